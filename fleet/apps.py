@@ -1,0 +1,10 @@
+"""The Django app of names and people."""
+
+from django.apps import AppConfig
+
+
+class FleetConfig(AppConfig):
+    """Runs, nodes, alerts."""
+
+    name = "fleet"
+    default_auto_field = "django.db.models.BigAutoField"

@@ -1,0 +1,127 @@
+"""An alert: a problem a person answers for, and everything that happened to it."""
+
+from datetime import datetime, timedelta
+from typing import Self
+
+from django.db import models
+from django.db.models import F, Q
+from django.urls import reverse
+
+
+class AlertQuerySet(models.QuerySet["Alert"]):
+    """The questions that pages and tasks ask about alerts."""
+
+    def open(self) -> Self:
+        """Keep the alerts that are not over yet."""
+        return self.filter(resolved_at=None)
+
+    def unacknowledged(self) -> Self:
+        """Keep the alerts that nobody has taken."""
+        return self.filter(acknowledged_at=None)
+
+    def worst_first(self) -> Self:
+        """Sort by severity, those that nobody has first, then the older first."""
+        return self.order_by(
+            "severity", F("acknowledged_at").asc(nulls_first=True), "fired_at", "pk"
+        )
+
+
+class Alert(models.Model):
+    """One problem: a rule broken by one subject, from noticing until it is over."""
+
+    class Severity(models.TextChoices):
+        """Who must act, and when; sorted by urgency."""
+
+        PAGE = "1-page", "page"
+        WARN = "2-warn", "warn"
+
+    rule = models.CharField(max_length=40)
+    cause = models.CharField(max_length=40, default="unknown")
+    severity = models.CharField(max_length=8, choices=Severity)
+    subject = models.CharField(max_length=100, help_text="`run:<name>` or `node:<name>`.")
+    run = models.ForeignKey(
+        "fleet.Run", models.CASCADE, null=True, blank=True, related_name="alerts"
+    )
+    node = models.ForeignKey(
+        "fleet.Node", models.CASCADE, null=True, blank=True, related_name="alerts"
+    )
+    device = models.IntegerField(
+        null=True, blank=True, help_text="Core, accelerator or EFA device, by cause."
+    )
+    score = models.FloatField(help_text="Evidence over threshold; 1 is just enough.")
+    victims = models.JSONField(default=list, blank=True, help_text="Names of nodes slowed.")
+    evidence = models.JSONField(
+        default=dict, blank=True, help_text="The figures the alert rests on, frozen when it fired."
+    )
+    onset_at = models.DateTimeField(help_text="When the signal changed.")
+    fired_at = models.DateTimeField(help_text="When we noticed.")
+    last_seen_at = models.DateTimeField(help_text="When it was last broken.")
+    resolved_at = models.DateTimeField(null=True, blank=True)
+    acknowledged_at = models.DateTimeField(null=True, blank=True)
+    acknowledged_by = models.CharField(max_length=150, blank=True)
+    is_drill = models.BooleanField(default=False)
+
+    objects = AlertQuerySet.as_manager()
+
+    class Meta:
+        constraints = (
+            # A repeated finding refreshes the open alert; it never opens a twin.
+            models.UniqueConstraint(
+                fields=["rule", "subject"],
+                condition=Q(resolved_at=None),
+                name="one_open_alert_per_rule_and_subject",
+            ),
+            models.CheckConstraint(
+                condition=Q(fired_at__gte=F("onset_at")), name="noticed_after_onset"
+            ),
+        )
+        indexes = (models.Index(fields=["-fired_at"], name="alerts_newest_first"),)
+
+    def __str__(self) -> str:
+        return f"{self.rule} on {self.subject}"
+
+    def get_absolute_url(self) -> str:
+        """Return the page of this alert."""
+        return reverse("alert-detail", args=[self.pk])
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it is still broken, as far as we can see."""
+        return self.resolved_at is None
+
+    @property
+    def state(self) -> str:
+        """The word for where it stands: firing, acknowledged or resolved."""
+        if self.resolved_at is not None:
+            return "resolved"
+        return "firing" if self.acknowledged_at is None else "acknowledged"
+
+    def lasted(self, now: datetime) -> timedelta:
+        """Return for how long it has been, or was, broken."""
+        return (self.resolved_at or now) - self.onset_at
+
+
+class AlertEvent(models.Model):
+    """One change in an alert's life; its timeline is the list of these."""
+
+    class Kind(models.TextChoices):
+        """What happened."""
+
+        FIRED = "fired"
+        CAUSE_CHANGED = "cause_changed", "cause changed"
+        WORSENED = "worsened"
+        ACKNOWLEDGED = "acknowledged"
+        COMMENTED = "commented"
+        RESOLVED = "resolved"
+
+    alert = models.ForeignKey(Alert, models.CASCADE, related_name="events")
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=16, choices=Kind)
+    by = models.CharField(max_length=150, blank=True, help_text="Empty: trnwatch itself.")
+    text = models.CharField(max_length=500, blank=True)
+
+    class Meta:
+        ordering = ("at", "pk")
+
+    def __str__(self) -> str:
+        return f"{self.alert_id} {self.kind} {self.at:%H:%M:%S}"

@@ -1,0 +1,44 @@
+"""A node: one machine that reports."""
+
+from django.db import models
+from django.urls import reverse
+
+
+class Node(models.Model):
+    """One machine of the fleet, simulated or real: no page can tell."""
+
+    class Source(models.TextChoices):
+        """Who speaks for the node."""
+
+        SIMULATED = "simulated"
+        NEURON_MONITOR = "neuron-monitor"
+
+    name = models.CharField(max_length=80, unique=True)
+    instance_type = models.CharField(max_length=40)
+    instance_id = models.CharField(max_length=40, blank=True)
+    zone = models.CharField(max_length=40, blank=True)
+    source = models.CharField(max_length=20, choices=Source)
+    shard = models.CharField(max_length=90, help_text="Where the store keeps it.")
+    run = models.ForeignKey(
+        "fleet.Run", models.SET_NULL, null=True, blank=True, related_name="nodes"
+    )
+    rank = models.PositiveIntegerField(default=0, help_text="Place within the run.")
+    n_cores = models.PositiveIntegerField(help_text="As the runtime counts them.")
+    n_devices = models.PositiveIntegerField()
+    n_efa = models.PositiveIntegerField(default=0)
+    first_seen_at = models.DateTimeField()
+
+    class Meta:
+        ordering = ("name",)
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        """Return the page of this node."""
+        return reverse("node-detail", args=[self.name])
+
+    @property
+    def cores_per_device(self) -> int:
+        """How many cores, as the runtime counts them, share an accelerator."""
+        return max(1, self.n_cores // max(1, self.n_devices))

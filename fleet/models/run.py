@@ -1,0 +1,97 @@
+"""A run: one training job, what it trains, on what, and what that costs."""
+
+from datetime import datetime
+from typing import Self
+
+from django.db import models
+from django.db.models import F, Q
+from django.urls import reverse
+
+SECONDS_PER_HOUR = 3600.0
+
+
+class RunQuerySet(models.QuerySet["Run"]):
+    """The questions that pages and tasks ask about runs."""
+
+    def active(self) -> Self:
+        """Keep the runs that are not over."""
+        return self.filter(finished_at=None)
+
+    def simulated(self) -> Self:
+        """Keep the runs that Celery workers play."""
+        return self.filter(is_simulated=True)
+
+
+class Run(models.Model):
+    """One training job."""
+
+    class Phase(models.TextChoices):
+        """Where a job is in its life."""
+
+        PENDING = "pending"
+        COMPILING = "compiling"
+        WARMING_UP = "warming_up", "warming up"
+        TRAINING = "training"
+        FINISHED = "finished"
+        FAILED = "failed"
+
+    name = models.SlugField(max_length=60, unique=True)
+    team = models.CharField(max_length=40, blank=True)
+    purpose = models.CharField(max_length=200, blank=True, help_text="One line for people.")
+    model = models.CharField(max_length=60)
+    instance_type = models.CharField(max_length=40)
+    n_nodes = models.PositiveIntegerField()
+    tp = models.PositiveIntegerField(default=1)
+    pp = models.PositiveIntegerField(default=1)
+    seq_len = models.PositiveIntegerField()
+    global_batch = models.PositiveIntegerField()
+    precision = models.CharField(max_length=10, default="bf16")
+    usd_per_node_hour = models.FloatField(help_text="The price when the run began.")
+    price_basis = models.CharField(max_length=80, help_text="Where that price comes from.")
+    allreduce_limit_ratio = models.FloatField(default=0.25)
+    allreduce_resolve_ratio = models.FloatField(default=0.22)
+
+    is_simulated = models.BooleanField(default=False)
+    plan = models.JSONField(
+        default=dict, blank=True, help_text="What the simulator plays; empty for real runs."
+    )
+    clock = models.JSONField(
+        default=dict, blank=True, help_text="The run's clocks, once a minute, should Redis be lost."
+    )
+
+    phase = models.CharField(max_length=12, choices=Phase, default=Phase.PENDING)
+    phase_progress_ratio = models.FloatField(default=0.0)
+    phase_since = models.DateTimeField()
+    started_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True, blank=True)
+    last_step = models.BigIntegerField(default=0)
+    n_tokens = models.BigIntegerField(default=0)
+
+    objects = RunQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("name",)
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(allreduce_resolve_ratio__lte=F("allreduce_limit_ratio")),
+                name="resolves_at_or_below_its_limit",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        """Return the page of this run."""
+        return reverse("run-detail", args=[self.name])
+
+    @property
+    def usd_per_hour(self) -> float:
+        """What the run costs per hour."""
+        return self.n_nodes * self.usd_per_node_hour
+
+    def usd_by(self, now: datetime) -> float:
+        """Return what the run has cost so far: never less than it was."""
+        until = self.finished_at or now
+        hours = (until - self.started_at).total_seconds() / SECONDS_PER_HOUR
+        return max(0.0, hours) * self.usd_per_hour

@@ -1,0 +1,103 @@
+"""What the hardware says: the metrics, one tick of a shard (Block), and many (Span)."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+FloatArray = NDArray[np.floating]
+IntArray = NDArray[np.integer]
+
+Part = Literal["node", "core", "device", "efa"]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One measured quantity, and how finely it is worth keeping.
+
+    ``part`` is what one column stands for: the whole node, a core (as the runtime counts
+    them: logical on trn2), an accelerator device, or an EFA device. ``packing`` is how the
+    hot tier may round it: ``ratio`` to 1/254, ``rounded`` to 0.4 % of the value,
+    ``exact`` not at all (counts).
+    """
+
+    name: str
+    part: Part
+    packing: Literal["ratio", "rounded", "exact"]
+    help: str
+
+
+_ALL = (
+    Metric("core_utilization_ratio", "core", "ratio", "Share of the tick a core computed."),
+    Metric("hbm_bandwidth_bytes_per_s", "device", "rounded", "HBM bytes read and written per second."),
+    Metric("device_memory_used_bytes", "device", "rounded", "HBM bytes allocated."),
+    Metric("mem_ecc_corrected", "device", "exact", "HBM ECC errors corrected, as the node counts them."),
+    Metric("mem_ecc_uncorrected", "device", "exact", "HBM ECC errors not corrected, as the node counts them."),
+    Metric("sram_ecc_corrected", "device", "exact", "SRAM ECC errors corrected, as the node counts them."),
+    Metric("sram_ecc_uncorrected", "device", "exact", "SRAM ECC errors not corrected, as the node counts them."),
+    Metric("efa_latency_s", "efa", "rounded", "Probe latency to the run's peers, median of the tick."),
+    Metric("efa_tx_bytes_per_s", "efa", "rounded", "Bytes sent per second."),
+    Metric("efa_rx_bytes_per_s", "efa", "rounded", "Bytes received per second."),
+    Metric("efa_tx_packets_per_s", "efa", "rounded", "Packets sent per second."),
+    Metric("efa_retransmits_per_s", "efa", "rounded", "Packets sent again per second."),
+    Metric("efa_drops_per_s", "efa", "rounded", "Received packets dropped per second."),
+    Metric("efa_impaired_per_s", "efa", "rounded", "Connections that entered the impaired state per second."),
+    Metric("efa_unresponsive_per_s", "efa", "rounded", "Peers that became unresponsive per second."),
+    Metric("vcpu_usage_ratio", "node", "ratio", "Share of the host's vCPUs in use."),
+    Metric("host_memory_used_bytes", "node", "rounded", "Host memory in use."),
+    Metric("executions_completed_per_s", "node", "rounded", "Graph executions completed per second."),
+    Metric("executions_failed_per_s", "node", "rounded", "Graph executions that did not complete cleanly per second."),
+    Metric("execution_errors_per_s", "node", "rounded", "Runtime errors of any kind per second."),
+)  # fmt: skip
+METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ALL}
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Every metric of a shard of same-shaped nodes at one tick.
+
+    ``values[name]`` is (n_nodes, n_parts); NaN where nothing was reported. A metric that no
+    node of the shard has is left out. ``tick`` is the Unix second the values stand for.
+    """
+
+    shard: str
+    tick: int
+    nodes: tuple[str, ...]
+    values: Mapping[str, FloatArray]
+
+    @property
+    def reported(self) -> NDArray[np.bool_]:
+        """Which nodes said anything at all: (n_nodes,)."""
+        seen = np.zeros(len(self.nodes), dtype=bool)
+        for values in self.values.values():
+            seen |= np.isfinite(values).any(axis=1)
+        return seen
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Consecutive ticks of a shard, stacked: ``values[name]`` is (n_ticks, n_nodes, n_parts).
+
+    ``ticks`` (n_ticks,) rises by ``every_s``; a tick that is missing is NaN, never left out.
+    """
+
+    shard: str
+    ticks: IntArray
+    nodes: tuple[str, ...]
+    values: Mapping[str, FloatArray]
+    every_s: int = 1
+
+    def blocks(self) -> Iterable[Block]:
+        """Take the span apart again, tick by tick."""
+        for i, tick in enumerate(self.ticks):
+            values = {name: array[i] for name, array in self.values.items()}
+            yield Block(self.shard, int(tick), self.nodes, values)
+
+    def of(self, nodes: Iterable[str]) -> Self:
+        """Keep only the named nodes, in the order given."""
+        rows = [self.nodes.index(node) for node in nodes]
+        values = {name: array[:, rows] for name, array in self.values.items()}
+        kept = tuple(self.nodes[row] for row in rows)
+        return type(self)(self.shard, self.ticks, kept, values, self.every_s)

@@ -1,0 +1,91 @@
+"""What training says: the phases of every step, per worker."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray
+
+PHASES = ("compute_s", "wait_s", "transfer_s", "input_s", "checkpoint_s", "other_s")
+
+
+@dataclass(frozen=True, slots=True)
+class StepBatch:
+    """Consecutive steps of one run.
+
+    Parameters
+    ----------
+    run : name of the run
+    workers : (n_workers,) names; a worker is a node unless a report names finer ones
+    step : (n_steps,) step numbers, rising
+    ended_at_s : (n_steps,) Unix seconds at which the step was over
+    phases : for each of PHASES, (n_steps, n_workers) seconds; NaN where not reported
+    tokens : (n_steps,) tokens trained in the step
+
+    Notes
+    -----
+    ``compute_s`` is a worker's own work, tensor-parallel collectives included; ``wait_s`` is
+    the time it had arrived at the gradient collective and its peers had not; ``transfer_s``
+    is the time the bytes moved with all present and no computing beside it.
+    """
+
+    run: str
+    workers: tuple[str, ...]
+    step: IntArray
+    ended_at_s: FloatArray
+    phases: Mapping[str, FloatArray]
+    tokens: FloatArray
+
+    def __len__(self) -> int:
+        """Count the steps."""
+        return len(self.step)
+
+    @property
+    def worker_step_s(self) -> FloatArray:
+        """Duration of each step by each worker's account: (n_steps, n_workers) seconds."""
+        return np.sum([self.phases[phase] for phase in PHASES], axis=0)
+
+    @property
+    def step_s(self) -> FloatArray:
+        """Duration of each step: (n_steps,) seconds, the mean over workers that reported."""
+        return np.nanmean(self.worker_step_s, axis=1)
+
+    @property
+    def wait_ratio(self) -> FloatArray:
+        """Share of the step spent waiting for peers: (n_steps,), mean over workers."""
+        return np.nanmean(self.phases["wait_s"] / self.worker_step_s, axis=1)
+
+    @property
+    def transfer_ratio(self) -> FloatArray:
+        """Share of the step spent moving gradients: (n_steps,), mean over workers."""
+        return np.nanmean(self.phases["transfer_s"] / self.worker_step_s, axis=1)
+
+    @property
+    def allreduce_share_ratio(self) -> FloatArray:
+        """Exposed gradient all-reduce over step time: (n_steps,), waiting and transferring."""
+        return self.wait_ratio + self.transfer_ratio
+
+    def last(self, n_steps: int) -> Self:
+        """Keep the newest steps."""
+        return self[max(0, len(self) - n_steps) :]
+
+    def __getitem__(self, rows: slice) -> Self:
+        """Keep some of the steps."""
+        phases = {phase: values[rows] for phase, values in self.phases.items()}
+        return type(self)(
+            self.run,
+            self.workers,
+            self.step[rows],
+            self.ended_at_s[rows],
+            phases,
+            self.tokens[rows],
+        )
+
+    @classmethod
+    def empty(cls, run: str, workers: tuple[str, ...] = ()) -> Self:
+        """Return a batch of no steps."""
+        none = np.zeros((0, len(workers)))
+        phases = dict.fromkeys(PHASES, none)
+        return cls(run, workers, np.zeros(0, int), np.zeros(0), phases, np.zeros(0))

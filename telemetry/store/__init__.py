@@ -1,0 +1,1 @@
+"""Where samples are kept: hot in Redis, durable in the database."""
