@@ -1,0 +1,204 @@
+"""What pages and /metrics say about now: runs, nodes and the fleet in a few figures each."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleet.models import Alert, Node, Run
+from telemetry import catalog
+from telemetry.blocks import Block, FloatArray
+from telemetry.steps import StepBatch
+from telemetry.store.hot import HotStore
+
+RECENT_S = 60
+SLOW_STEPS = 5  # a run slower than this many steps a minute is averaged over so many
+STALE_AFTER_S = 15
+STALE_AFTER_STEPS = 3
+SECONDS_PER_HOUR = 3600.0
+TOKENS_PER_MTOK = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class RunNow:
+    """One run, averaged over its last minute of steps (at least five); None where unknown."""
+
+    run: Run
+    step_s: float | None = None
+    share_ratio: float | None = None
+    wait_ratio: float | None = None
+    transfer_ratio: float | None = None
+    tokens_per_s: float | None = None
+    mfu_ratio: float | None = None
+    usd_per_mtok: float | None = None
+    last_step: int | None = None
+    last_step_at_s: float | None = None
+    is_stale: bool = False
+
+    @property
+    def is_over_limit(self) -> bool:
+        """Whether the all-reduce share is above the run's own limit."""
+        return (self.share_ratio or 0.0) > self.run.allreduce_limit_ratio
+
+
+@dataclass(frozen=True, slots=True)
+class NodeNow:
+    """One node, by its newest block; None where nothing was reported."""
+
+    node: Node
+    last_seen_s: float | None = None
+    is_up: bool = False
+    utilization_mean: float | None = None
+    utilization_min: float | None = None
+    utilization_max: float | None = None
+    hbm_bytes_per_s: float | None = None
+    device_memory_used_bytes: float | None = None
+    efa_latency_max_s: float | None = None
+    ecc_uncorrected: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FleetNow:
+    """The first line of the first page: is anything wrong, where, since when, at what cost."""
+
+    tick: int | None
+    n_nodes: int
+    n_up: int
+    n_firing: int
+    n_acknowledged: int
+    oldest_unowned: Alert | None
+    n_training: int
+    n_compiling: int
+    compiling: Run | None
+    worst: RunNow | None
+    tokens_per_s: float
+    usd_per_hour: float
+    usd_per_mtok: float | None
+
+    @property
+    def n_silent(self) -> int:
+        """How many nodes of the fleet do not report."""
+        return self.n_nodes - self.n_up
+
+
+def recent_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
+    """Return the last minute of a run's steps, or its last few where they are slow."""
+    steps = hot.steps(run, since_s=now_s - RECENT_S)
+    if len(steps) >= SLOW_STEPS:
+        return steps
+    return hot.steps(run, since_s=0.0).last(SLOW_STEPS)
+
+
+def run_now(run: Run, steps: StepBatch, *, now_s: float) -> RunNow:
+    """Sum up a run by its recent steps."""
+    if not len(steps):
+        return RunNow(run)
+    step_s = float(np.nanmean(steps.step_s))
+    tokens_per_s = float(steps.tokens.sum() / steps.step_s.sum())
+    instance = catalog.instance(run.instance_type)
+    flops_per_s = tokens_per_s * catalog.model(run.model).flops_per_token(run.seq_len)
+    age_s = now_s - float(steps.ended_at_s[-1])
+    return RunNow(
+        run,
+        step_s=step_s,
+        share_ratio=float(steps.allreduce_share_ratio.mean()),
+        wait_ratio=float(steps.wait_ratio.mean()),
+        transfer_ratio=float(steps.transfer_ratio.mean()),
+        tokens_per_s=tokens_per_s,
+        mfu_ratio=flops_per_s / (run.n_nodes * instance.peak_flops(run.precision)),
+        usd_per_mtok=usd_per_mtok(run.usd_per_hour, tokens_per_s),
+        last_step=int(steps.step[-1]),
+        last_step_at_s=float(steps.ended_at_s[-1]),
+        is_stale=age_s > max(STALE_AFTER_S, STALE_AFTER_STEPS * step_s),
+    )
+
+
+def usd_per_mtok(usd_per_hour: float, tokens_per_s: float) -> float | None:
+    """Return dollars per million tokens at this pace; None where nothing is trained."""
+    if tokens_per_s <= 0:
+        return None
+    return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * TOKENS_PER_MTOK
+
+
+def runs_now(hot: HotStore, runs: Iterable[Run], *, now_s: float) -> list[RunNow]:
+    """Sum up each run; a finished one has no present."""
+    return [
+        RunNow(run)
+        if run.finished_at
+        else run_now(run, recent_steps(hot, run.name, now_s=now_s), now_s=now_s)
+        for run in runs
+    ]
+
+
+def nodes_now(hot: HotStore, nodes: Iterable[Node], *, now_s: float) -> list[NodeNow]:
+    """Sum up each node by its newest block."""
+    latest, seen = hot.latest(), hot.last_seen()
+    rows = {
+        (shard, name): i for shard, block in latest.items() for i, name in enumerate(block.nodes)
+    }
+    return [
+        _node_now(
+            node,
+            latest.get(node.shard),
+            rows.get((node.shard, node.name)),
+            seen.get(node.name),
+            now_s=now_s,
+        )
+        for node in nodes
+    ]
+
+
+def _node_now(
+    node: Node, block: Block | None, row: int | None, seen_s: float | None, *, now_s: float
+) -> NodeNow:
+    is_up = seen_s is not None and now_s - seen_s <= STALE_AFTER_S
+    if block is None or row is None or not is_up:
+        return NodeNow(node, last_seen_s=seen_s, is_up=is_up)
+
+    def values(metric: str) -> FloatArray:
+        array = block.values.get(metric)
+        row_values = np.zeros(0) if array is None else array[row]
+        return row_values[np.isfinite(row_values)]
+
+    cores, latency = values("core_utilization_ratio"), values("efa_latency_s")
+    hbm, used = values("hbm_bandwidth_bytes_per_s"), values("device_memory_used_bytes")
+    ecc = np.concatenate([values("mem_ecc_uncorrected"), values("sram_ecc_uncorrected")])
+    return NodeNow(
+        node,
+        last_seen_s=seen_s,
+        is_up=is_up,
+        utilization_mean=float(cores.mean()) if cores.size else None,
+        utilization_min=float(cores.min()) if cores.size else None,
+        utilization_max=float(cores.max()) if cores.size else None,
+        hbm_bytes_per_s=float(hbm.sum()) if hbm.size else None,
+        device_memory_used_bytes=float(used.sum()) if used.size else None,
+        efa_latency_max_s=float(latency.max()) if latency.size else None,
+        ecc_uncorrected=int(ecc.sum()) if ecc.size else None,
+    )
+
+
+def fleet_now(hot: HotStore, *, runs: Sequence[RunNow], nodes: Sequence[NodeNow]) -> FleetNow:
+    """Sum up the fleet from what is known of its runs and nodes."""
+    latest = hot.latest()
+    open_alerts = list(Alert.objects.open().select_related("run", "node").order_by("fired_at"))
+    unowned = [alert for alert in open_alerts if alert.acknowledged_at is None]
+    active = [now for now in runs if now.run.finished_at is None]
+    compiling = [now.run for now in active if now.run.phase == Run.Phase.COMPILING]
+    alive = [now for now in active if now.tokens_per_s is not None and not now.is_stale]
+    tokens_per_s = sum(now.tokens_per_s or 0.0 for now in alive)
+    usd_per_hour = sum(now.run.usd_per_hour for now in active)
+    return FleetNow(
+        tick=max((block.tick for block in latest.values()), default=None),
+        n_nodes=len(nodes),
+        n_up=sum(now.is_up for now in nodes),
+        n_firing=len(unowned),
+        n_acknowledged=len(open_alerts) - len(unowned),
+        oldest_unowned=unowned[0] if unowned else None,
+        n_training=sum(now.run.phase == Run.Phase.TRAINING for now in active),
+        n_compiling=len(compiling),
+        compiling=compiling[0] if compiling else None,
+        worst=max(alive, key=lambda now: now.share_ratio or 0.0, default=None),
+        tokens_per_s=tokens_per_s,
+        usd_per_hour=usd_per_hour,
+        usd_per_mtok=usd_per_mtok(usd_per_hour, tokens_per_s),
+    )
