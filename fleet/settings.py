@@ -30,6 +30,8 @@ def _secret_key() -> str:
 # The demo: a living simulated fleet, and anonymous reading from this machine only.
 DEMO = os.environ.get("TRNWATCH_DEMO", "") == "1"
 ANONYMOUS_READING = DEMO
+# Drills break simulated nodes on purpose; outside the demo they must be asked for.
+ALLOW_DRILLS = os.environ.get("TRNWATCH_ALLOW_DRILLS", "") == "1"
 
 # Django
 SECRET_KEY = _secret_key()

@@ -1,6 +1,6 @@
 """What the hardware says: the metrics, one tick of a shard (Block), and many (Span)."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, Self
 
@@ -101,3 +101,11 @@ class Span:
         values = {name: array[:, rows] for name, array in self.values.items()}
         kept = tuple(self.nodes[row] for row in rows)
         return type(self)(self.shard, self.ticks, kept, values, self.every_s)
+
+    @classmethod
+    def beside(cls, spans: Sequence[Self]) -> Self:
+        """Return spans of the same ticks and metrics, their nodes side by side, as one."""
+        first = spans[0]
+        values = {name: np.concatenate([s.values[name] for s in spans], 1) for name in first.values}
+        nodes = tuple(node for span in spans for node in span.nodes)
+        return cls(first.shard, first.ticks, nodes, values, first.every_s)

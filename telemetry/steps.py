@@ -1,6 +1,6 @@
 """What training says: the phases of every step, per worker."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Self
 
@@ -89,3 +89,16 @@ class StepBatch:
         none = np.zeros((0, len(workers)))
         phases = dict.fromkeys(PHASES, none)
         return cls(run, workers, np.zeros(0, int), np.zeros(0), phases, np.zeros(0))
+
+    @classmethod
+    def joined(cls, batches: Sequence[Self]) -> Self:
+        """Return batches of one run and the same workers, in order, as one."""
+        phases = {p: np.concatenate([b.phases[p] for b in batches]) for p in PHASES}
+        return cls(
+            batches[0].run,
+            batches[0].workers,
+            np.concatenate([batch.step for batch in batches]),
+            np.concatenate([batch.ended_at_s for batch in batches]),
+            phases,
+            np.concatenate([batch.tokens for batch in batches]),
+        )

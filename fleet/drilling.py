@@ -1,0 +1,79 @@
+"""Drills: faults put into a simulated run on purpose, to see that they are noticed."""
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+
+from fleet.models import InjectedFault, Node, Run
+from fleet.plans import publish_plan
+from telemetry.simulate.scenario import Fault, RunSpec, ScenarioError, validate_fault
+from telemetry.store.hot import HotStore
+
+# A fault starts with the next tick that no worker can have simulated yet.
+HEAD_START_S = 2
+LONGEST_S = 3600.0
+
+
+class DrillError(ValueError):
+    """A drill that cannot be; ``field`` is the one to mend."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+def inject(
+    hot: HotStore,
+    run: Run,
+    *,
+    kind: str,
+    node: Node | None,
+    device: int | None,
+    magnitude: float,
+    duration_s: float,
+    by: str,
+    now: datetime,
+) -> InjectedFault:
+    """Put a fault into a simulated run, from the next tick on.
+
+    Raises
+    ------
+    DrillError
+        Where the run is real or over, or a field does not fit the fault.
+    """
+    if not (settings.DEMO or settings.ALLOW_DRILLS):
+        raise DrillError("run", "drills are switched off here; set TRNWATCH_ALLOW_DRILLS=1")
+    if not run.is_simulated or run.finished_at is not None:
+        raise DrillError("run", "only a simulated run that is under way can be drilled")
+    if not 1 <= duration_s <= LONGEST_S:
+        raise DrillError("duration_s", f"must lie between 1 and {LONGEST_S:.0f} seconds")
+    if node is not None and node.run_id != run.pk:
+        raise DrillError("node", f"{node.name} is not a node of {run.name}")
+    fault = Fault(
+        kind=kind,
+        node=node.name if node else None,
+        run=None if node else run.name,
+        device=device,
+        start_s=0.0,
+        duration_s=duration_s,
+        magnitude=magnitude,
+    )
+    try:
+        validate_fault(fault, RunSpec(**run.plan))
+    except ScenarioError as error:
+        raise DrillError(error.field, error.message) from error
+    starts_at = now.replace(microsecond=0) + timedelta(seconds=HEAD_START_S)
+    injected = InjectedFault.objects.create(
+        run=run,
+        node=node,
+        kind=kind,
+        device=device,
+        magnitude=magnitude,
+        starts_at=starts_at,
+        ends_at=starts_at + timedelta(seconds=duration_s),
+        injected_by=by,
+    )
+    # Dying here loses nothing: plans are handed over again every half minute.
+    publish_plan(hot, run, now=now)
+    return injected

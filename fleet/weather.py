@@ -1,0 +1,93 @@
+"""The demo's weather: faults that come by themselves, the same for the same seed and hour."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+
+from fleet.models import InjectedFault, Node, Run
+from fleet.plans import publish_plan
+from telemetry.simulate.scenario import FAULTS
+from telemetry.store.hot import HotStore
+
+# Real fleets of this size see a fault in days; a demo that takes days shows nothing. This is
+# the whole fleet's rate, about one fault in forty minutes.
+FAULTS_PER_HOUR = 1.5
+AHEAD = timedelta(hours=2)
+
+
+@dataclass(frozen=True, slots=True)
+class Front:
+    """A kind of fault the weather brings: how strong and how long, from–to."""
+
+    kind: str
+    magnitude: tuple[float, float]
+    duration_s: tuple[float, float] = (180, 600)
+    weight: float = 1.0
+
+
+FRONTS = (
+    Front("efa_latency", (6, 14), weight=3),
+    Front("efa_loss", (0.03, 0.08), weight=2),
+    Front("slow_core", (1.4, 2.0), weight=3),
+    Front("hbm_slow", (0.35, 0.55), weight=2),
+    Front("node_silent", (1, 1), duration_s=(60, 240), weight=2),
+)
+
+
+def brew(runs: Sequence[Run], *, hour: datetime) -> list[InjectedFault]:
+    """Return the unsaved faults that begin within one hour, the same however often asked."""
+    rng = np.random.default_rng([int(hour.timestamp()) // 3600, len(runs)])
+    starts_s = np.sort(rng.uniform(0, 3600, rng.poisson(FAULTS_PER_HOUR)))
+    return [
+        strike(runs[rng.integers(len(runs))], at=hour + timedelta(seconds=int(start_s)), rng=rng)
+        for start_s in starts_s
+    ]
+
+
+def strike(
+    run: Run, *, at: datetime, rng: np.random.Generator, kind: str | None = None
+) -> InjectedFault:
+    """Return one unsaved fault of a run, of a kind that its nodes can have."""
+    nodes = list(run.nodes.all())
+    node = nodes[rng.integers(len(nodes))]
+    fronts = [f for f in FRONTS if _parts(node, f.kind) and kind in (None, f.kind)]
+    weights = np.array([front.weight for front in fronts])
+    front = fronts[rng.choice(len(fronts), p=weights / weights.sum())]
+    parts = _parts(node, front.kind)
+    has_device = FAULTS[front.kind].device_part is not None
+    return InjectedFault(
+        run=run,
+        node=node,
+        kind=front.kind,
+        device=int(rng.integers(parts)) if has_device else None,
+        magnitude=round(float(rng.uniform(*front.magnitude)), 2),
+        starts_at=at,
+        ends_at=at + timedelta(seconds=int(rng.uniform(*front.duration_s))),
+    )
+
+
+def _parts(node: Node, kind: str) -> int:
+    """Count the places of a node where such a fault may sit; 1 where it is the node itself."""
+    part = FAULTS[kind].device_part
+    return {"core": node.n_cores, "device": node.n_devices, "efa": node.n_efa, None: 1}[part]
+
+
+def extend(hot: HotStore, *, now: datetime) -> list[InjectedFault]:
+    """Make sure that the next hours have their weather; what is there already stays."""
+    last = InjectedFault.objects.filter(injected_by="").order_by("-starts_at").first()
+    known_until = last.starts_at if last else now
+    runs = list(Run.objects.active().simulated().prefetch_related("nodes").order_by("pk"))
+    if not runs or known_until > now + AHEAD:
+        return []
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    hours = [hour + timedelta(hours=i) for i in range(1 + int(AHEAD.total_seconds() // 3600))]
+    faults = [fault for each in hours for fault in brew(runs, hour=each)]
+    fresh = [fault for fault in faults if fault.starts_at > max(now, known_until)]
+    InjectedFault.objects.bulk_create(fresh)
+    for run in {fault.run for fault in fresh}:
+        publish_plan(hot, run, now=now)
+    return fresh
+
+

@@ -1,0 +1,84 @@
+"""What Celery workers do for telemetry: each task joins two stages, and no more."""
+
+import time
+
+import msgspec
+from celery import shared_task
+from django.conf import settings
+
+from telemetry.simulate.scenario import Plan
+from telemetry.simulate.shard import RunClock, play, resume, start_clock
+from telemetry.store import durable
+from telemetry.store.hot import open_store
+
+# Ticks missed for at most so long are made up for; beyond it the gap stays a gap.
+CATCH_UP_S = 120
+# A tick that took longer than this from its second to the store is late, and counted.
+LATE_AFTER_S = 1.5
+# Minutes are written down once late reports have had this long to arrive.
+SETTLE_S = 10
+ROLL_UP_LAST_S = 5 * 60
+
+
+# A tick that has waited longer than this is late news: let it expire, the next catches up.
+@shared_task(ignore_result=True, expires=10)
+def start_tick() -> None:
+    """Ask for every shard of every simulated run to be brought up to this second."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    until = int(time.time())
+    for run, encoded in hot.plans().items():
+        for shard in msgspec.json.decode(encoded, type=Plan).shards:
+            simulate_shard.apply_async((run, shard, until))
+
+
+@shared_task(
+    ignore_result=True,
+    expires=10,
+    autoretry_for=(ConnectionError,),
+    max_retries=3,
+    retry_backoff=True,
+)
+def simulate_shard(run: str, shard: str, until: int) -> None:
+    """Play one shard up to a second and store it; running it twice changes nothing."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    encoded = hot.plan(run)
+    if encoded is None:
+        return
+    plan = msgspec.json.decode(encoded, type=Plan)
+    before = hot.clock(shard)
+    clock = start_clock(plan) if before is None else msgspec.json.decode(before, type=RunClock)
+    if clock.tick >= until:
+        return
+    n_missed = until - clock.tick - 1
+    if n_missed > CATCH_UP_S:
+        clock = resume(clock, until - 1)
+    played = play(plan, shard, clock, until)
+    # Steps are the whole run's, whichever shard is played: the first one brings them in.
+    steps = played.steps if shard == plan.shards[0] else None
+    after = msgspec.json.encode(played.clock)
+    blocks = tuple(played.span.blocks())
+    if not hot.commit(shard, before=before, after=after, blocks=blocks, steps=steps):
+        hot.count("ticks_raced")
+        return
+    lateness_s = time.time() - until
+    hot.gauge("tick_lateness_s", lateness_s)
+    hot.count("ticks", len(blocks))
+    hot.count("ticks_late", n_missed + (lateness_s > LATE_AFTER_S))
+
+
+@shared_task(ignore_result=True, expires=60)
+def roll_up() -> None:
+    """Write the latest whole minutes down for good; a minute written twice is one minute."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    end = (int(time.time()) - SETTLE_S) // 60 * 60
+    start = end - ROLL_UP_LAST_S
+    for shard in hot.shards():
+        durable.write_rollups(hot.window(shard, (), start=start, end=end - 1))
+    for run in hot.plans():
+        durable.write_steps(hot.steps(run, since_s=start, until_s=end))
+
+
+@shared_task(ignore_result=True, expires=600)
+def forget() -> None:
+    """Drop what is older than the durable tier keeps."""
+    durable.forget_older_than(settings.DURABLE_KEEP_DAYS)
