@@ -1,1 +1,164 @@
-"""What every test may ask for: a real Redis of its own, and nodes with characters."""
+"""What every test may ask for: a real Redis of its own, a browser, nodes with characters."""
+
+import itertools
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from django.db import connection
+from playwright.sync_api import Browser, Page, sync_playwright
+from pytest_django import Settings
+from redis import Redis
+
+from fleet.models import Node, Run
+from tests.parts import N_REDIS_DATABASES, NOON, redis_server
+
+NOBODY_LISTENS = "redis://127.0.0.1:1/0"
+CHROMIUM = next(
+    (
+        path
+        for name in ("chromium", "chromium-browser")
+        if (path := Path("/usr/bin") / name).exists()
+    ),
+    Path("/usr/bin/chromium"),
+)
+CHROMIUM_FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_redis_unless_asked(settings: Settings) -> None:
+    """Keep tests that ask for no Redis from talking to one that happens to run here."""
+    settings.REDIS_URL = settings.CELERY_BROKER_URL = NOBODY_LISTENS
+
+
+@pytest.fixture(scope="session")
+def django_db_modify_db_settings(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Test on a database file: threads and processes may share it, as in real life."""
+    if connection.vendor == "sqlite":
+        folder = tmp_path_factory.mktemp("database")
+        connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
+
+
+@pytest.fixture(scope="session")
+def redis_of_the_session(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[tuple[str, Iterator[int]]]:
+    """Run one Redis per test process; every test gets an empty database of it."""
+    with redis_server(tmp_path_factory.mktemp("redis")) as url:
+        yield url, itertools.cycle(range(N_REDIS_DATABASES))
+
+
+@pytest.fixture
+def redis_url(
+    redis_of_the_session: tuple[str, Iterator[int]],
+    settings: Settings,
+    _no_redis_unless_asked: None,
+) -> Iterator[str]:
+    """Give an empty Redis, which the settings name too."""
+    server, numbers = redis_of_the_session
+    url = f"{server}/{next(numbers)}"
+    settings.REDIS_URL = settings.CELERY_BROKER_URL = url
+    with Redis.from_url(url) as client:
+        client.flushdb()
+        yield url
+        client.flushdb()
+
+
+@pytest.fixture
+def redis(redis_url: str) -> Iterator[Redis]:
+    """Give a client of that Redis."""
+    with Redis.from_url(redis_url) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def browser() -> Iterator[Browser]:
+    """Run one Chromium per test process."""
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(
+            executable_path=CHROMIUM, args=CHROMIUM_FLAGS, chromium_sandbox=False
+        )
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """Open a fresh tab without cookies; an error on the page's console fails the test."""
+    complaints: list[str] = []
+    context = browser.new_context(viewport={"width": 1280, "height": 900}, timezone_id="UTC")
+    tab = context.new_page()
+    tab.on("pageerror", lambda error: complaints.append(str(error)))
+    tab.on("console", lambda said: complaints.append(said.text) if said.type == "error" else None)
+    yield tab
+    context.close()
+    assert complaints == []
+
+
+@pytest.fixture
+def run(db: None) -> Run:
+    """Make a run of four nodes."""
+    return Run.objects.create(
+        name="llama",
+        team="LLM",
+        model="llama2-7b",
+        instance_type="trn1.32xlarge",
+        n_nodes=4,
+        tp=8,
+        seq_len=4096,
+        global_batch=1024,
+        usd_per_node_hour=21.5,
+        price_basis="on demand",
+        phase=Run.Phase.TRAINING,
+        phase_since=NOON,
+        started_at=NOON,
+    )
+
+
+def _node(run: Run, rank: int, name: str) -> Node:
+    """Make one node of the run."""
+    return Node.objects.create(
+        name=name,
+        instance_type=run.instance_type,
+        source=Node.Source.SIMULATED,
+        shard=f"{run.name}/0",
+        run=run,
+        rank=rank,
+        n_cores=32,
+        n_devices=16,
+        n_efa=8,
+        first_seen_at=NOON,
+    )
+
+
+@pytest.fixture
+def steady(run: Run) -> Node:
+    """Make a node that gives no trouble."""
+    return _node(run, 0, "steady")
+
+
+@pytest.fixture
+def limping(run: Run) -> Node:
+    """Make a node that computes at two thirds of the speed."""
+    return _node(run, 1, "limping")
+
+
+@pytest.fixture
+def silent(run: Run) -> Node:
+    """Make a node that stopped reporting."""
+    return _node(run, 2, "silent")
+
+
+@pytest.fixture
+def hot_node(run: Run) -> Node:
+    """Make a node that is throttled because it is hot."""
+    return _node(run, 3, "hot")

@@ -1,0 +1,38 @@
+"""The parts of the tests themselves: what everyone relies on works."""
+
+import pytest
+from playwright.sync_api import Page
+from redis import Redis
+
+from fleet.models import Node, Run
+from tests.parts import block, steps
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_every_test_gets_an_empty_redis(redis: Redis, turn: int) -> None:
+    assert redis.dbsize() == 0
+    redis.set("left behind by", turn)
+
+
+def test_a_step_lasts_as_long_as_its_phases() -> None:
+    batch = steps(n_steps=2, compute_s=[0.9, 1.2], wait_s=[0.3, 0.0])
+
+    assert batch.step_s.tolist() == [1.2, 1.2]
+    assert batch.ended_at_s[1] - batch.ended_at_s[0] == pytest.approx(1.2)
+
+
+def test_a_block_says_every_metric_of_every_node() -> None:
+    assert block().reported.all()
+
+
+def test_the_nodes_share_a_run(
+    run: Run, steady: Node, limping: Node, silent: Node, hot_node: Node
+) -> None:
+    assert list(run.nodes.order_by("rank")) == [steady, limping, silent, hot_node]
+
+
+@pytest.mark.browser
+def test_the_browser_shows_a_page(page: Page) -> None:
+    page.set_content("<h1>Nothing is wrong.</h1>")
+
+    assert page.locator("h1").inner_text() == "Nothing is wrong."
