@@ -103,10 +103,25 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     }
 REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
 HOT_KEEP_S = 15 * 60
+DURABLE_KEEP_DAYS = int(os.environ.get("TRNWATCH_KEEP_DAYS", "30"))
 
 # Celery
 CELERY_BROKER_URL = REDIS_URL
 CELERY_TASK_SERIALIZER = "json"
 CELERY_ACCEPT_CONTENT = ["json"]
 CELERY_TASK_IGNORE_RESULT = True
-CELERY_BEAT_SCHEDULE: dict[str, dict[str, object]] = {}
+CELERY_TASK_DEFAULT_QUEUE = "trnwatch"
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_keepalive": True, "health_check_interval": 5}
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+# The heartbeat of everything: seconds between calls.
+CELERY_BEAT_SCHEDULE = {
+    "start-tick": {"task": "telemetry.tasks.start_tick", "schedule": 1.0},
+    "watch-fleet": {"task": "fleet.tasks.watch_fleet", "schedule": 1.0},
+    "roll-up": {"task": "telemetry.tasks.roll_up", "schedule": 60.0},
+    "copy-clocks": {"task": "fleet.tasks.copy_clocks", "schedule": 60.0},
+    "hand-over-plans": {"task": "fleet.tasks.hand_over_plans", "schedule": 30.0},
+    "forget": {"task": "telemetry.tasks.forget", "schedule": 3600.0},
+}

@@ -1,15 +1,14 @@
-"""What Celery workers do for the fleet: watch, keep runs up to date, hand over plans."""
+"""What Celery workers do for the fleet: watch it, follow its runs, hand over its plans."""
 
-import time
 from datetime import UTC, datetime
 
-import msgspec
 from celery import shared_task
 from django.conf import settings
 
-from fleet import watching, weather
-from fleet.lives import follow_runs
+from fleet import weather
+from fleet.lives import follow_runs, keep_clocks
 from fleet.plans import publish_plans
+from fleet.watching import watch
 from telemetry.store.hot import open_store
 
 
@@ -19,5 +18,21 @@ def watch_fleet() -> None:
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
-    watching.watch(hot, now=now)
+    watch(hot, now=now)
     hot.publish_tick(int(now.timestamp()))
+
+
+@shared_task(ignore_result=True, expires=30)
+def hand_over_plans() -> None:
+    """Give the workers what to simulate, again: Redis may have lost it."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    now = datetime.now(UTC)
+    if settings.DEMO:
+        weather.extend(hot, now=now)
+    publish_plans(hot, now=now)
+
+
+@shared_task(ignore_result=True, expires=60)
+def copy_clocks() -> None:
+    """Copy the runs' clocks into the database."""
+    keep_clocks(open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S))

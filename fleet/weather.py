@@ -14,12 +14,17 @@ from telemetry.store.hot import HotStore
 # Real fleets of this size see a fault in days; a demo that takes days shows nothing. This is
 # the whole fleet's rate, about one fault in forty minutes.
 FAULTS_PER_HOUR = 1.5
+PAST_EVERY_HOURS = 3
+LEAVE_IN_PEACE = timedelta(hours=2)  # a run that compiles or warms up has no steps to slow
 AHEAD = timedelta(hours=2)
+# A newcomer should not have to wait for the weather, neither for a fault nor for its end.
+WELCOME_AFTER = timedelta(seconds=60)
+CALM_FOR = timedelta(minutes=4)
 
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """A kind of fault the weather brings: how strong and how long, from–to."""
+    """A kind of fault the weather brings: how strong and how long, from and to."""
 
     kind: str
     magnitude: tuple[float, float]
@@ -91,3 +96,29 @@ def extend(hot: HotStore, *, now: datetime) -> list[InjectedFault]:
     return fresh
 
 
+def brew_past(*, now: datetime) -> list[InjectedFault]:
+    """Give the runs' past its weather: calmer than the present, and over by now."""
+    runs = list(Run.objects.active().simulated().prefetch_related("nodes").order_by("pk"))
+    first = min(run.started_at for run in runs).replace(minute=0, second=0, microsecond=0)
+    n_hours = int((now - first).total_seconds() // 3600) + 1
+    hours = [first + timedelta(hours=i) for i in range(0, n_hours, PAST_EVERY_HOURS)]
+    faults = [fault for hour in hours for fault in brew(runs, hour=hour)]
+    settled = [
+        fault
+        for fault in faults
+        if fault.starts_at > fault.run.started_at + LEAVE_IN_PEACE and fault.ends_at < now
+    ]
+    return InjectedFault.objects.bulk_create(settled)
+
+
+def welcome(hot: HotStore, *, now: datetime) -> InjectedFault | None:
+    """Bring one fault to the largest run soon, unless one is under way or coming anyway."""
+    soon = InjectedFault.objects.filter(starts_at__lte=now + CALM_FOR, ends_at__gt=now)
+    run = Run.objects.active().simulated().prefetch_related("nodes").order_by("-n_nodes").first()
+    if run is None or soon.filter(run=run).exists():
+        return None
+    rng = np.random.default_rng(int(now.timestamp()))
+    fault = strike(run, at=now + WELCOME_AFTER, rng=rng, kind="efa_latency")
+    fault.save()
+    publish_plan(hot, run, now=now)
+    return fault

@@ -1,0 +1,131 @@
+"""A past for the demo: the same physics, store, detection and alerts, played ahead of time."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+
+import msgspec
+import numpy as np
+
+from fleet.alerting import Subject, reconcile
+from fleet.lives import follow
+from fleet.models import Alert, InjectedFault, Run
+from fleet.plans import plan_of
+from fleet.watching import NODE_RULES, at, look_at, watched_in
+from telemetry.blocks import Span
+from telemetry.detect import silent
+from telemetry.simulate.shard import Played, play, start_clock
+from telemetry.steps import StepBatch
+from telemetry.store import durable
+from telemetry.store.hot import HotStore
+
+# Quiet hours are thinned to this; around a fault, and while hot, every second is played.
+THINNED_S = 10
+BEFORE_FAULT_S = 240
+AFTER_FAULT_S = 300
+JUDGE_EVERY_S = 5
+WINDOW_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """Some of a run's past; a close one is played second by second and watched."""
+
+    start: int
+    end: int
+    is_close: bool
+
+
+def stretches(
+    start: int, end: int, faults: Sequence[InjectedFault], *, hot_s: int
+) -> list[Stretch]:
+    """Cut a past at whole minutes into quiet stretches and close ones around each fault.
+
+    A minute is never split, so that each is rolled up from one stretch.
+    """
+    minutes = np.arange(start // 60 * 60, end + 60, 60)
+    close = minutes >= (end - hot_s) // 60 * 60
+    for fault in faults:
+        begins, ends = fault.starts_at.timestamp(), fault.ends_at.timestamp()
+        close |= (minutes >= begins - BEFORE_FAULT_S) & (minutes < ends + AFTER_FAULT_S)
+    cuts = [0, *(np.flatnonzero(np.diff(close)) + 1), len(minutes) - 1]
+    return [
+        Stretch(max(start, int(minutes[a])), min(end, int(minutes[b]) - 1), bool(close[a]))
+        for a, b in zip(cuts, cuts[1:], strict=False)
+    ]
+
+
+def live_through(
+    hot: HotStore, run: Run, faults: Sequence[InjectedFault], *, now: datetime
+) -> None:
+    """Play a run from its start to now: rollups, steps, alerts, and at last its clocks."""
+    plan, end = plan_of(run, faults), int(now.timestamp())
+    clocks = dict.fromkeys(plan.shards, start_clock(plan))
+    earlier = StepBatch.empty(run.name, plan.run.node_names)
+    for stretch in stretches(plan.epoch_s, end, faults, hot_s=hot.keep_s):
+        every_s = 1 if stretch.is_close else THINNED_S
+        played = [play(plan, s, clocks[s], stretch.end, every_s=every_s) for s in plan.shards]
+        clocks = {s: p.clock for s, p in zip(plan.shards, played, strict=True)}
+        _keep(hot, played, is_hot=stretch.end >= end)
+        steps = StepBatch.joined([earlier, played[0].steps])
+        if stretch.is_close:
+            _watch(run, steps, Span.beside([p.span for p in played]), stretch)
+        earlier = steps.last(WINDOW_STEPS)
+    for shard, clock in clocks.items():
+        hot.commit(shard, before=None, after=msgspec.json.encode(clock), blocks=(), steps=None)
+    follow(run, clocks[plan.shards[0]])
+    run.clock = msgspec.to_builtins(clocks)
+    run.save()
+
+
+def _keep(hot: HotStore, played: Sequence[Played], *, is_hot: bool) -> None:
+    """Store one stretch: for good, and where live pages look if it is recent."""
+    for each in played:
+        durable.write_rollups(each.span)
+        if is_hot:
+            hot.append(each.span.blocks())
+    durable.write_steps(played[0].steps)
+    if is_hot:
+        hot.append_steps(played[0].steps)
+
+
+def _watch(run: Run, steps: StepBatch, hardware: Span, stretch: Stretch) -> None:
+    """Watch a close stretch as the live fleet is watched, only faster."""
+    last_seen = _last_seen(hardware)
+    nodes_watched = {(rule, f"node:{node}") for rule in NODE_RULES for node in hardware.nodes}
+    rules = _open_rules(run)
+    for second in range(stretch.start + JUDGE_EVERY_S, stretch.end, JUDGE_EVERY_S):
+        known = steps[: int(np.searchsorted(steps.ended_at_s, second))].last(WINDOW_STEPS)
+        looker = partial(_window, hardware, second)
+        findings = look_at(run, known, looker, now_s=second, open_rules=rules)
+        findings += silent(last_seen(second), now_s=second)
+        if findings or rules:
+            watched = watched_in(run, known, now_s=second) | nodes_watched
+            reconcile(findings, watched=watched, now=at(second))
+            rules = _open_rules(run)
+
+
+def _open_rules(run: Run) -> set[Subject]:
+    return set(Alert.objects.open().filter(run=run).values_list("rule", "subject"))
+
+
+def _window(hardware: Span, second: int, metrics: Sequence[str], last_s: int) -> Span:
+    """Return what the store would have answered at that second."""
+    rows = (hardware.ticks > second - last_s) & (hardware.ticks <= second)
+    values = {name: hardware.values[name][rows] for name in metrics if name in hardware.values}
+    return Span(hardware.shard, hardware.ticks[rows], hardware.nodes, values)
+
+
+def _last_seen(span: Span) -> Callable[[int], dict[str, int]]:
+    """Return how to ask when each node had last reported, as of some second of the span."""
+    seen = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
+    for values in span.values.values():
+        seen |= np.isfinite(values).any(axis=2)
+    newest = np.maximum.accumulate(np.where(seen, span.ticks[:, None], span.ticks[0] - 1), axis=0)
+
+    def as_of(second: int) -> dict[str, int]:
+        row = newest[int(np.searchsorted(span.ticks, second, side="right")) - 1]
+        return dict(zip(span.nodes, row.tolist(), strict=True))
+
+    return as_of
