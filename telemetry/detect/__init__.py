@@ -1,0 +1,19 @@
+"""What is broken now, from numbers alone: rules over steps and hardware, each a finding."""
+
+from telemetry.detect.ecc import ECC_METRICS, uncorrected
+from telemetry.detect.finding import Finding
+from telemetry.detect.rules import RULES, Rule
+from telemetry.detect.silence import silent
+from telemetry.detect.vitals import Vitals
+from telemetry.detect.watch import find
+
+__all__ = [
+    "ECC_METRICS",
+    "RULES",
+    "Finding",
+    "Rule",
+    "Vitals",
+    "find",
+    "silent",
+    "uncorrected",
+]

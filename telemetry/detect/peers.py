@@ -1,0 +1,62 @@
+"""Who is not like the others? Robust comparison of parts that play the same role."""
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+
+# A median absolute deviation times this is a standard deviation, if the bulk is Gaussian.
+GAUSSIAN = 1.4826
+
+
+def deviations(x: FloatArray, *, floor: float) -> FloatArray:
+    """Return by how many deviations each value lies above the median of its peers.
+
+    Parameters
+    ----------
+    x : (..., n_peers)
+        One figure per peer; NaN where it did not report.
+    floor : same unit as x
+        Deviation taken at the least: peers that agree to the last digit must not make a
+        difference that nobody would feel look infinite.
+
+    Returns
+    -------
+    z : (..., n_peers), NaN where x is
+
+    Notes
+    -----
+    ``(x - median) / max(1.4826 MAD, floor)``. Up to half of the peers may be sick before the
+    median or the MAD gives way; a mean and a standard deviation give way to a single one.
+
+    References
+    ----------
+    F. R. Hampel, "The Influence Curve and its Role in Robust Estimation", JASA 69 (1974),
+    383-393. B. Iglewicz, D. C. Hoaglin, "How to Detect and Handle Outliers", ASQC (1993).
+
+    Examples
+    --------
+    >>> deviations(np.array([1.0, 1.1, 0.9, 1.0, 2.0]), floor=0.05).round(1)
+    array([ 0. ,  0.7, -0.7,  0. ,  6.7])
+    """
+    centre = median(x)[..., None]
+    spread = GAUSSIAN * median(np.abs(x - centre))[..., None]
+    return np.asarray((x - centre) / np.fmax(spread, floor))
+
+
+def median(x: FloatArray) -> FloatArray:
+    """Return the median over the last axis, NaN where nobody reported; says nothing on the way."""
+    if x.shape[-1] == 0:
+        return np.full(x.shape[:-1], np.nan)
+    known = np.sort(x, axis=-1)  # NaN sorts last
+    n = np.isfinite(known).sum(axis=-1)[..., None]
+    low = np.take_along_axis(known, np.maximum(n - 1, 0) // 2, axis=-1)
+    high = np.take_along_axis(known, np.minimum(n // 2, x.shape[-1] - 1), axis=-1)
+    return np.asarray(np.where(n > 0, (low + high) / 2, np.nan))[..., 0]
+
+
+def mean(x: FloatArray, axis: int) -> FloatArray:
+    """Return the mean of what was reported, NaN where nothing was."""
+    known = np.isfinite(x)
+    n = known.sum(axis=axis)
+    total = np.where(known, x, 0.0).sum(axis=axis)
+    return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))

@@ -1,0 +1,50 @@
+"""The rules that can break, as a table: the registry of everything detection may say."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from telemetry.detect.finding import Severity
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that may be wrong, in words for people."""
+
+    name: str
+    title: str
+    severity: Severity
+    help: str
+
+    @property
+    def runbook(self) -> str:
+        """Path of the page that says what to do."""
+        return f"docs/runbooks/{self.name}.md"
+
+
+_ALL = (
+    Rule(
+        "allreduce_share",
+        "All-reduce share above its limit",
+        "page",
+        "Workers spend more of each step in the gradient all-reduce than the run's limit allows.",
+    ),
+    Rule(
+        "node_silent",
+        "Node silent",
+        "page",
+        "A node that used to report has not been heard of; training on it may or may not go on.",
+    ),
+    Rule(
+        "ecc_uncorrected",
+        "Uncorrected ECC error",
+        "page",
+        "An accelerator counted memory errors it could not correct: results may be wrong.",
+    ),
+    Rule(
+        "monitoring_blind",
+        "Monitoring is blind",
+        "page",
+        "No node at all is heard of: what is broken is more likely the monitoring than the fleet.",
+    ),
+)
+RULES: Mapping[str, Rule] = {rule.name: rule for rule in _ALL}

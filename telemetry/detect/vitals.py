@@ -1,0 +1,60 @@
+"""What detection looks at: the steps of one run, and its hardware where there is a reason."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from telemetry.blocks import Span
+from telemetry.steps import PHASES, StepBatch
+
+ESSENTIAL = ("compute_s", "wait_s", "transfer_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Vitals:
+    """One run as seen now.
+
+    ``steps`` are those of the last minutes, of all workers. ``hardware(metrics, last_s)`` fetches
+    the newest seconds of the run's nodes and is called only when a rule is broken. ``counts``
+    holds the ECC counts at a few moments of the last minutes, oldest first, or None where nobody
+    looked. ``cores_per_device`` counts cores as the runtime does.
+    """
+
+    run: str
+    nodes: tuple[str, ...]
+    steps: StepBatch
+    hardware: Callable[[Sequence[str], int], Span]
+    now_s: float
+    limit_ratio: float = 0.25
+    resolve_ratio: float = 0.22
+    cores_per_device: int = 1
+    counts: Span | None = None
+
+    def node_of(self, worker: str) -> str | None:
+        """Return the node a worker runs on: itself, or what stands before the first slash."""
+        node = worker.partition("/")[0]
+        return node if node in self.nodes else None
+
+
+def reported(steps: StepBatch) -> StepBatch:
+    """Keep the steps that somebody reported, and of each step the workers that did.
+
+    A worker counts where it told its compute, wait and transfer time; phases it does not split
+    out are then part of these, hence zero. A worker that did not is NaN in every phase.
+    """
+    told = np.sum([steps.phases[phase] for phase in ESSENTIAL], axis=0)
+    others = [steps.phases[phase] for phase in PHASES if phase not in ESSENTIAL]
+    known = np.isfinite(told) & (told + np.nansum(others, axis=0) > 0)
+    rows = known.any(axis=1)
+    phases = {
+        phase: np.where(known, np.nan_to_num(values, posinf=np.nan), np.nan)[rows]
+        for phase, values in steps.phases.items()
+    }
+    return replace(
+        steps,
+        step=steps.step[rows],
+        ended_at_s=steps.ended_at_s[rows],
+        phases=phases,
+        tokens=steps.tokens[rows],
+    )
