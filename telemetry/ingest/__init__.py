@@ -1,0 +1,1 @@
+"""How readings of real nodes come in; foreign units and shapes end here."""

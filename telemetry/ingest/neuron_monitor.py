@@ -1,0 +1,170 @@
+"""From neuron-monitor's JSON to readings in our units: the door for real Trainium nodes."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+
+from telemetry.blocks import FloatArray
+from telemetry.ingest import wire
+from telemetry.ingest.refusal import Refusal, RefusedError, explain
+from telemetry.ingest.values import (
+    core_utilization,
+    device_memory,
+    ecc,
+    executions,
+    hbm_bandwidth,
+    host_memory,
+    vcpu_usage,
+)
+
+MAX_LINE_BYTES = 8_000_000
+
+_LINE = msgspec.json.Decoder(wire.Line)
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many devices a node has, and cores as its runtime counts them."""
+
+    n_devices: int
+    n_cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which machine a report speaks of; empty where it does not say."""
+
+    instance_id: str = ""
+    instance_name: str = ""
+    instance_type: str = ""
+    zone: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One report: ``values[name]`` is (1, n_parts) as a Block's; it covers ``period_s``.
+
+    ``at_s`` is when it was made by the node's own clock, None where the report does not say.
+    """
+
+    identity: Identity
+    shape: Shape
+    period_s: float
+    values: Mapping[str, FloatArray]
+    at_s: float | None = None
+    seq: int | None = None
+
+
+def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
+    """Read one report; ``shape`` is what the node is known to have, should the report not say.
+
+    Raises RefusedError, naming the field, for whatever is no report or cannot be true.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        raise RefusedError(
+            "", f"{len(line):,} bytes in a line; at most {MAX_LINE_BYTES:,} are read"
+        )
+    try:
+        sent = _LINE.decode(line)
+    except msgspec.MsgspecError as error:
+        raise explain(error, line, wire.Line) from error
+    except RecursionError as error:
+        raise RefusedError("", "nested too deeply to be a report") from error
+    return _reading(sent, sent.report or sent, shape)
+
+
+def read_lines(
+    lines: Iterable[bytes], *, shape: Shape | None = None, first: int = 1
+) -> tuple[list[tuple[int, Reading]], list[Refusal]]:
+    """Read many reports: those that are good, each with its line number, and the refusals."""
+    readings: list[tuple[int, Reading]] = []
+    refusals: list[Refusal] = []
+    for number, line in enumerate(lines, first):
+        if not line.strip():
+            continue
+        try:
+            reading = read_line(line, shape=shape)
+        except RefusedError as error:
+            refusals.append(error.at(number))
+        else:
+            shape = reading.shape
+            readings.append((number, reading))
+    return readings, refusals
+
+
+def _reading(sent: wire.Line, report: wire.Report, known: Shape | None) -> Reading:
+    """Read the groups of a decoded report."""
+    if report.neuron_runtime_data is None and report.system_data is None:
+        raise RefusedError("", "no report: neither neuron_runtime_data nor system_data is there")
+    shape = _shape(report.neuron_hardware_info, known)
+    groups = _Groups(report)
+    values = {
+        "core_utilization_ratio": core_utilization(groups.counters, n_cores=shape.n_cores),
+        "device_memory_used_bytes": device_memory(
+            groups.memory, n_devices=shape.n_devices, n_cores=shape.n_cores
+        ),
+        **ecc(groups.hardware, n_devices=shape.n_devices),
+        "vcpu_usage_ratio": vcpu_usage(groups.vcpu),
+        "host_memory_used_bytes": host_memory(groups.host_memory),
+        **executions(groups.executions),
+        "hbm_bandwidth_bytes_per_s": hbm_bandwidth(sent, n_devices=shape.n_devices),
+    }
+    rows = {name: array[None, :] for name, array in values.items() if array is not None}
+    identity = _identity(report.instance_info)
+    return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq)
+
+
+class _Groups:
+    """The groups of a report by kind, over all its processes; one that failed is left out."""
+
+    def __init__(self, report: wire.Report) -> None:
+        reports = [process.report for process in report.neuron_runtime_data or ()]
+        known = [each for each in reports if each is not None]
+        system = report.system_data or wire.SystemData()
+        self.counters = _sound(each.neuroncore_counters for each in known)
+        self.memory = _sound(each.memory_used for each in known)
+        self.executions = _sound(each.execution_stats for each in known)
+        self.hardware = next(iter(_sound([system.neuron_hw_counters])), None)
+        self.vcpu = next(iter(_sound([system.vcpu_usage])), None)
+        self.host_memory = next(iter(_sound([system.memory_info])), None)
+        everything: list[wire.Group] = [*self.counters, *self.memory, *self.executions]
+        everything += _sound([self.hardware, self.vcpu, self.host_memory])
+        self.period_s = max((group.period or 0.0 for group in everything), default=0.0)
+
+
+G = TypeVar("G", bound=wire.Group)
+
+
+def _sound(groups: Iterable[G | None]) -> list[G]:
+    """Keep the groups that are there and report no error: what failed is absent, not zero."""
+    return [group for group in groups if group is not None and not group.error]
+
+
+def _shape(hardware: wire.HardwareInfo | None, known: Shape | None) -> Shape:
+    """Return the node's shape as the report has it, or else as it is known."""
+    n_devices = (hardware and hardware.neuron_device_count) or 0
+    per_device = (hardware and hardware.neuroncore_per_device_count) or 0
+    if n_devices * per_device > wire.MAX_CORES:
+        reason = (
+            f"{n_devices} devices of {per_device} cores; at most {wire.MAX_CORES} cores are read"
+        )
+        raise RefusedError("neuron_hardware_info", reason)
+    if n_devices and per_device:
+        return Shape(n_devices, n_devices * per_device)
+    if known is None:
+        reason = "counts no devices or cores, and the node has not said before how many it has"
+        raise RefusedError("neuron_hardware_info", reason)
+    return known
+
+
+def _identity(info: wire.InstanceInfo | None) -> Identity:
+    """Return which machine speaks; empty where the report does not say."""
+    info = info or wire.InstanceInfo()
+    return Identity(
+        instance_id=info.instance_id or "",
+        instance_name=info.instance_name or "",
+        instance_type=info.instance_type or "",
+        zone=info.instance_availability_zone or "",
+    )

@@ -1,0 +1,168 @@
+"""What a report's groups say, as arrays in our units: percent, and counts per period, end here."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from operator import attrgetter
+
+import msgspec
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.ingest import wire
+from telemetry.ingest.refusal import RefusedError
+
+PERCENT = 100.0
+
+_PHYSICAL = msgspec.json.Decoder(dict[str, wire.PhysicalCoreUse] | None)
+_UTILIZATION = attrgetter("neuroncore_utilization")
+_BREAKDOWN = attrgetter(*wire.CoreMemory.__struct_fields__)
+_BUSY = attrgetter("user", "nice", "system", "io_wait", "irq", "soft_irq")
+_ECC_KINDS = wire.DeviceCounters.__struct_fields__[1:]
+_ECC = attrgetter(*_ECC_KINDS)
+_DEVICE = attrgetter("neuron_device_index")
+_ENDINGS = attrgetter(*wire.ExecutionSummary.__struct_fields__)
+_ERRORS = attrgetter(*wire.ErrorSummary.__struct_fields__)
+
+
+def core_utilization(groups: Iterable[wire.NeuroncoreCounters], *, n_cores: int) -> FloatArray:
+    """Return how busy each core was: (n_cores,), 0 to 1.
+
+    A core that no process holds reads NaN: absent is not idle. Where one process took a core
+    over from another within the period, their shares add up.
+    """
+    ratio = np.full(n_cores, np.nan)
+    for group in groups:
+        in_use = group.neuroncores_in_use
+        if not in_use:
+            continue
+        cores = _places(in_use, n_cores, "neuroncores_in_use", "core")
+        percent = np.array(list(map(_UTILIZATION, in_use.values())), dtype=float)
+        for i in np.flatnonzero(np.isnan(percent)):
+            percent[i] = _physical_mean(list(in_use.values())[i].v3d)
+        held = ratio[cores]
+        share = percent / PERCENT
+        ratio[cores] = np.where(np.isnan(held), share, held + np.nan_to_num(share))
+    np.minimum(ratio, 1.0, out=ratio)
+    return ratio
+
+
+def device_memory(
+    groups: Iterable[wire.MemoryUsed], *, n_devices: int, n_cores: int
+) -> FloatArray | None:
+    """Return the memory used on each device: (n_devices,) bytes; None where none is reported.
+
+    A process reports it core by core; a device's is the sum over its cores and over processes.
+    A device that no process holds reads NaN.
+    """
+    used = np.full(n_devices, np.nan)
+    for group in groups:
+        total = group.neuron_runtime_used_bytes
+        cores = total and total.usage_breakdown and total.usage_breakdown.neuroncore_memory_usage
+        if cores:
+            places = _places(cores, n_cores, "neuroncore_memory_usage", "core")
+            parts = np.array(list(map(_BREAKDOWN, cores.values())), dtype=float)
+            _add(used, places * n_devices // n_cores, np.nansum(parts, axis=1))
+        elif total and total.neuron_device is not None and n_devices == 1:
+            _add(used, np.zeros(1, int), np.array([total.neuron_device]))
+    return used if np.isfinite(used).any() else None
+
+
+def ecc(group: wire.HwCounters | None, *, n_devices: int) -> Mapping[str, FloatArray]:
+    """Return the ECC counts of each device as read, (n_devices,), for each kind reported."""
+    devices = group and group.neuron_devices
+    if not devices:
+        return {}
+    at = _within(np.fromiter(map(_DEVICE, devices), int), n_devices, "neuron_devices", "device")
+    counts = np.full((n_devices, len(_ECC_KINDS)), np.nan)
+    counts[at] = np.array(list(map(_ECC, devices)), dtype=float)
+    columns = dict(zip(_ECC_KINDS, counts.T, strict=True))
+    return {kind: column for kind, column in columns.items() if np.isfinite(column).any()}
+
+
+def vcpu_usage(group: wire.VcpuUsage | None) -> FloatArray | None:
+    """Return the share of the host's vCPUs in use: (1,), 0 to 1; None where not reported."""
+    if group is None or group.average_usage is None:
+        return None
+    shares = [share for share in _BUSY(group.average_usage) if share is not None]
+    return np.array([min(1.0, sum(shares) / PERCENT)]) if shares else None
+
+
+def host_memory(group: wire.MemoryInfo | None) -> FloatArray | None:
+    """Return the host memory in use: (1,) bytes; None where not reported."""
+    if group is None or group.memory_used_bytes is None:
+        return None
+    return np.array([group.memory_used_bytes])
+
+
+def executions(groups: Sequence[wire.ExecutionStats]) -> Mapping[str, FloatArray]:
+    """Return executions and errors per second, each (1,), summed over processes.
+
+    Every ending but ``completed`` counts as failed.
+    """
+    rates: dict[str, float] = {}
+    for group in groups:
+        if not group.period:
+            continue
+        if group.execution_summary is not None:
+            completed, *failed = _ENDINGS(group.execution_summary)
+            _accrue(rates, "executions_completed_per_s", [completed], group.period)
+            _accrue(rates, "executions_failed_per_s", failed, group.period)
+        if group.error_summary is not None:
+            kinds = _ERRORS(group.error_summary)
+            _accrue(rates, "execution_errors_per_s", kinds, group.period)
+    return {name: np.array([rate]) for name, rate in rates.items()}
+
+
+def hbm_bandwidth(sent: wire.Line, *, n_devices: int) -> FloatArray | None:
+    """Estimate each device's HBM traffic: (n_devices,) bytes/s; None where it can't be known.
+
+    neuron-monitor does not measure it. A profile tells how many bytes a step reads and writes
+    on a device; times the steps per second that is the mean over the step, the same for all.
+    """
+    if sent.hbm_bytes_per_step is None or sent.steps_per_s is None:
+        return None
+    return np.full(n_devices, sent.hbm_bytes_per_step * sent.steps_per_s)
+
+
+def _places(
+    parts: Mapping[int, object], n_parts: int, field: str, word: str
+) -> np.ndarray[tuple[int], np.dtype[np.int_]]:
+    """Return the keys of a mapping by core as an index array, all within bounds."""
+    return _within(np.fromiter(parts, int, len(parts)), n_parts, field, word)
+
+
+def _within(
+    index: np.ndarray[tuple[int], np.dtype[np.int_]], n_parts: int, field: str, word: str
+) -> np.ndarray[tuple[int], np.dtype[np.int_]]:
+    """Refuse an index that the node's hardware has no part for."""
+    if index.size and index.max() >= n_parts:
+        reason = f"{word} {index.max()}, but the node counts {n_parts} (neuron_hardware_info)"
+        raise RefusedError(field, reason)
+    return index
+
+
+def _physical_mean(v3d: msgspec.Raw) -> float:
+    """Average the physical cores that a logical core stands for, in percent."""
+    try:
+        cores = _PHYSICAL.decode(v3d) or {}
+    except msgspec.MsgspecError as error:
+        raise RefusedError("neuroncores_in_use.v3d", str(error)) from error
+    known = [use for use in map(_UTILIZATION, cores.values()) if use is not None]
+    return sum(known) / len(known) if known else np.nan
+
+
+def _add(
+    used: FloatArray, places: np.ndarray[tuple[int], np.dtype[np.int_]], amounts: FloatArray
+) -> None:
+    """Add amounts at places, which may repeat; a place that was NaN counts from zero."""
+    sums = np.bincount(places, amounts, minlength=used.size)
+    touched = np.bincount(places, minlength=used.size) > 0
+    used[touched] = np.nan_to_num(used[touched]) + sums[touched]
+
+
+def _accrue(
+    rates: dict[str, float], name: str, counts: Sequence[float | None], period_s: float
+) -> None:
+    """Add counts of a period to a rate per second; what is not reported adds nothing."""
+    known = [count for count in counts if count is not None]
+    if known:
+        rates[name] = rates.get(name, 0.0) + sum(known) / period_s

@@ -1,0 +1,222 @@
+"""The JSON that neuron-monitor writes: only the keys we read, with the bounds we hold them to."""
+
+from typing import Annotated
+
+from msgspec import Meta, Raw, Struct
+
+MAX_CORES = 4096
+MAX_DEVICES = 1024
+
+# Bounds no machine reaches; beyond them a number is damaged, not large.
+Percent = Annotated[float, Meta(ge=0, le=101)]
+Bytes = Annotated[float, Meta(ge=0, le=1e16)]
+Count = Annotated[float, Meta(ge=0, le=1e16)]
+Seconds = Annotated[float, Meta(ge=0, le=1e6)]
+Period = Annotated[float, Meta(ge=0, le=86_400)]
+UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
+Sequence = Annotated[int, Meta(ge=0)]
+CoreIndex = Annotated[int, Meta(ge=0, lt=MAX_CORES)]
+DeviceIndex = Annotated[int, Meta(ge=0, lt=MAX_DEVICES)]
+Name = Annotated[str, Meta(max_length=255)]
+
+NULL = Raw(b"null")
+
+
+class Group(Struct, gc=False, kw_only=True):
+    """What every group of metrics carries: the seconds it covers, and what went wrong."""
+
+    period: Period | None = None
+    error: str | None = None
+
+
+class CoreUse(Struct, gc=False):
+    """One core, logical on trn2; ``v3d`` holds its physical cores and is read only in need."""
+
+    neuroncore_utilization: Percent | None = None
+    v3d: Raw = NULL
+
+
+class PhysicalCoreUse(Struct, gc=False):
+    """One physical core of a logical one."""
+
+    neuroncore_utilization: Percent | None = None
+
+
+class NeuroncoreCounters(Group, gc=False, kw_only=True):
+    """How busy the cores were that a process holds."""
+
+    neuroncores_in_use: dict[CoreIndex, CoreUse] | None = None
+
+
+class CoreMemory(Struct, gc=False):
+    """Device memory used on behalf of one core, in bytes by purpose."""
+
+    constants: Bytes | None = None
+    model_code: Bytes | None = None
+    model_shared_scratchpad: Bytes | None = None
+    runtime_memory: Bytes | None = None
+    tensors: Bytes | None = None
+
+
+class UsageBreakdown(Struct, gc=False):
+    """Device memory, core by core."""
+
+    neuroncore_memory_usage: dict[CoreIndex, CoreMemory] | None = None
+
+
+class RuntimeUsedBytes(Struct, gc=False):
+    """Memory of one process: on the host, on the devices, and the latter by core."""
+
+    host: Bytes | None = None
+    neuron_device: Bytes | None = None
+    usage_breakdown: UsageBreakdown | None = None
+
+
+class MemoryUsed(Group, gc=False, kw_only=True):
+    """Memory of one process."""
+
+    neuron_runtime_used_bytes: RuntimeUsedBytes | None = None
+
+
+class ErrorSummary(Struct, gc=False):
+    """Errors of the runtime in the period, by kind."""
+
+    generic: Count | None = None
+    numerical: Count | None = None
+    transient: Count | None = None
+    model: Count | None = None
+    runtime: Count | None = None
+    hardware: Count | None = None
+
+
+class ExecutionSummary(Struct, gc=False):
+    """How the executions of the period ended."""
+
+    completed: Count | None = None
+    completed_with_err: Count | None = None
+    completed_with_num_err: Count | None = None
+    timed_out: Count | None = None
+    incorrect_input: Count | None = None
+    failed_to_queue: Count | None = None
+
+
+class LatencyStats(Struct, gc=False):
+    """Execution latency by percentile; null when nothing ran. Checked, and not kept."""
+
+    total_latency: dict[str, Seconds | None] | None = None
+    device_latency: dict[str, Seconds | None] | None = None
+
+
+class ExecutionStats(Group, gc=False, kw_only=True):
+    """What a process executed in the period."""
+
+    error_summary: ErrorSummary | None = None
+    execution_summary: ExecutionSummary | None = None
+    latency_stats: LatencyStats | None = None
+
+
+class RuntimeReport(Struct, gc=False):
+    """The groups of one process."""
+
+    neuroncore_counters: NeuroncoreCounters | None = None
+    memory_used: MemoryUsed | None = None
+    execution_stats: ExecutionStats | None = None
+
+
+class Runtime(Struct, gc=False):
+    """One process that holds cores."""
+
+    pid: int | None = None
+    error: str | None = None
+    report: RuntimeReport | None = None
+
+
+class DeviceCounters(Struct, gc=False):
+    """ECC counts of one device, as the node counts them."""
+
+    neuron_device_index: DeviceIndex
+    mem_ecc_corrected: Count | None = None
+    mem_ecc_uncorrected: Count | None = None
+    sram_ecc_corrected: Count | None = None
+    sram_ecc_uncorrected: Count | None = None
+
+
+class HwCounters(Group, gc=False, kw_only=True):
+    """ECC counts of the devices."""
+
+    neuron_devices: list[DeviceCounters] | None = None
+
+
+class CpuShare(Struct, gc=False):
+    """Where the host's vCPU time went, in percent; ``idle`` is the rest."""
+
+    user: Percent | None = None
+    nice: Percent | None = None
+    system: Percent | None = None
+    io_wait: Percent | None = None
+    irq: Percent | None = None
+    soft_irq: Percent | None = None
+    idle: Percent | None = None
+
+
+class VcpuUsage(Group, gc=False, kw_only=True):
+    """The host's vCPUs."""
+
+    average_usage: CpuShare | None = None
+
+
+class MemoryInfo(Group, gc=False, kw_only=True):
+    """The host's memory."""
+
+    memory_total_bytes: Bytes | None = None
+    memory_used_bytes: Bytes | None = None
+
+
+class SystemData(Struct, gc=False):
+    """The groups of the machine, there even when no process runs."""
+
+    neuron_hw_counters: HwCounters | None = None
+    vcpu_usage: VcpuUsage | None = None
+    memory_info: MemoryInfo | None = None
+
+
+class InstanceInfo(Struct, gc=False):
+    """Which machine this is."""
+
+    instance_name: Name | None = None
+    instance_id: Name | None = None
+    instance_type: Name | None = None
+    instance_availability_zone: Name | None = None
+    error: str | None = None
+
+
+class HardwareInfo(Struct, gc=False):
+    """How many devices and cores, as the runtime counts them."""
+
+    neuron_device_count: Annotated[int, Meta(ge=0, le=MAX_DEVICES)] | None = None
+    neuroncore_per_device_count: Annotated[int, Meta(ge=0, le=MAX_CORES)] | None = None
+    error: str | None = None
+
+
+class Report(Struct, gc=False):
+    """One report."""
+
+    neuron_runtime_data: list[Runtime] | None = None
+    system_data: SystemData | None = None
+    instance_info: InstanceInfo | None = None
+    neuron_hardware_info: HardwareInfo | None = None
+
+
+class Line(Report, gc=False):
+    """One line: a report as it is, or in the envelope of whoever sends it.
+
+    The envelope says when the report was made (``at``, Unix seconds by the node's clock) and
+    may number it (``seq``). ``hbm_bytes_per_step`` (per device, from a profile) together with
+    ``steps_per_s`` gives an estimate of what neuron-monitor cannot measure.
+    """
+
+    at: UnixSeconds | None = None
+    seq: Sequence | None = None
+    hbm_bytes_per_step: Bytes | None = None
+    steps_per_s: Count | None = None
+    report: Report | None = None
