@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
-Severity = Literal["page", "warn"]
+from telemetry.detect.rules import RULES, Severity, Subject
 
 UNKNOWN = "unknown"
 
@@ -28,3 +28,8 @@ class Finding:
     score: float
     victims: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def subject(self) -> Subject:
+        """Whom an alert about it is about: a run, a node, or the fleet."""
+        return RULES[self.rule].subject
