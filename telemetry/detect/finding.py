@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from telemetry.detect.rules import RULES, Severity, Subject
+from telemetry.detect.rules import Severity
 
 UNKNOWN = "unknown"
 
@@ -28,8 +28,3 @@ class Finding:
     score: float
     victims: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
-
-    @property
-    def subject(self) -> Subject:
-        """Whom an alert about it is about: a run, a node, or the fleet."""
-        return RULES[self.rule].subject
