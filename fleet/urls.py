@@ -1,5 +1,9 @@
 """Every address, one name through all layers."""
 
-from django.urls import URLPattern
+from django.urls import URLPattern, path
 
-urlpatterns: list[URLPattern] = []
+from fleet.views import search
+
+urlpatterns: list[URLPattern] = [
+    path("search", search.search, name="search"),
+]

@@ -1,0 +1,2 @@
+// What every page runs.
+import "./charts.js";

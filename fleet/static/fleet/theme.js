@@ -1,0 +1,12 @@
+// Chooses dark or light before the first paint; loaded in the head, blocking, so that nothing flashes.
+(() => {
+  const root = document.documentElement;
+  root.classList.remove("no-js");
+  let choice = "system";
+  try {
+    choice = localStorage.getItem("trnwatch.theme") ?? "system";
+  } catch {
+    // Storage may be forbidden; the system's choice then stands.
+  }
+  if (choice === "light" || choice === "dark") root.dataset.theme = choice;
+})();
