@@ -1,0 +1,42 @@
+"""What the causes of alerts are called: in a sentence, and in a list."""
+
+from collections.abc import Mapping
+
+# What each cause is called, at the culprit: {device} is its number, {node} its linked name.
+CAUSES: Mapping[str, str] = {
+    "efa_latency": "EFA latency on device {device} of {node}",
+    "efa_loss": "EFA retransmits on device {device} of {node}",
+    "efa_down": "EFA device {device} of {node}, which is down",
+    "slow_core": "core {device} of {node}, which computes more slowly than its peers",
+    "hbm_slow": "slow HBM on device {device} of {node}",
+    "throttle": "device {device} of {node}, which is throttled",
+    "input_stall": "input that keeps {node} waiting for data",
+    "checkpoint_slow": "slow checkpoints",
+    "recompile": "a recompile",
+    "ecc_uncorrected": "uncorrected ECC errors on device {device} of {node}",
+    "node_silent": "{node}, which stopped reporting",
+    "node_crash": "{node}, which has crashed",
+    "hang": "{node}, which does not join the collective",
+    "seq_imbalance": "uneven sequence lengths: each worker is late in turn",
+    "stage_imbalance": "a pipeline stage that takes longer than the others",
+}
+SHORT_CAUSES: Mapping[str, str] = {
+    "efa_latency": "EFA latency",
+    "efa_loss": "EFA retransmits",
+    "efa_down": "EFA device down",
+    "slow_core": "slow core",
+    "hbm_slow": "slow HBM",
+    "throttle": "throttling",
+    "input_stall": "input stall",
+    "checkpoint_slow": "slow checkpoint",
+    "ecc_uncorrected": "uncorrected ECC",
+    "node_silent": "silent node",
+    "node_crash": "crashed node",
+    "seq_imbalance": "sequence lengths",
+    "stage_imbalance": "pipeline stage",
+}
+
+
+def cause_name(cause: str) -> str:
+    """Return what a cause is called in a list."""
+    return SHORT_CAUSES.get(cause, cause.replace("_", " "))

@@ -1,0 +1,102 @@
+"""What an alert rests on: its evidence, read leniently, and what it has cost so far."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from math import isfinite
+from typing import Any
+
+from fleet.models import Alert
+
+SECONDS_PER_HOUR = 3600.0
+
+
+def _number(value: object) -> float | None:
+    """Return a finite number, or None for whatever else stands there."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The figure that gives the culprit away, beside that of its peers; None where unknown."""
+
+    metric: str | None = None
+    value: float | None = None
+    peers_median: float | None = None
+    n_peers: int | None = None
+    unit: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The figures of one alert; a rule gives those that it has."""
+
+    figures: Mapping[str, Any]
+
+    def number(self, name: str) -> float | None:
+        """Return a figure, or None where it is missing or no number."""
+        return _number(self.figures.get(name))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the time goes into waiting for a peer rather than into moving bytes."""
+        wait, transfer = self.number("wait_ratio"), self.number("transfer_ratio")
+        if wait is None or transfer is None:
+            return self.figures.get("kind") in ("wait", "waiting")
+        return wait > transfer
+
+    @property
+    def culprit(self) -> Culprit:
+        """Return the culprit's own figure."""
+        given = self.figures.get("culprit")
+        if not isinstance(given, Mapping):
+            return Culprit()
+        n_peers = _number(given.get("n_peers"))
+        return Culprit(
+            metric=given.get("metric"),
+            value=_number(given.get("value")),
+            peers_median=_number(given.get("peers_median")),
+            n_peers=None if n_peers is None else int(n_peers),
+            unit=given.get("unit"),
+        )
+
+    @property
+    def wait_by_worker(self) -> Mapping[str, float]:
+        """Return how long each worker waits per step, in seconds."""
+        given = self.figures.get("wait_by_worker")
+        pairs = given.items() if isinstance(given, Mapping) else ()
+        return {str(k): n for k, v in pairs if (n := _number(v)) is not None}
+
+    @property
+    def ruled_out(self) -> Sequence[str]:
+        """Return the causes that were looked at and do not hold."""
+        given = self.figures.get("ruled_out")
+        return [str(cause) for cause in given] if isinstance(given, list | dict) else []
+
+
+@dataclass(frozen=True, slots=True)
+class Loss:
+    """What an alert has cost: seconds of work, whole steps and dollars."""
+
+    lost_s: float
+    n_steps: float
+    usd: float
+
+
+def loss(alert: Alert, *, now: datetime) -> Loss | None:
+    """Return what the slower steps have cost since the onset; None where nothing says so.
+
+    Notes
+    -----
+    Of every step of ``step_s`` seconds, ``step_s - baseline_step_s`` are lost, and the run's
+    nodes are paid for all the same.
+    """
+    evidence = Evidence(alert.evidence)
+    step_s, healthy_s = evidence.number("step_s"), evidence.number("baseline_step_s")
+    if alert.run is None or not step_s or not healthy_s or step_s <= healthy_s:
+        return None
+    lost_s = alert.lasted(now).total_seconds() * (1.0 - healthy_s / step_s)
+    usd = lost_s / SECONDS_PER_HOUR * alert.run.usd_per_hour
+    return Loss(lost_s, lost_s / healthy_s, usd)

@@ -1,0 +1,141 @@
+"""Nodes and runs in a sentence each: how it is, where it belongs, since when."""
+
+from datetime import UTC, datetime
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from fleet import wording
+from fleet.models import Node, Run
+from fleet.summaries import NodeNow, RunNow
+from fleet.wording import percent, seconds, short, span, usd
+
+NOTHING = SafeString("")
+
+
+def of_node(now: NodeNow, *, n_alerts: int, at: datetime) -> SafeString:
+    """Say how a node is, where it belongs and since when."""
+    return format_html("{} {}{}", _how_it_is(now, at), _where(now.node), _alerts(n_alerts))
+
+
+def _how_it_is(now: NodeNow, at: datetime) -> SafeString:
+    name = now.node.name
+    if now.last_seen_s is None:
+        return format_html("<b>{}</b> has <b class='bad-text'>never reported</b>.", name)
+    age_s = at.timestamp() - now.last_seen_s
+    if not now.is_up:
+        seen = datetime.fromtimestamp(now.last_seen_s, UTC)
+        return format_html(
+            "<b>{}</b> has been <b class='bad-text'>silent for {}</b>, since {} UTC.",
+            name,
+            span(age_s),
+            f"{seen:%H:%M:%S}",
+        )
+    if now.utilization_mean is None:
+        return format_html("<b>{}</b> reports, but no process holds its cores.", name)
+    cores = "core is" if now.node.n_cores == 1 else "cores are"
+    return format_html(
+        "<b>{}</b> reports; its {} {} <b>{}</b> busy.",
+        name,
+        now.node.n_cores,
+        cores,
+        percent(now.utilization_mean, 0),
+    )
+
+
+def _where(node: Node) -> SafeString:
+    if node.run is None:
+        return format_html("It belongs to no run, seen since {}.", _day(node.first_seen_at))
+    return format_html(
+        'Rank {} of <a href="{}">{}</a>, which {}, since {}.',
+        node.rank,
+        node.run.get_absolute_url(),
+        node.run.name,
+        doing(node.run),
+        _day(node.first_seen_at),
+    )
+
+
+def _alerts(n_alerts: int) -> SafeString:
+    if not n_alerts:
+        return format_html(" Nothing is wrong with it.")
+    verb = "is" if n_alerts == 1 else "are"
+    count = wording.counted(n_alerts, "alert")
+    return format_html(' <b class="bad-text">{} {} open</b>.', count, verb)
+
+
+def doing(run: Run) -> str:
+    """Return what a run does, as the end of a sentence."""
+    match run.phase:
+        case Run.Phase.PENDING:
+            return "waits for its nodes"
+        case Run.Phase.COMPILING:
+            return f"compiles, {percent(run.phase_progress_ratio, 0)} done"
+        case Run.Phase.FINISHED:
+            return "has finished"
+        case Run.Phase.FAILED:
+            return "has failed"
+    return "warms up" if run.phase == Run.Phase.WARMING_UP else "trains"
+
+
+def remaining_s(run: Run, *, now: datetime) -> float | None:
+    """Return how long the phase takes yet, at the pace so far; None where nobody can tell."""
+    done = run.phase_progress_ratio
+    if run.phase not in (Run.Phase.COMPILING, Run.Phase.WARMING_UP) or not 0 < done <= 1:
+        return None
+    return (now - run.phase_since).total_seconds() * (1.0 - done) / done
+
+
+def of_run(now: RunNow, *, at: datetime) -> SafeString:
+    """Say how a run gets on, at what pace and price, and what it has cost."""
+    return format_html("{} {}", _progress(now, at), _spent(now.run, at))
+
+
+def _progress(now: RunNow, at: datetime) -> SafeString:
+    run = now.run
+    if run.phase in (Run.Phase.COMPILING, Run.Phase.WARMING_UP):
+        return _getting_ready(run, at)
+    if run.phase == Run.Phase.TRAINING:
+        return _training(now, at)
+    return format_html("<b>{}</b> {}.", run.name, doing(run))
+
+
+def _getting_ready(run: Run, at: datetime) -> SafeString:
+    left_s = remaining_s(run, now=at)
+    left = "" if left_s is None else f", about {span(left_s)} to go"
+    word = "compiles" if run.phase == Run.Phase.COMPILING else "warms up"
+    since = span(at - run.phase_since)
+    done = percent(run.phase_progress_ratio, 0)
+    text = "<b>{}</b> {}: <b>{}</b> done after {}{}. No step is trained before that."
+    return format_html(text, run.name, word, done, since, left)
+
+
+def _training(now: RunNow, at: datetime) -> SafeString:
+    if now.step_s is None:
+        return format_html("<b>{}</b> trains, but no step has been seen yet.", now.run.name)
+    if now.is_stale and now.last_step_at_s is not None:
+        age = span(at.timestamp() - now.last_step_at_s)
+        text = "<b>{}</b> has finished <b class='bad-text'>no step for {}</b>; the last took {}."
+        return format_html(text, now.run.name, age, seconds(now.step_s))
+    share = percent(now.share_ratio)
+    return format_html(
+        "<b>{}</b> trains at <b>{}</b> per step, <b{}>{}</b> of it in all-reduce{}: "
+        "{} tokens/s at <b>{}</b> per 1M.",
+        now.run.name,
+        seconds(now.step_s),
+        SafeString(' class="bad-text"') if now.is_over_limit else NOTHING,
+        share,
+        f", above its {percent(now.run.allreduce_limit_ratio, 0)} limit"
+        if now.is_over_limit
+        else "",
+        short(now.tokens_per_s),
+        usd(now.usd_per_mtok),
+    )
+
+
+def _spent(run: Run, at: datetime) -> SafeString:
+    return format_html("<b>{}</b> spent since {}.", usd(run.usd_by(at)), _day(run.started_at))
+
+
+def _day(at: datetime) -> str:
+    return f"{at:%-d} {at:%b %H:%M}"
