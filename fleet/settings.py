@@ -3,6 +3,7 @@
 import os
 import secrets
 from pathlib import Path
+from typing import Any
 
 import dj_database_url
 
@@ -25,6 +26,14 @@ def _secret_key() -> str:
     except FileExistsError:
         pass
     return path.read_text()
+
+
+def _redis_of_up() -> str:
+    """Return the Redis that `manage.py up` runs for this installation, or the usual place."""
+    try:
+        return (DATA_DIR / "redis" / "url").read_text()
+    except FileNotFoundError:
+        return "redis://127.0.0.1:6379/0"
 
 
 # The demo: a living simulated fleet, and anonymous reading from this machine only.
@@ -89,10 +98,16 @@ STATIC_ROOT = DATA_DIR / "static"
 STATICFILES_DIRS = [("vendor", ROOT / "node_modules")] if (ROOT / "node_modules").is_dir() else []
 
 # Stores
-DATABASES = {
-    "default": dj_database_url.parse(
-        os.environ.get("DATABASE_URL", f"sqlite:///{DATA_DIR / 'trnwatch.sqlite3'}"),
-        conn_max_age=60,
+DATABASES: dict[str, Any] = {
+    "default": (
+        dj_database_url.parse(url, conn_max_age=60)
+        if (url := os.environ.get("DATABASE_URL"))
+        # Not as a URL: a path may hold a space, a "%", a "#" or a "?".
+        else {
+            "ENGINE": "django.db.backends.sqlite3",
+            "NAME": DATA_DIR / "trnwatch.sqlite3",
+            "CONN_MAX_AGE": 60,
+        }
     )
 }
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
@@ -101,7 +116,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "timeout": 20,
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }
-REDIS_URL = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379/0")
+REDIS_URL = os.environ.get("REDIS_URL") or _redis_of_up()
 HOT_KEEP_S = 15 * 60
 DURABLE_KEEP_DAYS = int(os.environ.get("TRNWATCH_KEEP_DAYS", "30"))
 
