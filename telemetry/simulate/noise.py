@@ -1,0 +1,75 @@
+"""Randomness that any worker can look up: hashed places on a fixed tape of noise.
+
+A generator must be asked in order; a tick must not. So the noise is drawn once, and each
+(seed, stream, step or tick, node) hashes to the place on the tape where its values stand.
+The same question has the same answer wherever an interval is cut and whoever plays it.
+"""
+
+import zlib
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+from telemetry.blocks import IntArray
+
+Floats = NDArray[np.float32]
+Hashes = NDArray[np.uint64]
+
+TAPE_BITS = 17
+LONGEST_WINDOW = 2**14
+_TAPE_LENGTH = 2**TAPE_BITS + LONGEST_WINDOW
+_SHIFT = np.uint64(64 - TAPE_BITS)
+_GOLDEN, _MIX_1, _MIX_2 = (
+    np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
+)
+
+_rng = np.random.Generator(np.random.Philox(key=1986))
+NORMAL: Floats = _rng.standard_normal(_TAPE_LENGTH, dtype=np.float32)
+UNIFORM: Floats = _rng.random(_TAPE_LENGTH, dtype=np.float32)
+# Now and then a worker stumbles: collected garbage, a page fault, a neighbour on the host.
+HICCUP: Floats = np.where(
+    _rng.random(_TAPE_LENGTH) < 1 / 400, 0.02 + 0.03 * _rng.standard_exponential(_TAPE_LENGTH), 0
+).astype(np.float32)
+# A probe's median: a narrow lognormal, with a second now and then that is much slower.
+LATENCY: Floats = np.where(
+    _rng.random(_TAPE_LENGTH) < 1 / 1000,
+    1.3 + 0.5 * _rng.standard_exponential(_TAPE_LENGTH),
+    np.exp(0.035 * _rng.standard_normal(_TAPE_LENGTH)),
+).astype(np.float32)
+
+
+def stream(seed: int, *names: str) -> np.uint64:
+    """Return the key of one named stream of noise."""
+    text = "/".join((str(seed), *names)).encode()
+    return np.uint64(zlib.crc32(text) | zlib.crc32(text[::-1]) << 32)
+
+
+def mixed(key: np.uint64, n: IntArray) -> Hashes:
+    """Hash integers (...) under a key: Steele's splitmix64, one round each."""
+    with np.errstate(over="ignore"):
+        z = (n.astype(np.uint64) + key) * _GOLDEN
+        z = (z ^ (z >> np.uint64(30))) * _MIX_1
+        z = (z ^ (z >> np.uint64(27))) * _MIX_2
+        return z ^ (z >> np.uint64(31))
+
+
+def windows(tape: Floats, hashes: Hashes, width: int) -> Floats:
+    """Return ``width`` values of the tape for each hash: (..., width)."""
+    return sliding_window_view(tape, width)[hashes >> _SHIFT]
+
+
+def smooth(key: np.uint64, n: IntArray, *, every: int, width: int) -> Floats:
+    """Return noise that changes slowly along n: (len(n), width), mean 0, deviation 1.
+
+    Independent values stand ``every`` apart; between them the noise is interpolated, and
+    scaled so that its deviation is 1 everywhere.
+    """
+    anchor = n // every
+    share = ((n - anchor * every) / every)[:, None]
+    before = windows(NORMAL, mixed(key, anchor), width)
+    after = windows(NORMAL, mixed(key, anchor + 1), width)
+    scale = 1 / np.sqrt(share**2 + (1 - share) ** 2)
+    return before * ((1 - share) * scale).astype(np.float32) + after * (share * scale).astype(
+        np.float32
+    )

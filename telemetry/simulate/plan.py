@@ -1,0 +1,90 @@
+"""What the simulator plays: a run, its faults and its benign events, as plain data."""
+
+from typing import Annotated
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(ge=0)]
+Positive = Annotated[float, msgspec.Meta(gt=0)]
+
+class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What trains on what, and how it is laid out; enough to predict a step."""
+
+    model: str
+    instance: str
+    nodes: Count
+    tp: Count = 1
+    pp: Count = 1
+    seq_len: Count
+    global_batch: Count
+    precision: str = "bf16"
+
+
+class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One simulated run; its nodes are named ``<name>-00``, ``<name>-01``, …
+
+    ``compile_s`` None takes the model's default; 0 starts from a warm cache.
+    ``checkpoint_every_s`` and ``evaluate_every_s`` None means never; ``max_steps`` None
+    trains on and on. ``restarts`` False: a crash ends the run.
+    """
+
+    name: str
+    compile_s: Seconds | None = None
+    checkpoint_every_s: Positive | None = None
+    evaluate_every_s: Positive | None = None
+    max_steps: Count | None = None
+    restarts: bool = True
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """Names of the run's nodes, in order of rank."""
+        return tuple(f"{self.name}-{i:02d}" for i in range(self.nodes))
+
+
+class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What is wrong: the truth that detection must find without looking here.
+
+    Seconds count from the run's epoch. ``node`` or ``run`` is hit; ``device`` is an EFA
+    device, an accelerator or a core, by kind. ``magnitude`` is a ratio, seconds or a factor,
+    by kind: docs/faults.md.
+    """
+
+    kind: str
+    node: str | None = None
+    run: str | None = None
+    device: int | None = None
+    start_s: float
+    duration_s: Positive
+    magnitude: float = 1.0
+
+
+class Benign(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What looks like trouble and is none."""
+
+    kind: str
+    run: str
+    node: str | None = None
+    start_s: float
+    duration_s: Positive | None = None
+    magnitude: float | None = None
+
+
+class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One run with all that will happen to it: what a tick is a pure function of.
+
+    ``epoch_s`` is the Unix second from which the scenario's seconds count.
+    """
+
+    run: RunSpec
+    seed: int
+    epoch_s: int
+    faults: tuple[Fault, ...] = ()
+    benign: tuple[Benign, ...] = ()
+    shard_size: Count = 32
+
+    @property
+    def shards(self) -> tuple[str, ...]:
+        """Names of the shards that the run's nodes are ticked in."""
+        n_shards = -(-self.run.nodes // self.shard_size)
+        return tuple(f"{self.run.name}/{i}" for i in range(n_shards))
