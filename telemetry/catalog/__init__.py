@@ -1,0 +1,26 @@
+"""What exists: chips, instance types, prices and model shapes, each figure with its source."""
+
+from telemetry.catalog.errors import CatalogError
+from telemetry.catalog.hardware import Chip, Instance, Price, Source
+from telemetry.catalog.lookup import (
+    instance,
+    instances,
+    model,
+    models,
+    training_instance,
+)
+from telemetry.catalog.shapes import Model
+
+__all__ = [
+    "CatalogError",
+    "Chip",
+    "Instance",
+    "Model",
+    "Price",
+    "Source",
+    "instance",
+    "instances",
+    "model",
+    "models",
+    "training_instance",
+]

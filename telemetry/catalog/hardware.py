@@ -1,0 +1,104 @@
+"""Accelerators and the instances that hold them, as the vendors publish them."""
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import msgspec
+
+Count = Annotated[int, msgspec.Meta(ge=1)]
+Amount = Annotated[float, msgspec.Meta(gt=0)]
+
+
+class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a figure was read, and when (ISO date, or year and month)."""
+
+    title: str
+    date: str
+
+
+class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What an hour costs, on which terms; ``usd_per_hour_high`` where a range was seen."""
+
+    usd_per_hour: Amount
+    basis: str
+    region: str
+    source: Source
+    usd_per_hour_high: float | None = None
+
+    @property
+    def date(self) -> str:
+        """When the price was read."""
+        return self.source.date
+
+
+class Chip(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One accelerator. ``peak_flops`` is dense FLOPs per second by precision.
+
+    A logical core is what the runtime counts: two physical ones on trn2. A GPU is one core.
+    ``sources`` says for each figure where it comes from.
+    """
+
+    name: str
+    vendor: str
+    cores_physical: Count
+    cores_logical: Count
+    hbm_bytes: Count
+    hbm_bytes_per_s: Amount
+    peak_flops: Mapping[str, Amount]
+    sources: Mapping[str, Source]
+
+
+class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One instance type.
+
+    ``network_bytes_per_s`` is the line rate of all its network devices together, one way;
+    ``network_baseline_bytes_per_s`` what it may use for long where that is less.
+    ``link_bytes_per_s`` is NeuronLink or NVLink per chip, both ways together.
+    """
+
+    name: str
+    chip: Chip
+    can_train: bool
+    n_devices: Count
+    vcpus: Count
+    host_memory_bytes: Count
+    n_efa: Annotated[int, msgspec.Meta(ge=0)]
+    network_bytes_per_s: Amount
+    network_baseline_bytes_per_s: float | None = None
+    link_bytes_per_s: Amount
+    prices: tuple[Price, ...] = ()
+    sources: Mapping[str, Source]
+
+    @property
+    def n_cores(self) -> int:
+        """Cores as the runtime counts them: one worker process, or rank, runs on each."""
+        return self.n_devices * self.chip.cores_logical
+
+    @property
+    def n_cores_physical(self) -> int:
+        """Cores on silicon."""
+        return self.n_devices * self.chip.cores_physical
+
+    @property
+    def hbm_bytes(self) -> int:
+        """HBM of all devices together."""
+        return self.n_devices * self.chip.hbm_bytes
+
+    @property
+    def hbm_bytes_per_s(self) -> float:
+        """HBM bandwidth of all devices together."""
+        return self.n_devices * self.chip.hbm_bytes_per_s
+
+    @property
+    def has_efa(self) -> bool:
+        """Whether nodes talk over EFA; else it is plain TCP."""
+        return self.n_efa > 0
+
+    @property
+    def price(self) -> Price | None:
+        """The price to reckon with unless told otherwise; None where none is published."""
+        return self.prices[0] if self.prices else None
+
+    def peak_flops(self, precision: str) -> float:
+        """Return the dense FLOPs per second of the whole node; KeyError if it has no such."""
+        return self.n_devices * self.chip.peak_flops[precision]

@@ -1,0 +1,107 @@
+"""From TOML to typed figures; whatever lacks a source, or has a wrong type, is refused."""
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from telemetry.catalog.errors import CatalogError, unknown
+from telemetry.catalog.hardware import Chip, Instance, Price, Source
+from telemetry.catalog.shapes import Model
+
+Table = dict[str, Any]
+T = TypeVar("T")
+UNSOURCED = frozenset({"vendor", "chip", "can_train"})
+
+
+class Catalog(msgspec.Struct, frozen=True):
+    """All there is, by name."""
+
+    chips: Mapping[str, Chip]
+    instances: Mapping[str, Instance]
+    models: Mapping[str, Model]
+
+
+def read_catalog(folder: Path) -> Catalog:
+    """Read the four files of a catalogue; raise CatalogError where they don't hold together."""
+    sources = {
+        name: _typed(Source, entry, f"sources.toml {name}")
+        for name, entry in _table(folder / "sources.toml").items()
+    }
+    chips = {
+        name: _chip(name, entry, sources) for name, entry in _table(folder / "chips.toml").items()
+    }
+    instances = {
+        name: _instance(name, entry, chips, sources)
+        for name, entry in _table(folder / "instances.toml").items()
+    }
+    models = {
+        name: _typed(Model, {"name": name, **entry}, f"models.toml {name}")
+        for name, entry in _table(folder / "models.toml").items()
+    }
+    return Catalog(chips, instances, models)
+
+
+def _table(path: Path) -> Table:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except tomllib.TOMLDecodeError as error:
+        raise CatalogError(path.name, "TOML", f"can't be read: {error}") from error
+
+
+def _chip(name: str, entry: Table, sources: Mapping[str, Source]) -> Chip:
+    where = f"chips.toml {name}"
+    entry = dict(entry)
+    peaks, peak_sources = _figures(entry.pop("peak_flops", {}), sources, f"{where}.peak_flops")
+    values, of = _figures(entry, sources, where)
+    of |= {f"peak_flops.{precision}": source for precision, source in peak_sources.items()}
+    return _typed(Chip, {"name": name, **values, "peak_flops": peaks, "sources": of}, where)
+
+
+def _instance(
+    name: str, entry: Table, chips: Mapping[str, Chip], sources: Mapping[str, Source]
+) -> Instance:
+    where = f"instances.toml {name}"
+    entry = dict(entry)
+    prices = tuple(
+        _typed(Price, {**price, "source": _source(price, sources, f"{where}.prices")}, where)
+        for price in entry.pop("prices", [])
+    )
+    values, of = _figures(entry, sources, where)
+    chip = values.get("chip")
+    if chip not in chips:
+        raise unknown(f"{where}.chip", str(chip), chips)
+    values |= {"name": name, "chip": chips[chip], "prices": prices, "sources": of}
+    return _typed(Instance, values, where)
+
+
+def _figures(
+    entry: Table, sources: Mapping[str, Source], where: str
+) -> tuple[Table, dict[str, Source]]:
+    """Take ``{ value, source }`` apart: the values, and where each comes from."""
+    values = {key: entry[key] for key in entry if key in UNSOURCED}
+    of = {}
+    for key, figure in entry.items():
+        if key in UNSOURCED:
+            continue
+        if not isinstance(figure, dict) or figure.keys() != {"value", "source"}:
+            raise CatalogError(f"{where}.{key}", figure, "must be { value = …, source = … }")
+        values[key] = figure["value"]
+        of[key] = _source(figure, sources, f"{where}.{key}")
+    return values, of
+
+
+def _source(figure: Table, sources: Mapping[str, Source], where: str) -> Source:
+    name = figure.get("source")
+    if name not in sources:
+        raise unknown(f"{where}.source", str(name), sources)
+    return sources[name]
+
+
+def _typed(kind: type[T], values: Table, where: str) -> T:
+    try:
+        return msgspec.convert(values, kind)
+    except msgspec.ValidationError as error:
+        raise CatalogError(where, values.get("name", "entry"), f"is wrong: {error}") from error
