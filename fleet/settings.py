@@ -70,6 +70,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
+    "fleet.access.AccessMiddleware",
 ]
 ROOT_URLCONF = "fleet.urls"
 ASGI_APPLICATION = "fleet.asgi.application"
@@ -83,6 +84,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
+                "fleet.access.access",
             ]
         },
     }
@@ -91,6 +93,47 @@ USE_TZ = True
 TIME_ZONE = "UTC"
 LANGUAGE_CODE = "en"
 USE_I18N = False
+
+# Who comes in: people sign in, machines bring a token. TRNWATCH_TLS=1 says that visitors come
+# over https, through a proxy on this machine that says so in X-Forwarded-Proto.
+TLS = os.environ.get("TRNWATCH_TLS", "") == "1"
+LOGIN_URL = "sign-in"
+LOGIN_REDIRECT_URL = "/"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": f"django.contrib.auth.password_validation.{name}"}
+    for name in ("UserAttributeSimilarityValidator", "MinimumLengthValidator")
+]
+SESSION_COOKIE_NAME = "trnwatch_session"
+SESSION_COOKIE_AGE = 7 * 24 * 3600
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
+CSRF_COOKIE_NAME = "trnwatch_csrf"
+CSRF_FAILURE_VIEW = "fleet.views.errors.csrf_failure"
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = TLS
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+SECURE_HSTS_SECONDS = 365 * 24 * 3600 if TLS else 0
+SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = TLS
+SECURE_REFERRER_POLICY = "same-origin"
+X_FRAME_OPTIONS = "DENY"
+CONTENT_SECURITY_POLICY = {
+    "DIRECTIVES": {
+        "default-src": ["'none'"],
+        "script-src": ["'self'"],
+        "style-src": ["'self'"],
+        "connect-src": ["'self'"],
+        "img-src": ["'self'", "data:"],
+        "font-src": ["'self'"],
+        "manifest-src": ["'self'"],
+        "form-action": ["'self'"],
+        "base-uri": ["'self'"],
+        "frame-ancestors": ["'none'"],
+    }
+}
+
+# What the door takes: bytes of one body as sent and unpacked, and requests a minute per token.
+INGEST_MAX_BODY_BYTES = 10_000_000
+INGEST_MAX_UNPACKED_BYTES = 64_000_000
+INGEST_REQUESTS_PER_MINUTE = int(os.environ.get("TRNWATCH_INGEST_PER_MINUTE", "60000"))
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 
 # Static files: our own, django-htmx's, and what npm installed by lock file.
 STATIC_URL = "static/"

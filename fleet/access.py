@@ -1,0 +1,143 @@
+"""Who may do what: roles, who is let in without signing in, and what a bearer token opens."""
+
+import ipaddress
+import secrets
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from django.conf import settings
+from django.contrib.auth.models import AbstractBaseUser, AnonymousUser, Group, User
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import resolve_url
+from django.utils.deprecation import MiddlewareMixin
+
+from fleet.api.problem import problem
+from fleet.api.tokens import TokenError, bearer, check_token
+from fleet.models import Token
+
+# Each may do all that the ones before it may.
+ROLES = ("viewer", "operator", "lead", "admin")
+DEMO_ADMIN = "admin"
+
+# Doors with a lock of their own, or that must open while everything else is shut.
+PUBLIC = frozenset({"sign-in", "sign-out", "healthz", "ingest-neuron-monitor"})
+# Machines come with a token of scope `scrape`, people sign in.
+SCRAPED = frozenset({"metrics", "metrics-node", "sd-prometheus", "readyz"})
+READING = frozenset({"GET", "HEAD", "OPTIONS"})
+FORWARDED = ("X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Host", "Via")
+
+P = ParamSpec("P")
+R = TypeVar("R", bound=HttpRequest)
+View = Callable[Concatenate[R, P], HttpResponseBase]
+
+
+def role_of(user: AbstractBaseUser | AnonymousUser) -> str:
+    """Return the highest role of a user; whoever was let in may at least read."""
+    if not isinstance(user, User):
+        return ROLES[0]
+    if user.is_superuser:
+        return ROLES[-1]
+    held = set(user.groups.values_list("name", flat=True))
+    return max((role for role in ROLES if role in held), key=ROLES.index, default=ROLES[0])
+
+
+def may(user: AbstractBaseUser | AnonymousUser, role: str) -> bool:
+    """Whether a user has at least this role."""
+    return ROLES.index(role_of(user)) >= ROLES.index(role)
+
+
+def requires(role: str) -> Callable[[View[R, P]], View[R, P]]:
+    """Let only users of at least this role into a view; others see the 403 page."""
+
+    def guard(view: View[R, P]) -> View[R, P]:
+        @wraps(view)
+        def guarded(request: R, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+            if not may(request.user, role):
+                mine = role_of(request.user)
+                raise PermissionDenied(f"This needs the role {role}; yours is {mine}.")
+            return view(request, *args, **kwargs)
+
+        return guarded
+
+    return guard
+
+
+def access(request: HttpRequest) -> dict[str, Any]:
+    """Give templates the role of whoever looks (a context processor)."""
+    user = getattr(request, "user", None) or AnonymousUser()
+    return {"role": role_of(user)}
+
+
+def is_loopback(request: HttpRequest) -> bool:
+    """Whether the client is on this very machine: its address says so and no proxy is between."""
+    if any(header in request.headers for header in FORWARDED):
+        return False
+    try:
+        address = ipaddress.ip_address(request.META.get("REMOTE_ADDR", ""))
+    except ValueError:
+        return False
+    mapped = getattr(address, "ipv4_mapped", None)
+    return (mapped or address).is_loopback
+
+
+class AccessMiddleware(MiddlewareMixin):
+    """Demand that whoever comes has signed in, but for a few doors."""
+
+    def process_view(
+        self, request: HttpRequest, view: object, args: object, kwargs: object
+    ) -> HttpResponseBase | None:
+        """Let the request pass (None), or answer it."""
+        name = request.resolver_match.url_name if request.resolver_match else None
+        if name in PUBLIC:
+            return None
+        if name in SCRAPED and "Authorization" in request.headers:
+            return _refuse_token(request)
+        if name == "readyz" and is_loopback(request):
+            return None
+        if request.user.is_authenticated or reads_anonymously(request):
+            return None
+        return _ask_to_sign_in(request, scraped=name in SCRAPED)
+
+
+def reads_anonymously(request: HttpRequest) -> bool:
+    """Whether this request may read without signing in: the demo, on its own machine."""
+    allowed = settings.ANONYMOUS_READING and is_loopback(request)
+    return allowed and request.method in READING
+
+
+def _refuse_token(request: HttpRequest) -> HttpResponse | None:
+    """Check a scraper's token: None if it opens this door."""
+    try:
+        check_token(bearer(request.headers["Authorization"]), Token.Scope.SCRAPE)
+    except TokenError as error:
+        return error.response()
+    return None
+
+
+def _ask_to_sign_in(request: HttpRequest, *, scraped: bool) -> HttpResponse:
+    """Send people to the sign-in page, and tell machines that they need to name themselves."""
+    if scraped or request.path.startswith("/api/"):
+        remedy = "Sign in, or send `Authorization: Bearer <token>`."
+        return problem(401, remedy, headers={"WWW-Authenticate": 'Bearer realm="trnwatch"'})
+    if request.headers.get("HX-Request") == "true":
+        back = request.headers.get("HX-Current-URL", "")
+        there = redirect_to_login(back, resolve_url(settings.LOGIN_URL)).url
+        return HttpResponse(status=403, headers={"HX-Redirect": there})
+    if request.method not in READING:
+        raise PermissionDenied("Sign in to do this.")
+    return redirect_to_login(request.get_full_path(), resolve_url(settings.LOGIN_URL))
+
+
+def ensure_demo_admin() -> str | None:
+    """Create the demo's administrator; give the password, once, only if this call did."""
+    user, is_new = User.objects.get_or_create(username=DEMO_ADMIN)
+    if not is_new:
+        return None
+    password = secrets.token_urlsafe(12)
+    user.set_password(password)
+    user.save()
+    user.groups.add(Group.objects.get(name="admin"))
+    return password

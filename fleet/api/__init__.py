@@ -1,0 +1,1 @@
+"""What machines talk to: JSON in, JSON out, errors as problem documents."""

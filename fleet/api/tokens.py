@@ -1,0 +1,61 @@
+"""Bearer tokens at the door: whether a secret is known, lasting, and of the right scope."""
+
+from datetime import UTC, datetime
+
+from django.http import HttpResponse
+
+from fleet.api.problem import problem
+from fleet.models import Token
+from fleet.models.token import digest
+
+SCHEME = "bearer"
+CHALLENGE = 'Bearer realm="trnwatch"'
+# A token's last use is written down at most this often.
+NOTE_USE_EVERY_S = 60.0
+
+
+class TokenError(Exception):
+    """A door that stays shut: 401 for whoever is not known, 403 for the wrong scope."""
+
+    def __init__(self, status: int, detail: str) -> None:
+        """Keep the status and what to say."""
+        super().__init__(detail)
+        self.status = status
+        self.detail = detail
+
+    def response(self) -> HttpResponse:
+        """Answer with the problem, and how to identify oneself."""
+        return problem(self.status, self.detail, headers={"WWW-Authenticate": CHALLENGE})
+
+
+def bearer(header: str) -> str:
+    """Return the secret of an Authorization header."""
+    scheme, _, secret = header.strip().partition(" ")
+    if scheme.lower() != SCHEME or not secret.strip():
+        raise TokenError(401, "Send `Authorization: Bearer <token>`; create one by create_token.")
+    return secret.strip()
+
+
+def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Token:
+    """Return the token a secret belongs to, if it may do ``scope`` now."""
+    now = now or datetime.now(UTC)
+    token = Token.objects.filter(digest=digest(secret)).first()
+    if token is None:
+        raise TokenError(401, "The token is not known.")
+    if token.revoked_at is not None:
+        raise TokenError(401, "The token was revoked.")
+    if token.expires_at is not None and token.expires_at <= now:
+        raise TokenError(401, f"The token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC.")
+    if token.scope != scope:
+        reason = f"This needs a token of scope `{scope}`; this one has scope `{token.scope}`."
+        raise TokenError(403, reason)
+    if _is_due(token, now):
+        Token.objects.filter(pk=token.pk).update(last_used_at=now)
+    return token
+
+
+def _is_due(token: Token, now: datetime) -> bool:
+    """Whether the use of a token should be written down again."""
+    if token.last_used_at is None:
+        return True
+    return (now - token.last_used_at).total_seconds() > NOTE_USE_EVERY_S

@@ -1,0 +1,43 @@
+"""What is shown when something went wrong; the API says it as a problem document."""
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.template.loader import render_to_string
+
+from fleet.api.problem import problem
+
+FORGED = "The form was too old, or came from elsewhere. Reload the page and try again."
+
+
+def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Answer a request that makes no sense."""
+    return _say(request, 400, "The address or its values are not understood.")
+
+
+def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Answer whoever lacks the role for it."""
+    return _say(request, 403, str(exception) or "This is not yours to do.")
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """Answer a form that did not come from our own page."""
+    return _say(request, 403, FORGED)
+
+
+def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
+    """Answer for what does not exist."""
+    return _say(request, 404, f"Nothing is at {request.path[:200]}.")
+
+
+def server_error(request: HttpRequest) -> HttpResponse:
+    """Answer after a failure of our own; asks neither the database nor Redis."""
+    if request.path.startswith("/api/"):
+        return problem(500, "trnwatch failed. The error is in its log.")
+    return HttpResponse(render_to_string("500.html"), status=500)
+
+
+def _say(request: HttpRequest, status: int, detail: str) -> HttpResponse:
+    """Show the page of an error, or send it as a document."""
+    if request.path.startswith("/api/"):
+        return problem(status, detail)
+    return render(request, f"{status}.html", {"detail": detail}, status=status)
