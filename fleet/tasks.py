@@ -5,8 +5,8 @@ from datetime import UTC, datetime
 from celery import shared_task
 from django.conf import settings
 
-from fleet import weather
-from fleet.lives import follow_runs, keep_clocks
+from fleet.demo import weather
+from fleet.following import follow_runs, keep_clocks
 from fleet.plans import publish_plans
 from fleet.watching import watch
 from telemetry.store.hot import open_store

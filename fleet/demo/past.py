@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from fleet.alerting import Subject, reconcile
-from fleet.lives import follow
+from fleet.following import follow
 from fleet.models import Alert, InjectedFault, Run
 from fleet.plans import plan_of
 from fleet.watching import NODE_RULES, at, look_at, watched_in
