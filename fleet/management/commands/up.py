@@ -1,0 +1,91 @@
+"""`manage.py up`: everything trnwatch is made of, running until Ctrl-C."""
+
+import asyncio
+import os
+import socket
+import time
+from datetime import UTC, datetime
+from pathlib import Path
+
+from django.conf import settings
+from django.core.management.base import BaseCommand, CommandError
+from django.db import OperationalError, connection
+from redis.exceptions import RedisError
+
+from fleet.up import doors, preparing
+from fleet.up.house import House, StartError
+from fleet.up.keeper import end_leftovers
+
+BAD_INPUT = 2
+
+
+class Command(BaseCommand):
+    """Run web, workers, beat and, unless REDIS_URL names one, Redis."""
+
+    help = "Run everything until Ctrl-C. PORT and BIND say where (8000, 127.0.0.1)."
+    requires_system_checks = ()
+
+    def handle(self, **_: object) -> None:
+        """Take the lock and the door, prepare, then run until told to stop."""
+        folder: Path = settings.DATA_DIR
+        try:
+            with doors.Lock(folder / "up.lock") as lock, self._door() as listener:
+                lock.note(self._address(listener))
+                if n_left := end_leftovers(folder):
+                    self._say(f"Ended {n_left} processes that an earlier `up` had left.")
+                self._prepare()
+                house = House(folder, root=settings.ROOT, say=self._say)
+                asyncio.run(house.run(listener, greet=lambda: self._greet(listener)))
+        except doors.AlreadyRunningError as holder:
+            msg = f"trnwatch is already running here, at {holder}."
+            raise CommandError(msg, returncode=BAD_INPUT) from holder
+        except doors.DoorError as error:
+            raise CommandError(str(error), returncode=BAD_INPUT) from error
+        except OperationalError as error:
+            msg = f"The database cannot be used; see DATABASE_URL. It says: {error}"
+            raise CommandError(msg, returncode=BAD_INPUT) from error
+        except RedisError as error:
+            msg = f"Redis does not answer; see REDIS_URL. It says: {error}"
+            raise CommandError(msg, returncode=BAD_INPUT) from error
+        except (StartError, TimeoutError) as error:
+            msg = f"{error} See {folder / 'log'}."
+            raise CommandError(msg) from error
+
+    def _door(self) -> socket.socket:
+        """Listen where PORT and BIND say."""
+        asked = os.environ.get("PORT")
+        bind = os.environ.get("BIND") or "127.0.0.1"
+        port = doors.port_from(asked) if asked else 8000
+        listener = doors.open_door(bind, port, insist=bool(asked))
+        if (chosen := listener.getsockname()[1]) != port:
+            self._say(f"Port {port} is taken; using {chosen}. PORT chooses another.")
+        return listener
+
+    def _prepare(self) -> None:
+        """Bring tables and static files up to date."""
+        began_s = time.monotonic()
+        if n_migrations := preparing.migrate_if_needed():
+            took_s = time.monotonic() - began_s
+            self._say(f"The database is up to date: {n_migrations} migrations, {took_s:.1f} s.")
+        preparing.collect_static_if_needed(settings.STATIC_ROOT)
+        connection.close()
+
+    def _greet(self, listener: socket.socket) -> None:
+        """Say where it is, how to get in, and how to stop."""
+        self.stdout.write(
+            f"\n  trnwatch is live at  {self._address(listener)}\n"
+            f"  Logs are in          {settings.DATA_DIR / 'log'}\n"
+            "  Ctrl-C stops it.\n"
+        )
+        self.stdout.flush()
+
+    def _address(self, listener: socket.socket) -> str:
+        """Return the address to type into a browser."""
+        host, port = listener.getsockname()[:2]
+        return doors.address(host, port)
+
+    def _say(self, text: str) -> None:
+        """Print one event."""
+        now = datetime.now(UTC).astimezone()
+        self.stdout.write(f"{now:%H:%M:%S}  {text}")
+        self.stdout.flush()

@@ -1,0 +1,98 @@
+"""A running trnwatch: Redis first, then the demo's past, then everything at once."""
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fleet.up import programs
+from fleet.up import redis as embedded
+from fleet.up.keeper import Keeper, Program
+
+STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FIRST_PAGE_WITHIN_S = 60.0
+
+
+class StartError(RuntimeError):
+    """Something that must run before the first page did not."""
+
+
+class House:
+    """Everything that runs, around one folder and one listening socket."""
+
+    def __init__(self, folder: Path, *, root: Path, say: Callable[[str], None]) -> None:
+        self._folder = folder
+        self._say = say
+        self._env = os.environ | {"TRNWATCH_DEMO": os.environ.get("TRNWATCH_DEMO", "1")}
+        self._keeper = Keeper(folder, env=self._env, cwd=root, say=say)
+        self._redis: list[Program] = []
+        self._rest: list[Program] = []
+
+    async def run(self, listener: socket.socket, *, greet: Callable[[], None]) -> None:
+        """Start everything, ``greet`` once a page can be had, and stop at a signal."""
+        told = asyncio.Event()
+        for signal_number in STOPPING:
+            asyncio.get_running_loop().add_signal_handler(signal_number, told.set)
+        life = asyncio.create_task(self._live(listener, greet=greet))
+        order = asyncio.create_task(told.wait())
+        try:
+            await asyncio.wait({life, order}, return_when=asyncio.FIRST_COMPLETED)
+            if life.done():
+                life.result()
+            self._say("Stopping.")
+        finally:
+            order.cancel()
+            life.cancel()
+            await asyncio.gather(life, return_exceptions=True)
+            await self._keeper.stop(self._rest, self._redis)
+
+    async def _live(self, listener: socket.socket, *, greet: Callable[[], None]) -> None:
+        """Start everything in order, then look after the logs."""
+        await self._start_redis()
+        if self._env["TRNWATCH_DEMO"] == "1":
+            await self._prepare_demo()
+        self._rest = [
+            programs.web(listener=listener.fileno()),
+            *(programs.worker(name) for name in programs.WORKERS),
+            programs.beat(self._folder),
+        ]
+        self._keeper.keep(self._rest)
+        await first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
+        greet()
+        await self._keeper.trim_logs()
+
+    async def _start_redis(self) -> None:
+        """Run our own Redis, or see that the one we were told of answers."""
+        url = os.environ.get("REDIS_URL")
+        if url is None:
+            folder = self._folder / "redis"
+            place = embedded.choose_place(folder)
+            self._redis = [embedded.program(folder, place)]
+            self._keeper.keep(self._redis)
+            self._say(f"Redis listens on 127.0.0.1:{place.port}.")
+            url = place.url
+        await embedded.until_ready(url, timeout_s=60 if self._redis else 5)
+
+    async def _prepare_demo(self) -> None:
+        """Make the demo fleet's past, once."""
+        began_s = time.monotonic()
+        command = (sys.executable, "manage.py", "prepare_demo")
+        code = await self._keeper.once(Program("prepare-demo", command))
+        if code:
+            msg = "The demo fleet could not be prepared; its words stand above."
+            raise StartError(msg)
+        self._say(f"The demo fleet stands ({time.monotonic() - began_s:.1f} s).")
+
+
+async def first_page(address: tuple[str, int], *, within_s: float) -> None:
+    """Wait until the web server answers one request."""
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address[0], address[0])  # noqa: S104
+    async with asyncio.timeout(within_s):
+        reader, writer = await asyncio.open_connection(host, address[1])
+        writer.write(b"GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n")
+        await reader.readline()
+        writer.close()

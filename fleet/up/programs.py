@@ -1,0 +1,47 @@
+"""The programs that make up a running trnwatch: web, workers and beat."""
+
+import sys
+from pathlib import Path
+
+from fleet.up.keeper import Program
+
+WORKERS = ("worker-1", "worker-2")
+
+
+def web(*, listener: int) -> Program:
+    """Return the web server, which inherits the listening socket.
+
+    While it starts again after a fall, callers wait in the socket's queue and are not refused.
+    """
+    options = (
+        *("--fd", str(listener)),
+        *("--timeout-graceful-shutdown", "2"),
+        *("--log-level", "warning"),
+        "--no-server-header",
+    )
+    command = (sys.executable, "-m", "uvicorn", "fleet.asgi:application", *options)
+    return Program("web", command, pass_fds=(listener,))
+
+
+def worker(name: str) -> Program:
+    """Return one Celery worker; one process each, so the keeper sees every one that dies."""
+    options = (
+        *("--pool", "solo"),
+        *("--hostname", f"{name}@trnwatch"),
+        *("--loglevel", "WARNING"),
+        "--without-gossip",
+        "--without-mingle",
+        "--without-heartbeat",
+    )
+    return Program(name, (*_celery(), "worker", *options))
+
+
+def beat(folder: Path) -> Program:
+    """Return Celery's clock."""
+    options = ("--schedule", str(folder / "beat-schedule"), "--pidfile", "")
+    return Program("beat", (*_celery(), "beat", *options, "--loglevel", "WARNING"))
+
+
+def _celery() -> tuple[str, ...]:
+    """Return the start of every Celery command."""
+    return (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
