@@ -1,12 +1,15 @@
 """From the store to findings to alerts: what is looked at, each second."""
 
-from collections.abc import Callable, Iterable, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
 
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Node, Run
 from telemetry.blocks import Span
-from telemetry.detect import RULES, Finding, Vitals, find, silent
+from telemetry.detect import ECC_METRICS, RULES, Finding, Pulse, Vitals, find, silent, uncorrected
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 
@@ -15,57 +18,81 @@ Hardware = Callable[[Sequence[str], int], Span]
 # Enough steps to judge a change by, and to see that an alert's last five were calm.
 WINDOW_S = 180
 WINDOW_STEPS = 40
+# ECC counts are compared over ten minutes, at a few moments: they only ever rise.
+ECC_AGES_S = (600, 300, 120, 60, 30, 15, 0)
 RUN_RULES = tuple(name for name, rule in RULES.items() if rule.subject == "run")
-NODE_RULES = tuple(name for name, rule in RULES.items() if rule.subject == "node")
+BLIND = ("monitoring_blind", "fleet")
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """One run as watching sees it: its recent steps, and a way to look at its hardware."""
+
+    run: Run
+    steps: StepBatch
+    hardware: Hardware
+    counts: Span | None = None
+
+    @property
+    def nodes(self) -> tuple[str, ...]:
+        """Names of the run's nodes."""
+        return tuple(node.name for node in self.run.nodes.all())
+
+    @property
+    def pulse(self) -> Pulse | None:
+        """When the run's newest step ended, and how long its steps take."""
+        if not len(self.steps):
+            return None
+        return Pulse(float(self.steps.ended_at_s[-1]), float(np.median(self.steps.step_s)))
 
 
 def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     """Look at every active run and every node, and reconcile the alerts; return the changed."""
     now_s = now.timestamp()
-    findings: list[Finding] = []
-    watched: set[Subject] = set()
-    runs = list(Run.objects.active().prefetch_related("nodes"))
-    open_rules = _open_rules()
-    for run in runs:
-        steps = window_of_steps(hot, run.name, now_s=now_s)
-        hardware = _hardware(hot, run, now_s=now_s)
-        findings += look_at(run, steps, hardware, now_s=now_s, open_rules=open_rules)
-        watched |= watched_in(run, steps, now_s=now_s)
-    findings += silent(_expected(hot, runs), now_s=now_s)
-    watched |= {(rule, f"node:{name}") for rule in NODE_RULES for name in hot.last_seen()}
-    watched.add(("monitoring_blind", "fleet"))
-    return reconcile(findings, watched=watched, now=now)
+    runs = Run.objects.active().prefetch_related("nodes")
+    sights = [_sight(hot, run, now_s=now_s) for run in runs]
+    real = Node.objects.exclude(source=Node.Source.SIMULATED).values_list("name", flat=True)
+    expected = {name for sight in sights for name in sight.nodes} | set(real)
+    last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
+    findings = judge(sights, last_seen, now_s=now_s, open_rules=open_rules())
+    return reconcile(findings, watched=watched(sights, last_seen, now_s=now_s), now=now)
 
 
-def look_at(
-    run: Run,
-    steps: StepBatch,
-    hardware: Hardware,
+def judge(
+    sights: Iterable[Sight],
+    last_seen: Mapping[str, int],
     *,
     now_s: float,
-    open_rules: Iterable[Subject],
+    open_rules: Collection[Subject],
 ) -> list[Finding]:
-    """Return what is wrong with one run, given its recent steps and access to its hardware."""
-    nodes = tuple(node.name for node in run.nodes.all())
-    vitals = Vitals(
-        run=run.name,
-        nodes=nodes,
-        steps=steps,
-        hardware=hardware,
+    """Return all that is wrong with these runs and nodes."""
+    sights = list(sights)
+    findings: list[Finding] = []
+    for sight in sights:
+        mine = {rule for rule, subject in open_rules if subject == f"run:{sight.run.name}"}
+        findings += find(_vitals(sight, now_s=now_s), open_rules=mine)
+        if sight.counts is not None:
+            findings += uncorrected(sight.counts, run=sight.run.name)
+    pulses = {sight.run.name: sight.pulse for sight in sights}
+    return findings + silent(
+        last_seen,
         now_s=now_s,
-        limit_ratio=run.allreduce_limit_ratio,
-        resolve_ratio=run.allreduce_resolve_ratio,
-        cores_per_device=run.nodes.all()[0].cores_per_device if nodes else 1,
+        run_of={name: sight.run.name for sight in sights for name in sight.nodes},
+        pulses={run: pulse for run, pulse in pulses.items() if pulse is not None},
     )
-    mine = {rule for rule, subject in open_rules if subject == f"run:{run.name}"}
-    return find(vitals, open_rules=mine)
 
 
-def watched_in(run: Run, steps: StepBatch, *, now_s: float) -> set[Subject]:
-    """Return the rules that could be judged: a run without news keeps its alerts."""
-    if not len(steps) or now_s - steps.ended_at_s[-1] > WINDOW_S:
-        return set()
-    return {(rule, f"run:{run.name}") for rule in RUN_RULES}
+def watched(
+    sights: Iterable[Sight], last_seen: Mapping[str, int], *, now_s: float
+) -> set[Subject]:
+    """Return what could be judged: a run without news keeps its alerts, so does a lost node."""
+    could = {("node_silent", f"node:{name}") for name in last_seen} | {BLIND}
+    for sight in sights:
+        if sight.pulse is not None and now_s - sight.pulse.last_step_at_s <= WINDOW_S:
+            could |= {(rule, f"run:{sight.run.name}") for rule in RUN_RULES}
+        if sight.counts is not None:
+            could |= {("ecc_uncorrected", f"node:{name}") for name in sight.nodes}
+    return could
 
 
 def window_of_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
@@ -76,31 +103,33 @@ def window_of_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
     return hot.steps(run, since_s=0.0).last(WINDOW_STEPS)
 
 
-def _open_rules() -> list[Subject]:
-    return list(Alert.objects.open().values_list("rule", "subject"))
+def open_rules() -> set[Subject]:
+    """Return which rules have an open alert, and about whom."""
+    return set(Alert.objects.open().values_list("rule", "subject"))
 
 
-def _hardware(hot: HotStore, run: Run, *, now_s: float) -> Hardware:
-    nodes = list(run.nodes.all())
-    shards = sorted({node.shard for node in nodes})
-    names = [node.name for node in nodes]
+def _vitals(sight: Sight, *, now_s: float) -> Vitals:
+    nodes = sight.run.nodes.all()
+    return Vitals(
+        run=sight.run.name,
+        nodes=sight.nodes,
+        steps=sight.steps,
+        hardware=sight.hardware,
+        now_s=now_s,
+        limit_ratio=sight.run.allreduce_limit_ratio,
+        resolve_ratio=sight.run.allreduce_resolve_ratio,
+        cores_per_device=nodes[0].cores_per_device if nodes else 1,
+    )
 
-    def window(metrics: Sequence[str], last_s: int) -> Span:
-        end = int(now_s)
+
+def _sight(hot: HotStore, run: Run, *, now_s: float) -> Sight:
+    end = int(now_s)
+    names = [node.name for node in run.nodes.all()]
+    shards = sorted({node.shard for node in run.nodes.all()})
+
+    def hardware(metrics: Sequence[str], last_s: int) -> Span:
         return hot.window(shards, metrics, start=end - last_s + 1, end=end).of(names)
 
-    return window
-
-
-def _expected(hot: HotStore, runs: Iterable[Run]) -> dict[str, int]:
-    """Return when each node that ought to report last did: those of active runs and real ones."""
-    expected = {node.name for run in runs for node in run.nodes.all()}
-    expected |= set(
-        Node.objects.exclude(source=Node.Source.SIMULATED).values_list("name", flat=True)
-    )
-    return {name: tick for name, tick in hot.last_seen().items() if name in expected}
-
-
-def at(second: float) -> datetime:
-    """Return a Unix second as the aware time it is."""
-    return datetime.fromtimestamp(second, UTC)
+    moments = [hot.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S]
+    counts = Span.after_another([m.of(names) for m in moments if m.nodes])
+    return Sight(run, window_of_steps(hot, run.name, now_s=now_s), hardware, counts)

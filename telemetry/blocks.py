@@ -95,12 +95,15 @@ class Span:
             values = {name: array[i] for name, array in self.values.items()}
             yield Block(self.shard, int(tick), self.nodes, values)
 
-    def of(self, nodes: Iterable[str]) -> Self:
-        """Keep only the named nodes, in the order given."""
-        rows = [self.nodes.index(node) for node in nodes]
-        values = {name: array[:, rows] for name, array in self.values.items()}
-        kept = tuple(self.nodes[row] for row in rows)
-        return type(self)(self.shard, self.ticks, kept, values, self.every_s)
+    def of(self, nodes: Sequence[str]) -> Self:
+        """Return the named nodes, in the order given; one that is not here is NaN throughout."""
+        rows = [i for i, node in enumerate(nodes) if node in self.nodes]
+        known = [self.nodes.index(nodes[row]) for row in rows]
+        values = {}
+        for name, array in self.values.items():
+            values[name] = np.full((len(array), len(nodes), array.shape[2]), np.nan, array.dtype)
+            values[name][:, rows] = array[:, known]
+        return type(self)(self.shard, self.ticks, tuple(nodes), values, self.every_s)
 
     @classmethod
     def beside(cls, spans: Sequence[Self]) -> Self:
@@ -109,3 +112,13 @@ class Span:
         values = {name: np.concatenate([s.values[name] for s in spans], 1) for name in first.values}
         nodes = tuple(node for span in spans for node in span.nodes)
         return cls(first.shard, first.ticks, nodes, values, first.every_s)
+
+    @classmethod
+    def after_another(cls, spans: Sequence[Self]) -> Self | None:
+        """Return spans of the same nodes and metrics, in order of time, as one; None of none."""
+        if not spans:
+            return None
+        first = spans[0]
+        values = {name: np.concatenate([s.values[name] for s in spans]) for name in first.values}
+        ticks = np.concatenate([span.ticks for span in spans])
+        return cls(first.shard, ticks, first.nodes, values, first.every_s)

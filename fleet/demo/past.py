@@ -2,19 +2,18 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime
 from functools import partial
 
 import msgspec
 import numpy as np
 
-from fleet.alerting import Subject, reconcile
+from fleet.alerting import reconcile
 from fleet.following import follow
-from fleet.models import Alert, InjectedFault, Run
+from fleet.models import InjectedFault, Run
 from fleet.plans import plan_of
-from fleet.watching import NODE_RULES, at, look_at, watched_in
+from fleet.watching import Sight, judge, open_rules, watched
 from telemetry.blocks import Span
-from telemetry.detect import silent
 from telemetry.simulate.shard import Played, play, start_clock
 from telemetry.steps import StepBatch
 from telemetry.store import durable
@@ -93,21 +92,16 @@ def _keep(hot: HotStore, played: Sequence[Played], *, is_hot: bool) -> None:
 def _watch(run: Run, steps: StepBatch, hardware: Span, stretch: Stretch) -> None:
     """Watch a close stretch as the live fleet is watched, only faster."""
     last_seen = _last_seen(hardware)
-    nodes_watched = {(rule, f"node:{node}") for rule in NODE_RULES for node in hardware.nodes}
-    rules = _open_rules(run)
+    rules = open_rules()
     for second in range(stretch.start + JUDGE_EVERY_S, stretch.end, JUDGE_EVERY_S):
         known = steps[: int(np.searchsorted(steps.ended_at_s, second))].last(WINDOW_STEPS)
-        looker = partial(_window, hardware, second)
-        findings = look_at(run, known, looker, now_s=second, open_rules=rules)
-        findings += silent(last_seen(second), now_s=second)
+        sight = Sight(run, known, partial(_window, hardware, second))
+        seen = last_seen(second)
+        findings = judge([sight], seen, now_s=second, open_rules=rules)
         if findings or rules:
-            watched = watched_in(run, known, now_s=second) | nodes_watched
-            reconcile(findings, watched=watched, now=at(second))
-            rules = _open_rules(run)
-
-
-def _open_rules(run: Run) -> set[Subject]:
-    return set(Alert.objects.open().filter(run=run).values_list("rule", "subject"))
+            could = watched([sight], seen, now_s=second)
+            reconcile(findings, watched=could, now=datetime.fromtimestamp(second, UTC))
+            rules = open_rules()
 
 
 def _window(hardware: Span, second: int, metrics: Sequence[str], last_s: int) -> Span:
