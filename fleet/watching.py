@@ -9,7 +9,7 @@ import numpy as np
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Node, Run
 from telemetry.blocks import Span
-from telemetry.detect import ECC_METRICS, RULES, Finding, Pulse, Vitals, find, silent, uncorrected
+from telemetry.detect import ECC_METRICS, RULES, Finding, Pulse, Vitals, find, silent
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 
@@ -71,8 +71,6 @@ def judge(
     for sight in sights:
         mine = {rule for rule, subject in open_rules if subject == f"run:{sight.run.name}"}
         findings += find(_vitals(sight, now_s=now_s), open_rules=mine)
-        if sight.counts is not None:
-            findings += uncorrected(sight.counts, run=sight.run.name)
     pulses = {sight.run.name: sight.pulse for sight in sights}
     return findings + silent(
         last_seen,
@@ -119,6 +117,7 @@ def _vitals(sight: Sight, *, now_s: float) -> Vitals:
         limit_ratio=sight.run.allreduce_limit_ratio,
         resolve_ratio=sight.run.allreduce_resolve_ratio,
         cores_per_device=nodes[0].cores_per_device if nodes else 1,
+        counts=sight.counts,
     )
 
 
@@ -130,6 +129,8 @@ def _sight(hot: HotStore, run: Run, *, now_s: float) -> Sight:
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
         return hot.window(shards, metrics, start=end - last_s + 1, end=end).of(names)
 
-    moments = [hot.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S]
+    moments = [
+        hot.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S
+    ]
     counts = Span.after_another([m.of(names) for m in moments if m.nodes])
     return Sight(run, window_of_steps(hot, run.name, now_s=now_s), hardware, counts)
