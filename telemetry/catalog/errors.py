@@ -8,6 +8,7 @@ class CatalogError(ValueError):
     """A name or figure that the catalogue can't serve: says the field, the value, the remedy."""
 
     def __init__(self, field: str, value: object, remedy: str) -> None:
+        """Keep the field beside the message."""
         super().__init__(f"{field}: {value!r} {remedy}")
         self.field = field
 

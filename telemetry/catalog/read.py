@@ -70,9 +70,9 @@ def _instance(
         for price in entry.pop("prices", [])
     )
     values, of = _figures(entry, sources, where)
-    chip = values.get("chip")
+    chip = str(values.get("chip"))
     if chip not in chips:
-        raise unknown(f"{where}.chip", str(chip), chips)
+        raise unknown(f"{where}.chip", chip, chips)
     values |= {"name": name, "chip": chips[chip], "prices": prices, "sources": of}
     return _typed(Instance, values, where)
 
@@ -94,9 +94,9 @@ def _figures(
 
 
 def _source(figure: Table, sources: Mapping[str, Source], where: str) -> Source:
-    name = figure.get("source")
+    name = str(figure.get("source"))
     if name not in sources:
-        raise unknown(f"{where}.source", str(name), sources)
+        raise unknown(f"{where}.source", name, sources)
     return sources[name]
 
 

@@ -48,6 +48,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         Parameters
         ----------
         seq_len : tokens per sequence
+            Attention's share grows with it.
 
         Returns
         -------

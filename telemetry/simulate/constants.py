@@ -1,0 +1,99 @@
+"""The few constants of the physics, one set per chip: docs/physics.md says where from."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+US = 1e-6
+
+# Counted, not fitted. Bytes of HBM traffic for each parameter: adding a gradient to its
+# float32 sum; one Adam step (moments and master weight in and out, gradient in, weight out).
+ACCUMULATE_BYTES = 8
+OPTIMIZER_BYTES = 30
+# Bytes held for each parameter: weight, gradient, and what Adam keeps (master, two moments).
+WEIGHT_BYTES, GRADIENT_BYTES, STATE_BYTES = 2, 4, 12
+# Bytes that a layer keeps for the backward pass, per token and hidden unit, with the
+# attention scores recomputed (V. A. Korthikanti et al., arXiv:2205.05198, equation 2).
+ACTIVATION_BYTES = 34
+# Share of an encoder's tokens that are masked, and so meet the vocabulary.
+MASKED_RATIO = 0.15
+# A forward pass is 1 and a backward pass 2 of the matrix products; flash attention computes
+# its scores once more: 2 + 5 products instead of 2 + 4.
+BACKWARD_RATIO = 2 / 3
+FLASH_RATIO = 7 / 6
+
+
+@dataclass(frozen=True, slots=True)
+class ChipConstants:
+    """How much of a chip training software gets.
+
+    Parameters
+    ----------
+    matmul_ratio : by precision
+        FLOPs of large matrix products over peak, memory traffic not counted.
+    attention_ratio
+        The same for the attention products, which run in 16 bit always.
+    hbm_ratio
+        HBM bandwidth that streaming gets, over peak.
+    passes
+        Times that a layer's hidden state goes to or from HBM, forwards and backwards,
+        beside the matrix products: norms, residuals, activation function, rotary, casts.
+    micro_tokens
+        Tokens that a micro-batch aims at, where sequences are shorter.
+    """
+
+    matmul_ratio: Mapping[str, float]
+    attention_ratio: float
+    hbm_ratio: float
+    passes: float
+    micro_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepFabric:
+    """How the collectives inside a compiled step go.
+
+    Parameters
+    ----------
+    link_ratio
+        Bus bandwidth of a ring inside a node, over the chip's published link bandwidth.
+    network_ratio
+        Bytes that leave a node per second, over the line rate.
+    hop_s, network_hop_s
+        One step of a ring, inside a node and between nodes.
+    unhidden_ratio
+        Share of the gradient exchange that no overlap hides.
+    gradient_bytes
+        Bytes per gradient on the wire.
+    """
+
+    link_ratio: float
+    network_ratio: float
+    hop_s: float
+    network_hop_s: float
+    unhidden_ratio: float
+    gradient_bytes: int
+
+
+_NEURON_PRECISION = {"bf16": 0.60, "fp16": 0.60, "fp8": 0.60, "fp32": 0.60}
+
+CHIPS: Mapping[str, ChipConstants] = {
+    "Trainium1": ChipConstants(_NEURON_PRECISION, 0.60, 0.60, 80, 2048),
+    "Trainium2": ChipConstants(
+        {"bf16": 0.45, "fp16": 0.45, "fp8": 0.40, "fp32": 0.45}, 0.45, 0.60, 80, 2048
+    ),
+    "A100-40GB": ChipConstants({"bf16": 0.75, "fp16": 0.75, "fp32": 0.75}, 0.60, 0.80, 80, 16384),
+    "H100": ChipConstants(
+        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.45, "fp32": 0.60}, 0.45, 0.80, 80, 16384
+    ),
+    "H200": ChipConstants(
+        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.45, "fp32": 0.60}, 0.45, 0.80, 80, 16384
+    ),
+}
+
+STEP_FABRICS: Mapping[str, StepFabric] = {
+    "Trainium1": StepFabric(0.28, 0.48, 2 * US, 15 * US, 0.5, 2),
+    "Trainium2": StepFabric(0.28, 0.60, 1.5 * US, 15 * US, 0.5, 2),
+    "A100-40GB": StepFabric(0.40, 0.65, 3 * US, 75 * US, 0.2, 2),
+    "H100": StepFabric(0.54, 0.65, 3 * US, 75 * US, 0.2, 2),
+    "H200": StepFabric(0.54, 0.65, 3 * US, 35 * US, 0.2, 2),
+}

@@ -1,0 +1,196 @@
+"""What a healthy step consists of, and what a job makes of it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.catalog import Model
+from telemetry.simulate.compute import head_work, layer_work, micro_batch_work, seconds
+from telemetry.simulate.constants import (
+    ACCUMULATE_BYTES,
+    BACKWARD_RATIO,
+    OPTIMIZER_BYTES,
+    STEP_FABRICS,
+)
+from telemetry.simulate.exchange import gradient_exchange, tensor_parallel_s
+from telemetry.simulate.layout import JobError, Layout, lay_out
+from telemetry.simulate.plan import Job
+
+__all__ = ["Estimate", "JobError", "StepPlan", "estimate", "exposed_allreduce_s", "step_plan"]
+
+INPUT_S = 2e-3
+CHECKPOINT_BYTES_PER_S = 2e9
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """A healthy step: seconds of each phase on a healthy worker, and what it moves.
+
+    ``compute_s`` of a StepBatch is ``work_s`` here. ``allreduce_*`` are the whole gradient
+    exchange, hidden part included: ``local`` inside nodes, ``latency`` and ``bandwidth``
+    between them. ``overlap_window_s`` is the backward work that can hide it.
+    Bytes of HBM are per device, of EFA per node sent, per step.
+    """
+
+    layout: Layout
+    compute_s: float
+    bubble_s: float
+    tp_collective_s: float
+    exposed_allreduce_s: float
+    hidden_allreduce_s: float
+    optimizer_s: float
+    input_s: float
+    allreduce_local_s: float
+    allreduce_latency_s: float
+    allreduce_bandwidth_s: float
+    overlap_window_s: float
+    unhidden_ratio: float
+    n_messages: int
+    n_hops: int
+    tokens: int
+    flops: float
+    params: float
+    allreduce_bytes: float
+    efa_bytes: float
+    hbm_bytes: float
+    device_memory_bytes: float
+    checkpoint_bytes: float
+    checkpoint_s: float
+
+    @property
+    def work_s(self) -> float:
+        """A worker's own work: computing, bubble, tensor-parallel collectives, optimizer."""
+        return self.compute_s + self.bubble_s + self.tp_collective_s + self.optimizer_s
+
+    @property
+    def step_s(self) -> float:
+        """Duration of the step."""
+        return self.work_s + self.exposed_allreduce_s + self.input_s
+
+    @property
+    def allreduce_share_ratio(self) -> float:
+        """Share of the step that the exposed gradient exchange takes."""
+        return self.exposed_allreduce_s / self.step_s
+
+    @property
+    def latency_term_s(self) -> float:
+        """Part of the gradient exchange that grows with the network's latency."""
+        return self.allreduce_latency_s
+
+    @property
+    def bandwidth_term_s(self) -> float:
+        """Part of the gradient exchange that shrinks with the network's bandwidth."""
+        return self.allreduce_bandwidth_s
+
+
+def step_plan(job: Job, model: Model | None = None) -> StepPlan:
+    """Predict a healthy step; JobError names the field that stands in the way."""
+    layout = lay_out(job, model)
+    work = micro_batch_work(layout)
+    micro_s = seconds(layout, work)
+    tp_s = tensor_parallel_s(layout)
+    n = layout.micro_batches
+    rank_hbm = layout.instance.chip.hbm_bytes_per_s / layout.instance.chip.cores_logical
+    rank_hbm *= layout.constants.hbm_ratio
+    accumulated = ACCUMULATE_BYTES * layout.params * (n if n > 1 else 0)
+    optimized = OPTIMIZER_BYTES * layout.params / layout.dp
+    exchange = gradient_exchange(layout)
+    unhidden = STEP_FABRICS[layout.instance.chip.name].unhidden_ratio
+    window = (micro_s + tp_s) * (n if layout.is_fully_sharded else BACKWARD_RATIO)
+    exposed = _exposed(exchange.total_s, window, unhidden)
+    state = layout.model.params * 14
+    return StepPlan(
+        layout=layout,
+        compute_s=n * micro_s + accumulated / rank_hbm,
+        bubble_s=(layout.job.pp - 1) * (micro_s + tp_s),
+        tp_collective_s=n * tp_s,
+        exposed_allreduce_s=float(exposed),
+        hidden_allreduce_s=float(exchange.total_s - exposed),
+        optimizer_s=optimized / rank_hbm,
+        input_s=INPUT_S,
+        allreduce_local_s=exchange.local_s,
+        allreduce_latency_s=exchange.latency_s,
+        allreduce_bandwidth_s=exchange.bandwidth_s,
+        overlap_window_s=window,
+        unhidden_ratio=unhidden,
+        n_messages=exchange.n_messages,
+        n_hops=exchange.n_hops,
+        tokens=job.global_batch * job.seq_len,
+        flops=layout.model.flops_per_token(job.seq_len) * job.global_batch * job.seq_len,
+        params=layout.model.params,
+        allreduce_bytes=exchange.bytes_per_rank,
+        efa_bytes=exchange.efa_bytes,
+        hbm_bytes=(n * work.hbm_bytes + accumulated + optimized)
+        * layout.instance.chip.cores_logical,
+        device_memory_bytes=(layout.state_bytes + layout.activation_bytes)
+        * layout.instance.chip.cores_logical,
+        checkpoint_bytes=state,
+        checkpoint_s=state / layout.job.nodes / CHECKPOINT_BYTES_PER_S,
+    )
+
+
+def _exposed(total_s: Any, window_s: Any, unhidden_ratio: float) -> Any:
+    return np.maximum(total_s - window_s, unhidden_ratio * total_s)
+
+
+def exposed_allreduce_s(
+    plan: StepPlan,
+    *,
+    latency_factor: FloatArray | float = 1.0,
+    bandwidth_factor: FloatArray | float = 1.0,
+    local_factor: FloatArray | float = 1.0,
+    compute_factor: FloatArray | float = 1.0,
+) -> FloatArray:
+    """Return the exposed gradient exchange when a link, or the computing, is slower.
+
+    Parameters
+    ----------
+    latency_factor, bandwidth_factor : any shapes that broadcast
+        How many times longer a hop takes, and a byte, between nodes: the slowest link of the
+        group, for it paces the ring for all.
+    local_factor
+        The same for a byte inside the node.
+    compute_factor
+        How many times longer the backward pass takes that hides the exchange.
+
+    Returns
+    -------
+    seconds : of the factors' common shape
+    """
+    total = (
+        plan.allreduce_local_s * np.asarray(local_factor)
+        + plan.allreduce_latency_s * np.asarray(latency_factor)
+        + plan.allreduce_bandwidth_s * np.asarray(bandwidth_factor)
+    )
+    window = plan.overlap_window_s * np.asarray(compute_factor)
+    return np.asarray(_exposed(total, window, plan.unhidden_ratio), dtype=float)
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a job makes of its steps; ``usd_per_mtok`` None where no price is published."""
+
+    step_s: float
+    seq_per_s: float
+    tokens_per_s: float
+    mfu_ratio: float
+    allreduce_share_ratio: float
+    usd_per_mtok: float | None
+
+
+def estimate(job: Job, model: Model | None = None) -> Estimate:
+    """Predict a job's throughput, utilization of peak, all-reduce share and cost."""
+    plan = step_plan(job, model)
+    instance = plan.layout.instance
+    tokens_per_s = plan.tokens / plan.step_s
+    usd_per_s = job.nodes * instance.price.usd_per_hour / 3600 if instance.price else None
+    return Estimate(
+        step_s=plan.step_s,
+        seq_per_s=job.global_batch / plan.step_s,
+        tokens_per_s=tokens_per_s,
+        mfu_ratio=plan.flops / plan.step_s / (job.nodes * instance.peak_flops(job.precision)),
+        allreduce_share_ratio=plan.allreduce_share_ratio,
+        usd_per_mtok=None if usd_per_s is None else usd_per_s / tokens_per_s * 1e6,
+    )

@@ -1,0 +1,195 @@
+"""How a job lies on its machines: ranks, micro-batches, sharding, and the memory it takes."""
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from telemetry.catalog import CatalogError, Instance, Model, training_instance
+from telemetry.catalog import model as model_named
+from telemetry.simulate.constants import (
+    ACTIVATION_BYTES,
+    CHIPS,
+    GRADIENT_BYTES,
+    STATE_BYTES,
+    WEIGHT_BYTES,
+    ChipConstants,
+)
+from telemetry.simulate.plan import Job
+
+
+class JobError(ValueError):
+    """A job that can't be laid out: says the field and the remedy."""
+
+    def __init__(self, field: str, remedy: str) -> None:
+        """Keep the field beside the message."""
+        super().__init__(f"{field}: {remedy}")
+        self.field = field
+
+
+@dataclass(frozen=True)
+class Layout:
+    """A job that fits its machines.
+
+    A rank is a core as the runtime counts it. Ranks of one tensor-parallel group stand side
+    by side in a node; data-parallel neighbours come next; pipeline stages are farthest apart.
+    """
+
+    job: Job
+    model: Model
+    instance: Instance
+
+    @property
+    def constants(self) -> ChipConstants:
+        """What the chip gives to training software."""
+        return CHIPS[self.instance.chip.name]
+
+    @property
+    def ranks(self) -> int:
+        """Cores of all nodes."""
+        return self.job.nodes * self.instance.n_cores
+
+    @property
+    def dp(self) -> int:
+        """Replicas of the model: the ranks that exchange one gradient."""
+        return self.ranks // (self.job.tp * self.job.pp)
+
+    @property
+    def dp_local(self) -> int:
+        """Replicas inside one node."""
+        return min(self.dp, self.instance.n_cores // self.job.tp)
+
+    @property
+    def dp_nodes(self) -> int:
+        """Nodes that one gradient is exchanged between."""
+        return self.dp // self.dp_local
+
+    @property
+    def layers(self) -> int:
+        """Layers on the longest pipeline stage."""
+        return -(-self.model.layers // self.job.pp)
+
+    @property
+    def params(self) -> float:
+        """Parameters of one rank, before sharding over replicas."""
+        return self.model.params / (self.job.tp * self.job.pp)
+
+    @property
+    def sequences(self) -> int:
+        """Sequences that one replica trains on in a step."""
+        return self.job.global_batch // self.dp
+
+    @property
+    def memory_bytes(self) -> float:
+        """HBM of one rank."""
+        return self.instance.hbm_bytes / self.instance.n_cores
+
+    @cached_property
+    def is_fully_sharded(self) -> bool:
+        """Whether weights and gradients are spread over replicas too (FSDP, ZeRO-3).
+
+        GPUs without tensor or pipeline parallelism train so; others only if they must.
+        """
+        if self.dp == 1:
+            return False
+        alone = self.job.tp == self.job.pp == 1 and self.instance.chip.vendor != "AWS"
+        return alone or self._held_bytes(fully_sharded=False) > 0.8 * self.memory_bytes
+
+    def _held_bytes(self, *, fully_sharded: bool) -> float:
+        over = self.dp if fully_sharded else 1
+        return self.params * ((WEIGHT_BYTES + GRADIENT_BYTES) / over + STATE_BYTES / self.dp)
+
+    @property
+    def state_bytes(self) -> float:
+        """Weights, gradients and optimizer state of one rank."""
+        return self._held_bytes(fully_sharded=self.is_fully_sharded)
+
+    @property
+    def sequence_activation_bytes(self) -> float:
+        """What one sequence leaves on one rank for its backward pass, nothing recomputed."""
+        held = self.layers * self.job.seq_len * self.model.hidden / self.job.tp
+        return ACTIVATION_BYTES * held * min(self.job.pp, self.sequences)
+
+    @cached_property
+    def recomputes(self) -> bool:
+        """Whether the forward pass runs twice because one sequence would not fit otherwise."""
+        return self.state_bytes + self.sequence_activation_bytes > 0.9 * self.memory_bytes
+
+    @property
+    def activation_bytes(self) -> float:
+        """What the micro-batches in flight leave on one rank."""
+        kept = 2 / ACTIVATION_BYTES * self.job.tp if self.recomputes else 1.0
+        return self.sequence_activation_bytes * min(kept, 1.0) * self.micro_batch
+
+    @cached_property
+    def micro_batch(self) -> int:
+        """Sequences computed at once: enough to fill the chip, as far as memory goes."""
+        room = 0.9 * self.memory_bytes - self.state_bytes
+        fits = max(1, int(room / self.sequence_activation_bytes))
+        wanted = max(1, self.constants.micro_tokens // self.job.seq_len) if self.job.pp == 1 else 1
+        return max(n for n in _divisors(self.sequences) if n <= min(wanted, fits))
+
+    @property
+    def micro_batches(self) -> int:
+        """Micro-batches that one replica works through in a step."""
+        return self.sequences // self.micro_batch
+
+    @property
+    def micro_tokens(self) -> int:
+        """Tokens of one micro-batch."""
+        return self.micro_batch * self.job.seq_len
+
+
+def lay_out(job: Job, model: Model | None = None) -> Layout:
+    """Place a job on its machines; JobError says which field stands in the way, and the remedy.
+
+    ``model`` stands in for a name that the catalogue doesn't hold.
+    """
+    try:
+        instance = training_instance(job.instance)
+        found = model or model_named(job.model)
+    except CatalogError as error:
+        raise JobError(error.field, str(error).removeprefix(f"{error.field}: ")) from error
+    layout = Layout(job, found, instance)
+    _check_precision(layout)
+    _check_parallelism(layout)
+    if job.global_batch % layout.dp:
+        raise JobError(
+            "global_batch",
+            f"{job.global_batch} sequences do not divide by the {layout.dp} replicas "
+            f"({layout.ranks} cores / tp {job.tp} / pp {job.pp}); take a multiple of {layout.dp}",
+        )
+    return layout
+
+
+def _check_precision(layout: Layout) -> None:
+    chip = layout.instance.chip
+    if layout.job.precision not in chip.peak_flops:
+        raise JobError(
+            "precision",
+            f"{layout.job.precision!r} is not known on {chip.name}; "
+            f"take one of {', '.join(chip.peak_flops)}",
+        )
+
+
+def _check_parallelism(layout: Layout) -> None:
+    job, n_cores = layout.job, layout.instance.n_cores
+    if n_cores % job.tp:
+        raise JobError(
+            "tp",
+            f"{job.tp} does not divide the {n_cores} cores of one {layout.instance.name}; "
+            f"take one of {', '.join(map(str, _divisors(n_cores)))}",
+        )
+    if job.pp > layout.model.layers:
+        raise JobError(
+            "pp", f"{job.pp} stages for {layout.model.layers} layers; take at most one per layer"
+        )
+    if layout.ranks % (job.tp * job.pp):
+        raise JobError(
+            "pp",
+            f"tp {job.tp} x pp {job.pp} = {job.tp * job.pp} does not divide the {layout.ranks} "
+            f"cores of {job.nodes} x {layout.instance.name}; change tp, pp or nodes",
+        )
+
+
+def _divisors(n: int) -> list[int]:
+    small = [i for i in range(1, int(n**0.5) + 1) if n % i == 0]
+    return sorted({*small, *(n // i for i in small)})
