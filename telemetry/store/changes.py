@@ -1,0 +1,123 @@
+"""What one tick changes in Redis, written as the message that commit.lua reads."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from telemetry.blocks import METRICS, Block
+from telemetry.steps import StepBatch
+from telemetry.store.packing import Layout, pack
+from telemetry.store.step_records import STEPS_PER_CHAPTER, pack_steps
+
+MINUTE_S = 60
+WEEK_S = 7 * 24 * 3600
+# Beyond these the store refuses, and counts what it refused: memory stays bounded.
+AHEAD_S = 120
+MOST_NAMES = 4096
+MOST_STEPS_PER_MINUTE = 6000
+BLOCKS_PER_PART = 60
+
+# Rates that are worth a total: summed over a node's parts, once per block.
+COUNTED = tuple(
+    name for name in METRICS if name.endswith("_per_s") and not name.startswith("hbm_")
+)
+
+
+def block_parts(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
+    """Yield a part of a change per shard and layout."""
+    packed = [(block, *pack(block)) for block in blocks]
+    packed.sort(key=lambda p: (p[0].shard, p[1].digest, p[0].tick))
+    for (shard, _), group in groupby(packed, key=lambda p: (p[0].shard, p[1].digest)):
+        members = list(group)
+        for i in range(0, len(members), BLOCKS_PER_PART):
+            yield _part(shard, members[i : i + BLOCKS_PER_PART])
+
+
+def _part(shard: str, members: Sequence[tuple[Block, Layout, bytes]]) -> dict[str, Any]:
+    """Return blocks of one shard and one layout as the script wants them."""
+    layout = members[0][1]
+    counted = [column.name for column in layout.columns if column.name in COUNTED]
+    return {
+        "shard": shard,
+        "nodes": layout.nodes,
+        "roster": "\n".join([*layout.nodes, "", *counted]),
+        "counted": counted,
+        "layout": _layout(layout.digest, layout.encoded),
+        "blocks": [_block(block, blob, counted) for block, _, blob in members],
+    }
+
+
+def _block(block: Block, blob: bytes, counted: Sequence[str]) -> dict[str, Any]:
+    """Return one block as the script wants it."""
+    minute = block.tick - block.tick % MINUTE_S
+    reported = block.reported
+    return {
+        "tick": block.tick,
+        "minute": minute,
+        "second": block.tick - minute,
+        "blob": raw(blob),
+        "reported": raw(b"" if reported.all() else reported.astype("u1").tobytes()),
+        "sums": [x for name in counted for x in _node_sums(block, name)],
+    }
+
+
+def _node_sums(block: Block, name: str) -> list[float]:
+    """Add up a rate over each node's parts: what happened in the tick's one second."""
+    values = block.values[name]
+    sums = values.sum(axis=1, dtype="f8")
+    if not np.isfinite(sums).all():
+        sums = np.where(np.isfinite(values), values, 0.0).sum(axis=1, dtype="f8")
+    return list(sums.tolist())
+
+
+def steps_part(batch: StepBatch) -> dict[str, Any]:
+    """Return a run's steps as the script wants them."""
+    digest, names, records = pack_steps(batch)
+    return {
+        "run": batch.run,
+        "layout": _layout(digest, names),
+        "rows": [
+            _row(int(step), float(ended_at_s), float(tokens), record)
+            for step, ended_at_s, tokens, record in zip(
+                batch.step, batch.ended_at_s, np.nan_to_num(batch.tokens), records, strict=True
+            )
+        ],
+    }
+
+
+def _row(step: int, ended_at_s: float, tokens: float, record: bytes) -> dict[str, Any]:
+    """Return one step as the script wants it."""
+    minute = int(ended_at_s // MINUTE_S) * MINUTE_S
+    return {
+        "chapter": step // STEPS_PER_CHAPTER,
+        "place": step % STEPS_PER_CHAPTER,
+        "minute": minute,
+        "ended_at_s": ended_at_s,
+        "tokens": tokens,
+        "record": raw(record),
+    }
+
+
+def _layout(digest: bytes, encoded: bytes) -> dict[str, Any]:
+    """Return the names that packed bytes refer to by digest."""
+    return {"digest": raw(digest), "encoded": raw(encoded)}
+
+
+def raw(data: bytes) -> msgspec.Raw:
+    """Return bytes as a msgpack string: Redis' Lua reads those, and no binaries."""
+    return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
+
+
+def change(*, now_s: float, keep_s: int, **parts: Any) -> bytes:
+    """Return a change as the script's argument."""
+    limits = {
+        "keep_s": keep_s,
+        "latest": now_s + AHEAD_S,
+        "remember_s": WEEK_S,
+        "most_names": MOST_NAMES,
+        "most_steps": MOST_STEPS_PER_MINUTE,
+    }
+    return msgspec.msgpack.encode(limits | parts)

@@ -1,0 +1,72 @@
+"""The hot tier: the last quarter of an hour of everything, by the second, in Redis."""
+
+from collections.abc import Iterable, Sequence
+from functools import lru_cache
+from typing import Any
+
+from redis import Redis
+
+from telemetry.blocks import Block
+from telemetry.steps import StepBatch
+from telemetry.store.changes import block_parts, change, raw, steps_part
+from telemetry.store.connection import StoreUnavailable
+from telemetry.store.reading import Reader, Totals
+from telemetry.store.service import TICKS
+
+__all__ = ["TICKS", "HotStore", "StoreUnavailable", "Totals", "open_store"]
+
+
+class HotStore(Reader):
+    """Blocks, steps and clocks of the last minutes.
+
+    A minute of a shard is a hash with a field per second, written once: what comes twice is
+    the same, and what comes late is welcome. Minutes expire, so that memory stays bounded.
+    Every method raises StoreUnavailable while Redis is away.
+    """
+
+    def append(self, blocks: Iterable[Block]) -> int:
+        """Keep blocks, and return how many of them were new."""
+        changes = [self._change(parts=[part]) for part in block_parts(blocks)]
+        return sum(n_new for _, n_new, _ in self.commit_all(changes))
+
+    def append_steps(self, batch: StepBatch) -> int:
+        """Keep a run's steps, and return how many of them were new."""
+        changes = [self._change(steps=steps_part(batch))] if len(batch) else []
+        return sum(n_new for _, _, n_new in self.commit_all(changes))
+
+    def clock(self, shard: str) -> bytes | None:
+        """Return where a shard's simulation stands."""
+        clock: bytes | None = self.ask("HGET", "clocks", shard)
+        return clock
+
+    def commit(
+        self,
+        shard: str,
+        *,
+        before: bytes | None,
+        after: bytes,
+        blocks: Sequence[Block],
+        steps: StepBatch | None,
+    ) -> bool:
+        """Move a shard's clock on together with what the tick made, all or nothing.
+
+        Returns False, with nothing written, when the clock no longer reads ``before``.
+        """
+        if others := {block.shard for block in blocks} - {shard}:
+            msg = f"blocks: of {sorted(others)}, but the clock is that of {shard!r}"
+            raise ValueError(msg)
+        made: dict[str, Any] = {"parts": list(block_parts(blocks))}
+        if steps is not None and len(steps):
+            made["steps"] = steps_part(steps)
+        clock = {"shard": shard, "before": raw(before or b""), "after": raw(after)}
+        [(written, _, _)] = self.commit_all([self._change(clock=clock, **made)])
+        return bool(written)
+
+    def _change(self, **parts: Any) -> bytes:
+        return change(now_s=self.now(), keep_s=self.keep_s, **parts)
+
+
+@lru_cache(maxsize=8)
+def open_store(url: str, *, keep_s: int = 900) -> HotStore:
+    """Return this process's store behind a redis:// address."""
+    return HotStore(Redis.from_url(url), keep_s=keep_s)

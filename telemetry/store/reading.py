@@ -1,0 +1,161 @@
+"""Out of the hot tier: windows of blocks, steps of runs, who was seen when."""
+
+import json
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from redis import Redis
+
+from telemetry.blocks import Block, Span
+from telemetry.steps import StepBatch
+from telemetry.store.gathering import Packed, gather
+from telemetry.store.packing import DIGEST_BYTES, Layout, read_layout, unpack_block
+from telemetry.store.service import Service
+from telemetry.store.step_records import ended_between, unpack_steps
+
+MINUTE_S = 60
+LAYOUTS_REMEMBERED = 8192
+WIDEST_WINDOW_S = 24 * 3600
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What has been counted since the store began, each block and step once.
+
+    ``nodes`` is by metric (its ``_per_s`` summed over the node's parts) and node;
+    ``tokens`` and ``steps`` are by run.
+    """
+
+    nodes: Mapping[str, Mapping[str, float]]
+    tokens: Mapping[str, float]
+    steps: Mapping[str, int]
+
+
+class Reader(Service):
+    """Everything that can be read from the hot tier without changing it."""
+
+    def __init__(
+        self, redis: Redis, *, keep_s: int = 900, now: Callable[[], float] = time.time
+    ) -> None:
+        super().__init__(redis)
+        self.keep_s = keep_s
+        self.now = now
+        # Named by content, so what was read once holds for ever.
+        self._layouts: dict[bytes, Layout] = {}
+        self._workers: dict[bytes, tuple[str, ...]] = {}
+
+    def newest(self) -> dict[str, int]:
+        """Return the newest tick of each shard that has blocks here."""
+        return self._ticks("hot:shards")
+
+    def _ticks(self, key: str) -> dict[str, int]:
+        """Return a sorted set of names by tick."""
+        query = ("ZRANGE", key, 0, -1, "WITHSCORES")
+        return {name.decode(): int(tick) for name, tick in self.ask(*query, withscores=True)}
+
+    def shards(self) -> tuple[str, ...]:
+        """Return the shards that have blocks here."""
+        return tuple(self.newest())
+
+    def last_seen(self) -> dict[str, int]:
+        """Return, for each node that reported in the last week, the newest tick it did."""
+        return self._ticks("hot:seen")
+
+    def latest(self) -> dict[str, Block]:
+        """Return the newest block of each shard; it may be old: look at its tick."""
+        return {
+            shard: unpack_block(shard, tick, blob, layout)
+            for shard, (tick, layout, blob) in self.latest_packed().items()
+        }
+
+    def latest_packed(self) -> dict[str, Packed]:
+        """Return the newest block of each shard as it is kept."""
+        held = self._held([(shard, tick, tick) for shard, tick in self.newest().items()])
+        return {shard: packed[-1] for shard, packed in held.items() if packed}
+
+    def window(
+        self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
+    ) -> Span:
+        """Return metrics of all nodes of some shards, tick by tick from start to end.
+
+        No metrics named means all that there are. Ticks, nodes and parts that are missing
+        are NaN; a metric that none of the shards has is (n_ticks, n_nodes, 0).
+        """
+        if not 0 <= end - start < WIDEST_WINDOW_S:
+            msg = f"end: {end - start} s after start; a window lasts at most {WIDEST_WINDOW_S} s"
+            raise ValueError(msg)
+        names = (shards,) if isinstance(shards, str) else tuple(shards)
+        held = self._held([(name, start, end) for name in names])
+        return gather(held, metrics, start=start, end=end)
+
+    def _held(self, wanted: Sequence[tuple[str, int, int]]) -> dict[str, list[Packed]]:
+        """Return the packed blocks of each (shard, start, end)."""
+        asked = [
+            (shard, minute, range(max(start, minute), min(end + 1, minute + MINUTE_S)))
+            for shard, start, end in wanted
+            for minute in range(start - start % MINUTE_S, end + 1, MINUTE_S)
+        ]
+        answers = self.ask_all(
+            ("HMGET", f"hot:{shard}:{minute}", *(tick - minute for tick in ticks))
+            for shard, minute, ticks in asked
+        )
+        found = [
+            (shard, tick, blob)
+            for (shard, _, ticks), answer in zip(asked, answers, strict=True)
+            for tick, blob in zip(ticks, answer, strict=True)
+            if blob is not None
+        ]
+        layouts = self._learn(self._layouts, {b[:DIGEST_BYTES] for _, _, b in found}, read_layout)
+        held: dict[str, list[Packed]] = {shard: [] for shard, _, _ in wanted}
+        for shard, tick, blob in found:
+            if layout := layouts.get(blob[:DIGEST_BYTES]):
+                held[shard].append((tick, layout, blob))
+        return held
+
+    def _learn(
+        self, known: dict[bytes, T], digests: set[bytes], read: Callable[[bytes], T]
+    ) -> dict[bytes, T]:
+        """Fetch what this process has not read yet, and return all it knows."""
+        if len(known) > LAYOUTS_REMEMBERED:
+            known.clear()
+        if new := sorted(digests - known.keys()):
+            found = self.ask("MGET", *(b"hot:layout:" + digest for digest in new))
+            known |= {d: read(text) for d, text in zip(new, found, strict=True) if text}
+        return known
+
+    def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
+        """Return a run's steps that ended in [since_s, until_s), with all their workers."""
+        newest = self.ask("ZSCORE", "hot:runs", run)
+        if newest is None:
+            return StepBatch.empty(run)
+        oldest = float(newest) - self.keep_s - MINUTE_S
+        start = int(max(since_s, oldest) // MINUTE_S) * MINUTE_S
+        minutes = range(start, int(min(until_s, float(newest))) + 1, MINUTE_S)
+        found = self.ask_all(("LRANGE", f"steps:{run}:{minute}", 0, -1) for minute in minutes)
+        records = [record for minute in found for record in minute]
+        digests = {record[:DIGEST_BYTES] for record in records}
+        workers = self._learn(self._workers, digests, _read_workers)
+        return ended_between(unpack_steps(run, records, workers.get), since_s, until_s)
+
+    def totals(self) -> Totals:
+        """Return what has been counted, of nodes and of runs."""
+        shards = self.shards()
+        found = self.ask("MGET", *(f"totals:{shard}" for shard in shards)) if shards else []
+        nodes: dict[str, dict[str, float]] = {}
+        for packed in filter(None, found):
+            held = msgspec.msgpack.decode(packed)
+            sums = np.reshape(held["sums"], (len(held["counted"]), len(held["nodes"])))
+            for metric, row in zip(held["counted"], sums.tolist(), strict=True):
+                nodes.setdefault(metric, {}).update(zip(held["nodes"], row, strict=True))
+        steps = {run: int(n) for run, n in self._numbers("totals:steps").items()}
+        return Totals(nodes, self._numbers("totals:tokens"), steps)
+
+
+def _read_workers(encoded: bytes) -> tuple[str, ...]:
+    return tuple(json.loads(encoded))
