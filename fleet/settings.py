@@ -138,6 +138,7 @@ DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 # Static files: our own, django-htmx's, and what npm installed by lock file.
 STATIC_URL = "static/"
 STATIC_ROOT = DATA_DIR / "static"
+STATIC_ROOT.mkdir(exist_ok=True)
 STATICFILES_DIRS = [("vendor", ROOT / "node_modules")] if (ROOT / "node_modules").is_dir() else []
 
 # Stores

@@ -2,11 +2,13 @@
 
 import hashlib
 import logging
-import time
+from collections.abc import Mapping
 
 from django.conf import settings
 from redis import Redis
 from redis.exceptions import RedisError
+
+from telemetry.store.hot import HotStore
 
 WINDOW_S = 300
 PER_NAME_AND_ADDRESS = 5
@@ -65,12 +67,15 @@ class Attempts:
             log.warning("Redis does not answer: attempts to sign in are not forgotten.")
 
 
-def requests_left(redis: Redis, token: int, *, now_s: float | None = None) -> int:
-    """Count one request of a token; how many it has left in this minute (negative: too many)."""
-    minute = int((time.time() if now_s is None else now_s) // MINUTE_S)
-    key = f"rate:{token}:{minute}"
-    with redis.pipeline(transaction=False) as pipe:
-        pipe.incr(key)
-        pipe.expire(key, 2 * MINUTE_S)
-        n_requests, _ = pipe.execute()
-    return settings.INGEST_REQUESTS_PER_MINUTE - int(n_requests)
+def count_requests(
+    hot: HotStore, n_by_token: Mapping[int, int], *, now_s: float
+) -> Mapping[int, int]:
+    """Count requests of tokens; how many each has left in this minute (negative: too many)."""
+    minute = int(now_s // MINUTE_S)
+    commands: list[tuple[object, ...]] = []
+    for token, n_requests in n_by_token.items():
+        key = f"rate:{token}:{minute}"
+        commands += [("INCRBY", key, n_requests), ("EXPIRE", key, 2 * MINUTE_S)]
+    answers = hot.ask_all(commands)[::2]
+    limit = settings.INGEST_REQUESTS_PER_MINUTE
+    return {token: limit - int(n) for token, n in zip(n_by_token, answers, strict=True)}

@@ -10,10 +10,35 @@ from django.http import HttpResponse
 CONTENT_TYPE = "application/problem+json"
 
 
+class ProblemError(Exception):
+    """A request that is answered by a problem document."""
+
+    def __init__(
+        self, status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
+    ) -> None:
+        """Keep the status, what to say, and the document's own members."""
+        super().__init__(detail)
+        self.status = status
+        self.headers = {"Content-Type": CONTENT_TYPE, **(headers or {})}
+        self.document = {
+            "title": HTTPStatus(status).phrase,
+            "status": status,
+            "detail": detail,
+            **more,
+        }
+
+    @property
+    def body(self) -> bytes:
+        """The document as it is sent."""
+        return msgspec.json.encode(self.document)
+
+    def response(self) -> HttpResponse:
+        """Answer with the document."""
+        return HttpResponse(self.body, status=self.status, headers=self.headers)
+
+
 def problem(
     status: int, detail: str, *, headers: Mapping[str, str] | None = None, **more: Any
 ) -> HttpResponse:
     """Answer with a problem document; ``more`` are members of its own."""
-    document = {"title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
-    body = msgspec.json.encode(document)
-    return HttpResponse(body, status=status, content_type=CONTENT_TYPE, headers=headers)
+    return ProblemError(status, detail, headers=headers, **more).response()

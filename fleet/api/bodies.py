@@ -1,0 +1,66 @@
+"""What a body may be: how large as sent and as unpacked, and how it may be packed."""
+
+import zlib
+from collections.abc import Iterator
+
+from fleet.api.problem import ProblemError
+
+GZIP = 16 + zlib.MAX_WBITS
+CHUNK_BYTES = 1 << 20
+
+
+def too_large(limit: int, *, unpacked: bool = False) -> ProblemError:
+    """Return the refusal of a body that is larger than we read."""
+    how = " once unpacked" if unpacked else ""
+    detail = f"The body has more than {limit:,} bytes{how}. Send fewer reports at a time."
+    return ProblemError(413, detail, limit_bytes=limit)
+
+
+def check_announced(length: str | None, *, limit: int) -> None:
+    """Refuse a body by the length it announces, before any of it is read."""
+    if not length:
+        return
+    if not length.isdecimal():
+        raise ProblemError(400, "Content-Length is not a number.", field="Content-Length")
+    if int(length) > limit:
+        raise too_large(limit)
+
+
+def check_kind(content_type: str, encoding: str) -> bool:
+    """Return whether the body is gzip; refuse what is neither that nor plain."""
+    if content_type.startswith("multipart/"):
+        detail = "Send the lines as the body itself, as application/x-ndjson; no form."
+        raise ProblemError(415, detail, field="Content-Type")
+    packing = encoding.strip().lower()
+    if packing not in {"", "identity", "gzip", "x-gzip"}:
+        detail = f"Content-Encoding {packing[:40]!r} is not understood; gzip is."
+        raise ProblemError(415, detail, field="Content-Encoding")
+    return packing.endswith("gzip")
+
+
+def gunzip(packed: bytes, *, limit: int) -> bytes:
+    """Unpack gzip, never more than ``limit`` bytes of it."""
+    pieces = []
+    size = 0
+    for piece in _members(packed):
+        size += len(piece)
+        if size > limit:
+            raise too_large(limit, unpacked=True)
+        pieces.append(piece)
+    return b"".join(pieces)
+
+
+def _members(packed: bytes) -> Iterator[bytes]:
+    """Unpack all members of a gzip body, a megabyte at a time."""
+    while packed:
+        unpacker = zlib.decompressobj(GZIP)
+        try:
+            while not unpacker.eof:
+                piece = unpacker.decompress(packed, CHUNK_BYTES)
+                packed = unpacker.unconsumed_tail
+                if not piece and not packed and not unpacker.eof:
+                    raise ProblemError(400, "The gzip body ends early.", field="body")
+                yield piece
+        except zlib.error as error:
+            raise ProblemError(400, f"The body is not gzip: {error}.", field="body") from error
+        packed = unpacker.unused_data

@@ -1,0 +1,162 @@
+"""How calls with neuron-monitor's lines are served: admitted, read, stored; many at a time."""
+
+import logging
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.db import DatabaseError, connection
+from redis.exceptions import RedisError
+
+from fleet.api.answers import (
+    MAX_REFUSALS,
+    check_node,
+    check_sent,
+    split_lines,
+    too_often,
+    unavailable,
+)
+from fleet.api.bodies import check_kind, gunzip
+from fleet.api.problem import ProblemError
+from fleet.api.tokens import TokenBook, bearer
+from fleet.arrivals import Arrivals, Delivery
+from fleet.models import Token
+from fleet.throttling import count_requests
+from telemetry.store.hot import HotStore, open_store
+
+log = logging.getLogger(__name__)
+tokens = TokenBook()
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, or one piece of a stream: its headers, its lines, and when they came."""
+
+    headers: Mapping[str, str]
+    node: str | None
+    body: bytes
+    arrived_s: float
+    first_line: int = 1
+    token: Token | None = None
+    delivery: Delivery | None = None
+    problem: ProblemError | None = None
+
+
+def serve(calls: Sequence[Call]) -> None:
+    """Take many calls at once: each ends with a delivery or a problem, never with half of one.
+
+    All that arrived together is stored in one go, so a fleet costs fewer trips to Redis.
+    """
+    try:
+        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        _admit(calls, hot)
+        arrivals = arrivals_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
+        for call in calls:
+            _read(call, arrivals)
+        _store([call for call in calls if call.delivery is not None], hot, arrivals)
+    except (RedisError, DatabaseError) as error:
+        log.warning("Reports could not be taken: %s", error)
+        for call in calls:
+            call.delivery, call.problem = None, call.problem or unavailable()
+
+
+def _admit(calls: Sequence[Call], hot: HotStore) -> None:
+    """Find out who calls, and who calls too often."""
+    for call in calls:
+        try:
+            secret = bearer(call.headers.get("authorization", ""))
+            call.token = tokens.check(secret, Token.Scope.INGEST)
+        except ProblemError as error:
+            call.problem = error
+    n_by_token = Counter(call.token.pk for call in calls if call.token)
+    if not n_by_token:
+        return
+    left = count_requests(hot, n_by_token, now_s=time.time())
+    for call in calls:
+        if call.token and left[call.token.pk] < 0:
+            call.problem = too_often(settings.INGEST_REQUESTS_PER_MINUTE)
+
+
+def _read(call: Call, arrivals: Arrivals) -> None:
+    """Read the lines of a call that was admitted."""
+    if call.problem is not None:
+        return
+    try:
+        call.delivery = arrivals.deliver(
+            split_lines(_plain(call)),
+            node=check_node(call.node),
+            arrived_s=call.arrived_s,
+            sent_s=check_sent(call.headers.get("x-trnwatch-at")),
+            first_line=call.first_line,
+        )
+    except ProblemError as error:
+        call.problem = error
+
+
+def _plain(call: Call) -> bytes:
+    """Return the body of a call, unpacked."""
+    headers = call.headers
+    packed = check_kind(headers.get("content-type", ""), headers.get("content-encoding", ""))
+    if not packed:
+        return call.body
+    return gunzip(call.body, limit=settings.INGEST_MAX_UNPACKED_BYTES)
+
+
+def _store(calls: Sequence[Call], hot: HotStore, arrivals: Arrivals) -> None:
+    """Store what all the calls brought, and count it."""
+    deliveries = [call.delivery for call in calls if call.delivery is not None]
+    try:
+        hot.append(block for delivery in deliveries for block in delivery.blocks)
+    except RedisError:
+        for delivery in deliveries:
+            arrivals.forget(delivery.node)
+        raise
+    count_deliveries(hot, deliveries)
+
+
+def count_deliveries(hot: HotStore, deliveries: Sequence[Delivery]) -> None:
+    """Count what became of reports, for whoever watches the service itself."""
+    counts = {
+        "ingest_reports": sum(d.n_accepted for d in deliveries),
+        "ingest_repeated": sum(d.n_repeated for d in deliveries),
+        "ingest_late": sum(d.n_late for d in deliveries),
+        "ingest_errors": sum(len(d.refused) for d in deliveries),
+        "ingest_skewed": sum(d.n_accepted for d in deliveries if d.skew_s),
+    }
+    key = "service:counters"
+    hot.ask_all([("HINCRBYFLOAT", key, name, n) for name, n in counts.items() if n])
+
+
+@lru_cache(maxsize=4096)
+def arrivals_of(redis_url: str, database: str) -> Arrivals:
+    """Return what this process knows of the nodes that report to these stores."""
+    return Arrivals(keep_s=settings.HOT_KEEP_S)
+
+
+def answer(calls: Sequence[Call]) -> dict[str, Any]:
+    """Return what became of the lines of one call, or of the pieces of one stream.
+
+    Raises ProblemError when none of them was taken.
+    """
+    for call in calls:
+        if call.problem is not None:
+            raise call.problem
+    deliveries = [call.delivery for call in calls if call.delivery is not None]
+    refused = [refusal for delivery in deliveries for refusal in delivery.refused]
+    told: dict[str, Any] = {
+        "node": next((d.node for d in deliveries if d.node), None),
+        "accepted": sum(d.n_accepted for d in deliveries),
+        "repeated": sum(d.n_repeated for d in deliveries),
+        "late": sum(d.n_late for d in deliveries),
+        "clock_skew_s": round(deliveries[-1].skew_s, 3) if deliveries else 0.0,
+        "n_refused": len(refused),
+        "refused": msgspec.to_builtins(refused[:MAX_REFUSALS]),
+    }
+    if refused and not told["accepted"] and not told["repeated"]:
+        raise ProblemError(400, f"No line was taken. {refused[0]}", **told["refused"][0] | told)
+    return told
