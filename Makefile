@@ -1,0 +1,35 @@
+# Needs Python 3.11 or newer with pip; each command sets up what it needs first.
+PYTHON ?= python3
+ARGS ?=
+RUN := .venv/bin/python
+
+.PHONY: up test lint bench lock upgrade
+
+up:  ## Run everything, with a living demo fleet, until Ctrl-C (PORT, BIND).
+	@$(PYTHON) tools/setup.py run
+	@$(RUN) manage.py up
+
+test:  ## Run the tests, on SQLite and on PostgreSQL (ARGS="-k words").
+	@$(PYTHON) tools/setup.py dev
+	@$(RUN) tools/machine.py
+	@$(RUN) tools/test.py $(ARGS)
+
+lint:  ## Check style, types, imports and templates.
+	@$(PYTHON) tools/setup.py dev
+	$(RUN) -m ruff check
+	$(RUN) -m ruff format --check
+	$(RUN) -m mypy
+	.venv/bin/lint-imports
+	find templates -name '*.html' -print0 | xargs -0 .venv/bin/djade --check --target-version 5.2
+	$(RUN) manage.py check --fail-level WARNING
+	$(RUN) manage.py makemigrations --check --dry-run
+
+bench:  ## Measure against the budgets, beside the peers.
+	@$(PYTHON) tools/setup.py dev
+	@$(RUN) -m bench $(ARGS)
+
+lock:  ## Write the lock files anew after a change to requirements/*.in or package.json.
+	@$(PYTHON) tools/setup.py lock
+
+upgrade:  ## Move every locked version to the newest one allowed.
+	@$(PYTHON) tools/setup.py lock --upgrade

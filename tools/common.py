@@ -1,0 +1,74 @@
+"""What every part of the set-up shares: commands, messages, and what is done already."""
+
+from __future__ import annotations
+
+import hashlib
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NoReturn
+
+ROOT = Path(__file__).resolve().parent.parent
+VENV = ROOT / ".venv"
+PYTHON = VENV / "bin" / "python"
+LOCKS = ROOT / "requirements"
+
+
+def say(text: str) -> None:
+    """Print one line at once."""
+    print(text, flush=True)
+
+
+def give_up(text: str) -> NoReturn:
+    """End with a message that says what to do."""
+    sys.exit(f"trnwatch cannot be set up: {text}")
+
+
+def words_of(command: Iterable[object]) -> list[str]:
+    """Return a command as plain words."""
+    return [str(word) for word in command]
+
+
+def code(command: Iterable[object]) -> int:
+    """Run a command; gives its exit code."""
+    return subprocess.run(words_of(command), check=False).returncode
+
+
+def run(command: Iterable[object], *, why: str) -> None:
+    """Run a command; on failure show what it said and say what was being done."""
+    if exit_code := code(command):
+        give_up(f"{why} failed (exit code {exit_code}); its words stand above.")
+
+
+def works(command: Iterable[object]) -> bool:
+    """Whether a command can be run at all."""
+    try:
+        done = subprocess.run(words_of(command), check=False, capture_output=True)
+    except OSError:
+        return False
+    return done.returncode == 0
+
+
+def output_of(command: Iterable[object]) -> str:
+    """Return what a command prints; nothing if it cannot be run."""
+    done = subprocess.run(words_of(command), check=False, capture_output=True, text=True)
+    return done.stdout.strip()
+
+
+# Stamps: a thing is done when its stamp says the lock file it was done from.
+
+
+def stamp(name: str) -> Path:
+    """Return where it is noted what was installed."""
+    return VENV / f"installed-{name}"
+
+
+def digest_of(*names: str) -> str:
+    """Sum up files."""
+    return hashlib.sha256(b"".join((ROOT / name).read_bytes() for name in names)).hexdigest()
+
+
+def is_done(name: str, digest: str) -> bool:
+    """Whether a thing was installed from these very files."""
+    return stamp(name).exists() and stamp(name).read_text() == digest
