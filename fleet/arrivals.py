@@ -19,6 +19,8 @@ LOOK_AGAIN_S = 60.0
 # Two machines may not use one name at the same time.
 IN_USE_S = 60.0
 MAX_KNOWN = 20_000
+# Refusals named; the rest are counted.
+MAX_REFUSALS = 100
 
 
 class NameTakenError(RefusedError):
@@ -47,6 +49,23 @@ class Delivery:
     skew_s: float = 0.0
     refused: list[Refusal] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    n_refused: int = 0
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note a line that was not taken; of very many only the first are kept."""
+        self.n_refused += 1
+        if len(self.refused) < MAX_REFUSALS:
+            self.refused.append(refusal)
+
+    def absorb(self, later: "Delivery") -> None:
+        """Add what became of a later delivery of the same stream."""
+        self.node = later.node or self.node
+        self.n_accepted += later.n_accepted
+        self.n_late += later.n_late
+        self.n_repeated += later.n_repeated
+        self.n_refused += later.n_refused
+        self.skew_s = later.skew_s
+        self.refused += later.refused[: MAX_REFUSALS - len(self.refused)]
 
 
 class Arrivals:
@@ -94,7 +113,7 @@ class Arrivals:
             reading = read_line(line, shape=known.shape if known else None)
             delivery.node = self._admit(reading, delivery.node)
         except RefusedError as error:
-            delivery.refused.append(error.at(number))
+            delivery.refuse(error.at(number))
         else:
             good.append((number, hash(line), reading))
 
@@ -169,7 +188,7 @@ class Arrivals:
         for (number, content, reading), end_s in zip(good, ends, strict=True):
             if end_s <= oldest:
                 ago = f"{arrived_s - end_s:.0f} s old; the last {self._keep_s} s are kept"
-                delivery.refused.append(Refusal(number, "at", ago))
+                delivery.refuse(Refusal(number, "at", ago))
                 delivery.n_late += 1
             elif clock.is_repeated(reading, content):
                 delivery.n_repeated += 1

@@ -7,8 +7,6 @@ from fleet.arrivals import NAME, NAME_RULE
 
 RETRY_AFTER_S = 5
 MAX_LINES = 10_000
-# Refusals named in one answer; the rest are counted.
-MAX_REFUSALS = 100
 
 
 def unavailable() -> ProblemError:

@@ -38,6 +38,13 @@ def check_kind(content_type: str, encoding: str) -> bool:
     return packing.endswith("gzip")
 
 
+def check_unpacked(encoding: str) -> None:
+    """Refuse a stream that is packed: its lines could not be read as they come."""
+    if encoding.strip().lower() not in {"", "identity"}:
+        detail = "Lines that are sent live come unpacked; leave out live=1 to send gzip."
+        raise ProblemError(415, detail, field="Content-Encoding")
+
+
 def gunzip(packed: bytes, *, limit: int) -> bytes:
     """Unpack gzip, never more than ``limit`` bytes of it."""
     pieces = []

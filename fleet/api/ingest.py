@@ -21,7 +21,7 @@ def ingest_neuron_monitor(request: HttpRequest) -> HttpResponse:
         headers = {name.lower(): value for name, value in request.headers.items()}
         call = Call(headers, request.GET.get("node"), _body(request), time.time())
         serve([call])
-        told = answer([call])
+        told = answer(call)
     except ProblemError as error:
         return error.response()
     return HttpResponse(msgspec.json.encode(told), content_type="application/json")

@@ -14,7 +14,6 @@ from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
 from fleet.api.answers import (
-    MAX_REFUSALS,
     check_node,
     check_sent,
     split_lines,
@@ -45,6 +44,15 @@ class Call:
     token: Token | None = None
     delivery: Delivery | None = None
     problem: ProblemError | None = None
+
+    def absorb(self, piece: "Call") -> None:
+        """Add what became of a piece of this stream; a problem ends the stream."""
+        if piece.problem is not None:
+            raise piece.problem
+        if self.delivery is None:
+            self.delivery = Delivery()
+        if piece.delivery is not None:
+            self.delivery.absorb(piece.delivery)
 
 
 def serve(calls: Sequence[Call]) -> None:
@@ -125,7 +133,7 @@ def count_deliveries(hot: HotStore, deliveries: Sequence[Delivery]) -> None:
         "ingest_reports": sum(d.n_accepted for d in deliveries),
         "ingest_repeated": sum(d.n_repeated for d in deliveries),
         "ingest_late": sum(d.n_late for d in deliveries),
-        "ingest_errors": sum(len(d.refused) for d in deliveries),
+        "ingest_errors": sum(d.n_refused for d in deliveries),
         "ingest_skewed": sum(d.n_accepted for d in deliveries if d.skew_s),
     }
     key = "service:counters"
@@ -138,25 +146,21 @@ def arrivals_of(redis_url: str, database: str) -> Arrivals:
     return Arrivals(keep_s=settings.HOT_KEEP_S)
 
 
-def answer(calls: Sequence[Call]) -> dict[str, Any]:
-    """Return what became of the lines of one call, or of the pieces of one stream.
-
-    Raises ProblemError when none of them was taken.
-    """
-    for call in calls:
-        if call.problem is not None:
-            raise call.problem
-    deliveries = [call.delivery for call in calls if call.delivery is not None]
-    refused = [refusal for delivery in deliveries for refusal in delivery.refused]
+def answer(call: Call) -> dict[str, Any]:
+    """Return what became of the lines of a call; raises ProblemError when none was taken."""
+    if call.problem is not None:
+        raise call.problem
+    delivery = call.delivery or Delivery()
     told: dict[str, Any] = {
-        "node": next((d.node for d in deliveries if d.node), None),
-        "accepted": sum(d.n_accepted for d in deliveries),
-        "repeated": sum(d.n_repeated for d in deliveries),
-        "late": sum(d.n_late for d in deliveries),
-        "clock_skew_s": round(deliveries[-1].skew_s, 3) if deliveries else 0.0,
-        "n_refused": len(refused),
-        "refused": msgspec.to_builtins(refused[:MAX_REFUSALS]),
+        "node": delivery.node or None,
+        "accepted": delivery.n_accepted,
+        "repeated": delivery.n_repeated,
+        "late": delivery.n_late,
+        "clock_skew_s": round(delivery.skew_s, 3),
+        "n_refused": delivery.n_refused,
+        "refused": msgspec.to_builtins(delivery.refused),
     }
-    if refused and not told["accepted"] and not told["repeated"]:
-        raise ProblemError(400, f"No line was taken. {refused[0]}", **told["refused"][0] | told)
+    if delivery.refused and not delivery.n_accepted and not delivery.n_repeated:
+        reason = f"No line was taken. {delivery.refused[0]}"
+        raise ProblemError(400, reason, **told["refused"][0] | told)
     return told
