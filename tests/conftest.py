@@ -1,27 +1,24 @@
 """What every test may ask for: a real Redis of its own, a browser, nodes with characters."""
 
 import itertools
+import os
+import shutil
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
+from django.conf import settings as project
 from django.db import connection
 from playwright.sync_api import Browser, Page, sync_playwright
 from pytest_django import Settings
 from redis import Redis
 
 from fleet.models import Node, Run
+from telemetry.store.hot import HotStore
 from tests.parts import N_REDIS_DATABASES, NOON, redis_server
+from tests.serving import served
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
-CHROMIUM = next(
-    (
-        path
-        for name in ("chromium", "chromium-browser")
-        if (path := Path("/usr/bin") / name).exists()
-    ),
-    Path("/usr/bin/chromium"),
-)
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chromium"
 CHROMIUM_FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -34,6 +31,36 @@ CHROMIUM_FLAGS = (
 )
 
 
+# What a marker's tests need on the machine.
+PROGRAMS = {"browser": CHROMIUM, "prometheus": "prometheus"}
+
+
+def pytest_configure() -> None:
+    """Serve static files from where they are written, uncollected."""
+    project.WHITENOISE_AUTOREFRESH = project.WHITENOISE_USE_FINDERS = True
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what asks the database; leave out what has no program here, except in CI."""
+    for item in items:
+        asks = {"db", "transactional_db"} & set(getattr(item, "fixturenames", ()))
+        if asks or item.get_closest_marker("django_db"):
+            item.add_marker("database")
+    if os.environ.get("CI"):
+        return
+    for marker, program in PROGRAMS.items():
+        left_out = [item for item in items if item.get_closest_marker(marker)]
+        if left_out and not shutil.which(program):
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_report_header() -> list[str]:
+    """Say what is missing on this machine."""
+    missing = [name for name in PROGRAMS.values() if not shutil.which(name)]
+    return [f"missing here: {name}; its tests are left out unless CI is set" for name in missing]
+
+
 @pytest.fixture(autouse=True)
 def _no_redis_unless_asked(settings: Settings) -> None:
     """Keep tests that ask for no Redis from talking to one that happens to run here."""
@@ -43,6 +70,7 @@ def _no_redis_unless_asked(settings: Settings) -> None:
 @pytest.fixture(scope="session")
 def django_db_modify_db_settings(tmp_path_factory: pytest.TempPathFactory) -> None:
     """Test on a database file: threads and processes may share it, as in real life."""
+    connection.settings_dict["CONN_MAX_AGE"] = 0
     if connection.vendor == "sqlite":
         folder = tmp_path_factory.mktemp("database")
         connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
@@ -78,6 +106,19 @@ def redis(redis_url: str) -> Iterator[Redis]:
     """Give a client of that Redis."""
     with Redis.from_url(redis_url) as client:
         yield client
+
+
+@pytest.fixture
+def hot(redis: Redis) -> HotStore:
+    """Give a hot store over that Redis, as the settings open it too."""
+    return HotStore(redis)
+
+
+@pytest.fixture
+def address(transactional_db: None, redis_url: str) -> Iterator[str]:
+    """Serve everything, streams included, and give its address without a slash."""
+    with served() as url:
+        yield url
 
 
 @pytest.fixture(scope="session")

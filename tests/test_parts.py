@@ -1,10 +1,14 @@
 """The parts of the tests themselves: what everyone relies on works."""
 
+import urllib.request
+
 import pytest
 from playwright.sync_api import Page
+from pytest_django import Settings
 from redis import Redis
 
 from fleet.models import Node, Run
+from telemetry.store.hot import HotStore, open_store
 from tests.parts import block, steps
 
 
@@ -29,6 +33,17 @@ def test_the_nodes_share_a_run(
     run: Run, steady: Node, limping: Node, silent: Node, hot_node: Node
 ) -> None:
     assert list(run.nodes.order_by("rank")) == [steady, limping, silent, hot_node]
+
+
+def test_a_store_opened_by_the_settings_sees_the_same(hot: HotStore, settings: Settings) -> None:
+    hot.count("ticks", 3)
+
+    assert open_store(settings.REDIS_URL).counters()["ticks"] == 3
+
+
+def test_everything_is_served(address: str) -> None:
+    with urllib.request.urlopen(f"{address}/sign-in/") as response:
+        assert response.status == 200
 
 
 @pytest.mark.browser

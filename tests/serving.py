@@ -1,0 +1,32 @@
+"""A real web server for tests, in a thread of the test process: streams included."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+
+@contextmanager
+def served(application: str = "fleet.asgi:application") -> Iterator[str]:
+    """Serve the ASGI application on a free port; gives its address without a slash."""
+    config = uvicorn.Config(
+        application,
+        log_level="warning",
+        ws="none",
+        lifespan="off",
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        try:
+            while not server.started and thread.is_alive():
+                time.sleep(0.01)
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
