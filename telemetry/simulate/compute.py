@@ -1,9 +1,9 @@
 """What one rank computes for one micro-batch: FLOPs against the peak, bytes against HBM."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from telemetry.catalog import Model
-from telemetry.simulate.constants import FLASH_RATIO, MASKED_RATIO
+from telemetry.simulate.constants import ACCUMULATE_BYTES, FLASH_RATIO, MASKED_RATIO
 from telemetry.simulate.layout import Layout
 
 ELEMENT_BYTES = 2
@@ -11,23 +11,23 @@ ELEMENT_BYTES = 2
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """FLOPs of matrix products and of attention, and bytes to and from HBM."""
+    """FLOPs of matrix products and attention; HBM bytes of the products and of all else."""
 
     matmul_flops: float = 0.0
     attention_flops: float = 0.0
-    hbm_bytes: float = 0.0
+    matmul_bytes: float = 0.0
+    stream_bytes: float = 0.0
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Bytes to and from HBM."""
+        return self.matmul_bytes + self.stream_bytes
 
     def __add__(self, other: "Work") -> "Work":
-        return Work(
-            self.matmul_flops + other.matmul_flops,
-            self.attention_flops + other.attention_flops,
-            self.hbm_bytes + other.hbm_bytes,
-        )
+        return Work(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
 
     def __mul__(self, factor: float) -> "Work":
-        return Work(
-            factor * self.matmul_flops, factor * self.attention_flops, factor * self.hbm_bytes
-        )
+        return Work(*(factor * getattr(self, f.name) for f in fields(self)))
 
 
 def product(rows: float, inner: float, columns: float) -> Work:
@@ -35,7 +35,8 @@ def product(rows: float, inner: float, columns: float) -> Work:
 
     Parameters
     ----------
-    rows, inner, columns : (rows, inner) times (inner, columns)
+    rows, inner, columns
+        A matrix of (rows, inner) times one of (inner, columns).
 
     Returns
     -------
@@ -44,7 +45,9 @@ def product(rows: float, inner: float, columns: float) -> Work:
         reading two matrices and writing one, 16 bit, nothing kept on the chip in between.
     """
     moved = rows * inner + inner * columns + rows * columns
-    return Work(6 * rows * inner * columns, 0.0, 3 * ELEMENT_BYTES * moved)
+    return Work(
+        matmul_flops=6 * rows * inner * columns, matmul_bytes=3 * ELEMENT_BYTES * moved
+    )
 
 
 def is_gated(model: Model) -> bool:
@@ -83,9 +86,10 @@ def layer_work(layout: Layout) -> Work:
         + product(tokens, model.ffn / tp, hidden)
     )
     seen = layout.job.seq_len * (0.5 if model.is_causal else 1.0)
-    scores = Work(0.0, FLASH_RATIO * 12 * tokens * seen * hidden / tp / min(1.0, head / 128))
+    narrow = min(1.0, head / 128)
+    scores = Work(attention_flops=FLASH_RATIO * 12 * tokens * seen * hidden / tp / narrow)
     state = ELEMENT_BYTES * tokens * hidden / tp
-    return dense + scores + Work(hbm_bytes=layout.constants.passes * state)
+    return dense + scores + Work(stream_bytes=layout.constants.passes * state)
 
 
 def head_work(layout: Layout) -> Work:
@@ -98,22 +102,35 @@ def head_work(layout: Layout) -> Work:
 def micro_batch_work(layout: Layout) -> Work:
     """Return what the busiest rank does for one micro-batch: the last pipeline stage.
 
-    Where one sequence's activations don't fit, the layers run forwards twice: 4/3.
+    A layer whose activations don't fit runs forwards twice: 4/3 of its work.
     """
-    again = 4 / 3 if layout.recomputes else 1.0
-    return layer_work(layout) * (again * layout.layers) + head_work(layout)
+    again = 1 + layout.recompute_ratio / 3
+    gathered = layout.micro_batches > 1
+    accumulate = Work(matmul_bytes=gathered * ACCUMULATE_BYTES * layout.params)
+    return layer_work(layout) * (again * layout.layers) + head_work(layout) + accumulate
 
 
 def seconds(layout: Layout, work: Work) -> float:
     """Return how long one rank takes for some work.
 
-    Products and memory traffic are taken to follow each other; what overlaps is part of
-    the chip's constants.
+    A GPU moves the matrices of a product while it multiplies; on Trainium the two are
+    reckoned one after the other. Attention and the rest always follow.
     """
     chip, constants = layout.instance.chip, layout.constants
     precision = layout.job.precision
-    matmul = chip.peak_flops[precision] / chip.cores_logical * constants.matmul_ratio[precision]
-    attention_peak = chip.peak_flops["fp32" if precision == "fp32" else "bf16"]
-    attention = attention_peak / chip.cores_logical * constants.attention_ratio
-    hbm = chip.hbm_bytes_per_s / chip.cores_logical * constants.hbm_ratio
-    return work.matmul_flops / matmul + work.attention_flops / attention + work.hbm_bytes / hbm
+    peak = chip.peak_flops[precision] / chip.cores_logical
+    peak_16 = chip.peak_flops["fp32" if precision == "fp32" else "bf16"] / chip.cores_logical
+    hbm = rank_hbm_bytes_per_s(layout)
+    parts = (
+        work.matmul_flops / (peak * constants.matmul_ratio[precision]),
+        work.matmul_bytes / hbm,
+    )
+    products = max(parts) if constants.overlaps else sum(parts)
+    attention = work.attention_flops / (peak_16 * constants.attention_ratio)
+    return products + attention + work.stream_bytes / hbm
+
+
+def rank_hbm_bytes_per_s(layout: Layout) -> float:
+    """Return the HBM bandwidth that one rank gets."""
+    chip = layout.instance.chip
+    return chip.hbm_bytes_per_s / chip.cores_logical * layout.constants.hbm_ratio

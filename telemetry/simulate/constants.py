@@ -37,6 +37,12 @@ class ChipConstants:
     passes
         Times that a layer's hidden state goes to or from HBM, forwards and backwards,
         beside the matrix products: norms, residuals, activation function, rotary, casts.
+    overlaps
+        Whether the memory traffic of matrix products goes beside them, and bytes inside a
+        node beside those between nodes: hardware and libraries of GPUs do that.
+    stage_chunks
+        Pieces that a pipeline stage is cut into, interleaved (D. Narayanan et al.,
+        arXiv:2104.04473): the bubble shrinks as much.
     micro_tokens
         Tokens that a micro-batch aims at, where sequences are shorter.
     """
@@ -45,6 +51,8 @@ class ChipConstants:
     attention_ratio: float
     hbm_ratio: float
     passes: float
+    overlaps: bool
+    stage_chunks: int
     micro_tokens: int
 
 
@@ -77,23 +85,23 @@ class StepFabric:
 _NEURON_PRECISION = {"bf16": 0.60, "fp16": 0.60, "fp8": 0.60, "fp32": 0.60}
 
 CHIPS: Mapping[str, ChipConstants] = {
-    "Trainium1": ChipConstants(_NEURON_PRECISION, 0.60, 0.60, 80, 2048),
+    "Trainium1": ChipConstants(_NEURON_PRECISION, 0.60, 0.60, 80, False, 1, 2048),
     "Trainium2": ChipConstants(
-        {"bf16": 0.45, "fp16": 0.45, "fp8": 0.40, "fp32": 0.45}, 0.45, 0.60, 80, 2048
+        {"bf16": 0.28, "fp16": 0.28, "fp8": 0.24, "fp32": 0.28}, 0.28, 0.60, 80, False, 1, 2048
     ),
-    "A100-40GB": ChipConstants({"bf16": 0.75, "fp16": 0.75, "fp32": 0.75}, 0.60, 0.80, 80, 16384),
+    "A100-40GB": ChipConstants({"bf16": 0.65, "fp16": 0.65, "fp32": 0.65}, 0.60, 0.80, 80, True, 4, 16384),
     "H100": ChipConstants(
-        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.45, "fp32": 0.60}, 0.45, 0.80, 80, 16384
+        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.45, "fp32": 0.60}, 0.45, 0.80, 80, True, 4, 16384
     ),
     "H200": ChipConstants(
-        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.45, "fp32": 0.60}, 0.45, 0.80, 80, 16384
+        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.45, "fp32": 0.60}, 0.45, 0.80, 80, True, 4, 16384
     ),
 }
 
 STEP_FABRICS: Mapping[str, StepFabric] = {
-    "Trainium1": StepFabric(0.28, 0.48, 2 * US, 15 * US, 0.5, 2),
-    "Trainium2": StepFabric(0.28, 0.60, 1.5 * US, 15 * US, 0.5, 2),
-    "A100-40GB": StepFabric(0.40, 0.65, 3 * US, 75 * US, 0.2, 2),
-    "H100": StepFabric(0.54, 0.65, 3 * US, 75 * US, 0.2, 2),
-    "H200": StepFabric(0.54, 0.65, 3 * US, 35 * US, 0.2, 2),
+    "Trainium1": StepFabric(0.28, 0.50, 2 * US, 15 * US, 0.5, 2),
+    "Trainium2": StepFabric(0.28, 0.85, 1.5 * US, 15 * US, 0.5, 2),
+    "A100-40GB": StepFabric(0.40, 0.90, 3 * US, 75 * US, 0.2, 2),
+    "H100": StepFabric(0.54, 0.68, 3 * US, 75 * US, 0.2, 2),
+    "H200": StepFabric(0.54, 0.68, 3 * US, 35 * US, 0.2, 2),
 }

@@ -7,14 +7,13 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.catalog import Model
-from telemetry.simulate.compute import head_work, layer_work, micro_batch_work, seconds
+from telemetry.simulate.compute import micro_batch_work, rank_hbm_bytes_per_s, seconds
 from telemetry.simulate.constants import (
-    ACCUMULATE_BYTES,
     BACKWARD_RATIO,
     OPTIMIZER_BYTES,
     STEP_FABRICS,
 )
-from telemetry.simulate.exchange import gradient_exchange, tensor_parallel_s
+from telemetry.simulate.exchange import exchange_s, gradient_exchange, tensor_parallel_s
 from telemetry.simulate.layout import JobError, Layout, lay_out
 from telemetry.simulate.plan import Job
 
@@ -92,9 +91,6 @@ def step_plan(job: Job, model: Model | None = None) -> StepPlan:
     micro_s = seconds(layout, work)
     tp_s = tensor_parallel_s(layout)
     n = layout.micro_batches
-    rank_hbm = layout.instance.chip.hbm_bytes_per_s / layout.instance.chip.cores_logical
-    rank_hbm *= layout.constants.hbm_ratio
-    accumulated = ACCUMULATE_BYTES * layout.params * (n if n > 1 else 0)
     optimized = OPTIMIZER_BYTES * layout.params / layout.dp
     exchange = gradient_exchange(layout)
     unhidden = STEP_FABRICS[layout.instance.chip.name].unhidden_ratio
@@ -103,12 +99,12 @@ def step_plan(job: Job, model: Model | None = None) -> StepPlan:
     state = layout.model.params * 14
     return StepPlan(
         layout=layout,
-        compute_s=n * micro_s + accumulated / rank_hbm,
-        bubble_s=(layout.job.pp - 1) * (micro_s + tp_s),
+        compute_s=n * micro_s,
+        bubble_s=(layout.job.pp - 1) / layout.stage_chunks * (micro_s + tp_s),
         tp_collective_s=n * tp_s,
         exposed_allreduce_s=float(exposed),
         hidden_allreduce_s=float(exchange.total_s - exposed),
-        optimizer_s=optimized / rank_hbm,
+        optimizer_s=optimized / rank_hbm_bytes_per_s(layout),
         input_s=INPUT_S,
         allreduce_local_s=exchange.local_s,
         allreduce_latency_s=exchange.latency_s,
@@ -122,7 +118,7 @@ def step_plan(job: Job, model: Model | None = None) -> StepPlan:
         params=layout.model.params,
         allreduce_bytes=exchange.bytes_per_rank,
         efa_bytes=exchange.efa_bytes,
-        hbm_bytes=(n * work.hbm_bytes + accumulated + optimized)
+        hbm_bytes=(n * work.hbm_bytes + optimized)
         * layout.instance.chip.cores_logical,
         device_memory_bytes=(layout.state_bytes + layout.activation_bytes)
         * layout.instance.chip.cores_logical,
@@ -159,10 +155,11 @@ def exposed_allreduce_s(
     -------
     seconds : of the factors' common shape
     """
-    total = (
-        plan.allreduce_local_s * np.asarray(local_factor)
-        + plan.allreduce_latency_s * np.asarray(latency_factor)
-        + plan.allreduce_bandwidth_s * np.asarray(bandwidth_factor)
+    total = exchange_s(
+        plan.allreduce_local_s * np.asarray(local_factor),
+        plan.allreduce_latency_s * np.asarray(latency_factor),
+        plan.allreduce_bandwidth_s * np.asarray(bandwidth_factor),
+        overlaps=plan.layout.constants.overlaps,
     )
     window = plan.overlap_window_s * np.asarray(compute_factor)
     return np.asarray(_exposed(total, window, plan.unhidden_ratio), dtype=float)

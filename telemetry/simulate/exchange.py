@@ -2,8 +2,13 @@
 
 from dataclasses import dataclass
 
+import numpy as np
+
+from telemetry.blocks import FloatArray
 from telemetry.simulate.constants import STEP_FABRICS, WEIGHT_BYTES, StepFabric
 from telemetry.simulate.layout import Layout
+
+Seconds = FloatArray | float
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +23,7 @@ class Exchange:
     local_s: float = 0.0
     latency_s: float = 0.0
     bandwidth_s: float = 0.0
+    overlaps: bool = False
     n_messages: int = 0
     n_hops: int = 0
     bytes_per_rank: float = 0.0
@@ -26,7 +32,17 @@ class Exchange:
     @property
     def total_s(self) -> float:
         """Duration with nothing beside it."""
-        return self.local_s + self.latency_s + self.bandwidth_s
+        return float(
+            exchange_s(self.local_s, self.latency_s, self.bandwidth_s, overlaps=self.overlaps)
+        )
+
+
+def exchange_s(
+    local_s: Seconds, latency_s: Seconds, bandwidth_s: Seconds, *, overlaps: bool
+) -> Seconds:
+    """Return the duration of an exchange from its parts; GPUs move inside and outside at once."""
+    moved = np.maximum(local_s, bandwidth_s) if overlaps else np.add(local_s, bandwidth_s)
+    return np.asarray(latency_s + moved)
 
 
 def _fabric(layout: Layout) -> StepFabric:
@@ -51,7 +67,7 @@ def tensor_parallel_s(layout: Layout) -> float:
         return 0.0
     state = 2 * layout.micro_tokens * layout.model.hidden
     wire = 2 * (tp - 1) / tp * state / link_bytes_per_s(layout)
-    passes = 6 if layout.recomputes else 4
+    passes = 4 + 2 * layout.recompute_ratio
     return passes * layout.layers * (wire + 2 * (tp - 1) * fabric.hop_s)
 
 
@@ -80,6 +96,7 @@ def gradient_exchange(layout: Layout) -> Exchange:
         local_s=moved * (local - 1) / local / link_bytes_per_s(layout) + local_hops * fabric.hop_s,
         latency_s=n_messages * (nodes - 1) * fabric.network_hop_s,
         bandwidth_s=efa_bytes / network,
+        overlaps=layout.constants.overlaps,
         n_messages=n_messages,
         n_hops=n_messages * (nodes - 1),
         bytes_per_rank=moved,

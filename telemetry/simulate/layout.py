@@ -68,6 +68,11 @@ class Layout:
         return -(-self.model.layers // self.job.pp)
 
     @property
+    def stage_chunks(self) -> int:
+        """Interleaved pieces of a pipeline stage."""
+        return max(1, min(self.constants.stage_chunks, self.model.layers // self.job.pp))
+
+    @property
     def params(self) -> float:
         """Parameters of one rank, before sharding over replicas."""
         return self.model.params / (self.job.tp * self.job.pp)
@@ -109,20 +114,26 @@ class Layout:
         return ACTIVATION_BYTES * held * min(self.job.pp, self.sequences)
 
     @cached_property
-    def recomputes(self) -> bool:
-        """Whether the forward pass runs twice because one sequence would not fit otherwise."""
-        return self.state_bytes + self.sequence_activation_bytes > 0.9 * self.memory_bytes
+    def recompute_ratio(self) -> float:
+        """Share of the layers that must run forwards twice, for one sequence to fit."""
+        lacking = self.state_bytes + self.sequence_activation_bytes - self.usable_bytes
+        return min(1.0, max(0.0, lacking / self.sequence_activation_bytes))
+
+    @property
+    def usable_bytes(self) -> float:
+        """HBM of one rank that weights, states and activations may fill."""
+        return 0.9 * self.memory_bytes
 
     @property
     def activation_bytes(self) -> float:
         """What the micro-batches in flight leave on one rank."""
-        kept = 2 / ACTIVATION_BYTES * self.job.tp if self.recomputes else 1.0
-        return self.sequence_activation_bytes * min(kept, 1.0) * self.micro_batch
+        kept = 1 - self.recompute_ratio
+        return self.sequence_activation_bytes * kept * self.micro_batch
 
     @cached_property
     def micro_batch(self) -> int:
         """Sequences computed at once: enough to fill the chip, as far as memory goes."""
-        room = 0.9 * self.memory_bytes - self.state_bytes
+        room = self.usable_bytes - self.state_bytes
         fits = max(1, int(room / self.sequence_activation_bytes))
         wanted = max(1, self.constants.micro_tokens // self.job.seq_len) if self.job.pp == 1 else 1
         return max(n for n in _divisors(self.sequences) if n <= min(wanted, fits))
