@@ -47,11 +47,10 @@ def stream(seed: int, *names: str) -> np.uint64:
 
 def mixed(key: np.uint64, n: IntArray) -> Hashes:
     """Hash integers (...) under a key: Steele's splitmix64, one round each."""
-    with np.errstate(over="ignore"):
-        z = (n.astype(np.uint64) + key) * _GOLDEN
-        z = (z ^ (z >> np.uint64(30))) * _MIX_1
-        z = (z ^ (z >> np.uint64(27))) * _MIX_2
-        return z ^ (z >> np.uint64(31))
+    z = (n.astype(np.uint64) + key) * _GOLDEN
+    z = (z ^ (z >> np.uint64(30))) * _MIX_1
+    z = (z ^ (z >> np.uint64(27))) * _MIX_2
+    return z ^ (z >> np.uint64(31))
 
 
 def windows(tape: Floats, hashes: Hashes, width: int) -> Floats:
@@ -73,3 +72,40 @@ def smooth(key: np.uint64, n: IntArray, *, every: int, width: int) -> Floats:
     return before * ((1 - share) * scale).astype(np.float32) + after * (share * scale).astype(
         np.float32
     )
+
+
+class TickNoise:
+    """Noise of some nodes over some ticks: every stream its own, each value (n_ticks, n_nodes, n).
+
+    One hash of tick and node serves all streams, each multiplied by its own odd number.
+    """
+
+    def __init__(self, key: np.uint64, ticks: IntArray, nodes: IntArray) -> None:
+        self._hashes = mixed(key, ticks[:, None] * 2**20 + nodes)
+        self._key, self._ticks, self._nodes, self._stream = key, ticks, nodes, 0
+
+    def _windows(self, tape: Floats, width: int) -> Floats:
+        self._stream += 1
+        odd = np.uint64(int(_GOLDEN) * (2 * self._stream + 1) % 2**64)
+        return windows(tape, self._hashes * odd, width)
+
+    def normal(self, width: int) -> Floats:
+        """Return standard normal noise."""
+        return self._windows(NORMAL, width)
+
+    def latency(self, width: int) -> Floats:
+        """Return factors around 1, as the medians of probes scatter."""
+        return self._windows(LATENCY, width)
+
+    def drift(self, *, every: int) -> Floats:
+        """Return one slowly changing value per node: (n_ticks, n_nodes), standard normal."""
+        anchor = self._ticks // every
+        share = ((self._ticks - anchor * every) / every)[:, None]
+        before, after = (
+            windows(NORMAL, mixed(self._key, (anchor + i)[:, None] * 2**20 + self._nodes), 1)[
+                ..., 0
+            ]
+            for i in (0, 1)
+        )
+        mix: Floats = (before * (1 - share) + after * share) / np.sqrt(share**2 + (1 - share) ** 2)
+        return mix.astype(np.float32)

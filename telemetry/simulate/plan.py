@@ -8,6 +8,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
 
+
 class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What trains on what, and how it is laid out; enough to predict a step."""
 

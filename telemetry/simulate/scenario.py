@@ -1,115 +1,192 @@
-"""What is to be simulated: a run, its faults and its benign events, as plain data."""
+"""Scenario files: runs, faults and benign events, read from TOML into plans to play."""
 
-from typing import Annotated
+import re
+import tomllib
+from collections.abc import Mapping
+from typing import Any, TypeVar
 
 import msgspec
 
-Count = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(ge=0)]
-Positive = Annotated[float, msgspec.Meta(gt=0)]
-
-FAULT_KINDS = (
-    "efa_latency",
-    "efa_loss",
-    "efa_down",
-    "slow_core",
-    "hbm_slow",
-    "throttle",
-    "input_stall",
-    "checkpoint_slow",
-    "recompile",
-    "ecc_uncorrected",
-    "node_silent",
-    "node_crash",
-    "hang",
-    "seq_imbalance",
-    "stage_imbalance",
-)
-BENIGN_KINDS = (
-    "checkpoint",
-    "evaluation",
-    "planned_compile",
-    "batch_change",
-    "scale_change",
-    "node_joins",
-    "node_leaves",
+from telemetry.simulate.kinds import BENIGN, FAULTS, BenignKind, FaultKind
+from telemetry.simulate.plan import Benign, Fault, Job, Plan, RunSpec
+from telemetry.simulate.validation import (
+    ScenarioError,
+    refuse_twins,
+    suggestion,
+    validate_benign,
+    validate_fault,
+    validate_run,
 )
 
+__all__ = [
+    "BENIGN",
+    "BENIGN_KINDS",
+    "FAULTS",
+    "FAULT_KINDS",
+    "Benign",
+    "BenignKind",
+    "Fault",
+    "FaultKind",
+    "Job",
+    "Plan",
+    "RunSpec",
+    "Scenario",
+    "ScenarioError",
+    "load_scenario",
+    "validate_benign",
+    "validate_fault",
+    "validate_run",
+]
 
-class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What trains on what, and how it is laid out; enough to predict a step."""
+FAULT_KINDS = tuple(FAULTS)
+BENIGN_KINDS = tuple(BENIGN)
+LONGEST_S = 31 * 86_400.0
 
-    model: str
-    instance: str
-    nodes: Count
-    tp: Count = 1
-    pp: Count = 1
-    seq_len: Count
-    global_batch: Count
-    precision: str = "bf16"
+Table = Mapping[str, Any]
+StructType = TypeVar("StructType", bound=msgspec.Struct)
 
 
-class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One simulated run; its nodes are named ``<name>-00``, ``<name>-01``, …
+class _Head(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    duration_s: float
+    run: list[dict[str, Any]]
+    seed: int = 0
+    fault: list[dict[str, Any]] = []
+    benign: list[dict[str, Any]] = []
 
-    ``compile_s`` None takes the model's default; 0 starts from a warm cache.
-    ``checkpoint_every_s`` and ``evaluate_every_s`` None means never.
-    """
+
+class Scenario(msgspec.Struct, frozen=True, kw_only=True):
+    """What happens to some runs within some time; seconds count from its start."""
 
     name: str
-    compile_s: Seconds | None = None
-    checkpoint_every_s: Positive | None = None
-    evaluate_every_s: Positive | None = None
-
-    @property
-    def node_names(self) -> tuple[str, ...]:
-        """Names of the run's nodes, in order of rank."""
-        return tuple(f"{self.name}-{i:02d}" for i in range(self.nodes))
-
-
-class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is wrong: the truth that detection must find without looking here.
-
-    Seconds count from the run's epoch. ``node`` or ``run`` is hit; ``device`` is an EFA
-    device, an accelerator or a core, by kind. ``magnitude`` is a ratio, seconds or a factor,
-    by kind: docs/faults.md.
-    """
-
-    kind: str
-    node: str | None = None
-    run: str | None = None
-    device: int | None = None
-    start_s: float
-    duration_s: Positive
-    magnitude: float = 1.0
-
-
-class Benign(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What looks like trouble and is none."""
-
-    kind: str
-    run: str
-    node: str | None = None
-    start_s: float
-    duration_s: Positive | None = None
-    magnitude: float | None = None
-
-
-class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One run with all that will happen to it: what a tick is a pure function of.
-
-    ``epoch_s`` is the Unix second from which the scenario's seconds count.
-    """
-
-    run: RunSpec
+    duration_s: float
     seed: int
-    epoch_s: int
+    runs: tuple[RunSpec, ...]
     faults: tuple[Fault, ...] = ()
     benign: tuple[Benign, ...] = ()
-    shard_size: Count = 32
 
-    @property
-    def shards(self) -> tuple[str, ...]:
-        """Names of the shards that the run's nodes are ticked in."""
-        n_shards = -(-self.run.nodes // self.shard_size)
-        return tuple(f"{self.run.name}/{i}" for i in range(n_shards))
+    def plans(self, *, epoch_s: int, seed: int | None = None) -> tuple[Plan, ...]:
+        """Return one plan for each run, with the faults and events that are its own."""
+        return tuple(
+            self._plan(run, epoch_s, self.seed if seed is None else seed) for run in self.runs
+        )
+
+    def _plan(self, run: RunSpec, epoch_s: int, seed: int) -> Plan:
+        faults = tuple(f for f in self.faults if run_of(f, self.runs) is run)
+        benign = tuple(b for b in self.benign if b.run == run.name)
+        return Plan(run=run, seed=seed, epoch_s=epoch_s, faults=faults, benign=benign)
+
+
+def load_scenario(text: str) -> Scenario:
+    """Read a scenario file.
+
+    Raises
+    ------
+    ScenarioError
+        Naming the first field that is wrong, its value and what to do about it.
+    """
+    try:
+        table = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ScenarioError("scenario", f"is no TOML: {error}; mend the file there") from error
+    head = _read(table, _Head, where="")
+    if not 0 < head.duration_s <= LONGEST_S:
+        raise ScenarioError(
+            "duration_s", f"{head.duration_s} is out of range; give seconds up to {LONGEST_S:.0f}"
+        )
+    if not head.run:
+        raise ScenarioError("run", "there is none; describe at least one under [[run]]")
+    runs = tuple(_run(table, f"run[{i}]") for i, table in enumerate(head.run))
+    refuse_twins(run.name for run in runs)
+    faults = tuple(_fault(t, runs, head, f"fault[{i}]") for i, t in enumerate(head.fault))
+    benign = tuple(_benign(t, runs, head, f"benign[{i}]") for i, t in enumerate(head.benign))
+    return Scenario(
+        name=head.name,
+        duration_s=head.duration_s,
+        seed=head.seed,
+        runs=runs,
+        faults=faults,
+        benign=benign,
+    )
+
+
+def run_of(fault: Fault, runs: tuple[RunSpec, ...]) -> RunSpec | None:
+    """Return the run that a fault hits, None where it is none of these."""
+    for run in runs:
+        if fault.run == run.name or (fault.node is not None and fault.node in run.node_names):
+            return run
+    return None
+
+
+def _run(table: Table, where: str) -> RunSpec:
+    run = _read(table, RunSpec, where=where)
+    try:
+        validate_run(run)
+    except ScenarioError as error:
+        raise error.inside(where) from error
+    return run
+
+
+def _fault(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) -> Fault:
+    kind = FAULTS.get(table.get("kind", ""))
+    default = {"magnitude": kind.default_magnitude} if kind else {}
+    fault = _read(default | dict(table), Fault, where=where)
+    run = run_of(fault, runs) or _stranger(fault.run, fault.node, runs, where)
+    try:
+        validate_fault(fault, run)
+        _check_within(fault.start_s, head)
+    except ScenarioError as error:
+        raise error.inside(where) from error
+    return fault
+
+
+def _benign(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) -> Benign:
+    event = _read(table, Benign, where=where)
+    by_name = {run.name: run for run in runs}
+    run = by_name.get(event.run) or _stranger(event.run, None, runs, where)
+    try:
+        validate_benign(event, run)
+        _check_within(event.start_s, head)
+    except ScenarioError as error:
+        raise error.inside(where) from error
+    return event
+
+
+def _check_within(start_s: float, head: _Head) -> None:
+    if start_s >= head.duration_s:
+        raise ScenarioError(
+            "start_s", f"{start_s} is past the end; start before duration_s = {head.duration_s:g}"
+        )
+
+
+def _stranger(run: str | None, node: str | None, runs: tuple[RunSpec, ...], where: str) -> RunSpec:
+    """Refuse what belongs to no run; where nothing is named the first run will say so."""
+    if run is not None:
+        known = suggestion(run, [each.name for each in runs])
+        raise ScenarioError(f"{where}.run", f"{run!r} is no run of this scenario; {known}")
+    if node is not None:
+        known = suggestion(node, [name for each in runs for name in each.node_names][:40])
+        raise ScenarioError(f"{where}.node", f"{node!r} is no node of this scenario; {known}")
+    return runs[0]
+
+
+def _read(table: Table, struct: type[StructType], *, where: str) -> StructType:
+    """Make a struct of a table, or say which of its fields is wrong."""
+    place = f"{where}." if where else ""
+    fields = {field.name: field for field in msgspec.structs.fields(struct)}
+    for key in table:
+        if key not in fields:
+            known = suggestion(key, list(fields))
+            raise ScenarioError(f"{place}{key}", f"{table[key]!r} sets an unknown key; {known}")
+    for name, field in fields.items():
+        if field.required and name not in table:
+            raise ScenarioError(f"{place}{name}", "is missing; add it")
+    try:
+        return msgspec.convert(table, struct)
+    except msgspec.ValidationError as error:
+        what, _, path = str(error).partition(" - at ")
+        found = re.search(r"\$\.(\w+)", path)
+        key = found[1] if found else next(iter(fields))
+        raise ScenarioError(
+            f"{place}{key}", f"{table.get(key)!r} does not fit: {what.lower()}"
+        ) from error

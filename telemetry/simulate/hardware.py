@@ -1,0 +1,157 @@
+"""What healthy hardware reports while a run lives on it: cores, accelerators, host."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.simulate.noise import Floats, TickNoise
+from telemetry.simulate.occupancy import Occupancy
+from telemetry.simulate.script import Script
+
+# How busy a core is in each phase. Collectives run on engines of their own beside the cores.
+BUSY = 0.97
+BUSY_WAITING, BUSY_TRANSFERRING, BUSY_BLOCKED = 0.04, 0.28, 0.02
+BUSY_EVALUATING = 0.6
+BUSY_IN = {"compiling": 0.012, "warming_up": 0.22, "training": 0.004}
+HOST_IN = {"compiling": 0.71, "warming_up": 0.34, "training": 0.66}
+HOST_IDLE, HOST_TRAINING, HOST_CHECKPOINT, HOST_INPUT = 0.015, 0.10, 0.3, 0.12
+HOST_MEMORY, HOST_MEMORY_COMPILING = 0.16, 0.27
+CORE_NOISE, DEVICE_NOISE, NODE_NOISE = 0.009, 0.004, 0.006
+CORE_SPREAD, DEVICE_SPREAD = 0.006, 0.006
+DRIFT_S = 20
+ECC_CORRECTED_PER_DAY = 0.5
+
+Values = Mapping[str, Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Nature:
+    """Lasting differences between alike parts: (n_nodes, n_parts) each."""
+
+    core: Floats
+    device: Floats
+    efa: Floats
+    ecc: FloatArray
+    ecc_per_s: FloatArray
+
+
+@lru_cache(maxsize=256)
+def nature(script: Script) -> Nature:
+    """Return what tells the parts of a run's nodes apart for good."""
+    rng = np.random.Generator(np.random.Philox(key=int(script.key("nature"))))
+    n, instance = script.run.nodes, script.instance
+
+    def normal(n_parts: int) -> Floats:
+        return np.clip(rng.standard_normal((n, n_parts), dtype=np.float32), -3, 3)
+
+    per_day = rng.exponential(ECC_CORRECTED_PER_DAY, (n, instance.n_devices))
+    return Nature(
+        core=1 + np.float32(CORE_SPREAD) * normal(instance.n_cores),
+        device=1 + np.float32(DEVICE_SPREAD) * normal(instance.n_devices),
+        efa=normal(instance.n_efa),
+        ecc=rng.poisson(0.4, (n, instance.n_devices)).astype(float),
+        ecc_per_s=np.where(per_day > 2 * ECC_CORRECTED_PER_DAY, per_day, 0) / 86_400,
+    )
+
+
+def _sum_of(shares: Mapping[str, FloatArray], levels: Mapping[str, float]) -> FloatArray | float:
+    return sum((levels[life] * share for life, share in shares.items() if life in levels), 0.0)
+
+
+def busy_ratio(script: Script, spent: Occupancy) -> FloatArray:
+    """Return how busy the average core of each node is: (n_ticks, n_nodes).
+
+    Notes
+    -----
+    A core is idle in the pipeline's bubble and half idle in tensor-parallel collectives.
+    """
+    plan = script.step_plan
+    idle_s = plan.bubble_s + 0.5 * plan.tp_collective_s
+    return (
+        BUSY * (1 - idle_s / plan.work_s) * spent.compute
+        + BUSY_WAITING * spent.wait
+        + BUSY_TRANSFERRING * spent.transfer
+        + BUSY_BLOCKED * (spent.input + spent.checkpoint)
+        + BUSY_EVALUATING * spent.evaluation
+        + _sum_of(spent.life, BUSY_IN)
+    )
+
+
+def core_utilization(script: Script, busy: FloatArray, noise: TickNoise, nodes: slice) -> Floats:
+    """Return how busy every core is: (n_ticks, n_nodes, n_cores), 0 to 1.
+
+    Notes
+    -----
+    Noise has a part of the node, of the accelerator and of the core, besides what tells the
+    cores apart for good.
+    """
+    instance = script.instance
+    per_device = instance.chip.cores_logical
+    node = 1 + NODE_NOISE * noise.drift(every=DRIFT_S)
+    ratio = noise.normal(instance.n_cores)
+    ratio *= CORE_NOISE
+    ratio += nature(script).core[nodes]
+    device = DEVICE_NOISE * noise.normal(instance.n_devices)
+    ratio.reshape(*device.shape, per_device)[...] += device[..., None]
+    ratio *= (busy * node).astype(np.float32)[..., None]
+    return np.clip(ratio, 0, 1, out=ratio)
+
+
+def device_values(
+    script: Script, spent: Occupancy, ticks: IntArray, noise: TickNoise, nodes: slice
+) -> dict[str, Floats]:
+    """Return HBM bandwidth, memory and ECC counts of every accelerator."""
+    plan, n = script.step_plan, script.instance.n_devices
+    of = nature(script)
+    moved = plan.hbm_bytes * (spent.computed + 0.4 / plan.work_s * spent.evaluation)
+    moved = (
+        moved + 2e6 + 0.1 / plan.work_s * plan.hbm_bytes * _sum_of(spent.life, {"warming_up": 1.0})
+    )
+    bandwidth = 1 + 0.012 * noise.normal(n)
+    bandwidth *= of.device[nodes]
+    bandwidth *= moved.astype(np.float32)[..., None]
+    empty = _sum_of(spent.life, {"pending": 1.0, "compiling": 0.97, "warming_up": 0.3})
+    held = np.broadcast_to(plan.device_memory_bytes * (1 - empty), spent.compute.shape)
+    memory = held.astype(np.float32)[..., None] * of.device[nodes]
+    since_s = (ticks[:, None, None] % 2**31).astype(float) - script.epoch_s
+    corrected = of.ecc[nodes] + np.floor(of.ecc_per_s[nodes] * np.maximum(since_s, 0))
+    none = np.zeros(memory.shape, np.float32)
+    return {
+        "hbm_bandwidth_bytes_per_s": bandwidth,
+        "device_memory_used_bytes": memory,
+        "mem_ecc_corrected": corrected.astype(np.float32),
+        "mem_ecc_uncorrected": none,
+        "sram_ecc_corrected": none.copy(),
+        "sram_ecc_uncorrected": none.copy(),
+    }
+
+
+def node_values(script: Script, spent: Occupancy, noise: TickNoise) -> dict[str, Floats]:
+    """Return what the host and the runtime of every node report: (n_ticks, n_nodes, 1)."""
+    plan, instance = script.step_plan, script.instance
+    wobble = 1 + 0.06 * noise.normal(1)[..., 0]
+    training = spent.compute + spent.wait + spent.transfer
+    vcpu = (
+        HOST_IDLE
+        + HOST_TRAINING * training
+        + HOST_INPUT * spent.input
+        + HOST_CHECKPOINT * spent.checkpoint
+        + HOST_TRAINING * spent.evaluation
+        + _sum_of(spent.life, HOST_IN)
+    )
+    held = HOST_MEMORY + HOST_MEMORY_COMPILING * _sum_of(
+        spent.life, {"compiling": 1.0, "training": 1.0}
+    )
+    memory = held * instance.host_memory_bytes * (1 + 0.02 * noise.drift(every=120))
+    per_step = instance.n_cores * (plan.layout.micro_batches + 1)
+    values = {
+        "vcpu_usage_ratio": np.clip(vcpu * wobble, 0, 1),
+        "host_memory_used_bytes": memory + np.zeros_like(spent.compute),
+        "executions_completed_per_s": per_step * spent.computed,
+        "executions_failed_per_s": np.zeros_like(spent.compute),
+        "execution_errors_per_s": np.zeros_like(spent.compute),
+    }
+    return {name: value.astype(np.float32)[..., None] for name, value in values.items()}

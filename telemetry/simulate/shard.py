@@ -1,0 +1,120 @@
+"""Play one shard of a run: what its nodes report, tick by tick, and the steps of the whole run."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from telemetry.blocks import IntArray, Span
+from telemetry.simulate.clock import RunClock, resume, start_clock
+from telemetry.simulate.fabric import efa_values
+from telemetry.simulate.hardware import busy_ratio, core_utilization, device_values, node_values
+from telemetry.simulate.marks import mark
+from telemetry.simulate.noise import Floats, TickNoise
+from telemetry.simulate.occupancy import occupancy
+from telemetry.simulate.plan import Plan
+from telemetry.simulate.rows import Rows, joined
+from telemetry.simulate.script import Script, script_of
+from telemetry.simulate.timeline import advance
+from telemetry.steps import PHASES, StepBatch
+
+__all__ = ["Played", "RunClock", "play", "resume", "start_clock"]
+
+# Longer intervals are played in pieces of so many ticks: they fit the processor's cache.
+PIECE_TICKS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Played:
+    """What an interval brought: the clock at its end, the shard's telemetry, the run's steps."""
+
+    clock: RunClock
+    span: Span
+    steps: StepBatch
+
+
+def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 1) -> Played:
+    """Play a shard from where the clock stands to a later second.
+
+    Parameters
+    ----------
+    shard : one of the plan's
+    clock : as ``start_clock`` or an earlier ``play`` of the same run returned it
+    until : Unix second, the last one played
+    every_s : keep the ticks that are multiples of this; steps are kept all
+
+    Returns
+    -------
+    played
+        ``steps`` are those of the whole run that ended in the interval: the same whichever
+        shard is played. A pure function of its arguments; cutting the interval anywhere and
+        going on from the clock gives the same values.
+
+    Raises
+    ------
+    ValueError
+        Where the clock is already there, or the plan has no such shard.
+    """
+    if shard not in plan.shards:
+        raise ValueError(f"shard: {shard!r} is none of {plan.run.name}'s; it has {plan.shards}")
+    if until <= clock.tick:
+        raise ValueError(f"until: {until} is not after the clock's tick {clock.tick}")
+    script, nodes = script_of(plan), _nodes_of(plan, shard)
+    ticks = np.arange(-(-(clock.tick + 1) // every_s) * every_s, until + 1, every_s)
+    values: dict[str, Floats] = {}
+    steps = []
+    while clock.tick < until:
+        piece_until = min(until, clock.tick + PIECE_TICKS * every_s)
+        rows, after = advance(script, clock, piece_until)
+        now = slice(*np.searchsorted(ticks, [clock.tick, piece_until], side="right"))
+        for name, piece in hardware(script, rows, ticks[now], nodes).items():
+            if name not in values:
+                values[name] = np.empty((len(ticks), *piece.shape[1:]), np.float32)
+            values[name][now] = piece
+        steps.append(rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= piece_until)])
+        clock = after
+    span = Span(shard, ticks, plan.run.node_names[nodes], values, every_s)
+    return Played(clock, span, _batch(plan, joined(steps)))
+
+
+def hardware(script: Script, rows: Rows, ticks: IntArray, nodes: slice) -> dict[str, Floats]:
+    """Return every metric of some nodes: (n_ticks, n_nodes, n_parts) each."""
+    spent = occupancy(rows.of(nodes), ticks)
+    noise = TickNoise(script.key("ticks"), ticks, np.arange(nodes.start, nodes.stop))
+    values = {
+        "core_utilization_ratio": core_utilization(
+            script, busy_ratio(script, spent), noise, nodes
+        ),
+        **device_values(script, spent, ticks, noise, nodes),
+        **node_values(script, spent, noise),
+    }
+    if script.instance.n_efa:
+        values |= efa_values(script, spent, noise, nodes)
+    mark(script, values, ticks, nodes)
+    return values
+
+
+def _nodes_of(plan: Plan, shard: str) -> slice:
+    first = plan.shards.index(shard) * plan.shard_size
+    return slice(first, min(first + plan.shard_size, plan.run.nodes))
+
+
+def _batch(plan: Plan, rows: Rows) -> StepBatch:
+    """Return steps as training reports them; a worker that took no part reports nothing."""
+    alike = np.zeros(rows.compute_s.shape)
+    phases = (
+        rows.compute_s,
+        rows.wait_s,
+        alike + rows.transfer_s[:, None],
+        rows.input_s,
+        alike + rows.checkpoint_s[:, None],
+        rows.late_s + (rows.pause_s + rows.after_s)[:, None],
+    )
+    reported = (np.where(rows.active, phase, np.nan).astype(np.float32) for phase in phases)
+    return StepBatch(
+        run=plan.run.name,
+        workers=plan.run.node_names,
+        step=rows.step,
+        ended_at_s=rows.end_s,
+        phases=dict(zip(PHASES, reported, strict=True)),
+        tokens=rows.tokens.astype(float),
+    )
