@@ -11,45 +11,54 @@ ECC_METRICS = ("mem_ecc_uncorrected", "sram_ecc_uncorrected")
 
 
 def uncorrected(counts: Span, *, run: str | None = None) -> list[Finding]:
-    """Find the devices whose uncorrected ECC counts rose within the span.
+    """Find the nodes whose uncorrected ECC counts rose within the span.
 
     Parameters
     ----------
     counts : Span
-        ECC_METRICS at two or more moments, oldest first; two ticks ten minutes apart will do, and
-        decide how long a finding lasts. A count that fell was reset: it counts from zero again.
-    run : name of the run that the nodes train, if any
+        ECC_METRICS at two or more moments, oldest first. Two ticks ten minutes apart will do; how
+        far they lie apart is how long a finding outlives the last error.
+    run : str, optional
+        The run that the nodes train.
+
+    Returns
+    -------
+    One finding per node, of the device that counted most.
 
     Notes
     -----
     A count that stood there when watching began is history, not news: only a rise is a finding.
+    A count that fell was reset, and counts from zero again.
     """
-    found = []
-    for metric in ECC_METRICS:
-        if metric not in counts.values:
-            continue
-        risen = _risen(counts.values[metric])
-        for row, device in zip(*np.nonzero(risen.sum(axis=0) > 0), strict=True):
-            found.append(_finding(counts, metric, risen[:, row, device], row, int(device), run))
-    return found
+    metrics = [metric for metric in ECC_METRICS if metric in counts.values]
+    if not metrics or len(counts.ticks) < 2:
+        return []
+    rises = np.stack([rise(counts.values[metric]) for metric in metrics])
+    sick = np.flatnonzero(rises.sum(axis=(0, 1, 3)) > 0)
+    return [_finding(counts, metrics, rises[:, :, row], int(row), run=run) for row in sick]
 
 
-def _risen(values: FloatArray) -> FloatArray:
-    """Return by how much each count rose since the last moment it was reported, NaN or fall aside."""
-    held = values.copy()
+def rise(count: FloatArray) -> FloatArray:
+    """Return by how much a count rose from each moment to the next: (n - 1, ...), never negative.
+
+    Where a moment is missing the rise appears at the next one that is not; a fall is a reset.
+    """
+    held = count.copy()
     for i in range(1, len(held)):
         held[i] = np.where(np.isnan(held[i]), held[i - 1], held[i])
-    rise = np.diff(held, axis=0)
-    rise = np.where(rise < 0, held[1:], rise)
-    return np.nan_to_num(rise, nan=0.0)
+    step = np.diff(held, axis=0)
+    return np.nan_to_num(np.where(step < 0, held[1:], step), nan=0.0)
 
 
 def _finding(
-    counts: Span, metric: str, rise: FloatArray, row: int, device: int, run: str | None
+    counts: Span, metrics: list[str], rises: FloatArray, row: int, *, run: str | None
 ) -> Finding:
-    """Describe one device that counted uncorrected errors."""
+    """Describe one node; ``rises`` is (n_metrics, n_moments - 1, n_devices)."""
     node = counts.nodes[row]
-    first = int(np.flatnonzero(rise)[0])
+    by_device = rises.sum(axis=(0, 1))
+    device = int(np.argmax(by_device))
+    metric = metrics[int(np.argmax(rises[:, :, device].sum(axis=1)))]
+    first = int(np.flatnonzero(rises.sum(axis=(0, 2)))[0])
     return Finding(
         rule=RULE,
         cause=RULE,
@@ -58,11 +67,19 @@ def _finding(
         node=node,
         device=device,
         onset_s=float(counts.ticks[first + 1]),
-        score=float(rise.sum()),
+        score=float(by_device.sum()),
         evidence={
-            "metric": metric,
-            "rise": float(rise.sum()),
-            "count": float(counts.values[metric][-1, row, device]),
+            "n_errors": float(by_device.sum()),
+            "culprit": {
+                "metric": metric,
+                "value": float(by_device[device]),
+                "peers_median": float(np.median(np.delete(by_device, device)))
+                if by_device.size > 1
+                else None,
+                "n_peers": by_device.size - 1,
+                "unit": "count",
+            },
+            "devices": {str(i): float(by_device[i]) for i in np.flatnonzero(by_device)},
             "window": [float(counts.ticks[0]), float(counts.ticks[-1])],
             "charts": [{"metric": metric, "node": node, "device": device}],
         },

@@ -1,34 +1,72 @@
-"""From a broken share to its cause: who waits least, and what on that machine stands out."""
+"""From a broken share to its cause: who waits least, and what on which machine stands out."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
 
-import numpy as np
-
+from telemetry.detect.case import Case
 from telemetry.detect.finding import UNKNOWN
-from telemetry.detect.peers import median
-from telemetry.detect.share import own_s
-from telemetry.detect.vitals import Vitals
-from telemetry.steps import StepBatch
+from telemetry.detect.links import link_looks
+from telemetry.detect.look import Look, strongest
+from telemetry.detect.stragglers import Lateness, lateness
+from telemetry.detect.workers import worker_looks
+
+LAYOUT = "communication-bound layout"
+# A second kind of rise is worth looking at where it is at least this share of the first.
+WORTH_A_LOOK = 0.3
 
 
 @dataclass(frozen=True, slots=True)
-class Suspect:
-    """A cause that the figures speak for, and the machine, if any, that they speak against."""
+class Verdict:
+    """What is believed: the look that convinces, None where none does, and all that do not."""
 
-    cause: str = UNKNOWN
-    node: str | None = None
-    device: int | None = None
-    figures: dict[str, Any] = field(default_factory=dict)
+    look: Look | None
+    kind: str
+    lateness: Lateness
+    ruled_out: tuple[Look, ...] = ()
+
+    @property
+    def cause(self) -> str:
+        """Name of the fault, or that it is unknown."""
+        return self.look.cause if self.look else UNKNOWN
+
+    @property
+    def is_layout(self) -> bool:
+        """Whether nothing is broken: the run is laid out to communicate that much."""
+        return self.kind == LAYOUT
 
 
-def localise(vitals: Vitals, steps: StepBatch, onset: int) -> Suspect:
-    """Name the cause of a share above its limit, from row ``onset`` of ``steps`` on."""
-    after = steps[onset:]
-    wait = float(after.wait_ratio.mean())
-    transfer = float(after.transfer_ratio.mean())
-    if wait <= transfer:
-        return Suspect()
-    own = median(own_s(after).T)
-    worst = int(np.nanargmax(own))
-    return Suspect(node=vitals.node_of(steps.workers[worst]))
+def localise(case: Case) -> Verdict:
+    """Name the cause of a share above its limit, and the culprit only where figures speak.
+
+    The larger of the two rises, waiting or transferring, is explained first; the other one
+    only where the first finds nothing and the other is not negligible.
+    """
+    late = lateness(case.after)
+    looks: list[Look] = []
+    for kind in _kinds(case):
+        new = worker_looks(case, late) if kind == "waiting" else link_looks(case)
+        looks += new
+        if best := strongest(new):
+            return Verdict(best, case.kind, late, _others(looks, best))
+    kind = LAYOUT if _is_layout(case) else case.kind
+    return Verdict(None, kind, late, _others(looks, None))
+
+
+def _kinds(case: Case) -> list[str]:
+    """Return which rises to explain, the larger one first."""
+    rises = {"waiting": case.wait_rise_s, "transferring": case.transfer_rise_s}
+    largest = max(rises.values())
+    return [
+        kind
+        for kind in sorted(rises, key=lambda k: -rises[k])
+        if rises[kind] >= WORTH_A_LOOK * largest
+    ]
+
+
+def _is_layout(case: Case) -> bool:
+    """Tell whether the bytes always took that long, or do since somebody changed the run."""
+    return case.kind == "transferring" and (case.before is None or bool(case.changed))
+
+
+def _others(looks: list[Look], best: Look | None) -> tuple[Look, ...]:
+    """Keep what was looked at and does not stand out."""
+    return tuple(look for look in looks if look is not best and not look.stands_out)

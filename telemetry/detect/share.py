@@ -10,8 +10,8 @@ from telemetry.steps import StepBatch
 
 STEPS_TO_FIRE = 2
 STEPS_TO_RESOLVE = 5
-# Sums of seconds carry rounding: a share of exactly the limit must not look above it.
-ROUNDING = 1e-9
+# Seconds may come in single precision: a share of exactly the limit must not look above it.
+ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)

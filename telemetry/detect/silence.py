@@ -33,12 +33,14 @@ def silent(
 
     Parameters
     ----------
-    last_seen : node -> Unix second
+    last_seen : mapping of node to Unix second
         Newest tick in which each node that is meant to report did. Nodes that have left, and
         those of finished runs, do not belong here.
-    run_of : node -> run, optional
+    now_s, after_s : seconds
+        The time now, and the silence that is too long.
+    run_of : mapping of node to run, optional
         What each node trains.
-    pulses : run -> Pulse, optional
+    pulses : mapping of run to Pulse, optional
         Whether training goes on tells a mute node (`node_silent`) from a dead one (`node_crash`).
 
     Returns
@@ -46,51 +48,57 @@ def silent(
     One finding per silent node; or, where every one of several nodes is silent, the single finding
     `monitoring_blind`: a whole fleet does not die in the same minute, but its monitoring may.
     """
-    quiet = {node: now_s - seen for node, seen in last_seen.items() if now_s - seen > after_s}
+    quiet = [node for node, seen in last_seen.items() if now_s - seen > after_s]
     if len(quiet) > 1 and len(quiet) == len(last_seen):
         return [_blind(last_seen, now_s=now_s, after_s=after_s)]
-    runs = run_of or {}
-    beats = pulses or {}
     mates: dict[str | None, list[str]] = {}
-    for node in quiet:
-        mates.setdefault(runs.get(node), []).append(node)
+    for node in sorted(quiet):
+        mates.setdefault((run_of or {}).get(node), []).append(node)
     return [
-        _silent(node, last_seen, mates[runs.get(node)], runs.get(node), beats, now_s, after_s)
-        for node in sorted(quiet)
+        _silent(
+            node,
+            last_seen[node],
+            _Company(run, tuple(nodes), (pulses or {}).get(run or "")),
+            now_s=now_s,
+            after_s=after_s,
+        )
+        for run, nodes in mates.items()
+        for node in nodes
     ]
 
 
+@dataclass(frozen=True, slots=True)
+class _Company:
+    """The run of a silent node, which of its nodes are silent, and whether it has a pulse."""
+
+    run: str | None
+    silent: tuple[str, ...]
+    pulse: Pulse | None
+
+
 def _silent(
-    node: str,
-    last_seen: Mapping[str, int],
-    mates: list[str],
-    run: str | None,
-    pulses: Mapping[str, Pulse],
-    now_s: float,
-    after_s: float,
+    node: str, seen_s: float, company: _Company, *, now_s: float, after_s: float
 ) -> Finding:
     """Describe one silent node, and whether its run trains on."""
-    pulse = pulses.get(run) if run else None
-    overdue_s = now_s - pulse.last_step_at_s if pulse else None
-    trains_on = None if pulse is None else _trains_on(pulse, last_seen[node], now_s)
-    together = [other for other in mates if other != node] if run else []
+    pulse = company.pulse
+    trains_on = None if pulse is None else _trains_on(pulse, seen_s, now_s)
     return Finding(
         rule=SILENT,
         cause=CRASHED if trains_on is False else SILENT,
         severity=RULES[SILENT].severity,
-        run=run,
+        run=company.run,
         node=node,
         device=None,
-        onset_s=float(last_seen[node]),
-        score=(now_s - last_seen[node]) / after_s,
+        onset_s=float(seen_s),
+        score=(now_s - seen_s) / after_s,
         evidence={
-            "last_seen_s": last_seen[node],
-            "quiet_s": now_s - last_seen[node],
+            "last_seen_s": float(seen_s),
+            "quiet_s": now_s - seen_s,
             "limit_s": after_s,
-            "run_trains_on": trains_on,
-            "since_last_step_s": overdue_s,
+            "steps_go_on": trains_on,
+            "since_last_step_s": now_s - pulse.last_step_at_s if pulse else None,
             "step_s": pulse.step_s if pulse else None,
-            "also_silent": sorted(together),
+            "also_silent": [other for other in company.silent if other != node],
         },
     )
 

@@ -48,7 +48,7 @@ def reported(steps: StepBatch) -> StepBatch:
     known = np.isfinite(told) & (told + np.nansum(others, axis=0) > 0)
     rows = known.any(axis=1)
     phases = {
-        phase: np.where(known, np.nan_to_num(values, posinf=np.nan), np.nan)[rows]
+        phase: np.where(known, np.nan_to_num(values.astype(float)), np.nan)[rows]
         for phase, values in steps.phases.items()
     }
     return replace(

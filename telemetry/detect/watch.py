@@ -4,9 +4,11 @@ from collections.abc import Collection
 
 import numpy as np
 
+from telemetry.detect.case import Case, open_case
 from telemetry.detect.ecc import uncorrected
-from telemetry.detect.finding import UNKNOWN, Finding
-from telemetry.detect.localise import localise
+from telemetry.detect.evidence import share_evidence
+from telemetry.detect.finding import Finding
+from telemetry.detect.localise import Verdict, localise
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import episode
 from telemetry.detect.vitals import Vitals, reported
@@ -18,51 +20,57 @@ def find(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Finding]:
     """Return every rule that the run breaks now.
 
     ``open_rules`` names the rules whose alert on this run is open: it decides only where the
-    window itself holds neither a breaking nor a mending.
+    window itself holds neither a breaking nor a mending. A run without steps breaks no rule
+    that is judged by steps, and mends none either: leave its alerts as they are.
     """
-    found = list(share_findings(vitals, is_open=SHARE in open_rules))
+    found = all_reduce(vitals, is_open=SHARE in open_rules)
     if vitals.counts is not None:
         found += uncorrected(vitals.counts, run=vitals.run)
     return found
 
 
-def share_findings(vitals: Vitals, *, is_open: bool) -> list[Finding]:
-    """Apply the headline rule."""
+def all_reduce(vitals: Vitals, *, is_open: bool) -> list[Finding]:
+    """Apply the headline rule: none or one finding."""
     steps = reported(vitals.steps)
     if not len(steps):
         return []
-    share = steps.allreduce_share_ratio
     since = episode(
-        share,
+        steps.allreduce_share_ratio,
         limit_ratio=vitals.limit_ratio,
         resolve_ratio=vitals.resolve_ratio,
         is_open=is_open,
     )
     if since is None:
         return []
-    suspect = localise(vitals, steps, since.start)
-    recent = steps[since.start :].last(10)
-    wait = float(np.mean(recent.wait_ratio))
-    transfer = float(np.mean(recent.transfer_ratio))
-    return [
-        Finding(
-            rule=SHARE,
-            cause=suspect.cause if suspect.cause else UNKNOWN,
-            severity=RULES[SHARE].severity,
-            run=vitals.run,
-            node=suspect.node,
-            device=suspect.device,
-            onset_s=float(steps.ended_at_s[since.start] - steps.step_s[since.start]),
-            score=(wait + transfer) / vitals.limit_ratio,
-            victims=tuple(node for node in vitals.nodes if node != suspect.node),
-            evidence={
-                "share_ratio": wait + transfer,
-                "wait_ratio": wait,
-                "transfer_ratio": transfer,
-                "limit_ratio": vitals.limit_ratio,
-                "kind": "waiting" if wait > transfer else "transferring",
-                "step": int(steps.step[-1]),
-                "step_s": float(np.mean(recent.step_s)),
-            },
-        )
-    ]
+    case = open_case(vitals, steps, since)
+    return [_finding(case, localise(case))]
+
+
+def _finding(case: Case, verdict: Verdict) -> Finding:
+    """Put a verdict into words that alerts understand."""
+    share = float(case.newest.allreduce_share_ratio.mean())
+    look = verdict.look
+    return Finding(
+        rule=SHARE,
+        cause=verdict.cause,
+        # Nobody need get up at night for a run that was laid out, or changed, to be like this.
+        severity="warn" if verdict.is_layout else RULES[SHARE].severity,
+        run=case.vitals.run,
+        node=look.node if look else None,
+        device=look.device if look else None,
+        onset_s=case.onset_s,
+        score=share / case.vitals.limit_ratio,
+        victims=_victims(case, verdict),
+        evidence=share_evidence(case, verdict),
+    )
+
+
+def _victims(case: Case, verdict: Verdict) -> tuple[str, ...]:
+    """Return the nodes that train and are slowed by what is not their fault."""
+    node_of, workers = case.vitals.node_of, case.after.workers
+    to_blame = {verdict.look.node} if verdict.look else set()
+    if verdict.cause == "stage_imbalance":
+        to_blame = {node_of(workers[i]) for i in verdict.lateness.late}
+    told = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
+    training = {node_of(workers[i]) for i in np.flatnonzero(told)}
+    return tuple(node for node in case.vitals.nodes if node in training - to_blame)

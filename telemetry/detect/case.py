@@ -1,0 +1,135 @@
+"""A broken share laid out for diagnosis: before and after the onset, waiting against moving."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect.changes import rise
+from telemetry.detect.share import Episode
+from telemetry.detect.vitals import Vitals
+from telemetry.steps import StepBatch
+
+# Steps that make a baseline at the least, and those that say how it is now.
+BASELINE_STEPS = 3
+RECENT_STEPS = 30
+NEWEST_STEPS = 5
+# Seconds of hardware looked at since the onset, at most, and before it.
+RECENT_S = 60
+LEAD_S = 30
+# How many steps past the first one above the limit help to find the onset.
+SETTLING_STEPS = 8
+# Deviation of a healthy run's share taken at the least.
+SHARE_NOISE = 0.005
+# A batch or a fleet that changed by more than this was changed by somebody.
+CHANGED_RATIO = 0.02
+
+Kind = Literal["waiting", "transferring"]
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run whose share is above its limit.
+
+    ``before`` holds the steps of the last healthy stretch and is None where none was seen;
+    ``after`` those since the onset, at most RECENT_STEPS; ``newest`` the last few of them.
+    """
+
+    vitals: Vitals
+    before: StepBatch | None
+    after: StepBatch
+    newest: StepBatch
+    onset_s: float
+
+    @property
+    def wait_rise_s(self) -> float:
+        """How much longer workers wait per step than they used to, or wait at all."""
+        return self._rise("wait_s")
+
+    @property
+    def transfer_rise_s(self) -> float:
+        """How much longer the bytes move per step than they used to."""
+        return self._rise("transfer_s")
+
+    @property
+    def kind(self) -> Kind:
+        """Whether the share rose by waiting for a peer or by moving bytes."""
+        return "waiting" if self.wait_rise_s > self.transfer_rise_s else "transferring"
+
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """What somebody changed at the onset: the batch, or how many workers there are."""
+        if self.before is None:
+            return ()
+        figures = {
+            "batch": (self.before.tokens, self.after.tokens),
+            "scale": (_n_workers(self.before), _n_workers(self.after)),
+        }
+        return tuple(name for name, (was, now) in figures.items() if _differs(was, now))
+
+    def _rise(self, phase: str) -> float:
+        now = _typical(self.after, phase)
+        return now if self.before is None else now - _typical(self.before, phase)
+
+
+def open_case(vitals: Vitals, steps: StepBatch, episode: Episode) -> Case:
+    """Find when it began, and what there was before.
+
+    The onset is the likeliest rise of the share up to shortly after it crossed the limit, not the
+    crossing itself: a share that goes from 10 % to 24 % to 26 % began with the 24 %.
+    """
+    first = episode.healthy_from
+    until = min(len(steps), episode.start + SETTLING_STEPS)
+    change = rise(steps.allreduce_share_ratio[first:until], floor=SHARE_NOISE)
+    onset = episode.start if change is None else min(first + change.at, episode.start)
+    before = steps[first:onset]
+    return Case(
+        vitals=vitals,
+        before=before if len(before) >= BASELINE_STEPS else None,
+        after=steps[onset:].last(RECENT_STEPS),
+        newest=steps[episode.start :].last(NEWEST_STEPS),
+        onset_s=float(steps.ended_at_s[onset] - steps.step_s[onset]),
+    )
+
+
+def _typical(steps: StepBatch, phase: str) -> float:
+    """Return the median over steps of a phase's mean over workers."""
+    return float(np.median(np.nanmean(steps.phases[phase], axis=1)))
+
+
+def _n_workers(steps: StepBatch) -> FloatArray:
+    """Count the workers that reported each step."""
+    return np.asarray(np.isfinite(steps.phases["compute_s"]).sum(axis=1), dtype=float)
+
+
+def _differs(was: FloatArray, now: FloatArray) -> bool:
+    """Tell whether a figure that is constant in a run's life has another value since."""
+    a, b = float(np.median(was)), float(np.median(now))
+    return bool(np.isfinite(a) and np.isfinite(b) and abs(b - a) > CHANGED_RATIO * abs(a))
+
+
+def either_side(case: Case, metrics: Sequence[str]) -> tuple[Span, Span]:
+    """Return the hardware before and since the onset, at most half a minute and a minute of it.
+
+    Only ticks in which anyone spoke are kept. Where none is younger than the onset yet, the newest
+    one must do.
+    """
+    since_s = int(np.clip(np.ceil(case.vitals.now_s - case.onset_s), 1, RECENT_S))
+    span = case.vitals.hardware(metrics, since_s + LEAD_S)
+    spoken = np.zeros(len(span.ticks), dtype=bool)
+    for values in span.values.values():
+        spoken |= np.isfinite(values).any(axis=(1, 2))
+    # A tick sums up the second that ends with it.
+    since = spoken & (span.ticks - span.every_s >= case.onset_s)
+    if spoken.any() and not since.any():
+        since[np.flatnonzero(spoken)[-1]] = True
+    return _rows(span, spoken & (span.ticks <= case.onset_s)), _rows(span, since)
+
+
+def _rows(span: Span, rows: NDArray[np.bool_]) -> Span:
+    """Keep some ticks of a span."""
+    values = {name: array[rows] for name, array in span.values.items()}
+    return replace(span, ticks=span.ticks[rows], values=values)
