@@ -57,8 +57,12 @@ def nature(script: Script) -> Nature:
     )
 
 
-def _sum_of(shares: Mapping[str, FloatArray], levels: Mapping[str, float]) -> FloatArray | float:
-    return sum((levels[life] * share for life, share in shares.items() if life in levels), 0.0)
+def _in_gaps(spent: Occupancy, levels: Mapping[str, float]) -> FloatArray:
+    """Return what gaps in training contribute, so much for each kind: (n_ticks, 1)."""
+    total = np.zeros_like(spent.transfer)
+    for life, share in spent.life.items():
+        total += levels.get(life, 0.0) * share
+    return total
 
 
 def busy_ratio(script: Script, spent: Occupancy) -> FloatArray:
@@ -76,7 +80,7 @@ def busy_ratio(script: Script, spent: Occupancy) -> FloatArray:
         + BUSY_TRANSFERRING * spent.transfer
         + BUSY_BLOCKED * (spent.input + spent.checkpoint)
         + BUSY_EVALUATING * spent.evaluation
-        + _sum_of(spent.life, BUSY_IN)
+        + _in_gaps(spent, BUSY_IN)
     )
 
 
@@ -107,13 +111,11 @@ def device_values(
     plan, n = script.step_plan, script.instance.n_devices
     of = nature(script)
     moved = plan.hbm_bytes * (spent.computed + 0.4 / plan.work_s * spent.evaluation)
-    moved = (
-        moved + 2e6 + 0.1 / plan.work_s * plan.hbm_bytes * _sum_of(spent.life, {"warming_up": 1.0})
-    )
+    moved = moved + 2e6 + 0.1 / plan.work_s * plan.hbm_bytes * _in_gaps(spent, {"warming_up": 1.0})
     bandwidth = 1 + 0.012 * noise.normal(n)
     bandwidth *= of.device[nodes]
     bandwidth *= moved.astype(np.float32)[..., None]
-    empty = _sum_of(spent.life, {"pending": 1.0, "compiling": 0.97, "warming_up": 0.3})
+    empty = _in_gaps(spent, {"pending": 1.0, "compiling": 0.97, "warming_up": 0.3})
     held = np.broadcast_to(plan.device_memory_bytes * (1 - empty), spent.compute.shape)
     memory = held.astype(np.float32)[..., None] * of.device[nodes]
     since_s = (ticks[:, None, None] % 2**31).astype(float) - script.epoch_s
@@ -140,10 +142,10 @@ def node_values(script: Script, spent: Occupancy, noise: TickNoise) -> dict[str,
         + HOST_INPUT * spent.input
         + HOST_CHECKPOINT * spent.checkpoint
         + HOST_TRAINING * spent.evaluation
-        + _sum_of(spent.life, HOST_IN)
+        + _in_gaps(spent, HOST_IN)
     )
-    held = HOST_MEMORY + HOST_MEMORY_COMPILING * _sum_of(
-        spent.life, {"compiling": 1.0, "training": 1.0}
+    held = HOST_MEMORY + HOST_MEMORY_COMPILING * _in_gaps(
+        spent, {"compiling": 1.0, "training": 1.0}
     )
     memory = held * instance.host_memory_bytes * (1 + 0.02 * noise.drift(every=120))
     per_step = instance.n_cores * (plan.layout.micro_batches + 1)

@@ -32,19 +32,22 @@ def advance(script: Script, clock: RunClock, until: int) -> tuple[Rows, RunClock
         if interrupted is not None:
             clock = interrupted
             continue
-        rows, after = _stretch(script, clock, until)
+        rows, clock = _stretch(script, clock, until)
         pieces.append(rows)
-        if after.step_started_s == clock.step_started_s:
+        if rows.end_s[-1] > until:
             break
-        clock = after
-    ended = rows_end = clock.phase_ends_s
-    length_s = (rows_end or FOREVER_S) - clock.phase_since_s
-    progress = (until - clock.phase_since_s) / length_s if ended is not None else 0.0
-    if clock.phase == "training" and script.run.max_steps:
-        progress = clock.step / script.run.max_steps
-    return joined(pieces), replace(
-        clock, tick=until, phase_progress_ratio=min(max(progress, 0.0), 1.0)
-    )
+    clock = replace(clock, tick=until)
+    return joined(pieces), replace(clock, phase_progress_ratio=_progress(script, clock))
+
+
+def _progress(script: Script, clock: RunClock) -> float:
+    """Return how far a phase has come that has an end, 0 to 1."""
+    if clock.phase == "training" and script.run.max_steps is not None:
+        return clock.step / script.run.max_steps
+    if clock.phase_ends_s is None:
+        return float(clock.phase == "finished")
+    gone_s = clock.tick - clock.phase_since_s
+    return min(1.0, max(0.0, gone_s / (clock.phase_ends_s - clock.phase_since_s)))
 
 
 def _stretch(script: Script, clock: RunClock, until: int) -> tuple[Rows, RunClock]:
