@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, closing
 from pathlib import Path
 from typing import IO, Self
 
+import psutil
+
 HIGHEST_PORT = 65535
 N_PORTS_TRIED = 50
 BACKLOG = 2048
@@ -74,6 +76,18 @@ def address(bind: str, port: int) -> str:
     if bind in {"", "0.0.0.0", "::"}:  # noqa: S104
         bind = "127.0.0.1"
     return f"http://[{bind}]:{port}" if ":" in bind else f"http://{bind}:{port}"
+
+
+def host_names(bind: str) -> list[str]:
+    """Return the names under which browsers may ask for what listens on ``bind``."""
+    names = ["127.0.0.1", "localhost", "[::1]"]
+    if bind not in {"127.0.0.1", "::1", "localhost"}:
+        found = psutil.net_if_addrs().values()
+        wanted = {socket.AF_INET, socket.AF_INET6}
+        places = [place.address for card in found for place in card if place.family in wanted]
+        names += [socket.gethostname(), socket.getfqdn(), bind]
+        names += [f"[{place}]" if ":" in place else place for place in places]
+    return list(dict.fromkeys(names))
 
 
 class AlreadyRunningError(RuntimeError):

@@ -1,12 +1,11 @@
 """A running trnwatch: Redis first, then the demo's past, then everything at once."""
 
 import asyncio
-import os
 import signal
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from fleet.up import programs
@@ -24,11 +23,13 @@ class StartError(RuntimeError):
 class House:
     """Everything that runs, around one folder and one listening socket."""
 
-    def __init__(self, folder: Path, *, root: Path, say: Callable[[str], None]) -> None:
+    def __init__(
+        self, folder: Path, *, root: Path, env: Mapping[str, str], say: Callable[[str], None]
+    ) -> None:
         self._folder = folder
+        self._env = env
         self._say = say
-        self._env = os.environ | {"TRNWATCH_DEMO": os.environ.get("TRNWATCH_DEMO", "1")}
-        self._keeper = Keeper(folder, env=self._env, cwd=root, say=say)
+        self._keeper = Keeper(folder, env=env, cwd=root, say=say)
         self._redis: list[Program] = []
         self._rest: list[Program] = []
 
@@ -62,13 +63,13 @@ class House:
         ]
         self._keeper.keep(self._rest)
         await first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
-        greet()
+        await asyncio.to_thread(greet)
         await self._keeper.trim_logs()
 
     async def _start_redis(self) -> None:
         """Run our own Redis, or see that the one we were told of answers."""
-        url = os.environ.get("REDIS_URL")
-        if url is None:
+        url = self._env.get("REDIS_URL")
+        if not url:
             folder = self._folder / "redis"
             place = embedded.choose_place(folder)
             self._redis = [embedded.program(folder, place)]

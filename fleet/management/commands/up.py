@@ -12,6 +12,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError, connection
 from redis.exceptions import RedisError
 
+from fleet.access import DEMO_ADMIN, ensure_demo_admin
 from fleet.up import doors, preparing
 from fleet.up.house import House, StartError
 from fleet.up.keeper import end_leftovers
@@ -34,7 +35,8 @@ class Command(BaseCommand):
                 if n_left := end_leftovers(folder):
                     self._say(f"Ended {n_left} processes that an earlier `up` had left.")
                 self._prepare()
-                house = House(folder, root=settings.ROOT, say=self._say)
+                env = self._environment(listener)
+                house = House(folder, root=settings.ROOT, env=env, say=self._say)
                 asyncio.run(house.run(listener, greet=lambda: self._greet(listener)))
         except doors.AlreadyRunningError as holder:
             msg = f"trnwatch is already running here, at {holder}."
@@ -61,6 +63,14 @@ class Command(BaseCommand):
             self._say(f"Port {port} is taken; using {chosen}. PORT chooses another.")
         return listener
 
+    def _environment(self, listener: socket.socket) -> dict[str, str]:
+        """Return what the programs are told: a demo, under this machine's names, unless said."""
+        defaults = {
+            "TRNWATCH_DEMO": "1",
+            "TRNWATCH_ALLOWED_HOSTS": ",".join(doors.host_names(listener.getsockname()[0])),
+        }
+        return defaults | os.environ
+
     def _prepare(self) -> None:
         """Bring tables and static files up to date."""
         began_s = time.monotonic()
@@ -72,8 +82,13 @@ class Command(BaseCommand):
 
     def _greet(self, listener: socket.socket) -> None:
         """Say where it is, how to get in, and how to stop."""
+        password = ensure_demo_admin()
+        connection.close()
+        how = f"password {password} (shown this once)" if password else "with its password"
         self.stdout.write(
             f"\n  trnwatch is live at  {self._address(listener)}\n"
+            f"  Sign in as           {DEMO_ADMIN}, {how}\n"
+            "  A new password       .venv/bin/python manage.py changepassword admin\n"
             f"  Logs are in          {settings.DATA_DIR / 'log'}\n"
             "  Ctrl-C stops it.\n"
         )
