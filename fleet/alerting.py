@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from django.db import transaction
 
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
-from telemetry.detect.finding import Finding
+from telemetry.detect import RULES, Finding
 
 Subject = tuple[str, str]  # a rule, and whom it looked at
 
@@ -21,7 +21,7 @@ class AlertError(ValueError):
 def subject_of(finding: Finding) -> str:
     """Name whom an alert is about: a run, a node or the whole fleet, as its rule has it."""
     names = {"run": f"run:{finding.run}", "node": f"node:{finding.node}", "fleet": "fleet"}
-    return names[finding.subject]
+    return names[RULES[finding.rule].subject]
 
 
 @transaction.atomic

@@ -9,7 +9,8 @@ import numpy as np
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Node, Run
 from telemetry.blocks import Span
-from telemetry.detect import ECC_METRICS, RULES, Finding, Pulse, Vitals, find, silent
+from telemetry.detect import ECC_METRICS, RULES, Finding, Vitals, find, silent
+from telemetry.detect.silence import Pulse
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 

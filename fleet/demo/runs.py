@@ -8,7 +8,7 @@ from django.db import transaction
 
 from fleet.models import Node, Run
 from telemetry import catalog
-from telemetry.simulate.scenario import Plan, RunSpec
+from telemetry.simulate.plan import Plan, RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ FLEET = (
             nodes=12,
             tp=8,
             seq_len=4096,
-            global_batch=1536,
+            global_batch=192,
             compile_s=2700,
             checkpoint_every_s=3600,
             evaluate_every_s=7200,
@@ -46,8 +46,8 @@ FLEET = (
             model="vit-huge",
             instance="trn2.48xlarge",
             nodes=4,
-            seq_len=256,
-            global_batch=8192,
+            seq_len=257,
+            global_batch=4096,
             compile_s=1500,
             checkpoint_every_s=7200,
         ),
@@ -61,8 +61,8 @@ FLEET = (
             model="vit-huge",
             instance="p5.48xlarge",
             nodes=4,
-            seq_len=256,
-            global_batch=8192,
+            seq_len=257,
+            global_batch=4096,
             compile_s=0,
             checkpoint_every_s=7200,
         ),
@@ -78,7 +78,7 @@ FLEET = (
             nodes=4,
             tp=8,
             seq_len=16384,
-            global_batch=64,
+            global_batch=16,
             compile_s=5400,
             checkpoint_every_s=5400,
         ),
@@ -109,7 +109,7 @@ FLEET = (
             instance="trn1.2xlarge",
             nodes=8,
             seq_len=128,
-            global_batch=16384,
+            global_batch=8192,
             compile_s=780,
             checkpoint_every_s=3600,
         ),

@@ -33,8 +33,8 @@ class Front:
 
 
 FRONTS = (
-    Front("efa_latency", (6, 14), weight=3),
-    Front("efa_loss", (0.03, 0.08), weight=2),
+    Front("efa_latency", (3, 6), weight=3),
+    Front("efa_loss", (0.02, 0.05), weight=2),
     Front("slow_core", (1.4, 2.0), weight=3),
     Front("hbm_slow", (0.35, 0.55), weight=2),
     Front("node_silent", (1, 1), duration_s=(60, 240), weight=2),
@@ -45,9 +45,12 @@ def brew(runs: Sequence[Run], *, hour: datetime) -> list[InjectedFault]:
     """Return the unsaved faults that begin within one hour, the same however often asked."""
     rng = np.random.default_rng([int(hour.timestamp()) // 3600, len(runs)])
     starts_s = np.sort(rng.uniform(0, 3600, rng.poisson(FAULTS_PER_HOUR)))
+    # Every node is as likely to fail as any other.
+    sizes = np.array([run.n_nodes for run in runs])
+    hit = rng.choice(len(runs), size=len(starts_s), p=sizes / sizes.sum())
     return [
-        strike(runs[rng.integers(len(runs))], at=hour + timedelta(seconds=int(start_s)), rng=rng)
-        for start_s in starts_s
+        strike(runs[i], at=hour + timedelta(seconds=int(start_s)), rng=rng)
+        for i, start_s in zip(hit, starts_s, strict=True)
     ]
 
 
