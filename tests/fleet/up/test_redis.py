@@ -1,0 +1,87 @@
+"""Our own Redis: behind a password, at a place the other processes find, in any folder."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError
+
+from fleet.up.doors import listen
+from fleet.up.redis import RedisPlace, choose_place, program, until_ready
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / 'a "folder", 100% odd # here?'
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[tuple[RedisPlace, subprocess.Popen[bytes]]]:
+    place = choose_place(folder)
+    process = subprocess.Popen(program(folder, place).command, stdout=subprocess.DEVNULL)
+    asyncio.run(until_ready(place.url))
+    yield place, process
+    process.kill()
+    process.wait()
+
+
+def test_nobody_gets_in_without_the_password(
+    server: tuple[RedisPlace, subprocess.Popen[bytes]],
+) -> None:
+    place, _ = server
+    with Redis(port=place.port) as stranger, pytest.raises(AuthenticationError):
+        stranger.ping()
+
+
+def test_it_neither_evicts_nor_grows_without_bound(
+    server: tuple[RedisPlace, subprocess.Popen[bytes]],
+) -> None:
+    with Redis.from_url(server[0].url) as client:
+        config = client.config_get("maxmemory*")
+
+    assert config["maxmemory-policy"] == "noeviction"
+    assert int(config["maxmemory"]) > 0
+
+
+def test_what_was_written_a_moment_before_a_kill_is_there_again(
+    server: tuple[RedisPlace, subprocess.Popen[bytes]], folder: Path
+) -> None:
+    place, process = server
+    with Redis.from_url(place.url) as client:
+        client.set("tick", 7)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+    again = subprocess.Popen(program(folder, place).command, stdout=subprocess.DEVNULL)
+    try:
+        asyncio.run(until_ready(place.url))
+        with Redis.from_url(place.url) as client:
+            assert client.get("tick") == b"7"
+    finally:
+        again.kill()
+        again.wait()
+
+
+def test_the_password_is_for_the_owner_alone(
+    server: tuple[RedisPlace, subprocess.Popen[bytes]], folder: Path
+) -> None:
+    for name in ("url", "redis.conf"):
+        assert (folder / name).stat().st_mode & 0o077 == 0
+
+
+def test_port_and_password_outlive_a_restart(folder: Path) -> None:
+    assert choose_place(folder) == choose_place(folder)
+
+
+def test_a_port_that_is_taken_by_now_is_given_up(folder: Path) -> None:
+    before = choose_place(folder)
+    with listen("127.0.0.1", before.port):
+        after = choose_place(folder)
+
+    assert after.port != before.port
+    assert after.password == before.password
