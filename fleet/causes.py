@@ -37,6 +37,23 @@ SHORT_CAUSES: Mapping[str, str] = {
 }
 
 
+# What an alert's device counts, by its cause.
+PARTS: Mapping[str, str] = {
+    "efa_latency": "EFA",
+    "efa_loss": "EFA",
+    "efa_down": "EFA",
+    "slow_core": "core",
+    "hbm_slow": "device",
+    "throttle": "device",
+    "ecc_uncorrected": "device",
+}
+
+
+def part_name(cause: str) -> str | None:
+    """Return what an alert's device counts; None where its cause has no device."""
+    return PARTS.get(cause)
+
+
 def cause_name(cause: str) -> str:
     """Return what a cause is called in a list."""
     return SHORT_CAUSES.get(cause, cause.replace("_", " "))

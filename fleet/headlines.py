@@ -8,7 +8,7 @@ from django.utils.safestring import SafeString
 from fleet import wording
 from fleet.models import Node, Run
 from fleet.summaries import NodeNow, RunNow
-from fleet.wording import percent, seconds, short, span, usd
+from fleet.templatetags.units import duration, percent, seconds, si, usd
 
 NOTHING = SafeString("")
 
@@ -28,7 +28,7 @@ def _how_it_is(now: NodeNow, at: datetime) -> SafeString:
         return format_html(
             "<b>{}</b> has been <b class='bad-text'>silent for {}</b>, since {} UTC.",
             name,
-            span(age_s),
+            duration(age_s),
             f"{seen:%H:%M:%S}",
         )
     if now.utilization_mean is None:
@@ -102,9 +102,9 @@ def _progress(now: RunNow, at: datetime) -> SafeString:
 
 def _getting_ready(run: Run, at: datetime) -> SafeString:
     left_s = remaining_s(run, now=at)
-    left = "" if left_s is None else f", about {span(left_s)} to go"
+    left = "" if left_s is None else f", about {duration(left_s)} to go"
     word = "compiles" if run.phase == Run.Phase.COMPILING else "warms up"
-    since = span(at - run.phase_since)
+    since = duration(at - run.phase_since)
     done = percent(run.phase_progress_ratio, 0)
     text = "<b>{}</b> {}: <b>{}</b> done after {}{}. No step is trained before that."
     return format_html(text, run.name, word, done, since, left)
@@ -114,7 +114,7 @@ def _training(now: RunNow, at: datetime) -> SafeString:
     if now.step_s is None:
         return format_html("<b>{}</b> trains, but no step has been seen yet.", now.run.name)
     if now.is_stale and now.last_step_at_s is not None:
-        age = span(at.timestamp() - now.last_step_at_s)
+        age = duration(at.timestamp() - now.last_step_at_s)
         text = "<b>{}</b> has finished <b class='bad-text'>no step for {}</b>; the last took {}."
         return format_html(text, now.run.name, age, seconds(now.step_s))
     share = percent(now.share_ratio)
@@ -128,7 +128,7 @@ def _training(now: RunNow, at: datetime) -> SafeString:
         f", above its {percent(now.run.allreduce_limit_ratio, 0)} limit"
         if now.is_over_limit
         else "",
-        short(now.tokens_per_s),
+        si(now.tokens_per_s),
         usd(now.usd_per_mtok),
     )
 

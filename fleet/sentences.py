@@ -1,17 +1,44 @@
 """An alert as a person would say it: what, where, since when, how bad, and why."""
 
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from fleet import wording
 from fleet.causes import CAUSES, cause_name
-from fleet.evidence import Culprit, Evidence, loss
+from fleet.evidence import Culprit, Evidence, Loss, loss
 from fleet.models import Alert
-from fleet.wording import percent, seconds, span, usd
+from fleet.templatetags.units import duration, percent, seconds, usd
 
 NOTHING = SafeString("")
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An alert in words."""
+
+    alert: Alert
+    headline: SafeString
+    blame: SafeString
+    story: SafeString
+    cause: str
+    lasted: timedelta
+    lost: Loss | None
+
+
+def told(alert: Alert, *, now: datetime) -> Told:
+    """Put an alert in words, short and long."""
+    return Told(
+        alert,
+        headline(alert),
+        blame(alert),
+        story(alert, now=now),
+        cause=cause_name(alert.cause),
+        lasted=alert.lasted(now),
+        lost=loss(alert, now=now),
+    )
 
 
 def headline(alert: Alert) -> SafeString:
@@ -120,12 +147,12 @@ def _pace(alert: Alert) -> SafeString:
 
 
 def _silent_story(alert: Alert, now: datetime) -> SafeString:
-    lasted = span(alert.lasted(now))
+    lasted = duration(alert.lasted(now))
     said = "has said nothing for" if alert.is_open else "said nothing for"
     what = format_html("<b>{}</b> {} <b class='bad-text'>{}</b>.", _link(alert), said, lasted)
     if alert.run is None:
         return what
-    steps_go_on = Evidence(alert.evidence).figures.get("steps_go_on")
+    steps_go_on = Evidence(alert.evidence).figures.get("run_trains_on")
     if steps_go_on is None:
         return _joined([what, format_html("It belongs to {}.", _run(alert))])
     verdict = (
@@ -138,7 +165,7 @@ def _silent_story(alert: Alert, now: datetime) -> SafeString:
 
 def _ecc_story(alert: Alert, now: datetime) -> SafeString:
     figures = Evidence(alert.evidence)
-    n_errors = figures.number("n_errors") or figures.culprit.value
+    n_errors = figures.number("rise")
     count = "uncorrected memory errors"
     if n_errors is not None:
         count = wording.counted(n_errors, "uncorrected memory error")
@@ -157,12 +184,12 @@ def _blind_story(alert: Alert, now: datetime) -> SafeString:
         "<b>Monitoring is blind</b>: no node has been heard of for <b class='bad-text'>{}</b>. "
         "What is broken is more likely the monitoring than the fleet; "
         "until it is mended no other alert can fire or resolve.",
-        span(alert.lasted(now)),
+        duration(alert.lasted(now)),
     )
 
 
 def _other_story(alert: Alert, now: datetime) -> SafeString:
-    return format_html("<b>{}</b>, for {}.", headline(alert), span(alert.lasted(now)))
+    return format_html("<b>{}</b>, for {}.", headline(alert), duration(alert.lasted(now)))
 
 
 STORIES = {

@@ -3,7 +3,20 @@
 from django.urls import URLPattern, path
 
 from fleet.api import ingest
-from fleet.views import health, live, overview, search, sign_in
+from fleet.views import (
+    alerts,
+    answering,
+    charts,
+    drills,
+    health,
+    live,
+    nodes,
+    overview,
+    runbooks,
+    runs,
+    search,
+    sign_in,
+)
 
 handler400 = "fleet.views.errors.bad_request"
 handler403 = "fleet.views.errors.forbidden"
@@ -19,6 +32,19 @@ urlpatterns: list[URLPattern] = [
     path(
         "api/v1/ingest/neuron-monitor", ingest.ingest_neuron_monitor, name="ingest-neuron-monitor"
     ),
+    path("nodes/", nodes.node_list, name="node-list"),
+    path("nodes/<str:name>/", nodes.node_detail, name="node-detail"),
+    path("nodes/<str:name>/charts/<slug:chart>", charts.node_chart, name="node-chart"),
+    path("runs/", runs.run_list, name="run-list"),
+    path("runs/<slug:name>/", runs.run_detail, name="run-detail"),
+    path("runs/<slug:name>/charts/<slug:chart>", charts.run_chart, name="run-chart"),
+    path("runs/<slug:name>/drill/", drills.run_drill, name="run-drill"),
+    path("alerts/", alerts.alert_list, name="alert-list"),
+    path("alerts/<int:pk>/", alerts.alert_detail, name="alert-detail"),
+    path("alerts/<int:pk>/charts/<slug:chart>", charts.alert_chart, name="alert-chart"),
+    path("alerts/<int:pk>/acknowledge/", answering.alert_acknowledge, name="alert-acknowledge"),
+    path("alerts/<int:pk>/comment/", answering.alert_comment, name="alert-comment"),
+    path("runbooks/<slug:name>/", runbooks.runbook, name="runbook"),
     path("sign-in/", sign_in.sign_in, name="sign-in"),
     path("sign-out/", sign_in.sign_out, name="sign-out"),
     path("search", search.search, name="search"),

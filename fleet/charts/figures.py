@@ -1,6 +1,6 @@
 """What a chart is made of: from Series and steps to the JSON that the page's script draws."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +10,7 @@ from telemetry.blocks import FloatArray, IntArray
 from telemetry.series import Series
 
 MAX_POINTS = 2_000
-MANY_PARTS = 32
+MANY_PARTS = 40
 N_OUTLIERS = 4
 OUTLIER_DEVIATIONS = 6.0
 OUTLIER_RATIO = 0.08  # a part that differs from its peers by less is not worth a colour
@@ -62,6 +62,27 @@ class Figure:
         return answer | ({"labels": list(self.labels)} if self.labels else {})
 
 
+@dataclass(frozen=True, slots=True)
+class Heat:
+    """A heat map over time: ``values`` (n_rows, n), NaN for a gap."""
+
+    t_s: FloatArray
+    rows: Sequence[str]
+    values: FloatArray
+    unit: str = "ratio"
+    every_s: int = 1
+
+    def as_json(self) -> dict[str, Any]:
+        """Return what the page's script draws; a gap is null."""
+        return {
+            "t": self.t_s.tolist(),
+            "rows": list(self.rows),
+            "values": np.round(self.values, 3).tolist(),
+            "unit": self.unit,
+            "every_s": self.every_s,
+        }
+
+
 def rounded(values: FloatArray) -> FloatArray:
     """Round to five significant digits, which is more than a screen shows."""
     size = np.abs(np.where(np.isfinite(values) & (values != 0), values, 1.0))
@@ -90,7 +111,7 @@ def thinned(t_s: FloatArray | IntArray, values: FloatArray) -> tuple[FloatArray,
     whole = -(-len(t_s) // every) * every
     times = _padded(np.asarray(t_s, float), whole).reshape(-1, every)
     parts = _padded(values, whole).reshape(-1, every, *values.shape[1:])
-    return _mean(times), _mean(parts)
+    return mean_of(times), mean_of(parts)
 
 
 def _padded(values: FloatArray, n_rows: int) -> FloatArray:
@@ -98,7 +119,7 @@ def _padded(values: FloatArray, n_rows: int) -> FloatArray:
     return np.concatenate([values, missing])
 
 
-def _mean(values: FloatArray) -> FloatArray:
+def mean_of(values: FloatArray) -> FloatArray:
     """Average over axis 1 what is there; NaN where nothing is."""
     there = np.isfinite(values)
     return _ratio(np.where(there, values, 0.0).sum(axis=1), there.sum(axis=1))
@@ -144,14 +165,13 @@ def part_lines(series: Series, part: str, *, marked: Sequence[int] = ()) -> list
     ``marked`` parts stand out whatever they do: the culprit of an alert.
     """
     values = series.values
-    n_parts = values.shape[1] if values.ndim == 2 else 0
-    loud = list(dict.fromkeys([*(m for m in marked if 0 <= m < n_parts), *outliers(values)]))
-    if n_parts > MANY_PARTS:
-        quiet = spread_lines(series)
-    else:
-        role = "muted" if n_parts > 2 else None
-        quiet = [Line(f"{part} {i}", values[:, i], role) for i in range(n_parts) if i not in loud]
-    return [*quiet, *(Line(f"{part} {i}", values[:, i], "bad") for i in loud)]
+    n_parts = values.shape[1]
+    loud = {*(m for m in marked if 0 <= m < n_parts), *outliers(values)}
+    calm = "muted" if n_parts > 2 else None
+    roles = {i: "bad" if i in loud else calm for i in range(n_parts)}
+    drawn = sorted(loud) if n_parts > MANY_PARTS else range(n_parts)
+    lines = [Line(f"{part} {i}", values[:, i], roles[i]) for i in drawn]
+    return [*spread_lines(series), *lines] if n_parts > MANY_PARTS else lines
 
 
 def spread_lines(series: Series) -> list[Line]:
@@ -160,7 +180,7 @@ def spread_lines(series: Series) -> list[Line]:
     high = series.values if series.high is None else series.high
     return [
         Line("lowest", _extreme(low, np.fmin), "muted"),
-        Line("mean", _mean(series.values), "compute"),
+        Line("mean", mean_of(series.values), "compute"),
         Line("highest", _extreme(high, np.fmax), "muted"),
     ]
 
@@ -182,13 +202,8 @@ def series_figure(
     return Figure(unit, lines, t_s, every_s=series.every_s, **more)
 
 
-def heat(series: Series, part: str) -> Mapping[str, Any]:
+def heat_of(series: Series, part: str) -> Heat:
     """Return one row of values per part, oldest first, for a heat map over time."""
     t_s, values = thinned(series.t_s, series.values)
-    return {
-        "t": t_s.tolist(),
-        "rows": [f"{part} {i}" for i in range(values.shape[1])],
-        "values": np.round(values.T, 3).tolist(),
-        "every_s": series.every_s,
-        "unit": "ratio",
-    }
+    labels = [f"{part} {i}" for i in range(values.shape[1])]
+    return Heat(t_s, labels, values.T, every_s=series.every_s)

@@ -1,0 +1,163 @@
+"""The charts of a node: its cores, memory and links over time."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from fleet.charts.figures import Figure, Heat, Line, heat_of, series_figure, thinned
+from fleet.models import Node
+from fleet.windows import Window
+from telemetry.blocks import FloatArray
+from telemetry.series import Series
+from telemetry.store.history import node_series
+from telemetry.store.hot import HotStore
+
+ESTIMATE = "estimate: bytes per step from a profile times steps per second"
+PROBE = "measured by a probe: EFA itself counts no latency"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeChart:
+    """One chart of the node page: which metric, of which parts, drawn how."""
+
+    name: str
+    title: str
+    metric: str
+    part: str
+    unit: str
+    kind: str = "lines"
+    scale: str = "linear"
+    help: str = ""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether it takes the width of the page."""
+        return self.kind == "heat"
+
+
+_ALL = (
+    NodeChart(
+        "core-heat",
+        "Every core",
+        "core_utilization_ratio",
+        "core",
+        "ratio",
+        kind="heat",
+        help="one row per core",
+    ),
+    NodeChart(
+        "cores",
+        "Core utilization",
+        "core_utilization_ratio",
+        "core",
+        "ratio",
+        help="lowest, mean and highest core, and whoever stands out",
+    ),
+    NodeChart(
+        "efa-latency",
+        "EFA probe latency",
+        "efa_latency_s",
+        "EFA",
+        "s",
+        scale="log",
+        help="per device, log scale",
+    ),
+    NodeChart(
+        "hbm",
+        "HBM bandwidth",
+        "hbm_bandwidth_bytes_per_s",
+        "device",
+        "bytes_per_s",
+        help="per device, read and written",
+    ),
+    NodeChart(
+        "efa-throughput",
+        "EFA throughput",
+        "efa_tx_bytes_per_s",
+        "EFA",
+        "bytes_per_s",
+        help="all devices, sent and received",
+    ),
+    NodeChart(
+        "efa-retransmits",
+        "EFA retransmits",
+        "efa_retransmits_per_s",
+        "EFA",
+        "per_s",
+        help="per device, packets sent again",
+    ),
+    NodeChart(
+        "memory",
+        "Device memory",
+        "device_memory_used_bytes",
+        "device",
+        "bytes",
+        help="per device, allocated",
+    ),
+    NodeChart("vcpu", "Host vCPUs", "vcpu_usage_ratio", "host", "ratio", help="share in use"),
+    NodeChart(
+        "host-memory", "Host memory", "host_memory_used_bytes", "host", "bytes", help="in use"
+    ),
+)
+NODE_CHARTS: Mapping[str, NodeChart] = {chart.name: chart for chart in _ALL}
+BY_METRIC: Mapping[str, NodeChart] = {
+    chart.metric: chart for chart in _ALL if chart.kind == "lines"
+}
+
+
+def note_of(chart: NodeChart, node: Node) -> str | None:
+    """Say of a real node which figures no counter gives."""
+    if node.source == Node.Source.SIMULATED:
+        return None
+    return {"hbm": ESTIMATE, "efa-latency": PROBE}.get(chart.name)
+
+
+def charts_of(node: Node) -> Sequence[NodeChart]:
+    """Return the charts that a node can have: no links, no link charts."""
+    return [chart for chart in _ALL if node.n_efa or chart.part != "EFA"]
+
+
+def node_figure(
+    hot: HotStore, node: Node, chart: NodeChart, window: Window, *, marked: Sequence[int] = ()
+) -> Figure | Heat:
+    """Return one chart of a node; ``marked`` parts stand out: the culprit of an alert."""
+
+    def fetch(metric: str) -> Series:
+        return node_series(
+            hot,
+            shard=node.shard,
+            node=node.name,
+            metric=metric,
+            start=window.start,
+            end=window.end,
+        )
+
+    if chart.kind == "heat":
+        return heat_of(fetch(chart.metric), chart.part)
+    if chart.name == "efa-throughput":
+        return replace(throughput(fetch), window=(window.start, window.end))
+    return series_figure(
+        fetch(chart.metric),
+        chart.part,
+        chart.unit,
+        marked=marked,
+        scale=chart.scale,
+        note=note_of(chart, node),
+        window=(window.start, window.end),
+    )
+
+
+def throughput(fetch: Callable[[str], Series]) -> Figure:
+    """Sum what all links send and receive."""
+    sent, received = fetch("efa_tx_bytes_per_s"), fetch("efa_rx_bytes_per_s")
+    t_s, out = thinned(sent.t_s, _total(sent))
+    _, back = thinned(received.t_s, _total(received))
+    lines = [Line("sent", out, "transfer"), Line("received", back, "compute")]
+    return Figure("bytes_per_s", lines, t_s, every_s=sent.every_s)
+
+
+def _total(series: Series) -> FloatArray:
+    there = np.isfinite(series.values)
+    total = np.where(there, series.values, 0.0).sum(axis=1)
+    return np.asarray(np.where(there.any(axis=1), total, np.nan))

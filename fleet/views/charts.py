@@ -1,0 +1,98 @@
+"""What charts draw, as JSON: one address per chart, a window in the query."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+import msgspec
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from fleet.charts.alerts import alert_figure, alert_window
+from fleet.charts.figures import Figure, Heat
+from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
+from fleet.charts.runs import RUN_CHARTS, run_figure
+from fleet.models import Alert, Node, Run
+from fleet.windows import Window, WindowError, window_of
+from telemetry.store.hot import open_store
+
+LIVE_S = 2
+PAST_S = 300
+
+
+@require_safe
+def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
+    """Answer one chart of a node."""
+    node = get_object_or_404(Node, name=name)
+    if NODE_CHARTS.get(chart) not in charts_of(node):
+        raise Http404(f"{name} has no chart {chart}; it has {', '.join(NODE_CHARTS)}")
+    return _answer(
+        request,
+        lambda window: node_figure(
+            open_store(settings.REDIS_URL), node, NODE_CHARTS[chart], window
+        ),
+    )
+
+
+@require_safe
+def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
+    """Answer one chart of a run."""
+    run = get_object_or_404(Run, name=name)
+    if chart not in RUN_CHARTS:
+        raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
+    return _answer(
+        request, lambda window: run_figure(open_store(settings.REDIS_URL), run, chart, window)
+    )
+
+
+@require_safe
+def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
+    """Answer one chart of an alert, over its own frozen window unless asked otherwise."""
+    alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
+    now = timezone.now()
+    mine = alert_window(alert, now=now)
+
+    def draw(window: Window) -> Figure | Heat:
+        figure = alert_figure(open_store(settings.REDIS_URL), alert, chart, window, now=now)
+        if figure is None:
+            raise Http404(f"alert {pk} has no chart {chart}")
+        return figure
+
+    return _answer(request, draw, default=mine)
+
+
+def _answer(
+    request: HttpRequest,
+    draw: Callable[[Window], Figure | Heat],
+    *,
+    default: Window | None = None,
+) -> HttpResponse:
+    now = timezone.now()
+    try:
+        window = (
+            default
+            if default and not _asks(request.GET)
+            else window_of(request.GET.dict(), now=now)
+        )
+    except WindowError as error:
+        body = {"error": {"field": error.field, "message": error.message}}
+        return HttpResponse(msgspec.json.encode(body), "application/json", status=400)
+    return _cached(request, msgspec.json.encode(draw(window).as_json()), window, now=now)
+
+
+def _asks(query: Mapping[str, str]) -> bool:
+    return any(field in query for field in ("window", "from", "to"))
+
+
+def _cached(request: HttpRequest, body: bytes, window: Window, *, now: datetime) -> HttpResponse:
+    """Answer with a tag to compare by; what is past may be kept longer."""
+    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    same = request.headers.get("If-None-Match") == tag
+    response = HttpResponseNotModified() if same else HttpResponse(body, "application/json")
+    is_past = not window.is_live and window.end < now.timestamp() - settings.HOT_KEEP_S
+    response["ETag"] = tag
+    response["Cache-Control"] = f"private, max-age={PAST_S if is_past else LIVE_S}"
+    return response

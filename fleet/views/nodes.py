@@ -1,0 +1,160 @@
+"""Pages of the nodes: the list with its filter, and one machine in full."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, Self
+
+from django.conf import settings
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.utils.http import urlencode
+from django.views.decorators.http import require_safe
+
+from fleet import headlines
+from fleet.charts.nodes import charts_of, note_of
+from fleet.hardware import hardware_of
+from fleet.models import Alert, Node
+from fleet.sentences import told
+from fleet.summaries import NodeNow, nodes_now
+from fleet.views.render import HtmxRequest, render_page
+from fleet.views.window import window_context
+from telemetry.store.hot import HotStore, open_store
+
+STATES = ("firing", "acknowledged", "silent", "idle", "up")
+FILTERS = ("state", "run", "type", "q")
+LIST_PARTIALS = ("nodes",)
+PARTIALS = ("headline", "vitals", "alerts", "devices", "links")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFilter:
+    """Which nodes to list; the address holds it."""
+
+    state: str = ""
+    run: str = ""
+    type: str = ""
+    q: str = ""
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Self:
+        """Read the filter from an address."""
+        return cls(**{name: query.get(name, "").strip()[:100] for name in FILTERS})
+
+    @property
+    def query(self) -> str:
+        """Return the filter as an address holds it; empty where it keeps everything."""
+        return urlencode({name: value for name, value in asdict(self).items() if value})
+
+    def keeps(self, row: "NodeRow") -> bool:
+        """Whether a node is listed."""
+        node = row.now.node
+        run = node.run.name if node.run else "none"
+        return (
+            self.state in ("", row.state)
+            and self.run in ("", run)
+            and self.type in ("", node.instance_type)
+            and self.q.lower() in f"{node.name} {node.instance_id} {node.zone}".lower()
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class NodeRow:
+    """One line of the list."""
+
+    now: NodeNow
+    alerts: tuple[Alert, ...] = ()
+
+    @property
+    def node(self) -> Node:
+        """The machine itself."""
+        return self.now.node
+
+    @property
+    def state(self) -> str:
+        """The word for how it is: what is wrong comes before what it does."""
+        if any(alert.acknowledged_at is None for alert in self.alerts):
+            return "firing"
+        if self.alerts:
+            return "acknowledged"
+        if not self.now.is_up:
+            return "silent"
+        return "idle" if self.now.utilization_mean is None else "up"
+
+    @property
+    def bar(self) -> Mapping[str, str]:
+        """Return where the bar of its cores begins, how long it is and where the mean stands."""
+        low, high = self.now.utilization_min or 0.0, self.now.utilization_max or 0.0
+        return {
+            "from": f"{100 * low:.1f}",
+            "length": f"{max(100 * (high - low), 0.8):.1f}",
+            "mean": f"{100 * (self.now.utilization_mean or 0.0):.1f}",
+        }
+
+
+def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[NodeRow]:
+    """Sum up nodes, each with the open alerts that blame it."""
+    blamed = defaultdict(list)
+    for alert in Alert.objects.open().exclude(node=None).worst_first():
+        blamed[alert.node_id].append(alert)
+    return [
+        NodeRow(each, tuple(blamed[each.node.pk]))
+        for each in nodes_now(hot, nodes, now_s=now.timestamp())
+    ]
+
+
+def nodes_context(**filters: str) -> dict[str, Any]:
+    """Return what the list of nodes shows: those that the filters keep."""
+    keep, now = NodeFilter.of(filters), timezone.now()
+    nodes = Node.objects.select_related("run").order_by("run__name", "rank", "name")
+    rows = rows_of(open_store(settings.REDIS_URL), nodes, now=now)
+    n_up = sum(row.now.is_up for row in rows)
+    return {
+        "rows": [row for row in rows if keep.keeps(row)],
+        "n_nodes": len(rows),
+        "n_up": n_up,
+        "n_silent": len(rows) - n_up,
+        "keep": keep,
+        "states": [state for state in STATES if any(row.state == state for row in rows)],
+        "runs": sorted({row.node.run.name for row in rows if row.node.run}),
+        "has_loose": any(row.node.run is None for row in rows),
+        "types": sorted({row.node.instance_type for row in rows}),
+    }
+
+
+@require_safe
+def node_list(request: HtmxRequest) -> HttpResponse:
+    """List every node, or those that the filter keeps."""
+    context = nodes_context(**{name: request.GET.get(name, "") for name in FILTERS})
+    return render_page(request, "fleet/node_list.html", context, partials=LIST_PARTIALS)
+
+
+def node_context(name: str) -> dict[str, Any]:
+    """Return what changes on the page of one node."""
+    now, hot = timezone.now(), open_store(settings.REDIS_URL)
+    node = get_object_or_404(Node.objects.select_related("run"), name=name)
+    alerts = list(node.alerts.open().worst_first().select_related("run", "node"))
+    summed_up = nodes_now(hot, [node], now_s=now.timestamp())[0]
+    block = hot.latest().get(node.shard) if summed_up.is_up else None
+    return {
+        "node": node,
+        "stream": f"node:{node.name}",
+        "is_measured": node.source != Node.Source.SIMULATED,
+        "row": NodeRow(summed_up, tuple(alerts)),
+        "alerts": [told(alert, now=now) for alert in alerts],
+        "headline": headlines.of_node(summed_up, n_alerts=len(alerts), at=now),
+        "hardware": hardware_of(node, block),
+        "as_of": datetime.fromtimestamp(block.tick, UTC) if block else None,
+    }
+
+
+@require_safe
+def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
+    """One node: how it is now, and how it came to be so."""
+    context = node_context(name)
+    node = context["node"]
+    context |= window_context(request, now=timezone.now())
+    context["charts"] = [(chart, note_of(chart, node)) for chart in charts_of(node)]
+    return render_page(request, "fleet/node_detail.html", context, partials=PARTIALS)

@@ -1,0 +1,143 @@
+"""Pages of the runs: the list by team, and one training job in full."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpResponse
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from fleet import headlines
+from fleet.charts.runs import RUN_CHARTS
+from fleet.drills import drills_of
+from fleet.models import Alert, Run
+from fleet.sentences import told
+from fleet.summaries import RunNow, runs_now
+from fleet.views.nodes import rows_of
+from fleet.views.render import HtmxRequest, render_page
+from fleet.views.window import window_context
+from telemetry import catalog
+from telemetry.store.hot import open_store
+
+LIST_PARTIALS = ("runs",)
+PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One line of the list."""
+
+    now: RunNow
+    alert: Alert | None
+    usd: float
+    remaining_s: float | None
+
+    @property
+    def run(self) -> Run:
+        """The run itself."""
+        return self.now.run
+
+    @property
+    def state(self) -> str:
+        """The word for how it is: what is wrong comes before what it does."""
+        if self.alert is not None:
+            return self.alert.state
+        return "stale" if self.now.is_stale else self.run.phase
+
+
+def runs_context() -> dict[str, Any]:
+    """Return what the list of runs shows: by team, those under way first."""
+    now, hot = timezone.now(), open_store(settings.REDIS_URL)
+    runs = sorted(Run.objects.all(), key=lambda run: (run.team, bool(run.finished_at), run.name))
+    worst: dict[int | None, Alert] = {}
+    for alert in Alert.objects.open().exclude(run=None).worst_first():
+        worst.setdefault(alert.run_id, alert)
+    rows = [
+        row_of(each, worst.get(each.run.pk), now=now)
+        for each in runs_now(hot, runs, now_s=now.timestamp())
+    ]
+    teams = groupby(rows, key=lambda row: row.run.team)
+    active = [row for row in rows if row.run.finished_at is None]
+    return {
+        "teams": [(team or "no team", list(members)) for team, members in teams],
+        "n_active": len(active),
+        "usd_per_hour": sum(row.run.usd_per_hour for row in active),
+    }
+
+
+def row_of(summed_up: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:
+    """Return one line of the list."""
+    run = summed_up.run
+    return RunRow(summed_up, alert, run.usd_by(now), headlines.remaining_s(run, now=now))
+
+
+@require_safe
+def run_list(request: HtmxRequest) -> HttpResponse:
+    """List every run, by team."""
+    return render_page(request, "fleet/run_list.html", runs_context(), partials=LIST_PARTIALS)
+
+
+def run_context(name: str) -> dict[str, Any]:
+    """Return what changes on the page of one run."""
+    now, hot = timezone.now(), open_store(settings.REDIS_URL)
+    run = get_object_or_404(Run, name=name)
+    summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
+    alerts = list(run.alerts.open().worst_first().select_related("run", "node"))
+    newest = summed_up.last_step_at_s
+    return {
+        "run": run,
+        "stream": f"run:{run.name}",
+        "row": row_of(summed_up, alerts[0] if alerts else None, now=now),
+        "now": summed_up,
+        "peak_flops": peak_flops(run),
+        "headline": headlines.of_run(summed_up, at=now),
+        "alerts": [told(alert, now=now) for alert in alerts],
+        "n_resolved": run.alerts.exclude(resolved_at=None).count(),
+        "drills": drills_of(run, now=now),
+        "rows": rows_of(hot, run.nodes.select_related("run").order_by("rank", "name"), now=now),
+        "can_drill": run.is_simulated and run.finished_at is None,
+        "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
+    }
+
+
+@require_safe
+def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
+    """One run: what its steps consist of, at what pace and price, and on what."""
+    context = run_context(name) | window_context(request, now=timezone.now())
+    context |= {"layout": layout_of(context["run"]), "charts": RUN_CHARTS.values()}
+    return render_page(request, "fleet/run_detail.html", context, partials=PARTIALS)
+
+
+def peak_flops(run: Run) -> float | None:
+    """Return the peak that MFU is measured against: of all nodes, in FLOP/s."""
+    try:
+        return run.n_nodes * catalog.instance(run.instance_type).peak_flops(run.precision)
+    except ValueError:
+        return None
+
+
+def layout_of(run: Run) -> Sequence[tuple[str, str]]:
+    """Return how the job is laid out, as names and values."""
+    try:
+        n_ranks = run.n_nodes * catalog.instance(run.instance_type).n_cores
+    except ValueError:
+        n_ranks = 0
+    n_groups = n_ranks // (run.tp * run.pp)
+    return [
+        ("Model", run.model),
+        ("On", f"{run.n_nodes} \u00d7 {run.instance_type}"),
+        ("Layout", f"tensor {run.tp}, pipeline {run.pp}, data {n_groups or 'unknown'}"),
+        ("Batch", f"{run.global_batch:,} sequences of {run.seq_len:,} tokens"),
+        ("Precision", run.precision),
+        ("Price", f"${run.usd_per_node_hour:,.2f} per node and hour, {run.price_basis}"),
+        (
+            "Limit",
+            f"{run.allreduce_limit_ratio:.0%} all-reduce; "
+            f"resolves below {run.allreduce_resolve_ratio:.0%}",
+        ),
+    ]

@@ -1,0 +1,98 @@
+"""The stretch of time that a page shows: the last minutes, or one frozen in the address."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+LENGTHS: Mapping[str, int] = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
+DEFAULT = "15m"
+LONGEST_S = 31 * 86_400
+
+
+class WindowError(ValueError):
+    """A window that cannot be; ``field`` is the parameter to mend."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """Unix seconds from ``start`` to ``end``; ``name`` is None where they are frozen."""
+
+    start: int
+    end: int
+    name: str | None = None
+
+    @property
+    def is_live(self) -> bool:
+        """Whether the window moves with the clock."""
+        return self.name is not None
+
+    @property
+    def query(self) -> str:
+        """Return what the address of a chart or page says of it."""
+        return f"window={self.name}" if self.name else f"from={self.start}&to={self.end}"
+
+    @property
+    def frozen(self) -> str:
+        """Return in words where time stands still; empty for a live window."""
+        if self.is_live:
+            return ""
+        first, last = (
+            datetime.fromtimestamp(self.start, UTC),
+            datetime.fromtimestamp(self.end, UTC),
+        )
+        until = f"{last:%H:%M:%S}" if first.date() == last.date() else f"{last:%Y-%m-%d %H:%M:%S}"
+        return f"{first:%Y-%m-%d %H:%M:%S} to {until} UTC"
+
+
+def window_of(query: Mapping[str, str], *, now: datetime) -> Window:
+    """Read ``window``, or ``from`` and ``to``, as Unix seconds or ISO 8601.
+
+    Raises
+    ------
+    WindowError
+        Where one of them cannot be read, or they make no window.
+    """
+    if "from" in query or "to" in query:
+        start, end = _moment(query, "from"), _moment(query, "to")
+        return _checked(int(start), int(end), now=now)
+    name = query.get("window", DEFAULT)
+    if name not in LENGTHS:
+        raise WindowError("window", f"must be one of {', '.join(LENGTHS)}")
+    end = int(now.timestamp())
+    return Window(end - LENGTHS[name], end, name)
+
+
+def _checked(start: int, end: int, *, now: datetime) -> Window:
+    if end <= start:
+        raise WindowError("to", "must be later than from")
+    if end - start > LONGEST_S:
+        raise WindowError("from", f"must lie at most {LONGEST_S // 86_400} days before to")
+    if start > (now + timedelta(minutes=1)).timestamp():
+        raise WindowError("from", "lies in the future")
+    return Window(start, end)
+
+
+def _moment(query: Mapping[str, str], field: str) -> float:
+    text = query.get(field, "")
+    if not text:
+        raise WindowError(field, "is missing; give both from and to")
+    try:
+        second = float(text)
+    except ValueError:
+        second = _iso(field, text)
+    if not 0 <= second < 1e11:
+        raise WindowError(field, "is no Unix second of this age")
+    return second
+
+
+def _iso(field: str, text: str) -> float:
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise WindowError(field, "must be Unix seconds or ISO 8601") from None
+    return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()
