@@ -1,7 +1,6 @@
 """What the frame around every page needs: links to pages that exist, and who is signed in."""
 
 from typing import Any
-from urllib.parse import urlencode
 
 from django import template
 from django.urls import NoReverseMatch, reverse
@@ -28,7 +27,8 @@ def nav_link(context: template.Context, name: str, words: str, icon: str) -> Saf
     path = context["request"].path if "request" in context else ""
     here = path == url or (url != "/" and path.startswith(url))
     return format_html(
-        '<a href="{}" data-page="{}"{}><svg aria-hidden="true"><use href="#icon-{}"/></svg>{}{}</a>',
+        '<a href="{}" data-page="{}"{}>'
+        '<svg aria-hidden="true"><use href="#icon-{}"/></svg>{}{}</a>',
         url,
         icon,
         SafeString(' aria-current="page"') if here else "",
@@ -52,9 +52,8 @@ def signed_in(context: template.Context) -> dict[str, Any]:
 
 
 @register.simple_tag(takes_context=True)
-def live_stream(context: template.Context, topic: str, **filters: object) -> SafeString | str:
-    """Connect the page to its stream of changes, unless it is frozen in time."""
+def live_stream(context: template.Context, topic: str, filters: str = "") -> SafeString | str:
+    """Name the stream of changes that the page follows, unless it is frozen in time."""
     if context.get("frozen"):
         return ""
-    asked = {"topic": topic} | {name: str(value) for name, value in filters.items() if value}
-    return format_html(' sse-connect="{}?{}"', _url("live"), urlencode(asked))
+    return format_html(' data-live="{}{}"', topic, f"?{filters}" if filters else "")

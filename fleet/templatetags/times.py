@@ -41,7 +41,7 @@ def ago(context: template.Context, when: datetime | float | None) -> SafeString 
 
 @register.simple_tag
 def at(when: datetime | float | None, form: str = "clock") -> SafeString | str:
-    """A moment: form "clock" 14:29:02, "minute" 14:29, "day" 2026-11-21 14:29."""
+    """Write a moment: form "clock" 14:29:02, "minute" 14:29, "day" 2026-11-21 14:29."""
     moment = _moment(when)
     if moment is None:
         return ABSENT

@@ -8,7 +8,8 @@ from django import template
 
 register = template.Library()
 
-ABSENT = "–"
+ABSENT = "\u2013"
+MINUS = "\u2212"
 NBSP = "\u202f"  # narrow and unbreakable: a figure never parts from its unit
 
 _PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
@@ -76,7 +77,7 @@ def usd(value: float | None) -> str:
     if not _known(value):
         return ABSENT
     decimals = 0 if abs(value) >= 100 else 2
-    return f"{'−' if value < 0 else ''}${abs(value):,.{decimals}f}"
+    return f"{MINUS if value < 0 else ''}${abs(value):,.{decimals}f}"
 
 
 @register.filter

@@ -1,2 +1,14 @@
-// What every page runs.
-import "./charts.js";
+// What every page runs, in this order: times and frame first, then what moves.
+import { startCharts } from "./charts.js";
+import { startHeat } from "./heat.js";
+import { startKeys } from "./keys.js";
+import { startLive } from "./live.js";
+import { startShell } from "./shell.js";
+import { startTimes } from "./time.js";
+
+startShell();
+startTimes();
+startKeys();
+startHeat();
+startCharts();
+startLive();

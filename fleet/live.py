@@ -1,0 +1,153 @@
+"""The live hub: each watched topic is rendered once per tick, its bytes go to all who watch."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+
+from fleet.topics import Events, LiveTopic, event
+
+logger = logging.getLogger(__name__)
+
+HEARTBEAT_S = 10.0
+# A stream ends after this long and the browser comes back, so that access is checked anew.
+LIFE_S = 3_600.0
+MOST_WATCHERS = 2_000
+HEARTBEAT = b": still here\n\n"
+
+
+class CrowdedError(Exception):
+    """More streams are open than one process should carry."""
+
+
+@dataclass(eq=False)
+class Watcher:
+    """One open stream. What it has not read yet is replaced by newer, never piled up."""
+
+    _pending: dict[str, bytes] = field(default_factory=dict)
+    _woken: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def offer(self, events: Mapping[str, bytes]) -> None:
+        """Hand over events; of each name only the newest is kept until it is read."""
+        self._pending |= events
+        if self._pending:
+            self._woken.set()
+
+    async def read(self) -> bytes:
+        """Wait for news and return it; a heartbeat if there is none for a while."""
+        try:
+            async with asyncio.timeout(HEARTBEAT_S):
+                await self._woken.wait()
+        except TimeoutError:
+            return HEARTBEAT
+        self._woken.clear()
+        news, self._pending = self._pending, {}
+        return b"".join(news.values())
+
+
+@dataclass(eq=False)
+class Room:
+    """Those who watch one topic, and what they were last told."""
+
+    topic: LiveTopic
+    told: Events = field(default_factory=dict)
+    watchers: set[Watcher] = field(default_factory=set)
+
+    def tell(self, events: Events) -> None:
+        """Pass on what differs from what was last told; a stretch of points always does."""
+        news = {name: said for name, said in events.items() if self.told.get(name) != said}
+        self.told |= {name: said for name, said in news.items() if name != "points"}
+        for watcher in self.watchers:
+            watcher.offer(news)
+
+
+class Hub:
+    """One per process (and event loop).
+
+    Parameters
+    ----------
+    ticks : yields whenever there may be news, and at least every second or so
+    head : renders what every page is told: how fresh the data are; given the number of streams
+    """
+
+    def __init__(
+        self,
+        *,
+        ticks: Callable[[], AsyncGenerator[None]],
+        head: Callable[[int], Events],
+    ) -> None:
+        self._ticks = ticks
+        self._head = head
+        self._rooms: dict[str, Room] = {}
+        self._complaints: dict[str, str] = {}
+        self._task: asyncio.Task[None] | None = None
+        # One thread: database connections are per thread, and a topic is rendered once anyway.
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="live")
+
+    @property
+    def n_watchers(self) -> int:
+        """How many streams are open."""
+        return sum(len(room.watchers) for room in self._rooms.values())
+
+    async def room(self, topic: LiveTopic) -> Room:
+        """Return the room of a topic, rendered once; raises what the topic's context raises."""
+        if self.n_watchers >= MOST_WATCHERS:
+            raise CrowdedError
+        if topic.key not in self._rooms:
+            room = Room(topic)
+            room.tell(await self._render(topic.render))
+            return self._rooms.setdefault(topic.key, room)
+        return self._rooms[topic.key]
+
+    async def stream(self, topic: LiveTopic) -> AsyncIterator[bytes]:
+        """Yield the changes of a topic until the client goes, or its time is up."""
+        room, watcher = await self.room(topic), Watcher()
+        room.watchers.add(watcher)
+        watcher.offer(room.told)
+        if self._task is None:
+            self._task = asyncio.create_task(self._run())
+        ends_at = asyncio.get_running_loop().time() + LIFE_S
+        try:
+            yield event("parts", " ".join(topic.topic.partials))
+            while asyncio.get_running_loop().time() < ends_at:
+                yield await watcher.read()
+        finally:
+            self._leave(room, watcher)
+
+    def _leave(self, room: Room, watcher: Watcher) -> None:
+        room.watchers.discard(watcher)
+        if not room.watchers:
+            self._rooms.pop(room.topic.key, None)
+        if not self._rooms and self._task is not None:
+            self._task.cancel()
+            self._task = None
+
+    async def _run(self) -> None:
+        async with contextlib.aclosing(self._ticks()) as ticks:
+            async for _ in ticks:
+                await self.refresh()
+
+    async def refresh(self) -> None:
+        """Render every room once and tell those in it what changed."""
+        head = await self._attempt(lambda: self._head(self.n_watchers), "head")
+        for room in tuple(self._rooms.values()):
+            room.tell(head)
+            # The thread renders one room while this loop sends what the last one said.
+            room.tell(await self._attempt(room.topic.render, room.topic.key))
+
+    async def _attempt(self, work: Callable[[], Events], what: str) -> Events:
+        """Render, or say why not and carry on: the next tick may succeed."""
+        try:
+            events = await self._render(work)
+        except Exception as error:
+            if self._complaints.get(what) != repr(error):
+                logger.warning("Live %s could not be rendered: %r", what, error)
+            self._complaints[what] = repr(error)
+            return {}
+        self._complaints.pop(what, None)
+        return events
+
+    async def _render(self, work: Callable[[], Events]) -> Events:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)

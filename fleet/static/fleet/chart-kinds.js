@@ -1,0 +1,205 @@
+// How each kind of chart is drawn: lines, stacked steps, bars by worker, heat over time.
+import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
+import { barPaint, heatPaint, limitPaint, shadePaint, stackPaint } from "./chart-paint.js";
+import { pointer } from "./chart-pointer.js";
+import { colour, css, faded } from "./palette.js";
+import { isUtc, moment } from "./time.js";
+import { logTicks, ticks } from "./units.js";
+
+const FONT = "11px system-ui, sans-serif";
+const Y_AXIS = 58;
+const HEADROOM = 1.08;
+const HOLE = 3; // times the usual spacing: nothing is drawn across it
+
+const KINDS = { lines, stack, bars, heat };
+
+/** Turn the server's figure into what uPlot draws; null where there is nothing to draw. */
+export function toDrawing(kind, data, chart) {
+  return (KINDS[kind] ?? lines)(data, chart);
+}
+
+const isNumber = (value) => value !== null && value !== undefined;
+const isBlank = (series) => !series.some(({ values }) => values.some(isNumber));
+
+function spacing(t) {
+  const steps = t.slice(1).map((moment, i) => moment - t[i]).sort((a, b) => a - b);
+  return steps.length ? steps[steps.length >> 1] : 1;
+}
+
+// ---- lines
+
+function lines(data, chart) {
+  const { t, series } = data;
+  if (!t.length || isBlank(series)) return null;
+  const options = onTime(data, chart, [limitPaint(data), shadePaint(data)]);
+  options.series = [{}, ...series.map((one, i) => line(one, series.slice(0, i).filter((s) => !s.role).length, t))];
+  if (data.scale === "log") {
+    options.scales.y = { distr: 3 };
+    options.axes[1].values = (u, splits) => logTicks(thinLog(splits), data.unit);
+  } else {
+    options.scales.y = { range: (u, low, high) => floorAtZero(low, Math.max(high ?? 0, (data.limit ?? 0) * 1.1)) };
+  }
+  return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };
+}
+
+function line({ label, role }, index, t) {
+  const ink = colour(role, index);
+  const isMuted = role === "muted";
+  return {
+    label,
+    stroke: isMuted ? faded(ink, 0.38) : ink,
+    width: isMuted ? 1 : role === "bad" ? 2.2 : 1.6,
+    points: { show: false },
+    gaps: (u, seriesIdx, from, to, gaps) => [...gaps, ...holes(u, t, from, to)].sort((a, b) => a[0] - b[0]),
+  };
+}
+
+function holes(u, t, from, to) {
+  const widest = HOLE * spacing(t.slice(from, to + 1));
+  const found = [];
+  for (let i = from + 1; i <= to; i += 1) {
+    if (t[i] - t[i - 1] > widest) found.push([u.valToPos(t[i - 1], "x", true), u.valToPos(t[i], "x", true)]);
+  }
+  return found;
+}
+
+const isEven = (t, everyS) => t.length < 3 || spacing(t) <= everyS * 1.5;
+
+// Of a decade only 1, 3 and 10 are labelled.
+function thinLog(splits) {
+  const few = splits.filter(isNumber).length <= 6;
+  return splits.map((value) => {
+    if (!isNumber(value)) return null;
+    const lead = Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9));
+    return few || lead === 1 || lead === 3 ? value : null;
+  });
+}
+
+function floorAtZero(low, high) {
+  return [Math.min(0, low ?? 0), high > 0 ? high * HEADROOM : 1];
+}
+
+// ---- steps, stacked by phase
+
+function stack(data, chart) {
+  const { t, series } = data;
+  if (!t.length || isBlank(series)) return null;
+  const sums = t.map((_, i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
+  const options = onTime(data, chart, [stackPaint(data, spacing(t)), limitPaint(data), shadePaint(data)]);
+  options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
+  options.scales.y = { range: (u) => floorAtZero(0, highest(sums, t, u.scales.x)) };
+  return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: false };
+}
+
+function highest(sums, t, { min, max }) {
+  let top = 0;
+  for (let i = 0; i < t.length; i += 1) if (t[i] >= (min ?? -Infinity) && t[i] <= (max ?? Infinity)) top = Math.max(top, sums[i]);
+  return top;
+}
+
+// ---- bars, one per label
+
+function bars(data, chart) {
+  const { labels = [], series } = data;
+  if (!labels.length || isBlank(series)) return null;
+  const x = labels.map((_, i) => i);
+  const sums = x.map((i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
+  const short = withoutCommonStart(labels);
+  const options = common(data, [barPaint(data), limitPaint(data), pointer(chart, { title: (i) => labels[i] })]);
+  options.scales = { x: { time: false, range: [-0.6, labels.length - 0.4] }, y: { range: () => floorAtZero(0, Math.max(...sums)) } };
+  options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
+  options.axes[0].splits = (u) => every(labels.length, u.width, Math.max(...short.map((s) => s.length)));
+  options.axes[0].values = (u, splits) => splits.map((i) => short[i] ?? "");
+  options.axes[0].grid = { show: false };
+  options.cursor = { drag: { x: false, y: false }, points: { show: false }, x: false, y: false };
+  return { options, data: [x, ...series.map((one) => one.values)], span: 900, isEven: false };
+}
+
+function every(n, width, letters) {
+  const by = Math.max(1, Math.ceil((n * (letters * 7 + 10)) / Math.max(width - Y_AXIS, 60)));
+  return Array.from({ length: Math.ceil(n / by) }, (_, i) => i * by);
+}
+
+function withoutCommonStart(labels) {
+  if (labels.length < 2) return labels;
+  const first = labels[0];
+  let n = 0;
+  while (n < first.length && labels.every((label) => label[n] === first[n])) n += 1;
+  const cut = first.slice(0, n).search(/[^-_./ ]*$/);
+  return labels.map((label) => label.slice(cut) || label);
+}
+
+// ---- heat: a row per core, a column per moment
+
+function heat(data, chart) {
+  const { t, rows, values } = data;
+  if (!t.length || !values.some((row) => row.some(isNumber))) return null;
+  const describe = { title: (i, y) => rows[Math.floor(y)], rows: (i, y) => [[null, "", values[Math.floor(y)]?.[i]]] };
+  const options = onTime({ ...data, series: [] }, chart, [heatPaint(data)], describe);
+  options.series = [{}, { label: "", paths: () => null, points: { show: false } }];
+  options.scales.y = { range: [0, rows.length], dir: -1 };
+  options.axes[1].grid = { show: false };
+  options.axes[1].splits = () => quarters(rows.length);
+  options.axes[1].values = (u, splits) => splits.map((i) => rows[i]?.replace(/^(\w)\w* /, "$1 ") ?? "");
+  options.cursor.y = true;
+  return { options, data: [t, t.map(() => 0)], span: spanOf(data), isEven: false };
+}
+
+function quarters(n) {
+  const by = Math.max(1, Math.ceil(n / 8));
+  return Array.from({ length: Math.ceil(n / by) }, (_, i) => i * by);
+}
+
+// ---- what they share
+
+function spanOf({ window, t }) {
+  return window ? window[1] - window[0] : Math.max(1, t.at(-1) - t[0]);
+}
+
+function onTime(data, chart, paints, describe = {}) {
+  const options = common(data, [...paints, pointer(chart, { title: (i) => moment(data.t[i] * 1000, "full"), ...describe })]);
+  const half = data.window ? 0 : (data.every_s ?? 1) / 2;
+  options.scales = { x: { time: true, range: (u, low, high) => xRange(data, low, high, half, chart) }, y: {} };
+  options.tzDate = (second) => (isUtc() ? uPlot.tzDate(new Date(second * 1000), "Etc/UTC") : new Date(second * 1000));
+  options.axes[0].values = (u, splits, axis, space, step) => splits.map((second) => timeTick(second, step));
+  options.cursor = {
+    sync: { key: "page", scales: ["x", null] },
+    drag: { x: true, y: false, setScale: false, dist: 6 },
+    points: { size: 6, width: 1.5, show: data.series.length <= 8 },
+    y: false,
+    bind: { dblclick: () => () => { chart.page.zoom(null); return null; } },
+  };
+  options.hooks.setSelect = [(u) => select(u, chart)];
+  return options;
+}
+
+function xRange(data, low, high, half, chart) {
+  if (chart.isZoomed) return [low, high];
+  return data.window ?? [low - half, high + half];
+}
+
+function select(u, chart) {
+  const { left, width } = u.select;
+  if (width > 6 && u.over.matches(":hover")) chart.page.zoom([u.posToVal(left, "x"), u.posToVal(left + width, "x")]);
+  u.setSelect({ left: 0, top: 0, width: 0, height: 0 }, false);
+}
+
+function timeTick(second, step) {
+  if (step >= 86400) return moment(second * 1000, "day").slice(5, 10);
+  return moment(second * 1000, step >= 60 ? "minute" : "clock");
+}
+
+function common(data, plugins) {
+  const axis = { stroke: css("--muted"), font: FONT, ticks: { show: false }, grid: { stroke: css("--line"), width: 1 } };
+  return {
+    padding: [10, 12, 0, 0],
+    legend: { show: false },
+    focus: { alpha: 0.25 },
+    hooks: {},
+    plugins,
+    axes: [
+      { ...axis, size: 24, gap: 5, space: 64, grid: { show: false } },
+      { ...axis, size: Y_AXIS, gap: 6, space: 30, values: (u, splits) => ticks(splits, data.unit) },
+    ],
+  };
+}

@@ -1,0 +1,136 @@
+// What is painted by hand on a chart's canvas: limits, shades, stacked bars, heat.
+import { CIVIDIS, colour, css, faded, hatch } from "./palette.js";
+import { figure } from "./units.js";
+
+const font = () => `${11 * devicePixelRatio}px system-ui, sans-serif`;
+
+function within(u, paint) {
+  const { ctx, bbox } = u;
+  ctx.save();
+  ctx.beginPath();
+  ctx.rect(bbox.left, bbox.top, bbox.width, bbox.height);
+  ctx.clip();
+  paint(ctx, bbox);
+  ctx.restore();
+}
+
+/** The threshold: a dashed line that says what it is. */
+export function limitPaint({ limit, unit }) {
+  const draw = (u) => within(u, (ctx, bbox) => {
+    const y = Math.round(u.valToPos(limit, "y", true));
+    ctx.strokeStyle = ctx.fillStyle = css("--bad");
+    ctx.lineWidth = devicePixelRatio;
+    ctx.setLineDash([4 * devicePixelRatio, 3 * devicePixelRatio]);
+    ctx.beginPath();
+    ctx.moveTo(bbox.left, y);
+    ctx.lineTo(bbox.left + bbox.width, y);
+    ctx.stroke();
+    ctx.font = font();
+    ctx.fillText(`limit ${figure(limit, unit).replace(".0", "")}`, bbox.left + 6 * devicePixelRatio, y - 5 * devicePixelRatio);
+  });
+  return { hooks: limit === null || limit === undefined ? {} : { draw } };
+}
+
+/** Stretches of time that mattered, tinted and named. */
+export function shadePaint({ shade = [] }) {
+  const drawClear = (u) => within(u, (ctx, bbox) => {
+    for (const [from, to, label] of shade) {
+      const left = Math.max(u.valToPos(from, "x", true), bbox.left);
+      const right = Math.min(to === null ? Infinity : u.valToPos(to, "x", true), bbox.left + bbox.width);
+      if (right <= left) continue;
+      ctx.fillStyle = faded(css("--bad"), 0.1);
+      ctx.fillRect(left, bbox.top, right - left, bbox.height);
+      ctx.fillStyle = css("--bad");
+      ctx.fillRect(left, bbox.top, devicePixelRatio, bbox.height);
+      ctx.font = font();
+      const isTight = right - left < ctx.measureText(label).width + 8 * devicePixelRatio;
+      ctx.textAlign = isTight && right > bbox.left + bbox.width * 0.7 ? "right" : "left";
+      const at = ctx.textAlign === "right" ? left - 4 * devicePixelRatio : left + 5 * devicePixelRatio;
+      ctx.fillText(label, at, bbox.top + 12 * devicePixelRatio);
+    }
+  });
+  return { hooks: shade.length ? { drawClear } : {} };
+}
+
+function fillOf(ctx, role, i) {
+  const ink = colour(role, i);
+  return role === "wait" ? hatch(ctx, ink, faded(css("--panel"), 0.5)) : ink;
+}
+
+/** Steps as bars as wide as they lasted, each a stack of phases. */
+export function stackPaint({ t, series }, usual) {
+  const draw = (u) => within(u, (ctx) => {
+    const floor = t.map(() => 0);
+    const edges = t.map((end, i) => {
+      const since = i && end - t[i - 1] <= 2.5 * usual ? t[i - 1] : end - usual;
+      return [u.valToPos(since, "x", true), u.valToPos(end, "x", true)];
+    });
+    series.forEach(({ role, values }, k) => {
+      const path = new Path2D();
+      values.forEach((value, i) => {
+        if (!value) return;
+        const [left, right] = edges[i];
+        const gap = right - left > 5 * devicePixelRatio ? devicePixelRatio : 0;
+        const bottom = u.valToPos(floor[i], "y", true);
+        const top = u.valToPos(floor[i] + value, "y", true);
+        path.rect(left, top, Math.max(right - left - gap, 0.5), bottom - top);
+        floor[i] += value;
+      });
+      ctx.fillStyle = fillOf(ctx, role, k);
+      ctx.fill(path);
+    });
+  });
+  return { hooks: { draw } };
+}
+
+/** One bar per label, its parts on top of each other, its sum above where there is room. */
+export function barPaint({ labels, series, unit }) {
+  const draw = (u) => within(u, (ctx, bbox) => {
+    const width = (bbox.width / labels.length) * 0.74;
+    const floor = labels.map(() => 0);
+    series.forEach(({ role, values }, k) => {
+      ctx.fillStyle = fillOf(ctx, role, k);
+      values.forEach((value, i) => {
+        if (!value) return;
+        const bottom = u.valToPos(floor[i], "y", true);
+        const top = u.valToPos(floor[i] + value, "y", true);
+        ctx.fillRect(u.valToPos(i, "x", true) - width / 2, top, width, bottom - top);
+        floor[i] += value;
+      });
+    });
+    sums(u, ctx, floor, width, unit);
+  });
+  return { hooks: { draw } };
+}
+
+function sums(u, ctx, totals, width, unit) {
+  ctx.font = font();
+  const texts = totals.map((total) => figure(total, unit));
+  if (Math.max(...texts.map((text) => ctx.measureText(text).width)) > width * 1.25) return;
+  ctx.textAlign = "center";
+  ctx.fillStyle = css("--muted");
+  totals.forEach((total, i) => total && ctx.fillText(texts[i], u.valToPos(i, "x", true), u.valToPos(total, "y", true) - 4 * devicePixelRatio));
+}
+
+/** A picture of one pixel per row and moment, stretched over the plot. */
+export function heatPaint({ t, rows, values, every_s: everyS = 1 }) {
+  const picture = document.createElement("canvas");
+  picture.width = t.length;
+  picture.height = rows.length;
+  const context = picture.getContext("2d");
+  const image = context.createImageData(t.length, rows.length);
+  values.forEach((row, y) => row.forEach((value, x) => {
+    const byte = value === null ? 255 : Math.min(254, Math.max(0, Math.round(value * 254)));
+    image.data.set(CIVIDIS[byte], (y * t.length + x) * 4);
+  }));
+  context.putImageData(image, 0, 0);
+  const drawAxes = (u) => within(u, (ctx, bbox) => {
+    const left = u.valToPos(t[0] - everyS / 2, "x", true);
+    const right = u.valToPos(t.at(-1) + everyS / 2, "x", true);
+    ctx.fillStyle = hatch(ctx, css("--panel"), css("--line"));
+    ctx.fillRect(bbox.left, bbox.top, bbox.width, bbox.height);
+    ctx.imageSmoothingEnabled = false;
+    ctx.drawImage(picture, left, bbox.top, right - left, bbox.height);
+  });
+  return { hooks: { draw: drawAxes } };
+}

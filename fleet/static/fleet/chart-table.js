@@ -1,0 +1,59 @@
+// The same figures as a table, for those who cannot or would rather not read the picture.
+import { moment, zoneName } from "./time.js";
+import { figure } from "./units.js";
+
+const MOST_ROWS = 240;
+
+function cell(tag, text, isNumber) {
+  const element = Object.assign(document.createElement(tag), { textContent: text });
+  if (isNumber) element.className = "num";
+  return element;
+}
+
+function row(tag, texts) {
+  const tr = document.createElement("tr");
+  tr.append(...texts.map((text, i) => cell(tag, text, i > 0)));
+  return tr;
+}
+
+function columns({ kind, data }) {
+  if (kind === "heat") return data.rows.map((label, i) => ({ label, values: data.values[i] }));
+  return data.series;
+}
+
+function build(chart) {
+  const { data, kind } = chart;
+  const isBars = kind === "bars";
+  const rows = isBars ? data.labels : data.t;
+  const by = Math.max(1, Math.ceil(rows.length / MOST_ROWS));
+  const table = document.createElement("table");
+  const head = document.createElement("thead");
+  head.append(row("th", [isBars ? "" : zoneName(), ...columns(chart).map(({ label }) => label)]));
+  const body = document.createElement("tbody");
+  for (let i = rows.length - 1; i >= 0; i -= by) {
+    const first = isBars ? rows[i] : moment(rows[i] * 1000, "full");
+    body.append(row("td", [first, ...columns(chart).map(({ values }) => figure(values[i], data.unit ?? "ratio"))]));
+  }
+  table.append(head, isBars ? reversed(body) : body);
+  return table;
+}
+
+function reversed(body) {
+  body.replaceChildren(...[...body.children].reverse());
+  return body;
+}
+
+/** Give a chart its table, filled when somebody opens it. */
+export function tableOf(chart) {
+  const details = document.createElement("details");
+  const scroll = Object.assign(document.createElement("div"), { className: "scroll chart-table", tabIndex: 0 });
+  scroll.setAttribute("role", "region");
+  scroll.setAttribute("aria-label", "The chart as a table");
+  details.append(Object.assign(document.createElement("summary"), { textContent: "as a table" }), scroll);
+  const refresh = () => {
+    if (details.open) scroll.replaceChildren(chart.drawing && chart.plot ? build(chart) : "No data in this window.");
+  };
+  details.addEventListener("toggle", refresh);
+  chart.figure.append(details);
+  return { refresh };
+}

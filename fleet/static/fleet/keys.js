@@ -1,0 +1,106 @@
+// The keyboard: every key the help names, and nothing while somebody types.
+import { frozenLink } from "./charts.js";
+import { togglePause } from "./live.js";
+import { notify } from "./shell.js";
+
+const PAGES = { f: "fleet", n: "nodes", r: "runs", a: "alerts" };
+const ITEMS = "main [data-href], main tbody tr[id]";
+let goingSince = 0;
+
+const typing = (target) => target.closest("input, textarea, select, [contenteditable]");
+const dialog = () => document.getElementById("keys");
+
+function go(key) {
+  document.querySelector(`.nav a[data-page="${PAGES[key]}"]`)?.click();
+}
+
+const items = () => [...document.querySelectorAll(ITEMS)].filter((item) => item.offsetParent);
+
+function select(by) {
+  const all = items();
+  if (!all.length) return;
+  const at = all.findIndex((item) => item.classList.contains("selected"));
+  all[at]?.classList.remove("selected");
+  const item = all[at < 0 ? (by > 0 ? 0 : all.length - 1) : Math.min(all.length - 1, Math.max(0, at + by))];
+  item.classList.add("selected");
+  item.scrollIntoView({ block: "nearest" });
+  item.querySelector("a")?.focus({ preventScroll: true });
+}
+
+/** Press the button that a key stands for: the chosen item's, or the page's only one. */
+function press(key) {
+  const chosen = document.querySelector(`main .selected [data-key="${key}"]`);
+  const all = [...document.querySelectorAll(`[data-key="${key}"]`)].filter((button) => button.offsetParent);
+  const button = chosen ?? (all.length === 1 ? all[0] : null);
+  if (button) button.click();
+  else if (all.length) notify(`There are ${all.length} to choose from: pick one with j and k first.`);
+}
+
+async function freeze() {
+  const link = frozenLink();
+  try {
+    await navigator.clipboard.writeText(link);
+    notify("Link copied: it shows this window for good.");
+  } catch {
+    location.assign(link);
+  }
+}
+
+const ACTIONS = {
+  "?": () => dialog().showModal(),
+  "/": () => document.getElementById("search").focus(),
+  g: () => { goingSince = Date.now(); },
+  j: () => select(1),
+  k: () => select(-1),
+  t: freeze,
+  p: togglePause,
+};
+
+function act(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || event.defaultPrevented) return;
+  if (event.key === "Escape") return leave(event);
+  if (typing(event.target) || document.querySelector("dialog[open]")) return;
+  if (event.key in PAGES && Date.now() - goingSince < 1500) go(event.key);
+  else if (event.key in ACTIONS) ACTIONS[event.key]();
+  else if (/^[a-z]$/.test(event.key)) return press(event.key);
+  else return;
+  if (event.key !== "g") goingSince = 0;
+  event.preventDefault();
+}
+
+function leave(event) {
+  if (typing(event.target)) event.target.blur();
+  document.dispatchEvent(new CustomEvent("charts:reset"));
+}
+
+// Arrow keys walk from the search field through what it found.
+function walk(event) {
+  const links = [...document.querySelectorAll("#results a")];
+  const by = { ArrowDown: 1, ArrowUp: -1 }[event.key];
+  if (!by || !links.length) return;
+  event.preventDefault();
+  const at = links.indexOf(document.activeElement);
+  const to = at + by;
+  if (to < 0) document.getElementById("search").focus();
+  else links[Math.min(to, links.length - 1)].focus();
+}
+
+function openFirst(event) {
+  const first = document.querySelector("#results a");
+  if (!first) return;
+  event.preventDefault();
+  first.click();
+}
+
+export function startKeys() {
+  document.addEventListener("keydown", act);
+  const search = document.querySelector(".search");
+  search?.addEventListener("keydown", walk);
+  search?.addEventListener("submit", openFirst);
+  for (const close of document.querySelectorAll("[data-close]")) close.addEventListener("click", () => close.closest("dialog").close());
+  // A row is as good as its link.
+  document.addEventListener("click", (event) => {
+    const row = event.target.closest("tr[data-href]");
+    if (row && !event.target.closest("a, button, summary, input")) row.querySelector("a").click();
+  });
+}

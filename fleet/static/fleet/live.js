@@ -1,0 +1,162 @@
+// The page's one stream of changes: parts are morphed in place, points and heat handed on.
+// It pauses while nobody looks, comes back by itself, and always says how fresh the page is.
+import { moment, now, onZone, refreshTimes, setServerNow, duration } from "./time.js";
+import { say } from "./shell.js";
+
+const STALE_AFTER_MS = 5000;
+const SILENT_AFTER_MS = 6000; // the server speaks every second; this long without a word is a dead line
+const HIDDEN_GRACE_MS = 8000;
+const LONGEST_WAIT_MS = 15000;
+const WORDS = { live: "live", stale: "stale", paused: "paused", reconnecting: "reconnecting", off: "frozen" };
+
+let source = null;
+let attempt = 0;
+let retryTimer = 0;
+let hiddenTimer = 0;
+let heardAt = 0;
+let tick = null;
+let why = "";
+let paused = false;
+let brokeOff = false;
+let nFiring = null;
+
+const main = () => document.querySelector("main[data-live]");
+
+function address() {
+  const [topic, filters] = main().dataset.live.split("?");
+  const base = `${document.body.dataset.liveUrl}?topic=${encodeURIComponent(topic)}`;
+  return filters ? `${base}&${filters}` : base;
+}
+
+function announce(name, detail) {
+  document.dispatchEvent(new CustomEvent(`live:${name}`, { detail }));
+}
+
+/** Put a rendered part in the place of the element with its name. */
+function morph(id, html) {
+  const element = document.getElementById(id);
+  if (!element) return;
+  Idiomorph.morph(element, html, { morphStyle: "outerHTML", ignoreActiveValue: true, callbacks: KEEP });
+  const renewed = document.getElementById(id);
+  if (!renewed) return;
+  htmx.process(renewed);
+  refreshTimes(renewed);
+  announce("part", renewed);
+}
+
+// What the viewer opened, chose or drew is not the server's to change.
+const KEEP = {
+  beforeAttributeUpdated: (name, node) => !(name === "open" && (node.tagName === "DETAILS" || node.tagName === "DIALOG")) && !(name === "class" && node.classList.contains("selected")),
+  beforeNodeMorphed: (node) => !(node instanceof Element && (node.matches("figure.chart[data-state]") || node.hasAttribute("data-keep"))),
+};
+
+function connect() {
+  clearTimeout(retryTimer);
+  source?.close();
+  if (!main() || paused || document.hidden) return;
+  heardAt = now();
+  const stream = new EventSource(address());
+  source = stream;
+  stream.onopen = () => {
+    attempt = 0;
+    heardAt = now();
+    if (brokeOff) announce("resumed");
+    brokeOff = false;
+  };
+  stream.onerror = () => retry();
+  stream.addEventListener("parts", ({ data }) => {
+    for (const id of data.split(" ").filter(Boolean)) stream.addEventListener(id, (event) => morph(id, event.data));
+  });
+  stream.addEventListener("tick", ({ data }) => hear(JSON.parse(data)));
+  stream.addEventListener("points", ({ data }) => announce("points", JSON.parse(data)));
+  stream.addEventListener("heat", ({ data }) => announce("heat", JSON.parse(data)));
+  show();
+}
+
+function disconnect() {
+  clearTimeout(retryTimer);
+  source?.close();
+  source = null;
+  brokeOff = true;
+}
+
+function retry() {
+  disconnect();
+  const wait = Math.min(500 * 2 ** attempt, LONGEST_WAIT_MS);
+  attempt += 1;
+  retryTimer = setTimeout(connect, wait * (0.75 + Math.random() / 2));
+  show();
+}
+
+function hear(said) {
+  heardAt = now();
+  setServerNow(said.now);
+  if (said.tick !== null) tick = said.tick * 1000;
+  why = said.why;
+  if ("firing" in said) showFiring(said.firing);
+  announce("tick", said);
+  show();
+}
+
+function showFiring(n) {
+  const count = document.getElementById("firing-count");
+  if (count) count.textContent = n ? String(n) : "";
+  count?.setAttribute("aria-label", `${n} firing`);
+  if (nFiring !== null && n !== nFiring) say(`${n} alert${n === 1 ? "" : "s"} firing`);
+  nFiring = n;
+  document.title = document.title.replace(/^\(\d+\) /, "");
+  if (n) document.title = `(${n}) ${document.title}`;
+}
+
+function state() {
+  if (!main()) return "off";
+  if (paused) return "paused";
+  if (!source || source.readyState !== EventSource.OPEN || now() - heardAt > SILENT_AFTER_MS) return "reconnecting";
+  return why || tick === null || now() - tick > STALE_AFTER_MS ? "stale" : "live";
+}
+
+function show() {
+  const clock = document.getElementById("clock");
+  if (!clock) return;
+  const is = state();
+  const age = tick === null ? "" : ` ${duration((now() - tick) / 1000)}`;
+  const word = document.getElementById("clock-word");
+  const text = is === "stale" ? `stale${age}` : WORDS[is];
+  if (clock.dataset.state !== is) clock.dataset.state = is;
+  if (word.textContent !== text) word.textContent = text;
+  const asOf = document.getElementById("as-of");
+  if (tick !== null) asOf.textContent = moment(tick, "clock");
+  const title = `Data as of ${asOf.textContent}: ${text}${is === "stale" && why ? `, ${why}` : ""}. Click or p: ${paused ? "resume" : "pause"}`;
+  if (clock.title !== title) clock.title = title;
+  document.body.classList.toggle("is-stale", is === "stale" || is === "reconnecting");
+}
+
+export function togglePause() {
+  if (!main()) return;
+  paused = !paused;
+  if (paused) disconnect();
+  else connect();
+  show();
+}
+
+export const isFollowing = () => Boolean(main()) && !paused && !document.hidden;
+
+function watch() {
+  if (source && now() - heardAt > SILENT_AFTER_MS) retry();
+  show();
+}
+
+export function startLive() {
+  document.getElementById("clock")?.addEventListener("click", togglePause);
+  onZone(show);
+  document.addEventListener("visibilitychange", () => {
+    clearTimeout(hiddenTimer);
+    if (document.hidden) hiddenTimer = setTimeout(disconnect, HIDDEN_GRACE_MS);
+    else if (!source) connect();
+  });
+  addEventListener("pagehide", disconnect);
+  addEventListener("pageshow", ({ persisted }) => persisted && connect());
+  connect();
+  show();
+  setInterval(watch, 1000);
+}

@@ -1,0 +1,69 @@
+// The frame of every page: theme, notices, and what is said to those who listen.
+import { recall, remember } from "./store.js";
+
+const CHOICES = ["system", "light", "dark"];
+const listeners = new Set();
+
+/** Call back whenever the colours change. */
+export const onTheme = (listener) => listeners.add(listener);
+
+function applyTheme(choice) {
+  if (choice === "system") delete document.documentElement.dataset.theme;
+  else document.documentElement.dataset.theme = choice;
+  const button = document.getElementById("theme");
+  if (!button) return;
+  button.dataset.themeChoice = choice;
+  button.setAttribute("aria-label", `Theme: ${choice}`);
+  button.title = `Theme: ${choice}`;
+}
+
+function startTheme() {
+  let choice = recall("theme", "system");
+  applyTheme(choice);
+  document.getElementById("theme")?.addEventListener("click", () => {
+    choice = CHOICES[(CHOICES.indexOf(choice) + 1) % CHOICES.length];
+    remember("theme", choice);
+    applyTheme(choice);
+    for (const listener of listeners) listener();
+  });
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => {
+    for (const listener of listeners) listener();
+  });
+}
+
+/** Show a notice for a while; errors stay longer. */
+export function notify(text, { error = false } = {}) {
+  const toasts = document.getElementById("toasts");
+  const toast = document.createElement("div");
+  toast.className = error ? "toast error" : "toast";
+  toast.textContent = text;
+  toasts.append(toast);
+  setTimeout(() => toast.remove(), error ? 10000 : 5000);
+}
+
+/** Say something to screen readers, politely. */
+export function say(text) {
+  document.getElementById("spoken").textContent = text;
+}
+
+const REFUSALS = {
+  401: "Please sign in to do this.",
+  403: "You may not do this: it needs the role of an operator.",
+  404: "That is not there any more.",
+  409: "Somebody was faster; look again.",
+  429: "Too many requests; wait a moment.",
+};
+
+function startNotices() {
+  document.body.addEventListener("htmx:responseError", ({ detail }) => {
+    const { status } = detail.xhr;
+    notify(REFUSALS[status] ?? `The server could not do it (${status}). Try again.`, { error: true });
+  });
+  document.body.addEventListener("htmx:sendError", () => notify("The server cannot be reached. Nothing was changed.", { error: true }));
+  document.body.addEventListener("htmx:timeout", () => notify("The server took too long. Look whether it was done.", { error: true }));
+}
+
+export function startShell() {
+  startTheme();
+  startNotices();
+}

@@ -1,0 +1,72 @@
+"""Whether this process lives, and whether the whole is ready to be relied on."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from django.conf import settings
+from django.db import DatabaseError, connection
+from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.http import require_safe
+from redis.exceptions import RedisError
+
+from telemetry.store.hot import open_store
+
+TICK_AFTER_S = 15.0
+
+
+@require_safe
+def healthz(request: HttpRequest) -> HttpResponse:
+    """Answer that the process lives; asks nobody else."""
+    return JsonResponse({"status": "ok"}, headers={"Cache-Control": "no-store"})
+
+
+@require_safe
+def readyz(request: HttpRequest) -> HttpResponse:
+    """Answer 200 if database and Redis answer and ticks are fresh, else 503 and what is not."""
+    checks = {
+        "database": _checked(_database),
+        "redis": _checked(_redis),
+        "ticks": _checked(_ticks),
+    }
+    is_ready = all(check["ok"] for check in checks.values())
+    return JsonResponse(
+        {"status": "ready" if is_ready else "not ready", "checks": checks},
+        status=200 if is_ready else 503,
+        headers={"Cache-Control": "no-store"},
+    )
+
+
+class NotReadyError(Exception):
+    """Something answers, but not well enough."""
+
+
+def _checked(check: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+    try:
+        return {"ok": True, **check()}
+    except NotReadyError as error:
+        return {"ok": False, "why": str(error)}
+    except (DatabaseError, RedisError) as error:
+        return {"ok": False, "why": type(error).__name__}
+
+
+def _database() -> dict[str, Any]:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1")
+    return {"vendor": connection.vendor}
+
+
+def _redis() -> dict[str, Any]:
+    return {"bytes_used": open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S).bytes_used()}
+
+
+def _ticks() -> dict[str, Any]:
+    """Check that some node reported lately; a fleet without nodes has nothing to be late."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    seen = hot.last_seen()
+    if not seen:
+        return {"nodes": 0}
+    age_s = time.time() - max(seen.values())
+    if age_s > TICK_AFTER_S:
+        raise NotReadyError(f"the newest tick is {age_s:.0f} s old")
+    return {"nodes": len(seen), "age_s": round(age_s, 1)}

@@ -1,0 +1,110 @@
+"""The first page: is anything wrong, where, since when, who has it, and what does it cost."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.http import HttpResponse, JsonResponse
+from django.utils import timezone
+from django.views.decorators.http import require_safe
+
+from fleet.charts.figures import Figure, Line
+from fleet.heat import heat_groups
+from fleet.models import Alert, Node, Run
+from fleet.sentences import headline, story
+from fleet.shares import EVERY_S, grid, share_now
+from fleet.summaries import fleet_now, nodes_now, runs_now
+from fleet.views.render import HtmxRequest, render_page
+from telemetry.store.hot import HotStore, open_store
+
+PARTIALS = ("strip", "heat-map", "runs", "alerts")
+RESOLVED_SHOWN = 3
+SHARES_S = 15 * 60
+LIMIT_RATIO = 0.25
+
+
+@require_safe
+def overview(request: HtmxRequest) -> HttpResponse:
+    """Show the fleet as it is now."""
+    return render_page(
+        request, "fleet/overview.html", overview_context(), partials={*PARTIALS, "heat-rows"}
+    )
+
+
+def overview_context() -> dict[str, Any]:
+    """Gather what the page and its live parts show."""
+    hot, now = _hot(), timezone.now()
+    now_s = now.timestamp()
+    runs = runs_now(hot, Run.objects.active(), now_s=now_s)
+    nodes = nodes_now(hot, Node.objects.select_related("run"), now_s=now_s)
+    fleet = fleet_now(hot, runs=runs, nodes=nodes)
+    alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
+    resolved = _resolved_today(now)
+    return {
+        "fleet": fleet,
+        "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
+        "runs": runs,
+        "firing": {alert.run_id for alert in alerts if alert.acknowledged_at is None},
+        "groups": heat_groups(nodes, alerts, hot.latest().values()),
+        "n_cores": sum(node.node.n_cores for node in nodes),
+        "alerts": [_told(alert, now) for alert in alerts],
+        "resolved": [_told(alert, now) for alert in resolved[:RESOLVED_SHOWN]],
+        "n_resolved": len(resolved),
+    }
+
+
+def overview_heat(context: Mapping[str, Any]) -> dict[str, str]:
+    """Return every core of the fleet, for the live heat map: packed bytes by node."""
+    return {row.now.node.name: row.cores for group in context["groups"] for row in group.rows}
+
+
+@require_safe
+def overview_shares(request: HtmxRequest) -> JsonResponse:
+    """Return the all-reduce share of every active run over the last minutes."""
+    hot, end_s = _hot(), time.time()
+    t_s = grid(end_s - SHARES_S, end_s)
+    runs = Run.objects.active()
+    lines = [Line(run.name, share_now(hot.steps(run.name, since_s=t_s[0]), t_s)) for run in runs]
+    figure = Figure("ratio", lines, t_s, limit=LIMIT_RATIO, every_s=EVERY_S)
+    return JsonResponse(figure.as_json())
+
+
+def overview_points(*, since_s: float) -> dict[str, Any]:
+    """Return what the shares chart appends."""
+    t_s = grid(since_s, time.time())
+    if not len(t_s):
+        return {}
+    hot = _hot()
+    values = [
+        share_now(hot.steps(run.name, since_s=t_s[0] - SHARES_S / 5), t_s)
+        for run in Run.objects.active()
+    ]
+    figure = Figure("ratio", [Line("", line) for line in values], t_s).as_json()
+    return {"shares": {"t": figure["t"], "values": [line["values"] for line in figure["series"]]}}
+
+
+def _hot() -> HotStore:
+    return open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """An alert in words."""
+
+    alert: Alert
+    headline: str
+    story: str
+
+
+def _told(alert: Alert, now: datetime) -> Told:
+    return Told(alert, headline(alert), story(alert, now=now))
+
+
+def _resolved_today(now: datetime) -> list[Alert]:
+    """Return what was resolved in the last 24 hours, the latest first."""
+    since = now - timedelta(days=1)
+    resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
+    return list(resolved.order_by("-resolved_at"))

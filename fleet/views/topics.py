@@ -1,0 +1,51 @@
+"""The table of what can be watched live: one entry per page."""
+
+from collections.abc import Mapping
+
+from fleet.topics import Topic
+from fleet.views import alerts, nodes, overview, runs
+
+TOPICS: Mapping[str, Topic] = {
+    "overview": Topic(
+        context=overview.overview_context,
+        template="fleet/overview.html",
+        partials=overview.PARTIALS,
+        heat=overview.overview_heat,
+        points=overview.overview_points,
+    ),
+    "nodes": Topic(
+        context=nodes.nodes_context,
+        template="fleet/node_list.html",
+        partials=nodes.LIST_PARTIALS,
+        filters=nodes.FILTERS,
+    ),
+    "node": Topic(
+        context=nodes.node_context,
+        template="fleet/node_detail.html",
+        partials=nodes.PARTIALS,
+        named=True,
+    ),
+    "runs": Topic(
+        context=runs.runs_context,
+        template="fleet/run_list.html",
+        partials=runs.LIST_PARTIALS,
+    ),
+    "run": Topic(
+        context=runs.run_context,
+        template="fleet/run_detail.html",
+        partials=runs.PARTIALS,
+        named=True,
+    ),
+    "alerts": Topic(
+        context=alerts.alerts_context,
+        template="fleet/alert_list.html",
+        partials=alerts.LIST_PARTIALS,
+        filters=(*alerts.FILTERS, "page"),
+    ),
+    "alert": Topic(
+        context=alerts.alert_context,
+        template="fleet/alert_detail.html",
+        partials=alerts.LIVE_PARTIALS,
+        named=True,
+    ),
+}
