@@ -5,6 +5,8 @@ from typing import Annotated
 
 import msgspec
 
+from telemetry.catalog.errors import CatalogError
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Amount = Annotated[float, msgspec.Meta(gt=0)]
 
@@ -95,9 +97,11 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
         return self.n_efa > 0
 
     @property
-    def price(self) -> Price | None:
-        """The price to reckon with unless told otherwise; None where none is published."""
-        return self.prices[0] if self.prices else None
+    def price(self) -> Price:
+        """The price to reckon with unless told otherwise; CatalogError if none is published."""
+        if not self.prices:
+            raise CatalogError("instance", self.name, "has no published price; state your own")
+        return self.prices[0]
 
     def peak_flops(self, precision: str) -> float:
         """Return the dense FLOPs per second of the whole node; KeyError if it has no such."""

@@ -48,7 +48,8 @@ def collective_time_s(
     n_bytes : bytes
         The message as the tools print its size: what each rank reduces, gathers in all,
         starts from, or sends in all.
-    op : one of OPS
+    op
+        One of OPS.
 
     Returns
     -------

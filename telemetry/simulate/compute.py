@@ -45,9 +45,7 @@ def product(rows: float, inner: float, columns: float) -> Work:
         reading two matrices and writing one, 16 bit, nothing kept on the chip in between.
     """
     moved = rows * inner + inner * columns + rows * columns
-    return Work(
-        matmul_flops=6 * rows * inner * columns, matmul_bytes=3 * ELEMENT_BYTES * moved
-    )
+    return Work(matmul_flops=6 * rows * inner * columns, matmul_bytes=3 * ELEMENT_BYTES * moved)
 
 
 def is_gated(model: Model) -> bool:

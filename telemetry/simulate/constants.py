@@ -22,38 +22,47 @@ BACKWARD_RATIO = 2 / 3
 FLASH_RATIO = 7 / 6
 
 
+# Attention runs in 16 bit always, at this share of what other products get: exponentials
+# stand between its two products.
+ATTENTION_RATIO = 0.75
+
+
 @dataclass(frozen=True, slots=True)
 class ChipConstants:
-    """How much of a chip training software gets.
+    """How much of a chip training software gets; ``matmul_ratio`` alone is fitted.
 
     Parameters
     ----------
     matmul_ratio : by precision
-        FLOPs of large matrix products over peak, memory traffic not counted.
-    attention_ratio
-        The same for the attention products, which run in 16 bit always.
+        FLOPs of matrix products over peak, what they wait for HBM not counted.
     hbm_ratio
         HBM bandwidth that streaming gets, over peak.
-    passes
-        Times that a layer's hidden state goes to or from HBM, forwards and backwards,
-        beside the matrix products: norms, residuals, activation function, rotary, casts.
     overlaps
-        Whether the memory traffic of matrix products goes beside them, and bytes inside a
-        node beside those between nodes: hardware and libraries of GPUs do that.
+        Whether the memory traffic of matrix products goes beside them, half of the
+        tensor-parallel collectives too, and bytes inside a node beside those between nodes:
+        hardware and libraries of GPUs do that.
     stage_chunks
         Pieces that a pipeline stage is cut into, interleaved (D. Narayanan et al.,
         arXiv:2104.04473): the bubble shrinks as much.
     micro_tokens
         Tokens that a micro-batch aims at, where sequences are shorter.
+    passes
+        Times that a layer's hidden state goes to or from HBM, forwards and backwards,
+        beside the matrix products: norms, residuals, activation function, rotary, casts.
+        Counted: about 26 forwards, twice as many backwards.
     """
 
     matmul_ratio: Mapping[str, float]
-    attention_ratio: float
     hbm_ratio: float
-    passes: float
     overlaps: bool
     stage_chunks: int
     micro_tokens: int
+    passes: float = 80.0
+
+    @property
+    def attention_ratio(self) -> float:
+        """FLOPs of the attention products over the 16-bit peak."""
+        return ATTENTION_RATIO * self.matmul_ratio["bf16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,25 +91,43 @@ class StepFabric:
     gradient_bytes: int
 
 
-_NEURON_PRECISION = {"bf16": 0.60, "fp16": 0.60, "fp8": 0.60, "fp32": 0.60}
+_HOPPER = ChipConstants(
+    {"bf16": 0.505, "fp16": 0.505, "fp8": 0.43, "fp32": 0.505},
+    hbm_ratio=0.8,
+    overlaps=True,
+    stage_chunks=4,
+    micro_tokens=16384,
+)
 
 CHIPS: Mapping[str, ChipConstants] = {
-    "Trainium1": ChipConstants(_NEURON_PRECISION, 0.60, 0.60, 80, False, 1, 2048),
+    "Trainium1": ChipConstants(
+        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.60, "fp32": 0.60},
+        hbm_ratio=0.6,
+        overlaps=False,
+        stage_chunks=1,
+        micro_tokens=2048,
+    ),
     "Trainium2": ChipConstants(
-        {"bf16": 0.28, "fp16": 0.28, "fp8": 0.24, "fp32": 0.28}, 0.28, 0.60, 80, False, 1, 2048
+        {"bf16": 0.32, "fp16": 0.32, "fp8": 0.27, "fp32": 0.32},
+        hbm_ratio=0.6,
+        overlaps=False,
+        stage_chunks=1,
+        micro_tokens=2048,
     ),
-    "A100-40GB": ChipConstants({"bf16": 0.65, "fp16": 0.65, "fp32": 0.65}, 0.60, 0.80, 80, True, 4, 16384),
-    "H100": ChipConstants(
-        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.45, "fp32": 0.60}, 0.45, 0.80, 80, True, 4, 16384
+    "A100-40GB": ChipConstants(
+        {"bf16": 0.60, "fp16": 0.60, "fp32": 0.60},
+        hbm_ratio=0.8,
+        overlaps=True,
+        stage_chunks=4,
+        micro_tokens=16384,
     ),
-    "H200": ChipConstants(
-        {"bf16": 0.60, "fp16": 0.60, "fp8": 0.45, "fp32": 0.60}, 0.45, 0.80, 80, True, 4, 16384
-    ),
+    "H100": _HOPPER,
+    "H200": _HOPPER,
 }
 
 STEP_FABRICS: Mapping[str, StepFabric] = {
-    "Trainium1": StepFabric(0.28, 0.50, 2 * US, 15 * US, 0.5, 2),
-    "Trainium2": StepFabric(0.28, 0.85, 1.5 * US, 15 * US, 0.5, 2),
+    "Trainium1": StepFabric(0.28, 0.50, 2 * US, 15 * US, 0.8, 4),
+    "Trainium2": StepFabric(0.28, 0.70, 1.5 * US, 15 * US, 0.8, 4),
     "A100-40GB": StepFabric(0.40, 0.90, 3 * US, 75 * US, 0.2, 2),
     "H100": StepFabric(0.54, 0.68, 3 * US, 75 * US, 0.2, 2),
     "H200": StepFabric(0.54, 0.68, 3 * US, 35 * US, 0.2, 2),

@@ -12,6 +12,7 @@ from telemetry.simulate.constants import (
     BACKWARD_RATIO,
     OPTIMIZER_BYTES,
     STEP_FABRICS,
+    ChipConstants,
 )
 from telemetry.simulate.exchange import exchange_s, gradient_exchange, tensor_parallel_s
 from telemetry.simulate.layout import JobError, Layout, lay_out
@@ -84,9 +85,14 @@ class StepPlan:
         return self.allreduce_bandwidth_s
 
 
-def step_plan(job: Job, model: Model | None = None) -> StepPlan:
-    """Predict a healthy step; JobError names the field that stands in the way."""
-    layout = lay_out(job, model)
+def step_plan(
+    job: Job, model: Model | None = None, *, constants: ChipConstants | None = None
+) -> StepPlan:
+    """Predict a healthy step; JobError names the field that stands in the way.
+
+    ``model`` and ``constants`` stand in for the catalogue's and the chip's own.
+    """
+    layout = lay_out(job, model, constants=constants)
     work = micro_batch_work(layout)
     micro_s = seconds(layout, work)
     tp_s = tensor_parallel_s(layout)
@@ -118,8 +124,7 @@ def step_plan(job: Job, model: Model | None = None) -> StepPlan:
         params=layout.model.params,
         allreduce_bytes=exchange.bytes_per_rank,
         efa_bytes=exchange.efa_bytes,
-        hbm_bytes=(n * work.hbm_bytes + optimized)
-        * layout.instance.chip.cores_logical,
+        hbm_bytes=(n * work.hbm_bytes + optimized) * layout.instance.chip.cores_logical,
         device_memory_bytes=(layout.state_bytes + layout.activation_bytes)
         * layout.instance.chip.cores_logical,
         checkpoint_bytes=state,
@@ -143,6 +148,8 @@ def exposed_allreduce_s(
 
     Parameters
     ----------
+    plan
+        The healthy step.
     latency_factor, bandwidth_factor : any shapes that broadcast
         How many times longer a hop takes, and a byte, between nodes: the slowest link of the
         group, for it paces the ring for all.
@@ -182,7 +189,7 @@ def estimate(job: Job, model: Model | None = None) -> Estimate:
     plan = step_plan(job, model)
     instance = plan.layout.instance
     tokens_per_s = plan.tokens / plan.step_s
-    usd_per_s = job.nodes * instance.price.usd_per_hour / 3600 if instance.price else None
+    usd_per_s = job.nodes * instance.price.usd_per_hour / 3600 if instance.prices else None
     return Estimate(
         step_s=plan.step_s,
         seq_per_s=job.global_batch / plan.step_s,

@@ -61,6 +61,7 @@ def tensor_parallel_s(layout: Layout) -> float:
     -----
     Each layer all-reduces the hidden state twice forwards and twice backwards (M. Shoeybi et
     al., arXiv:1909.08053); a ring moves ``2 (tp - 1) / tp`` of it in ``2 (tp - 1)`` hops.
+    Where a chip overlaps, half of that goes beside the products it is for.
     """
     tp, fabric = layout.job.tp, _fabric(layout)
     if tp == 1:
@@ -68,7 +69,8 @@ def tensor_parallel_s(layout: Layout) -> float:
     state = 2 * layout.micro_tokens * layout.model.hidden
     wire = 2 * (tp - 1) / tp * state / link_bytes_per_s(layout)
     passes = 4 + 2 * layout.recompute_ratio
-    return passes * layout.layers * (wire + 2 * (tp - 1) * fabric.hop_s)
+    shown = 0.5 if layout.constants.overlaps else 1.0
+    return shown * passes * layout.layers * (wire + 2 * (tp - 1) * fabric.hop_s)
 
 
 def gradient_exchange(layout: Layout) -> Exchange:
@@ -87,7 +89,7 @@ def gradient_exchange(layout: Layout) -> Exchange:
     halves = 2 * WEIGHT_BYTES if layout.is_fully_sharded else WEIGHT_BYTES
     times = layout.micro_batches if layout.is_fully_sharded else 1
     moved = times * layout.params * (halves + fabric.gradient_bytes)
-    n_messages = times * (3 * layout.layers if layout.is_fully_sharded else 2)
+    n_messages = times * layout.layers * (3 if layout.is_fully_sharded else 2)
     sent = moved / local * (nodes - 1) / nodes
     network = layout.instance.network_bytes_per_s * fabric.network_ratio
     efa_bytes = sent * layout.instance.n_cores

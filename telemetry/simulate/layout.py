@@ -15,6 +15,15 @@ from telemetry.simulate.constants import (
 )
 from telemetry.simulate.plan import Job
 
+# Beyond any fleet there is: what is more than this was mistyped.
+MOST = {
+    "nodes": 100_000,
+    "tp": 1_024,
+    "pp": 1_024,
+    "seq_len": 100_000_000,
+    "global_batch": 1_000_000_000,
+}
+
 
 class JobError(ValueError):
     """A job that can't be laid out: says the field and the remedy."""
@@ -36,11 +45,7 @@ class Layout:
     job: Job
     model: Model
     instance: Instance
-
-    @property
-    def constants(self) -> ChipConstants:
-        """What the chip gives to training software."""
-        return CHIPS[self.instance.chip.name]
+    constants: ChipConstants
 
     @property
     def ranks(self) -> int:
@@ -149,17 +154,20 @@ class Layout:
         return self.micro_batch * self.job.seq_len
 
 
-def lay_out(job: Job, model: Model | None = None) -> Layout:
+def lay_out(
+    job: Job, model: Model | None = None, *, constants: ChipConstants | None = None
+) -> Layout:
     """Place a job on its machines; JobError says which field stands in the way, and the remedy.
 
-    ``model`` stands in for a name that the catalogue doesn't hold.
+    ``model`` and ``constants`` stand in for the catalogue's and the chip's own.
     """
     try:
         instance = training_instance(job.instance)
         found = model or model_named(job.model)
     except CatalogError as error:
         raise JobError(error.field, str(error).removeprefix(f"{error.field}: ")) from error
-    layout = Layout(job, found, instance)
+    _check_counts(job)
+    layout = Layout(job, found, instance, constants or CHIPS[instance.chip.name])
     _check_precision(layout)
     _check_parallelism(layout)
     if job.global_batch % layout.dp:
@@ -169,6 +177,13 @@ def lay_out(job: Job, model: Model | None = None) -> Layout:
             f"({layout.ranks} cores / tp {job.tp} / pp {job.pp}); take a multiple of {layout.dp}",
         )
     return layout
+
+
+def _check_counts(job: Job) -> None:
+    for field, most in MOST.items():
+        value = getattr(job, field)
+        if not 1 <= value <= most:
+            raise JobError(field, f"{value} is out of range; take 1 to {most:,}")
 
 
 def _check_precision(layout: Layout) -> None:
