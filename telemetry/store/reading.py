@@ -129,14 +129,19 @@ class Reader(Service):
             known |= {d: read(text) for d, text in zip(new, found, strict=True) if text}
         return known
 
+    def newest_step_at(self, run: str) -> float | None:
+        """Return when the newest step of a run ended, None if it made none in a week."""
+        newest = self.ask("ZSCORE", "hot:runs", run)
+        return None if newest is None else float(newest)
+
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return a run's steps that ended in [since_s, until_s), with all their workers."""
-        newest = self.ask("ZSCORE", "hot:runs", run)
+        newest = self.newest_step_at(run)
         if newest is None:
             return StepBatch.empty(run)
-        oldest = float(newest) - self.keep_s - MINUTE_S
+        oldest = newest - self.keep_s - MINUTE_S
         start = int(max(since_s, oldest) // MINUTE_S) * MINUTE_S
-        minutes = range(start, int(min(until_s, float(newest))) + 1, MINUTE_S)
+        minutes = range(start, int(min(until_s, newest)) + 1, MINUTE_S)
         found = self.ask_all(("LRANGE", f"steps:{run}:{minute}", 0, -1) for minute in minutes)
         records = [record for minute in found for record in minute]
         digests = {record[:DIGEST_BYTES] for record in records}

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
@@ -71,15 +72,13 @@ def _batch(run: str, workers: tuple[str, ...], rows: FloatArray) -> StepBatch:
 
 def ended_between(batch: StepBatch, since_s: float, until_s: float) -> StepBatch:
     """Keep the steps that ended in [since_s, until_s)."""
-    kept = (batch.ended_at_s >= since_s) & (batch.ended_at_s < until_s)
+    return steps_where(batch, (batch.ended_at_s >= since_s) & (batch.ended_at_s < until_s))
+
+
+def steps_where(batch: StepBatch, kept: NDArray[np.bool_]) -> StepBatch:
+    """Keep some of a batch's steps."""
     if kept.all():
         return batch
     phases = {phase: values[kept] for phase, values in batch.phases.items()}
-    return StepBatch(
-        batch.run,
-        batch.workers,
-        batch.step[kept],
-        batch.ended_at_s[kept],
-        phases,
-        batch.tokens[kept],
-    )
+    step, ended_at_s, tokens = batch.step[kept], batch.ended_at_s[kept], batch.tokens[kept]
+    return StepBatch(batch.run, batch.workers, step, ended_at_s, phases, tokens)

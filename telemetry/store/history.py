@@ -1,0 +1,166 @@
+"""Out of both tiers: seconds while they are hot, minutes from then on, and no seam between."""
+
+import numpy as np
+
+from telemetry.blocks import METRICS, FloatArray, IntArray, Span
+from telemetry.series import Series
+from telemetry.steps import PHASES, StepBatch
+from telemetry.store.hot import HotStore
+from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
+from telemetry.store.packing import decode, read_layout, unpack
+from telemetry.store.rollups import N_STATS, as_kept, read_hour, rolled_up
+from telemetry.store.run_chunks import (
+    ENDED,
+    FIRST_PHASE,
+    N_COLUMNS,
+    STEP,
+    TOKENS,
+    averaged,
+    chunk_of,
+    joined,
+    minute_means,
+    read_chunk,
+    read_minutes,
+    read_steps,
+)
+
+MINUTE_S = 60
+HOUR_S = 3600
+MOST_STEPS = 2000
+# With more steps than this in a window, their minutes are read instead.
+MOST_STEPS_READ = 50_000
+NO_STEPS = np.zeros((0, N_COLUMNS))
+
+
+def node_series(
+    hot: HotStore, *, shard: str, node: str, metric: str, start: int, end: int
+) -> Series:
+    """Return one metric of one node from start to end, both included; gaps are NaN.
+
+    Seconds where the hot tier still has all of them, else minutes, by their first second,
+    with lowest and highest; minutes that are not rolled up yet come from the hot tier.
+    """
+    newest = hot.newest().get(shard, 0)
+    if start >= newest - hot.keep_s and end - start <= hot.keep_s:
+        seconds = hot.window(shard, (metric,), start=start, end=end).of((node,))
+        return Series(metric, seconds.ticks, seconds.values[metric][:, 0])
+    grid = np.arange(start // MINUTE_S * MINUTE_S, end + 1, MINUTE_S)
+    pieces = _rolled(shard, node, metric, int(grid[0]), end)
+    done = max((int(minutes[-1]) + MINUTE_S for minutes, _ in pieces), default=0)
+    whole = (newest - hot.keep_s) // MINUTE_S * MINUTE_S + MINUTE_S
+    begin, newest = max(done, int(grid[0]), whole), min(newest, int(grid[-1]))
+    if begin <= newest:
+        end = newest - newest % MINUTE_S + MINUTE_S - 1
+        pieces.append(_fresh(hot.window(shard, (metric,), start=begin, end=end), node, metric))
+    return _series(metric, grid, pieces)
+
+
+# Minutes, and for each the lowest of each part, the means, and the highest: (n, 3 * n_parts).
+Piece = tuple[IntArray, FloatArray]
+
+
+def _rolled(shard: str, node: str, metric: str, start: int, end: int) -> list[Piece]:
+    """Return what the durable tier has, in order of precedence and time."""
+    hours = HourRollup.objects.filter(
+        shard=shard, metric=metric, hour__gte=start - start % HOUR_S, hour__lte=end
+    )
+    pieces = [
+        (minutes.minutes, minutes.values[metric][:, 0])
+        for hour, data in hours.order_by("hour").values_list("hour", "data")
+        if (minutes := read_hour(metric, hour, bytes(data), node))
+    ]
+    loose = MinuteRollup.objects.filter(shard=shard, minute__gte=start, minute__lte=end)
+    by_layout: dict[bytes, list[tuple[int, bytes]]] = {}
+    for row in loose.order_by("minute"):
+        by_layout.setdefault(bytes(row.layout), []).append((row.minute, bytes(row.data)))
+    for encoded, rows in by_layout.items():
+        layout = read_layout(encoded)
+        codes = unpack([data for _, data in rows], layout, metric)
+        if codes is not None and node in layout.nodes:
+            values = decode(codes[:, layout.nodes.index(node)], METRICS[metric].packing)
+            pieces.append((np.array([minute for minute, _ in rows]), values))
+    return pieces
+
+
+def _fresh(span: Span, node: str, metric: str) -> Piece:
+    """Roll up what the hot tier has beyond the durable one, the running minute included."""
+    minutes = rolled_up(span.of((node,)))
+    values = minutes.values.get(metric, np.zeros((len(minutes.minutes), 1, 0)))
+    return minutes.minutes, as_kept(metric, values[:, 0])
+
+
+def _series(metric: str, grid: IntArray, pieces: list[Piece]) -> Series:
+    """Lay pieces on a grid of minutes; a later piece holds over an earlier one."""
+    n_parts = max((values.shape[1] // N_STATS for _, values in pieces), default=0)
+    stats = np.full((len(grid), N_STATS, n_parts), np.nan)
+    for minutes, values in pieces:
+        kept = (minutes >= grid[0]) & (minutes <= grid[-1])
+        parts = values[kept].reshape(kept.sum(), N_STATS, -1)
+        stats[(minutes[kept] - grid[0]) // MINUTE_S, :, : parts.shape[2]] = parts
+    low, mean, high = (stats[:, i] for i in range(N_STATS))
+    return Series(metric, grid, mean, MINUTE_S, low, high)
+
+
+def run_steps(hot: HotStore, run: str, *, start_s: float, end_s: float) -> StepBatch:
+    """Return a run's steps that ended in [start_s, end_s).
+
+    Of all workers where the hot tier still has them; else of one worker, "mean", and thinned
+    to at most 2,000 by averaging neighbours: a row is then an average step.
+    """
+    newest = hot.newest_step_at(run)
+    if newest is not None and start_s >= newest - hot.keep_s:
+        return hot.steps(run, since_s=start_s, until_s=end_s)
+    rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s).order_by(
+        "start"
+    )
+    sizes = list(rows.values_list("start", "length_s", "n_steps"))
+    whole = sum(n for _, _, n in sizes) <= MOST_STEPS_READ
+    field, read = ("steps", read_steps) if whole else ("minutes", read_minutes)
+    parts = [read(bytes(data)) for data in rows.values_list(field, flat=True)]
+    done = max((start + length_s for start, length_s, _ in sizes), default=0)
+    if newest is not None and newest >= done:
+        recent = hot.steps(run, since_s=max(start_s, done), until_s=end_s)
+        parts.append(chunk_of(recent).steps if len(recent) else NO_STEPS)
+    return _mean_batch(run, _between(np.concatenate(parts or [NO_STEPS]), start_s, end_s))
+
+
+def _between(steps: FloatArray, start_s: float, end_s: float) -> FloatArray:
+    """Keep the rows that ended in [start_s, end_s), each step once, in order."""
+    steps = steps[(steps[:, ENDED] >= start_s) & (steps[:, ENDED] < end_s)]
+    return steps[np.unique(steps[:, STEP], return_index=True)[1]]
+
+
+def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
+    """Return steps as a batch of one worker, thinned."""
+    if len(steps) > MOST_STEPS:
+        # Neighbours are chosen by their number, so that a moving window does not flicker.
+        span = steps[-1, STEP] - steps[0, STEP] + 1
+        steps = averaged(steps, steps[:, STEP] // np.ceil(span / (MOST_STEPS - 1)))
+    phases = {phase: steps[:, FIRST_PHASE + i, None] for i, phase in enumerate(PHASES)}
+    return StepBatch(
+        run, ("mean",), steps[:, STEP].astype("i8"), steps[:, ENDED], phases, steps[:, TOKENS]
+    )
+
+
+def worker_minutes(hot: HotStore, run: str, *, start_s: float, end_s: float) -> StepBatch:
+    """Return a run minute by minute with all its workers: a row is the minute's average step.
+
+    Minutes that began in [start_s, end_s); number, end and tokens as in ``run_steps``.
+    """
+    rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s)
+    chunks = [
+        read_chunk(read_minutes(bytes(minutes)), bytes(workers))
+        for minutes, workers in rows.order_by("start").values_list("minutes", "workers")
+    ]
+    done = max((int(chunk.minutes[-1]) + MINUTE_S for chunk in chunks), default=0)
+    recent = hot.steps(run, since_s=max(start_s // MINUTE_S * MINUTE_S, done), until_s=end_s)
+    if len(recent):
+        chunks.append(chunk_of(recent))
+    if not chunks:
+        return StepBatch.empty(run)
+    first = -(-start_s // MINUTE_S) * MINUTE_S
+    chunk = joined(chunks).between(int(first), int(-(-end_s // MINUTE_S) * MINUTE_S))
+    steps = minute_means(chunk)
+    phases = {phase: chunk.means[:, :, i] for i, phase in enumerate(PHASES)}
+    numbers, ended_at_s = steps[:, STEP].astype("i8"), steps[:, ENDED]
+    return StepBatch(run, chunk.workers, numbers, ended_at_s, phases, steps[:, TOKENS])
