@@ -89,6 +89,17 @@ def memory_bound_ratio(script: Script) -> float:
     return min(max(moving_s / busy_s, MEMORY_BOUND_LEAST), MEMORY_BOUND_MOST)
 
 
+def core_factor(script: Script, act: Act) -> float:
+    """Return how many times longer the nodes compute that an act hits."""
+    if act.kind in {"slow_core", "throttle"}:
+        return slowdown(act.magnitude)
+    if act.kind == "hbm_slow":
+        return 1 + memory_bound_ratio(script) * (slowdown(act.magnitude) - 1)
+    if act.kind == "stage_imbalance":
+        return 1 + act.magnitude
+    return 1.0
+
+
 def _compute_factor(script: Script, acts: tuple[Act, ...]) -> FloatArray:
     """Return how many times longer each node computes: (n_nodes,).
 
@@ -97,15 +108,10 @@ def _compute_factor(script: Script, acts: tuple[Act, ...]) -> FloatArray:
     """
     factor = np.ones(script.run.nodes)
     for act in acts:
-        slower, rows = 1.0, act.rows
-        if act.kind in {"slow_core", "throttle"}:
-            slower = slowdown(act.magnitude)
-        elif act.kind == "hbm_slow":
-            slower = 1 + memory_bound_ratio(script) * (slowdown(act.magnitude) - 1)
-        elif act.kind == "stage_imbalance":
-            slower = 1 + act.magnitude
+        rows = act.rows
+        if act.kind == "stage_imbalance":
             rows = np.flatnonzero(script.stage == script.stage[act.rows[-1]])
-        factor[rows] = np.maximum(factor[rows], slower)
+        factor[rows] = np.maximum(factor[rows], core_factor(script, act))
     return factor
 
 

@@ -36,7 +36,7 @@ def efa_values(
     luck = noise.normal(n)
     retransmits = packets * (RETRANSMIT_RATIO * luck * luck)
     base = (PROBE_S + PROBE_SPREAD_S * of).astype(np.float32)
-    load = (1 + LOAD_COST * np.minimum(spent.transfer + 0 * spent.compute, 1)).astype(np.float32)
+    load = (1 + LOAD_COST * spent.transfer).astype(np.float32)
     latency = noise.latency(n)
     latency *= base
     latency *= load[..., None]

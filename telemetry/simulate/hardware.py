@@ -17,14 +17,13 @@ BUSY_WAITING, BUSY_TRANSFERRING, BUSY_BLOCKED = 0.04, 0.28, 0.02
 BUSY_EVALUATING = 0.6
 BUSY_IN = {"compiling": 0.012, "warming_up": 0.22, "training": 0.004}
 HOST_IN = {"compiling": 0.71, "warming_up": 0.34, "training": 0.66}
+EMPTY_IN = {"pending": 1.0, "compiling": 0.97, "warming_up": 0.3, "finished": 1.0, "failed": 1.0}
 HOST_IDLE, HOST_TRAINING, HOST_CHECKPOINT, HOST_INPUT = 0.015, 0.10, 0.3, 0.12
 HOST_MEMORY, HOST_MEMORY_COMPILING = 0.16, 0.27
 CORE_NOISE, DEVICE_NOISE, NODE_NOISE = 0.009, 0.004, 0.006
 CORE_SPREAD, DEVICE_SPREAD = 0.006, 0.006
 DRIFT_S = 20
 ECC_CORRECTED_PER_DAY = 0.5
-
-Values = Mapping[str, Floats]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +58,7 @@ def nature(script: Script) -> Nature:
 
 def _in_gaps(spent: Occupancy, levels: Mapping[str, float]) -> FloatArray:
     """Return what gaps in training contribute, so much for each kind: (n_ticks, 1)."""
-    total = np.zeros_like(spent.transfer)
+    total = np.zeros((len(spent.compute), 1))
     for life, share in spent.life.items():
         total += levels.get(life, 0.0) * share
     return total
@@ -74,7 +73,7 @@ def busy_ratio(script: Script, spent: Occupancy) -> FloatArray:
     """
     plan = script.step_plan
     idle_s = plan.bubble_s + 0.5 * plan.tp_collective_s
-    return (
+    return np.asarray(
         BUSY * (1 - idle_s / plan.work_s) * spent.compute
         + BUSY_WAITING * spent.wait
         + BUSY_TRANSFERRING * spent.transfer
@@ -115,10 +114,10 @@ def device_values(
     bandwidth = 1 + 0.012 * noise.normal(n)
     bandwidth *= of.device[nodes]
     bandwidth *= moved.astype(np.float32)[..., None]
-    empty = _in_gaps(spent, {"pending": 1.0, "compiling": 0.97, "warming_up": 0.3})
-    held = np.broadcast_to(plan.device_memory_bytes * (1 - empty), spent.compute.shape)
+    empty = _in_gaps(spent, EMPTY_IN)
+    held = plan.device_memory_bytes * (1 - empty) * spent.takes_part
     memory = held.astype(np.float32)[..., None] * of.device[nodes]
-    since_s = (ticks[:, None, None] % 2**31).astype(float) - script.epoch_s
+    since_s = ticks[:, None, None] - script.epoch_s
     corrected = of.ecc[nodes] + np.floor(of.ecc_per_s[nodes] * np.maximum(since_s, 0))
     none = np.zeros(memory.shape, np.float32)
     return {
@@ -151,7 +150,7 @@ def node_values(script: Script, spent: Occupancy, noise: TickNoise) -> dict[str,
     per_step = instance.n_cores * (plan.layout.micro_batches + 1)
     values = {
         "vcpu_usage_ratio": np.clip(vcpu * wobble, 0, 1),
-        "host_memory_used_bytes": memory + np.zeros_like(spent.compute),
+        "host_memory_used_bytes": memory,
         "executions_completed_per_s": per_step * spent.computed,
         "executions_failed_per_s": np.zeros_like(spent.compute),
         "execution_errors_per_s": np.zeros_like(spent.compute),

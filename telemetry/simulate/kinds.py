@@ -37,7 +37,7 @@ class BenignKind:
 
     name: str
     title: str
-    needs_node: bool
+    scope: Scope
     default_duration_s: float | None
     magnitude_unit: str | None
     default_magnitude: float
@@ -82,19 +82,19 @@ _FAULTS = (
 FAULTS: Mapping[str, FaultKind] = {kind.name: kind for kind in _FAULTS}
 
 _BENIGN = (
-    BenignKind("checkpoint", "Checkpoint", False, None, None, 1, 0, 1,
+    BenignKind("checkpoint", "Checkpoint", "run", None, None, 1, 0, 1,
                "One checkpoint, outside the run's own rhythm."),
-    BenignKind("evaluation", "Evaluation", False, 60, None, 1, 0, 1,
+    BenignKind("evaluation", "Evaluation", "run", 60, None, 1, 0, 1,
                "The model is evaluated between two steps."),
-    BenignKind("planned_compile", "Planned compilation", False, 300, None, 1, 0, 1,
+    BenignKind("planned_compile", "Planned compilation", "run", 300, None, 1, 0, 1,
                "The run announces that it compiles, and does."),
-    BenignKind("batch_change", "Batch size changes", False, None, "factor", 2, 0.05, 50,
+    BenignKind("batch_change", "Batch size changes", "run", None, "factor", 2, 0.05, 50,
                "Times the sequences per step."),
-    BenignKind("scale_change", "Run is scaled", False, None, "ratio", 0.5, 0.01, 1,
+    BenignKind("scale_change", "Run is scaled", "run", None, "ratio", 0.5, 0.01, 1,
                "Share of the nodes that go on training."),
-    BenignKind("node_joins", "Node joins", True, None, None, 1, 0, 1,
+    BenignKind("node_joins", "Node joins", "node", None, None, 1, 0, 1,
                "The node is absent before; the run restarts with it."),
-    BenignKind("node_leaves", "Node leaves", True, None, None, 1, 0, 1,
+    BenignKind("node_leaves", "Node leaves", "node", None, None, 1, 0, 1,
                "The node is drained and idles; the run restarts without it."),
 )  # fmt: skip
 BENIGN: Mapping[str, BenignKind] = {kind.name: kind for kind in _BENIGN}

@@ -1,20 +1,140 @@
 """The marks that faults leave on what hardware reports, tick by tick."""
 
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
 import numpy as np
 
 from telemetry.blocks import IntArray
-from telemetry.simulate.conditions import memory_bound_ratio
+from telemetry.simulate.conditions import core_factor
+from telemetry.simulate.fabric import PACKET_BYTES
 from telemetry.simulate.kinds import slowdown
 from telemetry.simulate.noise import Floats
 from telemetry.simulate.script import Act, Script, window_of
 
+LOSS_DELAY = 4.0  # the median probe is delayed by so many times the share of packets lost
+# A device that dies breaks its connections at once; afterwards peers try again now and then.
+BREAKS_PER_S, BREAKS_FOR_S, RETRIES_PER_S = 8.0, 5.0, 0.2
+SILENT = ("node_silent", "node_crash", "node_joins")
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """Where an act leaves its marks: on the values of some nodes, while it is under way.
+
+    ``values`` are (n_ticks, n_nodes, n_parts) each, ``rows`` the nodes that are hit, and
+    ``when`` the ticks at whose end the act is under way.
+    """
+
+    values: dict[str, Floats]
+    ticks: IntArray
+    when: slice
+    rows: IntArray
+
+    def __getitem__(self, name: str) -> Floats:
+        """Return one metric while the act is under way."""
+        return self.values[name][self.when]
+
 
 def mark(script: Script, values: dict[str, Floats], ticks: IntArray, nodes: slice) -> None:
-    """Leave the marks of everything in the script on the values of some nodes, in place."""
-    for act in script.acts:
-        mask = (act.rows >= nodes.start) & (act.rows < nodes.stop)
-        rows = act.rows[mask] - nodes.start
-        if act.kind in {"node_silent", "node_crash"} and len(rows):
-            when = window_of(act, ticks)
-            for value in values.values():
-                value[when, rows] = np.nan
+    """Leave the marks of all that happens to some nodes on their values, in place.
+
+    Parameters
+    ----------
+    values : (n_ticks, n_nodes, n_parts) each
+    ticks : (n_ticks,) Unix seconds
+    nodes : which of the run's nodes the values are of
+    """
+    for act in sorted(script.acts, key=lambda act: act.kind in SILENT):
+        rows = act.rows[(act.rows >= nodes.start) & (act.rows < nodes.stop)] - nodes.start
+        when = window_of(act, ticks)
+        is_seen = when.start < when.stop or act.kind == "ecc_uncorrected"
+        if act.kind in MARKS and len(rows) and is_seen:
+            MARKS[act.kind](script, act, Here(values, ticks, when, rows))
+
+
+def _blank(_script: Script, _act: Act, here: Here) -> None:
+    """Report nothing at all."""
+    for name in here.values:
+        here[name][:, here.rows] = np.nan
+
+
+def _slow_part(script: Script, act: Act, here: Here) -> None:
+    """Let the slow cores stay busy while the others of their node wait for them."""
+    if isinstance(act.parts, slice):
+        return
+    n_cores = 1 if act.kind == "slow_core" else script.instance.chip.cores_logical
+    slow = slice(act.parts * n_cores, (act.parts + 1) * n_cores)
+    busy = here["core_utilization_ratio"]
+    kept = busy[:, here.rows, slow]
+    busy[:, here.rows] *= np.float32(1 / core_factor(script, act))
+    busy[:, here.rows, slow] = kept
+
+
+def _slow_memory(script: Script, act: Act, here: Here) -> None:
+    """Let the accelerator move fewer bytes, and its node compute at its pace."""
+    left = np.float32(1 / slowdown(act.magnitude))
+    here["hbm_bandwidth_bytes_per_s"][:, here.rows, act.parts] *= left
+    _slow_part(script, act, here)
+
+
+def _slow_link(_script: Script, act: Act, here: Here) -> None:
+    """Let probes over the link come back late."""
+    here["efa_latency_s"][:, here.rows, act.parts] *= np.float32(act.magnitude)
+
+
+def _lossy_link(_script: Script, act: Act, here: Here) -> None:
+    """Let the link send many packets twice, and answer probes a little later."""
+    at = (slice(None), here.rows, act.parts)
+    again = here["efa_tx_packets_per_s"][at] * np.float32(act.magnitude / (1 - act.magnitude))
+    here["efa_retransmits_per_s"][at] += again
+    here["efa_tx_packets_per_s"][at] += again
+    here["efa_tx_bytes_per_s"][at] += again * np.float32(PACKET_BYTES)
+    here["efa_latency_s"][at] *= np.float32(1 + LOSS_DELAY * act.magnitude)
+
+
+def _dead_link(script: Script, act: Act, here: Here) -> None:
+    """Let the device carry nothing, its neighbour twice as much, and its peers complain."""
+    dead, n_efa = act.parts, script.instance.n_efa
+    at = (slice(None), here.rows, dead)
+    for name in ("efa_tx_bytes_per_s", "efa_rx_bytes_per_s", "efa_tx_packets_per_s"):
+        if n_efa > 1 and isinstance(dead, int):
+            here[name][:, here.rows, (dead + 1) % n_efa] += here[name][at]
+        here[name][at] = 0
+    here["efa_retransmits_per_s"][at] = 0
+    here["efa_latency_s"][at] = np.nan
+    is_breaking = here.ticks[here.when] <= act.start_s + BREAKS_FOR_S
+    events = np.where(is_breaking, BREAKS_PER_S, RETRIES_PER_S)[:, None]
+    here["efa_impaired_per_s"][at] += events.astype(np.float32)
+    here["efa_unresponsive_per_s"][at] += (events / 2).astype(np.float32)
+
+
+def _bad_memory(_script: Script, act: Act, here: Here) -> None:
+    """Count errors from the first on, never back; executions fail while they come."""
+    counts = _counts(act, here.ticks)
+    shaped = counts[:, None] if isinstance(act.parts, int) else counts[:, None, None]
+    here.values["mem_ecc_uncorrected"][:, here.rows, act.parts] += shaped
+    for name in ("executions_failed_per_s", "execution_errors_per_s"):
+        here[name][:, here.rows] += np.float32(act.magnitude / 60)
+
+
+def _counts(act: Act, ticks: IntArray) -> Floats:
+    """Return the errors counted so far: (n_ticks,); the first comes as the fault begins."""
+    lasted_s = np.minimum(ticks, act.end_s) - act.start_s
+    counts = np.where(lasted_s > 0, 1 + np.floor(lasted_s * act.magnitude / 60), 0)
+    return counts.astype(np.float32)
+
+
+Mark = Callable[[Script, Act, Here], None]
+MARKS: Mapping[str, Mark] = {
+    "efa_latency": _slow_link,
+    "efa_loss": _lossy_link,
+    "efa_down": _dead_link,
+    "slow_core": _slow_part,
+    "throttle": _slow_part,
+    "hbm_slow": _slow_memory,
+    "ecc_uncorrected": _bad_memory,
+    "node_silent": _blank,
+    "node_crash": _blank,
+    "node_joins": _blank,
+}

@@ -6,12 +6,15 @@ The same question has the same answer wherever an interval is cut and whoever pl
 """
 
 import zlib
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Literal
 
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
 
-from telemetry.blocks import IntArray
+from telemetry.blocks import FloatArray, IntArray
 
 Floats = NDArray[np.float32]
 Hashes = NDArray[np.uint64]
@@ -24,19 +27,30 @@ _GOLDEN, _MIX_1, _MIX_2 = (
     np.uint64(n) for n in (0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB)
 )
 
-_rng = np.random.Generator(np.random.Philox(key=1986))
-NORMAL: Floats = _rng.standard_normal(_TAPE_LENGTH, dtype=np.float32)
-UNIFORM: Floats = _rng.random(_TAPE_LENGTH, dtype=np.float32)
-# Now and then a worker stumbles: collected garbage, a page fault, a neighbour on the host.
-HICCUP: Floats = np.where(
-    _rng.random(_TAPE_LENGTH) < 1 / 400, 0.02 + 0.03 * _rng.standard_exponential(_TAPE_LENGTH), 0
-).astype(np.float32)
-# A probe's median: a narrow lognormal, with a second now and then that is much slower.
-LATENCY: Floats = np.where(
-    _rng.random(_TAPE_LENGTH) < 1 / 1000,
-    1.3 + 0.5 * _rng.standard_exponential(_TAPE_LENGTH),
-    np.exp(0.035 * _rng.standard_normal(_TAPE_LENGTH)),
-).astype(np.float32)
+Tape = Literal["normal", "uniform", "hiccup", "latency"]
+
+
+def _record() -> Mapping[Tape, Floats]:
+    """Draw all tapes, the same in every process.
+
+    Hiccup: now and then a worker stumbles over collected garbage, a page fault, a neighbour
+    on the host. Latency: a probe's median is a narrow lognormal, rarely a much later one.
+    """
+    rng, n = np.random.Generator(np.random.Philox(key=1986)), _TAPE_LENGTH
+    stumble = 0.02 + 0.03 * rng.standard_exponential(n)
+    late = 1.3 + 0.5 * rng.standard_exponential(n)
+    tapes: dict[Tape, FloatArray] = {
+        "normal": rng.standard_normal(n),
+        "uniform": rng.random(n),
+        "hiccup": np.where(rng.random(n) < 1 / 400, stumble, 0),
+        "latency": np.where(
+            rng.random(n) < 1 / 1000, late, np.exp(0.035 * rng.standard_normal(n))
+        ),
+    }
+    return {name: tape.astype(np.float32) for name, tape in tapes.items()}
+
+
+_TAPES = _record()
 
 
 def stream(seed: int, *names: str) -> np.uint64:
@@ -53,9 +67,14 @@ def mixed(key: np.uint64, n: IntArray) -> Hashes:
     return z ^ (z >> np.uint64(31))
 
 
-def windows(tape: Floats, hashes: Hashes, width: int) -> Floats:
-    """Return ``width`` values of the tape for each hash: (..., width)."""
-    return sliding_window_view(tape, width)[hashes >> _SHIFT]
+@lru_cache(maxsize=1024)
+def _all_windows(tape: Tape, width: int) -> Floats:
+    return sliding_window_view(_TAPES[tape], width)
+
+
+def windows(tape: Tape, hashes: Hashes, width: int) -> Floats:
+    """Return ``width`` values of a tape for each hash: (..., width)."""
+    return np.asarray(_all_windows(tape, width)[hashes >> _SHIFT])
 
 
 def smooth(key: np.uint64, n: IntArray, *, every: int, width: int) -> Floats:
@@ -66,8 +85,8 @@ def smooth(key: np.uint64, n: IntArray, *, every: int, width: int) -> Floats:
     """
     anchor = n // every
     share = ((n - anchor * every) / every)[:, None]
-    before = windows(NORMAL, mixed(key, anchor), width)
-    after = windows(NORMAL, mixed(key, anchor + 1), width)
+    before = windows("normal", mixed(key, anchor), width)
+    after = windows("normal", mixed(key, anchor + 1), width)
     scale = 1 / np.sqrt(share**2 + (1 - share) ** 2)
     return before * ((1 - share) * scale).astype(np.float32) + after * (share * scale).astype(
         np.float32
@@ -84,28 +103,28 @@ class TickNoise:
         self._hashes = mixed(key, ticks[:, None] * 2**20 + nodes)
         self._key, self._ticks, self._nodes, self._stream = key, ticks, nodes, 0
 
-    def _windows(self, tape: Floats, width: int) -> Floats:
+    def _windows(self, tape: Tape, width: int) -> Floats:
         self._stream += 1
         odd = np.uint64(int(_GOLDEN) * (2 * self._stream + 1) % 2**64)
         return windows(tape, self._hashes * odd, width)
 
     def normal(self, width: int) -> Floats:
         """Return standard normal noise."""
-        return self._windows(NORMAL, width)
+        return self._windows("normal", width)
 
     def latency(self, width: int) -> Floats:
         """Return factors around 1, as the medians of probes scatter."""
-        return self._windows(LATENCY, width)
+        return self._windows("latency", width)
 
     def drift(self, *, every: int) -> Floats:
         """Return one slowly changing value per node: (n_ticks, n_nodes), standard normal."""
         anchor = self._ticks // every
         share = ((self._ticks - anchor * every) / every)[:, None]
         before, after = (
-            windows(NORMAL, mixed(self._key, (anchor + i)[:, None] * 2**20 + self._nodes), 1)[
+            windows("normal", mixed(self._key, (anchor + i)[:, None] * 2**20 + self._nodes), 1)[
                 ..., 0
             ]
             for i in (0, 1)
         )
-        mix: Floats = (before * (1 - share) + after * share) / np.sqrt(share**2 + (1 - share) ** 2)
-        return mix.astype(np.float32)
+        scale = np.sqrt(share**2 + (1 - share) ** 2)
+        return np.asarray((before * (1 - share) + after * share) / scale, np.float32)

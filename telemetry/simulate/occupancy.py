@@ -13,10 +13,11 @@ TICK_S = 1.0
 
 @dataclass(frozen=True, slots=True)
 class Occupancy:
-    """Shares of each tick, 0 to 1, per node: (n_ticks, n_nodes); alike for all: (n_ticks, 1).
+    """Shares of each tick, 0 to 1, per node: (n_ticks, n_nodes); of gaps (n_ticks, 1).
 
     ``life`` are the shares of the gaps there are, by name; that of "training" is the pause of
     a run that compiles by accident. ``computed`` and ``transferred`` are progress, in steps.
+    ``takes_part`` is 0 for nodes that the run does without, else 1.
     """
 
     compute: FloatArray
@@ -28,6 +29,7 @@ class Occupancy:
     life: Mapping[str, FloatArray]
     computed: FloatArray
     transferred: FloatArray
+    takes_part: FloatArray
 
 
 class _Meter:
@@ -54,7 +56,7 @@ class _Meter:
         done = np.divide(into, length, out=np.zeros_like(into), where=length > 0)
         n = len(self.row) // 2
         whole = before[self.row]
-        return (whole[n:] - whole[:n]) + (done[n:] - done[:n])
+        return np.asarray((whole[n:] - whole[:n]) + (done[n:] - done[:n]))
 
     def _at(self, like: FloatArray) -> FloatArray:
         return self.at_s if like.ndim == 1 else self.at_s[:, None]
@@ -84,24 +86,21 @@ def occupancy(rows: Rows, ticks: IntArray) -> Occupancy:
     transferred_s = ready_s + rows.transfer_s
     zeros = np.zeros_like(pause_s)
     gaps = {i: np.where(rows.life == i, pause_s, 0) for i in set(rows.life[pause_s > 0].tolist())}
+    here = (rows.active | (rows.life != TRAINING)[:, None])[rows_at(rows, ticks)].astype(float)
     return Occupancy(
         compute=meter.share(begins_s, rows.compute_s),
         wait=meter.share(ready_s[:, None] - wait_s, wait_s),
-        transfer=meter.share(ready_s, rows.transfer_s)[:, None],
+        transfer=here * meter.share(ready_s, rows.transfer_s)[:, None],
         input=meter.share(np.broadcast_to(pause_s[:, None], begins_s.shape), rows.input_s),
-        checkpoint=meter.share(transferred_s, rows.checkpoint_s)[:, None],
-        evaluation=meter.share(transferred_s + rows.checkpoint_s, rows.after_s)[:, None],
+        checkpoint=here * meter.share(transferred_s, rows.checkpoint_s)[:, None],
+        evaluation=here * meter.share(transferred_s + rows.checkpoint_s, rows.after_s)[:, None],
         life={LIFE[i]: meter.share(zeros, gap_s)[:, None] for i, gap_s in gaps.items()},
         computed=meter.progress(begins_s, rows.compute_s),
-        transferred=meter.progress(ready_s, rows.transfer_s)[:, None],
+        transferred=here * meter.progress(ready_s, rows.transfer_s)[:, None],
+        takes_part=here,
     )
 
 
-def takes_part(rows: Rows, ticks: IntArray) -> FloatArray:
-    """Return who takes part in the step under way at each tick: (n_ticks, n_nodes), 0 or 1.
-
-    Between steps everyone does: a run that compiles does so on all its nodes.
-    """
-    row = np.searchsorted(rows.start_s, ticks, side="left") - 1
-    active = rows.active | (rows.life != TRAINING)[:, None]
-    return active[np.maximum(row, 0)].astype(np.float32)
+def rows_at(rows: Rows, ticks: IntArray) -> IntArray:
+    """Return the row under way at the end of each tick: (n_ticks,)."""
+    return np.searchsorted(rows.start_s, ticks, side="left") - 1

@@ -23,7 +23,7 @@ class Job(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True)
 
 
 class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One simulated run; its nodes are named ``<name>-00``, ``<name>-01``, …
+    """One simulated run; its nodes are named ``<name>-00``, ``<name>-01`` and so on.
 
     ``compile_s`` None takes the model's default; 0 starts from a warm cache.
     ``checkpoint_every_s`` and ``evaluate_every_s`` None means never; ``max_steps`` None

@@ -10,10 +10,11 @@ from numpy.typing import NDArray
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.simulate.clock import grains
 from telemetry.simulate.conditions import Conditions
-from telemetry.simulate.noise import HICCUP, NORMAL, UNIFORM, mixed, smooth, windows
+from telemetry.simulate.noise import mixed, smooth, windows
 from telemetry.simulate.script import Script
 
-LIFE = ("pending", "compiling", "warming_up", "training", "finished", "failed")
+# A run's phases, and "absent": it waits for its nodes, and there is nobody to report.
+LIFE = ("absent", "pending", "compiling", "warming_up", "training", "finished", "failed")
 TRAINING = LIFE.index("training")
 
 SLOW_NOISE, FAST_NOISE, TRANSFER_NOISE, INPUT_NOISE = 0.003, 0.002, 0.03, 0.2
@@ -131,7 +132,7 @@ def steps_under(
     -----
     Every worker computes its share with noise of two colours, slow (drifting over some thirty
     steps) and fast, and now and then stumbles. All meet in the gradient collective, which
-    begins when the last has come: ``wait_s = max over workers of arrival − own arrival``.
+    begins when the last has come: ``wait_s = max over workers of arrival - own arrival``.
     Step k's noise depends on the seed, the run and k alone.
 
     References
@@ -141,9 +142,9 @@ def steps_under(
     """
     step = np.arange(first, first + n_steps)
     compute_s = grains(now.compute_s * _pace(script, now, step))
-    input_noise = windows(NORMAL, mixed(script.key("input"), step), script.run.nodes)
+    input_noise = windows("normal", mixed(script.key("input"), step), script.run.nodes)
     input_s = grains(now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0))
-    transfer_noise = windows(NORMAL, mixed(script.key("transfer"), step), 1)[:, 0]
+    transfer_noise = windows("normal", mixed(script.key("transfer"), step), 1)[:, 0]
     transfer_s = grains(now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise))
     ready_s = (input_s + compute_s).max(axis=1)
     end_s = start_s + np.cumsum(ready_s + transfer_s)
@@ -170,11 +171,11 @@ def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
     """Return how much longer than expected each worker computes: (n_steps, n_workers)."""
     n_nodes = script.run.nodes
     pace = SLOW_NOISE * smooth(script.key("drift"), step, every=SLOW_NOISE_STEPS, width=n_nodes)
-    pace += FAST_NOISE * windows(NORMAL, mixed(script.key("pace"), step), n_nodes)
-    pace += windows(HICCUP, mixed(script.key("hiccup"), step), n_nodes)
+    pace += FAST_NOISE * windows("normal", mixed(script.key("pace"), step), n_nodes)
+    pace += windows("hiccup", mixed(script.key("hiccup"), step), n_nodes)
     pace += 1
     if now.uneven_ratio:
-        luck = windows(UNIFORM, mixed(script.key("lengths"), step), n_nodes)
+        luck = windows("uniform", mixed(script.key("lengths"), step), n_nodes)
         pace *= 1 + np.float32(now.uneven_ratio) * luck * luck * luck
     return pace
 

@@ -28,7 +28,8 @@ ONE_OFF = ("checkpoint", "evaluation", "recompile", "checkpoint_slow")
 class Act:
     """One fault or benign event in Unix seconds; ``rows`` are the nodes it hits.
 
-    A node that joins is away until then: that is what its act says. ``parts`` None means every core, accelerator or EFA device, as the kind has it.
+    A node that joins is away until then: that is what its act says. ``parts`` are cores,
+    accelerators or EFA devices, as the kind has it.
     """
 
     kind: str
@@ -70,7 +71,7 @@ class Script:
 
     @cached_property
     def stage(self) -> IntArray:
-        """Pipeline stage of each node's last rank: (n_nodes,); stages hold whole blocks of ranks."""
+        """Pipeline stage of each node's last rank: (n_nodes,); a stage is a block of ranks."""
         n_nodes, pp = self.run.nodes, self.run.pp
         return (np.arange(1, n_nodes + 1) * pp - 1) // n_nodes
 

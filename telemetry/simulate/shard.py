@@ -10,9 +10,9 @@ from telemetry.simulate.fabric import efa_values
 from telemetry.simulate.hardware import busy_ratio, core_utilization, device_values, node_values
 from telemetry.simulate.marks import mark
 from telemetry.simulate.noise import Floats, TickNoise
-from telemetry.simulate.occupancy import occupancy
+from telemetry.simulate.occupancy import occupancy, rows_at
 from telemetry.simulate.plan import Plan
-from telemetry.simulate.rows import Rows, joined
+from telemetry.simulate.rows import LIFE, Rows, joined
 from telemetry.simulate.script import Script, script_of
 from telemetry.simulate.timeline import advance
 from telemetry.steps import PHASES, StepBatch
@@ -72,8 +72,8 @@ def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 
             values[name][now] = piece
         steps.append(rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= piece_until)])
         clock = after
-    span = Span(shard, ticks, plan.run.node_names[nodes], values, every_s)
-    return Played(clock, span, _batch(plan, joined(steps)))
+    span = Span(shard, ticks, script.names[nodes], values, every_s)
+    return Played(clock, span, _batch(script, joined(steps)))
 
 
 def hardware(script: Script, rows: Rows, ticks: IntArray, nodes: slice) -> dict[str, Floats]:
@@ -90,6 +90,10 @@ def hardware(script: Script, rows: Rows, ticks: IntArray, nodes: slice) -> dict[
     if script.instance.n_efa:
         values |= efa_values(script, spent, noise, nodes)
     mark(script, values, ticks, nodes)
+    is_absent = rows.life[rows_at(rows, ticks)] == LIFE.index("absent")
+    if is_absent.any():
+        for value in values.values():
+            value[is_absent] = np.nan
     return values
 
 
@@ -98,7 +102,7 @@ def _nodes_of(plan: Plan, shard: str) -> slice:
     return slice(first, min(first + plan.shard_size, plan.run.nodes))
 
 
-def _batch(plan: Plan, rows: Rows) -> StepBatch:
+def _batch(script: Script, rows: Rows) -> StepBatch:
     """Return steps as training reports them; a worker that took no part reports nothing."""
     alike = np.zeros(rows.compute_s.shape)
     phases = (
@@ -111,8 +115,8 @@ def _batch(plan: Plan, rows: Rows) -> StepBatch:
     )
     reported = (np.where(rows.active, phase, np.nan).astype(np.float32) for phase in phases)
     return StepBatch(
-        run=plan.run.name,
-        workers=plan.run.node_names,
+        run=script.run.name,
+        workers=script.names,
         step=rows.step,
         ended_at_s=rows.end_s,
         phases=dict(zip(PHASES, reported, strict=True)),

@@ -8,23 +8,25 @@ import numpy as np
 
 from telemetry.simulate.clock import WARM_UP_S, RunClock, grain
 from telemetry.simulate.conditions import Conditions, conditions
-from telemetry.simulate.noise import NORMAL, mixed, windows
+from telemetry.simulate.noise import mixed, windows
 from telemetry.simulate.rows import Rows, add_one_offs, gap, joined, steps_under
 from telemetry.simulate.script import COMPILES, EVALUATION_S, FOREVER_S, Act, Script
 
 # The runtime gives a silent peer up after so long ("waited 120 sec"); then the job restarts.
 PEER_TIMEOUT_S = 120.0
 CHECKPOINT_NOISE = 0.08
-MOST_CELLS = 2**18  # of one stretch of steps, workers × steps
+MOST_CELLS = 2**18  # of one stretch of steps, workers times steps
 
 replace = msgspec.structs.replace
 
 
+@lru_cache(maxsize=4)
 def advance(script: Script, clock: RunClock, until: int) -> tuple[Rows, RunClock]:
     """Return the rows that overlap (clock.tick, until], and the clock at ``until``.
 
     The first row is the one under way at the clock's tick, the last the one under way at
     ``until`` (or ending right there). Cutting the interval anywhere gives the same rows.
+    The shards of a run are played one after another: its latest rows are remembered.
     """
     pieces: list[Rows] = []
     while clock.step_started_s < until:
@@ -56,7 +58,9 @@ def _stretch(script: Script, clock: RunClock, until: int) -> tuple[Rows, RunCloc
         return _steps(script, clock, until)
     end_s = clock.phase_ends_s
     start_s = clock.step_started_s
-    rows = gap(script, clock.phase, start_s=start_s, end_s=end_s or start_s + 2.0**30)
+    is_absent = clock.phase == "pending" and not clock.n_restarts
+    life = "absent" if is_absent else clock.phase
+    rows = gap(script, life, start_s=start_s, end_s=end_s or start_s + 2.0**30)
     if end_s is None or end_s > until:
         return rows, clock
     return rows, _after_gap(script, clock, end_s)
@@ -146,7 +150,7 @@ def _checkpoint_s(script: Script, now: Conditions, step: int, acts: list[Act]) -
     told = [a.end_s - a.start_s for a in acts if a.kind == "checkpoint" and a.end_s < FOREVER_S]
     if told:
         return grain(max(told))
-    noise = windows(NORMAL, mixed(script.key("checkpoint"), np.array([step])), 1)
+    noise = windows("normal", mixed(script.key("checkpoint"), np.array([step])), 1)
     return grain(now.checkpoint_s * (1 + CHECKPOINT_NOISE * float(noise[0, 0])))
 
 

@@ -77,11 +77,11 @@ def validate_benign(event: Benign, run: RunSpec) -> None:
     kind = BENIGN[event.kind]
     if event.run != run.name:
         raise ScenarioError("run", f"{event.run!r} is not {run.name}")
-    if kind.needs_node and event.node is None:
+    if kind.scope == "node" and event.node is None:
         raise ScenarioError("node", f"{kind.name} is about one node; name it")
     if event.node is not None:
         _check_node(event.node, run)
-        if run.nodes == 1 and kind.needs_node:
+        if run.nodes == 1 and kind.scope == "node":
             raise ScenarioError("node", f"{event.node!r} is the run's only node; give it more")
     _check_times(event.start_s, event.duration_s)
     if kind.magnitude_unit is not None and event.magnitude is not None:
