@@ -18,7 +18,15 @@ from telemetry.simulate.exchange import exchange_s, gradient_exchange, tensor_pa
 from telemetry.simulate.layout import JobError, Layout, lay_out
 from telemetry.simulate.plan import Job
 
-__all__ = ["Estimate", "JobError", "StepPlan", "estimate", "exposed_allreduce_s", "step_plan"]
+__all__ = [
+    "Estimate",
+    "JobError",
+    "StepPlan",
+    "estimate",
+    "estimate_of",
+    "exposed_allreduce_s",
+    "step_plan",
+]
 
 INPUT_S = 2e-3
 CHECKPOINT_BYTES_PER_S = 2e9
@@ -68,6 +76,11 @@ class StepPlan:
     def step_s(self) -> float:
         """Duration of the step."""
         return self.work_s + self.exposed_allreduce_s + self.input_s
+
+    @property
+    def fits(self) -> bool:
+        """Whether the job fits into the memory of its devices."""
+        return self.device_memory_bytes <= self.layout.instance.chip.hbm_bytes
 
     @property
     def allreduce_share_ratio(self) -> float:
@@ -186,8 +199,12 @@ class Estimate:
 
 def estimate(job: Job, model: Model | None = None) -> Estimate:
     """Predict a job's throughput, utilization of peak, all-reduce share and cost."""
-    plan = step_plan(job, model)
-    instance = plan.layout.instance
+    return estimate_of(step_plan(job, model))
+
+
+def estimate_of(plan: StepPlan) -> Estimate:
+    """Return what a job makes of its steps."""
+    job, instance = plan.layout.job, plan.layout.instance
     tokens_per_s = plan.tokens / plan.step_s
     usd_per_s = job.nodes * instance.price.usd_per_hour / 3600 if instance.prices else None
     return Estimate(
