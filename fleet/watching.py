@@ -23,6 +23,9 @@ WINDOW_STEPS = 40
 ECC_AGES_S = (600, 300, 120, 60, 30, 15, 0)
 RUN_RULES = tuple(name for name, rule in RULES.items() if rule.subject == "run")
 BLIND = ("monitoring_blind", "fleet")
+# Who was not listening cannot call anybody silent: after a pause of watching, wait and hear.
+PAUSE_S = 5
+LISTEN_FIRST_S = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +58,8 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     real = Node.objects.exclude(source=Node.Source.SIMULATED).values_list("name", flat=True)
     expected = {name for sight in sights for name in sight.nodes} | set(real)
     last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
+    if now_s - listening_since_s(hot, now_s=now_s) < LISTEN_FIRST_S:
+        last_seen = {}
     findings = judge(sights, last_seen, now_s=now_s, open_rules=open_rules())
     return reconcile(findings, watched=watched(sights, last_seen, now_s=now_s), now=now)
 
@@ -85,13 +90,25 @@ def watched(
     sights: Iterable[Sight], last_seen: Mapping[str, int], *, now_s: float
 ) -> set[Subject]:
     """Return what could be judged: a run without news keeps its alerts, so does a lost node."""
-    could = {("node_silent", f"node:{name}") for name in last_seen} | {BLIND}
+    could = {("node_silent", f"node:{name}") for name in last_seen}
+    could |= {BLIND} if last_seen else set()
     for sight in sights:
         if sight.pulse is not None and now_s - sight.pulse.last_step_at_s <= WINDOW_S:
             could |= {(rule, f"run:{sight.run.name}") for rule in RUN_RULES}
         if sight.counts is not None:
             could |= {("ecc_uncorrected", f"node:{name}") for name in sight.nodes}
     return could
+
+
+def listening_since_s(hot: HotStore, *, now_s: float) -> float:
+    """Return since when the fleet has been watched without a pause, and note that it is now."""
+    held = hot.gauges()
+    since_s = held.get("listening_since_s", now_s)
+    if now_s - held.get("watched_at_s", -PAUSE_S) > PAUSE_S:
+        since_s = now_s
+        hot.gauge("listening_since_s", since_s)
+    hot.gauge("watched_at_s", now_s)
+    return since_s
 
 
 def window_of_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:

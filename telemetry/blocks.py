@@ -2,13 +2,13 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-FloatArray = NDArray[np.floating]
-IntArray = NDArray[np.integer]
+FloatArray = NDArray[np.floating[Any]]
+IntArray = NDArray[np.integer[Any]]
 
 Part = Literal["node", "core", "device", "efa"]
 
@@ -31,26 +31,28 @@ class Metric:
 
 _ALL = (
     Metric("core_utilization_ratio", "core", "ratio", "Share of the tick a core computed."),
-    Metric("hbm_bandwidth_bytes_per_s", "device", "rounded", "HBM bytes read and written per second."),
+    Metric(
+        "hbm_bandwidth_bytes_per_s", "device", "rounded", "HBM bytes read and written per second."
+    ),
     Metric("device_memory_used_bytes", "device", "rounded", "HBM bytes allocated."),
-    Metric("mem_ecc_corrected", "device", "exact", "HBM ECC errors corrected, as the node counts them."),
-    Metric("mem_ecc_uncorrected", "device", "exact", "HBM ECC errors not corrected, as the node counts them."),
-    Metric("sram_ecc_corrected", "device", "exact", "SRAM ECC errors corrected, as the node counts them."),
-    Metric("sram_ecc_uncorrected", "device", "exact", "SRAM ECC errors not corrected, as the node counts them."),
-    Metric("efa_latency_s", "efa", "rounded", "Probe latency to the run's peers, median of the tick."),
+    Metric("mem_ecc_corrected", "device", "exact", "HBM errors corrected, as the node counts."),
+    Metric("mem_ecc_uncorrected", "device", "exact", "HBM errors not corrected, as it counts."),
+    Metric("sram_ecc_corrected", "device", "exact", "SRAM errors corrected, as the node counts."),
+    Metric("sram_ecc_uncorrected", "device", "exact", "SRAM errors not corrected, as it counts."),
+    Metric("efa_latency_s", "efa", "rounded", "Probe latency to the run's peers, median."),
     Metric("efa_tx_bytes_per_s", "efa", "rounded", "Bytes sent per second."),
     Metric("efa_rx_bytes_per_s", "efa", "rounded", "Bytes received per second."),
     Metric("efa_tx_packets_per_s", "efa", "rounded", "Packets sent per second."),
     Metric("efa_retransmits_per_s", "efa", "rounded", "Packets sent again per second."),
     Metric("efa_drops_per_s", "efa", "rounded", "Received packets dropped per second."),
-    Metric("efa_impaired_per_s", "efa", "rounded", "Connections that entered the impaired state per second."),
-    Metric("efa_unresponsive_per_s", "efa", "rounded", "Peers that became unresponsive per second."),
+    Metric("efa_impaired_per_s", "efa", "rounded", "Connections newly impaired per second."),
+    Metric("efa_unresponsive_per_s", "efa", "rounded", "Peers newly unresponsive per second."),
     Metric("vcpu_usage_ratio", "node", "ratio", "Share of the host's vCPUs in use."),
     Metric("host_memory_used_bytes", "node", "rounded", "Host memory in use."),
-    Metric("executions_completed_per_s", "node", "rounded", "Graph executions completed per second."),
-    Metric("executions_failed_per_s", "node", "rounded", "Graph executions that did not complete cleanly per second."),
+    Metric("executions_completed_per_s", "node", "rounded", "Graph executions done per second."),
+    Metric("executions_failed_per_s", "node", "rounded", "Graph executions failed per second."),
     Metric("execution_errors_per_s", "node", "rounded", "Runtime errors of any kind per second."),
-)  # fmt: skip
+)
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ALL}
 
 
@@ -109,7 +111,7 @@ class Span:
     def beside(cls, spans: Sequence[Self]) -> Self:
         """Return spans of the same ticks and metrics, their nodes side by side, as one."""
         first = spans[0]
-        values = {name: np.concatenate([s.values[name] for s in spans], 1) for name in first.values}
+        values = {m: np.concatenate([s.values[m] for s in spans], axis=1) for m in first.values}
         nodes = tuple(node for span in spans for node in span.nodes)
         return cls(first.shard, first.ticks, nodes, values, first.every_s)
 
@@ -119,6 +121,6 @@ class Span:
         if not spans:
             return None
         first = spans[0]
-        values = {name: np.concatenate([s.values[name] for s in spans]) for name in first.values}
+        values = {m: np.concatenate([s.values[m] for s in spans]) for m in first.values}
         ticks = np.concatenate([span.ticks for span in spans])
         return cls(first.shard, ticks, first.nodes, values, first.every_s)

@@ -45,22 +45,23 @@ class StepBatch:
     @property
     def worker_step_s(self) -> FloatArray:
         """Duration of each step by each worker's account: (n_steps, n_workers) seconds."""
-        return np.sum([self.phases[phase] for phase in PHASES], axis=0)
+        total: FloatArray = np.sum([self.phases[phase] for phase in PHASES], axis=0)
+        return total
 
     @property
     def step_s(self) -> FloatArray:
         """Duration of each step: (n_steps,) seconds, the mean over workers that reported."""
-        return np.nanmean(self.worker_step_s, axis=1)
+        return _mean(self.worker_step_s)
 
     @property
     def wait_ratio(self) -> FloatArray:
         """Share of the step spent waiting for peers: (n_steps,), mean over workers."""
-        return np.nanmean(self.phases["wait_s"] / self.worker_step_s, axis=1)
+        return _mean(self.phases["wait_s"] / self.worker_step_s)
 
     @property
     def transfer_ratio(self) -> FloatArray:
         """Share of the step spent moving gradients: (n_steps,), mean over workers."""
-        return np.nanmean(self.phases["transfer_s"] / self.worker_step_s, axis=1)
+        return _mean(self.phases["transfer_s"] / self.worker_step_s)
 
     @property
     def allreduce_share_ratio(self) -> FloatArray:
@@ -102,3 +103,13 @@ class StepBatch:
             phases,
             np.concatenate([batch.tokens for batch in batches]),
         )
+
+
+def _mean(values: FloatArray) -> FloatArray:
+    """Return the mean over the workers that reported: (n_steps, n_workers) to (n_steps,)."""
+    known = np.isfinite(values)
+    total: FloatArray = np.where(known, values, 0.0).sum(axis=1)
+    # A step that nobody reported is 0 / 0: not a number, and no warning either.
+    with np.errstate(invalid="ignore"):
+        mean: FloatArray = total / known.sum(axis=1)
+    return mean

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
+from itertools import pairwise
 
 import msgspec
 import numpy as np
@@ -51,7 +52,7 @@ def stretches(
     cuts = [0, *(np.flatnonzero(np.diff(close)) + 1), len(minutes) - 1]
     return [
         Stretch(max(start, int(minutes[a])), min(end, int(minutes[b]) - 1), bool(close[a]))
-        for a, b in zip(cuts, cuts[1:], strict=False)
+        for a, b in pairwise(cuts)
     ]
 
 

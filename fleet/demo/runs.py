@@ -109,7 +109,7 @@ FLEET = (
             instance="trn1.2xlarge",
             nodes=8,
             seq_len=128,
-            global_batch=8192,
+            global_batch=16384,
             compile_s=780,
             checkpoint_every_s=3600,
         ),

@@ -8,8 +8,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 
 from fleet.demo import weather
-from fleet.demo.runs import create_fleet
 from fleet.demo.past import live_through
+from fleet.demo.runs import create_fleet
 from fleet.models import Run
 from fleet.plans import publish_plans
 from telemetry.store.hot import HotStore, open_store
