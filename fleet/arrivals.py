@@ -6,8 +6,8 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
+from fleet.deliveries import Delivery
 from fleet.models import Node
-from telemetry.blocks import Block
 from telemetry.ingest.neuron_monitor import Identity, Reading, Shape, read_line
 from telemetry.ingest.refusal import Refusal, RefusedError
 from telemetry.ingest.timing import NodeClock, blocks, shard_of
@@ -19,8 +19,6 @@ LOOK_AGAIN_S = 60.0
 # Two machines may not use one name at the same time.
 IN_USE_S = 60.0
 MAX_KNOWN = 20_000
-# Refusals named; the rest are counted.
-MAX_REFUSALS = 100
 
 
 class NameTakenError(RefusedError):
@@ -36,36 +34,6 @@ class Known:
     identity: Identity | None = None
     seen_s: float = -LOOK_AGAIN_S
     stored_s: float = -LOOK_AGAIN_S
-
-
-@dataclass(slots=True)
-class Delivery:
-    """What became of the lines that were sent together."""
-
-    node: str = ""
-    n_accepted: int = 0
-    n_late: int = 0
-    n_repeated: int = 0
-    skew_s: float = 0.0
-    refused: list[Refusal] = field(default_factory=list)
-    blocks: list[Block] = field(default_factory=list)
-    n_refused: int = 0
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Note a line that was not taken; of very many only the first are kept."""
-        self.n_refused += 1
-        if len(self.refused) < MAX_REFUSALS:
-            self.refused.append(refusal)
-
-    def absorb(self, later: "Delivery") -> None:
-        """Add what became of a later delivery of the same stream."""
-        self.node = later.node or self.node
-        self.n_accepted += later.n_accepted
-        self.n_late += later.n_late
-        self.n_repeated += later.n_repeated
-        self.n_refused += later.n_refused
-        self.skew_s = later.skew_s
-        self.refused += later.refused[: MAX_REFUSALS - len(self.refused)]
 
 
 class Arrivals:
@@ -84,12 +52,14 @@ class Arrivals:
         node: str | None,
         arrived_s: float,
         sent_s: float | None = None,
+        now_s: float | None = None,
         first_line: int = 1,
     ) -> Delivery:
         """Read what arrived together, and make room in the fleet for the node it speaks of.
 
         Nothing is stored but the node's row: the caller appends ``blocks``. The lines of one
-        delivery are one node's, ``node`` or else the first one that names itself.
+        delivery are one node's, ``node`` or else the first one that names itself. ``now_s`` is
+        given where what is read was not sent just now.
         """
         delivery = Delivery(node=node or "")
         good: list[tuple[int, int, Reading]] = []
@@ -97,7 +67,10 @@ class Arrivals:
             if line.strip():
                 self._read(line, number, delivery, good)
         if good:
-            self._place(good, delivery, arrived_s, sent_s)
+            clock = self._known[delivery.node].clock
+            readings = [reading for _, _, reading in good]
+            ends = clock.ends(readings, arrived_s=arrived_s, sent_s=sent_s)
+            self._place(good, ends, delivery, arrived_s if now_s is None else now_s)
         return delivery
 
     def forget(self, node: str) -> None:
@@ -175,19 +148,16 @@ class Arrivals:
     def _place(
         self,
         good: Sequence[tuple[int, int, Reading]],
+        ends: Sequence[float],
         delivery: Delivery,
-        arrived_s: float,
-        sent_s: float | None,
+        now_s: float,
     ) -> None:
         """Find out which seconds each reading covers, and make its blocks."""
         clock = self._known[delivery.node].clock
-        readings = [reading for _, _, reading in good]
-        ends = clock.ends(readings, arrived_s=arrived_s, sent_s=sent_s)
         delivery.skew_s = clock.correction_s
-        oldest = arrived_s - self._keep_s
         for (number, content, reading), end_s in zip(good, ends, strict=True):
-            if end_s <= oldest:
-                ago = f"{arrived_s - end_s:.0f} s old; the last {self._keep_s} s are kept"
+            if end_s <= now_s - self._keep_s:
+                ago = f"{now_s - end_s:.0f} s old; the last {self._keep_s} s are kept"
                 delivery.refuse(Refusal(number, "at", ago))
                 delivery.n_late += 1
             elif clock.is_repeated(reading, content):

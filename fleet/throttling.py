@@ -2,6 +2,7 @@
 
 import hashlib
 import logging
+from collections import Counter
 from collections.abc import Mapping
 
 from django.conf import settings
@@ -14,6 +15,8 @@ WINDOW_S = 300
 PER_NAME_AND_ADDRESS = 5
 PER_ADDRESS = 40
 MINUTE_S = 60
+# Requests that a process may keep to itself, as a share of the limit.
+MAX_UNTOLD_RATIO = 0.005
 
 log = logging.getLogger(__name__)
 
@@ -67,15 +70,40 @@ class Attempts:
             log.warning("Redis does not answer: attempts to sign in are not forgotten.")
 
 
-def count_requests(
-    hot: HotStore, n_by_token: Mapping[int, int], *, now_s: float
-) -> Mapping[int, int]:
-    """Count requests of tokens; how many each has left in this minute (negative: too many)."""
-    minute = int(now_s // MINUTE_S)
-    commands: list[tuple[object, ...]] = []
-    for token, n_requests in n_by_token.items():
-        key = f"rate:{token}:{minute}"
-        commands += [("INCRBY", key, n_requests), ("EXPIRE", key, 2 * MINUTE_S)]
-    answers = hot.ask_all(commands)[::2]
-    limit = settings.INGEST_REQUESTS_PER_MINUTE
-    return {token: limit - int(n) for token, n in zip(n_by_token, answers, strict=True)}
+class RequestGate:
+    """Requests per token and minute, of all processes together.
+
+    Each process counts for itself and tells Redis after some of them, so that a busy door need
+    not ask for every request; the limit may be overrun by that many per process.
+    """
+
+    def __init__(self) -> None:
+        """Start with nobody counted."""
+        self._minute = 0
+        self._untold: Counter[int] = Counter()
+        self._total: Counter[int] = Counter()
+
+    def left(self, hot: HotStore, n_by_token: Mapping[int, int], *, now_s: float) -> Counter[int]:
+        """Count requests; how many each token has left in this minute (negative: too many)."""
+        limit: int = settings.INGEST_REQUESTS_PER_MINUTE
+        minute = int(now_s // MINUTE_S)
+        if minute != self._minute:
+            self._minute, self._untold, self._total = minute, Counter(), Counter()
+        first = [token for token in n_by_token if token not in self._total]
+        self._untold.update(n_by_token)
+        if first or self._untold.total() > limit * MAX_UNTOLD_RATIO:
+            self._tell(hot)
+        used = self._total + self._untold
+        return Counter({token: limit - used[token] for token in n_by_token})
+
+    def _tell(self, hot: HotStore) -> None:
+        """Add what was counted here to what all have counted, and learn the sum."""
+        commands: list[tuple[object, ...]] = []
+        for token, n_requests in self._untold.items():
+            key = f"rate:{token}:{self._minute}"
+            commands += [("INCRBY", key, n_requests), ("EXPIRE", key, 2 * MINUTE_S)]
+        answers = hot.ask_all(commands)[::2]
+        self._total.update(dict.fromkeys(self._untold, 0))
+        for token, n_requests in zip(self._untold, answers, strict=True):
+            self._total[token] = int(n_requests)
+        self._untold.clear()

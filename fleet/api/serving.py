@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-import msgspec
 from django.conf import settings
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
@@ -23,13 +22,15 @@ from fleet.api.answers import (
 from fleet.api.bodies import check_kind, gunzip
 from fleet.api.problem import ProblemError
 from fleet.api.tokens import TokenBook, bearer
-from fleet.arrivals import Arrivals, Delivery
+from fleet.arrivals import Arrivals
+from fleet.deliveries import Delivery, store, told
 from fleet.models import Token
-from fleet.throttling import count_requests
+from fleet.throttling import RequestGate
 from telemetry.store.hot import HotStore, open_store
 
 log = logging.getLogger(__name__)
 tokens = TokenBook()
+gate = RequestGate()
 
 
 @dataclass(slots=True)
@@ -84,7 +85,7 @@ def _admit(calls: Sequence[Call], hot: HotStore) -> None:
     n_by_token = Counter(call.token.pk for call in calls if call.token)
     if not n_by_token:
         return
-    left = count_requests(hot, n_by_token, now_s=time.time())
+    left = gate.left(hot, n_by_token, now_s=time.time())
     for call in calls:
         if call.token and left[call.token.pk] < 0:
             call.problem = too_often(settings.INGEST_REQUESTS_PER_MINUTE)
@@ -119,25 +120,11 @@ def _store(calls: Sequence[Call], hot: HotStore, arrivals: Arrivals) -> None:
     """Store what all the calls brought, and count it."""
     deliveries = [call.delivery for call in calls if call.delivery is not None]
     try:
-        hot.append(block for delivery in deliveries for block in delivery.blocks)
+        store(hot, deliveries)
     except RedisError:
         for delivery in deliveries:
             arrivals.forget(delivery.node)
         raise
-    count_deliveries(hot, deliveries)
-
-
-def count_deliveries(hot: HotStore, deliveries: Sequence[Delivery]) -> None:
-    """Count what became of reports, for whoever watches the service itself."""
-    counts = {
-        "ingest_reports": sum(d.n_accepted for d in deliveries),
-        "ingest_repeated": sum(d.n_repeated for d in deliveries),
-        "ingest_late": sum(d.n_late for d in deliveries),
-        "ingest_errors": sum(d.n_refused for d in deliveries),
-        "ingest_skewed": sum(d.n_accepted for d in deliveries if d.skew_s),
-    }
-    key = "service:counters"
-    hot.ask_all([("HINCRBYFLOAT", key, name, n) for name, n in counts.items() if n])
 
 
 @lru_cache(maxsize=4096)
@@ -151,16 +138,8 @@ def answer(call: Call) -> dict[str, Any]:
     if call.problem is not None:
         raise call.problem
     delivery = call.delivery or Delivery()
-    told: dict[str, Any] = {
-        "node": delivery.node or None,
-        "accepted": delivery.n_accepted,
-        "repeated": delivery.n_repeated,
-        "late": delivery.n_late,
-        "clock_skew_s": round(delivery.skew_s, 3),
-        "n_refused": delivery.n_refused,
-        "refused": msgspec.to_builtins(delivery.refused),
-    }
+    outcome = told(delivery)
     if delivery.refused and not delivery.n_accepted and not delivery.n_repeated:
         reason = f"No line was taken. {delivery.refused[0]}"
-        raise ProblemError(400, reason, **told["refused"][0] | told)
-    return told
+        raise ProblemError(400, reason, **outcome["refused"][0] | outcome)
+    return outcome

@@ -1,5 +1,6 @@
 """What a report's groups say, as arrays in our units: percent, and counts per period, end here."""
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
@@ -29,20 +30,17 @@ def core_utilization(groups: Iterable[wire.NeuroncoreCounters], *, n_cores: int)
     A core that no process holds reads NaN: absent is not idle. Where one process took a core
     over from another within the period, their shares add up.
     """
-    ratio = np.full(n_cores, np.nan)
+    percent = [math.nan] * n_cores
     for group in groups:
-        in_use = group.neuroncores_in_use
-        if not in_use:
-            continue
-        cores = _places(in_use, n_cores, "neuroncores_in_use", "core")
-        percent = np.array(list(map(_UTILIZATION, in_use.values())), dtype=float)
-        for i in np.flatnonzero(np.isnan(percent)):
-            percent[i] = _physical_mean(list(in_use.values())[i].v3d)
-        held = ratio[cores]
-        share = percent / PERCENT
-        ratio[cores] = np.where(np.isnan(held), share, held + np.nan_to_num(share))
-    np.minimum(ratio, 1.0, out=ratio)
-    return ratio
+        in_use = group.neuroncores_in_use or {}
+        _within(in_use, n_cores, "neuroncores_in_use", "core")
+        for core, use in in_use.items():
+            share = use.neuroncore_utilization
+            if share is None:
+                share = _physical_mean(use.v3d)
+            before = percent[core]
+            percent[core] = share if math.isnan(before) else before + share
+    return np.minimum(np.array(percent) / PERCENT, 1.0, dtype=float)
 
 
 def device_memory(
@@ -53,29 +51,36 @@ def device_memory(
     A process reports it core by core; a device's is the sum over its cores and over processes.
     A device that no process holds reads NaN.
     """
-    used = np.full(n_devices, np.nan)
+    used: dict[int, float] = {}
+    per_device = n_cores // n_devices
     for group in groups:
-        total = group.neuron_runtime_used_bytes
-        cores = total and total.usage_breakdown and total.usage_breakdown.neuroncore_memory_usage
-        if cores:
-            places = _places(cores, n_cores, "neuroncore_memory_usage", "core")
-            parts = np.array(list(map(_BREAKDOWN, cores.values())), dtype=float)
-            _add(used, places * n_devices // n_cores, np.nansum(parts, axis=1))
-        elif total and total.neuron_device is not None and n_devices == 1:
-            _add(used, np.zeros(1, int), np.array([total.neuron_device]))
-    return used if np.isfinite(used).any() else None
+        total = group.neuron_runtime_used_bytes or wire.RuntimeUsedBytes()
+        breakdown = total.usage_breakdown or wire.UsageBreakdown()
+        cores = breakdown.neuroncore_memory_usage or {}
+        _within(cores, n_cores, "neuroncore_memory_usage", "core")
+        for core, purposes in cores.items():
+            device = core // per_device
+            # Zeros and what is not there add nothing.
+            used[device] = used.get(device, 0.0) + sum(filter(None, _BREAKDOWN(purposes)))
+        if not cores and n_devices == 1 and total.neuron_device is not None:
+            used[0] = used.get(0, 0.0) + total.neuron_device
+    if not used:
+        return None
+    return np.array([used.get(device, math.nan) for device in range(n_devices)])
 
 
 def ecc(group: wire.HwCounters | None, *, n_devices: int) -> Mapping[str, FloatArray]:
     """Return the ECC counts of each device as read, (n_devices,), for each kind reported."""
-    devices = group and group.neuron_devices
-    if not devices:
-        return {}
-    at = _within(np.fromiter(map(_DEVICE, devices), int), n_devices, "neuron_devices", "device")
-    counts = np.full((n_devices, len(_ECC_KINDS)), np.nan)
-    counts[at] = np.array(list(map(_ECC, devices)), dtype=float)
-    columns = dict(zip(_ECC_KINDS, counts.T, strict=True))
-    return {kind: column for kind, column in columns.items() if np.isfinite(column).any()}
+    devices = (group and group.neuron_devices) or []
+    by_device = {device.neuron_device_index: _ECC(device) for device in devices}
+    _within(by_device, n_devices, "neuron_devices", "device")
+    nothing = (None,) * len(_ECC_KINDS)
+    columns = zip(*(by_device.get(device, nothing) for device in range(n_devices)), strict=True)
+    return {
+        kind: np.array(column, float)
+        for kind, column in zip(_ECC_KINDS, columns, strict=True)
+        if column.count(None) < n_devices
+    }
 
 
 def vcpu_usage(group: wire.VcpuUsage | None) -> FloatArray | None:
@@ -123,21 +128,11 @@ def hbm_bandwidth(sent: wire.Line, *, n_devices: int) -> FloatArray | None:
     return np.full(n_devices, sent.hbm_bytes_per_step * sent.steps_per_s)
 
 
-def _places(
-    parts: Mapping[int, object], n_parts: int, field: str, word: str
-) -> np.ndarray[tuple[int], np.dtype[np.int_]]:
-    """Return the keys of a mapping by core as an index array, all within bounds."""
-    return _within(np.fromiter(parts, int, len(parts)), n_parts, field, word)
-
-
-def _within(
-    index: np.ndarray[tuple[int], np.dtype[np.int_]], n_parts: int, field: str, word: str
-) -> np.ndarray[tuple[int], np.dtype[np.int_]]:
+def _within(parts: Mapping[int, object], n_parts: int, field: str, word: str) -> None:
     """Refuse an index that the node's hardware has no part for."""
-    if index.size and index.max() >= n_parts:
-        reason = f"{word} {index.max()}, but the node counts {n_parts} (neuron_hardware_info)"
+    if parts and (index := max(parts)) >= n_parts:
+        reason = f"{word} {index}, but the node counts {n_parts} (neuron_hardware_info)"
         raise RefusedError(field, reason)
-    return index
 
 
 def _physical_mean(v3d: msgspec.Raw) -> float:
@@ -147,16 +142,7 @@ def _physical_mean(v3d: msgspec.Raw) -> float:
     except msgspec.MsgspecError as error:
         raise RefusedError("neuroncores_in_use.v3d", str(error)) from error
     known = [use for use in map(_UTILIZATION, cores.values()) if use is not None]
-    return sum(known) / len(known) if known else np.nan
-
-
-def _add(
-    used: FloatArray, places: np.ndarray[tuple[int], np.dtype[np.int_]], amounts: FloatArray
-) -> None:
-    """Add amounts at places, which may repeat; a place that was NaN counts from zero."""
-    sums = np.bincount(places, amounts, minlength=used.size)
-    touched = np.bincount(places, minlength=used.size) > 0
-    used[touched] = np.nan_to_num(used[touched]) + sums[touched]
+    return sum(known) / len(known) if known else math.nan
 
 
 def _accrue(

@@ -1,0 +1,71 @@
+"""What became of the lines that a node sent together; stored in one go with those of others."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from telemetry.blocks import Block
+from telemetry.ingest.refusal import Refusal
+from telemetry.store.hot import HotStore
+
+# Refusals named; the rest are counted.
+MAX_REFUSALS = 100
+
+
+@dataclass(slots=True)
+class Delivery:
+    """Some lines of one node: how many were taken, which were not and why, and their blocks."""
+
+    node: str = ""
+    n_accepted: int = 0
+    n_late: int = 0
+    n_repeated: int = 0
+    n_refused: int = 0
+    skew_s: float = 0.0
+    refused: list[Refusal] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note a line that was not taken; of very many only the first are kept."""
+        self.n_refused += 1
+        if len(self.refused) < MAX_REFUSALS:
+            self.refused.append(refusal)
+
+    def absorb(self, later: "Delivery") -> None:
+        """Add what became of a later delivery of the same stream."""
+        self.node = later.node or self.node
+        self.n_accepted += later.n_accepted
+        self.n_late += later.n_late
+        self.n_repeated += later.n_repeated
+        self.n_refused += later.n_refused
+        self.skew_s = later.skew_s
+        self.refused += later.refused[: MAX_REFUSALS - len(self.refused)]
+
+
+def told(delivery: Delivery) -> dict[str, Any]:
+    """Return what the sender is told became of the lines."""
+    return {
+        "node": delivery.node or None,
+        "accepted": delivery.n_accepted,
+        "repeated": delivery.n_repeated,
+        "late": delivery.n_late,
+        "clock_skew_s": round(delivery.skew_s, 3),
+        "n_refused": delivery.n_refused,
+        "refused": msgspec.to_builtins(delivery.refused),
+    }
+
+
+def store(hot: HotStore, deliveries: Sequence[Delivery]) -> None:
+    """Store what nodes brought, and count it for whoever watches the service itself."""
+    hot.append(block for delivery in deliveries for block in delivery.blocks)
+    counts = {
+        "ingest_reports": sum(d.n_accepted for d in deliveries),
+        "ingest_repeated": sum(d.n_repeated for d in deliveries),
+        "ingest_late": sum(d.n_late for d in deliveries),
+        "ingest_errors": sum(d.n_refused for d in deliveries),
+        "ingest_skewed": sum(d.n_accepted for d in deliveries if d.skew_s),
+    }
+    key = "service:counters"
+    hot.ask_all([("HINCRBYFLOAT", key, name, n) for name, n in counts.items() if n])

@@ -1,0 +1,87 @@
+"""Read neuron-monitor's stream as a node of the fleet: live from stdin, or a file of the past."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import CommandError, CommandParser
+from django.db import DatabaseError
+
+from fleet.arrivals import NAME, NAME_RULE
+from fleet.cli import PlainCommand
+from fleet.deliveries import Delivery, told
+from fleet.intake import Intake
+from telemetry.store.hot import open_store
+
+
+class Command(PlainCommand):
+    """`manage.py ingest_neuron_monitor`."""
+
+    help = __doc__ or ""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Say what to read, and whose it is."""
+        super().add_arguments(parser)
+        parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="- is stdin")
+        parser.add_argument("--node", help="name of the node; without it, its instance id")
+        parser.add_argument(
+            "--start",
+            type=float,
+            metavar="UNIX_S",
+            help="when a FILE's first report began; without it, the last one ends now",
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Take every line that makes sense, say which do not, and sum up."""
+        node = options["node"]
+        if node is not None and not NAME.fullmatch(node):
+            raise ValueError(f"--node: {node!r} is no name for a node: {NAME_RULE}.")
+        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        intake = Intake(hot, node=node, keep_s=settings.HOT_KEEP_S)
+        total = Delivery()
+        try:
+            for delivery in _deliveries(intake, options["file"], options["start"]):
+                for refusal in delivery.refused:
+                    self.stderr.write(str(refusal))
+                total.absorb(delivery)
+        except KeyboardInterrupt:
+            self.stderr.write("Interrupted.")
+        except DatabaseError as error:
+            raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
+        self._sum_up(total, as_json=options["json"])
+        if intake.n_kept_back:
+            raise CommandError(f"The store is away; {intake.n_kept_back} seconds are lost.")
+
+    def _sum_up(self, total: Delivery, *, as_json: bool) -> None:
+        """Print what was taken; that it was nothing is an error."""
+        text = (
+            f"{total.node or 'no node'}: {total.n_accepted} reports taken, "
+            f"{total.n_refused} refused ({total.n_late} of them too old), "
+            f"{total.n_repeated} repeated"
+        )
+        if as_json:
+            self.write_json(told(total))
+        else:
+            self.stdout.write(text)
+        if not total.n_accepted and not total.n_repeated:
+            raise ValueError("FILE: no line was taken; is it neuron-monitor's output?")
+
+
+def _deliveries(intake: Intake, file: str, start_s: float | None) -> Iterator[Delivery]:
+    """Yield what arrives, as it arrives, or what a file says of the past."""
+    if file != "-":
+        try:
+            yield from intake.replayed(Path(file), start_s=start_s)
+        except OSError as error:
+            raise ValueError(f"FILE: {file}: {error.strerror}") from error
+        return
+    if start_s is not None:
+        raise ValueError("--start: a live stream is now; give a FILE to replay.")
+    try:
+        descriptor = sys.stdin.fileno()
+    except OSError:
+        yield from intake.whole(sys.stdin.buffer)
+    else:
+        yield from intake.live(descriptor)

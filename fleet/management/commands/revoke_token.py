@@ -1,0 +1,34 @@
+"""Revoke bearer tokens by name; whoever still uses them is refused within seconds."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.core.management import CommandParser
+
+from fleet.cli import PlainCommand
+from fleet.models import Token
+
+
+class Command(PlainCommand):
+    """`manage.py revoke_token`."""
+
+    help = __doc__ or ""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Say which."""
+        super().add_arguments(parser)
+        parser.add_argument("name", help="the name that create_token was given")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Revoke every token of that name."""
+        name = options["name"]
+        lasting = Token.objects.filter(name=name, revoked_at=None)
+        n_revoked = lasting.update(revoked_at=datetime.now(UTC))
+        if not n_revoked:
+            names = Token.objects.filter(revoked_at=None).order_by("name").values_list("name")
+            known = ", ".join(sorted({known for (known,) in names})) or "none"
+            raise ValueError(f"NAME: no valid token is called {name!r}; there are: {known}.")
+        if options["json"]:
+            self.write_json({"name": name, "revoked": n_revoked})
+        else:
+            self.stdout.write(f"{name}: {n_revoked} revoked")
