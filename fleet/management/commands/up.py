@@ -4,6 +4,7 @@ import asyncio
 import os
 import socket
 import time
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -85,14 +86,13 @@ class Command(BaseCommand):
         password = ensure_demo_admin()
         connection.close()
         how = f"password {password} (shown this once)" if password else "with its password"
-        self.stdout.write(
+        self._print(
             f"\n  trnwatch is live at  {self._address(listener)}\n"
             f"  Sign in as           {DEMO_ADMIN}, {how}\n"
             "  A new password       .venv/bin/python manage.py changepassword admin\n"
             f"  Logs are in          {settings.DATA_DIR / 'log'}\n"
             "  Ctrl-C stops it.\n"
         )
-        self.stdout.flush()
 
     def _address(self, listener: socket.socket) -> str:
         """Return the address to type into a browser."""
@@ -102,5 +102,10 @@ class Command(BaseCommand):
     def _say(self, text: str) -> None:
         """Print one event."""
         now = datetime.now(UTC).astimezone()
-        self.stdout.write(f"{now:%H:%M:%S}  {text}")
-        self.stdout.flush()
+        self._print(f"{now:%H:%M:%S}  {text}")
+
+    def _print(self, text: str) -> None:
+        """Print at once; that nobody reads any more stops nothing."""
+        with suppress(BrokenPipeError):
+            self.stdout.write(text)
+            self.stdout.flush()
