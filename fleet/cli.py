@@ -1,4 +1,4 @@
-"""What trnwatch's commands share: an answer on stdout, bad input on stderr with exit code 2."""
+"""What trnwatch's commands share: JSON or a table on stdout, bad input on stderr with exit 2."""
 
 import json
 from collections.abc import Iterable, Mapping
@@ -9,24 +9,18 @@ from django.core.management.base import BaseCommand, CommandError, CommandParser
 BAD_INPUT = 2
 
 
-class BadInputError(CommandError):
-    """Something given on the command line that can't be used: names the field and the remedy."""
-
-    def __init__(self, message: str) -> None:
-        """End the command with exit code 2."""
-        super().__init__(message, returncode=BAD_INPUT)
-
-
-class ReportingCommand(BaseCommand):
-    """A command that answers in words, or with ``--json`` as one object.
+class PlainCommand(BaseCommand):
+    """A command that answers in words, or with ``--json`` as one object; no system checks.
 
     Any ValueError (JobError, CatalogError, …) becomes one line on stderr and exit code 2.
     """
 
+    requires_system_checks: list[str] = []
+
     def add_arguments(self, parser: CommandParser) -> None:
         """Offer ``--json``."""
         parser.add_argument(
-            "--json", action="store_true", help="print one JSON object instead of words"
+            "--json", action="store_true", help="print one JSON object instead of a table"
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
@@ -34,17 +28,16 @@ class ReportingCommand(BaseCommand):
         try:
             return super().execute(*args, **options)
         except ValueError as error:
-            raise BadInputError(str(error)) from error
+            raise CommandError(str(error), returncode=BAD_INPUT) from error
 
-    def report(self, answer: Mapping[str, object], text: str, *, as_json: bool) -> None:
-        """Print the answer; in JSON, what is not known is null, never NaN."""
-        self.stdout.write(json.dumps(answer, allow_nan=False) if as_json else text)
+    def write_json(self, answer: Mapping[str, object]) -> None:
+        """Print one JSON object; what is not known is null, never NaN."""
+        self.stdout.write(json.dumps(answer, allow_nan=False))
 
-
-def table(rows: Iterable[tuple[str, str, str]]) -> str:
-    """Return rows of name, value and remark in columns, values to the right."""
-    rows = list(rows)
-    names = max(len(name) for name, _, _ in rows)
-    values = max(len(value) for _, value, _ in rows)
-    lines = (f"  {name:<{names}}  {value:>{values}}  {remark}" for name, value, remark in rows)
-    return "\n".join(line.rstrip() for line in lines)
+    def write_table(self, rows: Iterable[tuple[str, str, str]]) -> None:
+        """Print rows of name, value and remark in columns, values to the right."""
+        rows = list(rows)
+        names = max(len(name) for name, _, _ in rows)
+        values = max(len(value) for _, value, _ in rows)
+        for name, value, remark in rows:
+            self.stdout.write(f"  {name:<{names}}  {value:>{values}}  {remark}".rstrip())

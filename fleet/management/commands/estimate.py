@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from fleet.cli import ReportingCommand, table
+from fleet.cli import PlainCommand
 from fleet.custom_model import MODEL_FLAGS, described_model
 from telemetry.simulate.estimate import Estimate, StepPlan, estimate_of, step_plan
 from telemetry.simulate.plan import Job
@@ -13,10 +13,9 @@ from telemetry.simulate.plan import Job
 GIB = 1024**3
 
 
-class Command(ReportingCommand):
+class Command(PlainCommand):
     """Predict the step time, throughput, utilization, all-reduce share and cost of a job."""
 
-    requires_system_checks: list[str] = []
     help = "Predict step time, throughput, MFU, all-reduce share and cost of a training job."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -44,16 +43,19 @@ class Command(ReportingCommand):
         found = estimate_of(plan)
         if not plan.fits:
             self.stderr.write(f"warning: {_memory(plan)}; raise tp or pp")
-        self.report(dataclasses.asdict(found), _text(job, plan, found), as_json=json)
+        if json:
+            self.write_json(dataclasses.asdict(found))
+            return
+        self.stdout.write(_title(job, plan))
+        self.write_table(_rows(job, plan, found))
 
 
-def _text(job: Job, plan: StepPlan, found: Estimate) -> str:
+def _title(job: Job, plan: StepPlan) -> str:
     layout = plan.layout
     return (
         f"{layout.model.name} on {job.nodes} x {job.instance}, {job.precision}: "
         f"tp {job.tp}, pp {job.pp}, {layout.dp} replicas, "
-        f"{layout.micro_batches} x micro-batch {layout.micro_batch}\n\n"
-        f"{table(_rows(job, plan, found))}"
+        f"{layout.micro_batches} x micro-batch {layout.micro_batch}\n"
     )
 
 

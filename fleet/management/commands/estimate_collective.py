@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from fleet.cli import ReportingCommand, table
+from fleet.cli import PlainCommand
 from telemetry.catalog import Instance
 from telemetry.catalog import instance as instance_named
 from telemetry.simulate.collectives import (
@@ -18,10 +18,9 @@ GIB = 1024**3
 US_PER_S = 1e6
 
 
-class Command(ReportingCommand):
+class Command(PlainCommand):
     """Predict the duration and the bus bandwidth of one collective."""
 
-    requires_system_checks: list[str] = []
     help = "Predict how long one collective takes, and its bus bandwidth."
 
     def add_arguments(self, parser: CommandParser) -> None:
@@ -43,12 +42,12 @@ class Command(ReportingCommand):
         n_ranks, n_bytes, op = options["ranks"], options["bytes"], options["op"]
         time = collective_time_s(kind, n_nodes=n_nodes, n_ranks=n_ranks, n_bytes=n_bytes, op=op)
         bus = bus_bytes_per_s(time, n_ranks=n_ranks, n_bytes=n_bytes, op=op) / GIB
-        text = (
-            f"{op} of {n_bytes:,} bytes over {n_ranks} ranks on {n_nodes} x {kind.name}\n\n"
-            f"{table(_rows(kind, n_nodes, time, bus))}"
-        )
-        answer = {"time_us": time.total_s * US_PER_S, "busbw_gib_per_s": bus}
-        self.report(answer, text, as_json=json)
+        if json:
+            self.write_json({"time_us": time.total_s * US_PER_S, "busbw_gib_per_s": bus})
+            return
+        title = f"{op} of {n_bytes:,} bytes over {n_ranks} ranks on {n_nodes} x {kind.name}\n"
+        self.stdout.write(title)
+        self.write_table(_rows(kind, n_nodes, time, bus))
 
 
 def _rows(
