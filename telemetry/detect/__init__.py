@@ -3,7 +3,7 @@
 from telemetry.detect.ecc import ECC_METRICS, uncorrected
 from telemetry.detect.finding import Finding
 from telemetry.detect.rules import RULES, Rule
-from telemetry.detect.silence import silent
+from telemetry.detect.silence import Pulse, silent
 from telemetry.detect.vitals import Vitals
 from telemetry.detect.watch import find
 
@@ -11,6 +11,7 @@ __all__ = [
     "ECC_METRICS",
     "RULES",
     "Finding",
+    "Pulse",
     "Rule",
     "Vitals",
     "find",

@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.case import Case, either_side
 from telemetry.detect.look import Look
-from telemetry.detect.peers import GAUSSIAN, mean, median
+from telemetry.detect.peers import GAUSSIAN, lower_median, mean, median
 
 LINK_METRICS = (
     "efa_latency_s",
@@ -58,20 +58,10 @@ def links(span: Span) -> Links | None:
     moved = mean(value["efa_tx_bytes_per_s"], axis=0) + mean(value["efa_rx_bytes_per_s"], axis=0)
     return Links(
         nodes=span.nodes,
-        latency_s=lower_median(value["efa_latency_s"]),
+        latency_s=lower_median(np.moveaxis(value["efa_latency_s"], 0, -1)),
         bytes_per_s=moved,
         loss_ratio=np.divide(again, sent, out=np.full(sent.shape, np.nan), where=sent > 0),
     )
-
-
-def lower_median(x: FloatArray) -> FloatArray:
-    """Return the lower median over the first axis, NaN where nothing was reported.
-
-    A probe that is slow once in a while must not speak where there are only two of them.
-    """
-    known = np.sort(x, axis=0)  # NaN sorts last
-    n = np.isfinite(known).sum(axis=0)[None]
-    return np.asarray(np.take_along_axis(known, np.maximum(n - 1, 0) // 2, axis=0)[0])
 
 
 def _slow(now: Links, past: Links | None) -> Look:
@@ -96,9 +86,10 @@ def _lossy(now: Links) -> Look:
 def _dead(now: Links) -> Look:
     """Look for a device that carries next to nothing while its node's others do."""
     x = now.bytes_per_s
-    usual = np.broadcast_to(median(x)[:, None], x.shape)
-    left = np.divide(x, usual, out=np.full(x.shape, np.nan), where=usual > 0)
     centre, _ = _bulk(x)
+    others = median(x)[:, None] if x.shape[1] > 1 else np.full((1, 1), centre)
+    usual = np.broadcast_to(others, x.shape)
+    left = np.divide(x, usual, out=np.full(x.shape, np.nan), where=usual > 0)
     look = Look("efa_down", 0.0, "efa_tx_bytes_per_s", np.nan, centre, 0, "bytes_per_s")
     return _named(now, look, x, DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100), 0.0)
 

@@ -48,6 +48,13 @@ def number(value: float) -> float | None:
 
 
 def strongest(looks: list[Look]) -> Look | None:
-    """Return the look that stands out most, the earlier of two equals; None where none does."""
+    """Return the look that stands out most; None where none does.
+
+    Of several at the same part of the same machine the first in the list explains the others:
+    put the most special cause first.
+    """
     convincing = [look for look in looks if look.stands_out]
-    return max(convincing, key=lambda look: look.strength, default=None)
+    if not convincing:
+        return None
+    most = max(convincing, key=lambda look: look.strength)
+    return next(e for e in convincing if (e.node, e.device) == (most.node, most.device))

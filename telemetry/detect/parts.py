@@ -1,11 +1,122 @@
-"""Which core or accelerator of a late node stands out from its peers."""
+"""Which core or accelerator of a late node stands out: slow, throttled, or starved of memory."""
 
-from telemetry.detect.case import Case
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect.case import Case, either_side
 from telemetry.detect.look import Look
+from telemetry.detect.peers import GAUSSIAN, lower_median, mean, median
 
-PART_METRICS = ("core_utilization_ratio", "hbm_bandwidth_bytes_per_s")
+UTILIZATION, BANDWIDTH = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
+PART_METRICS = (UTILIZATION, BANDWIDTH)
+# Deviations a part must stand away from the other parts of its node, and the least deviation
+# assumed, as a share of the usual value: together 7.5 %.
+DEVIATIONS, SPREAD = 5.0, 0.015
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The like parts of a late node, each figure (n,), NaN where not reported.
+
+    ``relative`` is to the same part of other nodes, and then to the usual part of this one.
+    """
+
+    value: FloatArray
+    relative: FloatArray
+
+    @property
+    def strength(self) -> FloatArray:
+        """Evidence that each part lies above the others, over threshold: (n,)."""
+        spread = GAUSSIAN * float(lower_median(np.abs(self.relative - 1.0)))
+        return (self.relative - 1.0) / (DEVIATIONS * max(spread, SPREAD))
 
 
 def part_looks(case: Case, node: str) -> list[Look]:
-    """Look for a slow core, slow memory and a throttled accelerator on the late node."""
-    return []
+    """Look for slow memory, a throttled accelerator and a slow core, the most special first.
+
+    Notes
+    -----
+    A tensor-parallel group meets after every layer, so one slow part paces its whole node: it
+    alone stays busy while the others wait for it. An accelerator starved of memory moves fewer
+    bytes besides, which no slow core or throttled accelerator does to it alone.
+    """
+    _, span = either_side(case, PART_METRICS)
+    if node not in span.nodes or not len(span.ticks):
+        return []
+    mates = _mates(case, node, span)
+    looks = []
+    if BANDWIDTH in span.values:
+        looks.append(_starved(node, parts(span, BANDWIDTH, node, mates, sign=-1)))
+    if UTILIZATION in span.values:
+        cores = parts(span, UTILIZATION, node, mates)
+        looks += _busy(node, cores, max(1, case.vitals.cores_per_device))
+    return looks
+
+
+def parts(span: Span, metric: str, node: str, mates: list[int], *, sign: int = 1) -> Parts:
+    """Compare the parts of a node with each other, each by its role.
+
+    Parameters
+    ----------
+    mates : rows of the other nodes that train
+        The same part of other nodes plays the same role: in a pipeline, cores of one node may
+        belong to different stages and be unlike for good.
+    sign : 1 or -1
+        Whether a sick part lies above the others or below.
+    """
+    level = mean(span.values[metric], axis=0)
+    own = level[span.nodes.index(node)]
+    role = median(level[mates].T) if mates else np.ones_like(own)
+    ratio = np.divide(own, role, out=np.full(own.shape, np.nan), where=role > 0)
+    if sign < 0:
+        ratio = np.divide(1.0, ratio, out=np.full(own.shape, np.nan), where=ratio > 0)
+    usual = float(lower_median(ratio))
+    return Parts(own, ratio / usual if usual > 0 else np.full(own.shape, np.nan))
+
+
+def _mates(case: Case, node: str, span: Span) -> list[int]:
+    """Return the rows of the other nodes that took part in the steps since the onset."""
+    told = np.isfinite(case.after.phases["compute_s"]).any(axis=0)
+    training = {case.vitals.node_of(case.after.workers[i]) for i in np.flatnonzero(told)}
+    return [i for i, name in enumerate(span.nodes) if name in training and name != node]
+
+
+def _starved(node: str, devices: Parts) -> Look:
+    """Look for an accelerator that moves fewer bytes than the others of its node."""
+    look = _look("hbm_slow", BANDWIDTH, "bytes_per_s", devices)
+    return _named(look, node, devices, devices.strength)
+
+
+def _busy(node: str, cores: Parts, per_device: int) -> list[Look]:
+    """Look for cores that stay busy while the others wait: one, or all of an accelerator."""
+    strength = cores.strength
+    weakest = strength.reshape(-1, per_device).min(axis=1)
+    by_device = Parts(cores.value.reshape(-1, per_device).mean(axis=1), weakest)
+    throttle = _look("throttle", UTILIZATION, "ratio", by_device)
+    if per_device > 1:
+        throttle = _named(throttle, node, by_device, weakest)
+    # All cores of an accelerator alike are not a slow core: their accelerator is slow.
+    alone = np.where(np.repeat(weakest, per_device) < 1.0, strength, 0.0)
+    slow = _look("slow_core", UTILIZATION, "ratio", cores)
+    return [throttle, _named(slow, node, cores, alone if per_device > 1 else strength)]
+
+
+def _look(cause: str, metric: str, unit: str, among: Parts) -> Look:
+    return Look(cause, 0.0, metric, np.nan, float(median(among.value)), 0, unit)
+
+
+def _named(look: Look, node: str, among: Parts, strength: FloatArray) -> Look:
+    """Name the part that stands out most."""
+    if not np.isfinite(strength).any():
+        return look
+    part = int(np.nanargmax(strength))
+    return replace(
+        look,
+        strength=float(strength[part]),
+        value=float(among.value[part]),
+        n_peers=int(np.isfinite(among.value).sum()) - 1,
+        node=node,
+        device=part,
+    )

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from telemetry.blocks import FloatArray
+from telemetry.blocks import FloatArray, IntArray
 
 # A median absolute deviation times this is a standard deviation, if the bulk is Gaussian.
 GAUSSIAN = 1.4826
@@ -45,13 +45,27 @@ def deviations(x: FloatArray, *, floor: float) -> FloatArray:
 
 def median(x: FloatArray) -> FloatArray:
     """Return the median over the last axis, NaN where nobody reported; says nothing on the way."""
-    if x.shape[-1] == 0:
-        return np.full(x.shape[:-1], np.nan)
-    known = np.sort(x, axis=-1)  # NaN sorts last
-    n = np.isfinite(known).sum(axis=-1)[..., None]
+    known, n = _sorted(x)
     low = np.take_along_axis(known, np.maximum(n - 1, 0) // 2, axis=-1)
-    high = np.take_along_axis(known, np.minimum(n // 2, x.shape[-1] - 1), axis=-1)
-    return np.asarray(np.where(n > 0, (low + high) / 2, np.nan))[..., 0]
+    high = np.take_along_axis(known, np.minimum(n // 2, known.shape[-1] - 1), axis=-1)
+    return np.asarray((low + high) / 2)[..., 0]
+
+
+def lower_median(x: FloatArray) -> FloatArray:
+    """Return the lower of the two middle values over the last axis, NaN where nobody reported.
+
+    Of two peers the lower one is the usual: one that is seldom high must not speak for both.
+    """
+    known, n = _sorted(x)
+    return np.asarray(np.take_along_axis(known, np.maximum(n - 1, 0) // 2, axis=-1))[..., 0]
+
+
+def _sorted(x: FloatArray) -> tuple[FloatArray, IntArray]:
+    """Sort the last axis, NaN last, and count what is no NaN; an empty axis becomes one NaN."""
+    if x.shape[-1] == 0:
+        x = np.full((*x.shape[:-1], 1), np.nan)
+    known = np.sort(x, axis=-1)
+    return known, np.isfinite(known).sum(axis=-1)[..., None]
 
 
 def mean(x: FloatArray, axis: int) -> FloatArray:

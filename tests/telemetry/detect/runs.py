@@ -54,7 +54,9 @@ def steps_at(shares: Sequence[float], *, n_workers: int = 4) -> StepBatch:
     return steps_of(1.0 - share, transfer_s=share)
 
 
-def vitals(steps: StepBatch, hardware: Callable[..., Span] = no_hardware, **more: object) -> Vitals:
+def vitals(
+    steps: StepBatch, hardware: Callable[..., Span] = no_hardware, **more: object
+) -> Vitals:
     """Return what detection sees just after the newest step."""
     now_s = float(steps.ended_at_s[-1]) + 0.5 if len(steps) else float(T0)
     seen = Vitals("llama", CHARACTERS[: len(steps.workers)], steps, hardware, now_s)

@@ -1,0 +1,91 @@
+"""Simulated runs watched as production watches them: each second, through the last minutes."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from telemetry import catalog
+from telemetry.blocks import Span
+from telemetry.detect import ECC_METRICS, Finding, Vitals, find
+from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
+from telemetry.simulate.shard import play, start_clock
+from telemetry.steps import StepBatch
+
+EPOCH = 1_750_000_000
+WINDOW_S, WINDOW_STEPS, ECC_AGE_S = 180.0, 40, 600
+
+RUNS = {
+    "trn1": {"model": "llama2-7b", "instance": "trn1.32xlarge", "nodes": 8, "tp": 8},
+    "trn2": {"model": "llama3.1-8b", "instance": "trn2.48xlarge", "nodes": 8, "tp": 8},
+    "p5": {"model": "llama3.1-8b", "instance": "p5.48xlarge", "nodes": 16, "tp": 4},
+    "staged": {"model": "llama2-13b", "instance": "trn1.32xlarge", "nodes": 16, "tp": 8, "pp": 4},
+}
+BATCH = {"trn1": 128, "trn2": 128, "p5": 64, "staged": 64}
+
+
+@dataclass(frozen=True)
+class Recording:
+    """A run played to its end: everything it reported."""
+
+    plan: Plan
+    span: Span
+    steps: StepBatch
+
+    def at(self, now_s: float) -> Vitals:
+        """Return what detection sees at some second from the start."""
+        now = EPOCH + now_s
+        done = int(np.searchsorted(self.steps.ended_at_s, now, side="right"))
+        since = int(np.searchsorted(self.steps.ended_at_s, now - WINDOW_S))
+        steps = self.steps[min(since, max(0, done - WINDOW_STEPS)) : done]
+
+        def hardware(metrics: Sequence[str], last_s: int) -> Span:
+            ticks = self.span.ticks
+            rows = (ticks > now - last_s) & (ticks <= now)
+            values = {m: self.span.values[m][rows] for m in metrics if m in self.span.values}
+            return Span(self.span.shard, ticks[rows], self.span.nodes, values)
+
+        run = self.plan.run
+        instance = catalog.training_instance(run.instance)
+        moments = np.isin(self.span.ticks, [now, now - ECC_AGE_S])
+        counts = {m: self.span.values[m][moments] for m in ECC_METRICS}
+        return Vitals(
+            run=run.name,
+            nodes=run.node_names,
+            steps=steps,
+            hardware=hardware,
+            now_s=now,
+            cores_per_device=instance.n_cores // instance.n_devices,
+            counts=Span(self.span.shard, self.span.ticks[moments], self.span.nodes, counts),
+        )
+
+    def watch(self, seconds: Sequence[int] | range) -> Iterator[tuple[int, list[Finding]]]:
+        """Look once each second, remembering only which alerts are open."""
+        is_open: set[str] = set()
+        for second in seconds:
+            found = find(self.at(second), open_rules=is_open)
+            is_open = {finding.rule for finding in found}
+            yield second, found
+
+
+def record(
+    run: str,
+    *,
+    duration_s: int,
+    seed: int = 7,
+    faults: Sequence[Fault] = (),
+    benign: Sequence[Benign] = (),
+    **more: object,
+) -> Recording:
+    """Play one of RUNS for some seconds, with these faults and events."""
+    usual = {"name": "run", "compile_s": 0, "seq_len": 4096, "global_batch": BATCH[run]}
+    spec = RunSpec(**(usual | RUNS[run] | more))
+    plan = Plan(run=spec, seed=seed, epoch_s=EPOCH, faults=tuple(faults), benign=tuple(benign))
+    played = [play(plan, shard, start_clock(plan), EPOCH + duration_s) for shard in plan.shards]
+    spans = [each.span for each in played]
+    values = {
+        name: np.concatenate([span.values[name] for span in spans], axis=1)
+        for name in spans[0].values
+    }
+    span = Span(spec.name, spans[0].ticks, spec.node_names, values)
+    return Recording(plan, span, played[0].steps)
