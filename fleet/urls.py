@@ -10,6 +10,7 @@ from fleet.views import (
     drills,
     health,
     live,
+    metrics,
     nodes,
     overview,
     runbooks,
@@ -27,6 +28,7 @@ urlpatterns: list[URLPattern] = [
     path("", overview.overview, name="overview"),
     path("overview/shares", overview.overview_shares, name="overview-shares"),
     path("live", live.live, name="live"),
+    path("metrics", metrics.metrics, name="metrics"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path(

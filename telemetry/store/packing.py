@@ -4,7 +4,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
 
@@ -53,10 +53,10 @@ class Column:
 class Layout:
     """Whose values a packed block holds, in which order; kept once, named by its content."""
 
-    nodes: tuple[str, ...]
-    columns: tuple[Column, ...]
+    nodes: tuple[str, ...] = field(compare=False)
+    columns: tuple[Column, ...] = field(compare=False)
     digest: bytes
-    encoded: bytes
+    encoded: bytes = field(compare=False, repr=False)
 
     def column(self, name: str) -> int | None:
         """Return the place of a metric, None where no node of the block has it."""

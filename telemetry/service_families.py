@@ -1,0 +1,49 @@
+"""What Prometheus may know of the service itself: ticks, queue, ingest, streams, memory."""
+
+from collections.abc import Mapping
+
+from telemetry.families import Family, Spec
+from telemetry.store.hot import HotStore
+
+# By the name under which the service keeps the figure: see HotStore.count and gauge.
+GAUGES: Mapping[str, Spec] = {
+    "tick_lateness_s": Spec(
+        "trnwatch_tick_lateness_seconds",
+        "gauge",
+        "How long after its second the latest tick was in the store.",
+    ),
+    "stream_clients": Spec("trnwatch_stream_clients", "gauge", "Browsers on the live stream."),
+}
+COUNTERS: Mapping[str, Spec] = {
+    name: Spec(f"trnwatch_{name}_total", "counter", about)
+    for name, about in {
+        "ticks": "Ticks of shards stored.",
+        "ticks_late": "Ticks that were in the store late, or were made up for.",
+        "ticks_raced": "Ticks that another worker had stored first.",
+        "ingest_errors": "Deliveries of real nodes that were refused whole.",
+        "ingest_lines_refused": "Lines of real nodes' deliveries that were refused.",
+        "refused_blocks": "Blocks not stored: too old, or ahead of time.",
+        "refused_steps": "Steps not stored: too old, or ahead of time.",
+        "refused_for_room": "Blocks and steps not stored: too many shards, runs or steps.",
+    }.items()
+}
+QUEUE = Spec("trnwatch_queue_tasks", "gauge", "Tasks that wait for a worker.", ("queue",))
+HOT_BYTES = Spec("trnwatch_hot_bytes", "gauge", "Bytes that Redis holds in memory.")
+SHARDS = Spec("trnwatch_shards", "gauge", "Shards that the hot tier holds.")
+
+
+def service_families(hot: HotStore, *, queue: str = "celery") -> list[Family]:
+    """Return everything about the service; counters start at zero, gauges when first set."""
+    gauges, counters = hot.gauges(), hot.counters()
+    families = []
+    for name, spec in GAUGES.items():
+        families.append(Family(spec))
+        families[-1].add(gauges.get(name))
+    for name, spec in COUNTERS.items():
+        families.append(Family(spec))
+        families[-1].add(counters.get(name, 0.0))
+    waiting, held, shards = Family(QUEUE), Family(HOT_BYTES), Family(SHARDS)
+    waiting.add(hot.queue_depth(queue), queue)
+    held.add(hot.bytes_used())
+    shards.add(len(hot.shards()))
+    return [*families, waiting, held, shards]
