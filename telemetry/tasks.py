@@ -9,7 +9,7 @@ from django.conf import settings
 from telemetry.simulate.scenario import Plan
 from telemetry.simulate.shard import RunClock, play, resume, start_clock
 from telemetry.store import durable
-from telemetry.store.hot import open_store
+from telemetry.store.hot import HotStore, StoreUnavailable, open_store
 
 # Ticks missed for at most so long are made up for; beyond it the gap stays a gap.
 CATCH_UP_S = 120
@@ -24,17 +24,25 @@ ROLL_UP_LAST_S = 5 * 60
 @shared_task(ignore_result=True, expires=10)
 def start_tick() -> None:
     """Ask for every shard of every simulated run to be brought up to this second."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     until = int(time.time())
-    for run, encoded in hot.plans().items():
-        for shard in msgspec.json.decode(encoded, type=Plan).shards:
-            simulate_shard.apply_async((run, shard, until))
+    for run, shard in shards_due(open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)):
+        simulate_shard.apply_async((run, shard, until))
+
+
+def shards_due(hot: HotStore) -> list[tuple[str, str]]:
+    """Return the run and name of every shard that is simulated."""
+    plans = hot.plans().items()
+    return [
+        (run, shard)
+        for run, plan in plans
+        for shard in msgspec.json.decode(plan, type=Plan).shards
+    ]
 
 
 @shared_task(
     ignore_result=True,
     expires=10,
-    autoretry_for=(ConnectionError,),
+    autoretry_for=(StoreUnavailable,),
     max_retries=3,
     retry_backoff=True,
 )

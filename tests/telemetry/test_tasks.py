@@ -1,0 +1,132 @@
+"""The tasks that Celery workers run, called as a worker calls them, on a real Redis."""
+
+import time
+
+import msgspec
+import numpy as np
+import pytest
+
+from telemetry import tasks
+from telemetry.simulate.plan import Plan, RunSpec
+from telemetry.simulate.shard import RunClock
+from telemetry.store.hot import HotStore
+from telemetry.store.models import MinuteRollup
+
+RUN = RunSpec(
+    name="llama",
+    model="llama2-7b",
+    instance="trn1.32xlarge",
+    nodes=4,
+    tp=8,
+    seq_len=4096,
+    global_batch=64,
+    compile_s=0,
+)
+
+
+@pytest.fixture
+def now() -> int:
+    return int(time.time())
+
+
+@pytest.fixture
+def plan(hot: HotStore, now: int) -> Plan:
+    plan = Plan(run=RUN, seed=7, epoch_s=now - 100, shard_size=2)
+    hot.put_plan("llama", msgspec.json.encode(plan))
+    return plan
+
+
+def ticks(hot: HotStore, shard: str, *, start: int, end: int) -> np.ndarray:
+    """Return which ticks of [start, end] are there."""
+    span = hot.window(shard, ["core_utilization_ratio"], start=start, end=end)
+    if not span.nodes:
+        return np.array([])
+    heard = np.isfinite(span.values["core_utilization_ratio"]).any(axis=(1, 2))
+    return span.ticks[heard]
+
+
+def clock(hot: HotStore, shard: str) -> RunClock:
+    return msgspec.json.decode(hot.clock(shard) or b"", type=RunClock)
+
+
+def test_a_shard_is_played_up_to_the_second_asked_for(hot: HotStore, plan: Plan, now: int) -> None:
+    tasks.simulate_shard("llama", "llama/0", now)
+
+    assert clock(hot, "llama/0").tick == now
+    assert list(ticks(hot, "llama/0", start=now - 9, end=now)) == list(range(now - 9, now + 1))
+
+
+def test_a_tick_played_twice_changes_nothing(hot: HotStore, plan: Plan, now: int) -> None:
+    tasks.simulate_shard("llama", "llama/0", now)
+    before = (hot.clock("llama/0"), hot.totals(), hot.counters())
+
+    tasks.simulate_shard("llama", "llama/0", now)
+    tasks.simulate_shard("llama", "llama/0", now - 5)
+
+    assert (hot.clock("llama/0"), hot.totals(), hot.counters()) == before
+
+
+def test_both_shards_carry_the_same_run_and_steps_are_told_once(
+    hot: HotStore, plan: Plan, now: int
+) -> None:
+    for shard in plan.shards:
+        tasks.simulate_shard("llama", shard, now)
+
+    steps = hot.steps("llama", since_s=0.0)
+    assert clock(hot, "llama/0") == clock(hot, "llama/1")
+    assert list(steps.step) == list(range(steps.step[0], steps.step[0] + len(steps)))
+    assert hot.totals().tokens["llama"] == clock(hot, "llama/0").n_tokens
+
+
+def test_a_short_outage_is_made_up_for_and_counted_as_late(
+    hot: HotStore, plan: Plan, now: int
+) -> None:
+    tasks.simulate_shard("llama", "llama/0", now - 30)
+    tasks.simulate_shard("llama", "llama/0", now)
+
+    assert len(ticks(hot, "llama/0", start=now - 60, end=now)) == 61
+    assert hot.counters()["ticks_late"] >= 29
+
+
+def test_a_long_outage_leaves_a_gap_but_no_step_is_lost(hot: HotStore, now: int) -> None:
+    plan = Plan(run=RUN, seed=7, epoch_s=now - 700)
+    hot.put_plan("llama", msgspec.json.encode(plan))
+    for until in range(now - 690, now - 300, 100):
+        tasks.simulate_shard("llama", "llama/0", until)
+    n_before = len(hot.steps("llama", since_s=0.0))
+
+    tasks.simulate_shard("llama", "llama/0", now)
+    tasks.simulate_shard("llama", "llama/0", now + 1)
+
+    steps = hot.steps("llama", since_s=0.0)
+    assert list(ticks(hot, "llama/0", start=now - 300, end=now - 1)) == []
+    assert list(ticks(hot, "llama/0", start=now, end=now + 1)) == [now, now + 1]
+    assert list(np.diff(steps.step)) == [1] * (len(steps) - 1)
+    assert len(steps) >= n_before
+
+
+def test_a_run_without_a_plan_is_left_alone(hot: HotStore, now: int) -> None:
+    tasks.simulate_shard("stranger", "stranger/0", now)
+
+    assert hot.shards() == ()
+
+
+def test_the_beat_asks_for_every_shard(hot: HotStore, plan: Plan) -> None:
+    asked = tasks.shards_due(hot)
+
+    assert asked == [("llama", "llama/0"), ("llama", "llama/1")]
+
+
+@pytest.mark.django_db
+def test_minutes_are_rolled_up_once_however_often_asked(
+    hot: HotStore, plan: Plan, now: int
+) -> None:
+    for until in range(now - 90, now + 1, 90):
+        tasks.simulate_shard("llama", "llama/0", until)
+
+    tasks.roll_up()
+    n_rows = MinuteRollup.objects.count()
+    tasks.roll_up()
+
+    assert n_rows > 0
+    assert MinuteRollup.objects.count() == n_rows
