@@ -10,7 +10,8 @@ from telemetry.detect import RULES, Finding
 
 Subject = tuple[str, str]  # a rule, and whom it looked at
 
-WORSE_BY = 1.1  # a share must grow by a tenth before the timeline says so again
+# A share must grow by a tenth before the timeline says so again; silence only gets longer.
+WORSE_BY = 1.1
 SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
 
 
@@ -79,7 +80,7 @@ def _refresh(alert: Alert, finding: Finding, *, now: datetime) -> bool:
     was_blamed = (alert.cause, alert.node.name if alert.node else None, alert.device)
     # Evidence that has since faded does not unname a culprit.
     is_renamed = blamed != was_blamed and finding.cause != "unknown"
-    is_worse = finding.score > alert.score * WORSE_BY
+    is_worse = "share_ratio" in finding.evidence and finding.score > alert.score * WORSE_BY
     if is_renamed:
         alert.cause, alert.device = finding.cause, finding.device
         alert.node = Node.objects.filter(name=finding.node).first() if finding.node else None
