@@ -6,6 +6,7 @@ from typing import TypeVar
 
 import msgspec
 
+from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.ingest import wire
 from telemetry.ingest.refusal import Refusal, RefusedError, explain
@@ -70,6 +71,8 @@ def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
         sent = _LINE.decode(line)
     except msgspec.MsgspecError as error:
         raise explain(error, line, wire.Line) from error
+    except UnicodeDecodeError as error:
+        raise RefusedError("", "is not UTF-8") from error
     except RecursionError as error:
         raise RefusedError("", "nested too deeply to be a report") from error
     return _reading(sent, sent.report or sent, shape)
@@ -98,7 +101,7 @@ def _reading(sent: wire.Line, report: wire.Report, known: Shape | None) -> Readi
     """Read the groups of a decoded report."""
     if report.neuron_runtime_data is None and report.system_data is None:
         raise RefusedError("", "no report: neither neuron_runtime_data nor system_data is there")
-    shape = _shape(report.neuron_hardware_info, known)
+    shape = _shape(report, known)
     groups = _Groups(report)
     values = {
         "core_utilization_ratio": core_utilization(groups.counters, n_cores=shape.n_cores),
@@ -142,21 +145,39 @@ def _sound(groups: Iterable[G | None]) -> list[G]:
     return [group for group in groups if group is not None and not group.error]
 
 
-def _shape(hardware: wire.HardwareInfo | None, known: Shape | None) -> Shape:
-    """Return the node's shape as the report has it, or else as it is known."""
-    n_devices = (hardware and hardware.neuron_device_count) or 0
-    per_device = (hardware and hardware.neuroncore_per_device_count) or 0
+def _shape(report: wire.Report, known: Shape | None) -> Shape:
+    """Return the shape that the report gives, or else what is known, catalogued or apparent."""
+    hardware = report.neuron_hardware_info or wire.HardwareInfo()
+    n_devices = hardware.neuron_device_count or 0
+    per_device = hardware.neuroncore_per_device_count or 0
     if n_devices * per_device > wire.MAX_CORES:
-        reason = (
-            f"{n_devices} devices of {per_device} cores; at most {wire.MAX_CORES} cores are read"
-        )
+        reason = f"{n_devices} devices of {per_device} cores; at most {wire.MAX_CORES} cores fit"
         raise RefusedError("neuron_hardware_info", reason)
     if n_devices and per_device:
         return Shape(n_devices, n_devices * per_device)
-    if known is None:
-        reason = "counts no devices or cores, and the node has not said before how many it has"
+    shape = known or _catalogued(report.instance_info) or _apparent(report)
+    if shape is None:
+        reason = "counts no devices or cores, and nothing else in the report does"
         raise RefusedError("neuron_hardware_info", reason)
-    return known
+    return shape
+
+
+def _catalogued(info: wire.InstanceInfo | None) -> Shape | None:
+    """Return the shape that the catalogue gives the instance type, None if it has none."""
+    kind = catalog.instances().get((info and info.instance_type) or "")
+    return Shape(kind.n_devices, kind.n_cores) if kind else None
+
+
+def _apparent(report: wire.Report) -> Shape | None:
+    """Return the least shape with every device and core that the report speaks of."""
+    groups = _Groups(report)
+    devices = (groups.hardware and groups.hardware.neuron_devices) or []
+    cores = [core for group in groups.counters for core in group.neuroncores_in_use or ()]
+    if not devices or not cores:
+        return None
+    n_devices = 1 + max(device.neuron_device_index for device in devices)
+    per_device = -(-(1 + max(cores)) // n_devices)
+    return Shape(n_devices, n_devices * per_device)
 
 
 def _identity(info: wire.InstanceInfo | None) -> Identity:

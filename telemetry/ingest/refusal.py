@@ -1,5 +1,6 @@
 """Why a line was not taken: its number, the field, and what is wrong with it."""
 
+import contextlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -45,7 +46,9 @@ def explain(error: msgspec.MsgspecError, line: bytes, kind: type) -> RefusedErro
         return RefusedError("", str(error))
     steps = [_step(word) for word in STEP.findall(found["path"])]
     if ANY_KEY in steps:
-        steps = _named(steps, msgspec.json.decode(line), kind)
+        # The line may be damaged elsewhere too: then the field goes without the key.
+        with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
+            steps = _named(steps, msgspec.json.decode(line), kind)
     if found["key"]:
         steps.append("<key>")
     return RefusedError(".".join(str(step)[:40] for step in steps), found["reason"])

@@ -4,7 +4,6 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from operator import attrgetter
 
-import msgspec
 import numpy as np
 
 from telemetry.blocks import FloatArray
@@ -13,7 +12,6 @@ from telemetry.ingest.refusal import RefusedError
 
 PERCENT = 100.0
 
-_PHYSICAL = msgspec.json.Decoder(dict[str, wire.PhysicalCoreUse] | None)
 _UTILIZATION = attrgetter("neuroncore_utilization")
 _BREAKDOWN = attrgetter(*wire.CoreMemory.__struct_fields__)
 _BUSY = attrgetter("user", "nice", "system", "io_wait", "irq", "soft_irq")
@@ -37,7 +35,7 @@ def core_utilization(groups: Iterable[wire.NeuroncoreCounters], *, n_cores: int)
         for core, use in in_use.items():
             share = use.neuroncore_utilization
             if share is None:
-                share = _physical_mean(use.v3d)
+                share = _physical_mean(use.v3d or {})
             before = percent[core]
             percent[core] = share if math.isnan(before) else before + share
     return np.minimum(np.array(percent) / PERCENT, 1.0, dtype=float)
@@ -135,12 +133,8 @@ def _within(parts: Mapping[int, object], n_parts: int, field: str, word: str) ->
         raise RefusedError(field, reason)
 
 
-def _physical_mean(v3d: msgspec.Raw) -> float:
+def _physical_mean(cores: Mapping[str, wire.PhysicalCoreUse]) -> float:
     """Average the physical cores that a logical core stands for, in percent."""
-    try:
-        cores = _PHYSICAL.decode(v3d) or {}
-    except msgspec.MsgspecError as error:
-        raise RefusedError("neuroncores_in_use.v3d", str(error)) from error
     known = [use for use in map(_UTILIZATION, cores.values()) if use is not None]
     return sum(known) / len(known) if known else math.nan
 

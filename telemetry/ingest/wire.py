@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Raw, Struct
+from msgspec import Meta, Struct
 
 MAX_CORES = 4096
 MAX_DEVICES = 1024
@@ -10,7 +10,7 @@ MAX_DEVICES = 1024
 # Bounds no machine reaches; beyond them a number is damaged, not large.
 Percent = Annotated[float, Meta(ge=0, le=101)]
 Bytes = Annotated[float, Meta(ge=0, le=1e16)]
-Count = Annotated[float, Meta(ge=0, le=1e16)]
+Count = Annotated[float, Meta(ge=0, le=1e18)]
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]
 Period = Annotated[float, Meta(ge=0, le=86_400)]
 UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
@@ -18,8 +18,6 @@ Sequence = Annotated[int, Meta(ge=0)]
 CoreIndex = Annotated[int, Meta(ge=0, lt=MAX_CORES)]
 DeviceIndex = Annotated[int, Meta(ge=0, lt=MAX_DEVICES)]
 Name = Annotated[str, Meta(max_length=255)]
-
-NULL = Raw(b"null")
 
 
 class Group(Struct, gc=False, kw_only=True):
@@ -29,17 +27,18 @@ class Group(Struct, gc=False, kw_only=True):
     error: str | None = None
 
 
-class CoreUse(Struct, gc=False):
-    """One core, logical on trn2; ``v3d`` holds its physical cores and is read only in need."""
-
-    neuroncore_utilization: Percent | None = None
-    v3d: Raw = NULL
-
-
 class PhysicalCoreUse(Struct, gc=False):
     """One physical core of a logical one."""
 
     neuroncore_utilization: Percent | None = None
+
+
+class CoreUse(Struct, gc=False):
+    """One core, logical on trn2, where ``v3d`` holds the physical ones."""
+
+    neuroncore_utilization: Percent | None = None
+    flops: Count | None = None
+    v3d: dict[str, PhysicalCoreUse] | None = None
 
 
 class NeuroncoreCounters(Group, gc=False, kw_only=True):
@@ -115,12 +114,26 @@ class ExecutionStats(Group, gc=False, kw_only=True):
     latency_stats: LatencyStats | None = None
 
 
+class RuntimeCpuShare(Struct, gc=False):
+    """vCPU time of one process, in percent of one vCPU. Checked, and not kept."""
+
+    user: Count | None = None
+    system: Count | None = None
+
+
+class RuntimeVcpuUsage(Group, gc=False, kw_only=True):
+    """vCPU time of one process."""
+
+    vcpu_usage: RuntimeCpuShare | None = None
+
+
 class RuntimeReport(Struct, gc=False):
     """The groups of one process."""
 
     neuroncore_counters: NeuroncoreCounters | None = None
     memory_used: MemoryUsed | None = None
     execution_stats: ExecutionStats | None = None
+    neuron_runtime_vcpu_usage: RuntimeVcpuUsage | None = None
 
 
 class Runtime(Struct, gc=False):
@@ -170,6 +183,8 @@ class MemoryInfo(Group, gc=False, kw_only=True):
 
     memory_total_bytes: Bytes | None = None
     memory_used_bytes: Bytes | None = None
+    swap_total_bytes: Bytes | None = None
+    swap_used_bytes: Bytes | None = None
 
 
 class SystemData(Struct, gc=False):

@@ -1,0 +1,250 @@
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.ingest.neuron_monitor import Reading, read_line
+from tests.telemetry.ingest.reports import cores, encoded, group, report
+
+
+def read(document: Any) -> Reading:
+    return read_line(encoded(document))
+
+
+def utilization(document: Any) -> Any:
+    return read(document).values["core_utilization_ratio"][0]
+
+
+def test_an_idle_node_is_up_and_its_cores_are_absent() -> None:
+    document = report("trn1.32xlarge-idle")
+
+    reading = read(document)
+
+    assert np.isnan(reading.values["core_utilization_ratio"]).all()
+    assert reading.values["host_memory_used_bytes"][0, 0] > 0
+    assert reading.values["vcpu_usage_ratio"][0, 0] == pytest.approx(0.1687)
+    assert "device_memory_used_bytes" not in reading.values
+
+
+def test_a_core_that_no_process_holds_is_absent_not_idle() -> None:
+    document = report()
+    del cores(document)["5"]
+    cores(document)["6"]["neuroncore_utilization"] = 0
+
+    ratio = utilization(document)
+
+    assert math.isnan(ratio[5])
+    assert ratio[6] == 0.0
+
+
+def test_several_processes_hold_cores_of_their_own() -> None:
+    document = report("trn1.32xlarge")
+    first, second = document["neuron_runtime_data"]
+
+    assert np.isfinite(utilization(document)).all()
+    document["neuron_runtime_data"] = [second]
+    assert np.isnan(utilization(document)[:16]).all()
+    document["neuron_runtime_data"] = [first]
+    assert np.isnan(utilization(document)[16:]).all()
+
+
+def test_a_core_that_changes_hands_within_the_period_counts_both() -> None:
+    document = report("trn1.2xlarge")
+    process = document["neuron_runtime_data"][0]
+    cores(document)["0"]["neuroncore_utilization"] = 30.0
+    document["neuron_runtime_data"] = [process, process]
+
+    assert utilization(document)[0] == pytest.approx(0.6)
+
+
+def test_it_never_exceeds_one() -> None:
+    document = report()
+    cores(document)["0"]["neuroncore_utilization"] = 100.6
+
+    assert utilization(document)[0] == 1.0
+
+
+def test_the_physical_cores_stand_in_for_a_missing_logical_one() -> None:
+    document = report()
+    core = cores(document)["3"]
+    core["neuroncore_utilization"] = None
+    core["v3d"] = {
+        "nc_v3.6": {"neuroncore_utilization": 40.0},
+        "nc_v3.7": {"neuroncore_utilization": 60.0},
+    }
+
+    assert utilization(document)[3] == pytest.approx(0.5)
+
+
+def test_without_either_the_core_is_absent() -> None:
+    document = report()
+    cores(document)["3"] = {"flops": 0}
+
+    assert math.isnan(utilization(document)[3])
+
+
+def test_memory_is_summed_by_device_over_processes() -> None:
+    document = report("trn1.32xlarge")
+    usage = {"tensors": 1000, "constants": 10, "model_code": None}
+    for process, held in zip(document["neuron_runtime_data"], ([0, 1, 2], [2]), strict=True):
+        used = process["report"]["memory_used"]["neuron_runtime_used_bytes"]
+        used["usage_breakdown"]["neuroncore_memory_usage"] = {str(core): usage for core in held}
+
+    memory = read(document).values["device_memory_used_bytes"][0]
+
+    assert memory[:2].tolist() == [2020, 2020]
+    assert np.isnan(memory[2:]).all()
+
+
+def test_a_single_device_may_do_without_the_breakdown() -> None:
+    document = report("trn1.2xlarge")
+    used = group(document, "memory_used")["neuron_runtime_used_bytes"]
+    used["usage_breakdown"] = None
+
+    memory = read(document).values["device_memory_used_bytes"]
+
+    assert memory[0, 0] == used["neuron_device"]
+
+
+def test_every_ending_but_completed_is_a_failure() -> None:
+    document = report("trn1.2xlarge")
+    stats = group(document, "execution_stats")
+    stats["period"] = 2.0
+    stats["execution_summary"] = {
+        "completed": 20,
+        "completed_with_err": 1,
+        "completed_with_num_err": 1,
+        "timed_out": 1,
+        "incorrect_input": 1,
+        "failed_to_queue": 1,
+    }
+    stats["error_summary"] = {"generic": 1, "numerical": 2, "hardware": 3}
+
+    values = read(document).values
+
+    assert values["executions_completed_per_s"][0, 0] == 10.0
+    assert values["executions_failed_per_s"][0, 0] == 2.5
+    assert values["execution_errors_per_s"][0, 0] == 3.0
+
+
+def test_ecc_counts_are_passed_on_as_read() -> None:
+    document = report()
+    devices = document["system_data"]["neuron_hw_counters"]["neuron_devices"]
+    devices[7]["mem_ecc_uncorrected"] = 3
+    for device in devices:
+        del device["sram_ecc_corrected"]
+
+    values = read(document).values
+
+    assert values["mem_ecc_uncorrected"][0].tolist() == [0.0] * 7 + [3.0] + [0.0] * 8
+    assert "sram_ecc_corrected" not in values
+
+
+def test_vcpu_usage_is_everything_but_idling() -> None:
+    document = report()
+    document["system_data"]["vcpu_usage"]["average_usage"] = {
+        "user": 10,
+        "nice": 1,
+        "system": 5,
+        "idle": 80,
+        "io_wait": 2,
+        "irq": 1,
+        "soft_irq": 1,
+    }
+
+    assert read(document).values["vcpu_usage_ratio"][0, 0] == pytest.approx(0.2)
+
+
+@pytest.mark.parametrize("gone", ["null", "missing", "error"])
+@pytest.mark.parametrize(
+    ("name", "metric"),
+    [
+        ("execution_stats", "executions_completed_per_s"),
+        ("memory_used", "device_memory_used_bytes"),
+    ],
+)
+def test_a_group_of_a_process_may_be_absent(name: str, metric: str, gone: str) -> None:
+    document = report()
+    said = document["neuron_runtime_data"][0]["report"]
+    if gone == "null":
+        said[name] = None
+    elif gone == "missing":
+        del said[name]
+    else:
+        said[name]["error"] = "the runtime does not answer"
+
+    values = read(document).values
+
+    assert metric not in values
+    assert np.isfinite(values["core_utilization_ratio"]).all()
+
+
+@pytest.mark.parametrize("gone", ["null", "missing"])
+@pytest.mark.parametrize("name", ["vcpu_usage", "memory_info", "neuron_hw_counters"])
+def test_a_group_of_the_machine_may_be_absent(name: str, gone: str) -> None:
+    document = report()
+    if gone == "null":
+        document["system_data"][name] = None
+    else:
+        del document["system_data"][name]
+
+    assert np.isfinite(read(document).values["core_utilization_ratio"]).all()
+
+
+@pytest.mark.parametrize("name", ["system_data", "instance_info", "neuron_hardware_info"])
+def test_a_whole_part_may_be_null(name: str) -> None:
+    document = report()
+    document[name] = None
+
+    assert read(document).shape.n_cores == 64
+
+
+def test_latencies_may_be_null() -> None:
+    document = report()
+    stats = group(document, "execution_stats")
+    stats["latency_stats"] = {"total_latency": None, "device_latency": None}
+
+    assert read(document).values["executions_completed_per_s"][0, 0] > 0
+
+
+def test_keys_that_nobody_knows_are_ignored() -> None:
+    document = report()
+    document["neuron_k8s_info"] = {"period": 15, "neuroncores_k8s_info": {"0": {"pod_name": "a"}}}
+    document["system_data"]["vcpu_usage"]["usage_data"] = "anything"
+    cores(document)["0"]["temperature"] = [1, 2, {"three": None}]
+
+    assert np.isfinite(utilization(document)).all()
+
+
+def test_what_the_report_counts_holds_against_the_catalogue() -> None:
+    document = report("trn1.2xlarge")
+    document["instance_info"]["instance_type"] = "trn2.48xlarge"
+
+    assert read(document).shape.n_cores == 2
+
+
+def test_an_unknown_machine_looks_like_what_it_speaks_of() -> None:
+    document = report("trn1.32xlarge")
+    document["neuron_hardware_info"] = {"error": "no access"}
+    document["instance_info"]["instance_type"] = "trn9.huge"
+
+    shape = read(document).shape
+
+    assert (shape.n_devices, shape.n_cores) == (16, 32)
+
+
+def test_hbm_bandwidth_is_estimated_only_from_a_profile_and_a_pace() -> None:
+    envelope = {"report": report(), "hbm_bytes_per_step": 2e12, "steps_per_s": 0.5}
+
+    bandwidth = read(envelope).values["hbm_bandwidth_bytes_per_s"]
+
+    assert bandwidth.tolist() == [[1e12] * 16]
+    del envelope["steps_per_s"]
+    assert "hbm_bandwidth_bytes_per_s" not in read(envelope).values
+
+
+def test_the_envelope_says_when_and_which() -> None:
+    reading = read({"at": 1_800_000_000.5, "seq": 7, "report": report()})
+
+    assert (reading.at_s, reading.seq) == (1_800_000_000.5, 7)
