@@ -99,8 +99,8 @@ def _bulk(x: FloatArray) -> tuple[float, float]:
     every = x[np.isfinite(x)]
     if not every.size:
         return np.nan, np.nan
-    centre = float(np.median(every))
-    return centre, float(GAUSSIAN * np.median(np.abs(every - centre)))
+    centre = float(lower_median(every))
+    return centre, GAUSSIAN * float(lower_median(np.abs(every - centre)))
 
 
 def _all_over(strength: float) -> float:

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.peers import deviations, median
+from telemetry.detect.peers import GAUSSIAN, lower_median, mean, median
 from telemetry.detect.share import own_s
 from telemetry.steps import StepBatch
 
@@ -14,31 +14,32 @@ from telemetry.steps import StepBatch
 OWN_PHASES = ("compute_s", "input_s", "checkpoint_s", "other_s")
 # Deviations a worker's own time must lie above its peers', and the least deviation assumed.
 DEVIATIONS = 5.0
-SPREAD_RATIO = 0.01
-# A worker is the straggler where it, or one of its equals, is last in this share of the steps.
-USUALLY = 0.6
-# Workers within this share of the worst one's excess are as bad as it is.
-AS_BAD = 0.5
+SPREAD_RATIO, TINY_S = 0.01, 1e-9
+# The last to arrive is this much later than the typical worker, or the work is even.
+UNEVEN_RATIO = 0.05
+# A worker is late, and does not just have its turn, if it is so in this share of the steps.
+USUALLY = 0.75
+# Workers beyond this share of the worst one's excess are as late as it is.
+AS_LATE = 0.5
 
-Pattern = Literal["one", "several", "rotating", "none"]
+Pattern = Literal["steady", "rotating", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
     """How the workers' own times compare, over some steps.
 
-    ``worst`` is the column of the worker that arrives last most often, ``late`` all columns that
-    lie far above their peers, worst first. ``own_s`` (n_workers,) is each one's typical own time,
-    ``excess_s`` (n_workers,) that less the median of all. ``last_ratio`` is the share of steps in
-    which one of the late came last, ``spread_ratio`` how much longer than the median the last to
-    arrive is busy, typically. ``phase`` is where the worst one's excess lies.
+    ``late`` are the columns of those that are late again and again, worst first; ``worst`` the
+    first of them, else the one that is latest on the whole. ``own_s`` (n_workers,) is each one's
+    typical own time. ``last_ratio`` is the share of steps in which one of the late came last,
+    ``spread_ratio`` how much longer than the median the last to arrive is busy, typically.
+    ``phase`` is where the worst one's excess lies.
     """
 
     pattern: Pattern
     worst: int
     late: tuple[int, ...]
     own_s: FloatArray
-    excess_s: FloatArray
     strength: float
     last_ratio: float
     spread_ratio: float
@@ -65,33 +66,47 @@ def lateness(steps: StepBatch) -> Lateness:
     """
     own = own_s(steps)
     typical = median(own.T)
-    centre = float(median(typical))
-    z = deviations(typical, floor=max(SPREAD_RATIO * centre, 1e-9))
+    centre = float(lower_median(typical))
+    spread = GAUSSIAN * float(lower_median(np.abs(typical - centre)))
+    z = (typical - centre) / max(spread, SPREAD_RATIO * centre, TINY_S)
+    usual = lower_median(own)[:, None]
+    latest = np.nanmax(own - usual, axis=1, keepdims=True)
+    again = mean((own - usual >= AS_LATE * latest).astype(float), axis=0)
     order = np.argsort(np.where(np.isfinite(z), -z, np.inf))
-    worst = int(order[0])
-    excess = typical - centre
-    far = [int(i) for i in order if z[i] >= DEVIATIONS and excess[i] >= AS_BAD * excess[worst]]
-    last = np.nanargmax(own, axis=1)
-    last_ratio = float(np.isin(last, far or [worst]).mean())
-    spread = float(np.median(np.nanmax(own, axis=1) / median(own) - 1.0))
+    late = tuple(int(i) for i in order if z[i] >= DEVIATIONS and again[i] >= USUALLY)
+    worst = late[0] if late else int(order[0])
+    spread_ratio = float(np.median(latest / np.maximum(usual, TINY_S)))
     return Lateness(
-        pattern=_pattern(len(far), last_ratio, spread),
+        pattern=_pattern(late, spread_ratio),
         worst=worst,
-        late=tuple(far),
+        late=late,
         own_s=typical,
-        excess_s=excess,
-        strength=float(z[worst] / DEVIATIONS) if np.isfinite(z[worst]) else 0.0,
-        last_ratio=last_ratio,
-        spread_ratio=spread,
+        strength=float(z[worst] / DEVIATIONS),
+        last_ratio=float(np.isin(np.nanargmax(own, axis=1), late or [worst]).mean()),
+        spread_ratio=spread_ratio,
         phase=_phase(steps, worst),
     )
 
 
-def _pattern(n_far: int, last_ratio: float, spread_ratio: float) -> Pattern:
+def unevenness(steps: StepBatch) -> float:
+    """Return how unlike the bulk of the workers is within a step: a robust deviation, as a ratio.
+
+    Notes
+    -----
+    Machines fail one at a time and leave the bulk alike; unequal work makes all unlike at once,
+    and shows in the very first step.
+    """
+    own = own_s(steps)
+    usual = lower_median(own)[:, None]
+    spread = GAUSSIAN * lower_median(np.abs(own - usual))
+    return float(np.median(spread / np.maximum(usual[:, 0], TINY_S)))
+
+
+def _pattern(late: tuple[int, ...], spread_ratio: float) -> Pattern:
     """Put the comparison in a word."""
-    if n_far and last_ratio >= USUALLY:
-        return "one" if n_far == 1 else "several"
-    return "rotating" if spread_ratio > DEVIATIONS * SPREAD_RATIO else "none"
+    if late:
+        return "steady"
+    return "rotating" if spread_ratio >= UNEVEN_RATIO else "none"
 
 
 def _phase(steps: StepBatch, worker: int) -> str:

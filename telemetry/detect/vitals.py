@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from telemetry.blocks import Span
+from telemetry.blocks import IntArray, Span
 from telemetry.steps import PHASES, StepBatch
 
 ESSENTIAL = ("compute_s", "wait_s", "transfer_s")
@@ -18,7 +18,8 @@ class Vitals:
     ``steps`` are those of the last minutes, of all workers. ``hardware(metrics, last_s)`` fetches
     the newest seconds of the run's nodes and is called only when a rule is broken. ``counts``
     holds the ECC counts at a few moments of the last minutes, oldest first, or None where nobody
-    looked. ``cores_per_device`` counts cores as the runtime does.
+    looked. ``cores_per_device`` counts cores as the runtime does;
+    ``n_stages`` is the depth of the pipeline, whose stages hold whole blocks of workers.
     """
 
     run: str
@@ -29,12 +30,19 @@ class Vitals:
     limit_ratio: float = 0.25
     resolve_ratio: float = 0.22
     cores_per_device: int = 1
+    n_stages: int = 1
     counts: Span | None = None
 
     def node_of(self, worker: str) -> str | None:
         """Return the node a worker runs on: itself, or what stands before the first slash."""
         node = worker.partition("/")[0]
         return node if node in self.nodes else None
+
+    @property
+    def stage(self) -> IntArray:
+        """Pipeline stage of each worker's last rank: (n_workers,)."""
+        n_workers = len(self.steps.workers)
+        return (np.arange(1, n_workers + 1) * self.n_stages - 1) // max(1, n_workers)
 
 
 def reported(steps: StepBatch) -> StepBatch:

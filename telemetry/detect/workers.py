@@ -1,31 +1,33 @@
 """Why a worker is late: its cores, its memory, its input, or simply more work than others."""
 
+from dataclasses import replace
+
+import numpy as np
+
 from telemetry.detect.case import Case
 from telemetry.detect.look import Look
 from telemetry.detect.parts import part_looks
-from telemetry.detect.peers import median
-from telemetry.detect.stragglers import Lateness
+from telemetry.detect.peers import lower_median, median
+from telemetry.detect.stragglers import DEVIATIONS, UNEVEN_RATIO, Lateness, unevenness
 
 # Phases of a worker's own time that name their cause by themselves.
 CAUSE_OF_PHASE = {"input_s": "input_stall", "checkpoint_s": "checkpoint_slow"}
-# Last arrivals this much later than the typical worker are uneven work, whoever comes last.
-UNEVEN_RATIO = 0.05
 
 
 def worker_looks(case: Case, late: Lateness) -> list[Look]:
     """Look for whatever makes workers wait for others."""
     node = case.vitals.node_of(case.after.workers[late.worst])
     looks = [_phase_look(case, late, phase, node) for phase in CAUSE_OF_PHASE]
-    if late.pattern in {"one", "several"} and late.phase == "compute_s" and node is not None:
+    if late.pattern == "steady" and late.phase == "compute_s" and node is not None:
         looks += part_looks(case, node)
-    return [*looks, _stage(late), _sequences(late)]
+    return [*looks, _stage(case, late), _sequences(case, late)]
 
 
 def _phase_look(case: Case, late: Lateness, phase: str, node: str | None) -> Look:
     """Look whether the late worker spends its excess in a phase that names the cause."""
     typical = median(case.after.phases[phase].T)
     peers = float(median(typical))
-    is_it = late.pattern in {"one", "several"} and late.phase == phase
+    is_it = late.pattern == "steady" and late.phase == phase
     return Look(
         cause=CAUSE_OF_PHASE[phase],
         strength=late.strength if is_it else 0.0,
@@ -38,33 +40,42 @@ def _phase_look(case: Case, late: Lateness, phase: str, node: str | None) -> Loo
     )
 
 
-def _stage(late: Lateness) -> Look:
-    """Look whether some workers, always the same, have more to compute and sound machines."""
-    is_it = late.pattern == "several" and late.phase == "compute_s"
-    return Look(
-        cause="stage_imbalance",
-        # Machines come first: a pair of slow ones looks like a long stage until they are seen.
-        strength=min(1.0, late.strength) if is_it else 0.0,
-        metric="own_s",
-        value=float(late.own_s[late.worst]),
-        peers_median=float(median(late.own_s)),
-        n_peers=_n_peers(late),
-        unit="s",
-    )
+def _stage(case: Case, late: Lateness) -> Look:
+    """Look whether one pipeline stage takes longer than the others, its workers all alike."""
+    stage, own = case.vitals.stage, late.own_s
+    stages = [own[stage == i] for i in range(case.vitals.n_stages)]
+    typical = np.array([float(median(each)) for each in stages])
+    usual = float(lower_median(typical))
+    unlike = [float(median(np.abs(each - median(each)))) for each in stages]
+    look = Look("stage_imbalance", 0.0, "own_s", np.nan, usual, len(stages) - 1, "s")
+    if len(stages) < 2 or not np.isfinite(typical).any() or late.phase != "compute_s":
+        return look
+    longest = int(np.nanargmax(typical))
+    least = max(UNEVEN_RATIO * usual, DEVIATIONS * unlike[longest])
+    strength = (typical[longest] - usual) / least
+    return replace(look, strength=_last_resort(strength), value=float(typical[longest]))
 
 
-def _sequences(late: Lateness) -> Look:
-    """Look whether another worker is last in every step."""
-    is_it = late.pattern == "rotating"
+def _sequences(case: Case, late: Lateness) -> Look:
+    """Look whether the work is uneven: all unlike at once, or another one last in every step."""
+    before = unevenness(case.before) if case.before else 0.0
+    strength = (unevenness(case.after) - before) / UNEVEN_RATIO
+    if late.pattern == "rotating":
+        strength = max(strength, late.spread_ratio / UNEVEN_RATIO)
     return Look(
         cause="seq_imbalance",
-        strength=late.spread_ratio / UNEVEN_RATIO if is_it else 0.0,
-        metric="last_ratio",
-        value=late.last_ratio,
-        peers_median=1.0,
+        strength=_last_resort(strength if late.phase == "compute_s" else 0.0),
+        metric="spread_ratio",
+        value=late.spread_ratio,
+        peers_median=before,
         n_peers=_n_peers(late),
         unit="ratio",
     )
+
+
+def _last_resort(strength: float) -> float:
+    """Return a strength that machines come before: one slow machine may be all of a stage."""
+    return float(np.clip(strength, 0.0, 1.0)) if np.isfinite(strength) else 0.0
 
 
 def _n_peers(late: Lateness) -> int:

@@ -56,6 +56,7 @@ class Recording:
             hardware=hardware,
             now_s=now,
             cores_per_device=instance.n_cores // instance.n_devices,
+            n_stages=run.pp,
             counts=Span(self.span.shard, self.span.ticks[moments], self.span.nodes, counts),
         )
 

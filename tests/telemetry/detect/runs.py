@@ -34,7 +34,7 @@ def steps_of(
     wait = np.nanmax(own, axis=1, keepdims=True) - own
     transfer = np.where(np.isnan(compute), np.nan, np.asarray(transfer_s, dtype=float))
     zero = np.where(np.isnan(compute), np.nan, 0.0)
-    phases = {phase: zero for phase in PHASES}
+    phases = dict.fromkeys(PHASES, zero)
     phases |= {"compute_s": compute, "wait_s": wait, "transfer_s": transfer, **more}
     length = np.nanmean(np.sum(list(phases.values()), axis=0), axis=1)
     n_steps = len(compute)

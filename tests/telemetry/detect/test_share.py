@@ -76,10 +76,12 @@ def test_an_open_alert_ends_by_five_good_steps() -> None:
 
 
 @given(
-    st.lists(st.sampled_from([0.1, 0.21, 0.22, 0.24, 0.25, 0.26, 0.4]), max_size=40),
-    st.booleans(),
+    shares=st.lists(st.sampled_from([0.1, 0.21, 0.22, 0.24, 0.25, 0.26, 0.4]), max_size=40),
+    is_open=st.booleans(),
 )
-def test_it_is_the_two_state_rule_without_its_memory(shares: list[float], is_open: bool) -> None:
+def test_it_is_the_two_state_rule_without_its_memory(
+    shares: list[float], *, is_open: bool
+) -> None:
     found = episode(np.array(shares), limit_ratio=0.25, resolve_ratio=0.22, is_open=is_open)
     assert (found is not None) == by_the_book(shares, is_open=is_open)
 
