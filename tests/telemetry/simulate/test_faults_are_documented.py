@@ -1,0 +1,44 @@
+"""docs/faults.md has a section for every kind there is, with the figures of the code."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from telemetry.simulate.kinds import BENIGN, FAULTS
+
+TEXT = (Path(__file__).parents[3] / "docs" / "faults.md").read_text()
+SECTIONS = {
+    part.splitlines()[0]: " ".join(part.splitlines()[1:]) for part in TEXT.split("\n## ")[1:]
+}
+
+
+def test_every_kind_has_its_section_and_nothing_else_has() -> None:
+    assert sorted(SECTIONS) == sorted([*FAULTS, *BENIGN])
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_tells_its_signature_magnitude_and_source(kind: str) -> None:
+    for part in ("**Signature:**", "**Magnitude:**", "**Source:**"):
+        assert part in SECTIONS[kind]
+
+
+@pytest.mark.parametrize("name", [k.name for k in FAULTS.values() if k.magnitude_unit])
+def test_its_figures_are_those_of_the_code(name: str) -> None:
+    fault = FAULTS[name]
+    form = r"\*\*Magnitude:\*\*.*?; ([\d.,]+); ([\d.,]+) to ([\d.,]+\d|\d)"
+    told = re.search(form, SECTIONS[name])
+
+    assert told is not None
+    figures = tuple(float(figure.replace(",", "")) for figure in told.groups())
+    assert figures == (fault.default_magnitude, fault.low, fault.high)
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_without_strength_says_so(kind: str) -> None:
+    assert ("**Magnitude:** none" in SECTIONS[kind]) == (FAULTS[kind].magnitude_unit is None)
+
+
+@pytest.mark.parametrize("kind", BENIGN)
+def test_a_benign_event_tells_its_signature(kind: str) -> None:
+    assert "**Signature:**" in SECTIONS[kind]

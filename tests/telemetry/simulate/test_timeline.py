@@ -1,0 +1,125 @@
+"""Steps follow one another as the literal recipe says, and no time is lost."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from telemetry.simulate.conditions import conditions
+from telemetry.simulate.plan import Fault, Plan
+from telemetry.simulate.rows import steps_under
+from telemetry.simulate.script import script_of
+from telemetry.steps import PHASES
+from tests.telemetry.simulate.played import EPOCH, VISION, plan_of, played, steps
+
+BUSY = plan_of(
+    faults=[
+        Fault(kind="slow_core", node="vit-01", start_s=60.2, duration_s=25, magnitude=1.6),
+        Fault(kind="input_stall", run="vit", start_s=70, duration_s=30, magnitude=0.4),
+        Fault(kind="efa_latency", node="vit-02", device=3, start_s=90, duration_s=40, magnitude=9),
+        Fault(kind="seq_imbalance", run="vit", start_s=100, duration_s=9, magnitude=0.9),
+    ]
+)
+
+
+def by_the_book(plan: Plan, *, first_s: float, until_s: float) -> list[tuple[float, list[float]]]:
+    """Follow the run step by step and worker by worker: when steps end, who waits how long."""
+    script, at_s = script_of(plan), first_s
+    told: list[tuple[float, list[float]]] = []
+    while True:
+        now = conditions(script, script.on(at_s))
+        one = steps_under(script, now, first=len(told), n_steps=1, start_s=at_s)
+        arrivals = [
+            float(one.input_s[0, worker] + one.compute_s[0, worker])
+            for worker in range(plan.run.nodes)
+        ]
+        last = max(arrivals)
+        at_s += last + float(one.transfer_s[0])
+        if at_s > until_s:
+            return told
+        told.append((at_s, [last - arrival for arrival in arrivals]))
+
+
+def test_it_agrees_with_the_slow_loop() -> None:
+    batch = played(BUSY, 200).steps
+    first_s = batch.ended_at_s[0] - float(batch.step_s[0])
+    told = by_the_book(BUSY, first_s=round(first_s * 2**20) / 2**20, until_s=EPOCH + 200)
+
+    np.testing.assert_allclose(batch.ended_at_s, [end for end, _ in told], atol=1e-5, rtol=0)
+    np.testing.assert_allclose(batch.phases["wait_s"], [wait for _, wait in told], atol=1e-6)
+
+
+def test_time_is_conserved() -> None:
+    batch = played(BUSY, 200).steps
+    between = np.diff(batch.ended_at_s)
+
+    for worker in range(4):
+        np.testing.assert_allclose(batch.worker_step_s[1:, worker], between, rtol=1e-6)
+
+
+def test_all_workers_account_for_the_same_step() -> None:
+    batch = played(BUSY, 200).steps
+
+    np.testing.assert_allclose(
+        batch.worker_step_s, batch.step_s[:, None] + 0 * batch.worker_step_s
+    )
+
+
+def test_the_last_to_arrive_does_not_wait() -> None:
+    batch = played(BUSY, 200).steps
+
+    assert (batch.phases["wait_s"].min(axis=1) == 0).all()
+    assert all((batch.phases[name] >= 0).all() for name in PHASES)
+
+
+def test_steps_and_tokens_count_up_together() -> None:
+    result = played(BUSY, 200)
+
+    assert (np.diff(result.steps.step) == 1).all()
+    assert result.steps.step[0] == 0
+    assert result.clock.step == len(result.steps)
+    assert result.clock.n_tokens == result.steps.tokens.sum() == len(result.steps) * 4096 * 256
+
+
+def test_a_healthy_run_is_far_from_the_limit() -> None:
+    batch = steps(played(plan_of(), 400), 40, 400)
+
+    assert batch.allreduce_share_ratio.mean() < 0.1
+    assert np.quantile(batch.allreduce_share_ratio, 0.99) < 0.15
+    assert batch.wait_ratio.mean() < 0.03
+
+
+def test_workers_differ_a_little_and_for_good() -> None:
+    batch = steps(played(plan_of(msgspec.structs.replace(VISION, nodes=16)), 600), 40, 600)
+    pace = np.median(batch.phases["compute_s"], axis=0)
+
+    assert 0.001 < np.std(pace) / pace.mean() < 0.01
+    assert np.ptp(pace) / pace.mean() < 0.025
+
+
+def test_noise_drifts_from_step_to_step() -> None:
+    batch = steps(played(plan_of(), 1_200), 40, 1_200)
+    noise = batch.phases["compute_s"][:, 0]
+    noise = np.clip(noise, *np.quantile(noise, [0.02, 0.98]))
+    noise = noise - noise.mean()
+
+    def alike(lag: int) -> float:
+        return float((noise[lag:] * noise[:-lag]).mean() / noise.var())
+
+    assert alike(1) > 0.4
+    assert abs(alike(200)) < 0.25
+
+
+def test_a_step_sees_what_is_wrong_when_it_begins() -> None:
+    fault = Fault(kind="slow_core", node="vit-01", start_s=60, duration_s=30, magnitude=2)
+    batch = played(plan_of(faults=[fault]), 120).steps
+    began_s = batch.ended_at_s - batch.step_s - EPOCH
+    is_slow = batch.phases["compute_s"][:, 1] > 1.5 * batch.phases["compute_s"][:, 0]
+
+    np.testing.assert_array_equal(is_slow, (began_s >= 60) & (began_s < 90))
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_one_node_waits_for_nobody(nodes: int) -> None:
+    batch = played(plan_of(msgspec.structs.replace(VISION, nodes=nodes)), 100).steps
+
+    assert (batch.phases["wait_s"].max() > 0) == (nodes > 1)
