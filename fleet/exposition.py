@@ -92,7 +92,8 @@ def _run_totals(runs: Iterable[Run], hot: HotStore, *, now: datetime) -> list[Fa
 def alert_families() -> list[Family]:
     """Return how many alerts there are of each rule; a rule that is kept counts zero."""
     firing, unacknowledged = Family(FIRING), Family(UNACKNOWLEDGED)
-    everything: Counter[tuple[str, str]] = Counter({(rule.name, rule.severity): 0 for rule in RULES.values()})
+    known = {(rule.name, rule.severity): 0 for rule in RULES.values()}
+    everything: Counter[tuple[str, str]] = Counter(known)
     untaken = everything.copy()
     for alert in Alert.objects.open().only("rule", "severity", "acknowledged_at"):
         kind = (alert.rule, Alert.Severity(alert.severity).label)

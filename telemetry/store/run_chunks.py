@@ -22,8 +22,8 @@ class Chunk:
     """Some of a run's steps.
 
     ``steps`` (n_steps, 9), in order of end: number, end in Unix seconds, tokens, and each of
-    PHASES as the mean over workers. ``minutes`` (n_minutes,) rises; ``n`` (n_minutes,) steps ended in each;
-    ``means`` (n_minutes, n_workers, 6) seconds, the mean over those steps.
+    PHASES as the mean over workers. ``minutes`` (n_minutes,) rises, and ``n`` (n_minutes,)
+    steps ended in each; ``means`` (n_minutes, n_workers, 6) seconds, the mean over those.
     """
 
     steps: FloatArray

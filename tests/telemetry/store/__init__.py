@@ -1,0 +1,1 @@
+"""The store: hot in a real Redis, durable in a real database."""

@@ -1,0 +1,52 @@
+"""What processes share beside samples: plans, counts, gauges, and word of each tick."""
+
+from redis import Redis
+
+from telemetry.store.hot import TICKS, HotStore, open_store
+from tests.parts import block
+
+
+def test_plans_are_kept_until_dropped(hot: HotStore) -> None:
+    hot.put_plan("llama", b"{}")
+    hot.put_plan("bert", b"{1}")
+    hot.put_plan("bert", b"{2}")
+    hot.drop_plan("llama")
+
+    assert hot.plans() == {"bert": b"{2}"}
+    assert hot.plan("bert") == b"{2}"
+    assert hot.plan("llama") is None
+
+
+def test_counts_add_up_and_gauges_are_replaced(hot: HotStore) -> None:
+    hot.count("ticks")
+    hot.count("ticks", 2)
+    hot.gauge("tick_lateness_s", 0.5)
+    hot.gauge("tick_lateness_s", 0.25)
+
+    assert hot.counters() == {"ticks": 3.0}
+    assert hot.gauges() == {"tick_lateness_s": 0.25}
+
+
+def test_whoever_listens_hears_of_each_tick(hot: HotStore, redis: Redis) -> None:
+    with redis.pubsub(ignore_subscribe_messages=True) as channel:
+        channel.subscribe(TICKS)
+        channel.get_message(timeout=1.0)
+        hot.publish_tick(1_700_000_000)
+
+        message = channel.get_message(timeout=5.0)
+
+    assert message is not None
+    assert message["data"] == b"1700000000"
+
+
+def test_it_knows_how_many_tasks_wait_and_how_much_it_holds(hot: HotStore, redis: Redis) -> None:
+    redis.rpush("celery", "task", "task")
+    before = hot.bytes_used()
+    hot.append([block()])
+
+    assert hot.queue_depth() == 2
+    assert hot.bytes_used() > before
+
+
+def test_a_process_opens_each_store_once(redis_url: str) -> None:
+    assert open_store(redis_url) is open_store(redis_url)
