@@ -1,5 +1,6 @@
 """What a healthy step consists of, and what a job makes of it."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,23 @@ class StepPlan:
     def step_s(self) -> float:
         """Duration of the step."""
         return self.work_s + self.exposed_allreduce_s + self.input_s
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds of each phase of the step; they add up to it."""
+        return {
+            "compute": self.compute_s,
+            "bubble": self.bubble_s,
+            "tensor parallel": self.tp_collective_s,
+            "all-reduce": self.exposed_allreduce_s,
+            "optimizer": self.optimizer_s,
+            "input": self.input_s,
+        }
+
+    @property
+    def efa_device_bytes(self) -> float:
+        """Bytes that one EFA device sends per step; all carry the same. 0 without EFA."""
+        return self.efa_bytes / self.layout.instance.n_efa if self.layout.instance.has_efa else 0.0
 
     @property
     def fits(self) -> bool:

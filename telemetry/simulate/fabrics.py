@@ -63,8 +63,8 @@ class NeuronLinkV2:
     pair_s, pair_start_s, pair_ratio
         The two cores of one chip: no reduction ends sooner; start beside the bytes; bus
         bandwidth over link bandwidth.
-    rank_s
-        What each rank beyond two adds to the start of a reduction inside a node.
+    doubling_s
+        What each doubling of ranks beyond two adds to the start of a reduction inside a node.
     network_start_s
         Start between nodes.
     round_s, piece_bytes, network_piece_bytes
@@ -79,7 +79,7 @@ class NeuronLinkV2:
     pair_s: float = 58 * US
     pair_start_s: float = 35 * US
     pair_ratio: float = 0.148
-    rank_s: float = 17.3 * US
+    doubling_s: float = 80.7 * US
     network_start_s: float = 520 * US
     round_s: float = 65 * US
     piece_bytes: float = 16 * KIB
@@ -101,7 +101,7 @@ class NeuronLinkV2:
             return self.network_start_s + self._rounds_s(traffic, self.network_piece_bytes)
         if traffic.n_ranks == 2:
             return max(self.pair_s - moved_s, self.pair_start_s)
-        start = self.pair_s + (traffic.n_ranks - 2) * self.rank_s
+        start = self.pair_s + log2(traffic.n_ranks / 2) * self.doubling_s
         return start + self._rounds_s(traffic, self.piece_bytes)
 
     def _rounds_s(self, traffic: Traffic, piece_bytes: float) -> float:
@@ -162,8 +162,8 @@ class Nccl:
     ----------
     chip
         Whose step fabric gives the bandwidths of the full protocol.
-    quick_s, quick_ratio, quick_network_ratio
-        Start of the low-latency protocol; its bus bandwidth over NVLink's, in and between nodes.
+    quick_s, quick_ratio
+        Start of the low-latency protocol; its bus bandwidth over NVLink's.
     quick_hop_s
         What each doubling of nodes beyond two adds to it.
     full_s, full_hop_s
@@ -176,8 +176,7 @@ class Nccl:
 
     chip: str
     quick_s: float = 13 * US
-    quick_ratio: float = 0.13
-    quick_network_ratio: float = 0.167
+    quick_ratio: float = 0.15
     quick_hop_s: float = 15 * US
     full_s: float = 370 * US
     full_hop_s: float = 1830 * US
@@ -187,18 +186,21 @@ class Nccl:
         return min(self._quick(traffic), self._full(traffic), key=lambda time: time.total_s)
 
     def _quick(self, traffic: Traffic) -> CollectiveTime:
-        alone = traffic.n_nodes == 1
-        ratio = self.quick_ratio if alone else self.quick_network_ratio
-        start = self.quick_s + (0.0 if alone else log2(traffic.n_nodes / 2) * self.quick_hop_s)
-        moved = max(traffic.local_bytes, traffic.network_bytes)
-        return CollectiveTime(start, moved / (ratio * traffic.link_bytes_per_s))
+        hops = max(0.0, log2(traffic.n_nodes) - 1)
+        return CollectiveTime(
+            self.quick_s + hops * self.quick_hop_s, self._moved_s(traffic, self.quick_ratio)
+        )
 
     def _full(self, traffic: Traffic) -> CollectiveTime:
-        fabric = STEP_FABRICS[self.chip]
-        local = traffic.local_bytes / (fabric.link_ratio * traffic.link_bytes_per_s)
-        network = traffic.network_bytes / (fabric.network_ratio * traffic.network_bytes_per_s)
         start = self.full_s + log2(traffic.n_nodes) * self.full_hop_s
-        return CollectiveTime(start, max(local, network))
+        return CollectiveTime(start, self._moved_s(traffic, STEP_FABRICS[self.chip].link_ratio))
+
+    def _moved_s(self, traffic: Traffic, link_ratio: float) -> float:
+        ratio = STEP_FABRICS[self.chip].network_ratio
+        return max(
+            traffic.local_bytes / (link_ratio * traffic.link_bytes_per_s),
+            traffic.network_bytes / (ratio * traffic.network_bytes_per_s),
+        )
 
 
 FABRICS: Mapping[str, Fabric] = {

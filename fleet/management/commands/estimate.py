@@ -82,15 +82,7 @@ def _rows(job: Job, plan: StepPlan, found: Estimate) -> list[tuple[str, str, str
 
 
 def _phases(plan: StepPlan) -> str:
-    phases = {
-        "compute": plan.compute_s,
-        "bubble": plan.bubble_s,
-        "tensor parallel": plan.tp_collective_s,
-        "all-reduce": plan.exposed_allreduce_s,
-        "optimizer": plan.optimizer_s,
-        "input": plan.input_s,
-    }
-    return ", ".join(f"{name} {spent:,.3f}" for name, spent in phases.items() if spent)
+    return ", ".join(f"{name} {spent:,.3f}" for name, spent in plan.phases.items() if spent)
 
 
 def _memory(plan: StepPlan) -> str:

@@ -60,5 +60,5 @@ def _rows(
         link += f", {kind.network_bytes_per_s * 8 / 1e9:,.0f} Gbit/s {fabric} per node"
     return [
         ("time", f"{time.total_s * US_PER_S:,.1f} us", f"{start:,.1f} start, {moving:,.1f} bytes"),
-        ("bus bandwidth", f"{bus:,.2f} GiB/s", link),
+        ("bus bandwidth", f"{bus:,.4g} GiB/s", link),
     ]

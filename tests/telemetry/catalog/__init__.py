@@ -1,0 +1,1 @@
+"""What exists, and where that was read."""

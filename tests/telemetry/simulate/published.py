@@ -1,0 +1,96 @@
+"""Published figures that the physics is held to, and how far it is off."""
+
+import csv
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from telemetry.catalog import Model, instance
+from telemetry.simulate.collectives import collective_time_s
+from telemetry.simulate.constants import ChipConstants
+from telemetry.simulate.estimate import step_plan
+from telemetry.simulate.plan import Job
+
+DATA = Path(__file__).parent / "data"
+
+
+@dataclass(frozen=True)
+class TrainingRow:
+    """One published training figure."""
+
+    id: str
+    job: Job
+    model: Model
+    quantity: str
+    published: float
+
+    def predicted(self, constants: ChipConstants | None = None) -> float:
+        plan = step_plan(self.job, self.model, constants=constants)
+        return {
+            "step_s": plan.step_s,
+            "seq_per_s": self.job.global_batch / plan.step_s,
+            "tokens_per_s": plan.tokens / plan.step_s,
+        }[self.quantity]
+
+    def speed_ratio(self, constants: ChipConstants | None = None) -> float:
+        """Predicted over published speed: above 1 is too fast."""
+        ratio = self.predicted(constants) / self.published
+        return 1 / ratio if self.quantity == "step_s" else ratio
+
+
+@dataclass(frozen=True)
+class CollectiveRow:
+    """One published collective."""
+
+    table: str
+    name: str
+    published_s: float
+    predicted_s: float
+
+    @property
+    def error_ratio(self) -> float:
+        return self.predicted_s / self.published_s - 1
+
+
+def training_rows() -> Mapping[str, TrainingRow]:
+    rows = {}
+    for row in read("calibration.csv"):
+        counts = {key: int(row[key]) for key in ("layers", "hidden", "heads", "kv_heads", "ffn")}
+        shape = Model(
+            name=row["model"],
+            kind="encoder" if row["model"].startswith("bert") else "decoder",
+            params=float(row["params_b"]) * 1e9,
+            vocab=int(row["vocab"]),
+            source=row["source"],
+            date="2026-08",
+            **counts,
+        )
+        layout = {key: int(row[key]) for key in ("nodes", "tp", "pp", "seq_len", "global_batch")}
+        job = Job(
+            model=row["model"], instance=row["instance"], precision=row["precision"], **layout
+        )
+        rows[row["id"]] = TrainingRow(
+            row["id"], job, shape, row["quantity"], float(row["published"])
+        )
+    return rows
+
+
+def collective_rows() -> list[CollectiveRow]:
+    rows = []
+    for row in read("collectives.csv"):
+        n_bytes, op = int(row["bytes"]), row["op"]
+        time = collective_time_s(
+            instance(row["instance"]),
+            n_nodes=int(row["nodes"]),
+            n_ranks=int(row["ranks"]),
+            n_bytes=n_bytes,
+            op=op,
+        )
+        name = f"{row['nodes']} x {row['instance']}, {row['ranks']} ranks, {op}, {n_bytes} B"
+        rows.append(CollectiveRow(row["table"], name, float(row["time_us"]) / 1e6, time.total_s))
+    return rows
+
+
+def read(name: str) -> list[dict[str, str]]:
+    with (DATA / name).open(newline="") as file:
+        return list(csv.DictReader(file))
