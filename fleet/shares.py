@@ -33,14 +33,16 @@ def share_now(steps: StepBatch, t_s: FloatArray) -> FloatArray:
         Mean of the steps that ended in the ten seconds before; else that of the last step, for
         as long as it can speak for the present; else NaN.
     """
-    if not len(steps):
+    share = steps.allreduce_share_ratio if len(steps) else np.zeros(0)
+    known = np.isfinite(share)
+    if not known.any():
         return np.full(len(t_s), np.nan)
-    ended_s, share = steps.ended_at_s, np.nan_to_num(steps.allreduce_share_ratio)
+    share, ended_s, step_s = share[known], steps.ended_at_s[known], steps.step_s[known]
     before = np.searchsorted(ended_s, t_s, side="right")
     since = np.searchsorted(ended_s, t_s - EVERY_S, side="right")
     since = np.clip(since, 0, np.maximum(before - 1, 0))
     total = np.concatenate([[0.0], np.cumsum(share)])
     mean = (total[before] - total[since]) / np.maximum(before - since, 1)
     last = np.maximum(before - 1, 0)
-    holds_s = np.maximum(HOLDS_S, HOLDS_STEPS * steps.step_s[last])
+    holds_s = np.maximum(HOLDS_S, HOLDS_STEPS * step_s[last])
     return np.where((before > 0) & (t_s - ended_s[last] <= holds_s), mean, np.nan)

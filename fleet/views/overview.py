@@ -2,21 +2,21 @@
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
-from django.http import HttpResponse, JsonResponse
+from django.http import HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from fleet.charts.figures import Figure, Line
 from fleet.heat import heat_groups
 from fleet.models import Alert, Node, Run
-from fleet.sentences import headline, story
+from fleet.sentences import told
 from fleet.shares import EVERY_S, grid, share_now
 from fleet.summaries import fleet_now, nodes_now, runs_now
+from fleet.topics import as_json
 from fleet.views.render import HtmxRequest, render_page
 from telemetry.store.hot import HotStore, open_store
 
@@ -50,8 +50,8 @@ def overview_context() -> dict[str, Any]:
         "firing": {alert.run_id for alert in alerts if alert.acknowledged_at is None},
         "groups": heat_groups(nodes, alerts, hot.latest().values()),
         "n_cores": sum(node.node.n_cores for node in nodes),
-        "alerts": [_told(alert, now) for alert in alerts],
-        "resolved": [_told(alert, now) for alert in resolved[:RESOLVED_SHOWN]],
+        "alerts": [told(alert, now=now) for alert in alerts],
+        "resolved": [told(alert, now=now) for alert in resolved[:RESOLVED_SHOWN]],
         "n_resolved": len(resolved),
     }
 
@@ -62,14 +62,14 @@ def overview_heat(context: Mapping[str, Any]) -> dict[str, str]:
 
 
 @require_safe
-def overview_shares(request: HtmxRequest) -> JsonResponse:
+def overview_shares(request: HtmxRequest) -> HttpResponse:
     """Return the all-reduce share of every active run over the last minutes."""
     hot, end_s = _hot(), time.time()
     t_s = grid(end_s - SHARES_S, end_s)
     runs = Run.objects.active()
     lines = [Line(run.name, share_now(hot.steps(run.name, since_s=t_s[0]), t_s)) for run in runs]
     figure = Figure("ratio", lines, t_s, limit=LIMIT_RATIO, every_s=EVERY_S)
-    return JsonResponse(figure.as_json())
+    return HttpResponse(as_json(figure.as_json()), "application/json")
 
 
 def overview_points(*, since_s: float) -> dict[str, Any]:
@@ -88,19 +88,6 @@ def overview_points(*, since_s: float) -> dict[str, Any]:
 
 def _hot() -> HotStore:
     return open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-
-
-@dataclass(frozen=True, slots=True)
-class Told:
-    """An alert in words."""
-
-    alert: Alert
-    headline: str
-    story: str
-
-
-def _told(alert: Alert, now: datetime) -> Told:
-    return Told(alert, headline(alert), story(alert, now=now))
 
 
 def _resolved_today(now: datetime) -> list[Alert]:

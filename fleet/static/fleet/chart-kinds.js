@@ -32,7 +32,7 @@ function lines(data, chart) {
   const { t, series } = data;
   if (!t.length || isBlank(series)) return null;
   const options = onTime(data, chart, [limitPaint(data), shadePaint(data)]);
-  options.series = [{}, ...series.map((one, i) => line(one, series.slice(0, i).filter((s) => !s.role).length, t))];
+  options.series = [{}, ...series.map((one, i) => line(one, series.slice(0, i).filter((s) => !s.role).length, t, data.has_gaps))];
   if (data.scale === "log") {
     options.scales.y = { distr: 3 };
     options.axes[1].values = (u, splits) => logTicks(thinLog(splits), data.unit);
@@ -42,7 +42,7 @@ function lines(data, chart) {
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };
 }
 
-function line({ label, role }, index, t) {
+function line({ label, role }, index, t, hasGaps) {
   const ink = colour(role, index);
   const isMuted = role === "muted";
   return {
@@ -50,7 +50,8 @@ function line({ label, role }, index, t) {
     stroke: isMuted ? faded(ink, 0.38) : ink,
     width: isMuted ? 1 : role === "bad" ? 2.2 : 1.6,
     points: { show: false },
-    gaps: (u, seriesIdx, from, to, gaps) => [...gaps, ...holes(u, t, from, to)].sort((a, b) => a[0] - b[0]),
+    // Steps come unevenly: where they stopped, the figure itself says so.
+    gaps: (u, seriesIdx, from, to, gaps) => hasGaps ? gaps : [...gaps, ...holes(u, t, from, to)].sort((a, b) => a[0] - b[0]),
   };
 }
 
@@ -106,7 +107,7 @@ function bars(data, chart) {
   const sums = x.map((i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
   const short = withoutCommonStart(labels);
   const options = common(data, [barPaint(data), limitPaint(data), pointer(chart, { title: (i) => labels[i] })]);
-  options.scales = { x: { time: false, range: [-0.6, labels.length - 0.4] }, y: { range: () => floorAtZero(0, Math.max(...sums)) } };
+  options.scales = { x: { time: false, range: [-0.6, labels.length - 0.4] }, y: { range: () => floorAtZero(0, Math.max(...sums) * 1.06) } };
   options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
   options.axes[0].splits = (u) => every(labels.length, u.width, Math.max(...short.map((s) => s.length)));
   options.axes[0].values = (u, splits) => splits.map((i) => short[i] ?? "");
@@ -140,7 +141,7 @@ function heat(data, chart) {
   options.scales.y = { range: [0, rows.length], dir: -1 };
   options.axes[1].grid = { show: false };
   options.axes[1].splits = () => quarters(rows.length);
-  options.axes[1].values = (u, splits) => splits.map((i) => rows[i]?.replace(/^(\w)\w* /, "$1 ") ?? "");
+  options.axes[1].values = (u, splits) => splits.map((i) => rows[i] ?? "");
   options.cursor.y = true;
   return { options, data: [t, t.map(() => 0)], span: spanOf(data), isEven: false };
 }

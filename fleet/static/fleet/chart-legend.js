@@ -31,11 +31,14 @@ export function legendOf(chart, idx) {
     return item(colour(role, index), role, label, kind === "bars" ? "" : figure(value, data.unit));
   });
   if (loud.length > MOST) items.push(item("transparent", "", `and ${loud.length - MOST} more`, ""));
-  if (nMuted) items.push(item(colour("muted", 0), "muted", nMuted === 1 ? labelOfMuted(data) : `${nMuted} ${loud.length ? "peers" : "parts"}`, ""));
+  if (nMuted) items.push(item(colour("muted", 0), "muted", mutedOf(data, nMuted, loud.length), ""));
   legend.replaceChildren(...items, ...note(chart));
 }
 
-const labelOfMuted = ({ series }) => series.find(({ role }) => role === "muted").label;
+function mutedOf({ series }, nMuted, nLoud) {
+  if (nMuted > 2) return `${nMuted} ${nLoud ? "peers" : "parts"}`;
+  return series.filter(({ role }) => role === "muted").map(({ label }) => label).join(", ");
+}
 
 function note({ data, figure: element }) {
   if (!data.note || element.closest(".panel")?.querySelector("header")?.textContent.includes(data.note)) return [];

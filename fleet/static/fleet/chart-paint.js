@@ -26,6 +26,7 @@ export function limitPaint({ limit, unit }) {
     ctx.lineTo(bbox.left + bbox.width, y);
     ctx.stroke();
     ctx.font = font();
+    ctx.textAlign = "left";
     ctx.fillText(`limit ${figure(limit, unit).replace(".0", "")}`, bbox.left + 6 * devicePixelRatio, y - 5 * devicePixelRatio);
   });
   return { hooks: limit === null || limit === undefined ? {} : { draw } };
@@ -46,7 +47,7 @@ export function shadePaint({ shade = [] }) {
       const isTight = right - left < ctx.measureText(label).width + 8 * devicePixelRatio;
       ctx.textAlign = isTight && right > bbox.left + bbox.width * 0.7 ? "right" : "left";
       const at = ctx.textAlign === "right" ? left - 4 * devicePixelRatio : left + 5 * devicePixelRatio;
-      ctx.fillText(label, at, bbox.top + 12 * devicePixelRatio);
+      ctx.fillText(label, at, bbox.top + 13 * devicePixelRatio);
     }
   });
   return { hooks: shade.length ? { drawClear } : {} };
@@ -62,7 +63,9 @@ export function stackPaint({ t, series }, usual) {
   const draw = (u) => within(u, (ctx) => {
     const floor = t.map(() => 0);
     const edges = t.map((end, i) => {
-      const since = i && end - t[i - 1] <= 2.5 * usual ? t[i - 1] : end - usual;
+      const total = series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0);
+      const isNext = i && end - t[i - 1] <= Math.max(2.5 * usual, 1.5 * total);
+      const since = isNext ? t[i - 1] : end - Math.max(usual, total);
       return [u.valToPos(since, "x", true), u.valToPos(end, "x", true)];
     });
     series.forEach(({ role, values }, k) => {

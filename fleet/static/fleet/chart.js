@@ -46,7 +46,7 @@ export class Chart {
     try {
       const answer = await fetch(this.src, { headers: { Accept: "application/json" } });
       if (!answer.ok) throw new Error(await reason(answer));
-      this.data = await answer.json();
+      this.data = await answer.json().catch(() => { throw new Error("The chart could not be read."); });
       this.isFed = false;
       this.draw();
     } catch (error) {
@@ -88,13 +88,14 @@ export class Chart {
   }
 
   /** Add what is new at the right and let go of what is too old at the left. */
-  append({ t, values }) {
+  append({ t, values, bad = [] }) {
     if (!this.data?.t || !this.plot) return;
     const { series, every_s: everyS } = this.data;
     const last = this.data.t.at(-1) ?? -Infinity;
     const first = t.findIndex((moment) => moment > last);
     if (first < 0) return;
-    if (values.length !== series.length || (this.drawing.isEven && t[first] - last > LATE_S * everyS)) {
+    const isNews = bad.some((i) => series[i]?.role !== "bad"); // a part has left its peers: let it stand out
+    if (values.length !== series.length || isNews || (this.drawing.isEven && t[first] - last > LATE_S * everyS)) {
       if (Date.now() - this.loadedAt > 3000) this.load({ quietly: true });
       return;
     }

@@ -63,7 +63,19 @@ function startNotices() {
   document.body.addEventListener("htmx:timeout", () => notify("The server took too long. Look whether it was done.", { error: true }));
 }
 
+function startMenu() {
+  const more = document.getElementById("more");
+  const top = more?.closest(".top");
+  const set = (open) => {
+    top.classList.toggle("menu-open", open);
+    more.setAttribute("aria-expanded", String(open));
+  };
+  more?.addEventListener("click", () => set(!top.classList.contains("menu-open")));
+  document.addEventListener("click", ({ target }) => !target.closest("#menu, #more") && more && set(false));
+}
+
 export function startShell() {
   startTheme();
+  startMenu();
   startNotices();
 }

@@ -26,7 +26,7 @@ const WRITERS = {
   s: seconds,
   bytes: (value) => scaled(value, "B"),
   bytes_per_s: (value) => scaled(value, "B/s"),
-  per_s: (value) => `${scaled(value, "")}${NBSP}/s`,
+  per_s: (value) => scaled(value, "/s"),
   usd: (value) => `$${Math.abs(value) >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(2)}`,
   count: (value) => scaled(value, ""),
 };
@@ -43,7 +43,7 @@ export function ticks(values, unit) {
   const top = Math.max(...shown.map(Math.abs), 0);
   const [size, suffix] = axisUnit(top, unit);
   const step = shown.length > 1 ? Math.abs(shown[1] - shown[0]) / size : top / size;
-  const decimals = step > 0 ? Math.min(Math.max(-Math.floor(Math.log10(step) + 1e-9), 0), 4) : 0;
+  const decimals = [0, 1, 2, 3, 4].find((n) => Math.abs(step * 10 ** n - Math.round(step * 10 ** n)) < 1e-6) ?? 4;
   return values.map((value) => {
     if (value === null || value === undefined) return null;
     if (value === 0) return "0";
