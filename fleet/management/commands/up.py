@@ -45,7 +45,8 @@ class Command(BaseCommand):
         except doors.DoorError as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         except OperationalError as error:
-            msg = f"The database cannot be used; see DATABASE_URL. It says: {error}"
+            why = str(error).splitlines()[0]
+            msg = f"The database cannot be used; see DATABASE_URL. It says: {why}"
             raise CommandError(msg, returncode=BAD_INPUT) from error
         except RedisError as error:
             msg = f"Redis does not answer; see REDIS_URL. It says: {error}"
