@@ -9,11 +9,11 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from fleet.alerting import reconcile
+from fleet.alerting import Subject, reconcile
 from fleet.following import follow
-from fleet.models import InjectedFault, Run
+from fleet.models import Alert, InjectedFault, Run
 from fleet.plans import plan_of
-from fleet.watching import Sight, judge, open_rules, watched
+from fleet.watching import Sight, judge, watched
 from telemetry.blocks import Span
 from telemetry.simulate.shard import Played, play, start_clock
 from telemetry.steps import StepBatch
@@ -25,6 +25,7 @@ THINNED_S = 10
 BEFORE_FAULT_S = 240
 AFTER_FAULT_S = 300
 JUDGE_EVERY_S = 5
+JUDGE_OPEN_EVERY_S = 20
 WINDOW_STEPS = 60
 
 
@@ -93,8 +94,9 @@ def _keep(hot: HotStore, played: Sequence[Played], *, is_hot: bool) -> None:
 def _watch(run: Run, steps: StepBatch, hardware: Span, stretch: Stretch) -> None:
     """Watch a close stretch as the live fleet is watched, only faster."""
     last_seen = _last_seen(hardware)
-    rules = open_rules()
-    for second in range(stretch.start + JUDGE_EVERY_S, stretch.end, JUDGE_EVERY_S):
+    rules = _open_here(run)
+    second = stretch.start
+    while (second := second + (JUDGE_OPEN_EVERY_S if rules else JUDGE_EVERY_S)) < stretch.end:
         known = steps[: int(np.searchsorted(steps.ended_at_s, second))].last(WINDOW_STEPS)
         sight = Sight(run, known, partial(_window, hardware, second))
         seen = last_seen(second)
@@ -102,7 +104,12 @@ def _watch(run: Run, steps: StepBatch, hardware: Span, stretch: Stretch) -> None
         if findings or rules:
             could = watched([sight], seen, now_s=second)
             reconcile(findings, watched=could, now=datetime.fromtimestamp(second, UTC))
-            rules = open_rules()
+            rules = _open_here(run)
+
+
+def _open_here(run: Run) -> set[Subject]:
+    """Return the open alerts of this run alone: other pasts are played beside it."""
+    return set(Alert.objects.open().filter(run=run).values_list("rule", "subject"))
 
 
 def _window(hardware: Span, second: int, metrics: Sequence[str], last_s: int) -> Span:
