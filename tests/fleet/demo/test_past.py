@@ -1,0 +1,139 @@
+"""The demo's past: played by the real physics, seen by the real detection, told once."""
+
+from datetime import UTC, datetime, timedelta
+
+import numpy as np
+import pytest
+
+from fleet.demo import weather
+from fleet.demo.past import Stretch, live_through, stretches
+from fleet.demo.runs import FLEET, create_fleet
+from fleet.models import Alert, InjectedFault, Node, Run
+from telemetry.store.history import node_series, run_steps
+from telemetry.store.hot import HotStore
+
+NOW = datetime.now(UTC).replace(microsecond=0)
+
+
+@pytest.fixture
+def fleet(db: None) -> list[Run]:
+    return create_fleet(now=NOW, longest=timedelta(hours=2))
+
+
+def strike(run: Run, kind: str, *, ago: timedelta, **fields: float) -> InjectedFault:
+    return InjectedFault.objects.create(
+        run=run,
+        node=run.nodes.all()[1],
+        kind=kind,
+        starts_at=NOW - ago,
+        ends_at=NOW - ago + timedelta(minutes=4),
+        **fields,
+    )
+
+
+def test_the_fleet_plays_four_teams_on_four_kinds_of_machine(fleet: list[Run]) -> None:
+    assert {run.team for run in fleet} == {"LLM", "search", "retail vision", "research"}
+    assert Node.objects.count() >= 28
+    assert {run.instance_type for run in fleet} == {
+        "trn2.48xlarge",
+        "trn1.32xlarge",
+        "trn1.2xlarge",
+        "p5.48xlarge",
+    }
+
+
+def test_a_past_is_cut_at_whole_minutes_without_a_gap() -> None:
+    fault = InjectedFault(
+        starts_at=NOW - timedelta(hours=1), ends_at=NOW - timedelta(hours=1, minutes=-5)
+    )
+    end = int(NOW.timestamp())
+    start = end - 2 * 3600
+
+    cut = stretches(start, end, [fault], hot_s=900)
+
+    assert (cut[0].start, cut[-1].end) == (start, end)
+    assert all(b.start == a.end + 1 for a, b in zip(cut, cut[1:], strict=False))
+    assert all(stretch.start % 60 == 0 for stretch in cut[1:])
+    assert [stretch.is_close for stretch in cut] == [False, True, False, True]
+
+
+def test_a_past_shorter_than_the_hot_window_is_played_closely() -> None:
+    end = int(NOW.timestamp())
+
+    assert stretches(end - 300, end, [], hot_s=900) == [Stretch(end - 300, end, is_close=True)]
+
+
+def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
+    hot: HotStore, fleet: list[Run]
+) -> None:
+    run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
+    fault = strike(run, "slow_core", ago=timedelta(minutes=50), device=3, magnitude=1.8)
+
+    live_through(hot, run, [fault], now=NOW)
+
+    alert = Alert.objects.get()
+    assert (alert.cause, alert.node, alert.device) == ("slow_core", fault.node, 3)
+    assert alert.resolved_at is not None
+    assert fault.starts_at <= alert.fired_at <= fault.starts_at + timedelta(seconds=30)
+    series = node_series(
+        hot,
+        shard="vit-bakeoff-p5/0",
+        node="vit-bakeoff-p5-00",
+        metric="core_utilization_ratio",
+        start=int(NOW.timestamp()) - 60,
+        end=int(NOW.timestamp()),
+    )
+    assert np.isfinite(series.values).all()
+    assert set(run.clock) == {"vit-bakeoff-p5/0"}
+    assert hot.clock("vit-bakeoff-p5/0") is not None
+
+
+def test_steps_of_the_past_are_all_there(hot: HotStore, fleet: list[Run]) -> None:
+    run = next(run for run in fleet if run.name == "longctx")
+
+    live_through(hot, run, [], now=NOW)
+
+    start_s = NOW.timestamp() - 2 * 3600
+    assert len(run_steps(hot, run.name, start_s=start_s, end_s=NOW.timestamp())) > 0
+    assert run.last_step > 0
+    assert run.n_tokens == run.last_step * run.global_batch * run.seq_len
+
+
+def test_the_weather_of_an_hour_is_always_the_same(fleet: list[Run]) -> None:
+    hour = NOW.replace(minute=0, second=0)
+
+    once, again = (weather.brew(fleet, hour=hour) for _ in range(2))
+
+    assert [(f.kind, f.node, f.starts_at) for f in once] == [
+        (f.kind, f.node, f.starts_at) for f in again
+    ]
+
+
+def test_the_weather_strikes_only_what_a_node_has(fleet: list[Run]) -> None:
+    hours = [NOW + timedelta(hours=i) for i in range(100)]
+    faults = [fault for hour in hours for fault in weather.brew(fleet, hour=hour)]
+
+    assert {fault.kind for fault in faults} == {front.kind for front in weather.FRONTS}
+    assert all(fault.node.n_efa > (fault.device or 0) for fault in faults if "efa" in fault.kind)
+    assert 75 < len(faults) < 250
+
+
+def test_a_newcomer_is_welcomed_by_one_fault_and_only_one(hot: HotStore, fleet: list[Run]) -> None:
+    first = weather.welcome(hot, now=NOW)
+
+    assert first is not None
+    assert first.starts_at - NOW < timedelta(minutes=2)
+    assert weather.welcome(hot, now=NOW) is None
+
+
+def test_extending_the_weather_twice_adds_nothing(hot: HotStore, fleet: list[Run]) -> None:
+    weather.extend(hot, now=NOW)
+    n_faults = InjectedFault.objects.count()
+
+    weather.extend(hot, now=NOW)
+
+    assert InjectedFault.objects.count() == n_faults
+
+
+def test_every_demo_run_can_train(fleet: list[Run]) -> None:
+    assert [run.name for run in fleet] == [demo.spec.name for demo in FLEET]
