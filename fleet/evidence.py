@@ -29,6 +29,20 @@ class Culprit:
     unit: str | None = None
 
 
+def _culprit(given: object) -> Culprit:
+    """Read one figure and its peers."""
+    if not isinstance(given, Mapping):
+        return Culprit()
+    n_peers = _number(given.get("n_peers"))
+    return Culprit(
+        metric=given.get("metric"),
+        value=_number(given.get("value")),
+        peers_median=_number(given.get("peers_median")),
+        n_peers=None if n_peers is None else int(n_peers),
+        unit=given.get("unit"),
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
     """The figures of one alert; a rule gives those that it has."""
@@ -42,25 +56,19 @@ class Evidence:
     @property
     def is_waiting(self) -> bool:
         """Whether the time goes into waiting for a peer rather than into moving bytes."""
-        wait, transfer = self.number("wait_ratio"), self.number("transfer_ratio")
-        if wait is None or transfer is None:
-            return self.figures.get("kind") in ("wait", "waiting")
-        return wait > transfer
+        if "kind" in self.figures:
+            return bool(self.figures["kind"] == "waiting")
+        return (self.number("wait_ratio") or 0.0) > (self.number("transfer_ratio") or 0.0)
+
+    @property
+    def is_layout(self) -> bool:
+        """Whether nothing is broken: the run is laid out to communicate that much."""
+        return str(self.figures.get("kind", "")).endswith("layout")
 
     @property
     def culprit(self) -> Culprit:
         """Return the culprit's own figure."""
-        given = self.figures.get("culprit")
-        if not isinstance(given, Mapping):
-            return Culprit()
-        n_peers = _number(given.get("n_peers"))
-        return Culprit(
-            metric=given.get("metric"),
-            value=_number(given.get("value")),
-            peers_median=_number(given.get("peers_median")),
-            n_peers=None if n_peers is None else int(n_peers),
-            unit=given.get("unit"),
-        )
+        return _culprit(self.figures.get("culprit"))
 
     @property
     def wait_by_worker(self) -> Mapping[str, float]:
@@ -70,10 +78,17 @@ class Evidence:
         return {str(k): n for k, v in pairs if (n := _number(v)) is not None}
 
     @property
-    def ruled_out(self) -> Sequence[str]:
-        """Return the causes that were looked at and do not hold."""
+    def ruled_out(self) -> Mapping[str, Culprit]:
+        """Return the causes that were looked at and do not hold, each with its figure."""
         given = self.figures.get("ruled_out")
-        return [str(cause) for cause in given] if isinstance(given, list | dict) else []
+        if isinstance(given, Mapping):
+            return {str(cause): _culprit(figure) for cause, figure in given.items()}
+        return {str(cause): Culprit() for cause in given} if isinstance(given, list) else {}
+
+    def names(self, key: str) -> Sequence[str]:
+        """Return a list of names; empty where there is none."""
+        given = self.figures.get(key)
+        return [str(name) for name in given] if isinstance(given, list | tuple) else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,15 +24,17 @@ def facts(alert: Alert, *, n_before: int) -> list[Fact]:
     evidence = Evidence(alert.evidence)
     found: Iterable[tuple[str, SafeString | str | None]] = (
         ("Culprit", _culprit(alert)),
-        ("Cause", cause_name(alert.cause)),
+        ("Cause", None if alert.run is None and alert.node is None else cause_name(alert.cause)),
         ("Measured", _measured(evidence.culprit)),
         ("Peers", _peers(evidence.culprit)),
         ("Share", _share(evidence)),
         ("Step", _step(evidence)),
         ("Onset", _onset(alert)),
-        ("Evidence", f"{alert.score:.1f} times what it takes to fire"),
-        ("Confidence", _confidence(evidence)),
-        ("Ruled out", ", ".join(map(cause_name, evidence.ruled_out)) or None),
+        ("Score", f"{alert.score:.1f} times what it takes to fire"),
+        ("Comes last", percent_of(evidence, "last_ratio")),
+        ("Changed", ", ".join(evidence.names("changed"))),
+        ("Not heard of", ", ".join(evidence.names("unreported"))),
+        ("Silent too", ", ".join(evidence.names("also_silent"))),
         ("Recurring", _recurring(alert, n_before)),
     )
     return [(name, format_html("{}", value)) for name, value in found if value]
@@ -88,9 +90,24 @@ def _onset(alert: Alert) -> SafeString:
     return format_html("{} before it fired", duration(before))
 
 
-def _confidence(evidence: Evidence) -> str | None:
-    confidence = evidence.number("confidence")
-    return None if confidence is None else f"{confidence:.2f}"
+def percent_of(evidence: Evidence, key: str) -> str | None:
+    """Return in how many of the steps it was so; only where somebody is waited for."""
+    ratio = evidence.number(key)
+    return f"in {percent(ratio, 0)} of the steps" if ratio and evidence.is_waiting else None
+
+
+def ruled_out(alert: Alert) -> list[tuple[str, str]]:
+    """Return the causes that do not hold, each with its figure beside that of its peers."""
+    return [
+        (cause_name(cause), _beside(look))
+        for cause, look in Evidence(alert.evidence).ruled_out.items()
+    ]
+
+
+def _beside(look: Culprit) -> str:
+    if look.value is None or look.peers_median is None:
+        return "does not stand out"
+    return f"{figure(look.value, look.unit)}, peers {figure(look.peers_median, look.unit)}"
 
 
 def _recurring(alert: Alert, n_before: int) -> str | None:

@@ -7,12 +7,11 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from fleet import wording
-from fleet.causes import CAUSES, cause_name
-from fleet.evidence import Culprit, Evidence, Loss, loss
+from fleet.causes import cause_name
+from fleet.culprits import NOTHING, blamed, figure_of, node_link, run_link
+from fleet.evidence import Evidence, Loss, loss
 from fleet.models import Alert
 from fleet.templatetags.units import duration, percent, seconds, usd
-
-NOTHING = SafeString("")
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,13 +46,16 @@ def headline(alert: Alert) -> SafeString:
     match alert.rule:
         case "allreduce_share":
             share = percent(evidence.number("share_ratio"))
-            return format_html("{} spends {} of each step in all-reduce", alert.run, share)
+            verb = "spends" if alert.is_open else "spent"
+            return format_html("{} {} {} of each step in all-reduce", alert.run, verb, share)
         case "node_silent":
-            return format_html("{} has gone silent", alert.node or alert.subject)
+            verb = "has gone silent" if alert.is_open else "was silent"
+            return format_html("{} {}", alert.node or alert.subject, verb)
         case "ecc_uncorrected":
             return format_html("{} counts uncorrected ECC errors", alert.node or alert.subject)
         case "monitoring_blind":
-            return format_html("Monitoring is blind: no node is heard of")
+            verb = "is" if alert.is_open else "was"
+            return format_html("Monitoring {} blind: no node {} heard of", verb, verb)
     return format_html("{} on {}", alert.rule.replace("_", " "), alert.subject.partition(":")[2])
 
 
@@ -61,10 +63,12 @@ def blame(alert: Alert) -> SafeString:
     """Say the likely cause in one short sentence; nothing where there is no more to say."""
     if alert.rule != "allreduce_share":
         return NOTHING
+    if Evidence(alert.evidence).is_layout:
+        return format_html("Nothing is broken: the run is laid out to communicate this much.")
     if alert.cause == "unknown":
-        return format_html("No cause stands out yet.")
-    figure = _figure(Evidence(alert.evidence).culprit)
-    return format_html("{}{}.", _capital(_blamed(alert)), figure)
+        return format_html("No cause stands out.")
+    figure = figure_of(Evidence(alert.evidence).culprit)
+    return format_html("{}{}.", _capital(blamed(alert)), figure)
 
 
 def story(alert: Alert, *, now: datetime) -> SafeString:
@@ -81,7 +85,7 @@ def _share_story(alert: Alert, now: datetime) -> SafeString:
     what = format_html(
         "<b>{}</b> {} <b class='bad-text'>{}</b> of each step in gradient all-reduce, "
         "above the {} limit.",
-        _run(alert),
+        run_link(alert),
         "spends" if alert.is_open else "spent",
         percent(evidence.number("share_ratio")),
         percent(limit, 0),
@@ -90,29 +94,23 @@ def _share_story(alert: Alert, now: datetime) -> SafeString:
 
 
 def _cause(alert: Alert) -> SafeString:
+    evidence = Evidence(alert.evidence)
+    if evidence.is_layout:
+        return format_html(
+            "<b>Nothing is broken</b>: with its layout and batch the run communicates this much."
+        )
     if alert.cause == "unknown":
         return format_html(
             "The cause is <b>unknown</b>: no worker, link or memory stands out from its peers."
         )
-    figure = _figure(Evidence(alert.evidence).culprit)
-    return format_html("The likely cause is <b>{}</b>{}.", _blamed(alert), figure)
-
-
-def _figure(culprit: Culprit) -> SafeString:
-    """Set the culprit's figure against that of its peers: ``: 142 µs against 17 µs``."""
-    if culprit.value is None:
-        return NOTHING
-    value = wording.figure(culprit.value, culprit.unit)
-    if culprit.peers_median is None:
-        return format_html(": {}", value)
-    peers = wording.figure(culprit.peers_median, culprit.unit)
-    return format_html(": {} against {} on its peers", value, peers)
+    figure = figure_of(evidence.culprit)
+    return format_html("The likely cause is <b>{}</b>{}.", blamed(alert), figure)
 
 
 def _how_it_shows(alert: Alert) -> SafeString:
     """Say whether the bytes are slow or somebody is late: the two must not be confused."""
     evidence = Evidence(alert.evidence)
-    if evidence.number("wait_ratio") is None and "kind" not in evidence.figures:
+    if evidence.number("wait_ratio") is None or evidence.is_layout:
         return NOTHING
     everyone = f"all {alert.run.n_nodes} nodes" if alert.run else "all nodes"
     if not evidence.is_waiting:
@@ -149,18 +147,18 @@ def _pace(alert: Alert) -> SafeString:
 def _silent_story(alert: Alert, now: datetime) -> SafeString:
     lasted = duration(alert.lasted(now))
     said = "has said nothing for" if alert.is_open else "said nothing for"
-    what = format_html("<b>{}</b> {} <b class='bad-text'>{}</b>.", _link(alert), said, lasted)
+    what = format_html("<b>{}</b> {} <b class='bad-text'>{}</b>.", node_link(alert), said, lasted)
     if alert.run is None:
         return what
     steps_go_on = Evidence(alert.evidence).figures.get("run_trains_on")
     if steps_go_on is None:
-        return _joined([what, format_html("It belongs to {}.", _run(alert))])
+        return _joined([what, format_html("It belongs to {}.", run_link(alert))])
     verdict = (
         "goes on, so the agent is the likelier fault than the node"
         if steps_go_on
         else "has stopped as well: the node itself may be gone"
     )
-    return _joined([what, format_html("Its run {} {}.", _run(alert), verdict)])
+    return _joined([what, format_html("Its run {} {}.", run_link(alert), verdict)])
 
 
 def _ecc_story(alert: Alert, now: datetime) -> SafeString:
@@ -174,17 +172,24 @@ def _ecc_story(alert: Alert, now: datetime) -> SafeString:
         "{}<b>{}</b> counted <b class='bad-text'>{}</b>. "
         "What it computed since may be wrong: plan to replace the node.",
         part,
-        _link(alert),
+        node_link(alert),
         count,
     )
 
 
 def _blind_story(alert: Alert, now: datetime) -> SafeString:
+    lasted = duration(alert.lasted(now))
+    if not alert.is_open:
+        return format_html(
+            "<b>Monitoring was blind</b>: no node was heard of for <b>{}</b>. "
+            "What happened meanwhile is not known.",
+            lasted,
+        )
     return format_html(
         "<b>Monitoring is blind</b>: no node has been heard of for <b class='bad-text'>{}</b>. "
         "What is broken is more likely the monitoring than the fleet; "
         "until it is mended no other alert can fire or resolve.",
-        duration(alert.lasted(now)),
+        lasted,
     )
 
 
@@ -211,27 +216,6 @@ def _price(alert: Alert, now: datetime) -> SafeString:
         wording.counted(lost.n_steps, "step"),
         " so far" if alert.is_open else "",
     )
-
-
-def _run(alert: Alert) -> SafeString:
-    if alert.run is None:
-        return format_html("a run")
-    return format_html('<a href="{}">{}</a>', alert.run.get_absolute_url(), alert.run.name)
-
-
-def _link(alert: Alert) -> SafeString:
-    if alert.node is None:
-        return format_html("one node")
-    return format_html('<a href="{}">{}</a>', alert.node.get_absolute_url(), alert.node.name)
-
-
-def _blamed(alert: Alert) -> SafeString:
-    """Name the cause and where it sits; the device only where one is known."""
-    template = CAUSES.get(alert.cause, f"{cause_name(alert.cause)} on {{node}}")
-    if alert.device is None:
-        for part in ("EFA device {device} of ", "device {device} of ", "core {device} of "):
-            template = template.replace(part, "")
-    return format_html(template, device=alert.device, node=_link(alert))
 
 
 def _capital(text: SafeString) -> SafeString:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -10,11 +11,13 @@ from telemetry.blocks import FloatArray, IntArray
 from telemetry.series import Series
 
 MAX_POINTS = 2_000
+MAX_COLUMNS = 300  # of a heat map: about what a screen tells apart
 MANY_PARTS = 40
 N_OUTLIERS = 4
+N_RECENT = 10
 OUTLIER_DEVIATIONS = 6.0
 OUTLIER_RATIO = 0.08  # a part that differs from its peers by less is not worth a colour
-SIGNIFICANT_DIGITS = 5
+SIGNIFICANT_DIGITS = 4
 
 Shade = tuple[float, float, str]
 
@@ -42,11 +45,12 @@ class Figure:
     every_s: int = 1
     note: str | None = None
     window: tuple[float, float] | None = None
+    has_gaps: bool = False  # points are uneven by nature, and every gap is one already
 
     def as_json(self) -> dict[str, Any]:
         """Return what the page's script draws; a gap is null."""
         answer: dict[str, Any] = {
-            "t": np.round(self.t_s, 3).tolist(),
+            "t": seconds(self.t_s),
             "series": [
                 {"label": line.label, "values": rounded(line.values).tolist(), "role": line.role}
                 for line in self.lines
@@ -58,8 +62,18 @@ class Figure:
             "every_s": self.every_s,
             "note": self.note,
             "window": self.window,
+            "has_gaps": self.has_gaps,
         }
         return answer | ({"labels": list(self.labels)} if self.labels else {})
+
+    def since(self, second: float) -> dict[str, Any]:
+        """Return what a chart appends: the points after ``second``."""
+        new = self.t_s > second
+        return {
+            "t": seconds(self.t_s[new]),
+            "values": [_with_nulls(rounded(line.values[new])) for line in self.lines],
+            "bad": [i for i, line in enumerate(self.lines) if line.role == "bad"],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,23 +89,40 @@ class Heat:
     def as_json(self) -> dict[str, Any]:
         """Return what the page's script draws; a gap is null."""
         return {
-            "t": self.t_s.tolist(),
+            "t": seconds(self.t_s),
             "rows": list(self.rows),
-            "values": np.round(self.values, 3).tolist(),
+            "values": np.round(self.values.astype(float), 2).tolist(),
             "unit": self.unit,
             "every_s": self.every_s,
         }
 
 
+def seconds(t_s: FloatArray | IntArray) -> list[float]:
+    """Return moments as short as JSON can say them: whole seconds, or to the millisecond."""
+    rounded_s = np.round(np.asarray(t_s, dtype=float), 3)
+    is_whole = bool((rounded_s == np.floor(rounded_s)).all())
+    moments: list[float] = (rounded_s.astype(int) if is_whole else rounded_s).tolist()
+    return moments
+
+
 def rounded(values: FloatArray) -> FloatArray:
-    """Round to five significant digits, which is more than a screen shows."""
-    size = np.abs(np.where(np.isfinite(values) & (values != 0), values, 1.0))
-    step = 10.0 ** (np.floor(np.log10(size)) - (SIGNIFICANT_DIGITS - 1))
-    return np.asarray(np.round(values / step) * step)
+    """Round to four significant digits, which is more than a screen shows."""
+    exact = np.asarray(values, dtype=float)
+    size = np.abs(np.where(np.isfinite(exact) & (exact != 0), exact, 1.0))
+    power = SIGNIFICANT_DIGITS - 1 - np.floor(np.log10(size))
+    # Powers of ten above one are exact, those below are not: divide by the former only.
+    up, down = 10.0 ** np.maximum(power, 0), 10.0 ** np.maximum(-power, 0)
+    return np.asarray(np.round(exact * up / down) * down / up)
 
 
-def thinned(t_s: FloatArray | IntArray, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Average runs of neighbours until at most 2,000 points are left.
+def _with_nulls(values: FloatArray) -> list[float | None]:
+    return [value if isfinite(value) else None for value in values.tolist()]
+
+
+def thinned(
+    t_s: FloatArray | IntArray, values: FloatArray, *, most: int = MAX_POINTS
+) -> tuple[FloatArray, FloatArray]:
+    """Average runs of neighbours until at most so many points are left.
 
     Parameters
     ----------
@@ -99,13 +130,15 @@ def thinned(t_s: FloatArray | IntArray, values: FloatArray) -> tuple[FloatArray,
         Unix seconds.
     values : (n, ...)
         NaN for gaps.
+    most : int
+        How many points are allowed.
 
     Returns
     -------
-    t_s, values : (m,) and (m, ...), m at most 2,000
+    t_s, values : (m,) and (m, ...), m at most ``most``
         A gap stays one where all it covers is gap.
     """
-    every = -(-len(t_s) // MAX_POINTS)
+    every = -(-len(t_s) // most)
     if every <= 1:
         return np.asarray(t_s, float), values
     whole = -(-len(t_s) // every) * every
@@ -140,23 +173,29 @@ def outliers(values: FloatArray) -> list[int]:
 
     Notes
     -----
-    A part is out when the median of its last third lies more than six robust deviations
-    (1.4826 times the median absolute deviation) and 8 % off the median of all parts.
+    A part is out when its median, over the last third or over the last ten samples, lies more
+    than six robust deviations (1.4826 times the median absolute deviation) and 8 % off the
+    median of all parts.
     """
     if values.shape[1] < 3 or not len(values):
         return []
-    recent = values[-max(1, len(values) // 3) :]
+    found = [*_out(values[-max(1, len(values) // 3) :]), *_out(values[-N_RECENT:])]
+    return list(dict.fromkeys(found))[:N_OUTLIERS]
+
+
+def _out(recent: FloatArray) -> list[int]:
+    """Return the parts that are out in these samples, the furthest first."""
     seen = np.isfinite(recent).any(axis=0)
-    level = np.full(values.shape[1], np.nan)
-    level[seen] = np.nanmedian(recent[:, seen], axis=0)
+    level = np.full(recent.shape[1], np.nan)
     if not seen.any():
         return []
+    level[seen] = np.nanmedian(recent[:, seen], axis=0)
     middle = np.nanmedian(level)
     off = np.abs(level - middle)
     spread = 1.4826 * np.nanmedian(off)
     bound = max(OUTLIER_DEVIATIONS * spread, OUTLIER_RATIO * abs(middle), 1e-12)
     found = np.flatnonzero(np.nan_to_num(off) > bound)
-    return [int(part) for part in found[np.argsort(-off[found])]][:N_OUTLIERS]
+    return [int(part) for part in found[np.argsort(-off[found])]]
 
 
 def part_lines(series: Series, part: str, *, marked: Sequence[int] = ()) -> list[Line]:
@@ -179,9 +218,9 @@ def spread_lines(series: Series) -> list[Line]:
     low = series.values if series.low is None else series.low
     high = series.values if series.high is None else series.high
     return [
-        Line("lowest", _extreme(low, np.fmin), "muted"),
+        Line("lowest", _extreme(low, np.fmin), "input"),
         Line("mean", mean_of(series.values), "compute"),
-        Line("highest", _extreme(high, np.fmax), "muted"),
+        Line("highest", _extreme(high, np.fmax), "input"),
     ]
 
 
@@ -204,6 +243,7 @@ def series_figure(
 
 def heat_of(series: Series, part: str) -> Heat:
     """Return one row of values per part, oldest first, for a heat map over time."""
-    t_s, values = thinned(series.t_s, series.values)
+    t_s, values = thinned(series.t_s, series.values, most=MAX_COLUMNS)
+    every_s = series.every_s * -(-len(series.t_s) // MAX_COLUMNS)
     labels = [f"{part} {i}" for i in range(values.shape[1])]
-    return Heat(t_s, labels, values.T, every_s=series.every_s)
+    return Heat(t_s, labels, values.T, every_s=every_s)

@@ -2,10 +2,20 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from fleet.charts.figures import Figure, Heat, Line, heat_of, series_figure, thinned
+from fleet.charts.figures import (
+    MANY_PARTS,
+    N_RECENT,
+    Figure,
+    Heat,
+    Line,
+    heat_of,
+    series_figure,
+    thinned,
+)
 from fleet.models import Node
 from fleet.windows import Window
 from telemetry.blocks import FloatArray
@@ -34,6 +44,10 @@ class NodeChart:
     def is_whole(self) -> bool:
         """Whether it takes the width of the page."""
         return self.kind == "heat"
+
+    def is_fed(self, node: Node) -> bool:
+        """Whether new seconds are appended as they come, rather than all drawn anew."""
+        return self.kind == "lines" and (self.part != "core" or node.n_cores <= MANY_PARTS)
 
 
 _ALL = (
@@ -122,15 +136,13 @@ def node_figure(
     hot: HotStore, node: Node, chart: NodeChart, window: Window, *, marked: Sequence[int] = ()
 ) -> Figure | Heat:
     """Return one chart of a node; ``marked`` parts stand out: the culprit of an alert."""
+    # What has not been told yet is no gap: a live window ends where its shard does.
+    newest = hot.newest().get(node.shard, window.end) if window.is_live else window.end
+    end = max(window.start, min(window.end, newest))
 
     def fetch(metric: str) -> Series:
         return node_series(
-            hot,
-            shard=node.shard,
-            node=node.name,
-            metric=metric,
-            start=window.start,
-            end=window.end,
+            hot, shard=node.shard, node=node.name, metric=metric, start=window.start, end=end
         )
 
     if chart.kind == "heat":
@@ -146,6 +158,31 @@ def node_figure(
         note=note_of(chart, node),
         window=(window.start, window.end),
     )
+
+
+def node_points(hot: HotStore, node: Node, *, since_s: float, now_s: float) -> dict[str, Any]:
+    """Return what the node's charts append: the seconds since; of few parts, not of many cores."""
+    start, end = int(since_s) - N_RECENT, min(int(now_s), hot.newest().get(node.shard, 0))
+    if end <= since_s:
+        return {}
+    metrics = (*dict.fromkeys(chart.metric for chart in charts_of(node)), "efa_rx_bytes_per_s")
+    span = hot.window(node.shard, metrics, start=start, end=end)
+    if node.name not in span.nodes:
+        return {}
+    mine = span.of((node.name,))
+
+    def fetch(metric: str) -> Series:
+        return Series(metric, mine.ticks, mine.values[metric][:, 0])
+
+    fed = [chart for chart in charts_of(node) if chart.is_fed(node)]
+    figures = {chart.name: _figure(fetch, chart) for chart in fed}
+    return {name: figure.since(since_s) for name, figure in figures.items()}
+
+
+def _figure(fetch: Callable[[str], Series], chart: NodeChart) -> Figure:
+    if chart.name == "efa-throughput":
+        return throughput(fetch)
+    return series_figure(fetch(chart.metric), chart.part, chart.unit, scale=chart.scale)
 
 
 def throughput(fetch: Callable[[str], Series]) -> Figure:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from telemetry.store.history import run_steps, worker_minutes
 from telemetry.store.hot import HotStore
 
 ROLLING_S = 60.0
+SLACK_S = 2.0
 SECONDS_PER_HOUR = 3600.0
 TOKENS_PER_MTOK = 1e6
 WHO_WAITS = "seconds per step; the culprit is the worker that waits least"
@@ -28,40 +30,53 @@ LAYERS = (
 )
 
 
+def with_gaps(steps: StepBatch, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Lay values (n_steps, n) over time, with an empty row wherever no step was under way.
+
+    Notes
+    -----
+    Between two rows lie as many steps as their numbers differ by. They should take that many
+    times the step time; half as long again, and two seconds more, is a gap.
+    """
+    t_s, values = thinned(steps.ended_at_s, values)
+    if len(t_s) != len(steps) or len(steps) < 2:
+        return t_s, values
+    expected_s = np.diff(steps.step) * steps.step_s[1:]
+    before = np.flatnonzero(np.diff(t_s) > 1.5 * expected_s + SLACK_S) + 1
+    holes = t_s[before - 1] + SLACK_S / 2
+    return np.insert(t_s, before, holes), np.insert(values, before, np.nan, axis=0)
+
+
 def phases(run: Run, steps: StepBatch) -> Figure:
     """Stack the phases of each step, averaged over workers."""
     layers = np.stack([mean_of(steps.phases[phase]) for phase, _, _ in LAYERS], axis=1)
-    t_s, values = thinned(steps.ended_at_s, layers)
+    t_s, values = with_gaps(steps, layers)
     lines = [Line(label, values[:, i], role) for i, (_, label, role) in enumerate(LAYERS)]
-    # A phase that never happened is not worth a colour in the legend.
-    kept = [line for line in lines if line.role == "compute" or np.nansum(line.values) > 0]
-    return Figure("s", kept, t_s)
+    return Figure("s", lines, t_s, has_gaps=True)
 
 
 def share(run: Run, steps: StepBatch) -> Figure:
     """Draw the all-reduce share of each step, split, with the run's own limit."""
     parts = np.stack([steps.allreduce_share_ratio, steps.transfer_ratio, steps.wait_ratio], axis=1)
-    t_s, values = thinned(steps.ended_at_s, parts)
+    t_s, values = with_gaps(steps, parts)
     lines = [
         Line("all-reduce", values[:, 0]),
         Line("transferring", values[:, 1], "transfer"),
         Line("waiting", values[:, 2], "wait"),
     ]
-    return Figure("ratio", lines, t_s, limit=run.allreduce_limit_ratio)
+    return Figure("ratio", lines, t_s, limit=run.allreduce_limit_ratio, has_gaps=True)
 
 
 def tokens(run: Run, steps: StepBatch) -> Figure:
     """Draw tokens per second, step by step."""
-    t_s, values = thinned(steps.ended_at_s, pace(steps))
-    return Figure("per_s", [Line("tokens/s", values)], t_s)
+    return _line(steps, "tokens", pace(steps), "per_s")
 
 
 def mfu(run: Run, steps: StepBatch) -> Figure:
     """Draw the share of the hardware's peak that training uses: model FLOPs utilization."""
     peak = run.n_nodes * catalog.instance(run.instance_type).peak_flops(run.precision)
     per_token = catalog.model(run.model).flops_per_token(run.seq_len)
-    t_s, values = thinned(steps.ended_at_s, pace(steps) * per_token / peak)
-    return Figure("ratio", [Line("MFU", values)], t_s)
+    return _line(steps, "MFU", pace(steps) * per_token / peak, "ratio")
 
 
 def cost(run: Run, steps: StepBatch) -> Figure:
@@ -71,8 +86,12 @@ def cost(run: Run, steps: StepBatch) -> Figure:
     per_token = np.divide(
         usd_per_s, tokens_per_s, out=np.full(len(steps), np.nan), where=tokens_per_s > 0
     )
-    t_s, values = thinned(steps.ended_at_s, per_token * TOKENS_PER_MTOK)
-    return Figure("usd", [Line("$ per 1M tokens", values)], t_s)
+    return _line(steps, "$ per 1M tokens", per_token * TOKENS_PER_MTOK, "usd")
+
+
+def _line(steps: StepBatch, label: str, values: FloatArray, unit: str) -> Figure:
+    t_s, column = with_gaps(steps, values[:, None])
+    return Figure(unit, [Line(label, column[:, 0])], t_s, has_gaps=True)
 
 
 def workers(run: Run, steps: StepBatch) -> Figure:
@@ -94,12 +113,22 @@ class RunChart:
     help: str
     draw: Callable[[Run, StepBatch], Figure]
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it takes the width of its column."""
+        return self.name in ("phases", "share", "workers")
+
+    @property
+    def is_fed(self) -> bool:
+        """Whether new steps are appended as they come, rather than all drawn anew."""
+        return self.kind != "bars"
+
 
 _ALL = (
     RunChart("phases", "Step time by phase", "stack", "seconds per step, mean of workers", phases),
     RunChart("share", "All-reduce share", "lines", "of each step; the line is the limit", share),
     RunChart("workers", "Who waits for whom", "bars", WHO_WAITS, workers),
-    RunChart("tokens", "Tokens per second", "lines", "by step", tokens),
+    RunChart("tokens", "Tokens per second", "lines", "step by step", tokens),
     RunChart("cost", "$ per 1M tokens", "lines", "rolling over a minute", cost),
     RunChart("mfu", "Model FLOPs utilization", "lines", "share of the hardware's peak", mfu),
 )
@@ -112,6 +141,13 @@ def run_figure(hot: HotStore, run: Run, chart: str, window: Window) -> Figure:
     steps = fetch(hot, run.name, start_s=window.start, end_s=window.end)
     figure = RUN_CHARTS[chart].draw(run, steps)
     return replace(figure, window=(window.start, window.end))
+
+
+def run_points(hot: HotStore, run: Run, *, since_s: float) -> dict[str, Any]:
+    """Return what the run's charts append: the steps that ended since."""
+    steps = hot.steps(run.name, since_s=since_s - ROLLING_S)
+    figures = {name: chart.draw(run, steps) for name, chart in RUN_CHARTS.items() if chart.is_fed}
+    return {name: figure.since(since_s) for name, figure in figures.items()}
 
 
 def pace(steps: StepBatch) -> FloatArray:

@@ -14,16 +14,14 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from fleet.charts.alerts import alert_window, charts_of
-from fleet.facts import facts, like
+from fleet.facts import facts, like, ruled_out
 from fleet.models import Alert, Node, Run
 from fleet.sentences import told
 from fleet.views.render import HtmxRequest, render_page
 from telemetry.detect import RULES
 
 LIST_PARTIALS = ("open", "resolved")
-# `act` and `bar` hold forms with a token of their own: only a request may render them.
-LIVE_PARTIALS = ("story", "facts", "timeline")
-PARTIALS = (*LIVE_PARTIALS, "act", "bar")
+PARTIALS = ("story", "act", "facts", "timeline", "bar")
 PER_PAGE = 25
 STATES = ("firing", "acknowledged", "resolved")
 SINCE: Mapping[str, timedelta] = {
@@ -88,7 +86,7 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "n_unowned": sum(each.alert.acknowledged_at is None for each in open_),
         "resolved": [told(alert, now=now) for alert in resolved],
         "page": resolved,
-        "page_number": resolved.number if resolved.number > 1 else "",
+        "stream_filters": "&".join(filter(None, (keep.query, _page_query(resolved.number)))),
         "keep": keep,
         "states": STATES,
         "rules": RULES.values(),
@@ -96,6 +94,10 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "since": list(SINCE),
         "has_any": bool(open_ or resolved.paginator.count or Alert.objects.exists()),
     }
+
+
+def _page_query(number: int) -> str:
+    return f"page={number}" if number > 1 else ""
 
 
 @require_safe
@@ -118,11 +120,14 @@ def alert_context(pk: str | int) -> dict[str, Any]:
         "rule": RULES.get(alert.rule),
         "told": told(alert, now=now),
         "facts": facts(alert, n_before=like(alert).count()),
+        "ruled_out": ruled_out(alert),
         "events": events,
         "comment": next((event for event in events if event.kind == "acknowledged"), None),
         "victims": list(Node.objects.filter(name__in=alert.victims)),
         "charts": charts_of(alert),
         "window": window,
+        # What is over is asked for by its own two ends, and then no more.
+        "chart_query": "" if alert.is_open else f"?{window.query}",
         "now": now,
     }
 

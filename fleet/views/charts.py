@@ -9,6 +9,7 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
+from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
 from fleet.charts.alerts import alert_figure, alert_window
@@ -23,6 +24,7 @@ LIVE_S = 2
 PAST_S = 300
 
 
+@gzip_page
 @require_safe
 def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     """Answer one chart of a node."""
@@ -37,6 +39,7 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     )
 
 
+@gzip_page
 @require_safe
 def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     """Answer one chart of a run."""
@@ -48,6 +51,7 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     )
 
 
+@gzip_page
 @require_safe
 def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
     """Answer one chart of an alert, over its own frozen window unless asked otherwise."""
@@ -89,7 +93,7 @@ def _asks(query: Mapping[str, str]) -> bool:
 
 def _cached(request: HttpRequest, body: bytes, window: Window, *, now: datetime) -> HttpResponse:
     """Answer with a tag to compare by; what is past may be kept longer."""
-    tag = f'"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    tag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
     same = request.headers.get("If-None-Match") == tag
     response = HttpResponseNotModified() if same else HttpResponse(body, "application/json")
     is_past = not window.is_live and window.end < now.timestamp() - settings.HOT_KEEP_S

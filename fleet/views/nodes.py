@@ -14,6 +14,7 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from fleet import headlines
+from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of
 from fleet.hardware import hardware_of
 from fleet.models import Alert, Node
@@ -148,6 +149,13 @@ def node_context(name: str) -> dict[str, Any]:
         "hardware": hardware_of(node, block),
         "as_of": datetime.fromtimestamp(block.tick, UTC) if block else None,
     }
+
+
+def node_points(name: str, *, since_s: float) -> dict[str, Any]:
+    """Return what the charts of one node append."""
+    node = get_object_or_404(Node, name=name)
+    hot, now_s = open_store(settings.REDIS_URL), timezone.now().timestamp()
+    return charts.node_points(hot, node, since_s=since_s, now_s=now_s)
 
 
 @require_safe

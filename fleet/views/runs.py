@@ -13,11 +13,13 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from fleet import headlines
+from fleet.charts import runs as charts
 from fleet.charts.runs import RUN_CHARTS
 from fleet.drills import drills_of
 from fleet.models import Alert, Run
 from fleet.sentences import told
 from fleet.summaries import RunNow, runs_now
+from fleet.templatetags.units import percent
 from fleet.views.nodes import rows_of
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.window import window_context
@@ -105,6 +107,12 @@ def run_context(name: str) -> dict[str, Any]:
     }
 
 
+def run_points(name: str, *, since_s: float) -> dict[str, Any]:
+    """Return what the charts of one run append."""
+    run = get_object_or_404(Run, name=name)
+    return charts.run_points(open_store(settings.REDIS_URL), run, since_s=since_s)
+
+
 @require_safe
 def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     """One run: what its steps consist of, at what pace and price, and on what."""
@@ -137,7 +145,7 @@ def layout_of(run: Run) -> Sequence[tuple[str, str]]:
         ("Price", f"${run.usd_per_node_hour:,.2f} per node and hour, {run.price_basis}"),
         (
             "Limit",
-            f"{run.allreduce_limit_ratio:.0%} all-reduce; "
-            f"resolves below {run.allreduce_resolve_ratio:.0%}",
+            f"{percent(run.allreduce_limit_ratio, 0)} all-reduce; "
+            f"resolves below {percent(run.allreduce_resolve_ratio, 0)}",
         ),
     ]

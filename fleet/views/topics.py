@@ -24,6 +24,7 @@ TOPICS: Mapping[str, Topic] = {
         template="fleet/node_detail.html",
         partials=nodes.PARTIALS,
         named=True,
+        points=nodes.node_points,
     ),
     "runs": Topic(
         context=runs.runs_context,
@@ -35,6 +36,7 @@ TOPICS: Mapping[str, Topic] = {
         template="fleet/run_detail.html",
         partials=runs.PARTIALS,
         named=True,
+        points=runs.run_points,
     ),
     "alerts": Topic(
         context=alerts.alerts_context,
@@ -45,7 +47,7 @@ TOPICS: Mapping[str, Topic] = {
     "alert": Topic(
         context=alerts.alert_context,
         template="fleet/alert_detail.html",
-        partials=alerts.LIVE_PARTIALS,
+        partials=alerts.PARTIALS,
         named=True,
     ),
 }

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from fleet.windows import LENGTHS, WindowError, window_of
+from fleet.windows import DEFAULT, LENGTHS, WindowError, window_of
 
 
 def window_context(request: HttpRequest, *, now: datetime) -> dict[str, Any]:
@@ -18,5 +18,7 @@ def window_context(request: HttpRequest, *, now: datetime) -> dict[str, Any]:
         "window": window,
         "window_error": complaint,
         "frozen": window.frozen,
+        # Points by the second are for the shortest window only; longer ones have their own ids.
+        "id_suffix": "" if window.name == DEFAULT else "-long",
         "lengths": list(LENGTHS),
     }
