@@ -81,6 +81,8 @@ class StepFabric:
         Share of the gradient exchange that no overlap hides.
     gradient_bytes
         Bytes per gradient on the wire.
+    halves
+        Whether many nodes are crossed by recursive halving, in ``2 log2`` hops; else a ring.
     """
 
     link_ratio: float
@@ -89,6 +91,7 @@ class StepFabric:
     network_hop_s: float
     unhidden_ratio: float
     gradient_bytes: int
+    halves: bool
 
 
 _HOPPER = ChipConstants(
@@ -108,7 +111,7 @@ CHIPS: Mapping[str, ChipConstants] = {
         micro_tokens=2048,
     ),
     "Trainium2": ChipConstants(
-        {"bf16": 0.32, "fp16": 0.32, "fp8": 0.27, "fp32": 0.32},
+        {"bf16": 0.305, "fp16": 0.305, "fp8": 0.26, "fp32": 0.305},
         hbm_ratio=0.6,
         overlaps=False,
         stage_chunks=1,
@@ -126,9 +129,49 @@ CHIPS: Mapping[str, ChipConstants] = {
 }
 
 STEP_FABRICS: Mapping[str, StepFabric] = {
-    "Trainium1": StepFabric(0.28, 0.50, 2 * US, 15 * US, 0.8, 4),
-    "Trainium2": StepFabric(0.28, 0.70, 1.5 * US, 15 * US, 0.8, 4),
-    "A100-40GB": StepFabric(0.40, 0.90, 3 * US, 75 * US, 0.2, 2),
-    "H100": StepFabric(0.54, 0.68, 3 * US, 75 * US, 0.2, 2),
-    "H200": StepFabric(0.54, 0.68, 3 * US, 35 * US, 0.2, 2),
+    "Trainium1": StepFabric(
+        link_ratio=0.28,
+        network_ratio=0.50,
+        hop_s=2 * US,
+        network_hop_s=15 * US,
+        unhidden_ratio=0.8,
+        gradient_bytes=4,
+        halves=True,
+    ),
+    "Trainium2": StepFabric(
+        link_ratio=0.28,
+        network_ratio=0.70,
+        hop_s=1.5 * US,
+        network_hop_s=15 * US,
+        unhidden_ratio=0.8,
+        gradient_bytes=4,
+        halves=True,
+    ),
+    "A100-40GB": StepFabric(
+        link_ratio=0.40,
+        network_ratio=0.90,
+        hop_s=3 * US,
+        network_hop_s=75 * US,
+        unhidden_ratio=0.2,
+        gradient_bytes=2,
+        halves=False,
+    ),
+    "H100": StepFabric(
+        link_ratio=0.54,
+        network_ratio=0.68,
+        hop_s=3 * US,
+        network_hop_s=75 * US,
+        unhidden_ratio=0.2,
+        gradient_bytes=2,
+        halves=False,
+    ),
+    "H200": StepFabric(
+        link_ratio=0.54,
+        network_ratio=0.68,
+        hop_s=3 * US,
+        network_hop_s=35 * US,
+        unhidden_ratio=0.2,
+        gradient_bytes=2,
+        halves=False,
+    ),
 }

@@ -1,6 +1,7 @@
 """Collectives inside a step: tensor-parallel ones, and the gradient exchange."""
 
 from dataclasses import dataclass
+from math import ceil, log2
 
 import numpy as np
 
@@ -93,14 +94,16 @@ def gradient_exchange(layout: Layout) -> Exchange:
     sent = moved / local * (nodes - 1) / nodes
     network = layout.instance.network_bytes_per_s * fabric.network_ratio
     efa_bytes = sent * layout.instance.n_cores
+    hops = min(nodes - 1, 2 * ceil(log2(nodes))) if fabric.halves else nodes - 1
+    n_hops = n_messages * hops
     local_hops = n_messages * (local - 1)
     return Exchange(
         local_s=moved * (local - 1) / local / link_bytes_per_s(layout) + local_hops * fabric.hop_s,
-        latency_s=n_messages * (nodes - 1) * fabric.network_hop_s,
+        latency_s=n_hops * fabric.network_hop_s,
         bandwidth_s=efa_bytes / network,
         overlaps=layout.constants.overlaps,
         n_messages=n_messages,
-        n_hops=n_messages * (nodes - 1),
+        n_hops=n_hops,
         bytes_per_rank=moved,
         efa_bytes=efa_bytes,
     )

@@ -65,7 +65,7 @@ class Layout:
     @property
     def dp_nodes(self) -> int:
         """Nodes that one gradient is exchanged between."""
-        return self.dp // self.dp_local
+        return -(-self.dp // self.dp_local)
 
     @property
     def layers(self) -> int:

@@ -59,8 +59,16 @@ def test_the_bytes_of_a_gradient_exchange_are_counted_as_the_book_says(llama: St
 
 
 def test_hops_carry_the_latency(llama: StepPlan) -> None:
-    assert llama.n_hops == llama.n_messages * 15
+    assert llama.n_messages == 2 * 32
+    assert llama.n_hops == llama.n_messages * 2 * 4
     assert llama.allreduce_latency_s == pytest.approx(llama.n_hops * 15e-6)
+
+
+def test_a_thousand_nodes_are_not_crossed_one_by_one() -> None:
+    many = plan_of("llama2-7b", "trn2.48xlarge", 1000, tp=8, seq_len=4096, batch=32000)
+
+    assert many.n_hops == many.n_messages * 20
+    assert many.allreduce_share_ratio < LIMIT
 
 
 def test_memory_traffic_stays_below_what_memory_can_do(llama: StepPlan) -> None:
