@@ -80,10 +80,10 @@ class RequestGate:
     def __init__(self) -> None:
         """Start with nobody counted."""
         self._minute = 0
-        self._untold: Counter[int] = Counter()
-        self._total: Counter[int] = Counter()
+        self._untold: Counter[str] = Counter()
+        self._total: Counter[str] = Counter()
 
-    def left(self, hot: HotStore, n_by_token: Mapping[int, int], *, now_s: float) -> Counter[int]:
+    def left(self, hot: HotStore, n_by_token: Mapping[str, int], *, now_s: float) -> Counter[str]:
         """Count requests; how many each token has left in this minute (negative: too many)."""
         limit: int = settings.INGEST_REQUESTS_PER_MINUTE
         minute = int(now_s // MINUTE_S)

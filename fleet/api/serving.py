@@ -82,12 +82,12 @@ def _admit(calls: Sequence[Call], hot: HotStore) -> None:
             call.token = tokens.check(secret, Token.Scope.INGEST)
         except ProblemError as error:
             call.problem = error
-    n_by_token = Counter(call.token.pk for call in calls if call.token)
+    n_by_token = Counter(call.token.digest for call in calls if call.token)
     if not n_by_token:
         return
     left = gate.left(hot, n_by_token, now_s=time.time())
     for call in calls:
-        if call.token and left[call.token.pk] < 0:
+        if call.token and left[call.token.digest] < 0:
             call.problem = too_often(settings.INGEST_REQUESTS_PER_MINUTE)
 
 

@@ -43,6 +43,7 @@ def holds(values: Any, name: str) -> bool:
     return bool((known >= 0).all() and (known <= highest).all() and not np.isinf(values).any())
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=400))
 def test_no_bytes_bring_it_down(line: bytes) -> None:
     readings, refusals = read_lines([line])
@@ -50,6 +51,7 @@ def test_no_bytes_bring_it_down(line: bytes) -> None:
     assert len(readings) + len(refusals) == bool(line.strip())
 
 
+@settings(deadline=None)
 @given(st.dictionaries(st.sampled_from(sorted(report())) | st.text(max_size=5), ANYTHING))
 def test_no_json_brings_it_down(document: dict[str, Any]) -> None:
     readings, refusals = read_lines([json.dumps(document).encode()])
@@ -57,7 +59,7 @@ def test_no_json_brings_it_down(document: dict[str, Any]) -> None:
     assert len(readings) + len(refusals) == 1
 
 
-@settings(max_examples=400)
+@settings(max_examples=400, deadline=None)
 @given(st.sampled_from(PLACES), ANYTHING)
 def test_no_change_of_a_real_report_brings_it_down(place: tuple[Any, ...], value: Any) -> None:
     document = report("trn1.2xlarge")
@@ -75,7 +77,7 @@ def test_no_change_of_a_real_report_brings_it_down(place: tuple[Any, ...], value
             assert holds(values, name), name
 
 
-@settings(max_examples=200)
+@settings(max_examples=200, deadline=None)
 @given(st.integers(0, 3000), st.binary(max_size=6), st.integers(0, 6))
 def test_no_damage_to_a_real_line_brings_it_down(at: int, bytes_: bytes, cut: int) -> None:
     line = lines("trn1.2xlarge")[0]

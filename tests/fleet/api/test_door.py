@@ -1,0 +1,241 @@
+"""The door on a real web server: streams, limits before reading, and many callers at once."""
+
+import http.client
+import json
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.store.hot import HotStore, open_store
+from tests.fleet.api.conftest import URL
+from tests.parts import free_port, redis_server
+from tests.telemetry.ingest.reports import encoded, lines, report, stream
+
+ROOT = Path(__file__).parents[3]
+MB = 1_000_000
+
+
+class Site:
+    """A web server of our own, with its stores and a token."""
+
+    def __init__(self, port: int, token: str, redis_url: str) -> None:
+        self.port = port
+        self.token = token
+        self.hot: HotStore = open_store(redis_url)
+
+    @contextmanager
+    def ask(
+        self, method: str, path: str, body: Any = None, **headers: str
+    ) -> Iterator[http.client.HTTPResponse]:
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        auth = {"Authorization": f"Bearer {self.token}"}
+        with closing(http.client.HTTPConnection("127.0.0.1", self.port, timeout=30)) as connection:
+            connection.request(method, path, body, auth | named)
+            with connection.getresponse() as response:
+                yield response
+
+    def post(self, body: Any, query: str = "", **headers: str) -> tuple[int, dict[str, Any]]:
+        with self.ask("POST", URL + query, body, **headers) as response:
+            answer: dict[str, Any] = json.loads(response.read())
+            return response.status, answer
+
+    def seconds_of(self, node: str) -> int:
+        span = self.hot.window(
+            f"node:{node}",
+            ("vcpu_usage_ratio",),
+            start=int(time.time()) - 60,
+            end=int(time.time()),
+        )
+        values = span.values.get("vcpu_usage_ratio")
+        return 0 if values is None else int(np.isfinite(values).sum())
+
+
+def manage(environment: dict[str, str], *command: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "manage.py", *command],
+        cwd=ROOT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip()
+
+
+def until_open(port: int, server: "subprocess.Popen[bytes]") -> None:
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and server.poll() is None:
+        with socket.socket() as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.1)
+    pytest.fail("the web server did not open its port")
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    folder = tmp_path_factory.mktemp("site")
+    with redis_server(folder) as redis_url:
+        environment = os.environ | {
+            "TRNWATCH_DATA_DIR": str(folder),
+            "DATABASE_URL": f"sqlite:///{folder / 'site.sqlite3'}",
+            "REDIS_URL": redis_url,
+        }
+        manage(environment, "migrate", "--verbosity", "0")
+        token = manage(environment, "create_token", "test", "--scope", "ingest")
+        port = free_port()
+        command = ["uvicorn", "fleet.asgi:application", "--port", str(port), "--no-access-log"]
+        with (folder / "web.log").open("wb") as log:
+            server = subprocess.Popen(
+                [sys.executable, "-m", *command], cwd=ROOT, env=environment, stderr=log, stdout=log
+            )
+        try:
+            until_open(port, server)
+            yield Site(port, token, redis_url)
+        finally:
+            server.terminate()
+            server.wait(20)
+
+
+def test_a_body_is_taken(site: Site) -> None:
+    status, answer = site.post(stream("trn2.48xlarge"), "?node=whole")
+
+    assert (status, answer["accepted"], answer["node"]) == (200, 3, "whole")
+    assert site.seconds_of("whole") == 3
+
+
+def test_refusals_are_the_same_as_everywhere(site: Site) -> None:
+    body = lines("trn1.2xlarge")[0] + b"\nnonsense"
+
+    assert site.post(body, "?node=refusing")[1]["refused"][0]["line"] == 2
+    assert site.post(b"nonsense")[0] == 400
+    assert site.post(b"x", Authorization="Bearer nope")[0] == 401
+    assert site.post(b"x", "?node=a%20b")[1]["field"] == "node"
+    assert site.post(b"x", Content_Encoding="br")[0] == 415
+
+
+def test_other_methods_go_to_django(site: Site) -> None:
+    with site.ask("GET", URL) as response:
+        assert response.status == 405
+
+
+def test_lines_of_a_stream_are_stored_as_they_come(site: Site) -> None:
+    said = lines("trn1.2xlarge")
+    seen_while_open = []
+
+    def slowly() -> Iterator[bytes]:
+        for line in said[:3]:
+            yield line[:100]
+            time.sleep(0.02)
+            yield line[100:] + b"\n"
+            time.sleep(1.1)
+            seen_while_open.append(site.seconds_of("live"))
+
+    status, answer = site.post(slowly(), "?live=1&node=live")
+
+    assert (status, answer["accepted"], answer["n_refused"]) == (200, 3, 0)
+    assert seen_while_open[0] >= 1
+    assert seen_while_open[-1] >= 3
+
+
+def test_line_numbers_run_through_a_stream(site: Site) -> None:
+    def slowly() -> Iterator[bytes]:
+        yield lines("trn1.2xlarge")[0] + b"\n"
+        time.sleep(0.2)
+        yield b"\nnonsense\n"
+        time.sleep(0.2)
+        yield b"more nonsense"
+
+    _, answer = site.post(slowly(), "?live=1&node=numbered")
+
+    assert [refusal["line"] for refusal in answer["refused"]] == [3, 4]
+
+
+def test_a_stream_without_a_token_ends_at_its_first_line(site: Site) -> None:
+    def endless() -> Iterator[bytes]:
+        for _ in range(3):
+            yield lines("trn1.2xlarge")[0] + b"\n"
+            time.sleep(0.2)
+
+    status, _ = site.post(endless(), "?live=1&node=nobody", Authorization="Bearer nope")
+
+    assert status == 401
+    assert site.seconds_of("nobody") == 0
+
+
+def test_a_stream_that_breaks_off_keeps_its_whole_lines(site: Site) -> None:
+    whole, broken = lines("trn1.2xlarge")[:2]
+    body = whole + b"\n" + broken[:500]
+    with socket.create_connection(("127.0.0.1", site.port)) as client:
+        head = (
+            f"POST {URL}?live=1&node=broken HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {site.token}\r\nTransfer-Encoding: chunked\r\n\r\n"
+        )
+        client.sendall(head.encode() + f"{len(body):x}\r\n".encode() + body + b"\r\n")
+        time.sleep(0.3)
+    time.sleep(0.5)
+
+    assert site.seconds_of("broken") == 1
+
+
+def test_a_body_that_breaks_off_leaves_nothing(site: Site) -> None:
+    line = lines("trn1.2xlarge")[0] + b"\n"
+    with socket.create_connection(("127.0.0.1", site.port)) as client:
+        head = (
+            f"POST {URL}?node=halved HTTP/1.1\r\nHost: localhost\r\n"
+            f"Authorization: Bearer {site.token}\r\nContent-Length: {3 * len(line)}\r\n\r\n"
+        )
+        client.sendall(head.encode() + line)
+        time.sleep(0.3)
+    time.sleep(0.5)
+
+    assert site.seconds_of("halved") == 0
+
+
+def test_a_body_that_announces_too_much_is_refused(site: Site) -> None:
+    status, answer = site.post(b"x" * 50 * MB)
+
+    assert (status, answer["limit_bytes"]) == (413, 10 * MB)
+
+
+@pytest.mark.parametrize("path", [f"{URL}?node=big", f"{URL}?node=big&live=1", "/sign-in/"])
+def test_a_body_that_announces_nothing_is_refused_too(site: Site, path: str) -> None:
+    chunks = (b"x" * MB for _ in range(50))
+
+    with site.ask("POST", path, chunks) as response:
+        assert response.status == 413
+        assert json.loads(response.read())["limit_bytes"] <= 10 * MB
+
+
+def test_a_client_that_asks_first_need_not_send_it(site: Site) -> None:
+    with socket.create_connection(("127.0.0.1", site.port), timeout=10) as client:
+        head = (
+            f"POST {URL} HTTP/1.1\r\nHost: localhost\r\nExpect: 100-continue\r\n"
+            f"Authorization: Bearer {site.token}\r\nContent-Length: {50 * MB}\r\n\r\n"
+        )
+        client.sendall(head.encode())
+
+        assert client.recv(1000).startswith(b"HTTP/1.1 413")
+
+
+def test_a_crowd_is_served(site: Site) -> None:
+    def send(number: int) -> int:
+        document = report("trn1.2xlarge")
+        document["instance_info"]["instance_id"] = f"i-crowd-{number}"
+        return site.post(encoded(document))[0]
+
+    with ThreadPoolExecutor(16) as crowd:
+        statuses = list(crowd.map(send, range(120)))
+
+    assert statuses == [200] * 120
+    assert len([s for s in site.hot.shards() if s.startswith("node:i-crowd-")]) == 120
