@@ -135,6 +135,7 @@ def _vitals(sight: Sight, *, now_s: float) -> Vitals:
         limit_ratio=sight.run.allreduce_limit_ratio,
         resolve_ratio=sight.run.allreduce_resolve_ratio,
         cores_per_device=nodes[0].cores_per_device if nodes else 1,
+        n_stages=sight.run.pp,
         counts=sight.counts,
     )
 

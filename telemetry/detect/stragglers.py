@@ -32,8 +32,9 @@ class Lateness:
     ``late`` are the columns of those that are late again and again, worst first; ``worst`` the
     first of them, else the one that is latest on the whole. ``own_s`` (n_workers,) is each one's
     typical own time. ``last_ratio`` is the share of steps in which one of the late came last,
-    ``spread_ratio`` how much longer than the median the last to arrive is busy, typically.
-    ``phase`` is where the worst one's excess lies.
+    ``spread_ratio`` how much longer than usual the last to arrive is busy, typically, and
+    ``restless_ratio`` by how much that differs from step to step. ``phase`` is where the worst
+    one's excess lies.
     """
 
     pattern: Pattern
@@ -43,6 +44,7 @@ class Lateness:
     strength: float
     last_ratio: float
     spread_ratio: float
+    restless_ratio: float
     phase: str
 
 
@@ -67,23 +69,26 @@ def lateness(steps: StepBatch) -> Lateness:
     own = own_s(steps)
     typical = median(own.T)
     centre = float(lower_median(typical))
-    spread = GAUSSIAN * float(lower_median(np.abs(typical - centre)))
-    z = (typical - centre) / max(spread, SPREAD_RATIO * centre, TINY_S)
+    deviation = GAUSSIAN * float(lower_median(np.abs(typical - centre)))
+    z = (typical - centre) / max(deviation, SPREAD_RATIO * centre, TINY_S)
     usual = lower_median(own)[:, None]
     latest = np.nanmax(own - usual, axis=1, keepdims=True)
     again = mean((own - usual >= AS_LATE * latest).astype(float), axis=0)
     order = np.argsort(np.where(np.isfinite(z), -z, np.inf))
     late = tuple(int(i) for i in order if z[i] >= DEVIATIONS and again[i] >= USUALLY)
     worst = late[0] if late else int(order[0])
-    spread_ratio = float(np.median(latest / np.maximum(usual, TINY_S)))
+    spread = latest / np.maximum(usual, TINY_S)
+    # The step in which it began may be half healthy: it is no sign of unrest.
+    restless_ratio = float(np.std(spread[1:] if len(spread) > 2 else spread))
     return Lateness(
-        pattern=_pattern(late, spread_ratio),
+        pattern=_pattern(late, float(np.median(spread))),
         worst=worst,
         late=late,
         own_s=typical,
         strength=float(z[worst] / DEVIATIONS),
         last_ratio=float(np.isin(np.nanargmax(own, axis=1), late or [worst]).mean()),
-        spread_ratio=spread_ratio,
+        spread_ratio=float(np.median(spread)),
+        restless_ratio=restless_ratio,
         phase=_phase(steps, worst),
     )
 

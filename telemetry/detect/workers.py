@@ -51,15 +51,22 @@ def _stage(case: Case, late: Lateness) -> Look:
     if len(stages) < 2 or not np.isfinite(typical).any() or late.phase != "compute_s":
         return look
     longest = int(np.nanargmax(typical))
-    least = max(UNEVEN_RATIO * usual, DEVIATIONS * unlike[longest])
+    if late.pattern != "steady" or stage[late.worst] != longest:
+        return look
+    noise_s = max(float(np.nanmax(unlike)), late.restless_ratio * usual)
+    least = max(UNEVEN_RATIO * usual, DEVIATIONS * noise_s)
     strength = (typical[longest] - usual) / least
     return replace(look, strength=_last_resort(strength), value=float(typical[longest]))
 
 
 def _sequences(case: Case, late: Lateness) -> Look:
-    """Look whether the work is uneven: all unlike at once, or another one last in every step."""
+    """Look whether the work is uneven.
+
+    Then all are unlike at once, another one is last in every step, or the last is late by
+    another amount each time; a machine that is slow is so by the same factor in every step.
+    """
     before = unevenness(case.before) if case.before else 0.0
-    strength = (unevenness(case.after) - before) / UNEVEN_RATIO
+    strength = max(unevenness(case.after) - before, late.restless_ratio) / UNEVEN_RATIO
     if late.pattern == "rotating":
         strength = max(strength, late.spread_ratio / UNEVEN_RATIO)
     return Look(
