@@ -109,7 +109,8 @@ def step_bytes(steps: FloatArray) -> bytes:
     integers, then a 32-bit number per step and column, first bytes first, compressed.
     """
     whole = np.rint(steps[:, :TOKENS] * [1, UNITS_PER_S]).astype("<i8")
-    head = np.array([len(steps), *whole[:1].ravel()], "<i8")
+    first = whole[0] if len(whole) else (0, 0)
+    head = np.array([len(steps), *first], "<i8")
     differences = np.diff(whole, axis=0, prepend=whole[:1]).astype("<i4")
     rest = steps[:, TOKENS:].astype("<f4").view("<u4")
     rest = (rest + 0x400) & np.uint32(0xFFFFF800)

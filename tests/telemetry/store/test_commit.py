@@ -22,8 +22,7 @@ def test_the_first_commit_starts_the_clock(hot: HotStore) -> None:
 def test_whoever_comes_second_writes_nothing(hot: HotStore) -> None:
     hot.commit("llama/0", before=None, after=b"1", blocks=[], steps=None)
 
-    late = {"blocks": [block()], "steps": steps()}
-    assert not hot.commit("llama/0", before=None, after=b"2", **late)
+    assert not hot.commit("llama/0", before=None, after=b"2", blocks=[block()], steps=steps())
     assert hot.clock("llama/0") == b"1"
     assert hot.latest() == {}
     assert len(hot.steps("llama", since_s=0)) == 0

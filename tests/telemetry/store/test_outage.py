@@ -1,6 +1,6 @@
 """Redis goes away and comes back: a clear error meanwhile, nothing lost, nothing doubled."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -52,7 +52,7 @@ def test_it_goes_on_where_it_stood_although_redis_forgot_its_script(
 def test_while_redis_is_away_every_question_fails_alike(server: Redis, hot: HotStore) -> None:
     server.kill()
 
-    questions = [
+    questions: list[Callable[[], object]] = [
         hot.ping,
         hot.latest,
         hot.totals,

@@ -84,10 +84,10 @@ def test_a_core_tick_of_a_trn2_node_takes_two_bytes_at_most() -> None:
 
 
 def test_an_unknown_metric_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="'mood'.*METRICS"):
+    with pytest.raises(ValueError, match=r"'mood'.*METRICS"):
         pack(Block("s", NOON_S, ("a",), {"mood": np.zeros((1, 1))}))
 
 
 def test_a_wrong_shape_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match="vcpu_usage_ratio.*want \\(1, parts\\)"):
+    with pytest.raises(ValueError, match=r"vcpu_usage_ratio.*want \(1, parts\)"):
         pack(Block("s", NOON_S, ("a",), {"vcpu_usage_ratio": np.zeros((2, 1))}))

@@ -28,7 +28,7 @@ def test_counts_add_up_and_gauges_are_replaced(hot: HotStore) -> None:
 
 
 def test_whoever_listens_hears_of_each_tick(hot: HotStore, redis: Redis) -> None:
-    with redis.pubsub(ignore_subscribe_messages=True) as channel:
+    with redis.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
         channel.subscribe(TICKS)
         channel.get_message(timeout=1.0)
         hot.publish_tick(1_700_000_000)

@@ -82,5 +82,5 @@ def test_an_unknown_shard_is_empty(hot: HotStore) -> None:
 
 @pytest.mark.parametrize("end", [NOON_S - 1, NOON_S + 10**6])
 def test_an_absurd_window_is_refused(hot: HotStore, end: int) -> None:
-    with pytest.raises(ValueError, match="end: .* a window lasts at most"):
+    with pytest.raises(ValueError, match=r"end: .* a window lasts at most"):
         hot.window("llama/0", [CORES], start=NOON_S, end=end)

@@ -1,0 +1,118 @@
+"""Both tiers as one: seconds while hot, minutes beyond, and nothing lost at the seam."""
+
+import numpy as np
+import pytest
+
+from telemetry.series import Series
+from telemetry.store import durable
+from telemetry.store.history import node_series, run_steps, worker_minutes
+from telemetry.store.hot import HotStore
+from telemetry.store.rollups import as_kept, rolled_up
+from tests.parts import NOON_S, block, steps
+from tests.telemetry.store.parts import training
+
+pytestmark = pytest.mark.django_db
+CORES = "core_utilization_ratio"
+
+
+def cores(hot: HotStore, start: int, end: int, *, node: str = "steady") -> Series:
+    return node_series(hot, shard="llama/0", node=node, metric=CORES, start=start, end=end)
+
+
+def test_within_the_hot_tier_it_gives_seconds(hot: HotStore) -> None:
+    span = training(n_ticks=300)
+    hot.append(span.blocks())
+
+    series = cores(hot, NOON_S - 10, NOON_S + 299)
+
+    assert series.every_s == 1
+    assert series.values.shape == (310, 64)
+    assert np.isnan(series.values[:10]).all()
+    np.testing.assert_allclose(series.values[10:], span.values[CORES][:, 0], atol=0.003)
+
+
+def test_beyond_it_gives_minutes_with_their_extremes(hot: HotStore) -> None:
+    span = training(n_ticks=3 * 3600, every_s=1)
+    durable.write_rollups(span)
+
+    series = cores(hot, NOON_S, NOON_S + 3 * 3600 - 1)
+
+    assert series.every_s == 60
+    assert series.t_s[0] == NOON_S
+    assert series.low is not None
+    assert series.high is not None
+    by_minute = span.values[CORES][:, 0].reshape(180, 60, 64)
+    np.testing.assert_allclose(series.values, by_minute.mean(axis=1), atol=0.003)
+    np.testing.assert_allclose(series.low, by_minute.min(axis=1), atol=0.003)
+    np.testing.assert_allclose(series.high, by_minute.max(axis=1), atol=0.003)
+
+
+def test_there_is_no_seam_between_the_tiers(hot: HotStore) -> None:
+    hot.append(training(n_ticks=1200).blocks())
+    newest = NOON_S + 1199
+    kept = hot.window("llama/0", start=newest - 899, end=newest)
+    durable.write_rollups(hot.window("llama/0", start=NOON_S + 300, end=NOON_S + 899))
+
+    series = cores(hot, NOON_S - 3600, newest)
+
+    expected = as_kept(CORES, rolled_up(kept).values[CORES])[:, 0].reshape(15, 3, 64)
+    found = np.isfinite(series.values).all(axis=1)
+    assert np.flatnonzero(found).tolist() == list(range(65, 80))
+    np.testing.assert_array_equal(series.values[65:80], expected[:, 1])
+    durable.write_rollups(kept)
+    again = cores(hot, NOON_S - 3600, newest)
+    np.testing.assert_array_equal(again.values, series.values)
+    np.testing.assert_array_equal(again.low, series.low)
+
+
+def test_the_running_minute_is_told_so_far(hot: HotStore) -> None:
+    hot.append(training(n_ticks=90).blocks())
+
+    series = cores(hot, NOON_S - 3600, NOON_S + 89)
+
+    assert np.isfinite(series.values[-2:]).all()
+    assert series.t_s[-1] == NOON_S + 60
+
+
+def test_a_silent_node_is_a_gap_in_either_tier(hot: HotStore) -> None:
+    span = training(n_ticks=600)
+    for array in span.values.values():
+        array[200:330, 1] = np.nan
+    hot.append(span.blocks())
+    durable.write_rollups(span)
+
+    seconds = cores(hot, NOON_S, NOON_S + 599, node="limping")
+    minutes = cores(hot, NOON_S - 3600, NOON_S + 599, node="limping")
+
+    assert np.flatnonzero(np.isnan(seconds.values[:, 0])).tolist() == list(range(200, 330))
+    assert np.flatnonzero(np.isnan(minutes.values[60:, 0])).tolist() == [4]
+
+
+def test_an_unknown_node_or_metric_is_all_gap(hot: HotStore) -> None:
+    hot.append([block()])
+
+    assert np.isnan(cores(hot, NOON_S, NOON_S + 9, node="nobody").values).all()
+    assert cores(hot, 0, 3600).values.shape == (61, 0)
+
+
+def test_steps_are_of_all_workers_while_hot(hot: HotStore) -> None:
+    hot.append_steps(steps(n_steps=100, compute_s=[1.0, 2.0]))
+
+    found = run_steps(hot, "llama", start_s=NOON_S + 9, end_s=NOON_S + 60)
+
+    assert found.workers == ("steady", "limping")
+    assert found.ended_at_s.min() >= NOON_S + 9
+    assert found.ended_at_s.max() < NOON_S + 60
+
+
+def test_steps_of_both_tiers_meet_without_a_seam(hot: HotStore) -> None:
+    batch = steps(n_steps=1800, compute_s=[1.0, 1.0], wait_s=0.0)
+    durable.write_steps(batch[:1200])
+    hot.append_steps(batch[600:])
+
+    found = run_steps(hot, "llama", start_s=NOON_S, end_s=NOON_S + 3600)
+
+    assert found.step.tolist() == list(range(1, 1801))
+    minutes = worker_minutes(hot, "llama", start_s=NOON_S, end_s=NOON_S + 3600)
+    assert minutes.step.tolist() == list(range(60, 1801, 60))
+    np.testing.assert_allclose(minutes.phases["compute_s"], 1.0)
