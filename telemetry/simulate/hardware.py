@@ -6,6 +6,7 @@ from functools import lru_cache
 
 import numpy as np
 
+from telemetry import catalog
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.simulate.noise import Floats, TickNoise
 from telemetry.simulate.occupancy import Occupancy
@@ -37,11 +38,15 @@ class Nature:
     ecc_per_s: FloatArray
 
 
-@lru_cache(maxsize=256)
 def nature(script: Script) -> Nature:
     """Return what tells the parts of a run's nodes apart for good."""
-    rng = np.random.Generator(np.random.Philox(key=int(script.key("nature"))))
-    n, instance = script.run.nodes, script.instance
+    return _nature(int(script.key("nature")), script.run.instance, script.run.nodes)
+
+
+@lru_cache(maxsize=16)
+def _nature(key: int, instance_name: str, n: int) -> Nature:
+    instance = catalog.instance(instance_name)
+    rng = np.random.Generator(np.random.Philox(key=key))
 
     def normal(n_parts: int) -> Floats:
         return np.clip(rng.standard_normal((n, n_parts), dtype=np.float32), -3, 3)

@@ -157,7 +157,7 @@ def window_of(act: Act, ticks: IntArray) -> slice:
     return slice(int(first), int(last))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=64)
 def script_of(plan: Plan) -> Script:
     """Return the script of a plan."""
     return Script(plan)

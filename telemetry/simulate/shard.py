@@ -19,8 +19,8 @@ from telemetry.steps import PHASES, StepBatch
 
 __all__ = ["Played", "RunClock", "play", "resume", "start_clock"]
 
-# Longer intervals are played in pieces of so many ticks: they fit the processor's cache.
-PIECE_TICKS = 256
+# Longer intervals are played in pieces of so many values a metric: they fit the cache.
+PIECE_VALUES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,10 +60,12 @@ def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 
         raise ValueError(f"until: {until} is not after the clock's tick {clock.tick}")
     script, nodes = script_of(plan), _nodes_of(plan, shard)
     ticks = np.arange(-(-(clock.tick + 1) // every_s) * every_s, until + 1, every_s)
+    width = (nodes.stop - nodes.start) * script.instance.n_cores
+    piece_s = max(1, PIECE_VALUES // width) * every_s
     values: dict[str, Floats] = {}
     steps = []
     while clock.tick < until:
-        piece_until = min(until, clock.tick + PIECE_TICKS * every_s)
+        piece_until = min(until, clock.tick + piece_s)
         rows, after = advance(script, clock, piece_until)
         now = slice(*np.searchsorted(ticks, [clock.tick, piece_until], side="right"))
         for name, piece in hardware(script, rows, ticks[now], nodes).items():

@@ -98,7 +98,7 @@ def _interruption(script: Script, clock: RunClock) -> RunClock | None:
     return None
 
 
-@lru_cache(maxsize=512)
+@lru_cache(maxsize=256)
 def _conditions(script: Script, acts: tuple[Act, ...]) -> Conditions:
     return conditions(script, acts)
 

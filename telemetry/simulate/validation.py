@@ -1,6 +1,7 @@
 """What a scenario may say: every refusal names the field, the value and what to do instead."""
 
 import math
+import re
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 
@@ -9,6 +10,7 @@ from telemetry.simulate.estimate import JobError, step_plan
 from telemetry.simulate.kinds import BENIGN, FAULTS, DevicePart, FaultKind
 from telemetry.simulate.plan import Benign, Fault, RunSpec
 
+MOST_NODES = 10_000
 PART_NAMES = {"core": "core", "device": "accelerator", "efa": "EFA device"}
 
 
@@ -34,8 +36,10 @@ def suggestion(value: object, known: Collection[str]) -> str:
 
 def validate_run(run: RunSpec) -> None:
     """Refuse a run that cannot be laid out, or that its instance cannot train."""
-    if not run.name or not all(c.isalnum() or c in "-_" for c in run.name):
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", run.name):
         raise ScenarioError("name", f"{run.name!r} is no name; use letters, digits and dashes")
+    if run.nodes > MOST_NODES:
+        raise ScenarioError("nodes", f"{run.nodes} are too many; give at most {MOST_NODES}")
     try:
         catalog.training_instance(run.instance)
         catalog.model(run.model)
