@@ -173,14 +173,15 @@ def outliers(values: FloatArray) -> list[int]:
 
     Notes
     -----
-    A part is out when its median, over the last third or over the last ten samples, lies more
-    than six robust deviations (1.4826 times the median absolute deviation) and 8 % off the
-    median of all parts.
+    A part is out when its median, over any fifth of the window or the last ten samples, lies
+    more than six robust deviations (1.4826 times the median absolute deviation) and 8 % off
+    the median of all parts.
     """
     if values.shape[1] < 3 or not len(values):
         return []
-    found = [*_out(values[-max(1, len(values) // 3) :]), *_out(values[-N_RECENT:])]
-    return list(dict.fromkeys(found))[:N_OUTLIERS]
+    pieces = [values[-N_RECENT:], *reversed(np.array_split(values, min(5, len(values))))]
+    found = dict.fromkeys(part for piece in pieces for part in _out(piece))
+    return list(found)[:N_OUTLIERS]
 
 
 def _out(recent: FloatArray) -> list[int]:
@@ -209,7 +210,8 @@ def part_lines(series: Series, part: str, *, marked: Sequence[int] = ()) -> list
     calm = "muted" if n_parts > 2 else None
     roles = {i: "bad" if i in loud else calm for i in range(n_parts)}
     drawn = sorted(loud) if n_parts > MANY_PARTS else range(n_parts)
-    lines = [Line(f"{part} {i}", values[:, i], roles[i]) for i in drawn]
+    names = [part] if n_parts == 1 else [f"{part} {i}" for i in range(n_parts)]
+    lines = [Line(names[i], values[:, i], roles[i]) for i in drawn]
     return [*spread_lines(series), *lines] if n_parts > MANY_PARTS else lines
 
 

@@ -117,8 +117,14 @@ def run_points(name: str, *, since_s: float) -> dict[str, Any]:
 def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     """One run: what its steps consist of, at what pace and price, and on what."""
     context = run_context(name) | window_context(request, now=timezone.now())
-    context |= {"layout": layout_of(context["run"]), "charts": RUN_CHARTS.values()}
-    return render_page(request, "fleet/run_detail.html", context, partials=PARTIALS)
+    run, summed_up = context["run"], context["now"]
+    context |= {
+        "layout": layout_of(run),
+        "charts": RUN_CHARTS.values(),
+        "has_steps": run.last_step > 0 or summed_up.step_s is not None,
+    }
+    partials = (*PARTIALS, "charts")
+    return render_page(request, "fleet/run_detail.html", context, partials=partials)
 
 
 def peak_flops(run: Run) -> float | None:
