@@ -1,0 +1,1 @@
+"""What trnwatch costs: measured, beside a peer in the same run."""

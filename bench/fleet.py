@@ -1,0 +1,139 @@
+"""A thousand nodes at one tick a second: simulated, stored and watched by real workers."""
+
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+import psutil
+from django.conf import settings
+
+from bench.installation import ROOT
+from bench.table import print_table
+from fleet.models import Alert, Node, Run
+from fleet.plans import publish_plans
+from telemetry import catalog
+from telemetry.simulate.plan import Plan, RunSpec
+from telemetry.store.hot import open_store
+
+SPEC = RunSpec(
+    name="big",
+    model="llama2-70b",
+    instance="trn2.48xlarge",
+    nodes=1000,
+    tp=32,
+    seq_len=4096,
+    global_batch=2000,
+    compile_s=0,
+)
+WARM_UP_S = 12
+MEASURE_S = 30
+CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
+SOLO = ("worker", "--pool", "solo", "--loglevel", "ERROR", "--without-gossip", "--without-mingle")
+
+
+def measure(env: Mapping[str, str]) -> None:
+    """Let beat and two workers run the fleet in real time, and print what that took."""
+    create_fleet()
+    hot = open_store(settings.REDIS_URL)
+    folder = Path(settings.DATA_DIR)
+    with workers(folder, env) as processes:
+        time.sleep(WARM_UP_S)
+        before_s, ticks, began = cpu_s(processes), hot.counters(), time.monotonic()
+        time.sleep(MEASURE_S)
+        lasted_s = time.monotonic() - began
+        used_s = {name: s - before_s[name] for name, s in cpu_s(processes).items()}
+        counters, newest, now_s = hot.counters(), hot.newest(), time.time()
+    made = counters["ticks"] - ticks["ticks"]
+    late = counters.get("ticks_late", 0) - ticks.get("ticks_late", 0)
+    n_cores = SPEC.nodes * catalog.instance(SPEC.instance).n_cores
+    samples = n_cores * made / len(newest)
+    total_s = sum(used_s.values())
+    print_table(
+        f"{SPEC.nodes:,} x {SPEC.instance}, {n_cores:,} cores, {lasted_s:.0f} s in real time",
+        [
+            *((f"{name}, CPU", f"{s / lasted_s:.2f} of a core") for name, s in used_s.items()),
+            ("all together", f"{total_s / lasted_s:.2f} of {psutil.cpu_count()} cores"),
+            ("headroom", f"{psutil.cpu_count() * lasted_s / total_s:.1f} x"),
+            ("CPU per million core-samples", f"{total_s / samples * 1e6:.2f} s"),
+            ("shard-ticks stored", f"{made:.0f} of {len(newest) * lasted_s:.0f}"),
+            ("of them late", f"{late:.0f}"),
+            ("oldest shard behind now", f"{now_s - min(newest.values()):.1f} s"),
+            ("Redis", f"{hot.bytes_used() / 1e6:.0f} MB"),
+            ("alerts on the healthy fleet", f"{Alert.objects.count()}"),
+        ],
+    )
+
+
+def create_fleet() -> None:
+    """Make the run and its nodes, and hand the plan to the workers."""
+    now = datetime.now(UTC).replace(microsecond=0)
+    instance = catalog.instance(SPEC.instance)
+    run = Run.objects.create(
+        name=SPEC.name,
+        model=SPEC.model,
+        instance_type=SPEC.instance,
+        n_nodes=SPEC.nodes,
+        tp=SPEC.tp,
+        seq_len=SPEC.seq_len,
+        global_batch=SPEC.global_batch,
+        usd_per_node_hour=instance.price.usd_per_hour,
+        price_basis=instance.price.basis,
+        is_simulated=True,
+        plan=msgspec.to_builtins(SPEC),
+        phase_since=now,
+        started_at=now,
+    )
+    plan = Plan(run=SPEC, seed=run.pk, epoch_s=0)
+    Node.objects.bulk_create(
+        Node(
+            name=name,
+            instance_type=SPEC.instance,
+            source=Node.Source.SIMULATED,
+            shard=plan.shards[rank // plan.shard_size],
+            run=run,
+            rank=rank,
+            n_cores=instance.n_cores,
+            n_devices=instance.n_devices,
+            n_efa=instance.n_efa,
+            first_seen_at=now,
+        )
+        for rank, name in enumerate(SPEC.node_names)
+    )
+    publish_plans(open_store(settings.REDIS_URL), now=now)
+
+
+@contextmanager
+def workers(folder: Path, env: Mapping[str, str]) -> Iterator[dict[str, psutil.Process]]:
+    """Run two workers and the beat for as long as the block lasts; Redis is among them."""
+    commands = {
+        "worker 1": (*CELERY, *SOLO, "--hostname", "one@bench"),
+        "worker 2": (*CELERY, *SOLO, "--hostname", "two@bench"),
+        "beat": (*CELERY, "beat", "--schedule", str(folder / "beat"), "--pidfile", ""),
+    }
+    with (folder / "celery.log").open("wb") as log:
+        running = {
+            name: subprocess.Popen(command, cwd=ROOT, env=dict(env), stdout=log, stderr=log)
+            for name, command in commands.items()
+        }
+        redis = next(
+            child
+            for child in psutil.Process().children()
+            if "redis-server" in " ".join(child.cmdline())
+        )
+        try:
+            yield {n: psutil.Process(p.pid) for n, p in running.items()} | {"redis": redis}
+        finally:
+            for process in running.values():
+                process.kill()
+                process.wait()
+
+
+def cpu_s(processes: Mapping[str, psutil.Process]) -> dict[str, float]:
+    """Return the CPU seconds each process has used so far."""
+    times = {name: process.cpu_times() for name, process in processes.items()}
+    return {name: used.user + used.system for name, used in times.items()}
