@@ -1,9 +1,10 @@
 # Needs Python 3.11 or newer with pip; each command sets up what it needs first.
 PYTHON ?= python3
 ARGS ?=
+ADDRESS ?= http://127.0.0.1:8000
 RUN := .venv/bin/python
 
-.PHONY: up test lint bench lock upgrade
+.PHONY: up test lint bench lock upgrade screenshot
 
 up:  ## Run everything, with a living demo fleet, until Ctrl-C (PORT, BIND).
 	@$(PYTHON) tools/setup.py run
@@ -33,3 +34,7 @@ lock:  ## Write the lock files anew after a change to requirements/*.in or packa
 
 upgrade:  ## Move every locked version to the newest one allowed.
 	@$(PYTHON) tools/setup.py lock --upgrade
+
+screenshot:  ## Photograph the overview of a trnwatch that runs (ADDRESS).
+	@$(PYTHON) tools/setup.py dev
+	@$(RUN) tools/screenshot.py "$(ADDRESS)"

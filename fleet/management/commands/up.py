@@ -17,6 +17,7 @@ from fleet.access import DEMO_ADMIN, ensure_demo_admin
 from fleet.up import doors, preparing
 from fleet.up.house import House, StartError
 from fleet.up.keeper import end_leftovers
+from fleet.version import VERSION
 
 BAD_INPUT = 2
 
@@ -88,10 +89,10 @@ class Command(BaseCommand):
         connection.close()
         how = f"password {password} (shown this once)" if password else "with its password"
         self._print(
-            f"\n  trnwatch is live at  {self._address(listener)}\n"
-            f"  Sign in as           {DEMO_ADMIN}, {how}\n"
-            "  A new password       .venv/bin/python manage.py changepassword admin\n"
-            f"  Logs are in          {settings.DATA_DIR / 'log'}\n"
+            f"\n  trnwatch {VERSION} is live at  {self._address(listener)}\n"
+            f"  Sign in as              {DEMO_ADMIN}, {how}\n"
+            "  Another password        .venv/bin/python manage.py changepassword admin\n"
+            f"  Logs are in             {settings.DATA_DIR / 'log'}\n"
             "  Ctrl-C stops it.\n"
         )
 

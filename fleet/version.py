@@ -1,0 +1,22 @@
+"""Which version this is: the newest one that CHANGELOG.md tells of."""
+
+import re
+from pathlib import Path
+
+_CHANGELOG = Path(__file__).resolve().parent.parent / "CHANGELOG.md"
+
+
+def newest(changelog: str) -> str:
+    """Return the number in the first heading of a version.
+
+    >>> newest("# Changes" + chr(10) + "## 1.2.3 (2026-03-02)")
+    '1.2.3'
+    """
+    found = re.search(r"^## (\d+\.\d+\.\d+)", changelog, flags=re.MULTILINE)
+    if found is None:
+        msg = "CHANGELOG.md: no heading like `## 1.2.3`."
+        raise ValueError(msg)
+    return found[1]
+
+
+VERSION = newest(_CHANGELOG.read_text())
