@@ -20,7 +20,7 @@ Hardware = Callable[[Sequence[str], int], Span]
 WINDOW_S = 180
 WINDOW_STEPS = 40
 # ECC counts are compared over ten minutes, at a few moments: they only ever rise.
-ECC_AGES_S = (600, 300, 120, 60, 30, 15, 0)
+ECC_AGES_S = (600, 120, 15, 0)
 RUN_RULES = tuple(name for name, rule in RULES.items() if rule.subject == "run")
 BLIND = ("monitoring_blind", "fleet")
 # Who was not listening cannot call anybody silent: after a pause of watching, wait and hear.
@@ -29,18 +29,23 @@ LISTEN_FIRST_S = 20
 
 
 @dataclass(frozen=True, slots=True)
+class Roster:
+    """Who belongs to a run, in order of rank, and where the store keeps them."""
+
+    nodes: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()
+    cores_per_device: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class Sight:
     """One run as watching sees it: its recent steps, and a way to look at its hardware."""
 
     run: Run
+    roster: Roster
     steps: StepBatch
     hardware: Hardware
     counts: Span | None = None
-
-    @property
-    def nodes(self) -> tuple[str, ...]:
-        """Names of the run's nodes."""
-        return tuple(node.name for node in self.run.nodes.all())
 
     @property
     def pulse(self) -> Pulse | None:
@@ -53,15 +58,32 @@ class Sight:
 def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     """Look at every active run and every node, and reconcile the alerts; return the changed."""
     now_s = now.timestamp()
-    runs = Run.objects.active().prefetch_related("nodes")
-    sights = [_sight(hot, run, now_s=now_s) for run in runs]
+    runs = list(Run.objects.active())
+    members = rosters(runs)
+    sights = [_sight(hot, run, members[run.pk], now_s=now_s) for run in runs]
     real = Node.objects.exclude(source=Node.Source.SIMULATED).values_list("name", flat=True)
-    expected = {name for sight in sights for name in sight.nodes} | set(real)
+    expected = {name for roster in members.values() for name in roster.nodes} | set(real)
     last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
     if now_s - listening_since_s(hot, now_s=now_s) < LISTEN_FIRST_S:
         last_seen = {}
     findings = judge(sights, last_seen, now_s=now_s, open_rules=open_rules())
     return reconcile(findings, watched=watched(sights, last_seen, now_s=now_s), now=now)
+
+
+def rosters(runs: Iterable[Run]) -> dict[int, Roster]:
+    """Return each run's nodes, by the run's key."""
+    found: dict[int, list[tuple[str, str, int, int]]] = {run.pk: [] for run in runs}
+    columns = ("run_id", "name", "shard", "n_cores", "n_devices")
+    for key, *node in Node.objects.filter(run__in=found).order_by("rank").values_list(*columns):
+        found[key].append(node)
+    return {key: _roster(nodes) for key, nodes in found.items()}
+
+
+def _roster(nodes: Sequence[tuple[str, str, int, int]]) -> Roster:
+    if not nodes:
+        return Roster()
+    names, shards, n_cores, n_devices = zip(*nodes, strict=True)
+    return Roster(names, tuple(dict.fromkeys(shards)), max(1, n_cores[0] // max(1, n_devices[0])))
 
 
 def judge(
@@ -81,7 +103,7 @@ def judge(
     return findings + silent(
         last_seen,
         now_s=now_s,
-        run_of={name: sight.run.name for sight in sights for name in sight.nodes},
+        run_of={name: sight.run.name for sight in sights for name in sight.roster.nodes},
         pulses={run: pulse for run, pulse in pulses.items() if pulse is not None},
     )
 
@@ -96,7 +118,7 @@ def watched(
         if sight.pulse is not None and now_s - sight.pulse.last_step_at_s <= WINDOW_S:
             could |= {(rule, f"run:{sight.run.name}") for rule in RUN_RULES}
         if sight.counts is not None:
-            could |= {("ecc_uncorrected", f"node:{name}") for name in sight.nodes}
+            could |= {("ecc_uncorrected", f"node:{name}") for name in sight.roster.nodes}
     return could
 
 
@@ -125,31 +147,28 @@ def open_rules() -> set[Subject]:
 
 
 def _vitals(sight: Sight, *, now_s: float) -> Vitals:
-    nodes = sight.run.nodes.all()
     return Vitals(
         run=sight.run.name,
-        nodes=sight.nodes,
+        nodes=sight.roster.nodes,
         steps=sight.steps,
         hardware=sight.hardware,
         now_s=now_s,
         limit_ratio=sight.run.allreduce_limit_ratio,
         resolve_ratio=sight.run.allreduce_resolve_ratio,
-        cores_per_device=nodes[0].cores_per_device if nodes else 1,
-        n_stages=sight.run.pp,
+        cores_per_device=sight.roster.cores_per_device,
         counts=sight.counts,
     )
 
 
-def _sight(hot: HotStore, run: Run, *, now_s: float) -> Sight:
-    end = int(now_s)
-    names = [node.name for node in run.nodes.all()]
-    shards = sorted({node.shard for node in run.nodes.all()})
+def _sight(hot: HotStore, run: Run, roster: Roster, *, now_s: float) -> Sight:
+    end, shards = int(now_s), roster.shards
 
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
-        return hot.window(shards, metrics, start=end - last_s + 1, end=end).of(names)
+        return hot.window(shards, metrics, start=end - last_s + 1, end=end).of(roster.nodes)
 
     moments = [
         hot.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S
     ]
-    counts = Span.after_another([m.of(names) for m in moments if m.nodes])
-    return Sight(run, window_of_steps(hot, run.name, now_s=now_s), hardware, counts)
+    counts = Span.after_another([moment.of(roster.nodes) for moment in moments if moment.nodes])
+    steps = window_of_steps(hot, run.name, now_s=now_s)
+    return Sight(run, roster, steps, hardware, counts)

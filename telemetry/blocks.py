@@ -99,8 +99,11 @@ class Span:
 
     def of(self, nodes: Sequence[str]) -> Self:
         """Return the named nodes, in the order given; one that is not here is NaN throughout."""
-        rows = [i for i, node in enumerate(nodes) if node in self.nodes]
-        known = [self.nodes.index(nodes[row]) for row in rows]
+        if tuple(nodes) == self.nodes:
+            return self
+        places = {node: i for i, node in enumerate(self.nodes)}
+        rows = [i for i, node in enumerate(nodes) if node in places]
+        known = [places[nodes[row]] for row in rows]
         values = {}
         for name, array in self.values.items():
             values[name] = np.full((len(array), len(nodes), array.shape[2]), np.nan, array.dtype)

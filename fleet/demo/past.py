@@ -13,7 +13,7 @@ from fleet.alerting import Subject, reconcile
 from fleet.following import follow
 from fleet.models import Alert, InjectedFault, Run
 from fleet.plans import plan_of
-from fleet.watching import Sight, judge, watched
+from fleet.watching import Sight, judge, rosters, watched
 from telemetry.blocks import Span
 from telemetry.simulate.shard import Played, play, start_clock
 from telemetry.steps import StepBatch
@@ -93,12 +93,12 @@ def _keep(hot: HotStore, played: Sequence[Played], *, is_hot: bool) -> None:
 
 def _watch(run: Run, steps: StepBatch, hardware: Span, stretch: Stretch) -> None:
     """Watch a close stretch as the live fleet is watched, only faster."""
-    last_seen = _last_seen(hardware)
+    last_seen, roster = _last_seen(hardware), rosters([run])[run.pk]
     rules = _open_here(run)
     second = stretch.start
     while (second := second + (JUDGE_OPEN_EVERY_S if rules else JUDGE_EVERY_S)) < stretch.end:
         known = steps[: int(np.searchsorted(steps.ended_at_s, second))].last(WINDOW_STEPS)
-        sight = Sight(run, known, partial(_window, hardware, second))
+        sight = Sight(run, roster, known, partial(_window, hardware, second))
         seen = last_seen(second)
         findings = judge([sight], seen, now_s=second, open_rules=rules)
         if findings or rules:

@@ -33,8 +33,8 @@ class Front:
 
 
 FRONTS = (
-    Front("efa_latency", (3, 6), weight=3),
-    Front("efa_loss", (0.02, 0.05), weight=2),
+    Front("efa_latency", (2, 4), weight=3),
+    Front("efa_loss", (0.008, 0.02), weight=2),
     Front("slow_core", (1.4, 2.0), weight=3),
     Front("hbm_slow", (0.35, 0.55), weight=2),
     Front("node_silent", (1, 1), duration_s=(60, 240), weight=2),
