@@ -1,0 +1,183 @@
+"""`/metrics`: one page for Prometheus, in the form it asks for."""
+
+import gzip
+import subprocess
+import time
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from fleet.exposition import COST, FIRING, INFO, LIMIT, PACE, STEPS, TOKENS, UNACKNOWLEDGED
+from fleet.models import Alert, Node, Run, Token
+from telemetry.store.hot import HotStore
+from tests.parts import block, steps
+
+DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
+
+
+@pytest.fixture(autouse=True)
+def reading(settings: Settings) -> None:
+    """Let anyone on this machine read."""
+    settings.ANONYMOUS_READING = True
+
+
+@pytest.fixture
+def now() -> int:
+    return int(time.time())
+
+
+@pytest.fixture
+def trained(run: Run, hot: HotStore, now: int) -> Run:
+    """Let the run make twenty steps, the last one just now."""
+    hot.append_steps(
+        steps(n_steps=20, ended_at_s=now - 20, compute_s=0.6, wait_s=[0.0, 0.2], transfer_s=0.2)
+    )
+    return run
+
+
+def samples(client: Client) -> dict[tuple[str, ...], float]:
+    page = client.get("/metrics").content.decode()
+    return {
+        (sample.name, *(value for _, value in sorted(sample.labels.items()))): sample.value
+        for family in parse_text(page)
+        for sample in family.samples
+    }
+
+
+def test_it_tells_of_nodes(client: Client, hot: HotStore, steady: Node, now: int) -> None:
+    hot.append([block(tick=now, nodes=["steady"])])
+
+    found = samples(client)
+
+    assert found["trnwatch_node_up", "steady"] == 1
+    assert found["trnwatch_core_utilization_ratio", "0", "steady"] == pytest.approx(0.5, abs=0.01)
+
+
+def test_it_tells_of_a_run(client: Client, trained: Run) -> None:
+    found = samples(client)
+
+    assert found["trnwatch_run_step_seconds", "llama"] == pytest.approx(0.9, rel=0.01)
+    share = found["trnwatch_run_allreduce_share_ratio", "llama"]
+    wait = found["trnwatch_run_allreduce_wait_ratio", "llama"]
+    transfer = found["trnwatch_run_allreduce_transfer_ratio", "llama"]
+    assert share == pytest.approx(wait + transfer)
+    assert found["trnwatch_run_tokens_total", "llama"] == 20 * 4096
+    assert found["trnwatch_run_cost_usd_total", "llama"] > 0
+
+
+def test_a_run_whose_steps_stopped_has_no_pace(
+    client: Client, run: Run, hot: HotStore, now: int
+) -> None:
+    hot.append_steps(steps(n_steps=20, ended_at_s=now - 300, compute_s=1.0))
+
+    found = samples(client)
+
+    assert ("trnwatch_run_step_seconds", "llama") not in found
+    assert found["trnwatch_run_tokens_total", "llama"] == 20 * 4096
+
+
+def test_a_run_over_for_days_is_not_told_of(client: Client, run: Run, hot: HotStore) -> None:
+    Run.objects.update(finished_at=timezone.now() - timedelta(days=2))
+
+    assert not [key for key in samples(client) if "llama" in key]
+
+
+def test_it_counts_alerts_by_rule(client: Client, run: Run, hot: HotStore, now: int) -> None:
+    at = datetime.fromtimestamp(now, UTC)
+    Alert.objects.create(
+        rule="allreduce_share",
+        severity=Alert.Severity.PAGE,
+        subject="run:llama",
+        run=run,
+        score=2.0,
+        onset_at=at,
+        fired_at=at,
+        last_seen_at=at,
+        acknowledged_at=at,
+    )
+
+    found = samples(client)
+
+    assert found["trnwatch_alerts_firing", "allreduce_share", "page"] == 1
+    assert found["trnwatch_alerts_unacknowledged", "allreduce_share", "page"] == 0
+    assert found["trnwatch_alerts_firing", "node_silent", "page"] == 0
+
+
+@pytest.mark.prometheus
+def test_promtool_has_nothing_to_say(
+    client: Client, trained: Run, hot: HotStore, now: int
+) -> None:
+    hot.append([block(tick=now)])
+
+    page = client.get("/metrics").content
+    check = subprocess.run(
+        ["promtool", "check", "metrics"], input=page, capture_output=True, check=False
+    )
+
+    assert len(page) > 10_000
+    assert (check.returncode, check.stdout, check.stderr) == (0, b"", b"")
+
+
+def test_it_speaks_text_unless_asked_otherwise(client: Client, trained: Run) -> None:
+    response = client.get("/metrics")
+
+    assert response["Content-Type"] == "text/plain; version=0.0.4; charset=utf-8"
+    assert "Accept-Encoding" in response["Vary"]
+
+
+def test_it_speaks_open_metrics_to_who_prefers_that(client: Client, trained: Run) -> None:
+    asked = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    response = client.get("/metrics", headers={"Accept": asked})
+
+    assert response["Content-Type"].startswith("application/openmetrics-text; version=1.0.0")
+    families = parse_open(response.content.decode())  # type: ignore[no-untyped-call]
+    names = {family.name for family in families}
+    assert {"trnwatch_run_step_seconds", "trnwatch_run_tokens"} <= names
+
+
+def test_it_compresses_on_request(client: Client, trained: Run) -> None:
+    response = client.get("/metrics", headers={"Accept-Encoding": "gzip"})
+
+    assert response["Content-Encoding"] == "gzip"
+    assert gzip.decompress(response.content).startswith(b"# HELP trnwatch_")
+
+
+def test_while_redis_is_away_the_scrape_fails(client: Client, db: None) -> None:
+    response = client.get("/metrics")
+
+    assert response.status_code == 503
+    assert b"REDIS_URL" in response.content
+
+
+def test_it_asks_the_database_three_times(
+    client: Client, trained: Run, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    with django_assert_num_queries(3):
+        client.get("/metrics")
+
+
+def test_it_only_reads(client: Client, trained: Run) -> None:
+    _, secret = Token.issue("prometheus", Token.Scope.SCRAPE, now=timezone.now())
+    bearer = {"Authorization": f"Bearer {secret}"}
+
+    assert client.post("/metrics", headers=bearer).status_code == 405
+
+
+def test_strangers_are_asked_for_a_token(client: Client, db: None, settings: Settings) -> None:
+    settings.ANONYMOUS_READING = False
+
+    assert client.get("/metrics").status_code == 401
+
+
+@pytest.mark.parametrize(
+    "name",
+    [s.name for s in (*PACE, LIMIT, TOKENS, STEPS, COST, INFO, FIRING, UNACKNOWLEDGED)],
+)
+def test_a_series_is_documented(name: str) -> None:
+    assert f"\n## {name}\n" in DOCUMENT.read_text()
