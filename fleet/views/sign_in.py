@@ -21,7 +21,7 @@ def sign_in(request: HttpRequest) -> HttpResponse:
     there = _wanted(request)
     if request.user.is_authenticated:
         return redirect(there)
-    form = AuthenticationForm(request, data=request.POST or None)
+    form = AuthenticationForm(request, data=request.POST if request.method == "POST" else None)
     attempts = Attempts(request.POST.get("username", ""), request.META.get("REMOTE_ADDR", ""))
     wait_s = attempts.wait_s() if form.is_bound else 0
     if not wait_s and form.is_bound:

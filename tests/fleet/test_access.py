@@ -1,0 +1,272 @@
+import re
+from collections.abc import Callable
+
+import pytest
+from django.contrib.auth.models import AnonymousUser, Group, User
+from django.core.exceptions import PermissionDenied
+from django.http import HttpRequest, HttpResponse
+from django.test import Client, RequestFactory
+from django.urls import get_resolver, reverse
+from pytest_django import Settings
+
+from fleet.access import (
+    PUBLIC,
+    ROLES,
+    SCRAPED,
+    ensure_demo_admin,
+    is_loopback,
+    may,
+    requires,
+    role_of,
+)
+from fleet.models import Alert, Node, Run, Token
+from tests.parts import NOON
+
+pytestmark = pytest.mark.django_db
+
+
+def member(*roles: str) -> User:
+    user = User.objects.create_user("-".join(roles) or "nobody", password="x")
+    user.groups.set(Group.objects.filter(name__in=roles))
+    return user
+
+
+# Roles
+
+
+def test_the_roles_are_there_from_the_start() -> None:
+    assert set(Group.objects.values_list("name", flat=True)) >= set(ROLES)
+
+
+@pytest.mark.parametrize(
+    ("held", "role"),
+    [
+        ((), "viewer"),
+        (("viewer",), "viewer"),
+        (("operator",), "operator"),
+        (("viewer", "lead"), "lead"),
+        (("admin", "viewer"), "admin"),
+    ],
+)
+def test_the_highest_role_counts(held: tuple[str, ...], role: str) -> None:
+    assert role_of(member(*held)) == role
+
+
+def test_a_superuser_is_an_admin() -> None:
+    assert role_of(User.objects.create_superuser("root", password="x")) == "admin"
+
+
+def test_whoever_is_anonymous_may_at_most_read() -> None:
+    assert role_of(AnonymousUser()) == "viewer"
+    assert not may(AnonymousUser(), "operator")
+
+
+@pytest.mark.parametrize("needed", ROLES)
+@pytest.mark.parametrize("held", ROLES)
+def test_each_role_may_what_the_ones_before_it_may(
+    rf: RequestFactory, held: str, needed: str
+) -> None:
+    @requires(needed)
+    def view(request: HttpRequest) -> HttpResponse:
+        return HttpResponse("done")
+
+    request = rf.post("/")
+    request.user = member(held)
+
+    if ROLES.index(held) >= ROLES.index(needed):
+        assert view(request).status_code == 200
+    else:
+        with pytest.raises(PermissionDenied, match=f"needs the role {needed}; yours is {held}"):
+            view(request)
+
+
+# What each role may do, on every page there is
+
+
+CHANGES = ("alert-acknowledge", "alert-comment", "run-drill")
+
+
+@pytest.fixture
+def address(steady: Node, run: Run) -> Callable[[str], str]:
+    alert = Alert.objects.create(
+        rule="allreduce_share",
+        severity=Alert.Severity.PAGE,
+        subject="run:llama",
+        run=run,
+        score=1.2,
+        onset_at=NOON,
+        fired_at=NOON,
+        last_seen_at=NOON,
+    )
+
+    def of(name: str) -> str:
+        pk = {"pk": alert.pk}
+        return reverse(name, kwargs={"name": "llama"} if name.startswith("run") else pk)
+
+    return of
+
+
+@pytest.mark.parametrize("held", ROLES)
+@pytest.mark.parametrize("name", CHANGES)
+def test_only_operators_and_above_may_change_things(
+    client: Client, address: Callable[[str], str], redis_url: str, held: str, name: str
+) -> None:
+    client.force_login(member(held))
+
+    status = client.post(address(name), {}).status_code
+
+    assert (status == 403) == (held == "viewer")
+
+
+@pytest.mark.parametrize("name", CHANGES)
+def test_who_has_not_signed_in_changes_nothing_even_in_the_demo(
+    client: Client, address: Callable[[str], str], redis_url: str, settings: Settings, name: str
+) -> None:
+    settings.ANONYMOUS_READING = True
+
+    response = client.post(address(name), {"comment": "mine"})
+
+    assert response.status_code == 403
+    assert "Sign in" in response.text
+    assert Alert.objects.get().acknowledged_at is None
+
+
+def test_htmx_is_sent_to_the_sign_in_page_and_back(
+    client: Client, address: Callable[[str], str], settings: Settings
+) -> None:
+    settings.ANONYMOUS_READING = True
+    headers = {"HX-Request": "true", "HX-Current-URL": "http://testserver/alerts/1/?window=1h"}
+
+    response = client.post(address("alert-acknowledge"), {}, headers=headers)
+
+    assert response.status_code == 403
+    assert response["HX-Redirect"].startswith("/sign-in/?next=")
+    assert "window%3D1h" in response["HX-Redirect"]
+
+
+# Who is let in without signing in
+
+
+def pages() -> list[str]:
+    """Return every address that needs no argument."""
+    patterns = [str(pattern.pattern) for pattern in get_resolver().url_patterns]
+    return [f"/{pattern}" for pattern in patterns if "<" not in pattern]
+
+
+OPEN = {"/sign-in/", "/sign-out/", "/healthz", "/readyz", "/api/v1/ingest/neuron-monitor"}
+
+
+@pytest.mark.parametrize("path", sorted(set(pages()) - OPEN))
+def test_every_page_asks_to_sign_in(client: Client, path: str) -> None:
+    response = client.get(path)
+
+    if path == "/metrics":
+        assert response.status_code == 401
+    else:
+        assert response.status_code == 302
+        assert response["Location"].startswith("/sign-in/?next=")
+
+
+@pytest.mark.parametrize("path", sorted(set(pages()) - OPEN))
+def test_the_demo_may_be_read_on_its_own_machine(
+    client: Client, redis_url: str, settings: Settings, path: str
+) -> None:
+    settings.ANONYMOUS_READING = True
+
+    assert client.get(path).status_code not in {302, 401, 403}
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"REMOTE_ADDR": "10.0.0.7"},
+        {"REMOTE_ADDR": "::ffff:10.0.0.7"},
+        {"REMOTE_ADDR": ""},
+        {"REMOTE_ADDR": "nonsense"},
+        {"HTTP_X_FORWARDED_FOR": "127.0.0.1"},
+        {"HTTP_FORWARDED": "for=127.0.0.1"},
+        {"HTTP_X_REAL_IP": "127.0.0.1"},
+        {"HTTP_VIA": "1.1 proxy"},
+    ],
+)
+def test_from_elsewhere_even_the_demo_asks_to_sign_in(
+    client: Client, settings: Settings, headers: dict[str, str]
+) -> None:
+    settings.ANONYMOUS_READING = True
+
+    response = client.get("/", **headers)  # type: ignore[arg-type]
+
+    assert response.status_code == 302
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1"])
+def test_loopback_has_many_names(rf: RequestFactory, address: str) -> None:
+    assert is_loopback(rf.get("/", REMOTE_ADDR=address))
+
+
+def test_whoever_signed_in_reads_from_anywhere(client: Client, redis_url: str) -> None:
+    client.force_login(member())
+
+    assert client.get("/", REMOTE_ADDR="10.0.0.7").status_code == 200
+
+
+def test_the_process_says_that_it_lives_to_anybody(client: Client) -> None:
+    assert client.get("/healthz", REMOTE_ADDR="10.0.0.7").status_code == 200
+
+
+def test_readiness_is_for_the_own_machine_or_a_token(client: Client, redis_url: str) -> None:
+    assert client.get("/readyz").status_code in {200, 503}
+    assert client.get("/readyz", REMOTE_ADDR="10.0.0.7").status_code == 401
+
+
+def test_every_open_door_is_one_that_exists() -> None:
+    for name in (*PUBLIC, "metrics", "readyz"):
+        assert reverse(name)
+    assert {"metrics", "readyz"} <= SCRAPED
+
+
+# Prometheus
+
+
+def scrape(client: Client, secret: str) -> int:
+    headers = {"Authorization": f"Bearer {secret}"}
+    return client.get("/metrics", headers=headers, REMOTE_ADDR="10.0.0.7").status_code
+
+
+def test_prometheus_comes_in_by_its_token(client: Client, redis_url: str) -> None:
+    assert scrape(client, Token.issue("p", Token.Scope.SCRAPE, now=NOON)[1]) == 200
+
+
+def test_prometheus_needs_the_right_token(client: Client, redis_url: str) -> None:
+    assert scrape(client, Token.issue("n", Token.Scope.INGEST, now=NOON)[1]) == 403
+    assert scrape(client, "trnw_nobody") == 401
+
+
+def test_a_bad_token_is_refused_even_where_nobody_needs_one(
+    client: Client, settings: Settings
+) -> None:
+    settings.ANONYMOUS_READING = True
+
+    response = client.get("/metrics", headers={"Authorization": "Bearer nope"})
+
+    assert response.status_code == 401
+
+
+# The demo's administrator
+
+
+def test_the_demo_gets_an_administrator_once(client: Client, redis_url: str) -> None:
+    password = ensure_demo_admin()
+
+    assert password is not None
+    assert len(password) >= 16
+    assert ensure_demo_admin() is None
+    assert client.login(username="admin", password=password)
+    assert role_of(User.objects.get(username="admin")) == "admin"
+    assert password not in User.objects.get().password
+
+
+def test_pages_know_the_role_of_who_looks(client: Client, redis_url: str) -> None:
+    client.force_login(member("operator"))
+
+    assert re.search(r'<body[^>]+data-role="operator"', client.get("/").text)
