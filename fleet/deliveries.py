@@ -57,15 +57,20 @@ def told(delivery: Delivery) -> dict[str, Any]:
     }
 
 
-def store(hot: HotStore, deliveries: Sequence[Delivery]) -> None:
-    """Store what nodes brought, and count it for whoever watches the service itself."""
+def store(hot: HotStore, deliveries: Sequence[Delivery], *, n_refused_whole: int = 0) -> None:
+    """Store what nodes brought, and count it for whoever watches the service itself.
+
+    ``n_refused_whole`` is how many deliveries did not even come to be read.
+    """
     hot.append(block for delivery in deliveries for block in delivery.blocks)
+    unread = sum(bool(d.n_refused) and not d.n_accepted + d.n_repeated for d in deliveries)
     counts = {
         "ingest_reports": sum(d.n_accepted for d in deliveries),
         "ingest_repeated": sum(d.n_repeated for d in deliveries),
-        "ingest_late": sum(d.n_late for d in deliveries),
-        "ingest_errors": sum(d.n_refused for d in deliveries),
         "ingest_skewed": sum(d.n_accepted for d in deliveries if d.skew_s),
+        "ingest_late": sum(d.n_late for d in deliveries),
+        "ingest_lines_refused": sum(d.n_refused for d in deliveries),
+        "ingest_errors": n_refused_whole + unread,
     }
     key = "service:counters"
     hot.ask_all([("HINCRBYFLOAT", key, name, n) for name, n in counts.items() if n])

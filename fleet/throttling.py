@@ -2,8 +2,10 @@
 
 import hashlib
 import logging
+import math
+import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from django.conf import settings
 from redis import Redis
@@ -107,3 +109,21 @@ class RequestGate:
         for token, n_requests in zip(self._untold, answers, strict=True):
             self._total[token] = int(n_requests)
         self._untold.clear()
+
+
+class Seldom:
+    """Whether it is time again for something that should not be done too often."""
+
+    def __init__(self, *, every_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
+        """Be due at once, and then at most every ``every_s``."""
+        self._every_s = every_s
+        self._monotonic = monotonic
+        self._last_s = -math.inf
+
+    def is_due(self) -> bool:
+        """Whether it is time, which then starts anew."""
+        now_s = self._monotonic()
+        if now_s - self._last_s < self._every_s:
+            return False
+        self._last_s = now_s
+        return True

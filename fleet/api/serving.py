@@ -25,12 +25,13 @@ from fleet.api.tokens import TokenBook, bearer
 from fleet.arrivals import Arrivals
 from fleet.deliveries import Delivery, store, told
 from fleet.models import Token
-from fleet.throttling import RequestGate
+from fleet.throttling import RequestGate, Seldom
 from telemetry.store.hot import HotStore, open_store
 
 log = logging.getLogger(__name__)
 tokens = TokenBook()
 gate = RequestGate()
+complaints = Seldom(every_s=10.0)
 
 
 @dataclass(slots=True)
@@ -67,11 +68,10 @@ def serve(calls: Sequence[Call]) -> None:
         arrivals = arrivals_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
         for call in calls:
             _read(call, arrivals)
-        _store([call for call in calls if call.delivery is not None], hot, arrivals)
-    except (RedisError, DatabaseError) as error:
-        log.warning("Reports could not be taken: %s", error)
+        _store(calls, hot, arrivals)
+    except RedisError as error:
         for call in calls:
-            call.delivery, call.problem = None, call.problem or unavailable()
+            call.delivery, call.problem = None, call.problem or _away(error)
 
 
 def _admit(calls: Sequence[Call], hot: HotStore) -> None:
@@ -82,6 +82,8 @@ def _admit(calls: Sequence[Call], hot: HotStore) -> None:
             call.token = tokens.check(secret, Token.Scope.INGEST)
         except ProblemError as error:
             call.problem = error
+        except DatabaseError as error:
+            call.problem = _away(error)
     n_by_token = Counter(call.token.digest for call in calls if call.token)
     if not n_by_token:
         return
@@ -105,6 +107,15 @@ def _read(call: Call, arrivals: Arrivals) -> None:
         )
     except ProblemError as error:
         call.problem = error
+    except DatabaseError as error:
+        call.problem = _away(error)
+
+
+def _away(error: Exception) -> ProblemError:
+    """Return the answer while a store is away; the log is told now and then."""
+    if complaints.is_due():
+        log.warning("Reports cannot be taken: %s", error)
+    return unavailable()
 
 
 def _plain(call: Call) -> bytes:
@@ -119,8 +130,9 @@ def _plain(call: Call) -> bytes:
 def _store(calls: Sequence[Call], hot: HotStore, arrivals: Arrivals) -> None:
     """Store what all the calls brought, and count it."""
     deliveries = [call.delivery for call in calls if call.delivery is not None]
+    n_refused_whole = sum(call.problem is not None for call in calls)
     try:
-        store(hot, deliveries)
+        store(hot, deliveries, n_refused_whole=n_refused_whole)
     except RedisError:
         for delivery in deliveries:
             arrivals.forget(delivery.node)

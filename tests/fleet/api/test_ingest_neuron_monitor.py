@@ -381,7 +381,15 @@ def test_what_became_of_reports_is_counted(post: Post, hot: HotStore) -> None:
 
     counters = hot.counters()
     assert counters["ingest_reports"] == 1
-    assert counters["ingest_errors"] == 1
+    assert counters["ingest_lines_refused"] == 1
+    assert "ingest_errors" not in counters
+
+
+def test_what_was_refused_whole_is_counted(post: Post, hot: HotStore) -> None:
+    post(b"nonsense")
+    post(TRN2[0], bearer="trnw_nobody")
+
+    assert hot.counters()["ingest_errors"] == 2
 
 
 # When something is down
@@ -412,3 +420,12 @@ def test_without_the_database_it_asks_to_be_sent_again(
     assert response.status_code == 503
     assert hot.shards() == ()
     assert post(TRN2[0]).status_code == 200
+
+
+def test_a_known_node_needs_no_database(post: Post) -> None:
+    def down(*_: object) -> None:
+        raise DatabaseError
+
+    post(TRN2[0])
+    with connection.execute_wrapper(down):
+        assert post(TRN2[1]).status_code == 200
