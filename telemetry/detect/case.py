@@ -35,7 +35,8 @@ class Case:
     """One run whose share is above its limit.
 
     ``before`` holds the steps of the last healthy stretch and is None where none was seen;
-    ``after`` those since the onset, at most RECENT_STEPS; ``newest`` the last few of them.
+    ``after`` those from the onset to the last one above the limit, at most RECENT_STEPS;
+    ``newest`` the last few, mended or not.
     """
 
     vitals: Vitals
@@ -53,6 +54,12 @@ class Case:
     def transfer_rise_s(self) -> float:
         """How much longer the bytes move per step than they used to."""
         return self._rise("transfer_s")
+
+    @property
+    def share_rise_ratio(self) -> float:
+        """By how much the share rose: all of it where what was before is unknown."""
+        now = float(np.median(self.after.allreduce_share_ratio))
+        return now - (float(np.median(self.before.allreduce_share_ratio)) if self.before else 0.0)
 
     @property
     def kind(self) -> Kind:
@@ -82,14 +89,17 @@ def open_case(vitals: Vitals, steps: StepBatch, episode: Episode) -> Case:
     crossing itself: a share that goes from 10 % to 24 % to 26 % began with the 24 %.
     """
     first = episode.healthy_from
-    until = min(len(steps), episode.start + SETTLING_STEPS)
-    change = rise(steps.allreduce_share_ratio[first:until], floor=SHARE_NOISE)
+    share = steps.allreduce_share_ratio
+    change = rise(share[first : episode.start + SETTLING_STEPS], floor=SHARE_NOISE)
     onset = episode.start if change is None else min(first + change.at, episode.start)
     before = steps[first:onset]
+    over = np.flatnonzero(share > vitals.limit_ratio)
+    until = int(over[-1]) + 1 if over.size else len(steps)
+    after = steps[onset:until]
     return Case(
         vitals=vitals,
         before=before if len(before) >= BASELINE_STEPS else None,
-        after=steps[onset:].last(RECENT_STEPS),
+        after=after.last(RECENT_STEPS),
         newest=steps[episode.start :].last(NEWEST_STEPS),
         onset_s=float(steps.ended_at_s[onset] - steps.step_s[onset]),
     )
@@ -112,18 +122,19 @@ def _differs(was: FloatArray, now: FloatArray) -> bool:
 
 
 def either_side(case: Case, metrics: Sequence[str]) -> tuple[Span, Span]:
-    """Return the hardware before and since the onset, at most half a minute and a minute of it.
+    """Return the hardware before the onset and while the share was above its limit.
 
-    Only ticks in which anyone spoke are kept. Where none is younger than the onset yet, the newest
-    one must do.
+    At most half a minute and a minute of it, and of these the ticks in which anyone spoke. Where
+    none of them is younger than the onset yet, the newest one must do.
     """
-    since_s = int(np.clip(np.ceil(case.vitals.now_s - case.onset_s), 1, RECENT_S))
-    span = case.vitals.hardware(metrics, since_s + LEAD_S)
+    until_s = float(case.after.ended_at_s[-1])
+    from_s = max(case.onset_s, until_s - RECENT_S)
+    span = case.vitals.hardware(metrics, int(case.vitals.now_s - from_s) + 1 + LEAD_S)
     spoken = np.zeros(len(span.ticks), dtype=bool)
     for values in span.values.values():
         spoken |= np.isfinite(values).any(axis=(1, 2))
     # A tick sums up the second that ends with it.
-    since = spoken & (span.ticks - span.every_s >= case.onset_s)
+    since = spoken & (span.ticks - span.every_s >= from_s) & (span.ticks <= until_s)
     if spoken.any() and not since.any():
         since[np.flatnonzero(spoken)[-1]] = True
     return _rows(span, spoken & (span.ticks <= case.onset_s)), _rows(span, since)

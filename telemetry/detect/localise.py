@@ -12,6 +12,8 @@ from telemetry.detect.workers import worker_looks
 LAYOUT = "communication-bound layout"
 # A second kind of rise is worth looking at where it is at least this share of the first.
 WORTH_A_LOOK = 0.3
+# A rise of the share by less than this part of its limit is the run's usual ups and downs.
+LITTLE = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +65,11 @@ def _kinds(case: Case) -> list[str]:
 
 
 def _is_layout(case: Case) -> bool:
-    """Tell whether the bytes always took that long, or do since somebody changed the run."""
-    return case.kind == "transferring" and (case.before is None or bool(case.changed))
+    """Tell whether the bytes always took about that long, or do since somebody changed the run."""
+    if case.kind == "waiting":
+        return False
+    always = case.share_rise_ratio < LITTLE * case.vitals.limit_ratio
+    return case.before is None or always or bool(case.changed)
 
 
 def _others(looks: list[Look], best: Look | None) -> tuple[Look, ...]:

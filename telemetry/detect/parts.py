@@ -14,27 +14,39 @@ PART_METRICS = (UTILIZATION, BANDWIDTH)
 # Deviations a part must stand away from the other parts of its node, and the least deviation
 # assumed, as a share of the usual value: together 7.5 %.
 DEVIATIONS, SPREAD = 5.0, 0.015
+# How far the only part of a node must stand away from those of other nodes.
+ALONE = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
     """The like parts of a late node, each figure (n,), NaN where not reported.
 
-    ``relative`` is to the same part of other nodes, and then to the usual part of this one.
+    ``to_mates`` is relative to the same part of other nodes, ``relative`` that relative to the
+    usual part of this node.
     """
 
     value: FloatArray
+    to_mates: FloatArray
     relative: FloatArray
 
     @property
     def strength(self) -> FloatArray:
-        """Evidence that each part lies above the others, over threshold: (n,)."""
+        """Evidence that each part lies above the others, over threshold: (n,).
+
+        An only part has no others; that of other nodes must do, and tells less.
+        """
+        if self.relative.size == 1:
+            return (self.to_mates - 1.0) / ALONE
         spread = GAUSSIAN * float(lower_median(np.abs(self.relative - 1.0)))
         return (self.relative - 1.0) / (DEVIATIONS * max(spread, SPREAD))
 
 
-def part_looks(case: Case, node: str) -> list[Look]:
-    """Look for slow memory, a throttled accelerator and a slow core, the most special first.
+def part_looks(case: Case, node: str, *, blame_only_device: bool = True) -> list[Look]:
+    """Look for slow memory, a slow core and a throttled accelerator, the most special first.
+
+    A node with a single accelerator has nothing to compare it with but other nodes: whether to
+    blame it for its node, all of whose cores are busy for longer, is the caller's to say.
 
     Notes
     -----
@@ -51,7 +63,10 @@ def part_looks(case: Case, node: str) -> list[Look]:
         looks.append(_starved(node, parts(span, BANDWIDTH, node, mates, sign=-1)))
     if UTILIZATION in span.values:
         cores = parts(span, UTILIZATION, node, mates)
-        looks += _busy(node, cores, max(1, case.vitals.cores_per_device))
+        per_device = max(1, case.vitals.cores_per_device)
+        looks += _busy(node, cores, per_device)
+        if cores.value.size == per_device and not blame_only_device:
+            looks = [look for look in looks if look.cause != "throttle"]
     return looks
 
 
@@ -73,7 +88,7 @@ def parts(span: Span, metric: str, node: str, mates: list[int], *, sign: int = 1
     if sign < 0:
         ratio = np.divide(1.0, ratio, out=np.full(own.shape, np.nan), where=ratio > 0)
     usual = float(lower_median(ratio))
-    return Parts(own, ratio / usual if usual > 0 else np.full(own.shape, np.nan))
+    return Parts(own, ratio, ratio / usual if usual > 0 else np.full(own.shape, np.nan))
 
 
 def _mates(case: Case, node: str, span: Span) -> list[int]:
@@ -91,16 +106,25 @@ def _starved(node: str, devices: Parts) -> Look:
 
 def _busy(node: str, cores: Parts, per_device: int) -> list[Look]:
     """Look for cores that stay busy while the others wait: one, or all of an accelerator."""
+    devices = Parts(
+        value=cores.value.reshape(-1, per_device).mean(axis=1),
+        to_mates=cores.to_mates.reshape(-1, per_device).min(axis=1),
+        relative=cores.relative.reshape(-1, per_device).min(axis=1),
+    )
+    whole = devices.strength if devices.value.size == 1 else _least(cores.strength, per_device)
     strength = cores.strength
-    weakest = strength.reshape(-1, per_device).min(axis=1)
-    by_device = Parts(cores.value.reshape(-1, per_device).mean(axis=1), weakest)
-    throttle = _look("throttle", UTILIZATION, "ratio", by_device)
+    throttle = _look("throttle", UTILIZATION, "ratio", devices)
     if per_device > 1:
-        throttle = _named(throttle, node, by_device, weakest)
-    # All cores of an accelerator alike are not a slow core: their accelerator is slow.
-    alone = np.where(np.repeat(weakest, per_device) < 1.0, strength, 0.0)
+        throttle = _named(throttle, node, devices, whole)
+        # All cores of an accelerator alike are not a slow core: their accelerator is slow.
+        strength = np.where(np.repeat(_least(strength, per_device), per_device) < 1, strength, 0)
     slow = _look("slow_core", UTILIZATION, "ratio", cores)
-    return [throttle, _named(slow, node, cores, alone if per_device > 1 else strength)]
+    return [_named(slow, node, cores, strength), throttle]
+
+
+def _least(strength: FloatArray, per_device: int) -> FloatArray:
+    """Return what holds for all cores of each accelerator: (n_devices,)."""
+    return np.asarray(strength.reshape(-1, per_device).min(axis=1))
 
 
 def _look(cause: str, metric: str, unit: str, among: Parts) -> Look:

@@ -19,7 +19,8 @@ def worker_looks(case: Case, late: Lateness) -> list[Look]:
     node = case.vitals.node_of(case.after.workers[late.worst])
     looks = [_phase_look(case, late, phase, node) for phase in CAUSE_OF_PHASE]
     if late.pattern == "steady" and late.phase == "compute_s" and node is not None:
-        looks += part_looks(case, node)
+        is_even = late.restless_ratio < UNEVEN_RATIO and case.vitals.n_stages == 1
+        looks += part_looks(case, node, blame_only_device=is_even)
     return [*looks, _stage(case, late), _sequences(case, late)]
 
 
