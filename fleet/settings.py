@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import dj_database_url
+from django.core.exceptions import ImproperlyConfigured
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -34,6 +35,15 @@ def _redis_of_up() -> str:
         return (DATA_DIR / "redis" / "url").read_text()
     except FileNotFoundError:
         return "redis://127.0.0.1:6379/0"
+
+
+def _whole_number(name: str, default: int) -> int:
+    """Return a setting that counts something."""
+    text = os.environ.get(name) or str(default)
+    if not text.isdecimal():
+        msg = f"{name} must be a whole number, not {text!r}."
+        raise ImproperlyConfigured(msg)
+    return int(text)
 
 
 # The demo: a living simulated fleet, and anonymous reading from this machine only.
@@ -71,6 +81,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "fleet.access.AccessMiddleware",
+    "fleet.views.away.StoreAwayMiddleware",
 ]
 ROOT_URLCONF = "fleet.urls"
 ASGI_APPLICATION = "fleet.asgi.application"
@@ -132,11 +143,13 @@ CONTENT_SECURITY_POLICY = {
 # What the door takes: bytes of one body as sent and unpacked, and requests a minute per token.
 INGEST_MAX_BODY_BYTES = 10_000_000
 INGEST_MAX_UNPACKED_BYTES = 64_000_000
-INGEST_REQUESTS_PER_MINUTE = int(os.environ.get("TRNWATCH_INGEST_PER_MINUTE", "60000"))
+INGEST_REQUESTS_PER_MINUTE = _whole_number("TRNWATCH_INGEST_PER_MINUTE", 60_000)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 
 # Static files: our own, django-htmx's, and what npm installed by lock file.
 STATIC_URL = "static/"
+# Without `collectstatic` (tests, development) they are served from where they lie.
+WHITENOISE_USE_FINDERS = True
 STATIC_ROOT = DATA_DIR / "static"
 STATIC_ROOT.mkdir(exist_ok=True)
 STATICFILES_DIRS = [("vendor", ROOT / "node_modules")] if (ROOT / "node_modules").is_dir() else []
@@ -162,7 +175,7 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
     }
 REDIS_URL = os.environ.get("REDIS_URL") or _redis_of_up()
 HOT_KEEP_S = 15 * 60
-DURABLE_KEEP_DAYS = int(os.environ.get("TRNWATCH_KEEP_DAYS", "30"))
+DURABLE_KEEP_DAYS = _whole_number("TRNWATCH_KEEP_DAYS", 30)
 
 # Celery
 CELERY_BROKER_URL = REDIS_URL

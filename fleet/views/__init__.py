@@ -1,0 +1,1 @@
+"""Pages: one view per address, and what they are made of."""
