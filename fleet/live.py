@@ -7,6 +7,8 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from django.db import close_old_connections
+
 from fleet.topics import Events, LiveTopic, event
 
 logger = logging.getLogger(__name__)
@@ -52,7 +54,7 @@ class Room:
     """Those who watch one topic, and what they were last told."""
 
     topic: LiveTopic
-    told: Events = field(default_factory=dict)
+    told: Events
     watchers: set[Watcher] = field(default_factory=set)
 
     def tell(self, events: Events) -> None:
@@ -81,6 +83,7 @@ class Hub:
         self._ticks = ticks
         self._head = head
         self._rooms: dict[str, Room] = {}
+        self._opening: dict[str, asyncio.Task[Events]] = {}
         self._complaints: dict[str, str] = {}
         self._task: asyncio.Task[None] | None = None
         # One thread: database connections are per thread, and a topic is rendered once anyway.
@@ -91,19 +94,26 @@ class Hub:
         """How many streams are open."""
         return sum(len(room.watchers) for room in self._rooms.values())
 
-    async def room(self, topic: LiveTopic) -> Room:
-        """Return the room of a topic, rendered once; raises what the topic's context raises."""
+    async def glance(self, topic: LiveTopic) -> Events:
+        """Return what a topic says now, rendered once however many ask at the same time.
+
+        Raises what the topic's context raises: a name that nobody has, a store that is away.
+        """
         if self.n_watchers >= MOST_WATCHERS:
             raise CrowdedError
-        if topic.key not in self._rooms:
-            room = Room(topic)
-            room.tell(await self._render(topic.render))
-            return self._rooms.setdefault(topic.key, room)
-        return self._rooms[topic.key]
+        if topic.key in self._rooms:
+            return self._rooms[topic.key].told
+        if topic.key not in self._opening:
+            task = asyncio.create_task(self._render(topic.render))
+            task.add_done_callback(lambda _: self._opening.pop(topic.key))
+            self._opening[topic.key] = task
+        return await asyncio.shield(self._opening[topic.key])
 
-    async def stream(self, topic: LiveTopic) -> AsyncIterator[bytes]:
-        """Yield the changes of a topic until the client goes, or its time is up."""
-        room, watcher = await self.room(topic), Watcher()
+    async def stream(self, topic: LiveTopic, told: Events) -> AsyncIterator[bytes]:
+        """Yield what a topic says and then its changes, until the client goes."""
+        state = {name: said for name, said in told.items() if name != "points"}
+        room = self._rooms.setdefault(topic.key, Room(topic, state))
+        watcher = Watcher()
         room.watchers.add(watcher)
         watcher.offer(room.told)
         if self._task is None:
@@ -150,4 +160,10 @@ class Hub:
         return events
 
     async def _render(self, work: Callable[[], Events]) -> Events:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _connected, work)
+
+
+def _connected(work: Callable[[], Events]) -> Events:
+    """Do the work with database connections that are not too old or broken."""
+    close_old_connections()
+    return work()

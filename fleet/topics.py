@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-from django.db import close_old_connections
 from django.template.loader import get_template
 
 # Points older than this are no news; a chart that has a gap asks for the whole again.
@@ -54,7 +53,6 @@ class LiveTopic:
 
     def render(self) -> Events:
         """Render everything that lives on the page; runs in the hub's thread."""
-        close_old_connections()
         context = dict(self.topic.context(*self.args, **self.filters)) | {"live": True}
         events = {name: self._partial(name, context) for name in self.topic.partials}
         if self.topic.heat:

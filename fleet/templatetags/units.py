@@ -24,7 +24,7 @@ def _digits(value: float) -> str:
     """Write three significant digits, never powers of ten."""
     if value == 0:
         return "0"
-    decimals = 2 - math.floor(math.log10(abs(value)))
+    decimals = 2 - math.floor(math.log10(abs(float(f"{value:.3g}"))))
     return f"{value:,.{min(max(decimals, 0), 6)}f}"
 
 

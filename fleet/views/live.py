@@ -42,7 +42,7 @@ async def live(request: HttpRequest) -> HttpResponseBase:
     }
     try:
         topic = live_topic(TOPICS, request.GET.get("topic", ""), filters)
-        await hub().room(topic)
+        told = await hub().glance(topic)
     except UnknownTopicError as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
     except CrowdedError:
@@ -52,7 +52,7 @@ async def live(request: HttpRequest) -> HttpResponseBase:
         logger.warning("No stream for %s: %r", topic.key, error)
         return HttpResponse("A store is away.", status=503, headers={"Retry-After": "2"})
     return StreamingHttpResponse(
-        hub().stream(topic),
+        hub().stream(topic, told),
         content_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )

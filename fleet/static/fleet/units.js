@@ -6,7 +6,7 @@ const PREFIXES = [[1e15, "P"], [1e12, "T"], [1e9, "G"], [1e6, "M"], [1e3, "k"]];
 
 function digits(value, n = 3) {
   if (value === 0) return "0";
-  const decimals = Math.min(Math.max(n - 1 - Math.floor(Math.log10(Math.abs(value))), 0), 6);
+  const decimals = Math.min(Math.max(n - 1 - Math.floor(Math.log10(Math.abs(Number(value.toPrecision(n))))), 0), 6);
   return value.toLocaleString("en", { minimumFractionDigits: decimals, maximumFractionDigits: decimals });
 }
 

@@ -1,0 +1,44 @@
+"""Moments that read without JavaScript, and that a live part does not touch every second."""
+
+from datetime import timedelta
+
+from django.template import Context, Template
+from django.utils import timezone
+
+from tests.parts import NOON, NOON_S
+
+LOAD = "{% load times %}"
+
+
+def shown(text: str, **context: object) -> str:
+    """Render a template with the time tags loaded."""
+    return Template(LOAD + text).render(Context(context))
+
+
+def test_a_moment_says_when_in_words_and_for_machines() -> None:
+    html = shown("{% at when %}", when=NOON)
+
+    assert 'datetime="2026-03-02T12:00:00Z"' in html
+    assert 'title="2026-03-02 12:00:00 UTC"' in html
+    assert ">12:00:00</time>" in html
+
+
+def test_unix_seconds_are_moments_too() -> None:
+    assert shown("{% at when 'day' %}", when=NOON_S) == shown("{% at when 'day' %}", when=NOON)
+
+
+def test_how_long_ago_reads_without_javascript() -> None:
+    assert ">3\u202fmin</time>" in shown(
+        "{% ago when %}", when=timezone.now() - timedelta(seconds=200)
+    )
+
+
+def test_a_live_part_carries_the_moment_so_that_it_changes_only_with_its_facts() -> None:
+    first = shown("{% ago when %}", when=NOON, live=True)
+
+    assert first == shown("{% ago when %}", when=NOON, live=True)
+    assert ">12:00:00</time>" in first
+
+
+def test_no_moment_is_a_dash() -> None:
+    assert shown("{% ago when %}{% at when %}", when=None) == "\u2013\u2013"

@@ -1,0 +1,15 @@
+"""Whether this process lives: nobody else is asked."""
+
+from django.test import Client
+
+
+def test_it_lives_without_database_and_redis(client: Client) -> None:
+    response = client.get("/healthz")
+
+    assert response.status_code == 200
+    assert response.json() == {"status": "ok"}
+    assert response["Cache-Control"] == "no-store"
+
+
+def test_it_only_answers(client: Client) -> None:
+    assert client.post("/healthz").status_code == 405

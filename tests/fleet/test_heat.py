@@ -1,0 +1,70 @@
+"""The heat map: every core of every node, by run; absent is not idle."""
+
+import base64
+
+import numpy as np
+
+from fleet.heat import NO_DATA, heat_groups, packed
+from fleet.models import Alert, Node, Run
+from fleet.summaries import NodeNow
+from tests.parts import NOON, NOON_S, block
+
+
+def unpacked(text: str) -> list[int]:
+    """Read the bytes that the page's script reads."""
+    return list(base64.b64decode(text))
+
+
+def up(node: Node) -> NodeNow:
+    """Say that a node reports."""
+    return NodeNow(node, last_seen_s=NOON_S, is_up=True)
+
+
+def test_a_core_is_a_byte_and_a_silent_one_has_its_own() -> None:
+    assert unpacked(packed(np.array([0.0, 0.5, 1.0, np.nan]), 4)) == [0, 127, 254, NO_DATA]
+
+
+def test_a_node_without_readings_has_no_data_for_each_core() -> None:
+    assert unpacked(packed(None, 3)) == [NO_DATA] * 3
+
+
+def test_nodes_stand_by_run_and_rank_and_those_of_no_run_last(
+    run: Run, limping: Node, steady: Node
+) -> None:
+    loose = Node.objects.create(
+        name="aaa", instance_type="trn1.2xlarge", n_cores=2, n_devices=1, first_seen_at=NOON
+    )
+
+    groups = heat_groups([up(loose), up(limping), up(steady)], [], [block()])
+
+    assert [group.run for group in groups] == [run, None]
+    assert [row.now.node.name for row in groups[0].rows] == ["steady", "limping"]
+
+
+def test_a_node_that_fell_silent_shows_no_old_readings(steady: Node) -> None:
+    gone = NodeNow(steady, last_seen_s=NOON_S - 60, is_up=False)
+
+    [group] = heat_groups([gone], [], [block()])
+
+    assert set(unpacked(group.rows[0].cores)) == {NO_DATA}
+
+
+def test_the_node_that_is_blamed_says_for_what(run: Run, limping: Node) -> None:
+    alert = Alert.objects.create(
+        rule="allreduce_share",
+        cause="slow_core",
+        severity=Alert.Severity.PAGE,
+        subject="run:llama",
+        run=run,
+        node=limping,
+        device=17,
+        score=2.0,
+        onset_at=NOON,
+        fired_at=NOON,
+        last_seen_at=NOON,
+    )
+
+    [group] = heat_groups([up(limping)], [alert], [block()])
+
+    assert group.rows[0].alert == alert
+    assert group.rows[0].what == "core 17"

@@ -1,0 +1,208 @@
+"""Live streams on a real web server: who watches, what they are told, how soon."""
+
+import asyncio
+import base64
+import json
+import time
+from collections.abc import Coroutine, Iterator
+from threading import Event as Flag
+from threading import Thread
+from typing import Any
+
+import numpy as np
+import pytest
+from django.test import Client
+from pytest_django import Settings
+from redis import Redis
+
+from fleet.models import Node
+from telemetry.store.hot import HotStore
+from tests.parts import block, steps
+from tests.streams import Event, Refused, first, stream
+
+N_TABS = 100
+WATCHED_S = 6.0
+SAMPLE_TO_SCREEN_S = 1.5
+
+
+@pytest.fixture(autouse=True)
+def _open_to_all(settings: Settings) -> None:
+    settings.ANONYMOUS_READING = True
+
+
+def report(hot: HotStore) -> int:
+    """Store one second of two nodes, tell that it is there, and return it."""
+    tick = int(time.time())
+    cores = np.full((2, 32), (tick % 100) / 127)
+    hot.append([block(tick=tick, core_utilization_ratio=cores)])
+    hot.append_steps(steps(n_steps=1, first=tick, ended_at_s=tick, compute_s=0.8, transfer_s=0.2))
+    hot.publish_tick(tick)
+    return tick
+
+
+@pytest.fixture
+def reports(hot: HotStore, steady: Node, limping: Node) -> Iterator[dict[int, float]]:
+    """Let two nodes report at every full second; gives when each tick was sampled."""
+    over, sampled = Flag(), {}
+
+    def tick() -> None:
+        while not over.wait(1 - time.time() % 1):
+            now_s = time.time()
+            sampled[report(hot)] = now_s
+
+    sampled[report(hot)] = time.time()
+    thread = Thread(target=tick)
+    thread.start()
+    yield sampled
+    over.set()
+    thread.join()
+
+
+def watch(story: Coroutine[Any, Any, Any], *, timeout_s: float = 20.0) -> Any:
+    """Play a story of tabs that open and close."""
+
+    async def told() -> Any:
+        async with asyncio.timeout(timeout_s):
+            return await story
+
+    return asyncio.run(told())
+
+
+def first_core(event: Event) -> int:
+    """Return the byte of the first core of the first node in a heat event."""
+    return base64.b64decode(json.loads(event.data)["steady"])[0]
+
+
+def test_a_tab_is_told_everything_once_and_then_what_changes(
+    address: str, reports: dict[int, float]
+) -> None:
+    async def story() -> list[str]:
+        async with stream(address, "overview") as events:
+            names = []
+            async for event in events:
+                names.append(event.name)
+                if names.count("heat") == 4:
+                    return names
+        return []
+
+    names = watch(story())
+
+    assert names[0] == "parts"
+    assert {"strip", "heat-map", "runs", "alerts", "tick"} <= set(names)
+    assert names.count("heat-map") == names.count("alerts") == 1
+
+
+def test_the_value_of_a_core_arrives_while_it_is_news(
+    address: str, reports: dict[int, float]
+) -> None:
+    async def story() -> tuple[int, int]:
+        async with stream(address, "overview") as events:
+            before = first_core(await first(events, "heat"))
+            return before, first_core(await first(events, "heat"))
+
+    before, after = watch(story())
+
+    assert before != after
+
+
+def test_a_hundred_tabs_see_a_sample_in_time(address: str, reports: dict[int, float]) -> None:
+    async def tab() -> list[float]:
+        late = []
+        async with stream(address, "overview") as events:
+            await first(events, "heat")
+            until_s = time.time() + WATCHED_S
+            while time.time() < until_s:
+                event = await first(events, "heat")
+                shown = {round((tick % 100) / 127 * 254): at for tick, at in reports.items()}
+                late.append(event.at_s - shown[first_core(event)])
+        return late
+
+    async def story() -> list[list[float]]:
+        return await asyncio.gather(*(tab() for _ in range(N_TABS)))
+
+    late = watch(story(), timeout_s=40)
+
+    assert all(len(tab) >= WATCHED_S - 2 for tab in late)
+    assert float(np.percentile(np.concatenate(late), 99)) <= SAMPLE_TO_SCREEN_S
+
+
+def test_open_tabs_are_counted(address: str, reports: dict[int, float], hot: HotStore) -> None:
+    async def story() -> list[float]:
+        counts = []
+        async with stream(address, "overview") as one, stream(address, "overview") as other:
+            for events in (one, other, one, other):
+                await first(events, "tick")
+            counts.append(hot.gauges()["stream_clients"])
+        return counts
+
+    assert watch(story()) == [2.0]
+
+
+def test_a_tab_that_closes_is_forgotten(
+    address: str, reports: dict[int, float], hot: HotStore
+) -> None:
+    async def story() -> float:
+        async with stream(address, "overview") as stays:
+            async with stream(address, "overview") as goes:
+                await first(goes, "heat")
+            while True:
+                await first(stays, "tick")
+                if hot.gauges()["stream_clients"] == 1:
+                    return 1
+
+    assert watch(story()) == 1
+
+
+def test_a_tab_that_does_not_read_harms_nobody(address: str, reports: dict[int, float]) -> None:
+    async def story() -> int:
+        async with stream(address, "overview"), stream(address, "overview") as reads:
+            return len([await first(reads, "heat") for _ in range(3)])
+
+    assert watch(story()) == 3
+
+
+def test_pages_say_it_when_redis_is_emptied_and_go_on_when_it_fills(
+    address: str, reports: dict[int, float], redis: Redis
+) -> None:
+    async def story() -> list[int]:
+        async with stream(address, "overview") as events:
+            await first(events, "heat")
+            redis.flushdb()
+            return [first_core(await first(events, "heat")) for _ in range(2)]
+
+    assert len(watch(story())) == 2
+
+
+def test_stale_data_are_told(address: str, hot: HotStore, steady: Node, limping: Node) -> None:
+    hot.append([block(tick=int(time.time()) - 60)])
+
+    async def story() -> dict[str, Any]:
+        async with stream(address, "overview") as events:
+            said: dict[str, Any] = json.loads((await first(events, "tick")).data)
+            return said
+
+    assert watch(story())["why"] == "no node reports"
+
+
+@pytest.mark.parametrize(
+    ("topic", "status"), [("weather", 400), ("", 400), ("overview:x", 400), ("node:stranger", 404)]
+)
+def test_a_topic_that_is_not_there_is_refused(address: str, topic: str, status: int) -> None:
+    async def story() -> int:
+        try:
+            async with stream(address, topic):
+                return 200
+        except Refused as refused:
+            return refused.status
+
+    assert watch(story()) == status
+
+
+def test_strangers_get_no_stream(client: Client, db: None, settings: Settings) -> None:
+    settings.ANONYMOUS_READING = False
+
+    assert client.get("/live", {"topic": "overview"}).status_code == 302
+
+
+def test_it_is_for_reading_only(client: Client, db: None) -> None:
+    assert client.post("/live").status_code in (403, 405)

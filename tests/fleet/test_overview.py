@@ -1,0 +1,139 @@
+"""The first page: is anything wrong, where, since when, who has it, what does it cost."""
+
+import time
+from datetime import UTC, datetime
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from fleet.models import Alert, Node, Run
+from telemetry.store.hot import HotStore
+from tests.parts import block, steps
+
+
+@pytest.fixture(autouse=True)
+def _open_to_all(settings: Settings) -> None:
+    settings.ANONYMOUS_READING = True
+
+
+@pytest.fixture
+def alive(hot: HotStore, run: Run, steady: Node, limping: Node) -> Run:
+    """Let two nodes report and their run take steps, just now."""
+    now_s = int(time.time())
+    hot.append([block(tick=now_s, nodes=("steady", "limping"), fill=0.5)])
+    hot.append_steps(steps(n_steps=10, ended_at_s=now_s - 20, compute_s=1.4, transfer_s=0.6))
+    return run
+
+
+@pytest.fixture
+def alert(alive: Run, limping: Node) -> Alert:
+    """Fire one alert that blames a node and that nobody has."""
+    now = datetime.now(UTC)
+    return Alert.objects.create(
+        rule="allreduce_share",
+        cause="slow_core",
+        severity=Alert.Severity.PAGE,
+        subject=f"run:{alive.name}",
+        run=alive,
+        node=limping,
+        device=7,
+        score=1.2,
+        evidence={"share_ratio": 0.314, "limit_ratio": 0.25},
+        onset_at=now,
+        fired_at=now,
+        last_seen_at=now,
+    )
+
+
+def text(client: Client, **headers: str) -> str:
+    """Return the page's text, narrow spaces made plain."""
+    return client.get("/", headers=headers).text.replace("\u202f", " ")
+
+
+def test_it_answers_whether_anything_is_wrong(client: Client, alive: Run) -> None:
+    page = text(client)
+
+    assert "nothing is wrong" in page
+    assert "2 <small>of 2</small>" in page
+    assert "30.0 %" in page
+
+
+def test_it_names_what_is_wrong_and_who_has_it(client: Client, alert: Alert) -> None:
+    page = text(client)
+
+    assert "nobody has it" in page
+    assert "llama spends 31.4 % of each step in all-reduce" in page
+    assert "core 7" in page
+
+
+def test_it_shows_a_node_that_fell_silent(client: Client, alive: Run, silent: Node) -> None:
+    page = text(client)
+
+    assert "2 <small>of 3</small>" in page
+    assert "1 silent" in page
+
+
+def test_an_empty_fleet_is_told_how_to_begin(client: Client, db: None, redis_url: str) -> None:
+    page = text(client)
+
+    assert "No node has reported yet" in page
+    assert "/api/v1/ingest/neuron-monitor" in page
+
+
+@pytest.mark.parametrize("partial", ["strip", "heat-map", "runs", "alerts"])
+def test_it_gives_htmx_only_the_partial_it_asks_for(
+    client: Client, alert: Alert, partial: str
+) -> None:
+    response = client.get("/", headers={"HX-Request": "true", "HX-Target": partial})
+
+    assert f'id="{partial}"' in response.text
+    assert "<html" not in response.text
+    assert "HX-Target" in response["Vary"]
+
+
+def test_it_ignores_a_target_that_is_no_partial(client: Client, alive: Run) -> None:
+    assert "<html" in text(client, **{"HX-Request": "true", "HX-Target": "x"})
+
+
+def test_it_has_the_figures_as_a_table_too(client: Client, alive: Run) -> None:
+    table = text(client, **{"HX-Request": "true", "HX-Target": "heat-rows"})
+
+    assert "limping" in table
+    assert "50.2 %" in table or "50.0 %" in table or "49.8 %" in table
+
+
+def test_it_asks_the_database_no_more_for_many_nodes(
+    client: Client,
+    alert: Alert,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    for i in range(100):
+        Node.objects.create(
+            name=f"more-{i:02d}",
+            instance_type="trn1.32xlarge",
+            shard="llama/1",
+            run=alert.run,
+            rank=i,
+            n_cores=32,
+            n_devices=16,
+            first_seen_at=alert.fired_at,
+        )
+    with django_assert_max_num_queries(10):
+        client.get("/")
+
+
+def test_names_are_escaped(client: Client, alive: Run) -> None:
+    Node.objects.filter(name="steady").update(name="rock&roll")
+
+    assert "rock&amp;roll" in text(client)
+
+
+def test_it_is_for_reading_only(client: Client, alive: Run) -> None:
+    assert client.post("/").status_code in (403, 405)
+
+
+def test_strangers_are_asked_to_sign_in(client: Client, alive: Run, settings: Settings) -> None:
+    settings.ANONYMOUS_READING = False
+
+    assert client.get("/").status_code == 302

@@ -1,0 +1,48 @@
+"""Finding a node, a run or an alert by a piece of its name."""
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from fleet.models import Node
+
+
+@pytest.fixture(autouse=True)
+def _open_to_all(settings: Settings) -> None:
+    settings.ANONYMOUS_READING = True
+
+
+def test_it_finds_by_a_piece_of_the_name(client: Client, limping: Node, steady: Node) -> None:
+    page = client.get("/search", {"q": "LIMP"}).text
+
+    assert "/nodes/limping/" in page
+    assert "/nodes/steady/" not in page
+
+
+def test_it_finds_runs(client: Client, limping: Node) -> None:
+    assert "/runs/llama/" in client.get("/search", {"q": "lla"}).text
+
+
+def test_it_says_when_there_is_nothing(client: Client, db: None) -> None:
+    page = client.get("/search", {"q": "<zebra>"}).text
+
+    assert "Nothing in the fleet is called “&lt;zebra&gt;”" in page
+
+
+def test_it_gives_htmx_only_the_results(client: Client, limping: Node) -> None:
+    response = client.get(
+        "/search", {"q": "limp"}, headers={"HX-Request": "true", "HX-Target": "results"}
+    )
+
+    assert response.text.strip().startswith("<ul>")
+
+
+def test_it_asks_the_database_three_times(
+    client: Client, limping: Node, django_assert_num_queries: DjangoAssertNumQueries
+) -> None:
+    with django_assert_num_queries(3):
+        client.get("/search", {"q": "limp"})
+
+
+def test_it_is_for_reading_only(client: Client, db: None) -> None:
+    assert client.post("/search").status_code in (403, 405)

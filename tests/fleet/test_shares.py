@@ -1,0 +1,50 @@
+"""Shares of runs whose steps end at different times, on one clock."""
+
+import numpy as np
+
+from fleet.shares import EVERY_S, grid, share_now
+from telemetry.steps import StepBatch
+from tests.parts import NOON_S, steps
+
+
+def test_the_clock_ticks_on_full_tens_within_the_window() -> None:
+    t_s = grid(NOON_S - 31.0, NOON_S + 0.5)
+
+    np.testing.assert_array_equal(t_s, NOON_S + np.array([-30, -20, -10, 0]))
+
+
+def test_quick_steps_are_averaged_over_the_ten_seconds_before() -> None:
+    slow = steps(n_steps=5, ended_at_s=NOON_S, compute_s=0.5, transfer_s=0.5)
+    quick = steps(n_steps=10, first=6, ended_at_s=NOON_S + 5, compute_s=0.75, transfer_s=0.25)
+    both = StepBatch(
+        "llama",
+        slow.workers,
+        np.r_[slow.step, quick.step],
+        np.r_[slow.ended_at_s, quick.ended_at_s],
+        {phase: np.r_[slow.phases[phase], quick.phases[phase]] for phase in slow.phases},
+        np.r_[slow.tokens, quick.tokens],
+    )
+
+    share = share_now(both, np.array([NOON_S + EVERY_S]))
+
+    ended = both.ended_at_s
+    expected = both.allreduce_share_ratio[(ended > NOON_S) & (ended <= NOON_S + EVERY_S)].mean()
+    np.testing.assert_allclose(share, expected)
+
+
+def test_a_slow_step_speaks_until_it_is_too_old() -> None:
+    batch = steps(n_steps=1, ended_at_s=NOON_S, compute_s=20.0, transfer_s=5.0)
+
+    share = share_now(batch, NOON_S + np.array([-10.0, 0.0, 60.0, 80.0]))
+
+    np.testing.assert_allclose(share, [np.nan, 0.2, 0.2, np.nan])
+
+
+def test_a_run_without_steps_has_no_share() -> None:
+    assert np.isnan(share_now(StepBatch.empty("llama"), np.array([1.0, 2.0]))).all()
+
+
+def test_steps_that_say_nothing_are_not_taken_for_zero() -> None:
+    batch = steps(n_steps=3, compute_s=np.nan, transfer_s=np.nan)
+
+    assert np.isnan(share_now(batch, np.array([NOON_S + 1.0]))).all()

@@ -1,0 +1,63 @@
+"""A tab of the browser as tests need it: one stream of server-sent events, nothing else."""
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from urllib.parse import quote, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One event, and the Unix second at which it arrived whole."""
+
+    name: str
+    data: str
+    at_s: float
+
+
+class Refused(Exception):  # noqa: N818
+    """The server answered, but not with a stream."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(f"status {status}")
+        self.status = status
+
+
+@asynccontextmanager
+async def stream(address: str, topic: str) -> AsyncIterator[AsyncGenerator[Event]]:
+    """Open ``/live`` for a topic and give its events; closing it is closing the tab."""
+    server = urlsplit(address)
+    reader, writer = await asyncio.open_connection(server.hostname, server.port)
+    try:
+        # HTTP/1.0: no chunks, so that the bytes are the events themselves.
+        asked = f"GET /live?topic={quote(topic)} HTTP/1.0\r\nHost: {server.netloc}\r\n\r\n"
+        writer.write(asked.encode())
+        status = int((await reader.readline()).split()[1])
+        while (await reader.readline()).strip():
+            pass
+        if status != 200:
+            raise Refused(status)
+        yield events(reader)
+    finally:
+        writer.close()
+
+
+async def events(reader: asyncio.StreamReader) -> AsyncGenerator[Event]:
+    """Yield the events of an open stream, comments left out."""
+    while True:
+        lines = (await reader.readuntil(b"\n\n")).decode().splitlines()
+        names = [line[7:] for line in lines if line.startswith("event: ")]
+        data = "\n".join(line[6:] for line in lines if line.startswith("data: "))
+        if names:
+            yield Event(names[0], data, time.time())
+
+
+async def first(stream: AsyncGenerator[Event], name: str) -> Event:
+    """Wait for the next event of a name."""
+    async for event in stream:
+        if event.name == name:
+            return event
+    msg = f"the stream ended without {name}"
+    raise AssertionError(msg)
