@@ -1,4 +1,4 @@
-"""When did it begin? Change points in a short series, and evidence that accumulates."""
+"""When it began: the change point of a short series, and its noise whether it changes or not."""
 
 from dataclasses import dataclass
 
@@ -15,34 +15,6 @@ class Change:
     before: float
     after: float
     sigma: float
-
-
-def cusum(z: FloatArray, *, allowance: float) -> FloatArray:
-    """Accumulate the evidence that a mean has risen.
-
-    Parameters
-    ----------
-    z : (..., n_samples)
-        Values standardised against a healthy baseline (mean 0, deviation 1).
-    allowance : standard deviations
-        Excess ignored in every sample; half the smallest shift worth finding.
-
-    Returns
-    -------
-    evidence : (..., n_samples), standard deviations, never negative
-        ``evidence[n] = max(0, evidence[n - 1] + z[n] - allowance)``.
-
-    Notes
-    -----
-    The recursion is the running sum less its lowest value so far, which needs no loop.
-
-    References
-    ----------
-    E. S. Page, "Continuous Inspection Schemes", Biometrika 41 (1954), 100-115.
-    """
-    walk = np.cumsum(z - allowance, axis=-1)
-    lowest = np.minimum.accumulate(walk, axis=-1)
-    return np.asarray(walk - np.minimum(lowest, 0.0))
 
 
 def noise(x: FloatArray) -> float:

@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.case import Case, either_side
 from telemetry.detect.look import Look
-from telemetry.detect.peers import GAUSSIAN, lower_median, mean, median
+from telemetry.detect.peers import GAUSSIAN, deviations, lower_median, mean, median
 
 LINK_METRICS = (
     "efa_latency_s",
@@ -67,11 +67,11 @@ def links(span: Span) -> Links | None:
 def _slow(now: Links, past: Links | None) -> Look:
     """Look for a device that answers later than its peers, or a run's than they used to."""
     x = now.latency_s
-    centre, spread = _bulk(x)
-    away = max(DEVIATIONS * spread, (SLOWER_BY - 1) * centre)
+    centre, _ = _bulk(x)
+    z = deviations(x.ravel(), floor=(SLOWER_BY - 1) / DEVIATIONS * centre).reshape(x.shape)
     look = Look("efa_latency", 0.0, "efa_latency_s", np.nan, centre, 0, "s")
     usual = np.nan if past is None else _bulk(past.latency_s)[0]
-    return _named(now, look, x, (x - centre) / away, _all_over(centre / usual / ALL_SLOWER_BY))
+    return _named(now, look, x, z / DEVIATIONS, _all_over(centre / usual / ALL_SLOWER_BY))
 
 
 def _lossy(now: Links) -> Look:

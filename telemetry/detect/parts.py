@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.case import Case, either_side
 from telemetry.detect.look import Look
-from telemetry.detect.peers import GAUSSIAN, lower_median, mean, median
+from telemetry.detect.peers import deviations, lower_median, mean, median
 
 UTILIZATION, BANDWIDTH = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
 PART_METRICS = (UTILIZATION, BANDWIDTH)
@@ -38,8 +38,7 @@ class Parts:
         """
         if self.relative.size == 1:
             return (self.to_mates - 1.0) / ALONE
-        spread = GAUSSIAN * float(lower_median(np.abs(self.relative - 1.0)))
-        return (self.relative - 1.0) / (DEVIATIONS * max(spread, SPREAD))
+        return deviations(self.relative, floor=SPREAD) / DEVIATIONS
 
 
 def part_looks(case: Case, node: str, *, blame_only_device: bool = True) -> list[Look]:
@@ -64,6 +63,8 @@ def part_looks(case: Case, node: str, *, blame_only_device: bool = True) -> list
     if UTILIZATION in span.values:
         cores = parts(span, UTILIZATION, node, mates)
         per_device = max(1, case.vitals.cores_per_device)
+        if cores.value.size % per_device:
+            per_device = 1
         looks += _busy(node, cores, per_device)
         if cores.value.size == per_device and not blame_only_device:
             looks = [look for look in looks if look.cause != "throttle"]

@@ -9,7 +9,7 @@ GAUSSIAN = 1.4826
 
 
 def deviations(x: FloatArray, *, floor: float) -> FloatArray:
-    """Return by how many deviations each value lies above the median of its peers.
+    """Return by how many deviations each value lies above the usual one of its peers.
 
     Parameters
     ----------
@@ -26,7 +26,9 @@ def deviations(x: FloatArray, *, floor: float) -> FloatArray:
     Notes
     -----
     ``(x - median) / max(1.4826 MAD, floor)``. Up to half of the peers may be sick before the
-    median or the MAD gives way; a mean and a standard deviation give way to a single one.
+    median or the MAD gives way; a mean and a standard deviation give way to a single one. Of
+    two middle values the lower one is taken: what is sick lies above, and one of two peers, or
+    half of many, must not pass for usual.
 
     References
     ----------
@@ -38,8 +40,8 @@ def deviations(x: FloatArray, *, floor: float) -> FloatArray:
     >>> deviations(np.array([1.0, 1.1, 0.9, 1.0, 2.0]), floor=0.05).round(1)
     array([ 0. ,  0.7, -0.7,  0. ,  6.7])
     """
-    centre = median(x)[..., None]
-    spread = GAUSSIAN * median(np.abs(x - centre))[..., None]
+    centre = lower_median(x)[..., None]
+    spread = GAUSSIAN * lower_median(np.abs(x - centre))[..., None]
     return np.asarray((x - centre) / np.fmax(spread, floor))
 
 
@@ -52,10 +54,7 @@ def median(x: FloatArray) -> FloatArray:
 
 
 def lower_median(x: FloatArray) -> FloatArray:
-    """Return the lower of the two middle values over the last axis, NaN where nobody reported.
-
-    Of two peers the lower one is the usual: one that is seldom high must not speak for both.
-    """
+    """Return the lower of the two middle values over the last axis, NaN where nobody reported."""
     known, n = _sorted(x)
     return np.asarray(np.take_along_axis(known, np.maximum(n - 1, 0) // 2, axis=-1))[..., 0]
 

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.peers import GAUSSIAN, lower_median, mean, median
+from telemetry.detect.peers import GAUSSIAN, deviations, lower_median, mean, median
 from telemetry.detect.share import own_s
 from telemetry.steps import StepBatch
 
@@ -69,8 +69,7 @@ def lateness(steps: StepBatch) -> Lateness:
     own = own_s(steps)
     typical = median(own.T)
     centre = float(lower_median(typical))
-    deviation = GAUSSIAN * float(lower_median(np.abs(typical - centre)))
-    z = (typical - centre) / max(deviation, SPREAD_RATIO * centre, TINY_S)
+    z = deviations(typical, floor=max(SPREAD_RATIO * centre, TINY_S))
     usual = lower_median(own)[:, None]
     latest = np.nanmax(own - usual, axis=1, keepdims=True)
     again = mean((own - usual >= AS_LATE * latest).astype(float), axis=0)
