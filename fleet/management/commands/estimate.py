@@ -21,7 +21,7 @@ class Command(PlainCommand):
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the job, and the shape of a model that the catalogue doesn't hold."""
         super().add_arguments(parser)
-        parser.add_argument("--model", required=True, help="name in the catalogue, or your own")
+        parser.add_argument("--model", default="custom", help="name in the catalogue, or your own")
         parser.add_argument("--instance", required=True, help="instance type of every node")
         parser.add_argument("--nodes", type=int, required=True, help="number of nodes")
         parser.add_argument("--tp", type=int, default=1, help="tensor-parallel degree (1)")
