@@ -157,7 +157,7 @@ class Arrivals:
         delivery.skew_s = clock.correction_s
         for (number, content, reading), end_s in zip(good, ends, strict=True):
             if end_s <= now_s - self._keep_s:
-                ago = f"{now_s - end_s:.0f} s old; the last {self._keep_s} s are kept"
+                ago = f"{now_s - end_s:.0f} s old; only the last {self._keep_s} s are kept"
                 delivery.refuse(Refusal(number, "at", ago))
                 delivery.n_late += 1
             elif clock.is_repeated(reading, content):

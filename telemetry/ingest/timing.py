@@ -17,6 +17,8 @@ OFFSET_KEEP_S = 300.0
 MAX_COVER_S = 60
 # A report that comes this much late after the one before still leaves no gap between them.
 JITTER_S = 1.0
+# Sums of periods are right only so far.
+ROUNDING_S = 1e-4
 N_REMEMBERED = 512
 
 
@@ -72,7 +74,7 @@ class NodeClock:
             start_s = self.last_end_s
         self.last_end_s = max(self.last_end_s, end_s)
         last = math.floor(end_s)
-        return range(min(math.floor(start_s) + 1, last), last + 1)
+        return range(min(math.floor(start_s + ROUNDING_S) + 1, last), last + 1)
 
     def is_repeated(self, reading: Reading, content: int) -> bool:
         """Whether a numbered report came before with the same number and content."""

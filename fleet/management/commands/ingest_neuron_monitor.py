@@ -15,6 +15,8 @@ from fleet.deliveries import Delivery, told
 from fleet.intake import Intake
 from telemetry.store.hot import open_store
 
+LATEST_S = 1e11
+
 
 class Command(PlainCommand):
     """`manage.py ingest_neuron_monitor`."""
@@ -38,13 +40,18 @@ class Command(PlainCommand):
         node = options["node"]
         if node is not None and not NAME.fullmatch(node):
             raise ValueError(f"--node: {node!r} is no name for a node: {NAME_RULE}.")
+        start_s = options["start"]
+        if start_s is not None and not 0 <= start_s <= LATEST_S:
+            raise ValueError("--start: Unix seconds, 0 or more.")
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
         intake = Intake(hot, node=node, keep_s=settings.HOT_KEEP_S)
         total = Delivery()
         try:
-            for delivery in _deliveries(intake, options["file"], options["start"]):
+            for delivery in _deliveries(intake, options["file"], start_s):
                 for refusal in delivery.refused:
                     self.stderr.write(str(refusal))
+                if more := delivery.n_refused - len(delivery.refused):
+                    self.stderr.write(f"and {more} more")
                 total.absorb(delivery)
         except KeyboardInterrupt:
             self.stderr.write("Interrupted.")

@@ -20,7 +20,7 @@ def pipe() -> Iterator[tuple[int, int]]:
 
 def say(writing: int, *pieces: bytes, pause_s: float = 0.0) -> threading.Thread:
     def write() -> None:
-        with open(writing, "wb", buffering=0) as file:
+        with os.fdopen(writing, "wb", buffering=0) as file:
             for piece in pieces:
                 file.write(piece)
                 time.sleep(pause_s)

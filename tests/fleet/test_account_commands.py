@@ -1,0 +1,97 @@
+import io
+import json
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.management import CommandError, call_command
+from django.test import Client
+
+from fleet.access import role_of
+from fleet.api.tokens import TokenError, check_token
+from fleet.models import Token
+
+pytestmark = pytest.mark.django_db
+
+
+def run(name: str, *arguments: str) -> str:
+    out = io.StringIO()
+    call_command(name, *arguments, stdout=out, stderr=io.StringIO())
+    return out.getvalue().strip()
+
+
+def answer(name: str, *arguments: str) -> dict[str, Any]:
+    said: dict[str, Any] = json.loads(run(name, *arguments, "--json"))
+    return said
+
+
+def refused(name: str, *arguments: str) -> str:
+    with pytest.raises(CommandError) as error:
+        run(name, *arguments)
+    return str(error.value)
+
+
+def test_a_token_is_printed_once_and_kept_as_a_hash() -> None:
+    secret = run("create_token", "nodes", "--scope", "ingest")
+
+    assert check_token(secret, "ingest").name == "nodes"
+    assert secret not in str(Token.objects.values())
+
+
+def test_a_token_may_end() -> None:
+    said = answer("create_token", "nodes", "--scope", "scrape", "--days", "3")
+
+    lasts = datetime.fromisoformat(said["expires_at"]) - datetime.now(UTC)
+    assert 2.9 < lasts.total_seconds() / 86_400 < 3.1
+    assert said["scope"] == "scrape"
+    with pytest.raises(TokenError, match="expired"):
+        check_token(said["token"], "scrape", now=datetime.now(UTC) + 2 * lasts)
+
+
+def test_a_revoked_token_opens_nothing() -> None:
+    secret = run("create_token", "nodes", "--scope", "ingest")
+
+    assert answer("revoke_token", "nodes") == {"name": "nodes", "revoked": 1}
+
+    with pytest.raises(TokenError, match="revoked"):
+        check_token(secret, "ingest")
+    assert "there are: none" in refused("revoke_token", "nodes")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "field"),
+    [
+        (("x", "--scope", "everything"), "--scope"),
+        (("x",), "--scope"),
+        (("x", "--scope", "ingest", "--days", "0"), "--days"),
+        (("x", "--scope", "ingest", "--days", "soon"), "--days"),
+        ((" ", "--scope", "ingest"), "NAME"),
+        (("x" * 81, "--scope", "ingest"), "NAME"),
+    ],
+)
+def test_a_token_that_makes_no_sense_is_not_made(arguments: tuple[str, ...], field: str) -> None:
+    assert field in refused("create_token", *arguments)
+    assert not Token.objects.exists()
+
+
+def test_an_account_has_a_role_and_a_password_of_its_own(client: Client) -> None:
+    password = run("create_user", "ada", "--role", "lead")
+
+    assert client.login(username="ada", password=password)
+    assert role_of(User.objects.get()) == "lead"
+
+
+def test_an_account_may_at_first_only_read() -> None:
+    assert answer("create_user", "bob")["role"] == "viewer"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [(("ada",), "already"), (("a b",), "NAME"), (("c", "--role", "king"), "--role")],
+)
+def test_an_account_that_makes_no_sense_is_not_made(arguments: tuple[str, ...], said: str) -> None:
+    run("create_user", "ada")
+
+    assert said in refused("create_user", *arguments)
+    assert User.objects.count() == 1
