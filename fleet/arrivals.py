@@ -2,12 +2,13 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
 from fleet.deliveries import Delivery
 from fleet.models import Node
+from telemetry import catalog
 from telemetry.ingest.neuron_monitor import Identity, Reading, Shape, read_line
 from telemetry.ingest.refusal import Refusal, RefusedError
 from telemetry.ingest.timing import NodeClock, blocks, shard_of
@@ -19,10 +20,9 @@ LOOK_AGAIN_S = 60.0
 # Two machines may not use one name at the same time.
 IN_USE_S = 60.0
 MAX_KNOWN = 20_000
-
-
-class NameTakenError(RefusedError):
-    """A name that belongs to another node."""
+# A token cannot fill the database with nodes that do not exist.
+MAX_NODES = 4_000
+UNKNOWN_TYPE = "unknown"
 
 
 @dataclass(slots=True)
@@ -101,9 +101,10 @@ class Arrivals:
         known = self._known.get(name) or Known()
         now_s = self._monotonic()
         self._one_machine(name, known, identity, now_s)
+        identity = identity.completed_by(known.identity)
         same = known.shape == reading.shape and known.identity == identity
         if not same or now_s - known.stored_s > LOOK_AGAIN_S:
-            self._store(name, reading)
+            _store(name, identity, reading.shape)
             known.stored_s = now_s
         known.shape, known.identity, known.seen_s = reading.shape, identity, now_s
         self._remember(name, known)
@@ -116,28 +117,7 @@ class Arrivals:
             ago_s = now_s - known.seen_s
             if ago_s < IN_USE_S:
                 reason = f"{name} is {before}, which reported {ago_s:.0f} s ago; use another name"
-                raise NameTakenError("instance_info.instance_id", reason)
-
-    def _store(self, name: str, reading: Reading) -> None:
-        """Create the node's row, or bring it up to date."""
-        facts = {
-            "instance_type": reading.identity.instance_type[:40] or "unknown",
-            "instance_id": reading.identity.instance_id[:40],
-            "zone": reading.identity.zone[:40],
-            "n_cores": reading.shape.n_cores,
-            "n_devices": reading.shape.n_devices,
-        }
-        new = facts | {
-            "source": Node.Source.NEURON_MONITOR,
-            "shard": shard_of(name),
-            "first_seen_at": datetime.now(UTC),
-        }
-        node, _ = Node.objects.get_or_create(name=name, defaults=new)
-        if node.source != Node.Source.NEURON_MONITOR:
-            reason = f"{name} is a simulated node; use another name (node=NAME)"
-            raise NameTakenError("node", reason)
-        if any(getattr(node, fact) != value for fact, value in facts.items()):
-            Node.objects.filter(pk=node.pk).update(**facts)
+                raise RefusedError("instance_info.instance_id", reason)
 
     def _remember(self, name: str, known: Known) -> None:
         """Keep what is known, and at most so much."""
@@ -155,6 +135,7 @@ class Arrivals:
         """Find out which seconds each reading covers, and make its blocks."""
         clock = self._known[delivery.node].clock
         delivery.skew_s = clock.correction_s
+        delivery.period_s = max(reading.period_s for _, _, reading in good)
         for (number, content, reading), end_s in zip(good, ends, strict=True):
             if end_s <= now_s - self._keep_s:
                 ago = f"{now_s - end_s:.0f} s old; only the last {self._keep_s} s are kept"
@@ -166,3 +147,38 @@ class Arrivals:
                 ticks = clock.ticks(end_s, reading.period_s)
                 delivery.blocks += blocks(delivery.node, reading, ticks)
                 delivery.n_accepted += 1
+
+
+def _store(name: str, identity: Identity, shape: Shape) -> None:
+    """Create the node's row, or bring it up to date; what a report does not say stays."""
+    kind = catalog.instances().get(identity.instance_type)
+    said: dict[str, str | int] = {
+        "instance_type": identity.instance_type[:40],
+        "instance_id": identity.instance_id[:40],
+        "zone": identity.zone[:40],
+        "n_cores": shape.n_cores,
+        "n_devices": shape.n_devices,
+        # neuron-monitor does not speak of them; the catalogue knows how many there are.
+        "n_efa": kind.n_efa if kind else 0,
+    }
+    facts = {fact: value for fact, value in said.items() if value}
+    node = Node.objects.filter(name=name).first() or _create(name, facts)
+    if node.source != Node.Source.NEURON_MONITOR:
+        raise RefusedError("node", f"{name} is a simulated node; use another name (node=NAME)")
+    if any(getattr(node, fact) != value for fact, value in facts.items()):
+        Node.objects.filter(pk=node.pk).update(**facts)
+
+
+def _create(name: str, facts: Mapping[str, str | int]) -> Node:
+    """Create the node's row, if the fleet has room for it."""
+    real = Node.objects.filter(source=Node.Source.NEURON_MONITOR)
+    if real.count() >= MAX_NODES:
+        raise RefusedError("node", f"{name} is new, and {MAX_NODES:,} real nodes are all we take")
+    new = {
+        "instance_type": UNKNOWN_TYPE,
+        "source": Node.Source.NEURON_MONITOR,
+        "shard": shard_of(name),
+        "first_seen_at": datetime.now(UTC),
+    }
+    node, _ = Node.objects.get_or_create(name=name, defaults=new | dict(facts))
+    return node

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import msgspec
@@ -12,6 +13,8 @@ from telemetry.store.hot import HotStore
 
 # Refusals named; the rest are counted.
 MAX_REFUSALS = 100
+# Redis: by node, seconds between its reports and by how many its clock is off.
+MANNERS = "ingest:manners"
 
 
 @dataclass(slots=True)
@@ -24,6 +27,7 @@ class Delivery:
     n_repeated: int = 0
     n_refused: int = 0
     skew_s: float = 0.0
+    period_s: float = 0.0
     refused: list[Refusal] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
 
@@ -41,6 +45,7 @@ class Delivery:
         self.n_repeated += later.n_repeated
         self.n_refused += later.n_refused
         self.skew_s = later.skew_s
+        self.period_s = later.period_s or self.period_s
         self.refused += later.refused[: MAX_REFUSALS - len(self.refused)]
 
 
@@ -73,4 +78,37 @@ def store(hot: HotStore, deliveries: Sequence[Delivery], *, n_refused_whole: int
         "ingest_errors": n_refused_whole + unread,
     }
     key = "service:counters"
-    hot.ask_all([("HINCRBYFLOAT", key, name, n) for name, n in counts.items() if n])
+    commands: list[tuple[object, ...]] = [
+        ("HINCRBYFLOAT", key, name, n) for name, n in counts.items() if n
+    ]
+    manners = {d.node: f"{d.period_s:.3f} {d.skew_s:.3f}" for d in deliveries if d.n_accepted}
+    if manners:
+        commands.append(("HSET", MANNERS, *chain.from_iterable(manners.items())))
+    hot.ask_all(commands)
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """How a real node reports: how often, and how far its clock was off ours (0: right)."""
+
+    period_s: float
+    skew_s: float
+
+    def __str__(self) -> str:
+        often = max(1, round(self.period_s))
+        text = f"Reports every {often} s" if often > 1 else "Reports every second"
+        if often > 1:
+            text += "; each figure stands for all of them"
+        if self.skew_s:
+            off = "behind" if self.skew_s > 0 else "ahead of"
+            text += f". Its clock is {abs(self.skew_s):,.0f} s {off} ours, and corrected"
+        return text + "."
+
+
+def manner_of(hot: HotStore, node: str) -> Manner | None:
+    """Return how a real node reports, None where it never did."""
+    held: bytes | None = hot.ask("HGET", MANNERS, node)
+    if held is None:
+        return None
+    period_s, skew_s = held.split()
+    return Manner(float(period_s), float(skew_s))

@@ -16,6 +16,7 @@ from django.views.decorators.http import require_safe
 from fleet import headlines
 from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of
+from fleet.deliveries import manner_of
 from fleet.hardware import hardware_of
 from fleet.models import Alert, Node
 from fleet.sentences import told
@@ -143,6 +144,7 @@ def node_context(name: str) -> dict[str, Any]:
         "node": node,
         "stream": f"node:{node.name}",
         "is_measured": node.source != Node.Source.SIMULATED,
+        "manner": manner_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
         "row": NodeRow(summed_up, tuple(alerts)),
         "alerts": [told(alert, now=now) for alert in alerts],
         "headline": headlines.of_node(summed_up, n_alerts=len(alerts), at=now),

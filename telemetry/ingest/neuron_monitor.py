@@ -42,6 +42,17 @@ class Identity:
     instance_type: str = ""
     zone: str = ""
 
+    def completed_by(self, known: "Identity | None") -> "Identity":
+        """Take what is not said from what is known."""
+        if known is None or self == known:
+            return self
+        return Identity(
+            self.instance_id or known.instance_id,
+            self.instance_name or known.instance_name,
+            self.instance_type or known.instance_type,
+            self.zone or known.zone,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Reading:

@@ -17,7 +17,8 @@ UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
 Sequence = Annotated[int, Meta(ge=0)]
 CoreIndex = Annotated[int, Meta(ge=0, lt=MAX_CORES)]
 DeviceIndex = Annotated[int, Meta(ge=0, lt=MAX_DEVICES)]
-Name = Annotated[str, Meta(max_length=255)]
+# Text without control characters, which no store likes.
+Name = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
 
 
 class Group(Struct, gc=False, kw_only=True):

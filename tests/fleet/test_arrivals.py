@@ -86,3 +86,49 @@ def test_line_numbers_go_on_from_where_the_stream_was(arrivals: Arrivals) -> Non
     delivery = arrivals.deliver([b"", b"x"], node="real", arrived_s=NOON_S, first_line=10)
 
     assert [refusal.line for refusal in delivery.refused] == [11]
+
+
+def test_what_a_report_does_not_say_stays(arrivals: Arrivals) -> None:
+    bare = report("trn1.2xlarge")
+    bare["instance_info"] = None
+
+    arrivals.deliver([LINE], node="real", arrived_s=NOON_S)
+    arrivals.deliver([encoded(bare)], node="real", arrived_s=NOON_S + 1)
+
+    node = Node.objects.get()
+    assert (node.instance_type, node.instance_id) == ("trn1.2xlarge", "i-0000002810962580")
+
+
+def test_a_machine_of_no_known_type_is_taken_all_the_same(arrivals: Arrivals) -> None:
+    bare = report("trn1.2xlarge")
+    bare["instance_info"] = None
+
+    arrivals.deliver([encoded(bare)], node="real", arrived_s=NOON_S)
+
+    assert Node.objects.get().instance_type == "unknown"
+
+
+def test_the_catalogue_knows_how_many_links_there_are(arrivals: Arrivals) -> None:
+    arrivals.deliver([lines("trn2.48xlarge")[0]], node="real", arrived_s=NOON_S)
+
+    assert Node.objects.get().n_efa == 16
+
+
+def test_a_fleet_has_room_for_so_many(arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fleet.arrivals.MAX_NODES", 1)
+    arrivals.deliver([LINE], node="first", arrived_s=NOON_S)
+
+    delivery = arrivals.deliver([LINE], node="second", arrived_s=NOON_S)
+
+    assert delivery.refused[0].field == "node"
+    assert Node.objects.count() == 1
+
+
+@pytest.mark.parametrize("text", ["a\0b", "\x1b[31m"])
+def test_names_have_no_control_characters(arrivals: Arrivals, text: str) -> None:
+    bent = report("trn1.2xlarge")
+    bent["instance_info"]["instance_type"] = text
+
+    delivery = arrivals.deliver([encoded(bent)], node="real", arrived_s=NOON_S)
+
+    assert delivery.refused[0].field == "instance_info.instance_type"

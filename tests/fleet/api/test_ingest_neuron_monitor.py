@@ -11,6 +11,7 @@ from django.db import DatabaseError, connection
 from django.test import Client
 from pytest_django import Settings
 
+from fleet.deliveries import manner_of
 from fleet.models import Node, Token
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import URL, Post
@@ -390,6 +391,20 @@ def test_what_was_refused_whole_is_counted(post: Post, hot: HotStore) -> None:
     post(TRN2[0], bearer="trnw_nobody")
 
     assert hot.counters()["ingest_errors"] == 2
+
+
+def test_how_a_node_reports_is_remembered(post: Post, hot: HotStore) -> None:
+    slow = report("trn1.2xlarge")
+    slow["system_data"]["vcpu_usage"]["period"] = 5.0002
+
+    post(encoded(slow), node="slow")
+    post(envelope(time.time() - 7200), node="behind")
+
+    assert str(manner_of(hot, "slow")) == (
+        "Reports every 5 s; each figure stands for all of them."
+    )
+    assert "Its clock is 7,200 s behind ours, and corrected." in str(manner_of(hot, "behind"))
+    assert manner_of(hot, "nobody") is None
 
 
 # When something is down
