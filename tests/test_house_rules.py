@@ -182,6 +182,14 @@ def test_a_lock_has_hashes_and_no_address(path: Path) -> None:
     assert text.count("--hash=sha256:") >= len(pinned) > 0
 
 
+@pytest.mark.parametrize("path", LOCKS, ids=name_of)
+def test_a_lock_holds_all_that_was_asked_for(path: Path) -> None:
+    wanted = re.findall(r"^\w[\w-]*", path.with_suffix(".in").read_text(), flags=re.MULTILINE)
+    locked = set(re.findall(r"^[\w-]+(?===)", path.read_text(), flags=re.MULTILINE))
+
+    assert set(wanted) - locked == set()
+
+
 def test_what_runs_and_what_is_tested_are_the_same_versions() -> None:
     base, dev = (
         set(re.findall(r"^[\w.\[\]-]+==[^\s\\]+", path.read_text(), flags=re.MULTILINE))
