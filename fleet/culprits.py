@@ -14,14 +14,14 @@ NOTHING = SafeString("")
 def run_link(alert: Alert) -> SafeString:
     """Link the run an alert is about."""
     if alert.run is None:
-        return format_html("a run")
+        return SafeString("a run")
     return format_html('<a href="{}">{}</a>', alert.run.get_absolute_url(), alert.run.name)
 
 
 def node_link(alert: Alert) -> SafeString:
     """Link the node an alert blames."""
     if alert.node is None:
-        return format_html("one node")
+        return SafeString("one node")
     return format_html('<a href="{}">{}</a>', alert.node.get_absolute_url(), alert.node.name)
 
 

@@ -15,7 +15,14 @@ NOTHING = SafeString("")
 
 def of_node(now: NodeNow, *, n_alerts: int, at: datetime) -> SafeString:
     """Say how a node is, where it belongs and since when."""
-    return format_html("{} {}{}", _how_it_is(now, at), _where(now.node), _alerts(n_alerts))
+    is_fine = now.is_up and not n_alerts
+    return format_html(
+        "{} {}{}{}",
+        _how_it_is(now, at),
+        _where(now.node),
+        _alerts(n_alerts),
+        " Nothing is wrong with it." if is_fine else "",
+    )
 
 
 def _how_it_is(now: NodeNow, at: datetime) -> SafeString:
@@ -58,7 +65,7 @@ def _where(node: Node) -> SafeString:
 
 def _alerts(n_alerts: int) -> SafeString:
     if not n_alerts:
-        return format_html(" Nothing is wrong with it.")
+        return NOTHING
     verb = "is" if n_alerts == 1 else "are"
     count = wording.counted(n_alerts, "alert")
     return format_html(' <b class="bad-text">{} {} open</b>.', count, verb)

@@ -64,9 +64,9 @@ def blame(alert: Alert) -> SafeString:
     if alert.rule != "allreduce_share":
         return NOTHING
     if Evidence(alert.evidence).is_layout:
-        return format_html("Nothing is broken: the run is laid out to communicate this much.")
+        return SafeString("Nothing is broken: the run is laid out to communicate this much.")
     if alert.cause == "unknown":
-        return format_html("No cause stands out.")
+        return SafeString("No cause stands out.")
     figure = figure_of(Evidence(alert.evidence).culprit)
     return format_html("{}{}.", _capital(blamed(alert)), figure)
 
@@ -96,11 +96,11 @@ def _share_story(alert: Alert, now: datetime) -> SafeString:
 def _cause(alert: Alert) -> SafeString:
     evidence = Evidence(alert.evidence)
     if evidence.is_layout:
-        return format_html(
+        return SafeString(
             "<b>Nothing is broken</b>: with its layout and batch the run communicates this much."
         )
     if alert.cause == "unknown":
-        return format_html(
+        return SafeString(
             "The cause is <b>unknown</b>: no worker, link or memory stands out from its peers."
         )
     figure = figure_of(evidence.culprit)
@@ -118,7 +118,7 @@ def _how_it_shows(alert: Alert) -> SafeString:
             "Nobody arrives late: the bytes themselves move slowly, for {}.", everyone
         )
     if alert.node is None:
-        return format_html("The bytes move as fast as ever; workers wait for each other.")
+        return SafeString("The bytes move as fast as ever; workers wait for each other.")
     return format_html(
         "The bytes move as fast as ever: {} for <b>{}</b>, which waits least.",
         _waiters(alert),

@@ -102,7 +102,7 @@ def run_context(name: str) -> dict[str, Any]:
         "n_resolved": run.alerts.exclude(resolved_at=None).count(),
         "drills": drills_of(run, now=now),
         "rows": rows_of(hot, run.nodes.select_related("run").order_by("rank", "name"), now=now),
-        "can_drill": run.is_simulated and run.finished_at is None,
+        "can_drill": may_drill(run),
         "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
     }
 
@@ -111,6 +111,12 @@ def run_points(name: str, *, since_s: float) -> dict[str, Any]:
     """Return what the charts of one run append."""
     run = get_object_or_404(Run, name=name)
     return charts.run_points(open_store(settings.REDIS_URL), run, since_s=since_s)
+
+
+def may_drill(run: Run) -> bool:
+    """Whether faults may be put into a run."""
+    is_allowed = settings.DEMO or settings.ALLOW_DRILLS
+    return is_allowed and run.is_simulated and run.finished_at is None
 
 
 @require_safe

@@ -1,0 +1,1 @@
+"""The charts: what they are made of, without pages."""

@@ -1,0 +1,136 @@
+"""What a chart is made of: averages that lose no gap, and parts that stand out."""
+
+import numpy as np
+import pytest
+
+from fleet.charts.figures import (
+    Figure,
+    Line,
+    heat_of,
+    outliers,
+    part_lines,
+    rounded,
+    seconds,
+    thinned,
+)
+from telemetry.series import Series
+
+RNG = np.random.default_rng(7)
+
+
+def series(values: np.ndarray, **more: object) -> Series:
+    return Series("efa_latency_s", np.arange(len(values)), values, **more)  # type: ignore[arg-type]
+
+
+def test_few_points_stay_as_they_are() -> None:
+    t_s, values = thinned(np.arange(10), np.arange(20.0).reshape(10, 2))
+
+    assert t_s.tolist() == list(range(10))
+    assert values[3].tolist() == [6, 7]
+
+
+@pytest.mark.parametrize("n", [2_001, 20_160, 4_000, 5_999])
+def test_many_points_become_at_most_two_thousand_with_the_same_mean(n: int) -> None:
+    t_s, values = thinned(np.arange(n), np.full((n, 3), 5.0))
+
+    assert len(t_s) == len(values) <= 2_000
+    assert np.all(np.diff(t_s) > 0)
+    np.testing.assert_allclose(values, 5.0)
+
+
+def test_a_long_gap_stays_a_gap_and_a_short_one_does_not_pull_down() -> None:
+    values = np.ones((10_000, 1))
+    values[5_000:6_000] = np.nan
+    values[3] = np.nan
+    _, thin = thinned(np.arange(10_000), values)
+
+    assert np.isnan(thin[1_000:1_200]).all()
+    assert np.nanmin(thin) == 1.0
+
+
+@pytest.mark.parametrize("value", [1.70523e-05, 0.123456, 12.34567, 987654321.0, -4.56789])
+def test_four_digits_are_kept(value: float) -> None:
+    assert rounded(np.array([value]))[0] == pytest.approx(value, rel=5e-4)
+    assert len(str(float(rounded(np.array([value]))[0])).replace("-", "").strip("0.")) <= 12
+
+
+def test_nothing_and_absent_survive_rounding() -> None:
+    assert rounded(np.array([0.0]))[0] == 0.0
+    assert np.isnan(rounded(np.array([np.nan]))[0])
+
+
+def test_whole_seconds_are_written_whole() -> None:
+    assert seconds(np.array([1700000000.0])) == [1700000000]
+    assert seconds(np.array([1.2345])) == [1.234]
+
+
+def test_the_part_that_leaves_its_peers_is_found() -> None:
+    values = 17e-6 * (1 + 0.05 * RNG.standard_normal((900, 16)))
+    values[600:, 2] = 142e-6
+
+    assert outliers(values) == [2]
+
+
+def test_a_part_that_left_and_came_back_is_found_too() -> None:
+    values = 17e-6 * (1 + 0.05 * RNG.standard_normal((900, 16)))
+    values[100:400, 5] = 100e-6
+
+    assert outliers(values) == [5]
+
+
+def test_healthy_parts_rarely_stand_out() -> None:
+    n_found = sum(
+        len(outliers(0.9 + 0.02 * np.random.default_rng(seed).standard_normal((900, 64))))
+        for seed in range(50)
+    )
+
+    assert n_found <= 1
+
+
+@pytest.mark.parametrize("shape", [(0, 16), (900, 0), (900, 2)])
+def test_too_few_to_compare_have_no_outliers(shape: tuple[int, int]) -> None:
+    assert outliers(np.ones(shape)) == []
+
+
+def test_all_gaps_have_no_outliers() -> None:
+    assert outliers(np.full((900, 16), np.nan)) == []
+
+
+def test_many_parts_become_their_spread_and_whoever_stands_out() -> None:
+    values = np.full((900, 64), 0.6)
+    values[:, 17] = 0.95
+    lines = part_lines(series(values), "core")
+
+    assert [line.label for line in lines] == ["lowest", "mean", "highest", "core 17"]
+    assert lines[2].values[0] == 0.95
+
+
+def test_minutes_keep_their_extremes() -> None:
+    values = np.full((60, 64), 0.6)
+    lines = part_lines(series(values, low=values - 0.5, high=values + 0.3), "core")
+
+    assert [round(float(line.values[0]), 3) for line in lines] == [0.1, 0.6, 0.9]
+
+
+def test_the_culprit_is_marked_whatever_it_does() -> None:
+    lines = part_lines(series(np.full((900, 16), 0.6)), "EFA", marked=[3, 99])
+
+    assert [line.label for line in lines if line.role == "bad"] == ["EFA 3"]
+
+
+def test_a_single_part_needs_no_number() -> None:
+    assert [line.label for line in part_lines(series(np.ones((5, 1))), "host")] == ["host"]
+
+
+def test_what_is_appended_has_the_same_lines_as_what_is_drawn() -> None:
+    lines = [Line("a", np.array([1.0, np.nan, 3.0])), Line("b", np.array([4.0, 5.0, 6.0]), "bad")]
+    figure = Figure("s", lines, np.array([10, 11, 12]))
+
+    assert figure.since(10) == {"t": [11, 12], "values": [[None, 3.0], [5.0, 6.0]], "bad": [1]}
+
+
+def test_a_heat_map_has_no_more_columns_than_a_screen_tells_apart() -> None:
+    heat = heat_of(series(np.full((900, 64), 0.5)), "core")
+
+    assert heat.values.shape == (64, 300)
+    assert heat.every_s == 3

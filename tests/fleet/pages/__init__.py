@@ -1,0 +1,1 @@
+"""The pages of nodes, runs and alerts, one file per page."""

@@ -1,0 +1,98 @@
+"""Taking an alert: one person has it, everybody sees who."""
+
+from datetime import UTC, datetime
+
+import pytest
+from django.test import Client
+
+from fleet.models import Alert
+
+ACT = {"HX-Request": "true", "HX-Target": "act"}
+
+
+def address(alert: Alert) -> str:
+    return f"/alerts/{alert.pk}/acknowledge/"
+
+
+def test_whoever_takes_it_is_named_with_what_they_said(
+    client: Client, alert: Alert, operator: object
+) -> None:
+    response = client.post(address(alert), {"comment": "draining"}, headers=ACT)
+
+    assert "olga has it" in response.text
+    assert "alerts-changed" in response["HX-Trigger"]
+    alert.refresh_from_db()
+    assert (alert.acknowledged_by, alert.state) == ("olga", "acknowledged")
+    assert alert.events.filter(kind="acknowledged", by="olga", text="draining").exists()
+
+
+def test_without_javascript_it_leads_back_to_the_alert(
+    client: Client, alert: Alert, operator: object
+) -> None:
+    response = client.post(address(alert), follow=True)
+
+    assert response.redirect_chain == [(f"/alerts/{alert.pk}/", 302)]
+    assert "olga has it" in response.text
+
+
+def test_another_page_only_learns_that_it_happened(
+    client: Client, alert: Alert, operator: object
+) -> None:
+    response = client.post(address(alert), headers={"HX-Request": "true"})
+
+    assert response.status_code == 204
+    assert "alerts-changed" in response["HX-Trigger"]
+
+
+def test_the_first_to_take_it_keeps_it(client: Client, alert: Alert, operator: object) -> None:
+    Alert.objects.update(acknowledged_at=datetime.now(UTC), acknowledged_by="omar")
+    response = client.post(address(alert), headers=ACT)
+
+    assert response.status_code == 422
+    assert "omar has it already" in response.text
+    assert Alert.objects.get().acknowledged_by == "omar"
+
+
+def test_what_is_over_cannot_be_taken(client: Client, alert: Alert, operator: object) -> None:
+    Alert.objects.update(resolved_at=datetime.now(UTC))
+    response = client.post(address(alert), headers=ACT)
+
+    assert response.status_code == 422
+    assert "over already" in response.text
+
+
+def test_a_comment_too_long_is_refused_and_nothing_is_taken(
+    client: Client, alert: Alert, operator: object
+) -> None:
+    response = client.post(address(alert), {"comment": "x" * 501}, headers=ACT)
+
+    assert response.status_code == 422
+    assert "comment" in response.text
+    assert Alert.objects.get().acknowledged_at is None
+
+
+def test_a_form_from_elsewhere_is_refused(alert: Alert, operator: object) -> None:
+    stranger = Client(enforce_csrf_checks=True)
+    stranger.force_login(operator)  # type: ignore[arg-type]
+
+    assert stranger.post(address(alert)).status_code == 403
+
+
+def test_a_viewer_may_not(client: Client, alert: Alert, viewer: object) -> None:
+    assert client.post(address(alert)).status_code == 403
+    assert Alert.objects.get().acknowledged_at is None
+
+
+def test_nobody_in_particular_may_not(client: Client, alert: Alert) -> None:
+    assert client.post(address(alert)).status_code == 403
+
+
+def test_it_does_not_know_a_stranger(client: Client, operator: object) -> None:
+    assert client.post("/alerts/999/acknowledge/").status_code == 404
+
+
+@pytest.mark.parametrize("method", ["get", "put", "delete"])
+def test_it_can_only_be_posted(
+    client: Client, alert: Alert, operator: object, method: str
+) -> None:
+    assert getattr(client, method)(address(alert)).status_code == 405

@@ -1,0 +1,72 @@
+"""The charts of an alert: its own stretch of time, the broken part shaded, the culprit marked."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+
+from fleet.models import Alert
+
+Fire = Callable[..., Alert]
+NOW = datetime.now(UTC)
+
+
+def test_the_culprit_is_marked_among_its_muted_peers(client: Client, alert: Alert) -> None:
+    figure = client.get(f"/alerts/{alert.pk}/charts/culprit").json()
+    roles = {line["label"]: line["role"] for line in figure["series"]}
+
+    assert roles["core 7"] == "bad"
+    assert roles["core 6"] == "muted"
+
+
+def test_the_broken_stretch_is_shaded_and_named(client: Client, alert: Alert) -> None:
+    [[start, _, words]] = client.get(f"/alerts/{alert.pk}/charts/share").json()["shade"]
+
+    assert start == pytest.approx(alert.onset_at.timestamp())
+    assert words.replace("\u202f", " ") == "above 25 %"
+
+
+def test_it_shows_some_time_before_and_after(client: Client, fired: Fire) -> None:
+    alert = fired(ago=timedelta(minutes=20), resolved_at=NOW - timedelta(minutes=15))
+    start, end = client.get(f"/alerts/{alert.pk}/charts/phases").json()["window"]
+
+    assert start < alert.onset_at.timestamp() - 60
+    assert alert.resolved_at is not None
+    assert end > alert.resolved_at.timestamp() + 60
+
+
+def test_who_waits_is_as_it_was_when_it_fired(client: Client, alert: Alert) -> None:
+    figure = client.get(f"/alerts/{alert.pk}/charts/workers").json()
+
+    assert figure["labels"] == ["steady", "limping"]
+    assert figure["series"][0]["values"] == [0.82, 0.01]
+
+
+def test_an_alert_that_names_nobody_has_no_culprit_to_draw(client: Client, fired: Fire) -> None:
+    alert = fired(cause="unknown", node=None, device=None, evidence={})
+
+    assert client.get(f"/alerts/{alert.pk}/charts/culprit").status_code == 404
+    assert client.get(f"/alerts/{alert.pk}/charts/phases").status_code == 200
+
+
+def test_a_throttled_device_is_all_of_its_cores(client: Client, fired: Fire) -> None:
+    alert = fired(cause="throttle", device=3, evidence={})
+    figure = client.get(f"/alerts/{alert.pk}/charts/culprit").json()
+
+    assert [s["label"] for s in figure["series"] if s["role"] == "bad"] == ["core 6", "core 7"]
+
+
+def test_a_bad_window_is_refused(client: Client, alert: Alert) -> None:
+    response = client.get(f"/alerts/{alert.pk}/charts/phases?from=x&to=y")
+
+    assert response.status_code == 400
+
+
+def test_it_does_not_know_a_stranger(client: Client, alert: Alert) -> None:
+    assert client.get("/alerts/999/charts/phases").status_code == 404
+    assert client.get(f"/alerts/{alert.pk}/charts/weather").status_code == 404
+
+
+def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> None:
+    assert client.post(f"/alerts/{alert.pk}/charts/phases").status_code == 405

@@ -1,0 +1,131 @@
+"""The list of alerts: what is open first, what nobody has before the rest; then what is over."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import Alert, Run
+
+Page = Callable[..., str]
+Fire = Callable[..., Alert]
+NOW = datetime.now(UTC)
+
+
+@pytest.fixture
+def resolved(fired: Fire) -> Alert:
+    return fired(ago=timedelta(hours=3), resolved_at=NOW - timedelta(hours=2))
+
+
+@pytest.fixture
+def taken(fired: Fire) -> Alert:
+    return fired(
+        rule="node_silent",
+        cause="node_silent",
+        subject="node:steady",
+        acknowledged_at=NOW - timedelta(minutes=2),
+        acknowledged_by="olga",
+    )
+
+
+def test_what_nobody_has_comes_before_what_somebody_has(
+    page: Page, taken: Alert, alert: Alert
+) -> None:
+    text = page("/alerts/")
+
+    assert text.index(f'id="alert-{alert.pk}"') < text.index(f'id="alert-{taken.pk}"')
+    assert "1 nobody has" in text
+
+
+def test_an_acknowledgement_shows_its_age(page: Page, taken: Alert) -> None:
+    text = page("/alerts/")
+
+    assert "olga has it" in text
+    assert "2 min</time>" in text
+
+
+def test_what_is_over_says_how_long_it_lasted_and_what_it_cost(
+    page: Page, resolved: Alert
+) -> None:
+    text = page("/alerts/")
+
+    assert "1 h" in text
+    assert "$28." in text  # a third of an hour at $86
+    assert "nobody" in text
+
+
+@pytest.mark.parametrize(
+    ("query", "listed"),
+    [
+        ("", {"alert", "taken", "resolved"}),
+        ("state=firing", {"alert"}),
+        ("state=acknowledged", {"taken"}),
+        ("state=resolved", {"resolved"}),
+        ("rule=node_silent", {"taken"}),
+        ("run=llama", {"alert", "taken", "resolved"}),
+        ("run=other", set()),
+        ("since=1h", {"alert", "taken"}),
+        ("since=ages", {"alert", "taken", "resolved"}),
+    ],
+)
+def test_it_keeps_only_what_the_address_asks_for(
+    page: Page, alert: Alert, taken: Alert, resolved: Alert, query: str, listed: set[str]
+) -> None:
+    text = page(f"/alerts/?{query}")
+    known = {"alert": alert, "taken": taken, "resolved": resolved}
+
+    assert {name for name, each in known.items() if f'id="alert-{each.pk}"' in text} == listed
+
+
+def test_what_is_over_comes_in_pages(page: Page, fired: Fire) -> None:
+    for i in range(30):
+        fired(ago=timedelta(hours=i + 2), resolved_at=NOW - timedelta(hours=i + 1))
+    first, second = page("/alerts/"), page("/alerts/?page=2")
+
+    assert first.count("<tr id=") == 25
+    assert 'rel="next" href="?page=2"' in first
+    assert second.count("<tr id=") == 5
+    assert 'data-live="alerts?page=2"' in second
+
+
+@pytest.mark.parametrize("number", ["0", "99", "x"])
+def test_a_page_that_is_not_there_is_the_nearest(page: Page, alert: Alert, number: str) -> None:
+    assert "Open" in page(f"/alerts/?page={number}")
+
+
+def test_all_calm_says_so(page: Page, alive: Run) -> None:
+    text = page("/alerts/")
+
+    assert "nothing is wrong" in text
+    assert "No alert has ever been resolved here" in text
+
+
+@pytest.mark.parametrize("partial", ["open", "resolved"])
+def test_it_gives_htmx_only_the_partial_it_asks_for(
+    client: Client, alert: Alert, partial: str
+) -> None:
+    headers = {"HX-Request": "true", "HX-Target": partial}
+    response = client.get("/alerts/", headers=headers)
+
+    assert f'id="{partial}"' in response.text
+    assert "<html" not in response.text
+
+
+def test_many_alerts_cost_no_more_queries_than_one(
+    client: Client,
+    fired: Fire,
+    operator: object,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    for i in range(40):
+        fired(ago=timedelta(hours=i + 2), resolved_at=NOW - timedelta(hours=i + 1))
+        fired(subject=f"run:{i}")
+
+    with django_assert_max_num_queries(7):
+        client.get("/alerts/")
+
+
+def test_it_can_only_be_read(client: Client, operator: object) -> None:
+    assert client.post("/alerts/").status_code == 405

@@ -1,0 +1,108 @@
+"""The charts of a node as JSON: parts as lines, gaps as null, nothing invented."""
+
+import time
+
+import numpy as np
+import pytest
+from django.test import Client
+
+from fleet.models import Node, Run
+from telemetry.store.hot import HotStore
+from tests.fleet.pages.test_node_list import stray
+from tests.parts import block
+
+LATENCY = "/nodes/steady/charts/efa-latency"
+
+
+def test_it_draws_one_line_per_link(client: Client, alive: Run) -> None:
+    figure = client.get(LATENCY).json()
+
+    assert [line["label"] for line in figure["series"]] == [f"EFA {i}" for i in range(8)]
+    assert figure["unit"] == "s"
+    assert figure["scale"] == "log"
+    assert {len(line["values"]) for line in figure["series"]} == {len(figure["t"])}
+
+
+def test_what_was_not_reported_is_null_and_never_zero(client: Client, alive: Run) -> None:
+    values = client.get(LATENCY).json()["series"][0]["values"]
+
+    assert values[0] is None
+    assert values[-1] == 0.5
+
+
+def test_the_part_that_leaves_its_peers_stands_out(
+    client: Client, hot: HotStore, alive: Run
+) -> None:
+    now_s = int(time.time())
+    slow = np.full((2, 8), 17e-6)
+    slow[0, 2] = 142e-6
+    hot.append([block(tick=now_s - i, efa_latency_s=slow) for i in range(30, 60)])
+    roles = {line["label"]: line["role"] for line in client.get(LATENCY).json()["series"]}
+
+    assert roles["EFA 2"] == "bad"
+    assert set(roles.values()) == {"bad", "muted"}
+
+
+def test_the_heat_map_has_a_row_per_core(client: Client, alive: Run) -> None:
+    heat = client.get("/nodes/steady/charts/core-heat").json()
+
+    assert len(heat["rows"]) == 32
+    assert {len(row) for row in heat["values"]} == {len(heat["t"])}
+
+
+def test_a_chart_that_has_not_changed_is_not_sent_again(client: Client, alive: Run) -> None:
+    query = f"{LATENCY}?from={int(time.time()) - 30}&to={int(time.time()) - 20}"
+    first = client.get(query)
+    again = client.get(query, headers={"If-None-Match": first["ETag"]})
+
+    assert again.status_code == 304
+    assert not again.content
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ("window=year", "window"),
+        ("from=1700000000", "to"),
+        ("from=noon&to=1700000000", "from"),
+        ("from=1700000900&to=1700000000", "to"),
+        ("from=0&to=1700000000", "from"),
+        ("from=nan&to=1700000000", "from"),
+        ("from=99999999999999&to=1700000000", "from"),
+    ],
+)
+def test_a_bad_window_is_refused_by_the_name_of_its_field(
+    client: Client, alive: Run, query: str, field: str
+) -> None:
+    response = client.get(f"{LATENCY}?{query}")
+
+    assert response.status_code == 400
+    assert response.json()["error"]["field"] == field
+
+
+def test_an_old_window_is_empty_and_not_wrong(client: Client, alive: Run) -> None:
+    figure = client.get(f"{LATENCY}?from=1700000000&to=1700003600").json()
+
+    assert all(value is None for line in figure["series"] for value in line["values"])
+
+
+def test_a_real_node_marks_what_is_estimated(client: Client, alive: Run, steady: Node) -> None:
+    Node.objects.filter(pk=steady.pk).update(source=Node.Source.NEURON_MONITOR)
+
+    assert client.get("/nodes/steady/charts/hbm").json()["note"].startswith("estimate")
+
+
+@pytest.mark.parametrize("path", ["/nodes/steady/charts/weather", "/nodes/nobody/charts/hbm"])
+def test_it_does_not_know_other_charts_or_nodes(client: Client, alive: Run, path: str) -> None:
+    assert client.get(path).status_code == 404
+
+
+def test_a_node_without_links_has_no_link_chart(client: Client, alive: Run) -> None:
+    stray(run=None)
+
+    assert client.get("/nodes/stray/charts/efa-latency").status_code == 404
+    assert client.get("/nodes/stray/charts/cores").status_code == 200
+
+
+def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
+    assert client.post(LATENCY).status_code == 405

@@ -1,0 +1,128 @@
+"""One node's page: how it is, where it belongs, since when, and what its parts say."""
+
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import Alert, Node, Run
+from telemetry.store.hot import HotStore
+from tests.fleet.pages.test_node_list import stray
+from tests.parts import block
+
+Page = Callable[..., str]
+PARTIALS = ("headline", "vitals", "alerts", "devices", "links")
+
+
+def test_it_says_in_one_sentence_how_the_node_is(page: Page, alive: Run) -> None:
+    text = page("/nodes/steady/")
+
+    assert "<b>steady</b> reports; its 32 cores are <b>50 %</b> busy." in text
+    assert 'rank 0 of <a href="/runs/llama/">llama</a>' in text
+    assert "Nothing is wrong with it." in text
+
+
+def test_it_shows_the_alert_that_blames_it(page: Page, alert: Alert) -> None:
+    text = page("/nodes/limping/")
+
+    assert "1 alert is open" in text
+    assert f'id="alert-{alert.pk}"' in text
+
+
+def test_a_silent_node_says_since_when_and_shows_no_old_figures(
+    page: Page, hot: HotStore, alive: Run, silent: Node
+) -> None:
+    hot.append([block(tick=int(time.time()) - 60, nodes=("silent",), shard="llama/0")])
+    text = page("/nodes/silent/")
+
+    assert "silent for" in text
+    assert "no data" in text
+
+
+def test_a_node_that_never_reported_says_so(page: Page, alive: Run, silent: Node) -> None:
+    assert "never reported" in page("/nodes/silent/")
+
+
+def test_uncorrected_errors_stand_out(page: Page, hot: HotStore, alive: Run) -> None:
+    errors = np.zeros((2, 16))
+    errors[1, 3] = 2
+    now_s = int(time.time()) + 1
+    hot.append([block(tick=now_s, mem_ecc_uncorrected=errors, sram_ecc_uncorrected=0 * errors)])
+    text = page("/nodes/limping/")
+
+    assert "results may be wrong" in text
+
+
+def test_an_instance_without_efa_has_no_empty_link_charts(page: Page, alive: Run) -> None:
+    stray(run=None)
+    text = page("/nodes/stray/")
+
+    assert "trn1.2xlarge has no EFA devices" in text
+    assert "efa-latency" not in text
+
+
+def test_a_real_node_says_what_no_counter_measures(page: Page, alive: Run, steady: Node) -> None:
+    Node.objects.filter(pk=steady.pk).update(source=Node.Source.NEURON_MONITOR)
+    text = page("/nodes/steady/")
+
+    assert "estimate: bytes per step from a profile" in text
+    assert "measured by a probe" in text
+    assert "HBM bandwidth is an estimate" in text
+
+
+def test_a_simulated_node_makes_no_such_excuses(page: Page, alive: Run) -> None:
+    assert "estimate" not in page("/nodes/steady/")
+
+
+def test_its_charts_ask_for_the_window_of_the_address(page: Page, alive: Run) -> None:
+    text = page("/nodes/steady/?window=6h")
+
+    assert "/nodes/steady/charts/efa-latency?window=6h" in text
+    assert 'id="efa-latency-long"' in text
+
+
+def test_a_frozen_window_says_so_and_follows_no_stream(page: Page, alive: Run) -> None:
+    text = page("/nodes/steady/?from=1700000000&to=1700000900")
+
+    assert "Frozen in time" in text
+    assert 'data-live="' not in text
+    assert "from=1700000000&amp;to=1700000900" in text
+
+
+def test_a_window_that_cannot_be_is_told_and_not_obeyed(page: Page, alive: Run) -> None:
+    text = page("/nodes/steady/?window=year")
+
+    assert "window: must be one of 15m, 1h, 6h, 24h" in text
+    assert "?window=15m" in text
+
+
+@pytest.mark.parametrize("partial", PARTIALS)
+def test_it_gives_htmx_only_the_partial_it_asks_for(
+    client: Client, alert: Alert, partial: str
+) -> None:
+    headers = {"HX-Request": "true", "HX-Target": partial}
+    response = client.get("/nodes/limping/", headers=headers)
+
+    assert f'id="{partial}"' in response.text
+    assert "<html" not in response.text
+
+
+def test_it_asks_the_database_little(
+    client: Client,
+    alert: Alert,
+    operator: object,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    with django_assert_max_num_queries(5):
+        client.get("/nodes/limping/")
+
+
+def test_it_does_not_know_a_stranger(client: Client, alive: Run) -> None:
+    assert client.get("/nodes/stranger/").status_code == 404
+
+
+def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
+    assert client.post("/nodes/steady/").status_code == 405

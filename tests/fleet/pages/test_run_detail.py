@@ -1,0 +1,146 @@
+"""One run's page: what it does, at what pace and price, on which nodes, under which drills."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import Alert, InjectedFault, Node, Run
+from telemetry.store.hot import HotStore
+from tests.fleet.pages.test_run_list import another
+from tests.parts import steps
+
+Page = Callable[..., str]
+PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "charts")
+
+
+def test_it_says_in_one_sentence_how_the_run_gets_on(page: Page, alive: Run) -> None:
+    text = page("/runs/llama/")
+
+    assert "<b>llama</b> trains at <b>2.00 s</b> per step" in text
+    assert "above its 25 % limit" in text
+    assert "$172</b> spent" in text
+
+
+def test_it_gives_its_layout_and_the_basis_of_its_price(page: Page, alive: Run) -> None:
+    text = page("/runs/llama/")
+
+    assert "tensor 8, pipeline 1, data 16" in text
+    assert "1,024 sequences of 4,096 tokens" in text
+    assert "$21.50 per node and hour, on demand" in text
+
+
+def test_mfu_names_the_peak_it_is_measured_against(page: Page, alive: Run) -> None:
+    assert "PFLOP/s bf16" in page("/runs/llama/")
+
+
+def test_it_lists_its_nodes_with_their_state(page: Page, alert: Alert, silent: Node) -> None:
+    text = page("/runs/llama/")
+
+    assert 'id="node-steady"' in text
+    assert "firing" in text
+    assert "silent" in text
+
+
+def test_a_compiling_run_shows_how_long_it_takes_yet(page: Page, alive: Run) -> None:
+    since = datetime.now(UTC) - timedelta(minutes=30)
+    another("bert", phase="compiling", phase_progress_ratio=0.75, phase_since=since)
+    text = page("/runs/bert/")
+
+    assert "<b>75 %</b> done after 30 min, about 10 min to go" in text
+    assert "No step has been trained yet" in text
+    assert "<figure" not in text
+
+
+def test_a_run_that_stopped_stepping_says_since_when(
+    page: Page, hot: HotStore, alive: Run
+) -> None:
+    another("bert", phase="training", last_step=5)
+    stopped_s = int(time.time()) - 300
+    hot.append_steps(steps("bert", ["x"], n_steps=3, ended_at_s=stopped_s, compute_s=1.0))
+
+    assert "no step for" in page("/runs/bert/")
+
+
+def test_a_run_whose_model_nobody_knows_is_shown_all_the_same(page: Page, alive: Run) -> None:
+    another("odd", instance_type="abacus.1xlarge", phase="training")
+
+    assert "data unknown" in page("/runs/odd/")
+
+
+def test_a_drill_under_way_shows_how_far_it_is(page: Page, alive: Run, limping: Node) -> None:
+    now = datetime.now(UTC)
+    InjectedFault.objects.create(
+        run=alive,
+        node=limping,
+        kind="slow_core",
+        device=5,
+        magnitude=1.5,
+        starts_at=now - timedelta(minutes=1),
+        ends_at=now + timedelta(minutes=2),
+        injected_by="olga",
+    )
+    text = page("/runs/llama/")
+
+    assert "Core computes slowly" in text
+    assert "limping</a>, core 5" in text
+    assert "1 min left" in text
+
+
+def test_the_demo_s_own_weather_is_no_drill(page: Page, alive: Run) -> None:
+    now = datetime.now(UTC)
+    InjectedFault.objects.create(
+        run=alive,
+        kind="efa_loss",
+        magnitude=0.1,
+        starts_at=now,
+        ends_at=now + timedelta(minutes=2),
+    )
+
+    assert "EFA link loses packets" not in page("/runs/llama/")
+
+
+def test_only_a_simulated_run_can_be_drilled(page: Page, alive: Run) -> None:
+    assert "Drill…" not in page("/runs/llama/")
+    Run.objects.update(is_simulated=True)
+    assert "Drill…" in page("/runs/llama/")
+
+
+def test_a_frozen_window_follows_no_stream(page: Page, alive: Run) -> None:
+    text = page("/runs/llama/?from=1700000000&to=1700000900")
+
+    assert "Frozen in time" in text
+    assert 'data-live="' not in text
+
+
+@pytest.mark.parametrize("partial", PARTIALS)
+def test_it_gives_htmx_only_the_partial_it_asks_for(
+    client: Client, alert: Alert, partial: str
+) -> None:
+    headers = {"HX-Request": "true", "HX-Target": partial}
+    response = client.get("/runs/llama/", headers=headers)
+
+    assert f'id="{partial}"' in response.text
+    assert "<html" not in response.text
+
+
+def test_it_asks_the_database_little(
+    client: Client,
+    alert: Alert,
+    silent: Node,
+    operator: object,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    with django_assert_max_num_queries(9):
+        client.get("/runs/llama/")
+
+
+def test_it_does_not_know_a_stranger(client: Client, alive: Run) -> None:
+    assert client.get("/runs/stranger/").status_code == 404
+
+
+def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
+    assert client.post("/runs/llama/").status_code == 405

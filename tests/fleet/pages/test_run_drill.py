@@ -1,0 +1,146 @@
+"""The drill: an operator injects a fault; what does not fit is told beside its field."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from django.test import Client
+from pytest_django import Settings
+
+from fleet.models import InjectedFault, Run
+from telemetry.simulate.kinds import FAULTS
+from telemetry.simulate.plan import RunSpec
+from telemetry.store.hot import HotStore
+
+Page = Callable[..., str]
+DRILL = "/runs/llama/drill/"
+GOOD = {"kind": "slow_core", "node": "llama-01", "device": "7", "magnitude": "1.5"} | {
+    "duration_s": "120"
+}
+HTMX = {"HX-Request": "true", "HX-Target": "drill"}
+
+
+@pytest.fixture(autouse=True)
+def simulated(alive: Run) -> Run:
+    """Make the run one that the workers play."""
+    spec = RunSpec(
+        name="llama",
+        model="llama2-7b",
+        instance="trn1.32xlarge",
+        nodes=4,
+        tp=8,
+        seq_len=4096,
+        global_batch=64,
+    )
+    alive.plan, alive.is_simulated = msgspec.to_builtins(spec), True
+    alive.save()
+    for rank, node in enumerate(alive.nodes.order_by("rank")):
+        node.name = spec.node_names[rank]
+        node.save()
+    return alive
+
+
+def post(client: Client, **fields: str) -> Any:
+    return client.post(DRILL, GOOD | fields, headers=HTMX)
+
+
+def test_it_injects_what_was_chosen_in_the_operator_s_name(
+    client: Client, hot: HotStore, operator: object
+) -> None:
+    response = post(client)
+
+    assert response.status_code == 200, response.text
+    assert "drills-changed" in response["HX-Trigger"]
+    fault = InjectedFault.objects.get()
+    assert (fault.kind, fault.node and fault.node.name, fault.device) == (
+        "slow_core",
+        "llama-01",
+        7,
+    )
+    assert fault.injected_by == "olga"
+    assert b"slow_core" in hot.plans()["llama"]
+
+
+def test_without_javascript_it_leads_back_to_the_run(client: Client, operator: object) -> None:
+    response = client.post(DRILL, GOOD)
+
+    assert response.status_code == 302
+    assert response["Location"] == "/runs/llama/"
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_every_kind_has_a_form_with_just_its_own_fields(
+    page: Page, operator: object, kind: str
+) -> None:
+    text = page(f"{DRILL}?kind={kind}")
+
+    assert ('name="device"' in text) == (FAULTS[kind].device_part is not None)
+    assert ('name="magnitude"' in text) == (FAULTS[kind].magnitude_unit is not None)
+    assert f'value="{kind}" selected' in text
+
+
+def test_the_strength_comes_with_its_usual_value_unit_and_range(
+    page: Page, operator: object
+) -> None:
+    text = page(f"{DRILL}?kind=efa_loss")
+
+    assert 'value="0.05"' in text
+    assert "0 to 0.5" in text
+    assert "a ratio" in text
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("kind", "gremlins"),
+        ("node", "stranger"),
+        ("device", "99"),
+        ("device", "-1"),
+        ("device", "x"),
+        ("magnitude", "-3"),
+        ("magnitude", "nan"),
+        ("duration_s", "0"),
+        ("duration_s", "1e9"),
+        ("duration_s", ""),
+    ],
+)
+def test_what_does_not_fit_is_told_beside_its_field(
+    client: Client, operator: object, field: str, value: str
+) -> None:
+    response = post(client, **{field: value})
+
+    assert response.status_code == 422
+    assert f'id="id_{field}_error"' in response.text
+    assert not InjectedFault.objects.exists()
+
+
+def test_where_drills_are_switched_off_it_says_so(
+    client: Client, operator: object, settings: Settings
+) -> None:
+    settings.DEMO = settings.ALLOW_DRILLS = False
+    response = post(client)
+
+    assert response.status_code == 422
+    assert "switched off" in response.text
+
+
+def test_a_real_run_cannot_be_drilled(client: Client, operator: object) -> None:
+    Run.objects.update(is_simulated=False)
+
+    assert client.get(DRILL).status_code == 404
+    assert post(client).status_code == 404
+
+
+@pytest.mark.parametrize("method", ["get", "post"])
+def test_a_viewer_may_not(client: Client, viewer: object, method: str) -> None:
+    assert getattr(client, method)(DRILL).status_code == 403
+
+
+def test_nobody_in_particular_may_not(client: Client) -> None:
+    assert client.post(DRILL, GOOD).status_code == 403
+    assert not InjectedFault.objects.exists()
+
+
+def test_it_knows_no_other_method(client: Client, operator: object) -> None:
+    assert client.delete(DRILL).status_code == 405

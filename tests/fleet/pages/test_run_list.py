@@ -1,0 +1,103 @@
+"""The list of runs: by team, with what each loses to communication and what it costs."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import Alert, Run
+from tests.parts import NOON
+
+Page = Callable[..., str]
+
+
+def another(name: str, **fields: object) -> Run:
+    now = datetime.now(UTC)
+    usual: dict[str, object] = {
+        "team": "search",
+        "model": "bert-large",
+        "instance_type": "trn1.2xlarge",
+        "n_nodes": 1,
+        "seq_len": 128,
+        "global_batch": 64,
+        "usd_per_node_hour": 1.34,
+        "price_basis": "on demand",
+        "phase_since": now,
+        "started_at": now,
+    }
+    return Run.objects.create(name=name, **usual | fields)
+
+
+def test_it_groups_runs_by_team(page: Page, alive: Run) -> None:
+    another("bert")
+    text = page("/runs/")
+
+    assert text.index(">LLM</th>") < text.index(">llama</a>")
+    assert text.index(">search</th>") < text.index(">bert</a>")
+
+
+def test_it_shows_share_pace_and_price(page: Page, alive: Run) -> None:
+    text = page("/runs/")
+
+    assert "30.0 %" in text
+    assert "2.00 s" in text
+    assert "$172" in text  # two hours of four nodes at $21.50
+
+
+def test_a_compiling_run_shows_its_progress_and_what_is_left(page: Page, alive: Run) -> None:
+    since = datetime.now(UTC) - timedelta(minutes=30)
+    another("bert", phase="compiling", phase_progress_ratio=0.75, phase_since=since)
+    text = page("/runs/")
+
+    assert 'value="0.75"' in text
+    assert "10 min to go" in text
+
+
+def test_an_alert_comes_before_the_phase(page: Page, alert: Alert) -> None:
+    text = page("/runs/")
+
+    assert f'<a href="/alerts/{alert.pk}/"><span class="tag bad">' in text
+
+
+def test_a_finished_run_has_no_present(page: Page, alive: Run) -> None:
+    another("bert", phase="finished", finished_at=NOON, started_at=NOON - timedelta(hours=3))
+    text = page("/runs/")
+
+    assert "finished" in text
+    assert "1 under way" in text
+
+
+def test_without_runs_it_says_how_they_come(page: Page, redis_url: str, db: None) -> None:
+    assert "No run is known yet" in page("/runs/")
+
+
+def test_a_team_is_text_and_never_markup(page: Page, alive: Run) -> None:
+    another("bert", team="<script>x</script>")
+
+    assert "<script>x" not in page("/runs/")
+
+
+def test_it_gives_htmx_only_the_partial_it_asks_for(client: Client, alive: Run) -> None:
+    response = client.get("/runs/", headers={"HX-Request": "true", "HX-Target": "runs"})
+
+    assert response.text.strip().startswith('<div id="runs">')
+
+
+def test_many_runs_cost_no_more_queries_than_one(
+    client: Client,
+    alert: Alert,
+    operator: object,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    for i in range(30):
+        another(f"bert-{i}", phase="finished", finished_at=datetime.now(UTC))
+
+    with django_assert_max_num_queries(5):
+        client.get("/runs/")
+
+
+@pytest.mark.parametrize("method", ["post", "put", "delete"])
+def test_it_can_only_be_read(client: Client, operator: object, method: str) -> None:
+    assert getattr(client, method)("/runs/").status_code == 405

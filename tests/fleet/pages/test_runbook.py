@@ -1,0 +1,23 @@
+"""Runbooks: every rule has one, and it is a page."""
+
+import pytest
+from django.test import Client
+
+from telemetry.detect import RULES
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_has_its_runbook(client: Client, db: None, rule: str) -> None:
+    response = client.get(f"/runbooks/{rule}/")
+
+    assert response.status_code == 200
+    assert "<h1" in response.text
+
+
+@pytest.mark.parametrize("name", ["gremlins", "README"])
+def test_it_does_not_know_a_stranger(client: Client, db: None, name: str) -> None:
+    assert client.get(f"/runbooks/{name}/").status_code == 404
+
+
+def test_it_can_only_be_read(client: Client, operator: object) -> None:
+    assert client.post("/runbooks/node_silent/").status_code == 405

@@ -1,0 +1,184 @@
+"""What an alert says of itself: the words follow from the figures, and from nothing else."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils.html import strip_tags
+
+from fleet.causes import CAUSES
+from fleet.evidence import Evidence, loss
+from fleet.models import Alert, Node, Run
+from fleet.sentences import blame, headline, story
+from telemetry.detect import RULES
+from telemetry.simulate.kinds import FAULTS
+from tests.parts import NOON
+
+LINK = {
+    "share_ratio": 0.314,
+    "wait_ratio": 0.042,
+    "transfer_ratio": 0.272,
+    "limit_ratio": 0.25,
+    "kind": "transferring",
+    "step_s": 8.4,
+    "baseline_step_s": 6.3,
+    "culprit": {"value": 142e-6, "peers_median": 17e-6, "n_peers": 191, "unit": "s"},
+}
+CORE = LINK | {
+    "wait_ratio": 0.272,
+    "transfer_ratio": 0.042,
+    "kind": "waiting",
+    "culprit": {"value": 7.9, "peers_median": 5.4, "n_peers": 3, "unit": "s"},
+}
+Make = Callable[..., Alert]
+
+
+@pytest.fixture
+def make(run: Run, limping: Node) -> Make:
+    def make(evidence: Mapping[str, Any], **fields: Any) -> Alert:
+        usual: dict[str, Any] = {
+            "rule": "allreduce_share",
+            "cause": "efa_latency",
+            "severity": Alert.Severity.PAGE,
+            "subject": "run:llama",
+            "run": run,
+            "node": limping,
+            "device": 2,
+            "score": 1.2,
+            "victims": ["steady", "silent", "hot"],
+            "onset_at": NOON,
+            "fired_at": NOON,
+            "last_seen_at": NOON,
+        }
+        return Alert(evidence=dict(evidence), **usual | fields)
+
+    return make
+
+
+def told(alert: Alert, *, after: timedelta = timedelta(minutes=3)) -> str:
+    text = strip_tags(story(alert, now=NOON + after))
+    return text.replace("\u202f", " ").replace("\u00a0", " ").strip()
+
+
+def test_a_slow_link_moves_the_bytes_slowly_and_nobody_is_late(make: Make) -> None:
+    assert told(make(LINK)) == (
+        "llama spends 31.4 % of each step in gradient all-reduce, above the 25 % limit. "
+        "The likely cause is EFA latency on device 2 of limping: 142 µs against 17.0 µs on its "
+        "peers. Nobody arrives late: the bytes themselves move slowly, for all 4 nodes. "
+        "Each step takes 8.40 s in place of 6.30 s. $1.07 and 7 steps lost so far."
+    )
+
+
+def test_a_slow_core_makes_everybody_else_wait(make: Make) -> None:
+    text = told(make(CORE, cause="slow_core", device=17))
+
+    assert "core 17 of limping, which computes more slowly than its peers" in text
+    assert "3 other nodes wait for limping, which waits least" in text
+    assert "Nobody arrives late" not in text
+
+
+def test_one_peer_is_not_many(make: Make) -> None:
+    assert "its peer waits for limping" in told(make(CORE, victims=["steady"]))
+
+
+def test_a_cause_that_is_not_known_is_called_unknown(make: Make) -> None:
+    text = told(make(LINK | {"culprit": None}, cause="unknown", node=None, device=None))
+
+    assert "The cause is unknown: no worker, link or memory stands out" in text
+    assert "likely" not in text
+
+
+def test_a_layout_that_communicates_much_is_not_called_broken(make: Make) -> None:
+    evidence = LINK | {"kind": "communication-bound layout", "baseline_step_s": None}
+    text = told(make(evidence, cause="unknown", node=None, device=None))
+
+    assert "Nothing is broken" in text
+    assert "lost" not in text
+
+
+def test_what_is_over_is_told_as_past(make: Make) -> None:
+    text = told(make(LINK, resolved_at=NOON + timedelta(minutes=2)))
+
+    assert "llama spent 31.4 %" in text
+    assert "took 8.40 s" in text
+    assert text.endswith("lost.")
+
+
+def test_without_a_baseline_no_price_is_made_up(make: Make) -> None:
+    text = told(make(LINK | {"baseline_step_s": None}))
+
+    assert "$" not in text
+    assert "in place of" not in text
+
+
+@pytest.mark.parametrize(
+    ("trains_on", "verdict"),
+    [(1, "the agent is the likelier fault"), (0, "the node itself may be gone")],
+)
+def test_a_silent_node_is_mute_or_dead_by_whether_its_run_goes_on(
+    make: Make, trains_on: int, verdict: str
+) -> None:
+    alert = make({"run_trains_on": bool(trains_on)}, rule="node_silent", cause="node_silent")
+
+    assert "limping has said nothing for 3 min" in told(alert)
+    assert verdict in told(alert)
+
+
+def test_a_silent_node_says_no_more_than_is_known(make: Make) -> None:
+    assert told(make({}, rule="node_silent", cause="node_silent", run=None)) == (
+        "limping has said nothing for 3 min."
+    )
+
+
+def test_memory_errors_are_counted(make: Make) -> None:
+    text = told(make({"rise": 1.0}, rule="ecc_uncorrected", cause="ecc_uncorrected"))
+
+    assert "Device 2 of limping counted 1 uncorrected memory error." in text
+
+
+def test_blindness_is_the_monitoring_s_own(make: Make) -> None:
+    alert = make({}, rule="monitoring_blind", cause="unknown", run=None, node=None)
+
+    assert "Monitoring is blind: no node has been heard of for 3 min" in told(alert)
+
+
+@pytest.mark.parametrize("rule", [*RULES, "a_new_rule"])
+def test_every_rule_has_a_headline_and_a_story(make: Make, rule: str) -> None:
+    alert = make({}, rule=rule)
+
+    assert headline(alert)
+    assert told(alert)
+
+
+@pytest.mark.parametrize("cause", [*FAULTS, "something_new"])
+def test_every_cause_can_be_blamed_with_and_without_a_culprit(make: Make, cause: str) -> None:
+    for fields in ({}, {"device": None}, {"device": None, "node": None}):
+        text = told(make(LINK, cause=cause, **fields)) + strip_tags(blame(make(LINK, cause=cause)))
+
+        assert "None" not in text
+        assert "{" not in text
+
+
+def test_every_cause_of_the_simulator_has_its_words() -> None:
+    assert set(FAULTS) <= set(CAUSES)
+
+
+def test_names_are_text_and_never_markup(make: Make, limping: Node) -> None:
+    limping.name = "<img>"
+
+    assert "<img>" not in story(make(LINK, cause="<script>"), now=NOON)
+
+
+def test_what_is_lost_is_the_part_of_each_step_that_is_too_long(make: Make) -> None:
+    lost = loss(make(LINK), now=NOON + timedelta(seconds=840))
+
+    assert lost is not None
+    assert lost.lost_s == pytest.approx(840 * (8.4 - 6.3) / 8.4)
+    assert lost.n_steps == pytest.approx(lost.lost_s / 6.3)
+    assert lost.usd == pytest.approx(lost.lost_s / 3600 * 4 * 21.5)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), True, "6.3", None, [1]])
+def test_what_is_no_number_is_nothing(odd: object) -> None:
+    assert Evidence({"step_s": odd}).number("step_s") is None

@@ -1,0 +1,59 @@
+"""Which stretch of time an address asks for."""
+
+import pytest
+
+from fleet.windows import Window, WindowError, window_of
+from tests.parts import NOON, NOON_S
+
+
+def test_without_a_wish_it_is_the_last_quarter_of_an_hour() -> None:
+    assert window_of({}, now=NOON) == Window(NOON_S - 900, NOON_S, "15m")
+
+
+@pytest.mark.parametrize(
+    ("name", "length_s"), [("15m", 900), ("1h", 3600), ("6h", 21600), ("24h", 86400)]
+)
+def test_a_length_ends_now(name: str, length_s: int) -> None:
+    window = window_of({"window": name}, now=NOON)
+
+    assert (window.end - window.start, window.end) == (length_s, NOON_S)
+    assert window.is_live
+    assert not window.frozen
+
+
+@pytest.mark.parametrize(
+    ("start", "end"),
+    [
+        ("1700000000", "1700000900"),
+        ("2023-11-14T22:13:20Z", "2023-11-14T22:28:20+00:00"),
+        ("2023-11-14T22:13:20", "2023-11-14T23:28:20+01:00"),
+    ],
+)
+def test_two_moments_stand_still(start: str, end: str) -> None:
+    window = window_of({"from": start, "to": end}, now=NOON)
+
+    assert (window.start, window.end) == (1_700_000_000, 1_700_000_900)
+    assert window.frozen == "2023-11-14 22:13:20 to 22:28:20 UTC"
+    assert window.query == "from=1700000000&to=1700000900"
+
+
+@pytest.mark.parametrize(
+    ("query", "field"),
+    [
+        ({"window": ""}, "window"),
+        ({"window": "2h"}, "window"),
+        ({"to": "1700000000"}, "from"),
+        ({"from": "1700000000"}, "to"),
+        ({"from": "x", "to": "1700000000"}, "from"),
+        ({"from": "1700000000", "to": "inf"}, "to"),
+        ({"from": "-5", "to": "1700000000"}, "from"),
+        ({"from": "1700000000", "to": "1700000000"}, "to"),
+        ({"from": "1600000000", "to": "1700000000"}, "from"),
+        ({"from": "1900000000", "to": "1900000900"}, "from"),
+    ],
+)
+def test_what_cannot_be_names_its_field(query: dict[str, str], field: str) -> None:
+    with pytest.raises(WindowError) as caught:
+        window_of(query, now=NOON)
+
+    assert caught.value.field == field
