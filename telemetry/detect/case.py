@@ -1,6 +1,6 @@
 """A broken share laid out for diagnosis: before and after the onset, waiting against moving."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -24,6 +24,8 @@ LEAD_S = 30
 SETTLING_STEPS = 8
 # Deviation of a healthy run's share taken at the least.
 SHARE_NOISE = 0.005
+# A rise by less than this share of the step explains nothing.
+FELT_RATIO = 0.02
 # A batch or a fleet that changed by more than this was changed by somebody.
 CHANGED_RATIO = 0.02
 
@@ -46,14 +48,23 @@ class Case:
     onset_s: float
 
     @property
-    def wait_rise_s(self) -> float:
-        """How much longer workers wait per step than they used to, or wait at all."""
-        return self._rise("wait_s")
+    def rise_s(self) -> Mapping[Kind, float]:
+        """How much longer workers wait, and the bytes move, per step than they used to.
 
-    @property
-    def transfer_rise_s(self) -> float:
-        """How much longer the bytes move per step than they used to."""
-        return self._rise("transfer_s")
+        Where neither does, or what was before is unknown, how long they do at all.
+        """
+        now: dict[Kind, float] = {
+            "waiting": _typical(self.after, "wait_s"),
+            "transferring": _typical(self.after, "transfer_s"),
+        }
+        if self.before is None:
+            return now
+        rise: dict[Kind, float] = {
+            "waiting": now["waiting"] - _typical(self.before, "wait_s"),
+            "transferring": now["transferring"] - _typical(self.before, "transfer_s"),
+        }
+        step_s = float(np.median(self.after.step_s))
+        return rise if max(rise.values()) > FELT_RATIO * step_s else now
 
     @property
     def share_rise_ratio(self) -> float:
@@ -64,7 +75,8 @@ class Case:
     @property
     def kind(self) -> Kind:
         """Whether the share rose by waiting for a peer or by moving bytes."""
-        return "waiting" if self.wait_rise_s > self.transfer_rise_s else "transferring"
+        rise_s = self.rise_s
+        return "waiting" if rise_s["waiting"] > rise_s["transferring"] else "transferring"
 
     @property
     def changed(self) -> tuple[str, ...]:
@@ -76,10 +88,6 @@ class Case:
             "scale": (_n_workers(self.before), _n_workers(self.after)),
         }
         return tuple(name for name, (was, now) in figures.items() if _differs(was, now))
-
-    def _rise(self, phase: str) -> float:
-        now = _typical(self.after, phase)
-        return now if self.before is None else now - _typical(self.before, phase)
 
 
 def open_case(vitals: Vitals, steps: StepBatch, episode: Episode) -> Case:

@@ -7,7 +7,6 @@ import numpy as np
 from telemetry.blocks import METRICS, FloatArray
 from telemetry.detect.case import Case
 from telemetry.detect.localise import Verdict
-from telemetry.detect.look import number
 from telemetry.detect.peers import mean
 
 # The charts begin this long before the onset, so that what was normal can be seen.
@@ -34,7 +33,7 @@ def share_evidence(case: Case, verdict: Verdict) -> dict[str, Any]:
         "changed": list(case.changed),
         "culprit": look.figure() if look else None,
         "wait_by_worker": _wait_by_worker(case),
-        "last_ratio": number(verdict.lateness.last_ratio),
+        "late_workers": [after.workers[i] for i in verdict.lateness.late],
         "unreported": _unreported(case),
         "ruled_out": {other.cause: other.figure() for other in verdict.ruled_out},
         "onset_s": case.onset_s,

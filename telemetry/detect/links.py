@@ -17,12 +17,12 @@ LINK_METRICS = (
     "efa_retransmits_per_s",
 )
 # How far a device must stand above its peers: as a factor, and in their own deviations.
-SLOWER_BY = 1.25
+SLOWER_BY = 1.15
 DEVIATIONS = 5.0
 # How far all devices must stand above their own past where no single one stands out.
 ALL_SLOWER_BY = 1.5
 # A share of packets sent again that a healthy fabric does not reach.
-LOSS_RATIO = 2e-3
+LOSS_RATIO = 2e-4
 # A device that carries less than this share of what its node's others do is down.
 DEAD_RATIO = 0.05
 # A node has trouble as a whole where more than this share of its devices do.

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from telemetry.detect.case import Case
+from telemetry.detect.case import Case, Kind
 from telemetry.detect.finding import UNKNOWN
 from telemetry.detect.links import link_looks
 from telemetry.detect.look import Look, strongest
@@ -48,20 +48,17 @@ def localise(case: Case) -> Verdict:
         new = worker_looks(case, late) if kind == "waiting" else link_looks(case)
         looks += new
         if best := strongest(new):
-            return Verdict(best, case.kind, late, _others(looks, best))
-    kind = LAYOUT if _is_layout(case) else case.kind
-    return Verdict(None, kind, late, _others(looks, None))
+            return Verdict(best, kind, late, _others(looks, best))
+    shown = LAYOUT if _is_layout(case) else case.kind
+    return Verdict(None, shown, late, _others(looks, None))
 
 
-def _kinds(case: Case) -> list[str]:
+def _kinds(case: Case) -> list[Kind]:
     """Return which rises to explain, the larger one first."""
-    rises = {"waiting": case.wait_rise_s, "transferring": case.transfer_rise_s}
-    largest = max(rises.values())
-    return [
-        kind
-        for kind in sorted(rises, key=lambda k: -rises[k])
-        if rises[kind] >= WORTH_A_LOOK * largest
-    ]
+    rise_s = case.rise_s
+    kinds: list[Kind] = sorted(rise_s, key=lambda kind: -rise_s[kind])
+    least_s = WORTH_A_LOOK * max(rise_s.values())
+    return [kind for kind in kinds if rise_s[kind] >= least_s]
 
 
 def _is_layout(case: Case) -> bool:

@@ -29,10 +29,9 @@ Pattern = Literal["steady", "rotating", "none"]
 class Lateness:
     """How the workers' own times compare, over some steps.
 
-    ``late`` are the columns of those that are late again and again, worst first; ``worst`` the
+    ``late`` are the columns of those that are late again and again, worst first; ``worst`` is the
     first of them, else the one that is latest on the whole. ``own_s`` (n_workers,) is each one's
-    typical own time. ``last_ratio`` is the share of steps in which one of the late came last,
-    ``spread_ratio`` how much longer than usual the last to arrive is busy, typically, and
+    typical own time. ``spread_ratio`` is how much longer than usual the last to arrive is busy,
     ``restless_ratio`` by how much that differs from step to step. ``phase`` is where the worst
     one's excess lies.
     """
@@ -42,7 +41,6 @@ class Lateness:
     late: tuple[int, ...]
     own_s: FloatArray
     strength: float
-    last_ratio: float
     spread_ratio: float
     restless_ratio: float
     phase: str
@@ -85,7 +83,6 @@ def lateness(steps: StepBatch) -> Lateness:
         late=late,
         own_s=typical,
         strength=float(z[worst] / DEVIATIONS),
-        last_ratio=float(np.isin(np.nanargmax(own, axis=1), late or [worst]).mean()),
         spread_ratio=float(np.median(spread)),
         restless_ratio=restless_ratio,
         phase=_phase(steps, worst),

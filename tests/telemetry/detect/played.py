@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from telemetry.steps import StepBatch
 EPOCH = 1_750_000_000
 WINDOW_S, WINDOW_STEPS, ECC_AGE_S = 180.0, 40, 600
 
-RUNS = {
+RUNS: dict[str, dict[str, Any]] = {
     "trn1": {"model": "llama2-7b", "instance": "trn1.32xlarge", "nodes": 8, "tp": 8},
     "trn2": {"model": "llama3.1-8b", "instance": "trn2.48xlarge", "nodes": 8, "tp": 8},
     "p5": {"model": "llama3.1-8b", "instance": "p5.48xlarge", "nodes": 16, "tp": 4},
@@ -60,6 +61,13 @@ class Recording:
             counts=Span(self.span.shard, self.span.ticks[moments], self.span.nodes, counts),
         )
 
+    @property
+    def breaks_at_s(self) -> float:
+        """When the second of two steps in a row above 25 % ended, from the start; inf if never."""
+        over = self.steps.allreduce_share_ratio > 0.25 + 1e-6
+        second = np.flatnonzero(over[1:] & over[:-1]) + 1
+        return float(self.steps.ended_at_s[second[0]] - EPOCH) if second.size else np.inf
+
     def watch(self, seconds: Sequence[int] | range) -> Iterator[tuple[int, list[Finding]]]:
         """Look once each second, remembering only which alerts are open."""
         is_open: set[str] = set()
@@ -76,10 +84,15 @@ def record(
     seed: int = 7,
     faults: Sequence[Fault] = (),
     benign: Sequence[Benign] = (),
-    **more: object,
+    **more: Any,
 ) -> Recording:
     """Play one of RUNS for some seconds, with these faults and events."""
-    usual = {"name": "run", "compile_s": 0, "seq_len": 4096, "global_batch": BATCH[run]}
+    usual: dict[str, Any] = {
+        "name": "run",
+        "compile_s": 0,
+        "seq_len": 4096,
+        "global_batch": BATCH[run],
+    }
     spec = RunSpec(**(usual | RUNS[run] | more))
     plan = Plan(run=spec, seed=seed, epoch_s=EPOCH, faults=tuple(faults), benign=tuple(benign))
     played = [play(plan, shard, start_clock(plan), EPOCH + duration_s) for shard in plan.shards]

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -54,9 +55,7 @@ def steps_at(shares: Sequence[float], *, n_workers: int = 4) -> StepBatch:
     return steps_of(1.0 - share, transfer_s=share)
 
 
-def vitals(
-    steps: StepBatch, hardware: Callable[..., Span] = no_hardware, **more: object
-) -> Vitals:
+def vitals(steps: StepBatch, hardware: Callable[..., Span] = no_hardware, **more: Any) -> Vitals:
     """Return what detection sees just after the newest step."""
     now_s = float(steps.ended_at_s[-1]) + 0.5 if len(steps) else float(T0)
     seen = Vitals("llama", CHARACTERS[: len(steps.workers)], steps, hardware, now_s)
@@ -73,10 +72,10 @@ class Machines:
     until_s: float
     seed: int = 1
     n_nodes: int = 4
-    marks: list[tuple[str, object, float, float]] = field(default_factory=list)
+    marks: list[tuple[str, tuple[int, int | slice], float, float]] = field(default_factory=list)
     fetched: list[tuple[str, ...]] = field(default_factory=list)
 
-    HEALTHY = {
+    HEALTHY: ClassVar = {
         "core_utilization_ratio": (8, 0.7),
         "hbm_bandwidth_bytes_per_s": (4, 4e11),
         "efa_latency_s": (4, 16e-6),
@@ -86,7 +85,9 @@ class Machines:
         "efa_retransmits_per_s": (4, 0.5),
     }
 
-    def mark(self, metric: str, where: object, *, times: float, since_s: float) -> "Machines":
+    def mark(
+        self, metric: str, where: tuple[int, int | slice], *, times: float, since_s: float
+    ) -> "Machines":
         """Multiply a metric at (node, part) from some second on."""
         self.marks.append((metric, where, times, since_s))
         return self
@@ -105,5 +106,6 @@ class Machines:
             values[name] = level * (1 + 0.01 * rng.standard_normal(shape))
             for metric, where, times, since_s in self.marks:
                 if metric == name:
-                    values[name][(ticks > since_s, *where)] *= times
+                    node, part = where
+                    values[name][ticks > since_s, node, part] *= times
         return Span("llama/0", ticks, CHARACTERS[: self.n_nodes], values)

@@ -28,7 +28,8 @@ def test_a_rise_does_not_depend_on_unit_or_zero() -> None:
     here, there = rise(x, floor=0.01), rise(1e-3 * x + 7.0, floor=1e-5)
     assert here is not None
     assert there is not None
-    assert (here.at, here.sigma) == (there.at, pytest.approx(there.sigma))
+    assert here.at == there.at
+    assert here.sigma == pytest.approx(there.sigma)
 
 
 def test_a_fall_is_no_rise() -> None:

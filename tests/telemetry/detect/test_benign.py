@@ -1,0 +1,63 @@
+"""What looks like trouble and is none wakes nobody."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.detect import find
+from telemetry.simulate.plan import Benign
+from tests.telemetry.detect.played import record
+from tests.telemetry.detect.runs import Machines, steps_at, vitals
+
+
+def event(kind: str, **more: Any) -> Benign:
+    return Benign(kind=kind, run="run", start_s=120, **more)
+
+
+@pytest.mark.parametrize("run", ["trn1", "trn2", "p5", "staged"])
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_long_healthy_run_has_no_finding(run: str, seed: int) -> None:
+    recording = record(run, duration_s=1_200, seed=seed)
+    assert [f for _, found in recording.watch(range(20, 1_200, 4)) for f in found] == []
+
+
+@pytest.mark.parametrize("run", ["trn1", "trn2", "p5", "staged"])
+@pytest.mark.parametrize(
+    "look_alike",
+    [
+        event("checkpoint"),
+        event("evaluation"),
+        event("planned_compile"),
+        event("batch_change", magnitude=2.0),
+        event("scale_change", magnitude=0.5, duration_s=120),
+        event("node_joins", node="run-03"),
+        event("node_leaves", node="run-03", duration_s=120),
+    ],
+    ids=lambda benign: benign.kind,
+)
+def test_a_look_alike_has_no_finding(run: str, look_alike: Benign) -> None:
+    recording = record(run, duration_s=500, benign=[look_alike])
+    assert [f for _, found in recording.watch(range(20, 500, 2)) for f in found] == []
+
+
+def test_a_smaller_batch_is_said_but_wakes_nobody() -> None:
+    recording = record("trn1", duration_s=260, benign=[event("batch_change", magnitude=0.4)])
+    found = [f for _, each in recording.watch(range(20, 260)) for f in each]
+    assert {(f.cause, f.node, f.severity) for f in found} == {("unknown", None, "warn")}
+    assert {f.evidence["kind"] for f in found} == {"communication-bound layout"}
+    assert found[0].evidence["changed"] == ["batch"]
+    assert found[0].evidence["baseline_step_s"] is None
+
+
+def test_a_layout_that_only_communicates_says_so_from_its_second_step() -> None:
+    recording = record("trn1", duration_s=120, global_batch=64)
+    found = [(s, f) for s, each in recording.watch(range(20, 120)) for f in each]
+    assert found[0][0] <= np.ceil(recording.breaks_at_s) or found[0][0] == 20
+    assert {(f.cause, f.node, f.severity) for _, f in found} == {("unknown", None, "warn")}
+
+
+def test_a_share_that_hovers_at_its_limit_is_a_matter_of_layout() -> None:
+    steps = steps_at([0.248, 0.251, 0.246, 0.249] * 10 + [0.252, 0.253])
+    (finding,) = find(vitals(steps, Machines(steps.ended_at_s[-1])))
+    assert (finding.severity, finding.node) == ("warn", None)

@@ -1,0 +1,165 @@
+"""Simulated faults, end to end: each is found in two steps, with its cause and its culprit."""
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry import catalog
+from telemetry.detect import Finding, find
+from telemetry.simulate.plan import Fault
+from tests.telemetry.detect.played import EPOCH, RUNS, Recording, record
+
+START_S, LASTS_S, LOOK_ON_S = 130, 240, 25
+PARTS = {
+    "slow_core": "n_cores",
+    "hbm_slow": "n_devices",
+    "throttle": "n_devices",
+    "efa_latency": "n_efa",
+    "efa_loss": "n_efa",
+}
+# Magnitudes that lift the share of every run of RUNS above its limit, small to large.
+MAGNITUDES = {
+    "slow_core": (1.4, 1.8, 3.0),
+    "hbm_slow": (0.55, 0.4, 0.25),
+    "efa_latency": (2.2, 3.0, 5.0),
+    "efa_loss": (0.005, 0.02, 0.1),
+}
+
+
+def play(run: str, fault: Fault, *, seed: int = 7, **more: Any) -> Recording:
+    return record(run, duration_s=START_S + LASTS_S, seed=seed, faults=[fault], **more)
+
+
+def fault_of(
+    kind: str, magnitude: float, *, node: str = "run-02", device: int | None = 5
+) -> Fault:
+    return Fault(
+        kind=kind,
+        node=node,
+        device=device,
+        start_s=START_S,
+        duration_s=LASTS_S,
+        magnitude=magnitude,
+    )
+
+
+def alerts(recording: Recording) -> Iterator[tuple[int, Finding]]:
+    """Yield what is found from before the fault until a while after it was."""
+    until = min(START_S + LASTS_S, int(recording.breaks_at_s) + LOOK_ON_S)
+    for second, found in recording.watch(range(START_S - 30, until)):
+        for finding in found:
+            yield second, finding
+
+
+@pytest.mark.parametrize("run", ["trn1", "trn2", "p5"])
+@pytest.mark.parametrize(
+    ("kind", "magnitude"), [(kind, each) for kind, three in MAGNITUDES.items() for each in three]
+)
+def test_it_is_found_in_two_steps_by_cause_and_culprit(
+    run: str, kind: str, magnitude: float
+) -> None:
+    recording = play(run, fault_of(kind, magnitude))
+    found = list(alerts(recording))
+    second, first = found[0]
+    step_s = float(np.median(recording.steps.step_s))
+
+    assert second == math.ceil(recording.breaks_at_s)
+    assert {(f.cause, f.node, f.device) for _, f in found} == {(kind, "run-02", 5)}
+    assert abs(first.onset_s - EPOCH - START_S) <= step_s
+    assert first.severity == "page"
+    assert first.score > 1
+    assert set(first.victims) == set(recording.plan.run.node_names) - {"run-02"}
+    assert first.evidence["step_s"] > first.evidence["baseline_step_s"]
+    waits = kind in {"slow_core", "hbm_slow"}
+    assert first.evidence["kind"] == ("waiting" if waits else "transferring")
+
+
+@pytest.mark.parametrize(
+    ("kind", "run", "magnitude", "device"),
+    [
+        ("efa_down", "p5", 1.0, 30),
+        ("efa_down", "trn1", 1.0, 0),
+        ("throttle", "trn1", 1.8, 15),
+        ("throttle", "trn2", 1.6, 0),
+        ("input_stall", "trn1", 2.0, None),
+        ("input_stall", "trn2", 1.5, None),
+        ("input_stall", "p5", 0.5, None),
+    ],
+)
+def test_so_are_the_others_that_can_lift_the_share(
+    kind: str, run: str, magnitude: float, device: int | None
+) -> None:
+    found = list(alerts(play(run, fault_of(kind, magnitude, device=device))))
+    assert {(f.cause, f.node, f.device) for _, f in found} == {(kind, "run-02", device)}
+
+
+@pytest.mark.parametrize(("pp", "batch"), [(4, 64), (2, 256)])
+def test_a_long_stage_blames_no_machine(pp: int, batch: int) -> None:
+    fault = fault_of("stage_imbalance", 0.9, device=None)
+    recording = play("staged", fault, pp=pp, global_batch=batch)
+    found = [finding for _, finding in alerts(recording)]
+    assert {(f.cause, f.node, f.device) for f in found} == {("stage_imbalance", None, None)}
+    assert "run-02" in found[-1].evidence["late_workers"]
+    assert "run-02" not in found[-1].victims
+
+
+@pytest.mark.parametrize("run", ["trn1", "trn2", "p5", "staged"])
+def test_uneven_sequences_blame_no_machine(run: str) -> None:
+    fault = Fault(
+        kind="seq_imbalance", run="run", start_s=START_S, duration_s=LASTS_S, magnitude=1.5
+    )
+    found = [finding for _, finding in alerts(play(run, fault))]
+    assert {f.node for f in found} == {None}
+    assert found[-1].cause == "seq_imbalance"
+
+
+@pytest.mark.parametrize(("kind", "magnitude"), [("efa_latency", 3.0), ("efa_loss", 0.02)])
+def test_a_sick_fabric_blames_no_machine(kind: str, magnitude: float) -> None:
+    fault = Fault(kind=kind, run="run", start_s=START_S, duration_s=LASTS_S, magnitude=magnitude)
+    found = [finding for _, finding in alerts(play("trn2", fault))]
+    assert {(f.cause, f.node, f.device) for f in found} == {(kind, None, None)}
+
+
+def test_the_slow_accelerator_of_a_node_with_only_one_is_told_from_its_memory() -> None:
+    small: dict[str, Any] = {
+        "model": "bert-large",
+        "instance": "trn1.2xlarge",
+        "nodes": 4,
+        "tp": 1,
+    }
+    small |= {"seq_len": 512, "global_batch": 1024}
+    for kind, magnitude in (("hbm_slow", 0.4), ("throttle", 1.8), ("slow_core", 1.8)):
+        found = list(alerts(play("trn1", fault_of(kind, magnitude, device=0), **small)))
+        assert {(f.cause, f.node, f.device) for _, f in found} == {(kind, "run-02", 0)}
+
+
+def test_two_nodes_are_enough_to_find_the_worse() -> None:
+    for kind in ("slow_core", "hbm_slow", "efa_latency", "efa_loss"):
+        magnitude = {"slow_core": 2.5, "hbm_slow": 0.2, "efa_latency": 3.0, "efa_loss": 0.05}[kind]
+        fault = fault_of(kind, magnitude, node="run-01")
+        found = list(alerts(play("trn1", fault, nodes=2, global_batch=32)))
+        assert {(f.cause, f.node, f.device) for _, f in found} == {(kind, "run-01", 5)}
+
+
+def test_of_any_sixty_faults_no_machine_is_wronged() -> None:
+    rng = np.random.default_rng(2026)
+    n_fired = n_right = n_wronged = 0
+    for _ in range(60):
+        run = str(rng.choice(["trn1", "trn2", "p5"]))
+        kind = str(rng.choice(sorted(MAGNITUDES)))
+        three = MAGNITUDES[kind]
+        magnitude = float(rng.uniform(min(three), max(three)))
+        instance = catalog.training_instance(RUNS[run]["instance"])
+        device = int(rng.integers(getattr(instance, PARTS[kind])))
+        node = f"run-{int(rng.integers(RUNS[run]['nodes'])):02d}"
+        fault = fault_of(kind, magnitude, node=node, device=device)
+        recording = play(run, fault, seed=int(rng.integers(1_000)))
+        (first,) = find(recording.at(math.ceil(recording.breaks_at_s)))
+        n_fired += 1
+        n_right += (first.cause, first.node, first.device) == (kind, node, device)
+        n_wronged += first.node not in {None, node}
+    assert n_wronged == 0
+    assert n_right / n_fired >= 0.97
