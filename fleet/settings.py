@@ -71,7 +71,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "fleet.views.static.StaticMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.common.CommonMiddleware",
@@ -193,6 +193,7 @@ CELERY_BEAT_SCHEDULE = {
     "watch-fleet": {"task": "fleet.tasks.watch_fleet", "schedule": 1.0},
     "roll-up": {"task": "telemetry.tasks.roll_up", "schedule": 60.0},
     "copy-clocks": {"task": "fleet.tasks.copy_clocks", "schedule": 60.0},
+    "freeze-evidence": {"task": "fleet.tasks.freeze_evidence", "schedule": 20.0},
     "hand-over-plans": {"task": "fleet.tasks.hand_over_plans", "schedule": 30.0},
     "forget": {"task": "telemetry.tasks.forget", "schedule": 3600.0},
 }

@@ -7,6 +7,7 @@ from django.conf import settings
 
 from fleet.demo import weather
 from fleet.following import follow_runs, keep_clocks
+from fleet.freezing import freeze_what_is_due
 from fleet.plans import publish_plans
 from fleet.watching import watch
 from telemetry.store.hot import open_store
@@ -36,3 +37,10 @@ def hand_over_plans() -> None:
 def copy_clocks() -> None:
     """Copy the runs' clocks into the database."""
     keep_clocks(open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S))
+
+
+@shared_task(ignore_result=True, expires=60)
+def freeze_evidence() -> None:
+    """Keep the evidence of alerts that are over, while it is there by the second."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    freeze_what_is_due(hot, now=datetime.now(UTC))

@@ -13,6 +13,7 @@ from telemetry.detect import ECC_METRICS, RULES, Finding, Vitals, find, silent
 from telemetry.detect.silence import Pulse
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
+from telemetry.store.source import Source
 
 Hardware = Callable[[Sequence[str], int], Span]
 
@@ -60,7 +61,7 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     now_s = now.timestamp()
     runs = list(Run.objects.active())
     members = rosters(runs)
-    sights = [_sight(hot, run, members[run.pk], now_s=now_s) for run in runs]
+    sights = [sight_of(hot, run, members[run.pk], now_s=now_s) for run in runs]
     real = Node.objects.exclude(source=Node.Source.SIMULATED).values_list("name", flat=True)
     expected = {name for roster in members.values() for name in roster.nodes} | set(real)
     last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
@@ -133,12 +134,12 @@ def listening_since_s(hot: HotStore, *, now_s: float) -> float:
     return since_s
 
 
-def window_of_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
+def window_of_steps(source: Source, run: str, *, now_s: float) -> StepBatch:
     """Return the last minutes of steps, or the last few dozen where steps are slow."""
-    steps = hot.steps(run, since_s=now_s - WINDOW_S)
+    steps = source.steps(run, since_s=now_s - WINDOW_S)
     if len(steps) >= WINDOW_STEPS:
         return steps
-    return hot.steps(run, since_s=0.0).last(WINDOW_STEPS)
+    return source.steps(run, since_s=0.0).last(WINDOW_STEPS)
 
 
 def open_rules() -> set[Subject]:
@@ -160,15 +161,16 @@ def _vitals(sight: Sight, *, now_s: float) -> Vitals:
     )
 
 
-def _sight(hot: HotStore, run: Run, roster: Roster, *, now_s: float) -> Sight:
+def sight_of(source: Source, run: Run, roster: Roster, *, now_s: float) -> Sight:
+    """Look at one run: its steps now, its hardware when a rule asks for it."""
     end, shards = int(now_s), roster.shards
 
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
-        return hot.window(shards, metrics, start=end - last_s + 1, end=end).of(roster.nodes)
+        return source.window(shards, metrics, start=end - last_s + 1, end=end).of(roster.nodes)
 
     moments = [
-        hot.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S
+        source.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S
     ]
     counts = Span.after_another([moment.of(roster.nodes) for moment in moments if moment.nodes])
-    steps = window_of_steps(hot, run.name, now_s=now_s)
+    steps = window_of_steps(source, run.name, now_s=now_s)
     return Sight(run, roster, steps, hardware, counts)

@@ -14,7 +14,7 @@ from fleet.evidence import Evidence
 from fleet.models import Alert
 from fleet.templatetags.units import percent
 from fleet.windows import Window
-from telemetry.store.hot import HotStore
+from telemetry.store.source import Source
 
 BEFORE_S = 300
 AFTER_S = 120
@@ -101,7 +101,7 @@ def culprit_chart(alert: Alert) -> NodeChart | None:
 
 
 def alert_figure(
-    hot: HotStore, alert: Alert, chart: str, window: Window, *, now: datetime
+    hot: Source, alert: Alert, chart: str, window: Window, *, now: datetime
 ) -> Figure | Heat | None:
     """Return one chart of an alert, the broken stretch shaded; None where it has no such chart."""
     if chart not in {each.name for each in charts_of(alert)}:
@@ -115,7 +115,7 @@ def alert_figure(
     return replace(figure, shade=[shade_of(alert, now=now)]) if figure else None
 
 
-def _culprit(hot: HotStore, alert: Alert, window: Window) -> Figure | None:
+def _culprit(hot: Source, alert: Alert, window: Window) -> Figure | None:
     chart = culprit_chart(alert)
     if chart is None or alert.node is None:
         return None
@@ -134,7 +134,7 @@ def _parts(alert: Alert) -> Sequence[int]:
     return range(alert.device * n_cores, (alert.device + 1) * n_cores)
 
 
-def _workers(hot: HotStore, alert: Alert, window: Window) -> Figure | None:
+def _workers(hot: Source, alert: Alert, window: Window) -> Figure | None:
     """Draw how long each worker waited, as it was when the alert fired."""
     waits = Evidence(alert.evidence).wait_by_worker
     if waits:

@@ -21,7 +21,7 @@ from fleet.windows import Window
 from telemetry.blocks import FloatArray
 from telemetry.series import Series
 from telemetry.store.history import node_series
-from telemetry.store.hot import HotStore
+from telemetry.store.source import Source
 
 ESTIMATE = "estimate: bytes per step from a profile times steps per second"
 PROBE = "measured by a probe: EFA itself counts no latency"
@@ -133,7 +133,7 @@ def charts_of(node: Node) -> Sequence[NodeChart]:
 
 
 def node_figure(
-    hot: HotStore, node: Node, chart: NodeChart, window: Window, *, marked: Sequence[int] = ()
+    hot: Source, node: Node, chart: NodeChart, window: Window, *, marked: Sequence[int] = ()
 ) -> Figure | Heat:
     """Return one chart of a node; ``marked`` parts stand out: the culprit of an alert."""
     # What has not been told yet is no gap: a live window ends where its shard does.
@@ -160,7 +160,7 @@ def node_figure(
     )
 
 
-def node_points(hot: HotStore, node: Node, *, since_s: float, now_s: float) -> dict[str, Any]:
+def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dict[str, Any]:
     """Return what the node's charts append: the seconds since; of few parts, not of many cores."""
     start, end = int(since_s) - N_RECENT, min(int(now_s), hot.newest().get(node.shard, 0))
     if end <= since_s:

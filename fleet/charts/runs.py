@@ -13,7 +13,7 @@ from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps, worker_minutes
-from telemetry.store.hot import HotStore
+from telemetry.store.source import Source
 
 ROLLING_S = 60.0
 SLACK_S = 2.0
@@ -135,7 +135,7 @@ _ALL = (
 RUN_CHARTS: Mapping[str, RunChart] = {chart.name: chart for chart in _ALL}
 
 
-def run_figure(hot: HotStore, run: Run, chart: str, window: Window) -> Figure:
+def run_figure(hot: Source, run: Run, chart: str, window: Window) -> Figure:
     """Return one chart of a run over a window; empty where it has no steps."""
     fetch = worker_minutes if chart == "workers" else run_steps
     steps = fetch(hot, run.name, start_s=window.start, end_s=window.end)
@@ -143,7 +143,7 @@ def run_figure(hot: HotStore, run: Run, chart: str, window: Window) -> Figure:
     return replace(figure, window=(window.start, window.end))
 
 
-def run_points(hot: HotStore, run: Run, *, since_s: float) -> dict[str, Any]:
+def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:
     """Return what the run's charts append: the steps that ended since."""
     steps = hot.steps(run.name, since_s=since_s - ROLLING_S)
     figures = {name: chart.draw(run, steps) for name, chart in RUN_CHARTS.items() if chart.is_fed}

@@ -1,19 +1,20 @@
 """A past for the demo: the same physics, store, detection and alerts, played ahead of time."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import pairwise
 
 import msgspec
 import numpy as np
 
 from fleet.alerting import Subject, reconcile
+from fleet.demo.playback import Playback
 from fleet.following import follow
+from fleet.freezing import freeze
 from fleet.models import Alert, InjectedFault, Run
 from fleet.plans import plan_of
-from fleet.watching import Sight, judge, rosters, watched
+from fleet.watching import judge, rosters, sight_of, watched
 from telemetry.blocks import Span
 from telemetry.simulate.shard import Played, play, start_clock
 from telemetry.steps import StepBatch
@@ -22,11 +23,11 @@ from telemetry.store.hot import HotStore
 
 # Quiet hours are thinned to this; around a fault, and while hot, every second is played.
 THINNED_S = 10
-BEFORE_FAULT_S = 240
+BEFORE_FAULT_S = 360
 AFTER_FAULT_S = 300
 JUDGE_EVERY_S = 5
 JUDGE_OPEN_EVERY_S = 20
-WINDOW_STEPS = 60
+CARRIED_STEPS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ def live_through(
         _keep(hot, played, is_hot=stretch.end >= end)
         steps = StepBatch.joined([earlier, played[0].steps])
         if stretch.is_close:
-            _watch(run, steps, Span.beside([p.span for p in played]), stretch)
-        earlier = steps.last(WINDOW_STEPS)
+            _watch(run, Playback(Span.beside([p.span for p in played]), steps), stretch)
+        earlier = steps.last(CARRIED_STEPS)
     for shard, clock in clocks.items():
         hot.commit(shard, before=None, after=msgspec.json.encode(clock), blocks=(), steps=None)
     follow(run, clocks[plan.shards[0]])
@@ -91,43 +92,28 @@ def _keep(hot: HotStore, played: Sequence[Played], *, is_hot: bool) -> None:
         hot.append_steps(played[0].steps)
 
 
-def _watch(run: Run, steps: StepBatch, hardware: Span, stretch: Stretch) -> None:
-    """Watch a close stretch as the live fleet is watched, only faster."""
-    last_seen, roster = _last_seen(hardware), rosters([run])[run.pk]
-    rules = _open_here(run)
-    second = stretch.start
-    while (second := second + (JUDGE_OPEN_EVERY_S if rules else JUDGE_EVERY_S)) < stretch.end:
-        known = steps[: int(np.searchsorted(steps.ended_at_s, second))].last(WINDOW_STEPS)
-        sight = Sight(run, roster, known, partial(_window, hardware, second))
-        seen = last_seen(second)
+def _watch(run: Run, played: Playback, stretch: Stretch) -> None:
+    """Watch a close stretch as the live fleet is watched, and freeze what it shows."""
+    roster, rules, fired = rosters([run])[run.pk], _open_here(run), []
+    played.second = stretch.start
+    while (second := played.second + _until_next_look(rules)) < stretch.end:
+        played.second = second
+        sight = sight_of(played, run, roster, now_s=second)
+        seen = played.last_seen()
         findings = judge([sight], seen, now_s=second, open_rules=rules)
         if findings or rules:
             could = watched([sight], seen, now_s=second)
-            reconcile(findings, watched=could, now=datetime.fromtimestamp(second, UTC))
+            fired += reconcile(findings, watched=could, now=datetime.fromtimestamp(second, UTC))
             rules = _open_here(run)
+    played.second = stretch.end
+    for alert in {alert.pk: alert for alert in fired if not alert.is_open}.values():
+        freeze(played, alert, now=datetime.fromtimestamp(stretch.end, UTC))
+
+
+def _until_next_look(rules: set[Subject]) -> int:
+    return JUDGE_OPEN_EVERY_S if rules else JUDGE_EVERY_S
 
 
 def _open_here(run: Run) -> set[Subject]:
     """Return the open alerts of this run alone: other pasts are played beside it."""
     return set(Alert.objects.open().filter(run=run).values_list("rule", "subject"))
-
-
-def _window(hardware: Span, second: int, metrics: Sequence[str], last_s: int) -> Span:
-    """Return what the store would have answered at that second."""
-    rows = (hardware.ticks > second - last_s) & (hardware.ticks <= second)
-    values = {name: hardware.values[name][rows] for name in metrics if name in hardware.values}
-    return Span(hardware.shard, hardware.ticks[rows], hardware.nodes, values)
-
-
-def _last_seen(span: Span) -> Callable[[int], dict[str, int]]:
-    """Return how to ask when each node had last reported, as of some second of the span."""
-    seen = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
-    for values in span.values.values():
-        seen |= np.isfinite(values).any(axis=2)
-    newest = np.maximum.accumulate(np.where(seen, span.ticks[:, None], span.ticks[0] - 1), axis=0)
-
-    def as_of(second: int) -> dict[str, int]:
-        row = newest[int(np.searchsorted(span.ticks, second, side="right")) - 1]
-        return dict(zip(span.nodes, row.tolist(), strict=True))
-
-    return as_of

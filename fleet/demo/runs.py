@@ -22,6 +22,7 @@ class DemoRun:
     age: timedelta = timedelta(hours=24)
 
 
+# Periods do not divide a day: a newcomer should not meet every checkpoint in the first minute.
 FLEET = (
     DemoRun(
         RunSpec(
@@ -33,8 +34,8 @@ FLEET = (
             seq_len=4096,
             global_batch=192,
             compile_s=2700,
-            checkpoint_every_s=3600,
-            evaluate_every_s=7200,
+            checkpoint_every_s=3000,
+            evaluate_every_s=7000,
         ),
         team="LLM",
         purpose="Multi-week pretraining; checkpoints to FSx",
@@ -49,7 +50,7 @@ FLEET = (
             seq_len=257,
             global_batch=4096,
             compile_s=1500,
-            checkpoint_every_s=7200,
+            checkpoint_every_s=7000,
         ),
         team="retail vision",
         purpose="Two-day bake-off, the Trainium2 arm",
@@ -64,7 +65,7 @@ FLEET = (
             seq_len=257,
             global_batch=4096,
             compile_s=0,
-            checkpoint_every_s=7200,
+            checkpoint_every_s=7000,
         ),
         team="retail vision",
         purpose="Two-day bake-off, the p5 arm",
@@ -80,7 +81,7 @@ FLEET = (
             seq_len=16384,
             global_batch=16,
             compile_s=5400,
-            checkpoint_every_s=5400,
+            checkpoint_every_s=5000,
         ),
         team="research",
         purpose="Long context on four nodes; compiled overnight",
@@ -111,7 +112,7 @@ FLEET = (
             seq_len=128,
             global_batch=16384,
             compile_s=780,
-            checkpoint_every_s=3600,
+            checkpoint_every_s=3300,
         ),
         team="search",
         purpose="Weekly fine-tune, moved from GPUs",

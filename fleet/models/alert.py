@@ -125,3 +125,19 @@ class AlertEvent(models.Model):
 
     def __str__(self) -> str:
         return f"{self.alert_id} {self.kind} {self.at:%H:%M:%S}"
+
+
+class FrozenChart(models.Model):
+    """One chart of an alert's evidence, by the second, kept when the seconds are gone."""
+
+    alert = models.ForeignKey(Alert, models.CASCADE, related_name="frozen_charts")
+    name = models.CharField(max_length=20)
+    figure = models.BinaryField(help_text="What the page's script draws: JSON, by zstandard.")
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(fields=["alert", "name"], name="a_chart_is_frozen_once"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name} of alert {self.alert_id}"

@@ -56,7 +56,9 @@ class Run(models.Model):
         default=dict, blank=True, help_text="What the simulator plays; empty for real runs."
     )
     clock = models.JSONField(
-        default=dict, blank=True, help_text="The run's clocks, once a minute, should Redis be lost."
+        default=dict,
+        blank=True,
+        help_text="The run's clocks, once a minute, should Redis be lost.",
     )
 
     phase = models.CharField(max_length=12, choices=Phase, default=Phase.PENDING)

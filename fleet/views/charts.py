@@ -16,6 +16,7 @@ from fleet.charts.alerts import alert_figure, alert_window
 from fleet.charts.figures import Figure, Heat
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
 from fleet.charts.runs import RUN_CHARTS, run_figure
+from fleet.freezing import frozen_figure
 from fleet.models import Alert, Node, Run
 from fleet.windows import Window, WindowError, window_of
 from telemetry.store.hot import open_store
@@ -58,6 +59,8 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
     alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
     now = timezone.now()
     mine = alert_window(alert, now=now)
+    if not _asks(request.GET) and (frozen := frozen_figure(alert, chart)) is not None:
+        return _cached(request, frozen, mine, now=now)
 
     def draw(window: Window) -> Figure | Heat:
         figure = alert_figure(open_store(settings.REDIS_URL), alert, chart, window, now=now)

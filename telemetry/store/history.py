@@ -5,7 +5,6 @@ import numpy as np
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.series import Series
 from telemetry.steps import PHASES, StepBatch
-from telemetry.store.hot import HotStore
 from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
 from telemetry.store.packing import decode, read_layout, unpack
 from telemetry.store.rollups import N_STATS, as_kept, read_hour, rolled_up
@@ -23,6 +22,7 @@ from telemetry.store.run_chunks import (
     read_minutes,
     read_steps,
 )
+from telemetry.store.source import Source
 
 MINUTE_S = 60
 HOUR_S = 3600
@@ -33,7 +33,7 @@ NO_STEPS = np.zeros((0, N_COLUMNS))
 
 
 def node_series(
-    hot: HotStore, *, shard: str, node: str, metric: str, start: int, end: int
+    hot: Source, *, shard: str, node: str, metric: str, start: int, end: int
 ) -> Series:
     """Return one metric of one node from start to end, both included; gaps are NaN.
 
@@ -101,7 +101,7 @@ def _series(metric: str, grid: IntArray, pieces: list[Piece]) -> Series:
     return Series(metric, grid, mean, MINUTE_S, low, high)
 
 
-def run_steps(hot: HotStore, run: str, *, start_s: float, end_s: float) -> StepBatch:
+def run_steps(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBatch:
     """Return a run's steps that ended in [start_s, end_s).
 
     Of all workers where the hot tier still has them; else of one worker, "mean", and thinned
@@ -142,7 +142,7 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
     )
 
 
-def worker_minutes(hot: HotStore, run: str, *, start_s: float, end_s: float) -> StepBatch:
+def worker_minutes(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBatch:
     """Return a run minute by minute with all its workers: a row is the minute's average step.
 
     Minutes that began in [start_s, end_s); number, end and tokens as in ``run_steps``.

@@ -1,6 +1,8 @@
 """The demo's past: played by the real physics, seen by the real detection, told once."""
 
+import json
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import pytest
 from fleet.demo import weather
 from fleet.demo.past import Stretch, live_through, stretches
 from fleet.demo.runs import FLEET, create_fleet
+from fleet.freezing import frozen_figure
 from fleet.models import Alert, InjectedFault, Node, Run
 from telemetry.store.history import node_series, run_steps
 from telemetry.store.hot import HotStore
@@ -52,7 +55,7 @@ def test_a_past_is_cut_at_whole_minutes_without_a_gap() -> None:
     cut = stretches(start, end, [fault], hot_s=900)
 
     assert (cut[0].start, cut[-1].end) == (start, end)
-    assert all(b.start == a.end + 1 for a, b in zip(cut, cut[1:], strict=False))
+    assert all(b.start == a.end + 1 for a, b in pairwise(cut))
     assert all(stretch.start % 60 == 0 for stretch in cut[1:])
     assert [stretch.is_close for stretch in cut] == [False, True, False, True]
 
@@ -137,3 +140,22 @@ def test_extending_the_weather_twice_adds_nothing(hot: HotStore, fleet: list[Run
 
 def test_every_demo_run_can_train(fleet: list[Run]) -> None:
     assert [run.name for run in fleet] == [demo.spec.name for demo in FLEET]
+
+
+def test_the_evidence_of_the_past_is_kept_by_the_second(hot: HotStore, fleet: list[Run]) -> None:
+    run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
+    fault = strike(run, "efa_latency", ago=timedelta(minutes=50), device=3, magnitude=4)
+
+    live_through(hot, run, [fault], now=NOW)
+
+    alert = Alert.objects.get()
+    culprit = json.loads(frozen_figure(alert, "culprit") or "{}")
+    assert culprit["every_s"] == 1
+    shown = next(line for line in culprit["series"] if line["role"] == "bad")
+    during = [
+        value
+        for second, value in zip(culprit["t"], shown["values"], strict=True)
+        if alert.onset_at.timestamp() + 5 < second < alert.onset_at.timestamp() + 60
+    ]
+    assert None not in during
+    assert min(during) > 30e-6
