@@ -1,4 +1,4 @@
-"""A running trnwatch: Redis first, then the demo's past, then everything at once."""
+"""A running trnwatch: Redis first, then pages and workers, then the clock."""
 
 import asyncio
 import signal
@@ -52,19 +52,25 @@ class House:
             await self._keeper.stop(self._rest, self._redis)
 
     async def _live(self, listener: socket.socket, *, greet: Callable[[], None]) -> None:
-        """Start everything in order, then look after the logs."""
+        """Start everything in order, then look after the logs.
+
+        Pages can be had while the demo's past is still being made; time goes on, by beat,
+        when it stands.
+        """
         await self._start_redis()
+        workers = [programs.worker(name) for name in programs.WORKERS]
+        self._keep([programs.web(listener=listener.fileno()), *workers])
         if self._env["TRNWATCH_DEMO"] == "1":
             await self._prepare_demo()
-        self._rest = [
-            programs.web(listener=listener.fileno()),
-            *(programs.worker(name) for name in programs.WORKERS),
-            programs.beat(self._folder),
-        ]
-        self._keeper.keep(self._rest)
+        self._keep([programs.beat(self._folder)])
         await first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
         await asyncio.to_thread(greet)
         await self._keeper.trim_logs()
+
+    def _keep(self, more: list[Program]) -> None:
+        """Keep more programs running."""
+        self._rest += more
+        self._keeper.keep(more)
 
     async def _start_redis(self) -> None:
         """Run our own Redis, or see that the one we were told of answers."""
