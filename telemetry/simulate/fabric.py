@@ -33,8 +33,8 @@ def efa_values(
     tx = sent * (1 + 0.01 * noise.normal(n))
     rx = sent * (1 + 0.01 * noise.normal(n))
     packets = tx * np.float32(1 / PACKET_BYTES)
-    luck = noise.normal(n)
-    retransmits = packets * (RETRANSMIT_RATIO * luck * luck)
+    # Packets are whole: a second has none of these, or now and then one.
+    retransmits = np.floor(packets * np.float32(RETRANSMIT_RATIO) + noise.uniform(n))
     base = (PROBE_S + PROBE_SPREAD_S * of).astype(np.float32)
     load = (1 + LOAD_COST * spent.transfer).astype(np.float32)
     latency = noise.latency(n)

@@ -112,6 +112,10 @@ class TickNoise:
         """Return standard normal noise."""
         return self._windows("normal", width)
 
+    def uniform(self, width: int) -> Floats:
+        """Return noise from 0 to 1, each value as likely."""
+        return self._windows("uniform", width)
+
     def latency(self, width: int) -> Floats:
         """Return factors around 1, as the medians of probes scatter."""
         return self._windows("latency", width)
