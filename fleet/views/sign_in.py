@@ -30,7 +30,12 @@ def sign_in(request: HttpRequest) -> HttpResponse:
             login(request, form.get_user())
             return redirect(there)
         attempts.note()
-    context = {"form": form, "next": there, "wait_minutes": -(-wait_s // 60)}
+    context = {
+        "form": form,
+        "next": there,
+        "wait_minutes": -(-wait_s // 60),
+        "is_demo": settings.DEMO,
+    }
     response = render(request, "registration/sign_in.html", context, status=_status(form, wait_s))
     if wait_s:
         response["Retry-After"] = str(wait_s)
