@@ -5,7 +5,7 @@ import sys
 
 from bench.installation import installation
 
-NAMES = ("fleet",)
+NAMES = ("store", "history", "metrics", "fleet")
 
 if __name__ == "__main__":
     with installation() as env:

@@ -75,6 +75,8 @@ class Block:
         seen = np.zeros(len(self.nodes), dtype=bool)
         for values in self.values.values():
             seen |= np.isfinite(values).any(axis=1)
+            if seen.all():
+                break
         return seen
 
 

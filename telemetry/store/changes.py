@@ -42,9 +42,8 @@ def _part(shard: str, members: Sequence[tuple[Block, Layout, bytes]]) -> dict[st
     counted = [column.name for column in layout.columns if column.name in COUNTED]
     return {
         "shard": shard,
-        "nodes": layout.nodes,
-        "roster": "\n".join([*layout.nodes, "", *counted]),
-        "counted": counted,
+        "nodes": "\n".join(layout.nodes),
+        "counted": "\n".join(counted),
         "layout": _layout(layout.digest, layout.encoded),
         "blocks": [_block(block, blob, counted) for block, _, blob in members],
     }
@@ -60,17 +59,23 @@ def _block(block: Block, blob: bytes, counted: Sequence[str]) -> dict[str, Any]:
         "second": block.tick - minute,
         "blob": raw(blob),
         "reported": raw(b"" if reported.all() else reported.astype("u1").tobytes()),
-        "sums": [x for name in counted for x in _node_sums(block, name)],
+        "sums": _sums(block, counted),
     }
 
 
-def _node_sums(block: Block, name: str) -> list[float]:
-    """Add up a rate over each node's parts: what happened in the tick's one second."""
-    values = block.values[name]
-    sums = values.sum(axis=1, dtype="f8")
-    if not np.isfinite(sums).all():
-        sums = np.where(np.isfinite(values), values, 0.0).sum(axis=1, dtype="f8")
-    return list(sums.tolist())
+def _sums(block: Block, counted: Sequence[str]) -> list[float]:
+    """Add up rates over each node's parts: what happened in the tick's one second.
+
+    The list is (metric, node), flat; what is absent adds nothing.
+    """
+    sums: list[float] = []
+    for _, names in groupby(counted, key=lambda name: block.values[name].shape[1]):
+        values = np.stack([block.values[name] for name in names])
+        totals = values.sum(axis=2, dtype="f8")
+        if not np.isfinite(totals).all():
+            totals = np.where(np.isfinite(values), values, 0.0).sum(axis=2, dtype="f8")
+        sums += totals.ravel().tolist()
+    return sums
 
 
 def steps_part(batch: StepBatch) -> dict[str, Any]:

@@ -33,69 +33,92 @@ local function has_room(index, name, n_wanted)
   return false
 end
 
-local function saw(part, block)
-  local seen = {}
-  for i, node in ipairs(part.nodes) do
-    if block.reported == '' or string.byte(block.reported, i) == 1 then
-      seen[#seen + 1] = block.tick
-      seen[#seen + 1] = node
-    end
-    if #seen >= 1000 then
-      ask('ZADD', 'hot:seen', 'GT', unpack(seen))
-      seen = {}
-    end
-  end
-  if #seen > 0 then
-    ask('ZADD', 'hot:seen', 'GT', unpack(seen))
+local function names(joined)
+  local list = {}
+  for name in string.gmatch(joined, '[^\n]+') do list[#list + 1] = name end
+  return list
+end
+
+-- Say of each node, or of those whose byte in the mask is 1, that it reported in a tick.
+local function saw_each(nodes, tick, mask)
+  for i, node in ipairs(names(nodes)) do
+    if mask == '' or string.byte(mask, i) == 1 then ask('ZADD', 'hot:seen', 'GT', tick, node) end
   end
 end
 
+-- When all of a shard's nodes report, which is nearly always, one line says so for all.
+local function saw(part, block)
+  local heard = ask('HGET', 'hot:heard', part.shard)
+  local tick, nodes = string.match(heard or '0\n', '^(%d+)\n(.*)$')
+  if block.reported ~= '' or tonumber(tick) >= block.tick and nodes ~= part.nodes then
+    saw_each(part.nodes, block.tick, block.reported)
+  elseif tonumber(tick) < block.tick then
+    if nodes ~= part.nodes then saw_each(nodes, tick, '') end
+    ask('HSET', 'hot:heard', part.shard, block.tick .. '\n' .. part.nodes)
+  end
+end
+
+local function forget_the_long_unheard()
+  local heard = ask('HGETALL', 'hot:heard')
+  for i = 1, #heard, 2 do
+    if tonumber(string.match(heard[i + 1], '^%d+')) < newest - new.remember_s then
+      ask('HDEL', 'hot:heard', heard[i])
+    end
+  end
+  ask('ZREMRANGEBYSCORE', 'hot:seen', '-inf', newest - new.remember_s)
+end
+
 -- Totals are (metric, node) in one flat list; a node that joins starts from zero.
-local function totals_so_far(part)
-  local key = 'totals:' .. part.shard
-  local held = ask('GET', key)
-  local width = #part.nodes
-  local sums = {}
-  for i = 1, #part.counted * width do sums[i] = 0 end
-  if not held then return key, sums end
-  local old = cmsgpack.unpack(held)
-  if old.roster == part.roster then return key, old.sums end
-  local metric_at, node_at = {}, {}
-  for i, metric in ipairs(old.counted) do metric_at[metric] = i end
-  for i, node in ipairs(old.nodes) do node_at[node] = i end
-  for m, metric in ipairs(part.counted) do
-    for n, node in ipairs(part.nodes) do
-      if metric_at[metric] and node_at[node] then
-        sums[(m - 1) * width + n] = old.sums[(metric_at[metric] - 1) * #old.nodes + node_at[node]]
+local function totals_so_far(key, part)
+  local old = ask('HMGET', key, 'nodes', 'counted', 'sums')
+  if old[1] == part.nodes and old[2] == part.counted then return cmsgpack.unpack(old[3]) end
+  local known, sums = {}, {}
+  if old[3] then
+    local i, held, nodes = 0, cmsgpack.unpack(old[3]), names(old[1])
+    for _, metric in ipairs(names(old[2])) do
+      for _, node in ipairs(nodes) do
+        i = i + 1
+        known[metric .. '\n' .. node] = held[i]
       end
     end
   end
-  return key, sums
+  local nodes = names(part.nodes)
+  for _, metric in ipairs(names(part.counted)) do
+    for _, node in ipairs(nodes) do
+      sums[#sums + 1] = known[metric .. '\n' .. node] or 0
+    end
+  end
+  ask('HSET', key, 'nodes', part.nodes, 'counted', part.counted)
+  return sums
+end
+
+local function append_block(part, block)
+  local minute = 'hot:' .. part.shard .. ':' .. block.minute
+  if not admits('blocks', block.tick)
+      or ask('HSETNX', minute, block.second, block.blob) == 0 then
+    return false
+  end
+  ask('EXPIRE', minute, ttl(block.minute))
+  saw(part, block)
+  return true
 end
 
 local function append_blocks(part)
   if not has_room('hot:shards', part.shard, #part.blocks) then return 0 end
-  local n, key, sums = 0, nil, nil
+  local n, last, key, sums = 0, 0, 'totals:' .. part.shard, nil
   for _, block in ipairs(part.blocks) do
-    local minute = 'hot:' .. part.shard .. ':' .. block.minute
-    if admits('blocks', block.tick)
-        and ask('HSETNX', minute, block.second, block.blob) == 1 then
-      if n == 0 then
-        keep(part.layout)
-        key, sums = totals_so_far(part)
-      end
-      n = n + 1
-      ask('EXPIRE', minute, ttl(block.minute))
-      saw(part, block)
+    if append_block(part, block) then
+      sums = sums or totals_so_far(key, part)
       for i, more in ipairs(block.sums) do sums[i] = sums[i] + more end
-      ask('ZADD', 'hot:shards', 'GT', block.tick, part.shard)
+      n, last = n + 1, math.max(last, block.tick)
     end
   end
   if n > 0 then
-    local held = { roster = part.roster, counted = part.counted, nodes = part.nodes, sums = sums }
-    ask('SET', key, cmsgpack.pack(held), 'EX', new.remember_s)
+    keep(part.layout)
+    ask('HSET', key, 'sums', cmsgpack.pack(sums))
+    ask('EXPIRE', key, new.remember_s)
+    if ask('ZADD', 'hot:shards', 'GT', last, part.shard) == 1 then forget_the_long_unheard() end
     ask('ZREMRANGEBYSCORE', 'hot:shards', '-inf', newest - new.keep_s)
-    ask('ZREMRANGEBYSCORE', 'hot:seen', '-inf', newest - new.remember_s)
   end
   return n
 end

@@ -48,7 +48,7 @@ class Connection:
         """Run the commit script once per change, each one whole or not at all."""
         calls = [("EVALSHA", self._commit.sha, 0, change) for change in changes]
         try:
-            return self.ask_all(calls)
+            return self.ask_all(calls) if len(calls) > 1 else [self.ask(*c) for c in calls]
         except exceptions.NoScriptError:
             # Redis was restarted and has forgotten the script: none of them ran.
             self.ask("SCRIPT LOAD", COMMIT)

@@ -69,6 +69,9 @@ def layout_of(nodes: tuple[str, ...], shape: tuple[tuple[str, int], ...]) -> Lay
     if unknown := [name for name, _ in shape if name not in METRICS]:
         msg = f"values: no such metric as {unknown[0]!r}; telemetry.blocks.METRICS names them all"
         raise ValueError(msg)
+    if broken := [node for node in nodes if "\n" in node or not node]:
+        msg = f"nodes: {broken[0]!r} is no name; it must be one line and not empty"
+        raise ValueError(msg)
     columns = tuple(Column(name, n, METRICS[name].packing) for name, n in shape)
     parts = [[c.name, c.n_parts, c.packing] for c in columns]
     encoded = json.dumps([nodes, parts], separators=(",", ":")).encode()

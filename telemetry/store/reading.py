@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 import msgspec
-import numpy as np
 from redis import Redis
 
 from telemetry.blocks import Block, Span
@@ -65,7 +64,12 @@ class Reader(Service):
 
     def last_seen(self) -> dict[str, int]:
         """Return, for each node that reported in the last week, the newest tick it did."""
-        return self._ticks("hot:seen")
+        seen = self._ticks("hot:seen")
+        for heard in self.ask("HGETALL", "hot:heard").values():
+            tick, *nodes = heard.decode().split("\n")
+            for node in nodes:
+                seen[node] = max(seen.get(node, 0), int(tick))
+        return seen
 
     def latest(self) -> dict[str, Block]:
         """Return the newest block of each shard; it may be old: look at its tick."""
@@ -151,15 +155,18 @@ class Reader(Service):
     def totals(self) -> Totals:
         """Return what has been counted, of nodes and of runs."""
         shards = self.shards()
-        found = self.ask("MGET", *(f"totals:{shard}" for shard in shards)) if shards else []
-        nodes: dict[str, dict[str, float]] = {}
-        for packed in filter(None, found):
-            held = msgspec.msgpack.decode(packed)
-            sums = np.reshape(held["sums"], (len(held["counted"]), len(held["nodes"])))
-            for metric, row in zip(held["counted"], sums.tolist(), strict=True):
-                nodes.setdefault(metric, {}).update(zip(held["nodes"], row, strict=True))
+        found = self.ask_all(
+            ("HMGET", f"totals:{shard}", "nodes", "counted", "sums") for shard in shards
+        )
+        totals: dict[str, dict[str, float]] = {}
+        for nodes, counted, packed in found:
+            if packed is not None:
+                names, sums = nodes.decode().split("\n"), msgspec.msgpack.decode(packed)
+                for i, metric in enumerate(filter(None, counted.decode().split("\n"))):
+                    row = sums[i * len(names) : (i + 1) * len(names)]
+                    totals.setdefault(metric, {}).update(zip(names, row, strict=True))
         steps = {run: int(n) for run, n in self._numbers("totals:steps").items()}
-        return Totals(nodes, self._numbers("totals:tokens"), steps)
+        return Totals(totals, self._numbers("totals:tokens"), steps)
 
 
 def _read_workers(encoded: bytes) -> tuple[str, ...]:

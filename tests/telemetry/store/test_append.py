@@ -86,6 +86,28 @@ def test_a_silent_node_is_remembered_as_last_seen(hot: HotStore) -> None:
     assert hot.last_seen() == {"steady": NOON_S + 1, "limping": NOON_S}
 
 
+def test_a_node_that_left_is_remembered_too(hot: HotStore) -> None:
+    hot.append([block(tick=NOON_S, nodes=["a", "b"])])
+    hot.append([block(tick=NOON_S + 1, nodes=["b", "c"])])
+    hot.append([block(tick=NOON_S - 1, nodes=["a", "d"])])
+
+    assert hot.last_seen() == {"a": NOON_S, "b": NOON_S + 1, "c": NOON_S + 1, "d": NOON_S - 1}
+
+
+def test_who_was_not_heard_of_for_a_week_is_forgotten(hot: HotStore) -> None:
+    week_s = 7 * 24 * 3600
+    hot.append([block("a", tick=NOON_S - week_s - 1, nodes=["long-gone"])])
+    hot.append([block("b", tick=NOON_S - week_s + 9, nodes=["gone"])])
+    hot.append([block("c", nodes=["here"])])
+
+    assert hot.last_seen().keys() == {"gone", "here"}
+
+
+def test_a_name_must_be_one_line(hot: HotStore) -> None:
+    with pytest.raises(ValueError, match="nodes: .* must be one line"):
+        hot.append([block(nodes=["two\nlines"])])
+
+
 def test_an_empty_store_has_nothing_to_say(hot: HotStore) -> None:
     assert hot.append([]) == 0
     assert hot.shards() == ()
