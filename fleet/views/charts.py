@@ -59,10 +59,10 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
     alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
     now = timezone.now()
     mine = alert_window(alert, now=now)
-    if not _asks(request.GET) and (frozen := frozen_figure(alert, chart)) is not None:
-        return _cached(request, frozen, mine, now=now)
 
-    def draw(window: Window) -> Figure | Heat:
+    def draw(window: Window) -> bytes | Figure | Heat:
+        if window == mine and (frozen := frozen_figure(alert, chart)) is not None:
+            return frozen
         figure = alert_figure(open_store(settings.REDIS_URL), alert, chart, window, now=now)
         if figure is None:
             raise Http404(f"alert {pk} has no chart {chart}")
@@ -73,21 +73,20 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
 
 def _answer(
     request: HttpRequest,
-    draw: Callable[[Window], Figure | Heat],
+    draw: Callable[[Window], bytes | Figure | Heat],
     *,
     default: Window | None = None,
 ) -> HttpResponse:
     now = timezone.now()
     try:
-        window = (
-            default
-            if default and not _asks(request.GET)
-            else window_of(request.GET.dict(), now=now)
-        )
+        own = None if _asks(request.GET) else default
+        window = own or window_of(request.GET.dict(), now=now)
     except WindowError as error:
-        body = {"error": {"field": error.field, "message": error.message}}
-        return HttpResponse(msgspec.json.encode(body), "application/json", status=400)
-    return _cached(request, msgspec.json.encode(draw(window).as_json()), window, now=now)
+        refusal = {"error": {"field": error.field, "message": error.message}}
+        return HttpResponse(msgspec.json.encode(refusal), "application/json", status=400)
+    drawn = draw(window)
+    body = drawn if isinstance(drawn, bytes) else msgspec.json.encode(drawn.as_json())
+    return _cached(request, body, window, now=now)
 
 
 def _asks(query: Mapping[str, str]) -> bool:

@@ -59,7 +59,7 @@ def test_a_step_that_took_long_is_no_gap() -> None:
     batch = steps(n_steps=10, workers=["a"], compute_s=1.0)
     batch = replace(
         batch,
-        phases=batch.phases | {"compute_s": durations[:, None]},
+        phases={**batch.phases, "compute_s": durations[:, None]},
         ended_at_s=NOON_S + np.cumsum(durations),
     )
 

@@ -41,8 +41,11 @@ def alive(hot: HotStore, run: Run, steady: Node, limping: Node) -> Run:
     now_s = int(time.time())
     Run.objects.update(started_at=datetime.fromtimestamp(now_s - 7200, UTC), last_step=10)
     hot.append(block(tick=tick, fill=0.5) for tick in range(now_s - 20, now_s + 1))
-    phases = {"compute_s": [1.3, 1.5], "transfer_s": 0.5, "wait_s": [0.2, 0.0]}
-    hot.append_steps(steps(n_steps=10, ended_at_s=now_s - 19, **phases))
+    own_s, wait_s = [1.3, 1.5], [0.2, 0.0]
+    begun_s = now_s - 19
+    hot.append_steps(
+        steps(n_steps=10, ended_at_s=begun_s, compute_s=own_s, wait_s=wait_s, transfer_s=0.5)
+    )
     return Run.objects.get(pk=run.pk)
 
 

@@ -4,9 +4,13 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 
 import pytest
+import zstandard
 from django.test import Client
 
-from fleet.models import Alert
+from fleet.charts.alerts import alert_window
+from fleet.freezing import freeze
+from fleet.models import Alert, FrozenChart
+from telemetry.store.hot import HotStore
 
 Fire = Callable[..., Alert]
 NOW = datetime.now(UTC)
@@ -70,3 +74,16 @@ def test_it_does_not_know_a_stranger(client: Client, alert: Alert) -> None:
 
 def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> None:
     assert client.post(f"/alerts/{alert.pk}/charts/phases").status_code == 405
+
+
+def test_what_was_frozen_is_shown_to_whoever_asks_for_the_same_stretch(
+    client: Client, hot: HotStore, fired: Fire
+) -> None:
+    alert = fired(ago=timedelta(minutes=8), resolved_at=NOW - timedelta(minutes=5))
+    freeze(hot, alert, now=NOW)
+    FrozenChart.objects.update(figure=zstandard.compress(b'{"frozen": true}'))
+    own = alert_window(alert, now=NOW)
+
+    for query in ("", f"?{own.query}"):
+        figure = client.get(f"/alerts/{alert.pk}/charts/phases{query}").json()
+        assert figure == {"frozen": True}
