@@ -3,6 +3,7 @@
 import statistics
 import time
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -40,14 +41,8 @@ def measure(env: Mapping[str, str]) -> None:
         written_s += time.perf_counter() - before_s
     took_bytes = disk_bytes(env) - before_bytes
     run = FLEET[0].spec
-    question = {
-        "shard": f"{run.name}/0",
-        "node": run.node_names[0],
-        "start": start,
-        "end": end - 1,
-    }
-    metric = "core_utilization_ratio"
-    series_s = wall_s(lambda: node_series(hot, metric=metric, **question))
+    ask = partial(node_series, hot, shard=f"{run.name}/0", node=run.node_names[0], start=start)
+    series_s = wall_s(lambda: ask(metric="core_utilization_ratio", end=end - 1))
     steps_s = wall_s(lambda: run_steps(hot, run.name, start_s=start, end_s=end))
     print_table(
         f"24 h of {n_nodes} nodes, {n_cores:,} cores, in {connection.vendor}",
