@@ -1,0 +1,61 @@
+"""The whole walk: a drill from the page, the alert it leads to, and who takes it."""
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from fleet.access import DEMO_ADMIN
+from tests.fleet.up.running import ODD, Up, manage, running, wait_for
+
+RUN = "vit-bakeoff-p5"
+NODE = f"{RUN}-02"
+SOON_MS = 30_000
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    folder: Path = tmp_path_factory.mktemp("up") / ODD
+    with running(folder, TRNWATCH_ALLOW_DRILLS="1") as one:
+        code, said = manage(folder, "prepare_demo", "--hours", "0.05")
+        assert code == 0, said
+        wait_for(lambda: len(one.store().steps(RUN, since_s=0.0)) > 60, within_s=90)
+        yield one
+
+
+def signed_in(browser: Browser, up: Up, path: str) -> Page:
+    """Open a page in a browser of its own, as the administrator."""
+    tab = browser.new_context(viewport={"width": 1280, "height": 900}).new_page()
+    tab.goto(f"http://127.0.0.1:{up.port}/sign-in/?next={path}")
+    [password] = re.findall(r"password (\S+) \(shown", up.said)
+    tab.fill("#id_username", DEMO_ADMIN)
+    tab.fill("#id_password", password)
+    tab.click("main button.primary")
+    tab.wait_for_url(f"**{path}")
+    return tab
+
+
+def test_a_drill_is_seen_named_and_taken_on_every_tab(browser: Browser, up: Up) -> None:
+    mine, other = signed_in(browser, up, f"/runs/{RUN}/"), signed_in(browser, up, "/")
+
+    mine.on("dialog", lambda dialog: dialog.accept())
+    mine.click("#drill a.btn")
+    mine.select_option("#id_kind", "slow_core")
+    expect(mine.locator("#id_device")).to_be_visible()
+    mine.select_option("#id_node", label=NODE)
+    mine.fill("#id_device", "3")
+    mine.fill("#id_magnitude", "1.9")
+    mine.fill("#id_duration_s", "120")
+    mine.click("#drill button.primary")
+    expect(mine.locator("#drill [role=status]")).to_contain_text("injected")
+
+    fired = other.locator("article.alert").filter(has_text=f"{RUN} spends")
+    expect(fired).to_contain_text(NODE, timeout=SOON_MS)
+    expect(fired).to_contain_text("firing")
+
+    mine.goto(f"http://127.0.0.1:{up.port}{fired.get_attribute('data-href')}")
+    expect(mine.locator(".sentence")).to_contain_text(f"core 3 of {NODE}")
+    mine.click("#act button.primary")
+    expect(fired).to_contain_text(f"{DEMO_ADMIN} has it", timeout=SOON_MS)
