@@ -5,6 +5,7 @@ import base64
 import json
 import time
 from collections.abc import Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event as Flag
 from threading import Thread
 from typing import Any
@@ -65,7 +66,9 @@ def watch(story: Coroutine[Any, Any, Any], *, timeout_s: float = 20.0) -> Any:
         async with asyncio.timeout(timeout_s):
             return await story
 
-    return asyncio.run(told())
+    # In a thread of its own: a browser of other tests may hold this one's event loop.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, told()).result()
 
 
 def first_core(event: Event) -> int:

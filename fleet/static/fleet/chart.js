@@ -121,6 +121,7 @@ export class Chart {
   zoom(range) {
     if (!this.plot) return;
     this.isZoomed = Boolean(range);
+    this.figure.dataset.zoom = range ? range.map(Math.round).join("-") : "";
     if (range) this.plot.setScale("x", { min: range[0], max: range[1] });
     else this.plot.setData(this.plot.data, true);
   }

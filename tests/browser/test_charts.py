@@ -1,0 +1,102 @@
+"""Charts in a browser: drawn, live, zoomed together, read by key, and never jumping."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, Route, expect
+
+pytestmark = pytest.mark.browser
+
+DRAWN = "figure.chart[data-state=drawn]"
+
+
+def test_every_chart_of_a_node_and_of_a_run_is_drawn(page: Page, fleet: str) -> None:
+    for path in ("/nodes/steady/", "/runs/llama/"):
+        page.goto(fleet + path)
+        n_charts = page.locator("figure.chart").count()
+
+        assert n_charts >= 5
+        expect(page.locator(DRAWN)).to_have_count(n_charts)
+
+
+def test_the_shares_move_without_a_reload(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    expect(page.locator("#shares .chart-legend")).to_contain_text("llama")
+
+    expect(page.locator("#shares .chart-legend")).to_contain_text(re.compile(r"\d+\.\d"))
+
+
+def test_drawing_takes_no_room_that_was_not_kept_free(page: Page, fleet: str) -> None:
+    def hold(route: Route) -> None:
+        page.wait_for_timeout(400)
+        route.continue_()
+
+    page.route("**/overview/shares*", hold)
+    page.goto(fleet, wait_until="domcontentloaded")
+    loading = page.locator("#shares .chart-body").bounding_box()
+    expect(page.locator("#shares")).to_have_attribute("data-state", "drawn")
+
+    assert page.locator("#shares .chart-body").bounding_box() == loading
+
+
+def test_a_chart_that_fails_says_so_and_tries_again(page: Page, fleet: str) -> None:
+    answers = iter(["no JSON"])
+
+    def fail_once(route: Route) -> None:
+        if body := next(answers, ""):
+            route.fulfill(body=body)
+        else:
+            route.continue_()
+
+    page.route("**/overview/shares*", fail_once)
+    page.goto(fleet)
+    expect(page.locator("#shares .chart-note")).to_contain_text("could not be read")
+
+    page.locator("#shares").get_by_role("button", name="Try again").click()
+    expect(page.locator("#shares")).to_have_attribute("data-state", "drawn")
+
+
+def test_a_window_without_data_is_said_to_be_empty(page: Page, fleet: str) -> None:
+    page.goto(f"{fleet}/nodes/steady/?from=1000000&to=1000900")
+
+    expect(page.locator("figure.chart .chart-note").first).to_have_text("No data in this window.")
+
+
+def test_dragging_zooms_all_charts_of_a_page_and_a_double_click_goes_back(
+    page: Page, fleet: str
+) -> None:
+    page.goto(f"{fleet}/nodes/steady/")
+    over = page.locator(f"{DRAWN}[data-chart=lines] .u-over")
+    expect(over.first).to_be_visible()
+    box = over.first.bounding_box()
+    assert box is not None
+    page.mouse.move(box["x"] + box["width"] * 0.85, box["y"] + 30)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.97, box["y"] + 30, steps=4)
+    page.mouse.up()
+    n_charts = page.locator(DRAWN).count()
+
+    zoom = over.first.locator("xpath=ancestor::figure").get_attribute("data-zoom")
+    assert zoom
+    expect(page.locator(f"figure[data-zoom='{zoom}']")).to_have_count(n_charts)
+    over.first.dblclick()
+    expect(page.locator("figure[data-zoom='']")).to_have_count(n_charts)
+
+
+def test_a_chart_is_read_by_arrow_keys(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    expect(page.locator("#shares")).to_have_attribute("data-state", "drawn")
+    page.locator("#shares .chart-body").focus()
+    page.keyboard.press("ArrowLeft")
+
+    expect(page.locator("#spoken")).to_have_text(re.compile(r"\d\d:\d\d:\d\d, llama \d+"))
+
+
+def test_a_chart_has_its_figures_as_a_table(page: Page, fleet: str) -> None:
+    page.goto(f"{fleet}/runs/llama/")
+    figure = page.locator("#phases")
+    expect(figure).to_have_attribute("data-state", "drawn")
+    figure.locator("summary").click()
+
+    expect(figure.locator("table th").first).to_have_text("UTC")
+    expect(figure.locator("tbody tr").first).to_be_visible()

@@ -1,0 +1,89 @@
+"""The keyboard, as the help says."""
+
+import re
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.browser
+
+
+def test_a_question_mark_shows_the_keys_and_escape_hides_them(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    page.keyboard.press("?")
+    expect(page.locator("#keys")).to_be_visible()
+
+    page.keyboard.press("Escape")
+    expect(page.locator("#keys")).to_be_hidden()
+
+
+@pytest.mark.parametrize(
+    ("key", "path"), [("n", "/nodes/"), ("r", "/runs/"), ("a", "/alerts/"), ("f", "/")]
+)
+def test_g_and_a_letter_go_to_a_page(page: Page, fleet: str, key: str, path: str) -> None:
+    page.goto(f"{fleet}/search")
+    page.keyboard.press("g")
+    page.keyboard.press(key)
+
+    page.wait_for_url(f"{fleet}{path}")
+
+
+def test_a_slash_finds(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    page.keyboard.press("/")
+    page.keyboard.type("limp")
+    expect(page.locator("#results a").first).to_contain_text("limping")
+
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{fleet}/nodes/limping/")
+
+
+def test_letters_typed_into_a_field_are_only_letters(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    page.locator("#search").fill("")
+    page.locator("#search").press_sequentially("gn?")
+
+    assert page.url.rstrip("/") == fleet
+    expect(page.locator("#search")).to_have_value("gn?")
+
+
+def test_j_and_k_choose_and_enter_opens(page: Page, fleet: str) -> None:
+    page.goto(f"{fleet}/nodes/")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    page.keyboard.press("k")
+    expect(page.locator(".selected")).to_have_count(1)
+    chosen = page.locator(".selected a").first.inner_text()
+
+    page.keyboard.press("Enter")
+    page.wait_for_url(re.compile(f"/nodes/{chosen}/"))
+
+
+def test_what_is_chosen_stays_chosen_while_the_page_moves(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    page.keyboard.press("j")
+    page.wait_for_timeout(2_500)
+
+    expect(page.locator(".selected")).to_have_count(1)
+
+
+def test_t_freezes_the_page_in_a_link(page: Page, fleet: str) -> None:
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.goto(f"{fleet}/nodes/steady/")
+    expect(page.locator("figure.chart[data-state=drawn]").first).to_be_visible()
+    page.keyboard.press("t")
+    expect(page.locator(".toast")).to_contain_text("Link copied")
+    link = page.evaluate("navigator.clipboard.readText()")
+
+    page.goto(link)
+    expect(page.locator(".frozen")).to_be_visible()
+    expect(page.locator("#clock")).to_have_attribute("data-state", "off")
+
+
+def test_the_first_tab_stop_skips_to_the_content(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    page.keyboard.press("Tab")
+    expect(page.locator(".skip")).to_be_focused()
+
+    page.keyboard.press("Enter")
+    expect(page.locator("main")).to_be_focused()
