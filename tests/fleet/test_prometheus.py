@@ -77,7 +77,7 @@ def test_prometheus_scrapes_the_fleet_and_answers(
 ) -> None:
     now = int(time.time())
     hot.append([block(tick=now + second) for second in range(100)])
-    hot.append_steps(steps(n_steps=20, ended_at_s=now - 20, compute_s=0.7, transfer_s=0.3))
+    hot.append_steps(steps(n_steps=120, ended_at_s=now - 20, compute_s=0.7, transfer_s=0.3))
     _, secret = Token.issue("prometheus", Token.Scope.SCRAPE, now=timezone.now())
 
     with prometheus(tmp_path, address, secret) as query:
