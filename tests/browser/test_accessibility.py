@@ -1,4 +1,4 @@
-"""Every page, in both themes and on a phone: no serious barrier, nothing sideways, no complaint."""
+"""Every page, in both themes and on a phone: no serious barrier, and nothing sideways."""
 
 from pathlib import Path
 
@@ -21,13 +21,12 @@ PAGES = (
     "/alerts/{alert}/",
     "/search?q=l",
     "/sign-in/",
-    "/no-such-page/",
 )
 ASK = """async () => {
   const found = await axe.run(document, {resultTypes: ["violations"]});
   return found.violations
     .filter(({impact}) => impact === "serious" || impact === "critical")
-    .map(({id, nodes}) => `${id}: ${nodes.map(({html}) => html.slice(0, 160)).slice(0, 4).join(" | ")}`);
+    .map(({id, nodes}) => [id, ...nodes.slice(0, 4).map(({html}) => html.slice(0, 160))]);
 }"""
 
 
@@ -37,19 +36,20 @@ def opened(page: Page, fleet: str, path: str) -> None:
     expect(page.locator("figure.chart[data-state=loading]")).to_have_count(0)
 
 
-@pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("path", [path for path in PAGES if path != "/no-such-page/"])
-def test_axe_finds_no_serious_barrier(page: Page, fleet: str, path: str, theme: str) -> None:
-    page.emulate_media(color_scheme=theme)
+@pytest.mark.parametrize("path", PAGES)
+def test_axe_finds_no_serious_barrier_in_either_theme(page: Page, fleet: str, path: str) -> None:
     opened(page, fleet, path)
     # The page's own policy forbids foreign scripts; the debugger may bring one in.
     page.context.new_cdp_session(page).send("Page.setBypassCSP", {"enabled": True})
     page.evaluate(AXE.read_text())
 
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate(ASK) == []
+    page.emulate_media(color_scheme="dark")
     assert page.evaluate(ASK) == []
 
 
-@pytest.mark.parametrize("path", [path for path in PAGES if path != "/no-such-page/"])
+@pytest.mark.parametrize("path", PAGES)
 def test_a_phone_never_scrolls_sideways(page: Page, fleet: str, path: str) -> None:
     page.set_viewport_size({"width": 360, "height": 740})
     opened(page, fleet, path)
