@@ -68,8 +68,10 @@ def _no_redis_unless_asked(settings: Settings) -> None:
 
 
 @pytest.fixture(scope="session")
-def django_db_modify_db_settings(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Test on a database file: threads and processes may share it, as in real life."""
+def django_db_modify_db_settings(
+    tmp_path_factory: pytest.TempPathFactory, django_db_modify_db_settings_parallel_suffix: None
+) -> None:
+    """Give each test process a database of its own, on SQLite a file that threads may share."""
     connection.settings_dict["CONN_MAX_AGE"] = 0
     if connection.vendor == "sqlite":
         folder = tmp_path_factory.mktemp("database")
