@@ -15,7 +15,7 @@ from telemetry.steps import StepBatch
 
 # Steps that make a baseline at the least, and those that say how it is now.
 BASELINE_STEPS = 3
-RECENT_STEPS = 30
+RECENT_STEPS = 12
 NEWEST_STEPS = 5
 # Seconds of hardware looked at since the onset, at most, and before it.
 RECENT_S = 60
@@ -130,13 +130,14 @@ def _differs(was: FloatArray, now: FloatArray) -> bool:
 
 
 def either_side(case: Case, metrics: Sequence[str]) -> tuple[Span, Span]:
-    """Return the hardware before the onset and while the share was above its limit.
+    """Return the hardware before the onset, and during the steps in which the share was high.
 
     At most half a minute and a minute of it, and of these the ticks in which anyone spoke. Where
     none of them is younger than the onset yet, the newest one must do.
     """
     until_s = float(case.after.ended_at_s[-1])
-    from_s = max(case.onset_s, until_s - RECENT_S)
+    began_s = float(case.after.ended_at_s[0] - case.after.step_s[0])
+    from_s = max(case.onset_s, began_s, until_s - RECENT_S)
     span = case.vitals.hardware(metrics, int(case.vitals.now_s - from_s) + 1 + LEAD_S)
     spoken = np.zeros(len(span.ticks), dtype=bool)
     for values in span.values.values():

@@ -14,7 +14,8 @@ from telemetry.simulate.shard import play, start_clock
 from telemetry.steps import StepBatch
 
 EPOCH = 1_750_000_000
-WINDOW_S, WINDOW_STEPS, ECC_AGE_S = 180.0, 40, 600
+WINDOW_S, WINDOW_STEPS = 180.0, 40
+ECC_AGES_S = (600, 60, 10, 0)
 
 RUNS: dict[str, dict[str, Any]] = {
     "trn1": {"model": "llama2-7b", "instance": "trn1.32xlarge", "nodes": 8, "tp": 8},
@@ -48,7 +49,7 @@ class Recording:
 
         run = self.plan.run
         instance = catalog.training_instance(run.instance)
-        moments = np.isin(self.span.ticks, [now, now - ECC_AGE_S])
+        moments = np.isin(self.span.ticks, [now - age for age in ECC_AGES_S])
         counts = {m: self.span.values[m][moments] for m in ECC_METRICS}
         return Vitals(
             run=run.name,

@@ -4,6 +4,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -163,3 +164,36 @@ def test_of_any_sixty_faults_no_machine_is_wronged() -> None:
         n_wronged += first.node not in {None, node}
     assert n_wronged == 0
     assert n_right / n_fired >= 0.97
+
+
+def test_of_two_slow_cores_the_worse_is_named_and_then_the_other() -> None:
+    faults = [
+        msgspec.structs.replace(fault_of("slow_core", 1.9), duration_s=60),
+        fault_of("slow_core", 1.5, node="run-05", device=40),
+    ]
+    recording = record("trn2", duration_s=260, faults=faults)
+    named = [(s, f.node, f.device) for s, each in recording.watch(range(120, 260)) for f in each]
+    assert named[0][1:] == ("run-02", 5)
+    assert named[-1][1:] == ("run-05", 40)
+    assert {(node, device) for _, node, device in named} <= {("run-02", 5), ("run-05", 40)}
+
+
+def test_a_machine_that_is_mute_is_not_blamed_for_what_it_cannot_show() -> None:
+    silent = Fault(kind="node_silent", node="run-02", start_s=100, duration_s=300)
+    recording = record("trn2", duration_s=160, faults=[silent, fault_of("slow_core", 1.8)])
+    (finding,) = find(recording.at(159))
+    assert (finding.cause, finding.node) == ("unknown", None)
+    assert finding.evidence["late_workers"] == ["run-02"]
+
+
+def test_an_uncorrected_error_is_found_in_the_second_it_is_counted() -> None:
+    recording = record("trn2", duration_s=150, faults=[fault_of("ecc_uncorrected", 6.0)])
+    found = [(s, f) for s, each in recording.watch(range(120, 150)) for f in each]
+    assert found[0][0] <= START_S + 1
+    assert {(f.rule, f.node, f.device) for _, f in found} == {("ecc_uncorrected", "run-02", 5)}
+
+
+@pytest.mark.parametrize("kind", ["hang", "node_crash", "checkpoint_slow"])
+def test_what_stops_the_steps_does_not_pass_for_a_high_share(kind: str) -> None:
+    recording = record("trn2", duration_s=420, faults=[fault_of(kind, 5.0, device=None)])
+    assert [f for _, each in recording.watch(range(120, 420, 2)) for f in each] == []
