@@ -1,0 +1,59 @@
+"""Every rule has its section, its runbook, and a word on each figure of its evidence."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from telemetry.blocks import Span
+from telemetry.detect import RULES, Finding, find, silent
+from telemetry.simulate.kinds import FAULTS
+from tests.telemetry.detect.runs import steps_at, vitals
+
+ROOT = Path(__file__).resolve().parents[3]
+RULES_PAGE = (ROOT / "docs/rules.md").read_text()
+HEADINGS = ("## Check first", "## When to escalate")
+
+
+def section(rule: str) -> str:
+    return RULES_PAGE.split(f"\n## {rule}\n")[1].split("\n## ")[0]
+
+
+def one_of_each() -> list[Finding]:
+    counts = np.zeros((2, 1, 2))
+    counts[1, 0, 1] = 3
+    ecc = Span("s", np.array([0, 600]), ("steady",), {"mem_ecc_uncorrected": counts})
+    return [
+        *find(vitals(steps_at([0.1] * 9 + [0.3] * 3), counts=ecc)),
+        *silent({"steady": 0, "calm": 99}, now_s=100),
+        *silent({"steady": 0, "calm": 0}, now_s=100),
+    ]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_a_rule_has_its_section_and_its_runbook(rule: str) -> None:
+    assert section(rule).strip()
+    runbook = (ROOT / RULES[rule].runbook).read_text()
+    assert runbook.lower().startswith(f"# {rule}: {RULES[rule].title.lower()}\n")
+    assert all(heading in runbook for heading in HEADINGS)
+
+
+def test_every_rule_can_be_broken() -> None:
+    assert {finding.rule for finding in one_of_each()} == set(RULES)
+
+
+@pytest.mark.parametrize("finding", one_of_each(), ids=lambda finding: finding.rule)
+def test_every_figure_of_the_evidence_is_explained(finding: Finding) -> None:
+    explained = set(re.findall(r"`(\w+)`", section(finding.rule)))
+    assert set(finding.evidence) <= explained
+
+
+def test_every_cause_that_is_named_is_a_kind_of_fault() -> None:
+    table = re.findall(r"^\| `(\w+)` \| (?:yes|no) \|", section("allreduce_share"), re.MULTILINE)
+    assert set(table) - {"unknown"} <= set(FAULTS)
+
+
+def test_no_page_is_of_a_rule_that_does_not_exist() -> None:
+    assert {path.stem for path in (ROOT / "docs/runbooks").glob("*.md")} == set(RULES)
+    assert set(re.findall(r"^## (\w+)$", RULES_PAGE, re.MULTILINE)) == set(RULES)
