@@ -157,6 +157,7 @@ def _vitals(sight: Sight, *, now_s: float) -> Vitals:
         limit_ratio=sight.run.allreduce_limit_ratio,
         resolve_ratio=sight.run.allreduce_resolve_ratio,
         cores_per_device=sight.roster.cores_per_device,
+        n_stages=sight.run.pp,
         counts=sight.counts,
     )
 
