@@ -12,11 +12,6 @@ from telemetry.series import Series
 
 MAX_POINTS = 2_000
 MAX_COLUMNS = 300  # of a heat map: about what a screen tells apart
-MANY_PARTS = 40
-N_OUTLIERS = 4
-N_RECENT = 10
-OUTLIER_DEVIATIONS = 6.0
-OUTLIER_RATIO = 0.08  # a part that differs from its peers by less is not worth a colour
 SIGNIFICANT_DIGITS = 4
 
 Shade = tuple[float, float, str]
@@ -161,86 +156,6 @@ def mean_of(values: FloatArray) -> FloatArray:
 def _ratio(total: FloatArray, count: IntArray) -> FloatArray:
     empty = np.full(total.shape, np.nan)
     return np.asarray(np.divide(total, count, out=empty, where=count > 0))
-
-
-def outliers(values: FloatArray) -> list[int]:
-    """Return the parts that differ from their peers, the furthest first, at most four.
-
-    Parameters
-    ----------
-    values : (n, n_parts)
-        One column per part, NaN for gaps.
-
-    Notes
-    -----
-    A part is out when its median, over any fifth of the window or the last ten samples, lies
-    more than six robust deviations (1.4826 times the median absolute deviation) and 8 % off
-    the median of all parts.
-    """
-    if values.shape[1] < 3 or not len(values):
-        return []
-    pieces = [values[-N_RECENT:], *reversed(np.array_split(values, min(5, len(values))))]
-    found = dict.fromkeys(part for piece in pieces for part in _out(piece))
-    return list(found)[:N_OUTLIERS]
-
-
-def _out(recent: FloatArray) -> list[int]:
-    """Return the parts that are out in these samples, the furthest first."""
-    seen = np.isfinite(recent).any(axis=0)
-    level = np.full(recent.shape[1], np.nan)
-    if not seen.any():
-        return []
-    level[seen] = np.nanmedian(recent[:, seen], axis=0)
-    middle = np.nanmedian(level)
-    off = np.abs(level - middle)
-    spread = 1.4826 * np.nanmedian(off)
-    bound = max(OUTLIER_DEVIATIONS * spread, OUTLIER_RATIO * abs(middle), 1e-12)
-    found = np.flatnonzero(np.nan_to_num(off) > bound)
-    return [int(part) for part in found[np.argsort(-off[found])]]
-
-
-def part_lines(series: Series, part: str, *, marked: Sequence[int] = ()) -> list[Line]:
-    """Draw each part as a line, peers muted; where parts are many, only their spread.
-
-    ``marked`` parts stand out whatever they do: the culprit of an alert.
-    """
-    values = series.values
-    n_parts = values.shape[1]
-    loud = {*(m for m in marked if 0 <= m < n_parts), *outliers(values)}
-    calm = "muted" if n_parts > 2 else None
-    roles = {i: "bad" if i in loud else calm for i in range(n_parts)}
-    drawn = sorted(loud) if n_parts > MANY_PARTS else range(n_parts)
-    names = [part] if n_parts == 1 else [f"{part} {i}" for i in range(n_parts)]
-    lines = [Line(names[i], values[:, i], roles[i]) for i in drawn]
-    return [*spread_lines(series), *lines] if n_parts > MANY_PARTS else lines
-
-
-def spread_lines(series: Series) -> list[Line]:
-    """Draw the lowest, the mean and the highest of all parts."""
-    low = series.values if series.low is None else series.low
-    high = series.values if series.high is None else series.high
-    return [
-        Line("lowest", _extreme(low, np.fmin), "input"),
-        Line("mean", mean_of(series.values), "compute"),
-        Line("highest", _extreme(high, np.fmax), "input"),
-    ]
-
-
-def _extreme(values: FloatArray, pick: np.ufunc) -> FloatArray:
-    """Return the lowest or highest part of each row: NaN only where all are."""
-    return np.asarray(pick.reduce(values, axis=1, initial=np.nan))
-
-
-def series_figure(
-    series: Series, part: str, unit: str, *, marked: Sequence[int] = (), **more: Any
-) -> Figure:
-    """Return the chart of one metric of one node, all its parts."""
-    t_s, values = thinned(series.t_s, series.values)
-    low = None if series.low is None else thinned(series.t_s, series.low)[1]
-    high = None if series.high is None else thinned(series.t_s, series.high)[1]
-    slim = Series(series.name, t_s, values, series.every_s, low, high)  # type: ignore[arg-type]
-    lines = part_lines(slim, part, marked=marked)
-    return Figure(unit, lines, t_s, every_s=series.every_s, **more)
 
 
 def heat_of(series: Series, part: str) -> Heat:

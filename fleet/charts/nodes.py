@@ -6,16 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from fleet.charts.figures import (
-    MANY_PARTS,
-    N_RECENT,
-    Figure,
-    Heat,
-    Line,
-    heat_of,
-    series_figure,
-    thinned,
-)
+from fleet.charts.figures import Figure, Heat, Line, heat_of, thinned
+from fleet.charts.parts import MANY_PARTS, N_RECENT, series_figure
 from fleet.models import Node
 from fleet.windows import Window
 from telemetry.blocks import FloatArray

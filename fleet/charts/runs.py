@@ -162,13 +162,16 @@ def rolling_pace(steps: StepBatch, *, over_s: float) -> FloatArray:
 
     Notes
     -----
-    With cumulative sums of tokens and of step time, the pace between two steps is the
-    difference of one over the difference of the other: pauses between steps count as time.
+    With cumulative sums of tokens and the moments at which rows began, the pace between two
+    rows is the difference of one over that of the other: pauses between steps count as time.
+    A thinned row stands for as many steps as its number is ahead of the one before.
     """
     if not len(steps):
         return np.zeros(0)
+    usual = np.median(np.diff(steps.step)) if len(steps) > 1 else 1
+    n_steps = np.diff(steps.step, prepend=steps.step[0] - usual)
     ends = steps.ended_at_s
-    starts = ends - steps.step_s
-    done = np.concatenate([[0.0], np.cumsum(steps.tokens)])
+    starts = ends - n_steps * steps.step_s
+    done = np.concatenate([[0.0], np.cumsum(steps.tokens * n_steps)])
     first = np.minimum(np.searchsorted(ends, ends - over_s, side="right"), np.arange(len(steps)))
     return np.asarray((done[1:] - done[first]) / np.maximum(ends - starts[first], 1e-9))

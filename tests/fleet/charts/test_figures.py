@@ -1,21 +1,10 @@
-"""What a chart is made of: averages that lose no gap, and parts that stand out."""
+"""What a chart is made of: averages that lose no gap, and figures as short as they can be."""
 
 import numpy as np
 import pytest
 
-from fleet.charts.figures import (
-    Figure,
-    Line,
-    heat_of,
-    outliers,
-    part_lines,
-    rounded,
-    seconds,
-    thinned,
-)
+from fleet.charts.figures import Figure, Line, heat_of, rounded, seconds, thinned
 from telemetry.series import Series
-
-RNG = np.random.default_rng(7)
 
 
 def series(values: np.ndarray, **more: object) -> Series:
@@ -62,64 +51,6 @@ def test_nothing_and_absent_survive_rounding() -> None:
 def test_whole_seconds_are_written_whole() -> None:
     assert seconds(np.array([1700000000.0])) == [1700000000]
     assert seconds(np.array([1.2345])) == [1.234]
-
-
-def test_the_part_that_leaves_its_peers_is_found() -> None:
-    values = 17e-6 * (1 + 0.05 * RNG.standard_normal((900, 16)))
-    values[600:, 2] = 142e-6
-
-    assert outliers(values) == [2]
-
-
-def test_a_part_that_left_and_came_back_is_found_too() -> None:
-    values = 17e-6 * (1 + 0.05 * RNG.standard_normal((900, 16)))
-    values[100:400, 5] = 100e-6
-
-    assert outliers(values) == [5]
-
-
-def test_healthy_parts_rarely_stand_out() -> None:
-    n_found = sum(
-        len(outliers(0.9 + 0.02 * np.random.default_rng(seed).standard_normal((900, 64))))
-        for seed in range(50)
-    )
-
-    assert n_found <= 1
-
-
-@pytest.mark.parametrize("shape", [(0, 16), (900, 0), (900, 2)])
-def test_too_few_to_compare_have_no_outliers(shape: tuple[int, int]) -> None:
-    assert outliers(np.ones(shape)) == []
-
-
-def test_all_gaps_have_no_outliers() -> None:
-    assert outliers(np.full((900, 16), np.nan)) == []
-
-
-def test_many_parts_become_their_spread_and_whoever_stands_out() -> None:
-    values = np.full((900, 64), 0.6)
-    values[:, 17] = 0.95
-    lines = part_lines(series(values), "core")
-
-    assert [line.label for line in lines] == ["lowest", "mean", "highest", "core 17"]
-    assert lines[2].values[0] == 0.95
-
-
-def test_minutes_keep_their_extremes() -> None:
-    values = np.full((60, 64), 0.6)
-    lines = part_lines(series(values, low=values - 0.5, high=values + 0.3), "core")
-
-    assert [round(float(line.values[0]), 3) for line in lines] == [0.1, 0.6, 0.9]
-
-
-def test_the_culprit_is_marked_whatever_it_does() -> None:
-    lines = part_lines(series(np.full((900, 16), 0.6)), "EFA", marked=[3, 99])
-
-    assert [line.label for line in lines if line.role == "bad"] == ["EFA 3"]
-
-
-def test_a_single_part_needs_no_number() -> None:
-    assert [line.label for line in part_lines(series(np.ones((5, 1))), "host")] == ["host"]
 
 
 def test_what_is_appended_has_the_same_lines_as_what_is_drawn() -> None:

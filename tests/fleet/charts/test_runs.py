@@ -40,6 +40,13 @@ def test_a_pause_lowers_the_pace() -> None:
     assert rolling_pace(paused, over_s=60.0)[35] < 0.7 * rolling_pace(batch, over_s=60.0)[35]
 
 
+def test_thinned_steps_have_the_same_pace() -> None:
+    batch = steps(n_steps=400, compute_s=2.0)
+    thin = batch[::8]
+
+    np.testing.assert_allclose(rolling_pace(thin, over_s=60.0), 2048.0)
+
+
 def test_no_steps_have_no_pace() -> None:
     assert rolling_pace(StepBatch.empty("llama"), over_s=60.0).size == 0
 

@@ -36,7 +36,7 @@ def test_the_part_that_leaves_its_peers_stands_out(
     now_s = int(time.time())
     slow = np.full((2, 8), 17e-6)
     slow[0, 2] = 142e-6
-    hot.append([block(tick=now_s - i, efa_latency_s=slow) for i in range(30, 60)])
+    hot.append([block(tick=now_s - i, efa_latency_s=slow) for i in range(30, 150)])
     roles = {line["label"]: line["role"] for line in client.get(LATENCY).json()["series"]}
 
     assert roles["EFA 2"] == "bad"
