@@ -2,8 +2,8 @@
 
 import math
 
-from fleet.api.problem import ProblemError
 from fleet.arrivals import NAME, NAME_RULE
+from fleet.problem import ProblemError
 
 RETRY_AFTER_S = 5
 MAX_LINES = 10_000

@@ -3,7 +3,7 @@
 import zlib
 from collections.abc import Iterator
 
-from fleet.api.problem import ProblemError
+from fleet.problem import ProblemError
 
 GZIP = 16 + zlib.MAX_WBITS
 CHUNK_BYTES = 1 << 20

@@ -14,8 +14,8 @@ from django.conf import settings
 
 from fleet.api.bodies import check_announced, check_unpacked, too_large
 from fleet.api.desk import Desk
-from fleet.api.problem import ProblemError
 from fleet.api.serving import Call, answer
+from fleet.problem import ProblemError
 
 Scope = dict[str, Any]
 Message = Mapping[str, Any]

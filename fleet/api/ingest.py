@@ -8,8 +8,8 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 
 from fleet.api.bodies import check_announced, too_large
-from fleet.api.problem import ProblemError, problem
 from fleet.api.serving import Call, answer, serve
+from fleet.problem import ProblemError, problem
 
 
 @csrf_exempt

@@ -20,12 +20,12 @@ from fleet.api.answers import (
     unavailable,
 )
 from fleet.api.bodies import check_kind, gunzip
-from fleet.api.problem import ProblemError
-from fleet.api.tokens import TokenBook, bearer
 from fleet.arrivals import Arrivals
 from fleet.deliveries import Delivery, store, told
 from fleet.models import Token
+from fleet.problem import ProblemError
 from fleet.throttling import RequestGate, Seldom
+from fleet.tokens import TokenBook, bearer
 from telemetry.store.hot import HotStore, open_store
 
 log = logging.getLogger(__name__)

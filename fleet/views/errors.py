@@ -4,7 +4,7 @@ from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
-from fleet.api.problem import problem
+from fleet.problem import problem
 
 FORGED = "The form was too old, or came from elsewhere. Reload the page and try again."
 

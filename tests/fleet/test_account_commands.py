@@ -9,8 +9,8 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 
 from fleet.access import role_of
-from fleet.api.tokens import TokenError, check_token
 from fleet.models import Token
+from fleet.tokens import TokenError, check_token
 
 pytestmark = pytest.mark.django_db
 

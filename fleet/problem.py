@@ -1,4 +1,4 @@
-"""How the API says no: a problem document (RFC 9457) that names what is wrong."""
+"""How machines are told no: a problem document (RFC 9457) that names what is wrong."""
 
 from collections.abc import Mapping
 from http import HTTPStatus

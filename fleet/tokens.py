@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime
 
-from fleet.api.problem import ProblemError
 from fleet.models import Token
 from fleet.models.token import digest
+from fleet.problem import ProblemError
 
 SCHEME = "bearer"
 CHALLENGE = 'Bearer realm="trnwatch"'
