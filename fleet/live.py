@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ from fleet.topics import Events, LiveTopic, event
 logger = logging.getLogger(__name__)
 
 HEARTBEAT_S = 10.0
+HEAD_EVERY_S = 1.0
 # A stream ends after this long and the browser comes back, so that access is checked anew.
 LIFE_S = 3_600.0
 MOST_WATCHERS = 2_000
@@ -72,6 +73,7 @@ class Hub:
     ----------
     ticks : yields whenever there may be news, and at least every second or so
     head : renders what every page is told: how fresh the data are; given the number of streams
+    most : streams that one process should carry at the same time
     """
 
     def __init__(
@@ -79,7 +81,9 @@ class Hub:
         *,
         ticks: Callable[[], AsyncGenerator[None]],
         head: Callable[[int], Events],
+        most: int = MOST_WATCHERS,
     ) -> None:
+        self._most = most
         self._ticks = ticks
         self._head = head
         self._rooms: dict[str, Room] = {}
@@ -99,7 +103,7 @@ class Hub:
 
         Raises what the topic's context raises: a name that nobody has, a store that is away.
         """
-        if self.n_watchers >= MOST_WATCHERS:
+        if self.n_watchers >= self._most:
             raise CrowdedError
         if topic.key in self._rooms:
             return self._rooms[topic.key].told
@@ -109,7 +113,7 @@ class Hub:
             self._opening[topic.key] = task
         return await asyncio.shield(self._opening[topic.key])
 
-    async def stream(self, topic: LiveTopic, told: Events) -> AsyncIterator[bytes]:
+    async def stream(self, topic: LiveTopic, told: Events) -> AsyncGenerator[bytes]:
         """Yield what a topic says and then its changes, until the client goes."""
         state = {name: said for name, said in told.items() if name != "points"}
         room = self._rooms.setdefault(topic.key, Room(topic, state))
@@ -141,11 +145,19 @@ class Hub:
 
     async def refresh(self) -> None:
         """Render every room once and tell those in it what changed."""
+        now_s = asyncio.get_running_loop().time
+        told_s = -HEAD_EVERY_S
+        for room in tuple(self._rooms.values()):
+            if now_s() - told_s >= HEAD_EVERY_S:
+                # First of all, and again while many rooms keep the others waiting.
+                await self._tell_head()
+                told_s = now_s()
+            room.tell(await self._attempt(room.topic.render, room.topic.key))
+
+    async def _tell_head(self) -> None:
         head = await self._attempt(lambda: self._head(self.n_watchers), "head")
         for room in tuple(self._rooms.values()):
             room.tell(head)
-            # The thread renders one room while this loop sends what the last one said.
-            room.tell(await self._attempt(room.topic.render, room.topic.key))
 
     async def _attempt(self, work: Callable[[], Events], what: str) -> Events:
         """Render, or say why not and carry on: the next tick may succeed."""

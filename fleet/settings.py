@@ -178,6 +178,15 @@ REDIS_URL = os.environ.get("REDIS_URL") or _redis_of_up()
 HOT_KEEP_S = 15 * 60
 DURABLE_KEEP_DAYS = _whole_number("TRNWATCH_KEEP_DAYS", 30)
 
+# Log: what went wrong, to stderr; whoever keeps the process keeps the lines.
+LOGGING = {
+    "version": 1,
+    "disable_existing_loggers": False,
+    "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
+    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "root": {"handlers": ["stderr"], "level": "WARNING"},
+}
+
 # Celery
 CELERY_BROKER_URL = REDIS_URL
 CELERY_TASK_SERIALIZER = "json"

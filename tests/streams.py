@@ -2,10 +2,14 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncGenerator, AsyncIterator, Coroutine
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from typing import Any, TypeVar
 from urllib.parse import quote, urlsplit
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,18 @@ async def events(reader: asyncio.StreamReader) -> AsyncGenerator[Event]:
         data = "\n".join(line[6:] for line in lines if line.startswith("data: "))
         if names:
             yield Event(names[0], data, time.time())
+
+
+def watch(story: Coroutine[Any, Any, T], *, timeout_s: float = 20.0) -> T:
+    """Play a story of tabs that open and close."""
+
+    async def told() -> T:
+        async with asyncio.timeout(timeout_s):
+            return await story
+
+    # In a thread of its own: a browser of other tests may hold this one's event loop.
+    with ThreadPoolExecutor(max_workers=1) as thread:
+        return thread.submit(asyncio.run, told()).result()
 
 
 async def first(stream: AsyncGenerator[Event], name: str) -> Event:

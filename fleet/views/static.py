@@ -16,4 +16,5 @@ class WholeFilesMiddleware(MiddlewareMixin):
             return response
         whole = b"".join(response)
         response.close()
-        return HttpResponse(whole, status=response.status_code, headers=response.headers)
+        headers = {**response.headers, "Content-Length": str(len(whole))}
+        return HttpResponse(whole, status=response.status_code, headers=headers)

@@ -4,8 +4,7 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
 from threading import Event as Flag
 from threading import Thread
 from typing import Any
@@ -19,7 +18,7 @@ from redis import Redis
 from fleet.models import Node
 from telemetry.store.hot import HotStore
 from tests.parts import block, steps
-from tests.streams import Event, Refused, first, stream
+from tests.streams import Event, Refused, first, stream, watch
 
 N_TABS = 100
 WATCHED_S = 6.0
@@ -57,18 +56,6 @@ def reports(hot: HotStore, steady: Node, limping: Node) -> Iterator[dict[int, fl
     yield sampled
     over.set()
     thread.join()
-
-
-def watch(story: Coroutine[Any, Any, Any], *, timeout_s: float = 20.0) -> Any:
-    """Play a story of tabs that open and close."""
-
-    async def told() -> Any:
-        async with asyncio.timeout(timeout_s):
-            return await story
-
-    # In a thread of its own: a browser of other tests may hold this one's event loop.
-    with ThreadPoolExecutor(max_workers=1) as thread:
-        return thread.submit(asyncio.run, told()).result()
 
 
 def first_core(event: Event) -> int:
