@@ -1,7 +1,9 @@
 """Drills: what may be injected, into what, and how the workers hear of it."""
 
 import time
+from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 import msgspec
 import pytest
@@ -14,7 +16,12 @@ from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.store.hot import HotStore
 
 NOW = datetime.now(UTC).replace(microsecond=0)
-GOOD = {"kind": "slow_core", "device": 17, "magnitude": 1.5, "duration_s": 120.0}
+GOOD: Mapping[str, Any] = {
+    "kind": "slow_core",
+    "device": 17,
+    "magnitude": 1.5,
+    "duration_s": 120.0,
+}
 
 
 @pytest.fixture
@@ -84,21 +91,21 @@ def test_a_drill_reaches_the_workers_for_the_next_ticks(
     ],
 )
 def test_a_bad_field_is_named_and_nothing_is_stored(
-    hot: HotStore, node: Node, field: str, value: object, names: str
+    hot: HotStore, simulated: Run, node: Node, field: str, value: object, names: str
 ) -> None:
     with pytest.raises(DrillError) as refusal:
-        inject(hot, node.run, node=node, by="alice", now=NOW, **(GOOD | {field: value}))
+        inject(hot, simulated, node=node, by="alice", now=NOW, **{**GOOD, field: value})
 
     assert refusal.value.field == names
     assert InjectedFault.objects.count() == 0
     assert hot.plans() == {}
 
 
-def test_a_real_run_is_never_drilled(hot: HotStore, node: Node) -> None:
-    node.run.is_simulated = False
+def test_a_real_run_is_never_drilled(hot: HotStore, simulated: Run, node: Node) -> None:
+    simulated.is_simulated = False
 
     with pytest.raises(DrillError, match="only a simulated run"):
-        inject(hot, node.run, node=node, by="alice", now=NOW, **GOOD)
+        inject(hot, simulated, node=node, by="alice", now=NOW, **GOOD)
 
 
 def test_a_stranger_among_the_nodes_is_refused(hot: HotStore, simulated: Run, node: Node) -> None:
@@ -109,12 +116,12 @@ def test_a_stranger_among_the_nodes_is_refused(hot: HotStore, simulated: Run, no
 
 
 def test_outside_the_demo_drills_must_be_asked_for(
-    hot: HotStore, node: Node, settings: Settings
+    hot: HotStore, simulated: Run, node: Node, settings: Settings
 ) -> None:
     settings.ALLOW_DRILLS = settings.DEMO = False
 
     with pytest.raises(DrillError, match="TRNWATCH_ALLOW_DRILLS"):
-        inject(hot, node.run, node=node, by="alice", now=NOW, **GOOD)
+        inject(hot, simulated, node=node, by="alice", now=NOW, **GOOD)
 
 
 def test_faults_long_past_leave_the_plan(hot: HotStore, simulated: Run, node: Node) -> None:

@@ -1,6 +1,7 @@
 """Runs follow their clocks: phases at once, counts now and then, never backwards."""
 
 from datetime import UTC, datetime
+from typing import Any
 
 import msgspec
 import pytest
@@ -28,9 +29,9 @@ def simulated(run: Run) -> Run:
     return run
 
 
-def tell(hot: HotStore, **fields: object) -> None:
-    defaults = {"tick": NOON_S, "phase_since_s": NOON_S, "step_started_s": NOON_S}
-    clock = RunClock(**{"due_until_s": 0.0, "gaps_until_s": 0.0} | defaults | fields)
+def tell(hot: HotStore, **fields: Any) -> None:
+    since = {"phase_since_s": NOON_S, "due_until_s": 0.0, "gaps_until_s": 0.0}
+    clock = RunClock(tick=NOON_S, step_started_s=NOON_S, **since, **fields)
     before = hot.clock("llama/0")
     hot.commit("llama/0", before=before, after=msgspec.json.encode(clock), blocks=(), steps=None)
 
