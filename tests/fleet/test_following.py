@@ -30,7 +30,7 @@ def simulated(run: Run) -> Run:
 
 
 def tell(hot: HotStore, **fields: Any) -> None:
-    since = {"phase_since_s": NOON_S, "due_until_s": 0.0, "gaps_until_s": 0.0}
+    since: dict[str, Any] = {"phase_since_s": NOON_S, "due_until_s": 0.0, "gaps_until_s": 0.0}
     clock = RunClock(tick=NOON_S, step_started_s=NOON_S, **since, **fields)
     before = hot.clock("llama/0")
     hot.commit("llama/0", before=before, after=msgspec.json.encode(clock), blocks=(), steps=None)
