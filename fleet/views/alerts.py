@@ -7,7 +7,7 @@ from typing import Any, Self
 
 from django.core.paginator import Paginator
 from django.db.models import QuerySet
-from django.http import HttpResponse
+from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.utils.http import urlencode
@@ -111,6 +111,8 @@ def alert_list(request: HtmxRequest) -> HttpResponse:
 def alert_context(pk: str | int) -> dict[str, Any]:
     """Return what changes on the page of one alert."""
     now = timezone.now()
+    if not str(pk).isdecimal():
+        raise Http404(f"{str(pk)[:20]!r} is no number of an alert")
     alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
     events = list(alert.events.all())
     window = alert_window(alert, now=now)
