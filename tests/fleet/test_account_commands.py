@@ -1,3 +1,5 @@
+"""Commands that make and revoke tokens, and make accounts."""
+
 import io
 import json
 from datetime import UTC, datetime

@@ -1,3 +1,5 @@
+"""How reporting machines become nodes, and what the fleet remembers of them."""
+
 import json
 
 import pytest

@@ -1,3 +1,5 @@
+"""What is shown when something went wrong, to people and to machines."""
+
 import logging
 
 import pytest

@@ -1,3 +1,5 @@
+"""`manage.py ingest_neuron_monitor`: recordings, live streams, and bad input."""
+
 import io
 import json
 import os

@@ -1,3 +1,5 @@
+"""The sign-in page: the way on, the wrong password, and those who guess."""
+
 import pytest
 from django.contrib.auth.models import User
 from django.test import Client

@@ -1,3 +1,5 @@
+"""Signing out: by a form of ours only."""
+
 from django.contrib.auth.models import User
 from django.test import Client
 

@@ -1,3 +1,5 @@
+"""Lines from pipes and files: together, in pieces, and beyond measure."""
+
 import io
 import os
 import threading

@@ -1,3 +1,5 @@
+"""What is refused, and that the refusal names the field and the reason."""
+
 from collections.abc import Callable
 from typing import Any
 

@@ -1,3 +1,5 @@
+"""Recorded streams are read whole, in our units."""
+
 import json
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""When a report was: periods that fill ticks, clocks that are wrong, reports that come twice."""
+
 from dataclasses import replace
 
 import numpy as np

@@ -1,3 +1,5 @@
+"""What each group of a report becomes, and what absence becomes."""
+
 import math
 from typing import Any
 

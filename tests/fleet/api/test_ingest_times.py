@@ -1,0 +1,117 @@
+"""When a report was: late, twice, out of order, or by a clock that is wrong."""
+
+import json
+import time
+
+import numpy as np
+import pytest
+
+from fleet.deliveries import manner_of
+from telemetry.store.hot import HotStore
+from tests.fleet.api.conftest import Post
+from tests.telemetry.ingest.reports import encoded, lines, report
+
+TRN2 = lines("trn2.48xlarge")
+MB = 1_000_000
+
+
+def envelope(at: float, seq: int | None = None) -> bytes:
+    return json.dumps({"at": at, "seq": seq, "report": report("trn1.2xlarge")}).encode()
+
+
+def seconds_of(hot: HotStore, shard: str = "node:real") -> list[int]:
+    now = int(time.time())
+    span = hot.window(shard, ("vcpu_usage_ratio",), start=now - 890, end=now + 60)
+    seen = np.isfinite(span.values["vcpu_usage_ratio"][:, 0, 0])
+    return [int(tick) for tick in span.ticks[seen]]
+
+
+def test_what_was_sent_twice_counts_once(post: Post, hot: HotStore) -> None:
+    line = envelope(time.time(), seq=1)
+
+    assert post(line).json()["accepted"] == 1
+    again = post(line)
+
+    assert again.status_code == 200
+    assert (again.json()["accepted"], again.json()["repeated"]) == (0, 1)
+    assert len(seconds_of(hot)) == 1
+
+
+def test_reports_may_come_out_of_order(post: Post, hot: HotStore) -> None:
+    now = int(time.time())
+    for ago in (0, 20, 10, 15):
+        assert post(envelope(now - ago + 0.5)).json()["accepted"] == 1
+
+    assert seconds_of(hot) == [now - 20, now - 15, now - 10, now]
+
+
+@pytest.mark.parametrize("skew_s", [3600, -3600, 86_400])
+def test_a_wrong_clock_is_corrected_and_told(post: Post, hot: HotStore, skew_s: int) -> None:
+    response = post(envelope(time.time() + skew_s))
+
+    assert response.json()["clock_skew_s"] == pytest.approx(-skew_s, abs=2)
+    assert abs(seconds_of(hot)[0] - time.time()) < 3
+    assert hot.counters()["ingest_skewed"] == 1
+
+
+def test_what_is_older_than_is_kept_is_late(post: Post, hot: HotStore) -> None:
+    now = time.time()
+    headers = {"X_Trnwatch_At": str(now)}
+
+    response = post(envelope(now - 1000) + b"\n" + envelope(now - 1), **headers)
+
+    assert (response.json()["accepted"], response.json()["late"]) == (1, 1)
+    assert "900 s are kept" in response.json()["refused"][0]["reason"]
+    assert len(seconds_of(hot)) == 1
+
+
+@pytest.mark.parametrize("value", ["yesterday", "-5", "nan", "inf", "1e99"])
+def test_a_time_that_is_none_is_refused(post: Post, value: str) -> None:
+    response = post(TRN2[0], X_Trnwatch_At=value)
+
+    assert (response.status_code, response.json()["field"]) == (400, "X-Trnwatch-At")
+
+
+def test_cores_are_absent_from_when_the_process_ended(post: Post, hot: HotStore) -> None:
+    now = int(time.time())
+    ended = report("trn1.2xlarge") | {"neuron_runtime_data": []}
+
+    post(envelope(now - 1))
+    post(json.dumps({"at": now + 0.1, "report": ended}).encode())
+
+    span = hot.window(
+        "node:real", ("core_utilization_ratio", "vcpu_usage_ratio"), start=now - 1, end=now
+    )
+    cores_seen = np.isfinite(span.values["core_utilization_ratio"][:, 0]).all(axis=1)
+    assert cores_seen.tolist() == [True, False]
+    assert np.isfinite(span.values["vcpu_usage_ratio"]).all()
+
+
+def test_what_became_of_reports_is_counted(post: Post, hot: HotStore) -> None:
+    post(TRN2[0] + b"\nnonsense")
+
+    counters = hot.counters()
+    assert counters["ingest_reports"] == 1
+    assert counters["ingest_lines_refused"] == 1
+    assert "ingest_errors" not in counters
+
+
+def test_what_was_refused_whole_is_counted(post: Post, hot: HotStore) -> None:
+    post(b"nonsense")
+    post(TRN2[0], bearer="trnw_nobody")
+
+    assert hot.counters()["ingest_errors"] == 2
+
+
+def test_how_a_node_reports_is_remembered(post: Post, hot: HotStore) -> None:
+    slow = report("trn1.2xlarge")
+    slow["system_data"]["vcpu_usage"]["period"] = 5.0002
+
+    post(encoded(slow), node="slow")
+    post(envelope(time.time() - 7200), node="behind")
+
+    assert str(manner_of(hot, "slow")) == (
+        "Reports every 5 s; each figure stands for all of them."
+    )
+    assert "Its clock is 7,200 s behind ours, and corrected." in str(manner_of(hot, "behind"))
+    assert manner_of(hot, "nobody") is None

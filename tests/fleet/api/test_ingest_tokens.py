@@ -1,0 +1,89 @@
+"""Who may ingest: tokens, their scopes, their end, and how often."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.test import Client
+from pytest_django import Settings
+
+from fleet.models import Node, Token
+from tests.fleet.api.conftest import URL, Post
+from tests.parts import NOON
+from tests.telemetry.ingest.reports import lines
+
+TRN2 = lines("trn2.48xlarge")
+MB = 1_000_000
+
+
+def test_without_a_token_nothing_is_taken(client: Client, db: None, redis_url: str) -> None:
+    response = client.post(URL, TRN2[0], content_type="application/x-ndjson")
+
+    assert response.status_code == 401
+    assert response["WWW-Authenticate"].startswith("Bearer")
+    assert response["Content-Type"] == "application/problem+json"
+    assert not Node.objects.exists()
+
+
+@pytest.mark.parametrize("header", ["Bearer", "Bearer ", "Basic abc", "abc", "Bearer trnw_x"])
+def test_a_token_that_is_none_is_refused(client: Client, db: None, header: str) -> None:
+    response = client.post(
+        URL, TRN2[0], content_type="text/plain", headers={"Authorization": header}
+    )
+
+    assert response.status_code == 401
+
+
+def test_a_token_of_the_wrong_scope_is_told_which_it_needs(post: Post) -> None:
+    _, scraper = Token.issue("prometheus", Token.Scope.SCRAPE, now=NOON)
+
+    response = post(TRN2[0], bearer=scraper)
+
+    assert response.status_code == 403
+    assert "`ingest`" in response.json()["detail"]
+    assert not Node.objects.exists()
+
+
+def test_a_token_that_expired_is_refused(post: Post) -> None:
+    then = datetime.now(UTC) - timedelta(minutes=1)
+    _, old = Token.issue("old", Token.Scope.INGEST, now=NOON, expires_at=then)
+
+    response = post(TRN2[0], bearer=old)
+
+    assert response.status_code == 401
+    assert "expired" in response.json()["detail"]
+
+
+def test_a_token_that_was_revoked_is_refused(post: Post) -> None:
+    token, revoked = Token.issue("gone", Token.Scope.INGEST, now=NOON)
+    Token.objects.filter(pk=token.pk).update(revoked_at=NOON)
+
+    assert post(TRN2[0], bearer=revoked).status_code == 401
+
+
+def test_the_use_of_a_token_is_noted(post: Post) -> None:
+    post(TRN2[0])
+
+    assert Token.objects.get().last_used_at is not None
+
+
+def test_a_session_is_no_token(client: Client, admin_user: object, redis_url: str) -> None:
+    client.force_login(admin_user)  # type: ignore[arg-type]
+
+    assert client.post(URL, TRN2[0], content_type="text/plain").status_code == 401
+
+
+def test_too_many_requests_are_told_to_wait(post: Post, settings: Settings) -> None:
+    settings.INGEST_REQUESTS_PER_MINUTE = 2
+
+    statuses = [post(TRN2[0]).status_code for _ in range(3)]
+
+    # A minute may end in between; then there are three left again.
+    assert statuses in ([200, 200, 429], [200, 200, 200])
+    if statuses[-1] == 429:
+        assert post(TRN2[0])["Retry-After"] == "60"
+
+
+def test_no_cookie_is_asked_for_and_none_is_set(post: Post) -> None:
+    response = post(TRN2[0])
+
+    assert not response.cookies
