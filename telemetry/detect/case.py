@@ -1,6 +1,6 @@
 """A broken share laid out for diagnosis: before and after the onset, waiting against moving."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
@@ -17,9 +17,8 @@ from telemetry.steps import StepBatch
 BASELINE_STEPS = 3
 RECENT_STEPS = 12
 NEWEST_STEPS = 5
-# Seconds of hardware looked at since the onset, at most, and before it.
-RECENT_S = 60
-LEAD_S = 30
+# Hardware is looked at for so many steps, within these seconds, and for so long before the onset.
+ENOUGH_STEPS, RECENT_S, LEAD_S = 4, (15.0, 60.0), 15
 # How many steps past the first one above the limit help to find the onset.
 SETTLING_STEPS = 8
 # Deviation of a healthy run's share taken at the least.
@@ -129,21 +128,26 @@ def _differs(was: FloatArray, now: FloatArray) -> bool:
     return bool(np.isfinite(a) and np.isfinite(b) and abs(b - a) > CHANGED_RATIO * abs(a))
 
 
-def either_side(case: Case, metrics: Sequence[str]) -> tuple[Span, Span]:
-    """Return the hardware before the onset, and during the steps in which the share was high.
+def either_side(
+    case: Case, metrics: Sequence[str], *, nodes: Collection[str] = ()
+) -> tuple[Span, Span]:
+    """Return the hardware before the onset, and during the newest steps above the limit.
 
-    At most half a minute and a minute of it, and of these the ticks in which anyone spoke. Where
-    none of them is younger than the onset yet, the newest one must do.
+    Of ``nodes``, or of all; only ticks in which anyone spoke. Where none of them is younger than
+    the onset yet, the newest one must do.
     """
     until_s = float(case.after.ended_at_s[-1])
+    last_s = np.clip(ENOUGH_STEPS * float(np.median(case.after.step_s)), *RECENT_S)
     began_s = float(case.after.ended_at_s[0] - case.after.step_s[0])
-    from_s = max(case.onset_s, began_s, until_s - RECENT_S)
+    from_s = max(case.onset_s, began_s, until_s - float(last_s))
     span = case.vitals.hardware(metrics, int(case.vitals.now_s - from_s) + 1 + LEAD_S)
+    if nodes:
+        span = span.of([name for name in span.nodes if name in nodes])
     spoken = np.zeros(len(span.ticks), dtype=bool)
     for values in span.values.values():
         spoken |= np.isfinite(values).any(axis=(1, 2))
-    # A tick sums up the second that ends with it.
-    since = spoken & (span.ticks - span.every_s >= from_s) & (span.ticks <= until_s)
+    middle_s = span.ticks - 0.5 * span.every_s  # a tick sums up the second that ends with it
+    since = spoken & (middle_s >= from_s) & (middle_s <= until_s)
     if spoken.any() and not since.any():
         since[np.flatnonzero(spoken)[-1]] = True
     return _rows(span, spoken & (span.ticks <= case.onset_s)), _rows(span, since)

@@ -18,6 +18,8 @@ LINK_METRICS = (
 )
 # How far a device must stand above its peers: as a factor, and in their own deviations.
 SLOWER_BY = 1.15
+# One probe in a thousand is slow by chance: a single tick must say it very clearly.
+SLOWER_AT_ONCE = 4.0
 DEVIATIONS = 5.0
 # How far all devices must stand above their own past where no single one stands out.
 ALL_SLOWER_BY = 1.5
@@ -34,6 +36,7 @@ class Links:
     """The EFA devices of a run over some ticks, each figure (n_nodes, n_efa), NaN if unknown."""
 
     nodes: tuple[str, ...]
+    n_ticks: int
     latency_s: FloatArray
     bytes_per_s: FloatArray
     loss_ratio: FloatArray
@@ -58,6 +61,7 @@ def links(span: Span) -> Links | None:
     moved = mean(value["efa_tx_bytes_per_s"], axis=0) + mean(value["efa_rx_bytes_per_s"], axis=0)
     return Links(
         nodes=span.nodes,
+        n_ticks=len(span.ticks),
         latency_s=lower_median(np.moveaxis(value["efa_latency_s"], 0, -1)),
         bytes_per_s=moved,
         loss_ratio=np.divide(again, sent, out=np.full(sent.shape, np.nan), where=sent > 0),
@@ -68,7 +72,8 @@ def _slow(now: Links, past: Links | None) -> Look:
     """Look for a device that answers later than its peers, or a run's than they used to."""
     x = now.latency_s
     centre, _ = _bulk(x)
-    z = deviations(x.ravel(), floor=(SLOWER_BY - 1) / DEVIATIONS * centre).reshape(x.shape)
+    slower_by = SLOWER_BY if now.n_ticks > 1 else SLOWER_AT_ONCE
+    z = deviations(x.ravel(), floor=(slower_by - 1) / DEVIATIONS * centre).reshape(x.shape)
     look = Look("efa_latency", 0.0, "efa_latency_s", np.nan, centre, 0, "s")
     usual = np.nan if past is None else _bulk(past.latency_s)[0]
     return _named(now, look, x, z / DEVIATIONS, _all_over(centre / usual / ALL_SLOWER_BY))

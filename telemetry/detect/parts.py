@@ -16,6 +16,7 @@ PART_METRICS = (UTILIZATION, BANDWIDTH)
 DEVIATIONS, SPREAD = 5.0, 0.015
 # How far the only part of a node must stand away from those of other nodes.
 ALONE = 0.2
+ENOUGH_MATES = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,10 +54,10 @@ def part_looks(case: Case, node: str, *, blame_only_device: bool = True) -> list
     alone stays busy while the others wait for it. An accelerator starved of memory moves fewer
     bytes besides, which no slow core or throttled accelerator does to it alone.
     """
-    _, span = either_side(case, PART_METRICS)
+    _, span = either_side(case, PART_METRICS, nodes={node, *_mates(case, node)})
     if node not in span.nodes or not len(span.ticks):
         return []
-    mates = _mates(case, node, span)
+    mates = [i for i, name in enumerate(span.nodes) if name != node]
     looks = []
     if BANDWIDTH in span.values:
         looks.append(_starved(node, parts(span, BANDWIDTH, node, mates, sign=-1)))
@@ -92,11 +93,11 @@ def parts(span: Span, metric: str, node: str, mates: list[int], *, sign: int = 1
     return Parts(own, ratio, ratio / usual if usual > 0 else np.full(own.shape, np.nan))
 
 
-def _mates(case: Case, node: str, span: Span) -> list[int]:
-    """Return the rows of the other nodes that took part in the steps since the onset."""
+def _mates(case: Case, node: str) -> list[str]:
+    """Return other nodes that train: enough of them to say what is usual."""
     told = np.isfinite(case.after.phases["compute_s"]).any(axis=0)
-    training = {case.vitals.node_of(case.after.workers[i]) for i in np.flatnonzero(told)}
-    return [i for i, name in enumerate(span.nodes) if name in training and name != node]
+    training = {case.vitals.node_of(case.after.workers[i]): None for i in np.flatnonzero(told)}
+    return [name for name in training if name is not None and name != node][:ENOUGH_MATES]
 
 
 def _starved(node: str, devices: Parts) -> Look:
