@@ -30,7 +30,6 @@ SHOWN_BY: Mapping[str, str] = {
     "node_silent": "core_utilization_ratio",
     "node_crash": "core_utilization_ratio",
 }
-IN_EVERY_STEP = ("phases", "share")
 
 
 @dataclass(frozen=True, slots=True)

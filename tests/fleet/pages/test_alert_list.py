@@ -16,7 +16,7 @@ NOW = datetime.now(UTC)
 
 @pytest.fixture
 def resolved(fired: Fire) -> Alert:
-    return fired(ago=timedelta(hours=3), resolved_at=NOW - timedelta(hours=2))
+    return fired(ago=timedelta(hours=3), resolved_at=datetime.now(UTC) - timedelta(hours=2))
 
 
 @pytest.fixture
