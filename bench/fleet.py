@@ -15,7 +15,7 @@ from django.conf import settings
 from bench.installation import ROOT
 from bench.table import print_table
 from fleet.models import Alert, Node, Run
-from fleet.plans import publish_plans
+from fleet.simulated.plans import publish_plans
 from telemetry import catalog
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.store.hot import HotStore, open_store

@@ -6,9 +6,9 @@ from celery import shared_task
 from django.conf import settings
 
 from fleet.demo import weather
-from fleet.following import follow_runs, keep_clocks
 from fleet.freezing import freeze_what_is_due
-from fleet.plans import publish_plans
+from fleet.simulated.following import follow_runs, keep_clocks
+from fleet.simulated.plans import publish_plans
 from fleet.watching import watch
 from telemetry.store.hot import open_store
 

@@ -2,7 +2,7 @@
 
 import math
 
-from fleet.arrivals import NAME, NAME_RULE
+from fleet.intake.arrivals import NAME, NAME_RULE
 from fleet.problem import ProblemError
 
 RETRY_AFTER_S = 5

@@ -20,8 +20,8 @@ from fleet.api.answers import (
     unavailable,
 )
 from fleet.api.bodies import check_kind, gunzip
-from fleet.arrivals import Arrivals
-from fleet.deliveries import Delivery, store, told
+from fleet.intake.arrivals import Arrivals
+from fleet.intake.deliveries import Delivery, store, told
 from fleet.models import Token
 from fleet.problem import ProblemError
 from fleet.throttling import RequestGate, Seldom

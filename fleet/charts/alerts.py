@@ -6,14 +6,14 @@ from datetime import datetime
 
 import numpy as np
 
-from fleet.causes import part_name
 from fleet.charts.figures import Figure, Heat, Line, Shade
 from fleet.charts.nodes import BY_METRIC, NodeChart, node_figure, note_of
 from fleet.charts.runs import run_figure
-from fleet.evidence import Evidence
+from fleet.charts.windows import Window
 from fleet.models import Alert
 from fleet.templatetags.units import percent
-from fleet.windows import Window
+from fleet.words.causes import part_name
+from fleet.words.evidence import Evidence
 from telemetry.store.source import Source
 
 BEFORE_S = 300

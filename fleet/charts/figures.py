@@ -80,11 +80,13 @@ class Heat:
     values: FloatArray
     unit: str = "ratio"
     every_s: int = 1
+    window: tuple[float, float] | None = None
 
     def as_json(self) -> dict[str, Any]:
         """Return what the page's script draws; a gap is null."""
         return {
             "t": seconds(self.t_s),
+            "window": self.window,
             "rows": list(self.rows),
             "values": np.round(self.values.astype(float), 2).tolist(),
             "unit": self.unit,

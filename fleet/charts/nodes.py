@@ -8,8 +8,8 @@ import numpy as np
 
 from fleet.charts.figures import Figure, Heat, Line, heat_of, thinned
 from fleet.charts.parts import MANY_PARTS, N_RECENT, series_figure
+from fleet.charts.windows import Window
 from fleet.models import Node
-from fleet.windows import Window
 from telemetry.blocks import FloatArray
 from telemetry.series import Series
 from telemetry.store.history import node_series
@@ -138,7 +138,8 @@ def node_figure(
         )
 
     if chart.kind == "heat":
-        return heat_of(fetch(chart.metric), chart.part)
+        heat = heat_of(fetch(chart.metric), chart.part)
+        return replace(heat, window=(window.start, window.end))
     if chart.name == "efa-throughput":
         return replace(throughput(fetch), window=(window.start, window.end))
     return series_figure(

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from fleet.charts.figures import Figure, Line, mean_of, thinned
+from fleet.charts.windows import Window
 from fleet.models import Run
-from fleet.windows import Window
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch

@@ -10,10 +10,10 @@ import numpy as np
 
 from fleet.alerting import Subject, reconcile
 from fleet.demo.playback import Playback
-from fleet.following import follow
 from fleet.freezing import freeze
 from fleet.models import Alert, InjectedFault, Run
-from fleet.plans import plan_of
+from fleet.simulated.following import follow
+from fleet.simulated.plans import plan_of
 from fleet.watching import judge, rosters, sight_of, watched
 from telemetry.blocks import Span
 from telemetry.simulate.shard import Played, play, start_clock

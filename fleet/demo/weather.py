@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import numpy as np
 
 from fleet.models import InjectedFault, Node, Run
-from fleet.plans import publish_plan
+from fleet.simulated.plans import publish_plan
 from telemetry.simulate.scenario import FAULTS
 from telemetry.store.hot import HotStore
 

@@ -14,10 +14,10 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from fleet.charts.alerts import alert_window, charts_of
-from fleet.facts import facts, like, ruled_out
 from fleet.models import Alert, Node, Run
-from fleet.sentences import told
 from fleet.views.render import HtmxRequest, render_page
+from fleet.words.facts import facts, like, ruled_out
+from fleet.words.sentences import told
 from telemetry.detect import RULES
 
 LIST_PARTIALS = ("open", "resolved")

@@ -16,9 +16,9 @@ from fleet.charts.alerts import alert_figure, alert_window
 from fleet.charts.figures import Figure, Heat
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
 from fleet.charts.runs import RUN_CHARTS, run_figure
+from fleet.charts.windows import Window, WindowError, window_of
 from fleet.freezing import frozen_figure
 from fleet.models import Alert, Node, Run
-from fleet.windows import Window, WindowError, window_of
 from telemetry.store.hot import open_store
 
 LIVE_S = 2

@@ -8,9 +8,9 @@ from django.views.decorators.http import require_http_methods
 from django_htmx.http import trigger_client_event
 
 from fleet.access import requires
-from fleet.drill_form import DEFAULT_KIND, DrillForm
-from fleet.drilling import DrillError, inject
 from fleet.models import InjectedFault, Run
+from fleet.simulated.drill_form import DEFAULT_KIND, DrillForm
+from fleet.simulated.drilling import DrillError, inject
 from fleet.views.render import HtmxRequest, render_page
 from telemetry.store.hot import open_store
 

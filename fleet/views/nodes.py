@@ -13,16 +13,16 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
-from fleet import headlines
 from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of
-from fleet.deliveries import manner_of
-from fleet.hardware import hardware_of
+from fleet.intake.deliveries import manner_of
 from fleet.models import Alert, Node
-from fleet.sentences import told
 from fleet.summaries import NodeNow, nodes_now
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.window import window_context
+from fleet.words import headlines
+from fleet.words.hardware import hardware_of
+from fleet.words.sentences import told
 from telemetry.store.hot import HotStore, open_store
 
 STATES = ("firing", "acknowledged", "silent", "idle", "up")

@@ -11,13 +11,13 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from fleet.charts.figures import Figure, Line
-from fleet.heat import heat_groups
+from fleet.charts.heat import heat_groups
+from fleet.charts.shares import EVERY_S, grid, share_now
 from fleet.models import Alert, Node, Run
-from fleet.sentences import told
-from fleet.shares import EVERY_S, grid, share_now
 from fleet.summaries import fleet_now, nodes_now, runs_now
 from fleet.topics import as_json
 from fleet.views.render import HtmxRequest, render_page
+from fleet.words.sentences import told
 from telemetry.store.hot import HotStore, open_store
 
 PARTIALS = ("strip", "heat-map", "runs", "alerts")

@@ -12,17 +12,17 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from fleet import headlines
 from fleet.charts import runs as charts
 from fleet.charts.runs import RUN_CHARTS
-from fleet.drills import drills_of
 from fleet.models import Alert, Run
-from fleet.sentences import told
+from fleet.simulated.drills import drills_of
 from fleet.summaries import RunNow, runs_now
 from fleet.templatetags.units import percent
 from fleet.views.nodes import rows_of
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.window import window_context
+from fleet.words import headlines
+from fleet.words.sentences import told
 from telemetry import catalog
 from telemetry.store.hot import open_store
 

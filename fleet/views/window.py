@@ -5,7 +5,7 @@ from typing import Any
 
 from django.http import HttpRequest
 
-from fleet.windows import DEFAULT, LENGTHS, WindowError, window_of
+from fleet.charts.windows import DEFAULT, LENGTHS, WindowError, window_of
 
 
 def window_context(request: HttpRequest, *, now: datetime) -> dict[str, Any]:

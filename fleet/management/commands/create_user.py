@@ -9,7 +9,7 @@ from django.core.exceptions import ValidationError
 from django.core.management import CommandParser
 
 from fleet.access import ROLES
-from fleet.cli import PlainCommand
+from fleet.management.cli import PlainCommand
 
 
 class Command(PlainCommand):

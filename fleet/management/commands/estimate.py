@@ -5,8 +5,8 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from fleet.cli import PlainCommand
-from fleet.custom_model import MODEL_FLAGS, described_model
+from fleet.management.cli import PlainCommand
+from fleet.management.custom_model import MODEL_FLAGS, described_model
 from telemetry.simulate.estimate import Estimate, StepPlan, estimate_of, step_plan
 from telemetry.simulate.plan import Job
 

@@ -4,7 +4,7 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from fleet.cli import PlainCommand
+from fleet.management.cli import PlainCommand
 from telemetry.catalog import Instance
 from telemetry.catalog import instance as instance_named
 from telemetry.simulate.collectives import (

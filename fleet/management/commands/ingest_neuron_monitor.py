@@ -9,10 +9,10 @@ from django.conf import settings
 from django.core.management import CommandError, CommandParser
 from django.db import DatabaseError
 
-from fleet.arrivals import NAME, NAME_RULE
-from fleet.cli import PlainCommand
-from fleet.deliveries import Delivery, told
-from fleet.intake import Intake
+from fleet.intake.arrivals import NAME, NAME_RULE
+from fleet.intake.deliveries import Delivery, told
+from fleet.intake.pipe import Intake
+from fleet.management.cli import PlainCommand
 from telemetry.store.hot import open_store
 
 LATEST_S = 1e11

@@ -16,7 +16,7 @@ from fleet.demo import weather
 from fleet.demo.past import live_through
 from fleet.demo.runs import create_fleet
 from fleet.models import Run
-from fleet.plans import publish_plans
+from fleet.simulated.plans import publish_plans
 from telemetry.store.hot import open_store
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.core.management import CommandParser
 
-from fleet.cli import PlainCommand
+from fleet.management.cli import PlainCommand
 from fleet.models import Token
 
 

@@ -89,7 +89,7 @@ export class Chart {
 
   /** Add what is new at the right and let go of what is too old at the left. */
   append({ t, values, bad = [] }) {
-    if (!this.data?.t || !this.plot) return;
+    if (!this.data?.series || !this.plot) return;
     const { series, every_s: everyS } = this.data;
     const last = this.data.t.at(-1) ?? -Infinity;
     const first = t.findIndex((moment) => moment > last);

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fleet.arrivals import IN_USE_S, LOOK_AGAIN_S, Arrivals
+from fleet.intake.arrivals import IN_USE_S, LOOK_AGAIN_S, Arrivals
 from fleet.models import Node
 from tests.parts import NOON_S
 from tests.telemetry.ingest.reports import encoded, lines, report
@@ -117,7 +117,7 @@ def test_the_catalogue_knows_how_many_links_there_are(arrivals: Arrivals) -> Non
 
 
 def test_a_fleet_has_room_for_so_many(arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.arrivals.MAX_NODES", 1)
+    monkeypatch.setattr("fleet.intake.arrivals.MAX_NODES", 1)
     arrivals.deliver([LINE], node="first", arrived_s=NOON_S)
 
     delivery = arrivals.deliver([LINE], node="second", arrived_s=NOON_S)

@@ -4,7 +4,7 @@ import base64
 
 import numpy as np
 
-from fleet.heat import NO_DATA, heat_groups, packed
+from fleet.charts.heat import NO_DATA, heat_groups, packed
 from fleet.models import Alert, Node, Run
 from fleet.summaries import NodeNow
 from tests.parts import NOON, NOON_S, block

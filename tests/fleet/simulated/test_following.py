@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleet.following import COUNT_EVERY_S, follow_runs, keep_clocks
 from fleet.models import Run
+from fleet.simulated.following import COUNT_EVERY_S, follow_runs, keep_clocks
 from telemetry.simulate.clock import RunClock
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.store.hot import HotStore

@@ -5,9 +5,9 @@ from datetime import timedelta
 import pytest
 from django.utils.html import strip_tags
 
-from fleet.headlines import of_node, of_run, remaining_s
 from fleet.models import Node, Run
 from fleet.summaries import NodeNow, RunNow
+from fleet.words.headlines import of_node, of_run, remaining_s
 from tests.parts import NOON, NOON_S
 
 AT = NOON + timedelta(hours=1)

@@ -9,9 +9,9 @@ import msgspec
 import pytest
 from pytest_django import Settings
 
-from fleet.drilling import DrillError, inject
 from fleet.models import InjectedFault, Node, Run
-from fleet.plans import REMEMBER, plan_of, publish_plan, publish_plans
+from fleet.simulated.drilling import DrillError, inject
+from fleet.simulated.plans import REMEMBER, plan_of, publish_plan, publish_plans
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.store.hot import HotStore
 

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 from django.utils.html import strip_tags
 
-from fleet.causes import CAUSES
-from fleet.evidence import Evidence, loss
 from fleet.models import Alert, Node, Run
-from fleet.sentences import blame, headline, story
+from fleet.words.causes import CAUSES
+from fleet.words.evidence import Evidence, loss
+from fleet.words.sentences import blame, headline, story
 from telemetry.detect import RULES
 from telemetry.simulate.kinds import FAULTS
 from tests.parts import NOON

@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 from redis.exceptions import RedisError
 
-from fleet.arrivals import Arrivals
-from fleet.deliveries import Delivery, store
+from fleet.intake.arrivals import Arrivals
+from fleet.intake.deliveries import Delivery, store
 from telemetry.ingest.lines import groups_of, together
 from telemetry.ingest.neuron_monitor import read_lines
 from telemetry.store.hot import HotStore

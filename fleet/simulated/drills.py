@@ -4,9 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from fleet.causes import part_name
 from fleet.models import InjectedFault, Run
-from fleet.wording import figure
+from fleet.words.causes import part_name
+from fleet.words.wording import figure
 from telemetry.simulate.kinds import FAULTS
 
 LOOKED_AT = 10

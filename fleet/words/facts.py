@@ -7,11 +7,11 @@ from django.db.models import QuerySet
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.causes import cause_name, part_name
-from fleet.evidence import Culprit, Evidence
 from fleet.models import Alert
 from fleet.templatetags.units import count, duration, percent, seconds
-from fleet.wording import counted, figure
+from fleet.words.causes import cause_name, part_name
+from fleet.words.evidence import Culprit, Evidence
+from fleet.words.wording import counted, figure
 
 Fact = tuple[str, SafeString]
 

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from django.conf import settings
 
 from fleet.models import InjectedFault, Node, Run
-from fleet.plans import publish_plan
+from fleet.simulated.plans import publish_plan
 from telemetry.simulate.scenario import Fault, RunSpec, ScenarioError, validate_fault
 from telemetry.store.hot import HotStore
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.wording import counted, figure
+from fleet.words.wording import counted, figure
 
 
 @pytest.mark.parametrize(

@@ -6,12 +6,12 @@ from datetime import datetime, timedelta
 from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
-from fleet import wording
-from fleet.causes import cause_name
-from fleet.culprits import NOTHING, blamed, figure_of, node_link, run_link
-from fleet.evidence import Evidence, Loss, loss
 from fleet.models import Alert
 from fleet.templatetags.units import duration, percent, seconds, usd
+from fleet.words import wording
+from fleet.words.causes import cause_name
+from fleet.words.culprits import NOTHING, blamed, figure_of, node_link, run_link
+from fleet.words.evidence import Evidence, Loss, loss
 
 
 @dataclass(frozen=True, slots=True)

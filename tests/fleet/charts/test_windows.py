@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.windows import Window, WindowError, window_of
+from fleet.charts.windows import Window, WindowError, window_of
 from tests.parts import NOON, NOON_S
 
 

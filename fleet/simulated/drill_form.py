@@ -5,8 +5,8 @@ from typing import Any
 
 from django import forms
 
-from fleet.drilling import LONGEST_S
 from fleet.models import Node, Run
+from fleet.simulated.drilling import LONGEST_S
 from telemetry.simulate.kinds import FAULTS, FaultKind
 
 DEFAULT_KIND = "efa_latency"

@@ -5,10 +5,10 @@ from datetime import UTC, datetime
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet import wording
 from fleet.models import Node, Run
 from fleet.summaries import NodeNow, RunNow
 from fleet.templatetags.units import duration, percent, seconds, si, usd
+from fleet.words import wording
 
 NOTHING = SafeString("")
 

@@ -3,10 +3,10 @@
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet import wording
-from fleet.causes import CAUSES, cause_name
-from fleet.evidence import Culprit
 from fleet.models import Alert
+from fleet.words import wording
+from fleet.words.causes import CAUSES, cause_name
+from fleet.words.evidence import Culprit
 
 NOTHING = SafeString("")
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 
-from fleet.deliveries import Delivery
+from fleet.intake.deliveries import Delivery
 from fleet.models import Node
 from telemetry import catalog
 from telemetry.ingest.neuron_monitor import Identity, Reading, Shape, read_line

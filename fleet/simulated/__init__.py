@@ -1,0 +1,1 @@
+"""The simulated fleet: its plans, its clocks, and the drills that people put into it."""

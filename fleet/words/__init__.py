@@ -1,0 +1,1 @@
+"""What is said of alerts, nodes and runs: figures made into sentences and lists."""
