@@ -178,4 +178,7 @@ class Hub:
 def _connected(work: Callable[[], Events]) -> Events:
     """Do the work with database connections that are not too old or broken."""
     close_old_connections()
-    return work()
+    try:
+        return work()
+    finally:
+        close_old_connections()

@@ -9,7 +9,7 @@ import pytest
 from django.conf import settings as project
 from django.db import connection
 from playwright.sync_api import Browser, Page, sync_playwright
-from pytest_django import Settings
+from pytest_django import DjangoDbBlocker, Settings
 from redis import Redis
 
 from fleet.models import Node, Run
@@ -76,6 +76,18 @@ def django_db_modify_db_settings(
     if connection.vendor == "sqlite":
         folder = tmp_path_factory.mktemp("database")
         connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
+
+
+@pytest.fixture(scope="session")
+def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
+    """Let go of the database in the end, whatever threads of served pages still hold it."""
+    yield
+    if connection.vendor == "postgresql":
+        with django_db_blocker.unblock(), connection.cursor() as cursor:
+            cursor.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity "
+                "WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
 
 
 @pytest.fixture(scope="session")

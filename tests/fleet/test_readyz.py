@@ -1,5 +1,6 @@
 """Whether the whole can be relied on: database, Redis, fresh ticks."""
 
+import re
 import time
 
 from django.test import Client
@@ -27,7 +28,7 @@ def test_old_ticks_make_it_not_ready(client: Client, db: None, hot: HotStore) ->
     response = client.get("/readyz")
 
     assert response.status_code == 503
-    assert "60 s old" in response.json()["checks"]["ticks"]["why"]
+    assert re.search(r"6\d s old", response.json()["checks"]["ticks"]["why"])
 
 
 def test_a_redis_that_is_away_is_named(client: Client, db: None) -> None:
