@@ -125,32 +125,36 @@ FLEET = (
 def create_fleet(*, now: datetime, longest: timedelta) -> list[Run]:
     """Create the demo's runs and nodes, begun in the past; returns them with their nodes."""
     for demo in FLEET:
-        instance = catalog.training_instance(demo.spec.instance)
-        started_at = now - min(demo.age, longest)
-        run = Run.objects.create(
-            name=demo.spec.name,
-            team=demo.team,
-            purpose=demo.purpose,
-            model=demo.spec.model,
-            instance_type=demo.spec.instance,
-            n_nodes=demo.spec.nodes,
-            tp=demo.spec.tp,
-            pp=demo.spec.pp,
-            seq_len=demo.spec.seq_len,
-            global_batch=demo.spec.global_batch,
-            precision=demo.spec.precision,
-            usd_per_node_hour=instance.price.usd_per_hour,
-            price_basis=f"{instance.price.basis}, {instance.price.date}",
-            is_simulated=True,
-            plan=msgspec.to_builtins(demo.spec),
-            phase_since=started_at,
-            started_at=started_at,
-        )
-        Node.objects.bulk_create(_nodes(run, demo, instance))
+        run = _run(demo, started_at=now - min(demo.age, longest))
+        Node.objects.bulk_create(_nodes(run, demo))
     return list(Run.objects.simulated().prefetch_related("nodes").order_by("pk"))
 
 
-def _nodes(run: Run, demo: DemoRun, instance: catalog.Instance) -> list[Node]:
+def _run(demo: DemoRun, *, started_at: datetime) -> Run:
+    price = catalog.training_instance(demo.spec.instance).price
+    return Run.objects.create(
+        name=demo.spec.name,
+        team=demo.team,
+        purpose=demo.purpose,
+        model=demo.spec.model,
+        instance_type=demo.spec.instance,
+        n_nodes=demo.spec.nodes,
+        tp=demo.spec.tp,
+        pp=demo.spec.pp,
+        seq_len=demo.spec.seq_len,
+        global_batch=demo.spec.global_batch,
+        precision=demo.spec.precision,
+        usd_per_node_hour=price.usd_per_hour,
+        price_basis=f"{price.basis}, {price.date}",
+        is_simulated=True,
+        plan=msgspec.to_builtins(demo.spec),
+        phase_since=started_at,
+        started_at=started_at,
+    )
+
+
+def _nodes(run: Run, demo: DemoRun) -> list[Node]:
+    instance = catalog.instance(demo.spec.instance)
     plan = Plan(run=demo.spec, seed=run.pk, epoch_s=0)
     return [
         Node(

@@ -42,14 +42,7 @@ def inject(
     DrillError
         Where the run is real or over, or a field does not fit the fault.
     """
-    if not (settings.DEMO or settings.ALLOW_DRILLS):
-        raise DrillError("run", "drills are switched off here; set TRNWATCH_ALLOW_DRILLS=1")
-    if not run.is_simulated or run.finished_at is not None:
-        raise DrillError("run", "only a simulated run that is under way can be drilled")
-    if not 1 <= duration_s <= LONGEST_S:
-        raise DrillError("duration_s", f"must lie between 1 and {LONGEST_S:.0f} seconds")
-    if node is not None and node.run_id != run.pk:
-        raise DrillError("node", f"{node.name} is not a node of {run.name}")
+    _check(run, node=node, duration_s=duration_s)
     fault = Fault(
         kind=kind,
         node=node.name if node else None,
@@ -77,3 +70,15 @@ def inject(
     # Dying here loses nothing: plans are handed over again every half minute.
     publish_plan(hot, run, now=now)
     return injected
+
+
+def _check(run: Run, *, node: Node | None, duration_s: float) -> None:
+    """Refuse a drill of what is real or over, or that would last too long."""
+    if not (settings.DEMO or settings.ALLOW_DRILLS):
+        raise DrillError("run", "drills are switched off here; set TRNWATCH_ALLOW_DRILLS=1")
+    if not run.is_simulated or run.finished_at is not None:
+        raise DrillError("run", "only a simulated run that is under way can be drilled")
+    if not 1 <= duration_s <= LONGEST_S:
+        raise DrillError("duration_s", f"must lie between 1 and {LONGEST_S:.0f} seconds")
+    if node is not None and node.run_id != run.pk:
+        raise DrillError("node", f"{node.name} is not a node of {run.name}")
