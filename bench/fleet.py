@@ -41,26 +41,19 @@ def measure(env: Mapping[str, str]) -> None:
     """Let beat and two workers run the fleet in real time, and print what that took."""
     create_fleet()
     hot = open_store(settings.REDIS_URL)
-    folder = Path(settings.DATA_DIR)
-    with workers(folder, env) as processes:
+    with workers(Path(settings.DATA_DIR), env) as processes:
         until_under_way(hot)
-        before_s, ticks, began = cpu_s(processes), hot.counters(), time.monotonic()
+        before_s, before, began = cpu_s(processes), hot.counters(), time.monotonic()
         time.sleep(MEASURE_S)
         lasted_s = time.monotonic() - began
         used_s = {name: s - before_s[name] for name, s in cpu_s(processes).items()}
-        counters, newest, now_s = hot.counters(), hot.newest(), time.time()
-    made = counters["ticks"] - ticks["ticks"]
-    late = counters.get("ticks_late", 0) - ticks.get("ticks_late", 0)
+        after, newest, now_s = hot.counters(), hot.newest(), time.time()
+    made, late = (after.get(name, 0) - before.get(name, 0) for name in ("ticks", "ticks_late"))
     n_cores = SPEC.nodes * catalog.instance(SPEC.instance).n_cores
-    samples = n_cores * made / len(newest)
-    total_s, n_cpus = sum(used_s.values()), len(psutil.Process().cpu_affinity() or ())
     print_table(
         f"{SPEC.nodes:,} x {SPEC.instance}, {n_cores:,} cores, {lasted_s:.0f} s in real time",
         [
-            *((f"{name}, CPU", f"{s / lasted_s:.2f} of a core") for name, s in used_s.items()),
-            ("all together", f"{total_s / lasted_s:.2f} of {n_cpus} cores"),
-            ("headroom", f"{n_cpus * lasted_s / total_s:.1f} x"),
-            ("CPU per million core-samples", f"{total_s / samples * 1e6:.2f} s"),
+            *cpu_rows(used_s, lasted_s, n_samples=n_cores * made / len(newest)),
             ("shard-ticks stored", f"{made:.0f} of {len(newest) * lasted_s:.0f}"),
             ("of them late", f"{late:.0f}"),
             ("oldest shard behind now", f"{now_s - min(newest.values()):.1f} s"),
@@ -68,6 +61,19 @@ def measure(env: Mapping[str, str]) -> None:
             ("alerts on the healthy fleet", f"{Alert.objects.count()}"),
         ],
     )
+
+
+def cpu_rows(
+    used_s: Mapping[str, float], lasted_s: float, *, n_samples: float
+) -> list[tuple[str, str]]:
+    """Return what each process used, all of them together, and what was left."""
+    total_s, n_cpus = sum(used_s.values()), len(psutil.Process().cpu_affinity() or ())
+    return [
+        *((f"{name}, CPU", f"{s / lasted_s:.2f} of a core") for name, s in used_s.items()),
+        ("all together", f"{total_s / lasted_s:.2f} of {n_cpus} cores"),
+        ("headroom", f"{n_cpus * lasted_s / total_s:.1f} x"),
+        ("CPU per million core-samples", f"{total_s / n_samples * 1e6:.2f} s"),
+    ]
 
 
 def until_under_way(hot: HotStore) -> None:

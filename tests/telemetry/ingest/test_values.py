@@ -158,67 +158,6 @@ def test_vcpu_usage_is_everything_but_idling() -> None:
     assert read(document).values["vcpu_usage_ratio"][0, 0] == pytest.approx(0.2)
 
 
-@pytest.mark.parametrize("gone", ["null", "missing", "error"])
-@pytest.mark.parametrize(
-    ("name", "metric"),
-    [
-        ("execution_stats", "executions_completed_per_s"),
-        ("memory_used", "device_memory_used_bytes"),
-    ],
-)
-def test_a_group_of_a_process_may_be_absent(name: str, metric: str, gone: str) -> None:
-    document = report()
-    said = document["neuron_runtime_data"][0]["report"]
-    if gone == "null":
-        said[name] = None
-    elif gone == "missing":
-        del said[name]
-    else:
-        said[name]["error"] = "the runtime does not answer"
-
-    values = read(document).values
-
-    assert metric not in values
-    assert np.isfinite(values["core_utilization_ratio"]).all()
-
-
-@pytest.mark.parametrize("gone", ["null", "missing"])
-@pytest.mark.parametrize("name", ["vcpu_usage", "memory_info", "neuron_hw_counters"])
-def test_a_group_of_the_machine_may_be_absent(name: str, gone: str) -> None:
-    document = report()
-    if gone == "null":
-        document["system_data"][name] = None
-    else:
-        del document["system_data"][name]
-
-    assert np.isfinite(read(document).values["core_utilization_ratio"]).all()
-
-
-@pytest.mark.parametrize("name", ["system_data", "instance_info", "neuron_hardware_info"])
-def test_a_whole_part_may_be_null(name: str) -> None:
-    document = report()
-    document[name] = None
-
-    assert read(document).shape.n_cores == 64
-
-
-def test_latencies_may_be_null() -> None:
-    document = report()
-    stats = group(document, "execution_stats")
-    stats["latency_stats"] = {"total_latency": None, "device_latency": None}
-
-    assert read(document).values["executions_completed_per_s"][0, 0] > 0
-
-
-def test_keys_that_nobody_knows_are_ignored() -> None:
-    document = report()
-    document["neuron_k8s_info"] = {"period": 15, "neuroncores_k8s_info": {"0": {"pod_name": "a"}}}
-    document["system_data"]["vcpu_usage"]["usage_data"] = "anything"
-    cores(document)["0"]["temperature"] = [1, 2, {"three": None}]
-
-    assert np.isfinite(utilization(document)).all()
-
-
 def test_what_the_report_counts_holds_against_the_catalogue() -> None:
     document = report("trn1.2xlarge")
     document["instance_info"]["instance_type"] = "trn2.48xlarge"
