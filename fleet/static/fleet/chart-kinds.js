@@ -9,6 +9,7 @@ import { logTicks, ticks } from "./units.js";
 const FONT = "11px system-ui, sans-serif";
 const Y_AXIS = 58;
 const HEADROOM = 1.08;
+const FAR = 8; // times what nine of ten steps take
 const HOLE = 3; // times the usual spacing: nothing is drawn across it
 
 const KINDS = { lines, stack, bars, heat };
@@ -92,10 +93,12 @@ function stack(data, chart) {
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: false };
 }
 
+// One pause of a minute must not press a thousand steps flat: what is far beyond the rest is cut.
 function highest(sums, t, { min, max }) {
-  let top = 0;
-  for (let i = 0; i < t.length; i += 1) if (t[i] >= (min ?? -Infinity) && t[i] <= (max ?? Infinity)) top = Math.max(top, sums[i]);
-  return top;
+  const seen = sums.filter((_, i) => t[i] >= (min ?? -Infinity) && t[i] <= (max ?? Infinity)).sort((a, b) => a - b);
+  const usual = seen[Math.floor(seen.length * 0.9)] ?? 0;
+  const near = seen.filter((sum) => sum <= FAR * usual);
+  return near.length < seen.length ? near.at(-1) * 1.5 : (seen.at(-1) ?? 0);
 }
 
 // ---- bars, one per label

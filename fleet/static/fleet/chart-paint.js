@@ -82,8 +82,23 @@ export function stackPaint({ t, series }, usual) {
       ctx.fillStyle = fillOf(ctx, role, k);
       ctx.fill(path);
     });
+    nameCut(u, ctx, edges, floor);
   });
   return { hooks: { draw } };
+}
+
+// A step that is taller than the chart says how tall.
+function nameCut(u, ctx, edges, sums) {
+  ctx.font = font();
+  ctx.textAlign = "center";
+  ctx.fillStyle = css("--text");
+  let clear = -Infinity;
+  sums.forEach((sum, i) => {
+    const middle = (edges[i][0] + edges[i][1]) / 2;
+    if (sum <= u.scales.y.max || middle < clear) return;
+    ctx.fillText(`↑ ${figure(sum, "s")}`, middle, u.bbox.top + 12 * devicePixelRatio);
+    clear = middle + 60 * devicePixelRatio;
+  });
 }
 
 /** One bar per label, its parts on top of each other, its sum above where there is room. */
