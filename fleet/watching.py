@@ -9,7 +9,7 @@ import numpy as np
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Node, Run
 from telemetry.blocks import Span
-from telemetry.detect import ECC_METRICS, RULES, Finding, Vitals, find, silent
+from telemetry.detect import ECC_METRICS, RULES, Finding, Vitals, find, silent, uncorrected
 from telemetry.detect.silence import Pulse
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
@@ -62,13 +62,21 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     runs = list(Run.objects.active())
     members = rosters(runs)
     sights = [sight_of(hot, run, members[run.pk], now_s=now_s) for run in runs]
-    real = Node.objects.exclude(source=Node.Source.SIMULATED).values_list("name", flat=True)
-    expected = {name for roster in members.values() for name in roster.nodes} | set(real)
+    real = Node.objects.exclude(source=Node.Source.SIMULATED)
+    shards = dict(real.filter(run=None).values_list("name", "shard"))
+    expected = {name for roster in members.values() for name in roster.nodes}
+    expected |= set(real.values_list("name", flat=True))
     last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
     if now_s - listening_since_s(hot, now_s=now_s) < LISTEN_FIRST_S:
         last_seen = {}
     findings = judge(sights, last_seen, now_s=now_s, open_rules=open_rules())
-    return reconcile(findings, watched=watched(sights, last_seen, now_s=now_s), now=now)
+    could = watched(sights, last_seen, now_s=now_s)
+    # A real node need not belong to a run; its memory is looked at all the same.
+    counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
+    if counts is not None:
+        findings += uncorrected(counts)
+        could |= {("ecc_uncorrected", f"node:{name}") for name in shards}
+    return reconcile(findings, watched=could, now=now)
 
 
 def rosters(runs: Iterable[Run]) -> dict[int, Roster]:
@@ -169,9 +177,16 @@ def sight_of(source: Source, run: Run, roster: Roster, *, now_s: float) -> Sight
     def hardware(metrics: Sequence[str], last_s: int) -> Span:
         return source.window(shards, metrics, start=end - last_s + 1, end=end).of(roster.nodes)
 
+    counts = ecc_counts(source, shards, roster.nodes, end=end)
+    steps = window_of_steps(source, run.name, now_s=now_s)
+    return Sight(run, roster, steps, hardware, counts)
+
+
+def ecc_counts(
+    source: Source, shards: Sequence[str], nodes: Sequence[str], *, end: int
+) -> Span | None:
+    """Return the nodes' ECC counts at a few moments up to ``end``; None where there are none."""
     moments = [
         source.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S
     ]
-    counts = Span.after_another([moment.of(roster.nodes) for moment in moments if moment.nodes])
-    steps = window_of_steps(source, run.name, now_s=now_s)
-    return Sight(run, roster, steps, hardware, counts)
+    return Span.after_another([moment.of(nodes) for moment in moments if moment.nodes])

@@ -3,6 +3,7 @@
 import time
 from datetime import UTC, datetime
 
+import numpy as np
 import pytest
 
 from fleet.models import Alert, Node, Run
@@ -11,7 +12,7 @@ from telemetry.blocks import Block
 from telemetry.simulate.plan import Fault, Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore
-from tests.parts import NOON
+from tests.parts import NOON, block
 
 LENGTH_S = 400
 FAULT_AT_S = 300
@@ -200,3 +201,27 @@ def test_uncorrected_ecc_errors_are_an_alert(hot: HotStore, llama: Run, now_s: i
 
     alert = Alert.objects.get(rule="ecc_uncorrected")
     assert (str(alert.node), alert.device) == ("llama-03", 4)
+
+
+def test_a_real_node_without_a_run_has_its_memory_watched(
+    hot: HotStore, db: None, now_s: int
+) -> None:
+    Node.objects.create(
+        name="real",
+        instance_type="trn1.32xlarge",
+        source=Node.Source.NEURON_MONITOR,
+        shard="node:real",
+        n_cores=32,
+        n_devices=16,
+        first_seen_at=NOON,
+    )
+    for tick in range(now_s - 20, now_s + 1):
+        counts = np.zeros((1, 16))
+        counts[0, 5] = tick >= now_s - 5
+        hot.append([block("node:real", tick, ("real",), sram_ecc_uncorrected=counts)])
+    listen(hot, now_s)
+
+    watch(hot, now=at(now_s))
+
+    alert = Alert.objects.get()
+    assert (alert.rule, alert.subject, alert.device) == ("ecc_uncorrected", "node:real", 5)
