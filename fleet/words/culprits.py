@@ -1,5 +1,7 @@
 """Who is to blame, as part of a sentence: the machine, its part, its figure and its peers'."""
 
+from collections.abc import Mapping
+
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -9,6 +11,8 @@ from fleet.words.causes import CAUSES, cause_name
 from fleet.words.evidence import Culprit
 
 NOTHING = SafeString("")
+# A figure that is not plain from its cause says what it is: a slow core is the busy one.
+SAID_OF: Mapping[str, str] = {"core_utilization_ratio": "busy "}
 
 
 def run_link(alert: Alert) -> SafeString:
@@ -42,7 +46,7 @@ def figure_of(culprit: Culprit) -> SafeString:
     """Set the culprit's figure against that of its peers: ``: 142 µs against 17 µs``."""
     if culprit.value is None:
         return NOTHING
-    value = wording.figure(culprit.value, culprit.unit)
+    value = SAID_OF.get(culprit.metric or "", "") + wording.figure(culprit.value, culprit.unit)
     if culprit.peers_median is None:
         return format_html(": {}", value)
     peers = wording.figure(culprit.peers_median, culprit.unit)
