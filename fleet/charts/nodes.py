@@ -10,7 +10,7 @@ from fleet.charts.figures import Figure, Heat, Line, heat_of, thinned
 from fleet.charts.parts import MANY_PARTS, N_RECENT, series_figure
 from fleet.charts.windows import Window
 from fleet.models import Node
-from telemetry.blocks import FloatArray
+from telemetry.blocks import Block, FloatArray
 from telemetry.series import Series
 from telemetry.store.history import node_series
 from telemetry.store.source import Source
@@ -122,6 +122,13 @@ def note_of(chart: NodeChart, node: Node) -> str | None:
 def charts_of(node: Node) -> Sequence[NodeChart]:
     """Return the charts that a node can have: no links, no link charts."""
     return [chart for chart in _ALL if node.n_efa or chart.part != "EFA"]
+
+
+def unmeasured_of(node: Node, block: Block | None) -> Sequence[NodeChart]:
+    """Return the charts a real node has no figures for: neuron-monitor cannot see everything."""
+    if node.source == Node.Source.SIMULATED or block is None:
+        return []
+    return [chart for chart in charts_of(node) if chart.metric not in block.values]
 
 
 def node_figure(

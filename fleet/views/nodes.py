@@ -14,7 +14,7 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from fleet.charts import nodes as charts
-from fleet.charts.nodes import charts_of, note_of
+from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.intake.deliveries import manner_of
 from fleet.models import Alert, Node
 from fleet.summaries import NodeNow, nodes_now
@@ -149,6 +149,7 @@ def node_context(name: str) -> dict[str, Any]:
         "alerts": [told(alert, now=now) for alert in alerts],
         "headline": headlines.of_node(summed_up, n_alerts=len(alerts), at=now),
         "hardware": hardware_of(node, block),
+        "unmeasured": unmeasured_of(node, block),
         "as_of": datetime.fromtimestamp(block.tick, UTC) if block else None,
     }
 
@@ -166,5 +167,7 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context = node_context(name)
     node = context["node"]
     context |= window_context(request, now=timezone.now())
-    context["charts"] = [(chart, note_of(chart, node)) for chart in charts_of(node)]
+    drawn = [chart for chart in charts_of(node) if chart not in context["unmeasured"]]
+    context["charts"] = [(chart, note_of(chart, node)) for chart in drawn]
+    context["has_links"] = any(chart.part == "EFA" for chart in drawn)
     return render_page(request, "fleet/node_detail.html", context, partials=PARTIALS)

@@ -9,6 +9,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Node, Run
+from telemetry.blocks import Block
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_node_list import stray
 from tests.parts import block
@@ -71,6 +72,24 @@ def test_a_real_node_says_what_no_counter_measures(page: Page, alive: Run, stead
     assert "estimate: bytes per step from a profile" in text
     assert "measured by a probe" in text
     assert "HBM bandwidth is an estimate" in text
+
+
+def test_what_a_real_node_does_not_measure_is_said_once_and_not_drawn_empty(
+    page: Page, hot: HotStore, alive: Run, steady: Node
+) -> None:
+    Node.objects.filter(pk=steady.pk).update(
+        source=Node.Source.NEURON_MONITOR, shard="node:steady"
+    )
+    told = block("node:steady", int(time.time()), ("steady",)).values
+    seen = {name: told[name] for name in ("core_utilization_ratio", "host_memory_used_bytes")}
+    hot.append([Block("node:steady", int(time.time()), ("steady",), seen)])
+
+    text = page("/nodes/steady/")
+
+    assert "Not measured here" in text
+    assert "EFA probe latency, HBM bandwidth, EFA throughput" in text
+    assert 'id="efa-latency' not in text
+    assert "Links now" not in text
 
 
 def test_a_simulated_node_makes_no_such_excuses(page: Page, alive: Run) -> None:
