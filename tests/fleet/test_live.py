@@ -4,7 +4,9 @@ import asyncio
 import base64
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import AsyncExitStack
+from pathlib import Path
 from threading import Event as Flag
 from threading import Thread
 from typing import Any
@@ -16,8 +18,8 @@ from pytest_django import Settings
 from redis import Redis
 
 from fleet.models import Node
-from telemetry.store.hot import HotStore
-from tests.parts import block, steps
+from telemetry.store.hot import HotStore, open_store
+from tests.parts import block, free_port, redis_server, steps
 from tests.streams import Event, Refused, first, stream, watch
 
 N_TABS = 100
@@ -161,6 +163,30 @@ def test_pages_say_it_when_redis_is_emptied_and_go_on_when_it_fills(
             return [first_core(await first(events, "heat")) for _ in range(2)]
 
     assert len(watch(story())) == 2
+
+
+def test_an_open_tab_outlives_redis(
+    address: str, settings: Settings, tmp_path: Path, steady: Node, limping: Node
+) -> None:
+    port = free_port()
+    settings.REDIS_URL = f"redis://127.0.0.1:{port}/0"
+
+    async def told(events: AsyncGenerator[Event], why: str) -> None:
+        while json.loads((await first(events, "tick")).data)["why"] != why:
+            pass
+
+    async def story() -> None:
+        async with AsyncExitStack() as tabs:
+            with redis_server(tmp_path, port=port):
+                report(open_store(settings.REDIS_URL))
+                events = await tabs.enter_async_context(stream(address, "overview"))
+                await told(events, "")
+            await told(events, "Redis does not answer")
+            with redis_server(tmp_path, port=port):
+                report(open_store(settings.REDIS_URL))
+                await told(events, "")
+
+    watch(story(), timeout_s=40)
 
 
 def test_stale_data_are_told(address: str, hot: HotStore, steady: Node, limping: Node) -> None:
