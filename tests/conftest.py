@@ -135,9 +135,9 @@ def address(transactional_db: None, redis_url: str) -> Iterator[str]:
         yield url
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Run one Chromium per test process."""
+    """Run one Chromium per module: while it runs, its event loop occupies this thread."""
     with sync_playwright() as playwright:
         chromium = playwright.chromium.launch(
             executable_path=CHROMIUM, args=CHROMIUM_FLAGS, chromium_sandbox=False

@@ -3,7 +3,6 @@
 import urllib.request
 
 import pytest
-from playwright.sync_api import Page
 from pytest_django import Settings
 from redis import Redis
 
@@ -44,10 +43,3 @@ def test_a_store_opened_by_the_settings_sees_the_same(hot: HotStore, settings: S
 def test_everything_is_served(address: str) -> None:
     with urllib.request.urlopen(f"{address}/sign-in/") as response:
         assert response.status == 200
-
-
-@pytest.mark.browser
-def test_the_browser_shows_a_page(page: Page) -> None:
-    page.set_content("<h1>Nothing is wrong.</h1>")
-
-    assert page.locator("h1").inner_text() == "Nothing is wrong."
