@@ -5,7 +5,7 @@ import sys
 
 from bench.installation import installation
 
-NAMES = ("store", "history", "metrics", "door", "fleet")
+NAMES = ("store", "history", "metrics", "door", "pages", "fleet")
 
 if __name__ == "__main__":
     with installation() as env:

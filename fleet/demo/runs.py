@@ -125,14 +125,15 @@ FLEET = (
 def create_fleet(*, now: datetime, longest: timedelta) -> list[Run]:
     """Create the demo's runs and nodes, begun in the past; returns them with their nodes."""
     for demo in FLEET:
-        run = _run(demo, started_at=now - min(demo.age, longest))
-        Node.objects.bulk_create(_nodes(run, demo))
+        create_run(demo, started_at=now - min(demo.age, longest))
     return list(Run.objects.simulated().prefetch_related("nodes").order_by("pk"))
 
 
-def _run(demo: DemoRun, *, started_at: datetime) -> Run:
+@transaction.atomic
+def create_run(demo: DemoRun, *, started_at: datetime) -> Run:
+    """Create one simulated run with its nodes."""
     price = catalog.training_instance(demo.spec.instance).price
-    return Run.objects.create(
+    run = Run.objects.create(
         name=demo.spec.name,
         team=demo.team,
         purpose=demo.purpose,
@@ -151,6 +152,8 @@ def _run(demo: DemoRun, *, started_at: datetime) -> Run:
         phase_since=started_at,
         started_at=started_at,
     )
+    Node.objects.bulk_create(_nodes(run, demo))
+    return run
 
 
 def _nodes(run: Run, demo: DemoRun) -> list[Node]:
