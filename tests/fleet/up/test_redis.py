@@ -24,10 +24,12 @@ def folder(tmp_path: Path) -> Path:
 def server(folder: Path) -> Iterator[tuple[RedisPlace, subprocess.Popen[bytes]]]:
     place = choose_place(folder)
     process = subprocess.Popen(program(folder, place).command, stdout=subprocess.DEVNULL)
-    asyncio.run(until_ready(place.url))
-    yield place, process
-    process.kill()
-    process.wait()
+    try:
+        asyncio.run(until_ready(place.url))
+        yield place, process
+    finally:
+        process.kill()
+        process.wait()
 
 
 def test_nobody_gets_in_without_the_password(
