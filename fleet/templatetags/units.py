@@ -73,10 +73,10 @@ def seconds(value: float | None) -> str:
 
 @register.filter
 def usd(value: float | None) -> str:
-    """Write dollars: cents below a hundred, whole ones above."""
+    """Write dollars: whole ones above a hundred, cents below, tenths of a cent below ten."""
     if not _known(value):
         return ABSENT
-    decimals = 0 if abs(value) >= 100 else 2
+    decimals = 0 if abs(value) >= 100 else 2 if abs(value) >= 0.0995 or not value else 3
     return f"{MINUS if value < 0 else ''}${abs(value):,.{decimals}f}"
 
 

@@ -27,7 +27,7 @@ const WRITERS = {
   bytes: (value) => scaled(value, "B"),
   bytes_per_s: (value) => scaled(value, "B/s"),
   per_s: (value) => scaled(value, "/s"),
-  usd: (value) => `$${Math.abs(value) >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(2)}`,
+  usd: (value) => `$${Math.abs(value) >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(Math.abs(value) >= 0.0995 || !value ? 2 : 3)}`,
   count: (value) => scaled(value, ""),
 };
 
@@ -43,7 +43,8 @@ export function ticks(values, unit) {
   const top = Math.max(...shown.map(Math.abs), 0);
   const [size, suffix] = axisUnit(top, unit);
   const step = shown.length > 1 ? Math.abs(shown[1] - shown[0]) / size : top / size;
-  const decimals = [0, 1, 2, 3, 4].find((n) => Math.abs(step * 10 ** n - Math.round(step * 10 ** n)) < 1e-6) ?? 4;
+  const enough = [0, 1, 2, 3, 4].find((n) => Math.abs(step * 10 ** n - Math.round(step * 10 ** n)) < 1e-6) ?? 4;
+  const decimals = unit === "usd" && enough === 1 ? 2 : enough;
   return values.map((value) => {
     if (value === null || value === undefined) return null;
     if (value === 0) return "0";

@@ -64,7 +64,14 @@ def test_bytes_and_rates_name_their_unit() -> None:
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(0.357, "$0.36"), (684.2, "$684"), (12_345.6, "$12,346"), (-3.5, "\u2212$3.50")],
+    [
+        (0.357, "$0.36"),
+        (684.2, "$684"),
+        (12_345.6, "$12,346"),
+        (-3.5, "\u2212$3.50"),
+        (0.0193, "$0.019"),
+        (0.0, "$0.00"),
+    ],
 )
 def test_dollars_have_cents_only_where_they_matter(value: float, text: str) -> None:
     assert usd(value) == text
