@@ -41,9 +41,11 @@ def ago(context: template.Context, when: datetime | float | None) -> SafeString 
 
 @register.simple_tag
 def at(when: datetime | float | None, form: str = "clock") -> SafeString | str:
-    """Write a moment: form "clock" 14:29:02, "minute" 14:29, "day" 2026-11-21 14:29."""
+    """Write a moment: form "clock" 14:29:02, "minute" 14:29, "day" 21 Nov 14:29."""
     moment = _moment(when)
     if moment is None:
         return ABSENT
-    pattern = {"clock": "%H:%M:%S", "minute": "%H:%M", "day": "%Y-%m-%d %H:%M"}[form]
-    return _element(moment, form, moment.astimezone(UTC).strftime(pattern))
+    moment = moment.astimezone(UTC)
+    day = "%-d %b %H:%M" if moment.year == timezone.now().year else "%-d %b %Y %H:%M"
+    pattern = {"clock": "%H:%M:%S", "minute": "%H:%M", "day": day}[form]
+    return _element(moment, form, moment.strftime(pattern))

@@ -189,14 +189,14 @@ function select(u, chart) {
 }
 
 function timeTick(second, step) {
-  if (step >= 86400) return moment(second * 1000, "day").slice(5, 10);
+  if (step >= 86400) return moment(second * 1000, "date");
   return moment(second * 1000, step >= 60 ? "minute" : "clock");
 }
 
 function common(data, plugins) {
   const axis = { stroke: css("--muted"), font: FONT, ticks: { show: false }, grid: { stroke: css("--line"), width: 1 } };
   return {
-    padding: [10, 12, 0, 0],
+    padding: [10, 24, 0, 0],
     legend: { show: false },
     focus: { alpha: 0.25 },
     hooks: {},

@@ -33,10 +33,12 @@ export function zoneName(ms = now()) {
   return `UTC${minutes < 0 ? "−" : "+"}${hours}${rest ? `:${two(rest)}` : ""}`;
 }
 
+const MONTHS = "Jan Feb Mar Apr May Jun Jul Aug Sep Oct Nov Dec".split(" ");
 const FORMS = {
   clock: ([, , , h, m, s]) => `${two(h)}:${two(m)}:${two(s)}`,
   minute: ([, , , h, m]) => `${two(h)}:${two(m)}`,
-  day: ([y, mo, d, h, m]) => `${y}-${two(mo)}-${two(d)} ${two(h)}:${two(m)}`,
+  date: ([, mo, d]) => `${d} ${MONTHS[mo - 1]}`,
+  day: ([y, mo, d, h, m]) => `${d} ${MONTHS[mo - 1]} ${y === parts(now())[0] ? "" : `${y} `}${two(h)}:${two(m)}`,
   full: ([y, mo, d, h, m, s]) => `${y}-${two(mo)}-${two(d)} ${two(h)}:${two(m)}:${two(s)}`,
 };
 
