@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from django.db import transaction
 
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
+from fleet.words.causes import cause_name, part_name
 from telemetry.detect import RULES, Finding
 
 Subject = tuple[str, str]  # a rule, and whom it looked at
@@ -125,11 +126,12 @@ def _note(alert: Alert, kind: str, *, now: datetime, by: str = "", text: str = "
 
 
 def _blame(finding: Finding) -> str:
-    cause = finding.cause.replace("_", " ")
-    if finding.node is None:
-        return f"{_how_bad(finding)}; cause {cause}"
-    part = "" if finding.device is None else f" {finding.device}"
-    return f"{_how_bad(finding)}; {cause}{part} of {finding.node}"
+    cause = cause_name(finding.cause)
+    if finding.node is not None:
+        cause += f" at {finding.node}"
+    if finding.device is not None:
+        cause += f", {part_name(finding.cause) or 'device'} {finding.device}"
+    return f"{_how_bad(finding)}; {cause}" if "share_ratio" in finding.evidence else cause
 
 
 def _how_bad(finding: Finding) -> str:

@@ -42,6 +42,7 @@ def test_a_finding_fires_one_alert_that_names_the_culprit(finding: Finding) -> N
     assert (alert.cause, alert.device, alert.state) == ("slow_core", 17, "firing")
     assert alert.fired_at - alert.onset_at == timedelta(seconds=12)
     assert kinds(alert) == ["fired"]
+    assert alert.events.get().text == "at 30.0 % of the step; slow core at limping, core 17"
 
 
 def test_the_same_finding_again_opens_no_twin_and_says_nothing_new(finding: Finding) -> None:
