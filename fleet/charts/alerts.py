@@ -88,7 +88,7 @@ def _who_waits(alert: Alert) -> str:
     if Evidence(alert.evidence).is_waiting:
         who = f"{alert.node} waits least: " if alert.node else ""
         return f"seconds per step; {who}the culprit is the one the others wait for"
-    return "seconds per step; even, so nobody is late"
+    return "seconds per step; all wait little, so nobody is late"
 
 
 def culprit_chart(alert: Alert) -> NodeChart | None:

@@ -36,8 +36,10 @@ export function legendOf(chart, idx) {
 }
 
 function mutedOf({ series }, nMuted, nLoud) {
-  if (nMuted > 2) return `${nMuted} ${nLoud ? "peers" : "parts"}`;
-  return series.filter(({ role }) => role === "muted").map(({ label }) => label).join(", ");
+  const names = series.filter(({ role }) => role === "muted").map(({ label }) => label);
+  if (nMuted <= 2) return names.join(", ");
+  const noun = names[0].replace(/ \d+$/, "");
+  return `${nMuted} ${nLoud ? "peers" : noun === "EFA" ? "EFA devices" : `${noun}s`}`;
 }
 
 function note({ data, figure: element }) {

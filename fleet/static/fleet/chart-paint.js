@@ -14,6 +14,19 @@ function within(u, paint) {
   ctx.restore();
 }
 
+// Words on a chart stand out from the lines below them.
+function write(ctx, text, x, y) {
+  ctx.save();
+  ctx.font = font();
+  ctx.strokeStyle = css("--panel");
+  ctx.lineWidth = 3 * devicePixelRatio;
+  ctx.lineJoin = "round";
+  ctx.setLineDash([]);
+  ctx.strokeText(text, x, y);
+  ctx.fillText(text, x, y);
+  ctx.restore();
+}
+
 /** The threshold: a dashed line that says what it is. */
 export function limitPaint({ limit, unit }) {
   const draw = (u) => within(u, (ctx, bbox) => {
@@ -25,32 +38,36 @@ export function limitPaint({ limit, unit }) {
     ctx.moveTo(bbox.left, y);
     ctx.lineTo(bbox.left + bbox.width, y);
     ctx.stroke();
-    ctx.font = font();
     ctx.textAlign = "left";
-    ctx.fillText(`limit ${figure(limit, unit).replace(".0", "")}`, bbox.left + 6 * devicePixelRatio, y - 5 * devicePixelRatio);
+    write(ctx, `limit ${figure(limit, unit).replace(".0", "")}`, bbox.left + 6 * devicePixelRatio, y - 5 * devicePixelRatio);
   });
   return { hooks: limit === null || limit === undefined ? {} : { draw } };
 }
 
 /** Stretches of time that mattered, tinted and named. */
 export function shadePaint({ shade = [] }) {
-  const drawClear = (u) => within(u, (ctx, bbox) => {
+  const each = (u, paint) => within(u, (ctx, bbox) => {
     for (const [from, to, label] of shade) {
       const left = Math.max(u.valToPos(from, "x", true), bbox.left);
       const right = Math.min(to === null ? Infinity : u.valToPos(to, "x", true), bbox.left + bbox.width);
-      if (right <= left) continue;
-      ctx.fillStyle = faded(css("--bad"), 0.1);
-      ctx.fillRect(left, bbox.top, right - left, bbox.height);
-      ctx.fillStyle = css("--bad");
-      ctx.fillRect(left, bbox.top, devicePixelRatio, bbox.height);
-      ctx.font = font();
-      const isTight = right - left < ctx.measureText(label).width + 8 * devicePixelRatio;
-      ctx.textAlign = isTight && right > bbox.left + bbox.width * 0.7 ? "right" : "left";
-      const at = ctx.textAlign === "right" ? left - 4 * devicePixelRatio : left + 5 * devicePixelRatio;
-      ctx.fillText(label, at, bbox.top + 13 * devicePixelRatio);
+      if (right > left) paint(ctx, bbox, left, right, label);
     }
   });
-  return { hooks: shade.length ? { drawClear } : {} };
+  const drawClear = (u) => each(u, (ctx, bbox, left, right) => {
+    ctx.fillStyle = faded(css("--bad"), 0.1);
+    ctx.fillRect(left, bbox.top, right - left, bbox.height);
+    ctx.fillStyle = css("--bad");
+    ctx.fillRect(left, bbox.top, devicePixelRatio, bbox.height);
+  });
+  const draw = (u) => each(u, (ctx, bbox, left, right, label) => {
+    ctx.font = font();
+    ctx.fillStyle = css("--bad");
+    const isTight = right - left < ctx.measureText(label).width + 8 * devicePixelRatio;
+    ctx.textAlign = isTight && right > bbox.left + bbox.width * 0.7 ? "right" : "left";
+    const at = ctx.textAlign === "right" ? left - 4 * devicePixelRatio : left + 5 * devicePixelRatio;
+    write(ctx, label, at, bbox.top + 13 * devicePixelRatio);
+  });
+  return { hooks: shade.length ? { drawClear, draw } : {} };
 }
 
 function fillOf(ctx, role, i) {
@@ -127,7 +144,7 @@ function sums(u, ctx, totals, width, unit) {
   if (Math.max(...texts.map((text) => ctx.measureText(text).width)) > width * 1.25) return;
   ctx.textAlign = "center";
   ctx.fillStyle = css("--muted");
-  totals.forEach((total, i) => total && ctx.fillText(texts[i], u.valToPos(i, "x", true), u.valToPos(total, "y", true) - 4 * devicePixelRatio));
+  totals.forEach((total, i) => write(ctx, texts[i], u.valToPos(i, "x", true), u.valToPos(total, "y", true) - 4 * devicePixelRatio));
 }
 
 /** A picture of one pixel per row and moment, stretched over the plot. */
