@@ -169,5 +169,6 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context |= window_context(request, now=timezone.now())
     drawn = [chart for chart in charts_of(node) if chart not in context["unmeasured"]]
     context["charts"] = [(chart, note_of(chart, node)) for chart in drawn]
+    context["has_few_cores"] = node.n_cores <= 8
     context["has_links"] = any(chart.part == "EFA" for chart in drawn)
     return render_page(request, "fleet/node_detail.html", context, partials=PARTIALS)

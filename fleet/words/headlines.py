@@ -54,7 +54,7 @@ def _where(node: Node) -> SafeString:
     if node.run is None:
         return format_html("It belongs to no run, seen since {}.", _day(node.first_seen_at))
     return format_html(
-        'It is rank {} of <a href="{}">{}</a>, which {}, since {}.',
+        'It is rank {} of <a href="{}">{}</a>, which {}; seen since {}.',
         node.rank,
         node.run.get_absolute_url(),
         node.run.name,

@@ -26,7 +26,7 @@ def test_a_node_that_works(steady: Node) -> None:
 
     assert node(now) == (
         "steady reports; its 32 cores are 69 % busy. "
-        "It is rank 0 of llama, which trains, since 2 Mar 12:00. Nothing is wrong with it."
+        "It is rank 0 of llama, which trains; seen since 2 Mar 12:00. Nothing is wrong with it."
     )
 
 
