@@ -1,4 +1,4 @@
-"""A running trnwatch: Redis first, then pages and workers, then the clock."""
+"""A running trnwatch: Redis first, then pages, then workers and the clock."""
 
 import asyncio
 import signal
@@ -54,15 +54,15 @@ class House:
     async def _live(self, listener: socket.socket, *, greet: Callable[[], None]) -> None:
         """Start everything in order, then look after the logs.
 
-        Pages can be had while the demo's past is still being made; time goes on, by beat,
-        when it stands.
+        Pages come first: they can be had while the demo's past is still being made. Workers
+        and beat, by which time goes on, follow when it stands.
         """
         await self._start_redis()
-        workers = [programs.worker(name) for name in programs.WORKERS]
-        self._keep([programs.web(listener=listener.fileno()), *workers])
+        self._keep([programs.web(listener=listener.fileno())])
         if self._env["TRNWATCH_DEMO"] == "1":
             await self._prepare_demo()
-        self._keep([programs.beat(self._folder)])
+        workers = [programs.worker(name) for name in programs.WORKERS]
+        self._keep([*workers, programs.beat(self._folder)])
         await first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
         await asyncio.to_thread(greet)
         await self._keeper.trim_logs()
