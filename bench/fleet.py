@@ -8,13 +8,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
-import msgspec
 import psutil
 from django.conf import settings
 
 from bench.installation import ROOT
 from bench.table import print_table
-from fleet.models import Alert, Node, Run
+from fleet.demo.runs import DemoRun, create_run
+from fleet.models import Alert
 from fleet.simulated.plans import publish_plans
 from telemetry import catalog
 from telemetry.simulate.plan import Plan, RunSpec
@@ -90,38 +90,7 @@ def until_under_way(hot: HotStore) -> None:
 def create_fleet() -> None:
     """Make the run and its nodes, and hand the plan to the workers."""
     now = datetime.now(UTC).replace(microsecond=0)
-    instance = catalog.instance(SPEC.instance)
-    run = Run.objects.create(
-        name=SPEC.name,
-        model=SPEC.model,
-        instance_type=SPEC.instance,
-        n_nodes=SPEC.nodes,
-        tp=SPEC.tp,
-        seq_len=SPEC.seq_len,
-        global_batch=SPEC.global_batch,
-        usd_per_node_hour=instance.price.usd_per_hour,
-        price_basis=instance.price.basis,
-        is_simulated=True,
-        plan=msgspec.to_builtins(SPEC),
-        phase_since=now,
-        started_at=now,
-    )
-    plan = Plan(run=SPEC, seed=run.pk, epoch_s=0)
-    Node.objects.bulk_create(
-        Node(
-            name=name,
-            instance_type=SPEC.instance,
-            source=Node.Source.SIMULATED,
-            shard=plan.shards[rank // plan.shard_size],
-            run=run,
-            rank=rank,
-            n_cores=instance.n_cores,
-            n_devices=instance.n_devices,
-            n_efa=instance.n_efa,
-            first_seen_at=now,
-        )
-        for rank, name in enumerate(SPEC.node_names)
-    )
+    create_run(DemoRun(SPEC, "LLM", "a thousand nodes", "us-east-2b"), started_at=now)
     publish_plans(open_store(settings.REDIS_URL), now=now)
 
 

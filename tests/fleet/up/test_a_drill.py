@@ -42,8 +42,11 @@ def test_a_drill_is_seen_named_and_taken_on_every_tab(browser: Browser, up: Up) 
 
     mine.on("dialog", lambda dialog: dialog.accept())
     mine.click("#drill a.btn")
-    mine.select_option("#id_kind", "slow_core")
-    expect(mine.locator("#id_device")).to_be_visible()
+    with mine.expect_response(lambda answer: "kind=hbm_slow" in answer.url):
+        mine.select_option("#id_kind", "hbm_slow")
+    expect(mine.locator("#id_kind")).to_have_value("hbm_slow")
+    with mine.expect_response(lambda answer: "kind=slow_core" in answer.url):
+        mine.select_option("#id_kind", "slow_core")
     mine.select_option("#id_node", label=NODE)
     mine.fill("#id_device", "3")
     mine.fill("#id_magnitude", "1.9")
