@@ -46,7 +46,7 @@ def manage(folder: Path, *words: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def wait_for(condition: Callable[[], object], *, within_s: float = 20) -> None:
+def wait_for(condition: Callable[[], object], *, within_s: float = 60) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + within_s
     while not condition():
