@@ -74,6 +74,8 @@ class FleetNow:
     tokens_per_s: float
     usd_per_hour: float
     usd_per_mtok: float | None
+    tick_lateness_s: float | None = None
+    n_ticks_late: int = 0
 
     @property
     def n_silent(self) -> int:
@@ -201,4 +203,6 @@ def fleet_now(hot: HotStore, *, runs: Sequence[RunNow], nodes: Sequence[NodeNow]
         tokens_per_s=tokens_per_s,
         usd_per_hour=usd_per_hour,
         usd_per_mtok=usd_per_mtok(usd_per_hour, tokens_per_s),
+        tick_lateness_s=hot.gauges().get("tick_lateness_s"),
+        n_ticks_late=int(hot.counters().get("ticks_late", 0)),
     )

@@ -1,5 +1,6 @@
 """The first page: is anything wrong, where, since when, who has it, what does it cost."""
 
+import re
 import time
 from datetime import UTC, datetime
 
@@ -137,3 +138,13 @@ def test_strangers_are_asked_to_sign_in(client: Client, alive: Run, settings: Se
     settings.ANONYMOUS_READING = False
 
     assert client.get("/").status_code == 302
+
+
+def test_it_says_how_late_the_ticks_are(client: Client, hot: HotStore, alive: Run) -> None:
+    hot.gauge("tick_lateness_s", 0.23)
+    hot.count("ticks_late", 12)
+
+    page = text(client)
+
+    assert re.search(r"230\s*ms late", page)
+    assert "12 ticks came late" in page
