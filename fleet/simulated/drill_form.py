@@ -85,7 +85,7 @@ def _strength(fault: FaultKind, unit: str) -> forms.Field:
 
 def _duration() -> forms.Field:
     return forms.FloatField(
-        label="For so many seconds",
+        label="Duration, seconds",
         initial=DEFAULT_DURATION_S,
         min_value=1,
         max_value=LONGEST_S,

@@ -4,7 +4,8 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from fleet.models import Node
+from fleet.models import Alert, Node
+from tests.parts import NOON
 
 
 @pytest.fixture(autouse=True)
@@ -46,3 +47,21 @@ def test_it_asks_the_database_three_times(
 
 def test_it_is_for_reading_only(client: Client, db: None) -> None:
     assert client.post("/search").status_code in (403, 405)
+
+
+def test_it_names_whom_an_alert_is_about(client: Client, limping: Node) -> None:
+    Alert.objects.create(
+        rule="allreduce_share",
+        severity=Alert.Severity.PAGE,
+        subject="run:llama",
+        run=limping.run,
+        score=1.5,
+        onset_at=NOON,
+        fired_at=NOON,
+        last_seen_at=NOON,
+    )
+
+    page = client.get("/search", {"q": "llama"}).text
+
+    assert "/alerts/" in page
+    assert "run:llama" not in page
