@@ -15,6 +15,7 @@ RECENT_S = 60
 SLOW_STEPS = 5  # a run slower than this many steps a minute is averaged over so many
 STALE_AFTER_S = 15
 STALE_AFTER_STEPS = 3
+LATE_AFTER_S = 3.0
 SECONDS_PER_HOUR = 3600.0
 TOKENS_PER_MTOK = 1e6
 
@@ -76,6 +77,11 @@ class FleetNow:
     usd_per_mtok: float | None
     tick_lateness_s: float | None = None
     n_ticks_late: int = 0
+
+    @property
+    def is_late(self) -> bool:
+        """Whether ticks come so late that whoever looks should know."""
+        return (self.tick_lateness_s or 0.0) > LATE_AFTER_S
 
     @property
     def n_silent(self) -> int:
