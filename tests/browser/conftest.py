@@ -15,7 +15,7 @@ from telemetry.store.hot import HotStore
 from tests.parts import block, steps
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def _django_beside_the_browser() -> Iterator[None]:
     """Let Django be asked from the thread in which the browser's event loop runs, too."""
     with pytest.MonkeyPatch.context() as patch:
