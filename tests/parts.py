@@ -22,6 +22,11 @@ N_REDIS_DATABASES = 4096
 N_PARTS = {"node": 1, "core": 32, "device": 16, "efa": 8}
 
 
+def just_now() -> datetime:
+    """Return this moment; a constant would be minutes old by the time some tests run."""
+    return datetime.now(UTC)
+
+
 def free_port() -> int:
     """Return a loopback port that nobody listens on."""
     with socket.socket() as listener:

@@ -1,7 +1,7 @@
 """The charts of an alert: its own stretch of time, the broken part shaded, the culprit marked."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 import zstandard
@@ -11,9 +11,9 @@ from fleet.charts.alerts import alert_window
 from fleet.freezing import freeze
 from fleet.models import Alert, FrozenChart
 from telemetry.store.hot import HotStore
+from tests.parts import just_now
 
 Fire = Callable[..., Alert]
-NOW = datetime.now(UTC)
 
 
 def test_the_culprit_is_marked_among_its_muted_peers(client: Client, alert: Alert) -> None:
@@ -32,7 +32,7 @@ def test_the_broken_stretch_is_shaded_and_named(client: Client, alert: Alert) ->
 
 
 def test_it_shows_some_time_before_and_after(client: Client, fired: Fire) -> None:
-    alert = fired(ago=timedelta(minutes=20), resolved_at=NOW - timedelta(minutes=15))
+    alert = fired(ago=timedelta(minutes=20), resolved_at=just_now() - timedelta(minutes=15))
     start, end = client.get(f"/alerts/{alert.pk}/charts/phases").json()["window"]
 
     assert start < alert.onset_at.timestamp() - 60
@@ -79,10 +79,10 @@ def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> 
 def test_what_was_frozen_is_shown_to_whoever_asks_for_the_same_stretch(
     client: Client, hot: HotStore, fired: Fire
 ) -> None:
-    alert = fired(ago=timedelta(minutes=8), resolved_at=NOW - timedelta(minutes=5))
-    freeze(hot, alert, now=NOW)
+    alert = fired(ago=timedelta(minutes=8), resolved_at=just_now() - timedelta(minutes=5))
+    freeze(hot, alert, now=just_now())
     FrozenChart.objects.update(figure=zstandard.compress(b'{"frozen": true}'))
-    own = alert_window(alert, now=NOW)
+    own = alert_window(alert, now=just_now())
 
     for query in ("", f"?{own.query}"):
         figure = client.get(f"/alerts/{alert.pk}/charts/phases{query}").json()

@@ -1,7 +1,7 @@
 """One alert's page: the sentence, its evidence, what was ruled out, who did what."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.test import Client
@@ -9,11 +9,11 @@ from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, AlertEvent
+from tests.parts import just_now
 
 Page = Callable[..., str]
 Fire = Callable[..., Alert]
 PARTIALS = ("story", "act", "facts", "timeline", "bar")
-NOW = datetime.now(UTC)
 
 
 def test_it_says_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
@@ -37,7 +37,7 @@ def test_it_lists_the_evidence_and_what_was_ruled_out(page: Page, alert: Alert) 
 
 def test_it_says_when_the_same_was_there_before(page: Page, fired: Fire) -> None:
     for days in (1, 2, 20):
-        fired(ago=timedelta(days=days), resolved_at=NOW - timedelta(days=days))
+        fired(ago=timedelta(days=days), resolved_at=just_now() - timedelta(days=days))
 
     assert "third time this week on this node" in page(f"/alerts/{fired().pk}/")
 
@@ -67,7 +67,7 @@ def test_an_unknown_cause_blames_nobody(page: Page, fired: Fire) -> None:
 def test_a_resolved_alert_speaks_of_the_past_and_its_window_stands_still(
     page: Page, fired: Fire
 ) -> None:
-    alert = fired(ago=timedelta(hours=3), resolved_at=NOW - timedelta(hours=2))
+    alert = fired(ago=timedelta(hours=3), resolved_at=just_now() - timedelta(hours=2))
     text = page(f"/alerts/{alert.pk}/")
 
     assert "spent <b" in text
@@ -92,7 +92,7 @@ def test_every_rule_has_its_page(page: Page, fired: Fire, rule: str) -> None:
 
 def test_the_timeline_tells_who_did_what(page: Page, alert: Alert) -> None:
     AlertEvent.objects.create(
-        alert=alert, at=NOW, kind=AlertEvent.Kind.COMMENTED, by="olga", text="draining it"
+        alert=alert, at=just_now(), kind=AlertEvent.Kind.COMMENTED, by="olga", text="draining it"
     )
     text = page(f"/alerts/{alert.pk}/")
 
@@ -102,7 +102,11 @@ def test_the_timeline_tells_who_did_what(page: Page, alert: Alert) -> None:
 
 def test_a_comment_is_text_and_never_markup(page: Page, alert: Alert) -> None:
     AlertEvent.objects.create(
-        alert=alert, at=NOW, kind=AlertEvent.Kind.COMMENTED, by="<u>", text="<script>x</script>"
+        alert=alert,
+        at=just_now(),
+        kind=AlertEvent.Kind.COMMENTED,
+        by="<u>",
+        text="<script>x</script>",
     )
     text = page(f"/alerts/{alert.pk}/")
 

@@ -8,10 +8,10 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Run
+from tests.parts import just_now
 
 Page = Callable[..., str]
 Fire = Callable[..., Alert]
-NOW = datetime.now(UTC)
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def taken(fired: Fire) -> Alert:
         rule="node_silent",
         cause="node_silent",
         subject="node:steady",
-        acknowledged_at=NOW - timedelta(minutes=2),
+        acknowledged_at=just_now() - timedelta(minutes=2),
         acknowledged_by="olga",
     )
 
@@ -81,7 +81,7 @@ def test_it_keeps_only_what_the_address_asks_for(
 
 def test_what_is_over_comes_in_pages(page: Page, fired: Fire) -> None:
     for i in range(30):
-        fired(ago=timedelta(hours=i + 2), resolved_at=NOW - timedelta(hours=i + 1))
+        fired(ago=timedelta(hours=i + 2), resolved_at=just_now() - timedelta(hours=i + 1))
     first, second = page("/alerts/"), page("/alerts/?page=2")
 
     assert first.count("<tr id=") == 25
@@ -120,7 +120,7 @@ def test_many_alerts_cost_no_more_queries_than_one(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     for i in range(40):
-        fired(ago=timedelta(hours=i + 2), resolved_at=NOW - timedelta(hours=i + 1))
+        fired(ago=timedelta(hours=i + 2), resolved_at=just_now() - timedelta(hours=i + 1))
         fired(subject=f"run:{i}")
 
     with django_assert_max_num_queries(7):
