@@ -2,8 +2,21 @@
 
 from fleet.models.alert import Alert, AlertEvent, FrozenChart
 from fleet.models.fault import InjectedFault
+from fleet.models.handover import HandOver
 from fleet.models.node import Node
 from fleet.models.run import Run
+from fleet.models.silence import Silence, SilenceEvent
 from fleet.models.token import Token
 
-__all__ = ["Alert", "AlertEvent", "FrozenChart", "InjectedFault", "Node", "Run", "Token"]
+__all__ = [
+    "Alert",
+    "AlertEvent",
+    "FrozenChart",
+    "HandOver",
+    "InjectedFault",
+    "Node",
+    "Run",
+    "Silence",
+    "SilenceEvent",
+    "Token",
+]

@@ -53,13 +53,41 @@ class Alert(models.Model):
     evidence = models.JSONField(
         default=dict, blank=True, help_text="The figures the alert rests on, frozen when it fired."
     )
+    cost = models.JSONField(
+        default=dict, blank=True, help_text="What it has cost so far, as fleet/costs.py measures."
+    )
     onset_at = models.DateTimeField(help_text="When the signal changed.")
     fired_at = models.DateTimeField(help_text="When we noticed.")
     last_seen_at = models.DateTimeField(help_text="When it was last broken.")
     resolved_at = models.DateTimeField(null=True, blank=True)
     acknowledged_at = models.DateTimeField(null=True, blank=True)
     acknowledged_by = models.CharField(max_length=150, blank=True)
+    assigned_to = models.CharField(max_length=150, blank=True, help_text="Whose job it is.")
+    assigned_at = models.DateTimeField(null=True, blank=True)
     is_drill = models.BooleanField(default=False)
+    n_firings = models.PositiveIntegerField(default=1, help_text="How often it has fired.")
+    flapping_since = models.DateTimeField(
+        null=True, blank=True, help_text="It comes and goes: it is over after quiet minutes only."
+    )
+    quiet_since = models.DateTimeField(
+        null=True, blank=True, help_text="While flapping: since when it has not been broken."
+    )
+    earlier = models.ForeignKey(
+        "self",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="later",
+        help_text="The same problem within the hour before.",
+    )
+    silence = models.ForeignKey(
+        "fleet.Silence",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="alerts",
+        help_text="What mutes it, as of the last look.",
+    )
 
     objects = AlertQuerySet.as_manager()
 
@@ -75,7 +103,10 @@ class Alert(models.Model):
                 condition=Q(fired_at__gte=F("onset_at")), name="noticed_after_onset"
             ),
         )
-        indexes = (models.Index(fields=["-fired_at"], name="alerts_newest_first"),)
+        indexes = (
+            models.Index(fields=["-fired_at"], name="alerts_newest_first"),
+            models.Index(fields=["rule", "subject", "-resolved_at"], name="alerts_of_a_problem"),
+        )
 
     def __str__(self) -> str:
         return f"{self.rule} on {self.subject}"
@@ -96,6 +127,15 @@ class Alert(models.Model):
             return "resolved"
         return "firing" if self.acknowledged_at is None else "acknowledged"
 
+    @property
+    def owner(self) -> str:
+        """Who has it: to whom it was given, or else who took it; empty where nobody has."""
+        return self.assigned_to or self.acknowledged_by
+
+    def is_silenced(self, now: datetime) -> bool:
+        """Whether it is muted now; ask for alerts with their silence."""
+        return self.is_open and self.silence is not None and self.silence.is_active(now)
+
     def lasted(self, now: datetime) -> timedelta:
         """Return for how long it has been, or was, broken."""
         return (self.resolved_at or now) - self.onset_at
@@ -108,9 +148,16 @@ class AlertEvent(models.Model):
         """What happened."""
 
         FIRED = "fired"
+        REFIRED = "refired", "fired again"
+        RULE_CHANGED = "rule_changed", "seen otherwise"
         CAUSE_CHANGED = "cause_changed", "cause changed"
         WORSENED = "worsened"
+        FLAPPING = "flapping", "comes and goes"
         ACKNOWLEDGED = "acknowledged"
+        UNACKNOWLEDGED = "unacknowledged", "gave it back"
+        ASSIGNED = "assigned"
+        SILENCED = "silenced"
+        UNSILENCED = "unsilenced", "silence over"
         COMMENTED = "commented"
         RESOLVED = "resolved"
 
@@ -119,6 +166,9 @@ class AlertEvent(models.Model):
     kind = models.CharField(max_length=16, choices=Kind)
     by = models.CharField(max_length=150, blank=True, help_text="Empty: trnwatch itself.")
     text = models.CharField(max_length=500, blank=True)
+    snapshot = models.JSONField(
+        default=dict, blank=True, help_text="What the alert said then, for links frozen in time."
+    )
 
     class Meta:
         ordering = ("at", "pk")
@@ -133,6 +183,9 @@ class FrozenChart(models.Model):
     alert = models.ForeignKey(Alert, models.CASCADE, related_name="frozen_charts")
     name = models.CharField(max_length=20)
     figure = models.BinaryField(help_text="What the page's script draws: JSON, by zstandard.")
+    is_whole = models.BooleanField(
+        default=True, help_text="False: an alert that lasts; its first minutes, so far."
+    )
 
     class Meta:
         constraints = (

@@ -1,0 +1,127 @@
+"""Matchers: the short text by which silences and routes say which alerts they mean."""
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import lru_cache
+
+from fleet.models import Alert
+
+FIELDS = ("rule", "cause", "severity", "run", "node", "team", "subject", "drill")
+OPS = ("=", "!=", "=~", "!~")
+LONGEST_PATTERN = 200
+MANY_PATTERNS = 1024
+# More of these in one pattern may take longer to match than anybody waits.
+MOST_REPEATS, MOST_GROUPS, MOST_CHOICES = 3, 3, 20
+
+ONE = re.compile(r'\s*(?P<field>[^\s=!~",]+)\s*(?P<op>=~|!~|!=|=)\s*(?P<value>"[^"]*"|[^\s",]*)')
+BETWEEN = re.compile(r"\s*,\s*|\s+")
+WILD = re.compile(r"\)\s*[*+?{]|\(\?|\\\d")
+ESCAPED = re.compile(r"\\.|\[[^\]]*\]")
+
+
+class MatcherError(ValueError):
+    """A text that is no list of matchers; the message names the field and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Matcher:
+    """One condition on an alert: a field, an operator, a value or a pattern of the whole value."""
+
+    field: str
+    op: str
+    value: str
+
+    def __str__(self) -> str:
+        value = f'"{self.value}"' if re.search(r"[\s,]|^$", self.value) else self.value
+        return f"{self.field}{self.op}{value}"
+
+    def accepts(self, value: str) -> bool:
+        """Whether a value of the field is as the matcher has it."""
+        if self.op in ("=", "!="):
+            return (value == self.value) is (self.op == "=")
+        return (_compiled(self.value).fullmatch(value) is not None) is (self.op == "=~")
+
+
+def parse_matchers(text: str) -> tuple[Matcher, ...]:
+    """Read matchers: ``rule=allreduce_share team=~"blue|green" node!=trn-07``.
+
+    Raises
+    ------
+    MatcherError
+        Where something is no matcher, its field or operator is unknown, or its pattern is
+        broken or could take for ever.
+    """
+    found, at, text = [], 0, text.strip()
+    while at < len(text):
+        one = ONE.match(text, at)
+        if one is None:
+            raise MatcherError(
+                f"matchers: {text[at : at + 40]!r} is no matcher; write field=value, "
+                f"with one of {' '.join(OPS)} between them"
+            )
+        found.append(_matcher(one["field"], one["op"], one["value"].strip('"')))
+        at = one.end()
+        gap = BETWEEN.match(text, at)
+        if gap is None and at < len(text):
+            raise MatcherError(f"matchers: put a space before {text[at : at + 40]!r}")
+        at = gap.end() if gap else at
+    return tuple(found)
+
+
+def written(matchers: Iterable[Matcher]) -> str:
+    """Write matchers as ``parse_matchers`` reads them."""
+    return " ".join(map(str, matchers))
+
+
+def matches(matchers: Iterable[Matcher], alert: Alert) -> bool:
+    """Whether all matchers accept an alert; none at all accept every alert."""
+    fields = fields_of(alert)
+    return all(matcher.accepts(fields[matcher.field]) for matcher in matchers)
+
+
+def fields_of(alert: Alert) -> dict[str, str]:
+    """Return what matchers see of an alert; what it does not have is the empty text."""
+    kind, _, name = alert.subject.partition(":")
+    return {
+        "rule": alert.rule,
+        "cause": alert.cause,
+        "severity": alert.get_severity_display(),
+        "run": alert.run.name if alert.run else "",
+        "node": alert.node.name if alert.node else name if kind == "node" else "",
+        "team": alert.run.team if alert.run else "",
+        "subject": alert.subject,
+        "drill": "yes" if alert.is_drill else "no",
+    }
+
+
+def _matcher(field: str, op: str, value: str) -> Matcher:
+    if field not in FIELDS:
+        raise MatcherError(f"matchers: {field[:40]!r} is no field; use one of {', '.join(FIELDS)}")
+    if op in ("=~", "!~"):
+        _check(field, value)
+    return Matcher(field, op, value)
+
+
+def _check(field: str, pattern: str) -> None:
+    """Refuse a pattern that is broken, or that could take for ever on a long name."""
+    bare = ESCAPED.sub("x", pattern)
+    repeats = sum(map(bare.count, "*+{"))
+    if len(pattern) > LONGEST_PATTERN:
+        raise MatcherError(f"{field}: the pattern is longer than {LONGEST_PATTERN} characters")
+    is_wild = WILD.search(bare) or re.search(r"\\\d", pattern)
+    too_many = repeats > MOST_REPEATS or bare.count("(") > MOST_GROUPS
+    if is_wild or too_many or bare.count("|") > MOST_CHOICES:
+        raise MatcherError(
+            f"{field}: the pattern {pattern!r} is too involved; use at most {MOST_REPEATS} of "
+            f"* + {{}}, {MOST_GROUPS} plain groups, and repeat no group"
+        )
+    try:
+        _compiled(pattern)
+    except re.error as error:
+        raise MatcherError(f"{field}: the pattern {pattern!r} is broken: {error}") from error
+
+
+@lru_cache(MANY_PATTERNS)
+def _compiled(pattern: str) -> re.Pattern[str]:
+    return re.compile(pattern)

@@ -1,0 +1,70 @@
+"""A silence: alerts that nobody is told of for a while, by whom, until when and why."""
+
+from datetime import datetime
+from typing import Self
+
+from django.db import models
+from django.db.models import F, Q
+
+
+class SilenceQuerySet(models.QuerySet["Silence"]):
+    """The questions that pages and alerting ask about silences."""
+
+    def active(self, now: datetime) -> Self:
+        """Keep the silences that hold now."""
+        return self.filter(starts_at__lte=now, ends_at__gt=now)
+
+    def over(self, now: datetime) -> Self:
+        """Keep the silences that have ended, the latest first."""
+        return self.filter(ends_at__lte=now).order_by("-ends_at", "-pk")
+
+
+class Silence(models.Model):
+    """Which alerts are muted, from when until when; they stay visible all the same."""
+
+    matchers = models.CharField(max_length=500, help_text="As fleet/matching.py reads them.")
+    reason = models.CharField(max_length=500)
+    by = models.CharField(max_length=150)
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    expired_by = models.CharField(max_length=150, blank=True, help_text="Who ended it early.")
+
+    objects = SilenceQuerySet.as_manager()
+
+    class Meta:
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(ends_at__gte=F("starts_at")), name="ends_after_it_starts"
+            ),
+        )
+        indexes = (models.Index(fields=["ends_at"], name="silences_by_their_end"),)
+
+    def __str__(self) -> str:
+        return f"{self.matchers} until {self.ends_at:%Y-%m-%d %H:%M}"
+
+    def is_active(self, now: datetime) -> bool:
+        """Whether it holds now."""
+        return self.starts_at <= now < self.ends_at
+
+
+class SilenceEvent(models.Model):
+    """One change of a silence: who made, moved or ended it, and when."""
+
+    class Kind(models.TextChoices):
+        """What happened."""
+
+        CREATED = "created"
+        END_MOVED = "end_moved", "end moved"
+        EXPIRED = "expired", "ended early"
+
+    silence = models.ForeignKey(Silence, models.CASCADE, related_name="events")
+    at = models.DateTimeField()
+    kind = models.CharField(max_length=12, choices=Kind)
+    by = models.CharField(max_length=150)
+    text = models.CharField(max_length=200, blank=True)
+
+    class Meta:
+        ordering = ("at", "pk")
+
+    def __str__(self) -> str:
+        return f"{self.silence_id} {self.kind} {self.at:%H:%M:%S}"
