@@ -1,6 +1,7 @@
 """What the fleet remembers: one module per noun."""
 
 from fleet.models.alert import Alert, AlertEvent, FrozenChart
+from fleet.models.annotation import Annotation
 from fleet.models.fault import InjectedFault
 from fleet.models.handover import HandOver
 from fleet.models.node import Node
@@ -11,6 +12,7 @@ from fleet.models.token import Token
 __all__ = [
     "Alert",
     "AlertEvent",
+    "Annotation",
     "FrozenChart",
     "HandOver",
     "InjectedFault",

@@ -33,6 +33,7 @@ class Token(models.Model):
 
         INGEST = "ingest"
         SCRAPE = "scrape"
+        ANNOTATE = "annotate"
 
     name = models.CharField(max_length=80)
     digest = models.CharField(max_length=64, unique=True)
