@@ -2,9 +2,12 @@
 
 from fleet.models.alert import Alert, AlertEvent, FrozenChart
 from fleet.models.annotation import Annotation
+from fleet.models.delivery import Delivery, Told
 from fleet.models.fault import InjectedFault
 from fleet.models.handover import HandOver
 from fleet.models.node import Node
+from fleet.models.receiver import Receiver
+from fleet.models.route import Route
 from fleet.models.run import Run
 from fleet.models.silence import Silence, SilenceEvent
 from fleet.models.token import Token
@@ -13,12 +16,16 @@ __all__ = [
     "Alert",
     "AlertEvent",
     "Annotation",
+    "Delivery",
     "FrozenChart",
     "HandOver",
     "InjectedFault",
     "Node",
+    "Receiver",
+    "Route",
     "Run",
     "Silence",
     "SilenceEvent",
     "Token",
+    "Told",
 ]

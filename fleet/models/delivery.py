@@ -1,0 +1,137 @@
+"""A delivery: one notification on its way to one receiver, until it is there or given up."""
+
+import uuid
+from datetime import datetime
+from typing import Self
+
+from django.db import models
+from django.db.models import Exists, OuterRef, Q
+
+
+def new_key() -> str:
+    """Return a key no other delivery has."""
+    return uuid.uuid4().hex
+
+
+class DeliveryQuerySet(models.QuerySet["Delivery"]):
+    """The questions that the sender and the pages ask about deliveries."""
+
+    def unfinished(self) -> Self:
+        """Keep those still to be sent."""
+        return self.filter(state__in=(Delivery.State.PENDING, Delivery.State.SENDING))
+
+    def dead(self) -> Self:
+        """Keep those given up that nobody has dealt with."""
+        return self.filter(state=Delivery.State.DEAD)
+
+    def due(self, now: datetime) -> Self:
+        """Keep the first of each lane, if its time has come or its sender has gone."""
+        pending = Q(state=Delivery.State.PENDING, next_try_at__lte=now)
+        forsaken = Q(state=Delivery.State.SENDING, claimed_until__lte=now)
+        before = Delivery.objects.unfinished().filter(
+            receiver=OuterRef("receiver"), lane=OuterRef("lane"), pk__lt=OuterRef("pk")
+        )
+        return self.filter(pending | forsaken).exclude(Exists(before))
+
+
+class Delivery(models.Model):
+    """One notification to one receiver; a row of the outbox."""
+
+    class State(models.TextChoices):
+        """How far it got."""
+
+        PENDING = "pending"
+        SENDING = "sending"
+        SENT = "sent"
+        DEAD = "dead"
+        DROPPED = "dropped"
+
+    class Kind(models.TextChoices):
+        """What it tells."""
+
+        FIRING = "firing"
+        CHANGED = "changed"
+        ACKNOWLEDGED = "acknowledged"
+        REPEATED = "repeated", "still firing"
+        RESOLVED = "resolved"
+        UNDELIVERED = "undelivered", "others not reached"
+
+    receiver = models.ForeignKey("fleet.Receiver", models.CASCADE, related_name="deliveries")
+    route = models.ForeignKey(
+        "fleet.Route", models.SET_NULL, null=True, blank=True, related_name="deliveries"
+    )
+    alerts = models.ManyToManyField("fleet.Alert", related_name="deliveries", blank=True)
+    events = models.ManyToManyField("fleet.AlertEvent", related_name="deliveries", blank=True)
+    kind = models.CharField(max_length=16, choices=Kind)
+    lane = models.CharField(
+        max_length=200, help_text="What shares a lane is sent in the order it happened."
+    )
+    key = models.CharField(
+        max_length=40, unique=True, default=new_key, help_text="The same at every attempt."
+    )
+    state = models.CharField(max_length=8, choices=State, default=State.PENDING)
+    created_at = models.DateTimeField()
+    next_try_at = models.DateTimeField()
+    n_attempts = models.PositiveIntegerField(default=0)
+    claimed_by = models.CharField(max_length=64, blank=True)
+    claimed_until = models.DateTimeField(null=True, blank=True)
+    body = models.JSONField(
+        null=True, blank=True, help_text="What is sent, fixed before the first attempt."
+    )
+    ended_at = models.DateTimeField(null=True, blank=True)
+    last_status = models.PositiveIntegerField(null=True, blank=True)
+    last_error = models.CharField(max_length=300, blank=True)
+    handled_by = models.CharField(max_length=150, blank=True)
+    note = models.CharField(max_length=300, blank=True)
+
+    objects = DeliveryQuerySet.as_manager()
+
+    class Meta:
+        indexes = (
+            models.Index(
+                fields=["receiver", "lane", "id"],
+                condition=Q(state__in=("pending", "sending")),
+                name="unfinished_by_lane",
+            ),
+            models.Index(fields=["state", "next_try_at"], name="deliveries_by_state"),
+            models.Index(fields=["-created_at"], name="deliveries_newest_first"),
+        )
+        constraints = (
+            models.CheckConstraint(
+                condition=~Q(state="sending") | Q(claimed_until__isnull=False),
+                name="who_sends_has_a_lease",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} to {self.receiver_id} ({self.state})"
+
+
+class Told(models.Model):
+    """What one receiver has been told of one alert, so that it is also told of its end."""
+
+    receiver = models.ForeignKey("fleet.Receiver", models.CASCADE, related_name="told")
+    alert = models.ForeignKey("fleet.Alert", models.CASCADE, related_name="told")
+    route = models.ForeignKey(
+        "fleet.Route", models.SET_NULL, null=True, blank=True, related_name="told"
+    )
+    lane = models.CharField(max_length=200)
+    labels = models.JSONField(
+        default=dict, blank=True, help_text="What the alert was called there."
+    )
+    since = models.DateTimeField()
+    last_at = models.DateTimeField(help_text="When it was last said or repeated.")
+    n_repeats = models.PositiveIntegerField(default=0)
+    ended_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = (
+            models.UniqueConstraint(
+                fields=["receiver", "alert"],
+                condition=Q(ended_at=None),
+                name="a_receiver_is_told_once",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.receiver_id} knows of {self.alert_id}"
