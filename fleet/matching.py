@@ -15,6 +15,7 @@ MANY_PATTERNS = 1024
 MOST_REPEATS, MOST_GROUPS, MOST_CHOICES = 3, 3, 20
 
 ONE = re.compile(r'\s*(?P<field>[^\s=!~",]+)\s*(?P<op>=~|!~|!=|=)\s*(?P<value>"[^"]*"|[^\s",]*)')
+PLAIN = re.compile(r'[^\s",=!~][^\s",]*')
 BETWEEN = re.compile(r"\s*,\s*|\s+")
 WILD = re.compile(r"\)\s*[*+?{]|\(\?|\\\d")
 ESCAPED = re.compile(r"\\.|\[[^\]]*\]")
@@ -33,7 +34,7 @@ class Matcher:
     value: str
 
     def __str__(self) -> str:
-        value = f'"{self.value}"' if re.search(r"[\s,]|^$", self.value) else self.value
+        value = self.value if PLAIN.fullmatch(self.value) else f'"{self.value}"'
         return f"{self.field}{self.op}{value}"
 
     def accepts(self, value: str) -> bool:
