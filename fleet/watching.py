@@ -1,59 +1,24 @@
 """From the store to findings to alerts: what is looked at, each second."""
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
-
-import numpy as np
 
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Node, Run
-from telemetry.blocks import Span
-from telemetry.detect import ECC_METRICS, RULES, Finding, Vitals, find, silent, uncorrected
-from telemetry.detect.silence import Pulse
-from telemetry.steps import StepBatch
+from fleet.sighting import WINDOW_S, Sight, ecc_counts, rosters, sight_of, vitals_of
+from telemetry.detect import RULES, Finding, find, silent, uncorrected
+from telemetry.detect.vitals import Standing
 from telemetry.store.hot import HotStore
-from telemetry.store.source import Source
 
-Hardware = Callable[[Sequence[str], int], Span]
+__all__ = ["judge", "rosters", "sight_of", "watch", "watched"]
 
-# Enough steps to judge a change by, and to see that an alert's last five were calm.
-WINDOW_S = 180
-WINDOW_STEPS = 40
-# ECC counts are compared over ten minutes, at a few moments: they only ever rise.
-ECC_AGES_S = (600, 120, 15, 0)
 RUN_RULES = tuple(name for name, rule in RULES.items() if rule.subject == "run")
+# Rules of nodes that read what all parts of all nodes report: not looked at in every second.
+HARDWARE_RULES = ("core_slow", "hbm_slow", "efa_degraded", "node_idle", "exec_errors")
 BLIND = ("monitoring_blind", "fleet")
 # Who was not listening cannot call anybody silent: after a pause of watching, wait and hear.
 PAUSE_S = 5
 LISTEN_FIRST_S = 20
-
-
-@dataclass(frozen=True, slots=True)
-class Roster:
-    """Who belongs to a run, in order of rank, and where the store keeps them."""
-
-    nodes: tuple[str, ...] = ()
-    shards: tuple[str, ...] = ()
-    cores_per_device: int = 1
-
-
-@dataclass(frozen=True, slots=True)
-class Sight:
-    """One run as watching sees it: its recent steps, and a way to look at its hardware."""
-
-    run: Run
-    roster: Roster
-    steps: StepBatch
-    hardware: Hardware
-    counts: Span | None = None
-
-    @property
-    def pulse(self) -> Pulse | None:
-        """When the run's newest step ended, and how long its steps take."""
-        if not len(self.steps):
-            return None
-        return Pulse(float(self.steps.ended_at_s[-1]), float(np.median(self.steps.step_s)))
 
 
 def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
@@ -79,22 +44,6 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     return reconcile(findings, watched=could, now=now)
 
 
-def rosters(runs: Iterable[Run]) -> dict[int, Roster]:
-    """Return each run's nodes, by the run's key."""
-    found: dict[int, list[tuple[str, str, int, int]]] = {run.pk: [] for run in runs}
-    columns = ("run_id", "name", "shard", "n_cores", "n_devices")
-    for key, *node in Node.objects.filter(run__in=found).order_by("rank").values_list(*columns):
-        found[key].append(node)
-    return {key: _roster(nodes) for key, nodes in found.items()}
-
-
-def _roster(nodes: Sequence[tuple[str, str, int, int]]) -> Roster:
-    if not nodes:
-        return Roster()
-    names, shards, n_cores, n_devices = zip(*nodes, strict=True)
-    return Roster(names, tuple(dict.fromkeys(shards)), max(1, n_cores[0] // max(1, n_devices[0])))
-
-
 def judge(
     sights: Iterable[Sight],
     last_seen: Mapping[str, int],
@@ -104,10 +53,12 @@ def judge(
 ) -> list[Finding]:
     """Return all that is wrong with these runs and nodes."""
     sights = list(sights)
+    standing = open_alerts([sight.run for sight in sights]) if open_rules else {}
     findings: list[Finding] = []
     for sight in sights:
         mine = {rule for rule, subject in open_rules if subject == f"run:{sight.run.name}"}
-        findings += find(_vitals(sight, now_s=now_s), open_rules=mine)
+        vitals = vitals_of(sight, now_s=now_s, standing=standing.get(sight.run.pk, ()))
+        findings += find(vitals, open_rules=mine)
     pulses = {sight.run.name: sight.pulse for sight in sights}
     return findings + silent(
         last_seen,
@@ -128,6 +79,9 @@ def watched(
             could |= {(rule, f"run:{sight.run.name}") for rule in RUN_RULES}
         if sight.counts is not None:
             could |= {("ecc_uncorrected", f"node:{name}") for name in sight.roster.nodes}
+        if sight.looks:
+            nodes = sight.roster.nodes
+            could |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
     return could
 
 
@@ -142,51 +96,16 @@ def listening_since_s(hot: HotStore, *, now_s: float) -> float:
     return since_s
 
 
-def window_of_steps(source: Source, run: str, *, now_s: float) -> StepBatch:
-    """Return the last minutes of steps, or the last few dozen where steps are slow."""
-    steps = source.steps(run, since_s=now_s - WINDOW_S)
-    if len(steps) >= WINDOW_STEPS:
-        return steps
-    return source.steps(run, since_s=0.0).last(WINDOW_STEPS)
-
-
 def open_rules() -> set[Subject]:
     """Return which rules have an open alert, and about whom."""
     return set(Alert.objects.open().values_list("rule", "subject"))
 
 
-def _vitals(sight: Sight, *, now_s: float) -> Vitals:
-    return Vitals(
-        run=sight.run.name,
-        nodes=sight.roster.nodes,
-        steps=sight.steps,
-        hardware=sight.hardware,
-        now_s=now_s,
-        limit_ratio=sight.run.allreduce_limit_ratio,
-        resolve_ratio=sight.run.allreduce_resolve_ratio,
-        cores_per_device=sight.roster.cores_per_device,
-        n_stages=sight.run.pp,
-        counts=sight.counts,
-    )
-
-
-def sight_of(source: Source, run: Run, roster: Roster, *, now_s: float) -> Sight:
-    """Look at one run: its steps now, its hardware when a rule asks for it."""
-    end, shards = int(now_s), roster.shards
-
-    def hardware(metrics: Sequence[str], last_s: int) -> Span:
-        return source.window(shards, metrics, start=end - last_s + 1, end=end).of(roster.nodes)
-
-    counts = ecc_counts(source, shards, roster.nodes, end=end)
-    steps = window_of_steps(source, run.name, now_s=now_s)
-    return Sight(run, roster, steps, hardware, counts)
-
-
-def ecc_counts(
-    source: Source, shards: Sequence[str], nodes: Sequence[str], *, end: int
-) -> Span | None:
-    """Return the nodes' ECC counts at a few moments up to ``end``; None where there are none."""
-    moments = [
-        source.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S
-    ]
-    return Span.after_another([moment.of(nodes) for moment in moments if moment.nodes])
+def open_alerts(runs: Iterable[Run]) -> dict[int, tuple[Standing, ...]]:
+    """Return what is believed to be wrong with each run and its nodes, by the run's key."""
+    found: dict[int, tuple[Standing, ...]] = {run.pk: () for run in runs}
+    for alert in Alert.objects.open().filter(run__in=found).select_related("node"):
+        node = None if alert.node is None else alert.node.name
+        new = Standing(alert.rule, alert.cause, node, alert.device, alert.evidence)
+        found[alert.run_id or 0] += (new,)
+    return found

@@ -1,7 +1,8 @@
 """What detection looks at: the steps of one run, and its hardware where there is a reason."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 
@@ -12,14 +13,29 @@ ESSENTIAL = ("compute_s", "wait_s", "transfer_s")
 
 
 @dataclass(frozen=True, slots=True)
+class Standing:
+    """An open alert of the run, or of a node of it: what was believed when it was last seen."""
+
+    rule: str
+    cause: str
+    node: str | None = None
+    device: int | None = None
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class Vitals:
     """One run as seen now.
 
     ``steps`` are those of the last minutes, of all workers. ``hardware(metrics, last_s)`` fetches
-    the newest seconds of the run's nodes and is called only when a rule is broken. ``counts``
-    holds the ECC counts at a few moments of the last minutes, oldest first, or None where nobody
-    looked. ``cores_per_device`` counts cores as the runtime does;
+    the newest seconds of the run's nodes, ``moments(metrics, ages_s)`` single seconds of so long
+    ago, oldest first. ``counts`` holds the ECC counts at a few moments of the last minutes, oldest
+    first, or None where nobody looked. ``cores_per_device`` counts cores as the runtime does;
     ``n_stages`` is the depth of the pipeline, whose stages hold whole blocks of workers.
+    ``phase`` is what the run says of itself, since ``phase_since_s`` (None: unknown).
+    ``standing`` are the open alerts of the run and of its nodes. Where ``looks`` is False nobody
+    looks at hardware for its own sake this second. ``earlier(since_s)`` fetches steps from before
+    the window.
     """
 
     run: str
@@ -32,6 +48,12 @@ class Vitals:
     cores_per_device: int = 1
     n_stages: int = 1
     counts: Span | None = None
+    phase: str = "training"
+    phase_since_s: float | None = None
+    standing: tuple[Standing, ...] = ()
+    looks: bool = True
+    moments: Callable[[Sequence[str], Sequence[int]], Span] | None = None
+    earlier: Callable[[float], StepBatch] | None = None
 
     def node_of(self, worker: str) -> str | None:
         """Return the node a worker runs on: itself, or what stands before the first slash."""

@@ -1,6 +1,6 @@
 """All rules over the vitals of one run: what is broken now."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
 
 import numpy as np
 
@@ -16,6 +16,17 @@ from telemetry.detect.vitals import Vitals, reported
 SHARE = "allreduce_share"
 
 
+def memory_errors(vitals: Vitals) -> list[Finding]:
+    """Apply the rule ecc_uncorrected where somebody looked at the counts."""
+    return [] if vitals.counts is None else uncorrected(vitals.counts, run=vitals.run)
+
+
+# Rules that stand by themselves, each a function of the vitals: one line for a new one.
+BY_ITSELF: Mapping[str, Callable[[Vitals], list[Finding]]] = {
+    "ecc_uncorrected": memory_errors,
+}
+
+
 def find(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Finding]:
     """Return every rule that the run breaks now.
 
@@ -24,8 +35,8 @@ def find(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Finding]:
     that is judged by steps, and mends none either: leave its alerts as they are.
     """
     found = all_reduce(vitals, is_open=SHARE in open_rules)
-    if vitals.counts is not None:
-        found += uncorrected(vitals.counts, run=vitals.run)
+    for look in BY_ITSELF.values():
+        found += look(vitals)
     return found
 
 
