@@ -77,15 +77,6 @@ def test_no_news_is_not_good_news(finding: Finding) -> None:
     assert Alert.objects.get().is_open
 
 
-def test_a_resolved_problem_that_comes_back_is_a_new_alert(finding: Finding) -> None:
-    reconcile([finding], watched=[SHARE], now=NOON)
-    reconcile([], watched=[SHARE], now=NOON + SECOND)
-    reconcile([finding], watched=[SHARE], now=NOON + 2 * SECOND)
-
-    assert Alert.objects.count() == 2
-    assert Alert.objects.open().count() == 1
-
-
 def test_a_cause_found_later_is_named(finding: Finding) -> None:
     unknown = replace(finding, cause="unknown", node=None, device=None)
     reconcile([unknown], watched=[SHARE], now=NOON)

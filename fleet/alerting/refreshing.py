@@ -1,0 +1,78 @@
+"""A finding whose alert is open already: what has changed about it, and is it worth telling."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+from fleet.alerting.events import Kind, blame, change, how_bad, note
+from fleet.alerting.firing import SEVERITIES, told_by
+from fleet.alerting.pairing import SYMPTOMS, Subject, key_of
+from fleet.models import Alert
+from telemetry.detect import RULES, Finding
+from telemetry.detect.finding import UNKNOWN
+
+# A share must grow by a tenth before the timeline says so again; silence only gets longer.
+WORSE_BY = 1.1
+# A problem at the edge of two rules, or of two causes, is not told at every turn.
+RULE_STAYS, CAUSE_STAYS = timedelta(minutes=5), timedelta(seconds=30)
+
+
+def refresh(
+    alert: Alert, finding: Finding, key: Subject, *, now: datetime, must_move: bool = False
+) -> bool | None:
+    """Bring an open alert up to date; say whether its timeline gained a line.
+
+    None where there is nothing to say but that it lasts. It ``must_move`` to its rule where
+    another finding stands at the rule it has.
+    """
+    moves = must_move or _moves(alert, finding, key, now=now)
+    is_renamed, is_worse = _is_renamed(alert, finding, now=now), _is_worse(alert, finding)
+    to: dict[str, Any] = {}
+    if alert.quiet_since is not None:
+        to |= {"quiet_since": None, "n_firings": alert.n_firings + 1}
+    if moves:
+        to |= {"rule": key[0], "subject": key[1], "severity": SEVERITIES[finding.severity]}
+    if is_renamed:
+        to |= told_by(finding)
+    if moves or is_renamed or is_worse:
+        to["evidence"] = dict(finding.evidence)
+        to["score"] = finding.score if moves else max(alert.score, finding.score)
+    if not to:
+        return None
+    as_seen = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
+    if not change(alert, if_still=as_seen, to=to | {"last_seen_at": now}):
+        return False
+    if moves:
+        text = f"{RULES[finding.rule].title.lower()}; {blame(finding)}"
+        note(alert, Kind.RULE_CHANGED, now=now, text=text)
+    elif is_renamed:
+        note(alert, Kind.CAUSE_CHANGED, now=now, text=blame(finding))
+    elif is_worse:
+        note(alert, Kind.WORSENED, now=now, text=how_bad(finding))
+    return moves or is_renamed or is_worse
+
+
+def _moves(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:
+    """Whether the alert goes on under another rule: at once where that is more urgent."""
+    if key == key_of(alert):
+        return False
+    is_more_urgent = SEVERITIES[finding.severity] < alert.severity
+    return is_more_urgent or not _has_lately(alert, Kind.RULE_CHANGED, since=now - RULE_STAYS)
+
+
+def _is_renamed(alert: Alert, finding: Finding, *, now: datetime) -> bool:
+    """Whether another is to blame; evidence that has since faded does not unname a culprit."""
+    blamed = (finding.cause, finding.node, finding.device)
+    was_blamed = (alert.cause, alert.node.name if alert.node else None, alert.device)
+    if blamed == was_blamed or finding.cause == UNKNOWN:
+        return False
+    is_first = alert.cause == UNKNOWN
+    return is_first or not _has_lately(alert, Kind.CAUSE_CHANGED, since=now - CAUSE_STAYS)
+
+
+def _is_worse(alert: Alert, finding: Finding) -> bool:
+    is_told = finding.rule in SYMPTOMS or "share_ratio" in finding.evidence
+    return is_told and finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
+
+
+def _has_lately(alert: Alert, kind: Kind, *, since: datetime) -> bool:
+    return alert.events.filter(kind=kind, at__gt=since).exists()
