@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 from celery import shared_task
 from django.conf import settings
 
+from fleet.costs import keep_costs
 from fleet.demo import weather
 from fleet.freezing import freeze_what_is_due
 from fleet.simulated.following import follow_runs, keep_clocks
@@ -20,6 +21,7 @@ def watch_fleet() -> None:
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
     watch(hot, now=now)
+    keep_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))
 
 

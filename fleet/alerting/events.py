@@ -11,11 +11,16 @@ from telemetry.detect import RULES, Finding
 
 Kind = AlertEvent.Kind
 LONGEST = 500
+# What an alert says changes with these: links frozen in time show what it said then.
+SPEAKING = {Kind.FIRED, Kind.REFIRED, Kind.RULE_CHANGED, Kind.CAUSE_CHANGED, Kind.WORSENED}
 
 
 def note(alert: Alert, kind: Kind, *, now: datetime, by: str = "", text: str = "") -> AlertEvent:
     """Add to the timeline and to the outbox; call it in the transaction of the change."""
-    event = AlertEvent.objects.create(alert=alert, at=now, kind=kind, by=by, text=text[:LONGEST])
+    snapshot = alert.said if kind in SPEAKING else {}
+    event = AlertEvent.objects.create(
+        alert=alert, at=now, kind=kind, by=by, text=text[:LONGEST], snapshot=snapshot
+    )
     enqueue(alert, event, now=now)
     return event
 

@@ -1,11 +1,15 @@
 """An alert: a problem a person answers for, and everything that happened to it."""
 
 from datetime import datetime, timedelta
-from typing import Self
+from typing import Any, Self
 
 from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
+
+
+# What of an alert changes while it lasts, but for the people who see to it.
+SAID = ("rule", "cause", "severity", "subject", "device", "score", "victims", "evidence", "cost")
 
 
 class AlertQuerySet(models.QuerySet["Alert"]):
@@ -135,6 +139,12 @@ class Alert(models.Model):
     def is_silenced(self, now: datetime) -> bool:
         """Whether it is muted now; ask for alerts with their silence."""
         return self.is_open and self.silence is not None and self.silence.is_active(now)
+
+    @property
+    def said(self) -> dict[str, Any]:
+        """What it says now, as plain JSON: a link frozen in time shows it later."""
+        told = {name: getattr(self, name) for name in SAID}
+        return told | {"node": self.node.name if self.node else None}
 
     def lasted(self, now: datetime) -> timedelta:
         """Return for how long it has been, or was, broken."""

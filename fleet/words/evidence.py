@@ -1,14 +1,9 @@
-"""What an alert rests on: its evidence, read leniently, and what it has cost so far."""
+"""What an alert rests on: its evidence, read leniently."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
 from math import isfinite
 from typing import Any
-
-from fleet.models import Alert
-
-SECONDS_PER_HOUR = 3600.0
 
 
 def _number(value: object) -> float | None:
@@ -89,29 +84,3 @@ class Evidence:
         """Return a list of names; empty where there is none."""
         given = self.figures.get(key)
         return [str(name) for name in given] if isinstance(given, list | tuple) else []
-
-
-@dataclass(frozen=True, slots=True)
-class Loss:
-    """What an alert has cost: seconds of work, whole steps and dollars."""
-
-    lost_s: float
-    n_steps: float
-    usd: float
-
-
-def loss(alert: Alert, *, now: datetime) -> Loss | None:
-    """Return what the slower steps have cost since the onset; None where nothing says so.
-
-    Notes
-    -----
-    Of every step of ``step_s`` seconds, ``step_s - baseline_step_s`` are lost, and the run's
-    nodes are paid for all the same.
-    """
-    evidence = Evidence(alert.evidence)
-    step_s, healthy_s = evidence.number("step_s"), evidence.number("baseline_step_s")
-    if alert.run is None or not step_s or not healthy_s or step_s <= healthy_s:
-        return None
-    lost_s = alert.lasted(now).total_seconds() * (1.0 - healthy_s / step_s)
-    usd = lost_s / SECONDS_PER_HOUR * alert.run.usd_per_hour
-    return Loss(lost_s, lost_s / healthy_s, usd)

@@ -7,11 +7,18 @@ from django.utils.html import format_html, format_html_join
 from django.utils.safestring import SafeString
 
 from fleet.models import Alert
-from fleet.templatetags.units import duration, percent, seconds, usd
+from fleet.templatetags.units import seconds, usd
 from fleet.words import wording
 from fleet.words.causes import cause_name
-from fleet.words.culprits import NOTHING, blamed, figure_of, node_link, run_link
-from fleet.words.evidence import Evidence, Loss, loss
+from fleet.words.clauses import capital, clause
+from fleet.words.culprits import NOTHING, blamed, figure_of
+from fleet.words.evidence import Evidence
+from fleet.words.losses import Loss, loss
+from fleet.words.openings import opening
+
+# Rules whose clause or opening already names the cause and its figure.
+SELF_TOLD = frozenset({"monitoring_blind", "node_idle", "node_silent", "ecc_uncorrected"})
+CLOSE_RATIO = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,70 +34,37 @@ class Told:
     lost: Loss | None
 
 
-def told(alert: Alert, *, now: datetime) -> Told:
-    """Put an alert in words, short and long."""
+def told(alert: Alert, *, now: datetime, share_ratio: float | None = None) -> Told:
+    """Put an alert in words, short and long; ``share_ratio`` is what its run's share is now."""
     return Told(
         alert,
-        headline(alert),
+        clause(alert),
         blame(alert),
-        story(alert, now=now),
+        story(alert, now=now, share_ratio=share_ratio),
         cause=cause_name(alert.cause),
         lasted=alert.lasted(now),
-        lost=loss(alert, now=now),
+        lost=loss(alert),
     )
-
-
-def headline(alert: Alert) -> SafeString:
-    """Say in one clause what is wrong and where."""
-    evidence = Evidence(alert.evidence)
-    match alert.rule:
-        case "allreduce_share":
-            share = percent(evidence.number("share_ratio"))
-            verb = "spends" if alert.is_open else "spent"
-            return format_html("{} {} {} of each step in all-reduce", alert.run, verb, share)
-        case "node_silent":
-            verb = "has gone silent" if alert.is_open else "was silent"
-            return format_html("{} {}", alert.node or alert.subject, verb)
-        case "ecc_uncorrected":
-            return format_html("{} counts uncorrected ECC errors", alert.node or alert.subject)
-        case "monitoring_blind":
-            verb = "is" if alert.is_open else "was"
-            return format_html("Monitoring {} blind: no node {} heard of", verb, verb)
-    return format_html("{} on {}", alert.rule.replace("_", " "), alert.subject.partition(":")[2])
 
 
 def blame(alert: Alert) -> SafeString:
     """Say the likely cause in one short sentence; nothing where there is no more to say."""
-    if alert.rule != "allreduce_share":
+    evidence = Evidence(alert.evidence)
+    if alert.rule in SELF_TOLD:
         return NOTHING
-    if Evidence(alert.evidence).is_layout:
+    if evidence.is_layout:
         return SafeString("Nothing is broken: the run is laid out to communicate this much.")
     if alert.cause == "unknown":
         return SafeString("No cause stands out.")
-    figure = figure_of(Evidence(alert.evidence).culprit)
-    return format_html("{}{}.", _capital(blamed(alert)), figure)
+    return format_html("{}{}.", capital(blamed(alert)), figure_of(evidence.culprit))
 
 
-def story(alert: Alert, *, now: datetime) -> SafeString:
+def story(alert: Alert, *, now: datetime, share_ratio: float | None = None) -> SafeString:
     """Say all of it: what, where, since when, how bad, why, and what it has cost."""
-    tell = STORIES.get(alert.rule, _other_story)
-    return format_html("{} {}", tell(alert, now), _price(alert, now))
-
-
-def _share_story(alert: Alert, now: datetime) -> SafeString:
-    evidence = Evidence(alert.evidence)
-    limit = evidence.number("limit_ratio")
-    if limit is None and alert.run is not None:
-        limit = alert.run.allreduce_limit_ratio
-    what = format_html(
-        "<b>{}</b> {} <b class='bad-text'>{}</b> of each step in gradient all-reduce, "
-        "above the {} limit.",
-        run_link(alert),
-        "spends" if alert.is_open else "spent",
-        percent(evidence.number("share_ratio")),
-        percent(limit, 0),
-    )
-    return _joined([what, _cause(alert), _how_it_shows(alert), _pace(alert)])
+    sentences = [opening(alert, now=now, share_ratio=share_ratio)]
+    if alert.rule not in SELF_TOLD:
+        sentences += [_cause(alert), _how_it_shows(alert), _pace(alert)]
+    return _joined([*sentences, _price(alert)])
 
 
 def _cause(alert: Alert) -> SafeString:
@@ -110,6 +84,8 @@ def _cause(alert: Alert) -> SafeString:
 def _how_it_shows(alert: Alert) -> SafeString:
     """Say whether the bytes are slow or somebody is late: the two must not be confused."""
     evidence = Evidence(alert.evidence)
+    if alert.rule != "allreduce_share":
+        return NOTHING
     if evidence.number("wait_ratio") is None or evidence.is_layout:
         return NOTHING
     everyone = f"all {alert.run.n_nodes} nodes" if alert.run else "all nodes"
@@ -134,8 +110,11 @@ def _waiters(alert: Alert) -> str:
 def _pace(alert: Alert) -> SafeString:
     evidence = Evidence(alert.evidence)
     step_s, healthy_s = evidence.number("step_s"), evidence.number("baseline_step_s")
-    if step_s is None or healthy_s is None:
+    if step_s is None or healthy_s is None or alert.rule == "step_slow":
         return NOTHING
+    if abs(step_s - healthy_s) <= CLOSE_RATIO * healthy_s:
+        text = "Steps {} no longer than before."
+        return format_html(text, "take" if alert.is_open else "took")
     return format_html(
         "Each step {} {} in place of {}.",
         "takes" if alert.is_open else "took",
@@ -144,82 +123,20 @@ def _pace(alert: Alert) -> SafeString:
     )
 
 
-def _silent_story(alert: Alert, now: datetime) -> SafeString:
-    lasted = duration(alert.lasted(now))
-    said = "has said nothing for" if alert.is_open else "said nothing for"
-    what = format_html("<b>{}</b> {} <b class='bad-text'>{}</b>.", node_link(alert), said, lasted)
-    if alert.run is None:
-        return what
-    steps_go_on = Evidence(alert.evidence).figures.get("run_trains_on")
-    if steps_go_on is None:
-        return _joined([what, format_html("It belongs to {}.", run_link(alert))])
-    verdict = (
-        "goes on, so the agent is the likelier fault than the node"
-        if steps_go_on
-        else "has stopped as well: the node itself may be gone"
-    )
-    return _joined([what, format_html("Its run {} {}.", run_link(alert), verdict)])
-
-
-def _ecc_story(alert: Alert, now: datetime) -> SafeString:
-    figures = Evidence(alert.evidence)
-    n_errors = figures.number("rise")
-    count = "uncorrected memory errors"
-    if n_errors is not None:
-        count = wording.counted(n_errors, "uncorrected memory error")
-    part = "" if alert.device is None else f"Device {alert.device} of "
-    return format_html(
-        "{}<b>{}</b> counted <b class='bad-text'>{}</b>. "
-        "What it computed since may be wrong: plan to replace the node.",
-        part,
-        node_link(alert),
-        count,
-    )
-
-
-def _blind_story(alert: Alert, now: datetime) -> SafeString:
-    lasted = duration(alert.lasted(now))
-    if not alert.is_open:
-        return format_html(
-            "<b>Monitoring was blind</b>: no node was heard of for <b>{}</b>. "
-            "What happened meanwhile is not known.",
-            lasted,
-        )
-    return format_html(
-        "<b>Monitoring is blind</b>: no node has been heard of for <b class='bad-text'>{}</b>. "
-        "What is broken is more likely the monitoring than the fleet; "
-        "until it is mended no other alert can fire or resolve.",
-        lasted,
-    )
-
-
-def _other_story(alert: Alert, now: datetime) -> SafeString:
-    return format_html("<b>{}</b>, for {}.", headline(alert), duration(alert.lasted(now)))
-
-
-STORIES = {
-    "allreduce_share": _share_story,
-    "node_silent": _silent_story,
-    "ecc_uncorrected": _ecc_story,
-    "monitoring_blind": _blind_story,
-}
-
-
-def _price(alert: Alert, now: datetime) -> SafeString:
-    """Say what the slower steps have cost, in dollars and in steps."""
-    lost = loss(alert, now=now)
+def _price(alert: Alert) -> SafeString:
+    """Say what was lost, in dollars and in steps."""
+    lost = loss(alert)
     if lost is None:
         return NOTHING
+    so_far = " so far" if alert.is_open else ""
+    if lost.is_none:
+        return format_html("<b>No step</b> lost{}.", so_far)
     return format_html(
         "<b>{}</b> and <b>{}</b> lost{}.",
         usd(lost.usd),
         wording.counted(lost.n_steps, "step"),
-        " so far" if alert.is_open else "",
+        so_far,
     )
-
-
-def _capital(text: SafeString) -> SafeString:
-    return SafeString(text[:1].upper() + text[1:]) if text[:1].isalpha() else text
 
 
 def _joined(sentences: list[SafeString]) -> SafeString:

@@ -66,6 +66,7 @@ def fired(alive: Run, limping: Node) -> Callable[..., Alert]:
             "score": 1.3,
             "victims": ["steady"],
             "evidence": EVIDENCE,
+            "cost": COST,
             "onset_at": at - timedelta(seconds=12),
             "fired_at": at,
             "last_seen_at": at,
@@ -122,4 +123,17 @@ EVIDENCE: dict[str, Any] = {
     "ruled_out": {
         "efa_latency": {"value": 17e-6, "peers_median": 16e-6, "n_peers": 15, "unit": "s"}
     },
+}
+COST: dict[str, Any] = {
+    "lost_s": 60.0,
+    "n_steps": 30.0,
+    "usd": 1.43,
+    "usual_s": 2.0,
+    "n_before": 400,
+    "n_done": 60,
+    "span_s": 180.0,
+    "paused_s": 0.0,
+    "n_nodes": 4,
+    "usd_per_hour": 86.0,
+    "until_s": 0.0,
 }

@@ -52,7 +52,7 @@ def test_what_is_over_says_how_long_it_lasted_and_what_it_cost(
     text = page("/alerts/")
 
     assert "1 h" in text
-    assert "$28." in text  # a third of an hour at $86
+    assert "$1.43" in text
     assert "nobody" in text
 
 

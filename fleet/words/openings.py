@@ -1,0 +1,157 @@
+"""How an alert's story opens: since when, who, and what it does that it should not."""
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from fleet.models import Alert
+from fleet.templatetags.times import at
+from fleet.templatetags.units import duration, percent, seconds
+from fleet.words import wording
+from fleet.words.clauses import clause
+from fleet.words.culprits import NOTHING, node_link, run_link
+from fleet.words.evidence import Evidence
+
+# Shares that differ by less are one share.
+SAME_SHARE = 0.005
+
+
+def opening(alert: Alert, *, now: datetime, share_ratio: float | None = None) -> SafeString:
+    """Say since when, who, and what is wrong; ``share_ratio`` is what the run's share is now."""
+    if alert.rule == "allreduce_share":
+        return format_html("{} {}", since(alert, now=now), _share(alert, share_ratio))
+    tell = OPENINGS.get(alert.rule)
+    said = tell(alert, now) if tell else NOTHING
+    return said or format_html("{} <b>{}</b>.", since(alert, now=now), clause(alert))
+
+
+def since(alert: Alert, *, now: datetime) -> SafeString:
+    """Say when it began, and when it was over."""
+    form = "clock" if (now - alert.onset_at).total_seconds() < 12 * 3600 else "day"
+    if alert.resolved_at is None:
+        return format_html("Since {}", at(alert.onset_at, form))
+    lasted = duration(alert.lasted(now))
+    return format_html("From {} on, for {},", at(alert.onset_at, form), lasted)
+
+
+def _share(alert: Alert, share_ratio: float | None) -> SafeString:
+    evidence = Evidence(alert.evidence)
+    worst = evidence.number("share_ratio")
+    limit = evidence.number("limit_ratio")
+    if limit is None and alert.run is not None:
+        limit = alert.run.allreduce_limit_ratio
+    return format_html(
+        "<b>{}</b> {} <b class='bad-text'>{}</b> of each step in gradient all-reduce{}the limit "
+        "{} {}.",
+        run_link(alert),
+        "spends" if alert.is_open else "spent",
+        percent(worst),
+        _now(worst, share_ratio if alert.is_open else None),
+        "is" if alert.is_open else "was",
+        percent(limit, 0),
+    )
+
+
+def _now(worst: float | None, now: float | None) -> str:
+    """Set the share at its worst beside that of now, where they differ."""
+    if worst is None or now is None or abs(worst - now) < SAME_SHARE:
+        return "; "
+    return f" at its worst, {percent(now)} now; "
+
+
+def _slow(alert: Alert, now: datetime) -> SafeString:
+    evidence = Evidence(alert.evidence)
+    step_s, usual_s = evidence.number("step_s"), evidence.number("baseline_step_s")
+    if step_s is None or usual_s is None:
+        return NOTHING
+    return format_html(
+        "{} <b>{}</b> {} <b class='bad-text'>{}</b> for each step in place of {}.",
+        since(alert, now=now),
+        run_link(alert),
+        "takes" if alert.is_open else "took",
+        seconds(step_s),
+        seconds(usual_s),
+    )
+
+
+def _hang(alert: Alert, now: datetime) -> SafeString:
+    lasted = duration(alert.lasted(now))
+    done = "has finished" if alert.is_open else "finished"
+    text = "{} <b>{}</b> {} <b class='bad-text'>no step for {}</b>."
+    if not alert.is_open:
+        return format_html(
+            "At {} <b>{}</b> hung: it {} <b>no step for {}</b>.",
+            at(alert.onset_at, "clock"),
+            run_link(alert),
+            done,
+            lasted,
+        )
+    return format_html(text, since(alert, now=now), run_link(alert), done, lasted)
+
+
+def _idle(alert: Alert, now: datetime) -> SafeString:
+    lasted = duration(alert.lasted(now))
+    was = "has been" if alert.is_open else "was"
+    text = "<b>{}</b> {} <b class='bad-text'>idle for {}</b>: it is paid for, and no core works."
+    return format_html(text, node_link(alert), was, lasted)
+
+
+def _silent(alert: Alert, now: datetime) -> SafeString:
+    lasted = duration(alert.lasted(now))
+    said = "has said nothing for" if alert.is_open else "said nothing for"
+    what = format_html("<b>{}</b> {} <b class='bad-text'>{}</b>.", node_link(alert), said, lasted)
+    steps_go_on = Evidence(alert.evidence).figures.get("steps_go_on")
+    if alert.run is None:
+        return what
+    if steps_go_on is None:
+        return format_html("{} It belongs to {}.", what, run_link(alert))
+    verdict = (
+        "goes on, so the agent is the likelier fault than the node"
+        if steps_go_on
+        else "has stopped as well: the node itself may be gone"
+    )
+    return format_html("{} Its run {} {}.", what, run_link(alert), verdict)
+
+
+def _ecc(alert: Alert, now: datetime) -> SafeString:
+    n_errors = Evidence(alert.evidence).number("n_errors")
+    count = "uncorrected memory errors"
+    if n_errors is not None:
+        count = wording.counted(n_errors, "uncorrected memory error")
+    part = "" if alert.device is None else f"Device {alert.device} of "
+    return format_html(
+        "{}<b>{}</b> counted <b class='bad-text'>{}</b>, the first at {}. "
+        "What it computed since may be wrong: plan to replace the node.",
+        part,
+        node_link(alert),
+        count,
+        at(alert.onset_at, "clock"),
+    )
+
+
+def _blind(alert: Alert, now: datetime) -> SafeString:
+    lasted = duration(alert.lasted(now))
+    if not alert.is_open:
+        return format_html(
+            "<b>Monitoring was blind</b>: no node was heard of for <b>{}</b>. "
+            "What happened meanwhile is not known.",
+            lasted,
+        )
+    return format_html(
+        "<b>Monitoring is blind</b>: no node has been heard of for <b class='bad-text'>{}</b>. "
+        "What is broken is more likely the monitoring than the fleet; "
+        "until it is mended no other alert can fire or resolve.",
+        lasted,
+    )
+
+
+OPENINGS: Mapping[str, Callable[[Alert, datetime], SafeString]] = {
+    "step_slow": _slow,
+    "hang": _hang,
+    "node_idle": _idle,
+    "node_silent": _silent,
+    "ecc_uncorrected": _ecc,
+    "monitoring_blind": _blind,
+}
