@@ -7,7 +7,6 @@ from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
 
-
 # What of an alert changes while it lasts, but for the people who see to it.
 SAID = ("rule", "cause", "severity", "subject", "device", "score", "victims", "evidence", "cost")
 
