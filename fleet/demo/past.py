@@ -8,18 +8,17 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from fleet.alerting import Subject, reconcile
-from fleet.demo.playback import Playback
 from fleet.freezing import freeze
-from fleet.models import Alert, InjectedFault, Run
+from fleet.models import InjectedFault, Run
+from fleet.replaying import Replay
 from fleet.simulated.following import follow
 from fleet.simulated.plans import plan_of
-from fleet.watching import judge, rosters, sight_of, watched
 from telemetry.blocks import Span
 from telemetry.simulate.shard import Played, play, start_clock
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
+from telemetry.store.playback import Playback
 
 # Quiet hours are thinned to this; around a fault, and while hot, every second is played.
 THINNED_S = 10
@@ -94,26 +93,15 @@ def _keep(hot: HotStore, played: Sequence[Played], *, is_hot: bool) -> None:
 
 def _watch(run: Run, played: Playback, stretch: Stretch) -> None:
     """Watch a close stretch as the live fleet is watched, and freeze what it shows."""
-    roster, rules, fired = rosters([run])[run.pk], _open_here(run), []
+    replay, fired = Replay(played, [run]), []
     played.second = stretch.start
-    while (second := played.second + _until_next_look(rules)) < stretch.end:
+    while (second := played.second + _until_next_look(replay)) < stretch.end:
         played.second = second
-        sight = sight_of(played, run, roster, now_s=second)
-        seen = played.last_seen()
-        findings = judge([sight], seen, now_s=second, open_rules=rules)
-        if findings or rules:
-            could = watched([sight], seen, now_s=second)
-            fired += reconcile(findings, watched=could, now=datetime.fromtimestamp(second, UTC))
-            rules = _open_here(run)
+        fired += replay.look(second)
     played.second = stretch.end
     for alert in {alert.pk: alert for alert in fired if not alert.is_open}.values():
         freeze(played, alert, now=datetime.fromtimestamp(stretch.end, UTC))
 
 
-def _until_next_look(rules: set[Subject]) -> int:
-    return JUDGE_OPEN_EVERY_S if rules else JUDGE_EVERY_S
-
-
-def _open_here(run: Run) -> set[Subject]:
-    """Return the open alerts of this run alone: other pasts are played beside it."""
-    return set(Alert.objects.open().filter(run=run).values_list("rule", "subject"))
+def _until_next_look(replay: Replay) -> int:
+    return JUDGE_OPEN_EVERY_S if replay.open_rules else JUDGE_EVERY_S

@@ -3,12 +3,11 @@
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-import msgspec
 from django.db import transaction
 
-from fleet.models import Node, Run
-from telemetry import catalog
-from telemetry.simulate.plan import Plan, RunSpec
+from fleet.models import Run
+from fleet.simulated import runs as simulated
+from telemetry.simulate.plan import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,49 +128,8 @@ def create_fleet(*, now: datetime, longest: timedelta) -> list[Run]:
     return list(Run.objects.simulated().prefetch_related("nodes").order_by("pk"))
 
 
-@transaction.atomic
 def create_run(demo: DemoRun, *, started_at: datetime) -> Run:
-    """Create one simulated run with its nodes."""
-    price = catalog.training_instance(demo.spec.instance).price
-    run = Run.objects.create(
-        name=demo.spec.name,
-        team=demo.team,
-        purpose=demo.purpose,
-        model=demo.spec.model,
-        instance_type=demo.spec.instance,
-        n_nodes=demo.spec.nodes,
-        tp=demo.spec.tp,
-        pp=demo.spec.pp,
-        seq_len=demo.spec.seq_len,
-        global_batch=demo.spec.global_batch,
-        precision=demo.spec.precision,
-        usd_per_node_hour=price.usd_per_hour,
-        price_basis=f"{price.basis}, {price.date}",
-        is_simulated=True,
-        plan=msgspec.to_builtins(demo.spec),
-        phase_since=started_at,
-        started_at=started_at,
+    """Create one run of the demo with its nodes."""
+    return simulated.create_run(
+        demo.spec, started_at=started_at, team=demo.team, purpose=demo.purpose, zone=demo.zone
     )
-    Node.objects.bulk_create(_nodes(run, demo))
-    return run
-
-
-def _nodes(run: Run, demo: DemoRun) -> list[Node]:
-    instance = catalog.instance(demo.spec.instance)
-    plan = Plan(run=demo.spec, seed=run.pk, epoch_s=0)
-    return [
-        Node(
-            name=name,
-            instance_type=instance.name,
-            zone=demo.zone,
-            source=Node.Source.SIMULATED,
-            shard=plan.shards[rank // plan.shard_size],
-            run=run,
-            rank=rank,
-            n_cores=instance.n_cores,
-            n_devices=instance.n_devices,
-            n_efa=instance.n_efa,
-            first_seen_at=run.started_at,
-        )
-        for rank, name in enumerate(demo.spec.node_names)
-    ]

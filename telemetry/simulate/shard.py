@@ -17,7 +17,7 @@ from telemetry.simulate.script import Script, script_of
 from telemetry.simulate.timeline import advance
 from telemetry.steps import PHASES, StepBatch
 
-__all__ = ["Played", "RunClock", "play", "resume", "start_clock"]
+__all__ = ["Played", "RunClock", "clock_at", "play", "played_steps", "resume", "start_clock"]
 
 # Longer intervals are played in pieces of so many values a metric: they fit the cache.
 PIECE_VALUES = 2**18
@@ -76,6 +76,18 @@ def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 
         clock = after
     span = Span(shard, ticks, script.names[nodes], values, every_s)
     return Played(clock, span, _batch(script, joined(steps)))
+
+
+def clock_at(plan: Plan, clock: RunClock, until: int) -> RunClock:
+    """Return where a run's clock stands at a later second."""
+    return advance(script_of(plan), clock, until)[1]
+
+
+def played_steps(plan: Plan, clock: RunClock, until: int) -> StepBatch:
+    """Return the steps of a run that end up to a second, without what its nodes report."""
+    script = script_of(plan)
+    rows, _ = advance(script, clock, until)
+    return _batch(script, rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= until)])
 
 
 def hardware(script: Script, rows: Rows, ticks: IntArray, nodes: slice) -> dict[str, Floats]:

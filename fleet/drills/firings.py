@@ -1,0 +1,74 @@
+"""What fired: each time an alert began to burn, what it said, and when it was over."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from fleet.models import Alert
+
+
+@dataclass(slots=True)
+class Firing:
+    """One stretch of an alert's life from firing to resolved; seconds count from the start."""
+
+    rule: str
+    cause: str
+    severity: str
+    run: str | None
+    node: str | None
+    device: int | None
+    onset_s: float
+    fired_s: float
+    resolved_s: float | None
+    score: float
+    victims: tuple[str, ...]
+
+
+class Firings:
+    """The firings of a play, followed from the alerts that change."""
+
+    def __init__(self, epoch_s: float) -> None:
+        self._epoch_s = epoch_s
+        self._burning: dict[int, Firing] = {}
+        self._all: list[Firing] = []
+
+    def note(self, changed: Iterable[Alert], *, at_s: float) -> None:
+        """Take note of alerts that have just changed; one that burns again fires again."""
+        for alert in {alert.pk: alert for alert in changed}.values():
+            if alert.is_open and alert.pk not in self._burning:
+                firing = self._told(alert, fired_s=at_s)
+                self._burning[alert.pk] = firing
+                self._all.append(firing)
+            elif alert.pk in self._burning:
+                tell(self._burning[alert.pk], alert)
+            if not alert.is_open and alert.pk in self._burning:
+                self._burning.pop(alert.pk).resolved_s = at_s
+
+    def all(self) -> list[Firing]:
+        """Return every firing; those that burn still say what their alerts say now."""
+        for alert in Alert.objects.filter(pk__in=self._burning).select_related("run", "node"):
+            tell(self._burning[alert.pk], alert)
+        return list(self._all)
+
+    def _told(self, alert: Alert, *, fired_s: float) -> Firing:
+        return Firing(
+            rule=alert.rule,
+            cause=alert.cause,
+            severity=alert.severity,
+            run=alert.run.name if alert.run else None,
+            node=alert.node.name if alert.node else None,
+            device=alert.device,
+            onset_s=alert.onset_at.timestamp() - self._epoch_s,
+            fired_s=fired_s,
+            resolved_s=None,
+            score=alert.score,
+            victims=tuple(alert.victims),
+        )
+
+
+def tell(firing: Firing, alert: Alert) -> None:
+    """Let a firing say what its alert says."""
+    firing.rule, firing.cause, firing.severity = alert.rule, alert.cause, alert.severity
+    firing.run = alert.run.name if alert.run else None
+    firing.node = alert.node.name if alert.node else None
+    firing.device, firing.score = alert.device, alert.score
+    firing.victims = tuple(alert.victims)

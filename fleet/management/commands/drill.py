@@ -1,0 +1,44 @@
+"""`manage.py drill`: a scenario through detection and alerts, hours of it in seconds."""
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandParser
+
+from fleet.drills.report import drill, lines
+from fleet.management.cli import PlainCommand
+from telemetry.simulate.scenario import Scenario, load_scenario
+
+
+class Command(PlainCommand):
+    """Play a scenario and say what was wrong, what was noticed, and how well that was."""
+
+    help = "Play a scenario file through detection and alerts, and score them against the truth."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take the scenario."""
+        super().add_arguments(parser)
+        parser.add_argument("scenario", type=Path, help="scenario file (TOML); see docs/drills.md")
+        parser.add_argument("--seed", type=int, help="another seed than the file's")
+
+    def handle(self, *, scenario: Path, seed: int | None, json: bool, **_: Any) -> None:
+        """Play and print."""
+        report = drill(read_scenario(scenario), seed=seed)
+        if json:
+            self.write_json(report.as_json())
+            return
+        for line in lines(report):
+            self.stdout.write(line)
+
+
+def read_scenario(path: Path) -> Scenario:
+    """Read a scenario file; ValueError says what is wrong with it, and what to do."""
+    try:
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        msg = f"scenario: cannot read {path} ({error.strerror}); give the path of a TOML file"
+        raise ValueError(msg) from error
+    except UnicodeDecodeError as error:
+        msg = f"scenario: {path} is not UTF-8 text; give a TOML file"
+        raise ValueError(msg) from error
+    return load_scenario(text)

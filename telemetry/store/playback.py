@@ -1,0 +1,110 @@
+"""Some minutes of a run, played back: read as the hot tier would be at a chosen second."""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from telemetry.blocks import IntArray, Span
+from telemetry.steps import StepBatch
+
+MINUTE_S = 60
+
+
+class Playback:
+    """A Source over what was just played; ``second`` is its present.
+
+    ``seen`` says when nodes were seen that do not report in these minutes; ``keep_s`` how far
+    back from the present there is anything to be read: all of it unless told otherwise.
+    """
+
+    def __init__(
+        self,
+        hardware: Span,
+        steps: StepBatch,
+        *,
+        seen: Mapping[str, int] | None = None,
+        keep_s: int | None = None,
+    ) -> None:
+        self.second = int(hardware.ticks[-1])
+        self.keep_s = keep_s or len(hardware.ticks)
+        self._hardware = hardware
+        self._steps = steps
+        self._seen = dict(seen or {})
+        self._newest = _newest_reports(hardware)
+
+    def newest(self) -> dict[str, int]:
+        """Return the present: every shard was ticked up to it."""
+        return {self._hardware.shard: self.second}
+
+    def newest_step_at(self, run: str) -> float | None:
+        """Return when the newest step ended."""
+        known = self.steps(run, since_s=0.0)
+        return float(known.ended_at_s[-1]) if len(known) else None
+
+    def last_seen(self) -> dict[str, int]:
+        """Return the newest tick up to the present in which each node reported, if it ever did."""
+        ticks = self._hardware.ticks
+        newest = self._newest[int(np.searchsorted(ticks, self.second, side="right")) - 1]
+        names = self._hardware.nodes
+        return self._seen | {
+            name: tick
+            for name, tick in zip(names, newest.tolist(), strict=True)
+            if tick >= ticks[0]
+        }
+
+    def window(
+        self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
+    ) -> Span:
+        """Return ticks from start to end; what is not kept, or to come, is NaN."""
+        del shards  # a playback is of one run
+        held = self._hardware
+        first, oldest = int(held.ticks[0]), max(int(held.ticks[0]), self.second - self.keep_s)
+        known = slice(max(start, oldest), min(end, self.second) + 1)
+        nodes = held.nodes if known.start < known.stop else ()
+        values = {}
+        for name in metrics or held.values:
+            source = held.values.get(name, np.zeros((len(held.ticks), len(nodes), 0)))
+            kept = source[known.start - first : known.stop - first]
+            if len(kept) != end + 1 - start or not nodes:
+                shape = (end + 1 - start, len(nodes), source.shape[2])
+                values[name] = np.full(shape, np.nan, source.dtype)
+                if nodes:
+                    values[name][known.start - start : known.stop - start] = kept
+            else:
+                values[name] = kept
+        return Span(held.shard, np.arange(start, end + 1), nodes, values)
+
+    def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
+        """Return the steps that ended in [since_s, until_s) and not after the present."""
+        del run
+        until_s = min(until_s, self.second + 1e-6)
+        return self._steps[slice(*np.searchsorted(self._steps.ended_at_s, [since_s, until_s]))]
+
+    def followed_by(self, hardware: Span, steps: StepBatch, *, keep_s: int) -> "Playback":
+        """Return the playback that goes on with the next seconds, and forgets the oldest."""
+        recent = self.window((), start=self.second - keep_s + 1, end=self.second)
+        old = self._hardware.ticks[0]
+        rows = recent.ticks >= old
+        kept = Span(
+            recent.shard,
+            recent.ticks[rows],
+            self._hardware.nodes,
+            {name: values[rows] for name, values in recent.values.items()},
+        )
+        known = self.steps("", since_s=self.second - keep_s - MINUTE_S)
+        joined = Span.after_another([kept, hardware]) or hardware
+        return Playback(
+            joined, StepBatch.joined([known, steps]), seen=self.last_seen(), keep_s=keep_s
+        )
+
+
+def _newest_reports(span: Span) -> IntArray:
+    """Return, for each tick and node, the newest tick so far in which the node reported."""
+    seen = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
+    for values in span.values.values():
+        seen |= np.isfinite(values).any(axis=2)
+    newest: IntArray = np.maximum.accumulate(
+        np.where(seen, span.ticks[:, None], span.ticks[0] - 1), axis=0
+    )
+    return newest

@@ -1,0 +1,178 @@
+"""`manage.py drill`: what it prints, and what it refuses."""
+
+import json
+import os
+import subprocess
+import sys
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from fleet.models import Alert, Run
+
+ROOT = Path(__file__).resolve().parents[2]
+SCENARIO = """
+name = "brown-out"
+duration_s = 300
+seed = 3
+[[run]]
+name = "tiny"
+model = "llama3.1-8b"
+instance = "trn2.48xlarge"
+nodes = 4
+tp = 8
+seq_len = 4096
+global_batch = 64
+compile_s = 0
+[[fault]]
+kind = "slow_core"
+node = "tiny-02"
+device = 3
+start_s = 120
+duration_s = 100
+magnitude = 3
+"""
+FAULT = {
+    "kind", "node", "run", "device", "start_s", "end_s", "magnitude", "step_slowdown_ratio",
+}  # fmt: skip
+ALERT = {
+    "rule", "cause", "node", "run", "device", "onset_s", "fired_s", "resolved_s", "score",
+    "victims",
+}  # fmt: skip
+
+
+@pytest.fixture
+def scenario(tmp_path: Path) -> Path:
+    path = tmp_path / "scenario.toml"
+    path.write_text(SCENARIO)
+    return path
+
+
+def drilled(*arguments: object) -> dict[str, Any]:
+    out = StringIO()
+    call_command("drill", *map(str, arguments), "--json", stdout=out)
+    answer: dict[str, Any] = json.loads(out.getvalue())
+    return answer
+
+
+def refused(path: Path) -> str:
+    with pytest.raises(CommandError) as refusal:
+        call_command("drill", str(path))
+    assert refusal.value.returncode == 2
+    return str(refusal.value)
+
+
+@pytest.mark.django_db
+def test_it_answers_by_the_keys_that_others_rely_on(scenario: Path) -> None:
+    answer = drilled(scenario)
+
+    assert set(answer) == {"scenario", "seed", "duration_s", "faults", "alerts", "score"}
+    assert (answer["scenario"], answer["seed"], answer["duration_s"]) == ("brown-out", 3, 300)
+    assert [set(fault) for fault in answer["faults"]] == [FAULT]
+    assert answer["alerts"]
+    assert all(set(alert) == ALERT for alert in answer["alerts"])
+
+
+@pytest.mark.django_db
+def test_it_finds_the_core_that_the_scenario_slows(scenario: Path) -> None:
+    answer = drilled(scenario)
+    [fault], [alert] = answer["faults"], answer["alerts"]
+
+    assert (fault["start_s"], fault["end_s"], fault["magnitude"]) == (120, 220, 3)
+    assert fault["step_slowdown_ratio"] > 1.05
+    assert (alert["cause"], alert["node"], alert["device"]) == ("slow_core", "tiny-02", 3)
+    assert 120 <= alert["fired_s"] <= 140
+    assert answer["score"]["recall"] == answer["score"]["precision"] == 1
+
+
+@pytest.mark.django_db
+def test_a_scenario_without_faults_leaves_undefined_what_is(tmp_path: Path) -> None:
+    quiet = tmp_path / "quiet.toml"
+    quiet.write_text(SCENARIO.partition("[[fault]]")[0])
+
+    score = drilled(quiet)["score"]
+
+    assert score["recall"] is None
+    assert score["precision"] is None
+    assert score["time_to_detect_s"] == {"p50": None, "p90": None}
+    assert score["false_alerts"] == 0
+
+
+@pytest.mark.django_db
+def test_another_seed_is_another_play_and_the_same_seed_the_same(scenario: Path) -> None:
+    first, again = drilled(scenario), drilled(scenario)
+    other = drilled(scenario, "--seed", 11)
+
+    assert first == again
+    assert other["seed"] == 11
+    assert other["faults"] != first["faults"]
+
+
+@pytest.mark.django_db
+def test_it_says_the_same_in_words(scenario: Path) -> None:
+    out = StringIO()
+    call_command("drill", str(scenario), stdout=out)
+
+    assert "slow_core" in out.getvalue()
+    assert "noticed after" in out.getvalue()
+
+
+@pytest.mark.django_db
+def test_the_fleet_knows_nothing_of_it_afterwards(scenario: Path) -> None:
+    call_command("drill", str(scenario), stdout=StringIO())
+
+    assert not Run.objects.exists()
+    assert not Alert.objects.exists()
+
+
+def test_it_needs_neither_the_database_nor_redis(scenario: Path, tmp_path: Path) -> None:
+    nowhere = {
+        "DATABASE_URL": "postgres://nobody@127.0.0.1:1/none",
+        "REDIS_URL": "redis://127.0.0.1:1/0",
+        "TRNWATCH_DATA_DIR": str(tmp_path),
+    }
+    done = subprocess.run(
+        [sys.executable, "manage.py", "drill", str(scenario), "--json"],
+        cwd=ROOT,
+        env=os.environ | nowhere,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["score"]["recall"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "field", "remedy"),
+    [
+        ("name = ", "scenario", "mend the file"),
+        ('name = "x"\nduration_s = 60\nrun = []', "run", "describe at least one"),
+        (SCENARIO.replace("tiny-02", "tiny-09"), "fault[0].node", "choose one of"),
+        (SCENARIO.replace("slow_core", "slow_cor"), "fault[0].kind", "did you mean"),
+        (SCENARIO.replace("magnitude = 3\n", "magnitude = 3000\n"), "fault[0].magnitude", "give a"),
+        (SCENARIO.replace("duration_s = 300", "duration_s = -1"), "duration_s", "give seconds"),
+        (SCENARIO.replace("nodes = 4", "notes = 4"), "run[0].notes", "did you mean 'nodes'"),
+    ],
+)
+def test_it_names_the_field_that_is_wrong_and_the_remedy(
+    tmp_path: Path, text: str, field: str, remedy: str
+) -> None:
+    path = tmp_path / "wrong.toml"
+    path.write_text(text)
+
+    said = refused(path)
+
+    assert said.startswith(f"{field}: ")
+    assert remedy in said
+
+
+def test_it_asks_for_a_file_that_can_be_read(tmp_path: Path) -> None:
+    assert "give the path of a TOML file" in refused(tmp_path / "none.toml")
+    assert "give the path of a TOML file" in refused(tmp_path)
+    (tmp_path / "image").write_bytes(b"\x89PNG\xff")
+    assert "is not UTF-8" in refused(tmp_path / "image")
