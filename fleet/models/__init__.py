@@ -11,6 +11,7 @@ from fleet.models.route import Route
 from fleet.models.run import Run
 from fleet.models.silence import Silence, SilenceEvent
 from fleet.models.token import Token
+from fleet.models.trace import RecordedTrace
 
 __all__ = [
     "Alert",
@@ -22,6 +23,7 @@ __all__ = [
     "InjectedFault",
     "Node",
     "Receiver",
+    "RecordedTrace",
     "Route",
     "Run",
     "Silence",
