@@ -5,6 +5,7 @@ from datetime import UTC, datetime
 
 import msgspec
 
+from fleet.annotating import annotate_phase
 from fleet.models import Run
 from telemetry.simulate.scenario import Plan
 from telemetry.simulate.shard import RunClock
@@ -26,7 +27,10 @@ def follow_runs(hot: HotStore, *, now: datetime) -> None:
             continue
         clock = msgspec.json.decode(encoded, type=RunClock)
         if clock.phase != run.phase or is_count_due:
+            was = run.phase
             follow(run, clock)
+            if run.phase != was:
+                annotate_phase(run, was=was, at=run.phase_since)
             changed.append(run)
     if changed:
         Run.objects.bulk_update(changed, FOLLOWED)

@@ -1,0 +1,93 @@
+"""What changed shortly before an alert: what people said, what others saw, what the steps show."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+from django.db.models import Q
+
+from fleet.incidents.traces import Trace, traces_of
+from fleet.models import Alert, Annotation, InjectedFault
+from fleet.words.causes import cause_name, part_name
+from fleet.words.clauses import clause
+from telemetry.simulate.kinds import FAULTS
+from telemetry.store.source import Source
+
+# What people and machines say may matter for longer than what the run does all the time.
+SAID_BEFORE = timedelta(hours=24)
+SEEN_BEFORE = timedelta(hours=1)
+AFTER = timedelta(minutes=10)
+MOST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that happened around the onset, in words; ``before_s`` is negative after it."""
+
+    at: datetime
+    kind: str
+    text: str
+    by: str = ""
+    url: str = ""
+    before_s: float = 0.0
+
+
+def changes_of(source: Source, alert: Alert, *, now: datetime) -> Sequence[Change]:
+    """Return what happened shortly before an alert began and just after, the latest first.
+
+    Of more than a dozen, those nearest to the onset.
+    """
+    until = min(alert.resolved_at or now, alert.onset_at + AFTER)
+    found = [
+        *_annotations(alert, until),
+        *_drills(alert, until),
+        *_alerts(alert, until),
+        *_traces(source, alert, until),
+    ]
+    found = [replace(each, before_s=(alert.onset_at - each.at).total_seconds()) for each in found]
+    nearest = sorted(found, key=lambda change: abs(change.before_s))[:MOST]
+    return sorted(nearest, key=lambda change: change.at, reverse=True)
+
+
+def _annotations(alert: Alert, until: datetime) -> Iterable[Change]:
+    around = Annotation.objects.within(alert.onset_at - SAID_BEFORE, until)
+    for note in around.about(run=alert.run_id, node=alert.node_id).select_related("node"):
+        where = f"{note.node}: " if note.node and note.node_id != alert.node_id else ""
+        yield Change(note.at, note.kind, where + note.text, note.by)
+
+
+def _drills(alert: Alert, until: datetime) -> Iterable[Change]:
+    """Tell of faults that people put in; those of the demo's own weather are not known here."""
+    drills = InjectedFault.objects.filter(
+        run=alert.run_id, starts_at__lte=until, ends_at__gte=alert.onset_at - SEEN_BEFORE
+    )
+    if alert.run_id is None:
+        return
+    for fault in drills.exclude(injected_by="").select_related("node"):
+        title = FAULTS[fault.kind].title if fault.kind in FAULTS else cause_name(fault.kind)
+        where = f" on {fault.node}" if fault.node else ""
+        part = part_name(fault.kind)
+        if part and fault.device is not None:
+            where += f", {part} {fault.device}"
+        yield Change(fault.starts_at, "drill", f"{title}{where}", fault.injected_by)
+
+
+def _alerts(alert: Alert, until: datetime) -> Iterable[Change]:
+    near = Q(run=alert.run_id) if alert.run_id else Q(pk__in=[])
+    near |= Q(node=alert.node_id) if alert.node_id else Q(pk__in=[])
+    others = Alert.objects.filter(near).exclude(pk=alert.pk).select_related("run", "node")
+    around = others.filter(fired_at__gte=alert.onset_at - SEEN_BEFORE, fired_at__lte=until)
+    for other in around.order_by("-fired_at")[:MOST]:
+        url = other.get_absolute_url()
+        yield Change(other.fired_at, "alert", str(clause(other)), url=url)
+
+
+def _traces(source: Source, alert: Alert, until: datetime) -> Iterable[Change]:
+    if alert.run is None:
+        return
+    since = alert.onset_at - SEEN_BEFORE
+    traces: Sequence[Trace] = traces_of(
+        source, alert.run.name, start_s=since.timestamp(), end_s=until.timestamp()
+    )
+    for trace in traces:
+        yield Change(trace.at, trace.kind, trace.text)

@@ -1,0 +1,134 @@
+"""Earlier alerts like this one: the same culprit, the same cause; how they ended, who knew why."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db.models import Q, QuerySet
+
+from fleet.models import Alert, AlertEvent
+from fleet.words.causes import part_name
+from telemetry.detect.finding import UNKNOWN
+
+LOOKED_BACK = timedelta(days=90)
+WEEK = timedelta(days=7)
+LOOKED_AT = 300
+SHOWN = 5
+SAID_BY_PEOPLE = (
+    AlertEvent.Kind.ACKNOWLEDGED,
+    AlertEvent.Kind.COMMENTED,
+    AlertEvent.Kind.RESOLVED,
+)
+Problem = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Like:
+    """An earlier alert, in what it is the same, and the last thing a person said of it."""
+
+    alert: Alert
+    same: str
+    said: AlertEvent | None
+
+
+@dataclass(frozen=True, slots=True)
+class Likes:
+    """The earlier alerts like one, and how often the very same problem came within the week."""
+
+    likes: Sequence[Like]
+    nth_this_week: int
+    where: str
+
+    @property
+    def recurring(self) -> str:
+        """Say it in words, where it is not the first time: 3rd time this week on this core."""
+        return recurring(self.nth_this_week, self.where)
+
+
+def problem_of(alert: Alert) -> Problem:
+    """Return what makes two alerts the same problem: the cause at its culprit, or the subject."""
+    if alert.node_id is not None and alert.cause != UNKNOWN:
+        return (alert.cause, alert.node_id, alert.device)
+    return (alert.rule, alert.cause, alert.subject)
+
+
+def likes_of(alert: Alert) -> Likes:
+    """Return the earlier alerts that have most in common with one, the closest first."""
+    mine = problem_of(alert)
+    earlier = list(_candidates(alert).select_related("run", "node")[:LOOKED_AT])
+    week = alert.fired_at - WEEK
+    n_week = sum(each.fired_at >= week and problem_of(each) == mine for each in earlier)
+    ranked = sorted(earlier, key=lambda each: _distance(alert, each))[:SHOWN]
+    said = _last_said(ranked)
+    likes = [Like(each, _same(alert, each), said.get(each.pk)) for each in ranked]
+    return Likes(likes, n_week + 1, where_of(alert))
+
+
+def _candidates(alert: Alert) -> QuerySet[Alert]:
+    alike = Q(rule=alert.rule, subject=alert.subject)
+    if alert.node_id is not None:
+        alike |= Q(node=alert.node_id)
+    if alert.run_id is not None and alert.cause != UNKNOWN:
+        alike |= Q(run=alert.run_id, cause=alert.cause)
+    earlier = Alert.objects.filter(alike, fired_at__lt=alert.fired_at)
+    recent = earlier.filter(fired_at__gte=alert.fired_at - LOOKED_BACK)
+    return recent.exclude(pk=alert.pk).order_by("-fired_at")
+
+
+def _distance(alert: Alert, other: Alert) -> tuple[int, float]:
+    """Sort by what is in common, then by age."""
+    is_culprit = alert.node_id is not None and other.node_id == alert.node_id
+    is_cause = other.cause == alert.cause
+    closeness = (problem_of(other) == problem_of(alert)) * 4 + is_culprit * 2 + is_cause
+    return (-closeness, (alert.fired_at - other.fired_at).total_seconds())
+
+
+def _same(alert: Alert, other: Alert) -> str:
+    if problem_of(alert) == problem_of(other):
+        return f"same {where_of(alert)}, same cause"
+    if alert.node_id is not None and other.node_id == alert.node_id:
+        return "same node, same cause" if other.cause == alert.cause else "same node"
+    return "same cause" if other.cause == alert.cause else "same rule"
+
+
+def _last_said(alerts: Iterable[Alert]) -> Mapping[int, AlertEvent]:
+    """Return the last remark that a person made on each alert."""
+    events = AlertEvent.objects.filter(alert__in=[alert.pk for alert in alerts])
+    remarks = events.filter(kind__in=SAID_BY_PEOPLE).exclude(by="").exclude(text="")
+    return {event.alert_id: event for event in remarks.order_by("at", "pk")}
+
+
+def where_of(alert: Alert) -> str:
+    """Name what sort of place a problem has: core, EFA device, node, run."""
+    if alert.node_id is None:
+        return "run" if alert.run_id is not None else "fleet"
+    part = part_name(alert.cause) if alert.device is not None else None
+    return {"EFA": "EFA device", None: "node"}.get(part, part or "node")
+
+
+def nth_this_week(alerts: Sequence[Alert]) -> Mapping[int, int]:
+    """Return for each alert the how many'th time it was within a week, in one query."""
+    if not alerts:
+        return {}
+    since = min(alert.fired_at for alert in alerts) - WEEK
+    columns = ("rule", "cause", "subject", "node_id", "device", "fired_at")
+    fired = list(Alert.objects.filter(fired_at__gte=since).only(*columns))
+    by_problem: dict[Problem, list[Alert]] = {}
+    for each in fired:
+        by_problem.setdefault(problem_of(each), []).append(each)
+    counts: Counter[int] = Counter()
+    for alert in alerts:
+        before = by_problem.get(problem_of(alert), [])
+        week = alert.fired_at - WEEK
+        counts[alert.pk] = 1 + sum(week <= each.fired_at < alert.fired_at for each in before)
+    return counts
+
+
+def recurring(nth: int, where: str) -> str:
+    """Say that a problem is not here for the first time; empty where it is."""
+    if nth < 2:
+        return ""
+    ending = {2: "nd", 3: "rd"}.get(nth % 10, "th") if nth % 100 not in (12, 13) else "th"
+    ending = "st" if nth % 10 == 1 and nth % 100 != 11 else ending
+    return f"{nth}{ending} time this week on this {where}"

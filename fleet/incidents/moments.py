@@ -1,0 +1,78 @@
+"""An alert as it was at a moment, and the link that shows it so for ever after."""
+
+import copy
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from urllib.parse import urlencode
+
+from fleet.charts.alerts import alert_window
+from fleet.models import Alert, AlertEvent, Node
+from fleet.models.alert import SAID
+
+Kind = AlertEvent.Kind
+
+
+def frozen_link(alert: Alert, *, at: datetime) -> str:
+    """Return the address of an alert's page as it stands at a moment: window, evidence, state."""
+    window = alert_window(alert, now=at)
+    query = {"from": window.start, "to": window.end, "at": int(at.timestamp())}
+    return f"{alert.get_absolute_url()}?{urlencode(query)}"
+
+
+def asked_moment(given: str, *, alert: Alert, now: datetime) -> datetime | None:
+    """Read the moment of an address, in Unix seconds; None where it can be none of this alert's.
+
+    The alert's own second is as early as it gets: before it fired there was nothing to show.
+    """
+    if not given.isdecimal() or len(given) > 11:
+        return None
+    moment = datetime.fromtimestamp(int(given), UTC)
+    return max(moment, alert.fired_at) if moment <= now else None
+
+
+def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
+    """Return a copy of an alert as it was at a moment; it is never to be saved.
+
+    What it said is what the last event that changed it wrote down; who had it, and whether it
+    was over, follow from the events up to then.
+    """
+    then = copy.copy(alert)
+    # An event of the same second has happened: addresses know whole seconds only.
+    past = [event for event in events if int(event.at.timestamp()) <= at.timestamp()]
+    told = [event.snapshot for event in past if event.snapshot]
+    if told:
+        _say_again(then, told[-1])
+    then.resolved_at = then.acknowledged_at = None
+    then.acknowledged_by = then.assigned_to = ""
+    then.assigned_at = then.flapping_since = None
+    then.n_firings = 1 + sum(event.kind == Kind.REFIRED for event in past)
+    for event in past:
+        _replay(then, event)
+    return then
+
+
+def _say_again(then: Alert, told: dict[str, object]) -> None:
+    for name in SAID:
+        if name in told:
+            setattr(then, name, told[name])
+    node = told.get("node")
+    if node != (then.node.name if then.node else None):
+        then.node = Node.objects.filter(name=node).first() if node else None
+
+
+def _replay(then: Alert, event: AlertEvent) -> None:
+    """Let one event happen to an alert again, as far as people and its end are concerned."""
+    match event.kind:
+        case Kind.ACKNOWLEDGED:
+            then.acknowledged_at, then.acknowledged_by = event.at, event.by
+        case Kind.UNACKNOWLEDGED:
+            then.acknowledged_at, then.acknowledged_by = None, ""
+        case Kind.RESOLVED:
+            then.resolved_at = event.at
+        case Kind.REFIRED:
+            then.resolved_at = None
+        case Kind.FLAPPING:
+            then.flapping_since = event.at
+        case Kind.ASSIGNED:
+            then.assigned_to = event.text.removeprefix("to ").partition(":")[0]
+            then.assigned_at = event.at
