@@ -56,7 +56,8 @@ class Sight:
         """When the run's newest step ended, and how long its steps take."""
         if not len(self.steps):
             return None
-        return Pulse(float(self.steps.ended_at_s[-1]), float(np.median(self.steps.step_s)))
+        trains = self.run.phase == Run.Phase.TRAINING
+        return Pulse(float(self.steps.ended_at_s[-1]), float(np.median(self.steps.step_s)), trains)
 
 
 def rosters(runs: Iterable[Run]) -> dict[int, Roster]:

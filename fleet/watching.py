@@ -6,7 +6,7 @@ from datetime import datetime
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Node, Run
 from fleet.sighting import WINDOW_S, Sight, ecc_counts, rosters, sight_of, vitals_of
-from telemetry.detect import RULES, Finding, find, silent, uncorrected
+from telemetry.detect import RULES, Finding, find, known_dead, silent, uncorrected
 from telemetry.detect.vitals import Standing
 from telemetry.store.hot import HotStore
 
@@ -55,16 +55,19 @@ def judge(
     sights = list(sights)
     standing = open_alerts([sight.run for sight in sights]) if open_rules else {}
     findings: list[Finding] = []
+    dead: set[str] = set()
     for sight in sights:
         mine = {rule for rule, subject in open_rules if subject == f"run:{sight.run.name}"}
         vitals = vitals_of(sight, now_s=now_s, standing=standing.get(sight.run.pk, ()))
         findings += find(vitals, open_rules=mine)
+        dead |= known_dead(vitals)
     pulses = {sight.run.name: sight.pulse for sight in sights}
     return findings + silent(
         last_seen,
         now_s=now_s,
         run_of={name: sight.run.name for sight in sights for name in sight.roster.nodes},
         pulses={run: pulse for run, pulse in pulses.items() if pulse is not None},
+        crashed=dead,
     )
 
 
@@ -75,6 +78,8 @@ def watched(
     could = {("node_silent", f"node:{name}") for name in last_seen}
     could |= {BLIND} if last_seen else set()
     for sight in sights:
+        # These two are about a run that has no news.
+        could |= {(rule, f"run:{sight.run.name}") for rule in ("hang", "recompile")}
         if sight.pulse is not None and now_s - sight.pulse.last_step_at_s <= WINDOW_S:
             could |= {(rule, f"run:{sight.run.name}") for rule in RUN_RULES}
         if sight.counts is not None:

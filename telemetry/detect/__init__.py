@@ -2,6 +2,7 @@
 
 from telemetry.detect.ecc import ECC_METRICS, uncorrected
 from telemetry.detect.finding import Finding
+from telemetry.detect.hang import known_dead
 from telemetry.detect.rules import RULES, Rule
 from telemetry.detect.silence import Pulse, silent
 from telemetry.detect.vitals import Vitals
@@ -15,6 +16,7 @@ __all__ = [
     "Rule",
     "Vitals",
     "find",
+    "known_dead",
     "silent",
     "uncorrected",
 ]

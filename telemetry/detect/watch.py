@@ -6,9 +6,13 @@ import numpy as np
 
 from telemetry.detect.case import Case, open_case
 from telemetry.detect.ecc import uncorrected
+from telemetry.detect.errors import exec_errors
 from telemetry.detect.evidence import share_evidence
 from telemetry.detect.finding import Finding
+from telemetry.detect.hang import hang
+from telemetry.detect.idle import node_idle
 from telemetry.detect.localise import Verdict, localise
+from telemetry.detect.recompile import recompile
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import episode
 from telemetry.detect.vitals import Vitals, reported
@@ -23,6 +27,10 @@ def memory_errors(vitals: Vitals) -> list[Finding]:
 
 # Rules that stand by themselves, each a function of the vitals: one line for a new one.
 BY_ITSELF: Mapping[str, Callable[[Vitals], list[Finding]]] = {
+    "hang": hang,
+    "recompile": recompile,
+    "exec_errors": exec_errors,
+    "node_idle": node_idle,
     "ecc_uncorrected": memory_errors,
 }
 

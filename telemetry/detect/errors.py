@@ -1,0 +1,108 @@
+"""Graph executions that fail, or errors of the runtime: how many of them, on which node."""
+
+from collections.abc import Collection
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect.ecc import RULE as ECC
+from telemetry.detect.ecc import uncorrected
+from telemetry.detect.finding import Finding
+from telemetry.detect.peers import lower_median, mean
+from telemetry.detect.rules import Severity
+from telemetry.detect.vitals import Vitals
+
+RULE = "exec_errors"
+FAILED, ERRORS, DONE = (
+    "executions_failed_per_s",
+    "execution_errors_per_s",
+    "executions_completed_per_s",
+)
+# Seconds looked at, oldest first: closely while nothing is known, further back while it lasts.
+AGES_S, AGES_OPEN_S = (20, 10, 5, 2, 1, 0), (120, 90, 60, 45, 30, 20, 10, 5, 0)
+# So many of these seconds must show errors, and so many errors a second, to be no chance.
+MOMENTS, LEAST_PER_S = 2, 1 / 60
+# Somebody must get up where this share of executions fails, or so many errors come each second.
+PAGE_RATIO, PAGE_PER_S = 0.01, 1.0
+LEAD_S = 120.0
+
+
+def exec_errors(vitals: Vitals) -> list[Finding]:
+    """Find the nodes whose executions fail or whose runtime reports errors.
+
+    Notes
+    -----
+    neuron-monitor counts them per period and class. One is a hiccup that frameworks retry; a
+    stream of them is a broken graph, driver or device.
+    """
+    if not vitals.looks or vitals.moments is None:
+        return []
+    known = {alert.node for alert in vitals.standing if alert.rule == RULE}
+    span = vitals.moments((ERRORS, FAILED, DONE), AGES_OPEN_S if known else AGES_S)
+    found = failing(span, run=vitals.run, known=known, now_s=vitals.now_s)
+    if not found:
+        return []
+    # Executions that fail on memory that fails are part of that finding.
+    explained = {alert.node for alert in vitals.standing if alert.rule == ECC}
+    explained |= {each.node for each in uncorrected(vitals.counts)} if vitals.counts else set()
+    return [each for each in found if each.node not in explained]
+
+
+def failing(
+    span: Span, *, run: str | None, now_s: float, known: Collection[str | None] = ()
+) -> list[Finding]:
+    """Return a finding for every node that fails at several moments; at one, where it is known."""
+    shape = (len(span.ticks), len(span.nodes))
+    rate = np.fmax(_column(span, ERRORS, shape), _column(span, FAILED, shape))
+    n_moments = (rate > 0).sum(axis=0)
+    least = np.array([1 if node in known else MOMENTS for node in span.nodes], dtype=int)
+    per_s = np.nan_to_num(mean(rate, axis=0))
+    sick = (n_moments >= least) & (per_s >= LEAST_PER_S * least / MOMENTS)
+    return [_finding(span, rate, int(row), run=run, now_s=now_s) for row in np.flatnonzero(sick)]
+
+
+def _column(span: Span, metric: str, shape: tuple[int, int]) -> FloatArray:
+    """Return one figure of each node: (n_ticks, n_nodes), NaN where it is not reported."""
+    values = span.values.get(metric)
+    if values is None or values.shape[2] == 0:
+        return np.full(shape, np.nan)
+    return np.asarray(values[..., 0], dtype=float)
+
+
+def _finding(span: Span, rate: FloatArray, row: int, *, run: str | None, now_s: float) -> Finding:
+    """Describe one node."""
+    per_s = mean(rate, axis=0)
+    done = mean(_column(span, DONE, rate.shape)[:, row], axis=0)
+    own = float(per_s[row])
+    failed = np.nan_to_num(mean(_column(span, FAILED, rate.shape)[:, row], axis=0))
+    ratio = float(failed / (failed + done)) if done > 0 or failed > 0 else None
+    is_bad = own >= PAGE_PER_S or (ratio is not None and ratio >= PAGE_RATIO)
+    severity: Severity = "page" if is_bad else "warn"
+    others = np.delete(per_s, row)
+    first = int(np.flatnonzero(rate[:, row] > 0)[0])
+    onset_s = float(span.ticks[first])
+    return Finding(
+        rule=RULE,
+        cause=RULE,
+        severity=severity,
+        run=run,
+        node=span.nodes[row],
+        device=None,
+        onset_s=onset_s,
+        score=own / LEAST_PER_S,
+        evidence={
+            "errors_per_s": own,
+            "failed_ratio": ratio,
+            "culprit": {
+                "metric": ERRORS,
+                "value": own,
+                "peers_median": float(np.nan_to_num(lower_median(others)))
+                if others.size
+                else None,
+                "n_peers": int(others.size),
+                "unit": "per_s",
+            },
+            "window": [onset_s - LEAD_S, now_s],
+            "charts": [{"metric": ERRORS, "node": span.nodes[row], "device": None}],
+        },
+    )

@@ -1,0 +1,209 @@
+"""A run that ends no step: since when, and what its machines do meanwhile."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect.peers import mean
+from telemetry.detect.vitals import Vitals, reported
+from telemetry.steps import StepBatch
+
+CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
+TRAINING = "training"
+# A step is overdue after so many of the run's own step times, and so many seconds at the least.
+LATE_STEPS, LATE_S = 1.5, 10.0
+USUAL_STEPS = 12
+# How long machines are looked at, and at how many moments since the last step ended.
+LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
+# A core above this computes or moves bytes. Below it, a host above the first of these compiles,
+# above the second it reads or writes; one that is less busy waits.
+WORKING, COMPILING, LOADING = 0.15, 0.45, 0.2
+# A worker whose cores and host do less than this part of what its peers' do is not with them.
+WITH_THEM = 0.5
+LEAST_HOST = 0.03
+
+Flags = NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Standstill:
+    """A run that trains and ended no step since ``since_s``, as its machines showed lately.
+
+    ``nodes`` are those that had a part in the newest step and are heard of. Of each there is, over
+    the last seconds, the most that any core did and how busy cores and host were on the whole:
+    (n_nodes,). ``mute`` had a part in the newest step and are not heard of now; ``gone`` are those
+    that fell silent only after that step, heard of again or not. ``limit_s`` is how long a step
+    may take.
+    """
+
+    since_s: float
+    overdue_s: float
+    step_s: float
+    limit_s: float
+    nodes: tuple[str, ...]
+    peak: FloatArray
+    cores: FloatArray
+    hosts: FloatArray
+    mute: tuple[str, ...]
+    gone: tuple[str, ...]
+
+    @property
+    def works(self) -> Flags:
+        """Who computes, or moves bytes."""
+        return self.peak >= WORKING
+
+    @property
+    def compiles(self) -> Flags:
+        """Whose host is busy as only compilers keep it, while its cores do nothing."""
+        return ~self.works & (self.hosts >= COMPILING)
+
+    @property
+    def loads(self) -> Flags:
+        """Whose host reads or writes, while its cores do nothing."""
+        return ~self.works & (self.hosts >= LOADING) & ~self.compiles
+
+    @property
+    def waits(self) -> Flags:
+        """Who does nothing but wait."""
+        return ~(self.works | self.compiles | self.loads)
+
+    @cached_property
+    def absent(self) -> tuple[int, ...]:
+        """Rows of the nodes that are not with the others, the most idle first.
+
+        Notes
+        -----
+        Who waits in a collective polls for its completion: the host's threads spin, and the
+        cores' engines look at their semaphores. Who never joined does neither, so its figures lie
+        far below those of its peers. The usual figure is the upper median: of two nodes the one
+        that does more is in the collective.
+        """
+        if len(self.nodes) == 1:
+            return (0,)
+        usual_host, usual_cores = upper_median(self.hosts), upper_median(self.cores)
+        if usual_host < LEAST_HOST:
+            return ()
+        # Cores that say nothing while they wait, as some do, leave it to the hosts.
+        is_away = (self.hosts < WITH_THEM * usual_host) & (
+            (self.cores < WITH_THEM * usual_cores) | (usual_cores == 0)
+        )
+        order = np.argsort(self.hosts, kind="stable")
+        return tuple(int(row) for row in order if is_away[row])
+
+
+def upper_median(x: FloatArray) -> float:
+    """Return the upper of the two middle values; NaN of none."""
+    known = np.sort(x[np.isfinite(x)])
+    return float(known[known.size // 2]) if known.size else float("nan")
+
+
+def usual_step_s(steps: StepBatch) -> float:
+    """Return how long the run's own steps took lately; NaN where there was none."""
+    return float(np.median(steps.last(USUAL_STEPS).step_s)) if len(steps) else float("nan")
+
+
+def trains(vitals: Vitals, steps: StepBatch) -> bool:
+    """Tell whether the run says that it trains, or has ended steps since it said anything else."""
+    if vitals.phase == TRAINING or vitals.phase_since_s is None:
+        return vitals.phase == TRAINING
+    return bool(len(steps)) and float(steps.ended_at_s[-1]) > vitals.phase_since_s + 1.0
+
+
+def no_step_since(vitals: Vitals, steps: StepBatch) -> float | None:
+    """Return since when the run should have ended a step: its last one, or when it set out.
+
+    Steps are kept for some minutes only; beyond them an open alert remembers.
+    """
+    known = [vitals.phase_since_s] if vitals.phase_since_s is not None else []
+    known += [float(steps.ended_at_s[-1])] if len(steps) else []
+    known += [float(alert.evidence.get("since_s", 0.0)) for alert in vitals.standing]
+    return max(known, default=None)
+
+
+def training_nodes(vitals: Vitals, steps: StepBatch) -> tuple[str, ...]:
+    """Return the nodes that had a part in the newest step; all where there was none."""
+    if not len(steps):
+        return vitals.nodes
+    told = np.isfinite(steps.phases["compute_s"][-1])
+    training = {vitals.node_of(steps.workers[i]) for i in np.flatnonzero(told)}
+    return tuple(node for node in vitals.nodes if node in training)
+
+
+def standstill(vitals: Vitals, *, late_steps: float = LATE_STEPS) -> Standstill | None:
+    """Look at a run whose next step is overdue; None where it is not, or where it need not train.
+
+    Notes
+    -----
+    What is late is judged by the newest second that anybody reported, not by the clock: a
+    monitoring that lags sees neither hardware nor steps, and knows nothing.
+    """
+    steps = reported(vitals.steps)
+    since_s = no_step_since(vitals, steps)
+    if since_s is None or not trains(vitals, steps):
+        return None
+    step_s = usual_step_s(steps)
+    limit_s = max(LATE_S, late_steps * step_s) if np.isfinite(step_s) else 60 * LATE_S
+    if vitals.now_s - since_s <= limit_s:
+        return None
+    return _look(vitals, training_nodes(vitals, steps), since_s, step_s, limit_s)
+
+
+def _look(
+    vitals: Vitals, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
+) -> Standstill | None:
+    """See what the machines have been doing for some seconds."""
+    span = vitals.hardware((CORES, HOST), LOOK_S).of(nodes)
+    heard = is_heard(span)
+    newest = np.flatnonzero(heard.any(axis=1))
+    if not newest.size or span.ticks[newest[-1]] - since_s <= limit_s:
+        return None
+    lately = np.asarray(heard[: newest[-1] + 1][-MUTE_S:].any(axis=0))
+    cores = span.values[CORES][:, lately]
+    known = np.where(np.isfinite(cores), cores, -1.0)
+    missed = _missed(vitals, nodes, since_s)
+    return Standstill(
+        since_s=since_s,
+        overdue_s=float(span.ticks[newest[-1]] - since_s),
+        step_s=step_s,
+        limit_s=limit_s,
+        nodes=_those(nodes, lately),
+        peak=known.max(axis=(0, 2), initial=-1.0),
+        cores=mean(mean(cores, axis=2), axis=0),
+        hosts=mean(span.values[HOST][:, lately, 0], axis=0),
+        mute=_those(nodes, ~lately),
+        gone=_those(nodes, missed),
+    )
+
+
+def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:
+    return tuple(nodes[row] for row in np.flatnonzero(flags))
+
+
+def is_heard(span: Span) -> Flags:
+    """Return who reported anything in which tick: (n_ticks, n_nodes)."""
+    heard = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
+    for values in span.values.values():
+        heard |= np.isfinite(values).any(axis=2)
+    return heard
+
+
+def since_ages(vitals: Vitals, since_s: float) -> Sequence[int]:
+    """Return the ages of a few seconds, from the one in which a step ended until now."""
+    oldest = min(int(vitals.now_s) - int(since_s), OLDEST_S)
+    return tuple(dict.fromkeys(np.linspace(oldest, 0, MOMENTS).astype(int).tolist()))
+
+
+def _missed(vitals: Vitals, nodes: tuple[str, ...], since_s: float) -> Flags:
+    """Return who reported when the last step ended, and at some moment since did not."""
+    ages = since_ages(vitals, since_s)
+    if vitals.moments is None or vitals.now_s - since_s > OLDEST_S:
+        return np.zeros(len(nodes), dtype=bool)
+    heard = is_heard(vitals.moments((HOST,), ages).of(nodes))
+    # A moment in which nobody was heard of tells nothing about anybody.
+    told = heard.any(axis=1)
+    missed: Flags = heard[0] & (~heard[told]).any(axis=0)
+    return missed
