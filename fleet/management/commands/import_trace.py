@@ -1,0 +1,123 @@
+"""`manage.py import_trace`: a recorded trace as a run, and what slowed it down."""
+
+import math
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError
+from django.utils import timezone
+
+from fleet.management.cli import PlainCommand
+from fleet.models import RecordedTrace
+from fleet.traces import About, check_name, keep
+from fleet.words.traces import verdict_in_words
+from telemetry.detect.whatif.analysis import analysed
+from telemetry.ingest.traces import read_trace
+
+KEYS = (
+    "step_s",
+    "slowdown_ratio",
+    "m_w",
+    "m_s",
+    "allreduce_share_ratio",
+    "wait_share_ratio",
+    "transfer_share_ratio",
+    "cause",
+)
+
+
+class Command(PlainCommand):
+    """Read a per-operation trace, say what slowed the job down, and keep it as a run."""
+
+    help = "Import a recorded trace (Parquet, or Chrome/Kineto JSON) as a run, with a verdict."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take the trace, its name, and what it does not say itself."""
+        super().add_arguments(parser)
+        parser.add_argument(
+            "file", nargs="+", metavar="FILE", help="a trace; of Kineto, one per rank or a folder"
+        )
+        parser.add_argument("--run", required=True, help="name of the run it becomes")
+        parser.add_argument(
+            "--replace", action="store_true", help="replace an earlier import of that name"
+        )
+        parser.add_argument("--model", default="", help="what was trained, for the page")
+        parser.add_argument("--instance", default="", help="instance type, for the page")
+        parser.add_argument("--nodes", type=int, default=0, help="number of nodes, for the page")
+
+    def handle(self, *, json: bool, **options: Any) -> None:
+        """Read, analyse, keep and print."""
+        try:
+            kept = _imported(options)
+        except DatabaseError as error:
+            raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
+        if json:
+            self.write_json(_answer(kept))
+            return
+        self.stdout.write(f"{kept.run}: {verdict_in_words(kept)}\n\n")
+        self.write_table(_rows(kept))
+
+
+def _imported(options: dict[str, Any]) -> RecordedTrace:
+    """Read and analyse before anything is written."""
+    if options["nodes"] < 0:
+        raise ValueError("--nodes: 0 or more.")
+    check_name(options["run"], is_replaced=options["replace"])
+    paths = [Path(name) for name in options["file"]]
+    try:
+        trace = read_trace(paths)
+    except OSError as error:
+        raise ValueError(f"FILE: {error.filename}: {error.strerror}") from error
+    analysis = analysed(trace, run=options["run"])
+    about = About(
+        run=options["run"],
+        file=paths[0].name,
+        model=options["model"],
+        instance=options["instance"],
+        n_nodes=options["nodes"],
+        tp=trace.tp or 1,
+        began_at_s=trace.began_at_s,
+    )
+    return keep(analysis, about, is_replaced=options["replace"], now=timezone.now())
+
+
+def _answer(kept: RecordedTrace) -> dict[str, object]:
+    """Return the promised keys; what is not known is null."""
+    answer: dict[str, object] = {
+        "run": kept.run.name,
+        "workers": kept.n_workers,
+        "steps": kept.n_steps,
+    }
+    answer |= {key: getattr(kept, key) for key in KEYS}
+    answer["culprit"] = kept.culprit or None
+    return answer
+
+
+def _rows(kept: RecordedTrace) -> list[tuple[str, str, str]]:
+    recorded = kept.details["recorded_step_s"]
+    return [
+        ("workers", f"{kept.n_workers}", ""),
+        ("steps", f"{kept.n_steps}", _left_out(kept)),
+        ("step", f"{kept.step_s:,.3f} s", f"recorded {recorded:,.3f} s, gaps included"),
+        ("slowdown", f"{kept.slowdown_ratio:.3f}", "step time over that without stragglers"),
+        ("M_W", _ratio(kept.m_w), "of the slowdown goes with the worst 3 % of workers"),
+        ("M_S", _ratio(kept.m_s), "of the slowdown goes with the last pipeline stage"),
+        ("all-reduce share", f"{kept.allreduce_share_ratio:.1%}", "of the step, not hidden"),
+        ("waiting", f"{kept.wait_share_ratio:.1%}", "for peers"),
+        ("transferring", f"{kept.transfer_share_ratio:.1%}", "with all present"),
+        ("cause", kept.cause, ""),
+        ("culprit", kept.culprit or "nobody", ""),
+    ]
+
+
+def _ratio(value: float | None) -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:.3f}"
+
+
+def _left_out(kept: RecordedTrace) -> str:
+    """Say what was not recorded whole."""
+    n_steps, n_missing = kept.details["n_left_out"], kept.details["n_missing"]
+    said = [f"{n_steps} not recorded whole, left out"] if n_steps else []
+    said += [f"{n_missing} operations missing, taken as their peers"] if n_missing else []
+    return "; ".join(said)

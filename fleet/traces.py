@@ -1,0 +1,136 @@
+"""A recorded trace becomes a run: its steps and its verdict, all of it or nothing."""
+
+import re
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from typing import Any
+
+import numpy as np
+from django.db import transaction
+
+from fleet.models import RecordedTrace, Run
+from telemetry.detect.whatif.analysis import Analysis
+from telemetry.steps import StepBatch
+from telemetry.store import durable
+from telemetry.store.models import RunChunk
+
+NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
+NAME_RULE = "letters, digits, dashes and underscores, at most 60"
+NOT_RECORDED = "not recorded"
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What people say of a trace: the run's name, the file, and what it ran on."""
+
+    run: str
+    file: str
+    model: str = ""
+    instance: str = ""
+    n_nodes: int = 0
+    tp: int = 1
+    began_at_s: float | None = None
+
+
+def check_name(name: str, *, is_replaced: bool) -> None:
+    """Refuse a name that is none, or that a run has already."""
+    if not NAME.fullmatch(name):
+        raise ValueError(f"--run: {name[:80]!r} is no name for a run: {NAME_RULE}")
+    found = Run.objects.filter(name=name).select_related("trace").first()
+    if found is None:
+        return
+    if not hasattr(found, "trace"):
+        raise ValueError(f"--run: {name} is a run of the fleet; choose another name")
+    if not is_replaced:
+        at = f"{found.trace.imported_at:%Y-%m-%d %H:%M} UTC"
+        raise ValueError(
+            f"--run: {name} was imported on {at}; choose another name, or give --replace"
+        )
+
+
+@transaction.atomic
+def keep(analysis: Analysis, about: About, *, is_replaced: bool, now: datetime) -> RecordedTrace:
+    """Store a trace as a finished run with its steps; what is kept of it is kept whole."""
+    check_name(about.run, is_replaced=is_replaced)
+    Run.objects.filter(name=about.run).delete()
+    RunChunk.objects.filter(run=about.run).delete()
+    steps = _placed(analysis.steps, about, now=now)
+    run = Run.objects.create(**_run_fields(analysis, about, steps))
+    durable.write_steps(steps)
+    return RecordedTrace.objects.create(run=run, **_found(analysis, about, now=now))
+
+
+def _placed(steps: StepBatch, about: About, *, now: datetime) -> StepBatch:
+    """Set the steps in time: when they were recorded, or, unknown, so that they end now."""
+    length_s = float(steps.ended_at_s[-1])
+    began_at_s = about.began_at_s
+    if began_at_s is None:
+        began_at_s = now.timestamp() - length_s
+    return replace(steps, ended_at_s=steps.ended_at_s + began_at_s)
+
+
+def _run_fields(analysis: Analysis, about: About, steps: StepBatch) -> dict[str, Any]:
+    """Return the run's row; what a trace does not say stays unsaid, cost and tokens too."""
+    ended_at = datetime.fromtimestamp(float(steps.ended_at_s[-1]), UTC)
+    began_s = float(steps.ended_at_s[0] - steps.step_s[0])
+    return {
+        "name": about.run,
+        "purpose": f"recorded trace {about.file}"[:200],
+        "model": about.model or NOT_RECORDED,
+        "instance_type": about.instance or NOT_RECORDED,
+        "n_nodes": about.n_nodes,
+        "tp": about.tp,
+        "pp": analysis.grid.n_stages,
+        "seq_len": 0,
+        "global_batch": 0,
+        "precision": "",
+        "usd_per_node_hour": 0.0,
+        "price_basis": NOT_RECORDED,
+        "phase": Run.Phase.FINISHED,
+        "phase_since": ended_at,
+        "started_at": datetime.fromtimestamp(began_s, UTC),
+        "finished_at": ended_at,
+        "last_step": int(steps.step[-1]),
+    }
+
+
+def _found(analysis: Analysis, about: About, *, now: datetime) -> dict[str, Any]:
+    """Return the verdict and what it rests on."""
+    found, steps = analysis.found, analysis.steps
+    return {
+        "file": about.file[:200],
+        "imported_at": now,
+        "is_dated": about.began_at_s is not None,
+        "n_workers": analysis.grid.n_workers,
+        "n_steps": len(steps),
+        "step_s": found.real_s,
+        "slowdown_ratio": found.slowdown_ratio,
+        "m_w": found.m_w,
+        "m_s": found.m_s,
+        "allreduce_share_ratio": float(steps.allreduce_share_ratio.mean()),
+        "wait_share_ratio": float(steps.wait_ratio.mean()),
+        "transfer_share_ratio": float(steps.transfer_ratio.mean()),
+        "cause": analysis.verdict.cause,
+        "culprit": (analysis.culprits or ("",))[0],
+        "details": _details(analysis),
+    }
+
+
+def _details(analysis: Analysis) -> dict[str, Any]:
+    """Return what the page shows beside the verdict."""
+    found, grid = analysis.found, analysis.grid
+    correlation = found.correlation
+    return {
+        "recorded_step_s": float(analysis.steps.step_s.mean()),
+        "ideal_step_s": found.ideal_s,
+        "ranks": grid.ranks.tolist(),
+        "worker_slowdown": np.round(found.worker_slowdown, 4).tolist(),
+        "stage_slowdown": np.round(found.stage_slowdown, 4).tolist(),
+        "shares": found.shares,
+        "share_ratio": analysis.verdict.share_ratio,
+        "correlation": correlation if np.isfinite(correlation) else None,
+        "culprits": list(analysis.culprits),
+        "stage": analysis.verdict.stage,
+        "n_left_out": grid.n_left_out,
+        "n_missing": grid.n_missing,
+    }

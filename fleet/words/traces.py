@@ -1,0 +1,64 @@
+"""What is said of a recorded trace: the verdict in words, and what to do about it."""
+
+from fleet.models import RecordedTrace
+from fleet.templatetags.units import percent, seconds
+
+
+def verdict_in_words(trace: RecordedTrace) -> str:
+    """Say in a sentence or two what slowed a recorded run down, and whom to look at."""
+    return f"{_how_slow(trace)} {_why(trace)}"
+
+
+def _how_slow(trace: RecordedTrace) -> str:
+    ideal = seconds(trace.details["ideal_step_s"])
+    if trace.slowdown_ratio < 1.005:
+        return f"A step takes {seconds(trace.step_s)}, as long as it should."
+    return (
+        f"A step takes {seconds(trace.step_s)}; had every operation taken as long as its peers, "
+        f"it would take {ideal}: {trace.slowdown_ratio:.2f} times as long as it should."
+    )
+
+
+def _why(trace: RecordedTrace) -> str:
+    share = percent(min(1.0, max(0.0, trace.details["share_ratio"] or 0.0)), 0)
+    match trace.cause:
+        case RecordedTrace.Cause.ONE_WORKER:
+            return _blamed(trace.details["culprits"], share)
+        case RecordedTrace.Cause.STAGE_IMBALANCE:
+            return (
+                f"Pipeline stage {trace.details['stage']} has more work than the others, on every "
+                f"replica: uneven stages explain {share} of the slowdown. No machine is to blame."
+            )
+        case RecordedTrace.Cause.SEQUENCE_IMBALANCE:
+            return (
+                "Some micro-batches take much longer than others, forward and backward alike, on "
+                f"every worker in turn: uneven sequence lengths explain {share} of the slowdown. "
+                "No machine is to blame."
+            )
+        case RecordedTrace.Cause.COMMUNICATION:
+            return _moving(trace, share)
+    if trace.details["share_ratio"] is None:
+        return "Nothing slows it down that is worth a look."
+    return (
+        "No single cause explains it: neither a few workers, nor the stages, the sequence "
+        "lengths or communication. Pauses that come and go everywhere look like this."
+    )
+
+
+def _blamed(culprits: list[str], share: str) -> str:
+    if len(culprits) == 1:
+        return f"One worker is to blame: {culprits[0]} explains {share} of the slowdown."
+    others = ", ".join(culprits[1:])
+    return f"A few workers are to blame, first {culprits[0]}, then {others}: {share} together."
+
+
+def _moving(trace: RecordedTrace, share: str) -> str:
+    if trace.details["share_ratio"] is None:
+        return (
+            f"Yet {percent(trace.transfer_share_ratio, 0)} of the step goes by moving gradients "
+            "with all workers present: the network or the layout is the limit, no single machine."
+        )
+    return (
+        f"Transfers that take longer than the same transfers usually do explain {share} of the "
+        "slowdown. All who take part in one see it alike, so no machine is named."
+    )

@@ -1,0 +1,96 @@
+"""What a profiler says: every operation of every worker in some steps, one row each."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray, IntArray
+
+
+class TraceError(ValueError):
+    """A trace that cannot be made sense of; says what is wrong and what to do."""
+
+
+BoolArray = NDArray[np.bool_]
+Scope = Literal["worker", "pair", "replicas", "stages", "all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One kind of operation.
+
+    ``scope`` is who must be there before it moves a byte: nobody else, the sender or receiver
+    in the next stage, the same stage of all replicas, other stages of this replica, or all.
+    ``is_comm`` tells communication, whose peers' median stands for it, from work, whose mean.
+    """
+
+    name: str
+    scope: Scope
+    is_comm: bool
+
+
+_ALL = (
+    Kind("forward-compute", "worker", is_comm=False),
+    Kind("backward-compute", "worker", is_comm=False),
+    Kind("forward-send", "pair", is_comm=True),
+    Kind("forward-recv", "pair", is_comm=True),
+    Kind("backward-send", "pair", is_comm=True),
+    Kind("backward-recv", "pair", is_comm=True),
+    Kind("params-all-gather", "replicas", is_comm=True),
+    Kind("grads-reduce-scatter", "replicas", is_comm=True),
+    Kind("separate-grads-all-reduce", "replicas", is_comm=True),
+    Kind("layernorm-grads-all-reduce", "worker", is_comm=True),
+    Kind("embedding-grads-all-reduce", "stages", is_comm=True),
+    Kind("optimizer-clip-main-grad", "all", is_comm=True),
+    Kind("optimizer", "worker", is_comm=False),
+    Kind("gc", "worker", is_comm=False),
+    # What profilers of kernels tell: the work between two collectives, and the collective.
+    Kind("compute", "worker", is_comm=False),
+    Kind("collective", "replicas", is_comm=True),
+)
+KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}
+CODE: Mapping[str, int] = {name: i for i, name in enumerate(KINDS)}
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """Operations of one run, each column (n_operations,).
+
+    Parameters
+    ----------
+    kind : index into KINDS
+    step : step number
+    dp, stage : data-parallel replica and pipeline stage of the worker, from 0
+    rank : the worker's rank in the job
+    seq : the how manieth of its kind in the step on this worker, from 0
+    chunk : model chunk of a stage (interleaved pipelines), 0 where there is one, -1 unknown
+    microbatch : which micro-batch a computation is for, -1 where that makes no sense
+    start_s, duration_s : seconds; ``start_s`` from any origin that one step's rows share
+    tp : tensor-parallel degree, None where the trace does not say
+    began_at_s : Unix seconds of the first operation, None where the trace does not say
+    """
+
+    kind: IntArray
+    step: IntArray
+    dp: IntArray
+    stage: IntArray
+    rank: IntArray
+    seq: IntArray
+    chunk: IntArray
+    microbatch: IntArray
+    start_s: FloatArray
+    duration_s: FloatArray
+    tp: int | None = None
+    began_at_s: float | None = None
+
+    def __len__(self) -> int:
+        """Count the operations."""
+        return len(self.kind)
+
+
+def is_kind(codes: IntArray, *names: str) -> BoolArray:
+    """Return where codes are of one of these kinds."""
+    return np.isin(codes, [CODE[name] for name in names])
