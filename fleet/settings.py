@@ -178,6 +178,17 @@ REDIS_URL = os.environ.get("REDIS_URL") or _redis_of_up()
 HOT_KEEP_S = 15 * 60
 DURABLE_KEEP_DAYS = _whole_number("TRNWATCH_KEEP_DAYS", 30)
 
+# Notifications: where links in them lead, which private places they may go to (networks and
+# names), the mail server, and who is to worry when watching stops.
+BASE_URL = os.environ.get("TRNWATCH_BASE_URL", "http://127.0.0.1:8000").rstrip("/")
+NOTIFY_ALLOW = os.environ.get("TRNWATCH_NOTIFY_ALLOW", "127.0.0.0/8,::1" if DEMO else "").split(
+    ","
+)
+SMTP_URL = os.environ.get("TRNWATCH_SMTP_URL", "")
+DEFAULT_FROM_EMAIL = os.environ.get("TRNWATCH_MAIL_FROM", "trnwatch@localhost")
+HEARTBEAT_URL = os.environ.get("TRNWATCH_HEARTBEAT_URL", "")
+HEARTBEAT_EVERY_S = _whole_number("TRNWATCH_HEARTBEAT_EVERY_S", 60)
+
 # Log: what went wrong, to stderr; whoever keeps the process keeps the lines.
 LOGGING = {
     "version": 1,

@@ -9,6 +9,7 @@ from fleet.models.node import Node
 from fleet.models.receiver import Receiver
 from fleet.models.route import Route
 from fleet.models.run import Run
+from fleet.models.sender import SenderPulse
 from fleet.models.silence import Silence, SilenceEvent
 from fleet.models.token import Token
 from fleet.models.trace import RecordedTrace
@@ -26,6 +27,7 @@ __all__ = [
     "RecordedTrace",
     "Route",
     "Run",
+    "SenderPulse",
     "Silence",
     "SilenceEvent",
     "Token",

@@ -62,7 +62,7 @@ class House:
         if self._env["TRNWATCH_DEMO"] == "1":
             await self._prepare_demo()
         workers = [programs.worker(name) for name in programs.WORKERS]
-        self._keep([*workers, programs.beat(self._folder)])
+        self._keep([*workers, programs.beat(self._folder), programs.sender()])
         await first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
         await asyncio.to_thread(greet)
         await self._keeper.trim_logs()

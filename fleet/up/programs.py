@@ -1,4 +1,4 @@
-"""The programs that make up a running trnwatch: web, workers and beat."""
+"""The programs that make up a running trnwatch: web, workers, beat and sender."""
 
 import sys
 from pathlib import Path
@@ -40,6 +40,11 @@ def beat(folder: Path) -> Program:
     """Return Celery's clock."""
     options = ("--schedule", str(folder / "beat-schedule"), "--pidfile", "")
     return Program("beat", (*_celery(), "beat", *options, "--loglevel", "WARNING"))
+
+
+def sender() -> Program:
+    """Return what sends notifications, and watches the watching from outside Celery."""
+    return Program("sender", (sys.executable, "manage.py", "send_notifications"))
 
 
 def _celery() -> tuple[str, ...]:

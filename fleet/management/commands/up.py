@@ -70,6 +70,7 @@ class Command(BaseCommand):
         """Return what the programs are told: a demo, under this machine's names, unless said."""
         defaults = {
             "TRNWATCH_DEMO": "1",
+            "TRNWATCH_BASE_URL": self._address(listener),
             "TRNWATCH_ALLOWED_HOSTS": ",".join(doors.host_names(listener.getsockname()[0])),
         }
         return defaults | os.environ
