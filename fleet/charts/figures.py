@@ -1,7 +1,7 @@
 """What a chart is made of: from Series and steps to the JSON that the page's script draws."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import isfinite
 from typing import Any
 
@@ -93,6 +93,17 @@ class Heat:
             "every_s": self.every_s,
         }
 
+    def until(self, second: float) -> "Heat":
+        """Keep the columns that are whole once ``second`` has been told."""
+        whole = self.t_s + (self.every_s - 1) / 2 <= second
+        return replace(self, t_s=self.t_s[whole], values=self.values[:, whole])
+
+    def since(self, second: float) -> dict[str, Any]:
+        """Return what a chart appends: the columns after ``second``."""
+        new = self.t_s > second
+        values = np.round(self.values[:, new].astype(float), 2)
+        return {"t": seconds(self.t_s[new]), "values": [_with_nulls(row) for row in values]}
+
 
 def seconds(t_s: FloatArray | IntArray) -> list[float]:
     """Return moments as short as JSON can say them: whole seconds, or to the millisecond."""
@@ -160,9 +171,24 @@ def _ratio(total: FloatArray, count: IntArray) -> FloatArray:
     return np.asarray(np.divide(total, count, out=empty, where=count > 0))
 
 
-def heat_of(series: Series, part: str) -> Heat:
-    """Return one row of values per part, oldest first, for a heat map over time."""
-    t_s, values = thinned(series.t_s, series.values, most=MAX_COLUMNS)
-    every_s = series.every_s * -(-len(series.t_s) // MAX_COLUMNS)
+def heat_of(series: Series, part: str, *, every_s: int) -> Heat:
+    """Return one row of values per part, oldest first, for a heat map over time.
+
+    A column averages ``every_s``, counted from the full hour: columns keep their place while
+    the window moves on. ``t_s`` is the middle of a column.
+    """
+    first = int(series.t_s[0]) // every_s * every_s if len(series.t_s) else 0
+    n_each = every_s // series.every_s
+    lead = (int(series.t_s[0]) - first) // series.every_s if len(series.t_s) else 0
+    n_columns = -(-(lead + len(series.t_s)) // n_each)
+    ahead = np.full((lead, *series.values.shape[1:]), np.nan)
+    laid = _padded(np.concatenate([ahead, series.values]), n_columns * n_each)
+    values = mean_of(laid.reshape(n_columns, n_each, *series.values.shape[1:]))
+    t_s = first + every_s * np.arange(n_columns) + (every_s - series.every_s) / 2
     labels = [f"{part} {i}" for i in range(values.shape[1])]
     return Heat(t_s, labels, values.T, every_s=every_s)
+
+
+def column_s(length_s: float, *, every_s: int) -> int:
+    """Return how much time a column of a heat map over such a window stands for."""
+    return every_s * max(1, -(-int(length_s) // (every_s * MAX_COLUMNS)))

@@ -35,6 +35,17 @@ class HeatRow:
     alert: Alert | None
 
     @property
+    def stem(self) -> str:
+        """The beginning of the node's name that is its run's, which stands above the row."""
+        node = self.now.node
+        return node.run.name if node.run and node.name.startswith(f"{node.run.name}-") else ""
+
+    @property
+    def tail(self) -> str:
+        """The rest of the node's name."""
+        return self.now.node.name.removeprefix(self.stem)
+
+    @property
     def what(self) -> str:
         """What is wrong with the node, in two words."""
         if self.alert is None or self.alert.rule == "node_silent":
@@ -56,6 +67,12 @@ class HeatGroup:
     def first(self) -> Node:
         """One node that stands for its like."""
         return self.rows[0].now.node
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether that one speaks for all: machines without a run may be of any type."""
+        types = {(row.now.node.instance_type, row.now.node.n_cores) for row in self.rows}
+        return len(types) == 1
 
 
 def heat_groups(

@@ -6,17 +6,26 @@ from typing import Any
 
 import numpy as np
 
-from fleet.charts.figures import Figure, Heat, Line, heat_of, thinned
+from fleet.charts.figures import Figure, Heat, Line, column_s, heat_of, thinned
 from fleet.charts.parts import MANY_PARTS, N_RECENT, series_figure
-from fleet.charts.windows import Window
+from fleet.charts.windows import DEFAULT, LENGTHS, Window
 from fleet.models import Node
-from telemetry.blocks import Block, FloatArray
+from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.series import Series
 from telemetry.store.history import node_series
 from telemetry.store.source import Source
 
 ESTIMATE = "estimate: bytes per step from a profile times steps per second"
 PROBE = "measured by a probe: EFA itself counts no latency"
+# What neuron-monitor has no counter for.
+UNTOLD = frozenset(
+    {
+        "hbm_bandwidth_bytes_per_s",
+        "efa_latency_s",
+        "efa_tx_bytes_per_s",
+        "efa_retransmits_per_s",
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +46,9 @@ class NodeChart:
         """Whether it takes the width of the page."""
         return self.kind == "heat"
 
-    def is_fed(self, node: Node) -> bool:
-        """Whether new seconds are appended as they come, rather than all drawn anew."""
-        return self.kind == "lines" and (self.part != "core" or node.n_cores <= MANY_PARTS)
+    def has_spread(self, node: Node) -> bool:
+        """Whether its parts are too many for a line each: then it says which lines it has."""
+        return self.kind == "lines" and self.part == "core" and node.n_cores > MANY_PARTS
 
 
 _ALL = (
@@ -126,9 +135,10 @@ def charts_of(node: Node) -> Sequence[NodeChart]:
 
 def unmeasured_of(node: Node, block: Block | None) -> Sequence[NodeChart]:
     """Return the charts a real node has no figures for: neuron-monitor cannot see everything."""
-    if node.source == Node.Source.SIMULATED or block is None:
+    if node.source == Node.Source.SIMULATED:
         return []
-    return [chart for chart in charts_of(node) if chart.metric not in block.values]
+    told = METRICS.keys() - UNTOLD if block is None else block.values.keys()
+    return [chart for chart in charts_of(node) if chart.metric not in told]
 
 
 def node_figure(
@@ -145,8 +155,12 @@ def node_figure(
         )
 
     if chart.kind == "heat":
-        heat = heat_of(fetch(chart.metric), chart.part)
-        return replace(heat, window=(window.start, window.end))
+        series = fetch(chart.metric)
+        every_s = column_s(window.end - window.start, every_s=series.every_s)
+        heat = heat_of(series, chart.part, every_s=every_s)
+        # The column that is under way comes with the stream, once it is whole.
+        is_fed = window.is_live and series.every_s == 1
+        return replace(heat.until(end) if is_fed else heat, window=(window.start, window.end))
     if chart.name == "efa-throughput":
         return replace(throughput(fetch), window=(window.start, window.end))
     return series_figure(
@@ -161,7 +175,7 @@ def node_figure(
 
 
 def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dict[str, Any]:
-    """Return what the node's charts append: the seconds since; of few parts, not of many cores."""
+    """Return what the node's charts append: the seconds since, of heat maps whole columns."""
     start, end = int(since_s) - N_RECENT, min(int(now_s), hot.newest().get(node.shard, 0))
     if end <= since_s:
         return {}
@@ -174,9 +188,20 @@ def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dic
     def fetch(metric: str) -> Series:
         return Series(metric, mine.ticks, mine.values[metric][:, 0])
 
-    fed = [chart for chart in charts_of(node) if chart.is_fed(node)]
-    figures = {chart.name: _figure(fetch, chart) for chart in fed}
-    return {name: figure.since(since_s) for name, figure in figures.items()}
+    return {chart.name: _news(fetch, chart, node, since_s) for chart in charts_of(node)}
+
+
+def _news(
+    fetch: Callable[[str], Series], chart: NodeChart, node: Node, since_s: float
+) -> dict[str, Any]:
+    """Return what one chart appends."""
+    if chart.kind == "heat":
+        series = fetch(chart.metric)
+        heat = heat_of(series, chart.part, every_s=column_s(LENGTHS[DEFAULT], every_s=1))
+        return heat.until(series.t_s[-1]).since(since_s)
+    figure = _figure(fetch, chart)
+    labels = [line.label for line in figure.lines] if chart.has_spread(node) else None
+    return figure.since(since_s) | ({"labels": labels} if labels else {})
 
 
 def _figure(fetch: Callable[[str], Series], chart: NodeChart) -> Figure:

@@ -11,6 +11,8 @@ from telemetry.series import Series
 
 MANY_PARTS = 40
 N_OUTLIERS = 4
+N_PIECES = 15  # of a window: in one quarter of an hour, a minute each
+LEAST_PIECE = 12  # samples, below which their spread says little
 N_RECENT = 10
 OUTLIER_DEVIATIONS = 6.0
 NOISE_DEVIATIONS = 2.3
@@ -27,13 +29,16 @@ def outliers(values: FloatArray) -> list[int]:
 
     Notes
     -----
-    A part is out when its median distance from the median of all parts, over any fifth of the
-    window or the last ten samples, is more than six robust deviations of the parts (1.4826
-    times the median absolute deviation), 8 % of their level and 2.3 times its own noise.
+    A part is out when its median distance from the median of all parts, over any fifteenth of
+    the window (at least twelve samples, at most a fifth) or the last ten samples, is more than
+    six robust deviations of the parts (1.4826 times the median absolute deviation), 8 % of
+    their level and 2.3 times its own noise. Pieces are short so that a part which was out for
+    two of them is out for one of them wholly, wherever the window begins.
     """
     if values.shape[1] < 3 or not len(values):
         return []
-    pieces = [values[-N_RECENT:], *reversed(np.array_split(values, min(5, len(values))))]
+    n_pieces = max(min(5, len(values)), min(N_PIECES, len(values) // LEAST_PIECE))
+    pieces = [values[-N_RECENT:], *reversed(np.array_split(values, n_pieces))]
     found = dict.fromkeys(part for piece in pieces for part in _out(piece))
     return list(found)[:N_OUTLIERS]
 
@@ -75,9 +80,9 @@ def spread_lines(series: Series) -> list[Line]:
     low = series.values if series.low is None else series.low
     high = series.values if series.high is None else series.high
     return [
-        Line("lowest", _extreme(low, np.fmin), "input"),
+        Line("lowest", _extreme(low, np.fmin), "low"),
         Line("mean", mean_of(series.values), "compute"),
-        Line("highest", _extreme(high, np.fmax), "input"),
+        Line("highest", _extreme(high, np.fmax), "high"),
     ]
 
 

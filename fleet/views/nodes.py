@@ -139,7 +139,8 @@ def node_context(name: str) -> dict[str, Any]:
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
     alerts = list(node.alerts.open().worst_first().select_related("run", "node"))
     summed_up = nodes_now(hot, [node], now_s=now.timestamp())[0]
-    block = hot.latest().get(node.shard) if summed_up.is_up else None
+    last = hot.latest().get(node.shard)
+    block = last if summed_up.is_up else None
     return {
         "node": node,
         "stream": f"node:{node.name}",
@@ -149,7 +150,7 @@ def node_context(name: str) -> dict[str, Any]:
         "alerts": [told(alert, now=now) for alert in alerts],
         "headline": headlines.of_node(summed_up, n_alerts=len(alerts), at=now),
         "hardware": hardware_of(node, block),
-        "unmeasured": unmeasured_of(node, block),
+        "unmeasured": unmeasured_of(node, last),
         "as_of": datetime.fromtimestamp(block.tick, UTC) if block else None,
     }
 

@@ -1,7 +1,9 @@
 // How each kind of chart is drawn: lines, stacked steps, bars by worker, heat over time.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
+import { density } from "./chart-dense.js";
 import { barPaint, heatPaint, limitPaint, shadePaint, stackPaint } from "./chart-paint.js";
 import { pointer } from "./chart-pointer.js";
+import { touch } from "./chart-touch.js";
 import { colour, css, faded } from "./palette.js";
 import { isUtc, moment } from "./time.js";
 import { logTicks, ticks } from "./units.js";
@@ -33,7 +35,7 @@ function lines(data, chart) {
   const { t, series } = data;
   if (!t.length || isBlank(series)) return null;
   const options = onTime(data, chart, [limitPaint(data), shadePaint(data)]);
-  options.series = [{}, ...series.map((one, i) => line(one, series.slice(0, i).filter((s) => !s.role).length, t, data.has_gaps))];
+  options.series = [{}, ...series.map((one, i) => line(one, series.slice(0, i).filter((s) => !s.role).length, data))];
   if (data.scale === "log") {
     options.scales.y = { distr: 3 };
     options.axes[1].values = (u, splits) => logTicks(thinLog(splits), data.unit);
@@ -43,7 +45,7 @@ function lines(data, chart) {
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };
 }
 
-function line({ label, role }, index, t, hasGaps) {
+function line({ label, role }, index, { t, series, has_gaps: hasGaps }) {
   const ink = colour(role, index);
   const isMuted = role === "muted";
   return {
@@ -51,6 +53,7 @@ function line({ label, role }, index, t, hasGaps) {
     stroke: isMuted ? faded(ink, 0.38) : ink,
     width: isMuted ? 1 : role === "bad" ? 2.2 : 1.6,
     points: { show: false },
+    ...density(role, series, faded(ink, 0.2)),
     // Steps come unevenly: where they stopped, the figure itself says so.
     gaps: (u, seriesIdx, from, to, gaps) => hasGaps ? gaps : [...gaps, ...holes(u, t, from, to)].sort((a, b) => a[0] - b[0]),
   };
@@ -161,7 +164,7 @@ function spanOf({ window, t }) {
 }
 
 function onTime(data, chart, paints, describe = {}) {
-  const options = common(data, [...paints, pointer(chart, { title: (i) => moment(data.t[i] * 1000, "full"), ...describe })]);
+  const options = common(data, [...paints, touch(chart), pointer(chart, { title: (i) => moment(data.t[i] * 1000, "full"), ...describe })]);
   const half = data.window ? 0 : (data.every_s ?? 1) / 2;
   options.scales = { x: { time: true, range: (u, low, high) => xRange(data, low, high, half, chart) }, y: {} };
   options.tzDate = (second) => (isUtc() ? uPlot.tzDate(new Date(second * 1000), "Etc/UTC") : new Date(second * 1000));

@@ -150,16 +150,23 @@ function sums(u, ctx, totals, width, unit) {
 /** A picture of one pixel per row and moment, stretched over the plot. */
 export function heatPaint({ t, rows, values, every_s: everyS = 1 }) {
   const picture = document.createElement("canvas");
-  picture.width = t.length;
-  picture.height = rows.length;
-  const context = picture.getContext("2d");
-  const image = context.createImageData(t.length, rows.length);
-  values.forEach((row, y) => row.forEach((value, x) => {
-    const byte = value === null ? 255 : Math.min(254, Math.max(0, Math.round(value * 254)));
-    image.data.set(CIVIDIS[byte], (y * t.length + x) * 4);
-  }));
-  context.putImageData(image, 0, 0);
+  let seen = null;
+  // Columns come and go while the chart is followed; between them the picture stands.
+  const renew = () => {
+    if (seen === t.at(-1)) return;
+    seen = t.at(-1);
+    picture.width = t.length;
+    picture.height = rows.length;
+    const context = picture.getContext("2d");
+    const image = context.createImageData(t.length, rows.length);
+    values.forEach((row, y) => row.forEach((value, x) => {
+      const byte = value === null ? 255 : Math.min(254, Math.max(0, Math.round(value * 254)));
+      image.data.set(CIVIDIS[byte], (y * t.length + x) * 4);
+    }));
+    context.putImageData(image, 0, 0);
+  };
   const drawAxes = (u) => within(u, (ctx, bbox) => {
+    renew();
     const left = u.valToPos(t[0] - everyS / 2, "x", true);
     const right = u.valToPos(t.at(-1) + everyS / 2, "x", true);
     ctx.fillStyle = hatch(ctx, css("--panel"), css("--line"));

@@ -5,6 +5,7 @@ import { tableOf } from "./chart-table.js";
 import { toDrawing } from "./chart-kinds.js";
 
 const LATE_S = 2.5; // points that begin later than this many steps after the last leave a hole
+const RELOAD_MS = 5000; // a chart that cannot be appended to is fetched again, not more often than this
 
 export class Chart {
   constructor(figure, page) {
@@ -21,6 +22,9 @@ export class Chart {
     this.span = 900;
     this.body = this.#add("div", "chart-body");
     this.legend = this.#add("div", "chart-legend");
+    this.reset = Object.assign(document.createElement("button"), { type: "button", className: "chart-reset", textContent: "Zoom out", hidden: true });
+    this.reset.addEventListener("click", () => page.zoom(null));
+    figure.append(this.reset);
     this.table = tableOf(this);
     this.resize = new ResizeObserver(() => this.#fit());
     this.resize.observe(this.body);
@@ -88,20 +92,23 @@ export class Chart {
   }
 
   /** Add what is new at the right and let go of what is too old at the left. */
-  append({ t, values, bad = [] }) {
-    if (!this.data?.series || !this.plot) return;
-    const { series, every_s: everyS } = this.data;
+  append({ t, values, bad = [], labels = null }) {
+    if (!this.data || !this.plot || this.kind === "bars") return;
+    const { series = [], every_s: everyS } = this.data;
+    const rows = this.#rows();
     const last = this.data.t.at(-1) ?? -Infinity;
     const first = t.findIndex((moment) => moment > last);
     if (first < 0) return;
-    const isNews = bad.some((i) => series[i]?.role !== "bad"); // a part has left its peers: let it stand out
-    if (values.length !== series.length || isNews || (this.drawing.isEven && t[first] - last > LATE_S * everyS)) {
-      if (Date.now() - this.loadedAt > 3000) this.load({ quietly: true });
+    // A part has left its peers: let it stand out.
+    const isNews = bad.some((i) => series[i]?.role !== "bad") || labels?.some((label, i) => series[i]?.label !== label);
+    const isLate = (this.drawing.isEven || this.kind === "heat") && t[first] - last > LATE_S * everyS;
+    if (values.length !== rows.length || isNews || isLate) {
+      if (Date.now() - this.loadedAt > RELOAD_MS) this.load({ quietly: true });
       return;
     }
     this.isFed = true;
     this.data.t.push(...t.slice(first));
-    series.forEach((one, i) => one.values.push(...values[i].slice(first)));
+    rows.forEach((row, i) => row.push(...values[i].slice(first)));
     this.#forget(this.data.t.at(-1) - this.span);
     if (this.data.window) this.data.window = [this.data.t.at(-1) - this.span, this.data.t.at(-1)];
     const drawing = toDrawing(this.kind, this.data, this);
@@ -114,7 +121,11 @@ export class Chart {
     const n = this.data.t.findIndex((moment) => moment >= before);
     if (n <= 0) return;
     this.data.t.splice(0, n);
-    for (const one of this.data.series) one.values.splice(0, n);
+    for (const row of this.#rows()) row.splice(0, n);
+  }
+
+  #rows() {
+    return this.kind === "heat" ? this.data.values : this.data.series.map(({ values }) => values);
   }
 
   /** Show one stretch of time, or everything again. */
@@ -122,6 +133,7 @@ export class Chart {
     if (!this.plot) return;
     this.isZoomed = Boolean(range);
     this.figure.dataset.zoom = range ? range.map(Math.round).join("-") : "";
+    this.reset.hidden = !range;
     if (range) this.plot.setScale("x", { min: range[0], max: range[1] });
     else this.plot.setData(this.plot.data, true);
   }

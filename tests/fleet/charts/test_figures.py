@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fleet.charts.figures import Figure, Line, heat_of, rounded, seconds, thinned
+from fleet.charts.figures import Figure, Line, column_s, heat_of, rounded, seconds, thinned
 from telemetry.series import Series
 
 
@@ -61,7 +61,34 @@ def test_what_is_appended_has_the_same_lines_as_what_is_drawn() -> None:
 
 
 def test_a_heat_map_has_no_more_columns_than_a_screen_tells_apart() -> None:
-    heat = heat_of(series(np.full((900, 64), 0.5)), "core")
+    heat = heat_of(series(np.full((900, 64), 0.5)), "core", every_s=column_s(900, every_s=1))
 
     assert heat.values.shape == (64, 300)
     assert heat.every_s == 3
+
+
+def test_columns_of_a_heat_map_keep_their_place_while_the_window_moves() -> None:
+    values = np.arange(40.0)[:, None]
+    early = heat_of(series(values[:30]), "core", every_s=3)
+    late = heat_of(Series("x", np.arange(7, 40), values[7:]), "core", every_s=3)
+    shared = np.intersect1d(early.t_s, late.t_s)[1:]
+
+    assert len(shared) == 7
+    np.testing.assert_array_equal(
+        early.values[:, np.isin(early.t_s, shared)], late.values[:, np.isin(late.t_s, shared)]
+    )
+
+
+def test_a_heat_map_is_appended_whole_columns_only() -> None:
+    heat = heat_of(series(np.arange(11.0)[:, None]), "core", every_s=3).until(10)
+
+    assert heat.t_s.tolist() == [1, 4, 7]
+    assert heat.since(1) == {"t": [4, 7], "values": [[4.0, 7.0]]}
+
+
+def test_a_gap_in_a_heat_map_stays_one() -> None:
+    values = np.ones((12, 1))
+    values[3:6] = np.nan
+    heat = heat_of(series(values), "core", every_s=3)
+
+    assert heat.since(0)["values"] == [[1.0, None, 1.0, 1.0]]

@@ -68,3 +68,20 @@ def test_the_node_that_is_blamed_says_for_what(run: Run, limping: Node) -> None:
 
     assert group.rows[0].alert == alert
     assert group.rows[0].what == "core 17"
+
+
+def test_a_name_is_told_apart_from_its_run_that_stands_above(run: Run, steady: Node) -> None:
+    steady.name = f"{run.name}-07"
+    [group] = heat_groups([up(steady)], [], [])
+
+    assert (group.rows[0].stem, group.rows[0].tail) == (run.name, "-07")
+
+
+def test_machines_of_different_types_are_not_said_to_be_alike(
+    run: Run, limping: Node, steady: Node
+) -> None:
+    assert heat_groups([up(steady), up(limping)], [], [])[0].is_alike
+
+    limping.instance_type = "trn2.48xlarge"
+
+    assert not heat_groups([up(steady), up(limping)], [], [])[0].is_alike

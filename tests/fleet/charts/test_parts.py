@@ -85,3 +85,11 @@ def test_the_culprit_is_marked_whatever_it_does() -> None:
 
 def test_a_single_part_needs_no_number() -> None:
     assert [line.label for line in part_lines(series(np.ones((5, 1))), "host")] == ["host"]
+
+
+def test_a_part_that_was_out_for_three_minutes_is_found_wherever_the_window_begins() -> None:
+    values = 17e-6 * (1 + 0.05 * RNG.standard_normal((1800, 16)))
+    values[700:890, 2] = 43e-6
+    found = {tuple(outliers(values[start : start + 900])) for start in range(0, 700, 35)}
+
+    assert found == {(2,)}

@@ -12,7 +12,6 @@ from fleet.topics import live_topic
 from fleet.views.nodes import node_points
 from fleet.views.runs import run_points
 from fleet.views.topics import TOPICS
-from telemetry.store.hot import HotStore
 
 Fire = Callable[..., Alert]
 OURS = ("nodes", "node:limping", "runs", "run:llama", "alerts", "alert:{pk}")
@@ -62,9 +61,10 @@ def test_an_alert_by_any_other_number_has_no_stream(alive: Run) -> None:
 
 def test_points_of_a_node_fit_its_charts(client: Client, alive: Run) -> None:
     for name, points in node_points("limping", since_s=time.time() - 10).items():
-        drawn = client.get(f"/nodes/limping/charts/{name}").json()["series"]
+        drawn = client.get(f"/nodes/limping/charts/{name}").json()
+        lines = drawn["values"] if name == "core-heat" else drawn["series"]
 
-        assert len(points["values"]) == len(drawn), name
+        assert len(points["values"]) == len(lines), name
         assert {len(values) for values in points["values"]} == {len(points["t"])}
         assert points["t"]
 
@@ -77,10 +77,22 @@ def test_points_of_a_run_fit_its_charts(client: Client, alive: Run) -> None:
         assert points["t"]
 
 
-def test_many_cores_are_not_appended_one_by_one(hot: HotStore, alive: Run) -> None:
+def test_many_cores_say_which_of_them_they_append(alive: Run) -> None:
     alive.nodes.update(n_cores=64)
+    points = node_points("limping", since_s=time.time() - 10)
 
-    assert "cores" not in node_points("limping", since_s=time.time() - 10)
+    assert len(points["cores"]["labels"]) == len(points["cores"]["values"])
+    assert "labels" not in points["memory"]
+
+
+def test_a_heat_map_appends_the_columns_that_its_drawing_goes_on_with(
+    client: Client, alive: Run
+) -> None:
+    drawn = client.get("/nodes/limping/charts/core-heat").json()
+    appended = node_points("limping", since_s=time.time() - 15)["core-heat"]
+
+    assert set(appended["t"]) & set(drawn["t"])
+    assert {(moment - appended["t"][0]) % drawn["every_s"] for moment in drawn["t"]} == {0}
 
 
 def test_a_node_that_says_nothing_appends_nothing(alive: Run, silent: object) -> None:
