@@ -6,7 +6,7 @@ import sys
 
 from bench.installation import installation
 
-NAMES = ("store", "history", "metrics", "door", "pages", "fleet")
+NAMES = ("store", "history", "metrics", "door", "pages", "fleet", "detection")
 
 
 def main(names: list[str]) -> int:

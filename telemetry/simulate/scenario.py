@@ -33,6 +33,7 @@ __all__ = [
     "Scenario",
     "ScenarioError",
     "load_scenario",
+    "scenario_of",
     "validate_benign",
     "validate_fault",
     "validate_run",
@@ -89,6 +90,11 @@ def load_scenario(text: str) -> Scenario:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ScenarioError("scenario", f"is no TOML: {error}; mend the file there") from error
+    return scenario_of(table)
+
+
+def scenario_of(table: Table) -> Scenario:
+    """Read a scenario from the table that its file holds; ScenarioError as `load_scenario`."""
     head = _read(table, _Head, where="")
     if not 0 < head.duration_s <= LONGEST_S:
         raise ScenarioError(

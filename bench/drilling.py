@@ -1,0 +1,86 @@
+"""`python -m bench.drilling`: play scenarios named on stdin; a line of JSON each on stdout."""
+
+import os
+import sys
+import time
+from typing import Any
+
+import django
+import msgspec
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fleet.settings")
+django.setup()
+
+from fleet.drills.matching import is_cause_right, is_place_right  # noqa: E402
+from fleet.drills.matrix import matrix_scenarios  # noqa: E402
+from fleet.drills.report import Report, drill  # noqa: E402
+from fleet.drills.scoring import is_in_time  # noqa: E402
+
+
+def main(patience_s: float) -> None:
+    """Play until stdin is read or patience is over."""
+    scenarios, began_s = matrix_scenarios(), time.perf_counter()
+    for line in sys.stdin:
+        if time.perf_counter() - began_s > patience_s:
+            break
+        scenario, before_s = scenarios[line.strip()], time.perf_counter()
+        outcome = outcome_of(drill(scenario))
+        outcome["took_s"] = time.perf_counter() - before_s
+        sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
+        sys.stdout.flush()
+
+
+def outcome_of(report: Report) -> dict[str, Any]:
+    """Return what became of every fault and every alert of a play."""
+    return {
+        "scenario": report.scenario.name,
+        "duration_s": report.scenario.duration_s,
+        "nodes": report.scenario.runs[0].nodes,
+        "faults": [_fault(report, i) for i in range(len(report.truths))],
+        "alerts": [_alert(report, j) for j in range(len(report.firings))],
+    }
+
+
+def _fault(report: Report, i: int) -> dict[str, Any]:
+    truth = report.truths[i]
+    firing = report.firings[report.matches.noticed[i]] if i in report.matches.noticed else None
+    outcome: dict[str, Any] = {
+        "kind": truth.fault.kind,
+        "node": truth.fault.node,
+        "device": truth.fault.device,
+        "magnitude": truth.fault.magnitude,
+        "start_s": truth.start_s,
+        "end_s": truth.end_s,
+        "ratio": truth.step_slowdown_ratio,
+        "step_s": truth.step_s,
+        "counts": truth.counts,
+        "delay_s": None,
+    }
+    if firing is not None:
+        outcome |= {
+            "delay_s": firing.fired_s - truth.start_s,
+            "is_placed": is_place_right(truth, firing),
+            "is_named": is_cause_right(truth, firing),
+            "is_in_time": is_in_time(truth, firing),
+            "alert": f"{firing.rule}/{firing.cause} {firing.node}/{firing.device}",
+        }
+    return outcome
+
+
+def _alert(report: Report, j: int) -> dict[str, Any]:
+    firing, matches = report.firings[j], report.matches
+    became = "false" if j in matches.false else "again" if j in matches.repeats else "notice"
+    return {
+        "rule": firing.rule,
+        "cause": firing.cause,
+        "node": firing.node,
+        "device": firing.device,
+        "fired_s": firing.fired_s,
+        "resolved_s": firing.resolved_s,
+        "is_page": firing.severity == "1-page",
+        "became": became,
+    }
+
+
+if __name__ == "__main__":
+    main(float(sys.argv[1]))
