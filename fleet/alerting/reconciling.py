@@ -8,15 +8,15 @@ from django.db import transaction
 from fleet.alerting.events import Kind, change, note
 from fleet.alerting.firing import fire
 from fleet.alerting.muting import apply_silences
-from fleet.alerting.pairing import Subject, by_subject, key_of, pair
+from fleet.alerting.pairing import Subject, by_subject, has_same_culprit, key_of, pair
 from fleet.alerting.recurrence import QUIET
 from fleet.alerting.refreshing import refresh
 from fleet.models import Alert
 from fleet.silencing import active_silences
 from telemetry.detect import Finding
+from telemetry.detect.finding import UNKNOWN
 
 
-@transaction.atomic
 def reconcile(
     findings: Iterable[Finding], *, watched: Collection[Subject], now: datetime
 ) -> list[Alert]:
@@ -26,14 +26,21 @@ def reconcile(
     Returns the alerts that changed in a way a person would want to know.
     """
     found = by_subject(findings)
-    held = list(Alert.objects.open().select_related("run", "node", "silence"))
-    if not found and not held:
+    if not found and not Alert.objects.open().exists():
         return []
+    return _reconcile(found, watched, now=now)
+
+
+@transaction.atomic
+def _reconcile(
+    found: Mapping[Subject, Finding], watched: Collection[Subject], *, now: datetime
+) -> list[Alert]:
+    held = list(Alert.objects.open().select_related("run", "node", "silence"))
     paired = pair(found, held)
     lasting = {alert.pk for alert in paired.values()}
-    changed = [
-        alert for alert in held if alert.pk not in lasting and _end(alert, watched, now=now)
-    ]
+    over = [alert for alert in held if alert.pk not in lasting]
+    changed = [alert for alert in over if _merge(alert, found, paired, now=now)]
+    changed += [alert for alert in over if alert.is_open and _end(alert, watched, now=now)]
     changed += _refresh_all(found, paired, now=now)
     fired = [fire(found[key], key, now=now) for key in found if key not in paired]
     changed += filter(None, fired)
@@ -59,6 +66,24 @@ def _refresh_all(
     if calm:
         Alert.objects.open().filter(pk__in=calm, last_seen_at__lt=now).update(last_seen_at=now)
     return changed
+
+
+def _merge(
+    alert: Alert,
+    found: Mapping[Subject, Finding],
+    paired: Mapping[Subject, Alert],
+    *,
+    now: datetime,
+) -> bool:
+    """Resolve an alert whose culprit another alert names by now."""
+    twins = (
+        other
+        for key, other in paired.items()
+        if found[key].cause != UNKNOWN and has_same_culprit(alert, found[key])
+    )
+    if (twin := next(twins, None)) is None or alert.last_seen_at >= now:
+        return False
+    return _resolve(alert, now=now, text=f"alert {twin.pk} tells it from here on")
 
 
 def _end(alert: Alert, watched: Collection[Subject], *, now: datetime) -> bool:
