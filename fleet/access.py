@@ -23,7 +23,7 @@ ROLES = ("viewer", "operator", "lead", "admin")
 DEMO_ADMIN = "admin"
 
 # Doors with a lock of their own, or that must open while everything else is shut.
-PUBLIC = frozenset({"sign-in", "sign-out", "healthz", "ingest-neuron-monitor"})
+PUBLIC = frozenset({"sign-in", "sign-out", "healthz", "ingest-neuron-monitor", "annotations"})
 # Machines come with a token of scope `scrape`, people sign in.
 SCRAPED = frozenset({"metrics", "metrics-node", "sd-prometheus", "readyz"})
 READING = frozenset({"GET", "HEAD", "OPTIONS"})

@@ -2,9 +2,10 @@
 
 from django.urls import URLPattern, path
 
-from fleet.api import ingest
+from fleet.api import annotations, ingest
 from fleet.views import (
     alerts,
+    annotating,
     answering,
     charts,
     drills,
@@ -34,6 +35,7 @@ urlpatterns: list[URLPattern] = [
     path(
         "api/v1/ingest/neuron-monitor", ingest.ingest_neuron_monitor, name="ingest-neuron-monitor"
     ),
+    path("api/v1/annotations", annotations.annotations, name="annotations"),
     path("nodes/", nodes.node_list, name="node-list"),
     path("nodes/<str:name>/", nodes.node_detail, name="node-detail"),
     path("nodes/<str:name>/charts/<slug:chart>", charts.node_chart, name="node-chart"),
@@ -41,6 +43,7 @@ urlpatterns: list[URLPattern] = [
     path("runs/<slug:name>/", runs.run_detail, name="run-detail"),
     path("runs/<slug:name>/charts/<slug:chart>", charts.run_chart, name="run-chart"),
     path("runs/<slug:name>/drill/", drills.run_drill, name="run-drill"),
+    path("annotations/add/", annotating.annotation_add, name="annotation-add"),
     path("alerts/", alerts.alert_list, name="alert-list"),
     path("alerts/<int:pk>/", alerts.alert_detail, name="alert-detail"),
     path("alerts/<int:pk>/charts/<slug:chart>", charts.alert_chart, name="alert-chart"),

@@ -6,30 +6,26 @@ from datetime import datetime
 
 import numpy as np
 
-from fleet.charts.figures import Figure, Heat, Line, Shade
-from fleet.charts.nodes import BY_METRIC, NodeChart, node_figure, note_of
+from fleet.charts.culprits import culprit_charts, culprit_figure, stands_out
+from fleet.charts.figures import Figure, Heat, Line, Mark, Shade, mean_of
+from fleet.charts.nodes import note_of
 from fleet.charts.runs import run_figure
 from fleet.charts.windows import Window
-from fleet.models import Alert
-from fleet.templatetags.units import percent
-from fleet.words.causes import part_name
+from fleet.models import Alert, Run
+from fleet.templatetags.units import percent, seconds
 from fleet.words.evidence import Evidence
+from telemetry.store.history import worker_minutes
 from telemetry.store.source import Source
 
 BEFORE_S = 300
 AFTER_S = 120
 LONGEST_S = 3600
-# Which metric shows each cause; a rule may name others in its evidence.
-SHOWN_BY: Mapping[str, str] = {
-    "efa_latency": "efa_latency_s",
-    "efa_loss": "efa_retransmits_per_s",
-    "efa_down": "efa_latency_s",
-    "slow_core": "core_utilization_ratio",
-    "throttle": "core_utilization_ratio",
-    "hbm_slow": "hbm_bandwidth_bytes_per_s",
-    "node_silent": "core_utilization_ratio",
-    "node_crash": "core_utilization_ratio",
+# Where the time of a step goes that too much goes into: the phase to set workers side by side in.
+PHASE_OF: Mapping[str, tuple[str, str, str]] = {
+    "input_stall": ("input_s", "input", "Input by worker"),
+    "checkpoint_slow": ("checkpoint_s", "checkpoint", "Checkpoint by worker"),
 }
+WAITED = frozenset({"allreduce_share", "step_slow", "core_slow", "hbm_slow"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,39 +45,55 @@ def alert_window(alert: Alert, *, now: datetime) -> Window:
     An open alert's stretch grows for an hour; then what made it fire stays in view.
     """
     onset_s = alert.onset_at.timestamp()
-    until_s = (alert.resolved_at or now).timestamp() + (AFTER_S if alert.resolved_at else 0)
+    is_over = alert.resolved_at is not None and alert.resolved_at <= now
+    until = alert.resolved_at if is_over and alert.resolved_at else now
+    until_s = until.timestamp() + (AFTER_S if is_over else 0)
     end = min(until_s, onset_s + LONGEST_S, now.timestamp())
     return Window(int(onset_s) - BEFORE_S, max(int(end), int(onset_s) + 1))
 
 
 def charts_of(alert: Alert) -> Sequence[AlertChart]:
     """Return the charts that speak for an alert, the most telling first."""
+    phases = AlertChart("phases", "Step time by phase", "stack", "per step, seconds")
+    convicting = _convicting(alert)
+    if alert.run is None:
+        return convicting
+    # What a node rule found stands in its own metric; what a run's rule found, in the steps.
+    of_node = alert.subject.startswith("node:")
+    found = [*convicting, phases] if of_node else [phases, *convicting]
+    return [*found, *_by_worker(alert)]
+
+
+def _convicting(alert: Alert) -> list[AlertChart]:
+    if alert.node is None:
+        return []
+    return [
+        AlertChart(
+            "culprit" if not i else f"culprit-{i + 1}",
+            f"{chart.title}, {alert.node}",
+            "lines",
+            stands_out(alert),
+            note_of(chart, alert.node),
+        )
+        for i, chart in enumerate(culprit_charts(alert))
+    ]
+
+
+def _by_worker(alert: Alert) -> list[AlertChart]:
     evidence = Evidence(alert.evidence)
+    if alert.cause in PHASE_OF:
+        title = PHASE_OF[alert.cause][2]
+        return [AlertChart("workers", title, "bars", "seconds per step, while it was so")]
     found = []
-    if alert.run is not None:
-        found.append(AlertChart("phases", "Step time by phase", "stack", "per step, seconds"))
-    if (chart := culprit_chart(alert)) is not None and alert.node is not None:
-        found.append(
-            AlertChart(
-                "culprit",
-                f"{chart.title}, {alert.node}",
-                "lines",
-                _stands_out(alert),
-                note_of(chart, alert.node),
-            )
-        )
-    if alert.run is not None and (evidence.wait_by_worker or alert.rule == "allreduce_share"):
+    if evidence.by_node:
+        words = "host vCPUs in use: who computes or polls, and who does neither"
+        found.append(AlertChart("by-node", "Hosts side by side", "bars", words))
+    if evidence.wait_by_worker or alert.rule in WAITED:
         found.append(AlertChart("workers", "Who waits for whom", "bars", _who_waits(alert)))
-        found.append(
-            AlertChart("share", "All-reduce share", "lines", "of each step; the line is the limit")
-        )
+    if alert.rule == "allreduce_share":
+        words = "of each step; the line is the limit"
+        found.append(AlertChart("share", "All-reduce share", "lines", words))
     return found
-
-
-def _stands_out(alert: Alert) -> str:
-    if alert.device is None:
-        return "the window in which it happened"
-    return f"{part_name(alert.cause) or 'device'} {alert.device} stands out"
 
 
 def _who_waits(alert: Alert) -> str:
@@ -91,56 +103,57 @@ def _who_waits(alert: Alert) -> str:
     return "seconds per step; all wait little, so nobody is late"
 
 
-def culprit_chart(alert: Alert) -> NodeChart | None:
-    """Return the chart of the metric that gives the culprit away, if there is one."""
-    named = alert.evidence.get("charts")
-    first = named[0] if isinstance(named, list) and named else None
-    metric = first.get("metric") if isinstance(first, dict) else None
-    return BY_METRIC.get(str(metric or SHOWN_BY.get(alert.cause)))
-
-
 def alert_figure(
-    hot: Source, alert: Alert, chart: str, window: Window, *, now: datetime
+    source: Source, alert: Alert, chart: str, window: Window, *, now: datetime
 ) -> Figure | Heat | None:
     """Return one chart of an alert, the broken stretch shaded; None where it has no such chart."""
     if chart not in {each.name for each in charts_of(alert)}:
         return None
-    if chart == "culprit" and alert.node is not None:
-        figure = _culprit(hot, alert, window)
+    if chart.startswith("culprit"):
+        number = int(chart.removeprefix("culprit").removeprefix("-") or 1)
+        figure = culprit_figure(source, alert, culprit_charts(alert)[number - 1], window)
+    elif chart == "by-node":
+        figure = _by_node(alert)
     elif chart == "workers":
-        figure = _workers(hot, alert, window)
+        figure = _workers(source, alert, window)
     else:
-        figure = run_figure(hot, alert.run, chart, window) if alert.run else None
+        figure = run_figure(source, alert.run, chart, window) if alert.run else None
+    if figure is not None and chart == "phases":
+        figure = replace(figure, marks=_usual(alert))
     return replace(figure, shade=[shade_of(alert, now=now)]) if figure else None
 
 
-def _culprit(hot: Source, alert: Alert, window: Window) -> Figure | None:
-    chart = culprit_chart(alert)
-    if chart is None or alert.node is None:
+def _usual(alert: Alert) -> Sequence[Mark]:
+    """Return how long a step took before, as a level to draw."""
+    evidence = Evidence(alert.evidence)
+    usual_s = evidence.number("baseline_step_s") or evidence.number("usual_step_s")
+    return [] if usual_s is None else [(usual_s, f"before {seconds(usual_s)}", "peers")]
+
+
+def _by_node(alert: Alert) -> Figure:
+    shown = Evidence(alert.evidence).by_node
+    return Figure("ratio", [Line("vCPUs", np.array(list(shown.values())))], labels=list(shown))
+
+
+def _workers(source: Source, alert: Alert, window: Window) -> Figure | None:
+    """Draw how long each worker waited, or what it was late with, while it was so."""
+    if alert.run is None:
         return None
-    marked = [] if alert.device is None else _parts(alert)
-    figure = node_figure(hot, alert.node, chart, window, marked=marked)
-    return figure if isinstance(figure, Figure) else None
-
-
-def _parts(alert: Alert) -> Sequence[int]:
-    """Return the parts to mark: a throttled device is all of its cores."""
-    if alert.device is None or alert.node is None:
-        return []
-    if alert.cause != "throttle":
-        return [alert.device]
-    n_cores = alert.node.cores_per_device
-    return range(alert.device * n_cores, (alert.device + 1) * n_cores)
-
-
-def _workers(hot: Source, alert: Alert, window: Window) -> Figure | None:
-    """Draw how long each worker waited, as it was when the alert fired."""
+    broken = replace(window, start=int(alert.onset_at.timestamp()))
+    if alert.cause in PHASE_OF:
+        return _phase(source, alert.run, alert.cause, broken)
     waits = Evidence(alert.evidence).wait_by_worker
     if waits:
         values = np.array(list(waits.values()))
         return Figure("s", [Line("waiting", values, "wait")], labels=list(waits))
-    broken = replace(window, start=int(alert.onset_at.timestamp()))
-    return run_figure(hot, alert.run, "workers", broken) if alert.run else None
+    return run_figure(source, alert.run, "workers", broken)
+
+
+def _phase(source: Source, run: Run, cause: str, window: Window) -> Figure:
+    phase, label, _ = PHASE_OF[cause]
+    steps = worker_minutes(source, run.name, start_s=window.start, end_s=window.end)
+    line = Line(label, mean_of(steps.phases[phase].T), label)
+    return Figure("s", [line], labels=steps.workers)
 
 
 def shade_of(alert: Alert, *, now: datetime) -> Shade:

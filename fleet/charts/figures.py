@@ -15,6 +15,8 @@ MAX_COLUMNS = 300  # of a heat map: about what a screen tells apart
 SIGNIFICANT_DIGITS = 4
 
 Shade = tuple[float, float, str]
+Mark = tuple[float, str, str]  # a level, its words, and what it is: peers, threshold
+Event = tuple[float, str, str]  # a moment, what happened, and its kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +39,8 @@ class Figure:
     scale: str = "linear"
     limit: float | None = None
     shade: Sequence[Shade] = ()
+    marks: Sequence[Mark] = ()
+    events: Sequence[Event] = ()
     every_s: int = 1
     note: str | None = None
     window: tuple[float, float] | None = None
@@ -54,6 +58,8 @@ class Figure:
             "scale": self.scale,
             "limit": self.limit,
             "shade": [list(shade) for shade in self.shade],
+            "marks": [list(mark) for mark in self.marks],
+            "events": [list(event) for event in self.events],
             "every_s": self.every_s,
             "note": self.note,
             "window": self.window,

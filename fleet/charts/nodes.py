@@ -40,6 +40,7 @@ class NodeChart:
     kind: str = "lines"
     scale: str = "linear"
     help: str = ""
+    mean_s: int = 1
 
     @property
     def is_whole(self) -> bool:
@@ -100,7 +101,8 @@ _ALL = (
         "efa_retransmits_per_s",
         "EFA",
         "per_s",
-        help="per device, packets sent again",
+        help="per device, packets sent again, mean of 10 s",
+        mean_s=10,  # second by second, counts that come in bursts are a picket fence
     ),
     NodeChart(
         "memory",
@@ -164,7 +166,7 @@ def node_figure(
     if chart.name == "efa-throughput":
         return replace(throughput(fetch), window=(window.start, window.end))
     return series_figure(
-        fetch(chart.metric),
+        rolling(fetch(chart.metric), over_s=chart.mean_s),
         chart.part,
         chart.unit,
         marked=marked,
@@ -207,7 +209,25 @@ def _news(
 def _figure(fetch: Callable[[str], Series], chart: NodeChart) -> Figure:
     if chart.name == "efa-throughput":
         return throughput(fetch)
-    return series_figure(fetch(chart.metric), chart.part, chart.unit, scale=chart.scale)
+    series = rolling(fetch(chart.metric), over_s=chart.mean_s)
+    return series_figure(series, chart.part, chart.unit, scale=chart.scale)
+
+
+def rolling(series: Series, *, over_s: int) -> Series:
+    """Average each second with those before it, ``over_s`` in all; minutes stay as they are.
+
+    A second that is a gap stays one; one that is there is averaged over what is there.
+    """
+    if over_s <= series.every_s or not len(series.t_s):
+        return series
+    there = np.isfinite(series.values)
+    totals = [np.where(there, series.values, 0.0), there.astype(float)]
+    # The difference of two running sums is the sum of what lies between them.
+    ahead = np.zeros((over_s, series.values.shape[1]))
+    summed = [np.concatenate([ahead, each.cumsum(axis=0)]) for each in totals]
+    total, n = (each[over_s:] - each[:-over_s] for each in summed)
+    mean = np.divide(total, n, out=np.full(total.shape, np.nan), where=there)
+    return replace(series, values=mean)
 
 
 def throughput(fetch: Callable[[str], Series]) -> Figure:

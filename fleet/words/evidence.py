@@ -22,6 +22,7 @@ class Culprit:
     peers_median: float | None = None
     n_peers: int | None = None
     unit: str | None = None
+    limit: float | None = None
 
 
 def _culprit(given: object) -> Culprit:
@@ -35,6 +36,7 @@ def _culprit(given: object) -> Culprit:
         peers_median=_number(given.get("peers_median")),
         n_peers=None if n_peers is None else int(n_peers),
         unit=given.get("unit"),
+        limit=_number(given.get("limit")),
     )
 
 
@@ -68,7 +70,15 @@ class Evidence:
     @property
     def wait_by_worker(self) -> Mapping[str, float]:
         """Return how long each worker waits per step, in seconds."""
-        given = self.figures.get("wait_by_worker")
+        return self._numbers("wait_by_worker")
+
+    @property
+    def by_node(self) -> Mapping[str, float]:
+        """Return how busy the host of each node is, 0 to 1, where that tells who is stuck."""
+        return self._numbers("host_by_node")
+
+    def _numbers(self, name: str) -> Mapping[str, float]:
+        given = self.figures.get(name)
         pairs = given.items() if isinstance(given, Mapping) else ()
         return {str(k): n for k, v in pairs if (n := _number(v)) is not None}
 

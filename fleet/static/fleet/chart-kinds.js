@@ -1,6 +1,7 @@
 // How each kind of chart is drawn: lines, stacked steps, bars by worker, heat over time.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
 import { density } from "./chart-dense.js";
+import { eventsPaint, marksPaint } from "./chart-marks.js";
 import { barPaint, heatPaint, limitPaint, shadePaint, stackPaint } from "./chart-paint.js";
 import { pointer } from "./chart-pointer.js";
 import { touch } from "./chart-touch.js";
@@ -34,7 +35,7 @@ function spacing(t) {
 function lines(data, chart) {
   const { t, series } = data;
   if (!t.length || isBlank(series)) return null;
-  const options = onTime(data, chart, [limitPaint(data), shadePaint(data)]);
+  const options = onTime(data, chart, [limitPaint(data), shadePaint(data), marksPaint(data), eventsPaint(data)]);
   options.series = [{}, ...series.map((one, i) => line(one, series.slice(0, i).filter((s) => !s.role).length, data))];
   if (data.scale === "log") {
     options.scales.y = { distr: 3 };
@@ -90,7 +91,7 @@ function stack(data, chart) {
   const { t, series } = data;
   if (!t.length || isBlank(series)) return null;
   const sums = t.map((_, i) => series.reduce((sum, { values }) => sum + (values[i] ?? 0), 0));
-  const options = onTime(data, chart, [stackPaint(data, spacing(t)), limitPaint(data), shadePaint(data)]);
+  const options = onTime(data, chart, [stackPaint(data, spacing(t)), limitPaint(data), shadePaint(data), marksPaint(data), eventsPaint(data)]);
   options.series = [{}, ...series.map(({ label }) => ({ label, paths: () => null, points: { show: false } }))];
   options.scales.y = { range: (u) => floorAtZero(0, highest(sums, t, u.scales.x)) };
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: false };

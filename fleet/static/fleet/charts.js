@@ -18,6 +18,8 @@ function zoom(range) {
 
 /** The address of this page, frozen at what its charts show now. */
 export function frozenLink() {
+  const whole = document.querySelector("[data-frozen-link]");
+  if (whole && !onTime().some((chart) => chart.isZoomed)) return new URL(whole.dataset.frozenLink, location.href).href;
   const chart = onTime().find((chart) => chart.range) ?? null;
   const nowS = Math.floor(Date.now() / 1000);
   const [from, to] = chart?.range ?? [nowS - 900, nowS];
@@ -58,6 +60,7 @@ export function startCharts() {
   document.addEventListener("live:points", ({ detail }) => append(detail));
   document.addEventListener("live:resumed", () => charts.forEach((chart) => !isFrozen(chart) && chart.load({ quietly: true })));
   document.addEventListener("live:part", () => adopt());
+  document.addEventListener("annotations-changed", () => charts.forEach((chart) => !isFrozen(chart) && chart.load({ quietly: true })));
   document.body.addEventListener("htmx:afterSettle", () => adopt());
   setInterval(() => isFollowing() && charts.forEach(keepFresh), 1000);
 }

@@ -1,0 +1,78 @@
+"""The form for annotations: operators say what happened, wherever they are."""
+
+from datetime import timedelta
+
+import pytest
+from django.test import Client
+
+from fleet.models import Annotation, Run
+from tests.parts import just_now
+
+URL = "/annotations/add/"
+DEPLOY = {"kind": "deploy", "text": "loader 2.4.1", "run": "llama"}
+FROM_FORM = {"HX-Request": "true", "HX-Target": "annotate"}
+
+
+def test_an_operator_says_it_in_their_own_name(client: Client, operator: object, run: Run) -> None:
+    back = f"/runs/{run.name}/"
+    response = client.post(URL, DEPLOY | {"back": back})
+    note = Annotation.objects.get()
+
+    assert (note.by, note.run, note.kind) == ("olga", run, "deploy")
+    assert response["Location"] == back
+
+
+def test_it_may_have_happened_before(client: Client, operator: object, run: Run) -> None:
+    at = just_now().replace(microsecond=0) - timedelta(hours=2)
+    client.post(URL, DEPLOY | {"at": f"{at:%Y-%m-%dT%H:%M:%S}"})
+
+    assert Annotation.objects.get().at == at
+
+
+def test_the_form_answers_itself_and_tells_the_page(
+    client: Client, operator: object, run: Run
+) -> None:
+    response = client.post(URL, DEPLOY, headers=FROM_FORM)
+
+    assert response["HX-Trigger"] == '{"annotations-changed": {}}'
+    assert "Kept." in response.text
+    assert "<html" not in response.text
+
+
+@pytest.mark.parametrize(
+    ("field", "given"),
+    [("kind", "party"), ("text", " "), ("at", "yesterday"), ("run", "stranger")],
+)
+def test_what_is_wrong_is_told_beside_what_was_typed(
+    client: Client, operator: object, run: Run, field: str, given: str
+) -> None:
+    response = client.post(URL, DEPLOY | {field: given}, headers=FROM_FORM)
+
+    assert response.status_code == 422
+    assert f"{field}: " in response.text
+    assert not Annotation.objects.exists()
+
+
+def test_it_never_sends_anybody_to_another_site(
+    client: Client, operator: object, run: Run
+) -> None:
+    response = client.post(URL, DEPLOY | {"back": "https://evil.example/"})
+
+    assert response["Location"] == "/"
+
+
+def test_it_stands_by_itself_too(client: Client, operator: object) -> None:
+    response = client.get(f"{URL}?run=llama&kind=deploy")
+
+    assert "<h1>Annotate</h1>" in response.text
+    assert 'name="run" value="llama"' in response.text
+    assert "HX-Target" in response["Vary"]
+
+
+def test_a_viewer_may_not(client: Client, viewer: object) -> None:
+    assert client.post(URL, DEPLOY).status_code == 403
+    assert client.get(URL).status_code == 403
+
+
+def test_it_cannot_be_deleted(client: Client, operator: object) -> None:
+    assert client.delete(URL).status_code == 405
