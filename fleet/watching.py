@@ -5,8 +5,19 @@ from datetime import datetime
 
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Node, Run
-from fleet.sighting import WINDOW_S, Sight, ecc_counts, rosters, sight_of, vitals_of
+from fleet.sighting import (
+    ECC_AGES_S,
+    WINDOW_S,
+    Sight,
+    ecc_counts,
+    rosters,
+    sight_of,
+    vitals_of,
+)
+from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding, find, known_dead, silent, uncorrected
+from telemetry.detect.ecc import RULE as ECC
+from telemetry.detect.ecc import counted, is_settled
 from telemetry.detect.vitals import Standing
 from telemetry.store.hot import HotStore
 
@@ -40,7 +51,8 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
     if counts is not None:
         findings += uncorrected(counts)
-        could |= {("ecc_uncorrected", f"node:{name}") for name in shards}
+        could |= {(ECC, f"node:{name}") for name in shards}
+        could -= unsettled([counts], now_s=now_s)
     return reconcile(findings, watched=could, now=now)
 
 
@@ -75,6 +87,7 @@ def watched(
     sights: Iterable[Sight], last_seen: Mapping[str, int], *, now_s: float
 ) -> set[Subject]:
     """Return what could be judged: a run without news keeps its alerts, so does a lost node."""
+    sights = list(sights)
     could = {("node_silent", f"node:{name}") for name in last_seen}
     could |= {BLIND} if last_seen else set()
     for sight in sights:
@@ -83,11 +96,29 @@ def watched(
         if sight.pulse is not None and now_s - sight.pulse.last_step_at_s <= WINDOW_S:
             could |= {(rule, f"run:{sight.run.name}") for rule in RUN_RULES}
         if sight.counts is not None:
-            could |= {("ecc_uncorrected", f"node:{name}") for name in sight.roster.nodes}
+            could |= {(ECC, f"node:{name}") for name in sight.roster.nodes}
         if sight.looks:
             nodes = sight.roster.nodes
             could |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
-    return could
+    return could - unsettled([sight.counts for sight in sights], now_s=now_s)
+
+
+def unsettled(counts: Iterable[Span | None], *, now_s: float) -> set[Subject]:
+    """Return the alerts on memory whose next error may be long in coming: they stay open."""
+    found = set()
+    for alert in Alert.objects.open().filter(rule=ECC).select_related("node"):
+        node = alert.node.name if alert.node else ""
+        span = next((each for each in counts if each is not None and node in each.nodes), None)
+        count = counted(span, node) if span is not None else None
+        seen_s, lasted = alert.last_seen_at.timestamp(), alert.last_seen_at - alert.onset_at
+        if count is not None and not is_settled(
+            alert.evidence,
+            count,
+            quiet_s=now_s - seen_s,
+            lasted_s=max(0.0, lasted.total_seconds() - ECC_AGES_S[0]),
+        ):
+            found.add((alert.rule, alert.subject))
+    return found
 
 
 def listening_since_s(hot: HotStore, *, now_s: float) -> float:

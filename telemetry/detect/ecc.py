@@ -1,5 +1,8 @@
 """Memory errors that could not be corrected: counted up on a device within the last minutes."""
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 
 from telemetry.blocks import FloatArray, Span
@@ -7,6 +10,9 @@ from telemetry.detect.finding import Finding
 from telemetry.detect.rules import RULES
 
 RULE = "ecc_uncorrected"
+# How long a finding outlives the last error where its alert asks for more: by so many of the gaps
+# between errors, within these seconds.
+GAPS, HOLD_S = 3.0, (300.0, 3 * 3600.0)
 ECC_METRICS = ("mem_ecc_uncorrected", "sram_ecc_uncorrected")
 
 
@@ -36,6 +42,41 @@ def uncorrected(counts: Span, *, run: str | None = None) -> list[Finding]:
     rises = np.stack([rise(counts.values[metric]) for metric in metrics])
     sick = np.flatnonzero(rises.sum(axis=(0, 1, 3)) > 0)
     return [_finding(counts, metrics, rises[:, :, row], int(row), run=run) for row in sick]
+
+
+def is_settled(
+    evidence: Mapping[str, Any], count: float, *, quiet_s: float, lasted_s: float
+) -> bool:
+    """Tell whether memory has been quiet for long enough that an open alert may end.
+
+    Parameters
+    ----------
+    evidence : as the finding had it
+    count : errors that the node has counted so far
+    quiet_s, lasted_s : seconds
+        Since nothing has been found, and from the first error until then.
+
+    Notes
+    -----
+    Errors may come minutes or hours apart, and each alone would be found, forgotten and found
+    again. They are over after three times the usual gap between two of them; of a single error
+    nobody knows the gap. A count that fell was reset: the device was reset or replaced.
+    """
+    before = evidence.get("count_before")
+    if before is None or count < before:
+        return True
+    n_errors = count - float(before)
+    gap_s = lasted_s / (n_errors - 1) if n_errors > 1 else np.inf
+    return bool(quiet_s >= np.clip(GAPS * gap_s, *HOLD_S))
+
+
+def counted(counts: Span, node: str) -> float | None:
+    """Return how many errors a node has counted by the newest moment that it told; None: never."""
+    row = counts.nodes.index(node)
+    held = [counts.values[metric][:, row] for metric in ECC_METRICS if metric in counts.values]
+    each = np.concatenate(held, axis=1) if held else np.zeros((0, 0))
+    told = np.flatnonzero(np.isfinite(each).any(axis=1))
+    return float(np.nansum(each[told[-1]])) if told.size else None
 
 
 def rise(count: FloatArray) -> FloatArray:
@@ -70,6 +111,7 @@ def _finding(
         score=float(by_device.sum()),
         evidence={
             "n_errors": float(by_device.sum()),
+            "count_before": (counted(counts, node) or 0.0) - float(by_device.sum()),
             "culprit": {
                 "metric": metric,
                 "value": float(by_device[device]),

@@ -9,6 +9,7 @@ from telemetry.detect.ecc import RULE as ECC
 from telemetry.detect.ecc import uncorrected
 from telemetry.detect.finding import Finding
 from telemetry.detect.peers import lower_median, mean
+from telemetry.detect.readings import of_node
 from telemetry.detect.rules import Severity
 from telemetry.detect.vitals import Vitals
 
@@ -52,8 +53,7 @@ def failing(
     span: Span, *, run: str | None, now_s: float, known: Collection[str | None] = ()
 ) -> list[Finding]:
     """Return a finding for every node that fails at several moments; at one, where it is known."""
-    shape = (len(span.ticks), len(span.nodes))
-    rate = np.fmax(_column(span, ERRORS, shape), _column(span, FAILED, shape))
+    rate = np.fmax(of_node(span, ERRORS), of_node(span, FAILED))
     n_moments = (rate > 0).sum(axis=0)
     least = np.array([1 if node in known else MOMENTS for node in span.nodes], dtype=int)
     per_s = np.nan_to_num(mean(rate, axis=0))
@@ -61,20 +61,12 @@ def failing(
     return [_finding(span, rate, int(row), run=run, now_s=now_s) for row in np.flatnonzero(sick)]
 
 
-def _column(span: Span, metric: str, shape: tuple[int, int]) -> FloatArray:
-    """Return one figure of each node: (n_ticks, n_nodes), NaN where it is not reported."""
-    values = span.values.get(metric)
-    if values is None or values.shape[2] == 0:
-        return np.full(shape, np.nan)
-    return np.asarray(values[..., 0], dtype=float)
-
-
 def _finding(span: Span, rate: FloatArray, row: int, *, run: str | None, now_s: float) -> Finding:
     """Describe one node."""
     per_s = mean(rate, axis=0)
-    done = mean(_column(span, DONE, rate.shape)[:, row], axis=0)
+    done = mean(of_node(span, DONE)[:, row], axis=0)
     own = float(per_s[row])
-    failed = np.nan_to_num(mean(_column(span, FAILED, rate.shape)[:, row], axis=0))
+    failed = np.nan_to_num(mean(of_node(span, FAILED)[:, row], axis=0))
     ratio = float(failed / (failed + done)) if done > 0 or failed > 0 else None
     is_bad = own >= PAGE_PER_S or (ratio is not None and ratio >= PAGE_RATIO)
     severity: Severity = "page" if is_bad else "warn"

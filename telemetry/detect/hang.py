@@ -57,7 +57,7 @@ def known_dead(vitals: Vitals) -> set[str]:
     """
     dead = {alert.node for alert in vitals.standing if alert.cause == CRASHED and alert.node}
     still = standstill(vitals)
-    if still is None or not still.waits.all() or (still.absent and len(still.nodes) > 1):
+    if still is None or not still.waits.all() or still.absent:
         return dead
     return dead | (set(still.gone) & set(still.mute))
 

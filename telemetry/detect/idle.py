@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import Span
 from telemetry.detect.finding import Finding
+from telemetry.detect.readings import peak
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import CORES, TRAINING, usual_step_s
 from telemetry.detect.vitals import Vitals, reported
@@ -67,15 +68,13 @@ def _expected(vitals: Vitals) -> list[str]:
 
 def _rests(span: Span) -> NDArray[np.bool_]:
     """Return who reports, and has no core that does anything: (n_ticks, n_nodes)."""
-    cores = span.values[CORES]
-    peak = np.where(np.isfinite(cores), cores, -1.0).max(axis=2, initial=-1.0)
-    return np.asarray((peak >= 0) & (peak < IDLE))
+    return np.asarray(peak(span, CORES) < IDLE)
 
 
 def _finding(vitals: Vitals, span: Span, row: int) -> Finding:
     """Describe one idle node."""
     node = span.nodes[row]
-    value = float(np.nanmax(span.values[CORES][:, row]))
+    value = float(np.nanmax(peak(span, CORES)[:, row]))
     listed = {vitals.node_of(worker) for worker in vitals.steps.workers}
     return Finding(
         rule=RULE,

@@ -6,9 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from telemetry.blocks import FloatArray
+from telemetry.blocks import FloatArray, Span
 from telemetry.detect.finding import Finding
 from telemetry.detect.peers import mean
+from telemetry.detect.readings import of_node, peak
 from telemetry.detect.rules import Severity
 from telemetry.detect.standstill import (
     COMPILING,
@@ -66,18 +67,18 @@ def _is_under_way(vitals: Vitals, steps: StepBatch, since_s: float) -> bool:
         return False
     nodes = training_nodes(vitals, steps)
     glance = vitals.moments((HOST,), (0,)).of(nodes) if vitals.moments else None
-    if glance is None or not _share(glance.values[HOST][..., 0] >= COMPILING)[-1] > MOST:
+    if glance is None or not _share(of_node(glance, HOST) >= COMPILING)[-1] > MOST:
         return False
     span = vitals.hardware((CORES, HOST), LOOK_S).of(nodes)
-    compiles = _compiles(span.values[CORES], span.values[HOST])
+    compiles = _compiles(span)
     return bool((_share(compiles) > MOST).sum() >= CERTAIN_S)
 
 
-def _compiles(cores: FloatArray, hosts: FloatArray) -> FloatArray:
-    """Return who compiles in which tick: 1, 0, or NaN where nothing was reported."""
-    peak = np.where(np.isfinite(cores), cores, -1.0).max(axis=2, initial=-1.0)
-    is_so = (peak < WORKING) & (hosts[..., 0] >= COMPILING)
-    return np.where(np.isfinite(hosts[..., 0]), is_so, np.nan)
+def _compiles(span: Span) -> FloatArray:
+    """Return who compiles in which tick: (n_ticks, n_nodes), NaN where nothing was reported."""
+    hosts = of_node(span, HOST)
+    is_so = (hosts >= COMPILING) & ~(peak(span, CORES) >= WORKING)
+    return np.where(np.isfinite(hosts), is_so, np.nan)
 
 
 def _share(flags: FloatArray | NDArray[np.bool_]) -> FloatArray:
@@ -95,7 +96,7 @@ def _ticks_seen(vitals: Vitals, steps: StepBatch, ages_s: Sequence[int]) -> int:
     if vitals.moments is None or not ages_s:
         return 0
     span = vitals.moments((CORES, HOST), ages_s).of(training_nodes(vitals, steps))
-    compiles = _compiles(span.values[CORES], span.values[HOST])
+    compiles = _compiles(span)
     return int((_share(compiles) > MOST).sum())
 
 

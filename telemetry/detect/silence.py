@@ -34,7 +34,7 @@ def silent(
     pulses: Mapping[str, Pulse] | None = None,
     crashed: Collection[str] = (),
 ) -> list[Finding]:
-    """Find the nodes that reported before and have not for more than ``after_s`` seconds.
+    """Find the nodes that reported before and have not for ``after_s`` seconds.
 
     Parameters
     ----------
@@ -42,7 +42,7 @@ def silent(
         Newest tick in which each node that is meant to report did. Nodes that have left, and
         those of finished runs, do not belong here.
     now_s, after_s : seconds
-        The time now, and the silence that is too long.
+        The time now, and how long a silence is too long.
     run_of : mapping of node to run, optional
         What each node trains.
     pulses : mapping of run to Pulse, optional
@@ -60,7 +60,7 @@ def silent(
     quiet = {
         node: seen
         for node, seen in last_seen.items()
-        if now - seen > after_s or (node in known and now - seen > TOGETHER_S)
+        if now - seen >= after_s or (node in known and now - seen > TOGETHER_S)
     }
     if len(quiet) == len(last_seen) > 1 and _is_ours(quiet, pulses or {}):
         return [_blind(last_seen, now_s=now_s, after_s=after_s)]

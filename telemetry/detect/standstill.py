@@ -9,11 +9,14 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.peers import mean
+from telemetry.detect.readings import of_node, parts_of, peak
 from telemetry.detect.vitals import Vitals, reported
 from telemetry.steps import StepBatch
 
 CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 TRAINING = "training"
+# Rules whose alerts remember when a run's last step ended.
+STANDSTILLS = ("hang", "recompile")
 # A step is overdue after so many of the run's own step times, and so many seconds at the least.
 LATE_STEPS, LATE_S = 1.5, 10.0
 USUAL_STEPS = 12
@@ -82,7 +85,7 @@ class Standstill:
         far below those of its peers. The usual figure is the upper median: of two nodes the one
         that does more is in the collective.
         """
-        if len(self.nodes) == 1:
+        if len(self.nodes) + len(self.mute) == 1:
             return (0,)
         usual_host, usual_cores = upper_median(self.hosts), upper_median(self.cores)
         if usual_host < LEAST_HOST:
@@ -120,7 +123,8 @@ def no_step_since(vitals: Vitals, steps: StepBatch) -> float | None:
     """
     known = [vitals.phase_since_s] if vitals.phase_since_s is not None else []
     known += [float(steps.ended_at_s[-1])] if len(steps) else []
-    known += [float(alert.evidence.get("since_s", 0.0)) for alert in vitals.standing]
+    stood = [alert.evidence for alert in vitals.standing if alert.rule in STANDSTILLS]
+    known += [float(evidence["since_s"]) for evidence in stood if "since_s" in evidence]
     return max(known, default=None)
 
 
@@ -162,8 +166,7 @@ def _look(
     if not newest.size or span.ticks[newest[-1]] - since_s <= limit_s:
         return None
     lately = np.asarray(heard[: newest[-1] + 1][-MUTE_S:].any(axis=0))
-    cores = span.values[CORES][:, lately]
-    known = np.where(np.isfinite(cores), cores, -1.0)
+    cores, most = parts_of(span, CORES)[:, lately], peak(span, CORES)[:, lately]
     missed = _missed(vitals, nodes, since_s)
     return Standstill(
         since_s=since_s,
@@ -171,9 +174,9 @@ def _look(
         step_s=step_s,
         limit_s=limit_s,
         nodes=_those(nodes, lately),
-        peak=known.max(axis=(0, 2), initial=-1.0),
+        peak=np.where(np.isfinite(most), most, -1.0).max(axis=0),
         cores=mean(mean(cores, axis=2), axis=0),
-        hosts=mean(span.values[HOST][:, lately, 0], axis=0),
+        hosts=mean(of_node(span, HOST)[:, lately], axis=0),
         mute=_those(nodes, ~lately),
         gone=_those(nodes, missed),
     )

@@ -15,8 +15,9 @@ def test_a_fleet_that_reports_is_not_silent() -> None:
     assert silent({}, now_s=NOW) == []
 
 
-def test_fifteen_seconds_are_not_yet_silence() -> None:
-    assert silent(FLEET | {"quiet": NOW - 15}, now_s=NOW) == []
+def test_fifteen_seconds_are_silence_and_fourteen_are_not() -> None:
+    assert silent(FLEET | {"quiet": NOW - 14}, now_s=NOW) == []
+    assert silent(FLEET | {"quiet": NOW - 15}, now_s=NOW) != []
     assert silent(FLEET | {"quiet": NOW - 8}, now_s=NOW, after_s=5) != []
 
 
