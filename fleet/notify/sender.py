@@ -8,6 +8,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
+from threading import Event
 
 from django.db import close_old_connections, connection
 
@@ -41,6 +42,12 @@ class Sender:
         self._busy: dict[int, Future[None]] = {}
         self._held: dict[int, int] = {}
         self._extended_at = self.clock()
+        self._news = Event()
+
+    def wait(self, pause_s: float) -> None:
+        """Wait until something was sent and so another may be, but no longer than a pause."""
+        self._news.wait(pause_s)
+        self._news.clear()
 
     def turn(self) -> None:
         """Start whatever is due and can be."""
@@ -74,7 +81,9 @@ class Sender:
         self._hands.shutdown(wait=False, cancel_futures=True)
 
     def _start(self, receiver: int, work: Callable[[], None]) -> None:
-        self._busy[receiver] = self._hands.submit(_with_own_connection, work)
+        done = self._hands.submit(_with_own_connection, work)
+        self._busy[receiver] = done
+        done.add_done_callback(lambda _: self._news.set())
 
     def _keep_claims(self, now: datetime) -> None:
         """Make the claims last as long as the work does."""

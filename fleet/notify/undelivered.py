@@ -18,7 +18,7 @@ def tell_others(delivery: Delivery, why: str, *, now: datetime) -> None:
     """Put word into the outbox for the other receivers of the route, and of the default one."""
     if delivery.kind == KIND:
         return
-    text = f"{delivery.receiver} could not be told ({delivery.get_kind_display()}): {why}"
+    text = f"{delivery.receiver} could not be told ({delivery.get_kind_display().lower()}): {why}"
     lane = f"undelivered {delivery.receiver_id}"
     recent = Delivery.objects.filter(kind=KIND, lane=lane, created_at__gt=now - QUIET)
     known = set(recent.values_list("receiver_id", flat=True))

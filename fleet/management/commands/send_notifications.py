@@ -65,15 +65,20 @@ class Command(BaseCommand):
         chores = _chores(sender.name, door, times)
         beside = Thread(
             target=_until,
-            args=(told, times["chores_s"], lambda: chores.do(now=now())),
+            args=(told, told.wait, times["chores_s"], lambda: chores.do(now=now())),
             daemon=True,
         )
         beside.start()
-        _until(told, times["pause_s"], sender.turn)
+        _until(told, sender.wait, times["pause_s"], sender.turn)
         sender.stop(within_s=STOP_WITHIN_S)
 
 
-def _until(told: Event, pause_s: float, work: Callable[[], object]) -> None:
+def _until(
+    told: Event,
+    wait: Callable[[float], object],
+    pause_s: float,
+    work: Callable[[], object],
+) -> None:
     """Work again and again; without a database, try again a little later."""
     while not told.is_set():
         try:
@@ -87,7 +92,7 @@ def _until(told: Event, pause_s: float, work: Callable[[], object]) -> None:
             # One bad turn must not end all sending; it is said, and tried again.
             log.exception("a turn failed")
             told.wait(AFTER_TROUBLE_S)
-        told.wait(pause_s)
+        wait(pause_s)
     connection.close()
 
 

@@ -10,7 +10,7 @@ from fleet.notify.notice import Item, Notice
 
 # Slack takes 150 characters in a header, 3,000 in a section, and 50 blocks.
 LONGEST_HEADER = 150
-LONGEST_SECTION = 2_900
+LONGEST_STORY = 2_400
 MOST_ITEMS = 10
 MARKS = {
     Delivery.Kind.FIRING: ":red_circle:",
@@ -61,7 +61,7 @@ def _told(item: Item, notice: Notice) -> str:
     if notice.kind == Delivery.Kind.ACKNOWLEDGED:
         said = next((c.text for c in reversed(notice.changes) if c.text), "")
         return f"*{escape(item.headline)}*\n{escape(said)}\n{' · '.join(links)}"
-    story = escape(item.story)[:LONGEST_SECTION]
+    story = escape(item.story)[:LONGEST_STORY]
     return f"*{escape(item.headline)}* ({item.severity})\n{story}\n{' · '.join(links)}"
 
 

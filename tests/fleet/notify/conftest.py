@@ -1,16 +1,17 @@
 """What tests of notifications may ask for: a receiver that listens, and alerts to tell of."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
-from django.db import transaction
+from django.db import connection, transaction
 
 from fleet.models import Alert, AlertEvent, Receiver, Route, Run
 from fleet.notifying import enqueue
+from tests.fleet.notify.processes import Senders, database_url
+from tests.fleet.notify.processes import senders as running_senders
 from tests.fleet.notify.stranger import Stranger, a_stranger
 from tests.parts import just_now
-
-Say = Callable[..., Alert]
 
 
 @pytest.fixture
@@ -67,3 +68,10 @@ def say(alert: Alert, kind: str, *, by: str = "", text: str = "") -> AlertEvent:
         )
         enqueue(alert, event, now=now)
     return event
+
+
+@pytest.fixture
+def senders(transactional_db: None, tmp_path: Path) -> Iterator[Senders]:
+    """Give real senders on the database of the test."""
+    with running_senders(tmp_path, database_url(connection.settings_dict)) as home:
+        yield home

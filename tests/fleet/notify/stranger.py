@@ -96,6 +96,26 @@ def a_stranger() -> Iterator[Stranger]:
         thread.join()
 
 
+def thinks(for_s: float) -> Callable[[socket.socket], None]:
+    """Take the request, and answer well after a while."""
+
+    def answer(connection: socket.socket) -> None:
+        time.sleep(for_s)
+        connection.sendall(OK)
+
+    return answer
+
+
+def waits_for(event: threading.Event) -> Callable[[socket.socket], None]:
+    """Take the request, and answer well once something has happened."""
+
+    def answer(connection: socket.socket) -> None:
+        event.wait(20)
+        connection.sendall(OK)
+
+    return answer
+
+
 def hangs(for_s: float) -> Callable[[socket.socket], None]:
     """Take the request, and say nothing for a while."""
 

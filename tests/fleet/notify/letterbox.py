@@ -1,0 +1,66 @@
+"""A mail server that takes letters, or not, as it is told to."""
+
+import socketserver
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from email import message_from_bytes
+from email.message import Message
+
+
+@dataclass
+class Letterbox:
+    """Where it is, what it says to each recipient, and what it has."""
+
+    url: str = ""
+    refusals: dict[str, str] = field(default_factory=dict)
+    letters: list[Message] = field(default_factory=list)
+    recipients: list[str] = field(default_factory=list)
+
+
+@contextmanager
+def a_letterbox() -> Iterator[Letterbox]:
+    """Run a mail server for as long as the block lasts."""
+    box = Letterbox()
+
+    class Clerk(socketserver.StreamRequestHandler):
+        def handle(self) -> None:
+            self.say("220 letterbox")
+            while line := self.rfile.readline():
+                words = line.decode().strip()
+                verb = words[:4].upper()
+                if verb == "RCPT":
+                    self.recipient(words)
+                elif verb == "DATA":
+                    self.letter()
+                elif verb == "QUIT":
+                    return self.say("221 bye")
+                else:
+                    self.say("250 ok")
+            return None
+
+        def recipient(self, words: str) -> None:
+            who = words.partition("<")[2].partition(">")[0]
+            box.recipients.append(who)
+            self.say(box.refusals.get(who, "250 ok"))
+
+        def letter(self) -> None:
+            self.say("354 go on")
+            lines = []
+            while (line := self.rfile.readline()).rstrip() != b".":
+                lines.append(line)
+            box.letters.append(message_from_bytes(b"".join(lines)))
+            self.say("250 taken")
+
+        def say(self, text: str) -> None:
+            self.wfile.write(f"{text}\r\n".encode())
+
+    with socketserver.ThreadingTCPServer(("127.0.0.1", 0), Clerk) as server:
+        server.daemon_threads = True
+        box.url = f"smtp://127.0.0.1:{server.server_address[1]}"
+        thread = threading.Thread(target=server.serve_forever, args=(0.02,), daemon=True)
+        thread.start()
+        yield box
+        server.shutdown()
+        thread.join()
