@@ -6,8 +6,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from fleet.models import Node, Run
+from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import ECC_METRICS, Vitals
+from telemetry.detect.checkpoints import due_s
 from telemetry.detect.silence import Pulse
 from telemetry.detect.vitals import Standing
 from telemetry.steps import StepBatch
@@ -148,4 +150,13 @@ def vitals_of(sight: Sight, *, now_s: float, standing: tuple[Standing, ...] = ()
         looks=sight.looks or bool(standing),
         moments=sight.moments,
         earlier=sight.earlier,
+        checkpoint_s=checkpoint_due_s(sight.run),
     )
+
+
+def checkpoint_due_s(run: Run) -> float | None:
+    """Return how long a checkpoint of the run should take; None for a model nobody knows."""
+    shape = catalog.models().get(run.model)
+    if shape is None:
+        return None
+    return due_s(n_parameters=shape.params, n_nodes=run.n_nodes)

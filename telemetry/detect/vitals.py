@@ -35,7 +35,7 @@ class Vitals:
     ``phase`` is what the run says of itself, since ``phase_since_s`` (None: unknown).
     ``standing`` are the open alerts of the run and of its nodes. Where ``looks`` is False nobody
     looks at hardware for its own sake this second. ``earlier(since_s)`` fetches steps from before
-    the window.
+    the window. ``checkpoint_s`` is how long a checkpoint should take.
     """
 
     run: str
@@ -54,6 +54,7 @@ class Vitals:
     looks: bool = True
     moments: Callable[[Sequence[str], Sequence[int]], Span] | None = None
     earlier: Callable[[float], StepBatch] | None = None
+    checkpoint_s: float | None = None
 
     def node_of(self, worker: str) -> str | None:
         """Return the node a worker runs on: itself, or what stands before the first slash."""

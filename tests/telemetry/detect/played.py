@@ -9,6 +9,8 @@ import numpy as np
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import ECC_METRICS, Finding, Vitals, find
+from telemetry.detect.checkpoints import due_s
+from telemetry.detect.vitals import Standing
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.steps import StepBatch
@@ -34,8 +36,8 @@ class Recording:
     span: Span
     steps: StepBatch
 
-    def at(self, now_s: float) -> Vitals:
-        """Return what detection sees at some second from the start."""
+    def at(self, now_s: float, *, standing: Sequence[Finding] = ()) -> Vitals:
+        """Return what detection sees at some second from the start, these alerts being open."""
         now = EPOCH + now_s
         done = int(np.searchsorted(self.steps.ended_at_s, now, side="right"))
         since = int(np.searchsorted(self.steps.ended_at_s, now - WINDOW_S))
@@ -47,10 +49,15 @@ class Recording:
             values = {m: self.span.values[m][rows] for m in metrics if m in self.span.values}
             return Span(self.span.shard, ticks[rows], self.span.nodes, values)
 
+        def moments(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
+            rows = np.isin(self.span.ticks, [int(now) - age for age in ages_s])
+            values = {m: self.span.values[m][rows] for m in metrics if m in self.span.values}
+            return Span(self.span.shard, self.span.ticks[rows], self.span.nodes, values)
+
         run = self.plan.run
         instance = catalog.training_instance(run.instance)
-        moments = np.isin(self.span.ticks, [now - age for age in ECC_AGES_S])
-        counts = {m: self.span.values[m][moments] for m in ECC_METRICS}
+        counted = np.isin(self.span.ticks, [now - age for age in ECC_AGES_S])
+        counts = {m: self.span.values[m][counted] for m in ECC_METRICS}
         return Vitals(
             run=run.name,
             nodes=run.node_names,
@@ -59,7 +66,15 @@ class Recording:
             now_s=now,
             cores_per_device=instance.n_cores // instance.n_devices,
             n_stages=run.pp,
-            counts=Span(self.span.shard, self.span.ticks[moments], self.span.nodes, counts),
+            counts=Span(self.span.shard, self.span.ticks[counted], self.span.nodes, counts),
+            standing=tuple(
+                Standing(f.rule, f.cause, f.node, f.device, f.evidence) for f in standing
+            ),
+            moments=moments,
+            earlier=lambda since_s: self.steps[
+                int(np.searchsorted(self.steps.ended_at_s, since_s)) : done
+            ],
+            checkpoint_s=due_s(n_parameters=catalog.model(run.model).params, n_nodes=run.nodes),
         )
 
     @property
@@ -71,10 +86,10 @@ class Recording:
 
     def watch(self, seconds: Sequence[int] | range) -> Iterator[tuple[int, list[Finding]]]:
         """Look once each second, remembering only which alerts are open."""
-        is_open: set[str] = set()
+        found: list[Finding] = []
         for second in seconds:
-            found = find(self.at(second), open_rules=is_open)
             is_open = {finding.rule for finding in found}
+            found = find(self.at(second, standing=found), open_rules=is_open)
             yield second, found
 
 

@@ -1,0 +1,127 @@
+"""The headline rule applied: a share above its limit, and what is behind it."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from telemetry.detect.case import Case, open_case
+from telemetry.detect.evidence import share_evidence
+from telemetry.detect.finding import Finding
+from telemetry.detect.localise import Verdict, localise
+from telemetry.detect.problem import Problem
+from telemetry.detect.rules import RULES
+from telemetry.detect.share import episode
+from telemetry.detect.sighting import LINK_CAUSES
+from telemetry.detect.vitals import Vitals
+from telemetry.steps import StepBatch
+
+SHARE = "allreduce_share"
+
+
+def all_reduce(
+    vitals: Vitals, steps: StepBatch, problems: list[Problem], *, is_open: bool
+) -> tuple[Finding | None, list[Problem]]:
+    """Apply the headline rule.
+
+    Parameters
+    ----------
+    problems : what steps and hardware show otherwise
+
+    Returns
+    -------
+    The finding, if the share is above its limit, and the problems that it does not speak of.
+    """
+    since = episode(
+        steps.allreduce_share_ratio,
+        limit_ratio=vitals.limit_ratio,
+        resolve_ratio=vitals.resolve_ratio,
+        is_open=is_open,
+    )
+    if since is None:
+        return None, problems
+    case = open_case(vitals, steps, since)
+    verdict = localise(case)
+    chosen = _chosen(vitals, verdict, problems)
+    if chosen is not None and chosen.look is not None:
+        verdict = _believe(verdict, chosen)
+    rest = [p for p in problems if p is not chosen and not _explained(p, verdict)]
+    return _finding(case, verdict), rest
+
+
+def _chosen(vitals: Vitals, verdict: Verdict, problems: list[Problem]) -> Problem | None:
+    """Return the problem behind the share: of the same culprit, else the worst that could be.
+
+    The one that the open alert speaks of comes first, as long as it lasts: a page does not jump
+    from one of two culprits to the other and back.
+    """
+    able = [p for p in problems if p.look is not None and _could(p, verdict)]
+    for alert in vitals.standing:
+        same = [p for p in able if (p.cause, p.node) == (alert.cause, alert.node)]
+        if alert.rule == SHARE and same:
+            return same[0]
+    if verdict.look is not None:
+        return next((p for p in able if _same(p, verdict)), None)
+    return max(able, key=lambda p: p.strength, default=None)
+
+
+def _could(problem: Problem, verdict: Verdict) -> bool:
+    """Tell whether a problem lifts the share in the way it was lifted."""
+    is_link = problem.cause in LINK_CAUSES
+    if problem.kind in {"computing", "checkpoint"}:
+        return False
+    return is_link == (verdict.kind != "waiting")
+
+
+def _same(problem: Problem, verdict: Verdict) -> bool:
+    """Tell whether a problem is at the machine that the verdict blames, or blames none either."""
+    look = verdict.look
+    if look is None:
+        return False
+    if look.node is None or problem.node is None:
+        return problem.cause == look.cause
+    return problem.node == look.node
+
+
+def _believe(verdict: Verdict, problem: Problem) -> Verdict:
+    """Put a problem's culprit in the place of the verdict's own."""
+    kind = "transferring" if problem.cause in LINK_CAUSES else "waiting"
+    ruled_out = tuple(look for look in verdict.ruled_out if look.cause != problem.cause)
+    return replace(verdict, look=problem.look, kind=kind, ruled_out=ruled_out)
+
+
+def _explained(problem: Problem, verdict: Verdict) -> bool:
+    """Tell whether a problem is the share's own, seen another way."""
+    if _same(problem, verdict):
+        return True
+    is_symptom = problem.look is None or problem.node is None
+    return is_symptom and problem.kind == verdict.kind
+
+
+def _finding(case: Case, verdict: Verdict) -> Finding:
+    """Put a verdict into words that alerts understand."""
+    share = float(case.newest.allreduce_share_ratio.mean())
+    look = verdict.look
+    return Finding(
+        rule=SHARE,
+        cause=verdict.cause,
+        # Nobody need get up at night for a run that was laid out, or changed, to be like this.
+        severity="warn" if verdict.is_layout else RULES[SHARE].severity,
+        run=case.vitals.run,
+        node=look.node if look else None,
+        device=look.device if look else None,
+        onset_s=case.onset_s,
+        score=share / case.vitals.limit_ratio,
+        victims=_victims(case, verdict),
+        evidence=share_evidence(case, verdict),
+    )
+
+
+def _victims(case: Case, verdict: Verdict) -> tuple[str, ...]:
+    """Return the nodes that train and are slowed by what is not their fault."""
+    node_of, workers = case.vitals.node_of, case.after.workers
+    to_blame = {verdict.look.node} if verdict.look else set()
+    if verdict.cause == "stage_imbalance":
+        to_blame = {node_of(workers[i]) for i in verdict.lateness.late}
+    told = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
+    training = {node_of(workers[i]) for i in np.flatnonzero(told)}
+    return tuple(node for node in case.vitals.nodes if node in training - to_blame)

@@ -1,0 +1,147 @@
+"""All that slows a run, from its steps and its hardware together: a finding for each problem."""
+
+from collections.abc import Collection
+from typing import Any
+
+import numpy as np
+
+from telemetry.blocks import METRICS
+from telemetry.detect.checkpoints import slow_checkpoint
+from telemetry.detect.evidence import LEAD_S
+from telemetry.detect.fabric import fabric
+from telemetry.detect.finding import UNKNOWN, Finding
+from telemetry.detect.headline import SHARE, all_reduce
+from telemetry.detect.pace import comparable
+from telemetry.detect.problem import KIND_OF, Problem
+from telemetry.detect.rules import RULES, Severity
+from telemetry.detect.sighting import LINK_CAUSES, Sighting
+from telemetry.detect.silicon import silicon
+from telemetry.detect.slow import arriving_late, computing_slowly, moving_slowly
+from telemetry.detect.starved import starved
+from telemetry.detect.uneven import uneven
+from telemetry.detect.vitals import Vitals, reported
+from telemetry.steps import StepBatch
+
+# Nobody need get up at night for uneven work, or for what has no culprit yet.
+NOT_URGENT = ("seq_imbalance", "stage_imbalance", UNKNOWN)
+
+
+def performance(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Finding]:
+    """Return what slows the run: at most one finding for each problem.
+
+    What hardware shows comes first; what steps show beside it is told only where the hardware
+    does not explain it; a share above its limit takes over the problem that explains it.
+    """
+    steps = reported(vitals.steps)
+    problems = _of_hardware(vitals) if vitals.looks else []
+    if not len(steps):
+        return _findings(vitals, steps, problems)
+    problems = _unexplained(vitals, problems + _of_steps(vitals, comparable(steps)))
+    share, rest = all_reduce(vitals, steps, problems, is_open=SHARE in open_rules)
+    return ([share] if share else []) + _findings(vitals, steps, rest)
+
+
+def _of_hardware(vitals: Vitals) -> list[Problem]:
+    """Return what the machines show of themselves."""
+    return [_of_sighting(each) for each in silicon(vitals) + fabric(vitals)]
+
+
+def _of_sighting(each: Sighting) -> Problem:
+    look = each.look
+    return Problem(look.cause, look, KIND_OF[look.cause], each.onset_s, look.strength)
+
+
+def _of_steps(vitals: Vitals, steps: StepBatch) -> list[Problem]:
+    """Return what the steps show, the most special evidence first."""
+    looks = (slow_checkpoint, starved, uneven, moving_slowly, arriving_late, computing_slowly)
+    return [problem for look in looks for problem in look(vitals, steps)]
+
+
+def _unexplained(vitals: Vitals, problems: list[Problem]) -> list[Problem]:
+    """Leave out what another problem, earlier in the list, explains."""
+    kept: list[Problem] = []
+    for problem in problems:
+        if not any(_explains(vitals, other, problem) for other in kept):
+            kept.append(problem)
+    return kept
+
+
+def _explains(vitals: Vitals, one: Problem, other: Problem) -> bool:
+    """Tell whether the second problem is the first one, seen another way."""
+    if other.kind == "transferring":
+        return one.cause in LINK_CAUSES and not (
+            one.node and other.node and one.node != other.node
+        )
+    if other.kind == "computing":
+        alone = len(vitals.nodes) == 1 and one.kind == "waiting"
+        return alone or one.cause == "seq_imbalance"
+    if other.kind == "waiting":
+        nodes = {vitals.node_of(worker) for worker in other.late[:1]} | {other.node}
+        return (one.node is not None and one.node in nodes) or (
+            one.cause == "seq_imbalance" and other.node is None
+        )
+    return False
+
+
+def _findings(vitals: Vitals, steps: StepBatch, problems: list[Problem]) -> list[Finding]:
+    """Return one finding per rule and subject: of what has an alert already, else the worst."""
+    standing = {(alert.rule, alert.cause, alert.node) for alert in vitals.standing}
+    order = sorted(
+        problems, key=lambda p: ((p.rule, p.cause, p.node) not in standing, -p.strength)
+    )
+    found: dict[tuple[str, str | None], Finding] = {}
+    for problem in order:
+        subject = problem.node if RULES[problem.rule].subject == "node" else None
+        found.setdefault((problem.rule, subject), _finding(vitals, steps, problem))
+    return list(found.values())
+
+
+def _finding(vitals: Vitals, steps: StepBatch, problem: Problem) -> Finding:
+    """Put a problem into words that alerts understand."""
+    severity: Severity = RULES[problem.rule].severity
+    return Finding(
+        rule=problem.rule,
+        cause=problem.cause,
+        severity="warn" if problem.cause in NOT_URGENT else severity,
+        run=vitals.run,
+        node=problem.node,
+        device=problem.device,
+        onset_s=problem.onset_s,
+        score=problem.strength,
+        victims=_victims(vitals, steps, problem),
+        evidence=_evidence(vitals, steps, problem),
+    )
+
+
+def _victims(vitals: Vitals, steps: StepBatch, problem: Problem) -> tuple[str, ...]:
+    """Return the nodes that train with the culprit: a synchronous step waits for its slowest."""
+    if not len(steps) or problem.kind == "checkpoint":
+        return ()
+    told = np.isfinite(steps.phases["compute_s"][-1])
+    training = {vitals.node_of(steps.workers[i]) for i in np.flatnonzero(told)}
+    to_blame = {problem.node, *(vitals.node_of(worker) for worker in problem.late)}
+    return tuple(node for node in vitals.nodes if node in training - to_blame)
+
+
+def _evidence(vitals: Vitals, steps: StepBatch, problem: Problem) -> dict[str, Any]:
+    """Return the evidence; docs/rules.md explains every key."""
+    look = problem.look
+    newest = steps.last(5)
+    before = steps[: int(np.searchsorted(steps.ended_at_s, problem.onset_s))]
+    is_told = look is not None and look.node is not None and look.metric in METRICS
+    return {
+        "kind": problem.kind,
+        "step_s": float(np.median(newest.step_s)) if len(newest) else None,
+        "baseline_step_s": float(np.median(before.step_s)) if len(before) > 2 else None,
+        "wait_ratio": float(newest.wait_ratio.mean()) if len(newest) else None,
+        "transfer_ratio": float(newest.transfer_ratio.mean()) if len(newest) else None,
+        "culprit": look.figure() if look else None,
+        "late_workers": list(problem.late),
+        "ruled_out": {other.cause: other.figure() for other in problem.ruled_out},
+        "onset_s": problem.onset_s,
+        "window": [problem.onset_s - LEAD_S, vitals.now_s],
+        "charts": [{"metric": look.metric, "node": look.node, "device": look.device}]
+        if look is not None and is_told
+        else [],
+        **problem.more,
+    }
