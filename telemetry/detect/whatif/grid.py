@@ -24,7 +24,7 @@ class Grid:
     ranks : (n_dp, n_stages) rank of each worker
     start_s : (n_ops, n_steps, n_dp) seconds from the start of the step; NaN where missing
     duration_s : (n_ops, n_steps, n_dp) seconds; NaN where missing
-    order_s : (n_ops,) when an operation usually begins: the median over lanes
+    order_s, over_s : (n_ops,) when an operation usually begins and ends: medians over lanes
     n_left_out : steps that were not recorded whole
     n_missing : operations that were not recorded, of the steps that count
     """
@@ -39,6 +39,7 @@ class Grid:
     start_s: FloatArray
     duration_s: FloatArray
     order_s: FloatArray
+    over_s: FloatArray
     n_left_out: int
     n_missing: int
 
@@ -63,6 +64,7 @@ def gridded(trace: Trace) -> Grid:
     if not len(trace):
         raise TraceError("the trace holds no operation; record at least one whole step")
     key, head, op = _operations(trace)
+    ranks = _ranks(trace)
     steps, step = np.unique(trace.step, return_inverse=True)
     shape = (len(key), len(steps), int(trace.dp.max()) + 1)
     start_s, end_s = _laid_out(trace, np.ravel_multi_index((op, step, trace.dp), shape), shape)
@@ -76,7 +78,6 @@ def gridded(trace: Trace) -> Grid:
             f"no step is recorded whole: each misses more than {MISSING_LIMIT_RATIO:.0%} of the "
             "operations that the others have; record whole steps of every worker"
         )
-    ranks = _ranks(trace, (shape[2], int(trace.stage.max()) + 1))
     start_s, duration_s = start_s[:, whole], (end_s - start_s)[:, whole]
     duration_s[irregular] = np.nan_to_num(duration_s[irregular])
     return Grid(
@@ -90,6 +91,7 @@ def gridded(trace: Trace) -> Grid:
         start_s=start_s,
         duration_s=duration_s,
         order_s=np.nanmedian(start_s, axis=(1, 2)),
+        over_s=np.nanmedian(end_s[:, whole], axis=(1, 2)),
         n_left_out=int((~whole).sum()),
         n_missing=int(gaps[:, whole].sum()),
     )
@@ -118,8 +120,9 @@ def _laid_out(
     return start_s, end_s
 
 
-def _ranks(trace: Trace, shape: tuple[int, int]) -> IntArray:
+def _ranks(trace: Trace) -> IntArray:
     """Return the lowest rank of each worker: (n_dp, n_stages)."""
+    shape = int(trace.dp.max()) + 1, int(trace.stage.max()) + 1
     ranks = np.full(shape, np.iinfo("i8").max)
     np.minimum.at(ranks, (trace.dp, trace.stage), trace.rank)
     if (ranks == np.iinfo("i8").max).any():

@@ -71,18 +71,20 @@ def _matched(
     """Return the sends or receives that belong to a computation, and which.
 
     A profiler may also record calls that had nothing to carry: receives after the last
-    computation has begun, sends before the first is over. The first receive may be missing.
+    computation has begun, sends before the first is over. Each computation has its call, or
+    each that has something to carry; else, the first receive is missing.
     """
     if not len(done) or not len(stream):
         return stream[:0], done[:0]
     if way.is_send:
-        end_s = grid.order_s + np.nanmedian(grid.duration_s, axis=(1, 2))
-        kept = stream[end_s[stream] >= end_s[done].min() - CLOCK_S]
-        n = min(len(kept), len(done))
-        return kept[:n], done[:n]
-    kept = stream[grid.order_s[stream] <= grid.order_s[done].max() + CLOCK_S]
+        kept = stream[grid.over_s[stream] >= grid.over_s[done].min() - CLOCK_S]
+    else:
+        kept = stream[grid.order_s[stream] <= grid.order_s[done].max() + CLOCK_S]
+    real = done[_has_peer(grid, way, done)]
+    if len(kept) != len(done) and len(kept) == len(real):
+        return kept, real
     n = min(len(kept), len(done))
-    return kept[:n], done[len(done) - n :]
+    return kept[:n], done[:n] if way.is_send else done[len(done) - n :]
 
 
 def _carried(way: _Sent, of: IntArray, by: IntArray, done: IntArray) -> Edges:

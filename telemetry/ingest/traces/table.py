@@ -105,7 +105,8 @@ def _optional(
         values = np.nan_to_num(np.asarray(columns[name], "f8"), nan=-1.0)
     except (TypeError, ValueError) as error:
         raise TraceError(f"{name}: must be whole numbers") from error
-    return np.clip(values, -1, HIGHEST).astype("i8")
+    whole: IntArray = np.clip(values, -1, HIGHEST).astype("i8")
+    return whole
 
 
 def _refused(name: str, why: str, bad: BoolArray, values: FloatArray) -> TraceError:
