@@ -4,8 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from django.db.models import Q
-
+from fleet.incidents.likes import Neighbour
 from fleet.incidents.traces import Trace, traces_of
 from fleet.models import Alert, Annotation, InjectedFault
 from fleet.words.causes import cause_name, part_name
@@ -32,21 +31,29 @@ class Change:
     before_s: float = 0.0
 
 
-def changes_of(source: Source, alert: Alert, *, now: datetime) -> Sequence[Change]:
+def changes_of(
+    source: Source, alert: Alert, neighbours: Iterable[Neighbour], *, now: datetime
+) -> Sequence[Change]:
     """Return what happened shortly before an alert began and just after, the latest first.
 
-    Of more than a dozen, those nearest to the onset.
+    ``neighbours`` are other alerts of its run or node. Of more than a dozen changes, those
+    nearest to the onset.
     """
-    until = min(alert.resolved_at or now, alert.onset_at + AFTER)
+    until = until_of(alert, now=now)
     found = [
         *_annotations(alert, until),
         *_drills(alert, until),
-        *_alerts(alert, until),
+        *_alerts(alert, neighbours, until),
         *_traces(source, alert, until),
     ]
     found = [replace(each, before_s=(alert.onset_at - each.at).total_seconds()) for each in found]
     nearest = sorted(found, key=lambda change: abs(change.before_s))[:MOST]
     return sorted(nearest, key=lambda change: change.at, reverse=True)
+
+
+def until_of(alert: Alert, *, now: datetime) -> datetime:
+    """Return up to when what happens may have to do with how an alert began."""
+    return min(alert.resolved_at or now, alert.onset_at + AFTER)
 
 
 def _annotations(alert: Alert, until: datetime) -> Iterable[Change]:
@@ -58,11 +65,11 @@ def _annotations(alert: Alert, until: datetime) -> Iterable[Change]:
 
 def _drills(alert: Alert, until: datetime) -> Iterable[Change]:
     """Tell of faults that people put in; those of the demo's own weather are not known here."""
+    if not alert.is_drill:
+        return
     drills = InjectedFault.objects.filter(
         run=alert.run_id, starts_at__lte=until, ends_at__gte=alert.onset_at - SEEN_BEFORE
     )
-    if alert.run_id is None:
-        return
     for fault in drills.exclude(injected_by="").select_related("node"):
         title = FAULTS[fault.kind].title if fault.kind in FAULTS else cause_name(fault.kind)
         where = f" on {fault.node}" if fault.node else ""
@@ -72,14 +79,12 @@ def _drills(alert: Alert, until: datetime) -> Iterable[Change]:
         yield Change(fault.starts_at, "drill", f"{title}{where}", fault.injected_by)
 
 
-def _alerts(alert: Alert, until: datetime) -> Iterable[Change]:
-    near = Q(run=alert.run_id) if alert.run_id else Q(pk__in=[])
-    near |= Q(node=alert.node_id) if alert.node_id else Q(pk__in=[])
-    others = Alert.objects.filter(near).exclude(pk=alert.pk).select_related("run", "node")
-    around = others.filter(fired_at__gte=alert.onset_at - SEEN_BEFORE, fired_at__lte=until)
-    for other in around.order_by("-fired_at")[:MOST]:
-        url = other.get_absolute_url()
-        yield Change(other.fired_at, "alert", str(clause(other)), url=url)
+def _alerts(alert: Alert, neighbours: Iterable[Neighbour], until: datetime) -> Iterable[Change]:
+    for other in (each.alert for each in neighbours):
+        is_near = (other.run_id, other.node_id) != (None, None)
+        if is_near and alert.onset_at - SEEN_BEFORE <= other.fired_at <= until:
+            url = other.get_absolute_url()
+            yield Change(other.fired_at, "alert", str(clause(other)), url=url)
 
 
 def _traces(source: Source, alert: Alert, until: datetime) -> Iterable[Change]:

@@ -1,11 +1,11 @@
 """Earlier alerts like this one: the same culprit, the same cause; how they ended, who knew why."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 
-from django.db.models import Q, QuerySet
+from django.db.models import OuterRef, Q, Subquery
 
 from fleet.models import Alert, AlertEvent
 from fleet.words.causes import part_name
@@ -24,12 +24,22 @@ Problem = tuple[object, ...]
 
 
 @dataclass(frozen=True, slots=True)
+class Neighbour:
+    """Another alert of the same run or node, and the last thing a person said of it."""
+
+    alert: Alert
+    said: str
+    said_by: str
+
+
+@dataclass(frozen=True, slots=True)
 class Like:
     """An earlier alert, in what it is the same, and the last thing a person said of it."""
 
     alert: Alert
     same: str
-    said: AlertEvent | None
+    said: str
+    said_by: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,27 +63,45 @@ def problem_of(alert: Alert) -> Problem:
     return (alert.rule, alert.cause, alert.subject)
 
 
-def likes_of(alert: Alert) -> Likes:
+def neighbours_of(alert: Alert, *, until: datetime) -> Sequence[Neighbour]:
+    """Return the other alerts of the same subject, node or run, the latest first, in one query."""
+    near = Q(rule=alert.rule, subject=alert.subject)
+    near |= Q(node=alert.node_id) if alert.node_id is not None else Q()
+    near |= Q(run=alert.run_id) if alert.run_id is not None else Q()
+    since = alert.fired_at - LOOKED_BACK
+    others = Alert.objects.filter(near, fired_at__gte=since, fired_at__lte=until)
+    remarks = AlertEvent.objects.filter(alert=OuterRef("pk"), kind__in=SAID_BY_PEOPLE)
+    last = remarks.exclude(by="").exclude(text="").order_by("-at", "-pk")
+    told = others.annotate(
+        remark=Subquery(last.values("text")[:1]), remark_by=Subquery(last.values("by")[:1])
+    )
+    recent = told.exclude(pk=alert.pk).select_related("run", "node").order_by("-fired_at")
+    return [
+        Neighbour(each, vars(each)["remark"] or "", vars(each)["remark_by"] or "")
+        for each in recent[:LOOKED_AT]
+    ]
+
+
+def likes_of(alert: Alert, neighbours: Sequence[Neighbour]) -> Likes:
     """Return the earlier alerts that have most in common with one, the closest first."""
-    mine = problem_of(alert)
-    earlier = list(_candidates(alert).select_related("run", "node")[:LOOKED_AT])
-    week = alert.fired_at - WEEK
-    n_week = sum(each.fired_at >= week and problem_of(each) == mine for each in earlier)
-    ranked = sorted(earlier, key=lambda each: _distance(alert, each))[:SHOWN]
-    said = _last_said(ranked)
-    likes = [Like(each, _same(alert, each), said.get(each.pk)) for each in ranked]
+    mine, week = problem_of(alert), alert.fired_at - WEEK
+    earlier = [each for each in neighbours if each.alert.fired_at < alert.fired_at]
+    n_week = sum(
+        each.alert.fired_at >= week and problem_of(each.alert) == mine for each in earlier
+    )
+    alike = [each for each in earlier if _is_alike(alert, each.alert)]
+    ranked = sorted(alike, key=lambda each: _distance(alert, each.alert))[:SHOWN]
+    likes = [
+        Like(each.alert, _same(alert, each.alert), each.said, each.said_by) for each in ranked
+    ]
     return Likes(likes, n_week + 1, where_of(alert))
 
 
-def _candidates(alert: Alert) -> QuerySet[Alert]:
-    alike = Q(rule=alert.rule, subject=alert.subject)
-    if alert.node_id is not None:
-        alike |= Q(node=alert.node_id)
-    if alert.run_id is not None and alert.cause != UNKNOWN:
-        alike |= Q(run=alert.run_id, cause=alert.cause)
-    earlier = Alert.objects.filter(alike, fired_at__lt=alert.fired_at)
-    recent = earlier.filter(fired_at__gte=alert.fired_at - LOOKED_BACK)
-    return recent.exclude(pk=alert.pk).order_by("-fired_at")
+def _is_alike(alert: Alert, other: Alert) -> bool:
+    """Whether there is more in common than the run."""
+    is_cause = other.cause == alert.cause != UNKNOWN
+    is_node = alert.node_id is not None and other.node_id == alert.node_id
+    return is_cause or is_node or (other.rule, other.subject) == (alert.rule, alert.subject)
 
 
 def _distance(alert: Alert, other: Alert) -> tuple[int, float]:
@@ -90,13 +118,6 @@ def _same(alert: Alert, other: Alert) -> str:
     if alert.node_id is not None and other.node_id == alert.node_id:
         return "same node, same cause" if other.cause == alert.cause else "same node"
     return "same cause" if other.cause == alert.cause else "same rule"
-
-
-def _last_said(alerts: Iterable[Alert]) -> Mapping[int, AlertEvent]:
-    """Return the last remark that a person made on each alert."""
-    events = AlertEvent.objects.filter(alert__in=[alert.pk for alert in alerts])
-    remarks = events.filter(kind__in=SAID_BY_PEOPLE).exclude(by="").exclude(text="")
-    return {event.alert_id: event for event in remarks.order_by("at", "pk")}
 
 
 def where_of(alert: Alert) -> str:

@@ -5,11 +5,12 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fleet.templatetags.units import duration, si
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
-from telemetry.store.history import run_steps, worker_minutes
+from telemetry.store.history import worker_minutes
 from telemetry.store.source import Source
 
 LEAST_CHECKPOINT_S = 1.0
@@ -30,45 +31,56 @@ class Trace:
 def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequence[Trace]:
     """Return what the steps of a run show of what was done with it between two moments.
 
-    They are derived from steps each time: those outlive the hot tier, so nothing is kept twice.
+    Minute by minute, for those outlive the hot tier with all their workers: nothing of this is
+    kept a second time.
     """
-    steps = run_steps(source, run, start_s=start_s, end_s=end_s)
-    if len(steps) < 2:
+    minutes = worker_minutes(source, run, start_s=start_s, end_s=end_s)
+    if len(minutes) < 2:
         return []
-    by_worker = worker_minutes(source, run, start_s=start_s, end_s=end_s)
-    return [*_checkpoints(steps), *_pauses(steps), *_batches(steps), *_sizes(by_worker)]
-
-
-def _checkpoints(steps: StepBatch) -> list[Trace]:
-    saved = _mean(steps.phases["checkpoint_s"])
-    ends = steps.ended_at_s
     return [
-        _trace(ends[i] - saved[i], "checkpoint", f"checkpoint, {duration(float(saved[i]))}")
-        for i in np.flatnonzero(saved >= LEAST_CHECKPOINT_S)
+        *_checkpoints(minutes),
+        *_pauses(minutes),
+        *_batches(minutes),
+        *_sizes(minutes),
     ]
 
 
-def _pauses(steps: StepBatch) -> list[Trace]:
+def _checkpoints(minutes: StepBatch) -> list[Trace]:
+    """Find the minutes in which checkpoints were written; those next to each other are one."""
+    n_steps = np.diff(minutes.step, prepend=minutes.step[0] - 1)
+    saved_s = _mean(minutes.phases["checkpoint_s"]) * n_steps
+    return [
+        _trace(
+            minutes.ended_at_s[first] - saved_s[first],
+            "checkpoint",
+            f"checkpoint, {duration(float(saved_s[first : last + 1].sum()))}",
+        )
+        for first, last in _stretches(saved_s >= LEAST_CHECKPOINT_S)
+    ]
+
+
+def _pauses(minutes: StepBatch) -> list[Trace]:
     """Find where no step was under way: between two ends lies more than their steps took."""
-    took_s = np.diff(steps.step) * steps.step_s[1:]
-    idle_s = np.diff(steps.ended_at_s) - took_s
-    usual_s = float(np.median(steps.step_s))
+    step_s = minutes.step_s
+    idle_s = np.diff(minutes.ended_at_s) - np.diff(minutes.step) * step_s[1:]
+    least_s = max(PAUSE_S, PAUSE_STEPS * float(np.nanmedian(step_s)))
     return [
-        _trace(steps.ended_at_s[i], "pause", f"no step for {duration(float(idle_s[i]))}")
-        for i in np.flatnonzero(idle_s > max(PAUSE_S, PAUSE_STEPS * usual_s))
+        _trace(minutes.ended_at_s[i], "pause", f"no step for {duration(float(idle_s[i]))}")
+        for i in np.flatnonzero(idle_s > least_s)
     ]
 
 
-def _batches(steps: StepBatch) -> list[Trace]:
-    tokens = steps.tokens
+def _batches(minutes: StepBatch) -> list[Trace]:
+    """Find where steps became larger or smaller; a minute of both kinds belongs to the change."""
+    tokens = minutes.tokens
     moved = np.abs(np.diff(tokens)) > SAME_TOKENS_RATIO * np.maximum(tokens[:-1], 1)
     return [
         _trace(
-            steps.ended_at_s[i + 1] - steps.step_s[i + 1],
+            minutes.ended_at_s[first],
             "batch",
-            f"{si(float(tokens[i]))} tokens per step became {si(float(tokens[i + 1]))}",
+            f"{si(float(tokens[first]))} tokens per step became {si(float(tokens[last + 1]))}",
         )
-        for i in np.flatnonzero(moved)
+        for first, last in _stretches(moved)
     ]
 
 
@@ -77,16 +89,21 @@ def _sizes(minutes: StepBatch) -> list[Trace]:
     if len(minutes) < 3:
         return []
     n_workers = np.isfinite(minutes.worker_step_s).sum(axis=1)
-    stays = np.append(n_workers[1:-1] == n_workers[2:], False)
-    changed = np.flatnonzero((np.diff(n_workers) != 0) & stays)
+    stays = np.append(n_workers[1:-1] == n_workers[2:], [False])
     return [
         _trace(
-            minutes.ended_at_s[i + 1],
+            minutes.ended_at_s[i],
             "scale",
             f"{n_workers[i]} workers became {n_workers[i + 1]}",
         )
-        for i in changed
+        for i in np.flatnonzero((np.diff(n_workers) != 0) & stays)
     ]
+
+
+def _stretches(is_so: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return first and last index of each stretch of trues."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_so, [False]]).astype(int)))
+    return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
 
 
 def _trace(at_s: float, kind: str, text: str) -> Trace:

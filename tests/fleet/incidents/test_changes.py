@@ -1,15 +1,22 @@
 """What changed shortly before an alert: said by people, seen in others, derived from steps."""
 
-from collections.abc import Callable
-from datetime import timedelta
+from collections.abc import Callable, Sequence
+from datetime import datetime, timedelta
 
-from fleet.incidents.changes import MOST, changes_of
+from fleet.incidents.changes import MOST, Change, until_of
+from fleet.incidents.changes import changes_of as sorted_out
+from fleet.incidents.likes import neighbours_of
 from fleet.models import Alert, Annotation, InjectedFault, Node, Run
 from telemetry.store.hot import HotStore
 from tests.parts import NOON, NOON_S, steps
 
 Make = Callable[..., Alert]
 MINUTE = timedelta(minutes=1)
+
+
+def changes_of(hot: HotStore, alert: Alert, *, now: datetime) -> Sequence[Change]:
+    neighbours = neighbours_of(alert, until=until_of(alert, now=now))
+    return sorted_out(hot, alert, neighbours, now=now)
 
 
 def told(hot: HotStore, alert: Alert) -> list[str]:
@@ -50,7 +57,7 @@ def test_a_drill_is_told_with_who_put_it_in_but_the_demo_s_weather_is_not(
             ends_at=NOON + MINUTE,
             injected_by=by,
         )
-    (drill,) = changes_of(hot, make(), now=NOON + MINUTE)
+    (drill,) = changes_of(hot, make(is_drill=True), now=NOON + MINUTE)
 
     assert (drill.kind, drill.by) == ("drill", "olga")
     assert drill.text.endswith("on limping, core 7")
@@ -67,19 +74,18 @@ def test_other_alerts_nearby_are_linked(hot: HotStore, make: Make) -> None:
 
 
 def test_steps_tell_of_checkpoints_pauses_and_batches(hot: HotStore, make: Make) -> None:
-    def train(first: int, since_s: float, **phases: float) -> None:
-        tokens = phases.pop("tokens", 4096.0)
+    def train(first: int, n_steps: int, since_s: float, *, tokens: float = 4096.0) -> None:
         hot.append_steps(
-            steps(first=first, n_steps=10, ended_at_s=since_s, tokens=tokens, **phases)
+            steps(first=first, n_steps=n_steps, ended_at_s=since_s, tokens=tokens, compute_s=2.0)
         )
 
-    train(1, NOON_S - 600, compute_s=2.0)
+    train(1, 10, NOON_S - 600)
     hot.append_steps(
         steps(first=11, n_steps=1, ended_at_s=NOON_S - 540, compute_s=2.0, checkpoint_s=38.0)
     )
-    train(12, NOON_S - 538, compute_s=2.0)
-    train(22, NOON_S - 400, compute_s=2.0)
-    train(32, NOON_S - 380, compute_s=2.0, tokens=8192.0)
+    train(12, 10, NOON_S - 538)
+    train(22, 20, NOON_S - 400)
+    train(42, 20, NOON_S - 360, tokens=8192.0)
 
     assert [each.replace("\u202f", " ") for each in told(hot, make())] == [
         "batch: 4.10 k tokens per step became 8.19 k",
