@@ -44,7 +44,8 @@ OTHERS = (
 def measure(env: Mapping[str, str]) -> None:
     """Play the set in two processes and print how well it was noticed."""
     scenarios, began_s = matrix_scenarios(), time.perf_counter()
-    outcomes = played(scenarios, env)
+    answers = played(scenarios, env)
+    outcomes = [answer for answer in answers if "error" not in answer]
     took_s = time.perf_counter() - began_s
     faults = [fault for outcome in outcomes for fault in outcome["faults"] if fault["counts"]]
     played_s = sum(outcome["duration_s"] for outcome in outcomes)
@@ -56,6 +57,8 @@ def measure(env: Mapping[str, str]) -> None:
     print_table("By kind: noticed, placed, named, in time; seconds to detect", kinds(faults))
     print_table("Others, of faults in production unless it says otherwise", OTHERS)
     misses = list(disappointments(outcomes))
+    for broken in (answer for answer in answers if "error" in answer):
+        print(f"\n{broken['scenario']} broke detection:\n{broken['error']}")
     if misses:
         print_table(f"What was wrong, of {len(misses)}", misses[:MOST_MISSES])
 

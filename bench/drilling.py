@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+import traceback
 from typing import Any
 
 import django
@@ -24,7 +25,11 @@ def main(patience_s: float) -> None:
         if time.perf_counter() - began_s > patience_s:
             break
         scenario, before_s = scenarios[line.strip()], time.perf_counter()
-        outcome = outcome_of(drill(scenario))
+        try:
+            outcome = outcome_of(drill(scenario))
+        except Exception:
+            # One scenario that breaks detection must not hide what the others say.
+            outcome = {"scenario": scenario.name, "error": traceback.format_exc(limit=-2)}
         outcome["took_s"] = time.perf_counter() - before_s
         sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
         sys.stdout.flush()
