@@ -3,9 +3,13 @@
 from typing import Any
 
 from django import template
+from django.db import DatabaseError
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
+
+from fleet.access import reads_anonymously
+from fleet.models import Alert
 
 register = template.Library()
 
@@ -24,17 +28,54 @@ def nav_link(context: template.Context, name: str, words: str, icon: str) -> Saf
     url = _url(name)
     if not url:
         return ""
-    path = context["request"].path if "request" in context else ""
-    here = path == url or (url != "/" and path.startswith(url))
     return format_html(
         '<a href="{}" data-page="{}"{}>'
         '<svg aria-hidden="true"><use href="#icon-{}"/></svg>{}{}</a>',
         url,
         icon,
-        SafeString(' aria-current="page"') if here else "",
+        SafeString(' aria-current="page"') if _is_here(context, url) else "",
         icon,
         words,
-        SafeString('<span class="count" id="firing-count"></span>') if icon == "alerts" else "",
+        _firing(context) if icon == "alerts" else "",
+    )
+
+
+@register.simple_tag(takes_context=True)
+def more_here(context: template.Context, *names: str) -> str:
+    """Say whether we are on one of the pages, or below it, that the menu holds."""
+    return "page" if any(_is_here(context, _url(name)) for name in names) else ""
+
+
+@register.simple_tag
+def page_url(name: str) -> str:
+    """Return the address of a page, or nothing where there is no such page."""
+    return _url(name)
+
+
+def _is_here(context: template.Context, url: str) -> bool:
+    """Whether we are on a page, or below it."""
+    path = context["request"].path if "request" in context else ""
+    return bool(url) and (path == url or (url != "/" and path.startswith(url)))
+
+
+def _firing(context: template.Context) -> SafeString:
+    """Count the alerts that nobody has, for who may know; the stream keeps the count fresh."""
+    try:
+        n_firing = Alert.objects.open().unacknowledged().count() if _may_read(context) else 0
+    except DatabaseError:
+        n_firing = 0
+    return format_html(
+        '<span class="count" id="firing-count"{}>{}</span>',
+        format_html(' aria-label="{} firing"', n_firing) if n_firing else "",
+        n_firing or "",
+    )
+
+
+def _may_read(context: template.Context) -> bool:
+    """Whether who looks was let in, or would be."""
+    request, user = context.get("request"), context.get("user")
+    return getattr(user, "is_authenticated", False) or (
+        request is not None and reads_anonymously(request)
     )
 
 
@@ -57,3 +98,9 @@ def live_stream(context: template.Context, topic: str, filters: str = "") -> Saf
     if context.get("frozen"):
         return ""
     return format_html(' data-live="{}{}"', topic, f"?{filters}" if filters else "")
+
+
+@register.simple_tag(takes_context=True)
+def head_stream(context: template.Context) -> SafeString | str:
+    """Follow what every page is told, how fresh the data are, where a page follows no more."""
+    return live_stream(context, "head") if _may_read(context) else ""

@@ -1,4 +1,4 @@
-"""What charts draw, as JSON: one address per chart, a window in the query."""
+"""What charts draw, as JSON, or as a table for those without scripts: one address per chart."""
 
 import hashlib
 from collections.abc import Callable, Mapping
@@ -9,6 +9,7 @@ from django.conf import settings
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
+from django.utils.cache import patch_vary_headers
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
@@ -19,6 +20,7 @@ from fleet.charts.runs import RUN_CHARTS, run_figure
 from fleet.charts.windows import Window, WindowError, window_of
 from fleet.freezing import frozen_figure
 from fleet.models import Alert, Node, Run
+from fleet.views.tables import chart_table
 from telemetry.store.hot import open_store
 
 LIVE_S = 2
@@ -86,7 +88,9 @@ def _answer(
         return HttpResponse(msgspec.json.encode(refusal), "application/json", status=400)
     drawn = draw(window)
     body = drawn if isinstance(drawn, bytes) else msgspec.json.encode(drawn.as_json())
-    return _cached(request, body, window, now=now)
+    response = chart_table(request, body) or _cached(request, body, window, now=now)
+    patch_vary_headers(response, ["Accept"])
+    return response
 
 
 def _asks(query: Mapping[str, str]) -> bool:

@@ -8,6 +8,7 @@ from typing import Any
 from django.conf import settings
 from django.http import HttpResponse
 from django.utils import timezone
+from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_safe
 
 from fleet.charts.figures import Figure, Line
@@ -17,6 +18,7 @@ from fleet.models import Alert, Node, Run
 from fleet.summaries import fleet_now, nodes_now, runs_now
 from fleet.topics import as_json
 from fleet.views.render import HtmxRequest, render_page
+from fleet.views.tables import chart_table
 from fleet.words.sentences import told
 from telemetry.store.hot import HotStore, open_store
 
@@ -69,7 +71,10 @@ def overview_shares(request: HtmxRequest) -> HttpResponse:
     runs = Run.objects.active()
     lines = [Line(run.name, share_now(hot.steps(run.name, since_s=t_s[0]), t_s)) for run in runs]
     figure = Figure("ratio", lines, t_s, limit=LIMIT_RATIO, every_s=EVERY_S)
-    return HttpResponse(as_json(figure.as_json()), "application/json")
+    body = as_json(figure.as_json())
+    response = chart_table(request, body) or HttpResponse(body, "application/json")
+    patch_vary_headers(response, ["Accept"])
+    return response
 
 
 def overview_points(*, since_s: float) -> dict[str, Any]:

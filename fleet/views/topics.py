@@ -6,6 +6,8 @@ from fleet.topics import Topic
 from fleet.views import alerts, nodes, overview, runs
 
 TOPICS: Mapping[str, Topic] = {
+    # Pages that keep nothing live but the clock and the number of alerts.
+    "head": Topic(context=dict, template="", partials=()),
     "overview": Topic(
         context=overview.overview_context,
         template="fleet/overview.html",

@@ -38,10 +38,10 @@ def test_it_gives_htmx_only_the_results(client: Client, limping: Node) -> None:
     assert response.text.strip().startswith("<ul>")
 
 
-def test_it_asks_the_database_three_times(
+def test_it_asks_the_database_four_times(
     client: Client, limping: Node, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(4):
         client.get("/search", {"q": "limp"})
 
 

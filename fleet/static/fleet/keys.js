@@ -3,7 +3,7 @@ import { frozenLink } from "./charts.js";
 import { togglePause } from "./live.js";
 import { notify } from "./shell.js";
 
-const PAGES = { f: "fleet", n: "nodes", r: "runs", a: "alerts" };
+const PAGES = { f: "fleet", n: "nodes", r: "runs", a: "alerts", s: "silences", h: "hand-over", d: "drills", m: "notifications" };
 const ITEMS = "main [data-href], main tbody tr[id]";
 let goingSince = 0;
 
@@ -97,6 +97,7 @@ export function startKeys() {
   const search = document.querySelector(".search");
   search?.addEventListener("keydown", walk);
   search?.addEventListener("submit", openFirst);
+  for (const button of document.querySelectorAll("[data-opens]")) button.addEventListener("click", () => document.getElementById(button.dataset.opens).showModal());
   for (const close of document.querySelectorAll("[data-close]")) close.addEventListener("click", () => close.closest("dialog").close());
   // A row is as good as its link.
   document.addEventListener("click", (event) => {

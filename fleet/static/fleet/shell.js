@@ -74,7 +74,22 @@ function startMenu() {
   document.addEventListener("click", ({ target }) => !target.closest("#menu, #more") && more && set(false));
 }
 
+// The menu of further pages closes as menus do; without scripts it opens and closes by itself.
+function startPages() {
+  const pages = document.getElementById("pages-more");
+  if (!pages) return;
+  document.addEventListener("click", ({ target }) => { if (!pages.contains(target) || target.closest("#pages-more div")) pages.open = false; });
+  pages.addEventListener("focusout", ({ relatedTarget }) => { if (relatedTarget && !pages.contains(relatedTarget)) pages.open = false; });
+  pages.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !pages.open) return;
+    pages.open = false;
+    pages.querySelector("summary").focus();
+    event.stopPropagation();
+  });
+}
+
 export function startShell() {
+  startPages();
   startTheme();
   startMenu();
   startNotices();

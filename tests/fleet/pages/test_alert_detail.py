@@ -137,7 +137,7 @@ def test_it_asks_the_database_little(
     operator: object,
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    with django_assert_max_num_queries(7):
+    with django_assert_max_num_queries(8):
         client.get(f"/alerts/{alert.pk}/")
 
 

@@ -1,14 +1,33 @@
 """The frame of every page: where we are, who we are, what we follow."""
 
+import pytest
 from django.contrib.auth.models import User
 from django.template import Context, Template
 from django.test import RequestFactory
+from pytest_django import Settings
+
+from fleet.models import Alert
+from tests.parts import NOON
 
 
 def shown(text: str, path: str = "/", **context: object) -> str:
     """Render a template as a page at some path would."""
     request = RequestFactory().get(path)
     return Template("{% load shell %}" + text).render(Context({"request": request, **context}))
+
+
+def fire(subject: str, **fields: object) -> None:
+    """Fire an alert."""
+    Alert.objects.create(
+        rule="node_silent",
+        severity=Alert.Severity.PAGE,
+        subject=subject,
+        score=1.0,
+        onset_at=NOON,
+        fired_at=NOON,
+        last_seen_at=NOON,
+        **fields,
+    )
 
 
 def test_the_page_we_are_on_is_marked_and_so_is_what_lies_above_it() -> None:
@@ -40,3 +59,38 @@ def test_who_is_signed_in_is_named() -> None:
 
     assert "alice" in html
     assert "Sign out" in html
+
+
+def test_the_menu_is_marked_on_the_pages_it_holds() -> None:
+    asked = "{% more_here 'node-list' 'no-such-page' %}"
+
+    assert shown(asked, "/nodes/limping/") == "page"
+    assert shown(asked, "/runs/") == ""
+
+
+@pytest.mark.django_db
+def test_every_page_says_how_many_alerts_nobody_has(settings: Settings) -> None:
+    settings.ANONYMOUS_READING = True
+    link = "{% nav_link 'alert-list' 'Alerts' 'alerts' %}"
+
+    assert 'id="firing-count"></span>' in shown(link)
+
+    fire("node:limping")
+    fire("node:steady", acknowledged_at=NOON, acknowledged_by=User.objects.create(username="eve"))
+
+    assert 'aria-label="1 firing">1</span>' in shown(link)
+
+
+@pytest.mark.django_db
+def test_whoever_may_not_read_is_told_no_number_and_follows_nothing(settings: Settings) -> None:
+    settings.ANONYMOUS_READING = False
+    fire("node:limping")
+
+    assert 'id="firing-count"></span>' in shown("{% nav_link 'alert-list' 'Alerts' 'alerts' %}")
+    assert shown("{% head_stream %}") == ""
+
+
+def test_a_page_with_nothing_live_follows_the_clock(settings: Settings) -> None:
+    settings.ANONYMOUS_READING = True
+
+    assert shown("{% head_stream %}") == ' data-live="head"'
