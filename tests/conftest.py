@@ -15,7 +15,7 @@ from redis import Redis
 
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
-from tests.parts import N_REDIS_DATABASES, NOON, redis_server
+from tests.parts import N_REDIS_DATABASES, NOON, postgres_program, redis_server
 from tests.serving import served
 
 NOBODY_LISTENS = "redis://127.0.0.1:1/0"
@@ -37,7 +37,12 @@ CHROMIUM_FLAGS = (
 
 
 # What a marker's tests need on the machine.
-PROGRAMS = {"browser": CHROMIUM, "prometheus": "prometheus"}
+PROGRAMS = {
+    "browser": CHROMIUM,
+    "prometheus": "prometheus",
+    "alertmanager": "prometheus-alertmanager",
+    "postgresql": postgres_program("initdb"),
+}
 
 
 def pytest_configure() -> None:
@@ -62,7 +67,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 def pytest_report_header() -> list[str]:
     """Say what is missing on this machine."""
-    missing = [name for name in PROGRAMS.values() if not shutil.which(name)]
+    missing = [marker for marker, name in PROGRAMS.items() if not shutil.which(name)]
     return [f"missing here: {name}; its tests are left out unless CI is set" for name in missing]
 
 

@@ -1,5 +1,6 @@
 """What tests are made of: a fixed noon, small blocks and steps, and a real Redis."""
 
+import shutil
 import socket
 import subprocess
 import time
@@ -33,6 +34,12 @@ def free_port() -> int:
         listener.bind(("127.0.0.1", 0))
         port: int = listener.getsockname()[1]
     return port
+
+
+def postgres_program(name: str) -> str:
+    """Return the path of one of PostgreSQL's programs, which Debian keeps off the path."""
+    found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
+    return shutil.which(name) or (str(found[-1]) if found else name)
 
 
 @contextmanager

@@ -11,6 +11,7 @@ from postgres import postgres_program
 WANTED = {
     "chromium": (("chromium", "chromium-browser"), "the tests in a browser"),
     "prometheus": (("prometheus",), "the tests that scrape /metrics"),
+    "prometheus-alertmanager": (("prometheus-alertmanager",), "the tests that page through it"),
     "postgresql": (("initdb",), "the tests on PostgreSQL"),
 }
 

@@ -46,10 +46,12 @@ def postable(item: Item, *, kind: Delivery.Kind, now: datetime) -> dict[str, Any
             "description": item.story,
             "rule": item.rule,
             "cause": item.cause_name,
+            "onset": item.onset_at.isoformat(),
             "runbook_url": item.runbook_url,
             "frozen_url": item.frozen_url,
         },
-        "startsAt": item.onset_at.isoformat(),
+        # Alertmanager counts the wait for a group from here.
+        "startsAt": item.fired_at.isoformat(),
         "endsAt": ends_at.isoformat(),
         "generatorURL": item.url,
     }

@@ -128,7 +128,7 @@ def test_pagerdutys_key_is_kept_out_of_what_is_stored(notice: Notice) -> None:
 def test_alertmanager_gets_labels_that_last_and_an_end_that_moves(
     notice: Notice, stranger: Stranger
 ) -> None:
-    item = replace(notice.items[0], onset_at=NOON)
+    item = replace(notice.items[0], fired_at=NOON)
     [firing] = sent("alertmanager", replace(notice, items=(item,)), stranger).told
     later = replace(notice, at=NOON + timedelta(minutes=1), items=(item,))
     [again] = sent("alertmanager", later, stranger).told
