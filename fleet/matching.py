@@ -75,6 +75,15 @@ def written(matchers: Iterable[Matcher]) -> str:
     return " ".join(map(str, matchers))
 
 
+def meaning(alert: Alert) -> tuple[Matcher, ...]:
+    """Return matchers for the problem an alert tells of, under whatever rule it is seen."""
+    fields = fields_of(alert)
+    names = (
+        ("node", "cause") if fields["node"] else ("rule", "run") if fields["run"] else ("rule",)
+    )
+    return tuple(Matcher(name, "=", fields[name]) for name in names)
+
+
 def matches(matchers: Iterable[Matcher], alert: Alert) -> bool:
     """Whether all matchers accept an alert; none at all accept every alert."""
     fields = fields_of(alert)

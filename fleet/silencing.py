@@ -1,12 +1,16 @@
-"""Which silences mute an alert."""
+"""Which silences mute an alert, and what a silence would mute."""
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from fleet.matching import Matcher, MatcherError, matches, parse_matchers
 from fleet.models import Alert, Silence
 
 Read = tuple[Silence, tuple[Matcher, ...]]
+LOOK_BACK = timedelta(days=7)
+# Fewer alerts than this say nothing about whether a silence means them all.
+FEW = 3
 
 
 def active_silences(*, now: datetime) -> list[Read]:
@@ -38,3 +42,30 @@ def _read(silence: Silence) -> tuple[Matcher, ...] | None:
         return parse_matchers(silence.matchers)
     except MatcherError:
         return None
+
+
+@dataclass(frozen=True, slots=True)
+class Preview:
+    """What a silence would mute: of what is open now, and of what fired in the week before."""
+
+    matchers: tuple[Matcher, ...]
+    open: list[Alert]
+    n_open: int
+    past: list[Alert]
+    n_past: int
+
+    @property
+    def is_everything(self) -> bool:
+        """Whether nothing would be heard of any more, as far as the week before tells."""
+        n_alerts = self.n_open + self.n_past
+        is_all = len(self.open) + len(self.past) == n_alerts
+        return not self.matchers or (is_all and n_alerts >= FEW)
+
+
+def preview(text: str, *, now: datetime) -> Preview:
+    """Say what matchers would mute; raises MatcherError where they cannot be read."""
+    matchers, alerts = parse_matchers(text), Alert.objects.select_related("run", "node", "silence")
+    held = list(alerts.open().worst_first())
+    over = alerts.filter(resolved_at__isnull=False, fired_at__gt=now - LOOK_BACK)
+    past = list(over.defer("evidence", "victims").order_by("-fired_at", "-pk"))
+    return Preview(matchers, meant(matchers, held), len(held), meant(matchers, past), len(past))

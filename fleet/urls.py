@@ -18,6 +18,7 @@ from fleet.views import (
     runs,
     search,
     sign_in,
+    silences,
 )
 
 handler400 = "fleet.views.errors.bad_request"
@@ -49,6 +50,19 @@ urlpatterns: list[URLPattern] = [
     path("alerts/<int:pk>/charts/<slug:chart>", charts.alert_chart, name="alert-chart"),
     path("alerts/<int:pk>/acknowledge/", answering.alert_acknowledge, name="alert-acknowledge"),
     path("alerts/<int:pk>/comment/", answering.alert_comment, name="alert-comment"),
+    path(
+        "alerts/<int:pk>/unacknowledge/",
+        answering.alert_unacknowledge,
+        name="alert-unacknowledge",
+    ),
+    path("alerts/<int:pk>/assign/", answering.alert_assign, name="alert-assign"),
+    path("alerts/<int:pk>/silence/", answering.alert_silence, name="alert-silence"),
+    path("alerts/<int:pk>/resolve/", answering.alert_resolve, name="alert-resolve"),
+    path("silences/", silences.silence_list, name="silence-list"),
+    path("silences/new/", silences.silence_new, name="silence-new"),
+    path("silences/preview", silences.silence_preview, name="silence-preview"),
+    path("silences/<int:pk>/", silences.silence_detail, name="silence-detail"),
+    path("silences/<int:pk>/end/", silences.silence_end, name="silence-end"),
     path("runbooks/<slug:name>/", runbooks.runbook, name="runbook"),
     path("sign-in/", sign_in.sign_in, name="sign-in"),
     path("sign-out/", sign_in.sign_out, name="sign-out"),

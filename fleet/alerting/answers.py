@@ -2,11 +2,11 @@
 
 from datetime import datetime, timedelta
 
-from django.contrib.auth.models import User
 from django.db import transaction
 
 from fleet.alerting.events import LONGEST, Kind, change, note
 from fleet.models import Alert, AlertEvent
+from fleet.people import answering
 
 # Seen broken this lately, it is not over, whatever anybody says.
 STILL_BROKEN = timedelta(minutes=1)
@@ -48,11 +48,11 @@ def assign(alert: Alert, *, to: str, by: str, now: datetime, comment: str = "") 
     Raises
     ------
     AlertError
-        Where nobody active has that name.
+        Where nobody who may act has that name.
     """
     text = _said(comment)
-    if not User.objects.filter(username=to, is_active=True).exists():
-        raise AlertError(f"to: nobody here is called {to[:40]!r}; choose somebody from the list")
+    if not answering().filter(username=to).exists():
+        raise AlertError(f"to: nobody who may act is called {to[:40]!r}; choose from the list")
     was = {"assigned_to": alert.assigned_to, "resolved_at": None}
     if not change(alert, if_still=was, to={"assigned_to": to, "assigned_at": now}):
         return False

@@ -5,6 +5,7 @@ from typing import Self
 
 from django.db import models
 from django.db.models import F, Q
+from django.urls import reverse
 
 
 class SilenceQuerySet(models.QuerySet["Silence"]):
@@ -41,6 +42,10 @@ class Silence(models.Model):
 
     def __str__(self) -> str:
         return f"{self.matchers} until {self.ends_at:%Y-%m-%d %H:%M}"
+
+    def get_absolute_url(self) -> str:
+        """Return the page of this silence."""
+        return reverse("silence-detail", args=[self.pk])
 
     def is_active(self, now: datetime) -> bool:
         """Whether it holds now."""

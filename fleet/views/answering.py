@@ -1,4 +1,6 @@
-"""What people do about an alert: take it, and say something about it."""
+"""What people do about an alert: take it, give it on, silence it, say something about it."""
+
+from collections.abc import Callable
 
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseRedirect
@@ -9,48 +11,112 @@ from django_htmx.http import trigger_client_event
 
 from fleet import alerting
 from fleet.access import requires
+from fleet.alerting import AlertError, SilenceError
+from fleet.matching import MatcherError
 from fleet.models import Alert
+from fleet.spans import SpanError, end_of
 from fleet.views.alerts import PARTIALS, alert_context
 from fleet.views.render import HtmxRequest
 
-LONGEST = 500
+OVER = "It is over already: there is nothing left to do."
+Act = Callable[[Alert, str], str]
 
 
 @require_POST
 @requires("operator")
 def alert_acknowledge(request: HtmxRequest, pk: int) -> HttpResponse:
     """Take an alert; whoever had it first keeps it."""
-    alert = get_object_or_404(Alert, pk=pk)
-    said = request.POST.get("comment", "").strip()
-    if len(said) > LONGEST:
-        return _answer(request, alert, error=f"comment: is longer than {LONGEST} characters")
-    by = request.user.get_username()
-    if alerting.acknowledge(alert, by=by, comment=said, now=timezone.now()):
-        return _answer(request, alert)
-    alert.refresh_from_db()
-    if alert.resolved_at is not None:
-        return _answer(request, alert, error="It is over already: there is nothing left to take.")
-    return _answer(request, alert, error=f"{alert.acknowledged_by} has it already.")
+
+    def act(alert: Alert, by: str) -> str:
+        said = request.POST.get("comment", "")
+        if alerting.acknowledge(alert, by=by, comment=said, now=timezone.now()):
+            return ""
+        alert.refresh_from_db()
+        return f"{alert.acknowledged_by} has it already." if alert.is_open else OVER
+
+    return _answer(request, pk, act)
+
+
+@require_POST
+@requires("operator")
+def alert_unacknowledge(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Give an alert back: nobody has it any more."""
+
+    def act(alert: Alert, by: str) -> str:
+        if alerting.unacknowledge(alert, by=by, now=timezone.now()):
+            return ""
+        alert.refresh_from_db()
+        return "Nobody has it: there is nothing to give back." if alert.is_open else OVER
+
+    return _answer(request, pk, act)
+
+
+@require_POST
+@requires("operator")
+def alert_assign(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Give an alert to somebody."""
+
+    def act(alert: Alert, by: str) -> str:
+        to, said = request.POST.get("to", ""), request.POST.get("comment", "")
+        if alerting.assign(alert, to=to, by=by, comment=said, now=timezone.now()):
+            return ""
+        alert.refresh_from_db()
+        return f"It went to {alert.assigned_to} meanwhile." if alert.is_open else OVER
+
+    return _answer(request, pk, act)
 
 
 @require_POST
 @requires("operator")
 def alert_comment(request: HtmxRequest, pk: int) -> HttpResponse:
     """Add a remark to an alert's timeline."""
+
+    def act(alert: Alert, by: str) -> str:
+        alerting.comment(alert, by=by, text=request.POST.get("comment", ""), now=timezone.now())
+        return ""
+
+    return _answer(request, pk, act)
+
+
+@require_POST
+@requires("operator")
+def alert_resolve(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Call an alert over that trnwatch can no longer see."""
+
+    def act(alert: Alert, by: str) -> str:
+        said = request.POST.get("comment", "")
+        done = alerting.resolve_by_hand(alert, by=by, comment=said, now=timezone.now())
+        return "" if done else OVER
+
+    return _answer(request, pk, act)
+
+
+@require_POST
+@requires("operator")
+def alert_silence(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Silence the problem of one alert for one of the usual spans."""
+
+    def act(alert: Alert, by: str) -> str:
+        now, asked = timezone.now(), request.POST
+        matchers = asked.get("matchers", "")
+        if not matchers.strip():
+            return (
+                "matchers: are empty, which would mute everything; make that a silence of its own"
+            )
+        ends_at = end_of(asked.get("span", ""), until=asked.get("until", ""), now=now)
+        alerting.silence(matchers, ends_at=ends_at, reason=asked.get("reason", ""), by=by, now=now)
+        return ""
+
+    return _answer(request, pk, act)
+
+
+def _answer(request: HtmxRequest, pk: int, act: Act) -> HttpResponse:
+    """Act, and give htmx the part that changed, everybody else the page anew."""
     alert = get_object_or_404(Alert, pk=pk)
-    said = request.POST.get("comment", "")
-    if len(said) > LONGEST:
-        return _answer(request, alert, error=f"comment: is longer than {LONGEST} characters")
     try:
-        by = request.user.get_username()
-        alerting.comment(alert, by=by, text=said, now=timezone.now())
-    except alerting.AlertError as error:
-        return _answer(request, alert, error=str(error))
-    return _answer(request, alert)
-
-
-def _answer(request: HtmxRequest, alert: Alert, *, error: str = "") -> HttpResponse:
-    """Give htmx the part that changed, and everybody else the page anew."""
+        error = act(alert, request.user.get_username())
+    except (AlertError, MatcherError, SilenceError, SpanError) as refused:
+        error = str(refused)
     if not request.htmx:
         if error:
             messages.error(request, error)

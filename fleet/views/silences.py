@@ -1,0 +1,162 @@
+"""Pages of the silences: what is muted until when and why, and muting something new."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Prefetch
+from django.http import HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
+
+from fleet import alerting
+from fleet.access import requires
+from fleet.ages import aged
+from fleet.alerting import SilenceError
+from fleet.matching import FIELDS, MatcherError, meaning, written
+from fleet.models import Alert, Silence
+from fleet.silencing import Preview, preview
+from fleet.spans import SPANS, SpanError, end_of
+from fleet.views.render import HtmxRequest, render_page
+
+ASKED = ("matchers", "span", "until", "reason", "confirmed")
+N_PAST, N_LISTED = 50, 12
+
+
+@require_safe
+def silence_list(request: HtmxRequest) -> HttpResponse:
+    """List the silences that hold, the oldest first, then those that are over."""
+    now = timezone.now()
+    muted = Prefetch("alerts", Alert.objects.open().select_related("run", "node"), "muted")
+    held = Silence.objects.active(now).order_by("starts_at", "pk").prefetch_related(muted)
+    context = {
+        "silences": [aged(silence, now=now) for silence in held],
+        "over": list(Silence.objects.over(now)[:N_PAST]),
+        "now": now,
+    }
+    return render_page(request, "fleet/silence_list.html", context, partials=("silences", "over"))
+
+
+@require_safe
+def silence_detail(request: HtmxRequest, pk: int) -> HttpResponse:
+    """One silence: what it mutes, until when, why, and what became of it."""
+    return _detail(request, get_object_or_404(Silence, pk=pk))
+
+
+def _detail(
+    request: HtmxRequest, silence: Silence, *, error: str = "", status: int = 200
+) -> HttpResponse:
+    now = timezone.now()
+    context = {
+        "silence": silence,
+        "aged": aged(silence, now=now),
+        "events": silence.events.all(),
+        "muted": silence.alerts.open().select_related("run", "node"),
+        "spans": SPANS,
+        "error": error,
+    }
+    return render_page(
+        request, "fleet/silence_detail.html", context, partials=("silence",), status=status
+    )
+
+
+@require_POST
+@requires("operator")
+def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
+    """End a silence now, or let it end at another time."""
+    silence, now, by = (
+        get_object_or_404(Silence, pk=pk),
+        timezone.now(),
+        request.user.get_username(),
+    )
+    span, error = request.POST.get("span", ""), ""
+    try:
+        if span == "now":
+            done = alerting.expire(silence, by=by, now=now)
+        else:
+            ends_at = end_of(span, until=request.POST.get("until", ""), now=now)
+            done = alerting.move_end(silence, to=ends_at, by=by, now=now)
+        error = "" if done else "It is over already, or was moved meanwhile."
+    except (SilenceError, SpanError) as refused:
+        error = str(refused)
+    if request.htmx:
+        silence.refresh_from_db()
+        response = _detail(request, silence, error=error, status=422 if error else 200)
+        return response if error else trigger_client_event(response, "alerts-changed")
+    if error:
+        messages.error(request, error)
+    back = request.POST.get("back", "")
+    is_safe = url_has_allowed_host_and_scheme(back, {request.get_host()})
+    return HttpResponseRedirect(back if is_safe else silence.get_absolute_url())
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("operator")
+def silence_new(request: HtmxRequest) -> HttpResponse:
+    """Offer the form of a silence, or make it."""
+    if request.method != "POST":
+        given = {name: request.GET.get(name, "") for name in ASKED} | _of_alert(request)
+        return _form(request, given)
+    given, now = {name: request.POST.get(name, "") for name in ASKED}, timezone.now()
+    try:
+        ends_at = end_of(given["span"], until=given["until"], now=now)
+        _confirm(preview(given["matchers"], now=now), is_confirmed=bool(given["confirmed"]))
+        made = alerting.silence(
+            given["matchers"],
+            ends_at=ends_at,
+            reason=given["reason"],
+            by=request.user.get_username(),
+            now=now,
+        )
+    except (MatcherError, SilenceError, SpanError) as refused:
+        return _form(request, given, error=str(refused), status=422)
+    messages.success(request, f"Silence {made.pk} holds.")
+    there = made.get_absolute_url()
+    return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
+
+
+def _confirm(seen: Preview, *, is_confirmed: bool) -> None:
+    """Let a silence that mutes everything pass only if somebody means it."""
+    if seen.is_everything and not is_confirmed:
+        raise SilenceError(
+            f"matchers: mute everything, all {seen.n_open} open alerts and all {seen.n_past} of "
+            "the last 7 days; narrow them, or tick that this is meant"
+        )
+
+
+def _of_alert(request: HtmxRequest) -> dict[str, str]:
+    """Fill the form in for an alert."""
+    pk = request.GET.get("alert", "")
+    if not pk.isdecimal():
+        return {}
+    alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
+    return {"matchers": written(meaning(alert)), "reason": f"being worked on: alert {alert.pk}"}
+
+
+def _form(
+    request: HtmxRequest, given: dict[str, str], *, error: str = "", status: int = 200
+) -> HttpResponse:
+    context = {"given": given, "spans": SPANS, "fields": FIELDS, "error": error}
+    context |= _seen(given["matchers"])
+    return render_page(
+        request, "fleet/silence_new.html", context, partials=("silence-form",), status=status
+    )
+
+
+@require_safe
+@requires("operator")
+def silence_preview(request: HtmxRequest) -> HttpResponse:
+    """Say what matchers would mute."""
+    context = _seen(request.GET.get("matchers", ""))
+    return render_page(request, "fleet/_silence_preview.html", context)
+
+
+def _seen(matchers: str) -> dict[str, Any]:
+    try:
+        seen = preview(matchers, now=timezone.now())
+    except MatcherError as error:
+        return {"unreadable": str(error)}
+    n_more = max(0, len(seen.past) - N_LISTED)
+    return {"seen": seen, "past": seen.past[:N_LISTED], "n_more": n_more}

@@ -1,0 +1,72 @@
+"""Giving an alert to somebody who may act."""
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+
+from fleet.models import Alert
+from tests.parts import just_now
+
+ACT = {"HX-Request": "true", "HX-Target": "act"}
+
+
+@pytest.fixture
+def omar(db: None) -> User:
+    user = User.objects.create_user("omar")
+    user.groups.add(Group.objects.get_or_create(name="lead")[0])
+    return user
+
+
+def give(client: Client, alert: Alert, **posted: str) -> tuple[int, str]:
+    response = client.post(f"/alerts/{alert.pk}/assign/", posted, headers=ACT)
+    alert.refresh_from_db()
+    return response.status_code, response.text
+
+
+def test_it_is_theirs_and_the_timeline_says_by_whom(
+    client: Client, alert: Alert, operator: User, omar: User
+) -> None:
+    assert give(client, alert, to="omar", comment="you know the rack")[0] == 200
+
+    assert (alert.assigned_to, alert.owner, alert.state) == ("omar", "omar", "firing")
+    event = alert.events.get(kind="assigned")
+    assert (event.by, event.text) == ("olga", "to omar: you know the rack")
+
+
+@pytest.mark.parametrize("name", ["vera", "nobody", ""])
+def test_it_cannot_be_given_to_somebody_who_may_not_act(
+    client: Client, alert: Alert, operator: User, name: str
+) -> None:
+    User.objects.create_user("vera")
+
+    status, told = give(client, alert, to=name)
+    assert status == 422
+    assert "to: nobody who may act is called" in told
+    assert alert.assigned_to == ""
+
+
+def test_what_is_over_is_given_to_nobody(
+    client: Client, alert: Alert, operator: User, omar: User
+) -> None:
+    Alert.objects.update(resolved_at=just_now())
+
+    assert give(client, alert, to="omar")[0] == 422
+
+
+def test_a_comment_too_long_is_refused(
+    client: Client, alert: Alert, operator: User, omar: User
+) -> None:
+    assert "comment: is longer" in give(client, alert, to="omar", comment="x" * 501)[1]
+    assert alert.assigned_to == ""
+
+
+def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User, omar: User) -> None:
+    assert give(client, alert, to="omar")[0] == 403
+
+
+def test_it_does_not_know_a_stranger(client: Client, operator: User) -> None:
+    assert client.post("/alerts/999/assign/").status_code == 404
+
+
+def test_it_can_only_be_posted(client: Client, alert: Alert, operator: User) -> None:
+    assert client.get(f"/alerts/{alert.pk}/assign/").status_code == 405

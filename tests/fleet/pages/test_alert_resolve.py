@@ -1,0 +1,51 @@
+"""Calling over what trnwatch can no longer see."""
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet.models import Alert
+from tests.parts import just_now
+
+ACT = {"HX-Request": "true", "HX-Target": "act"}
+
+
+def call_over(client: Client, alert: Alert, comment: str = "node replaced") -> tuple[int, str]:
+    address = f"/alerts/{alert.pk}/resolve/"
+    response = client.post(address, {"comment": comment}, headers=ACT)
+    alert.refresh_from_db()
+    return response.status_code, response.text
+
+
+def test_what_is_no_longer_seen_is_over(client: Client, alert: Alert, operator: User) -> None:
+    assert call_over(client, alert)[0] == 200
+
+    assert alert.state == "resolved"
+    assert alert.events.filter(kind="resolved", by="olga", text="node replaced").exists()
+
+
+def test_what_is_seen_broken_is_not(client: Client, alert: Alert, operator: User) -> None:
+    Alert.objects.update(last_seen_at=just_now())
+
+    status, told = call_over(client, alert)
+    assert status == 422
+    assert "It is still broken, as of the last look" in told
+    assert alert.is_open
+
+
+def test_it_is_over_once(client: Client, alert: Alert, operator: User) -> None:
+    call_over(client, alert)
+
+    assert call_over(client, alert)[0] == 422
+    assert alert.events.filter(kind="resolved").count() == 1
+
+
+def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User) -> None:
+    assert call_over(client, alert)[0] == 403
+
+
+def test_it_does_not_know_a_stranger(client: Client, operator: User) -> None:
+    assert client.post("/alerts/999/resolve/").status_code == 404
+
+
+def test_it_can_only_be_posted(client: Client, alert: Alert, operator: User) -> None:
+    assert client.get(f"/alerts/{alert.pk}/resolve/").status_code == 405

@@ -1,0 +1,57 @@
+"""Silencing the problem of one alert, from its page."""
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet.models import Alert, Silence
+
+ACT = {"HX-Request": "true", "HX-Target": "act"}
+GIVEN = {"matchers": "node=limping cause=slow_core", "reason": "draining", "span": "1h"}
+
+
+def hush(client: Client, alert: Alert, **posted: str) -> tuple[int, str]:
+    response = client.post(f"/alerts/{alert.pk}/silence/", GIVEN | posted, headers=ACT)
+    alert.refresh_from_db()
+    return response.status_code, response.text
+
+
+def test_it_is_muted_and_stays_where_it_is(client: Client, alert: Alert, operator: User) -> None:
+    assert hush(client, alert)[0] == 200
+
+    assert alert.silence == Silence.objects.get()
+    assert alert.is_open
+    event = alert.events.get(kind="silenced")
+    assert event.by == "olga"
+    assert event.text.endswith("UTC: draining")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"matchers": ""}, "matchers: are empty"),
+        ({"matchers": "x=1"}, "is no field"),
+        ({"reason": ""}, "reason: is empty"),
+        ({"span": ""}, "is none of"),
+    ],
+)
+def test_what_cannot_be_is_refused(
+    client: Client, alert: Alert, operator: User, wrong: dict[str, str], said: str
+) -> None:
+    status, told = hush(client, alert, **wrong)
+
+    assert status == 422
+    assert said in told
+    assert not Silence.objects.exists()
+
+
+def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User) -> None:
+    assert hush(client, alert)[0] == 403
+
+
+def test_it_does_not_know_a_stranger(client: Client, operator: User) -> None:
+    assert client.post("/alerts/999/silence/").status_code == 404
+
+
+def test_it_can_only_be_posted(client: Client, alert: Alert, operator: User) -> None:
+    assert client.get(f"/alerts/{alert.pk}/silence/").status_code == 405

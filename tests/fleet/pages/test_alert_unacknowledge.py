@@ -1,0 +1,58 @@
+"""Giving an alert back: nobody has it any more, and the timeline says who did that."""
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet import alerting
+from fleet.models import Alert
+from tests.parts import just_now
+
+ACT = {"HX-Request": "true", "HX-Target": "act"}
+
+
+def give_back(client: Client, alert: Alert) -> tuple[int, str]:
+    response = client.post(f"/alerts/{alert.pk}/unacknowledge/", headers=ACT)
+    alert.refresh_from_db()
+    return response.status_code, response.text
+
+
+def test_whoever_took_it_may_undo_that(client: Client, alert: Alert, operator: User) -> None:
+    alerting.acknowledge(alert, by="olga", comment="", now=just_now())
+
+    status, told = give_back(client, alert)
+    assert status == 200
+    assert "Nobody has it" in told
+    assert (alert.state, alert.acknowledged_by) == ("firing", "")
+    assert alert.events.filter(kind="unacknowledged", by="olga", text="").exists()
+
+
+def test_somebody_else_may_too_and_that_is_said(
+    client: Client, alert: Alert, operator: User
+) -> None:
+    alerting.acknowledge(alert, by="omar", comment="", now=just_now())
+    give_back(client, alert)
+
+    assert alert.events.get(kind="unacknowledged").text == "it was omar's"
+
+
+def test_there_must_be_something_to_give_back(
+    client: Client, alert: Alert, operator: User
+) -> None:
+    status, told = give_back(client, alert)
+
+    assert status == 422
+    assert "nothing to give back" in told
+    Alert.objects.update(resolved_at=just_now())
+    assert "over already" in give_back(client, alert)[1]
+
+
+def test_a_viewer_may_not(client: Client, alert: Alert, viewer: User) -> None:
+    assert give_back(client, alert)[0] == 403
+
+
+def test_it_does_not_know_a_stranger(client: Client, operator: User) -> None:
+    assert client.post("/alerts/999/unacknowledge/").status_code == 404
+
+
+def test_it_can_only_be_posted(client: Client, alert: Alert, operator: User) -> None:
+    assert client.get(f"/alerts/{alert.pk}/unacknowledge/").status_code == 405

@@ -1,0 +1,54 @@
+"""One silence: what it mutes, its end, its history."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet import alerting
+from fleet.models import Alert, Silence
+from tests.parts import just_now
+
+Page = Callable[..., str]
+HOUR = timedelta(hours=1)
+
+
+def made(matchers: str = "run=llama") -> Silence:
+    now = just_now()
+    return alerting.silence(matchers, ends_at=now + HOUR, reason="known", by="olga", now=now)
+
+
+def test_it_shows_the_whole_page(page: Page, alert: Alert, operator: User) -> None:
+    silence = made()
+
+    told = page(silence.get_absolute_url())
+    assert "run=llama" in told
+    assert "“known”" in told
+    assert f'href="/alerts/{alert.pk}/"' in told
+    assert "created: until" in told
+    assert "End it now" in told
+
+
+def test_what_is_over_offers_nothing_more(page: Page, db: None) -> None:
+    silence = made()
+    alerting.expire(silence, by="omar", now=just_now())
+
+    told = page(silence.get_absolute_url())
+    assert "over since" in told
+    assert "omar</span> ended early" in told
+    assert "End it now" not in told
+
+
+def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, db: None) -> None:
+    told = page(made().get_absolute_url(), **{"HX-Request": "true", "HX-Target": "silence"})
+
+    assert told.strip().startswith('<div class="cols" id="silence"')
+
+
+def test_it_does_not_know_a_stranger(client: Client, viewer: User) -> None:
+    assert client.get("/silences/999/").status_code == 404
+
+
+def test_it_can_only_be_read(client: Client, operator: User) -> None:
+    assert client.post(made().get_absolute_url()).status_code == 405

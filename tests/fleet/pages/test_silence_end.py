@@ -1,0 +1,104 @@
+"""The end of a silence: now, or at another time."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet import alerting
+from fleet.models import Alert, Silence
+from tests.parts import just_now
+
+HTMX = {"HX-Request": "true", "HX-Target": "silence"}
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def silence(db: None) -> Silence:
+    now = just_now()
+    return alerting.silence("", ends_at=now + HOUR, reason="known", by="olga", now=now)
+
+
+def end(client: Client, silence: Silence, **posted: str) -> tuple[int, str]:
+    response = client.post(f"/silences/{silence.pk}/end/", posted, headers=HTMX)
+    silence.refresh_from_db()
+    return response.status_code, response.text
+
+
+def test_it_ends_now_and_the_alert_is_heard_of_again(
+    client: Client, fired: Callable[..., Alert], silence: Silence, operator: User
+) -> None:
+    alert = fired()
+    alerting.expire(silence, by="nobody", now=just_now())
+    now = just_now()
+    again = alerting.silence("", ends_at=now + HOUR, reason="known", by="olga", now=now)
+    assert Alert.objects.get().silence == again
+
+    assert end(client, again, span="now")[0] == 200
+
+    assert again.expired_by == "olga"
+    alert.refresh_from_db()
+    assert alert.silence is None
+    assert alert.events.last().kind == "unsilenced"  # type: ignore[union-attr]
+
+
+def test_it_moves(client: Client, silence: Silence, operator: User) -> None:
+    status, told = end(client, silence, span="4h")
+
+    assert status == 200
+    assert "end moved: from" in told
+    assert silence.ends_at > just_now() + 3 * HOUR
+
+
+@pytest.mark.parametrize(
+    ("posted", "said"),
+    [
+        ({"span": "until", "until": "2020-01-01T00:00"}, "end: is not ahead"),
+        ({"span": "until", "until": "soon"}, "end: name a day"),
+        ({"span": "until", "until": "2999-01-01T00:00"}, "more than 30 days ahead"),
+        ({"span": "9h"}, "end: &#x27;9h&#x27; is none of"),
+        ({}, "is none of"),
+    ],
+)
+def test_an_end_that_cannot_be_is_refused(
+    client: Client, silence: Silence, operator: User, posted: dict[str, str], said: str
+) -> None:
+    before = silence.ends_at
+    status, told = end(client, silence, **posted)
+
+    assert status == 422
+    assert said in told
+    assert silence.ends_at == before
+
+
+def test_what_is_over_stays_over(client: Client, silence: Silence, operator: User) -> None:
+    alerting.expire(silence, by="olga", now=just_now())
+
+    status, told = end(client, silence, span="4h")
+    assert status == 422
+    assert "It is over already" in told
+
+
+def test_without_javascript_it_leads_back(
+    client: Client, silence: Silence, operator: User
+) -> None:
+    address = f"/silences/{silence.pk}/end/"
+
+    assert client.post(address, {"span": "now", "back": "/silences/"})["Location"] == "/silences/"
+    elsewhere = client.post(address, {"span": "now", "back": "https://evil.example/"})
+    assert elsewhere["Location"] == f"/silences/{silence.pk}/"
+
+
+def test_a_viewer_may_not(client: Client, silence: Silence, viewer: User) -> None:
+    assert end(client, silence, span="now")[0] == 403
+    assert silence.expired_by == ""
+
+
+def test_it_does_not_know_a_stranger(client: Client, operator: User) -> None:
+    assert client.post("/silences/999/end/").status_code == 404
+
+
+def test_it_can_only_be_posted(client: Client, silence: Silence, operator: User) -> None:
+    assert client.get(f"/silences/{silence.pk}/end/").status_code == 405

@@ -1,0 +1,116 @@
+"""A new silence: matchers, an end, a reason, and a guard against muting everything."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet.models import Alert, Silence
+from tests.parts import just_now
+
+Page = Callable[..., str]
+GIVEN = {"matchers": "run=llama", "span": "1h", "reason": "rack is moved"}
+
+
+def test_the_form_begins_empty_and_says_what_that_would_mute(
+    page: Page, alert: Alert, operator: User
+) -> None:
+    told = page("/silences/new/")
+
+    assert "until tomorrow 09:00 UTC" in told
+    assert "Open now: 1 of 1" in told
+    assert "It mutes <b>everything</b>" in told
+
+
+def test_it_is_filled_in_for_an_alert(page: Page, alert: Alert, operator: User) -> None:
+    told = page(f"/silences/new/?alert={alert.pk}")
+
+    assert 'value="node=limping cause=slow_core"' in told
+    assert f"being worked on: alert {alert.pk}" in told
+
+
+def test_an_alert_that_is_none_is_not_found(client: Client, operator: User) -> None:
+    assert client.get("/silences/new/?alert=999").status_code == 404
+    assert client.get("/silences/new/?alert=x").status_code == 200
+
+
+def test_it_silences_and_shows_the_silence(client: Client, alert: Alert, operator: User) -> None:
+    response = client.post("/silences/new/", GIVEN)
+
+    silence = Silence.objects.get()
+    assert response["Location"] == f"/silences/{silence.pk}/"
+    assert (silence.matchers, silence.reason, silence.by) == ("run=llama", "rack is moved", "olga")
+    assert silence.ends_at - silence.starts_at == timedelta(hours=1)
+    alert.refresh_from_db()
+    assert alert.silence == silence
+    assert alert.events.filter(kind="silenced", by="olga").exists()
+
+
+def test_htmx_is_led_to_the_silence_too(client: Client, operator: User) -> None:
+    response = client.post("/silences/new/", GIVEN, headers={"HX-Request": "true"})
+
+    assert response["HX-Redirect"] == f"/silences/{Silence.objects.get().pk}/"
+
+
+def test_until_a_day(client: Client, operator: User) -> None:
+    until = (just_now() + timedelta(days=2)).replace(second=0, microsecond=0)
+    client.post(
+        "/silences/new/", GIVEN | {"span": "until", "until": until.strftime("%Y-%m-%dT%H:%M")}
+    )
+
+    assert Silence.objects.get().ends_at == until
+
+
+@pytest.mark.parametrize(
+    ("wrong", "said"),
+    [
+        ({"matchers": "color=red"}, "is no field; use one of"),
+        ({"reason": "  "}, "reason: is empty"),
+        ({"reason": "x" * 501}, "reason: is longer than 500 characters"),
+        ({"span": "until", "until": ""}, "end: name a day and a time"),
+        ({"span": ""}, "is none of"),
+        ({"matchers": ""}, "matchers: mute everything"),
+    ],
+)
+def test_what_cannot_be_is_said_beside_what_was_given(
+    client: Client, operator: User, wrong: dict[str, str], said: str
+) -> None:
+    response = client.post("/silences/new/", GIVEN | wrong)
+
+    assert response.status_code == 422
+    assert said in response.text
+    assert "rack is moved" in response.text or "reason" in wrong
+    assert not Silence.objects.exists()
+
+
+def test_everything_is_muted_only_if_that_is_meant(
+    client: Client, fired: Callable[..., Alert], operator: User
+) -> None:
+    for i in range(3):
+        fired(subject=f"run:{i}")
+    all_of_it = GIVEN | {"matchers": "rule=allreduce_share"}
+
+    refused = client.post("/silences/new/", all_of_it)
+    assert refused.status_code == 422
+    assert "all 3 open alerts and all 0 of the last 7 days" in refused.text
+    assert "I mean to mute everything" in refused.text
+
+    client.post("/silences/new/", all_of_it | {"confirmed": "yes"})
+    assert Silence.objects.get().matchers == "rule=allreduce_share"
+
+
+def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, operator: User) -> None:
+    told = page("/silences/new/", **{"HX-Request": "true", "HX-Target": "silence-form"})
+
+    assert told.strip().startswith('<div class="cols" id="silence-form"')
+
+
+def test_a_viewer_may_not(client: Client, viewer: User) -> None:
+    assert client.get("/silences/new/").status_code == 403
+    assert client.post("/silences/new/", GIVEN).status_code == 403
+
+
+def test_other_methods_are_refused(client: Client, operator: User) -> None:
+    assert client.put("/silences/new/").status_code == 405
