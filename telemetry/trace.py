@@ -47,8 +47,10 @@ _ALL = (
     Kind("optimizer-clip-main-grad", "all", is_comm=True),
     Kind("optimizer", "worker", is_comm=False),
     Kind("gc", "worker", is_comm=False),
-    # What profilers of kernels tell: the work between two collectives, and the collective.
+    # What profilers of kernels tell: the work before a collective, the idle time in it, and
+    # what is to be seen of the collective itself.
     Kind("compute", "worker", is_comm=False),
+    Kind("idle", "worker", is_comm=False),
     Kind("collective", "replicas", is_comm=True),
 )
 KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}
@@ -71,6 +73,8 @@ class Trace:
     start_s, duration_s : seconds; ``start_s`` from any origin that one step's rows share
     tp : tensor-parallel degree, None where the trace does not say
     began_at_s : Unix seconds of the first operation, None where the trace does not say
+    has_common_clock : whether ``start_s`` of different workers can be compared
+    n_ranks_missing : ranks of the job that were not recorded, as far as is known
     """
 
     kind: IntArray
@@ -85,6 +89,8 @@ class Trace:
     duration_s: FloatArray
     tp: int | None = None
     began_at_s: float | None = None
+    has_common_clock: bool = True
+    n_ranks_missing: int = 0
 
     def __len__(self) -> int:
         """Count the operations."""

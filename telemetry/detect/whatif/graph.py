@@ -65,7 +65,7 @@ def _stage_edges(grid: Grid, stage: int) -> list[tuple[int, int]]:
     """Return what a worker's own order demands: gather, compute, reduce, optimize."""
     own = np.flatnonzero(grid.stage == stage)
     own = own[np.lexsort((grid.kind[own], grid.seq[own], grid.order_s[own]))]
-    loose = own[is_kind(grid.kind[own], "compute", "collective")]
+    loose = own[is_kind(grid.kind[own], "compute", "idle", "collective")]
     compute = own[is_kind(grid.kind[own], "forward-compute", "backward-compute")]
     gathered = own[is_kind(grid.kind[own], "params-all-gather")]
     reduced = own[is_kind(grid.kind[own], "grads-reduce-scatter")]

@@ -25,6 +25,7 @@ class Grid:
     start_s : (n_ops, n_steps, n_dp) seconds from the start of the step; NaN where missing
     duration_s : (n_ops, n_steps, n_dp) seconds; NaN where missing
     order_s, over_s : (n_ops,) when an operation usually begins and ends: medians over lanes
+    has_common_clock : whether the starts of different workers can be compared
     n_left_out : steps that were not recorded whole
     n_missing : operations that were not recorded, of the steps that count
     """
@@ -40,6 +41,7 @@ class Grid:
     duration_s: FloatArray
     order_s: FloatArray
     over_s: FloatArray
+    has_common_clock: bool
     n_left_out: int
     n_missing: int
 
@@ -91,6 +93,7 @@ def gridded(trace: Trace) -> Grid:
         start_s=start_s,
         duration_s=duration_s,
         order_s=np.nanmedian(start_s, axis=(1, 2)),
+        has_common_clock=trace.has_common_clock,
         over_s=np.nanmedian(end_s[:, whole], axis=(1, 2)),
         n_left_out=int((~whole).sum()),
         n_missing=int(gaps[:, whole].sum()),

@@ -24,7 +24,7 @@ def like_peers(grid: Grid, took_s: FloatArray) -> FloatArray:
         if not len(rows):
             continue
         average = np.nanmedian if kind.is_comm else np.nanmean
-        if kind.name in ("compute", "collective"):
+        if kind.name in ("compute", "idle", "collective"):
             like[rows] = average(took_s[rows], axis=(1, 2), keepdims=True)
         else:
             like[rows] = average(took_s[rows])

@@ -13,14 +13,27 @@ def transfers(grid: Grid, graph: Graph) -> FloatArray:
     Returns
     -------
     (n_ops, n_steps, n_dp) seconds. For work it is the duration; for communication it counts
-    from the moment the last peer has arrived. NaN where missing.
+    from the moment the last peer has arrived: where workers share no clock, who came last is
+    who took least. NaN where missing.
     """
+    if not grid.has_common_clock:
+        return _least(grid, graph)
     start_s = np.where(np.isnan(grid.start_s), -np.inf, grid.start_s)
     latest = np.full_like(start_s, -np.inf)
     np.maximum.at(latest, graph.joint, start_s)
     latest = latest[graph.joint]
     latest[graph.across] = latest[graph.across].max(axis=2, keepdims=True)
     return np.asarray(np.maximum(grid.start_s + grid.duration_s - latest, 0.0))
+
+
+def _least(grid: Grid, graph: Graph) -> FloatArray:
+    """Return the shortest duration among those who take part in an operation."""
+    duration_s = np.where(np.isnan(grid.duration_s), np.inf, grid.duration_s)
+    least = np.full_like(duration_s, np.inf)
+    np.minimum.at(least, graph.joint, duration_s)
+    least = least[graph.joint]
+    least[graph.across] = least[graph.across].min(axis=2, keepdims=True)
+    return np.asarray(np.where(np.isnan(grid.duration_s), np.nan, least))
 
 
 def replayed(graph: Graph, took_s: FloatArray) -> tuple[FloatArray, FloatArray]:

@@ -1,0 +1,171 @@
+"""Kernels of each rank, made a Trace: work, the idle time in it, and the collectives between."""
+
+from collections import Counter
+from collections.abc import Sequence
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.ingest.traces.kineto import RankEvents
+from telemetry.ingest.traces.table import UNIX_S
+from telemetry.trace import CODE, Trace, TraceError
+
+# A collective that shows less than this of itself is hidden behind work and holds nobody up.
+SHOWN_RATIO = 0.05
+COLUMNS = ("step", "dp", "stage", "rank", "kind", "seq", "start_s", "duration_s")
+PIECES = ("compute", "idle", "collective")
+
+# Of one step on one rank: work, idle time, collective and its whole length, (n_collectives,),
+# then the work and the idle time after the last.
+Pieces = tuple[FloatArray, FloatArray, FloatArray, FloatArray, float, float]
+
+
+def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
+    """Return the ranks' steps as pieces of work and collectives, one after the other.
+
+    Notes
+    -----
+    Each collective ends a piece: the time since the one before is work where a kernel ran
+    beside or before it, collective where only that ran, idle where nothing did. Clocks of
+    different ranks are not compared. Ranks that share a group for gradients are replicas;
+    several such groups side by side are pipeline stages where kernels send to each other, and
+    else shards of one tensor-parallel worker. Collectives within these count as work.
+    """
+    numbers = Counter(each.rank for each in ranks)
+    if twice := [rank for rank, n in numbers.items() if n > 1]:
+        raise TraceError(f"rank {twice[0]}: comes twice; give each rank's file once")
+    groups = {each.rank: _gradient_group(each) for each in ranks}
+    places = _places(groups, is_pipeline=any(each.is_exchange.any() for each in ranks))
+    steps = [
+        ((number, *places[each.rank], each.rank), _pieces(each, groups[each.rank], span))
+        for each in ranks
+        for number, span in _spans(each).items()
+    ]
+    kept = _shown([pieces for _, pieces in steps])
+    return _trace(np.concatenate([_rows(pieces, kept, head) for head, pieces in steps]), ranks)
+
+
+def _gradient_group(each: RankEvents) -> tuple[int, ...]:
+    """Return the ranks that a rank exchanges gradients with: the largest group it belongs to."""
+    if not each.is_collective.any():
+        raise TraceError(
+            f"rank {each.rank}: has no collective (all-reduce, reduce-scatter, all-gather …); "
+            "record a distributed job, with the kernels of its communication"
+        )
+    used = {each.groups[i] for i in np.unique(each.group[each.is_collective]).tolist()}
+    return max(used, key=lambda members: (len(members), members))
+
+
+def _places(
+    groups: dict[int, tuple[int, ...]], *, is_pipeline: bool
+) -> dict[int, tuple[int, int]]:
+    """Return replica and stage of each rank."""
+    columns = sorted(set(groups.values()))
+    places = {}
+    for rank, members in groups.items():
+        there = [other for other in sorted(groups) if groups[other] == members]
+        places[rank] = (there.index(rank), columns.index(members) if is_pipeline else 0)
+    return places
+
+
+def _spans(each: RankEvents) -> dict[int, tuple[float, float]]:
+    """Return the steps of a rank, each until the next begins; without marks, all is one."""
+    if not each.steps:
+        return {0: (float(each.start_s.min()), float(each.end_s.max()))}
+    numbers = sorted(each.steps)
+    begins = [each.steps[number][0] for number in numbers]
+    return {
+        number: (begin, end)
+        for number, begin, end in zip(
+            numbers, begins, [*begins[1:], each.steps[numbers[-1]][1]], strict=True
+        )
+    }
+
+
+def _pieces(each: RankEvents, members: tuple[int, ...], span: tuple[float, float]) -> Pieces:
+    """Cut one step at the end of every gradient collective."""
+    begin, until = span
+    inside = (each.start_s >= begin) & (each.start_s < until)
+    mine = each.is_collective & (each.group == each.groups.index(members))
+    mine = np.flatnonzero(mine & inside)
+    mine = mine[np.argsort(each.end_s[mine])]
+    work = inside & ~each.is_exchange
+    work[mine] = False
+    knots, done = _busy(each.start_s[work], each.end_s[work])
+    cuts = np.concatenate([[begin], np.minimum(each.end_s[mine], until), [until]])
+    busy = np.diff(np.interp(cuts, knots, done))
+    starts = np.maximum(each.start_s[mine], cuts[:-2])
+    beside = np.interp(cuts[1:-1], knots, done) - np.interp(starts, knots, done)
+    shown = np.maximum(cuts[1:-1] - starts - beside, 0.0)
+    idle = np.maximum(np.diff(cuts) - busy, 0.0)
+    idle[:-1] = np.maximum(idle[:-1] - shown, 0.0)
+    whole = each.end_s[mine] - each.start_s[mine]
+    return busy[:-1], idle[:-1], shown, whole, float(busy[-1]), float(idle[-1])
+
+
+def _busy(start_s: FloatArray, end_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Return moments, and how long some kernel had run by then; streams overlap."""
+    if not len(start_s):
+        return np.zeros(1), np.zeros(1)
+    order = np.argsort(start_s)
+    start_s, reach = start_s[order], np.maximum.accumulate(end_s[order])
+    first = np.concatenate([[True], start_s[1:] > reach[:-1]])
+    opens, closes = start_s[first], reach[np.append(np.flatnonzero(first)[1:] - 1, len(reach) - 1)]
+    knots = np.stack([opens, closes], axis=1).ravel()
+    run = np.stack([np.zeros_like(opens), closes - opens], axis=1).ravel()
+    return knots, np.cumsum(run)
+
+
+def _shown(steps: Sequence[Pieces]) -> IntArray:
+    """Return which collectives of a step hold somebody up, by their place in it."""
+    n = max(len(shown) for _, _, shown, *_ in steps)
+    ratio = np.full((len(steps), n), np.nan)
+    for row, (_, _, shown, whole, *_) in zip(ratio, steps, strict=True):
+        row[: len(shown)] = shown / np.where(whole > 0, whole, 1.0)
+    return np.flatnonzero(np.nanmedian(ratio, axis=0) >= SHOWN_RATIO) if n else np.zeros(0, int)
+
+
+def _rows(pieces: Pieces, kept: IntArray, head: tuple[int, int, int, int]) -> FloatArray:
+    """Return one step of one rank as operations: (n, 8) in the order of COLUMNS."""
+    busy, idle, shown, _, last_busy, last_idle = pieces
+    kept = kept[kept < len(shown)]
+    hidden = np.setdiff1d(np.arange(len(shown)), kept)
+    idle = idle.copy()
+    idle[hidden] += shown[hidden]
+    ends = np.append(kept, len(shown))
+    sums = [
+        np.concatenate([[0.0], np.cumsum(np.append(a, b))])
+        for a, b in ((busy, last_busy), (idle, last_idle))
+    ]
+    lasts_s = [np.diff(total[np.concatenate([[0], ends + 1])]) for total in sums]
+    took_s = np.stack([*lasts_s, np.append(shown[kept], 0.0)], axis=1).ravel()[:-1]
+    rows = np.empty((len(took_s), len(COLUMNS)))
+    rows[:, :4] = head
+    rows[:, 4] = np.resize([CODE[name] for name in PIECES], len(took_s))
+    rows[:, 5] = np.arange(len(took_s)) // len(PIECES)
+    rows[:, 6] = np.concatenate([[0.0], np.cumsum(took_s)[:-1]])
+    rows[:, 7] = took_s
+    return rows
+
+
+def _trace(rows: FloatArray, ranks: Sequence[RankEvents]) -> Trace:
+    """Return rows as a Trace of ranks whose clocks differ."""
+    step, dp, stage, rank, kind, seq = rows[:, :6].astype("i8").T
+    began_at_s = min(each.began_at_s for each in ranks)
+    worlds = [each.world for each in ranks if each.world]
+    missing = max(worlds, default=0) - len(ranks)
+    return Trace(
+        kind=kind,
+        step=step,
+        dp=dp,
+        stage=stage,
+        rank=rank,
+        seq=seq,
+        chunk=np.zeros_like(seq),
+        microbatch=np.full_like(seq, -1),
+        start_s=rows[:, 6],
+        duration_s=rows[:, 7],
+        has_common_clock=False,
+        n_ranks_missing=max(0, missing),
+        began_at_s=began_at_s if began_at_s > UNIX_S else None,
+    )
