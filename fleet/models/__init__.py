@@ -2,6 +2,7 @@
 
 from fleet.models.alert import Alert, AlertEvent, FrozenChart
 from fleet.models.annotation import Annotation
+from fleet.models.change import Change
 from fleet.models.delivery import Delivery, Told
 from fleet.models.fault import InjectedFault
 from fleet.models.handover import HandOver
@@ -18,6 +19,7 @@ __all__ = [
     "Alert",
     "AlertEvent",
     "Annotation",
+    "Change",
     "Delivery",
     "FrozenChart",
     "HandOver",

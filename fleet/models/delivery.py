@@ -1,11 +1,14 @@
 """A delivery: one notification on its way to one receiver, until it is there or given up."""
 
 import uuid
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Self
 
 from django.db import models
 from django.db.models import Exists, OuterRef, Q
+
+# A sender that runs takes what is due within a second or two.
+LATE_AFTER = timedelta(seconds=60)
 
 
 def new_key() -> str:
@@ -23,6 +26,11 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
     def dead(self) -> Self:
         """Keep those given up that nobody has dealt with."""
         return self.filter(state=Delivery.State.DEAD)
+
+    def late(self, now: datetime) -> Self:
+        """Keep those that nobody has tried to send although it is long time."""
+        untried = Q(state=Delivery.State.PENDING, n_attempts=0)
+        return self.filter(untried, next_try_at__lt=now - LATE_AFTER, receiver__is_enabled=True)
 
     def due(self, now: datetime) -> Self:
         """Keep the first of each lane, if its time has come or its sender has gone."""
@@ -55,6 +63,7 @@ class Delivery(models.Model):
         REPEATED = "repeated", "still firing"
         RESOLVED = "resolved"
         UNDELIVERED = "undelivered", "others not reached"
+        TEST = "test"
 
     receiver = models.ForeignKey("fleet.Receiver", models.CASCADE, related_name="deliveries")
     route = models.ForeignKey(

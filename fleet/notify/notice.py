@@ -84,6 +84,7 @@ class Notice:
             KIND.REPEATED: "STILL FIRING",
             KIND.RESOLVED: "RESOLVED",
             KIND.UNDELIVERED: "NOT DELIVERED",
+            KIND.TEST: "TEST",
         }[self.kind]
 
     @property

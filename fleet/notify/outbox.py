@@ -51,6 +51,8 @@ def _waiting(receiver: Receiver, kind: Delivery.Kind, lane: str) -> Delivery | N
     last = Delivery.objects.unfinished().filter(receiver=receiver, lane=lane).last()
     if last is None or last.kind not in JOINS.get(kind, ()):
         return None
-    untried = Delivery.objects.filter(pk=last.pk, state=Delivery.State.PENDING, n_attempts=0)
+    untried = Delivery.objects.filter(
+        pk=last.pk, state=Delivery.State.PENDING, n_attempts=0, body__isnull=True
+    )
     # Writing to the row makes a sender that wants to claim it wait for us, or us see its claim.
     return last if untried.update(next_try_at=F("next_try_at")) else None

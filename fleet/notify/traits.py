@@ -24,7 +24,9 @@ TRAITS = {
     Receiver.Kind.EMAIL: Traits(EVERYTHING - {KIND.ACKNOWLEDGED}),
     Receiver.Kind.PAGERDUTY: Traits(EVERYTHING, is_grouped=False, is_reminded=False),
     Receiver.Kind.ALERTMANAGER: Traits(
-        frozenset({KIND.FIRING, KIND.CHANGED, KIND.RESOLVED}), is_grouped=False, is_reminded=False
+        frozenset({KIND.FIRING, KIND.CHANGED, KIND.RESOLVED, KIND.TEST}),
+        is_grouped=False,
+        is_reminded=False,
     ),
 }
 

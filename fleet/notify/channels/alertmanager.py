@@ -18,6 +18,8 @@ class Alertmanager:
 
     def render(self, notice: Notice) -> Body:
         """State each alert: until when it holds, or when it ended."""
+        if notice.kind == Delivery.Kind.TEST:
+            return [_test(notice)]
         return [postable(item, kind=notice.kind, now=notice.at) for item in notice.items]
 
     def send(
@@ -54,6 +56,16 @@ def postable(item: Item, *, kind: Delivery.Kind, now: datetime) -> dict[str, Any
         "startsAt": item.fired_at.isoformat(),
         "endsAt": ends_at.isoformat(),
         "generatorURL": item.url,
+    }
+
+
+def _test(notice: Notice) -> dict[str, Any]:
+    """Return an alert that only says that it arrived, and is over in a minute."""
+    return {
+        "labels": {"alertname": "TrnwatchTest", "severity": "none"},
+        "annotations": {"summary": notice.title},
+        "startsAt": notice.at.isoformat(),
+        "endsAt": (notice.at + timedelta(minutes=1)).isoformat(),
     }
 
 

@@ -14,6 +14,8 @@ EVENTS_URL = "https://events.pagerduty.com/v2/enqueue"
 LONGEST_SUMMARY = 1024
 SEVERITIES = {"page": "critical", "warn": "warning"}
 ACTIONS = {Delivery.Kind.ACKNOWLEDGED: "acknowledge", Delivery.Kind.RESOLVED: "resolve"}
+# What is not about an alert, and how urgent it is.
+OURSELVES = {Delivery.Kind.UNDELIVERED: "warning", Delivery.Kind.TEST: "info"}
 
 
 class PagerDuty:
@@ -21,7 +23,7 @@ class PagerDuty:
 
     def render(self, notice: Notice) -> Body:
         """Trigger, acknowledge or resolve the incident of the one alert this is about."""
-        if notice.kind == Delivery.Kind.UNDELIVERED:
+        if notice.kind in OURSELVES:
             return _about_ourselves(notice)
         [item] = notice.items
         action = ACTIONS.get(notice.kind, "trigger")
@@ -80,7 +82,8 @@ def _payload(item: Item, notice: Notice) -> dict[str, Any]:
 
 def _about_ourselves(notice: Notice) -> dict[str, Any]:
     """Open an incident about trnwatch itself."""
-    payload = {"summary": notice.title, "source": "trnwatch", "severity": "warning"}
+    severity = OURSELVES[notice.kind]
+    payload = {"summary": notice.title, "source": "trnwatch", "severity": severity}
     return {
         "event_action": "trigger",
         "dedup_key": f"trnwatch-{notice.key}",

@@ -19,6 +19,7 @@ MARKS = {
     Delivery.Kind.ACKNOWLEDGED: ":eyes:",
     Delivery.Kind.RESOLVED: ":white_check_mark:",
     Delivery.Kind.UNDELIVERED: ":warning:",
+    Delivery.Kind.TEST: ":wave:",
 }
 
 
