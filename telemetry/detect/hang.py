@@ -34,9 +34,8 @@ def hang(vitals: Vitals) -> list[Finding]:
     still = standstill(vitals)
     if still is None or still.works.any():
         return []
-    back = [node for node in still.gone if node in still.nodes]
-    if back:
-        return [_crash(vitals, still, node) for node in back]
+    if still.back:
+        return [_crash(vitals, still, node) for node in still.back]
     busy = np.flatnonzero(still.compiles | still.loads)
     if busy.size:
         # Somebody prepares the step, or writes down the last one. That ends, or it is a hang.
@@ -87,27 +86,30 @@ def _finding(vitals: Vitals, still: Standstill, absent: tuple[int, ...]) -> Find
 
 def _evidence(vitals: Vitals, still: Standstill, absent: tuple[int, ...]) -> dict[str, Any]:
     """Return the figures that the page shows."""
-    rows = [row for row in range(len(still.nodes)) if row not in absent]
-    peers = still.hosts[rows]
     worst = still.nodes[absent[0]] if absent else None
-    culprit = {
-        "metric": HOST,
-        "value": float(still.hosts[absent[0]]),
-        "peers_median": upper_median(peers) if peers.size else None,
-        "n_peers": len(rows),
-        "unit": "ratio",
-    }
     return {
         "since_s": still.since_s,
         "overdue_s": still.overdue_s,
         "limit_s": still.limit_s,
         "usual_step_s": still.step_s if np.isfinite(still.step_s) else None,
-        "culprit": culprit if absent else None,
+        "culprit": _culprit(still, absent) if absent else None,
         "not_joined": [still.nodes[row] for row in absent],
         "not_heard_of": list(still.mute),
         "host_by_node": {still.nodes[i]: float(still.hosts[i]) for i in _least(still)},
         "window": [still.since_s - LEAD_S, vitals.now_s],
         "charts": [{"metric": m, "node": worst, "device": None} for m in (CORES, HOST) if worst],
+    }
+
+
+def _culprit(still: Standstill, absent: tuple[int, ...]) -> dict[str, Any]:
+    """Return how little the host of the worst one does, beside those that wait."""
+    peers = np.delete(still.hosts, absent)
+    return {
+        "metric": HOST,
+        "value": float(still.hosts[absent[0]]),
+        "peers_median": upper_median(peers) if peers.size else None,
+        "n_peers": int(peers.size),
+        "unit": "ratio",
     }
 
 

@@ -22,6 +22,8 @@ LATE_STEPS, LATE_S = 1.5, 10.0
 USUAL_STEPS = 12
 # How long machines are looked at, and at how many moments since the last step ended.
 LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
+# What is younger may yet arrive; who was heard of in the newest of these seconds is there.
+ARRIVED_S, THERE_S = 3, 2
 # A core above this computes or moves bytes. Below it, a host above the first of these compiles,
 # above the second it reads or writes; one that is less busy waits.
 WORKING, COMPILING, LOADING = 0.15, 0.45, 0.2
@@ -39,8 +41,8 @@ class Standstill:
     ``nodes`` are those that had a part in the newest step and are heard of. Of each there is, over
     the last seconds, the most that any core did and how busy cores and host were on the whole:
     (n_nodes,). ``mute`` had a part in the newest step and are not heard of now; ``gone`` are those
-    that fell silent only after that step, heard of again or not. ``limit_s`` is how long a step
-    may take.
+    that fell silent only after that step, ``back`` those of them that are heard of again.
+    ``limit_s`` is how long a step may take.
     """
 
     since_s: float
@@ -53,6 +55,7 @@ class Standstill:
     hosts: FloatArray
     mute: tuple[str, ...]
     gone: tuple[str, ...]
+    back: tuple[str, ...]
 
     @property
     def works(self) -> Flags:
@@ -165,7 +168,9 @@ def _look(
     newest = np.flatnonzero(heard.any(axis=1))
     if not newest.size or span.ticks[newest[-1]] - since_s <= limit_s:
         return None
-    lately = np.asarray(heard[: newest[-1] + 1][-MUTE_S:].any(axis=0))
+    upto = heard[: newest[-1] + 1]
+    lately = np.asarray(upto[-MUTE_S:].any(axis=0))
+    is_there = np.asarray(upto[-THERE_S:].any(axis=0))
     cores, most = parts_of(span, CORES)[:, lately], peak(span, CORES)[:, lately]
     missed = _missed(vitals, nodes, since_s)
     return Standstill(
@@ -179,6 +184,7 @@ def _look(
         hosts=mean(of_node(span, HOST)[:, lately], axis=0),
         mute=_those(nodes, ~lately),
         gone=_those(nodes, missed),
+        back=_those(nodes, missed & is_there),
     )
 
 
@@ -194,15 +200,15 @@ def is_heard(span: Span) -> Flags:
     return heard
 
 
-def since_ages(vitals: Vitals, since_s: float) -> Sequence[int]:
+def since_ages(vitals: Vitals, since_s: float, *, newest: int = 0) -> Sequence[int]:
     """Return the ages of a few seconds, from the one in which a step ended until now."""
     oldest = min(int(vitals.now_s) - int(since_s), OLDEST_S)
-    return tuple(dict.fromkeys(np.linspace(oldest, 0, MOMENTS).astype(int).tolist()))
+    return tuple(dict.fromkeys(np.linspace(oldest, newest, MOMENTS).astype(int).tolist()))
 
 
 def _missed(vitals: Vitals, nodes: tuple[str, ...], since_s: float) -> Flags:
     """Return who reported when the last step ended, and at some moment since did not."""
-    ages = since_ages(vitals, since_s)
+    ages = since_ages(vitals, since_s, newest=ARRIVED_S)
     if vitals.moments is None or vitals.now_s - since_s > OLDEST_S:
         return np.zeros(len(nodes), dtype=bool)
     heard = is_heard(vitals.moments((HOST,), ages).of(nodes))

@@ -157,7 +157,9 @@ def _checkpoint_s(script: Script, now: Conditions, step: int, acts: list[Act]) -
 def _get_stuck(script: Script, rows: Rows) -> Act | None:
     """Hold up the last step where a worker hangs or a node crashes; return the crash.
 
-    Conditions change where an act begins, so no step but the last can see one begin.
+    Conditions change where an act begins, so no step but the last can see one begin. Nobody can
+    be missed in a collective that all have joined: a hang that begins later holds up the next
+    step; a crash after the exchange cuts off what follows it, and holds up the next step too.
     """
     row = len(rows) - 1
     start_s = float(rows.start_s[row])
@@ -165,15 +167,25 @@ def _get_stuck(script: Script, rows: Rows) -> Act | None:
         in_time = act.start_s < rows.end_s[row] and act.end_s > start_s
         if not in_time or not rows.active[row, act.rows].any():
             continue
-        if act.kind == "hang":
+        ready_s = start_s + float(rows.ready_s[row])
+        if act.kind == "hang" and act.start_s < ready_s:
             rows.hold(row, act.rows, until_s=grain(act.end_s))
-        if act.kind == "node_crash":
+        exchanged_s = ready_s + float(rows.transfer_s[row])
+        if act.kind == "node_crash" and act.start_s >= exchanged_s:
+            _cut_off(rows, row, after_s=grain(act.start_s - exchanged_s))
+        elif act.kind == "node_crash":
             gives_up_s = grain(max(act.start_s, start_s) + PEER_TIMEOUT_S)
             rows.hold(row, act.rows, until_s=gives_up_s)
             rows.transfer_s[row] = rows.checkpoint_s[row] = rows.after_s[row] = 0.0
             rows.is_step[row] = False
             return act
     return None
+
+
+def _cut_off(rows: Rows, row: int, *, after_s: float) -> None:
+    """Let what follows the exchange of a step, a checkpoint or an evaluation, end early."""
+    rows.checkpoint_s[row] = min(float(rows.checkpoint_s[row]), after_s)
+    rows.after_s[row] = min(float(rows.after_s[row]), after_s - float(rows.checkpoint_s[row]))
 
 
 def _count(clock: RunClock, rows: Rows, n_over: int) -> RunClock:
