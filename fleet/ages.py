@@ -1,25 +1,41 @@
 """What must not be forgotten: alerts taken long ago without news, silences old or soon over."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Self
 
-from django.db.models import Max
+from django.db.models import OuterRef, QuerySet, Subquery
 
-from fleet.models import Alert, Silence
+from fleet.models import Alert, AlertEvent, Silence
 
 NO_NEWS = timedelta(hours=4)
 OLD, ENDS_SOON = timedelta(days=1), timedelta(minutes=30)
 
 
+def with_news(alerts: QuerySet[Alert]) -> QuerySet[Alert]:
+    """Ask of each alert when its timeline last gained a line: ``news_at``."""
+    latest = AlertEvent.objects.filter(alert=OuterRef("pk")).order_by("-at").values("at")[:1]
+    return alerts.annotate(news_at=Subquery(latest))
+
+
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """An alert that somebody has, and when there was last news of it."""
+    """Who has an alert since when, and when there was last news of it."""
 
-    alert: Alert
+    by: str
     since: datetime
     news_at: datetime
     is_forgotten: bool
+
+    @classmethod
+    def of(cls, alert: Alert, *, now: datetime) -> Self | None:
+        """Say it of an alert asked for with its news; None where nobody has it."""
+        if not alert.owner:
+            return None
+        since = alert.assigned_at if alert.assigned_to else alert.acknowledged_at
+        since = since or alert.fired_at
+        news_at = getattr(alert, "news_at", None) or since
+        return cls(alert.owner, since, news_at, is_forgotten=now - news_at > NO_NEWS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,21 +46,6 @@ class Aged:
     is_active: bool
     is_old: bool
     ends_soon: bool
-
-
-def taken(alerts: Iterable[Alert], *, now: datetime) -> list[Taken]:
-    """Return who has what since when, the oldest first; forgotten is what has had no news."""
-    held = [alert for alert in alerts if alert.owner]
-    news = Alert.objects.filter(pk__in=[alert.pk for alert in held])
-    latest = dict(news.annotate(news_at=Max("events__at")).values_list("pk", "news_at"))
-    found = []
-    for alert in held:
-        since = max(
-            filter(None, (alert.assigned_at, alert.acknowledged_at)), default=alert.fired_at
-        )
-        news_at = latest.get(alert.pk) or since
-        found.append(Taken(alert, since, news_at, is_forgotten=now - news_at > NO_NEWS))
-    return sorted(found, key=lambda each: (each.since, each.alert.pk))
 
 
 def aged(silence: Silence, *, now: datetime) -> Aged:

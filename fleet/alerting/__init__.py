@@ -8,6 +8,7 @@ from fleet.alerting.answers import (
     resolve_by_hand,
     unacknowledge,
 )
+from fleet.alerting.handing_over import hand_over
 from fleet.alerting.muting import SilenceError, expire, move_end, silence
 from fleet.alerting.pairing import Subject, subject_of
 from fleet.alerting.reconciling import reconcile
@@ -20,6 +21,7 @@ __all__ = [
     "assign",
     "comment",
     "expire",
+    "hand_over",
     "move_end",
     "reconcile",
     "resolve_by_hand",

@@ -1,0 +1,16 @@
+// Buttons that copy a text of the page: <button data-copies="id of the text">.
+import { notify } from "./shell.js";
+
+document.addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copies]");
+  const field = button && document.getElementById(button.dataset.copies);
+  if (!field) return;
+  try {
+    await navigator.clipboard.writeText(field.value);
+    notify("Copied.");
+  } catch {
+    field.closest("details")?.setAttribute("open", "");
+    field.select();
+    notify("Selected: copy it with the keyboard.");
+  }
+});

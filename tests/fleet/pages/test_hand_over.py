@@ -1,0 +1,159 @@
+"""The hand-over: what the next shift should know, a note for it, and whose the alerts are."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Group, User
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet import alerting
+from fleet.models import Alert, HandOver
+from tests.parts import just_now
+
+Page = Callable[..., str]
+Fire = Callable[..., Alert]
+HOUR = timedelta(hours=1)
+
+
+@pytest.fixture
+def omar(db: None) -> User:
+    user = User.objects.create_user("omar")
+    user.groups.add(Group.objects.get_or_create(name="operator")[0])
+    return user
+
+
+def test_an_empty_shift_says_so(page: Page, db: None) -> None:
+    told = page("/hand-over/")
+
+    assert "nothing is open" in told
+    assert "Nothing fired and resolved." in told
+    assert "Nobody has handed over yet." in told
+
+
+def test_what_is_open_says_who_has_it_and_what_nobody_has_comes_first(
+    page: Page, fired: Fire
+) -> None:
+    now = just_now()
+    mine = fired(acknowledged_at=now - 5 * HOUR, acknowledged_by="olga", ago=6 * HOUR)
+    free = fired(subject="run:free")
+
+    told = page("/hand-over/")
+    assert told.index(f'id="alert-{free.pk}"') < told.index(f'id="alert-{mine.pk}"')
+    assert "1 nobody has" in told
+    assert "1 without news" in told
+    assert "no news for" in told
+
+
+def test_who_has_had_it_longest_comes_before_the_others(page: Page, fired: Fire) -> None:
+    for hours in (1, 3, 2):
+        at = just_now() - hours * HOUR
+        fired(subject=f"run:{hours}", acknowledged_at=at, acknowledged_by="olga", ago=4 * HOUR)
+
+    held = [alert.pk for alert in Alert.objects.order_by("acknowledged_at")]
+    told = page("/hand-over/")
+    assert sorted(held, key=lambda pk: told.index(f'id="alert-{pk}"')) == held
+
+
+def test_it_tells_what_is_over_silenced_recurring_and_said(page: Page, fired: Fire) -> None:
+    now = just_now()
+    fired(resolved_at=now - HOUR, ago=2 * HOUR, last_seen_at=now - HOUR)
+    fired(resolved_at=now - 30 * HOUR, ago=31 * HOUR, last_seen_at=now - 30 * HOUR)
+    again = fired(n_firings=3)
+    alerting.comment(again, by="olga", text="swapped the cable", now=just_now())
+    alerting.silence("run=other", ends_at=now + HOUR, reason="moved", by="olga", now=now)
+
+    told = page("/hand-over/?hours=8")
+    assert "nobody had it" in told
+    assert "5 times" in told
+    assert "swapped the cable" in told
+    assert "“moved”" in told
+
+
+def test_a_note_is_kept_with_its_shift(client: Client, operator: User, omar: User) -> None:
+    response = client.post("/hand-over/", {"text": " watch rack 4 ", "to": "omar", "hours": "12"})
+
+    note = HandOver.objects.get()
+    assert response["Location"] == "/hand-over/"
+    assert (note.by, note.to, note.text) == ("olga", "omar", "watch rack 4")
+    assert timedelta(hours=11, minutes=59) < note.at - note.since < timedelta(hours=12, minutes=1)
+    assert "watch rack 4" in client.get("/hand-over/").text
+
+
+def test_the_next_shift_begins_with_the_note(client: Client, operator: User) -> None:
+    client.post("/hand-over/", {"text": "quiet"})
+    client.post("/hand-over/", {"text": "quiet still"})
+
+    later, earlier = HandOver.objects.all()
+    assert later.since == earlier.at
+
+
+def test_whoever_hands_over_gives_what_they_have(
+    client: Client, fired: Fire, operator: User, omar: User
+) -> None:
+    mine, hers = fired(), fired(subject="run:other")
+    alerting.acknowledge(mine, by="olga", comment="", now=just_now())
+    alerting.acknowledge(hers, by="vera", comment="", now=just_now())
+
+    client.post("/hand-over/", {"text": "yours", "to": "omar", "gives": "yes"})
+
+    mine.refresh_from_db()
+    hers.refresh_from_db()
+    assert (mine.owner, hers.owner) == ("omar", "vera")
+    assert mine.events.filter(kind="assigned", by="olga", text="to omar: handed over").exists()
+
+
+@pytest.mark.parametrize(
+    ("posted", "said"),
+    [
+        ({"text": " "}, "note: is empty"),
+        ({"text": "x" * 5001}, "note: is longer than 5,000"),
+        ({"text": "hm", "to": "nobody"}, "nobody who may act is called"),
+        ({"text": "hm", "gives": "yes"}, "to: name whom your alerts go to"),
+    ],
+)
+def test_what_cannot_be_is_said_and_nothing_is_kept(
+    client: Client, operator: User, posted: dict[str, str], said: str
+) -> None:
+    response = client.post("/hand-over/", posted)
+
+    assert response.status_code == 422
+    assert said in response.text
+    assert not HandOver.objects.exists()
+
+
+def test_a_viewer_reads_and_does_not_write(client: Client, viewer: User) -> None:
+    assert client.get("/hand-over/").status_code == 200
+    assert client.post("/hand-over/", {"text": "hm"}).status_code == 403
+
+
+@pytest.mark.parametrize("part", ["held", "note"])
+def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, operator: User, part: str) -> None:
+    told = page("/hand-over/", **{"HX-Request": "true", "HX-Target": part})
+
+    assert told.strip().startswith("<section")
+    assert f'id="{part}"' in told
+
+
+@pytest.mark.parametrize("hours", ["0", "x", "9999", ""])
+def test_a_shift_that_cannot_be_is_the_usual_one(page: Page, db: None, hours: str) -> None:
+    assert "Hand-over" in page(f"/hand-over/?hours={hours}")
+
+
+def test_it_asks_the_database_the_same_however_much_there_is(
+    client: Client,
+    fired: Fire,
+    operator: User,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    for i in range(6):
+        fired(subject=f"run:{i}", acknowledged_at=just_now(), acknowledged_by="olga")
+        fired(subject=f"run:{i}", resolved_at=just_now())
+
+    with django_assert_max_num_queries(10):
+        client.get("/hand-over/?hours=8")
+
+
+def test_other_methods_are_refused(client: Client, operator: User) -> None:
+    assert client.put("/hand-over/").status_code == 405

@@ -1,0 +1,46 @@
+"""The hand-over as Markdown."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet import alerting
+from fleet.models import Alert
+from tests.parts import just_now
+
+HOUR = timedelta(hours=1)
+
+
+def test_it_tells_the_same_with_links(
+    client: Client, fired: Callable[..., Alert], operator: User
+) -> None:
+    now = just_now()
+    alert = fired(acknowledged_at=now - 5 * HOUR, acknowledged_by="olga", ago=6 * HOUR)
+    over = fired(subject="run:over", resolved_at=now)
+    alerting.silence("run=llama", ends_at=now + HOUR, reason="*known*", by="olga", now=now)
+    alerting.comment(alert, by="olga", text="see <b>rack_4</b>", now=just_now())
+    alerting.hand_over("# as it is", by="olga", to="", since=now, now=just_now())
+
+    response = client.get("/hand-over/markdown?hours=8")
+
+    assert response["Content-Type"] == "text/markdown; charset=utf-8"
+    assert f"[alert {alert.pk}](http://testserver/alerts/{alert.pk}/)" in response.text
+    assert f"[alert {over.pk}](http://testserver/alerts/{over.pk}/)" in response.text
+    assert "olga has it since" in response.text
+    assert r"`run=llama` until" in response.text
+    assert r"\*known\*" in response.text
+    assert r"commented: see \<b\>rack\_4\</b\>" in response.text
+    assert "## olga to the next shift" in response.text
+    assert "# as it is" in response.text
+
+
+def test_an_empty_shift_is_said_to_be_empty(client: Client, viewer: User) -> None:
+    text = client.get("/hand-over/markdown").text
+
+    assert "## Open: 0\n\nNothing.\n" in text
+
+
+def test_it_can_only_be_read(client: Client, operator: User) -> None:
+    assert client.post("/hand-over/markdown").status_code == 405
