@@ -86,7 +86,8 @@ def _recurring(each: Recurring, address: str) -> str:
 
 def _remarks(shift: Shift) -> Iterator[str]:
     for event in shift.remarks:
-        yield f"{_at(event.at)} {plain(event.by)} {event.get_kind_display().lower()}: {plain(event.text)}"
+        done = event.get_kind_display().lower()
+        yield f"{_at(event.at)} {plain(event.by)} {done}: {plain(event.text)}"
 
 
 def _link(pk: int, address: str) -> str:
