@@ -3,10 +3,11 @@
 import json
 
 import numpy as np
+import pytest
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect import find, uncorrected
-from telemetry.detect.ecc import rise
+from telemetry.detect.ecc import counted, is_settled, rise
 from tests.telemetry.detect.runs import steps_at, vitals
 
 
@@ -80,3 +81,40 @@ def test_find_looks_at_the_counts_it_is_given() -> None:
     memory[1, 0, 0] = 1
     (finding,) = find(vitals(steps_at([0.1] * 9), counts=counts(memory)))
     assert finding.rule == "ecc_uncorrected"
+
+
+def evidence(before: float = 3) -> dict[str, float]:
+    return {"count_before": before}
+
+
+@pytest.mark.parametrize("gap_s", [0.006, 10, 600, 1_800])
+def test_an_alert_outlives_the_gaps_between_errors(gap_s: float) -> None:
+    lasted_s, n_errors = 20 * gap_s, 21
+    count = 3.0 + n_errors
+    assert not is_settled(evidence(), count, quiet_s=1.1 * gap_s, lasted_s=lasted_s)
+    assert is_settled(evidence(), count, quiet_s=max(300, 3.1 * gap_s), lasted_s=lasted_s)
+
+
+def test_the_gap_after_a_single_error_is_unknown_and_waited_for() -> None:
+    assert not is_settled(evidence(), 4, quiet_s=6_000, lasted_s=0)
+    assert is_settled(evidence(), 4, quiet_s=10_800, lasted_s=0)
+
+
+def test_a_count_that_was_reset_ends_the_alert() -> None:
+    assert is_settled(evidence(), 0, quiet_s=1, lasted_s=100)
+    assert is_settled({}, 9, quiet_s=1, lasted_s=100)
+
+
+def test_the_newest_count_that_was_told_is_the_count() -> None:
+    memory = np.full((3, 2, 3), np.nan)
+    memory[:2, 0] = [[1, 0, 0], [1, 2, 0]]
+    assert counted(counts(memory), "steady") == 3
+    assert counted(counts(memory), "hot") is None
+    assert counted(Span("s", np.arange(2), ("steady",), {}), "steady") is None
+
+
+def test_its_evidence_remembers_what_had_been_counted_before() -> None:
+    memory = np.full((2, 2, 3), 7.0)
+    memory[1, 1, 2] = 9
+    (finding,) = uncorrected(counts(memory))
+    assert finding.evidence["count_before"] == 21

@@ -89,3 +89,40 @@ def test_a_clock_that_runs_ahead_is_not_silent() -> None:
 def test_a_thousand_nodes_are_heard_in_a_moment() -> None:
     found = silent({f"n{i}": 1_000 if i % 2 else 900 for i in range(1_000)}, now_s=NOW)
     assert len(found) == 500
+
+
+def test_a_node_with_which_its_run_stopped_has_crashed_and_is_not_waited_for() -> None:
+    seen = FLEET | {"quiet": NOW - 6}
+    pulses = {"llama": Pulse(last_step_at_s=NOW - 12, step_s=3)}
+    runs = dict.fromkeys(seen, "llama")
+    (finding,) = silent(seen, now_s=NOW, run_of=runs, pulses=pulses, crashed=("quiet",))
+    assert (finding.rule, finding.cause) == ("node_silent", "node_crash")
+    assert finding.evidence["steps_go_on"] is False
+    assert silent(seen, now_s=NOW, run_of=runs, pulses=pulses) == []
+
+
+def test_while_peers_are_heard_of_a_late_step_alone_is_no_crash() -> None:
+    seen = FLEET | {"quiet": NOW - 600}
+    pulses = {"llama": Pulse(last_step_at_s=NOW - 590, step_s=3)}
+    (finding,) = silent(seen, now_s=NOW, run_of=dict.fromkeys(seen, "llama"), pulses=pulses)
+    assert finding.cause == "node_silent"
+
+
+def test_a_run_that_does_not_train_proves_no_death() -> None:
+    pulses = {"llama": Pulse(last_step_at_s=NOW - 590, step_s=3, trains=False)}
+    seen = FLEET | {"quiet": NOW - 600}
+    (finding,) = silent(seen, now_s=NOW, run_of={"quiet": "llama"}, pulses=pulses)
+    assert finding.cause == "node_silent"
+
+
+def test_a_node_of_no_run_can_wait_for_the_morning() -> None:
+    found = silent(FLEET | {"a": 900, "b": 900}, now_s=NOW, run_of={"a": "llama"})
+    assert {finding.node: finding.severity for finding in found} == {"a": "page", "b": "warn"}
+
+
+def test_nodes_that_fall_silent_one_by_one_while_steps_arrive_are_ill_themselves() -> None:
+    pulses = {"llama": Pulse(last_step_at_s=999, step_s=3)}
+    found = silent({"a": 900, "b": 940}, now_s=NOW, run_of={"a": "llama"}, pulses=pulses)
+    assert [finding.rule for finding in found] == ["node_silent", "node_silent"]
+    (finding,) = silent({"a": 938, "b": 940}, now_s=NOW, pulses=pulses)
+    assert finding.rule == "monitoring_blind"

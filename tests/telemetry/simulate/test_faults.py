@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
+from telemetry.simulate.plan import Benign, Fault
 from telemetry.simulate.shard import Played
 from tests.telemetry.simulate.played import (
     END_S,
@@ -13,6 +14,8 @@ from tests.telemetry.simulate.played import (
     START_S,
     VISION,
     phase,
+    plan_of,
+    played,
     steps,
     values,
     with_fault,
@@ -230,3 +233,13 @@ def test_a_long_stage_slows_its_nodes_in_every_step() -> None:
 
     np.testing.assert_allclose(longer(result, "compute_s"), [1, 1, 1, 1.5], atol=0.05)
     assert (steps(result).phases["wait_s"].argmin(axis=1) == 3).all()
+
+
+@pytest.mark.parametrize("kind", ["hang", "node_crash"])
+def test_what_begins_after_the_exchange_shows_only_from_then_on(kind: str) -> None:
+    evaluating = Benign(kind="evaluation", run=VISION.name, start_s=START_S - 20, duration_s=40)
+    late = Fault(kind=kind, node=f"{VISION.name}-01", start_s=START_S + 5, duration_s=60)
+    result = played(plan_of(VISION, faults=[late], benign=[evaluating]), int(END_S))
+
+    before = values(result, "core_utilization_ratio", START_S - 8, START_S + 4)
+    assert before.min() > 0.4
