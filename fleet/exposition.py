@@ -66,7 +66,7 @@ UNACKNOWLEDGED = Spec(
 def run_families(hot: HotStore, *, now: datetime) -> list[Family]:
     """Return everything about the runs that go on, or ended within a day."""
     recent = Q(finished_at=None) | Q(finished_at__gt=now - TOLD_AFTER_END)
-    runs = runs_now(hot, Run.objects.filter(recent), now_s=now.timestamp())
+    runs = runs_now(hot, Run.objects.filter(recent, trace=None), now_s=now.timestamp())
     families = []
     for spec, value in PACE.items():
         family = Family(spec)

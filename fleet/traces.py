@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
+from django.conf import settings
 from django.db import transaction
 
 from fleet.models import RecordedTrace, Run
@@ -16,6 +17,7 @@ from telemetry.store.models import RunChunk
 
 NAME = re.compile(r"[A-Za-z0-9_-]{1,60}")
 NAME_RULE = "letters, digits, dashes and underscores, at most 60"
+SECONDS_PER_DAY = 86_400.0
 NOT_RECORDED = "not recorded"
 
 
@@ -50,10 +52,15 @@ def check_name(name: str, *, is_replaced: bool) -> None:
 
 @transaction.atomic
 def keep(analysis: Analysis, about: About, *, is_replaced: bool, now: datetime) -> RecordedTrace:
-    """Store a trace as a finished run with its steps; what is kept of it is kept whole."""
+    """Store a trace as a finished run with its steps; what is kept of it is kept whole.
+
+    A trace older than steps are kept is set in time as if it said nothing of it.
+    """
     check_name(about.run, is_replaced=is_replaced)
     Run.objects.filter(name=about.run).delete()
     RunChunk.objects.filter(run=about.run).delete()
+    if not _is_dated(about.began_at_s, now=now):
+        about = replace(about, began_at_s=None)
     steps = _placed(analysis.steps, about, now=now)
     run = Run.objects.create(**_run_fields(analysis, about, steps))
     durable.write_steps(steps)
@@ -62,11 +69,17 @@ def keep(analysis: Analysis, about: About, *, is_replaced: bool, now: datetime) 
 
 def _placed(steps: StepBatch, about: About, *, now: datetime) -> StepBatch:
     """Set the steps in time: when they were recorded, or, unknown, so that they end now."""
-    length_s = float(steps.ended_at_s[-1])
-    began_at_s = about.began_at_s
+    if about.began_at_s is not None:
+        return replace(steps, ended_at_s=steps.ended_at_s + about.began_at_s)
+    return replace(steps, ended_at_s=steps.ended_at_s + now.timestamp() - steps.ended_at_s[-1])
+
+
+def _is_dated(began_at_s: float | None, *, now: datetime) -> bool:
+    """Whether a trace says when it was recorded, and its steps would be kept until now."""
     if began_at_s is None:
-        began_at_s = now.timestamp() - length_s
-    return replace(steps, ended_at_s=steps.ended_at_s + began_at_s)
+        return False
+    age_s = now.timestamp() - began_at_s
+    return 0 <= age_s < settings.DURABLE_KEEP_DAYS * SECONDS_PER_DAY
 
 
 def _run_fields(analysis: Analysis, about: About, steps: StepBatch) -> dict[str, Any]:

@@ -74,8 +74,11 @@ def tokens(run: Run, steps: StepBatch) -> Figure:
 
 def mfu(run: Run, steps: StepBatch) -> Figure:
     """Draw the share of the hardware's peak that training uses: model FLOPs utilization."""
-    peak = run.n_nodes * catalog.instance(run.instance_type).peak_flops(run.precision)
-    per_token = catalog.model(run.model).flops_per_token(run.seq_len)
+    try:
+        peak = run.n_nodes * catalog.instance(run.instance_type).peak_flops(run.precision)
+        per_token = catalog.model(run.model).flops_per_token(run.seq_len)
+    except ValueError:  # an imported trace need not say what trained on what
+        return _line(steps, "MFU", np.full(len(steps), np.nan), "ratio")
     return _line(steps, "MFU", pace(steps) * per_token / peak, "ratio")
 
 

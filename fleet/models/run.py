@@ -1,5 +1,6 @@
 """A run: one training job, what it trains, on what, and what that costs."""
 
+import math
 from datetime import datetime
 from typing import Self
 
@@ -93,7 +94,9 @@ class Run(models.Model):
         return self.n_nodes * self.usd_per_node_hour
 
     def usd_by(self, now: datetime) -> float:
-        """Return what the run has cost so far: never less than it was."""
+        """Return what the run has cost so far: never less than it was, NaN without a price."""
+        if not self.usd_per_node_hour:
+            return math.nan
         until = self.finished_at or now
         hours = (until - self.started_at).total_seconds() / SECONDS_PER_HOUR
         return max(0.0, hours) * self.usd_per_hour

@@ -2,6 +2,8 @@
 
 from django.db import models
 
+STRAGGLING_RATIO = 1.1
+
 
 class RecordedTrace(models.Model):
     """What was found in the per-operation trace of one run."""
@@ -42,3 +44,8 @@ class RecordedTrace(models.Model):
 
     def __str__(self) -> str:
         return f"{self.run}: {self.get_cause_display()}"
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the run is a straggler, as the literature has it."""
+        return self.slowdown_ratio >= STRAGGLING_RATIO

@@ -20,6 +20,7 @@ from fleet.summaries import RunNow, runs_now
 from fleet.templatetags.units import percent
 from fleet.views.nodes import rows_of
 from fleet.views.render import HtmxRequest, render_page
+from fleet.views.traces import trace_context, trace_page
 from fleet.views.window import window_context
 from fleet.words import headlines
 from fleet.words.sentences import told
@@ -87,7 +88,7 @@ def run_list(request: HtmxRequest) -> HttpResponse:
 def run_context(name: str) -> dict[str, Any]:
     """Return what changes on the page of one run."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
-    run = get_object_or_404(Run, name=name)
+    run = get_object_or_404(Run.objects.select_related("trace"), name=name)
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
     alerts = list(run.alerts.open().worst_first().select_related("run", "node"))
     newest = summed_up.last_step_at_s
@@ -104,7 +105,8 @@ def run_context(name: str) -> dict[str, Any]:
         "rows": rows_of(hot, run.nodes.select_related("run").order_by("rank", "name"), now=now),
         "can_drill": may_drill(run),
         "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
-    }
+        "layout": layout_of(run),
+    } | trace_context(run)
 
 
 def run_points(name: str, *, since_s: float) -> dict[str, Any]:
@@ -125,10 +127,9 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context = run_context(name) | window_context(request, now=timezone.now())
     run, summed_up = context["run"], context["now"]
     context |= {
-        "layout": layout_of(run),
         "charts": RUN_CHARTS.values(),
         "has_steps": run.last_step > 0 or summed_up.step_s is not None,
-    }
+    } | trace_page(request, run)
     partials = (*PARTIALS, "charts")
     return render_page(request, "fleet/run_detail.html", context, partials=partials)
 

@@ -3,6 +3,25 @@
 from fleet.models import RecordedTrace
 from fleet.templatetags.units import percent, seconds
 
+CAUSES = {
+    "one_worker": (
+        "A worker or a few",
+        "slower than the others that do the same work, most of the time",
+    ),
+    "stage_imbalance": (
+        "Uneven stages",
+        "a pipeline stage that has more to do than others, on every replica",
+    ),
+    "sequence_imbalance": (
+        "Uneven sequences",
+        "micro-batches that take long forward and backward, on every worker in turn",
+    ),
+    "communication": (
+        "Communication",
+        "transfers that take longer than the same transfers usually do",
+    ),
+}
+
 
 def verdict_in_words(trace: RecordedTrace) -> str:
     """Say in a sentence or two what slowed a recorded run down, and whom to look at."""
