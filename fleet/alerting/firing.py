@@ -62,12 +62,15 @@ def _again(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bo
         "n_firings": alert.n_firings + 1,
         "silence": None,
     }
+    was_over_at = alert.resolved_at
     try:
         with transaction.atomic():
-            is_ours = change(alert, if_still={"resolved_at": alert.resolved_at}, to=reopened)
+            is_ours = change(alert, if_still={"resolved_at": was_over_at}, to=reopened)
     except IntegrityError:
         return False
     if is_ours:
+        # What is kept of its charts is a beginning again.
+        alert.frozen_charts.filter(kept_until=None).update(kept_until=was_over_at)
         text = f"{blame(finding)}; firing {alert.n_firings}"
         note(alert, Kind.REFIRED, now=now, text=text)
         damp(alert, now=now)

@@ -192,8 +192,8 @@ class FrozenChart(models.Model):
     alert = models.ForeignKey(Alert, models.CASCADE, related_name="frozen_charts")
     name = models.CharField(max_length=20)
     figure = models.BinaryField(help_text="What the page's script draws: JSON, by zstandard.")
-    is_whole = models.BooleanField(
-        default=True, help_text="False: an alert that lasts; its first minutes, so far."
+    kept_until = models.DateTimeField(
+        null=True, blank=True, help_text="Of an alert that lasts: kept up to here, so far."
     )
 
     class Meta:

@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from redis import Redis
 
-from fleet.freezing import freeze_what_is_due, frozen_figure
+from fleet.freezing import freeze_what_is_due, frozen_figure, joined, lasting_figure
 from fleet.models import Alert, FrozenChart, Node, Run
 from telemetry.store.hot import HotStore
 from tests.parts import block, steps
@@ -69,3 +69,96 @@ def test_what_is_open_not_settled_or_too_old_is_left(
 
     assert freeze_what_is_due(hot, now=NOW) == []
     assert frozen_figure(alert, "phases") is None
+
+
+LASTS = 14 * 60
+
+
+def second(n: int) -> datetime:
+    return NOW + timedelta(seconds=n)
+
+
+def lived(hot: HotStore, *, from_s: int, to_s: int) -> None:
+    """Let the nodes report from one second to another, seen from now."""
+    hot.append(block(tick=NOW_S + tick) for tick in range(from_s, to_s))
+
+
+@pytest.fixture
+def lasting(hot: HotStore, alert: Alert) -> Alert:
+    """Let the alert go on: it began 400 s ago, and its window 300 s before that."""
+    Alert.objects.update(resolved_at=None, last_seen_at=NOW)
+    alert.refresh_from_db()
+    return alert
+
+
+def culprit(figure: bytes | None) -> dict[str, list[float]]:
+    drawn: dict[str, list[float]] = json.loads(figure or "{}")
+    return drawn
+
+
+def test_an_alert_that_lasts_is_kept_before_its_beginning_is_forgotten(
+    hot: HotStore, lasting: Alert, redis: Redis
+) -> None:
+    assert freeze_what_is_due(hot, now=NOW) == []
+    assert not FrozenChart.objects.exists()
+
+    lived(hot, from_s=0, to_s=100)
+    freeze_what_is_due(hot, now=second(100))
+    redis.flushdb()
+
+    kept = culprit(lasting_figure(hot, lasting, "culprit", now=second(100)))
+    assert kept["t"][0] <= NOW_S - 695
+    assert kept["t"][-1] >= NOW_S + 90
+    assert frozen_figure(lasting, "culprit") is None
+
+
+def test_it_is_kept_piece_by_piece_and_whole_in_the_end(hot: HotStore, lasting: Alert) -> None:
+    for at in range(60, LASTS, 60):
+        lived(hot, from_s=at - 60, to_s=at)
+        freeze_what_is_due(hot, now=second(at))
+    Alert.objects.update(resolved_at=second(LASTS - 130))
+
+    assert freeze_what_is_due(hot, now=second(LASTS)) == [lasting]
+    assert freeze_what_is_due(hot, now=second(LASTS)) == []
+
+    lasting.refresh_from_db()
+    whole = culprit(frozen_figure(lasting, "culprit"))
+    assert whole["t"] == list(range(NOW_S - 700, NOW_S + LASTS - 10 + 1))
+    assert whole["window"] == [NOW_S - 700, NOW_S + LASTS - 10]
+    assert lasting_figure(hot, lasting, "culprit", now=second(LASTS)) is None
+
+
+def test_what_is_live_follows_what_is_kept(hot: HotStore, lasting: Alert) -> None:
+    lived(hot, from_s=0, to_s=100)
+    freeze_what_is_due(hot, now=second(100))
+    lived(hot, from_s=100, to_s=130)
+
+    drawn = culprit(lasting_figure(hot, lasting, "culprit", now=second(130)))
+    assert drawn["t"] == list(range(NOW_S - 700, NOW_S + 130 + 1))
+
+
+def test_one_that_fires_again_is_kept_on_from_there(hot: HotStore, alert: Alert) -> None:
+    freeze_what_is_due(hot, now=NOW)
+    FrozenChart.objects.update(kept_until=alert.resolved_at)
+    Alert.objects.update(resolved_at=None)
+    alert.refresh_from_db()
+    lived(hot, from_s=0, to_s=500)
+    freeze_what_is_due(hot, now=second(500))
+
+    drawn = culprit(lasting_figure(hot, alert, "culprit", now=second(500)))
+    assert drawn["t"][0] == NOW_S - 700
+    assert drawn["t"][-1] >= NOW_S + 490
+
+
+def test_pieces_are_joined_by_their_labels_with_gaps() -> None:
+    older = {"t": [1, 2, 3], "series": [{"label": "a", "values": [1, 2, 3]}], "window": [1, 3]}
+    newer = {"t": [3, 4], "series": [{"label": "b", "values": [7, 8]}], "window": [3, 4]}
+
+    assert joined(older, newer) == {
+        "t": [1, 2, 3, 4],
+        "series": [
+            {"label": "a", "values": [1, 2, None, None]},
+            {"label": "b", "values": [None, None, 7, 8]},
+        ],
+        "window": [1, 4],
+    }
