@@ -17,6 +17,8 @@ CAUSES: Mapping[str, str] = {
     "node_silent": "{node}, which stopped reporting",
     "node_crash": "{node}, which has crashed",
     "hang": "{node}, which does not join the collective",
+    "exec_errors": "executions that fail on {node}",
+    "node_idle": "{node}, which idles",
     "seq_imbalance": "uneven sequence lengths: each worker is late in turn",
     "stage_imbalance": "a pipeline stage that takes longer than the others",
 }
@@ -32,6 +34,8 @@ SHORT_CAUSES: Mapping[str, str] = {
     "ecc_uncorrected": "uncorrected ECC",
     "node_silent": "silent node",
     "node_crash": "crashed node",
+    "exec_errors": "failing executions",
+    "node_idle": "idle node",
     "seq_imbalance": "sequence lengths",
     "stage_imbalance": "pipeline stage",
 }
