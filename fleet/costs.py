@@ -46,14 +46,14 @@ class Cost:
 
     lost_s: float
     n_steps: float
-    usd: float
+    usd: float | None
     usual_s: float
     n_before: int
     n_done: int
     span_s: float
     paused_s: float
     n_nodes: int
-    usd_per_hour: float
+    usd_per_hour: float | None
 
 
 def measured(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
@@ -65,8 +65,8 @@ def measured(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
     twice the usual time) ``n_done`` steps ended. At the usual pace, the median before the onset,
     that takes ``n_done * usual_s``; whatever it took beyond is lost, and the run's nodes are paid
     for all the same. Checkpoints and evaluations are no loss, but for those a slow checkpoint
-    takes beyond the usual ones. Runs whose batch or size was changed at the onset have no pace
-    to compare with.
+    takes beyond the usual ones. A run without a price loses steps only. Runs whose batch or size
+    was changed at the onset have no pace to compare with.
     """
     evidence = Evidence(alert.evidence)
     if alert.run is None or evidence.is_layout or evidence.names("changed"):
@@ -115,18 +115,18 @@ def _compared(
     lost_s = span_s - paused_s - n_done * before.usual_s
     if not np.isfinite(lost_s) or not before.usual_s > 0:
         return None
-    lost_s = max(0.0, lost_s)
+    lost_s, per_hour = max(0.0, lost_s), run.usd_per_hour
     return Cost(
         lost_s=lost_s,
         n_steps=lost_s / before.usual_s,
-        usd=lost_s / SECONDS_PER_HOUR * run.usd_per_hour,
+        usd=lost_s / SECONDS_PER_HOUR * per_hour if per_hour else None,
         usual_s=before.usual_s,
         n_before=before.n_steps,
         n_done=n_done,
         span_s=span_s,
         paused_s=paused_s,
         n_nodes=run.n_nodes,
-        usd_per_hour=run.usd_per_hour,
+        usd_per_hour=per_hour or None,
     )
 
 

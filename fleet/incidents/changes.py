@@ -3,6 +3,9 @@
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import IntegerField, QuerySet, Value
 
 from fleet.incidents.likes import Neighbour
 from fleet.incidents.traces import Trace, traces_of
@@ -30,6 +33,11 @@ class Change:
     url: str = ""
     before_s: float = 0.0
 
+    @property
+    def after_s(self) -> float:
+        """How long after the onset; negative before it."""
+        return -self.before_s
+
 
 def changes_of(
     source: Source, alert: Alert, neighbours: Iterable[Neighbour], *, now: datetime
@@ -41,8 +49,7 @@ def changes_of(
     """
     until = until_of(alert, now=now)
     found = [
-        *_annotations(alert, until),
-        *_drills(alert, until),
+        *_said_or_drilled(alert, until),
         *_alerts(alert, neighbours, until),
         *_traces(source, alert, until),
     ]
@@ -56,27 +63,42 @@ def until_of(alert: Alert, *, now: datetime) -> datetime:
     return min(alert.resolved_at or now, alert.onset_at + AFTER)
 
 
-def _annotations(alert: Alert, until: datetime) -> Iterable[Change]:
+def _said_or_drilled(alert: Alert, until: datetime) -> Iterable[Change]:
+    """Tell of annotations and of faults that people put in, in one query.
+
+    Faults of the demo's own weather are not known here.
+    """
     around = Annotation.objects.within(alert.onset_at - SAID_BEFORE, until)
-    for note in around.about(run=alert.run_id, node=alert.node_id).select_related("node"):
-        where = f"{note.node}: " if note.node and note.node_id != alert.node_id else ""
-        yield Change(note.at, note.kind, where + note.text, note.by)
+    about = around.about(run=alert.run_id, node=alert.node_id)
+    found = about.annotate(device=Value(None, IntegerField()), is_drill=Value(value=False))
+    rows = found.order_by().values_list(
+        "at", "kind", "text", "by", "node__name", "device", "is_drill"
+    )
+    if alert.is_drill:
+        rows = rows.union(_drills(alert, until), all=True)
+    for at, kind, text, by, node, device, is_drill in rows:
+        if is_drill:
+            yield Change(at, "drill", _fault(kind, node, device), by)
+        else:
+            is_elsewhere = node is not None and node != (alert.node.name if alert.node else None)
+            yield Change(at, kind, f"{node}: {text}" if is_elsewhere else text, by)
 
 
-def _drills(alert: Alert, until: datetime) -> Iterable[Change]:
-    """Tell of faults that people put in; those of the demo's own weather are not known here."""
-    if not alert.is_drill:
-        return
+def _drills(alert: Alert, until: datetime) -> QuerySet[InjectedFault, tuple[Any, ...]]:
     drills = InjectedFault.objects.filter(
         run=alert.run_id, starts_at__lte=until, ends_at__gte=alert.onset_at - SEEN_BEFORE
     )
-    for fault in drills.exclude(injected_by="").select_related("node"):
-        title = FAULTS[fault.kind].title if fault.kind in FAULTS else cause_name(fault.kind)
-        where = f" on {fault.node}" if fault.node else ""
-        part = part_name(fault.kind)
-        if part and fault.device is not None:
-            where += f", {part} {fault.device}"
-        yield Change(fault.starts_at, "drill", f"{title}{where}", fault.injected_by)
+    told = drills.exclude(injected_by="").annotate(text=Value(""), is_drill=Value(value=True))
+    return told.order_by().values_list(
+        "starts_at", "kind", "text", "injected_by", "node__name", "device", "is_drill"
+    )
+
+
+def _fault(kind: str, node: str | None, device: int | None) -> str:
+    title = FAULTS[kind].title if kind in FAULTS else cause_name(kind)
+    where = f" on {node}" if node else ""
+    part = part_name(kind)
+    return f"{title}{where}" + (f", {part} {device}" if part and device is not None else "")
 
 
 def _alerts(alert: Alert, neighbours: Iterable[Neighbour], until: datetime) -> Iterable[Change]:

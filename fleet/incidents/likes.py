@@ -9,6 +9,7 @@ from django.db.models import OuterRef, Q, Subquery
 
 from fleet.models import Alert, AlertEvent
 from fleet.words.causes import part_name
+from fleet.words.clauses import clause
 from telemetry.detect.finding import UNKNOWN
 
 LOOKED_BACK = timedelta(days=90)
@@ -40,6 +41,16 @@ class Like:
     same: str
     said: str
     said_by: str
+
+    @property
+    def headline(self) -> str:
+        """What was wrong then."""
+        return clause(self.alert)
+
+    @property
+    def lasted(self) -> timedelta:
+        """For how long, as far as is known."""
+        return self.alert.lasted(self.alert.last_seen_at)
 
 
 @dataclass(frozen=True, slots=True)

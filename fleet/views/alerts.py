@@ -1,90 +1,55 @@
 """Pages of the alerts: what is open and what is over, and one incident with its evidence."""
 
-from collections.abc import Mapping
-from dataclasses import asdict, dataclass
-from datetime import timedelta
-from typing import Any, Self
+from datetime import datetime
+from typing import Any
 
+from django.conf import settings
 from django.core.paginator import Paginator
-from django.db.models import QuerySet
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from django.utils.http import urlencode
+from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_safe
 
 from fleet.charts.alerts import alert_window, charts_of
-from fleet.models import Alert, Node, Run
+from fleet.charts.windows import Window
+from fleet.costs import as_kept, measured
+from fleet.incidents.changes import changes_of, until_of
+from fleet.incidents.likes import likes_of, neighbours_of
+from fleet.incidents.moments import as_of, asked_moment, frozen_link
+from fleet.incidents.post_mortem import post_mortem
+from fleet.models import Alert, AlertEvent, Run
+from fleet.summaries import runs_now
+from fleet.views.alert_rows import SINCE, STATES, AlertFilter, rows_of
+from fleet.views.annotating import annotate_context
 from fleet.views.render import HtmxRequest, render_page
-from fleet.words.facts import facts, like, ruled_out
+from fleet.words.facts import facts, ruled_out
+from fleet.words.runbooks import check_first
 from fleet.words.sentences import told
 from telemetry.detect import RULES
+from telemetry.store.hot import HotStore, open_store
 
 LIST_PARTIALS = ("open", "resolved")
+# What changes by itself while somebody looks; the others only when somebody does something.
 PARTIALS = ("story", "act", "facts", "timeline", "bar")
+SOUGHT_PARTIALS = (*PARTIALS, "changes", "likes")
 PER_PAGE = 25
-STATES = ("firing", "acknowledged", "resolved")
-SINCE: Mapping[str, timedelta] = {
-    "1h": timedelta(hours=1),
-    "24h": timedelta(days=1),
-    "7d": timedelta(days=7),
-}
-FILTERS = ("state", "rule", "run", "since")
-
-
-@dataclass(frozen=True, slots=True)
-class AlertFilter:
-    """Which alerts to list; the address holds it."""
-
-    state: str = ""
-    rule: str = ""
-    run: str = ""
-    since: str = ""
-
-    @classmethod
-    def of(cls, query: Mapping[str, str]) -> Self:
-        """Read the filter from an address."""
-        return cls(**{name: query.get(name, "").strip()[:100] for name in FILTERS})
-
-    @property
-    def query(self) -> str:
-        """Return the filter as an address holds it; empty where it keeps everything."""
-        return urlencode({name: value for name, value in asdict(self).items() if value})
-
-    def keep(self, alerts: QuerySet[Alert]) -> QuerySet[Alert]:
-        """Keep the alerts asked for, whatever their state."""
-        if self.rule:
-            alerts = alerts.filter(rule=self.rule)
-        if self.run:
-            alerts = alerts.filter(run__name=self.run)
-        if self.since in SINCE:
-            alerts = alerts.filter(fired_at__gte=timezone.now() - SINCE[self.since])
-        return alerts.select_related("run", "node")
-
-    def open(self) -> QuerySet[Alert]:
-        """Return the open ones asked for: worst first, those that nobody has before the others."""
-        alerts = self.keep(Alert.objects.open().worst_first())
-        if self.state == "firing":
-            return alerts.filter(acknowledged_at=None)
-        if self.state == "acknowledged":
-            return alerts.exclude(acknowledged_at=None)
-        return alerts.none() if self.state == "resolved" else alerts
-
-    def resolved(self) -> QuerySet[Alert]:
-        """Return the resolved ones asked for, the latest first."""
-        over = self.keep(Alert.objects.exclude(resolved_at=None).order_by("-resolved_at", "-pk"))
-        return over if self.state in ("", "resolved") else over.none()
+FILTERS = ("state", "rule", "run", "node", "who", "since")
+SHOWN_VICTIMS = 8
 
 
 def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
     """Return what the list of alerts shows."""
     keep, now = AlertFilter.of(filters), timezone.now()
-    resolved = Paginator(keep.resolved(), PER_PAGE).get_page(page)
-    open_ = [told(alert, now=now) for alert in keep.open()]
+    resolved = Paginator(keep.resolved(now=now), PER_PAGE).get_page(page)
+    rows = rows_of([*keep.open(now=now), *resolved], now=now)
+    open_ = [row for row in rows if row.alert.is_open]
     return {
         "open": open_,
-        "n_unowned": sum(each.alert.acknowledged_at is None for each in open_),
-        "resolved": [told(alert, now=now) for alert in resolved],
+        "n_firing": sum(row.alert.state == "firing" and not row.is_silenced for row in open_),
+        "n_acknowledged": sum(row.alert.state == "acknowledged" for row in open_),
+        "n_silenced": sum(row.is_silenced for row in open_),
+        "resolved": [row for row in rows if not row.alert.is_open],
         "page": resolved,
         "stream_filters": "&".join(filter(None, (keep.query, _page_query(resolved.number)))),
         "keep": keep,
@@ -108,33 +73,119 @@ def alert_list(request: HtmxRequest) -> HttpResponse:
     return render_page(request, "fleet/alert_list.html", context, partials=LIST_PARTIALS)
 
 
-def alert_context(pk: str | int) -> dict[str, Any]:
-    """Return what changes on the page of one alert."""
+def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
+    """Return what changes on the page of one alert; ``at`` is a moment to show it as of."""
     now = timezone.now()
-    if not str(pk).isdecimal():
-        raise Http404(f"{str(pk)[:20]!r} is no number of an alert")
-    alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
+    alert, hot = _found(pk), open_store(settings.REDIS_URL)
     events = list(alert.events.all())
-    window = alert_window(alert, now=now)
+    moment = asked_moment(at, alert=alert, now=now)
+    then = _then(hot, alert, events, moment) if moment else alert
+    share_ratio = None if moment or not alert.is_open else _share_now(hot, alert, now)
+    link = frozen_link(alert, at=moment or now)
     return {
         "alert": alert,
+        "then": then,
+        "moment": moment,
         "stream": f"alert:{alert.pk}",
-        "rule": RULES.get(alert.rule),
-        "told": told(alert, now=now),
-        "facts": facts(alert, n_before=like(alert).count()),
-        "ruled_out": ruled_out(alert),
-        "events": events,
-        "comment": next((event for event in events if event.kind == "acknowledged"), None),
-        "victims": list(Node.objects.filter(name__in=alert.victims)),
-        "charts": charts_of(alert),
-        "window": window,
-        # What is over is asked for by its own two ends, and then no more.
-        "chart_query": "" if alert.is_open else f"?{window.query}",
+        "rule": RULES.get(then.rule),
+        "told": told(then, now=moment or now, share_ratio=share_ratio),
+        "facts": facts(then),
+        "ruled_out": ruled_out(then),
+        "events": [event for event in events if not moment or event.at <= moment],
+        "comment": _last_word(events),
+        "charts": charts_of(then),
+        "frozen_link": link,
+        "here": link if moment else alert.get_absolute_url(),
         "now": now,
     }
+
+
+def _found(pk: str | int) -> Alert:
+    if not str(pk).isdecimal() or len(str(pk)) > 18:
+        raise Http404(f"{str(pk)[:20]!r} is no number of an alert")
+    return get_object_or_404(Alert.objects.select_related("run", "node", "silence"), pk=pk)
+
+
+def _then(hot: HotStore, alert: Alert, events: list[AlertEvent], moment: datetime) -> Alert:
+    """Return an alert as it was, with what it had cost by then."""
+    then = as_of(alert, events, at=moment)
+    until = then.resolved_at or moment
+    then.cost = as_kept(measured(hot, then, until=until), until=until)
+    return then
+
+
+def _share_now(hot: HotStore, alert: Alert, now: datetime) -> float | None:
+    """Return the run's share as its own page shows it, where that is what the alert is about."""
+    if alert.run is None or alert.rule != "allreduce_share":
+        return None
+    return runs_now(hot, [alert.run], now_s=now.timestamp())[0].share_ratio
+
+
+def _last_word(events: list[AlertEvent]) -> AlertEvent | None:
+    """Return the last remark of a person that says something."""
+    said = [event for event in events if event.by and event.text]
+    return said[-1] if said else None
+
+
+def incident_context(context: dict[str, Any]) -> dict[str, Any]:
+    """Return what stands on the page of one alert and does not move by itself."""
+    then, now, moment = context["then"], context["now"], context["moment"]
+    until = until_of(then, now=moment or now)
+    neighbours = neighbours_of(then, until=until)
+    likes = likes_of(then, neighbours)
+    hot = open_store(settings.REDIS_URL)
+    about = {"run": then.run.name} if then.run else {"node": then.node.name if then.node else ""}
+    return {
+        "likes": likes,
+        "check_first": check_first(then.rule),
+        "changes": changes_of(hot, then, neighbours, now=moment or now),
+        "facts": facts(then, recurring=likes.recurring),
+        "shown_victims": then.victims[:SHOWN_VICTIMS],
+        "more_victims": then.victims[SHOWN_VICTIMS:],
+        **_window(context),
+        **annotate_context(**about, back=then.get_absolute_url()),
+    }
+
+
+def _window(context: dict[str, Any]) -> dict[str, Any]:
+    """Return which stretch the charts show: by its two ends where it is over or frozen."""
+    moment: datetime | None = context["moment"]
+    then: Alert = context["then"]
+    window: Window = alert_window(then, now=moment or context["now"])
+    query = "" if then.is_open and not moment else f"?{window.query}"
+    if moment:
+        query = f"?{window.query}&at={int(moment.timestamp())}"
+    return {"window": window, "chart_query": query, "frozen": window.frozen if moment else ""}
 
 
 @require_safe
 def alert_detail(request: HtmxRequest, pk: int) -> HttpResponse:
     """One alert: what, where, since when, how bad, why, and who has it."""
-    return render_page(request, "fleet/alert_detail.html", alert_context(pk), partials=PARTIALS)
+    at = request.GET.get("at", request.GET.get("to", ""))
+    context = alert_context(pk, at=at)
+    if request.htmx.target not in PARTIALS:
+        context |= incident_context(context)
+    return render_page(request, "fleet/alert_detail.html", context, partials=SOUGHT_PARTIALS)
+
+
+@require_safe
+def alert_post_mortem(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Write one alert up as Markdown: what a post-mortem needs, and true without editing."""
+    context = alert_context(pk)
+    hot = open_store(settings.REDIS_URL)
+    neighbours = neighbours_of(context["alert"], until=context["now"])
+    text = post_mortem(
+        hot,
+        context["alert"],
+        context["events"],
+        neighbours,
+        now=context["now"],
+        root=request.build_absolute_uri("/").rstrip("/"),
+    )
+    response = HttpResponse(text, "text/markdown; charset=utf-8")
+    name = f"alert-{pk}-post-mortem.md"
+    response["Content-Disposition"] = (
+        content_disposition_header(as_attachment=False, filename=name) or "inline"
+    )
+    response["Cache-Control"] = "no-store"
+    return response

@@ -1,9 +1,7 @@
 """The evidence of an alert as a list: names and figures, and what was ruled out."""
 
 from collections.abc import Iterable
-from datetime import timedelta
 
-from django.db.models import QuerySet
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
@@ -11,41 +9,56 @@ from fleet.models import Alert
 from fleet.templatetags.units import count, duration, percent, seconds
 from fleet.words.causes import cause_name, part_name
 from fleet.words.evidence import Culprit, Evidence
-from fleet.words.wording import counted, figure
+from fleet.words.wording import counted, figure, unit_of
 
 Fact = tuple[str, SafeString]
 
-WEEK = timedelta(days=7)
-ORDINALS = {2: "second", 3: "third", 4: "fourth", 5: "fifth"}
+# Figures that stand in the sentence, in a row of their own, or in a chart.
+TOLD_ELSEWHERE = frozenset(
+    {
+        *("share_ratio", "wait_ratio", "transfer_ratio", "step", "step_s", "baseline_step_s"),
+        *("phase_s", "baseline_phase_s", "onset_s", "since_s", "window", "last_ratio", "kind"),
+        *("last_seen_s", "host_by_node", "wait_by_worker", "charts", "ruled_out", "culprit"),
+        *("tokens", "phase", "quiet_s"),
+    }
+)
 
 
-def facts(alert: Alert, *, n_before: int) -> list[Fact]:
-    """Return what is known of an alert; ``n_before`` like ones fired within the last week."""
+def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
+    """Return what is known of an alert; ``recurring`` says how often it came lately."""
     evidence = Evidence(alert.evidence)
     found: Iterable[tuple[str, SafeString | str | None]] = (
         ("Culprit", _culprit(alert)),
         ("Cause", None if alert.run is None and alert.node is None else cause_name(alert.cause)),
         ("Measured", _measured(evidence.culprit)),
         ("Peers", _peers(evidence.culprit)),
+        ("Threshold", _threshold(evidence.culprit)),
         ("Share", _share(evidence)),
         ("Step", _step(evidence)),
+        ("Phase", _phase(evidence)),
         ("Onset", _onset(alert)),
         ("Score", f"{alert.score:.1f} times what it takes to fire"),
         ("Comes last", percent_of(evidence, "last_ratio")),
-        ("Changed", ", ".join(evidence.names("changed"))),
-        ("Not heard of", ", ".join(evidence.names("unreported"))),
-        ("Silent too", ", ".join(evidence.names("also_silent"))),
-        ("Recurring", _recurring(alert, n_before)),
+        *_others(evidence),
+        ("Recurring", recurring),
     )
     return [(name, format_html("{}", value)) for name, value in found if value]
 
 
-def like(alert: Alert) -> QuerySet[Alert]:
-    """Find the alerts of the week before that say the same of the same machine."""
-    same = Alert.objects.filter(
-        rule=alert.rule, cause=alert.cause, subject=alert.subject, node=alert.node
-    )
-    return same.filter(fired_at__lt=alert.fired_at, fired_at__gte=alert.fired_at - WEEK)
+def _others(evidence: Evidence) -> Iterable[tuple[str, str]]:
+    """Tell of figures that only some rules have, by their names alone."""
+    for key, value in evidence.figures.items():
+        if key in TOLD_ELSEWHERE:
+            continue
+        if isinstance(value, list) and all(isinstance(each, str) for each in value):
+            yield _label(key), ", ".join(value)
+        elif (number := evidence.number(key)) is not None:
+            unit = unit_of(key)
+            yield _label(key.removesuffix(f"_{unit}")), figure(number, unit)
+
+
+def _label(key: str) -> str:
+    return key.replace("_", " ").capitalize()
 
 
 def _culprit(alert: Alert) -> SafeString | None:
@@ -67,6 +80,19 @@ def _peers(culprit: Culprit) -> str | None:
         return None
     of = "" if culprit.n_peers is None else f", {counted(culprit.n_peers, 'peer')}"
     return f"{figure(culprit.peers_median, culprit.unit)} median{of}"
+
+
+def _threshold(culprit: Culprit) -> str | None:
+    return None if culprit.limit is None else figure(culprit.limit, culprit.unit)
+
+
+def _phase(evidence: Evidence) -> str | None:
+    """Say how long what takes the time takes, and took before."""
+    now_s, before_s = evidence.number("phase_s"), evidence.number("baseline_phase_s")
+    kind = str(evidence.figures.get("kind") or "")
+    if now_s is None or before_s is None or not kind:
+        return None
+    return f"{kind} {seconds(now_s)} per step, was {seconds(before_s)}"
 
 
 def _share(evidence: Evidence) -> str | None:
@@ -108,10 +134,3 @@ def _beside(look: Culprit) -> str:
     if look.value is None or look.peers_median is None:
         return "does not stand out"
     return f"{figure(look.value, look.unit)}, peers {figure(look.peers_median, look.unit)}"
-
-
-def _recurring(alert: Alert, n_before: int) -> str | None:
-    if not n_before:
-        return None
-    nth = ORDINALS.get(n_before + 1, f"{n_before + 1}th")
-    return f"{nth} time this week on this {'node' if alert.node else 'run'}"

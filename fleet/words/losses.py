@@ -18,7 +18,7 @@ class Loss:
 
     lost_s: float
     n_steps: float
-    usd: float
+    usd: float | None
     how: str
 
     @property
@@ -29,7 +29,10 @@ class Loss:
     @property
     def short(self) -> str:
         """Return it in a few words, for a row of a list."""
-        return "no step" if self.is_none else f"{usd(self.usd)}, {counted(self.n_steps, 'step')}"
+        if self.is_none:
+            return "no step"
+        steps = counted(self.n_steps, "step")
+        return steps if self.usd is None else f"{usd(self.usd)}, {steps}"
 
 
 def loss(alert: Alert) -> Loss | None:
@@ -37,10 +40,10 @@ def loss(alert: Alert) -> Loss | None:
     cost = alert.cost
     lost_s, span_s = _number(cost, "lost_s"), _number(cost, "span_s")
     n_steps, dollars = _number(cost, "n_steps"), _number(cost, "usd")
-    if lost_s is None or span_s is None or n_steps is None or dollars is None:
+    if lost_s is None or span_s is None or n_steps is None:
         return None
     if lost_s <= NOISE_RATIO * span_s:
-        lost_s = n_steps = dollars = 0.0
+        lost_s, n_steps, dollars = 0.0, 0.0, None if dollars is None else 0.0
     return Loss(lost_s, n_steps, dollars, _how(cost))
 
 
@@ -61,5 +64,12 @@ def _how(cost: dict[str, Any]) -> str:
     return (
         f"{counted(n_done, 'step')} ended in the {duration(span_s)} since the last healthy one; "
         f"at {seconds(usual_s)} each, {before}, there would have been {count(could)}."
-        f"{planned} {counted(cost['n_nodes'], 'node')} cost {usd(cost['usd_per_hour'])} an hour."
+        f"{planned}{_price(cost)}"
     )
+
+
+def _price(cost: dict[str, Any]) -> str:
+    per_hour = _number(cost, "usd_per_hour")
+    if per_hour is None:
+        return " No price is known for its nodes."
+    return f" {counted(cost['n_nodes'], 'node')} cost {usd(per_hour)} an hour."

@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from fleet.models import Alert
 from fleet.templatetags.units import seconds, usd
 from fleet.words import wording
-from fleet.words.causes import cause_name
+from fleet.words.causes import cause_name, part_name
 from fleet.words.clauses import capital, clause
 from fleet.words.culprits import NOTHING, blamed, figure_of
 from fleet.words.evidence import Evidence
@@ -32,6 +32,7 @@ class Told:
     cause: str
     lasted: timedelta
     lost: Loss | None
+    part: str
 
 
 def told(alert: Alert, *, now: datetime, share_ratio: float | None = None) -> Told:
@@ -44,6 +45,7 @@ def told(alert: Alert, *, now: datetime, share_ratio: float | None = None) -> To
         cause=cause_name(alert.cause),
         lasted=alert.lasted(now),
         lost=loss(alert),
+        part=part_name(alert.cause) or "device",
     )
 
 
@@ -131,12 +133,10 @@ def _price(alert: Alert) -> SafeString:
     so_far = " so far" if alert.is_open else ""
     if lost.is_none:
         return format_html("<b>No step</b> lost{}.", so_far)
-    return format_html(
-        "<b>{}</b> and <b>{}</b> lost{}.",
-        usd(lost.usd),
-        wording.counted(lost.n_steps, "step"),
-        so_far,
-    )
+    steps = wording.counted(lost.n_steps, "step")
+    if lost.usd is None:
+        return format_html("<b>{}</b> lost{}.", steps, so_far)
+    return format_html("<b>{}</b> and <b>{}</b> lost{}.", usd(lost.usd), steps, so_far)
 
 
 def _joined(sentences: list[SafeString]) -> SafeString:

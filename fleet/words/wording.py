@@ -24,3 +24,9 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
 def figure(value: float | None, unit: str | None) -> str:
     """Write a value by the name of its unit, as metrics and evidence name it."""
     return ABSENT if value is None else WRITERS.get(unit or "", si)(value)
+
+
+def unit_of(name: str) -> str | None:
+    """Return the unit that a name ends with: ``quiet_s`` is in seconds; None where it has none."""
+    units = sorted(WRITERS, key=len, reverse=True)
+    return next((unit for unit in units if name.endswith(f"_{unit}")), None)

@@ -1,5 +1,6 @@
 // What every page runs, in this order: times and frame first, then what moves.
 import { startCharts } from "./charts.js";
+import { startLinks } from "./links.js";
 import { startHeat } from "./heat.js";
 import { startKeys } from "./keys.js";
 import { startLive } from "./live.js";
@@ -12,3 +13,4 @@ startKeys();
 startHeat();
 startCharts();
 startLive();
+startLinks();

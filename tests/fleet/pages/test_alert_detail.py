@@ -39,7 +39,7 @@ def test_it_says_when_the_same_was_there_before(page: Page, fired: Fire) -> None
     for days in (1, 2, 20):
         fired(ago=timedelta(days=days), resolved_at=just_now() - timedelta(days=days))
 
-    assert "third time this week on this node" in page(f"/alerts/{fired().pk}/")
+    assert "3rd time this week on this core" in page(f"/alerts/{fired().pk}/")
 
 
 def test_it_folds_its_victims_in(page: Page, alert: Alert) -> None:
@@ -137,7 +137,7 @@ def test_it_asks_the_database_little(
     operator: object,
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    with django_assert_max_num_queries(8):
+    with django_assert_max_num_queries(10):
         client.get(f"/alerts/{alert.pk}/")
 
 

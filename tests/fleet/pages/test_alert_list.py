@@ -123,7 +123,7 @@ def test_many_alerts_cost_no_more_queries_than_one(
         fired(ago=timedelta(hours=i + 2), resolved_at=just_now() - timedelta(hours=i + 1))
         fired(subject=f"run:{i}")
 
-    with django_assert_max_num_queries(8):
+    with django_assert_max_num_queries(10):
         client.get("/alerts/")
 
 
