@@ -9,8 +9,8 @@ from fleet.drills.truth import Truth
 # An alert may come a little after the fault is over; a crash also costs the restart.
 GRACE_S = 60.0
 RESTART_S = 180.0
-# Kinds that are about several machines at once: naming one of them is not the point.
-OF_MANY = ("seq_imbalance", "stage_imbalance")
+# Kinds that slow several machines alike wherever they begin: naming one is not the point.
+OF_MANY = ("seq_imbalance", "stage_imbalance", "checkpoint_slow")
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,8 +17,10 @@ from telemetry.simulate.validation import parts_per_node
 
 MATRIX = Path(__file__).resolve().parents[2] / "scenarios" / "matrix.toml"
 SIZES = ("small", "medium", "large")
+# Storage is shared: whoever writes a checkpoint slowly, all do.
+WHOLE = ("checkpoint_slow",)
 # After the last fault, for its alert to resolve.
-TAIL_S = 240
+TAIL_S = 200
 CHECKPOINT_EVERY_S, EVALUATE_EVERY_S = 1700.0, 2900.0
 
 Table = dict[str, Any]
@@ -123,7 +125,8 @@ class Matrix:
         run, kind = spec_of(fleet), FAULTS[card.kind]
         hit = int(self._rng.integers(run.nodes)) if node is None else node
         fault: Table = {"kind": kind.name, "start_s": at_s, "duration_s": self._table["lasts_s"]}
-        fault |= {"run": run.name} if kind.scope == "run" else {"node": run.node_names[hit]}
+        is_whole = kind.scope == "run" or kind.name in WHOLE
+        fault |= {"run": run.name} if is_whole else {"node": run.node_names[hit]}
         if kind.device_part is not None:
             n_parts = parts_per_node(kind.device_part, run)
             fault["device"] = int(self._rng.integers(n_parts))

@@ -72,6 +72,11 @@ def truths_of(scenario: Scenario, plans: tuple[Plan, ...]) -> list[Truth]:
     return found
 
 
+def truth_of(plan: Plan) -> Truth:
+    """Return the only fault of a plan, played to its end."""
+    return next(truth for _, truth in _truths(plan, np.inf))
+
+
 def _truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, Truth]]:
     """Play a run with each of its faults alone, and compare it with its healthy twin."""
     twin = msgspec.structs.replace(plan, faults=())

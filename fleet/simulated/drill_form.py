@@ -44,6 +44,18 @@ class DrillForm(forms.Form):
             "duration_s": given["duration_s"],
         }
 
+    def usual(self) -> dict[str, Any]:
+        """Return what the form would choose as it is offered."""
+        node = self.fields["node"].initial if "node" in self.fields else None
+        device = self.fields["device"].initial if "device" in self.fields else None
+        return {
+            "kind": self.fault.name,
+            "node": node,
+            "device": device,
+            "magnitude": self.fault.default_magnitude,
+            "duration_s": float(DEFAULT_DURATION_S),
+        }
+
 
 def _kind(fault: FaultKind) -> forms.ChoiceField:
     kinds = [(each.name, each.title) for each in FAULTS.values()]

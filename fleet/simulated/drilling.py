@@ -72,10 +72,33 @@ def inject(
     return injected
 
 
+def end(hot: HotStore, injected: InjectedFault, *, now: datetime) -> None:
+    """Take a fault out of its run before its time, from the next tick on.
+
+    Raises
+    ------
+    DrillError
+        Where it has not begun, or is over anyway.
+    """
+    ends_at = now.replace(microsecond=0) + timedelta(seconds=HEAD_START_S)
+    if not injected.starts_at < ends_at < injected.ends_at:
+        raise DrillError("fault", "is not under way; there is nothing to end")
+    injected.ends_at = ends_at
+    injected.save(update_fields=["ends_at"])
+    publish_plan(hot, injected.run, now=now)
+
+
+def why_not() -> str:
+    """Say why nothing can be drilled here; empty where it can."""
+    if settings.DEMO or settings.ALLOW_DRILLS:
+        return ""
+    return "drills are switched off here; set TRNWATCH_ALLOW_DRILLS=1"
+
+
 def _check(run: Run, *, node: Node | None, duration_s: float) -> None:
     """Refuse a drill of what is real or over, or that would last too long."""
-    if not (settings.DEMO or settings.ALLOW_DRILLS):
-        raise DrillError("run", "drills are switched off here; set TRNWATCH_ALLOW_DRILLS=1")
+    if reason := why_not():
+        raise DrillError("run", reason)
     if not run.is_simulated or run.finished_at is not None:
         raise DrillError("run", "only a simulated run that is under way can be drilled")
     if not 1 <= duration_s <= LONGEST_S:

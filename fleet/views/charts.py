@@ -14,12 +14,14 @@ from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
 from fleet.charts.alerts import alert_figure, alert_window
+from fleet.charts.drills import drill_figure, drill_window
 from fleet.charts.figures import Figure, Heat
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
 from fleet.charts.runs import RUN_CHARTS, run_figure
 from fleet.charts.windows import Window, WindowError, window_of
+from fleet.drills.history import told_one
 from fleet.freezing import frozen_figure
-from fleet.models import Alert, Node, Run
+from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.views.tables import chart_table
 from telemetry.store.hot import open_store
 
@@ -71,6 +73,24 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
         return figure
 
     return _answer(request, draw, default=mine)
+
+
+@gzip_page
+@require_safe
+def drill_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
+    """Answer one chart of a drill, over its own window unless asked otherwise."""
+    fault = get_object_or_404(InjectedFault.objects.select_related("run", "node"), pk=pk)
+    now = timezone.now()
+    drill = told_one(fault, now=now)
+
+    def draw(window: Window) -> Figure:
+        hot = open_store(settings.REDIS_URL)
+        figure = drill_figure(hot, fault, drill.firing, chart, window)
+        if figure is None:
+            raise Http404(f"drill {pk} has no chart {chart}")
+        return figure
+
+    return _answer(request, draw, default=drill_window(fault, drill.firing, now=now))
 
 
 def _answer(

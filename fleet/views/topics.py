@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 
 from fleet.topics import Topic
-from fleet.views import alerts, nodes, overview, runs
+from fleet.views import alerts, drills, nodes, overview, runs
 
 TOPICS: Mapping[str, Topic] = {
     # Pages that keep nothing live but the clock and the number of alerts.
@@ -45,6 +45,12 @@ TOPICS: Mapping[str, Topic] = {
         template="fleet/alert_list.html",
         partials=alerts.LIST_PARTIALS,
         filters=(*alerts.FILTERS, "page"),
+    ),
+    "drill": Topic(
+        context=drills.drill_context,
+        template="fleet/drill_detail.html",
+        partials=drills.PARTIALS,
+        named=True,
     ),
     "alert": Topic(
         context=alerts.alert_context,

@@ -1,0 +1,58 @@
+"""Ending a drill before its time."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet.models import InjectedFault
+from telemetry.store.hot import HotStore
+
+Drilled = Callable[..., InjectedFault]
+
+
+def test_the_fault_is_over_in_a_moment(
+    client: Client, hot: HotStore, drilled: Drilled, operator: User
+) -> None:
+    fault = drilled(ago=timedelta(seconds=20))
+
+    response = client.post(f"/drills/{fault.pk}/end/")
+
+    assert response.status_code == 302
+    fault.refresh_from_db()
+    assert fault.ends_at < datetime.now(UTC) + timedelta(seconds=4)
+    assert b"slow_core" in hot.plans()["llama"]
+
+
+def test_htmx_is_given_the_answer_anew(client: Client, drilled: Drilled, operator: User) -> None:
+    fault = drilled(ago=timedelta(seconds=20))
+
+    response = client.post(
+        f"/drills/{fault.pk}/end/", headers={"HX-Request": "true", "HX-Target": "answer"}
+    )
+
+    assert response.status_code == 200
+    assert 'id="answer"' in response.text
+    assert "drills-changed" in response["HX-Trigger"]
+
+
+def test_what_is_over_cannot_be_ended(client: Client, drilled: Drilled, operator: User) -> None:
+    response = client.post(f"/drills/{drilled().pk}/end/")
+
+    assert response.status_code == 422
+    assert "is not under way" in response.text
+
+
+def test_a_viewer_may_not(client: Client, drilled: Drilled, viewer: User) -> None:
+    fault = drilled(ago=timedelta(seconds=20))
+
+    assert client.post(f"/drills/{fault.pk}/end/").status_code == 403
+
+
+def test_a_stranger_cannot_be_ended(client: Client, drilled: Drilled, operator: User) -> None:
+    assert client.post("/drills/4711/end/").status_code == 404
+
+
+def test_looking_ends_nothing(client: Client, drilled: Drilled, operator: User) -> None:
+    assert client.get(f"/drills/{drilled().pk}/end/").status_code == 405

@@ -1,0 +1,151 @@
+"""The drills: every fault that was put into the fleet, and whether it was noticed."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from fleet.models import Alert, InjectedFault, Run
+
+Page = Callable[..., str]
+Drilled = Callable[..., InjectedFault]
+DRILLS = "/drills/"
+
+
+def test_it_shows_truth_beside_what_was_noticed(
+    page: Page, drilled: Drilled, noticed: Callable[..., Alert]
+) -> None:
+    fault = drilled()
+    noticed(fault)
+
+    text = page(DRILLS)
+
+    assert "<h1>Drills</h1>" in text
+    assert f'id="drill-{fault.pk}"' in text
+    assert "noticed after 6.00 s" in text
+    assert "1 of 1 that count" in text
+    assert "100 %" in text
+
+
+def test_what_nobody_noticed_is_missed(page: Page, drilled: Drilled) -> None:
+    drilled(ago=timedelta(hours=2))
+
+    text = page(DRILLS)
+
+    assert "missed" in text
+    assert "0 of 1 that count" in text
+
+
+def test_what_is_under_way_is_not_missed_yet(page: Page, drilled: Drilled) -> None:
+    drilled(ago=timedelta(seconds=20))
+
+    text = page(DRILLS)
+
+    assert "not noticed yet" in text
+    assert "under way" in text
+
+
+def test_a_wrong_cause_and_a_wrong_place_are_told(
+    page: Page, drilled: Drilled, noticed: Callable[..., Alert], simulated: Run
+) -> None:
+    noticed(drilled(), cause="hbm_slow", node=simulated.nodes.get(name="llama-00"))
+
+    text = page(DRILLS)
+
+    assert "slow HBM" in text
+    assert "0 %" in text
+
+
+def test_an_alert_of_another_run_notices_nothing(
+    page: Page, drilled: Drilled, noticed: Callable[..., Alert]
+) -> None:
+    other = Run.objects.create(
+        name="other",
+        model="llama2-7b",
+        instance_type="trn1.32xlarge",
+        n_nodes=1,
+        seq_len=4096,
+        global_batch=64,
+        usd_per_node_hour=1,
+        phase_since=datetime.now(UTC),
+        started_at=datetime.now(UTC),
+    )
+    noticed(drilled(ago=timedelta(hours=2)), run=other, node=None, subject="run:other")
+
+    assert "0 of 1 that count" in page(DRILLS)
+
+
+def test_the_weather_to_come_stays_a_secret(page: Page, drilled: Drilled) -> None:
+    drilled(ago=timedelta(hours=-1), injected_by="")
+
+    assert "Nothing has been drilled yet" in page(DRILLS)
+
+
+@pytest.mark.parametrize(
+    ("query", "n"), [("by=people", 1), ("by=demo", 1), ("kind=hbm_slow", 0), ("run=llama", 2)]
+)
+def test_it_keeps_what_the_address_asks_for(
+    page: Page, drilled: Drilled, query: str, n: int
+) -> None:
+    drilled()
+    drilled(injected_by="", ago=timedelta(hours=3))
+
+    assert page(f"{DRILLS}?{query}").count('id="drill-') == n
+
+
+def test_a_filter_without_drills_says_so(page: Page, drilled: Drilled) -> None:
+    drilled()
+
+    assert "No drill is like that" in page(f"{DRILLS}?kind=hang&run=nobody&page=x")
+
+
+@pytest.mark.parametrize("partial", ["card", "history"])
+def test_it_gives_htmx_only_the_partial_it_asks_for(
+    client: Client, drilled: Drilled, partial: str
+) -> None:
+    drilled()
+    response = client.get(DRILLS, headers={"HX-Request": "true", "HX-Target": partial})
+
+    assert response.text.strip().startswith('<section class="')
+    assert f'id="{partial}"' in response.text
+    assert "<html" not in response.text
+    assert "HX-Target" in response["Vary"]
+
+
+def test_it_asks_the_database_as_often_for_many_as_for_one(
+    client: Client, drilled: Drilled, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    for hours in range(1, 12):
+        drilled(ago=timedelta(hours=hours))
+
+    with django_assert_max_num_queries(10):
+        client.get(DRILLS)
+
+
+def test_who_may_only_look_is_told_so(page: Page, drilled: Drilled, viewer: User) -> None:
+    text = page(DRILLS)
+
+    assert "needs the role operator" in text
+    assert 'href="/drills/new/"' not in text
+
+
+def test_where_drills_are_switched_off_it_says_so(
+    page: Page, simulated: Run, operator: User, settings: Settings
+) -> None:
+    settings.DEMO = settings.ALLOW_DRILLS = False
+
+    text = page(DRILLS)
+
+    assert "TRNWATCH_ALLOW_DRILLS=1" in text
+    assert 'href="/drills/new/"' not in text
+
+
+def test_where_all_runs_are_real_it_says_so(page: Page, alive: Run, operator: User) -> None:
+    assert "real ones are never drilled" in page(DRILLS)
+
+
+def test_it_knows_no_other_method(client: Client, operator: User) -> None:
+    assert client.post(DRILLS).status_code == 405

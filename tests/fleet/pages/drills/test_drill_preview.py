@@ -1,0 +1,58 @@
+"""What a fault would do, before anybody puts it anywhere."""
+
+from collections.abc import Callable
+
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet.models import InjectedFault, Run
+
+Page = Callable[..., str]
+PREVIEW = "/drills/preview?run=llama&kind={kind}&node=llama-01&duration_s=120"
+
+
+def test_it_says_how_much_longer_steps_take(page: Page, simulated: Run, operator: User) -> None:
+    text = page(PREVIEW.format(kind="slow_core") + "&device=7&magnitude=2")
+
+    assert text.strip().startswith('<section class="panel" id="preview"')
+    assert "with this fault" in text
+    assert "It should be noticed within" in text
+    assert "It wastes about" in text
+
+
+def test_it_says_that_only_hardware_shows_it(page: Page, simulated: Run, operator: User) -> None:
+    assert "only its hardware shows it" in page(PREVIEW.format(kind="node_silent"))
+
+
+def test_it_says_that_no_step_gets_on(page: Page, simulated: Run, operator: User) -> None:
+    assert "No step of llama gets on" in page(PREVIEW.format(kind="node_crash"))
+
+
+def test_it_says_that_a_fault_is_too_faint(page: Page, simulated: Run, operator: User) -> None:
+    text = page(PREVIEW.format(kind="input_stall") + "&magnitude=0")
+
+    assert "too faint to count" in text
+
+
+def test_what_does_not_fit_is_asked_for(page: Page, simulated: Run, operator: User) -> None:
+    text = page(PREVIEW.format(kind="slow_core") + "&magnitude=4711")
+
+    assert "Fill in what is missing" in text
+
+
+def test_it_breaks_nothing(page: Page, simulated: Run, operator: User) -> None:
+    page(PREVIEW.format(kind="slow_core"))
+
+    assert not InjectedFault.objects.exists()
+
+
+def test_it_does_not_know_a_stranger(client: Client, simulated: Run, operator: User) -> None:
+    assert client.get("/drills/preview?run=stranger").status_code == 404
+
+
+def test_a_viewer_may_not(client: Client, simulated: Run, viewer: User) -> None:
+    assert client.get("/drills/preview").status_code == 403
+
+
+def test_it_knows_no_other_method(client: Client, simulated: Run, operator: User) -> None:
+    assert client.post("/drills/preview").status_code == 405
