@@ -14,22 +14,6 @@ SECOND = timedelta(seconds=1)
 SHARE = ("allreduce_share", "run:llama")
 
 
-@pytest.fixture
-def finding(run: Run, limping: Node) -> Finding:
-    return Finding(
-        rule="allreduce_share",
-        cause="slow_core",
-        severity="page",
-        run=run.name,
-        node=limping.name,
-        device=17,
-        onset_s=NOON.timestamp() - 12,
-        score=1.2,
-        victims=("steady",),
-        evidence={"share_ratio": 0.3},
-    )
-
-
 def kinds(alert: Alert) -> list[str]:
     return [event.kind for event in alert.events.all()]
 

@@ -1,0 +1,49 @@
+"""One fault as detection finds it, and looks at the fleet at will."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import Group, User
+
+from fleet.alerting import reconcile
+from fleet.models import Alert, Node, Run
+from telemetry.detect.finding import Finding
+from tests.fleet.alerting.faults import EVERYTHING
+from tests.parts import NOON
+
+Look = Callable[..., list[Alert]]
+
+
+@pytest.fixture
+def finding(run: Run, limping: Node) -> Finding:
+    return Finding(
+        rule="allreduce_share",
+        cause="slow_core",
+        severity="page",
+        run=run.name,
+        node=limping.name,
+        device=17,
+        onset_s=NOON.timestamp() - 12,
+        score=1.2,
+        victims=("steady",),
+        evidence={"share_ratio": 0.3},
+    )
+
+
+@pytest.fixture
+def look(db: None) -> Look:
+    """Watch everything, so many seconds after noon, and find what is given."""
+
+    def at(second: float, *findings: Finding) -> list[Alert]:
+        return reconcile(findings, watched=EVERYTHING, now=NOON + timedelta(seconds=second))
+
+    return at
+
+
+@pytest.fixture
+def bob(db: None) -> User:
+    """Make somebody who may act."""
+    user = User.objects.create_user("bob")
+    user.groups.add(Group.objects.get_or_create(name="operator")[0])
+    return user
