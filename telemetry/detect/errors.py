@@ -19,8 +19,10 @@ FAILED, ERRORS, DONE = (
     "execution_errors_per_s",
     "executions_completed_per_s",
 )
-# Seconds looked at, oldest first: closely while nothing is known, further back while it lasts.
-AGES_S, AGES_OPEN_S = (20, 10, 5, 2, 1, 0), (120, 90, 60, 45, 30, 20, 10, 5, 0)
+# Seconds looked at, oldest first: at a glance, closely where that shows any, further back while
+# it lasts.
+GLANCE_S, AGES_S = (1, 0), (20, 15, 10, 7, 4, 2, 1, 0)
+AGES_OPEN_S = (120, 90, 60, 45, 30, 20, 10, 5, 0)
 # So many of these seconds must show errors, and so many errors a second, to be no chance.
 MOMENTS, LEAST_PER_S = 2, 1 / 60
 # Somebody must get up where this share of executions fails, or so many errors come each second.
@@ -39,6 +41,8 @@ def exec_errors(vitals: Vitals) -> list[Finding]:
     if not vitals.looks or vitals.moments is None:
         return []
     known = {alert.node for alert in vitals.standing if alert.rule == RULE}
+    if not known and not _any(vitals.moments((ERRORS, FAILED), GLANCE_S)):
+        return []
     span = vitals.moments((ERRORS, FAILED, DONE), AGES_OPEN_S if known else AGES_S)
     found = failing(span, run=vitals.run, known=known, now_s=vitals.now_s)
     if not found:
@@ -47,6 +51,11 @@ def exec_errors(vitals: Vitals) -> list[Finding]:
     explained = {alert.node for alert in vitals.standing if alert.rule == ECC}
     explained |= {each.node for each in uncorrected(vitals.counts)} if vitals.counts else set()
     return [each for each in found if each.node not in explained]
+
+
+def _any(span: Span) -> bool:
+    """Tell whether anybody reports any error."""
+    return bool((of_node(span, ERRORS) > 0).any() or (of_node(span, FAILED) > 0).any())
 
 
 def failing(

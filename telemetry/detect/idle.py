@@ -7,8 +7,8 @@ from telemetry.blocks import Span
 from telemetry.detect.finding import Finding
 from telemetry.detect.readings import peak
 from telemetry.detect.rules import RULES
-from telemetry.detect.standstill import CORES, TRAINING, usual_step_s
-from telemetry.detect.vitals import Vitals, reported
+from telemetry.detect.standstill import CORES, RECENT_STEPS, TRAINING, recent, usual_step_s
+from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
 
 RULE = "node_idle"
@@ -29,10 +29,11 @@ def node_idle(vitals: Vitals) -> list[Finding]:
     heard of is silent, not idle. A worker that claims steps while its cores never do anything
     computes elsewhere, on its host for example: it idles as well.
     """
-    steps = reported(vitals.steps)
     is_known = any(alert.rule == RULE for alert in vitals.standing)
     is_due = is_known or int(vitals.now_s) % EVERY_S < FOR_S
-    if not (vitals.looks and is_due and vitals.moments) or not _makes_steps(vitals, steps):
+    if not (vitals.looks and is_due and vitals.moments) or not _makes_steps(
+        vitals, recent(vitals)
+    ):
         return []
     suspects = _expected(vitals)
     if not suspects:
@@ -58,9 +59,10 @@ def _makes_steps(vitals: Vitals, steps: StepBatch) -> bool:
 
 def _expected(vitals: Vitals) -> list[str]:
     """Return the nodes that should be computing: all but those left out on purpose."""
-    told = np.asarray(np.isfinite(vitals.steps.phases["compute_s"]).any(axis=0))
+    steps = vitals.steps.last(RECENT_STEPS)
+    told = np.asarray(np.isfinite(steps.phases["compute_s"]).any(axis=0))
     part: dict[str | None, bool] = {}
-    for worker, has_part in zip(vitals.steps.workers, told.tolist(), strict=True):
+    for worker, has_part in zip(steps.workers, told.tolist(), strict=True):
         node = vitals.node_of(worker)
         part[node] = part.get(node, False) or has_part
     return [node for node in vitals.nodes if part.get(node, True)]

@@ -17,12 +17,13 @@ from telemetry.detect.standstill import (
     HOST,
     WORKING,
     no_step_since,
+    recent,
     since_ages,
     training_nodes,
     trains,
     usual_step_s,
 )
-from telemetry.detect.vitals import Vitals, reported
+from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
 
 RULE = "recompile"
@@ -43,7 +44,7 @@ def recompile(vitals: Vitals) -> list[Finding]:
     A compiler keeps hosts busy as nothing else does, while no core computes. A run that says that
     it compiles, or warms up, does so on purpose.
     """
-    steps = reported(vitals.steps)
+    steps = recent(vitals)
     if vitals.moments is None or not trains(vitals, steps):
         return []
     since_s = no_step_since(vitals, steps)

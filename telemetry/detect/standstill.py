@@ -19,7 +19,7 @@ TRAINING = "training"
 STANDSTILLS = ("hang", "recompile")
 # A step is overdue after so many of the run's own step times, and so many seconds at the least.
 LATE_STEPS, LATE_S = 1.5, 10.0
-USUAL_STEPS = 12
+USUAL_STEPS, RECENT_STEPS = 12, 24
 # How long machines are looked at, and at how many moments since the last step ended.
 LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
 # What is younger may yet arrive; who was heard of in the newest of these seconds is there.
@@ -112,6 +112,11 @@ def usual_step_s(steps: StepBatch) -> float:
     return float(np.median(steps.last(USUAL_STEPS).step_s)) if len(steps) else float("nan")
 
 
+def recent(vitals: Vitals) -> StepBatch:
+    """Return the newest steps that somebody reported: enough of them to know the run's pace."""
+    return reported(vitals.steps.last(RECENT_STEPS))
+
+
 def trains(vitals: Vitals, steps: StepBatch) -> bool:
     """Tell whether the run says that it trains, or has ended steps since it said anything else."""
     if vitals.phase == TRAINING or vitals.phase_since_s is None:
@@ -148,7 +153,10 @@ def standstill(vitals: Vitals, *, late_steps: float = LATE_STEPS) -> Standstill 
     What is late is judged by the newest second that anybody reported, not by the clock: a
     monitoring that lags sees neither hardware nor steps, and knows nothing.
     """
-    steps = reported(vitals.steps)
+    newest = vitals.steps.ended_at_s[-1:]
+    if newest.size and vitals.now_s - newest[-1] <= LATE_S:
+        return None
+    steps = recent(vitals)
     since_s = no_step_since(vitals, steps)
     if since_s is None or not trains(vitals, steps):
         return None

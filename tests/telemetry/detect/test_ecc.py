@@ -92,7 +92,7 @@ def test_an_alert_outlives_the_gaps_between_errors(gap_s: float) -> None:
     lasted_s, n_errors = 20 * gap_s, 21
     count = 3.0 + n_errors
     assert not is_settled(evidence(), count, quiet_s=1.1 * gap_s, lasted_s=lasted_s)
-    assert is_settled(evidence(), count, quiet_s=max(300, 3.1 * gap_s), lasted_s=lasted_s)
+    assert is_settled(evidence(), count, quiet_s=max(480, 3.1 * gap_s), lasted_s=lasted_s)
 
 
 def test_the_gap_after_a_single_error_is_unknown_and_waited_for() -> None:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.errors import AGES_OPEN_S, AGES_S, exec_errors, failing
+from telemetry.detect.errors import AGES_OPEN_S, AGES_S, GLANCE_S, exec_errors, failing
 from telemetry.detect.vitals import Standing
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.lives import life
@@ -75,7 +75,7 @@ def test_it_looks_back_further_while_it_lasts() -> None:
     seen = vitals(steps_at([0.1] * 9), moments=moments)
     assert len(exec_errors(seen)) == 3
     exec_errors(vitals(seen.steps, moments=moments, standing=(_open("exec_errors"),)))
-    assert asked == [AGES_S, AGES_OPEN_S]
+    assert asked == [GLANCE_S, AGES_S, AGES_OPEN_S]
     assert exec_errors(vitals(seen.steps, moments=moments, looks=False)) == []
     assert exec_errors(vitals(seen.steps)) == []
 
