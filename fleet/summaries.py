@@ -1,13 +1,14 @@
 """What pages and /metrics say about now: runs, nodes and the fleet in a few figures each."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from fleet.models import Alert, Node, Run
+from fleet.vitals import NOTHING, Vitals, vitals_of
 from telemetry import catalog
-from telemetry.blocks import Block, FloatArray
+from telemetry.blocks import Block
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 
@@ -138,69 +139,64 @@ def runs_now(hot: HotStore, runs: Iterable[Run], *, now_s: float) -> list[RunNow
     ]
 
 
-def nodes_now(hot: HotStore, nodes: Iterable[Node], *, now_s: float) -> list[NodeNow]:
-    """Sum up each node by its newest block."""
-    latest, seen = hot.latest(), hot.last_seen()
-    rows = {
-        (shard, name): i for shard, block in latest.items() for i, name in enumerate(block.nodes)
-    }
+def nodes_now(
+    hot: HotStore,
+    nodes: Iterable[Node],
+    *,
+    now_s: float,
+    latest: Mapping[str, Block] | None = None,
+) -> list[NodeNow]:
+    """Sum up each node by its newest block; ``latest`` are the blocks, where they are at hand."""
+    vitals, seen = (
+        vitals_of((hot.latest() if latest is None else latest).values()),
+        hot.last_seen(),
+    )
     return [
-        _node_now(
-            node,
-            latest.get(node.shard),
-            rows.get((node.shard, node.name)),
-            seen.get(node.name),
-            now_s=now_s,
-        )
+        _node_now(node, vitals.get((node.shard, node.name), NOTHING), seen.get(node.name), now_s)
         for node in nodes
     ]
 
 
-def _node_now(
-    node: Node, block: Block | None, row: int | None, seen_s: float | None, *, now_s: float
-) -> NodeNow:
+def _node_now(node: Node, vitals: Vitals, seen_s: float | None, now_s: float) -> NodeNow:
     is_up = seen_s is not None and now_s - seen_s <= STALE_AFTER_S
-    if block is None or row is None or not is_up:
-        return NodeNow(node, last_seen_s=seen_s, is_up=is_up)
-
-    def values(metric: str) -> FloatArray:
-        array = block.values.get(metric)
-        row_values = np.zeros(0) if array is None else array[row]
-        return row_values[np.isfinite(row_values)]
-
-    cores, latency = values("core_utilization_ratio"), values("efa_latency_s")
-    hbm, used = values("hbm_bandwidth_bytes_per_s"), values("device_memory_used_bytes")
-    ecc = np.concatenate([values("mem_ecc_uncorrected"), values("sram_ecc_uncorrected")])
+    told = vitals if is_up else NOTHING
     return NodeNow(
         node,
         last_seen_s=seen_s,
         is_up=is_up,
-        utilization_mean=float(cores.mean()) if cores.size else None,
-        utilization_min=float(cores.min()) if cores.size else None,
-        utilization_max=float(cores.max()) if cores.size else None,
-        hbm_bytes_per_s=float(hbm.sum()) if hbm.size else None,
-        device_memory_used_bytes=float(used.sum()) if used.size else None,
-        efa_latency_max_s=float(latency.max()) if latency.size else None,
-        ecc_uncorrected=int(ecc.sum()) if ecc.size else None,
+        utilization_mean=told.utilization_mean,
+        utilization_min=told.utilization_min,
+        utilization_max=told.utilization_max,
+        hbm_bytes_per_s=told.hbm_bytes_per_s,
+        device_memory_used_bytes=told.device_memory_used_bytes,
+        efa_latency_max_s=told.efa_latency_max_s,
+        ecc_uncorrected=told.ecc_uncorrected,
     )
 
 
-def fleet_now(hot: HotStore, *, runs: Sequence[RunNow], nodes: Sequence[NodeNow]) -> FleetNow:
-    """Sum up the fleet from what is known of its runs and nodes."""
-    latest = hot.latest()
-    open_alerts = list(Alert.objects.open().select_related("run", "node").order_by("fired_at"))
-    unowned = [alert for alert in open_alerts if alert.acknowledged_at is None]
+def fleet_now(
+    hot: HotStore,
+    *,
+    runs: Sequence[RunNow],
+    nodes: Sequence[NodeNow],
+    alerts: Sequence[Alert],
+    tick: int | None,
+) -> FleetNow:
+    """Sum up the fleet from what is known of its runs, nodes and open alerts."""
+    unowned = sorted(
+        (alert for alert in alerts if alert.acknowledged_at is None), key=lambda one: one.fired_at
+    )
     active = [now for now in runs if now.run.finished_at is None]
     compiling = [now.run for now in active if now.run.phase == Run.Phase.COMPILING]
     alive = [now for now in active if now.tokens_per_s is not None and not now.is_stale]
     tokens_per_s = sum(now.tokens_per_s or 0.0 for now in alive)
     usd_per_hour = sum(now.run.usd_per_hour for now in active)
     return FleetNow(
-        tick=max((block.tick for block in latest.values()), default=None),
+        tick=tick,
         n_nodes=len(nodes),
         n_up=sum(now.is_up for now in nodes),
         n_firing=len(unowned),
-        n_acknowledged=len(open_alerts) - len(unowned),
+        n_acknowledged=len(alerts) - len(unowned),
         oldest_unowned=unowned[0] if unowned else None,
         n_training=sum(now.run.phase == Run.Phase.TRAINING for now in active),
         n_compiling=len(compiling),

@@ -4,12 +4,16 @@ import base64
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Self
 
 import numpy as np
+import numpy.typing as npt
 
 from fleet.models import Alert, Node, Run
 from fleet.summaries import NodeNow
 from telemetry.blocks import Block, FloatArray
+
+ByteArray = npt.NDArray[np.uint8]
 
 NO_DATA = 255
 FULL = 254
@@ -28,22 +32,40 @@ PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
-    """One node of the heat map: its cores, packed, and the alert that blames it."""
+    """One node of the heat map: its cores, packed, and the alert that blames it.
+
+    ``stem`` is the beginning of its name that is its run's, which stands above the row.
+    """
 
     now: NodeNow
     cores: str
     alert: Alert | None
+    name: str
+    stem: str
+    tail: str
+    address: str
+    n_cores: int
+    is_up: bool
+    mean: float | None
 
-    @property
-    def stem(self) -> str:
-        """The beginning of the node's name that is its run's, which stands above the row."""
-        node = self.now.node
-        return node.run.name if node.run and node.name.startswith(f"{node.run.name}-") else ""
-
-    @property
-    def tail(self) -> str:
-        """The rest of the node's name."""
-        return self.now.node.name.removeprefix(self.stem)
+    @classmethod
+    def of(cls, now: NodeNow, cores: str, alert: Alert | None) -> Self:
+        """Lay a node out: a page has hundreds of rows, and looks up what lies at hand faster."""
+        node = now.node
+        name, run = node.name, node.run
+        stem = run.name if run and name.startswith(f"{run.name}-") else ""
+        return cls(
+            now,
+            cores,
+            alert,
+            name,
+            stem,
+            name.removeprefix(stem),
+            node.get_absolute_url(),
+            node.n_cores,
+            now.is_up,
+            now.utilization_mean,
+        )
 
     @property
     def what(self) -> str:
@@ -80,32 +102,39 @@ def heat_groups(
 ) -> list[HeatGroup]:
     """Lay out the nodes by run and rank; nodes without a run come last."""
     blamed = {alert.node_id: alert for alert in reversed(alerts) if alert.node_id}
-    cores = _cores(blocks)
+    cores = packed_cores(blocks)
 
     def place(now: NodeNow) -> tuple[bool, str, int, str]:
         run = now.node.run
         return (run is None, run.name if run else "", now.node.rank, now.node.name)
 
     def row(now: NodeNow) -> HeatRow:
-        ratio = cores.get(now.node.name) if now.is_up else None
-        return HeatRow(now, packed(ratio, now.node.n_cores), blamed.get(now.node.pk))
+        told = cores.get(now.node.name) if now.is_up else None
+        return HeatRow.of(now, told or unknown_cores(now.node.n_cores), blamed.get(now.node.pk))
 
     together = groupby(sorted(nodes, key=place), key=lambda now: now.node.run)
     return [HeatGroup(run, [row(now) for now in members]) for run, members in together]
 
 
-def _cores(blocks: Iterable[Block]) -> dict[str, FloatArray]:
-    """Return how busy each core of each node was: (n_cores,), 0 to 1."""
+def packed_cores(blocks: Iterable[Block]) -> dict[str, str]:
+    """Return how busy each core of each node is: a byte per core in base64, by node.
+
+    0 to 254 stand for idle to busy, and 255 for no reading.
+    """
     return {
-        name: block.values["core_utilization_ratio"][i]
+        name: base64.b64encode(row.tobytes()).decode()
         for block in blocks
-        if "core_utilization_ratio" in block.values
-        for i, name in enumerate(block.nodes)
+        if (ratio := block.values.get("core_utilization_ratio")) is not None
+        for name, row in zip(block.nodes, _as_bytes(ratio), strict=True)
     }
 
 
-def packed(ratio: FloatArray | None, n_cores: int) -> str:
-    """Write one byte per core in base64: 0 to 254, and 255 where there is no reading."""
-    known = np.full(n_cores, np.nan) if ratio is None else np.clip(ratio, 0.0, 1.0)
-    steps = np.where(np.isfinite(known), np.round(np.nan_to_num(known) * FULL), NO_DATA)
-    return base64.b64encode(steps.astype(np.uint8).tobytes()).decode()
+def unknown_cores(n_cores: int) -> str:
+    """Return the same of a node that tells nothing."""
+    return base64.b64encode(bytes([NO_DATA]) * n_cores).decode()
+
+
+def _as_bytes(ratio: FloatArray) -> ByteArray:
+    """Return ratios as bytes of the same shape."""
+    steps = np.round(np.clip(np.nan_to_num(ratio), 0.0, 1.0) * FULL)
+    return np.where(np.isfinite(ratio), steps, NO_DATA).astype(np.uint8)

@@ -1,7 +1,8 @@
 """A node: one machine that reports."""
 
 from django.db import models
-from django.urls import reverse
+
+from fleet.models.addresses import address
 
 
 class Node(models.Model):
@@ -36,7 +37,7 @@ class Node(models.Model):
 
     def get_absolute_url(self) -> str:
         """Return the page of this node."""
-        return reverse("node-detail", args=[self.name])
+        return address("node-detail", self.name)
 
     @property
     def cores_per_device(self) -> int:

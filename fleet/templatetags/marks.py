@@ -1,6 +1,7 @@
 """Marks that say a state by shape, word and colour, and a share by length and hatching."""
 
 import math
+from functools import lru_cache
 from typing import Any
 
 from django import template
@@ -31,9 +32,11 @@ STATES = {
     "idle": ("", "○"),
 }
 FULL_BAR_RATIO = 0.5
+EMPTY_BAR = SafeString('<svg class="spread" role="img" aria-label="no data"></svg>')
 
 
 @register.simple_tag
+@lru_cache(maxsize=1024)
 def tag(state: str, words: str = "", extra: str = "") -> SafeString:
     """Mark a state; ``words`` in place of its name, ``extra`` a further class (small)."""
     colour, shape = STATES.get(str(state), ("", "○"))
@@ -65,3 +68,21 @@ def share_bar(
         "wait": f"{min(wait / FULL_BAR_RATIO, 1) * 100:.1f}",
         "limit": f"{min(limit_ratio / FULL_BAR_RATIO, 1) * 100:.1f}",
     }
+
+
+@register.simple_tag
+def spread_bar(low: float | None, mean: float | None, high: float | None) -> SafeString:
+    """Draw from the lowest to the highest of a node's cores, and a tick at their mean."""
+    if low is None or mean is None or high is None:
+        return EMPTY_BAR
+    return format_html(
+        '<svg class="spread" role="img" aria-label="cores between {} and {}, mean {}">'
+        '<rect class="range" x="{}%" width="{}%" y="3" height="8"/>'
+        '<rect class="mean" x="{}%" width="2" height="14"/></svg>',
+        percent(low, 0),
+        percent(high, 0),
+        percent(mean, 0),
+        f"{100 * low:.1f}",
+        f"{max(100 * (high - low), 0.8):.1f}",
+        f"{100 * mean:.1f}",
+    )

@@ -17,6 +17,7 @@ from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.intake.deliveries import manner_of
 from fleet.models import Alert, Node
+from fleet.models.addresses import address
 from fleet.summaries import NodeNow, nodes_now
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.window import window_context
@@ -86,14 +87,9 @@ class NodeRow:
         return "idle" if self.now.utilization_mean is None else "up"
 
     @property
-    def bar(self) -> Mapping[str, str]:
-        """Return where the bar of its cores begins, how long it is and where the mean stands."""
-        low, high = self.now.utilization_min or 0.0, self.now.utilization_max or 0.0
-        return {
-            "from": f"{100 * low:.1f}",
-            "length": f"{max(100 * (high - low), 0.8):.1f}",
-            "mean": f"{100 * (self.now.utilization_mean or 0.0):.1f}",
-        }
+    def run_url(self) -> str:
+        """The page of the run it works for."""
+        return address("run-detail", self.node.run.name) if self.node.run else ""
 
 
 def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[NodeRow]:
@@ -110,7 +106,7 @@ def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[Node
 def nodes_context(**filters: str) -> dict[str, Any]:
     """Return what the list of nodes shows: those that the filters keep."""
     keep, now = NodeFilter.of(filters), timezone.now()
-    nodes = Node.objects.select_related("run").order_by("run__name", "rank", "name")
+    nodes = Node.objects.prefetch_related("run").order_by("run__name", "rank", "name")
     rows = rows_of(open_store(settings.REDIS_URL), nodes, now=now)
     n_up = sum(row.now.is_up for row in rows)
     return {

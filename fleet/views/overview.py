@@ -6,6 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.conf import settings
+from django.db.models import QuerySet
 from django.http import HttpResponse
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
@@ -40,21 +41,24 @@ def overview_context() -> dict[str, Any]:
     """Gather what the page and its live parts show."""
     hot, now = _hot(), timezone.now()
     now_s = now.timestamp()
+    blocks = hot.latest()
     runs = runs_now(hot, Run.objects.active(), now_s=now_s)
-    nodes = nodes_now(hot, Node.objects.select_related("run"), now_s=now_s)
-    fleet = fleet_now(hot, runs=runs, nodes=nodes)
+    # A few runs have many nodes: fetched once each, not with every node.
+    nodes = nodes_now(hot, Node.objects.prefetch_related("run"), now_s=now_s, latest=blocks)
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
+    tick = max((block.tick for block in blocks.values()), default=None)
+    fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=alerts, tick=tick)
     resolved = _resolved_today(now)
     return {
         "fleet": fleet,
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
         "runs": runs,
         "firing": {alert.run_id for alert in alerts if alert.acknowledged_at is None},
-        "groups": heat_groups(nodes, alerts, hot.latest().values()),
+        "groups": heat_groups(nodes, alerts, blocks.values()),
         "n_cores": sum(node.node.n_cores for node in nodes),
         "alerts": [told(alert, now=now) for alert in alerts],
         "resolved": [told(alert, now=now) for alert in resolved[:RESOLVED_SHOWN]],
-        "n_resolved": len(resolved),
+        "n_resolved": resolved.count(),
     }
 
 
@@ -95,8 +99,8 @@ def _hot() -> HotStore:
     return open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
 
 
-def _resolved_today(now: datetime) -> list[Alert]:
-    """Return what was resolved in the last 24 hours, the latest first."""
+def _resolved_today(now: datetime) -> QuerySet[Alert]:
+    """Keep what was resolved in the last 24 hours, the latest first."""
     since = now - timedelta(days=1)
     resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
-    return list(resolved.order_by("-resolved_at"))
+    return resolved.order_by("-resolved_at")

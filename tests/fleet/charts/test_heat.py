@@ -4,7 +4,7 @@ import base64
 
 import numpy as np
 
-from fleet.charts.heat import NO_DATA, heat_groups, packed
+from fleet.charts.heat import NO_DATA, heat_groups, packed_cores, unknown_cores
 from fleet.models import Alert, Node, Run
 from fleet.summaries import NodeNow
 from tests.parts import NOON, NOON_S, block
@@ -21,11 +21,15 @@ def up(node: Node) -> NodeNow:
 
 
 def test_a_core_is_a_byte_and_a_silent_one_has_its_own() -> None:
-    assert unpacked(packed(np.array([0.0, 0.5, 1.0, np.nan]), 4)) == [0, 127, 254, NO_DATA]
+    cores = np.array([[0.0, 0.5, 1.0, np.nan], [-0.1, 1.2, 0.25, 0.004]])
+    told = packed_cores([block(core_utilization_ratio=cores)])
+
+    assert unpacked(told["steady"]) == [0, 127, 254, NO_DATA]
+    assert unpacked(told["limping"]) == [0, 254, 64, 1]
 
 
 def test_a_node_without_readings_has_no_data_for_each_core() -> None:
-    assert unpacked(packed(None, 3)) == [NO_DATA] * 3
+    assert unpacked(unknown_cores(3)) == [NO_DATA] * 3
 
 
 def test_nodes_stand_by_run_and_rank_and_those_of_no_run_last(

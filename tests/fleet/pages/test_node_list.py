@@ -131,7 +131,7 @@ def test_a_hundred_nodes_cost_no_more_queries_than_one(
         for i in range(4, 102)
     )
 
-    with django_assert_max_num_queries(6):
+    with django_assert_max_num_queries(7):
         text = client.get("/nodes/").text
 
     assert "100 nodes" in text

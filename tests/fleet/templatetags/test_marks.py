@@ -6,7 +6,7 @@ import pytest
 from django.template import Context, Template
 
 from fleet.models import Run
-from fleet.templatetags.marks import STATES, tag
+from fleet.templatetags.marks import STATES, spread_bar, tag
 
 
 def bar(transfer: float | None, wait: float | None) -> str:
@@ -48,3 +48,15 @@ def test_a_share_bar_is_read_out() -> None:
 
 def test_a_share_beyond_the_bar_fills_it() -> None:
     assert 'class="t" width="100.0%"' in bar(0.8, 0.0)
+
+
+def test_a_spread_reaches_from_the_lowest_to_the_highest_and_is_never_invisible() -> None:
+    drawn = spread_bar(0.25, 0.5, 0.75)
+
+    assert 'x="25.0%" width="50.0%"' in drawn
+    assert 'class="mean" x="50.0%"' in drawn
+    assert 'width="0.8%"' in spread_bar(0.5, 0.5, 0.5)
+
+
+def test_a_spread_of_nothing_says_that_there_is_no_data() -> None:
+    assert 'aria-label="no data"' in spread_bar(None, None, None)
