@@ -1,5 +1,6 @@
 """A trace as a grid: the same operation of every step and replica in one row."""
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,9 @@ from telemetry.trace import Trace, TraceError
 MISSING_LIMIT_RATIO = 0.05
 # An operation that fewer lanes have than this happens now and then: where absent, it took 0 s.
 REGULAR_RATIO = 0.5
+# What is laid out takes about 100 bytes per operation.
+MOST_CELLS = 50_000_000
+SPARSE_CELLS, SPARSE_RATIO = 100_000, 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ def gridded(trace: Trace) -> Grid:
     ranks = _ranks(trace)
     steps, step = np.unique(trace.step, return_inverse=True)
     shape = (len(key), len(steps), int(trace.dp.max()) + 1)
+    _check_size(len(trace), shape)
     start_s, end_s = _laid_out(trace, np.ravel_multi_index((op, step, trace.dp), shape), shape)
     start_s, end_s = (a - np.nanmin(start_s, axis=(0, 2), keepdims=True) for a in (start_s, end_s))
     missing = np.isnan(start_s)
@@ -100,6 +105,18 @@ def gridded(trace: Trace) -> Grid:
     )
 
 
+def _check_size(n_rows: int, shape: tuple[int, int, int]) -> None:
+    """Refuse what does not fit into memory, or would be mostly empty."""
+    n_cells = math.prod(shape)
+    if n_cells > SPARSE_CELLS and n_cells > SPARSE_RATIO * n_rows:
+        raise TraceError(
+            "optype, seq_id: steps and workers have next to nothing in common; an operation "
+            "must have the same number in every step"
+        )
+    if n_cells > MOST_CELLS:
+        raise TraceError(f"{n_cells:,} operations are too many at once; give fewer steps")
+
+
 def _operations(trace: Trace) -> tuple[IntArray, IntArray, IntArray]:
     """Return the distinct operations of a replica, a row that has each, and each row's own."""
     n_stages, n_seq = int(trace.stage.max()) + 1, int(trace.seq.max()) + 1
@@ -126,6 +143,10 @@ def _laid_out(
 def _ranks(trace: Trace) -> IntArray:
     """Return the lowest rank of each worker: (n_dp, n_stages)."""
     shape = int(trace.dp.max()) + 1, int(trace.stage.max()) + 1
+    if math.prod(shape) > len(trace):
+        raise TraceError(
+            "dp_rank, stage: there are fewer operations than workers; both must count on from 0"
+        )
     ranks = np.full(shape, np.iinfo("i8").max)
     np.minimum.at(ranks, (trace.dp, trace.stage), trace.rank)
     if (ranks == np.iinfo("i8").max).any():

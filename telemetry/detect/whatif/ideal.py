@@ -113,17 +113,19 @@ def _stage_correlation(grid: Grid, took_s: FloatArray, stage: int) -> FloatArray
     forward, backward = (is_kind(grid.kind[own], name) for name in PASSES)
     _, first, second = np.intersect1d(label[forward], label[backward], return_indices=True)
     if not len(first):
-        return _halves_correlation(took_s[own[is_kind(grid.kind[own], "compute")]])
+        return _beside_correlation(took_s[own[is_kind(grid.kind[own], "compute")]])
     rows = own[forward][first], own[backward][second]
     return _correlation(*(took_s[each].reshape(-1, took_s.shape[2]) for each in rows))
 
 
-def _halves_correlation(took_s: FloatArray) -> FloatArray:
-    """Compare a step's first pieces of work with its last, where passes are not told apart."""
+def _beside_correlation(took_s: FloatArray) -> FloatArray:
+    """Compare work before collectives with work beside them, where passes are not told apart.
+
+    In the order of kernels' pieces, the two take turns; the latter is of the backward pass.
+    """
     if len(took_s) < 2:
         return np.full(took_s.shape[2], np.nan)
-    half = len(took_s) // 2
-    return _correlation(took_s[:half].sum(axis=0), took_s[half:].sum(axis=0))
+    return _correlation(took_s[::2].sum(axis=0), took_s[1::2].sum(axis=0))
 
 
 def _correlation(one: FloatArray, other: FloatArray) -> FloatArray:

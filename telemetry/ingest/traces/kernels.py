@@ -7,17 +7,15 @@ import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.ingest.traces.kineto import RankEvents
+from telemetry.ingest.traces.pieces import Pieces, pieces_of
 from telemetry.ingest.traces.table import UNIX_S
 from telemetry.trace import CODE, Trace, TraceError
 
 # A collective that shows less than this of itself is hidden behind work and holds nobody up.
 SHOWN_RATIO = 0.05
 COLUMNS = ("step", "dp", "stage", "rank", "kind", "seq", "start_s", "duration_s")
-PIECES = ("compute", "idle", "collective")
-
-# Of one step on one rank: work, idle time, collective and its whole length, (n_collectives,),
-# then the work and the idle time after the last.
-Pieces = tuple[FloatArray, FloatArray, FloatArray, FloatArray, float, float]
+# Work before a collective, work beside it, idle time, what is to be seen of the collective.
+PIECES = ("compute", "compute", "idle", "collective")
 
 
 def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
@@ -26,7 +24,7 @@ def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
     Notes
     -----
     Each collective ends a piece: the time since the one before is work where a kernel ran
-    beside or before it, collective where only that ran, idle where nothing did. Clocks of
+    before or beside it, collective where only that ran, idle where nothing did. Clocks of
     different ranks are not compared. Ranks that share a group for gradients are replicas;
     several such groups side by side are pipeline stages where kernels send to each other, and
     else shards of one tensor-parallel worker. Collectives within these count as work.
@@ -91,58 +89,29 @@ def _pieces(each: RankEvents, members: tuple[int, ...], span: tuple[float, float
     mine = mine[np.argsort(each.end_s[mine])]
     work = inside & ~each.is_exchange
     work[mine] = False
-    knots, done = _busy(each.start_s[work], each.end_s[work])
-    cuts = np.concatenate([[begin], np.minimum(each.end_s[mine], until), [until]])
-    busy = np.diff(np.interp(cuts, knots, done))
-    starts = np.maximum(each.start_s[mine], cuts[:-2])
-    beside = np.interp(cuts[1:-1], knots, done) - np.interp(starts, knots, done)
-    shown = np.maximum(cuts[1:-1] - starts - beside, 0.0)
-    idle = np.maximum(np.diff(cuts) - busy, 0.0)
-    idle[:-1] = np.maximum(idle[:-1] - shown, 0.0)
-    whole = each.end_s[mine] - each.start_s[mine]
-    return busy[:-1], idle[:-1], shown, whole, float(busy[-1]), float(idle[-1])
-
-
-def _busy(start_s: FloatArray, end_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Return moments, and how long some kernel had run by then; streams overlap."""
-    if not len(start_s):
-        return np.zeros(1), np.zeros(1)
-    order = np.argsort(start_s)
-    start_s, reach = start_s[order], np.maximum.accumulate(end_s[order])
-    first = np.concatenate([[True], start_s[1:] > reach[:-1]])
-    opens, closes = start_s[first], reach[np.append(np.flatnonzero(first)[1:] - 1, len(reach) - 1)]
-    knots = np.stack([opens, closes], axis=1).ravel()
-    run = np.stack([np.zeros_like(opens), closes - opens], axis=1).ravel()
-    return knots, np.cumsum(run)
+    return pieces_of(
+        (each.start_s[mine], each.end_s[mine]), (each.start_s[work], each.end_s[work]), span
+    )
 
 
 def _shown(steps: Sequence[Pieces]) -> IntArray:
     """Return which collectives of a step hold somebody up, by their place in it."""
-    n = max(len(shown) for _, _, shown, *_ in steps)
+    n = max(len(pieces.shown) for pieces in steps) - 1
     ratio = np.full((len(steps), n), np.nan)
-    for row, (_, _, shown, whole, *_) in zip(ratio, steps, strict=True):
-        row[: len(shown)] = shown / np.where(whole > 0, whole, 1.0)
+    for row, pieces in zip(ratio, steps, strict=True):
+        whole = np.where(pieces.whole > 0, pieces.whole, 1.0)
+        row[: len(whole) - 1] = (pieces.shown / whole)[:-1]
     return np.flatnonzero(np.nanmedian(ratio, axis=0) >= SHOWN_RATIO) if n else np.zeros(0, int)
 
 
 def _rows(pieces: Pieces, kept: IntArray, head: tuple[int, int, int, int]) -> FloatArray:
     """Return one step of one rank as operations: (n, 8) in the order of COLUMNS."""
-    busy, idle, shown, _, last_busy, last_idle = pieces
-    kept = kept[kept < len(shown)]
-    hidden = np.setdiff1d(np.arange(len(shown)), kept)
-    idle = idle.copy()
-    idle[hidden] += shown[hidden]
-    ends = np.append(kept, len(shown))
-    sums = [
-        np.concatenate([[0.0], np.cumsum(np.append(a, b))])
-        for a, b in ((busy, last_busy), (idle, last_idle))
-    ]
-    lasts_s = [np.diff(total[np.concatenate([[0], ends + 1])]) for total in sums]
-    took_s = np.stack([*lasts_s, np.append(shown[kept], 0.0)], axis=1).ravel()[:-1]
+    took_s = pieces.joined(kept).ravel()[:-1]
+    place = np.arange(len(took_s))
     rows = np.empty((len(took_s), len(COLUMNS)))
     rows[:, :4] = head
     rows[:, 4] = np.resize([CODE[name] for name in PIECES], len(took_s))
-    rows[:, 5] = np.arange(len(took_s)) // len(PIECES)
+    rows[:, 5] = place
     rows[:, 6] = np.concatenate([[0.0], np.cumsum(took_s)[:-1]])
     rows[:, 7] = took_s
     return rows

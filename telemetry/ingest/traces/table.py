@@ -13,7 +13,6 @@ Columns = Mapping[str, NDArray[np.generic]]
 LONGEST_S = 86_400.0
 # Unix seconds; anything earlier counts from an origin of the trace's own.
 UNIX_S = 1e9
-MOST_OPERATIONS = 200_000_000
 WHOLE = ("dp_rank", "stage", "step", "seq_id")
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration", "seq_id")
 HIGHEST = 10_000_000
@@ -33,12 +32,6 @@ def trace_of(
         text = "is more than a day; times must be in seconds"
         raise _refused("duration", text, duration_s > LONGEST_S, duration_s)
     dp, stage, step, seq = (_whole(columns, name) for name in WHOLE)
-    n_lanes = len(np.unique(step)) * (int(dp.max()) + 1) * (int(stage.max()) + 1)
-    if n_lanes * (int(seq.max()) + 1) > MOST_OPERATIONS:
-        raise TraceError(
-            "dp_rank, stage, step, seq_id: span more operations than can be laid out; "
-            "they must count from 0 without large gaps"
-        )
     rank = _optional(columns, "rank", dp * (stage.max() + 1) + stage)
     began_s = float(start_s.min())
     return Trace(

@@ -58,3 +58,19 @@ def test_where_each_step_begins_does_not_matter(limping: Trace) -> None:
 
     first, second = (analysed(trace, run="x").found for trace in (limping, later))
     assert first.real_s == pytest.approx(second.real_s, rel=1e-6)
+
+
+def test_numbers_with_gaps_that_would_fill_the_memory_are_refused(limping: Trace) -> None:
+    wide = replace(limping, dp=limping.dp * 3_000_000, stage=limping.stage * 3_000_000)
+
+    with pytest.raises(TraceError, match="must count on from 0"):
+        gridded(wide)
+
+
+def test_steps_that_have_nothing_in_common_are_refused(limping: Trace) -> None:
+    many = np.repeat(np.arange(100), len(limping))
+    columns = {name: np.tile(getattr(limping, name), 100) for name in COLUMNS}
+    apart = Trace(**columns | {"step": many, "seq": columns["seq"] + 100 * many})
+
+    with pytest.raises(TraceError, match="next to nothing in common"):
+        gridded(apart)

@@ -99,9 +99,7 @@ class Kineto:
     def _document(self, rank: int, own: list[dict[str, Any]]) -> dict[str, Any]:
         """Wrap a rank's events as Kineto does, on its own clock."""
         origin = 1_468_837_789_533.0 + 1e9 * rank
-        timed = [
-            {"ph": "X", "pid": 0} | event | {"ts": event["ts"] + origin} for event in own
-        ]
+        timed = [{"ph": "X", "pid": 0} | event | {"ts": event["ts"] + origin} for event in own]
         host = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 77, "tid": 77}
         other = {"ph": "M", "name": "process_name", "pid": 0, "ts": 0, "args": {"name": "python"}}
         return {

@@ -1,0 +1,176 @@
+"""Chrome traces of kernels: each rank on its own clock, steps by their marks, odd files."""
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.detect.whatif.analysis import Analysis, analysed
+from telemetry.ingest.traces import read_trace
+from telemetry.trace import TraceError, is_kind
+from tests.telemetry.ingest.traces.made_kineto import LAST_MOVE_US, Kineto
+
+
+def told(job: Kineto, folder: Path) -> Analysis:
+    return analysed(read_trace([job.write(folder)]), run="kernels")
+
+
+def refused(path: Path, text: bytes) -> str:
+    path.write_bytes(text)
+    with pytest.raises(TraceError) as said:
+        read_trace([path])
+    return str(said.value)
+
+
+@pytest.mark.parametrize("library", ["nccl", "neuron"])
+@pytest.mark.parametrize("says_groups", [True, False])
+def test_the_slow_rank_is_named(tmp_path: Path, library: str, says_groups: bool) -> None:  # noqa: FBT001
+    job = Kineto(
+        slow=lambda _step, rank: 1.5 if rank == 2 else 1.0,
+        library=library,
+        says_groups=says_groups,
+    )
+    analysis = told(job, tmp_path)
+
+    assert analysis.verdict.cause == "one_worker"
+    assert analysis.culprits == ("rank2-dp2-stage0",)
+    assert analysis.found.slowdown_ratio == pytest.approx(0.1525 / 0.11875, rel=1e-3)
+    assert analysis.found.m_w == pytest.approx(1.0)
+
+
+def test_a_rank_that_is_late_with_its_input_is_named(tmp_path: Path) -> None:
+    job = Kineto(late_us=lambda _step, rank: 60_000.0 if rank == 1 else 0.0)
+
+    assert told(job, tmp_path).verdict.culprits == ((1, 0),)
+
+
+def test_uneven_sequences_are_nobodys_fault(tmp_path: Path) -> None:
+    lengths = np.random.default_rng(3).lognormal(0.0, 0.4, (8, 8))
+    job = Kineto(ranks=8, steps=8, slow=lambda step, rank: float(lengths[step, rank]))
+
+    assert told(job, tmp_path).verdict.cause == "sequence_imbalance"
+
+
+def test_a_healthy_job_has_none_to_blame(tmp_path: Path) -> None:
+    analysis = told(Kineto(), tmp_path)
+
+    assert analysis.verdict.cause == "none"
+    assert analysis.grid.n_workers == 4
+    assert analysis.grid.steps.tolist() == [10, 11, 12, 13]
+
+
+def test_only_what_is_to_be_seen_of_a_collective_counts(tmp_path: Path) -> None:
+    trace = read_trace([Kineto().write(tmp_path)])
+    shown = trace.duration_s[is_kind(trace.kind, "collective")]
+
+    np.testing.assert_allclose(shown, LAST_MOVE_US * 1e-6, rtol=1e-3)
+    assert len(shown) == 4 * 4
+
+
+def test_no_time_is_lost_between_the_pieces(tmp_path: Path) -> None:
+    trace = read_trace([Kineto(slow=lambda step, rank: 1 + 0.1 * rank * step).write(tmp_path)])
+    for step in range(10, 13):
+        took_s = [trace.duration_s[(trace.step == step) & (trace.rank == r)].sum() for r in (0, 3)]
+        assert took_s[0] == pytest.approx(took_s[1], rel=1e-6)
+
+
+def test_ranks_that_are_not_there_are_counted(tmp_path: Path) -> None:
+    Kineto(ranks=4).write(tmp_path)
+    next(tmp_path.glob("*rank3*")).unlink()
+
+    assert read_trace([tmp_path]).n_ranks_missing == 1
+
+
+def test_gzipped_files_and_lists_of_files_are_read_alike(tmp_path: Path) -> None:
+    plain, zipped = tmp_path / "plain", tmp_path / "zipped"
+    plain.mkdir()
+    zipped.mkdir()
+    first = read_trace(sorted(Kineto().write(plain).iterdir()))
+    second = read_trace([Kineto().write(zipped, zipped=True)])
+
+    np.testing.assert_array_equal(first.duration_s, second.duration_s)
+
+
+def test_all_ranks_may_be_in_one_file(tmp_path: Path) -> None:
+    files = Kineto(slow=lambda _step, rank: 1.5 if rank == 2 else 1.0).files()
+    events = [
+        event | {"pid": rank}
+        for rank, document in enumerate(files)
+        for event in document["traceEvents"]
+    ]
+    (tmp_path / "merged.json").write_text(json.dumps({"traceEvents": events}))
+    analysis = analysed(read_trace([tmp_path / "merged.json"]), run="merged")
+
+    assert analysis.verdict.culprits == ((2, 0),)
+
+
+def test_tensor_parallel_groups_are_one_worker_and_their_collectives_work(tmp_path: Path) -> None:
+    for rank, document in enumerate(Kineto(ranks=4).files()):
+        pair = [rank % 2, rank % 2 + 2]
+        for event in document["traceEvents"]:
+            if "Process Group Ranks" in event.get("args", {}):
+                event["args"]["Process Group Ranks"] = str(pair)
+        (tmp_path / f"rank{rank}.json").write_text(json.dumps(document))
+
+    trace = read_trace([tmp_path])
+    assert (set(trace.dp.tolist()), set(trace.stage.tolist())) == ({0, 1}, {0})
+
+
+def test_a_group_without_description_is_no_reason_to_stop(tmp_path: Path) -> None:
+    document: dict[str, Any] = Kineto(ranks=1).files()[0]
+    document["traceEvents"][0]["args"]["Process Group Description"] = "@"
+    text = json.dumps(document).replace('"@"', "")
+    (tmp_path / "rank0.json").write_text(text)
+
+    assert len(read_trace([tmp_path / "rank0.json"])) > 0
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        (b'{"traceEvents": [{"ph": "X"', "is no whole JSON"),
+        (b'{"events": []}', "is no Chrome trace"),
+        (b'{"traceEvents": 3}', "is no Chrome trace"),
+        (b'{"traceEvents": []}', "holds no kernels, only nothing"),
+        (
+            b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1}]}',
+            "holds no kernels, only cpu_op",
+        ),
+        (
+            b'[{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 1}]',
+            "rank 0: has no collective",
+        ),
+        (
+            b'[{"ph": "X", "cat": "kernel", "name": "nccl_AllReduce", "ts": 1, "dur": -1}]',
+            "dur 0 to a day",
+        ),
+        (gzip.compress(b'{"traceEvents": []}')[:-9], "cut off"),
+    ],
+)
+def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes, words: str) -> None:
+    assert words in refused(tmp_path / "x.json", text)
+
+
+def test_the_same_rank_twice_is_refused(tmp_path: Path) -> None:
+    document = json.dumps(Kineto(ranks=2).files()[0])
+    for name in ("a.json", "b.json"):
+        (tmp_path / name).write_text(document)
+
+    with pytest.raises(TraceError, match="rank 0: comes twice"):
+        read_trace([tmp_path])
+
+
+def test_a_folder_without_traces_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TraceError, match=r"holds no file that ends in \.json"):
+        read_trace([tmp_path])
+
+
+def test_two_tables_are_refused(tmp_path: Path) -> None:
+    for name in ("a.parquet", "b.parquet"):
+        (tmp_path / name).write_bytes(b"PAR1")
+
+    with pytest.raises(TraceError, match="give it alone"):
+        read_trace([tmp_path])
