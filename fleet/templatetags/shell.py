@@ -3,13 +3,12 @@
 from typing import Any
 
 from django import template
-from django.db import DatabaseError
 from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from fleet.access import reads_anonymously
-from fleet.models import Alert
+from fleet.trouble import trouble_for
 
 register = template.Library()
 
@@ -60,10 +59,7 @@ def _is_here(context: template.Context, url: str) -> bool:
 
 def _firing(context: template.Context) -> SafeString:
     """Count the alerts that nobody has, for who may know; the stream keeps the count fresh."""
-    try:
-        n_firing = Alert.objects.open().unacknowledged().count() if _may_read(context) else 0
-    except DatabaseError:
-        n_firing = 0
+    n_firing = trouble_for(context.get("request")).n_firing
     return format_html(
         '<span class="count" id="firing-count"{}>{}</span>',
         format_html(' aria-label="{} firing"', n_firing) if n_firing else "",

@@ -1,0 +1,40 @@
+"""Notifications in templates: the state of a delivery, and trouble that every page must show."""
+
+from typing import Any
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from fleet.models import Delivery
+from fleet.trouble import trouble_for
+
+register = template.Library()
+
+State = Delivery.State
+# (colour class, shape, word)
+MARKS = {
+    State.PENDING: ("", "○", "waits"),
+    State.SENDING: ("warn", "◐", "being sent"),
+    State.SENT: ("ok", "✓", "sent"),
+    State.DEAD: ("bad", "✕", "given up"),
+    State.DROPPED: ("", "■", "dropped"),
+}
+RETRYING = ("warn", "◔", "tried again")
+
+
+@register.simple_tag
+def delivery_tag(delivery: Delivery) -> SafeString:
+    """Mark how far a delivery got."""
+    state = State(delivery.state)
+    is_retrying = state == State.PENDING and delivery.n_attempts > 0
+    colour, shape, word = RETRYING if is_retrying else MARKS[state]
+    text = '<span class="tag {}"><span aria-hidden="true">{}</span> {}</span>'
+    return format_html(text, colour, shape, word)
+
+
+@register.inclusion_tag("fleet/_undelivered.html", takes_context=True)
+def undelivered(context: template.Context) -> dict[str, Any]:
+    """Tell, on every page, of notifications that were given up or that nobody sends."""
+    trouble = trouble_for(context.get("request"))
+    return {"n_dead": trouble.n_dead, "n_late": trouble.n_late}

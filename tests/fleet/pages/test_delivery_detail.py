@@ -1,0 +1,29 @@
+"""One delivery: what is sent, how it went; secrets are no part of it."""
+
+from collections.abc import Callable
+
+from django.test import Client
+
+from fleet.models import Delivery
+from tests.fleet.pages.notifying import dead, hook
+
+Page = Callable[..., str]
+__all__ = ["dead", "hook"]
+
+
+def test_it_shows_words_key_and_answer(page: Page, dead: Delivery) -> None:
+    Delivery.objects.update(body={"title": "[FIRING] <b>llama</b>"})
+    text = page(f"/notifications/deliveries/{dead.pk}/")
+
+    assert dead.key in text
+    assert "404: no_service" in text
+    assert "[FIRING] &lt;b&gt;llama&lt;/b&gt;" in text
+    assert "sesame" not in text
+
+
+def test_it_does_not_know_a_stranger(client: Client, db: None) -> None:
+    assert client.get("/notifications/deliveries/99/").status_code == 404
+
+
+def test_it_cannot_be_posted_to(client: Client, dead: Delivery, operator: object) -> None:
+    assert client.post(f"/notifications/deliveries/{dead.pk}/").status_code == 405

@@ -1,0 +1,128 @@
+"""The page of notifications: how to begin, what failed, who is told of what."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import Alert, Delivery, Receiver, Route, SenderPulse
+from tests.fleet.pages.notifying import admin, dead, delivery, hook
+from tests.parts import just_now
+
+Page = Callable[..., str]
+HERE = "/notifications/"
+__all__ = ["admin", "dead", "hook"]
+
+
+def test_it_says_how_to_begin(page: Page, db: None) -> None:
+    text = page(HERE)
+
+    assert "Nobody is told of alerts yet" in text
+    assert "This needs an administrator." in text
+
+
+def test_an_administrator_begins_with_any_kind(page: Page, admin: User) -> None:
+    text = page(HERE)
+
+    for kind in ("webhook", "slack", "pagerduty", "alertmanager", "email"):
+        assert f"/notifications/receivers/new/?kind={kind}" in text
+
+
+def test_what_was_not_delivered_comes_first(page: Page, dead: Delivery) -> None:
+    text = page(HERE)
+
+    assert "Not delivered" in text
+    assert "404: no_service" in text
+    assert text.index("Not delivered") < text.index("Receivers")
+
+
+@pytest.mark.parametrize("path", ["/", "/nodes/", "/alerts/"])
+def test_every_page_tells_of_it(page: Page, dead: Delivery, path: str) -> None:
+    assert "1 notification could not be delivered" in page(path)
+
+
+def test_nobody_outside_is_told(client: Client, dead: Delivery) -> None:
+    text = client.get("/sign-in/", headers={"X-Forwarded-For": "192.0.2.1"}).text
+
+    assert "could not be delivered" not in text
+
+
+def test_every_page_tells_when_nobody_sends(page: Page, hook: Receiver, alert: Alert) -> None:
+    delivery(hook, alert, next_try_at=just_now() - timedelta(minutes=2))
+
+    assert "nobody sends it" in page("/")
+
+
+def test_a_sender_that_was_heard_of_is_named_as_running(page: Page, hook: Receiver) -> None:
+    assert "the sender does not run" in page(HERE)
+    now = just_now()
+    SenderPulse.objects.create(name="a", started_at=now, seen_at=now)
+
+    assert "the sender runs" in page(HERE)
+
+
+def test_secrets_and_paths_of_addresses_are_never_shown(
+    page: Page, hook: Receiver, admin: User
+) -> None:
+    text = page(HERE)
+
+    assert "http://127.0.0.1:1/…" in text
+    assert "hush" not in text
+    assert "sesame" not in text
+
+
+def test_a_route_says_what_it_takes(page: Page, hook: Receiver, alert: Alert) -> None:
+    Route.objects.create(name="nodes", matchers="rule=node_silent")
+    text = page(HERE)
+
+    assert "takes 0 of the alerts" in text
+    assert "takes 1 of the alerts" in text
+    assert "leads nowhere" in text
+
+
+def test_what_no_route_means_is_told(page: Page, hook: Receiver, alert: Alert) -> None:
+    Route.objects.update(is_default=False, matchers="rule=node_silent")
+
+    assert "1 of the alerts that are open or of the last day go to nobody" in page(HERE)
+
+
+def test_a_route_that_cannot_be_read_is_told(page: Page, hook: Receiver) -> None:
+    Route.objects.update(is_default=False, matchers="colour=blue")
+
+    assert "It takes every alert, because" in page(HERE)
+
+
+def test_a_viewer_sees_no_buttons_of_administrators(
+    page: Page, hook: Receiver, viewer: User
+) -> None:
+    assert "/notifications/receivers/new/" not in page(HERE)
+    assert "Switch" not in page(HERE)
+
+
+@pytest.mark.parametrize("part", ["dead", "receivers", "log"])
+def test_it_gives_htmx_only_the_partial_it_asks_for(page: Page, dead: Delivery, part: str) -> None:
+    text = page(HERE, **{"HX-Request": "true", "HX-Target": part}).strip()
+
+    assert f'id="{part}"' in text
+    assert "<html" not in text
+
+
+def test_many_deliveries_cost_no_more_queries_than_one(
+    page: Page,
+    dead: Delivery,
+    hook: Receiver,
+    alert: Alert,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    for i in range(20):
+        delivery(hook, alert, state="sent")
+        Route.objects.create(name=f"route {i}", matchers="severity=page").receivers.add(hook)
+    with django_assert_max_num_queries(12):
+        page(HERE)
+
+
+def test_it_cannot_be_posted_to(client: Client, admin: User) -> None:
+    assert client.post(HERE).status_code == 405

@@ -1,0 +1,89 @@
+"""A new receiver: its fields by kind, what is refused, what the first one is given."""
+
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from pytest_django import Settings
+
+from fleet.models import Change, Receiver, Route
+from tests.fleet.pages.notifying import admin, hook
+
+HERE = "/notifications/receivers/new/"
+GOOD = {"kind": "webhook", "name": "pager", "target": "http://127.0.0.1:9/x", "secret": "s"}
+__all__ = ["admin", "hook"]
+
+
+@pytest.fixture(autouse=True)
+def _loopback(settings: Settings) -> None:
+    settings.NOTIFY_ALLOW = ["127.0.0.0/8"]
+
+
+def post(client: Client, **fields: str) -> Any:
+    return client.post(HERE, GOOD | fields)
+
+
+def test_the_first_receiver_is_told_of_everything(client: Client, admin: User) -> None:
+    assert post(client).status_code == 302
+
+    receiver = Receiver.objects.get()
+    assert (receiver.name, receiver.kind, receiver.secret) == ("pager", "webhook", "s")
+    assert list(Route.objects.get(is_default=True).receivers.all()) == [receiver]
+    assert Change.objects.get().text == "made the receiver pager (Webhook)"
+
+
+def test_the_next_one_is_told_of_nothing_yet(client: Client, admin: User, hook: Receiver) -> None:
+    post(client)
+
+    assert not Receiver.objects.get(name="pager").routes.exists()
+
+
+@pytest.mark.parametrize("kind", Receiver.Kind.values)
+def test_every_kind_has_a_form(client: Client, admin: User, kind: str) -> None:
+    assert client.get(HERE, {"kind": kind}).status_code == 200
+
+
+def test_a_stranger_of_a_kind_is_not_known(client: Client, admin: User) -> None:
+    assert client.get(HERE, {"kind": "fax"}).status_code == 404
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"name": ""}, "required"),
+        ({"target": ""}, "Say where notifications are to go"),
+        ({"target": "ftp://example.org"}, "is no address"),
+        ({"target": "http://10.0.0.1/"}, "is a private address"),
+        ({"target": "http://169.254.169.254/latest/meta-data"}, "is a private address"),
+        ({"kind": "email", "target": "ada@example.org, bob"}, "valid email"),
+        (
+            {"kind": "pagerduty", "target": "http://127.0.0.1/", "secret": ""},
+            "without its integration key",
+        ),
+    ],
+)
+def test_what_cannot_be_is_told_beside_its_field(
+    client: Client, admin: User, fields: dict[str, str], why: str
+) -> None:
+    response = post(client, **fields)
+
+    assert response.status_code == 422
+    assert why in response.text
+    assert not Receiver.objects.exists()
+
+
+def test_a_name_is_given_once(client: Client, admin: User, hook: Receiver) -> None:
+    response = post(client, name="hook")
+
+    assert response.status_code == 422
+    assert "There is a receiver hook already" in response.text
+
+
+def test_a_refused_form_does_not_show_the_secret(client: Client, admin: User) -> None:
+    assert "open-sesame" not in post(client, name="", secret="open-sesame").text
+
+
+def test_only_administrators_may(client: Client, operator: User) -> None:
+    assert client.get(HERE).status_code == 403
+    assert post(client).status_code == 403

@@ -1,0 +1,84 @@
+"""Trying a receiver out: what it answered is shown; nobody's secrets are."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+from pytest_django import Settings
+
+from fleet.models import Delivery, Receiver
+from tests.fleet.notify.stranger import Stranger, a_stranger, status
+from tests.fleet.pages.notifying import hook
+
+__all__ = ["hook"]
+HTMX = {"HX-Request": "true", "HX-Target": "answer-1"}
+
+
+@pytest.fixture
+def stranger(hook: Receiver, settings: Settings) -> Iterator[Stranger]:
+    settings.NOTIFY_ALLOW = ["127.0.0.0/8"]
+    with a_stranger() as one:
+        Receiver.objects.update(target=one.url)
+        yield one
+
+
+def path(receiver: Receiver) -> str:
+    return f"/notifications/receivers/{receiver.pk}/test/"
+
+
+def test_it_is_sent_at_once_and_its_answer_shown(
+    client: Client, operator: User, hook: Receiver, stranger: Stranger
+) -> None:
+    text = client.post(path(hook), headers=HTMX).text
+
+    assert "taken: 200" in text
+    [post] = stranger.posts
+    assert post.told["kind"] == "test"
+    assert "olga sees whether trnwatch reaches hook" in post.told["title"]
+    assert not Delivery.objects.exists()
+
+
+def test_what_went_wrong_is_shown(
+    client: Client, operator: User, hook: Receiver, stranger: Stranger
+) -> None:
+    stranger.answers = [status(403, body=b"who <b>are</b> you?")]
+    text = client.post(path(hook), headers=HTMX).text
+
+    assert "not taken" in text
+    assert "403: who &lt;b&gt;are&lt;/b&gt; you?" in text
+
+
+@pytest.mark.parametrize("kind", ["slack", "pagerduty", "alertmanager"])
+def test_every_kind_can_be_tried(
+    client: Client, operator: User, hook: Receiver, stranger: Stranger, kind: str
+) -> None:
+    Receiver.objects.update(kind=kind)
+    stranger.answers = [status(200, body=b'{"status": "success"}')]
+
+    assert "taken: 200" in client.post(path(hook), headers=HTMX).text
+
+
+def test_a_private_place_is_not_called(
+    client: Client, operator: User, hook: Receiver, stranger: Stranger, settings: Settings
+) -> None:
+    settings.NOTIFY_ALLOW = []
+
+    assert "is a private address" in client.post(path(hook), headers=HTMX).text
+    assert stranger.posts == []
+
+
+def test_without_htmx_it_leads_back(
+    client: Client, operator: User, hook: Receiver, stranger: Stranger
+) -> None:
+    response = client.post(path(hook), follow=True)
+
+    assert "hook took the test: 200" in response.text
+
+
+def test_a_viewer_may_not(client: Client, viewer: User, hook: Receiver) -> None:
+    assert client.post(path(hook)).status_code == 403
+
+
+def test_it_is_no_page(client: Client, operator: User, hook: Receiver) -> None:
+    assert client.get(path(hook)).status_code == 405

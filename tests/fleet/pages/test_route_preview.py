@@ -1,0 +1,30 @@
+"""What matchers would mean, while they are being written."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from fleet.models import Alert
+
+Page = Callable[..., str]
+HERE = "/notifications/routes/preview"
+
+
+@pytest.mark.parametrize(
+    ("matchers", "said"),
+    [
+        ("", "<b>1</b> alert"),
+        ("run=llama", "<b>1</b> alert"),
+        ("run=other", "None of them"),
+        ("colour=blue", "is no field"),
+    ],
+)
+def test_it_says_which_alerts_are_meant(
+    page: Page, alert: Alert, matchers: str, said: str
+) -> None:
+    assert said in page(f"{HERE}?matchers={matchers}")
+
+
+def test_it_cannot_be_posted_to(client: Client, db: None) -> None:
+    assert client.post(HERE).status_code in {403, 405}
