@@ -19,6 +19,7 @@ from fleet.intake.deliveries import manner_of
 from fleet.models import Alert, Node
 from fleet.models.addresses import address
 from fleet.summaries import NodeNow, nodes_now
+from fleet.views.past import node_then
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.window import window_context
 from fleet.words import headlines
@@ -168,4 +169,6 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context["charts"] = [(chart, note_of(chart, node)) for chart in drawn]
     context["has_few_cores"] = node.n_cores <= 8
     context["has_links"] = any(chart.part == "EFA" for chart in drawn)
+    if context["frozen"]:
+        context |= node_then(node, context["window"], now=timezone.now())
     return render_page(request, "fleet/node_detail.html", context, partials=PARTIALS)

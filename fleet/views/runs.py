@@ -19,6 +19,7 @@ from fleet.simulated.drills import drills_of
 from fleet.summaries import RunNow, runs_now
 from fleet.templatetags.units import percent
 from fleet.views.nodes import rows_of
+from fleet.views.past import run_then
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.traces import trace_context, trace_page
 from fleet.views.window import window_context
@@ -130,6 +131,8 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
         "charts": RUN_CHARTS.values(),
         "has_steps": run.last_step > 0 or summed_up.step_s is not None,
     } | trace_page(request, run)
+    if context["frozen"]:
+        context |= run_then(run, context["window"], now=timezone.now())
     partials = (*PARTIALS, "charts")
     return render_page(request, "fleet/run_detail.html", context, partials=partials)
 
