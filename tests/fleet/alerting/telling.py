@@ -30,7 +30,7 @@ def as_told(events: list[AlertEvent]) -> dict[str, Any]:
 def as_stored(alert: Alert) -> dict[str, Any]:
     """Return what a timeline must tell of an alert."""
     kinds = {event.kind: event.at for event in alert.events.all()}
-    n_fired = alert.events.filter(kind__in=(Kind.FIRED, Kind.REFIRED)).count()
+    n_fired = sum(event.kind in {Kind.FIRED, Kind.REFIRED} for event in alert.events.all())
     told: dict[str, Any] = {"is_open": alert.is_open, "is_muted": alert.silence_id is not None}
     told["n_fired"] = n_fired
     if Kind.RESOLVED in kinds:
