@@ -7,7 +7,7 @@ from django.db.models import Q
 
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Run
-from fleet.watching import judge, rosters, sight_of, watched
+from fleet.watching import judge, lost_nodes, rosters, sight_of, watched
 from telemetry.store.source import Source
 
 
@@ -29,9 +29,10 @@ class Replay:
         runs = [run for run in self._runs if run.finished_at is None]
         rosters = {run: self._rosters[run.pk] for run in runs}
         sights = [sight_of(self._source, run, rosters[run], now_s=second) for run in runs]
-        expected = {name for roster in rosters.values() for name in roster.nodes}
+        lost = lost_nodes(self.open_rules)
+        expected = lost | {name for roster in rosters.values() for name in roster.nodes}
         seen = {n: tick for n, tick in self._source.last_seen().items() if n in expected}
-        findings = judge(sights, seen, now_s=second, open_rules=self.open_rules)
+        findings = judge(sights, seen, now_s=second, open_rules=self.open_rules, lost=lost)
         if not findings and not self.open_rules:
             return []
         could = watched(sights, seen, now_s=second)

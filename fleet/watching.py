@@ -41,11 +41,13 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     real = Node.objects.exclude(source=Node.Source.SIMULATED)
     shards = dict(real.filter(run=None).values_list("name", "shard"))
     expected = {name for roster in members.values() for name in roster.nodes}
-    expected |= set(real.values_list("name", flat=True))
+    known = open_rules()
+    lost = lost_nodes(known)
+    expected |= lost | set(real.values_list("name", flat=True))
     last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
     if now_s - listening_since_s(hot, now_s=now_s) < LISTEN_FIRST_S:
         last_seen = {}
-    findings = judge(sights, last_seen, now_s=now_s, open_rules=open_rules())
+    findings = judge(sights, last_seen, now_s=now_s, open_rules=known, lost=lost)
     could = watched(sights, last_seen, now_s=now_s)
     # A real node need not belong to a run; its memory is looked at all the same.
     counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
@@ -62,12 +64,13 @@ def judge(
     *,
     now_s: float,
     open_rules: Collection[Subject],
+    lost: Collection[str] = (),
 ) -> list[Finding]:
-    """Return all that is wrong with these runs and nodes."""
+    """Return all that is wrong with these runs and nodes; ``lost`` are known to be dead."""
     sights = list(sights)
     standing = open_alerts([sight.run for sight in sights]) if open_rules else {}
     findings: list[Finding] = []
-    dead: set[str] = set()
+    dead = set(lost)
     for sight in sights:
         mine = {rule for rule, subject in open_rules if subject == f"run:{sight.run.name}"}
         vitals = vitals_of(sight, now_s=now_s, standing=standing.get(sight.run.pk, ()))
@@ -135,6 +138,15 @@ def listening_since_s(hot: HotStore, *, now_s: float) -> float:
 def open_rules() -> set[Subject]:
     """Return which rules have an open alert, and about whom."""
     return set(Alert.objects.open().values_list("rule", "subject"))
+
+
+def lost_nodes(known: Collection[Subject]) -> set[str]:
+    """Return the nodes whose crash ended their run: they are waited for beyond its end."""
+    if not any(rule == "node_silent" for rule, _ in known):
+        return set()
+    crashes = Alert.objects.open().filter(rule="node_silent", cause="node_crash")
+    failed = crashes.filter(run__phase=Run.Phase.FAILED)
+    return {name for name in failed.values_list("node__name", flat=True) if name}
 
 
 def open_alerts(runs: Iterable[Run]) -> dict[int, tuple[Standing, ...]]:
