@@ -31,6 +31,7 @@ class About:
     instance: str = ""
     n_nodes: int = 0
     tp: int = 1
+    n_ranks_missing: int = 0
     began_at_s: float | None = None
 
 
@@ -125,7 +126,7 @@ def _found(analysis: Analysis, about: About, *, now: datetime) -> dict[str, Any]
         "transfer_share_ratio": float(steps.transfer_ratio.mean()),
         "cause": analysis.verdict.cause,
         "culprit": (analysis.culprits or ("",))[0],
-        "details": _details(analysis),
+        "details": _details(analysis) | {"n_ranks_missing": about.n_ranks_missing},
     }
 
 

@@ -13,7 +13,7 @@ from fleet.charts.windows import Window
 from fleet.models import RecordedTrace, Run
 from fleet.templatetags.units import percent
 from fleet.traces import NOT_RECORDED
-from fleet.words.traces import CAUSES, verdict_in_words
+from fleet.words.traces import CAUSES, doubts, verdict_in_words
 
 # A cell as hot as the whole run is slow has the highest level.
 LEVELS = 6
@@ -61,6 +61,7 @@ def trace_context(run: Run) -> dict[str, Any]:
         "m_w": _at_least_zero(trace.m_w),
         "m_s": _at_least_zero(trace.m_s),
         "causes": causes_of(trace),
+        "doubts": doubts(trace),
         "stages": range(len(trace.details["stage_slowdown"])),
         "heat": heat_of(trace),
         "layout": layout_of(run, trace),

@@ -2,6 +2,10 @@
 
 from fleet.models import RecordedTrace
 from fleet.templatetags.units import percent, seconds
+from fleet.words.wording import counted
+
+# A replay leaves gaps out, so that it cannot take longer than what was recorded.
+FITS_RATIO = 1.05
 
 CAUSES = {
     "one_worker": (
@@ -26,6 +30,26 @@ CAUSES = {
 def verdict_in_words(trace: RecordedTrace) -> str:
     """Say in a sentence or two what slowed a recorded run down, and whom to look at."""
     return f"{_how_slow(trace)} {_why(trace)}"
+
+
+def doubts(trace: RecordedTrace) -> list[str]:
+    """Say what makes a verdict less certain: what was not recorded, or does not add up."""
+    details = trace.details
+    told = []
+    if n := details["n_left_out"]:
+        told.append(f"{counted(n, 'step')} not recorded whole, left out")
+    if n := details["n_missing"]:
+        told.append(f"{counted(n, 'operation')} missing, counted as their peers")
+    if n := details["n_ranks_missing"]:
+        told.append(
+            f"{counted(n, 'rank')} of the job not in the trace; the one to blame may be among them"
+        )
+    if trace.step_s > FITS_RATIO * details["recorded_step_s"]:
+        told.append(
+            "played again, the operations take longer than they did: they do not wait for each "
+            "other as a pipeline's do, and the verdict is a guess"
+        )
+    return told
 
 
 def _how_slow(trace: RecordedTrace) -> str:

@@ -11,7 +11,7 @@ from django.utils import timezone
 from fleet.management.cli import PlainCommand
 from fleet.models import RecordedTrace
 from fleet.traces import About, check_name, keep
-from fleet.words.traces import verdict_in_words
+from fleet.words.traces import doubts, verdict_in_words
 from telemetry.detect.whatif.analysis import analysed
 from telemetry.ingest.traces import read_trace
 
@@ -52,6 +52,8 @@ class Command(PlainCommand):
             kept = _imported(options)
         except DatabaseError as error:
             raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
+        for doubt in doubts(kept):
+            self.stderr.write(f"warning: {doubt}")
         if json:
             self.write_json(_answer(kept))
             return
@@ -77,6 +79,7 @@ def _imported(options: dict[str, Any]) -> RecordedTrace:
         instance=options["instance"],
         n_nodes=options["nodes"],
         tp=trace.tp or 1,
+        n_ranks_missing=trace.n_ranks_missing,
         began_at_s=trace.began_at_s,
     )
     return keep(analysis, about, is_replaced=options["replace"], now=timezone.now())
@@ -98,7 +101,7 @@ def _rows(kept: RecordedTrace) -> list[tuple[str, str, str]]:
     recorded = kept.details["recorded_step_s"]
     return [
         ("workers", f"{kept.n_workers}", ""),
-        ("steps", f"{kept.n_steps}", _left_out(kept)),
+        ("steps", f"{kept.n_steps}", ""),
         ("step", f"{kept.step_s:,.3f} s", f"recorded {recorded:,.3f} s, gaps included"),
         ("slowdown", f"{kept.slowdown_ratio:.3f}", "step time over that without stragglers"),
         ("M_W", _ratio(kept.m_w), "of the slowdown goes with the worst 3 % of workers"),
@@ -113,11 +116,3 @@ def _rows(kept: RecordedTrace) -> list[tuple[str, str, str]]:
 
 def _ratio(value: float | None) -> str:
     return "-" if value is None or math.isnan(value) else f"{value:.3f}"
-
-
-def _left_out(kept: RecordedTrace) -> str:
-    """Say what was not recorded whole."""
-    n_steps, n_missing = kept.details["n_left_out"], kept.details["n_missing"]
-    said = [f"{n_steps} not recorded whole, left out"] if n_steps else []
-    said += [f"{n_missing} operations missing, taken as their peers"] if n_missing else []
-    return "; ".join(said)

@@ -1,0 +1,101 @@
+"""The page of an imported run: the verdict in words, whom it names, and what it does not say."""
+
+import json
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+
+from fleet.models import RecordedTrace, Run
+from telemetry.store.hot import HotStore
+from tests.telemetry.detect.whatif.conftest import heavy_stage, uneven_sequences
+from tests.telemetry.made_trace import Job
+from tests.telemetry.recorded import made_job, write_parquet
+
+
+def imported(job: Job, folder: Path) -> RecordedTrace:
+    path = write_parquet(job.trace(), folder / "trace.parquet")
+    call_command("import_trace", str(path), run="recorded", json=True)
+    return RecordedTrace.objects.get()
+
+
+@pytest.fixture
+def page(hot: HotStore, db: None, client: Client, tmp_path: Path) -> str:
+    imported(made_job(), tmp_path)
+    return client.get("/runs/recorded/").text
+
+
+def test_it_says_how_slow_it_was_and_who_is_to_blame(page: str) -> None:
+    assert "1.68 times as long as it should" in page
+    assert "One worker is to blame: rank0-dp0-stage0" in page
+
+
+def test_it_shows_every_worker_and_marks_the_culprit(page: str) -> None:
+    assert page.count("<small>rank ") == 16
+    assert '<td class="heat6" title="rank 0"><b>▲ 1.' in page
+    assert page.count("▲ 1.") == 1
+
+
+def test_it_says_what_each_cause_explains_and_how_that_was_found(page: str) -> None:
+    for cause in ("A worker or a few", "Uneven stages", "Uneven sequences", "Communication"):
+        assert cause in page
+    assert "played again on paper" in page
+
+
+def test_it_invents_neither_cost_nor_hardware(page: str) -> None:
+    assert "$" not in page.split("<main", 1)[1].split("</main>", 1)[0]
+    assert "not recorded; set so that the run ends at the import" in page
+
+
+def test_its_charts_are_of_its_own_time(page: str, client: Client) -> None:
+    run = Run.objects.get()
+    source = f"/runs/recorded/charts/phases?from={int(run.started_at.timestamp())}"
+
+    assert source in page
+    assert "charts/mfu" not in page
+
+
+@pytest.mark.parametrize("chart", ["phases", "share", "workers", "tokens", "cost", "mfu"])
+def test_every_chart_answers(page: str, client: Client, chart: str) -> None:
+    run = Run.objects.get()
+    start = int(run.started_at.timestamp())
+    response = client.get(f"/runs/recorded/charts/{chart}?from={start}&to={start + 60}")
+
+    assert response.status_code == 200
+    json.loads(response.content)
+
+
+def test_a_heavy_stage_is_named_and_no_machine(
+    hot: HotStore, db: None, client: Client, tmp_path: Path
+) -> None:
+    imported(Job(work=heavy_stage(3)), tmp_path)
+    text = client.get("/runs/recorded/").text
+
+    assert "Pipeline stage 3 has more work than the others" in text
+    assert "No machine is to blame" in text
+    assert "▲" not in text.split("<main", 1)[1]
+
+
+def test_uneven_sequences_are_told_from_slow_machines(
+    hot: HotStore, db: None, client: Client, tmp_path: Path
+) -> None:
+    imported(Job(work=uneven_sequences), tmp_path)
+
+    assert "uneven sequence lengths explain" in client.get("/runs/recorded/").text
+
+
+def test_a_healthy_run_has_nothing_to_explain(
+    hot: HotStore, db: None, client: Client, tmp_path: Path
+) -> None:
+    imported(Job(pp=1), tmp_path)
+    text = client.get("/runs/recorded/").text
+
+    assert "as long as it should" in text
+    assert "there is one stage" in text
+
+
+def test_the_list_of_runs_shows_no_price_for_it(page: str, client: Client) -> None:
+    row = client.get("/runs/").text.split('id="run-recorded"', 1)[1].split("</tr>", 1)[0]
+
+    assert "$" not in row
