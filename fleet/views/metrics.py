@@ -10,6 +10,7 @@ from django.views.decorators.http import require_safe
 from prometheus_client.exposition import choose_encoder
 
 from fleet.exposition import alert_families, expected_nodes, run_families
+from fleet.notify.families import notification_families
 from telemetry.exposition import node_families
 from telemetry.families import Family, text
 from telemetry.service_families import service_families
@@ -42,5 +43,6 @@ def fleet_families() -> list[Family]:
         *node_families(hot, now_s=now.timestamp(), expected=expected_nodes()),
         *run_families(hot, now=now),
         *alert_families(),
+        *notification_families(now=now),
         *service_families(hot),
     ]

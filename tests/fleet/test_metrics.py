@@ -155,10 +155,10 @@ def test_while_redis_is_away_the_scrape_fails(client: Client, db: None) -> None:
     assert b"REDIS_URL" in response.content
 
 
-def test_it_asks_the_database_three_times(
+def test_it_asks_the_database_four_times(
     client: Client, trained: Run, django_assert_num_queries: DjangoAssertNumQueries
 ) -> None:
-    with django_assert_num_queries(3):
+    with django_assert_num_queries(4):
         client.get("/metrics")
 
 
