@@ -50,4 +50,6 @@ def figure_of(culprit: Culprit) -> SafeString:
     if culprit.peers_median is None:
         return format_html(": {}", value)
     peers = wording.figure(culprit.peers_median, culprit.unit)
+    if culprit.n_peers == 0:
+        return format_html(": {} against {} before", value, peers)
     return format_html(": {} against {} on its peers", value, peers)

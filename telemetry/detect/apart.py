@@ -103,11 +103,16 @@ def _within(level: FloatArray, kind: Kind) -> FloatArray:
 
 
 def _by_role(ratio: FloatArray) -> FloatArray:
-    """Divide out what is usual for the same part of other nodes: axis -2 are the nodes."""
+    """Divide out what is usual for the same part of other nodes: axis -2 are the nodes.
+
+    Where the others are not at work, a late node's own parts must not pass for usual.
+    """
     if ratio.shape[-2] < ENOUGH_NODES:
         return ratio
     role = median(np.moveaxis(ratio, -2, -1))
-    return np.asarray(ratio / np.where(role > 0, role, np.nan)[..., None, :])
+    n_at_work = np.isfinite(ratio).sum(axis=-2)
+    role = np.where((role > 0) & (n_at_work >= ENOUGH_NODES), role, 1.0)
+    return np.asarray(ratio / role[..., None, :])
 
 
 def course(span: Span, kind: Kind, row: int) -> FloatArray:

@@ -16,6 +16,8 @@ BEFORE_S = (60, 50, 40, 30, 20, 10, 5)
 AT_WORK = 0.3
 # A step's memory traffic that shrinks by this is not the same work any more.
 FEWER_BYTES = 0.96
+# As many bytes as ever, within this.
+SAME_WORK = 0.08
 # Cores that are as busy as ever while they compute: within this of before.
 AS_BUSY = 0.1
 
@@ -40,7 +42,8 @@ def overall_looks(vitals: Vitals, found: Lift, onset_s: float) -> list[Look]:
     slower = found.now / found.usual
     kept = is_bytes / was_bytes * slower
     starved = (1.0 - kept) / (1.0 - FEWER_BYTES)
-    throttled = 0.0 if abs(is_busy / was_busy - 1.0) > AS_BUSY else 1.0
+    is_same_work = abs(kept - 1.0) <= SAME_WORK and abs(is_busy / was_busy - 1.0) <= AS_BUSY
+    throttled = 1.0 if is_same_work else 0.0
     return [
         Look("hbm_slow", starved, BANDWIDTH, is_bytes, was_bytes, 0, "bytes_per_s"),
         Look("throttle", throttled, "compute_s", found.now, found.usual, 0, "s"),

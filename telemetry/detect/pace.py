@@ -10,8 +10,9 @@ from telemetry.detect.changes import rise
 from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
 
-# Steps that must bear something out: of so many seconds, and so many at the least.
-PERSISTS_S, PERSISTS_STEPS = 6.0, 2
+# Steps that must bear something out: of so many seconds, and so many at the least. One step that
+# takes longer than that is enough, if it says so clearly.
+PERSISTS_S, PERSISTS_STEPS, CLEARLY = 6.0, 2, 2.0
 # What a run's quickest fifth of workers takes is what all take: a few late ones don't count.
 QUICK = 0.2
 # An open alert ends where a figure has come back by this share of the limit.
@@ -64,10 +65,11 @@ def work_s(steps: StepBatch) -> FloatArray:
     return np.asarray(np.where(known, total, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
 
 
-def n_newest(steps: StepBatch, *, seconds: float = PERSISTS_S, least: int = PERSISTS_STEPS) -> int:
-    """Return how many of the newest steps make up so many seconds, two at the least."""
-    took_s = float(np.median(work_s(steps[-NEWEST_STEPS:])))
-    return max(least, min(int(np.ceil(seconds / max(took_s, 1e-3))), len(steps) // 2))
+def n_newest(steps: StepBatch, *, seconds: float = PERSISTS_S, least: int = 1) -> int:
+    """Return how many of the newest steps make up so many seconds, at most half of all."""
+    lasted_s = np.cumsum(work_s(steps)[::-1])
+    n_steps = int(np.searchsorted(lasted_s, seconds)) + 1
+    return max(least, min(n_steps, len(steps) // 2))
 
 
 def quick(values: FloatArray) -> FloatArray:
@@ -98,7 +100,8 @@ def lift(x: FloatArray, *, least: float, n_now: int, usual: float | None = None)
     Notes
     -----
     The likeliest change point (Hinkley 1970) splits the window; the median before it is what is
-    usual. Both newest steps must bear it out, so that a single one never does.
+    usual. Both newest steps must bear it out; a single one only where it is a long one, and
+    twice as clear.
 
     Examples
     --------
@@ -108,15 +111,16 @@ def lift(x: FloatArray, *, least: float, n_now: int, usual: float | None = None)
     if x.size < n_now:
         return None
     now = float(np.median(x[-n_now:]))
-    newest = float(x[-PERSISTS_STEPS:].max())
     if usual is not None:
-        stays = newest - usual >= HALF * least
+        stays = float(x[-min(n_now, PERSISTS_STEPS) :].max()) - usual >= HALF * least
         return Lift(usual, now, max(0, x.size - n_now)) if stays else None
     change = rise(x, floor=least / 6)
     if change is None or change.at < BASELINE_STEPS or x.size - change.at < n_now:
         return None
     before = float(np.median(x[: change.at]))
-    if now - before < least or float(x[-PERSISTS_STEPS:].min()) - before < HALF * least:
+    n_high = min(PERSISTS_STEPS, x.size - change.at)
+    enough = least if n_high == PERSISTS_STEPS else CLEARLY * least
+    if now - before < enough or float(x[-n_high:].min()) - before < HALF * least:
         return None
     return Lift(before, now, change.at)
 

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS
+from telemetry.detect.case import NEWEST_STEPS
 from telemetry.detect.checkpoints import slow_checkpoint
 from telemetry.detect.evidence import LEAD_S
 from telemetry.detect.fabric import fabric
@@ -77,9 +78,9 @@ def _explains(vitals: Vitals, one: Problem, other: Problem) -> bool:
         return alone or one.cause == "seq_imbalance"
     if other.kind == "waiting":
         nodes = {vitals.node_of(worker) for worker in other.late[:1]} | {other.node}
-        return (one.node is not None and one.node in nodes) or (
-            one.cause == "seq_imbalance" and other.node is None
-        )
+        # Uneven work makes somebody late in every step: only its own hardware convicts a machine.
+        is_uneven = one.cause == "seq_imbalance" and bool(other.late)
+        return is_uneven or (one.node is not None and one.node in nodes)
     return False
 
 
@@ -126,8 +127,8 @@ def _victims(vitals: Vitals, steps: StepBatch, problem: Problem) -> tuple[str, .
 def _evidence(vitals: Vitals, steps: StepBatch, problem: Problem) -> dict[str, Any]:
     """Return the evidence; docs/rules.md explains every key."""
     look = problem.look
-    newest = steps.last(5)
-    before = steps[: int(np.searchsorted(steps.ended_at_s, problem.onset_s))]
+    began = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
+    before, newest = steps[:began], steps[began + 1 :].last(NEWEST_STEPS)
     is_told = look is not None and look.node is not None and look.metric in METRICS
     return {
         "kind": problem.kind,

@@ -14,7 +14,8 @@ from telemetry.detect.pace import HALF, Lift, case_since, lift, n_newest, quick,
 from telemetry.detect.peers import lower_median, median
 from telemetry.detect.problem import Kind, Problem
 from telemetry.detect.share import own_s
-from telemetry.detect.stragglers import lateness
+from telemetry.detect.sighting import remembered
+from telemetry.detect.stragglers import Lateness, lateness
 from telemetry.detect.vitals import Vitals
 from telemetry.detect.workers import worker_looks
 from telemetry.steps import StepBatch
@@ -32,7 +33,7 @@ def moving_slowly(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     found = _risen(vitals, steps, median(steps.phases["transfer_s"]), "transferring")
     if found is None:
         return []
-    looks = link_looks(case_since(vitals, steps, found.at))
+    looks = _as_believed(vitals, link_looks(case_since(vitals, steps, found.at)), "transferring")
     return _problems(steps, found, looks, "transferring")
 
 
@@ -42,7 +43,8 @@ def computing_slowly(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     if found is None:
         return []
     onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
-    return _problems(steps, found, overall_looks(vitals, found, onset_s), "computing")
+    looks = _as_believed(vitals, overall_looks(vitals, found, onset_s), "computing")
+    return _problems(steps, found, looks, "computing")
 
 
 def arriving_late(vitals: Vitals, steps: StepBatch) -> list[Problem]:
@@ -64,25 +66,43 @@ def arriving_late(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     if found is None:
         return []
     looks = worker_looks(case_since(vitals, steps, found.at), late)
+    if _may_be_chance(steps, found, late, looks) and _usual(vitals, steps, "waiting") is None:
+        return []
     names = tuple(steps.workers[i] for i in late.late)
     return _problems(steps, found, looks, "waiting", late=names)
 
 
 def _lag(vitals: Vitals, steps: StepBatch, excess: FloatArray, n_now: int) -> Lift | None:
     """Return by how much the latest worker is late, more than it used to be."""
-    step_s = float(np.median(work_s(steps)))
-    is_held = _usual(vitals, steps, "waiting") is not None
-    least_s = LEAST_RATIO * step_s * (HALF if is_held else 1.0)
-    calm = excess < HALF * LEAST_RATIO * step_s
+    least_s = LEAST_RATIO * float(np.median(work_s(steps)))
+    calm = excess < HALF * least_s
     # One step in between may pass: somebody else stumbled.
     quiet = np.flatnonzero(calm[1:] & calm[:-1])
     at = int(quiet[-1]) + 2 if quiet.size else 0
     usual = max(0.0, float(np.median(excess[:at]))) if at >= ENOUGH_LATE else 0.0
     found = Lift(usual, float(np.median(excess[-n_now:])), min(at, len(steps) - 1))
-    if found.excess < least_s or float(excess[-2:].min()) < HALF * least_s:
+    is_held = _usual(vitals, steps, "waiting") is not None
+    enough_s = least_s * (HALF if is_held else 1.0)
+    n_high = min(2, len(steps) - found.at)
+    if found.excess < enough_s or float(excess[-n_high:].min()) < HALF * least_s:
         return None
-    soon = len(steps) - at < ENOUGH_LATE and found.excess < VERY_LATE_RATIO * step_s
-    return None if soon and not is_held else found
+    return found
+
+
+def _may_be_chance(steps: StepBatch, found: Lift, late: Lateness, looks: list[Look]) -> bool:
+    """Tell whether a worker may be late by stumbling, though no part of its machine is sick.
+
+    Stumbles are rare, but workers are many: a single worker must be late in three steps, or very
+    late in two; several of one stage that are late together are no chance.
+    """
+    best = strongest(looks)
+    if best is not None and best.node is not None:
+        return False
+    n_steps, ratio = len(steps) - found.at, found.excess / float(np.median(work_s(steps)))
+    very = ratio >= VERY_LATE_RATIO
+    if best is not None and best.cause == "stage_imbalance" and len(late.late) > 1:
+        return n_steps < ENOUGH_LATE and not very
+    return n_steps < (ENOUGH_LATE - 1 if very else ENOUGH_LATE)
 
 
 def _risen(vitals: Vitals, steps: StepBatch, x: FloatArray, kind: Kind) -> Lift | None:
@@ -101,6 +121,17 @@ def _usual(vitals: Vitals, steps: StepBatch, kind: Kind) -> float | None:
         if _alike(held.get("tokens"), float(steps.tokens[-1])):
             return float(held["baseline_phase_s"])
     return None
+
+
+def _as_believed(vitals: Vitals, looks: list[Look], kind: Kind) -> list[Look]:
+    """Keep to the cause that an open alert names: hardware mends before slow steps end."""
+    for alert in vitals.standing:
+        held = alert.evidence
+        is_told = held.get("kind") == kind and held.get("baseline_phase_s") is not None
+        if is_told and alert.cause != UNKNOWN:
+            same = [e for e in looks if (e.cause, e.node) == (alert.cause, alert.node)]
+            return [each for each in same if each.stands_out] or [remembered(alert)]
+    return looks
 
 
 def _alike(was: Any, now: float) -> bool:

@@ -4,7 +4,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.detect.look import Look
-from telemetry.detect.pace import HALF, Lift, lift, n_newest, quick, work_s
+from telemetry.detect.pace import CLEARLY, HALF, Lift, lift, n_newest, quick, work_s
 from telemetry.detect.peers import lower_median, median
 from telemetry.detect.problem import Problem
 from telemetry.detect.vitals import Vitals
@@ -50,12 +50,15 @@ def _of_run(steps: StepBatch, found: Lift, least_s: float) -> Problem:
 def _of_nodes(vitals: Vitals, steps: StepBatch, least_s: float) -> list[Problem]:
     """Find the nodes whose workers wait for data and the others' do not: the worst of them."""
     excess = _excess(steps)
-    newest = excess[-n_newest(steps) :]
+    n_now = n_newest(steps)
+    newest = excess[-n_now:]
     held = {s.node for s in vitals.standing if s.cause == CAUSE}
     nodes = [vitals.node_of(worker) for worker in steps.workers]
     least = np.where([node is not None and node in held for node in nodes], HALF, 1.0) * least_s
     typical = median(newest.T)
-    sick = (typical >= least) & (excess[-2:].min(axis=0) >= HALF * least)
+    # One long step is enough if it says so clearly.
+    both = excess[-2:].min(axis=0) >= HALF * least
+    sick = (typical >= least) & (both | ((n_now == 1) & (newest[-1] >= CLEARLY * least)))
     if not sick.any():
         return []
     worst = int(np.nanargmax(np.where(sick, typical, -np.inf)))

@@ -12,11 +12,11 @@ from telemetry.steps import StepBatch
 
 CAUSE = "seq_imbalance"
 # Fewer workers than this are no crowd: their own ups and downs must tell.
-CROWD = 4
+CROWD = 6
 # How much more unlike workers, or a worker's steps, must be than they were.
 LEAST_RATIO = 0.02
 # Ups and downs show over more steps than a crowd needs.
-RESTLESS_S, RESTLESS_STEPS = 10.0, 6
+RESTLESS_S, RESTLESS_STEPS, RESTLESS_JUMPS = 10.0, 3, 8
 
 
 def uneven(vitals: Vitals, steps: StepBatch) -> list[Problem]:
@@ -47,36 +47,34 @@ def _usual(vitals: Vitals) -> float | None:
 
 
 def _crowd(vitals: Vitals, steps: StepBatch) -> Lift | None:
-    """Compare the workers of each step."""
+    """Compare the workers of each step, each relative to what it usually takes.
+
+    A long stage, or a machine a little slower than others, is so in every step.
+    """
     compute = steps.phases["compute_s"]
-    centre = lower_median(compute)
-    unlike = GAUSSIAN * lower_median(np.abs(compute - centre[:, None])) / centre
-    # A single step in which all are unlike is noise; the lesser of two neighbours is not.
-    calm = np.minimum(unlike[1:], unlike[:-1])
-    n_now = n_newest(steps)
-    return _shifted(lift(calm, least=LEAST_RATIO, n_now=n_now, usual=_usual(vitals)))
+    own = compute / median(compute.T)
+    centre = lower_median(own)
+    unlike = GAUSSIAN * lower_median(np.abs(own - centre[:, None])) / centre
+    return lift(unlike, least=LEAST_RATIO, n_now=n_newest(steps), usual=_usual(vitals))
 
 
 def _restless(vitals: Vitals, steps: StepBatch) -> Lift | None:
     """Compare each worker's step with its step before."""
-    if len(steps) < 2 * RESTLESS_STEPS:
+    least = max(RESTLESS_STEPS, -(-RESTLESS_JUMPS // len(steps.workers)))
+    if len(steps) < 2 * least:
         return None
     jumps = median(_jumps(steps))
-    n_now = n_newest(steps, seconds=RESTLESS_S, least=RESTLESS_STEPS)
+    n_now = n_newest(steps, seconds=RESTLESS_S, least=least)
     last = jumps[-n_now:]
     if float(np.median(last)) < LEAST_RATIO:
         return None
     # The middle of three tells ups and downs from a single jump to another level.
     windows = np.sort(np.stack([jumps[:-2], jumps[1:-1], jumps[2:]]), axis=0)[1]
-    return _shifted(lift(windows, least=LEAST_RATIO, n_now=n_now - 2, usual=_usual(vitals)))
+    found = lift(windows, least=LEAST_RATIO, n_now=n_now - 2, usual=_usual(vitals))
+    return None if found is None else Lift(found.usual, found.now, found.at + 1)
 
 
 def _jumps(steps: StepBatch) -> FloatArray:
     """Return by how much each worker's compute time differs from the step before, as a ratio."""
     compute = steps.phases["compute_s"]
     return np.asarray(np.abs(np.diff(compute, axis=0)) / compute[:-1])
-
-
-def _shifted(found: Lift | None) -> Lift | None:
-    """Count rows in steps again: what compares neighbours begins one later."""
-    return None if found is None else Lift(found.usual, found.now, found.at + 1)

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry import catalog
 from telemetry.blocks import Span
@@ -39,43 +40,33 @@ class Recording:
     def at(self, now_s: float, *, standing: Sequence[Finding] = ()) -> Vitals:
         """Return what detection sees at some second from the start, these alerts being open."""
         now = EPOCH + now_s
-        done = int(np.searchsorted(self.steps.ended_at_s, now, side="right"))
-        since = int(np.searchsorted(self.steps.ended_at_s, now - WINDOW_S))
-        steps = self.steps[min(since, max(0, done - WINDOW_STEPS)) : done]
-
-        def hardware(metrics: Sequence[str], last_s: int) -> Span:
-            ticks = self.span.ticks
-            rows = (ticks > now - last_s) & (ticks <= now)
-            values = {m: self.span.values[m][rows] for m in metrics if m in self.span.values}
-            return Span(self.span.shard, ticks[rows], self.span.nodes, values)
-
-        def moments(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
-            rows = np.isin(self.span.ticks, [int(now) - age for age in ages_s])
-            values = {m: self.span.values[m][rows] for m in metrics if m in self.span.values}
-            return Span(self.span.shard, self.span.ticks[rows], self.span.nodes, values)
-
+        ends = self.steps.ended_at_s
+        done = int(np.searchsorted(ends, now, side="right"))
+        since = int(np.searchsorted(ends, now - WINDOW_S))
         run = self.plan.run
         instance = catalog.training_instance(run.instance)
-        counted = np.isin(self.span.ticks, [now - age for age in ECC_AGES_S])
-        counts = {m: self.span.values[m][counted] for m in ECC_METRICS}
         return Vitals(
             run=run.name,
             nodes=run.node_names,
-            steps=steps,
-            hardware=hardware,
+            steps=self.steps[min(since, max(0, done - WINDOW_STEPS)) : done],
+            hardware=lambda metrics, last_s: self.window(metrics, now - np.arange(last_s)),
             now_s=now,
             cores_per_device=instance.n_cores // instance.n_devices,
             n_stages=run.pp,
-            counts=Span(self.span.shard, self.span.ticks[counted], self.span.nodes, counts),
+            counts=self.window(ECC_METRICS, now - np.array(ECC_AGES_S)),
             standing=tuple(
                 Standing(f.rule, f.cause, f.node, f.device, f.evidence) for f in standing
             ),
-            moments=moments,
-            earlier=lambda since_s: self.steps[
-                int(np.searchsorted(self.steps.ended_at_s, since_s)) : done
-            ],
+            moments=lambda metrics, ages_s: self.window(metrics, int(now) - np.array(ages_s)),
+            earlier=lambda since_s: self.steps[int(np.searchsorted(ends, since_s)) : done],
             checkpoint_s=due_s(n_parameters=catalog.model(run.model).params, n_nodes=run.nodes),
         )
+
+    def window(self, metrics: Sequence[str], seconds: NDArray[Any]) -> Span:
+        """Return what was reported in some seconds."""
+        rows = np.isin(self.span.ticks, seconds)
+        values = {m: self.span.values[m][rows] for m in metrics if m in self.span.values}
+        return Span(self.span.shard, self.span.ticks[rows], self.span.nodes, values)
 
     @property
     def breaks_at_s(self) -> float:

@@ -199,4 +199,5 @@ def test_an_uncorrected_error_is_found_in_the_second_it_is_counted() -> None:
 @pytest.mark.parametrize("kind", ["hang", "node_crash", "checkpoint_slow"])
 def test_what_stops_the_steps_does_not_pass_for_a_high_share(kind: str) -> None:
     recording = record("trn2", duration_s=420, faults=[fault_of(kind, 5.0, device=None)])
-    assert [f for _, each in recording.watch(range(120, 420, 2)) for f in each] == []
+    found = [f for _, each in recording.watch(range(120, 420, 2)) for f in each]
+    assert {f.rule for f in found} <= {"hang", "checkpoint_slow"}
