@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.trace import Trace, TraceError
+from telemetry.trace import BoolArray, Trace, TraceError
 
 # A step that misses more of its operations than this was not recorded whole.
 MISSING_LIMIT_RATIO = 0.05
@@ -79,12 +79,7 @@ def gridded(trace: Trace) -> Grid:
     missing = np.isnan(start_s)
     irregular = missing.mean(axis=(1, 2)) > REGULAR_RATIO
     gaps = missing & ~irregular[:, None, None]
-    whole = gaps.mean(axis=(0, 2)) <= MISSING_LIMIT_RATIO
-    if not whole.any():
-        raise TraceError(
-            f"no step is recorded whole: each misses more than {MISSING_LIMIT_RATIO:.0%} of the "
-            "operations that the others have; record whole steps of every worker"
-        )
+    whole = _recorded_whole(gaps)
     start_s, duration_s = start_s[:, whole], (end_s - start_s)[:, whole]
     duration_s[irregular] = np.nan_to_num(duration_s[irregular])
     return Grid(
@@ -103,6 +98,17 @@ def gridded(trace: Trace) -> Grid:
         n_left_out=int((~whole).sum()),
         n_missing=int(gaps[:, whole].sum()),
     )
+
+
+def _recorded_whole(gaps: BoolArray) -> BoolArray:
+    """Return which steps were recorded whole, or nearly so: (n_steps,)."""
+    whole = gaps.mean(axis=(0, 2)) <= MISSING_LIMIT_RATIO
+    if not whole.any():
+        raise TraceError(
+            f"no step is recorded whole: each misses more than {MISSING_LIMIT_RATIO:.0%} of the "
+            "operations that the others have; record whole steps of every worker"
+        )
+    return np.asarray(whole)
 
 
 def _check_size(n_rows: int, shape: tuple[int, int, int]) -> None:
