@@ -66,10 +66,10 @@ def test_memory_errors_far_apart_are_one_alert() -> None:
         "kind": "ecc_uncorrected",
         "node": "llama-01",
         "device": 5,
-        "magnitude": 0.06,
-        "duration_s": 2_300.0,
+        "magnitude": 0.08,
+        "duration_s": 800.0,
     }
-    (firing,) = play(sick, duration_s=2_500, nodes=2)
+    (firing,) = play(sick, duration_s=900, nodes=2)
     assert (firing.rule, firing.node, firing.device) == ("ecc_uncorrected", "llama-01", 5)
     assert (firing.fired_s, firing.resolved_s) == (121, None)
 
