@@ -25,12 +25,17 @@ def refresh(
     another finding stands at the rule it has.
     """
     moves = must_move or _moves(alert, finding, key, now=now)
-    is_renamed, is_worse = _is_renamed(alert, finding, now=now), _is_worse(alert, finding)
+    is_urgent = SEVERITIES[finding.severity] < alert.severity
+    is_renamed = _is_renamed(alert, finding, now=now)
+    is_worse = is_urgent or _is_worse(alert, finding)
     to: dict[str, Any] = {}
     if alert.quiet_since is not None:
         to |= {"quiet_since": None, "n_firings": alert.n_firings + 1}
     if moves:
-        to |= {"rule": key[0], "subject": key[1], "severity": SEVERITIES[finding.severity]}
+        to |= {"rule": key[0], "subject": key[1]}
+    # What could wait for the morning may become urgent; under its own rule never less so again.
+    if moves or is_urgent:
+        to["severity"] = SEVERITIES[finding.severity]
     if is_renamed:
         to |= told_by(finding)
     if moves or is_renamed or is_worse:

@@ -84,7 +84,7 @@ _ALL = (
     Rule(
         "recompile",
         "Unexpected recompilation",
-        "page",
+        "warn",
         "run",
         "The run stands still to compile its graphs again, and nobody announced it.",
     ),

@@ -138,3 +138,13 @@ def test_an_alert_of_a_run_that_is_over_is_over(look: Look, finding: Finding, ru
     alert = Alert.objects.get()
     assert alert.resolved_at is not None
     assert alert.events.last().text == "its run is over"  # type: ignore[union-attr]
+
+
+def test_what_could_wait_becomes_urgent_and_stays_so(look: Look, finding: Finding) -> None:
+    mild = replace(finding, severity="warn")
+    for second, now in enumerate((mild, finding, mild)):
+        look(second, now)
+
+    alert = Alert.objects.get()
+    assert alert.severity == Alert.Severity.PAGE
+    assert kinds(alert) == ["fired", "worsened"]
