@@ -67,5 +67,5 @@ def preview(text: str, *, now: datetime) -> Preview:
     matchers, alerts = parse_matchers(text), Alert.objects.select_related("run", "node", "silence")
     held = list(alerts.open().worst_first())
     over = alerts.filter(resolved_at__isnull=False, fired_at__gt=now - LOOK_BACK)
-    past = list(over.defer("evidence", "victims").order_by("-fired_at", "-pk"))
+    past = list(over.defer("victims").order_by("-fired_at", "-pk"))
     return Preview(matchers, meant(matchers, held), len(held), meant(matchers, past), len(past))

@@ -19,7 +19,7 @@ from fleet.shift_markdown import as_markdown
 from fleet.shifts import Shift, began, looked_back
 from fleet.views.render import HtmxRequest, render_page
 
-HOURS = (4, 8, 12, 24, 72, 168)
+HOURS = (4, 8, 12, 24, 168)
 N_NOTES = 20
 PARTIALS = ("held", "note")
 
