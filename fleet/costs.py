@@ -1,6 +1,6 @@
 """What an alert has cost: steps and dollars, measured against the run's own pace before it."""
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -19,6 +19,8 @@ BEFORE_S = 900.0
 # A run whose steps are slow is given longer to show its pace, as are its checkpoints.
 LONG_BEFORE_S = 7_200.0
 LEAST_STEPS = 3
+# The newest of them tell the pace: what another alert had slowed before is not this one's doing.
+PACE_STEPS = 20
 # Steps of another size than before are no measure of what was lost.
 SAME_TOKENS_RATIO = 0.02
 # After so many usual steps without one, the time up to now counts as well.
@@ -54,6 +56,7 @@ class Cost:
     paused_s: float
     n_nodes: int
     usd_per_hour: float | None
+    n_others: int = 0
 
 
 def measured(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
@@ -72,7 +75,7 @@ def measured(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
     if alert.run is None or evidence.is_layout or evidence.names("changed"):
         return None
     onset_s, until_s = alert.onset_at.timestamp(), until.timestamp()
-    needs_long = _is_about_checkpoints(alert)
+    needs_long = _is_about(alert, "checkpoint_slow")
     before = pace_before(source, alert.run, onset_s=onset_s, needs_long=needs_long)
     if before is None or until_s <= before.ended_at_s:
         return None
@@ -95,8 +98,8 @@ def pace_before(source: Source, run: Run, *, onset_s: float, needs_long: bool) -
 def _pace(steps: StepBatch) -> Pace:
     saved = _mean(steps, "checkpoint_s")
     return Pace(
-        usual_s=float(np.median(steps.step_s - _planned_s(steps))),
-        n_steps=int(steps.step[-1] - steps.step[0] + 1),
+        usual_s=float(np.median((steps.step_s - _planned_s(steps))[-PACE_STEPS:])),
+        n_steps=len(steps.last(PACE_STEPS)),
         tokens=float(np.median(steps.tokens)),
         checkpoint_s=float(np.median(saved[saved > 0])) if (saved > 0).any() else float("nan"),
         step=int(steps.step[-1]),
@@ -135,7 +138,9 @@ def _paused_s(alert: Alert, before: Pace, after: StepBatch) -> float:
     if not len(after):
         return 0.0
     weight = np.diff(after.step, prepend=before.step).clip(min=0)
-    if not _is_about_checkpoints(alert):
+    if _is_about(alert, "recompile"):
+        return float((_mean(after, "checkpoint_s") * weight).sum())
+    if not _is_about(alert, "checkpoint_slow"):
         return float((_planned_s(after) * weight).sum())
     n_saved = float(((_mean(after, "checkpoint_s") > 0) * weight).sum())
     usual_s = before.checkpoint_s
@@ -144,8 +149,8 @@ def _paused_s(alert: Alert, before: Pace, after: StepBatch) -> float:
     return n_saved * usual_s + float((_mean(after, "other_s") * weight).sum())
 
 
-def _is_about_checkpoints(alert: Alert) -> bool:
-    return "checkpoint_slow" in (alert.rule, alert.cause)
+def _is_about(alert: Alert, cause: str) -> bool:
+    return cause in (alert.rule, alert.cause)
 
 
 def _planned_s(steps: StepBatch) -> FloatArray:
@@ -170,8 +175,16 @@ def keep_costs(source: Source, *, now: datetime) -> None:
     for alert in Alert.objects.filter(due).select_related("run"):
         until = alert.resolved_at or now
         if _is_due(alert, until):
-            alert.cost = as_kept(measured(source, alert, until=until), until=until)
+            cost = measured(source, alert, until=until)
+            cost = replace(cost, n_others=_others(alert, until)) if cost else None
+            alert.cost = as_kept(cost, until=until)
             alert.save(update_fields=["cost"])
+
+
+def _others(alert: Alert, until: datetime) -> int:
+    """Count the other alerts of the run that were open meanwhile: their losses are in this one."""
+    others = Alert.objects.filter(run=alert.run_id, onset_at__lt=until).exclude(pk=alert.pk)
+    return others.filter(Q(resolved_at=None) | Q(resolved_at__gt=alert.onset_at)).count()
 
 
 def _is_due(alert: Alert, until: datetime) -> bool:

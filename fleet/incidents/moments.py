@@ -76,3 +76,13 @@ def _replay(then: Alert, event: AlertEvent) -> None:
         case Kind.ASSIGNED:
             then.assigned_to = event.text.removeprefix("to ").partition(":")[0]
             then.assigned_at = event.at
+
+
+def with_worst(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> dict[str, object]:
+    """Return an alert's evidence with the worst share that its timeline ever told of.
+
+    The evidence itself is of the last time that something was worth telling.
+    """
+    told = [event.snapshot.get("evidence", {}) for event in events if event.at <= at]
+    shares = [share for each in told if isinstance(share := each.get("share_ratio"), float)]
+    return {**alert.evidence, "worst_share_ratio": max(shares)} if shares else alert.evidence

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from django.urls import reverse
 from django.utils.html import strip_tags
+from django.utils.safestring import SafeString
 
 from fleet.incidents.changes import Change, changes_of
 from fleet.incidents.figures import figures_of
@@ -54,8 +55,9 @@ def post_mortem(
 
 
 def plain(text: str) -> str:
-    """Return words without markup, made safe for Markdown; figures keep plain spaces."""
-    bare = html.unescape(strip_tags(text)).replace(NBSP, " ").replace("\u00a0", " ")
+    """Return words for Markdown: our markup is taken off, what people wrote is kept as text."""
+    bare = html.unescape(strip_tags(text)) if isinstance(text, SafeString) else text
+    bare = bare.replace(NBSP, " ").replace("\u00a0", " ")
     return SPECIAL.sub(r"\\\1", " ".join(bare.split()))
 
 

@@ -16,7 +16,7 @@ from fleet.charts.windows import Window
 from fleet.costs import as_kept, measured
 from fleet.incidents.changes import changes_of, until_of
 from fleet.incidents.likes import likes_of, neighbours_of
-from fleet.incidents.moments import as_of, asked_moment, frozen_link
+from fleet.incidents.moments import as_of, asked_moment, frozen_link, with_worst
 from fleet.incidents.post_mortem import post_mortem
 from fleet.models import Alert, AlertEvent, Run
 from fleet.summaries import runs_now
@@ -81,6 +81,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
     moment = asked_moment(at, alert=alert, now=now)
     then = _then(hot, alert, events, moment) if moment else alert
     share_ratio = None if moment or not alert.is_open else _share_now(hot, alert, now)
+    then.evidence = with_worst(then, events, at=moment or now)
     link = frozen_link(alert, at=moment or now)
     return {
         "alert": alert,

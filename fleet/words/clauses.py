@@ -18,6 +18,7 @@ CLAUSES: Mapping[str, tuple[str, str]] = {
         "{run} was slow to write checkpoints",
     ),
     "core_slow": ("{where} computes slowly", "{where} computed slowly"),
+    "throttle": ("{where} is throttled", "{where} was throttled"),
     "hbm_slow": ("{where} has slow memory", "{where} had slow memory"),
     "efa_latency": ("{where} answers late", "{where} answered late"),
     "efa_loss": ("{where} loses packets", "{where} lost packets"),
@@ -39,36 +40,31 @@ CLAUSES: Mapping[str, tuple[str, str]] = {
     ),
 }
 # Rules whose clause follows from the cause, where there is one for it.
-BY_CAUSE = frozenset({"efa_degraded", "node_silent"})
+BY_CAUSE = frozenset({"core_slow", "efa_degraded", "node_silent"})
 
 
-def clause(alert: Alert) -> SafeString:
-    """Say in one clause what is wrong and where."""
+def clause(alert: Alert, *, node: SafeString | None = None) -> SafeString:
+    """Say in one clause what is wrong and where; ``node`` is how to write the node, as a link."""
     special = SPECIAL.get(alert.rule)
-    if special is not None and (said := special(alert)):
-        return said
+    if special is not None:
+        return special(alert)
     key = alert.cause if alert.rule in BY_CAUSE and alert.cause in CLAUSES else alert.rule
     lasts, over = CLAUSES.get(key, ("", ""))
     template = lasts if alert.is_open else over
     if not template:
         return format_html("{} on {}", alert.rule.replace("_", " "), _subject(alert))
-    return capital(
-        format_html(
-            template,
-            run=alert.run or _subject(alert),
-            node=alert.node or _subject(alert),
-            where=where(alert),
-        )
+    name = node or format_html("{}", alert.node or _subject(alert))
+    said = format_html(
+        template, run=alert.run or _subject(alert), node=name, where=_where(alert, name)
     )
+    return said if node else capital(said)
 
 
-def where(alert: Alert) -> str:
+def _where(alert: Alert, name: SafeString) -> SafeString:
     """Name the part and the node it is in, or whatever is known of them."""
-    name = alert.node.name if alert.node else _subject(alert)
-    part = part_name(alert.cause)
     if alert.device is None:
         return name
-    return f"{part or 'device'} {alert.device} of {name}"
+    return format_html("{} {} of {}", part_name(alert.cause) or "device", alert.device, name)
 
 
 def _subject(alert: Alert) -> str:
@@ -104,5 +100,5 @@ SPECIAL: Mapping[str, Callable[[Alert], SafeString]] = {
 
 def capital(text: SafeString) -> SafeString:
     """Write the first letter large, where it is one of ours: names stay as they are."""
-    is_ours = text.startswith(("core ", "device ", "the ", "a "))
+    is_ours = text.startswith(("core ", "device ", "the ", "a ", "busy ", "its "))
     return SafeString(text[:1].upper() + text[1:]) if is_ours else text

@@ -12,7 +12,10 @@ from fleet.words.evidence import Culprit
 
 NOTHING = SafeString("")
 # A figure that is not plain from its cause says what it is: a slow core is the busy one.
-SAID_OF: Mapping[str, str] = {"core_utilization_ratio": "busy "}
+SAID_OF: Mapping[str, str] = {
+    "core_utilization_ratio": "busy ",
+    "vcpu_usage_ratio": "its host is busy ",
+}
 
 
 def run_link(alert: Alert) -> SafeString:

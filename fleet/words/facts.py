@@ -1,6 +1,6 @@
 """The evidence of an alert as a list: names and figures, and what was ruled out."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
@@ -13,13 +13,14 @@ from fleet.words.wording import counted, figure, unit_of
 
 Fact = tuple[str, SafeString]
 
+LABELS: Mapping[str, str] = {"resolve": "Resolves below", "n_errors": "Errors"}
 # Figures that stand in the sentence, in a row of their own, or in a chart.
 TOLD_ELSEWHERE = frozenset(
     {
         *("share_ratio", "wait_ratio", "transfer_ratio", "step", "step_s", "baseline_step_s"),
         *("phase_s", "baseline_phase_s", "onset_s", "since_s", "window", "last_ratio", "kind"),
         *("last_seen_s", "host_by_node", "wait_by_worker", "charts", "ruled_out", "culprit"),
-        *("tokens", "phase", "quiet_s"),
+        *("tokens", "phase", "quiet_s", "worst_share_ratio"),
     }
 )
 
@@ -53,12 +54,12 @@ def _others(evidence: Evidence) -> Iterable[tuple[str, str]]:
         if isinstance(value, list) and all(isinstance(each, str) for each in value):
             yield _label(key), ", ".join(value)
         elif (number := evidence.number(key)) is not None:
-            unit = unit_of(key)
+            unit = unit_of(key) or ("count" if isinstance(value, int) else None)
             yield _label(key.removesuffix(f"_{unit}")), figure(number, unit)
 
 
 def _label(key: str) -> str:
-    return key.replace("_", " ").capitalize()
+    return LABELS.get(key) or key.replace("_", " ").capitalize()
 
 
 def _culprit(alert: Alert) -> SafeString | None:

@@ -64,7 +64,7 @@ def _how(cost: dict[str, Any]) -> str:
     return (
         f"{counted(n_done, 'step')} ended in the {duration(span_s)} since the last healthy one; "
         f"at {seconds(usual_s)} each, {before}, there would have been {count(could)}."
-        f"{planned}{_price(cost)}"
+        f"{planned}{_price(cost)}{_others(cost)}"
     )
 
 
@@ -73,3 +73,13 @@ def _price(cost: dict[str, Any]) -> str:
     if per_hour is None:
         return " No price is known for its nodes."
     return f" {counted(cost['n_nodes'], 'node')} cost {usd(per_hour)} an hour."
+
+
+def _others(cost: dict[str, Any]) -> str:
+    n_others = int(_number(cost, "n_others") or 0)
+    if not n_others:
+        return ""
+    alerts, was = ("alert", "was") if n_others == 1 else ("alerts", "were")
+    return (
+        f" {n_others} other {alerts} of this run {was} open meanwhile: that loss is in here too."
+    )

@@ -8,10 +8,9 @@ from django.utils.safestring import SafeString
 
 from fleet.models import Alert
 from fleet.templatetags.times import at
-from fleet.templatetags.units import duration, percent, seconds
-from fleet.words import wording
+from fleet.templatetags.units import count, duration, percent, seconds
 from fleet.words.clauses import clause
-from fleet.words.culprits import NOTHING, node_link, run_link
+from fleet.words.culprits import NOTHING, figure_of, node_link, run_link
 from fleet.words.evidence import Evidence
 
 # Shares that differ by less are one share.
@@ -22,9 +21,34 @@ def opening(alert: Alert, *, now: datetime, share_ratio: float | None = None) ->
     """Say since when, who, and what is wrong; ``share_ratio`` is what the run's share is now."""
     if alert.rule == "allreduce_share":
         return format_html("{} {}", since(alert, now=now), _share(alert, share_ratio))
-    tell = OPENINGS.get(alert.rule)
+    tell = OPENINGS.get(alert.rule, _part if alert.subject.startswith("node:") else None)
     said = tell(alert, now) if tell else NOTHING
     return said or format_html("{} <b>{}</b>.", since(alert, now=now), clause(alert))
+
+
+def _part(alert: Alert, now: datetime) -> SafeString:
+    """Say what a part of a node does, its figure beside its peers', and whose it is."""
+    if alert.node is None:
+        return NOTHING
+    said = format_html(
+        "{} <b>{}</b>{}.",
+        since(alert, now=now),
+        clause(alert, node=node_link(alert)),
+        figure_of(Evidence(alert.evidence).culprit),
+    )
+    if alert.run is None:
+        return said
+    lasts, over = ("slows", "slowed") if alert.victims else ("belongs to", "belonged to")
+    return format_html("{} It {} {}.", said, lasts if alert.is_open else over, run_link(alert))
+
+
+def _compile(alert: Alert, now: datetime) -> SafeString:
+    return format_html(
+        "{} <b>{}</b> {} to <b>compile its graphs again</b>, which nobody had announced.",
+        since(alert, now=now),
+        run_link(alert),
+        "stands still" if alert.is_open else "stood still",
+    )
 
 
 def since(alert: Alert, *, now: datetime) -> SafeString:
@@ -38,7 +62,8 @@ def since(alert: Alert, *, now: datetime) -> SafeString:
 
 def _share(alert: Alert, share_ratio: float | None) -> SafeString:
     evidence = Evidence(alert.evidence)
-    worst = evidence.number("share_ratio")
+    told = [evidence.number("worst_share_ratio"), evidence.number("share_ratio"), share_ratio]
+    worst = max((share for share in told if share is not None), default=None)
     limit = evidence.number("limit_ratio")
     if limit is None and alert.run is not None:
         limit = alert.run.allreduce_limit_ratio
@@ -55,8 +80,8 @@ def _share(alert: Alert, share_ratio: float | None) -> SafeString:
 
 
 def _now(worst: float | None, now: float | None) -> str:
-    """Set the share at its worst beside that of now, where they differ."""
-    if worst is None or now is None or abs(worst - now) < SAME_SHARE:
+    """Set the share at its worst beside that of now, where it has become less."""
+    if worst is None or now is None or worst - now < SAME_SHARE:
         return "; "
     return f" at its worst, {percent(now)} now; "
 
@@ -117,17 +142,16 @@ def _silent(alert: Alert, now: datetime) -> SafeString:
 
 def _ecc(alert: Alert, now: datetime) -> SafeString:
     n_errors = Evidence(alert.evidence).number("n_errors")
-    count = "uncorrected memory errors"
-    if n_errors is not None:
-        count = wording.counted(n_errors, "uncorrected memory error")
-    part = "" if alert.device is None else f"Device {alert.device} of "
+    known = "" if n_errors is None else f", {count(n_errors)} when this fired"
+    part = "" if alert.device is None else f"device {alert.device} of "
     return format_html(
-        "{}<b>{}</b> counted <b class='bad-text'>{}</b>, the first at {}. "
+        "{} {}<b>{}</b> {} <b class='bad-text'>uncorrected memory errors</b>{}. "
         "What it computed since may be wrong: plan to replace the node.",
+        since(alert, now=now),
         part,
         node_link(alert),
-        count,
-        at(alert.onset_at, "clock"),
+        "counts" if alert.is_open else "counted",
+        known,
     )
 
 
@@ -148,6 +172,7 @@ def _blind(alert: Alert, now: datetime) -> SafeString:
 
 
 OPENINGS: Mapping[str, Callable[[Alert, datetime], SafeString]] = {
+    "recompile": _compile,
     "step_slow": _slow,
     "hang": _hang,
     "node_idle": _idle,

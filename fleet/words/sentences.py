@@ -11,13 +11,13 @@ from fleet.templatetags.units import seconds, usd
 from fleet.words import wording
 from fleet.words.causes import cause_name, part_name
 from fleet.words.clauses import capital, clause
-from fleet.words.culprits import NOTHING, blamed, figure_of
+from fleet.words.culprits import NOTHING, blamed, figure_of, run_link
 from fleet.words.evidence import Evidence
 from fleet.words.losses import Loss, loss
 from fleet.words.openings import opening
 
-# Rules whose clause or opening already names the cause and its figure.
-SELF_TOLD = frozenset({"monitoring_blind", "node_idle", "node_silent", "ecc_uncorrected"})
+# Rules whose clause or opening already names the cause, and its figure.
+SELF_TOLD = frozenset({"monitoring_blind", "node_silent", "ecc_uncorrected", "recompile"})
 CLOSE_RATIO = 0.02
 
 
@@ -54,6 +54,8 @@ def blame(alert: Alert) -> SafeString:
     evidence = Evidence(alert.evidence)
     if alert.rule in SELF_TOLD:
         return NOTHING
+    if _is_of_node(alert):
+        return _figure_and_run(alert)
     if evidence.is_layout:
         return SafeString("Nothing is broken: the run is laid out to communicate this much.")
     if alert.cause == "unknown":
@@ -61,11 +63,27 @@ def blame(alert: Alert) -> SafeString:
     return format_html("{}{}.", capital(blamed(alert)), figure_of(evidence.culprit))
 
 
+def _is_of_node(alert: Alert) -> bool:
+    """Whether the alert is about a part of a node, which its clause names with what it does."""
+    return alert.subject.startswith("node:") and alert.node is not None
+
+
+def _figure_and_run(alert: Alert) -> SafeString:
+    """Say the figure and whom it slows: of a node, everything else stands in the clause."""
+    figure = figure_of(Evidence(alert.evidence).culprit).removeprefix(": ")
+    told = [capital(SafeString(f"{figure}."))] if figure else []
+    if alert.run is not None and alert.victims:
+        verb = "slows" if alert.is_open else "slowed"
+        told.append(format_html("It {} {}.", verb, run_link(alert)))
+    return _joined(told)
+
+
 def story(alert: Alert, *, now: datetime, share_ratio: float | None = None) -> SafeString:
     """Say all of it: what, where, since when, how bad, why, and what it has cost."""
     sentences = [opening(alert, now=now, share_ratio=share_ratio)]
     if alert.rule not in SELF_TOLD:
-        sentences += [_cause(alert), _how_it_shows(alert), _pace(alert)]
+        cause = NOTHING if _is_of_node(alert) else _cause(alert)
+        sentences += [cause, _how_it_shows(alert), _pace(alert)]
     return _joined([*sentences, _price(alert)])
 
 

@@ -7,6 +7,14 @@ from fleet.words.wording import counted
 # A replay leaves gaps out, so that it cannot take longer than what was recorded.
 FITS_RATIO = 1.05
 
+# One word, for where there is room for one.
+SHORT = {
+    "one_worker": "one worker",
+    "stage_imbalance": "stages",
+    "sequence_imbalance": "sequences",
+    "communication": "transfers",
+    "none": "none",
+}
 CAUSES = {
     "one_worker": (
         "A worker or a few",

@@ -191,3 +191,53 @@ def test_a_loss_says_how_it_was_found(slowed: HotStore, make: Make) -> None:
 @pytest.mark.parametrize("cost", [{}, {"until_s": 1.0}, {"lost_s": "x", "span_s": None}])
 def test_a_cost_that_was_not_measured_is_absent(make: Make, cost: dict[str, Any]) -> None:
     assert loss(make(cost=cost)) is None
+
+
+def test_an_accidental_recompile_is_a_loss_and_an_evaluation_is_none(
+    hot: HotStore, make: Make
+) -> None:
+    train(hot, 1, 100, NOON_S - 200, compute_s=USUAL_S)
+    over_s = train(hot, 101, 1, NOON_S, compute_s=USUAL_S, other_s=120.0)
+    train(hot, 102, 120, over_s, compute_s=USUAL_S)
+    recompiled = measured(hot, make(rule="recompile", cause="recompile"), until=END)
+    evaluated = measured(hot, make(), until=END)
+
+    assert recompiled is not None
+    assert evaluated is not None
+    assert recompiled.lost_s == pytest.approx(120, abs=0.1)
+    assert evaluated.lost_s == pytest.approx(0, abs=0.1)
+
+
+def test_what_another_alert_slowed_before_is_not_this_one_s_doing(
+    hot: HotStore, make: Make
+) -> None:
+    train(hot, 1, 100, NOON_S - 260, compute_s=USUAL_S)
+    train(hot, 101, 20, NOON_S - 60, compute_s=SLOW_S)
+    train(hot, 121, 75, NOON_S, compute_s=4.0)
+    cost = measured(hot, make(), until=END)
+
+    assert cost is not None
+    assert cost.usual_s == SLOW_S
+
+
+def test_a_loss_says_that_another_alert_s_is_in_it(slowed: HotStore, make: Make) -> None:
+    alert, _ = make(), make(rule="node_silent", subject="node:limping")
+    keep_costs(slowed, now=END)
+    alert.refresh_from_db()
+    lost = loss(alert)
+
+    assert lost is not None
+    assert "1 other alert of this run was open meanwhile" in lost.how
+
+
+def test_a_run_without_a_price_loses_steps_only(slowed: HotStore, make: Make, run: Run) -> None:
+    run.usd_per_node_hour = 0.0
+    run.save()
+    alert = make()
+    keep_costs(slowed, now=END)
+    alert.refresh_from_db()
+    lost = loss(alert)
+
+    assert lost is not None
+    assert lost.usd is None
+    assert "$" not in lost.short

@@ -8,12 +8,12 @@ from django.test import Client
 from django.utils.html import strip_tags
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.models import Alert, AlertEvent
+from fleet.models import Alert, AlertEvent, Annotation, Run
 from tests.parts import just_now
 
 Page = Callable[..., str]
 Fire = Callable[..., Alert]
-PARTIALS = ("story", "act", "facts", "timeline", "bar")
+PARTIALS = ("story", "act", "facts", "timeline", "bar", "changes", "likes")
 
 
 def test_it_says_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
@@ -147,3 +147,86 @@ def test_it_does_not_know_a_stranger(client: Client, db: None) -> None:
 
 def test_it_can_only_be_read(client: Client, alert: Alert, operator: object) -> None:
     assert client.post(f"/alerts/{alert.pk}/").status_code == 405
+
+
+def test_it_says_how_the_loss_was_counted(page: Page, alert: Alert) -> None:
+    text = page(f"/alerts/{alert.pk}/")
+
+    assert 'popovertarget="lost-how"' in text
+    assert "60 steps ended in the 3 min since the last healthy one" in text
+
+
+def test_a_loss_that_nobody_measured_is_absent(page: Page, fired: Fire) -> None:
+    text = page(f"/alerts/{fired(cost={}).pk}/")
+
+    assert "lost" not in strip_tags(text.partition('id="act"')[0])
+
+
+def test_it_lists_what_changed_before_and_what_was_like_it(
+    page: Page, fired: Fire, alive: Run
+) -> None:
+    before = fired(ago=timedelta(days=1), resolved_at=just_now() - timedelta(hours=23))
+    AlertEvent.objects.create(
+        alert=before, at=just_now(), kind=AlertEvent.Kind.COMMENTED, by="olga", text="drained it"
+    )
+    Annotation.objects.create(
+        run=alive, at=just_now() - timedelta(minutes=20), kind="deploy", text="loader", by="ci"
+    )
+    text = page(f"/alerts/{fired().pk}/")
+
+    assert "loader" in text.partition('id="changes"')[2].partition("</section>")[0]
+    likes = text.partition('id="likes"')[2].partition("</section>")[0]
+    assert "2nd time this week on this core" in likes
+    assert "same core, same cause" in likes
+    assert "<q>drained it</q>" in likes
+
+
+def test_a_few_victims_are_shown_and_many_are_folded(page: Page, fired: Fire) -> None:
+    text = page(f"/alerts/{fired(victims=[f'n-{i}' for i in range(20)]).pk}/")
+
+    assert "<summary>and 12 more</summary>" in text
+    assert "20 nodes, folded into this one alert" in text
+
+
+def test_its_runbook_says_what_to_check_first(page: Page, alert: Alert) -> None:
+    runbook = page(f"/alerts/{alert.pk}/").partition('id="runbook"')[2]
+
+    assert "The worker that waits least is the late one" in runbook
+    assert 'href="/runbooks/allreduce_share/"' in runbook
+
+
+def test_a_frozen_link_shows_it_as_it_was(page: Page, fired: Fire) -> None:
+    alert = fired(ago=timedelta(minutes=9), cause="unknown", node=None, device=None)
+    first = alert.events.get()
+    first.snapshot = alert.said
+    first.save()
+    then = int((alert.fired_at + timedelta(seconds=20)).timestamp())
+    Alert.objects.update(
+        cause="slow_core", acknowledged_by="olga", acknowledged_at=just_now(), device=7
+    )
+    text = page(f"/alerts/{alert.pk}/?at={then}")
+
+    assert "The cause is <b>unknown</b>" in text
+    assert "Frozen in time" in text
+    assert "still firing, olga has it" in text
+    assert f"&amp;at={then}" in text
+    assert 'data-live="' not in text
+
+
+def test_what_is_done_about_a_frozen_page_is_done_now(page: Page, alert: Alert) -> None:
+    then = int(alert.fired_at.timestamp()) + 5
+    text = page(f"/alerts/{alert.pk}/?at={then}")
+
+    assert f'action="/alerts/{alert.pk}/acknowledge/"' in text
+
+
+@pytest.mark.parametrize("at", ["x", "-5", "99999999999", ""])
+def test_a_moment_that_cannot_be_is_now(page: Page, alert: Alert, at: str) -> None:
+    assert "Frozen in time" not in page(f"/alerts/{alert.pk}/?at={at}")
+
+
+def test_it_offers_its_frozen_link_and_its_post_mortem(page: Page, alert: Alert) -> None:
+    text = page(f"/alerts/{alert.pk}/")
+
+    assert f'data-frozen-link="/alerts/{alert.pk}/?from=' in text
+    assert f'href="/alerts/{alert.pk}/post-mortem.md"' in text

@@ -158,7 +158,8 @@ def test_a_silent_node_says_no_more_than_is_known(make: Make) -> None:
 def test_memory_errors_are_counted(make: Make) -> None:
     text = told(make({"n_errors": 1}, rule="ecc_uncorrected", cause="ecc_uncorrected"))
 
-    assert "Device 2 of limping counted 1 uncorrected memory error, the first at 12:00:00." in text
+    assert text.startswith("Since 12:00:00 device 2 of limping counts uncorrected memory errors")
+    assert "1 when this fired" in text
 
 
 def test_blindness_is_the_monitoring_s_own(make: Make) -> None:
@@ -197,3 +198,37 @@ def test_names_are_text_and_never_markup(make: Make, limping: Node) -> None:
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), True, "6.3", None, [1]])
 def test_what_is_no_number_is_nothing(odd: object) -> None:
     assert Evidence({"step_s": odd}).number("step_s") is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "cause", "said"),
+    [
+        ("core_slow", "slow_core", "core 2 of limping computes slowly: 142 µs against 17.0 µs"),
+        ("core_slow", "throttle", "device 2 of limping is throttled"),
+        ("hbm_slow", "hbm_slow", "device 2 of limping has slow memory"),
+        ("efa_degraded", "efa_loss", "EFA 2 of limping loses packets"),
+        ("efa_degraded", "efa_down", "EFA 2 of limping is down"),
+    ],
+)
+def test_a_part_of_a_node_is_told_once_with_its_figure_and_whom_it_slows(
+    make: Make, rule: str, cause: str, said: str
+) -> None:
+    text = told(make(LINK, rule=rule, cause=cause, subject="node:limping"))
+
+    assert said in text
+    assert "It slows llama." in text
+    assert "likely cause" not in text
+
+
+def test_a_recompile_nobody_announced_says_so(make: Make) -> None:
+    alert = make({}, rule="recompile", cause="recompile", node=None, device=None)
+
+    assert "llama stands still to compile its graphs again, which nobody had" in told(alert)
+    assert blame(alert) == ""
+
+
+def test_a_hang_says_since_when_no_step_has_ended(make: Make) -> None:
+    text = told(make({}, rule="hang", cause="hang"))
+
+    assert "Since 12:00:00 llama has finished no step for 3 min." in text
+    assert "limping, which does not join the collective" in text
