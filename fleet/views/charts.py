@@ -13,14 +13,15 @@ from django.utils.cache import patch_vary_headers
 from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_safe
 
-from fleet.charts.alerts import alert_figure, alert_window
+from fleet.charts.alerts import alert_window
+from fleet.charts.annotations import annotated
 from fleet.charts.drills import drill_figure, drill_window
 from fleet.charts.figures import Figure, Heat
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
 from fleet.charts.runs import RUN_CHARTS, run_figure
 from fleet.charts.windows import Window, WindowError, window_of
 from fleet.drills.history import told_one
-from fleet.freezing import frozen_figure
+from fleet.incidents.drawing import incident_figure
 from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.views.tables import chart_table
 from telemetry.store.hot import open_store
@@ -52,7 +53,10 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     if chart not in RUN_CHARTS:
         raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
     return _answer(
-        request, lambda window: run_figure(open_store(settings.REDIS_URL), run, chart, window)
+        request,
+        lambda window: annotated(
+            run_figure(open_store(settings.REDIS_URL), run, chart, window), run, window
+        ),
     )
 
 
@@ -65,9 +69,8 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
     mine = alert_window(alert, now=now)
 
     def draw(window: Window) -> bytes | Figure | Heat:
-        if window == mine and (frozen := frozen_figure(alert, chart)) is not None:
-            return frozen
-        figure = alert_figure(open_store(settings.REDIS_URL), alert, chart, window, now=now)
+        hot, at = open_store(settings.REDIS_URL), request.GET.get("at", "")
+        figure = incident_figure(hot, alert, chart, window, at=at, now=now)
         if figure is None:
             raise Http404(f"alert {pk} has no chart {chart}")
         return figure
