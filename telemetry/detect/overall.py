@@ -9,8 +9,8 @@ from telemetry.detect.parts import BANDWIDTH, PART_METRICS, UTILIZATION
 from telemetry.detect.peers import lower_median, mean
 from telemetry.detect.vitals import Vitals
 
-# Seconds that are looked at: the newest, and single ones of so long before the onset.
-RECENT_S = 20
+# Seconds that are looked at: the newest since the onset, and single ones of so long before it.
+RECENT_S, LEAST_S = 20, 4
 BEFORE_S = (60, 50, 40, 30, 20, 10, 5)
 # Cores this busy compute for most of the second.
 AT_WORK = 0.3
@@ -35,7 +35,8 @@ def overall_looks(vitals: Vitals, found: Lift, onset_s: float) -> list[Look]:
         return []
     ages = [int(vitals.now_s - onset_s) + before for before in BEFORE_S]
     past = _intensity(vitals.moments(PART_METRICS, ages))
-    now = _intensity(vitals.hardware(PART_METRICS, RECENT_S))
+    recent_s = int(np.clip(vitals.now_s - onset_s, LEAST_S, RECENT_S))
+    now = _intensity(vitals.hardware(PART_METRICS, recent_s))
     if past is None or now is None:
         return []
     (was_bytes, was_busy), (is_bytes, is_busy) = past, now

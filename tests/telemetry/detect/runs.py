@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from telemetry.blocks import METRICS, FloatArray, Span
+from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import Vitals
 from telemetry.steps import PHASES, StepBatch
 
@@ -95,7 +95,14 @@ class Machines:
     def __call__(self, metrics: Sequence[str], last_s: int) -> Span:
         """Return the newest seconds."""
         self.fetched.append(tuple(metrics))
-        ticks = np.arange(int(self.until_s) - last_s + 1, int(self.until_s) + 1)
+        return self.seconds(metrics, int(self.until_s) - np.arange(last_s)[::-1])
+
+    def moments(self, metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
+        """Return single seconds of so long ago."""
+        return self.seconds(metrics, int(self.until_s) - np.array(ages_s))
+
+    def seconds(self, metrics: Sequence[str], ticks: IntArray) -> Span:
+        """Return some seconds."""
         values = {}
         for name in metrics:
             if name not in self.HEALTHY:
