@@ -22,6 +22,10 @@ OURS = ("TRNWATCH_", "REDIS_URL", "DATABASE_URL", "PORT", "BIND")
 
 
 ODD = "a place, 100% odd # really?"
+# The longest a start may take, all programs together; it takes 4 s on an idle machine.
+START_S = 60
+# A killed program must be back, and at work, in less than this, or than the start took here.
+RECOVERY_S = 10
 
 
 def environment(folder: Path, **env: str) -> dict[str, str]:
@@ -46,8 +50,8 @@ def manage(folder: Path, *words: str, **env: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def wait_for(condition: Callable[[], object], *, within_s: float = 60) -> None:
-    """Wait until something is so."""
+def wait_for(condition: Callable[[], object], *, within_s: float) -> None:
+    """Wait until something is so; what takes longer than ``within_s`` has failed."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -61,11 +65,12 @@ class Up:
     folder: Path
     port: int
     process: subprocess.Popen[bytes]
+    took_s: float
 
     @classmethod
     def start(cls, folder: Path, port: int, **env: str) -> Self:
         """Start it, and wait until it greets."""
-        console = folder.with_name("console")
+        console, began_s = folder.with_name("console"), time.monotonic()
         with console.open("wb") as file:
             process = subprocess.Popen(
                 [sys.executable, "manage.py", "up"],
@@ -74,8 +79,13 @@ class Up:
                 stdout=file,
                 stderr=file,
             )
-        wait_for(lambda: "Ctrl-C stops it" in console.read_text(), within_s=60)
-        return cls(folder, port, process)
+        wait_for(lambda: "Ctrl-C stops it" in console.read_text(), within_s=START_S)
+        return cls(folder, port, process, took_s=time.monotonic() - began_s)
+
+    @property
+    def recovery_s(self) -> float:
+        """How long one program may take to be back: a busy machine was as slow at the start."""
+        return max(RECOVERY_S, self.took_s)
 
     @property
     def said(self) -> str:

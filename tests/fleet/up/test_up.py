@@ -33,13 +33,13 @@ def up_to_end(folder: Path) -> Iterator[Up]:
 def test_ticks_go_on_whatever_is_killed_and_none_is_lost_or_doubled(up: Up) -> None:
     assert manage(up.folder, "prepare_demo", "--hours", "0.05")[0] == 0
     store = up.store()
-    wait_for(store.newest)
+    wait_for(store.newest, within_s=up.recovery_s)
     shard, first = next(iter(store.newest().items()))
 
     for word in ("worker-1@", "uvicorn", "redis-server", "worker-2@", "beat"):
         up.kill(word)
         seen = time.time()
-        wait_for(partial(is_past, store, shard, seen + 1))
+        wait_for(partial(is_past, store, shard, seen + 1), within_s=up.recovery_s)
         assert up.answers() == 200
 
     last = newest(store, shard)
@@ -65,7 +65,7 @@ def newest(store: HotStore, shard: str) -> int:
 
 def test_ctrl_c_stops_everything_within_ten_seconds(up_to_end: Up) -> None:
     children = up_to_end.children
-    assert len(children) == 5
+    assert len(children) == 6
 
     began_s = time.monotonic()
     code = up_to_end.stop()
