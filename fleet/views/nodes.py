@@ -1,16 +1,15 @@
 """Pages of the nodes: the list with its filter, and one machine in full."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Self
+from typing import Any
 
 from django.conf import settings
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from django.utils.http import urlencode
 from django.views.decorators.http import require_safe
 
 from fleet.charts import nodes as charts
@@ -19,6 +18,7 @@ from fleet.intake.deliveries import manner_of
 from fleet.models import Alert, Node
 from fleet.models.addresses import address
 from fleet.summaries import NodeNow, nodes_now
+from fleet.views.filters import Filter
 from fleet.views.past import node_then
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.window import window_context
@@ -34,23 +34,13 @@ PARTIALS = ("headline", "vitals", "alerts", "devices", "links")
 
 
 @dataclass(frozen=True, slots=True)
-class NodeFilter:
-    """Which nodes to list; the address holds it."""
+class NodeFilter(Filter):
+    """Which nodes to list."""
 
     state: str = ""
     run: str = ""
     type: str = ""
     q: str = ""
-
-    @classmethod
-    def of(cls, query: Mapping[str, str]) -> Self:
-        """Read the filter from an address."""
-        return cls(**{name: query.get(name, "").strip()[:100] for name in FILTERS})
-
-    @property
-    def query(self) -> str:
-        """Return the filter as an address holds it; empty where it keeps everything."""
-        return urlencode({name: value for name, value in asdict(self).items() if value})
 
     def keeps(self, row: "NodeRow") -> bool:
         """Whether a node is listed."""

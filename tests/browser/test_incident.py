@@ -1,0 +1,117 @@
+"""An engineer woken at night: from the page's link to the cause and to having it, in two taps."""
+
+from urllib.parse import urlsplit
+
+import pytest
+from django.contrib.auth.models import Group, User
+from playwright.sync_api import Page, expect
+
+from fleet.incidents.moments import frozen_link
+from fleet.models import Alert
+from tests.parts import just_now
+
+pytestmark = pytest.mark.browser
+
+PASSWORD = "a long enough secret"
+PHONE = {"width": 360, "height": 640}
+
+
+@pytest.fixture
+def on_call(page: Page, fleet: str) -> Page:
+    """Sign somebody in on a phone, as people on call are before they are woken."""
+    olga = User.objects.create_user("olga", password=PASSWORD)
+    olga.groups.add(Group.objects.get_or_create(name="operator")[0])
+    page.set_viewport_size(PHONE)
+    page.goto(f"{fleet}/sign-in/")
+    page.get_by_label("Name").fill("olga")
+    page.get_by_label("Password").fill(PASSWORD)
+    page.get_by_role("button", name="Sign in").click()
+    page.wait_for_url(f"{fleet}/")
+    return page
+
+
+def in_sight(page: Page, selector: str) -> bool:
+    """Whether an element is wholly on the screen, above the bar and below the head."""
+    box = page.locator(selector).first.bounding_box()
+    return box is not None and box["y"] >= 0 and box["y"] + box["height"] <= PHONE["height"]
+
+
+def test_page_link_cause_acknowledge_are_two_taps(on_call: Page, fleet: str, alert: Alert) -> None:
+    link = fleet + frozen_link(alert, at=just_now())
+    on_call.set_content(f"<a href='{link}'>llama spends 31.4 % of each step</a>")
+
+    on_call.get_by_role("link").click()
+    on_call.wait_for_url("**/alerts/**")
+    assert "core 7 of limping" in on_call.locator("#story .sentence").inner_text()
+    on_call.locator("#bar").get_by_role("button", name="Acknowledge").click()
+
+    expect(on_call.locator("#act")).to_contain_text("Give it back")
+    alert.refresh_from_db()
+    assert alert.acknowledged_by == "olga"
+
+
+def test_sentence_culprit_and_button_need_no_scrolling(
+    on_call: Page, fleet: str, alert: Alert
+) -> None:
+    on_call.goto(f"{fleet}{alert.get_absolute_url()}")
+
+    assert in_sight(on_call, "#story .sentence")
+    assert in_sight(on_call, "#story .culprit")
+    assert in_sight(on_call, "#bar button")
+    assert on_call.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+
+
+def test_how_a_loss_was_counted_is_one_tap_away(on_call: Page, fleet: str, alert: Alert) -> None:
+    on_call.goto(f"{fleet}{alert.get_absolute_url()}")
+    on_call.get_by_role("button", name="how counted").click()
+
+    expect(on_call.locator("#lost-how")).to_be_visible()
+    expect(on_call.locator("#lost-how")).to_contain_text("there would have been")
+
+
+def test_one_key_copies_the_link_that_is_frozen(on_call: Page, fleet: str, alert: Alert) -> None:
+    on_call.context.grant_permissions(["clipboard-read", "clipboard-write"], origin=fleet)
+    on_call.goto(f"{fleet}{alert.get_absolute_url()}")
+    expect(on_call.locator("figure.chart[data-state=loading]")).to_have_count(0)
+    on_call.keyboard.press("t")
+    expect(on_call.locator(".toast")).to_contain_text("Link copied")
+    link = on_call.evaluate("navigator.clipboard.readText()")
+
+    assert urlsplit(link).path == alert.get_absolute_url()
+    assert "&at=" in link
+    on_call.goto(link)
+    expect(on_call.locator(".frozen")).to_contain_text("Frozen in time")
+    expect(on_call.locator("figure.chart[data-state=error]")).to_have_count(0)
+
+
+def test_j_a_and_s_answer_from_the_list(on_call: Page, fleet: str, alert: Alert) -> None:
+    on_call.set_viewport_size({"width": 1280, "height": 800})
+    on_call.goto(f"{fleet}/alerts/")
+    on_call.keyboard.press("j")
+    on_call.keyboard.press("a")
+    expect(on_call.locator("#open")).to_contain_text("olga has it")
+    on_call.keyboard.press("s")
+    on_call.wait_for_url(f"**/silences/new/?alert={alert.pk}")
+
+
+def test_an_annotation_appears_among_what_changed(on_call: Page, fleet: str, alert: Alert) -> None:
+    on_call.goto(f"{fleet}{alert.get_absolute_url()}")
+    on_call.locator("#annotate-here summary").click()
+    on_call.get_by_label("What happened to llama").fill("loader 2.4.1")
+    on_call.locator("#annotate").get_by_role("button", name="Annotate").click()
+
+    expect(on_call.locator("#changes .timeline")).to_contain_text("loader 2.4.1")
+
+
+def test_without_scripts_it_can_be_read_and_taken(
+    page: Page, fleet: str, on_call: Page, alert: Alert
+) -> None:
+    context = page.context.browser.new_context(  # type: ignore[union-attr]
+        java_script_enabled=False, storage_state=on_call.context.storage_state(), viewport=PHONE
+    )
+    plain = context.new_page()
+    plain.goto(f"{fleet}{alert.get_absolute_url()}")
+    assert "core 7 of limping" in plain.locator("#story .sentence").inner_text()
+    plain.locator("#bar").get_by_role("button", name="Acknowledge").click()
+    expect(plain.locator("#story")).to_contain_text("olga has it")
+    context.close()
