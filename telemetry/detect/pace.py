@@ -83,7 +83,14 @@ def quick(values: FloatArray) -> FloatArray:
     return np.asarray(np.take_along_axis(known, at[:, None], axis=1)[:, 0])
 
 
-def lift(x: FloatArray, *, least: float, n_now: int, usual: float | None = None) -> Lift | None:
+def lift(
+    x: FloatArray,
+    *,
+    least: float,
+    n_now: int,
+    usual: float | None = None,
+    n_calm: int = PERSISTS_STEPS,
+) -> Lift | None:
     """Find out whether a figure of steps has risen, and still is high.
 
     Parameters
@@ -96,6 +103,8 @@ def lift(x: FloatArray, *, least: float, n_now: int, usual: float | None = None)
         How many of the newest say how it is now.
     usual : same unit as x, optional
         What it was when an open alert fired: then half of ``least`` keeps the alert open.
+    n_calm : steps
+        How many of the newest must be back for an open alert to end; one of long ones.
 
     Notes
     -----
@@ -112,8 +121,11 @@ def lift(x: FloatArray, *, least: float, n_now: int, usual: float | None = None)
         return None
     now = float(np.median(x[-n_now:]))
     if usual is not None:
-        stays = float(x[-min(n_now, PERSISTS_STEPS) :].max()) - usual >= HALF * least
-        return Lift(usual, now, max(0, x.size - n_now)) if stays else None
+        back = x - usual < HALF * least
+        if back[-min(n_now, n_calm) :].all():
+            return None
+        at = int(np.flatnonzero(back)[-1]) + 1 if back.any() else 0
+        return Lift(usual, now, min(at, x.size - 1))
     change = rise(x, floor=least / 6)
     if change is None or change.at < BASELINE_STEPS or x.size - change.at < n_now:
         return None

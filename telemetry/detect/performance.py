@@ -15,12 +15,12 @@ from telemetry.detect.headline import SHARE, all_reduce
 from telemetry.detect.pace import comparable
 from telemetry.detect.problem import KIND_OF, Problem
 from telemetry.detect.rules import RULES, Severity
-from telemetry.detect.sighting import LINK_CAUSES, Sighting
+from telemetry.detect.sighting import LINK_CAUSES, RULE_OF_NODE, Sighting, remembered
 from telemetry.detect.silicon import silicon
 from telemetry.detect.slow import arriving_late, computing_slowly, moving_slowly
 from telemetry.detect.starved import starved
 from telemetry.detect.uneven import uneven
-from telemetry.detect.vitals import Vitals, reported
+from telemetry.detect.vitals import Standing, Vitals, reported
 from telemetry.steps import StepBatch
 
 # Nobody need get up at night for uneven work, or for what has no culprit yet.
@@ -37,7 +37,9 @@ def performance(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Fin
     problems = _of_hardware(vitals) if vitals.looks else []
     if not len(steps):
         return _findings(vitals, steps, problems)
-    problems = _unexplained(vitals, problems + _of_steps(vitals, comparable(steps)))
+    of_steps = _of_steps(vitals, comparable(steps))
+    lasting = _lasting(vitals, problems, of_steps)
+    problems = _unexplained(vitals, problems + lasting + of_steps)
     share, rest = all_reduce(vitals, steps, problems, is_open=SHARE in open_rules)
     return ([share] if share else []) + _findings(vitals, steps, rest)
 
@@ -45,6 +47,27 @@ def performance(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Fin
 def _of_hardware(vitals: Vitals) -> list[Problem]:
     """Return what the machines show of themselves."""
     return [_of_sighting(each) for each in silicon(vitals) + fabric(vitals)]
+
+
+def _lasting(vitals: Vitals, seen: list[Problem], of_steps: list[Problem]) -> list[Problem]:
+    """Return what has open alerts, is mended, and still explains the steps it slowed.
+
+    A step that is slow ends after its machine is well again: that is no new problem.
+    """
+    known = {(problem.cause, problem.node) for problem in seen}
+    mended = [
+        _of_sighting(Sighting(remembered(alert), _onset_s(alert, vitals.now_s)))
+        for alert in vitals.standing
+        if alert.cause in RULE_OF_NODE and alert.node and (alert.cause, alert.node) not in known
+    ]
+    open_ones = [p for p in of_steps if not any(_explains(vitals, one, p) for one in seen)]
+    return [one for one in mended if any(_explains(vitals, one, p) for p in open_ones)]
+
+
+def _onset_s(alert: Standing, now_s: float) -> float:
+    """Return since when an open alert has been so, as far as it says."""
+    onset_s = alert.evidence.get("onset_s")
+    return now_s if onset_s is None else float(onset_s)
 
 
 def _of_sighting(each: Sighting) -> Problem:

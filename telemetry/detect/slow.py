@@ -16,6 +16,7 @@ from telemetry.detect.problem import Kind, Problem
 from telemetry.detect.share import own_s
 from telemetry.detect.sighting import remembered
 from telemetry.detect.stragglers import Lateness, lateness
+from telemetry.detect.uneven import CROWD
 from telemetry.detect.vitals import Vitals
 from telemetry.detect.workers import worker_looks
 from telemetry.steps import StepBatch
@@ -26,6 +27,8 @@ LEAST_RATIO = 0.04
 UNKNOWN_RATIO, UNKNOWN_S, UNKNOWN_STEPS = 0.06, 25.0, 4
 # A stumble may make a worker late twice in a row; by this much it does not.
 VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
+# Slow clocks are slow by the same factor in each of these steps, within this part of it.
+STEADY_STEPS, UNSTEADY = 3, 0.3
 
 
 def moving_slowly(vitals: Vitals, steps: StepBatch) -> list[Problem]:
@@ -34,17 +37,30 @@ def moving_slowly(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     if found is None:
         return []
     looks = _as_believed(vitals, link_looks(case_since(vitals, steps, found.at)), "transferring")
-    return _problems(steps, found, looks, "transferring")
+    return _problems(vitals, steps, found, looks, "transferring")
 
 
 def computing_slowly(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     """Find computing that takes even the quickest workers longer than it used to."""
-    found = _risen(vitals, steps, quick(steps.phases["compute_s"]), "computing")
-    if found is None:
+    quickest_s = quick(steps.phases["compute_s"])
+    found = _risen(vitals, steps, quickest_s, "computing")
+    if found is None or not _is_steady(vitals, steps, quickest_s[found.at :], found):
         return []
     onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
     looks = _as_believed(vitals, overall_looks(vitals, found, onset_s), "computing")
-    return _problems(steps, found, looks, "computing")
+    return _problems(vitals, steps, found, looks, "computing")
+
+
+def _is_steady(vitals: Vitals, steps: StepBatch, after_s: FloatArray, found: Lift) -> bool:
+    """Tell whether a few workers compute for longer by as much in every step.
+
+    Of many the quickest fifth says so by itself; few may each have drawn a long sequence.
+    """
+    if len(steps.workers) >= CROWD or _usual(vitals, steps, "computing") is not None:
+        return True
+    newest = after_s[-STEADY_STEPS:]
+    n_steps = STEADY_STEPS if len(steps.workers) < 3 else STEADY_STEPS - 1
+    return len(newest) >= n_steps and float(np.ptp(newest)) <= UNSTEADY * found.excess
 
 
 def arriving_late(vitals: Vitals, steps: StepBatch) -> list[Problem]:
@@ -69,7 +85,7 @@ def arriving_late(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     if _may_be_chance(steps, found, late, looks) and _usual(vitals, steps, "waiting") is None:
         return []
     names = tuple(steps.workers[i] for i in late.late)
-    return _problems(steps, found, looks, "waiting", late=names)
+    return _problems(vitals, steps, found, looks, "waiting", late=names)
 
 
 def _lag(vitals: Vitals, steps: StepBatch, excess: FloatArray, n_now: int) -> Lift | None:
@@ -140,14 +156,20 @@ def _alike(was: Any, now: float) -> bool:
 
 
 def _problems(
-    steps: StepBatch, found: Lift, looks: list[Look], kind: Kind, *, late: tuple[str, ...] = ()
+    vitals: Vitals,
+    steps: StepBatch,
+    found: Lift,
+    looks: list[Look],
+    kind: Kind,
+    *,
+    late: tuple[str, ...] = (),
 ) -> list[Problem]:
     """Name the cause that convinces; without one only what lasts and costs is a problem."""
     best = strongest(looks)
     after = steps[found.at :]
     step_s = float(np.median(work_s(steps)))
     ratio = found.excess / step_s
-    if best is None:
+    if best is None and _usual(vitals, steps, kind) is None:
         lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
         if ratio < UNKNOWN_RATIO or lasted_s < UNKNOWN_S or len(after) < UNKNOWN_STEPS:
             return []

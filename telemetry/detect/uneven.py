@@ -63,14 +63,15 @@ def _restless(vitals: Vitals, steps: StepBatch) -> Lift | None:
     least = max(RESTLESS_STEPS, -(-RESTLESS_JUMPS // len(steps.workers)))
     if len(steps) < 2 * least:
         return None
-    jumps = median(_jumps(steps))
+    jumps = lower_median(_jumps(steps))
     n_now = n_newest(steps, seconds=RESTLESS_S, least=least)
     last = jumps[-n_now:]
     if float(np.median(last)) < LEAST_RATIO:
         return None
     # The middle of three tells ups and downs from a single jump to another level.
     windows = np.sort(np.stack([jumps[:-2], jumps[1:-1], jumps[2:]]), axis=0)[1]
-    found = lift(windows, least=LEAST_RATIO, n_now=n_now - 2, usual=_usual(vitals))
+    usual = _usual(vitals)
+    found = lift(windows, least=LEAST_RATIO, n_now=n_now - 2, usual=usual, n_calm=n_now)
     return None if found is None else Lift(found.usual, found.now, found.at + 1)
 
 
