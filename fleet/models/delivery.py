@@ -28,9 +28,16 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
         return self.filter(state=Delivery.State.DEAD)
 
     def late(self, now: datetime) -> Self:
-        """Keep those that nobody has tried to send although it is long time."""
+        """Keep those that nobody has tried to send although it is long time.
+
+        What waits for a receiver that is being tried, in vain so far, is not among them.
+        """
         untried = Q(state=Delivery.State.PENDING, n_attempts=0)
-        return self.filter(untried, next_try_at__lt=now - LATE_AFTER, receiver__is_enabled=True)
+        tried = Delivery.objects.unfinished().filter(
+            receiver=OuterRef("receiver"), n_attempts__gt=0
+        )
+        late = self.filter(untried, next_try_at__lt=now - LATE_AFTER, receiver__is_enabled=True)
+        return late.exclude(Exists(tried))
 
     def due(self, now: datetime) -> Self:
         """Keep the first of each lane, if its time has come or its sender has gone."""

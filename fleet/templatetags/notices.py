@@ -6,8 +6,9 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.models import Delivery
+from fleet.models import Alert, Delivery
 from fleet.trouble import trouble_for
+from fleet.words.clauses import clause
 
 register = template.Library()
 
@@ -33,8 +34,18 @@ def delivery_tag(delivery: Delivery) -> SafeString:
     return format_html(text, colour, shape, word)
 
 
+@register.simple_tag
+def about(alert: Alert) -> SafeString:
+    """Say in a clause what an alert is about; ask for alerts with their run and node."""
+    return clause(alert)
+
+
 @register.inclusion_tag("fleet/_undelivered.html", takes_context=True)
 def undelivered(context: template.Context) -> dict[str, Any]:
     """Tell, on every page, of notifications that were given up or that nobody sends."""
-    trouble = trouble_for(context.get("request"))
-    return {"n_dead": trouble.n_dead, "n_late": trouble.n_late}
+    request = context.get("request")
+    trouble = trouble_for(request)
+    match = getattr(request, "resolver_match", None)
+    # The page of notifications has a whole part for it.
+    is_there = match is not None and match.url_name == "notification-list"
+    return {"n_dead": 0 if is_there else trouble.n_dead, "n_late": trouble.n_late}

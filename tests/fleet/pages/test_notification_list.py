@@ -126,3 +126,13 @@ def test_many_deliveries_cost_no_more_queries_than_one(
 
 def test_it_cannot_be_posted_to(client: Client, admin: User) -> None:
     assert client.post(HERE).status_code == 405
+
+
+def test_what_waits_for_a_receiver_being_tried_is_not_called_forsaken(
+    page: Page, hook: Receiver, alert: Alert
+) -> None:
+    long_ago = just_now() - timedelta(minutes=2)
+    delivery(hook, alert, n_attempts=3)
+    delivery(hook, alert, kind="resolved", next_try_at=long_ago)
+
+    assert "nobody sends" not in page("/")
