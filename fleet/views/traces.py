@@ -13,11 +13,13 @@ from fleet.charts.windows import Window
 from fleet.models import RecordedTrace, Run
 from fleet.templatetags.units import percent
 from fleet.traces import NOT_RECORDED
-from fleet.words.traces import CAUSES, doubts, verdict_in_words
+from fleet.words.traces import CAUSES, SHORT, doubts, verdict_in_words
 
 # A cell as hot as the whole run is slow has the highest level.
 LEVELS = 6
 LEAST_SPREAD_RATIO = 0.1
+# So many replicas are seen at a glance; of more, those that slow the step down come first.
+MOST_AT_A_GLANCE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,11 @@ def trace_context(run: Run) -> dict[str, Any]:
         "m_w": _at_least_zero(trace.m_w),
         "m_s": _at_least_zero(trace.m_s),
         "causes": causes_of(trace),
+        "cause": SHORT[trace.cause],
         "doubts": doubts(trace),
         "stages": range(len(trace.details["stage_slowdown"])),
         "heat": heat_of(trace),
+        "is_long": len(trace.details["ranks"]) > MOST_AT_A_GLANCE,
         "layout": layout_of(run, trace),
     }
 
@@ -94,24 +98,30 @@ def causes_of(trace: RecordedTrace) -> list[Cause]:
     ]
 
 
-def heat_of(trace: RecordedTrace) -> list[list[Cell]]:
-    """Return a row per replica, a cell per stage."""
+def heat_of(trace: RecordedTrace) -> list[tuple[int, list[Cell]]]:
+    """Return a row per replica, a cell per stage; of many replicas, the slowest first."""
     hottest = max(LEAST_SPREAD_RATIO, trace.slowdown_ratio - 1.0)
-    blamed = set(trace.details["culprits"])
-    return [
-        [
-            Cell(
-                rank,
-                slowdown,
-                level=min(LEVELS, max(0, round(LEVELS * (slowdown - 1.0) / hottest))),
-                is_culprit=f"rank{rank}-dp{dp}-stage{stage}" in blamed,
-            )
-            for stage, (rank, slowdown) in enumerate(zip(ranks, slowdowns, strict=True))
-        ]
+    blamed, details = set(trace.details["culprits"]), trace.details
+    rows = [
+        (
+            dp,
+            [
+                Cell(
+                    rank,
+                    slowdown,
+                    level=min(LEVELS, max(0, round(LEVELS * (slowdown - 1.0) / hottest))),
+                    is_culprit=f"rank{rank}-dp{dp}-stage{stage}" in blamed,
+                )
+                for stage, (rank, slowdown) in enumerate(zip(ranks, slowdowns, strict=True))
+            ],
+        )
         for dp, (ranks, slowdowns) in enumerate(
-            zip(trace.details["ranks"], trace.details["worker_slowdown"], strict=True)
+            zip(details["ranks"], details["worker_slowdown"], strict=True)
         )
     ]
+    if len(rows) <= MOST_AT_A_GLANCE:
+        return rows
+    return sorted(rows, key=lambda row: -max(cell.slowdown_ratio for cell in row[1]))
 
 
 def layout_of(run: Run, trace: RecordedTrace) -> Sequence[tuple[str, str]]:

@@ -48,7 +48,7 @@ def doubts(trace: RecordedTrace) -> list[str]:
         told.append(f"{counted(n, 'step')} not recorded whole, left out")
     if n := details["n_missing"]:
         told.append(f"{counted(n, 'operation')} missing, counted as their peers")
-    if n := details["n_ranks_missing"]:
+    if n := details.get("n_ranks_missing"):
         told.append(
             f"{counted(n, 'rank')} of the job not in the trace; the one to blame may be among them"
         )

@@ -76,9 +76,7 @@ def gridded(trace: Trace) -> Grid:
     _check_size(len(trace), shape)
     start_s, end_s = _laid_out(trace, np.ravel_multi_index((op, step, trace.dp), shape), shape)
     start_s, end_s = (a - np.nanmin(start_s, axis=(0, 2), keepdims=True) for a in (start_s, end_s))
-    missing = np.isnan(start_s)
-    irregular = missing.mean(axis=(1, 2)) > REGULAR_RATIO
-    gaps = missing & ~irregular[:, None, None]
+    gaps, irregular = _gaps(start_s)
     whole = _recorded_whole(gaps)
     start_s, duration_s = start_s[:, whole], (end_s - start_s)[:, whole]
     duration_s[irregular] = np.nan_to_num(duration_s[irregular])
@@ -86,7 +84,7 @@ def gridded(trace: Trace) -> Grid:
         kind=trace.kind[head],
         stage=trace.stage[head],
         seq=trace.seq[head],
-        chunk=trace.chunk[head],
+        chunk=np.maximum(trace.chunk[head], 0),
         microbatch=trace.microbatch[head],
         steps=steps[whole],
         ranks=ranks,
@@ -98,6 +96,13 @@ def gridded(trace: Trace) -> Grid:
         n_left_out=int((~whole).sum()),
         n_missing=int(gaps[:, whole].sum()),
     )
+
+
+def _gaps(start_s: FloatArray) -> tuple[BoolArray, BoolArray]:
+    """Return what is missing, and which operations (n_ops,) only happen now and then."""
+    missing = np.isnan(start_s)
+    irregular = missing.mean(axis=(1, 2)) > REGULAR_RATIO
+    return missing & ~irregular[:, None, None], irregular
 
 
 def _recorded_whole(gaps: BoolArray) -> BoolArray:

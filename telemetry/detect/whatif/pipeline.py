@@ -102,8 +102,8 @@ def _carried(way: _Sent, of: IntArray, by: IntArray, done: IntArray) -> Edges:
 
 def _has_peer(grid: Grid, way: _Sent, by: IntArray) -> BoolArray:
     """Return which of them another stage takes part in: the model's two ends do not."""
-    part = np.maximum(grid.chunk[by], 0) * grid.n_stages + grid.stage[by]
-    n_parts = (max(0, int(grid.chunk.max())) + 1) * grid.n_stages
+    part = grid.chunk[by] * grid.n_stages + grid.stage[by]
+    n_parts = (int(grid.chunk.max()) + 1) * grid.n_stages
     peer = part + way.towards
     return np.asarray((peer >= 0) & (peer < n_parts))
 
