@@ -31,7 +31,7 @@ RULE = "recompile"
 CERTAIN_S, LOOK_S = 5, 8
 # A step that took this much longer than usual may hold a compilation; it is news for so long.
 LONGER_S, LONGER_STEPS = 2.0, 0.5
-NEWS_STEPS, NEWS_S, MOMENTS = 2, 10.0, 10
+NEWS_STEPS, NEWS_S, MOMENTS = 1, 10.0, 10
 # As long as this a run stands still before anybody need get up for it.
 PAGE_AFTER_S = 600.0
 LEAD_S = 120.0

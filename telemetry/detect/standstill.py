@@ -220,7 +220,7 @@ def _missed(vitals: Vitals, nodes: tuple[str, ...], since_s: float) -> Flags:
     if vitals.moments is None or vitals.now_s - since_s > OLDEST_S:
         return np.zeros(len(nodes), dtype=bool)
     heard = is_heard(vitals.moments((HOST,), ages).of(nodes))
-    # A moment in which nobody was heard of tells nothing about anybody.
-    told = heard.any(axis=1)
+    # A moment in which none of several was heard of tells nothing about anybody.
+    told = heard.any(axis=1) | (len(nodes) == 1)
     missed: Flags = heard[0] & (~heard[told]).any(axis=0)
     return missed
