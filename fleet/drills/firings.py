@@ -5,6 +5,8 @@ from dataclasses import dataclass
 
 from fleet.models import Alert
 
+SETTLED_S = 60.0
+
 
 @dataclass(slots=True)
 class Firing:
@@ -32,14 +34,20 @@ class Firings:
         self._all: list[Firing] = []
 
     def note(self, changed: Iterable[Alert], *, at_s: float) -> None:
-        """Take note of alerts that have just changed; one that burns again fires again."""
+        """Take note of alerts that have just changed.
+
+        One that burns again fires again; so does one that has come to accuse somebody else.
+        """
         for alert in {alert.pk: alert for alert in changed}.values():
-            if alert.is_open and alert.pk not in self._burning:
-                firing = self._told(alert, fired_s=at_s)
-                self._burning[alert.pk] = firing
-                self._all.append(firing)
-            elif alert.pk in self._burning:
-                tell(self._burning[alert.pk], alert)
+            firing = self._burning.get(alert.pk)
+            if firing is not None and is_news(firing, alert, at_s=at_s):
+                firing.resolved_s = at_s
+                firing = None
+            if firing is not None:
+                tell(firing, alert)
+            elif alert.is_open:
+                self._burning[alert.pk] = firing_of(alert, epoch_s=self._epoch_s, fired_s=at_s)
+                self._all.append(self._burning[alert.pk])
             if not alert.is_open and alert.pk in self._burning:
                 self._burning.pop(alert.pk).resolved_s = at_s
 
@@ -49,20 +57,36 @@ class Firings:
             tell(self._burning[alert.pk], alert)
         return list(self._all)
 
-    def _told(self, alert: Alert, *, fired_s: float) -> Firing:
-        return Firing(
-            rule=alert.rule,
-            cause=alert.cause,
-            severity=alert.severity,
-            run=alert.run.name if alert.run else None,
-            node=alert.node.name if alert.node else None,
-            device=alert.device,
-            onset_s=alert.onset_at.timestamp() - self._epoch_s,
-            fired_s=fired_s,
-            resolved_s=None,
-            score=alert.score,
-            victims=tuple(alert.victims),
-        )
+
+def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
+    """Return what an alert says that fires just now."""
+    return Firing(
+        rule=alert.rule,
+        cause=alert.cause,
+        severity=alert.severity,
+        run=alert.run.name if alert.run else None,
+        node=alert.node.name if alert.node else None,
+        device=alert.device,
+        onset_s=alert.onset_at.timestamp() - epoch_s,
+        fired_s=fired_s,
+        resolved_s=None,
+        score=alert.score,
+        victims=tuple(alert.victims),
+    )
+
+
+def is_news(firing: Firing, alert: Alert, *, at_s: float) -> bool:
+    """Whether an alert that accused somebody accuses somebody else now.
+
+    What it says better within the first minute is what it meant from the start.
+    """
+    node = alert.node.name if alert.node else None
+    if not alert.is_open or "unknown" in {firing.cause, alert.cause}:
+        return False
+    if (firing.cause, firing.node) == (alert.cause, node):
+        return False
+    is_elsewhere = None not in {firing.node, node} and firing.node != node
+    return is_elsewhere or at_s - firing.fired_s >= SETTLED_S
 
 
 def tell(firing: Firing, alert: Alert) -> None:

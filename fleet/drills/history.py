@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from django.db.models import Q
 
-from fleet.drills.firings import Firing
+from fleet.drills.firings import Firing, firing_of
 from fleet.drills.matching import grace_until_s, is_cause_right, is_place_right, match
 from fleet.drills.preview import previewed
 from fleet.drills.scoring import Tally, tally
@@ -128,19 +128,9 @@ def burned(
 
 def _firing(event: AlertEvent) -> Firing:
     alert = event.alert
-    return Firing(
-        rule=alert.rule,
-        cause=alert.cause,
-        severity=alert.severity,
-        run=alert.run.name if alert.run else None,
-        node=alert.node.name if alert.node else None,
-        device=alert.device,
-        onset_s=alert.onset_at.timestamp(),
-        fired_s=event.at.timestamp(),
-        resolved_s=alert.resolved_at.timestamp() if alert.resolved_at else None,
-        score=alert.score,
-        victims=tuple(alert.victims),
-    )
+    firing = firing_of(alert, epoch_s=0.0, fired_s=event.at.timestamp())
+    firing.resolved_s = alert.resolved_at.timestamp() if alert.resolved_at else None
+    return firing
 
 
 def score_of(drills: Sequence[Told]) -> Tally:

@@ -61,8 +61,8 @@ def grace_until_s(truth: Truth) -> float:
 
 
 def is_cause_right(truth: Truth, firing: Firing) -> bool:
-    """Whether the alert believes in the fault's kind."""
-    return firing.cause == truth.fault.kind
+    """Whether the alert believes in the fault's kind, or in one that looks exactly like it."""
+    return firing.cause in {truth.fault.kind, *truth.looks_like}
 
 
 def is_place_right(truth: Truth, firing: Firing) -> bool:

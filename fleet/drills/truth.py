@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
+from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.simulate.kinds import slowdown
 from telemetry.simulate.plan import Fault, Plan
@@ -24,6 +25,7 @@ SHOWN_BY_HARDWARE: Mapping[str, Callable[[Fault], bool]] = {
     "node_silent": lambda fault: fault.duration_s >= 30,
     "node_crash": lambda fault: True,
 }
+ONE_CORE = ("slow_core", "throttle")
 PIECE_S = 3600
 # How long to wait for the step to end that was under way when the fault was over.
 PATIENCE_S = (60, 600, 3600, 4 * 3600)
@@ -35,7 +37,8 @@ class Truth:
 
     ``step_slowdown_ratio`` is the mean step during the fault over the same without it; None
     where no step got on, or none would have. ``felt_until_s`` is when the last step ended that
-    the fault was part of; ``step_s`` the mean step during it.
+    the fault was part of; ``step_s`` the mean step during it. ``looks_like`` names the kinds
+    that leave exactly the same marks on this hardware.
     """
 
     fault: Fault
@@ -45,6 +48,7 @@ class Truth:
     step_slowdown_ratio: float | None
     step_s: float | None
     felt_until_s: float
+    looks_like: tuple[str, ...] = ()
 
     @property
     def counts(self) -> bool:
@@ -108,7 +112,14 @@ def _truth(
         step_slowdown_ratio=None if step_s is None or usual_s is None else step_s / usual_s,
         step_s=step_s,
         felt_until_s=felt_until_s - plan.epoch_s,
+        looks_like=_looks_like(plan, fault),
     )
+
+
+def _looks_like(plan: Plan, fault: Fault) -> tuple[str, ...]:
+    """Name the kinds that nobody could tell apart: of one core, a core is the accelerator."""
+    is_one_core = catalog.instance(plan.run.instance).chip.cores_logical == 1
+    return ONE_CORE if is_one_core and fault.kind in ONE_CORE else ()
 
 
 def _end_s(fault: Fault, duration_s: float) -> float:
