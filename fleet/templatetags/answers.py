@@ -4,13 +4,11 @@ from typing import Any
 
 from django import template
 from django.utils import timezone
-from django.utils.safestring import SafeString
 
 from fleet.matching import meaning, written
 from fleet.models import Alert
 from fleet.people import names
 from fleet.spans import SPANS
-from fleet.words.clauses import clause
 
 register = template.Library()
 
@@ -34,9 +32,3 @@ def alert_marks(alert: Alert, *, is_full: bool = False) -> dict[str, Any]:
     """Mark an alert as silenced, assigned, flapping or recurring; ask for it with its silence."""
     now = timezone.now()
     return {"alert": alert, "is_silenced": alert.is_silenced(now), "is_full": is_full}
-
-
-@register.simple_tag
-def headline(alert: Alert) -> SafeString:
-    """Say in one clause what is wrong and where; ask for it with its run and node."""
-    return clause(alert)

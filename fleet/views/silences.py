@@ -1,5 +1,7 @@
 """Pages of the silences: what is muted until when and why, and muting something new."""
 
+from collections.abc import Iterable
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -8,6 +10,7 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 
@@ -20,19 +23,33 @@ from fleet.models import Alert, Silence
 from fleet.silencing import Preview, preview
 from fleet.spans import SPANS, SpanError, end_of
 from fleet.views.render import HtmxRequest, render_page
+from fleet.words.clauses import clause
 
 ASKED = ("matchers", "span", "until", "reason", "confirmed")
 N_PAST, N_LISTED = 50, 12
+
+
+@dataclass(frozen=True, slots=True)
+class Worded:
+    """An alert with what is said of it in a list."""
+
+    alert: Alert
+    words: SafeString
+
+
+def worded(alerts: Iterable[Alert]) -> list[Worded]:
+    """Put alerts, asked for with run and node, in a clause each."""
+    return [Worded(alert, clause(alert)) for alert in alerts]
 
 
 @require_safe
 def silence_list(request: HtmxRequest) -> HttpResponse:
     """List the silences that hold, the oldest first, then those that are over."""
     now = timezone.now()
-    muted = Prefetch("alerts", Alert.objects.open().select_related("run", "node"), "muted")
+    muted = Prefetch("alerts", Alert.objects.open().select_related("run", "node"))
     held = Silence.objects.active(now).order_by("starts_at", "pk").prefetch_related(muted)
     context = {
-        "silences": [aged(silence, now=now) for silence in held],
+        "silences": [(aged(silence, now=now), worded(silence.alerts.all())) for silence in held],
         "over": list(Silence.objects.over(now)[:N_PAST]),
         "now": now,
     }
@@ -53,7 +70,7 @@ def _detail(
         "silence": silence,
         "aged": aged(silence, now=now),
         "events": silence.events.all(),
-        "muted": silence.alerts.open().select_related("run", "node"),
+        "muted": worded(silence.alerts.open().select_related("run", "node")),
         "spans": SPANS,
         "error": error,
     }
@@ -159,4 +176,5 @@ def _seen(matchers: str) -> dict[str, Any]:
     except MatcherError as error:
         return {"unreadable": str(error)}
     n_more = max(0, len(seen.past) - N_LISTED)
-    return {"seen": seen, "past": seen.past[:N_LISTED], "n_more": n_more}
+    past = worded(seen.past[:N_LISTED])
+    return {"seen": seen, "open": worded(seen.open), "past": past, "n_more": n_more}

@@ -19,7 +19,7 @@ def test_whoever_takes_it_is_named_with_what_they_said(
 ) -> None:
     response = client.post(address(alert), {"comment": "draining"}, headers=ACT)
 
-    assert "olga has it" in response.text
+    assert "Give it back" in response.text
     assert "alerts-changed" in response["HX-Trigger"]
     alert.refresh_from_db()
     assert (alert.acknowledged_by, alert.state) == ("olga", "acknowledged")

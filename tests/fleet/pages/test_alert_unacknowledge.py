@@ -21,7 +21,7 @@ def test_whoever_took_it_may_undo_that(client: Client, alert: Alert, operator: U
 
     status, told = give_back(client, alert)
     assert status == 200
-    assert "Nobody has it" in told
+    assert "nobody has it yet" in told
     assert (alert.state, alert.acknowledged_by) == ("firing", "")
     assert alert.events.filter(kind="unacknowledged", by="olga", text="").exists()
 
