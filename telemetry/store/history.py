@@ -38,12 +38,12 @@ def node_series(
     """Return one metric of one node from start to end, both included; gaps are NaN.
 
     Seconds where the hot tier still has all of them, else minutes, by their first second,
-    with lowest and highest; minutes that are not rolled up yet come from the hot tier.
+    with lowest and highest; minutes that are not rolled up yet come from the hot tier. Where
+    the hot tier was emptied not long ago, the seconds before read as their minutes do.
     """
     newest = hot.newest().get(shard, 0)
     if start >= newest - hot.keep_s and end - start <= hot.keep_s:
-        seconds = hot.window(shard, (metric,), start=start, end=end).of((node,))
-        return Series(metric, seconds.ticks, seconds.values[metric][:, 0])
+        return _seconds(hot.window(shard, (metric,), start=start, end=end), shard, node, metric)
     grid = np.arange(start // MINUTE_S * MINUTE_S, end + 1, MINUTE_S)
     pieces = _rolled(shard, node, metric, int(grid[0]), end)
     done = max((int(minutes[-1]) + MINUTE_S for minutes, _ in pieces), default=0)
@@ -53,6 +53,25 @@ def node_series(
         end = newest - newest % MINUTE_S + MINUTE_S - 1
         pieces.append(_fresh(hot.window(shard, (metric,), start=begin, end=end), node, metric))
     return _series(metric, grid, pieces)
+
+
+def _seconds(span: Span, shard: str, node: str, metric: str) -> Series:
+    """Return seconds; those before the first that the hot tier has, as their minutes say."""
+    ticks, values = span.ticks, span.of((node,)).values[metric][:, 0]
+    told = np.flatnonzero(np.isfinite(span.values[metric]).any(axis=(1, 2)))
+    n_before = int(told[0]) if told.size else len(ticks)
+    if n_before < MINUTE_S:
+        return Series(metric, ticks, values)
+    grid = np.arange(ticks[0] // MINUTE_S * MINUTE_S, ticks[n_before - 1] + 1, MINUTE_S)
+    pieces = _rolled(shard, node, metric, int(grid[0]), int(grid[-1]))
+    if not pieces:
+        return Series(metric, ticks, values)
+    low, mean, high = _laid(grid, pieces, n_parts=values.shape[1])
+    rest = np.full((len(ticks) - n_before, mean.shape[1]), np.nan)
+    rest[:, : values.shape[1]] = values[n_before:]
+    place = (ticks[:n_before] - grid[0]) // MINUTE_S
+    low, mean, high = (np.concatenate([stat[place], rest]) for stat in (low, mean, high))
+    return Series(metric, ticks, mean, 1, low, high)
 
 
 # Minutes, and for each the lowest of each part, the means, and the highest: (n, 3 * n_parts).
@@ -90,15 +109,23 @@ def _fresh(span: Span, node: str, metric: str) -> Piece:
 
 
 def _series(metric: str, grid: IntArray, pieces: list[Piece]) -> Series:
-    """Lay pieces on a grid of minutes; a later piece holds over an earlier one."""
-    n_parts = max((values.shape[1] // N_STATS for _, values in pieces), default=0)
+    """Return pieces as one series of minutes."""
+    low, mean, high = _laid(grid, pieces)
+    return Series(metric, grid, mean, MINUTE_S, low, high)
+
+
+def _laid(
+    grid: IntArray, pieces: list[Piece], *, n_parts: int = 0
+) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Lay pieces on a grid of minutes, of at least so many parts; a later one holds."""
+    n_parts = max(n_parts, *(values.shape[1] // N_STATS for _, values in pieces), 0)
     stats = np.full((len(grid), N_STATS, n_parts), np.nan)
     for minutes, values in pieces:
         kept = (minutes >= grid[0]) & (minutes <= grid[-1])
         parts = values[kept].reshape(kept.sum(), N_STATS, -1)
         stats[(minutes[kept] - grid[0]) // MINUTE_S, :, : parts.shape[2]] = parts
     low, mean, high = (stats[:, i] for i in range(N_STATS))
-    return Series(metric, grid, mean, MINUTE_S, low, high)
+    return low, mean, high
 
 
 def run_steps(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBatch:
@@ -109,7 +136,9 @@ def run_steps(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBat
     """
     newest = hot.newest_step_at(run)
     if newest is not None and start_s >= newest - hot.keep_s:
-        return hot.steps(run, since_s=start_s, until_s=end_s)
+        steps = hot.steps(run, since_s=start_s, until_s=end_s)
+        if not _was_emptied(run, steps, start_s, end_s):
+            return steps
     rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s).order_by(
         "start"
     )
@@ -122,6 +151,16 @@ def run_steps(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBat
         recent = hot.steps(run, since_s=max(start_s, done), until_s=end_s)
         parts.append(chunk_of(recent).steps if len(recent) else NO_STEPS)
     return _mean_batch(run, _between(np.concatenate(parts or [NO_STEPS]), start_s, end_s))
+
+
+def _was_emptied(run: str, steps: StepBatch, start_s: float, end_s: float) -> bool:
+    """Whether the durable tier has steps of a window from before the first of the hot tier."""
+    first_s = float(steps.ended_at_s[0] - steps.step_s[0]) if len(steps) else end_s
+    if first_s < start_s + MINUTE_S:
+        return False
+    kept = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=first_s)
+    ends = (start + length_s for start, length_s in kept.values_list("start", "length_s"))
+    return any(end > start_s for end in ends)
 
 
 def _between(steps: FloatArray, start_s: float, end_s: float) -> FloatArray:

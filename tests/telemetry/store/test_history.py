@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from telemetry.blocks import Span
 from telemetry.series import Series
 from telemetry.store import durable
 from telemetry.store.history import node_series, run_steps, worker_minutes
@@ -17,6 +18,12 @@ CORES = "core_utilization_ratio"
 
 def cores(hot: HotStore, start: int, end: int, *, node: str = "steady") -> Series:
     return node_series(hot, shard="llama/0", node=node, metric=CORES, start=start, end=end)
+
+
+def part_of(span: Span, first: int, end: int) -> Span:
+    """Keep some ticks of a span."""
+    values = {name: array[first:end] for name, array in span.values.items()}
+    return Span(span.shard, span.ticks[first:end], span.nodes, values, span.every_s)
 
 
 def test_within_the_hot_tier_it_gives_seconds(hot: HotStore) -> None:
@@ -116,3 +123,60 @@ def test_steps_of_both_tiers_meet_without_a_seam(hot: HotStore) -> None:
     minutes = worker_minutes(hot, "llama", start_s=NOON_S, end_s=NOON_S + 3600)
     assert minutes.step.tolist() == list(range(60, 1801, 60))
     np.testing.assert_allclose(minutes.phases["compute_s"], 1.0)
+
+
+def test_before_the_hot_tier_was_emptied_seconds_read_as_their_minutes(hot: HotStore) -> None:
+    span = training(n_ticks=900)
+    durable.write_rollups(part_of(span, 0, 600))
+    hot.append(part_of(span, 620, 900).blocks())
+
+    series = cores(hot, NOON_S, NOON_S + 899)
+
+    assert series.every_s == 1
+    means = span.values[CORES][:600, 0].reshape(10, 60, 64).mean(axis=1)
+    np.testing.assert_allclose(series.values[:600], np.repeat(means, 60, axis=0), atol=0.003)
+    assert np.isnan(series.values[600:620]).all()
+    np.testing.assert_allclose(series.values[620:], span.values[CORES][620:, 0], atol=0.003)
+    assert series.low is not None
+    assert (series.low[:600] <= series.values[:600]).all()
+    np.testing.assert_array_equal(series.low[620:], series.values[620:])
+
+
+def test_where_nothing_is_hot_any_more_the_minutes_are_shown(hot: HotStore) -> None:
+    span = training(n_ticks=300)
+    durable.write_rollups(span)
+
+    series = cores(hot, NOON_S, NOON_S + 899)
+
+    assert np.isfinite(series.values[:300]).all()
+    assert np.isnan(series.values[300:]).all()
+
+
+def test_a_node_that_was_silent_stays_a_gap_while_its_shard_spoke(hot: HotStore) -> None:
+    span = training(n_ticks=600)
+    durable.write_rollups(span)
+    for array in span.values.values():
+        array[:300, 1] = np.nan
+    hot.append(span.blocks())
+
+    assert np.isnan(cores(hot, NOON_S, NOON_S + 599, node="limping").values[:300]).all()
+
+
+def test_steps_from_before_the_hot_tier_was_emptied_come_from_the_durable_one(
+    hot: HotStore,
+) -> None:
+    batch = steps(n_steps=600, compute_s=[1.0, 1.0])
+    durable.write_steps(batch[:400])
+    hot.append_steps(batch[450:])
+
+    found = run_steps(hot, "llama", start_s=NOON_S, end_s=NOON_S + 900)
+
+    assert found.step.tolist() == [*range(1, 401), *range(451, 601)]
+
+
+def test_a_young_run_is_read_from_the_hot_tier_alone(hot: HotStore) -> None:
+    hot.append_steps(steps(n_steps=100, compute_s=[1.0, 1.0]))
+
+    found = run_steps(hot, "llama", start_s=NOON_S - 600, end_s=NOON_S + 300)
+
+    assert found.workers == ("steady", "limping")
