@@ -82,7 +82,8 @@ def arriving_late(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     if found is None:
         return []
     looks = worker_looks(case_since(vitals, steps, found.at), late)
-    if _may_be_chance(steps, found, late, looks) and _usual(vitals, steps, "waiting") is None:
+    may_be = _may_be_chance(steps, found, late, looks) or _may_be_layout(found, looks)
+    if may_be and _usual(vitals, steps, "waiting") is None:
         return []
     names = tuple(steps.workers[i] for i in late.late)
     return _problems(vitals, steps, found, looks, "waiting", late=names)
@@ -119,6 +120,12 @@ def _may_be_chance(steps: StepBatch, found: Lift, late: Lateness, looks: list[Lo
     if best is not None and best.cause == "stage_imbalance" and len(late.late) > 1:
         return n_steps < ENOUGH_LATE and not very
     return n_steps < (ENOUGH_LATE - 1 if very else ENOUGH_LATE)
+
+
+def _may_be_layout(found: Lift, looks: list[Look]) -> bool:
+    """Tell whether a worker may be late because it has more to do, as it always had."""
+    best = strongest(looks)
+    return found.at < ENOUGH_LATE and (best is None or best.node is None)
 
 
 def _risen(vitals: Vitals, steps: StepBatch, x: FloatArray, kind: Kind) -> Lift | None:

@@ -97,7 +97,7 @@ def test_an_open_alert_ends_with_five_good_seconds_and_not_with_silence() -> Non
     assert find(seen(until(8), standing=standing)) == []
     mute = until(8)
     for metric in (LATENCY, *CARRIED):
-        mute.mark(metric, (2, slice(None)), times=np.nan, since_s=T0)  # type: ignore[arg-type]
+        mute.mark(metric, (2, slice(None)), times=np.nan, since_s=T0)
     assert told(find(seen(mute, standing=standing))) == {
         ("efa_degraded", "efa_latency", "calm", 1)
     }
