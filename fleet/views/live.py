@@ -2,6 +2,8 @@
 
 import asyncio
 import logging
+import os
+import socket
 import time
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -93,11 +95,16 @@ def head(n_watchers: int) -> Events:
     return {"tick": event("tick", as_json(_freshness(n_watchers)))}
 
 
+def _process() -> str:
+    """Name this process among all that serve pages."""
+    return f"{socket.gethostname()}:{os.getpid()}"
+
+
 def _freshness(n_watchers: int) -> dict[str, Any]:
     now_s = round(time.time(), 1)
     try:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        hot.gauge("stream_clients", n_watchers)
+        hot.gauge_share("stream_clients", n_watchers, by=_process(), now_s=now_s)
         tick = max(hot.last_seen().values(), default=None)
         firing = Alert.objects.open().unacknowledged().count()
     except RedisError:

@@ -1,7 +1,15 @@
 """What all processes of the service share in Redis beside samples: plans, counts, the beat."""
 
+import time
+from collections.abc import Iterable
+from typing import Any
+
 from telemetry.store.connection import Connection
 
+# A process renews its share of a gauge every second or so while it has anything to say; what
+# it said stops counting soon after, and is forgotten when it has been gone for long.
+SHARE_S = 15.0
+FORGET_S = 3_600.0
 # Every finished tick is announced here: the payload is the Unix second, in ASCII.
 TICKS = "hot:ticks"
 
@@ -39,9 +47,26 @@ class Service(Connection):
         """Set one of the service's own gauges."""
         self.ask("HSET", "service:gauges", name, value)
 
-    def gauges(self) -> dict[str, float]:
-        """Return the service's own gauges."""
-        return self._numbers("service:gauges")
+    def gauge_share(self, name: str, value: float, *, by: str, now_s: float) -> None:
+        """Set one process's share of a gauge; it counts for as long as it is renewed."""
+        self.ask("HSET", "service:shares", f"{name}\n{by}", f"{value} {now_s}")
+
+    def gauges(self, *, now_s: float | None = None) -> dict[str, float]:
+        """Return the service's own gauges; those held in shares as the sum of fresh ones."""
+        moment_s = time.time() if now_s is None else now_s
+        held, shares = self.ask_all([("HGETALL", "service:gauges"), ("HGETALL", "service:shares")])
+        gauges = {name.decode(): float(value) for name, value in _pairs(held)}
+        stale = []
+        for field, share in _pairs(shares):
+            name = field.decode().partition("\n")[0]
+            value, set_s = map(float, share.split())
+            is_fresh = abs(moment_s - set_s) <= SHARE_S
+            gauges[name] = gauges.get(name, 0.0) + (value if is_fresh else 0.0)
+            if abs(moment_s - set_s) > FORGET_S:
+                stale.append(field)
+        if stale:
+            self.ask("HDEL", "service:shares", *stale)
+        return gauges
 
     def _numbers(self, key: str) -> dict[str, float]:
         """Return a hash of numbers."""
@@ -62,3 +87,10 @@ class Service(Connection):
     def ping(self) -> bool:
         """Whether Redis answers; raises StoreUnavailable where it does not."""
         return bool(self.ask("PING"))
+
+
+def _pairs(answer: Any) -> Iterable[tuple[bytes, bytes]]:
+    """Return the fields of a hash and their values, in whichever way the client reads one."""
+    return (
+        answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)
+    )

@@ -26,6 +26,19 @@ def test_counts_add_up_and_gauges_are_replaced(hot: HotStore) -> None:
     assert hot.gauges() == {"tick_lateness_s": 0.25}
 
 
+def test_a_gauge_held_in_shares_is_their_sum_while_they_are_fresh(hot: HotStore) -> None:
+    hot.gauge_share("stream_clients", 3, by="web:1", now_s=1_000.0)
+    hot.gauge_share("stream_clients", 2, by="web:2", now_s=1_001.0)
+    assert hot.gauges(now_s=1_002.0)["stream_clients"] == 5
+
+    hot.gauge_share("stream_clients", 1, by="web:2", now_s=1_020.0)
+    assert hot.gauges(now_s=1_021.0)["stream_clients"] == 1
+
+    assert hot.gauges(now_s=1_100.0)["stream_clients"] == 0
+    assert hot.gauges(now_s=9_000.0)["stream_clients"] == 0
+    assert "stream_clients" not in hot.gauges(now_s=9_001.0)
+
+
 def test_whoever_listens_hears_of_each_tick(hot: HotStore, redis: Redis) -> None:
     with redis.pubsub(ignore_subscribe_messages=True) as channel:  # type: ignore[no-untyped-call]
         channel.subscribe(TICKS)
