@@ -6,7 +6,7 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.templatetags.units import ABSENT, duration, seconds
+from fleet.templatetags.units import ABSENT, NBSP, duration
 
 register = template.Library()
 
@@ -48,12 +48,10 @@ def verdict(named: str, right: str, wrong: str) -> SafeString:
 
 @register.filter
 def soon(value: float | None) -> str:
-    """Write how long something took: seconds to the second, minutes with seconds."""
+    """Write how long something took: whole seconds up to two minutes."""
     if value is None:
         return ABSENT
-    if value < 120:
-        return seconds(float(round(value)))
-    return duration(value)
+    return f"{value:.0f}{NBSP}s" if value < 120 else duration(value)
 
 
 @register.filter

@@ -25,7 +25,7 @@ def test_it_shows_truth_beside_what_was_noticed(
 
     assert "<h1>Drills</h1>" in text
     assert f'id="drill-{fault.pk}"' in text
-    assert "noticed after 6.00 s" in text
+    assert "noticed after 6 s" in text
     assert "1 of 1 that count" in text
     assert "100 %" in text
 

@@ -46,7 +46,7 @@ def test_every_kind_is_explained_and_previewed(
     text = page(f"{NEW}?kind={kind}")
 
     assert f'value="{kind}" selected' in text
-    assert "It shows in <" not in text
+    assert "How it shows: <" not in text
 
 
 def test_it_injects_what_was_chosen_and_leads_to_its_page(
