@@ -35,7 +35,9 @@ def reconcile(
 def _reconcile(
     found: Mapping[Subject, Finding], watched: Collection[Subject], *, now: datetime
 ) -> list[Alert]:
-    held = list(Alert.objects.open().select_related("run", "node", "silence"))
+    alerts = Alert.objects.open().select_related("run", "node", "silence")
+    # A simulated run's plan and clocks are long, and say nothing of its alerts.
+    held = list(alerts.defer("run__plan", "run__clock"))
     paired = pair(found, held)
     lasting = {alert.pk for alert in paired.values()}
     over = [alert for alert in held if alert.pk not in lasting]
