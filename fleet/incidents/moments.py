@@ -44,7 +44,7 @@ def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
         _say_again(then, told[-1])
     then.resolved_at = then.acknowledged_at = None
     then.acknowledged_by = then.assigned_to = ""
-    then.assigned_at = then.flapping_since = None
+    then.assigned_at = then.flapping_since = then.silence = None
     then.n_firings = 1 + sum(event.kind == Kind.REFIRED for event in past)
     for event in past:
         _replay(then, event)

@@ -53,7 +53,7 @@ def _checkpoints(minutes: StepBatch) -> list[Trace]:
         _trace(
             minutes.ended_at_s[first] - saved_s[first],
             "checkpoint",
-            f"checkpoint, {duration(float(saved_s[first : last + 1].sum()))}",
+            f"took {duration(float(saved_s[first : last + 1].sum()))}",
         )
         for first, last in _stretches(saved_s >= LEAST_CHECKPOINT_S)
     ]

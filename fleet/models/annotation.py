@@ -1,10 +1,15 @@
-"""An annotation: something that happened and may explain a curve, said by a person or a machine."""
+"""An annotation: what happened and may explain a curve, as a person or a machine says."""
 
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Self
 
 from django.db import models
 from django.db.models import F, Q
+
+
+def moment_of(second: float) -> datetime:
+    """Return a Unix second as the database knows moments."""
+    return datetime.fromtimestamp(second, UTC)
 
 
 class AnnotationQuerySet(models.QuerySet["Annotation"]):

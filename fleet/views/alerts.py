@@ -15,7 +15,7 @@ from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.windows import Window
 from fleet.costs import as_kept, measured
 from fleet.incidents.changes import changes_of, until_of
-from fleet.incidents.likes import likes_of, neighbours_of
+from fleet.incidents.likes import SAID_BY_PEOPLE, likes_of, neighbours_of
 from fleet.incidents.moments import as_of, asked_moment, frozen_link, with_worst
 from fleet.incidents.post_mortem import post_mortem
 from fleet.models import Alert, AlertEvent, Run
@@ -93,7 +93,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "facts": facts(then),
         "ruled_out": ruled_out(then),
         "events": [event for event in events if not moment or event.at <= moment],
-        "comment": _last_word(events),
+        "comment": _last_word([event for event in events if not moment or event.at <= moment]),
         "charts": charts_of(then),
         "frozen_link": link,
         "here": link if moment else alert.get_absolute_url(),
@@ -124,7 +124,7 @@ def _share_now(hot: HotStore, alert: Alert, now: datetime) -> float | None:
 
 def _last_word(events: list[AlertEvent]) -> AlertEvent | None:
     """Return the last remark of a person that says something."""
-    said = [event for event in events if event.by and event.text]
+    said = [event for event in events if event.by and event.text and event.kind in SAID_BY_PEOPLE]
     return said[-1] if said else None
 
 

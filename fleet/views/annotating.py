@@ -4,6 +4,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
+from django.db.models import Q
 from django.http import HttpResponse, HttpResponseRedirect
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -12,9 +13,11 @@ from django_htmx.http import trigger_client_event
 
 from fleet.access import requires
 from fleet.annotating import AnnotationError, Kind, Said, annotate
+from fleet.models import Annotation
 from fleet.views.render import HtmxRequest, render_page
 
 FIELDS = ("kind", "text", "at", "run", "node", "back")
+SHOWN = 50
 TEMPLATE, PARTIALS = "fleet/annotation_add.html", ("annotate",)
 
 
@@ -58,7 +61,10 @@ def _form(
     error: AnnotationError | None = None,
     status: int = 200,
 ) -> HttpResponse:
-    context = {"kinds": Kind.values, "given": fields, "error": error}
+    about = Annotation.objects.select_related("run", "node").order_by("-at")
+    if fields["run"]:
+        about = about.filter(Q(run__name=fields["run"]) | Q(run=None))
+    context = {"kinds": Kind.values, "given": fields, "error": error, "said": about[:SHOWN]}
     return render_page(request, TEMPLATE, context, partials=PARTIALS, status=status)
 
 

@@ -38,8 +38,13 @@ def _part(alert: Alert, now: datetime) -> SafeString:
     )
     if alert.run is None:
         return said
+    return format_html("{} It {} {}.", said, relation(alert), run_link(alert))
+
+
+def relation(alert: Alert) -> str:
+    """Say what the alert's node is to its run: part of it, or what slows it."""
     lasts, over = ("slows", "slowed") if alert.victims else ("belongs to", "belonged to")
-    return format_html("{} It {} {}.", said, lasts if alert.is_open else over, run_link(alert))
+    return lasts if alert.is_open else over
 
 
 def _compile(alert: Alert, now: datetime) -> SafeString:

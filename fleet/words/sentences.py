@@ -14,7 +14,7 @@ from fleet.words.clauses import capital, clause
 from fleet.words.culprits import NOTHING, blamed, figure_of, run_link
 from fleet.words.evidence import Evidence
 from fleet.words.losses import Loss, loss
-from fleet.words.openings import opening
+from fleet.words.openings import opening, relation
 
 # Rules whose clause or opening already names the cause, and its figure.
 SELF_TOLD = frozenset({"monitoring_blind", "node_silent", "ecc_uncorrected", "recompile"})
@@ -52,15 +52,19 @@ def told(alert: Alert, *, now: datetime, share_ratio: float | None = None) -> To
 def blame(alert: Alert) -> SafeString:
     """Say the likely cause in one short sentence; nothing where there is no more to say."""
     evidence = Evidence(alert.evidence)
-    if alert.rule in SELF_TOLD:
-        return NOTHING
     if _is_of_node(alert):
         return _figure_and_run(alert)
+    if alert.rule in SELF_TOLD:
+        return NOTHING
     if evidence.is_layout:
         return SafeString("Nothing is broken: the run is laid out to communicate this much.")
     if alert.cause == "unknown":
         return SafeString("No cause stands out.")
-    return format_html("{}{}.", capital(blamed(alert)), figure_of(evidence.culprit))
+    # Whatever comes first is a word of ours, or the tag of a link.
+    cause = blamed(alert)
+    return format_html(
+        "{}{}.", SafeString(cause[:1].upper() + cause[1:]), figure_of(evidence.culprit)
+    )
 
 
 def _is_of_node(alert: Alert) -> bool:
@@ -71,10 +75,10 @@ def _is_of_node(alert: Alert) -> bool:
 def _figure_and_run(alert: Alert) -> SafeString:
     """Say the figure and whom it slows: of a node, everything else stands in the clause."""
     figure = figure_of(Evidence(alert.evidence).culprit).removeprefix(": ")
-    told = [capital(SafeString(f"{figure}."))] if figure else []
-    if alert.run is not None and alert.victims:
-        verb = "slows" if alert.is_open else "slowed"
-        told.append(format_html("It {} {}.", verb, run_link(alert)))
+    is_told = bool(figure) and alert.rule not in SELF_TOLD
+    told = [capital(SafeString(f"{figure}."))] if is_told else []
+    if alert.run is not None:
+        told.append(format_html("It {} {}.", relation(alert), run_link(alert)))
     return _joined(told)
 
 

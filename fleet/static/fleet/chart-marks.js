@@ -3,6 +3,7 @@ import { css } from "./palette.js";
 
 const FONT = () => `${11 * devicePixelRatio}px system-ui, sans-serif`;
 const LONGEST = 30;
+const ROOM = 320; // narrower charts show their lines only
 const INK = { threshold: "--bad", peers: "--ok" };
 
 function within(u, paint) {
@@ -56,7 +57,8 @@ const shortened = (words) => words.length > LONGEST ? `${words.slice(0, LONGEST 
 /** Moments: a dotted line each, and its words where they do not run into the next. */
 export function eventsPaint({ events = [] }) {
   const draw = (u) => within(u, (ctx, bbox) => {
-    const baseline = bbox.top + bbox.height - 6 * devicePixelRatio;
+    const baseline = bbox.top + 13 * devicePixelRatio;
+    const hasRoom = bbox.width > ROOM * devicePixelRatio;
     let clear = -Infinity;
     for (const [second, words] of events) {
       const x = Math.round(u.valToPos(second, "x", true));
@@ -66,7 +68,7 @@ export function eventsPaint({ events = [] }) {
       const width = ctx.measureText(text).width + 8 * devicePixelRatio;
       const isAtLeft = x + width > bbox.left + bbox.width;
       const from = isAtLeft ? x - width : x;
-      if (from < clear) continue;
+      if (!hasRoom || from < clear) continue;
       ctx.textAlign = isAtLeft ? "right" : "left";
       write(ctx, text, x + (isAtLeft ? -4 : 4) * devicePixelRatio, baseline);
       clear = from + width;

@@ -76,3 +76,17 @@ def test_a_viewer_may_not(client: Client, viewer: object) -> None:
 
 def test_it_cannot_be_deleted(client: Client, operator: object) -> None:
     assert client.delete(URL).status_code == 405
+
+
+def test_it_lists_what_was_said_of_the_run(client: Client, operator: object, run: Run) -> None:
+    client.post(URL, DEPLOY)
+
+    assert "loader 2.4.1" in client.get(f"{URL}?run=llama").text
+    assert "loader 2.4.1" not in client.get(f"{URL}?run=other").text
+
+
+def test_the_run_s_page_has_the_form(client: Client, operator: object, alive: Run) -> None:
+    page = client.get(alive.get_absolute_url()).text
+
+    assert 'action="/annotations/add/"' in page
+    assert f'href="{URL}?run=llama"' in page
