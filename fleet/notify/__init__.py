@@ -1,1 +1,1 @@
-"""Notifications on their way out: what each kind of receiver speaks, and a sender that retries."""
+"""Notifications on their way out: what receivers speak, and a sender that tries again."""

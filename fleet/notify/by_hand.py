@@ -9,9 +9,9 @@ from fleet.models import Change, Delivery, Receiver
 from fleet.notify.attempt import Courier
 from fleet.notify.channels import CHANNELS
 from fleet.notify.notice import Notice
-from fleet.notify.outbox import post
 from fleet.notify.outcomes import Outcome
-from fleet.notify.traits import traits_of
+from fleet.notifying.outbox import post
+from fleet.notifying.traits import traits_of
 
 KIND, State = Delivery.Kind, Delivery.State
 LONGEST_NOTE = 300

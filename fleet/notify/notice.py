@@ -4,12 +4,12 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from html import unescape
-from urllib.parse import urlencode
 
 from django.utils.html import strip_tags
 
+from fleet.incidents.moments import frozen_link
 from fleet.models import Alert, AlertEvent, Delivery
-from fleet.notify.labels import labels_of
+from fleet.notifying.labels import labels_of
 from fleet.words.sentences import told
 
 KIND = Delivery.Kind
@@ -147,7 +147,7 @@ def item_of(alert: Alert, labels: dict[str, str] | None, *, base_url: str, now: 
         resolved_at=alert.resolved_at,
         acknowledged_by=alert.acknowledged_by,
         url=url,
-        frozen_url=f"{url}?{urlencode({'at': f'{now:%Y-%m-%dT%H:%M:%SZ}'})}",
+        frozen_url=base_url + frozen_link(alert, at=now),
         runbook_url=f"{base_url}/runbooks/{alert.rule}/",
         labels=labels or labels_of(alert),
     )

@@ -8,10 +8,12 @@ from django.db.models import Q
 
 from fleet.matching import MatcherError, matches, parse_matchers
 from fleet.models import Alert, Receiver, Route
-from fleet.notify.routing import routes_of
+from fleet.notify.listing import About
+from fleet.notifying.routing import routes_of
 
 RECENT = timedelta(days=1)
 MOST = 200
+N_SHOWN = 12
 
 
 @dataclass(slots=True)
@@ -26,6 +28,16 @@ class Caught:
     def receivers(self) -> list[Receiver]:
         """Return where the route leads."""
         return list(self.route.receivers.all())
+
+    @property
+    def abouts(self) -> list[About]:
+        """Say what the first of the alerts are about."""
+        return [About.of(alert) for alert in self.alerts[:N_SHOWN]]
+
+    @property
+    def n_more(self) -> int:
+        """How many alerts there are beyond those."""
+        return max(0, len(self.alerts) - N_SHOWN)
 
     @property
     def leads_nowhere(self) -> bool:

@@ -7,8 +7,8 @@ from django.db.models import F
 
 from fleet.matching import MatcherError
 from fleet.models import Delivery, Told
-from fleet.notify.outbox import post
-from fleet.notify.traits import traits_of
+from fleet.notifying.outbox import post
+from fleet.notifying.traits import traits_of
 from fleet.silencing import silences_of
 
 

@@ -6,9 +6,8 @@ from django import template
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.models import Alert, Delivery
+from fleet.models import Delivery
 from fleet.trouble import trouble_for
-from fleet.words.clauses import clause
 
 register = template.Library()
 
@@ -32,12 +31,6 @@ def delivery_tag(delivery: Delivery) -> SafeString:
     colour, shape, word = RETRYING if is_retrying else MARKS[state]
     text = '<span class="tag {}"><span aria-hidden="true">{}</span> {}</span>'
     return format_html(text, colour, shape, word)
-
-
-@register.simple_tag
-def about(alert: Alert) -> SafeString:
-    """Say in a clause what an alert is about; ask for alerts with their run and node."""
-    return clause(alert)
 
 
 @register.inclusion_tag("fleet/_undelivered.html", takes_context=True)

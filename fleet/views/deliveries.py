@@ -15,7 +15,7 @@ from django.views.decorators.http import require_POST, require_safe
 from fleet.access import requires
 from fleet.models import Delivery, Receiver
 from fleet.notify.by_hand import ByHandError, drop, send_again
-from fleet.views.notifications import deliveries
+from fleet.notify.listing import Row, deliveries, rows
 from fleet.views.render import HtmxRequest, render_page
 
 PER_PAGE = 50
@@ -34,6 +34,7 @@ def delivery_list(request: HtmxRequest) -> HttpResponse:
     page = Paginator(found, PER_PAGE).get_page(request.GET.get("page", "1"))
     context = {
         "page": page,
+        "rows": rows(page),
         "keep": keep,
         "query": urlencode({name: value for name, value in keep.items() if value}),
         "states": Delivery.State.values,
@@ -91,6 +92,7 @@ def _detail(
 ) -> HttpResponse:
     context: dict[str, Any] = {
         "delivery": delivery,
+        "abouts": Row.of(delivery).abouts,
         "events": delivery.events.select_related("alert").all(),
         "body": json.dumps(delivery.body, indent=2, ensure_ascii=False) if delivery.body else "",
         "error": error,

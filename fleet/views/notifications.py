@@ -4,15 +4,16 @@ from datetime import datetime
 from typing import Any
 
 from django.conf import settings
-from django.db.models import Count, Prefetch, Q
+from django.db.models import Count, Q
 from django.http import HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from fleet.access import may
-from fleet.models import Alert, Change, Delivery, Receiver, SenderPulse
+from fleet.models import Change, Delivery, Receiver, SenderPulse
+from fleet.notify.listing import deliveries, rows
 from fleet.notify.previewing import preview, recent_alerts
-from fleet.notify.routing import routing_table
+from fleet.notifying.routing import routing_table
 from fleet.views.render import HtmxRequest, render_page
 
 PARTIALS = ("dead", "receivers", "log")
@@ -32,20 +33,13 @@ def notification_list(request: HtmxRequest) -> HttpResponse:
         "routes": routes,
         "has_default": any(route.is_default for route in table),
         "lost": lost if table else [],
-        "dead": list(deliveries().filter(state=State.DEAD)[:N_DEAD]),
-        "latest": list(deliveries().exclude(state=State.DEAD)[:N_LATEST]),
+        "dead": rows(deliveries().filter(state=State.DEAD)[:N_DEAD]),
+        "latest": rows(deliveries().exclude(state=State.DEAD)[:N_LATEST]),
         "changes": Change.objects.all()[:N_CHANGES],
         "can_manage": may(request.user, "admin"),
         **sending(now=now),
     }
     return render_page(request, "fleet/notification_list.html", context, partials=PARTIALS)
-
-
-def deliveries() -> Any:
-    """Return deliveries as lists show them, the newest first."""
-    told = Prefetch("alerts", Alert.objects.select_related("run", "node"))
-    every = Delivery.objects.select_related("receiver").prefetch_related(told)
-    return every.order_by("-created_at", "-pk")
 
 
 def receivers() -> list[Receiver]:

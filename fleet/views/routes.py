@@ -12,12 +12,12 @@ from fleet.access import requires
 from fleet.matching import FIELDS, MatcherError
 from fleet.models import Route
 from fleet.notify.by_hand import note_change
-from fleet.notify.previewing import caught, recent_alerts
+from fleet.notify.listing import About
+from fleet.notify.previewing import N_SHOWN, caught, recent_alerts
 from fleet.notify.route_form import RouteForm
 from fleet.views.render import HtmxRequest
 
 MOVES = {"up": -1, "down": 1}
-N_SHOWN = 12
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -93,4 +93,8 @@ def _seen(matchers: str) -> dict[str, object]:
         meant = caught(matchers, alerts)
     except MatcherError as error:
         return {"preview_error": str(error), "n_alerts": len(alerts)}
-    return {"meant": meant[:N_SHOWN], "n_meant": len(meant), "n_alerts": len(alerts)}
+    return {
+        "meant": [About.of(alert) for alert in meant[:N_SHOWN]],
+        "n_meant": len(meant),
+        "n_alerts": len(alerts),
+    }

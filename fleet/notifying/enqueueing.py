@@ -1,14 +1,14 @@
-"""From an alert's timeline to the outbox: who is told of what, in the same transaction."""
+"""Into the outbox: who is told of an event on the timeline, in the same transaction."""
 
 from datetime import datetime
 
 from django.db import transaction
 
 from fleet.models import Alert, AlertEvent, Delivery, Told
-from fleet.notify.labels import labels_of
-from fleet.notify.outbox import post
-from fleet.notify.routing import lane_of, receivers_of, routing_table
-from fleet.notify.traits import traits_of
+from fleet.notifying.labels import labels_of
+from fleet.notifying.outbox import post
+from fleet.notifying.routing import lane_of, receivers_of, routing_table
+from fleet.notifying.traits import traits_of
 from fleet.silencing import silences_of
 
 KIND = AlertEvent.Kind
