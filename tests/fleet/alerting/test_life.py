@@ -33,7 +33,7 @@ SECONDS = st.sampled_from([1, 1, 1, 5, 40, 150, 310, 700, 3700])
 MATCHERS = st.sampled_from(["", "rule=allreduce_share", "cause=~slow_.*", "node=silent"])
 NAMES = st.sampled_from(["alice", "bob"])
 LIFE = settings(
-    max_examples=20,
+    max_examples=14,
     stateful_step_count=30,
     derandomize=True,
     # To make a failure short takes minutes: add Phase.shrink when there is one.
