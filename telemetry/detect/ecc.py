@@ -112,17 +112,21 @@ def _finding(
         evidence={
             "n_errors": float(by_device.sum()),
             "count_before": (counted(counts, node) or 0.0) - float(by_device.sum()),
-            "culprit": {
-                "metric": metric,
-                "value": float(by_device[device]),
-                "peers_median": float(np.median(np.delete(by_device, device)))
-                if by_device.size > 1
-                else None,
-                "n_peers": by_device.size - 1,
-                "unit": "count",
-            },
+            "culprit": _culprit(by_device, device, metric),
             "devices": {str(i): float(by_device[i]) for i in np.flatnonzero(by_device)},
             "window": [float(counts.ticks[0]), float(counts.ticks[-1])],
             "charts": [{"metric": metric, "node": node, "device": device}],
         },
     )
+
+
+def _culprit(by_device: FloatArray, device: int, metric: str) -> dict[str, Any]:
+    """Set the errors of the worst device beside those of the node's others."""
+    others = np.delete(by_device, device)
+    return {
+        "metric": metric,
+        "value": float(by_device[device]),
+        "peers_median": float(np.median(others)) if others.size else None,
+        "n_peers": int(others.size),
+        "unit": "count",
+    }

@@ -1,6 +1,7 @@
 """Graph executions that fail, or errors of the runtime: how many of them, on which node."""
 
 from collections.abc import Collection
+from typing import Any
 
 import numpy as np
 
@@ -72,16 +73,11 @@ def failing(
 
 def _finding(span: Span, rate: FloatArray, row: int, *, run: str | None, now_s: float) -> Finding:
     """Describe one node."""
-    per_s = mean(rate, axis=0)
-    done = mean(of_node(span, DONE)[:, row], axis=0)
+    per_s, ratio = mean(rate, axis=0), _failed_ratio(span, row)
     own = float(per_s[row])
-    failed = np.nan_to_num(mean(of_node(span, FAILED)[:, row], axis=0))
-    ratio = float(failed / (failed + done)) if done > 0 or failed > 0 else None
     is_bad = own >= PAGE_PER_S or (ratio is not None and ratio >= PAGE_RATIO)
     severity: Severity = "page" if is_bad else "warn"
-    others = np.delete(per_s, row)
-    first = int(np.flatnonzero(rate[:, row] > 0)[0])
-    onset_s = float(span.ticks[first])
+    onset_s = float(span.ticks[np.flatnonzero(rate[:, row] > 0)[0]])
     return Finding(
         rule=RULE,
         cause=RULE,
@@ -94,16 +90,29 @@ def _finding(span: Span, rate: FloatArray, row: int, *, run: str | None, now_s: 
         evidence={
             "errors_per_s": own,
             "failed_ratio": ratio,
-            "culprit": {
-                "metric": ERRORS,
-                "value": own,
-                "peers_median": float(np.nan_to_num(lower_median(others)))
-                if others.size
-                else None,
-                "n_peers": int(others.size),
-                "unit": "per_s",
-            },
+            "culprit": _culprit(own, np.delete(per_s, row)),
             "window": [onset_s - LEAD_S, now_s],
             "charts": [{"metric": ERRORS, "node": span.nodes[row], "device": None}],
         },
     )
+
+
+def _failed_ratio(span: Span, row: int) -> float | None:
+    """Return the share of a node's executions that failed; None where it executed nothing."""
+    done, failed = (
+        float(np.nan_to_num(mean(of_node(span, metric)[:, row], axis=0)))
+        for metric in (DONE, FAILED)
+    )
+    return failed / (failed + done) if failed + done > 0 else None
+
+
+def _culprit(own: float, others: FloatArray) -> dict[str, Any]:
+    """Set a node's errors beside those of the run's others."""
+    usual = float(np.nan_to_num(lower_median(others))) if others.size else None
+    return {
+        "metric": ERRORS,
+        "value": own,
+        "peers_median": usual,
+        "n_peers": int(others.size),
+        "unit": "per_s",
+    }

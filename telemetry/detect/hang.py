@@ -34,13 +34,13 @@ def hang(vitals: Vitals) -> list[Finding]:
     still = standstill(vitals)
     if still is None or still.works.any():
         return []
-    if still.back:
-        return [_crash(vitals, still, node) for node in still.back]
     busy = np.flatnonzero(still.compiles | still.loads)
     if busy.size:
         # Somebody prepares the step, or writes down the last one. That ends, or it is a hang.
         is_endless = _lasts(still, LONG_STEPS, LONG_S) and 2 * busy.size < len(still.nodes)
         return [_finding(vitals, still, tuple(busy.tolist()))] if is_endless else []
+    if still.back:
+        return [_crash(vitals, still, node) for node in still.back]
     if still.absent:
         return [_finding(vitals, still, still.absent)]
     # A node that fell silent with the run is its own finding, and explains this one.

@@ -216,11 +216,14 @@ def since_ages(vitals: Vitals, since_s: float, *, newest: int = 0) -> Sequence[i
 
 def _missed(vitals: Vitals, nodes: tuple[str, ...], since_s: float) -> Flags:
     """Return who reported when the last step ended, and at some moment since did not."""
-    ages = since_ages(vitals, since_s, newest=ARRIVED_S)
+    ages = since_ages(vitals, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
     if vitals.moments is None or vitals.now_s - since_s > OLDEST_S:
         return np.zeros(len(nodes), dtype=bool)
     heard = is_heard(vitals.moments((HOST,), ages).of(nodes))
-    # A moment in which none of several was heard of tells nothing about anybody.
-    told = heard.any(axis=1) | (len(nodes) == 1)
+    # A moment in which nobody was heard of tells nothing about anybody; of a node that is alone
+    # it does, once it is heard of again.
+    told = np.asarray(heard.any(axis=1))
+    if len(nodes) == 1:
+        told = np.logical_or.accumulate(told[::-1])[::-1]
     missed: Flags = heard[0] & (~heard[told]).any(axis=0)
     return missed

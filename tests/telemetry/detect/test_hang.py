@@ -207,3 +207,24 @@ def test_who_is_dead_stays_so_while_the_alert_is_open() -> None:
     vital = lived.at(260, seen[259])
     assert vital.phase == "pending"
     assert known_dead(vital) == {"run-03"}
+
+
+@pytest.mark.parametrize("nodes", [1, 4])
+def test_a_node_that_is_mute_during_a_long_checkpoint_has_not_crashed(nodes: int) -> None:
+    mute = Fault(kind="node_silent", node="run-00", start_s=125, duration_s=40)
+    writing = benign("checkpoint", duration_s=80)
+    lived = life("trn1", duration_s=260, nodes=nodes, faults=[mute], benign=[writing])
+    (spell,) = spells(lived)
+    assert (spell.rule, spell.cause, spell.node) == ("node_silent", "node_silent", "run-00")
+
+
+def test_a_node_that_trains_alone_and_crashes_is_known_at_last() -> None:
+    lived = life("trn1", duration_s=420, nodes=1, faults=[alone(60)])
+    assert [(spell.rule, spell.cause) for spell in spells(lived)] == [
+        ("node_silent", "node_silent"),
+        ("node_silent", "node_crash"),
+    ]
+
+
+def alone(duration_s: float) -> Fault:
+    return Fault(kind="node_crash", node="run-00", start_s=120.4, duration_s=duration_s)
