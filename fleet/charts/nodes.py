@@ -200,7 +200,8 @@ def _news(
     if chart.kind == "heat":
         series = fetch(chart.metric)
         heat = heat_of(series, chart.part, every_s=column_s(LENGTHS[DEFAULT], every_s=1))
-        return heat.until(series.t_s[-1]).since(since_s)
+        # A column is whole some seconds after its middle; who has it already leaves it out.
+        return heat.until(series.t_s[-1]).since(since_s - heat.every_s)
     figure = _figure(fetch, chart)
     labels = [line.label for line in figure.lines] if chart.has_spread(node) else None
     return figure.since(since_s) | ({"labels": labels} if labels else {})

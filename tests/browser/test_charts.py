@@ -26,6 +26,16 @@ def test_the_shares_move_without_a_reload(page: Page, fleet: str) -> None:
     expect(page.locator("#shares .chart-legend")).to_contain_text(re.compile(r"\d+\.\d"))
 
 
+def test_the_stream_feeds_the_heat_map_column_by_column(page: Page, fleet: str) -> None:
+    asked: list[str] = []
+    page.on("request", lambda request: asked.append(request.url))
+    page.goto(f"{fleet}/nodes/steady/")
+    expect(page.locator("#core-heat")).to_have_attribute("data-state", "drawn")
+
+    expect(page.locator("#core-heat")).to_have_attribute("data-fed", "", timeout=15_000)
+    assert len([url for url in asked if "core-heat" in url]) == 1
+
+
 def test_drawing_takes_no_room_that_was_not_kept_free(page: Page, fleet: str) -> None:
     def hold(route: Route) -> None:
         page.wait_for_timeout(400)

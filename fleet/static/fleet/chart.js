@@ -107,6 +107,7 @@ export class Chart {
       return;
     }
     this.isFed = true;
+    this.figure.dataset.fed = "";
     this.data.t.push(...t.slice(first));
     rows.forEach((row, i) => row.push(...values[i].slice(first)));
     this.#forget(this.data.t.at(-1) - this.span);

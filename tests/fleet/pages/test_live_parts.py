@@ -97,3 +97,12 @@ def test_a_heat_map_appends_the_columns_that_its_drawing_goes_on_with(
 
 def test_a_node_that_says_nothing_appends_nothing(alive: Run, silent: object) -> None:
     assert node_points("silent", since_s=time.time() - 10) == {}
+
+
+def test_a_column_is_told_once_it_is_whole_though_its_middle_is_past(alive: Run) -> None:
+    told = [
+        node_points("limping", since_s=int(time.time()) - ago_s)["core-heat"]["t"]
+        for ago_s in range(1, 4)
+    ]
+
+    assert all(told)

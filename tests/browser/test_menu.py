@@ -1,0 +1,62 @@
+"""The menu of further pages: opened and closed by mouse and key, and without scripts."""
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+pytestmark = pytest.mark.browser
+
+
+def test_it_opens_and_escape_or_a_click_elsewhere_closes_it(page: Page, fleet: str) -> None:
+    page.goto(f"{fleet}/runs/")
+    menu = page.locator("#pages-more > div")
+    expect(menu).to_be_hidden()
+
+    page.get_by_text("More", exact=True).click()
+    expect(menu.get_by_role("link", name="Silences")).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(menu).to_be_hidden()
+
+    page.get_by_text("More", exact=True).click()
+    page.locator("main").click(position={"x": 5, "y": 5})
+    expect(menu).to_be_hidden()
+
+
+def test_it_leads_to_the_keys(page: Page, fleet: str) -> None:
+    page.goto(f"{fleet}/runs/")
+    page.get_by_text("More", exact=True).click()
+    page.get_by_role("button", name="Keys").click()
+
+    expect(page.locator("#keys")).to_be_visible()
+    expect(page.locator("#pages-more > div")).to_be_hidden()
+
+
+def test_a_phone_has_it_at_the_foot_of_the_page(page: Page, fleet: str) -> None:
+    page.set_viewport_size({"width": 360, "height": 740})
+    page.goto(f"{fleet}/runs/")
+    page.get_by_text("More", exact=True).click()
+    box = page.locator("#pages-more > div").bounding_box()
+
+    assert box is not None
+    assert box["x"] + box["width"] <= 360
+    assert page.evaluate("document.documentElement.scrollWidth") == 360
+
+
+def test_every_page_follows_the_clock_and_the_alerts(page: Page, fleet: str) -> None:
+    page.goto(f"{fleet}/runbooks/allreduce_share/")
+
+    expect(page.locator("#clock")).to_have_attribute("data-state", "live")
+    expect(page.locator("#firing-count")).to_have_text("1")
+
+
+def test_without_scripts_it_opens_all_the_same(browser: Browser, fleet: str) -> None:
+    context = browser.new_context(java_script_enabled=False)
+    plain = context.new_page()
+    plain.goto(fleet)
+    plain.get_by_text("More", exact=True).click()
+    plain.get_by_role("link", name="Silences").click()
+
+    assert plain.url == f"{fleet}/silences/"
+    plain.goto(f"{fleet}/runs/llama/")
+    plain.locator("figure#share").get_by_role("link", name="Read it as a table").click()
+    expect(plain.locator("h1")).to_have_text("Share of llama")
+    context.close()

@@ -1,0 +1,80 @@
+"""Charts under fingers: two zoom all charts of the page, one moves what is zoomed."""
+
+import pytest
+from playwright.sync_api import FloatRect, Locator, Page, expect
+
+pytestmark = pytest.mark.browser
+
+DRAWN = "figure.chart[data-state=drawn]"
+
+
+def drag(page: Page, *fingers: tuple[float, float], y: float) -> None:
+    """Put fingers down at the first place of each, move them to the second, and lift them."""
+    hand = page.context.new_cdp_session(page)
+
+    def touch(kind: str, share: float) -> None:
+        points = [{"x": a + (b - a) * share, "y": y, "id": i} for i, (a, b) in enumerate(fingers)]
+        hand.send(
+            "Input.dispatchTouchEvent",
+            {"type": kind, "touchPoints": [] if kind == "touchEnd" else points},
+        )
+
+    touch("touchStart", 0.0)
+    for share in (0.3, 0.6, 1.0):
+        touch("touchMove", share)
+    touch("touchEnd", 1.0)
+
+
+def drawn(page: Page, address: str) -> tuple[Locator, FloatRect]:
+    """Open a node's page; gives the chart of its memory and where that is."""
+    page.goto(address)
+    over = page.locator("#memory .u-over")
+    expect(page.locator("#memory")).to_have_attribute("data-state", "drawn")
+    over.scroll_into_view_if_needed()
+    box = over.bounding_box()
+    assert box is not None
+    return over, box
+
+
+def zoomed(page: Page) -> list[int]:
+    """Return the stretch that the chart is zoomed to."""
+    zoom = page.locator("#memory").get_attribute("data-zoom") or ""
+    return [int(second) for second in zoom.split("-")] if zoom else []
+
+
+def test_two_fingers_zoom_and_a_button_goes_back(page: Page, fleet: str) -> None:
+    _, box = drawn(page, f"{fleet}/nodes/steady/")
+    middle, y = box["x"] + box["width"] * 0.9, box["y"] + 40
+    drag(page, (middle - 20, middle - 60), (middle + 20, middle + 60), y=y)
+
+    start, end = zoomed(page)
+    assert 200 < end - start < 450
+    n_charts = page.locator(DRAWN).count()
+    expect(page.locator(f"figure[data-zoom='{start}-{end}']")).to_have_count(n_charts)
+
+    page.locator("#memory").get_by_role("button", name="Zoom out").click()
+    expect(page.locator("figure[data-zoom='']")).to_have_count(n_charts)
+    expect(page.get_by_role("button", name="Zoom out")).to_have_count(0)
+
+
+def test_one_finger_moves_what_is_zoomed(page: Page, fleet: str) -> None:
+    _, box = drawn(page, f"{fleet}/nodes/steady/")
+    middle, y = box["x"] + box["width"] * 0.9, box["y"] + 40
+    drag(page, (middle - 20, middle - 60), (middle + 20, middle + 60), y=y)
+    before = zoomed(page)
+
+    drag(page, (box["x"] + 100, box["x"] + 160), y=y)
+
+    after = zoomed(page)
+    assert after[0] < before[0]
+    assert after[1] - after[0] == pytest.approx(before[1] - before[0], abs=2)
+
+
+def test_one_finger_reads_what_is_not_zoomed(page: Page, fleet: str) -> None:
+    over, box = drawn(page, f"{fleet}/nodes/steady/")
+    place = box["x"] + box["width"] * 0.97
+    over.evaluate("over => { over.matches = () => true; }")
+    drag(page, (place - 10, place), y=box["y"] + 40)
+
+    assert zoomed(page) == []
+    expect(over.locator(".chart-tip")).to_contain_text("device 0")
