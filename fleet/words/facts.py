@@ -20,7 +20,7 @@ TOLD_ELSEWHERE = frozenset(
         *("share_ratio", "wait_ratio", "transfer_ratio", "step", "step_s", "baseline_step_s"),
         *("phase_s", "baseline_phase_s", "onset_s", "since_s", "window", "last_ratio", "kind"),
         *("last_seen_s", "host_by_node", "wait_by_worker", "charts", "ruled_out", "culprit"),
-        *("tokens", "phase", "quiet_s", "worst_share_ratio"),
+        *("tokens", "phase", "quiet_s", "worst_share_ratio", "lost_s"),
     }
 )
 
