@@ -14,7 +14,7 @@ from fleet.charts.windows import Window
 from fleet.models import Alert, Run
 from fleet.templatetags.units import percent, seconds
 from fleet.words.evidence import Evidence
-from telemetry.store.history import worker_minutes
+from telemetry.store.history import MINUTE_S, run_steps, worker_minutes
 from telemetry.store.source import Source
 
 BEFORE_S = 300
@@ -83,7 +83,8 @@ def _by_worker(alert: Alert) -> list[AlertChart]:
     evidence = Evidence(alert.evidence)
     if alert.cause in PHASE_OF:
         title = PHASE_OF[alert.cause][2]
-        return [AlertChart("workers", title, "bars", "seconds per step, while it was so")]
+        words = "the longest, seconds" if alert.cause == "checkpoint_slow" else "seconds per step"
+        return [AlertChart("workers", title, "bars", f"{words}, while it was so")]
     found = []
     if evidence.by_node:
         words = "host vCPUs in use: who computes or polls, and who does neither"
@@ -150,10 +151,16 @@ def _workers(source: Source, alert: Alert, window: Window) -> Figure | None:
 
 
 def _phase(source: Source, run: Run, cause: str, window: Window) -> Figure:
+    """Set the workers side by side: their mean, or the longest where it comes now and then."""
     phase, label, _ = PHASE_OF[cause]
-    steps = worker_minutes(source, run.name, start_s=window.start, end_s=window.end)
-    line = Line(label, mean_of(steps.phases[phase].T), label)
-    return Figure("s", [line], labels=steps.workers)
+    steps = run_steps(source, run.name, start_s=window.start, end_s=window.end)
+    if len(steps.workers) != run.n_nodes:
+        first = window.start - window.start % MINUTE_S
+        steps = worker_minutes(source, run.name, start_s=first, end_s=window.end)
+    values = steps.phases[phase]
+    longest = np.fmax.reduce(values, axis=0, initial=np.nan)
+    shown = longest if phase == "checkpoint_s" else mean_of(values.T)
+    return Figure("s", [Line(label, shown, label)], labels=steps.workers)
 
 
 def shade_of(alert: Alert, *, now: datetime) -> Shade:

@@ -43,8 +43,10 @@ CLAUSES: Mapping[str, tuple[str, str]] = {
 BY_CAUSE = frozenset({"core_slow", "efa_degraded", "node_silent"})
 
 
-def clause(alert: Alert, *, node: SafeString | None = None) -> SafeString:
-    """Say in one clause what is wrong and where; ``node`` is how to write the node, as a link."""
+def clause(
+    alert: Alert, *, node: SafeString | None = None, run: SafeString | None = None
+) -> SafeString:
+    """Say in one clause what is wrong and where; ``node`` and ``run`` are how to write them."""
     special = SPECIAL.get(alert.rule)
     if special is not None:
         return special(alert)
@@ -55,7 +57,10 @@ def clause(alert: Alert, *, node: SafeString | None = None) -> SafeString:
         return format_html("{} on {}", alert.rule.replace("_", " "), _subject(alert))
     name = node or format_html("{}", alert.node or _subject(alert))
     said = format_html(
-        template, run=alert.run or _subject(alert), node=name, where=_where(alert, name)
+        template,
+        run=run or alert.run or _subject(alert),
+        node=name,
+        where=_where(alert, name),
     )
     return said if node else capital(said)
 

@@ -32,13 +32,13 @@ def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
         ("Culprit", _culprit(alert)),
         ("Cause", None if alert.run is None and alert.node is None else cause_name(alert.cause)),
         ("Measured", _measured(evidence.culprit)),
-        ("Peers", _peers(evidence.culprit)),
+        ("Before" if evidence.culprit.n_peers == 0 else "Peers", _peers(evidence.culprit)),
         ("Threshold", _threshold(evidence.culprit)),
         ("Share", _share(evidence)),
         ("Step", _step(evidence)),
         ("Phase", _phase(evidence)),
         ("Onset", _onset(alert)),
-        ("Score", f"{alert.score:.1f} times what it takes to fire"),
+        ("Score", f"{alert.score:.1f} times what it takes to fire" if alert.score >= 1 else None),
         ("Comes last", percent_of(evidence, "last_ratio")),
         *_others(evidence),
         ("Recurring", recurring),
@@ -79,6 +79,8 @@ def _measured(culprit: Culprit) -> str | None:
 def _peers(culprit: Culprit) -> str | None:
     if culprit.peers_median is None:
         return None
+    if culprit.n_peers == 0:
+        return figure(culprit.peers_median, culprit.unit)
     of = "" if culprit.n_peers is None else f", {counted(culprit.n_peers, 'peer')}"
     return f"{figure(culprit.peers_median, culprit.unit)} median{of}"
 

@@ -23,7 +23,13 @@ def opening(alert: Alert, *, now: datetime, share_ratio: float | None = None) ->
         return format_html("{} {}", since(alert, now=now), _share(alert, share_ratio))
     tell = OPENINGS.get(alert.rule, _part if alert.subject.startswith("node:") else None)
     said = tell(alert, now) if tell else NOTHING
-    return said or format_html("{} <b>{}</b>.", since(alert, now=now), clause(alert))
+    if said:
+        return said
+    # Where nothing more special is to blame, the figure belongs to what is wrong.
+    is_whole = alert.rule == alert.cause and alert.node is None
+    figure = figure_of(Evidence(alert.evidence).culprit) if is_whole else NOTHING
+    run = run_link(alert) if alert.run else None
+    return format_html("{} <b>{}</b>{}.", since(alert, now=now), clause(alert, run=run), figure)
 
 
 def _part(alert: Alert, now: datetime) -> SafeString:
@@ -142,6 +148,10 @@ def _silent(alert: Alert, now: datetime) -> SafeString:
         if steps_go_on
         else "has stopped as well: the node itself may be gone"
     )
+    if not alert.is_open:
+        verdict = (
+            "went on" if steps_go_on else "stopped as well: the node itself may have been gone"
+        )
     return format_html("{} Its run {} {}.", what, run_link(alert), verdict)
 
 

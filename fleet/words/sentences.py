@@ -86,7 +86,8 @@ def story(alert: Alert, *, now: datetime, share_ratio: float | None = None) -> S
     """Say all of it: what, where, since when, how bad, why, and what it has cost."""
     sentences = [opening(alert, now=now, share_ratio=share_ratio)]
     if alert.rule not in SELF_TOLD:
-        cause = NOTHING if _is_of_node(alert) else _cause(alert)
+        is_told = _is_of_node(alert) or (alert.rule == alert.cause and alert.node is None)
+        cause = NOTHING if is_told else _cause(alert)
         sentences += [cause, _how_it_shows(alert), _pace(alert)]
     return _joined([*sentences, _price(alert)])
 

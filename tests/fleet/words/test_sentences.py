@@ -232,3 +232,17 @@ def test_a_hang_says_since_when_no_step_has_ended(make: Make) -> None:
 
     assert "Since 12:00:00 llama has finished no step for 3 min." in text
     assert "limping, which does not join the collective" in text
+
+
+def test_what_is_its_own_cause_is_told_once_with_its_figure(make: Make) -> None:
+    culprit = {"value": 10.3, "peers_median": 3.1, "n_peers": 0, "unit": "s"}
+    alert = make(
+        {"culprit": culprit},
+        rule="checkpoint_slow",
+        cause="checkpoint_slow",
+        node=None,
+        device=None,
+    )
+
+    assert "llama is slow to write checkpoints: 10.3 s against 3.10 s before." in told(alert)
+    assert "likely" not in told(alert)

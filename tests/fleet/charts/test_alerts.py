@@ -1,0 +1,118 @@
+"""Which charts speak for an alert, and what they draw: any rule's, by its evidence alone."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fleet.charts.alerts import alert_figure, alert_window, charts_of
+from fleet.charts.figures import Figure
+from fleet.models import Alert, Node, Run
+from telemetry.detect import RULES
+from telemetry.store.hot import HotStore
+from tests.parts import NOON, NOON_S, block, steps
+
+Make = Callable[..., Alert]
+
+
+@pytest.fixture
+def make(run: Run, limping: Node, steady: Node) -> Make:
+    def make(**fields: Any) -> Alert:
+        usual: dict[str, Any] = {
+            "rule": "core_slow",
+            "cause": "slow_core",
+            "severity": Alert.Severity.PAGE,
+            "subject": "node:limping",
+            "run": run,
+            "node": limping,
+            "device": 7,
+            "score": 1.2,
+            "onset_at": NOON,
+            "fired_at": NOON,
+            "last_seen_at": NOON,
+        }
+        return Alert.objects.create(**usual | fields)
+
+    return make
+
+
+def drawn(hot: HotStore, alert: Alert, chart: str) -> Figure:
+    figure = alert_figure(hot, alert, chart, alert_window(alert, now=NOON), now=NOON)
+    assert isinstance(figure, Figure)
+    return figure
+
+
+def names(alert: Alert) -> list[str]:
+    return [chart.name for chart in charts_of(alert)]
+
+
+def test_a_node_s_own_metric_comes_first_and_a_run_s_steps(make: Make) -> None:
+    of_run = make(rule="allreduce_share", subject="run:llama")
+
+    assert names(make())[:2] == ["culprit", "phases"]
+    assert names(of_run)[:2] == ["phases", "culprit"]
+
+
+@pytest.mark.parametrize("rule", [*RULES, "a_new_rule"])
+def test_every_rule_can_be_drawn(hot: HotStore, make: Make, rule: str) -> None:
+    hot.append(block(tick=tick) for tick in range(NOON_S - 30, NOON_S + 1))
+    metrics = ("vcpu_usage_ratio", "execution_errors_per_s", "no_such_metric")
+    charts = [{"metric": metric, "node": "limping", "device": None} for metric in metrics]
+    alert = make(rule=rule, cause=rule, device=None, evidence={"charts": charts})
+
+    for chart in charts_of(alert):
+        assert drawn(hot, alert, chart.name).shade
+    assert names(alert)[:2] == ["culprit", "culprit-2"]
+
+
+def test_the_level_of_the_peers_and_the_threshold_are_drawn(hot: HotStore, make: Make) -> None:
+    culprit = {
+        "metric": "core_utilization_ratio",
+        "value": 0.95,
+        "peers_median": 0.62,
+        "limit": 0.8,
+        "unit": "ratio",
+    }
+    hot.append(block(tick=tick) for tick in range(NOON_S - 30, NOON_S + 1))
+    marks = drawn(hot, make(evidence={"culprit": culprit}), "culprit").marks
+
+    assert [(level, kind) for level, _, kind in marks] == [(0.62, "peers"), (0.8, "threshold")]
+
+
+def test_a_whole_node_is_drawn_beside_the_others_of_its_run(hot: HotStore, make: Make) -> None:
+    hot.append(block(tick=tick) for tick in range(NOON_S - 30, NOON_S + 1))
+    charts = [{"metric": "vcpu_usage_ratio", "node": "limping", "device": None}]
+    figure = drawn(hot, make(device=None, evidence={"charts": charts}), "culprit")
+
+    assert {line.label: line.role for line in figure.lines} == {
+        "steady": "muted",
+        "limping": "bad",
+    }
+
+
+def test_a_slow_checkpoint_shows_the_longest_of_each_worker(
+    hot: HotStore, make: Make, run: Run
+) -> None:
+    Run.objects.update(n_nodes=2)
+    run.refresh_from_db()
+    hot.append_steps(steps(n_steps=5, ended_at_s=NOON_S - 20, compute_s=1.0))
+    saved = [9.0, 12.0]
+    hot.append_steps(
+        steps(n_steps=1, first=6, ended_at_s=NOON_S + 8, compute_s=1.0, checkpoint_s=saved)
+    )
+    hot.append_steps(steps(n_steps=20, first=7, ended_at_s=NOON_S + 9, compute_s=1.0))
+    alert = make(
+        rule="checkpoint_slow", cause="checkpoint_slow", subject="run:llama", run=run, node=None
+    )
+    later = NOON.replace(minute=2)
+    figure = alert_figure(hot, alert, "workers", alert_window(alert, now=later), now=later)
+
+    assert isinstance(figure, Figure)
+    np.testing.assert_allclose(figure.lines[0].values, saved)
+
+
+def test_hosts_stand_side_by_side_where_that_tells_who_is_stuck(hot: HotStore, make: Make) -> None:
+    alert = make(rule="hang", cause="hang", evidence={"host_by_node": {"a": 0.1, "b": 0.01}})
+
+    assert list(drawn(hot, alert, "by-node").labels) == ["a", "b"]
