@@ -100,7 +100,7 @@ def _count(receiver: int, outcome: Outcome, state: str, *, now: datetime) -> Non
         return
     this.update(
         n_failed=F("n_failed") + 1,
-        n_dead=F("n_dead") + (state == State.DEAD),
+        n_dead=F("n_dead") + int(state == State.DEAD),
         last_failed_at=now,
         last_error=outcome.why[:LONGEST_ERROR],
     )

@@ -17,7 +17,7 @@ OURS = ("TRNWATCH_", "REDIS_URL", "DATABASE_URL")
 # Everything a hundred times quicker than people need it.
 QUICK = {
     "pause": 0.02,
-    "lease": 1.5,
+    "lease": 2.5,
     "timeout": 5,
     "first-retry": 0.05,
     "longest-retry": 0.2,
@@ -106,7 +106,7 @@ def senders(folder: Path, database: str, **env: str) -> Iterator[Senders]:
             one.kill()
 
 
-def until(condition: Callable[[], object], *, within_s: float = 30) -> None:
+def until(condition: Callable[[], object], *, within_s: float = 90) -> None:
     """Wait until something is so."""
     deadline = time.monotonic() + within_s
     while not condition():

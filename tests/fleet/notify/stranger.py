@@ -52,7 +52,7 @@ class Stranger:
     def keys(self) -> list[str]:
         return [post.key for post in self.posts]
 
-    def until(self, n_posts: int, *, within_s: float = 30) -> list[Post]:
+    def until(self, n_posts: int, *, within_s: float = 90) -> list[Post]:
         """Wait until so much has arrived."""
         deadline = time.monotonic() + within_s
         while len(self.posts) < n_posts:

@@ -35,7 +35,7 @@ def test_what_is_posted_arrives_and_so_does_the_answer(stranger: Stranger) -> No
 
 
 @pytest.mark.parametrize(
-    "answer", [hangs(2), drips(0.1, 30), closes, cut_short, b"what do you want?\r\n\r\n"]
+    "answer", [hangs(20), drips(0.1, 300), closes, cut_short, b"what do you want?\r\n\r\n"]
 )
 def test_no_proper_answer_in_time_is_none(stranger: Stranger, answer: object) -> None:
     stranger.answers = [answer]  # type: ignore[list-item]
@@ -43,7 +43,7 @@ def test_no_proper_answer_in_time_is_none(stranger: Stranger, answer: object) ->
 
     with pytest.raises(UnreachableError):
         DOOR.post(request(stranger.url))
-    assert time.monotonic() - began_s < 1.5
+    assert time.monotonic() - began_s < 8
 
 
 def test_nobody_there_is_no_answer() -> None:

@@ -110,7 +110,7 @@ def test_killed_again_and_again_at_any_moment(
 
     assert set(stranger.keys) == set(Delivery.objects.values_list("key", flat=True))
     assert len(set(stranger.keys)) == 15
-    assert len(stranger.keys) <= 15 + 3
+    assert len(stranger.keys) <= sum(Delivery.objects.values_list("n_attempts", flat=True))
 
 
 def test_two_senders_never_send_the_same(
@@ -119,8 +119,8 @@ def test_two_senders_never_send_the_same(
     Receiver.objects.exclude(pk=hook.pk).delete()
     for i in range(15):
         say(an_alert(run, f"node:{i}", "node_silent"), "fired")
-    senders.start()
-    senders.start()
+    for _ in range(2):
+        senders.start(lease=60)
     until(all_sent)
 
     assert len(stranger.keys) == len(set(stranger.keys)) == 15

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from redis import Redis
 
-from fleet.models import Alert, Delivery, Receiver, Run
+from fleet.models import Alert, Delivery, Receiver, Run, SenderPulse
 from tests.fleet.notify.conftest import an_alert, say
 from tests.fleet.notify.own_postgres import OwnPostgres, own_postgres
 from tests.fleet.notify.processes import ROOT, Senders, environment, senders, until
@@ -97,7 +97,7 @@ def test_the_dead_mans_switch_is_held_only_while_somebody_watches(
         )
         stranger.until(2)
         redis.hset("service:gauges", "watched_at_s", str(time.time() - 60))
-        time.sleep(1)
+        until(lambda: not SenderPulse.objects.get().is_watched)
         n_beats = len(stranger.posts)
         time.sleep(1)
 
