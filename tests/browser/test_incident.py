@@ -4,7 +4,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from django.contrib.auth.models import Group, User
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Page, ViewportSize, expect
 
 from fleet.incidents.moments import frozen_link
 from fleet.models import Alert
@@ -13,7 +13,7 @@ from tests.parts import just_now
 pytestmark = pytest.mark.browser
 
 PASSWORD = "a long enough secret"
-PHONE = {"width": 360, "height": 640}
+PHONE: ViewportSize = {"width": 360, "height": 640}
 
 
 @pytest.fixture

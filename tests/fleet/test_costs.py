@@ -1,9 +1,11 @@
 """What an alert has cost: steps and dollars against the run's own pace before it."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fleet.costs import keep_costs, measured
@@ -38,12 +40,14 @@ def make(run: Run, limping: Node) -> Make:
     return make
 
 
-def train(hot: HotStore, first: int, n: int, since_s: float, **phases: Any) -> float:
+def train(hot: HotStore, first: int, n: int, since_s: float, **phases: float) -> float:
     """Store ``n`` equal steps that begin at ``since_s``; return when the last one ended."""
     each_s = sum(phases.values())
-    hot.append_steps(
-        steps(n_steps=n, first=first, ended_at_s=since_s + each_s, **phases),
-    )
+    done = steps(n_steps=n, first=first, ended_at_s=since_s + each_s)
+    for phase, lasts_s in phases.items():
+        done.phases[phase][:] = lasts_s
+    gaps_s = each_s * np.arange(n)
+    hot.append_steps(replace(done, ended_at_s=done.ended_at_s + gaps_s))
     return since_s + n * each_s
 
 
