@@ -93,7 +93,7 @@ def _explained(problem: Problem, verdict: Verdict) -> bool:
     """Tell whether a problem is the share's own, seen another way."""
     if _same(problem, verdict):
         return True
-    is_symptom = problem.look is None or problem.node is None
+    is_symptom = problem.look is None or (problem.node is None and bool(problem.late))
     return is_symptom and problem.kind == verdict.kind
 
 

@@ -39,7 +39,8 @@ def performance(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Fin
         return _findings(vitals, steps, problems)
     of_steps = _of_steps(vitals, comparable(steps))
     lasting = _lasting(vitals, problems, of_steps)
-    problems = _unexplained(vitals, problems + lasting + of_steps)
+    borne_out = [p for p in of_steps if _is_borne_out(p, problems + lasting)]
+    problems = _unexplained(vitals, problems + lasting + borne_out)
     share, rest = all_reduce(vitals, steps, problems, is_open=SHARE in open_rules)
     return ([share] if share else []) + _findings(vitals, steps, rest)
 
@@ -62,6 +63,18 @@ def _lasting(vitals: Vitals, seen: list[Problem], of_steps: list[Problem]) -> li
     ]
     open_ones = [p for p in of_steps if not any(_explains(vitals, one, p) for one in seen)]
     return [one for one in mended if any(_explains(vitals, one, p) for p in open_ones)]
+
+
+def _is_borne_out(problem: Problem, seen: list[Problem]) -> bool:
+    """Tell whether a part that steps accuse is sick by its own account, now.
+
+    Steps tell what was: a machine may be well again when they end, or has not shown it for long
+    enough. The only part of a node has no neighbours to stand out from.
+    """
+    look = problem.look
+    if look is None or look.node is None or look.device is None or look.n_peers == 0:
+        return True
+    return any(one.node == problem.node for one in seen)
 
 
 def _onset_s(alert: Standing, now_s: float) -> float:

@@ -3,14 +3,14 @@
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.apart import CORES, ENOUGH_NODES, MEMORY, Apart, Kind, apart, course
 from telemetry.detect.look import Look
 from telemetry.detect.peers import lower_median
 from telemetry.detect.sighting import Sighting, remembered, since
-from telemetry.detect.vitals import Standing, Vitals
+from telemetry.detect.standstill import training_nodes
+from telemetry.detect.vitals import Standing, Vitals, reported
 
 # Seconds that are looked at; in how many a part must stand away, and in the newest of all.
 RECENT_S, PERSISTS_S, NEWEST_S = 8, 5, 2
@@ -172,13 +172,12 @@ def _kept(
         part = Part(row, int(parts[0]), ratio)
         look = _look(vitals, seen, part, alert.cause, int(alert.device or 0))
         return Sighting(look, since(alert, seen.span))
-    if _is_idle(seen, row):
+    if _has_left(vitals, seen.span.nodes[row]):
         return None
     return Sighting(remembered(alert), since(alert, seen.span))
 
 
-def _is_idle(seen: Apart, row: int) -> bool:
-    """Tell whether a node reports and does nothing while the others work."""
-    at_work: NDArray[np.bool_] = np.asarray(np.isfinite(seen.ratio).any(axis=1))
-    reports = bool(np.isfinite(seen.level[row]).any())
-    return reports and not at_work[row] and float(at_work.mean()) >= HALF
+def _has_left(vitals: Vitals, node: str) -> bool:
+    """Tell whether the run goes on without a node: its newest step was made without it."""
+    steps = reported(vitals.steps)
+    return bool(len(steps)) and node not in training_nodes(vitals, steps)

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from telemetry.detect import ECC_METRICS, Finding, Vitals, find
 from telemetry.detect.checkpoints import due_s
 from telemetry.detect.vitals import Standing
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
-from telemetry.simulate.shard import play, start_clock
+from telemetry.simulate.shard import clock_at, play, start_clock
 from telemetry.steps import StepBatch
 
 EPOCH = 1_750_000_000
@@ -53,6 +54,7 @@ class Recording:
             now_s=now,
             cores_per_device=instance.n_cores // instance.n_devices,
             n_stages=run.pp,
+            phase=self.phases[int(now_s)] if self.phases else "training",
             counts=self.window(ECC_METRICS, now - np.array(ECC_AGES_S)),
             standing=tuple(
                 Standing(f.rule, f.cause, f.node, f.device, f.evidence) for f in standing
@@ -61,6 +63,17 @@ class Recording:
             earlier=lambda since_s: self.steps[int(np.searchsorted(ends, since_s)) : done],
             checkpoint_s=due_s(n_parameters=catalog.model(run.model).params, n_nodes=run.nodes),
         )
+
+    @cached_property
+    def phases(self) -> list[str]:
+        """What the run says of itself, second by second; empty where it only trains."""
+        if not any(event.kind == "planned_compile" for event in self.plan.benign):
+            return []
+        clock, told = start_clock(self.plan), []
+        for second in range(EPOCH, int(self.span.ticks[-1]) + 1):
+            clock = clock_at(self.plan, clock, second)
+            told.append(clock.phase)
+        return told
 
     def window(self, metrics: Sequence[str], seconds: NDArray[Any]) -> Span:
         """Return what was reported in some seconds."""
