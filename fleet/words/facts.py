@@ -95,7 +95,7 @@ def _phase(evidence: Evidence) -> str | None:
     kind = str(evidence.figures.get("kind") or "")
     if now_s is None or before_s is None or not kind:
         return None
-    return f"{kind} {seconds(now_s)} per step, was {seconds(before_s)}"
+    return f"{kind} {seconds(now_s)}, was {seconds(before_s)}"
 
 
 def _share(evidence: Evidence) -> str | None:
