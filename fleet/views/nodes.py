@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from django.conf import settings
+from django.db.models import F
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -27,6 +28,7 @@ from fleet.words.hardware import hardware_of
 from fleet.words.sentences import told
 from telemetry.store.hot import HotStore, open_store
 
+RUN_OR_LAST = F("run__name").asc(nulls_last=True)
 STATES = ("firing", "acknowledged", "silent", "idle", "up")
 FILTERS = ("state", "run", "type", "q")
 LIST_PARTIALS = ("nodes",)
@@ -97,7 +99,7 @@ def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[Node
 def nodes_context(**filters: str) -> dict[str, Any]:
     """Return what the list of nodes shows: those that the filters keep."""
     keep, now = NodeFilter.of(filters), timezone.now()
-    nodes = Node.objects.prefetch_related("run").order_by("run__name", "rank", "name")
+    nodes = Node.objects.prefetch_related("run").order_by(RUN_OR_LAST, "rank", "name")
     rows = rows_of(open_store(settings.REDIS_URL), nodes, now=now)
     n_up = sum(row.now.is_up for row in rows)
     return {

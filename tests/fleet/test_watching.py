@@ -9,23 +9,13 @@ import pytest
 from fleet.models import Alert, Node, Run
 from fleet.watching import LISTEN_FIRST_S, listening_since_s, watch
 from telemetry.blocks import Block
-from telemetry.simulate.plan import Fault, Plan, RunSpec
+from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore
-from tests.parts import NOON, block
+from tests.parts import LLAMA, NOON, block
 
 LENGTH_S = 400
 FAULT_AT_S = 300
-SPEC = RunSpec(
-    name="llama",
-    model="llama2-7b",
-    instance="trn1.32xlarge",
-    nodes=4,
-    tp=8,
-    seq_len=4096,
-    global_batch=64,
-    compile_s=0,
-)
 
 
 @pytest.fixture
@@ -38,8 +28,8 @@ def llama(db: None, now_s: int) -> Run:
     """Make a run whose nodes are called as the simulator calls them."""
     run = Run.objects.create(
         name="llama",
-        model=SPEC.model,
-        instance_type=SPEC.instance,
+        model=LLAMA.model,
+        instance_type=LLAMA.instance,
         n_nodes=4,
         seq_len=4096,
         global_batch=64,
@@ -48,10 +38,10 @@ def llama(db: None, now_s: int) -> Run:
         phase_since=NOON,
         started_at=NOON,
     )
-    for rank, name in enumerate(SPEC.node_names):
+    for rank, name in enumerate(LLAMA.node_names):
         Node.objects.create(
             name=name,
-            instance_type=SPEC.instance,
+            instance_type=LLAMA.instance,
             source=Node.Source.SIMULATED,
             shard="llama/0",
             run=run,
@@ -66,7 +56,7 @@ def llama(db: None, now_s: int) -> Run:
 
 def fill(hot: HotStore, now_s: int, *faults: Fault, until_s: int | None = None) -> None:
     """Simulate the last minutes of the run into the store."""
-    plan = Plan(run=SPEC, seed=3, epoch_s=now_s - LENGTH_S, faults=faults)
+    plan = Plan(run=LLAMA, seed=3, epoch_s=now_s - LENGTH_S, faults=faults)
     played = play(plan, "llama/0", start_clock(plan), until_s or now_s)
     hot.append(played.span.blocks())
     hot.append_steps(played.steps)

@@ -7,21 +7,11 @@ import numpy as np
 import pytest
 
 from telemetry import tasks
-from telemetry.simulate.plan import Plan, RunSpec
+from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import RunClock
 from telemetry.store.hot import HotStore
 from telemetry.store.models import MinuteRollup
-
-RUN = RunSpec(
-    name="llama",
-    model="llama2-7b",
-    instance="trn1.32xlarge",
-    nodes=4,
-    tp=8,
-    seq_len=4096,
-    global_batch=64,
-    compile_s=0,
-)
+from tests.parts import LLAMA
 
 
 @pytest.fixture
@@ -31,7 +21,7 @@ def now() -> int:
 
 @pytest.fixture
 def plan(hot: HotStore, now: int) -> Plan:
-    plan = Plan(run=RUN, seed=7, epoch_s=now - 100, shard_size=2)
+    plan = Plan(run=LLAMA, seed=7, epoch_s=now - 100, shard_size=2)
     hot.put_plan("llama", msgspec.json.encode(plan))
     return plan
 
@@ -89,7 +79,7 @@ def test_a_short_outage_is_made_up_for_and_counted_as_late(
 
 
 def test_a_long_outage_leaves_a_gap_but_no_step_is_lost(hot: HotStore, now: int) -> None:
-    plan = Plan(run=RUN, seed=7, epoch_s=now - 700)
+    plan = Plan(run=LLAMA, seed=7, epoch_s=now - 700)
     hot.put_plan("llama", msgspec.json.encode(plan))
     for until in range(now - 690, now - 300, 100):
         tasks.simulate_shard("llama", "llama/0", until)

@@ -1,7 +1,7 @@
 """The demo's past: played by the real physics, seen by the real detection, told once."""
 
 import json
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from itertools import pairwise
 
 import numpy as np
@@ -14,22 +14,26 @@ from fleet.freezing import frozen_figure
 from fleet.models import Alert, InjectedFault, Node, Run
 from telemetry.store.history import node_series, run_steps
 from telemetry.store.hot import HotStore
-
-NOW = datetime.now(UTC).replace(microsecond=0)
+from tests.parts import just_now
 
 
 @pytest.fixture
-def fleet(db: None) -> list[Run]:
-    return create_fleet(now=NOW, longest=timedelta(hours=2))
+def now() -> datetime:
+    return just_now().replace(microsecond=0)
 
 
-def strike(run: Run, kind: str, *, ago: timedelta, **fields: float) -> InjectedFault:
+@pytest.fixture
+def fleet(db: None, now: datetime) -> list[Run]:
+    return create_fleet(now=now, longest=timedelta(hours=2))
+
+
+def strike(run: Run, kind: str, *, at: datetime, **fields: float) -> InjectedFault:
     return InjectedFault.objects.create(
         run=run,
         node=run.nodes.all()[1],
         kind=kind,
-        starts_at=NOW - ago,
-        ends_at=NOW - ago + timedelta(minutes=4),
+        starts_at=at,
+        ends_at=at + timedelta(minutes=4),
         **fields,
     )
 
@@ -45,11 +49,13 @@ def test_the_fleet_plays_four_teams_on_four_kinds_of_machine(fleet: list[Run]) -
     }
 
 
-def test_a_past_is_cut_at_whole_minutes_without_a_gap() -> None:
+@pytest.mark.parametrize("after_s", [0, 1, 30, 59])
+def test_a_past_is_cut_at_whole_minutes_without_a_gap(now: datetime, after_s: int) -> None:
+    now = now.replace(second=after_s)
     fault = InjectedFault(
-        starts_at=NOW - timedelta(hours=1), ends_at=NOW - timedelta(hours=1, minutes=-5)
+        starts_at=now - timedelta(hours=1), ends_at=now - timedelta(hours=1, minutes=-5)
     )
-    end = int(NOW.timestamp())
+    end = int(now.timestamp())
     start = end - 2 * 3600
 
     cut = stretches(start, end, [fault], hot_s=900)
@@ -58,21 +64,22 @@ def test_a_past_is_cut_at_whole_minutes_without_a_gap() -> None:
     assert all(b.start == a.end + 1 for a, b in pairwise(cut))
     assert all(stretch.start % 60 == 0 for stretch in cut[1:])
     assert [stretch.is_close for stretch in cut] == [False, True, False, True]
+    assert cut[1].start <= fault.starts_at.timestamp() - 330
 
 
-def test_a_past_shorter_than_the_hot_window_is_played_closely() -> None:
-    end = int(NOW.timestamp())
+def test_a_past_shorter_than_the_hot_window_is_played_closely(now: datetime) -> None:
+    end = int(now.timestamp())
 
     assert stretches(end - 300, end, [], hot_s=900) == [Stretch(end - 300, end, is_close=True)]
 
 
 def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
-    hot: HotStore, fleet: list[Run]
+    hot: HotStore, fleet: list[Run], now: datetime
 ) -> None:
     run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
-    fault = strike(run, "slow_core", ago=timedelta(minutes=50), device=3, magnitude=1.8)
+    fault = strike(run, "slow_core", at=now - timedelta(minutes=50), device=3, magnitude=1.8)
 
-    live_through(hot, run, [fault], now=NOW)
+    live_through(hot, run, [fault], now=now)
 
     alert = Alert.objects.get()
     assert (alert.cause, alert.node, alert.device) == ("slow_core", fault.node, 3)
@@ -83,27 +90,27 @@ def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
         shard="vit-bakeoff-p5/0",
         node="vit-bakeoff-p5-00",
         metric="core_utilization_ratio",
-        start=int(NOW.timestamp()) - 60,
-        end=int(NOW.timestamp()),
+        start=int(now.timestamp()) - 60,
+        end=int(now.timestamp()),
     )
     assert np.isfinite(series.values).all()
     assert set(run.clock) == {"vit-bakeoff-p5/0"}
     assert hot.clock("vit-bakeoff-p5/0") is not None
 
 
-def test_steps_of_the_past_are_all_there(hot: HotStore, fleet: list[Run]) -> None:
+def test_steps_of_the_past_are_all_there(hot: HotStore, fleet: list[Run], now: datetime) -> None:
     run = next(run for run in fleet if run.name == "longctx")
 
-    live_through(hot, run, [], now=NOW)
+    live_through(hot, run, [], now=now)
 
-    start_s = NOW.timestamp() - 2 * 3600
-    assert len(run_steps(hot, run.name, start_s=start_s, end_s=NOW.timestamp())) > 0
+    start_s = now.timestamp() - 2 * 3600
+    assert len(run_steps(hot, run.name, start_s=start_s, end_s=now.timestamp())) > 0
     assert run.last_step > 0
     assert run.n_tokens == run.last_step * run.global_batch * run.seq_len
 
 
-def test_the_weather_of_an_hour_is_always_the_same(fleet: list[Run]) -> None:
-    hour = NOW.replace(minute=0, second=0)
+def test_the_weather_of_an_hour_is_always_the_same(fleet: list[Run], now: datetime) -> None:
+    hour = now.replace(minute=0, second=0)
 
     once, again = (weather.brew(fleet, hour=hour) for _ in range(2))
 
@@ -112,8 +119,8 @@ def test_the_weather_of_an_hour_is_always_the_same(fleet: list[Run]) -> None:
     ]
 
 
-def test_the_weather_strikes_only_what_a_node_has(fleet: list[Run]) -> None:
-    hours = [NOW + timedelta(hours=i) for i in range(100)]
+def test_the_weather_strikes_only_what_a_node_has(fleet: list[Run], now: datetime) -> None:
+    hours = [now + timedelta(hours=i) for i in range(100)]
     faults = [fault for hour in hours for fault in weather.brew(fleet, hour=hour)]
 
     assert {fault.kind for fault in faults} == {front.kind for front in weather.FRONTS}
@@ -124,19 +131,23 @@ def test_the_weather_strikes_only_what_a_node_has(fleet: list[Run]) -> None:
     assert 75 < len(faults) < 250
 
 
-def test_a_newcomer_is_welcomed_by_one_fault_and_only_one(hot: HotStore, fleet: list[Run]) -> None:
-    first = weather.welcome(hot, now=NOW)
+def test_a_newcomer_is_welcomed_by_one_fault_and_only_one(
+    hot: HotStore, fleet: list[Run], now: datetime
+) -> None:
+    first = weather.welcome(hot, now=now)
 
     assert first is not None
-    assert first.starts_at - NOW < timedelta(minutes=2)
-    assert weather.welcome(hot, now=NOW) is None
+    assert first.starts_at - now < timedelta(minutes=2)
+    assert weather.welcome(hot, now=now) is None
 
 
-def test_extending_the_weather_twice_adds_nothing(hot: HotStore, fleet: list[Run]) -> None:
-    weather.extend(hot, now=NOW)
+def test_extending_the_weather_twice_adds_nothing(
+    hot: HotStore, fleet: list[Run], now: datetime
+) -> None:
+    weather.extend(hot, now=now)
     n_faults = InjectedFault.objects.count()
 
-    weather.extend(hot, now=NOW)
+    weather.extend(hot, now=now)
 
     assert InjectedFault.objects.count() == n_faults
 
@@ -145,11 +156,13 @@ def test_every_demo_run_can_train(fleet: list[Run]) -> None:
     assert [run.name for run in fleet] == [demo.spec.name for demo in FLEET]
 
 
-def test_the_evidence_of_the_past_is_kept_by_the_second(hot: HotStore, fleet: list[Run]) -> None:
+def test_the_evidence_of_the_past_is_kept_by_the_second(
+    hot: HotStore, fleet: list[Run], now: datetime
+) -> None:
     run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
-    fault = strike(run, "efa_latency", ago=timedelta(minutes=50), device=3, magnitude=4)
+    fault = strike(run, "efa_latency", at=now - timedelta(minutes=50), device=3, magnitude=4)
 
-    live_through(hot, run, [fault], now=NOW)
+    live_through(hot, run, [fault], now=now)
 
     alert = Alert.objects.get()
     culprit = json.loads(frozen_figure(alert, "culprit") or "{}")
