@@ -1,0 +1,113 @@
+"""Notifications in a browser: no barrier, nothing sideways, a test whose answer is seen."""
+
+from collections.abc import Iterator
+
+import pytest
+from django.conf import settings as project
+from django.contrib.auth.models import User
+from django.test import Client
+from playwright.sync_api import Page, expect
+from pytest_django import Settings
+
+from fleet.models import Alert, Delivery, Receiver, Route
+from tests.browser.test_accessibility import ASK, AXE
+from tests.fleet.notify.stranger import Stranger, a_stranger
+from tests.parts import just_now
+
+pytestmark = pytest.mark.browser
+PAGES = (
+    "/notifications/",
+    "/notifications/receivers/new/?kind=slack",
+    "/notifications/receivers/{receiver}/",
+    "/notifications/routes/{route}/",
+    "/notifications/deliveries/",
+    "/notifications/deliveries/{delivery}/",
+)
+
+
+@pytest.fixture
+def stranger(settings: Settings) -> Iterator[Stranger]:
+    settings.NOTIFY_ALLOW = ["127.0.0.0/8"]
+    with a_stranger() as one:
+        yield one
+
+
+@pytest.fixture
+def told(fleet: str, stranger: Stranger) -> str:
+    """Let something be given up on its way to a receiver; gives where the fleet is."""
+    now = just_now()
+    receiver = Receiver.objects.create(
+        name="hook", kind="webhook", target=stranger.url, created_at=now
+    )
+    route = Route.objects.create(name="pages", matchers="severity=page")
+    route.receivers.add(receiver)
+    dead = Delivery.objects.create(
+        receiver=receiver,
+        kind="firing",
+        lane="a",
+        state="dead",
+        created_at=now,
+        next_try_at=now,
+        body={"title": "[FIRING] llama"},
+        last_error="404: no_service",
+    )
+    dead.alerts.add(Alert.objects.get())
+    return fleet
+
+
+@pytest.fixture
+def admin_page(page: Page, told: str, client: Client) -> Page:
+    """Sign an administrator in, in the tab."""
+    user = User.objects.create_superuser("adam")
+    client.force_login(user)
+    name = project.SESSION_COOKIE_NAME
+    page.context.add_cookies([{"name": name, "value": client.cookies[name].value, "url": told}])
+    return page
+
+
+def address(path: str) -> str:
+    return path.format(
+        receiver=Receiver.objects.get().pk,
+        route=Route.objects.get().pk,
+        delivery=Delivery.objects.get().pk,
+    )
+
+
+@pytest.mark.parametrize("path", PAGES)
+def test_axe_finds_no_serious_barrier_and_a_phone_does_not_scroll_sideways(
+    admin_page: Page, told: str, path: str
+) -> None:
+    admin_page.set_viewport_size({"width": 360, "height": 740})
+    admin_page.goto(told + address(path))
+    assert admin_page.evaluate("document.documentElement.scrollWidth") == 360
+
+    admin_page.context.new_cdp_session(admin_page).send("Page.setBypassCSP", {"enabled": True})
+    admin_page.evaluate(AXE.read_text())
+    for scheme in ("light", "dark"):
+        admin_page.emulate_media(color_scheme=scheme)
+        assert admin_page.evaluate(ASK) == []
+
+
+def test_the_answer_to_a_test_is_seen(admin_page: Page, told: str, stranger: Stranger) -> None:
+    admin_page.goto(f"{told}/notifications/")
+    admin_page.get_by_role("button", name="Send a test to hook").click()
+
+    expect(admin_page.get_by_text("taken: 200")).to_be_visible()
+    assert stranger.posts[0].told["kind"] == "test"
+
+
+def test_matchers_show_what_they_mean_while_they_are_typed(admin_page: Page, told: str) -> None:
+    admin_page.goto(f"{told}/notifications/routes/new/")
+    admin_page.get_by_label("Which alerts").fill("run=nothing")
+    expect(admin_page.get_by_text("None of them.")).to_be_visible()
+
+    admin_page.get_by_label("Which alerts").fill("colour=blue")
+    expect(admin_page.locator("#preview .error")).to_contain_text("is no field")
+
+
+def test_every_page_leads_to_what_was_given_up(admin_page: Page, told: str) -> None:
+    admin_page.goto(f"{told}/")
+    strip = admin_page.get_by_role("alert").filter(has_text="could not be delivered")
+    strip.get_by_role("link", name="Notifications").click()
+
+    expect(admin_page.get_by_role("heading", name="Not delivered")).to_be_visible()
