@@ -12,8 +12,12 @@ class SilenceQuerySet(models.QuerySet["Silence"]):
     """The questions that pages and alerting ask about silences."""
 
     def active(self, now: datetime) -> Self:
-        """Keep the silences that hold now."""
-        return self.filter(starts_at__lte=now, ends_at__gt=now)
+        """Keep the silences that hold now.
+
+        A silence holds from when it is made, and not once somebody has ended it, also for a look
+        that began a moment before: its clock is older than what it reads.
+        """
+        return self.filter(ends_at__gt=now, expired_by="")
 
     def over(self, now: datetime) -> Self:
         """Keep the silences that have ended, the latest first."""
@@ -49,7 +53,7 @@ class Silence(models.Model):
 
     def is_active(self, now: datetime) -> bool:
         """Whether it holds now."""
-        return self.starts_at <= now < self.ends_at
+        return now < self.ends_at and not self.expired_by
 
 
 class SilenceEvent(models.Model):

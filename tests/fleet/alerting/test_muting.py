@@ -155,3 +155,25 @@ def test_a_silence_that_can_no_longer_be_read_mutes_nothing(
 
     assert alert.silence is None
     assert silences_of(alert, now=NOON) == []
+
+
+def test_a_look_that_began_before_a_silence_was_made_does_not_undo_it(
+    look: Look, finding: Finding, hush: Hush
+) -> None:
+    look(-60, finding)
+    hush()
+    look(-1, finding)
+    look(1, finding)
+
+    assert kinds(Alert.objects.get()) == ["fired", "silenced"]
+
+
+def test_a_look_that_began_before_a_silence_was_ended_does_not_bring_it_back(
+    look: Look, finding: Finding, hush: Hush
+) -> None:
+    look(-60, finding)
+    alerting.expire(hush(), by="bob", now=NOON + timedelta(seconds=5))
+    look(4, finding)
+    look(6, finding)
+
+    assert kinds(Alert.objects.get()) == ["fired", "silenced", "unsilenced"]
