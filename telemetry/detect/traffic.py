@@ -27,14 +27,19 @@ def lossy(now: Fabric) -> list[Sighting]:
     usual = float(lower_median(known))
     spread = GAUSSIAN * float(lower_median(np.abs(known - usual)))
     limit = max(LOSS_RATIO, usual + DEVIATIONS * spread, 2 * usual)
-    above = now.again_per_s > HALF * limit * now.packets_per_s
     n_again = np.nansum(now.again_per_s, axis=0)
-    enough = (n_again >= ENOUGH_AGAIN) & (above.sum(axis=0) >= PERSISTS_S) & above[-3:].any(axis=0)
+    above, at_all = (
+        now.again_per_s > HALF * least * now.packets_per_s for least in (limit, LOSS_RATIO)
+    )
+    enough, anyhow = (
+        (n_again >= ENOUGH_AGAIN) & (each.sum(axis=0) >= PERSISTS_S) & each[-3:].any(axis=0)
+        for each in (above, at_all)
+    )
     look = Look("efa_loss", 0.0, AGAIN, np.nan, usual, 0, "ratio")
     found = sightings(now, look, (ratio >= limit) & enough, Figures(ratio, ratio / limit, above))
-    if usual >= LOSS_RATIO and float(enough.mean()) > MOST:
+    if usual >= LOSS_RATIO and float(anyhow.mean()) > MOST:
         look = Look("efa_loss", usual / LOSS_RATIO, AGAIN, usual, 0.0, 0, "ratio")
-        first = int(np.argmax(above.mean(axis=(1, 2)) > MOST))
+        first = int(np.argmax(at_all.mean(axis=(1, 2)) > MOST))
         found.append(Sighting(look, float(now.span.ticks[first]) - 1.0))
     return found
 

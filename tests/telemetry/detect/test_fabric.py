@@ -81,6 +81,14 @@ def test_all_devices_at_once_blame_no_machine_in_any_second() -> None:
     assert found
 
 
+def test_loss_on_all_devices_blames_no_machine_and_explains_their_latency() -> None:
+    every = (slice(None), slice(None))
+    for seconds in range(6, 25):
+        machines = until(seconds).mark(AGAIN, every, times=9_000, since_s=SINCE_S)  # type: ignore[arg-type]
+        machines.mark(LATENCY, every, times=1.5, since_s=SINCE_S)  # type: ignore[arg-type]
+        assert told(find(seen(machines))) == {("step_slow", "efa_loss", None, None)}
+
+
 def test_real_nodes_measure_no_latency_and_are_not_accused_for_it() -> None:
     machines = until(8)
 
