@@ -121,7 +121,7 @@ function show() {
   const is = state();
   const age = tick === null ? "" : ` ${duration((now() - tick) / 1000)}`;
   const word = document.getElementById("clock-word");
-  const text = is === "stale" ? `stale${age}` : WORDS[is];
+  const text = is === "stale" ? (tick === null ? "no data" : `stale${age}`) : WORDS[is];
   if (clock.dataset.state !== is) clock.dataset.state = is;
   if (word.textContent !== text) word.textContent = text;
   const asOf = document.getElementById("as-of");
