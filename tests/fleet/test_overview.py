@@ -52,6 +52,10 @@ def text(client: Client, **headers: str) -> str:
     return client.get("/", headers=headers).text.replace("\u202f", " ")
 
 
+def test_without_scripts_a_node_still_shows_how_busy_it_is(client: Client, alive: Run) -> None:
+    assert '<noscript><svg aria-hidden="true"><rect width="50%"' in text(client)
+
+
 def test_it_answers_whether_anything_is_wrong(client: Client, alive: Run) -> None:
     page = text(client)
 

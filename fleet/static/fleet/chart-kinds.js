@@ -12,6 +12,8 @@ import { logTicks, ticks } from "./units.js";
 const FONT = "11px system-ui, sans-serif";
 const Y_AXIS = 58;
 const HEADROOM = 1.08;
+const MINUTE = 60, HOUR = 3600, DAY = 86400;
+const TIME_STEPS_S = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 5, 10].map((n) => n * DAY)];
 const FAR = 8; // times what nine of ten steps take
 const HOLE = 3; // times the usual spacing: nothing is drawn across it
 
@@ -169,6 +171,7 @@ function onTime(data, chart, paints, describe = {}) {
   const half = data.window ? 0 : (data.every_s ?? 1) / 2;
   options.scales = { x: { time: true, range: (u, low, high) => xRange(data, low, high, half, chart) }, y: {} };
   options.tzDate = (second) => (isUtc() ? uPlot.tzDate(new Date(second * 1000), "Etc/UTC") : new Date(second * 1000));
+  options.axes[0].incrs = TIME_STEPS_S;
   options.axes[0].values = (u, splits, axis, space, step) => splits.map((second) => timeTick(second, step));
   options.cursor = {
     sync: { key: "page", scales: ["x", null] },
