@@ -12,6 +12,7 @@ from pytest_django import Settings
 
 from fleet.models import Alert, Node, Run
 from telemetry.store.hot import HotStore
+from tests.alerts import straggling
 from tests.parts import block, steps
 
 
@@ -31,15 +32,10 @@ PAST_S = 120
 def alert(run: Run, limping: Node) -> Alert:
     """Fire one alert that blames a node and that nobody has."""
     now = datetime.now(UTC)
-    return Alert.objects.create(
-        rule="allreduce_share",
-        cause="slow_core",
-        severity=Alert.Severity.PAGE,
-        subject=f"run:{run.name}",
-        run=run,
-        node=limping,
-        device=7,
-        score=1.2,
+    return straggling(
+        run,
+        limping,
+        at=now,
         victims=["steady"],
         evidence={"share_ratio": 0.314, "limit_ratio": 0.25, "wait_ratio": 0.3},
         cost={
@@ -55,9 +51,6 @@ def alert(run: Run, limping: Node) -> Alert:
             "usd_per_hour": 86.0,
             "until_s": now.timestamp(),
         },
-        onset_at=now,
-        fired_at=now,
-        last_seen_at=now,
     )
 
 

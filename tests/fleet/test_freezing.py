@@ -10,6 +10,7 @@ from redis import Redis
 from fleet.freezing import freeze_what_is_due, frozen_figure, joined, lasting_figure
 from fleet.models import Alert, FrozenChart, Node, Run
 from telemetry.store.hot import HotStore
+from tests.alerts import straggling
 from tests.parts import block, just_now, steps
 
 Second = Callable[[int], datetime]
@@ -34,17 +35,13 @@ def alert(
         hot.append_steps(
             steps(first=began_s, n_steps=1, ended_at_s=began_s, compute_s=0.6, wait_s=0.4)
         )
-    return Alert.objects.create(
-        rule="allreduce_share",
-        cause="slow_core",
-        severity=Alert.Severity.PAGE,
-        subject="run:llama",
-        run=run,
-        node=limping,
+    return straggling(
+        run,
+        limping,
+        at=now - timedelta(seconds=395),
         device=3,
         score=1.6,
         onset_at=now - timedelta(seconds=400),
-        fired_at=now - timedelta(seconds=395),
         last_seen_at=now - timedelta(seconds=200),
         resolved_at=now - timedelta(seconds=200),
     )

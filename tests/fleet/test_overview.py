@@ -10,6 +10,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Alert, Node, Run
 from telemetry.store.hot import HotStore
+from tests.alerts import straggling
 from tests.parts import block, steps
 
 
@@ -31,20 +32,7 @@ def alive(hot: HotStore, run: Run, steady: Node, limping: Node) -> Run:
 def alert(alive: Run, limping: Node) -> Alert:
     """Fire one alert that blames a node and that nobody has."""
     now = datetime.now(UTC)
-    return Alert.objects.create(
-        rule="allreduce_share",
-        cause="slow_core",
-        severity=Alert.Severity.PAGE,
-        subject=f"run:{alive.name}",
-        run=alive,
-        node=limping,
-        device=7,
-        score=1.2,
-        evidence={"share_ratio": 0.314, "limit_ratio": 0.25},
-        onset_at=now,
-        fired_at=now,
-        last_seen_at=now,
-    )
+    return straggling(alive, limping, at=now, evidence={"share_ratio": 0.314, "limit_ratio": 0.25})
 
 
 def text(client: Client, **headers: str) -> str:

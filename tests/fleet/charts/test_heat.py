@@ -5,8 +5,9 @@ import base64
 import numpy as np
 
 from fleet.charts.heat import NO_DATA, heat_groups, packed_cores, unknown_cores
-from fleet.models import Alert, Node, Run
+from fleet.models import Node, Run
 from fleet.summaries import NodeNow
+from tests.alerts import straggling
 from tests.parts import NOON, NOON_S, block
 
 
@@ -54,19 +55,7 @@ def test_a_node_that_fell_silent_shows_no_old_readings(steady: Node) -> None:
 
 
 def test_the_node_that_is_blamed_says_for_what(run: Run, limping: Node) -> None:
-    alert = Alert.objects.create(
-        rule="allreduce_share",
-        cause="slow_core",
-        severity=Alert.Severity.PAGE,
-        subject="run:llama",
-        run=run,
-        node=limping,
-        device=17,
-        score=2.0,
-        onset_at=NOON,
-        fired_at=NOON,
-        last_seen_at=NOON,
-    )
+    alert = straggling(run, limping, at=NOON, device=17)
 
     [group] = heat_groups([up(limping)], [alert], [block()])
 

@@ -1,0 +1,22 @@
+"""Alerts that tests fire themselves."""
+
+from datetime import datetime
+from typing import Any
+
+from fleet.models import Alert, Node, Run
+
+
+def straggling(run: Run, node: Node, *, at: datetime, **fields: Any) -> Alert:
+    """Fire an alert of a run's all-reduce share that blames a slow core of a node."""
+    usual = {
+        "rule": "allreduce_share",
+        "cause": "slow_core",
+        "severity": Alert.Severity.PAGE,
+        "subject": f"run:{run.name}",
+        "device": 7,
+        "score": 1.2,
+        "onset_at": at,
+        "fired_at": at,
+        "last_seen_at": at,
+    }
+    return Alert.objects.create(**usual | {"run": run, "node": node} | fields)
