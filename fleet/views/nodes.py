@@ -127,8 +127,9 @@ def node_context(name: str) -> dict[str, Any]:
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
     alerts = list(node.alerts.open().worst_first().select_related("run", "node"))
-    summed_up = nodes_now(hot, [node], now_s=now.timestamp())[0]
-    last = hot.latest().get(node.shard)
+    blocks = hot.latest()
+    summed_up = nodes_now(hot, [node], now_s=now.timestamp(), latest=blocks)[0]
+    last = blocks.get(node.shard)
     block = last if summed_up.is_up else None
     return {
         "node": node,
