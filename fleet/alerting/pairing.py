@@ -34,7 +34,12 @@ def pair(found: Mapping[Subject, Finding], held: Iterable[Alert]) -> dict[Subjec
     rule and subject alike, with another culprit; a symptom whose cause has now been found.
     """
     free = {alert.pk: alert for alert in held}
-    begun_with = {key_of(alert) for alert in free.values()}
+    # An alert whose culprit nobody blames any more is over: what it leaves is free to move to.
+    begun_with = {
+        key_of(alert)
+        for alert in free.values()
+        if any(agrees(alert, each) or has_same_culprit(alert, each) for each in found.values())
+    }
     paired: dict[Subject, Alert] = {}
     fits: tuple[tuple[Fits, bool], ...] = (
         (lambda key, finding, alert: key == key_of(alert) and agrees(alert, finding), False),

@@ -43,7 +43,8 @@ def _reconcile(
     over = [alert for alert in held if alert.pk not in lasting]
     changed = [alert for alert in over if _merge(alert, found, paired, now=now)]
     changed += [alert for alert in over if alert.is_open and _end(alert, watched, now=now)]
-    changed += _refresh_all(found, paired, now=now)
+    taken = {key_of(alert) for alert in over if alert.is_open}
+    changed += _refresh_all(found, paired, taken, now=now)
     fired = [fire(found[key], key, now=now) for key in found if key not in paired]
     changed += filter(None, fired)
     still_open = {alert.pk: alert for alert in (*held, *changed) if alert.is_open}
@@ -52,15 +53,23 @@ def _reconcile(
 
 
 def _refresh_all(
-    found: Mapping[Subject, Finding], paired: Mapping[Subject, Alert], *, now: datetime
+    found: Mapping[Subject, Finding],
+    paired: Mapping[Subject, Alert],
+    taken: Collection[Subject],
+    *,
+    now: datetime,
 ) -> list[Alert]:
-    """Bring the lasting alerts up to date, those without news all at once."""
+    """Bring the lasting alerts up to date, those without news all at once.
+
+    None moves to a rule and subject that are ``taken``: there an alert waits for its end.
+    """
     changed, calm = [], []
     for key, alert in paired.items():
         if alert.last_seen_at >= now:
             continue
         is_in_the_way = key_of(alert) != key and key_of(alert) in found
-        news = refresh(alert, found[key], key, now=now, must_move=is_in_the_way)
+        goal = key_of(alert) if key in taken else key
+        news = refresh(alert, found[key], goal, now=now, must_move=is_in_the_way)
         if news is None:
             calm.append(alert.pk)
         elif news:

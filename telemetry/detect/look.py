@@ -13,7 +13,8 @@ class Look:
     ``strength`` is evidence over threshold: 1 is just enough to believe it, less rules it out.
     ``value`` is the most conspicuous part's figure in ``unit``, beside the ``peers_median`` of
     ``n_peers`` others. ``node`` and ``device`` are the machine and the part (core, accelerator or
-    EFA device, by cause); None where no single one is to blame.
+    EFA device, by cause); None where no single one is to blame. ``is_only_part``: the machine has
+    no other such part, the peers are those of other machines.
     """
 
     cause: str
@@ -25,6 +26,7 @@ class Look:
     unit: str
     node: str | None = None
     device: int | None = None
+    is_only_part: bool = False
 
     @property
     def stands_out(self) -> bool:

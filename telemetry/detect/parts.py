@@ -23,13 +23,32 @@ ENOUGH_MATES = 63
 class Parts:
     """The like parts of a late node, each figure (n,), NaN where not reported.
 
-    ``to_mates`` is relative to the same part of other nodes, ``relative`` that relative to the
-    usual part of this node.
+    ``role`` is the usual figure of the same part on ``n_mates`` other nodes, ``to_mates`` how a
+    part compares with it, ``relative`` that relative to the usual part of this node.
     """
 
     value: FloatArray
+    role: FloatArray
+    n_mates: int
     to_mates: FloatArray
     relative: FloatArray
+
+    @property
+    def is_only(self) -> bool:
+        """Whether the node has but one such part, and others can only be those of its mates."""
+        return self.relative.size == 1
+
+    @property
+    def usual(self) -> float:
+        """What is usual for such a part; NaN where there is no other."""
+        if self.is_only:
+            return float(self.role[0]) if self.n_mates else np.nan
+        return float(median(self.value))
+
+    @property
+    def n_peers(self) -> int:
+        """How many others that is judged by."""
+        return self.n_mates if self.is_only else int(np.isfinite(self.value).sum()) - 1
 
     @property
     def strength(self) -> FloatArray:
@@ -37,7 +56,7 @@ class Parts:
 
         An only part has no others; that of other nodes must do, and tells less.
         """
-        if self.relative.size == 1:
+        if self.is_only:
             return (self.to_mates - 1.0) / ALONE
         return deviations(self.relative, floor=SPREAD) / DEVIATIONS
 
@@ -90,7 +109,8 @@ def parts(span: Span, metric: str, node: str, mates: list[int], *, sign: int = 1
     if sign < 0:
         ratio = np.divide(1.0, ratio, out=np.full(own.shape, np.nan), where=ratio > 0)
     usual = float(lower_median(ratio))
-    return Parts(own, ratio, ratio / usual if usual > 0 else np.full(own.shape, np.nan))
+    relative = ratio / usual if usual > 0 else np.full(own.shape, np.nan)
+    return Parts(own, role, len(mates), ratio, relative)
 
 
 def _mates(case: Case, node: str) -> list[str]:
@@ -110,6 +130,8 @@ def _busy(node: str, cores: Parts, per_device: int) -> list[Look]:
     """Look for cores that stay busy while the others wait: one, or all of an accelerator."""
     devices = Parts(
         value=cores.value.reshape(-1, per_device).mean(axis=1),
+        role=cores.role.reshape(-1, per_device).mean(axis=1),
+        n_mates=cores.n_mates,
         to_mates=cores.to_mates.reshape(-1, per_device).min(axis=1),
         relative=cores.relative.reshape(-1, per_device).min(axis=1),
     )
@@ -130,7 +152,7 @@ def _least(strength: FloatArray, per_device: int) -> FloatArray:
 
 
 def _look(cause: str, metric: str, unit: str, among: Parts) -> Look:
-    return Look(cause, 0.0, metric, np.nan, float(median(among.value)), 0, unit)
+    return Look(cause, 0.0, metric, np.nan, among.usual, 0, unit)
 
 
 def _named(look: Look, node: str, among: Parts, strength: FloatArray) -> Look:
@@ -142,7 +164,8 @@ def _named(look: Look, node: str, among: Parts, strength: FloatArray) -> Look:
         look,
         strength=float(strength[part]),
         value=float(among.value[part]),
-        n_peers=int(np.isfinite(among.value).sum()) - 1,
+        n_peers=among.n_peers,
+        is_only_part=among.is_only,
         node=node,
         device=part,
     )

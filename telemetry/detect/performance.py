@@ -72,7 +72,9 @@ def _is_borne_out(problem: Problem, seen: list[Problem]) -> bool:
     enough. The only part of a node has no neighbours to stand out from.
     """
     look = problem.look
-    if look is None or look.node is None or look.device is None or look.n_peers == 0:
+    if look is None or look.node is None or look.device is None:
+        return True
+    if look.is_only_part or look.n_peers == 0:
         return True
     return any(one.node == problem.node for one in seen)
 

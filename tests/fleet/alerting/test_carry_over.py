@@ -148,3 +148,32 @@ def test_what_could_wait_becomes_urgent_and_stays_so(look: Look, finding: Findin
     alert = Alert.objects.get()
     assert alert.severity == Alert.Severity.PAGE
     assert kinds(alert) == ["fired", "worsened"]
+
+
+def test_of_two_culprits_the_one_that_stays_goes_on_in_its_own_row(
+    look: Look, finding: Finding, steady: Node
+) -> None:
+    link = replace(finding, cause="efa_loss", node=steady.name, device=4)
+    look(0, finding)
+    look(1, finding, replace(link, rule="efa_degraded", evidence={}))
+    look(2, link)
+
+    first, second = Alert.objects.order_by("pk")
+    assert (first.cause, kinds(first)) == ("slow_core", ["fired", "resolved"])
+    assert (second.rule, second.cause) == ("allreduce_share", "efa_loss")
+    assert kinds(second) == ["fired", "rule_changed"]
+
+
+def test_nothing_moves_to_where_a_flapping_alert_waits_for_its_end(
+    look: Look, finding: Finding, steady: Node
+) -> None:
+    link = replace(finding, cause="efa_loss", node=steady.name, device=4)
+    for second in range(0, 40, 20):
+        look(second, finding)
+        look(second + 10)
+    look(40, finding, replace(link, rule="efa_degraded", evidence={}))
+    look(41, link)
+
+    first, second_alert = Alert.objects.order_by("pk")
+    assert (first.is_open, first.cause) == (True, "slow_core")
+    assert (second_alert.is_open, second_alert.rule) == (True, "efa_degraded")
