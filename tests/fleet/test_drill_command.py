@@ -154,7 +154,7 @@ def test_it_needs_neither_the_database_nor_redis(scenario: Path, tmp_path: Path)
         ('name = "x"\nduration_s = 60\nrun = []', "run", "describe at least one"),
         (SCENARIO.replace("tiny-02", "tiny-09"), "fault[0].node", "choose one of"),
         (SCENARIO.replace("slow_core", "slow_cor"), "fault[0].kind", "did you mean"),
-        (SCENARIO.replace("magnitude = 3\n", "magnitude = 3000\n"), "fault[0].magnitude", "give a"),
+        (SCENARIO.replace("magnitude = 3\n", "magnitude = 3e3\n"), "fault[0].magnitude", "give a"),
         (SCENARIO.replace("duration_s = 300", "duration_s = -1"), "duration_s", "give seconds"),
         (SCENARIO.replace("nodes = 4", "notes = 4"), "run[0].notes", "did you mean 'nodes'"),
     ],
