@@ -29,7 +29,24 @@ def pages() -> list[str]:
     return [f"/{pattern}" for pattern in patterns if "<" not in pattern]
 
 
-OPEN = {"/sign-in/", "/sign-out/", "/healthz", "/readyz", "/api/v1/ingest/neuron-monitor"}
+OPEN = {
+    "/sign-in/",
+    "/sign-out/",
+    "/healthz",
+    "/readyz",
+    "/api/v1/ingest/neuron-monitor",
+    "/api/v1/annotations",
+}
+# Pages to change something by: nobody changes anything without a name.
+TO_ACT = {
+    "/annotations/add/",
+    "/drills/new/",
+    "/drills/preview",
+    "/notifications/receivers/new/",
+    "/notifications/routes/new/",
+    "/silences/new/",
+    "/silences/preview",
+}
 
 
 @pytest.mark.parametrize("path", sorted(set(pages()) - OPEN))
@@ -43,13 +60,20 @@ def test_every_page_asks_to_sign_in(client: Client, path: str) -> None:
         assert response["Location"].startswith("/sign-in/?next=")
 
 
-@pytest.mark.parametrize("path", sorted(set(pages()) - OPEN))
+@pytest.mark.parametrize("path", sorted(set(pages()) - OPEN - TO_ACT))
 def test_the_demo_may_be_read_on_its_own_machine(
     client: Client, redis_url: str, settings: Settings, path: str
 ) -> None:
     settings.ANONYMOUS_READING = True
 
     assert client.get(path).status_code not in {302, 401, 403}
+
+
+@pytest.mark.parametrize("path", sorted(TO_ACT))
+def test_who_reads_the_demo_changes_nothing(client: Client, settings: Settings, path: str) -> None:
+    settings.ANONYMOUS_READING = True
+
+    assert client.get(path).status_code == 403
 
 
 @pytest.mark.parametrize(
