@@ -1,5 +1,6 @@
 """A real web server for tests, in a thread of the test process: streams included."""
 
+import gc
 import socket
 import threading
 import time
@@ -7,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import uvicorn
+
+FINISHING_S = 0.5
 
 
 @contextmanager
@@ -20,6 +23,7 @@ def served(application: str = "fleet.asgi:application") -> Iterator[str]:
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)
+    others = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as listener:
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
@@ -30,3 +34,8 @@ def served(application: str = "fleet.asgi:application") -> Iterator[str]:
         finally:
             server.should_exit = True
             thread.join()
+            # What the server's own threads still draw they must end while the test's database is
+            # open to them, or they leave a connection behind; a pool ends once nobody holds it.
+            gc.collect()
+            for left in set(threading.enumerate()) - others:
+                left.join(timeout=FINISHING_S)

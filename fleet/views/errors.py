@@ -1,5 +1,6 @@
 """What is shown when something went wrong; the API says it as a problem document."""
 
+from django.db import close_old_connections
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
@@ -40,4 +41,10 @@ def _say(request: HttpRequest, status: int, detail: str) -> HttpResponse:
     """Show the page of an error, or send it as a document."""
     if request.path.startswith("/api/"):
         return problem(status, detail)
-    return render(request, f"{status}.html", {"detail": detail}, status=status)
+    # An async view's error is shown by a thread that no request is finished in: what its
+    # connection to the database needs at the beginning and the end of one is done here.
+    close_old_connections()
+    try:
+        return render(request, f"{status}.html", {"detail": detail}, status=status)
+    finally:
+        close_old_connections()
