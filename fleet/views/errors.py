@@ -1,6 +1,6 @@
 """What is shown when something went wrong; the API says it as a problem document."""
 
-from django.db import close_old_connections
+from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
@@ -43,8 +43,15 @@ def _say(request: HttpRequest, status: int, detail: str) -> HttpResponse:
         return problem(status, detail)
     # An async view's error is shown by a thread that no request is finished in: what its
     # connection to the database needs at the beginning and the end of one is done here.
-    close_old_connections()
+    _let_go()
     try:
         return render(request, f"{status}.html", {"detail": detail}, status=status)
     finally:
-        close_old_connections()
+        _let_go()
+
+
+def _let_go() -> None:
+    """Close this thread's connections that are broken or old, but none amid a transaction."""
+    for connection in connections.all(initialized_only=True):
+        if not connection.in_atomic_block:
+            connection.close_if_unusable_or_obsolete()
