@@ -105,8 +105,7 @@ def test_a_column_is_told_once_it_is_whole_though_its_middle_is_past(
 ) -> None:
     newest = max(hot.newest().values())
     told = [
-        node_points("limping", since_s=newest - ago_s)["core-heat"]["t"]
-        for ago_s in range(1, 4)
+        node_points("limping", since_s=newest - ago_s)["core-heat"]["t"] for ago_s in range(1, 4)
     ]
 
     assert all(told)
