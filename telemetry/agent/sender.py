@@ -1,0 +1,122 @@
+"""From the spool to the server: in order, one request at a time, patient while it is away."""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+
+from telemetry.agent.clock import Clock
+from telemetry.agent.envelope import PATHS, body
+from telemetry.agent.frames import Frame
+from telemetry.agent.health import Health
+from telemetry.agent.spool import Spool
+from telemetry.agent.wire import Answer, Wire
+
+MOST_LINES = 120
+MOST_BYTES = 512_000
+# With much to make up for, requests follow each other at least this quickly.
+CATCH_UP_S = 1.0
+FIRST_REST_S, LONGEST_REST_S, LONGEST_ASKED_S = 1.0, 30.0, 600.0
+
+
+class Sender(threading.Thread):
+    """Delivers what the spool holds."""
+
+    def __init__(
+        self,
+        spool: Spool,
+        wire: Wire,
+        health: Health,
+        clock: Clock,
+        *,
+        every_s: float,
+        chance: Callable[[], float] = random.random,
+    ) -> None:
+        """Send at most every ``every_s``; ``chance`` (0 to 1) spreads the tries of a fleet."""
+        super().__init__(name="sender", daemon=True)
+        self._spool = spool
+        self._wire = wire
+        self._health = health
+        self._clock = clock
+        self._every_s = every_s
+        self._chance = chance
+        self._most_lines = MOST_LINES
+        self._n_failed = 0
+        self._is_over = threading.Event()
+
+    def run(self) -> None:
+        """Deliver until told to stop."""
+        while not self._is_over.is_set():
+            self._spool.wait(1.0)
+            began_s = time.monotonic()
+            rest_s = self.deliver()
+            spent_s = time.monotonic() - began_s
+            is_behind = self._spool.n_waiting >= self._most_lines
+            every_s = min(self._every_s, CATCH_UP_S) if is_behind else self._every_s
+            self._is_over.wait(max(rest_s, every_s - spent_s, 0.0))
+
+    def stop(self, within_s: float) -> None:
+        """Stop, but first try to deliver what waits; it takes no longer than ``within_s``."""
+        until_s = time.monotonic() + within_s
+        self._is_over.set()
+        self.join(within_s)
+        while not self.is_alive() and self._spool.n_waiting and time.monotonic() < until_s:
+            if self.deliver():
+                break
+
+    def deliver(self) -> float:
+        """Send one request's worth, and return how long to rest before the next, seconds."""
+        try:
+            frames = self._spool.next_frames(most=self._most_lines, most_bytes=MOST_BYTES)
+        except OSError as error:
+            self._health.problem("spool", f"spool: {error}")
+            return FIRST_REST_S
+        if not frames:
+            return 0.0
+        answer = self._send(frames)
+        if answer.is_taken:
+            self._taken(frames, answer)
+            return 0.0
+        if answer.is_hopeless:
+            return self._hopeless(frames, answer)
+        self._n_failed += 1
+        self._health.problem("server", f"server: {answer}")
+        return self.rest_s(answer)
+
+    def rest_s(self, answer: Answer) -> float:
+        """Return how long to leave the server alone after it did not take something."""
+        longest_s = min(LONGEST_REST_S, FIRST_REST_S * (1 << min(self._n_failed, 10)))
+        asked_s = min(answer.retry_after_s or 0.0, LONGEST_ASKED_S)
+        return max(asked_s, longest_s / 2) + self._chance() * longest_s / 2.0
+
+    def _send(self, frames: list[Frame]) -> Answer:
+        """Send frames and return the answer."""
+        now = self._clock.now()
+        said = self._health.said(n_waiting=max(0, self._spool.n_waiting - len(frames)))
+        packed = body(frames, self._spool.stream, said, self._clock, now)
+        headers = {"X-Trnwatch-At": f"{now.wall_s:.6f}", "X-Trnwatch-Up": f"{now.up_s:.6f}"}
+        return self._wire.post(PATHS[frames[0].kind], packed, headers)
+
+    def _taken(self, frames: list[Frame], answer: Answer) -> None:
+        """Note what was delivered."""
+        self._n_failed = 0
+        self._most_lines = min(MOST_LINES, 2 * self._most_lines)
+        self._health.problem("server", "")
+        refused = answer.told.get("refused") or []
+        self._health.add("n_refused", int(answer.told.get("n_refused") or 0))
+        with suppress(LookupError, TypeError):
+            self._health.problem("refused", f"refused: {refused[0]['reason']}")
+        self._spool.delivered(frames[-1].seq)
+
+    def _hopeless(self, frames: list[Frame], answer: Answer) -> float:
+        """Give up lines that will never be taken, one by one where only the lot is too large."""
+        if answer.status == 413 and len(frames) > 1:
+            self._most_lines = max(1, len(frames) // 2)
+            return 0.0
+        self._health.add("n_refused", len(frames))
+        self._health.problem("refused", f"refused: {answer}")
+        self._spool.delivered(frames[-1].seq)
+        return 0.0

@@ -1,0 +1,78 @@
+"""A web server that answers as it is told, and keeps what it was sent."""
+
+import gzip
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+# A status, a body, and headers.
+Said = tuple[int, Mapping[str, Any], Mapping[str, str]]
+
+
+@dataclass
+class Asked:
+    """One request: its path with query, headers, and lines."""
+
+    path: str
+    headers: Mapping[str, str]
+    lines: list[dict[str, Any]]
+
+
+@dataclass
+class Server:
+    """What it will answer, in turn and then 200, and what it was sent."""
+
+    address: str = ""
+    answers: list[Said] = field(default_factory=list)
+    asked: list[Asked] = field(default_factory=list)
+
+    @property
+    def numbers(self) -> list[int]:
+        """The numbers of all lines that were taken."""
+        return [line["seq"] for asked in self.asked for line in asked.lines]
+
+
+@contextmanager
+def answering() -> Iterator[Server]:
+    """Run a server on a free port."""
+    told = Server()
+    with ThreadingHTTPServer(("127.0.0.1", 0), _handler(told)) as server:
+        server.daemon_threads = True
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        told.address = f"http://127.0.0.1:{server.server_port}"
+        try:
+            yield told
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+def _handler(told: Server) -> type[BaseHTTPRequestHandler]:
+    """Return what answers a request."""
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = gzip.decompress(self.rfile.read(int(self.headers["Content-Length"])))
+            lines = [json.loads(line) for line in body.splitlines()]
+            default: Said = (200, {"accepted": len(lines), "refused": []}, {})
+            status, answer, headers = told.answers.pop(0) if told.answers else default
+            if status == 200:
+                told.asked.append(Asked(self.path, dict(self.headers), lines))
+            data = json.dumps(answer).encode()
+            self.send_response(status)
+            for name, value in {**headers, "Content-Length": str(len(data))}.items():
+                self.send_header(name, value)
+            self.end_headers()
+            self.wfile.write(data)
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    return Handler
