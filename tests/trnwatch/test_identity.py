@@ -1,0 +1,94 @@
+"""Who a training process says it is, by the launchers' environments."""
+
+from collections.abc import Mapping
+
+import pytest
+
+from trnwatch.identity import identity_of, place_of
+
+TORCHRUN = {"RANK": "65", "WORLD_SIZE": "128", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "32"}
+OPEN_MPI = {
+    "OMPI_COMM_WORLD_RANK": "65",
+    "OMPI_COMM_WORLD_SIZE": "128",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "1",
+    "OMPI_COMM_WORLD_LOCAL_SIZE": "32",
+}
+SLURM = {
+    "SLURM_PROCID": "65",
+    "SLURM_NTASKS": "128",
+    "SLURM_LOCALID": "1",
+    "SLURM_NTASKS_PER_NODE": "32(x4)",
+}
+SLURM_TERSE = {"SLURM_PROCID": "65", "SLURM_NTASKS": "128", "SLURM_NNODES": "4"}
+
+
+@pytest.mark.parametrize("env", [TORCHRUN, OPEN_MPI, SLURM, SLURM_TERSE])
+def test_a_process_knows_its_place(env: Mapping[str, str]) -> None:
+    place = place_of(env)
+
+    assert (place.rank, place.n_ranks, place.n_local) == (65, 128, 32)
+    assert (place.node_rank, place.n_nodes) == (2, 4)
+
+
+def test_torchrun_under_slurm_is_torchrun() -> None:
+    assert place_of(SLURM_TERSE | TORCHRUN | {"SLURM_PROCID": "2"}).rank == 65
+
+
+def test_one_process_of_each_node_speaks_for_it() -> None:
+    first = identity_of(TORCHRUN | {"LOCAL_RANK": "0", "RANK": "64", "TRNWATCH_NODE": "trn-c"})
+    second = identity_of(TORCHRUN | {"TRNWATCH_NODE": "trn-c"})
+
+    assert (first.speaks, first.worker, first.rank, first.n_workers) == (True, "trn-c", 2, 4)
+    assert not second.speaks
+
+
+def test_every_rank_may_speak_for_itself() -> None:
+    me = identity_of(TORCHRUN | {"TRNWATCH_NODE": "trn-c", "TRNWATCH_WORKERS": "ranks"}, {"tp": 8})
+
+    assert (me.speaks, me.worker, me.rank, me.n_workers) == (True, "trn-c/1", 65, 128)
+    assert me.group == "tp1"
+
+
+def test_stages_hold_whole_blocks_of_ranks() -> None:
+    stages = [
+        identity_of(TORCHRUN | {"RANK": str(rank)}, {"pp": 4}).stage for rank in (0, 31, 32, 127)
+    ]
+
+    assert stages == [0, 0, 1, 3]
+    assert identity_of(TORCHRUN).stage is None
+
+
+@pytest.mark.parametrize(
+    ("env", "session"),
+    [
+        ({"TRNWATCH_SESSION": "mine"}, "mine"),
+        ({"TORCHELASTIC_RUN_ID": "j7", "TORCHELASTIC_RESTART_COUNT": "2"}, "j7.2"),
+        ({"TORCHELASTIC_RUN_ID": "none", "SLURM_JOB_ID": "82"}, "82.0"),
+        ({"SLURM_JOB_ID": "82", "SLURM_RESTART_COUNT": "1"}, "82.1"),
+        ({"PMIX_NAMESPACE": "prte-3@1"}, "prte-3-1.0"),
+        ({"TORCHELASTIC_RUN_ID": "none"}, "auto"),
+        ({}, "auto"),
+    ],
+)
+def test_a_start_has_the_launchers_number(env: Mapping[str, str], session: str) -> None:
+    assert identity_of(env).session == session
+
+
+def test_code_goes_before_the_environment_and_that_before_what_is_guessed() -> None:
+    env = {"TRNWATCH_MODEL": "by env", "TRNWATCH_TP": "8", "TRNWATCH_TEAM": "LLM"}
+
+    about = identity_of(env, {"model": "by code"}, {"model": "guessed", "tp": 2, "pp": 2}).about
+
+    assert (about["model"], about["tp"], about["pp"], about["team"]) == ("by code", 8, 2, "LLM")
+
+
+@pytest.mark.parametrize("value", ["nonsense", "-3", "0", "1e99"])
+def test_a_figure_that_is_none_is_left_out(value: str) -> None:
+    assert "tp" not in identity_of({"TRNWATCH_TP": value}).about
+
+
+def test_names_are_made_to_fit() -> None:
+    me = identity_of({"TRNWATCH_RUN": "my run: 7b/v2", "TRNWATCH_NODE": "n"}, {"team": "x" * 99})
+
+    assert me.run == "my-run-7b-v2"
+    assert len(str(me.about["team"])) == 40

@@ -1,0 +1,178 @@
+"""What a training loop asks of the reporter, and what it is told."""
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.trnwatch.listening import Listener, listening, until
+from trnwatch import Reporter
+from trnwatch.steps import Idle
+
+ROOT = Path(__file__).parents[2]
+ENV = {"TRNWATCH_RUN": "real", "TRNWATCH_NODE": "trn-a", "TRNWATCH_SESSION": "1"}
+
+
+@pytest.fixture
+def listener() -> Iterator[Listener]:
+    with listening() as each:
+        yield each
+
+
+def test_a_step_is_told_with_its_parts(listener: Listener) -> None:
+    reporter = Reporter(listener.url, token="secret", env=ENV, model="llama2-7b")
+    with reporter, reporter.step() as step:
+        with step.input():
+            time.sleep(0.01)
+        for _ in range(2):
+            with step.collective():
+                time.sleep(0.02)
+        with step.checkpoint():
+            time.sleep(0.03)
+        step.tokens = 4096
+    until(lambda: listener.lines[-1:] != [] and listener.lines[-1]["kind"] == "end")
+    run, told, end = (line for line in listener.lines if line["kind"] != "beat")
+
+    assert (run["kind"], run["model"], run["n_nodes"]) == ("run", "llama2-7b", 1)
+    assert (told["run"], told["worker"], told["step"]) == ("real", "trn-a", 1)
+    assert told["tokens"] == 4096
+    assert 0.01 <= told["input_s"] < 0.03 <= told["checkpoint_s"]
+    assert [seconds >= 0.02 for seconds in told["collective_s"]] == [True, True]
+    assert told["arrived_at"] == sorted(told["arrived_at"])
+    assert told["step_s"] >= 0.08
+    assert (end["kind"], end["failed"]) == ("end", False)
+    assert listener.headers[0]["Authorization"] == "Bearer secret"
+    assert float(listener.headers[0]["X-Trnwatch-At"]) == pytest.approx(time.time(), abs=60)
+
+
+def test_steps_count_from_one_or_from_where_training_goes_on(listener: Listener) -> None:
+    with Reporter(listener.url, token="secret", env=ENV) as reporter:
+        for number in (None, None, 100, None):
+            with reporter.step(number):
+                pass
+    until(lambda: len(listener.steps()) == 4)
+
+    assert listener.steps() == [1, 2, 100, 101]
+
+
+def test_a_step_that_fails_is_not_reported_and_fails_as_ever(listener: Listener) -> None:
+    reporter = Reporter(listener.url, token="secret", env=ENV)
+
+    def fail() -> None:
+        with reporter.step():
+            raise KeyError("out of memory")
+
+    with pytest.raises(KeyError), reporter:
+        fail()
+    until(lambda: bool(listener.lines))
+
+    assert listener.steps() == []
+    assert (listener.lines[-1]["failed"], listener.lines[-1]["reason"]) == (True, "KeyError")
+
+
+def test_without_a_server_nothing_happens() -> None:
+    reporter = Reporter.from_env(env=ENV)
+
+    with reporter.step() as step, step.collective(), step.input(), step.other():
+        step.tokens = 1
+    reporter.about(model="x")
+    reporter.finish()
+
+    assert isinstance(step, Idle)
+    assert not reporter.is_reporting
+
+
+@pytest.mark.parametrize("server", ["nonsense", "ftp://x", "http://", "http://[", "https://x:y"])
+def test_a_server_that_is_none_is_said_once_and_no_more(
+    server: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    reporter = Reporter(server, token="secret", env=ENV)
+    with reporter.step():
+        pass
+    reporter.finish()
+
+    assert not reporter.is_reporting
+
+
+def test_a_process_that_does_not_speak_costs_nothing(listener: Listener) -> None:
+    env = ENV | {"RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
+    reporter = Reporter(listener.url, token="secret", env=env)
+
+    assert isinstance(reporter.step(), Idle)
+    assert not reporter.is_reporting
+
+
+def test_what_the_run_is_may_be_said_later(listener: Listener) -> None:
+    with Reporter(listener.url, token="secret", env=ENV) as reporter:
+        until(lambda: bool(listener.lines))
+        reporter.suggest(model="guessed", seq_len=2048)
+        reporter.about(model="llama2-7b")
+        with reporter.step():
+            pass
+    until(lambda: len([line for line in listener.lines if line["kind"] == "run"]) == 2)
+    told = [line for line in listener.lines if line["kind"] == "run"][-1]
+
+    assert (told["model"], told["seq_len"]) == ("llama2-7b", 2048)
+
+
+FORKS = """
+import os, sys, time
+from trnwatch import Reporter
+reporter = Reporter.from_env()
+with reporter.step(): pass
+child = os.fork()
+if child == 0 and sys.argv[1] == "trains":
+    os.environ["TRNWATCH_NODE"] = "trn-b"
+    with reporter.step(7): pass
+    reporter.finish()
+if child == 0:
+    sys.exit(0)
+os.waitpid(child, 0)
+with reporter.step(): pass
+"""
+
+
+@pytest.mark.parametrize("child", ["idles", "trains"])
+def test_a_child_speaks_for_itself_and_only_if_it_trains(listener: Listener, child: str) -> None:
+    env = os.environ | ENV | {"TRNWATCH_SERVER": listener.url, "TRNWATCH_TOKEN": "secret"}
+    subprocess.run([sys.executable, "-c", FORKS, child], env=env, cwd=ROOT, check=True)
+    told = [(line["worker"], line["step"]) for line in listener.lines if line["kind"] == "step"]
+    ends = sorted(line["worker"] for line in listener.lines if line["kind"] == "end")
+
+    assert sorted(told) == [("trn-a", 1), ("trn-a", 2)] + [("trn-b", 7)] * (child == "trains")
+    assert ends == ["trn-a"] + ["trn-b"] * (child == "trains")
+
+
+@pytest.mark.parametrize(
+    ("ending", "reason"), [("", ""), ("raise RuntimeError('the token is secret')", "RuntimeError")]
+)
+def test_a_process_that_ends_says_how(listener: Listener, ending: str, reason: str) -> None:
+    script = f"""
+from trnwatch import Reporter
+reporter = Reporter.from_env()
+with reporter.step(): pass
+{ending}
+"""
+    env = os.environ | ENV | {"TRNWATCH_SERVER": listener.url, "TRNWATCH_TOKEN": "secret"}
+    subprocess.run(
+        [sys.executable, "-c", script], env=env, cwd=ROOT, check=False, capture_output=True
+    )
+
+    assert listener.steps() == [1]
+    assert (listener.lines[-1]["failed"], listener.lines[-1]["reason"]) == (bool(reason), reason)
+
+
+def test_the_token_is_never_logged(listener: Listener, caplog: pytest.LogCaptureFixture) -> None:
+    listener.status, listener.answer = 401, {"detail": "The token is not known."}
+    with caplog.at_level(logging.DEBUG):
+        reporter = Reporter(listener.url, token="hush-hush", env=ENV)
+        with reporter.step():
+            pass
+        reporter.finish()
+
+    assert "hush-hush" not in caplog.text

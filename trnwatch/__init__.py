@@ -1,0 +1,10 @@
+"""What a training job says of itself to trnwatch, in two lines of code.
+
+The first is ``reporter = Reporter.from_env()``, the second ``with reporter.step() as step:``.
+"""
+
+from trnwatch.reporter import Reporter
+from trnwatch.steps import Step
+from trnwatch.version import VERSION
+
+__all__ = ["VERSION", "Reporter", "Step"]

@@ -1,0 +1,81 @@
+"""Step reports from Hugging Face's Trainer, and Optimum-Neuron's, which calls the same hooks.
+
+Add ``StepReports()`` to the trainer's callbacks. The gradient exchange happens where no hook
+looks: without ``callback.reporter.collective()`` around it, its share stays unknown.
+"""
+
+from typing import Any, Optional
+
+from trnwatch.hooks import HookedSteps, figure, guarded
+from trnwatch.reporter import Reporter
+
+try:
+    from transformers import TrainerCallback
+except ImportError:
+    TrainerCallback = object
+
+
+class StepReports(TrainerCallback):  # type: ignore[misc]
+    """A callback that reports every optimizer step: its time, waiting for data, checkpoints."""
+
+    def __init__(self, reporter: Optional[Reporter] = None, **about: Any) -> None:
+        """Report by ``reporter``, or as the environment says; ``about`` says what the run is."""
+        self.reporter = reporter or Reporter.from_env(**about)
+        self._steps = HookedSteps(self.reporter)
+        self._n_tokens: Optional[float] = None
+
+    @guarded
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Say what the run is, as far as the trainer knows."""
+        self.reporter.suggest(**facts_of(args, kwargs.get("model")))
+
+    @guarded
+    def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note that the data is there."""
+        self._steps.begin()
+        self._steps.mark("input")
+
+    @guarded
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Report the step; tokens only where the trainer counts those of all processes."""
+        seen = figure(state, "num_input_tokens_seen")
+        tokens = None if seen is None or self._n_tokens is None else seen - self._n_tokens
+        self._n_tokens = seen
+        self._steps.end(int(state.global_step), tokens or None)
+
+    @guarded
+    def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note that an evaluation is over."""
+        self._steps.mark("other")
+
+    @guarded
+    def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note that a checkpoint is written."""
+        self._steps.mark("checkpoint")
+
+    @guarded
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Say that training is over."""
+        self.reporter.finish()
+
+
+def facts_of(args: Any, model: Any) -> dict[str, Any]:
+    """Return what the trainer's arguments and the model's configuration say of the run."""
+    layout = figure(args, "trn_config") or args
+    tp = figure(layout, "tensor_parallel_size") or 1
+    pp = figure(layout, "pipeline_parallel_size") or 1
+    n_replicas = max(1, int(figure(args, "world_size") or 1) // (int(tp) * int(pp)))
+    each = figure(args, "per_device_train_batch_size") or 0
+    config = getattr(model, "config", None)
+    name = figure(config, "_name_or_path", "name_or_path") or ""
+    return {
+        "run": figure(args, "run_name"),
+        "model": str(name).rstrip("/").rpartition("/")[2] or None,
+        "tp": tp,
+        "pp": pp,
+        "global_batch": each * (figure(args, "gradient_accumulation_steps") or 1) * n_replicas,
+        "seq_len": figure(args, "max_length", "max_seq_length"),
+        "precision": "bf16" if figure(args, "bf16") else None,
+        "layers": figure(config, "num_hidden_layers"),
+        "hidden": figure(config, "hidden_size"),
+    }

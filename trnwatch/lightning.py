@@ -1,0 +1,99 @@
+"""Step reports from Lightning's Trainer, which neuronx-distributed-training is built on.
+
+Add ``StepReports()`` to the trainer's callbacks. The gradient exchange happens where no hook
+looks: without ``callback.reporter.collective()`` around it, its share stays unknown.
+"""
+
+from typing import Any, Optional
+
+from trnwatch.hooks import HookedSteps, figure, guarded
+from trnwatch.reporter import Reporter
+
+try:
+    from lightning.pytorch.callbacks import Callback
+except ImportError:
+    try:
+        from pytorch_lightning.callbacks import Callback
+    except ImportError:
+        Callback = object
+
+
+class StepReports(Callback):  # type: ignore[misc]
+    """A callback that reports every optimizer step, whatever number of batches it takes."""
+
+    def __init__(self, reporter: Optional[Reporter] = None, **about: Any) -> None:
+        """Report by ``reporter``, or as the environment says; ``about`` says what the run is."""
+        self.reporter = reporter or Reporter.from_env(**about)
+        self._steps = HookedSteps(self.reporter)
+        self._number = 0
+        self._saves = False
+
+    @guarded
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Say what the run is, as far as the trainer knows."""
+        self._number = int(trainer.global_step)
+        self.reporter.suggest(**facts_of(trainer, pl_module))
+
+    @guarded
+    def on_train_batch_start(
+        self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *more: Any
+    ) -> None:
+        """Note that the data is there; after a save the way to it was the checkpoint's."""
+        self._steps.begin()
+        self._steps.mark("checkpoint" if self._saves else "input")
+        self._saves = False
+
+    @guarded
+    def on_train_batch_end(
+        self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *more: Any
+    ) -> None:
+        """Report the step if this batch completed one; else go on with it."""
+        number = int(trainer.global_step)
+        if number > self._number:
+            self._number = number
+            self._steps.end(number)
+        else:
+            self._steps.skip()
+
+    @guarded
+    def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
+        """Note that what comes now is no training."""
+        self._steps.skip()
+
+    @guarded
+    def on_validation_end(self, trainer: Any, pl_module: Any) -> None:
+        """Note that an evaluation is over."""
+        self._steps.mark("other")
+
+    @guarded
+    def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
+        """Note that a checkpoint is about to be written: Lightning does not say when it is."""
+        self._saves = True
+
+    @guarded
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:
+        """Say that training failed."""
+        self.reporter.finish(failed=True, reason=type(exception).__name__)
+
+    @guarded
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:
+        """Say that training is over."""
+        self.reporter.finish()
+
+
+def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
+    """Return what the trainer and NxDT's configuration say of the run."""
+    config = getattr(module, "cfg", None) or getattr(module, "config", None)
+    strategy = figure(config, "distributed_strategy")
+    data = figure(config, "data")
+    model = figure(config, "model")
+    return {
+        "run": figure(config, "name"),
+        "tp": figure(strategy, "tensor_model_parallel_size"),
+        "pp": figure(strategy, "pipeline_model_parallel_size"),
+        "global_batch": figure(data, "global_batch_size"),
+        "seq_len": figure(data, "seq_length"),
+        "layers": figure(model, "num_layers"),
+        "hidden": figure(model, "hidden_size"),
+        "n_nodes": figure(trainer, "num_nodes"),
+    }

@@ -1,0 +1,170 @@
+"""The reporter: what a training loop holds, and what never gets in its way."""
+
+import atexit
+import os
+import sys
+import time
+import uuid
+import weakref
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
+from typing import Any, Callable, Optional, Union
+
+from trnwatch.complaints import complain
+from trnwatch.identity import Identity, environment, identity_of, secret_of
+from trnwatch.sender import Sender
+from trnwatch.steps import Collectives, Idle, Part, Step
+
+LAST_WORDS_S = 2.0
+_reporters: "weakref.WeakSet[Reporter]" = weakref.WeakSet()
+
+
+class Reporter:
+    """Reports the steps of one training process, in the background.
+
+    Nothing here waits for a server or raises into training: what cannot be sent is kept for a
+    while, then counted and dropped. A process that was forked reports under its own name, and
+    only once it trains.
+    """
+
+    def __init__(
+        self,
+        server: str = "",
+        *,
+        token: Union[str, Callable[[], str]] = "",
+        env: Optional[Mapping[str, str]] = None,
+        **about: Any,
+    ) -> None:
+        """Report to ``server``; without one, do nothing. ``about`` says what the run is."""
+        self._server = server
+        self._token = token if callable(token) else lambda: token
+        self._env = env
+        self._about = about
+        self._suggested: dict[str, Any] = {}
+        self._sender: Optional[Sender] = None
+        self._step: Union[Step, Idle, None] = None
+        self._next = 1
+        self._pid = os.getpid()
+        self._is_over = False
+        self.identity: Optional[Identity] = None
+        try:
+            self._begin()
+        except Exception as error:
+            complain("cannot report: %s", error)
+        _reporters.add(self)
+
+    @classmethod
+    def from_env(cls, **about: Any) -> "Reporter":
+        """Return a reporter as the environment says; without TRNWATCH_SERVER it does nothing."""
+        env = environment()
+        server = about.pop("server", None) or env.get("TRNWATCH_SERVER", "")
+        return cls(server, token=lambda: secret_of(environment()), **about)
+
+    def _begin(self) -> None:
+        """Find out who this process is, and start to send if it is one that speaks."""
+        if not self._server:
+            return
+        self.identity = self._who()
+        if self.identity.speaks:
+            self._sender = Sender(
+                self._server, self._token, self.identity, boot=uuid.uuid4().hex[:16]
+            )
+            self._sender.start()
+
+    @property
+    def is_reporting(self) -> bool:
+        """Whether this process is one that reports."""
+        return self._sender is not None and not self._is_over
+
+    def step(self, number: Optional[int] = None) -> "Union[Step, Idle]":
+        """Time one optimizer step; without a number steps are counted from 1."""
+        if number is not None:
+            self._next = number
+        new: Union[Step, Idle]
+        if self._pid != os.getpid():
+            self._in_child()
+        new = Idle() if self._sender is None else Step(self._next, self._done)
+        self._next += 1
+        self._step = new
+        return new
+
+    def collective(self) -> "Union[Collectives, Idle]":
+        """Time a gradient exchange of the step under way."""
+        return Idle() if self._step is None else self._step.collective()
+
+    def input(self) -> "Union[Part, Idle]":
+        """Time waiting for data in the step under way."""
+        return Idle() if self._step is None else self._step.input()
+
+    def checkpoint(self) -> "Union[Part, Idle]":
+        """Time a checkpoint in the step under way."""
+        return Idle() if self._step is None else self._step.checkpoint()
+
+    def other(self) -> "AbstractContextManager[Any]":
+        """Time what is no training in the step under way."""
+        return Idle() if self._step is None else self._step.other()
+
+    def about(self, **facts: Any) -> None:
+        """Say what the run is, where that is known only after the start."""
+        self._about.update({name: fact for name, fact in facts.items() if fact is not None})
+        self._introduce()
+
+    def suggest(self, **facts: Any) -> None:
+        """Say what the run is where neither code nor environment does."""
+        self._suggested.update({name: fact for name, fact in facts.items() if fact})
+        self._introduce()
+
+    def _introduce(self) -> None:
+        try:
+            if self._sender is not None:
+                self.identity = self._who()
+                self._sender.introduce(self.identity)
+        except Exception as error:
+            complain("cannot tell what the run is: %s", error)
+
+    def _who(self) -> Identity:
+        env = environment() if self._env is None else self._env
+        return identity_of(env, self._about, self._suggested)
+
+    def _done(self, step: Step, step_s: float) -> None:
+        """Take a step that is over."""
+        try:
+            if self._sender is not None:
+                self._sender.put(step.record(step_s, time.time()))
+        except Exception as error:
+            complain("a step is not reported: %s", error)
+
+    def finish(self, *, failed: bool = False, reason: str = "") -> None:
+        """Say that training is over, and give what is left a moment to get through."""
+        if self._is_over or self._pid != os.getpid():
+            return
+        self._is_over = True
+        try:
+            if self._sender is not None:
+                self._sender.finish(failed=failed, reason=reason[:200], within_s=LAST_WORDS_S)
+        except Exception as error:
+            complain("the end is not reported: %s", error)
+
+    def __enter__(self) -> "Reporter":
+        return self
+
+    def __exit__(self, kind: Optional[type], *exc: object) -> None:
+        self.finish(failed=kind is not None, reason="" if kind is None else kind.__name__)
+
+    def _in_child(self) -> None:
+        """Begin anew in a process that was forked, as what its own environment says it is."""
+        self._pid, self._sender, self._step, self._is_over = os.getpid(), None, None, False
+        try:
+            self._begin()
+        except Exception as error:
+            complain("cannot report: %s", error)
+
+
+def _at_exit() -> None:
+    """Say how the process ends: an exception that nobody caught is a failure."""
+    kind = getattr(sys, "last_type", None)
+    for reporter in list(_reporters):
+        reporter.finish(failed=kind is not None, reason=kind.__name__ if kind else "")
+
+
+atexit.register(_at_exit)

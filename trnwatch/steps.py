@@ -1,0 +1,142 @@
+"""One step as it is timed: how long it took, and how much of that went into what."""
+
+import time
+from typing import Any, Callable, Optional
+
+Record = tuple[Any, ...]
+MOST_COLLECTIVES = 256
+
+
+class Part:
+    """A stretch of a step that is timed, as a context manager; it may be entered many times."""
+
+    __slots__ = ("_since_s", "seconds", "used")
+
+    def __init__(self) -> None:
+        self.seconds = 0.0
+        self.used = False
+        self._since_s = 0.0
+
+    def __enter__(self) -> "Part":
+        self._since_s = time.perf_counter()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.seconds += time.perf_counter() - self._since_s
+        self.used = True
+
+
+class Collectives:
+    """The gradient exchanges of a step, each with the moment this worker came to it."""
+
+    __slots__ = ("_since_s", "arrived_at", "seconds")
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+        self.arrived_at: list[float] = []
+        self._since_s = 0.0
+
+    def __enter__(self) -> "Collectives":
+        self.arrived_at.append(time.time())
+        self._since_s = time.perf_counter()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.seconds.append(time.perf_counter() - self._since_s)
+        if len(self.seconds) > MOST_COLLECTIVES:
+            self.seconds, self.arrived_at = [sum(self.seconds)], self.arrived_at[:1]
+
+
+class Step:
+    """One optimizer step, as a context manager; one that ends in an exception is not reported.
+
+    ``tokens`` are those that the whole job trains in this step.
+    """
+
+    __slots__ = ("_began_s", "_collectives", "_done", "_parts", "number", "tokens")
+
+    def __init__(self, number: int, done: "Callable[[Step, float], None]") -> None:
+        self.number = number
+        self.tokens: Optional[float] = None
+        self._done = done
+        self._parts: Optional[list[Optional[Part]]] = None
+        self._collectives: Optional[Collectives] = None
+        self._began_s = time.perf_counter()
+
+    def __enter__(self) -> "Step":
+        self._began_s = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: object, *exc: object) -> None:
+        if kind is None:
+            self._done(self, time.perf_counter() - self._began_s)
+
+    def collective(self) -> Collectives:
+        """Time a gradient exchange that nothing overlaps with; call it for each one."""
+        if self._collectives is None:
+            self._collectives = Collectives()
+        return self._collectives
+
+    def input(self) -> Part:
+        """Time waiting for data."""
+        return self._part(0)
+
+    def checkpoint(self) -> Part:
+        """Time writing a checkpoint."""
+        return self._part(1)
+
+    def other(self) -> Part:
+        """Time what is no training: an evaluation, say."""
+        return self._part(2)
+
+    def _part(self, place: int) -> Part:
+        if self._parts is None:
+            self._parts = [None, None, None]
+        part = self._parts[place]
+        if part is None:
+            part = self._parts[place] = Part()
+        return part
+
+    def record(self, step_s: float, ended_at: float) -> Record:
+        """Return what is reported; cheap, as it is done between two steps."""
+        parts = (None, None, None) if self._parts is None else self._parts
+        return (
+            self.number,
+            ended_at,
+            step_s,
+            self._collectives,
+            [None if part is None else part.seconds for part in parts],
+            None if self.tokens is None else float(self.tokens),
+        )
+
+
+class Idle:
+    """What a process that reports nothing gets for a step, or for a part of one."""
+
+    __slots__ = ("number", "tokens")
+
+    def __init__(self) -> None:
+        self.number = 0
+        self.tokens: Optional[float] = None
+
+    def __enter__(self) -> "Idle":
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        return None
+
+    def collective(self) -> "Idle":
+        """Time nothing."""
+        return self
+
+    def input(self) -> "Idle":
+        """Time nothing."""
+        return self
+
+    def checkpoint(self) -> "Idle":
+        """Time nothing."""
+        return self
+
+    def other(self) -> "Idle":
+        """Time nothing."""
+        return self

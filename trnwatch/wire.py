@@ -1,0 +1,88 @@
+"""How reports travel: lines of JSON, packed, over one connection that is kept open."""
+
+import gzip
+import http.client
+import json
+import ssl
+import time
+from collections.abc import Mapping
+from typing import Any, Optional
+from urllib.parse import urlsplit
+
+PATH = "/api/v1/ingest/steps"
+TIMEOUT_S = 10.0
+MOST_ANSWER_BYTES = 65_536
+HUNG_UP = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected)
+
+
+class Wire:
+    """A way to the server; every trouble on it is an OSError or http.client's own exception."""
+
+    def __init__(self, server: str, timeout_s: float = TIMEOUT_S) -> None:
+        """Raise ValueError where ``server`` is no address of a server."""
+        url = urlsplit(server)
+        if url.scheme not in {"http", "https"} or not url.hostname:
+            raise ValueError("TRNWATCH_SERVER is no http:// or https:// address")
+        self._secure = url.scheme == "https"
+        self._host, self._port = url.hostname, url.port
+        self._path = url.path.rstrip("/") + PATH
+        self._timeout_s = timeout_s
+        self._connection: Optional[http.client.HTTPConnection] = None
+
+    def post(self, lines: list[bytes], token: str) -> tuple[int, dict[str, Any]]:
+        """Send lines; return the status and what the server says."""
+        headers = {
+            "Authorization": "Bearer " + token,
+            "Content-Type": "application/x-ndjson",
+            "Content-Encoding": "gzip",
+            "X-Trnwatch-At": f"{time.time():.3f}",
+        }
+        body = gzip.compress(b"\n".join(lines), 1)
+        if self._connection is not None:
+            try:
+                return self._ask(body, headers)
+            except HUNG_UP:
+                # It was open for too long without a word: once more, on a new one.
+                self.close()
+        return self._ask(body, headers)
+
+    def _ask(self, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
+        try:
+            connection = self._open()
+            connection.request("POST", self._path, body, headers)
+            with connection.getresponse() as response:
+                text = response.read(MOST_ANSWER_BYTES)
+                if response.will_close:
+                    self.close()
+                return response.status, _said(text)
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> http.client.HTTPConnection:
+        if self._connection is None:
+            kind: Any = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
+            more = {"context": ssl.create_default_context()} if self._secure else {}
+            self._connection = kind(self._host, self._port, timeout=self._timeout_s, **more)
+        return self._connection
+
+    def close(self) -> None:
+        """Hang up; the next call opens a connection anew."""
+        if self._connection is not None:
+            self._connection.close()
+        self._connection = None
+
+
+def _said(text: bytes) -> dict[str, Any]:
+    """Return an answer as far as it is one."""
+    try:
+        said = json.loads(text)
+    except ValueError:
+        return {}
+    return said if isinstance(said, dict) else {}
+
+
+def line(said: Mapping[str, object]) -> bytes:
+    """Return one line; what is None is left out."""
+    known = {name: value for name, value in said.items() if value is not None}
+    return json.dumps(known, separators=(",", ":"), allow_nan=False).encode()
