@@ -1,14 +1,15 @@
 """From neuron-monitor's JSON to readings in our units: the door for real Trainium nodes."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
 
 from telemetry import catalog
-from telemetry.blocks import FloatArray
-from telemetry.ingest import wire
+from telemetry.ingest import beside, wire
+from telemetry.ingest.bounds import MAX_CORES
+from telemetry.ingest.last_report import executed
+from telemetry.ingest.reading import Identity, Reading, Shape
 from telemetry.ingest.refusal import Refusal, RefusedError, explain
 from telemetry.ingest.values import (
     core_utilization,
@@ -20,53 +21,11 @@ from telemetry.ingest.values import (
     vcpu_usage,
 )
 
+__all__ = ["Identity", "Reading", "Shape", "decoded", "read_line", "read_lines"]
+
 MAX_LINE_BYTES = 8_000_000
 
 _LINE = msgspec.json.Decoder(wire.Line)
-
-
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """How many devices a node has, and cores as its runtime counts them."""
-
-    n_devices: int
-    n_cores: int
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """Which machine a report speaks of; empty where it does not say."""
-
-    instance_id: str = ""
-    instance_name: str = ""
-    instance_type: str = ""
-    zone: str = ""
-
-    def completed_by(self, known: "Identity | None") -> "Identity":
-        """Take what is not said from what is known."""
-        if known is None or self == known:
-            return self
-        return Identity(
-            self.instance_id or known.instance_id,
-            self.instance_name or known.instance_name,
-            self.instance_type or known.instance_type,
-            self.zone or known.zone,
-        )
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """One report: ``values[name]`` is (1, n_parts) as a Block's; it covers ``period_s``.
-
-    ``at_s`` is when it was made by the node's own clock, None where the report does not say.
-    """
-
-    identity: Identity
-    shape: Shape
-    period_s: float
-    values: Mapping[str, FloatArray]
-    at_s: float | None = None
-    seq: int | None = None
 
 
 def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
@@ -74,19 +33,24 @@ def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
 
     Raises RefusedError, naming the field, for whatever is no report or cannot be true.
     """
+    sent = decoded(line)
+    return _reading(sent, sent.report or sent, shape, line)
+
+
+def decoded(line: bytes) -> wire.Line:
+    """Return a line as it was sent; raises RefusedError, naming the field, if it is none."""
     if len(line) > MAX_LINE_BYTES:
         raise RefusedError(
             "", f"{len(line):,} bytes in a line; at most {MAX_LINE_BYTES:,} are read"
         )
     try:
-        sent = _LINE.decode(line)
+        return _LINE.decode(line)
     except msgspec.MsgspecError as error:
         raise explain(error, line, wire.Line) from error
     except UnicodeDecodeError as error:
         raise RefusedError("", "is not UTF-8") from error
     except RecursionError as error:
         raise RefusedError("", "nested too deeply to be a report") from error
-    return _reading(sent, sent.report or sent, shape)
 
 
 def read_lines(
@@ -108,7 +72,7 @@ def read_lines(
     return readings, refusals
 
 
-def _reading(sent: wire.Line, report: wire.Report, known: Shape | None) -> Reading:
+def _reading(sent: wire.Line, report: wire.Report, known: Shape | None, line: bytes) -> Reading:
     """Read the groups of a decoded report."""
     if report.neuron_runtime_data is None and report.system_data is None:
         raise RefusedError("", "no report: neither neuron_runtime_data nor system_data is there")
@@ -125,9 +89,13 @@ def _reading(sent: wire.Line, report: wire.Report, known: Shape | None) -> Readi
         **executions(groups.executions),
         "hbm_bandwidth_bytes_per_s": hbm_bandwidth(sent, n_devices=shape.n_devices),
     }
-    rows = {name: array[None, :] for name, array in values.items() if array is not None}
+    told = {name: array for name, array in values.items() if array is not None}
+    told |= beside.values_beside(sent, shape, told)
+    rows = {name: array[None, :] for name, array in told.items()}
     identity = _identity(report.instance_info)
-    return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq)
+    done = executed(report.neuron_runtime_data)
+    more = (sent.stream, beside.n_efa(sent.efa), beside.kept(sent))
+    return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq, done, line, *more)
 
 
 class _Groups:
@@ -161,8 +129,8 @@ def _shape(report: wire.Report, known: Shape | None) -> Shape:
     hardware = report.neuron_hardware_info or wire.HardwareInfo()
     n_devices = hardware.neuron_device_count or 0
     per_device = hardware.neuroncore_per_device_count or 0
-    if n_devices * per_device > wire.MAX_CORES:
-        reason = f"{n_devices} devices of {per_device} cores; at most {wire.MAX_CORES} cores fit"
+    if n_devices * per_device > MAX_CORES:
+        reason = f"{n_devices} devices of {per_device} cores; at most {MAX_CORES} cores fit"
         raise RefusedError("neuron_hardware_info", reason)
     if n_devices and per_device:
         return Shape(n_devices, n_devices * per_device)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from telemetry.blocks import Block
-from telemetry.ingest.neuron_monitor import Reading
+from telemetry.ingest.reading import Reading
 
 # A report may come from this far in the future before its clock is taken to be wrong,
 # and this far from the past.
@@ -20,6 +20,8 @@ JITTER_S = 1.0
 # Sums of periods are right only so far.
 ROUNDING_S = 1e-4
 N_REMEMBERED = 512
+# A clock that moves this far against the seconds since boot was set; less is its rate at work.
+STEP_S = 1.0
 
 
 @dataclass(slots=True)
@@ -33,17 +35,26 @@ class NodeClock:
     offset_s: float = 0.0
     offset_seen_s: float = -math.inf
     last_end_s: float = -math.inf
+    epoch_s: float = math.nan
     remembered: dict[int, None] = field(default_factory=dict)
 
     def ends(
-        self, readings: Sequence[Reading], *, arrived_s: float, sent_s: float | None = None
+        self,
+        readings: Sequence[Reading],
+        *,
+        arrived_s: float,
+        sent_s: float | None = None,
+        up_s: float | None = None,
     ) -> list[float]:
         """Return when each report ended, Unix seconds by our clock.
 
         Reports that say when they were made (``at_s``) are believed, less the offset of a clock
         that is wrong. Those that don't, and arrived together, are laid end to end, the last
-        ending at ``sent_s`` (the node's clock at sending) or else on arrival.
+        ending at ``sent_s`` (the node's clock at sending) or else on arrival. ``up_s`` are the
+        node's seconds since boot at sending: they tell when its clock was set.
         """
+        if sent_s is not None and up_s is not None:
+            self._was_set(sent_s - up_s)
         newest = max((r.at_s for r in readings if r.at_s is not None), default=None)
         shown = newest if sent_s is None else sent_s
         if shown is not None:
@@ -76,7 +87,7 @@ class NodeClock:
         last = math.floor(end_s)
         return range(min(math.floor(start_s + ROUNDING_S) + 1, last), last + 1)
 
-    def is_repeated(self, reading: Reading, content: int) -> bool:
+    def is_repeated(self, reading: Reading, content: bytes) -> bool:
         """Whether a numbered report came before with the same number and content."""
         if reading.seq is None:
             return False
@@ -87,6 +98,12 @@ class NodeClock:
         if len(self.remembered) > N_REMEMBERED:
             del self.remembered[next(iter(self.remembered))]
         return False
+
+    def _was_set(self, epoch_s: float) -> None:
+        """Forget what was known of a clock that has been set since."""
+        if abs(epoch_s - self.epoch_s) > STEP_S:
+            self.offset_s, self.offset_seen_s = 0.0, -math.inf
+        self.epoch_s = epoch_s
 
     def _observe(self, delay_s: float, now_s: float) -> None:
         """Take in one delay between the node's clock and ours."""

@@ -4,21 +4,22 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-MAX_CORES = 4096
-MAX_DEVICES = 1024
-
-# Bounds no machine reaches; beyond them a number is damaged, not large.
-Percent = Annotated[float, Meta(ge=0, le=101)]
-Bytes = Annotated[float, Meta(ge=0, le=1e16)]
-Count = Annotated[float, Meta(ge=0, le=1e18)]
-Seconds = Annotated[float, Meta(ge=0, le=1e6)]
-Period = Annotated[float, Meta(ge=0, le=86_400)]
-UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
-Sequence = Annotated[int, Meta(ge=0)]
-CoreIndex = Annotated[int, Meta(ge=0, lt=MAX_CORES)]
-DeviceIndex = Annotated[int, Meta(ge=0, lt=MAX_DEVICES)]
-# Text without control characters, which no store likes.
-Name = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
+from telemetry.ingest.beside_wire import AgentState, Efa, Instance, Neuron
+from telemetry.ingest.bounds import (
+    MAX_CORES,
+    MAX_DEVICES,
+    Bytes,
+    CoreIndex,
+    Count,
+    DeviceIndex,
+    Name,
+    Percent,
+    Period,
+    Seconds,
+    Sequence,
+    StreamName,
+    UnixSeconds,
+)
 
 
 class Group(Struct, gc=False, kw_only=True):
@@ -141,6 +142,7 @@ class Runtime(Struct, gc=False):
     """One process that holds cores."""
 
     pid: int | None = None
+    neuron_runtime_tag: Name | None = None
     error: str | None = None
     report: RuntimeReport | None = None
 
@@ -227,12 +229,19 @@ class Line(Report, gc=False):
     """One line: a report as it is, or in the envelope of whoever sends it.
 
     The envelope says when the report was made (``at``, Unix seconds by the node's clock) and
-    may number it (``seq``). ``hbm_bytes_per_step`` (per device, from a profile) together with
-    ``steps_per_s`` gives an estimate of what neuron-monitor cannot measure.
+    may number it (``seq``), within a ``stream`` whose numbers only rise. ``hbm_bytes_per_step``
+    (per device, from a profile) together with ``steps_per_s`` gives an estimate of what
+    neuron-monitor cannot measure. ``efa`` and ``neuron`` tell what it lacks; without a report
+    ``instance`` says of which machine. ``agent`` is how whoever sends this fares.
     """
 
     at: UnixSeconds | None = None
     seq: Sequence | None = None
+    stream: StreamName | None = None
     hbm_bytes_per_step: Bytes | None = None
     steps_per_s: Count | None = None
     report: Report | None = None
+    efa: Efa | None = None
+    neuron: Neuron | None = None
+    instance: Instance | None = None
+    agent: AgentState | None = None

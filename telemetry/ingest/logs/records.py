@@ -1,0 +1,92 @@
+"""What a line of a training log says: a step, a compile, an error of the hardware."""
+
+from dataclasses import dataclass
+from math import nan
+
+HIT, MISS, FAIL = "hit", "miss", "fail"
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One line on its way to the readers, without the prefixes that others put before it.
+
+    ``at_s`` is in Unix seconds, NaN where the line has no time; ``source`` tells one stream of
+    a mixed log from another (file, pod, rank), and ``rank`` is None where nobody says it.
+    """
+
+    number: int
+    text: str
+    at_s: float = nan
+    source: str = ""
+    rank: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one line says of one step, in seconds, sequences and tokens; NaN where unsaid.
+
+    ``elapsed_s`` is a progress bar's own clock, ``rate_s`` its seconds per iteration, which are
+    smoothed; ``consumed`` counts the sequences trained so far.
+    """
+
+    step: int
+    at_s: float = nan
+    step_s: float = nan
+    seq_per_s: float = nan
+    tokens_per_s: float = nan
+    loss: float = nan
+    grad_norm: float = nan
+    learning_rate: float = nan
+    global_batch: float = nan
+    consumed: float = nan
+    elapsed_s: float = nan
+    rate_s: float = nan
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """One process that asked for one compiled graph: found in the cache, compiled, or failed."""
+
+    module: str
+    outcome: str
+    at_s: float = nan
+    seconds: float = nan
+    rank: int | None = None
+    process: str = ""
+    compiler: str = ""
+    flags: str = ""
+    cache: str = ""
+
+    @property
+    def graph(self) -> str:
+        """What the graph's operations hash to."""
+        return self.module.removeprefix("MODULE_").partition("+")[0]
+
+    @property
+    def flags_hash(self) -> str:
+        """What the compiler's flags hash to; empty where the log does not say."""
+        return self.module.partition("+")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareError:
+    """One error that the kernel's driver reported of a device."""
+
+    kind: str
+    at_s: float = nan
+    node: str = ""
+    instance: str = ""
+    device: int | None = None
+    core: int | None = None
+    serial: str = ""
+    action: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """What a training script says of itself when it is over; NaN where unsaid."""
+
+    runtime_s: float = nan
+    n_steps: float = nan
+    n_tokens: float = nan
+    global_batch: float = nan

@@ -1,0 +1,165 @@
+"""Gathered steps made whole: how long each took, when it ended, how much it trained."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.ingest.logs.gathering import Gathered
+
+EXACT_RATIO = 0.005
+FAR_APART = 10
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedSteps:
+    """The steps that a log tells of, in order; all (n,), NaN where the log does not say.
+
+    Parameters
+    ----------
+    step : numbers, rising, not always by one: scripts log every so many steps
+    step_s : seconds
+    at_s : Unix seconds at which the line was written, never falling
+    tokens : tokens trained in the step
+    seq_per_s : sequences per second, as logged or from the batch
+    loss, grad_norm, learning_rate : as logged
+    global_batch : sequences per step, NaN where nothing tells
+    how : how the duration of a step is known: told, batch, clock or bar; empty where it is not
+    """
+
+    step: IntArray
+    step_s: FloatArray
+    at_s: FloatArray
+    tokens: FloatArray
+    seq_per_s: FloatArray
+    loss: FloatArray
+    grad_norm: FloatArray
+    learning_rate: FloatArray
+    global_batch: float
+    how: str
+
+    def __len__(self) -> int:
+        """Count the steps."""
+        return len(self.step)
+
+    @property
+    def weight(self) -> IntArray:
+        """How many steps each row stands for: those since the row before, of this log.
+
+        Where numbers jump by far more than usual, what lies between was trained elsewhere.
+        """
+        usual = int(np.median(np.diff(self.step))) if len(self) > 1 else 1
+        first = min(usual, max(1, int(self.step[0]))) if len(self) else 1
+        between = np.diff(self.step, prepend=self.step[:1] - first)
+        return np.where(between > FAR_APART * usual, usual, between)
+
+    @property
+    def is_dated(self) -> bool:
+        """Whether the log says when its steps ended."""
+        return bool(np.isfinite(self.at_s).any())
+
+
+def completed(gathered: Gathered, *, global_batch: float, seq_len: float) -> LoggedSteps:
+    """Return gathered steps with what follows from what was told.
+
+    Parameters
+    ----------
+    gathered : Gathered
+    global_batch, seq_len : float
+        What people say of the run; NaN where they don't.
+
+    Notes
+    -----
+    A step's duration is, in this order: told; batch ÷ sequences per second; the difference of
+    the bar's clock, or of the lines' times, over the steps between; the bar's smoothed rate.
+    """
+    told = gathered.columns()
+    batch = _batch(told, global_batch)
+    durations = (
+        ("told", told["step_s"]),
+        ("batch", _over(batch, told["seq_per_s"])),
+        ("bar", _between(told["elapsed_s"], told["step"])),
+        ("clock", _between(told["at_s"], told["step"])),
+        ("bar", told["rate_s"]),
+    )
+    step_s, how = np.full(len(gathered), np.nan), ""
+    for name, values in durations:
+        missing = np.isnan(step_s)
+        if (missing & np.isfinite(values)).any():
+            how = how or name
+            step_s = np.where(missing, values, step_s)
+    seq_per_s = np.where(np.isnan(told["seq_per_s"]), _over(batch, step_s), told["seq_per_s"])
+    return LoggedSteps(
+        step=told["step"].astype("i8"),
+        step_s=step_s,
+        at_s=_never_falling(told["at_s"]),
+        tokens=_tokens(told, step_s, batch, seq_len),
+        seq_per_s=seq_per_s,
+        loss=told["loss"],
+        grad_norm=told["grad_norm"],
+        learning_rate=told["learning_rate"],
+        global_batch=_usual(batch),
+        how=how,
+    )
+
+
+def _batch(told: dict[str, FloatArray], said: float) -> FloatArray:
+    """Return sequences per step: said by people, told, or from how many were consumed."""
+    if np.isfinite(said):
+        return np.full(len(told["step"]), said)
+    consumed = _consumed_each(told)
+    return np.where(np.isnan(told["global_batch"]), consumed, told["global_batch"])
+
+
+def _consumed_each(told: dict[str, FloatArray]) -> float:
+    """Return the sequences per step by the count of all so far; NaN where that is no number."""
+    known = np.isfinite(told["consumed"])
+    if known.sum() < 2:
+        return np.nan
+    step, consumed = told["step"][known], told["consumed"][known]
+    each = float(np.median(np.diff(consumed) / np.diff(step)))
+    return round(each) if each >= 1 and abs(each - round(each)) <= EXACT_RATIO * each else np.nan
+
+
+def _tokens(
+    told: dict[str, FloatArray], step_s: FloatArray, batch: FloatArray, seq_len: float
+) -> FloatArray:
+    """Return tokens per step: by the log's own rate, by the batch, or by its sequences."""
+    ways = (
+        told["tokens_per_s"] * step_s,
+        batch * seq_len,
+        told["seq_per_s"] * step_s * seq_len,
+    )
+    tokens = ways[0]
+    for way in ways[1:]:
+        tokens = np.where(np.isnan(tokens), way, tokens)
+    return np.asarray(tokens)
+
+
+def _over(amount: FloatArray, per: FloatArray) -> FloatArray:
+    """Divide where there is something to divide by; NaN elsewhere."""
+    empty = np.full(len(per), np.nan)
+    return np.asarray(np.divide(amount, per, out=empty, where=per > 0))
+
+
+def _between(clock_s: FloatArray, step: FloatArray) -> FloatArray:
+    """Return seconds per step since the row before that has a time; NaN where none passed."""
+    known = np.flatnonzero(np.isfinite(clock_s))
+    each = np.full(len(step), np.nan)
+    if len(known) > 1:
+        passed = np.diff(clock_s[known]) / np.diff(step[known])
+        each[known[1:]] = np.where(passed > 0, passed, np.nan)
+    return each
+
+
+def _never_falling(at_s: FloatArray) -> FloatArray:
+    """Keep time from running backwards where clocks differ."""
+    known = np.isfinite(at_s)
+    kept = np.full(len(at_s), np.nan)
+    kept[known] = np.maximum.accumulate(at_s[known])
+    return kept
+
+
+def _usual(values: FloatArray) -> float:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else np.nan

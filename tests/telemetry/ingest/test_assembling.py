@@ -1,0 +1,110 @@
+"""Who waited and who moved bytes, from what each worker says of a step."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telemetry.ingest.assembling import Piece, assembled, shared
+from telemetry.steps import PHASES
+
+SECONDS = st.floats(0.0, 10.0)
+
+
+def piece(worker: str, collectives: list[float] | None, **said: object) -> Piece:
+    usual: dict[str, object] = {
+        "node": worker,
+        "rank": 0,
+        "stage": 0,
+        "group": "",
+        "n_workers": 0,
+        "ended_at_s": 100.0,
+        "step_s": 50.0,
+    }
+    return Piece(worker, collectives=collectives, **usual | said)  # type: ignore[arg-type]
+
+
+def test_the_last_to_arrive_only_transfers() -> None:
+    wait_s, transfer_s = shared([piece("a", [3.0]), piece("b", [1.0]), piece("c", [2.0])])
+
+    np.testing.assert_allclose(transfer_s, [1, 1, 1])
+    np.testing.assert_allclose(wait_s, [2, 0, 1])
+
+
+def test_each_exchange_has_its_own_last() -> None:
+    wait_s, transfer_s = shared([piece("a", [3.0, 1.0]), piece("b", [1.0, 3.0])])
+
+    np.testing.assert_allclose(transfer_s, [2, 2])
+    np.testing.assert_allclose(wait_s, [2, 2])
+
+
+def test_those_who_count_differently_are_compared_as_a_whole() -> None:
+    wait_s, transfer_s = shared([piece("a", [3.0, 1.0]), piece("b", [3.0])])
+
+    np.testing.assert_allclose(transfer_s, [3, 3])
+    np.testing.assert_allclose(wait_s, [1, 0])
+
+
+def test_groups_wait_only_for_their_own() -> None:
+    pieces = [
+        piece("a", [5.0], stage=0),
+        piece("b", [4.0], stage=0),
+        piece("c", [2.0], stage=1),
+        piece("d", [1.0], stage=1),
+    ]
+
+    np.testing.assert_allclose(shared(pieces)[0], [1, 0, 1, 0])
+
+
+def test_arrivals_tell_where_clocks_agree_and_not_where_they_do_not() -> None:
+    near = [piece("a", [3.0], arrivals=[10.0]), piece("b", [1.01], arrivals=[12.0])]
+    off = [piece("a", [3.0], arrivals=[10.0]), piece("b", [1.0], arrivals=[99.0])]
+
+    np.testing.assert_allclose(shared(near)[1], [1.0, 1.01])
+    np.testing.assert_allclose(shared(off)[1], [1.0, 1.0])
+
+
+def test_one_alone_of_many_cannot_be_split() -> None:
+    assert np.isnan(shared([piece("a", [3.0], n_workers=4)])).all()
+    np.testing.assert_allclose(shared([piece("a", [3.0], n_workers=1)]), [[0.0], [3.0]])
+
+
+def test_what_nobody_tells_is_not_a_number() -> None:
+    batch = assembled("real", {1: [piece("a", None, step_s=2.0)]}, ["a", "b"])
+
+    np.testing.assert_allclose(batch.phases["compute_s"], [[2.0, math.nan]])
+    assert np.isnan(batch.phases["wait_s"]).all()
+    assert np.isnan(batch.phases["input_s"]).all()
+    np.testing.assert_allclose(batch.step_s, [2.0])
+    assert np.isnan(batch.tokens).all()
+
+
+@given(st.lists(st.tuples(SECONDS, SECONDS, SECONDS), min_size=1, max_size=8))
+def test_time_is_conserved(told: list[tuple[float, float, float]]) -> None:
+    pieces = [
+        piece(f"w{i}", [exchange], input_s=input_s, checkpoint_s=saved_s)
+        for i, (exchange, input_s, saved_s) in enumerate(told)
+    ]
+    batch = assembled("real", {7: pieces}, [each.worker for each in pieces])
+
+    np.testing.assert_allclose(batch.worker_step_s, np.full((1, len(told)), 50.0), rtol=1e-9)
+    assert all((np.nan_to_num(batch.phases[phase]) >= 0).all() for phase in PHASES)
+
+
+@given(st.lists(st.lists(SECONDS, min_size=3, max_size=3), min_size=2, max_size=6))
+def test_it_agrees_with_the_rule_followed_literally(table: list[list[float]]) -> None:
+    wait_s, transfer_s = shared([piece(f"w{i}", row) for i, row in enumerate(table)])
+
+    for i, row in enumerate(table):
+        moved = sum(min(each[k] for each in table) for k in range(3))
+        assert transfer_s[i] == pytest.approx(moved)
+        assert wait_s[i] == pytest.approx(sum(row) - moved)
+
+
+def test_a_step_ended_when_most_clocks_say_so() -> None:
+    ends = (100.0, 100.2, 400.0)
+    pieces = [piece(f"w{i}", [1.0], ended_at_s=end) for i, end in enumerate(ends)]
+
+    assert assembled("real", {1: pieces}, ["w0", "w1", "w2"]).ended_at_s == [100.2]
