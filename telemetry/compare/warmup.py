@@ -1,0 +1,36 @@
+"""Where a run has settled: what came before belongs to its warm-up, and to no comparison."""
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+
+# Steps are judged in batches of so many, lest one odd step decides.
+BATCH = 5
+
+
+def settled_from(step_s: FloatArray) -> int:
+    """Return the first step, by place, that counts as settled.
+
+    Parameters
+    ----------
+    step_s : (n_steps,) seconds, in order, since training began
+
+    Returns
+    -------
+    How many steps to leave out: those whose leaving makes the mean of the rest surest, never
+    more than half of them.
+
+    Notes
+    -----
+    The marginal standard error rule in batches of five, MSER-5 (White, Cobb and Spratt 2000).
+    """
+    n_batches = len(step_s) // BATCH
+    if n_batches < 4:
+        return 0
+    means = step_s[: n_batches * BATCH].reshape(n_batches, BATCH).mean(axis=1)
+    left = np.arange(n_batches, 0, -1)
+    total = np.cumsum(means[::-1])[::-1]
+    squares = np.cumsum(means[::-1] ** 2)[::-1]
+    spread = np.maximum(squares - total**2 / left, 0.0)
+    error = spread / left**2
+    return int(np.argmin(error[: n_batches // 2 + 1])) * BATCH
