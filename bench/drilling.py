@@ -12,19 +12,22 @@ import msgspec
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fleet.settings")
 django.setup()
 
+from fleet.drills.calm import calm_scenario  # noqa: E402
+from fleet.drills.chance import chance_scenario  # noqa: E402
 from fleet.drills.matching import is_cause_right, is_place_right  # noqa: E402
 from fleet.drills.matrix import matrix_scenarios  # noqa: E402
 from fleet.drills.report import Report, drill  # noqa: E402
 from fleet.drills.scoring import is_in_time  # noqa: E402
+from telemetry.simulate.scenario import Scenario  # noqa: E402
 
 
 def main(patience_s: float) -> None:
     """Play until stdin is read or patience is over."""
-    scenarios, began_s = matrix_scenarios(), time.perf_counter()
+    began_s = time.perf_counter()
     for line in sys.stdin:
         if time.perf_counter() - began_s > patience_s:
             break
-        scenario, before_s = scenarios[line.strip()], time.perf_counter()
+        scenario, before_s = scenario_named(line.strip()), time.perf_counter()
         try:
             outcome = outcome_of(drill(scenario))
         except Exception:
@@ -33,6 +36,13 @@ def main(patience_s: float) -> None:
         outcome["took_s"] = time.perf_counter() - before_s
         sys.stdout.write(msgspec.json.encode(outcome).decode() + "\n")
         sys.stdout.flush()
+
+
+def scenario_named(name: str) -> Scenario:
+    """Return a scenario of the set, or one that a seed draws: ``chance-1007``, ``calm-3``."""
+    kind, _, seed = name.partition("-")
+    drawn = {"chance": chance_scenario, "calm": calm_scenario}
+    return drawn[kind](int(seed)) if kind in drawn else matrix_scenarios()[name]
 
 
 def outcome_of(report: Report) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from telemetry.detect.ecc import ECC_METRICS, uncorrected
 from telemetry.detect.finding import Finding
 from telemetry.detect.hang import known_dead
+from telemetry.detect.recall import Recall
 from telemetry.detect.rules import RULES, Rule
 from telemetry.detect.silence import Pulse, silent
 from telemetry.detect.vitals import Vitals
@@ -13,6 +14,7 @@ __all__ = [
     "RULES",
     "Finding",
     "Pulse",
+    "Recall",
     "Rule",
     "Vitals",
     "find",

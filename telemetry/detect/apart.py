@@ -7,11 +7,12 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import METRICS, FloatArray, Span
 from telemetry.detect.peers import GAUSSIAN, lower_median, mean, median
+from telemetry.detect.rules import RULES
 
 # Deviations of its node's own parts that a part must stand away, beside the least ratio.
-DEVIATIONS = 5.0
+DEVIATIONS = RULES["core_slow"].limits["deviations"]
 # With fewer nodes there is no telling what is usual in a role.
-ENOUGH_NODES = 3
+ENOUGH_NODES = int(RULES["core_slow"].limits["enough_nodes"])
 RATIO_STEP = 1 / 254
 
 
@@ -29,8 +30,11 @@ class Kind:
     awake: float
 
 
-CORES = Kind("core_utilization_ratio", 1, least=0.05, awake=0.08)
-MEMORY = Kind("hbm_bandwidth_bytes_per_s", -1, least=0.06, awake=1e8)
+_CORE, _HBM = RULES["core_slow"].limits, RULES["hbm_slow"].limits
+CORES = Kind("core_utilization_ratio", 1, least=_CORE["least_ratio"], awake=_CORE["awake_ratio"])
+MEMORY = Kind(
+    "hbm_bandwidth_bytes_per_s", -1, least=_HBM["least_ratio"], awake=_HBM["awake_bytes_per_s"]
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.changes import rise
+from telemetry.detect.peers import middle
 from telemetry.detect.share import Episode
 from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
@@ -62,14 +63,14 @@ class Case:
             "waiting": now["waiting"] - _typical(self.before, "wait_s"),
             "transferring": now["transferring"] - _typical(self.before, "transfer_s"),
         }
-        step_s = float(np.median(self.after.step_s))
+        step_s = middle(self.after.step_s)
         return rise if max(rise.values()) > FELT_RATIO * step_s else now
 
     @property
     def share_rise_ratio(self) -> float:
         """By how much the share rose: all of it where what was before is unknown."""
-        now = float(np.median(self.after.allreduce_share_ratio))
-        return now - (float(np.median(self.before.allreduce_share_ratio)) if self.before else 0.0)
+        now = middle(self.after.allreduce_share_ratio)
+        return now - (middle(self.before.allreduce_share_ratio) if self.before else 0.0)
 
     @property
     def kind(self) -> Kind:
@@ -114,7 +115,7 @@ def open_case(vitals: Vitals, steps: StepBatch, episode: Episode) -> Case:
 
 def _typical(steps: StepBatch, phase: str) -> float:
     """Return the median over steps of a phase's mean over workers."""
-    return float(np.median(np.nanmean(steps.phases[phase], axis=1)))
+    return middle(np.nanmean(steps.phases[phase], axis=1))
 
 
 def _n_workers(steps: StepBatch) -> FloatArray:
@@ -124,7 +125,7 @@ def _n_workers(steps: StepBatch) -> FloatArray:
 
 def _differs(was: FloatArray, now: FloatArray) -> bool:
     """Tell whether a figure that is constant in a run's life has another value since."""
-    a, b = float(np.median(was)), float(np.median(now))
+    a, b = middle(was), middle(now)
     return bool(np.isfinite(a) and np.isfinite(b) and abs(b - a) > CHANGED_RATIO * abs(a))
 
 
@@ -137,7 +138,7 @@ def either_side(
     the onset yet, the newest one must do.
     """
     until_s = float(case.after.ended_at_s[-1])
-    last_s = np.clip(ENOUGH_STEPS * float(np.median(case.after.step_s)), *RECENT_S)
+    last_s = np.clip(ENOUGH_STEPS * middle(case.after.step_s), *RECENT_S)
     began_s = float(case.after.ended_at_s[0] - case.after.step_s[0])
     from_s = max(case.onset_s, began_s, until_s - float(last_s))
     span = case.vitals.hardware(metrics, int(case.vitals.now_s - from_s) + 1 + LEAD_S)

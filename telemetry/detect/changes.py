@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from telemetry.blocks import FloatArray
+from telemetry.detect.peers import middle
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ def noise(x: FloatArray) -> float:
     """
     if x.size < 2:
         return 0.0
-    return float(1.4826 * np.median(np.abs(np.diff(x))) / np.sqrt(2))
+    return float(1.4826 * middle(np.abs(np.diff(x))) / np.sqrt(2))
 
 
 def rise(x: FloatArray, *, floor: float) -> Change | None:

@@ -12,7 +12,7 @@ from telemetry.detect.rules import RULES
 RULE = "ecc_uncorrected"
 # How long a finding outlives the last error where its alert asks for more: by so many of the gaps
 # between errors, within these seconds.
-GAPS, HOLD_S = 3.0, (480.0, 3 * 3600.0)
+GAPS, HOLD_S = 3.0, (RULES[RULE].limits["hold_s"], 3 * 3600.0)
 ECC_METRICS = ("mem_ecc_uncorrected", "sram_ecc_uncorrected")
 
 

@@ -11,7 +11,7 @@ from telemetry.detect.ecc import uncorrected
 from telemetry.detect.finding import Finding
 from telemetry.detect.peers import lower_median, mean
 from telemetry.detect.readings import of_node
-from telemetry.detect.rules import Severity
+from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.vitals import Vitals
 
 RULE = "exec_errors"
@@ -25,9 +25,9 @@ FAILED, ERRORS, DONE = (
 GLANCE_S, AGES_S = (1, 0), (20, 15, 10, 7, 4, 2, 1, 0)
 AGES_OPEN_S = (120, 90, 60, 45, 30, 20, 10, 5, 0)
 # So many of these seconds must show errors, and so many errors a second, to be no chance.
-MOMENTS, LEAST_PER_S = 2, 1 / 60
+MOMENTS, LEAST_PER_S = 2, RULES[RULE].limits["least_per_s"]
 # Somebody must get up where this share of executions fails, or so many errors come each second.
-PAGE_RATIO, PAGE_PER_S = 0.01, 1.0
+PAGE_RATIO, PAGE_PER_S = RULES[RULE].limits["page_ratio"], RULES[RULE].limits["page_per_s"]
 LEAD_S = 120.0
 
 

@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.blocks import METRICS, FloatArray
 from telemetry.detect.case import Case
 from telemetry.detect.localise import Verdict
-from telemetry.detect.peers import mean
+from telemetry.detect.peers import mean, middle
 
 # The charts begin this long before the onset, so that what was normal can be seen.
 LEAD_S = 120.0
@@ -28,7 +28,7 @@ def share_evidence(case: Case, verdict: Verdict) -> dict[str, Any]:
         "resolve_ratio": vitals.resolve_ratio,
         "kind": verdict.kind,
         "step": int(after.step[-1]),
-        "step_s": float(np.median(case.newest.step_s)),
+        "step_s": middle(case.newest.step_s),
         "baseline_step_s": _baseline(case),
         "changed": list(case.changed),
         "culprit": look.figure() if look else None,
@@ -46,7 +46,7 @@ def _baseline(case: Case) -> float | None:
     """Return how long a step took before; None where that was not seen or is not comparable."""
     if case.before is None or case.changed:
         return None
-    return float(np.median(case.before.step_s))
+    return middle(case.before.step_s)
 
 
 def _wait_by_worker(case: Case) -> dict[str, float]:

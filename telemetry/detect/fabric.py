@@ -8,14 +8,15 @@ from telemetry.detect.efa import LATENCY, METRICS, Fabric, Figures, fabric_of, s
 from telemetry.detect.links import DEAD_RATIO, LOSS_RATIO, MOST, SLOWER_BY
 from telemetry.detect.look import Look
 from telemetry.detect.peers import GAUSSIAN, lower_median, median
+from telemetry.detect.rules import RULES
 from telemetry.detect.sighting import LINK_CAUSES, Sighting, remembered, since
 from telemetry.detect.silicon import HALF, PAST_AGES_S, PERSISTS_S, RECENT_S
-from telemetry.detect.traffic import dead, lossy
+from telemetry.detect.traffic import dead, lossy, seldom_lossy
 from telemetry.detect.vitals import Standing, Vitals
 
 DEVIATIONS = 5.0
 # A device must answer so much later than it used to, or than its peers where nobody knows.
-CHANGED_BY, BLATANT = 1.10, 1.3
+CHANGED_BY, BLATANT = 1.10, RULES["efa_degraded"].limits["blatant_latency_ratio"]
 # All devices of a run must answer so much later than they used to.
 ALL_SLOWER_BY = 1.3
 
@@ -37,7 +38,8 @@ def fabric(vitals: Vitals) -> list[Sighting]:
     if now is None:
         return []
     found: dict[str | None, Sighting] = {}
-    for group in (dead(vitals, now), lossy(now), _slow(vitals, now)):
+    groups = (dead(vitals, now), lossy(now), seldom_lossy(vitals, now), _slow(vitals, now))
+    for group in groups:
         for each in group:
             found.setdefault(each.look.node, each)
     for alert in vitals.standing:
@@ -111,9 +113,12 @@ def _kept(now: Fabric, alert: Standing) -> Sighting | None:
         return None
     row = now.span.nodes.index(alert.node)
     device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
-    bad = _still(now, alert.cause)[-PERSISTS_S:, row, device]
+    bad = _still(now, alert.cause)[:, row, device]
+    # A well device answers late now and then too; losses of a sick one come now and then.
+    is_late = alert.cause == "efa_latency" and bool((bad.mean(axis=0) > HALF).any())
+    is_bad = is_late or (alert.cause != "efa_latency" and bool(bad[-PERSISTS_S:].any()))
     known = np.isfinite(now.bytes_per_s[-PERSISTS_S:, row, device])
-    if known.any() and not bad.any():
+    if known.any() and not is_bad:
         return None
     return Sighting(remembered(alert), since(alert, now.span))
 

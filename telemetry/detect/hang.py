@@ -13,7 +13,8 @@ from telemetry.detect.vitals import Vitals
 RULE = "hang"
 # Where nobody stands out, or somebody still reads or writes, patience is due: so many steps, and
 # so many seconds.
-PATIENCE_STEPS, PATIENCE_S = 3.0, 30.0
+PATIENCE_STEPS = RULES[RULE].limits["patience_steps"]
+PATIENCE_S = RULES[RULE].limits["patience_s"]
 LONG_STEPS, LONG_S = 20.0, 600.0
 LEAD_S = 120.0
 SHOWN = 64

@@ -60,8 +60,15 @@ def _chosen(vitals: Vitals, verdict: Verdict, problems: list[Problem]) -> Proble
         if alert.rule == SHARE and same:
             return same[0]
     if verdict.look is not None:
-        return next((p for p in able if _same(p, verdict)), None)
+        return next((p for p in able if _same(p, verdict) or _is_late(vitals, p, verdict)), None)
     return max(able, key=lambda p: p.strength, default=None)
+
+
+def _is_late(vitals: Vitals, problem: Problem, verdict: Verdict) -> bool:
+    """Tell whether a machine that accuses itself is what the verdict takes for a long stage."""
+    late = {vitals.node_of(vitals.steps.workers[i]) for i in verdict.lateness.late}
+    is_stage = verdict.cause == "stage_imbalance"
+    return is_stage and problem.node is not None and late == {problem.node}
 
 
 def _could(problem: Problem, verdict: Verdict) -> bool:

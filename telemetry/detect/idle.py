@@ -12,10 +12,9 @@ from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
 
 RULE = "node_idle"
+IDLE, IDLE_S = RULES[RULE].limits["idle_ratio"], RULES[RULE].limits["idle_s"]
 # A node must have done nothing at all of these moments, oldest first.
-AGES_S = (600, 480, 360, 240, 120, 60, 15, 0)
-IDLE_S = float(AGES_S[0])
-IDLE = 0.05
+AGES_S = (int(IDLE_S), 480, 360, 240, 120, 60, 15, 0)
 # The run itself must be making steps: one within so many step times, and seconds.
 ALIVE_STEPS, ALIVE_S = 3.0, 60.0
 # What lasts ten minutes need not be looked for in every second.
@@ -54,7 +53,9 @@ def _makes_steps(vitals: Vitals, steps: StepBatch) -> bool:
     if vitals.phase_since_s is not None and vitals.now_s - vitals.phase_since_s < IDLE_S:
         return False
     patience_s = max(ALIVE_S, ALIVE_STEPS * usual_step_s(steps))
-    return vitals.now_s - float(steps.ended_at_s[-1]) <= patience_s
+    # Where the run itself stood still, by a long checkpoint perhaps, everybody did nothing.
+    longest_s = float(np.nanmax(vitals.steps.step_s, initial=0.0))
+    return max(longest_s, vitals.now_s - float(steps.ended_at_s[-1])) <= patience_s
 
 
 def _expected(vitals: Vitals) -> list[str]:

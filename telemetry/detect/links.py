@@ -8,6 +8,7 @@ from telemetry.blocks import FloatArray, Span
 from telemetry.detect.case import Case, either_side
 from telemetry.detect.look import Look
 from telemetry.detect.peers import GAUSSIAN, deviations, lower_median, mean, median
+from telemetry.detect.rules import RULES
 
 LINK_METRICS = (
     "efa_latency_s",
@@ -24,9 +25,9 @@ DEVIATIONS = 5.0
 # How far all devices must stand above their own past where no single one stands out.
 ALL_SLOWER_BY = 1.5
 # A share of packets sent again that a healthy fabric does not reach.
-LOSS_RATIO = 2e-4
+LOSS_RATIO = RULES["efa_degraded"].limits["loss_ratio"]
 # A device that carries less than this share of what its node's others do is down.
-DEAD_RATIO = 0.05
+DEAD_RATIO = RULES["efa_degraded"].limits["dead_ratio"]
 # A node has trouble as a whole where more than this share of its devices do.
 MOST = 0.5
 

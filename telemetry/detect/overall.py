@@ -2,65 +2,78 @@
 
 import numpy as np
 
-from telemetry.blocks import Span
+from telemetry.blocks import FloatArray, Span
 from telemetry.detect.look import Look
 from telemetry.detect.pace import Lift
 from telemetry.detect.parts import BANDWIDTH, PART_METRICS, UTILIZATION
-from telemetry.detect.peers import lower_median, mean
+from telemetry.detect.peers import mean
 from telemetry.detect.vitals import Vitals
+from telemetry.steps import StepBatch
 
-# Seconds that are looked at: the newest since the onset, and single ones of so long before it.
-RECENT_S, LEAST_S = 20, 4
-BEFORE_S = (60, 50, 40, 30, 20, 10, 5)
-# Cores this busy compute for most of the second.
-AT_WORK = 0.3
+# Whole steps that are looked at, before and after, by how long they take together.
+ENOUGH_S, MOST_S = 20.0, 120.0
 # A step's memory traffic that shrinks by this is not the same work any more.
-FEWER_BYTES = 0.96
+FEWER_BYTES = 0.94
 # As many bytes as ever, within this.
 SAME_WORK = 0.08
-# Cores that are as busy as ever while they compute: within this of before.
+# Cores that are as busy as ever, or busier, but for this.
 AS_BUSY = 0.1
 
 
-def overall_looks(vitals: Vitals, found: Lift, onset_s: float) -> list[Look]:
+def overall_looks(vitals: Vitals, steps: StepBatch, found: Lift) -> list[Look]:
     """Look why everybody computes for longer: the memories first, then the clocks.
 
     Notes
     -----
-    Bytes moved per second of busy core, times the seconds computed, is what one step moves. Where
-    that is as ever, the same work is done more slowly: the clock is lower. Where it shrank, the
-    memory is what gives less. Without bandwidth (real nodes do not report it) nobody can tell.
+    What the memories moved in whole steps, before and since, tells: as many bytes a step as ever
+    are the same work done more slowly, for the clock is lower; fewer are less memory. Without
+    bandwidth (real nodes do not report it) nobody can tell.
     """
-    if vitals.moments is None:
+    before, after = _enough(steps[: found.at]), _enough(steps[found.at :])
+    began_s = before.ended_at_s[0] - before.step_s[0] if len(before) else vitals.now_s
+    back_s = min(float(vitals.now_s - began_s), MOST_S + ENOUGH_S)
+    span = vitals.hardware(PART_METRICS, int(back_s) + 2)
+    (was_bytes, was_busy), (is_bytes, is_busy) = (
+        _per_step(span, each) for each in (before, after)
+    )
+    kept, busier = is_bytes / was_bytes, is_busy / was_busy
+    if not (np.isfinite(kept) and np.isfinite(busier)):
         return []
-    ages = [int(vitals.now_s - onset_s) + before for before in BEFORE_S]
-    past = _intensity(vitals.moments(PART_METRICS, ages))
-    recent_s = int(np.clip(vitals.now_s - onset_s, LEAST_S, RECENT_S))
-    now = _intensity(vitals.hardware(PART_METRICS, recent_s))
-    if past is None or now is None:
-        return []
-    (was_bytes, was_busy), (is_bytes, is_busy) = past, now
-    slower = found.now / found.usual
-    kept = is_bytes / was_bytes * slower
     starved = (1.0 - kept) / (1.0 - FEWER_BYTES)
-    is_same_work = abs(kept - 1.0) <= SAME_WORK and abs(is_busy / was_busy - 1.0) <= AS_BUSY
-    throttled = 1.0 if is_same_work else 0.0
+    is_throttled = abs(kept - 1.0) <= SAME_WORK and busier >= 1.0 - AS_BUSY
     return [
         Look("hbm_slow", starved, BANDWIDTH, is_bytes, was_bytes, 0, "bytes_per_s"),
-        Look("throttle", throttled, "compute_s", found.now, found.usual, 0, "s"),
+        Look("throttle", float(is_throttled), "compute_s", found.now, found.usual, 0, "s"),
     ]
 
 
-def _intensity(span: Span) -> tuple[float, float] | None:
-    """Return the bytes per second a busy accelerator moves, and how busy busy cores are."""
+def _enough(steps: StepBatch) -> StepBatch:
+    """Keep the newest steps: of some seconds, one at the least."""
+    lasted_s = np.cumsum(steps.step_s[::-1])
+    return steps.last(1 + int(np.searchsorted(lasted_s, ENOUGH_S)))
+
+
+def _per_step(span: Span, steps: StepBatch) -> tuple[float, float]:
+    """Return the bytes moved in an average step, and how busy cores were on the whole.
+
+    NaN where the seconds are not known, or the accelerators do not say.
+    """
     if any(name not in span.values or not span.values[name].shape[2] for name in PART_METRICS):
-        return None
-    busy = mean(span.values[UTILIZATION].astype(float), axis=2)
-    moved = mean(span.values[BANDWIDTH].astype(float), axis=2)
-    at_work = busy >= min(AT_WORK, 0.5 * float(np.nanmax(busy, initial=0.0)))
-    ratio = np.where(at_work, moved / np.where(at_work, busy, 1.0), np.nan)
-    bytes_per_s = float(lower_median(ratio.ravel()))
-    busiest = np.sort(busy[np.isfinite(busy)])
-    if not np.isfinite(bytes_per_s) or bytes_per_s <= 0 or not busiest.size:
-        return None
-    return bytes_per_s, float(np.mean(busiest[-max(1, busiest.size // 4) :]))
+        return np.nan, np.nan
+    if not len(steps):
+        return np.nan, np.nan
+    ends = steps.ended_at_s
+    edges_s = np.array([ends[0] - steps.step_s[0], ends[-1]])
+    moved = _sum_between(span, BANDWIDTH, edges_s) / len(steps)
+    return moved, _sum_between(span, UTILIZATION, edges_s) / float(np.diff(edges_s)[0])
+
+
+def _sum_between(span: Span, metric: str, edges_s: FloatArray) -> float:
+    """Return a rate's sum between two moments, parts of ticks counted as parts."""
+    rate = mean(mean(span.values[metric].astype(float), axis=2), axis=1)
+    known = np.isfinite(rate)
+    if not known.any() or edges_s[0] < span.ticks[0] - 1 or edges_s[1] > span.ticks[-1] + 1:
+        return float("nan")
+    total = np.concatenate([[0.0], np.cumsum(np.where(known, rate, np.mean(rate[known])))])
+    at_s = np.concatenate([[span.ticks[0] - 1], span.ticks])
+    return float(np.diff(np.interp(edges_s, at_s, total))[0])

@@ -7,7 +7,9 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.detect.case import BASELINE_STEPS, CHANGED_RATIO, NEWEST_STEPS, RECENT_STEPS, Case
 from telemetry.detect.changes import rise
-from telemetry.detect.vitals import Vitals
+from telemetry.detect.peers import middle
+from telemetry.detect.rules import RULES
+from telemetry.detect.vitals import Vitals, total
 from telemetry.steps import StepBatch
 
 # Steps that must bear something out: of so many seconds, and so many at the least. One step that
@@ -16,7 +18,7 @@ PERSISTS_S, PERSISTS_STEPS, CLEARLY = 6.0, 2, 2.0
 # What a run's quickest fifth of workers takes is what all take: a few late ones don't count.
 QUICK = 0.2
 # An open alert ends where a figure has come back by this share of the limit.
-HALF = 0.5
+HALF = RULES["step_slow"].limits["half_ratio"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,10 +61,11 @@ def work_s(steps: StepBatch) -> FloatArray:
 
     Checkpoints, evaluations and pauses are events between the work, and none of its pace.
     """
-    phases = ("compute_s", "wait_s", "transfer_s", "input_s")
-    total = np.sum([steps.phases[phase] for phase in phases], axis=0)
-    known = np.isfinite(total)
-    return np.asarray(np.where(known, total, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+    worked_s = total(steps, ("compute_s", "wait_s", "transfer_s", "input_s"))
+    known = np.isfinite(worked_s)
+    if known.all() and worked_s.shape[1]:
+        return np.asarray(worked_s.sum(axis=1) / worked_s.shape[1])
+    return np.asarray(np.where(known, worked_s, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
 
 
 def n_newest(steps: StepBatch, *, seconds: float = PERSISTS_S, least: int = 1) -> int:
@@ -90,6 +93,7 @@ def lift(
     n_now: int,
     usual: float | None = None,
     n_calm: int = PERSISTS_STEPS,
+    clearly: float = CLEARLY,
 ) -> Lift | None:
     """Find out whether a figure of steps has risen, and still is high.
 
@@ -105,6 +109,8 @@ def lift(
         What it was when an open alert fired: then half of ``least`` keeps the alert open.
     n_calm : steps
         How many of the newest must be back for an open alert to end; one of long ones.
+    clearly
+        How many times the smallest rise a single step must show.
 
     Notes
     -----
@@ -119,7 +125,7 @@ def lift(
     """
     if x.size < n_now:
         return None
-    now = float(np.median(x[-n_now:]))
+    now = middle(x[-n_now:])
     if usual is not None:
         back = x - usual < HALF * least
         if back[-min(n_now, n_calm) :].all():
@@ -129,9 +135,9 @@ def lift(
     change = rise(x, floor=least / 6)
     if change is None or change.at < BASELINE_STEPS or x.size - change.at < n_now:
         return None
-    before = float(np.median(x[: change.at]))
+    before = middle(x[: change.at])
     n_high = min(PERSISTS_STEPS, x.size - change.at)
-    enough = least if n_high == PERSISTS_STEPS else CLEARLY * least
+    enough = least if n_high == PERSISTS_STEPS else clearly * least
     if now - before < enough or float(x[-n_high:].min()) - before < HALF * least:
         return None
     return Lift(before, now, change.at)

@@ -104,6 +104,7 @@ def parts(span: Span, metric: str, node: str, mates: list[int], *, sign: int = 1
     """
     level = mean(span.values[metric], axis=0)
     own = level[span.nodes.index(node)]
+    mates = [row for row in mates if np.isfinite(level[row]).any()]
     role = median(level[mates].T) if mates else np.ones_like(own)
     ratio = np.divide(own, role, out=np.full(own.shape, np.nan), where=role > 0)
     if sign < 0:

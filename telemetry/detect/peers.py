@@ -47,6 +47,9 @@ def deviations(x: FloatArray, *, floor: float) -> FloatArray:
 
 def median(x: FloatArray) -> FloatArray:
     """Return the median over the last axis, NaN where nobody reported; says nothing on the way."""
+    if _is_whole(x):
+        known, n_all = np.sort(x, axis=-1), x.shape[-1]
+        return np.asarray((known[..., (n_all - 1) // 2] + known[..., n_all // 2]) / 2)
     known, n = _sorted(x)
     low = np.take_along_axis(known, np.maximum(n - 1, 0) // 2, axis=-1)
     high = np.take_along_axis(known, np.minimum(n // 2, known.shape[-1] - 1), axis=-1)
@@ -55,8 +58,23 @@ def median(x: FloatArray) -> FloatArray:
 
 def lower_median(x: FloatArray) -> FloatArray:
     """Return the lower of the two middle values over the last axis, NaN where nobody reported."""
+    if _is_whole(x):
+        return np.asarray(np.sort(x, axis=-1)[..., (x.shape[-1] - 1) // 2])
     known, n = _sorted(x)
     return np.asarray(np.take_along_axis(known, np.maximum(n - 1, 0) // 2, axis=-1))[..., 0]
+
+
+def middle(x: FloatArray) -> float:
+    """Return the median of all values of a small array; NaN where one is, or of none."""
+    known = np.sort(x, axis=None)
+    if not x.size or np.isnan(known[-1]):
+        return float("nan")
+    return float((known[(x.size - 1) // 2] + known[x.size // 2]) / 2)
+
+
+def _is_whole(x: FloatArray) -> bool:
+    """Tell whether there is a last axis and everybody reported: then no place needs a look."""
+    return x.shape[-1] > 0 and bool(np.isfinite(x).all())
 
 
 def _sorted(x: FloatArray) -> tuple[FloatArray, IntArray]:
@@ -70,6 +88,8 @@ def _sorted(x: FloatArray) -> tuple[FloatArray, IntArray]:
 def mean(x: FloatArray, axis: int) -> FloatArray:
     """Return the mean of what was reported, NaN where nothing was."""
     known = np.isfinite(x)
+    if x.shape[axis] and known.all():
+        return np.asarray(x.mean(axis=axis))
     n = known.sum(axis=axis)
     total = np.where(known, x, 0.0).sum(axis=axis)
     return np.asarray(np.where(n > 0, total / np.maximum(n, 1), np.nan))

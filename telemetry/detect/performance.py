@@ -12,7 +12,9 @@ from telemetry.detect.evidence import LEAD_S
 from telemetry.detect.fabric import fabric
 from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.headline import SHARE, all_reduce
+from telemetry.detect.loading import loading
 from telemetry.detect.pace import comparable
+from telemetry.detect.peers import middle
 from telemetry.detect.problem import KIND_OF, Problem
 from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.sighting import LINK_CAUSES, RULE_OF_NODE, Sighting, remembered
@@ -21,6 +23,7 @@ from telemetry.detect.slow import arriving_late, computing_slowly, moving_slowly
 from telemetry.detect.starved import starved
 from telemetry.detect.uneven import uneven
 from telemetry.detect.vitals import Standing, Vitals, reported
+from telemetry.detect.witness import Witness
 from telemetry.steps import StepBatch
 
 # Nobody need get up at night for uneven work, or for what has no culprit yet.
@@ -37,12 +40,39 @@ def performance(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Fin
     problems = _of_hardware(vitals) if vitals.looks else []
     if not len(steps):
         return _findings(vitals, steps, problems)
-    of_steps = _of_steps(vitals, comparable(steps))
+    alike = comparable(steps)
+    of_steps = slow_checkpoint(vitals, alike) + loading(vitals, steps)
+    if not of_steps and _is_calm(vitals, open_rules):
+        return _findings(vitals, steps, _unexplained(vitals, problems))
+    witness = Witness(vitals)
+    of_steps += _of_steps(witness.vitals, alike, _accused(vitals, problems))
+    share, rest = _told(vitals, steps, problems, of_steps, is_open=SHARE in open_rules)
+    is_quiet = not (of_steps or share or witness.asked or vitals.standing or open_rules)
+    if vitals.recall is not None:
+        vitals.recall.note(vitals.steps, is_calm=is_quiet)
+    return ([share] if share else []) + _findings(vitals, steps, rest)
+
+
+def _is_calm(vitals: Vitals, open_rules: Collection[str]) -> bool:
+    """Tell whether the steps are known to show nothing, and no alert says otherwise."""
+    if vitals.recall is None or vitals.standing or open_rules:
+        return False
+    return vitals.recall.is_calm(vitals.steps)
+
+
+def _told(
+    vitals: Vitals,
+    steps: StepBatch,
+    problems: list[Problem],
+    of_steps: list[Problem],
+    *,
+    is_open: bool,
+) -> tuple[Finding | None, list[Problem]]:
+    """Return what the headline rule says, and the problems that it does not speak of."""
     lasting = _lasting(vitals, problems, of_steps)
     borne_out = [p for p in of_steps if _is_borne_out(p, problems + lasting)]
     problems = _unexplained(vitals, problems + lasting + borne_out)
-    share, rest = all_reduce(vitals, steps, problems, is_open=SHARE in open_rules)
-    return ([share] if share else []) + _findings(vitals, steps, rest)
+    return all_reduce(vitals, steps, problems, is_open=is_open)
 
 
 def _of_hardware(vitals: Vitals) -> list[Problem]:
@@ -90,10 +120,17 @@ def _of_sighting(each: Sighting) -> Problem:
     return Problem(look.cause, look, KIND_OF[look.cause], each.onset_s, look.strength)
 
 
-def _of_steps(vitals: Vitals, steps: StepBatch) -> list[Problem]:
+def _accused(vitals: Vitals, problems: list[Problem]) -> set[str | None]:
+    """Return the nodes whose own hardware says that they are slow, or said so lately."""
+    held = {alert.node for alert in vitals.standing if alert.cause in RULE_OF_NODE}
+    return held | {problem.node for problem in problems}
+
+
+def _of_steps(vitals: Vitals, steps: StepBatch, accused: Collection[str | None]) -> list[Problem]:
     """Return what the steps show, the most special evidence first."""
-    looks = (slow_checkpoint, starved, uneven, moving_slowly, arriving_late, computing_slowly)
-    return [problem for look in looks for problem in look(vitals, steps)]
+    found = starved(vitals, steps) + uneven(vitals, steps, accused=accused)
+    looks = (moving_slowly, arriving_late, computing_slowly)
+    return found + [problem for look in looks for problem in look(vitals, steps)]
 
 
 def _unexplained(vitals: Vitals, problems: list[Problem]) -> list[Problem]:
@@ -108,9 +145,7 @@ def _unexplained(vitals: Vitals, problems: list[Problem]) -> list[Problem]:
 def _explains(vitals: Vitals, one: Problem, other: Problem) -> bool:
     """Tell whether the second problem is the first one, seen another way."""
     if other.kind == "transferring":
-        return one.cause in LINK_CAUSES and not (
-            one.node and other.node and one.node != other.node
-        )
+        return one.cause in LINK_CAUSES and _is_same_link(one, other)
     if other.kind == "computing":
         alone = len(vitals.nodes) == 1 and one.kind == "waiting"
         return alone or one.cause == "seq_imbalance"
@@ -120,6 +155,13 @@ def _explains(vitals: Vitals, one: Problem, other: Problem) -> bool:
         is_uneven = one.cause == "seq_imbalance" and bool(other.late)
         return is_uneven or (one.node is not None and one.node in nodes)
     return False
+
+
+def _is_same_link(one: Problem, other: Problem) -> bool:
+    """Tell whether two problems of links may be one: no fabric hides a link sick otherwise."""
+    if one.node is None and other.node is not None:
+        return one.cause == other.cause
+    return other.node is None or one.node == other.node
 
 
 def _findings(vitals: Vitals, steps: StepBatch, problems: list[Problem]) -> list[Finding]:
@@ -170,8 +212,8 @@ def _evidence(vitals: Vitals, steps: StepBatch, problem: Problem) -> dict[str, A
     is_told = look is not None and look.node is not None and look.metric in METRICS
     return {
         "kind": problem.kind,
-        "step_s": float(np.median(newest.step_s)) if len(newest) else None,
-        "baseline_step_s": float(np.median(before.step_s)) if len(before) > 2 else None,
+        "step_s": middle(newest.step_s) if len(newest) else None,
+        "baseline_step_s": middle(before.step_s) if len(before) > 2 else None,
         "wait_ratio": float(newest.wait_ratio.mean()) if len(newest) else None,
         "transfer_ratio": float(newest.transfer_ratio.mean()) if len(newest) else None,
         "culprit": look.figure() if look else None,

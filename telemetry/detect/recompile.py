@@ -10,7 +10,7 @@ from telemetry.blocks import FloatArray, Span
 from telemetry.detect.finding import Finding
 from telemetry.detect.peers import mean
 from telemetry.detect.readings import of_node, peak
-from telemetry.detect.rules import Severity
+from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.standstill import (
     COMPILING,
     CORES,
@@ -28,14 +28,14 @@ from telemetry.steps import StepBatch
 
 RULE = "recompile"
 # Seconds of hosts compiling and cores at rest that are no chance, and how many of the newest look.
-CERTAIN_S, LOOK_S = 5, 8
+CERTAIN_S, LOOK_S = RULES[RULE].limits["certain_s"], 8
 # A step that took this much longer than usual may hold a compilation; it is news for so long.
 LONGER_S, LONGER_STEPS = 2.0, 0.5
 NEWS_STEPS, NEWS_S, MOMENTS = 1, 10.0, 10
 # As long as this a run stands still before anybody need get up for it.
-PAGE_AFTER_S = 600.0
+PAGE_AFTER_S = RULES[RULE].limits["page_after_s"]
 LEAD_S = 120.0
-MOST = 0.5
+MOST = RULES[RULE].limits["most_ratio"]
 
 
 def recompile(vitals: Vitals) -> list[Finding]:

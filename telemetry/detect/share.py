@@ -6,10 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
+from telemetry.detect.rules import RULES
 from telemetry.steps import StepBatch
 
-STEPS_TO_FIRE = 2
-STEPS_TO_RESOLVE = 5
+_LIMITS = RULES["allreduce_share"].limits
+STEPS_TO_FIRE = int(_LIMITS["steps_to_fire"])
+STEPS_TO_RESOLVE = int(_LIMITS["steps_to_resolve"])
 # Seconds may come in single precision: a share of exactly the limit must not look above it.
 ROUNDING = 1e-6
 

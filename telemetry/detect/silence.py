@@ -11,7 +11,7 @@ SILENT = "node_silent"
 CRASHED = "node_crash"
 BLIND = "monitoring_blind"
 # A run whose machines nobody can see has stopped when its next step is so much overdue.
-STEPS_OVERDUE, OVERDUE_S = 3.0, 90.0
+STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
 # Nodes fell silent together if they did so within these seconds.
 TOGETHER_S = 5.0
 
@@ -29,7 +29,7 @@ def silent(
     last_seen: Mapping[str, int],
     *,
     now_s: float,
-    after_s: float = 15,
+    after_s: float = RULES[SILENT].limits["quiet_s"],
     run_of: Mapping[str, str] | None = None,
     pulses: Mapping[str, Pulse] | None = None,
     crashed: Collection[str] = (),

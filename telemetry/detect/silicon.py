@@ -8,6 +8,7 @@ from telemetry.blocks import FloatArray, Span
 from telemetry.detect.apart import CORES, ENOUGH_NODES, MEMORY, Apart, Kind, apart, course
 from telemetry.detect.look import Look
 from telemetry.detect.peers import lower_median
+from telemetry.detect.rules import RULES
 from telemetry.detect.sighting import Sighting, remembered, since
 from telemetry.detect.standstill import training_nodes
 from telemetry.detect.vitals import Standing, Vitals, reported
@@ -20,7 +21,7 @@ HALF = 0.5
 # What a part was like before: single seconds of so long ago, oldest first.
 PAST_AGES_S = (120, 90, 60, 48, 36, 24)
 # By how much a part must stand away from its peers alone where it always did, or nobody knows.
-BLATANT = 0.10
+BLATANT = RULES["core_slow"].limits["blatant_ratio"]
 # A part that was like this before has not changed: of the excess over its peers at least so much
 # must be new.
 NEW_SHARE = 0.6

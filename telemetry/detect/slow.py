@@ -11,8 +11,9 @@ from telemetry.detect.links import link_looks
 from telemetry.detect.look import Look, strongest
 from telemetry.detect.overall import overall_looks
 from telemetry.detect.pace import HALF, Lift, case_since, lift, n_newest, quick, work_s
-from telemetry.detect.peers import lower_median, median
+from telemetry.detect.peers import lower_median, median, middle
 from telemetry.detect.problem import Kind, Problem
+from telemetry.detect.rules import RULES
 from telemetry.detect.share import own_s
 from telemetry.detect.sighting import remembered
 from telemetry.detect.stragglers import Lateness, lateness
@@ -22,11 +23,14 @@ from telemetry.detect.workers import worker_looks
 from telemetry.steps import StepBatch
 
 # A phase may take so much of a step more than it used to before anybody asks why.
-LEAST_RATIO = 0.04
+LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
 # Where no cause is found a problem must last, and cost, more before somebody is called.
-UNKNOWN_RATIO, UNKNOWN_S, UNKNOWN_STEPS = 0.06, 25.0, 4
+UNKNOWN_RATIO = RULES["step_slow"].limits["unknown_ratio"]
+UNKNOWN_S, UNKNOWN_STEPS = 25.0, 4
 # A stumble may make a worker late twice in a row; by this much it does not.
 VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
+# Several workers of one stage do not stumble at once.
+STAGE_LATE_RATIO = 0.05
 # Slow clocks are slow by the same factor in each of these steps, within this part of it.
 STEADY_STEPS, UNSTEADY = 3, 0.3
 
@@ -46,8 +50,7 @@ def computing_slowly(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     found = _risen(vitals, steps, quickest_s, "computing")
     if found is None or not _is_steady(vitals, steps, quickest_s[found.at :], found):
         return []
-    onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
-    looks = _as_believed(vitals, overall_looks(vitals, found, onset_s), "computing")
+    looks = _as_believed(vitals, overall_looks(vitals, steps, found), "computing")
     return _problems(vitals, steps, found, looks, "computing")
 
 
@@ -91,17 +94,19 @@ def arriving_late(vitals: Vitals, steps: StepBatch) -> list[Problem]:
 
 def _lag(vitals: Vitals, steps: StepBatch, excess: FloatArray, n_now: int) -> Lift | None:
     """Return by how much the latest worker is late, more than it used to be."""
-    least_s = LEAST_RATIO * float(np.median(work_s(steps)))
+    least_s = LEAST_RATIO * middle(work_s(steps))
     calm = excess < HALF * least_s
     # One step in between may pass: somebody else stumbled.
     quiet = np.flatnonzero(calm[1:] & calm[:-1])
     at = int(quiet[-1]) + 2 if quiet.size else 0
-    usual = max(0.0, float(np.median(excess[:at]))) if at >= ENOUGH_LATE else 0.0
-    found = Lift(usual, float(np.median(excess[-n_now:])), min(at, len(steps) - 1))
+    usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else 0.0
+    found = Lift(usual, middle(excess[-n_now:]), min(at, len(steps) - 1))
     is_held = _usual(vitals, steps, "waiting") is not None
     enough_s = least_s * (HALF if is_held else 1.0)
     n_high = min(2, len(steps) - found.at)
-    if found.excess < enough_s or float(excess[-n_high:].min()) < HALF * least_s:
+    # Each of the newest steps must bear it out: one stumble of a worker that always was a little
+    # late does not.
+    if found.excess < enough_s or float(excess[-n_high:].min()) - found.usual < HALF * least_s:
         return None
     return found
 
@@ -115,10 +120,10 @@ def _may_be_chance(steps: StepBatch, found: Lift, late: Lateness, looks: list[Lo
     best = strongest(looks)
     if best is not None and best.node is not None:
         return False
-    n_steps, ratio = len(steps) - found.at, found.excess / float(np.median(work_s(steps)))
+    n_steps, ratio = len(steps) - found.at, found.excess / middle(work_s(steps))
     very = ratio >= VERY_LATE_RATIO
     if best is not None and best.cause == "stage_imbalance" and len(late.late) > 1:
-        return n_steps < ENOUGH_LATE and not very
+        return n_steps < ENOUGH_LATE and ratio < STAGE_LATE_RATIO
     return n_steps < (ENOUGH_LATE - 1 if very else ENOUGH_LATE)
 
 
@@ -130,7 +135,7 @@ def _may_be_layout(found: Lift, looks: list[Look]) -> bool:
 
 def _risen(vitals: Vitals, steps: StepBatch, x: FloatArray, kind: Kind) -> Lift | None:
     """Return the rise of a phase against the run's past, or against what an open alert says."""
-    least_s = LEAST_RATIO * float(np.median(work_s(steps)))
+    least_s = LEAST_RATIO * middle(work_s(steps))
     usual = _usual(vitals, steps, kind)
     return lift(x, least=least_s, n_now=n_newest(steps), usual=usual)
 
@@ -174,7 +179,7 @@ def _problems(
     """Name the cause that convinces; without one only what lasts and costs is a problem."""
     best = strongest(looks)
     after = steps[found.at :]
-    step_s = float(np.median(work_s(steps)))
+    step_s = middle(work_s(steps))
     ratio = found.excess / step_s
     if best is None and _usual(vitals, steps, kind) is None:
         lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.peers import mean
+from telemetry.detect.peers import mean, middle
 from telemetry.detect.readings import of_node, parts_of, peak
+from telemetry.detect.rules import RULES
 from telemetry.detect.vitals import Vitals, reported
 from telemetry.steps import StepBatch
 
@@ -18,7 +19,8 @@ TRAINING = "training"
 # Rules whose alerts remember when a run's last step ended.
 STANDSTILLS = ("hang", "recompile")
 # A step is overdue after so many of the run's own step times, and so many seconds at the least.
-LATE_STEPS, LATE_S = 1.5, 10.0
+_LIMITS = RULES["hang"].limits
+LATE_STEPS, LATE_S = _LIMITS["late_steps"], _LIMITS["late_s"]
 USUAL_STEPS, RECENT_STEPS = 12, 24
 # How long machines are looked at, and at how many moments since the last step ended.
 LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
@@ -26,7 +28,8 @@ LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
 ARRIVED_S, THERE_S = 3, 2
 # A core above this computes or moves bytes. Below it, a host above the first of these compiles,
 # above the second it reads or writes; one that is less busy waits.
-WORKING, COMPILING, LOADING = 0.15, 0.45, 0.2
+WORKING, COMPILING = _LIMITS["working_ratio"], _LIMITS["compiling_ratio"]
+LOADING = _LIMITS["loading_ratio"]
 # A worker whose cores and host do less than this part of what its peers' do is not with them.
 WITH_THEM = 0.5
 LEAST_HOST = 0.03
@@ -109,7 +112,7 @@ def upper_median(x: FloatArray) -> float:
 
 def usual_step_s(steps: StepBatch) -> float:
     """Return how long the run's own steps took lately; NaN where there was none."""
-    return float(np.median(steps.last(USUAL_STEPS).step_s)) if len(steps) else float("nan")
+    return middle(steps.last(USUAL_STEPS).step_s) if len(steps) else float("nan")
 
 
 def recent(vitals: Vitals) -> StepBatch:

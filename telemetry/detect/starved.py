@@ -5,14 +5,15 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.detect.look import Look
 from telemetry.detect.pace import CLEARLY, HALF, Lift, lift, n_newest, quick, work_s
-from telemetry.detect.peers import lower_median, median
+from telemetry.detect.peers import lower_median, median, middle
 from telemetry.detect.problem import Problem
+from telemetry.detect.rules import RULES
 from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
 
 CAUSE = "input_stall"
 # Input may take so much of a step more than it used to, or than it takes the other workers.
-LEAST_RATIO = 0.04
+LEAST_RATIO = RULES[CAUSE].limits["least_ratio"]
 
 
 def starved(vitals: Vitals, steps: StepBatch) -> list[Problem]:
@@ -26,7 +27,7 @@ def starved(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     """
     if len(steps) < 2:
         return []
-    least_s = LEAST_RATIO * float(np.median(work_s(steps)))
+    least_s = LEAST_RATIO * middle(work_s(steps))
     everywhere = _everywhere(vitals, steps, least_s)
     if everywhere is not None and len(steps.workers) > 1:
         return [_of_run(steps, everywhere, least_s)]
@@ -49,7 +50,7 @@ def _of_run(steps: StepBatch, found: Lift, least_s: float) -> Problem:
 
 def _of_nodes(vitals: Vitals, steps: StepBatch, least_s: float) -> list[Problem]:
     """Find the nodes whose workers wait for data and the others' do not: the worst of them."""
-    excess = _excess(steps)
+    excess = _excess(steps, _held(vitals))
     n_now = n_newest(steps)
     newest = excess[-n_now:]
     held = {s.node for s in vitals.standing if s.cause == CAUSE}
@@ -78,15 +79,23 @@ def _of_nodes(vitals: Vitals, steps: StepBatch, least_s: float) -> list[Problem]
     return [_problem(steps, look, at, tuple(steps.workers[i] for i in np.flatnonzero(sick)))]
 
 
-def _excess(steps: StepBatch) -> FloatArray:
+def _held(vitals: Vitals) -> float:
+    """Return what input used to take, by the open alert of a node; NaN where none is open."""
+    figures = [s.evidence.get("culprit") or {} for s in vitals.standing if s.cause == CAUSE]
+    usual = [figure.get("peers_median") for figure in figures]
+    return next((float(each) for each in usual if each is not None), float("nan"))
+
+
+def _excess(steps: StepBatch, held_s: float) -> FloatArray:
     """Return how much longer each worker's input takes than usual: (n_steps, n_workers).
 
-    Usual is what its peers take; what it always took itself where it has none.
+    Usual is what its peers take; where it has none, what it took before the open alert, else what
+    it always took itself.
     """
     input_s = steps.phases["input_s"]
     if np.isfinite(input_s[-1]).sum() > 1:
         return np.asarray(input_s - lower_median(input_s)[:, None])
-    return np.asarray(input_s - quick(input_s.T))
+    return np.asarray(input_s - (held_s if np.isfinite(held_s) else quick(input_s.T)))
 
 
 def _problem(steps: StepBatch, look: Look, at: int, late: tuple[str, ...]) -> Problem:

@@ -6,7 +6,7 @@ from typing import Literal
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.peers import GAUSSIAN, deviations, lower_median, mean, median
+from telemetry.detect.peers import GAUSSIAN, deviations, lower_median, mean, median, middle
 from telemetry.detect.share import own_s
 from telemetry.steps import StepBatch
 
@@ -78,12 +78,12 @@ def lateness(steps: StepBatch) -> Lateness:
     # The step in which it began may be half healthy: it is no sign of unrest.
     restless_ratio = float(np.std(spread[1:] if len(spread) > 2 else spread))
     return Lateness(
-        pattern=_pattern(late, float(np.median(spread))),
+        pattern=_pattern(late, middle(spread)),
         worst=worst,
         late=late,
         own_s=typical,
         strength=float(z[worst] / DEVIATIONS),
-        spread_ratio=float(np.median(spread)),
+        spread_ratio=middle(spread),
         restless_ratio=restless_ratio,
         phase=_phase(steps, worst),
     )
@@ -100,7 +100,7 @@ def unevenness(steps: StepBatch) -> float:
     own = own_s(steps)
     usual = lower_median(own)[:, None]
     spread = GAUSSIAN * lower_median(np.abs(own - usual))
-    return float(np.median(spread / np.maximum(usual[:, 0], TINY_S)))
+    return middle(spread / np.maximum(usual[:, 0], TINY_S))
 
 
 def _pattern(late: tuple[int, ...], spread_ratio: float) -> Pattern:

@@ -4,17 +4,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.efa import AGAIN, BYTES, Fabric, Figures, fabric_of, sightings
+from telemetry.detect.efa import AGAIN, BYTES, PACKETS, Fabric, Figures, fabric_of, sightings
 from telemetry.detect.links import DEAD_RATIO, LOSS_RATIO, MOST
 from telemetry.detect.look import Look
 from telemetry.detect.peers import GAUSSIAN, lower_median, mean, median
+from telemetry.detect.rules import RULES
 from telemetry.detect.sighting import Sighting
 from telemetry.detect.silicon import HALF, PAST_AGES_S, PERSISTS_S
 from telemetry.detect.vitals import Vitals
 
 DEVIATIONS = 5.0
 # So many packets sent again are no chance any more; a dead device's mates carry so much.
-ENOUGH_AGAIN, AT_WORK_BYTES_PER_S = 5.0, 1e3
+ENOUGH_AGAIN = RULES["efa_degraded"].limits["least_again"]
+AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
+
+# On a quiet link losses are counted for so many seconds; some must be of the last part of them.
+QUIET_S, LATELY = 120, 4
 
 
 def lossy(now: Fabric) -> list[Sighting]:
@@ -42,6 +47,29 @@ def lossy(now: Fabric) -> list[Sighting]:
         first = int(np.argmax(at_all.mean(axis=(1, 2)) > MOST))
         found.append(Sighting(look, float(now.span.ticks[first]) - 1.0))
     return found
+
+
+def seldom_lossy(vitals: Vitals, now: Fabric) -> list[Sighting]:
+    """Find devices that lose packets of so few that it takes minutes to be sure."""
+    again, sent = np.nansum(now.again_per_s, axis=0), np.nansum(now.packets_per_s, axis=0)
+    held = {alert.node for alert in vitals.standing if alert.cause == "efa_loss"}
+    faint = (again > 0) & (again < ENOUGH_AGAIN) & (again >= LOSS_RATIO * sent)
+    rows = faint.any(axis=1) | np.array([node in held for node in now.span.nodes])
+    if not rows.any():
+        return []
+    nodes = [now.span.nodes[row] for row in np.flatnonzero(rows)]
+    far = fabric_of(vitals.hardware((PACKETS, AGAIN), QUIET_S).of(nodes))
+    if far is None:
+        return []
+    again, sent = np.nansum(far.again_per_s, axis=0), np.nansum(far.packets_per_s, axis=0)
+    ratio = np.divide(again, sent, out=np.zeros(sent.shape), where=sent > 0)
+    above = far.again_per_s > HALF * LOSS_RATIO * far.packets_per_s
+    lately = np.asarray(above[-QUIET_S // LATELY :].any(axis=0))
+    enough = (again >= ENOUGH_AGAIN) & (above.sum(axis=0) >= PERSISTS_S) & lately
+    look = Look("efa_loss", 0.0, AGAIN, np.nan, float(lower_median(ratio.ravel())), 0, "ratio")
+    return sightings(
+        far, look, enough & (ratio >= LOSS_RATIO), Figures(ratio, ratio / LOSS_RATIO, above)
+    )
 
 
 def dead(vitals: Vitals, now: Fabric) -> list[Sighting]:

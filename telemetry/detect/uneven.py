@@ -1,11 +1,14 @@
 """Work that is uneven: all workers unlike at once, each step another way."""
 
+from collections.abc import Collection
+
 import numpy as np
 
 from telemetry.blocks import FloatArray
+from telemetry.detect.case import BASELINE_STEPS
 from telemetry.detect.look import Look
-from telemetry.detect.pace import Lift, lift, n_newest
-from telemetry.detect.peers import GAUSSIAN, lower_median, median
+from telemetry.detect.pace import Lift, lift, n_newest, quick
+from telemetry.detect.peers import GAUSSIAN, lower_median, median, middle
 from telemetry.detect.problem import Problem
 from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
@@ -17,10 +20,20 @@ CROWD = 6
 LEAST_RATIO = 0.02
 # Ups and downs show over more steps than a crowd needs.
 RESTLESS_S, RESTLESS_STEPS, RESTLESS_JUMPS = 10.0, 3, 8
+# Luck varies: so many even steps end an open alert.
+CALM_STEPS = 4
+# In long steps, few as they are: workers that take so much longer, of few or of many; so many of
+# all, three at least; unlike by that, or on the whole by this part of it.
+UNLIKE_RATIO, FEW_STEPS = (0.05, 0.04), 2
+MANY, ENOUGH_TO_TELL, ALIKE = 0.15, 4, 0.2
 
 
-def uneven(vitals: Vitals, steps: StepBatch) -> list[Problem]:
+def uneven(
+    vitals: Vitals, steps: StepBatch, *, accused: Collection[str | None] = ()
+) -> list[Problem]:
     """Find work that has become uneven; no machine is to blame for that.
+
+    ``accused`` are the nodes whose own hardware says what makes them slow.
 
     Notes
     -----
@@ -29,8 +42,9 @@ def uneven(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     Stragglers in Large Model Training Using What-if Analysis", OSDI 2025, arXiv:2505.05713). With
     few workers the bulk tells nothing; then each one's time from step to step does.
     """
-    found = _crowd(vitals, steps) if len(steps.workers) >= CROWD else None
-    found = found or _restless(vitals, steps)
+    is_crowd = len(steps.workers) >= CROWD
+    found = _crowd(vitals, steps) if is_crowd else None
+    found = found or _mixed(vitals, steps, accused) or _restless(vitals, steps)
     if found is None:
         return []
     strength = found.excess / LEAST_RATIO
@@ -55,7 +69,56 @@ def _crowd(vitals: Vitals, steps: StepBatch) -> Lift | None:
     own = compute / median(compute.T)
     centre = lower_median(own)
     unlike = GAUSSIAN * lower_median(np.abs(own - centre[:, None])) / centre
-    return lift(unlike, least=LEAST_RATIO, n_now=n_newest(steps), usual=_usual(vitals))
+    usual, n_now = _usual(vitals), n_newest(steps)
+    if usual is not None:
+        n_now = max(n_now, CALM_STEPS)
+    # Half of a crowd does not stumble at once: a single long step will do.
+    return lift(
+        unlike, least=LEAST_RATIO, n_now=n_now, usual=usual, n_calm=CALM_STEPS, clearly=1.0
+    )
+
+
+def _mixed(vitals: Vitals, steps: StepBatch, accused: Collection[str | None]) -> Lift | None:
+    """Compare the newest long steps of all workers with what each usually takes.
+
+    A sick machine makes one worker slow, a long stage its own by the same factor each, a lower
+    clock all of them; who draws longer sequences is slow by as much as chance has it.
+    """
+    n_now, is_open = n_newest(steps), _usual(vitals) is not None
+    if n_now > FEW_STEPS or len(steps) < CALM_STEPS + FEW_STEPS + BASELINE_STEPS:
+        return None
+    is_crowd = len(steps.workers) >= CROWD
+    width = n_now if is_crowd else FEW_STEPS
+    n_looks = CALM_STEPS if is_open else 1
+    slower = _slower(steps, width + n_looks - 1)
+    slower = slower[:, [vitals.node_of(worker) not in accused for worker in steps.workers]]
+    for first in range(n_looks):
+        rows = slower[first : first + width]
+        is_long = rows >= UNLIKE_RATIO[is_crowd]
+        least = max(2 + is_crowd, int(np.ceil(MANY * rows.size)))
+        if is_long.sum() >= least and _are_unlike(rows[is_long], UNLIKE_RATIO[is_crowd]):
+            at = len(steps) - len(slower) + first + int(np.argmax(is_long.any(axis=1)))
+            return Lift(0.0, float(np.ptp(rows[is_long])), at)
+    return None
+
+
+def _slower(steps: StepBatch, n_rows: int) -> FloatArray:
+    """Return how much longer each worker computes than it used to, as a ratio, newest steps.
+
+    Of many, what all take longer is taken off: that is no unevenness.
+    """
+    compute = steps.phases["compute_s"]
+    slower = np.asarray(compute[-n_rows:] / median(compute[:-n_rows].T) - 1.0)
+    if len(steps.workers) < CROWD:
+        return slower
+    return np.asarray(slower - np.maximum(quick(slower), 0.0)[:, None])
+
+
+def _are_unlike(slower: FloatArray, least: float) -> bool:
+    """Tell whether figures differ on the whole, not by one that sticks out."""
+    if slower.size < ENOUGH_TO_TELL:
+        return bool(np.ptp(slower) >= least)
+    return float(lower_median(np.abs(slower - lower_median(slower)))) >= ALIKE * least
 
 
 def _restless(vitals: Vitals, steps: StepBatch) -> Lift | None:
@@ -65,12 +128,11 @@ def _restless(vitals: Vitals, steps: StepBatch) -> Lift | None:
         return None
     jumps = lower_median(_jumps(steps))
     n_now = n_newest(steps, seconds=RESTLESS_S, least=least)
-    last = jumps[-n_now:]
-    if float(np.median(last)) < LEAST_RATIO:
+    usual = _usual(vitals)
+    if usual is None and middle(jumps[-n_now:]) < LEAST_RATIO:
         return None
     # The middle of three tells ups and downs from a single jump to another level.
     windows = np.sort(np.stack([jumps[:-2], jumps[1:-1], jumps[2:]]), axis=0)[1]
-    usual = _usual(vitals)
     found = lift(windows, least=LEAST_RATIO, n_now=n_now - 2, usual=usual, n_calm=n_now)
     return None if found is None else Lift(found.usual, found.now, found.at + 1)
 

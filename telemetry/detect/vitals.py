@@ -6,7 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.blocks import IntArray, Span
+from telemetry.blocks import FloatArray, IntArray, Span
+from telemetry.detect.recall import Recall
+from telemetry.detect.rules import RULES
 from telemetry.steps import PHASES, StepBatch
 
 ESSENTIAL = ("compute_s", "wait_s", "transfer_s")
@@ -35,7 +37,8 @@ class Vitals:
     ``phase`` is what the run says of itself, since ``phase_since_s`` (None: unknown).
     ``standing`` are the open alerts of the run and of its nodes. Where ``looks`` is False nobody
     looks at hardware for its own sake this second. ``earlier(since_s)`` fetches steps from before
-    the window. ``checkpoint_s`` is how long a checkpoint should take.
+    the window. ``checkpoint_s`` is how long a checkpoint should take. ``recall`` remembers from
+    one look to the next what need not be judged again; without it everything is.
     """
 
     run: str
@@ -43,8 +46,8 @@ class Vitals:
     steps: StepBatch
     hardware: Callable[[Sequence[str], int], Span]
     now_s: float
-    limit_ratio: float = 0.25
-    resolve_ratio: float = 0.22
+    limit_ratio: float = RULES["allreduce_share"].limits["limit_ratio"]
+    resolve_ratio: float = RULES["allreduce_share"].limits["resolve_ratio"]
     cores_per_device: int = 1
     n_stages: int = 1
     counts: Span | None = None
@@ -55,6 +58,7 @@ class Vitals:
     moments: Callable[[Sequence[str], Sequence[int]], Span] | None = None
     earlier: Callable[[float], StepBatch] | None = None
     checkpoint_s: float | None = None
+    recall: Recall | None = None
 
     def node_of(self, worker: str) -> str | None:
         """Return the node a worker runs on: itself, or what stands before the first slash."""
@@ -68,14 +72,27 @@ class Vitals:
         return (np.arange(1, n_workers + 1) * self.n_stages - 1) // max(1, n_workers)
 
 
+def total(steps: StepBatch, phases: Sequence[str]) -> FloatArray:
+    """Return the sum of some phases: (n_steps, n_workers) seconds."""
+    first, *others = (steps.phases[phase] for phase in phases)
+    for values in others:
+        first = first + values
+    return first
+
+
 def reported(steps: StepBatch) -> StepBatch:
     """Keep the steps that somebody reported, and of each step the workers that did.
 
     A worker counts where it told its compute, wait and transfer time; phases it does not split
     out are then part of these, hence zero. A worker that did not is NaN in every phase.
     """
-    told = np.sum([steps.phases[phase] for phase in ESSENTIAL], axis=0)
+    told = total(steps, ESSENTIAL)
     others = [steps.phases[phase] for phase in PHASES if phase not in ESSENTIAL]
+    if (told > 0).all() and all(np.isfinite(values).all() for values in (told, *others)):
+        phases = {
+            phase: values.astype(float, copy=False) for phase, values in steps.phases.items()
+        }
+        return replace(steps, phases=phases)
     known = np.isfinite(told) & (told + np.nansum(others, axis=0) > 0)
     rows = known.any(axis=1)
     phases = {

@@ -1,0 +1,1 @@
+"""The definitions of all rules, by what they look at: words, limits, and their PromQL."""

@@ -1,0 +1,87 @@
+"""What is found before a long step ends, or by a single one: uneven work, input, a checkpoint."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect import find
+from telemetry.detect.fabric import fabric
+from telemetry.detect.uneven import uneven
+from telemetry.simulate.plan import Fault
+from tests.telemetry.detect.played import record
+from tests.telemetry.detect.runs import steps_of, vitals
+
+
+def after_calm(newest: Sequence[float], *, n_steps: int = 20) -> FloatArray:
+    """Return compute times of calm steps of ten seconds, and then one like this."""
+    rng = np.random.default_rng(5)
+    calm = 10.0 * (1 + 0.003 * rng.standard_normal((n_steps, len(newest))))
+    return np.vstack([calm, 10.0 * np.array(newest)])
+
+
+def causes(compute_s: FloatArray, *, accused: Sequence[str] = ()) -> list[str]:
+    names = tuple(f"node-{i}" for i in range(compute_s.shape[1]))
+    steps = steps_of(compute_s, workers=names)
+    seen = vitals(steps, nodes=names)
+    return [problem.cause for problem in uneven(seen, steps, accused=set(accused))]
+
+
+def test_one_long_step_of_few_workers_tells_uneven_work() -> None:
+    assert causes(after_calm([1.3, 1.0, 1.12])) == ["seq_imbalance"]
+
+
+@pytest.mark.parametrize("newest", [[1.3, 1.0, 1.0], [1.3, 1.3, 1.3], [1.02, 1.0, 0.99]])
+def test_one_late_worker_or_a_lower_clock_is_no_uneven_work(newest: list[float]) -> None:
+    assert causes(after_calm(newest)) == []
+
+
+def test_workers_whose_machines_are_accused_do_not_count() -> None:
+    assert causes(after_calm([1.3, 1.0, 1.12]), accused=["node-0"]) == []
+
+
+def test_one_long_step_of_many_workers_tells_even_a_little_unevenness() -> None:
+    luck = np.random.default_rng(1).uniform(size=16)
+    assert causes(after_calm((1 + 0.25 * luck**3).tolist())) == ["seq_imbalance"]
+
+
+def test_half_of_the_workers_late_by_the_same_are_a_long_stage() -> None:
+    assert causes(after_calm([1.0] * 8 + [1.3] * 8)) == []
+
+
+def test_a_node_that_waits_for_its_data_is_found_before_its_step_ends() -> None:
+    stall = Fault(kind="input_stall", node="run-03", start_s=130.0, duration_s=90.0, magnitude=40)
+    played = record("trn1", duration_s=220, global_batch=1024, faults=[stall])
+    ends = played.steps.ended_at_s - played.steps.ended_at_s[0]
+    assert float(np.median(np.diff(ends))) > 10
+    second, found = next((at, found) for at, found in played.watch(range(130, 220)) if found)
+    assert [(each.rule, each.node) for each in found] == [("input_stall", "run-03")]
+    assert float(played.at(second).steps.phases["input_s"].max()) < 1
+
+
+def test_whose_checkpoint_is_slow_is_told() -> None:
+    slow = Fault(
+        kind="checkpoint_slow", node="run-05", start_s=100.0, duration_s=20.0, magnitude=6
+    )
+    played = record("trn1", duration_s=200, faults=[slow])
+    found = next(found for _, found in played.watch(range(100, 200)) if found)
+    assert [(each.cause, each.node) for each in found] == [("checkpoint_slow", "run-05")]
+
+
+def test_losses_on_a_quiet_link_are_counted_for_minutes() -> None:
+    def hardware(metrics: Sequence[str], last_s: int) -> Span:
+        ticks = np.arange(1000 - last_s + 1, 1001)
+        values = {name: np.full((last_s, 3, 4), np.nan) for name in metrics}
+        if "efa_tx_packets_per_s" in values:
+            values["efa_tx_packets_per_s"] = np.full((last_s, 3, 4), 50.0)
+            again = np.zeros((last_s, 3, 4))
+            again[ticks % 12 == 0, 1, 2] = 1.0
+            values["efa_retransmits_per_s"] = again
+        return Span("x", ticks, ("a", "b", "c"), values)
+
+    steps = steps_of(after_calm([1.0, 1.0, 1.0]), workers=("a", "b", "c"))
+    seen = vitals(steps, hardware, nodes=("a", "b", "c"), now_s=1000.0)
+    [found] = fabric(seen)
+    assert (found.look.cause, found.look.node, found.look.device) == ("efa_loss", "b", 2)
+    assert not [each for each in find(seen) if each.rule != "efa_degraded"]

@@ -1,0 +1,45 @@
+"""Steps that were calm are not judged twice; whatever differs, or is open, is."""
+
+from dataclasses import replace
+
+import numpy as np
+
+from telemetry.detect import Recall, find
+from telemetry.detect.vitals import Standing
+from telemetry.steps import StepBatch
+from tests.telemetry.detect.runs import Machines, steps_of, vitals
+
+
+def calm(n_steps: int = 30) -> StepBatch:
+    rng = np.random.default_rng(3)
+    return steps_of(2.0 + 0.002 * rng.standard_normal((n_steps, 4)))
+
+
+def test_calm_steps_are_known_again_and_others_are_not() -> None:
+    recall, steps = Recall(), calm()
+    assert find(vitals(steps, recall=recall)) == []
+    assert recall.is_calm(steps)
+    assert recall.is_calm(calm())
+    assert not recall.is_calm(calm(29))
+    compute = steps.phases["compute_s"].copy()
+    compute[7, 2] += 1e-6
+    assert not recall.is_calm(replace(steps, phases=dict(steps.phases) | {"compute_s": compute}))
+
+
+def test_steps_that_show_something_are_judged_each_time() -> None:
+    recall = Recall()
+    slow = calm().phases["compute_s"].copy()
+    slow[-8:, 1] *= 1.5
+    steps = steps_of(slow)
+    seen = vitals(steps, Machines(float(steps.ended_at_s[-1])), recall=recall)
+    first = find(seen)
+    assert first
+    assert not recall.is_calm(steps)
+    assert [f.rule for f in find(seen)] == [f.rule for f in first]
+
+
+def test_with_an_alert_open_nothing_is_taken_as_known() -> None:
+    recall, steps = Recall(), calm()
+    open_one = (Standing("step_slow", "seq_imbalance", evidence={"kind": "waiting"}),)
+    find(vitals(steps, recall=recall, standing=open_one))
+    assert not recall.is_calm(steps)
