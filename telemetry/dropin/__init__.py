@@ -1,0 +1,1 @@
+"""The series of AWS' own exporters, for every node: dashboards built on them go on working."""
