@@ -1,26 +1,32 @@
-"""What Prometheus may know of the hardware and of the service, straight from the hot tier."""
+"""What Prometheus may know of the hardware, straight from the hot tier."""
 
-from collections.abc import Collection, Iterable, Mapping
-from functools import lru_cache
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
 
 import numpy as np
-from numpy.typing import NDArray
 
+from telemetry.batches import MOST_NODES, Batch, Piece, batches, pieces
 from telemetry.blocks import METRICS, Metric
-from telemetry.families import Family, Spec, Stems, numbers, stems
+from telemetry.detect.rules import RULES
+from telemetry.families import Family, Spec, Told
+from telemetry.ingest.timing import shard_of
+from telemetry.numbers import numbers, present
+from telemetry.slabs import Slab, SlabFamily
 from telemetry.store.changes import COUNTED
-from telemetry.store.gathering import Packed
 from telemetry.store.hot import HotStore
-from telemetry.store.packing import ABSENT_RATIO, ABSENT_ROUNDED, Codes, Layout, unpack
 
 # A node that was not heard of for longer is down, and nothing else is said of it.
-DOWN_AFTER_S = 15
+DOWN_AFTER_S = RULES["node_silent"].limits["quiet_s"]
 LABELS = {
     "node": ("node",),
     "core": ("node", "core"),
     "device": ("node", "device"),
     "efa": ("node", "device"),
 }
+# Shards of real nodes, one each; what simulated nodes tell comes in one go.
+REAL = shard_of("")
 SUFFIXES = {"_per_s": "_per_second", "_s": "_seconds"}
 
 
@@ -57,76 +63,87 @@ HARDWARE: Mapping[str, Spec] = {name: _spec(metric) for name, metric in METRICS.
 TOTALS: Mapping[str, Spec] = {name: _total_spec(name) for name in COUNTED}
 
 
-def node_families(hot: HotStore, *, now_s: float, expected: Iterable[str] = ()) -> list[Family]:
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """What the hot tier holds at a moment, read once for all families of a page.
+
+    ``up`` are the nodes that report, ``batches`` their newest blocks, still packed, ``totals``
+    what each node has counted, by metric.
+    """
+
+    up: Collection[str]
+    batches: tuple[Batch, ...]
+    totals: Mapping[str, Mapping[str, float]]
+
+
+def look(hot: HotStore, *, now_s: float, only: Mapping[str, str] | None = None) -> Scene:
+    """Read what the hot tier holds; ``only`` names nodes, and the shard of each."""
+    shards = None if only is None else tuple(dict.fromkeys(only.values()))
+    seen = hot.last_seen()
+    up = {
+        node
+        for node, tick in seen.items()
+        if now_s - tick <= DOWN_AFTER_S and (only is None or node in only)
+    }
+    return Scene(up, batches(_pieces(hot, shards), up), hot.totals(shards).nodes)
+
+
+def _pieces(hot: HotStore, shards: Collection[str] | None) -> Iterator[Piece]:
+    """Yield the newest block of every shard, and beside it what a real node told just before."""
+    real = {}
+    for shard, packed in hot.latest_packed(shards).items():
+        if shard.startswith(REAL):
+            real[shard] = packed[0]
+        else:
+            yield Piece(shard, packed)
+    names = iter(real)
+    while some := {shard: real[shard] for shard in islice(names, MOST_NODES)}:
+        for shard, recent in hot.recent_packed(some, within_s=int(DOWN_AFTER_S)).items():
+            if recent:
+                yield from pieces(shard, recent)
+
+
+def node_families(
+    hot: HotStore, *, now_s: float, expected: Iterable[str] = (), scene: Scene | None = None
+) -> list[Told]:
     """Return everything about nodes; of one that is down only that it is.
 
     ``expected`` are nodes that ought to report, whether or not the store ever heard of them.
     """
-    up = {node for node, tick in hot.last_seen().items() if now_s - tick <= DOWN_AFTER_S}
+    scene = scene or look(hot, now_s=now_s)
     is_up = Family(NODE_UP)
-    for node in sorted(up.union(expected)):
-        is_up.add(float(node in up), node)
-    return [is_up, *_hardware(hot.latest_packed().values(), up), *_totals(hot, up)]
+    for node in sorted({*scene.up, *expected}):
+        is_up.add(float(node in scene.up), node)
+    hardware = [
+        SlabFamily(spec, partial(_hardware, scene, name)) for name, spec in HARDWARE.items()
+    ]
+    return [is_up, *hardware, *_totals(scene)]
 
 
-def _hardware(latest: Collection[Packed], up: Collection[str]) -> list[Family]:
-    """Return a family per metric with the newest value of each part of each node that is up."""
-    rows = {
-        layout: np.fromiter((node in up for node in layout.nodes), bool, len(layout.nodes))
-        for _, layout, _ in latest
-    }
-    families = []
-    for name, spec in HARDWARE.items():
-        family = Family(spec)
-        for _, layout, blob in latest:
-            codes = unpack([blob], layout, name)
-            if codes is not None and codes.size:
-                _add(family, codes[0], layout, name, rows[layout])
-        families.append(family)
-    return families
+def _hardware(scene: Scene, name: str) -> Iterator[Slab]:
+    """Yield the newest values of a metric of all nodes that are up, leaving out what is absent."""
+    metric = METRICS[name]
+    for batch in scene.batches:
+        codes = batch.codes(name)
+        if codes is not None:
+            labels = LABELS[metric.part][1:]
+            parts = [(str(part),) if labels else () for part in range(codes.shape[1])]
+            yield Slab(
+                batch.rows,
+                labels,
+                parts,
+                numbers(codes, metric.packing),
+                present(codes, metric.packing),
+            )
 
 
-def _add(
-    family: Family, codes: Codes, layout: Layout, name: str, is_up: NDArray[np.bool_]
-) -> None:
-    """Add one metric of one block, (n_nodes, n_parts), leaving out what is absent."""
-    packing = METRICS[name].packing
-    present = (_present(codes, packing) & is_up[:, None]).ravel()
-    stem = _stems(layout, name)
-    if present.all():
-        family.pieces.append((stem, numbers(codes.ravel(), packing).tolist(), None))
-    elif present.any():
-        values = numbers(codes.ravel()[present], packing).tolist()
-        family.pieces.append((stem, values, present))
-
-
-def _present(codes: Codes, packing: str) -> NDArray[np.bool_]:
-    """Whether codes stand for a value."""
-    if packing == "exact":
-        return np.isfinite(codes)
-    absent = ABSENT_RATIO if packing == "ratio" else ABSENT_ROUNDED
-    return np.asarray(codes != absent)
-
-
-@lru_cache(maxsize=32_768)
-def _stems(layout: Layout, name: str) -> Stems:
-    """Write the labels of one metric of all nodes of a layout."""
-    place = layout.column(name)
-    n_parts = 0 if place is None else layout.columns[place].n_parts
-    if METRICS[name].part == "node":
-        return stems(HARDWARE[name], [(node,) for node in layout.nodes])
-    parts = [str(part) for part in range(n_parts)]
-    return stems(HARDWARE[name], [(node, part) for node in layout.nodes for part in parts])
-
-
-def _totals(hot: HotStore, up: Collection[str]) -> list[Family]:
+def _totals(scene: Scene) -> list[Family]:
     """Return what nodes that are up have counted."""
-    counted = hot.totals().nodes
     families = []
     for name, spec in TOTALS.items():
         family = Family(spec)
-        for node, total in counted.get(name, {}).items():
-            if node in up:
+        for node, total in scene.totals.get(name, {}).items():
+            if node in scene.up:
                 family.add(float(np.floor(total)), node)
         families.append(family)
     return families

@@ -1,22 +1,31 @@
-"""Prometheus' text: families of series, written fast, or collected by its own client."""
+"""Prometheus' text: what a family is, its series, and a page of them in pieces."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
-from itertools import compress
-from typing import Any, Literal
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
 
-from telemetry.store.packing import ABSENT_RATIO, RATIO_STEPS, Codes, decode
+from telemetry.numbers import number, numbers
 
-ObjectArray = NDArray[np.object_]
+__all__ = [
+    "EXEMPLAR_CHARACTERS",
+    "Exemplar",
+    "Family",
+    "Sample",
+    "Spec",
+    "Told",
+    "numbers",
+    "pair",
+    "pieces",
+    "text",
+]
 
 END_OF_OPEN_METRICS = b"# EOF\n"
+# A page goes out in pieces of about this size: no page is ever held whole.
+PIECE_BYTES = 1 << 16
+# OpenMetrics allows an exemplar's labels so many characters, names included.
+EXEMPLAR_CHARACTERS = 128
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,133 +33,135 @@ class Spec:
     """What a family is: its name, as scraped, and what it tells of."""
 
     name: str
-    kind: Literal["gauge", "counter"]
+    kind: Literal["gauge", "counter", "info"]
     help: str
     labels: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Stems:
-    """Series of one family: their label values, and their text up to the value."""
+class Exemplar:
+    """One example of what a series counts: its labels, its value, and when it was."""
 
-    labels: Sequence[tuple[str, ...]]
-    texts: Sequence[bytes]
+    labels: Mapping[str, str]
+    value: float
+    at_s: float
+
+
+class Sample(NamedTuple):
+    """One series: the values of its family's labels, an example of it, its value as text."""
+
+    labels: tuple[str, ...]
+    exemplar: Exemplar | None
+    value: bytes
+
+
+class Told(Protocol):
+    """A family with its series, however it comes by them."""
+
+    @property
+    def spec(self) -> Spec:
+        """What the family is."""
+
+    def lines(self, *, is_open_metrics: bool) -> Iterator[bytes]:
+        """Yield its series as text, many at a time; nothing where it has none."""
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield its series one by one."""
 
 
 @dataclass(slots=True)
 class Family:
-    """A family with its series, as pieces: stems, values as text, and which are not absent."""
+    """A family of few series, held as they are added."""
 
     spec: Spec
-    pieces: list[tuple[Stems, Sequence[bytes], NDArray[np.bool_] | None]] = field(
-        default_factory=list
-    )
+    held: list[Sample] = field(default_factory=list)
 
-    def add(self, value: float | None, *labels: str) -> None:
+    def add(self, value: float | None, *labels: str, exemplar: Exemplar | None = None) -> None:
         """Add one series, unless there is nothing to say."""
         if value is not None and np.isfinite(value):
-            self.pieces.append((_stem(self.spec, labels), (number(float(value)),), None))
+            self.held.append(Sample(labels, exemplar, number(float(value))))
 
-    def samples(self) -> Iterator[tuple[tuple[str, ...], bytes, bytes]]:
-        """Yield the label values, stem and value of every series."""
-        for stems, values, present in self.pieces:
-            rows = zip(stems.labels, stems.texts, strict=True)
-            kept = rows if present is None else compress(rows, present)
-            for (labels, stem), value in zip(kept, values, strict=True):
-                yield labels, stem, value
+    def samples(self) -> Iterator[Sample]:
+        """Yield the series."""
+        yield from self.held
 
-
-def stems(spec: Spec, labels: Sequence[tuple[str, ...]]) -> Stems:
-    """Write the part of each series that stays the same from scrape to scrape."""
-    order = sorted(range(len(spec.labels)), key=spec.labels.__getitem__)
-    names = [spec.labels[i] for i in order]
-    texts = []
-    for values in labels:
-        pairs = [f'{n}="{_escaped(values[i])}"' for n, i in zip(names, order, strict=True)]
-        texts.append((f"{spec.name}{{{','.join(pairs)}}} " if pairs else f"{spec.name} ").encode())
-    return Stems(labels, texts)
+    def lines(self, *, is_open_metrics: bool) -> Iterator[bytes]:
+        """Yield the series as text; exemplars are OpenMetrics' own."""
+        if self.held:
+            yield b"".join(
+                _line(self.spec, sample, is_open_metrics=is_open_metrics) for sample in self.held
+            )
 
 
-@lru_cache(maxsize=65_536)
-def _stem(spec: Spec, labels: tuple[str, ...]) -> Stems:
-    return stems(spec, (labels,))
+def _line(spec: Spec, sample: Sample, *, is_open_metrics: bool) -> bytes:
+    """Write one series."""
+    pairs = ",".join(
+        pair(*named) for named in sorted(zip(spec.labels, sample.labels, strict=True))
+    )
+    stem = f"{spec.name}{{{pairs}}} " if pairs else f"{spec.name} "
+    line = stem.encode() + sample.value
+    if sample.exemplar is None or not is_open_metrics:
+        return line
+    example = sample.exemplar
+    tells = ",".join(pair(label, example.labels[label]) for label in sorted(example.labels))
+    value = number(example.value)[:-1].decode()
+    return line[:-1] + f" # {{{tells}}} {value} {example.at_s}\n".encode()
+
+
+def pair(label: str, value: str) -> str:
+    """Write a label; what is no Unicode text is replaced, lest it break the page."""
+    if not value.isascii():
+        value = value.encode("utf-8", "replace").decode()
+    return f'{label}="{_escaped(value)}"'
 
 
 def _escaped(value: str) -> str:
     return value.replace("\\", r"\\").replace("\n", r"\n").replace('"', r"\"")
 
 
-def number(value: float) -> bytes:
-    """Write a value as the end of a line."""
-    written: str = floatToGoString(value)  # type: ignore[no-untyped-call]
-    return written.encode() + b"\n"
+def pieces(families: Iterable[Told], *, is_open_metrics: bool = False) -> Iterator[bytes]:
+    """Write families as a page, piece by piece; those without a series are left out."""
+    waiting: list[bytes] = []
+    size = 0
+    for line in _all_lines(families, is_open_metrics=is_open_metrics):
+        waiting.append(line)
+        size += len(line)
+        if size >= PIECE_BYTES:
+            yield b"".join(waiting)
+            waiting, size = [], 0
+    if waiting:
+        yield b"".join(waiting)
 
 
-def numbers(codes: Codes, packing: str) -> ObjectArray:
-    """Write the values that codes stand for: as many texts.
-
-    A rounded value is written with the four digits that it has; there are so few different
-    ones that each is written only once per process.
-    """
-    if packing == "exact":
-        distinct, place = np.unique(codes, return_inverse=True)
-        texts = np.array([number(value) for value in distinct.tolist()], dtype=object)
-        return np.asarray(texts[place])
-    return np.asarray(_written(packing)[codes])
-
-
-@cache
-def _written(packing: str) -> ObjectArray:
-    """Write every value that a packing knows, by code."""
-    if packing == "ratio":
-        values: list[float] = [round(code / RATIO_STEPS, 4) for code in range(ABSENT_RATIO)]
-        return np.array([*map(number, values), b"NaN\n"], dtype=object)
-    every = decode(np.arange(1 << 16, dtype="<u2"), packing).tolist()
-    return np.array([number(float(f"{value:.4g}")) for value in every], dtype=object)
-
-
-def text(families: Iterable[Family], *, is_open_metrics: bool = False) -> bytes:
-    """Write families as a page; those without a series are left out."""
-    page: list[bytes] = []
+def _all_lines(families: Iterable[Told], *, is_open_metrics: bool) -> Iterator[bytes]:
     for family in families:
-        if family.pieces:
-            page.append(_head(family.spec, is_open_metrics=is_open_metrics))
-            for stem, values, present in family.pieces:
-                lines: list[bytes] = [b""] * (2 * len(values))
-                lines[::2] = stem.texts if present is None else compress(stem.texts, present)
-                lines[1::2] = values
-                page += lines
+        is_begun = False
+        for lines in family.lines(is_open_metrics=is_open_metrics):
+            if not is_begun:
+                yield _head(family.spec, is_open_metrics=is_open_metrics)
+                is_begun = True
+            yield lines
     if is_open_metrics:
-        page.append(END_OF_OPEN_METRICS)
-    return b"".join(page)
+        yield END_OF_OPEN_METRICS
+
+
+def text(families: Iterable[Told], *, is_open_metrics: bool = False) -> bytes:
+    """Write families as one page."""
+    return b"".join(pieces(families, is_open_metrics=is_open_metrics))
 
 
 def _head(spec: Spec, *, is_open_metrics: bool) -> bytes:
-    """Write what a family is; OpenMetrics names a counter without its suffix."""
-    name = spec.name.removesuffix("_total") if is_open_metrics else spec.name
+    """Write what a family is, in the words of either format.
+
+    OpenMetrics names a family without its series' suffix, and knows no counter without one:
+    of such it says nothing but that they are numbers, so that their names stay.
+    """
+    name = spec.name
+    kind: str = "gauge" if spec.kind == "info" else spec.kind
     about = spec.help.replace("\\", r"\\").replace("\n", r"\n")
     if is_open_metrics:
         about = about.replace('"', r"\"")
-    return f"# HELP {name} {about}\n# TYPE {name} {spec.kind}\n".encode()
-
-
-class FamilyCollector(Collector):
-    """The same families for any registry of prometheus-client.
-
-    Nothing is counted in this process, so every web worker gives the same answer and no
-    multiprocess directory is needed.
-    """
-
-    def __init__(self, families: Iterable[Family]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield one family per metric that has a series."""
-        kinds: dict[str, Any] = {"gauge": GaugeMetricFamily, "counter": CounterMetricFamily}
-        for family in self._families:
-            if family.pieces:
-                spec = family.spec
-                metric = kinds[spec.kind](spec.name, spec.help, labels=spec.labels)
-                for labels, _, value in family.samples():
-                    metric.add_metric(labels, float(value))
-                yield metric
+        suffix = {"counter": "_total", "info": "_info"}.get(spec.kind, "")
+        kind = spec.kind if name.endswith(suffix) else "unknown"
+        name = name.removesuffix(suffix)
+    return f"# HELP {name} {about}\n# TYPE {name} {kind}\n".encode()

@@ -1,8 +1,27 @@
 """One metric over a window, on its way out of the store."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from telemetry.blocks import FloatArray, IntArray
+
+# Of steps there are all, or averages of neighbours.
+EVERY_STEP, SOME_STEPS = 0, -1
+Tier = Literal["hot", "durable", "long term"]
+
+
+@dataclass(frozen=True, slots=True)
+class Stretch:
+    """A part of a window that comes from one tier at one resolution, from ``since`` on.
+
+    ``every_s`` may be EVERY_STEP or SOME_STEPS. ``why`` says why nothing is there, where the
+    tier could not be asked.
+    """
+
+    since: int
+    every_s: int
+    tier: Tier
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -10,7 +29,8 @@ class Series:
     """One metric of one node (or run) over a window; gaps are NaN, never zero.
 
     ``t_s`` (n,) Unix seconds; ``values`` (n, n_parts). ``every_s`` is the resolution: a
-    minute's value is the mean, with ``low`` and ``high`` (n, n_parts) beside it.
+    minute's value is the mean, with ``low`` and ``high`` (n, n_parts) beside it. ``stretches``
+    say, in order of time, which tier its parts are from.
     """
 
     name: str
@@ -19,3 +39,4 @@ class Series:
     every_s: int = 1
     low: FloatArray | None = None
     high: FloatArray | None = None
+    stretches: tuple[Stretch, ...] = ()

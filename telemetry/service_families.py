@@ -12,6 +12,11 @@ GAUGES: Mapping[str, Spec] = {
         "gauge",
         "How long after its second the latest tick was in the store.",
     ),
+    "watched_at_s": Spec(
+        "trnwatch_watched_timestamp_seconds",
+        "gauge",
+        "When the fleet was last looked at for what is wrong, Unix time.",
+    ),
     "stream_clients": Spec("trnwatch_stream_clients", "gauge", "Browsers on the live stream."),
 }
 COUNTERS: Mapping[str, Spec] = {
@@ -26,6 +31,9 @@ COUNTERS: Mapping[str, Spec] = {
         "ingest_late": "Reports of real nodes too old to be kept.",
         "ingest_errors": "Deliveries of real nodes that were refused whole.",
         "ingest_lines_refused": "Lines of real nodes' deliveries that were refused.",
+        "ingest_step_reports": "Lines of training jobs taken.",
+        "ingest_step_repeated": "Steps of training jobs that had come before.",
+        "ingest_step_lines_refused": "Lines of training jobs that were refused.",
         "refused_blocks": "Blocks not stored: too old, or ahead of time.",
         "refused_steps": "Steps not stored: too old, or ahead of time.",
         "refused_for_room": "Blocks and steps not stored: too many shards, runs or steps.",

@@ -44,9 +44,17 @@ class StepBatch:
 
     @property
     def worker_step_s(self) -> FloatArray:
-        """Duration of each step by each worker's account: (n_steps, n_workers) seconds."""
-        total: FloatArray = np.sum([self.phases[phase] for phase in PHASES], axis=0)
-        return total
+        """Duration of each step by each worker's account: (n_steps, n_workers) seconds.
+
+        Of phases that a worker does not tell apart only those told count; NaN where none is.
+        """
+        told = [self.phases[phase] for phase in PHASES]
+        total: FloatArray = np.sum(told, axis=0)
+        if not np.isnan(total).any():
+            return total
+        known = np.isfinite(told)
+        some: FloatArray = np.where(known, told, 0.0).sum(axis=0)
+        return np.where(known.any(axis=0), some, np.nan)
 
     @property
     def step_s(self) -> FloatArray:
@@ -56,17 +64,23 @@ class StepBatch:
     @property
     def wait_ratio(self) -> FloatArray:
         """Share of the step spent waiting for peers: (n_steps,), mean over workers."""
-        return _mean(self.phases["wait_s"] / self.worker_step_s)
+        return self._ratio("wait_s")
 
     @property
     def transfer_ratio(self) -> FloatArray:
         """Share of the step spent moving gradients: (n_steps,), mean over workers."""
-        return _mean(self.phases["transfer_s"] / self.worker_step_s)
+        return self._ratio("transfer_s")
 
     @property
     def allreduce_share_ratio(self) -> FloatArray:
         """Exposed gradient all-reduce over step time: (n_steps,), waiting and transferring."""
         return self.wait_ratio + self.transfer_ratio
+
+    def _ratio(self, phase: str) -> FloatArray:
+        """Return a phase's share of the step: (n_steps,), mean over workers."""
+        # A worker that tells of no time at all has no share: 0 / 0, and no warning.
+        with np.errstate(invalid="ignore"):
+            return _mean(self.phases[phase] / self.worker_step_s)
 
     def last(self, n_steps: int) -> Self:
         """Keep the newest steps."""

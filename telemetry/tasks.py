@@ -6,10 +6,12 @@ import msgspec
 from celery import shared_task
 from django.conf import settings
 
+from telemetry.longterm.positions import undelivered_since
 from telemetry.simulate.scenario import Plan
 from telemetry.simulate.shard import RunClock, play, resume, start_clock
 from telemetry.store import durable
 from telemetry.store.hot import HotStore, StoreUnavailable, open_store
+from telemetry.store.late import fold_late
 
 # Ticks missed for at most so long are made up for; beyond it the gap stays a gap.
 CATCH_UP_S = 120
@@ -18,6 +20,7 @@ LATE_AFTER_S = 1.5
 # Minutes are written down once late reports have had this long to arrive.
 SETTLE_S = 10
 ROLL_UP_LAST_S = 5 * 60
+ROLLED_UP_TO = "rolled_up_to"
 
 
 # A tick that has waited longer than this is late news: let it expire, the next catches up.
@@ -79,14 +82,19 @@ def roll_up() -> None:
     """Write the latest whole minutes down for good; a minute written twice is one minute."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     end = (int(time.time()) - SETTLE_S) // 60 * 60
-    start = end - ROLL_UP_LAST_S
+    # After an outage of everything, from where it was left, as far as the hot tier still has it.
+    left_at = int(hot.ask("GET", ROLLED_UP_TO) or end)
+    oldest = -(-(end - settings.HOT_KEEP_S) // 60) * 60
+    start = max(oldest, min(end - ROLL_UP_LAST_S, left_at))
     for shard in hot.shards():
         durable.write_rollups(hot.window(shard, (), start=start, end=end - 1))
-    for run in hot.plans():
+    for run in {*hot.plans(), *hot.stepping(since_s=start)}:
         durable.write_steps(hot.steps(run, since_s=start, until_s=end))
+    fold_late(hot, now_s=time.time())
+    hot.ask("SET", ROLLED_UP_TO, end)
 
 
 @shared_task(ignore_result=True, expires=600)
 def forget() -> None:
-    """Drop what is older than the durable tier keeps."""
-    durable.forget_older_than(settings.DURABLE_KEEP_DAYS)
+    """Drop what is older than the durable tier keeps, and delivered to the long-term one."""
+    durable.forget_older_than(settings.DURABLE_KEEP_DAYS, unless_since=undelivered_since())

@@ -30,13 +30,16 @@ class Conditions:
     """The pace of every worker and link: expected seconds per phase, noise left out.
 
     ``compute_s`` and ``input_s`` are (n_workers,), ``active`` says who takes part, and
-    ``uneven_ratio`` how much longer the unluckiest worker of a step computes.
+    ``uneven_ratio`` how much longer the unluckiest worker of a step computes. Who is not
+    ``slow_to_write`` has written its part of a checkpoint after ``brief_ratio`` of its time.
     """
 
     compute_s: FloatArray
     input_s: FloatArray
     transfer_s: float
     checkpoint_s: float
+    slow_to_write: NDArray[np.bool_]
+    brief_ratio: float
     tokens: int
     uneven_ratio: float
     active: NDArray[np.bool_]
@@ -59,11 +62,14 @@ def conditions(script: Script, acts: Iterable[Act]) -> Conditions:
     pace = spread(script.key("pace"), script.run.nodes, deviation=PACE_DEVIATION, most=PACE_MOST)
     work_s = busy_s + plan.bubble_s + plan.optimizer_s
     compute_s = work_s * pace * _compute_factor(script, acts)
+    slow = _writing_factor(script, acts)
     return Conditions(
         compute_s=np.where(active, compute_s, 0),
         input_s=np.where(active, plan.input_s * batch * share + _stall_s(script, acts), 0),
         transfer_s=_transfer_s(script, acts),
-        checkpoint_s=_checkpoint_s(script, acts, int(active.sum())),
+        checkpoint_s=_checkpoint_s(script, int(active.sum())) * float(slow[active].max()),
+        slow_to_write=slow > slow[active].min() if slow.max() > slow[active].min() else active,
+        brief_ratio=float(slow[active].min() / slow[active].max()),
         tokens=round(plan.tokens * batch),
         uneven_ratio=sum(act.magnitude for act in acts if act.kind == "seq_imbalance"),
         active=active,
@@ -164,9 +170,15 @@ def _transfer_s(script: Script, acts: tuple[Act, ...]) -> float:
     )
 
 
-def _checkpoint_s(script: Script, acts: tuple[Act, ...], n_nodes: int) -> float:
-    """Return the seconds of one checkpoint: all nodes write their part, the slowest counts."""
-    share = script.run.nodes / n_nodes
-    usual_s = CHECKPOINT_LATENCY_S + script.step_plan.checkpoint_s * share
-    slow = max((act.magnitude for act in acts if act.kind == "checkpoint_slow"), default=1.0)
-    return usual_s * slow
+def _checkpoint_s(script: Script, n_nodes: int) -> float:
+    """Return the seconds of one checkpoint: all nodes write their part side by side."""
+    return CHECKPOINT_LATENCY_S + script.step_plan.checkpoint_s * script.run.nodes / n_nodes
+
+
+def _writing_factor(script: Script, acts: tuple[Act, ...]) -> FloatArray:
+    """Return how many times longer each node writes: (n_nodes,); the run waits for the slowest."""
+    factor = np.ones(script.run.nodes)
+    for act in acts:
+        if act.kind == "checkpoint_slow":
+            factor[act.rows] = np.maximum(factor[act.rows], act.magnitude)
+    return factor

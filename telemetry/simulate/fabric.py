@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from telemetry.blocks import FloatArray
-from telemetry.simulate.hardware import nature
+from telemetry.simulate.hardware import exchanged, nature
 from telemetry.simulate.noise import Floats, TickNoise
 from telemetry.simulate.occupancy import Occupancy
 from telemetry.simulate.script import Script
@@ -27,7 +26,7 @@ def efa_values(
     flows while it computes, the rest while it transfers.
     """
     n, of = script.instance.n_efa, nature(script).efa[nodes]
-    sent = (script.step_plan.efa_bytes / n * _exchanged(script, spent) + IDLE_BYTES_PER_S).astype(
+    sent = (script.step_plan.efa_bytes / n * exchanged(script, spent) + IDLE_BYTES_PER_S).astype(
         np.float32
     )[..., None]
     tx = sent * (1 + 0.01 * noise.normal(n))
@@ -51,11 +50,3 @@ def efa_values(
         "efa_impaired_per_s": none.copy(),
         "efa_unresponsive_per_s": none.copy(),
     }
-
-
-def _exchanged(script: Script, spent: Occupancy) -> FloatArray:
-    """Return how much of a step's gradients each node exchanged per second, in steps."""
-    plan = script.step_plan
-    whole_s = plan.exposed_allreduce_s + plan.hidden_allreduce_s
-    exposed = plan.exposed_allreduce_s / whole_s if whole_s else 1.0
-    return exposed * spent.transferred + (1 - exposed) * spent.computed

@@ -12,6 +12,8 @@ from telemetry.simulate.noise import Floats, TickNoise
 from telemetry.simulate.occupancy import Occupancy
 from telemetry.simulate.script import Script
 
+# Sent: read once; received: written, and half of it read and added to what was there.
+HBM_BYTES_PER_EFA_BYTE = 3.0
 # How busy a core is in each phase. Collectives run on engines of their own beside the cores.
 BUSY = 0.97
 BUSY_WAITING, BUSY_TRANSFERRING, BUSY_BLOCKED = 0.04, 0.28, 0.02
@@ -108,14 +110,29 @@ def core_utilization(script: Script, busy: FloatArray, noise: TickNoise, nodes: 
     return np.clip(ratio, 0, 1, out=ratio)
 
 
+def exchanged(script: Script, spent: Occupancy) -> FloatArray:
+    """Return how much of a step's gradients each node exchanged per second, in steps."""
+    plan = script.step_plan
+    whole_s = plan.exposed_allreduce_s + plan.hidden_allreduce_s
+    exposed = plan.exposed_allreduce_s / whole_s if whole_s else 1.0
+    return exposed * spent.transferred + (1 - exposed) * spent.computed
+
+
 def device_values(
     script: Script, spent: Occupancy, ticks: IntArray, noise: TickNoise, nodes: slice
 ) -> dict[str, Floats]:
-    """Return HBM bandwidth, memory and ECC counts of every accelerator."""
+    """Return HBM bandwidth, memory and ECC counts of every accelerator.
+
+    Notes
+    -----
+    What goes over EFA is read from HBM, and what comes is written there, added and read again.
+    """
     plan, n = script.step_plan, script.instance.n_devices
     of = nature(script)
     moved = plan.hbm_bytes * (spent.computed + 0.4 / plan.work_s * spent.evaluation)
-    moved = moved + 2e6 + 0.1 / plan.work_s * plan.hbm_bytes * _in_gaps(spent, {"warming_up": 1.0})
+    traffic = HBM_BYTES_PER_EFA_BYTE * plan.efa_bytes / n * exchanged(script, spent)
+    warming = 0.1 / plan.work_s * plan.hbm_bytes * _in_gaps(spent, {"warming_up": 1.0})
+    moved = moved + traffic + warming + 2e6
     bandwidth = 1 + 0.012 * noise.normal(n)
     bandwidth *= of.device[nodes]
     bandwidth *= moved.astype(np.float32)[..., None]
@@ -144,7 +161,8 @@ def node_values(script: Script, spent: Occupancy, noise: TickNoise) -> dict[str,
         HOST_IDLE
         + HOST_TRAINING * training
         + HOST_INPUT * spent.input
-        + HOST_CHECKPOINT * spent.checkpoint
+        + HOST_CHECKPOINT * spent.writing
+        + HOST_TRAINING * (spent.checkpoint - spent.writing)
         + HOST_TRAINING * spent.evaluation
         + _in_gaps(spent, HOST_IN)
     )

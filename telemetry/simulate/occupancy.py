@@ -17,6 +17,7 @@ class Occupancy:
 
     ``life`` are the shares of the gaps there are, by name; that of "training" is the pause of
     a run that compiles by accident. ``computed`` and ``transferred`` are progress, in steps.
+    Of the ``checkpoint`` a node is ``writing`` for a part: then it waits for the others.
     ``takes_part`` is 0 for nodes that the run does without, else 1.
     """
 
@@ -25,6 +26,7 @@ class Occupancy:
     transfer: FloatArray
     input: FloatArray
     checkpoint: FloatArray
+    writing: FloatArray
     evaluation: FloatArray
     life: Mapping[str, FloatArray]
     computed: FloatArray
@@ -87,12 +89,18 @@ def occupancy(rows: Rows, ticks: IntArray) -> Occupancy:
     zeros = np.zeros_like(pause_s)
     gaps = {i: np.where(rows.life == i, pause_s, 0) for i in set(rows.life[pause_s > 0].tolist())}
     here = (rows.active | (rows.life != TRAINING)[:, None])[rows_at(rows, ticks)].astype(float)
+    checkpoint = here * meter.share(transferred_s, rows.checkpoint_s)[:, None]
+    writing = checkpoint
+    if (rows.brief_s < rows.checkpoint_s).any():
+        brief = here * meter.share(transferred_s, rows.brief_s)[:, None]
+        writing = np.where(rows.slow_to_write[rows_at(rows, ticks)], checkpoint, brief)
     return Occupancy(
         compute=meter.share(begins_s, rows.compute_s),
         wait=meter.share(ready_s[:, None] - wait_s, wait_s),
         transfer=here * meter.share(ready_s, rows.transfer_s)[:, None],
         input=meter.share(np.broadcast_to(pause_s[:, None], begins_s.shape), rows.input_s),
-        checkpoint=here * meter.share(transferred_s, rows.checkpoint_s)[:, None],
+        checkpoint=checkpoint,
+        writing=writing,
         evaluation=here * meter.share(transferred_s + rows.checkpoint_s, rows.after_s)[:, None],
         life={LIFE[i]: meter.share(zeros, gap_s)[:, None] for i, gap_s in gaps.items()},
         computed=meter.progress(begins_s, rows.compute_s),

@@ -27,9 +27,11 @@ class Rows:
 
     Each begins with ``pause_s`` (all alike: all that a gap consists of), goes on per worker
     with input, computing, being late and waiting until all are ready, and ends for all alike
-    with transfer, checkpoint and ``after_s`` (an evaluation). Arrays are (n_rows,) or, where
-    workers differ, (n_rows, n_workers); seconds are on the clock's grid. ``life`` indexes
-    LIFE: "training" for a step. ``ready_s`` counts from the row's start. ``is_step`` is False
+    with transfer, checkpoint and ``after_s`` (an evaluation). Of a checkpoint, who is not
+    ``slow_to_write`` writes for ``brief_s`` only, and then waits for the others. Arrays are
+    (n_rows,) or, where workers differ, (n_rows, n_workers); seconds are on the clock's grid.
+    ``life`` indexes LIFE: "training" for a step. ``ready_s`` counts from the row's start.
+    ``is_step`` is False
     for gaps, and for a step that a crash cut off.
     """
 
@@ -41,6 +43,8 @@ class Rows:
     ready_s: FloatArray
     transfer_s: FloatArray
     checkpoint_s: FloatArray
+    brief_s: FloatArray
+    slow_to_write: NDArray[np.bool_]
     after_s: FloatArray
     life: IntArray
     is_step: NDArray[np.bool_]
@@ -109,6 +113,8 @@ def gap(script: Script, life: str, *, start_s: float, end_s: float) -> Rows:
         ready_s=length_s,
         transfer_s=none,
         checkpoint_s=none,
+        brief_s=none,
+        slow_to_write=np.zeros((1, script.run.nodes), bool),
         after_s=none,
         life=zero + LIFE.index(life),
         is_step=np.zeros(1, bool),
@@ -158,6 +164,8 @@ def steps_under(
         ready_s=ready_s,
         transfer_s=transfer_s,
         checkpoint_s=none.copy(),
+        brief_s=none.copy(),
+        slow_to_write=np.broadcast_to(now.slow_to_write, compute_s.shape),
         after_s=none.copy(),
         life=np.full(n_steps, TRAINING),
         is_step=np.ones(n_steps, bool),
@@ -180,12 +188,15 @@ def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
     return pace
 
 
-def add_one_offs(rows: Rows, *, pause_s: float, checkpoint_s: float, after_s: float) -> Rows:
+def add_one_offs(
+    rows: Rows, *, pause_s: float, checkpoint_s: float, brief_s: float, after_s: float
+) -> Rows:
     """Let the first step stand still, write a checkpoint or evaluate; the others follow."""
     rows.pause_s = rows.pause_s.copy()
     rows.pause_s[0] += pause_s
     rows.ready_s[0] += pause_s
     rows.checkpoint_s[0] += checkpoint_s
+    rows.brief_s[0] += brief_s
     rows.after_s[0] += after_s
     rows.start_s[1:] += pause_s + checkpoint_s + after_s
     return rows

@@ -136,22 +136,30 @@ def _make_room(script: Script, clock: RunClock, now: Conditions, rows: Rows) -> 
         after_s += EVALUATION_S
     checkpoints = [act for act in acts if act.kind in {"checkpoint", "checkpoint_slow"}]
     is_due = script.is_due(run.checkpoint_every_s, rhythm_s, at_s)
-    checkpoint_s = (
-        _checkpoint_s(script, now, clock.step, checkpoints) if (checkpoints or is_due) else 0.0
-    )
+    if not (checkpoints or is_due):
+        checkpoint_s = brief_s = 0.0
+    else:
+        checkpoint_s, brief_s = _checkpoint_s(script, now, clock.step, checkpoints)
     if pause_s or after_s or checkpoint_s:
         add_one_offs(
-            rows, pause_s=grain(pause_s), checkpoint_s=checkpoint_s, after_s=grain(after_s)
+            rows,
+            pause_s=grain(pause_s),
+            checkpoint_s=checkpoint_s,
+            brief_s=brief_s,
+            after_s=grain(after_s),
         )
 
 
-def _checkpoint_s(script: Script, now: Conditions, step: int, acts: list[Act]) -> float:
-    """Return how long a checkpoint takes: as told, or as the physics says."""
+def _checkpoint_s(
+    script: Script, now: Conditions, step: int, acts: list[Act]
+) -> tuple[float, float]:
+    """Return how long a checkpoint takes, and how long those write whose storage is not slow."""
     told = [a.end_s - a.start_s for a in acts if a.kind == "checkpoint" and a.end_s < FOREVER_S]
     if told:
-        return grain(max(told))
+        return grain(max(told)), grain(max(told))
     noise = windows("normal", mixed(script.key("checkpoint"), np.array([step])), 1)
-    return grain(now.checkpoint_s * (1 + CHECKPOINT_NOISE * float(noise[0, 0])))
+    lasts_s = now.checkpoint_s * (1 + CHECKPOINT_NOISE * float(noise[0, 0]))
+    return grain(lasts_s), grain(lasts_s * now.brief_ratio)
 
 
 def _get_stuck(script: Script, rows: Rows) -> Act | None:
@@ -177,6 +185,7 @@ def _get_stuck(script: Script, rows: Rows) -> Act | None:
             gives_up_s = grain(max(act.start_s, start_s) + PEER_TIMEOUT_S)
             rows.hold(row, act.rows, until_s=gives_up_s)
             rows.transfer_s[row] = rows.checkpoint_s[row] = rows.after_s[row] = 0.0
+            rows.brief_s[row] = 0.0
             rows.is_step[row] = False
             return act
     return None
@@ -185,6 +194,7 @@ def _get_stuck(script: Script, rows: Rows) -> Act | None:
 def _cut_off(rows: Rows, row: int, *, after_s: float) -> None:
     """Let what follows the exchange of a step, a checkpoint or an evaluation, end early."""
     rows.checkpoint_s[row] = min(float(rows.checkpoint_s[row]), after_s)
+    rows.brief_s[row] = min(float(rows.brief_s[row]), after_s)
     rows.after_s[row] = min(float(rows.after_s[row]), after_s - float(rows.checkpoint_s[row]))
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from telemetry.blocks import METRICS, Block
 from telemetry.steps import StepBatch
-from telemetry.store.packing import Layout, pack
+from telemetry.store.packing import Layout, pack_all
 from telemetry.store.step_records import STEPS_PER_CHAPTER, pack_steps
 
 MINUTE_S = 60
@@ -28,19 +28,28 @@ COUNTED = tuple(
 
 def block_parts(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
     """Yield a part of a change per shard and layout."""
-    packed = [(block, *pack(block)) for block in blocks]
+    given = list(blocks)
+    packed = [(b, *told) for b, told in zip(given, pack_all(given), strict=True)]
     packed.sort(key=lambda p: (p[0].shard, p[1].digest, p[0].tick))
     for (shard, _), group in groupby(packed, key=lambda p: (p[0].shard, p[1].digest)):
         members = list(group)
         for i in range(0, len(members), BLOCKS_PER_PART):
-            yield _part(shard, members[i : i + BLOCKS_PER_PART])
+            yield part_of(shard, members[i : i + BLOCKS_PER_PART])
 
 
-def _part(shard: str, members: Sequence[tuple[Block, Layout, bytes]]) -> dict[str, Any]:
-    """Return blocks of one shard and one layout as the script wants them."""
+def part_of(
+    shard: str, members: Sequence[tuple[Block, Layout, bytes]], *, over: bytes = b""
+) -> dict[str, Any]:
+    """Return blocks of one shard and one layout as the script wants them.
+
+    ``over`` is the layout of the blocks that they are to take the place of; each is then given
+    with what it adds.
+    """
     layout = members[0][1]
-    counted = [column.name for column in layout.columns if column.name in COUNTED]
+    told = members[0][0].values if over else {c.name: None for c in layout.columns}
+    counted = [c.name for c in layout.columns if c.name in COUNTED and c.name in told]
     return {
+        "over": raw(over),
         "shard": shard,
         "nodes": "\n".join(layout.nodes),
         "counted": "\n".join(counted),
@@ -78,11 +87,12 @@ def _sums(block: Block, counted: Sequence[str]) -> list[float]:
     return sums
 
 
-def steps_part(batch: StepBatch) -> dict[str, Any]:
+def steps_part(batch: StepBatch, *, amends: bool = False) -> dict[str, Any]:
     """Return a run's steps as the script wants them."""
     digest, names, records = pack_steps(batch)
     return {
         "run": batch.run,
+        "amends": amends,
         "layout": _layout(digest, names),
         "rows": [
             _row(int(step), float(ended_at_s), float(tokens), record)

@@ -68,14 +68,25 @@ local function forget_the_long_unheard()
   ask('ZREMRANGEBYSCORE', 'hot:seen', '-inf', newest - new.remember_s)
 end
 
--- Totals are (metric, node) in one flat list; a node that joins starts from zero.
+-- Whether a list begins with another; both are joined by newlines.
+local function begins_with(list, start)
+  return start == '' or string.sub(list .. '\n', 1, #start + 1) == start .. '\n'
+end
+
+-- Totals are (metric, node) in one flat list; a node that joins starts from zero. Metrics that
+-- this part does not speak of stay, behind those that it does.
 local function totals_so_far(key, part)
   local old = ask('HMGET', key, 'nodes', 'counted', 'sums')
-  if old[1] == part.nodes and old[2] == part.counted then return cmsgpack.unpack(old[3]) end
-  local known, sums = {}, {}
+  if old[1] == part.nodes and begins_with(old[2], part.counted) then
+    return cmsgpack.unpack(old[3])
+  end
+  local known, sums, counted = {}, {}, part.counted
   if old[3] then
     local i, held, nodes = 0, cmsgpack.unpack(old[3]), names(old[1])
     for _, metric in ipairs(names(old[2])) do
+      if not string.find('\n' .. part.counted .. '\n', '\n' .. metric .. '\n', 1, true) then
+        counted = counted == '' and metric or counted .. '\n' .. metric
+      end
       for _, node in ipairs(nodes) do
         i = i + 1
         known[metric .. '\n' .. node] = held[i]
@@ -83,21 +94,27 @@ local function totals_so_far(key, part)
     end
   end
   local nodes = names(part.nodes)
-  for _, metric in ipairs(names(part.counted)) do
+  for _, metric in ipairs(names(counted)) do
     for _, node in ipairs(nodes) do
       sums[#sums + 1] = known[metric .. '\n' .. node] or 0
     end
   end
-  ask('HSET', key, 'nodes', part.nodes, 'counted', part.counted)
+  ask('HSET', key, 'nodes', part.nodes, 'counted', counted)
   return sums
+end
+
+-- A second is written once, but for what takes the place of a block that it was made to hold.
+local function put(minute, over, block)
+  if over == '' then return ask('HSETNX', minute, block.second, block.blob) == 1 end
+  local held = ask('HGET', minute, block.second)
+  if not held or string.sub(held, 1, #over) ~= over then return false end
+  ask('HSET', minute, block.second, block.blob)
+  return true
 end
 
 local function append_block(part, block)
   local minute = 'hot:' .. part.shard .. ':' .. block.minute
-  if not admits('blocks', block.tick)
-      or ask('HSETNX', minute, block.second, block.blob) == 0 then
-    return false
-  end
+  if not admits('blocks', block.tick) or not put(minute, part.over, block) then return false end
   ask('EXPIRE', minute, ttl(block.minute))
   saw(part, block)
   return true
@@ -123,11 +140,24 @@ local function append_blocks(part)
   return n
 end
 
+-- Put a step that is held in the place of what was said of it before, some of its workers late.
+local function amend_step(run, row)
+  local number = string.sub(row.record, 9, 16)
+  for _, minute in ipairs({ row.minute, row.minute - 60, row.minute + 60 }) do
+    local key = 'steps:' .. run .. ':' .. minute
+    for i, record in ipairs(ask('LRANGE', key, 0, -1)) do
+      if string.sub(record, 9, 16) == number then return ask('LSET', key, i - 1, row.record) end
+    end
+  end
+end
+
 -- A bit per step number says which steps are held, so that each counts once.
-local function append_step(run, row)
+local function append_step(run, row, amends)
   local minute = 'steps:' .. run .. ':' .. row.minute
   local held = 'steps:' .. run .. ':held:' .. row.chapter
-  if not admits('steps', row.ended_at_s) or ask('GETBIT', held, row.place) == 1 then
+  if not admits('steps', row.ended_at_s) then return false end
+  if ask('GETBIT', held, row.place) == 1 then
+    if amends then amend_step(run, row) end
     return false
   end
   if ask('LLEN', minute) >= new.most_steps then
@@ -145,10 +175,11 @@ local function append_steps(part)
   if not has_room('hot:runs', part.run, #part.rows) then return 0 end
   local n, tokens, last = 0, 0, 0
   for _, row in ipairs(part.rows) do
-    if append_step(part.run, row) then
+    if append_step(part.run, row, part.amends) then
       n, tokens, last = n + 1, tokens + row.tokens, math.max(last, row.ended_at_s)
     end
   end
+  if part.amends then keep(part.layout) end
   if n > 0 then
     keep(part.layout)
     ask('HINCRBYFLOAT', 'totals:tokens', part.run, tokens)

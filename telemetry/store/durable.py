@@ -29,13 +29,15 @@ from telemetry.store.run_chunks import (
     step_bytes,
     worker_bytes,
 )
-from telemetry.store.step_records import steps_where
+from telemetry.store.step_records import in_time, steps_where
 
 MINUTE_S = 60
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 # An hour is settled, and folded into one row, when late reports have had this long.
 SETTLE_S = 10 * MINUTE_S
+# How much longer what is still to be delivered is kept, should nobody take it.
+HELD_BACK_S = 7 * DAY_S
 CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
 
 
@@ -98,9 +100,10 @@ def _fold(shard: str, settled: int) -> None:
 
 
 def write_steps(batch: StepBatch) -> None:
-    """Keep every step of a batch, in order of time; one that is held already stays as it is."""
+    """Keep every step of a batch; one that is held already stays as it is."""
     if not len(batch):
         return
+    batch = in_time(batch)
     first, last = (int(end_s) // HOUR_S * HOUR_S for end_s in batch.ended_at_s[[0, -1]])
     settled = _settled(int(batch.ended_at_s[-1]) // MINUTE_S * MINUTE_S)
     touched = models.Q(start__gte=first, start__lt=last + HOUR_S)
@@ -163,9 +166,16 @@ def _upsert(
     )
 
 
-def forget_older_than(days: float, *, now_s: float | None = None) -> None:
-    """Drop minutes, hours and steps that are older than so many days."""
+def forget_older_than(
+    days: float, *, now_s: float | None = None, unless_since: int | None = None
+) -> None:
+    """Drop minutes, hours and steps that are older than so many days.
+
+    What began at ``unless_since`` or later is wanted elsewhere first, and held back for a week.
+    """
     before = int((time.time() if now_s is None else now_s) - days * DAY_S)
+    if unless_since is not None:
+        before = max(min(before, unless_since), before - HELD_BACK_S)
     MinuteRollup.objects.filter(minute__lt=before).delete()
     HourRollup.objects.filter(hour__lt=before - HOUR_S).delete()
     RunChunk.objects.filter(start__lt=before - models.F("length_s")).delete()

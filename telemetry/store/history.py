@@ -3,7 +3,7 @@
 import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
-from telemetry.series import Series
+from telemetry.series import EVERY_STEP, SOME_STEPS, Series, Stretch
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
 from telemetry.store.packing import decode, read_layout, unpack
@@ -22,7 +22,8 @@ from telemetry.store.run_chunks import (
     read_minutes,
     read_steps,
 )
-from telemetry.store.source import Source
+from telemetry.store.source import LongTerm, Source
+from telemetry.store.tiers import coarser, grid_s, older_steps, with_older
 
 MINUTE_S = 60
 HOUR_S = 3600
@@ -33,18 +34,28 @@ NO_STEPS = np.zeros((0, N_COLUMNS))
 
 
 def node_series(
-    hot: Source, *, shard: str, node: str, metric: str, start: int, end: int
+    hot: Source,
+    *,
+    shard: str,
+    node: str,
+    metric: str,
+    start: int,
+    end: int,
+    long_term: LongTerm | None = None,
 ) -> Series:
     """Return one metric of one node from start to end, both included; gaps are NaN.
 
     Seconds where the hot tier still has all of them, else minutes, by their first second,
     with lowest and highest; minutes that are not rolled up yet come from the hot tier. Where
-    the hot tier was emptied not long ago, the seconds before read as their minutes do.
+    the hot tier was emptied not long ago, the seconds before read as their minutes do. Windows
+    of more than 2,000 minutes come in longer stretches, merged as minutes are from seconds.
+    What lies before the durable tier's oldest minute comes from the long-term store.
     """
     newest = hot.newest().get(shard, 0)
     if start >= newest - hot.keep_s and end - start <= hot.keep_s:
         return _seconds(hot.window(shard, (metric,), start=start, end=end), shard, node, metric)
-    grid = np.arange(start // MINUTE_S * MINUTE_S, end + 1, MINUTE_S)
+    every_s = grid_s(end - start)
+    grid = np.arange(start // every_s * every_s, end + 1, MINUTE_S)
     pieces = _rolled(shard, node, metric, int(grid[0]), end)
     done = max((int(minutes[-1]) + MINUTE_S for minutes, _ in pieces), default=0)
     whole = (newest - hot.keep_s) // MINUTE_S * MINUTE_S + MINUTE_S
@@ -52,7 +63,14 @@ def node_series(
     if begin <= newest:
         end = newest - newest % MINUTE_S + MINUTE_S - 1
         pieces.append(_fresh(hot.window(shard, (metric,), start=begin, end=end), node, metric))
-    return _series(metric, grid, pieces)
+    t_s, stats = grid[:: every_s // MINUTE_S], coarser(_laid(grid, pieces), every_s // MINUTE_S)
+    stretches: tuple[Stretch, ...] = (Stretch(int(t_s[0]), every_s, "durable"),)
+    if long_term is not None:
+        stats, stretches = with_older(
+            long_term, node=node, metric=metric, t_s=t_s, stats=stats, every_s=every_s
+        )
+    low, mean, high = (stats[:, i] for i in range(N_STATS))
+    return Series(metric, t_s, mean, every_s, low, high, stretches)
 
 
 def _seconds(span: Span, shard: str, node: str, metric: str) -> Series:
@@ -60,18 +78,22 @@ def _seconds(span: Span, shard: str, node: str, metric: str) -> Series:
     ticks, values = span.ticks, span.of((node,)).values[metric][:, 0]
     told = np.flatnonzero(np.isfinite(span.values[metric]).any(axis=(1, 2)))
     n_before = int(told[0]) if told.size else len(ticks)
+    whole = (Stretch(int(ticks[0]), 1, "hot"),)
     if n_before < MINUTE_S:
-        return Series(metric, ticks, values)
+        return Series(metric, ticks, values, stretches=whole)
     grid = np.arange(ticks[0] // MINUTE_S * MINUTE_S, ticks[n_before - 1] + 1, MINUTE_S)
     pieces = _rolled(shard, node, metric, int(grid[0]), int(grid[-1]))
     if not pieces:
-        return Series(metric, ticks, values)
-    low, mean, high = _laid(grid, pieces, n_parts=values.shape[1])
-    rest = np.full((len(ticks) - n_before, mean.shape[1]), np.nan)
+        return Series(metric, ticks, values, stretches=whole)
+    stats = _laid(grid, pieces, n_parts=values.shape[1])
+    rest = np.full((len(ticks) - n_before, stats.shape[2]), np.nan)
     rest[:, : values.shape[1]] = values[n_before:]
     place = (ticks[:n_before] - grid[0]) // MINUTE_S
-    low, mean, high = (np.concatenate([stat[place], rest]) for stat in (low, mean, high))
-    return Series(metric, ticks, mean, 1, low, high)
+    low, mean, high = (np.concatenate([stats[place, i], rest]) for i in range(N_STATS))
+    stretches = [Stretch(int(ticks[0]), MINUTE_S, "durable")]
+    if n_before < len(ticks):
+        stretches.append(Stretch(int(ticks[n_before]), 1, "hot"))
+    return Series(metric, ticks, mean, 1, low, high, tuple(stretches))
 
 
 # Minutes, and for each the lowest of each part, the means, and the highest: (n, 3 * n_parts).
@@ -108,37 +130,38 @@ def _fresh(span: Span, node: str, metric: str) -> Piece:
     return minutes.minutes, as_kept(metric, values[:, 0])
 
 
-def _series(metric: str, grid: IntArray, pieces: list[Piece]) -> Series:
-    """Return pieces as one series of minutes."""
-    low, mean, high = _laid(grid, pieces)
-    return Series(metric, grid, mean, MINUTE_S, low, high)
-
-
-def _laid(
-    grid: IntArray, pieces: list[Piece], *, n_parts: int = 0
-) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Lay pieces on a grid of minutes, of at least so many parts; a later one holds."""
+def _laid(grid: IntArray, pieces: list[Piece], *, n_parts: int = 0) -> FloatArray:
+    """Lay pieces on a grid of minutes, of at least so many parts, a later one holds: (n, 3, n)."""
     n_parts = max(n_parts, *(values.shape[1] // N_STATS for _, values in pieces), 0)
     stats = np.full((len(grid), N_STATS, n_parts), np.nan)
     for minutes, values in pieces:
         kept = (minutes >= grid[0]) & (minutes <= grid[-1])
-        parts = values[kept].reshape(kept.sum(), N_STATS, -1)
+        parts = values[kept].reshape(kept.sum(), N_STATS, values.shape[1] // N_STATS)
         stats[(minutes[kept] - grid[0]) // MINUTE_S, :, : parts.shape[2]] = parts
-    low, mean, high = (stats[:, i] for i in range(N_STATS))
-    return low, mean, high
+    return stats
 
 
 def run_steps(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBatch:
-    """Return a run's steps that ended in [start_s, end_s).
+    """Return a run's steps that ended in [start_s, end_s), from hot and durable tier.
 
     Of all workers where the hot tier still has them; else of one worker, "mean", and thinned
     to at most 2,000 by averaging neighbours: a row is then an average step.
+    """
+    return run_history(hot, run, start_s=start_s, end_s=end_s)[0]
+
+
+def run_history(
+    hot: Source, run: str, *, start_s: float, end_s: float, long_term: LongTerm | None = None
+) -> tuple[StepBatch, tuple[Stretch, ...]]:
+    """Return a run's steps as ``run_steps`` does, and which tier told of which part.
+
+    Before the durable tier's oldest minute come average steps from the long-term store.
     """
     newest = hot.newest_step_at(run)
     if newest is not None and start_s >= newest - hot.keep_s:
         steps = hot.steps(run, since_s=start_s, until_s=end_s)
         if not _was_emptied(run, steps, start_s, end_s):
-            return steps
+            return steps, (Stretch(int(start_s), 0, "hot"),)
     rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s).order_by(
         "start"
     )
@@ -150,7 +173,15 @@ def run_steps(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBat
     if newest is not None and newest >= done:
         recent = hot.steps(run, since_s=max(start_s, done), until_s=end_s)
         parts.append(chunk_of(recent).steps if len(recent) else NO_STEPS)
-    return _mean_batch(run, _between(np.concatenate(parts or [NO_STEPS]), start_s, end_s))
+    kept = _between(np.concatenate(parts or [NO_STEPS]), start_s, end_s)
+    every_s = EVERY_STEP if len(kept) <= MOST_STEPS else SOME_STEPS
+    stretches: tuple[Stretch, ...] = (
+        Stretch(int(start_s), every_s if whole else MINUTE_S, "durable"),
+    )
+    if long_term is not None:
+        older, stretches = older_steps(long_term, run, kept, stretches[0], end_s=end_s)
+        kept = np.concatenate([older, kept])
+    return _mean_batch(run, kept), stretches
 
 
 def _was_emptied(run: str, steps: StepBatch, start_s: float, end_s: float) -> bool:

@@ -8,15 +8,16 @@ from redis import Redis
 
 from telemetry.blocks import Block
 from telemetry.steps import StepBatch
-from telemetry.store.changes import block_parts, change, raw, steps_part
+from telemetry.store.changes import block_parts, raw, steps_part
 from telemetry.store.connection import StoreUnavailable
-from telemetry.store.reading import Reader, Totals
+from telemetry.store.layering import Layered
+from telemetry.store.reading import Totals
 from telemetry.store.service import TICKS
 
 __all__ = ["TICKS", "HotStore", "StoreUnavailable", "Totals", "open_store"]
 
 
-class HotStore(Reader):
+class HotStore(Layered):
     """Blocks, steps and clocks of the last minutes.
 
     A minute of a shard is a hash with a field per second, written once: what comes twice is
@@ -29,9 +30,12 @@ class HotStore(Reader):
         changes = [self._change(parts=[part]) for part in block_parts(blocks)]
         return sum(n_new for _, n_new, _ in self.commit_all(changes))
 
-    def append_steps(self, batch: StepBatch) -> int:
-        """Keep a run's steps, and return how many of them were new."""
-        changes = [self._change(steps=steps_part(batch))] if len(batch) else []
+    def append_steps(self, batch: StepBatch, *, amends: bool = False) -> int:
+        """Keep a run's steps, and return how many of them were new.
+
+        With ``amends`` those that are held already are replaced: more of their workers are known.
+        """
+        changes = [self._change(steps=steps_part(batch, amends=amends))] if len(batch) else []
         return sum(n_new for _, _, n_new in self.commit_all(changes))
 
     def clock(self, shard: str) -> bytes | None:
@@ -61,9 +65,6 @@ class HotStore(Reader):
         clock = {"shard": shard, "before": raw(before or b""), "after": raw(after)}
         [(written, _, _)] = self.commit_all([self._change(clock=clock, **made)])
         return bool(written)
-
-    def _change(self, **parts: Any) -> bytes:
-        return change(now_s=self.now(), keep_s=self.keep_s, **parts)
 
 
 @lru_cache(maxsize=8)

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +18,9 @@ from telemetry.blocks import METRICS, Block, FloatArray
 Codes = NDArray[Any]
 
 DIGEST_BYTES = 8
+# Values that are rounded in one pass, and bytes that are not worth compressing.
+MOST_AT_ONCE = 100_000
+MOST_RAW_BYTES = 16
 RATIO_STEPS = 254
 ABSENT_RATIO = 255
 ABSENT_ROUNDED = 0x7FC0
@@ -136,31 +140,71 @@ def pack(block: Block) -> tuple[Layout, bytes]:
     The bytes are the layout's digest, the length of each metric's part (32 bits each), and
     the parts: codes with all first bytes first, then all second bytes, compressed.
     """
-    for name, values in block.values.items():
-        if values.ndim != 2 or len(values) != len(block.nodes):
-            msg = f"values[{name!r}] has shape {values.shape}; want ({len(block.nodes)}, parts)"
+    return pack_all([block])[0]
+
+
+def pack_all(blocks: Sequence[Block]) -> list[tuple[Layout, bytes]]:
+    """Pack blocks; of many small ones those of the same shape are rounded in one pass."""
+    groups: dict[tuple[Any, ...], list[int]] = {}
+    for i, block in enumerate(blocks):
+        shape = tuple((name, values.shape) for name, values in block.values.items())
+        groups.setdefault((len(block.nodes), shape), []).append(i)
+    packed: dict[int, tuple[Layout, bytes]] = {}
+    for (_, shape), members in groups.items():
+        width = sum(math.prod(size) for _, size in shape)
+        at_once = max(1, MOST_AT_ONCE // max(width, 1))
+        for start in range(0, len(members), at_once):
+            some = members[start : start + at_once]
+            packed |= zip(some, _pack_same([blocks[i] for i in some]), strict=True)
+    return [packed[i] for i in range(len(blocks))]
+
+
+def _pack_same(blocks: Sequence[Block]) -> list[tuple[Layout, bytes]]:
+    """Pack blocks whose values have the same shapes."""
+    for name, values in blocks[0].values.items():
+        if values.ndim != 2 or len(values) != len(blocks[0].nodes):
+            wanted = f"({len(blocks[0].nodes)}, parts)"
+            msg = f"values[{name!r}] has shape {values.shape}; want {wanted}"
             raise ValueError(msg)
-    shape = tuple((name, values.shape[1]) for name, values in block.values.items())
-    layout = layout_of(block.nodes, shape)
-    parts = [b""] * len(layout.columns)
+    shape = tuple((name, values.shape[1]) for name, values in blocks[0].values.items())
+    layouts = [layout_of(block.nodes, shape) for block in blocks]
+    parts = [[b""] * len(shape) for _ in blocks]
     for packing in DTYPES:
-        _pack_alike(block, layout, packing, parts)
-    lengths = np.fromiter(map(len, parts), "<u4", len(parts))
-    return layout, b"".join([layout.digest, lengths.tobytes(), *parts])
+        _pack_alike(blocks, layouts[0], packing, parts)
+    lengths = np.array([[*map(len, row)] for row in parts], "<u4")
+    return [
+        (layout, b"".join([layout.digest, head.tobytes(), *row]))
+        for layout, head, row in zip(layouts, lengths, parts, strict=True)
+    ]
 
 
-def _pack_alike(block: Block, layout: Layout, packing: str, parts: list[bytes]) -> None:
+def _pack_alike(
+    blocks: Sequence[Block], layout: Layout, packing: str, parts: Sequence[list[bytes]]
+) -> None:
     """Pack the metrics that are rounded alike, in one pass."""
     places = [i for i, column in enumerate(layout.columns) if column.packing == packing]
     if not places:
         return
-    flat = [np.ravel(block.values[layout.columns[i].name]) for i in places]
+    names = [layout.columns[i].name for i in places]
+    sizes = [blocks[0].values[name].size for name in names]
+    flat = [np.ravel(block.values[name]) for block in blocks for name in names]
     codes = encode(np.concatenate(flat), packing)
-    planes = np.ascontiguousarray(codes.view("u1").reshape(len(codes), -1).T)
+    rows = codes.view("u1").reshape(len(blocks), sum(sizes), -1)
+    planes = np.ascontiguousarray(rows.transpose(0, 2, 1))
     end = 0
-    for i, values in zip(places, flat, strict=True):
-        start, end = end, end + len(values)
-        parts[i] = codec.compress(planes[:, start:end].tobytes())
+    for place, size in zip(places, sizes, strict=True):
+        start, end = end, end + size
+        for row, part in zip(planes[:, :, start:end], parts, strict=True):
+            part[place] = framed(row.tobytes())
+
+
+def framed(data: bytes) -> bytes:
+    """Return bytes as a frame of Zstandard: a few as they are, which costs nothing."""
+    n = len(data)
+    if n > MOST_RAW_BYTES:
+        return codec.compress(data)
+    # One segment of n bytes, in one block, the last, that is not compressed.
+    return b"\x20" + n.to_bytes(1) + (n << 3 | 1).to_bytes(3, "little") + data
 
 
 def unpack(blobs: Sequence[bytes], layout: Layout, name: str) -> Codes | None:

@@ -3,7 +3,7 @@
 import json
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -78,10 +78,18 @@ class Reader(Service):
             for shard, (tick, layout, blob) in self.latest_packed().items()
         }
 
-    def latest_packed(self) -> dict[str, Packed]:
-        """Return the newest block of each shard as it is kept."""
-        held = self._held([(shard, tick, tick) for shard, tick in self.newest().items()])
+    def latest_packed(self, shards: Collection[str] | None = None) -> dict[str, Packed]:
+        """Return the newest block of each shard, or of some shards, as it is kept."""
+        newest = self.newest().items()
+        wanted = [(s, tick, tick) for s, tick in newest if shards is None or s in shards]
+        held = self._held(wanted)
         return {shard: packed[-1] for shard, packed in held.items() if packed}
+
+    def recent_packed(
+        self, newest: Mapping[str, int], *, within_s: int
+    ) -> dict[str, list[Packed]]:
+        """Return the blocks of shards up to a tick each, as they are kept, the newest last."""
+        return self._held([(shard, tick - within_s, tick) for shard, tick in newest.items()])
 
     def window(
         self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
@@ -138,6 +146,11 @@ class Reader(Service):
         newest = self.ask("ZSCORE", "hot:runs", run)
         return None if newest is None else float(newest)
 
+    def stepping(self, *, since_s: float) -> tuple[str, ...]:
+        """Return the runs that have ended a step since."""
+        found = self.ask("ZRANGEBYSCORE", "hot:runs", since_s, "+inf")
+        return tuple(run.decode() for run in found)
+
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return a run's steps that ended in [since_s, until_s), with all their workers."""
         newest = self.newest_step_at(run)
@@ -152,9 +165,9 @@ class Reader(Service):
         workers = self._learn(self._workers, digests, _read_workers)
         return ended_between(unpack_steps(run, records, workers.get), since_s, until_s)
 
-    def totals(self) -> Totals:
-        """Return what has been counted, of nodes and of runs."""
-        shards = self.shards()
+    def totals(self, shards: Collection[str] | None = None) -> Totals:
+        """Return what has been counted, of all nodes or those of some shards, and of runs."""
+        shards = self.shards() if shards is None else shards
         found = self.ask_all(
             ("HMGET", f"totals:{shard}", "nodes", "counted", "sums") for shard in shards
         )

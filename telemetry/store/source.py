@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence
 from typing import Protocol
 
-from telemetry.blocks import Span
+from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.steps import StepBatch
 
 
@@ -31,3 +31,19 @@ class Source(Protocol):
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return a run's steps that ended in [since_s, until_s)."""
+
+
+class LongTermError(Exception):
+    """The long-term store does not answer, or not what was asked for; the message says why."""
+
+
+class LongTerm(Protocol):
+    """What history asks of the long-term store; it raises LongTermError."""
+
+    def node_minutes(
+        self, node: str, metric: str, *, start: int, end: int, every_s: int
+    ) -> tuple[IntArray, FloatArray]:
+        """Return lowest, mean and highest of each part, (n, 3 * n_parts), per ``every_s``."""
+
+    def run_minutes(self, run: str, *, start: int, end: int, every_s: int) -> FloatArray:
+        """Return a run's average step per ``every_s``: (n, 9)."""

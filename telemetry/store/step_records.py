@@ -75,6 +75,16 @@ def ended_between(batch: StepBatch, since_s: float, until_s: float) -> StepBatch
     return steps_where(batch, (batch.ended_at_s >= since_s) & (batch.ended_at_s < until_s))
 
 
+def in_time(batch: StepBatch) -> StepBatch:
+    """Return a batch in order of the steps' ends, which clocks and restarts may mix up."""
+    if (np.diff(batch.ended_at_s) >= 0).all():
+        return batch
+    order = np.argsort(batch.ended_at_s, kind="stable")
+    phases = {phase: values[order] for phase, values in batch.phases.items()}
+    step, ended_at_s, tokens = batch.step[order], batch.ended_at_s[order], batch.tokens[order]
+    return StepBatch(batch.run, batch.workers, step, ended_at_s, phases, tokens)
+
+
 def steps_where(batch: StepBatch, kept: NDArray[np.bool_]) -> StepBatch:
     """Keep some of a batch's steps."""
     if kept.all():

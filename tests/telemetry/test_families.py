@@ -9,7 +9,9 @@ from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition
 
-from telemetry.families import Family, FamilyCollector, Spec, numbers, text
+from telemetry.collecting import FamilyCollector
+from telemetry.families import Family, Spec, text
+from telemetry.numbers import numbers
 from telemetry.store.packing import decode, encode
 
 HEAT = Spec("trnwatch_heat_ratio", "gauge", 'How "hot" it is:\nback\\slash.', ("node", "core"))

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from telemetry import tasks
+from telemetry.blocks import Block
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import RunClock
 from telemetry.store.hot import HotStore
@@ -120,3 +121,19 @@ def test_minutes_are_rolled_up_once_however_often_asked(
 
     assert n_rows > 0
     assert MinuteRollup.objects.count() == n_rows
+
+
+def test_minutes_that_an_outage_kept_from_being_rolled_up_are_when_it_is_over(
+    hot: HotStore, db: None
+) -> None:
+    """Ten minutes ago everything stopped, just before the last minute was written down."""
+    minute = int(time.time()) // 60 * 60 - 10 * 60
+    values = {"vcpu_usage_ratio": np.array([[0.5]])}
+    hot.append([Block("node:a", tick, ("a",), values) for tick in range(minute, minute + 60)])
+    tasks.roll_up()
+    assert not MinuteRollup.objects.exists()
+
+    hot.ask("SET", tasks.ROLLED_UP_TO, minute)
+    tasks.roll_up()
+
+    assert MinuteRollup.objects.get().minute == minute
