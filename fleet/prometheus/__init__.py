@@ -1,0 +1,1 @@
+"""What trnwatch gives Prometheus and Grafana to run: rules and dashboards, written as files."""

@@ -1,0 +1,108 @@
+"""How the alerts about runs live: at their limits, above them, and afterwards."""
+
+from telemetry.detect import RULES
+from tests.fleet.prometheus.stories import (
+    ABOVE,
+    ABSENT,
+    CORE,
+    FOUR,
+    LLAMA,
+    VCPU,
+    Course,
+    Story,
+    always,
+    nodes,
+)
+
+SHARE, SLOW = RULES["allreduce_share"].limits, RULES["step_slow"].limits
+STILL = RULES["hang"].limits
+ENDED = 'trnwatch_run_last_step_timestamp_seconds{run="llama"}'
+Series = dict[str, Course | str]
+
+
+def allreduce_share() -> Story:
+    """It fires above its limit, resolves below another, and outlives steps that stop."""
+    share, limit, resolve = (
+        f'trnwatch_run_allreduce_{name}_ratio{{run="llama"}}'
+        for name in ("share", "limit", "resolve")
+    )
+    fires_above, resolves_below = SHARE["limit_ratio"], SHARE["resolve_ratio"]
+    course: Course = (
+        (fires_above, 5),
+        (fires_above * ABOVE, 5),
+        ((fires_above + resolves_below) / 2, 5),
+        (ABSENT, 5),
+        (resolves_below - 0.001, 10),
+    )
+    limits = {limit: always(fires_above), resolve: always(resolves_below)}
+    series: Series = {share: course, **limits, **nodes(*FOUR)}
+    return Story("allreduce_share", share, series, (4.5, 24, 29), (6, 9, 14, 19), LLAMA)
+
+
+def step_slow() -> Story:
+    """It fires where steps take longer than the hours before, and tokens are fewer."""
+    ratios = ((0, 20), (SLOW["unknown_ratio"], 20), (0.10, 15))
+    calm = 0.9 * SLOW["unknown_ratio"] * SLOW["half_ratio"]
+    course = [(1.0 + ratio, minutes) for ratio, minutes in (*ratios, (calm, 20))]
+    series: Series = {
+        'trnwatch_run_step_seconds{run="llama"}': tuple(course),
+        'trnwatch_run_tokens_per_second{run="llama"}': tuple(
+            (1000 / seconds, minutes) for seconds, minutes in course
+        ),
+        **nodes(*FOUR),
+    }
+    told = "trnwatch_run_step_seconds"
+    return Story("step_slow", told, series, (19, 39, 44, 59), (46, 54), LLAMA, "warn")
+
+
+def told_by_trnwatch(rule: str, severity: str) -> Story:
+    """It fires while trnwatch says so: only it can judge."""
+    series = f'trnwatch_alerts_firing{{rule="{rule}", severity="{severity}"}}'
+    course = ((0, 5), (1, 5), (0, 5))
+    return Story(rule, series, {series: course}, (4, 14), (6, 9, 11), severity=severity)
+
+
+def hangs() -> list[Story]:
+    """It fires where no step ends and nobody works; not while a core is at the limit."""
+    resting = {f'{CORE}{{node="{n}", core="0"}}': ((0.5, 10.0), (0.05, 60.0)) for n in FOUR}
+    at_limit = dict.fromkeys(resting, ((0.5, 10.0), (STILL["working_ratio"], 60.0)))
+    hang: Series = {
+        # Steps end as time goes by, until the tenth minute; the store forgets it; they go on.
+        ENDED: "0+15x39 600+0x59 _x20 1800+15x80",
+        'trnwatch_run_step_seconds{run="llama"}': ((2.0, 11), (ABSENT, 60)),
+        **{f'{VCPU}{{node="{n}"}}': always(0.1) for n in FOUR},
+        **nodes(*FOUR),
+    }
+    return [
+        Story("hang", ENDED, hang | resting, (9, 10.5, 37), (12, 20, 29), LLAMA),
+        Story("hang", ENDED, hang | at_limit, (12, 20, 29), (), LLAMA),
+    ]
+
+
+def recompiles() -> list[Story]:
+    """It fires where more than half of the hosts compile, and pages where that lasts."""
+    compiling = STILL["compiling_ratio"]
+    busy = [f'{VCPU}{{node="{n}"}}' for n in FOUR]
+    held = ((0.1, 5), (compiling, 25), (0.1, 15))
+    series: Series = {
+        busy[0]: held,
+        busy[1]: held,
+        busy[2]: ((0.1, 10), (compiling, 20), (0.1, 15)),
+        busy[3]: always(0.1),
+        **{f'{CORE}{{node="{n}", core="0"}}': always(0.05) for n in FOUR},
+        **nodes(*FOUR),
+    }
+    return [
+        Story("recompile", VCPU, series, (4, 9, 33), (11, 29), LLAMA, "warn"),
+        Story("recompile", VCPU, series, (9, 19, 33), (21, 29), LLAMA),
+    ]
+
+
+STORIES = [
+    allreduce_share(),
+    step_slow(),
+    told_by_trnwatch("input_stall", "page"),
+    told_by_trnwatch("checkpoint_slow", "warn"),
+    *hangs(),
+    *recompiles(),
+]
