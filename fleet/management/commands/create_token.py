@@ -1,14 +1,15 @@
 """Make a bearer token for a machine; its secret is printed once and never stored."""
 
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from typing import Any
 
 from django.core.management import CommandParser
 
 from fleet.management.cli import PlainCommand
 from fleet.models import Token
+from fleet.tokens import TokenFieldError, make_token
 
-MAX_NAME = 80
+ARGUMENTS = {"name": "NAME", "scope": "--scope", "days": "--days"}
 
 
 class Command(PlainCommand):
@@ -25,17 +26,19 @@ class Command(PlainCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         """Make it, and print its secret."""
-        name, days = options["name"].strip(), options["days"]
-        if not 0 < len(name) <= MAX_NAME:
-            raise ValueError(f"NAME: 1 to {MAX_NAME} characters.")
-        if days is not None and not 0 < days <= 36_500:
-            raise ValueError("--days: 1 to 36500.")
-        now = datetime.now(UTC)
-        expires_at = None if days is None else now + timedelta(days=days)
-        token, secret = Token.issue(name, options["scope"], now=now, expires_at=expires_at)
+        name, scope, days = options["name"], options["scope"], options["days"]
+        try:
+            token, secret = make_token(name, scope, days=days, now=datetime.now(UTC))
+        except TokenFieldError as error:
+            raise ValueError(f"{ARGUMENTS[error.field]}: {error.message}.") from error
         if options["json"]:
-            expiry = expires_at.isoformat() if expires_at else None
-            answer = {"name": name, "scope": token.scope, "expires_at": expiry, "token": secret}
+            expiry = token.expires_at.isoformat() if token.expires_at else None
+            answer = {
+                "name": token.name,
+                "scope": scope,
+                "expires_at": expiry,
+                "token": secret,
+            }
             self.write_json(answer)
             return
         self.stdout.write(secret)

@@ -15,8 +15,10 @@ from django.db import connections
 from fleet.demo import weather
 from fleet.demo.past import live_through
 from fleet.demo.runs import create_fleet
+from fleet.demo.trials import ensure_trial
 from fleet.models import Run
 from fleet.simulated.plans import publish_plans
+from fleet.trials.keeping import work_out_due
 from telemetry.store.hot import open_store
 
 
@@ -39,6 +41,8 @@ class Command(BaseCommand):
         # A run without clocks has no past yet, or only part of one: dying here begins it anew.
         unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
         self._live_through(list(unlived.values_list("name", flat=True)), now=now)
+        ensure_trial(now=now)
+        work_out_due(hot, now=datetime.now(UTC))
         weather.extend(hot, now=now)
         weather.welcome(hot, now=now)
         publish_plans(hot, now=datetime.now(UTC))

@@ -1,0 +1,1 @@
+"""Copies of the database in one file each, and the way back."""

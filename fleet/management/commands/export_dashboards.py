@@ -1,0 +1,30 @@
+"""`manage.py export_dashboards`: the dashboards as Grafana takes them."""
+
+from pathlib import Path
+from typing import Any
+
+from django.core.management import CommandParser
+
+from fleet.management.cli import PlainCommand
+from fleet.prometheus.dashboards.book import dashboard_files
+from fleet.prometheus.rules import EXAMPLE_URL, base_url
+
+
+class Command(PlainCommand):
+    """Write Grafana's dashboards, a file each."""
+
+    help = "Write Grafana's dashboards into a folder."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take where to, and where links shall lead."""
+        super().add_arguments(parser)
+        parser.add_argument("folder", type=Path, help="a folder that Grafana reads")
+        parser.add_argument("--url", default=EXAMPLE_URL, help="what people call this trnwatch")
+
+    def handle(self, *, folder: Path, url: str, **_: Any) -> None:
+        """Write them."""
+        if not folder.is_dir():
+            raise ValueError(f"{folder}: is no folder; make it first.")
+        for name, text in dashboard_files(base_url(url)).items():
+            (folder / name).write_text(text)
+            self.stdout.write(str(folder / name))

@@ -1,0 +1,218 @@
+"""`manage.py import_log`: a training log as a run that is over, with its compiles and errors."""
+
+import math
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError
+from django.utils import timezone
+
+from fleet.compiles import summed_up
+from fleet.logs.about import Told, checked
+from fleet.logs.curves import unpacked
+from fleet.logs.keeping import keep
+from fleet.management.cli import PlainCommand
+from fleet.models import ReadLog
+from fleet.templatetags.units import si
+from fleet.words.logs import doubts, read_in_words, times_in_words
+from telemetry import catalog
+from telemetry.ingest.logs import About, Log, read_logs
+
+SECONDS_PER_HOUR = 3_600.0
+FARTHEST_ZONE_HOURS = 14.0
+TEXTS = (
+    ("--model", "what was trained, by the catalogue's name if it has one"),
+    ("--instance", "instance type it ran on; with --nodes, the list price follows"),
+    ("--precision", "bf16 or fp8, for the share of the peak"),
+    ("--team", "whose run it is"),
+)
+NUMBERS = (
+    ("--nodes", 0, "number of nodes"),
+    ("--global-batch", 0, "sequences per step, where the log does not tell"),
+    ("--seq-len", 0, "tokens per sequence; without it sequences are counted, not tokens"),
+    ("--tp", 1, "tensor-parallel size, for the page"),
+    ("--pp", 1, "pipeline-parallel size, for the page"),
+    ("--log-every", 1, "steps between lines, where these have no step numbers"),
+)
+
+
+class Command(PlainCommand):
+    """Read a training log, keep it as a run that is over, and say what was understood."""
+
+    help = "Import a training log (plain or gzipped): steps, compile cache, hardware errors."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take the log, its name, and what it does not say itself."""
+        super().add_arguments(parser)
+        parser.add_argument("file", nargs="+", metavar="FILE", help="a log; several of one run")
+        parser.add_argument("--run", required=True, help="name of the run it becomes")
+        for option, text in TEXTS:
+            parser.add_argument(option, default="", help=text)
+        for option, default, text in NUMBERS:
+            parser.add_argument(option, type=int, default=default, help=text)
+        parser.add_argument(
+            "--started-at", default="", help="ISO 8601; where the log's lines have no times"
+        )
+        parser.add_argument(
+            "--utc-offset", type=float, default=0.0, help="hours; of times without a zone"
+        )
+
+    def handle(self, *, json: bool, **options: Any) -> None:
+        """Read, keep and print."""
+        try:
+            kept = _imported(options)
+        except DatabaseError as error:
+            raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
+        for doubt in [*_unknown(options), *doubts(kept)]:
+            self.stderr.write(f"warning: {doubt}")
+        answer = _answer(kept)
+        if json:
+            self.write_json(answer)
+            return
+        self.stdout.write(f"{kept.run}: {read_in_words(kept)}.\n\n")
+        self.write_table(_rows(kept, answer))
+        self._write_examples(kept)
+
+    def _write_examples(self, kept: ReadLog) -> None:
+        for kind, title in (("damaged", "not whole"), ("others", "of no known kind")):
+            if examples := kept.details[kind]:
+                self.stdout.write(f"\nfirst lines {title}:\n")
+                for each in examples:
+                    self.stdout.write(f"  {each['file']}:{each['number']}: {each['text']}")
+
+
+def _imported(options: dict[str, Any]) -> ReadLog:
+    """Read everything before anything is written."""
+    told = _told(options)
+    offset, every = options["utc_offset"], options["log_every"]
+    if not abs(offset) <= FARTHEST_ZONE_HOURS:
+        raise ValueError(f"--utc-offset: {offset:g} is no zone; give hours from -14 to 14")
+    if not 1 <= every <= 1_000_000:
+        raise ValueError(f"--log-every: {every} cannot be; give 1 or more")
+    paths = [Path(name) for name in options["file"]]
+    try:
+        file_s = max(path.stat().st_mtime for path in paths)
+        year = datetime.fromtimestamp(file_s, UTC).year
+        about = About(year=year, utc_offset_s=offset * SECONDS_PER_HOUR, log_every=every)
+        log = read_logs(paths, about)
+    except OSError as error:
+        raise ValueError(f"FILE: {error.filename or paths[0]}: {error.strerror}") from error
+    _check_known(log, paths)
+    return keep(log, told, file_s=file_s, now=timezone.now())
+
+
+def _told(options: dict[str, Any]) -> Told:
+    name = Path(options["file"][0]).name
+    return checked(
+        Told(
+            run=options["run"],
+            file=name.encode("utf-8", "replace").decode(),
+            model=options["model"],
+            instance=options["instance"],
+            n_nodes=options["nodes"],
+            tp=options["tp"],
+            pp=options["pp"],
+            global_batch=options["global_batch"],
+            seq_len=options["seq_len"],
+            precision=options["precision"],
+            team=options["team"],
+            started_at=_moment(options["started_at"]),
+        )
+    )
+
+
+def _moment(text: str) -> datetime | None:
+    if not text:
+        return None
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        raise ValueError(
+            f"--started-at: {text[:40]!r} is no time; write it like 2026-05-01T12:00:00Z"
+        ) from None
+    moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    if not 2000 <= moment.year < 2200:
+        raise ValueError(f"--started-at: {text[:40]!r} is not of this age")
+    return moment
+
+
+def _check_known(log: Log, paths: list[Path]) -> None:
+    """Refuse files that say nothing of a training run."""
+    if not log.n_lines:
+        raise ValueError(f"FILE: {paths[0].name} is empty; copy it anew")
+    if not log.family and not log.compiles and not log.errors:
+        raise ValueError(
+            f"FILE: {paths[0].name} has no line of a known kind among {log.n_lines:,}; "
+            "docs/logs.md lists the kinds"
+        )
+
+
+def _unknown(options: dict[str, Any]) -> list[str]:
+    """Say which names the catalogue lacks, and what that leaves out."""
+    told = []
+    if (name := options["model"]) and name not in catalog.models():
+        told.append(f"--model: {name} is not in the catalogue, so that MFU is left out")
+    if (name := options["instance"]) and name not in catalog.instances():
+        told.append(f"--instance: {name} is not in the catalogue, so that cost is left out")
+    return told
+
+
+def _answer(kept: ReadLog) -> dict[str, object]:
+    """Return what was found; what is not known is null."""
+    run, curves = kept.run, unpacked(bytes(kept.curves))
+    compiles = summed_up(run)
+    return {
+        "run": run.name,
+        "family": kept.family or None,
+        "steps": kept.n_steps,
+        "last_step": run.last_step if kept.n_steps else None,
+        "step_s": _median(curves["step_s"]),
+        "seq_per_s": _median(curves["seq_per_s"]),
+        "tokens_per_s": _median(curves["tokens_per_s"]),
+        "tokens": run.n_tokens or None,
+        "global_batch": run.global_batch or None,
+        "loss": _last(curves["loss"]),
+        "started_at": run.started_at.isoformat(),
+        "finished_at": run.finished_at.isoformat() if run.finished_at else None,
+        "compile": compiles.as_json(),
+        "hardware_errors": kept.details["n_errors"],
+        "lines": kept.n_lines,
+        "understood": kept.details["understood"],
+        "skipped": {"other": kept.n_other, "damaged": kept.n_damaged},
+        "examples": {kind: kept.details[kind] for kind in ("damaged", "others")},
+    }
+
+
+def _median(values: np.ndarray[Any, Any]) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None
+
+
+def _last(values: np.ndarray[Any, Any]) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(known[-1]) if len(known) else None
+
+
+def _rows(kept: ReadLog, answer: dict[str, Any]) -> list[tuple[str, str, str]]:
+    compiles, n_again = answer["compile"], kept.details["n_again"]
+    return [
+        ("steps", f"{kept.n_steps:,}", f"{kept.family or 'no line of a step'}"),
+        ("last step", _figure(answer["last_step"], ",.0f"), f"{n_again:,} trained again"),
+        ("step", _figure(answer["step_s"], ",.3f", " s"), "median"),
+        ("sequences", _figure(answer["seq_per_s"], ",.2f", "/s"), "median"),
+        ("tokens", f"{si(answer['tokens_per_s'])}/s", f"{si(answer['tokens'])} in all"),
+        ("loss", _figure(answer["loss"], ",.4g"), "last"),
+        ("graphs", f"{compiles['graphs']:,}", f"{compiles['cache'] or 'cache not named'}"),
+        ("cache hits", f"{compiles['hits']:,}", ""),
+        ("compiled", f"{compiles['misses']:,}", f"{compiles['seconds']:,.0f} s, all processes"),
+        ("failed", f"{compiles['failures']:,}", ""),
+        ("hardware errors", f"{answer['hardware_errors']:,}", "annotated on the run"),
+        ("times", "", times_in_words(kept)),
+    ]
+
+
+def _figure(value: float | None, how: str, unit: str = "") -> str:
+    return "-" if value is None or math.isnan(value) else f"{value:{how}}{unit}"

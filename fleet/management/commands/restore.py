@@ -1,0 +1,46 @@
+"""Put a backup in place of the database: whole, or not at all; trnwatch must not run."""
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management import CommandError, CommandParser
+
+from fleet.backups.copying import missing_migrations, restore
+from fleet.backups.engines import BackupError
+from fleet.management.cli import BAD_INPUT, PlainCommand
+from fleet.up.doors import AlreadyRunningError, Lock
+
+
+class Command(PlainCommand):
+    """`manage.py restore`."""
+
+    help = __doc__ or ""
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Say which backup, and whether what is there may go."""
+        super().add_arguments(parser)
+        parser.add_argument("file", type=Path, help="what `manage.py backup` wrote")
+        parser.add_argument(
+            "--replace", action="store_true", help="overwrite a database that is not empty"
+        )
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Restore it, and say what is to be done next."""
+        path: Path = options["file"]
+        try:
+            with Lock(settings.DATA_DIR / "up.lock"):
+                manifest = restore(path, replaces=options["replace"])
+        except AlreadyRunningError as error:
+            message = f"trnwatch runs on this folder ({error}); stop it first."
+            raise CommandError(message, returncode=BAD_INPUT) from error
+        except BackupError as error:
+            raise CommandError(str(error), returncode=BAD_INPUT) from error
+        n_missing = missing_migrations(manifest)
+        if options["json"]:
+            answer = {"file": str(path), "made_at": manifest.made_at, "version": manifest.version}
+            self.write_json(answer | {"migrations_to_apply": n_missing})
+            return
+        self.stdout.write(f"The database is as it was at {manifest.made_at}.")
+        if n_missing:
+            self.stdout.write(f"{n_missing} migrations are newer: run `manage.py migrate` next.")

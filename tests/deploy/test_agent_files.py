@@ -1,0 +1,103 @@
+"""What installs the agent: a unit for systemd, a DaemonSet for Kubernetes."""
+
+import configparser
+import re
+import shutil
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from telemetry.agent.options import SPOOL, read_options
+
+FOLDER = Path(__file__).resolve().parents[2] / "deploy/agent"
+
+
+@pytest.fixture
+def unit() -> configparser.ConfigParser:
+    """Give the unit, read."""
+    parser = configparser.ConfigParser(interpolation=None, strict=False)
+    parser.optionxform = str  # type: ignore[assignment,method-assign]
+    parser.read(FOLDER / "trnwatch-agent.service")
+    return parser
+
+
+@pytest.fixture
+def documents() -> dict[str, dict[str, Any]]:
+    """Give what the manifest creates, by kind."""
+    told = yaml.safe_load_all((FOLDER / "daemonset.yaml").read_text())
+    return {document["kind"]: document for document in told}
+
+
+def test_the_unit_is_one_that_systemd_understands(tmp_path: Path) -> None:
+    checker = shutil.which("systemd-analyze")
+    if checker:
+        unit = FOLDER / "trnwatch-agent.service"
+        done = subprocess.run(
+            [checker, "verify", "--man=no", unit], capture_output=True, text=True, check=False
+        )
+        assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_the_unit_comes_back_keeps_its_spool_and_can_stop_in_time(
+    unit: configparser.ConfigParser,
+) -> None:
+    service = unit["Service"]
+
+    assert service["Restart"] == "always"
+    assert unit["Unit"]["StartLimitIntervalSec"] == "0"
+    assert f"/var/lib/{service['StateDirectory']}" == SPOOL
+    assert int(service["TimeoutStopSec"]) >= 10
+    assert service["ExecStart"].endswith("/opt/trnwatch/trnwatch-agent.pyz")
+    assert unit["Install"]["WantedBy"] == "multi-user.target"
+
+
+def test_the_unit_and_its_example_say_all_that_the_agent_must_know(
+    unit: configparser.ConfigParser,
+) -> None:
+    example = (FOLDER / "agent.env.example").read_text()
+    env = dict(re.findall(r"^(\w+)=(.*)$", example, flags=re.MULTILINE))
+    name, _, value = unit["Service"]["Environment"].partition("=")
+
+    options = read_options([], env | {name: value, "STATE_DIRECTORY": SPOOL})
+
+    assert options.server == "https://trnwatch.example"
+    assert options.token_file == "/etc/trnwatch-agent/token"
+    assert options.spool == Path(SPOOL)
+
+
+def test_the_user_of_the_unit_is_made(unit: configparser.ConfigParser) -> None:
+    line = (FOLDER / "trnwatch-agent.sysusers").read_text().splitlines()[-1]
+
+    assert line.split()[:2] == ["u", unit["Service"]["User"]]
+
+
+def test_the_daemon_set_is_whole(documents: dict[str, dict[str, Any]]) -> None:
+    assert set(documents) == {"Namespace", "ServiceAccount", "DaemonSet"}
+    daemons = documents["DaemonSet"]
+    assert daemons["apiVersion"] == "apps/v1"
+    pod = daemons["spec"]["template"]
+    assert daemons["spec"]["selector"]["matchLabels"] == pod["metadata"]["labels"]
+    [container] = pod["spec"]["containers"]
+    mounts = {mount["name"] for mount in container["volumeMounts"]}
+    assert mounts == {volume["name"] for volume in pod["spec"]["volumes"]}
+    assert pod["spec"]["serviceAccountName"] == documents["ServiceAccount"]["metadata"]["name"]
+    assert {"limits", "requests"} == set(container["resources"])
+
+
+def test_the_daemon_set_says_all_that_the_agent_must_know(
+    documents: dict[str, dict[str, Any]],
+) -> None:
+    spec = documents["DaemonSet"]["spec"]["template"]["spec"]
+    [container] = spec["containers"]
+    env = {entry["name"]: entry["value"] for entry in container["env"]}
+
+    options = read_options(container["args"], env)
+
+    mounts = {mount["mountPath"] for mount in container["volumeMounts"]}
+    assert options.server.startswith("https://")
+    assert str(options.spool) in mounts
+    assert str(Path(options.token_file).parent) in mounts
+    assert spec["hostNetwork"]

@@ -1,0 +1,62 @@
+"""Settings from the environment: text, numbers, flags, lists, and secrets in files."""
+
+from pathlib import Path
+
+import pytest
+from django.core.exceptions import ImproperlyConfigured
+
+from fleet.environment import Environment
+
+
+def test_what_is_not_set_is_its_default() -> None:
+    env = Environment({"EMPTY": ""})
+
+    assert env.text("EMPTY", "a") == "a"
+    assert env.text("ABSENT") == ""
+    assert not env.flag("EMPTY")
+    assert env.whole_number("EMPTY", 7) == 7
+    assert env.names("EMPTY", "a,b") == ["a", "b"]
+
+
+def test_a_list_forgives_spaces_and_a_comma_too_many() -> None:
+    assert Environment({"HOSTS": "a.example, b.example,"}).names("HOSTS") == [
+        "a.example",
+        "b.example",
+    ]
+
+
+def test_a_secret_may_lie_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_text("s3cret\n", encoding="utf-8")
+
+    assert Environment({"KEY_FILE": str(file)}).text("KEY") == "s3cret"
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        ({"KEY": "a", "KEY_FILE": "/b"}, "KEY and KEY_FILE are both set"),
+        ({"KEY_FILE": "/nowhere/at/all"}, "KEY_FILE: cannot read /nowhere/at/all"),
+    ],
+)
+def test_a_secret_that_cannot_be_had_is_told(values: dict[str, str], named: str) -> None:
+    with pytest.raises(ImproperlyConfigured, match=named):
+        Environment(values).text("KEY")
+
+
+def test_a_file_that_is_no_text_is_told(tmp_path: Path) -> None:
+    file = tmp_path / "key"
+    file.write_bytes(b"\xff\xfe\x00")
+
+    with pytest.raises(ImproperlyConfigured, match="KEY_FILE: cannot read"):
+        Environment({"KEY_FILE": str(file)}).text("KEY")
+
+
+def test_what_is_neither_on_nor_off_is_told() -> None:
+    with pytest.raises(ImproperlyConfigured, match="TLS must be 1 or 0, not 'yes'"):
+        Environment({"TLS": "yes"}).flag("TLS")
+
+
+def test_what_is_no_number_is_told() -> None:
+    with pytest.raises(ImproperlyConfigured, match="DAYS must be a whole number, not 'ten'"):
+        Environment({"DAYS": "ten"}).whole_number("DAYS", 1)
