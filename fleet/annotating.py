@@ -93,7 +93,8 @@ def _check_times(said: Said, now: datetime) -> None:
 def _found(model: type[M], field: str, name: str) -> M | None:
     if not name:
         return None
-    found = model._default_manager.filter(name=name).first()
+    # PostgreSQL knows no text with a NUL in it.
+    found = None if "\0" in name else model._default_manager.filter(name=name).first()
     if found is None:
         raise AnnotationError(field, f"there is no {field} {name[:60]!r}")
     return found

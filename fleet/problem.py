@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 from django.http import HttpResponse
+from redis.exceptions import RedisError
 
 CONTENT_TYPE = "application/problem+json"
 
@@ -21,6 +22,7 @@ class ProblemError(Exception):
         self.status = status
         self.headers = {"Content-Type": CONTENT_TYPE, **(headers or {})}
         self.document = {
+            "type": "about:blank",
             "title": HTTPStatus(status).phrase,
             "status": status,
             "detail": detail,
@@ -42,3 +44,9 @@ def problem(
 ) -> HttpResponse:
     """Answer with a problem document; ``more`` are members of its own."""
     return ProblemError(status, detail, headers=headers, **more).response()
+
+
+def store_away(error: Exception) -> HttpResponse:
+    """Answer while a store is away: a client that asks again soon is better off than with half."""
+    why = f"{error}" if isinstance(error, RedisError) else "The database does not answer."
+    return problem(503, why, headers={"Retry-After": "5", "Cache-Control": "no-store"})

@@ -8,6 +8,7 @@ from django.db.models import Q
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Run
 from fleet.watching import judge, lost_nodes, rosters, sight_of, watched
+from telemetry.detect import Recall
 from telemetry.store.source import Source
 
 
@@ -22,6 +23,7 @@ class Replay:
         self._source = source
         self._runs = runs
         self._rosters = rosters(runs)
+        self._recall = Recall()
         self.open_rules = self._open_rules()
 
     def look(self, second: int) -> list[Alert]:
@@ -32,10 +34,17 @@ class Replay:
         lost = lost_nodes(self.open_rules)
         expected = lost | {name for roster in rosters.values() for name in roster.nodes}
         seen = {n: tick for n, tick in self._source.last_seen().items() if n in expected}
-        findings = judge(sights, seen, now_s=second, open_rules=self.open_rules, lost=lost)
+        findings = judge(
+            sights,
+            seen,
+            now_s=second,
+            open_rules=self.open_rules,
+            lost=lost,
+            recall=self._recall,
+        )
         if not findings and not self.open_rules:
             return []
-        could = watched(sights, seen, now_s=second)
+        could = watched(sights, seen, self.open_rules, now_s=second)
         changed = reconcile(findings, watched=could, now=datetime.fromtimestamp(second, UTC))
         self.open_rules = self._open_rules()
         return changed

@@ -1,23 +1,25 @@
 """Every setting, in paragraphs; the environment overrides what a deployment must choose."""
 
-import os
 import secrets
 from pathlib import Path
 from typing import Any
 
 import dj_database_url
-from django.core.exceptions import ImproperlyConfigured
+
+from fleet.environment import Environment
 
 ROOT = Path(__file__).resolve().parent.parent
 
+ENV = Environment()
+
 # Where this installation keeps what it makes: database, Redis' files, secrets.
-DATA_DIR = Path(os.environ.get("TRNWATCH_DATA_DIR", ROOT / "var"))
+DATA_DIR = Path(ENV.text("TRNWATCH_DATA_DIR") or ROOT / "var")
 DATA_DIR.mkdir(parents=True, exist_ok=True)
 
 
 def _secret_key() -> str:
     """Return the key from the environment, or one made once for this installation."""
-    if key := os.environ.get("TRNWATCH_SECRET_KEY"):
+    if key := ENV.text("TRNWATCH_SECRET_KEY"):
         return key
     path = DATA_DIR / "secret_key"
     try:
@@ -37,26 +39,17 @@ def _redis_of_up() -> str:
         return "redis://127.0.0.1:6379/0"
 
 
-def _whole_number(name: str, default: int) -> int:
-    """Return a setting that counts something."""
-    text = os.environ.get(name) or str(default)
-    if not text.isdecimal():
-        msg = f"{name} must be a whole number, not {text!r}."
-        raise ImproperlyConfigured(msg)
-    return int(text)
-
-
 # The demo: a living simulated fleet, and anonymous reading from this machine only.
-DEMO = os.environ.get("TRNWATCH_DEMO", "") == "1"
+DEMO = ENV.flag("TRNWATCH_DEMO")
 ANONYMOUS_READING = DEMO
 # Drills break simulated nodes on purpose; outside the demo they must be asked for.
-ALLOW_DRILLS = os.environ.get("TRNWATCH_ALLOW_DRILLS", "") == "1"
+ALLOW_DRILLS = ENV.flag("TRNWATCH_ALLOW_DRILLS")
 
 # Django
 SECRET_KEY = _secret_key()
-DEBUG = os.environ.get("TRNWATCH_DEBUG", "") == "1"
-ALLOWED_HOSTS = os.environ.get("TRNWATCH_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]").split(",")
-CSRF_TRUSTED_ORIGINS = [o for o in os.environ.get("TRNWATCH_ORIGINS", "").split(",") if o]
+DEBUG = ENV.flag("TRNWATCH_DEBUG")
+ALLOWED_HOSTS = ENV.names("TRNWATCH_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]")
+CSRF_TRUSTED_ORIGINS = ENV.names("TRNWATCH_ORIGINS")
 INSTALLED_APPS = [
     "django.contrib.auth",
     "django.contrib.contenttypes",
@@ -108,7 +101,7 @@ USE_I18N = False
 
 # Who comes in: people sign in, machines bring a token. TRNWATCH_TLS=1 says that visitors come
 # over https, through a proxy on this machine that says so in X-Forwarded-Proto.
-TLS = os.environ.get("TRNWATCH_TLS", "") == "1"
+TLS = ENV.flag("TRNWATCH_TLS")
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "/"
 AUTH_PASSWORD_VALIDATORS = [
@@ -121,7 +114,8 @@ SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_NAME = "trnwatch_csrf"
 CSRF_FAILURE_VIEW = "fleet.views.errors.csrf_failure"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = TLS
-SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$"]
+# Those who watch from the same network ask without https, and are not sent elsewhere.
+SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics(/|$)", r"^sd/"]
 SECURE_HSTS_SECONDS = 365 * 24 * 3600 if TLS else 0
 SECURE_HSTS_INCLUDE_SUBDOMAINS = SECURE_HSTS_PRELOAD = TLS
 SECURE_REFERRER_POLICY = "same-origin"
@@ -144,7 +138,8 @@ CONTENT_SECURITY_POLICY = {
 # What the door takes: bytes of one body as sent and unpacked, and requests a minute per token.
 INGEST_MAX_BODY_BYTES = 10_000_000
 INGEST_MAX_UNPACKED_BYTES = 64_000_000
-INGEST_REQUESTS_PER_MINUTE = _whole_number("TRNWATCH_INGEST_PER_MINUTE", 60_000)
+INGEST_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_INGEST_PER_MINUTE", 60_000)
+API_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_API_PER_MINUTE", 3_000)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
 
 # Static files: our own, django-htmx's, and what npm installed by lock file.
@@ -159,7 +154,7 @@ STATICFILES_DIRS = [("vendor", ROOT / "node_modules")] if (ROOT / "node_modules"
 DATABASES: dict[str, Any] = {
     "default": (
         dj_database_url.parse(url, conn_max_age=60)
-        if (url := os.environ.get("DATABASE_URL"))
+        if (url := ENV.text("DATABASE_URL"))
         # Not as a URL: a path may hold a space, a "%", a "#" or a "?".
         else {
             "ENGINE": "django.db.backends.sqlite3",
@@ -174,20 +169,26 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "timeout": 20,
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }
-REDIS_URL = os.environ.get("REDIS_URL") or _redis_of_up()
+REDIS_URL = ENV.text("REDIS_URL") or _redis_of_up()
 HOT_KEEP_S = 15 * 60
-DURABLE_KEEP_DAYS = _whole_number("TRNWATCH_KEEP_DAYS", 30)
+DURABLE_KEEP_DAYS = ENV.whole_number("TRNWATCH_KEEP_DAYS", 30)
+
+# The long-term store, any that speaks Prometheus: where samples are written to (remote write),
+# where they are read from (the address before /api/v1/query_range), and who we are there.
+LONG_TERM_WRITE_URL = ENV.text("LONG_TERM_WRITE_URL")
+LONG_TERM_READ_URL = ENV.text("LONG_TERM_READ_URL")
+LONG_TERM_TOKEN_FILE = ENV.text("LONG_TERM_TOKEN_FILE")
+LONG_TERM_EVERY_S = ENV.whole_number("LONG_TERM_EVERY_S", 15)
+LONG_TERM_OUR_NAMES_ONLY = ENV.flag("LONG_TERM_OUR_NAMES_ONLY")
 
 # Notifications: where links in them lead, which private places they may go to (networks and
 # names), the mail server, and who is to worry when watching stops.
-BASE_URL = os.environ.get("TRNWATCH_BASE_URL", "http://127.0.0.1:8000").rstrip("/")
-NOTIFY_ALLOW = os.environ.get("TRNWATCH_NOTIFY_ALLOW", "127.0.0.0/8,::1" if DEMO else "").split(
-    ","
-)
-SMTP_URL = os.environ.get("TRNWATCH_SMTP_URL", "")
-DEFAULT_FROM_EMAIL = os.environ.get("TRNWATCH_MAIL_FROM", "trnwatch@localhost")
-HEARTBEAT_URL = os.environ.get("TRNWATCH_HEARTBEAT_URL", "")
-HEARTBEAT_EVERY_S = _whole_number("TRNWATCH_HEARTBEAT_EVERY_S", 60)
+BASE_URL = ENV.text("TRNWATCH_BASE_URL", "http://127.0.0.1:8000").rstrip("/")
+NOTIFY_ALLOW = ENV.names("TRNWATCH_NOTIFY_ALLOW", "127.0.0.0/8,::1" if DEMO else "")
+SMTP_URL = ENV.text("TRNWATCH_SMTP_URL")
+DEFAULT_FROM_EMAIL = ENV.text("TRNWATCH_MAIL_FROM", "trnwatch@localhost")
+HEARTBEAT_URL = ENV.text("TRNWATCH_HEARTBEAT_URL")
+HEARTBEAT_EVERY_S = ENV.whole_number("TRNWATCH_HEARTBEAT_EVERY_S", 60)
 
 # Log: what went wrong, to stderr; whoever keeps the process keeps the lines.
 LOGGING = {
@@ -215,6 +216,12 @@ CELERY_BEAT_SCHEDULE = {
     "roll-up": {"task": "telemetry.tasks.roll_up", "schedule": 60.0},
     "copy-clocks": {"task": "fleet.tasks.copy_clocks", "schedule": 60.0},
     "freeze-evidence": {"task": "fleet.tasks.freeze_evidence", "schedule": 20.0},
+    "work-out-trials": {"task": "fleet.tasks.work_out_trials", "schedule": 60.0},
     "hand-over-plans": {"task": "fleet.tasks.hand_over_plans", "schedule": 30.0},
     "forget": {"task": "telemetry.tasks.forget", "schedule": 3600.0},
 }
+if LONG_TERM_WRITE_URL:
+    CELERY_BEAT_SCHEDULE["keep-figures"] = {
+        "task": "fleet.tasks.keep_figures_for_long_term",
+        "schedule": float(LONG_TERM_EVERY_S),
+    }

@@ -8,7 +8,7 @@ import numpy as np
 from fleet.models import Node, Run
 from telemetry import catalog
 from telemetry.blocks import Span
-from telemetry.detect import ECC_METRICS, Vitals
+from telemetry.detect import ECC_METRICS, RULES, Vitals
 from telemetry.detect.checkpoints import due_s
 from telemetry.detect.silence import Pulse
 from telemetry.detect.vitals import Standing
@@ -21,8 +21,9 @@ Moments = Callable[[Sequence[str], Sequence[int]], Span]
 # Enough steps to judge a change by, and to see that an alert's last five were calm.
 WINDOW_S = 180
 WINDOW_STEPS = 40
+MOVES_S = 15
 # ECC counts are compared over ten minutes, at a few moments: they only ever rise.
-ECC_AGES_S = (600, 120, 15, 0)
+ECC_AGES_S = (int(RULES["ecc_uncorrected"].limits["window_s"]), 120, 15, 0)
 # To look at what all parts of all nodes report is dear: a run that is well is looked at every few
 # seconds, one run after the other.
 LOOK_EVERY_S = 3
@@ -114,8 +115,11 @@ def sight_of(
 
 
 def window_of_steps(source: Source, run: str, *, now_s: float) -> StepBatch:
-    """Return the last minutes of steps, or the last few dozen where steps are slow."""
-    steps = source.steps(run, since_s=now_s - WINDOW_S)
+    """Return the last minutes of steps, or the last few dozen where steps are slow.
+
+    The window moves on now and then, not every second: between two steps it stays the same.
+    """
+    steps = source.steps(run, since_s=now_s // MOVES_S * MOVES_S - WINDOW_S)
     if len(steps) >= WINDOW_STEPS:
         return steps
     return source.steps(run, since_s=0.0).last(WINDOW_STEPS)

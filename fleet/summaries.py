@@ -5,10 +5,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fleet.efforts import mfu_ratio
+from fleet.intake.steps.state import heard_nodes
 from fleet.models import Alert, Node, Run
 from fleet.vitals import NOTHING, Vitals, vitals_of
-from telemetry import catalog
-from telemetry.blocks import Block
+from telemetry.blocks import Block, FloatArray
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
 
@@ -16,6 +17,8 @@ RECENT_S = 60
 SLOW_STEPS = 5  # a run slower than this many steps a minute is averaged over so many
 STALE_AFTER_S = 15
 STALE_AFTER_STEPS = 3
+# A node of which only its training job speaks is heard as often as that has something to say.
+JOB_STALE_S = 60
 LATE_AFTER_S = 3.0
 SECONDS_PER_HOUR = 3600.0
 TOKENS_PER_MTOK = 1e6
@@ -58,6 +61,11 @@ class NodeNow:
     efa_latency_max_s: float | None = None
     ecc_uncorrected: int | None = None
 
+    @property
+    def is_silent(self) -> bool:
+        """Whether it ought to report and does not."""
+        return not self.is_up and not self.node.is_released
+
 
 @dataclass(frozen=True, slots=True)
 class FleetNow:
@@ -66,6 +74,7 @@ class FleetNow:
     tick: int | None
     n_nodes: int
     n_up: int
+    n_silent: int
     n_firing: int
     n_acknowledged: int
     oldest_unowned: Alert | None
@@ -84,11 +93,6 @@ class FleetNow:
         """Whether ticks come so late that whoever looks should know."""
         return (self.tick_lateness_s or 0.0) > LATE_AFTER_S
 
-    @property
-    def n_silent(self) -> int:
-        """How many nodes of the fleet do not report."""
-        return self.n_nodes - self.n_up
-
 
 def recent_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
     """Return the last minute of a run's steps, or its last few where they are slow."""
@@ -103,18 +107,17 @@ def run_now(run: Run, steps: StepBatch, *, now_s: float) -> RunNow:
     if not len(steps):
         return RunNow(run)
     step_s = float(np.nanmean(steps.step_s))
-    tokens_per_s = float(steps.tokens.sum() / steps.step_s.sum())
-    instance = catalog.instance(run.instance_type)
-    flops_per_s = tokens_per_s * catalog.model(run.model).flops_per_token(run.seq_len)
+    counted = np.isfinite(steps.tokens)
+    tokens_per_s = pace_of(steps.tokens[counted], steps.step_s[counted])
     age_s = now_s - float(steps.ended_at_s[-1])
     return RunNow(
         run,
         step_s=step_s,
-        share_ratio=float(steps.allreduce_share_ratio.mean()),
-        wait_ratio=float(steps.wait_ratio.mean()),
-        transfer_ratio=float(steps.transfer_ratio.mean()),
+        share_ratio=mean_known(steps.allreduce_share_ratio),
+        wait_ratio=mean_known(steps.wait_ratio),
+        transfer_ratio=mean_known(steps.transfer_ratio),
         tokens_per_s=tokens_per_s,
-        mfu_ratio=flops_per_s / (run.n_nodes * instance.peak_flops(run.precision)),
+        mfu_ratio=mfu_ratio(run, tokens_per_s),
         usd_per_mtok=usd_per_mtok(run.usd_per_hour, tokens_per_s),
         last_step=int(steps.step[-1]),
         last_step_at_s=float(steps.ended_at_s[-1]),
@@ -122,9 +125,21 @@ def run_now(run: Run, steps: StepBatch, *, now_s: float) -> RunNow:
     )
 
 
-def usd_per_mtok(usd_per_hour: float, tokens_per_s: float) -> float | None:
-    """Return dollars per million tokens at this pace; None where nothing is trained."""
-    if tokens_per_s <= 0:
+def mean_known(values: FloatArray) -> float | None:
+    """Return the mean of what was reported, None where nothing was."""
+    told = values[np.isfinite(values)]
+    return float(told.mean()) if len(told) else None
+
+
+def pace_of(tokens: FloatArray, step_s: FloatArray) -> float | None:
+    """Return tokens per second over some steps, None where nobody counted them."""
+    total_s = float(step_s.sum())
+    return float(tokens.sum()) / total_s if total_s > 0 else None
+
+
+def usd_per_mtok(usd_per_hour: float, tokens_per_s: float | None) -> float | None:
+    """Return dollars per million tokens at this pace; None without a pace or a price."""
+    if not tokens_per_s or tokens_per_s < 0 or usd_per_hour <= 0:
         return None
     return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * TOKENS_PER_MTOK
 
@@ -151,14 +166,23 @@ def nodes_now(
         vitals_of((hot.latest() if latest is None else latest).values()),
         hot.last_seen(),
     )
+    nodes = list(nodes)
+    by_job = heard_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
     return [
-        _node_now(node, vitals.get((node.shard, node.name), NOTHING), seen.get(node.name), now_s)
+        _node_now(
+            node,
+            vitals.get((node.shard, node.name), NOTHING),
+            (by_job if node.source == Node.Source.STEPS else seen).get(node.name),
+            now_s,
+        )
         for node in nodes
     ]
 
 
 def _node_now(node: Node, vitals: Vitals, seen_s: float | None, now_s: float) -> NodeNow:
-    is_up = seen_s is not None and now_s - seen_s <= STALE_AFTER_S
+    by_job = node.source == Node.Source.STEPS
+    stale_s = JOB_STALE_S if by_job else STALE_AFTER_S
+    is_up = seen_s is not None and now_s - seen_s <= stale_s and not (by_job and node.is_released)
     told = vitals if is_up else NOTHING
     return NodeNow(
         node,
@@ -195,6 +219,7 @@ def fleet_now(
         tick=tick,
         n_nodes=len(nodes),
         n_up=sum(now.is_up for now in nodes),
+        n_silent=sum(now.is_silent for now in nodes),
         n_firing=len(unowned),
         n_acknowledged=len(alerts) - len(unowned),
         oldest_unowned=unowned[0] if unowned else None,

@@ -8,9 +8,13 @@ from django.conf import settings
 from fleet.costs import keep_costs
 from fleet.demo import weather
 from fleet.freezing import freeze_what_is_due
+from fleet.intake.steps.following import follow_reported
+from fleet.long_term import figures
 from fleet.simulated.following import follow_runs, keep_clocks
 from fleet.simulated.plans import publish_plans
+from fleet.trials.keeping import work_out_due
 from fleet.watching import watch
+from telemetry.longterm.figures import keep_figures
 from telemetry.store.hot import open_store
 
 
@@ -20,6 +24,7 @@ def watch_fleet() -> None:
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
+    follow_reported(hot, now=now)
     watch(hot, now=now)
     keep_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))
@@ -46,3 +51,19 @@ def freeze_evidence() -> None:
     """Keep the evidence of alerts that are over, while it is there by the second."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     freeze_what_is_due(hot, now=datetime.now(UTC))
+
+
+@shared_task(ignore_result=True, expires=15)
+def keep_figures_for_long_term() -> None:
+    """Keep what only this moment can tell, for whoever writes to the long-term store."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    now = datetime.now(UTC)
+    second = int(now.timestamp()) // settings.LONG_TERM_EVERY_S * settings.LONG_TERM_EVERY_S
+    keep_figures(hot, second, figures(hot, now=now), keep_s=settings.HOT_KEEP_S)
+
+
+@shared_task(ignore_result=True, expires=30)
+def work_out_trials() -> None:
+    """Work out what the trials have shown, so that pages need not."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    work_out_due(hot, now=datetime.now(UTC))

@@ -79,15 +79,16 @@ class RequestGate:
     not ask for every request; the limit may be overrun by that many per process.
     """
 
-    def __init__(self) -> None:
-        """Start with nobody counted."""
+    def __init__(self, setting: str = "INGEST_REQUESTS_PER_MINUTE") -> None:
+        """Start with nobody counted; the setting names the limit."""
+        self._setting = setting
         self._minute = 0
         self._untold: Counter[str] = Counter()
         self._total: Counter[str] = Counter()
 
     def left(self, hot: HotStore, n_by_token: Mapping[str, int], *, now_s: float) -> Counter[str]:
         """Count requests; how many each token has left in this minute (negative: too many)."""
-        limit: int = settings.INGEST_REQUESTS_PER_MINUTE
+        limit: int = getattr(settings, self._setting)
         minute = int(now_s // MINUTE_S)
         if minute != self._minute:
             self._minute, self._untold, self._total = minute, Counter(), Counter()

@@ -2,7 +2,11 @@
 
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+
+from django.db import OperationalError
+from django.db.models import Q
 
 from fleet.models import Token
 from fleet.models.token import digest
@@ -15,6 +19,16 @@ NOTE_USE_EVERY_S = 60.0
 # A token that was good is not asked for again so soon; a revoked one closes as late as that.
 TRUST_S = 5.0
 MAX_TRUSTED = 1_000
+MAX_NAME, MAX_DAYS = 80, 36_500
+
+
+class TokenFieldError(ValueError):
+    """A token that cannot be made; ``field`` is the one to mend."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
 
 
 class TokenError(ProblemError):
@@ -34,7 +48,7 @@ def bearer(header: str) -> str:
 
 
 def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Token:
-    """Return the token a secret belongs to, if it may do ``scope`` now."""
+    """Return the token a secret belongs to, if it may do ``scope`` now; empty: anything."""
     now = now or datetime.now(UTC)
     token = Token.objects.filter(digest=digest(secret)).first()
     if token is None:
@@ -43,19 +57,53 @@ def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Toke
         raise TokenError(401, "The token was revoked.")
     if token.expires_at is not None and token.expires_at <= now:
         raise TokenError(401, f"The token expired at {token.expires_at:%Y-%m-%d %H:%M} UTC.")
-    if token.scope != scope:
+    if scope and scope not in token.grants:
         reason = f"This needs a token of scope `{scope}`; this one has scope `{token.scope}`."
         raise TokenError(403, reason)
-    if _is_due(token, now):
-        Token.objects.filter(pk=token.pk).update(last_used_at=now)
+    _note_use(token, now)
     return token
 
 
-def _is_due(token: Token, now: datetime) -> bool:
-    """Whether the use of a token should be written down again."""
-    if token.last_used_at is None:
-        return True
-    return (now - token.last_used_at).total_seconds() > NOTE_USE_EVERY_S
+def _note_use(token: Token, now: datetime) -> None:
+    """Write down that a token is in use, once a minute; nobody is refused where that fails."""
+    due = now - timedelta(seconds=NOTE_USE_EVERY_S)
+    if token.last_used_at is not None and token.last_used_at > due:
+        return
+    unnoted = Q(last_used_at=None) | Q(last_used_at__lte=due)
+    with suppress(OperationalError):
+        Token.objects.filter(unnoted, pk=token.pk).update(last_used_at=now)
+
+
+def make_token(
+    name: str, scope: str, *, days: int | None = None, by: str = "", now: datetime
+) -> tuple[Token, str]:
+    """Make a token that lasts so many days, or for good; its secret is returned this once.
+
+    Raises
+    ------
+    TokenFieldError
+        Where a field cannot be.
+    """
+    name = name.strip()
+    if not 0 < len(name) <= MAX_NAME:
+        raise TokenFieldError("name", f"must have 1 to {MAX_NAME} characters")
+    if not name.isprintable():
+        raise TokenFieldError("name", "has characters that cannot be printed")
+    if scope not in Token.Scope.values:
+        raise TokenFieldError("scope", f"must be one of {', '.join(Token.Scope.values)}")
+    if days is not None and not 0 < days <= MAX_DAYS:
+        raise TokenFieldError("days", f"must be 1 to {MAX_DAYS}, or left out: for good")
+    expires_at = None if days is None else now + timedelta(days=days)
+    return Token.issue(name, scope, now=now, expires_at=expires_at, by=by)
+
+
+def revoke(token: Token, *, by: str, now: datetime) -> bool:
+    """Revoke a token for good; False where it was revoked before."""
+    held = Token.objects.filter(pk=token.pk, revoked_at=None)
+    if not held.update(revoked_at=now, revoked_by=by):
+        return False
+    token.revoked_at, token.revoked_by = now, by
+    return True
 
 
 class TokenBook:

@@ -1,4 +1,4 @@
-"""What every page tells of, in one question to the database: alerts, and pages not delivered."""
+"""What every page tells of, in one question to the database: alerts, and what is not delivered."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -11,17 +11,19 @@ from django.utils import timezone
 
 from fleet.access import reads_anonymously
 from fleet.models import Alert, Delivery
+from telemetry.longterm.positions import in_trouble
 
 KEPT = "trnwatch_trouble"
 
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """How many alerts nobody has, notifications were given up, and are sent by nobody."""
+    """How many alerts nobody has, what was given up or is sent by nobody, what is behind."""
 
     n_firing: int = 0
     n_dead: int = 0
     n_late: int = 0
+    n_behind: int = 0
 
     @classmethod
     def now(cls, *, now: datetime) -> Self:
@@ -30,6 +32,7 @@ class Trouble:
             _counted("n_firing", Alert.objects.open().unacknowledged()),
             _counted("n_dead", Delivery.objects.dead()),
             _counted("n_late", Delivery.objects.late(now)),
+            _counted("n_behind", in_trouble(now)),
         ]
         return cls(**dict(counted[0].union(*counted[1:], all=True)))
 

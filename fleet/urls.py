@@ -1,14 +1,16 @@
 """Every address, one name through all layers."""
 
-from django.urls import URLPattern, path
+from django.urls import URLPattern, URLResolver, path
 
-from fleet.api import annotations, ingest
+from fleet.api import ingest, steps
+from fleet.api.v1 import application
 from fleet.views import (
     alerts,
     annotating,
     answering,
     charts,
     deliveries,
+    discovery,
     drills,
     handing_over,
     health,
@@ -25,6 +27,8 @@ from fleet.views import (
     sign_in,
     silences,
     starting,
+    tokens,
+    trials,
 )
 
 handler400 = "fleet.views.errors.bad_request"
@@ -32,17 +36,21 @@ handler403 = "fleet.views.errors.forbidden"
 handler404 = "fleet.views.errors.not_found"
 handler500 = "fleet.views.errors.server_error"
 
-urlpatterns: list[URLPattern] = [
+urlpatterns: list[URLPattern | URLResolver] = [
     path("", overview.overview, name="overview"),
     path("overview/shares", overview.overview_shares, name="overview-shares"),
     path("live", live.live, name="live"),
     path("metrics", metrics.metrics, name="metrics"),
+    path("metrics/nodes/<str:name>", metrics.metrics_node, name="metrics-node"),
+    path("sd/prometheus", discovery.sd_prometheus, name="sd-prometheus"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path(
         "api/v1/ingest/neuron-monitor", ingest.ingest_neuron_monitor, name="ingest-neuron-monitor"
     ),
-    path("api/v1/annotations", annotations.annotations, name="annotations"),
+    path("api/v1/ingest/efa", ingest.ingest_efa, name="ingest-efa"),
+    path("api/v1/ingest/steps", steps.ingest_steps, name="ingest-steps"),
+    path("api/v1/", application.urls),
     path("nodes/", nodes.node_list, name="node-list"),
     path("nodes/<str:name>/", nodes.node_detail, name="node-detail"),
     path("nodes/<str:name>/charts/<slug:chart>", charts.node_chart, name="node-chart"),
@@ -97,6 +105,12 @@ urlpatterns: list[URLPattern] = [
         deliveries.delivery_settle,
         name="delivery-settle",
     ),
+    path("trials/", trials.trial_list, name="trial-list"),
+    path("trials/<slug:name>/", trials.trial_detail, name="trial-detail"),
+    path("trials/<slug:name>/end/", trials.trial_end, name="trial-end"),
+    path("trials/<slug:name>/figures.csv", trials.trial_csv, name="trial-csv"),
+    path("tokens/", tokens.token_list, name="token-list"),
+    path("tokens/<int:pk>/revoke/", tokens.token_revoke, name="token-revoke"),
     path("runbooks/<slug:name>/", runbooks.runbook, name="runbook"),
     path("sign-in/", sign_in.sign_in, name="sign-in"),
     path("sign-out/", sign_in.sign_out, name="sign-out"),

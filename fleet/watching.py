@@ -1,7 +1,10 @@
 """From the store to findings to alerts: what is looked at, each second."""
 
 from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
+
+from django.db.models import Q
 
 from fleet.alerting import Subject, reconcile
 from fleet.models import Alert, Node, Run
@@ -15,7 +18,7 @@ from fleet.sighting import (
     vitals_of,
 )
 from telemetry.blocks import Span
-from telemetry.detect import RULES, Finding, find, known_dead, silent, uncorrected
+from telemetry.detect import RULES, Finding, Recall, find, known_dead, silent, uncorrected
 from telemetry.detect.ecc import RULE as ECC
 from telemetry.detect.ecc import counted, is_settled
 from telemetry.detect.vitals import Standing
@@ -30,6 +33,8 @@ BLIND = ("monitoring_blind", "fleet")
 # Who was not listening cannot call anybody silent: after a pause of watching, wait and hear.
 PAUSE_S = 5
 LISTEN_FIRST_S = 20
+# What this process has judged already, from one second to the next.
+RECALL = Recall()
 
 
 def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
@@ -39,7 +44,8 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     members = rosters(runs)
     sights = [sight_of(hot, run, members[run.pk], now_s=now_s) for run in runs]
     real = Node.objects.exclude(source=Node.Source.SIMULATED)
-    shards = dict(real.filter(run=None).values_list("name", "shard"))
+    idle = Q(run=None) | Q(run__finished_at__isnull=False)
+    shards = dict(real.filter(idle).values_list("name", "shard"))
     expected = {name for roster in members.values() for name in roster.nodes}
     known = open_rules()
     lost = lost_nodes(known)
@@ -47,14 +53,14 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
     if now_s - listening_since_s(hot, now_s=now_s) < LISTEN_FIRST_S:
         last_seen = {}
-    findings = judge(sights, last_seen, now_s=now_s, open_rules=known, lost=lost)
-    could = watched(sights, last_seen, now_s=now_s)
+    findings = judge(sights, last_seen, now_s=now_s, open_rules=known, lost=lost, recall=RECALL)
+    could = watched(sights, last_seen, known, now_s=now_s)
     # A real node need not belong to a run; its memory is looked at all the same.
     counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
     if counts is not None:
         findings += uncorrected(counts)
         could |= {(ECC, f"node:{name}") for name in shards}
-        could -= unsettled([counts], now_s=now_s)
+        could -= unsettled([counts], known, now_s=now_s)
     return reconcile(findings, watched=could, now=now)
 
 
@@ -65,15 +71,20 @@ def judge(
     now_s: float,
     open_rules: Collection[Subject],
     lost: Collection[str] = (),
+    recall: Recall | None = None,
 ) -> list[Finding]:
-    """Return all that is wrong with these runs and nodes; ``lost`` are known to be dead."""
+    """Return all that is wrong with these runs and nodes; ``lost`` are known to be dead.
+
+    ``recall`` spares judging again what has not changed since the last look.
+    """
     sights = list(sights)
     standing = open_alerts([sight.run for sight in sights]) if open_rules else {}
     findings: list[Finding] = []
     dead = set(lost)
     for sight in sights:
         mine = {rule for rule, subject in open_rules if subject == f"run:{sight.run.name}"}
-        vitals = vitals_of(sight, now_s=now_s, standing=standing.get(sight.run.pk, ()))
+        told = standing.get(sight.run.pk, ())
+        vitals = replace(vitals_of(sight, now_s=now_s, standing=told), recall=recall)
         findings += find(vitals, open_rules=mine)
         dead |= known_dead(vitals)
     pulses = {sight.run.name: sight.pulse for sight in sights}
@@ -87,7 +98,11 @@ def judge(
 
 
 def watched(
-    sights: Iterable[Sight], last_seen: Mapping[str, int], *, now_s: float
+    sights: Iterable[Sight],
+    last_seen: Mapping[str, int],
+    open_rules: Collection[Subject],
+    *,
+    now_s: float,
 ) -> set[Subject]:
     """Return what could be judged: a run without news keeps its alerts, so does a lost node."""
     sights = list(sights)
@@ -103,12 +118,16 @@ def watched(
         if sight.looks:
             nodes = sight.roster.nodes
             could |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
-    return could - unsettled([sight.counts for sight in sights], now_s=now_s)
+    return could - unsettled([sight.counts for sight in sights], open_rules, now_s=now_s)
 
 
-def unsettled(counts: Iterable[Span | None], *, now_s: float) -> set[Subject]:
+def unsettled(
+    counts: Iterable[Span | None], known: Collection[Subject], *, now_s: float
+) -> set[Subject]:
     """Return the alerts on memory whose next error may be long in coming: they stay open."""
-    found = set()
+    found: set[Subject] = set()
+    if not any(rule == ECC for rule, _ in known):
+        return found
     for alert in Alert.objects.open().filter(rule=ECC).select_related("node"):
         node = alert.node.name if alert.node else ""
         span = next((each for each in counts if each is not None and node in each.nodes), None)

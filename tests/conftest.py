@@ -3,7 +3,7 @@
 import itertools
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from datetime import timedelta
 
 import hypothesis
@@ -16,6 +16,7 @@ from redis import Redis
 
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
+from tests.console import LEFT, bad_of
 from tests.parts import N_REDIS_DATABASES, NOON, postgres_program, redis_server
 from tests.serving import served
 
@@ -25,10 +26,6 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chro
 # still has gone wrong.
 hypothesis.settings.register_profile("patient", deadline=timedelta(seconds=5))
 hypothesis.settings.load_profile("patient")
-# What htmx says, one right after the other, when a page is left or a newer request takes over;
-# of a page that is gone the second may not be heard any more.
-GIVEN_UP = ("htmx:afterRequest", "htmx:sendAbort")
-LEFT = "the page was left"
 CHROMIUM_FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -46,6 +43,8 @@ PROGRAMS = {
     "browser": CHROMIUM,
     "prometheus": "prometheus",
     "alertmanager": "prometheus-alertmanager",
+    "victoria": "victoria-metrics",
+    "curl": "curl",
     "postgresql": postgres_program("initdb"),
 }
 
@@ -159,21 +158,6 @@ def browser() -> Iterator[Browser]:
         )
         yield chromium
         chromium.close()
-
-
-def bad_of(said: Sequence[str]) -> list[str]:
-    """Keep what is wrong of all that a console said as an error: a request given up is not.
-
-    The same first words before others (``htmx:sendError``, ``htmx:timeout``) are: a request
-    that failed.
-    """
-    bad: list[str] = []
-    for text in said:
-        if bad[-1:] == [GIVEN_UP[0]] and text in {GIVEN_UP[1], LEFT}:
-            bad.pop()
-        elif text != LEFT:
-            bad.append(text)
-    return bad
 
 
 @pytest.fixture

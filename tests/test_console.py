@@ -1,6 +1,6 @@
 """What a page's console says is an error, but for requests that htmx gave up."""
 
-from tests.conftest import LEFT, bad_of
+from tests.console import LEFT, bad_of
 
 
 def test_a_request_given_up_is_no_error() -> None:

@@ -15,7 +15,7 @@ from telemetry.detect import RULES
 from telemetry.simulate.kinds import BENIGN, FAULTS
 
 ROOT = Path(__file__).resolve().parent.parent
-ROOMS = ("bench", "fleet", "telemetry", "tests", "tools")
+ROOMS = ("bench", "fleet", "telemetry", "tests", "tools", "trnwatch")
 SOURCES = sorted(
     path
     for room in ROOMS
@@ -127,7 +127,9 @@ def test_a_fault_is_documented(name: str) -> None:
     assert name in headings("docs/faults.md")
 
 
-READ = re.compile(r"""environ(?:\.get\(|\[)\s*["'](\w+)["']""")
+READ = re.compile(
+    r"""(?:environ(?:\.get\(|\[)|ENV\.(?:text|flag|whole_number|names)\()\s*["'](\w+)["']"""
+)
 ANSWERED_BY_OTHERS = {"CI", "DJANGO_SETTINGS_MODULE", "PIP_CERT"}
 
 
@@ -135,7 +137,9 @@ def settings_read() -> set[str]:
     """Return the names of all environment variables that the service reads."""
     found = set()
     for path in SOURCES:
-        if path.relative_to(ROOT).parts[0] in {"fleet", "telemetry"}:
+        # What the agent on a node is told stands in docs/agent.md, and is tested beside it.
+        room, *rest = path.relative_to(ROOT).parts
+        if room in {"fleet", "telemetry"} and rest[0] != "agent":
             found |= set(READ.findall(path.read_text()))
             found |= set(re.findall(r"""["'](TRNWATCH_\w+)["']""", path.read_text()))
     return found - ANSWERED_BY_OTHERS

@@ -9,6 +9,7 @@ from fleet.alerting.events import Kind, change, note
 from fleet.alerting.pairing import Subject, agrees, has_same_culprit, key_of
 from fleet.models import Alert, AlertEvent
 from telemetry.detect import Finding
+from telemetry.detect.localise import LAYOUT
 
 # Back this soon, it was never over.
 REFIRES_WITHIN = timedelta(minutes=5)
@@ -27,6 +28,8 @@ def last_time(key: Subject, finding: Finding, *, now: datetime) -> Alert | None:
     over = Alert.objects.filter(alike, resolved_at__gt=now - RECURS_WITHIN, resolved_at__lte=now)
     for alert in over.select_related("run", "node").order_by("-resolved_at", "-pk"):
         is_its_own = key_of(alert) == key and agrees(alert, finding)
+        # A run that was changed to communicate more does not bring an earlier culprit back.
+        is_its_own &= finding.evidence.get("kind") != LAYOUT or alert.cause == finding.cause
         if is_its_own or has_same_culprit(alert, finding):
             return alert
     return None

@@ -47,11 +47,25 @@ def check_sent(header: str | None) -> float | None:
     return sent_s
 
 
+def check_up(header: str | None) -> float | None:
+    """Return how long a call says its machine has been up, seconds."""
+    if header is None:
+        return None
+    try:
+        up_s = float(header)
+    except ValueError:
+        up_s = math.nan
+    if not 0 <= up_s <= 1e11:
+        detail = f"X-Trnwatch-Up is the seconds since boot, not {header[:40]!r}."
+        raise ProblemError(400, detail, field="X-Trnwatch-Up")
+    return up_s
+
+
 def split_lines(body: bytes) -> list[bytes]:
     """Return the lines of a body; refuse one that is blank or has too many."""
     if body.count(b"\n") > MAX_LINES:
         detail = f"The body has more than {MAX_LINES:,} lines. Send fewer reports at a time."
         raise ProblemError(413, detail, limit_lines=MAX_LINES)
     if not body.strip():
-        raise ProblemError(400, "The body is empty. Send neuron-monitor's lines.", field="body")
+        raise ProblemError(400, "The body is empty. Send a line for each report.", field="body")
     return body.split(b"\n")

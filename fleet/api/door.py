@@ -1,4 +1,4 @@
-"""The fast way in: neuron-monitor's lines straight from the web server, without Django between.
+"""The fast way in: nodes' lines straight from the web server, without Django between.
 
 Everything else goes on to Django, but for bodies that are too large: those end here.
 """
@@ -23,7 +23,8 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-PATH = "/api/v1/ingest/neuron-monitor"
+# The doors, and whether their lines come without neuron-monitor's reports.
+PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
 # Lines of a stream that come closer together than this are one delivery.
 QUIET_S = 0.05
 # A client that sends too much is read on for a while, so that it gets to hear why.
@@ -50,7 +51,7 @@ class Door:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
-        is_ours = scope["path"] == PATH and scope["method"] == "POST"
+        is_ours = scope["path"] in PATHS and scope["method"] == "POST"
         try:
             if is_ours:
                 await self._take(scope, headers, receive, send)
@@ -87,15 +88,16 @@ class Door:
     ) -> None:
         """Take lines: the body at once, or (``live=1``) as they come, for as long as they come."""
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        node = query.get("node", [None])[-1]
+        node, alone = query.get("node", [None])[-1], PATHS[scope["path"]]
         if query.get("live", ["0"])[-1] == "1":
-            call = await self._stream(Call(headers, node, b"", 0.0), receive)
+            call = await self._stream(Call(headers, node, b"", 0.0, alone=alone), receive)
         else:
             check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
-            call = Call(headers, node, await _body(receive), time.time())
+            body = await _body(receive)
+            call = Call(headers, node, body, time.time(), alone=alone)
             await self._desk.serve(call)
-        body = msgspec.json.encode(answer(call))
-        await _say(send, 200, {"Content-Type": "application/json"}, body)
+        told = msgspec.json.encode(answer(call))
+        await _say(send, 200, {"Content-Type": "application/json"}, told)
         await send({"type": "http.response.body"})
 
     async def _stream(self, call: Call, receive: Receive) -> Call:
@@ -106,7 +108,9 @@ class Door:
             rest, is_open = await _piece(receive, rest)
             lines, newline, rest = rest.rpartition(b"\n") if is_open else (rest, b"", b"")
             if lines.strip():
-                piece = Call(call.headers, call.node, lines, time.time(), first_line)
+                piece = Call(
+                    call.headers, call.node, lines, time.time(), first_line, alone=call.alone
+                )
                 await self._desk.serve(piece)
                 call.absorb(piece)
             first_line += (lines + newline).count(b"\n")

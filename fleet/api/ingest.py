@@ -1,4 +1,4 @@
-"""The plain way in for neuron-monitor's lines: one body, one answer."""
+"""The plain way in for nodes' lines: one body, one answer."""
 
 import time
 
@@ -14,12 +14,24 @@ from fleet.problem import ProblemError, problem
 
 @csrf_exempt
 def ingest_neuron_monitor(request: HttpRequest) -> HttpResponse:
-    """Take the lines of one node, and say what became of them."""
+    """Take the reports of one node, and say what became of them."""
+    return _taken(request, alone=False)
+
+
+@csrf_exempt
+def ingest_efa(request: HttpRequest) -> HttpResponse:
+    """Take what one node says of its EFA devices and its driver, and say what became of it."""
+    return _taken(request, alone=True)
+
+
+def _taken(request: HttpRequest, *, alone: bool) -> HttpResponse:
+    """Take the lines of one node."""
     if request.method != "POST":
         return problem(405, "Send the lines by POST.", headers={"Allow": "POST"})
     try:
         headers = {name.lower(): value for name, value in request.headers.items()}
-        call = Call(headers, request.GET.get("node"), _body(request), time.time())
+        node = request.GET.get("node")
+        call = Call(headers, node, _body(request), time.time(), alone=alone)
         serve([call])
         told = answer(call)
     except ProblemError as error:

@@ -15,6 +15,7 @@ from redis.exceptions import RedisError
 from fleet.api.answers import (
     check_node,
     check_sent,
+    check_up,
     split_lines,
     too_often,
     unavailable,
@@ -31,18 +32,23 @@ from telemetry.store.hot import HotStore, open_store
 log = logging.getLogger(__name__)
 tokens = TokenBook()
 gate = RequestGate()
+DAY_S = 24 * 3600
 complaints = Seldom(every_s=10.0)
 
 
 @dataclass(slots=True)
 class Call:
-    """One request, or one piece of a stream: its headers, its lines, and when they came."""
+    """One request, or one piece of a stream: its headers, its lines, and when they came.
+
+    Lines that come ``alone`` have no report of neuron-monitor in them.
+    """
 
     headers: Mapping[str, str]
     node: str | None
     body: bytes
     arrived_s: float
     first_line: int = 1
+    alone: bool = False
     token: Token | None = None
     delivery: Delivery | None = None
     problem: ProblemError | None = None
@@ -104,6 +110,8 @@ def _read(call: Call, arrivals: Arrivals) -> None:
             arrived_s=call.arrived_s,
             sent_s=check_sent(call.headers.get("x-trnwatch-at")),
             first_line=call.first_line,
+            up_s=check_up(call.headers.get("x-trnwatch-up")),
+            alone=call.alone,
         )
     except ProblemError as error:
         call.problem = error
@@ -142,7 +150,7 @@ def _store(calls: Sequence[Call], hot: HotStore, arrivals: Arrivals) -> None:
 @lru_cache(maxsize=4096)
 def arrivals_of(redis_url: str, database: str) -> Arrivals:
     """Return what this process knows of the nodes that report to these stores."""
-    return Arrivals(keep_s=settings.HOT_KEEP_S)
+    return Arrivals(keep_s=settings.HOT_KEEP_S, late_s=settings.DURABLE_KEEP_DAYS * DAY_S)
 
 
 def answer(call: Call) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from fleet.charts.reach import reach_of
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.series import Series
+from telemetry.series import Series, Stretch
 
 MAX_POINTS = 2_000
 MAX_COLUMNS = 300  # of a heat map: about what a screen tells apart
@@ -45,6 +46,7 @@ class Figure:
     note: str | None = None
     window: tuple[float, float] | None = None
     has_gaps: bool = False  # points are uneven by nature, and every gap is one already
+    stretches: Sequence[Stretch] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what the page's script draws; a gap is null."""
@@ -64,7 +66,7 @@ class Figure:
             "note": self.note,
             "window": self.window,
             "has_gaps": self.has_gaps,
-        }
+        } | reach_of(self.stretches)
         return answer | ({"labels": list(self.labels)} if self.labels else {})
 
     def since(self, second: float) -> dict[str, Any]:
@@ -87,6 +89,7 @@ class Heat:
     unit: str = "ratio"
     every_s: int = 1
     window: tuple[float, float] | None = None
+    stretches: Sequence[Stretch] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what the page's script draws; a gap is null."""
@@ -97,7 +100,7 @@ class Heat:
             "values": np.round(self.values.astype(float), 2).tolist(),
             "unit": self.unit,
             "every_s": self.every_s,
-        }
+        } | reach_of(self.stretches)
 
     def until(self, second: float) -> "Heat":
         """Keep the columns that are whole once ``second`` has been told."""
@@ -192,7 +195,7 @@ def heat_of(series: Series, part: str, *, every_s: int) -> Heat:
     values = mean_of(laid.reshape(n_columns, n_each, *series.values.shape[1:]))
     t_s = first + every_s * np.arange(n_columns) + (every_s - series.every_s) / 2
     labels = [f"{part} {i}" for i in range(values.shape[1])]
-    return Heat(t_s, labels, values.T, every_s=every_s)
+    return Heat(t_s, labels, values.T, every_s=every_s, stretches=series.stretches)
 
 
 def column_s(length_s: float, *, every_s: int) -> int:

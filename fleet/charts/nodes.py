@@ -6,14 +6,14 @@ from typing import Any
 
 import numpy as np
 
-from fleet.charts.figures import Figure, Heat, Line, column_s, heat_of, thinned
-from fleet.charts.parts import MANY_PARTS, N_RECENT, series_figure
+from fleet.charts.figures import Figure, Heat, column_s, heat_of
+from fleet.charts.parts import MANY_PARTS, N_RECENT, series_figure, throughput
 from fleet.charts.windows import DEFAULT, LENGTHS, Window
 from fleet.models import Node
-from telemetry.blocks import METRICS, Block, FloatArray
+from telemetry.blocks import METRICS, Block
 from telemetry.series import Series
 from telemetry.store.history import node_series
-from telemetry.store.source import Source
+from telemetry.store.source import LongTerm, Source
 
 ESTIMATE = "estimate: bytes per step from a profile times steps per second"
 PROBE = "measured by a probe: EFA itself counts no latency"
@@ -144,7 +144,13 @@ def unmeasured_of(node: Node, block: Block | None) -> Sequence[NodeChart]:
 
 
 def node_figure(
-    hot: Source, node: Node, chart: NodeChart, window: Window, *, marked: Sequence[int] = ()
+    hot: Source,
+    node: Node,
+    chart: NodeChart,
+    window: Window,
+    *,
+    marked: Sequence[int] = (),
+    long_term: LongTerm | None = None,
 ) -> Figure | Heat:
     """Return one chart of a node; ``marked`` parts stand out: the culprit of an alert."""
     # What has not been told yet is no gap: a live window ends where its shard does.
@@ -153,18 +159,20 @@ def node_figure(
 
     def fetch(metric: str) -> Series:
         return node_series(
-            hot, shard=node.shard, node=node.name, metric=metric, start=window.start, end=end
+            hot,
+            shard=node.shard,
+            node=node.name,
+            metric=metric,
+            start=window.start,
+            end=end,
+            long_term=long_term,
         )
 
+    whole = (window.start, window.end)
     if chart.kind == "heat":
-        series = fetch(chart.metric)
-        every_s = column_s(window.end - window.start, every_s=series.every_s)
-        heat = heat_of(series, chart.part, every_s=every_s)
-        # The column that is under way comes with the stream, once it is whole.
-        is_fed = window.is_live and series.every_s == 1
-        return replace(heat.until(end) if is_fed else heat, window=(window.start, window.end))
+        return _heat(fetch(chart.metric), chart, window, end)
     if chart.name == "efa-throughput":
-        return replace(throughput(fetch), window=(window.start, window.end))
+        return replace(throughput(fetch), window=whole)
     return series_figure(
         rolling(fetch(chart.metric), over_s=chart.mean_s),
         chart.part,
@@ -172,8 +180,16 @@ def node_figure(
         marked=marked,
         scale=chart.scale,
         note=note_of(chart, node),
-        window=(window.start, window.end),
+        window=whole,
     )
+
+
+def _heat(series: Series, chart: NodeChart, window: Window, end: int) -> Heat:
+    """Return a heat map; the column that is under way comes with the stream, once it is whole."""
+    every_s = column_s(window.end - window.start, every_s=series.every_s)
+    heat = heat_of(series, chart.part, every_s=every_s)
+    is_fed = window.is_live and series.every_s == 1
+    return replace(heat.until(end) if is_fed else heat, window=(window.start, window.end))
 
 
 def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dict[str, Any]:
@@ -229,18 +245,3 @@ def rolling(series: Series, *, over_s: int) -> Series:
     total, n = (each[over_s:] - each[:-over_s] for each in summed)
     mean = np.divide(total, n, out=np.full(total.shape, np.nan), where=there)
     return replace(series, values=mean)
-
-
-def throughput(fetch: Callable[[str], Series]) -> Figure:
-    """Sum what all links send and receive."""
-    sent, received = fetch("efa_tx_bytes_per_s"), fetch("efa_rx_bytes_per_s")
-    t_s, out = thinned(sent.t_s, _total(sent))
-    _, back = thinned(received.t_s, _total(received))
-    lines = [Line("sent", out, "transfer"), Line("received", back, "compute")]
-    return Figure("bytes_per_s", lines, t_s, every_s=sent.every_s)
-
-
-def _total(series: Series) -> FloatArray:
-    there = np.isfinite(series.values)
-    total = np.where(there, series.values, 0.0).sum(axis=1)
-    return np.asarray(np.where(there.any(axis=1), total, np.nan))

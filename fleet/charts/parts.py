@@ -1,6 +1,6 @@
 """Parts of a node in one chart: each as a line, or their spread; whoever stands out is marked."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -100,4 +100,19 @@ def series_figure(
     high = None if series.high is None else thinned(series.t_s, series.high)[1]
     slim = Series(series.name, t_s, values, series.every_s, low, high)  # type: ignore[arg-type]
     lines = part_lines(slim, part, marked=marked)
-    return Figure(unit, lines, t_s, every_s=series.every_s, **more)
+    return Figure(unit, lines, t_s, every_s=series.every_s, stretches=series.stretches, **more)
+
+
+def throughput(fetch: Callable[[str], Series]) -> Figure:
+    """Sum what all links send and receive."""
+    sent, received = fetch("efa_tx_bytes_per_s"), fetch("efa_rx_bytes_per_s")
+    t_s, out = thinned(sent.t_s, _total(sent))
+    _, back = thinned(received.t_s, _total(received))
+    lines = [Line("sent", out, "transfer"), Line("received", back, "compute")]
+    return Figure("bytes_per_s", lines, t_s, every_s=sent.every_s, stretches=sent.stretches)
+
+
+def _total(series: Series) -> FloatArray:
+    there = np.isfinite(series.values)
+    total = np.where(there, series.values, 0.0).sum(axis=1)
+    return np.asarray(np.where(there.any(axis=1), total, np.nan))

@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 
 from fleet.charts.figures import Figure, Line, mean_of, thinned
+from fleet.charts.reach import workers_reach
 from fleet.charts.windows import Window
+from fleet.efforts import flops_per_token, peak_flops
 from fleet.models import Run
-from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
-from telemetry.store.history import run_steps, worker_minutes
-from telemetry.store.source import Source
+from telemetry.store.history import run_history, worker_minutes
+from telemetry.store.source import LongTerm, Source
 
 ROLLING_S = 60.0
 SLACK_S = 2.0
@@ -74,18 +75,15 @@ def tokens(run: Run, steps: StepBatch) -> Figure:
 
 def mfu(run: Run, steps: StepBatch) -> Figure:
     """Draw the share of the hardware's peak that training uses: model FLOPs utilization."""
-    try:
-        peak = run.n_nodes * catalog.instance(run.instance_type).peak_flops(run.precision)
-        per_token = catalog.model(run.model).flops_per_token(run.seq_len)
-    except ValueError:  # an imported trace need not say what trained on what
-        return _line(steps, "MFU", np.full(len(steps), np.nan), "ratio")
+    # What was recorded or reported need not say what trained on what.
+    per_token, peak = flops_per_token(run) or np.nan, peak_flops(run) or np.nan
     return _line(steps, "MFU", pace(steps) * per_token / peak, "ratio")
 
 
 def cost(run: Run, steps: StepBatch) -> Figure:
     """Draw dollars per million tokens, rolling over a minute."""
     tokens_per_s = rolling_pace(steps, over_s=ROLLING_S)
-    usd_per_s = run.usd_per_hour / SECONDS_PER_HOUR
+    usd_per_s = (run.usd_per_hour or np.nan) / SECONDS_PER_HOUR
     per_token = np.divide(
         usd_per_s, tokens_per_s, out=np.full(len(steps), np.nan), where=tokens_per_s > 0
     )
@@ -138,12 +136,20 @@ _ALL = (
 RUN_CHARTS: Mapping[str, RunChart] = {chart.name: chart for chart in _ALL}
 
 
-def run_figure(hot: Source, run: Run, chart: str, window: Window) -> Figure:
+def run_figure(
+    hot: Source, run: Run, chart: str, window: Window, *, long_term: LongTerm | None = None
+) -> Figure:
     """Return one chart of a run over a window; empty where it has no steps."""
-    fetch = worker_minutes if chart == "workers" else run_steps
-    steps = fetch(hot, run.name, start_s=window.start, end_s=window.end)
+    start_s, end_s = window.start, window.end
+    if chart == "workers":
+        steps = worker_minutes(hot, run.name, start_s=start_s, end_s=end_s)
+        stretches = workers_reach(window) if long_term else ()
+    else:
+        steps, stretches = run_history(
+            hot, run.name, start_s=start_s, end_s=end_s, long_term=long_term
+        )
     figure = RUN_CHARTS[chart].draw(run, steps)
-    return replace(figure, window=(window.start, window.end))
+    return replace(figure, window=(start_s, end_s), stretches=stretches)
 
 
 def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from fleet.charts.reach import reach_in_words
 from fleet.templatetags.units import percent, rate, seconds, si, size, usd
 
 MOST_ROWS = 240
@@ -26,6 +27,7 @@ class Table:
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
+    reach: str = ""
 
 
 def table_of(drawn: Mapping[str, Any]) -> Table:
@@ -40,7 +42,7 @@ def table_of(drawn: Mapping[str, Any]) -> Table:
     first = names or [_moment(second) for second in drawn["t"]]
     heads = ["" if names else "UTC", *(column["label"] for column in columns)]
     rows = [[first[i], *(write(column["values"][i]) for column in columns)] for i in order]
-    return Table(heads, rows)
+    return Table(heads, rows, reach_in_words(drawn.get("reach", ())))
 
 
 def _newest_first(n: int) -> range:

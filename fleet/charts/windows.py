@@ -4,9 +4,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-LENGTHS: Mapping[str, int] = {"15m": 900, "1h": 3_600, "6h": 21_600, "24h": 86_400}
+LENGTHS: Mapping[str, int] = {
+    "15m": 900,
+    "1h": 3_600,
+    "6h": 21_600,
+    "24h": 86_400,
+    "7d": 7 * 86_400,
+    "30d": 30 * 86_400,
+}
 DEFAULT = "15m"
 LONGEST_S = 31 * 86_400
+
+
+def lengths_within(keep_s: float) -> list[str]:
+    """Name the windows that can be shown where history goes back so far."""
+    return [name for name, length_s in LENGTHS.items() if length_s <= keep_s]
 
 
 class WindowError(ValueError):

@@ -10,7 +10,7 @@ from fleet.drills.truth import Truth
 GRACE_S = 60.0
 RESTART_S = 180.0
 # Kinds that slow several machines alike wherever they begin: naming one is not the point.
-OF_MANY = ("seq_imbalance", "stage_imbalance", "checkpoint_slow")
+OF_MANY = ("seq_imbalance", "stage_imbalance")
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,7 @@ class Matrix:
             at_s += fault["duration_s"] + self._settling_s(card)
             if i % 2:
                 kind = "checkpoint" if i % 4 == 1 else "evaluation"
-                benign.append(_event(fleet, {"kind": kind}, at_s=at_s - 90))
+                benign.append(event_of(fleet, {"kind": kind}, at_s=at_s - 90))
         return _scenario(
             fleet, name, at_s + TAIL_S, seed=self._seed(), faults=faults, benign=benign
         )
@@ -111,7 +111,7 @@ class Matrix:
         at_s, benign = float(self._table["quiet_s"]), []
         for event in self._table["look_alike"]:
             if fleet["nodes"] > 1 or event["kind"] not in {"node_leaves", "scale_change"}:
-                benign.append(_event(fleet, event, at_s=at_s))
+                benign.append(event_of(fleet, event, at_s=at_s))
                 at_s += event.get("duration_s", 60) + self._table["pause_s"] / 2
         name = f"{fleet['name']}-look-alikes"
         return _scenario(fleet, name, at_s + TAIL_S, seed=self._seed(), benign=benign)
@@ -189,7 +189,8 @@ def _scenario(
     }
 
 
-def _event(fleet: Table, event: Table, *, at_s: float) -> Table:
+def event_of(fleet: Table, event: Table, *, at_s: float) -> Table:
+    """Place a look-alike in a fleet's run; who leaves is its last node."""
     about = {"run": fleet["name"], "start_s": at_s}
     if event["kind"] == "node_leaves":
         about["node"] = f"{fleet['name']}-{fleet['nodes'] - 1:02d}"

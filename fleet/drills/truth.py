@@ -8,6 +8,8 @@ import numpy as np
 
 from telemetry import catalog
 from telemetry.blocks import FloatArray
+from telemetry.simulate.estimate import step_plan
+from telemetry.simulate.fabric import PACKET_BYTES
 from telemetry.simulate.kinds import slowdown
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.scenario import Scenario, run_of
@@ -25,6 +27,8 @@ SHOWN_BY_HARDWARE: Mapping[str, Callable[[Fault], bool]] = {
     "node_silent": lambda fault: fault.duration_s >= 30,
     "node_crash": lambda fault: True,
 }
+# So many packets must be sent again in all, or nobody can tell loss from chance.
+LEAST_AGAIN = 20
 ONE_CORE = ("slow_core", "throttle")
 PIECE_S = 3600
 # How long to wait for the step to end that was under way when the fault was over.
@@ -38,7 +42,8 @@ class Truth:
     ``step_slowdown_ratio`` is the mean step during the fault over the same without it; None
     where no step got on, or none would have. ``felt_until_s`` is when the last step ended that
     the fault was part of; ``step_s`` the mean step during it. ``looks_like`` names the kinds
-    that leave exactly the same marks on this hardware.
+    that leave exactly the same marks on this hardware; ``is_faint``: hardware has next to nothing
+    to show.
     """
 
     fault: Fault
@@ -49,11 +54,12 @@ class Truth:
     step_s: float | None
     felt_until_s: float
     looks_like: tuple[str, ...] = ()
+    is_faint: bool = False
 
     @property
     def counts(self) -> bool:
         """Whether it costs enough, or leaves enough on hardware, that it must be found."""
-        if is_shown_by_hardware(self.fault):
+        if not self.is_faint and is_shown_by_hardware(self.fault):
             return True
         ratio = self.step_slowdown_ratio
         return ratio is None or ratio >= COUNTS_FROM_RATIO
@@ -113,7 +119,17 @@ def _truth(
         step_s=step_s,
         felt_until_s=felt_until_s - plan.epoch_s,
         looks_like=_looks_like(plan, fault),
+        is_faint=_is_faint(plan, fault, end_s - start_s),
     )
+
+
+def _is_faint(plan: Plan, fault: Fault, lasts_s: float) -> bool:
+    """Tell whether a link is too quiet to lose packets that anybody could count."""
+    if fault.kind != "efa_loss":
+        return False
+    healthy = step_plan(plan.run)
+    per_s = healthy.efa_device_bytes / PACKET_BYTES / healthy.step_s
+    return fault.magnitude * per_s * lasts_s < LEAST_AGAIN
 
 
 def _looks_like(plan: Plan, fault: Fault) -> tuple[str, ...]:

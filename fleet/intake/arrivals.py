@@ -2,16 +2,18 @@
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 
 from fleet.intake.deliveries import Delivery
-from fleet.models import Node
-from telemetry import catalog
-from telemetry.ingest.neuron_monitor import Identity, Reading, Shape, read_line
+from fleet.intake.noting import Notebook
+from fleet.intake.rows import row_shape, store_row
+from fleet.intake.streams import Piece
+from telemetry.ingest import beside
+from telemetry.ingest.neuron_monitor import decoded, read_line
+from telemetry.ingest.reading import Identity, Reading, Shape
 from telemetry.ingest.refusal import Refusal, RefusedError
-from telemetry.ingest.timing import NodeClock, blocks, shard_of
+from telemetry.ingest.timing import NodeClock, blocks
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 NAME_RULE = "letters, digits, dots, dashes and underscores, at most 80"
@@ -20,9 +22,6 @@ LOOK_AGAIN_S = 60.0
 # Two machines may not use one name at the same time.
 IN_USE_S = 60.0
 MAX_KNOWN = 20_000
-# A token cannot fill the database with nodes that do not exist.
-MAX_NODES = 4_000
-UNKNOWN_TYPE = "unknown"
 
 
 @dataclass(slots=True)
@@ -34,14 +33,26 @@ class Known:
     identity: Identity | None = None
     seen_s: float = -LOOK_AGAIN_S
     stored_s: float = -LOOK_AGAIN_S
+    notebook: Notebook = field(default_factory=Notebook)
+    n_efa: int = 0
 
 
 class Arrivals:
     """The nodes that report to this process, and how their lines become blocks."""
 
-    def __init__(self, *, keep_s: int, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Take nothing that is older than ``keep_s``; the store would not keep it."""
+    def __init__(
+        self,
+        *,
+        keep_s: int,
+        late_s: float = 0.0,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Take nothing that is older than ``keep_s``, or ``late_s`` where lines are numbered.
+
+        The store would not keep it, by the second or by the minute.
+        """
         self._keep_s = keep_s
+        self._late_s = late_s
         self._monotonic = monotonic
         self._known: dict[str, Known] = {}
 
@@ -54,22 +65,25 @@ class Arrivals:
         sent_s: float | None = None,
         now_s: float | None = None,
         first_line: int = 1,
+        up_s: float | None = None,
+        alone: bool = False,
     ) -> Delivery:
         """Read what arrived together, and make room in the fleet for the node it speaks of.
 
         Nothing is stored but the node's row: the caller appends ``blocks``. The lines of one
         delivery are one node's, ``node`` or else the first one that names itself. ``now_s`` is
-        given where what is read was not sent just now.
+        given where what is read was not sent just now; ``up_s`` with ``sent_s``, where the
+        sender knows how long its machine has been up. Lines that come ``alone`` have no report.
         """
         delivery = Delivery(node=node or "")
-        good: list[tuple[int, int, Reading]] = []
+        good: list[tuple[int, bytes, Reading]] = []
         for number, line in enumerate(lines, first_line):
             if line.strip():
-                self._read(line, number, delivery, good)
+                self._read(line, number, delivery, good, alone=alone)
         if good:
             clock = self._known[delivery.node].clock
             readings = [reading for _, _, reading in good]
-            ends = clock.ends(readings, arrived_s=arrived_s, sent_s=sent_s)
+            ends = clock.ends(readings, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
             self._place(good, ends, delivery, arrived_s if now_s is None else now_s)
         return delivery
 
@@ -78,17 +92,34 @@ class Arrivals:
         self._known.pop(node, None)
 
     def _read(
-        self, line: bytes, number: int, delivery: Delivery, good: list[tuple[int, int, Reading]]
+        self,
+        line: bytes,
+        number: int,
+        delivery: Delivery,
+        good: list[tuple[int, bytes, Reading]],
+        *,
+        alone: bool,
     ) -> None:
         """Read one line, and hold it to the delivery's node."""
         try:
-            known = self._known.get(delivery.node)
-            reading = read_line(line, shape=known.shape if known else None)
+            if alone:
+                reading = self._read_alone(line, delivery.node)
+            else:
+                known = self._known.get(delivery.node)
+                reading = read_line(line, shape=known.shape if known else None)
             delivery.node = self._admit(reading, delivery.node)
         except RefusedError as error:
             delivery.refuse(error.at(number))
         else:
-            good.append((number, hash(line), reading))
+            good.append((number, line, reading))
+
+    def _read_alone(self, line: bytes, name: str) -> Reading:
+        """Read a line without a report; the node's row may know what the node has."""
+        sent = decoded(line)
+        name = name or (sent.instance and sent.instance.instance_id) or ""
+        known = self._known.get(name)
+        shape = known.shape if known else row_shape(name)
+        return beside.reading(sent, shape=shape)
 
     def _admit(self, reading: Reading, name: str) -> str:
         """Return the name of the node that a reading is of, with a row in the database."""
@@ -102,10 +133,12 @@ class Arrivals:
         now_s = self._monotonic()
         self._one_machine(name, known, identity, now_s)
         identity = identity.completed_by(known.identity)
-        same = known.shape == reading.shape and known.identity == identity
+        n_efa = max(known.n_efa, reading.n_efa)
+        news = (reading.shape, identity, n_efa)
+        same = (known.shape, known.identity, known.n_efa) == news
         if not same or now_s - known.stored_s > LOOK_AGAIN_S:
-            _store(name, identity, reading.shape)
-            known.stored_s = now_s
+            store_row(name, identity, reading.shape, n_efa)
+            known.stored_s, known.n_efa = now_s, n_efa
         known.shape, known.identity, known.seen_s = reading.shape, identity, now_s
         self._remember(name, known)
         return name
@@ -127,7 +160,7 @@ class Arrivals:
 
     def _place(
         self,
-        good: Sequence[tuple[int, int, Reading]],
+        good: Sequence[tuple[int, bytes, Reading]],
         ends: Sequence[float],
         delivery: Delivery,
         now_s: float,
@@ -136,49 +169,33 @@ class Arrivals:
         clock = self._known[delivery.node].clock
         delivery.skew_s = clock.correction_s
         delivery.period_s = max(reading.period_s for _, _, reading in good)
-        for (number, content, reading), end_s in zip(good, ends, strict=True):
-            if end_s <= now_s - self._keep_s:
-                ago = f"{now_s - end_s:.0f} s old; only the last {self._keep_s} s are kept"
+        accepted: list[tuple[Reading, float]] = []
+        for (number, line, reading), end_s in zip(good, ends, strict=True):
+            most_s = max(self._keep_s, self._late_s if reading.is_numbered else 0.0)
+            if end_s <= now_s - most_s:
+                ago = f"{now_s - end_s:.0f} s old; only the last {most_s:.0f} s are kept"
                 delivery.refuse(Refusal(number, "at", ago))
                 delivery.n_late += 1
-            elif clock.is_repeated(reading, content):
+            elif not reading.is_numbered and clock.is_repeated(reading, line):
                 delivery.n_repeated += 1
             else:
-                ticks = clock.ticks(end_s, reading.period_s)
-                delivery.blocks += blocks(delivery.node, reading, ticks)
+                accepted.append((reading, end_s))
+        self._take(accepted, delivery)
+
+    def _take(self, accepted: Sequence[tuple[Reading, float]], delivery: Delivery) -> None:
+        """Make the blocks of readings; whether numbered ones are new, the store knows."""
+        known = self._known[delivery.node]
+        reports = [(reading, end_s) for reading, end_s in accepted if reading.line]
+        moment_s = self._monotonic()
+        notes = iter(known.notebook.notes(delivery.node, reports, now_s=moment_s))
+        for reading, end_s in accepted:
+            made = blocks(delivery.node, reading, known.clock.ticks(end_s, reading.period_s))
+            note = next(notes) if reading.line else None
+            if reading.kept:
+                delivery.beside.append((end_s, reading.kept))
+            if reading.stream is not None and reading.seq is not None:
+                delivery.pieces.append(Piece(reading.stream, reading.seq, made, note))
+            else:
+                delivery.blocks += made
+                delivery.notes += [note] if note else []
                 delivery.n_accepted += 1
-
-
-def _store(name: str, identity: Identity, shape: Shape) -> None:
-    """Create the node's row, or bring it up to date; what a report does not say stays."""
-    kind = catalog.instances().get(identity.instance_type)
-    said: dict[str, str | int] = {
-        "instance_type": identity.instance_type[:40],
-        "instance_id": identity.instance_id[:40],
-        "zone": identity.zone[:40],
-        "n_cores": shape.n_cores,
-        "n_devices": shape.n_devices,
-        # neuron-monitor does not speak of them; the catalogue knows how many there are.
-        "n_efa": kind.n_efa if kind else 0,
-    }
-    facts = {fact: value for fact, value in said.items() if value}
-    node = Node.objects.filter(name=name).first() or _create(name, facts)
-    if node.source != Node.Source.NEURON_MONITOR:
-        raise RefusedError("node", f"{name} is a simulated node; use another name (node=NAME)")
-    if any(getattr(node, fact) != value for fact, value in facts.items()):
-        Node.objects.filter(pk=node.pk).update(**facts)
-
-
-def _create(name: str, facts: Mapping[str, str | int]) -> Node:
-    """Create the node's row, if the fleet has room for it."""
-    real = Node.objects.filter(source=Node.Source.NEURON_MONITOR)
-    if real.count() >= MAX_NODES:
-        raise RefusedError("node", f"{name} is new, and {MAX_NODES:,} real nodes are all we take")
-    new = {
-        "instance_type": UNKNOWN_TYPE,
-        "source": Node.Source.NEURON_MONITOR,
-        "shard": shard_of(name),
-        "first_seen_at": datetime.now(UTC),
-    }
-    node, _ = Node.objects.get_or_create(name=name, defaults=new | dict(facts))
-    return node

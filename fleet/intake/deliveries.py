@@ -1,15 +1,19 @@
 """What became of the lines that a node sent together; stored in one go with those of others."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
 import msgspec
 
+from fleet.intake.streams import Piece, remembering, sifted
 from telemetry.blocks import Block
 from telemetry.ingest.refusal import Refusal
+from telemetry.store.beside import keep_beside
 from telemetry.store.hot import HotStore
+from telemetry.store.last_reports import Note, keep_reports
+from telemetry.store.late import keep_late
 
 # Refusals named; the rest are counted.
 MAX_REFUSALS = 100
@@ -30,6 +34,9 @@ class Delivery:
     period_s: float = 0.0
     refused: list[Refusal] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    pieces: list[Piece] = field(default_factory=list)
+    beside: list[tuple[float, Mapping[str, object]]] = field(default_factory=list)
 
     def refuse(self, refusal: Refusal) -> None:
         """Note a line that was not taken; of very many only the first are kept."""
@@ -67,7 +74,13 @@ def store(hot: HotStore, deliveries: Sequence[Delivery], *, n_refused_whole: int
 
     ``n_refused_whole`` is how many deliveries did not even come to be read.
     """
-    hot.append(block for delivery in deliveries for block in delivery.blocks)
+    numbered = _take_new(hot, deliveries)
+    now_s = hot.now()
+    blocks = [block for delivery in deliveries for block in delivery.blocks]
+    hot.append_beside(block for block in blocks if block.tick > now_s - hot.keep_s)
+    keep_late(hot, blocks, now_s=now_s)
+    keep_reports(hot, (note for delivery in deliveries for note in delivery.notes))
+    keep_beside(hot, [(d.node, *told) for d in deliveries for told in d.beside])
     unread = sum(bool(d.n_refused) and not d.n_accepted + d.n_repeated for d in deliveries)
     counts = {
         "ingest_reports": sum(d.n_accepted for d in deliveries),
@@ -84,7 +97,23 @@ def store(hot: HotStore, deliveries: Sequence[Delivery], *, n_refused_whole: int
     manners = {d.node: f"{d.period_s:.3f} {d.skew_s:.3f}" for d in deliveries if d.n_accepted}
     if manners:
         commands.append(("HSET", MANNERS, *chain.from_iterable(manners.items())))
-    hot.ask_all(commands)
+    # Only now that they are stored may lines be taken for repeated when they come again.
+    hot.ask_all([*commands, *chain.from_iterable(remembering(*lines) for lines in numbered)])
+
+
+def _take_new(hot: HotStore, deliveries: Sequence[Delivery]) -> list[tuple[str, Sequence[Piece]]]:
+    """Give deliveries the blocks of their numbered lines, those aside that were taken before."""
+    numbered: list[tuple[str, Sequence[Piece]]] = [
+        (d.node, d.pieces) for d in deliveries if d.pieces
+    ]
+    with_pieces = [d for d in deliveries if d.pieces]
+    for delivery, found in zip(with_pieces, sifted(hot, numbered), strict=True):
+        delivery.pieces = []
+        delivery.n_repeated += found.n_repeated
+        delivery.n_accepted += len(found.new)
+        delivery.blocks += chain.from_iterable(piece.blocks for piece in found.new)
+        delivery.notes += [piece.note for piece in found.new if piece.note]
+    return numbered
 
 
 @dataclass(frozen=True, slots=True)

@@ -63,6 +63,7 @@ class Intake:
         kept = self._kept_back
         kept.absorb(delivery)
         kept.blocks = [*kept.blocks, *delivery.blocks][-self._keep_s :]
+        kept.notes = [*kept.notes, *delivery.notes][-self._keep_s :]
         try:
             store(self._hot, [kept])
         except RedisError as error:

@@ -3,9 +3,11 @@
 from fleet.models.alert import Alert, AlertEvent, FrozenChart
 from fleet.models.annotation import Annotation
 from fleet.models.change import Change
+from fleet.models.compile import CompileEvent
 from fleet.models.delivery import Delivery, Told
 from fleet.models.fault import InjectedFault
 from fleet.models.handover import HandOver
+from fleet.models.log import ReadLog
 from fleet.models.node import Node
 from fleet.models.receiver import Receiver
 from fleet.models.route import Route
@@ -14,17 +16,20 @@ from fleet.models.sender import SenderPulse
 from fleet.models.silence import Silence, SilenceEvent
 from fleet.models.token import Token
 from fleet.models.trace import RecordedTrace
+from fleet.models.trial import Trial, TrialArm
 
 __all__ = [
     "Alert",
     "AlertEvent",
     "Annotation",
     "Change",
+    "CompileEvent",
     "Delivery",
     "FrozenChart",
     "HandOver",
     "InjectedFault",
     "Node",
+    "ReadLog",
     "Receiver",
     "RecordedTrace",
     "Route",
@@ -34,4 +39,6 @@ __all__ = [
     "SilenceEvent",
     "Token",
     "Told",
+    "Trial",
+    "TrialArm",
 ]

@@ -13,6 +13,7 @@ class Node(models.Model):
 
         SIMULATED = "simulated"
         NEURON_MONITOR = "neuron-monitor"
+        STEPS = "step-reports"
 
     name = models.CharField(max_length=80, unique=True)
     instance_type = models.CharField(max_length=40)
@@ -38,6 +39,11 @@ class Node(models.Model):
     def get_absolute_url(self) -> str:
         """Return the page of this node."""
         return address("node-detail", self.name)
+
+    @property
+    def is_released(self) -> bool:
+        """Whether its run is over: nobody expects to hear of it any more."""
+        return self.run is not None and self.run.finished_at is not None
 
     @property
     def cores_per_device(self) -> int:

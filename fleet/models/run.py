@@ -8,7 +8,10 @@ from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
 
+from telemetry.detect.rules import RULES
+
 SECONDS_PER_HOUR = 3600.0
+SHARE = RULES["allreduce_share"].limits
 
 
 class RunQuerySet(models.QuerySet["Run"]):
@@ -49,8 +52,8 @@ class Run(models.Model):
     precision = models.CharField(max_length=10, default="bf16")
     usd_per_node_hour = models.FloatField(help_text="The price when the run began.")
     price_basis = models.CharField(max_length=80, help_text="Where that price comes from.")
-    allreduce_limit_ratio = models.FloatField(default=0.25)
-    allreduce_resolve_ratio = models.FloatField(default=0.22)
+    allreduce_limit_ratio = models.FloatField(default=SHARE["limit_ratio"])
+    allreduce_resolve_ratio = models.FloatField(default=SHARE["resolve_ratio"])
 
     is_simulated = models.BooleanField(default=False)
     plan = models.JSONField(
@@ -61,6 +64,28 @@ class Run(models.Model):
         blank=True,
         help_text="The run's clocks, once a minute, should Redis be lost.",
     )
+
+    shape = models.JSONField(
+        default=dict,
+        blank=True,
+        null=True,
+        help_text="Figures of a model that the catalogue lacks: params, layers, hidden.",
+    )
+    session = models.CharField(
+        max_length=60,
+        blank=True,
+        db_default="",
+        help_text="Which start of the job reports; empty: none does.",
+    )
+    step_shift = models.BigIntegerField(
+        default=0,
+        db_default=0,
+        help_text="Steps that were trained again: our count less the job's own.",
+    )
+    n_workers = models.PositiveIntegerField(
+        default=0, db_default=0, help_text="How many report; 0: unknown."
+    )
+    heard_at = models.DateTimeField(null=True, blank=True, help_text="The last report's arrival.")
 
     phase = models.CharField(max_length=12, choices=Phase, default=Phase.PENDING)
     phase_progress_ratio = models.FloatField(default=0.0)
@@ -87,6 +112,17 @@ class Run(models.Model):
     def get_absolute_url(self) -> str:
         """Return the page of this run."""
         return reverse("run-detail", args=[self.name])
+
+    @property
+    def is_reported(self) -> bool:
+        """Whether the job itself reports its steps."""
+        return bool(self.session)
+
+    @property
+    def knows_progress(self) -> bool:
+        """Whether anybody knows how far it has come in a phase that makes no steps."""
+        is_getting_ready = self.phase in (self.Phase.COMPILING, self.Phase.WARMING_UP)
+        return is_getting_ready and not self.is_reported
 
     @property
     def usd_per_hour(self) -> float:

@@ -9,6 +9,11 @@ from django.db import models
 from django.db.models import Q
 
 PREFIX = "trnw_"
+# Scopes that hold others; every other scope is only itself.
+GRANTS = {
+    "act": frozenset({"act", "read", "annotate"}),
+    "admin": frozenset({"admin", "act", "read", "annotate"}),
+}
 
 
 def digest(secret: str) -> str:
@@ -17,12 +22,11 @@ def digest(secret: str) -> str:
 
 
 class TokenQuerySet(models.QuerySet["Token"]):
-    """Which tokens open a door."""
+    """The questions that doors and pages ask about tokens."""
 
-    def valid(self, secret: str, scope: str, now: datetime) -> Self:
-        """Keep the token that this secret belongs to, if it may do ``scope`` now."""
-        lasting = Q(expires_at=None) | Q(expires_at__gt=now)
-        return self.filter(lasting, digest=digest(secret), scope=scope, revoked_at=None)
+    def lasting(self, now: datetime) -> Self:
+        """Keep the tokens that are neither over nor revoked."""
+        return self.filter(Q(expires_at=None) | Q(expires_at__gt=now), revoked_at=None)
 
 
 class Token(models.Model):
@@ -34,13 +38,22 @@ class Token(models.Model):
         INGEST = "ingest"
         SCRAPE = "scrape"
         ANNOTATE = "annotate"
+        READ = "read"
+        ACT = "act"
+        ADMIN = "admin"
 
     name = models.CharField(max_length=80)
     digest = models.CharField(max_length=64, unique=True)
     scope = models.CharField(max_length=10, choices=Scope)
     created_at = models.DateTimeField()
+    created_by = models.CharField(
+        max_length=150, blank=True, db_default="", help_text="Empty: on the command line."
+    )
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    revoked_by = models.CharField(
+        max_length=150, blank=True, db_default="", help_text="Empty: on the command line."
+    )
     last_used_at = models.DateTimeField(null=True, blank=True)
 
     objects = TokenQuerySet.as_manager()
@@ -50,11 +63,34 @@ class Token(models.Model):
 
     @classmethod
     def issue(
-        cls, name: str, scope: str, *, now: datetime, expires_at: datetime | None = None
+        cls,
+        name: str,
+        scope: str,
+        *,
+        now: datetime,
+        expires_at: datetime | None = None,
+        by: str = "",
     ) -> tuple[Self, str]:
         """Make a token; its secret is returned once and never stored."""
         secret = PREFIX + secrets.token_urlsafe(32)
         token = cls.objects.create(
-            name=name, digest=digest(secret), scope=scope, created_at=now, expires_at=expires_at
+            name=name,
+            digest=digest(secret),
+            scope=scope,
+            created_at=now,
+            created_by=by,
+            expires_at=expires_at,
         )
         return token, secret
+
+    @property
+    def grants(self) -> frozenset[str]:
+        """What the bearer may do, all told."""
+        return GRANTS.get(self.scope, frozenset({self.scope}))
+
+    def state(self, now: datetime) -> str:
+        """Return the word for where it stands: valid, expired or revoked."""
+        if self.revoked_at is not None:
+            return "revoked"
+        is_over = self.expires_at is not None and self.expires_at <= now
+        return "expired" if is_over else "valid"

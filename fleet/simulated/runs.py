@@ -15,7 +15,7 @@ def create_run(
     spec: RunSpec, *, started_at: datetime, team: str = "", purpose: str = "", zone: str = ""
 ) -> Run:
     """Create one simulated run with its nodes."""
-    price = catalog.training_instance(spec.instance).price
+    usd_per_hour, basis = _priced(spec)
     run = Run.objects.create(
         name=spec.name,
         team=team,
@@ -28,8 +28,8 @@ def create_run(
         seq_len=spec.seq_len,
         global_batch=spec.global_batch,
         precision=spec.precision,
-        usd_per_node_hour=price.usd_per_hour,
-        price_basis=f"{price.basis}, {price.date}",
+        usd_per_node_hour=usd_per_hour,
+        price_basis=basis,
         is_simulated=True,
         plan=msgspec.to_builtins(spec),
         phase_since=started_at,
@@ -37,6 +37,14 @@ def create_run(
     )
     Node.objects.bulk_create(_nodes(run, spec, zone=zone))
     return run
+
+
+def _priced(spec: RunSpec) -> tuple[float, str]:
+    """Return what a node costs by the hour, and by which list; 0 where no price is published."""
+    instance = catalog.training_instance(spec.instance)
+    if not instance.prices:
+        return 0.0, "no price is published"
+    return instance.price.usd_per_hour, f"{instance.price.basis}, {instance.price.date}"
 
 
 def _nodes(run: Run, spec: RunSpec, *, zone: str) -> list[Node]:

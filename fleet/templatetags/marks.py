@@ -30,6 +30,7 @@ STATES = {
     "warn": ("warn", "△"),
     "drill": ("ack", "◇"),
     "idle": ("", "○"),
+    "released": ("", "■"),
 }
 FULL_BAR_RATIO = 0.5
 EMPTY_BAR = SafeString('<svg class="spread" role="img" aria-label="no data"></svg>')

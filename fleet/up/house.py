@@ -63,6 +63,7 @@ class House:
             await self._prepare_demo()
         workers = [programs.worker(name) for name in programs.WORKERS]
         self._keep([*workers, programs.beat(self._folder), programs.sender()])
+        self._keep(programs.asked_for(self._env))
         await first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
         await asyncio.to_thread(greet)
         await self._keeper.trim_logs()

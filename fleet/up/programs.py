@@ -1,6 +1,7 @@
 """The programs that make up a running trnwatch: web, workers, beat and sender."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 from fleet.up.keeper import Program
@@ -45,6 +46,13 @@ def beat(folder: Path) -> Program:
 def sender() -> Program:
     """Return what sends notifications, and watches the watching from outside Celery."""
     return Program("sender", (sys.executable, "manage.py", "send_notifications"))
+
+
+def asked_for(env: Mapping[str, str]) -> list[Program]:
+    """Return what runs only where a setting asks for it: the writer to the long-term store."""
+    if not (env.get("LONG_TERM_WRITE_URL") or env.get("LONG_TERM_WRITE_URL_FILE")):
+        return []
+    return [Program("long-term", (sys.executable, "manage.py", "write_long_term"))]
 
 
 def _celery() -> tuple[str, ...]:

@@ -17,11 +17,13 @@ from fleet.charts.alerts import alert_window
 from fleet.charts.annotations import annotated
 from fleet.charts.drills import drill_figure, drill_window
 from fleet.charts.figures import Figure, Heat
+from fleet.charts.logs import LOG_CHARTS, log_figure
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
 from fleet.charts.runs import RUN_CHARTS, run_figure
 from fleet.charts.windows import Window, WindowError, window_of
 from fleet.drills.history import told_one
 from fleet.incidents.drawing import incident_figure
+from fleet.long_term import long_term_history
 from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.views.tables import chart_table
 from telemetry.store.hot import open_store
@@ -40,7 +42,11 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     return _answer(
         request,
         lambda window: node_figure(
-            open_store(settings.REDIS_URL), node, NODE_CHARTS[chart], window
+            open_store(settings.REDIS_URL),
+            node,
+            NODE_CHARTS[chart],
+            window,
+            long_term=long_term_history(),
         ),
     )
 
@@ -49,13 +55,21 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
 @require_safe
 def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     """Answer one chart of a run."""
-    run = get_object_or_404(Run, name=name)
+    run = get_object_or_404(Run.objects.select_related("log"), name=name)
+    if chart in LOG_CHARTS and hasattr(run, "log"):
+        return _answer(
+            request, lambda window: annotated(log_figure(run.log, chart, window), run, window)
+        )
     if chart not in RUN_CHARTS:
         raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
     return _answer(
         request,
         lambda window: annotated(
-            run_figure(open_store(settings.REDIS_URL), run, chart, window), run, window
+            run_figure(
+                open_store(settings.REDIS_URL), run, chart, window, long_term=long_term_history()
+            ),
+            run,
+            window,
         ),
     )
 

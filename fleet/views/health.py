@@ -7,9 +7,11 @@ from typing import Any
 from django.conf import settings
 from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
 from django.views.decorators.http import require_safe
 from redis.exceptions import RedisError
 
+from telemetry.longterm.positions import streams
 from telemetry.store.hot import open_store
 
 TICK_AFTER_S = 15.0
@@ -28,6 +30,7 @@ def readyz(request: HttpRequest) -> HttpResponse:
         "database": _checked(_database),
         "redis": _checked(_redis),
         "ticks": _checked(_ticks),
+        "long_term": _checked(_long_term),
     }
     is_ready = all(check["ok"] for check in checks.values())
     return JsonResponse(
@@ -70,3 +73,16 @@ def _ticks() -> dict[str, Any]:
     if age_s > TICK_AFTER_S:
         raise NotReadyError(f"the newest tick is {age_s:.0f} s old")
     return {"nodes": len(seen), "age_s": round(age_s, 1)}
+
+
+def _long_term() -> dict[str, Any]:
+    """Tell how the long-term store is doing; pages can be relied on without it."""
+    now = timezone.now()
+    return {
+        row.stream: {
+            "lag_s": round(now.timestamp() - row.second),
+            "sent": row.n_sent,
+            "dropped": row.n_dropped,
+        }
+        for row in streams()
+    }

@@ -17,6 +17,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
+from fleet.intake.steps.state import heard_nodes
 from fleet.live import CrowdedError, Hub
 from fleet.models import Alert
 from fleet.topics import Events, UnknownTopicError, as_json, event, live_topic
@@ -105,7 +106,8 @@ def _freshness(n_watchers: int) -> dict[str, Any]:
     try:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
         hot.gauge_share("stream_clients", n_watchers, by=_process(), now_s=now_s)
-        tick = max(hot.last_seen().values(), default=None)
+        heard = (*hot.last_seen().values(), *map(int, heard_nodes(hot).values()))
+        tick = max(heard, default=None)
         firing = Alert.objects.open().unacknowledged().count()
     except RedisError:
         return {"now": now_s, "tick": None, "why": "Redis does not answer"}

@@ -1,48 +1,94 @@
-"""`/metrics`: everything Prometheus may scrape."""
+"""`/metrics` and `/metrics/nodes/<name>`: everything Prometheus may scrape, as a stream."""
 
-import gzip
+import zlib
+from collections.abc import AsyncIterator, Iterable, Iterator
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
-from django.http import HttpRequest, HttpResponse
+from django.core.handlers.asgi import ASGIRequest
+from django.db import DatabaseError
+from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
 from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_safe
 from prometheus_client.exposition import choose_encoder
 
-from fleet.exposition import alert_families, expected_nodes, run_families
-from fleet.notify.families import notification_families
-from telemetry.exposition import node_families
-from telemetry.families import Family, text
-from telemetry.service_families import service_families
+from fleet.models import Node
+from fleet.problem import problem, store_away
+from fleet.scraping import everything, one_node
+from telemetry.families import Told, pieces
 from telemetry.store.hot import StoreUnavailable, open_store
 
 OPEN_METRICS = "application/openmetrics-text"
+GZIP_WINDOW = 31  # zlib's way to ask for gzip's header and trailer
+COMPRESS_LEVEL = 1
 
 
 @require_safe
-def metrics(request: HttpRequest) -> HttpResponse:
-    """Answer a scrape, in the form and encoding it asks for."""
-    _, content_type = choose_encoder(request.headers.get("Accept", ""))
+def metrics(request: HttpRequest) -> HttpResponseBase:
+    """Answer a scrape of everything; ``?nodes=0`` leaves out what each node's page tells."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    with_nodes = request.GET.get("nodes") != "0"
     try:
-        page = text(fleet_families(), is_open_metrics=content_type.startswith(OPEN_METRICS))
-    except StoreUnavailable as error:
-        # Prometheus then reads up == 0: better than a page with half of the series.
-        return HttpResponse(f"{error}\n", status=503, content_type="text/plain; charset=utf-8")
-    response = HttpResponse(page, content_type=content_type)
-    if "gzip" in request.headers.get("Accept-Encoding", ""):
-        response.content = gzip.compress(page, compresslevel=1, mtime=0)
+        return streamed(request, everything(hot, now=timezone.now(), with_nodes=with_nodes))
+    except (DatabaseError, StoreUnavailable) as error:
+        return store_away(error)
+
+
+@require_safe
+def metrics_node(request: HttpRequest, name: str) -> HttpResponseBase:
+    """Answer a scrape of one node."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    try:
+        node = Node.objects.select_related("run").filter(name=name).first()
+        if node is None:
+            return problem(404, f"There is no node {name!r}; /sd/prometheus names them all.")
+        return streamed(request, one_node(hot, node, now=timezone.now()))
+    except (DatabaseError, StoreUnavailable) as error:
+        return store_away(error)
+
+
+def streamed(request: HttpRequest, families: Iterable[Told]) -> HttpResponseBase:
+    """Stream a page in the form and encoding the request asks for.
+
+    What can fail was read before. Should writing fail all the same, the connection breaks:
+    a page that merely ended would pass for a whole one.
+    """
+    _, content_type = choose_encoder(request.headers.get("Accept", ""))
+    page = pieces(families, is_open_metrics=content_type.startswith(OPEN_METRICS))
+    is_packed = _takes_gzip(request.headers.get("Accept-Encoding", ""))
+    body = _packed(page) if is_packed else page
+    content = _served(body) if isinstance(request, ASGIRequest) else body
+    response = StreamingHttpResponse(content, content_type=content_type)
+    if is_packed:
         response["Content-Encoding"] = "gzip"
+    response["Cache-Control"] = "no-store"
     patch_vary_headers(response, ["Accept", "Accept-Encoding"])
     return response
 
 
-def fleet_families() -> list[Family]:
-    """Return every family there is: nodes, runs, alerts, and the service itself."""
-    hot, now = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S), timezone.now()
-    return [
-        *node_families(hot, now_s=now.timestamp(), expected=expected_nodes()),
-        *run_families(hot, now=now),
-        *alert_families(),
-        *notification_families(now=now),
-        *service_families(hot),
-    ]
+def _takes_gzip(accepted: str) -> bool:
+    """Whether a client takes gzip; a weight of zero says that it does not."""
+    codings = (coding.replace(" ", "").partition(";q=") for coding in accepted.split(","))
+    return any(name == "gzip" and (not q or weight.strip("0.")) for name, q, weight in codings)
+
+
+def _packed(page: Iterator[bytes]) -> Iterator[bytes]:
+    """Compress a page as it goes by."""
+    packer = zlib.compressobj(COMPRESS_LEVEL, wbits=GZIP_WINDOW)
+    for piece in page:
+        if packed := packer.compress(piece):
+            yield packed
+    yield packer.flush()
+
+
+async def _served(page: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Write each piece in a thread, so that the loop goes on listening meanwhile."""
+    step = sync_to_async(_next, thread_sensitive=False)
+    while piece := await step(page):
+        yield piece
+
+
+def _next(page: Iterator[bytes]) -> bytes:
+    """Return the next piece, empty after the last: none is empty before."""
+    return next(page, b"")

@@ -24,12 +24,13 @@ from fleet.views.past import node_then
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.window import window_context
 from fleet.words import headlines
+from fleet.words.agents import agent_words
 from fleet.words.hardware import hardware_of
 from fleet.words.sentences import told
 from telemetry.store.hot import HotStore, open_store
 
 RUN_OR_LAST = F("run__name").asc(nulls_last=True)
-STATES = ("firing", "acknowledged", "silent", "idle", "up")
+STATES = ("firing", "acknowledged", "silent", "idle", "up", "released")
 FILTERS = ("state", "run", "type", "q")
 LIST_PARTIALS = ("nodes",)
 PARTIALS = ("headline", "vitals", "alerts", "devices", "links")
@@ -76,8 +77,9 @@ class NodeRow:
         if self.alerts:
             return "acknowledged"
         if not self.now.is_up:
-            return "silent"
-        return "idle" if self.now.utilization_mean is None else "up"
+            return "silent" if self.now.is_silent else "released"
+        is_seen = self.now.utilization_mean is not None or self.node.source == Node.Source.STEPS
+        return "up" if is_seen else "idle"
 
     @property
     def run_url(self) -> str:
@@ -106,7 +108,7 @@ def nodes_context(**filters: str) -> dict[str, Any]:
         "rows": [row for row in rows if keep.keeps(row)],
         "n_nodes": len(rows),
         "n_up": n_up,
-        "n_silent": len(rows) - n_up,
+        "n_silent": sum(row.now.is_silent for row in rows),
         "keep": keep,
         "states": [state for state in STATES if any(row.state == state for row in rows)],
         "runs": sorted({row.node.run.name for row in rows if row.node.run}),
@@ -136,6 +138,7 @@ def node_context(name: str) -> dict[str, Any]:
         "stream": f"node:{node.name}",
         "is_measured": node.source != Node.Source.SIMULATED,
         "manner": manner_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
+        "agent": agent_words(hot, node),
         "row": NodeRow(summed_up, tuple(alerts)),
         "alerts": [told(alert, now=now) for alert in alerts],
         "headline": headlines.of_node(summed_up, n_alerts=len(alerts), at=now),
@@ -157,7 +160,8 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     """One node: how it is now, and how it came to be so."""
     context = node_context(name)
     node = context["node"]
-    context |= window_context(request, now=timezone.now())
+    released_at = node.run.finished_at if node.run and not context["row"].now.is_up else None
+    context |= window_context(request, now=timezone.now(), ended_at=released_at)
     drawn = [chart for chart in charts_of(node) if chart not in context["unmeasured"]]
     context["charts"] = [(chart, note_of(chart, node)) for chart in drawn]
     context["has_few_cores"] = node.n_cores <= 8

@@ -44,7 +44,8 @@ def overview_context() -> dict[str, Any]:
     blocks = hot.latest()
     runs = runs_now(hot, Run.objects.active(), now_s=now_s)
     # A few runs have many nodes: fetched once each, not with every node.
-    nodes = nodes_now(hot, Node.objects.prefetch_related("run"), now_s=now_s, latest=blocks)
+    known = nodes_now(hot, Node.objects.prefetch_related("run"), now_s=now_s, latest=blocks)
+    nodes = [node for node in known if node.is_up or node.is_silent]
     alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
     tick = max((block.tick for block in blocks.values()), default=None)
     fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=alerts, tick=tick)

@@ -8,19 +8,26 @@ from django.conf import settings
 from django.db.models import Q
 
 from fleet.charts.windows import Window
+from fleet.long_term import long_term_history
 from fleet.models import Alert, Node, Run
 from fleet.models.alert import AlertQuerySet
 from fleet.summaries import run_now
 from fleet.words.past import of_node_then, of_run_then
 from fleet.words.sentences import told
-from telemetry.store.history import run_steps
+from telemetry.store.history import run_history
 from telemetry.store.hot import open_store
 
 
 def run_then(run: Run, window: Window, *, now: datetime) -> dict[str, Any]:
     """Return what the page of a run shows of a window, in place of what it shows of now."""
     hot = open_store(settings.REDIS_URL)
-    steps = run_steps(hot, run.name, start_s=window.start, end_s=window.end)
+    steps, _ = run_history(
+        hot,
+        run.name,
+        start_s=window.start,
+        end_s=window.end,
+        long_term=long_term_history(),
+    )
     then = replace(run_now(run, steps, now_s=window.end), is_stale=False)
     n_steps = int(steps.step[-1] - steps.step[0]) + 1 if len(steps) else 0
     start, end = (datetime.fromtimestamp(second, UTC) for second in (window.start, window.end))

@@ -14,16 +14,20 @@ from django.views.decorators.http import require_safe
 
 from fleet.charts import runs as charts
 from fleet.charts.runs import RUN_CHARTS
+from fleet.compiles import saying_whether_compiled
+from fleet.efforts import peak_flops
 from fleet.models import Alert, Run
 from fleet.simulated.drills import drills_of
 from fleet.summaries import RunNow, runs_now
 from fleet.templatetags.units import percent
+from fleet.views.logs import log_context, log_page
 from fleet.views.nodes import rows_of
 from fleet.views.past import run_then
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.traces import trace_context, trace_page
 from fleet.views.window import window_context
 from fleet.words import headlines
+from fleet.words.reports import reports_of
 from fleet.words.sentences import told
 from telemetry import catalog
 from telemetry.store.hot import open_store
@@ -89,25 +93,35 @@ def run_list(request: HtmxRequest) -> HttpResponse:
 def run_context(name: str) -> dict[str, Any]:
     """Return what changes on the page of one run."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
-    run = get_object_or_404(Run.objects.select_related("trace"), name=name)
+    run = get_object_or_404(
+        saying_whether_compiled(Run.objects.select_related("trace", "log")), name=name
+    )
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
     alerts = list(run.alerts.open().worst_first().select_related("run", "node"))
     newest = summed_up.last_step_at_s
-    return {
-        "run": run,
-        "stream": f"run:{run.name}",
-        "row": row_of(summed_up, alerts[0] if alerts else None, now=now),
-        "now": summed_up,
-        "peak_flops": peak_flops(run),
-        "headline": headlines.of_run(summed_up, at=now),
-        "alerts": [told(alert, now=now) for alert in alerts],
-        "n_resolved": run.alerts.exclude(resolved_at=None).count(),
-        "drills": drills_of(run, now=now),
-        "rows": rows_of(hot, run.nodes.select_related("run").order_by("rank", "name"), now=now),
-        "can_drill": may_drill(run),
-        "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
-        "layout": layout_of(run),
-    } | trace_context(run)
+    return (
+        {
+            "run": run,
+            # What is over changes no more: its page follows what every page is told.
+            "stream": "head" if run.finished_at else f"run:{run.name}",
+            "row": row_of(summed_up, alerts[0] if alerts else None, now=now),
+            "now": summed_up,
+            "peak_flops": peak_flops(run),
+            "no_steps": "no steps in this window" if run.last_step else "no steps yet",
+            "headline": headlines.of_run(summed_up, at=now),
+            "alerts": [told(alert, now=now) for alert in alerts],
+            "n_resolved": run.alerts.exclude(resolved_at=None).count(),
+            "drills": drills_of(run, now=now),
+            "rows": rows_of(
+                hot, run.nodes.select_related("run").order_by("rank", "name"), now=now
+            ),
+            "can_drill": may_drill(run),
+            "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
+            "layout": [*layout_of(run), *reports_of(hot, run, now=now)],
+        }
+        | trace_context(run)
+        | log_context(run)
+    )
 
 
 def run_points(name: str, *, since_s: float) -> dict[str, Any]:
@@ -125,24 +139,33 @@ def may_drill(run: Run) -> bool:
 @require_safe
 def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     """One run: what its steps consist of, at what pace and price, and on what."""
-    context = run_context(name) | window_context(request, now=timezone.now())
+    now, context = timezone.now(), run_context(name)
     run, summed_up = context["run"], context["now"]
+    context |= window_context(request, now=now, ended_at=run.finished_at)
     context |= {
         "charts": RUN_CHARTS.values(),
         "has_steps": run.last_step > 0 or summed_up.step_s is not None,
     } | trace_page(request, run)
-    if context["frozen"]:
-        context |= run_then(run, context["window"], now=timezone.now())
+    if context.get("log"):
+        context |= log_page(request, run, context["log"])
+    elif context["frozen"]:
+        context |= run_then(run, context["window"], now=now)
+    elif run.finished_at is not None and not context.get("trace"):
+        context["now"] = run_then(run, context["window"], now=now)["now"]
     partials = (*PARTIALS, "charts")
     return render_page(request, "fleet/run_detail.html", context, partials=partials)
 
 
-def peak_flops(run: Run) -> float | None:
-    """Return the peak that MFU is measured against: of all nodes, in FLOP/s."""
-    try:
-        return run.n_nodes * catalog.instance(run.instance_type).peak_flops(run.precision)
-    except ValueError:
-        return None
+def _batch(run: Run) -> str:
+    if not run.global_batch or not run.seq_len:
+        return "not reported"
+    return f"{run.global_batch:,} sequences of {run.seq_len:,} tokens"
+
+
+def _price(run: Run) -> str:
+    if not run.usd_per_node_hour:
+        return run.price_basis
+    return f"${run.usd_per_node_hour:,.2f} per node and hour, {run.price_basis}"
 
 
 def layout_of(run: Run) -> Sequence[tuple[str, str]]:
@@ -156,9 +179,9 @@ def layout_of(run: Run) -> Sequence[tuple[str, str]]:
         ("Model", run.model),
         ("On", f"{run.n_nodes} \u00d7 {run.instance_type}"),
         ("Layout", f"tensor {run.tp}, pipeline {run.pp}, data {n_groups or 'unknown'}"),
-        ("Batch", f"{run.global_batch:,} sequences of {run.seq_len:,} tokens"),
+        ("Batch", _batch(run)),
         ("Precision", run.precision),
-        ("Price", f"${run.usd_per_node_hour:,.2f} per node and hour, {run.price_basis}"),
+        ("Price", _price(run)),
         (
             "Limit",
             f"{percent(run.allreduce_limit_ratio, 0)} all-reduce; "

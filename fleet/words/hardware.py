@@ -121,7 +121,7 @@ def _devices(node: Node, values: Mapping[str, FloatArray]) -> list[Device]:
 
 def _by_device(cores: FloatArray, node: Node) -> list[float | None]:
     """Average utilization over the cores of each device."""
-    if cores.size != node.n_devices * node.cores_per_device:
+    if not cores.size or cores.size != node.n_devices * node.cores_per_device:
         return [None] * node.n_devices
     grouped = cores.reshape(node.n_devices, -1)
     return [float(np.nanmean(row)) if np.isfinite(row).any() else None for row in grouped]

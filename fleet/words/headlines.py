@@ -11,6 +11,8 @@ from fleet.templatetags.units import duration, percent, seconds, si, usd
 from fleet.words import wording
 
 NOTHING = SafeString("")
+# Reporters of a job give a sign of life every ten seconds.
+QUIET_S = 60.0
 
 
 def of_node(now: NodeNow, *, n_alerts: int, at: datetime) -> SafeString:
@@ -27,9 +29,13 @@ def of_node(now: NodeNow, *, n_alerts: int, at: datetime) -> SafeString:
 
 def _how_it_is(now: NodeNow, at: datetime) -> SafeString:
     name = now.node.name
+    if now.last_seen_s is None and not now.is_silent:
+        return format_html("<b>{}</b> never reported.", name)
     if now.last_seen_s is None:
         return format_html("<b>{}</b> has <b class='bad-text'>never reported</b>.", name)
     age_s = at.timestamp() - now.last_seen_s
+    if not now.is_up and not now.is_silent:
+        return format_html("<b>{}</b> was last heard of {} ago.", name, duration(age_s))
     if not now.is_up:
         seen = datetime.fromtimestamp(now.last_seen_s, UTC)
         return format_html(
@@ -38,6 +44,14 @@ def _how_it_is(now: NodeNow, at: datetime) -> SafeString:
             duration(age_s),
             f"{seen:%H:%M:%S}",
         )
+    return _busy(now)
+
+
+def _busy(now: NodeNow) -> SafeString:
+    name = now.node.name
+    if now.node.source == Node.Source.STEPS:
+        text = "<b>{}</b> trains: its job reports. No agent does, so its hardware is not seen."
+        return format_html(text, name)
     if now.utilization_mean is None:
         return format_html("<b>{}</b> reports, but no process holds its cores.", name)
     cores = "core is" if now.node.n_cores == 1 else "cores are"
@@ -77,7 +91,8 @@ def doing(run: Run) -> str:
         case Run.Phase.PENDING:
             return "waits for its nodes"
         case Run.Phase.COMPILING:
-            return f"compiles, {percent(run.phase_progress_ratio, 0)} done"
+            done = f", {percent(run.phase_progress_ratio, 0)} done" if run.knows_progress else ""
+            return f"compiles{done}"
         case Run.Phase.FINISHED:
             return "has finished"
         case Run.Phase.FAILED:
@@ -104,10 +119,27 @@ def _progress(now: RunNow, at: datetime) -> SafeString:
         return _getting_ready(run, at)
     if run.phase == Run.Phase.TRAINING:
         return _training(now, at)
+    if run.finished_at is not None:
+        return _over(run, run.finished_at, at)
     return format_html("<b>{}</b> {}.", run.name, doing(run))
 
 
+def _over(run: Run, finished_at: datetime, at: datetime) -> SafeString:
+    """Say that a run is over, since when, how long it took and how far it came."""
+    steps = f" and {wording.counted(run.last_step, 'step')}" if run.last_step else ""
+    return format_html(
+        "<b>{}</b> {} {} ago, after {}{}.",
+        run.name,
+        "finished" if run.phase == Run.Phase.FINISHED else "failed",
+        duration(at - finished_at),
+        duration(finished_at - run.started_at),
+        steps,
+    )
+
+
 def _getting_ready(run: Run, at: datetime) -> SafeString:
+    if run.is_reported:
+        return _before_its_first_step(run, at)
     left_s = remaining_s(run, now=at)
     left = "" if left_s is None else f", about {duration(left_s)} to go"
     word = "compiles" if run.phase == Run.Phase.COMPILING else "warms up"
@@ -117,6 +149,15 @@ def _getting_ready(run: Run, at: datetime) -> SafeString:
     return format_html(text, run.name, word, done, since, left)
 
 
+def _before_its_first_step(run: Run, at: datetime) -> SafeString:
+    """Say how long a job has been without a step: it does not say how far it has come."""
+    since = duration(at - run.phase_since)
+    heard_s = (at - run.heard_at).total_seconds() if run.heard_at else 0.0
+    quiet = f", and nothing was heard of it for {duration(heard_s)}" if heard_s > QUIET_S else ""
+    text = "<b>{}</b> has reported for <b>{}</b> without a step: it compiles{}."
+    return format_html(text, run.name, since, quiet)
+
+
 def _training(now: RunNow, at: datetime) -> SafeString:
     if now.step_s is None:
         return format_html("<b>{}</b> trains, but no step has been seen yet.", now.run.name)
@@ -124,10 +165,12 @@ def _training(now: RunNow, at: datetime) -> SafeString:
         age = duration(at.timestamp() - now.last_step_at_s)
         text = "<b>{}</b> has finished <b class='bad-text'>no step for {}</b>; the last took {}."
         return format_html(text, now.run.name, age, seconds(now.step_s))
+    if now.share_ratio is None:
+        text = "<b>{}</b> trains at <b>{}</b> per step; its all-reduce is not reported: {}"
+        return format_html(text, now.run.name, seconds(now.step_s), _pace(now))
     share = percent(now.share_ratio)
     return format_html(
-        "<b>{}</b> trains at <b>{}</b> per step, <b{}>{}</b> of it in all-reduce{}: "
-        "{} tokens/s at <b>{}</b> per 1M.",
+        "<b>{}</b> trains at <b>{}</b> per step, <b{}>{}</b> of it in all-reduce{}: {}",
         now.run.name,
         seconds(now.step_s),
         SafeString(' class="bad-text"') if now.is_over_limit else NOTHING,
@@ -135,12 +178,23 @@ def _training(now: RunNow, at: datetime) -> SafeString:
         f", above its {percent(now.run.allreduce_limit_ratio, 0)} limit"
         if now.is_over_limit
         else "",
-        si(now.tokens_per_s),
-        usd(now.usd_per_mtok),
+        _pace(now),
     )
 
 
+def _pace(now: RunNow) -> SafeString:
+    """Say how fast a run trains, as far as anybody counts."""
+    if now.tokens_per_s is None:
+        return SafeString("tokens are not counted.")
+    if now.usd_per_mtok is None:
+        return format_html("{} tokens/s.", si(now.tokens_per_s))
+    per_mtok = usd(now.usd_per_mtok)
+    return format_html("{} tokens/s at <b>{}</b> per 1M.", si(now.tokens_per_s), per_mtok)
+
+
 def _spent(run: Run, at: datetime) -> SafeString:
+    if not run.usd_per_node_hour:
+        return format_html("Its price is not known; it began {}.", _day(run.started_at))
     return format_html("<b>{}</b> spent since {}.", usd(run.usd_by(at)), _day(run.started_at))
 
 

@@ -19,6 +19,11 @@ PAGES = (
     "/runs/llama/",
     "/alerts/",
     "/alerts/{alert}/",
+    "/silences/",
+    "/hand-over/",
+    "/drills/",
+    "/notifications/",
+    "/trials/",
     "/search?q=l",
     "/sign-in/",
 )

@@ -1,7 +1,7 @@
 // How each kind of chart is drawn: lines, stacked steps, bars by worker, heat over time.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
 import { density } from "./chart-dense.js";
-import { eventsPaint, marksPaint } from "./chart-marks.js";
+import { eventsPaint, marksPaint, reachPaint } from "./chart-marks.js";
 import { barPaint, heatPaint, limitPaint, shadePaint, stackPaint } from "./chart-paint.js";
 import { pointer } from "./chart-pointer.js";
 import { touch } from "./chart-touch.js";
@@ -167,7 +167,7 @@ function spanOf({ window, t }) {
 }
 
 function onTime(data, chart, paints, describe = {}) {
-  const options = common(data, [...paints, touch(chart), pointer(chart, { title: (i) => moment(data.t[i] * 1000, "full"), ...describe })]);
+  const options = common(data, [...paints, reachPaint(data), touch(chart), pointer(chart, { title: (i) => moment(data.t[i] * 1000, "full"), ...describe })]);
   const half = data.window ? 0 : (data.every_s ?? 1) / 2;
   options.scales = { x: { time: true, range: (u, low, high) => xRange(data, low, high, half, chart) }, y: {} };
   options.tzDate = (second) => (isUtc() ? uPlot.tzDate(new Date(second * 1000), "Etc/UTC") : new Date(second * 1000));
@@ -196,7 +196,8 @@ function select(u, chart) {
 }
 
 function timeTick(second, step) {
-  if (step >= 86400) return moment(second * 1000, "date");
+  const isMidnight = step >= 3 * HOUR && moment(second * 1000, "minute") === "00:00";
+  if (step >= DAY || isMidnight) return moment(second * 1000, "date");
   return moment(second * 1000, step >= 60 ? "minute" : "clock");
 }
 

@@ -76,3 +76,15 @@ export function eventsPaint({ events = [] }) {
   });
   return { hooks: events.length ? { draw } : {} };
 }
+
+/** Borders: where another store, or another resolution, tells what came before. */
+export function reachPaint({ reach = [] }) {
+  const draw = (u) => within(u, (ctx, bbox) => {
+    for (const { since } of reach.slice(1)) {
+      const x = Math.round(u.valToPos(since, "x", true));
+      if (x <= bbox.left || x >= bbox.left + bbox.width) continue;
+      line(ctx, css("--muted"), [6, 4], [x, bbox.top], [x, bbox.top + bbox.height]);
+    }
+  });
+  return { hooks: reach.length > 1 ? { draw } : {} };
+}

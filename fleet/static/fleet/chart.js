@@ -1,6 +1,7 @@
 // One chart: fetched, drawn, appended to; loading, empty and failed look like what they are.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
 import { legendOf } from "./chart-legend.js";
+import { reachOf } from "./chart-reach.js";
 import { tableOf } from "./chart-table.js";
 import { toDrawing } from "./chart-kinds.js";
 
@@ -22,6 +23,8 @@ export class Chart {
     this.span = 900;
     this.body = this.#add("div", "chart-body");
     this.legend = this.#add("div", "chart-legend");
+    this.reach = this.#add("p", "chart-reach");
+    this.reach.hidden = true;
     this.reset = Object.assign(document.createElement("button"), { type: "button", className: "chart-reset", textContent: "Zoom out", hidden: true });
     this.reset.addEventListener("click", () => page.zoom(null));
     figure.append(this.reset);
@@ -73,6 +76,7 @@ export class Chart {
   /** Draw anew from the data at hand, in the colours and the zone of now. */
   draw() {
     if (!this.data) return;
+    reachOf(this);
     const drawing = toDrawing(this.kind, this.data, this);
     if (!drawing) {
       this.#clear();

@@ -5,7 +5,7 @@ import { onTheme } from "./shell.js";
 import { onZone } from "./time.js";
 
 // How often a chart without live points asks again, by the length of its window.
-const AGAIN_MS = [[20 * 60, 5000], [2 * 3600, 20000], [Infinity, 60000]];
+const AGAIN_MS = [[20 * 60, 5000], [2 * 3600, 20000], [48 * 3600, 60000], [Infinity, 300000]];
 
 let charts = [];
 

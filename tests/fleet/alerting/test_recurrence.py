@@ -5,6 +5,7 @@ from dataclasses import replace
 from fleet.alerting import acknowledge
 from fleet.models import Alert
 from telemetry.detect.finding import Finding
+from telemetry.detect.localise import LAYOUT
 from tests.fleet.alerting.conftest import Look
 from tests.parts import NOON
 
@@ -87,6 +88,27 @@ def flapped(look: Look, finding: Finding) -> Alert:
         look(minute * MINUTE, finding)
         look(minute * MINUTE + 30)
     return Alert.objects.get()
+
+
+def test_a_run_that_was_changed_does_not_bring_an_earlier_culprit_back(
+    look: Look, finding: Finding
+) -> None:
+    [first] = look(0, finding)
+    look(1)
+    layout = replace(
+        finding,
+        cause="unknown",
+        severity="warn",
+        node=None,
+        device=None,
+        evidence={"kind": LAYOUT},
+    )
+    [second] = look(60, layout)
+
+    assert second.pk != first.pk
+    assert second.cause == "unknown"
+    assert second.node is None
+    assert second.severity == Alert.Severity.WARN
 
 
 def test_three_firings_within_half_an_hour_are_flapping_and_said_so(

@@ -94,8 +94,19 @@ def test_only_a_token_of_its_scope_opens_the_door(said: Send) -> None:
     assert not Annotation.objects.exists()
 
 
-def test_it_is_posted_and_not_read(client: Client, db: None) -> None:
-    response = client.get("/api/v1/annotations")
+def test_what_was_said_can_be_read(client: Client, said: Send) -> None:
+    kept = said(DEPLOY).json()
+    reader = {"Authorization": f"Bearer {Token.issue('r', Token.Scope.READ, now=NOON)[1]}"}
+
+    listed = client.get("/api/v1/annotations?kind=deploy", headers=reader).json()
+
+    assert listed["items"] == [kept]
+    assert client.get(f"/api/v1/annotations/{kept['id']}", headers=reader).json() == kept
+    assert client.get("/api/v1/annotations?kind=note", headers=reader).json()["items"] == []
+
+
+def test_it_is_neither_put_nor_deleted(client: Client, db: None) -> None:
+    response = client.delete("/api/v1/annotations")
 
     assert response.status_code == 405
-    assert response["Allow"] == "POST"
+    assert response["Allow"] == "GET, HEAD, OPTIONS, POST"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fleet.charts.windows import Window, WindowError, window_of
+from fleet.charts.windows import Window, WindowError, lengths_within, window_of
 from tests.parts import NOON, NOON_S
 
 
@@ -11,7 +11,8 @@ def test_without_a_wish_it_is_the_last_quarter_of_an_hour() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "length_s"), [("15m", 900), ("1h", 3600), ("6h", 21600), ("24h", 86400)]
+    ("name", "length_s"),
+    [("15m", 900), ("1h", 3600), ("24h", 86400), ("7d", 604_800), ("30d", 2_592_000)],
 )
 def test_a_length_ends_now(name: str, length_s: int) -> None:
     window = window_of({"window": name}, now=NOON)
@@ -57,3 +58,8 @@ def test_what_cannot_be_names_its_field(query: dict[str, str], field: str) -> No
         window_of(query, now=NOON)
 
     assert caught.value.field == field
+
+
+def test_only_what_is_kept_is_offered() -> None:
+    assert lengths_within(86_400) == ["15m", "1h", "6h", "24h"]
+    assert lengths_within(604_800)[-1] == "7d"

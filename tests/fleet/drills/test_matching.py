@@ -88,7 +88,7 @@ def test_a_fault_without_a_part_sits_on_the_first(truth: Made, firing: Made) -> 
     assert not is_place_right(truth(device=None), firing(device=7))
 
 
-@pytest.mark.parametrize("kind", ["seq_imbalance", "stage_imbalance", "checkpoint_slow"])
+@pytest.mark.parametrize("kind", ["seq_imbalance", "stage_imbalance"])
 def test_what_slows_all_alike_has_no_place(truth: Made, firing: Made, kind: str) -> None:
     fault = truth(kind=kind, device=None)
 

@@ -117,7 +117,7 @@ def test_the_catalogue_knows_how_many_links_there_are(arrivals: Arrivals) -> Non
 
 
 def test_a_fleet_has_room_for_so_many(arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fleet.intake.arrivals.MAX_NODES", 1)
+    monkeypatch.setattr("fleet.intake.rows.MAX_NODES", 1)
     arrivals.deliver([LINE], node="first", arrived_s=NOON_S)
 
     delivery = arrivals.deliver([LINE], node="second", arrived_s=NOON_S)

@@ -24,6 +24,19 @@ def test_it_lists_every_node_with_its_state(
     assert "firing" in text
 
 
+def test_nodes_whose_run_is_over_are_missed_by_nobody(
+    page: Page, alive: Run, silent: Node
+) -> None:
+    Run.objects.update(phase=Run.Phase.FINISHED, finished_at=datetime.now(UTC))
+    text = page("/nodes/")
+
+    assert "2 report" in text
+    assert "silent</span>" not in text
+    assert "released" in text
+    assert "2 <small>of 2</small>" in page("/")
+    assert "silent</b> never reported" in page(f"/nodes/{silent.name}/")
+
+
 def test_it_shows_the_spread_of_the_cores_and_not_only_their_mean(page: Page, alive: Run) -> None:
     text = page("/nodes/")
 

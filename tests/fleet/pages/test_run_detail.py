@@ -65,6 +65,21 @@ def test_a_run_that_stopped_stepping_says_since_when(
     assert "no step for" in page("/runs/bert/")
 
 
+def test_a_run_that_is_over_says_so_and_shows_how_it_went_to_the_end(
+    page: Page, alive: Run, silent: Node
+) -> None:
+    ended_at = datetime.now(UTC)
+    Run.objects.update(phase=Run.Phase.FAILED, finished_at=ended_at)
+    text = page("/runs/llama/")
+
+    assert "failed 0 s ago, after 2 h 0 min and 10 steps." in text
+    assert "<b>2.00 s</b>" in text
+    assert "in its last 15m" in text
+    assert f"to={int(ended_at.timestamp())}" in text
+    assert "released" in text
+    assert 'data-live="head"' in text
+
+
 def test_a_run_whose_model_nobody_knows_is_shown_all_the_same(page: Page, alive: Run) -> None:
     another("odd", instance_type="abacus.1xlarge", phase="training")
 

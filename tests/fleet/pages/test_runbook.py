@@ -14,6 +14,15 @@ def test_every_rule_has_its_runbook(client: Client, db: None, rule: str) -> None
     assert "<h1" in response.text
 
 
+@pytest.mark.parametrize("name", ["notifications", "service"])
+def test_trnwatch_itself_has_runbooks_too(client: Client, db: None, name: str) -> None:
+    response = client.get(f"/runbooks/{name}/")
+
+    assert response.status_code == 200
+    assert "Check first" in response.text
+    assert "Alerts of this rule" not in response.text
+
+
 @pytest.mark.parametrize("name", ["gremlins", "README"])
 def test_it_does_not_know_a_stranger(client: Client, db: None, name: str) -> None:
     assert client.get(f"/runbooks/{name}/").status_code == 404

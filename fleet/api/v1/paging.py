@@ -1,0 +1,102 @@
+"""Lists by the page: a cursor is the key of the row before, so that nothing new shifts it."""
+
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any, TypeVar
+
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, QueryDict
+from ninja import Field, Schema
+
+from fleet.api.v1.fields import LARGEST_KEY
+
+T = TypeVar("T", bound=Model)
+MOST = 200
+Cursor = Annotated[
+    str,
+    Field(
+        pattern=r"^(|[ab]\.[A-Za-z0-9._-]{1,80})$",
+        description="From `next` or `prev` of a page; opaque. Left out: the first page.",
+    ),
+]
+
+
+class Paging(Schema):
+    """Which page of a list."""
+
+    cursor: Cursor = ""
+    limit: int = Field(50, ge=1, le=MOST, description="How many rows at most.", examples=[20])
+
+
+class Links(Schema):
+    """Where a list goes on."""
+
+    next: str | None = Field(description="Path of the next page; null on the last.")
+    prev: str | None = Field(description="Path of the page before; null on the first.")
+
+
+def paged(
+    request: HttpRequest, rows: QuerySet[T], asked: Paging, *, by: str
+) -> tuple[list[T], Links]:
+    """Return one page of rows in order of a unique field, ``-`` before it for descending.
+
+    A cursor is the letter a or b, for the rows after or before, and a key. Rows made meanwhile
+    neither repeat nor hide another.
+    """
+    field, is_down = by.removeprefix("-"), by.startswith("-")
+    after, key = _read(asked.cursor, field)
+    is_back = after is False
+    if key is not None:
+        beyond = "lt" if is_down is not is_back else "gt"
+        rows = rows.filter(**{f"{field}__{beyond}": key})
+    order = by if not is_back else (field if is_down else f"-{field}")
+    found = list(rows.order_by(order)[: asked.limit + 1])
+    is_more = len(found) > asked.limit
+    page = found[: asked.limit]
+    if is_back:
+        page.reverse()
+    links = linked(
+        request,
+        page,
+        key=lambda row: getattr(row, field),
+        has_next=is_back or is_more,
+        has_prev=is_more if is_back else key is not None,
+    )
+    return page, links
+
+
+def linked(
+    request: HttpRequest,
+    page: Sequence[Any],
+    *,
+    key: Callable[[Any], object],
+    has_next: bool,
+    has_prev: bool,
+    pinned: dict[str, str] | None = None,
+) -> Links:
+    """Return the links of a page; ``pinned`` parameters stand in them whatever was asked."""
+    query = request.GET.copy()
+    for name, value in (pinned or {}).items():
+        query[name] = value
+
+    def to(letter: str, row: Any) -> str:
+        there: QueryDict = query.copy()
+        there["cursor"] = f"{letter}.{key(row)}"
+        return f"{request.path}?{there.urlencode()}"
+
+    return Links(
+        next=to("a", page[-1]) if has_next and page else None,
+        prev=to("b", page[0]) if has_prev and page else None,
+    )
+
+
+def _read(cursor: str, field: str) -> tuple[bool | None, str | int | None]:
+    """Return whether a cursor asks for what comes after it, and the key it stands at."""
+    if not cursor:
+        return None, None
+    letter, _, key = cursor.partition(".")
+    return letter == "a", key if field == "name" else number_of(key)
+
+
+def number_of(key: str) -> int:
+    """Return a cursor's key as a number; what is none stands before every row."""
+    return min(int(key), LARGEST_KEY) if key.isascii() and key.isdecimal() else 0

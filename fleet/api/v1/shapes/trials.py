@@ -1,0 +1,183 @@
+"""A trial as the API tells it."""
+
+from dataclasses import asdict
+from datetime import datetime
+from typing import Any, Self
+
+import msgspec
+from ninja import Field
+
+from fleet.api.v1.fields import Told
+from fleet.api.v1.paging import Links
+from fleet.models import Trial
+from fleet.trials.claims import claim_for
+from fleet.trials.figures import Candidate, Figures, read
+from fleet.trials.matching import Match, State
+from fleet.trials.words import sentences
+
+UNKNOWN = "null where nobody can tell"
+
+
+class TrialArmOut(Told):
+    """One run of a trial."""
+
+    label: str = Field(description="What it is called.", examples=["4 \u00d7 p5.48xlarge"])
+    run: str = Field(description="Name of the run.", examples=["llama"])
+    is_baseline: bool = Field(description="Whether the others are compared with it.")
+
+
+class TrialOut(Told):
+    """One question, and the runs that answer it."""
+
+    id: int = Field(description="Number of the trial.", examples=[2])
+    name: str = Field(description="Unique name, also in addresses.", examples=["bakeoff"])
+    question: str = Field(description="What is to be decided.")
+    team: str = Field(description="Whose it is; empty where nobody says.")
+    planned_steps: int = Field(description="Settled steps of each arm that decide.")
+    created_by: str = Field(description="Who began it.", examples=["ada"])
+    created_at: datetime = Field(description="When it was begun, UTC.")
+    ended_at: datetime | None = Field(description="When it was ended, UTC.")
+    figured_at: datetime | None = Field(
+        description="When its figures were worked out, UTC; null: not yet."
+    )
+    arms: list[TrialArmOut] = Field(description="Its runs, the baseline first.")
+    url: str = Field(description="Path of its page.", examples=["/trials/bakeoff/"])
+
+    @classmethod
+    def told(cls, trial: Trial) -> dict[str, Any]:
+        """Return what a trial, asked for with its arms, tells."""
+        arms = [
+            TrialArmOut(label=arm.label, run=arm.run.name, is_baseline=arm.is_baseline)
+            for arm in trial.arms.all()
+        ]
+        plain = {name: getattr(trial, name) for name in PLAIN}
+        return plain | {"arms": arms, "url": trial.get_absolute_url()}
+
+    @classmethod
+    def of(cls, trial: Trial) -> Self:
+        """Tell a trial."""
+        return cls(**cls.told(trial))
+
+
+PLAIN = (
+    *("id", "name", "question", "team", "planned_steps"),
+    *("created_by", "created_at", "ended_at", "figured_at"),
+)
+
+
+class TrialMatch(Told):
+    """A field that must be the same in all arms."""
+
+    field: str = Field(description="Which field.", examples=["global_batch"])
+    values: list[str] = Field(description="What each arm has, in the order of the arms.")
+    state: State = Field(description="same, differs, or not reported.")
+
+    @classmethod
+    def of(cls, match: Match) -> Self:
+        """Tell a match."""
+        return cls(field=match.field, values=list(match.values), state=match.state)
+
+
+class TrialArmFigures(TrialArmOut):
+    """What an arm took, from its start to its newest step; null where nobody can tell."""
+
+    instance_type: str = Field(description="On what.", examples=["trn2.48xlarge"])
+    n_nodes: int = Field(description="Number of nodes.")
+    n_steps: int = Field(description="Steps since training began.")
+    n_settled: int = Field(description="Of them, those that count: warm-up is over.")
+    n_warm_up: int = Field(description="Of them, those that do not.")
+    tokens_per_step: float | None = Field(description="Tokens of the usual step.")
+    compile_s: float | None = Field(description="Seconds in which anybody compiled.")
+    ready_s: float | None = Field(description="Seconds from the run's start to its first step.")
+    first_step_s: float | None = Field(description="Seconds of the first step.")
+    warm_up_s: float = Field(description="Seconds of the steps that do not count.")
+    usd_per_hour: float | None = Field(description="US dollars per hour of all its nodes.")
+    usd_ready: float | None = Field(description="US dollars until the first step.")
+    usd_warm_up: float | None = Field(description="US dollars of the warm-up.")
+    usd_settled: float | None = Field(description="US dollars of the steps that count.")
+    usd_between: float | None = Field(description="US dollars of pauses between steps.")
+    usd: float | None = Field(description="US dollars of all that.")
+    last_step: int = Field(description="Number of the newest step.")
+    values: dict[str, float] = Field(description="Measures over the steps that count.")
+
+
+class TrialComparison(Told):
+    """One measure of a candidate beside the baseline."""
+
+    measure: str = Field(description="Which measure.", examples=["usd_per_mtok"])
+    baseline: float = Field(description="Of the baseline, in the unit its name ends with.")
+    candidate: float = Field(description="Of the candidate.")
+    ratio: float = Field(description="Candidate over baseline, less one.", examples=[-0.31])
+    low: float | None = Field(description=f"Lower end of its 95 % interval; {UNKNOWN}.")
+    high: float | None = Field(description=f"Upper end of its 95 % interval; {UNKNOWN}.")
+    word: str = Field(description="better, worse, or cannot tell yet.", examples=["better"])
+    n_more_steps: int | None = Field(
+        description="About so many more steps of each arm would tell; null: none would."
+    )
+
+
+class TrialClaim(Told):
+    """What the vendor claims of tokens per dollar."""
+
+    low: float = Field(description="Tokens per dollar over the baseline's, less one: at least.")
+    high: float = Field(description="And at most.")
+    words: str = Field(description="The claim in a sentence.")
+    source: str = Field(description="Where it was made.")
+    date: str = Field(description="When.", examples=["2024-12-03"])
+
+
+class TrialCandidate(Told):
+    """One candidate against the baseline."""
+
+    label: str = Field(description="What it is called.")
+    run: str = Field(description="Name of its run.")
+    sentence: str = Field(description="The verdict in words.")
+    comparisons: list[TrialComparison] = Field(description="Measure by measure.")
+    claim: TrialClaim | None = Field(description="What the vendor claims of such a pair.")
+
+
+class TrialDetail(TrialOut):
+    """A trial with what it has shown; empty lists where that is not worked out yet."""
+
+    matches: list[TrialMatch] = Field(description="What must be the same of all arms.")
+    figures: list[TrialArmFigures] = Field(description="What each arm took.")
+    candidates: list[TrialCandidate] = Field(description="Each against the baseline.")
+
+    @classmethod
+    def of(cls, trial: Trial) -> Self:
+        """Tell a trial with its figures."""
+        figures = read(trial.figures) or Figures((), (), ())
+        said = sentences(figures)
+        types = {arm.run: arm.instance_type for arm in figures.arms}
+        base = next((arm.instance_type for arm in figures.arms if arm.is_baseline), "")
+        return cls(
+            **cls.told(trial),
+            matches=[TrialMatch.of(match) for match in figures.matches],
+            figures=[TrialArmFigures(**msgspec.to_builtins(arm)) for arm in figures.arms],
+            candidates=[
+                _candidate(each, sentence, baseline=base, instance=types[each.run])
+                for each, sentence in zip(figures.candidates, said, strict=True)
+            ],
+        )
+
+
+def _candidate(
+    candidate: Candidate, sentence: str, *, baseline: str, instance: str
+) -> TrialCandidate:
+    claim = claim_for(baseline, instance)
+    return TrialCandidate(
+        label=candidate.label,
+        run=candidate.run,
+        sentence=sentence,
+        comparisons=[
+            TrialComparison(**msgspec.structs.asdict(each)) for each in candidate.comparisons
+        ],
+        claim=TrialClaim(**asdict(claim)) if claim else None,
+    )
+
+
+class TrialPage(Links):
+    """A page of trials."""
+
+    items: list[TrialOut] = Field(description="The trials of this page.")
+    sorted_by: str = Field(default="-id", description="What was begun last comes first.")

@@ -1,0 +1,190 @@
+"""The compile cache of a run, summed up: graphs, who found, compiled or failed to, how long."""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
+
+from fleet.models import CompileEvent, Run
+from fleet.models.run import RunQuerySet
+from telemetry.ingest.logs import Compile
+
+MOST_GRAPHS = 200
+BATCH = 2_000
+Outcome = CompileEvent.Outcome
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """One graph with one set of flags: how many processes found, compiled or failed it."""
+
+    module: str
+    n_hits: int
+    n_misses: int
+    n_failures: int
+    seconds: float | None
+    longest_s: float | None
+    first_at: datetime | None
+
+    @property
+    def graph(self) -> str:
+        """What the graph's operations hash to."""
+        return self.module.removeprefix("MODULE_").partition("+")[0]
+
+    @property
+    def flags(self) -> str:
+        """What the flags hash to; empty where the log does not say."""
+        return self.module.partition("+")[2]
+
+    @property
+    def is_compiled_again(self) -> bool:
+        """Whether more than one process compiled it: they share no cache, or not in time."""
+        return self.n_misses > 1
+
+
+@dataclass(frozen=True, slots=True)
+class Compiles:
+    """A run's compiles; ``wall_s`` counts time in which anybody compiled once."""
+
+    graphs: tuple[Graph, ...]
+    n_graphs: int
+    n_hits: int
+    n_misses: int
+    n_failures: int
+    seconds: float
+    wall_s: float | None
+    n_timed: int
+    cache: str
+    compiler: str
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of the requests that the cache answered; failures count as not answered."""
+        asked = self.n_hits + self.n_misses + self.n_failures
+        return self.n_hits / asked if asked else None
+
+    @property
+    def n_flag_changes(self) -> int:
+        """How many graphs were asked for with more than one set of flags."""
+        sets: dict[str, set[str]] = {}
+        for each in self.graphs:
+            if each.module:
+                sets.setdefault(each.graph, set()).add(each.flags)
+        return sum(len(flags) > 1 for flags in sets.values())
+
+    def as_json(self) -> dict[str, object]:
+        """Return the figures as a command prints them."""
+        return {
+            "graphs": self.n_graphs,
+            "hits": self.n_hits,
+            "misses": self.n_misses,
+            "failures": self.n_failures,
+            "hit_ratio": self.hit_ratio,
+            "seconds": self.seconds,
+            "wall_s": self.wall_s,
+            "cache": self.cache or None,
+            "compiler": self.compiler or None,
+        }
+
+
+def saying_whether_compiled(runs: RunQuerySet) -> RunQuerySet:
+    """Ask, along with the runs, which of them have compiles at all: most have none."""
+    return runs.annotate(has_compiles=Exists(CompileEvent.objects.filter(run=OuterRef("pk"))))
+
+
+def keep_compiles(run: Run, events: Iterable[Compile], *, moved_s: float = 0.0) -> None:
+    """Keep compile events of a run; one that is kept already stays as it is."""
+    rows = [_event(run, each, moved_s=moved_s) for each in events]
+    CompileEvent.objects.bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
+
+
+def _event(run: Run, event: Compile, *, moved_s: float) -> CompileEvent:
+    at_s, seconds = event.at_s + moved_s, event.seconds
+    has_length = math.isfinite(seconds) and event.outcome != Outcome.HIT
+    return CompileEvent(
+        run=run,
+        module=event.module[:120],
+        outcome=event.outcome,
+        rank=event.rank,
+        process=event.process[-160:],
+        at=datetime.fromtimestamp(at_s, UTC) if math.isfinite(at_s) else None,
+        seconds=seconds if has_length else None,
+        compiler=event.compiler[:60],
+        flags=event.flags[:500],
+        cache=event.cache[:500],
+    )
+
+
+def summed_up(run: Run) -> Compiles:
+    """Sum up a run's compiles; of very many graphs, only the costliest are listed."""
+    found = list(_by_module(run))
+    graphs = sorted(map(_graph, found), key=_costliest_first)
+    spans = _spans(run)
+    return Compiles(
+        graphs=tuple(graphs[:MOST_GRAPHS]),
+        n_graphs=sum(bool(each.module) for each in graphs),
+        n_hits=sum(each.n_hits for each in graphs),
+        n_misses=sum(each.n_misses for each in graphs),
+        n_failures=sum(each.n_failures for each in graphs),
+        seconds=sum(each.seconds or 0.0 for each in graphs),
+        wall_s=covered_s(spans) if spans else None,
+        n_timed=len(spans),
+        cache=max((row["where"] for row in found), default=""),
+        compiler=max((row["version"] for row in found), default=""),
+    )
+
+
+def _graph(row: Mapping[str, Any]) -> Graph:
+    return Graph(
+        row["module"],
+        n_hits=row["hits"],
+        n_misses=row["misses"],
+        n_failures=row["failures"],
+        seconds=row["total_s"],
+        longest_s=row["longest_s"],
+        first_at=row["first_at"],
+    )
+
+
+def _spans(run: Run) -> list[tuple[float, float]]:
+    """Return begin and length of every compile that has both, in order."""
+    timed = run.compiles.exclude(seconds=None).exclude(at=None).order_by("at")
+    return [
+        (at.timestamp(), seconds)
+        for at, seconds in timed.values_list("at", "seconds")
+        if at is not None and seconds is not None
+    ]
+
+
+def _by_module(run: Run) -> Iterable[Mapping[str, Any]]:
+    """Return what the database sums up by module; of several caches and compilers, the last."""
+    return (
+        run.compiles.order_by()
+        .values("module")
+        .annotate(
+            hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
+            misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
+            failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
+            total_s=Sum("seconds"),
+            longest_s=Max("seconds"),
+            first_at=Min("at"),
+            where=Max("cache"),
+            version=Max("compiler"),
+        )
+    )
+
+
+def _costliest_first(graph: Graph) -> tuple[float, int, str]:
+    return -(graph.seconds or 0.0), -graph.n_failures, graph.module
+
+
+def covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """Return how long at least one span lasted: of (begin, length) by begin, overlaps once."""
+    total, end = 0.0, float("-inf")
+    for begin, length in spans:
+        total += max(0.0, begin + length - max(begin, end))
+        end = max(end, begin + length)
+    return total

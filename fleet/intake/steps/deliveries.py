@@ -1,0 +1,230 @@
+"""What workers sent, from lines to the store: read, admitted, put together, handed on."""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from django.conf import settings
+
+from fleet.intake.steps.pieces import hand_on, keep_pieces
+from fleet.intake.steps.runs import refresh_run, tie_node
+from fleet.intake.steps.starts import Starts
+from fleet.intake.steps.state import (
+    HEARD,
+    KEEP_S,
+    NODES,
+    Member,
+    members_of,
+    sessions_key,
+    workers_key,
+)
+from fleet.models import Run
+from telemetry.ingest.assembling import piece_of
+from telemetry.ingest.refusal import Refusal, RefusedError
+from telemetry.ingest.steps import (
+    BeatLine,
+    EndLine,
+    RunLine,
+    Said,
+    StepLine,
+    WorkerLine,
+    read_step_line,
+)
+from telemetry.store.hot import HotStore
+
+# A clock that is off by more than this is corrected.
+SKEW_S = 2.0
+# What this process has admitted it need not ask the database about again so soon.
+LOOK_AGAIN_S = 60.0
+MAX_KNOWN = 50_000
+MAX_REFUSALS = 100
+DAY_S = 86_400.0
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What became of the lines of one call."""
+
+    n_accepted: int = 0
+    n_repeated: int = 0
+    n_refused: int = 0
+    n_steps: int = 0
+    skew_s: float = 0.0
+    refused: list[Refusal] = field(default_factory=list)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note a line that was not taken; of very many only the first are kept."""
+        self.n_refused += 1
+        if len(self.refused) < MAX_REFUSALS:
+            self.refused.append(refusal)
+
+    def told(self) -> dict[str, Any]:
+        """Return what the sender is told."""
+        return {
+            "accepted": self.n_accepted,
+            "repeated": self.n_repeated,
+            "clock_skew_s": round(self.skew_s, 3),
+            "n_refused": self.n_refused,
+            "refused": [asdict(each) for each in self.refused],
+        }
+
+
+class Intake:
+    """What this process knows of the runs that report to it."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        """Know nothing yet; ``monotonic`` tells how long ago something was looked up."""
+        self._monotonic = monotonic
+        self._runs: dict[str, tuple[float, Run]] = {}
+        self._tied: dict[tuple[str, str, str], float] = {}
+        self._starts = Starts()
+
+    def deliver(
+        self,
+        hot: HotStore,
+        lines: Iterable[bytes],
+        *,
+        arrived_s: float,
+        sent_s: float | None = None,
+        first_line: int = 1,
+    ) -> Outcome:
+        """Take lines that arrived together; what is whole goes on into the store.
+
+        Nothing is half kept: a call that fails may be made again.
+        """
+        outcome, taken = Outcome(), []
+        for number, line in enumerate(lines, first_line):
+            if line.strip():
+                try:
+                    said = read_step_line(line)
+                    if isinstance(said, WorkerLine):
+                        said.session = self._starts.session_of(hot, said)
+                    self._admit(said, arrived_s)
+                except RefusedError as error:
+                    outcome.refuse(error.at(number))
+                else:
+                    taken.append(said)
+        outcome.skew_s = _skew_s(taken, arrived_s=arrived_s, sent_s=sent_s)
+        self._keep(hot, taken, outcome, now_s=arrived_s)
+        return outcome
+
+    def _admit(self, said: Said, now_s: float) -> None:
+        """Make room for the run, and for the node of the worker; refuse what has no place."""
+        now = datetime.fromtimestamp(now_s, UTC)
+        since_s, run = self._runs.get(said.run, (-LOOK_AGAIN_S, None))
+        is_fresh = self._monotonic() - since_s < LOOK_AGAIN_S
+        if isinstance(said, RunLine):
+            run = self._remember(refresh_run(said, now=now))
+        elif run is None or not is_fresh:
+            run = self._remember(refresh_run(RunLine(run=said.run, session=said.session), now=now))
+        keep_days = settings.DURABLE_KEEP_DAYS
+        if isinstance(said, StepLine) and said.ended_at < now_s - keep_days * DAY_S:
+            raise RefusedError("ended_at", f"is older than {keep_days} days")
+        if isinstance(said, WorkerLine):
+            self._tie(run, said, now)
+
+    def _remember(self, run: Run) -> Run:
+        if len(self._runs) >= MAX_KNOWN:
+            self._runs.clear()
+        self._runs[run.name] = (self._monotonic(), run)
+        return run
+
+    def _tie(self, run: Run, said: WorkerLine, now: datetime) -> None:
+        """Tie a worker's node to the run, once in a while."""
+        key = (said.run, said.session, said.worker)
+        at_s = self._monotonic()
+        if at_s - self._tied.get(key, -LOOK_AGAIN_S) < LOOK_AGAIN_S:
+            return
+        tie_node(run, said, now=now)
+        if len(self._tied) >= MAX_KNOWN:
+            self._tied.clear()
+        self._tied[key] = at_s
+
+    def _keep(
+        self, hot: HotStore, taken: Sequence[Said], outcome: Outcome, *, now_s: float
+    ) -> None:
+        """Keep what was admitted, and hand on the steps that are whole."""
+        if not taken:
+            return
+        _note(hot, taken, now_s=now_s)
+        pieces = [
+            ((said.run, said.session, said.step), piece_of(said, correction_s=outcome.skew_s))
+            for said in taken
+            if isinstance(said, StepLine)
+        ]
+        n_new, whole = keep_pieces(hot, pieces, now_s=now_s) if pieces else (0, [])
+        if whole:
+            rows = {name: run for name, (_, run) in dict(self._runs).items()}
+            outcome.n_steps = hand_on(hot, whole, now_s=now_s, rows=rows)
+        outcome.n_repeated = len(pieces) - n_new
+        outcome.n_accepted = len(taken) - outcome.n_repeated
+
+
+def _skew_s(taken: Sequence[Said], *, arrived_s: float, sent_s: float | None) -> float:
+    """Return our clock less the sender's; 0 as long as that is nearly right.
+
+    Without a moment of sending only a clock that is ahead can be told.
+    """
+    newest = max((said.ended_at for said in taken if isinstance(said, StepLine)), default=0.0)
+    off_s = arrived_s - sent_s if sent_s is not None else min(0.0, arrived_s - newest)
+    return off_s if abs(off_s) > SKEW_S else 0.0
+
+
+def _note(hot: HotStore, taken: Sequence[Said], *, now_s: float) -> None:
+    """Write down who was heard, and what each worker says of itself."""
+    latest: dict[tuple[str, str, str], Member] = {}
+    for said in taken:
+        if isinstance(said, WorkerLine):
+            key = (said.run, said.session, said.worker)
+            latest[key] = _member(said, latest.get(key), now_s)
+    commands: list[tuple[object, ...]] = []
+    for run, session in {(run, session) for run, session, _ in latest}:
+        known = members_of(hot, run, session)
+        mine = {w: m for (r, s, w), m in latest.items() if (r, s) == (run, session)}
+        for worker, member in mine.items():
+            packed = msgspec.msgpack.encode(_over(known.get(worker), member))
+            commands += [
+                ("HSET", workers_key(run, session), worker, packed),
+                ("ZADD", NODES, "GT", now_s, member.node),
+            ]
+        commands += [
+            ("EXPIRE", workers_key(run, session), KEEP_S),
+            ("ZADD", sessions_key(run), "NX", now_s, session),
+            ("EXPIRE", sessions_key(run), KEEP_S),
+            ("ZADD", HEARD, "GT", now_s, run),
+        ]
+    hot.ask_all(commands)
+
+
+def _member(said: WorkerLine, before: Member | None, now_s: float) -> Member:
+    """Return what one line says of its worker."""
+    new = Member(
+        node=said.runs_on,
+        rank=said.rank or 0,
+        stage=said.stage or 0,
+        n_workers=said.n_workers or 0,
+        heard_s=now_s,
+    )
+    if isinstance(said, StepLine):
+        new = msgspec.structs.replace(new, step=said.step)
+    elif isinstance(said, BeatLine):
+        new = msgspec.structs.replace(new, n_dropped=said.n_dropped)
+    elif isinstance(said, EndLine):
+        new = msgspec.structs.replace(new, ended=1 + said.failed, reason=said.reason)
+    return _over(before, new)
+
+
+def _over(before: Member | None, new: Member) -> Member:
+    """Lay what is new over what was known: an end stays, counts never fall."""
+    if before is None:
+        return new
+    return msgspec.structs.replace(
+        new,
+        n_workers=new.n_workers or before.n_workers,
+        step=max(new.step, before.step),
+        ended=max(new.ended, before.ended),
+        reason=new.reason or before.reason,
+        n_dropped=max(new.n_dropped, before.n_dropped),
+    )

@@ -1,0 +1,37 @@
+"""The long-term store as this installation knows it: what it is told, and how it is asked."""
+
+import math
+from datetime import datetime
+
+from django.conf import settings
+
+from fleet.scraping import everything
+from telemetry.exposition import HARDWARE
+from telemetry.families import Told
+from telemetry.longterm.history import LongTermHistory, open_history
+from telemetry.store.hot import HotStore
+
+DAY_S = 24 * 3600
+# Of these the hot tier knows every second: they are sent from there, under their own time.
+FROM_TICKS = frozenset(spec.name for spec in HARDWARE.values())
+OURS = "trnwatch_"
+
+
+def figures(hot: HotStore, *, now: datetime) -> list[Told]:
+    """Return every exported family that only this moment can tell."""
+    return [
+        family
+        for family in everything(hot, now=now)
+        if family.spec.name not in FROM_TICKS
+        and (not settings.LONG_TERM_OUR_NAMES_ONLY or family.spec.name.startswith(OURS))
+    ]
+
+
+def long_term_history() -> LongTermHistory | None:
+    """Return the way to older history; None where LONG_TERM_READ_URL names no store."""
+    return open_history(settings.LONG_TERM_READ_URL, settings.LONG_TERM_TOKEN_FILE)
+
+
+def history_s() -> float:
+    """Return how far back pages can go: as the database keeps it, or as far as it may be asked."""
+    return math.inf if settings.LONG_TERM_READ_URL else settings.DURABLE_KEEP_DAYS * DAY_S

@@ -1,0 +1,83 @@
+"""A trial: runs that train the same thing on different hardware, and what to choose."""
+
+from datetime import datetime
+from typing import Self
+
+from django.db import models
+from django.db.models import F, Q
+from django.urls import reverse
+
+from telemetry.compare.verdicts import DEFAULT_STEPS
+
+
+class TrialQuerySet(models.QuerySet["Trial"]):
+    """The questions that pages and tasks ask about trials."""
+
+    def due(self) -> Self:
+        """Keep the trials whose figures may still change, or were not worked out at their end."""
+        return self.filter(Q(ended_at=None) | Q(figured_at=None) | Q(figured_at__lt=F("ended_at")))
+
+    def with_arms(self) -> Self:
+        """Bring the arms and their runs along."""
+        return self.prefetch_related("arms__run")
+
+
+class Trial(models.Model):
+    """One question, and the runs that answer it."""
+
+    name = models.SlugField(max_length=60, unique=True)
+    question = models.CharField(max_length=200, help_text="What is to be decided, in a line.")
+    team = models.CharField(max_length=40, blank=True)
+    planned_steps = models.PositiveIntegerField(
+        default=DEFAULT_STEPS, help_text="Settled steps of each arm after which it is decided."
+    )
+    created_by = models.CharField(max_length=150, help_text="Who began it.")
+    created_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="Later steps do not count.")
+    figures = models.JSONField(
+        default=dict, blank=True, help_text="What the arms have shown; empty: not worked out yet."
+    )
+    figured_at = models.DateTimeField(null=True, blank=True, help_text="When that was.")
+
+    objects = TrialQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-pk",)
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(planned_steps__gte=1), name="a_trial_plans_some_steps"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return self.name
+
+    def get_absolute_url(self) -> str:
+        """Return the page of this trial."""
+        return reverse("trial-detail", args=[self.name])
+
+    def until(self, now: datetime) -> datetime:
+        """Return when it stopped counting steps: now, unless it is over."""
+        return self.ended_at or now
+
+
+class TrialArm(models.Model):
+    """One run of a trial."""
+
+    trial = models.ForeignKey(Trial, models.CASCADE, related_name="arms")
+    run = models.ForeignKey("fleet.Run", models.CASCADE, related_name="trial_arms")
+    label = models.CharField(max_length=60, help_text="What to call it, such as its hardware.")
+    is_baseline = models.BooleanField(default=False)
+    position = models.PositiveSmallIntegerField(default=0)
+
+    class Meta:
+        ordering = ("-is_baseline", "position", "pk")
+        constraints = (
+            models.UniqueConstraint(fields=["trial", "run"], name="a_run_is_one_arm_of_a_trial"),
+            models.UniqueConstraint(
+                fields=["trial"], condition=Q(is_baseline=True), name="one_baseline_per_trial"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.label} of {self.trial}"

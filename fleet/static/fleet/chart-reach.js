@@ -1,0 +1,22 @@
+// The line under a chart that says how finely each part of it is told, and by which store.
+import { moment } from "./time.js";
+
+const AFAR = ", from the long-term store";
+
+// The newest part needs no date: it goes up to now. Each older one ends where the next begins.
+function told(reach, i) {
+  const { detail, tier, why } = reach[i];
+  const next = reach[i + 1];
+  const before = next ? ` before ${moment(next.since * 1000, "day")}` : "";
+  const span = document.createElement("span");
+  span.textContent = why ? `nothing${before}: ${why}` : `${detail}${before}${tier === "long term" ? AFAR : ""}`;
+  if (why) span.className = "warn";
+  return span;
+}
+
+/** Write it, the newest part first; nothing where one store tells all in full detail. */
+export function reachOf({ data, reach }) {
+  const parts = (data?.reach ?? []).map((_, i, all) => told(all, i)).reverse();
+  reach.replaceChildren(...parts);
+  reach.hidden = !parts.length;
+}

@@ -1,0 +1,51 @@
+"""A trial's figures as rows: for a spreadsheet, and for the page's table of what arms took."""
+
+import csv
+import io
+from collections.abc import Iterator
+
+from fleet.trials.figures import ArmFigures, Figures
+
+COMPARED = (
+    *("candidate", "run", "measure", "baseline", "value", "ratio"),
+    *("low_95", "high_95", "word", "n_more_steps"),
+)
+TOOK = (
+    *("arm", "run", "instance_type", "n_nodes", "n_steps", "n_settled", "n_warm_up"),
+    *("tokens_per_step", "compile_s", "ready_s", "first_step_s", "warm_up_s"),
+    *("usd_per_hour", "usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd"),
+)
+# A spreadsheet takes what begins with one of these for a formula.
+FORMULAS = ("=", "+", "-", "@", "\t", "\r")
+
+
+def written_csv(figures: Figures) -> str:
+    """Write two tables, an empty line between: the comparisons, and what each arm took."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(COMPARED)
+    writer.writerows([_plain(cell) for cell in row] for row in _comparisons(figures))
+    writer.writerow([])
+    writer.writerow(TOOK)
+    writer.writerows([_plain(cell) for cell in _took(arm)] for arm in figures.arms)
+    return text.getvalue()
+
+
+def _comparisons(figures: Figures) -> Iterator[list[object]]:
+    for candidate in figures.candidates:
+        for each in candidate.comparisons:
+            yield [
+                *(candidate.label, candidate.run, each.measure, each.baseline, each.candidate),
+                *(each.ratio, each.low, each.high, each.word, each.n_more_steps),
+            ]
+
+
+def _took(arm: ArmFigures) -> list[object]:
+    return [arm.label, *(getattr(arm, name) for name in TOOK[1:])]
+
+
+def _plain(cell: object) -> object:
+    """Return a cell that no spreadsheet computes; what is unknown is empty."""
+    if isinstance(cell, str) and cell.startswith(FORMULAS):
+        return f"'{cell}"
+    return "" if cell is None else cell

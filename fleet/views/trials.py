@@ -1,0 +1,159 @@
+"""Pages of the trials: the list with its form, and one trial with its verdict."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from fleet.access import requires
+from fleet.models import Run, Trial
+from fleet.trials import keeping
+from fleet.trials.claims import Claim, claim_for
+from fleet.trials.drawing import Drawing, drawing
+from fleet.trials.figures import Candidate, Comparison, Figures, read
+from fleet.trials.keeping import TrialError
+from fleet.trials.matching import mismatches, unknowns
+from fleet.trials.tables import written_csv
+from fleet.trials.words import Worded, deciding, sentences, worded
+from fleet.views.render import HtmxRequest, render_page
+from telemetry.compare.verdicts import DEFAULT_STEPS
+
+ASKED = ("name", "question", "team", "baseline", "planned_steps")
+N_RUNS, N_TRIALS = 200, 100
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """A candidate with its verdict: in words, as the comparison that decides, and drawn."""
+
+    candidate: Candidate
+    sentence: str
+    deciding: Comparison | None
+    rows: list[Worded]
+    drawing: Drawing | None
+    claim: Claim | None
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One line of the list."""
+
+    trial: Trial
+    judged: list[Judged]
+    is_unlike: bool
+
+
+def judged(figures: Figures) -> list[Judged]:
+    """Return every candidate of a trial with its verdict."""
+    types = {arm.run: arm.instance_type for arm in figures.arms}
+    base = next((arm.instance_type for arm in figures.arms if arm.is_baseline), "")
+    found = []
+    for candidate, sentence in zip(figures.candidates, sentences(figures), strict=True):
+        claim = claim_for(base, types[candidate.run])
+        drawn = drawing(candidate, claim)
+        rows = [worded(each) for each in candidate.comparisons]
+        found.append(Judged(candidate, sentence, deciding(candidate), rows, drawn, claim))
+    return found
+
+
+def row_of(trial: Trial) -> TrialRow:
+    """Return one line of the list."""
+    figures = read(trial.figures)
+    if figures is None:
+        return TrialRow(trial, [], is_unlike=False)
+    return TrialRow(trial, judged(figures), is_unlike=bool(mismatches(figures.matches)))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def trial_list(request: HtmxRequest) -> HttpResponseBase:
+    """List the trials, the last begun first; leads begin one here."""
+    return _begin(request) if request.method == "POST" else _show(request)
+
+
+@requires("lead")
+def _begin(request: HtmxRequest) -> HttpResponse:
+    given = {name: request.POST.get(name, "") for name in ASKED}
+    candidates = request.POST.getlist("candidates")
+    n_steps = given["planned_steps"]
+    try:
+        trial = keeping.begin(
+            given["name"],
+            given["question"],
+            baseline=given["baseline"],
+            candidates=candidates,
+            team=given["team"],
+            planned_steps=int(n_steps) if n_steps.isascii() and n_steps.isdecimal() else 0,
+            by=request.user.get_username(),
+            now=timezone.now(),
+        )
+    except TrialError as error:
+        return _show(request, given=given, chosen=candidates, error=error)
+    messages.success(request, f"{trial.name} has begun; its figures come within a minute.")
+    return HttpResponseRedirect(trial.get_absolute_url())
+
+
+def _show(
+    request: HtmxRequest,
+    *,
+    given: dict[str, str] | None = None,
+    chosen: list[str] | None = None,
+    error: TrialError | None = None,
+) -> HttpResponse:
+    trials = Trial.objects.with_arms()[:N_TRIALS]
+    context: dict[str, Any] = {
+        "rows": [row_of(trial) for trial in trials],
+        "runs": list(Run.objects.order_by("-pk").values("name", "instance_type")[:N_RUNS]),
+        "given": given or {"planned_steps": str(DEFAULT_STEPS)},
+        "chosen": chosen or [],
+        "error": error,
+    }
+    return render_page(
+        request,
+        "fleet/trial_list.html",
+        context,
+        partials=("trials",),
+        status=422 if error else 200,
+    )
+
+
+@require_safe
+def trial_detail(request: HtmxRequest, name: str) -> HttpResponse:
+    """One trial: what does not match, the verdict, the figures, and what it cost."""
+    trial = get_object_or_404(Trial.objects.with_arms(), name=name)
+    figures = read(trial.figures)
+    matches = figures.matches if figures else ()
+    context = {
+        "trial": trial,
+        "figures": figures,
+        "judged": judged(figures) if figures else [],
+        "mismatches": mismatches(matches),
+        "unknowns": unknowns(matches),
+        "alike": [match for match in matches if match.state == "same"],
+        "baseline": next((arm for arm in trial.arms.all() if arm.is_baseline), None),
+    }
+    return render_page(request, "fleet/trial_detail.html", context, partials=("figures",))
+
+
+@require_POST
+@requires("lead")
+def trial_end(request: HtmxRequest, name: str) -> HttpResponse:
+    """End a trial: later steps do not count."""
+    trial = get_object_or_404(Trial, name=name)
+    if keeping.end(trial, now=timezone.now()):
+        messages.success(request, f"{trial.name} is over: later steps do not count.")
+    else:
+        messages.error(request, f"{trial.name} was over already.")
+    return HttpResponseRedirect(trial.get_absolute_url())
+
+
+@require_safe
+def trial_csv(request: HtmxRequest, name: str) -> HttpResponse:
+    """Give a trial's figures to a spreadsheet."""
+    trial = get_object_or_404(Trial, name=name)
+    text = written_csv(read(trial.figures) or Figures((), (), ()))
+    headers = {"Content-Disposition": f'attachment; filename="{trial.name}.csv"'}
+    return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=headers)

@@ -1,0 +1,210 @@
+"""The door for step reports: what is taken, what is refused and why, and what becomes of it."""
+
+import gzip
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from django.db import DatabaseError, connection
+from django.test import Client
+from pytest_django import Settings
+
+from fleet.models import Node, Run, Token
+from telemetry.store.hot import HotStore
+from tests.fleet.api.jobs import ABOUT, NODES, URL, line, step, whole_step
+from tests.parts import NOON
+
+Post = Callable[..., Any]
+
+
+@pytest.fixture
+def post(client: Client, secret: str, redis_url: str) -> Post:
+    """Give a function that posts lines."""
+
+    def send(*lines: bytes, bearer: str = secret, **more: str) -> Any:
+        headers = {name.replace("_", "-"): value for name, value in more.items()}
+        headers["Authorization"] = f"Bearer {bearer}"
+        return client.post(
+            URL, b"\n".join(lines), content_type="application/x-ndjson", headers=headers
+        )
+
+    return send
+
+
+def test_a_whole_step_is_in_the_store_at_once(post: Post, hot: HotStore) -> None:
+    now_s = time.time()
+
+    answer = post(*whole_step(1, ended_at=now_s, collective_s=(0.3, 0.3, 0.1, 0.2))).json()
+    batch = hot.steps("real", since_s=now_s - 60)
+
+    assert (answer["accepted"], answer["repeated"], answer["n_refused"]) == (4, 0, 0)
+    assert batch.workers == NODES
+    np.testing.assert_allclose(batch.phases["transfer_s"], [[0.1, 0.1, 0.1, 0.1]])
+    np.testing.assert_allclose(batch.phases["wait_s"], [[0.2, 0.2, 0.0, 0.1]], atol=1e-9)
+    np.testing.assert_allclose(batch.step_s, [1.0])
+
+
+def test_a_step_waits_for_all_its_workers(post: Post, hot: HotStore) -> None:
+    now_s = time.time()
+    first, *others = whole_step(1, ended_at=now_s)
+
+    post(first)
+    before = len(hot.steps("real", since_s=now_s - 60))
+    for each in reversed(others):
+        post(each)
+
+    assert before == 0
+    assert np.isfinite(hot.steps("real", since_s=now_s - 60).phases["compute_s"]).all()
+
+
+def test_what_is_sent_again_counts_once(post: Post, hot: HotStore) -> None:
+    lines = whole_step(1, ended_at=time.time(), tokens=1000)
+
+    post(*lines)
+    answer = post(*lines).json()
+
+    assert (answer["accepted"], answer["repeated"]) == (0, 4)
+    assert hot.totals().tokens["real"] == 1000
+
+
+def test_the_first_report_makes_the_run_and_its_nodes(post: Post) -> None:
+    post(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
+    run = Run.objects.get(name="real")
+
+    assert (run.model, run.n_nodes, run.tp, run.team) == ("llama2-7b", 4, 8, "LLM")
+    assert run.usd_per_node_hour > 0
+    assert [(node.name, node.rank) for node in run.nodes.order_by("rank")] == [
+        (name, rank) for rank, name in enumerate(NODES)
+    ]
+
+
+def test_tokens_follow_from_batch_and_sequence(post: Post, hot: HotStore) -> None:
+    post(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
+
+    assert hot.totals().tokens["real"] == 64 * 4096
+
+
+def test_a_gzip_body_is_taken(post: Post) -> None:
+    body = gzip.compress(b"\n".join(whole_step(1, ended_at=time.time())))
+
+    assert post(body, Content_Encoding="gzip").json()["accepted"] == 4
+
+
+@pytest.mark.parametrize(
+    ("bad", "field"),
+    [
+        (b"nonsense", ""),
+        (b'{"run": "real"}', "kind"),
+        (line("stop"), "kind"),
+        (line("step", worker="trn-a", step=1, ended_at=1e9), "step_s"),
+        (step(1, "trn-a", ended_at=1e9, colective_s=1), "colective_s"),
+        (step(-1, "trn-a", ended_at=1e9), "step"),
+        (step(1, "trn a", ended_at=1e9), "worker"),
+        (step(1, "trn-a", ended_at=time.time(), collective_s=1.2), "step_s"),
+        (step(1, "trn-a", ended_at=time.time(), collective_s=[0.1, True]), "collective_s.1"),
+        (step(1, "trn-a", ended_at=time.time(), arrived_at=[1e9, 1e9]), "arrived_at"),
+        (step(1, "trn-a", ended_at=1e9), "ended_at"),
+        (line("run", tp=0), "tp"),
+    ],
+)
+def test_a_bad_line_is_named_and_the_others_are_taken(post: Post, bad: bytes, field: str) -> None:
+    good = step(2, "trn-a", ended_at=time.time())
+
+    answer = post(good, bad).json()
+
+    assert answer["accepted"] == 1
+    assert (answer["refused"][0]["line"], answer["refused"][0]["field"]) == (2, field)
+
+
+def test_nothing_but_bad_lines_is_a_problem(post: Post, hot: HotStore) -> None:
+    response = post(b"nonsense")
+
+    assert response.status_code == 400
+    assert response["Content-Type"] == "application/problem+json"
+    assert response.json()["line"] == 1
+
+
+def test_a_simulated_run_and_node_speak_for_themselves(post: Post, run: Run, steady: Node) -> None:
+    Run.objects.update(is_simulated=True)
+
+    taken = post(step(1, "trn-a", ended_at=time.time(), run="llama"))
+    placed = post(step(1, "steady", ended_at=time.time()))
+
+    assert taken.json()["field"] == "run"
+    assert placed.json()["field"] == "node"
+
+
+def test_an_agents_node_is_tied_to_the_run(post: Post) -> None:
+    node = Node.objects.create(
+        name="trn-a",
+        instance_type="trn1.32xlarge",
+        source=Node.Source.NEURON_MONITOR,
+        shard="node:trn-a",
+        n_cores=32,
+        n_devices=16,
+        first_seen_at=NOON,
+    )
+
+    post(step(1, "trn-a", ended_at=time.time(), rank=3))
+    node.refresh_from_db()
+
+    assert node.run is not None
+    assert (node.run.name, node.rank, node.source) == ("real", 3, Node.Source.NEURON_MONITOR)
+
+
+def test_a_clock_that_is_off_is_put_right(post: Post, hot: HotStore) -> None:
+    now_s = time.time()
+    lines = whole_step(1, ended_at=now_s - 500)
+
+    answer = post(*lines, X_Trnwatch_At=str(now_s - 500)).json()
+
+    assert answer["clock_skew_s"] == pytest.approx(500, abs=30)
+    assert hot.steps("real", since_s=now_s - 60).ended_at_s == pytest.approx(now_s, abs=30)
+
+
+def test_steps_too_old_for_the_hot_tier_are_kept_all_the_same(post: Post, hot: HotStore) -> None:
+    now_s = time.time()
+
+    post(*whole_step(1, ended_at=now_s - 7200), X_Trnwatch_At=str(now_s))
+
+    assert len(hot.steps("real", since_s=0)) == 0
+
+
+def test_without_a_token_nothing_is_taken(post: Post) -> None:
+    assert post(b"{}", bearer="nope").status_code == 401
+    assert post(b"{}", bearer=Token.issue("s", "scrape", now=NOON)[1]).status_code == 403
+
+
+def test_it_wants_a_post_of_something(client: Client, post: Post) -> None:
+    assert client.get(URL).status_code == 405
+    assert post(b" ").status_code == 400
+    assert post(b"\n" * 20_000 + b"{}").status_code == 413
+    assert post(gzip.compress(b" " * 20_000_000), Content_Encoding="gzip").status_code == 413
+    assert post(b"{}", Content_Encoding="br").status_code == 415
+
+
+def test_without_a_store_it_asks_to_be_sent_again(
+    client: Client, secret: str, settings: Settings
+) -> None:
+    settings.REDIS_URL = "redis://127.0.0.1:1/0"
+
+    response = client.post(
+        URL, b"{}", content_type="text/plain", headers={"Authorization": f"Bearer {secret}"}
+    )
+
+    assert response.status_code == 503
+    assert int(response["Retry-After"]) > 0
+
+
+def test_without_the_database_nothing_is_half_kept(post: Post, hot: HotStore, secret: str) -> None:
+    def down(*_: object) -> None:
+        raise DatabaseError
+
+    lines = whole_step(1, ended_at=time.time())
+    with connection.execute_wrapper(down):
+        response = post(*lines)
+
+    assert response.status_code == 503
+    assert post(*lines).json()["accepted"] == 4

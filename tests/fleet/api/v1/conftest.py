@@ -1,0 +1,61 @@
+"""What the tests of the API share: a fleet to tell of, and callers of every scope."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.core.management.color import no_style
+from django.db import connection
+from django.test import Client
+
+from fleet import alerting
+from fleet.models import Alert, Annotation, Node, Run, Silence, Token
+from telemetry.store.hot import HotStore
+from tests.alerts import straggling
+from tests.parts import block, just_now, steps
+
+Ask = Callable[..., Any]
+
+
+def numbered_on() -> None:
+    """Let new rows be numbered from those on that tests have numbered themselves."""
+    models = (Alert, Annotation, Silence, Token)
+    with connection.cursor() as cursor:
+        for statement in connection.ops.sequence_reset_sql(no_style(), models):
+            cursor.execute(statement)
+
+
+@pytest.fixture
+def fleet(run: Run, steady: Node, limping: Node, silent: Node, hot: HotStore) -> Alert:
+    """Make a run that trains, with a minute of figures, and an alert with a life of its own."""
+    now = just_now()
+    second = int(now.timestamp())
+    hot.append([block(tick=second - 60 + i) for i in range(60)])
+    hot.append_steps(steps(ended_at_s=second - 30, compute_s=0.9, wait_s=0.2))
+    at = now - timedelta(minutes=10)
+    over = straggling(run, limping, at=at, rule="hang", subject="node:limping", resolved_at=now)
+    alerting.comment(over, by="ada", text="swapped it", now=now)
+    alert = straggling(run, limping, at=at, evidence={"share_ratio": 0.31, "step_s": 1.5})
+    alerting.silence("rule=hang", ends_at=now + timedelta(hours=1), reason="x", by="ada", now=now)
+    Annotation.objects.create(at=at, kind="deploy", run=run, text="loader 2.4", by="ci")
+    return alert
+
+
+@pytest.fixture
+def ask(client: Client, redis_url: str, db: None) -> Ask:
+    """Give a function that asks the API as a token of some scope."""
+    secrets: dict[str, str] = {}
+
+    def asked(path: str, body: object = None, *, scope: str = "admin", **more: str) -> Any:
+        if scope and scope not in secrets:
+            secrets[scope] = Token.issue(scope, scope, now=just_now())[1]
+        headers = {name.replace("_", "-"): value for name, value in more.items()}
+        if scope:
+            headers |= {"Authorization": f"Bearer {secrets[scope]}"}
+        url = path if path.startswith("/") else f"/api/v1/{path}"
+        if body is None:
+            return client.get(url, headers=headers)
+        return client.post(url, body, content_type="application/json", headers=headers)
+
+    return asked

@@ -1,0 +1,111 @@
+"""Pages of runs that report themselves: before their first step, without a split, in trouble."""
+
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from django.test import Client
+from pytest_django import Settings
+
+from fleet.intake.steps.deliveries import Intake
+from fleet.intake.steps.following import follow_reported
+from fleet.models import Node, Run
+from fleet.templatetags.units import NBSP
+from telemetry.store.hot import HotStore
+from tests.fleet.api.jobs import ABOUT, NODES, line, step, whole_step
+
+Say = Callable[..., None]
+
+
+@pytest.fixture
+def say(db: None, hot: HotStore, settings: Settings) -> Say:
+    """Give a function that reports lines, and then follows the runs."""
+    settings.ANONYMOUS_READING = True
+    intake = Intake(time.monotonic)
+
+    def report(*lines: bytes) -> None:
+        now_s = time.time()
+        intake.deliver(hot, lines, arrived_s=now_s)
+        follow_reported(hot, now=datetime.fromtimestamp(now_s, UTC))
+
+    return report
+
+
+def read(client: Client, url: str) -> str:
+    """Return a page with plain spaces."""
+    return client.get(url).text.replace(NBSP, " ")
+
+
+def test_a_run_compiles_without_a_share_of_it_done(client: Client, say: Say) -> None:
+    say(line("run", **ABOUT), line("beat", worker="trn-a", n_workers=4))
+    page, runs, overview = (read(client, url) for url in ("/runs/real/", "/runs/", "/"))
+
+    assert "without a step: it compiles." in page
+    assert "3 workers never reported" in page
+    assert "0 % done" not in page + runs + overview
+    assert "compiling" in runs
+    assert "no steps yet" in page
+
+
+def test_a_run_of_which_little_is_known_says_what_is_missing(client: Client, say: Say) -> None:
+    say(*(step(n, "own", ended_at=time.time(), collective_s=None, n_workers=1) for n in (1, 2, 3)))
+    page = read(client, "/runs/real/")
+
+    assert "its all-reduce is not reported" in page
+    assert "tokens are not counted" in page
+    assert "Its price is not known" in page
+    assert "peak not known" in page
+    assert "1 worker, last heard" in page
+
+
+def test_a_model_that_the_catalogue_lacks_has_an_mfu(client: Client, say: Say) -> None:
+    about = ABOUT | {"model": "our-own", "params": 7e9, "layers": 32, "hidden": 4096}
+    ends = time.time()
+    say(line("run", **about), *(each for n in (1, 2) for each in whole_step(n, ended_at=ends)))
+    run = Run.objects.get(name="real")
+
+    assert run.shape == {"params": 7e9, "layers": 32, "hidden": 4096}
+    assert "peak not known" not in read(client, "/runs/real/")
+
+
+def test_what_was_lost_and_why_it_failed_is_said(client: Client, say: Say) -> None:
+    say(*whole_step(1, ended_at=time.time()))
+    say(line("beat", worker="trn-b", n_dropped=7))
+    say(line("end", worker="trn-c", failed=True, reason="RuntimeError"))
+    page = read(client, "/runs/real/")
+
+    assert "7 reports on the way here" in page
+    assert "RuntimeError" in page
+    assert "failed" in page
+
+
+@pytest.mark.parametrize("path", ["/nodes/", "/nodes/trn-a/", "/", "/runs/", "/alerts/"])
+def test_pages_show_nodes_without_an_agent(client: Client, say: Say, path: str) -> None:
+    say(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
+
+    assert client.get(path).status_code == 200
+    assert Node.objects.filter(source=Node.Source.STEPS).count() == len(NODES)
+
+
+def test_a_node_says_that_only_its_job_reports(client: Client, say: Say) -> None:
+    say(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
+
+    assert "trains: its job reports. No agent does" in read(client, "/nodes/trn-a/")
+
+
+def test_a_node_whose_job_is_over_is_not_said_to_train(client: Client, say: Say) -> None:
+    say(*whole_step(1, ended_at=time.time()))
+    say(*(line("end", worker=node) for node in NODES))
+    page = read(client, "/nodes/trn-a/")
+
+    assert "trains: its job reports" not in page
+    assert "was last heard of" in page
+    assert "silent" not in read(client, "/nodes/")
+
+
+@pytest.mark.parametrize("path", ["/nodes/", "/nodes/trn-a/", "/", "/search?q=trn"])
+def test_a_node_of_unknown_type_has_pages_too(client: Client, say: Say, path: str) -> None:
+    say(*whole_step(1, ended_at=time.time()))
+
+    assert client.get(path).status_code == 200

@@ -1,0 +1,165 @@
+"""The page of a run that was read from a log: what it tells, and what it leaves open."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from django.core.management import call_command
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import Run
+from telemetry.store.hot import HotStore
+from tests.fleet.logs.importing import BROKEN, dated
+from tests.telemetry.ingest.logs.made_log import call, done, hit, neuronx
+
+A, B = "MODULE_1652+aa11", "MODULE_1652+bb22"
+FAILED = "Got a cached failed neff at /fsx/cache/neuronxcc-2.15/MODULE_9+c/model.neff. Will skip"
+TOLD = {"model": "llama2-7b", "instance": "trn1.32xlarge", "nodes": 4, "seq_len": 4096}
+
+
+def imported(folder: Path, *lines: str, **options: object) -> Run:
+    path = folder / "train.log"
+    path.write_text("\n".join(lines) + "\n")
+    call_command("import_log", str(path), run="logged", json=True, **options)
+    return Run.objects.get(name="logged")
+
+
+def main_of(client: Client, query: str = "") -> str:
+    text = client.get(f"/runs/logged/{query}").text
+    return text.split("<main", 1)[1].split("</main>", 1)[0]
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    told = [call(A, pid=1), done(A, seconds=61, pid=1), call(B, seconds=62, pid=1)]
+    told += [done(B, seconds=92, pid=1), hit(A, seconds=93, pid=2)]
+    told += [call("MODULE_9+c").replace("Call compiler", FAILED)]
+    told += [f"{dated(60 + 10 * n)} {neuronx(n, loss=9.0 - n / 10)}" for n in range(1, 31)]
+    return [*told, f"{dated(200)} {BROKEN}", "something else", "step 31 step_time 9"]
+
+
+@pytest.fixture
+def page(hot: HotStore, db: None, client: Client, tmp_path: Path, lines: list[str]) -> str:
+    imported(tmp_path, *lines, **TOLD)
+    return main_of(client)
+
+
+def test_it_says_how_far_the_run_came_and_what_a_log_cannot_tell(page: str) -> None:
+    assert "trained to <b>step 30</b> at 9.20\u202fs each" in page
+    assert "does not tell computing from all-reduce" in page
+    assert "not in a log; limit 25" in page
+
+
+def test_it_shows_pace_price_and_loss(page: str) -> None:
+    assert "<b>227\u202fk</b>" in page
+    assert "from 8.90 at first" in page
+    assert re.search(r"<b>\$0\.\d+</b>", page)
+    assert "of 12.2\u202fPFLOP/s" in page
+
+
+def test_it_shows_every_graph_who_found_and_who_compiled_it(page: str) -> None:
+    panel = page.split('id="compiles-title"', 1)[1].split("</section>", 1)[0]
+
+    assert 'title="MODULE_1652+aa11">1652</td><td class="mono wide">aa11</td>' in panel
+    assert "1\u202fmin" in panel
+    assert "1 graph was asked for with more than one set of compiler flags" in panel
+    assert "/fsx/cache" in panel
+    assert "25\u202f% of requests" in panel
+
+
+def test_broken_hardware_comes_before_the_charts(page: str) -> None:
+    before, _ = page.split("Step by step", 1)
+
+    assert "HBM_UNCORRECTABLE_ERROR on steady device 3" in before
+
+
+def test_it_names_what_was_not_understood(page: str) -> None:
+    assert "1\u202fline cut off or garbled, skipped" in page
+    assert "<code>step 31 step_time 9</code>" in page
+    assert "<code>something else</code>" in page
+
+
+def test_its_charts_are_those_that_a_log_can_draw(page: str) -> None:
+    drawn = re.findall(r"/runs/logged/charts/(\w+)\?from=", page)
+
+    assert sorted(set(drawn)) == ["loss", "pace", "throughput"]
+    assert "waits for" not in page
+
+
+@pytest.mark.parametrize(
+    ("chart", "unit", "last"),
+    [("pace", "s", 9.2), ("loss", "count", 6.0), ("throughput", "per_s", 226900.0)],
+)
+def test_every_chart_answers(
+    page: str, client: Client, chart: str, unit: str, last: float
+) -> None:
+    source = next(iter(re.findall(rf"/runs/logged/charts/{chart}\?[^\"]+", page)))
+    figure = json.loads(client.get(source.replace("&amp;", "&")).content)
+
+    assert figure["unit"] == unit
+    assert figure["series"][0]["values"][-1] == last
+    assert len(figure["t"]) == 30
+    assert any("HBM_UNCORRECTABLE_ERROR" in text for _, text, _ in figure["events"])
+
+
+def test_a_window_without_steps_has_empty_charts(page: str, client: Client) -> None:
+    figure = json.loads(client.get("/runs/logged/charts/loss?from=1000&to=2000").content)
+
+    assert figure["t"] == []
+
+
+def test_another_run_has_no_such_chart(hot: HotStore, client: Client, run: Run) -> None:
+    assert client.get(f"/runs/{run.name}/charts/loss").status_code == 404
+
+
+@pytest.mark.parametrize("query", ["?window=1h", "?from=2026-05-01T12:00&to=2026-05-01T13:00"])
+def test_it_answers_in_any_window(page: str, client: Client, query: str) -> None:
+    assert "trained to" in main_of(client, query)
+
+
+def test_without_a_sequence_length_sequences_are_counted(
+    hot: HotStore, db: None, client: Client, tmp_path: Path
+) -> None:
+    imported(tmp_path, *(f"{dated(10 * n)} {neuronx(n)}" for n in range(1, 4)))
+    page = main_of(client)
+
+    assert "Sequences per second" in page
+    assert "<b>55.4</b>" in page
+    assert "$" not in page
+    assert "not in the log" in page
+
+
+def test_a_log_of_compiles_alone_has_no_charts(
+    hot: HotStore, db: None, client: Client, tmp_path: Path
+) -> None:
+    imported(tmp_path, call(A), done(A, seconds=600))
+    page = main_of(client)
+
+    assert "tells of no step" in page
+    assert "/charts/" not in page
+    assert "10\u202fmin" in page
+
+
+def test_what_a_log_says_is_escaped(
+    hot: HotStore, db: None, client: Client, tmp_path: Path
+) -> None:
+    imported(tmp_path, neuronx(1), "<script>alert(1)</script>")
+
+    assert "<script>alert" not in main_of(client)
+    assert "&lt;script&gt;alert" in main_of(client)
+
+
+def test_it_asks_the_database_little(
+    page: str, client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    with django_assert_max_num_queries(10):
+        client.get("/runs/logged/")
+
+
+def test_the_list_of_runs_shows_it_as_over(page: str, client: Client) -> None:
+    row = client.get("/runs/").text.split('id="run-logged"', 1)[1].split("</tr>", 1)[0]
+
+    assert "finished" in row
+    assert 'aria-label="no steps yet"' in row

@@ -1,0 +1,45 @@
+"""Revoking a token from its page: for good, by name, and by admins only."""
+
+import pytest
+from django.test import Client
+
+from fleet.models import Token
+from tests.fleet.test_doors import member
+from tests.parts import NOON
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def token() -> Token:
+    """Make a token."""
+    return Token.issue("ci", "read", now=NOON)[0]
+
+
+def test_it_says_who_revoked_it(client: Client, token: Token) -> None:
+    client.force_login(member("admin"))
+
+    response = client.post(f"/tokens/{token.pk}/revoke/", follow=True)
+
+    token.refresh_from_db()
+    assert "ci is revoked" in response.text
+    assert (token.revoked_by, token.revoked_at is None) == ("admin", False)
+
+
+def test_the_first_to_revoke_it_stays_on_record(client: Client, token: Token) -> None:
+    client.force_login(member("admin"))
+    Token.objects.update(revoked_at=NOON, revoked_by="ada")
+
+    response = client.post(f"/tokens/{token.pk}/revoke/", follow=True)
+
+    token.refresh_from_db()
+    assert "revoked already" in response.text
+    assert (token.revoked_by, token.revoked_at) == ("ada", NOON)
+
+
+def test_it_is_for_admins_and_by_post(client: Client, token: Token) -> None:
+    client.force_login(member("lead"))
+    assert client.post(f"/tokens/{token.pk}/revoke/").status_code == 403
+    client.force_login(member("admin"))
+    assert client.get(f"/tokens/{token.pk}/revoke/").status_code == 405
+    assert client.post("/tokens/999/revoke/").status_code == 404

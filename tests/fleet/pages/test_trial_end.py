@@ -1,0 +1,44 @@
+"""Ending a trial by its page."""
+
+import pytest
+from django.test import Client
+
+from fleet.models import Trial
+from tests.fleet.test_doors import member
+from tests.parts import NOON
+
+
+@pytest.fixture
+def trial(db: None, redis_url: str) -> Trial:
+    """Begin a trial, which needs no arms to end."""
+    return Trial.objects.create(name="bakeoff", question="?", created_by="ada", created_at=NOON)
+
+
+def test_a_lead_ends_it_once(client: Client, trial: Trial) -> None:
+    client.force_login(member("lead"))
+
+    first = client.post("/trials/bakeoff/end/", follow=True)
+    ended_at = Trial.objects.get().ended_at
+    second = client.post("/trials/bakeoff/end/", follow=True)
+
+    assert "later steps do not count" in first.text
+    assert "was over already" in second.text
+    assert ended_at is not None
+    assert Trial.objects.get().ended_at == ended_at
+
+
+def test_an_operator_may_not(client: Client, trial: Trial) -> None:
+    client.force_login(member("operator"))
+
+    assert client.post("/trials/bakeoff/end/").status_code == 403
+    assert Trial.objects.get().ended_at is None
+
+
+def test_reading_ends_nothing(client: Client, trial: Trial) -> None:
+    assert client.get("/trials/bakeoff/end/").status_code == 405
+
+
+def test_an_unknown_trial_is_not_found(client: Client, trial: Trial) -> None:
+    client.force_login(member("lead"))
+
+    assert client.post("/trials/nothing/end/").status_code == 404

@@ -1,0 +1,108 @@
+"""The list of trials: verdicts at a glance, and the form by which leads begin one."""
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import Run, Trial
+from fleet.trials.keeping import begin, work_out
+from telemetry.store.hot import HotStore
+from tests.fleet.pages.conftest import Page
+from tests.fleet.test_doors import member
+from tests.fleet.trials.conftest import LATER, made, train
+from tests.parts import NOON
+
+pytestmark = pytest.mark.django_db
+NEW = {
+    "name": "move",
+    "question": "Do we move?",
+    "baseline": "vit-p5",
+    "candidates": ["vit-trn2"],
+    "planned_steps": "2000",
+}
+
+
+@pytest.fixture
+def arms() -> tuple[Run, Run]:
+    """Make the runs of a trial."""
+    return made("vit-p5", "p5.48xlarge", 90.0), made("vit-trn2", "trn2.48xlarge", 72.0)
+
+
+@pytest.fixture
+def lead(client: Client) -> Client:
+    """Give a lead's browser."""
+    client.force_login(member("lead"))
+    return client
+
+
+def test_without_trials_it_says_how_to_begin(page: Page, redis_url: str) -> None:
+    text = page("/trials/")
+
+    assert "There is no trial yet" in text
+    assert "a lead chooses them here" in text
+    assert "<form" not in text.partition("<main")[2]
+
+
+def test_a_lead_begins_one(lead: Client, redis_url: str, arms: tuple[Run, Run]) -> None:
+    response = lead.post("/trials/", NEW, follow=True)
+
+    trial = Trial.objects.get()
+    assert response.redirect_chain == [("/trials/move/", 302)]
+    assert (trial.created_by, trial.planned_steps) == ("lead", 2_000)
+    assert "its figures come within a minute" in response.text
+    assert "being worked out" in response.text
+
+
+def test_an_operator_may_not(client: Client, redis_url: str, arms: tuple[Run, Run]) -> None:
+    client.force_login(member("operator"))
+
+    assert client.post("/trials/", NEW).status_code == 403
+    assert not Trial.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("name", "a b"), ("question", ""), ("baseline", ""), ("planned_steps", "many")],
+)
+def test_what_is_wrong_is_named_and_what_was_given_is_kept(
+    lead: Client, redis_url: str, arms: tuple[Run, Run], field: str, value: str
+) -> None:
+    response = lead.post("/trials/", NEW | {field: value})
+
+    assert response.status_code == 422
+    assert response.context["error"].field == field
+    assert '<option value="vit-trn2" selected>' in response.text
+    assert not Trial.objects.exists()
+
+
+def test_a_row_says_the_verdict(page: Page, hot: HotStore, arms: tuple[Run, Run]) -> None:
+    train("vit-p5", [2.0] * 100)
+    train("vit-trn2", [1.25] * 100)
+    fields = NEW | {"planned_steps": 100, "by": "ada", "now": NOON}
+    work_out(hot, begin(**fields), now=LATER)  # type: ignore[arg-type]
+
+    text = page("/trials/")
+
+    assert "trn2.48xlarge is better than" in text
+    assert "1M tokens cost $0.1000 instead of $0.2000" in text
+
+
+def test_fifty_trials_cost_no_more_questions(
+    client: Client,
+    redis_url: str,
+    arms: tuple[Run, Run],
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+) -> None:
+    for i in range(50):
+        fields = NEW | {"name": f"t{i}", "planned_steps": 100, "by": "ada", "now": NOON}
+        begin(**fields)  # type: ignore[arg-type]
+
+    with django_assert_max_num_queries(10):
+        assert client.get("/trials/").status_code == 200
+
+
+def test_only_the_list_is_renewed(page: Page, redis_url: str) -> None:
+    part = page("/trials/", HX_Request="true", HX_Target="trials")
+
+    assert part.lstrip().startswith('<section class="panel" id="trials"')
+    assert "<html" not in part

@@ -1,0 +1,108 @@
+"""`/metrics/nodes/<name>`: one node alone, in the same words as `/metrics`."""
+
+import time
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from fleet.models import Node
+from telemetry.store.hot import HotStore
+from tests.fleet.scraping import bearer, body, refused, samples
+from tests.parts import block
+
+PAGE = "/metrics/nodes/steady"
+
+
+@pytest.fixture(autouse=True)
+def reading(settings: Settings) -> None:
+    """Let anyone on this machine read."""
+    settings.ANONYMOUS_READING = True
+
+
+@pytest.fixture
+def reported(hot: HotStore, steady: Node, limping: Node) -> None:
+    """Let both nodes report, and be up for as long as a test takes."""
+    hot.append([block(tick=int(time.time()) + 60)])
+
+
+def test_it_tells_of_its_node_alone(client: Client, reported: None) -> None:
+    found = samples(client, PAGE)
+
+    assert found["trnwatch_node_up", "steady"] == 1
+    assert not [key for key in found if "limping" in key]
+    assert [key for key in found if key[0] == "neuroncore_utilization_ratio"]
+
+
+def test_it_says_what_the_whole_page_says(client: Client, reported: None) -> None:
+    alone, whole = samples(client, PAGE), samples(client)
+
+    # There EFA devices say whose they are, here nobody needs to ask.
+    efa = {(name, *rest) for name, *rest in alone if name.startswith("node_amazonefa")}
+    assert {(name, *rest) for name, *rest in whole if name.startswith("node_amazonefa")} == {
+        (name, device, "steady", *port) for name, device, *port in efa
+    } | {(name, device, "limping", *port) for name, device, *port in efa}
+    rest = {key: value for key, value in alone.items() if key not in efa}
+    assert rest == {
+        key: value
+        for key, value in whole.items()
+        if "steady" in key and not key[0].startswith("node_amazonefa")
+    }
+
+
+def test_a_node_that_is_down_is_said_to_be(client: Client, hot: HotStore, steady: Node) -> None:
+    found = samples(client, PAGE)
+
+    assert found["trnwatch_node_up", "steady"] == 0
+    assert {key[0] for key in found} == {"trnwatch_node_up", "trnwatch_node_info"}
+
+
+def test_an_unknown_node_is_a_problem(client: Client, reported: None) -> None:
+    response = client.get("/metrics/nodes/nobody")
+
+    assert response.status_code == 404
+    assert response["Content-Type"] == "application/problem+json"
+    assert "nobody" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("page", [PAGE, "/metrics", "/sd/prometheus"])
+@pytest.mark.parametrize("who", ["unknown", "expired", "revoked", "of another scope", "of none"])
+def test_who_brings_no_good_token_is_refused(
+    client: Client, reported: None, settings: Settings, page: str, who: str
+) -> None:
+    settings.ANONYMOUS_READING = False
+    headers, status = refused()[who]
+
+    response = client.get(page, headers=headers)
+
+    assert response.status_code == status
+    assert response["Content-Type"] == "application/problem+json"
+    assert response["WWW-Authenticate"].startswith("Bearer")
+
+
+@pytest.mark.parametrize("page", [PAGE, "/metrics", "/sd/prometheus"])
+def test_a_good_token_opens(client: Client, reported: None, settings: Settings, page: str) -> None:
+    settings.ANONYMOUS_READING = False
+
+    assert client.get(page, headers=bearer(), REMOTE_ADDR="10.0.0.7").status_code == 200
+
+
+@pytest.mark.parametrize("page", [PAGE, "/metrics", "/sd/prometheus"])
+def test_while_redis_is_away_the_scrape_fails(client: Client, steady: Node, page: str) -> None:
+    response = client.get(page)
+
+    assert response.status_code == 503
+    assert response["Content-Type"] == "application/problem+json"
+    assert "REDIS_URL" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("page", [PAGE, "/metrics", "/sd/prometheus"])
+def test_it_only_reads(client: Client, reported: None, page: str) -> None:
+    assert client.post(page, headers=bearer()).status_code == 405
+
+
+def test_it_asks_few_questions(
+    client: Client, reported: None, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    with django_assert_max_num_queries(4):
+        body(client.get(PAGE))

@@ -1,0 +1,113 @@
+"""`/sd/prometheus`: every node as a target, or none at all."""
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection
+from django.test import Client
+from django.utils import timezone
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from fleet.models import Node, Run
+from telemetry.store.hot import HotStore
+from tests.parts import block
+
+
+@pytest.fixture(autouse=True)
+def reading(settings: Settings) -> None:
+    """Let anyone on this machine read."""
+    settings.ANONYMOUS_READING = True
+
+
+def targets(client: Client) -> list[dict[str, Any]]:
+    response = client.get("/sd/prometheus")
+    assert response.status_code == 200
+    assert response["Content-Type"] == "application/json"
+    found: list[dict[str, Any]] = response.json()
+    return found
+
+
+def test_a_node_is_a_target_with_its_own_page(client: Client, hot: HotStore, steady: Node) -> None:
+    assert targets(client) == [
+        {
+            "targets": ["testserver"],
+            "labels": {
+                "__scheme__": "http",
+                "__metrics_path__": "/metrics/nodes/steady",
+                "instance": "steady",
+                "node": "steady",
+                "run": "llama",
+                "team": "LLM",
+                "instance_type": "trn1.32xlarge",
+                "availability_zone": "",
+                "source": "simulated",
+            },
+        }
+    ]
+
+
+def test_the_page_of_a_target_is_there(client: Client, hot: HotStore, steady: Node) -> None:
+    [target] = targets(client)
+
+    assert client.get(target["labels"]["__metrics_path__"]).status_code == 200
+
+
+def test_targets_are_in_order_of_their_names(
+    client: Client, hot: HotStore, silent: Node, steady: Node, limping: Node
+) -> None:
+    names = [target["labels"]["node"] for target in targets(client)]
+
+    assert names == ["limping", "silent", "steady"]
+    assert targets(client) == targets(client)
+
+
+def test_a_node_whose_run_is_over_is_none_unless_it_reports(
+    client: Client, hot: HotStore, steady: Node, limping: Node
+) -> None:
+    Run.objects.update(finished_at=timezone.now())
+    hot.append([block(tick=int(time.time()), nodes=["limping"])])
+
+    assert [target["labels"]["node"] for target in targets(client)] == ["limping"]
+
+
+def test_an_empty_fleet_is_an_empty_list(client: Client, hot: HotStore, db: None) -> None:
+    assert targets(client) == []
+
+
+@contextmanager
+def failing(when: Callable[[str], bool]) -> Iterator[None]:
+    """Let the database fail at some statements."""
+
+    def execute(run: Any, sql: str, *rest: Any) -> Any:
+        if when(sql):
+            raise OperationalError("server closed the connection unexpectedly")
+        return run(sql, *rest)
+
+    with connection.execute_wrapper(execute):
+        yield
+
+
+@pytest.mark.parametrize("path", ["/sd/prometheus", "/metrics", "/metrics/nodes/steady"])
+def test_while_the_database_is_away_it_is_no_list_at_all(
+    client: Client, hot: HotStore, steady: Node, path: str
+) -> None:
+    with failing(lambda sql: "fleet_node" in sql):
+        response = client.get(path)
+
+    assert response.status_code == 503
+    assert response["Content-Type"] == "application/problem+json"
+    assert "closed the connection" not in response.text
+
+
+def test_it_asks_the_database_once(
+    client: Client,
+    hot: HotStore,
+    steady: Node,
+    limping: Node,
+    django_assert_num_queries: DjangoAssertNumQueries,
+) -> None:
+    with django_assert_num_queries(1):
+        targets(client)

@@ -1,0 +1,116 @@
+"""The life of a trial: begun, worked out, ended."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fleet.models import Run, Trial
+from fleet.tasks import work_out_trials
+from fleet.trials.figures import read
+from fleet.trials.keeping import TrialError, begin, end, work_out, work_out_due
+from telemetry.store.hot import HotStore
+from tests.fleet.trials.conftest import LATER, made, train
+from tests.parts import NOON
+
+WISH: dict[str, Any] = {
+    "name": "again",
+    "question": "Do we?",
+    "baseline": "vit-p5",
+    "candidates": ["vit-trn2"],
+    "planned_steps": 2_000,
+    "by": "ada",
+    "now": NOON,
+}
+
+
+def test_arms_are_called_by_their_hardware_the_baseline_first(trial: Trial) -> None:
+    arms = [(arm.label, arm.is_baseline) for arm in trial.arms.all()]
+
+    assert arms == [("4 \u00d7 p5.48xlarge", True), ("4 \u00d7 trn2.48xlarge", False)]
+
+
+def test_arms_of_the_same_hardware_are_called_by_their_runs(p5: Run) -> None:
+    made("vit-p5-b", "p5.48xlarge", 90.0)
+
+    arms = begin(**WISH | {"candidates": ["vit-p5-b"]}).arms.all()
+
+    assert [arm.label for arm in arms] == ["vit-p5", "vit-p5-b"]
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("name", ""),
+        ("name", "a b"),
+        ("name", "x" * 61),
+        ("name", "bakeoff"),
+        ("question", "  "),
+        ("question", "x" * 201),
+        ("question", "a\x00b"),
+        ("team", "x" * 41),
+        ("baseline", "nobody"),
+        ("candidates", []),
+        ("candidates", ["nobody"]),
+        ("candidates", ["vit-p5"]),
+        ("candidates", ["vit-trn2", "vit-trn2"]),
+        ("candidates", ["vit-trn2"] * 9),
+        ("planned_steps", 0),
+        ("planned_steps", 10**9),
+    ],
+)
+def test_what_is_wrong_is_named_and_nothing_is_begun(
+    trial: Trial, field: str, value: object
+) -> None:
+    with pytest.raises(TrialError) as refused:
+        begin(**WISH | {field: value})
+
+    assert refused.value.field == field
+    assert list(Trial.objects.all()) == [trial]
+
+
+def test_figures_are_kept_and_read_again(hot: HotStore, trial: Trial) -> None:
+    train("vit-p5", [9.0] * 5 + [2.0] * 100, began_s=100.0)
+    train("vit-trn2", [1.25] * 100)
+
+    work_out(hot, trial, now=LATER)
+
+    trial.refresh_from_db()
+    figures = read(trial.figures)
+    assert figures is not None
+    assert figures.candidates[0].run == "vit-trn2"
+    assert trial.figured_at == LATER
+
+
+def test_an_ended_trial_is_worked_out_once_more_and_then_left_alone(
+    hot: HotStore, trial: Trial
+) -> None:
+    work_out_due(hot, now=NOON)
+    assert end(trial, now=NOON + timedelta(hours=1))
+
+    assert work_out_due(hot, now=LATER) == 1
+    assert work_out_due(hot, now=LATER) == 0
+
+
+def test_a_trial_ends_once(trial: Trial) -> None:
+    assert end(trial, now=NOON)
+    assert not end(trial, now=LATER)
+    trial.refresh_from_db()
+    assert trial.ended_at == NOON
+
+
+def test_figures_from_before_its_end_do_not_replace_it(hot: HotStore, trial: Trial) -> None:
+    stale = Trial.objects.get(pk=trial.pk)
+    end(trial, now=NOON)
+
+    work_out(hot, stale, now=LATER)
+
+    trial.refresh_from_db()
+    assert trial.figures == {}
+
+
+def test_a_worker_works_out_what_is_due(hot: HotStore, trial: Trial) -> None:
+    work_out_trials()
+
+    trial.refresh_from_db()
+    assert trial.figured_at is not None

@@ -1,0 +1,62 @@
+"""What must be the same: told apart as the same, different, and not reported."""
+
+from fleet.models import Run
+from fleet.trials.matching import State, matches, mismatches, unknowns
+
+
+def run(**other: object) -> Run:
+    fields = {"model": "vit-huge", "global_batch": 4096, "seq_len": 257, "precision": "bf16"}
+    return Run(**(fields | other))
+
+
+def states(*runs: Run, tokens: tuple[float | None, ...] = (1e6, 1e6)) -> dict[str, State]:
+    return {match.field: match.state for match in matches(runs, tokens)}
+
+
+def test_arms_that_train_the_same_thing_differ_in_nothing() -> None:
+    found = matches([run(), run()], [1_052_672.0, 1_052_672.0])
+
+    assert mismatches(found) == []
+    assert {match.field: match.values[0] for match in found} == {
+        "model": "vit-huge",
+        "global_batch": "4096",
+        "seq_len": "257",
+        "precision": "bf16",
+        "tokens_per_step": "1,052,672",
+        "optimizer": "not reported",
+    }
+
+
+def test_the_optimizer_is_never_called_the_same() -> None:
+    assert [match.field for match in unknowns(matches([run(), run()], [1.0, 1.0]))] == [
+        "optimizer"
+    ]
+
+
+def test_a_mismatch_names_what_each_arm_has() -> None:
+    found = mismatches(matches([run(), run(global_batch=2048)], [1e6, 5e5]))
+
+    assert [(match.words, match.values) for match in found] == [
+        ("global batch", ("4096", "2048")),
+        ("tokens per step", ("1,000,000", "500,000")),
+    ]
+
+
+def test_one_arm_of_three_is_enough_to_differ() -> None:
+    assert states(run(), run(), run(model="llama"), tokens=(1, 1, 1))["model"] == State.DIFFERS
+
+
+def test_a_short_count_of_tokens_is_no_mismatch() -> None:
+    assert states(run(), run(), tokens=(1e6, 0.995e6))["tokens_per_step"] == State.SAME
+
+
+def test_what_one_arm_does_not_report_is_unknown_and_not_different() -> None:
+    found = states(run(), run(global_batch=0), tokens=(1e6, None))
+
+    assert (found["global_batch"], found["tokens_per_step"]) == (State.UNKNOWN, State.UNKNOWN)
+
+
+def test_two_that_differ_do_so_though_a_third_is_silent() -> None:
+    found = states(run(), run(global_batch=2), run(global_batch=0), tokens=(1, 2, None))
+
+    assert (found["global_batch"], found["tokens_per_step"]) == (State.DIFFERS, State.DIFFERS)

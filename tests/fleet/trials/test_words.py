@@ -1,0 +1,112 @@
+"""The verdict in a sentence."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from fleet.trials.figures import ArmFigures, Candidate, Comparison, Figures
+from fleet.trials.matching import Match, State
+from fleet.trials.words import sentences
+
+ARM = {
+    "run": "vit-p5",
+    "instance_type": "p5.48xlarge",
+    "n_nodes": 4,
+    "is_baseline": True,
+    "n_steps": 0,
+    "n_settled": 0,
+    "warm_up_s": 0.0,
+    "n_warm_up": 0,
+    "last_step": 0,
+    "label": "p5",
+    "values": {},
+}
+NULLS = (
+    *("tokens_per_step", "compile_s", "ready_s", "first_step_s", "usd_per_hour", "usd_ready"),
+    *("usd_warm_up", "usd_settled", "usd_between", "usd"),
+)
+
+
+@dataclass
+class Told:
+    """A comparison of dollars, to be varied."""
+
+    ratio: float = -0.31
+    low: float | None = -0.33
+    high: float | None = -0.29
+    word: str = "better"
+    n_more_steps: int | None = 0
+    measure: str = "usd_per_mtok"
+
+    def sentence(self, *matches: Match) -> str:
+        """Return the verdict, its spaces plain."""
+        found = Comparison(
+            *(self.measure, 2.0, 2.0 * (1 + self.ratio), self.ratio, self.low, self.high),
+            *(self.word, self.n_more_steps),
+        )
+        return plain((found,), matches)
+
+
+def plain(found: tuple[Comparison, ...], matches: tuple[Match, ...] = ()) -> str:
+    arm: Any = msgspec.convert(ARM | dict.fromkeys(NULLS), ArmFigures)
+    figures = Figures(matches, (arm,), (Candidate("trn2", "vit-trn2", found),))
+    return sentences(figures)[0].replace("\u202f", " ").replace("\u2212", "-")
+
+
+def test_better_says_by_how_much_and_how_surely() -> None:
+    assert Told().sentence() == (
+        "trn2 is better than p5: 1M tokens cost $1.38 instead of $2.00, 31.0 % less "
+        "(95 % interval -33.0 % to -29.0 %)."
+    )
+
+
+def test_cheaper_and_slower_says_both() -> None:
+    dollars = Comparison("usd_per_mtok", 0.0222, 0.0205, -0.0766, -0.08, -0.07, "better", 0)
+    pace = Comparison("tokens_per_s", 2.7e6, 1.9e6, -0.296, -0.3, -0.29, "worse", 0)
+
+    said = plain((dollars, pace))
+
+    assert "1M tokens cost $0.0205 instead of $0.0222, 7.7 % less" in said
+    assert said.endswith("But it is slower: 29.6 % fewer tokens per second.")
+
+
+def test_worse_says_more() -> None:
+    said = Told(ratio=0.1, low=0.05, high=0.15, word="worse").sentence()
+
+    assert said.startswith("trn2 is worse than p5: 1M tokens cost $2.20 instead of $2.00, 10.0 %")
+    assert "% more" in said
+
+
+def test_where_nobody_can_tell_it_says_how_many_steps_would() -> None:
+    said = Told(ratio=-0.03, low=-0.1, high=0.04, word="cannot tell yet", n_more_steps=1_250)
+
+    assert said.sentence().startswith("Cannot tell yet whether trn2 is better than p5")
+    assert said.sentence().endswith("About 1,250 more steps of each arm would tell.")
+
+
+def test_arms_alike_need_no_more_steps() -> None:
+    said = Told(ratio=0.001, low=-0.01, high=0.012, word="cannot tell yet", n_more_steps=None)
+
+    assert said.sentence().endswith("They are so alike that more steps would hardly tell.")
+
+
+def test_no_verdict_follows_from_arms_that_differ() -> None:
+    match = Match("global_batch", "global batch", ("4096", "2048"), State.DIFFERS)
+    said = Told().sentence(match)
+
+    assert said.startswith("trn2 and p5 do not train the same thing (global batch): 1M tokens")
+    assert said.endswith("No verdict follows from that.")
+    assert "better" not in said
+
+
+def test_few_steps_have_no_interval() -> None:
+    assert "31.0 % less; too few steps" in Told(low=None, high=None).sentence()
+
+
+def test_without_a_price_the_pace_decides() -> None:
+    assert "it trains on 1.38 tokens/s instead of 2.00" in Told(measure="tokens_per_s").sentence()
+
+
+def test_without_steps_nothing_is_said() -> None:
+    assert plain(()) == "Nothing can be said of trn2 yet: both arms need steps."
