@@ -4,7 +4,7 @@ ARGS ?=
 ADDRESS ?= http://127.0.0.1:8000
 RUN := .venv/bin/python
 
-.PHONY: up test lint bench lock upgrade screenshot
+.PHONY: up test lint bench lock upgrade screenshot agent
 
 up:  ## Run everything, with a living demo fleet, until Ctrl-C (PORT, BIND).
 	@$(PYTHON) tools/setup.py run
@@ -28,6 +28,9 @@ lint:  ## Check style, types, imports and templates.
 bench:  ## Measure against the budgets, beside the peers.
 	@$(PYTHON) tools/setup.py dev
 	@$(RUN) -m bench $(ARGS)
+
+agent:  ## Make the one file that a node needs, build/trnwatch-agent.pyz.
+	@$(PYTHON) tools/agent.py
 
 lock:  ## Write the lock files anew after a change to requirements/*.in or package.json.
 	@$(PYTHON) tools/setup.py lock

@@ -6,7 +6,19 @@ import sys
 
 from bench.installation import installation
 
-NAMES = ("store", "history", "metrics", "door", "pages", "fleet", "detection")
+NAMES = (
+    "store",
+    "history",
+    "metrics",
+    "longterm",
+    "door",
+    "agent",
+    "pages",
+    "fleet",
+    "reporter",
+    "trials",
+    "detection",
+)
 
 
 def main(names: list[str]) -> int:

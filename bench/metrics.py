@@ -1,17 +1,28 @@
-"""`/metrics` beside prometheus-client's own writer, on the same families in the same run."""
+"""`/metrics` beside prometheus-client's own writer, and the memory that pages need by size."""
 
 import gzip
+import json
+import os
 import statistics
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any
 
+import msgspec
 from django.conf import settings
+from django.utils import timezone
 from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
 
 from bench.table import print_table
-from fleet.views.metrics import fleet_families
-from telemetry.families import FamilyCollector, text
+from fleet.models import Node, Run
+from fleet.scraping import everything
+from fleet.simulated.runs import create_run
+from telemetry.collecting import FamilyCollector
+from telemetry.families import Told, text
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import open_store
@@ -20,14 +31,18 @@ SPEC = RunSpec(
     name="wide",
     model="llama2-70b",
     instance="trn2.48xlarge",
-    nodes=320,
+    nodes=64,
     tp=32,
     seq_len=4096,
-    global_batch=5120,
+    global_batch=1024,
     compile_s=0,
 )
-REPEATS = 7
+# Nodes that make about 10,000, 100,000 and 1,000,000 series, drop-in names included.
+SIZES = (8, 74, 740)
+COMPARED = 74
+REPEATS = 5
 PER = 100_000
+MB = 1e6
 
 
 class Made(Collector):
@@ -42,31 +57,69 @@ class Made(Collector):
 
 
 def measure(_: Mapping[str, str]) -> None:
-    """Write the page of 320 nodes with both, and print what each took."""
-    append_a_tick()
-    page, families = text(fleet_families()), fleet_families()
+    """Stream pages of three sizes, each in a process of its own; compare one with its peer."""
+    rows = []
+    for n_nodes in SIZES:
+        report_once(n_nodes)
+        done = streamed()
+        per_100k_ms = done["cpu_s"] / done["n_series"] * PER * 1e3
+        rows.append(
+            (
+                f"{done['n_series']:,} series, {done['n_bytes'] / MB:.1f} MB",
+                f"{(done['peak'] - done['before']) / MB:.1f} MB more at most, "
+                f"{done['peak'] / MB:.0f} MB in all; longest piece "
+                f"{done['longest_piece'] / 1e3:.0f} kB; {per_100k_ms:.0f} ms per {PER:,}",
+            )
+        )
+        if n_nodes == COMPARED:
+            compare()
+    print_table("/metrics as a stream, memory of the process that writes it", rows)
+
+
+def streamed() -> dict[str, Any]:
+    """Write the page in a fresh process, and return what it needed."""
+    command = [sys.executable, "-m", "bench.streaming"]
+    done = subprocess.run(command, check=True, capture_output=True, env=dict(os.environ))
+    told: dict[str, Any] = json.loads(done.stdout)
+    return told
+
+
+def families() -> list[Told]:
+    """Return every family there is, read anew."""
+    return everything(open_store(settings.REDIS_URL), now=timezone.now())
+
+
+def compare() -> None:
+    """Write the page with both, and print what each took."""
+    page, held = text(families()), families()
     n_series = sum(not line.startswith(b"#") for line in page.splitlines())
-    made = Made(list(FamilyCollector(families).collect()))
-    whole_s = cpu_s(lambda: text(fleet_families())) / n_series * PER
+    ours = [one for one in held if one.spec.kind != "counter" or one.spec.name.endswith("_total")]
+    made = Made(list(FamilyCollector(held).collect()))
+    whole_s = cpu_s(lambda: text(families())) / n_series * PER
     peer_s = cpu_s(lambda: generate_latest(made)) / n_series * PER
     packed_s = cpu_s(lambda: gzip.compress(page, compresslevel=1)) / n_series * PER
+    same = generate_latest(Made(list(FamilyCollector(ours).collect()))) == text(ours)
     print_table(
-        f"/metrics, {n_series:,} series, {len(page) / 1e6:.1f} MB; per {PER:,} series",
+        f"/metrics, {n_series:,} series, {len(page) / MB:.1f} MB; per {PER:,} series",
         [
-            ("store to text", f"{whole_s * 1e3:.0f} ms"),
+            ("stores to text", f"{whole_s * 1e3:.0f} ms"),
             ("generate_latest, writing alone", f"{peer_s * 1e3:.0f} ms"),
             ("ours / generate_latest", f"1 / {peer_s / whole_s:.1f}"),
             ("gzip, where the scraper asks for it", f"{packed_s * 1e3:.0f} ms more"),
-            ("same bytes", "yes" if generate_latest(made) == text(families) else "NO"),
+            ("same bytes, but for counters without _total", "yes" if same else "NO"),
         ],
     )
 
 
-def append_a_tick() -> None:
-    """Put one tick of training nodes into the store."""
-    now = int(time.time())
-    plan = Plan(run=SPEC, seed=1, epoch_s=now - 600)
-    hot = open_store(settings.REDIS_URL)
+def report_once(n_nodes: int) -> None:
+    """Empty the stores, and let this many training nodes report once, just now."""
+    hot, now = open_store(settings.REDIS_URL), int(time.time())
+    hot.ask("FLUSHDB")
+    Node.objects.all().delete()
+    Run.objects.all().delete()
+    spec = msgspec.structs.replace(SPEC, nodes=n_nodes, global_batch=16 * n_nodes)
+    create_run(spec, started_at=datetime.fromtimestamp(now - 600, UTC), zone="us-east-2b")
+    plan = Plan(run=spec, seed=1, epoch_s=now - 600)
     for shard in plan.shards:
         clock = play(plan, shard, start_clock(plan), now - 1, every_s=60).clock
         hot.append(play(plan, shard, clock, now).span.blocks())

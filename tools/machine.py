@@ -12,6 +12,8 @@ WANTED = {
     "chromium": (("chromium", "chromium-browser"), "the tests in a browser"),
     "prometheus": (("prometheus",), "the tests that scrape /metrics"),
     "prometheus-alertmanager": (("prometheus-alertmanager",), "the tests that page through it"),
+    "victoria-metrics": (("victoria-metrics",), "the tests of long-term history"),
+    "curl": (("curl",), "the examples of docs/api.md"),
     "postgresql": (("initdb",), "the tests on PostgreSQL"),
 }
 
