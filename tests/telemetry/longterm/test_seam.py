@@ -33,16 +33,18 @@ METRICS = {
 N_HOURS, KEPT_HOURS, FRESH_S = 36, 5, 400
 
 
-def told_by(shard: str, nodes: tuple[str, ...], ticks: IntArray) -> Span:
+def told_by(shard: str, nodes: tuple[str, ...], ticks: IntArray, start: int) -> Span:
     """Return a few metrics, with a gap of an hour and a node that says nothing for another."""
+    # Counted from the start: a gap by the clock would lie on the seam once a day.
+    hour = (ticks - start) // HOUR_S % 24
     rng = np.random.default_rng(int(ticks[0]))
     values = {
         name: np.abs(mean * (1 + 0.1 * rng.standard_normal((len(ticks), len(nodes), n_parts))))
         for name, (mean, n_parts) in METRICS.items()
     }
     for array in values.values():
-        array[ticks // HOUR_S % 24 == 3] = np.nan
-        array[ticks // HOUR_S % 24 == 7, 1] = np.nan
+        array[hour == 3] = np.nan
+        array[hour == 7, 1] = np.nan
     every_s = int(ticks[1] - ticks[0])
     return Span(shard, ticks, nodes, values, every_s)
 
@@ -59,8 +61,8 @@ class Fleet:
         start = self.now_s // HOUR_S * HOUR_S - N_HOURS * HOUR_S
         past = (self.now_s - FRESH_S) // MINUTE_S * MINUTE_S
         nodes = (f"{name}-steady", self.node)
-        durable.write_rollups(told_by(self.shard, nodes, np.arange(start, past, 30)))
-        hot.append(told_by(self.shard, nodes, np.arange(past, self.now_s)).blocks())
+        durable.write_rollups(told_by(self.shard, nodes, np.arange(start, past, 30), start))
+        hot.append(told_by(self.shard, nodes, np.arange(past, self.now_s), start).blocks())
         n_steps = (past - start) // 20
         ends = start + 20 * np.arange(n_steps) + 7
         made = steps(name, n_steps=n_steps, compute_s=1.5, transfer_s=0.5)
