@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from bench.table import print_table
 from fleet.models import Node, Run
-from fleet.scraping import everything
+from fleet.prometheus.scraping import everything
 from fleet.simulated.runs import create_run
 from telemetry.collecting import FamilyCollector
 from telemetry.families import Told, text

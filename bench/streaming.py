@@ -12,7 +12,7 @@ django.setup()
 
 from django.utils import timezone  # noqa: E402 - models can be imported only from here on
 
-from fleet.scraping import everything  # noqa: E402
+from fleet.prometheus.scraping import everything  # noqa: E402
 from telemetry.families import pieces  # noqa: E402
 from telemetry.store.hot import open_store  # noqa: E402
 

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from django.conf import settings
 
-from fleet.scraping import everything
+from fleet.prometheus.scraping import everything
 from telemetry.exposition import HARDWARE
 from telemetry.families import Told
 from telemetry.longterm.history import LongTermHistory, open_history

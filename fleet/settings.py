@@ -74,7 +74,7 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "fleet.access.AccessMiddleware",
+    "fleet.access.rights.AccessMiddleware",
     "fleet.views.away.StoreAwayMiddleware",
 ]
 ROOT_URLCONF = "fleet.urls"
@@ -89,7 +89,7 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "fleet.access.access",
+                "fleet.access.rights.access",
             ]
         },
     }

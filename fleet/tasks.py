@@ -5,11 +5,11 @@ from datetime import UTC, datetime
 from celery import shared_task
 from django.conf import settings
 
-from fleet.costs import keep_costs
+from fleet.charts.freezing import freeze_what_is_due
 from fleet.demo import weather
-from fleet.freezing import freeze_what_is_due
 from fleet.intake.steps.following import follow_reported
 from fleet.long_term import figures
+from fleet.money.losses import keep_costs
 from fleet.simulated.following import follow_runs, keep_clocks
 from fleet.simulated.plans import publish_plans
 from fleet.trials.keeping import work_out_due

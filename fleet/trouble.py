@@ -9,7 +9,7 @@ from django.db.models import Count, QuerySet, Value
 from django.http import HttpRequest
 from django.utils import timezone
 
-from fleet.access import reads_anonymously
+from fleet.access.rights import reads_anonymously
 from fleet.models import Alert, Delivery
 from telemetry.longterm.positions import in_trouble
 

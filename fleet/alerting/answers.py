@@ -4,9 +4,9 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from fleet.access.people import answering
 from fleet.alerting.events import LONGEST, Kind, change, note
 from fleet.models import Alert, AlertEvent
-from fleet.people import answering
 
 # Seen broken this lately, it is not over, whatever anybody says.
 STILL_BROKEN = timedelta(minutes=1)

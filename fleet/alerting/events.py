@@ -4,7 +4,7 @@ from datetime import datetime
 from typing import Any
 
 from fleet.models import Alert, AlertEvent
-from fleet.notifying import enqueue
+from fleet.outbox import enqueue
 from fleet.templatetags.units import seconds
 from fleet.words.causes import cause_name, part_name
 from telemetry.detect import RULES, Finding

@@ -4,9 +4,9 @@ from datetime import datetime
 
 from django.db import transaction
 
+from fleet.access.people import answering
 from fleet.alerting.answers import AlertError, assign
 from fleet.models import Alert, HandOver
-from fleet.people import answering
 
 LONGEST_NOTE = 5000
 

@@ -8,7 +8,7 @@ from django.db import transaction
 from fleet.alerting.events import Kind, change, note
 from fleet.matching import parse_matchers, written
 from fleet.models import Alert, Silence, SilenceEvent
-from fleet.silencing import Read, active_silences, muting
+from fleet.silences.muting import Read, active_silences, muting
 
 LONGEST = timedelta(days=30)
 LONGEST_TEXT = 500

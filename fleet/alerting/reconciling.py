@@ -12,7 +12,7 @@ from fleet.alerting.pairing import Subject, by_subject, has_same_culprit, key_of
 from fleet.alerting.recurrence import QUIET
 from fleet.alerting.refreshing import refresh
 from fleet.models import Alert
-from fleet.silencing import active_silences
+from fleet.silences.muting import active_silences
 from telemetry.detect import Finding
 from telemetry.detect.finding import UNKNOWN
 

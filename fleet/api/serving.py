@@ -12,6 +12,8 @@ from django.conf import settings
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
+from fleet.access.throttling import RequestGate, Seldom
+from fleet.access.tokens import TokenBook, bearer
 from fleet.api.answers import (
     check_node,
     check_sent,
@@ -25,8 +27,6 @@ from fleet.intake.arrivals import Arrivals
 from fleet.intake.deliveries import Delivery, store, told
 from fleet.models import Token
 from fleet.problem import ProblemError
-from fleet.throttling import RequestGate, Seldom
-from fleet.tokens import TokenBook, bearer
 from telemetry.store.hot import HotStore, open_store
 
 log = logging.getLogger(__name__)

@@ -12,13 +12,13 @@ from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
 from redis.exceptions import RedisError
 
+from fleet.access.throttling import RequestGate, Seldom
+from fleet.access.tokens import TokenBook, bearer
 from fleet.api.answers import check_sent, too_often, unavailable
 from fleet.api.bodies import check_announced, check_kind, gunzip, too_large
 from fleet.intake.steps.deliveries import Intake, Outcome
 from fleet.models import Token
 from fleet.problem import ProblemError, problem
-from fleet.throttling import RequestGate, Seldom
-from fleet.tokens import TokenBook, bearer
 from telemetry.store.hot import HotStore, open_store
 
 log = logging.getLogger(__name__)

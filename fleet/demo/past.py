@@ -8,7 +8,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
-from fleet.freezing import freeze
+from fleet.charts.freezing import freeze
 from fleet.models import InjectedFault, Run
 from fleet.replaying import Replay
 from fleet.simulated.following import follow

@@ -7,8 +7,8 @@ import msgspec
 
 from fleet.charts.alerts import alert_figure, alert_window
 from fleet.charts.figures import Figure, Heat
+from fleet.charts.freezing import frozen_figure, lasting_figure
 from fleet.charts.windows import Window
-from fleet.freezing import frozen_figure, lasting_figure
 from fleet.incidents.moments import as_of, asked_moment
 from fleet.models import Alert
 from telemetry.store.source import Source

@@ -10,8 +10,8 @@ from fleet.notify.attempt import Courier
 from fleet.notify.channels import CHANNELS
 from fleet.notify.notice import Notice
 from fleet.notify.outcomes import Outcome
-from fleet.notifying.outbox import post
-from fleet.notifying.traits import traits_of
+from fleet.outbox.posting import post
+from fleet.outbox.traits import traits_of
 
 KIND, State = Delivery.Kind, Delivery.State
 LONGEST_NOTE = 300

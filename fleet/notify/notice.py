@@ -9,7 +9,7 @@ from django.utils.html import strip_tags
 
 from fleet.incidents.moments import frozen_link
 from fleet.models import Alert, AlertEvent, Delivery
-from fleet.notifying.labels import labels_of
+from fleet.outbox.labels import labels_of
 from fleet.words.sentences import told
 
 KIND = Delivery.Kind

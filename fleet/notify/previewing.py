@@ -9,7 +9,7 @@ from django.db.models import Q
 from fleet.matching import MatcherError, matches, parse_matchers
 from fleet.models import Alert, Receiver, Route
 from fleet.notify.listing import About
-from fleet.notifying.routing import routes_of
+from fleet.outbox.routing import routes_of
 
 RECENT = timedelta(days=1)
 MOST = 200

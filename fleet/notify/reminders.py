@@ -7,9 +7,9 @@ from django.db.models import F
 
 from fleet.matching import MatcherError
 from fleet.models import Delivery, Told
-from fleet.notifying.outbox import post
-from fleet.notifying.traits import traits_of
-from fleet.silencing import silences_of
+from fleet.outbox.posting import post
+from fleet.outbox.traits import traits_of
+from fleet.silences.muting import silences_of
 
 
 def remind(*, now: datetime) -> int:

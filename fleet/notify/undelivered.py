@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from django.db.models import Q
 
 from fleet.models import Delivery, Receiver, Route
-from fleet.notifying.traits import traits_of
+from fleet.outbox.traits import traits_of
 
 KIND = Delivery.Kind.UNDELIVERED
 # One receiver that is gone is said once in so long, however much it was to be sent.

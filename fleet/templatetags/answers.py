@@ -5,10 +5,10 @@ from typing import Any
 from django import template
 from django.utils import timezone
 
+from fleet.access.people import names
 from fleet.matching import meaning, written
 from fleet.models import Alert
-from fleet.people import names
-from fleet.spans import SPANS
+from fleet.silences.spans import SPANS
 
 register = template.Library()
 

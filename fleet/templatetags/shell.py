@@ -7,7 +7,7 @@ from django.urls import NoReverseMatch, reverse
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.access import reads_anonymously
+from fleet.access.rights import reads_anonymously
 from fleet.trouble import trouble_for
 
 register = template.Library()

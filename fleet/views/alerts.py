@@ -13,12 +13,12 @@ from django.views.decorators.http import require_safe
 
 from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.windows import Window
-from fleet.costs import as_kept, measured
 from fleet.incidents.changes import changes_of, until_of
 from fleet.incidents.likes import SAID_BY_PEOPLE, likes_of, neighbours_of
 from fleet.incidents.moments import as_of, asked_moment, frozen_link, with_worst
 from fleet.incidents.post_mortem import post_mortem
 from fleet.models import Alert, AlertEvent, Run
+from fleet.money.losses import as_kept, measured
 from fleet.summaries import runs_now
 from fleet.views.alert_rows import SINCE, STATES, AlertFilter, rows_of
 from fleet.views.annotating import annotate_context

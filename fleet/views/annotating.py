@@ -11,7 +11,7 @@ from django.utils.http import url_has_allowed_host_and_scheme
 from django.views.decorators.http import require_http_methods
 from django_htmx.http import trigger_client_event
 
-from fleet.access import requires
+from fleet.access.rights import requires
 from fleet.annotating import AnnotationError, Kind, Said, annotate
 from fleet.models import Annotation
 from fleet.views.render import HtmxRequest, render_page

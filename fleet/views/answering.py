@@ -10,11 +10,11 @@ from django.views.decorators.http import require_POST
 from django_htmx.http import trigger_client_event
 
 from fleet import alerting
-from fleet.access import requires
+from fleet.access.rights import requires
 from fleet.alerting import AlertError, SilenceError
 from fleet.matching import MatcherError
 from fleet.models import Alert
-from fleet.spans import SpanError, end_of
+from fleet.silences.spans import SpanError, end_of
 from fleet.views.alerts import PARTIALS, alert_context
 from fleet.views.render import HtmxRequest
 

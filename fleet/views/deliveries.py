@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 
-from fleet.access import requires
+from fleet.access.rights import requires
 from fleet.models import Delivery, Receiver
 from fleet.notify.by_hand import ByHandError, drop, send_again
 from fleet.notify.listing import Row, deliveries, rows

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_POST, require_safe
 from django_htmx.http import trigger_client_event
 
-from fleet.access import may, requires
+from fleet.access.rights import may, requires
 from fleet.charts.drills import charts_of, drill_window
 from fleet.drills.history import Told, by_kind, score_of, told, told_one
 from fleet.models import Alert, InjectedFault, Run

@@ -11,12 +11,12 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
 from fleet import alerting
-from fleet.access import may
+from fleet.access.people import names
+from fleet.access.rights import may
 from fleet.alerting import AlertError
 from fleet.models import HandOver
-from fleet.people import names
-from fleet.shift_markdown import as_markdown
-from fleet.shifts import Shift, began, looked_back
+from fleet.shifts.markdown import as_markdown
+from fleet.shifts.shift import Shift, began, looked_back
 from fleet.views.render import HtmxRequest, render_page
 
 HOURS = (4, 8, 12, 24, 168)

@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from fleet.models import Node
 from fleet.problem import problem, store_away
-from fleet.scraping import everything, one_node
+from fleet.prometheus.scraping import everything, one_node
 from telemetry.families import Told, pieces
 from telemetry.store.hot import StoreUnavailable, open_store
 

@@ -9,11 +9,11 @@ from django.http import HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from fleet.access import may
+from fleet.access.rights import may
 from fleet.models import Change, Delivery, Receiver, SenderPulse
 from fleet.notify.listing import deliveries, rows
 from fleet.notify.previewing import preview, recent_alerts
-from fleet.notifying.routing import routing_table
+from fleet.outbox.routing import routing_table
 from fleet.views.render import HtmxRequest, render_page
 
 PARTIALS = ("dead", "receivers", "log")

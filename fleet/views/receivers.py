@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
 
-from fleet.access import requires
+from fleet.access.rights import requires
 from fleet.models import Receiver, Route
 from fleet.notify.addresses import Allowed
 from fleet.notify.attempt import Courier

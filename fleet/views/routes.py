@@ -8,7 +8,7 @@ from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
-from fleet.access import requires
+from fleet.access.rights import requires
 from fleet.matching import FIELDS, MatcherError
 from fleet.models import Route
 from fleet.notify.by_hand import note_change

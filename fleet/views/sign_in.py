@@ -10,7 +10,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
-from fleet.throttling import Attempts
+from fleet.access.throttling import Attempts
 
 
 @sensitive_post_parameters("password")

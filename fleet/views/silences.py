@@ -15,13 +15,13 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 
 from fleet import alerting
-from fleet.access import requires
-from fleet.ages import aged
+from fleet.access.rights import requires
 from fleet.alerting import SilenceError
 from fleet.matching import FIELDS, MatcherError, meaning, written
 from fleet.models import Alert, Silence
-from fleet.silencing import Preview, preview
-from fleet.spans import SPANS, SpanError, end_of
+from fleet.shifts.ages import aged
+from fleet.silences.muting import Preview, preview
+from fleet.silences.spans import SPANS, SpanError, end_of
 from fleet.views.render import HtmxRequest, render_page
 from fleet.words.clauses import clause
 

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 
-from fleet.access import requires
+from fleet.access.rights import requires
 from fleet.drills.preview import previewed
 from fleet.drills.scoring import IN_TIME_S, IN_TIME_STEPS
 from fleet.drills.truth import Truth

@@ -10,9 +10,9 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from fleet.access import requires
+from fleet.access.rights import requires
+from fleet.access.tokens import TokenFieldError, make_token, revoke
 from fleet.models import Token
-from fleet.tokens import TokenFieldError, make_token, revoke
 from fleet.views.render import HtmxRequest, render_page
 
 SCOPES = {

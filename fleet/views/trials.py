@@ -9,7 +9,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from fleet.access import requires
+from fleet.access.rights import requires
 from fleet.models import Run, Trial
 from fleet.trials import keeping
 from fleet.trials.claims import Claim, claim_for

@@ -16,7 +16,7 @@ import pytest
 import yaml
 
 from fleet.environment import Environment
-from tests.fleet.notify.own_postgres import own_postgres
+from tests.own_postgres import own_postgres
 from tests.parts import free_port, redis_server
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -10,9 +10,9 @@ from django.contrib.auth.models import User
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from fleet.access import role_of
+from fleet.access.rights import role_of
+from fleet.access.tokens import TokenError, check_token
 from fleet.models import Token
-from fleet.tokens import TokenError, check_token
 
 pytestmark = pytest.mark.django_db
 

@@ -10,7 +10,7 @@ from pytest_django import Settings
 
 from fleet.long_term import figures, history_s
 from fleet.models import Node
-from fleet.scraping import everything
+from fleet.prometheus.scraping import everything
 from fleet.tasks import keep_figures_for_long_term
 from telemetry.exposition import HARDWARE
 from telemetry.longterm.courier import Delivered

@@ -5,7 +5,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import Settings
 
-from fleet.throttling import PER_NAME_AND_ADDRESS
+from fleet.access.throttling import PER_NAME_AND_ADDRESS
 
 URL = "/sign-in/"
 CREDENTIALS = {"username": "ada", "password": "correct horse"}

@@ -10,12 +10,12 @@ from django.http import HttpRequest
 from ninja.utils import check_csrf
 from redis.exceptions import RedisError
 
-from fleet.access import READING, reads_anonymously, role_of
+from fleet.access.rights import READING, reads_anonymously, role_of
+from fleet.access.throttling import RequestGate
+from fleet.access.tokens import CHALLENGE, TokenError, bearer, check_token
 from fleet.models import Token
 from fleet.models.token import GRANTS
 from fleet.problem import ProblemError
-from fleet.throttling import RequestGate
-from fleet.tokens import CHALLENGE, TokenError, bearer, check_token
 from telemetry.store.hot import StoreUnavailable, open_store
 
 REMEDY = "Sign in, or send `Authorization: Bearer <token>`."

@@ -11,13 +11,13 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.views.decorators.csrf import csrf_exempt
 from ninja.operation import Operation
 
+from fleet.access.throttling import RequestGate
 from fleet.api.answers import unavailable
 from fleet.api.bodies import check_announced, too_large
 from fleet.api.v1.access import ANYBODY, scope_of
 from fleet.api.v1.caching import with_tag
 from fleet.api.v1.callers import admit
 from fleet.problem import ProblemError, problem
-from fleet.throttling import RequestGate
 
 LIMIT_BYTES = 16_384
 gate = RequestGate("API_REQUESTS_PER_MINUTE")

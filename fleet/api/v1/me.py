@@ -5,7 +5,7 @@ from datetime import datetime
 from django.http import HttpRequest
 from ninja import Field, Router
 
-from fleet.access import role_of
+from fleet.access.rights import role_of
 from fleet.api.v1.access import ANYBODY, needs
 from fleet.api.v1.callers import caller
 from fleet.api.v1.fields import Told

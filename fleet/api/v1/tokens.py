@@ -9,6 +9,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
+from fleet.access.tokens import MAX_DAYS, MAX_NAME, TokenFieldError, make_token, revoke
 from fleet.api.v1.access import needs
 from fleet.api.v1.acting import SAYING
 from fleet.api.v1.callers import caller
@@ -16,7 +17,6 @@ from fleet.api.v1.fields import POINTLESS, Body, Key, Told
 from fleet.api.v1.paging import Links, Paging, paged
 from fleet.models import Token
 from fleet.problem import ProblemError
-from fleet.tokens import MAX_DAYS, MAX_NAME, TokenFieldError, make_token, revoke
 
 router = Router(tags=["tokens"])
 Scope = Literal["ingest", "scrape", "annotate", "read", "act", "admin"]

@@ -8,7 +8,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
-from fleet.access import may
+from fleet.access.rights import may
 from fleet.api.v1.access import needs
 from fleet.api.v1.acting import SAID, SAYING
 from fleet.api.v1.callers import caller

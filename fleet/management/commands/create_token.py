@@ -5,9 +5,9 @@ from typing import Any
 
 from django.core.management import CommandParser
 
+from fleet.access.tokens import TokenFieldError, make_token
 from fleet.management.cli import PlainCommand
 from fleet.models import Token
-from fleet.tokens import TokenFieldError, make_token
 
 ARGUMENTS = {"name": "NAME", "scope": "--scope", "days": "--days"}
 

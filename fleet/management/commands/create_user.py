@@ -8,7 +8,7 @@ from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.core.exceptions import ValidationError
 from django.core.management import CommandParser
 
-from fleet.access import ROLES
+from fleet.access.rights import ROLES
 from fleet.management.cli import PlainCommand
 
 

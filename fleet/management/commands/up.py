@@ -13,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError, connection
 from redis.exceptions import RedisError
 
-from fleet.access import DEMO_ADMIN, ensure_demo_admin
+from fleet.access.rights import DEMO_ADMIN, ensure_demo_admin
 from fleet.up import doors, preparing
 from fleet.up.house import House, StartError
 from fleet.up.keeper import end_leftovers

@@ -21,7 +21,7 @@ from hypothesis.stateful import (
 from fleet import alerting
 from fleet.alerting.pairing import key_of, subject_of
 from fleet.models import Alert, AlertEvent, Delivery, Node, Receiver, Route, Run, Silence
-from fleet.silencing import silences_of
+from fleet.silences.muting import silences_of
 from telemetry.detect.finding import Finding
 from tests.fleet.alerting.crashing import DiedError, dying_at, everything_stored
 from tests.fleet.alerting.faults import EVERYTHING, FAULTS, is_of

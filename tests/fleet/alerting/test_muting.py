@@ -8,7 +8,7 @@ import pytest
 from fleet import alerting
 from fleet.alerting import SilenceError
 from fleet.models import Alert, Delivery, Receiver, Route, Silence
-from fleet.silencing import silences_of
+from fleet.silences.muting import silences_of
 from telemetry.detect.finding import Finding
 from tests.fleet.alerting.conftest import Look
 from tests.parts import NOON

@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from fleet.backups.engines import BackupError, PostgreSQL, Sqlite, engine_of
-from tests.fleet.notify.own_postgres import own_postgres
+from tests.own_postgres import own_postgres
 
 ROWS = 2_000
 

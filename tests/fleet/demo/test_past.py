@@ -7,10 +7,10 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
+from fleet.charts.freezing import frozen_figure
 from fleet.demo import weather
 from fleet.demo.past import Stretch, live_through, stretches
 from fleet.demo.runs import FLEET, create_fleet
-from fleet.freezing import frozen_figure
 from fleet.models import Alert, InjectedFault, Node, Run
 from telemetry.store.history import node_series, run_steps
 from telemetry.store.hot import HotStore

@@ -7,8 +7,8 @@ import msgspec
 import pytest
 
 from fleet.charts.alerts import alert_window
+from fleet.charts.freezing import freeze
 from fleet.charts.windows import Window
-from fleet.freezing import freeze
 from fleet.incidents.drawing import incident_figure
 from fleet.models import Alert
 from telemetry.store.hot import HotStore

@@ -13,7 +13,7 @@ django.setup()
 from django.db import DatabaseError, IntegrityError, connection, transaction  # noqa: E402
 
 from fleet.models import Alert, AlertEvent, Delivery, Receiver, Route  # noqa: E402
-from fleet.notifying import enqueue  # noqa: E402
+from fleet.outbox import enqueue  # noqa: E402
 
 
 def fire(number: int) -> str:

@@ -7,7 +7,7 @@ import pytest
 from django.db import connection, transaction
 
 from fleet.models import Alert, AlertEvent, Receiver, Route, Run
-from fleet.notifying import enqueue
+from fleet.outbox import enqueue
 from tests.fleet.notify.processes import Senders, database_url
 from tests.fleet.notify.processes import senders as running_senders
 from tests.fleet.notify.stranger import Stranger, a_stranger

@@ -15,8 +15,8 @@ from fleet.notify.channels import CHANNELS
 from fleet.notify.channels.slack import LONGEST_HEADER
 from fleet.notify.http import Answer, Door
 from fleet.notify.notice import Change, Notice, item_of
-from fleet.notifying.labels import labels_of
-from fleet.notifying.routing import routing_table
+from fleet.outbox.labels import labels_of
+from fleet.outbox.routing import routing_table
 from tests.fleet.notify.conftest import an_alert
 from tests.fleet.notify.stranger import Post, Stranger
 from tests.parts import NOON

@@ -10,9 +10,9 @@ from redis import Redis
 
 from fleet.models import Alert, Delivery, Receiver, Run, SenderPulse
 from tests.fleet.notify.conftest import an_alert, say
-from tests.fleet.notify.own_postgres import OwnPostgres, own_postgres
 from tests.fleet.notify.processes import ROOT, Senders, environment, senders, until
 from tests.fleet.notify.stranger import Stranger, thinks
+from tests.own_postgres import OwnPostgres, own_postgres
 from tests.parts import redis_server
 
 N_ALERTS = 24

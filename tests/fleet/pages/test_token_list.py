@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
+from fleet.access.tokens import check_token
 from fleet.models import Token
-from fleet.tokens import check_token
 from tests.fleet.test_doors import member
 from tests.parts import NOON, just_now
 

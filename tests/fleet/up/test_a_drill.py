@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, Page, expect
 
-from fleet.access import DEMO_ADMIN
+from fleet.access.rights import DEMO_ADMIN
 from tests.fleet.up.running import ODD, Up, manage, running, wait_for
 
 RUN = "vit-bakeoff-p5"

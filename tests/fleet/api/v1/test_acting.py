@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 from django.contrib.auth.models import User
 
+from fleet.access.tokens import check_token
 from fleet.models import Alert, Silence, Token
-from fleet.tokens import check_token
 from tests.fleet.api.v1.conftest import Ask
 from tests.parts import just_now
 

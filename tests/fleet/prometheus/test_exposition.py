@@ -8,7 +8,8 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from fleet.exposition import (
+from fleet.models import Node, Run
+from fleet.prometheus.exposition import (
     COST,
     FIRING,
     INFO,
@@ -21,7 +22,6 @@ from fleet.exposition import (
     TOKENS,
     UNACKNOWLEDGED,
 )
-from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.parts import steps
 

@@ -11,7 +11,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from pytest_django import Settings
 
-from fleet.access import (
+from fleet.access.rights import (
     ROLES,
     ensure_demo_admin,
     may,

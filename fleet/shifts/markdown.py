@@ -8,9 +8,9 @@ from html import unescape
 from django.utils.html import strip_tags
 from django.utils.safestring import SafeString
 
-from fleet.ages import Aged
 from fleet.models import HandOver
-from fleet.shifts import Held, Over, Recurring, Shift
+from fleet.shifts.ages import Aged
+from fleet.shifts.shift import Held, Over, Recurring, Shift
 from fleet.templatetags.units import duration
 
 SPECIAL = re.compile(r"([\\`*_\[\]<>#|])")

@@ -14,9 +14,9 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import resolve_url
 from django.utils.deprecation import MiddlewareMixin
 
+from fleet.access.tokens import TokenError, bearer, check_token
 from fleet.models import Token
 from fleet.problem import problem
-from fleet.tokens import TokenError, bearer, check_token
 
 # Each may do all that the ones before it may.
 ROLES = ("viewer", "operator", "lead", "admin")

@@ -1,7 +1,7 @@
 """Which machine each node is to AWS' exporters: no two nodes are taken for one."""
 
-from fleet.identities import identities
 from fleet.models import Node
+from fleet.prometheus.identities import identities
 from tests.parts import just_now
 
 

@@ -5,11 +5,11 @@ from datetime import datetime
 from django.db import transaction
 
 from fleet.models import Alert, AlertEvent, Delivery, Told
-from fleet.notifying.labels import labels_of
-from fleet.notifying.outbox import post
-from fleet.notifying.routing import lane_of, receivers_of, routing_table
-from fleet.notifying.traits import traits_of
-from fleet.silencing import silences_of
+from fleet.outbox.labels import labels_of
+from fleet.outbox.posting import post
+from fleet.outbox.routing import lane_of, receivers_of, routing_table
+from fleet.outbox.traits import traits_of
+from fleet.silences.muting import silences_of
 
 KIND = AlertEvent.Kind
 STARTS = frozenset({KIND.FIRED, KIND.REFIRED, KIND.UNSILENCED})

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator
 
 from fleet.matching import MatcherError, matches, parse_matchers
 from fleet.models import Alert, Receiver, Route
-from fleet.notifying.traits import traits_of
+from fleet.outbox.traits import traits_of
 
 LONGEST_LANE = 200
 

@@ -4,10 +4,15 @@ from datetime import datetime
 
 from django.db.models import QuerySet
 
-from fleet.exposition import alert_families, expected_nodes, node_info_family, run_families
-from fleet.identities import identities
 from fleet.models import Node
 from fleet.notify.families import notification_families
+from fleet.prometheus.exposition import (
+    alert_families,
+    expected_nodes,
+    node_info_family,
+    run_families,
+)
+from fleet.prometheus.identities import identities
 from telemetry.dropin.efa import efa_families
 from telemetry.dropin.families import neuron_families
 from telemetry.exposition import look, node_families

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.costs import keep_costs, measured
 from fleet.models import Alert, Node, Run
+from fleet.money.losses import keep_costs, measured
 from fleet.words.losses import loss
 from telemetry.store.hot import HotStore
 from tests.parts import NOON, NOON_S, steps

@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 
 from fleet.models import Alert, AlertEvent, Delivery, Receiver, Route, Run, Silence, Told
-from fleet.notifying import enqueue
+from fleet.outbox import enqueue
 from tests.parts import NOON
 
 SECOND = timedelta(seconds=1)

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from django.db.models import Max, Q, Sum
 from django.utils.safestring import SafeString
 
-from fleet.ages import Aged, Taken, aged, with_news
 from fleet.models import Alert, AlertEvent, HandOver, Silence
+from fleet.shifts.ages import Aged, Taken, aged, with_news
 from fleet.words.causes import cause_name
 from fleet.words.sentences import told
 from telemetry.detect import RULES

@@ -1,0 +1,1 @@
+"""Silences: what they mute, and for how long."""

@@ -1,0 +1,1 @@
+"""From an alert's timeline to the outbox."""
