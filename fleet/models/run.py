@@ -85,6 +85,9 @@ class Run(models.Model):
     n_workers = models.PositiveIntegerField(
         default=0, db_default=0, help_text="How many report; 0: unknown."
     )
+    tokens_per_epoch = models.BigIntegerField(
+        null=True, blank=True, help_text="Tokens of one pass over the data; none: unknown."
+    )
     heard_at = models.DateTimeField(null=True, blank=True, help_text="The last report's arrival.")
 
     phase = models.CharField(max_length=12, choices=Phase, default=Phase.PENDING)
