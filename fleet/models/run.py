@@ -50,6 +50,12 @@ class Run(models.Model):
     seq_len = models.PositiveIntegerField()
     global_batch = models.PositiveIntegerField()
     precision = models.CharField(max_length=10, default="bf16")
+    optimizer = models.CharField(
+        max_length=40,
+        blank=True,
+        db_default="",
+        help_text="Such as AdamW; empty: not reported.",
+    )
     usd_per_node_hour = models.FloatField(help_text="The price when the run began.")
     price_basis = models.CharField(max_length=80, help_text="Where that price comes from.")
     allreduce_limit_ratio = models.FloatField(default=SHARE["limit_ratio"])

@@ -31,6 +31,11 @@ class Trial(models.Model):
     planned_steps = models.PositiveIntegerField(
         default=DEFAULT_STEPS, help_text="Settled steps of each arm after which it is decided."
     )
+    planned_tokens = models.BigIntegerField(
+        null=True,
+        blank=True,
+        help_text="Tokens of the whole training, for the time that it takes; none: not asked.",
+    )
     created_by = models.CharField(max_length=150, help_text="Who began it.")
     created_at = models.DateTimeField()
     ended_at = models.DateTimeField(null=True, blank=True, help_text="Later steps do not count.")
