@@ -41,7 +41,7 @@ def signed_in(browser: Browser, up: Up, path: str) -> Page:
 def settled(tab: Page) -> None:
     """Wait until the form is there and listens: nobody chooses within milliseconds."""
     expect(tab.locator("#id_kind")).to_be_visible()
-    tab.wait_for_function("!document.querySelector('.htmx-added, .htmx-settling, .htmx-request')")
+    expect(tab.locator(".htmx-added, .htmx-settling, .htmx-request")).to_have_count(0)
 
 
 def test_a_drill_is_seen_named_and_taken_on_every_tab(browser: Browser, up: Up) -> None:

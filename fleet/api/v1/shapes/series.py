@@ -78,10 +78,11 @@ class Table:
 
 def _grouped(values: FloatArray, n_each: int) -> FloatArray:
     """Return (n, m) in groups of neighbours, (n / n_each, n_each, m), filled up with NaN."""
-    whole = -(-len(values) // n_each) * n_each
-    filled = np.full((whole, *values.shape[1:]), np.nan)
+    n_groups = -(-len(values) // n_each)
+    filled = np.full((n_groups * n_each, *values.shape[1:]), np.nan)
     filled[: len(values)] = values
-    return filled.reshape(-1, n_each, *values.shape[1:])
+    # Counted, for numpy cannot infer it where there is no part at all.
+    return filled.reshape(n_groups, n_each, *values.shape[1:])
 
 
 def _mean(groups: FloatArray) -> FloatArray:

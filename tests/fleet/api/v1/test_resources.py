@@ -84,6 +84,15 @@ def test_an_alert_tells_its_life_and_what_it_rests_on(ask: Ask, fleet: Alert) ->
     assert ask(f"alerts/{over}").json()["timeline"][0]["text"] == "swapped it"
 
 
+def test_a_window_in_which_nobody_told_anything_is_answered_in_few_points(
+    ask: Ask, fleet: Alert
+) -> None:
+    window = "since=2021-11-21T14:30:00Z&until=2021-11-21T15:30:00Z"
+    series = ask(f"nodes/steady/series?metric=core_utilization_ratio&max_points=2&{window}").json()
+
+    assert (len(series["t_s"]), series["parts"]) == (2, [])
+
+
 def test_gaps_are_null_and_json_knows_no_nan(ask: Ask, fleet: Alert, hot: HotStore) -> None:
     hot.append([block(tick=int(just_now().timestamp()), fill=math.nan)])
     answer = ask("nodes/steady/series?metric=core_utilization_ratio&max_points=900")
