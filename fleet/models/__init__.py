@@ -7,6 +7,7 @@ from fleet.models.compile import CompileEvent
 from fleet.models.delivery import Delivery, Told
 from fleet.models.fault import InjectedFault
 from fleet.models.handover import HandOver
+from fleet.models.like import LikeRuns
 from fleet.models.log import ReadLog
 from fleet.models.node import Node
 from fleet.models.receiver import Receiver
@@ -28,6 +29,7 @@ __all__ = [
     "FrozenChart",
     "HandOver",
     "InjectedFault",
+    "LikeRuns",
     "Node",
     "ReadLog",
     "Receiver",

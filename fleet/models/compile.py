@@ -1,7 +1,17 @@
 """A compile event: one process that asked for one compiled graph, and what came of it."""
 
+from typing import Self
+
 from django.db import models
 from django.db.models import Q
+
+
+class CompileEventQuerySet(models.QuerySet["CompileEvent"]):
+    """The questions that pages and tasks ask about compiles."""
+
+    def unannounced(self) -> Self:
+        """Keep what was compiled again, or amid training, though nobody announced it."""
+        return self.filter(verdict__in=(CompileEvent.Verdict.AGAIN, CompileEvent.Verdict.AMID))
 
 
 class CompileEvent(models.Model):
@@ -13,6 +23,15 @@ class CompileEvent(models.Model):
         HIT = "hit", "found in the cache"
         MISS = "miss", "compiled"
         FAIL = "fail", "failed"
+
+    class Verdict(models.TextChoices):
+        """Why it had to be compiled, as far as what was known then tells."""
+
+        FIRST = "first", "first time"
+        PLANNED = "planned", "announced"
+        AGAIN = "again", "compiled again"
+        AMID = "amid", "new amid training"
+        BESIDE = "beside", "compiled beside another process"
 
     run = models.ForeignKey("fleet.Run", models.CASCADE, related_name="compiles")
     module = models.CharField(
@@ -28,6 +47,27 @@ class CompileEvent(models.Model):
     compiler = models.CharField(max_length=60, blank=True, help_text="Version of neuronx-cc.")
     flags = models.CharField(max_length=500, blank=True, help_text="As the compiler got them.")
     cache = models.CharField(max_length=500, blank=True, help_text="Where the cache is.")
+    shape = models.CharField(
+        max_length=200,
+        blank=True,
+        db_default="",
+        help_text="Input shapes, where the job says them.",
+    )
+    noted_at = models.DateTimeField(
+        null=True, blank=True, help_text="When we learnt of it; empty: read with a log."
+    )
+    verdict = models.CharField(
+        max_length=8,
+        choices=Verdict,
+        blank=True,
+        db_default="",
+        help_text="Of what was compiled: why; empty where nobody judged it.",
+    )
+    change = models.JSONField(
+        null=True, blank=True, help_text="Of an unannounced compile: what changed, and since when."
+    )
+
+    objects = CompileEventQuerySet.as_manager()
 
     class Meta:
         ordering = ("at", "pk")
@@ -40,6 +80,10 @@ class CompileEvent(models.Model):
                 condition=Q(seconds=None) | Q(seconds__gte=0) & ~Q(outcome="hit"),
                 name="what_is_found_takes_no_compile_time",
             ),
+        )
+        indexes = (
+            models.Index(fields=["-at", "-id"], name="compiles_newest_first"),
+            models.Index(fields=["noted_at"], name="compiles_as_they_came"),
         )
 
     def __str__(self) -> str:

@@ -50,6 +50,18 @@ class Run(models.Model):
     seq_len = models.PositiveIntegerField()
     global_batch = models.PositiveIntegerField()
     precision = models.CharField(max_length=10, default="bf16")
+    compiler_flags = models.CharField(
+        max_length=500,
+        blank=True,
+        db_default="",
+        help_text="As neuronx-cc gets them; empty: unsaid.",
+    )
+    compiler_version = models.CharField(
+        max_length=60, blank=True, db_default="", help_text="Of neuronx-cc; empty: unsaid."
+    )
+    sdk_version = models.CharField(
+        max_length=40, blank=True, db_default="", help_text="Of the Neuron SDK; empty: unsaid."
+    )
     optimizer = models.CharField(
         max_length=40,
         blank=True,
