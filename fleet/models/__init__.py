@@ -2,6 +2,7 @@
 
 from fleet.models.alert import Alert, AlertEvent, FrozenChart
 from fleet.models.annotation import Annotation
+from fleet.models.budget import Budget
 from fleet.models.change import Change
 from fleet.models.compile import CompileEvent
 from fleet.models.delivery import Delivery, Told
@@ -10,6 +11,7 @@ from fleet.models.handover import HandOver
 from fleet.models.like import LikeRuns
 from fleet.models.log import ReadLog
 from fleet.models.node import Node
+from fleet.models.price import TeamPrice
 from fleet.models.receiver import Receiver
 from fleet.models.route import Route
 from fleet.models.run import Run
@@ -23,6 +25,7 @@ __all__ = [
     "Alert",
     "AlertEvent",
     "Annotation",
+    "Budget",
     "Change",
     "CompileEvent",
     "Delivery",
@@ -39,6 +42,7 @@ __all__ = [
     "SenderPulse",
     "Silence",
     "SilenceEvent",
+    "TeamPrice",
     "Token",
     "Told",
     "Trial",

@@ -7,8 +7,10 @@ from typing import Self
 from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
+from django.utils import timezone
 
 from telemetry.detect.rules import RULES
+from telemetry.tariff import Tariff
 
 SECONDS_PER_HOUR = 3600.0
 SHARE = RULES["allreduce_share"].limits
@@ -108,6 +110,20 @@ class Run(models.Model):
     )
     heard_at = models.DateTimeField(null=True, blank=True, help_text="The last report's arrival.")
 
+    tariff = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="What it pays from when on, oldest first, once that has changed or will.",
+    )
+    paid_until = models.DateTimeField(
+        null=True, blank=True, help_text="While it goes on: up to when it is known to be paid for."
+    )
+    spending = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="What its time went into, as fleet/money/spending.py keeps.",
+    )
+
     phase = models.CharField(max_length=12, choices=Phase, default=Phase.PENDING)
     phase_progress_ratio = models.FloatField(default=0.0)
     phase_since = models.DateTimeField()
@@ -146,14 +162,51 @@ class Run(models.Model):
         return is_getting_ready and not self.is_reported
 
     @property
+    def rates(self) -> Tariff:
+        """What all its nodes cost per second, from when on; NaN where nobody knows."""
+        began = {
+            "from_s": self.started_at.timestamp(),
+            "n_nodes": self.n_nodes,
+            "usd_per_node_hour": self.usd_per_node_hour,
+        }
+        told = ((each, each["usd_per_node_hour"] or math.nan) for each in self.tariff or [began])
+        return Tariff.of(
+            (each["from_s"], each["n_nodes"] * usd / SECONDS_PER_HOUR) for each, usd in told
+        )
+
+    def price_at(self, at: datetime) -> tuple[float, str]:
+        """Return what a node costs by the hour at a moment, and by which terms; 0: unknown."""
+        held = (self.usd_per_node_hour, self.price_basis)
+        for each in self.tariff or ():
+            if each["from_s"] <= at.timestamp():
+                held = (each["usd_per_node_hour"], each["basis"])
+        return held
+
+    @property
+    def price(self) -> tuple[float, str]:
+        """What a node costs by the hour now, or did when the run ended, and by which terms."""
+        return (
+            self.price_at(self.finished_at or timezone.now())
+            if self.tariff
+            else (
+                self.usd_per_node_hour,
+                self.price_basis,
+            )
+        )
+
+    @property
     def usd_per_hour(self) -> float:
-        """What the run costs per hour."""
-        return self.n_nodes * self.usd_per_node_hour
+        """What the run costs per hour now, or did when it ended; 0 where nobody knows."""
+        return self.n_nodes * self.price[0]
+
+    def paid_by(self, now: datetime) -> datetime:
+        """Return up to when its nodes are paid for, as far as is known at a moment."""
+        if self.finished_at is not None:
+            until = max(self.finished_at, self.paid_until or self.finished_at)
+        else:
+            until = self.paid_until or now
+        return max(self.started_at, min(now, until))
 
     def usd_by(self, now: datetime) -> float:
         """Return what the run has cost so far: never less than it was, NaN without a price."""
-        if not self.usd_per_node_hour:
-            return math.nan
-        until = self.finished_at or now
-        hours = (until - self.started_at).total_seconds() / SECONDS_PER_HOUR
-        return max(0.0, hours) * self.usd_per_hour
+        return self.rates.usd(self.started_at.timestamp(), self.paid_by(now).timestamp())

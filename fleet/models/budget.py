@@ -1,0 +1,63 @@
+"""A budget: what a team or a run may spend in a period."""
+
+from datetime import datetime
+from typing import Self
+
+from django.db import models
+from django.db.models import F, Q
+
+
+class BudgetQuerySet(models.QuerySet["Budget"]):
+    """The questions that pages and tasks ask about budgets."""
+
+    def kept(self) -> Self:
+        """Keep those that nobody has withdrawn."""
+        return self.filter(ended_at=None)
+
+    def current(self, now: datetime) -> Self:
+        """Keep those whose period is now."""
+        return self.kept().filter(starts_at__lte=now, ends_at__gt=now)
+
+
+class Budget(models.Model):
+    """So many dollars for a team, or for one run, between two moments."""
+
+    team = models.CharField(max_length=40, blank=True)
+    run = models.ForeignKey(
+        "fleet.Run", models.CASCADE, null=True, blank=True, related_name="budgets"
+    )
+    usd = models.FloatField()
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField(help_text="The first moment that does not count.")
+    set_by = models.CharField(max_length=150)
+    set_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="Withdrawn.")
+    ended_by = models.CharField(max_length=150, blank=True)
+
+    objects = BudgetQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("ends_at", "pk")
+        constraints = (
+            models.CheckConstraint(condition=Q(usd__gt=0), name="a_budget_is_money"),
+            models.CheckConstraint(
+                condition=Q(ends_at__gt=F("starts_at")), name="a_budget_ends_after_it_starts"
+            ),
+            models.CheckConstraint(
+                condition=(Q(run=None) & ~Q(team="")) | (Q(run__isnull=False) & Q(team="")),
+                name="a_budget_is_a_teams_or_a_runs",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.usd:,.0f} USD"
+
+    @property
+    def name(self) -> str:
+        """Whose it is; ask for budgets with their run."""
+        return self.run.name if self.run else self.team
+
+    @property
+    def subject(self) -> str:
+        """What an alert about it is about."""
+        return f"budget:{self.pk}"

@@ -1,0 +1,61 @@
+"""What something costs by the second, which may change on the way: from rates to dollars."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Self
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Tariff:
+    """Dollars per second, each rate from its moment on until the next one's.
+
+    Parameters
+    ----------
+    from_s : (n,) Unix seconds, rising; before the first nothing is paid
+    usd_per_s : (n,) dollars per second; NaN where the price is not known
+    """
+
+    from_s: FloatArray
+    usd_per_s: FloatArray
+
+    @classmethod
+    def of(cls, rates: Iterable[tuple[float, float]]) -> Self:
+        """Return the tariff of (moment, dollars per second)."""
+        table = np.array(list(rates), dtype=float).reshape(-1, 2)
+        return cls(table[:, 0], table[:, 1])
+
+    def rate_at(self, at_s: float) -> float:
+        """Return the dollars per second at a moment; before the first one's, the first."""
+        place = int(np.searchsorted(self.from_s, at_s, side="right")) - 1
+        return float(self.usd_per_s[max(0, place)])
+
+    def seconds(self, start_s: float, end_s: float) -> FloatArray:
+        """Return how long each rate held between two moments: (n,) seconds."""
+        ends = np.append(self.from_s[1:], np.inf)
+        lasted = np.minimum(ends, end_s) - np.maximum(self.from_s, start_s)
+        return np.asarray(np.maximum(lasted, 0.0))
+
+    def usd(self, start_s: float, end_s: float) -> float:
+        """Return what was paid between two moments, NaN where a price of it is not known.
+
+        Notes
+        -----
+        ``sum of rate * seconds that it held``. It never falls as the end moves on, and as long
+        as rates are only added after a moment, nothing before that moment changes.
+
+        Examples
+        --------
+        A dollar per second, and half of it from the tenth second on:
+
+        >>> Tariff.of([(0, 1.0), (10, 0.5)]).usd(0, 14)
+        12.0
+        """
+        return self.dollars(self.seconds(start_s, end_s))
+
+    def dollars(self, seconds: FloatArray) -> float:
+        """Return what (n,) seconds at each rate cost; seconds that nobody spent cost nothing."""
+        return float(np.where(seconds > 0, seconds * self.usd_per_s, 0.0).sum())
