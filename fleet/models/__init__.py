@@ -11,6 +11,7 @@ from fleet.models.handover import HandOver
 from fleet.models.like import LikeRuns
 from fleet.models.log import ReadLog
 from fleet.models.node import Node
+from fleet.models.observed import ObservedRun
 from fleet.models.price import TeamPrice
 from fleet.models.receiver import Receiver
 from fleet.models.route import Route
@@ -34,6 +35,7 @@ __all__ = [
     "InjectedFault",
     "LikeRuns",
     "Node",
+    "ObservedRun",
     "ReadLog",
     "Receiver",
     "RecordedTrace",
