@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 from math import nan
 
-HIT, MISS, FAIL = "hit", "miss", "fail"
+from telemetry.compiles import FAIL, HIT, MISS, Compile
+
+__all__ = ["FAIL", "HIT", "MISS", "Compile", "Entry", "HardwareError", "Said", "Totals"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,31 +43,6 @@ class Said:
     consumed: float = nan
     elapsed_s: float = nan
     rate_s: float = nan
-
-
-@dataclass(frozen=True, slots=True)
-class Compile:
-    """One process that asked for one compiled graph: found in the cache, compiled, or failed."""
-
-    module: str
-    outcome: str
-    at_s: float = nan
-    seconds: float = nan
-    rank: int | None = None
-    process: str = ""
-    compiler: str = ""
-    flags: str = ""
-    cache: str = ""
-
-    @property
-    def graph(self) -> str:
-        """What the graph's operations hash to."""
-        return self.module.removeprefix("MODULE_").partition("+")[0]
-
-    @property
-    def flags_hash(self) -> str:
-        """What the compiler's flags hash to; empty where the log does not say."""
-        return self.module.partition("+")[2]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,19 +1,16 @@
 """The compile cache of a run, summed up: graphs, who found, compiled or failed to, how long."""
 
-import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
 
 from fleet.models import CompileEvent, Run
 from fleet.models.run import RunQuerySet
-from telemetry.ingest.logs import Compile
 
 MOST_GRAPHS = 200
-BATCH = 2_000
 Outcome = CompileEvent.Outcome
 
 
@@ -93,29 +90,6 @@ class Compiles:
 def saying_whether_compiled(runs: RunQuerySet) -> RunQuerySet:
     """Ask, along with the runs, which of them have compiles at all: most have none."""
     return runs.annotate(has_compiles=Exists(CompileEvent.objects.filter(run=OuterRef("pk"))))
-
-
-def keep_compiles(run: Run, events: Iterable[Compile], *, moved_s: float = 0.0) -> None:
-    """Keep compile events of a run; one that is kept already stays as it is."""
-    rows = [_event(run, each, moved_s=moved_s) for each in events]
-    CompileEvent.objects.bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
-
-
-def _event(run: Run, event: Compile, *, moved_s: float) -> CompileEvent:
-    at_s, seconds = event.at_s + moved_s, event.seconds
-    has_length = math.isfinite(seconds) and event.outcome != Outcome.HIT
-    return CompileEvent(
-        run=run,
-        module=event.module[:120],
-        outcome=event.outcome,
-        rank=event.rank,
-        process=event.process[-160:],
-        at=datetime.fromtimestamp(at_s, UTC) if math.isfinite(at_s) else None,
-        seconds=seconds if has_length else None,
-        compiler=event.compiler[:60],
-        flags=event.flags[:500],
-        cache=event.cache[:500],
-    )
 
 
 def summed_up(run: Run) -> Compiles:

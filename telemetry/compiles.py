@@ -1,0 +1,137 @@
+"""A compile: one process that asked for one compiled graph, and what its cache key is made of."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import nan
+from typing import Final, Literal
+
+HIT, MISS, FAIL = "hit", "miss", "fail"
+# Spellings of one flag, as neuronx-cc takes them.
+SAME_FLAG: Final = {
+    "--optlevel": "-O",
+    "-lnc": "--logical-nc-config",
+    "--lnc": "--logical-nc-config",
+}
+What = Literal["compiler", "flags", "graph", "shape", "cache", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class Compile:
+    """One process that asked for one compiled graph: found in the cache, compiled, or failed.
+
+    ``module`` is MODULE_<hash of the graph>+<hash of the flags>; ``at_s`` Unix seconds, NaN where
+    unsaid; ``shape`` the input shapes, ``is_planned`` whether somebody announced it, both as the
+    job says them.
+    """
+
+    module: str
+    outcome: str
+    at_s: float = nan
+    seconds: float = nan
+    rank: int | None = None
+    process: str = ""
+    compiler: str = ""
+    flags: str = ""
+    cache: str = ""
+    shape: str = ""
+    is_planned: bool = False
+
+    @property
+    def graph(self) -> str:
+        """What the graph's operations hash to."""
+        return graph_of(self.module)
+
+    @property
+    def flags_hash(self) -> str:
+        """What the compiler's flags hash to; empty where the log does not say."""
+        return self.module.partition("+")[2]
+
+
+@dataclass(frozen=True, slots=True)
+class KeyChange:
+    """One part of a cache key that differs: what it was and is, empty where nobody says."""
+
+    what: What
+    before: str = ""
+    after: str = ""
+
+
+def graph_of(module: str) -> str:
+    """Return what a module's operations hash to.
+
+    >>> graph_of("MODULE_051daf37f1af2e155915+2e99804e")
+    '051daf37f1af2e155915'
+    """
+    return module.removeprefix("MODULE_").partition("+")[0]
+
+
+def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
+    """Return what differs between the keys under which a cache would hold two compiles.
+
+    Notes
+    -----
+    A compiled graph lies at ``<cache>/neuronxcc-<version>/MODULE_<graph>+<flags>``: the version of
+    the compiler, the hash of the graph's operations (shapes included) and the hash of the flags
+    make the key. What is unknown on either side is no difference. Where the key is the same, the
+    cache itself is another, or has lost it: then the one part is ``cache`` or ``nothing``.
+
+    References
+    ----------
+    AWS Neuron SDK, compile-cache documentation (2026-08).
+
+    Examples
+    --------
+    >>> was = Compile("MODULE_1+a", MISS, flags="-O1 --model-type=transformer")
+    >>> now = Compile("MODULE_1+b", MISS, flags="--model-type transformer --optlevel=2")
+    >>> key_changes(was, now)
+    (KeyChange(what='flags', before='-O1', after='-O2'),)
+    """
+    found: list[KeyChange] = []
+    if before.compiler and after.compiler and before.compiler != after.compiler:
+        found.append(KeyChange("compiler", before.compiler, after.compiler))
+    found += _flag_changes(before, after)
+    if before.graph and after.graph and before.graph != after.graph:
+        shapes = before.shape, after.shape
+        is_told = all(shapes) and shapes[0] != shapes[1]
+        found.append(KeyChange("shape", *shapes) if is_told else KeyChange("graph"))
+    if found:
+        return tuple(found)
+    if before.cache and after.cache and before.cache != after.cache:
+        return (KeyChange("cache", before.cache, after.cache),)
+    return (KeyChange("nothing"),)
+
+
+def _flag_changes(before: Compile, after: Compile) -> list[KeyChange]:
+    """Return how the flags differ: those that went and those that came."""
+    hashes = before.flags_hash, after.flags_hash
+    if all(hashes) and hashes[0] == hashes[1]:
+        return []
+    was, now = flags_of(before.flags), flags_of(after.flags)
+    if was and now and set(was) != set(now):
+        gone = " ".join(flag for flag in was if flag not in now)
+        new = " ".join(flag for flag in now if flag not in was)
+        return [KeyChange("flags", gone, new)]
+    return [KeyChange("flags")] if all(hashes) else []
+
+
+def flags_of(text: str) -> Sequence[str]:
+    """Return a compiler's flags one by one, each once and in one spelling.
+
+    >>> flags_of("--model-type transformer --optlevel=2 --model-type=transformer")
+    ['--model-type=transformer', '-O2']
+    """
+    flags: list[str] = []
+    for word in text.split():
+        if word.startswith("-") or not flags:
+            flags.append(word)
+        else:
+            flags[-1] += ("" if flags[-1].endswith("=") else "=") + word
+    return list(dict.fromkeys(map(_spelt, flags)))
+
+
+def _spelt(flag: str) -> str:
+    name, _, value = flag.partition("=")
+    name = SAME_FLAG.get(name, name)
+    if name == "-O" or not value:
+        return name + value
+    return f"{name}={value}"
