@@ -161,6 +161,7 @@ class AlertEvent(models.Model):
         RULE_CHANGED = "rule_changed", "seen otherwise"
         CAUSE_CHANGED = "cause_changed", "cause changed"
         WORSENED = "worsened"
+        LEARNED = "learned", "learnt what changed"
         FLAPPING = "flapping", "comes and goes"
         ACKNOWLEDGED = "acknowledged"
         UNACKNOWLEDGED = "unacknowledged", "gave it back"
