@@ -7,6 +7,7 @@ from datetime import datetime
 from django.db.models import Q
 
 from fleet.alerting import Subject, reconcile
+from fleet.compiles.raising import compile_findings, joined
 from fleet.models import Alert, Node, Run
 from fleet.sighting import (
     ECC_AGES_S,
@@ -54,6 +55,7 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     if now_s - listening_since_s(hot, now_s=now_s) < LISTEN_FIRST_S:
         last_seen = {}
     findings = judge(sights, last_seen, now_s=now_s, open_rules=known, lost=lost, recall=RECALL)
+    findings = joined(findings, compile_findings(runs, now=now))
     could = watched(sights, last_seen, known, now_s=now_s)
     # A real node need not belong to a run; its memory is looked at all the same.
     counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))

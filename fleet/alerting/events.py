@@ -12,7 +12,10 @@ from telemetry.detect import RULES, Finding
 Kind = AlertEvent.Kind
 LONGEST = 500
 # What an alert says changes with these: links frozen in time show what it said then.
-SPEAKING = {Kind.FIRED, Kind.REFIRED, Kind.RULE_CHANGED, Kind.CAUSE_CHANGED, Kind.WORSENED}
+SPEAKING = {
+    *(Kind.FIRED, Kind.REFIRED, Kind.RULE_CHANGED),
+    *(Kind.CAUSE_CHANGED, Kind.WORSENED, Kind.LEARNED),
+}
 
 
 def note(alert: Alert, kind: Kind, *, now: datetime, by: str = "", text: str = "") -> AlertEvent:

@@ -54,11 +54,13 @@ def relation(alert: Alert) -> str:
 
 
 def _compile(alert: Alert, now: datetime) -> SafeString:
+    changed = Evidence(alert.evidence).names("key_changes")
     return format_html(
-        "{} <b>{}</b> {} to <b>compile its graphs again</b>, which nobody had announced.",
+        "{} <b>{}</b> {} to <b>compile its graphs again</b>, which nobody had announced.{}",
         since(alert, now=now),
         run_link(alert),
         "stands still" if alert.is_open else "stood still",
+        f" What changed: {'; '.join(changed)}." if changed else "",
     )
 
 
