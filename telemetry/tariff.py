@@ -54,7 +54,8 @@ class Tariff:
         >>> Tariff.of([(0, 1.0), (10, 0.5)]).usd(0, 14)
         12.0
         """
-        return self.dollars(self.seconds(start_s, end_s))
+        seconds = self.seconds(start_s, end_s)
+        return self.dollars(seconds) if seconds.any() else 0.0 * self.rate_at(start_s)
 
     def dollars(self, seconds: FloatArray) -> float:
         """Return what (n,) seconds at each rate cost; seconds that nobody spent cost nothing."""

@@ -11,7 +11,15 @@ from telemetry.simulate.scenario import Plan
 from telemetry.simulate.shard import RunClock
 from telemetry.store.hot import HotStore
 
-FOLLOWED = ("phase", "phase_progress_ratio", "phase_since", "last_step", "n_tokens", "finished_at")
+FOLLOWED = (
+    "phase",
+    "phase_progress_ratio",
+    "phase_since",
+    "last_step",
+    "n_tokens",
+    "finished_at",
+    "paid_until",
+)
 OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
 # Counts move with every step; a page reads them from the steps, so the row may lag a little.
 COUNT_EVERY_S = 10
@@ -43,8 +51,10 @@ def follow(run: Run, clock: RunClock) -> None:
     run.phase_progress_ratio = clock.phase_progress_ratio
     run.last_step = max(run.last_step, clock.step)
     run.n_tokens = max(run.n_tokens, int(clock.n_tokens))
+    played_to = datetime.fromtimestamp(clock.tick, UTC)
+    run.paid_until = max(run.paid_until or played_to, played_to)
     if run.phase in OVER and run.finished_at is None:
-        run.finished_at = datetime.fromtimestamp(clock.tick, UTC)
+        run.finished_at = played_to
 
 
 def keep_clocks(hot: HotStore) -> None:

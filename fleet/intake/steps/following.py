@@ -17,6 +17,7 @@ FOLLOWED = (
     "phase_progress_ratio",
     "phase_since",
     "finished_at",
+    "paid_until",
     "last_step",
     "n_tokens",
 )
@@ -66,6 +67,8 @@ def follow(run: Run, state: State, *, now: datetime) -> None:
     """Make a run say what its workers say; counts never go back."""
     heard_at = datetime.fromtimestamp(state.heard_s, UTC)
     run.heard_at = heard_at
+    # Should it fall silent, it is over as of now: nothing is told beyond that.
+    run.paid_until = max(run.paid_until or heard_at, heard_at)
     run.n_workers = max(run.n_workers, state.n_workers)
     run.last_step = max(run.last_step, state.last_step)
     run.step_shift = run.step_shift if state.shift is None else state.shift
