@@ -1,0 +1,92 @@
+"""Simulated probes: the same whoever asks, and slow where something is wrong."""
+
+import numpy as np
+import pytest
+
+from telemetry.simulate import probes
+from telemetry.simulate.bed import PROBE_KINDS, Bed, ProbeFault
+
+FOUR = ("a", "b", "c", "d")
+ALL = tuple(np.array(each) for each in zip(*[(0, 1), (0, 2), (0, 3), (2, 3)], strict=True))
+
+
+def of(*faults: ProbeFault, nodes: tuple[str, ...] = FOUR) -> dict[str, np.ndarray]:
+    return probes.pairs(Bed(nodes, "trn1.32xlarge", 7, faults), *ALL)
+
+
+@pytest.mark.parametrize("n", range(2, 12))
+def test_rounds_bring_every_pair_together_once_and_no_node_twice_at_a_time(n: int) -> None:
+    met: list[tuple[int, int]] = []
+    for rows, columns in probes.rounds(n):
+        assert len({*rows.tolist(), *columns.tolist()}) == 2 * len(rows)
+        met += zip(rows.tolist(), columns.tolist(), strict=True)
+
+    assert sorted(met) == [(i, j) for i in range(n) for j in range(i + 1, n)]
+
+
+def test_a_pair_measures_the_same_in_other_company_and_order() -> None:
+    four = of()
+    two = probes.pairs(Bed(("d", "c"), "trn1.32xlarge", 7), np.array([0]), np.array([1]))
+
+    for name, values in four.items():
+        assert two[name][0] == pytest.approx(values[3])
+    assert not np.allclose(
+        four["p50_s"], probes.pairs(Bed(FOUR, "trn1.32xlarge", 8), *ALL)["p50_s"]
+    )
+
+
+def test_one_sick_device_of_eight_shows_in_the_tail_and_not_in_the_median() -> None:
+    well, sick = of(), of(ProbeFault(kind="efa_latency", node="a", device=1, magnitude=3.0))
+
+    assert sick["p50_s"] == pytest.approx(well["p50_s"])
+    assert (sick["p99_s"] / well["p99_s"]) == pytest.approx([3, 3, 3, 1])
+    assert (well["bandwidth_bytes_per_s"] / sick["bandwidth_bytes_per_s"])[:3] == pytest.approx(9)
+
+
+def test_a_bad_pair_is_slow_to_each_other_alone() -> None:
+    well, sick = of(), of(ProbeFault(kind="pair_slow", node="d", peer="a", magnitude=3.0))
+
+    assert (sick["p50_s"] / well["p50_s"]) == pytest.approx([1, 1, 3, 1])
+    silent = of(ProbeFault(kind="pair_silent", node="a", peer="d"))
+    assert np.isinf(silent["p50_s"]).tolist() == [False, False, True, False]
+    assert silent["bandwidth_bytes_per_s"][2] == 0
+
+
+def test_healthy_probes_take_what_published_ones_take() -> None:
+    """Two nodes over EFA: 17 to 28 µs for small messages in published runs."""
+    assert (of()["p50_s"] > 14e-6).all()
+    assert (of()["p50_s"] < 28e-6).all()
+    assert (of()["bandwidth_bytes_per_s"] < 100e9).all()
+
+
+def test_a_collective_follows_the_curve_and_the_worst_way_slows_it() -> None:
+    well = Bed(FOUR, "trn1.32xlarge", 7)
+    sick = Bed(
+        FOUR, "trn1.32xlarge", 7, (ProbeFault(kind="pair_slow", node="a", peer="b", magnitude=3),)
+    )
+
+    measured = probes.collective(well, FOUR)
+    assert measured.size_bytes[[0, -1]].tolist() == [1024, 2**30]
+    assert measured.time_s == pytest.approx(measured.expected_s, rel=0.12)
+    assert probes.collective(sick, FOUR).time_s[-1] > 2 * measured.time_s[-1]
+    assert probes.collective(sick, FOUR[1:]).time_s == pytest.approx(
+        probes.collective(well, FOUR[1:]).time_s
+    )
+
+
+def test_one_node_alone_runs_its_collective_inside() -> None:
+    assert np.isfinite(probes.collective(Bed(("a",), "trn2.48xlarge", 1), ("a",)).time_s).all()
+
+
+def test_nodes_without_efa_have_no_devices_to_probe_and_talk_all_the_same() -> None:
+    bed = Bed(FOUR, "trn1.2xlarge", 1)
+
+    assert probes.devices(bed)[0].shape == (4, 0)
+    assert np.isfinite(probes.pairs(bed, *ALL)["p99_s"]).all()
+
+
+@pytest.mark.parametrize("kind", PROBE_KINDS)
+def test_a_fault_on_a_node_elsewhere_changes_nothing(kind: str) -> None:
+    fault = ProbeFault(kind=kind, node="elsewhere", peer="a", magnitude=PROBE_KINDS[kind])
+
+    assert of(fault)["p99_s"] == pytest.approx(of()["p99_s"])
