@@ -12,6 +12,7 @@ from fleet.models.like import LikeRuns
 from fleet.models.log import ReadLog
 from fleet.models.node import Node
 from fleet.models.observed import ObservedRun
+from fleet.models.preflight import Preflight, PreflightNode
 from fleet.models.price import TeamPrice
 from fleet.models.receiver import Receiver
 from fleet.models.route import Route
@@ -36,6 +37,8 @@ __all__ = [
     "LikeRuns",
     "Node",
     "ObservedRun",
+    "Preflight",
+    "PreflightNode",
     "ReadLog",
     "Receiver",
     "RecordedTrace",

@@ -109,6 +109,18 @@ class Run(models.Model):
         null=True, blank=True, help_text="Tokens of one pass over the data; none: unknown."
     )
     heard_at = models.DateTimeField(null=True, blank=True, help_text="The last report's arrival.")
+    requires_preflight = models.BooleanField(
+        default=False,
+        db_default=False,
+        help_text="Whether its nodes must have passed within a day before it starts.",
+    )
+    preflight_doubt = models.CharField(
+        max_length=200,
+        blank=True,
+        default="",
+        db_default="",
+        help_text="Why it started without a pass that it requires; empty: it did not.",
+    )
 
     tariff = models.JSONField(
         null=True,

@@ -1,0 +1,117 @@
+"""A preflight: nodes probed before a run is put on them, and what was found."""
+
+from datetime import datetime, timedelta
+from typing import Self
+
+from django.db import models
+from django.db.models import F, Q
+from django.urls import reverse
+
+# A pass older than this says little about the nodes as they are.
+GOOD_FOR = timedelta(days=1)
+
+
+class PreflightQuerySet(models.QuerySet["Preflight"]):
+    """The questions that pages and tasks ask about preflights."""
+
+    def under_way(self) -> Self:
+        """Keep those that are asked for and not over."""
+        return self.filter(finished_at=None)
+
+    def good_at(self, moment: datetime) -> Self:
+        """Keep those that were over by a moment, and not a day old then; the newest first."""
+        return self.filter(finished_at__lte=moment, finished_at__gt=moment - GOOD_FOR).order_by(
+            "-finished_at", "-pk"
+        )
+
+
+class Preflight(models.Model):
+    """One group of alike nodes, probed and judged."""
+
+    class Source(models.TextChoices):
+        """Where the figures come from."""
+
+        SIMULATED = "simulated"
+        FILES = "files", "files of probes"
+
+    class Verdict(models.TextChoices):
+        """What is said of the group as a whole."""
+
+        PASS = "pass"  # noqa: S105
+        HOLD = "hold"
+        FAIL = "fail"
+
+    asked_by = models.CharField(max_length=150)
+    asked_at = models.DateTimeField()
+    finished_at = models.DateTimeField(null=True, blank=True)
+    run = models.ForeignKey(
+        "fleet.Run",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="preflights",
+        help_text="Whose nodes were asked for, if a run's were.",
+    )
+    instance_type = models.CharField(max_length=40)
+    names = models.JSONField(help_text="The nodes, in order.")
+    take = models.PositiveIntegerField(
+        null=True, blank=True, help_text="How many are wanted; empty: all that can come."
+    )
+    source = models.CharField(max_length=12, choices=Source, default=Source.SIMULATED)
+    faults = models.JSONField(
+        default=list, blank=True, help_text="What was put in on purpose, beside drills."
+    )
+    n_done = models.PositiveIntegerField(default=0, help_text="Stages that are over.")
+    n_stages = models.PositiveIntegerField(default=0)
+    measured = models.BinaryField(default=bytes, help_text="All figures, packed.")
+    verdict = models.CharField(max_length=4, choices=Verdict, blank=True)
+    found = models.JSONField(
+        default=dict, blank=True, help_text="What was found, as pages and machines show it."
+    )
+
+    objects = PreflightQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("-pk",)
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(n_done__lte=F("n_stages")), name="no_more_stages_than_there_are"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"preflight {self.pk}"
+
+    def get_absolute_url(self) -> str:
+        """Return the page of this preflight."""
+        return reverse("preflight-detail", args=[self.pk])
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has its verdict."""
+        return self.finished_at is not None
+
+    @property
+    def progress_ratio(self) -> float:
+        """How far it has come."""
+        return self.n_done / self.n_stages if self.n_stages else 0.0
+
+
+class PreflightNode(models.Model):
+    """What one preflight says of one node; the node need not be of the fleet yet."""
+
+    preflight = models.ForeignKey(Preflight, models.CASCADE, related_name="nodes")
+    name = models.CharField(max_length=80, db_index=True)
+    verdict = models.CharField(max_length=4, choices=Preflight.Verdict)
+    is_chosen = models.BooleanField(help_text="Among the nodes to take.")
+
+    class Meta:
+        ordering = ("pk",)
+        constraints = (
+            models.UniqueConstraint(
+                fields=["preflight", "name"], name="a_preflight_judges_a_node_once"
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.verdict}"
