@@ -19,6 +19,7 @@ from fleet.models.route import Route
 from fleet.models.run import Run
 from fleet.models.sender import SenderPulse
 from fleet.models.silence import Silence, SilenceEvent
+from fleet.models.support import SupportCheck
 from fleet.models.token import Token
 from fleet.models.trace import RecordedTrace
 from fleet.models.trial import Trial, TrialArm
@@ -47,6 +48,7 @@ __all__ = [
     "SenderPulse",
     "Silence",
     "SilenceEvent",
+    "SupportCheck",
     "TeamPrice",
     "Token",
     "Told",

@@ -1,0 +1,62 @@
+"""A support check: a model's operators as they were judged, when, by whom, for which trial."""
+
+from django.db import models
+from django.db.models import F, Q
+from django.urls import reverse
+
+from telemetry.support import Form
+
+
+class SupportCheck(models.Model):
+    """One file of operators, judged; what is published later changes nothing here."""
+
+    class Kind(models.TextChoices):
+        """What the file was."""
+
+        FX = Form.FX.value, "graph of PyTorch"
+        HLO = Form.HLO.value, "HLO"
+        STABLEHLO = Form.STABLEHLO.value, "StableHLO"
+        LIST = Form.LIST.value, "list"
+        REPORT = Form.REPORT.value, "report of the compiler"
+
+    file = models.CharField(max_length=200, help_text="Its name, without folders.")
+    digest = models.CharField(max_length=64, help_text="SHA-256 of the file.")
+    form = models.CharField(max_length=12, choices=Kind)
+    n_operators = models.PositiveIntegerField(help_text="Different ones, not uses.")
+    n_supported = models.PositiveIntegerField()
+    n_unsupported = models.PositiveIntegerField()
+    n_unknown = models.PositiveIntegerField()
+    operators = models.JSONField(help_text="Each operator with its judgement, the worst first.")
+    basis = models.JSONField(
+        default=dict, help_text="The published list's size and date; the compiler's report."
+    )
+    checked_at = models.DateTimeField()
+    by = models.CharField(max_length=150, help_text="Who checked.")
+    trial = models.ForeignKey(
+        "fleet.Trial",
+        models.SET_NULL,
+        null=True,
+        blank=True,
+        related_name="support_checks",
+        help_text="What it was checked for.",
+    )
+
+    class Meta:
+        ordering = ("-checked_at", "-pk")
+        constraints = (
+            models.CheckConstraint(
+                condition=Q(
+                    n_operators=F("n_supported") + F("n_unsupported") + F("n_unknown"),
+                    n_operators__gte=1,
+                ),
+                name="every_operator_is_judged_once",
+            ),
+        )
+        indexes = (models.Index(fields=["-checked_at"], name="support_checks_newest_first"),)
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.n_unsupported} unsupported, {self.n_unknown} unknown"
+
+    def get_absolute_url(self) -> str:
+        """Return the page of this check."""
+        return reverse("support-detail", args=[self.pk])

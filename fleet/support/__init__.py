@@ -1,0 +1,1 @@
+"""Support checks: what a model needs against what Trainium's compiler is known to take."""
