@@ -14,6 +14,7 @@ UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 UNFIT_RUN = re.compile(r"[^A-Za-z0-9_-]+")
 DIGITS = re.compile(r"\d+")
 TEXTS = ("team", "purpose", "model", "instance_type", "precision")
+SETTINGS = {"compiler_flags": 500, "compiler_version": 60, "sdk_version": 40}
 NUMBERS = ("n_nodes", "tp", "pp", "seq_len", "global_batch", "layers", "hidden")
 AMOUNTS = ("params", "usd_per_node_hour")
 LONGEST_TEXT = {"team": 40, "purpose": 200, "model": 60, "instance_type": 40, "precision": 10}
@@ -141,7 +142,7 @@ def _about(
 ) -> dict[str, object]:
     """Return what is known of the run; a figure that is none is left out."""
     said: dict[str, object] = {}
-    for name in ("run", "session", *TEXTS, *NUMBERS, *AMOUNTS):
+    for name in ("run", "session", *TEXTS, *SETTINGS, *NUMBERS, *AMOUNTS):
         value = given.get(name)
         if value is None:
             value = env.get(f"TRNWATCH_{name.upper()}") or suggested.get(name)
@@ -159,7 +160,7 @@ def _fit(name: str, value: object) -> Optional[object]:
             return None
         whole = int(number) if name in NUMBERS and 0 < number < 1e12 else None
         return number if name in AMOUNTS and 0 <= number < 1e15 else whole
-    return str(value)[: LONGEST_TEXT.get(name, 60)] or None
+    return str(value)[: {**LONGEST_TEXT, **SETTINGS}.get(name, 60)] or None
 
 
 def _stage_and_group(

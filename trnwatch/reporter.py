@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Callable, Optional, Union
 
+from trnwatch.compiles import CompileLines, begin_to_listen, compile_record, toolchain
 from trnwatch.complaints import complain
 from trnwatch.identity import Identity, environment, identity_of, secret_of
 from trnwatch.sender import Sender
@@ -46,6 +47,7 @@ class Reporter:
         self._next = 1
         self._pid = os.getpid()
         self._is_over = False
+        self._lines = CompileLines()
         self.identity: Optional[Identity] = None
         try:
             self._begin()
@@ -70,6 +72,7 @@ class Reporter:
                 self._server, self._token, self.identity, boot=uuid.uuid4().hex[:16]
             )
             self._sender.start()
+            begin_to_listen(self)
 
     @property
     def is_reporting(self) -> bool:
@@ -104,6 +107,26 @@ class Reporter:
         """Time what is no training in the step under way."""
         return Idle() if self._step is None else self._step.other()
 
+    def compile(self, module: str = "", outcome: str = "miss", **facts: Any) -> None:
+        """Report a graph: a ``miss`` was compiled, a ``hit`` found in the cache, a ``fail`` not.
+
+        ``facts`` are ``seconds``, ``at`` (Unix time it began), ``compiler``, ``flags``, ``cache``,
+        ``shape``, and ``planned=True`` where the job does it on purpose.
+        """
+        try:
+            if self._sender is not None and self._pid == os.getpid():
+                self._sender.put(compile_record(module, outcome, facts, now_s=time.time()))
+        except Exception as error:
+            complain("a compile is not reported: %s", error)
+
+    def compile_line(self, text: str, at: Optional[float] = None) -> None:
+        """Read a line of the Neuron compiler's wrapper, and report what it says of the cache."""
+        try:
+            for told in self._lines.read(text, time.time() if at is None else at):
+                self.compile(**told)
+        except Exception as error:
+            complain("a line of the compiler is not read: %s", error)
+
     def about(self, **facts: Any) -> None:
         """Say what the run is, where that is known only after the start."""
         self._about.update({name: fact for name, fact in facts.items() if fact is not None})
@@ -124,7 +147,7 @@ class Reporter:
 
     def _who(self) -> Identity:
         env = environment() if self._env is None else self._env
-        return identity_of(env, self._about, self._suggested)
+        return identity_of(env, self._about, {**toolchain(env), **self._suggested})
 
     def _done(self, step: Step, step_s: float) -> None:
         """Take a step that is over."""

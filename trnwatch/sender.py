@@ -4,7 +4,7 @@ import random
 import threading
 import time
 from collections import deque
-from typing import Any, Callable, Optional
+from typing import Any, Callable, Optional, Union
 
 from trnwatch.complaints import complain
 from trnwatch.identity import Identity
@@ -38,7 +38,7 @@ class Sender:
         self._identity = identity
         self._boot = boot
         self._every_s = every_s
-        self._queue: deque[Record] = deque(maxlen=most_records)
+        self._queue: deque[Union[Record, dict[str, Any]]] = deque(maxlen=most_records)
         self._unsent: list[bytes] = []
         self._n_unsent_steps = 0
         self._introduced: Optional[Identity] = None
@@ -55,7 +55,7 @@ class Sender:
         """Begin to send."""
         self._thread.start()
 
-    def put(self, record: Record) -> None:
+    def put(self, record: Union[Record, dict[str, Any]]) -> None:
         """Take a record; this is all that training waits for."""
         if len(self._queue) == self._queue.maxlen:
             self.n_dropped += 1
@@ -142,13 +142,15 @@ class Sender:
         about = dict(me.about, run=me.run, session=me.session, at=time.time())
         return line(dict(about, kind="run"))
 
-    def _told(self, record: Record) -> list[bytes]:
-        """Return one step as a line, or none where it cannot be told."""
+    def _told(self, record: Union[Record, dict[str, Any]]) -> list[bytes]:
+        """Return a step or a compile as a line, or none where it cannot be told."""
         try:
+            if isinstance(record, dict):
+                return [self._said("compile", **record)]
             return [self._step(record)]
         except Exception as error:
             self.n_dropped += 1
-            complain("a step cannot be told: %s", error)
+            complain("something cannot be told: %s", error)
             return []
 
     def _step(self, record: Record) -> bytes:

@@ -1,7 +1,7 @@
 """Step reports as they come in: one JSON object per line, held to what can be true."""
 
 import re
-from typing import Annotated
+from typing import Annotated, Literal
 
 import msgspec
 from msgspec import Meta, Struct
@@ -26,6 +26,7 @@ Worker = Annotated[
     str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}(/[A-Za-z0-9._-]{1,39})?$", max_length=99)
 ]
 Group = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{0,40}$")]
+Flags = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Whole = Annotated[int, Meta(ge=1, le=2_000_000_000)]
 Index = Annotated[int, Meta(ge=0, le=MAX_WORKERS)]
 Several = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
@@ -59,6 +60,9 @@ class RunLine(Line, tag="run", kw_only=True, gc=False):
     seq_len: Whole | None = None
     global_batch: Whole | None = None
     precision: Annotated[str, Meta(min_length=1, max_length=10)] | None = None
+    compiler_flags: Flags | None = None
+    compiler_version: Annotated[str, Meta(max_length=60)] | None = None
+    sdk_version: Annotated[str, Meta(max_length=40)] | None = None
     usd_per_node_hour: Annotated[float, Meta(ge=0, le=1e5)] | None = None
 
 
@@ -119,6 +123,23 @@ class BeatLine(WorkerLine, tag="beat", kw_only=True, gc=False):
     n_dropped: Annotated[int, Meta(ge=0)] = 0
 
 
+class CompileLine(WorkerLine, tag="compile", kw_only=True, gc=False):
+    """One graph that the worker asked for: found in the cache, compiled, or failed.
+
+    ``at`` is when it was found, or began to compile; ``seconds`` how long that took.
+    """
+
+    module: Annotated[str, Meta(max_length=120, pattern=r"^[0-9A-Za-z_.+-]*$")] = ""
+    outcome: Literal["hit", "miss", "fail"]
+    at: UnixSeconds
+    seconds: Seconds | None = None
+    compiler: Annotated[str, Meta(max_length=60)] = ""
+    flags: Flags = ""
+    cache: Flags = ""
+    shape: Annotated[str, Meta(max_length=200)] = ""
+    planned: bool = False
+
+
 class EndLine(WorkerLine, tag="end", kw_only=True, gc=False):
     """The worker is done: all went well, or it failed, for a reason that it may name."""
 
@@ -127,7 +148,7 @@ class EndLine(WorkerLine, tag="end", kw_only=True, gc=False):
     reason: Reason = ""
 
 
-Said = RunLine | StepLine | BeatLine | EndLine
+Said = RunLine | StepLine | BeatLine | CompileLine | EndLine
 _LINE = msgspec.json.Decoder(Said)
 
 

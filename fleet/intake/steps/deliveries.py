@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
+from fleet.intake.steps.compiles import keep_told
 from fleet.intake.steps.pieces import hand_on, keep_pieces
 from fleet.intake.steps.runs import refresh_run, tie_node
 from fleet.intake.steps.starts import Starts
@@ -149,6 +150,7 @@ class Intake:
         if not taken:
             return
         _note(hot, taken, now_s=now_s)
+        keep_told(taken, correction_s=outcome.skew_s, now_s=now_s)
         pieces = [
             ((said.run, said.session, said.step), piece_of(said, correction_s=outcome.skew_s))
             for said in taken

@@ -19,6 +19,7 @@ MAX_RUNS = 4_000
 MAX_NODES = 4_000
 SHAPE = ("params", "layers", "hidden")
 PLAIN = ("team", "purpose", "model", "instance_type", "n_nodes", "n_workers")
+SETTINGS = ("compiler_flags", "compiler_version", "sdk_version")
 LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision")
 
 
@@ -79,7 +80,7 @@ def _create(told: RunLine, *, now: datetime) -> Run:
 
 def _said(told: RunLine) -> dict[str, Any]:
     """Return the facts that a report gives."""
-    given = {name: getattr(told, name) for name in (*PLAIN, *LAYOUT)}
+    given = {name: getattr(told, name) for name in (*PLAIN, *LAYOUT, *SETTINGS)}
     return {name: value for name, value in given.items() if value is not None}
 
 
