@@ -7,8 +7,8 @@ from datetime import datetime
 from django.db.models import Q
 
 from fleet.alerting import Subject, reconcile
-from fleet.compiles.raising import compile_findings, joined
 from fleet.models import Alert, Node, Run
+from fleet.recompiling import compile_findings, explain_fresh, joined
 from fleet.sighting import (
     ECC_AGES_S,
     WINDOW_S,
@@ -63,7 +63,8 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
         findings += uncorrected(counts)
         could |= {(ECC, f"node:{name}") for name in shards}
         could -= unsettled([counts], known, now_s=now_s)
-    return reconcile(findings, watched=could, now=now)
+    changed = reconcile(findings, watched=could, now=now)
+    return [*changed, *explain_fresh(now=now)]
 
 
 def judge(

@@ -17,6 +17,7 @@ RULE = "recompile"
 # Graphs come one after another: within so long of the last one it is one problem, and news.
 NEWS = timedelta(minutes=3)
 LOOK_BACK = timedelta(hours=6)
+FRESH = timedelta(seconds=20)
 LIMITS = RULES[RULE].limits
 LEAD_S = 120.0
 MOST_LINES = 4
@@ -94,6 +95,13 @@ def _explained(finding: Finding, told: Mapping[str | None, Finding]) -> Finding:
         return finding
     keys = {name: why.evidence[name] for name in ("key_changes", "n_graphs")}
     return replace(finding, evidence={**finding.evidence, **keys})
+
+
+def explain_fresh(*, now: datetime) -> list[Alert]:
+    """Tell alerts what changed in the keys, as soon as the compiles are known."""
+    told = CompileEvent.objects.unannounced().filter(noted_at__gt=now - FRESH, noted_at__lte=now)
+    runs = Run.objects.filter(pk__in=set(told.values_list("run_id", flat=True)))
+    return [alert for run in runs for alert in explain(run, now=now)]
 
 
 @transaction.atomic
