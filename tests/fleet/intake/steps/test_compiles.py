@@ -1,0 +1,77 @@
+"""Compiles that jobs report: through the door of their steps, judged by what the run had."""
+
+import time
+from typing import Any
+
+import pytest
+
+from fleet.models import CompileEvent, Run
+from tests.fleet.api.jobs import ABOUT, NODES, line, whole_step
+from tests.fleet.intake.steps.conftest import Deliver, Follow
+
+
+@pytest.fixture
+def now_s() -> float:
+    return float(int(time.time()) // 10 * 10)
+
+
+def compiled(module: str, *, at: float, worker: str = NODES[0], **said: Any) -> bytes:
+    usual = {"outcome": "miss", "seconds": 30.0}
+    return line("compile", worker=worker, module=module, at=at, **usual | said)
+
+
+def test_a_compile_comes_with_all_it_says(deliver: Deliver, now_s: float) -> None:
+    event = compiled(
+        "MODULE_1+a", at=now_s - 40, flags="-O1", compiler="2.21", cache="/fsx/c", shape="8x128"
+    )
+    outcome = deliver(line("run", **ABOUT), event, at_s=now_s)
+    kept = CompileEvent.objects.get()
+
+    assert (outcome.n_accepted, outcome.n_refused) == (2, 0)
+    assert (kept.run.name, kept.verdict, kept.seconds) == ("real", "first", 30.0)
+    assert (kept.flags, kept.cache, kept.shape) == ("-O1", "/fsx/c", "8x128")
+    assert Run.objects.get().compiler_flags == "-O1"
+
+
+def test_sent_twice_it_is_kept_once(deliver: Deliver, now_s: float) -> None:
+    for _ in range(2):
+        deliver(compiled("MODULE_1+a", at=now_s - 40), at_s=now_s)
+
+    assert CompileEvent.objects.count() == 1
+
+
+def test_once_the_job_trains_a_new_graph_is_unannounced(
+    deliver: Deliver, follow: Follow, now_s: float
+) -> None:
+    deliver(*whole_step(1, ended_at=now_s - 60), at_s=now_s - 60)
+    follow(now_s - 59)
+    deliver(compiled("MODULE_2+a", at=now_s - 40), at_s=now_s)
+
+    assert CompileEvent.objects.get().verdict == "amid"
+
+
+@pytest.mark.parametrize(
+    ("said", "field"),
+    [
+        ({"outcome": "maybe"}, "outcome"),
+        ({"seconds": -1}, "seconds"),
+        ({"module": "MODULE 1"}, "module"),
+        ({"flags": "x" * 501}, "flags"),
+        ({"color": "blue"}, "color"),
+    ],
+)
+def test_what_cannot_be_is_refused_by_its_field(
+    deliver: Deliver, now_s: float, said: dict[str, Any], field: str
+) -> None:
+    outcome = deliver(compiled(**{"module": "MODULE_1+a", "at": now_s} | said), at_s=now_s)
+
+    assert [refused.field for refused in outcome.refused] == [field]
+    assert not CompileEvent.objects.exists()
+
+
+def test_what_a_run_says_of_its_toolchain_is_kept(deliver: Deliver, now_s: float) -> None:
+    said = {"compiler_flags": "-O2", "compiler_version": "2.21", "sdk_version": "2.26.1"}
+    deliver(line("run", **ABOUT | said), at_s=now_s)
+    run = Run.objects.get()
+
+    assert (run.compiler_flags, run.compiler_version, run.sdk_version) == ("-O2", "2.21", "2.26.1")
