@@ -1,0 +1,176 @@
+"""What a run was seen to do: pace, checkpoints, start, failures, recompiles; nothing assumed."""
+
+import math
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+
+import msgspec
+import numpy as np
+from django.db.models import Q
+
+from fleet.compiles.summing import covered_s
+from fleet.models import Run
+from fleet.trials.steps import COLUMNS, ArmSteps, steps_of
+from telemetry.blocks import FloatArray
+from telemetry.project.chance import pace_error_log
+from telemetry.steps import PHASES
+from telemetry.store.models import RunChunk
+from telemetry.store.run_chunks import ENDED, FIRST_PHASE, LOSS, read_steps
+from telemetry.store.source import Source
+
+SECONDS_PER_HOUR = 3_600.0
+SECONDS_PER_DAY = 86_400.0
+CHECKPOINT = FIRST_PHASE + PHASES.index("checkpoint_s")
+# A failure fires more than one alert: those that begin so close together are one.
+ONE_FAILURE = timedelta(minutes=10)
+FAILED = Q(rule="hang") | Q(cause__in=("hang", "node_crash"))
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of one run; None where nobody can tell.
+
+    ``tokens_per_s`` is the pace of settled steps without their checkpoints, ``compile_s`` what
+    of the start was compiling, ``load_s`` the rest of it, ``warm_up_s`` what warming up took
+    beyond what its steps take once settled. ``node_days`` and ``run_days`` are time spent in
+    steps, over which failures and recompiles were counted.
+    """
+
+    n_steps: int
+    hours: float
+    tokens_per_s: float | None
+    pace_error_log: float | None
+    n_checkpoints: int
+    checkpoint_s_per_hour: float
+    checkpoint_every_s: float | None
+    compile_s: float | None
+    is_compile_planned: bool
+    load_s: float | None
+    warm_up_s: float
+    n_failures: int
+    node_days: float
+    n_recompiles: int
+    run_days: float
+
+
+def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
+    """Return what a run was seen to do up to a moment.
+
+    Notes
+    -----
+    Chance is drawn from a seed of the run: the same steps give the same figures.
+    """
+    steps = steps_of(hot, run, until=until)
+    settled = _totals(steps.sums[steps.n_warm_rows :])
+    n_saved, saved_s, seen_s = _checkpoints(run, steps, until_s=until.timestamp())
+    ratio = saved_s / seen_s if seen_s else 0.0
+    pace = _pace(settled, ratio)
+    ready_s = steps.first_began_s - run.started_at.timestamp() if len(steps) else None
+    compile_s, is_planned = _compile_s(run, ready_s)
+    run_days = float(steps.sums[:, 1].sum()) / SECONDS_PER_DAY
+    began = datetime.fromtimestamp(steps.first_began_s, until.tzinfo) if len(steps) else until
+    return Observed(
+        n_steps=int(settled["steps"]),
+        hours=settled["step_s"] / SECONDS_PER_HOUR,
+        tokens_per_s=pace,
+        pace_error_log=_error(run, steps),
+        n_checkpoints=n_saved,
+        checkpoint_s_per_hour=ratio * SECONDS_PER_HOUR,
+        checkpoint_every_s=seen_s / n_saved if n_saved else None,
+        compile_s=compile_s,
+        is_compile_planned=is_planned,
+        load_s=None if ready_s is None else max(0.0, ready_s - (compile_s or 0.0)),
+        warm_up_s=_warm_up_s(steps, settled),
+        n_failures=_n_failures(run, began, until),
+        node_days=run_days * run.n_nodes,
+        n_recompiles=_n_recompiles(run, began, until),
+        run_days=run_days,
+    )
+
+
+def _totals(sums: FloatArray) -> dict[str, float]:
+    return dict(zip(COLUMNS, sums.sum(axis=0).tolist(), strict=True))
+
+
+def _pace(settled: dict[str, float], checkpoint_ratio: float) -> float | None:
+    """Return tokens per second of steps, their checkpoints left out."""
+    training_s = settled["counted_s"] * (1 - checkpoint_ratio)
+    return settled["tokens"] / training_s if settled["tokens"] > 0 and training_s > 0 else None
+
+
+def _error(run: Run, steps: ArmSteps) -> float | None:
+    sums = steps.sums[steps.n_warm_rows :]
+    tokens, taken_s = (sums[:, COLUMNS.index(name)] for name in ("tokens", "counted_s"))
+    error = pace_error_log(tokens, taken_s, rng=np.random.default_rng(run.pk))
+    return error if math.isfinite(error) else None
+
+
+def _warm_up_s(steps: ArmSteps, settled: dict[str, float]) -> float:
+    """Return what the steps of the warm-up took beyond as many settled ones."""
+    warm = _totals(steps.sums[: steps.n_warm_rows])
+    if not settled["steps"]:
+        return 0.0
+    usual_s = settled["step_s"] / settled["steps"]
+    return max(0.0, warm["step_s"] - warm["steps"] * usual_s)
+
+
+def _checkpoints(run: Run, steps: ArmSteps, *, until_s: float) -> tuple[int, float, float]:
+    """Count the checkpoints that are kept: how many, their seconds, and those of all steps."""
+    n_saved, saved_s, seen_s = 0, 0.0, 0.0
+    if not len(steps):
+        return n_saved, saved_s, seen_s
+    for rows in _kept(run, until_s):
+        phases = rows[:, FIRST_PHASE:LOSS]
+        known = np.where(np.isfinite(phases), phases, 0.0)
+        spent_s = known[:, CHECKPOINT - FIRST_PHASE]
+        n_saved += int((spent_s > 0).sum())
+        saved_s += float(spent_s.sum())
+        seen_s += float(known.sum())
+    return n_saved, saved_s, seen_s
+
+
+def _kept(run: Run, until_s: float) -> Iterator[FloatArray]:
+    kept = RunChunk.objects.filter(run=run.name, start__lt=until_s).order_by("start")
+    for data in kept.values_list("steps", flat=True).iterator(chunk_size=24):
+        rows = read_steps(bytes(data))
+        yield rows[rows[:, ENDED] < until_s]
+
+
+def _compile_s(run: Run, ready_s: float | None) -> tuple[float | None, bool]:
+    """Return how long anybody compiled before the first step, and whether a plan says so."""
+    if run.is_simulated and "compile_s" in run.plan:
+        return float(run.plan["compile_s"]), True
+    if ready_s is None:
+        return None, False
+    began = run.started_at + timedelta(seconds=ready_s)
+    timed = run.compiles.filter(at__lt=began).exclude(seconds=None).order_by("at")
+    spans = [
+        (at.timestamp(), seconds)
+        for at, seconds in timed.values_list("at", "seconds")
+        if at is not None and seconds is not None
+    ]
+    if spans:
+        return covered_s(spans), False
+    # Graphs that were all found in the cache took no compiling; silence says nothing.
+    return (0.0 if run.compiles.filter(outcome="hit").exists() else None), False
+
+
+def _n_failures(run: Run, began: datetime, until: datetime) -> int:
+    """Count the failures that stopped a run, drills left out."""
+    onsets = (
+        run.alerts.filter(FAILED, is_drill=False, onset_at__gte=began, onset_at__lt=until)
+        .order_by("onset_at")
+        .values_list("onset_at", flat=True)
+    )
+    n, last = 0, None
+    for onset in onsets:
+        n += last is None or onset - last > ONE_FAILURE
+        last = onset
+    has_failed = run.phase == Run.Phase.FAILED
+    return max(n, int(has_failed))
+
+
+def _n_recompiles(run: Run, began: datetime, until: datetime) -> int:
+    """Count the recompiles that nobody had announced, drills left out."""
+    return run.alerts.filter(
+        rule="recompile", is_drill=False, onset_at__gte=began, onset_at__lt=until
+    ).count()

@@ -1,0 +1,172 @@
+"""An arm of a schedule: what is reckoned with, each figure with where it comes from."""
+
+import math
+from dataclasses import dataclass
+
+import msgspec
+
+from fleet.models import Run
+from fleet.projecting.observing import Observed
+from fleet.templatetags.units import count, duration
+from telemetry.project.chance import NORMAL_QUANTILE, Doubt
+from telemetry.project.course import Habits
+from telemetry.project.rates import Rate
+
+USUAL_CHECKPOINT_S = 3_600.0
+LEAST_STEPS = 20
+
+
+class ScheduleError(ValueError):
+    """A schedule that cannot be; ``field`` is the one to mend."""
+
+    def __init__(self, field: str, message: str) -> None:
+        super().__init__(f"{field}: {message}")
+        self.field = field
+        self.message = message
+
+
+class Assumption(msgspec.Struct, frozen=True):
+    """One figure that is reckoned with: its value, its 95 % interval if any, its source."""
+
+    name: str
+    value: float
+    low: float | None
+    high: float | None
+    basis: str
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """One arm, ready to be projected; ``seed`` is where its chance comes from."""
+
+    label: str
+    run: str | None
+    instance_type: str
+    habits: Habits
+    doubt: Doubt
+    assumptions: tuple[Assumption, ...]
+    seed: int
+
+
+def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run") -> Planned:
+    """Return the arm that a run stands for, from what it was seen to do.
+
+    Raises
+    ------
+    ScheduleError
+        Where it has no price, or too few steps to tell its pace.
+    """
+    if not run.usd_per_hour:
+        raise ScheduleError(field, f"{run} has no price; set one for {run.instance_type}")
+    if seen.tokens_per_s is None or seen.n_steps < LEAST_STEPS:
+        raise ScheduleError(
+            field,
+            f"{run} has {count(seen.n_steps)} settled steps whose tokens were counted; "
+            f"let it train {LEAST_STEPS} or more",
+        )
+    failures = Rate(seen.n_failures, seen.node_days)
+    recompiles = Rate(seen.n_recompiles, seen.run_days, extra=0.0)
+    habits = Habits(
+        n_nodes=run.n_nodes,
+        usd_per_hour=run.usd_per_hour,
+        tokens_per_s=seen.tokens_per_s,
+        checkpoint_s_per_hour=seen.checkpoint_s_per_hour,
+        checkpoint_every_s=seen.checkpoint_every_s or USUAL_CHECKPOINT_S,
+        compile_s=seen.compile_s or 0.0,
+        load_s=seen.load_s or 0.0,
+        warm_up_s=seen.warm_up_s,
+        failures_per_node_day=failures.mean,
+        recompiles_per_day=recompiles.mean,
+    )
+    doubt = Doubt(seen.pace_error_log, failures, recompiles)
+    return Planned(
+        label=label or run.name,
+        run=run.name,
+        instance_type=run.instance_type,
+        habits=habits,
+        doubt=doubt,
+        assumptions=_assumptions(run, seen, habits, doubt),
+        seed=run.pk,
+    )
+
+
+def _assumptions(run: Run, seen: Observed, habits: Habits, doubt: Doubt) -> tuple[Assumption, ...]:
+    on = f"{run.name}, {duration(seen.hours * 3600)} of settled steps"
+    return (
+        Assumption("usd_per_hour", run.usd_per_hour, None, None, f"{run.name}: {run.price[1]}"),
+        _pace(habits, doubt, f"measured on {on}"),
+        Assumption(
+            "checkpoint_s_per_hour", seen.checkpoint_s_per_hour, None, None, _saved(run, seen)
+        ),
+        Assumption(
+            "checkpoint_every_s",
+            float(habits.checkpoint_every_s),
+            None,
+            None,
+            _saved(run, seen)
+            if seen.n_checkpoints
+            else "assumed: an hour, as no checkpoint was seen",
+        ),
+        Assumption("compile_s", float(habits.compile_s), None, None, _compiled(run, seen)),
+        Assumption(
+            "load_s", float(habits.load_s), None, None, f"the rest until {run.name}'s first step"
+        ),
+        Assumption(
+            "warm_up_s",
+            seen.warm_up_s,
+            None,
+            None,
+            f"{run.name}: beyond what its first steps take once settled",
+        ),
+        _failures(run, seen, doubt),
+        _recompiles(run, seen, doubt),
+    )
+
+
+def _pace(habits: Habits, doubt: Doubt, basis: str) -> Assumption:
+    pace, error = float(habits.tokens_per_s), doubt.pace_error_log
+    if error is None:
+        return Assumption("tokens_per_s", pace, None, None, f"{basis}; too few for an interval")
+    ends = pace_ends(pace, error)
+    return Assumption("tokens_per_s", pace, *ends, basis)
+
+
+def pace_ends(pace: float, error_log: float) -> tuple[float, float]:
+    """Return the 95 % interval of a pace."""
+    factor = math.exp(NORMAL_QUANTILE * error_log)
+    return pace / factor, pace * factor
+
+
+def _saved(run: Run, seen: Observed) -> str:
+    if not seen.n_checkpoints:
+        return f"no checkpoint was seen on {run.name}: none is reckoned with"
+    return f"measured on {run.name}, {count(seen.n_checkpoints)} steps with a checkpoint"
+
+
+def _compiled(run: Run, seen: Observed) -> str:
+    if seen.is_compile_planned:
+        return f"{run.name}'s plan"
+    if seen.compile_s is None:
+        return f"not reported by {run.name}: all of its start is taken for loading"
+    return f"measured on {run.name}, before its first step"
+
+
+def _failures(run: Run, seen: Observed, doubt: Doubt) -> Assumption:
+    rate = doubt.failures or Rate(0, 0.0)
+    low, high = rate.interval
+    what = f"{count(seen.n_failures)} seen" if seen.n_failures else "none seen"
+    basis = (
+        f"{what} on {run.name} in {seen.node_days:.1f} node-days; half a failure is added, "
+        "as none seen is not none to come"
+    )
+    return Assumption("failures_per_node_day", rate.mean, low, high, basis)
+
+
+def _recompiles(run: Run, seen: Observed, doubt: Doubt) -> Assumption:
+    rate = doubt.recompiles or Rate(0, 0.0, extra=0.0)
+    if not seen.n_recompiles:
+        basis = f"none seen on {run.name} in {seen.run_days:.1f} days, and none reckoned with"
+        return Assumption("recompiles_per_day", 0.0, None, None, basis)
+    low, high = rate.interval
+    basis = f"{count(seen.n_recompiles)} seen on {run.name} in {seen.run_days:.1f} days"
+    return Assumption("recompiles_per_day", rate.mean, low, high, basis)

@@ -1,0 +1,181 @@
+"""A schedule in words: what a lead may say aloud, and each figure with its interval."""
+
+from collections.abc import Callable, Mapping
+from math import floor, log10
+
+from fleet.projecting.planned import Assumption, Planned
+from fleet.projecting.projecting import ArmCost, Even, Projection, Scenario, Span
+from fleet.templatetags.units import ABSENT, MINUS, NBSP, duration, percent, si, usd
+from telemetry.project.breakeven import Reason
+
+HOURS_PER_DAY = 24.0
+# Below this, hours read better.
+FEW_DAYS = 2.0
+SURE = 0.975
+
+NAMES: Mapping[str, str] = {
+    "usd_per_hour": "Price of all nodes, per hour",
+    "tokens_per_s": "Pace of settled steps",
+    "checkpoint_s_per_hour": "Checkpoints, of each hour",
+    "checkpoint_every_s": "Training between checkpoints",
+    "compile_s": "Compiling with an empty cache",
+    "load_s": "Loading, the rest of a start",
+    "warm_up_s": "Lost to warming up",
+    "failures_per_node_day": "Failures per node and day",
+    "recompiles_per_day": "Unplanned recompiles per day",
+}
+WRITERS: Mapping[str, Callable[[float], str]] = {
+    "usd_per_hour": usd,
+    "tokens_per_s": lambda value: f"{si(value)}{NBSP}tokens/s",
+    "failures_per_node_day": lambda value: f"{value:.3g}",
+    "recompiles_per_day": lambda value: f"{value:.3g}",
+}
+
+
+def rounded(value: float) -> float:
+    """Round to three digits: a projection is no invoice."""
+    return round(value, 2 - floor(log10(abs(value)))) if value else 0.0
+
+
+def dollars(value: float) -> str:
+    """Write dollars to three digits: $41,200."""
+    return usd(rounded(value))
+
+
+def dollars_span(span: Span) -> str:
+    """Write dollars with their interval: $41,200 (28,000 to 55,000)."""
+    return f"{dollars(span.value)} ({_ends(span, dollars)})"
+
+
+def tokens_span(span: Span) -> str:
+    """Write tokens with their interval."""
+    return f"{si(span.value)} ({_ends(span, si)})"
+
+
+def days(value: float) -> str:
+    """Write a length of time, in hours where it is short: 3.1 days, 5.2 h."""
+    if value < FEW_DAYS:
+        return f"{value * HOURS_PER_DAY:.1f}{NBSP}h"
+    return f"{value:.1f}{NBSP}days"
+
+
+def days_span(span: Span) -> str:
+    """Write a length of time with its interval: 3.1 days (2.2 to 4.6)."""
+    factor = HOURS_PER_DAY if span.value < FEW_DAYS else 1.0
+    return f"{days(span.value)} ({_ends(span, lambda value: f'{value * factor:.1f}')})"
+
+
+def _ends(span: Span, write: Callable[[float], str]) -> str:
+    if span.high is None:
+        return f"{ABSENT if span.low is None else write(span.low)} or more"
+    return f"{ABSENT if span.low is None else write(span.low)} to {write(span.high)}"
+
+
+def written(assumption: Assumption) -> str:
+    """Write the value of an assumption in its unit."""
+    write = WRITERS.get(assumption.name, duration)
+    return write(assumption.value)
+
+
+def ends_written(assumption: Assumption) -> str:
+    """Write the interval of an assumption, nothing where it has none."""
+    if assumption.low is None or assumption.high is None:
+        return ""
+    write = WRITERS.get(assumption.name, duration)
+    return f"{write(assumption.low)} to {write(assumption.high)}"
+
+
+def length(value: float) -> str:
+    """Write how long a schedule is: 14 days, 1 day."""
+    return f"{value:g}{NBSP}{'day' if value == 1 else 'days'}"
+
+
+def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
+    """Say what a schedule comes to: of two arms whether it pays, of one what it costs."""
+    scenario = found.scenario(has_reuse=has_reuse)
+    candidate = scenario.arms[-1]
+    if scenario.break_even is None or scenario.saved_usd is None:
+        return (
+            f"{length(found.days)} on {candidate.label} cost {dollars(candidate.same_days_usd)} "
+            f"and train on {tokens_span(candidate.same_days_tokens)} tokens."
+        )
+    what = _owed(found, planned[-1])
+    said = f"{_earned(scenario, what, found.days)}; {_saved(scenario.saved_usd, found.days)}."
+    return f"{said} {_chance(scenario.break_even)}".rstrip()
+
+
+def _owed(found: Projection, candidate: Planned) -> str:
+    """Say what has to be earned back."""
+    parts = []
+    if candidate.habits.compile_s:
+        parts.append("compile")
+    if found.porting_usd:
+        parts.append("porting")
+    return " and ".join(parts) or "start"
+
+
+def _earned(scenario: Scenario, what: str, within: float) -> str:
+    baseline, candidate = scenario.arms
+    even = scenario.break_even
+    if even is None or even.days is None:
+        return _never(baseline, candidate, what, is_ahead=_is_ahead_at_first(even))
+    if even.reason == Reason.FROM_THE_START:
+        return f"{candidate.label} is ahead of {baseline.label} from its first step on"
+    if even.days.value > within:
+        return (
+            f"{candidate.label} does not earn back its {what} within {length(within)}, "
+            f"that takes {days_span(even.days)}"
+        )
+    return f"{candidate.label} earns back its {what} after {days_span(even.days)}"
+
+
+def _is_ahead_at_first(even: Even | None) -> bool:
+    return even is not None and even.reason == Reason.AHEAD_AT_FIRST
+
+
+def _never(baseline: ArmCost, candidate: ArmCost, what: str, *, is_ahead: bool) -> str:
+    said = f"{candidate.label} costs more for every token than {baseline.label}"
+    if is_ahead:
+        return f"{said}, and is ahead at first only because it starts sooner"
+    return f"{said}, so that it never earns back its {what}"
+
+
+def _saved(saved: Span, over: float) -> str:
+    words = f"over {length(over)} it "
+    if saved.low is None or saved.high is None:
+        return f"{words}saves {dollars(saved.value)}"
+    if saved.low < 0 < saved.high:
+        way = "saves" if saved.value >= 0 else "costs"
+        more = "" if saved.value >= 0 else " more"
+        return (
+            f"{words}{way} {dollars(abs(saved.value))}{more}, anything from {dollars(-saved.low)} "
+            f"lost to {dollars(saved.high)} saved"
+        )
+    if saved.value < 0:
+        turned = Span(-saved.value, -saved.high, -saved.low)
+        return f"{words}costs {dollars(turned.value)} more ({_ends(turned, dollars)})"
+    return f"{words}saves {dollars_span(saved)}"
+
+
+def _chance(even: Even) -> str:
+    if even.days is None or even.chance_ratio >= SURE:
+        return ""
+    return f"In {percent(1 - even.chance_ratio, 0)} of what could happen it never does."
+
+
+def reuse_sentence(found: Projection, planned: tuple[Planned, ...]) -> str:
+    """Say what keeping compiled graphs saves the candidate, for the same tokens."""
+    candidate = planned[-1]
+    saved = found.reuse_saves[-1]
+    if not candidate.habits.compile_s:
+        return f"{candidate.label} compiles nothing, so a compile cache saves it nothing."
+    return (
+        f"Keeping compiled graphs saves {candidate.label} {dollars_span(saved.usd)} and "
+        f"{days_span(saved.days)} over {length(found.days)}: every restart, and every unplanned "
+        "recompile, finds them in the cache."
+    )
+
+
+def change_of(usd_saved: float) -> str:
+    """Write dollars saved with their sign: +$41,200."""
+    return f"{MINUS if usd_saved < 0 else '+'}{dollars(abs(usd_saved))}"
