@@ -141,6 +141,8 @@ INGEST_MAX_UNPACKED_BYTES = 64_000_000
 INGEST_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_INGEST_PER_MINUTE", 60_000)
 API_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_API_PER_MINUTE", 3_000)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
+# A graph of a model is the one large thing that people upload.
+SUPPORT_MAX_BODY_BYTES = 10_000_000
 
 # Static files: our own, django-htmx's, and what npm installed by lock file.
 STATIC_URL = "static/"
@@ -217,6 +219,8 @@ CELERY_BEAT_SCHEDULE = {
     "copy-clocks": {"task": "fleet.tasks.copy_clocks", "schedule": 60.0},
     "freeze-evidence": {"task": "fleet.tasks.freeze_evidence", "schedule": 20.0},
     "work-out-trials": {"task": "fleet.tasks.work_out_trials", "schedule": 60.0},
+    "advance-preflights": {"task": "fleet.tasks.advance_preflights", "schedule": 1.0},
+    "look-at-preflights": {"task": "fleet.tasks.look_at_preflights", "schedule": 15.0},
     "hand-over-plans": {"task": "fleet.tasks.hand_over_plans", "schedule": 30.0},
     "forget": {"task": "telemetry.tasks.forget", "schedule": 3600.0},
 }

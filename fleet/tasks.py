@@ -10,6 +10,8 @@ from fleet.demo import weather
 from fleet.intake.steps.following import follow_reported
 from fleet.long_term import figures
 from fleet.money.losses import keep_costs
+from fleet.preflight.requiring import look_at_starts
+from fleet.preflight.running import advance_all
 from fleet.simulated.following import follow_runs, keep_clocks
 from fleet.simulated.plans import publish_plans
 from fleet.trials.keeping import work_out_due
@@ -67,3 +69,15 @@ def work_out_trials() -> None:
     """Work out what the trials have shown, so that pages need not."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     work_out_due(hot, now=datetime.now(UTC))
+
+
+@shared_task(ignore_result=True, expires=2)
+def advance_preflights() -> None:
+    """Take the preflights that are under way one stage further."""
+    advance_all(now=datetime.now(UTC))
+
+
+@shared_task(ignore_result=True, expires=15)
+def look_at_preflights() -> None:
+    """Say of the runs that require a preflight whether they had one."""
+    look_at_starts()

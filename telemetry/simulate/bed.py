@@ -63,7 +63,11 @@ class Bed:
 
     def normal(self, name: str, of: IntArray, width: int = 1) -> FloatArray:
         """Return standard normal noise: (len(of), width), named by what it is noise of."""
-        return np.asarray(windows("normal", mixed(stream(self.seed, name), of), width), float)
+        return _noise(self.seed, name, of, width)
+
+    def lasting(self, name: str, of: IntArray, width: int = 1) -> FloatArray:
+        """Return what tells parts apart whenever they are probed: (len(of), width), -3 to 3."""
+        return np.clip(_noise(0, f"lasting {name}", of, width), -3, 3)
 
     def row(self, node: str) -> int:
         """Return a node's place."""
@@ -92,6 +96,10 @@ class Bed:
             if fault.kind == "efa_down":
                 latency[row, device] = np.inf
         return latency, bandwidth, loss
+
+
+def _noise(seed: int, name: str, of: IntArray, width: int) -> FloatArray:
+    return np.asarray(windows("normal", mixed(stream(seed, name), of), width), float)
 
 
 def _act(fault: ProbeFault) -> Act:

@@ -1,7 +1,8 @@
 """What a preflight would measure on simulated nodes: the links' physics under injected faults.
 
 Every figure is a function of the seed and of the names of the nodes it is of: probing in
-another order, in other company or twice gives the same.
+another order, in other company or twice gives the same. What tells alike parts apart for good
+does not depend on the seed, only the scatter of probes does.
 """
 
 from collections.abc import Sequence
@@ -61,7 +62,7 @@ def devices(bed: Bed) -> tuple[FloatArray, FloatArray]:
     """Return latency and loss of each EFA device, probed on its own: (n, n_efa) each."""
     n = bed.instance.n_efa
     latency, _, loss = bed.stretch
-    own = 1 + DEVICE_SPREAD * np.clip(bed.normal("device", bed.ids, n), -3, 3)
+    own = 1 + DEVICE_SPREAD * bed.lasting("device", bed.ids, n)
     seen = np.exp(P50_NOISE * bed.normal("device probe", bed.ids, n))
     again = loss[:, :n] * PACKETS_PROBED + np.sqrt(loss[:, :n] * PACKETS_PROBED) * bed.normal(
         "again", bed.ids, n
@@ -132,7 +133,7 @@ def _ways(bed: Bed, rows: IntArray, columns: IntArray) -> tuple[FloatArray, Floa
     """Return how much longer than usual, and how much thinner, the way of each pair is."""
     rack = bed.ids % np.uint64(N_RACKS)
     between = (bed.ids[rows] * np.uint64(17)) ^ (bed.ids[columns] * np.uint64(17))
-    way = np.exp(PAIR_SPREAD * np.clip(bed.normal("way", between)[:, 0], -3, 3))
+    way = np.exp(PAIR_SPREAD * bed.lasting("way", between)[:, 0])
     way *= np.where(rack[rows] == rack[columns], 1.0, RACK_RATIO)
     thin = np.ones(len(rows))
     for fault in bed.of(*PAIR_KINDS):
