@@ -23,6 +23,7 @@ class StepBatch:
     ended_at_s : (n_steps,) Unix seconds at which the step was over
     phases : for each of PHASES, (n_steps, n_workers) seconds; NaN where not reported
     tokens : (n_steps,) tokens trained in the step
+    told_loss : (n_steps,) training loss, NaN for a step that tells none; None where none does
 
     Notes
     -----
@@ -37,6 +38,7 @@ class StepBatch:
     ended_at_s: FloatArray
     phases: Mapping[str, FloatArray]
     tokens: FloatArray
+    told_loss: FloatArray | None = None
 
     def __len__(self) -> int:
         """Count the steps."""
@@ -60,6 +62,11 @@ class StepBatch:
     def step_s(self) -> FloatArray:
         """Duration of each step: (n_steps,) seconds, the mean over workers that reported."""
         return _mean(self.worker_step_s)
+
+    @property
+    def loss(self) -> FloatArray:
+        """Training loss of each step: (n_steps,), NaN where not told."""
+        return np.full(len(self), np.nan) if self.told_loss is None else self.told_loss
 
     @property
     def wait_ratio(self) -> FloatArray:
@@ -96,6 +103,7 @@ class StepBatch:
             self.ended_at_s[rows],
             phases,
             self.tokens[rows],
+            None if self.told_loss is None else self.told_loss[rows],
         )
 
     @classmethod
@@ -109,6 +117,7 @@ class StepBatch:
     def joined(cls, batches: Sequence[Self]) -> Self:
         """Return batches of one run and the same workers, in order, as one."""
         phases = {p: np.concatenate([b.phases[p] for b in batches]) for p in PHASES}
+        any_told = any(batch.told_loss is not None for batch in batches)
         return cls(
             batches[0].run,
             batches[0].workers,
@@ -116,6 +125,7 @@ class StepBatch:
             np.concatenate([batch.ended_at_s for batch in batches]),
             phases,
             np.concatenate([batch.tokens for batch in batches]),
+            np.concatenate([batch.loss for batch in batches]) if any_told else None,
         )
 
 

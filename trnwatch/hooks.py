@@ -15,8 +15,11 @@ class HookedSteps:
     begins, writing a checkpoint when the framework says that it is written.
     """
 
-    def __init__(self, reporter: Reporter) -> None:
+    def __init__(self, reporter: Reporter, *, loss_comes_later: bool = False) -> None:
+        """With ``loss_comes_later`` each step is kept until its loss, or the next step, comes."""
         self.reporter = reporter
+        self._loss_comes_later = loss_comes_later
+        self._held: Optional[tuple[Step, float, float]] = None
         self._step: Union[Step, Idle, None] = None
         self._mark_s = 0.0
 
@@ -39,13 +42,33 @@ class HookedSteps:
         """Let the stretch since the last mark be part of the step's own work."""
         self._mark_s = time.perf_counter()
 
-    def end(self, number: int, tokens: Optional[float] = None) -> None:
+    def end(
+        self, number: int, tokens: Optional[float] = None, loss: Optional[float] = None
+    ) -> None:
         """End the step under way, and begin the next."""
+        self.flush()
         step, self._step = self._step, None
         if isinstance(step, Step):
-            step.number, step.tokens = number, tokens
+            step.number, step.tokens, step.loss = number, tokens, loss
+            if self._loss_comes_later:
+                step.done = self._hold
             step.__exit__(None)
         self.begin()
+
+    def _hold(self, step: Step, step_s: float) -> None:
+        self._held = (step, step_s, time.time())
+
+    def tell_loss(self, loss: Optional[float]) -> None:
+        """Say the loss of the step that ended last, and report it."""
+        if self._held is not None:
+            self._held[0].loss = loss
+        self.flush()
+
+    def flush(self) -> None:
+        """Report the step that waits for its loss, if one does."""
+        held, self._held = self._held, None
+        if held is not None:
+            self.reporter.take(*held)
 
 
 def guarded(hook: Any) -> Any:
@@ -59,6 +82,12 @@ def guarded(hook: Any) -> Any:
 
     safely.__name__, safely.__doc__ = hook.__name__, hook.__doc__
     return safely
+
+
+def plain_number(value: Any) -> Optional[float]:
+    """Return a number that costs nothing to read; None for one that lies on a device."""
+    is_near = getattr(getattr(value, "device", None), "type", "") == "cpu"
+    return float(value) if isinstance(value, (int, float)) or is_near else None
 
 
 def figure(source: Any, *names: str) -> Any:

@@ -6,7 +6,7 @@ looks: without ``callback.reporter.collective()`` around it, its share stays unk
 
 from typing import Any, Optional
 
-from trnwatch.hooks import HookedSteps, figure, guarded
+from trnwatch.hooks import HookedSteps, figure, guarded, plain_number
 from trnwatch.reporter import Reporter
 
 try:
@@ -21,7 +21,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
     def __init__(self, reporter: Optional[Reporter] = None, **about: Any) -> None:
         """Report by ``reporter``, or as the environment says; ``about`` says what the run is."""
         self.reporter = reporter or Reporter.from_env(**about)
-        self._steps = HookedSteps(self.reporter)
+        self._steps = HookedSteps(self.reporter, loss_comes_later=True)
         self._n_tokens: Optional[float] = None
 
     @guarded
@@ -31,7 +31,8 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
 
     @guarded
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note that the data is there."""
+        """Note that the data is there, and that no loss came for the step before."""
+        self._steps.flush()
         self._steps.begin()
         self._steps.mark("input")
 
@@ -42,6 +43,11 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
         tokens = None if seen is None or self._n_tokens is None else seen - self._n_tokens
         self._n_tokens = seen
         self._steps.end(int(state.global_step), tokens or None)
+
+    @guarded
+    def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        """Note the loss that the trainer logs: the mean of its last ``logging_steps``."""
+        self._steps.tell_loss(plain_number((kwargs.get("logs") or {}).get("loss")))
 
     @guarded
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -56,6 +62,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
     @guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say that training is over."""
+        self._steps.flush()
         self.reporter.finish()
 
 
@@ -66,7 +73,7 @@ def facts_of(args: Any, model: Any) -> dict[str, Any]:
     pp = figure(layout, "pipeline_parallel_size") or 1
     n_replicas = max(1, int(figure(args, "world_size") or 1) // (int(tp) * int(pp)))
     each = figure(args, "per_device_train_batch_size") or 0
-    config = getattr(model, "config", None)
+    config, optimizer = getattr(model, "config", None), figure(args, "optim")
     name = figure(config, "_name_or_path", "name_or_path") or ""
     return {
         "run": figure(args, "run_name"),
@@ -76,6 +83,7 @@ def facts_of(args: Any, model: Any) -> dict[str, Any]:
         "global_batch": each * (figure(args, "gradient_accumulation_steps") or 1) * n_replicas,
         "seq_len": figure(args, "max_length", "max_seq_length"),
         "precision": "bf16" if figure(args, "bf16") else None,
+        "optimizer": getattr(optimizer, "value", optimizer),
         "layers": figure(config, "num_hidden_layers"),
         "hidden": figure(config, "hidden_size"),
     }

@@ -13,11 +13,13 @@ ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
 UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
 UNFIT_RUN = re.compile(r"[^A-Za-z0-9_-]+")
 DIGITS = re.compile(r"\d+")
-TEXTS = ("team", "purpose", "model", "instance_type", "precision")
+TEXTS = ("team", "purpose", "model", "instance_type", "precision", "optimizer")
 SETTINGS = {"compiler_flags": 500, "compiler_version": 60, "sdk_version": 40}
 NUMBERS = ("n_nodes", "tp", "pp", "seq_len", "global_batch", "layers", "hidden")
+TOKENS = ("tokens_per_epoch",)
 AMOUNTS = ("params", "usd_per_node_hour")
-LONGEST_TEXT = {"team": 40, "purpose": 200, "model": 60, "instance_type": 40, "precision": 10}
+LONGEST_TEXT = dict.fromkeys(("team", "instance_type", "optimizer"), 40)
+LONGEST_TEXT.update({"purpose": 200, "model": 60, "precision": 10})
 # By launcher: rank, ranks in all, rank on the node, ranks on the node.
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -142,7 +144,7 @@ def _about(
 ) -> dict[str, object]:
     """Return what is known of the run; a figure that is none is left out."""
     said: dict[str, object] = {}
-    for name in ("run", "session", *TEXTS, *SETTINGS, *NUMBERS, *AMOUNTS):
+    for name in ("run", "session", *TEXTS, *SETTINGS, *NUMBERS, *TOKENS, *AMOUNTS):
         value = given.get(name)
         if value is None:
             value = env.get(f"TRNWATCH_{name.upper()}") or suggested.get(name)
@@ -153,13 +155,14 @@ def _about(
 
 def _fit(name: str, value: object) -> Optional[object]:
     """Return a fact in the form that the server takes; None where it cannot be read."""
-    if name in NUMBERS or name in AMOUNTS:
+    if name in (*NUMBERS, *TOKENS, *AMOUNTS):
         try:
             number = float(str(value))
         except ValueError:
             return None
-        whole = int(number) if name in NUMBERS and 0 < number < 1e12 else None
-        return number if name in AMOUNTS and 0 <= number < 1e15 else whole
+        if name in AMOUNTS:
+            return number if 0 <= number < 1e15 else None
+        return int(number) if 0 < number < (1e18 if name in TOKENS else 1e12) else None
     return str(value)[: {**LONGEST_TEXT, **SETTINGS}.get(name, 60)] or None
 
 

@@ -6,7 +6,7 @@ looks: without ``callback.reporter.collective()`` around it, its share stays unk
 
 from typing import Any, Optional
 
-from trnwatch.hooks import HookedSteps, figure, guarded
+from trnwatch.hooks import HookedSteps, figure, guarded, plain_number
 from trnwatch.reporter import Reporter
 
 try:
@@ -16,6 +16,10 @@ except ImportError:
         from pytorch_lightning.callbacks import Callback
     except ImportError:
         Callback = object
+
+
+# What modules call the loss they train on; the last is NxDT's.
+LOSSES = ("loss", "train_loss", "reduced_train_loss")
 
 
 class StepReports(Callback):  # type: ignore[misc]
@@ -51,7 +55,7 @@ class StepReports(Callback):  # type: ignore[misc]
         number = int(trainer.global_step)
         if number > self._number:
             self._number = number
-            self._steps.end(number)
+            self._steps.end(number, loss=loss_of(trainer))
         else:
             self._steps.skip()
 
@@ -81,6 +85,12 @@ class StepReports(Callback):  # type: ignore[misc]
         self.reporter.finish()
 
 
+def loss_of(trainer: Any) -> Optional[float]:
+    """Return the loss that the module logged, unless it would have to come from a device."""
+    logged = getattr(trainer, "callback_metrics", None) or {}
+    return next((plain_number(logged[name]) for name in LOSSES if name in logged), None)
+
+
 def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
     """Return what the trainer and NxDT's configuration say of the run."""
     config = getattr(module, "cfg", None) or getattr(module, "config", None)
@@ -96,4 +106,11 @@ def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
         "layers": figure(model, "num_layers"),
         "hidden": figure(model, "hidden_size"),
         "n_nodes": figure(trainer, "num_nodes"),
+        "optimizer": figure(figure(model, "optim"), "name") or _optimizer(trainer),
     }
+
+
+def _optimizer(trainer: Any) -> Optional[str]:
+    """Return what kind of optimizer the trainer uses."""
+    optimizers = getattr(trainer, "optimizers", None)
+    return type(optimizers[0]).__name__ if optimizers else None

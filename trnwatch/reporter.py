@@ -150,10 +150,13 @@ class Reporter:
         return identity_of(env, self._about, {**toolchain(env), **self._suggested})
 
     def _done(self, step: Step, step_s: float) -> None:
-        """Take a step that is over."""
+        self.take(step, step_s, time.time())
+
+    def take(self, step: Step, step_s: float, ended_at: float) -> None:
+        """Take a step that is over, at once or a little later."""
         try:
             if self._sender is not None:
-                self._sender.put(step.record(step_s, time.time()))
+                self._sender.put(step.record(step_s, ended_at))
         except Exception as error:
             complain("a step is not reported: %s", error)
 

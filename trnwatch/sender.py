@@ -15,6 +15,7 @@ EVERY_S = 1.0
 BEAT_EVERY_S = 10.0
 MOST_RECORDS = 10_000
 MOST_LINES = 500
+MOST_LOSS = 1e9
 LONGEST_WAIT_S = 30.0
 # The server said that it will never take this; asking again changes nothing.
 HOPELESS = (400, 413, 415, 422)
@@ -155,7 +156,7 @@ class Sender:
 
     def _step(self, record: Record) -> bytes:
         """Return one step as a line."""
-        number, ended_at, step_s, exchanges, parts, tokens = record
+        number, ended_at, step_s, exchanges, parts, tokens, loss = record
         names = ("input_s", "checkpoint_s", "other_s")
         said = {name: None if part is None else round(part, 6) for name, part in zip(names, parts)}
         if exchanges is not None:
@@ -167,6 +168,8 @@ class Sender:
             ended_at=round(ended_at, 6),
             step_s=max(round(step_s, 6), 1e-6),
             tokens=tokens,
+            # A loss that is no number any more is not told: the server takes numbers only.
+            loss=loss if loss is not None and abs(loss) < MOST_LOSS else None,
             **said,
         )
 

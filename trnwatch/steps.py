@@ -50,15 +50,17 @@ class Collectives:
 class Step:
     """One optimizer step, as a context manager; one that ends in an exception is not reported.
 
-    ``tokens`` are those that the whole job trains in this step.
+    ``tokens`` are those that the whole job trains in this step, ``loss`` is its training loss as
+    a plain number: to fetch one from the device for this alone would hold training up.
     """
 
-    __slots__ = ("_began_s", "_collectives", "_done", "_parts", "number", "tokens")
+    __slots__ = ("_began_s", "_collectives", "_parts", "done", "loss", "number", "tokens")
 
     def __init__(self, number: int, done: "Callable[[Step, float], None]") -> None:
         self.number = number
         self.tokens: Optional[float] = None
-        self._done = done
+        self.loss: Optional[float] = None
+        self.done = done
         self._parts: Optional[list[Optional[Part]]] = None
         self._collectives: Optional[Collectives] = None
         self._began_s = time.perf_counter()
@@ -69,7 +71,7 @@ class Step:
 
     def __exit__(self, kind: object, *exc: object) -> None:
         if kind is None:
-            self._done(self, time.perf_counter() - self._began_s)
+            self.done(self, time.perf_counter() - self._began_s)
 
     def collective(self) -> Collectives:
         """Time a gradient exchange that nothing overlaps with; call it for each one."""
@@ -107,17 +109,19 @@ class Step:
             self._collectives,
             [None if part is None else part.seconds for part in parts],
             None if self.tokens is None else float(self.tokens),
+            None if self.loss is None else float(self.loss),
         )
 
 
 class Idle:
     """What a process that reports nothing gets for a step, or for a part of one."""
 
-    __slots__ = ("number", "tokens")
+    __slots__ = ("loss", "number", "tokens")
 
     def __init__(self) -> None:
         self.number = 0
         self.tokens: Optional[float] = None
+        self.loss: Optional[float] = None
 
     def __enter__(self) -> "Idle":
         return self

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -134,6 +135,4 @@ def as_stored(span: Span) -> Span:
 def exact(steps: StepBatch) -> StepBatch:
     """Return steps in the precision that the hot tier hands out."""
     phases_s = {name: value.astype(np.float64) for name, value in steps.phases.items()}
-    return StepBatch(
-        steps.run, steps.workers, steps.step, steps.ended_at_s, phases_s, steps.tokens
-    )
+    return replace(steps, phases=phases_s)

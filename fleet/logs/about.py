@@ -24,6 +24,7 @@ class Told:
     global_batch: int = 0
     seq_len: int = 0
     precision: str = ""
+    optimizer: str = ""
     team: str = ""
     started_at: datetime | None = None
 
@@ -45,6 +46,7 @@ def checked(told: Told) -> Told:
         ("--model", told.model, 60),
         ("--instance", told.instance, 40),
         ("--precision", told.precision, 10),
+        ("--optimizer", told.optimizer, 40),
         ("--team", told.team, 40),
     )
     for option, text, longest in words:

@@ -16,8 +16,8 @@ from fleet.logs.curves import curves_of, packed
 from fleet.logs.errors import annotate_errors
 from fleet.logs.placing import BY_LOG, Placed, placed
 from fleet.models import ReadLog, Run
+from fleet.pricing.prices import opening
 from fleet.traces import NOT_RECORDED
-from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.ingest.logs import Compile, Log, LoggedSteps, completed
 from telemetry.steps import PHASES, StepBatch
@@ -72,8 +72,9 @@ def _batch(run: str, steps: LoggedSteps, ended_at_s: FloatArray) -> StepBatch:
     timed = np.isfinite(steps.step_s)
     whole = steps.step_s[timed][:, None]
     phases = {phase: np.full(whole.shape, np.nan) for phase in PHASES} | {"other_s": whole}
+    loss = steps.loss[timed] if np.isfinite(steps.loss[timed]).any() else None
     return StepBatch(
-        run, (JOB,), steps.step[timed], ended_at_s[timed], phases, steps.tokens[timed]
+        run, (JOB,), steps.step[timed], ended_at_s[timed], phases, steps.tokens[timed], loss
     )
 
 
@@ -83,7 +84,6 @@ def _run_fields(
     """Return the run's row; what neither log nor people say stays unsaid."""
     began_s, ended_s = _span(log, steps, times, file_s=file_s)
     ended_at = datetime.fromtimestamp(ended_s, UTC)
-    usd, basis = _price(told)
     return {
         "team": told.team,
         "purpose": f"training log {told.file}"[:200],
@@ -95,14 +95,15 @@ def _run_fields(
         "seq_len": told.seq_len,
         "global_batch": _whole(steps.global_batch),
         "precision": told.precision,
-        "usd_per_node_hour": usd,
-        "price_basis": basis,
+        "optimizer": told.optimizer or log.optimizer,
         "phase": Run.Phase.FINISHED,
         "phase_since": ended_at,
         "started_at": datetime.fromtimestamp(began_s, UTC),
         "finished_at": ended_at,
         "last_step": int(steps.step[-1]) if len(steps) else 0,
         "n_tokens": n_tokens(steps) or 0,
+        "spending": None,
+        **_price(told, datetime.fromtimestamp(began_s, UTC)),
     }
 
 
@@ -137,12 +138,12 @@ def _whole(value: float) -> int:
     return round(value) if math.isfinite(value) and value <= MOST else 0
 
 
-def _price(told: Told) -> tuple[float, str]:
-    """Return what a node costs by the hour and by which list; 0 where nobody can tell."""
-    found = catalog.instances().get(told.instance)
-    if found is None or not found.prices or not told.n_nodes:
-        return 0.0, NOT_RECORDED
-    return found.price.usd_per_hour, f"{found.price.basis}, {found.price.date}"[:80]
+def _price(told: Told, began: datetime) -> dict[str, Any]:
+    """Return what the run paid by contract or catalogue; 0 where nobody can tell."""
+    found = opening(told.team, told.instance, n_nodes=told.n_nodes, began=began)
+    if told.n_nodes and (found["usd_per_node_hour"] or found["tariff"]):
+        return found
+    return {"usd_per_node_hour": 0.0, "price_basis": NOT_RECORDED, "tariff": None}
 
 
 def n_tokens(steps: LoggedSteps) -> int | None:

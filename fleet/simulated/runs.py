@@ -6,6 +6,7 @@ import msgspec
 from django.db import transaction
 
 from fleet.models import Node, Run
+from fleet.pricing.prices import opening
 from telemetry import catalog
 from telemetry.simulate.plan import Plan, RunSpec
 
@@ -15,7 +16,7 @@ def create_run(
     spec: RunSpec, *, started_at: datetime, team: str = "", purpose: str = "", zone: str = ""
 ) -> Run:
     """Create one simulated run with its nodes."""
-    usd_per_hour, basis = _priced(spec)
+    instance = catalog.training_instance(spec.instance)
     run = Run.objects.create(
         name=spec.name,
         team=team,
@@ -28,23 +29,16 @@ def create_run(
         seq_len=spec.seq_len,
         global_batch=spec.global_batch,
         precision=spec.precision,
-        usd_per_node_hour=usd_per_hour,
-        price_basis=basis,
+        optimizer=spec.optimizer,
+        tokens_per_epoch=spec.tokens_per_epoch,
         is_simulated=True,
         plan=msgspec.to_builtins(spec),
         phase_since=started_at,
         started_at=started_at,
+        **opening(team, instance.name, n_nodes=spec.nodes, began=started_at),
     )
     Node.objects.bulk_create(_nodes(run, spec, zone=zone))
     return run
-
-
-def _priced(spec: RunSpec) -> tuple[float, str]:
-    """Return what a node costs by the hour, and by which list; 0 where no price is published."""
-    instance = catalog.training_instance(spec.instance)
-    if not instance.prices:
-        return 0.0, "no price is published"
-    return instance.price.usd_per_hour, f"{instance.price.basis}, {instance.price.date}"
 
 
 def _nodes(run: Run, spec: RunSpec, *, zone: str) -> list[Node]:

@@ -18,6 +18,7 @@ from telemetry.store.models import RunChunk
 from telemetry.store.run_chunks import (
     ENDED,
     FIRST_PHASE,
+    LOSS,
     N_COLUMNS,
     STEP,
     TOKENS,
@@ -137,7 +138,7 @@ def _hours(kept: QuerySet[RunChunk], recent: FloatArray) -> Iterator[FloatArray]
 
 def _step_s(rows: FloatArray) -> FloatArray:
     """Return how long each step took: (n_steps,) seconds, NaN where nothing is told."""
-    phases = rows[:, FIRST_PHASE:]
+    phases = rows[:, FIRST_PHASE:LOSS]
     known = np.isfinite(phases)
     return np.where(known.any(axis=1), np.where(known, phases, 0.0).sum(axis=1), np.nan)
 

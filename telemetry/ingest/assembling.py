@@ -31,6 +31,7 @@ class Piece(msgspec.Struct, array_like=True, gc=False, frozen=True):
     checkpoint_s: float | None = None
     other_s: float | None = None
     tokens: float | None = None
+    loss: float | None = None
 
 
 def piece_of(said: StepLine, *, correction_s: float) -> Piece:
@@ -51,6 +52,7 @@ def piece_of(said: StepLine, *, correction_s: float) -> Piece:
         said.checkpoint_s,
         said.other_s,
         said.tokens,
+        said.loss,
     )
 
 
@@ -79,6 +81,7 @@ def assembled(
         ended_at_s=np.array([_median(p.ended_at_s for p in steps[number]) for number in order]),
         phases={phase: values[:, i] for i, phase in enumerate(PHASES)},
         tokens=np.array([_tokens(steps[number], tokens) for number in order], float),
+        told_loss=_loss([steps[number] for number in order]),
     )
 
 
@@ -90,6 +93,14 @@ def _tokens(pieces: Sequence[Piece], otherwise: float) -> float:
     """Return the tokens of a step: all say the same, or else most of them are right."""
     told = [piece.tokens for piece in pieces if piece.tokens is not None]
     return _median(told) if told else otherwise
+
+
+def _loss(steps: Sequence[Sequence[Piece]]) -> FloatArray | None:
+    """Return the loss of each step, the mean over those who tell it: (n_steps,); None: nobody."""
+    told = [[p.loss for p in pieces if p.loss is not None] for pieces in steps]
+    if not any(told):
+        return None
+    return np.array([math.fsum(each) / len(each) if each else math.nan for each in told])
 
 
 def _row(pieces: Sequence[Piece], workers: Sequence[str]) -> FloatArray:

@@ -28,8 +28,10 @@ Worker = Annotated[
 Group = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{0,40}$")]
 Flags = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
 Whole = Annotated[int, Meta(ge=1, le=2_000_000_000)]
+Whole64 = Annotated[int, Meta(ge=1, le=10**18)]
 Index = Annotated[int, Meta(ge=0, le=MAX_WORKERS)]
 Several = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
+Loss = Annotated[float, Meta(ge=-1e9, le=1e9)]
 Span = Annotated[float, Meta(gt=0, le=1e6)]
 Each = Annotated[list[Seconds], Meta(max_length=MAX_COLLECTIVES)]
 Moments = Annotated[list[UnixSeconds], Meta(max_length=MAX_COLLECTIVES)]
@@ -63,6 +65,8 @@ class RunLine(Line, tag="run", kw_only=True, gc=False):
     compiler_flags: Flags | None = None
     compiler_version: Annotated[str, Meta(max_length=60)] | None = None
     sdk_version: Annotated[str, Meta(max_length=40)] | None = None
+    optimizer: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
+    tokens_per_epoch: Whole64 | None = None
     usd_per_node_hour: Annotated[float, Meta(ge=0, le=1e5)] | None = None
 
 
@@ -90,7 +94,8 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
     """One step of one worker, over at ``ended_at`` by its clock.
 
     ``collective_s`` is the exposed gradient exchange, in all or each one; ``arrived_at`` when
-    the worker came to each. ``tokens`` are those of the whole run in this step.
+    the worker came to each. ``tokens`` are those of the whole run in this step, ``loss`` is what
+    the worker trained on showed.
     """
 
     step: Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
@@ -102,6 +107,7 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
     checkpoint_s: Seconds | None = None
     other_s: Seconds | None = None
     tokens: Tokens | None = None
+    loss: Loss | None = None
 
     @property
     def collectives(self) -> list[float] | None:

@@ -27,7 +27,8 @@ class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     ``compile_s`` None takes the model's default; 0 starts from a warm cache.
     ``checkpoint_every_s`` and ``evaluate_every_s`` None means never; ``max_steps`` None
-    trains on and on. ``restarts`` False: a crash ends the run.
+    trains on and on. ``restarts`` False: a crash ends the run. ``optimizer`` and
+    ``tokens_per_epoch`` are what the run says of itself; they change nothing that is played.
     """
 
     name: str
@@ -36,6 +37,8 @@ class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
     evaluate_every_s: Positive | None = None
     max_steps: Count | None = None
     restarts: bool = True
+    optimizer: str = ""
+    tokens_per_epoch: Count | None = None
 
     @property
     def node_names(self) -> tuple[str, ...]:

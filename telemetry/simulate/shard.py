@@ -8,6 +8,7 @@ from telemetry.blocks import IntArray, Span
 from telemetry.simulate.clock import RunClock, resume, start_clock
 from telemetry.simulate.fabric import efa_values
 from telemetry.simulate.hardware import busy_ratio, core_utilization, device_values, node_values
+from telemetry.simulate.losses import losses
 from telemetry.simulate.marks import mark
 from telemetry.simulate.noise import Floats, TickNoise
 from telemetry.simulate.occupancy import occupancy, rows_at
@@ -135,4 +136,5 @@ def _batch(script: Script, rows: Rows) -> StepBatch:
         ended_at_s=rows.end_s,
         phases=dict(zip(PHASES, reported, strict=True)),
         tokens=rows.tokens.astype(float),
+        told_loss=losses(script, rows.step),
     )

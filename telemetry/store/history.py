@@ -11,6 +11,7 @@ from telemetry.store.rollups import N_STATS, as_kept, read_hour, rolled_up
 from telemetry.store.run_chunks import (
     ENDED,
     FIRST_PHASE,
+    LOSS,
     N_COLUMNS,
     STEP,
     TOKENS,
@@ -207,9 +208,9 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
         span = steps[-1, STEP] - steps[0, STEP] + 1
         steps = averaged(steps, steps[:, STEP] // np.ceil(span / (MOST_STEPS - 1)))
     phases = {phase: steps[:, FIRST_PHASE + i, None] for i, phase in enumerate(PHASES)}
-    return StepBatch(
-        run, ("mean",), steps[:, STEP].astype("i8"), steps[:, ENDED], phases, steps[:, TOKENS]
-    )
+    numbers, loss = steps[:, STEP].astype("i8"), steps[:, LOSS]
+    told = loss if np.isfinite(loss).any() else None
+    return StepBatch(run, ("mean",), numbers, steps[:, ENDED], phases, steps[:, TOKENS], told)
 
 
 def worker_minutes(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBatch:

@@ -11,9 +11,10 @@ from telemetry.steps import PHASES, StepBatch
 from telemetry.store.packing import codec, decode, encode
 
 MINUTE_S = 60
-# A step's row: its number, its end, its tokens, and the phases.
+# A step's row: its number, its end, its tokens, the phases, and the loss.
 STEP, ENDED, TOKENS, FIRST_PHASE = 0, 1, 2, 3
-N_COLUMNS = FIRST_PHASE + len(PHASES)
+LOSS = FIRST_PHASE + len(PHASES)
+N_COLUMNS = LOSS + 1
 UNITS_PER_S = 10_000
 
 
@@ -21,9 +22,10 @@ UNITS_PER_S = 10_000
 class Chunk:
     """Some of a run's steps.
 
-    ``steps`` (n_steps, 9), in order of end: number, end in Unix seconds, tokens, and each of
-    PHASES as the mean over workers. ``minutes`` (n_minutes,) rises, and ``n`` (n_minutes,)
-    steps ended in each; ``means`` (n_minutes, n_workers, 6) seconds, the mean over those.
+    ``steps`` (n_steps, 10), in order of end: number, end in Unix seconds, tokens, each of
+    PHASES as the mean over workers, and the loss. ``minutes`` (n_minutes,) rises, and ``n``
+    (n_minutes,) steps ended in each; ``means`` (n_minutes, n_workers, 6) seconds, the mean over
+    those.
     """
 
     steps: FloatArray
@@ -54,6 +56,7 @@ def chunk_of(batch: StepBatch) -> Chunk:
         columns.append(_ratio(known.sum(axis=1), present.sum(axis=1)))
         sums, counts = (np.add.reduceat(a, first, axis=0) for a in (known, present.astype("i8")))
         means.append(_ratio(sums, counts))
+    columns.append(batch.loss)
     return Chunk(np.stack(columns, axis=1), minutes, n, batch.workers, np.stack(means, axis=2))
 
 
@@ -84,7 +87,7 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
 
 
 def minute_means(chunk: Chunk) -> FloatArray:
-    """Average a chunk's steps by minute: (n_minutes, 9); number and end are the last step's."""
+    """Average a chunk's steps by minute: (n_minutes, 10); number and end are the last step's."""
     minute_of = chunk.steps[:, ENDED].astype("i8") // MINUTE_S * MINUTE_S
     return averaged(chunk.steps, minute_of)
 
@@ -106,39 +109,44 @@ def step_bytes(steps: FloatArray) -> bytes:
     """Pack steps: numbers and ends as differences, the rest to 0.012 %.
 
     The bytes are the number of steps, and first number and end (in 0.1 ms) as 64-bit
-    integers, then a 32-bit number per step and column, first bytes first, compressed.
+    integers, then a 32-bit number per step and column, first bytes first, compressed. The
+    column of the loss is left out where no step tells one, as in all bytes of earlier versions.
     """
+    n_columns = N_COLUMNS if np.isfinite(steps[:, LOSS]).any() else LOSS
     whole = np.rint(steps[:, :TOKENS] * [1, UNITS_PER_S]).astype("<i8")
     first = whole[0] if len(whole) else (0, 0)
     head = np.array([len(steps), *first], "<i8")
     differences = np.diff(whole, axis=0, prepend=whole[:1]).astype("<i4")
-    rest = steps[:, TOKENS:].astype("<f4").view("<u4")
+    rest = steps[:, TOKENS:n_columns].astype("<f4").view("<u4")
     rest = (rest + 0x400) & np.uint32(0xFFFFF800)
     columns = np.concatenate([differences.view("<u4"), rest], axis=1).T
-    planes = np.ascontiguousarray(columns).view("u1").reshape(N_COLUMNS, -1, 4)
+    planes = np.ascontiguousarray(columns).view("u1").reshape(n_columns, -1, 4)
     return head.tobytes() + codec.compress(planes.transpose(2, 0, 1).tobytes())
 
 
 def read_steps(data: bytes) -> FloatArray:
-    """Return packed steps: (n_steps, 9)."""
+    """Return packed steps: (n_steps, 10)."""
     n, number, end = np.frombuffer(data[:24], "<i8").tolist()
-    planes = np.frombuffer(codec.decompress(data[24:]), "u1").reshape(4, N_COLUMNS, n)
+    flat = np.frombuffer(codec.decompress(data[24:]), "u1")
+    n_columns = len(flat) // (4 * n) if n else LOSS
+    planes = flat.reshape(4, n_columns, n)
     columns = np.ascontiguousarray(planes.transpose(1, 2, 0)).view("<u4")[:, :, 0]
-    steps = np.empty((n, N_COLUMNS))
+    steps = np.full((n, N_COLUMNS), np.nan)
     steps[:, STEP] = number + np.cumsum(columns[STEP].view("<i4"), dtype="i8")
     steps[:, ENDED] = (end + np.cumsum(columns[ENDED].view("<i4"), dtype="i8")) / UNITS_PER_S
-    steps[:, TOKENS:] = columns[TOKENS:].view("<f4").T
+    steps[:, TOKENS:n_columns] = columns[TOKENS:].view("<f4").T
     return steps
 
 
 def minute_bytes(chunk: Chunk) -> bytes:
-    """Pack what is kept of each minute: (n_minutes, 9) as 64-bit floats."""
-    return codec.compress(minute_means(chunk).astype("<f8").tobytes())
+    """Pack what is kept of each minute: (n_minutes, 9) as 64-bit floats, without the loss."""
+    return codec.compress(minute_means(chunk)[:, :LOSS].astype("<f8").tobytes())
 
 
 def read_minutes(data: bytes) -> FloatArray:
-    """Return packed minutes: (n_minutes, 9)."""
-    return np.frombuffer(codec.decompress(data), "<f8").reshape(-1, N_COLUMNS)
+    """Return packed minutes: (n_minutes, 10), of which no loss is known."""
+    told = np.frombuffer(codec.decompress(data), "<f8").reshape(-1, LOSS)
+    return np.pad(told, ((0, 0), (0, 1)), constant_values=np.nan)
 
 
 def worker_bytes(chunk: Chunk) -> bytes:

@@ -21,6 +21,7 @@ HUGGING_FACE = (
     "on_train_begin",
     "on_step_begin",
     "on_step_end",
+    "on_log",
     "on_evaluate",
     "on_save",
     "on_train_end",

@@ -23,7 +23,7 @@ QUICK_S = 0.5
 
 
 def record(number: int) -> Record:
-    return (number, time.time(), 1.0, None, [None, None, None], None)
+    return (number, time.time(), 1.0, None, [None, None, None], None, None)
 
 
 def sender_to(server: str, *, most_records: int = 1000) -> Sender:
@@ -94,7 +94,7 @@ def test_what_the_server_refuses_is_counted_and_not_sent_again(listener: Listene
 
 def test_a_record_that_cannot_be_told_takes_no_other_with_it(listener: Listener) -> None:
     sender = sender_to(listener.url)
-    sender.put((1, float("nan"), 1.0, None, [None] * 3, None))
+    sender.put((1, float("nan"), 1.0, None, [None] * 3, None, None))
     sender.put(record(2))
     until(lambda: listener.steps() == [2])
     sender.finish(failed=False, reason="", within_s=20)

@@ -7,6 +7,8 @@ from typing import Any
 from django.db import transaction
 
 from fleet.models import Node, Run
+from fleet.pricing.prices import AS_REPORTED, opening
+from fleet.pricing.tariffs import entries, is_priced, with_nodes, with_prices
 from telemetry import catalog
 from telemetry.ingest.refusal import RefusedError
 from telemetry.ingest.steps import RunLine, WorkerLine
@@ -20,7 +22,7 @@ MAX_NODES = 4_000
 SHAPE = ("params", "layers", "hidden")
 PLAIN = ("team", "purpose", "model", "instance_type", "n_nodes", "n_workers")
 SETTINGS = ("compiler_flags", "compiler_version", "sdk_version")
-LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision")
+LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision", "optimizer", "tokens_per_epoch")
 
 
 @transaction.atomic
@@ -35,7 +37,7 @@ def refresh_run(told: RunLine, *, now: datetime) -> Run:
     if not run.is_reported:
         kind = "a simulated" if run.is_simulated else "an imported"
         raise RefusedError("run", f"{told.run} is {kind} run; report under another name")
-    changes = _said(told) | _price(told, run)
+    changes = _said(told) | _price(told, run, now=now)
     shape = (run.shape or {}) | _shape(told)
     if shape != run.shape:
         changes["shape"] = shape
@@ -65,7 +67,7 @@ def _create(told: RunLine, *, now: datetime) -> Run:
     return Run.objects.create(
         **unsaid
         | _said(told)
-        | _price(told, None)
+        | _price(told, None, now=now)
         | {
             "name": told.run,
             "session": told.session,
@@ -90,17 +92,36 @@ def _shape(told: RunLine) -> dict[str, float]:
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _price(told: RunLine, run: Run | None) -> dict[str, Any]:
-    """Return what a node costs: as reported, or as the catalogue has it when the run begins."""
-    if told.usd_per_node_hour is not None:
-        return {"usd_per_node_hour": told.usd_per_node_hour, "price_basis": "as reported"}
-    is_known = run is not None and run.usd_per_node_hour > 0
-    instance = catalog.instances().get(told.instance_type or "")
-    if is_known or instance is None or not instance.prices:
-        return {}
-    price = instance.price
-    basis = f"{price.basis}, {price.date}"
-    return {"usd_per_node_hour": price.usd_per_hour, "price_basis": basis[:80]}
+def _price(told: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
+    """Return what the run pays: as reported, or by contract and catalogue when it begins.
+
+    What has been paid stays as it was: another price, or another number of nodes, holds from now.
+    """
+    if run is None or not is_priced(run):
+        return _first_price(told, run, now=now)
+    tariff = run.tariff
+    if told.n_nodes not in (None, run.n_nodes):
+        tariff = with_nodes(run, told.n_nodes or 0, now=now)
+    usd = told.usd_per_node_hour
+    if usd and usd != run.price_at(now)[0]:
+        held = Run(n_nodes=told.n_nodes or run.n_nodes, tariff=tariff or entries(run))
+        tariff = with_prices(held, [(now, usd, AS_REPORTED)], now=now)
+    return {} if tariff == run.tariff else {"tariff": tariff}
+
+
+def _first_price(told: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
+    if told.usd_per_node_hour:
+        return {"usd_per_node_hour": told.usd_per_node_hour, "price_basis": AS_REPORTED}
+    at = datetime.fromtimestamp(told.at, UTC) if told.at else now
+    began = run.started_at if run else min(at, now)
+    kept = run or Run(n_nodes=1)
+    found = opening(
+        kept.team if told.team is None else told.team,
+        told.instance_type or kept.instance_type,
+        n_nodes=told.n_nodes or kept.n_nodes,
+        began=began,
+    )
+    return found if found["usd_per_node_hour"] or found["tariff"] else {}
 
 
 def tie_node(run: Run, told: WorkerLine, *, now: datetime) -> None:

@@ -27,6 +27,7 @@ TEXTS = (
     ("--model", "what was trained, by the catalogue's name if it has one"),
     ("--instance", "instance type it ran on; with --nodes, the list price follows"),
     ("--precision", "bf16 or fp8, for the share of the peak"),
+    ("--optimizer", "such as AdamW, where the log does not tell"),
     ("--team", "whose run it is"),
 )
 NUMBERS = (
@@ -118,6 +119,7 @@ def _told(options: dict[str, Any]) -> Told:
             global_batch=options["global_batch"],
             seq_len=options["seq_len"],
             precision=options["precision"],
+            optimizer=options["optimizer"],
             team=options["team"],
             started_at=_moment(options["started_at"]),
         )

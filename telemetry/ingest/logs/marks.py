@@ -4,7 +4,7 @@ import re
 
 ANY = re.compile(
     rb"loss|step_time|s/it|it/s|NEURON_|NCC_WRAPPER|Compiler status |"
-    rb"elapsed time per iteration|'train|\"train|summary/"
+    rb"elapsed time per iteration|'train|\"train|summary/|optimizer \.\.\."
 )
 # A line with one of these is of a known kind; where nothing can be read of it, it is damaged.
 SURE = (

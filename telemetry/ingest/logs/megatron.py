@@ -16,6 +16,7 @@ MS = 1e3
 FLAGS = re.ASCII | re.IGNORECASE
 ITERATION = re.compile(r"\biteration\s{1,12}(\d{1,12})\s{0,4}/", FLAGS)
 ELAPSED = re.compile(rf"elapsed time per iteration \((ms|s)\):\s{{0,8}}({NUMBER})", FLAGS)
+OPTIMIZER = re.compile(r"optimizer \.{3,60} ([A-Za-z0-9_.-]{1,40})", re.ASCII)
 VALUE = re.compile(NUMBER, FLAGS)
 LOSSES = ("lm loss", "loss", "lm_loss", "train loss")
 
@@ -44,6 +45,12 @@ def read_megatron(entry: Entry) -> Said | None:
         global_batch=positive(fields.get("global batch size")),
         consumed=positive(fields.get("consumed samples")),
     )
+
+
+def optimizer_of(text: str) -> str:
+    """Return the optimizer that a line of Megatron's printed arguments names; empty: none."""
+    found = OPTIMIZER.fullmatch(text.strip())
+    return found[1] if found else ""
 
 
 def fields_of(text: str) -> dict[str, str]:

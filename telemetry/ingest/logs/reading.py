@@ -53,6 +53,7 @@ class Log:
     errors: dict[HardwareError, int] = field(default_factory=dict)
     totals: Totals = field(default_factory=Totals)
     understood: Counter[str] = field(default_factory=Counter)
+    optimizer: str = ""
     n_lines: int = 0
     n_other: int = 0
     n_damaged: int = 0
@@ -139,6 +140,9 @@ class Reading:
             return compiler.NAME if ended is not None else ""
         if "elapsed time per iteration" in text:
             return self._step(megatron.NAME, megatron.read_megatron(entry))
+        if optimizer := megatron.optimizer_of(text):
+            self.log.optimizer = optimizer
+            return "arguments"
         if "step_loss" in text or ("step_time" in text and "seq/s" in text):
             return self._step(neuronx.NAME, neuronx.read_neuronx(entry))
         return self._bar_or_dictionary(entry)

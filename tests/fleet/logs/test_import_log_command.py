@@ -5,12 +5,13 @@ import math
 from io import StringIO
 from pathlib import Path
 
+import numpy as np
 import pytest
 from django.core.management import call_command
 
 from fleet.models import Annotation, CompileEvent, Node, ReadLog, Run
 from telemetry.store.models import RunChunk
-from telemetry.store.run_chunks import read_steps
+from telemetry.store.run_chunks import LOSS, read_steps
 from tests.fleet.logs.importing import A, B, Write, dated, imported, n_stored
 from tests.telemetry.ingest.logs.made_log import bar, call, done, neuronx, trainer
 
@@ -55,8 +56,10 @@ def test_it_tells_what_it_found(file: Path) -> None:
 
 
 def test_it_becomes_a_finished_run_with_its_steps(file: Path) -> None:
-    imported(file)
+    imported(file, optimizer="AdamW")
     run = Run.objects.get(name="logged")
+
+    assert run.optimizer == "AdamW"
 
     assert run.phase == Run.Phase.FINISHED
     assert not run.is_simulated
@@ -69,7 +72,8 @@ def test_it_becomes_a_finished_run_with_its_steps(file: Path) -> None:
 def test_a_log_knows_no_split_so_that_the_share_is_absent(file: Path) -> None:
     imported(file)
     steps = read_steps(bytes(RunChunk.objects.filter(run="logged")[0].steps))
-    compute, wait, transfer, data, checkpoint, other = steps[:, 3:].T
+    np.testing.assert_allclose(steps[:, LOSS], 7.9, rtol=1.3e-4)
+    compute, wait, transfer, data, checkpoint, other = steps[:, 3:9].T
 
     assert other == pytest.approx(10.0)
     for absent in (compute, wait, transfer, data, checkpoint):

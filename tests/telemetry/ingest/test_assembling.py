@@ -108,3 +108,14 @@ def test_a_step_ended_when_most_clocks_say_so() -> None:
     pieces = [piece(f"w{i}", [1.0], ended_at_s=end) for i, end in enumerate(ends)]
 
     assert assembled("real", {1: pieces}, ["w0", "w1", "w2"]).ended_at_s == [100.2]
+
+
+def test_a_steps_loss_is_the_mean_over_those_who_tell_it() -> None:
+    steps = {
+        1: [piece("a", None, loss=2.0), piece("b", None, loss=3.0)],
+        2: [piece("a", None), piece("b", None, loss=1.5)],
+        3: [piece("a", None), piece("b", None)],
+    }
+
+    np.testing.assert_array_equal(assembled("real", steps, ["a", "b"]).loss, [2.5, 1.5, np.nan])
+    assert assembled("real", {3: steps[3]}, ["a", "b"]).told_loss is None

@@ -6,10 +6,12 @@ import numpy as np
 import pytest
 
 from fleet.intake.steps.pieces import PENDING
+from fleet.models import Run
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
-from tests.fleet.api.jobs import NODES, step, whole_step
+from tests.fleet.api.jobs import ABOUT, NODES, step, whole_step
+from tests.fleet.api.jobs import line as said
 from tests.fleet.intake.steps.conftest import Deliver, Follow
 
 
@@ -136,3 +138,22 @@ def test_a_worker_that_comes_late_completes_its_step(
     np.testing.assert_allclose(after.phases["wait_s"], [[0.3, 0.3, 0.3, 0]], atol=1e-9)
     assert list(after.step) == [1]
     assert hot.totals().tokens["real"] == 100
+
+
+def test_a_run_says_its_optimizer_its_epoch_and_its_loss(
+    deliver: Deliver, hot: HotStore, now_s: float
+) -> None:
+    deliver(said("run", **ABOUT, optimizer="AdamW", tokens_per_epoch=10**9), at_s=now_s)
+    deliver(*whole_step(1, ended_at=now_s, loss=2.5), at_s=now_s)
+    deliver(*whole_step(2, ended_at=now_s + 1), at_s=now_s + 1)
+    deliver(said("run", **ABOUT), at_s=now_s + 1)
+    run = Run.objects.get(name="real")
+
+    assert (run.optimizer, run.tokens_per_epoch) == ("AdamW", 10**9)
+    np.testing.assert_array_equal(stored(hot, now_s).loss, [2.5, np.nan])
+
+
+def test_a_loss_that_is_no_number_refuses_its_line_by_name(deliver: Deliver, now_s: float) -> None:
+    outcome = deliver(step(1, "trn-a", ended_at=now_s, loss="2.5"), at_s=now_s)
+
+    assert [refusal.field for refusal in outcome.refused] == ["loss"]

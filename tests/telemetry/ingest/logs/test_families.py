@@ -205,3 +205,10 @@ def test_the_family_with_most_steps_is_the_run() -> None:
     assert log.family == "neuronx-distributed"
     assert len(log.steps) == 3
     assert log.understood == {"Megatron": 1, "neuronx-distributed": 3}
+
+
+def test_megatrons_list_of_arguments_names_the_optimizer() -> None:
+    arguments = "  optimizer ....................................... adam"
+
+    assert read(f"{arguments}\n{megatron(1)}\n").optimizer == "adam"
+    assert read(f"  optimizer_cpu_offload ........ False\n{megatron(1)}\n").optimizer == ""

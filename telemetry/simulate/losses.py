@@ -1,0 +1,67 @@
+"""How the loss of a simulated run falls: a power law of its size and its tokens, and some luck."""
+
+import math
+
+import numpy as np
+
+from telemetry import catalog
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.simulate.noise import mixed, windows
+from telemetry.simulate.script import Script
+
+# Hoffmann et al., the parametric fit of section D.3: nats per token.
+LEAST, SIZE, TOKENS = 1.69, 406.4, 410.7
+SIZE_POWER, TOKENS_POWER = 0.34, 0.28
+# Deviation of a step's loss whose batch is a million tokens; smaller batches scatter more.
+LUCK, LUCK_TOKENS, MOST_LUCK = 0.02, 1e6, 0.2
+
+
+def expected_loss(n_params: float, n_tokens: FloatArray, *, n_words: int) -> FloatArray:
+    """Return the loss of a language model after so many tokens.
+
+    Parameters
+    ----------
+    n_params : of the model
+    n_tokens : (n_steps,) trained so far
+    n_words : of its vocabulary
+
+    Returns
+    -------
+    (n_steps,) nats per token, no more than guessing costs: ``log(n_words)``.
+
+    Notes
+    -----
+    ``1.69 + 406.4 / n_params ** 0.34 + 410.7 / n_tokens ** 0.28``. The fit is of whole training
+    runs, one point each; taken along a run, with its learning rate still high, it is a little
+    too low. Warm-up of the learning rate, spikes and the end of a schedule are left out.
+
+    References
+    ----------
+    J. Hoffmann et al., "Training Compute-Optimal Large Language Models", arXiv:2203.15556,
+    equation 10.
+
+    Examples
+    --------
+    Seven billion parameters after a trillion tokens:
+
+    >>> expected_loss(7e9, np.array([1e12]), n_words=32000).round(3)
+    array([2.052])
+    """
+    fallen = LEAST + SIZE / n_params**SIZE_POWER + TOKENS / np.maximum(n_tokens, 1) ** TOKENS_POWER
+    return np.asarray(np.minimum(fallen, math.log(n_words)))
+
+
+def losses(script: Script, step: IntArray) -> FloatArray | None:
+    """Return the loss of some steps: (n_steps,); None of a model that the law does not speak of.
+
+    A step's loss depends on the seed, the run and its number alone. How much steps scatter is
+    our assumption: 0.02 at a batch of a million tokens, by the root of the batch elsewhere.
+    """
+    model = catalog.model(script.run.model)
+    if model.kind != "decoder":
+        return None
+    batch = script.run.global_batch * script.run.seq_len
+    luck = windows("normal", mixed(script.key("loss"), step), 1)[:, 0]
+    scatter = min(MOST_LUCK, LUCK * math.sqrt(LUCK_TOKENS / batch))
+    fallen = expected_loss(model.params, (step + 1.0) * batch, n_words=model.vocab)
+    return np.asarray(fallen + scatter * luck)
