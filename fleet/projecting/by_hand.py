@@ -78,7 +78,6 @@ def _planned(given: GivenArm, *, seed: int) -> Planned:
         **{name: plain[name] for name in Habits.__slots__ if name != "n_nodes"},
     )
     error = given.tokens_per_s_error_ratio
-    ends = pace_ends(given.tokens_per_s, error) if error else (None, None)
     return Planned(
         label=given.label,
         run=None,
@@ -86,14 +85,15 @@ def _planned(given: GivenArm, *, seed: int) -> Planned:
         habits=habits,
         doubt=Doubt(error or None),
         assumptions=tuple(
-            Assumption(
-                name,
-                float(plain[name]),
-                *(ends if name == "tokens_per_s" else (None, None)),
-                "given by hand",
-            )
+            Assumption(name, float(plain[name]), *_ends(given, name), "given by hand")
             for name in Habits.__slots__
             if name != "n_nodes"
         ),
         seed=seed,
     )
+
+
+def _ends(given: GivenArm, name: str) -> tuple[float | None, float | None]:
+    if name != "tokens_per_s" or not given.tokens_per_s_error_ratio:
+        return None, None
+    return pace_ends(given.tokens_per_s, given.tokens_per_s_error_ratio)

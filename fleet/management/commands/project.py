@@ -1,0 +1,137 @@
+"""`manage.py project`: what a long run will cost on each arm, and when a move is earned back."""
+
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError
+from django.utils import timezone
+from redis import RedisError
+
+from fleet.management.cli import PlainCommand
+from fleet.models import Trial
+from fleet.projecting.answers import as_json
+from fleet.projecting.asking import DAYS, days_of, porting_of, tokens_of
+from fleet.projecting.by_hand import arms_by_hand
+from fleet.projecting.gathering import pair_now, runs_now
+from fleet.projecting.planned import Assumption, Planned, ScheduleError
+from fleet.projecting.projecting import Projection, Scenario, project
+from fleet.projecting.words import (
+    NAMES,
+    days,
+    days_span,
+    dollars,
+    dollars_span,
+    ends_written,
+    length,
+    reuse_sentence,
+    sentence,
+    tokens_span,
+    written,
+)
+from telemetry.store.hot import open_store
+
+SOURCES = ("trial", "run", "figures")
+
+
+class Command(PlainCommand):
+    """Project dollars, tokens and break-even of a run of any length."""
+
+    help = "Project what a long run costs on each arm of a trial, of runs, or of given figures."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take where the arms come from, how long it runs, and what porting costs."""
+        super().add_arguments(parser)
+        parser.add_argument("--trial", help="name of a trial: its baseline and a candidate")
+        parser.add_argument("--candidate", default="", help="run of the candidate (the first)")
+        parser.add_argument(
+            "--run", action="append", help="name of a run; given twice, the baseline comes first"
+        )
+        parser.add_argument("--figures", metavar="FILE", help="TOML of one or two arms by hand")
+        parser.add_argument("--days", default=DAYS, help=f"length of the run ({DAYS:g})")
+        parser.add_argument("--porting-usd", default=0.0, help="what porting costs (0)")
+        parser.add_argument("--tokens", help="tell costs for so many tokens instead")
+        reuse = parser.add_mutually_exclusive_group()
+        reuse.add_argument(
+            "--reuse", action="store_const", const=True, help="only with graphs kept (both)"
+        )
+        reuse.add_argument(
+            "--no-reuse", dest="reuse", action="store_const", const=False, help="only without"
+        )
+
+    def handle(self, *, json: bool, **options: Any) -> None:
+        """Project and print."""
+        length_days, porting_usd = days_of(options["days"]), porting_of(options["porting_usd"])
+        tokens = None if options["tokens"] is None else tokens_of(options["tokens"])
+        try:
+            planned = _arms(options)
+        except DatabaseError as error:
+            raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
+        except RedisError as error:
+            raise CommandError(f"Redis: {error}. Is it running at REDIS_URL?") from error
+        found = project(planned, days=length_days, porting_usd=porting_usd, tokens=tokens)
+        asked = options["reuse"]
+        reuses = (True, False) if asked is None else (asked,)
+        if json:
+            self.write_json(as_json(found, planned, reuses=reuses))
+            return
+        self.stdout.write(f"{sentence(found, planned, has_reuse=reuses[0])}\n")
+        self.stdout.write(f"{reuse_sentence(found, planned)}\n\n")
+        for has_reuse in reuses:
+            scenario = found.scenario(has_reuse=has_reuse)
+            self.stdout.write("compiled graphs reused" if has_reuse else "without reuse")
+            self.write_table(_rows(found, scenario))
+        for each in planned:
+            self.stdout.write(f"\n{each.label} is reckoned with")
+            self.write_table(_assumed(each))
+
+
+def _arms(options: dict[str, Any]) -> tuple[Planned, ...]:
+    if sum(bool(options[name]) for name in SOURCES) != 1:
+        raise ScheduleError("trial", "give one of --trial, --run and --figures")
+    if options["figures"]:
+        return arms_by_hand(Path(options["figures"]))
+    hot, now = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S), timezone.now()
+    if options["run"]:
+        return runs_now(hot, options["run"], now=now)
+    trial = Trial.objects.with_arms().filter(name=options["trial"]).first()
+    if trial is None:
+        raise ScheduleError("trial", f"no trial is called {options['trial'][:60]!r}")
+    return pair_now(hot, trial, candidate=options["candidate"], now=now)
+
+
+def _rows(found: Projection, scenario: Scenario) -> list[tuple[str, str, str]]:
+    rows = []
+    for arm in scenario.arms:
+        rows += [
+            (arm.label, dollars(arm.same_days_usd), f"for {length(found.days)}"),
+            ("", tokens_span(arm.same_days_tokens), "tokens in them"),
+            ("", dollars_span(arm.same_tokens_usd), f"for {found.tokens:.4g} tokens"),
+            ("", days_span(arm.same_tokens_days), "for those"),
+            ("", days(arm.start_days), f"to start, {dollars(arm.usd_at_first_step)} by then"),
+        ]
+    even, saved = scenario.break_even, scenario.saved_usd
+    if even is not None and saved is not None:
+        when = days_span(even.days) if even.days else "never"
+        rows += [
+            ("break-even", when, even.reason),
+            ("saved", dollars_span(saved), f"for {found.tokens:.4g} tokens"),
+        ]
+    return rows
+
+
+def _assumed(planned: Planned) -> list[tuple[str, str, str]]:
+    return [
+        (
+            NAMES[each.name],
+            written(each),
+            "; ".join(filter(None, (ends_written(each), each.basis))),
+        )
+        for each in planned.assumptions
+    ]
+
+
+def _between(assumption: Assumption) -> str:
+    ends = ends_written(assumption)
+    return f"{ends}; " if ends else ""

@@ -1,0 +1,62 @@
+"""A schedule as JSON: what `manage.py project --json` prints; docs/schedule.md describes it."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fleet.projecting.planned import Planned
+from fleet.projecting.projecting import Projection, arms_of
+from telemetry.project.curves import Curve, over_days
+
+N_POINTS = 57
+
+
+def as_json(
+    found: Projection, planned: tuple[Planned, ...], *, reuses: Sequence[bool]
+) -> dict[str, Any]:
+    """Return a schedule as one object, with and without reuse as asked."""
+    return {
+        "days": found.days,
+        "porting_usd": found.porting_usd,
+        "tokens": found.tokens,
+        "arms": [_arm(each) for each in planned],
+        "scenarios": [
+            msgspec.to_builtins(found.scenario(has_reuse=has_reuse))
+            | {"curves": _curves(found, planned, has_reuse=has_reuse)}
+            for has_reuse in reuses
+        ],
+        "reuse_saves": msgspec.to_builtins(found.reuse_saves),
+    }
+
+
+def _arm(planned: Planned) -> dict[str, Any]:
+    return {
+        "label": planned.label,
+        "run": planned.run,
+        "instance_type": planned.instance_type or None,
+        "nodes": planned.habits.n_nodes,
+        "assumptions": msgspec.to_builtins(planned.assumptions),
+    }
+
+
+def _curves(
+    found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
+) -> dict[str, Any] | None:
+    """Return dollars by day: of the candidate, and of the baseline for the same tokens."""
+    if len(planned) < 2:
+        return None
+    ways = arms_of(planned, days=found.days, porting_usd=found.porting_usd, has_reuse=has_reuse)
+    baseline, candidate = ways.arms
+    points = over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
+    return {
+        "days": points.days.tolist(),
+        "tokens": points.tokens.tolist(),
+        "candidate": _curve(points.candidate),
+        "baseline": _curve(points.baseline),
+    }
+
+
+def _curve(curve: Curve) -> dict[str, list[float]]:
+    return {"usd": curve.usd.tolist(), "low": curve.low.tolist(), "high": curve.high.tolist()}
