@@ -108,6 +108,9 @@ class Run(models.Model):
     tokens_per_epoch = models.BigIntegerField(
         null=True, blank=True, help_text="Tokens of one pass over the data; none: unknown."
     )
+    planned_tokens = models.BigIntegerField(
+        null=True, blank=True, help_text="Tokens after which it is to be over; none: unknown."
+    )
     heard_at = models.DateTimeField(null=True, blank=True, help_text="The last report's arrival.")
     requires_preflight = models.BooleanField(
         default=False,
