@@ -25,6 +25,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # The doors, and whether their lines come without neuron-monitor's reports.
 PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
+# The page that files are uploaded to.
+UPLOADS = "/support/"
 # Lines of a stream that come closer together than this are one delivery.
 QUIET_S = 0.05
 # A client that sends too much is read on for a while, so that it gets to hear why.
@@ -68,7 +70,7 @@ class Door:
         self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
     ) -> None:
         """Hand a request on to Django, as long as its body is not too large."""
-        limit = settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        limit = page_limit(scope["path"])
         check_announced(headers.get("content-length"), limit=limit)
         size, is_over = 0, False
 
@@ -157,6 +159,13 @@ async def _piece(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
             raise too_large(limit)
         if not message.get("more_body"):
             return b"".join(pieces), False
+
+
+def page_limit(path: str) -> int:
+    """Return how many bytes may be sent to a page; Django holds pasted text to less."""
+    if path == UPLOADS:
+        return int(settings.SUPPORT_MAX_BODY_BYTES)
+    return int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
 
 
 async def _say(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:

@@ -1,5 +1,6 @@
 """What is shown when something went wrong; the API says it as a problem document."""
 
+from django.core.exceptions import RequestDataTooBig
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
@@ -7,11 +8,14 @@ from django.template.loader import render_to_string
 
 from fleet.problem import problem
 
+TOO_MUCH = "The form holds more text than a page takes; where there is a choice, give a file."
 FORGED = "The form was too old, or came from elsewhere. Reload the page and try again."
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
     """Answer a request that makes no sense."""
+    if isinstance(exception, RequestDataTooBig):
+        return _say(request, 400, TOO_MUCH)
     return _say(request, 400, "The address or its values are not understood.")
 
 

@@ -1,0 +1,131 @@
+"""`manage.py check_support`: a model's operators against what Trainium's compiler takes."""
+
+import sys
+from contextlib import ExitStack
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import CommandError, CommandParser
+from django.db import DatabaseError
+from django.utils import timezone
+
+from fleet.management.cli import PlainCommand
+from fleet.models import SupportCheck
+from fleet.support.checking import Checked, Given, check, keep, trial_named
+from fleet.support.words import headline, rests_on, to_do, why
+from telemetry.support import State
+from telemetry.support.lines import MOST_BYTES
+
+NOT_ALL_SUPPORTED = 1
+STDIN = "-"
+EXIT_CODES = "exit codes: 0 all supported, 1 some unsupported or unknown, 2 bad input"
+
+
+class Command(PlainCommand):
+    """Read, judge and print; keep it too where it is asked for."""
+
+    help = f"Check the operators of a model: supported, unsupported or unknown ({EXIT_CODES})."
+
+    def add_arguments(self, parser: CommandParser) -> None:
+        """Take the file, the compiler's report, and where to keep the answer."""
+        super().add_arguments(parser)
+        parser.add_argument("file", metavar="FILE", help="graph, list or result.json; - for stdin")
+        parser.add_argument(
+            "--report", default="", metavar="RESULT", help="the analyzer's result.json, overrides"
+        )
+        parser.add_argument("--keep", action="store_true", help="keep it, to be seen at /support/")
+        parser.add_argument("--trial", default="", help="keep it with this trial")
+        parser.add_argument("--by", default="", help="who checks, for the record")
+
+    def handle(self, *, json: bool, **options: Any) -> None:
+        """Check and print; end with 1 unless every operator is supported."""
+        checked = _checked(options["file"], options["report"])
+        kept = _kept(checked, options) if options["keep"] or options["trial"] else None
+        if json:
+            self.write_json(answer(checked, kept))
+        else:
+            self._write(checked, kept)
+        if checked.count(State.SUPPORTED) < len(checked.judgements):
+            sys.exit(NOT_ALL_SUPPORTED)
+
+    def _write(self, checked: Checked, kept: SupportCheck | None) -> None:
+        self.stdout.write(f"{_headline(checked)}\n")
+        for state in State:
+            found = [each for each in checked.judgements if each.state is state]
+            if not found:
+                continue
+            self.stdout.write(f"\n{state.value}:\n")
+            for each in found:
+                self.stdout.write(
+                    f"  {each.name}  {each.n:,}\u00d7, first on line {each.line:,}: {why(each)}"
+                )
+                if what := to_do(each):
+                    self.stdout.write(f"      {what}")
+        self.stdout.write(f"\n{_rests_on(checked)}\n")
+        if checked.reading.n_cut:
+            self.stdout.write(f"{checked.reading.n_cut:,} lines were too long: their ends unread.")
+        if kept:
+            self.stdout.write(f"Kept: {kept.get_absolute_url()}")
+
+
+def _checked(file: str, report: str) -> Checked:
+    """Open what was named, and check it."""
+    with ExitStack() as opened:
+        given = [
+            _given(field, name, opened) for field, name in (("FILE", file), ("--report", report))
+        ]
+        graph, told = given
+        if graph is None:
+            raise ValueError("FILE: name the graph, the list or the report; - reads stdin")
+        return check(graph, told, most_bytes=MOST_BYTES)
+
+
+def _given(field: str, name: str, opened: ExitStack) -> Given | None:
+    if not name:
+        return None
+    if name == STDIN:
+        return Given("stdin", sys.stdin.buffer)
+    try:
+        return Given(name, opened.enter_context(Path(name).open("rb")))
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ValueError(f"{field}: cannot read {name} ({reason})") from error
+
+
+def _kept(checked: Checked, options: dict[str, Any]) -> SupportCheck:
+    try:
+        trial = trial_named(options["trial"])
+        by = options["by"][:150] or "the command line"
+        return keep(checked, by=by, now=timezone.now(), trial=trial)
+    except DatabaseError as error:
+        raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
+
+
+def answer(checked: Checked, kept: SupportCheck | None) -> dict[str, object]:
+    """Return what was found, for ``--json``."""
+    return {
+        "file": checked.file,
+        "digest": checked.reading.digest,
+        "form": checked.reading.form.value,
+        "lines": checked.reading.n_lines,
+        "cut_lines": checked.reading.n_cut,
+        "headline": _headline(checked),
+        "n_operators": len(checked.judgements),
+        **{f"n_{state.value}": checked.count(state) for state in State},
+        "basis": checked.basis,
+        "operators": [
+            asdict(each) | {"why": why(each), "to_do": to_do(each)} for each in checked.judgements
+        ],
+        "kept": kept.pk if kept else None,
+    }
+
+
+def _headline(checked: Checked) -> str:
+    unsupported, unknown = checked.count(State.UNSUPPORTED), checked.count(State.UNKNOWN)
+    return headline(len(checked.judgements), unsupported, unknown)
+
+
+def _rests_on(checked: Checked) -> str:
+    basis = checked.basis
+    return rests_on(basis["n_listed"], basis["list_date"], has_report="report" in basis)

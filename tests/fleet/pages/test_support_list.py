@@ -1,0 +1,118 @@
+"""The page of support checks: what was checked, and the form by which operators check."""
+
+import pytest
+from django.contrib.auth.models import User
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import SupportCheck, Trial
+from fleet.support.checking import keep
+from tests.fleet.pages.conftest import Page
+from tests.fleet.support.test_checking import checked
+from tests.parts import NOON
+from tests.telemetry.support.files import DATA
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis_url")]
+
+
+def upload(name: str, text: bytes | None = None) -> SimpleUploadedFile:
+    return SimpleUploadedFile(name, (DATA / name).read_bytes() if text is None else text)
+
+
+def test_without_checks_it_says_how_to_begin(page: Page, viewer: User) -> None:
+    text = page("/support/")
+
+    assert "No model has been checked yet" in text
+    assert "an operator gives it to the form here" in text
+    assert 'type="file"' not in text
+
+
+def test_an_operator_checks_a_file(client: Client, operator: User) -> None:
+    trial = Trial.objects.create(name="move", question="?", created_by="x", created_at=NOON)
+    response = client.post(
+        "/support/", {"file": upload("export.txt"), "text": "", "trial": "move"}, follow=True
+    )
+
+    kept = SupportCheck.objects.get()
+    assert response.redirect_chain == [(f"/support/{kept.pk}/", 302)]
+    assert (kept.file, kept.by, kept.trial) == ("export.txt", "olga", trial)
+    assert "2 of 9 operators are unsupported, 2 unknown." in response.text
+
+
+def test_an_operator_pastes_a_list_and_gives_the_report(client: Client, operator: User) -> None:
+    data = {"text": "aten::add 3\naten::cumsum", "report": upload("result.json")}
+    response = client.post("/support/", data, follow=True)
+
+    kept = SupportCheck.objects.get()
+    assert "All 2 operators are supported." in response.text
+    assert (kept.file, kept.basis["report"]["file"]) == ("pasted text", "result.json")
+
+
+def test_a_viewer_may_not(client: Client, viewer: User) -> None:
+    assert client.post("/support/", {"text": "aten::add"}).status_code == 403
+    assert not SupportCheck.objects.exists()
+
+
+@pytest.mark.parametrize(
+    ("data", "field", "said"),
+    [
+        ({"text": ""}, "file", "choose a file, or paste its text below"),
+        ({"text": "aten::add\nhow are you"}, "file", "line 2: “how are you” is no operator"),
+        ({"text": "aten::add", "trial": "nobody"}, "trial", "there is none called"),
+    ],
+)
+def test_what_is_wrong_is_named_and_what_was_given_is_kept(
+    client: Client, operator: User, data: dict[str, str], field: str, said: str
+) -> None:
+    response = client.post("/support/", data)
+
+    assert response.status_code == 422
+    assert response.context["error"].field == field
+    assert said in response.text
+    assert data["text"] in response.text
+    assert not SupportCheck.objects.exists()
+
+
+def test_a_file_and_its_text_are_one_too_many(client: Client, operator: User) -> None:
+    response = client.post("/support/", {"text": "aten::add", "file": upload("list.txt")})
+
+    assert response.status_code == 422
+    assert "not both" in response.text
+
+
+def test_a_report_that_is_none_is_named(client: Client, operator: User) -> None:
+    response = client.post("/support/", {"text": "aten::add", "report": upload("list.txt")})
+
+    assert response.context["error"].field == "report"
+
+
+def test_hostile_names_and_text_are_shown_as_text(client: Client, operator: User) -> None:
+    evil = SimpleUploadedFile("<script>x.txt", b"aten::add\n")
+    client.post("/support/", {"file": evil, "text": ""})
+    response = client.post("/support/", {"text": "</textarea><script>"})
+
+    assert "<script>x" not in response.text
+    assert "</textarea><script>" not in response.text
+
+
+def test_the_trial_asked_for_is_chosen(page: Page, operator: User) -> None:
+    Trial.objects.create(name="move", question="?", created_by="x", created_at=NOON)
+
+    assert '<option value="move" selected>' in page("/support/?trial=move")
+
+
+def test_it_stays_within_its_queries(
+    client: Client, operator: User, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    trial = Trial.objects.create(name="move", question="?", created_by="x", created_at=NOON)
+    for _ in range(5):
+        keep(checked(), by="lee", now=NOON, trial=trial)
+
+    with django_assert_max_num_queries(10):
+        text = client.get("/support/").text
+    assert text.count('class="check"') == 5
+
+
+def test_it_knows_no_other_method(client: Client, operator: User) -> None:
+    assert client.delete("/support/").status_code == 405
