@@ -155,10 +155,17 @@ def _costliest_first(graph: Graph) -> tuple[float, int, str]:
     return -(graph.seconds or 0.0), -graph.n_failures, graph.module
 
 
+def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return (begin, end) of stretches in which at least one span lasted: of (begin, length)."""
+    stretches: list[tuple[float, float]] = []
+    for begin, length in spans:
+        if stretches and begin <= stretches[-1][1]:
+            stretches[-1] = (stretches[-1][0], max(stretches[-1][1], begin + length))
+        else:
+            stretches.append((begin, begin + length))
+    return stretches
+
+
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
     """Return how long at least one span lasted: of (begin, length) by begin, overlaps once."""
-    total, end = 0.0, float("-inf")
-    for begin, length in spans:
-        total += max(0.0, begin + length - max(begin, end))
-        end = max(end, begin + length)
-    return total
+    return sum(end - begin for begin, end in merged(spans))
