@@ -16,7 +16,7 @@ DIGITS = re.compile(r"\d+")
 TEXTS = ("team", "purpose", "model", "instance_type", "precision", "optimizer")
 SETTINGS = {"compiler_flags": 500, "compiler_version": 60, "sdk_version": 40}
 NUMBERS = ("n_nodes", "tp", "pp", "seq_len", "global_batch", "layers", "hidden")
-TOKENS = ("tokens_per_epoch",)
+TOKENS = ("tokens_per_epoch", "planned_tokens")
 AMOUNTS = ("params", "usd_per_node_hour")
 LONGEST_TEXT = dict.fromkeys(("team", "instance_type", "optimizer"), 40)
 LONGEST_TEXT.update({"purpose": 200, "model": 60, "precision": 10})

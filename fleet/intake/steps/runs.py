@@ -22,7 +22,8 @@ MAX_NODES = 4_000
 SHAPE = ("params", "layers", "hidden")
 PLAIN = ("team", "purpose", "model", "instance_type", "n_nodes", "n_workers")
 SETTINGS = ("compiler_flags", "compiler_version", "sdk_version")
-LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision", "optimizer", "tokens_per_epoch")
+LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision", "optimizer")
+LENGTH = ("tokens_per_epoch", "planned_tokens")
 
 
 @transaction.atomic
@@ -82,7 +83,7 @@ def _create(told: RunLine, *, now: datetime) -> Run:
 
 def _said(told: RunLine) -> dict[str, Any]:
     """Return the facts that a report gives."""
-    given = {name: getattr(told, name) for name in (*PLAIN, *LAYOUT, *SETTINGS)}
+    given = {name: getattr(told, name) for name in (*PLAIN, *LAYOUT, *LENGTH, *SETTINGS)}
     return {name: value for name, value in given.items() if value is not None}
 
 
