@@ -68,8 +68,11 @@ def _is_renamed(alert: Alert, finding: Finding, *, now: datetime) -> bool:
     """Whether another is to blame; evidence that has since faded does not unname a culprit."""
     blamed = (finding.cause, finding.node, finding.device)
     was_blamed = (alert.cause, alert.node.name if alert.node else None, alert.device)
-    if blamed == was_blamed or finding.cause == UNKNOWN:
+    if blamed == was_blamed:
         return False
+    if finding.cause == UNKNOWN:
+        # Who it is may be known before why.
+        return alert.cause == UNKNOWN and alert.node is None and finding.node is not None
     is_first = alert.cause == UNKNOWN
     return is_first or not _has_lately(alert, Kind.CAUSE_CHANGED, since=now - CAUSE_STAYS)
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from telemetry.detect.case import Case, open_case
 from telemetry.detect.evidence import share_evidence
-from telemetry.detect.finding import Finding
+from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.localise import Verdict, localise
 from telemetry.detect.problem import Problem
 from telemetry.detect.rules import RULES
@@ -60,7 +60,10 @@ def _chosen(vitals: Vitals, verdict: Verdict, problems: list[Problem]) -> Proble
         if alert.rule == SHARE and same:
             return same[0]
     if verdict.look is not None:
-        return next((p for p in able if _same(p, verdict) or _is_late(vitals, p, verdict)), None)
+        same = (p for p in able if _same(p, verdict) or _is_late(vitals, p, verdict))
+        chosen = next(same, None)
+        if chosen is not None or verdict.cause != UNKNOWN:
+            return chosen
     return max(able, key=lambda p: p.strength, default=None)
 
 

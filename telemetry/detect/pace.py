@@ -6,7 +6,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.detect.case import BASELINE_STEPS, CHANGED_RATIO, NEWEST_STEPS, RECENT_STEPS, Case
-from telemetry.detect.changes import rise
+from telemetry.detect.changes import noise, rise
 from telemetry.detect.peers import middle
 from telemetry.detect.rules import RULES
 from telemetry.detect.vitals import Vitals, total
@@ -15,6 +15,8 @@ from telemetry.steps import StepBatch
 # Steps that must bear something out: of so many seconds, and so many at the least. One step that
 # takes longer than that is enough, if it says so clearly.
 PERSISTS_S, PERSISTS_STEPS, CLEARLY = 6.0, 2, 2.0
+# Deviations of its own ups and downs by which a figure must rise.
+DEVIATIONS = 4.0
 # What a run's quickest fifth of workers takes is what all take: a few late ones don't count.
 QUICK = 0.2
 # An open alert ends where a figure has come back by this share of the limit.
@@ -138,6 +140,8 @@ def lift(
     before = middle(x[: change.at])
     n_high = min(PERSISTS_STEPS, x.size - change.at)
     enough = least if n_high == PERSISTS_STEPS else clearly * least
+    # What always goes up and down must rise clearly above that.
+    enough = max(enough, DEVIATIONS * noise(x[: change.at]) / np.sqrt(n_high))
     if now - before < enough or float(x[-n_high:].min()) - before < HALF * least:
         return None
     return Lift(before, now, change.at)

@@ -183,7 +183,7 @@ def _finding(vitals: Vitals, steps: StepBatch, problem: Problem) -> Finding:
     return Finding(
         rule=problem.rule,
         cause=problem.cause,
-        severity="warn" if problem.cause in NOT_URGENT else severity,
+        severity="warn" if problem.cause in NOT_URGENT and problem.node is None else severity,
         run=vitals.run,
         node=problem.node,
         device=problem.device,

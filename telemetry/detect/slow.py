@@ -6,6 +6,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.detect.case import CHANGED_RATIO
+from telemetry.detect.changes import rise
 from telemetry.detect.finding import UNKNOWN
 from telemetry.detect.links import link_looks
 from telemetry.detect.look import Look, strongest
@@ -99,6 +100,9 @@ def _lag(vitals: Vitals, steps: StepBatch, excess: FloatArray, n_now: int) -> Li
     # One step in between may pass: somebody else stumbled.
     quiet = np.flatnonzero(calm[1:] & calm[:-1])
     at = int(quiet[-1]) + 2 if quiet.size else 0
+    # Of a run whose steps are never calm, the likeliest change tells what was usual.
+    change = rise(excess, floor=least_s / 6) if at < ENOUGH_LATE else None
+    at = change.at if change is not None else at
     usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else 0.0
     found = Lift(usual, middle(excess[-n_now:]), min(at, len(steps) - 1))
     is_held = _usual(vitals, steps, "waiting") is not None
@@ -117,7 +121,7 @@ def _may_be_chance(steps: StepBatch, found: Lift, late: Lateness, looks: list[Lo
     Stumbles are rare, but workers are many: a single worker must be late in three steps, or very
     late in two; several of one stage that are late together are no chance.
     """
-    best = strongest(looks)
+    best = _known(looks)
     if best is not None and best.node is not None:
         return False
     n_steps, ratio = len(steps) - found.at, found.excess / middle(work_s(steps))
@@ -129,8 +133,14 @@ def _may_be_chance(steps: StepBatch, found: Lift, late: Lateness, looks: list[Lo
 
 def _may_be_layout(found: Lift, looks: list[Look]) -> bool:
     """Tell whether a worker may be late because it has more to do, as it always had."""
-    best = strongest(looks)
+    best = _known(looks)
     return found.at < ENOUGH_LATE and (best is None or best.node is None)
+
+
+def _known(looks: list[Look]) -> Look | None:
+    """Return the look that convinces, if it names a cause."""
+    best = strongest(looks)
+    return best if best is not None and best.cause != UNKNOWN else None
 
 
 def _risen(vitals: Vitals, steps: StepBatch, x: FloatArray, kind: Kind) -> Lift | None:
@@ -181,7 +191,7 @@ def _problems(
     after = steps[found.at :]
     step_s = middle(work_s(steps))
     ratio = found.excess / step_s
-    if best is None and _usual(vitals, steps, kind) is None:
+    if _known(looks) is None and _usual(vitals, steps, kind) is None:
         lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
         if ratio < UNKNOWN_RATIO or lasted_s < UNKNOWN_S or len(after) < UNKNOWN_STEPS:
             return []

@@ -21,6 +21,10 @@ UNEVEN_RATIO = 0.05
 USUALLY = 0.75
 # Workers beyond this share of the worst one's excess are as late as it is.
 AS_LATE = 0.5
+# A machine is late by the same factor in every step: within this part of it.
+STEADY_RATIO = 0.35
+# That the same worker is last by luck, in every step, must be less likely than this.
+LUCK = 0.01
 
 Pattern = Literal["steady", "rotating", "none"]
 
@@ -32,8 +36,9 @@ class Lateness:
     ``late`` are the columns of those that are late again and again, worst first; ``worst`` is the
     first of them, else the one that is latest on the whole. ``own_s`` (n_workers,) is each one's
     typical own time. ``spread_ratio`` is how much longer than usual the last to arrive is busy,
-    ``restless_ratio`` by how much that differs from step to step. ``phase`` is where the worst
-    one's excess lies.
+    ``restless_ratio`` by how much that differs from step to step: a robust deviation, for one
+    stumble is no unrest. ``phase`` is where the worst one's excess lies, ``n_steps`` how many
+    steps say so.
     """
 
     pattern: Pattern
@@ -44,6 +49,26 @@ class Lateness:
     spread_ratio: float
     restless_ratio: float
     phase: str
+    n_steps: int
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the same workers are late by about as much in every step."""
+        return self.pattern == "steady" and (
+            self.restless_ratio <= STEADY_RATIO * self.spread_ratio
+        )
+
+    @property
+    def is_no_luck(self) -> bool:
+        """Whether one worker is late too often for that to be its turn by chance."""
+        return self.n_steps >= enough_steps(int(np.isfinite(self.own_s).sum()))
+
+
+def enough_steps(n_workers: int) -> int:
+    """Return in how many steps the same worker must be last for that to be no luck."""
+    if n_workers < 2:
+        return 1
+    return max(3, 1 + int(np.ceil(np.log(1 / LUCK) / np.log(n_workers))))
 
 
 def lateness(steps: StepBatch) -> Lateness:
@@ -76,7 +101,7 @@ def lateness(steps: StepBatch) -> Lateness:
     worst = late[0] if late else int(order[0])
     spread = latest / np.maximum(usual, TINY_S)
     # The step in which it began may be half healthy: it is no sign of unrest.
-    restless_ratio = float(np.std(spread[1:] if len(spread) > 2 else spread))
+    settled = spread[1:, 0] if len(spread) > 2 else spread[:, 0]
     return Lateness(
         pattern=_pattern(late, middle(spread)),
         worst=worst,
@@ -84,8 +109,9 @@ def lateness(steps: StepBatch) -> Lateness:
         own_s=typical,
         strength=float(z[worst] / DEVIATIONS),
         spread_ratio=middle(spread),
-        restless_ratio=restless_ratio,
+        restless_ratio=float(_scatter(settled)),
         phase=_phase(steps, worst),
+        n_steps=len(steps),
     )
 
 
@@ -101,6 +127,13 @@ def unevenness(steps: StepBatch) -> float:
     usual = lower_median(own)[:, None]
     spread = GAUSSIAN * lower_median(np.abs(own - usual))
     return middle(spread / np.maximum(usual[:, 0], TINY_S))
+
+
+def _scatter(x: FloatArray) -> float:
+    """Return a robust deviation: of two or three values their range tells more."""
+    if x.size < 4:
+        return float(np.ptp(x)) / 2
+    return GAUSSIAN * middle(np.abs(x - middle(x)))
 
 
 def _pattern(late: tuple[int, ...], spread_ratio: float) -> Pattern:

@@ -3,6 +3,7 @@
 from collections.abc import Collection
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray
 from telemetry.detect.case import BASELINE_STEPS
@@ -10,6 +11,7 @@ from telemetry.detect.look import Look
 from telemetry.detect.pace import Lift, lift, n_newest, quick
 from telemetry.detect.peers import GAUSSIAN, lower_median, median, middle
 from telemetry.detect.problem import Problem
+from telemetry.detect.stragglers import enough_steps, lateness
 from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
 
@@ -26,6 +28,8 @@ CALM_STEPS = 4
 # all, three at least; unlike by that, or on the whole by this part of it.
 UNLIKE_RATIO, FEW_STEPS = (0.05, 0.04), 2
 MANY, ENOUGH_TO_TELL, ALIKE = 0.15, 4, 0.2
+# Deviations of its own ups and downs; a machine's slowness differs by less than this part of it.
+DEVIATIONS, UNSTEADY = 4.0, 0.35
 
 
 def uneven(
@@ -44,13 +48,24 @@ def uneven(
     """
     is_crowd = len(steps.workers) >= CROWD
     found = _crowd(vitals, steps) if is_crowd else None
-    found = found or _mixed(vitals, steps, accused) or _restless(vitals, steps)
+    if found is None and not _is_a_machine(vitals, steps):
+        found = _mixed(vitals, steps, accused) or _restless(vitals, steps)
     if found is None:
         return []
     strength = found.excess / LEAST_RATIO
     look = Look(CAUSE, strength, "spread_ratio", found.now, found.usual, 0, "ratio")
     onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
     return [Problem(CAUSE, look, "waiting", onset_s, strength)]
+
+
+def _is_a_machine(vitals: Vitals, steps: StepBatch) -> bool:
+    """Tell whether one machine is late in every step, by as much: that is no uneven work."""
+    newest = steps.last(enough_steps(len(steps.workers)))
+    if len(steps.workers) < 2 or not len(newest):
+        return False
+    late = lateness(newest)
+    nodes = {vitals.node_of(steps.workers[i]) for i in late.late}
+    return late.is_steady and late.is_no_luck and len(nodes) == 1
 
 
 def _usual(vitals: Vitals) -> float | None:
@@ -74,7 +89,12 @@ def _crowd(vitals: Vitals, steps: StepBatch) -> Lift | None:
         n_now = max(n_now, CALM_STEPS)
     # Half of a crowd does not stumble at once: a single long step will do.
     return lift(
-        unlike, least=LEAST_RATIO, n_now=n_now, usual=usual, n_calm=CALM_STEPS, clearly=1.0
+        unlike,
+        least=_least(unlike, usual),
+        n_now=n_now,
+        usual=usual,
+        n_calm=CALM_STEPS,
+        clearly=1.0,
     )
 
 
@@ -91,12 +111,13 @@ def _mixed(vitals: Vitals, steps: StepBatch, accused: Collection[str | None]) ->
     width = n_now if is_crowd else FEW_STEPS
     n_looks = CALM_STEPS if is_open else 1
     slower = _slower(steps, width + n_looks - 1)
+    unlike = max(UNLIKE_RATIO[is_crowd], DEVIATIONS * _scatter(steps, width + n_looks - 1))
     slower = slower[:, [vitals.node_of(worker) not in accused for worker in steps.workers]]
     for first in range(n_looks):
         rows = slower[first : first + width]
-        is_long = rows >= UNLIKE_RATIO[is_crowd]
+        is_long = rows >= unlike
         least = max(2 + is_crowd, int(np.ceil(MANY * rows.size)))
-        if is_long.sum() >= least and _are_unlike(rows[is_long], UNLIKE_RATIO[is_crowd]):
+        if is_long.sum() >= least and _are_unlike(rows, is_long, unlike):
             at = len(steps) - len(slower) + first + int(np.argmax(is_long.any(axis=1)))
             return Lift(0.0, float(np.ptp(rows[is_long])), at)
     return None
@@ -114,8 +135,21 @@ def _slower(steps: StepBatch, n_rows: int) -> FloatArray:
     return np.asarray(slower - np.maximum(quick(slower), 0.0)[:, None])
 
 
-def _are_unlike(slower: FloatArray, least: float) -> bool:
-    """Tell whether figures differ on the whole, not by one that sticks out."""
+def _scatter(steps: StepBatch, n_rows: int) -> float:
+    """Return by how much a worker's computing differs from step to step, before the newest."""
+    compute = steps.phases["compute_s"][:-n_rows]
+    typical = median(compute.T)
+    return GAUSSIAN * middle(lower_median(np.abs(compute - typical).T) / typical)
+
+
+def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> bool:
+    """Tell whether figures differ on the whole, not by one that sticks out.
+
+    One worker that is slow by the same factor each time is a slow machine.
+    """
+    slower = rows[is_long]
+    if is_long.any(axis=0).sum() == 1:
+        least = max(least, UNSTEADY * float(slower.mean()))
     if slower.size < ENOUGH_TO_TELL:
         return bool(np.ptp(slower) >= least)
     return float(lower_median(np.abs(slower - lower_median(slower)))) >= ALIKE * least
@@ -129,12 +163,19 @@ def _restless(vitals: Vitals, steps: StepBatch) -> Lift | None:
     jumps = lower_median(_jumps(steps))
     n_now = n_newest(steps, seconds=RESTLESS_S, least=least)
     usual = _usual(vitals)
-    if usual is None and middle(jumps[-n_now:]) < LEAST_RATIO:
+    least_ratio = _least(jumps, usual)
+    if usual is None and middle(jumps[-n_now:]) < least_ratio:
         return None
     # The middle of three tells ups and downs from a single jump to another level.
     windows = np.sort(np.stack([jumps[:-2], jumps[1:-1], jumps[2:]]), axis=0)[1]
-    found = lift(windows, least=LEAST_RATIO, n_now=n_now - 2, usual=usual, n_calm=n_now)
+    found = lift(windows, least=least_ratio, n_now=n_now - 2, usual=usual, n_calm=n_now)
     return None if found is None else Lift(found.usual, found.now, found.at + 1)
+
+
+def _least(figure: FloatArray, usual: float | None) -> float:
+    """Return the smallest rise that counts: of work that never was even, as much again."""
+    before = middle(figure[: max(1, len(figure) // 2)]) if usual is None else usual
+    return max(LEAST_RATIO, before if np.isfinite(before) else 0.0)
 
 
 def _jumps(steps: StepBatch) -> FloatArray:

@@ -5,13 +5,15 @@ from dataclasses import replace
 import numpy as np
 
 from telemetry.detect.case import Case
+from telemetry.detect.finding import UNKNOWN
 from telemetry.detect.look import Look
 from telemetry.detect.parts import part_looks
 from telemetry.detect.peers import lower_median, median
-from telemetry.detect.stragglers import DEVIATIONS, UNEVEN_RATIO, Lateness, unevenness
+from telemetry.detect.stragglers import DEVIATIONS, UNEVEN_RATIO, Lateness, lateness, unevenness
 
 # Phases of a worker's own time that name their cause by themselves.
 CAUSE_OF_PHASE = {"input_s": "input_stall", "checkpoint_s": "checkpoint_slow"}
+MACHINE_PHASES = ("compute_s", "other_s")
 
 
 def worker_looks(case: Case, late: Lateness) -> list[Look]:
@@ -19,9 +21,9 @@ def worker_looks(case: Case, late: Lateness) -> list[Look]:
     node = case.vitals.node_of(case.after.workers[late.worst])
     looks = [_phase_look(case, late, phase, node) for phase in CAUSE_OF_PHASE]
     if late.pattern == "steady" and late.phase == "compute_s" and node is not None:
-        is_even = late.restless_ratio < UNEVEN_RATIO and case.vitals.n_stages == 1
+        is_even = _unrest(case, late) < UNEVEN_RATIO and case.vitals.n_stages == 1
         looks += part_looks(case, node, blame_only_device=is_even)
-    return [*looks, _stage(case, late), _sequences(case, late)]
+    return [*looks, _stage(case, late), _sequences(case, late), _machine(case, late, node)]
 
 
 def _phase_look(case: Case, late: Lateness, phase: str, node: str | None) -> Look:
@@ -67,7 +69,7 @@ def _sequences(case: Case, late: Lateness) -> Look:
     another amount each time; a machine that is slow is so by the same factor in every step.
     """
     before = unevenness(case.before) if case.before else 0.0
-    strength = max(unevenness(case.after) - before, late.restless_ratio) / UNEVEN_RATIO
+    strength = max(unevenness(case.after) - before, _unrest(case, late)) / UNEVEN_RATIO
     if late.pattern == "rotating":
         strength = max(strength, late.spread_ratio / UNEVEN_RATIO)
     return Look(
@@ -79,6 +81,40 @@ def _sequences(case: Case, late: Lateness) -> Look:
         n_peers=_n_peers(late),
         unit="ratio",
     )
+
+
+def _unrest(case: Case, late: Lateness) -> float:
+    """Return by how much the lateness differs from step to step, more than it used to.
+
+    A late machine's own noise is no unrest: it is late by about as much in every step.
+    """
+    if late.is_steady:
+        return 0.0
+    usual = lateness(case.before).restless_ratio if case.before else 0.0
+    return late.restless_ratio - usual
+
+
+def _machine(case: Case, late: Lateness, node: str | None) -> Look:
+    """Look whether one machine is late in every step, whatever makes it so.
+
+    Steps alone convict it: a job may run no agent, or what slows it no counter shows.
+    """
+    late = late if late.n_steps >= len(case.after) else lateness(case.after)
+    typical = late.own_s
+    look = Look(
+        cause=UNKNOWN,
+        strength=0.0,
+        metric="own_s",
+        value=float(typical[late.worst]),
+        peers_median=float(lower_median(typical)),
+        n_peers=_n_peers(late),
+        unit="s",
+        node=node,
+    )
+    nodes = {case.vitals.node_of(case.after.workers[i]) for i in late.late}
+    is_alone = node is not None and nodes == {node}
+    is_certain = late.is_steady and late.is_no_luck and late.phase in MACHINE_PHASES
+    return replace(look, strength=_last_resort(late.strength if is_alone and is_certain else 0.0))
 
 
 def _last_resort(strength: float) -> float:

@@ -181,11 +181,11 @@ def test_of_two_slow_cores_the_worse_is_named_and_then_the_other() -> None:
     assert {(node, device) for _, node, device in named} <= {("run-02", 5), ("run-05", 40)}
 
 
-def test_a_machine_that_is_mute_is_not_blamed_for_what_it_cannot_show() -> None:
+def test_a_machine_that_is_mute_is_named_for_being_late_but_no_part_of_it() -> None:
     silent = Fault(kind="node_silent", node="run-02", start_s=100, duration_s=300)
     recording = record("trn2", duration_s=160, faults=[silent, fault_of("slow_core", 1.8)])
     (finding,) = find(recording.at(159))
-    assert (finding.cause, finding.node) == ("unknown", None)
+    assert (finding.cause, finding.node, finding.device) == ("unknown", "run-02", None)
     assert finding.evidence["late_workers"] == ["run-02"]
 
 
