@@ -221,6 +221,7 @@ CELERY_BEAT_SCHEDULE = {
     "work-out-trials": {"task": "fleet.tasks.work_out_trials", "schedule": 60.0},
     "advance-preflights": {"task": "fleet.tasks.advance_preflights", "schedule": 1.0},
     "look-at-preflights": {"task": "fleet.tasks.look_at_preflights", "schedule": 15.0},
+    "observe-runs": {"task": "fleet.tasks.observe_runs", "schedule": 60.0},
     "hand-over-plans": {"task": "fleet.tasks.hand_over_plans", "schedule": 30.0},
     "forget": {"task": "telemetry.tasks.forget", "schedule": 3600.0},
 }

@@ -12,6 +12,7 @@ from fleet.long_term import figures
 from fleet.money.losses import keep_costs
 from fleet.preflight.requiring import look_at_starts
 from fleet.preflight.running import advance_all
+from fleet.projecting.keeping import keep_observed
 from fleet.simulated.following import follow_runs, keep_clocks
 from fleet.simulated.plans import publish_plans
 from fleet.trials.keeping import work_out_due
@@ -69,6 +70,13 @@ def work_out_trials() -> None:
     """Work out what the trials have shown, so that pages need not."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     work_out_due(hot, now=datetime.now(UTC))
+
+
+@shared_task(ignore_result=True, expires=30)
+def observe_runs() -> None:
+    """Look at the runs of trials, so that schedules can be projected from them."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    keep_observed(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=2)

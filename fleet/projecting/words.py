@@ -43,13 +43,13 @@ def dollars(value: float) -> str:
 
 
 def dollars_span(span: Span) -> str:
-    """Write dollars with their interval: $41,200 (28,000 to 55,000)."""
-    return f"{dollars(span.value)} ({_ends(span, dollars)})"
+    """Write dollars with their interval: $41,200 ($28,000 to $55,000)."""
+    return f"{dollars(span.value)} ({ends(span, dollars)})"
 
 
 def tokens_span(span: Span) -> str:
     """Write tokens with their interval."""
-    return f"{si(span.value)} ({_ends(span, si)})"
+    return f"{si(span.value)} ({ends(span, si)})"
 
 
 def days(value: float) -> str:
@@ -61,11 +61,17 @@ def days(value: float) -> str:
 
 def days_span(span: Span) -> str:
     """Write a length of time with its interval: 3.1 days (2.2 to 4.6)."""
+    return f"{days(span.value)} ({days_ends(span)})"
+
+
+def days_ends(span: Span) -> str:
+    """Write the interval of a length of time, in the unit of its value: 2.2 to 4.6."""
     factor = HOURS_PER_DAY if span.value < FEW_DAYS else 1.0
-    return f"{days(span.value)} ({_ends(span, lambda value: f'{value * factor:.1f}')})"
+    return ends(span, lambda value: f"{value * factor:.1f}")
 
 
-def _ends(span: Span, write: Callable[[float], str]) -> str:
+def ends(span: Span, write: Callable[[float], str]) -> str:
+    """Write an interval: from its low end to its high one, which may be open."""
     if span.high is None:
         return f"{ABSENT if span.low is None else write(span.low)} or more"
     return f"{ABSENT if span.low is None else write(span.low)} to {write(span.high)}"
@@ -83,6 +89,11 @@ def ends_written(assumption: Assumption) -> str:
         return ""
     write = WRITERS.get(assumption.name, duration)
     return f"{write(assumption.low)} to {write(assumption.high)}"
+
+
+def basis_written(assumption: Assumption) -> str:
+    """Write where an assumption comes from, its interval first."""
+    return "; ".join(filter(None, (ends_written(assumption), assumption.basis)))
 
 
 def length(value: float) -> str:
@@ -153,7 +164,7 @@ def _saved(saved: Span, over: float) -> str:
         )
     if saved.value < 0:
         turned = Span(-saved.value, -saved.high, -saved.low)
-        return f"{words}costs {dollars(turned.value)} more ({_ends(turned, dollars)})"
+        return f"{words}costs {dollars(turned.value)} more ({ends(turned, dollars)})"
     return f"{words}saves {dollars_span(saved)}"
 
 

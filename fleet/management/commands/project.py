@@ -15,15 +15,15 @@ from fleet.projecting.answers import as_json
 from fleet.projecting.asking import DAYS, days_of, porting_of, tokens_of
 from fleet.projecting.by_hand import arms_by_hand
 from fleet.projecting.gathering import pair_now, runs_now
-from fleet.projecting.planned import Assumption, Planned, ScheduleError
+from fleet.projecting.planned import Planned, ScheduleError
 from fleet.projecting.projecting import Projection, Scenario, project
 from fleet.projecting.words import (
     NAMES,
+    basis_written,
     days,
     days_span,
     dollars,
     dollars_span,
-    ends_written,
     length,
     reuse_sentence,
     sentence,
@@ -122,16 +122,4 @@ def _rows(found: Projection, scenario: Scenario) -> list[tuple[str, str, str]]:
 
 
 def _assumed(planned: Planned) -> list[tuple[str, str, str]]:
-    return [
-        (
-            NAMES[each.name],
-            written(each),
-            "; ".join(filter(None, (ends_written(each), each.basis))),
-        )
-        for each in planned.assumptions
-    ]
-
-
-def _between(assumption: Assumption) -> str:
-    ends = ends_written(assumption)
-    return f"{ends}; " if ends else ""
+    return [(NAMES[each.name], written(each), basis_written(each)) for each in planned.assumptions]

@@ -1,5 +1,6 @@
 // How each kind of chart is drawn: lines, stacked steps, bars by worker, heat over time.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
+import { course } from "./chart-course.js";
 import { density } from "./chart-dense.js";
 import { eventsPaint, marksPaint, reachPaint } from "./chart-marks.js";
 import { barPaint, heatPaint, limitPaint, shadePaint, stackPaint } from "./chart-paint.js";
@@ -17,7 +18,7 @@ const TIME_STEPS_S = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => n
 const FAR = 8; // times what nine of ten steps take
 const HOLE = 3; // times the usual spacing: nothing is drawn across it
 
-const KINDS = { lines, stack, bars, heat };
+const KINDS = { lines, stack, bars, heat, course };
 
 /** Turn the server's figure into what uPlot draws; null where there is nothing to draw. */
 export function toDrawing(kind, data, chart) {
@@ -201,7 +202,7 @@ function timeTick(second, step) {
   return moment(second * 1000, step >= 60 ? "minute" : "clock");
 }
 
-function common(data, plugins) {
+export function common(data, plugins) {
   const axis = { stroke: css("--muted"), font: FONT, ticks: { show: false }, grid: { stroke: css("--line"), width: 1 } };
   return {
     padding: [10, 24, 0, 0],

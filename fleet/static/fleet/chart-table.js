@@ -22,8 +22,8 @@ function columns({ kind, data }) {
 }
 
 function build(chart) {
-  const { data, kind } = chart;
-  const isBars = kind === "bars";
+  const { data } = chart;
+  const isBars = Boolean(data.labels);
   const rows = isBars ? data.labels : data.t;
   const by = Math.max(1, Math.ceil(rows.length / MOST_ROWS));
   const table = document.createElement("table");

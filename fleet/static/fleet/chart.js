@@ -6,6 +6,7 @@ import { tableOf } from "./chart-table.js";
 import { toDrawing } from "./chart-kinds.js";
 
 const LATE_S = 2.5; // points that begin later than this many steps after the last leave a hole
+const TIMELESS = new Set(["bars", "curve", "course"]);
 const RELOAD_MS = 5000; // a chart that cannot be appended to is fetched again, not more often than this
 
 export class Chart {
@@ -37,7 +38,7 @@ export class Chart {
   }
 
   get isOnTime() {
-    return this.kind !== "bars" && Boolean(this.plot);
+    return !TIMELESS.has(this.kind) && Boolean(this.plot);
   }
 
   /** The stretch of time it shows, in Unix seconds. */
@@ -97,7 +98,7 @@ export class Chart {
 
   /** Add what is new at the right and let go of what is too old at the left. */
   append({ t, values, bad = [], labels = null }) {
-    if (!this.data || !this.plot || this.kind === "bars") return;
+    if (!this.data || !this.plot || TIMELESS.has(this.kind)) return;
     const { series = [], every_s: everyS } = this.data;
     const rows = this.#rows();
     const last = this.data.t.at(-1) ?? -Infinity;

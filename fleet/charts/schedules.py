@@ -1,0 +1,81 @@
+"""The chart of a schedule: dollars of two arms, over days or over tokens, and where they cross."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from fleet.charts.figures import rounded
+from fleet.projecting.asking import Asked
+from fleet.projecting.planned import Planned
+from fleet.projecting.projecting import Projection, arms_of
+from fleet.projecting.words import days as days_in_words
+from fleet.templatetags.units import si
+from telemetry.blocks import FloatArray
+from telemetry.project.curves import Curve, Curves, over_days, over_tokens
+
+N_POINTS = 57
+
+
+def schedule_figure(
+    found: Projection, planned: tuple[Planned, ...], asked: Asked
+) -> dict[str, Any]:
+    """Return what the page's script draws: lines over numbers, each with its 95 % band.
+
+    A line whose role is low or high bounds the one named before it.
+    """
+    points = _points(found, planned, asked)
+    by_days = asked.by == "days"
+    at = points.days if by_days else points.tokens
+    lines = [
+        *_lines(planned[-1].label, points.candidate),
+        *_lines(f"{planned[0].label}, same tokens", points.baseline),
+    ]
+    return {
+        "t": at.tolist(),
+        "labels": [_label(each, by_days=by_days) for each in at.tolist()],
+        "x_unit": asked.by,
+        "unit": "usd",
+        "series": lines,
+        "events": _events(found, asked),
+    }
+
+
+def _points(found: Projection, planned: tuple[Planned, ...], asked: Asked) -> Curves:
+    ways = arms_of(
+        planned, days=found.days, porting_usd=found.porting_usd, has_reuse=asked.has_reuse
+    )
+    baseline, candidate = ways.arms
+    if asked.by == "days":
+        return over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
+    return over_tokens(baseline, candidate, np.linspace(0, found.tokens, N_POINTS))
+
+
+def _lines(label: str, curve: Curve) -> list[dict[str, Any]]:
+    lines = [_line(label, curve.usd, None)]
+    if np.array_equal(curve.low, curve.high):
+        return lines
+    return [
+        *lines,
+        _line(f"{label}, at least", curve.low, "low"),
+        _line(f"{label}, at most", curve.high, "high"),
+    ]
+
+
+def _line(label: str, values: FloatArray, role: str | None) -> dict[str, Any]:
+    return {"label": label, "values": rounded(values).tolist(), "role": role}
+
+
+def _label(at: float, *, by_days: bool) -> str:
+    return f"day {at:.2f}" if by_days else f"{si(at)} tokens"
+
+
+def _events(found: Projection, asked: Asked) -> Sequence[tuple[float, str, str]]:
+    """Mark the break-even where it lies within what is drawn."""
+    even = found.scenario(has_reuse=asked.has_reuse).break_even
+    if even is None or even.days is None or even.tokens is None:
+        return []
+    at = even.days.value if asked.by == "days" else even.tokens
+    is_shown = at <= (found.days if asked.by == "days" else found.tokens)
+    words = f"earned back after {days_in_words(even.days.value)}"
+    return [(at, words, "break-even")] if is_shown and even.tokens else []

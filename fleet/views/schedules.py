@@ -1,0 +1,112 @@
+"""Pages of a trial's schedule: what a long run costs on each arm, and when it has paid off."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import msgspec
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import get_object_or_404
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.gzip import gzip_page
+from django.views.decorators.http import require_safe
+
+from fleet.charts.schedules import schedule_figure
+from fleet.models import Trial
+from fleet.projecting.asking import AXES, Asked, asked_of
+from fleet.projecting.gathering import kept_pair
+from fleet.projecting.planned import Planned, ScheduleError
+from fleet.projecting.projecting import Projection, project
+from fleet.projecting.tables import assumed, costs_of
+from fleet.projecting.words import reuse_sentence, sentence
+from fleet.trials.figures import read
+from fleet.trials.matching import mismatches
+from fleet.views.render import HtmxRequest, render_page
+from fleet.views.tables import chart_table
+
+PARTIALS = ("schedule", "schedule-summary")
+EMPTY: dict[str, Any] = {"t": [], "labels": [], "unit": "usd", "series": [], "events": []}
+
+
+@dataclass(frozen=True, slots=True)
+class Worked:
+    """A schedule that was asked for, worked out."""
+
+    asked: Asked
+    planned: tuple[Planned, ...]
+    found: Projection
+    as_of: datetime
+
+    @property
+    def sentence(self) -> str:
+        """Whether it pays, in words."""
+        return sentence(self.found, self.planned, has_reuse=self.asked.has_reuse)
+
+    @property
+    def reuse_sentence(self) -> str:
+        """What a compile cache saves, in words."""
+        return reuse_sentence(self.found, self.planned)
+
+
+def _worked(trial: Trial, asked: Asked) -> Worked | None:
+    pair = kept_pair(trial, candidate=asked.candidate)
+    if pair is None:
+        return None
+    found = project(pair.planned, days=asked.days, porting_usd=asked.porting_usd)
+    return Worked(asked, pair.planned, found, pair.as_of)
+
+
+@require_safe
+def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
+    """Show the schedule of a trial: the answer first, then what it rests on."""
+    trial = get_object_or_404(Trial.objects.with_arms(), name=name)
+    asked, worked, error = Asked(), None, None
+    try:
+        asked = asked_of(request.GET.dict())
+        worked = _worked(trial, asked)
+    except ScheduleError as refused:
+        error = refused
+    figures = read(trial.figures)
+    context: dict[str, Any] = {
+        "trial": trial,
+        "asked": asked,
+        "given": _given(request, asked),
+        "worked": worked,
+        "costs": costs_of(worked.found, has_reuse=asked.has_reuse) if worked else None,
+        "assumed": assumed(worked.planned) if worked else (),
+        "candidates": [arm for arm in trial.arms.all() if not arm.is_baseline],
+        "mismatches": mismatches(figures.matches) if figures else [],
+        "error": error,
+    }
+    # A trial whose arms cannot be projected yet is no mistake of who asks.
+    status = 422 if error and error.field != "trial" else 200
+    return render_page(
+        request, "fleet/trial_schedule.html", context, partials=PARTIALS, status=status
+    )
+
+
+def _given(request: HttpRequest, asked: Asked) -> dict[str, str]:
+    """Return what the form shows: as it was given, so that a mistake can be mended."""
+    usual = {"days": f"{asked.days:g}", "porting_usd": f"{asked.porting_usd:.12g}"}
+    return {field: request.GET.get(field, value)[:40] for field, value in usual.items()}
+
+
+@gzip_page
+@require_safe
+def trial_schedule_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
+    """Answer what the chart of a schedule draws, or the same as a table."""
+    by = chart.removeprefix("dollars-by-")
+    if by not in AXES or by == chart:
+        raise Http404(f"a schedule has no chart {chart}; it has dollars-by-{AXES[0]}")
+    trial = get_object_or_404(Trial.objects.with_arms(), name=name)
+    try:
+        asked = asked_of(request.GET.dict() | {"by": by})
+        worked = _worked(trial, asked)
+    except ScheduleError as error:
+        refusal = {"error": {"field": error.field, "message": error.message}}
+        return HttpResponse(msgspec.json.encode(refusal), "application/json", status=400)
+    drawn = schedule_figure(worked.found, worked.planned, asked) if worked else EMPTY
+    body = msgspec.json.encode(drawn)
+    response = chart_table(request, body) or HttpResponse(body, "application/json")
+    patch_vary_headers(response, ["Accept"])
+    return response
