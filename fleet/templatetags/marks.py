@@ -30,6 +30,10 @@ STATES = {
     "warn": ("warn", "△"),
     "drill": ("ack", "◇"),
     "idle": ("", "○"),
+    "pass": ("ok", "✓"),
+    "hold": ("warn", "△"),
+    "fail": ("bad", "✕"),
+    "probing": ("warn", "◐"),
     "released": ("", "■"),
 }
 FULL_BAR_RATIO = 0.5

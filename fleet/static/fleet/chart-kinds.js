@@ -1,6 +1,7 @@
-// How each kind of chart is drawn: lines, stacked steps, bars by worker, heat over time.
+// How each kind of chart is drawn: lines, stacked steps, bars by worker, heat over time; curves stand beside.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
 import { course } from "./chart-course.js";
+import { curve } from "./chart-curve.js";
 import { density } from "./chart-dense.js";
 import { eventsPaint, marksPaint, reachPaint } from "./chart-marks.js";
 import { barPaint, heatPaint, limitPaint, shadePaint, stackPaint } from "./chart-paint.js";
@@ -18,7 +19,7 @@ const TIME_STEPS_S = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => n
 const FAR = 8; // times what nine of ten steps take
 const HOLE = 3; // times the usual spacing: nothing is drawn across it
 
-const KINDS = { lines, stack, bars, heat, course };
+const KINDS = { lines, stack, bars, heat, curve, course };
 
 /** Turn the server's figure into what uPlot draws; null where there is nothing to draw. */
 export function toDrawing(kind, data, chart) {
@@ -49,7 +50,7 @@ function lines(data, chart) {
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };
 }
 
-function line({ label, role }, index, { t, series, has_gaps: hasGaps }) {
+export function line({ label, role }, index, { t, series, has_gaps: hasGaps }) {
   const ink = colour(role, index);
   const isMuted = role === "muted";
   return {
@@ -75,7 +76,7 @@ function holes(u, t, from, to) {
 const isEven = (t, everyS) => t.length < 3 || spacing(t) <= everyS * 1.5;
 
 // Of a decade only 1, 3 and 10 are labelled.
-function thinLog(splits) {
+export function thinLog(splits) {
   const few = splits.filter(isNumber).length <= 6;
   return splits.map((value) => {
     if (!isNumber(value)) return null;

@@ -38,7 +38,7 @@ export class Chart {
   }
 
   get isOnTime() {
-    return !TIMELESS.has(this.kind) && Boolean(this.plot);
+    return !this.data?.labels && Boolean(this.plot);
   }
 
   /** The stretch of time it shows, in Unix seconds. */
@@ -98,7 +98,7 @@ export class Chart {
 
   /** Add what is new at the right and let go of what is too old at the left. */
   append({ t, values, bad = [], labels = null }) {
-    if (!this.data || !this.plot || TIMELESS.has(this.kind)) return;
+    if (!this.data || !this.plot || this.data.labels) return;
     const { series = [], every_s: everyS } = this.data;
     const rows = this.#rows();
     const last = this.data.t.at(-1) ?? -Infinity;

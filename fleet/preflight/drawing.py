@@ -1,0 +1,193 @@
+"""The matrix of pairs as pages draw it: one picture of n by n pixels, and marks upon it."""
+
+import base64
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleet.preflight.found import Found
+from fleet.templatetags.units import rate, seconds
+from telemetry.blocks import FloatArray
+from telemetry.preflight.links import looked_at
+from telemetry.preflight.measured import Measured
+from telemetry.preflight.trouble import Verdict
+
+# Cividis, which reads the same to colour-blind and other eyes: dark is usual, bright is slow.
+STOPS = ((0, 32, 77), (57, 72, 107), (124, 123, 120), (188, 175, 111), (255, 234, 70))
+N_SHADES = 64
+LEAST, MOST = 0.9, 3.0  # times worse than usual
+SIDE, LABELS = 340.0, 74.0
+LABEL_EVERY = 13.0
+LONGEST_LABEL = 11
+MOST_MARKS = 200
+TITLES = {
+    "p50_s": "Latency, median",
+    "p99_s": "Latency, 99th percentile",
+    "bandwidth_bytes_per_s": "Bandwidth",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A row's name and where it stands."""
+
+    text: str
+    y: float
+    is_bad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """A mark: a cell, or a whole row or column."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """One figure of all pairs."""
+
+    name: str
+    title: str
+    usual: str
+    picture: str
+    labels: Sequence[Label]
+    nodes: Sequence[Box]
+    pairs: Sequence[Box]
+    n: int
+
+    @property
+    def side(self) -> float:
+        """How wide and high the picture is."""
+        return SIDE
+
+    @property
+    def left(self) -> float:
+        """Where the picture begins, right of the names."""
+        return LABELS
+
+    @property
+    def width(self) -> float:
+        """How wide picture and names are."""
+        return SIDE + LABELS
+
+    @property
+    def text_at(self) -> float:
+        """Where the names end."""
+        return LABELS - 6
+
+
+def matrices(measured: Measured, found: Found | None) -> list[Matrix]:
+    """Draw what was probed so far; nothing where there are no pairs."""
+    if len(measured.nodes) < 2:
+        return []
+    failed = (
+        {n for n, verdict in found.nodes.items() if verdict is Verdict.FAIL} if found else set()
+    )
+    return [
+        Matrix(
+            name=look.figure.name,
+            title=TITLES[look.figure.name],
+            usual=_usual(look.usual, is_rate=look.figure.is_rate)
+            if measured.was_probed.any()
+            else "",
+            picture=picture(_worse(look.values, look.usual, is_rate=look.figure.is_rate)),
+            labels=_labels(measured.nodes, failed),
+            nodes=_rows(measured.nodes, failed),
+            pairs=_cells(measured.nodes, found),
+            n=len(measured.nodes),
+        )
+        for look in looked_at(measured)
+    ]
+
+
+def _usual(value: float, *, is_rate: bool) -> str:
+    return rate(value) if is_rate else seconds(value)
+
+
+def _worse(values: FloatArray, usual: float, *, is_rate: bool) -> FloatArray:
+    """Return how many times worse than usual each pair is; no answer is infinitely so."""
+    if not is_rate:
+        return np.asarray(values / usual)
+    worse = np.full(values.shape, np.inf)
+    np.divide(usual, values, out=worse, where=values > 0)
+    return np.where(np.isnan(values), np.nan, worse)
+
+
+def picture(worse: FloatArray) -> str:
+    """Return an indexed PNG of a matrix as a data address; what is not known is clear.
+
+    References
+    ----------
+    W3C, "Portable Network Graphics Specification", third edition (2025): chunks and filters.
+    """
+    n = len(worse)
+    scaled = (np.log(np.clip(worse, LEAST, MOST)) - np.log(LEAST)) / np.log(MOST / LEAST)
+    index = np.where(np.isnan(worse), 0, 1 + np.nan_to_num(scaled) * (N_SHADES - 1))
+    rows = np.zeros((n, n + 1), dtype=np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = index.round().astype(np.uint8)
+    body = b"".join(
+        (
+            b"\x89PNG\r\n\x1a\n",
+            _chunk(b"IHDR", struct.pack(">IIBBBBB", n, n, 8, 3, 0, 0, 0)),
+            _chunk(b"PLTE", _palette()),
+            _chunk(b"tRNS", b"\x00"),
+            _chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)),
+            _chunk(b"IEND", b""),
+        )
+    )
+    return f"data:image/png;base64,{base64.b64encode(body).decode()}"
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _palette() -> bytes:
+    at = np.linspace(0, len(STOPS) - 1, N_SHADES)
+    shades = np.stack(
+        [np.interp(at, np.arange(len(STOPS)), channel) for channel in zip(*STOPS, strict=True)], 1
+    )
+    return b"\x00\x00\x00" + shades.round().astype(np.uint8).tobytes()
+
+
+def _labels(nodes: Sequence[str], failed: set[str]) -> list[Label]:
+    """Name the rows, as many as there is room for, and every bad one among them."""
+    cell = SIDE / len(nodes)
+    every = int(np.ceil(LABEL_EVERY / cell))
+    return [
+        Label(short(node), round((i + 0.5) * cell, 2), is_bad=node in failed)
+        for i, node in enumerate(nodes)
+        if i % every == 0 or (node in failed and every == 1)
+    ]
+
+
+def short(name: str) -> str:
+    """Return the end of a name, where nodes differ."""
+    return name if len(name) <= LONGEST_LABEL else f"\u2026{name[1 - LONGEST_LABEL :]}"
+
+
+def _rows(nodes: Sequence[str], failed: set[str]) -> list[Box]:
+    """Frame the row and the column of every node that failed."""
+    cell = round(SIDE / len(nodes), 3)
+    at = [round(i * cell, 2) for i, node in enumerate(nodes) if node in failed][:MOST_MARKS]
+    return [Box(0, y, SIDE, cell) for y in at] + [Box(x, 0, cell, SIDE) for x in at]
+
+
+def _cells(nodes: Sequence[str], found: Found | None) -> list[Box]:
+    """Frame both cells of every bad pair."""
+    if found is None:
+        return []
+    cell, place = SIDE / len(nodes), {node: i for i, node in enumerate(nodes)}
+    ends = [(place[t.node], place[str(t.peer)]) for t in found.pairs[:MOST_MARKS]]
+    return [
+        Box(round(i * cell, 2), round(j * cell, 2), round(cell, 3), round(cell, 3))
+        for one, other in ends
+        for i, j in ((one, other), (other, one))
+    ]

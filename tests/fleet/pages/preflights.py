@@ -1,0 +1,28 @@
+"""Preflights for the pages that show them."""
+
+from typing import Any
+
+from fleet.models import Preflight
+from fleet.preflight.asking import ask
+from fleet.preflight.running import run_through
+from tests.fleet.preflight.conftest import BAD, SIXTEEN
+from tests.parts import NOON
+
+
+def asked(**fields: Any) -> Preflight:
+    """Ask for sixteen nodes, of which three are bad and two do not get on."""
+    given: dict[str, Any] = {
+        "instance_type": "trn2.48xlarge",
+        "faults": BAD,
+        "take": 12,
+        "by": "ada",
+        "now": NOON,
+    }
+    return ask(fields.pop("names", SIXTEEN), **given | fields)
+
+
+def done(**fields: Any) -> Preflight:
+    """Ask for them, and wait for the verdict."""
+    preflight = asked(**fields)
+    run_through(preflight, now=NOON)
+    return preflight

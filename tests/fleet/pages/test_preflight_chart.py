@@ -1,0 +1,40 @@
+"""The chart of a preflight's collectives: measured beside expected, over sizes."""
+
+import pytest
+from django.test import Client
+
+from tests.fleet.pages.preflights import asked, done
+
+pytestmark = pytest.mark.django_db
+
+
+def test_it_draws_all_nodes_and_the_chosen_beside_the_expected(client: Client) -> None:
+    preflight = done()
+
+    drawn = client.get(f"/preflight/{preflight.pk}/charts/collective").json()
+
+    assert drawn["labels"][0] == "1\u202fKiB"
+    assert drawn["labels"][-1] == "1\u202fGiB"
+    expected, everyone, chosen = drawn["series"]
+    assert (everyone["label"], chosen["label"]) == (
+        "measured, all 16 nodes",
+        "measured, 12 nodes",
+    )
+    assert chosen["values"][-1] == pytest.approx(expected["values"][-1], rel=0.15)
+    assert everyone["values"][-1] > 3 * expected["values"][-1]
+
+
+def test_without_scripts_it_is_a_table(client: Client) -> None:
+    there = f"/preflight/{done().pk}/charts/collective"
+    text = client.get(there, headers={"Accept": "text/html"}).text
+
+    assert "<td>1\u202fGiB</td>" in text
+    assert "expected of 12 nodes" in text
+
+
+def test_before_the_collective_there_is_nothing_to_draw(client: Client) -> None:
+    there = f"/preflight/{asked().pk}/charts/collective"
+
+    assert client.get(there).json()["series"] == []
+    assert client.get("/preflight/999999/charts/collective").status_code == 404
+    assert client.post(there).status_code in {403, 405}

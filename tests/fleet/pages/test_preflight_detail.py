@@ -1,0 +1,113 @@
+"""One preflight: live while it runs, the verdict in words and every reason when it is over."""
+
+import base64
+import re
+import zlib
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import Node, Preflight
+from fleet.preflight.running import advance
+from tests.fleet.pages.conftest import Page
+from tests.fleet.pages.preflights import asked, done
+from tests.fleet.test_doors import member
+from tests.parts import NOON
+
+pytestmark = pytest.mark.django_db
+
+
+def row_of(text: str, node: str) -> str:
+    """Return what the table says of a node, without marks."""
+    [row] = re.findall(rf'<tr id="node-{node}".*?</tr>', text, flags=re.DOTALL)
+    return re.sub(r"<[^>]+>", " ", row)
+
+
+def test_it_says_exactly_what_is_wrong_and_whom_to_take(page: Page) -> None:
+    preflight = done()
+    text = page(f"/preflight/{preflight.pk}/")
+
+    assert "12 of 16 nodes can be taken, as many as are wanted." in text
+    assert "EFA device 5 answers in" in row_of(text, "n-03")
+    assert "15 of 16 accelerators" in row_of(text, "n-09")
+    pair = row_of(text, "n-06") + row_of(text, "n-11")
+    assert "slow with n-11 and with nobody else" in pair
+    assert "slow with n-06 and with nobody else" in pair
+    assert len(re.findall("✕", "".join(re.findall(r"<td.*?</td>", text)))) == 2
+    [chosen] = re.findall(r'<textarea id="chosen"[^>]*>(.*?)</textarea>', text, re.DOTALL)
+    names = chosen.split()
+    assert len(names) == 12
+    assert not {"n-03", "n-09"} & set(names)
+    assert not {"n-06", "n-11"} <= set(names)
+    assert "Put in on purpose" in text
+    assert "hx-trigger" not in text.partition('id="found"')[2].partition(">")[0]
+
+
+def test_the_picture_is_one_of_n_by_n_and_the_slow_are_bright(page: Page) -> None:
+    text = page(f"/preflight/{done().pk}/")
+
+    pictures = [base64.b64decode(p) for p in re.findall(r"data:image/png;base64,([^\"]+)", text)]
+    assert len(pictures) == 3
+    for png in pictures:
+        assert png[:8] == b"\x89PNG\r\n\x1a\n"
+        assert png[16:24] == (16).to_bytes(4) * 2
+    start = pictures[1].index(b"IDAT")
+    size = int.from_bytes(pictures[1][start - 4 : start])
+    rows = zlib.decompress(pictures[1][start + 4 : start + 4 + size])
+    lines = [rows[i * 17 + 1 : i * 17 + 17] for i in range(16)]
+    assert [lines[i][i] for i in range(16)] == [0] * 16
+    assert min(lines[3][j] for j in range(16) if j != 3) > max(lines[0][1], lines[1][2])
+
+
+def test_marks_are_shapes_and_not_colour_alone(page: Page) -> None:
+    text = page(f"/preflight/{done().pk}/")
+
+    assert text.count('class="node"') == 3 * 2 * 2  # three figures, two nodes, row and column
+    assert text.count('class="pair"') == 3 * 2
+    assert "n-03 ✕" in text
+
+
+def test_while_it_runs_it_says_what_it_does_and_fills_in(page: Page) -> None:
+    preflight = asked()
+    for _ in range(4):
+        advance(preflight, now=NOON)
+
+    text = page(f"/preflight/{preflight.pk}/", HX_Request="true", HX_Target="found")
+
+    assert text.lstrip().startswith('<div class="stack" id="found" hx-get=')
+    assert "probing pairs, round 3 to" in text
+    assert "of 120 probed" in text
+    assert "0 of 120 probed" not in text
+    assert 'id="chosen"' not in text
+
+
+def test_where_none_can_come_it_says_so(page: Page) -> None:
+    preflight = done(names=["a"], faults=["chip_missing:a"], take=1)
+
+    text = page(f"/preflight/{preflight.pk}/")
+
+    assert "Only 0 of the 1 node wanted can be taken." in text
+    assert "No node can be taken" in text
+
+
+def test_nodes_of_the_fleet_are_linked(page: Page, steady: Node, limping: Node) -> None:
+    preflight = done(names=["steady", "limping", "new"], instance_type="", faults=(), take=None)
+
+    text = page(f"/preflight/{preflight.pk}/")
+
+    assert 'href="/nodes/steady/"' in text
+    assert 'href="/nodes/new/"' not in text
+
+
+def test_it_costs_few_questions_and_knows_unknown_ones(
+    client: Client, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    preflight = done()
+
+    with django_assert_max_num_queries(10):
+        assert client.get(f"/preflight/{preflight.pk}/").status_code == 200
+    assert client.get("/preflight/999999/").status_code == 404
+    client.force_login(member("admin"))
+    assert client.post(f"/preflight/{preflight.pk}/").status_code == 405
+    assert Preflight.objects.count() == 1

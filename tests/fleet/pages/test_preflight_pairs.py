@@ -1,0 +1,43 @@
+"""Every pair for a spreadsheet, and for the page's pointer."""
+
+import csv
+from io import StringIO
+
+import pytest
+from django.test import Client
+
+from tests.fleet.pages.preflights import asked, done
+
+pytestmark = pytest.mark.django_db
+
+
+def test_a_spreadsheet_gets_every_pair_once(client: Client) -> None:
+    preflight = done(faults=["pair_silent:n-00+n-01"], take=None)
+
+    response = client.get(f"/preflight/{preflight.pk}/pairs")
+
+    rows = list(csv.DictReader(StringIO(response.text)))
+    assert len(rows) == 120
+    assert rows[0] == {
+        "node": "n-00",
+        "peer": "n-01",
+        "p50_s": "",
+        "p99_s": "",
+        "bandwidth_bytes_per_s": "0",
+    }
+    assert 14e-6 < float(rows[1]["p50_s"]) < 28e-6
+    assert response["Content-Disposition"].endswith(f'"preflight-{preflight.pk}-pairs.csv"')
+
+
+def test_the_pointer_gets_matrices_with_null_where_there_is_nothing(client: Client) -> None:
+    there = f"/preflight/{done().pk}/pairs?format=json"
+    told = client.get(there).json()
+
+    assert told["nodes"][3] == "n-03"
+    assert told["p99_s"][3][3] is None
+    assert told["p99_s"][3][4] == told["p99_s"][4][3] > 2 * told["p99_s"][0][1]
+
+
+def test_nothing_probed_is_an_empty_table_and_nobody_is_not_found(client: Client) -> None:
+    assert client.get(f"/preflight/{asked().pk}/pairs").text.count("\n") == 1
+    assert client.get("/preflight/999999/pairs").status_code == 404

@@ -1,0 +1,64 @@
+"""A run may require a preflight; its page and the overview say where it started without."""
+
+from datetime import timedelta
+
+import pytest
+from django.contrib.auth.models import User
+from django.test import Client
+
+from fleet.models import Node, Run
+from fleet.preflight.requiring import require
+from tests.fleet.pages.conftest import Page
+from tests.fleet.pages.preflights import done
+
+pytestmark = pytest.mark.django_db
+
+
+def test_who_requires_one_reads_at_once_that_there_was_none(
+    client: Client, operator: User, alive: Run
+) -> None:
+    response = client.post("/runs/llama/preflight/", {"requires": "yes"}, follow=True)
+
+    assert response.redirect_chain == [("/runs/llama/", 302)]
+    assert "started without a pass" in response.text
+    assert "No preflight of all its nodes was over within the day" in response.text
+    assert Run.objects.get().requires_preflight
+
+    again = client.post("/runs/llama/preflight/", {"requires": "no"}, follow=True).text
+
+    assert "llama requires no preflight." in again
+    assert "started without a pass" not in again
+
+
+def test_the_overview_flags_it(page: Page, alive: Run) -> None:
+    assert "no preflight" not in page("/")
+
+    require(alive, requires=True)
+
+    assert "</span> no preflight</span>" in page("/")
+
+
+def test_a_run_whose_nodes_passed_says_so(
+    page: Page, alive: Run, steady: Node, limping: Node
+) -> None:
+    before = alive.started_at - timedelta(hours=2)
+    preflight = done(names=["steady", "limping"], instance_type="", faults=(), take=None)
+    type(preflight).objects.filter(pk=preflight.pk).update(finished_at=before)
+    require(alive, requires=True)
+
+    text = page("/runs/llama/")
+
+    assert "passed before the start" in text
+    assert 'href="/preflight/?run=llama"' in text
+
+
+def test_others_may_not_and_unknown_runs_are_not_found(
+    client: Client, viewer: User, alive: Run
+) -> None:
+    assert client.post("/runs/llama/preflight/", {"requires": "yes"}).status_code == 403
+    assert not Run.objects.get().requires_preflight
+    assert client.get("/runs/llama/preflight/").status_code == 405
+
+
+def test_an_unknown_run_is_not_found(client: Client, operator: User) -> None:
+    assert client.post("/runs/nobody/preflight/", {"requires": "yes"}).status_code == 404
