@@ -13,8 +13,8 @@ N_SHOWN = 3
 
 @register.simple_tag
 def checks_of(trial: Trial) -> Sequence[SupportCheck]:
-    """Return the newest checks of a trial."""
-    return SupportCheck.objects.filter(trial=trial).defer("operators")[:N_SHOWN]
+    """Return the newest checks of a trial, fetched once."""
+    return list(SupportCheck.objects.filter(trial=trial).defer("operators")[:N_SHOWN])
 
 
 @register.filter

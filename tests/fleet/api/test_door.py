@@ -217,6 +217,13 @@ def test_a_body_that_announces_nothing_is_refused_too(site: Site, path: str) -> 
         assert json.loads(response.read())["limit_bytes"] <= 10 * MB
 
 
+@pytest.mark.parametrize(("path", "n_mb"), [("/sign-in/", 1), ("/support/", 10)])
+def test_a_page_takes_what_people_send_to_it_and_no_more(site: Site, path: str, n_mb: int) -> None:
+    for n_bytes, is_taken in ((n_mb * MB, True), (n_mb * MB + 1, False)):
+        with site.ask("POST", path, (b"x" * n_bytes,)) as response:
+            assert (response.status != 413) == is_taken
+
+
 def test_a_client_that_asks_first_need_not_send_it(site: Site) -> None:
     with socket.create_connection(("127.0.0.1", site.port), timeout=10) as client:
         head = (
