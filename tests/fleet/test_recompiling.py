@@ -1,7 +1,6 @@
 """Unannounced compiles become one alert, which says what changed in the key."""
 
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +17,6 @@ from telemetry.detect import Finding
 from telemetry.store.hot import HotStore
 from tests.parts import NOON, NOON_S, steps
 
-Recompile = Callable[..., None]
 RECOMPILE = ("recompile", "run:llama")
 
 
@@ -33,10 +31,10 @@ def recompiled(run: Run, *, at_s: float = NOON_S, seconds: float = 90.0, n: int 
         keep_compiles(run, [now], now=told_at)
 
 
-def seen_by_telemetry(**more: object) -> Finding:
+def seen_by_telemetry() -> Finding:
     """Return what telemetry finds of the same."""
     finding = Finding("recompile", "recompile", "warn", "llama", None, None, NOON_S, 4.0)
-    return replace(finding, evidence={"lost_s": 20.0, "is_over": False}, **more)
+    return replace(finding, evidence={"lost_s": 20.0, "is_over": False})
 
 
 def test_an_unannounced_compile_is_a_finding_with_what_changed(run: Run) -> None:

@@ -16,7 +16,7 @@ def now_s() -> float:
 
 
 def compiled(module: str, *, at: float, worker: str = NODES[0], **said: Any) -> bytes:
-    usual = {"outcome": "miss", "seconds": 30.0}
+    usual: dict[str, Any] = {"outcome": "miss", "seconds": 30.0}
     return line("compile", worker=worker, module=module, at=at, **usual | said)
 
 
@@ -63,7 +63,8 @@ def test_once_the_job_trains_a_new_graph_is_unannounced(
 def test_what_cannot_be_is_refused_by_its_field(
     deliver: Deliver, now_s: float, said: dict[str, Any], field: str
 ) -> None:
-    outcome = deliver(compiled(**{"module": "MODULE_1+a", "at": now_s} | said), at_s=now_s)
+    usual: dict[str, Any] = {"module": "MODULE_1+a", "at": now_s}
+    outcome = deliver(compiled(**usual | said), at_s=now_s)
 
     assert [refused.field for refused in outcome.refused] == [field]
     assert not CompileEvent.objects.exists()

@@ -1,0 +1,158 @@
+"""The compiles of a simulated run: which graphs, under which keys, by which nodes, how long."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from typing import Final, Literal
+
+import numpy as np
+
+from telemetry import catalog
+from telemetry.compiles import HIT, MISS, Compile
+from telemetry.simulate.clock import BOOT_S
+from telemetry.simulate.plan import Job, RunSpec
+
+# A 6.7B model compiles 26 graphs (AWS Neuron SDK tutorial on GPT3-6.7B); a smaller one fewer.
+LARGE_PARAMS, GRAPHS_OF_LARGE, GRAPHS_OF_SMALL = 6e9, 26, 8
+# One graph, the step's own, takes most of the time; the others ever less.
+DECAY: Final = 1.4
+FLAGS = "-O1 --model-type=transformer"
+COMPILER, NEWER_COMPILER = "2.21.18209.0", "2.21.33363.0"
+SHARED, LOCAL = "/fsx/neuron-compile-cache", "/var/tmp/neuron-compile-cache"  # noqa: S108
+# Fleets of so many nodes, and every trn2.48xlarge, have a cache on shared storage.
+SHARED_FROM_NODES = 8
+Accident = Literal["flags", "compiler", "lost"]
+ACCIDENTS: Final[tuple[Accident, ...]] = ("flags", "compiler", "lost")
+
+
+@dataclass(frozen=True, slots=True)
+class Toolchain:
+    """What compiles a run's graphs, and where they are kept."""
+
+    compiler: str = COMPILER
+    flags: str = FLAGS
+    cache: str = SHARED
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether all nodes see the same cache."""
+        return self.cache != LOCAL
+
+
+def toolchain_of(job: Job) -> Toolchain:
+    """Return what a simulated job compiles with, before anybody changes it."""
+    is_shared = job.nodes >= SHARED_FROM_NODES or job.instance.startswith("trn2.48")
+    target = "trn2" if job.instance.startswith("trn2") else "trn1"
+    flags = f"--target={target} {FLAGS}"
+    return Toolchain(flags=flags, cache=SHARED if is_shared or job.nodes == 1 else LOCAL)
+
+
+def compiles_at_all(job: Job) -> bool:
+    """Whether its instance runs what neuronx-cc compiles: GPUs do not."""
+    return catalog.training_instance(job.instance).chip.vendor == "AWS"
+
+
+def graphs_of(job: Job) -> Sequence[str]:
+    """Return the hashes of a job's graphs, the step's own first: what is laid out alike is alike.
+
+    >>> job = Job(model="llama2-7b", instance="trn1.32xlarge", nodes=4, tp=8, seq_len=4096,
+    ...           global_batch=64)
+    >>> len(graphs_of(job))
+    26
+    """
+    is_large = catalog.model(job.model).params >= LARGE_PARAMS
+    n_graphs = GRAPHS_OF_LARGE if is_large else GRAPHS_OF_SMALL
+    layout = f"{job.model} {job.tp} {job.pp} {job.seq_len} {job.global_batch} {job.nodes}"
+    return [_digits(f"{layout} {job.precision} {i}") for i in range(n_graphs)]
+
+
+def _digits(text: str) -> str:
+    number = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big")
+    return f"{number:020d}"
+
+
+def module_of(graph: str, tools: Toolchain) -> str:
+    """Return a graph's module under some flags."""
+    return f"MODULE_{graph}+{blake2b(tools.flags.encode(), digest_size=4).hexdigest()}"
+
+
+def first_compiles(spec: RunSpec, tools: Toolchain, *, epoch_s: float) -> Sequence[Compile]:
+    """Return all that a run's nodes ask the cache for before they train.
+
+    Parameters
+    ----------
+    epoch_s : Unix second at which the run begins
+
+    Notes
+    -----
+    Graphs are compiled one after another, the i-th taking a share that falls as
+    ``(i + 1) ** -1.4``, and all together ``compile_s``. With a shared cache the first node
+    compiles and the others find; without one each compiles for itself. A run that compiles for
+    no time finds all in the cache.
+    """
+    length_s = spec.compile_s
+    if length_s is None:
+        length_s = catalog.model(spec.model).default_compile_s
+    graphs = graphs_of(spec)
+    weights = (np.arange(len(graphs)) + 1.0) ** -DECAY
+    lengths_s = length_s * weights / weights.sum()
+    begins_s = epoch_s - 1.0 + BOOT_S + np.concatenate([[0.0], np.cumsum(lengths_s)[:-1]])
+    return [
+        event
+        for graph, begin_s, took_s in zip(graphs, begins_s, lengths_s, strict=True)
+        for event in _asked(spec, graph, tools, at_s=float(begin_s), seconds=float(took_s))
+    ]
+
+
+def recompiled(
+    spec: RunSpec,
+    tools: Toolchain,
+    *,
+    at_s: float,
+    seconds: float,
+    start: str = "",
+    is_planned: bool = False,
+) -> Sequence[Compile]:
+    """Return what the nodes ask for when the step's own graph is compiled again."""
+    graph = graphs_of(spec)[0]
+    return [
+        replace(event, is_planned=is_planned)
+        for event in _asked(spec, graph, tools, at_s=at_s, seconds=seconds, start=start)
+    ]
+
+
+def _asked(
+    spec: RunSpec,
+    graph: str,
+    tools: Toolchain,
+    *,
+    at_s: float,
+    seconds: float,
+    start: str = "",
+) -> Iterator[Compile]:
+    """Yield what each node asks for: one compiles or each does, the others find it then."""
+    for rank, node in enumerate(spec.node_names):
+        compiles = seconds > 0 and (rank == 0 or not tools.is_shared)
+        event = Compile(
+            module=module_of(graph, tools),
+            outcome=MISS if compiles else HIT,
+            at_s=at_s if compiles else at_s + seconds,
+            rank=rank,
+            process=f"{node}:{start}" if start else node,
+            compiler=tools.compiler,
+            flags=tools.flags if compiles else "",
+            cache=tools.cache,
+        )
+        yield replace(event, seconds=seconds) if compiles else event
+
+
+def changed(tools: Toolchain, accident: Accident) -> Toolchain:
+    """Return what is compiled with after an accident: other flags, another compiler, or alike."""
+    if accident == "flags":
+        is_usual = "-O1" in tools.flags.split()
+        before, after = ("-O1", "-O2") if is_usual else ("-O2", "-O1")
+        return replace(tools, flags=tools.flags.replace(before, after))
+    if accident == "compiler":
+        is_usual = tools.compiler == COMPILER
+        return replace(tools, compiler=NEWER_COMPILER if is_usual else COMPILER)
+    return tools
