@@ -6,6 +6,7 @@ from celery import shared_task
 from django.conf import settings
 
 from fleet.charts.freezing import freeze_what_is_due
+from fleet.compiles.simulated import keep_simulated
 from fleet.demo import weather
 from fleet.intake.steps.following import follow_reported
 from fleet.long_term import figures
@@ -20,6 +21,9 @@ from fleet.watching import watch
 from telemetry.longterm.figures import keep_figures
 from telemetry.store.hot import open_store
 
+# Compiles take minutes: nobody need know of one in the very second in which it is over.
+COMPILES_EVERY_S = 5
+
 
 @shared_task(ignore_result=True, expires=5)
 def watch_fleet() -> None:
@@ -28,6 +32,8 @@ def watch_fleet() -> None:
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
     follow_reported(hot, now=now)
+    if int(now.timestamp()) % COMPILES_EVERY_S == 0:
+        keep_simulated(hot, now=now)
     watch(hot, now=now)
     keep_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand
 from django.db import connections
 
 from fleet.demo import weather
+from fleet.demo.compiles import brew_deploys, compile_past
 from fleet.demo.past import live_through
 from fleet.demo.runs import create_fleet
 from fleet.demo.trials import ensure_trial
@@ -38,6 +39,7 @@ class Command(BaseCommand):
         if not Run.objects.simulated().exists():
             create_fleet(now=now, longest=timedelta(hours=hours))
             weather.brew_past(now=now)
+            brew_deploys(now=now)
         # A run without clocks has no past yet, or only part of one: dying here begins it anew.
         unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
         self._live_through(list(unlived.values_list("name", flat=True)), now=now)
@@ -62,6 +64,8 @@ def past_of(name: str, *, now: datetime) -> str:
     run = Run.objects.prefetch_related("nodes").get(name=name)
     run.alerts.all().delete()
     faults = list(run.injected_faults.select_related("node", "run"))
+    run.compiles.all().delete()
     live_through(hot, run, faults, now=now)
+    compile_past(hot, run, faults, now=now)
     lasted_s = time.monotonic() - began
     return f"{name}: {run.last_step:,} steps, {run.alerts.count()} alerts in {lasted_s:.1f} s"
