@@ -21,6 +21,10 @@ class DemoRun:
     age: timedelta = timedelta(hours=24)
 
 
+# One pass over the text that both arms of the 13B trial train on.
+BAKE_OFF_TOKENS = 2_000_000_000
+# ImageNet-1k has 1,281,167 training images (O. Russakovsky et al., arXiv:1409.0575).
+IMAGENET_TOKENS = 1_281_167 * 257
 # Periods do not divide a day: a newcomer should not meet every checkpoint in the first minute.
 FLEET = (
     DemoRun(
@@ -42,6 +46,44 @@ FLEET = (
     ),
     DemoRun(
         RunSpec(
+            name="trial-13b-trn2",
+            model="llama2-13b",
+            instance="trn2.48xlarge",
+            nodes=4,
+            tp=8,
+            seq_len=4096,
+            global_batch=256,
+            compile_s=2700,
+            checkpoint_every_s=5600,
+            optimizer="AdamW",
+            tokens_per_epoch=BAKE_OFF_TOKENS,
+        ),
+        team="LLM",
+        purpose="13B on Trainium2: does the pretraining stay?",
+        zone="us-east-2b",
+        age=timedelta(hours=11),
+    ),
+    DemoRun(
+        RunSpec(
+            name="trial-13b-p5",
+            model="llama2-13b",
+            instance="p5.48xlarge",
+            nodes=4,
+            tp=8,
+            seq_len=4096,
+            global_batch=256,
+            compile_s=0,
+            checkpoint_every_s=5600,
+            optimizer="AdamW",
+            tokens_per_epoch=BAKE_OFF_TOKENS,
+        ),
+        team="LLM",
+        purpose="13B on p5, the same batch and optimizer",
+        zone="us-east-2b",
+        age=timedelta(hours=11),
+    ),
+    DemoRun(
+        RunSpec(
             name="vit-bakeoff-trn2",
             model="vit-huge",
             instance="trn2.48xlarge",
@@ -50,10 +92,13 @@ FLEET = (
             global_batch=4096,
             compile_s=1500,
             checkpoint_every_s=7000,
+            optimizer="AdamW",
+            tokens_per_epoch=IMAGENET_TOKENS,
         ),
         team="retail vision",
         purpose="Two-day bake-off, the Trainium2 arm",
         zone="us-east-2b",
+        age=timedelta(hours=12),
     ),
     DemoRun(
         RunSpec(
@@ -65,10 +110,13 @@ FLEET = (
             global_batch=4096,
             compile_s=0,
             checkpoint_every_s=7000,
+            optimizer="AdamW",
+            tokens_per_epoch=IMAGENET_TOKENS,
         ),
         team="retail vision",
         purpose="Two-day bake-off, the p5 arm",
         zone="us-east-1a",
+        age=timedelta(hours=12),
     ),
     DemoRun(
         RunSpec(

@@ -16,14 +16,19 @@ class Claim:
     date: str
 
 
-# The announcement names P5e and P5en; it is often quoted of p5 as well, which it does not name.
+# Read in AWS's announcement, and in the same words on its page of Trn2 instances. It names P5e
+# and P5en (H200); it is often quoted of p5 (H100) as well, which it does not name.
 TRAINIUM2 = Claim(
     low=0.30,
     high=0.40,
-    words="AWS claims 30\u201340 % better price-performance for Trn2 than for P5e and P5en",
-    source="AWS, announcement of EC2 Trn2 instances (as remembered, not read again)",
+    words=(
+        "AWS claims \u201c30-40% better price performance than GPU-based EC2 P5e and P5en "
+        "instances\u201d for Trn2"
+    ),
+    source="AWS News Blog, J. Barr, on the availability of EC2 Trn2 instances",
     date="2024-12-03",
 )
+NOT_NAMED = "It names P5e and P5en, not p5; no benchmark is published with it."
 
 
 def claim_for(baseline: str, candidate: str) -> Claim | None:

@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from datetime import datetime
 
 import numpy as np
@@ -10,28 +9,14 @@ import numpy as np
 from fleet.compiles import summed_up
 from fleet.models import Trial, TrialArm
 from fleet.models.run import SECONDS_PER_HOUR
-from fleet.trials.figures import ArmFigures, Candidate, Comparison, Figures
+from fleet.trials.figures import ArmFigures, Figures
+from fleet.trials.judging import Shown, compared, training_line
 from fleet.trials.matching import matches
-from fleet.trials.measures import FIGURES, MFU, Figure, can_be_told, values_of
-from fleet.trials.steps import COLUMNS, ArmSteps, steps_of
+from fleet.trials.measures import values_of
+from fleet.trials.portions import TOKENS, first_epoch
+from fleet.trials.steps import COLUMNS, steps_of
 from telemetry.blocks import FloatArray
-from telemetry.compare.differences import Arm, Difference, differences
-from telemetry.compare.verdicts import verdict
 from telemetry.store.source import Source
-
-
-@dataclass(frozen=True, slots=True)
-class Shown:
-    """An arm with its steps."""
-
-    arm: TrialArm
-    steps: ArmSteps
-    figures: ArmFigures
-
-    @property
-    def settled(self) -> FloatArray:
-        """The sums that count."""
-        return self.steps.sums[self.steps.n_warm_rows :]
 
 
 def compare(hot: Source, trial: Trial, *, now: datetime) -> Figures:
@@ -43,7 +28,7 @@ def compare(hot: Source, trial: Trial, *, now: datetime) -> Figures:
     however often they are asked for.
     """
     until = trial.until(now)
-    shown = [shown_of(hot, arm, until=until) for arm in trial.arms.all()]
+    shown = [shown_of(hot, trial, arm, until=until) for arm in trial.arms.all()]
     baseline = next((each for each in shown if each.arm.is_baseline), None)
     candidates = [each for each in shown if not each.arm.is_baseline] if baseline else []
     return Figures(
@@ -52,20 +37,19 @@ def compare(hot: Source, trial: Trial, *, now: datetime) -> Figures:
         ),
         arms=tuple(each.figures for each in shown),
         candidates=tuple(
-            Candidate(each.arm.label, each.arm.run.name, _compared(trial, baseline, each))
-            for each in candidates
-            if baseline
+            compared(trial, baseline, each) for each in candidates if baseline is not None
         ),
     )
 
 
-def shown_of(hot: Source, arm: TrialArm, *, until: datetime) -> Shown:
+def shown_of(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> Shown:
     """Return what one arm has shown: what it took to get ready, to warm up, and since."""
     steps = steps_of(hot, arm.run, until=until)
     sums, n_warm = steps.sums, steps.n_warm_rows
     warm_up_s, settled_s = (float(part.sum()) for part in np.split(sums[:, 1], [n_warm]))
     began_s = steps.first_began_s if len(steps) else until.timestamp()
     ready_s = max(0.0, began_s - arm.run.started_at.timestamp())
+    epoch = first_epoch(sums, arm.run.tokens_per_epoch)
     figures = ArmFigures(
         label=arm.label,
         run=arm.run.name,
@@ -82,6 +66,11 @@ def shown_of(hot: Source, arm: TrialArm, *, until: datetime) -> Shown:
         n_warm_up=int(sums[:n_warm, 0].sum()),
         last_step=steps.last_step,
         values=values_of(arm.run, sums[n_warm:]),
+        first_epoch_step_s=_ratio(epoch, "step_s", "steps"),
+        first_epoch_ratio=_share(epoch, arm.run.tokens_per_epoch),
+        time_to_train_s=_time_to_train_s(trial, ready_s, sums, n_warm),
+        n_tokens=float(sums[:, TOKENS].sum()) or None,
+        price_basis=arm.run.price_basis if arm.run.usd_per_node_hour else "",
         **_dollars(arm, (ready_s, warm_up_s, settled_s), until=until),
     )
     return Shown(arm, steps, figures)
@@ -121,62 +110,25 @@ def _compile_s(arm: TrialArm) -> float | None:
     return told if told is not None else planned
 
 
+def _ratio(rows: FloatArray, over: str, under: str) -> float | None:
+    """Return one sum over another; None where there is nothing."""
+    total = dict(zip(COLUMNS, rows.sum(axis=0), strict=True))
+    return float(total[over] / total[under]) if total[under] > 0 else None
+
+
+def _share(epoch: FloatArray, tokens_per_epoch: int | None) -> float | None:
+    """Return how much of its first epoch an arm has done, 0 to 1."""
+    if not tokens_per_epoch or not len(epoch):
+        return None
+    return min(1.0, float(epoch[:, TOKENS].sum()) / tokens_per_epoch)
+
+
+def _time_to_train_s(trial: Trial, ready_s: float, sums: FloatArray, n_warm: int) -> float | None:
+    """Return how long the planned tokens take from the start, at the settled steps' pace."""
+    pace = _ratio(sums[n_warm:], "counted_s", "tokens")
+    line = training_line(trial, ready_s, sums[:n_warm])
+    return None if pace is None or line is None else line[0] + line[1] * pace
+
+
 def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
-
-
-def _compared(trial: Trial, baseline: Shown, candidate: Shown) -> tuple[Comparison, ...]:
-    told = [
-        figure
-        for figure in FIGURES
-        if can_be_told(figure, baseline.settled) and can_be_told(figure, candidate.settled)
-    ]
-    if not told:
-        return ()
-    rng = np.random.default_rng([trial.pk, candidate.arm.pk])
-    before, after = (Arm(COLUMNS, each.settled) for each in (baseline, candidate))
-    # A draw of very few steps may have none that a measure tells: its interval is then unknown.
-    with np.errstate(divide="ignore", invalid="ignore"):
-        found = differences(
-            before, after, {figure.name: figure.measure for figure in told}, rng=rng
-        )
-    n_steps = min(baseline.figures.n_settled, candidate.figures.n_settled)
-    rows = [_comparison(figure, found[figure.name], n_steps, trial) for figure in told]
-    mfu = _of_peak(found, baseline.figures, candidate.figures)
-    return tuple(rows if mfu is None else [*rows, _comparison(MFU, mfu, n_steps, trial)])
-
-
-def _of_peak(
-    found: dict[str, Difference], baseline: ArmFigures, candidate: ArmFigures
-) -> Difference | None:
-    """Return MFU's difference: the pace's, each arm by its own peak."""
-    before, after = (each.values.get(MFU.name) for each in (baseline, candidate))
-    if before is None or after is None:
-        return None
-    pace = found["tokens_per_s"]
-    factor = (1 + after / before - 1) / (1 + pace.ratio)
-    return replace(
-        pace,
-        baseline=before,
-        candidate=after,
-        ratio=after / before - 1,
-        low=(1 + pace.low) * factor - 1,
-        high=(1 + pace.high) * factor - 1,
-    )
-
-
-def _comparison(figure: Figure, found: Difference, n_steps: int, trial: Trial) -> Comparison:
-    is_better_low = figure.measure.is_better_low
-    said = verdict(
-        found, is_better_low=is_better_low, n_steps=n_steps, n_planned=trial.planned_steps
-    )
-    return Comparison(
-        measure=figure.name,
-        baseline=found.baseline * figure.factor,
-        candidate=found.candidate * figure.factor,
-        ratio=found.ratio,
-        low=_known(found.low),
-        high=_known(found.high),
-        word=said.word,
-        n_more_steps=said.n_more_steps,
-    )

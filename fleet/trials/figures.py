@@ -27,7 +27,8 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
 
     ``ready_s`` is from the run's start to its first step, ``compile_s`` what of it is known to
     be compiling; ``warm_up_s`` the ``n_warm_up`` steps until it settled, which no measure counts.
-    The dollars are those of these parts, and of pauses between steps.
+    The dollars are those of these parts, and of pauses between steps. ``first_epoch_step_s`` is
+    the mean step of the first pass over the data, of which ``first_epoch_ratio`` is done.
     """
 
     label: str
@@ -51,14 +52,25 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     usd: float | None
     last_step: int
     values: dict[str, float]
+    first_epoch_step_s: float | None = None
+    first_epoch_ratio: float | None = None
+    time_to_train_s: float | None = None
+    n_tokens: float | None = None
+    price_basis: str = ""
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """One candidate against the baseline, measure by measure."""
+    """One candidate against the baseline, measure by measure.
+
+    ``equal_tokens`` are those after which losses are compared. Once both arms have their planned
+    steps the words are decided, and stand.
+    """
 
     label: str
     run: str
     comparisons: tuple[Comparison, ...]
+    equal_tokens: float | None = None
+    is_decided: bool = False
 
     def of(self, measure: str) -> Comparison | None:
         """Return the comparison by one measure, None where it cannot be made."""

@@ -4,19 +4,21 @@ import re
 from collections.abc import Sequence
 from datetime import datetime
 
+import msgspec
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_slug
 from django.db import IntegrityError, transaction
 
 from fleet.models import Run, Trial, TrialArm
 from fleet.trials.comparing import compare
-from fleet.trials.figures import kept
+from fleet.trials.figures import Candidate, Comparison, Figures, kept, read
 from telemetry.store.source import Source
 
 MAX_NAME, MAX_QUESTION, MAX_TEAM = 60, 200, 40
 MOST_CANDIDATES = 8
 CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 MOST_STEPS = 100_000_000
+MOST_TOKENS = 10**18
 
 
 class TrialError(ValueError):
@@ -36,17 +38,21 @@ def begin(
     candidates: Sequence[str],
     team: str = "",
     planned_steps: int,
+    planned_tokens: int | None = None,
     by: str,
     now: datetime,
 ) -> Trial:
     """Begin a trial of runs, named; each arm is called by its hardware.
+
+    ``planned_tokens`` are those of the whole training; None: its length is not asked for.
 
     Raises
     ------
     TrialError
         Where a field cannot be.
     """
-    _check(name, question, team, planned_steps)
+    _check(name, question, team)
+    _check_plan(planned_steps, planned_tokens)
     runs = _runs(baseline, candidates)
     try:
         with transaction.atomic():
@@ -55,6 +61,7 @@ def begin(
                 question=question.strip(),
                 team=team.strip(),
                 planned_steps=planned_steps,
+                planned_tokens=planned_tokens,
                 created_by=by,
                 created_at=now,
             )
@@ -64,7 +71,7 @@ def begin(
     return trial
 
 
-def _check(name: str, question: str, team: str, planned_steps: int) -> None:
+def _check(name: str, question: str, team: str) -> None:
     try:
         validate_slug(name)
     except ValidationError as error:
@@ -78,8 +85,13 @@ def _check(name: str, question: str, team: str, planned_steps: int) -> None:
             raise TrialError(field, "use no control characters, not even line breaks")
     if not question.strip():
         raise TrialError("question", "say what is to be decided")
+
+
+def _check_plan(planned_steps: int, planned_tokens: int | None) -> None:
     if not 1 <= planned_steps <= MOST_STEPS:
         raise TrialError("planned_steps", f"choose 1 to {MOST_STEPS:,}")
+    if planned_tokens is not None and not 1 <= planned_tokens <= MOST_TOKENS:
+        raise TrialError("planned_tokens", f"choose 1 to {MOST_TOKENS:,}, or leave it out")
 
 
 def _runs(baseline: str, candidates: Sequence[str]) -> list[Run]:
@@ -115,10 +127,38 @@ def end(trial: Trial, *, now: datetime) -> bool:
 
 def work_out(hot: Source, trial: Trial, *, now: datetime) -> None:
     """Work a trial's figures out, and keep them unless it was ended meanwhile."""
-    trial.figures, trial.figured_at = kept(compare(hot, trial, now=now)), now
+    figures = standing(compare(hot, trial, now=now), read(trial.figures))
+    trial.figures, trial.figured_at = kept(figures), now
     Trial.objects.filter(pk=trial.pk, ended_at=trial.ended_at).update(
         figures=trial.figures, figured_at=now
     )
+
+
+def standing(new: Figures, old: Figures | None) -> Figures:
+    """Return figures whose words are the older ones where those were decided.
+
+    Whoever goes on looking after the plan is done would otherwise find a word in the end where
+    nothing differs.
+    """
+    decided = {each.run: each for each in (old.candidates if old else ()) if each.is_decided}
+    candidates = tuple(_standing(each, decided.get(each.run)) for each in new.candidates)
+    return msgspec.structs.replace(new, candidates=candidates)
+
+
+def _standing(new: Candidate, old: Candidate | None) -> Candidate:
+    if old is None:
+        return new
+    comparisons = tuple(
+        each if (before := old.of(each.measure)) is None else _worded_as(each, before.word)
+        for each in new.comparisons
+    )
+    return msgspec.structs.replace(new, comparisons=comparisons, is_decided=True)
+
+
+def _worded_as(comparison: Comparison, word: str) -> Comparison:
+    if comparison.word == word:
+        return comparison
+    return msgspec.structs.replace(comparison, word=word, n_more_steps=None)
 
 
 def work_out_due(hot: Source, *, now: datetime) -> int:

@@ -1,5 +1,6 @@
 """What the arms of a trial must have in common, and where they do not."""
 
+import re
 from collections.abc import Callable, Sequence
 from enum import StrEnum
 
@@ -34,7 +35,10 @@ FIELDS: tuple[tuple[str, str, Callable[[Run], str]], ...] = (
     ("global_batch", "global batch", lambda run: f"{run.global_batch or ''}"),
     ("seq_len", "sequence length", lambda run: f"{run.seq_len or ''}"),
     ("precision", "precision", lambda run: run.precision),
+    ("optimizer", "optimizer", lambda run: run.optimizer),
 )
+# What frameworks add to an optimizer's name, which says how it is computed and not what it is.
+HOW = frozenset(("torch", "fused", "xla", "hf", "npu", "apex"))
 
 
 def matches(runs: Sequence[Run], tokens_per_step: Sequence[float | None]) -> tuple[Match, ...]:
@@ -47,18 +51,30 @@ def matches(runs: Sequence[Run], tokens_per_step: Sequence[float | None]) -> tup
 
     Notes
     -----
-    Runs do not say which optimizer they use: that field is never called the same.
+    Of an optimizer only its kind is compared: ``adamw_torch`` is AdamW. Its settings, and the
+    schedule of its learning rate, nobody reports.
     """
-    told = [
-        _match(field, words, [read(run) for run in runs], is_alike=len({*map(read, runs)}) == 1)
-        for field, words, read in FIELDS
-    ]
+    told = [_told(field, words, [read(run) for run in runs]) for field, words, read in FIELDS]
     counts = ["" if n is None else f"{n:,.0f}" for n in tokens_per_step]
     known = [n for n in tokens_per_step if n is not None]
     is_alike = bool(known) and max(known) - min(known) <= SAME_TOKENS_RATIO * max(known)
     told.append(_match("tokens_per_step", "tokens per step", counts, is_alike=is_alike))
-    told.append(_match("optimizer", "optimizer", ["" for _ in runs], is_alike=False))
+    if any(run.tokens_per_epoch for run in runs):
+        epochs = [f"{run.tokens_per_epoch:,}" if run.tokens_per_epoch else "" for run in runs]
+        told.append(_told("tokens_per_epoch", "tokens per epoch", epochs))
     return tuple(told)
+
+
+def _told(field: str, words: str, values: Sequence[str]) -> Match:
+    """Compare what the arms say of one field."""
+    kinds = {kind_of(value) if field == "optimizer" else value for value in values}
+    return _match(field, words, values, is_alike=len(kinds) == 1)
+
+
+def kind_of(optimizer: str) -> str:
+    """Return an optimizer's name as all frameworks could write it: adamw for adamw_torch."""
+    parts = re.split(r"[^a-z0-9]+", optimizer.casefold())
+    return "".join(part for part in parts if part not in HOW)
 
 
 def _match(field: str, words: str, values: Sequence[str], *, is_alike: bool) -> Match:

@@ -35,7 +35,7 @@ HEAVY_RATIO = 0.25
 HEAD_STEPS = 2_000
 COLUMNS = (
     *("steps", "step_s", "counted_s", "tokens", "usd"),
-    *("told_s", "allreduce_s", "heavy", "heavy_s"),
+    *("told_s", "allreduce_s", "heavy", "heavy_s", "loss", "loss_steps"),
 )
 WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "transfer_s"))
 
@@ -44,10 +44,10 @@ WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "tra
 class ArmSteps:
     """What the steps of a run took and yielded.
 
-    ``sums`` (n_rows, 9) holds COLUMNS: steps counted, their seconds; seconds, tokens and
+    ``sums`` (n_rows, 11) holds COLUMNS: steps counted, their seconds; seconds, tokens and
     dollars of those whose tokens were counted; seconds and exposed all-reduce seconds of those
-    that tell it; number and seconds of the all-reduce-heavy ones. The first ``n_warm_rows`` are
-    its warm-up. Times are Unix seconds.
+    that tell it; number and seconds of the all-reduce-heavy ones; sum of the losses that are
+    told, and how many are. The first ``n_warm_rows`` are its warm-up. Times are Unix seconds.
     """
 
     sums: FloatArray
@@ -144,7 +144,7 @@ def _step_s(rows: FloatArray) -> FloatArray:
 
 
 def _columns(rows: FloatArray, usd_per_s: float) -> FloatArray:
-    """Return COLUMNS of each step, which all have a duration: (n_steps, 9)."""
+    """Return COLUMNS of each step, which all have a duration: (n_steps, 11)."""
     step_s, tokens = _step_s(rows), rows[:, TOKENS]
     allreduce_s = rows[:, WAIT] + rows[:, TRANSFER]
     is_counted, is_told = np.isfinite(tokens), np.isfinite(allreduce_s) & (step_s > 0)
@@ -154,6 +154,7 @@ def _columns(rows: FloatArray, usd_per_s: float) -> FloatArray:
     order = np.argsort(np.where(is_told, share, -1.0), kind="stable")
     heavy[order[len(rows) - n_heavy :]] = 1.0
     counted_s = np.where(is_counted, step_s, 0.0)
+    has_loss = np.isfinite(rows[:, LOSS])
     return np.stack(
         [
             np.ones(len(rows)),
@@ -165,6 +166,8 @@ def _columns(rows: FloatArray, usd_per_s: float) -> FloatArray:
             np.where(is_told, allreduce_s, 0.0),
             heavy,
             heavy * step_s,
+            np.where(has_loss, rows[:, LOSS], 0.0),
+            has_loss,
         ],
         axis=1,
     )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fleet.templatetags.trials import change
-from fleet.templatetags.units import ABSENT, NBSP, count, percent, seconds, si, usd
+from fleet.templatetags.units import ABSENT, NBSP, count, duration, percent, seconds, si, usd
 from fleet.trials.figures import Candidate, Comparison, Figures
 from fleet.trials.matching import mismatches
 from fleet.trials.measures import BY_NAME, DECIDING
@@ -17,6 +17,8 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
     "count": si,
     "s": seconds,
     "ratio": percent,
+    "duration": duration,
+    "plain": lambda value: f"{value:.4f}",
 }
 ARE = {
     "usd_per_mtok": ("1M tokens cost {after} instead of {before}", "less", "more"),
@@ -87,7 +89,7 @@ def _sentence(candidate: Candidate, baseline: str, different: list[str]) -> str:
     if found.word == Word.CANNOT_TELL:
         return (
             f"Cannot tell yet whether {candidate.label} is better than {baseline}: "
-            f"{_measured(found)}. {_more(found)}"
+            f"{_measured(found)}. {_more(found, is_decided=candidate.is_decided)}"
         )
     said = f"{candidate.label} is {found.word} than {baseline}: {_measured(found)}."
     return f"{said} {_but(candidate, found)}".rstrip()
@@ -115,7 +117,9 @@ def _measured(found: Comparison) -> str:
     return f"{told}, {percent(abs(found.ratio))} {way} (95{NBSP}% interval {interval(found)})"
 
 
-def _more(found: Comparison) -> str:
+def _more(found: Comparison, *, is_decided: bool) -> str:
+    if is_decided:
+        return "The planned steps are done, and did not tell."
     if found.n_more_steps is None:
         return "They are so alike that more steps would hardly tell."
     return f"About {count(found.n_more_steps)} more steps of each arm would tell."

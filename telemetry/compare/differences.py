@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import NormalDist
 from typing import Final
 
@@ -25,10 +25,12 @@ class Arm:
     ----------
     names : what each column is, such as ``step_s``, ``tokens``, ``usd``
     columns : (n_steps, n_columns), in order, settled steps only
+    lines : for a measure that is no plain ratio, where it starts and how steeply it rises with it
     """
 
     names: Sequence[str]
     columns: FloatArray
+    lines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
         """Count the steps."""
@@ -41,11 +43,16 @@ class Arm:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure that is a sum over another, such as dollars per token."""
+    """A figure that is a sum over another, such as dollars per token.
+
+    With ``line`` it is that line of the arm at their ratio: hours to train so many tokens, say,
+    are the hours before the first step and, with each second per token, so many seconds more.
+    """
 
     over: str
     under: str
     is_better_low: bool
+    line: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,18 +103,20 @@ class _Drawn:
     def figure(self, measure: Measure) -> float:
         """Return a measure's figure as it was."""
         over, under = self.arm.place(measure.over), self.arm.place(measure.under)
-        return float(self.total[over] / self.total[under])
+        start, slope = self.arm.lines.get(measure.line, (0.0, 1.0))
+        return start + slope * float(self.total[over] / self.total[under])
 
     def logs(self, measure: Measure) -> FloatArray:
         """Return the logarithms of the figures that could have been: (n_resamples,)."""
         over, under = self.arm.place(measure.over), self.arm.place(measure.under)
-        return np.log(self.sums[:, over] / self.sums[:, under])
+        start, slope = self.arm.lines.get(measure.line, (0.0, 1.0))
+        return np.log(start + slope * self.sums[:, over] / self.sums[:, under])
 
     def _length(self, measure: Measure) -> int:
         """Return the block length that a ratio of sums wants: of what each step adds to it."""
         over, under = self.arm.place(measure.over), self.arm.place(measure.under)
-        columns = self.arm.columns
-        return block_length(columns[:, over] - self.figure(measure) * columns[:, under])
+        columns, ratio = self.arm.columns, self.total[over] / self.total[under]
+        return block_length(columns[:, over] - ratio * columns[:, under])
 
 
 def _compared(baseline: _Drawn, candidate: _Drawn, measure: Measure) -> Difference:

@@ -16,7 +16,7 @@ from fleet.demo import weather
 from fleet.demo.compiles import brew_deploys, compile_past
 from fleet.demo.past import live_through
 from fleet.demo.runs import create_fleet
-from fleet.demo.trials import ensure_trial
+from fleet.demo.trials import ensure_trials
 from fleet.models import Run
 from fleet.simulated.plans import publish_plans
 from fleet.trials.keeping import work_out_due
@@ -43,7 +43,7 @@ class Command(BaseCommand):
         # A run without clocks has no past yet, or only part of one: dying here begins it anew.
         unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
         self._live_through(list(unlived.values_list("name", flat=True)), now=now)
-        ensure_trial(now=now)
+        ensure_trials(now=now)
         work_out_due(hot, now=datetime.now(UTC))
         weather.extend(hot, now=now)
         weather.welcome(hot, now=now)

@@ -41,6 +41,7 @@ def train(
     *,
     share: float | Sequence[float] = 0.25,
     began_s: float = 0.0,
+    loss: Sequence[float] | None = None,
 ) -> None:
     """Keep steps of a million tokens that follow one another, from so long after noon."""
     lasting, share_ratio = np.array(step_s), np.asarray(share)
@@ -49,7 +50,15 @@ def train(
     told.phases["transfer_s"][:] = (lasting * share_ratio)[:, None]
     ended_at_s = NOON_S + began_s + np.cumsum(lasting)
     durable.write_steps(
-        StepBatch(run, told.workers, told.step, ended_at_s, told.phases, told.tokens)
+        StepBatch(
+            run,
+            told.workers,
+            told.step,
+            ended_at_s,
+            told.phases,
+            told.tokens,
+            None if loss is None else np.array(loss, float),
+        )
     )
 
 

@@ -57,6 +57,8 @@ def test_arms_of_the_same_hardware_are_called_by_their_runs(p5: Run) -> None:
         ("candidates", ["vit-trn2"] * 9),
         ("planned_steps", 0),
         ("planned_steps", 10**9),
+        ("planned_tokens", 0),
+        ("planned_tokens", 10**19),
     ],
 )
 def test_what_is_wrong_is_named_and_nothing_is_begun(
@@ -114,3 +116,55 @@ def test_a_worker_works_out_what_is_due(hot: HotStore, trial: Trial) -> None:
 
     trial.refresh_from_db()
     assert trial.figured_at is not None
+
+
+def words_of(trial: Trial) -> dict[str, str]:
+    figures = read(trial.figures)
+    assert figures is not None
+    return {each.measure: each.word for each in figures.candidates[0].comparisons}
+
+
+def test_once_the_plan_is_done_the_words_stand(hot: HotStore, trial: Trial, trn2: Run) -> None:
+    train("vit-p5", [2.0] * 200)
+    train("vit-trn2", [1.25] * 200)
+    work_out(hot, trial, now=LATER)
+    decided = words_of(trial)
+    Run.objects.filter(pk=trn2.pk).update(usd_per_node_hour=720.0)
+
+    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+
+    later = Trial.objects.get(pk=trial.pk)
+    figures = read(later.figures)
+    assert figures is not None
+    assert decided["usd_per_mtok"] == "better"
+    assert words_of(later) == decided
+    assert figures.candidates[0].comparisons[0].ratio > 1
+
+
+def test_before_the_plan_is_done_a_word_may_change(hot: HotStore, trial: Trial, trn2: Run) -> None:
+    train("vit-p5", [2.0] * 150)
+    train("vit-trn2", [1.25] * 150)
+    work_out(hot, trial, now=LATER)
+    Run.objects.filter(pk=trn2.pk).update(usd_per_node_hour=720.0)
+
+    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+
+    assert words_of(Trial.objects.get(pk=trial.pk))["usd_per_mtok"] == "worse"
+
+
+def test_figures_kept_by_an_earlier_version_are_read(hot: HotStore, trial: Trial) -> None:
+    train("vit-p5", [2.0] * 50)
+    train("vit-trn2", [1.25] * 50)
+    work_out(hot, trial, now=LATER)
+    new = ("first_epoch_step_s", "first_epoch_ratio", "time_to_train_s", "n_tokens", "price_basis")
+    for arm in trial.figures["arms"]:
+        for name in new:
+            del arm[name]
+    for candidate in trial.figures["candidates"]:
+        del candidate["equal_tokens"], candidate["is_decided"]
+
+    figures = read(trial.figures)
+
+    assert figures is not None
+    assert not figures.candidates[0].is_decided
+    assert figures.arms[0].n_tokens is None

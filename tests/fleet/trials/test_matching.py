@@ -1,11 +1,14 @@
 """What must be the same: told apart as the same, different, and not reported."""
 
+import pytest
+
 from fleet.models import Run
 from fleet.trials.matching import State, matches, mismatches, unknowns
 
 
 def run(**other: object) -> Run:
     fields = {"model": "vit-huge", "global_batch": 4096, "seq_len": 257, "precision": "bf16"}
+    fields |= {"optimizer": ""}
     return Run(**(fields | other))
 
 
@@ -27,10 +30,35 @@ def test_arms_that_train_the_same_thing_differ_in_nothing() -> None:
     }
 
 
-def test_the_optimizer_is_never_called_the_same() -> None:
+def test_an_optimizer_that_nobody_reports_is_not_called_the_same() -> None:
     assert [match.field for match in unknowns(matches([run(), run()], [1.0, 1.0]))] == [
         "optimizer"
     ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "state"),
+    [
+        ("AdamW", "adamw_torch", State.SAME),
+        ("AdamW", "adamw_torch_xla", State.SAME),
+        ("AdamW", "AdamW", State.SAME),
+        ("AdamW", "sgd", State.DIFFERS),
+        ("AdamW", "adam", State.DIFFERS),
+        ("AdamW", "", State.UNKNOWN),
+    ],
+)
+def test_optimizers_are_the_same_by_whatever_framework_they_are_named(
+    one: str, other: str, state: State
+) -> None:
+    assert states(run(optimizer=one), run(optimizer=other))["optimizer"] == state
+
+
+def test_epochs_of_different_length_are_a_mismatch_and_none_reported_is_no_question() -> None:
+    epochs = [run(tokens_per_epoch=n) for n in (10**9, 2 * 10**9)]
+
+    assert states(*epochs)["tokens_per_epoch"] == State.DIFFERS
+    assert states(epochs[0], run())["tokens_per_epoch"] == State.UNKNOWN
+    assert "tokens_per_epoch" not in states(run(), run())
 
 
 def test_a_mismatch_names_what_each_arm_has() -> None:

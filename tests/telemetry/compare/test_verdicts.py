@@ -1,11 +1,13 @@
 """Better, worse, or cannot tell yet."""
 
 import math
+from functools import partial
 
+import numpy as np
 import pytest
 
 from telemetry.compare.differences import Difference
-from telemetry.compare.verdicts import BOUNDARY, Word, verdict
+from telemetry.compare.verdicts import WRONG_RATIO, Word, boundary, verdict
 
 
 def difference(ratio: float, error: float) -> Difference:
@@ -22,7 +24,7 @@ def test_clearly_cheaper_is_better_and_clearly_slower_is_worse() -> None:
 
 
 def test_what_would_do_at_the_end_does_not_do_early() -> None:
-    told = difference(0.1, math.log(1.1) / (BOUNDARY * 1.1))
+    told = difference(0.1, math.log(1.1) / (boundary(WRONG_RATIO) * 1.1))
 
     at_the_end = verdict(told, is_better_low=True, n_steps=1000, n_planned=1000)
     early = verdict(told, is_better_low=True, n_steps=100, n_planned=1000)
@@ -51,3 +53,24 @@ def test_without_an_interval_the_plan_is_to_be_kept() -> None:
     told = verdict(difference(0.5, math.nan), is_better_low=True, n_steps=4, n_planned=1000)
 
     assert (told.word, told.n_more_steps) == (Word.CANNOT_TELL, 996)
+
+
+def test_the_boundary_is_passed_as_often_as_it_says() -> None:
+    walks = np.random.default_rng(7).normal(size=(4_000, 1_000)).cumsum(axis=1) / np.sqrt(1_000)
+    passed = (np.abs(walks) > boundary(0.05)).any(axis=1).mean()
+
+    assert boundary(0.05) == pytest.approx(2.2414, abs=1e-4)
+    # A walk of steps passes a little less often than one without.
+    assert 0.03 < passed < 0.055
+
+
+def test_a_rarer_mistake_asks_for_more_evidence_and_more_steps() -> None:
+    told = difference(0.1, math.log(1.1) / 2.5)
+    judged = partial(verdict, told, is_better_low=True, n_steps=1000, n_planned=1000)
+
+    assert judged().word == Word.WORSE
+    strict = judged(wrong_ratio=0.05 / 7)
+    assert strict.word == Word.CANNOT_TELL
+    assert strict.n_more_steps == pytest.approx(
+        1000 * ((boundary(0.05 / 7) / 2.5) ** 2 - 1), abs=1
+    )
