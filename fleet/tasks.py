@@ -11,6 +11,7 @@ from fleet.demo import weather
 from fleet.intake.steps.following import follow_reported
 from fleet.long_term import figures
 from fleet.money.losses import keep_costs
+from fleet.money.spending import keep_spending
 from fleet.preflight.requiring import look_at_starts
 from fleet.preflight.running import advance_all
 from fleet.projecting.keeping import keep_observed
@@ -78,13 +79,6 @@ def work_out_trials() -> None:
     work_out_due(hot, now=datetime.now(UTC))
 
 
-@shared_task(ignore_result=True, expires=30)
-def observe_runs() -> None:
-    """Look at the runs of trials, so that schedules can be projected from them."""
-    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-    keep_observed(hot, now=datetime.now(UTC))
-
-
 @shared_task(ignore_result=True, expires=2)
 def advance_preflights() -> None:
     """Take the preflights that are under way one stage further."""
@@ -95,3 +89,17 @@ def advance_preflights() -> None:
 def look_at_preflights() -> None:
     """Say of the runs that require a preflight whether they had one."""
     look_at_starts()
+
+
+@shared_task(ignore_result=True, expires=30)
+def observe_runs() -> None:
+    """Look at the runs of trials, so that schedules can be projected from them."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    keep_observed(hot, now=datetime.now(UTC))
+
+
+@shared_task(ignore_result=True, expires=60)
+def keep_money() -> None:
+    """Add up what the runs' dollars went into."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    keep_spending(hot, now=datetime.now(UTC))

@@ -1,6 +1,6 @@
 """A budget: what a team or a run may spend in a period."""
 
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Self
 
 from django.db import models
@@ -56,6 +56,11 @@ class Budget(models.Model):
     def name(self) -> str:
         """Whose it is; ask for budgets with their run."""
         return self.run.name if self.run else self.team
+
+    @property
+    def last_day(self) -> datetime:
+        """A moment of the last day that counts."""
+        return self.ends_at - timedelta(microseconds=1)
 
     @property
     def subject(self) -> str:

@@ -1,0 +1,50 @@
+"""The money of a run: its panel by itself, and what leads tell of its length."""
+
+from django.conf import settings
+from django.contrib import messages
+from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods
+
+from fleet.access.rights import requires
+from fleet.models import Run
+from fleet.money.panel import panel
+from fleet.money.planning import FIELDS, LengthError, tell_length
+from fleet.views.render import HtmxRequest, render_page
+from telemetry.store.hot import open_store
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def run_money(request: HtmxRequest, name: str) -> HttpResponseBase:
+    """Show what a run's dollars went into; leads say how long it is to be."""
+    run = get_object_or_404(Run, name=name)
+    return _tell(request, run) if request.method == "POST" else _show(request, run)
+
+
+@requires("lead")
+def _tell(request: HtmxRequest, run: Run) -> HttpResponse:
+    given = {field: request.POST.get(field, "") for field in FIELDS}
+    try:
+        by, now = request.user.get_username(), timezone.now()
+        changed = tell_length(run, given, by=by, now=now)
+    except LengthError as error:
+        return _show(request, run, given=given, error=error)
+    if changed:
+        messages.success(request, f"The length of {run.name} is kept.")
+    return HttpResponseRedirect(run.get_absolute_url())
+
+
+def _show(
+    request: HtmxRequest,
+    run: Run,
+    *,
+    given: dict[str, str] | None = None,
+    error: LengthError | None = None,
+) -> HttpResponse:
+    context = panel(open_store(settings.REDIS_URL), run, now=timezone.now())
+    context |= {"given": given or {}, "error": error}
+    status = 422 if error else 200
+    return render_page(
+        request, "fleet/run_money.html", context, partials=("money",), status=status
+    )

@@ -1,0 +1,46 @@
+"""Withdrawing a budget: leads may, once, and it stays to be read."""
+
+import pytest
+from django.test import Client
+
+from fleet.models import Budget
+from tests.fleet.pages.test_budget_list import new
+from tests.fleet.test_doors import member
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def lead(client: Client) -> Client:
+    """Give a lead's browser, after a budget was set."""
+    client.force_login(member("lead"))
+    client.post("/budgets/", new())
+    return client
+
+
+def test_a_lead_withdraws_a_budget_and_who_did_is_kept(lead: Client) -> None:
+    budget = Budget.objects.get()
+    page = lead.post(f"/budgets/{budget.pk}/end/", follow=True)
+    budget.refresh_from_db()
+
+    assert budget.ended_at is not None
+    assert budget.ended_by == "lead"
+    assert page.context["burns"] == []
+    assert "withdrawn by lead" in page.text
+
+
+def test_it_is_withdrawn_once(lead: Client) -> None:
+    path = f"/budgets/{Budget.objects.get().pk}/end/"
+    lead.post(path)
+
+    assert "was withdrawn already" in lead.post(path, follow=True).text
+
+
+def test_others_may_not_and_nothing_else_can_be_done(lead: Client, client: Client) -> None:
+    path = f"/budgets/{Budget.objects.get().pk}/end/"
+
+    assert lead.get(path).status_code == 405
+    assert lead.post("/budgets/999999/end/").status_code == 404
+    client.force_login(member("operator"))
+    assert client.post(path).status_code == 403
+    assert Budget.objects.kept().exists()

@@ -1,0 +1,114 @@
+"""A run's money: every dollar's part, what it buys, and what leads say of its length."""
+
+import re
+from typing import Any
+
+import pytest
+from django.test import Client
+from pytest_django import DjangoAssertNumQueries
+
+from fleet.models import Annotation, Run
+from tests.fleet.pages.conftest import Page
+from tests.fleet.test_doors import member
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def lead(client: Client) -> Client:
+    """Give a lead's browser."""
+    client.force_login(member("lead"))
+    return client
+
+
+def dollars(text: str) -> list[float]:
+    """Return the dollars of the table, part by part, and the sum at its end."""
+    return [float(each.replace(",", "")) for each in re.findall(r'num">\$([\d,.]+)<', text)]
+
+
+def test_the_parts_that_are_shown_are_the_whole_to_the_cent(page: Page, alive: Run) -> None:
+    text = page("/runs/llama/money/")
+    *parts, total = dollars(text)
+
+    assert len(parts) >= 3
+    assert round(sum(parts), 2) == total
+    assert total == pytest.approx(2 * 86, rel=0.01)
+    assert "getting ready and warm-up" in text
+
+
+def test_it_stands_on_the_page_of_the_run(page: Page, alive: Run) -> None:
+    text = page("/runs/llama/")
+
+    assert 'id="money"' in text
+    assert "all included" in text
+
+
+def test_mfu_names_the_peak_that_it_assumes(page: Page, alive: Run) -> None:
+    assert re.search("dense bf16 peak of 4 . trn1.32xlarge", page("/runs/llama/money/"))
+
+
+def test_what_is_not_known_is_said_and_never_nought(page: Page, alive: Run) -> None:
+    Run.objects.update(usd_per_node_hour=0.0)
+
+    text = page("/runs/llama/money/")
+
+    assert dollars(text) == []
+    assert "price not known" in text
+    assert "nobody says how many tokens an epoch has" in text
+
+
+def test_an_epoch_has_a_price_once_somebody_says_its_tokens(lead: Client, alive: Run) -> None:
+    answer = lead.post("/runs/llama/money/", {"tokens_per_epoch": "2B", "planned_tokens": "1 T"})
+    alive.refresh_from_db()
+    told: Any = lead.get("/runs/llama/money/").context["outlook"]
+
+    assert answer.status_code == 302
+    assert (alive.tokens_per_epoch, alive.planned_tokens) == (2 * 10**9, 10**12)
+    assert told.usd_per_epoch == pytest.approx(told.settled_usd_per_mtok * 2000)
+    assert told.ends_at is not None
+    assert told.usd_at_end > alive.usd_by(alive.started_at)
+    note = Annotation.objects.get()
+    assert note.by == "lead"
+    assert "tokens per epoch: 2,000,000,000" in note.text
+
+
+def test_what_is_said_can_be_taken_back(lead: Client, alive: Run) -> None:
+    Run.objects.update(tokens_per_epoch=5)
+
+    lead.post("/runs/llama/money/", {"tokens_per_epoch": "", "planned_tokens": ""})
+
+    assert Run.objects.get().tokens_per_epoch is None
+
+
+@pytest.mark.parametrize("wrong", ["many", "-4", "0", "1e30", "nan", "inf"])
+def test_a_wrong_number_is_named_and_nothing_is_kept(lead: Client, alive: Run, wrong: str) -> None:
+    page = lead.post("/runs/llama/money/", {"tokens_per_epoch": "5", "planned_tokens": wrong})
+
+    assert page.status_code == 422
+    assert page.context["error"].field == "planned_tokens"
+    assert Run.objects.get().tokens_per_epoch is None
+
+
+def test_it_gives_htmx_only_the_panel(page: Page, alive: Run) -> None:
+    text = page("/runs/llama/money/", **{"HX-Request": "true", "HX-Target": "money"})
+
+    assert text.strip().startswith("<section")
+
+
+def test_only_leads_say_it(client: Client, alive: Run) -> None:
+    client.force_login(member("operator"))
+
+    assert client.post("/runs/llama/money/", {"tokens_per_epoch": "5"}).status_code == 403
+    assert 'name="tokens_per_epoch"' not in client.get("/runs/llama/money/").text
+
+
+def test_a_stranger_has_no_money(client: Client, alive: Run) -> None:
+    assert client.get("/runs/stranger/money/").status_code == 404
+    assert client.delete("/runs/llama/money/").status_code in (403, 405)
+
+
+def test_it_takes_few_queries(
+    client: Client, alive: Run, django_assert_max_num_queries: DjangoAssertNumQueries
+) -> None:
+    with django_assert_max_num_queries(8):
+        client.get("/runs/llama/money/")
