@@ -62,10 +62,12 @@ REFUSALS = ("400", "401", "403", "405", "413", "415", "429", "503")
 
 def _door(name: str, summary: str, about: str, line: Document, *parameters: Document) -> Document:
     """Describe one door."""
-    body = {
+    lines = {
         "schema": {"type": "string", "description": "A JSON object per line."},
         "x-line-schema": line,
     }
+    # Whatever its type is said to be, a body is lines; of one of them JSON is the right name.
+    body = {"application/json": {"schema": line}, "application/x-ndjson": lines}
     refused = {status: {"$ref": f"#/components/responses/{status}"} for status in REFUSALS}
     told = {"description": "Taken, but for what is named.", "content": {}}
     told["content"] = {"application/json": {"schema": OUTCOME}}
@@ -79,7 +81,7 @@ def _door(name: str, summary: str, about: str, line: Document, *parameters: Docu
             "Needs scope `ingest`.",
             "security": [{"bearer": ["ingest"]}],
             "parameters": list(parameters),
-            "requestBody": {"required": True, "content": {"application/x-ndjson": body}},
+            "requestBody": {"required": True, "content": body},
             "responses": {"200": told} | refused,
         }
     }

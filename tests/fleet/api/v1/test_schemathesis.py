@@ -3,16 +3,19 @@
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
 from django.db import connection
+from django.test import Client
 from pytest_django import Settings
 
-from fleet.models import Alert, Annotation, Node, Run, Silence, Token
+from fleet.models import Alert, Annotation, Node, Run, Silence, Token, Trial
 from tests.alerts import straggling
 from tests.fleet.api.v1.conftest import numbered_on
+from tests.fleet.test_doors import member
 from tests.parts import just_now
 
 HERE = Path(__file__).parent
@@ -20,18 +23,22 @@ HERE = Path(__file__).parent
 SEED = int(os.environ.get("SCHEMATHESIS_SEED", "20261121"))
 LONG = timedelta(days=1)
 FAR = 1_000_000
+CSRF = "x" * 32
+LEAST = ("--max-examples", "1", "--phases", "examples")
+LITTLE = ("--max-examples", "1", "--phases", "examples,fuzzing")
+ALL = ("--max-examples", "3", "--phases", "examples,coverage,fuzzing,stateful")
 
 
 def run_against(address: str, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     """Run schemathesis against a server."""
     options = (
         f"--seed {SEED} --checks all --generation-database none --no-color --request-timeout 60 "
-        "--suppress-health-check all --exclude-path-regex /ingest/"
+        "--suppress-health-check all"
     )
     command = [
         *(sys.executable, "-m", "schemathesis.cli"),
         *("--config-file", str(HERE / "schemathesis.toml"), "run"),
-        *(f"{address}/api/v1/openapi.json", *options.split(), *arguments),
+        *("--url", address, *options.split(), *arguments),
     ]
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
 
@@ -53,24 +60,57 @@ def known(fleet: Alert, run: Run, settings: Settings) -> None:
         Annotation.objects.filter(pk=pk).delete()
         Annotation.objects.create(pk=pk, at=now, kind="note", text="x", by="ada")
         Token.objects.create(pk=pk, name="x", digest=f"{pk}", scope="read", created_at=now)
+    Trial.objects.create(name="bakeoff", question="x", created_by="ada", created_at=now)
     numbered_on()
 
 
-def asking(scope: str) -> str:
+def bearing(scope: str) -> list[str]:
     """Return the header of a token that no example and no boundary revokes."""
     token, secret = Token.issue("schemathesis", scope, now=just_now())
     Token.objects.filter(pk=token.pk).update(id=FAR + token.pk)
-    return f"Authorization: Bearer {secret}"
+    return ["-H", f"Authorization: Bearer {secret}"]
 
 
-def test_it_finds_nothing(address: str, known: None, tmp_path: Path) -> None:
-    # PostgreSQL refuses more than SQLite does: there an admin asks for everything; here whoever
-    # may only read asks for the examples, and is refused a good deal.
-    everything = ("--max-examples", "3", "--phases", "examples,coverage,fuzzing,stateful")
-    little = ("--max-examples", "1", "--phases", "examples,fuzzing")
-    is_strict = connection.vendor == "postgresql"
-    scope, asked = ("admin", everything) if is_strict else ("read", little)
+def signed_in(role: str) -> list[str]:
+    """Return the headers of somebody's browser."""
+    browser = Client()
+    browser.force_login(member(role))
+    session = browser.cookies["trnwatch_session"].value
+    cookies = f"Cookie: trnwatch_session={session}; trnwatch_csrf={CSRF}"
+    return ["-H", cookies, "-H", f"X-CSRFToken: {CSRF}"]
 
-    found = run_against(address, tmp_path, "-H", asking(scope), *asked)
+
+def check(address: str, folder: Path, who: Sequence[str], asked: Sequence[str]) -> None:
+    """Let somebody ask for what the description says, as one who may read it has fetched it."""
+    secret = Token.issue("reader", "read", now=just_now())[1]
+    headers = {"Authorization": f"Bearer {secret}"}
+    description = folder / "openapi.json"
+    description.write_text(Client().get("/api/v1/openapi.json", headers=headers).text)
+
+    found = run_against(address, folder, str(description), *who, *asked)
 
     assert found.returncode == 0, f"seed {SEED}\n{found.stdout}\n{found.stderr}"
+
+
+@pytest.mark.parametrize("scope", ["admin", "ingest"])
+def test_it_finds_nothing_for_those_who_may_much(
+    address: str, known: None, tmp_path: Path, scope: str
+) -> None:
+    # PostgreSQL refuses more than SQLite does: there everything is asked.
+    check(address, tmp_path, bearing(scope), ALL if connection.vendor == "postgresql" else LITTLE)
+
+
+@pytest.mark.parametrize("scope", ["read", "annotate", "act", "scrape"])
+def test_it_finds_nothing_for_a_token(
+    address: str, known: None, tmp_path: Path, scope: str
+) -> None:
+    check(address, tmp_path, bearing(scope), LEAST)
+
+
+@pytest.mark.parametrize("role", ["viewer", "operator", "lead", "admin"])
+def test_it_finds_nothing_for_people(address: str, known: None, tmp_path: Path, role: str) -> None:
+    check(address, tmp_path, signed_in(role), LEAST)
+
+
+def test_it_finds_nothing_for_strangers(address: str, known: None, tmp_path: Path) -> None:
+    check(address, tmp_path, [], LEAST)
