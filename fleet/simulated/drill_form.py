@@ -19,13 +19,15 @@ WHOLE_RUN = "the whole run"
 class DrillForm(forms.Form):
     """What an operator chooses; fields that the kind of fault does not have are left out."""
 
-    def __init__(self, run: Run, kind: str, data: Mapping[str, Any] | None = None) -> None:
+    def __init__(
+        self, run: Run, kind: str, data: Mapping[str, Any] | None = None, *, node: str = ""
+    ) -> None:
         super().__init__(data, label_suffix="")
         self.fault = FAULTS.get(kind, FAULTS[DEFAULT_KIND])
         nodes = list(run.nodes.order_by("rank", "name"))
         self.fields["kind"] = _kind(self.fault)
         if self.fault.scope != "run":
-            self.fields["node"] = _node(run, nodes, self.fault)
+            self.fields["node"] = _node(run, nodes, self.fault, chosen=node)
         if self.fault.device_part is not None and nodes:
             self.fields["device"] = _part(nodes[0], self.fault.device_part)
         if self.fault.magnitude_unit is not None:
@@ -62,13 +64,15 @@ def _kind(fault: FaultKind) -> forms.ChoiceField:
     return forms.ChoiceField(label="Fault", choices=kinds, initial=fault.name)
 
 
-def _node(run: Run, nodes: list[Node], fault: FaultKind) -> forms.Field:
+def _node(run: Run, nodes: list[Node], fault: FaultKind, *, chosen: str) -> forms.Field:
+    """Offer the run's nodes; one that was chosen stays so when the fault is changed."""
+    first = next((node for node in nodes if node.name == chosen), nodes[0] if nodes else None)
     return forms.ModelChoiceField(
         run.nodes.order_by("rank", "name"),
         label="Node",
         required=fault.scope == "node",
         empty_label=None if fault.scope == "node" else WHOLE_RUN,
-        initial=nodes[0] if nodes else None,
+        initial=first,
         to_field_name="name",
     )
 

@@ -61,7 +61,8 @@ def run_drill(request: HtmxRequest, name: str) -> HttpResponse:
     """Offer the form of a drill on a run's page, or inject what it says."""
     run = get_object_or_404(drillable(), name=name)
     if request.method != "POST":
-        form = DrillForm(run, request.GET.get("kind", DEFAULT_KIND))
+        given = request.GET
+        form = DrillForm(run, given.get("kind", DEFAULT_KIND), node=given.get("node", ""))
         return _show_run(request, run, form=form)
     form = DrillForm(run, request.POST.get("kind", ""), request.POST)
     injected = _injected(request, run, form)
@@ -94,7 +95,7 @@ def drill_new(request: HtmxRequest) -> HttpResponse:
         status = 422 if request.method == "POST" else 200
         return _show(request, {"why_not": reason}, status=status)
     if request.method != "POST":
-        form = DrillForm(run, given.get("kind", DEFAULT_KIND))
+        form = DrillForm(run, given.get("kind", DEFAULT_KIND), node=given.get("node", ""))
         return _show(request, _context(runs, run, form))
     form = DrillForm(run, given.get("kind", ""), given)
     injected = _injected(request, run, form)

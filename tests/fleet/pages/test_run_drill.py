@@ -80,6 +80,15 @@ def test_every_kind_has_a_form_with_just_its_own_fields(
     assert f'value="{kind}" selected' in text
 
 
+def test_another_kind_keeps_the_node_that_was_chosen(page: Page, operator: object) -> None:
+    first, chosen = [
+        node.name for node in Run.objects.get(name="llama").nodes.order_by("rank")[:2]
+    ]
+
+    assert f'value="{chosen}" selected' in page(f"{DRILL}?kind=slow_core&node={chosen}")
+    assert f'value="{first}" selected' in page(f"{DRILL}?kind=slow_core&node=of-another-run")
+
+
 def test_the_strength_comes_with_its_usual_value_unit_and_range(
     page: Page, operator: object
 ) -> None:

@@ -25,7 +25,7 @@ from fleet.prometheus.exposition import (
 from telemetry.store.hot import HotStore
 from tests.parts import steps
 
-DOCUMENT = Path(__file__).parents[2] / "docs/metrics.md"
+DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
 TOLD = (LIMIT, RESOLVE, TOKENS, STEPS, COST, INFO, LAST_STEP, NODE_INFO, FIRING, UNACKNOWLEDGED)
 
 

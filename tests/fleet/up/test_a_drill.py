@@ -54,9 +54,11 @@ def test_a_drill_is_seen_named_and_taken_on_every_tab(browser: Browser, up: Up) 
         mine.select_option("#id_kind", "hbm_slow")
     expect(mine.locator("#id_kind")).to_have_value("hbm_slow")
     settled(mine)
+    mine.select_option("#id_node", label=NODE)
     with mine.expect_response(lambda answer: "kind=slow_core" in answer.url):
         mine.select_option("#id_kind", "slow_core")
-    mine.select_option("#id_node", label=NODE)
+    # Meanwhile the rest cannot be changed: what somebody wrote would be gone with the answer.
+    expect(mine.locator("#id_node option:checked")).to_have_text(NODE)
     mine.fill("#id_device", "3")
     mine.fill("#id_magnitude", "1.9")
     mine.fill("#id_duration_s", "120")
