@@ -125,6 +125,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("compiles/", compiles.compile_list, name="compile-list"),
     path("trials/", trials.trial_list, name="trial-list"),
     path("trials/<slug:name>/", trials.trial_detail, name="trial-detail"),
+    path("trials/<slug:name>/print/", trials.trial_print, name="trial-print"),
     path("trials/<slug:name>/end/", trials.trial_end, name="trial-end"),
     path("trials/<slug:name>/schedule/", schedules.trial_schedule, name="trial-schedule"),
     path(

@@ -13,6 +13,7 @@ COMPARED = (
 TOOK = (
     *("arm", "run", "instance_type", "n_nodes", "n_steps", "n_settled", "n_warm_up"),
     *("tokens_per_step", "compile_s", "ready_s", "first_step_s", "warm_up_s"),
+    *("first_epoch_step_s", "first_epoch_ratio", "time_to_train_s", "n_tokens", "price_basis"),
     *("usd_per_hour", "usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd"),
 )
 # A spreadsheet takes what begins with one of these for a formula.

@@ -12,17 +12,19 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from fleet.access.rights import requires
 from fleet.models import Run, Trial
 from fleet.trials import keeping
+from fleet.trials.asides import Once, notes, once
 from fleet.trials.claims import Claim, claim_for
 from fleet.trials.drawing import Drawing, drawing
 from fleet.trials.figures import Candidate, Comparison, Figures, read
 from fleet.trials.keeping import TrialError
 from fleet.trials.matching import mismatches, unknowns
+from fleet.trials.measures import BY_NAME, DECIDING
 from fleet.trials.tables import written_csv
 from fleet.trials.words import Worded, deciding, sentences, worded
 from fleet.views.render import HtmxRequest, render_page
 from telemetry.compare.verdicts import DEFAULT_STEPS
 
-ASKED = ("name", "question", "team", "baseline", "planned_steps")
+ASKED = ("name", "question", "team", "baseline", "planned_steps", "planned_tokens")
 N_RUNS, N_TRIALS = 200, 100
 
 
@@ -36,6 +38,8 @@ class Judged:
     rows: list[Worded]
     drawing: Drawing | None
     claim: Claim | None
+    once: list[Once]
+    notes: list[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +60,19 @@ def judged(figures: Figures) -> list[Judged]:
         claim = claim_for(base, types[candidate.run])
         drawn = drawing(candidate, claim)
         rows = [worded(each) for each in candidate.comparisons]
-        found.append(Judged(candidate, sentence, deciding(candidate), rows, drawn, claim))
+        arms = [arm for arm in figures.arms if arm.is_baseline or arm.run == candidate.run]
+        found.append(
+            Judged(
+                candidate,
+                sentence,
+                deciding(candidate),
+                rows,
+                drawn,
+                claim,
+                once(*arms),
+                notes(candidate, *arms, has_claim=claim is not None),
+            )
+        )
     return found
 
 
@@ -78,7 +94,7 @@ def trial_list(request: HtmxRequest) -> HttpResponseBase:
 def _begin(request: HtmxRequest) -> HttpResponse:
     given = {name: request.POST.get(name, "") for name in ASKED}
     candidates = request.POST.getlist("candidates")
-    n_steps = given["planned_steps"]
+    n_steps, n_tokens = given["planned_steps"], given["planned_tokens"].replace(",", "")
     try:
         trial = keeping.begin(
             given["name"],
@@ -86,7 +102,8 @@ def _begin(request: HtmxRequest) -> HttpResponse:
             baseline=given["baseline"],
             candidates=candidates,
             team=given["team"],
-            planned_steps=int(n_steps) if n_steps.isascii() and n_steps.isdecimal() else 0,
+            planned_steps=_whole(n_steps),
+            planned_tokens=_whole(n_tokens) if n_tokens.strip() else None,
             by=request.user.get_username(),
             now=timezone.now(),
         )
@@ -94,6 +111,12 @@ def _begin(request: HtmxRequest) -> HttpResponse:
         return _show(request, given=given, chosen=candidates, error=error)
     messages.success(request, f"{trial.name} has begun; its figures come within a minute.")
     return HttpResponseRedirect(trial.get_absolute_url())
+
+
+def _whole(text: str) -> int:
+    """Return a whole number that was typed, 0 for what is none."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdecimal() and len(text) < 30 else 0
 
 
 def _show(
@@ -124,18 +147,31 @@ def _show(
 def trial_detail(request: HtmxRequest, name: str) -> HttpResponse:
     """One trial: what does not match, the verdict, the figures, and what it cost."""
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
+    return render_page(request, "fleet/trial_detail.html", _told(trial), partials=("figures",))
+
+
+@require_safe
+def trial_print(request: HtmxRequest, name: str) -> HttpResponse:
+    """One trial on one sheet, A4 across, to be printed or kept as PDF by the browser."""
+    trial = get_object_or_404(Trial.objects.with_arms(), name=name)
+    return render_page(request, "fleet/trial_print.html", _told(trial))
+
+
+def _told(trial: Trial) -> dict[str, Any]:
     figures = read(trial.figures)
     matches = figures.matches if figures else ()
-    context = {
+    shown = judged(figures) if figures else []
+    decides = next((each.deciding.measure for each in shown if each.deciding), DECIDING[0])
+    return {
         "trial": trial,
         "figures": figures,
-        "judged": judged(figures) if figures else [],
+        "judged": shown,
+        "deciding_words": BY_NAME[decides].words,
         "mismatches": mismatches(matches),
         "unknowns": unknowns(matches),
         "alike": [match for match in matches if match.state == "same"],
         "baseline": next((arm for arm in trial.arms.all() if arm.is_baseline), None),
     }
-    return render_page(request, "fleet/trial_detail.html", context, partials=("figures",))
 
 
 @require_POST

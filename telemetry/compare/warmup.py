@@ -6,6 +6,7 @@ from telemetry.blocks import FloatArray
 
 # Steps are judged in batches of so many, lest one odd step decides.
 BATCH = 5
+CUT_AT_MADS = 6.0
 
 
 def settled_from(step_s: FloatArray) -> int:
@@ -22,8 +23,11 @@ def settled_from(step_s: FloatArray) -> int:
 
     Notes
     -----
-    The marginal standard error rule in batches of five, MSER-5 (White, Cobb and Spratt 2000).
+    The marginal standard error rule in batches of five, MSER-5 (White, Cobb and Spratt 2000). It
+    would gladly leave out all up to the first checkpoint, since a rare long step is what makes
+    the mean unsure: steps are therefore cut off where they stand out.
     """
+    step_s = _cut_off(step_s)
     n_batches = len(step_s) // BATCH
     if n_batches < 4:
         return 0
@@ -34,3 +38,10 @@ def settled_from(step_s: FloatArray) -> int:
     spread = np.maximum(squares - total**2 / left, 0.0)
     error = spread / left**2
     return int(np.argmin(error[: n_batches // 2 + 1])) * BATCH
+
+
+def _cut_off(step_s: FloatArray) -> FloatArray:
+    """Return steps of which none is longer than what usual ones scatter."""
+    middle = float(np.median(step_s)) if len(step_s) else 0.0
+    usual = CUT_AT_MADS * float(np.median(np.abs(step_s - middle))) if len(step_s) else 0.0
+    return np.minimum(step_s, middle + usual) if usual else step_s

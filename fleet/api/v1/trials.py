@@ -18,7 +18,7 @@ from fleet.api.v1.shapes.trials import TrialDetail, TrialOut, TrialPage
 from fleet.models import Trial
 from fleet.problem import ProblemError
 from fleet.trials import keeping
-from fleet.trials.keeping import MOST_CANDIDATES, MOST_STEPS, TrialError
+from fleet.trials.keeping import MOST_CANDIDATES, MOST_STEPS, MOST_TOKENS, TrialError
 from telemetry.compare.verdicts import DEFAULT_STEPS
 
 router = Router(tags=["trials"])
@@ -70,6 +70,13 @@ class TrialIn(Body):
         le=MOST_STEPS,
         description="Settled steps of each arm after which it is decided.",
     )
+    planned_tokens: Whole | None = Field(
+        None,
+        ge=1,
+        le=MOST_TOKENS,
+        description="Tokens of the whole training, for the time that it takes.",
+        examples=[260_000_000_000],
+    )
 
 
 @router.get("", response=TrialPage, openapi_extra=needs("read"), summary="List trials")
@@ -92,6 +99,7 @@ def trial_new(request: HttpRequest, said: TrialIn) -> Status[TrialDetail]:
             candidates=said.candidates,
             team=said.team,
             planned_steps=said.planned_steps,
+            planned_tokens=said.planned_tokens,
             by=caller(request).name,
             now=timezone.now(),
         )

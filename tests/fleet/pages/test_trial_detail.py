@@ -40,7 +40,7 @@ def test_it_says_the_verdict_the_figures_and_the_claim(
 
     assert "Do we move?" in text
     assert "1M tokens cost $0.1000 instead of $0.2000, 50.0 % less" in text
-    assert "AWS claims 30\u201340 % better price-performance" in text
+    assert "30-40% better price performance than GPU-based EC2 P5e and P5en instances" in text
     assert "2024-12-03" in text
     assert 'class="claim"' in text
     assert "Not reported, so not compared: optimizer." in text

@@ -34,6 +34,9 @@ class TrialOut(Told):
     question: str = Field(description="What is to be decided.")
     team: str = Field(description="Whose it is; empty where nobody says.")
     planned_steps: int = Field(description="Settled steps of each arm that decide.")
+    planned_tokens: int | None = Field(
+        description="Tokens of the whole training; null: its length is not asked for."
+    )
     created_by: str = Field(description="Who began it.", examples=["ada"])
     created_at: datetime = Field(description="When it was begun, UTC.")
     ended_at: datetime | None = Field(description="When it was ended, UTC.")
@@ -60,7 +63,7 @@ class TrialOut(Told):
 
 
 PLAIN = (
-    *("id", "name", "question", "team", "planned_steps"),
+    *("id", "name", "question", "team", "planned_steps", "planned_tokens"),
     *("created_by", "created_at", "ended_at", "figured_at"),
 )
 
@@ -99,6 +102,15 @@ class TrialArmFigures(TrialArmOut):
     usd: float | None = Field(description="US dollars of all that.")
     last_step: int = Field(description="Number of the newest step.")
     values: dict[str, float] = Field(description="Measures over the steps that count.")
+    first_epoch_step_s: float | None = Field(
+        description="Seconds of the mean step of its first pass over the data."
+    )
+    first_epoch_ratio: float | None = Field(description="How much of that pass is done, 0 to 1.")
+    time_to_train_s: float | None = Field(
+        description="Seconds from its start to the trial's planned tokens, at the settled pace."
+    )
+    n_tokens: float | None = Field(description="Tokens trained since training began.")
+    price_basis: str = Field(description="Where its price comes from; empty without one.")
 
 
 class TrialComparison(Told):
@@ -133,6 +145,8 @@ class TrialCandidate(Told):
     run: str = Field(description="Name of its run.")
     sentence: str = Field(description="The verdict in words.")
     comparisons: list[TrialComparison] = Field(description="Measure by measure.")
+    equal_tokens: float | None = Field(description="Tokens after which losses are compared.")
+    is_decided: bool = Field(description="The planned steps are done: its words stand.")
     claim: TrialClaim | None = Field(description="What the vendor claims of such a pair.")
 
 
@@ -169,6 +183,8 @@ def _candidate(
         label=candidate.label,
         run=candidate.run,
         sentence=sentence,
+        equal_tokens=candidate.equal_tokens,
+        is_decided=candidate.is_decided,
         comparisons=[
             TrialComparison(**msgspec.structs.asdict(each)) for each in candidate.comparisons
         ],
