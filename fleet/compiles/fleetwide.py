@@ -1,6 +1,5 @@
 """Compiles over the fleet: what is asked for by filter, summed up by run, and what was lost."""
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -8,12 +7,11 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, QuerySet
 
-from fleet.compiles.summing import covered_s, merged
+from fleet.compiles.summing import LOST, covered_s, usd_of
 from fleet.compiles.words import changes_in_words, sharing, short, since_in_words
 from fleet.models import CompileEvent, Run
 
 Outcome, Verdict = CompileEvent.Outcome, CompileEvent.Verdict
-UNANNOUNCED = (Verdict.AGAIN, Verdict.AMID)
 # How far back a page looks; None: as far as anything is kept.
 SINCE: Mapping[str, timedelta | None] = {
     "24h": timedelta(hours=24),
@@ -23,7 +21,7 @@ SINCE: Mapping[str, timedelta | None] = {
 }
 # What a page lists, by the words of its filter.
 WHAT: Mapping[str, tuple[str, Q]] = {
-    "": ("unannounced", Q(verdict__in=UNANNOUNCED)),
+    "": ("unannounced", Q(verdict__in=LOST)),
     "beside": ("compiled beside another process", Q(verdict=Verdict.BESIDE)),
     "compiled": ("all compiled", Q(outcome=Outcome.MISS)),
     "failed": ("failed", Q(outcome=Outcome.FAIL)),
@@ -176,7 +174,7 @@ def _spans(events: QuerySet[CompileEvent]) -> Mapping[int, Sequence[Span]]:
 
 
 def _row(run: Run, found: Mapping[str, Any], spans: Sequence[Span]) -> Row:
-    lost = [(at, length) for at, length, verdict in spans if verdict in UNANNOUNCED]
+    lost = [(at, length) for at, length, verdict in spans if verdict in LOST]
     return Row(
         run,
         n_graphs=found["graphs"],
@@ -192,13 +190,6 @@ def _row(run: Run, found: Mapping[str, Any], spans: Sequence[Span]) -> Row:
         cache=found["where"],
         compiler=found["version"],
     )
-
-
-def usd_of(run: Run, spans: Iterable[tuple[float, float]]) -> float | None:
-    """Return what the run's nodes were paid while somebody compiled; None without a price."""
-    rates = run.rates
-    usd = sum(rates.usd(begin, end) for begin, end in merged(spans))
-    return usd if math.isfinite(usd) and run.usd_per_hour else None
 
 
 def listed(events: Iterable[CompileEvent]) -> Sequence[Listed]:

@@ -1,17 +1,21 @@
 """The compile cache of a run, summed up: graphs, who found, compiled or failed to, how long."""
 
-from collections.abc import Iterable, Mapping
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
 from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
 
+from fleet.compiles.words import changes_in_words, sharing
 from fleet.models import CompileEvent, Run
 from fleet.models.run import RunQuerySet
 
 MOST_GRAPHS = 200
-Outcome = CompileEvent.Outcome
+MOST_ACCIDENTS = 4
+Outcome, Verdict = CompileEvent.Outcome, CompileEvent.Verdict
+LOST = (Verdict.AGAIN, Verdict.AMID)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,8 +47,26 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
+class Accident:
+    """A compile that nobody had announced, and what had changed in its key."""
+
+    at: datetime
+    seconds: float
+    change: Mapping[str, Any] | None
+
+    @property
+    def changes(self) -> Sequence[str]:
+        """What changed, a line for each part of the key."""
+        return changes_in_words(self.change)
+
+
+@dataclass(frozen=True, slots=True)
 class Compiles:
-    """A run's compiles; ``wall_s`` counts time in which anybody compiled once."""
+    """A run's compiles; ``wall_s`` counts time in which anybody compiled once.
+
+    ``lost_s`` is that of the unannounced ones, ``usd`` what the run was paid meanwhile (None
+    where nobody knows), ``beside_s`` what processes compiled that another compiled as well.
+    """
 
     graphs: tuple[Graph, ...]
     n_graphs: int
@@ -56,6 +78,16 @@ class Compiles:
     n_timed: int
     cache: str
     compiler: str
+    lost_s: float = 0.0
+    usd: float | None = None
+    accidents: tuple[Accident, ...] = ()
+    n_accidents: int = 0
+    beside_s: float = 0.0
+
+    @property
+    def sharing(self) -> str:
+        """Whether all nodes see the cache, as far as its path tells."""
+        return sharing(self.cache)
 
     @property
     def hit_ratio(self) -> float | None:
@@ -96,7 +128,10 @@ def summed_up(run: Run) -> Compiles:
     """Sum up a run's compiles; of very many graphs, only the costliest are listed."""
     found = list(_by_module(run))
     graphs = sorted(map(_graph, found), key=_costliest_first)
-    spans = _spans(run)
+    timed = _timed(run)
+    spans = [(at.timestamp(), seconds) for at, seconds, _, _ in timed]
+    lost = [Accident(at, seconds, change) for at, seconds, why, change in timed if why in LOST]
+    lost_spans = [(each.at.timestamp(), each.seconds) for each in lost]
     return Compiles(
         graphs=tuple(graphs[:MOST_GRAPHS]),
         n_graphs=sum(bool(each.module) for each in graphs),
@@ -108,6 +143,11 @@ def summed_up(run: Run) -> Compiles:
         n_timed=len(spans),
         cache=max((row["where"] for row in found), default=""),
         compiler=max((row["version"] for row in found), default=""),
+        lost_s=covered_s(lost_spans),
+        usd=usd_of(run, lost_spans),
+        accidents=tuple(lost[: -MOST_ACCIDENTS - 1 : -1]),
+        n_accidents=len(lost),
+        beside_s=sum(seconds for _, seconds, why, _ in timed if why == Verdict.BESIDE),
     )
 
 
@@ -123,12 +163,15 @@ def _graph(row: Mapping[str, Any]) -> Graph:
     )
 
 
-def _spans(run: Run) -> list[tuple[float, float]]:
-    """Return begin and length of every compile that has both, in order."""
+Timed = tuple[datetime, float, str, Mapping[str, Any] | None]
+
+
+def _timed(run: Run) -> list[Timed]:
+    """Return begin, length, verdict and change of every compile that has both, in order."""
     timed = run.compiles.exclude(seconds=None).exclude(at=None).order_by("at")
     return [
-        (at.timestamp(), seconds)
-        for at, seconds in timed.values_list("at", "seconds")
+        (at, seconds, verdict, change)
+        for at, seconds, verdict, change in timed.values_list("at", "seconds", "verdict", "change")
         if at is not None and seconds is not None
     ]
 
@@ -169,3 +212,10 @@ def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
     """Return how long at least one span lasted: of (begin, length) by begin, overlaps once."""
     return sum(end - begin for begin, end in merged(spans))
+
+
+def usd_of(run: Run, spans: Iterable[tuple[float, float]]) -> float | None:
+    """Return what the run's nodes were paid while somebody compiled; None without a price."""
+    rates = run.rates
+    usd = sum(rates.usd(begin, end) for begin, end in merged(spans))
+    return usd if math.isfinite(usd) and run.usd_per_hour else None
