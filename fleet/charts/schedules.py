@@ -5,7 +5,6 @@ from typing import Any
 
 import numpy as np
 
-from fleet.charts.figures import rounded
 from fleet.projecting.asking import Asked
 from fleet.projecting.planned import Planned
 from fleet.projecting.projecting import Projection, arms_of
@@ -63,7 +62,7 @@ def _lines(label: str, curve: Curve) -> list[dict[str, Any]]:
 
 
 def _line(label: str, values: FloatArray, role: str | None) -> dict[str, Any]:
-    return {"label": label, "values": rounded(values).tolist(), "role": role}
+    return {"label": label, "values": np.round(values, 2).tolist(), "role": role}
 
 
 def _label(at: float, *, by_days: bool) -> str:

@@ -10,18 +10,25 @@ from fleet.projecting.planned import ScheduleError
 DAYS, MOST_DAYS, LEAST_DAYS = 14.0, 365.0, 0.5
 MOST_USD = 1e9
 MOST_TOKENS = 1e18
+MOST_FAILURES = 24.0
 AXES = ("days", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A schedule's length, what porting costs, whether graphs are reused, and how it is drawn."""
+    """A schedule's length, what porting costs, whether graphs are reused, and how it is drawn.
+
+    ``tokens`` instead of ``days`` asks for as long as training on them takes; ``failures`` per
+    node and day, where somebody knows better than what was seen.
+    """
 
     days: float = DAYS
     porting_usd: float = 0.0
     has_reuse: bool = True
     by: str = "days"
     candidate: str = ""
+    tokens: float | None = None
+    failures: float | None = None
 
     @property
     def query(self) -> str:
@@ -32,6 +39,8 @@ class Asked:
             "reuse": "" if self.has_reuse else "no",
             "by": "" if self.by == AXES[0] else self.by,
             "candidate": self.candidate,
+            "tokens": "" if self.tokens is None else f"{self.tokens:.12g}",
+            "failures": "" if self.failures is None else f"{self.failures:.12g}",
         }
         return urlencode({name: value for name, value in told.items() if value})
 
@@ -50,6 +59,8 @@ def asked_of(given: Mapping[str, str]) -> Asked:
         has_reuse=_one_of("reuse", given.get("reuse", ""), ("yes", "no")) == "yes",
         by=_one_of("by", given.get("by", ""), AXES),
         candidate=given.get("candidate", ""),
+        tokens=tokens_of(given["tokens"]) if given.get("tokens") else None,
+        failures=failures_of(given["failures"]) if given.get("failures") else None,
     )
 
 
@@ -75,6 +86,16 @@ def tokens_of(text: str | float) -> float:
     if not 1 <= tokens <= MOST_TOKENS:
         raise ScheduleError("tokens", "give how many to train on, 1 or more, such as 300e9")
     return tokens
+
+
+def failures_of(text: str | float) -> float:
+    """Return failures per node and day."""
+    rate = _number("failures", text)
+    if not 0 <= rate <= MOST_FAILURES:
+        raise ScheduleError(
+            "failures", f"give failures per node and day, 0 to {MOST_FAILURES:g}; empty: as seen"
+        )
+    return rate
 
 
 def _number(field: str, text: str | float) -> float:

@@ -1,7 +1,7 @@
 """An arm of a schedule: what is reckoned with, each figure with where it comes from."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 
@@ -87,6 +87,19 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
         doubt=doubt,
         assumptions=_assumptions(run, seen, habits, doubt),
         seed=run.pk,
+    )
+
+
+def with_failures(planned: Planned, per_node_day: float) -> Planned:
+    """Return an arm that fails as often as somebody says, not as it was seen to."""
+    told = Assumption("failures_per_node_day", per_node_day, None, None, "given by hand")
+    return replace(
+        planned,
+        habits=replace(planned.habits, failures_per_node_day=per_node_day),
+        doubt=replace(planned.doubt, failures=None),
+        assumptions=tuple(
+            told if each.name == told.name else each for each in planned.assumptions
+        ),
     )
 
 

@@ -15,6 +15,7 @@ from telemetry.project.curves import Arm
 
 TOKENS_PER_MTOK = 1e6
 REUSES = (True, False)
+MOST_DAYS = 3_650.0
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -77,6 +78,7 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
     days: float
     porting_usd: float
     tokens: float
+    is_by_tokens: bool
     scenarios: tuple[Scenario, ...]
     reuse_saves: tuple[Saved, ...]
 
@@ -116,21 +118,27 @@ def arms_of(
     return Arms(planned, tuple(arms))
 
 
-def work_of(arms: Arms, *, days: float, tokens: float | None) -> float:
-    """Return the tokens that costs are told for: as asked, else what the candidate trains on.
+def length_of(
+    planned: tuple[Planned, ...], *, days: float, tokens: float | None
+) -> tuple[float, float]:
+    """Return days and tokens of a schedule: where tokens are asked for, as long as they take.
 
     Raises
     ------
     ScheduleError
-        Where the candidate would not come to its first step.
+        Where the candidate would not come to its first step, or takes lifetimes.
     """
-    work = float(arms.candidate.expected.tokens_by(days)) if tokens is None else tokens
-    if work <= 0:
-        start_days = float(arms.candidate.expected.start_days)
-        raise ScheduleError(
-            "days", f"the first step comes after {start_days:.2f} days; choose more than that"
-        )
-    return work
+    candidate = course(planned[-1].habits, has_reuse=True)
+    if tokens is None:
+        work = float(candidate.tokens_by(days))
+        if work <= 0:
+            start = f"{float(candidate.start_days):.2f}"
+            raise ScheduleError("days", f"the first step comes after {start} days; choose more")
+        return days, work
+    needed = float(candidate.days_for(tokens))
+    if needed > MOST_DAYS:
+        raise ScheduleError("tokens", f"they take {needed:,.0f} days; choose fewer")
+    return needed, tokens
 
 
 def project(
@@ -143,22 +151,23 @@ def project(
     planned : the baseline and the candidate, or only the latter
     days : length of the candidate's schedule
     porting_usd : what moving the model to the candidate costs
-    tokens : the work to tell costs for; None: what the candidate trains on in these days
+    tokens : instead of days: as long as the candidate trains on so many, with reuse
 
     Raises
     ------
     ScheduleError
         Where the candidate would not come to its first step.
     """
+    days, work = length_of(planned, days=days, tokens=tokens)
     ways = {
         has_reuse: arms_of(planned, days=days, porting_usd=porting_usd, has_reuse=has_reuse)
         for has_reuse in REUSES
     }
-    work = work_of(ways[True], days=days, tokens=tokens)
     return Projection(
         days=days,
         porting_usd=porting_usd,
         tokens=work,
+        is_by_tokens=tokens is not None,
         scenarios=tuple(_scenario(ways[r], has_reuse=r, days=days, work=work) for r in REUSES),
         reuse_saves=tuple(
             _saved(each, ways[True].arms[i], ways[False].arms[i], work)

@@ -1,7 +1,7 @@
 """A schedule as tables: what it costs on each arm, and what it is reckoned with."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fleet.projecting.planned import Planned
 from fleet.projecting.projecting import ArmCost, Even, Projection, Scenario, Span
@@ -21,10 +21,15 @@ from fleet.templatetags.units import ABSENT, si, usd
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """A figure as people read it, and below it its interval or where it comes from."""
+    """A figure as people read it, and below it its interval or where it comes from.
+
+    ``of`` is its arm; ``is_other`` where it belongs to the way that was not asked about.
+    """
 
     text: str
     note: str = ""
+    of: str = ""
+    is_other: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +74,25 @@ def costs_of(found: Projection, *, has_reuse: bool) -> Costs:
     rows = [Row(name, tuple(map(cell, arms))) for name, cell in _of_arms(found)]
     if baseline is not None:
         rows += _against(found.scenarios)
-    return Costs(tuple(columns), tuple(rows))
+    marked = (
+        Row(
+            row.name,
+            tuple(
+                replace(cell, is_other=not column.is_chosen)
+                for cell, column in zip(row.cells, columns, strict=True)
+            ),
+        )
+        for row in rows
+    )
+    return Costs(tuple(columns), tuple(marked))
 
 
 def _of_arms(found: Projection) -> list[tuple[str, Callable[[ArmCost], Cell]]]:
     return [
-        (f"{length(found.days)} cost", lambda arm: Cell(dollars(arm.same_days_usd))),
+        (
+            f"{days(found.days) if found.is_by_tokens else length(found.days)} cost",
+            lambda arm: Cell(dollars(arm.same_days_usd)),
+        ),
         ("tokens in them", lambda arm: _cell(arm.same_days_tokens, si)),
         ("$ per 1M tokens, start included", lambda arm: _cell(arm.usd_per_mtok, _cents)),
         (f"{si(found.tokens)} tokens cost", lambda arm: _cell(arm.same_tokens_usd, dollars)),
@@ -121,6 +139,12 @@ def assumed(planned: tuple[Planned, ...]) -> tuple[Row, ...]:
     """Return every figure that is reckoned with, a cell for each arm."""
     by_name = zip(*(each.assumptions for each in planned), strict=True)
     return tuple(
-        Row(NAMES[each[0].name], tuple(Cell(written(one), basis_written(one)) for one in each))
+        Row(
+            NAMES[each[0].name],
+            tuple(
+                Cell(written(one), basis_written(one), arm.label)
+                for one, arm in zip(each, planned, strict=True)
+            ),
+        )
         for each in by_name
     )

@@ -5,12 +5,12 @@ from math import floor, log10
 
 from fleet.projecting.planned import Assumption, Planned
 from fleet.projecting.projecting import ArmCost, Even, Projection, Scenario, Span
-from fleet.templatetags.units import ABSENT, MINUS, NBSP, duration, percent, si, usd
+from fleet.templatetags.units import ABSENT, MINUS, NBSP, duration, si, usd
 from telemetry.project.breakeven import Reason
 
 HOURS_PER_DAY = 24.0
 # Below this, hours read better.
-FEW_DAYS = 2.0
+FEW_DAYS, FEW_HOURS = 2.0, 2.0
 SURE = 0.975
 
 NAMES: Mapping[str, str] = {
@@ -39,7 +39,7 @@ def rounded(value: float) -> float:
 
 def dollars(value: float) -> str:
     """Write dollars to three digits: $41,200."""
-    return usd(rounded(value))
+    return usd(rounded(value)) if value else "$0"
 
 
 def dollars_span(span: Span) -> str:
@@ -53,10 +53,17 @@ def tokens_span(span: Span) -> str:
 
 
 def days(value: float) -> str:
-    """Write a length of time, in hours where it is short: 3.1 days, 5.2 h."""
-    if value < FEW_DAYS:
-        return f"{value * HOURS_PER_DAY:.1f}{NBSP}h"
-    return f"{value:.1f}{NBSP}days"
+    """Write a length of time by its size: 3.1 days, 5.2 h, 20 min."""
+    factor, unit, decimals = _unit(value)
+    return f"{value * factor:.{decimals}f}{NBSP}{unit}"
+
+
+def _unit(value: float) -> tuple[float, str, int]:
+    """Return the unit that suits so many days: how many of it are a day, its name, decimals."""
+    if abs(value) >= FEW_DAYS:
+        return 1.0, "days", 1
+    is_hours = abs(value) * HOURS_PER_DAY >= FEW_HOURS
+    return (HOURS_PER_DAY, "h", 1) if is_hours else (HOURS_PER_DAY * 60, "min", 0)
 
 
 def days_span(span: Span) -> str:
@@ -66,8 +73,8 @@ def days_span(span: Span) -> str:
 
 def days_ends(span: Span) -> str:
     """Write the interval of a length of time, in the unit of its value: 2.2 to 4.6."""
-    factor = HOURS_PER_DAY if span.value < FEW_DAYS else 1.0
-    return ends(span, lambda value: f"{value * factor:.1f}")
+    factor, _, decimals = _unit(span.value)
+    return ends(span, lambda value: f"{value * factor:.{decimals}f}")
 
 
 def ends(span: Span, write: Callable[[float], str]) -> str:
@@ -101,18 +108,35 @@ def length(value: float) -> str:
     return f"{value:g}{NBSP}{'day' if value == 1 else 'days'}"
 
 
+def span_of(found: Projection) -> str:
+    """Write what a schedule covers: over 14 days, or for so many tokens."""
+    if found.is_by_tokens:
+        return f"for {si(found.tokens)} tokens ({days(found.days)})"
+    return f"over {length(found.days)}"
+
+
 def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
     """Say what a schedule comes to: of two arms whether it pays, of one what it costs."""
     scenario = found.scenario(has_reuse=has_reuse)
     candidate = scenario.arms[-1]
     if scenario.break_even is None or scenario.saved_usd is None:
-        return (
-            f"{length(found.days)} on {candidate.label} cost {dollars(candidate.same_days_usd)} "
-            f"and train on {tokens_span(candidate.same_days_tokens)} tokens."
-        )
+        return _alone(found, candidate)
     what = _owed(found, planned[-1])
-    said = f"{_earned(scenario, what, found.days)}; {_saved(scenario.saved_usd, found.days)}."
+    over = span_of(found)
+    said = f"{_earned(scenario, what, found)}; {_saved(scenario.saved_usd, over)}."
     return f"{said} {_chance(scenario.break_even)}".rstrip()
+
+
+def _alone(found: Projection, arm: ArmCost) -> str:
+    if found.is_by_tokens:
+        return (
+            f"{si(found.tokens)} tokens on {arm.label} take {days_span(arm.same_tokens_days)} "
+            f"and cost {dollars_span(arm.same_tokens_usd)}."
+        )
+    return (
+        f"{length(found.days)} on {arm.label} cost {dollars(arm.same_days_usd)} "
+        f"and train on {tokens_span(arm.same_days_tokens)} tokens."
+    )
 
 
 def _owed(found: Projection, candidate: Planned) -> str:
@@ -125,16 +149,17 @@ def _owed(found: Projection, candidate: Planned) -> str:
     return " and ".join(parts) or "start"
 
 
-def _earned(scenario: Scenario, what: str, within: float) -> str:
+def _earned(scenario: Scenario, what: str, found: Projection) -> str:
     baseline, candidate = scenario.arms
     even = scenario.break_even
     if even is None or even.days is None:
         return _never(baseline, candidate, what, is_ahead=_is_ahead_at_first(even))
     if even.reason == Reason.FROM_THE_START:
         return f"{candidate.label} is ahead of {baseline.label} from its first step on"
-    if even.days.value > within:
+    if even.days.value > found.days:
+        within = days(found.days) if found.is_by_tokens else length(found.days)
         return (
-            f"{candidate.label} does not earn back its {what} within {length(within)}, "
+            f"{candidate.label} does not earn back its {what} within {within}, "
             f"that takes {days_span(even.days)}"
         )
     return f"{candidate.label} earns back its {what} after {days_span(even.days)}"
@@ -151,8 +176,8 @@ def _never(baseline: ArmCost, candidate: ArmCost, what: str, *, is_ahead: bool) 
     return f"{said}, so that it never earns back its {what}"
 
 
-def _saved(saved: Span, over: float) -> str:
-    words = f"over {length(over)} it "
+def _saved(saved: Span, over: str) -> str:
+    words = f"{over} it "
     if saved.low is None or saved.high is None:
         return f"{words}saves {dollars(saved.value)}"
     if saved.low < 0 < saved.high:
@@ -171,7 +196,7 @@ def _saved(saved: Span, over: float) -> str:
 def _chance(even: Even) -> str:
     if even.days is None or even.chance_ratio >= SURE:
         return ""
-    return f"In {percent(1 - even.chance_ratio, 0)} of what could happen it never does."
+    return f"In {100 * (1 - even.chance_ratio):.0f} of 100 cases it never does."
 
 
 def reuse_sentence(found: Projection, planned: tuple[Planned, ...]) -> str:
@@ -182,7 +207,7 @@ def reuse_sentence(found: Projection, planned: tuple[Planned, ...]) -> str:
         return f"{candidate.label} compiles nothing, so a compile cache saves it nothing."
     return (
         f"Keeping compiled graphs saves {candidate.label} {dollars_span(saved.usd)} and "
-        f"{days_span(saved.days)} over {length(found.days)}: every restart, and every unplanned "
+        f"{days_span(saved.days)} {span_of(found)}: every restart, and every unplanned "
         "recompile, finds them in the cache."
     )
 

@@ -15,7 +15,7 @@ from fleet.charts.schedules import schedule_figure
 from fleet.models import Trial
 from fleet.projecting.asking import AXES, Asked, asked_of
 from fleet.projecting.gathering import kept_pair
-from fleet.projecting.planned import Planned, ScheduleError
+from fleet.projecting.planned import Planned, ScheduleError, with_failures
 from fleet.projecting.projecting import Projection, project
 from fleet.projecting.tables import assumed, costs_of
 from fleet.projecting.words import reuse_sentence, sentence
@@ -52,8 +52,11 @@ def _worked(trial: Trial, asked: Asked) -> Worked | None:
     pair = kept_pair(trial, candidate=asked.candidate)
     if pair is None:
         return None
-    found = project(pair.planned, days=asked.days, porting_usd=asked.porting_usd)
-    return Worked(asked, pair.planned, found, pair.as_of)
+    planned = pair.planned
+    if asked.failures is not None:
+        planned = tuple(with_failures(each, asked.failures) for each in planned)
+    found = project(planned, days=asked.days, porting_usd=asked.porting_usd, tokens=asked.tokens)
+    return Worked(asked, planned, found, pair.as_of)
 
 
 @require_safe
@@ -88,6 +91,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
 def _given(request: HttpRequest, asked: Asked) -> dict[str, str]:
     """Return what the form shows: as it was given, so that a mistake can be mended."""
     usual = {"days": f"{asked.days:g}", "porting_usd": f"{asked.porting_usd:.12g}"}
+    usual |= {"tokens": "", "failures": ""}
     return {field: request.GET.get(field, value)[:40] for field, value in usual.items()}
 
 

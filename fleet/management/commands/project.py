@@ -12,10 +12,10 @@ from redis import RedisError
 from fleet.management.cli import PlainCommand
 from fleet.models import Trial
 from fleet.projecting.answers import as_json
-from fleet.projecting.asking import DAYS, days_of, porting_of, tokens_of
+from fleet.projecting.asking import DAYS, days_of, failures_of, porting_of, tokens_of
 from fleet.projecting.by_hand import arms_by_hand
 from fleet.projecting.gathering import pair_now, runs_now
-from fleet.projecting.planned import Planned, ScheduleError
+from fleet.projecting.planned import Planned, ScheduleError, with_failures
 from fleet.projecting.projecting import Projection, Scenario, project
 from fleet.projecting.words import (
     NAMES,
@@ -24,7 +24,6 @@ from fleet.projecting.words import (
     days_span,
     dollars,
     dollars_span,
-    length,
     reuse_sentence,
     sentence,
     tokens_span,
@@ -51,7 +50,10 @@ class Command(PlainCommand):
         parser.add_argument("--figures", metavar="FILE", help="TOML of one or two arms by hand")
         parser.add_argument("--days", default=DAYS, help=f"length of the run ({DAYS:g})")
         parser.add_argument("--porting-usd", default=0.0, help="what porting costs (0)")
-        parser.add_argument("--tokens", help="tell costs for so many tokens instead")
+        parser.add_argument("--tokens", help="instead of days: as long as so many tokens take")
+        parser.add_argument(
+            "--failures", help="per node and day, if known better than what was seen"
+        )
         reuse = parser.add_mutually_exclusive_group()
         reuse.add_argument(
             "--reuse", action="store_const", const=True, help="only with graphs kept (both)"
@@ -62,15 +64,14 @@ class Command(PlainCommand):
 
     def handle(self, *, json: bool, **options: Any) -> None:
         """Project and print."""
-        length_days, porting_usd = days_of(options["days"]), porting_of(options["porting_usd"])
-        tokens = None if options["tokens"] is None else tokens_of(options["tokens"])
         try:
-            planned = _arms(options)
+            planned, found = _projected(options)
+        except ScheduleError as error:
+            raise ValueError(f"{_flag(error.field)}: {error.message}") from error
         except DatabaseError as error:
             raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
         except RedisError as error:
             raise CommandError(f"Redis: {error}. Is it running at REDIS_URL?") from error
-        found = project(planned, days=length_days, porting_usd=porting_usd, tokens=tokens)
         asked = options["reuse"]
         reuses = (True, False) if asked is None else (asked,)
         if json:
@@ -85,6 +86,22 @@ class Command(PlainCommand):
         for each in planned:
             self.stdout.write(f"\n{each.label} is reckoned with")
             self.write_table(_assumed(each))
+
+
+def _flag(field: str) -> str:
+    """Return the option that a field is given by; what stands in a file keeps its name."""
+    return field if field.startswith("arm") else f"--{field.replace('_', '-')}"
+
+
+def _projected(options: dict[str, Any]) -> tuple[tuple[Planned, ...], Projection]:
+    length_days, porting_usd = days_of(options["days"]), porting_of(options["porting_usd"])
+    tokens = None if options["tokens"] is None else tokens_of(options["tokens"])
+    failures = None if options["failures"] is None else failures_of(options["failures"])
+    planned = _arms(options)
+    if failures is not None:
+        planned = tuple(with_failures(each, failures) for each in planned)
+    found = project(planned, days=length_days, porting_usd=porting_usd, tokens=tokens)
+    return planned, found
 
 
 def _arms(options: dict[str, Any]) -> tuple[Planned, ...]:
@@ -105,7 +122,7 @@ def _rows(found: Projection, scenario: Scenario) -> list[tuple[str, str, str]]:
     rows = []
     for arm in scenario.arms:
         rows += [
-            (arm.label, dollars(arm.same_days_usd), f"for {length(found.days)}"),
+            (arm.label, dollars(arm.same_days_usd), f"for {days(found.days)}"),
             ("", tokens_span(arm.same_days_tokens), "tokens in them"),
             ("", dollars_span(arm.same_tokens_usd), f"for {found.tokens:.4g} tokens"),
             ("", days_span(arm.same_tokens_days), "for those"),

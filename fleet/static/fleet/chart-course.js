@@ -3,7 +3,7 @@ import { common } from "./chart-kinds.js";
 import { eventsPaint } from "./chart-marks.js";
 import { pointer } from "./chart-pointer.js";
 import { colour, faded } from "./palette.js";
-import { ticks } from "./units.js";
+import { figure, ticks } from "./units.js";
 
 const BOUNDS = new Set(["low", "high"]);
 const WRITERS = {
@@ -21,6 +21,8 @@ export function course(data, chart) {
   options.series = [{}, ...series.map(({ label, role }, i) => line(label, role, inks[i]))];
   options.bands = bandsOf(series, inks);
   options.axes[0].values = (u, splits) => (WRITERS[unit] ?? WRITERS.tokens)(splits);
+  options.axes[1].values = (u, splits) => splits.map((value) => (value ? figure(value, data.unit).replace(/\.00$/, "") : "0"));
+  options.axes[1].size = 66;
   options.cursor = { drag: { x: false, y: false }, points: { size: 6, width: 1.5 }, y: false };
   return { options, data: [t, ...series.map(({ values }) => values)], span: Infinity, isEven: false };
 }
