@@ -36,3 +36,7 @@ class SenderPulse(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    def is_alive(self, now: datetime) -> bool:
+        """Whether it was heard of lately."""
+        return self.seen_at > now - MISSING_AFTER

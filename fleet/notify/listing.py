@@ -2,9 +2,10 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Self
+from itertools import chain
+from typing import Any, Self
 
-from django.db.models import Prefetch
+from django.db.models import Prefetch, prefetch_related_objects
 from django.utils.safestring import SafeString
 
 from fleet.models import Alert, Delivery
@@ -38,11 +39,22 @@ class Row:
         return cls(delivery, [About.of(alert) for alert in delivery.alerts.all()])
 
 
+def _told() -> "Prefetch[str, Any, Any]":
+    """Return what brings the alerts of deliveries along, with run and node."""
+    return Prefetch("alerts", Alert.objects.select_related("run", "node"))
+
+
 def deliveries() -> DeliveryQuerySet:
     """Return deliveries with all that lists show of them, the newest first."""
-    told = Prefetch("alerts", Alert.objects.select_related("run", "node"))
-    every = Delivery.objects.select_related("receiver", "route").prefetch_related(told)
+    every = Delivery.objects.select_related("receiver", "route").prefetch_related(_told())
     return every.order_by("-created_at", "-pk")
+
+
+def rows_of(*lists: DeliveryQuerySet) -> list[list[Row]]:
+    """Put several lists into rows; the alerts of all of them are asked for at once."""
+    found = [list(each.prefetch_related(None)) for each in lists]
+    prefetch_related_objects(list(chain.from_iterable(found)), _told())
+    return [rows(each) for each in found]
 
 
 def rows(found: Iterable[Delivery]) -> list[Row]:

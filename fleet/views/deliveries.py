@@ -20,27 +20,38 @@ from fleet.views.render import HtmxRequest, render_page
 
 PER_PAGE = 50
 FILTERS = ("state", "receiver")
+PARTIALS = ("log",)
 
 
-@require_safe
-def delivery_list(request: HtmxRequest) -> HttpResponse:
-    """List all deliveries, the newest first."""
-    keep = {name: request.GET.get(name, "")[:60] for name in FILTERS}
+def deliveries_context(page: str = "1", **filters: str) -> dict[str, Any]:
+    """Return a page of the deliveries, the newest first."""
+    keep = {name: filters.get(name, "")[:60] for name in FILTERS}
     found = deliveries()
     if keep["state"]:
         found = found.filter(state=keep["state"])
     if keep["receiver"]:
         found = found.filter(receiver__name=keep["receiver"])
-    page = Paginator(found, PER_PAGE).get_page(request.GET.get("page", "1"))
-    context = {
-        "page": page,
-        "rows": rows(page),
+    shown = Paginator(found, PER_PAGE).get_page(page)
+    query = {name: value for name, value in keep.items() if value}
+    number = {"page": shown.number} if shown.number > 1 else {}
+    return {
+        "page": shown,
+        "rows": rows(shown),
         "keep": keep,
-        "query": urlencode({name: value for name, value in keep.items() if value}),
+        "query": urlencode(query),
+        "stream_filters": urlencode(query | number),
+    }
+
+
+@require_safe
+def delivery_list(request: HtmxRequest) -> HttpResponse:
+    """List all deliveries."""
+    asked = {name: request.GET.get(name, "") for name in FILTERS}
+    context = deliveries_context(page=request.GET.get("page", "1"), **asked) | {
         "states": Delivery.State.values,
         "receivers": list(Receiver.objects.values_list("name", flat=True)),
     }
-    return render_page(request, "fleet/delivery_list.html", context, partials=("log",))
+    return render_page(request, "fleet/delivery_list.html", context, partials=PARTIALS)
 
 
 @require_safe

@@ -21,7 +21,9 @@ from fleet.views.render import HtmxRequest, render_page
 
 HOURS = (4, 8, 12, 24, 168)
 N_NOTES = 20
-PARTIALS = ("held", "note")
+# What changes by itself while somebody looks; the note only when somebody writes it.
+LIVE_PARTIALS = ("held", "over", "recurring", "said", "silenced")
+PARTIALS = (*LIVE_PARTIALS, "note")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -48,18 +50,23 @@ def hand_over(request: HtmxRequest) -> HttpResponse:
     return HttpResponseRedirect(reverse("hand-over"))
 
 
+def shift_context(hours: str = "") -> dict[str, Any]:
+    """Return the shift of so many hours, or else since the last note of the day."""
+    now = timezone.now()
+    return {"shift": looked_back(began(hours, now=now), now=now), "hours": hours}
+
+
 def _show(
     request: HtmxRequest, hours: str, *, given: dict[str, str] | None = None, error: str = ""
 ) -> HttpResponse:
-    now, me = timezone.now(), request.user.get_username()
-    shift = looked_back(began(hours, now=now), now=now)
+    me, choices = request.user.get_username(), [str(choice) for choice in HOURS]
+    looked = shift_context(hours)
     notes = list(HandOver.objects.all()[:N_NOTES])
-    context: dict[str, Any] = {
-        "shift": shift,
-        "hours": hours,
-        "choices": [str(choice) for choice in HOURS],
+    context: dict[str, Any] = looked | {
+        "choices": choices,
+        "stream_filters": f"hours={hours}" if hours in choices else "",
         "notes": notes,
-        "markdown": _markdown(request, shift, notes),
+        "markdown": _markdown(request, looked["shift"], notes),
         "people": [name for name in names() if name != me],
         "given": given or {},
         "error": error,

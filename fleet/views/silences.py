@@ -6,7 +6,7 @@ from typing import Any
 
 from django.contrib import messages
 from django.db.models import Prefetch
-from django.http import HttpResponse, HttpResponseRedirect
+from django.http import Http404, HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -27,6 +27,8 @@ from fleet.words.clauses import clause
 
 ASKED = ("matchers", "span", "until", "reason", "confirmed")
 N_PAST, N_LISTED = 50, 12
+LONGEST_NUMBER = 18
+LIST_PARTIALS, PARTIALS = ("silences", "over"), ("silence",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,40 +44,50 @@ def worded(alerts: Iterable[Alert]) -> list[Worded]:
     return [Worded(alert, clause(alert)) for alert in alerts]
 
 
-@require_safe
-def silence_list(request: HtmxRequest) -> HttpResponse:
-    """List the silences that hold, the oldest first, then those that are over."""
+def silences_context() -> dict[str, Any]:
+    """Return the silences that hold, the oldest first, then those that are over."""
     now = timezone.now()
     muted = Prefetch("alerts", Alert.objects.open().select_related("run", "node"))
     held = Silence.objects.active(now).order_by("starts_at", "pk").prefetch_related(muted)
-    context = {
+    return {
         "silences": [(aged(silence, now=now), worded(silence.alerts.all())) for silence in held],
         "over": list(Silence.objects.over(now)[:N_PAST]),
-        "now": now,
     }
-    return render_page(request, "fleet/silence_list.html", context, partials=("silences", "over"))
+
+
+@require_safe
+def silence_list(request: HtmxRequest) -> HttpResponse:
+    """List the silences."""
+    return render_page(
+        request, "fleet/silence_list.html", silences_context(), partials=LIST_PARTIALS
+    )
+
+
+def silence_context(pk: str | int) -> dict[str, Any]:
+    """Return what one silence mutes, until when, why, and what became of it."""
+    if not str(pk).isdecimal() or len(str(pk)) > LONGEST_NUMBER:
+        raise Http404(f"{str(pk)[:20]!r} is no number of a silence")
+    silence = get_object_or_404(Silence, pk=pk)
+    return {
+        "silence": silence,
+        "aged": aged(silence, now=timezone.now()),
+        "events": silence.events.all(),
+        "muted": worded(silence.alerts.open().select_related("run", "node")),
+        "spans": SPANS,
+        "stream": f"silence:{silence.pk}",
+    }
 
 
 @require_safe
 def silence_detail(request: HtmxRequest, pk: int) -> HttpResponse:
-    """One silence: what it mutes, until when, why, and what became of it."""
-    return _detail(request, get_object_or_404(Silence, pk=pk))
+    """One silence."""
+    return _detail(request, pk)
 
 
-def _detail(
-    request: HtmxRequest, silence: Silence, *, error: str = "", status: int = 200
-) -> HttpResponse:
-    now = timezone.now()
-    context = {
-        "silence": silence,
-        "aged": aged(silence, now=now),
-        "events": silence.events.all(),
-        "muted": worded(silence.alerts.open().select_related("run", "node")),
-        "spans": SPANS,
-        "error": error,
-    }
+def _detail(request: HtmxRequest, pk: int, *, error: str = "", status: int = 200) -> HttpResponse:
+    context = silence_context(pk) | {"error": error}
     return render_page(
-        request, "fleet/silence_detail.html", context, partials=("silence",), status=status
+        request, "fleet/silence_detail.html", context, partials=PARTIALS, status=status
     )
 
 
@@ -99,8 +111,7 @@ def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
     except (SilenceError, SpanError) as refused:
         error = str(refused)
     if request.htmx:
-        silence.refresh_from_db()
-        response = _detail(request, silence, error=error, status=422 if error else 200)
+        response = _detail(request, pk, error=error, status=422 if error else 200)
         return response if error else trigger_client_event(response, "alerts-changed")
     if error:
         messages.error(request, error)

@@ -3,7 +3,17 @@
 from collections.abc import Mapping
 
 from fleet.topics import Topic
-from fleet.views import alerts, drills, nodes, overview, runs
+from fleet.views import (
+    alerts,
+    deliveries,
+    drills,
+    handing_over,
+    nodes,
+    notifications,
+    overview,
+    runs,
+    silences,
+)
 
 TOPICS: Mapping[str, Topic] = {
     # Pages that keep nothing live but the clock and the number of alerts.
@@ -57,5 +67,33 @@ TOPICS: Mapping[str, Topic] = {
         template="fleet/alert_detail.html",
         partials=alerts.PARTIALS,
         named=True,
+    ),
+    "silences": Topic(
+        context=silences.silences_context,
+        template="fleet/silence_list.html",
+        partials=silences.LIST_PARTIALS,
+    ),
+    "silence": Topic(
+        context=silences.silence_context,
+        template="fleet/silence_detail.html",
+        partials=silences.PARTIALS,
+        named=True,
+    ),
+    "hand-over": Topic(
+        context=handing_over.shift_context,
+        template="fleet/hand_over.html",
+        partials=handing_over.LIVE_PARTIALS,
+        filters=("hours",),
+    ),
+    "notifications": Topic(
+        context=notifications.notifications_context,
+        template="fleet/notification_list.html",
+        partials=notifications.PARTIALS,
+    ),
+    "deliveries": Topic(
+        context=deliveries.deliveries_context,
+        template="fleet/delivery_list.html",
+        partials=deliveries.PARTIALS,
+        filters=(*deliveries.FILTERS, "page"),
     ),
 }

@@ -2,25 +2,56 @@
 
 import time
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
 from django.http import Http404
 from django.test import Client
 
-from fleet.models import Alert, Run
+from fleet.models import Alert, Delivery, Run, Silence
 from fleet.topics import live_topic
 from fleet.views.nodes import node_points
 from fleet.views.runs import run_points
 from fleet.views.topics import TOPICS
 from telemetry.store.hot import HotStore
+from tests.fleet.pages.notifying import dead, hook
+from tests.parts import just_now
 
 Fire = Callable[..., Alert]
-OURS = ("nodes", "node:limping", "runs", "run:llama", "alerts", "alert:{pk}")
+__all__ = ["dead", "hook"]
+OURS = (
+    "nodes",
+    "node:limping",
+    "runs",
+    "run:llama",
+    "alerts",
+    "alert:{pk}",
+    "silences",
+    "silence:{silence}",
+    "hand-over",
+    "notifications",
+    "deliveries",
+)
+
+
+@pytest.fixture
+def quiet(db: None) -> Silence:
+    """Give a silence that holds for an hour."""
+    now = just_now()
+    return Silence.objects.create(
+        matchers="rule=allreduce_share",
+        starts_at=now,
+        ends_at=now + timedelta(hours=1),
+        reason="known",
+        by="olga",
+    )
 
 
 @pytest.mark.parametrize("asked", OURS)
-def test_every_part_is_rendered_under_its_own_name(alert: Alert, asked: str) -> None:
-    topic = live_topic(TOPICS, asked.format(pk=alert.pk), {})
+def test_every_part_is_rendered_under_its_own_name(
+    alert: Alert, quiet: Silence, asked: str
+) -> None:
+    topic = live_topic(TOPICS, asked.format(pk=alert.pk, silence=quiet.pk), {})
     events = topic.render()
 
     for name in topic.topic.partials:
@@ -31,9 +62,13 @@ def test_every_part_is_rendered_under_its_own_name(alert: Alert, asked: str) -> 
 
 
 @pytest.mark.parametrize("asked", OURS)
-def test_a_part_that_did_not_change_reads_the_same(alert: Alert, asked: str) -> None:
-    topic = live_topic(TOPICS, asked.format(pk=alert.pk), {})
+def test_a_part_that_did_not_change_reads_the_same(
+    alert: Alert, quiet: Silence, asked: str
+) -> None:
+    topic = live_topic(TOPICS, asked.format(pk=alert.pk, silence=quiet.pk), {})
     steady = {"nodes", "runs", "open", "resolved", "devices", "links", "facts", "timeline"}
+    steady |= {"silences", "silence", "over", "recurring", "said", "silenced"}
+    steady |= {"sending", "dead", "receivers", "log"}
 
     first, second = topic.render(), topic.render()
 
@@ -49,15 +84,53 @@ def test_the_list_of_nodes_is_live_behind_its_filter(alive: Run) -> None:
     assert 'id="node-steady"' not in said
 
 
-@pytest.mark.parametrize("asked", ["node:nobody", "run:nothing", "alert:999"])
+@pytest.mark.parametrize("asked", ["node:nobody", "run:nothing", "alert:999", "silence:999"])
 def test_what_does_not_exist_has_no_stream(alive: Run, asked: str) -> None:
     with pytest.raises(Http404):
         live_topic(TOPICS, asked, {}).render()
 
 
-def test_an_alert_by_any_other_number_has_no_stream(alive: Run) -> None:
+@pytest.mark.parametrize("kind", ["alert", "silence"])
+def test_by_any_other_number_there_is_no_stream(alive: Run, kind: str) -> None:
     with pytest.raises(Http404):
-        live_topic(TOPICS, "alert:one", {}).render()
+        live_topic(TOPICS, f"{kind}:one", {}).render()
+
+
+def test_a_silence_that_ends_is_told(quiet: Silence) -> None:
+    topic = live_topic(TOPICS, "silences", {})
+    assert b"rule=allreduce_share" in topic.render()["silences"]
+
+    Silence.objects.update(expired_by="olga")
+    assert b"nothing is silenced" in topic.render()["silences"]
+
+
+def test_a_silence_is_moved_by_a_form_that_stays_as_it_is(quiet: Silence) -> None:
+    said = live_topic(TOPICS, f"silence:{quiet.pk}", {}).render()["silence"].decode()
+
+    assert 'id="move" data-keep' in said
+
+
+def test_an_alert_that_fires_is_told_to_the_next_shift(fired: Fire) -> None:
+    topic = live_topic(TOPICS, "hand-over", {"hours": "8"})
+    assert b"nothing is open" in topic.render()["held"]
+
+    fired()
+    assert b"nobody has it" in topic.render()["held"]
+
+
+def test_what_is_given_up_is_told_without_buttons_of_a_form(dead: Delivery) -> None:
+    events = live_topic(TOPICS, "notifications", {}).render()
+
+    assert b"404: no_service" in events["dead"]
+    assert b"<form" not in events["dead"] + events["receivers"]
+
+
+def test_deliveries_are_live_behind_their_filter(dead: Delivery) -> None:
+    sent = live_topic(TOPICS, "deliveries", {"state": "sent"}).render()["log"]
+    given_up = live_topic(TOPICS, "deliveries", {"state": "dead", "page": "1"}).render()["log"]
+
+    assert b"No delivery is like that" in sent
+    assert b"404: no_service" in given_up
 
 
 def test_points_of_a_node_fit_its_charts(client: Client, alive: Run) -> None:
