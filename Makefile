@@ -4,7 +4,7 @@ ARGS ?=
 ADDRESS ?= http://127.0.0.1:8000
 RUN := .venv/bin/python
 
-.PHONY: up test lint bench lock upgrade screenshot agent
+.PHONY: up test lint bench lock upgrade screenshot slide agent
 
 up:  ## Run everything, with a living demo fleet, until Ctrl-C (PORT, BIND).
 	@$(PYTHON) tools/setup.py run
@@ -41,3 +41,7 @@ upgrade:  ## Move every locked version to the newest one allowed.
 screenshot:  ## Photograph the overview of a trnwatch that runs (ADDRESS).
 	@$(PYTHON) tools/setup.py dev
 	@$(RUN) tools/screenshot.py "$(ADDRESS)"
+
+slide:  ## Print a trial of a trnwatch that runs on one A4 page (ADDRESS, TRIAL, FILE.pdf or .png).
+	@$(PYTHON) tools/setup.py dev
+	@$(RUN) tools/slide.py "$(ADDRESS)" "$(TRIAL)" "$(FILE)"

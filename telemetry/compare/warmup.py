@@ -7,6 +7,8 @@ from telemetry.blocks import FloatArray
 # Steps are judged in batches of so many, lest one odd step decides.
 BATCH = 5
 CUT_AT_MADS = 6.0
+# Nothing more is left out for a gain smaller than this: so much the error wavers by chance.
+WORTH_IT = 1.05
 
 
 def settled_from(step_s: FloatArray) -> int:
@@ -18,8 +20,8 @@ def settled_from(step_s: FloatArray) -> int:
 
     Returns
     -------
-    How many steps to leave out: those whose leaving makes the mean of the rest surest, never
-    more than half of them.
+    How many steps to leave out: the fewest whose leaving makes the mean of the rest about as sure
+    as it can be, never more than half of them.
 
     Notes
     -----
@@ -37,7 +39,8 @@ def settled_from(step_s: FloatArray) -> int:
     squares = np.cumsum(means[::-1] ** 2)[::-1]
     spread = np.maximum(squares - total**2 / left, 0.0)
     error = spread / left**2
-    return int(np.argmin(error[: n_batches // 2 + 1])) * BATCH
+    candidates = error[: n_batches // 2 + 1]
+    return int(np.argmax(candidates <= candidates.min() * WORTH_IT)) * BATCH
 
 
 def _cut_off(step_s: FloatArray) -> FloatArray:

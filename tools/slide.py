@@ -1,0 +1,50 @@
+"""Print a trial's page: `slide.py http://127.0.0.1:8000 TRIAL FILE.pdf`, or FILE.png to look at.
+
+A PDF is refused unless it is one A4 page across.
+"""
+
+import re
+import shutil
+import sys
+from pathlib import Path
+
+from common import give_up, say
+from playwright.sync_api import sync_playwright
+
+# A4 across at the 96 pixels per inch that browsers reckon with, and in points of PDF.
+WIDTH, HEIGHT = 1123, 794
+POINTS = (842, 595)
+PAGE = re.compile(rb"/Type\s*/Page\b")
+BOX = re.compile(rb"/MediaBox\s*\[\s*0 0 ([\d.]+) ([\d.]+)\s*\]")
+
+
+def main(address: str, trial: str, file: str) -> None:
+    """Print, check and write."""
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    if chromium is None:
+        give_up("printing needs chromium; on Debian: apt install chromium")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, chromium_sandbox=False)
+        page = browser.new_page(viewport={"width": WIDTH, "height": HEIGHT}, timezone_id="UTC")
+        answer = page.goto(f"{address}/trials/{trial}/print/")
+        if answer is None or not answer.ok or "/print/" not in page.url:
+            give_up(f"{address} shows no trial {trial} to people who are not signed in")
+        page.emulate_media(media="print")
+        if file.endswith(".png"):
+            page.screenshot(path=file)
+        else:
+            Path(file).write_bytes(checked(page.pdf(prefer_css_page_size=True)))
+        browser.close()
+    say(f"Wrote {file}.")
+
+
+def checked(pdf: bytes) -> bytes:
+    """Return a PDF that is one A4 page across; give up on any other."""
+    boxes = [tuple(round(float(side)) for side in box) for box in BOX.findall(pdf)]
+    if len(PAGE.findall(pdf)) != 1 or set(boxes) != {POINTS}:
+        give_up(f"the page came out as {len(PAGE.findall(pdf))} of {sorted(set(boxes))} points")
+    return pdf
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
