@@ -219,6 +219,7 @@ CELERY_BEAT_SCHEDULE = {
     "copy-clocks": {"task": "fleet.tasks.copy_clocks", "schedule": 60.0},
     "freeze-evidence": {"task": "fleet.tasks.freeze_evidence", "schedule": 20.0},
     "keep-money": {"task": "fleet.tasks.keep_money", "schedule": 60.0},
+    "work-out-likes": {"task": "fleet.tasks.work_out_likes", "schedule": 60.0},
     "work-out-trials": {"task": "fleet.tasks.work_out_trials", "schedule": 60.0},
     "advance-preflights": {"task": "fleet.tasks.advance_preflights", "schedule": 1.0},
     "look-at-preflights": {"task": "fleet.tasks.look_at_preflights", "schedule": 15.0},

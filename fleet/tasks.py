@@ -9,6 +9,7 @@ from fleet.charts.freezing import freeze_what_is_due
 from fleet.compiles.simulated import keep_simulated
 from fleet.demo import weather
 from fleet.intake.steps.following import follow_reported
+from fleet.like import keeping as likes
 from fleet.long_term import figures
 from fleet.money.losses import keep_costs
 from fleet.money.spending import keep_spending
@@ -70,6 +71,13 @@ def keep_figures_for_long_term() -> None:
     now = datetime.now(UTC)
     second = int(now.timestamp()) // settings.LONG_TERM_EVERY_S * settings.LONG_TERM_EVERY_S
     keep_figures(hot, second, figures(hot, now=now), keep_s=settings.HOT_KEEP_S)
+
+
+@shared_task(ignore_result=True, expires=30)
+def work_out_likes() -> None:
+    """Compare runs with their like, a few at a time, so that their pages need not."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    likes.work_out_due(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=30)

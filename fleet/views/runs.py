@@ -20,6 +20,7 @@ from fleet.models import Alert, Run
 from fleet.simulated.drills import drills_of
 from fleet.summaries import RunNow, runs_now
 from fleet.templatetags.units import percent
+from fleet.views.likes import like_context
 from fleet.views.logs import log_context, log_page
 from fleet.views.nodes import rows_of
 from fleet.views.past import run_then
@@ -94,7 +95,7 @@ def run_context(name: str) -> dict[str, Any]:
     """Return what changes on the page of one run."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     run = get_object_or_404(
-        saying_whether_compiled(Run.objects.select_related("trace", "log")), name=name
+        saying_whether_compiled(Run.objects.select_related("trace", "log", "like_runs")), name=name
     )
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
     alerts = list(run.alerts.open().worst_first().select_related("run", "node"))
@@ -145,7 +146,8 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context |= {
         "charts": RUN_CHARTS.values(),
         "has_steps": run.last_step > 0 or summed_up.step_s is not None,
-    } | trace_page(request, run)
+    }
+    context |= trace_page(request, run) | like_context(run)
     if context.get("log"):
         context |= log_page(request, run, context["log"])
     elif context["frozen"]:

@@ -14,9 +14,11 @@ from django.db import connections
 
 from fleet.demo import weather
 from fleet.demo.compiles import brew_deploys, compile_past
+from fleet.demo.like import ensure_probe
 from fleet.demo.past import live_through
 from fleet.demo.runs import create_fleet
 from fleet.demo.trials import ensure_trials
+from fleet.like.keeping import work_out_due as work_out_likes
 from fleet.models import Run
 from fleet.simulated.plans import publish_plans
 from fleet.trials.keeping import work_out_due
@@ -40,11 +42,13 @@ class Command(BaseCommand):
             create_fleet(now=now, longest=timedelta(hours=hours))
             weather.brew_past(now=now)
             brew_deploys(now=now)
+            ensure_probe(now=now)
         # A run without clocks has no past yet, or only part of one: dying here begins it anew.
         unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
         self._live_through(list(unlived.values_list("name", flat=True)), now=now)
         ensure_trials(now=now)
         work_out_due(hot, now=datetime.now(UTC))
+        work_out_likes(hot, now=datetime.now(UTC), at_a_time=20)
         weather.extend(hot, now=now)
         weather.welcome(hot, now=now)
         publish_plans(hot, now=datetime.now(UTC))
