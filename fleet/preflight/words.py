@@ -15,6 +15,7 @@ METRICS: Mapping[str, str] = {
     "bandwidth_bytes_per_s": "{value} get through, usual are {usual}",
 }
 Writer = Callable[[Trouble], str]
+MOST_EXPLAINED = 4
 
 
 def _missing(parts: str) -> Writer:
@@ -71,10 +72,20 @@ def sentences(preflight: Preflight, found: Found) -> list[str]:
     own_held = sorted({t.node for t in found.own if t.verdict is Verdict.HOLD} - set(failed))
     return [
         _how_many(preflight, found),
-        *([f"Leave {listed(failed)}."] if failed else []),
+        *_left(found, failed),
         *([f"Look at {listed(own_held)} first."] if own_held else []),
         *(_of_pair(found, pair) for pair in found.pairs[:5]),
         *([_collective(preflight, found)] if found.slowdown is not None else []),
+    ]
+
+
+def _left(found: Found, failed: Sequence[str]) -> list[str]:
+    """Say who must stay: of a few why, of many only who."""
+    if len(failed) > MOST_EXPLAINED:
+        return [f"Leave {listed(failed)}."]
+    return [
+        f"Leave {node}: {'; '.join(reason(t) for t in found.own if t.node == node)}."
+        for node in failed
     ]
 
 

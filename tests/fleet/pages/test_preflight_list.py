@@ -88,7 +88,8 @@ def test_a_row_says_the_verdict(page: Page) -> None:
     text = page("/preflight/")
 
     assert "12 of 16 nodes can be taken, as many as are wanted." in text
-    assert "Leave n-03 and n-09." in text
+    assert "Leave n-03: EFA device 5 answers in" in text
+    assert "Leave n-09: 15 of 16 accelerators." in text
     assert "n-06 and n-11 are slow to each other and to nobody else: one of them may come" in text
 
 

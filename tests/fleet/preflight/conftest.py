@@ -27,8 +27,8 @@ def asked(db: None, _rehearsing: None) -> Callable[..., Preflight]:
     """Ask for a preflight of nodes that the fleet does not know."""
 
     def asking(names: Sequence[str] = SIXTEEN, **fields: Any) -> Preflight:
-        given = {"instance_type": "trn2.48xlarge", "by": "ada", "now": NOON} | fields
-        return ask(names, **given)
+        given: dict[str, Any] = {"instance_type": "trn2.48xlarge", "by": "ada", "now": NOON}
+        return ask(names, **given | fields)
 
     return asking
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from fleet.models import InjectedFault, Node, Preflight
+from fleet.models import InjectedFault, Node, Preflight, Run
 from fleet.preflight.asking import ask
 from fleet.preflight.found import read
 from fleet.preflight.running import advance, advance_all, measured_of, run_through
@@ -87,9 +87,11 @@ def test_it_measures_the_same_in_one_go_and_after_being_put_away(
     assert (len(whole.nodes), len(chosen.nodes)) == (16, 13)
 
 
-def test_a_drill_under_way_is_found_and_a_chip_the_node_lacks(steady: Node, limping: Node) -> None:
+def test_a_drill_under_way_is_found_and_a_chip_the_node_lacks(
+    run: Run, steady: Node, limping: Node
+) -> None:
     InjectedFault.objects.create(
-        run=steady.run,
+        run=run,
         node=steady,
         kind="efa_down",
         device=3,
