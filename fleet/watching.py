@@ -27,7 +27,13 @@ from telemetry.store.hot import HotStore
 
 __all__ = ["judge", "rosters", "sight_of", "watch", "watched"]
 
-RUN_RULES = tuple(name for name, rule in RULES.items() if rule.subject == "run")
+# Judged elsewhere, by fleet/overspending.py.
+BY_THE_HOUR = ("cost_drift",)
+# Sick parts of all its nodes are a run's own.
+RUN_RULES = (
+    *(name for name, rule in RULES.items() if rule.subject == "run" and name not in BY_THE_HOUR),
+    *("core_slow", "hbm_slow", "efa_degraded"),
+)
 # Rules of nodes that read what all parts of all nodes report: not looked at in every second.
 HARDWARE_RULES = ("core_slow", "hbm_slow", "efa_degraded", "node_idle", "exec_errors")
 BLIND = ("monitoring_blind", "fleet")

@@ -14,9 +14,14 @@ SYMPTOMS = frozenset({"allreduce_share", "step_slow"})
 
 
 def subject_of(finding: Finding) -> str:
-    """Name whom an alert is about: a run, a node or the whole fleet, as its rule has it."""
+    """Name whom an alert is about: a run, a node or the whole fleet, as its rule has it.
+
+    What all nodes of a run are sick with is about the run.
+    """
     names = {"run": f"run:{finding.run}", "node": f"node:{finding.node}", "fleet": "fleet"}
-    return names[RULES[finding.rule].subject]
+    names["budget"] = f"budget:{finding.evidence.get('budget')}"
+    subject = RULES[finding.rule].subject
+    return names["run" if subject == "node" and finding.node is None else subject]
 
 
 def by_subject(findings: Iterable[Finding]) -> dict[Subject, Finding]:

@@ -54,6 +54,8 @@ LEAST_STEPS = 4
 STOPS = ("node_crash", "hang", "recompile", "checkpoint_slow")
 AT_ONCE, GROUPS = (1, 1, 1, 2, 2, 3), (2, 3)
 BENIGN = ("checkpoint", "evaluation", "batch_change", "planned_compile", "scale_change")
+# Storage is shared: mostly all nodes write their checkpoints slowly, or else one does.
+STORAGE_CHANCE = 0.6
 LOOK_ALIKE_CHANCE, WHOLE_CHANCE, SAME_NODE_CHANCE = 0.4, 0.15, 0.15
 TAIL_S = 150.0
 
@@ -136,7 +138,8 @@ class Chance:
         step_s = step_plan(spec).step_s
         lasts_s = max(self._between(*LASTS_S), round(LEAST_STEPS * step_s))
         fault: Table = {"kind": name, "start_s": at_s, "duration_s": lasts_s}
-        is_whole = kind.scope == "run" or name in WHOLE
+        is_whole = kind.scope == "run"
+        is_whole |= name in WHOLE and self._rng.random() < STORAGE_CHANCE
         is_whole |= kind.scope == "any" and self._rng.random() < WHOLE_CHANCE * (run["nodes"] > 1)
         fault |= {"run": spec.name} if is_whole else {"node": spec.node_names[node]}
         if kind.device_part is not None and "node" in fault:

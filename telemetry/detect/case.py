@@ -26,6 +26,8 @@ SETTLING_STEPS = 8
 SHARE_NOISE = 0.005
 # A rise by less than this share of the step explains nothing.
 FELT_RATIO = 0.02
+# As long as ever, but for this.
+SAME = 1.1
 # A batch or a fleet that changed by more than this was changed by somebody.
 CHANGED_RATIO = 0.02
 
@@ -63,8 +65,7 @@ class Case:
             "waiting": now["waiting"] - _typical(self.before, "wait_s"),
             "transferring": now["transferring"] - _typical(self.before, "transfer_s"),
         }
-        step_s = middle(self.after.step_s)
-        return rise if max(rise.values()) > FELT_RATIO * step_s else now
+        return rise if max(rise.values()) > self._felt_s else now
 
     @property
     def share_rise_ratio(self) -> float:
@@ -88,6 +89,24 @@ class Case:
             "scale": (_n_workers(self.before), _n_workers(self.after)),
         }
         return tuple(name for name, (was, now) in figures.items() if _differs(was, now))
+
+    @property
+    def is_diluted(self) -> bool:
+        """Whether somebody changed the run, and bytes and peers take no longer than they did.
+
+        Then only what the share is a share of has shrunk: nothing is slower.
+        """
+        if self.before is None or not self.changed:
+            return False
+        return all(
+            _typical(self.after, phase) <= SAME * _typical(self.before, phase) + least_s
+            for phase, least_s in (("transfer_s", 0.0), ("wait_s", self._felt_s))
+        )
+
+    @property
+    def _felt_s(self) -> float:
+        """Seconds of a step below which nothing is explained."""
+        return FELT_RATIO * middle(self.after.step_s)
 
 
 def open_case(vitals: Vitals, steps: StepBatch, episode: Episode) -> Case:

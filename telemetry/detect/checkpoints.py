@@ -90,7 +90,7 @@ def _newest(
     if vitals.now_s - ended_s > NEWS_S:
         return len(taken) - 1, None, ended_s, None
     for alert in vitals.standing:
-        if alert.cause == CAUSE:
+        if alert.cause == CAUSE and alert.node is not None:
             return len(taken) - 1, took_s, ended_s, alert.node
     writing = _writing(vitals, steps, ended_s - took_s, ended_s)
     return len(taken) - 1, took_s, ended_s, _slowest(writing)
@@ -158,7 +158,10 @@ def _usual(
         past = vitals.earlier(vitals.now_s - EARLIER_S)
         n_then = _n_workers(past)
         written = [(row, s) for row, s in _taken(past) if past.ended_at_s[row] < ended_at_s]
-        earlier = [took_s * float(n_then[row]) / n_now for row, took_s in written]
+        earlier = [
+            OPENING_S + max(0.0, took_s - OPENING_S) * float(n_then[row]) / n_now
+            for row, took_s in written
+        ]
     if len(earlier) >= A_HABIT or (earlier and vitals.checkpoint_s is None):
         return min(earlier), SLOWER_BY
     n_nodes = max(1, len(training_nodes(vitals, steps)))

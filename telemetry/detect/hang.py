@@ -7,7 +7,14 @@ import numpy as np
 from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.rules import RULES
 from telemetry.detect.silence import CRASHED, SILENT
-from telemetry.detect.standstill import CORES, HOST, Standstill, standstill, upper_median
+from telemetry.detect.standstill import (
+    CORES,
+    HOST,
+    SPINNING,
+    Standstill,
+    standstill,
+    upper_median,
+)
 from telemetry.detect.vitals import Vitals
 
 RULE = "hang"
@@ -33,10 +40,10 @@ def hang(vitals: Vitals) -> list[Finding]:
     not start it is to blame. Here that shows in hosts and cores instead of the library's logs.
     """
     still = standstill(vitals)
-    if still is None or still.works.any():
+    if still is None or (still.works.any() and not _is_endless(still)):
         return []
     busy = np.flatnonzero(still.compiles | still.loads)
-    if busy.size:
+    if busy.size and not still.works.any():
         # Somebody prepares the step, or writes down the last one. That ends, or it is a hang.
         is_endless = _lasts(still, LONG_STEPS, LONG_S) and 2 * busy.size < len(still.nodes)
         return [_finding(vitals, still, tuple(busy.tolist()))] if is_endless else []
@@ -45,9 +52,17 @@ def hang(vitals: Vitals) -> list[Finding]:
     if still.absent:
         return [_finding(vitals, still, still.absent)]
     # A node that fell silent with the run is its own finding, and explains this one.
-    if set(still.gone) & set(still.mute) or not _lasts(still, PATIENCE_STEPS, PATIENCE_S):
-        return []
-    return [_finding(vitals, still, ())]
+    is_explained = bool(set(still.gone) & set(still.mute))
+    is_hang = not is_explained and _lasts(still, PATIENCE_STEPS, PATIENCE_S)
+    return [_finding(vitals, still, ())] if is_hang else []
+
+
+def _is_endless(still: Standstill) -> bool:
+    """Tell whether cores were as busy as can be for so long that no step explains it.
+
+    Where accelerators do not say what their memory moves, waiting cores may look like these.
+    """
+    return bool(still.peak.max() >= SPINNING) and _lasts(still, LONG_STEPS, LONG_S)
 
 
 def known_dead(vitals: Vitals) -> set[str]:

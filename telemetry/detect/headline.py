@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from telemetry.detect.case import Case, open_case
+from telemetry.detect.case import BASELINE_STEPS, Case, open_case
 from telemetry.detect.evidence import share_evidence
 from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.localise import Verdict, localise
@@ -16,6 +16,8 @@ from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
 
 SHARE = "allreduce_share"
+# How far before the window one looks for earlier steps.
+LOOK_BACK_S = 300.0
 
 
 def all_reduce(
@@ -30,6 +32,8 @@ def all_reduce(
     Returns
     -------
     The finding, if the share is above its limit, and the problems that it does not speak of.
+    None where somebody changed the run and the all-reduce takes no longer than it did: a smaller
+    batch makes any share larger, and nobody is to be called for it.
     """
     since = episode(
         steps.allreduce_share_ratio,
@@ -42,10 +46,21 @@ def all_reduce(
     case = open_case(vitals, steps, since)
     verdict = localise(case)
     chosen = _chosen(vitals, verdict, problems)
+    is_told = chosen is not None or verdict.look is not None or is_open
+    if not is_told and (case.is_diluted or (verdict.is_layout and _is_old(case, steps))):
+        return None, problems
     if chosen is not None and chosen.look is not None:
         verdict = _believe(verdict, chosen)
     rest = [p for p in problems if p is not chosen and not _explained(p, verdict)]
     return _finding(case, verdict), rest
+
+
+def _is_old(case: Case, steps: StepBatch) -> bool:
+    """Tell whether the run was like this for longer than the window, and no alert was due then."""
+    if case.before is not None or case.vitals.earlier is None:
+        return False
+    earlier = case.vitals.earlier(float(steps.ended_at_s[0]) - LOOK_BACK_S)
+    return bool((earlier.ended_at_s < steps.ended_at_s[0] - 1.0).sum() >= BASELINE_STEPS)
 
 
 def _chosen(vitals: Vitals, verdict: Verdict, problems: list[Problem]) -> Problem | None:
@@ -60,8 +75,8 @@ def _chosen(vitals: Vitals, verdict: Verdict, problems: list[Problem]) -> Proble
         if alert.rule == SHARE and same:
             return same[0]
     if verdict.look is not None:
-        same = (p for p in able if _same(p, verdict) or _is_late(vitals, p, verdict))
-        chosen = next(same, None)
+        its = (p for p in able if _same(p, verdict) or _is_late(vitals, p, verdict))
+        chosen = next(its, None)
         if chosen is not None or verdict.cause != UNKNOWN:
             return chosen
     return max(able, key=lambda p: p.strength, default=None)
@@ -102,7 +117,8 @@ def _believe(verdict: Verdict, problem: Problem) -> Verdict:
 def _explained(problem: Problem, verdict: Verdict) -> bool:
     """Tell whether a problem is the share's own, seen another way."""
     if _same(problem, verdict):
-        return True
+        devices = {problem.device, verdict.look.device if verdict.look else None}
+        return None in devices or len(devices) == 1 or problem.cause == verdict.cause
     is_symptom = problem.look is None or (problem.node is None and bool(problem.late))
     return is_symptom and problem.kind == verdict.kind
 

@@ -86,6 +86,13 @@ def part_looks(case: Case, node: str, *, blame_only_device: bool = True) -> list
         if cores.value.size % per_device:
             per_device = 1
         looks += _busy(node, cores, per_device)
+        if case.vitals.cores_per_device == 1:
+            # Of an accelerator of one core nobody can tell them apart.
+            looks = [each for each in looks if each.cause != "throttle"]
+            looks = [
+                replace(each, cause="throttle") if each.cause == "slow_core" else each
+                for each in looks
+            ]
         if cores.value.size == per_device and not blame_only_device:
             looks = [look for look in looks if look.cause != "throttle"]
     return looks

@@ -26,6 +26,8 @@ from telemetry.detect.vitals import Standing, Vitals, reported
 from telemetry.detect.witness import Witness
 from telemetry.steps import StepBatch
 
+# So many workers are a large crowd.
+LARGE = 24
 # Nobody need get up at night for uneven work, or for what has no culprit yet.
 NOT_URGENT = ("seq_imbalance", "stage_imbalance", UNKNOWN)
 
@@ -43,7 +45,7 @@ def performance(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Fin
     alike = comparable(steps)
     of_steps = slow_checkpoint(vitals, alike) + loading(vitals, steps)
     if not of_steps and _is_calm(vitals, open_rules):
-        return _findings(vitals, steps, _unexplained(vitals, problems))
+        return _findings(vitals, steps, _unexplained(vitals, problems, seen=problems))
     witness = Witness(vitals)
     of_steps += _of_steps(witness.vitals, alike, _accused(vitals, problems))
     share, rest = _told(vitals, steps, problems, of_steps, is_open=SHARE in open_rules)
@@ -71,7 +73,7 @@ def _told(
     """Return what the headline rule says, and the problems that it does not speak of."""
     lasting = _lasting(vitals, problems, of_steps)
     borne_out = [p for p in of_steps if _is_borne_out(p, problems + lasting)]
-    problems = _unexplained(vitals, problems + lasting + borne_out)
+    problems = _unexplained(vitals, problems + lasting + borne_out, seen=problems)
     return all_reduce(vitals, steps, problems, is_open=is_open)
 
 
@@ -133,11 +135,15 @@ def _of_steps(vitals: Vitals, steps: StepBatch, accused: Collection[str | None])
     return found + [problem for look in looks for problem in look(vitals, steps)]
 
 
-def _unexplained(vitals: Vitals, problems: list[Problem]) -> list[Problem]:
-    """Leave out what another problem, earlier in the list, explains."""
+def _unexplained(vitals: Vitals, problems: list[Problem], *, seen: list[Problem]) -> list[Problem]:
+    """Leave out what another problem, earlier in the list, explains.
+
+    Of parts that were ``seen`` to be sick none explains another of its node.
+    """
     kept: list[Problem] = []
     for problem in problems:
-        if not any(_explains(vitals, other, problem) for other in kept):
+        is_part = problem.kind == "waiting" and any(problem is each for each in seen)
+        if is_part or not any(_explains(vitals, other, problem) for other in kept):
             kept.append(problem)
     return kept
 
@@ -148,7 +154,9 @@ def _explains(vitals: Vitals, one: Problem, other: Problem) -> bool:
         return one.cause in LINK_CAUSES and _is_same_link(one, other)
     if other.kind == "computing":
         alone = len(vitals.nodes) == 1 and one.kind == "waiting"
-        return alone or one.cause == "seq_imbalance"
+        # Of a large crowd's quickest workers nobody drew a long sequence.
+        is_uneven = one.cause == "seq_imbalance" and len(vitals.steps.workers) < LARGE
+        return alone or is_uneven
     if other.kind == "waiting":
         nodes = {vitals.node_of(worker) for worker in other.late[:1]} | {other.node}
         # Uneven work makes somebody late in every step: only its own hardware convicts a machine.

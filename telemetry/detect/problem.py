@@ -57,7 +57,9 @@ class Problem:
 
     @property
     def rule(self) -> str:
-        """The rule that is broken where the headline rule is not."""
-        if self.node is not None and self.cause in RULE_OF_NODE:
-            return RULE_OF_NODE[self.cause]
-        return RULE_OF_RUN.get(self.cause, "step_slow")
+        """The rule that is broken where the headline rule is not.
+
+        Sick parts break the same rule on one node and on all: two troubles of a whole run at
+        once are two alerts.
+        """
+        return RULE_OF_NODE.get(self.cause) or RULE_OF_RUN.get(self.cause, "step_slow")

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 
+from telemetry.detect.rulebook.money import MONEY
 from telemetry.detect.rulebook.nodes import NODES
 from telemetry.detect.rulebook.parts import PARTS
 from telemetry.detect.rulebook.rule import Query, Rule, Severity, Subject
@@ -10,4 +11,6 @@ from telemetry.detect.rulebook.steps import STEPS
 
 __all__ = ["RULES", "Query", "Rule", "Severity", "Subject"]
 
-RULES: Mapping[str, Rule] = {rule.name: rule for rule in (*STEPS, *PARTS, *STANDSTILL, *NODES)}
+RULES: Mapping[str, Rule] = {
+    rule.name: rule for rule in (*STEPS, *PARTS, *STANDSTILL, *NODES, *MONEY)
+}

@@ -1,5 +1,6 @@
 """Sick cores, accelerators and memories, by what all nodes of a run report of themselves."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -40,11 +41,11 @@ def silicon(vitals: Vitals) -> list[Sighting]:
     """Find slow cores, throttled accelerators and slow memories: at most one of each per node.
 
     An accelerator whose memory is slow paces its node too, so that its cores stand out as if
-    it were throttled: the memory explains them.
+    it were throttled: the memory explains them, but no others of the node.
     """
     memory = _sick(vitals, MEMORY)
     starved = {(s.look.node, s.look.device) for s in memory}
-    cores = _sick(vitals, CORES)
+    cores = _sick(vitals, CORES, explained=starved)
     per_device = vitals.cores_per_device
     return memory + [s for s in cores if (s.look.node, _device(s, per_device)) not in starved]
 
@@ -55,14 +56,24 @@ def _device(sighting: Sighting, per_device: int) -> int:
     return part if sighting.look.cause == "throttle" else part // max(1, per_device)
 
 
-def _sick(vitals: Vitals, kind: Kind) -> list[Sighting]:
-    """Find the worst part of each node that stands away, does so persistently, and newly."""
+def _sick(
+    vitals: Vitals, kind: Kind, *, explained: Collection[tuple[str | None, int | None]] = ()
+) -> list[Sighting]:
+    """Find the worst part of each node that stands away, does so persistently, and newly.
+
+    Cores of accelerators that are ``explained`` do not count.
+    """
     seen = apart(vitals.hardware([kind.metric], RECENT_S), kind)
     if seen is None:
         return []
     held = _held(vitals, kind, seen)
     worst = np.where(seen.suspects, seen.ratio, 0.0)
-    rows = {int(row) for row in np.flatnonzero(seen.suspects.any(axis=1))} | set(held)
+    per_device = max(1, vitals.cores_per_device)
+    for node, device in explained:
+        if node in seen.span.nodes and device is not None:
+            first = device * per_device
+            worst[seen.span.nodes.index(node), first : first + per_device] = 0.0
+    rows = {int(row) for row in np.flatnonzero(worst.any(axis=1))} | set(held)
     found, past = [], None
     for row in sorted(rows):
         recent = course(seen.span, kind, row)
@@ -116,7 +127,10 @@ def _named(vitals: Vitals, seen: Apart, part: Part) -> tuple[str, int]:
         return "hbm_slow", part.part
     per_device = vitals.cores_per_device
     n_cores = seen.ratio.shape[1]
-    if per_device < 2 or n_cores % per_device:
+    if per_device == 1:
+        # An accelerator of one core: nobody can tell them apart, and it is what gets replaced.
+        return "throttle", part.part
+    if n_cores % per_device:
         return "slow_core", part.part
     device = part.part // per_device
     cores = seen.ratio[part.row, device * per_device : (device + 1) * per_device]

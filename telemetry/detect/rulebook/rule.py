@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 Severity = Literal["page", "warn"]
-Subject = Literal["run", "node", "fleet"]
+Subject = Literal["run", "node", "fleet", "budget"]
 # A scrape or two may fail: series vanish, and nothing is mended by that.
 KEEP_S = 120.0
 LIMIT = re.compile(r"<(\w+)>")

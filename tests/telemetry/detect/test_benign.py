@@ -41,13 +41,20 @@ def test_a_look_alike_has_no_finding(run: str, look_alike: Benign) -> None:
     assert [f for _, found in recording.watch(range(20, 500, 2)) for f in found] == []
 
 
-def test_a_smaller_batch_is_said_but_wakes_nobody() -> None:
-    recording = record("trn1", duration_s=260, benign=[event("batch_change", magnitude=0.4)])
-    found = [f for _, each in recording.watch(range(20, 260)) for f in each]
+@pytest.mark.parametrize("until_s", [260, 620])
+def test_a_smaller_batch_makes_the_share_larger_and_nobody_is_told(until_s: int) -> None:
+    smaller = event("batch_change", magnitude=0.4, duration_s=500)
+    recording = record("trn1", duration_s=until_s, benign=[smaller])
+    assert recording.breaks_at_s < until_s - 50
+    found = [f for _, each in recording.watch(range(until_s - 140, until_s)) for f in each]
+    assert found == []
+
+
+def test_a_run_that_begins_above_its_limit_is_told_so_but_wakes_nobody() -> None:
+    recording = record("trn1", duration_s=150, global_batch=32)
+    found = [f for _, each in recording.watch(range(20, 150)) for f in each]
     assert {(f.cause, f.node, f.severity) for f in found} == {("unknown", None, "warn")}
     assert {f.evidence["kind"] for f in found} == {"communication-bound layout"}
-    assert found[0].evidence["changed"] == ["batch"]
-    assert found[0].evidence["baseline_step_s"] is None
 
 
 def test_a_layout_that_only_communicates_says_so_from_its_second_step() -> None:

@@ -77,7 +77,7 @@ def test_all_devices_at_once_blame_no_machine_in_any_second() -> None:
         machines = until(seconds).mark(LATENCY, (slice(None), slice(None)), times=2,  # type: ignore[arg-type]
                                        since_s=SINCE_S)  # fmt: skip
         found = told(find(seen(machines)))
-        assert found <= {("step_slow", "efa_latency", None, None)}
+        assert found <= {("efa_degraded", "efa_latency", None, None)}
     assert found
 
 
@@ -86,7 +86,7 @@ def test_loss_on_all_devices_blames_no_machine_and_explains_their_latency() -> N
     for seconds in range(6, 25):
         machines = until(seconds).mark(AGAIN, every, times=9_000, since_s=SINCE_S)  # type: ignore[arg-type]
         machines.mark(LATENCY, every, times=1.5, since_s=SINCE_S)  # type: ignore[arg-type]
-        assert told(find(seen(machines))) == {("step_slow", "efa_loss", None, None)}
+        assert told(find(seen(machines))) == {("efa_degraded", "efa_loss", None, None)}
 
 
 def test_real_nodes_measure_no_latency_and_are_not_accused_for_it() -> None:

@@ -68,9 +68,10 @@ def test_it_is_found_in_two_steps_by_cause_and_culprit(
     step_s = float(np.median(recording.steps.step_s))
 
     assert second == math.ceil(recording.breaks_at_s)
-    assert (first.cause, first.node) in {(kind, "run-02"), ("unknown", None)}
+    cause = as_told(kind, run)
+    assert (first.cause, first.node) in {(cause, "run-02"), ("unknown", None)}
     assert {(f.cause, f.node, f.device) for s, f in found if abs(s - second) > 1} == {
-        (kind, "run-02", 5)
+        (cause, "run-02", 5)
     }
     assert abs(first.onset_s - EPOCH - START_S) <= step_s
     assert first.severity == "page"
@@ -97,7 +98,13 @@ def test_so_are_the_others_that_can_lift_the_share(
     kind: str, run: str, magnitude: float, device: int | None
 ) -> None:
     found = list(alerts(play(run, fault_of(kind, magnitude, device=device))))
-    assert {(f.cause, f.node, f.device) for _, f in found} == {(kind, "run-02", device)}
+    cause = as_told(kind, run)
+    assert {(f.cause, f.node, f.device) for _, f in found} == {(cause, "run-02", device)}
+
+
+def as_told(kind: str, run: str) -> str:
+    """Name a slow core as it is told: on an accelerator of one core it is the accelerator."""
+    return "throttle" if (kind, run) == ("slow_core", "p5") else kind
 
 
 @pytest.mark.parametrize(("pp", "batch"), [(4, 64), (2, 256)])
@@ -163,7 +170,7 @@ def test_of_any_sixty_faults_no_machine_is_wronged() -> None:
         recording = play(run, fault, seed=int(rng.integers(1_000)))
         (first,) = find(recording.at(math.ceil(recording.breaks_at_s)))
         n_fired += 1
-        n_right += (first.cause, first.node, first.device) == (kind, node, device)
+        n_right += (first.cause, first.node, first.device) == (as_told(kind, run), node, device)
         n_wronged += first.node not in {None, node}
     assert n_wronged == 0
     assert n_right / n_fired >= 0.97

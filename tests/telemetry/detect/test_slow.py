@@ -70,7 +70,7 @@ def test_clocks_that_are_lower_everywhere_do_the_same_work_more_slowly() -> None
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
     (found,) = told(steps, machines)
-    assert (found.rule, found.cause, found.node) == ("step_slow", "throttle", None)
+    assert (found.rule, found.cause, found.node) == ("core_slow", "throttle", None)
 
 
 def test_memory_that_is_slower_everywhere_moves_fewer_bytes() -> None:
@@ -78,7 +78,7 @@ def test_memory_that_is_slower_everywhere_moves_fewer_bytes() -> None:
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     machines.mark(MEMORY, (slice(None), slice(None)), times=0.5, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
     (found,) = told(steps, machines)
-    assert (found.rule, found.cause, found.node) == ("step_slow", "hbm_slow", None)
+    assert (found.rule, found.cause, found.node) == ("hbm_slow", "hbm_slow", None)
 
 
 def test_without_evidence_no_cause_is_named_and_nobody_is_called_at_once() -> None:
@@ -147,7 +147,7 @@ def test_a_slow_core_explains_the_worker_that_is_late_and_both_are_one_finding()
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     for core in range(7):
         machines.mark(CORE, (1, core), times=1 / 1.2, since_s=float(steps.ended_at_s[-7]))
-    seen = vitals(steps, machines, moments=machines.moments)
+    seen = vitals(steps, machines, moments=machines.moments, cores_per_device=2)
     names = ("steady", "limping", "calm", "quiet", *NAMES[4:])
     seen = replace(seen, nodes=names, steps=replace(steps, workers=names))
     (found,) = find(seen)
@@ -157,6 +157,51 @@ def test_a_slow_core_explains_the_worker_that_is_late_and_both_are_one_finding()
         "limping",
         7,
     )
+
+
+def test_two_troubles_of_a_whole_run_are_two_findings() -> None:
+    compute = computing()
+    compute[-8:] *= 1.25
+    transfer = np.full((60, 8), 0.1)
+    transfer[-8:] = 0.4
+    steps = run(compute, transfer_s=transfer)
+    since_s = float(steps.ended_at_s[-9])
+    everywhere: Any = (slice(None), slice(None))
+    machines = Machines(steps.ended_at_s[-1], n_nodes=4)
+    machines.mark(MEMORY, everywhere, times=0.8, since_s=since_s)
+    machines.mark("efa_latency_s", everywhere, times=3, since_s=since_s)
+    found = told(steps, machines, moments=machines.moments)
+    assert {(f.rule, f.cause, f.node) for f in found} == {
+        ("core_slow", "throttle", None),
+        ("efa_degraded", "efa_latency", None),
+    }
+
+
+def test_two_sick_parts_of_one_node_are_two_findings() -> None:
+    steps = steps_of(np.ones((60, 4)))
+    since_s = float(steps.ended_at_s[-1]) - 9
+    machines = Machines(steps.ended_at_s[-1])
+    # Core 0 is slow, and so is the memory of accelerator 3 with cores 6 and 7.
+    for core in range(1, 6):
+        machines.mark(CORE, (1, core), times=0.6, since_s=since_s)
+    machines.mark(CORE, (1, 0), times=0.75, since_s=since_s)
+    machines.mark(CORE, (1, slice(6, 8)), times=0.85, since_s=since_s)
+    machines.mark(MEMORY, (1, 3), times=0.5, since_s=since_s)
+    found = find(vitals(steps, machines, moments=machines.moments, cores_per_device=2))
+    assert {(f.rule, f.cause, f.node, f.device) for f in found} == {
+        ("hbm_slow", "hbm_slow", "limping", 3),
+        ("core_slow", "slow_core", "limping", 0),
+    }
+
+
+def test_the_core_of_an_accelerator_with_one_is_told_as_throttled() -> None:
+    steps = steps_of(np.ones((60, 4)))
+    machines = Machines(steps.ended_at_s[-1])
+    for core in range(7):
+        since_s = float(steps.ended_at_s[-1]) - 9
+        machines.mark(CORE, (1, core), times=0.7, since_s=since_s)
+    (found,) = find(vitals(steps, machines, moments=machines.moments, cores_per_device=1))
+    assert (found.rule, found.cause, found.device) == ("core_slow", "throttle", 7)
 
 
 def test_two_culprits_are_two_findings() -> None:

@@ -1,0 +1,109 @@
+"""Whether tokens have cost more than expected for hours, and nothing else says why."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray
+from telemetry.detect.rules import RULES
+from telemetry.steps import PHASES, StepBatch
+
+RULE = "cost_drift"
+LIMITS = RULES[RULE].limits
+# What is planned between the work is no part of its pace.
+PLANNED = ("checkpoint_s", "other_s")
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How a run trains, minute by minute.
+
+    ``began_s`` (n,) Unix seconds; ``cost`` (n,) node-seconds per token, NaN where no step ended;
+    ``tokens`` and ``n_active`` (n,) of the usual step, and how many workers took part.
+    """
+
+    began_s: FloatArray
+    cost: FloatArray
+    tokens: FloatArray
+    n_active: FloatArray
+
+    def __len__(self) -> int:
+        """Count the minutes."""
+        return len(self.cost)
+
+    @property
+    def layout(self) -> tuple[float, float]:
+        """Tokens per step and workers that take part, as of the later half of the minutes."""
+        late = len(self) // 2
+        return float(np.nanmedian(self.tokens[late:])), float(np.median(self.n_active[late:]))
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """By how much of the expected cost the cost is higher, in the calmer half of the window."""
+
+    ratio: float
+    cost: float
+    expected: float
+
+
+def pace_of(minutes: StepBatch, *, nodes_per_worker: float) -> Pace:
+    """Return a run's pace by its average steps, one for each minute.
+
+    Notes
+    -----
+    ``cost = nodes at work * (step_s less checkpoints and evaluation) / tokens``. It is dollars
+    per token at any price, and stays as it is where the batch grows or nodes leave.
+    """
+    told = np.stack([minutes.phases[phase] for phase in PHASES], axis=-1)
+    known = np.isfinite(told)
+    filled = np.where(known, told, 0.0)
+    planned = sum(filled[..., PHASES.index(phase)] for phase in PLANNED)
+    # A step that nobody divides is all of it work.
+    is_divided = known[..., : PHASES.index("checkpoint_s")].any(axis=-1)
+    work = filled.sum(axis=-1) - np.where(is_divided, planned, 0.0)
+    active = known.any(axis=-1)
+    n_active = active.sum(axis=1)
+    step_s = np.where(active, work, 0.0).sum(axis=1) / np.maximum(n_active, 1)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        cost = n_active * nodes_per_worker * step_s / minutes.tokens
+    cost = np.where((step_s > 0) & np.isfinite(cost), cost, np.nan)
+    return Pace(minutes.ended_at_s, cost, minutes.tokens, n_active.astype(float))
+
+
+def clear_of(pace: Pace, explained: FloatArray) -> NDArray[np.bool_]:
+    """Return which minutes nobody explains: (n,), those outside all spans (m, 2)."""
+    inside = (pace.began_s[:, None] >= explained[:, 0]) & (
+        pace.began_s[:, None] <= explained[:, 1]
+    )
+    return np.asarray(~inside.any(axis=1) & np.isfinite(pace.cost))
+
+
+def is_alike(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether two layouts train as many tokens per step on as many workers."""
+    return all(
+        abs(a - b) <= LIMITS["alike_ratio"] * abs(b) for a, b in zip(one, other, strict=True)
+    )
+
+
+def drift(
+    pace: Pace, explained: FloatArray, *, expected: float, limit_ratio: float
+) -> Drift | None:
+    """Return how far a run's cost is above what was expected; None where that is not sure.
+
+    Notes
+    -----
+    Both halves of the window must be above the limit by their medians, each by enough minutes
+    that no other alert explains, of the layout that the run has now.
+    """
+    layout = pace.layout
+    same = np.abs(pace.tokens - layout[0]) <= LIMITS["alike_ratio"] * layout[0]
+    usable = clear_of(pace, explained) & same & (pace.n_active == layout[1])
+    middle = (pace.began_s[0] + pace.began_s[-1]) / 2
+    halves = [pace.cost[usable & side] for side in (pace.began_s < middle, pace.began_s >= middle)]
+    if min(map(len, halves)) < LIMITS["least_minutes"] / 2:
+        return None
+    cost = min(float(np.median(half)) for half in halves)
+    ratio = cost / expected - 1
+    return Drift(ratio, cost, expected) if ratio > limit_ratio else None
