@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
+from fleet.alerting import reconcile
 from fleet.alerting.events import Kind, change, note
 from fleet.compiles.summing import covered_s
 from fleet.compiles.words import changes_in_words
@@ -18,6 +19,7 @@ RULE = "recompile"
 NEWS = timedelta(minutes=3)
 LOOK_BACK = timedelta(hours=6)
 FRESH = timedelta(seconds=20)
+LOGGED_WITHIN = timedelta(days=1)
 LIMITS = RULES[RULE].limits
 LEAD_S = 120.0
 MOST_LINES = 4
@@ -77,6 +79,19 @@ def key_evidence(events: Sequence[CompileEvent]) -> dict[str, Any]:
     lines = dict.fromkeys(line for each in events for line in changes_in_words(each.change))
     graphs = {each.module or each.pk for each in events}
     return {"key_changes": list(lines)[:MOST_LINES], "n_graphs": len(graphs)}
+
+
+def raise_from_log(run: Run, *, now: datetime) -> list[Alert]:
+    """Raise what a log of the last day tells of unannounced compiles; older ones are history.
+
+    Nobody need get up for what is over: however long it took, it can wait for the morning.
+    """
+    if run.finished_at is None or run.finished_at < now - LOGGED_WITHIN:
+        return []
+    finding = finding_of(run, list(run.compiles.unannounced()))
+    if finding is None:
+        return []
+    return reconcile([replace(finding, severity="warn")], watched=(), now=now)
 
 
 def joined(findings: Sequence[Finding], told: Sequence[Finding]) -> list[Finding]:

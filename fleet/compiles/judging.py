@@ -12,6 +12,8 @@ from telemetry.compiles import HIT, MISS, Compile, KeyChange, key_changes
 Verdict = CompileEvent.Verdict
 # Processes of one start ask for a graph at about the same time; later it is another start.
 SAME_START_S = 600.0
+# In its first steps a job traces and compiles its graphs; one that is new later surprises.
+FIRST_STEPS = 10
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,13 @@ import pytest
 from fleet.alerting import reconcile
 from fleet.compiles import keep_compiles
 from fleet.models import Alert, AlertEvent, Run
-from fleet.recompiling import compile_findings, explain_fresh, finding_of, joined
+from fleet.recompiling import (
+    compile_findings,
+    explain_fresh,
+    finding_of,
+    joined,
+    raise_from_log,
+)
 from fleet.watching import watch
 from fleet.words.sentences import told
 from telemetry.compiles import MISS, Compile
@@ -96,6 +102,20 @@ def test_an_alert_that_burns_already_learns_what_changed_once(run: Run) -> None:
     assert learnt.text == "flags: -O1 became -O2"
     assert learnt.snapshot["evidence"]["key_changes"] == ["flags: -O1 became -O2"]
     assert "What changed: flags: -O1 became -O2." in told(alert, now=NOON).story
+
+
+def test_a_log_of_today_raises_it_to_be_looked_at_and_an_old_one_does_not(run: Run) -> None:
+    recompiled(run, seconds=700.0)
+    run.finished_at = NOON + timedelta(hours=1)
+    run.save()
+
+    assert raise_from_log(run, now=NOON + timedelta(days=9)) == []
+    (alert,) = raise_from_log(run, now=NOON + timedelta(hours=2))
+    assert (alert.rule, alert.severity) == ("recompile", Alert.Severity.WARN)
+    assert alert.onset_at == NOON
+    # Reading the log again tells of the same.
+    raise_from_log(run, now=NOON + timedelta(hours=2, minutes=1))
+    assert Alert.objects.count() == 1
 
 
 @pytest.fixture

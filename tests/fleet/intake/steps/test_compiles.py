@@ -40,14 +40,16 @@ def test_sent_twice_it_is_kept_once(deliver: Deliver, now_s: float) -> None:
     assert CompileEvent.objects.count() == 1
 
 
+@pytest.mark.parametrize(("n_steps", "verdict"), [(3, "first"), (12, "amid")])
 def test_once_the_job_trains_a_new_graph_is_unannounced(
-    deliver: Deliver, follow: Follow, now_s: float
+    deliver: Deliver, follow: Follow, now_s: float, n_steps: int, verdict: str
 ) -> None:
-    deliver(*whole_step(1, ended_at=now_s - 60), at_s=now_s - 60)
-    follow(now_s - 59)
+    for number in range(1, n_steps + 1):
+        deliver(*whole_step(number, ended_at=now_s - 60 + number), at_s=now_s - 60 + number)
+    follow(now_s - 40)
     deliver(compiled("MODULE_2+a", at=now_s - 40), at_s=now_s)
 
-    assert CompileEvent.objects.get().verdict == "amid"
+    assert CompileEvent.objects.get().verdict == verdict
 
 
 @pytest.mark.parametrize(
