@@ -11,6 +11,7 @@ from django.conf import settings
 from django.db import transaction
 
 from fleet.compiles import keep_compiles
+from fleet.compiles.judging import FIRST_STEPS
 from fleet.logs.about import MOST, Told, check_name, known
 from fleet.logs.curves import curves_of, packed
 from fleet.logs.errors import annotate_errors
@@ -50,12 +51,24 @@ def keep(log: Log, told: Told, *, file_s: float, now: datetime) -> ReadLog:
     RunChunk.objects.filter(run=run.name).delete()
     durable.write_steps(_batch(run.name, steps, times.ended_at_s))
     run.compiles.all().delete()
-    keep_compiles(run, log.compiles, moved_s=times.moved_s)
+    keep_compiles(
+        run, log.compiles, moved_s=times.moved_s, trained_from=_trained_from(steps, times)
+    )
     annotate_errors(run, log.errors, moved_s=times.moved_s)
     kept, _ = ReadLog.objects.update_or_create(
         run=run, defaults=_found(log, steps, times, told, now=now)
     )
     return kept
+
+
+def _trained_from(steps: LoggedSteps, times: Placed) -> datetime | None:
+    """Return since when a graph that is new surprises; None where the log's lines have no times.
+
+    The first steps are those in which the graphs of a step are traced and compiled.
+    """
+    if times.by != BY_LOG or len(steps) < FIRST_STEPS:
+        return None
+    return datetime.fromtimestamp(float(times.ended_at_s[FIRST_STEPS - 1]), UTC)
 
 
 def _completed(log: Log, told: Told) -> LoggedSteps:

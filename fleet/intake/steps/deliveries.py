@@ -150,7 +150,7 @@ class Intake:
         if not taken:
             return
         _note(hot, taken, now_s=now_s)
-        keep_told(taken, correction_s=outcome.skew_s, now_s=now_s)
+        keep_told(hot, taken, correction_s=outcome.skew_s, now_s=now_s)
         pieces = [
             ((said.run, said.session, said.step), piece_of(said, correction_s=outcome.skew_s))
             for said in taken

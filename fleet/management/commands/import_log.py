@@ -16,6 +16,7 @@ from fleet.logs.curves import unpacked
 from fleet.logs.keeping import keep
 from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog
+from fleet.recompiling import raise_from_log
 from fleet.templatetags.units import si
 from fleet.words.logs import doubts, read_in_words, times_in_words
 from telemetry import catalog
@@ -102,7 +103,10 @@ def _imported(options: dict[str, Any]) -> ReadLog:
     except OSError as error:
         raise ValueError(f"FILE: {error.filename or paths[0]}: {error.strerror}") from error
     _check_known(log, paths)
-    return keep(log, told, file_s=file_s, now=timezone.now())
+    now = timezone.now()
+    kept = keep(log, told, file_s=file_s, now=now)
+    raise_from_log(kept.run, now=now)
+    return kept
 
 
 def _told(options: dict[str, Any]) -> Told:
