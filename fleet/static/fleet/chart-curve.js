@@ -1,43 +1,27 @@
-// Lines over numbers, such as dollars over days: each with the band that it may lie in.
-import { eventsPaint } from "./chart-marks.js";
+// A curve over named places, such as sizes: lines, no time, a logarithmic height.
+import { common, line, thinLog } from "./chart-kinds.js";
 import { pointer } from "./chart-pointer.js";
-import { colour, faded } from "./palette.js";
-import { ticks } from "./units.js";
+import { logTicks } from "./units.js";
 
-const BOUNDS = new Set(["low", "high"]);
-const WRITERS = {
-  days: (splits) => splits.map((day) => (day === 0 ? "start" : `${day}\u202fd`)),
-  tokens: (splits) => ticks(splits, "count"),
-};
+const LETTER = 7, ROOM = 12;
 
-/** Draw data whose ``t`` are numbers; a series of role low or high bounds the one before. */
-export function curve(data, chart, common) {
-  const { t, labels, series, x_unit: unit } = data;
-  if (t.length < 2) return null;
-  const options = common(data, [eventsPaint(data), pointer(chart, { title: (i) => labels[i] })]);
-  const inks = inksOf(series);
-  options.scales = { x: { time: false, range: [t[0], t.at(-1)] }, y: { range: (u, low, high) => [0, high * 1.06] } };
-  options.series = [{}, ...series.map(({ label, role }, i) => line(label, role, inks[i]))];
-  options.bands = bandsOf(series, inks);
-  options.axes[0].values = (u, splits) => (WRITERS[unit] ?? WRITERS.tokens)(splits);
-  options.cursor = { drag: { x: false, y: false }, points: { size: 6, width: 1.5 }, y: false };
-  return { options, data: [t, ...series.map(({ values }) => values)], span: Infinity, isEven: false };
+export function curve(data, chart) {
+  const { labels = [], series } = data;
+  if (!labels.length || !series.some(({ values }) => values.some((value) => value !== null))) return null;
+  const x = labels.map((_, i) => i);
+  const options = common(data, [pointer(chart, { title: (i) => labels[i] })]);
+  options.scales = { x: { time: false, range: [-0.3, labels.length - 0.7] }, y: { distr: 3 } };
+  options.series = [{}, ...series.map((one, i) => ({ ...line(one, series.slice(0, i).filter((s) => !s.role).length, { ...data, t: x }), points: { show: one.role !== "muted", size: 5 } }))];
+  options.axes[0].splits = (u) => places(labels, u.width);
+  options.axes[0].values = (u, splits) => splits.map((i) => labels[i] ?? "");
+  options.axes[0].grid = { show: false };
+  options.axes[1].values = (u, splits) => logTicks(thinLog(splits), data.unit);
+  options.cursor = { drag: { x: false, y: false }, points: { size: 6 }, y: false };
+  return { options, data: [x, ...series.map((one) => one.values)], span: 900, isEven: false };
 }
 
-// Bounds have the colour of what they bound.
-function inksOf(series) {
-  let nth = -1;
-  return series.map(({ role }) => {
-    if (!BOUNDS.has(role)) nth += 1;
-    return colour(null, nth);
-  });
-}
-
-function line(label, role, ink) {
-  const isBound = BOUNDS.has(role);
-  return { label, stroke: isBound ? faded(ink, 0.3) : ink, width: isBound ? 1 : 2, points: { show: false } };
-}
-
-function bandsOf(series, inks) {
-  return series.flatMap(({ role }, i) => role === "high" ? [{ series: [i + 1, i], fill: faded(inks[i], 0.16) }] : []);
+function places(labels, width) {
+  const widest = Math.max(...labels.map((label) => label.length)) * LETTER + ROOM;
+  const by = Math.max(1, Math.ceil((labels.length * widest) / Math.max(width - 58, 60)));
+  return labels.map((_, i) => i).filter((i) => i % by === 0);
 }

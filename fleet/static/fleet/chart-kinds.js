@@ -50,7 +50,7 @@ function lines(data, chart) {
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };
 }
 
-function line({ label, role }, index, { t, series, has_gaps: hasGaps }) {
+export function line({ label, role }, index, { t, series, has_gaps: hasGaps }) {
   const ink = colour(role, index);
   const isMuted = role === "muted";
   return {
@@ -76,7 +76,7 @@ function holes(u, t, from, to) {
 const isEven = (t, everyS) => t.length < 3 || spacing(t) <= everyS * 1.5;
 
 // Of a decade only 1, 3 and 10 are labelled.
-function thinLog(splits) {
+export function thinLog(splits) {
   const few = splits.filter(isNumber).length <= 6;
   return splits.map((value) => {
     if (!isNumber(value)) return null;
@@ -203,7 +203,7 @@ function timeTick(second, step) {
   return moment(second * 1000, step >= 60 ? "minute" : "clock");
 }
 
-function common(data, plugins) {
+export function common(data, plugins) {
   const axis = { stroke: css("--muted"), font: FONT, ticks: { show: false }, grid: { stroke: css("--line"), width: 1 } };
   return {
     padding: [10, 24, 0, 0],
