@@ -16,6 +16,7 @@ from fleet.demo import weather
 from fleet.demo.compiles import brew_deploys, compile_past
 from fleet.demo.like import ensure_probe
 from fleet.demo.past import live_through
+from fleet.demo.preflights import ensure_preflight
 from fleet.demo.runs import create_fleet
 from fleet.demo.trials import ensure_trials
 from fleet.like.keeping import work_out_due as work_out_likes
@@ -47,6 +48,7 @@ class Command(BaseCommand):
         unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
         self._live_through(list(unlived.values_list("name", flat=True)), now=now)
         ensure_trials(now=now)
+        ensure_preflight()
         work_out_due(hot, now=datetime.now(UTC))
         work_out_likes(hot, now=datetime.now(UTC), at_a_time=20)
         weather.extend(hot, now=now)
