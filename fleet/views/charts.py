@@ -2,6 +2,7 @@
 
 import hashlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from datetime import datetime
 
 import msgspec
@@ -23,6 +24,7 @@ from fleet.charts.runs import RUN_CHARTS, run_figure
 from fleet.charts.windows import Window, WindowError, window_of
 from fleet.drills.history import told_one
 from fleet.incidents.drawing import incident_figure
+from fleet.incidents.moments import asked_moment
 from fleet.long_term import long_term_history
 from fleet.models import Alert, InjectedFault, Node, Run
 from fleet.views.tables import chart_table
@@ -41,12 +43,17 @@ def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
         raise Http404(f"{name} has no chart {chart}; it has {', '.join(NODE_CHARTS)}")
     return _answer(
         request,
-        lambda window: node_figure(
-            open_store(settings.REDIS_URL),
-            node,
-            NODE_CHARTS[chart],
+        lambda window: annotated(
+            node_figure(
+                open_store(settings.REDIS_URL),
+                node,
+                NODE_CHARTS[chart],
+                window,
+                long_term=long_term_history(),
+            ),
             window,
-            long_term=long_term_history(),
+            run=node.run_id,
+            node=node.pk,
         ),
     )
 
@@ -58,7 +65,8 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     run = get_object_or_404(Run.objects.select_related("log"), name=name)
     if chart in LOG_CHARTS and hasattr(run, "log"):
         return _answer(
-            request, lambda window: annotated(log_figure(run.log, chart, window), run, window)
+            request,
+            lambda window: annotated(log_figure(run.log, chart, window), window, run=run.pk),
         )
     if chart not in RUN_CHARTS:
         raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
@@ -68,8 +76,8 @@ def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
             run_figure(
                 open_store(settings.REDIS_URL), run, chart, window, long_term=long_term_history()
             ),
-            run,
             window,
+            run=run.pk,
         ),
     )
 
@@ -87,7 +95,9 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
         figure = incident_figure(hot, alert, chart, window, at=at, now=now)
         if figure is None:
             raise Http404(f"alert {pk} has no chart {chart}")
-        return figure
+        moment = asked_moment(at, alert=alert, now=now)
+        seen = replace(window, end=min(window.end, int(moment.timestamp()))) if moment else window
+        return annotated(figure, seen, run=alert.run_id, node=alert.node_id)
 
     return _answer(request, draw, default=mine)
 

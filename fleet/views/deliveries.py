@@ -33,7 +33,7 @@ def deliveries_context(page: str = "1", **filters: str) -> dict[str, Any]:
         found = found.filter(receiver__name=keep["receiver"])
     shown = Paginator(found, PER_PAGE).get_page(page)
     query = {name: value for name, value in keep.items() if value}
-    number = {"page": shown.number} if shown.number > 1 else {}
+    number = {"page": str(shown.number)} if shown.number > 1 else {}
     return {
         "page": shown,
         "rows": rows(shown),

@@ -9,7 +9,7 @@ from django.test import Client
 
 from fleet.charts.alerts import alert_window
 from fleet.charts.freezing import freeze
-from fleet.models import Alert, FrozenChart
+from fleet.models import Alert, Annotation, FrozenChart
 from telemetry.store.hot import HotStore
 from tests.parts import just_now
 
@@ -87,3 +87,34 @@ def test_what_was_frozen_is_shown_to_whoever_asks_for_the_same_stretch(
     for query in ("", f"?{own.query}"):
         figure = client.get(f"/alerts/{alert.pk}/charts/phases{query}").json()
         assert figure == {"frozen": True}
+
+
+def test_what_was_said_of_its_run_or_its_node_is_marked(client: Client, alert: Alert) -> None:
+    at = alert.onset_at
+    for text, about in (("loader", {"run": alert.run}), ("cable", {"node": alert.node})):
+        Annotation.objects.create(at=at, kind="note", text=text, **about)
+
+    for chart in ("share", "culprit", "phases"):
+        events = client.get(f"/alerts/{alert.pk}/charts/{chart}").json()["events"]
+        assert [words for _, words, _ in events] == ["note: loader", "note: cable"]
+
+
+def test_a_frozen_chart_is_marked_with_what_was_said_since(
+    client: Client, fired: Fire, hot: HotStore
+) -> None:
+    alert = fired(ago=timedelta(minutes=20), resolved_at=just_now() - timedelta(minutes=15))
+    freeze(hot, alert, now=just_now())
+    before = client.get(f"/alerts/{alert.pk}/charts/phases").json()
+    Annotation.objects.create(at=alert.onset_at, kind="note", text="loader", run=alert.run)
+
+    after = client.get(f"/alerts/{alert.pk}/charts/phases").json()
+    assert [words for _, words, _ in after["events"]] == ["note: loader"]
+    assert after | {"events": []} == before | {"events": []}
+
+
+def test_as_of_a_moment_nothing_is_marked_that_came_after(client: Client, alert: Alert) -> None:
+    at = alert.fired_at + timedelta(seconds=60)
+    Annotation.objects.create(at=at, kind="note", text="later", run=alert.run)
+    address = f"/alerts/{alert.pk}/charts/phases?at={int(alert.fired_at.timestamp()) + 10}"
+
+    assert client.get(address).json()["events"] == []

@@ -230,3 +230,10 @@ def test_it_offers_its_frozen_link_and_its_post_mortem(page: Page, alert: Alert)
 
     assert f'data-frozen-link="/alerts/{alert.pk}/?from=' in text
     assert f'href="/alerts/{alert.pk}/post-mortem.md"' in text
+
+
+def test_acting_comes_before_the_charts_and_the_evidence_after(page: Page, alert: Alert) -> None:
+    text = page(alert.get_absolute_url())
+
+    places = [text.index(f'id="{name}"') for name in ("story", "act", "phases", "facts", "bar")]
+    assert places == sorted(places)

@@ -1,15 +1,16 @@
 """The charts of a node as JSON: parts as lines, gaps as null, nothing invented."""
 
 import time
+from datetime import timedelta
 
 import numpy as np
 import pytest
 from django.test import Client
 
-from fleet.models import Node, Run
+from fleet.models import Annotation, Node, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_node_list import stray
-from tests.parts import block
+from tests.parts import block, just_now
 
 LATENCY = "/nodes/steady/charts/efa-latency"
 
@@ -106,3 +107,20 @@ def test_a_node_without_links_has_no_link_chart(client: Client, alive: Run) -> N
 
 def test_it_can_only_be_read(client: Client, alive: Run, operator: object) -> None:
     assert client.post(LATENCY).status_code == 405
+
+
+def test_what_was_said_of_the_node_of_its_run_or_of_everything_is_marked(
+    client: Client, alive: Run, steady: Node, limping: Node
+) -> None:
+    at = just_now() - timedelta(seconds=10)
+    for text, about in (
+        ("cable", {"node": steady}),
+        ("loader", {"run": alive}),
+        ("firmware", {}),
+        ("another", {"node": limping}),
+    ):
+        Annotation.objects.create(at=at, kind="note", text=text, **about)
+
+    events = client.get(LATENCY).json()["events"]
+    assert {words for _, words, _ in events} == {"note: cable", "note: loader", "note: firmware"}
+    assert "events" not in client.get("/nodes/steady/charts/core-heat").json()
