@@ -18,6 +18,8 @@ SETTINGS = {"compiler_flags": 500, "compiler_version": 60, "sdk_version": 40}
 NUMBERS = ("n_nodes", "tp", "pp", "seq_len", "global_batch", "layers", "hidden")
 TOKENS = ("tokens_per_epoch", "planned_tokens")
 AMOUNTS = ("params", "usd_per_node_hour")
+FLAGS = ("requires_preflight",)
+YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 LONGEST_TEXT = dict.fromkeys(("team", "instance_type", "optimizer"), 40)
 LONGEST_TEXT.update({"purpose": 200, "model": 60, "precision": 10})
 # By launcher: rank, ranks in all, rank on the node, ranks on the node.
@@ -144,7 +146,7 @@ def _about(
 ) -> dict[str, object]:
     """Return what is known of the run; a figure that is none is left out."""
     said: dict[str, object] = {}
-    for name in ("run", "session", *TEXTS, *SETTINGS, *NUMBERS, *TOKENS, *AMOUNTS):
+    for name in ("run", "session", *TEXTS, *SETTINGS, *NUMBERS, *TOKENS, *AMOUNTS, *FLAGS):
         value = given.get(name)
         if value is None:
             value = env.get(f"TRNWATCH_{name.upper()}") or suggested.get(name)
@@ -155,6 +157,9 @@ def _about(
 
 def _fit(name: str, value: object) -> Optional[object]:
     """Return a fact in the form that the server takes; None where it cannot be read."""
+    if name in FLAGS:
+        word = str(value).strip().lower()
+        return True if word in YES else False if word in NO else None
     if name in (*NUMBERS, *TOKENS, *AMOUNTS):
         try:
             number = float(str(value))

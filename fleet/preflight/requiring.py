@@ -12,7 +12,8 @@ NONE = "No preflight of all its nodes was over within the day before it started.
 
 def look_at_starts() -> int:
     """Say of every run that requires a preflight whether it had one; return how many changed."""
-    n_changed = 0
+    spared = Run.objects.filter(requires_preflight=False).exclude(preflight_doubt="")
+    n_changed = spared.update(preflight_doubt="")
     for run in Run.objects.active().filter(requires_preflight=True).prefetch_related("nodes"):
         names = [node.name for node in run.nodes.all()]
         if names and (said := doubt(names, run.started_at)) != run.preflight_doubt:

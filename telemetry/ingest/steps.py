@@ -66,6 +66,7 @@ class RunLine(Line, tag="run", kw_only=True, gc=False):
     compiler_version: Annotated[str, Meta(max_length=60)] | None = None
     sdk_version: Annotated[str, Meta(max_length=40)] | None = None
     optimizer: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
+    requires_preflight: bool | None = None
     tokens_per_epoch: Whole64 | None = None
     planned_tokens: Whole64 | None = None
     usd_per_node_hour: Annotated[float, Meta(ge=0, le=1e5)] | None = None

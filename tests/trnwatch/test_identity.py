@@ -87,6 +87,13 @@ def test_a_figure_that_is_none_is_left_out(value: str) -> None:
     assert "tp" not in identity_of({"TRNWATCH_TP": value}).about
 
 
+@pytest.mark.parametrize(("value", "means"), [("1", True), ("no", False), ("perhaps", None)])
+def test_a_flag_is_yes_or_no_or_left_out(value: str, means: object) -> None:
+    about = identity_of({"TRNWATCH_REQUIRES_PREFLIGHT": value}).about
+
+    assert about.get("requires_preflight") is means
+
+
 def test_names_are_made_to_fit() -> None:
     me = identity_of({"TRNWATCH_RUN": "my run: 7b/v2", "TRNWATCH_NODE": "n"}, {"team": "x" * 99})
 

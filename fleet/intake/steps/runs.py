@@ -20,7 +20,10 @@ NO_PRICE = "no price known"
 MAX_RUNS = 4_000
 MAX_NODES = 4_000
 SHAPE = ("params", "layers", "hidden")
-PLAIN = ("team", "purpose", "model", "instance_type", "n_nodes", "n_workers")
+PLAIN = (
+    *("team", "purpose", "model", "instance_type", "n_nodes", "n_workers"),
+    "requires_preflight",
+)
 SETTINGS = ("compiler_flags", "compiler_version", "sdk_version")
 LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision", "optimizer")
 LENGTH = ("tokens_per_epoch", "planned_tokens")

@@ -7,6 +7,7 @@ import pytest
 
 from fleet.intake.steps.pieces import PENDING
 from fleet.models import Run
+from fleet.preflight.requiring import NONE, look_at_starts
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
@@ -151,6 +152,22 @@ def test_a_run_says_its_optimizer_its_epoch_and_its_loss(
 
     assert (run.optimizer, run.tokens_per_epoch) == ("AdamW", 10**9)
     np.testing.assert_array_equal(stored(hot, now_s).loss, [2.5, np.nan])
+
+
+def test_a_run_says_that_it_requires_a_preflight_and_takes_it_back(
+    deliver: Deliver, now_s: float
+) -> None:
+    deliver(said("run", **ABOUT, requires_preflight=True), at_s=now_s)
+    deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
+    deliver(said("run", **ABOUT), at_s=now_s)
+    look_at_starts()
+    flagged = Run.objects.get(name="real")
+    assert (flagged.requires_preflight, flagged.preflight_doubt) == (True, NONE)
+
+    deliver(said("run", **ABOUT, requires_preflight=False), at_s=now_s)
+    look_at_starts()
+    spared = Run.objects.get(name="real")
+    assert (spared.requires_preflight, spared.preflight_doubt) == (False, "")
 
 
 def test_a_loss_that_is_no_number_refuses_its_line_by_name(deliver: Deliver, now_s: float) -> None:
