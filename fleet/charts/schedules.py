@@ -24,16 +24,19 @@ def schedule_figure(
     A line whose role is low or high bounds the one named before it.
     """
     points = _points(found, planned, asked)
-    by_days = asked.by == "days"
+    by_days = asked.by != "tokens"
     at = points.days if by_days else points.tokens
-    lines = [
-        *_lines(planned[-1].label, points.candidate),
-        *_lines(f"{planned[0].label}, same tokens", points.baseline),
-    ]
+    if asked.by == "saved":
+        lines = _lines("saved", _less(points.baseline, points.candidate))
+    else:
+        lines = [
+            *_lines(planned[-1].label, points.candidate),
+            *_lines(f"{planned[0].label}, same tokens", points.baseline),
+        ]
     return {
         "t": at.tolist(),
         "labels": [_label(each, by_days=by_days) for each in at.tolist()],
-        "x_unit": asked.by,
+        "x_unit": "days" if by_days else "tokens",
         "unit": "usd",
         "series": lines,
         "events": _events(found, asked),
@@ -45,9 +48,18 @@ def _points(found: Projection, planned: tuple[Planned, ...], asked: Asked) -> Cu
         planned, days=found.days, porting_usd=found.porting_usd, has_reuse=asked.has_reuse
     )
     baseline, candidate = ways.arms
-    if asked.by == "days":
+    if asked.by != "tokens":
         return over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
     return over_tokens(baseline, candidate, np.linspace(0, found.tokens, N_POINTS))
+
+
+def _less(baseline: Curve, candidate: Curve) -> Curve:
+    """Return what is saved by each day: what has been spent by then is sure."""
+    return Curve(
+        baseline.usd - candidate.usd,
+        baseline.low - candidate.usd,
+        baseline.high - candidate.usd,
+    )
 
 
 def _lines(label: str, curve: Curve) -> list[dict[str, Any]]:
@@ -74,7 +86,7 @@ def _events(found: Projection, asked: Asked) -> Sequence[tuple[float, str, str]]
     even = found.scenario(has_reuse=asked.has_reuse).break_even
     if even is None or even.days is None or even.tokens is None:
         return []
-    at = even.days.value if asked.by == "days" else even.tokens
-    is_shown = at <= (found.days if asked.by == "days" else found.tokens)
+    at = even.tokens if asked.by == "tokens" else even.days.value
+    is_shown = at <= (found.tokens if asked.by == "tokens" else found.days)
     words = f"earned back after {days_in_words(even.days.value)}"
     return [(at, words, "break-even")] if is_shown and even.tokens else []

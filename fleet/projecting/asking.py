@@ -11,7 +11,8 @@ DAYS, MOST_DAYS, LEAST_DAYS = 14.0, 365.0, 0.5
 MOST_USD = 1e9
 MOST_TOKENS = 1e18
 MOST_FAILURES = 24.0
-AXES = ("days", "tokens")
+# What a chart shows: dollars over days or over tokens, or what is saved, over days.
+CHARTS = ("days", "tokens", "saved")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +38,7 @@ class Asked:
             "days": "" if self.days == DAYS else f"{self.days:g}",
             "porting_usd": f"{self.porting_usd:.12g}" if self.porting_usd else "",
             "reuse": "" if self.has_reuse else "no",
-            "by": "" if self.by == AXES[0] else self.by,
+            "by": "" if self.by == CHARTS[0] else self.by,
             "candidate": self.candidate,
             "tokens": "" if self.tokens is None else f"{self.tokens:.12g}",
             "failures": "" if self.failures is None else f"{self.failures:.12g}",
@@ -57,7 +58,7 @@ def asked_of(given: Mapping[str, str]) -> Asked:
         days=days_of(given.get("days", "")),
         porting_usd=porting_of(given.get("porting_usd", "")),
         has_reuse=_one_of("reuse", given.get("reuse", ""), ("yes", "no")) == "yes",
-        by=_one_of("by", given.get("by", ""), AXES),
+        by=_one_of("by", given.get("by", ""), CHARTS),
         candidate=given.get("candidate", ""),
         tokens=tokens_of(given["tokens"]) if given.get("tokens") else None,
         failures=failures_of(given["failures"]) if given.get("failures") else None,

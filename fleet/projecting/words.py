@@ -5,13 +5,14 @@ from math import floor, log10
 
 from fleet.projecting.planned import Assumption, Planned
 from fleet.projecting.projecting import ArmCost, Even, Projection, Scenario, Span
-from fleet.templatetags.units import ABSENT, MINUS, NBSP, duration, si, usd
+from fleet.templatetags.units import ABSENT, MINUS, NBSP, duration, seconds, si, usd
 from telemetry.project.breakeven import Reason
 
 HOURS_PER_DAY = 24.0
 # Below this, hours read better.
 FEW_DAYS, FEW_HOURS = 2.0, 2.0
 SURE = 0.975
+ONE_MINUTE_S = 60.0
 
 NAMES: Mapping[str, str] = {
     "usd_per_hour": "Price of all nodes, per hour",
@@ -30,6 +31,11 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
     "failures_per_node_day": lambda value: f"{value:.3g}",
     "recompiles_per_day": lambda value: f"{value:.3g}",
 }
+
+
+def _seconds(value: float) -> str:
+    """Write a duration, tenths of a second where it is short."""
+    return duration(value) if value >= ONE_MINUTE_S else seconds(value)
 
 
 def rounded(value: float) -> float:
@@ -86,15 +92,14 @@ def ends(span: Span, write: Callable[[float], str]) -> str:
 
 def written(assumption: Assumption) -> str:
     """Write the value of an assumption in its unit."""
-    write = WRITERS.get(assumption.name, duration)
-    return write(assumption.value)
+    return WRITERS.get(assumption.name, _seconds)(assumption.value)
 
 
 def ends_written(assumption: Assumption) -> str:
     """Write the interval of an assumption, nothing where it has none."""
     if assumption.low is None or assumption.high is None:
         return ""
-    write = WRITERS.get(assumption.name, duration)
+    write = WRITERS.get(assumption.name, _seconds)
     return f"{write(assumption.low)} to {write(assumption.high)}"
 
 

@@ -13,7 +13,7 @@ from django.views.decorators.http import require_safe
 
 from fleet.charts.schedules import schedule_figure
 from fleet.models import Trial
-from fleet.projecting.asking import AXES, Asked, asked_of
+from fleet.projecting.asking import CHARTS, Asked, asked_of
 from fleet.projecting.gathering import kept_pair
 from fleet.projecting.planned import Planned, ScheduleError, with_failures
 from fleet.projecting.projecting import Projection, project
@@ -100,8 +100,8 @@ def _given(request: HttpRequest, asked: Asked) -> dict[str, str]:
 def trial_schedule_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
     """Answer what the chart of a schedule draws, or the same as a table."""
     by = chart.removeprefix("dollars-by-")
-    if by not in AXES or by == chart:
-        raise Http404(f"a schedule has no chart {chart}; it has dollars-by-{AXES[0]}")
+    if by not in CHARTS or by == chart:
+        raise Http404(f"a schedule has no chart {chart}; it has dollars-by-{CHARTS[0]}")
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
     try:
         asked = asked_of(request.GET.dict() | {"by": by})

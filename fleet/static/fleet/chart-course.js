@@ -17,7 +17,7 @@ export function course(data, chart) {
   if (t.length < 2) return null;
   const options = common(data, [eventsPaint(data), pointer(chart, { title: (i) => labels[i] })]);
   const inks = inksOf(series);
-  options.scales = { x: { time: false, range: [t[0], t.at(-1)] }, y: { range: (u, low, high) => [0, high * 1.06] } };
+  options.scales = { x: { time: false, range: [t[0], t.at(-1)] }, y: { range: (u, low, high) => [Math.min(0, low * 1.06), Math.max(0, high * 1.06)] } };
   options.series = [{}, ...series.map(({ label, role }, i) => line(label, role, inks[i]))];
   options.bands = bandsOf(series, inks);
   options.axes[0].values = (u, splits) => (WRITERS[unit] ?? WRITERS.tokens)(splits);
@@ -38,7 +38,7 @@ function inksOf(series) {
 
 function line(label, role, ink) {
   const isBound = BOUNDS.has(role);
-  return { label, stroke: isBound ? faded(ink, 0.3) : ink, width: isBound ? 1 : 2, points: { show: false } };
+  return { label, stroke: isBound ? faded(ink, 0.3) : ink, width: isBound ? 1 : 2, pxAlign: 0, points: { show: false } };
 }
 
 function bandsOf(series, inks) {

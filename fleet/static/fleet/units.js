@@ -21,13 +21,17 @@ function seconds(value) {
   return size >= 0.9995e-3 ? `${digits(value * 1e3)}${NBSP}ms` : `${digits(value * 1e6)}${NBSP}µs`;
 }
 
+function dollars(size) {
+  return size >= 100 ? Math.round(size).toLocaleString("en") : size.toFixed(size >= 0.0995 || !size ? 2 : 3);
+}
+
 const WRITERS = {
   ratio: (value) => `${(value * 100).toFixed(1)}${NBSP}%`,
   s: seconds,
   bytes: (value) => scaled(value, "B"),
   bytes_per_s: (value) => scaled(value, "B/s"),
   per_s: (value) => scaled(value, "/s"),
-  usd: (value) => `$${Math.abs(value) >= 100 ? Math.round(value).toLocaleString("en") : value.toFixed(Math.abs(value) >= 0.0995 || !value ? 2 : 3)}`,
+  usd: (value) => `${value < 0 ? "\u2212" : ""}$${dollars(Math.abs(value))}`,
   count: (value) => scaled(value, ""),
 };
 

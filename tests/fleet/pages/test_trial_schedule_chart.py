@@ -64,6 +64,22 @@ def test_over_tokens_both_have_bands(client: Client) -> None:
 
 
 @pytest.mark.usefixtures("seen")
+def test_what_is_saved_is_what_the_two_differ_by(client: Client) -> None:
+    query = "porting_usd=9000"
+    spent, same = (
+        line["values"]
+        for line in client.get(f"{CHARTS}/dollars-by-days?{query}").json()["series"][:2]
+    )
+    drawn = client.get(f"{CHARTS}/dollars-by-saved?{query}").json()
+
+    saved = [line["values"] for line in drawn["series"]]
+    assert drawn["series"][0]["label"] == "saved"
+    assert saved[0][-1] == pytest.approx(same[-1] - spent[-1], abs=0.02)
+    assert saved[1][-1] < saved[0][-1] < saved[2][-1]
+    assert saved[0][0] == pytest.approx(-9_000, abs=5)
+
+
+@pytest.mark.usefixtures("seen")
 def test_what_is_never_earned_back_has_no_mark(client: Client) -> None:
     drawn = client.get(f"{CHARTS}/dollars-by-days?porting_usd=90000000").json()
 
