@@ -111,7 +111,7 @@ def _headline(beside: Sequence[Beside], predictions: Sequence[str], *, is_known:
         return "Not compared yet: a run is, within minutes of its first steps."
     best = next((each for each in beside if each.word == "faster"), None)
     if best is not None:
-        return f"Likely left on the table: {best.figure}. Run {best.run} had {best.settings}."
+        return f"Likely left on the table: {best.figure}, as {best.run} had."
     if beside:
         return "No like run with other settings was faster."
     if predictions:
