@@ -13,6 +13,7 @@ from fleet.like import keeping as likes
 from fleet.long_term import figures
 from fleet.money.losses import keep_costs
 from fleet.money.spending import keep_spending
+from fleet.overspending import watch_money
 from fleet.preflight.requiring import look_at_starts
 from fleet.preflight.running import advance_all
 from fleet.projecting.keeping import keep_observed
@@ -108,6 +109,8 @@ def observe_runs() -> None:
 
 @shared_task(ignore_result=True, expires=60)
 def keep_money() -> None:
-    """Add up what the runs' dollars went into."""
+    """Add up what the runs' dollars went into; judge what they cost."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-    keep_spending(hot, now=datetime.now(UTC))
+    now = datetime.now(UTC)
+    keep_spending(hot, now=now)
+    watch_money(hot, now=now)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 
 from fleet.models import Budget, Run
 from fleet.money.outlook import planned_end
@@ -125,15 +125,20 @@ def _used_up_at(
     return at if at < budget.ends_at else None
 
 
+def burning(budgets: Iterable[Budget]) -> QuerySet[Run]:
+    """Return the runs that go on, or did when the first of these budgets began."""
+    first = min(budget.starts_at for budget in budgets)
+    runs = Run.objects.filter(Q(finished_at=None) | Q(finished_at__gt=first))
+    return runs.defer("plan", "clock", "spending")
+
+
 def burns(*, now: datetime) -> list[Burn]:
     """Return how every budget stands that is kept, those forecast to be overrun first."""
     budgets = list(Budget.objects.kept().select_related("run"))
     if not budgets:
         return []
-    first = min(budget.starts_at for budget in budgets)
-    runs = Run.objects.filter(Q(finished_at=None) | Q(finished_at__gt=first))
-    slim = list(runs.defer("plan", "clock", "spending"))
-    found = [burn(budget, slim, now=now) for budget in budgets]
+    runs = list(burning(budgets))
+    found = [burn(budget, runs, now=now) for budget in budgets]
     return sorted(found, key=lambda each: (each.budget.ends_at <= now, -each.forecast_ratio))
 
 

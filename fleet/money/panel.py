@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from fleet.efforts import peak_flops
-from fleet.models import Run
-from fleet.money.budgets import Burn, burns
+from django.db.models import Exists, OuterRef, Q
+
+from fleet.efforts import mfu_ratio, peak_flops
+from fleet.models import Alert, Budget, Run
+from fleet.models.run import RunQuerySet
+from fleet.money.budgets import Burn, burn, burning
 from fleet.money.outlook import outlook, trained_tokens
-from fleet.money.spending import Account, account
+from fleet.money.spending import RECOMPILED, Account, account
 from fleet.summaries import runs_now
 from telemetry.spending import SORTS
 from telemetry.store.hot import HotStore
@@ -79,19 +82,33 @@ def parts_of(spent: Account) -> Sequence[Part]:
     return found
 
 
+def saying_what_money_needs(runs: RunQuerySet) -> RunQuerySet:
+    """Ask, along with the runs, for what few of them have: a recompile, a budget."""
+    mine = Alert.objects.filter(RECOMPILED, run=OuterRef("pk"))
+    whose = Q(run=OuterRef("pk")) | Q(team=OuterRef("team")) & ~Q(team="")
+    return runs.annotate(
+        has_recompiled=Exists(mine), has_budget=Exists(Budget.objects.kept().filter(whose))
+    )
+
+
+def brief_panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any] | None:
+    """Return the panel where that takes little; None where a past is still to be added up."""
+    is_young = now.timestamp() - run.started_at.timestamp() < hot.keep_s
+    return panel(hot, run, now=now) if run.spending or is_young else None
+
+
 def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
     """Return what the panel shows of a run."""
     spent = account(hot, run, now=now)
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
     return {
-        "run": run,
         "spent": spent,
         "parts": parts_of(spent),
         "total_s": sum(spent.seconds.values()),
         "total_usd": None if spent.usd is None else sum(in_cents(spent.usd).values()),
         "price": run.price,
         "next_price": _next_price(run, now=now),
-        "now": summed_up,
+        "mfu_ratio": summed_up.mfu_ratio or mfu_ratio(run, spent.settled_tokens_per_s),
         "outlook": outlook(summed_up, spent, at=now),
         "trained": trained_tokens(run, spent),
         "peak_flops": peak_flops(run),
@@ -101,12 +118,13 @@ def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
 
 def budgets_of(run: Run, *, now: datetime) -> list[Burn]:
     """Return how the budgets that a run burns stand."""
-    return [
-        each
-        for each in burns(now=now)
-        if each.budget.starts_at <= now < each.budget.ends_at
-        and (each.budget.run_id == run.pk or (run.team and each.budget.team == run.team))
-    ]
+    if not getattr(run, "has_budget", True):
+        return []
+    whose = Q(run=run) | Q(team=run.team) & ~Q(team="")
+    found = list(Budget.objects.current(now).filter(whose))
+    is_teams = any(budget.run_id is None for budget in found)
+    runs = burning(found).filter(team=run.team) if is_teams else [run]
+    return [burn(budget, runs, now=now) for budget in found]
 
 
 def _next_price(run: Run, *, now: datetime) -> Mapping[str, Any] | None:

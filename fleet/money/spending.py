@@ -23,10 +23,11 @@ TINY_S = 1e-3
 # Reports may come so late; what is added up stays as it is.
 LATE_S = 60.0
 # The warm-up is looked for in the first steps; until they are there, nothing is settled.
-HEAD_STEPS = 200
+HEAD_STEPS, LEAST_HEAD, HEAD_S = 200, 20, 900.0
 MOST_RUNS = 20
 SETTLED_AFTER = timedelta(minutes=5)
 # Sorts that bring the training on; what a settled run pays per token counts these alone.
+RECOMPILED = Q(rule="recompile") | Q(cause="recompile")
 AT_WORK = ("training", "communication", "input", "saving")
 
 
@@ -44,6 +45,12 @@ class Account:
     total_usd: float
     settled_tokens: float
     repeated_tokens: float
+
+    @property
+    def settled_tokens_per_s(self) -> float | None:
+        """Tokens per second at work, since the warm-up; None where nobody counted them."""
+        at_work_s = sum(self.seconds[sort] for sort in AT_WORK)
+        return self.settled_tokens / at_work_s if at_work_s and self.settled_tokens else None
 
     @property
     def usd_per_mtok(self) -> float | None:
@@ -65,6 +72,8 @@ class State:
     again: tuple[tuple[float, float], ...] = ()
     seconds: Mapping[str, list[float]] | None = None
     tokens: tuple[float, ...] = (0.0, 0.0, 0.0)
+    # What drift is measured against where no estimate is: fleet/money/drifting.py.
+    own: Mapping[str, float] | None = None
 
     def with_spent(self, more: Spent, edges_s: FloatArray) -> dict[str, list[float]]:
         """Return the seconds by rate, with more of them."""
@@ -159,16 +168,26 @@ def _warm_step(steps: StepBatch) -> int:
     return int(head.step[settled_from(head.step_s)]) if len(head) else 0
 
 
+def _has_head(steps: StepBatch) -> bool:
+    """Whether there are enough steps for the warm-up to show."""
+    lasted_s = float(steps.ended_at_s[-1] - steps.ended_at_s[0])
+    return len(steps) >= HEAD_STEPS or (len(steps) >= LEAST_HEAD and lasted_s >= HEAD_S)
+
+
 def _compiled(run: Run, steps: StepBatch, state: State, end_s: float) -> list[tuple[float, float]]:
     """Return when the run compiled, as far as anybody says so, since the account's last step."""
-    timed = CompileEvent.objects.filter(run=run, at__isnull=False, seconds__isnull=False)
-    events = timed.values_list("at", "seconds")
-    spans = [(at.timestamp(), at.timestamp() + s) for at, s in events if at and s]
-    alerts = Alert.objects.filter(Q(rule="recompile") | Q(cause="recompile"), run=run)
-    spans += [
-        (onset.timestamp(), over.timestamp() if over else end_s)
-        for onset, over in alerts.values_list("onset_at", "resolved_at")
-    ]
+    spans: list[tuple[float, float]] = []
+    # Pages ask along with the run whether it has any: most have none.
+    if getattr(run, "has_compiles", True):
+        timed = CompileEvent.objects.filter(run=run, at__isnull=False, seconds__isnull=False)
+        events = timed.values_list("at", "seconds")
+        spans += [(at.timestamp(), at.timestamp() + s) for at, s in events if at and s]
+    if getattr(run, "has_recompiled", True):
+        alerts = Alert.objects.filter(RECOMPILED, run=run)
+        spans += [
+            (onset.timestamp(), over.timestamp() if over else end_s)
+            for onset, over in alerts.values_list("onset_at", "resolved_at")
+        ]
     began_s = run.started_at.timestamp()
     if run.is_simulated:
         spans.append((began_s, began_s + _planned_s(run)))
@@ -204,8 +223,7 @@ def keep(source: Source, run: Run, *, now: datetime) -> None:
     state = state_of(run)
     late_s = 0.0 if run.finished_at else LATE_S
     steps, stretch = _stretch(source, run, state, run.paid_by(now).timestamp() - late_s, now=now)
-    is_settled = state.warm_step is not None or len(steps) >= HEAD_STEPS or run.finished_at
-    if len(steps) and is_settled:
+    if len(steps) and (state.warm_step is not None or run.finished_at or _has_head(steps)):
         state = _added(run, state, steps, stretch)
     # As JSON gives it back, so that what has not changed is not written.
     kept = json.loads(json.dumps(asdict(state)))

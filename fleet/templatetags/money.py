@@ -1,26 +1,13 @@
-"""The money of a run on its own page: where every dollar went, and what it buys."""
+"""Money as its pages write it: dollars to the cent, and the moments of a tariff."""
 
 import math
 from datetime import UTC, datetime
-from typing import Any
 
 from django import template
-from django.conf import settings
-from django.utils import timezone
 
-from fleet.models import Run
-from fleet.money.panel import panel
 from fleet.templatetags.units import ABSENT
-from telemetry.store.hot import open_store
 
 register = template.Library()
-
-
-@register.inclusion_tag("fleet/_money.html", takes_context=True)
-def run_money(context: template.Context, run: Run) -> dict[str, Any]:
-    """Show what a run has cost and what it buys; frozen pages show it as it is now."""
-    told = panel(open_store(settings.REDIS_URL), run, now=timezone.now())
-    return told | {"role": context.get("role")}
 
 
 @register.filter

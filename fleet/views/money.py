@@ -42,8 +42,8 @@ def _show(
     given: dict[str, str] | None = None,
     error: LengthError | None = None,
 ) -> HttpResponse:
-    context = panel(open_store(settings.REDIS_URL), run, now=timezone.now())
-    context |= {"given": given or {}, "error": error}
+    money = panel(open_store(settings.REDIS_URL), run, now=timezone.now())
+    context = {"run": run, "money": money, "given": given or {}, "error": error}
     status = 422 if error else 200
     return render_page(
         request, "fleet/run_money.html", context, partials=("money",), status=status

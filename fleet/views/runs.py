@@ -17,6 +17,7 @@ from fleet.charts.runs import RUN_CHARTS
 from fleet.compiles import saying_whether_compiled
 from fleet.efforts import peak_flops
 from fleet.models import Alert, Run
+from fleet.money.panel import brief_panel, saying_what_money_needs
 from fleet.simulated.drills import drills_of
 from fleet.summaries import RunNow, runs_now
 from fleet.templatetags.units import percent
@@ -94,9 +95,8 @@ def run_list(request: HtmxRequest) -> HttpResponse:
 def run_context(name: str) -> dict[str, Any]:
     """Return what changes on the page of one run."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
-    run = get_object_or_404(
-        saying_whether_compiled(Run.objects.select_related("trace", "log", "like_runs")), name=name
-    )
+    runs = saying_whether_compiled(Run.objects.select_related("trace", "log", "like_runs"))
+    run = get_object_or_404(saying_what_money_needs(runs), name=name)
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
     alerts = list(run.alerts.open().worst_first().select_related("run", "node"))
     newest = summed_up.last_step_at_s
@@ -154,6 +154,8 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
         context |= run_then(run, context["window"], now=now)
     elif run.finished_at is not None and not context.get("trace"):
         context["now"] = run_then(run, context["window"], now=now)["now"]
+    if not context["frozen"]:
+        context["money"] = brief_panel(open_store(settings.REDIS_URL), run, now=now)
     partials = (*PARTIALS, "charts")
     return render_page(request, "fleet/run_detail.html", context, partials=partials)
 

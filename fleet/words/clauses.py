@@ -7,6 +7,7 @@ from django.utils.safestring import SafeString
 
 from fleet.models import Alert
 from fleet.templatetags.units import percent, seconds
+from fleet.words.budgets import drift_clause, overrun_clause
 from fleet.words.causes import part_name
 from fleet.words.evidence import Evidence
 
@@ -100,6 +101,8 @@ def _slow(alert: Alert) -> SafeString:
 SPECIAL: Mapping[str, Callable[[Alert], SafeString]] = {
     "allreduce_share": _share,
     "step_slow": _slow,
+    "cost_drift": drift_clause,
+    "budget_overrun": overrun_clause,
 }
 
 

@@ -9,6 +9,7 @@ from django.utils.safestring import SafeString
 from fleet.models import Alert
 from fleet.templatetags.times import at
 from fleet.templatetags.units import count, duration, percent, seconds
+from fleet.words.budgets import drift_opening, overrun_opening
 from fleet.words.clauses import clause
 from fleet.words.culprits import NOTHING, figure_of, node_link, run_link
 from fleet.words.evidence import Evidence
@@ -196,4 +197,6 @@ OPENINGS: Mapping[str, Callable[[Alert, datetime], SafeString]] = {
     "node_silent": _silent,
     "ecc_uncorrected": _ecc,
     "monitoring_blind": _blind,
+    "cost_drift": drift_opening,
+    "budget_overrun": overrun_opening,
 }

@@ -8,8 +8,11 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Annotation, Run
+from fleet.money.spending import keep_spending
+from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_doors import member
+from tests.parts import just_now
 
 pytestmark = pytest.mark.django_db
 
@@ -36,11 +39,14 @@ def test_the_parts_that_are_shown_are_the_whole_to_the_cent(page: Page, alive: R
     assert "getting ready and warm-up" in text
 
 
-def test_it_stands_on_the_page_of_the_run(page: Page, alive: Run) -> None:
-    text = page("/runs/llama/")
+def test_it_stands_on_the_page_of_the_run(page: Page, alive: Run, hot: HotStore) -> None:
+    before = page("/runs/llama/")
+    keep_spending(hot, now=just_now())
+    after = page("/runs/llama/")
 
-    assert 'id="money"' in text
-    assert "all included" in text
+    assert "is being added up" in before
+    assert 'id="money"' in after
+    assert "all included" in after
 
 
 def test_mfu_names_the_peak_that_it_assumes(page: Page, alive: Run) -> None:
@@ -58,12 +64,12 @@ def test_what_is_not_known_is_said_and_never_nought(page: Page, alive: Run) -> N
 
 
 def test_an_epoch_has_a_price_once_somebody_says_its_tokens(lead: Client, alive: Run) -> None:
-    answer = lead.post("/runs/llama/money/", {"tokens_per_epoch": "2B", "planned_tokens": "1 T"})
+    answer = lead.post("/runs/llama/money/", {"tokens_per_epoch": "2B", "planned_tokens": "10 B"})
     alive.refresh_from_db()
-    told: Any = lead.get("/runs/llama/money/").context["outlook"]
+    told: Any = lead.get("/runs/llama/money/").context["money"]["outlook"]
 
     assert answer.status_code == 302
-    assert (alive.tokens_per_epoch, alive.planned_tokens) == (2 * 10**9, 10**12)
+    assert (alive.tokens_per_epoch, alive.planned_tokens) == (2 * 10**9, 10**10)
     assert told.usd_per_epoch == pytest.approx(told.settled_usd_per_mtok * 2000)
     assert told.ends_at is not None
     assert told.usd_at_end > alive.usd_by(alive.started_at)

@@ -103,6 +103,8 @@ STORIES = [
     step_slow(),
     told_by_trnwatch("input_stall", "page"),
     told_by_trnwatch("checkpoint_slow", "warn"),
+    told_by_trnwatch("cost_drift", "warn"),
+    told_by_trnwatch("budget_overrun", "warn"),
     *hangs(),
     *recompiles(),
 ]

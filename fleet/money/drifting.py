@@ -1,0 +1,165 @@
+"""Whether a run's tokens cost more than expected: the pace of hours, and what explains it."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+import numpy as np
+from django.db.models import Q
+
+from fleet.models import Alert, Run
+from telemetry import catalog
+from telemetry.blocks import FloatArray
+from telemetry.detect.drift import LIMITS, RULE, Drift, Pace, clear_of, drift, is_alike, pace_of
+from telemetry.detect.finding import UNKNOWN, Finding
+from telemetry.detect.rules import RULES
+from telemetry.simulate.estimate import estimate
+from telemetry.simulate.plan import Job
+from telemetry.store.history import worker_minutes
+from telemetry.store.source import Source
+
+# What slows no step, and so explains no cost.
+UNRELATED = (RULE, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind")
+# An alert speaks of what began a little before, and what it slowed needs a moment to recover.
+BEFORE_S, AFTER_S = 120.0, 300.0
+ESTIMATE, OWN = "estimate", "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a token is expected to cost, in node-seconds, and by whose word."""
+
+    cost: float
+    by: str
+
+    @property
+    def limit_ratio(self) -> float:
+        """How much more is drift."""
+        return LIMITS["estimate_ratio" if self.by == ESTIMATE else "own_ratio"]
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One look at a run: whether it could be judged, and what was found."""
+
+    is_judged: bool
+    finding: Finding | None = None
+
+
+def judge_drift(source: Source, run: Run, *, is_open: bool, now: datetime) -> Judged:
+    """Look whether a run's tokens have cost more than expected for hours.
+
+    Whatever another alert explains is left out; while one is open, there is no drift.
+    """
+    now_s = now.timestamp()
+    start_s = now_s - LIMITS["window_s"]
+    minutes = worker_minutes(source, run.name, start_s=start_s, end_s=now_s)
+    if len(minutes) < LIMITS["least_minutes"] or not np.isfinite(minutes.tokens).any():
+        return Judged(is_judged=False)
+    pace = pace_of(minutes, nodes_per_worker=run.n_nodes / len(minutes.workers))
+    told, is_explained = explained(run, start_s=start_s, now_s=now_s)
+    if is_explained:
+        return Judged(is_judged=True)
+    expected = _estimated(run, pace) or _own(run, pace, told, now_s=now_s)
+    if expected is None:
+        return Judged(is_judged=False)
+    limit_ratio = expected.limit_ratio * (LIMITS["half_ratio"] if is_open else 1.0)
+    found = drift(pace, told, expected=expected.cost, limit_ratio=limit_ratio)
+    if found is None:
+        return Judged(is_judged=True)
+    return Judged(is_judged=True, finding=_finding(run, pace, found, expected))
+
+
+def _finding(run: Run, pace: Pace, found: Drift, expected: Expected) -> Finding:
+    evidence = {
+        "ratio": found.ratio,
+        "node_s_per_mtok": found.cost * 1e6,
+        "expected_node_s_per_mtok": expected.cost * 1e6,
+        "expected_by": expected.by,
+        "window_s": LIMITS["window_s"],
+        "limit_ratio": expected.limit_ratio,
+        "usd_per_mtok": _usd(run, found.cost),
+        "expected_usd_per_mtok": _usd(run, expected.cost),
+    }
+    return Finding(
+        rule=RULE,
+        cause=UNKNOWN,
+        severity=RULES[RULE].severity,
+        run=run.name,
+        node=None,
+        device=None,
+        onset_s=float(pace.began_s[0]),
+        score=found.ratio / expected.limit_ratio,
+        evidence=evidence,
+    )
+
+
+def _usd(run: Run, node_s_per_token: float) -> float | None:
+    """Return dollars per million tokens at the run's price; None without one."""
+    return node_s_per_token * 1e6 * run.price[0] / 3600 or None
+
+
+def explained(run: Run, *, start_s: float, now_s: float) -> tuple[FloatArray, bool]:
+    """Return when other alerts explain a run's cost: (m, 2) Unix s; and whether one does now."""
+    about = Q(run=run) | Q(node__run=run)
+    others = Alert.objects.filter(about).exclude(rule__in=UNRELATED)
+    spans = [
+        (onset.timestamp() - BEFORE_S, over.timestamp() + AFTER_S if over else np.inf)
+        for onset, over in others.values_list("onset_at", "resolved_at")
+    ]
+    table = np.array([span for span in spans if span[1] > start_s]).reshape(-1, 2)
+    return table, bool((table[:, 1] > now_s).any())
+
+
+def _estimated(run: Run, pace: Pace) -> Expected | None:
+    """Return what the estimate tells of a run as it is laid out; None where it tells nothing.
+
+    A run that trains other batches than its row says, or without some of its workers, is no more
+    the run that was estimated.
+    """
+    tokens, n_active = pace.layout
+    laid_out = (float(run.global_batch * run.seq_len), float(np.max(pace.n_active)))
+    if run.shape or run.model not in catalog.models() or not laid_out[0]:
+        return None
+    if not is_alike((tokens, n_active), laid_out):
+        return None
+    job = Job(
+        model=run.model,
+        instance=run.instance_type,
+        nodes=run.n_nodes,
+        tp=run.tp,
+        pp=run.pp,
+        seq_len=run.seq_len,
+        global_batch=run.global_batch,
+        precision=run.precision,
+    )
+    step_s = _step_s(job)
+    return None if step_s is None else Expected(run.n_nodes * step_s / tokens, ESTIMATE)
+
+
+@lru_cache(maxsize=512)
+def _step_s(job: Job) -> float | None:
+    """Return how long a step is estimated to take; None where the layout cannot be."""
+    try:
+        return estimate(job).step_s
+    except ValueError:
+        return None
+
+
+def _own(run: Run, pace: Pace, told: FloatArray, *, now_s: float) -> Expected | None:
+    """Return what a token cost in the first settled hours of the run as it is laid out now.
+
+    It is kept with the run's account, and begins anew where its batch or its workers change.
+    """
+    tokens, n_active = pace.layout
+    own = dict((run.spending or {}).get("own") or {})
+    if not own or not is_alike((tokens, n_active), (own["tokens"], own["n_active"])):
+        # The first window that is whole: what came before it was warm-up.
+        own = {"tokens": tokens, "n_active": n_active, "since_s": now_s}
+    elif "cost" not in own and now_s - own["since_s"] >= LIMITS["window_s"]:
+        costs = pace.cost[clear_of(pace, told)]
+        if len(costs) >= LIMITS["least_minutes"]:
+            own["cost"] = float(np.median(costs))
+    if own != (run.spending or {}).get("own") and run.spending:
+        Run.objects.filter(pk=run.pk).update(spending=run.spending | {"own": own})
+    return Expected(own["cost"], OWN) if "cost" in own else None
