@@ -12,7 +12,7 @@ from common import give_up, say
 from playwright.sync_api import sync_playwright
 
 # A4 across at the 96 pixels per inch that browsers reckon with, and in points of PDF.
-WIDTH, HEIGHT = 1123, 794
+WIDTH, HEIGHT, MARGIN = 1123, 794, 38
 POINTS = (842, 595)
 PAGE = re.compile(rb"/Type\s*/Page\b")
 BOX = re.compile(rb"/MediaBox\s*\[\s*0 0 ([\d.]+) ([\d.]+)\s*\]")
@@ -29,9 +29,11 @@ def main(address: str, trial: str, file: str) -> None:
         answer = page.goto(f"{address}/trials/{trial}/print/")
         if answer is None or not answer.ok or "/print/" not in page.url:
             give_up(f"{address} shows no trial {trial} to people who are not signed in")
-        page.emulate_media(media="print")
         if file.endswith(".png"):
-            page.screenshot(path=file)
+            sheet = page.locator(".sheet").bounding_box()
+            top = sheet["y"] - MARGIN if sheet else 0
+            clip = {"x": 0, "y": top, "width": WIDTH, "height": HEIGHT}
+            page.screenshot(path=file, full_page=True, clip=clip)
         else:
             Path(file).write_bytes(checked(page.pdf(prefer_css_page_size=True)))
         browser.close()

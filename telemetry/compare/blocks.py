@@ -9,6 +9,8 @@ from telemetry.blocks import FloatArray, IntArray
 MIN_LAGS: Final = 5
 MIN_BLOCKS: Final = 10
 CUT_AT_MADS: Final = 6.0
+# Nearer to never forgetting than by so many roots of the steps nothing can be told.
+LONGEST_MEMORY: Final = 0.7
 
 
 def block_length(values: FloatArray) -> int:
@@ -77,6 +79,51 @@ def _last_lag_that_counts(correlation: FloatArray) -> int:
         return int(np.argmax(together))
     counting = np.flatnonzero(~is_small)
     return int(counting[-1]) + 1 if len(counting) else 0
+
+
+def unseen_variance_ratio(values: FloatArray, length: int) -> float:
+    """Return how much more the mean of values wavers than blocks of such a length show.
+
+    Parameters
+    ----------
+    values : (n_steps,) of any unit, in order
+    length : steps in a block
+
+    Returns
+    -------
+    The variance that blocks miss over the one they see; 0 where they miss none.
+
+    Notes
+    -----
+    A memory that is no small part of the run leaves too few blocks, and too short ones. It is
+    therefore also asked of a first-order autoregression, its coefficient freed of its bias
+    (Kendall 1954), with blocks for what that leaves: prewhitening (Andrews and Monahan 1992).
+    Rare long steps, which would hide the memory of the others, are left out for that.
+    """
+    n = len(values)
+    if n < MIN_BLOCKS * MIN_LAGS:
+        return 0.0
+    seen = _block_variance(values - values.mean(), length)
+    middle = float(np.median(values))
+    usual = CUT_AT_MADS * float(np.median(np.abs(values - middle)))
+    usual_ones = values[np.abs(values - middle) <= usual]
+    cut = usual_ones - usual_ones.mean()
+    power = float(cut @ cut)
+    if seen <= 0 or power <= 0:
+        return 0.0
+    tie = float(cut[1:] @ cut[:-1]) / power
+    tie = min(tie + (1 + 3 * tie) / n, 1 - LONGEST_MEMORY / np.sqrt(n))
+    if tie <= 0:
+        return 0.0
+    left = cut[1:] - tie * cut[:-1]
+    told = _block_variance(left - left.mean(), _length(left)) / (1 - tie) ** 2
+    return max(0.0, told - _block_variance(cut, length)) / seen
+
+
+def _block_variance(centred: FloatArray, length: int) -> float:
+    """Return the variance of a mean, times steps, that blocks of such a length show."""
+    sums = _block_sums(centred[:, None], length)
+    return float((sums**2).mean()) / length
 
 
 def resampled_sums(

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.compare.blocks import block_length, resampled_sums
+from telemetry.compare.blocks import block_length, resampled_sums, unseen_variance_ratio
 
 N_RESAMPLES: Final = 999
 SURE_RATIO: Final = 0.95
@@ -96,9 +96,9 @@ class _Drawn:
     def __init__(self, arm: Arm, measures: Iterable[Measure], rng: np.random.Generator) -> None:
         self.arm = arm
         self.total = arm.columns.sum(axis=0)
-        length = max((self._length(measure) for measure in measures), default=1)
-        self.n_blocks = len(arm) // length
-        self.sums = resampled_sums(arm.columns, length, n_resamples=N_RESAMPLES, rng=rng)
+        self.length = max((self._length(measure) for measure in measures), default=1)
+        self.n_blocks = len(arm) // self.length
+        self.sums = resampled_sums(arm.columns, self.length, n_resamples=N_RESAMPLES, rng=rng)
 
     def figure(self, measure: Measure) -> float:
         """Return a measure's figure as it was."""
@@ -110,7 +110,11 @@ class _Drawn:
         """Return the logarithms of the figures that could have been: (n_resamples,)."""
         over, under = self.arm.place(measure.over), self.arm.place(measure.under)
         start, slope = self.arm.lines.get(measure.line, (0.0, 1.0))
-        return np.log(start + slope * self.sums[:, over] / self.sums[:, under])
+        drawn = np.log(start + slope * self.sums[:, over] / self.sums[:, under])
+        columns, ratio = self.arm.columns, self.total[over] / self.total[under]
+        unseen = unseen_variance_ratio(columns[:, over] - ratio * columns[:, under], self.length)
+        middle = math.log(self.figure(measure)) if unseen else 0.0
+        return middle + (drawn - middle) * math.sqrt(1 + unseen)
 
     def _length(self, measure: Measure) -> int:
         """Return the block length that a ratio of sums wants: of what each step adds to it."""

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
-from telemetry.compare.blocks import block_length, resampled_sums
+from telemetry.compare.blocks import block_length, resampled_sums, unseen_variance_ratio
 
 
 def remembering(n: int, *, ratio: float, seed: int = 1) -> FloatArray:
@@ -64,3 +64,30 @@ def test_blocks_make_the_error_of_a_mean_as_large_as_it_is() -> None:
     sums = resampled_sums(steps[:, None], length, n_resamples=999, rng=np.random.default_rng(4))
 
     assert sums[:, 0].std() / n == pytest.approx(true, rel=0.35)
+
+
+def test_a_memory_as_long_as_the_blocks_is_not_all_seen_by_them() -> None:
+    found = [
+        unseen_variance_ratio(values, block_length(values))
+        for values in (remembering(2_000, ratio=0.98, seed=seed) for seed in range(40))
+    ]
+
+    # Blocks of a tenth of the steps show a little more than half of (1 + 0.98) / (1 - 0.98).
+    assert 0.3 < np.median(found) < 1.5
+
+
+def test_rare_long_steps_do_not_hide_the_memory_of_the_others() -> None:
+    values = remembering(2_000, ratio=0.98, seed=3)
+    before = unseen_variance_ratio(values, 130)
+    values[150::200] += 3.0
+
+    assert before > 0.2
+    assert unseen_variance_ratio(values, 130) > 0
+
+
+@pytest.mark.parametrize("n", [10, 2_000])
+def test_blocks_see_all_of_steps_that_remember_little(n: int) -> None:
+    values = remembering(n, ratio=0.3, seed=4)
+
+    assert unseen_variance_ratio(values, max(1, block_length(values))) < 0.25
+    assert unseen_variance_ratio(np.ones(n), 1) == 0
