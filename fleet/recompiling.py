@@ -123,7 +123,8 @@ def explain_fresh(*, now: datetime) -> list[Alert]:
 def explain(run: Run, *, now: datetime) -> list[Alert]:
     """Tell the run's alerts on recompiles what changed in the keys, once it is known."""
     alerts = run.alerts.filter(rule=RULE).select_related("run", "node")
-    recent = alerts.filter(last_seen_at__gt=now - LOOK_BACK).order_by("-fired_at")[:5]
+    alerts = alerts.filter(fired_at__lte=now, last_seen_at__gt=now - LOOK_BACK)
+    recent = alerts.order_by("-fired_at")[:5]
     changed = []
     for alert in recent:
         until = alert.resolved_at or now
