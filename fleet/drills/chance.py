@@ -32,8 +32,9 @@ INSTANCES = (
 )
 NODES = (1, 2, 3, 4, 6, 8, 8, 12, 16, 16, 24, 32, 48, 64)
 PARALLEL, STAGES = (1, 2, 4, 8, 16, 32), (1, 1, 1, 2, 4)
-# A run above its limit from its first step on has an alert before anything is wrong with it.
-STEP_S, MOST_SHARE_RATIO, TRIES = (0.3, 30.0), 0.2, 400
+# A run above its limit from its first step on has an alert before anything is wrong with it; one
+# just below it goes above it by its own ups and downs.
+STEP_S, MOST_SHARE_RATIO, TRIES = (0.3, 30.0), 0.23, 400
 # Drawn evenly on a logarithmic scale; of input_stall in steps.
 SIZES: Mapping[str, tuple[float, float]] = {
     "efa_latency": (1.6, 20),

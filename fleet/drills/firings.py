@@ -78,9 +78,13 @@ def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
 def is_news(firing: Firing, alert: Alert, *, at_s: float) -> bool:
     """Whether an alert that accused somebody accuses somebody else now.
 
-    What it says better within the first minute is what it meant from the start.
+    What it says better within the first minute is what it meant from the start. What had no cause
+    and could wait for longer, and is urgent now, is news to whoever must get up.
     """
     node = alert.node.name if alert.node else None
+    is_urgent = alert.severity < firing.severity and at_s - firing.fired_s >= SETTLED_S
+    if alert.is_open and is_urgent and firing.cause == "unknown" != alert.cause:
+        return True
     if not alert.is_open or "unknown" in {firing.cause, alert.cause}:
         return False
     if (firing.cause, firing.node) == (alert.cause, node):

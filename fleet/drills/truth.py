@@ -28,7 +28,7 @@ SHOWN_BY_HARDWARE: Mapping[str, Callable[[Fault], bool]] = {
     "node_crash": lambda fault: True,
 }
 # So many packets must be sent again in all, or nobody can tell loss from chance.
-LEAST_AGAIN = 20
+LEAST_AGAIN = 6
 ONE_CORE = ("slow_core", "throttle")
 PIECE_S = 3600
 # How long to wait for the step to end that was under way when the fault was over.

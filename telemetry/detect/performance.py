@@ -20,6 +20,7 @@ from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.sighting import LINK_CAUSES, RULE_OF_NODE, Sighting, remembered
 from telemetry.detect.silicon import silicon
 from telemetry.detect.slow import arriving_late, computing_slowly, moving_slowly
+from telemetry.detect.stages import longer_stage
 from telemetry.detect.starved import starved
 from telemetry.detect.uneven import uneven
 from telemetry.detect.vitals import Standing, Vitals, reported
@@ -131,7 +132,7 @@ def _accused(vitals: Vitals, problems: list[Problem]) -> set[str | None]:
 def _of_steps(vitals: Vitals, steps: StepBatch, accused: Collection[str | None]) -> list[Problem]:
     """Return what the steps show, the most special evidence first."""
     found = starved(vitals, steps) + uneven(vitals, steps, accused=accused)
-    looks = (moving_slowly, arriving_late, computing_slowly)
+    looks = (moving_slowly, longer_stage, arriving_late, computing_slowly)
     return found + [problem for look in looks for problem in look(vitals, steps)]
 
 

@@ -19,7 +19,7 @@ ENOUGH_AGAIN = RULES["efa_degraded"].limits["least_again"]
 AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 
 # On a quiet link losses are counted for so many seconds; some must be of the last part of them.
-QUIET_S, LATELY = 120, 4
+QUIET_S, LATELY = 300, 4
 
 
 def lossy(now: Fabric) -> list[Sighting]:

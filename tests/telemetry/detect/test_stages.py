@@ -1,0 +1,57 @@
+"""A stage that became longer: told by stages, whichever of its workers are the usual ones."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from telemetry.blocks import FloatArray
+from telemetry.detect import Finding, find
+from telemetry.detect.vitals import Standing
+from tests.telemetry.detect.runs import steps_of, vitals
+
+NAMES = ("n0", "n1", "n2")
+
+
+def even(n_steps: int = 60, *, step_s: float = 3.0) -> FloatArray:
+    rng = np.random.default_rng(8)
+    return step_s * (1 + 0.003 * rng.standard_normal((n_steps, 3)))
+
+
+def told(compute: FloatArray, *, standing: tuple[Standing, ...] = ()) -> list[Finding]:
+    """Three nodes in two stages: the first node is one, the others are the second."""
+    steps = steps_of(compute, workers=NAMES)
+    return find(replace(vitals(steps, n_stages=2, standing=standing), nodes=NAMES))
+
+
+@pytest.mark.parametrize("times", [1.08, 1.2, 1.6])
+def test_a_stage_of_most_workers_that_became_longer_is_found(times: float) -> None:
+    compute = even()
+    compute[-4:, 1:] *= times
+    (found,) = told(compute)
+    assert (found.rule, found.cause, found.node) == ("step_slow", "stage_imbalance", None)
+    assert found.severity == "warn"
+    assert set(found.evidence["late_workers"]) == {"n1", "n2"}
+
+
+def test_it_is_over_when_the_stage_is_as_long_as_it_was() -> None:
+    compute = even()
+    compute[-14:, 1:] *= 1.2
+    (found,) = told(compute[:-5])
+    standing = (Standing(found.rule, found.cause, evidence=found.evidence),)
+    assert told(compute, standing=standing)
+    compute[-3:, 1:] /= 1.2
+    assert told(compute, standing=standing) == []
+
+
+def test_a_stage_that_was_ahead_of_a_slow_one_is_not_longer_when_that_recovers() -> None:
+    compute = even()
+    compute[20:50, 0] *= 1.3
+    assert told(compute) == []
+
+
+def test_two_workers_of_a_stage_that_are_late_unlike_are_no_long_stage() -> None:
+    compute = even()
+    compute[-4:, 1] *= 1.5
+    compute[-4:, 2] *= 1.06
+    assert "stage_imbalance" not in {each.cause for each in told(compute)}
