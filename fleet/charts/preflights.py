@@ -20,7 +20,7 @@ def collective_figure(measured: Measured) -> Figure:
     if not measured.collectives:
         return Figure("s", scale="log")
     last = measured.collectives[-1]
-    lines = [Line(f"expected of {len(last.nodes)} nodes", last.expected_s, "muted")]
+    lines = [Line(f"expected of {len(last.nodes)} nodes", last.expected_s, "idle")]
     for each in measured.collectives:
         same = np.array_equal(each.size_bytes, last.size_bytes)
         label = f"measured, {'all ' if each is not last else ''}{len(each.nodes)} nodes"

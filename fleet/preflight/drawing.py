@@ -169,8 +169,12 @@ def _labels(nodes: Sequence[str], failed: set[str]) -> list[Label]:
 
 
 def short(name: str) -> str:
-    """Return the end of a name, where nodes differ."""
-    return name if len(name) <= LONGEST_LABEL else f"\u2026{name[1 - LONGEST_LABEL :]}"
+    """Return the end of a name, where nodes differ, cut between its words if it has any."""
+    if len(name) <= LONGEST_LABEL:
+        return name
+    end = name[1 - LONGEST_LABEL :]
+    _, _, words = end.partition("-")
+    return f"\u2026{words or end}"
 
 
 def _rows(nodes: Sequence[str], failed: set[str]) -> list[Box]:

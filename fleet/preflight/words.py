@@ -56,7 +56,7 @@ def reason(trouble: Trouble, *, of: str = "") -> str:
     other = trouble.node if of == trouble.peer else trouble.peer
     if trouble.kind == "pair_silent":
         return f"it and {other} cannot reach each other, while others reach both"
-    return f"slow with {other} and with nobody else: {_compared(trouble)}"
+    return f"slow with {other}, but not by itself: {_compared(trouble)}"
 
 
 def reasons(found: Found, node: str) -> list[str]:
@@ -105,7 +105,7 @@ def _of_pair(found: Found, pair: Trouble) -> str:
     silent = "cannot reach each other" if pair.kind == "pair_silent" else "are slow to each other"
     held = [node for node in (pair.node, str(pair.peer)) if found.nodes[node] is Verdict.HOLD]
     stays = f"; {held[0]} stays" if len(held) == 1 else ""
-    return f"{together} {silent} and to nobody else: one of them may come{stays}."
+    return f"{together} {silent}, but neither is by itself: one of them may come{stays}."
 
 
 def _collective(preflight: Preflight, found: Found) -> str:

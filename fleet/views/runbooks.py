@@ -15,7 +15,11 @@ from telemetry.detect import RULES
 MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 # What is no rule of the fleet's, and has a runbook all the same.
-OF_SERVICE = {"notifications": "Notifications", "service": "trnwatch itself"}
+OF_SERVICE = {
+    "notifications": "Notifications",
+    "preflight": "Preflight",
+    "service": "trnwatch itself",
+}
 
 
 @require_safe

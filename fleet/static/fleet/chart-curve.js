@@ -1,9 +1,12 @@
 // A curve over named places, such as sizes: lines, no time, a logarithmic height.
 import { common, line, thinLog } from "./chart-kinds.js";
+import { faded, css } from "./palette.js";
 import { pointer } from "./chart-pointer.js";
 import { logTicks } from "./units.js";
 
 const LETTER = 7, ROOM = 12;
+// What was expected is a broad band behind what was measured.
+const EXPECTED = () => ({ stroke: faded(css("--idle"), 0.35), width: 9, points: { show: false } });
 
 export function curve(data, chart) {
   const { labels = [], series } = data;
@@ -11,7 +14,10 @@ export function curve(data, chart) {
   const x = labels.map((_, i) => i);
   const options = common(data, [pointer(chart, { title: (i) => labels[i] })]);
   options.scales = { x: { time: false, range: [-0.3, labels.length - 0.7] }, y: { distr: 3 } };
-  options.series = [{}, ...series.map((one, i) => ({ ...line(one, series.slice(0, i).filter((s) => !s.role).length, { ...data, t: x }), points: { show: one.role !== "muted", size: 5 } }))];
+  options.series = [{}, ...series.map((one, i) => ({
+    ...line(one, series.slice(0, i).filter((s) => !s.role).length, { ...data, t: x }),
+    ...(one.role === "idle" ? EXPECTED() : { points: { show: true, size: 5 } }),
+  }))];
   options.axes[0].splits = (u) => places(labels, u.width);
   options.axes[0].values = (u, splits) => splits.map((i) => labels[i] ?? "");
   options.axes[0].grid = { show: false };
