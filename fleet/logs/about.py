@@ -8,6 +8,7 @@ from fleet.models import Run
 from fleet.traces import NAME, NAME_RULE
 
 MOST = 2_000_000_000
+MOST_TOKENS = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,7 @@ class Told:
     seq_len: int = 0
     precision: str = ""
     optimizer: str = ""
+    tokens_per_epoch: int = 0
     team: str = ""
     started_at: datetime | None = None
 
@@ -42,6 +44,8 @@ def checked(told: Told) -> Told:
     for option, value, least in whole:
         if not least <= value <= MOST:
             raise ValueError(f"{option}: {value} cannot be; give {least} or more")
+    if not 0 <= told.tokens_per_epoch <= MOST_TOKENS:
+        raise ValueError(f"--tokens-per-epoch: {told.tokens_per_epoch} cannot be")
     words = (
         ("--model", told.model, 60),
         ("--instance", told.instance, 40),

@@ -109,6 +109,7 @@ def _run_fields(
         "global_batch": _whole(steps.global_batch),
         "precision": told.precision,
         "optimizer": told.optimizer or log.optimizer,
+        "tokens_per_epoch": told.tokens_per_epoch or None,
         "phase": Run.Phase.FINISHED,
         "phase_since": ended_at,
         "started_at": datetime.fromtimestamp(began_s, UTC),

@@ -35,9 +35,9 @@ NUMBERS = (
     ("--nodes", 0, "number of nodes"),
     ("--global-batch", 0, "sequences per step, where the log does not tell"),
     ("--seq-len", 0, "tokens per sequence; without it sequences are counted, not tokens"),
+    ("--tokens-per-epoch", 0, "tokens of one pass over the data, for what an epoch costs"),
     ("--tp", 1, "tensor-parallel size, for the page"),
     ("--pp", 1, "pipeline-parallel size, for the page"),
-    ("--log-every", 1, "steps between lines, where these have no step numbers"),
 )
 
 
@@ -45,11 +45,12 @@ class Command(PlainCommand):
     """Read a training log, keep it as a run that is over, and say what was understood."""
 
     help = "Import a training log (plain or gzipped): steps, compile cache, hardware errors."
+    files = "a log; several of one run"
 
     def add_arguments(self, parser: CommandParser) -> None:
         """Take the log, its name, and what it does not say itself."""
         super().add_arguments(parser)
-        parser.add_argument("file", nargs="+", metavar="FILE", help="a log; several of one run")
+        parser.add_argument("file", nargs="+", metavar="FILE", help=self.files)
         parser.add_argument("--run", required=True, help="name of the run it becomes")
         for option, text in TEXTS:
             parser.add_argument(option, default="", help=text)
@@ -58,14 +59,24 @@ class Command(PlainCommand):
         parser.add_argument(
             "--started-at", default="", help="ISO 8601; where the log's lines have no times"
         )
+        self.add_more(parser)
         parser.add_argument(
             "--utc-offset", type=float, default=0.0, help="hours; of times without a zone"
+        )
+
+    def add_more(self, parser: CommandParser) -> None:
+        """Take what only such files need."""
+        parser.add_argument(
+            "--log-every",
+            type=int,
+            default=1,
+            help="steps between lines, where these have no step numbers",
         )
 
     def handle(self, *, json: bool, **options: Any) -> None:
         """Read, keep and print."""
         try:
-            kept = _imported(options)
+            kept = self.imported(options)
         except DatabaseError as error:
             raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
         for doubt in [*_unknown(options), *doubts(kept)]:
@@ -78,6 +89,10 @@ class Command(PlainCommand):
         self.write_table(_rows(kept, answer))
         self._write_examples(kept)
 
+    def imported(self, options: dict[str, Any]) -> ReadLog:
+        """Read everything before anything is written."""
+        return _imported(options)
+
     def _write_examples(self, kept: ReadLog) -> None:
         for kind, title in (("damaged", "not whole"), ("others", "of no known kind")):
             if examples := kept.details[kind]:
@@ -88,17 +103,15 @@ class Command(PlainCommand):
 
 def _imported(options: dict[str, Any]) -> ReadLog:
     """Read everything before anything is written."""
-    told = _told(options)
-    offset, every = options["utc_offset"], options["log_every"]
-    if not abs(offset) <= FARTHEST_ZONE_HOURS:
-        raise ValueError(f"--utc-offset: {offset:g} is no zone; give hours from -14 to 14")
+    told, offset_s = told_of(options), utc_offset_s(options)
+    every = options["log_every"]
     if not 1 <= every <= 1_000_000:
         raise ValueError(f"--log-every: {every} cannot be; give 1 or more")
     paths = [Path(name) for name in options["file"]]
     try:
         file_s = max(path.stat().st_mtime for path in paths)
         year = datetime.fromtimestamp(file_s, UTC).year
-        about = About(year=year, utc_offset_s=offset * SECONDS_PER_HOUR, log_every=every)
+        about = About(year=year, utc_offset_s=offset_s, log_every=every)
         log = read_logs(paths, about)
     except OSError as error:
         raise ValueError(f"FILE: {error.filename or paths[0]}: {error.strerror}") from error
@@ -109,7 +122,16 @@ def _imported(options: dict[str, Any]) -> ReadLog:
     return kept
 
 
-def _told(options: dict[str, Any]) -> Told:
+def utc_offset_s(options: dict[str, Any]) -> float:
+    """Return the zone of times without one."""
+    offset: float = options["utc_offset"]
+    if not abs(offset) <= FARTHEST_ZONE_HOURS:
+        raise ValueError(f"--utc-offset: {offset:g} is no zone; give hours from -14 to 14")
+    return offset * SECONDS_PER_HOUR
+
+
+def told_of(options: dict[str, Any]) -> Told:
+    """Return what people say of the run."""
     name = Path(options["file"][0]).name
     return checked(
         Told(
@@ -124,6 +146,7 @@ def _told(options: dict[str, Any]) -> Told:
             seq_len=options["seq_len"],
             precision=options["precision"],
             optimizer=options["optimizer"],
+            tokens_per_epoch=options["tokens_per_epoch"],
             team=options["team"],
             started_at=_moment(options["started_at"]),
         )

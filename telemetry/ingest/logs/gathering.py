@@ -13,6 +13,7 @@ COLUMNS = (
     "step_s",
     "seq_per_s",
     "tokens_per_s",
+    "tokens",
     "loss",
     "grad_norm",
     "learning_rate",

@@ -17,7 +17,9 @@ from telemetry.ingest.logs.prefixes import prefix_of
 from telemetry.ingest.logs.records import Compile, Entry, HardwareError, Said, Totals
 from telemetry.ingest.logs.text import lines_of, opened, pieces_of
 
-FAMILIES = (neuronx.NAME, megatron.NAME, lightning.NAME, hugging_face.NAME)
+# Tables are no logs, but become runs as these do.
+TABLE = "table"
+FAMILIES = (neuronx.NAME, megatron.NAME, lightning.NAME, hugging_face.NAME, TABLE)
 MOST_EXAMPLES = 5
 LONGEST_EXAMPLE = 120
 MOST_COMPILES = 200_000

@@ -36,6 +36,7 @@ class Said:
     step_s: float = nan
     seq_per_s: float = nan
     tokens_per_s: float = nan
+    tokens: float = nan
     loss: float = nan
     grad_norm: float = nan
     learning_rate: float = nan

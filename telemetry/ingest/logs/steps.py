@@ -124,8 +124,9 @@ def _consumed_each(told: dict[str, FloatArray]) -> float:
 def _tokens(
     told: dict[str, FloatArray], step_s: FloatArray, batch: FloatArray, seq_len: float
 ) -> FloatArray:
-    """Return tokens per step: by the log's own rate, by the batch, or by its sequences."""
+    """Return tokens per step: as told, by the log's rate, by the batch, or by its sequences."""
     ways = (
+        told["tokens"],
         told["tokens_per_s"] * step_s,
         batch * seq_len,
         told["seq_per_s"] * step_s * seq_len,

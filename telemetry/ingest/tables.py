@@ -1,0 +1,203 @@
+"""Steps in tables: our own CSV, and what TensorBoard, Weights & Biases and MLflow export."""
+
+import csv
+import json
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from telemetry.ingest.logs.reading import TABLE, Log
+from telemetry.ingest.logs.records import Said
+
+MOST_BYTES = 512 * 2**20
+MOST_STEP = 2_000_000_000
+# Later than any Unix time in seconds: milliseconds, as MLflow counts them.
+MILLISECONDS_FROM = 1e11
+MS = 1e3
+UNKNOWN = frozenset(("", "nan", "null", "none", "na", "n/a", "-"))
+# Ours first, then what trackers and trainers call the same.
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "step": ("_step", "global_step", "train/global_step", "iteration"),
+    "at_s": ("ended_at", "_timestamp", "timestamp", "wall time", "wall_time"),
+    "step_s": ("step_time", "train/step_time", "step_time_s"),
+    "tokens": ("step_tokens",),
+    "tokens_per_s": ("train/tokens_per_sec", "tokens_per_sec", "tokens/s"),
+    "loss": ("train/loss", "train_loss", "lm loss", "training_loss"),
+    "grad_norm": ("train/grad_norm", "grad norm"),
+    "learning_rate": ("train/learning_rate", "lr", "learning rate"),
+    "global_batch": (),
+}
+FIELD_OF = {name: field for field, names in NAMES.items() for name in (field, *names)}
+BOUNDS = {
+    "step": (0.0, MOST_STEP),
+    "at_s": (0.0, 1e14),
+    "step_s": (0.0, 1e6),
+    "tokens": (0.0, 1e15),
+    "tokens_per_s": (0.0, 1e15),
+    "global_batch": (0.0, 2e9),
+}
+Row = dict[str, float]
+
+
+class TableError(ValueError):
+    """A cell, or a file, that cannot be; says where and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Where:
+    """A place in a file."""
+
+    file: str
+    line: int
+
+    def refuse(self, column: str, reason: str) -> TableError:
+        """Return an error that names the place."""
+        return TableError(f"{self.file}: line {self.line}, column {column!r}: {reason}")
+
+
+def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0) -> Log:
+    """Read the tables of one run as one log.
+
+    Parameters
+    ----------
+    files : what the values of a table of single values are (TensorBoard's), and its path
+    utc_offset_s : of times without a zone
+
+    Raises
+    ------
+    TableError
+        Naming file, line and column of the first cell that cannot be.
+    """
+    log, ignored = Log(), set[str]()
+    steps: dict[int, Row] = {}
+    for field, path in files:
+        for where, row in _rows_of(path, field, ignored, utc_offset_s):
+            if "step" not in row:
+                raise where.refuse("step", "a row needs the number of its step")
+            log.n_lines += 1
+            steps.setdefault(int(row["step"]), {}).update(row)
+    for number in sorted(steps):
+        told = {name: value for name, value in steps[number].items() if name != "step"}
+        log.gathered[TABLE].add(Said(number, **told))
+    log.understood[TABLE] = log.n_lines
+    if ignored:
+        log.understood["columns left out: " + ", ".join(sorted(ignored))[:200]] = len(ignored)
+    return log
+
+
+def _rows_of(
+    path: Path, field: str, ignored: set[str], utc_offset_s: float
+) -> Iterator[tuple[Where, Row]]:
+    """Yield the rows of one file, whatever it is."""
+    if path.stat().st_size > MOST_BYTES:
+        raise TableError(f"{path.name}: is larger than {MOST_BYTES // 2**20} MiB; cut it")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise TableError(f"{path.name}: is not UTF-8 text; export it as CSV or JSON") from error
+    is_json = text.lstrip()[:1] in ("{", "[")
+    named = _json_rows(path.name, text, field) if is_json else _csv_rows(path.name, text, field)
+    for where, cells in named:
+        row: Row = {}
+        for column, cell in cells.items():
+            name = FIELD_OF.get(column.strip().casefold())
+            if name is None:
+                ignored.add(column)
+            elif (value := _figure(cell, name, column, where, utc_offset_s)) is not None:
+                row[name] = value
+        yield where, row
+
+
+def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[Where, dict[str, Any]]]:
+    """Yield the cells of a CSV by column; TensorBoard's ``Value`` is the field."""
+    lines = csv.reader(text.splitlines())
+    head = next(lines, [])
+    columns = [field if name.strip().casefold() == "value" else name for name in head]
+    known = [FIELD_OF.get(name.strip().casefold()) for name in columns]
+    if "step" not in known:
+        raise TableError(f"{file}: line 1: has no column 'step'; it has {', '.join(head)[:120]}")
+    told = [name for name in known if name is not None]
+    if len(set(told)) < len(told):
+        twice = next(name for name in told if told.count(name) > 1)
+        raise TableError(f"{file}: line 1: two columns mean {twice}; keep one of them")
+    for cells in lines:
+        where = Where(file, lines.line_num)
+        if len(cells) > len(columns) or (cells and len(cells) < len(columns)):
+            raise where.refuse(
+                columns[min(len(cells), len(columns)) - 1],
+                f"{len(cells)} cells, and the first line has {len(columns)}",
+            )
+        if cells:
+            yield where, dict(zip(columns, cells, strict=True))
+
+
+def _json_rows(file: str, text: str, field: str) -> Iterator[tuple[Where, dict[str, Any]]]:
+    """Yield the entries of MLflow's metric history, TensorBoard's triples, or plain objects."""
+    try:
+        told = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise TableError(f"{file}: is no whole JSON: {error}") from error
+    entries = told.get("metrics") if isinstance(told, dict) else told
+    if not isinstance(entries, list):
+        raise TableError(f"{file}: has no list of entries; docs/trials.md names the formats")
+    for number, entry in enumerate(entries, 1):
+        where = Where(file, number)
+        if isinstance(entry, list) and len(entry) == 3:
+            yield where, dict(zip(("wall_time", "step", field), entry, strict=True))
+        elif isinstance(entry, dict) and {"key", "value"} <= entry.keys():
+            rest = {name: entry.get(name) for name in ("step", "timestamp")}
+            yield where, rest | {str(entry["key"]): entry["value"]}
+        elif isinstance(entry, dict):
+            yield where, entry
+        else:
+            raise where.refuse("entry", "is neither an object nor [wall time, step, value]")
+
+
+def _figure(
+    cell: object, name: str, column: str, where: Where, utc_offset_s: float
+) -> float | None:
+    """Return what a cell says; None where it says nothing."""
+    text = "" if cell is None else str(cell).strip()
+    if text.casefold() in UNKNOWN:
+        return None
+    value = _moment(text, utc_offset_s) if name == "at_s" else _number(text)
+    if value is None:
+        raise where.refuse(column, f"{text[:40]!r} is no {KINDS.get(name, 'number')}")
+    if not math.isfinite(value):
+        return None
+    low, high = BOUNDS.get(name, (-math.inf, math.inf))
+    if not low <= value <= high or (name == "step" and value != int(value)):
+        raise where.refuse(column, f"{text[:40]} cannot be; {LIMITS.get(name, 'check it')}")
+    return value / MS if name == "at_s" and value >= MILLISECONDS_FROM else value
+
+
+KINDS = {"at_s": "time: write Unix seconds or ISO 8601"}
+LIMITS = {
+    "step": f"a whole number from 0 to {MOST_STEP:,}",
+    "step_s": "seconds from 0 to a million",
+    "tokens": "of one step, from 0 on",
+}
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _moment(text: str, utc_offset_s: float) -> float | None:
+    """Return Unix seconds, or milliseconds, of a time that is a number or ISO 8601."""
+    number = _number(text)
+    if number is not None:
+        return number
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return None
+    if moment.tzinfo is not None:
+        return moment.timestamp()
+    return moment.replace(tzinfo=UTC).timestamp() - utc_offset_s
