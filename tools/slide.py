@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from common import give_up, say
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import FloatRect, sync_playwright
 
 # A4 across at the 96 pixels per inch that browsers reckon with, and in points of PDF.
 WIDTH, HEIGHT, MARGIN = 1123, 794, 38
@@ -32,7 +32,7 @@ def main(address: str, trial: str, file: str) -> None:
         if file.endswith(".png"):
             sheet = page.locator(".sheet").bounding_box()
             top = sheet["y"] - MARGIN if sheet else 0
-            clip = {"x": 0, "y": top, "width": WIDTH, "height": HEIGHT}
+            clip = FloatRect(x=0, y=top, width=WIDTH, height=HEIGHT)
             page.screenshot(path=file, full_page=True, clip=clip)
         else:
             Path(file).write_bytes(checked(page.pdf(prefer_css_page_size=True)))

@@ -29,11 +29,11 @@ def once(baseline: ArmFigures, candidate: ArmFigures) -> list[Once]:
 
 
 def _once(words: str, before_s: float | None, after_s: float | None) -> Once:
-    told = [_lasting(each) for each in (before_s, after_s)]
+    before, after = _lasting(before_s), _lasting(after_s)
     if before_s is None or after_s is None:
-        return Once(words, *told, ABSENT)
+        return Once(words, before, after, ABSENT)
     more_s = after_s - before_s
-    return Once(words, *told, f"{MINUS if more_s < 0 else '+'}{duration(abs(more_s))}")
+    return Once(words, before, after, f"{MINUS if more_s < 0 else '+'}{duration(abs(more_s))}")
 
 
 def _lasting(value_s: float | None) -> str:

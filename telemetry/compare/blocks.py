@@ -1,5 +1,6 @@
 """Resampling steps that hang together: in blocks long enough to keep what ties them."""
 
+import math
 from typing import Final
 
 import numpy as np
@@ -112,7 +113,7 @@ def unseen_variance_ratio(values: FloatArray, length: int) -> float:
     if seen <= 0 or power <= 0:
         return 0.0
     tie = float(cut[1:] @ cut[:-1]) / power
-    tie = min(tie + (1 + 3 * tie) / n, 1 - LONGEST_MEMORY / np.sqrt(n))
+    tie = min(tie + (1 + 3 * tie) / n, 1 - LONGEST_MEMORY / math.sqrt(n))
     if tie <= 0:
         return 0.0
     left = cut[1:] - tie * cut[:-1]
