@@ -5,6 +5,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
+from fleet.demo.contracts import create_budgets, create_contracts
 from fleet.models import Run
 from fleet.simulated import runs as simulated
 from telemetry.simulate.plan import RunSpec
@@ -171,8 +172,10 @@ FLEET = (
 @transaction.atomic
 def create_fleet(*, now: datetime, longest: timedelta) -> list[Run]:
     """Create the demo's runs and nodes, begun in the past; returns them with their nodes."""
+    create_contracts(now=now)
     for demo in FLEET:
         create_run(demo, started_at=now - min(demo.age, longest))
+    create_budgets(now=now)
     return list(Run.objects.simulated().prefetch_related("nodes").order_by("pk"))
 
 

@@ -21,6 +21,7 @@ from fleet.demo.runs import create_fleet
 from fleet.demo.trials import ensure_trials
 from fleet.like.keeping import work_out_due as work_out_likes
 from fleet.models import Run
+from fleet.money.spending import keep_spending
 from fleet.simulated.plans import publish_plans
 from fleet.trials.keeping import work_out_due
 from telemetry.store.hot import open_store
@@ -50,6 +51,7 @@ class Command(BaseCommand):
         ensure_trials(now=now)
         ensure_preflight()
         work_out_due(hot, now=datetime.now(UTC))
+        keep_spending(hot, now=datetime.now(UTC))
         work_out_likes(hot, now=datetime.now(UTC), at_a_time=20)
         weather.extend(hot, now=now)
         weather.welcome(hot, now=now)

@@ -1,0 +1,252 @@
+"""Alerts about money: budgets that will not do, tokens that cost more, and no fault's twin."""
+
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+
+from fleet.models import Alert, Budget, Run
+from fleet.money.drifting import judge_drift
+from fleet.money.spending import keep_spending
+from fleet.overspending import watch_money
+from fleet.simulated.runs import create_run
+from telemetry.simulate.plan import Benign, Fault, Plan
+from telemetry.simulate.shard import play, start_clock
+from telemetry.store import durable
+from telemetry.store.hot import HotStore
+from tests.parts import LLAMA, NOON, NOON_S
+
+HOUR_S = 3600
+LATE = NOON + timedelta(hours=10)
+
+
+def trained(*, hours: float = 3.5, **told: Any) -> Run:
+    """Play a run of four nodes from noon on, by the ten seconds, and keep its steps."""
+    run = create_run(LLAMA, started_at=NOON)
+    plan = Plan(run=LLAMA, seed=5, epoch_s=NOON_S, **told)
+    played = play(
+        plan, plan.shards[0], start_clock(plan), NOON_S + int(hours * HOUR_S), every_s=10
+    )
+    durable.write_steps(played.steps)
+    Run.objects.update(phase=Run.Phase.TRAINING)
+    return run
+
+
+def alerts_of(hot: HotStore, *, hours: float = 3.5) -> set[str]:
+    """Watch every ten minutes; return the rules that fired."""
+    found = set()
+    for minute in range(10, int(hours * 60) + 1, 10):
+        now = NOON + timedelta(minutes=minute)
+        keep_spending(hot, now=now)
+        found |= {alert.rule for alert in watch_money(hot, now=now)}
+    return found
+
+
+def slow(*, ends_s: int = 4 * HOUR_S) -> Fault:
+    return Fault(
+        kind="throttle",
+        node="llama-01",
+        device=2,
+        start_s=600,
+        duration_s=ends_s - 600,
+        magnitude=2.5,
+    )
+
+
+@pytest.mark.django_db
+def test_a_healthy_run_costs_what_it_is_estimated_to(hot: HotStore) -> None:
+    run = trained()
+
+    assert alerts_of(hot) == set()
+    now = NOON + timedelta(hours=3.5)
+    assert judge_drift(hot, run, is_open=False, now=now).is_judged
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    "event",
+    [
+        {"kind": "checkpoint"},
+        {"kind": "evaluation"},
+        {"kind": "planned_compile"},
+        {"kind": "batch_change", "magnitude": 2.0, "duration_s": 9_000},
+        {"kind": "batch_change", "magnitude": 0.4, "duration_s": 9_000},
+        {"kind": "scale_change", "magnitude": 0.5, "duration_s": 9_000},
+        {"kind": "node_leaves", "node": "llama-03", "duration_s": 9_000},
+        {"kind": "node_joins", "node": "llama-03"},
+    ],
+    ids=lambda event: f"{event['kind']} {event.get('magnitude', '')}",
+)
+@pytest.mark.parametrize("is_known", [True, False])
+def test_what_looks_like_trouble_and_is_none_is_no_drift(
+    hot: HotStore, event: dict[str, Any], is_known: object
+) -> None:
+    trained(hours=5, benign=(Benign(run="llama", start_s=9_000, **event),))
+    if not is_known:
+        Run.objects.update(model="our-own")
+
+    assert alerts_of(hot, hours=5) == set()
+
+
+@pytest.mark.django_db
+def test_a_cost_that_nobody_explains_is_drift_by_the_estimate(hot: HotStore) -> None:
+    trained(faults=(slow(),))
+
+    assert alerts_of(hot) == {"cost_drift"}
+    alert = Alert.objects.get()
+    assert (alert.severity, alert.cause, alert.subject) == ("2-warn", "unknown", "run:llama")
+    assert alert.evidence["expected_by"] == "estimate"
+    assert alert.evidence["ratio"] > 0.3
+    assert alert.evidence["usd_per_mtok"] > alert.evidence["expected_usd_per_mtok"]
+
+
+@pytest.mark.django_db
+def test_of_a_model_that_nobody_knows_its_own_first_hours_tell(hot: HotStore) -> None:
+    fault = Fault(
+        kind="throttle",
+        node="llama-01",
+        device=2,
+        start_s=5 * HOUR_S,
+        duration_s=4 * HOUR_S,
+        magnitude=2.5,
+    )
+    trained(hours=8, faults=(fault,))
+    Run.objects.update(model="our-own")
+
+    assert alerts_of(hot, hours=5) == set()
+    assert alerts_of(hot, hours=8) == {"cost_drift"}
+    assert Alert.objects.get().evidence["expected_by"] == "own"
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("is_over", [True, False])
+def test_what_another_alert_names_is_not_told_twice(hot: HotStore, is_over: object) -> None:
+    run = trained(faults=(slow(ends_s=3 * HOUR_S),))
+    begins, ends = NOON + timedelta(seconds=600), NOON + timedelta(hours=3)
+    Alert.objects.create(
+        rule="core_slow",
+        cause="throttle",
+        severity=Alert.Severity.PAGE,
+        subject="node:llama-01",
+        run=run,
+        node=run.nodes.get(name="llama-01"),
+        score=2,
+        onset_at=begins,
+        fired_at=begins,
+        last_seen_at=ends,
+        resolved_at=ends if is_over else None,
+    )
+
+    assert alerts_of(hot) == set()
+
+
+@pytest.mark.django_db
+def test_drift_is_over_when_another_rule_names_the_fault(hot: HotStore) -> None:
+    run = trained(faults=(slow(),))
+    assert alerts_of(hot) == {"cost_drift"}
+    at = NOON + timedelta(hours=3)
+    Alert.objects.create(
+        rule="step_slow",
+        severity=Alert.Severity.PAGE,
+        subject="run:llama",
+        run=run,
+        score=2,
+        onset_at=at,
+        fired_at=at,
+        last_seen_at=at,
+    )
+
+    watch_money(hot, now=NOON + timedelta(hours=3.5, seconds=1))
+
+    drift = Alert.objects.get(rule="cost_drift")
+    assert drift.resolved_at is not None
+
+
+@pytest.mark.django_db
+def test_a_run_without_steps_keeps_its_alert(hot: HotStore) -> None:
+    trained(faults=(slow(),))
+    alerts_of(hot)
+
+    watch_money(hot, now=LATE)
+
+    assert Alert.objects.get().is_open
+
+
+def budget(usd: float, *, days: float = 1, **fields: Any) -> Budget:
+    """Set a budget of so many dollars from noon on."""
+    return Budget.objects.create(
+        usd=usd,
+        starts_at=NOON,
+        ends_at=NOON + timedelta(days=days),
+        set_by="lea",
+        set_at=NOON,
+        **fields or {"team": "LLM"},
+    )
+
+
+def at(hours: float) -> datetime:
+    """Return a moment by its hours after noon."""
+    return NOON + timedelta(hours=hours, seconds=60)
+
+
+def test_a_budget_that_will_not_do_is_raised_once_and_resolves(run: Run, hot: HotStore) -> None:
+    small = budget(1000)
+    budget(4000)
+
+    first = watch_money(hot, now=at(1))
+    again = watch_money(hot, now=at(2))
+    alert = Alert.objects.get()
+
+    assert [each.subject for each in first] == [f"budget:{small.pk}"]
+    assert again == []
+    assert alert.run is None
+    assert alert.evidence["whose"] == "LLM"
+    assert alert.evidence["forecast_usd"] == pytest.approx(24 * 86)
+    Run.objects.update(finished_at=at(3))
+    watch_money(hot, now=at(4))
+    assert Alert.objects.get().resolved_at is not None
+
+
+def test_each_budget_has_an_alert_of_its_own(run: Run, hot: HotStore) -> None:
+    budget(1000)
+    budget(500, run=run)
+
+    watch_money(hot, now=at(1))
+
+    told = Alert.objects.order_by("subject")
+    assert [(each.rule, each.run_id) for each in told] == [
+        ("budget_overrun", None),
+        ("budget_overrun", run.pk),
+    ]
+
+
+def test_a_budget_that_is_withdrawn_or_over_wakes_nobody(run: Run, hot: HotStore) -> None:
+    budget(1000, days=0.01)
+    gone = budget(1000)
+    Budget.objects.filter(pk=gone.pk).update(ended_at=NOON, ended_by="lea")
+
+    assert watch_money(hot, now=at(1)) == []
+
+
+def test_hovering_at_its_budget_does_not_flap(run: Run, hot: HotStore) -> None:
+    held = budget(24 * 86 * 0.999)
+    watch_money(hot, now=at(1))
+    Budget.objects.filter(pk=held.pk).update(usd=24 * 86 * 1.01)
+
+    watch_money(hot, now=at(2))
+
+    assert Alert.objects.get().is_open
+
+
+def test_a_run_that_plans_its_end_burns_no_longer(run: Run, hot: HotStore) -> None:
+    Run.objects.update(n_tokens=1_000_000, planned_tokens=2_000_000)
+    budget(1000)
+
+    assert watch_money(hot, now=at(1)) == []
+
+
+def test_runs_without_a_price_are_unknown_and_raise_nothing(run: Run, hot: HotStore) -> None:
+    Run.objects.update(usd_per_node_hour=0.0)
+    budget(1)
+
+    assert watch_money(hot, now=at(1)) == []
