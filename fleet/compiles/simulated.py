@@ -28,6 +28,8 @@ RECOMPILE = "recompile"
 LOOK_BACK = timedelta(hours=6)
 # Steps may be a little shorter than what the fault holds them up for: clocks have a grain.
 NEARLY = 0.99
+# The step under way when a fault strikes goes on; it is the next that is held up.
+NEXT_STEPS = 3
 
 
 def keep_simulated(source: Source, *, now: datetime) -> None:
@@ -111,7 +113,7 @@ def _began_s(source: Source, run: Run, fault: InjectedFault, *, now: datetime) -
     steps = run_steps(source, run.name, start_s=start_s, end_s=end_s)
     if not len(steps):
         return None
-    lengths_s = np.nan_to_num(steps.step_s)
+    lengths_s = np.nan_to_num(steps.step_s)[:NEXT_STEPS]
     longest = int(np.argmax(lengths_s))
     if lengths_s[longest] < NEARLY * fault.magnitude:
         return None

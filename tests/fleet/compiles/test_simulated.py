@@ -82,6 +82,21 @@ def test_a_recompile_is_kept_once_its_step_is_over_and_says_what_changed(
     assert changes_in_words(first.change) == ["flags: -O1 became -O2"]
 
 
+def test_a_fault_that_held_nothing_up_made_nobody_compile(
+    hot: HotStore, simulated: Run, struck: InjectedFault
+) -> None:
+    InjectedFault.objects.create(
+        run=simulated,
+        kind=RECOMPILE,
+        magnitude=300.0,
+        starts_at=after(1_991),
+        ends_at=after(1_993),
+    )
+    keep_simulated(hot, now=after(2_310))
+
+    assert CompileEvent.objects.unannounced().count() == 1
+
+
 def test_what_is_over_or_real_is_left_alone(hot: HotStore, simulated: Run) -> None:
     Run.objects.update(finished_at=after(5))
     keep_simulated(hot, now=after(610))
