@@ -47,6 +47,10 @@ ALLOW_DRILLS = ENV.flag("TRNWATCH_ALLOW_DRILLS")
 
 # Django
 SECRET_KEY = _secret_key()
+SECRET_KEY_FALLBACKS = ENV.names("TRNWATCH_SECRET_KEY_FALLBACKS")
+# What receivers' addresses and secrets are sealed with; without it, a key made from Django's.
+SEALING_KEY = ENV.text("TRNWATCH_SEALING_KEY")
+SEALING_KEY_FALLBACKS = ENV.names("TRNWATCH_SEALING_KEY_FALLBACKS")
 DEBUG = ENV.flag("TRNWATCH_DEBUG")
 ALLOWED_HOSTS = ENV.names("TRNWATCH_ALLOWED_HOSTS", "127.0.0.1,localhost,[::1]")
 CSRF_TRUSTED_ORIGINS = ENV.names("TRNWATCH_ORIGINS")

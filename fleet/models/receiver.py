@@ -1,9 +1,15 @@
 """A receiver: where notifications go, and how it has taken them so far."""
 
-from typing import Self
+import json
+from collections.abc import Collection, Iterable
+from typing import Any, Self
 from urllib.parse import urlsplit
 
 from django.db import models
+
+from fleet.sealing import SealedError, seal, unseal
+
+SEALED = frozenset({"target", "secret"})
 
 
 class ReceiverQuerySet(models.QuerySet["Receiver"]):
@@ -13,9 +19,19 @@ class ReceiverQuerySet(models.QuerySet["Receiver"]):
         """Keep those that are to be sent to."""
         return self.filter(is_enabled=True)
 
+    def update(self, **values: Any) -> int:
+        """Change columns of all; what is sealed can only be saved one by one."""
+        if plain := SEALED & values.keys():
+            raise TypeError(f"{', '.join(sorted(plain))}: save() seals it, update() does not")
+        return super().update(**values)
+
 
 class Receiver(models.Model):
-    """One place that takes notifications."""
+    """One place that takes notifications.
+
+    ``target`` and ``secret`` are plain in memory only: ``save`` seals them, and leaves their own
+    columns empty. Rows that the release before wrote have them there and nothing sealed.
+    """
 
     class Kind(models.TextChoices):
         """What it speaks."""
@@ -36,6 +52,9 @@ class Receiver(models.Model):
         blank=True,
         help_text="Signing secret, integration key or password, by kind; never shown again.",
     )
+    sealed = models.TextField(
+        blank=True, db_default="", help_text="Both of these, sealed; empty: they are plain."
+    )
     is_enabled = models.BooleanField(default=True)
     created_at = models.DateTimeField()
     n_sent = models.PositiveBigIntegerField(default=0)
@@ -46,6 +65,8 @@ class Receiver(models.Model):
     last_error = models.CharField(max_length=300, blank=True)
 
     objects = ReceiverQuerySet.as_manager()
+    # Whether it was sealed with a key that is not set any more.
+    is_locked = False
 
     class Meta:
         ordering = ("name",)
@@ -53,9 +74,72 @@ class Receiver(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def save(self, **kwargs: Any) -> None:
+        """Seal and keep; what is locked stays as it is unless it is given anew."""
+        fields = kwargs.get("update_fields")
+        is_kept = self.is_locked and not (self.target or self.secret)
+        if is_kept or (fields is not None and not SEALED & {*fields}):
+            super().save(**kwargs)
+            return
+        if fields is not None:
+            kwargs["update_fields"] = {*fields, "sealed", *SEALED}
+        plain = self.target, self.secret
+        self.sealed = seal(json.dumps(plain))
+        self.target = self.secret = ""
+        try:
+            super().save(**kwargs)
+        finally:
+            self.target, self.secret = plain
+        self.is_locked = False
+
+    def save_plain(self) -> None:
+        """Keep it as the release before reads it."""
+        self.sealed = ""
+        super().save(update_fields=["sealed", *SEALED])
+
+    @classmethod
+    def from_db(
+        cls,
+        db: str | None,
+        field_names: Collection[str],
+        values: Collection[Any],
+        **others: Any,
+    ) -> Self:
+        """Open what is sealed; where no key fits, all the rest is read."""
+        receiver = super().from_db(db, field_names, values, **others)
+        if "sealed" in field_names:
+            receiver._open()
+        return receiver
+
+    def refresh_from_db(
+        self,
+        using: str | None = None,
+        fields: Iterable[str] | None = None,
+        from_queryset: models.QuerySet[Self, Self] | None = None,
+    ) -> None:
+        """Read again, with the seal wherever what is sealed is asked for."""
+        asked = None if fields is None else {*fields}
+        if asked and asked & SEALED:
+            asked |= {"sealed", *SEALED}
+        super().refresh_from_db(using, asked, from_queryset)
+        if asked is None or "sealed" in asked:
+            self._open()
+
+    def _open(self) -> None:
+        self.is_locked = False
+        if not self.sealed:
+            return
+        try:
+            self.target, self.secret = json.loads(unseal(self.sealed))
+        except SealedError:
+            self.target = self.secret = ""
+            self.is_locked = True
+
     @property
     def masked_target(self) -> str:
         """Where it is, without what may be secret: the path of a web address often is."""
+        if self.is_locked:
+            return "sealed with a key that is not set"
         if self.kind == self.Kind.EMAIL:
             return self.target
         parts = urlsplit(self.target)

@@ -12,6 +12,8 @@ from fleet.notify.http import Door, UnreachableError
 from fleet.notify.notice import Notice, notice_of
 from fleet.notify.outcomes import Outcome, outcome_of
 
+LOCKED = "target: sealed with a key that is not set; see TRNWATCH_SEALING_KEY_FALLBACKS"
+
 
 @dataclass(frozen=True, slots=True)
 class Courier:
@@ -32,6 +34,8 @@ class Courier:
     def send(self, receiver: Receiver, body: Body, *, key: str, now: datetime) -> Outcome:
         """Send what was written; whatever goes wrong is an outcome too."""
         channel = CHANNELS[receiver.kind]
+        if receiver.is_locked:
+            return Outcome(why=LOCKED)
         try:
             answer = channel.send(receiver, body, key=key, at=now, door=self.door)
         except AddressError as error:

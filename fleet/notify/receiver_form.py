@@ -99,7 +99,9 @@ class ReceiverForm(forms.Form):
         """Refuse what is no address, or one that may not be reached."""
         target: str = self.cleaned_data["target"].strip()
         if not target and self.receiver is not None and self.kind in SECRET_TARGETS:
-            return self.receiver.target
+            target = self.receiver.target
+            if target:
+                return target
         if not target:
             raise ValidationError("Say where notifications are to go.")
         if self.kind == KIND.EMAIL:

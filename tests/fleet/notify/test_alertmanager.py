@@ -122,5 +122,6 @@ def test_an_alertmanager_that_was_away_is_told_when_it_is_back(
     until(lambda: Receiver.objects.get().n_failed >= 2)
 
     manager: str = request.getfixturevalue("manager")
-    Receiver.objects.filter(pk=made.pk).update(target=manager)
+    made.target = manager
+    made.save(update_fields=["target"])
     until(lambda: len(held(manager)) == 1)

@@ -1,0 +1,55 @@
+"""Secrets at rest: sealed with a key of this installation, opened with it or with an older one."""
+
+import base64
+from functools import lru_cache
+
+from cryptography.fernet import Fernet, InvalidToken, MultiFernet
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF
+from django.conf import settings
+
+SALT, PURPOSE = b"trnwatch", b"secrets at rest"
+KEY_BYTES = 32
+
+
+class SealedError(ValueError):
+    """A secret that none of the keys opens; the message says what to set."""
+
+
+def seal(text: str) -> str:
+    """Seal a text with the newest key; twice the same text gives two that differ."""
+    return _locks(_keys()).encrypt(text.encode()).decode("ascii")
+
+
+def unseal(sealed: str) -> str:
+    """Open what was sealed with any of the keys.
+
+    Raises
+    ------
+    SealedError
+        Where none fits, or it was damaged.
+    """
+    try:
+        return _locks(_keys()).decrypt(sealed.encode()).decode()
+    except InvalidToken as error:
+        raise SealedError(
+            "it is sealed with a key that is not set: add that one to "
+            "TRNWATCH_SEALING_KEY_FALLBACKS, or TRNWATCH_SECRET_KEY_FALLBACKS"
+        ) from error
+
+
+def _keys() -> tuple[str, ...]:
+    """Return the keys, the newest first; Django's own come last, so that either may be set."""
+    own = (settings.SEALING_KEY, *settings.SEALING_KEY_FALLBACKS)
+    every = (*own, settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return tuple(dict.fromkeys(key for key in every if key))
+
+
+@lru_cache(maxsize=8)
+def _locks(keys: tuple[str, ...]) -> MultiFernet:
+    """Derive the locks from keys; any text is a key, and this purpose has locks of its own."""
+    return MultiFernet([Fernet(base64.urlsafe_b64encode(_derived(key))) for key in keys])
+
+
+def _derived(key: str) -> bytes:
+    return HKDF(SHA256(), KEY_BYTES, salt=SALT, info=PURPOSE).derive(key.encode())
