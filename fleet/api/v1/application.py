@@ -20,6 +20,7 @@ from fleet.api.v1 import (
     annotations,
     me,
     nodes,
+    preflights,
     runs,
     series,
     silences,
@@ -43,6 +44,7 @@ ROUTERS: tuple[tuple[str, Router], ...] = (
     ("/annotations", annotations.router),
     ("/tokens", tokens.router),
     ("/trials", trials.router),
+    ("/preflights", preflights.router),
     ("/me", me.router),
 )
 AWAY = "A store is away; nothing was changed. Ask again."
