@@ -4,6 +4,7 @@ Everything else goes on to Django, but for bodies that are too large: those end 
 """
 
 import asyncio
+import re
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
@@ -31,6 +32,8 @@ UPLOADS = "/support/"
 QUIET_S = 0.05
 # A client that sends too much is read on for a while, so that it gets to hear why.
 LINGER_S = 10.0
+WAIT = re.compile(r"\bwait=(\d{1,4})\b", re.ASCII)
+LONGEST_WAIT_S = 1.0
 
 
 class ClientGoneError(Exception):
@@ -97,7 +100,7 @@ class Door:
             check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
             body = await _body(receive)
             call = Call(headers, node, body, time.time(), alone=alone)
-            await self._desk.serve(call)
+            await self._desk.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
         told = msgspec.json.encode(answer(call))
         await _say(send, 200, {"Content-Type": "application/json"}, told)
         await send({"type": "http.response.body"})
@@ -117,6 +120,12 @@ class Door:
                 call.absorb(piece)
             first_line += (lines + newline).count(b"\n")
         return call
+
+
+def _wait_s(prefer: str) -> float:
+    """Return how long a client said that it may wait (``Prefer: wait=1``, RFC 7240), and we do."""
+    found = WAIT.search(prefer)
+    return min(float(found[1]), LONGEST_WAIT_S) if found else 0.0
 
 
 async def _body(receive: Receive) -> bytes:

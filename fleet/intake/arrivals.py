@@ -10,6 +10,7 @@ from fleet.intake.noting import Notebook
 from fleet.intake.rows import row_shape, store_row
 from fleet.intake.streams import Piece
 from telemetry.ingest import beside
+from telemetry.ingest.columns import BEGINS, read_columns
 from telemetry.ingest.neuron_monitor import decoded, read_line
 from telemetry.ingest.reading import Identity, Reading, Shape
 from telemetry.ingest.refusal import Refusal, RefusedError
@@ -22,6 +23,7 @@ LOOK_AGAIN_S = 60.0
 # Two machines may not use one name at the same time.
 IN_USE_S = 60.0
 MAX_KNOWN = 20_000
+MAX_REPORTS = 10_000
 
 
 @dataclass(slots=True)
@@ -102,6 +104,9 @@ class Arrivals:
     ) -> None:
         """Read one line, and hold it to the delivery's node."""
         try:
+            if line.startswith(BEGINS):
+                self._read_many(line, number, delivery, good, alone=alone)
+                return
             if alone:
                 reading = self._read_alone(line, delivery.node)
             else:
@@ -112,6 +117,28 @@ class Arrivals:
             delivery.refuse(error.at(number))
         else:
             good.append((number, line, reading))
+
+    def _read_many(
+        self,
+        line: bytes,
+        number: int,
+        delivery: Delivery,
+        good: list[tuple[int, bytes, Reading]],
+        *,
+        alone: bool,
+    ) -> None:
+        """Read a line of many reports: at once, or one by one where something is unusual."""
+        table = read_columns(line)
+        if len(good) + len(table.numbers) > MAX_REPORTS:
+            reason = f"more than {MAX_REPORTS:,} reports at a time; send fewer"
+            raise RefusedError("columns.seq", reason)
+        readings = None if alone else table.readings()
+        if readings is None:
+            for one in table.expanded():
+                self._read(one, number, delivery, good, alone=alone)
+            return
+        delivery.node = self._admit(readings[0], delivery.node)
+        good += [(number, line, reading) for reading in readings]
 
     def _read_alone(self, line: bytes, name: str) -> Reading:
         """Read a line without a report; the node's row may know what the node has."""

@@ -19,6 +19,8 @@ from telemetry.store.late import keep_late
 MAX_REFUSALS = 100
 # Redis: by node, seconds between its reports and by how many its clock is off.
 MANNERS = "ingest:manners"
+# Forms of lines beside the plain one: senders use only what they are told is understood.
+TAKES = ("columns",)
 
 
 @dataclass(slots=True)
@@ -66,6 +68,7 @@ def told(delivery: Delivery) -> dict[str, Any]:
         "clock_skew_s": round(delivery.skew_s, 3),
         "n_refused": delivery.n_refused,
         "refused": msgspec.to_builtins(delivery.refused),
+        "takes": TAKES,
     }
 
 

@@ -32,5 +32,5 @@ class Notebook:
         processes = frozenset(reading.executed)
         if now_s - self.kept_s >= KEEP_EVERY_S or processes != self.processes:
             self.kept_s, self.processes = now_s, processes
-            notes[-1] = Note(node, end_s, notes[-1].made_s, reading.executed, reading.line)
+            notes[-1] = Note(node, end_s, notes[-1].made_s, reading.executed, bytes(reading.line))
         return notes

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from telemetry.agent.clock import Clock, Moment
-from telemetry.agent.frames import Frame, stored
+from telemetry.agent.columns import Run, columns
+from telemetry.agent.frames import Frame, packed, stored
 
 MONITOR, BESIDE = 0, 1
 PATHS = {MONITOR: "/api/v1/ingest/neuron-monitor", BESIDE: "/api/v1/ingest/efa"}
@@ -40,3 +41,12 @@ def body(
         pieces.append(stored(head(frame, stream, at_s, health if is_last else None)))
         pieces.append(frame.tail)
     return b"".join(pieces)
+
+
+def columns_body(
+    run: Run, stream: str, health: Mapping[str, Any], clock: Clock, now: Moment
+) -> bytes:
+    """Return frames of one template as one gzip body of one line."""
+    at_s = [clock.wall_of(frame.made, frame.boot, now=now) for frame in run.frames]
+    seq = [frame.seq for frame in run.frames]
+    return packed(columns(run.rows, stream=stream, seq=seq, at_s=at_s, health=health))

@@ -5,11 +5,13 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 
 from telemetry.agent.clock import Clock
-from telemetry.agent.envelope import PATHS, body
+from telemetry.agent.columns import Run, runs
+from telemetry.agent.envelope import MONITOR, PATHS, body, columns_body
 from telemetry.agent.frames import Frame
 from telemetry.agent.health import Health
 from telemetry.agent.spool import Spool
@@ -45,6 +47,7 @@ class Sender(threading.Thread):
         self._chance = chance
         self._most_lines = MOST_LINES
         self._n_failed = 0
+        self._takes_columns = False
         self._is_over = threading.Event()
 
     def run(self) -> None:
@@ -74,17 +77,17 @@ class Sender(threading.Thread):
         except OSError as error:
             self._health.problem("spool", f"spool: {error}")
             return FIRST_REST_S
-        if not frames:
-            return 0.0
-        answer = self._send(frames)
-        if answer.is_taken:
-            self._taken(frames, answer)
-            return 0.0
-        if answer.is_hopeless:
-            return self._hopeless(frames, answer)
-        self._n_failed += 1
-        self._health.problem("server", f"server: {answer}")
-        return self.rest_s(answer)
+        for run in self._runs(frames):
+            answer = self._send(run)
+            if answer.is_taken:
+                self._taken(run.frames, answer)
+                continue
+            if answer.is_hopeless:
+                return self._hopeless(run, answer)
+            self._n_failed += 1
+            self._health.problem("server", f"server: {answer}")
+            return self.rest_s(answer)
+        return 0.0
 
     def rest_s(self, answer: Answer) -> float:
         """Return how long to leave the server alone after it did not take something."""
@@ -92,12 +95,25 @@ class Sender(threading.Thread):
         asked_s = min(answer.retry_after_s or 0.0, LONGEST_ASKED_S)
         return max(asked_s, longest_s / 2) + self._chance() * longest_s / 2.0
 
-    def _send(self, frames: list[Frame]) -> Answer:
+    def _runs(self, frames: list[Frame]) -> Iterator[Run]:
+        """Split what is to be sent: reports that are alike may go as columns, if they are read."""
+        if not frames:
+            return
+        if not self._takes_columns or frames[0].kind != MONITOR or len(frames) == 1:
+            yield Run(frames, [])
+            return
+        yield from runs(frames)
+
+    def _send(self, run: Run) -> Answer:
         """Send frames and return the answer."""
-        now = self._clock.now()
+        now, frames = self._clock.now(), run.frames
         said = self._health.said(n_waiting=max(0, self._spool.n_waiting - len(frames)))
-        packed = body(frames, self._spool.stream, said, self._clock, now)
+        write = partial(columns_body, run) if run.is_columns else partial(body, frames)
+        packed = write(self._spool.stream, said, self._clock, now)
         headers = {"X-Trnwatch-At": f"{now.wall_s:.6f}", "X-Trnwatch-Up": f"{now.up_s:.6f}"}
+        if run.is_columns:
+            # They are seconds old: the server may serve them together with those of others.
+            headers["Prefer"] = "wait=1"
         return self._wire.post(PATHS[frames[0].kind], packed, headers)
 
     def _taken(self, frames: list[Frame], answer: Answer) -> None:
@@ -105,14 +121,20 @@ class Sender(threading.Thread):
         self._n_failed = 0
         self._most_lines = min(MOST_LINES, 2 * self._most_lines)
         self._health.problem("server", "")
+        self._takes_columns = "columns" in (answer.told.get("takes") or ())
         refused = answer.told.get("refused") or []
         self._health.add("n_refused", int(answer.told.get("n_refused") or 0))
         with suppress(LookupError, TypeError):
             self._health.problem("refused", f"refused: {refused[0]['reason']}")
         self._spool.delivered(frames[-1].seq)
 
-    def _hopeless(self, frames: list[Frame], answer: Answer) -> float:
+    def _hopeless(self, run: Run, answer: Answer) -> float:
         """Give up lines that will never be taken, one by one where only the lot is too large."""
+        frames = run.frames
+        if run.is_columns:
+            # The server may be an older one than it was: it gets them as they are.
+            self._takes_columns = False
+            return 0.0
         if answer.status == 413 and len(frames) > 1:
             self._most_lines = max(1, len(frames) // 2)
             return 0.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 import http.client
 import json
 import ssl
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from urllib.parse import quote, urlsplit
 
 TIMEOUT_S = 20.0
 MOST_ANSWER_BYTES = 1 << 20
+# Servers hang up on a connection that is idle for longer; 5 s is a usual time.
+KEPT_S = 4.0
 # Sent again later, these may well be taken; with any other 4xx they never will.
 PASSING = frozenset({401, 403, 404, 405, 407, 408, 421, 425, 429})
 
@@ -55,6 +58,7 @@ class Wire:
         self._query = f"?node={quote(node, safe='')}" if node else ""
         self._tls = ssl.create_default_context(cafile=ca_file) if url.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
+        self._used_s = 0.0
         self._secret = ""
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
@@ -84,7 +88,11 @@ class Wire:
             self._connection = None
 
     def _connected(self) -> http.client.HTTPConnection:
-        """Return the connection, a new one if there is none."""
+        """Return the connection, a new one if there is none that the server still keeps."""
+        now_s = time.monotonic()
+        if now_s - self._used_s > KEPT_S:
+            self.close()
+        self._used_s = now_s
         if self._connection is None:
             self._secret = self._token.read()
             host, port = self._url.hostname or "", self._url.port

@@ -21,7 +21,17 @@ from telemetry.ingest.values import (
     vcpu_usage,
 )
 
-__all__ = ["Identity", "Reading", "Shape", "decoded", "read_line", "read_lines"]
+__all__ = [
+    "Groups",
+    "Identity",
+    "Reading",
+    "Shape",
+    "decoded",
+    "identity_of",
+    "read_line",
+    "read_lines",
+    "shape_of",
+]
 
 MAX_LINE_BYTES = 8_000_000
 
@@ -76,8 +86,8 @@ def _reading(sent: wire.Line, report: wire.Report, known: Shape | None, line: by
     """Read the groups of a decoded report."""
     if report.neuron_runtime_data is None and report.system_data is None:
         raise RefusedError("", "no report: neither neuron_runtime_data nor system_data is there")
-    shape = _shape(report, known)
-    groups = _Groups(report)
+    shape = shape_of(report, known)
+    groups = Groups(report)
     values = {
         "core_utilization_ratio": core_utilization(groups.counters, n_cores=shape.n_cores),
         "device_memory_used_bytes": device_memory(
@@ -92,13 +102,13 @@ def _reading(sent: wire.Line, report: wire.Report, known: Shape | None, line: by
     told = {name: array for name, array in values.items() if array is not None}
     told |= beside.values_beside(sent, shape, told)
     rows = {name: array[None, :] for name, array in told.items()}
-    identity = _identity(report.instance_info)
+    identity = identity_of(report.instance_info)
     done = executed(report.neuron_runtime_data)
     more = (sent.stream, beside.n_efa(sent.efa), beside.kept(sent))
     return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq, done, line, *more)
 
 
-class _Groups:
+class Groups:
     """The groups of a report by kind, over all its processes; one that failed is left out."""
 
     def __init__(self, report: wire.Report) -> None:
@@ -113,7 +123,8 @@ class _Groups:
         self.host_memory = next(iter(_sound([system.memory_info])), None)
         everything: list[wire.Group] = [*self.counters, *self.memory, *self.executions]
         everything += _sound([self.hardware, self.vcpu, self.host_memory])
-        self.period_s = max((group.period or 0.0 for group in everything), default=0.0)
+        self.periods = [group.period for group in everything if group.period is not None]
+        self.period_s = max(self.periods, default=0.0)
 
 
 G = TypeVar("G", bound=wire.Group)
@@ -124,7 +135,7 @@ def _sound(groups: Iterable[G | None]) -> list[G]:
     return [group for group in groups if group is not None and not group.error]
 
 
-def _shape(report: wire.Report, known: Shape | None) -> Shape:
+def shape_of(report: wire.Report, known: Shape | None) -> Shape:
     """Return the shape that the report gives, or else what is known, catalogued or apparent."""
     hardware = report.neuron_hardware_info or wire.HardwareInfo()
     n_devices = hardware.neuron_device_count or 0
@@ -149,7 +160,7 @@ def _catalogued(info: wire.InstanceInfo | None) -> Shape | None:
 
 def _apparent(report: wire.Report) -> Shape | None:
     """Return the least shape with every device and core that the report speaks of."""
-    groups = _Groups(report)
+    groups = Groups(report)
     devices = (groups.hardware and groups.hardware.neuron_devices) or []
     cores = [core for group in groups.counters for core in group.neuroncores_in_use or ()]
     if not devices or not cores:
@@ -159,7 +170,7 @@ def _apparent(report: wire.Report) -> Shape | None:
     return Shape(n_devices, n_devices * per_device)
 
 
-def _identity(info: wire.InstanceInfo | None) -> Identity:
+def identity_of(info: wire.InstanceInfo | None) -> Identity:
     """Return which machine speaks; empty where the report does not say."""
     info = info or wire.InstanceInfo()
     return Identity(

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import SupportsBytes
 
 from telemetry.blocks import FloatArray
 
@@ -41,8 +42,9 @@ class Reading:
 
     ``at_s`` is when it was made by the node's own clock, None where the report does not say.
     ``executed`` counts what each process did in the period; ``line`` is the report as it came,
-    empty where the line had none. ``seq`` only rises within a ``stream``. ``n_efa`` is 0 where
-    no EFA device is told of; ``kept`` is what was said beside the report.
+    or what writes it as it would have come, and empty where the line had none. ``seq`` only
+    rises within a ``stream``. ``n_efa`` is 0 where no EFA device is told of; ``kept`` is what was
+    said beside the report.
     """
 
     identity: Identity
@@ -52,7 +54,7 @@ class Reading:
     at_s: float | None = None
     seq: int | None = None
     executed: Mapping[str, list[float]] = field(default_factory=dict)
-    line: bytes = b""
+    line: bytes | SupportsBytes = b""
     stream: str | None = None
     n_efa: int = 0
     kept: Mapping[str, object] = field(default_factory=dict)

@@ -4,13 +4,16 @@ from typing import Any
 
 import msgspec
 
+from fleet.intake.deliveries import TAKES
 from telemetry.ingest import steps, wire
+from telemetry.ingest.columns import ColumnsLine
 
 Document = dict[str, Any]
 REF = "#/components/schemas/{name}"
-(STEP_LINE, NODE_LINE), SCHEMAS = msgspec.json.schema_components(
-    [steps.Said, wire.Line], ref_template=REF
+(STEP_LINE, PLAIN_LINE, COLUMNS_LINE), SCHEMAS = msgspec.json.schema_components(
+    [steps.Said, wire.Line, ColumnsLine], ref_template=REF
 )
+NODE_LINE = {"anyOf": [PLAIN_LINE, COLUMNS_LINE]}
 WHOLE = {"type": "integer", "minimum": 0}
 OUTCOME: Document = {
     "type": "object",
@@ -37,6 +40,11 @@ OUTCOME: Document = {
                 },
             },
         },
+        "takes": {
+            "type": "array",
+            "description": "Forms of lines that are understood beside the plain one (of nodes).",
+            "items": {"type": "string", "enum": list(TAKES)},
+        },
     },
 }
 NODE: Document = {
@@ -56,6 +64,12 @@ SENT: Document = {
     "name": "X-Trnwatch-At",
     "description": "When it is sent, by the sender's clock, in Unix seconds: tells its skew.",
     "schema": {"type": "number"},
+}
+PATIENT: Document = {
+    "in": "header",
+    "name": "Prefer",
+    "description": "wait=1: it may be served together with what comes within a second.",
+    "schema": {"type": "string", "pattern": r"^wait=\d{1,4}$"},
 }
 REFUSALS = ("400", "401", "403", "405", "413", "415", "429", "503")
 
@@ -96,6 +110,7 @@ DOORS: Document = {
         NODE,
         LIVE,
         SENT,
+        PATIENT,
     ),
     "/api/v1/ingest/efa": _door(
         "efa",
@@ -104,6 +119,7 @@ DOORS: Document = {
         NODE_LINE,
         NODE,
         SENT,
+        PATIENT,
     ),
     "/api/v1/ingest/steps": _door(
         "steps",

@@ -12,7 +12,7 @@ from telemetry.agent.frames import packed
 from telemetry.agent.health import Health
 from telemetry.agent.sender import Sender
 from telemetry.agent.spool import Spool
-from telemetry.agent.wire import Answer, Token, Wire
+from telemetry.agent.wire import KEPT_S, Answer, Token, Wire
 from tests.telemetry.agent.answering import Server, answering
 
 
@@ -223,6 +223,25 @@ def test_a_token_file_that_changed_is_read_again(tmp_path: Path, server: Server)
     wire.close()
 
     assert server.asked[0].headers["Authorization"] == "Bearer new"
+
+
+def test_a_connection_that_was_idle_for_long_is_not_trusted(
+    server: Server,
+) -> None:
+    wire = Wire(server.address, token=Token(file=None, secret="s"), node=None, ca_file=None)
+    body = packed(b"{}\n")
+    wire.post("/", body, {})
+    first = wire._connection
+    wire.post("/", body, {})
+    second = wire._connection
+    wire._used_s -= KEPT_S + 1
+    wire.post("/", body, {})
+    third = wire._connection
+    wire.close()
+
+    assert first is second
+    assert third is not second
+    assert len(server.asked) == 3
 
 
 @pytest.mark.parametrize("address", ["trnwatch.example", "ftp://trnwatch.example", "https://"])

@@ -1,0 +1,24 @@
+"""What the agent sends of a node that reports ten at a time."""
+
+from collections.abc import Sequence
+
+from telemetry.agent.clock import Moment
+from telemetry.agent.columns import columns, runs
+from telemetry.agent.envelope import MONITOR, tail
+from telemetry.agent.frames import Frame, packed
+
+TEN = 10
+
+
+def as_columns(lines: Sequence[bytes], stream: str, now_s: float) -> bytes:
+    """Return the last ten seconds' reports as the body of a request."""
+    some = [lines[turn % len(lines)] for turn in range(TEN)]
+    at_s = [now_s - TEN + 1 + turn for turn in range(TEN)]
+    frames = [
+        Frame(MONITOR, int(1e3 * s), Moment(s, s), bytes(16), packed(tail(line.rstrip(), {})))
+        for line, s in zip(some, at_s, strict=True)
+    ]
+    [run] = runs(frames)
+    seq = [frame.seq for frame in frames]
+    line = columns(run.rows, stream=stream, seq=seq, at_s=at_s, health={"version": "bench"})
+    return packed(line)

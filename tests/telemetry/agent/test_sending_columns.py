@@ -1,0 +1,72 @@
+"""Columns on the wire: only to who reads them, in order, and never at the price of a report."""
+
+from telemetry.agent.envelope import MONITOR, tail
+from telemetry.agent.frames import packed
+from tests.telemetry.agent.answering import Said, Server
+from tests.telemetry.agent.test_sender import Node, node, server
+
+__all__ = ["node", "server"]
+
+
+def measuring(node: Node, n: int) -> None:
+    """Spool reports that differ in a number, a second apart."""
+    for i in range(n):
+        report = b'{"neuron_runtime_data":[],"x":%d}' % i
+        node.spool.append(MONITOR, node.clock.now(), packed(tail(report, {})))
+        node.clock.pass_s(1.0)
+
+
+UNDERSTOOD: Said = (200, {"accepted": 1, "takes": ["columns"]}, {})
+
+
+def test_columns_are_sent_only_to_who_says_that_they_are_understood(
+    node: Node, server: Server
+) -> None:
+    measuring(node, 2)
+    server.answers = [UNDERSTOOD, UNDERSTOOD]
+    node.sender.deliver()
+    measuring(node, 3)
+    node.sender.deliver()
+
+    plain, together = server.asked
+    assert [set(line) & {"columns", "report"} for line in plain.lines] == [{"report"}] * 2
+    [line] = together.lines
+    assert len(line["columns"]["seq"]) == 3
+    assert line["columns"]["at"] == [1_795_262_402.0 + i for i in range(3)]
+    assert line["columns"]["stream"] == node.spool.stream
+    assert line["columns"]["agent"]["n_waiting"] == 0
+    assert node.spool.n_waiting == 0
+
+
+def test_a_server_that_is_an_older_one_now_gets_the_same_reports_as_they_are(
+    node: Node, server: Server
+) -> None:
+    measuring(node, 1)
+    server.answers = [UNDERSTOOD, (400, {"detail": "No line was taken."}, {})]
+    node.sender.deliver()
+    measuring(node, 3)
+    while node.spool.n_waiting:
+        node.sender.deliver()
+
+    assert [line["report"]["x"] for asked in server.asked for line in asked.lines] == [0, 0, 1, 2]
+    assert node.health.said(n_waiting=0)["n_refused"] == 0
+
+
+def test_runs_follow_each_other_without_a_rest_and_in_order(node: Node, server: Server) -> None:
+    measuring(node, 1)
+    server.answers = [UNDERSTOOD] * 4
+    node.sender.deliver()
+    measuring(node, 2)
+    node.report()
+    measuring(node, 2)
+    node.sender.deliver()
+
+    numbers = [
+        seq
+        for asked in server.asked
+        for line in asked.lines
+        for seq in (line["columns"]["seq"] if "columns" in line else [line["seq"]])
+    ]
+    assert numbers == sorted(numbers)
+    assert len(numbers) == 6
+    assert len(server.asked) == 4

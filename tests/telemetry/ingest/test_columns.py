@@ -1,0 +1,237 @@
+"""Reports as columns: what they stand for is what the reports are one by one, whatever comes."""
+
+import base64
+import json
+import random
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from telemetry.agent.clock import Moment
+from telemetry.agent.columns import columns, runs
+from telemetry.agent.envelope import MONITOR, tail
+from telemetry.agent.frames import Frame, packed
+from telemetry.ingest.columns import read_columns
+from telemetry.ingest.neuron_monitor import Reading, read_line
+from telemetry.ingest.refusal import RefusedError
+from tests.telemetry.ingest.reports import SAMPLES, cores, group, lines, report
+
+STREAM = "0123456789abcdef"
+PARTS = ("index", "pid", "port", "_count")
+AGENT = {
+    "version": "1",
+    "n_waiting": 3,
+    "n_dropped": 0,
+    "n_refused": 0,
+    "n_skipped": 0,
+    "problem": "x",
+}
+Said = dict[str, Any]
+
+
+def compact(document: Any) -> bytes:
+    """Write JSON as neuron-monitor and the agent do."""
+    return json.dumps(document, separators=(",", ":")).encode()
+
+
+def efa(turn: int, *, counters: bool = False) -> Said:
+    """Return what sysfs says beside a report."""
+    said = [
+        {"device": f"rdmap{i}", "port": 1, "index": i, "increase": {"tx_bytes": turn * 100 + i}}
+        for i in range(4)
+    ]
+    more = {"counters": {"tx_bytes": 10**15 + turn}, "latency_s": 2e-5} if counters else {}
+    return {"period": 1.0 + turn / 1000, "devices": [said[0] | more, *said[1:]]}
+
+
+def as_sent(reports: list[bytes], besides: list[Said]) -> bytes:
+    """Return reports of one template as the agent's one line."""
+    frames = [
+        Frame(MONITOR, turn + 1, Moment(1000.0 + turn, 0.0), bytes(16), packed(tail(text, beside)))
+        for turn, (text, beside) in enumerate(zip(reports, besides, strict=True))
+    ]
+    [run] = runs(frames)
+    assert len(run.rows) == len(frames)
+    seq = [frame.seq for frame in frames]
+    at_s = [frame.made.wall_s for frame in frames]
+    return columns(run.rows, stream=STREAM, seq=seq, at_s=at_s, health=AGENT)
+
+
+def one_by_one(reports: list[bytes], besides: list[Said]) -> list[bytes]:
+    """Return the same as lines of their own."""
+    made = []
+    for turn, (text, beside) in enumerate(zip(reports, besides, strict=True)):
+        head: Said = {"at": 1000.0 + turn, "seq": turn + 1, "stream": STREAM}
+        head |= {"agent": AGENT} if turn == len(reports) - 1 else {}
+        made.append(compact(head)[:-1] + b"," + tail(text, beside).rstrip())
+    return made
+
+
+def same(found: Reading, wanted: Reading) -> None:
+    """Compare two readings in everything."""
+    for name in Reading.__slots__:
+        if name not in {"values", "line"}:
+            assert getattr(found, name) == getattr(wanted, name), name
+    assert list(found.values) == list(wanted.values)
+    for name, values in wanted.values.items():
+        np.testing.assert_array_equal(found.values[name], values, err_msg=name)
+    assert json.loads(bytes(found.line))["report"] == json.loads(bytes(wanted.line))["report"]
+
+
+def checked(reports: list[bytes], besides: list[Said] | None = None) -> bool:
+    """Compare both forms, and return whether the quick way was open."""
+    besides = besides or [{} for _ in reports]
+    table = read_columns(as_sent(reports, besides))
+    plain = one_by_one(reports, besides)
+    expanded = list(table.expanded())
+    assert [json.loads(line) for line in expanded] == [json.loads(line) for line in plain]
+    quick = table.readings()
+    for found, line in zip(quick or [], plain, strict=quick is not None):
+        same(found, read_line(line))
+    return quick is not None
+
+
+@pytest.mark.parametrize("sample", SAMPLES)
+def test_recorded_reports_are_read_the_quick_way(sample: str) -> None:
+    reports = (lines(sample) * 4)[:10]
+
+    assert checked(reports)
+    assert checked(reports, [{"efa": efa(turn)} for turn in range(10)])
+
+
+def bent(document: Said, chance: random.Random, worst: float) -> Said:
+    """Change the numbers of a report that measure, each to something else."""
+    for key, value in document.items() if isinstance(document, dict) else enumerate(document):
+        if isinstance(value, dict | list):
+            bent(value, chance, worst)  # type: ignore[arg-type]
+        elif isinstance(value, int | float) and not str(key).endswith(PARTS):
+            document[key] = chance.choice([0, 0.5, 3, 99.75, 1e6 + 0.25, worst])
+    return document
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    sample=st.sampled_from(SAMPLES),
+    seed=st.integers(0, 2**32),
+    worst=st.sampled_from([0, 101, 1e-9, 123_456.5, 2.0**53, -1]),
+)
+def test_any_numbers_are_read_as_they_are_one_by_one(sample: str, seed: int, worst: float) -> None:
+    chance = random.Random(seed)
+    reports = [compact(bent(report(sample), chance, worst)) for _ in range(3)]
+    besides = [{"efa": bent(efa(turn), chance, worst)} for turn in range(3)]
+    table = read_columns(as_sent(reports, besides))
+    quick = table.readings()
+
+    for row, line in enumerate(one_by_one(reports, besides)):
+        if quick is not None:
+            same(quick[row], read_line(line))
+
+
+def without_utilization(document: Said) -> None:
+    for use in cores(document).values():
+        del use["neuroncore_utilization"]
+
+
+def with_an_odd_core(document: Said) -> None:
+    cores(document)["9"] = {"neuroncore_utilization": 1.5}
+
+
+def without_hardware(document: Said) -> None:
+    del document["neuron_hardware_info"]
+
+
+UNUSUAL: list[Callable[[Said], None]] = [
+    without_utilization,
+    with_an_odd_core,
+    without_hardware,
+]
+
+
+@pytest.mark.parametrize("change", UNUSUAL)
+def test_an_unusual_template_is_left_to_be_read_one_by_one(change: Callable[[Said], None]) -> None:
+    document = report("trn1.2xlarge")
+    change(document)
+
+    assert not checked([compact(document)] * 2)
+
+
+def test_a_group_that_failed_is_absent_here_too() -> None:
+    document = report("trn1.2xlarge")
+    group(document, "execution_stats")["error"] = "it broke"
+
+    assert checked([compact(document)] * 2)
+
+
+def test_all_counters_and_large_numbers_are_left_to_be_read_one_by_one() -> None:
+    besides = [{"efa": efa(turn, counters=True)} for turn in range(2)]
+
+    assert not checked(lines("trn1.2xlarge")[:2], besides)
+
+
+def test_a_percentage_beyond_all_bounds_is_refused_as_ever() -> None:
+    document = report("trn1.2xlarge")
+    cores(document)["0"]["neuroncore_utilization"] = 250.5
+    table = read_columns(as_sent([compact(report("trn1.2xlarge")), compact(document)], [{}, {}]))
+    good, bad = table.expanded()
+
+    assert table.readings() is None
+    assert read_line(good).seq == 1
+    with pytest.raises(RefusedError, match=r"<= 101"):
+        read_line(bad)
+
+
+def line(**changed: Any) -> bytes:
+    """Return a line of two reports, with something wrong."""
+    floats = base64.b64encode(np.array([1.0]).tobytes()).decode()
+    said = {
+        "stream": STREAM,
+        "seq": [1, 2],
+        "at": [1.0, 2.0],
+        "template": '{"report":{"x":\x7f}}',
+        "once": floats,
+        "varies": [0],
+        "more": floats,
+    }
+    return compact({"columns": said | changed})
+
+
+@pytest.mark.parametrize(
+    ("changed", "field", "reason"),
+    [
+        ({"at": [1.0]}, "columns.at", "1 moments for 2"),
+        ({"seq": []}, "columns.seq", "length >= 1"),
+        ({"template": "[]"}, "columns.template", "no JSON object"),
+        ({"template": '{"x":\x7f}\n'}, "columns.template", "no JSON object"),
+        ({"varies": [1]}, "columns.varies", "names hole 1"),
+        ({"varies": [-1]}, "columns.varies.0", ">= 0"),
+        ({"once": "@"}, "columns.once", "no Base64"),
+        ({"once": ""}, "columns.once", "0 bytes for 1 numbers"),
+        ({"more": ""}, "columns.more", "0 bytes for 1 numbers"),
+        ({"once": base64.b64encode(b"\xff" * 8).decode()}, "columns.once", "is none"),
+        ({"stream": "x"}, "columns.stream", "pattern|match"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(
+    changed: dict[str, Any], field: str, reason: str
+) -> None:
+    with pytest.raises(RefusedError, match=reason) as refused:
+        read_columns(line(**changed))
+
+    assert refused.value.field == field
+
+
+@settings(deadline=None)
+@given(st.text(max_size=60), st.binary(max_size=16))
+def test_no_template_and_no_bytes_bring_it_down(template: str, data: bytes) -> None:
+    try:
+        text = base64.b64encode(data).decode()
+        table = read_columns(line(template=template, once=text, varies=[], more=""))
+    except RefusedError:
+        return
+
+    assert table.readings() is None
+    assert len(list(table.expanded())) == 2
