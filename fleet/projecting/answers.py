@@ -6,8 +6,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from fleet.projecting.planned import Planned
+from fleet.projecting.planned import Assumption, Planned
 from fleet.projecting.projecting import Projection, arms_of
+from fleet.templatetags.units import NBSP
 from telemetry.project.curves import Curve, over_days
 
 N_POINTS = 57
@@ -37,8 +38,14 @@ def _arm(planned: Planned) -> dict[str, Any]:
         "run": planned.run,
         "instance_type": planned.instance_type or None,
         "nodes": planned.habits.n_nodes,
-        "assumptions": msgspec.to_builtins(planned.assumptions),
+        "assumptions": [_plain(each) for each in planned.assumptions],
     }
+
+
+def _plain(assumption: Assumption) -> dict[str, Any]:
+    """Return an assumption with the spaces that machines expect."""
+    told: dict[str, Any] = msgspec.to_builtins(assumption)
+    return told | {"basis": assumption.basis.replace(NBSP, " ")}
 
 
 def _curves(

@@ -11,8 +11,8 @@ DAYS, MOST_DAYS, LEAST_DAYS = 14.0, 365.0, 0.5
 MOST_USD = 1e9
 MOST_TOKENS = 1e18
 MOST_FAILURES = 24.0
-# What a chart shows: dollars over days or over tokens, or what is saved, over days.
-CHARTS = ("days", "tokens", "saved")
+# What a chart shows: what is saved by each day; or dollars of both arms, over days or tokens.
+CHARTS = ("saved", "days", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,20 @@ class Asked:
     days: float = DAYS
     porting_usd: float = 0.0
     has_reuse: bool = True
-    by: str = "days"
+    by: str = CHARTS[0]
     candidate: str = ""
     tokens: float | None = None
     failures: float | None = None
+
+    @property
+    def options(self) -> str:
+        """The same as options of `manage.py project`."""
+        told = [f"--days {self.days:g}" if self.tokens is None else f"--tokens {self.tokens:.12g}"]
+        if self.porting_usd:
+            told.append(f"--porting-usd {self.porting_usd:.12g}")
+        if self.failures is not None:
+            told.append(f"--failures {self.failures:.12g}")
+        return " ".join(told)
 
     @property
     def query(self) -> str:

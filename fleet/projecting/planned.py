@@ -14,6 +14,9 @@ from telemetry.project.rates import Rate
 
 USUAL_CHECKPOINT_S = 3_600.0
 LEAST_STEPS = 20
+# Half a failure in so many node-days is added to what was seen. That is twenty times the rate in
+# the log of OPT-175B (some 35 restarts of 124 hosts in two months): cautious, and soon outweighed.
+EXTRA_NODE_DAYS = 5.0
 
 
 class ScheduleError(ValueError):
@@ -64,7 +67,7 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
             f"{run} has {count(seen.n_steps)} settled steps whose tokens were counted; "
             f"let it train {LEAST_STEPS} or more",
         )
-    failures = Rate(seen.n_failures, seen.node_days)
+    failures = Rate(seen.n_failures, seen.node_days, extra_exposure=EXTRA_NODE_DAYS)
     recompiles = Rate(seen.n_recompiles, seen.run_days, extra=0.0)
     habits = Habits(
         n_nodes=run.n_nodes,
@@ -169,8 +172,8 @@ def _failures(run: Run, seen: Observed, doubt: Doubt) -> Assumption:
     low, high = rate.interval
     what = f"{count(seen.n_failures)} seen" if seen.n_failures else "none seen"
     basis = (
-        f"{what} on {run.name} in {seen.node_days:.1f} node-days; half a failure is added, "
-        "as none seen is not none to come"
+        f"{what} on {run.name} in {seen.node_days:.1f} node-days; half a failure in "
+        f"{EXTRA_NODE_DAYS:g} is added, as none seen is not none to come"
     )
     return Assumption("failures_per_node_day", rate.mean, low, high, basis)
 

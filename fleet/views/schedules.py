@@ -81,8 +81,9 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         "mismatches": mismatches(figures.matches) if figures else [],
         "error": error,
     }
-    # A trial whose arms cannot be projected yet is no mistake of who asks.
-    status = 422 if error and error.field != "trial" else 200
+    # A trial whose arms cannot be projected yet is no mistake of who asks, nor is half a number.
+    is_mistake = error is not None and error.field != "trial" and not request.htmx
+    status = 422 if is_mistake else 200
     return render_page(
         request, "fleet/trial_schedule.html", context, partials=PARTIALS, status=status
     )

@@ -18,13 +18,15 @@ N_HALVINGS: Final = 200
 class Rate:
     """So many events over so much exposure, such as failures over node-days.
 
-    ``extra`` is what is added to the count: half an event where none seen must not read as none
-    to come (Jeffreys' prior), nothing where it may.
+    ``extra`` events in ``extra_exposure`` are added to what was counted, as a Gamma prior does:
+    half an event where none seen must not read as none to come, nothing where it may; some
+    exposure, so that half an event over minutes does not read as dozens a day.
     """
 
     n: int
     exposure: float
     extra: float = HALF
+    extra_exposure: float = 0.0
 
     @property
     def mean(self) -> float:
@@ -33,11 +35,12 @@ class Rate:
         >>> Rate(0, 4.0).mean
         0.125
         """
-        return (self.n + self.extra) / self.exposure if self.exposure > 0 else math.nan
+        exposure = self.exposure + self.extra_exposure
+        return (self.n + self.extra) / exposure if exposure > 0 else math.nan
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The exact 95 % interval of the rate, per unit of exposure."""
+        """The exact 95 % interval of the rate by the count alone, per unit of exposure."""
         if not self.exposure > 0:
             return math.nan, math.nan
         low, high = poisson_interval(self.n)
@@ -45,7 +48,8 @@ class Rate:
 
     def drawn(self, n_draws: int, *, rng: np.random.Generator) -> FloatArray:
         """Return rates that the count allows: (n_draws,) per unit of exposure."""
-        return np.asarray(rng.standard_gamma(self.n + self.extra, n_draws) / self.exposure)
+        exposure = self.exposure + self.extra_exposure
+        return np.asarray(rng.standard_gamma(self.n + self.extra, n_draws) / exposure)
 
 
 def poisson_interval(n: int) -> tuple[float, float]:

@@ -7,7 +7,7 @@ from fleet.projecting.planned import ScheduleError
 
 
 def test_nothing_asked_is_two_weeks_with_reuse() -> None:
-    assert asked_of({}) == Asked(days=14, porting_usd=0, has_reuse=True, by="days")
+    assert asked_of({}) == Asked(days=14, porting_usd=0, has_reuse=True, by="saved")
 
 
 def test_an_address_says_all_that_differs_and_reads_back_the_same() -> None:
@@ -20,6 +20,12 @@ def test_an_address_says_all_that_differs_and_reads_back_the_same() -> None:
     )
     assert asked_of(dict(part.split("=") for part in asked.query.split("&"))) == asked
     assert Asked().query == ""
+
+
+def test_the_command_that_says_the_same_is_written_out() -> None:
+    assert Asked().options == "--days 14"
+    told = Asked(tokens=3e11, porting_usd=2_500, failures=0.01).options
+    assert told == "--tokens 300000000000 --porting-usd 2500 --failures 0.01"
 
 
 @pytest.mark.parametrize(

@@ -36,6 +36,14 @@ def test_none_seen_is_no_rate_of_zero() -> None:
     assert rate.drawn(100, rng=np.random.default_rng(1)).min() > 0
 
 
+def test_half_a_failure_over_minutes_is_not_dozens_a_day() -> None:
+    young = Rate(0, 0.01, extra_exposure=5.0)
+
+    assert young.mean == pytest.approx(0.5 / 5.01)
+    drawn = young.drawn(20_000, rng=np.random.default_rng(1))
+    assert drawn.mean() == pytest.approx(young.mean, rel=0.03)
+
+
 def test_without_exposure_nothing_is_known() -> None:
     assert math.isnan(Rate(0, 0.0).mean)
     assert all(map(math.isnan, Rate(0, 0.0).interval))
