@@ -12,8 +12,9 @@ from fleet.efforts import mfu_ratio, peak_flops
 from fleet.models import Alert, Budget, Run
 from fleet.models.run import RunQuerySet
 from fleet.money.budgets import Burn, burn, burning
+from fleet.money.compiling import RECOMPILED
 from fleet.money.outlook import outlook, trained_tokens
-from fleet.money.spending import RECOMPILED, Account, account
+from fleet.money.spending import Account, account
 from fleet.summaries import runs_now
 from telemetry.spending import SORTS
 from telemetry.store.hot import HotStore

@@ -4,17 +4,17 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import numpy as np
 from django.conf import settings
 from django.db.models import Q
 
-from fleet.models import Alert, CompileEvent, Run
-from telemetry import catalog
+from fleet.models import Run
+from fleet.money.compiling import compiled_spans
 from telemetry.blocks import FloatArray
 from telemetry.compare.warmup import settled_from
-from telemetry.spending import SETTLED, SORTS, Spent, Stretch, merged, spent
+from telemetry.spending import AGAIN, SETTLED, SORTS, WARM, Spent, Stretch, merged, spent
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
 from telemetry.store.source import Source
@@ -27,7 +27,6 @@ HEAD_STEPS, LEAST_HEAD, HEAD_S = 200, 20, 900.0
 MOST_RUNS = 20
 SETTLED_AFTER = timedelta(minutes=5)
 # Sorts that bring the training on; what a settled run pays per token counts these alone.
-RECOMPILED = Q(rule="recompile") | Q(cause="recompile")
 AT_WORK = ("training", "communication", "input", "saving")
 
 
@@ -45,6 +44,7 @@ class Account:
     total_usd: float
     settled_tokens: float
     repeated_tokens: float
+    warm_tokens: float
 
     @property
     def settled_tokens_per_s(self) -> float | None:
@@ -123,20 +123,30 @@ def account(source: Source, run: Run, *, now: datetime) -> Account:
     return _summed_up(run, state.with_spent(more, edges_s), more.tokens + state.tokens, until)
 
 
+def as_kept(run: Run) -> Account | None:
+    """Return a run's account as last added up, up to its last step then; None before that."""
+    state = state_of(run)
+    if not state.seconds:
+        return None
+    until = datetime.fromtimestamp(state.until_s, UTC)
+    return _summed_up(run, state.seconds, np.array(state.tokens), until)
+
+
 def _summed_up(
     run: Run, seconds: Mapping[str, list[float]], tokens: FloatArray, until: datetime
 ) -> Account:
     by_rate = np.array(list(seconds.values())).reshape(-1, len(SORTS))
     rates = np.array([run.rates.rate_at(float(edge)) for edge in seconds])
     usd = (by_rate * rates[:, None]).sum(axis=0)
-    is_priced = not math.isnan(run.usd_by(until))
+    total_usd = run.rates.usd(run.started_at.timestamp(), until.timestamp())
     return Account(
         until=until,
         seconds=dict(zip(SORTS, by_rate.sum(axis=0).tolist(), strict=True)),
-        usd=dict(zip(SORTS, usd.tolist(), strict=True)) if is_priced else None,
-        total_usd=run.usd_by(until),
+        usd=dict(zip(SORTS, usd.tolist(), strict=True)) if not math.isnan(total_usd) else None,
+        total_usd=total_usd,
         settled_tokens=float(tokens[SETTLED]),
-        repeated_tokens=float(tokens[2]),
+        repeated_tokens=float(tokens[AGAIN]),
+        warm_tokens=float(tokens[WARM]),
     )
 
 
@@ -153,7 +163,15 @@ def _stretch(
     return steps, Stretch(
         start_s=start_s,
         end_s=end_s,
-        compiled=merged(_compiled(run, steps, state, end_s)),
+        compiled=merged(
+            compiled_spans(
+                run,
+                steps,
+                since_s=state.until_s,
+                end_s=end_s,
+                is_begun=state.last_step is not None,
+            )
+        ),
         last_step=state.last_step,
         warm_step=warm_step,
         again=merged(list(state.again)),
@@ -172,39 +190,6 @@ def _has_head(steps: StepBatch) -> bool:
     """Whether there are enough steps for the warm-up to show."""
     lasted_s = float(steps.ended_at_s[-1] - steps.ended_at_s[0])
     return len(steps) >= HEAD_STEPS or (len(steps) >= LEAST_HEAD and lasted_s >= HEAD_S)
-
-
-def _compiled(run: Run, steps: StepBatch, state: State, end_s: float) -> list[tuple[float, float]]:
-    """Return when the run compiled, as far as anybody says so, since the account's last step."""
-    spans: list[tuple[float, float]] = []
-    # Pages ask along with the run whether it has any: most have none.
-    if getattr(run, "has_compiles", True):
-        timed = CompileEvent.objects.filter(run=run, at__isnull=False, seconds__isnull=False)
-        events = timed.values_list("at", "seconds")
-        spans += [(at.timestamp(), at.timestamp() + s) for at, s in events if at and s]
-    if getattr(run, "has_recompiled", True):
-        alerts = Alert.objects.filter(RECOMPILED, run=run)
-        spans += [
-            (onset.timestamp(), over.timestamp() if over else end_s)
-            for onset, over in alerts.values_list("onset_at", "resolved_at")
-        ]
-    began_s = run.started_at.timestamp()
-    if run.is_simulated:
-        spans.append((began_s, began_s + _planned_s(run)))
-    elif run.is_reported and state.last_step is None and not spans:
-        # A job that does not say otherwise compiles until its first step.
-        first = (
-            float(steps.ended_at_s[0] - np.nan_to_num(steps.step_s[0])) if len(steps) else end_s
-        )
-        spans.append((began_s, first))
-    return [span for span in spans if span[1] > state.until_s]
-
-
-def _planned_s(run: Run) -> float:
-    """Return how long the simulator compiles before a run's first step."""
-    planned = run.plan.get("compile_s")
-    known = catalog.models().get(run.model)
-    return float(planned if planned is not None else known.default_compile_s if known else 0.0)
 
 
 def keep_spending(source: Source, *, now: datetime) -> int:

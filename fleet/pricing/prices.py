@@ -47,7 +47,8 @@ class Asked:
 def basis_of(price: TeamPrice) -> str:
     """Return the terms of a price in a line, as runs keep them."""
     whose = f" of {price.team}" if price.team else ""
-    return f"{price.basis}{whose}, {price.valid_from:%Y-%m-%d}, {price.source}"[:MAX_BASIS]
+    text = f"{price.basis}{whose}, {price.valid_from:%Y-%m-%d}, {price.source}"
+    return text if len(text) <= MAX_BASIS else f"{text[: MAX_BASIS - 1].rstrip()}…"
 
 
 def holding(prices: Iterable[TeamPrice], team: str, at: datetime) -> TeamPrice | None:

@@ -167,9 +167,8 @@ def _batch(run: Run) -> str:
 
 
 def _price(run: Run) -> str:
-    if not run.usd_per_node_hour:
-        return run.price_basis
-    return f"${run.usd_per_node_hour:,.2f} per node and hour, {run.price_basis}"
+    usd, basis = run.price
+    return f"${usd:,.2f} per node and hour, {basis}" if usd else basis
 
 
 def layout_of(run: Run) -> Sequence[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """Nodes and runs in a sentence each: how it is, where it belongs, since when."""
 
+import math
 from datetime import UTC, datetime
 
 from django.utils.html import format_html
@@ -193,7 +194,7 @@ def _pace(now: RunNow) -> SafeString:
 
 
 def _spent(run: Run, at: datetime) -> SafeString:
-    if not run.usd_per_node_hour:
+    if math.isnan(run.usd_by(at)):
         return format_html("Its price is not known; it began {}.", _day(run.started_at))
     return format_html("<b>{}</b> spent since {}.", usd(run.usd_by(at)), _day(run.started_at))
 

@@ -39,6 +39,8 @@ TO_ACT = {
     "/notifications/routes/new/",
     "/silences/new/",
     "/silences/preview",
+    "/prices/",
+    "/budgets/",
     "/tokens/",
 }
 

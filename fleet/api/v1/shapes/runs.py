@@ -1,13 +1,17 @@
 """A run as the API tells it."""
 
+import math
 from datetime import datetime
 from typing import Self
 
+from django.utils import timezone
 from ninja import Field
 
 from fleet.api.v1.fields import Told
 from fleet.api.v1.paging import Links
 from fleet.models import Run
+from fleet.money.panel import in_cents
+from fleet.money.spending import as_kept
 from fleet.summaries import RunNow
 
 
@@ -46,6 +50,47 @@ class RunFigures(Told):
         )
 
 
+class RunMoney(Told):
+    """What a run's dollars went into, as added up once a minute, to its last settled step."""
+
+    until: datetime = Field(description="Up to when it was added up, UTC.")
+    usd: dict[str, float] | None = Field(
+        description="US dollars by what they went into, in cents; null without a price.",
+        examples=[{"training": 812.5, "communication": 101.25, "compiling": 64.0, "idle": 3.0}],
+    )
+    total_usd: float | None = Field(description="Their sum, to the cent.", examples=[980.75])
+    seconds: dict[str, float] = Field(description="Seconds by what they went into.")
+    settled_usd_per_mtok: float | None = Field(
+        description="US dollars per million tokens since the warm-up, of steps alone."
+    )
+    whole_usd_per_mtok: float | None = Field(
+        description="US dollars per million tokens trained once, with all that was paid."
+    )
+    usd_per_epoch: float | None = Field(
+        description="US dollars per epoch since the warm-up; null while its tokens are unknown."
+    )
+
+    @classmethod
+    def of(cls, run: Run) -> Self | None:
+        """Tell a run's money; None where it was not added up yet."""
+        told = as_kept(run)
+        if told is None:
+            return None
+        usd = None if told.usd is None else in_cents(told.usd)
+        settled = told.usd_per_mtok
+        trained = told.settled_tokens + told.warm_tokens
+        per_epoch = run.tokens_per_epoch
+        return cls(
+            until=told.until,
+            usd=usd,
+            total_usd=None if usd is None else round(sum(usd.values()), 2),
+            seconds={sort: round(value, 3) for sort, value in told.seconds.items()},
+            settled_usd_per_mtok=settled,
+            whole_usd_per_mtok=told.total_usd / trained * 1e6 if usd and trained else None,
+            usd_per_epoch=settled * per_epoch / 1e6 if settled and per_epoch else None,
+        )
+
+
 class RunOut(Told):
     """One training job."""
 
@@ -76,7 +121,13 @@ class RunOut(Told):
         description="US dollars per node and hour when it began; null where unknown."
     )
     price_basis: str = Field(description="Where that price comes from.", examples=["on demand"])
-    usd_per_hour: float | None = Field(description="US dollars per hour of the whole run.")
+    usd_per_hour: float | None = Field(description="US dollars per hour of the whole run, now.")
+    usd_so_far: float | None = Field(description="US dollars paid so far; null where unknown.")
+    tokens_per_epoch: int | None = Field(description="Tokens of one epoch; null while unknown.")
+    planned_tokens: int | None = Field(description="Tokens it is to train; null while unknown.")
+    money: RunMoney | None = Field(
+        description="What its dollars went into; null until it was added up."
+    )
     allreduce_limit_ratio: float = Field(
         description="All-reduce share above which an alert fires, 0 to 1.", examples=[0.25]
     )
@@ -89,12 +140,14 @@ class RunOut(Told):
         """Tell a run."""
         run = now.run
         told = {name: getattr(run, name) for name in PLAIN}
-        price = run.usd_per_node_hour or None
+        price, spent = run.usd_per_node_hour or None, run.usd_by(timezone.now())
         return cls(
             **told,
             state="active" if run.finished_at is None else "over",
             usd_per_node_hour=price,
-            usd_per_hour=None if price is None else run.usd_per_hour,
+            usd_per_hour=run.usd_per_hour or None,
+            usd_so_far=None if math.isnan(spent) else round(spent, 2),
+            money=RunMoney.of(run),
             n_open_alerts=n_open_alerts,
             now=RunFigures.of(now),
             url=run.get_absolute_url(),
