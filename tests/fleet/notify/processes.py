@@ -12,6 +12,8 @@ from pathlib import Path
 from typing import Any, Self
 from urllib.parse import quote
 
+from django.conf import settings
+
 ROOT = Path(__file__).resolve().parents[3]
 OURS = ("TRNWATCH_", "REDIS_URL", "DATABASE_URL")
 # Everything a hundred times quicker than people need it.
@@ -43,6 +45,8 @@ def environment(folder: Path, database: str, **env: str) -> dict[str, str]:
         "REDIS_URL": "redis://127.0.0.1:1/0",
         "TRNWATCH_NOTIFY_ALLOW": "127.0.0.0/8",
         "TRNWATCH_BASE_URL": "https://trnwatch.example",
+        # What seals receivers: the same for all processes of one installation.
+        "TRNWATCH_SECRET_KEY": settings.SECRET_KEY,
         **env,
     }
 

@@ -41,13 +41,15 @@ def test_killed_when_it_had_taken_one_but_sent_nothing(
     senders: Senders, hook: Receiver, run: Run
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as deaf:
-        Receiver.objects.update(target=f"http://127.0.0.1:{deaf.getsockname()[1]}/")
+        hook.target = f"http://127.0.0.1:{deaf.getsockname()[1]}/"
+        hook.save()
         first = senders.start()
         say(an_alert(run), "fired")
         until(lambda: states() == {"sending"})
         first.kill()
     with a_stranger() as stranger:
-        Receiver.objects.update(target=stranger.url)
+        hook.target = stranger.url
+        hook.save(update_fields=["target"])
         senders.start()
         until(all_sent)
 

@@ -194,7 +194,8 @@ def test_what_cannot_be_put_in_words_is_given_up_loudly(
 ) -> None:
     say(an_alert(run), "fired")
     Delivery.objects.update(body={"at": "sixes and sevens"})
-    Receiver.objects.update(kind="pagerduty", target="http://[::1")
+    hook.kind, hook.target = "pagerduty", "http://[::1"
+    hook.save()
     send(sender)
 
     assert Delivery.objects.get().state == "dead"

@@ -19,7 +19,8 @@ HTMX = {"HX-Request": "true", "HX-Target": "answer-1"}
 def stranger(hook: Receiver, settings: Settings) -> Iterator[Stranger]:
     settings.NOTIFY_ALLOW = ["127.0.0.0/8"]
     with a_stranger() as one:
-        Receiver.objects.update(target=one.url)
+        hook.target = one.url
+        hook.save()
         yield one
 
 
