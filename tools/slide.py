@@ -12,7 +12,7 @@ from common import give_up, say
 from playwright.sync_api import FloatRect, sync_playwright
 
 # A4 across at the 96 pixels per inch that browsers reckon with, and in points of PDF.
-WIDTH, HEIGHT, MARGIN = 1123, 794, 38
+WIDTH, HEIGHT, MARGIN = 1123, 790, 38
 POINTS = (842, 595)
 PAGE = re.compile(rb"/Type\s*/Page\b")
 BOX = re.compile(rb"/MediaBox\s*\[\s*0 0 ([\d.]+) ([\d.]+)\s*\]")
