@@ -67,21 +67,12 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
             f"{run} has {count(seen.n_steps)} settled steps whose tokens were counted; "
             f"let it train {LEAST_STEPS} or more",
         )
-    failures = Rate(seen.n_failures, seen.node_days, extra_exposure=EXTRA_NODE_DAYS)
-    recompiles = Rate(seen.n_recompiles, seen.run_days, extra=0.0)
-    habits = Habits(
-        n_nodes=run.n_nodes,
-        usd_per_hour=run.usd_per_hour,
-        tokens_per_s=seen.tokens_per_s,
-        checkpoint_s_per_hour=seen.checkpoint_s_per_hour,
-        checkpoint_every_s=seen.checkpoint_every_s or USUAL_CHECKPOINT_S,
-        compile_s=seen.compile_s or 0.0,
-        load_s=seen.load_s or 0.0,
-        warm_up_s=seen.warm_up_s,
-        failures_per_node_day=failures.mean,
-        recompiles_per_day=recompiles.mean,
+    doubt = Doubt(
+        seen.pace_error_log,
+        Rate(seen.n_failures, seen.node_days, extra_exposure=EXTRA_NODE_DAYS),
+        Rate(seen.n_recompiles, seen.run_days, extra=0.0),
     )
-    doubt = Doubt(seen.pace_error_log, failures, recompiles)
+    habits = _habits(run, seen, seen.tokens_per_s, doubt)
     return Planned(
         label=label or run.name,
         run=run.name,
@@ -90,6 +81,22 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
         doubt=doubt,
         assumptions=_assumptions(run, seen, habits, doubt),
         seed=run.pk,
+    )
+
+
+def _habits(run: Run, seen: Observed, tokens_per_s: float, doubt: Doubt) -> Habits:
+    """Return what is expected of a run; what was not seen is taken as it is told to be."""
+    return Habits(
+        n_nodes=run.n_nodes,
+        usd_per_hour=run.usd_per_hour,
+        tokens_per_s=tokens_per_s,
+        checkpoint_s_per_hour=seen.checkpoint_s_per_hour,
+        checkpoint_every_s=seen.checkpoint_every_s or USUAL_CHECKPOINT_S,
+        compile_s=seen.compile_s or 0.0,
+        load_s=seen.load_s or 0.0,
+        warm_up_s=seen.warm_up_s,
+        failures_per_node_day=doubt.failures.mean if doubt.failures else 0.0,
+        recompiles_per_day=doubt.recompiles.mean if doubt.recompiles else 0.0,
     )
 
 
