@@ -5,6 +5,7 @@ import subprocess
 import sys
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,9 @@ from fleet.drills.matrix import matrix_scenarios
 from telemetry.simulate.kinds import FAULTS
 from telemetry.simulate.scenario import Scenario
 
+ROOT = Path(__file__).resolve().parents[1]
+# Healthy hours add up from one measurement to the next.
+KEPT = ROOT / "var" / "bench"
 N_PROCESSES = 2
 PATIENCE_S = {"set": 200.0, "unseen": 180.0, "calm": 90.0}
 # More than patience will do: what is played is bounded by time.
@@ -52,10 +56,45 @@ def measure(env: Mapping[str, str]) -> None:
     unseen = [f"chance-{TUNING_SEEDS + i}" for i in range(N_UNSEEN)]
     dealt = [unseen[i::N_PROCESSES] for i in range(N_PROCESSES)]
     told("unseen scenarios", played(dealt, env, patience_s=PATIENCE_S["unseen"]))
-    hours = [f"calm-{i}" for i in range(N_CALM)]
-    dealt = [hours[i::N_PROCESSES] for i in range(N_PROCESSES)]
-    calm(played(dealt, env, patience_s=PATIENCE_S["calm"]))
+    healthy(env, patience_s=PATIENCE_S["calm"])
     print_table("Others, of faults in production unless it says otherwise", OTHERS)
+
+
+def healthy(env: Mapping[str, str], *, patience_s: float, most: int = N_CALM) -> None:
+    """Play healthy hours on from where the last measurement stopped, and print all so far.
+
+    Hours that another state of the code has played do not count for this one.
+    """
+    kept = KEPT / f"healthy-{state_of_code():08x}.jsonl"
+    before = read_kept(kept)
+    first = 1 + max((hour_of(each) for each in before), default=-1)
+    hours = [f"calm-{i}" for i in range(first, first + most)]
+    dealt = [hours[i::N_PROCESSES] for i in range(N_PROCESSES)]
+    new = played(dealt, env, patience_s=patience_s)
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    with kept.open("a", encoding="utf-8") as file:
+        file.writelines(json.dumps(each) + "\n" for each in new)
+    calm([*before, *new])
+
+
+def read_kept(path: Path) -> list[Outcome]:
+    """Return what earlier measurements played; a line that was cut off is left out."""
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [json.loads(line) for line in lines if line.endswith("}")]
+
+
+def hour_of(outcome: Outcome) -> int:
+    """Return the seed of a healthy hour."""
+    return int(outcome["scenario"].rpartition("-")[2])
+
+
+def state_of_code() -> int:
+    """Return a number that differs where what finds alerts, or what is played, does."""
+    rooms = ("telemetry/detect", "telemetry/simulate", "fleet/alerting", "fleet/drills")
+    files = sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
+    return zlib.crc32(b"".join(path.read_bytes() for path in files))
 
 
 def told(title: str, answers: Sequence[Outcome]) -> None:
@@ -79,6 +118,7 @@ def told(title: str, answers: Sequence[Outcome]) -> None:
 
 def calm(outcomes: Sequence[Outcome]) -> None:
     """Print how often healthy runs paged anybody."""
+    outcomes = [outcome for outcome in outcomes if "error" not in outcome]
     days = sum(outcome["duration_s"] for outcome in outcomes) / DAY_S
     alerts = [alert for outcome in outcomes for alert in outcome["alerts"]]
     pages = sum(alert["is_page"] for alert in alerts)

@@ -6,6 +6,7 @@ from typing import Literal
 import numpy as np
 
 from telemetry.blocks import FloatArray
+from telemetry.detect.changes import noise
 from telemetry.detect.peers import GAUSSIAN, deviations, lower_median, mean, median, middle
 from telemetry.detect.share import own_s
 from telemetry.steps import StepBatch
@@ -130,10 +131,11 @@ def unevenness(steps: StepBatch) -> float:
 
 
 def _scatter(x: FloatArray) -> float:
-    """Return a robust deviation: of two or three values their range tells more."""
-    if x.size < 4:
-        return float(np.ptp(x)) / 2
-    return GAUSSIAN * middle(np.abs(x - middle(x)))
+    """Return how much a figure differs from step to step: of a few steps their range tells more.
+
+    A machine that fell ill or recovered meanwhile is a single jump, and no unrest.
+    """
+    return float(np.ptp(x)) / 2 if x.size < 4 else noise(x)
 
 
 def _pattern(late: tuple[int, ...], spread_ratio: float) -> Pattern:

@@ -70,7 +70,7 @@ def _sequences(case: Case, late: Lateness) -> Look:
     """
     before = unevenness(case.before) if case.before else 0.0
     strength = max(unevenness(case.after) - before, _unrest(case, late)) / UNEVEN_RATIO
-    if late.pattern == "rotating":
+    if late.pattern == "rotating" and lateness(case.newest).pattern == "rotating":
         strength = max(strength, late.spread_ratio / UNEVEN_RATIO)
     return Look(
         cause="seq_imbalance",

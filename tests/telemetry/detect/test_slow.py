@@ -261,6 +261,15 @@ def test_a_single_stumble_makes_no_straggler_restless() -> None:
     assert (found.cause, found.node) == ("unknown", "n2")
 
 
+def test_a_machine_that_recovers_leaves_no_uneven_work_behind() -> None:
+    compute = np.concatenate([computing()[:, :4], computing(seed=6)[:30, :4]])
+    compute[60:70, 1] *= 1.5
+    steps = steps_of(compute, workers=NAMES, transfer_s=0.9)
+    for n_steps in range(66, 90):
+        seen = replace(vitals(steps[:n_steps]), nodes=NAMES)
+        assert "seq_imbalance" not in {each.cause for each in find(seen)}
+
+
 @pytest.mark.parametrize("n_workers", [2, 4])
 @pytest.mark.parametrize("step_s", [1.0, 8.0])
 def test_processes_that_scatter_by_percents_are_no_uneven_work(
