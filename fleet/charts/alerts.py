@@ -15,7 +15,7 @@ from fleet.models import Alert, Run
 from fleet.templatetags.units import percent, seconds
 from fleet.words.evidence import Evidence
 from telemetry.store.history import MINUTE_S, run_steps, worker_minutes
-from telemetry.store.source import Source
+from telemetry.store.source import LongTerm, Source
 
 BEFORE_S = 300
 AFTER_S = 120
@@ -105,20 +105,31 @@ def _who_waits(alert: Alert) -> str:
 
 
 def alert_figure(
-    source: Source, alert: Alert, chart: str, window: Window, *, now: datetime
+    source: Source,
+    alert: Alert,
+    chart: str,
+    window: Window,
+    *,
+    now: datetime,
+    long_term: LongTerm | None = None,
 ) -> Figure | Heat | None:
-    """Return one chart of an alert, the broken stretch shaded; None where it has no such chart."""
+    """Return one chart of an alert, the broken stretch shaded; None where it has no such chart.
+
+    What the database no longer keeps is asked of ``long_term``, but for single workers.
+    """
     if chart not in {each.name for each in charts_of(alert)}:
         return None
     if chart.startswith("culprit"):
         number = int(chart.removeprefix("culprit").removeprefix("-") or 1)
-        figure = culprit_figure(source, alert, culprit_charts(alert)[number - 1], window)
+        culprit = culprit_charts(alert)[number - 1]
+        figure = culprit_figure(source, alert, culprit, window, long_term=long_term)
     elif chart == "by-node":
         figure = _by_node(alert)
     elif chart == "workers":
         figure = _workers(source, alert, window)
     else:
-        figure = run_figure(source, alert.run, chart, window) if alert.run else None
+        run = alert.run
+        figure = run_figure(source, run, chart, window, long_term=long_term) if run else None
     if figure is not None and chart == "phases":
         figure = replace(figure, marks=_usual(alert))
     return replace(figure, shade=[shade_of(alert, now=now)]) if figure else None

@@ -14,7 +14,7 @@ from fleet.words.evidence import Evidence
 from fleet.words.wording import figure as written
 from telemetry.blocks import METRICS, FloatArray, IntArray
 from telemetry.store.history import node_series
-from telemetry.store.source import Source
+from telemetry.store.source import LongTerm, Source
 
 # Which metric shows each cause; a rule may name others in its evidence.
 SHOWN_BY: Mapping[str, str] = {
@@ -69,7 +69,12 @@ def chart_of_metric(metric: str) -> NodeChart:
 
 
 def culprit_figure(
-    source: Source, alert: Alert, chart: NodeChart, window: Window
+    source: Source,
+    alert: Alert,
+    chart: NodeChart,
+    window: Window,
+    *,
+    long_term: LongTerm | None = None,
 ) -> Figure | None:
     """Draw a metric of the culprit: its parts beside each other, or its node beside the others."""
     if alert.node is None:
@@ -78,7 +83,8 @@ def culprit_figure(
     if is_host and alert.run is not None:
         figure: object = _beside_nodes(source, alert.node, chart, window)
     else:
-        figure = node_figure(source, alert.node, chart, window, marked=marked_parts(alert))
+        marked = marked_parts(alert)
+        figure = node_figure(source, alert.node, chart, window, marked=marked, long_term=long_term)
     if not isinstance(figure, Figure):
         return None
     return replace(figure, marks=marks_of(alert, chart))

@@ -13,7 +13,7 @@ from fleet.charts.windows import Window
 from fleet.drills.firings import Firing
 from fleet.models import InjectedFault, Node
 from fleet.words.causes import part_name
-from telemetry.store.source import Source
+from telemetry.store.source import LongTerm, Source
 
 BEFORE_S = 240
 AFTER_S = 180
@@ -56,7 +56,13 @@ def metric_of(fault: InjectedFault) -> NodeChart | None:
 
 
 def drill_figure(
-    source: Source, fault: InjectedFault, firing: Firing | None, chart: str, window: Window
+    source: Source,
+    fault: InjectedFault,
+    firing: Firing | None,
+    chart: str,
+    window: Window,
+    *,
+    long_term: LongTerm | None = None,
 ) -> Figure | None:
     """Return one chart of a drill, the truth shaded and detection marked; None of a stranger."""
     if chart not in {each.name for each in charts_of(fault)}:
@@ -64,9 +70,11 @@ def drill_figure(
     metric = metric_of(fault)
     if chart == "metric" and metric is not None and fault.node is not None:
         marked = marked_parts(fault, fault.node)
-        figure = node_figure(source, fault.node, metric, window, marked=marked)
+        figure = node_figure(
+            source, fault.node, metric, window, marked=marked, long_term=long_term
+        )
     else:
-        figure = run_figure(source, fault.run, chart, window)
+        figure = run_figure(source, fault.run, chart, window, long_term=long_term)
     if not isinstance(figure, Figure):
         return None
     truth = (fault.starts_at.timestamp(), fault.ends_at.timestamp(), "the fault")

@@ -11,11 +11,18 @@ from fleet.charts.freezing import frozen_figure, lasting_figure
 from fleet.charts.windows import Window
 from fleet.incidents.moments import as_of, asked_moment
 from fleet.models import Alert
-from telemetry.store.source import Source
+from telemetry.store.source import LongTerm, Source
 
 
 def incident_figure(
-    source: Source, alert: Alert, chart: str, window: Window, *, at: str, now: datetime
+    source: Source,
+    alert: Alert,
+    chart: str,
+    window: Window,
+    *,
+    at: str,
+    now: datetime,
+    long_term: LongTerm | None = None,
 ) -> bytes | Figure | Heat | None:
     """Return one chart of an alert, as of a moment if one is asked for; None: no such chart.
 
@@ -29,7 +36,7 @@ def incident_figure(
             return frozen
         if frozen is not None and (cut := _cut(frozen, window)) is not None:
             return cut
-    return alert_figure(source, then, chart, window, now=moment or now)
+    return alert_figure(source, then, chart, window, now=moment or now, long_term=long_term)
 
 
 def _blamed(alert: Alert) -> tuple[object, ...]:

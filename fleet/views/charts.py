@@ -92,7 +92,9 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
 
     def draw(window: Window) -> bytes | Figure | Heat:
         hot, at = open_store(settings.REDIS_URL), request.GET.get("at", "")
-        figure = incident_figure(hot, alert, chart, window, at=at, now=now)
+        figure = incident_figure(
+            hot, alert, chart, window, at=at, now=now, long_term=long_term_history()
+        )
         if figure is None:
             raise Http404(f"alert {pk} has no chart {chart}")
         moment = asked_moment(at, alert=alert, now=now)
@@ -112,7 +114,8 @@ def drill_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
 
     def draw(window: Window) -> Figure:
         hot = open_store(settings.REDIS_URL)
-        figure = drill_figure(hot, fault, drill.firing, chart, window)
+        long_term = long_term_history()
+        figure = drill_figure(hot, fault, drill.firing, chart, window, long_term=long_term)
         if figure is None:
             raise Http404(f"drill {pk} has no chart {chart}")
         return figure
