@@ -60,10 +60,17 @@ def checked(told: Told) -> Told:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is none, or of a run that no log was read for."""
+    """Refuse a name that is none, or of a run that no log was read for.
+
+    A log is not laid over what a job reported: it has no split of a step, and where both tell
+    of a step nobody could say which of them a figure is from.
+    """
     if not NAME.fullmatch(name):
         raise ValueError(f"--run: {name[:80]!r} is no name for a run: {NAME_RULE}")
     found = Run.objects.filter(name=name).select_related("log").first()
+    if found is not None and found.heard_at is not None:
+        reason = "reports its own steps, which tell more than its log"
+        raise ValueError(f"--run: {name} {reason}; import the log as another run")
     if found is not None and not hasattr(found, "log"):
         raise ValueError(f"--run: {name} is a run that no log made; choose another name")
 

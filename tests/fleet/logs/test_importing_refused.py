@@ -10,6 +10,7 @@ from django.db import DatabaseError
 from fleet.models import Annotation, CompileEvent, ReadLog, Run
 from telemetry.store import durable
 from tests.fleet.logs.importing import Write, imported, n_stored, refused
+from tests.parts import NOON
 from tests.telemetry.ingest.logs.made_log import at, megatron, neuronx
 
 pytestmark = pytest.mark.django_db
@@ -81,3 +82,14 @@ def test_nothing_is_half_stored(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
     assert list(Run.objects.values_list("name", flat=True)) == ["logged"]
     assert (n_stored(), CompileEvent.objects.count(), Annotation.objects.count()) == (10, 2, 1)
+
+
+def test_a_log_is_not_laid_over_what_a_job_reported(file: Path, run: Run) -> None:
+    Run.objects.filter(pk=run.pk).update(heard_at=NOON)
+
+    said = refused(file, run=run.name)
+
+    assert said == (
+        f"--run: {run.name} reports its own steps, which tell more than its log; "
+        "import the log as another run"
+    )
