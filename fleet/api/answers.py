@@ -35,30 +35,25 @@ def check_node(node: str | None) -> str | None:
 
 def check_sent(header: str | None) -> float | None:
     """Return when a call says it was sent, by its own clock."""
-    if header is None:
-        return None
-    try:
-        sent_s = float(header)
-    except ValueError:
-        sent_s = math.nan
-    if not 0 <= sent_s <= 1e11:
-        detail = f"X-Trnwatch-At is the Unix time in seconds, not {header[:40]!r}."
-        raise ProblemError(400, detail, field="X-Trnwatch-At")
-    return sent_s
+    return _seconds("X-Trnwatch-At", "the Unix time in seconds", header)
 
 
 def check_up(header: str | None) -> float | None:
     """Return how long a call says its machine has been up, seconds."""
+    return _seconds("X-Trnwatch-Up", "the seconds since boot", header)
+
+
+def _seconds(name: str, meaning: str, header: str | None) -> float | None:
+    """Return the seconds in a header, None where it is not there."""
     if header is None:
         return None
     try:
-        up_s = float(header)
+        told_s = float(header)
     except ValueError:
-        up_s = math.nan
-    if not 0 <= up_s <= 1e11:
-        detail = f"X-Trnwatch-Up is the seconds since boot, not {header[:40]!r}."
-        raise ProblemError(400, detail, field="X-Trnwatch-Up")
-    return up_s
+        told_s = math.nan
+    if not 0 <= told_s <= 1e11:
+        raise ProblemError(400, f"{name} is {meaning}, not {header[:40]!r}.", field=name)
+    return told_s
 
 
 def split_lines(body: bytes) -> list[bytes]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.db import transaction
 from django.db.models import Max
@@ -28,6 +29,7 @@ SAID = r"^[^\x00-\x1f\x7f]*$"
 SAYING = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
 LONGEST_S = 30 * 86_400
 Act = Callable[[Alert, str, datetime], str]
+an_act = partial(router.post, response=AlertDetail, openapi_extra=needs("act"))
 
 
 class Remark(Body):
@@ -71,66 +73,43 @@ class Muting(Body):
     )
 
 
-@router.post(
-    "/{alert_id}/acknowledge",
-    response=AlertDetail,
-    openapi_extra=needs("act"),
-    summary="Take an alert",
-)
+@an_act("/{alert_id}/acknowledge", summary="Take an alert")
 def alert_acknowledge(request: HttpRequest, alert_id: Path[Key], said: Remark) -> AlertDetail:
     """Take an alert; whoever had it first keeps it, and others are answered 409."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
         if alerting.acknowledge(alert, by=by, comment=said.comment, now=now):
             return ""
-        alert.refresh_from_db()
-        return f"{alert.acknowledged_by} has it already." if alert.is_open else OVER
+        return _meanwhile(alert, "{0.acknowledged_by} has it already.")
 
     return _answer(request, alert_id, act)
 
 
-@router.post(
-    "/{alert_id}/unacknowledge",
-    response=AlertDetail,
-    openapi_extra=needs("act"),
-    summary="Give an alert back",
-)
+@an_act("/{alert_id}/unacknowledge", summary="Give an alert back")
 def alert_unacknowledge(request: HttpRequest, alert_id: Path[Key], said: Remark) -> AlertDetail:
     """Give an alert back: nobody has it any more."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
         if alerting.unacknowledge(alert, by=by, comment=said.comment, now=now):
             return ""
-        alert.refresh_from_db()
-        return "Nobody has it: there is nothing to give back." if alert.is_open else OVER
+        return _meanwhile(alert, "Nobody has it: there is nothing to give back.")
 
     return _answer(request, alert_id, act)
 
 
-@router.post(
-    "/{alert_id}/assign",
-    response=AlertDetail,
-    openapi_extra=needs("act"),
-    summary="Give an alert to somebody",
-)
+@an_act("/{alert_id}/assign", summary="Give an alert to somebody")
 def alert_assign(request: HttpRequest, alert_id: Path[Key], said: Assignment) -> AlertDetail:
     """Give an alert to somebody who may act; 409 where nobody of that name may."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
         if alerting.assign(alert, to=said.to, by=by, comment=said.comment, now=now):
             return ""
-        alert.refresh_from_db()
-        return f"It went to {alert.assigned_to} meanwhile." if alert.is_open else OVER
+        return _meanwhile(alert, "It went to {0.assigned_to} meanwhile.")
 
     return _answer(request, alert_id, act)
 
 
-@router.post(
-    "/{alert_id}/comment",
-    response=AlertDetail,
-    openapi_extra=needs("act"),
-    summary="Say something about an alert",
-)
+@an_act("/{alert_id}/comment", summary="Say something about an alert")
 def alert_comment(request: HttpRequest, alert_id: Path[Key], said: Comment) -> AlertDetail:
     """Add a remark to an alert's timeline."""
 
@@ -141,12 +120,7 @@ def alert_comment(request: HttpRequest, alert_id: Path[Key], said: Comment) -> A
     return _answer(request, alert_id, act)
 
 
-@router.post(
-    "/{alert_id}/resolve",
-    response=AlertDetail,
-    openapi_extra=needs("act"),
-    summary="Call an alert over",
-)
+@an_act("/{alert_id}/resolve", summary="Call an alert over")
 def alert_resolve(request: HttpRequest, alert_id: Path[Key], said: Remark) -> AlertDetail:
     """Call over what trnwatch can no longer see; 409 where it was seen broken a minute ago."""
 
@@ -157,12 +131,7 @@ def alert_resolve(request: HttpRequest, alert_id: Path[Key], said: Remark) -> Al
     return _answer(request, alert_id, act)
 
 
-@router.post(
-    "/{alert_id}/silence",
-    response=AlertDetail,
-    openapi_extra=needs("act"),
-    summary="Silence the problem of an alert",
-)
+@an_act("/{alert_id}/silence", summary="Silence the problem of an alert")
 def alert_silence(request: HttpRequest, alert_id: Path[Key], said: Muting) -> AlertDetail:
     """Silence whatever is this problem, under whichever rule it is seen; others are told of."""
 
@@ -177,6 +146,12 @@ def alert_silence(request: HttpRequest, alert_id: Path[Key], said: Muting) -> Al
         return ""
 
     return _answer(request, alert_id, act)
+
+
+def _meanwhile(alert: Alert, said: str) -> str:
+    """Say why an act did not come to pass: somebody else was first, or the alert is over."""
+    alert.refresh_from_db()
+    return said.format(alert) if alert.is_open else OVER
 
 
 def _answer(request: HttpRequest, pk: int, act: Act) -> AlertDetail:
