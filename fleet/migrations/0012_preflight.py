@@ -42,6 +42,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ('-pk',),
+                'constraints': [models.CheckConstraint(condition=models.Q(('n_done__lte', models.F('n_stages'))), name='no_more_stages_than_there_are')],
             },
         ),
         migrations.CreateModel(
@@ -55,14 +56,7 @@ class Migration(migrations.Migration):
             ],
             options={
                 'ordering': ('pk',),
+                'constraints': [models.UniqueConstraint(fields=('preflight', 'name'), name='a_preflight_judges_a_node_once')],
             },
-        ),
-        migrations.AddConstraint(
-            model_name='preflight',
-            constraint=models.CheckConstraint(condition=models.Q(('n_done__lte', models.F('n_stages'))), name='no_more_stages_than_there_are'),
-        ),
-        migrations.AddConstraint(
-            model_name='preflightnode',
-            constraint=models.UniqueConstraint(fields=('preflight', 'name'), name='a_preflight_judges_a_node_once'),
         ),
     ]
