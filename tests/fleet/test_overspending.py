@@ -1,11 +1,11 @@
-"""Alerts about money: budgets that will not do, tokens that cost more, and no fault's twin."""
+"""Tokens that cost more than expected for hours: told once, and never as a fault's twin."""
 
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from fleet.models import Alert, Budget, Run
+from fleet.models import Alert, Run
 from fleet.money.drifting import judge_drift
 from fleet.money.spending import keep_spending
 from fleet.overspending import watch_money
@@ -170,83 +170,3 @@ def test_a_run_without_steps_keeps_its_alert(hot: HotStore) -> None:
     watch_money(hot, now=LATE)
 
     assert Alert.objects.get().is_open
-
-
-def budget(usd: float, *, days: float = 1, **fields: Any) -> Budget:
-    """Set a budget of so many dollars from noon on."""
-    return Budget.objects.create(
-        usd=usd,
-        starts_at=NOON,
-        ends_at=NOON + timedelta(days=days),
-        set_by="lea",
-        set_at=NOON,
-        **fields or {"team": "LLM"},
-    )
-
-
-def at(hours: float) -> datetime:
-    """Return a moment by its hours after noon."""
-    return NOON + timedelta(hours=hours, seconds=60)
-
-
-def test_a_budget_that_will_not_do_is_raised_once_and_resolves(run: Run, hot: HotStore) -> None:
-    small = budget(1000)
-    budget(4000)
-
-    first = watch_money(hot, now=at(1))
-    again = watch_money(hot, now=at(2))
-    alert = Alert.objects.get()
-
-    assert [each.subject for each in first] == [f"budget:{small.pk}"]
-    assert again == []
-    assert alert.run is None
-    assert alert.evidence["whose"] == "LLM"
-    assert alert.evidence["forecast_usd"] == pytest.approx(24 * 86)
-    Run.objects.update(finished_at=at(3))
-    watch_money(hot, now=at(4))
-    assert Alert.objects.get().resolved_at is not None
-
-
-def test_each_budget_has_an_alert_of_its_own(run: Run, hot: HotStore) -> None:
-    budget(1000)
-    budget(500, run=run)
-
-    watch_money(hot, now=at(1))
-
-    told = Alert.objects.order_by("subject")
-    assert [(each.rule, each.run_id) for each in told] == [
-        ("budget_overrun", None),
-        ("budget_overrun", run.pk),
-    ]
-
-
-def test_a_budget_that_is_withdrawn_or_over_wakes_nobody(run: Run, hot: HotStore) -> None:
-    budget(1000, days=0.01)
-    gone = budget(1000)
-    Budget.objects.filter(pk=gone.pk).update(ended_at=NOON, ended_by="lea")
-
-    assert watch_money(hot, now=at(1)) == []
-
-
-def test_hovering_at_its_budget_does_not_flap(run: Run, hot: HotStore) -> None:
-    held = budget(24 * 86 * 0.999)
-    watch_money(hot, now=at(1))
-    Budget.objects.filter(pk=held.pk).update(usd=24 * 86 * 1.01)
-
-    watch_money(hot, now=at(2))
-
-    assert Alert.objects.get().is_open
-
-
-def test_a_run_that_plans_its_end_burns_no_longer(run: Run, hot: HotStore) -> None:
-    Run.objects.update(n_tokens=1_000_000, planned_tokens=2_000_000)
-    budget(1000)
-
-    assert watch_money(hot, now=at(1)) == []
-
-
-def test_runs_without_a_price_are_unknown_and_raise_nothing(run: Run, hot: HotStore) -> None:
-    Run.objects.update(usd_per_node_hour=0.0)
-    budget(1)
-
-    assert watch_money(hot, now=at(1)) == []
