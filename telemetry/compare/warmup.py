@@ -8,7 +8,7 @@ from telemetry.blocks import FloatArray
 BATCH = 5
 CUT_AT_MADS = 6.0
 # Nothing more is left out for a gain smaller than this: so much the error wavers by chance.
-WORTH_IT = 1.05
+WORTH_IT = 1.1
 
 
 def settled_from(step_s: FloatArray) -> int:
