@@ -31,7 +31,7 @@ def schedule_figure(
     else:
         lines = [
             *_lines(planned[-1].label, points.candidate),
-            *_lines(f"{planned[0].label}, same tokens", points.baseline),
+            *_lines(f"{planned[0].label}{', same tokens' if by_days else ''}", points.baseline),
         ]
     return {
         "t": at.tolist(),

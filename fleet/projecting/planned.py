@@ -180,7 +180,7 @@ def _failures(run: Run, seen: Observed, doubt: Doubt) -> Assumption:
     what = f"{count(seen.n_failures)} seen" if seen.n_failures else "none seen"
     basis = (
         f"{what} on {run.name} in {seen.node_days:.1f} node-days; half a failure in "
-        f"{EXTRA_NODE_DAYS:g} is added, as none seen is not none to come"
+        f"{EXTRA_NODE_DAYS:g} node-days is added, as none seen is not none to come"
     )
     return Assumption("failures_per_node_day", rate.mean, low, high, basis)
 
