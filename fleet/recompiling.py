@@ -25,13 +25,26 @@ LEAD_S = 120.0
 MOST_LINES = 4
 
 
-def compile_findings(runs: Iterable[Run], *, now: datetime) -> list[Finding]:
-    """Return one finding for each run that has told of an unannounced compile just now."""
+def compile_findings(
+    runs: Iterable[Run], *, now: datetime, stepped_s: Mapping[str, float] | None = None
+) -> list[Finding]:
+    """Return one finding for each run that has told of an unannounced compile just now.
+
+    ``stepped_s`` is when each run's newest step ended: of one that goes on training it is news
+    for a moment only.
+    """
     by_pk = {run.pk: run for run in runs}
     told = CompileEvent.objects.unannounced().filter(noted_at__gt=now - NEWS, noted_at__lte=now)
     fresh = set(told.filter(run__in=by_pk).values_list("run_id", flat=True))
-    found = (finding_of(by_pk[pk], events_up_to(by_pk[pk], now=now)) for pk in sorted(fresh))
-    return [finding for finding in found if finding is not None]
+    found = []
+    for pk in sorted(fresh):
+        events = events_up_to(by_pk[pk], now=now)
+        finding = finding_of(by_pk[pk], events)
+        is_old = now - (events[-1].noted_at or now) > FRESH if events else True
+        went_on_s = (stepped_s or {}).get(by_pk[pk].name, 0.0)
+        if finding is not None and not (is_old and went_on_s > finding.evidence["end_s"]):
+            found.append(finding)
+    return found
 
 
 def events_up_to(run: Run, *, now: datetime) -> Sequence[CompileEvent]:
@@ -66,6 +79,7 @@ def finding_of(run: Run, events: Sequence[CompileEvent]) -> Finding | None:
             "since_s": since_s,
             "lost_s": lost_s,
             "is_over": True,
+            "end_s": end_s,
             "culprit": None,
             "window": [since_s - LEAD_S, end_s + LEAD_S],
             "charts": [],

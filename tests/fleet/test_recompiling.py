@@ -74,6 +74,17 @@ def test_it_is_news_for_three_minutes(run: Run) -> None:
     assert compile_findings([run], now=NOON + timedelta(seconds=90 + 181)) == []
 
 
+def test_a_run_that_trains_on_is_news_for_a_moment_only(run: Run) -> None:
+    recompiled(run)
+    told_at = NOON + timedelta(seconds=90)
+    trains_on, stands_still = {"llama": NOON_S + 95.0}, {"llama": NOON_S - 1.0}
+    a_minute_later = told_at + timedelta(minutes=1)
+
+    assert len(compile_findings([run], now=told_at, stepped_s=trains_on)) == 1
+    assert compile_findings([run], now=a_minute_later, stepped_s=trains_on) == []
+    assert len(compile_findings([run], now=a_minute_later, stepped_s=stands_still)) == 1
+
+
 def test_what_nobody_dated_is_no_finding(run: Run) -> None:
     assert finding_of(run, []) is None
 
