@@ -117,6 +117,9 @@ def _believe(verdict: Verdict, problem: Problem) -> Verdict:
 def _explained(problem: Problem, verdict: Verdict) -> bool:
     """Tell whether a problem is the share's own, seen another way."""
     if _same(problem, verdict):
+        # A node may have a sick link, and be late besides.
+        if (problem.cause in LINK_CAUSES) != (verdict.kind != "waiting"):
+            return False
         devices = {problem.device, verdict.look.device if verdict.look else None}
         return None in devices or len(devices) == 1 or problem.cause == verdict.cause
     is_symptom = problem.look is None or (problem.node is None and bool(problem.late))

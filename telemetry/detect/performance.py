@@ -162,7 +162,10 @@ def _explains(vitals: Vitals, one: Problem, other: Problem) -> bool:
         nodes = {vitals.node_of(worker) for worker in other.late[:1]} | {other.node}
         # Uneven work makes somebody late in every step: only its own hardware convicts a machine.
         is_uneven = one.cause == "seq_imbalance" and bool(other.late)
-        return is_uneven or (one.node is not None and one.node in nodes)
+        # A sick link makes everybody wait alike, and nobody late.
+        return is_uneven or (
+            one.kind != "transferring" and one.node is not None and one.node in nodes
+        )
     return False
 
 

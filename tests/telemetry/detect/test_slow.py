@@ -177,6 +177,21 @@ def test_two_troubles_of_a_whole_run_are_two_findings() -> None:
     }
 
 
+def test_a_sick_link_and_late_input_of_one_node_are_two_findings() -> None:
+    late = np.full((60, 4), 0.002)
+    late[-8:, 1] = 0.8
+    transfer = np.full((60, 4), 0.1)
+    transfer[-8:] = 0.35
+    steps = steps_of(np.ones((60, 4)), transfer_s=transfer, input_s=late)
+    machines = Machines(steps.ended_at_s[-1])
+    machines.mark("efa_latency_s", (1, 2), times=4, since_s=float(steps.ended_at_s[-9]))
+    found = find(vitals(steps, machines, moments=machines.moments))
+    assert {(f.cause, f.node, f.device) for f in found} == {
+        ("input_stall", "limping", None),
+        ("efa_latency", "limping", 2),
+    }
+
+
 def test_two_sick_parts_of_one_node_are_two_findings() -> None:
     steps = steps_of(np.ones((60, 4)))
     since_s = float(steps.ended_at_s[-1]) - 9
