@@ -61,7 +61,10 @@ def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
     if now_s - listening_since_s(hot, now_s=now_s) < LISTEN_FIRST_S:
         last_seen = {}
     findings = judge(sights, last_seen, now_s=now_s, open_rules=known, lost=lost, recall=RECALL)
-    findings = joined(findings, compile_findings(runs, now=now))
+    stepped_s = {
+        sight.run.name: sight.pulse.last_step_at_s for sight in sights if sight.pulse is not None
+    }
+    findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
     could = watched(sights, last_seen, known, now_s=now_s)
     # A real node need not belong to a run; its memory is looked at all the same.
     counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))

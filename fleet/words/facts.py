@@ -13,14 +13,22 @@ from fleet.words.wording import counted, figure, unit_of
 
 Fact = tuple[str, SafeString]
 
-LABELS: Mapping[str, str] = {"resolve": "Resolves below", "n_errors": "Errors"}
+LABELS: Mapping[str, str] = {
+    "resolve": "Resolves below",
+    "n_errors": "Errors",
+    "usd_per_hour": "Dollars per hour",
+    "n_graphs": "Graphs",
+    "key_changes": "Changed in the key",
+}
 # Figures that stand in the sentence, in a row of their own, or in a chart.
 TOLD_ELSEWHERE = frozenset(
     {
         *("share_ratio", "wait_ratio", "transfer_ratio", "step", "step_s", "baseline_step_s"),
         *("phase_s", "baseline_phase_s", "onset_s", "since_s", "window", "last_ratio", "kind"),
         *("last_seen_s", "host_by_node", "wait_by_worker", "charts", "ruled_out", "culprit"),
-        *("tokens", "phase", "quiet_s", "worst_share_ratio", "lost_s"),
+        *("budget", "used_up_s", "ends_s", "usd_per_mtok", "expected_usd_per_mtok"),
+        *("node_s_per_mtok", "expected_node_s_per_mtok"),
+        *("tokens", "phase", "quiet_s", "worst_share_ratio", "lost_s", "end_s"),
     }
 )
 
