@@ -17,7 +17,12 @@ from fleet.words.losses import Loss, loss
 from fleet.words.openings import opening, relation
 
 # Rules whose clause or opening already names the cause, and its figure.
-SELF_TOLD = frozenset({"monitoring_blind", "node_silent", "ecc_uncorrected", "recompile"})
+SELF_TOLD = frozenset(
+    {
+        *("monitoring_blind", "node_silent", "ecc_uncorrected", "recompile"),
+        *("cost_drift", "budget_overrun"),
+    }
+)
 CLOSE_RATIO = 0.02
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from fleet.templatetags.units import ABSENT, NBSP, count, percent, rate, seconds, si, size
+from fleet.templatetags.units import ABSENT, NBSP, count, percent, rate, seconds, si, size, usd
 
 
 def counted(n: float, noun: str, plural: str = "") -> str:
@@ -17,6 +17,7 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
     "bytes_per_s": rate,
     "per_s": lambda value: f"{si(value)}{NBSP}/s",
     "count": count,
+    "usd": usd,
     "factor": lambda value: f"{value:.2f}{NBSP}\u00d7",
 }
 
