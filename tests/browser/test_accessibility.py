@@ -23,6 +23,7 @@ PAGES = (
     "/hand-over/",
     "/drills/",
     "/notifications/",
+    "/support/",
     "/trials/",
     "/search?q=l",
     "/sign-in/",
