@@ -32,7 +32,7 @@ def test_axe_finds_no_barrier_in_either_theme_and_a_phone_never_scrolls_sideways
     page.evaluate(AXE.read_text())
 
     for theme in ("light", "dark"):
-        page.emulate_media(color_scheme=theme)  # type: ignore[arg-type]
+        page.emulate_media(color_scheme=theme)
         assert page.evaluate(ASK) == []
     page.set_viewport_size({"width": 360, "height": 740})
     assert page.evaluate("document.documentElement.scrollWidth") == 360
