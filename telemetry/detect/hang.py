@@ -7,14 +7,8 @@ import numpy as np
 from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.rules import RULES
 from telemetry.detect.silence import CRASHED, SILENT
-from telemetry.detect.standstill import (
-    CORES,
-    HOST,
-    SPINNING,
-    Standstill,
-    standstill,
-    upper_median,
-)
+from telemetry.detect.spinning import SPINNING
+from telemetry.detect.standstill import CORES, HOST, Standstill, standstill, upper_median
 from telemetry.detect.vitals import Vitals
 
 RULE = "hang"

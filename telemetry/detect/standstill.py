@@ -11,11 +11,11 @@ from telemetry.blocks import FloatArray, Span
 from telemetry.detect.peers import mean, middle
 from telemetry.detect.readings import of_node, parts_of, peak
 from telemetry.detect.rules import RULES
+from telemetry.detect.spinning import spinning
 from telemetry.detect.vitals import Vitals, reported
 from telemetry.steps import StepBatch
 
 CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
-MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
 TRAINING = "training"
 # Rules whose alerts remember when a run's last step ended.
 STANDSTILLS = ("hang", "recompile")
@@ -31,11 +31,6 @@ ARRIVED_S, THERE_S = 3, 2
 # above the second it reads or writes; one that is less busy waits.
 WORKING, COMPILING = _LIMITS["working_ratio"], _LIMITS["compiling_ratio"]
 LOADING = _LIMITS["loading_ratio"]
-# Cores that are all this busy without a break, while memory and links move less than this part of
-# what they do in a step, spin: the collectives of GPUs poll on the cores themselves.
-SPINNING, MOVING = 0.9, 0.03
-# At how many moments of so many seconds before the last step's end one sees what is usual.
-USUAL_MOMENTS, USUAL_S = 6, 60.0
 # A worker whose cores and host do less than this part of what its peers' do is not with them.
 WITH_THEM = 0.5
 LEAST_HOST = 0.03
@@ -191,7 +186,7 @@ def _look(
         return None
     upto = heard[: newest[-1] + 1]
     lately = np.asarray(upto[-MUTE_S:].any(axis=0))
-    spins = _spins(vitals, nodes, span, since_s, step_s)[lately]
+    spins = spinning(vitals, nodes, parts_of(span, CORES), since_s=since_s, step_s=step_s)[lately]
     is_there = np.asarray(upto[-THERE_S:].any(axis=0))
     cores, most = parts_of(span, CORES)[:, lately], peak(span, CORES)[:, lately]
     missed = _missed(vitals, nodes, since_s)
@@ -209,38 +204,6 @@ def _look(
         back=_those(nodes, missed & is_there),
         spins=spins,
     )
-
-
-def _spins(
-    vitals: Vitals, nodes: tuple[str, ...], span: Span, since_s: float, step_s: float
-) -> Flags:
-    """Return whose cores are busy without a break and move nothing: (n_nodes,).
-
-    Notes
-    -----
-    NCCL waits in a kernel that polls: a GPU in a collective that somebody did not join reads
-    100 % busy for as long as it hangs, and touches its memory hardly at all.
-    """
-    cores = parts_of(span, CORES)
-    known = np.isfinite(cores)
-    busy = known.any(axis=(0, 2)) & ((cores >= SPINNING) | ~known).all(axis=(0, 2))
-    # One node alone that is as busy as can be is slow, and the others wait for it.
-    if 2 * busy.sum() <= len(nodes) or vitals.moments is None or not np.isfinite(step_s):
-        return np.zeros(len(nodes), dtype=bool)
-    back_s = min(max(2 * step_s, USUAL_MOMENTS), USUAL_S)
-    ages = np.linspace(vitals.now_s - since_s + back_s, vitals.now_s - since_s, USUAL_MOMENTS)
-    metrics = (MEMORY, LINKS)
-    usual = vitals.moments(metrics, tuple(dict.fromkeys(ages.astype(int).tolist()))).of(nodes)
-    now = vitals.hardware(metrics, LOOK_S).of(nodes)
-    is_told = np.isfinite(parts_of(now, MEMORY)).any(axis=(0, 2))
-    still = [_moved(now, metric) < MOVING * _moved(usual, metric) for metric in metrics]
-    # A node without links of its own says nothing by them.
-    return np.asarray(busy & is_told & still[0] & (still[1] | ~(_moved(usual, LINKS) > 0)))
-
-
-def _moved(span: Span, metric: str) -> FloatArray:
-    """Return how much each node moved per second on the whole: (n_nodes,), NaN where unknown."""
-    return mean(mean(parts_of(span, metric).astype(float), axis=2), axis=0)
 
 
 def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:
