@@ -71,6 +71,11 @@ def measure(env: Mapping[str, str]) -> None:
     with serving(pages) as target, prometheus(Path(env["TRNWATCH_DATA_DIR"]), target) as peer:
         peer_s, n_scraped = scraped(*peer)
     peer_us = peer_s / n_scraped * readings * MICRO
+    show(each, live, ten, peer_us, readings=readings)
+
+
+def show(each: float, live: float, ten: float, peer_us: float, *, readings: float) -> None:
+    """Print what a report costs by each way, and Prometheus for the same readings."""
     print_table(
         f"{N_NODES} real trn2.48xlarge over HTTP at 1 Hz, {readings:.0f} readings in a report",
         [

@@ -71,14 +71,7 @@ class _Making:
 
     def recipe(self, document: Any) -> Recipe:
         """Return the recipe; raises UnusualError where there is none."""
-        sent, report = self.sent, self.sent.report
-        if report is None or sent.neuron or sent.hbm_bytes_per_step or sent.steps_per_s:
-            raise UnusualError
-        counted = report.neuron_hardware_info or wire.HardwareInfo()
-        if not (counted.neuron_device_count and counted.neuroncore_per_device_count):
-            raise UnusualError
-        if sent.at is not None or sent.seq is not None or sent.agent is not None:
-            raise UnusualError
+        sent, report = self.sent, self._usual()
         shape, groups = shape_of(report, None), Groups(report)
         self._cores(groups.counters, shape)
         self._memory(groups.memory, shape)
@@ -102,6 +95,18 @@ class _Making:
             executed,
             *laid_out(self.parts, n_holes=n_holes),
         )
+
+    def _usual(self) -> wire.Report:
+        """Return the report, where nothing stands beside it that only a whole line can tell."""
+        sent, report = self.sent, self.sent.report
+        if report is None or sent.neuron or sent.hbm_bytes_per_step or sent.steps_per_s:
+            raise UnusualError
+        if sent.at is not None or sent.seq is not None or sent.agent is not None:
+            raise UnusualError
+        counted = report.neuron_hardware_info or wire.HardwareInfo()
+        if not (counted.neuron_device_count and counted.neuroncore_per_device_count):
+            raise UnusualError
+        return report
 
     def hole(self, number: float) -> int:
         """Return the hole that a number marks."""
