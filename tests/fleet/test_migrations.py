@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.db.migrations import AddField, AddIndex, AlterField, CreateModel, Migration
+from django.db.migrations import AddField, AlterField, CreateModel, Migration
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
@@ -57,8 +57,7 @@ def ours_since() -> list[Migration]:
 
 def disturbs(operation: Operation, label: str, state: ProjectState) -> str:
     """Say what an operation would do to a release that does not know of it; empty for nothing."""
-    # An index forbids nothing: whoever does not know of it only fills it.
-    if isinstance(operation, CreateModel | AddIndex):
+    if isinstance(operation, CreateModel):
         return ""
     if isinstance(operation, AddField):
         field = operation.field
