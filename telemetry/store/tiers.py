@@ -54,7 +54,7 @@ def coarser(stats: FloatArray, n_each: int) -> FloatArray:
         return stats
     lacking = -len(stats) % n_each
     whole = np.pad(stats, [(0, lacking), (0, 0), (0, 0)], constant_values=np.nan)
-    groups = whole.reshape(-1, n_each, *stats.shape[1:])
+    groups = whole.reshape(len(whole) // n_each, n_each, *stats.shape[1:])
     there = np.isfinite(groups[:, :, 1])
     total = np.where(there, groups[:, :, 1], 0.0).sum(axis=1)
     n = there.sum(axis=1)

@@ -13,6 +13,7 @@ from telemetry.blocks import FloatArray, IntArray
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
 from telemetry.store.run_chunks import ENDED, N_COLUMNS
+from telemetry.store.tiers import coarser
 from tests.alerts import straggling
 from tests.parts import NOON, block
 
@@ -99,3 +100,7 @@ def test_so_is_an_old_drill(
 
     assert tiers(figure)[0] == "long term"
     assert archive.asked
+
+
+def test_a_metric_that_nobody_ever_told_is_merged_to_nothing() -> None:
+    assert coarser(np.zeros((60, 3, 0)), 30).shape == (2, 3, 0)
