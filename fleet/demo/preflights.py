@@ -30,7 +30,13 @@ def ensure_preflight() -> Preflight | None:
     nodes = list(run.nodes.order_by("rank").values_list("name", flat=True))
     at = run.started_at - BEFORE_START
     preflight = ask(
-        [*nodes, *SPARES], take=len(nodes), run=run, faults=FOUND, by="the demo", now=at
+        [*nodes, *SPARES],
+        take=len(nodes),
+        run=run,
+        faults=FOUND,
+        by="the demo",
+        now=at,
+        is_rehearsal=True,
     )
     run_through(preflight, now=at + timedelta(minutes=9))
     require(run, requires=True)

@@ -35,7 +35,8 @@ class Front:
 FRONTS = (
     Front("efa_latency", (2, 4), weight=3),
     Front("efa_loss", (0.008, 0.02), weight=2),
-    Front("slow_core", (1.4, 2.0), weight=3),
+    Front("slow_core", (1.4, 2.0), weight=2),
+    Front("throttle", (1.4, 2.0), weight=1),
     Front("hbm_slow", (0.35, 0.55), weight=2),
     Front("node_silent", (1, 1), duration_s=(60, 240), weight=2),
 )
@@ -79,6 +80,9 @@ def strike(
 def _parts(node: Node, kind: str) -> int:
     """Count the places of a node where such a fault may sit; 1 where it is the node itself."""
     part = FAULTS[kind].device_part
+    # Of an accelerator that is one core, a slow core is the same as a throttled whole.
+    if kind == "slow_core" and node.n_cores == node.n_devices:
+        return 0
     return {"core": node.n_cores, "device": node.n_devices, "efa": node.n_efa, None: 1}[part]
 
 

@@ -35,11 +35,12 @@ def ask(
     faults: Sequence[str] = (),
     by: str,
     now: datetime,
+    is_rehearsal: bool | None = None,
 ) -> Preflight:
     """Ask for a preflight of simulated nodes; workers will take it through its stages.
 
     Nodes that the fleet does not know are played too, where faults may be put in: a group is
-    often tried before it exists.
+    often tried before it exists. Whether they may is a setting, unless ``is_rehearsal`` says so.
 
     Raises
     ------
@@ -48,7 +49,8 @@ def ask(
     """
     check_names(names, take=take)
     known = Node.objects.in_bulk(list(names), field_name="name")
-    _check_played(names, known)
+    is_free = may_rehearse() if is_rehearsal is None else is_rehearsal
+    _check_played(names, known, is_free=is_free)
     kind = type_of(instance_type, known)
     if Preflight.objects.under_way().count() >= MOST_UNDER_WAY:
         raise PreflightError("nodes", f"{MOST_UNDER_WAY} preflights are under way; wait for one")
@@ -57,7 +59,7 @@ def ask(
         put_in = parsed(faults, names, instance)
     except FaultError as error:
         raise PreflightError("faults", str(error)) from error
-    if put_in and not may_rehearse():
+    if put_in and not is_free:
         raise PreflightError("faults", "are not put in here; set TRNWATCH_ALLOW_DRILLS=1")
     preflight: Preflight = Preflight.objects.create(
         asked_by=by,
@@ -108,7 +110,7 @@ def may_rehearse() -> bool:
     return bool(settings.DEMO or settings.ALLOW_DRILLS)
 
 
-def _check_played(names: Sequence[str], known: dict[str, Node]) -> None:
+def _check_played(names: Sequence[str], known: dict[str, Node], *, is_free: bool) -> None:
     """Refuse nodes that nobody can probe from here."""
     real = [name for name in names if name in known and not _is_played(known[name])]
     strange = [name for name in names if name not in known]
@@ -118,7 +120,7 @@ def _check_played(names: Sequence[str], known: dict[str, Node]) -> None:
             f"{real[0]} is a real node: probe it where it stands and hand in the files, "
             "`manage.py preflight FILES`; docs/preflight.md has the loop",
         )
-    if strange and not may_rehearse():
+    if strange and not is_free:
         raise PreflightError("nodes", f"{strange[0]} is no node of the fleet")
 
 

@@ -77,12 +77,12 @@ def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
     hot: HotStore, fleet: list[Run], now: datetime
 ) -> None:
     run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
-    fault = strike(run, "slow_core", at=now - timedelta(minutes=50), device=3, magnitude=1.8)
+    fault = strike(run, "throttle", at=now - timedelta(minutes=50), device=3, magnitude=1.8)
 
     live_through(hot, run, [fault], now=now)
 
     alert = Alert.objects.get()
-    assert (alert.cause, alert.node, alert.device) == ("slow_core", fault.node, 3)
+    assert (alert.cause, alert.node, alert.device) == ("throttle", fault.node, 3)
     assert alert.resolved_at is not None
     assert fault.starts_at <= alert.fired_at <= fault.starts_at + timedelta(seconds=30)
     series = node_series(

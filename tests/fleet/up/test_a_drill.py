@@ -55,8 +55,8 @@ def test_a_drill_is_seen_named_and_taken_on_every_tab(browser: Browser, up: Up) 
     expect(mine.locator("#id_kind")).to_have_value("hbm_slow")
     settled(mine)
     mine.select_option("#id_node", label=NODE)
-    with mine.expect_response(lambda answer: "kind=slow_core" in answer.url):
-        mine.select_option("#id_kind", "slow_core")
+    with mine.expect_response(lambda answer: "kind=throttle" in answer.url):
+        mine.select_option("#id_kind", "throttle")
     # Meanwhile the rest cannot be changed: what somebody wrote would be gone with the answer.
     expect(mine.locator("#id_node option:checked")).to_have_text(NODE)
     mine.fill("#id_device", "3")
@@ -65,14 +65,14 @@ def test_a_drill_is_seen_named_and_taken_on_every_tab(browser: Browser, up: Up) 
     mine.click("#drill button.primary")
     expect(mine.locator("#drill [role=status]")).to_contain_text("injected")
 
-    # Which rule speaks first, the run's share or the node's own core, is a matter of a second.
+    # Which rule speaks first, the run's share or the node's own device, is a matter of a second.
     fired = other.locator("article.alert").filter(has_text=NODE).first
     expect(fired).to_contain_text(NODE, timeout=SOON_MS)
     expect(fired).to_contain_text("firing")
 
     mine.goto(f"http://127.0.0.1:{up.port}{fired.get_attribute('data-href')}")
     expect(mine.locator(".sentence")).to_contain_text(
-        re.compile(f"core 3 of {NODE}", re.IGNORECASE)
+        re.compile(f"device 3 of {NODE}", re.IGNORECASE)
     )
     mine.click("#act button.primary")
     expect(fired).to_contain_text(f"{DEMO_ADMIN} has it", timeout=SOON_MS)
