@@ -44,26 +44,31 @@ def settled(tab: Page) -> None:
     expect(tab.locator(".htmx-added, .htmx-settling, .htmx-request")).to_have_count(0)
 
 
+def drill(tab: Page) -> None:
+    """Throttle an accelerator of a node by the form, after another fault was looked at."""
+    tab.on("dialog", lambda dialog: dialog.accept())
+    tab.click("#drill a.btn")
+    settled(tab)
+    with tab.expect_response(lambda answer: "kind=hbm_slow" in answer.url):
+        tab.select_option("#id_kind", "hbm_slow")
+    expect(tab.locator("#id_kind")).to_have_value("hbm_slow")
+    settled(tab)
+    tab.select_option("#id_node", label=NODE)
+    with tab.expect_response(lambda answer: "kind=throttle" in answer.url):
+        tab.select_option("#id_kind", "throttle")
+    # Meanwhile the rest cannot be changed: what somebody wrote would be gone with the answer.
+    expect(tab.locator("#id_node option:checked")).to_have_text(NODE)
+    tab.fill("#id_device", "3")
+    tab.fill("#id_magnitude", "1.9")
+    tab.fill("#id_duration_s", "120")
+    tab.click("#drill button.primary")
+    expect(tab.locator("#drill [role=status]")).to_contain_text("injected")
+
+
 def test_a_drill_is_seen_named_and_taken_on_every_tab(browser: Browser, up: Up) -> None:
     mine, other = signed_in(browser, up, f"/runs/{RUN}/"), signed_in(browser, up, "/")
 
-    mine.on("dialog", lambda dialog: dialog.accept())
-    mine.click("#drill a.btn")
-    settled(mine)
-    with mine.expect_response(lambda answer: "kind=hbm_slow" in answer.url):
-        mine.select_option("#id_kind", "hbm_slow")
-    expect(mine.locator("#id_kind")).to_have_value("hbm_slow")
-    settled(mine)
-    mine.select_option("#id_node", label=NODE)
-    with mine.expect_response(lambda answer: "kind=throttle" in answer.url):
-        mine.select_option("#id_kind", "throttle")
-    # Meanwhile the rest cannot be changed: what somebody wrote would be gone with the answer.
-    expect(mine.locator("#id_node option:checked")).to_have_text(NODE)
-    mine.fill("#id_device", "3")
-    mine.fill("#id_magnitude", "1.9")
-    mine.fill("#id_duration_s", "120")
-    mine.click("#drill button.primary")
-    expect(mine.locator("#drill [role=status]")).to_contain_text("injected")
+    drill(mine)
 
     # Which rule speaks first, the run's share or the node's own device, is a matter of a second.
     fired = other.locator("article.alert").filter(has_text=NODE).first
