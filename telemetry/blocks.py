@@ -116,7 +116,7 @@ class Span:
     def beside(cls, spans: Sequence[Self]) -> Self:
         """Return spans of the same ticks and metrics, their nodes side by side, as one."""
         first = spans[0]
-        values = {m: np.concatenate([s.values[m] for s in spans], axis=1) for m in first.values}
+        values = {m: _joined([s.values[m] for s in spans], axis=1) for m in first.values}
         nodes = tuple(node for span in spans for node in span.nodes)
         return cls(first.shard, first.ticks, nodes, values, first.every_s)
 
@@ -126,6 +126,21 @@ class Span:
         if not spans:
             return None
         first = spans[0]
-        values = {m: np.concatenate([s.values[m] for s in spans]) for m in first.values}
+        values = {m: _joined([s.values[m] for s in spans]) for m in first.values}
         ticks = np.concatenate([span.ticks for span in spans])
         return cls(first.shard, ticks, first.nodes, values, first.every_s)
+
+
+def _joined(arrays: Sequence[FloatArray], axis: int = 0) -> FloatArray:
+    """Join arrays (n_ticks, n_nodes, n_parts) by ticks or nodes.
+
+    Nobody knows how many parts a metric has of which nothing is stored: such an array has none,
+    and is NaN in the parts of the others.
+    """
+    n_parts = max(array.shape[2] for array in arrays)
+    missing = [((0, 0), (0, 0), (0, n_parts - array.shape[2])) for array in arrays]
+    wide = [
+        array if array.shape[2] == n_parts else np.pad(array, pad, constant_values=np.nan)
+        for array, pad in zip(arrays, missing, strict=True)
+    ]
+    return np.concatenate(wide, axis=axis)
