@@ -45,10 +45,11 @@ class Asked:
 
 
 def basis_of(price: TeamPrice) -> str:
-    """Return the terms of a price in a line, as runs keep them."""
+    """Return the terms of a price in a line, as runs keep them; without a source that is too long."""
     whose = f" of {price.team}" if price.team else ""
-    text = f"{price.basis}{whose}, {price.valid_from:%Y-%m-%d}, {price.source}"
-    return text if len(text) <= MAX_BASIS else f"{text[: MAX_BASIS - 1].rstrip()}…"
+    terms = f"{price.basis}{whose}, {price.valid_from:%Y-%m-%d}"
+    text = f"{terms}, {price.source}"
+    return text if len(text) <= MAX_BASIS else terms
 
 
 def holding(prices: Iterable[TeamPrice], team: str, at: datetime) -> TeamPrice | None:
