@@ -45,7 +45,7 @@ class Asked:
 
 
 def basis_of(price: TeamPrice) -> str:
-    """Return the terms of a price in a line, as runs keep them; without a source that is too long."""
+    """Return the terms of a price in a line, as runs keep them; no source that is too long."""
     whose = f" of {price.team}" if price.team else ""
     terms = f"{price.basis}{whose}, {price.valid_from:%Y-%m-%d}"
     text = f"{terms}, {price.source}"
