@@ -10,7 +10,7 @@ from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.v1.access import needs
 from fleet.api.v1.callers import caller
-from fleet.api.v1.fields import NAME, Body, Key, Whole
+from fleet.api.v1.fields import NAME, POINTLESS, Body, Key
 from fleet.api.v1.paging import Paging, paged
 from fleet.api.v1.shapes.preflights import PreflightDetail, PreflightOut, PreflightPage
 from fleet.models import Preflight, Run
@@ -44,8 +44,8 @@ class PreflightIn(Body):
     instance_type: str = Field(
         "", pattern=r"^[a-z0-9.-]{0,40}$", description="Where the fleet does not know it."
     )
-    wanted: Whole | None = Field(
-        None, ge=1, le=MOST_NODES, description="How many are wanted; left out: all that can come."
+    wanted: Annotated[int, Field(ge=1, le=MOST_NODES), POINTLESS] | None = Field(
+        None, description="How many are wanted; left out: all that can come."
     )
     run: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,60}$", description="The run they are for.")
     faults: list[Annotated[str, Field(pattern=FAULT)]] = Field(

@@ -12,7 +12,7 @@ from fleet.access.rights import may
 from fleet.api.v1.access import needs
 from fleet.api.v1.acting import SAID, SAYING
 from fleet.api.v1.callers import caller
-from fleet.api.v1.fields import NAME, Body, Text, Whole
+from fleet.api.v1.fields import NAME, POINTLESS, Body, Text, Whole
 from fleet.api.v1.paging import Paging, paged
 from fleet.api.v1.shapes.trials import TrialDetail, TrialOut, TrialPage
 from fleet.models import Trial
@@ -70,10 +70,8 @@ class TrialIn(Body):
         le=MOST_STEPS,
         description="Settled steps of each arm after which it is decided.",
     )
-    planned_tokens: Whole | None = Field(
+    planned_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS), POINTLESS] | None = Field(
         None,
-        ge=1,
-        le=MOST_TOKENS,
         description="Tokens of the whole training, for the time that it takes.",
         examples=[260_000_000_000],
     )
