@@ -62,11 +62,9 @@ def test_it_names_exactly_what_is_wrong_with_sixteen_nodes() -> None:
     assert answer["bad_pairs"] == [["n-06", "n-11"]]
     assert len(answer["take"]) == 12
     assert not {"n-03", "n-09"} & set(answer["take"])
-    assert [n["node"] for n in answer["nodes"] if n["verdict"] != "pass"] == [
-        "n-03",
-        "n-06",
-        "n-09",
-    ]
+    left = {n["node"] for n in answer["nodes"] if n["verdict"] != "pass"}
+    # Of the two that are slow to each other either may stay: the noise of the probes decides.
+    assert left in ({"n-03", "n-09", "n-06"}, {"n-03", "n-09", "n-11"})
     assert answer["collective_slowdown_ratio"] == pytest.approx(1, abs=0.1)
 
 
