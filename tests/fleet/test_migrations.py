@@ -12,7 +12,7 @@ from django.db.migrations.state import ProjectState
 from django.db.models import NOT_PROVIDED
 
 # Where the release before this one left each of our applications.
-BEFORE = [("fleet", "0004_alert_life"), ("store", "0001_durable_tier")]
+BEFORE = [("fleet", "0005_real_fleets"), ("store", "0002_real_fleets")]
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 RUN = {
     "name": "old",
