@@ -102,6 +102,11 @@ class Run(models.Model):
         db_default=0,
         help_text="Steps that were trained again: our count less the job's own.",
     )
+    starts = models.JSONField(
+        null=True,
+        blank=True,
+        help_text="Once it began anew: each start's first step here, and our count less its own.",
+    )
     n_workers = models.PositiveIntegerField(
         default=0, db_default=0, help_text="How many report; 0: unknown."
     )
