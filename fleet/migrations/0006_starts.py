@@ -13,6 +13,6 @@ class Migration(migrations.Migration):
         migrations.AddField(
             model_name='run',
             name='starts',
-            field=models.JSONField(blank=True, help_text="Once it began anew: each start's first step here, and our count less its own.", null=True),
+            field=models.JSONField(blank=True, help_text="Once it began anew: each start's first step, our count less its own, and when.", null=True),
         ),
     ]

@@ -105,7 +105,7 @@ class Run(models.Model):
     starts = models.JSONField(
         null=True,
         blank=True,
-        help_text="Once it began anew: each start's first step here, and our count less its own.",
+        help_text="Once it began anew: each start's first step, our count less its own, and when.",
     )
     n_workers = models.PositiveIntegerField(
         default=0, db_default=0, help_text="How many report; 0: unknown."
