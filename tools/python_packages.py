@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from pathlib import Path
 
@@ -103,9 +102,10 @@ def lock(*, upgrade: bool, oldest: tuple[int, int]) -> None:
 
 def _indexes() -> list[str]:
     """Return uv's options for the package indexes that pip was told of on this machine."""
-    options = ["--system-certs"] if os.environ.get("PIP_CERT") else []
-    for line in output_of([*_pip(), "config", "list"]).splitlines():
-        key, _, value = line.partition("=")
+    told = [line.partition("=") for line in output_of([*_pip(), "config", "list"]).splitlines()]
+    # Whom pip trusts besides its own list, the machine usually trusts too.
+    options = ["--system-certs"] if any(key.endswith(".cert") for key, _, _ in told) else []
+    for key, _, value in told:
         if option := OPTIONS.get(key.rpartition(".")[2]):
             for place in value.strip("'\"").split():
                 options += [option, place]

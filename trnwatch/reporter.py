@@ -33,11 +33,16 @@ class Reporter:
         server: str = "",
         *,
         token: Union[str, Callable[[], str]] = "",
+        ca_file: str = "",
         env: Optional[Mapping[str, str]] = None,
         **about: Any,
     ) -> None:
-        """Report to ``server``; without one, do nothing. ``about`` says what the run is."""
+        """Report to ``server``; without one, do nothing. ``about`` says what the run is.
+
+        ``ca_file`` names whom to trust for https (PEM), instead of the system's authorities.
+        """
         self._server = server
+        self._ca_file = ca_file
         self._token = token if callable(token) else lambda: token
         self._env = env
         self._about = about
@@ -60,7 +65,8 @@ class Reporter:
         """Return a reporter as the environment says; without TRNWATCH_SERVER it does nothing."""
         env = environment()
         server = about.pop("server", None) or env.get("TRNWATCH_SERVER", "")
-        return cls(server, token=lambda: secret_of(environment()), **about)
+        ca_file = about.pop("ca_file", None) or env.get("TRNWATCH_CA_FILE", "")
+        return cls(server, token=lambda: secret_of(environment()), ca_file=ca_file, **about)
 
     def _begin(self) -> None:
         """Find out who this process is, and start to send if it is one that speaks."""
@@ -69,7 +75,11 @@ class Reporter:
         self.identity = self._who()
         if self.identity.speaks:
             self._sender = Sender(
-                self._server, self._token, self.identity, boot=uuid.uuid4().hex[:16]
+                self._server,
+                self._token,
+                self.identity,
+                boot=uuid.uuid4().hex[:16],
+                ca_file=self._ca_file,
             )
             self._sender.start()
             begin_to_listen(self)

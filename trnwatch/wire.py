@@ -18,14 +18,18 @@ HUNG_UP = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected
 class Wire:
     """A way to the server; every trouble on it is an OSError or http.client's own exception."""
 
-    def __init__(self, server: str, timeout_s: float = TIMEOUT_S) -> None:
-        """Raise ValueError where ``server`` is no address of a server."""
+    def __init__(self, server: str, *, ca_file: str = "", timeout_s: float = TIMEOUT_S) -> None:
+        """Raise ValueError where ``server`` is no address of a server.
+
+        ``ca_file`` holds the authorities to trust, in PEM; without it the system's are.
+        """
         url = urlsplit(server)
         if url.scheme not in {"http", "https"} or not url.hostname:
             raise ValueError("TRNWATCH_SERVER is no http:// or https:// address")
         self._secure = url.scheme == "https"
         self._host, self._port = url.hostname, url.port
         self._path = url.path.rstrip("/") + PATH
+        self._ca_file = ca_file
         self._timeout_s = timeout_s
         self._connection: Optional[http.client.HTTPConnection] = None
 
@@ -62,7 +66,7 @@ class Wire:
     def _open(self) -> http.client.HTTPConnection:
         if self._connection is None:
             kind: Any = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            more = {"context": ssl.create_default_context()} if self._secure else {}
+            more = {"context": _trusting(self._ca_file)} if self._secure else {}
             self._connection = kind(self._host, self._port, timeout=self._timeout_s, **more)
         return self._connection
 
@@ -71,6 +75,16 @@ class Wire:
         if self._connection is not None:
             self._connection.close()
         self._connection = None
+
+
+def _trusting(ca_file: str) -> ssl.SSLContext:
+    """Return whom to trust; raises OSError with the file's name where it is of no use."""
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        raise OSError(
+            f"TRNWATCH_CA_FILE {ca_file}: no certificates can be read: {error}"
+        ) from error
 
 
 def _said(text: bytes) -> dict[str, Any]:

@@ -55,7 +55,7 @@ class Sender(threading.Thread):
         while not self._is_over.is_set():
             self._spool.wait(1.0)
             began_s = time.monotonic()
-            rest_s = self.deliver()
+            rest_s = self.delivered()
             spent_s = time.monotonic() - began_s
             is_behind = self._spool.n_waiting >= self._most_lines
             every_s = min(self._every_s, CATCH_UP_S) if is_behind else self._every_s
@@ -69,6 +69,17 @@ class Sender(threading.Thread):
         while not self.is_alive() and self._spool.n_waiting and time.monotonic() < until_s:
             if self.deliver():
                 break
+
+    def delivered(self) -> float:
+        """Deliver, and outlive whatever goes wrong: without this thread all would be spooled."""
+        try:
+            rest_s = self.deliver()
+        except Exception as error:
+            self._n_failed += 1
+            self._health.problem("sender", f"sender: {type(error).__name__}: {error}")
+            return self.rest_s(Answer(0, {}))
+        self._health.problem("sender", "")
+        return rest_s
 
     def deliver(self) -> float:
         """Send one request's worth, and return how long to rest before the next, seconds."""

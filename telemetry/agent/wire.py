@@ -17,6 +17,7 @@ MOST_ANSWER_BYTES = 1 << 20
 KEPT_S = 4.0
 # Sent again later, these may well be taken; with any other 4xx they never will.
 PASSING = frozenset({401, 403, 404, 405, 407, 408, 421, 425, 429})
+TOO_LARGE = 413
 
 
 @dataclass(frozen=True)
@@ -26,20 +27,26 @@ class Answer:
     status: int
     told: Mapping[str, Any]
     retry_after_s: float | None = None
+    location: str = ""
 
     @property
     def is_taken(self) -> bool:
-        """Whether the lines are with the server now."""
-        return 200 <= self.status < 300
+        """Whether the lines are with the server now: it says how many; no portal between does."""
+        return 200 <= self.status < 300 and "accepted" in self.told
 
     @property
     def is_hopeless(self) -> bool:
-        """Whether these lines will never be taken."""
-        return 400 <= self.status < 500 and self.status not in PASSING
+        """Whether these lines will never be taken: trnwatch says so, or they are too large."""
+        is_refusal = 400 <= self.status < 500 and self.status not in PASSING
+        return is_refusal and (bool(self.told) or self.status == TOO_LARGE)
 
     def __str__(self) -> str:
         words = str(self.told.get("detail") or self.told.get("title") or "")
-        return f"{self.status} {words}".strip() if self.status else words
+        if not words and self.location:
+            words = f"it has moved to {self.location}: is that its address?"
+        if not words:
+            words = "that is no answer of trnwatch: is its address right?"
+        return f"{self.status} {words}" if self.status else words
 
 
 class Wire:
@@ -56,7 +63,7 @@ class Wire:
         self._url = url
         self._token = token
         self._query = f"?node={quote(node, safe='')}" if node else ""
-        self._tls = ssl.create_default_context(cafile=ca_file) if url.scheme == "https" else None
+        self._tls = _trusting(ca_file) if url.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
         self._used_s = 0.0
         self._secret = ""
@@ -125,6 +132,15 @@ class Token:
         return secret
 
 
+def _trusting(ca_file: str | None) -> ssl.SSLContext:
+    """Return whom to trust: the authorities of a file, else the system's."""
+    try:
+        return ssl.create_default_context(cafile=ca_file or None)
+    except OSError as error:
+        msg = f"--ca-file (TRNWATCH_CA_FILE) {ca_file}: no certificates can be read: {error}"
+        raise ValueError(msg) from error
+
+
 def _answer(response: http.client.HTTPResponse) -> Answer:
     """Read an answer to its end, so that the connection can be used again."""
     data = response.read(MOST_ANSWER_BYTES)
@@ -137,4 +153,5 @@ def _answer(response: http.client.HTTPResponse) -> Answer:
         response.status,
         told if isinstance(told, dict) else {},
         float(after) if after.isdecimal() else None,
+        response.getheader("Location", ""),
     )

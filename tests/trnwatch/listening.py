@@ -16,7 +16,7 @@ class Listener:
 
     def __init__(self) -> None:
         self.status = 200
-        self.answer: dict[str, Any] = {"n_refused": 0, "refused": []}
+        self.answer: dict[str, Any] = {"accepted": 1, "n_refused": 0, "refused": []}
         self.bodies: list[list[dict[str, Any]]] = []
         self.headers: list[dict[str, str]] = []
         self.url = ""

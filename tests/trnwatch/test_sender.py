@@ -54,6 +54,20 @@ def test_what_did_not_get_through_is_sent_again_in_order(listener: Listener) -> 
     assert sender.n_dropped == 0
 
 
+@pytest.mark.parametrize("status", [200, 400])
+def test_what_a_portal_in_between_says_loses_nothing(listener: Listener, status: int) -> None:
+    listener.status, listener.answer = status, {}
+    sender = sender_to(listener.url)
+    sender.put(record(1))
+    until(lambda: sender._failures > 0)
+    listener.status, listener.answer = 200, {"accepted": 1}
+    until(lambda: 1 in listener.steps())
+    sender.finish(failed=False, reason="", within_s=20)
+
+    assert sender.n_dropped == 0
+    assert listener.steps()[-1] == 1
+
+
 def test_many_steps_go_in_several_bodies(listener: Listener) -> None:
     listener.status = 503
     sender = sender_to(listener.url, most_records=5000)
@@ -81,10 +95,10 @@ def test_a_full_queue_loses_the_oldest_and_the_server_hears_how_many(listener: L
 def test_what_the_server_refuses_is_counted_and_not_sent_again(listener: Listener) -> None:
     sender = sender_to(listener.url)
     until(lambda: bool(listener.lines))
-    listener.answer = {"n_refused": 1, "refused": [{"line": 2, "field": "step_s"}]}
+    listener.answer["n_refused"] = 1
     sender.put(record(1))
     until(lambda: sender.n_dropped == 1)
-    listener.answer = {"n_refused": 0}
+    listener.answer["n_refused"] = 0
     sender.put(record(2))
     until(lambda: listener.steps() == [1, 2])
     sender.finish(failed=False, reason="", within_s=20)
