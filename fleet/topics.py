@@ -28,12 +28,15 @@ class Topic:
     the ``filters`` that the address gives, as keywords. Every partial of ``template`` named in
     ``partials`` becomes an event of that name. ``points(name, since_s=…)`` returns what charts
     append, by chart id: ``{"t": […], "values": [[…], …]}``; ``heat(context)`` what the heat map
-    shows.
+    shows. A partial named in ``every_s`` changes slowly or takes long: it is drawn anew only
+    after so many seconds. ``role`` is the least that whoever follows the topic must have.
     """
 
     context: Context
     template: str
     partials: tuple[str, ...]
+    role: str = "viewer"
+    every_s: Mapping[str, float] = field(default_factory=dict)
     named: bool = False
     filters: tuple[str, ...] = ()
     points: Callable[..., Mapping[str, Any]] | None = None
@@ -48,13 +51,20 @@ class LiveTopic:
     topic: Topic
     args: tuple[str, ...] = ()
     filters: Mapping[str, str] = field(default_factory=dict)
+    clock: Callable[[], float] = time.monotonic
     _drawn_s: dict[str, float] = field(default_factory=dict)
     _began_s: float = field(default_factory=time.time)
+    _due_s: dict[str, float] = field(default_factory=dict)
 
     def render(self) -> Events:
-        """Render everything that lives on the page; runs in the hub's thread."""
+        """Render everything that lives on the page and is due; runs in the hub's thread."""
+        now_s = self.clock()
+        due = [name for name in self.topic.partials if now_s >= self._due_s.get(name, now_s)]
+        if self.topic.partials and not due and not self.topic.heat:
+            return self._points()
         context = dict(self.topic.context(*self.args, **self.filters)) | {"live": True}
-        events = {name: self._partial(name, context) for name in self.topic.partials}
+        events = {name: self._partial(name, context) for name in due}
+        self._due_s |= {name: now_s + self.topic.every_s.get(name, 0.0) for name in due}
         if self.topic.heat:
             events["heat"] = event("heat", as_json(self.topic.heat(context)))
         return events | self._points()

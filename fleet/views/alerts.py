@@ -22,6 +22,7 @@ from fleet.money.losses import as_kept, measured
 from fleet.summaries import runs_now
 from fleet.views.alert_rows import SINCE, STATES, AlertFilter, rows_of
 from fleet.views.annotating import annotate_context
+from fleet.views.filters import with_page
 from fleet.views.render import HtmxRequest, render_page
 from fleet.words.facts import facts, ruled_out
 from fleet.words.runbooks import check_first
@@ -51,7 +52,7 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "n_silenced": sum(row.is_silenced for row in open_),
         "resolved": [row for row in rows if not row.alert.is_open],
         "page": resolved,
-        "stream_filters": "&".join(filter(None, (keep.query, _page_query(resolved.number)))),
+        "stream_filters": with_page(keep.query, resolved.number),
         "keep": keep,
         "states": STATES,
         "rules": RULES.values(),
@@ -59,10 +60,6 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
         "since": list(SINCE),
         "has_any": bool(open_ or resolved.paginator.count or Alert.objects.exists()),
     }
-
-
-def _page_query(number: int) -> str:
-    return f"page={number}" if number > 1 else ""
 
 
 @require_safe

@@ -10,6 +10,7 @@ from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_POST
+from django_htmx.http import HttpResponseClientRedirect
 
 from fleet.access.rights import requires
 from fleet.models import Budget, Run
@@ -18,8 +19,20 @@ from fleet.money.budgets import Asked, BudgetError
 from fleet.views.render import HtmxRequest, render_page
 
 FIELDS = ("team", "run", "usd", "starts_at", "ends_at")
+PARTIALS = ("budgets",)
 N_RUNS = 200
+N_WITHDRAWN = 50
 DAY = timedelta(days=1)
+
+
+def budgets_context() -> dict[str, Any]:
+    """Return how every budget stands, and those withdrawn."""
+    now = timezone.now()
+    return {
+        "burns": budgets.burns(now=now),
+        "withdrawn": Budget.objects.exclude(ended_at=None).select_related("run")[:N_WITHDRAWN],
+        "at": now,
+    }
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -47,7 +60,8 @@ def budget_end(request: HtmxRequest, pk: int) -> HttpResponse:
         messages.success(request, f"The budget of {budget.name} is withdrawn.")
     else:
         messages.error(request, f"The budget of {budget.name} was withdrawn already.")
-    return HttpResponseRedirect(reverse("budget-list"))
+    there = reverse("budget-list")
+    return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
 
 
 def _asked(given: dict[str, str]) -> Asked:
@@ -82,15 +96,13 @@ def _show(
     last = (now.replace(day=1) + timedelta(days=32)).replace(day=1) - DAY
     runs = Run.objects.order_by("-pk").values("name", "team")[:N_RUNS]
     context: dict[str, Any] = {
-        "burns": budgets.burns(now=now),
-        "withdrawn": Budget.objects.exclude(ended_at=None).select_related("run")[:50],
         "runs": list(runs),
         "teams": sorted({run["team"] for run in runs} - {""}),
         "given": given or {"starts_at": f"{now:%Y-%m-01}", "ends_at": f"{last:%Y-%m-%d}"},
         "error": error,
-        "at": now,
     }
+    context |= budgets_context()
     status = 422 if error else 200
     return render_page(
-        request, "fleet/budget_list.html", context, partials=("budgets",), status=status
+        request, "fleet/budget_list.html", context, partials=PARTIALS, status=status
     )

@@ -10,6 +10,7 @@ from django.http import HttpResponse, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.urls import reverse
 from django.utils import timezone
+from django.utils.http import urlencode
 from django.views.decorators.http import require_POST, require_safe
 from django_htmx.http import trigger_client_event
 
@@ -19,6 +20,7 @@ from fleet.drills.history import Told, by_kind, score_of, told, told_one
 from fleet.models import Alert, InjectedFault, Run
 from fleet.simulated.drilling import DrillError, end, why_not
 from fleet.simulated.drills import drill_of
+from fleet.views.filters import with_page
 from fleet.views.render import HtmxRequest, render_page
 from fleet.words.causes import cause_name
 from fleet.words.faults import explained
@@ -27,36 +29,43 @@ from telemetry.store.hot import open_store
 
 LIST_PARTIALS = ("card", "history")
 PARTIALS = ("verdict", "answer")
+FILTERS = ("by", "kind", "run")
 PER_PAGE = 25
 # The score card looks at this many of the last drills.
 SCORED = 100
 BY = {"": "everybody", "people": "people", "demo": "the demo"}
 
 
-@require_safe
-def drill_list(request: HtmxRequest) -> HttpResponse:
-    """List the drills, newest first, over a card that scores the last of them."""
-    now, chosen = (
-        timezone.now(),
-        {name: request.GET.get(name, "") for name in ("by", "kind", "run")},
-    )
+def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
+    """Return the drills behind the filter, newest first, and the score of the last of them."""
+    now, chosen = timezone.now(), {name: filters.get(name, "") for name in FILTERS}
     begun = InjectedFault.objects.filter(Q(starts_at__lte=now) | ~Q(injected_by=""))
     begun = begun.filter(run__is_simulated=True).select_related("run", "node")
     scored = told(begun[:SCORED], now=now)
-    page = Paginator(_filtered(begun, chosen), PER_PAGE).get_page(request.GET.get("page"))
-    context = {
-        "rows": [row_of(drill) for drill in told(page.object_list, now=now)],
-        "page": page,
+    listing = Paginator(_filtered(begun, chosen), PER_PAGE).get_page(page)
+    query = urlencode({name: value for name, value in chosen.items() if value})
+    return {
+        "rows": [row_of(drill) for drill in told(listing.object_list, now=now)],
+        "page": listing,
         "chosen": chosen,
-        "query": "&".join(f"{name}={value}" for name, value in chosen.items() if value),
-        "kinds": FAULTS.values(),
-        "runs": Run.objects.simulated().order_by("name"),
-        "by_words": BY,
+        "query": query,
+        "stream_filters": with_page(query, listing.number),
         "score": score_of(scored).score(),
         "n_scored": len(scored),
         "by_kind": [
             (FAULTS[kind].title, score) for kind, score in by_kind(scored) if kind in FAULTS
         ],
+    }
+
+
+@require_safe
+def drill_list(request: HtmxRequest) -> HttpResponse:
+    """List the drills, newest first, over a card that scores the last of them."""
+    asked = {name: request.GET.get(name, "") for name in FILTERS}
+    context = drills_context(page=request.GET.get("page", "1"), **asked) | {
+        "kinds": FAULTS.values(),
+        "runs": Run.objects.simulated().order_by("name"),
+        "by_words": BY,
         "why_not": _why_not_start(request),
     }
     return render_page(request, "fleet/drill_list.html", context, partials=LIST_PARTIALS)

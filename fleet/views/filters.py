@@ -32,3 +32,8 @@ class Filter:
         """Return the filter as a person reads it: state firing, run llama."""
         given = asdict(self)  # type: ignore[call-overload]
         return ", ".join(f"{name} {value}" for name, value in given.items() if value)
+
+
+def with_page(query: str, number: int) -> str:
+    """Return a filter's query along with the page that is read; the first goes without saying."""
+    return "&".join(filter(None, (query, f"page={number}" if number > 1 else "")))

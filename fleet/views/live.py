@@ -9,7 +9,9 @@ from collections.abc import AsyncGenerator
 from typing import Any
 from weakref import WeakKeyDictionary
 
+from asgiref.sync import sync_to_async
 from django.conf import settings
+from django.core.exceptions import PermissionDenied
 from django.db import DatabaseError
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.views.decorators.http import require_GET
@@ -17,10 +19,11 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
+from fleet.access.rights import ROLES, may
 from fleet.intake.steps.state import heard_nodes
 from fleet.live import CrowdedError, Hub
 from fleet.models import Alert
-from fleet.topics import Events, UnknownTopicError, as_json, event, live_topic
+from fleet.topics import Events, LiveTopic, UnknownTopicError, as_json, event, live_topic
 from fleet.views.topics import TOPICS
 from telemetry.store.hot import TICKS, open_store
 
@@ -45,6 +48,7 @@ async def live(request: HttpRequest) -> HttpResponseBase:
     }
     try:
         topic = live_topic(TOPICS, request.GET.get("topic", ""), filters)
+        await _let_in(request, topic)
         told = await hub().glance(topic)
     except UnknownTopicError as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
@@ -59,6 +63,13 @@ async def live(request: HttpRequest) -> HttpResponseBase:
         content_type="text/event-stream",
         headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"},
     )
+
+
+async def _let_in(request: HttpRequest, topic: LiveTopic) -> None:
+    """Refuse whoever may not read the page either; most pages are everybody's."""
+    role = topic.topic.role
+    if role != ROLES[0] and not await sync_to_async(may)(request.user, role):
+        raise PermissionDenied(f"This needs the role {role}.")
 
 
 def hub() -> Hub:

@@ -1,5 +1,7 @@
 """The money of a run: its panel by itself, and what leads tell of its length."""
 
+from typing import Any
+
 from django.conf import settings
 from django.contrib import messages
 from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
@@ -9,10 +11,19 @@ from django.views.decorators.http import require_http_methods
 
 from fleet.access.rights import requires
 from fleet.models import Run
-from fleet.money.panel import panel
+from fleet.money.panel import brief_panel, panel, saying_what_money_needs
 from fleet.money.planning import FIELDS, LengthError, tell_length
 from fleet.views.render import HtmxRequest, render_page
 from telemetry.store.hot import open_store
+
+PARTIALS = ("money",)
+
+
+def money_context(name: str) -> dict[str, Any]:
+    """Return what changes on the page of one run's money."""
+    run = get_object_or_404(saying_what_money_needs(Run.objects.all()), name=name)
+    money = brief_panel(open_store(settings.REDIS_URL), run, now=timezone.now())
+    return {"run": run, "money": money}
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -42,9 +53,16 @@ def _show(
     given: dict[str, str] | None = None,
     error: LengthError | None = None,
 ) -> HttpResponse:
-    money = panel(open_store(settings.REDIS_URL), run, now=timezone.now())
-    context = {"run": run, "money": money, "given": given or {}, "error": error}
+    now, hot = timezone.now(), open_store(settings.REDIS_URL)
+    money = brief_panel(hot, run, now=now)
+    # What is over moves no more; and the stream never adds up a whole past.
+    is_moving = money is not None and run.finished_at is None
+    context = {
+        "run": run,
+        "money": money or panel(hot, run, now=now),
+        "given": given or {},
+        "error": error,
+        "stream": f"run-money:{run.name}" if is_moving else "head",
+    }
     status = 422 if error else 200
-    return render_page(
-        request, "fleet/run_money.html", context, partials=("money",), status=status
-    )
+    return render_page(request, "fleet/run_money.html", context, partials=PARTIALS, status=status)

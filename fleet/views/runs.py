@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -10,6 +11,7 @@ from django.conf import settings
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
+from django.utils.functional import SimpleLazyObject
 from django.views.decorators.http import require_safe
 
 from fleet.charts import runs as charts
@@ -35,7 +37,7 @@ from telemetry import catalog
 from telemetry.store.hot import open_store
 
 LIST_PARTIALS = ("runs",)
-PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes")
+PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "money")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,8 @@ def run_context(name: str) -> dict[str, Any]:
             ),
             "can_drill": may_drill(run),
             "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
+            # Only a page or a part that shows it works it out.
+            "money": SimpleLazyObject(partial(brief_panel, hot, run, now=now)),
             "layout": [*layout_of(run), *reports_of(hot, run, now=now)],
         }
         | trace_context(run)
@@ -154,8 +158,9 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
         context |= run_then(run, context["window"], now=now)
     elif run.finished_at is not None and not context.get("trace"):
         context["now"] = run_then(run, context["window"], now=now)["now"]
-    if not context["frozen"]:
-        context["money"] = brief_panel(open_store(settings.REDIS_URL), run, now=now)
+    if run.finished_at is not None and not context["money"] and not context["frozen"]:
+        # The one thing on its page that is still to come.
+        context["stream"] = f"run-money:{run.name}"
     partials = (*PARTIALS, "charts")
     return render_page(request, "fleet/run_detail.html", context, partials=partials)
 

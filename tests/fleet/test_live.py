@@ -19,6 +19,7 @@ from redis import Redis
 
 from fleet.models import Node
 from telemetry.store.hot import HotStore, open_store
+from tests.fleet.test_doors import member
 from tests.parts import block, free_port, redis_server, steps
 from tests.streams import Event, Refused, first, stream, watch
 
@@ -218,6 +219,16 @@ def test_strangers_get_no_stream(client: Client, db: None, settings: Settings) -
     settings.ANONYMOUS_READING = False
 
     assert client.get("/live", {"topic": "overview"}).status_code == 302
+
+
+@pytest.mark.parametrize(("role", "is_refused"), [("operator", True), ("lead", False)])
+def test_a_page_of_leads_is_streamed_to_leads_alone(
+    client: Client, db: None, role: str, *, is_refused: bool
+) -> None:
+    client.force_login(member(role))
+    answer = client.get("/live", {"topic": "budgets"})
+
+    assert (answer.status_code == 403) == is_refused
 
 
 def test_it_is_for_reading_only(client: Client, db: None) -> None:

@@ -77,3 +77,33 @@ def test_points_are_told_once_each_chart_by_its_own_clock() -> None:
     assert again == {}
     assert str(began_s + 2).encode() not in more
     assert str(began_s + 3).encode() in more
+
+
+def test_a_slow_part_is_drawn_anew_only_when_it_is_due() -> None:
+    asked: list[float] = []
+    clock_s = 100.0
+
+    def context() -> Mapping[str, Any]:
+        asked.append(clock_s)
+        return {}
+
+    slow = Topic(context, "fleet/drill_list.html", ("card",), every_s={"card": 5.0})
+    topic = live_topic({"x": slow}, "x", {})
+    topic.clock = lambda: clock_s
+
+    assert "card" in topic.render()
+    clock_s = 104.9
+    assert topic.render() == {}
+    clock_s = 105.0
+    assert "card" in topic.render()
+    assert asked == [100.0, 105.0]
+
+
+def test_a_quick_part_does_not_wait_for_a_slow_one() -> None:
+    slow = Topic(nothing, "fleet/drill_list.html", ("card", "history"), every_s={"card": 5.0})
+    topic = live_topic({"x": slow}, "x", {})
+
+    topic.clock = lambda: 1.0
+
+    assert topic.render().keys() == {"card", "history"}
+    assert topic.render().keys() == {"history"}

@@ -29,6 +29,14 @@ def test_a_lead_withdraws_a_budget_and_who_did_is_kept(lead: Client) -> None:
     assert "withdrawn by lead" in page.text
 
 
+def test_a_row_that_came_by_the_stream_withdraws_it_too(lead: Client) -> None:
+    path = f"/budgets/{Budget.objects.get().pk}/end/"
+    answer = lead.post(path, headers={"HX-Request": "true"})
+
+    assert answer["HX-Redirect"] == "/budgets/"
+    assert not Budget.objects.kept().exists()
+
+
 def test_it_is_withdrawn_once(lead: Client) -> None:
     path = f"/budgets/{Budget.objects.get().pk}/end/"
     lead.post(path)

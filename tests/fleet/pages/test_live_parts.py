@@ -31,6 +31,10 @@ OURS = (
     "hand-over",
     "notifications",
     "deliveries",
+    "run-money:llama",
+    "compiles",
+    "drills",
+    "budgets",
 )
 
 

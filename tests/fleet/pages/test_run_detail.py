@@ -9,6 +9,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, InjectedFault, Node, Run
+from fleet.money.spending import keep_spending
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_run_list import another
 from tests.parts import steps
@@ -66,9 +67,10 @@ def test_a_run_that_stopped_stepping_says_since_when(
 
 
 def test_a_run_that_is_over_says_so_and_shows_how_it_went_to_the_end(
-    page: Page, alive: Run, silent: Node
+    page: Page, alive: Run, silent: Node, hot: HotStore
 ) -> None:
     ended_at = datetime.now(UTC)
+    keep_spending(hot, now=ended_at)
     Run.objects.update(phase=Run.Phase.FAILED, finished_at=ended_at)
     text = page("/runs/llama/")
 
@@ -78,6 +80,16 @@ def test_a_run_that_is_over_says_so_and_shows_how_it_went_to_the_end(
     assert f"to={int(ended_at.timestamp())}" in text
     assert "released" in text
     assert 'data-live="head"' in text
+
+
+def test_a_run_that_is_over_follows_its_money_until_that_is_added_up(
+    page: Page, alive: Run
+) -> None:
+    Run.objects.update(phase=Run.Phase.FINISHED, finished_at=datetime.now(UTC))
+    text = page("/runs/llama/")
+
+    assert "is being added up" in text
+    assert 'data-live="run-money:llama"' in text
 
 
 def test_a_run_whose_model_nobody_knows_is_shown_all_the_same(page: Page, alive: Run) -> None:
