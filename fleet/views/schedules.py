@@ -1,7 +1,5 @@
 """Pages of a trial's schedule: what a long run costs on each arm, and when it has paid off."""
 
-from dataclasses import dataclass
-from datetime import datetime
 from typing import Any
 
 import msgspec
@@ -14,11 +12,9 @@ from django.views.decorators.http import require_safe
 from fleet.charts.schedules import schedule_figure
 from fleet.models import Trial
 from fleet.projecting.asking import CHARTS, Asked, asked_of
-from fleet.projecting.gathering import kept_pair
-from fleet.projecting.planned import Planned, ScheduleError, with_failures
-from fleet.projecting.projecting import Projection, project
+from fleet.projecting.planned import ScheduleError
 from fleet.projecting.tables import assumed, costs_of
-from fleet.projecting.words import reuse_sentence, sentence
+from fleet.projecting.working import schedule_of
 from fleet.trials.figures import read
 from fleet.trials.matching import mismatches
 from fleet.views.render import HtmxRequest, render_page
@@ -28,37 +24,6 @@ PARTIALS = ("schedule", "schedule-summary")
 EMPTY: dict[str, Any] = {"t": [], "labels": [], "unit": "usd", "series": [], "events": []}
 
 
-@dataclass(frozen=True, slots=True)
-class Worked:
-    """A schedule that was asked for, worked out."""
-
-    asked: Asked
-    planned: tuple[Planned, ...]
-    found: Projection
-    as_of: datetime
-
-    @property
-    def sentence(self) -> str:
-        """Whether it pays, in words."""
-        return sentence(self.found, self.planned, has_reuse=self.asked.has_reuse)
-
-    @property
-    def reuse_sentence(self) -> str:
-        """What a compile cache saves, in words."""
-        return reuse_sentence(self.found, self.planned)
-
-
-def _worked(trial: Trial, asked: Asked) -> Worked | None:
-    pair = kept_pair(trial, candidate=asked.candidate)
-    if pair is None:
-        return None
-    planned = pair.planned
-    if asked.failures is not None:
-        planned = tuple(with_failures(each, asked.failures) for each in planned)
-    found = project(planned, days=asked.days, porting_usd=asked.porting_usd, tokens=asked.tokens)
-    return Worked(asked, planned, found, pair.as_of)
-
-
 @require_safe
 def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
     """Show the schedule of a trial: the answer first, then what it rests on."""
@@ -66,7 +31,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
     asked, worked, error = Asked(), None, None
     try:
         asked = asked_of(request.GET.dict())
-        worked = _worked(trial, asked)
+        worked = schedule_of(trial, asked)
     except ScheduleError as refused:
         error = refused
     figures = read(trial.figures)
@@ -106,7 +71,7 @@ def trial_schedule_chart(request: HttpRequest, name: str, chart: str) -> HttpRes
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
     try:
         asked = asked_of(request.GET.dict() | {"by": by})
-        worked = _worked(trial, asked)
+        worked = schedule_of(trial, asked)
     except ScheduleError as error:
         refusal = {"error": {"field": error.field, "message": error.message}}
         return HttpResponse(msgspec.json.encode(refusal), "application/json", status=400)

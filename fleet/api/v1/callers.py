@@ -10,7 +10,7 @@ from django.http import HttpRequest
 from ninja.utils import check_csrf
 from redis.exceptions import RedisError
 
-from fleet.access.rights import READING, reads_anonymously, role_of
+from fleet.access.rights import READING, may, reads_anonymously, role_of
 from fleet.access.throttling import RequestGate
 from fleet.access.tokens import CHALLENGE, TokenError, bearer, check_token
 from fleet.models import Token
@@ -94,3 +94,17 @@ def _refused(caller: Caller, scope: str) -> ProblemError:
 def caller(request: HttpRequest) -> Any:
     """Return who was let in to this request."""
     return request.auth  # type: ignore[attr-defined]
+
+
+def check_lead(request: HttpRequest) -> None:
+    """Refuse people below the role lead, as the pages of prices, budgets and trials do.
+
+    What a machine may do, its token's scope has said already.
+    """
+    who: Caller = caller(request)
+    if who.token is not None or (who.user is not None and may(who.user, "lead")):
+        return
+    if who.user is None:
+        raise ProblemError(401, REMEDY, headers={"WWW-Authenticate": CHALLENGE})
+    mine = role_of(who.user)
+    raise ProblemError(403, f"This needs the role lead, or a token; your role is {mine}.")

@@ -42,6 +42,12 @@ Moment = Annotated[
     BeforeValidator(moment_of),
     WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}]}),
 ]
+# The same where there must be one.
+Instant = Annotated[
+    datetime,
+    BeforeValidator(moment_of),
+    WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}]}),
+]
 NAME = r"^[A-Za-z0-9._-]{1,80}$"
 RunName = Annotated[str, Field(pattern=NAME, examples=["llama"])]
 NodeName = Annotated[str, Field(pattern=NAME, examples=["llama-03"])]

@@ -14,12 +14,11 @@ from ninja.operation import Operation
 from fleet.access.throttling import RequestGate
 from fleet.api.answers import unavailable
 from fleet.api.bodies import check_announced, too_large
-from fleet.api.v1.access import ANYBODY, scope_of
+from fleet.api.v1.access import limit_of, scope_of
 from fleet.api.v1.caching import with_tag
 from fleet.api.v1.callers import admit
 from fleet.problem import ProblemError, problem
 
-LIMIT_BYTES = 16_384
 gate = RequestGate("API_REQUESTS_PER_MINUTE")
 View = Callable[..., HttpResponseBase]
 
@@ -64,15 +63,16 @@ def _is_read(by_method: dict[str, Operation]) -> bool:
 
 def _let_in(request: HttpRequest, operation: Operation | None) -> None:
     """Refuse whoever may not, what is too large, and what is asked that nobody knows."""
-    scope = scope_of(operation.openapi_extra) if operation else ANYBODY
+    extra = operation.openapi_extra if operation else None
+    scope, limit = scope_of(extra), limit_of(extra)
     most = settings.API_REQUESTS_PER_MINUTE
     request.auth = admit(request, scope, gate=gate, most=most)  # type: ignore[attr-defined]
-    check_announced(request.META.get("CONTENT_LENGTH"), limit=LIMIT_BYTES)
+    check_announced(request.META.get("CONTENT_LENGTH"), limit=limit)
     try:
-        if len(request.body) > LIMIT_BYTES:
-            raise too_large(LIMIT_BYTES)
+        if len(request.body) > limit:
+            raise too_large(limit)
     except RequestDataTooBig as error:
-        raise too_large(LIMIT_BYTES) from error
+        raise too_large(limit) from error
     known = parameters_of(operation) if operation else []
     for name, values in request.GET.lists():
         if name not in known:

@@ -8,10 +8,9 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
-from fleet.access.rights import may
 from fleet.api.v1.access import needs
 from fleet.api.v1.acting import SAID, SAYING
-from fleet.api.v1.callers import caller
+from fleet.api.v1.callers import caller, check_lead
 from fleet.api.v1.fields import NAME, POINTLESS, Body, Text, Whole
 from fleet.api.v1.paging import Paging, paged
 from fleet.api.v1.shapes.trials import TrialDetail, TrialOut, TrialPage
@@ -22,7 +21,6 @@ from fleet.trials.keeping import MOST_CANDIDATES, MOST_STEPS, MOST_TOKENS, Trial
 from telemetry.compare.verdicts import DEFAULT_STEPS
 
 router = Router(tags=["trials"])
-LEAD = "This needs the role lead, or a token of scope `act`."
 TrialName = Annotated[
     str, Field(pattern=NAME, description="Name of a trial.", examples=["bakeoff"])
 ]
@@ -88,7 +86,7 @@ def trial_list(request: HttpRequest, asked: Query[TrialFilter]) -> TrialPage:
 @router.post("", response={201: TrialDetail}, openapi_extra=needs("act"), summary="Begin a trial")
 def trial_new(request: HttpRequest, said: TrialIn) -> Status[TrialDetail]:
     """Begin a trial; its figures come within a minute. People need the role lead."""
-    _check_lead(request)
+    check_lead(request)
     try:
         made = keeping.begin(
             said.name,
@@ -118,7 +116,7 @@ def trial_one(request: HttpRequest, name: Path[TrialName]) -> TrialDetail:
 )
 def trial_end(request: HttpRequest, name: Path[TrialName]) -> TrialDetail:
     """End a trial: later steps do not count; 409 where it is over. People need the role lead."""
-    _check_lead(request)
+    check_lead(request)
     trial = _found(name)
     if not keeping.end(trial, now=timezone.now()):
         raise ProblemError(409, "It is over already.")
@@ -127,10 +125,3 @@ def trial_end(request: HttpRequest, name: Path[TrialName]) -> TrialDetail:
 
 def _found(name: str) -> Trial:
     return get_object_or_404(Trial.objects.with_arms(), name=name)
-
-
-def _check_lead(request: HttpRequest) -> None:
-    """Refuse people who may act on alerts, but not decide what is tried."""
-    user = caller(request).user
-    if user is not None and not may(user, "lead"):
-        raise ProblemError(403, LEAD)

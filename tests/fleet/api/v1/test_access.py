@@ -1,5 +1,6 @@
 """Who may ask the API for what: every operation against every scope, role and stranger."""
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -25,8 +26,7 @@ def operations() -> Iterator[tuple[str, str, str]]:
         for path, view in bound.path_operations.items():
             for operation in view.operations:
                 address = f"/api/v1{bound.prefix}{path}"
-                for name in ("name", "alert_id", "silence_id", "annotation_id", "token_id"):
-                    address = address.replace(f"{{{name}}}", "987654")
+                address = re.sub(r"\{\w+\}", "987654", address)
                 yield operation.methods[0], address, scope_of(operation.openapi_extra)
 
 
@@ -170,3 +170,25 @@ def test_without_redis_what_the_database_knows_is_told(client: Client, db: None)
     away = client.get("/api/v1/nodes", headers=headers)
     assert (away.status_code, away["Retry-After"]) == (503, "5")
     assert away["Content-Type"] == "application/problem+json"
+
+
+FOR_LEADS = ("prices", "prices/1", "budgets", "budgets/1")
+
+
+@pytest.mark.parametrize("path", FOR_LEADS)
+def test_of_people_only_leads_read_what_pages_show_to_leads(redis_url: str, path: str) -> None:
+    told = {role: signed_in(role).get(f"/api/v1/{path}") for role in ("viewer", "operator")}
+    lead = signed_in("lead").get(f"/api/v1/{path}")
+
+    assert {response.status_code for response in told.values()} == {403}
+    assert "role lead" in told["viewer"].json()["detail"]
+    assert lead.status_code in {200, 404}
+
+
+@pytest.mark.parametrize("path", FOR_LEADS)
+def test_readers_of_the_demo_are_no_leads(
+    client: Client, redis_url: str, settings: Settings, path: str
+) -> None:
+    settings.ANONYMOUS_READING = True
+
+    assert client.get(f"/api/v1/{path}").status_code == 401

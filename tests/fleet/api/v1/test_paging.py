@@ -10,7 +10,20 @@ from fleet.models import Node, Silence
 from tests.fleet.api.v1.conftest import Ask
 from tests.parts import NOON
 
-LISTS = ("runs", "nodes", "alerts", "silences", "annotations", "tokens", "runs/llama/steps")
+LISTS = (
+    "runs",
+    "nodes",
+    "alerts",
+    "silences",
+    "annotations",
+    "tokens",
+    "runs/llama/steps",
+    "trials",
+    "prices",
+    "budgets",
+    "compiles",
+    "support-checks",
+)
 
 
 def silence(name: str) -> Silence:

@@ -18,7 +18,10 @@ from tests.alerts import straggling
 from tests.fleet.api.v1.conftest import Ask
 from tests.parts import NOON, block, just_now
 
-LISTS = ("runs", "nodes", "alerts", "silences", "annotations", "tokens")
+LISTS = (
+    *("runs", "nodes", "alerts", "silences", "annotations", "tokens", "trials"),
+    *("prices", "budgets", "compiles", "support-checks"),
+)
 
 
 def test_a_run_tells_its_last_minute(ask: Ask, fleet: Alert) -> None:

@@ -1,0 +1,159 @@
+"""Prices: what contracts say from when on, what is published, and new ones; for leads."""
+
+from typing import Annotated, Literal
+
+from django.db.models import QuerySet
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from ninja import Field, Path, Query, Router, Status
+
+from fleet.api.v1.access import needs
+from fleet.api.v1.acting import SAID, SAYING
+from fleet.api.v1.callers import caller, check_lead
+from fleet.api.v1.fields import Body, Instant, Key, Moment, Text, among, choice
+from fleet.api.v1.paging import Paging, paged
+from fleet.api.v1.shapes.prices import (
+    PriceNew,
+    PriceOut,
+    PricePage,
+    PublishedPriceOut,
+    PublishedPrices,
+)
+from fleet.models import TeamPrice
+from fleet.pricing.prices import (
+    MAX_SOURCE,
+    MAX_TEAM,
+    MOST_USD,
+    Asked,
+    PriceError,
+    holding,
+    set_price,
+)
+from fleet.problem import ProblemError
+from telemetry import catalog
+
+router = Router(tags=["prices"])
+TYPES, BASES = tuple(catalog.instances()), tuple(TeamPrice.Basis.values)
+
+
+class PriceFilter(Paging):
+    """Which prices to list."""
+
+    team: Text = Field("", description="Whose they are, exactly.", examples=["LLM"])
+    whose: Literal["", "team", "everybody"] = Field(
+        "", description="Of some team, or of every team without its own."
+    )
+    instance_type: Text = Field("", description="For what.", examples=["trn2.48xlarge"])
+    basis: Annotated[str, among(("", *BASES)), choice(("", *BASES))] = Field(
+        "", description="On which terms."
+    )
+    since: Moment = Field(None, description="In force then or later: RFC 3339, or Unix seconds.")
+    until: Moment = Field(None, description="In force before then.")
+
+    def keep(self, prices: QuerySet[TeamPrice]) -> QuerySet[TeamPrice]:
+        """Keep the prices asked for."""
+        plain = {
+            "team": self.team,
+            "instance_type": self.instance_type,
+            "basis": self.basis,
+            "valid_from__gte": self.since,
+            "valid_from__lt": self.until,
+        }
+        prices = prices.filter(**{name: value for name, value in plain.items() if value})
+        if self.whose:
+            prices = prices.exclude(team="") if self.whose == "team" else prices.filter(team="")
+        return prices
+
+
+class PriceIn(Body):
+    """A price to set."""
+
+    team: str = Field(
+        "",
+        max_length=MAX_TEAM,
+        pattern=SAID,
+        description="Who pays it; left out: every team without a price of its own.",
+        examples=["LLM"],
+    )
+    instance_type: Annotated[str, among(TYPES), choice(TYPES)] = Field(
+        description="For what.", examples=["trn2.48xlarge"]
+    )
+    basis: Annotated[str, among(BASES), choice(BASES)] = Field(
+        description="On which terms.", examples=["reserved"]
+    )
+    usd_per_node_hour: float = Field(
+        gt=0, le=MOST_USD, description="US dollars per node and hour.", examples=[27.83]
+    )
+    valid_from: Instant = Field(
+        description="From when on, within ten years of now: RFC 3339, or Unix seconds. Time "
+        "that has passed stays as it was paid.",
+        examples=["2026-12-01T00:00:00Z"],
+    )
+    source: str = Field(
+        max_length=MAX_SOURCE,
+        pattern=SAYING,
+        description="Contract, invoice or page it is from.",
+        examples=["contract 2026-117"],
+    )
+
+
+def _told(prices: list[TeamPrice]) -> list[PriceOut]:
+    now = timezone.now()
+    of_type: dict[str, list[TeamPrice]] = {price.instance_type: [] for price in prices}
+    for price in TeamPrice.objects.filter(instance_type__in=of_type):
+        of_type[price.instance_type].append(price)
+    pairs = {(price.instance_type, price.team) for price in prices}
+    holds = [holding(of_type[instance_type], team, now) for instance_type, team in pairs]
+    held = {price.pk for price in holds if price}
+    return [PriceOut.of(price, held=held) for price in prices]
+
+
+@router.get("", response=PricePage, openapi_extra=needs("read"), summary="List prices")
+def price_list(request: HttpRequest, asked: Query[PriceFilter]) -> PricePage:
+    """Prices of contracts, the one set last first. People need the role lead."""
+    check_lead(request)
+    rows, links = paged(request, asked.keep(TeamPrice.objects.all()), asked, by="-pk")
+    return PricePage(items=_told(rows), next=links.next, prev=links.prev)
+
+
+@router.get(
+    "/published",
+    response=PublishedPrices,
+    openapi_extra=needs("read"),
+    summary="Published prices",
+)
+def price_published(request: HttpRequest) -> PublishedPrices:
+    """Tell every price that the catalogue knows: what holds where no contract does."""
+    return PublishedPrices(
+        items=[
+            PublishedPriceOut.of(instance, price)
+            for instance in catalog.instances().values()
+            for price in instance.prices
+        ]
+    )
+
+
+@router.get("/{price_id}", response=PriceOut, openapi_extra=needs("read"), summary="One price")
+def price_one(request: HttpRequest, price_id: Path[Key]) -> PriceOut:
+    """One price of a contract. People need the role lead."""
+    check_lead(request)
+    return _told([get_object_or_404(TeamPrice, pk=price_id)])[0]
+
+
+@router.post("", response={201: PriceNew}, openapi_extra=needs("act"), summary="Set a price")
+def price_new(request: HttpRequest, said: PriceIn) -> Status[PriceNew]:
+    """Set a price from a date on; none is ever changed. People need the role lead.
+
+    Runs under way pay it from then on, never for time that has passed; what is over stays as it
+    was paid. A mistake is mended by another price.
+    """
+    check_lead(request)
+    try:
+        price, n_runs = set_price(
+            Asked(**said.model_dump()), by=caller(request).name, now=timezone.now()
+        )
+    except PriceError as error:
+        raise ProblemError(400, f"{error}.", field=error.field) from error
+    told = _told([price])[0].model_dump()
+    return Status(201, PriceNew(**told, n_runs_changed=n_runs))

@@ -1,0 +1,113 @@
+"""A trial's schedule as the API tells it: what `manage.py project --json` prints, and of what."""
+
+from datetime import datetime
+
+from ninja import Field
+
+from fleet.api.v1.fields import Told
+
+
+class SpanOut(Told):
+    """A figure as expected, and its 95 % interval; an end that is infinite is null."""
+
+    value: float = Field(description="As expected.")
+    low: float | None = Field(description="Lower end.")
+    high: float | None = Field(description="Upper end.")
+
+
+class AssumptionOut(Told):
+    """One figure that is reckoned with."""
+
+    name: str = Field(description="Which; units end it.", examples=["failures_per_node_day"])
+    value: float = Field(description="The figure.")
+    low: float | None = Field(description="Lower end of its 95 % interval, where it has one.")
+    high: float | None = Field(description="Upper end.")
+    basis: str = Field(description="Where it comes from, in words.")
+
+
+class ScheduledArm(Told):
+    """One arm, and what is reckoned with."""
+
+    label: str = Field(description="What it is called.", examples=["4 \u00d7 trn2.48xlarge"])
+    run: str | None = Field(description="Name of its run.", examples=["llama"])
+    instance_type: str | None = Field(description="On what.", examples=["trn2.48xlarge"])
+    nodes: int = Field(description="Number of nodes.")
+    assumptions: list[AssumptionOut] = Field(description="Every figure, with where it is from.")
+
+
+class ArmCostOut(Told):
+    """What one arm costs: over the same days, and for the same tokens."""
+
+    label: str = Field(description="What it is called.")
+    run: str | None = Field(description="Name of its run.")
+    start_days: float = Field(description="Days until its first step.")
+    usd_at_first_step: float = Field(description="US dollars by then, porting included.")
+    same_days_usd: float = Field(description="US dollars of the schedule's days.")
+    same_days_tokens: SpanOut = Field(description="Tokens trained in them.")
+    usd_per_mtok: SpanOut | None = Field(description="US dollars per million of those.")
+    same_tokens_usd: SpanOut = Field(description="US dollars of the schedule's tokens.")
+    same_tokens_days: SpanOut = Field(description="Days that they take.")
+
+
+class BreakEvenOut(Told):
+    """When the candidate has earned back its start."""
+
+    reason: str = Field(
+        description="earned back, ahead from the start, dearer per token, or dearer per token, "
+        "ahead at first."
+    )
+    days: SpanOut | None = Field(description="After how many days; null: never.")
+    tokens: float | None = Field(description="After how many tokens; null: never.")
+    chance_ratio: float = Field(description="How likely it comes at all, 0 to 1.")
+
+
+class CurveOut(Told):
+    """Dollars of one arm, point by point."""
+
+    usd: list[float] = Field(description="As expected.")
+    low: list[float] = Field(description="Lower end of the 95 % interval.")
+    high: list[float] = Field(description="Upper end.")
+
+
+class CurvesOut(Told):
+    """Dollars by day: of the candidate, and of the baseline for the same tokens."""
+
+    days: list[float] = Field(description="Days since the start.")
+    tokens: list[float] = Field(description="Tokens that the candidate has trained by then.")
+    candidate: CurveOut = Field(description="Of the candidate.")
+    baseline: CurveOut = Field(description="Of the baseline, for as many tokens.")
+
+
+class ScenarioOut(Told):
+    """One way to go: with compiled graphs reused, or not."""
+
+    has_reuse: bool = Field(description="Whether compiled graphs are reused.")
+    arms: list[ArmCostOut] = Field(description="What each arm costs, the baseline first.")
+    break_even: BreakEvenOut | None = Field(description="When the move has paid off.")
+    saved_usd: SpanOut | None = Field(
+        description="US dollars that the candidate saves for the same tokens; below 0: costs."
+    )
+    curves: CurvesOut | None = Field(description="What a chart of it draws.")
+
+
+class SavedOut(Told):
+    """What keeping compiled graphs saves one arm, for the same tokens."""
+
+    label: str = Field(description="What the arm is called.")
+    usd: SpanOut = Field(description="US dollars.")
+    days: SpanOut = Field(description="Days.")
+
+
+class ScheduleOut(Told):
+    """A trial's schedule."""
+
+    trial: str = Field(description="Name of the trial.", examples=["bakeoff"])
+    as_of: datetime = Field(description="When its arms were last looked at, UTC.")
+    sentence: str = Field(description="Whether it pays, in words.")
+    reuse_sentence: str = Field(description="What a compile cache saves, in words.")
+    days: float = Field(description="Days of the candidate's schedule.", examples=[14.0])
+    porting_usd: float = Field(description="What porting costs, US dollars.")
+    tokens: float = Field(description="The work that every cost is told for.")
+    arms: list[ScheduledArm] = Field(description="The baseline, then the candidate.")
+    scenarios: list[ScenarioOut] = Field(description="With graphs reused, then without.")
+    reuse_saves: list[SavedOut] = Field(description="What reuse saves each arm.")
