@@ -57,6 +57,24 @@ class Tariff:
         seconds = self.seconds(start_s, end_s)
         return self.dollars(seconds) if seconds.any() else 0.0 * self.rate_at(start_s)
 
+    def each_usd(self, start_s: FloatArray, end_s: FloatArray) -> FloatArray:
+        """Return what each of (n,) stretches cost; the first rate holds from ever.
+
+        Examples
+        --------
+        Two seconds at a dollar, and four of which the last two cost half:
+
+        >>> Tariff.of([(0, 1.0), (10, 0.5)]).each_usd(np.array([6.0, 8]), np.array([8.0, 12]))
+        array([2., 3.])
+        """
+        total = np.zeros(len(start_s))
+        begins = np.append(-np.inf, self.from_s[1:])
+        ends = np.append(self.from_s[1:], np.inf)
+        for begin, end, rate in zip(begins, ends, self.usd_per_s, strict=True):
+            seconds = np.maximum(np.minimum(end_s, end) - np.maximum(start_s, begin), 0.0)
+            total += np.where(seconds > 0, seconds * rate, 0.0)
+        return total
+
     def dollars(self, seconds: FloatArray) -> float:
         """Return what (n,) seconds at each rate cost; seconds that nobody spent cost nothing."""
         return float(np.where(seconds > 0, seconds * self.usd_per_s, 0.0).sum())

@@ -1,22 +1,23 @@
 """A trial worked out: every arm's steps, settled from warm-up, compared with the baseline."""
 
 import math
-from collections.abc import Mapping
 from datetime import datetime
 
 import numpy as np
 
 from fleet.compiles import summed_up
 from fleet.models import Trial, TrialArm
-from fleet.models.run import SECONDS_PER_HOUR
 from fleet.trials.figures import ArmFigures, Figures
 from fleet.trials.judging import Shown, compared, training_line
 from fleet.trials.matching import matches
 from fleet.trials.measures import values_of
-from fleet.trials.portions import TOKENS, first_epoch
+from fleet.trials.paying import paid
+from fleet.trials.portions import ONCE, TOKENS, first_epoch
 from fleet.trials.steps import COLUMNS, steps_of
 from telemetry.blocks import FloatArray
 from telemetry.store.source import Source
+
+COUNTED_S, LOST = COLUMNS.index("counted_s"), COLUMNS.index("lost")
 
 
 def compare(hot: Source, trial: Trial, *, now: datetime) -> Figures:
@@ -46,9 +47,8 @@ def shown_of(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> Sh
     """Return what one arm has shown: what it took to get ready, to warm up, and since."""
     steps = steps_of(hot, arm.run, until=until)
     sums, n_warm = steps.sums, steps.n_warm_rows
-    warm_up_s, settled_s = (float(part.sum()) for part in np.split(sums[:, 1], [n_warm]))
     began_s = steps.first_began_s if len(steps) else until.timestamp()
-    ready_s = max(0.0, began_s - arm.run.started_at.timestamp())
+    ready_s = round(max(0.0, began_s - arm.run.started_at.timestamp()), 3)
     epoch = first_epoch(sums, arm.run.tokens_per_epoch)
     figures = ArmFigures(
         label=arm.label,
@@ -62,7 +62,7 @@ def shown_of(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> Sh
         compile_s=_compile_s(arm),
         ready_s=ready_s if len(steps) else None,
         first_step_s=_known(steps.first_step_s),
-        warm_up_s=warm_up_s,
+        warm_up_s=float(sums[:n_warm, 1].sum()),
         n_warm_up=int(sums[:n_warm, 0].sum()),
         last_step=steps.last_step,
         values=values_of(arm.run, sums[n_warm:]),
@@ -70,29 +70,12 @@ def shown_of(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> Sh
         first_epoch_ratio=_share(epoch, arm.run.tokens_per_epoch),
         time_to_train_s=_time_to_train_s(trial, ready_s, sums, n_warm),
         n_tokens=float(sums[:, TOKENS].sum()) or None,
-        price_basis=arm.run.price_basis if arm.run.usd_per_node_hour else "",
-        **_dollars(arm, (ready_s, warm_up_s, settled_s), until=until),
+        n_lost=int(sums[:, LOST].sum()),
+        settled_s=float(sums[n_warm:, COUNTED_S].sum()) or None,
+        settled_tokens=float(sums[n_warm:, TOKENS].sum()) or None,
+        **paid(arm.run, steps, ready_s, until=until),
     )
     return Shown(arm, steps, figures)
-
-
-def _dollars(
-    arm: TrialArm, parts_s: tuple[float, float, float], *, until: datetime
-) -> Mapping[str, float | None]:
-    """Return what each part of an arm's time was paid; nothing without a price."""
-    names = ("usd_ready", "usd_warm_up", "usd_settled")
-    run, per_s = arm.run, arm.run.usd_per_hour / SECONDS_PER_HOUR
-    if not per_s:
-        return dict.fromkeys((*names, "usd_between", "usd", "usd_per_hour"))
-    over = min(until, run.finished_at or until)
-    lasted_s = max(0.0, (over - run.started_at).total_seconds())
-    told = dict(zip(names, (part_s * per_s for part_s in parts_s), strict=True))
-    between = max(0.0, lasted_s * per_s - sum(told.values()))
-    return told | {
-        "usd_between": between,
-        "usd": sum(told.values()) + between,
-        "usd_per_hour": run.usd_per_hour,
-    }
 
 
 def _tokens_per_step(sums: FloatArray) -> float | None:
@@ -107,7 +90,7 @@ def _compile_s(arm: TrialArm) -> float | None:
     """Return how long anybody compiled, by the compile events or by the simulation's plan."""
     told = summed_up(arm.run).wall_s
     planned = arm.run.plan.get("compile_s") if arm.run.is_simulated else None
-    return told if told is not None else planned
+    return planned if told is None else round(told, 3)
 
 
 def _ratio(rows: FloatArray, over: str, under: str) -> float | None:
@@ -120,7 +103,7 @@ def _share(epoch: FloatArray, tokens_per_epoch: int | None) -> float | None:
     """Return how much of its first epoch an arm has done, 0 to 1."""
     if not tokens_per_epoch or not len(epoch):
         return None
-    return min(1.0, float(epoch[:, TOKENS].sum()) / tokens_per_epoch)
+    return min(1.0, float(epoch[:, ONCE].sum()) / tokens_per_epoch)
 
 
 def _time_to_train_s(trial: Trial, ready_s: float, sums: FloatArray, n_warm: int) -> float | None:

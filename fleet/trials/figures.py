@@ -22,6 +22,14 @@ class Comparison(msgspec.Struct, frozen=True):
     n_more_steps: int | None
 
 
+class Price(msgspec.Struct, frozen=True):
+    """What all nodes of an arm cost by the hour from a moment on, and by which terms."""
+
+    from_s: float
+    usd_per_hour: float
+    basis: str
+
+
 class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     """What one arm took, from its start to its newest step; None where nobody can tell.
 
@@ -29,6 +37,10 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     be compiling; ``warm_up_s`` the ``n_warm_up`` steps until it settled, which no measure counts.
     The dollars are those of these parts, and of pauses between steps. ``first_epoch_step_s`` is
     the mean step of the first pass over the data, of which ``first_epoch_ratio`` is done.
+
+    ``usd_per_hour`` is the last of ``prices``, each of which some of the time was paid by.
+    ``n_lost`` steps were trained again after a failure; ``settled_s`` and ``settled_tokens`` are
+    the seconds and tokens of the settled steps whose tokens are known.
     """
 
     label: str
@@ -57,6 +69,10 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     time_to_train_s: float | None = None
     n_tokens: float | None = None
     price_basis: str = ""
+    prices: tuple[Price, ...] = ()
+    n_lost: int = 0
+    settled_s: float | None = None
+    settled_tokens: float | None = None
 
 
 class Candidate(msgspec.Struct, frozen=True):

@@ -118,7 +118,7 @@ def _of_settled(
     if not told:
         return {}
     before, after = (
-        Arm(COLUMNS, each.settled, {} if line is None else {"time_to_train_s": line})
+        Arm(COLUMNS, levelled(each.settled), {} if line is None else {"time_to_train_s": line})
         for each, line in zip(pair, lines, strict=True)
     )
     measures = {figure.name: figure.measure for figure in told}
@@ -126,6 +126,19 @@ def _of_settled(
     with np.errstate(divide="ignore", invalid="ignore"):
         found = differences(before, after, measures, rng=rng)
     return {figure.name: _scaled(found[figure.name], figure.factor) for figure in told}
+
+
+def levelled(sums: FloatArray) -> FloatArray:
+    """Return sums with each second at the arm's mean price, which keeps their total.
+
+    A price that changes on the way does so by contract: only the seconds are left to chance.
+    """
+    usd, taken_s = COLUMNS.index("usd"), COLUMNS.index("counted_s")
+    total_s = float(sums[:, taken_s].sum())
+    found = sums.copy()
+    if total_s > 0:
+        found[:, usd] = sums[:, taken_s] * (sums[:, usd].sum() / total_s)
+    return found
 
 
 def _scaled(found: Difference, factor: float) -> Difference:

@@ -9,8 +9,8 @@ from fleet.trials.steps import COLUMNS
 from telemetry.blocks import FloatArray
 from telemetry.compare.differences import Arm, Difference, differences
 
-STEPS, STEP_S, TOKENS, LOSSES, LOSS_STEPS = (
-    COLUMNS.index(name) for name in ("steps", "step_s", "tokens", "loss", "loss_steps")
+STEPS, TOKENS, ONCE, LOSSES, LOSS_STEPS = (
+    COLUMNS.index(name) for name in ("steps", "tokens", "once", "loss", "loss_steps")
 )
 # Losses are compared over this last part of the tokens that both arms have trained on.
 WINDOW_RATIO = 0.05
@@ -26,10 +26,13 @@ class Portion:
 
 
 def first_epoch(sums: FloatArray, tokens_per_epoch: int | None) -> FloatArray:
-    """Return the rows of an arm's first pass over its data, warm-up included; none: unknown."""
+    """Return the rows of an arm's first pass over its data, warm-up included; none: unknown.
+
+    What was trained again after a failure passed over the data once.
+    """
     if not tokens_per_epoch or not sums[:, TOKENS].all():
         return sums[:0]
-    before = np.cumsum(sums[:, TOKENS]) - sums[:, TOKENS]
+    before = np.cumsum(sums[:, ONCE]) - sums[:, ONCE]
     return np.asarray(sums[before < tokens_per_epoch])
 
 
@@ -41,7 +44,7 @@ def first_epochs(
     if not all(map(len, epochs)):
         return None
     found = differences(*_arms(epochs), {FIRST_EPOCH.name: FIRST_EPOCH.measure}, rng=rng)
-    done = [float(rows[:, TOKENS].sum()) for rows in epochs]
+    done = [max(1.0, float(rows[:, ONCE].sum())) for rows in epochs]
     counts = [int(rows[:, STEPS].sum()) for rows in epochs]
     n_steps, n_tokens = min(zip(counts, done, strict=True))
     n_planned = round(n_steps * max(1.0, tokens_per_epoch / n_tokens))
@@ -49,8 +52,11 @@ def first_epochs(
 
 
 def equal_tokens(before: FloatArray, after: FloatArray) -> float | None:
-    """Return the tokens that both arms have trained on; None where one did not count them."""
-    total = min(float(sums[:, TOKENS].sum()) for sums in (before, after))
+    """Return the tokens that both arms have trained on; None where one did not count them.
+
+    A token that was trained again after a failure counts once.
+    """
+    total = min(float(sums[:, ONCE].sum()) for sums in (before, after))
     return total or None
 
 
@@ -63,7 +69,7 @@ def losses_at(
     -----
     The mean loss of the steps of the last twentieth of these tokens. It falls within them, alike
     in both arms; the blocks in which they are drawn take that for scatter, so that the interval
-    is rather too wide.
+    is rather too wide. Of steps that were trained twice, those that stayed tell.
     """
     windows = [_window(sums, n_tokens) for sums in (before, after)]
     if not all(len(rows) and rows[:, LOSSES].any() for rows in windows):
@@ -72,8 +78,8 @@ def losses_at(
 
 
 def _window(sums: FloatArray, n_tokens: float) -> FloatArray:
-    upto = np.cumsum(sums[:, TOKENS])
-    since = upto - sums[:, TOKENS]
+    upto = np.cumsum(sums[:, ONCE])
+    since = upto - sums[:, ONCE]
     within = (since < n_tokens) & (upto > n_tokens * (1 - WINDOW_RATIO))
     return np.asarray(sums[within & (sums[:, LOSS_STEPS] > 0)])
 

@@ -10,8 +10,8 @@ import numpy as np
 from django.db.models import QuerySet, Sum
 
 from fleet.models import Run
-from fleet.models.run import SECONDS_PER_HOUR
 from telemetry.blocks import FloatArray
+from telemetry.compare.repeats import is_lost
 from telemetry.compare.warmup import settled_from
 from telemetry.steps import PHASES
 from telemetry.store.models import RunChunk
@@ -26,6 +26,7 @@ from telemetry.store.run_chunks import (
     read_steps,
 )
 from telemetry.store.source import Source
+from telemetry.tariff import Tariff
 
 HOUR_S = 3600
 # With more steps than this, neighbours are summed: a block bootstrap loses nothing by it.
@@ -36,6 +37,7 @@ HEAD_STEPS = 2_000
 COLUMNS = (
     *("steps", "step_s", "counted_s", "tokens", "usd"),
     *("told_s", "allreduce_s", "heavy", "heavy_s", "loss", "loss_steps"),
+    *("paid", "once", "lost"),
 )
 WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "transfer_s"))
 
@@ -44,10 +46,12 @@ WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "tra
 class ArmSteps:
     """What the steps of a run took and yielded.
 
-    ``sums`` (n_rows, 11) holds COLUMNS: steps counted, their seconds; seconds, tokens and
+    ``sums`` (n_rows, 14) holds COLUMNS: steps counted, their seconds; seconds, tokens and
     dollars of those whose tokens were counted; seconds and exposed all-reduce seconds of those
     that tell it; number and seconds of the all-reduce-heavy ones; sum of the losses that are
-    told, and how many are. The first ``n_warm_rows`` are its warm-up. Times are Unix seconds.
+    told, and how many are; dollars of all steps, NaN without a price; tokens of those that no
+    later start trained again, which alone tell losses, and how many steps were lost so. The
+    first ``n_warm_rows`` are its warm-up. Times are Unix seconds.
     """
 
     sums: FloatArray
@@ -75,6 +79,7 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
     recent = _recent(hot, run.name, kept.order_by("-start").values_list("start", "length_s"))
     n_in_row = -(-(n_kept + len(recent)) // MOST_ROWS) or 1
     settled = _first_settled(_hours(kept.order_by("start"), recent), until_s)
+    starts = starts_of(run, until_s)
     keys: list[FloatArray] = [np.zeros(0)]
     parts: list[FloatArray] = [np.zeros((0, len(COLUMNS)))]
     ends: list[FloatArray] = []
@@ -83,11 +88,18 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
         if len(rows):
             ends = [ends[0] if ends else rows[0], rows[-1]]
             key = np.where(rows[:, STEP] < settled, -1.0, rows[:, STEP] // n_in_row)
-            key, sums = _summed(key, _columns(rows, run.usd_per_hour / SECONDS_PER_HOUR))
+            lost = is_lost(rows[:, STEP], starts)
+            key, sums = _summed(key, _columns(rows, run.rates, lost))
             keys.append(key)
             parts.append(sums)
     key, sums = _summed(np.concatenate(keys), np.concatenate(parts))
     return _arm_steps(sums, int((key < 0).sum()), ends)
+
+
+def starts_of(run: Run, until_s: float) -> list[tuple[float, float]]:
+    """Return a run's starts before a moment: first step, and its count less the job's own."""
+    told = (start for start in run.starts or () if start["began_s"] < until_s)
+    return [(start["first_step"], start["shift"]) for start in told]
 
 
 def _arm_steps(sums: FloatArray, n_warm_rows: int, ends: Sequence[FloatArray]) -> ArmSteps:
@@ -143,9 +155,10 @@ def _step_s(rows: FloatArray) -> FloatArray:
     return np.where(known.any(axis=1), np.where(known, phases, 0.0).sum(axis=1), np.nan)
 
 
-def _columns(rows: FloatArray, usd_per_s: float) -> FloatArray:
-    """Return COLUMNS of each step, which all have a duration: (n_steps, 11)."""
+def _columns(rows: FloatArray, rates: Tariff, lost: FloatArray) -> FloatArray:
+    """Return COLUMNS of each step, which all have a duration: (n_steps, 14)."""
     step_s, tokens = _step_s(rows), rows[:, TOKENS]
+    usd = rates.each_usd(rows[:, ENDED] - step_s, rows[:, ENDED])
     allreduce_s = rows[:, WAIT] + rows[:, TRANSFER]
     is_counted, is_told = np.isfinite(tokens), np.isfinite(allreduce_s) & (step_s > 0)
     share = np.where(is_told, allreduce_s, 0.0) / np.where(is_told, step_s, 1.0)
@@ -154,20 +167,23 @@ def _columns(rows: FloatArray, usd_per_s: float) -> FloatArray:
     order = np.argsort(np.where(is_told, share, -1.0), kind="stable")
     heavy[order[len(rows) - n_heavy :]] = 1.0
     counted_s = np.where(is_counted, step_s, 0.0)
-    has_loss = np.isfinite(rows[:, LOSS])
+    has_loss = np.isfinite(rows[:, LOSS]) & (lost == 0)
     return np.stack(
         [
             np.ones(len(rows)),
             step_s,
             counted_s,
             np.where(is_counted, tokens, 0.0),
-            counted_s * usd_per_s,
+            np.where(is_counted, usd, 0.0),
             np.where(is_told, step_s, 0.0),
             np.where(is_told, allreduce_s, 0.0),
             heavy,
             heavy * step_s,
             np.where(has_loss, rows[:, LOSS], 0.0),
             has_loss,
+            usd,
+            np.where(is_counted & (lost == 0), tokens, 0.0),
+            lost,
         ],
         axis=1,
     )

@@ -11,6 +11,7 @@ from telemetry.store.hot import HotStore
 FOLLOWED = (
     "session",
     "step_shift",
+    "starts",
     "n_workers",
     "heard_at",
     "phase",
@@ -70,8 +71,8 @@ def follow(run: Run, state: State, *, now: datetime) -> None:
     # Should it fall silent, it is over as of now: nothing is told beyond that.
     run.paid_until = max(run.paid_until or heard_at, heard_at)
     run.n_workers = max(run.n_workers, state.n_workers)
+    _begin_anew(run, state)
     run.last_step = max(run.last_step, state.last_step)
-    run.step_shift = run.step_shift if state.shift is None else state.shift
     if state.session != run.session:
         run.session, run.finished_at = state.session, None
         _enter(run, Run.Phase.COMPILING, heard_at)
@@ -84,6 +85,18 @@ def follow(run: Run, state: State, *, now: datetime) -> None:
     if end is not None:
         _enter(run, end, heard_at)
         run.finished_at = heard_at
+
+
+def _begin_anew(run: Run, state: State) -> None:
+    """Note where a start's own count is another than that of the start before."""
+    if state.shift is None or state.shift == run.step_shift:
+        return
+    before = {"first_step": 0, "shift": run.step_shift, "began_s": run.started_at.timestamp()}
+    first = run.last_step + 1 if state.first_step is None else state.first_step
+    began_s = state.heard_s if state.began_s is None else state.began_s
+    start = {"first_step": first, "shift": state.shift, "began_s": began_s}
+    run.starts = [*(run.starts or [before]), start]
+    run.step_shift = state.shift
 
 
 def _enter(run: Run, phase: Run.Phase, at: datetime) -> None:

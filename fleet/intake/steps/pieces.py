@@ -158,6 +158,7 @@ def _shift(
         [
             ("HSETNX", key, field, shift),
             ("HSETNX", key, f"began:{session}", began_s),
+            ("HSETNX", key, f"first:{session}", first + shift),
             ("EXPIRE", key, KEEP_S),
         ]
     )

@@ -12,7 +12,7 @@ HEARD, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
 
 
 def run_key(run: str) -> str:
-    """Return the hash of a run: per session its shift and the moment its first step began."""
+    """Return the hash of a run: per session its shift, and which was its first step and when."""
     return f"steps-in:run:{run}"
 
 
@@ -49,6 +49,7 @@ class State(msgspec.Struct, frozen=True):
     shift: int | None = None
     began_s: float | None = None
     last_step: int = 0
+    first_step: int | None = None
 
     @property
     def n_workers(self) -> int:
@@ -84,7 +85,8 @@ def state_of(hot: HotStore, run: str) -> State | None:
     if not newest:
         return None
     session = newest[0].decode()
-    shift, began = hot.ask("HMGET", run_key(run), f"shift:{session}", f"began:{session}")
+    fields = (f"{field}:{session}" for field in ("shift", "began", "first"))
+    shift, began, first = hot.ask("HMGET", run_key(run), *fields)
     return State(
         session=session,
         members=members_of(hot, run, session),
@@ -92,6 +94,7 @@ def state_of(hot: HotStore, run: str) -> State | None:
         shift=None if shift is None else int(shift),
         began_s=None if began is None else float(began),
         last_step=int(float(last or 0)),
+        first_step=None if first is None else int(first),
     )
 
 

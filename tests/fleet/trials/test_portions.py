@@ -1,6 +1,7 @@
 """Epochs, time to train and losses at equal tokens, against sums done by hand."""
 
 import math
+from datetime import timedelta
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from fleet.trials.comparing import compare
 from fleet.trials.figures import Comparison, Figures
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
+from tests.parts import NOON, NOON_S
 
 # The arms of these trials train a million tokens a step: on p5 for $0.10 a second, on trn2 $0.08.
 EPOCH = 50_000_000
@@ -138,6 +140,71 @@ def test_a_loss_that_an_arm_does_not_tell_is_compared_with_none(
     train("vit-trn2", [1.25] * 200)
 
     assert "loss" not in told(compare(hot, trial, now=LATER))
+
+
+@pytest.fixture
+def failed(trial: Trial) -> Trial:
+    """Let the candidate fail after 120 steps, and begin again with its own 101st."""
+    Run.objects.filter(name="vit-trn2").update(
+        starts=[
+            {"first_step": 0, "shift": 0, "began_s": NOON_S},
+            {"first_step": 121, "shift": 20, "began_s": NOON_S + 150},
+        ]
+    )
+    return Trial.objects.with_arms().get(pk=trial.pk)
+
+
+def test_tokens_trained_again_after_a_failure_count_once(hot: HotStore, failed: Trial) -> None:
+    # The loss of the n-th step is n: of the candidate's 170 steps 20 were lost, 150 stay.
+    train("vit-p5", [2.0] * 200, loss=list(range(1, 201)))
+    train("vit-trn2", [1.25] * 170, loss=[*range(1, 121), *range(101, 151)])
+
+    figures = compare(hot, failed, now=LATER)
+    found = told(figures)["loss"]
+
+    assert figures.candidates[0].equal_tokens == pytest.approx(150e6, rel=1e-3)
+    # The last twentieth of 150 steps, rounded to whole ones: from the 143rd on, in both.
+    assert found.baseline == pytest.approx(np.arange(143, 151).mean(), rel=2e-3)
+    assert found.candidate == pytest.approx(found.baseline, rel=1e-6)
+    assert [arm.n_lost for arm in figures.arms] == [0, 20]
+    assert figures.arms[1].n_tokens == pytest.approx(170e6, rel=1e-3)
+
+
+def test_of_steps_trained_twice_those_that_stayed_tell_the_loss(
+    hot: HotStore, failed: Trial
+) -> None:
+    # What was lost had gone astray: it told a loss of 9, where the second try tells 3.
+    train("vit-p5", [2.0] * 120, loss=[3.0] * 120)
+    train("vit-trn2", [1.25] * 170, loss=[3.0] * 100 + [9.0] * 20 + [3.0] * 50)
+
+    found = told(compare(hot, failed, now=LATER))["loss"]
+
+    assert found.baseline == pytest.approx(3)
+    assert found.candidate == pytest.approx(3)
+
+
+def test_a_failure_after_the_end_of_a_trial_has_lost_it_nothing(
+    hot: HotStore, failed: Trial
+) -> None:
+    train("vit-p5", [2.0] * 200)
+    train("vit-trn2", [1.25] * 170)
+    failed.ended_at = NOON + timedelta(seconds=149)
+
+    figures = compare(hot, failed, now=LATER)
+
+    assert (figures.arms[1].n_steps, figures.arms[1].n_lost) == (119, 0)
+    assert figures.candidates[0].equal_tokens == pytest.approx(74e6, rel=1e-2)
+
+
+def test_the_first_epoch_is_over_when_all_of_it_has_stayed(hot: HotStore, failed: Trial) -> None:
+    Run.objects.update(tokens_per_epoch=160_000_000)
+    train("vit-p5", [2.0] * 200)
+    train("vit-trn2", [1.25] * 170)
+
+    arms = compare(hot, Trial.objects.with_arms().get(pk=failed.pk), now=LATER).arms
+
+    assert arms[0].first_epoch_ratio == 1.0
+    assert arms[1].first_epoch_ratio == pytest.approx(150 / 160, rel=1e-3)
 
 
 def test_the_word_on_losses_falls_once_when_the_plan_is_done(hot: HotStore, trial: Trial) -> None:

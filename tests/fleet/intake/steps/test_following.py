@@ -80,6 +80,10 @@ def test_a_run_that_starts_again_is_under_way_again(
 
     assert (run.phase, run.finished_at, run.session) == (Phase.TRAINING, None, "second")
     assert run.step_shift == 1
+    # Its own first step is our second; it began a step's length before it ended.
+    assert run.starts is not None
+    assert [(start["first_step"], start["shift"]) for start in run.starts] == [(0, 0), (2, 1)]
+    assert now_s < run.starts[1]["began_s"] < now_s + 30
     assert Annotation.objects.filter(run=run).count() > 0
 
 
