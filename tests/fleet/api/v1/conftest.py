@@ -1,5 +1,6 @@
 """What the tests of the API share: a fleet to tell of, and callers of every scope."""
 
+import io
 from collections.abc import Callable
 from datetime import timedelta
 from typing import Any
@@ -10,7 +11,19 @@ from django.db import connection
 from django.test import Client
 
 from fleet import alerting
-from fleet.models import Alert, Annotation, Node, Run, Silence, Token
+from fleet.models import (
+    Alert,
+    Annotation,
+    Budget,
+    CompileEvent,
+    Node,
+    Run,
+    Silence,
+    SupportCheck,
+    TeamPrice,
+    Token,
+)
+from fleet.support.checking import Given, check, keep
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.parts import block, just_now, steps
@@ -20,7 +33,7 @@ Ask = Callable[..., Any]
 
 def numbered_on() -> None:
     """Let new rows be numbered from those on that tests have numbered themselves."""
-    models = (Alert, Annotation, Silence, Token)
+    models = (Alert, Annotation, Silence, Token, TeamPrice, Budget, CompileEvent, SupportCheck)
     with connection.cursor() as cursor:
         for statement in connection.ops.sequence_reset_sql(no_style(), models):
             cursor.execute(statement)
@@ -40,6 +53,38 @@ def fleet(run: Run, steady: Node, limping: Node, silent: Node, hot: HotStore) ->
     alerting.silence("rule=hang", ends_at=now + timedelta(hours=1), reason="x", by="ada", now=now)
     Annotation.objects.create(at=at, kind="deploy", run=run, text="loader 2.4", by="ci")
     return alert
+
+
+def money(run: Run, *pks: int) -> None:
+    """Keep a price, a budget, a compile and a support check under each of these numbers."""
+    now = just_now()
+    checked = check(Given("ops.txt", io.BytesIO(b"aten::add\nmine::op\n")), most_bytes=100)
+    for pk in pks:
+        TeamPrice.objects.create(
+            pk=pk,
+            team="LLM",
+            instance_type="trn2.48xlarge",
+            basis="reserved",
+            usd_per_node_hour=27.83,
+            valid_from=now,
+            source="contract",
+            set_by="ada",
+            set_at=now,
+        )
+        period = {"starts_at": now, "ends_at": now + timedelta(days=pk)}
+        Budget.objects.create(pk=pk, team="LLM", usd=250_000, set_by="ada", set_at=now, **period)
+        CompileEvent.objects.create(
+            pk=pk,
+            run=run,
+            module=f"MODULE_{pk}+a",
+            outcome="miss",
+            at=now,
+            seconds=1800,
+            verdict="again",
+            change={"parts": [{"what": "flags", "before": "-O1", "after": "-O2"}]},
+        )
+        kept = keep(checked, by="ada", now=now)
+        SupportCheck.objects.filter(pk=kept.pk).update(id=pk)
 
 
 @pytest.fixture

@@ -9,17 +9,26 @@ from pathlib import Path
 import pytest
 from django.contrib.auth.models import User
 
-from fleet.models import Alert, Node, Silence, Token
+from fleet.models import Alert, Node, Run, Silence, Token
+from fleet.projecting.keeping import keep_observed
+from telemetry.store.hot import HotStore
 from tests.alerts import straggling
-from tests.fleet.api.v1.conftest import numbered_on
+from tests.fleet.api.v1.conftest import money, numbered_on
+from tests.fleet.projecting.arms import let_train, trial_of_two
+from tests.fleet.trials.conftest import LATER
 from tests.parts import just_now
 
 TEXT = (Path(__file__).parents[4] / "docs/api.md").read_text()
 EXAMPLES = re.findall(r"```sh\n(.*?)```", TEXT, flags=re.DOTALL)
 
+RESOURCES = (
+    *("runs", "nodes", "series", "alerts", "silences", "annotations", "tokens", "trials"),
+    *("money", "budgets", "prices", "compiles", "like", "schedule", "support-checks"),
+)
+
 
 @pytest.fixture
-def named(fleet: Alert) -> None:
+def named(fleet: Alert, hot: HotStore) -> None:
     """Give what the examples name: a node, an alert that has not been seen for a while, ada."""
     now = just_now()
     node = Node.objects.get(name="silent")
@@ -37,6 +46,10 @@ def named(fleet: Alert) -> None:
     )
     Token.objects.create(pk=3, name="old", digest="x", scope="read", created_at=at)
     User.objects.create_superuser("ada")
+    money(Run.objects.get(), 4, 6)
+    trial_of_two()
+    let_train()
+    keep_observed(hot, now=LATER)
     numbered_on()
 
 
@@ -65,5 +78,5 @@ def test_every_example_works(address: str, named: None, tmp_path: Path) -> None:
 
 
 def test_every_resource_has_an_example() -> None:
-    for resource in ("runs", "nodes", "series", "alerts", "silences", "annotations", "tokens"):
+    for resource in RESOURCES:
         assert any(f"/{resource}" in example for example in EXAMPLES)

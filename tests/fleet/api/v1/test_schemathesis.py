@@ -12,10 +12,14 @@ from django.db import connection
 from django.test import Client
 from pytest_django import Settings
 
-from fleet.models import Alert, Annotation, Node, Run, Silence, Token, Trial
+from fleet.models import Alert, Annotation, Node, Run, Silence, Token
+from fleet.projecting.keeping import keep_observed
+from telemetry.store.hot import HotStore
 from tests.alerts import straggling
-from tests.fleet.api.v1.conftest import numbered_on
+from tests.fleet.api.v1.conftest import money, numbered_on
+from tests.fleet.projecting.arms import let_train, trial_of_two
 from tests.fleet.test_doors import member
+from tests.fleet.trials.conftest import LATER
 from tests.parts import just_now
 
 HERE = Path(__file__).parent
@@ -49,7 +53,7 @@ def run_against(address: str, folder: Path, *arguments: str) -> subprocess.Compl
 
 
 @pytest.fixture
-def known(fleet: Alert, run: Run, settings: Settings) -> None:
+def known(fleet: Alert, run: Run, hot: HotStore, settings: Settings) -> None:
     """Give what the description's examples name, and what boundary values of keys find."""
     settings.API_REQUESTS_PER_MINUTE = 1_000_000
     now = just_now()
@@ -65,7 +69,10 @@ def known(fleet: Alert, run: Run, settings: Settings) -> None:
         Annotation.objects.filter(pk=pk).delete()
         Annotation.objects.create(pk=pk, at=now, kind="note", text="x", by="ada")
         Token.objects.create(pk=pk, name="x", digest=f"{pk}", scope="read", created_at=now)
-    Trial.objects.create(name="bakeoff", question="x", created_by="ada", created_at=now)
+    money(run, 1, 2)
+    trial_of_two()
+    let_train()
+    keep_observed(hot, now=LATER)
     numbered_on()
 
 
