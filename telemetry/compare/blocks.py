@@ -1,6 +1,7 @@
 """Resampling steps that hang together: in blocks long enough to keep what ties them."""
 
 import math
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -11,7 +12,7 @@ MIN_LAGS: Final = 5
 MIN_BLOCKS: Final = 10
 CUT_AT_MADS: Final = 6.0
 # Nearer to never forgetting than by so many roots of the steps nothing can be told.
-LONGEST_MEMORY: Final = 0.7
+LONGEST_MEMORY: Final = 0.4
 
 
 def block_length(values: FloatArray) -> int:
@@ -82,7 +83,19 @@ def _last_lag_that_counts(correlation: FloatArray) -> int:
     return int(counting[-1]) + 1 if len(counting) else 0
 
 
-def unseen_variance_ratio(values: FloatArray, length: int) -> float:
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What blocks do not show of how long steps remember.
+
+    ``unseen_ratio`` is the variance of the mean that blocks miss over the one they see; 0 where
+    they miss none. ``n_pieces`` is into how many independent pieces the steps fall.
+    """
+
+    unseen_ratio: float
+    n_pieces: float
+
+
+def memory(values: FloatArray, length: int) -> Memory:
     """Return how much more the mean of values wavers than blocks of such a length show.
 
     Parameters
@@ -90,20 +103,20 @@ def unseen_variance_ratio(values: FloatArray, length: int) -> float:
     values : (n_steps,) of any unit, in order
     length : steps in a block
 
-    Returns
-    -------
-    The variance that blocks miss over the one they see; 0 where they miss none.
-
     Notes
     -----
     A memory that is no small part of the run leaves too few blocks, and too short ones. It is
     therefore also asked of a first-order autoregression, its coefficient freed of its bias
     (Kendall 1954), with blocks for what that leaves: prewhitening (Andrews and Monahan 1992).
     Rare long steps, which would hide the memory of the others, are left out for that.
+
+    ``n`` steps of such an autoregression are worth ``n * (1 - tie) / (1 + tie)`` independent ones.
+    Where rare long steps make the mean waver as well, both count by their share of the variance
+    (Satterthwaite 1946).
     """
-    n = len(values)
+    n, n_blocks = len(values), len(values) / length
     if n < MIN_BLOCKS * MIN_LAGS:
-        return 0.0
+        return Memory(0.0, n_blocks)
     seen = _block_variance(values - values.mean(), length)
     middle = float(np.median(values))
     usual = CUT_AT_MADS * float(np.median(np.abs(values - middle)))
@@ -111,14 +124,22 @@ def unseen_variance_ratio(values: FloatArray, length: int) -> float:
     cut = usual_ones - usual_ones.mean()
     power = float(cut @ cut)
     if seen <= 0 or power <= 0:
-        return 0.0
-    tie = float(cut[1:] @ cut[:-1]) / power
-    tie = min(tie + (1 + 3 * tie) / n, 1 - LONGEST_MEMORY / math.sqrt(n))
+        return Memory(0.0, n_blocks)
+    raw = float(cut[1:] @ cut[:-1]) / power
+    raw += (1 + 3 * raw) / n
+    tie = min(raw, 1 - LONGEST_MEMORY / math.sqrt(n))
     if tie <= 0:
-        return 0.0
+        return Memory(0.0, n_blocks)
     left = cut[1:] - tie * cut[:-1]
     told = _block_variance(left - left.mean(), _length(left)) / (1 - tie) ** 2
-    return max(0.0, told - _block_variance(cut, length)) / seen
+    unseen = max(0.0, told - _block_variance(cut, length)) / seen
+    # What the usual steps have of the variance, and what is left of it.
+    usual_ratio = min(1.0, told / (seen * (1 + unseen)))
+    n_usual = max(0.0, n * (1 - raw) / (1 + raw))
+    if n_usual <= 0:
+        return Memory(unseen, 0.0)
+    n_pieces = 1 / (usual_ratio**2 / n_usual + (1 - usual_ratio) ** 2 / n_blocks)
+    return Memory(unseen, min(n_blocks, n_pieces))
 
 
 def _block_variance(centred: FloatArray, length: int) -> float:

@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.compare.blocks import block_length, resampled_sums, unseen_variance_ratio
+from telemetry.compare.blocks import Memory, block_length, memory, resampled_sums
 
 N_RESAMPLES: Final = 999
 SURE_RATIO: Final = 0.95
@@ -97,7 +97,6 @@ class _Drawn:
         self.arm = arm
         self.total = arm.columns.sum(axis=0)
         self.length = max((self._length(measure) for measure in measures), default=1)
-        self.n_blocks = len(arm) // self.length
         self.sums = resampled_sums(arm.columns, self.length, n_resamples=N_RESAMPLES, rng=rng)
 
     def figure(self, measure: Measure) -> float:
@@ -106,31 +105,43 @@ class _Drawn:
         start, slope = self.arm.lines.get(measure.line, (0.0, 1.0))
         return start + slope * float(self.total[over] / self.total[under])
 
-    def logs(self, measure: Measure) -> FloatArray:
-        """Return the logarithms of the figures that could have been: (n_resamples,)."""
+    def memory(self, measure: Measure) -> Memory:
+        """Return what blocks do not show of how long a measure's steps remember."""
+        return memory(self._parts(measure), self.length)
+
+    def logs(self, measure: Measure, unseen: float) -> FloatArray:
+        """Return the logarithms of the figures that could have been: (n_resamples,).
+
+        ``unseen`` is the variance that blocks miss, over the one they see.
+        """
         over, under = self.arm.place(measure.over), self.arm.place(measure.under)
         start, slope = self.arm.lines.get(measure.line, (0.0, 1.0))
         drawn = np.log(start + slope * self.sums[:, over] / self.sums[:, under])
-        columns, ratio = self.arm.columns, self.total[over] / self.total[under]
-        unseen = unseen_variance_ratio(columns[:, over] - ratio * columns[:, under], self.length)
         middle = math.log(self.figure(measure)) if unseen else 0.0
         return middle + (drawn - middle) * math.sqrt(1 + unseen)
 
     def _length(self, measure: Measure) -> int:
-        """Return the block length that a ratio of sums wants: of what each step adds to it."""
+        """Return the block length that a ratio of sums wants."""
+        return block_length(self._parts(measure))
+
+    def _parts(self, measure: Measure) -> FloatArray:
+        """Return what each step adds to a ratio of sums, beyond its mean: (n_steps,)."""
         over, under = self.arm.place(measure.over), self.arm.place(measure.under)
         columns, ratio = self.arm.columns, self.total[over] / self.total[under]
-        return block_length(columns[:, over] - ratio * columns[:, under])
+        parts: FloatArray = columns[:, over] - ratio * columns[:, under]
+        return parts
 
 
 def _compared(baseline: _Drawn, candidate: _Drawn, measure: Measure) -> Difference:
     """Compare two arms by one measure."""
     before, after = baseline.figure(measure), candidate.figure(measure)
-    n_blocks = min(baseline.n_blocks, candidate.n_blocks)
+    kept = [drawn.memory(measure) for drawn in (baseline, candidate)]
+    n_blocks = min(int(each.n_pieces) for each in kept)
     if n_blocks < MIN_BLOCKS or not (before > 0 and after > 0):
         return Difference(before, after, after / before - 1, *(math.nan,) * 3, n_blocks)
     ratio = math.log(after / before)
-    drawn = candidate.logs(measure) - baseline.logs(measure)
+    drawn = candidate.logs(measure, kept[1].unseen_ratio)
+    drawn -= baseline.logs(measure, kept[0].unseen_ratio)
     off = drawn - ratio
     stretch = student_quantile(n_blocks - 1) / NormalDist().inv_cdf((1 + SURE_RATIO) / 2)
     below, above = np.quantile(off, [(1 - SURE_RATIO) / 2, (1 + SURE_RATIO) / 2]) * stretch

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
-from telemetry.compare.blocks import block_length, resampled_sums, unseen_variance_ratio
+from telemetry.compare.blocks import block_length, memory, resampled_sums
 
 
 def remembering(n: int, *, ratio: float, seed: int = 1) -> FloatArray:
@@ -68,7 +68,7 @@ def test_blocks_make_the_error_of_a_mean_as_large_as_it_is() -> None:
 
 def test_a_memory_as_long_as_the_blocks_is_not_all_seen_by_them() -> None:
     found = [
-        unseen_variance_ratio(values, block_length(values))
+        memory(values, block_length(values)).unseen_ratio
         for values in (remembering(2_000, ratio=0.98, seed=seed) for seed in range(40))
     ]
 
@@ -76,18 +76,29 @@ def test_a_memory_as_long_as_the_blocks_is_not_all_seen_by_them() -> None:
     assert 0.3 < np.median(found) < 1.5
 
 
+@pytest.mark.parametrize(("ratio", "pieces"), [(0.8, 222), (0.95, 51), (0.98, 20)])
+def test_steps_that_remember_are_worth_fewer_independent_ones(ratio: float, pieces: int) -> None:
+    found = [
+        memory(values, 1).n_pieces
+        for values in (remembering(2_000, ratio=ratio, seed=seed) for seed in range(40))
+    ]
+
+    # 2,000 * (1 - ratio) / (1 + ratio).
+    assert np.median(found) == pytest.approx(pieces, rel=0.25)
+
+
 def test_rare_long_steps_do_not_hide_the_memory_of_the_others() -> None:
     values = remembering(2_000, ratio=0.98, seed=3)
-    before = unseen_variance_ratio(values, 130)
+    before = memory(values, 130).unseen_ratio
     values[150::200] += 3.0
 
     assert before > 0.2
-    assert unseen_variance_ratio(values, 130) > 0
+    assert memory(values, 130).unseen_ratio > 0
 
 
 @pytest.mark.parametrize("n", [10, 2_000])
 def test_blocks_see_all_of_steps_that_remember_little(n: int) -> None:
     values = remembering(n, ratio=0.3, seed=4)
 
-    assert unseen_variance_ratio(values, max(1, block_length(values))) < 0.25
-    assert unseen_variance_ratio(np.ones(n), 1) == 0
+    assert memory(values, max(1, block_length(values))).unseen_ratio < 0.25
+    assert memory(np.ones(n), 1).unseen_ratio == 0

@@ -55,6 +55,30 @@ def test_the_interval_holds_the_truth_nineteen_times_in_twenty(memory: float) ->
     assert held >= 86
 
 
+def test_where_steps_remember_nearly_all_of_a_trial_there_is_no_interval() -> None:
+    # Two hundred steps of which each remembers 98 % of the one before are worth two of them.
+    told = [
+        compared(
+            arm(n=200, seed=seed, step_s=1.0, usd_per_s=1.0, memory=0.98),
+            arm(n=200, seed=seed + 1_000, step_s=1.1, usd_per_s=1.0, memory=0.98),
+            USD_PER_TOKEN,
+        )
+        for seed in range(20)
+    ]
+
+    assert sum(math.isnan(found.low) for found in told) >= 18
+
+
+def test_usual_steps_that_hardly_stir_take_no_interval_from_rare_long_ones() -> None:
+    seconds = remembering(400, ratio=0.99, seed=3) * 1e-3 + 1.0
+    seconds[::7] += 3.0
+    it = Arm(NAMES, np.stack([seconds, np.ones(400), seconds], axis=1))
+
+    told = compared(it, it, USD_PER_TOKEN)
+    assert told.n_blocks == 10
+    assert math.isfinite(told.low)
+
+
 def test_the_interval_narrows_as_steps_come_in() -> None:
     short, long = (
         compared(
