@@ -13,7 +13,8 @@ COMPARED = (
 TOOK = (
     *("arm", "run", "instance_type", "n_nodes", "n_steps", "n_settled", "n_warm_up"),
     *("tokens_per_step", "compile_s", "ready_s", "first_step_s", "warm_up_s"),
-    *("first_epoch_step_s", "first_epoch_ratio", "time_to_train_s", "n_tokens", "price_basis"),
+    *("first_epoch_step_s", "first_epoch_ratio", "time_to_train_s", "n_tokens", "n_lost"),
+    *("settled_s", "settled_tokens", "price_basis"),
     *("usd_per_hour", "usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd"),
 )
 # A spreadsheet takes what begins with one of these for a formula.
@@ -47,6 +48,8 @@ def _took(arm: ArmFigures) -> list[object]:
 
 def _plain(cell: object) -> object:
     """Return a cell that no spreadsheet computes; what is unknown is empty."""
-    if isinstance(cell, str) and cell.startswith(FORMULAS):
-        return f"'{cell}"
-    return "" if cell is None else cell
+    if not isinstance(cell, str):
+        return "" if cell is None else cell
+    # Spreadsheets that guess the encoding guess this sign wrong.
+    text = cell.replace("\u00d7", "x")
+    return f"'{text}" if text.startswith(FORMULAS) else text

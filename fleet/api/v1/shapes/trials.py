@@ -81,6 +81,14 @@ class TrialMatch(Told):
         return cls(field=match.field, values=list(match.values), state=match.state)
 
 
+class TrialPrice(Told):
+    """What all nodes of an arm cost by the hour, from a moment on."""
+
+    from_s: float = Field(description="Since when, Unix seconds.")
+    usd_per_hour: float = Field(description="US dollars per hour.")
+    basis: str = Field(description="By which terms.", examples=["on demand, 2026-07-20"])
+
+
 class TrialArmFigures(TrialArmOut):
     """What an arm took, from its start to its newest step; null where nobody can tell."""
 
@@ -110,7 +118,15 @@ class TrialArmFigures(TrialArmOut):
         description="Seconds from its start to the trial's planned tokens, at the settled pace."
     )
     n_tokens: float | None = Field(description="Tokens trained since training began.")
+    n_lost: int = Field(description="Of its steps, those that were trained again after failures.")
+    settled_s: float | None = Field(
+        description="Seconds of the steps that count and tell their tokens."
+    )
+    settled_tokens: float | None = Field(description="Tokens of the steps that count.")
     price_basis: str = Field(description="Where its price comes from; empty without one.")
+    prices: list[TrialPrice] = Field(
+        description="What it was paid by, oldest first; more than one where that changed."
+    )
 
 
 class TrialComparison(Told):
