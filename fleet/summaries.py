@@ -15,6 +15,9 @@ from telemetry.store.hot import HotStore
 
 RECENT_S = 60
 SLOW_STEPS = 5  # a run slower than this many steps a minute is averaged over so many
+# A share is judged by two steps: averaged for longer, it would call a fault of now half as bad.
+SHARE_S = 10.0
+SHARE_STEPS = 2
 STALE_AFTER_S = 15
 STALE_AFTER_STEPS = 3
 # A node of which only its training job speaks is heard as often as that has something to say.
@@ -26,7 +29,10 @@ TOKENS_PER_MTOK = 1e6
 
 @dataclass(frozen=True, slots=True)
 class RunNow:
-    """One run, averaged over its last minute of steps (at least five); None where unknown."""
+    """One run, averaged over its last minute of steps (at least five); None where unknown.
+
+    Its all-reduce share, and what that consists of, is of its newest steps alone.
+    """
 
     run: Run
     step_s: float | None = None
@@ -102,20 +108,23 @@ def recent_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
     return hot.steps(run, since_s=0.0).last(SLOW_STEPS)
 
 
-def run_now(run: Run, steps: StepBatch, *, now_s: float) -> RunNow:
-    """Sum up a run by its recent steps."""
+def run_now(
+    run: Run, steps: StepBatch, *, now_s: float, shared: StepBatch | None = None
+) -> RunNow:
+    """Sum up a run by its recent steps; ``shared`` are those to judge its share by, if not all."""
     if not len(steps):
         return RunNow(run)
     step_s = float(np.nanmean(steps.step_s))
     counted = np.isfinite(steps.tokens)
     tokens_per_s = pace_of(steps.tokens[counted], steps.step_s[counted])
     age_s = now_s - float(steps.ended_at_s[-1])
+    shared = steps if shared is None else shared
     return RunNow(
         run,
         step_s=step_s,
-        share_ratio=mean_known(steps.allreduce_share_ratio),
-        wait_ratio=mean_known(steps.wait_ratio),
-        transfer_ratio=mean_known(steps.transfer_ratio),
+        share_ratio=mean_known(shared.allreduce_share_ratio),
+        wait_ratio=mean_known(shared.wait_ratio),
+        transfer_ratio=mean_known(shared.transfer_ratio),
         tokens_per_s=tokens_per_s,
         mfu_ratio=mfu_ratio(run, tokens_per_s),
         usd_per_mtok=usd_per_mtok(run.usd_per_hour, tokens_per_s),
@@ -146,12 +155,12 @@ def usd_per_mtok(usd_per_hour: float, tokens_per_s: float | None) -> float | Non
 
 def runs_now(hot: HotStore, runs: Iterable[Run], *, now_s: float) -> list[RunNow]:
     """Sum up each run; a finished one has no present."""
-    return [
-        RunNow(run)
-        if run.finished_at
-        else run_now(run, recent_steps(hot, run.name, now_s=now_s), now_s=now_s)
-        for run in runs
-    ]
+    return [RunNow(run) if run.finished_at else _run_now(hot, run, now_s=now_s) for run in runs]
+
+
+def _run_now(hot: HotStore, run: Run, *, now_s: float) -> RunNow:
+    steps = recent_steps(hot, run.name, now_s=now_s)
+    return run_now(run, steps, now_s=now_s, shared=steps.newest(SHARE_S, at_least=SHARE_STEPS))
 
 
 def nodes_now(

@@ -93,6 +93,11 @@ class StepBatch:
         """Keep the newest steps."""
         return self[max(0, len(self) - n_steps) :]
 
+    def newest(self, within_s: float, *, at_least: int) -> Self:
+        """Keep the steps that ended ``within_s`` before the end of the last, or so many."""
+        n_within = int((self.ended_at_s > self.ended_at_s[-1:] - within_s).sum())
+        return self.last(max(n_within, at_least))
+
     def __getitem__(self, rows: slice) -> Self:
         """Keep some of the steps."""
         phases = {phase: values[rows] for phase, values in self.phases.items()}

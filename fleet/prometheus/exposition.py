@@ -8,6 +8,7 @@ from django.conf import settings
 from django.db.models import Q, QuerySet
 
 from fleet.models import Alert, Node, Run
+from fleet.prometheus.costs import cost_families
 from fleet.summaries import RunNow, runs_now
 from telemetry.detect.rules import RULES
 from telemetry.families import EXEMPLAR_CHARACTERS, Exemplar, Family, Spec
@@ -26,13 +27,13 @@ def _run_spec(name: str, about: str) -> Spec:
 PACE: Mapping[Spec, Callable[[RunNow], float | None]] = {
     _run_spec("step_seconds", "Duration of a step, mean of the last minute."): lambda r: r.step_s,
     _run_spec(
-        "allreduce_share_ratio", "Exposed gradient all-reduce over step time, last minute."
+        "allreduce_share_ratio", "Exposed gradient all-reduce over step time, newest steps."
     ): lambda r: r.share_ratio,
     _run_spec(
-        "allreduce_wait_ratio", "Part of the step spent waiting for peers, last minute."
+        "allreduce_wait_ratio", "Part of the step spent waiting for peers, newest steps."
     ): lambda r: r.wait_ratio,
     _run_spec(
-        "allreduce_transfer_ratio", "Part of the step spent moving gradients, last minute."
+        "allreduce_transfer_ratio", "Part of the step spent moving gradients, newest steps."
     ): lambda r: r.transfer_ratio,
     _run_spec("tokens_per_second", "Tokens trained per second."): lambda r: r.tokens_per_s,
     _run_spec("mfu_ratio", "Model FLOPs over the peak of all nodes."): lambda r: r.mfu_ratio,
@@ -85,7 +86,7 @@ def run_families(hot: HotStore, *, now: datetime) -> list[Family]:
     last_step = Family(LAST_STEP)
     for each in runs:
         last_step.add(each.last_step_at_s, each.run.name)
-    return [*families, last_step, *_run_totals(runs, hot, now=now)]
+    return [*families, last_step, *_run_totals(runs, hot, now=now), *cost_families(runs)]
 
 
 def _run_totals(runs: Iterable[RunNow], hot: HotStore, *, now: datetime) -> list[Family]:

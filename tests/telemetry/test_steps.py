@@ -33,3 +33,11 @@ def test_a_worker_that_tells_nothing_has_no_step() -> None:
 
     assert np.isnan(told.worker_step_s[0, 1])
     np.testing.assert_array_equal(told.step_s, [2.0])
+
+
+def test_the_newest_steps_are_those_of_the_last_seconds_or_so_many() -> None:
+    ten_apart = batch(compute_s=[[4.0]] * 9)
+
+    assert ten_apart.newest(25.0, at_least=2).step.tolist() == [6, 7, 8]
+    assert ten_apart.newest(3.0, at_least=2).step.tolist() == [7, 8]
+    assert len(ten_apart[:0].newest(10.0, at_least=2)) == 0
