@@ -1,5 +1,6 @@
 """The money of a run: its panel by itself, and what leads tell of its length."""
 
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -7,6 +8,7 @@ from django.contrib import messages
 from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
+from django.utils.functional import SimpleLazyObject
 from django.views.decorators.http import require_http_methods
 
 from fleet.access.rights import requires
@@ -17,6 +19,12 @@ from fleet.views.render import HtmxRequest, render_page
 from telemetry.store.hot import open_store
 
 PARTIALS = ("money",)
+
+
+def brief_money(run: Run, *, now: datetime) -> dict[str, Any]:
+    """Return the panel of a run, worked out only once something shows it."""
+    hot = open_store(settings.REDIS_URL)
+    return {"money": SimpleLazyObject(lambda: brief_panel(hot, run, now=now))}
 
 
 def money_context(name: str) -> dict[str, Any]:

@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -11,7 +10,6 @@ from django.conf import settings
 from django.http import HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
-from django.utils.functional import SimpleLazyObject
 from django.views.decorators.http import require_safe
 
 from fleet.charts import runs as charts
@@ -19,12 +17,13 @@ from fleet.charts.runs import RUN_CHARTS
 from fleet.compiles import saying_whether_compiled
 from fleet.efforts import peak_flops
 from fleet.models import Alert, Run
-from fleet.money.panel import brief_panel, saying_what_money_needs
+from fleet.money.panel import saying_what_money_needs
 from fleet.simulated.drills import drills_of
 from fleet.summaries import RunNow, runs_now
 from fleet.templatetags.units import percent
 from fleet.views.likes import like_context
 from fleet.views.logs import log_context, log_page
+from fleet.views.money import brief_money
 from fleet.views.nodes import rows_of
 from fleet.views.past import run_then
 from fleet.views.render import HtmxRequest, render_page
@@ -120,12 +119,11 @@ def run_context(name: str) -> dict[str, Any]:
             ),
             "can_drill": may_drill(run),
             "as_of": datetime.fromtimestamp(newest, UTC) if newest else None,
-            # Only a page or a part that shows it works it out.
-            "money": SimpleLazyObject(partial(brief_panel, hot, run, now=now)),
             "layout": [*layout_of(run), *reports_of(hot, run, now=now)],
         }
         | trace_context(run)
         | log_context(run)
+        | brief_money(run, now=now)
     )
 
 
