@@ -27,6 +27,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
     @guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say what the run is, as far as the trainer knows."""
+        self._n_tokens = figure(state, "num_input_tokens_seen") or 0
         self.reporter.suggest(**facts_of(args, kwargs.get("model")))
 
     @guarded

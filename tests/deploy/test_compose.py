@@ -115,7 +115,9 @@ def environment(
 
 
 @pytest.mark.postgresql
-def test_its_programs_make_a_trnwatch_that_is_ready(environment: Mapping[str, str]) -> None:
+def test_its_programs_make_a_trnwatch_that_is_ready(
+    environment: Mapping[str, str], compose: dict[str, Any]
+) -> None:
     run = [str(ROOT / "deploy/run")]
     subprocess.run([*run, "migrate", "--verbosity", "0"], env=environment, check=True)
     checked = [sys.executable, "manage.py", "check", "--deploy", "--fail-level", "WARNING"]
@@ -127,6 +129,10 @@ def test_its_programs_make_a_trnwatch_that_is_ready(environment: Mapping[str, st
     try:
         address = f"http://127.0.0.1:{environment['PORT']}"
         assert until_answers(f"{address}/healthz") == 200
+        # Without this the proxy, which waits for it, would never start.
+        asked = compose["services"]["web"]["healthcheck"]["test"][-1]
+        health = asked.replace("127.0.0.1:8000", f"127.0.0.1:{environment['PORT']}")
+        subprocess.run([sys.executable, "-c", health], env=environment, check=True)
         # The proxy says that people came by https; who did not is sent there.
         assert status(f"{address}/sign-in/", {"X-Forwarded-Proto": "https"}) == 200
         assert status(f"{address}/sign-in/", {}) == 301

@@ -99,7 +99,7 @@ def test_hugging_faces_steps_are_reported(listener: Listener) -> None:
     assert all(step["input_s"] >= WHILE_S for step in steps[1:])
     assert steps[2]["checkpoint_s"] >= WHILE_S > steps[1].get("checkpoint_s", 0.0)
     assert steps[3]["other_s"] >= WHILE_S
-    assert [step.get("tokens") for step in steps] == [None, 512, 512, 512]
+    assert [step.get("tokens") for step in steps] == [512, 512, 512, 512]
     assert (runs[-1]["model"], runs[-1]["layers"], runs[-1]["global_batch"]) == ("Llama-7b", 32, 2)
 
 
