@@ -1,7 +1,6 @@
 """Delivery: in order, patient, and never for ever with what nobody will take."""
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -170,19 +169,6 @@ def test_what_nobody_will_ever_take_is_dropped_and_counted(
     assert said["problem"] == f"refused: {status} No line was taken."
 
 
-@pytest.mark.parametrize("status", [200, 204, 301, 400])
-def test_what_a_portal_or_proxy_in_between_says_loses_nothing(
-    node: Node, server: Server, status: int
-) -> None:
-    node.report(n=2)
-    server.answers = [(status, {}, {"Location": "https://elsewhere.example"})]
-
-    assert node.sender.deliver() > 0
-    assert node.spool.n_waiting == 2
-    problem = node.health.said(n_waiting=0)["problem"]
-    assert problem.startswith(f"server: {status} it has moved to https://elsewhere.example")
-
-
 def test_what_is_too_large_together_is_sent_apart(node: Node, server: Server) -> None:
     node.report(n=4)
     server.answers = [(413, {"detail": "Too large."}, {})] * 2
@@ -256,43 +242,6 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted(
     assert first is second
     assert third is not second
     assert len(server.asked) == 3
-
-
-def test_a_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"--ca-file \(TRNWATCH_CA_FILE\) .*none"):
-        Wire("https://x", token=Token(file=None, secret="s"), node=None, ca_file="/none")
-
-
-def test_trouble_is_logged_when_it_begins_and_ends_and_never_floods(
-    node: Node, server: Server, capsys: pytest.CaptureFixture[str]
-) -> None:
-    node.report()
-    server.answers = [(401, {"detail": "The token is not known."}, {})] * 2
-    for _ in range(3):
-        node.sender.deliver()
-    node.report()
-    server.answers = [(503, {}, {})]
-    node.sender.deliver()
-    node.sender.deliver()
-
-    assert capsys.readouterr().err.splitlines() == [
-        "trnwatch-agent: server: 401 The token is not known.",
-        "trnwatch-agent: server: well again",
-    ]
-
-
-def test_what_goes_wrong_inside_does_not_end_the_delivery(
-    node: Node, server: Server, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    node.report()
-    with monkeypatch.context() as broken:
-        broken.setattr("os.pwrite", lambda *_: os.close(-1))
-        assert node.sender.delivered() > 0
-    assert "OSError" in node.health.said(n_waiting=0)["problem"]
-    node.report()
-
-    assert node.sender.delivered() == 0
-    assert "problem" not in node.health.said(n_waiting=0)
 
 
 @pytest.mark.parametrize("address", ["trnwatch.example", "ftp://trnwatch.example", "https://"])

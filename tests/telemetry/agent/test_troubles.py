@@ -1,0 +1,67 @@
+"""Troubles on the way: nothing is lost to who answers in trnwatch's place, and the log says so."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from telemetry.agent.wire import Token, Wire
+from tests.telemetry.agent.answering import Server
+from tests.telemetry.agent.test_sender import Node, node, server
+
+__all__ = ["node", "server"]
+
+
+@pytest.mark.parametrize("status", [200, 204, 301, 400])
+def test_what_a_portal_or_proxy_in_between_says_loses_nothing(
+    node: Node, server: Server, status: int
+) -> None:
+    node.report(n=2)
+    server.answers = [(status, {}, {"Location": "https://elsewhere.example"})]
+
+    assert node.sender.deliver() > 0
+    assert node.spool.n_waiting == 2
+    problem = node.health.said(n_waiting=0)["problem"]
+    assert problem.startswith(f"server: {status} it has moved to https://elsewhere.example")
+
+
+def test_trouble_is_logged_when_it_begins_and_ends_and_never_floods(
+    node: Node, server: Server, capsys: pytest.CaptureFixture[str]
+) -> None:
+    node.report()
+    server.answers = [(401, {"detail": "The token is not known."}, {})] * 2
+    for _ in range(3):
+        node.sender.deliver()
+    node.report()
+    server.answers = [(503, {}, {})]
+    node.sender.deliver()
+    node.sender.deliver()
+
+    assert capsys.readouterr().err.splitlines() == [
+        "trnwatch-agent: server: 401 The token is not known.",
+        "trnwatch-agent: server: well again",
+    ]
+
+
+def test_what_goes_wrong_inside_does_not_end_the_delivery(
+    node: Node, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    node.report()
+    with monkeypatch.context() as broken:
+        broken.setattr("os.pwrite", lambda *_: os.close(-1))
+        assert node.sender.delivered() > 0
+    assert "OSError" in node.health.said(n_waiting=0)["problem"]
+    node.report()
+
+    assert node.sender.delivered() == 0
+    assert "problem" not in node.health.said(n_waiting=0)
+
+
+def test_a_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"--ca-file \(TRNWATCH_CA_FILE\) .*none"):
+        Wire(
+            "https://x",
+            token=Token(file=None, secret="s"),
+            node=None,
+            ca_file=str(tmp_path / "none"),
+        )
