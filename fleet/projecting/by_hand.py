@@ -11,6 +11,8 @@ from telemetry.project.chance import Doubt
 from telemetry.project.course import Habits
 
 MOST_BYTES = 100_000
+# The figures of an arm that a file gives under their own names.
+NAMES = tuple(name for name in Habits.__slots__ if name not in ("n_nodes", "unlucky_ratio"))
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 Some = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
 
@@ -75,7 +77,7 @@ def _planned(given: GivenArm, *, seed: int) -> Planned:
     plain = msgspec.to_builtins(given)
     habits = Habits(
         n_nodes=given.nodes,
-        **{name: plain[name] for name in Habits.__slots__ if name != "n_nodes"},
+        **{name: float(plain[name]) for name in NAMES},
     )
     error = given.tokens_per_s_error_ratio
     return Planned(
@@ -86,8 +88,7 @@ def _planned(given: GivenArm, *, seed: int) -> Planned:
         doubt=Doubt(error or None),
         assumptions=tuple(
             Assumption(name, float(plain[name]), *_ends(given, name), "given by hand")
-            for name in Habits.__slots__
-            if name != "n_nodes"
+            for name in NAMES
         ),
         seed=seed,
     )

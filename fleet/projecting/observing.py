@@ -8,11 +8,11 @@ import msgspec
 import numpy as np
 from django.db.models import Q
 
-from fleet.compiles.summing import covered_s
 from fleet.models import Run
+from fleet.projecting.starting import Start, starts_alike, starts_of
 from fleet.trials.steps import COLUMNS, ArmSteps, steps_of
 from telemetry.blocks import FloatArray
-from telemetry.project.chance import pace_error_log
+from telemetry.project.chance import pace_error_log, spread_log
 from telemetry.steps import PHASES
 from telemetry.store.models import RunChunk
 from telemetry.store.run_chunks import ENDED, FIRST_PHASE, LOSS, read_steps
@@ -32,7 +32,8 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     ``tokens_per_s`` is the pace of settled steps without their checkpoints, ``compile_s`` what
     of the start was compiling, ``load_s`` the rest of it, ``warm_up_s`` what warming up took
     beyond what its steps take once settled. ``node_days`` and ``run_days`` are time spent in
-    steps, over which failures and recompiles were counted.
+    steps, over which failures and recompiles were counted. ``starts`` are this run's, ``alike``
+    those of others that train the same on the same nodes.
     """
 
     n_steps: int
@@ -50,6 +51,9 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
     node_days: float
     n_recompiles: int
     run_days: float
+    checkpoint_error_log: float | None = None
+    starts: tuple[Start, ...] = ()
+    alike: tuple[Start, ...] = ()
 
 
 def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
@@ -61,13 +65,15 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
     """
     steps = steps_of(hot, run, until=until)
     settled = _totals(steps.sums[steps.n_warm_rows :])
-    n_saved, saved_s, seen_s = _checkpoints(run, steps, until_s=until.timestamp())
-    ratio = saved_s / seen_s if seen_s else 0.0
+    saved_s, seen_s = _checkpoints(run, steps, until_s=until.timestamp())
+    n_saved = len(saved_s)
+    ratio = float(saved_s.sum()) / seen_s if seen_s else 0.0
     pace = _pace(settled, ratio)
     ready_s = steps.first_began_s - run.started_at.timestamp() if len(steps) else None
-    compile_s, is_planned = _compile_s(run, ready_s)
     run_days = float(steps.sums[:, 1].sum()) / SECONDS_PER_DAY
     began = datetime.fromtimestamp(steps.first_began_s, until.tzinfo) if len(steps) else until
+    starts = starts_of(run, first_began=began, until=until) if len(steps) else ()
+    compile_s, is_planned = _compile_s(run, starts)
     return Observed(
         n_steps=int(settled["steps"]),
         hours=settled["step_s"] / SECONDS_PER_HOUR,
@@ -84,6 +90,9 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         node_days=run_days * run.n_nodes,
         n_recompiles=_n_recompiles(run, began, until),
         run_days=run_days,
+        checkpoint_error_log=spread_log(saved_s, of_next=False),
+        starts=starts,
+        alike=starts_alike(run),
     )
 
 
@@ -113,19 +122,18 @@ def _warm_up_s(steps: ArmSteps, settled: dict[str, float]) -> float:
     return max(0.0, warm["step_s"] - warm["steps"] * usual_s)
 
 
-def _checkpoints(run: Run, steps: ArmSteps, *, until_s: float) -> tuple[int, float, float]:
-    """Count the checkpoints that are kept: how many, their seconds, and those of all steps."""
-    n_saved, saved_s, seen_s = 0, 0.0, 0.0
+def _checkpoints(run: Run, steps: ArmSteps, *, until_s: float) -> tuple[FloatArray, float]:
+    """Return the seconds of each checkpoint that is kept, (n,), and those of all steps."""
+    saved_s, seen_s = [np.empty(0)], 0.0
     if not len(steps):
-        return n_saved, saved_s, seen_s
+        return saved_s[0], seen_s
     for rows in _kept(run, until_s):
         phases = rows[:, FIRST_PHASE:LOSS]
         known = np.where(np.isfinite(phases), phases, 0.0)
         spent_s = known[:, CHECKPOINT - FIRST_PHASE]
-        n_saved += int((spent_s > 0).sum())
-        saved_s += float(spent_s.sum())
+        saved_s.append(spent_s[spent_s > 0])
         seen_s += float(known.sum())
-    return n_saved, saved_s, seen_s
+    return np.concatenate(saved_s), seen_s
 
 
 def _kept(run: Run, until_s: float) -> Iterator[FloatArray]:
@@ -135,23 +143,15 @@ def _kept(run: Run, until_s: float) -> Iterator[FloatArray]:
         yield rows[rows[:, ENDED] < until_s]
 
 
-def _compile_s(run: Run, ready_s: float | None) -> tuple[float | None, bool]:
+def _compile_s(run: Run, starts: tuple[Start, ...]) -> tuple[float | None, bool]:
     """Return how long anybody compiled before the first step, and whether a plan says so."""
     if run.is_simulated and "compile_s" in run.plan:
         return float(run.plan["compile_s"]), True
-    if ready_s is None:
-        return None, False
-    began = run.started_at + timedelta(seconds=ready_s)
-    timed = run.compiles.filter(at__lt=began).exclude(seconds=None).order_by("at")
-    spans = [
-        (at.timestamp(), seconds)
-        for at, seconds in timed.values_list("at", "seconds")
-        if at is not None and seconds is not None
-    ]
-    if spans:
-        return covered_s(spans), False
+    compile_s = starts[0].compile_s if starts else None
     # Graphs that were all found in the cache took no compiling; silence says nothing.
-    return (0.0 if run.compiles.filter(outcome="hit").exists() else None), False
+    if compile_s is None and starts and run.compiles.filter(outcome="hit").exists():
+        compile_s = 0.0
+    return compile_s, False
 
 
 def _n_failures(run: Run, began: datetime, until: datetime) -> int:

@@ -7,8 +7,9 @@ import msgspec
 
 from fleet.models import Run
 from fleet.projecting.observing import Observed
+from fleet.projecting.starting import compiles_of, loads_of
 from fleet.templatetags.units import count, duration
-from telemetry.project.chance import NORMAL_QUANTILE, Doubt
+from telemetry.project.chance import LEAST_SEEN, NORMAL_QUANTILE, Doubt, spread_log
 from telemetry.project.course import Habits
 from telemetry.project.rates import Rate
 
@@ -67,10 +68,14 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
             f"{run} has {count(seen.n_steps)} settled steps whose tokens were counted; "
             f"let it train {LEAST_STEPS} or more",
         )
+    compiles_s, loads_s = _times(seen)
     doubt = Doubt(
         seen.pace_error_log,
         Rate(seen.n_failures, seen.node_days, extra_exposure=EXTRA_NODE_DAYS),
         Rate(seen.n_recompiles, seen.run_days, extra=0.0),
+        compile_error_log=spread_log(compiles_s, of_next=True),
+        load_error_log=spread_log(loads_s, of_next=True),
+        checkpoint_error_log=seen.checkpoint_error_log,
     )
     habits = _habits(run, seen, seen.tokens_per_s, doubt)
     return Planned(
@@ -84,16 +89,30 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
     )
 
 
+def _times(seen: Observed) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Return each compile and each loading that was seen, in seconds; of a plan it is one."""
+    first, *more = seen.starts or (None,)
+    others = [*more, *seen.alike]
+    if first is None or seen.is_compile_planned:
+        return tuple(filter(None, (seen.compile_s,))), tuple(filter(None, (seen.load_s,)))
+    return compiles_of(first, others), loads_of(first, others)
+
+
+def _mean(values: tuple[float, ...]) -> float:
+    return math.fsum(values) / len(values) if values else 0.0
+
+
 def _habits(run: Run, seen: Observed, tokens_per_s: float, doubt: Doubt) -> Habits:
     """Return what is expected of a run; what was not seen is taken as it is told to be."""
+    compiles_s, loads_s = _times(seen)
     return Habits(
         n_nodes=run.n_nodes,
         usd_per_hour=run.usd_per_hour,
         tokens_per_s=tokens_per_s,
         checkpoint_s_per_hour=seen.checkpoint_s_per_hour,
         checkpoint_every_s=seen.checkpoint_every_s or USUAL_CHECKPOINT_S,
-        compile_s=seen.compile_s or 0.0,
-        load_s=seen.load_s or 0.0,
+        compile_s=_mean(compiles_s),
+        load_s=_mean(loads_s),
         warm_up_s=seen.warm_up_s,
         failures_per_node_day=doubt.failures.mean if doubt.failures else 0.0,
         recompiles_per_day=doubt.recompiles.mean if doubt.recompiles else 0.0,
@@ -114,12 +133,17 @@ def with_failures(planned: Planned, per_node_day: float) -> Planned:
 
 
 def _assumptions(run: Run, seen: Observed, habits: Habits, doubt: Doubt) -> tuple[Assumption, ...]:
+    compiles_s, loads_s = _times(seen)
+    load_s, saved_s = float(habits.load_s), seen.checkpoint_s_per_hour
     on = f"{run.name}, {duration(seen.hours * 3600)} of settled steps"
     return (
         Assumption("usd_per_hour", run.usd_per_hour, None, None, f"{run.name}: {run.price[1]}"),
         _pace(habits, doubt, f"measured on {on}"),
         Assumption(
-            "checkpoint_s_per_hour", seen.checkpoint_s_per_hour, None, None, _saved(run, seen)
+            "checkpoint_s_per_hour",
+            saved_s,
+            *_ends(saved_s, doubt.checkpoint_error_log),
+            _saved(run, seen),
         ),
         Assumption(
             "checkpoint_every_s",
@@ -130,9 +154,17 @@ def _assumptions(run: Run, seen: Observed, habits: Habits, doubt: Doubt) -> tupl
             if seen.n_checkpoints
             else "assumed: an hour, as no checkpoint was seen",
         ),
-        Assumption("compile_s", float(habits.compile_s), None, None, _compiled(run, seen)),
         Assumption(
-            "load_s", float(habits.load_s), None, None, f"the rest until {run.name}'s first step"
+            "compile_s",
+            float(habits.compile_s),
+            *_ends(float(habits.compile_s), doubt.compile_error_log),
+            _compiled(run, seen, len(compiles_s)),
+        ),
+        Assumption(
+            "load_s",
+            load_s,
+            *_ends(load_s, doubt.load_error_log),
+            f"the rest until {run.name}'s first step; {_seen(len(loads_s))}",
         ),
         Assumption(
             "warm_up_s",
@@ -150,12 +182,23 @@ def _pace(habits: Habits, doubt: Doubt, basis: str) -> Assumption:
     pace, error = float(habits.tokens_per_s), doubt.pace_error_log
     if error is None:
         return Assumption("tokens_per_s", pace, None, None, f"{basis}; too few for an interval")
-    ends = pace_ends(pace, error)
-    return Assumption("tokens_per_s", pace, *ends, basis)
+    return Assumption("tokens_per_s", pace, *pace_ends(pace, error), basis)
+
+
+def _ends(value: float, error_log: float | None) -> tuple[float | None, float | None]:
+    """Return the 95 % interval of a time; nothing where it was seen too seldom."""
+    return (None, None) if error_log is None else pace_ends(value, error_log)
+
+
+def _seen(n: int) -> str:
+    """Say how often a time was seen."""
+    if n < LEAST_SEEN:
+        return "one observation" if n < 2 else f"mean of {n} observations, too few for an interval"
+    return f"mean of {count(n)} observations, of this run and its like"
 
 
 def pace_ends(pace: float, error_log: float) -> tuple[float, float]:
-    """Return the 95 % interval of a pace."""
+    """Return the 95 % interval of a pace, or of a time."""
     factor = math.exp(NORMAL_QUANTILE * error_log)
     return pace / factor, pace * factor
 
@@ -163,15 +206,18 @@ def pace_ends(pace: float, error_log: float) -> tuple[float, float]:
 def _saved(run: Run, seen: Observed) -> str:
     if not seen.n_checkpoints:
         return f"no checkpoint was seen on {run.name}: none is reckoned with"
-    return f"measured on {run.name}, {count(seen.n_checkpoints)} steps with a checkpoint"
+    steps = "one step" if seen.n_checkpoints == 1 else f"{count(seen.n_checkpoints)} steps"
+    return f"measured on {run.name}, {steps} with a checkpoint"
 
 
-def _compiled(run: Run, seen: Observed) -> str:
+def _compiled(run: Run, seen: Observed, n: int) -> str:
     if seen.is_compile_planned:
-        return f"{run.name}'s plan"
+        return f"{run.name}'s plan: one figure, no interval"
     if seen.compile_s is None:
         return f"not reported by {run.name}: all of its start is taken for loading"
-    return f"measured on {run.name}, before its first step"
+    if not seen.compile_s:
+        return f"{run.name} found all its graphs in the cache"
+    return f"measured on {run.name}, before its first step; {_seen(n)}"
 
 
 def _failures(run: Run, seen: Observed, doubt: Doubt) -> Assumption:

@@ -10,12 +10,14 @@ from fleet.projecting.planned import Planned, ScheduleError
 from telemetry.blocks import FloatArray
 from telemetry.project.breakeven import break_even, break_even_days
 from telemetry.project.chance import drawn, interval
-from telemetry.project.course import course
+from telemetry.project.course import course, stretch
 from telemetry.project.curves import Arm
 
 TOKENS_PER_MTOK = 1e6
 REUSES = (True, False)
 MOST_DAYS = 3_650.0
+# A run that takes so many times as long as without failures is none to plan.
+MOST_STRETCH = 100.0
 
 
 class Span(msgspec.Struct, frozen=True):
@@ -126,8 +128,14 @@ def length_of(
     Raises
     ------
     ScheduleError
-        Where the candidate would not come to its first step, or takes lifetimes.
+        Where an arm would hardly train for failures, or the candidate would not come to its
+        first step, or takes lifetimes.
     """
+    for each in planned:
+        if float(stretch(each.habits, has_reuse=True)) > MOST_STRETCH:
+            raise ScheduleError(
+                "failures", f"so many keep {each.label} from ever getting on; choose fewer"
+            )
     candidate = course(planned[-1].habits, has_reuse=True)
     if tokens is None:
         work = float(candidate.tokens_by(days))

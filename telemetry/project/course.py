@@ -10,6 +10,8 @@ from telemetry.blocks import FloatArray
 HOURS_PER_DAY: Final = 24.0
 SECONDS_PER_HOUR: Final = 3_600.0
 SECONDS_PER_DAY: Final = 86_400.0
+# Beyond e to this nothing is ever finished; infinities would be no help in saying so.
+MOST_EXPONENT: Final = 50.0
 
 Amount = float | FloatArray
 
@@ -30,6 +32,7 @@ class Habits:
     warm_up_s : seconds that warming up takes beyond what its steps take once settled
     failures_per_node_day : failures that stop the run, per node and day of training
     recompiles_per_day : recompiles that nobody planned, per day of training
+    unlucky_ratio : how much more of an interval than its half a failure loses, -0.5 to 0.5
     """
 
     n_nodes: int
@@ -42,6 +45,7 @@ class Habits:
     warm_up_s: Amount
     failures_per_node_day: Amount
     recompiles_per_day: Amount
+    unlucky_ratio: Amount = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,45 +99,68 @@ def course(habits: Habits, *, has_reuse: bool, porting_usd: float = 0.0) -> Cour
     Notes
     -----
     The start takes ``compile_s + load_s + warm_up_s``: the graphs are compiled once in any case.
-    From then on, a day of training
-
-    * goes into checkpoints for ``checkpoint_s_per_hour / 3600`` of it,
-    * fails ``failures_per_node_day * n_nodes`` times; each failure costs a restart, ``load_s +
-      warm_up_s``, the steps since the last checkpoint, ``checkpoint_every_s / 2`` on average, and
-      without reuse ``compile_s``,
-    * without reuse recompiles ``recompiles_per_day`` times, for ``compile_s`` each.
-
-    A day of training therefore takes ``stretch = 1 + (all that failures and recompiles cost, in
-    days)`` days, and yields ``tokens_per_s * 86400 * (1 - checkpoint_s_per_hour / 3600)`` tokens.
-    That is right to first order, while failures are rarer than checkpoints.
-
-    References
-    ----------
-    J. W. Young, "A First Order Approximation to the Optimum Checkpoint Interval",
-    Communications of the ACM 17 (1974), 530-531: half an interval is lost on average.
+    From then on a day of training takes `stretch` days, and yields
+    ``tokens_per_s * 86400 * (1 - checkpoint_s_per_hour / 3600)`` tokens.
 
     Examples
     --------
     One node at $24 an hour and 1,000 tokens/s saves for 36 s of each hour, every hour; it starts
-    in 2.4 h, of which 1.4 h compiling, and fails once a day. With reuse a failure costs 1 h of
-    restart and half an hour of steps, so a day of training takes 25.5 h:
+    in 2.4 h, of which 1.4 h compiling, and fails once a day. With reuse a day of training takes
+    25.55 h:
 
     >>> one = Habits(1, 24.0, 1000.0, 36.0, 3600.0, 5040.0, 3600.0, 0.0, 1.0, 0.0)
     >>> kept = course(one, has_reuse=True)
     >>> round(kept.start_days, 6), kept.usd_per_day
     (0.1, 576.0)
-    >>> round(kept.tokens_per_day * 25.5 / 24)
-    85536000
+    >>> round(float(stretch(one, has_reuse=True)) * 24, 2)
+    25.55
     """
-    failures_per_day = habits.failures_per_node_day * habits.n_nodes
-    restart_s = habits.load_s + habits.warm_up_s + (0.0 if has_reuse else habits.compile_s)
-    lost_s = failures_per_day * (restart_s + habits.checkpoint_every_s / 2)
-    recompile_s = 0.0 if has_reuse else habits.recompiles_per_day * habits.compile_s
-    stretch = 1 + (lost_s + recompile_s) / SECONDS_PER_DAY
     training_ratio = 1 - habits.checkpoint_s_per_hour / SECONDS_PER_HOUR
+    a_day = habits.tokens_per_s * SECONDS_PER_DAY * training_ratio
     return Course(
         fixed_usd=porting_usd,
         usd_per_day=habits.usd_per_hour * HOURS_PER_DAY,
         start_days=(habits.compile_s + habits.load_s + habits.warm_up_s) / SECONDS_PER_DAY,
-        tokens_per_day=habits.tokens_per_s * SECONDS_PER_DAY * training_ratio / stretch,
+        tokens_per_day=a_day / stretch(habits, has_reuse=has_reuse),
     )
+
+
+def stretch(habits: Habits, *, has_reuse: bool) -> Amount:
+    """Return how many days a day of training takes, failures and recompiles included: 1 or more.
+
+    Notes
+    -----
+    Failures come by chance, ``f`` a second, at any time: in steps, in checkpoints, and while the
+    run starts again, which then begins anew. Each costs a restart of ``r`` seconds (``load_s +
+    warm_up_s``, without reuse ``compile_s`` too) and all since the last checkpoint. Without reuse
+    recompiles make the ``t`` seconds from one checkpoint to the next longer, ``t' = t (1 +
+    recompiles_per_day compile_s / 86400)``. To get through them takes, on average,
+
+        exp(f r) (exp(f t') - 1) / f
+
+    seconds (Daly, equation 20). While failures are rare that is ``t' (1 + f (r + t' / 2))``: a
+    restart and half an interval for each (Young 1974), which a failure within three intervals
+    makes 2 % too little, and one in each of them 13 %. Where luck has it, failures lose more
+    than half an interval: ``unlucky_ratio`` of it each, to first order.
+
+    References
+    ----------
+    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+    Future Generation Computer Systems 22 (2006), 303-312.
+    J. W. Young, "A First Order Approximation to the Optimum Checkpoint Interval",
+    Communications of the ACM 17 (1974), 530-531.
+    """
+    failures_per_s = habits.failures_per_node_day * habits.n_nodes / SECONDS_PER_DAY
+    restart_s = habits.load_s + habits.warm_up_s + (0.0 if has_reuse else habits.compile_s)
+    recompiling_s = 0.0 if has_reuse else habits.recompiles_per_day * habits.compile_s
+    longer = 1 + recompiling_s / SECONDS_PER_DAY
+    restart = np.minimum(failures_per_s * restart_s, MOST_EXPONENT)
+    lost = np.minimum(failures_per_s * habits.checkpoint_every_s * longer, MOST_EXPONENT)
+    return longer * np.exp(restart + lost * habits.unlucky_ratio) * _growth(lost)
+
+
+def _growth(exponent: Amount) -> FloatArray:
+    """Return ``(exp(x) - 1) / x``, which is 1 at nothing."""
+    x = np.asarray(exponent, dtype=float)
+    some = np.where(x > 0, x, 1.0)
+    return np.where(x > 0, np.expm1(some) / some, 1.0)

@@ -92,7 +92,7 @@ def test_what_reuse_saves_is_said_and_where_there_is_nothing_to_keep() -> None:
     found = project(arms, days=14, porting_usd=0)
     none = planned(compile_s=0.0)
 
-    assert reuse_sentence(found, arms).startswith("Keeping compiled graphs saves trn2 $4,78")
+    assert reuse_sentence(found, arms).startswith("Keeping compiled graphs saves trn2 $4,90")
     assert reuse_sentence(project(none, days=14, porting_usd=0), none) == (
         "trn2 compiles nothing, so a compile cache saves it nothing."
     )

@@ -18,7 +18,7 @@ def test_it_comes_when_worked_out_by_hand() -> None:
 
     # $20,312 against $40 before the first step, then $0.4514 against $0.6771 per million tokens.
     assert found.reason == Reason.EARNED_BACK
-    assert found.tokens == pytest.approx(20_272 / 0.225714e-6, rel=1e-5)
+    assert found.tokens == pytest.approx(20_272 / 0.22571805e-6, rel=1e-5)
     assert found.days == pytest.approx(11.8217, abs=1e-3)
     assert found.days is not None
     assert found.tokens is not None

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from telemetry.project.chance import Doubt, drawn, interval, pace_error_log
+from telemetry.project.chance import Doubt, drawn, interval, pace_error_log, spread_log
 from telemetry.project.course import course
 from telemetry.project.rates import Rate
 from tests.telemetry.project.examples import P5
@@ -78,3 +78,87 @@ def test_too_few_steps_have_no_error() -> None:
 
     assert np.isnan(pace_error_log(few, few, rng=np.random.default_rng(1)))
     assert np.isnan(pace_error_log(few[:0], few[:0], rng=np.random.default_rng(1)))
+
+
+def test_starts_and_checkpoints_spread_as_their_errors_say() -> None:
+    habits = replace(P5, compile_s=7_200.0)
+    doubt = Doubt(compile_error_log=0.1, load_error_log=0.2, checkpoint_error_log=0.05)
+
+    could = drawn(habits, doubt, days=14, rng=np.random.default_rng(7), n_draws=20_000)
+
+    for drawn_s, middle, error in (
+        (could.compile_s, 7_200.0, 0.1),
+        (could.load_s, 600.0, 0.2),
+        (could.checkpoint_s_per_hour, 36.0, 0.05),
+    ):
+        assert np.log(np.asarray(drawn_s) / middle).std() == pytest.approx(error, rel=0.03)
+
+
+def test_some_of_each_hour_is_left_for_training() -> None:
+    habits = replace(P5, checkpoint_s_per_hour=3_000.0)
+
+    could = drawn(habits, Doubt(checkpoint_error_log=1.0), days=14, rng=np.random.default_rng(7))
+
+    assert np.max(could.checkpoint_s_per_hour) < 3_600
+
+
+def test_the_next_start_is_less_sure_than_the_mean_of_many() -> None:
+    seen = [580.0, 600.0, 620.0, 610.0, 590.0]
+
+    error_of_next, error_of_mean = (spread_log(seen, of_next=each) for each in (True, False))
+
+    assert error_of_next is not None
+    assert error_of_mean is not None
+    assert error_of_next == pytest.approx(np.sqrt(6) * error_of_mean)
+    # Student's t of four degrees of freedom is 2.776, and the normal quantile 1.96.
+    assert error_of_mean == pytest.approx(
+        np.log(seen).std(ddof=1) / np.sqrt(5) * 2.776 / 1.96, rel=0.01
+    )
+
+
+def test_two_observations_tell_no_spread() -> None:
+    assert spread_log([600.0, 700.0], of_next=True) is None
+
+
+def test_the_next_start_falls_within_its_interval_as_often_as_it_says() -> None:
+    rng, n = np.random.default_rng(1908), 4
+    inside = 0
+    for _ in range(2_000):
+        *seen, to_come = 600 * np.exp(0.2 * rng.standard_normal(n + 1))
+        error = spread_log(seen, of_next=True)
+        assert error is not None
+        inside += abs(np.log(to_come / np.exp(np.log(seen).mean()))) < 1.96 * error
+
+    # 95 of 100; of 2,000 within 1.5 of it, and the mean is that of logarithms.
+    assert inside / 2_000 == pytest.approx(0.95, abs=0.015)
+
+
+def one_life_s(*, failure_s: float, restart_s: float, rng: np.random.Generator) -> float:
+    """Return the seconds of 14 days that count, saving every three hours."""
+    left_s, counted_s = 14 * 86_400.0, 0.0
+    while left_s > 0:
+        trained_s = min(rng.exponential(failure_s), left_s)
+        counted_s += trained_s - trained_s % 10_800 if trained_s < left_s else trained_s
+        left_s -= trained_s
+        while left_s > 0 and (until_failure_s := rng.exponential(failure_s)) < restart_s:
+            left_s -= until_failure_s
+        left_s -= restart_s
+    return counted_s
+
+
+def test_lives_of_failures_fall_within_the_interval() -> None:
+    habits = replace(
+        P5,
+        n_nodes=1,
+        tokens_per_s=1.0,
+        failures_per_node_day=1.0,
+        checkpoint_s_per_hour=0.0,
+        checkpoint_every_s=10_800.0,
+    )
+    could = drawn(habits, Doubt(), days=14, rng=np.random.default_rng(7))
+    low, high = interval(np.asarray(course(could, has_reuse=True).tokens_per_day) * 14)
+
+    rng = np.random.default_rng(1837)
+    lives = [one_life_s(failure_s=86_400.0, restart_s=600.0, rng=rng) for _ in range(1_000)]
+
+    assert np.mean([low <= life <= high for life in lives]) == pytest.approx(0.95, abs=0.025)
