@@ -118,10 +118,15 @@ def _estimated(run: Run, pace: Pace) -> Expected | None:
     the run that was estimated.
     """
     tokens, n_active = pace.layout
-    laid_out = (float(run.global_batch * run.seq_len), float(np.max(pace.n_active)))
-    if run.shape or run.model not in catalog.models() or not laid_out[0]:
+    whole = float(np.max(pace.n_active))
+    return _by_estimate(run, tokens) if is_alike((n_active, 0.0), (whole, 0.0)) else None
+
+
+def _by_estimate(run: Run, tokens: float) -> Expected | None:
+    laid_out = float(run.global_batch * run.seq_len)
+    if run.shape or run.model not in catalog.models() or not laid_out:
         return None
-    if not is_alike((tokens, n_active), laid_out):
+    if not is_alike((tokens, 0.0), (laid_out, 0.0)):
         return None
     job = Job(
         model=run.model,
@@ -135,6 +140,16 @@ def _estimated(run: Run, pace: Pace) -> Expected | None:
     )
     step_s = _step_s(job)
     return None if step_s is None else Expected(run.n_nodes * step_s / tokens, ESTIMATE)
+
+
+def expected_now(run: Run, *, tokens: float) -> Expected | None:
+    """Return what a token is expected to cost, by what is known without a look at its minutes.
+
+    ``tokens`` are those of a step; whether all workers take part is not asked.
+    """
+    own = (run.spending or {}).get("own") or {}
+    is_own = "cost" in own and is_alike((tokens, 0.0), (own["tokens"], 0.0))
+    return _by_estimate(run, tokens) or (Expected(own["cost"], OWN) if is_own else None)
 
 
 @lru_cache(maxsize=512)

@@ -2,6 +2,9 @@
 
 from collections.abc import Iterator
 
+from fleet.money.drifting import UNRELATED
+from telemetry.detect.rules import RULES
+
 Recording = tuple[str, str]
 
 # Which run each node trains, if any: multiplied with figures of nodes it gives them the label.
@@ -80,4 +83,44 @@ def of_fleet() -> Iterator[Recording]:
     yield (
         "fleet:trnwatch_alerts_firing:sum",
         "sum by (severity) (max by (rule, severity) (trnwatch_alerts_firing))",
+    )
+
+
+# What slows no step explains no cost.
+UNRELATED_RULES = "|".join(UNRELATED)
+DRIFT = RULES["cost_drift"].limits
+HALF_S = DRIFT["window_s"] / 2
+# What is found each minute; of a half of the window so many are needed.
+MONEY_EVERY_S = 60
+
+
+def of_money() -> Iterator[Recording]:
+    """Yield what the rules about money judge: what tokens take beside what they should."""
+    explaining = "run:trnwatch_alerts_explaining:sum"
+    cost = "run:trnwatch_node_seconds_per_million_tokens:unexplained"
+    half, least = f"[{HALF_S:g}s]", DRIFT["least_minutes"] / 2
+    told = f'trnwatch_run_alerts_firing{{rule!~"{UNRELATED_RULES}"}}'
+    yield explaining, f"sum by (run) (max by (run, rule) ({told}))"
+    yield (
+        cost,
+        "max by (run) (trnwatch_run_node_seconds_per_million_tokens)\n"
+        f"unless on (run) max_over_time({explaining}[5m]) > 0",
+    )
+    yield (
+        "run:trnwatch_cost_drift_ratio:median1h",
+        f"quantile_over_time(0.5, {cost}{half})\n"
+        "/ on (run) group_right ()\n"
+        "max by (run, basis) (trnwatch_run_expected_node_seconds_per_million_tokens)\n"
+        f"- 1\nand on (run) count_over_time({cost}{half}) >= {least:g}",
+    )
+    late = "run:trnwatch_cost_drift_ratio:median1h"
+    early = f"{late} offset {HALF_S:g}s"
+    yield (
+        "run:trnwatch_cost_drift_ratio:min2h",
+        f"({late} < {early})\nor\n({early} <= {late})",
+    )
+    of_one = "max by (budget, team, run)"
+    yield (
+        "budget:trnwatch_budget_forecast_ratio:max",
+        f"{of_one} (trnwatch_budget_forecast_usd) / {of_one} (trnwatch_budget_usd)",
     )

@@ -2,7 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
-from fleet.prometheus.recording import Recording, of_fleet, of_nodes, of_runs
+from fleet.prometheus.recording import (
+    MONEY_EVERY_S,
+    Recording,
+    of_fleet,
+    of_money,
+    of_nodes,
+    of_runs,
+)
 from fleet.prometheus.service import WATCHES, Watch
 from fleet.prometheus.yaml import Value, written
 from telemetry.detect.rules import RULES, Query, Rule
@@ -13,8 +20,19 @@ HEAD = """\
 # Written by `manage.py export_rules`: change the definitions in telemetry/detect/rulebook and
 # fleet/prometheus instead, and `--url` to what people call your trnwatch. See docs/prometheus.md.
 """
-PAGES = {"run": "/runs/{{ $labels.run }}/", "node": "/nodes/{{ $labels.node }}/", "fleet": "/"}
-WHOM = {"run": ": {{ $labels.run }}", "node": ": {{ $labels.node }}", "fleet": ""}
+PAGES = {
+    "run": "/runs/{{ $labels.run }}/",
+    "node": "/nodes/{{ $labels.node }}/",
+    "fleet": "/",
+    "budget": "/budgets/",
+}
+# A budget is a team's or a run's: one of the two labels is empty.
+WHOM = {
+    "run": ": {{ $labels.run }}",
+    "node": ": {{ $labels.node }}",
+    "fleet": "",
+    "budget": ": {{ $labels.team }}{{ $labels.run }}",
+}
 
 
 def rule_file(url: str = EXAMPLE_URL) -> str:
@@ -23,10 +41,14 @@ def rule_file(url: str = EXAMPLE_URL) -> str:
         "trnwatch-nodes": recordings(of_nodes()),
         "trnwatch-runs": recordings(of_runs()),
         "trnwatch-fleet": recordings(of_fleet()),
+        "trnwatch-money": recordings(of_money()),
         "trnwatch-alerts": [alert for rule in RULES.values() for alert in alerts(rule, url)],
         "trnwatch-service": [_of_service(watch, url) for watch in WATCHES.values()],
     }
-    named: list[Value] = [{"name": name, "rules": rules} for name, rules in groups.items()]
+    every = {"trnwatch-money": {"interval": f"{MONEY_EVERY_S}s"}}
+    named: list[Value] = [
+        {"name": name, **every.get(name, {}), "rules": rules} for name, rules in groups.items()
+    ]
     return HEAD + written({"groups": named})
 
 

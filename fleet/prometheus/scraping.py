@@ -6,6 +6,7 @@ from django.db.models import QuerySet
 
 from fleet.models import Node
 from fleet.notify.families import notification_families
+from fleet.prometheus.costs import budget_families, run_alert_family
 from fleet.prometheus.exposition import (
     alert_families,
     expected_nodes,
@@ -31,6 +32,8 @@ def everything(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> list
         node_info_family(),
         *run_families(hot, now=now),
         *alert_families(),
+        run_alert_family(),
+        *budget_families(now=now),
         *notification_families(now=now),
         *service_families(hot),
         *long_term_families(now=now),

@@ -1,6 +1,29 @@
-"""Rules about what training costs: judged by the hour, and told by trnwatch alone."""
+"""Rules about what training costs: judged by the hour, from what is expected and budgeted."""
 
-from telemetry.detect.rulebook.rule import Rule
+from telemetry.detect.rulebook.rule import Query, Rule
+
+# The ratio is recorded, by the run and by whose word it is expected: see fleet/prometheus.
+DRIFT = """
+(
+  run:trnwatch_cost_drift_ratio:min2h{basis="estimate"} > <estimate_ratio>
+  or
+  run:trnwatch_cost_drift_ratio:min2h{basis="own"} > <own_ratio>
+  or
+  (
+    run:trnwatch_cost_drift_ratio:min2h{basis="estimate"} > <estimate_ratio> * <half_ratio>
+    or
+    run:trnwatch_cost_drift_ratio:min2h{basis="own"} > <own_ratio> * <half_ratio>
+  )
+  and on (run) ALERTS{alertname="cost_drift", alertstate="firing"}
+)
+unless on (run) run:trnwatch_alerts_explaining:sum > 0
+"""
+OVERRUN = """
+budget:trnwatch_budget_forecast_ratio:max > 1
+or
+budget:trnwatch_budget_forecast_ratio:max > <calm_ratio>
+  and on (budget) ALERTS{alertname="budget_overrun", alertstate="firing"}
+"""
 
 MONEY = (
     Rule(
@@ -18,7 +41,13 @@ MONEY = (
             "half_ratio": 0.7,
             "alike_ratio": 0.02,
         },
-        falls_short="No series says what a run is to cost, nor what other alerts explain.",
+        (
+            Query(
+                DRIFT, "It is {{ $value | humanizePercentage }} more, by its {{ $labels.basis }}."
+            ),
+        ),
+        "Checkpoints and evaluations count as work, workers that were left out as nodes that are "
+        "paid for, and what an alert explains is left out from when it fired, not from its onset.",
     ),
     Rule(
         "budget_overrun",
@@ -27,6 +56,7 @@ MONEY = (
         "budget",
         "At today's pace and the prices announced, more will be spent than the budget holds.",
         {"calm_ratio": 0.98},
-        falls_short="Budgets and the prices to come are in no series.",
+        (Query(OVERRUN, "It comes to {{ $value | humanizePercentage }} of it."),),
+        "The forecast is trnwatch's own, as of the latest scrape.",
     ),
 )

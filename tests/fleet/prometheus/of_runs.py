@@ -16,6 +16,7 @@ from tests.fleet.prometheus.stories import (
 
 SHARE, SLOW = RULES["allreduce_share"].limits, RULES["step_slow"].limits
 STILL = RULES["hang"].limits
+DRIFT, OVERRUN = RULES["cost_drift"].limits, RULES["budget_overrun"].limits
 ENDED = 'trnwatch_run_last_step_timestamp_seconds{run="llama"}'
 Series = dict[str, Course | str]
 
@@ -98,13 +99,55 @@ def recompiles() -> list[Story]:
     ]
 
 
+def costs() -> list[Story]:
+    """It fires where two hours were dearer, holds a little below; not where an alert says why."""
+    tell = 'trnwatch_run_node_seconds_per_million_tokens{run="llama"}'
+    expected = "trnwatch_run_expected_node_seconds_per_million_tokens"
+    limit, calm = 1 + DRIFT["estimate_ratio"], 1 + DRIFT["estimate_ratio"] * DRIFT["half_ratio"]
+    dear, hardly = 100 * limit * ABOVE, 100 * (limit + calm) / 2
+    series: Series = {
+        tell: ((dear, 80), (hardly, 40), (100 * calm / ABOVE, 60)),
+        f'{expected}{{run="llama", basis="estimate"}}': always(100, 180),
+    }
+    labels = LLAMA | {"basis": "estimate"}
+    explained = series | {
+        tell: always(dear, 85),
+        'trnwatch_run_alerts_firing{run="llama", rule="efa_degraded"}': always(1, 85),
+    }
+    own: Series = {
+        tell: ((100 * (1 + DRIFT["own_ratio"]) * ABOVE, 85),),
+        f'{expected}{{run="llama", basis="own"}}': always(100, 85),
+        'trnwatch_run_alerts_firing{run="llama", rule="ecc_uncorrected"}': always(1, 85),
+    }
+    name = "trnwatch_run_node_seconds"
+    return [
+        Story("cost_drift", name, series, (60, 160), (75, 79, 115), labels, "warn"),
+        Story("cost_drift", name, explained, (60, 79, 84), (), labels, "warn"),
+        Story("cost_drift", name, own, (60,), (75, 84), LLAMA | {"basis": "own"}, "warn"),
+    ]
+
+
+def budget_overrun() -> Story:
+    """It fires where more will be spent than there is, and holds a little below."""
+    of = '{budget="4", team="LLM"}'
+    calm = OVERRUN["calm_ratio"]
+    ratios = ((1, 5), (ABOVE, 5), ((1 + calm) / 2, 5), (calm, 10))
+    series: Series = {
+        f"trnwatch_budget_usd{of}": always(1000),
+        f"trnwatch_budget_forecast_usd{of}": tuple((1000 * r, minutes) for r, minutes in ratios),
+    }
+    labels = {"budget": "4", "team": "LLM"}
+    told = "trnwatch_budget_forecast"
+    return Story("budget_overrun", told, series, (4, 19, 24), (6, 9, 14), labels, "warn")
+
+
 STORIES = [
     allreduce_share(),
     step_slow(),
     told_by_trnwatch("input_stall", "page"),
     told_by_trnwatch("checkpoint_slow", "warn"),
-    told_by_trnwatch("cost_drift", "warn"),
-    told_by_trnwatch("budget_overrun", "warn"),
+    *costs(),
+    budget_overrun(),
     *hangs(),
     *recompiles(),
 ]

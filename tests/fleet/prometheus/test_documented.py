@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from fleet.prometheus.dashboards.book import DASHBOARDS
-from fleet.prometheus.recording import of_fleet, of_nodes, of_runs
+from fleet.prometheus.recording import of_fleet, of_money, of_nodes, of_runs
 from fleet.prometheus.rules import rule_file
 from fleet.prometheus.service import WATCHES
 from telemetry.detect import RULES, Rule
@@ -44,9 +44,11 @@ def test_every_example_is_named(path: Path) -> None:
 
 
 def test_it_counts_what_is_recorded() -> None:
-    n_nodes, n_runs, n_fleet = (len(list(each())) for each in (of_nodes, of_runs, of_fleet))
+    groups = (of_nodes, of_runs, of_fleet, of_money)
+    n_nodes, n_runs, n_fleet, n_money = (len(list(each())) for each in groups)
 
-    assert f"{n_nodes} recordings of nodes, {n_runs} of runs and {n_fleet} of the fleet" in TEXT
+    told = f"{n_nodes} recordings of nodes, {n_runs} of runs and {n_fleet} of the fleet"
+    assert f"{told}, and {n_money} of money" in TEXT
 
 
 def test_rules_and_dashboards_ask_only_for_what_is_exported() -> None:
