@@ -90,6 +90,20 @@ def cost(run: Run, steps: StepBatch) -> Figure:
     return _line(steps, "$ per 1M tokens", per_token * TOKENS_PER_MTOK, "usd")
 
 
+def loss(run: Run, steps: StepBatch) -> Figure:
+    """Draw the training loss of the steps that tell one; a job need not tell it of each."""
+    told = np.flatnonzero(np.isfinite(steps.loss))
+    kept = replace(
+        steps,
+        step=steps.step[told],
+        ended_at_s=steps.ended_at_s[told],
+        phases={phase: values[told] for phase, values in steps.phases.items()},
+        tokens=steps.tokens[told],
+        told_loss=steps.loss[told],
+    )
+    return _line(kept, "loss", kept.loss, "count")
+
+
 def _line(steps: StepBatch, label: str, values: FloatArray, unit: str) -> Figure:
     t_s, column = with_gaps(steps, values[:, None])
     return Figure(unit, [Line(label, column[:, 0])], t_s, has_gaps=True)
@@ -132,6 +146,7 @@ _ALL = (
     RunChart("tokens", "Tokens per second", "lines", "step by step", tokens),
     RunChart("cost", "$ per 1M tokens", "lines", "rolling over a minute", cost),
     RunChart("mfu", "Model FLOPs utilization", "lines", "share of the hardware's peak", mfu),
+    RunChart("loss", "Training loss", "lines", "as the job reports it", loss),
 )
 RUN_CHARTS: Mapping[str, RunChart] = {chart.name: chart for chart in _ALL}
 
@@ -155,7 +170,10 @@ def run_figure(
 def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:
     """Return what the run's charts append: the steps that ended since."""
     steps = hot.steps(run.name, since_s=since_s - ROLLING_S)
-    figures = {name: chart.draw(run, steps) for name, chart in RUN_CHARTS.items() if chart.is_fed}
+    fed = [chart for chart in RUN_CHARTS.values() if chart.is_fed]
+    if steps.told_loss is None:
+        fed.remove(RUN_CHARTS["loss"])
+    figures = {chart.name: chart.draw(run, steps) for chart in fed}
     return {name: figure.since(since_s) for name, figure in figures.items()}
 
 

@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from fleet.charts import runs as charts
-from fleet.charts.runs import RUN_CHARTS
+from fleet.charts.losses import charts_of, saying_newest_steps
 from fleet.compiles import saying_whether_compiled
 from fleet.efforts import peak_flops
 from fleet.models import Alert, Run
@@ -93,10 +93,11 @@ def run_list(request: HtmxRequest) -> HttpResponse:
     return render_page(request, "fleet/run_list.html", runs_context(), partials=LIST_PARTIALS)
 
 
-def run_context(name: str) -> dict[str, Any]:
-    """Return what changes on the page of one run."""
+def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
+    """Return what changes on the page of one run; a whole page asks for more of it."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     runs = saying_whether_compiled(Run.objects.select_related("trace", "log", "like_runs"))
+    runs = saying_newest_steps(runs) if is_whole else runs
     run = get_object_or_404(saying_what_money_needs(runs), name=name)
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
     alerts = list(run.alerts.open().worst_first().select_related("run", "node"))
@@ -142,11 +143,11 @@ def may_drill(run: Run) -> bool:
 @require_safe
 def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     """One run: what its steps consist of, at what pace and price, and on what."""
-    now, context = timezone.now(), run_context(name)
+    now, context = timezone.now(), run_context(name, is_whole=True)
     run, summed_up = context["run"], context["now"]
     context |= window_context(request, now=now, ended_at=run.finished_at)
     context |= {
-        "charts": RUN_CHARTS.values(),
+        "charts": charts_of(open_store(settings.REDIS_URL), run),
         "has_steps": run.last_step > 0 or summed_up.step_s is not None,
     }
     context |= trace_page(request, run) | like_context(run)

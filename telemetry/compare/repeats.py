@@ -39,4 +39,5 @@ def is_lost(step: FloatArray, starts: Sequence[tuple[float, float]]) -> FloatArr
     later = np.append((first - shift)[1:], np.inf)
     again_from = np.minimum.accumulate(later[::-1])[::-1]
     start = np.maximum(np.searchsorted(first, step, side="right") - 1, 0)
-    return (step - shift[start] >= again_from[start]).astype(float)
+    lost: FloatArray = (step - shift[start] >= again_from[start]).astype(float)
+    return lost

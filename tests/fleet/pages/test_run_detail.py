@@ -2,8 +2,10 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
+import numpy as np
 import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
@@ -141,6 +143,20 @@ def test_a_frozen_window_follows_no_stream(page: Page, alive: Run) -> None:
 
     assert "Frozen in time" in text
     assert 'data-live="' not in text
+
+
+def test_a_loss_is_drawn_where_the_job_tells_one(page: Page, hot: HotStore, run: Run) -> None:
+    now_s = int(time.time())
+    hot.append_steps(steps(n_steps=2, ended_at_s=now_s - 60, compute_s=1.0))
+    before = page("/runs/llama/")
+    told = steps(n_steps=1, first=3, ended_at_s=now_s - 30, compute_s=1.0)
+
+    hot.append_steps(replace(told, told_loss=np.array([2.5])))
+
+    assert "Tokens per second" in before
+    assert "Training loss" not in before
+    assert "Training loss" in page("/runs/llama/")
+    assert '"values":[2.5]' in page("/runs/llama/charts/loss").replace(" ", "")
 
 
 @pytest.mark.parametrize("partial", PARTIALS)

@@ -111,7 +111,7 @@ def test_a_window_without_steps_has_empty_charts(page: str, client: Client) -> N
 
 
 def test_another_run_has_no_such_chart(hot: HotStore, client: Client, run: Run) -> None:
-    assert client.get(f"/runs/{run.name}/charts/loss").status_code == 404
+    assert client.get(f"/runs/{run.name}/charts/pace").status_code == 404
 
 
 @pytest.mark.parametrize("query", ["?window=1h", "?from=2026-05-01T12:00&to=2026-05-01T13:00"])
