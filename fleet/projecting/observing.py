@@ -69,11 +69,10 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
     n_saved = len(saved_s)
     ratio = float(saved_s.sum()) / seen_s if seen_s else 0.0
     pace = _pace(settled, ratio)
-    ready_s = steps.first_began_s - run.started_at.timestamp() if len(steps) else None
     run_days = float(steps.sums[:, 1].sum()) / SECONDS_PER_DAY
     began = datetime.fromtimestamp(steps.first_began_s, until.tzinfo) if len(steps) else until
     starts = starts_of(run, first_began=began, until=until) if len(steps) else ()
-    compile_s, is_planned = _compile_s(run, starts)
+    compile_s, is_planned, load_s = _first_start(run, starts)
     return Observed(
         n_steps=int(settled["steps"]),
         hours=settled["step_s"] / SECONDS_PER_HOUR,
@@ -84,7 +83,7 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         checkpoint_every_s=seen_s / n_saved if n_saved else None,
         compile_s=compile_s,
         is_compile_planned=is_planned,
-        load_s=None if ready_s is None else max(0.0, ready_s - (compile_s or 0.0)),
+        load_s=load_s,
         warm_up_s=_warm_up_s(steps, settled),
         n_failures=_n_failures(run, began, until),
         node_days=run_days * run.n_nodes,
@@ -143,15 +142,20 @@ def _kept(run: Run, until_s: float) -> Iterator[FloatArray]:
         yield rows[rows[:, ENDED] < until_s]
 
 
-def _compile_s(run: Run, starts: tuple[Start, ...]) -> tuple[float | None, bool]:
-    """Return how long anybody compiled before the first step, and whether a plan says so."""
+def _first_start(run: Run, starts: tuple[Start, ...]) -> tuple[float | None, bool, float | None]:
+    """Return seconds of compiling before the first step, whether a plan says so, and the rest."""
     if run.is_simulated and "compile_s" in run.plan:
-        return float(run.plan["compile_s"]), True
-    compile_s = starts[0].compile_s if starts else None
+        compile_s: float | None = float(run.plan["compile_s"])
+        is_planned = True
+    else:
+        compile_s, is_planned = starts[0].compile_s if starts else None, False
     # Graphs that were all found in the cache took no compiling; silence says nothing.
     if compile_s is None and starts and run.compiles.filter(outcome="hit").exists():
         compile_s = 0.0
-    return compile_s, False
+    if not starts:
+        return compile_s, is_planned, None
+    taken_s = starts[0].load_s + (starts[0].compile_s or 0.0)
+    return compile_s, is_planned, max(0.0, taken_s - (compile_s or 0.0))
 
 
 def _n_failures(run: Run, began: datetime, until: datetime) -> int:

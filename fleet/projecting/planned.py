@@ -133,48 +133,37 @@ def with_failures(planned: Planned, per_node_day: float) -> Planned:
 
 
 def _assumptions(run: Run, seen: Observed, habits: Habits, doubt: Doubt) -> tuple[Assumption, ...]:
-    compiles_s, loads_s = _times(seen)
-    load_s, saved_s = float(habits.load_s), seen.checkpoint_s_per_hour
     on = f"{run.name}, {duration(seen.hours * 3600)} of settled steps"
     return (
         Assumption("usd_per_hour", run.usd_per_hour, None, None, f"{run.name}: {run.price[1]}"),
         _pace(habits, doubt, f"measured on {on}"),
-        Assumption(
-            "checkpoint_s_per_hour",
-            saved_s,
-            *_ends(saved_s, doubt.checkpoint_error_log),
-            _saved(run, seen),
-        ),
-        Assumption(
-            "checkpoint_every_s",
-            float(habits.checkpoint_every_s),
-            None,
-            None,
-            _saved(run, seen)
-            if seen.n_checkpoints
-            else "assumed: an hour, as no checkpoint was seen",
-        ),
-        Assumption(
-            "compile_s",
-            float(habits.compile_s),
-            *_ends(float(habits.compile_s), doubt.compile_error_log),
-            _compiled(run, seen, len(compiles_s)),
-        ),
-        Assumption(
-            "load_s",
-            load_s,
-            *_ends(load_s, doubt.load_error_log),
-            f"the rest until {run.name}'s first step; {_seen(len(loads_s))}",
-        ),
-        Assumption(
-            "warm_up_s",
-            seen.warm_up_s,
-            None,
-            None,
-            f"{run.name}: beyond what its first steps take once settled",
-        ),
+        *_checkpoints(run, seen, habits, doubt),
+        *_starts(run, seen, habits, doubt),
         _failures(run, seen, doubt),
         _recompiles(run, seen, doubt),
+    )
+
+
+def _checkpoints(run: Run, seen: Observed, habits: Habits, doubt: Doubt) -> tuple[Assumption, ...]:
+    saved_s, basis = seen.checkpoint_s_per_hour, _saved(run, seen)
+    ends = _ends(saved_s, doubt.checkpoint_error_log)
+    every = basis if seen.n_checkpoints else "assumed: an hour, as no checkpoint was seen"
+    return (
+        Assumption("checkpoint_s_per_hour", saved_s, *ends, basis),
+        Assumption("checkpoint_every_s", float(habits.checkpoint_every_s), None, None, every),
+    )
+
+
+def _starts(run: Run, seen: Observed, habits: Habits, doubt: Doubt) -> tuple[Assumption, ...]:
+    compiles_s, loads_s = _times(seen)
+    compile_s, load_s = float(habits.compile_s), float(habits.load_s)
+    compiled = _compiled(run, seen, len(compiles_s))
+    loaded = f"the rest until {run.name}'s first step; {_seen(len(loads_s))}"
+    warm = f"{run.name}: beyond what its first steps take once settled"
+    return (
+        Assumption("compile_s", compile_s, *_ends(compile_s, doubt.compile_error_log), compiled),
+        Assumption("load_s", load_s, *_ends(load_s, doubt.load_error_log), loaded),
+        Assumption("warm_up_s", seen.warm_up_s, None, None, warm),
     )
 
 
