@@ -4,6 +4,7 @@ import gzip
 import http.server
 import json
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -30,7 +31,7 @@ class Listener:
 
 
 @contextmanager
-def listening() -> Iterator[Listener]:
+def listening(tls: ssl.SSLContext | None = None) -> Iterator[Listener]:
     listener = Listener()
 
     class Handler(http.server.BaseHTTPRequestHandler):
@@ -51,6 +52,8 @@ def listening() -> Iterator[Listener]:
             pass
 
     server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
     listener.url = f"http://127.0.0.1:{server.server_address[1]}"
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
     thread.start()

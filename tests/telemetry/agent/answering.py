@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import ssl
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -37,11 +38,13 @@ class Server:
 
 
 @contextmanager
-def answering() -> Iterator[Server]:
+def answering(tls: ssl.SSLContext | None = None) -> Iterator[Server]:
     """Run a server on a free port."""
     told = Server()
     with ThreadingHTTPServer(("127.0.0.1", 0), _handler(told)) as server:
         server.daemon_threads = True
+        if tls is not None:
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
         told.address = f"http://127.0.0.1:{server.server_port}"

@@ -1,0 +1,36 @@
+"""TLS under an authority of one's own: trusted where it is named, and only for its names."""
+
+from pathlib import Path
+
+import pytest
+
+from telemetry.agent.frames import packed
+from telemetry.agent.wire import Answer, Token, Wire
+from tests.authority import Authority
+from tests.telemetry.agent.answering import answering
+
+
+def answer_of(server_name: str, folder: Path, *, trusts: bool) -> Answer:
+    """Post a line to a server that goes by a name, as if it were called localhost."""
+    authority = Authority(folder)
+    with answering(authority.serving(server_name)) as server:
+        address = server.address.replace("http://127.0.0.1", "https://localhost")
+        ca_file = str(authority.file) if trusts else None
+        wire = Wire(address, token=Token(file=None, secret="s"), node=None, ca_file=ca_file)
+        answer = wire.post("/", packed(b'{"seq": 1}\n'), {})
+        wire.close()
+        assert len(server.asked) == answer.is_taken
+        return answer
+
+
+def test_a_server_of_our_own_authority_is_believed_where_that_is_named(tmp_path: Path) -> None:
+    assert answer_of("localhost", tmp_path, trusts=True).is_taken
+
+
+@pytest.mark.parametrize(("name", "trusts"), [("localhost", False), ("elsewhere.test", True)])
+def test_a_stranger_is_told_nothing(tmp_path: Path, name: str, *, trusts: bool) -> None:
+    answer = answer_of(name, tmp_path, trusts=trusts)
+
+    assert not answer.is_taken
+    assert not answer.is_hopeless
+    assert "certificate verify failed" in str(answer)
