@@ -2,11 +2,14 @@
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 from prometheus_client import samples
-from prometheus_client.core import Metric
+from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
 
 from telemetry.families import Exemplar, Spec, Told
+from telemetry.histograms import HistogramFamily
 
 
 class FamilyCollector(Collector):
@@ -19,6 +22,9 @@ class FamilyCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         """Yield one family per metric that has a series."""
         for family in self._families:
+            if isinstance(family, HistogramFamily):
+                yield from _histogram(family)
+                continue
             metric = _metric(family.spec)
             for sample in family.samples():
                 metric.add_sample(
@@ -29,6 +35,17 @@ class FamilyCollector(Collector):
                 )
             if metric.samples:
                 yield metric
+
+
+def _histogram(family: HistogramFamily) -> Iterator[Metric]:
+    """Yield the client's own kind of histogram, where there is any."""
+    edges = [*map(floatToGoString, family.edges), "+Inf"]
+    metric = HistogramMetricFamily(family.spec.name, family.spec.help, labels=family.spec.labels)
+    for labels, counts, total in family.held:
+        buckets = list(zip(edges, np.cumsum(counts).tolist(), strict=True))
+        metric.add_metric(labels, buckets=buckets, sum_value=total)
+    if metric.samples:
+        yield metric
 
 
 def _metric(spec: Spec) -> Metric:

@@ -33,7 +33,7 @@ class Spec:
     """What a family is: its name, as scraped, and what it tells of."""
 
     name: str
-    kind: Literal["gauge", "counter", "info"]
+    kind: Literal["gauge", "counter", "info", "histogram"]
     help: str
     labels: tuple[str, ...] = ()
 

@@ -6,6 +6,7 @@ from fleet.models.budget import Budget
 from fleet.models.change import Change
 from fleet.models.compile import CompileEvent
 from fleet.models.delivery import Delivery, Told
+from fleet.models.durations import StepDurations
 from fleet.models.fault import InjectedFault
 from fleet.models.handover import HandOver
 from fleet.models.like import LikeRuns
@@ -48,6 +49,7 @@ __all__ = [
     "SenderPulse",
     "Silence",
     "SilenceEvent",
+    "StepDurations",
     "SupportCheck",
     "TeamPrice",
     "Token",
