@@ -8,13 +8,14 @@ from django.conf import settings
 from fleet.charts.freezing import freeze_what_is_due
 from fleet.compiles.simulated import keep_simulated
 from fleet.demo import weather
+from fleet.durations import keep_durations
 from fleet.intake.steps.following import follow_reported
 from fleet.like import keeping as likes
 from fleet.long_term import figures
 from fleet.money.losses import keep_costs
 from fleet.money.spending import keep_spending
 from fleet.overspending import watch_money
-from fleet.preflight.requiring import look_at_starts
+from fleet.preflight.alerting import watch_starts
 from fleet.preflight.running import advance_all
 from fleet.projecting.keeping import keep_observed
 from fleet.simulated.following import follow_runs, keep_clocks
@@ -97,7 +98,7 @@ def advance_preflights() -> None:
 @shared_task(ignore_result=True, expires=15)
 def look_at_preflights() -> None:
     """Say of the runs that require a preflight whether they had one."""
-    look_at_starts()
+    watch_starts(now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=30)
@@ -105,6 +106,13 @@ def observe_runs() -> None:
     """Look at the runs of trials, so that schedules can be projected from them."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     keep_observed(hot, now=datetime.now(UTC))
+
+
+@shared_task(ignore_result=True, expires=60)
+def count_durations() -> None:
+    """Count how long the steps of the last minute took."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    keep_durations(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=60)

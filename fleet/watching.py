@@ -27,11 +27,15 @@ from telemetry.store.hot import HotStore
 
 __all__ = ["judge", "rosters", "sight_of", "watch", "watched"]
 
-# Judged elsewhere, by fleet/overspending.py.
-BY_THE_HOUR = ("cost_drift",)
+# Judged elsewhere, by fleet/overspending.py and fleet/preflight/alerting.py.
+JUDGED_ELSEWHERE = ("cost_drift", "preflight")
 # Sick parts of all its nodes are a run's own.
 RUN_RULES = (
-    *(name for name, rule in RULES.items() if rule.subject == "run" and name not in BY_THE_HOUR),
+    *(
+        name
+        for name, rule in RULES.items()
+        if rule.subject == "run" and name not in JUDGED_ELSEWHERE
+    ),
     *("core_slow", "hbm_slow", "efa_degraded"),
 )
 # Rules of nodes that read what all parts of all nodes report: not looked at in every second.

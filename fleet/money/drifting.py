@@ -19,7 +19,10 @@ from telemetry.store.history import worker_minutes
 from telemetry.store.source import Source
 
 # What slows no step, and so explains no cost.
-UNRELATED = (RULE, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind")
+UNRELATED = (
+    *(RULE, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind"),
+    "preflight",
+)
 # An alert speaks of what began a little before, and what it slowed needs a moment to recover.
 BEFORE_S, AFTER_S = 120.0, 300.0
 ESTIMATE, OWN = "estimate", "own"

@@ -3,7 +3,10 @@
 from collections.abc import Sequence
 from datetime import datetime
 
-from fleet.models import Node, Preflight, Run
+from django.db import transaction
+
+from fleet.models import Annotation, Node, Preflight, Run
+from fleet.notify.by_hand import note_change
 from fleet.preflight.found import Found, read
 from telemetry.preflight.trouble import Verdict
 
@@ -19,6 +22,18 @@ def look_at_starts() -> int:
         if names and (said := doubt(names, run.started_at)) != run.preflight_doubt:
             n_changed += Run.objects.filter(pk=run.pk).update(preflight_doubt=said)
     return n_changed
+
+
+@transaction.atomic
+def require_by(run: Run, *, requires: bool, by: str, now: datetime) -> None:
+    """Let a run require a preflight or not, and write down who said so; twice is once."""
+    if run.requires_preflight != requires:
+        what = "a preflight before it starts" if requires else "no preflight"
+        note_change(f"let {run.name} require {what}", by=by, now=now)
+        Annotation.objects.create(
+            run=run, at=now, kind=Annotation.Kind.NOTE, by=by, text=f"lets it require {what}"
+        )
+    require(run, requires=requires)
 
 
 def require(run: Run, *, requires: bool) -> None:

@@ -18,7 +18,7 @@ from fleet.models import Node, Preflight, Run
 from fleet.preflight.asking import PreflightError, ask, may_rehearse
 from fleet.preflight.drawing import matrices
 from fleet.preflight.found import Found, read
-from fleet.preflight.requiring import require
+from fleet.preflight.requiring import require_by
 from fleet.preflight.running import measured_of
 from fleet.preflight.stages import stages
 from fleet.preflight.tables import WORST, as_json, pair_rows, written_csv
@@ -198,7 +198,8 @@ def run_preflight(request: HtmxRequest, name: str) -> HttpResponse:
     """Let a run require a pass before it starts, or no longer."""
     run = get_object_or_404(Run, name=name)
     requires_one = request.POST.get("requires") == "yes"
-    require(run, requires=requires_one)
+    by = request.user.get_username()
+    require_by(run, requires=requires_one, by=by, now=timezone.now())
     if not requires_one:
         said = f"{run.name} requires no preflight."
     else:

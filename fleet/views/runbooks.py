@@ -17,7 +17,6 @@ MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 # What is no rule of the fleet's, and has a runbook all the same.
 OF_SERVICE = {
     "notifications": "Notifications",
-    "preflight": "Preflight",
     "service": "trnwatch itself",
 }
 

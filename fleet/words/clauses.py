@@ -10,6 +10,7 @@ from fleet.templatetags.units import percent, seconds
 from fleet.words.budgets import drift_clause, overrun_clause
 from fleet.words.causes import part_name
 from fleet.words.evidence import Evidence
+from fleet.words.preflights import preflight_clause
 
 # Rule: what is said while it lasts, and once it is over. {where} is the part, or the node.
 CLAUSES: Mapping[str, tuple[str, str]] = {
@@ -103,6 +104,7 @@ SPECIAL: Mapping[str, Callable[[Alert], SafeString]] = {
     "step_slow": _slow,
     "cost_drift": drift_clause,
     "budget_overrun": overrun_clause,
+    "preflight": preflight_clause,
 }
 
 

@@ -27,6 +27,7 @@ TOLD_ELSEWHERE = frozenset(
         *("phase_s", "baseline_phase_s", "onset_s", "since_s", "window", "last_ratio", "kind"),
         *("last_seen_s", "host_by_node", "wait_by_worker", "charts", "ruled_out", "culprit"),
         *("budget", "used_up_s", "ends_s", "usd_per_mtok", "expected_usd_per_mtok"),
+        *("doubt", "started_s"),
         *("node_s_per_mtok", "expected_node_s_per_mtok"),
         *("tokens", "phase", "quiet_s", "worst_share_ratio", "lost_s", "end_s"),
     }

@@ -13,6 +13,7 @@ from fleet.words.budgets import drift_opening, overrun_opening
 from fleet.words.clauses import clause
 from fleet.words.culprits import NOTHING, figure_of, node_link, run_link
 from fleet.words.evidence import Evidence
+from fleet.words.preflights import preflight_opening
 
 # Shares that differ by less are one share.
 SAME_SHARE = 0.005
@@ -199,4 +200,5 @@ OPENINGS: Mapping[str, Callable[[Alert, datetime], SafeString]] = {
     "monitoring_blind": _blind,
     "cost_drift": drift_opening,
     "budget_overrun": overrun_opening,
+    "preflight": preflight_opening,
 }

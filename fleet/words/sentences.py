@@ -20,7 +20,7 @@ from fleet.words.openings import opening, relation
 SELF_TOLD = frozenset(
     {
         *("monitoring_blind", "node_silent", "ecc_uncorrected", "recompile"),
-        *("cost_drift", "budget_overrun"),
+        *("cost_drift", "budget_overrun", "preflight"),
     }
 )
 CLOSE_RATIO = 0.02

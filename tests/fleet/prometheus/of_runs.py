@@ -146,6 +146,7 @@ STORIES = [
     step_slow(),
     told_by_trnwatch("input_stall", "page"),
     told_by_trnwatch("checkpoint_slow", "warn"),
+    told_by_trnwatch("preflight", "warn"),
     *costs(),
     budget_overrun(),
     *hangs(),
