@@ -37,7 +37,7 @@ class Figure:
     lines: Sequence[Line] = ()
     t_s: IntArray | FloatArray = field(default_factory=lambda: np.zeros(0))
     labels: Sequence[str] = ()
-    scale: str = "linear"
+    scale: str = "linear"  # from zero on; or log, or close: only as far as its values go
     limit: float | None = None
     shade: Sequence[Shade] = ()
     marks: Sequence[Mark] = ()

@@ -101,7 +101,8 @@ def loss(run: Run, steps: StepBatch) -> Figure:
         tokens=steps.tokens[told],
         told_loss=steps.loss[told],
     )
-    return _line(kept, "loss", kept.loss, "count")
+    # Of a loss only how it falls is of interest: from zero on it would be a flat line.
+    return replace(_line(kept, "loss", kept.loss, "count"), scale="close")
 
 
 def _line(steps: StepBatch, label: str, values: FloatArray, unit: str) -> Figure:
@@ -131,7 +132,7 @@ class RunChart:
     @property
     def is_whole(self) -> bool:
         """Whether it takes the width of its column."""
-        return self.name in ("phases", "share", "workers")
+        return self.name in ("phases", "share", "workers", "loss")
 
     @property
     def is_fed(self) -> bool:

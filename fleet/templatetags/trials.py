@@ -16,7 +16,11 @@ def change(ratio: float | None, decimals: int = 1) -> str:
     """Write a difference with its sign: +12.3 %."""
     if ratio is None:
         return ABSENT
-    return f"{MINUS if ratio < 0 else '+'}{percent(abs(ratio), decimals)}"
+    written = percent(abs(ratio), decimals)
+    # What is written as nothing has no direction.
+    return (
+        written if written == percent(0.0, decimals) else f"{MINUS if ratio < 0 else '+'}{written}"
+    )
 
 
 @register.filter

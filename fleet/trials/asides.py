@@ -8,6 +8,7 @@ from fleet.trials.figures import ArmFigures, Candidate
 
 DONE = 1.0
 NOT_REPORTED = "not reported"
+AGAIN = "; what a failure made them train again counts once"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +54,11 @@ def notes(
             f"The prices are of different kinds: {baseline.label} {bases[0]}; "
             f"{other.label} {bases[1]}."
         )
+    told += [
+        f"{arm.label} changed its price on the way: each second is paid at that of its time."
+        for arm in (baseline, other)
+        if len(arm.prices) > 1
+    ]
     if has_claim and baseline.instance_type.startswith("p5."):
         told.append(f"Of AWS's claim: {NOT_NAMED}")
     ratios = [arm.first_epoch_ratio for arm in (baseline, other)]
@@ -62,6 +68,6 @@ def notes(
     if candidate.of("loss") is not None and candidate.equal_tokens:
         told.append(
             f"Losses are compared after {si(candidate.equal_tokens)} tokens, the most that both "
-            "arms have trained on."
+            f"arms have trained on{AGAIN if baseline.n_lost or other.n_lost else ''}."
         )
     return told

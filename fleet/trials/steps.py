@@ -28,7 +28,7 @@ from telemetry.store.run_chunks import (
 from telemetry.store.source import Source
 from telemetry.tariff import Tariff
 
-HOUR_S = 3600
+MINUTE_S, HOUR_S = 60, 3600
 # With more steps than this, neighbours are summed: a block bootstrap loses nothing by it.
 MOST_ROWS = 4_000
 HEAVY_RATIO = 0.25
@@ -131,9 +131,12 @@ def _first_settled(hours: Iterable[FloatArray], until_s: float) -> float:
 
 
 def _recent(hot: Source, run: str, newest_first: Iterable[tuple[int, int]]) -> FloatArray:
-    """Return what the durable tier does not have yet."""
+    """Return what the durable tier may not have yet.
+
+    Its newest minute may have been kept before it was over: some of its steps come twice.
+    """
     done = max((start + length_s for start, length_s in newest_first), default=0)
-    batch = hot.steps(run, since_s=float(done))
+    batch = hot.steps(run, since_s=float(done - MINUTE_S))
     return chunk_of(batch).steps if len(batch) else np.zeros((0, N_COLUMNS))
 
 

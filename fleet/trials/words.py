@@ -8,7 +8,7 @@ from fleet.templatetags.units import ABSENT, NBSP, count, duration, percent, sec
 from fleet.trials.figures import Candidate, Comparison, Figures
 from fleet.trials.matching import mismatches
 from fleet.trials.measures import BY_NAME, DECIDING
-from telemetry.compare.verdicts import Word
+from telemetry.compare.verdicts import LEAST_RATIO, Word
 
 # Two arms may cost nearly the same: below this, dollars are written to a hundredth of a cent.
 FINE_USD = 1.0
@@ -50,6 +50,7 @@ class Worded:
     before: str
     after: str
     interval: str
+    aside: str
 
 
 def worded(comparison: Comparison) -> Worded:
@@ -61,7 +62,20 @@ def worded(comparison: Comparison) -> Worded:
         written(name, comparison.baseline),
         written(name, comparison.candidate),
         interval(comparison),
+        _aside(comparison),
     )
+
+
+def _aside(comparison: Comparison) -> str:
+    """Return what is to be said of a figure of which no word can be: how alike, or how long."""
+    if comparison.word != Word.CANNOT_TELL:
+        return ""
+    if comparison.low is not None and comparison.high is not None:
+        farthest = max(abs(comparison.low), abs(comparison.high))
+        if farthest < LEAST_RATIO:
+            return f"alike within {percent(farthest)}"
+    more = comparison.n_more_steps
+    return f"about {count(more)} more step{'' if more == 1 else 's'}" if more else ""
 
 
 def deciding(candidate: Candidate) -> Comparison | None:

@@ -81,7 +81,9 @@ def trace_page(request: HttpRequest, run: Run) -> dict[str, Any]:
     """Return the charts that a trace can draw, over the time it took unless asked otherwise."""
     if recorded(run) is None:
         return {}
-    page: dict[str, Any] = {"charts": [c for c in RUN_CHARTS.values() if c.is_whole]}
+    page: dict[str, Any] = {
+        "charts": [RUN_CHARTS[name] for name in ("phases", "share", "workers")]
+    }
     if not {"window", "from", "to"} & set(request.GET):
         end = run.finished_at or timezone.now()
         whole = Window(math.floor(run.started_at.timestamp()), math.ceil(end.timestamp()) + 1)

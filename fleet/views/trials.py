@@ -15,6 +15,7 @@ from fleet.trials import keeping
 from fleet.trials.asides import Once, notes, once
 from fleet.trials.claims import Claim, claim_for
 from fleet.trials.drawing import Drawing, drawing
+from fleet.trials.explaining import explained
 from fleet.trials.figures import Candidate, Comparison, Figures, read
 from fleet.trials.keeping import TrialError
 from fleet.trials.matching import mismatches, unknowns
@@ -161,6 +162,10 @@ def _told(trial: Trial) -> dict[str, Any]:
     figures = read(trial.figures)
     matches = figures.matches if figures else ()
     shown = judged(figures) if figures else []
+    arms = figures.arms if figures else ()
+    runs = [arm.run for arm in trial.arms.all()]
+    told = {each.measure for one in shown for each in one.candidate.comparisons}
+    measures = [name for name in BY_NAME if name in told]
     decides = next((each.deciding.measure for each in shown if each.deciding), DECIDING[0])
     return {
         "trial": trial,
@@ -170,7 +175,9 @@ def _told(trial: Trial) -> dict[str, Any]:
         "mismatches": mismatches(matches),
         "unknowns": unknowns(matches),
         "alike": [match for match in matches if match.state == "same"],
-        "baseline": next((arm for arm in trial.arms.all() if arm.is_baseline), None),
+        "baseline": next((arm for arm in arms if arm.is_baseline), None),
+        "has_lost": any(arm.n_lost for arm in arms),
+        "explained": explained(trial, runs, measures) if measures else [],
     }
 
 

@@ -44,7 +44,7 @@ function lines(data, chart) {
   if (data.scale === "log") {
     options.scales.y = { distr: 3 };
     options.axes[1].values = (u, splits) => logTicks(thinLog(splits), data.unit);
-  } else {
+  } else if (data.scale !== "close") {
     options.scales.y = { range: (u, low, high) => floorAtZero(low, Math.max(high ?? 0, (data.limit ?? 0) * 1.1)) };
   }
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };

@@ -6,7 +6,14 @@ from fleet.templatetags.trials import change, said, tick
 
 
 @pytest.mark.parametrize(
-    ("ratio", "written"), [(0.123, "+12.3 %"), (-0.05, "\u22125.0 %"), (None, "\u2013")]
+    ("ratio", "written"),
+    [
+        (0.123, "+12.3 %"),
+        (-0.05, "\u22125.0 %"),
+        (-0.0004, "0.0 %"),
+        (0.0005001, "+0.1 %"),
+        (None, "\u2013"),
+    ],
 )
 def test_a_difference_has_its_sign(ratio: float | None, written: str) -> None:
     assert change(ratio).replace("\u202f", " ") == written

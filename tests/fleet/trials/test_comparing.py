@@ -114,6 +114,15 @@ def test_fresh_steps_count_though_only_the_hot_tier_has_them(hot: HotStore, tria
     assert compare(hot, trial, now=LATER).arms[0].n_steps == 100
 
 
+def test_a_minute_that_was_kept_before_it_was_over_lacks_nothing(
+    hot: HotStore, trial: Trial
+) -> None:
+    train("vit-p5", [2.0] * 10)
+    hot.append_steps(steps("vit-p5", n_steps=25, ended_at_s=NOON_S + 2, compute_s=2.0))
+
+    assert compare(hot, trial, now=LATER).arms[0].n_steps == 25
+
+
 def test_a_very_long_run_is_summed_up_and_its_ratios_stay(hot: HotStore, trial: Trial) -> None:
     train("vit-p5", [0.5, 1.5] * 4_500)
     train("vit-trn2", [1.25] * 50)
