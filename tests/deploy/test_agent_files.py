@@ -4,6 +4,7 @@ import configparser
 import re
 import shutil
 import subprocess
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import yaml
 
 from telemetry.agent.options import SPOOL, read_options
 
-FOLDER = Path(__file__).resolve().parents[2] / "deploy/agent"
+ROOT = Path(__file__).resolve().parents[2]
+FOLDER = ROOT / "deploy/agent"
 
 
 @pytest.fixture
@@ -72,6 +74,18 @@ def test_the_user_of_the_unit_is_made(unit: configparser.ConfigParser) -> None:
     line = (FOLDER / "trnwatch-agent.sysusers").read_text().splitlines()[-1]
 
     assert line.split()[:2] == ["u", unit["Service"]["User"]]
+
+
+def test_what_the_image_is_made_of_is_left_to_docker() -> None:
+    copied = re.findall(r"^COPY (\S+)", (FOLDER / "Dockerfile").read_text(), re.MULTILINE)
+    rules = (ROOT / ".dockerignore").read_text().split()
+
+    assert copied == ["build/trnwatch-agent.pyz"]
+    for path in copied:
+        # The last rule that fits decides; one that names a folder keeps all below it away.
+        assert "build" not in rules
+        fitting = [rule for rule in rules if fnmatch(path, rule.removeprefix("!"))]
+        assert fitting[-1:] == [f"!{path}"]
 
 
 def test_the_daemon_set_is_whole(documents: dict[str, dict[str, Any]]) -> None:

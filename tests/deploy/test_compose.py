@@ -48,6 +48,13 @@ def test_every_variable_is_a_setting_and_every_secret_has_a_file(compose: dict[s
         assert service["read_only"] is True
 
 
+def test_every_line_of_the_example_for_systemd_is_a_setting() -> None:
+    text = (ROOT / "deploy/systemd/environment.example").read_text()
+    names = re.findall(r"^([A-Z_]+)=", text, flags=re.MULTILINE)
+
+    assert {"DATABASE_URL", "TRNWATCH_SECRET_KEY"} < {*names} <= settings_documented() | OTHERS
+
+
 def test_what_is_mounted_is_there_and_images_are_pinned(compose: dict[str, Any]) -> None:
     for service in compose["services"].values():
         for volume in service.get("volumes", []):
