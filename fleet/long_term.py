@@ -18,11 +18,15 @@ OURS = "trnwatch_"
 
 
 def figures(hot: HotStore, *, now: datetime) -> list[Told]:
-    """Return every exported family that only this moment can tell."""
+    """Return every exported family that only this moment can tell, but for histograms.
+
+    Those are made of steps, which the long-term store is told anyway.
+    """
     return [
         family
         for family in everything(hot, now=now)
         if family.spec.name not in FROM_TICKS
+        and family.spec.kind != "histogram"
         and (not settings.LONG_TERM_OUR_NAMES_ONLY or family.spec.name.startswith(OURS))
     ]
 

@@ -145,8 +145,9 @@ INGEST_MAX_UNPACKED_BYTES = 64_000_000
 INGEST_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_INGEST_PER_MINUTE", 60_000)
 API_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_API_PER_MINUTE", 3_000)
 DATA_UPLOAD_MAX_MEMORY_SIZE = 1_000_000
-# A graph of a model is the one large thing that people upload.
+# Graphs of models, and what probes printed, are the large things that people upload.
 SUPPORT_MAX_BODY_BYTES = 10_000_000
+DATA_UPLOAD_MAX_NUMBER_FILES = 1_000
 
 # Static files: our own, django-htmx's, and what npm installed by lock file.
 STATIC_URL = "static/"
@@ -222,6 +223,7 @@ CELERY_BEAT_SCHEDULE = {
     "roll-up": {"task": "telemetry.tasks.roll_up", "schedule": 60.0},
     "copy-clocks": {"task": "fleet.tasks.copy_clocks", "schedule": 60.0},
     "freeze-evidence": {"task": "fleet.tasks.freeze_evidence", "schedule": 20.0},
+    "count-durations": {"task": "fleet.tasks.count_durations", "schedule": 60.0},
     "keep-money": {"task": "fleet.tasks.keep_money", "schedule": 60.0},
     "work-out-likes": {"task": "fleet.tasks.work_out_likes", "schedule": 60.0},
     "work-out-trials": {"task": "fleet.tasks.work_out_trials", "schedule": 60.0},

@@ -14,6 +14,7 @@ from fleet.prometheus.exposition import (
     run_families,
 )
 from fleet.prometheus.identities import identities
+from fleet.prometheus.spread import duration_family
 from telemetry.dropin.efa import efa_families
 from telemetry.dropin.families import neuron_families
 from telemetry.exposition import look, node_families
@@ -32,6 +33,7 @@ def everything(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> list
         node_info_family(),
         *run_families(hot, now=now),
         *alert_families(),
+        duration_family(now=now),
         run_alert_family(),
         *budget_families(now=now),
         *notification_families(now=now),
