@@ -79,7 +79,7 @@ def test_a_silence_ends_from_the_list(page: Page, signed_in: str, alert: Alert) 
     page.get_by_role("button", name="Silence", exact=True).click()
     expect(page.locator("#silence")).to_contain_text("in force until")
     page.goto(f"{signed_in}/silences/")
-    page.get_by_role("button", name="End silence").click()
+    page.get_by_role("button", name="End now: silence").click()
 
     expect(page.locator("#silences")).to_contain_text("nothing is silenced")
     expect(page.locator("#over")).to_contain_text("by olga")

@@ -44,7 +44,7 @@ def test_a_budget_is_set_and_its_last_day_counts(lead: Client) -> None:
 
     assert (budget.team, budget.usd, budget.set_by) == ("LLM", 1000.0, "lead")
     assert budget.ends_at - budget.starts_at == 3 * DAY
-    assert "will do" in page.text
+    assert "within budget" in page.text
 
 
 def test_one_that_is_forecast_to_be_overrun_says_when(lead: Client, run: Run) -> None:
