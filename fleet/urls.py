@@ -24,6 +24,7 @@ from fleet.views import (
     overview,
     preflights,
     prices,
+    probing,
     receivers,
     routes,
     runbooks,
@@ -68,6 +69,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("runs/<slug:name>/drill/", starting.run_drill, name="run-drill"),
     path("runs/<slug:name>/preflight/", preflights.run_preflight, name="run-preflight"),
     path("preflight/", preflights.preflight_list, name="preflight-list"),
+    path("preflight/files", probing.preflight_files, name="preflight-files"),
     path("preflight/<int:pk>/", preflights.preflight_detail, name="preflight-detail"),
     path("preflight/<int:pk>/pairs", preflights.preflight_pairs, name="preflight-pairs"),
     path(

@@ -26,8 +26,8 @@ App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 # The doors, and whether their lines come without neuron-monitor's reports.
 PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
-# The page that files are uploaded to.
-UPLOADS = "/support/"
+# The pages that files are uploaded to.
+UPLOADS = ("/support/", "/preflight/files")
 # Lines of a stream that come closer together than this are one delivery.
 QUIET_S = 0.05
 # A client that sends too much is read on for a while, so that it gets to hear why.
@@ -172,7 +172,7 @@ async def _piece(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
 
 def page_limit(path: str) -> int:
     """Return how many bytes may be sent to a page; Django holds pasted text to less."""
-    if path == UPLOADS:
+    if path in UPLOADS:
         return int(settings.SUPPORT_MAX_BODY_BYTES)
     return int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
 

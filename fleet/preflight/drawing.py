@@ -158,13 +158,17 @@ def _palette() -> bytes:
 
 
 def _labels(nodes: Sequence[str], failed: set[str]) -> list[Label]:
-    """Name the rows, as many as there is room for, and every bad one among them."""
+    """Name the rows, as many as there is room for: those that failed before all others."""
     cell = SIDE / len(nodes)
     every = int(np.ceil(LABEL_EVERY / cell))
+    shown: list[int] = []
+    for i in sorted(range(len(nodes)), key=lambda i: (nodes[i] not in failed, i % every > 0, i)):
+        is_wanted = nodes[i] in failed or i % every == 0
+        if is_wanted and all(abs(i - other) >= every for other in shown):
+            shown.append(i)
     return [
-        Label(short(node), round((i + 0.5) * cell, 2), is_bad=node in failed)
-        for i, node in enumerate(nodes)
-        if i % every == 0 or (node in failed and every == 1)
+        Label(short(nodes[i]), round((i + 0.5) * cell, 2), is_bad=nodes[i] in failed)
+        for i in sorted(shown)
     ]
 
 

@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import msgspec
+from django.conf import settings
 from django.contrib import messages
 from django.core.paginator import Paginator
 from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect, JsonResponse
@@ -18,6 +19,7 @@ from fleet.models import Node, Preflight, Run
 from fleet.preflight.asking import PreflightError, ask, may_rehearse
 from fleet.preflight.drawing import matrices
 from fleet.preflight.found import Found, read
+from fleet.preflight.limits import LIMITS
 from fleet.preflight.requiring import require_by
 from fleet.preflight.running import measured_of
 from fleet.preflight.stages import stages
@@ -41,7 +43,7 @@ BETWEEN = re.compile(r"[\s,;]+")
 @require_http_methods(["GET", "HEAD", "POST"])
 def preflight_list(request: HtmxRequest) -> HttpResponseBase:
     """List the preflights, the last asked for first; operators ask for one here."""
-    return _ask(request) if request.method == "POST" else _show(request)
+    return _ask(request) if request.method == "POST" else show(request)
 
 
 @requires("operator")
@@ -51,14 +53,14 @@ def _ask(request: HtmxRequest) -> HttpResponse:
         preflight = ask(
             _words(given["nodes"]),
             instance_type=given["instance_type"],
-            take=_take(given["take"]),
-            run=Run.objects.filter(name=given["run"]).first() if given["run"] else None,
+            take=whole_number(given["take"]),
+            run=run_named(given["run"]),
             faults=_words(given["faults"]),
             by=request.user.get_username(),
             now=timezone.now(),
         )
     except PreflightError as error:
-        return _show(request, given=given, error=error)
+        return show(request, given=given, error=error)
     return HttpResponseRedirect(preflight.get_absolute_url())
 
 
@@ -66,7 +68,16 @@ def _words(text: str) -> list[str]:
     return [word for word in BETWEEN.split(text) if word]
 
 
-def _take(text: str) -> int | None:
+def run_named(name: str) -> Run | None:
+    """Return the run whose nodes are asked for; PreflightError where there is none."""
+    run = Run.objects.filter(name=name).first() if name and "\0" not in name else None
+    if name and run is None:
+        raise PreflightError("run", f"no run is called {name[:60]!r}")
+    return run
+
+
+def whole_number(text: str) -> int | None:
+    """Read how many nodes are wanted; empty is all that can come."""
     if not text:
         return None
     if not text.isdecimal() or len(text) > 6:
@@ -74,12 +85,14 @@ def _take(text: str) -> int | None:
     return int(text)
 
 
-def _show(
+def show(
     request: HtmxRequest,
     *,
     given: dict[str, str] | None = None,
+    of_files: dict[str, str] | None = None,
     error: PreflightError | None = None,
 ) -> HttpResponse:
+    """Show the list with its forms, each with what was given and what is wrong with it."""
     preflights = Preflight.objects.defer("measured").select_related("run")
     page = Paginator(preflights, PER_PAGE).get_page(request.GET.get("page"))
     rows = [
@@ -94,6 +107,9 @@ def _show(
         "kinds": list(PROBE_KINDS),
         "may_rehearse": may_rehearse(),
         "given": given if given is not None else _proposed(request),
+        "of_files": of_files or {},
+        "most_mb": settings.SUPPORT_MAX_BODY_BYTES // 1_000_000,
+        "most_files": settings.DATA_UPLOAD_MAX_NUMBER_FILES,
         "error": error,
     }
     return render_page(
@@ -131,6 +147,7 @@ def preflight_context(preflight: Preflight) -> dict[str, Any]:
         "n_pairs": int(measured.was_probed.sum()) // 2,
         "n_pairs_in_all": len(measured.nodes) * (len(measured.nodes) - 1) // 2,
         "has_collectives": bool(measured.collectives),
+        "limits": LIMITS,
     }
     return context | (_verdicts(preflight, measured, found) if found else {})
 

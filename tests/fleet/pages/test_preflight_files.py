@@ -1,0 +1,139 @@
+"""Files of probes handed in by browser: judged as by command, or refused with nothing kept."""
+
+import io
+import tarfile
+import zipfile
+from collections.abc import Callable
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from pytest_django import Settings
+
+from fleet.models import Preflight, PreflightNode
+from tests.fleet.preflight.printed import group
+from tests.fleet.test_doors import member
+
+pytestmark = pytest.mark.django_db
+TYPE = {"files_instance_type": "trn1.32xlarge", "files_take": ""}
+
+
+@pytest.fixture
+def at_the_desk(client: Client) -> Client:
+    """Give an operator's browser."""
+    client.force_login(member("operator"))
+    return client
+
+
+def given(*files: tuple[str, bytes], **other: str) -> dict[str, object]:
+    uploads = [SimpleUploadedFile(name, data) for name, data in files]
+    return {**TYPE, **other, "files": uploads}
+
+
+def zipped(files: list[tuple[str, bytes]]) -> bytes:
+    body = io.BytesIO()
+    with zipfile.ZipFile(body, "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("__MACOSX/out/._pair__a__b.txt", b"what desktops add")
+        for name, data in files:
+            archive.writestr(f"out/{name}", data)
+    return body.getvalue()
+
+
+def tarred(files: list[tuple[str, bytes]]) -> bytes:
+    body = io.BytesIO()
+    with tarfile.open(fileobj=body, mode="w:gz") as archive:
+        for name, data in files:
+            entry = tarfile.TarInfo(f"./out/{name}")
+            entry.size = len(data)
+            archive.addfile(entry, io.BytesIO(data))
+    return body.getvalue()
+
+
+def test_files_are_judged_and_kept(at_the_desk: Client) -> None:
+    response = at_the_desk.post("/preflight/files", given(*group()), follow=True)
+
+    preflight = Preflight.objects.get()
+    assert response.redirect_chain == [(f"/preflight/{preflight.pk}/", 302)]
+    assert (preflight.asked_by, preflight.source) == ("operator", "files")
+    assert preflight.verdict == "pass"
+    assert "All 5 nodes can be taken." in response.text
+    assert "read from files" in response.text
+    assert "How it is judged" in response.text
+
+
+@pytest.mark.parametrize(("name", "pack"), [("out.zip", zipped), ("out.tar.gz", tarred)])
+def test_one_archive_holds_them_all(
+    at_the_desk: Client, name: str, pack: Callable[[list[tuple[str, bytes]]], bytes]
+) -> None:
+    at_the_desk.post("/preflight/files", given((name, pack(group()))))
+
+    assert Preflight.objects.get().names == list("abcde")
+
+
+@pytest.mark.parametrize(
+    ("files", "says"),
+    [
+        ([], "files: there are none"),
+        ([("pair__a__b.txt", b"nothing that any probe prints")], "pair__a__b.txt"),
+        ([("notes.txt", b"hello")], "notes.txt"),
+        ([("pair__a__b.txt", b"\x89PNG\r\n\x1a\n" + bytes(range(256)))], "pair__a__b.txt"),
+        ([("pair__a__b.txt", "bytes #sent".encode("utf-16"))], "pair__a__b.txt"),
+        ([("pair__a__b.txt", b"")], "pair__a__b.txt"),
+        ([("node__a.json", b"{")], "node__a.json"),
+        ([("out.zip", b"PK\x03\x04 cut short")], "out.zip is no .zip or .tar.gz"),
+        ([("out.tgz", b"\x1f\x8b cut short")], "out.tgz is no .zip or .tar.gz"),
+    ],
+    ids=["none", "text", "name", "binary", "utf16", "empty", "json", "zip", "gzip"],
+)
+def test_what_cannot_be_read_is_named_and_nothing_is_kept(
+    at_the_desk: Client, files: list[tuple[str, bytes]], says: str
+) -> None:
+    response = at_the_desk.post("/preflight/files", given(*group()[:2], *files) if files else TYPE)
+
+    assert response.status_code == 422
+    assert says in response.text
+    assert 'aria-invalid="true"' in response.text.partition('id="from-files"')[2]
+    assert not Preflight.objects.exists()
+    assert not PreflightNode.objects.exists()
+
+
+def test_a_type_or_a_number_that_cannot_be_is_named(at_the_desk: Client) -> None:
+    for other, field in (
+        ({"files_instance_type": "abacus"}, "instance_type"),
+        ({"files_take": "9"}, "take"),
+        ({"files_take": "many"}, "take"),
+    ):
+        response = at_the_desk.post("/preflight/files", given(*group(), **other))
+
+        assert response.status_code == 422
+        assert response.context["error"].field == field
+    assert not Preflight.objects.exists()
+
+
+def test_an_archive_that_swells_is_refused(
+    at_the_desk: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fleet.preflight.archives.MOST_UNPACKED_BYTES", 1_000_000)
+    bomb = zipped([*group(), ("pair__a__c.txt", b"0" * 2_000_000)])
+    assert len(bomb) < 20_000
+
+    response = at_the_desk.post("/preflight/files", given(("out.zip", bomb)))
+
+    assert response.status_code == 422
+    assert "hold more than 1 MB" in response.text
+    assert not Preflight.objects.exists()
+
+
+def test_too_many_files_at_once_are_refused(at_the_desk: Client, settings: Settings) -> None:
+    settings.DATA_UPLOAD_MAX_NUMBER_FILES = 3
+
+    assert at_the_desk.post("/preflight/files", given(*group())).status_code == 400
+    assert not Preflight.objects.exists()
+
+
+def test_a_viewer_may_not_and_nobody_reads_there(client: Client) -> None:
+    client.force_login(member("viewer"))
+
+    assert client.post("/preflight/files", given(*group())).status_code == 403
+    assert client.get("/preflight/files").status_code == 405
+    assert not Preflight.objects.exists()
