@@ -4,6 +4,7 @@ from fleet.prometheus.dashboards.grafana import Ask, Choice, Dashboard, Panel, R
 from telemetry.detect.rules import RULES
 
 LOSS = RULES["efa_degraded"].limits["loss_ratio"]
+DRIFT = RULES["cost_drift"].limits
 IDLE = RULES["node_idle"].limits["idle_ratio"]
 NODE_PAGE = "/nodes/${__field.labels.node}/"
 CORES, HBM = "trnwatch_core_utilization_ratio", "trnwatch_device_hbm_bandwidth_bytes_per_second"
@@ -12,6 +13,13 @@ CORES, HBM = "trnwatch_core_utilization_ratio", "trnwatch_device_hbm_bandwidth_b
 def figure(name: str, legend: str = "") -> Ask:
     """Ask for one figure of the run."""
     return Ask(f'max(trnwatch_run_{name}{{run="$run"}})', legend or name)
+
+
+def quantile(q: str) -> Ask:
+    """Ask for a quantile of its steps, one by one."""
+    buckets = 'trnwatch_run_step_duration_seconds_bucket{run="$run"}'
+    counted = f"max by (le) (rate({buckets}[10m]))"
+    return Ask(f"histogram_quantile({q}, {counted})", f"quantile {q}", rare=True)
 
 
 def by_node(metric: str, *, rare: bool = False) -> tuple[Ask, ...]:
@@ -80,7 +88,13 @@ STEPS = Row(
             ),
             "percentunit",
         ),
-        Panel("Seconds per step", (figure("step_seconds"),), "s", width=8),
+        Panel(
+            "Seconds per step",
+            (figure("step_seconds", "mean of a minute"), *map(quantile, ("0.5", "0.99"))),
+            "s",
+            "Quantiles are of every step, a minute late, and as fine as their buckets.",
+            width=8,
+        ),
         Panel("Tokens per second", (figure("tokens_per_second"),), width=8),
         Panel("Model FLOPs utilization", (figure("mfu_ratio"),), "percentunit", width=8),
         Panel(
@@ -90,10 +104,22 @@ STEPS = Row(
             width=8,
         ),
         Panel(
+            "Node-seconds per million tokens",
+            (
+                figure("node_seconds_per_million_tokens", "taken"),
+                figure("expected_node_seconds_per_million_tokens", "expected"),
+            ),
+            "s",
+            f"Alerts where hours are {DRIFT['estimate_ratio']:.0%} above the estimate, or "
+            f"{DRIFT['own_ratio']:.0%} above the run's own first hours.",
+            width=8,
+        ),
+        Panel("Dollars per hour", (figure("cost_usd_per_hour"),), "currencyUSD", width=8),
+        Panel(
             "What it is",
             (Ask('trnwatch_run_info{run="$run"}'),),
             kind="table",
-            width=16,
+            width=24,
         ),
     ),
 )

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from fleet.models import Alert, Node, Run, Token
+from fleet.models import Alert, Budget, Node, Run, Token
 from fleet.simulated.runs import create_run
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import play, start_clock
@@ -53,6 +53,8 @@ def settle(hot: HotStore, *, now: datetime) -> None:
         n_devices=16,
         first_seen_at=now,
     )
+    month = {"starts_at": now - timedelta(days=15), "ends_at": now + timedelta(days=15)}
+    Budget.objects.create(team="LLM", usd=100_000, set_by="ada", set_at=now, **month)
     Alert.objects.create(
         rule="allreduce_share",
         severity=Alert.Severity.PAGE,
@@ -77,7 +79,7 @@ def train(hot: HotStore, plan: Plan, *, until_s: int) -> None:
 
 def leave() -> None:
     """Take away what was settled."""
-    for model in (Alert, Node, Run, Token):
+    for model in (Alert, Budget, Node, Run, Token):
         model.objects.all().delete()
 
 
