@@ -7,7 +7,8 @@ from fleet.api.v1.doors import DOORS, SCHEMAS
 from fleet.api.v1.fields import Problem
 
 ABOUT = """\
-Runs, nodes, series, alerts, silences, annotations, trials and tokens of a fleet that trains.
+Runs, nodes, series, alerts, silences, annotations and tokens of a fleet that trains; trials and
+their schedules, prices, budgets and dollars, compiles, preflights and support checks.
 
 Send `Authorization: Bearer <token>`, or the session cookie of a person who has signed in; with
 the cookie, changes need the CSRF token as `X-CSRFToken` too. Every operation says which scope

@@ -23,6 +23,14 @@ class KeyChangeOut(Told):
     after: str = Field(description="What it is.")
 
 
+def _to_the_ms(told: dict[str, Any]) -> dict[str, Any]:
+    """Round seconds to what clocks can tell."""
+    return {
+        name: round(value, 3) if name.endswith("_s") and value is not None else value
+        for name, value in told.items()
+    }
+
+
 def _changes(change: Any) -> list[KeyChangeOut] | None:
     """Return what changed; None where nobody judged."""
     if change is None:
@@ -127,7 +135,7 @@ class CompileRunOut(CompileFigures):
     def of(cls, row: Row) -> Self:
         """Tell a run's row."""
         told = {name: getattr(row, name) for name in cls.model_fields.keys() - OTHERS}
-        return cls(**told, run=row.run.name, team=row.run.team, lost_usd=row.usd)
+        return cls(**_to_the_ms(told), run=row.run.name, team=row.run.team, lost_usd=row.usd)
 
 
 OTHERS = {"run", "team", "lost_usd"}
@@ -145,7 +153,7 @@ class CompileSums(CompileFigures):
         """Tell the sums, and the first rows of them."""
         told = {name: getattr(sums, name) for name in cls.model_fields.keys() - SUMMED}
         runs = [CompileRunOut.of(row) for row in sums.rows[:most]]
-        return cls(**told, n_runs=len(sums.rows), lost_usd=sums.usd, runs=runs)
+        return cls(**_to_the_ms(told), n_runs=len(sums.rows), lost_usd=sums.usd, runs=runs)
 
 
 SUMMED = {"n_runs", "lost_usd", "runs"}
@@ -209,7 +217,7 @@ class RunCompiles(CompileFigures):
         """Tell a run's compiles."""
         plain = {field: getattr(told, field) for field in cls.model_fields.keys() - SUMMED_UP}
         return cls(
-            **plain,
+            **_to_the_ms(plain),
             run=name,
             lost_usd=told.usd,
             cache=told.cache or None,

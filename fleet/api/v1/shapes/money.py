@@ -123,7 +123,7 @@ class RunMoneyDetail(Told):
             until=spent.until,
             portions=[PortionOut.of(part) for part in panel["parts"]],
             total_usd=None if total is None else round(total, 2),
-            total_s=panel["total_s"],
+            total_s=round(panel["total_s"], 3),
             usd_per_hour=run.usd_per_hour or None,
             usd_per_node_hour=price[0] or None,
             price_basis=price[1],

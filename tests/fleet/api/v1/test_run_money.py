@@ -6,10 +6,12 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from fleet.models import Budget, Run
+from fleet.models import Annotation, Budget, Run
 from fleet.money.spending import keep_spending
 from telemetry.store.hot import HotStore
+from tests.fleet.api.v1.conftest import Ask
 from tests.fleet.pages.conftest import _open_to_all, alive  # noqa: F401
+from tests.fleet.test_doors import member
 from tests.parts import just_now
 
 
@@ -116,3 +118,45 @@ def test_dollars_that_nobody_knows_are_null(client: Client, known: Run) -> None:
     )
     assert {each["usd"] for each in money["portions"]} == {None}
     assert money["total_s"] > 0
+
+
+LENGTH = {"tokens_per_epoch": 20_480, "planned_tokens": 10**6}
+
+
+def test_a_run_is_told_its_length_and_forecasts_its_end(
+    ask: Ask,
+    alive: Run,  # noqa: F811
+) -> None:
+    told = ask("runs/llama/length", LENGTH).json()
+    again = ask("runs/llama/length", LENGTH | {"tokens_per_epoch": None}).json()
+
+    assert told["planned_tokens"] == 10**6
+    assert told["ends_at"] is not None
+    assert again["n_epochs"] is None
+    notes = Annotation.objects.order_by("pk").values_list("by", "text")
+    assert list(notes) == [
+        ("token admin", "tokens per epoch: 20,480, planned tokens: 1,000,000"),
+        ("token admin", "tokens per epoch: unknown, planned tokens: 1,000,000"),
+    ]
+
+
+@pytest.mark.parametrize("value", [0, 10**18 + 1, "1", 1.5, True])
+def test_a_length_that_cannot_be_is_named_and_not_kept(ask: Ask, run: Run, value: object) -> None:
+    refused = ask("runs/llama/length", LENGTH | {"planned_tokens": value})
+
+    assert (refused.status_code, refused.json()["field"]) == (400, "planned_tokens")
+    assert Run.objects.get().tokens_per_epoch is None
+
+
+def test_a_length_is_told_whole(ask: Ask, run: Run) -> None:
+    refused = ask("runs/llama/length", {"planned_tokens": 5})
+
+    assert (refused.status_code, refused.json()["field"]) == (400, "tokens_per_epoch")
+
+
+def test_of_people_only_leads_tell_a_length(client: Client, alive: Run) -> None:  # noqa: F811
+    client.force_login(member("operator"))
+    assert client.post("/api/v1/runs/llama/length", LENGTH, "application/json").status_code == 403
+    client.force_login(member("lead"))
+
+    assert client.post("/api/v1/runs/llama/length", LENGTH, "application/json").status_code == 200
