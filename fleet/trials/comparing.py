@@ -60,7 +60,8 @@ def shown_of(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> Sh
         n_settled=int(sums[n_warm:, 0].sum()),
         tokens_per_step=_tokens_per_step(sums),
         compile_s=_compile_s(arm),
-        ready_s=ready_s if len(steps) else None,
+        # Of a run that was read from elsewhere nobody knows what came before its first step.
+        ready_s=(ready_s or None) if len(steps) else None,
         first_step_s=_known(steps.first_step_s),
         warm_up_s=float(sums[:n_warm, 1].sum()),
         n_warm_up=int(sums[:n_warm, 0].sum()),

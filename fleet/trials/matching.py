@@ -56,9 +56,7 @@ def matches(runs: Sequence[Run], tokens_per_step: Sequence[float | None]) -> tup
     """
     told = [_told(field, words, [read(run) for run in runs]) for field, words, read in FIELDS]
     counts = ["" if n is None else f"{n:,.0f}" for n in tokens_per_step]
-    known = [n for n in tokens_per_step if n is not None]
-    is_alike = bool(known) and max(known) - min(known) <= SAME_TOKENS_RATIO * max(known)
-    told.append(_match("tokens_per_step", "tokens per step", counts, is_alike=is_alike))
+    told.append(_told("tokens_per_step", "tokens per step", counts))
     if any(run.tokens_per_epoch for run in runs):
         epochs = [f"{run.tokens_per_epoch:,}" if run.tokens_per_epoch else "" for run in runs]
         told.append(_told("tokens_per_epoch", "tokens per epoch", epochs))
@@ -67,8 +65,22 @@ def matches(runs: Sequence[Run], tokens_per_step: Sequence[float | None]) -> tup
 
 def _told(field: str, words: str, values: Sequence[str]) -> Match:
     """Compare what the arms say of one field."""
-    kinds = {kind_of(value) if field == "optimizer" else value for value in values}
-    return _match(field, words, values, is_alike=len(kinds) == 1)
+    if field == "tokens_per_step":
+        known = [float(value.replace(",", "")) for value in values if value]
+        is_alike = bool(known) and max(known) - min(known) <= SAME_TOKENS_RATIO * max(known)
+    else:
+        kinds = {kind_of(value) if field == "optimizer" else value for value in values}
+        is_alike = len(kinds) == 1
+    return _match(field, words, values, is_alike=is_alike)
+
+
+def between(found: Sequence[Match], one: int, other: int) -> list[Match]:
+    """Return how two of the arms, by their place, stand to each other, whatever others have."""
+    pairs = [(match, (match.values[one], match.values[other])) for match in found]
+    return [
+        _told(match.field, match.words, ["" if each == NOT_REPORTED else each for each in pair])
+        for match, pair in pairs
+    ]
 
 
 def kind_of(optimizer: str) -> str:

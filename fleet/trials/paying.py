@@ -11,6 +11,8 @@ from fleet.trials.figures import Price
 from fleet.trials.steps import COLUMNS, ArmSteps
 
 PAID = COLUMNS.index("paid")
+# Times are kept to a tenth of a millisecond: what is less than half a cent is no pause.
+DUST_USD = 0.005
 NAMES = ("usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd", "usd_per_hour")
 
 
@@ -26,7 +28,8 @@ def paid(run: Run, steps: ArmSteps, ready_s: float, *, until: datetime) -> dict[
     ready = min(total, usd_between(run, began, began + timedelta(seconds=ready_s)))
     column, n_warm = steps.sums[:, PAID], steps.n_warm_rows
     warm_up, settled = float(column[:n_warm].sum()), float(column[n_warm:].sum())
-    between = max(0.0, total - ready - warm_up - settled)
+    between = total - ready - warm_up - settled
+    between = between if between >= DUST_USD else 0.0
     prices = prices_of(run, until=until)
     return {
         "usd_ready": ready,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from fleet.templatetags.trials import change
 from fleet.templatetags.units import ABSENT, NBSP, count, duration, percent, seconds, si, usd
 from fleet.trials.figures import Candidate, Comparison, Figures
-from fleet.trials.matching import mismatches
+from fleet.trials.matching import between, mismatches
 from fleet.trials.measures import BY_NAME, DECIDING
 from telemetry.compare.verdicts import LEAST_RATIO, Word
 
@@ -87,8 +87,15 @@ def deciding(candidate: Candidate) -> Comparison | None:
 def sentences(figures: Figures) -> list[str]:
     """Return the verdict on each candidate, in the order of the candidates."""
     baseline = next((arm.label for arm in figures.arms if arm.is_baseline), "")
-    different = [match.words for match in mismatches(figures.matches)]
-    return [_sentence(each, baseline, different) for each in figures.candidates]
+    return [_sentence(each, baseline, unlike(figures, each)) for each in figures.candidates]
+
+
+def unlike(figures: Figures, candidate: Candidate) -> list[str]:
+    """Return in what a candidate is known to train something else than the baseline, in words."""
+    places = {arm.run: place for place, arm in enumerate(figures.arms)}
+    baseline = next(place for place, arm in enumerate(figures.arms) if arm.is_baseline)
+    pair = between(figures.matches, baseline, places[candidate.run])
+    return [match.words for match in mismatches(pair)]
 
 
 def _sentence(candidate: Candidate, baseline: str, different: list[str]) -> str:

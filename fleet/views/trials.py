@@ -21,7 +21,7 @@ from fleet.trials.keeping import TrialError
 from fleet.trials.matching import mismatches, unknowns
 from fleet.trials.measures import BY_NAME, DECIDING
 from fleet.trials.tables import written_csv
-from fleet.trials.words import Worded, deciding, sentences, worded
+from fleet.trials.words import Worded, deciding, sentences, unlike, worded
 from fleet.views.render import HtmxRequest, render_page
 from telemetry.compare.verdicts import DEFAULT_STEPS
 
@@ -35,6 +35,7 @@ class Judged:
 
     candidate: Candidate
     sentence: str
+    unlike: list[str]
     deciding: Comparison | None
     rows: list[Worded]
     drawing: Drawing | None
@@ -49,7 +50,7 @@ class TrialRow:
 
     trial: Trial
     judged: list[Judged]
-    is_unlike: bool
+    is_missing: bool = False
 
 
 def judged(figures: Figures) -> list[Judged]:
@@ -66,6 +67,7 @@ def judged(figures: Figures) -> list[Judged]:
             Judged(
                 candidate,
                 sentence,
+                unlike(figures, candidate),
                 deciding(candidate),
                 rows,
                 drawn,
@@ -81,8 +83,8 @@ def row_of(trial: Trial) -> TrialRow:
     """Return one line of the list."""
     figures = read(trial.figures)
     if figures is None:
-        return TrialRow(trial, [], is_unlike=False)
-    return TrialRow(trial, judged(figures), is_unlike=bool(mismatches(figures.matches)))
+        return TrialRow(trial, [])
+    return TrialRow(trial, judged(figures), is_missing=not figures.candidates)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])

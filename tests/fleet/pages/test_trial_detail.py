@@ -5,12 +5,13 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run, Trial
+from fleet.trials.figures import read
 from fleet.trials.keeping import begin, work_out
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_doors import member
 from tests.fleet.trials.conftest import LATER, made, train
-from tests.parts import NOON
+from tests.parts import NOON, NOON_S
 
 
 @pytest.fixture
@@ -57,6 +58,71 @@ def test_mismatches_come_before_any_figure(page: Page, hot: HotStore, trial: Tri
     assert "No verdict follows from that." in text
     assert "is better than" not in text
     assert "none: arms differ" in text
+
+
+def test_of_three_arms_only_the_one_that_differs_has_no_verdict(
+    page: Page, client: Client, hot: HotStore, trial: Trial
+) -> None:
+    long = made("vit-long", "trn2.48xlarge", 72.0, global_batch=2000)
+    train("vit-long", [1.25] * 100)
+    trial.arms.create(run=long, label="long", position=2)
+    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+
+    text = page("/trials/bakeoff/")
+    rows = client.get("/trials/bakeoff/figures.csv").text.splitlines()
+    told = client.get("/api/v1/trials/bakeoff").json()["candidates"]
+
+    assert "4 \u00d7 trn2.48xlarge is better than 4 \u00d7 p5.48xlarge" in text
+    assert "long and 4 \u00d7 p5.48xlarge do not train the same thing (global batch)" in text
+    words = {row.split(",")[1]: row.split(",")[8] for row in rows if ",usd_per_mtok," in row}
+    assert words == {"vit-trn2": "better", "vit-long": "none: arms differ"}
+    assert [each["comparisons"][0]["word"] for each in told] == ["better", "none: arms differ"]
+
+
+def test_each_measure_is_explained(page: Page, hot: HotStore, trial: Trial) -> None:
+    work_out(hot, trial, now=LATER)
+
+    text = page("/trials/bakeoff/")
+
+    told = text[text.index("What each measure is") :]
+    for words in ("$ per 1M tokens", "tokens per dollar", "MFU", "until the first step"):
+        assert f"<dt>{words}</dt>" in told
+    assert "4 \u00d7 p5.48xlarge: 31.7 PFLOP/s" in told
+    assert "<dt>loss at equal tokens</dt>" not in told
+
+
+def test_a_price_that_changed_is_told_with_its_times(
+    page: Page, hot: HotStore, trial: Trial
+) -> None:
+    began = {"from_s": NOON_S, "n_nodes": 4, "usd_per_node_hour": 90.0, "basis": "on demand"}
+    later = {**began, "from_s": NOON_S + 100, "usd_per_node_hour": 45.0, "basis": "reserved"}
+    Run.objects.filter(name="vit-p5").update(tariff=[began, later])
+    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+
+    text = page("/trials/bakeoff/")
+
+    assert "before that $360, on demand" in text
+    assert "4 \u00d7 p5.48xlarge changed its price on the way" in text
+
+
+def test_a_trial_whose_other_arm_is_gone_says_so(page: Page, hot: HotStore, trial: Trial) -> None:
+    Run.objects.filter(name="vit-trn2").delete()
+    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+
+    assert "An arm of this trial is missing" in page("/trials/bakeoff/")
+    assert "run was removed" in page("/trials/")
+    assert "An arm of this trial is missing" in page("/trials/bakeoff/print/")
+
+
+def test_what_came_before_the_first_step_of_an_imported_run_nobody_knows(
+    page: Page, hot: HotStore, trial: Trial
+) -> None:
+    work_out(hot, trial, now=LATER)
+
+    assert "not reported" in page("/trials/bakeoff/")
+    figures = read(Trial.objects.get().figures)
+    assert figures is not None
+    assert figures.arms[0].ready_s is None
 
 
 def test_before_it_is_worked_out_it_says_so(page: Page, trial: Trial) -> None:

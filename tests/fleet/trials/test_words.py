@@ -7,7 +7,7 @@ import msgspec
 
 from fleet.trials.figures import ArmFigures, Candidate, Comparison, Figures
 from fleet.trials.matching import Match, State
-from fleet.trials.words import sentences
+from fleet.trials.words import sentences, worded
 
 ARM = {
     "run": "vit-p5",
@@ -50,7 +50,8 @@ class Told:
 
 def plain(found: tuple[Comparison, ...], matches: tuple[Match, ...] = ()) -> str:
     arm: Any = msgspec.convert(ARM | dict.fromkeys(NULLS), ArmFigures)
-    figures = Figures(matches, (arm,), (Candidate("trn2", "vit-trn2", found),))
+    other = msgspec.structs.replace(arm, run="vit-trn2", label="trn2", is_baseline=False)
+    figures = Figures(matches, (arm, other), (Candidate("trn2", "vit-trn2", found),))
     return sentences(figures)[0].replace("\u202f", " ").replace("\u2212", "-")
 
 
@@ -69,6 +70,31 @@ def test_cheaper_and_slower_says_both() -> None:
 
     assert "1M tokens cost $0.0205 instead of $0.0222, 7.7 % less" in said
     assert said.endswith("But it is slower: 29.6 % fewer tokens per second.")
+
+
+def test_how_alike_or_how_long_stands_beside_a_figure_of_which_no_word_can_be() -> None:
+    loss = Comparison("loss", 2.66, 2.66, 0.0, -0.001, 0.002, "cannot tell yet", None)
+    pace = Comparison("tokens_per_s", 2.7e6, 2.6e6, -0.04, -0.1, 0.02, "cannot tell yet", 310)
+    step = Comparison("step_s", 2.0, 1.0, -0.5, -0.51, -0.49, "better", 0)
+
+    asides = [worded(each).aside.replace("\u202f", " ") for each in (loss, pace, step)]
+
+    assert asides == ["alike within 0.2 %", "about 310 more steps", ""]
+
+
+def test_an_arm_that_differs_takes_no_verdict_from_the_others() -> None:
+    batch = Match("global_batch", "global batch", ("256", "256", "192"), State.DIFFERS)
+    found = Comparison("usd_per_mtok", 2.0, 1.4, -0.3, -0.33, -0.29, "better", 0)
+    arm: Any = msgspec.convert(ARM | dict.fromkeys(NULLS), ArmFigures)
+    others = [
+        msgspec.structs.replace(arm, run=name, label=name, is_baseline=False) for name in "ab"
+    ]
+    candidates = tuple(Candidate(name, name, (found,)) for name in "ab")
+
+    same, other = sentences(Figures((batch,), (arm, *others), candidates))
+
+    assert same.startswith("a is better than p5")
+    assert other.startswith("b and p5 do not train the same thing (global batch)")
 
 
 def test_worse_says_more() -> None:

@@ -10,10 +10,11 @@ from ninja import Field
 from fleet.api.v1.fields import Told
 from fleet.api.v1.paging import Links
 from fleet.models import Trial
-from fleet.trials.claims import claim_for
+from fleet.trials.claims import Claim, claim_for
 from fleet.trials.figures import Candidate, Figures, read
 from fleet.trials.matching import Match, State
-from fleet.trials.words import sentences
+from fleet.trials.tables import NO_WORD
+from fleet.trials.words import sentences, unlike
 
 UNKNOWN = "null where nobody can tell"
 
@@ -138,7 +139,11 @@ class TrialComparison(Told):
     ratio: float = Field(description="Candidate over baseline, less one.", examples=[-0.31])
     low: float | None = Field(description=f"Lower end of its 95 % interval; {UNKNOWN}.")
     high: float | None = Field(description=f"Upper end of its 95 % interval; {UNKNOWN}.")
-    word: str = Field(description="better, worse, or cannot tell yet.", examples=["better"])
+    word: str = Field(
+        description="better, worse, or cannot tell yet; of arms that train different things "
+        "`none: arms differ`.",
+        examples=["better"],
+    )
     n_more_steps: int | None = Field(
         description="About so many more steps of each arm would tell; null: none would."
     )
@@ -185,16 +190,17 @@ class TrialDetail(TrialOut):
             matches=[TrialMatch.of(match) for match in figures.matches],
             figures=[TrialArmFigures(**msgspec.to_builtins(arm)) for arm in figures.arms],
             candidates=[
-                _candidate(each, sentence, baseline=base, instance=types[each.run])
+                _candidate(each, sentence, unlike(figures, each), claim_for(base, types[each.run]))
                 for each, sentence in zip(figures.candidates, said, strict=True)
             ],
         )
 
 
 def _candidate(
-    candidate: Candidate, sentence: str, *, baseline: str, instance: str
+    candidate: Candidate, sentence: str, differs: list[str], claim: Claim | None
 ) -> TrialCandidate:
-    claim = claim_for(baseline, instance)
+    # No verdict follows where the arms do not train the same thing.
+    none = {"word": NO_WORD, "n_more_steps": None} if differs else {}
     return TrialCandidate(
         label=candidate.label,
         run=candidate.run,
@@ -202,7 +208,8 @@ def _candidate(
         equal_tokens=candidate.equal_tokens,
         is_decided=candidate.is_decided,
         comparisons=[
-            TrialComparison(**msgspec.structs.asdict(each)) for each in candidate.comparisons
+            TrialComparison(**(msgspec.structs.asdict(each) | none))
+            for each in candidate.comparisons
         ],
         claim=TrialClaim(**asdict(claim)) if claim else None,
     )
