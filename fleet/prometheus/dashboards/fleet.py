@@ -1,5 +1,6 @@
 """The fleet: is anything wrong, where, and how every run and the worst parts get on."""
 
+from fleet.prometheus.dashboards.budgets import MONEY
 from fleet.prometheus.dashboards.grafana import Ask, Dashboard, Panel, Row
 from fleet.prometheus.service import STOPPED_S
 from fleet.summaries import LATE_AFTER_S
@@ -120,33 +121,6 @@ RUNS = Row(
             "s",
             "Rises without falling when a run stands still.",
             link=RUN_PAGE,
-        ),
-    ),
-)
-OF_BUDGET = "max by (budget, team, run)"
-MONEY = Row(
-    "Budgets",
-    (
-        Panel(
-            "Forecast share of each budget",
-            (Ask("budget:trnwatch_budget_forecast_ratio:max", "{{team}}{{run}}"),),
-            "percentunit",
-            "At today's pace and the prices announced; above 100 % it will be overrun.",
-            limit=1,
-            link="/budgets/",
-        ),
-        Panel(
-            "Share spent so far",
-            (
-                Ask(
-                    f"{OF_BUDGET} (trnwatch_budget_spent_usd)\n"
-                    f"/ {OF_BUDGET} (trnwatch_budget_usd)",
-                    "{{team}}{{run}}",
-                ),
-            ),
-            "percentunit",
-            limit=1,
-            link="/budgets/",
         ),
     ),
 )
