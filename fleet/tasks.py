@@ -8,6 +8,7 @@ from django.conf import settings
 from fleet.charts.freezing import freeze_what_is_due
 from fleet.compiles.simulated import keep_simulated
 from fleet.demo import weather
+from fleet.demo.announcing import announce_next
 from fleet.durations import keep_durations
 from fleet.intake.steps.following import follow_reported
 from fleet.like import keeping as likes
@@ -50,6 +51,7 @@ def hand_over_plans() -> None:
     now = datetime.now(UTC)
     if settings.DEMO:
         weather.extend(hot, now=now)
+        announce_next(hot, now=now)
     publish_plans(hot, now=now)
 
 

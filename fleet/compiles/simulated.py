@@ -4,9 +4,11 @@ import math
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime, timedelta
 
+import msgspec
 import numpy as np
 from django.db.models import Count
 
+from fleet.announced import announced
 from fleet.compiles.keeping import keep_compiles
 from fleet.models import CompileEvent, InjectedFault, Run
 from telemetry.compiles import HIT, Compile
@@ -48,6 +50,28 @@ def keep_simulated(source: Source, *, now: datetime) -> None:
         keep_first(run, spec, n_kept=n_kept.get(run.pk, 0), now=now, noted_at=now)
         mine = [fault for fault in faults if fault.run_id == run.pk]
         keep_recompiles(source, run, spec, mine, now=now)
+        keep_announced(run, spec, since=now - LOOK_BACK, now=now)
+
+
+def keep_announced(
+    run: Run, spec: RunSpec, *, since: datetime, now: datetime, as_they_came: bool = True
+) -> None:
+    """Keep what a run compiled as announced, once that is over: graphs of longer sequences."""
+    longer = msgspec.structs.replace(spec, seq_len=2 * spec.seq_len)
+    for note in announced(run).filter(ends_at__gt=since, ends_at__lte=now):
+        start = f"plan-{note.pk}"
+        if note.ends_at is None or run.compiles.filter(process__endswith=f":{start}").exists():
+            continue
+        events = recompiled(
+            longer,
+            _tools_now(run, spec),
+            at_s=note.at.timestamp(),
+            seconds=(note.ends_at - note.at).total_seconds(),
+            start=start,
+            is_planned=True,
+        )
+        told_at = now if as_they_came else note.ends_at
+        keep_compiles(run, events, now=told_at, trained_from=run.started_at)
 
 
 def keep_first(
@@ -143,4 +167,6 @@ def live_through_compiles(
         (fault for fault in faults if fault.kind == RECOMPILE and fault.starts_at <= now),
         key=lambda fault: fault.starts_at,
     )
-    return keep_recompiles(source, run, spec, struck, now=now, as_they_came=False)
+    found = keep_recompiles(source, run, spec, struck, now=now, as_they_came=False)
+    keep_announced(run, spec, since=run.started_at, now=now, as_they_came=False)
+    return found

@@ -8,6 +8,7 @@ from itertools import pairwise
 import msgspec
 import numpy as np
 
+from fleet.announced import announced
 from fleet.charts.freezing import freeze
 from fleet.models import InjectedFault, Run
 from fleet.replaying import Replay
@@ -63,7 +64,7 @@ def live_through(
     hot: HotStore, run: Run, faults: Sequence[InjectedFault], *, now: datetime
 ) -> None:
     """Play a run from its start to now: rollups, steps, alerts, and at last its clocks."""
-    plan, end = plan_of(run, faults), int(now.timestamp())
+    plan, end = plan_of(run, faults, announced(run)), int(now.timestamp())
     clocks = dict.fromkeys(plan.shards, start_clock(plan))
     earlier = StepBatch.empty(run.name, plan.run.node_names)
     for stretch in stretches(plan.epoch_s, end, faults, hot_s=hot.keep_s):

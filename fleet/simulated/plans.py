@@ -5,7 +5,8 @@ from datetime import datetime, timedelta
 
 import msgspec
 
-from fleet.models import InjectedFault, Run
+from fleet.announced import announced, benign_of
+from fleet.models import Annotation, InjectedFault, Run
 from telemetry.simulate.scenario import Fault, Plan, RunSpec
 from telemetry.store.hot import HotStore
 
@@ -27,21 +28,25 @@ def fault_of(injected: InjectedFault, *, epoch_s: int) -> Fault:
     )
 
 
-def plan_of(run: Run, faults: Iterable[InjectedFault]) -> Plan:
-    """Write a simulated run with these faults as the simulator reads it."""
+def plan_of(
+    run: Run, faults: Iterable[InjectedFault], compiles: Iterable[Annotation] = ()
+) -> Plan:
+    """Write a simulated run with these faults and announced compiles as the simulator reads it."""
     epoch_s = int(run.started_at.timestamp())
     return Plan(
         run=RunSpec(**run.plan),
         seed=run.pk,
         epoch_s=epoch_s,
         faults=tuple(fault_of(fault, epoch_s=epoch_s) for fault in faults),
+        benign=benign_of(run, compiles, epoch_s=epoch_s),
     )
 
 
 def publish_plan(hot: HotStore, run: Run, *, now: datetime) -> None:
     """Hand a run's plan to the workers, with the faults that matter from now on."""
     faults = run.injected_faults.filter(ends_at__gte=now - REMEMBER).select_related("node", "run")
-    hot.put_plan(run.name, msgspec.json.encode(plan_of(run, faults)))
+    compiles = announced(run).filter(ends_at__gte=now - REMEMBER)
+    hot.put_plan(run.name, msgspec.json.encode(plan_of(run, faults, compiles)))
 
 
 def publish_plans(hot: HotStore, *, now: datetime) -> None:

@@ -13,6 +13,7 @@ from django.core.management.base import BaseCommand
 from django.db import connections
 
 from fleet.demo import weather
+from fleet.demo.announcing import announce_past
 from fleet.demo.compiles import brew_deploys, compile_past
 from fleet.demo.like import ensure_probe
 from fleet.demo.past import live_through
@@ -44,6 +45,7 @@ class Command(BaseCommand):
             create_fleet(now=now, longest=timedelta(hours=hours))
             weather.brew_past(now=now)
             brew_deploys(now=now)
+            announce_past(now=now)
             ensure_probe(now=now)
         # A run without clocks has no past yet, or only part of one: dying here begins it anew.
         unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
