@@ -73,7 +73,9 @@ def _finish(operation: Document, *, is_read: bool) -> None:
         if examples := parameter.pop("examples", []):
             parameter["example"] = examples[0]
     responses = operation["responses"] = {str(k): v for k, v in operation["responses"].items()}
-    for status in READING if is_read else CHANGING:
+    # What is read may be impossible as things stand, too: then the operation's own words say so.
+    conflicts = ("409",) if "409" in about else ()
+    for status in (*READING, *conflicts) if is_read else CHANGING:
         responses.setdefault(status, {"$ref": f"#/components/responses/{status}"})
     if is_read:
         responses["200"]["headers"] = TAG

@@ -108,3 +108,11 @@ def test_a_trial_without_arms_has_no_schedule(ask: Ask, db: None) -> None:
 
     assert ask("trials/bare/schedule").status_code == 409
     assert ask("trials/nobody/schedule").status_code == 404
+
+
+def test_the_description_tells_of_every_refusal(ask: Ask) -> None:
+    paths = ask("openapi.json").json()["paths"]
+
+    told = paths["/api/v1/trials/{name}/schedule"]["get"]["responses"]
+    assert {"200", "304", "400", "404", "409"} <= told.keys()
+    assert "409" not in paths["/api/v1/runs/{name}"]["get"]["responses"]
