@@ -43,6 +43,12 @@ class Judged:
     once: list[Once]
     notes: list[str]
 
+    @property
+    def brief(self) -> list[Worded | None]:
+        """Dollars and pace: what one line says of it."""
+        told = {row.comparison.measure: row for row in self.rows}
+        return [told.get(name) for name in ("usd_per_mtok", "tokens_per_s")]
+
 
 @dataclass(frozen=True, slots=True)
 class TrialRow:
@@ -175,6 +181,7 @@ def _told(trial: Trial) -> dict[str, Any]:
         "judged": shown,
         "deciding_words": BY_NAME[decides].words,
         "mismatches": mismatches(matches),
+        "n_unlike": sum(bool(each.unlike) for each in shown),
         "unknowns": unknowns(matches),
         "alike": [match for match in matches if match.state == "same"],
         "baseline": next((arm for arm in arms if arm.is_baseline), None),

@@ -21,14 +21,17 @@ LONG = (
 )
 
 
-@pytest.fixture
-def trial(hot: HotStore, fleet: str) -> Trial:
-    """Give a trial that tells every measure, of many arms, with a long question."""
+@pytest.fixture(params=["two arms", "five arms", "nine arms, some unlike"])
+def trial(request: pytest.FixtureRequest, hot: HotStore, fleet: str) -> Trial:
+    """Give a trial that tells every measure, with a long question."""
+    n_candidates = {"two arms": 1, "five arms": 4}.get(request.param, 8)
     told = {"tokens_per_epoch": 50_000_000, "optimizer": "AdamW", "model": "vit-huge"}
     made("vit-p5", "p5.48xlarge", 90.0, **told)
-    names = [f"vit-trn2-{i}" for i in range(4)]
+    names = [f"vit-trn2-{i}" for i in range(n_candidates)]
     for i, name in enumerate(names):
-        made(name, "trn2.48xlarge", 72.0 + i, price_basis="capacity block, 2026-10", **told)
+        unlike = {"global_batch": 100 * i, "optimizer": "SGD"} if i > 4 else {}
+        basis = "capacity block of retail vision, 2026-10-23"
+        made(name, "trn2.48xlarge", 72.0 + i, price_basis=basis, **(told | unlike))
         train(name, [1.25] * 100, loss=[3.0] * 100)
     train("vit-p5", [2.0] * 100, loss=[3.0] * 100)
     trial = begin(
