@@ -9,10 +9,13 @@ from telemetry.support.errors import SupportError
 MIB = 1 << 20
 MOST_BYTES = 512 * MIB
 LONGEST_LINE_BYTES = 65_536
+UTF_16 = "UTF-16, as some shells write it; save it as UTF-8 first"
 # What people give instead of text, by its first bytes, and what to do then.
 NOT_TEXT = {
     b"PK": "a zip archive, such as a saved .pt2; write print(exported_program) to a file of text",
     b"\x1f\x8b": "gzipped; unpack it first",
+    b"\xff\xfe": UTF_16,
+    b"\xfe\xff": UTF_16,
 }
 BINARY = "not text, such as a protobuf of HLO (.pb); write the graph's text to a file"
 

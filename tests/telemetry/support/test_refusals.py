@@ -26,6 +26,8 @@ RESULT: dict[str, Any] = json.loads((DATA / "result.json").read_text())
         (b"\x1f\x8b\x08", "gzipped; unpack it first"),
         (b"\x0a\x04\x00main", "not text, such as a protobuf"),
         (b"aten::add\nmm\0\n", "not text"),
+        (b"\xff\xfe" + "aten::add\n".encode("utf-16-le"), "UTF-16, .* save it as UTF-8"),
+        (b"\xfe\xff" + "aten::add\n".encode("utf-16-be"), "UTF-16, .* save it as UTF-8"),
         ("{\n  'a': 1\n}", "line 2: no JSON"),
         ("{}", "neither supported_operators nor unsupported_operators"),
         ('{"a": ' + "[" * 100_000, "no report|no JSON|too long"),
