@@ -82,13 +82,15 @@ def burn(budget: Budget, runs: Iterable[Run], *, now: datetime) -> Burn:
     priced = [run for run in mine if not math.isnan(spent[run.pk])]
     going = [run for run in priced if run.finished_at is None]
     spent_usd = sum(spent[run.pk] for run in priced)
-    to_come = sum(usd_between(run, until, _ends_at(run, budget, now=until)) for run in going)
+    # Of a period to come, only what lies in it.
+    begins = max(until, budget.starts_at)
+    to_come = sum(usd_between(run, begins, _ends_at(run, budget, now=until)) for run in going)
     return Burn(
         budget=budget,
         spent_usd=spent_usd,
         usd_per_hour=sum(run.usd_per_hour for run in going) if now < budget.ends_at else 0.0,
         forecast_usd=spent_usd + to_come,
-        used_up_at=_used_up_at(budget, going, spent_usd, now=until)
+        used_up_at=_used_up_at(budget, going, spent_usd, now=begins)
         if spent_usd + to_come > budget.usd
         else None,
         n_unpriced=len(mine) - len(priced),

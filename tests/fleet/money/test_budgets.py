@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.models import Alert, Budget, Run
+from fleet.money.budgets import burn
 from fleet.overspending import watch_money
 from telemetry.store.hot import HotStore
 from tests.parts import NOON
@@ -89,3 +90,31 @@ def test_runs_without_a_price_are_unknown_and_raise_nothing(run: Run, hot: HotSt
     budget(1)
 
     assert watch_money(hot, now=at(1)) == []
+
+
+def test_a_budget_to_come_pays_only_for_its_own_days(run: Run) -> None:
+    # Four nodes at $21.50: $86 an hour, from tomorrow noon to the noon after.
+    kept = budget(1_000, days=2)
+    kept.starts_at = NOON + timedelta(days=1)
+
+    found = burn(kept, [run], now=at(1))
+
+    assert (found.spent_usd, found.forecast_usd) == (0, pytest.approx(24 * 86))
+    assert found.used_up_at == NOON + timedelta(days=1, hours=1_000 / 86)
+
+
+def test_a_month_ends_with_its_last_second_by_utc(run: Run) -> None:
+    # The run began at noon of the first day; its month has 31 days and ends at midnight, UTC.
+    month = Budget(
+        team=run.team,
+        usd=1.0,
+        starts_at=datetime(NOON.year, NOON.month, 1, tzinfo=NOON.tzinfo),
+        ends_at=datetime(NOON.year, NOON.month + 1, 1, tzinfo=NOON.tzinfo),
+    )
+    hours = (month.ends_at - run.started_at) / timedelta(hours=1)
+
+    for now in (at(1), month.ends_at, month.ends_at + timedelta(days=3)):
+        assert burn(month, [run], now=now).forecast_usd == pytest.approx(hours * 86)
+    assert burn(month, [run], now=month.ends_at + timedelta(days=3)).spent_usd == pytest.approx(
+        hours * 86
+    )

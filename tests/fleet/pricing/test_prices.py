@@ -3,6 +3,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any
 
+import numpy as np
 import pytest
 
 from fleet.models import Run, TeamPrice
@@ -168,3 +169,29 @@ def test_what_cannot_be_is_refused_by_name_and_leaves_nothing(
 
     assert error.value.field == field
     assert not TeamPrice.objects.exists()
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize("seed", range(5))
+def test_what_was_paid_never_falls_whatever_is_set_and_adds_up_minute_by_minute(
+    run: Run, seed: int
+) -> None:
+    rng = np.random.default_rng(seed)
+    minute, paid, by_hand = timedelta(minutes=1), 0.0, 0.0
+
+    for i in range(240):
+        now = NOON + i * minute
+        if rng.random() < 0.05:
+            a_price(
+                round(float(rng.uniform(1, 60)), 2),
+                now + timedelta(minutes=int(rng.integers(-30, 90))),
+                team=str(rng.choice(["LLM", ""])),
+                now=now,
+            )
+            run.refresh_from_db()
+        # A run that ends and is restarted has paid no less than before.
+        run.finished_at = now if rng.random() < 0.1 else None
+        assert run.usd_by(now) >= paid
+        paid = run.usd_by(now)
+        assert paid == pytest.approx(by_hand, abs=1e-6)
+        by_hand += run.n_nodes * run.price_at(now)[0] / 60
