@@ -96,7 +96,12 @@ class Case:
 
         Then only what the share is a share of has shrunk: nothing is slower.
         """
-        if self.before is None or not self.changed:
+        return bool(self.changed) and self.takes_no_longer
+
+    @property
+    def takes_no_longer(self) -> bool:
+        """Whether bytes and peers take no longer than before: the rest of the step has shrunk."""
+        if self.before is None:
             return False
         return all(
             _typical(self.after, phase) <= SAME * _typical(self.before, phase) + least_s

@@ -5,6 +5,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray
 from telemetry.detect.efa import LATENCY, METRICS, Fabric, Figures, fabric_of, sightings
+from telemetry.detect.everywhere import together
 from telemetry.detect.links import DEAD_RATIO, LOSS_RATIO, MOST, SLOWER_BY
 from telemetry.detect.look import Look
 from telemetry.detect.peers import GAUSSIAN, lower_median, median
@@ -49,7 +50,7 @@ def fabric(vitals: Vitals) -> list[Sighting]:
                 found[alert.node] = kept
     if None in found and len(found) > 1 and _is_everywhere(now, found):
         return [found[None]]
-    return list(found.values())
+    return together(list(found.values()), n_nodes=len(now.span.nodes))
 
 
 def _is_everywhere(now: Fabric, found: dict[str | None, Sighting]) -> bool:
@@ -136,10 +137,11 @@ def _still(now: Fabric, cause: str) -> NDArray[np.bool_]:
 def _kept_everywhere(now: Fabric, alert: Standing) -> Sighting | None:
     """Keep a sick fabric while it is as sick as the open alert says."""
     look = remembered(alert)
+    device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
     if alert.cause == "efa_latency" and np.isfinite(look.peers_median):
-        recent = lower_median(now.latency_s[-PERSISTS_S:].ravel())
+        recent = lower_median(now.latency_s[-PERSISTS_S:, :, device].ravel())
         if recent < look.peers_median * (1 + HALF * (ALL_SLOWER_BY - 1)):
             return None
-    elif not _still(now, alert.cause)[-PERSISTS_S:].any(axis=0).mean() > HALF:
+    elif not _still(now, alert.cause)[-PERSISTS_S:, :, device].any(axis=0).mean() > HALF:
         return None
     return Sighting(look, since(alert, now.span))

@@ -8,7 +8,7 @@ from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.rules import RULES
 from telemetry.detect.silence import CRASHED, SILENT
 from telemetry.detect.spinning import SPINNING
-from telemetry.detect.standstill import CORES, HOST, Standstill, standstill, upper_median
+from telemetry.detect.standstill import CORES, HOST, Standstill, lost, standstill, upper_median
 from telemetry.detect.vitals import Vitals
 
 RULE = "hang"
@@ -46,8 +46,7 @@ def hang(vitals: Vitals) -> list[Finding]:
     if still.absent:
         return [_finding(vitals, still, still.absent)]
     # A node that fell silent with the run is its own finding, and explains this one.
-    is_explained = bool(set(still.gone) & set(still.mute))
-    is_hang = not is_explained and _lasts(still, PATIENCE_STEPS, PATIENCE_S)
+    is_hang = not lost(still) and _lasts(still, PATIENCE_STEPS, PATIENCE_S)
     return [_finding(vitals, still, ())] if is_hang else []
 
 
@@ -68,7 +67,7 @@ def known_dead(vitals: Vitals) -> set[str]:
     still = standstill(vitals)
     if still is None or not still.waits.all() or still.absent:
         return dead
-    return dead | (set(still.gone) & set(still.mute))
+    return dead | lost(still)
 
 
 def _lasts(still: Standstill, steps: float, seconds: float) -> bool:

@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.detect.case import BASELINE_STEPS, Case, open_case
 from telemetry.detect.evidence import share_evidence
 from telemetry.detect.finding import UNKNOWN, Finding
-from telemetry.detect.localise import Verdict, localise
+from telemetry.detect.localise import LAYOUT, Verdict, localise
 from telemetry.detect.problem import Problem
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import episode
@@ -18,6 +18,8 @@ from telemetry.steps import StepBatch
 SHARE = "allreduce_share"
 # How far before the window one looks for earlier steps.
 LOOK_BACK_S = 300.0
+# What begins so long after a share rose is not why it rose.
+LATER_S = 60.0
 
 
 def all_reduce(
@@ -44,8 +46,13 @@ def all_reduce(
     if since is None:
         return None, problems
     case = open_case(vitals, steps, since)
-    verdict = localise(case)
+    verdict = _everywhere_still(vitals, localise(case))
     chosen = _chosen(vitals, verdict, problems)
+    began_s = vitals.now_s if chosen is None else chosen.onset_s
+    layout_s = _layout_since_s(vitals)
+    if layout_s is not None and began_s - layout_s > LATER_S:
+        case = replace(case, onset_s=min(case.onset_s, layout_s))
+        return _finding(case, replace(verdict, look=None, kind=LAYOUT)), problems
     is_told = chosen is not None or verdict.look is not None or is_open
     if not is_told and (case.is_diluted or (verdict.is_layout and _is_old(case, steps))):
         return None, problems
@@ -53,6 +60,29 @@ def all_reduce(
         verdict = _believe(verdict, chosen)
     rest = [p for p in problems if p is not chosen and not _explained(p, verdict)]
     return _finding(case, verdict), rest
+
+
+def _layout_since_s(vitals: Vitals) -> float | None:
+    """Return since when the open alert says that the run is laid out to communicate so much.
+
+    What falls ill long after speaks for itself: nobody is told of it by an old alert.
+    """
+    for alert in vitals.standing:
+        onset_s = alert.evidence.get("onset_s")
+        is_layout = alert.cause == UNKNOWN and alert.evidence.get("kind") == LAYOUT
+        if alert.rule == SHARE and is_layout and onset_s is not None:
+            return float(onset_s)
+    return None
+
+
+def _everywhere_still(vitals: Vitals, verdict: Verdict) -> Verdict:
+    """Blame no single node for a part that the open alert says most nodes had sick."""
+    look = verdict.look
+    for alert in vitals.standing:
+        is_everywhere = alert.rule == SHARE and alert.node is None and alert.device is not None
+        if look and is_everywhere and (alert.cause, alert.device) == (look.cause, look.device):
+            return replace(verdict, look=replace(look, node=None))
+    return verdict
 
 
 def _is_old(case: Case, steps: StepBatch) -> bool:
@@ -69,11 +99,15 @@ def _chosen(vitals: Vitals, verdict: Verdict, problems: list[Problem]) -> Proble
     The one that the open alert speaks of comes first, as long as it lasts: a page does not jump
     from one of two culprits to the other and back.
     """
-    able = [p for p in problems if p.look is not None and _could(p, verdict)]
-    for alert in vitals.standing:
-        same = [p for p in able if (p.cause, p.node) == (alert.cause, alert.node)]
-        if alert.rule == SHARE and same:
-            return same[0]
+    told = [p for p in problems if p.look is not None]
+    able = [p for p in told if _could(p, verdict)]
+    held = {
+        (alert.cause, alert.node)
+        for alert in vitals.standing
+        if alert.rule == SHARE or "share_ratio" in alert.evidence
+    }
+    if (same := next((p for p in able + told if (p.cause, p.node) in held), None)) is not None:
+        return same
     if verdict.look is not None:
         its = (p for p in able if _same(p, verdict) or _is_late(vitals, p, verdict))
         chosen = next(its, None)

@@ -63,6 +63,8 @@ def _kinds(case: Case) -> list[Kind]:
 
 def _is_layout(case: Case) -> bool:
     """Tell whether the bytes always took about that long, or do since somebody changed the run."""
+    if case.takes_no_longer:
+        return True
     if case.kind == "waiting":
         return False
     always = case.share_rise_ratio < LITTLE * case.vitals.limit_ratio

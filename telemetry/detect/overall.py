@@ -39,11 +39,24 @@ def overall_looks(vitals: Vitals, steps: StepBatch, found: Lift) -> list[Look]:
     kept, busier = is_bytes / was_bytes, is_busy / was_busy
     if not (np.isfinite(kept) and np.isfinite(busier)):
         return []
+    # Of a run on a single node that node is all there is to blame.
+    node = vitals.nodes[0] if len(vitals.nodes) == 1 else None
+    device = 0 if node and span.values[BANDWIDTH].shape[2] == 1 else None
     starved = (1.0 - kept) / (1.0 - FEWER_BYTES)
     is_throttled = abs(kept - 1.0) <= SAME_WORK and busier >= 1.0 - AS_BUSY
     return [
-        Look("hbm_slow", starved, BANDWIDTH, is_bytes, was_bytes, 0, "bytes_per_s"),
-        Look("throttle", float(is_throttled), "compute_s", found.now, found.usual, 0, "s"),
+        Look("hbm_slow", starved, BANDWIDTH, is_bytes, was_bytes, 0, "bytes_per_s", node, device),
+        Look(
+            "throttle",
+            float(is_throttled),
+            "compute_s",
+            found.now,
+            found.usual,
+            0,
+            "s",
+            node,
+            device,
+        ),
     ]
 
 

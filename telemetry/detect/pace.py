@@ -14,7 +14,7 @@ from telemetry.steps import StepBatch
 
 # Steps that must bear something out: of so many seconds, and so many at the least. One step that
 # takes longer than that is enough, if it says so clearly.
-PERSISTS_S, PERSISTS_STEPS, CLEARLY = 6.0, 2, 2.0
+PERSISTS_S, PERSISTS_STEPS, CLEARLY = 5.0, 2, 2.0
 # Deviations of its own ups and downs by which a figure must rise.
 DEVIATIONS = 4.0
 # What a run's quickest fifth of workers takes is what all take: a few late ones don't count.

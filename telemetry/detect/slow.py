@@ -34,6 +34,8 @@ VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
 STAGE_LATE_RATIO = 0.05
 # Slow clocks are slow by the same factor in each of these steps, within this part of it.
 STEADY_STEPS, UNSTEADY = 3, 0.3
+# So many workers that are slower by the same factor, within this part of it, say so in one step.
+ENOUGH_ALIKE, ALIKE = 3, 0.15
 
 
 def moving_slowly(vitals: Vitals, steps: StepBatch) -> list[Problem]:
@@ -62,9 +64,19 @@ def _is_steady(vitals: Vitals, steps: StepBatch, after_s: FloatArray, found: Lif
     """
     if len(steps.workers) >= CROWD or _usual(vitals, steps, "computing") is not None:
         return True
+    if len(steps.workers) >= ENOUGH_ALIKE and _are_slower_alike(steps, found):
+        return True
     newest = after_s[-STEADY_STEPS:]
     n_steps = STEADY_STEPS if len(steps.workers) < 3 else STEADY_STEPS - 1
     return len(newest) >= n_steps and float(np.ptp(newest)) <= UNSTEADY * found.excess
+
+
+def _are_slower_alike(steps: StepBatch, found: Lift) -> bool:
+    """Tell whether all workers are slower by the same factor: nobody draws sequences so."""
+    compute = steps.phases["compute_s"]
+    factor = compute[-1] / median(compute[: found.at].T)
+    excess = float(median(factor)) - 1.0
+    return excess > 0 and float(np.ptp(factor)) <= ALIKE * excess
 
 
 def arriving_late(vitals: Vitals, steps: StepBatch) -> list[Problem]:

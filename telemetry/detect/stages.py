@@ -30,7 +30,7 @@ def longer_stage(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     machine; see ``arriving_late``. J. Lin et al., "Understanding Stragglers in Large Model
     Training Using What-if Analysis", OSDI 2025, arXiv:2505.05713.
     """
-    stage = _stage(vitals, steps)
+    stage = stage_of(vitals, steps)
     if vitals.n_stages < 2 or len(stage) != len(steps.workers) or len(steps) < ENOUGH_STEPS:
         return []
     compute = steps.phases["compute_s"]
@@ -49,7 +49,7 @@ def longer_stage(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     return sorted(found, key=lambda each: -each.strength)[:1]
 
 
-def _stage(vitals: Vitals, steps: StepBatch) -> IntArray:
+def stage_of(vitals: Vitals, steps: StepBatch) -> IntArray:
     """Return the stage of each worker; of none where some have left: nobody knows their places."""
     told = np.isfinite(steps.phases["compute_s"]).all()
     return vitals.stage if told else np.zeros(0, dtype=int)

@@ -22,6 +22,8 @@ STANDSTILLS = ("hang", "recompile")
 # A step is overdue after so many of the run's own step times, and so many seconds at the least.
 _LIMITS = RULES["hang"].limits
 LATE_STEPS, LATE_S = _LIMITS["late_steps"], _LIMITS["late_s"]
+# Nobody knows how long a run's very first step may take; so long it does something, though.
+FIRST_S = _LIMITS["first_s"]
 USUAL_STEPS, RECENT_STEPS = 12, 24
 # How long machines are looked at, and at how many moments since the last step ended.
 LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
@@ -109,6 +111,11 @@ class Standstill:
         return tuple(int(row) for row in order if is_away[row])
 
 
+def lost(still: Standstill) -> set[str]:
+    """Return the nodes that fell silent as the run stopped, or without which it never began."""
+    return set(still.mute) & set(still.gone if np.isfinite(still.step_s) else still.mute)
+
+
 def upper_median(x: FloatArray) -> float:
     """Return the upper of the two middle values; NaN of none."""
     known = np.sort(x[np.isfinite(x)])
@@ -169,7 +176,7 @@ def standstill(vitals: Vitals, *, late_steps: float = LATE_STEPS) -> Standstill 
     if since_s is None or not trains(vitals, steps):
         return None
     step_s = usual_step_s(steps)
-    limit_s = max(LATE_S, late_steps * step_s) if np.isfinite(step_s) else 60 * LATE_S
+    limit_s = max(LATE_S, late_steps * step_s) if np.isfinite(step_s) else FIRST_S
     if vitals.now_s - since_s <= limit_s:
         return None
     return _look(vitals, training_nodes(vitals, steps), since_s, step_s, limit_s)

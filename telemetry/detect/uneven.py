@@ -11,6 +11,7 @@ from telemetry.detect.look import Look
 from telemetry.detect.pace import Lift, lift, n_newest, quick
 from telemetry.detect.peers import GAUSSIAN, lower_median, median, middle
 from telemetry.detect.problem import Problem
+from telemetry.detect.stages import stage_of
 from telemetry.detect.stragglers import enough_steps, lateness
 from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
@@ -18,6 +19,8 @@ from telemetry.steps import StepBatch
 CAUSE = "seq_imbalance"
 # Fewer workers than this are no crowd: their own ups and downs must tell.
 CROWD = 6
+# With fewer workers to a stage their own middle tells nothing.
+CROWD_OF_STAGE = 3
 # How much more unlike workers, or a worker's steps, must be than they were.
 LEAST_RATIO = 0.02
 # Ups and downs show over more steps than a crowd needs.
@@ -26,8 +29,10 @@ RESTLESS_S, RESTLESS_STEPS, RESTLESS_JUMPS = 10.0, 3, 8
 CALM_STEPS = 4
 # In long steps, few as they are: workers that take so much longer, of few or of many; so many of
 # all, three at least; unlike by that, or on the whole by this part of it.
-UNLIKE_RATIO, FEW_STEPS = (0.05, 0.04), 2
+UNLIKE_RATIO, FEW_STEPS, FEW_S = (0.05, 0.04), 2, 6.0
 MANY, ENOUGH_TO_TELL, ALIKE = 0.15, 4, 0.2
+# So many of few workers make a single step uneven, late by this part of that.
+SEVERAL, SEVERAL_RATIO = 3, 0.4
 # Deviations of its own ups and downs; a machine's slowness differs by less than this part of it.
 DEVIATIONS, UNSTEADY = 4.0, 0.35
 
@@ -78,12 +83,13 @@ def _usual(vitals: Vitals) -> float | None:
 def _crowd(vitals: Vitals, steps: StepBatch) -> Lift | None:
     """Compare the workers of each step, each relative to what it usually takes.
 
-    A long stage, or a machine a little slower than others, is so in every step.
+    A long stage, or a machine a little slower than others, is so in every step. A stage that
+    grows longer makes half of a crowd unlike the other half: each stage is its own crowd.
     """
     compute = steps.phases["compute_s"]
     own = compute / median(compute.T)
-    centre = lower_median(own)
-    unlike = GAUSSIAN * lower_median(np.abs(own - centre[:, None])) / centre
+    centre = _centre(vitals, steps, own)
+    unlike = GAUSSIAN * lower_median(np.abs(own / centre - 1.0))
     usual, n_now = _usual(vitals), n_newest(steps)
     if usual is not None:
         n_now = max(n_now, CALM_STEPS)
@@ -98,13 +104,23 @@ def _crowd(vitals: Vitals, steps: StepBatch) -> Lift | None:
     )
 
 
+def _centre(vitals: Vitals, steps: StepBatch, own: FloatArray) -> FloatArray:
+    """Return what is usual among each worker's like: (n_steps, n_workers)."""
+    stage = stage_of(vitals, steps)
+    stages = np.unique(stage)
+    if len(stages) < 2 or len(stage) < CROWD_OF_STAGE * len(stages):
+        return np.broadcast_to(lower_median(own)[:, None], own.shape)
+    typical = np.stack([lower_median(own[:, stage == s]) for s in stages], axis=1)
+    return np.asarray(typical[:, np.searchsorted(stages, stage)])
+
+
 def _mixed(vitals: Vitals, steps: StepBatch, accused: Collection[str | None]) -> Lift | None:
     """Compare the newest long steps of all workers with what each usually takes.
 
     A sick machine makes one worker slow, a long stage its own by the same factor each, a lower
     clock all of them; who draws longer sequences is slow by as much as chance has it.
     """
-    n_now, is_open = n_newest(steps), _usual(vitals) is not None
+    n_now, is_open = n_newest(steps, seconds=FEW_S), _usual(vitals) is not None
     if n_now > FEW_STEPS or len(steps) < CALM_STEPS + FEW_STEPS + BASELINE_STEPS:
         return None
     is_crowd = len(steps.workers) >= CROWD
@@ -113,6 +129,8 @@ def _mixed(vitals: Vitals, steps: StepBatch, accused: Collection[str | None]) ->
     slower = _slower(steps, width + n_looks - 1)
     unlike = max(UNLIKE_RATIO[is_crowd], DEVIATIONS * _scatter(steps, width + n_looks - 1))
     slower = slower[:, [vitals.node_of(worker) not in accused for worker in steps.workers]]
+    if not is_crowd and n_newest(steps) == 1 and _are_several(slower[-1], unlike):
+        return Lift(0.0, float(np.ptp(slower[-1])), len(steps) - 1)
     for first in range(n_looks):
         rows = slower[first : first + width]
         is_long = rows >= unlike
@@ -140,6 +158,17 @@ def _scatter(steps: StepBatch, n_rows: int) -> float:
     compute = steps.phases["compute_s"][:-n_rows]
     typical = median(compute.T)
     return GAUSSIAN * middle(lower_median(np.abs(compute - typical).T) / typical)
+
+
+def _are_several(slower: FloatArray, least: float) -> bool:
+    """Tell whether a single long step was uneven: three of few workers late, no two alike.
+
+    Two machines may fall ill in the same second, three do not.
+    """
+    late = np.sort(slower[slower >= least * SEVERAL_RATIO])
+    return (
+        late.size >= SEVERAL and late[-1] >= least and bool((np.diff(late) >= ALIKE * least).all())
+    )
 
 
 def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> bool:

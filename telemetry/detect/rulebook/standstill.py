@@ -34,6 +34,7 @@ STANDSTILL = (
         {
             "late_steps": 1.5,
             "late_s": 10.0,
+            "first_s": 90.0,
             "patience_steps": 3.0,
             "patience_s": 30.0,
             **ACTIVITY,

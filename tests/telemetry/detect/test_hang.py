@@ -228,3 +228,19 @@ def test_a_node_that_trains_alone_and_crashes_is_known_at_last() -> None:
 
 def alone(duration_s: float) -> Fault:
     return Fault(kind="node_crash", node="run-00", start_s=120.4, duration_s=duration_s)
+
+
+def test_a_first_step_that_never_ends_is_a_hang_after_ninety_seconds() -> None:
+    seen = standing(THERE, THERE, AWAY, overdue_s=200)
+    for since_s, expected in ((80.0, []), (95.0, ["calm"])):
+        began_s = seen.now_s - since_s
+        still = replace(seen, steps=seen.steps[:0], phase_since_s=began_s)
+        assert [each.node for each in hang(still)] == expected
+
+
+def test_who_is_mute_in_a_run_that_never_began_is_dead() -> None:
+    nan = (float("nan"), float("nan"))
+    seen = standing(THERE, THERE, nan, overdue_s=200)
+    still = replace(seen, steps=seen.steps[:0], phase_since_s=seen.now_s - 95)
+    assert known_dead(still) == {"calm"}
+    assert hang(still) == []

@@ -85,3 +85,15 @@ def test_losses_on_a_quiet_link_are_counted_for_minutes() -> None:
     [found] = fabric(seen)
     assert (found.look.cause, found.look.node, found.look.device) == ("efa_loss", "b", 2)
     assert not [each for each in find(seen) if each.rule != "efa_degraded"]
+
+
+@pytest.mark.parametrize("late", [[1.3, 1.02, 1.04, 1.0], [1.09, 1.02, 1.3, 1.0]])
+def test_three_of_four_late_by_unlike_amounts_are_uneven_at_once(late: list[float]) -> None:
+    compute = np.vstack([after_calm(late)[:-1] * 0.6, 6.0 * np.array([late])])
+    assert causes(compute) == ["seq_imbalance"]
+
+
+@pytest.mark.parametrize("late", [[1.3, 1.3, 1.3, 1.0], [1.3, 1.02, 1.0, 1.0]])
+def test_three_late_alike_or_one_and_a_stumble_are_not(late: list[float]) -> None:
+    compute = np.vstack([after_calm(late)[:-1] * 0.6, 6.0 * np.array([late])])
+    assert causes(compute) == []

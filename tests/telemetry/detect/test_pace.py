@@ -72,5 +72,6 @@ def test_the_quickest_fifth_ignores_a_few_late_workers() -> None:
 
 
 def test_newest_means_seconds_of_short_steps_and_one_long_one() -> None:
-    assert n_newest(steps_of(np.full((40, 4), 0.9))) == 6
+    assert n_newest(steps_of(np.full((40, 4), 0.9))) == 5
+    assert n_newest(steps_of(np.full((40, 4), 5.0))) == 1
     assert n_newest(steps_of(np.full((40, 4), 30.0))) == 1

@@ -55,3 +55,24 @@ def test_two_workers_of_a_stage_that_are_late_unlike_are_no_long_stage() -> None
     compute[-4:, 1] *= 1.5
     compute[-4:, 2] *= 1.06
     assert "stage_imbalance" not in {each.cause for each in told(compute)}
+
+
+CROWD = tuple(f"n{i}" for i in range(8))
+
+
+def crowd(times: float, *, luck: float = 0.0) -> list[Finding]:
+    """Eight nodes in two stages; the second has grown longer, or all draw uneven sequences."""
+    rng = np.random.default_rng(8)
+    compute = 3.0 * (1 + 0.003 * rng.standard_normal((60, 8)))
+    compute[-30:, 4:] *= times
+    compute[-5:] *= 1 + luck * rng.uniform(size=(5, 8)) ** 3
+    steps = steps_of(compute, workers=CROWD)
+    return find(replace(vitals(steps, n_stages=2), nodes=CROWD))
+
+
+def test_half_of_a_crowd_in_a_long_stage_is_no_uneven_work() -> None:
+    assert [each.cause for each in crowd(1.5)] == ["stage_imbalance"]
+
+
+def test_uneven_work_in_a_pipeline_is_told_all_the_same() -> None:
+    assert [each.cause for each in crowd(1.0, luck=0.8)] == ["seq_imbalance"]
