@@ -134,7 +134,8 @@ def _run(table: Table, where: str) -> RunSpec:
 
 
 def _fault(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) -> Fault:
-    kind = FAULTS.get(table.get("kind", ""))
+    name = table.get("kind")
+    kind = FAULTS.get(name) if isinstance(name, str) else None
     default = {"magnitude": kind.default_magnitude} if kind else {}
     fault = _read(default | dict(table), Fault, where=where)
     run = run_of(fault, runs) or _stranger(fault.run, fault.node, runs, where)
@@ -194,5 +195,22 @@ def _read(table: Table, struct: type[StructType], *, where: str) -> StructType:
         found = re.search(r"\$\.(\w+)", path)
         key = found[1] if found else next(iter(fields))
         raise ScenarioError(
-            f"{place}{key}", f"{table.get(key)!r} does not fit: {what.lower()}"
+            f"{place}{key}", f"{table.get(key)!r} does not fit; give {_wanted(what)}"
         ) from error
+
+
+def _wanted(what: str) -> str:
+    """Say in words what msgspec expected of a value."""
+    found = re.match(r"Expected `(\w+)[^`]*`(?: (>=?) ([\d.]+))?", what)
+    if found is None:
+        return f"what is asked for: {what.lower()}"
+    word = {
+        "int": "a whole number",
+        "float": "a number",
+        "str": "text in quotes",
+        "bool": "true or false",
+        "array": "tables in double brackets",
+        "object": "a table",
+    }.get(found[1], found[1])
+    bound = {">=": "of at least", ">": "above", None: ""}[found[2]]
+    return f"{word} {bound} {float(found[3]):g}" if bound else word

@@ -101,6 +101,8 @@ def test_a_fault_without_magnitude_has_its_kinds_own() -> None:
         ("tp = 8", "tp = 7", "run[0].tp", "7"),
         ("global_batch = 1024", "global_batch = 1000", "run[0].global_batch", "multiple of"),
         ('"efa_latency"', '"efa_latencies"', "fault[0].kind", "did you mean 'efa_latency'"),
+        ('"efa_latency"', '["efa_latency"]', "fault[0].kind", "give text in quotes"),
+        ("nodes = 16", "nodes = 0", "run[0].nodes", "give a whole number of at least 1"),
         ('"llama-03"', '"llama-16"', "fault[0].node", "llama-16"),
         ('node = "llama-03"', 'run = "lama"', "fault[0].run", "did you mean 'llama'"),
         ('node = "llama-03"', "", "fault[0].node", "either"),
