@@ -50,18 +50,19 @@ class HistogramFamily:
 
     def lines(self, *, is_open_metrics: bool) -> Iterator[bytes]:
         """Yield its series as text, a histogram at a time; both formats write it alike."""
-        edges = [*map(floatToGoString, self.edges), "+Inf"]
+        edges = [pair("le", text) for text in (*map(floatToGoString, self.edges), "+Inf")]
         for labels, counts, total in self.held:
-            named = sorted(zip(self.spec.labels, labels, strict=True))
-            up_to = [float(n) for n in np.cumsum(counts)]
+            # The label of a bucket stands in its place among the others, by name.
+            named = [pair(*each) for each in sorted(zip(self.spec.labels, labels, strict=True))]
+            place = sum(each < "le" for each in named)
+            head = "".join(f"{each}," for each in named[:place])
+            tail = "".join(f",{each}" for each in named[place:])
+            up_to = [number(float(n)) for n in np.cumsum(counts)]
             lines = [
-                self._line("_bucket", sorted([*named, ("le", edge)]), n)
+                f"{self.spec.name}_bucket{{{head}{edge}{tail}}} ".encode() + n
                 for edge, n in zip(edges, up_to, strict=True)
             ]
-            lines += [self._line("_count", named, up_to[-1]), self._line("_sum", named, total)]
+            whose = f"{{{','.join(named)}}}" if named else ""
+            lines += [f"{self.spec.name}_count{whose} ".encode() + up_to[-1]]
+            lines += [f"{self.spec.name}_sum{whose} ".encode() + number(total)]
             yield b"".join(lines)
-
-    def _line(self, suffix: str, named: Sequence[tuple[str, str]], value: float) -> bytes:
-        pairs = ",".join(pair(*each) for each in named)
-        stem = f"{self.spec.name}{suffix}{{{pairs}}} " if pairs else f"{self.spec.name}{suffix} "
-        return stem.encode() + number(value)
