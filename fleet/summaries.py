@@ -130,7 +130,9 @@ def run_now(
         usd_per_mtok=usd_per_mtok(run.usd_per_hour, tokens_per_s),
         last_step=int(steps.step[-1]),
         last_step_at_s=float(steps.ended_at_s[-1]),
-        is_stale=age_s > max(STALE_AFTER_S, STALE_AFTER_STEPS * step_s),
+        # Who says that it compiles owes no step.
+        is_stale=run.phase != Run.Phase.COMPILING
+        and age_s > max(STALE_AFTER_S, STALE_AFTER_STEPS * step_s),
     )
 
 

@@ -34,7 +34,8 @@ def brew_deploys(*, now: datetime) -> list[InjectedFault]:
                 kind=FAULTS[RECOMPILE].name,
                 magnitude=seconds,
                 starts_at=at,
-                ends_at=at + timedelta(seconds=60),
+                # Watched to its end: an alert that nobody looks at any more would stay open.
+                ends_at=at + timedelta(seconds=seconds),
             )
         )
         annotate(Said("deploy", text, at - BEFORE, run=name), by="the demo", now=now)

@@ -80,6 +80,8 @@ def _beside(told: Mapping[str, Any]) -> Beside:
         evidence = f"{steps}: too few to say how surely"
         return Beside(told["run"], settings, "alike", f"{percent(ratio, 0)} apart", evidence)
     span = f"95 % interval {_signed(low)} to {_signed(high)}, {steps}"
+    if len(told["differ"]) > 1:
+        span += "; which of these settings did it, nobody has tried alone"
     if low > 0 or high < 0:
         word = "faster" if low > 0 else "slower"
         more = "more" if low > 0 else "fewer"
@@ -89,7 +91,7 @@ def _beside(told: Mapping[str, Any]) -> Beside:
 
 
 def _signed(ratio: float) -> str:
-    return ("+" if ratio >= 0 else MINUS) + percent(abs(ratio), 0)
+    return ("+" if ratio >= 0 else MINUS) + percent(abs(ratio), 1)
 
 
 def _setting(part: Mapping[str, str]) -> str:
@@ -111,7 +113,7 @@ def _headline(beside: Sequence[Beside], predictions: Sequence[str], *, is_known:
         return "Not compared yet: a run is, within minutes of its first steps."
     best = next((each for each in beside if each.word == "faster"), None)
     if best is not None:
-        return f"Likely left on the table: {best.figure}, as {best.run} had."
+        return f"Likely left on the table: {best.figure}, as {best.run} had with {best.settings}."
     if beside:
         return "No like run with other settings was faster."
     if predictions:

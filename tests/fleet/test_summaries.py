@@ -4,9 +4,9 @@ import pytest
 from django.utils import timezone
 
 from fleet.models import Run
-from fleet.summaries import runs_now
+from fleet.summaries import run_now, runs_now
 from telemetry.store.hot import HotStore
-from tests.parts import steps
+from tests.parts import NOON_S, steps
 
 pytestmark = pytest.mark.django_db
 
@@ -34,3 +34,14 @@ def test_quick_steps_are_averaged_over_ten_seconds(run: Run, hot: HotStore) -> N
     now = runs_now(hot, [run], now_s=now_s)[0]
 
     assert now.share_ratio == pytest.approx((5 * 0.1 + 5 * 0.3) / 10)
+
+
+@pytest.mark.parametrize(
+    ("phase", "is_stale"), [(Run.Phase.TRAINING, True), (Run.Phase.COMPILING, False)]
+)
+def test_who_says_that_it_compiles_owes_no_step(run: Run, phase: str, *, is_stale: bool) -> None:
+    run.phase = phase
+    told = steps(ended_at_s=NOON_S, n_steps=10)
+
+    assert run_now(run, told, now_s=NOON_S + 120).is_stale is is_stale
+    assert not run_now(run, told, now_s=NOON_S + 1).is_stale

@@ -143,3 +143,15 @@ def test_strangers_must_sign_in(client: Client, db: None, settings: Settings) ->
     settings.ANONYMOUS_READING = False
 
     assert client.get(COMPILES).status_code == 302
+
+
+def test_what_was_announced_has_a_list_of_its_own_and_cost_nothing(
+    page: Page, run: Run, now_s: float
+) -> None:
+    keep_compiles(run, [asked("MODULE_7+a", at_s=now_s - 100, is_planned=True)])
+
+    text = page(f"{COMPILES}?what=announced")
+
+    assert "Compiles: announced" in text
+    assert "MODULE_7+a" in text
+    assert "nothing was compiled by accident" in page(COMPILES)
