@@ -43,4 +43,4 @@ class Command(PlainCommand):
             return
         self.stdout.write(f"The database is as it was at {manifest.made_at}.")
         if n_missing:
-            self.stdout.write(f"{n_missing} migrations are newer: run `manage.py migrate` next.")
+            self.stdout.write(f"Newer migrations: {n_missing}. Run `manage.py migrate` next.")
