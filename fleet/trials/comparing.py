@@ -2,6 +2,7 @@
 
 import math
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 
@@ -57,14 +58,11 @@ def shown_of(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> Sh
         n_nodes=arm.run.n_nodes,
         is_baseline=arm.is_baseline,
         n_steps=len(steps),
-        n_settled=int(sums[n_warm:, 0].sum()),
         tokens_per_step=_tokens_per_step(sums),
         compile_s=_compile_s(arm),
         # Of a run that was read from elsewhere nobody knows what came before its first step.
         ready_s=(ready_s or None) if len(steps) else None,
         first_step_s=_known(steps.first_step_s),
-        warm_up_s=float(sums[:n_warm, 1].sum()),
-        n_warm_up=int(sums[:n_warm, 0].sum()),
         last_step=steps.last_step,
         values=values_of(arm.run, sums[n_warm:]),
         first_epoch_step_s=_ratio(epoch, "step_s", "steps"),
@@ -72,11 +70,21 @@ def shown_of(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> Sh
         time_to_train_s=_time_to_train_s(trial, ready_s, sums, n_warm),
         n_tokens=float(sums[:, TOKENS].sum()) or None,
         n_lost=int(sums[:, LOST].sum()),
-        settled_s=float(sums[n_warm:, COUNTED_S].sum()) or None,
-        settled_tokens=float(sums[n_warm:, TOKENS].sum()) or None,
+        **_apart(sums[:n_warm], sums[n_warm:]),
         **paid(arm.run, steps, ready_s, until=until),
     )
     return Shown(arm, steps, figures)
+
+
+def _apart(warm: FloatArray, settled: FloatArray) -> dict[str, Any]:
+    """Return how much of an arm was warm-up, and how much counts."""
+    return {
+        "warm_up_s": float(warm[:, 1].sum()),
+        "n_warm_up": int(warm[:, 0].sum()),
+        "n_settled": int(settled[:, 0].sum()),
+        "settled_s": float(settled[:, COUNTED_S].sum()) or None,
+        "settled_tokens": float(settled[:, TOKENS].sum()) or None,
+    }
 
 
 def _tokens_per_step(sums: FloatArray) -> float | None:

@@ -17,6 +17,7 @@ from fleet.charts.losses import charts_of, saying_newest_steps
 from fleet.compiles import saying_whether_compiled
 from fleet.efforts import peak_flops
 from fleet.models import Alert, Run
+from fleet.models.run import RunQuerySet
 from fleet.money.panel import saying_what_money_needs
 from fleet.simulated.drills import drills_of
 from fleet.summaries import RunNow, runs_now
@@ -93,12 +94,17 @@ def run_list(request: HtmxRequest) -> HttpResponse:
     return render_page(request, "fleet/run_list.html", runs_context(), partials=LIST_PARTIALS)
 
 
+def _asked_for(*, is_whole: bool) -> RunQuerySet:
+    """Return the runs, along with what a page of one needs to know of it."""
+    runs = saying_whether_compiled(Run.objects.select_related("trace", "log", "like_runs"))
+    runs = saying_newest_steps(runs) if is_whole else runs
+    return saying_what_money_needs(runs)
+
+
 def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
     """Return what changes on the page of one run; a whole page asks for more of it."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
-    runs = saying_whether_compiled(Run.objects.select_related("trace", "log", "like_runs"))
-    runs = saying_newest_steps(runs) if is_whole else runs
-    run = get_object_or_404(saying_what_money_needs(runs), name=name)
+    run = get_object_or_404(_asked_for(is_whole=is_whole), name=name)
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
     alerts = list(run.alerts.open().worst_first().select_related("run", "node"))
     newest = summed_up.last_step_at_s
