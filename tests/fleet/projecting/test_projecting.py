@@ -137,3 +137,12 @@ def test_a_schedule_that_ends_before_its_first_step_is_refused(pair: tuple[Plann
 def test_tokens_of_lifetimes_are_refused(pair: tuple[Planned, ...]) -> None:
     with pytest.raises(ScheduleError, match="tokens: they take"):
         project(pair, days=14, porting_usd=0, tokens=1e15)
+
+
+def test_so_many_failures_that_hardly_a_step_is_kept_are_refused(
+    pair: tuple[Planned, ...],
+) -> None:
+    doomed = tuple(with_failures(each, 24.0 * 4) for each in pair)
+
+    with pytest.raises(ScheduleError, match="failures: so many keep p5 from ever getting on"):
+        project(doomed, days=14, porting_usd=0)
