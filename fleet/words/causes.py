@@ -22,6 +22,11 @@ CAUSES: Mapping[str, str] = {
     "seq_imbalance": "uneven sequence lengths: each worker is late in turn",
     "stage_imbalance": "a pipeline stage that takes longer than the others",
 }
+# A throttled accelerator that is a single core.
+SINGLE_CORE = (
+    "device {device} of {node}, which is throttled or has a slow core: with one core per "
+    "accelerator they look the same"
+)
 SHORT_CAUSES: Mapping[str, str] = {
     "efa_latency": "EFA latency",
     "efa_loss": "EFA retransmits",

@@ -21,6 +21,10 @@ CLAUSES: Mapping[str, tuple[str, str]] = {
     ),
     "core_slow": ("{where} computes slowly", "{where} computed slowly"),
     "throttle": ("{where} is throttled", "{where} was throttled"),
+    "single_core": (
+        "{where} is throttled, or its only core is slow",
+        "{where} was throttled, or its only core was slow",
+    ),
     "hbm_slow": ("{where} has slow memory", "{where} had slow memory"),
     "efa_latency": ("{where} answers late", "{where} answered late"),
     "efa_loss": ("{where} loses packets", "{where} lost packets"),
@@ -53,6 +57,8 @@ def clause(
     if special is not None:
         return special(alert)
     key = alert.cause if alert.rule in BY_CAUSE and alert.cause in CLAUSES else alert.rule
+    if key == "throttle" and alert.node and alert.node.cores_per_device == 1:
+        key = "single_core"
     lasts, over = CLAUSES.get(key, ("", ""))
     template = lasts if alert.is_open else over
     if not template:

@@ -7,7 +7,7 @@ from django.utils.safestring import SafeString
 
 from fleet.models import Alert
 from fleet.words import wording
-from fleet.words.causes import CAUSES, cause_name
+from fleet.words.causes import CAUSES, SINGLE_CORE, cause_name
 from fleet.words.evidence import Culprit
 
 NOTHING = SafeString("")
@@ -37,6 +37,8 @@ def blamed(alert: Alert) -> SafeString:
     template = CAUSES.get(alert.cause)
     if template is None:
         return format_html("{}", cause_name(alert.cause))
+    if alert.cause == "throttle" and alert.node and alert.node.cores_per_device == 1:
+        template = SINGLE_CORE
     if "{node}" in template and alert.node is None:
         return format_html("{} across the run", cause_name(alert.cause))
     if alert.device is None:
