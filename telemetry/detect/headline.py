@@ -106,7 +106,9 @@ def _chosen(vitals: Vitals, verdict: Verdict, problems: list[Problem]) -> Proble
         for alert in vitals.standing
         if alert.rule == SHARE or "share_ratio" in alert.evidence
     }
-    if (same := next((p for p in able + told if (p.cause, p.node) in held), None)) is not None:
+    # A machine keeps the share when worse comes of another kind; what blames none does not.
+    keeps = able + [p for p in told if p.node is not None]
+    if (same := next((p for p in keeps if (p.cause, p.node) in held), None)) is not None:
         return same
     if verdict.look is not None:
         its = (p for p in able if _same(p, verdict) or _is_late(vitals, p, verdict))
