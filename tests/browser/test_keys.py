@@ -17,8 +17,25 @@ def test_a_question_mark_shows_the_keys_and_escape_hides_them(page: Page, fleet:
     expect(page.locator("#keys")).to_be_hidden()
 
 
+def test_the_help_names_every_key_that_leads_to_a_page(page: Page, fleet: str) -> None:
+    page.goto(fleet)
+    page.keyboard.press("?")
+
+    for key in page.locator("#keys .keys-pages kbd").all_inner_texts():
+        expect(page.locator(f"#keys .keys-pages span:has(kbd:text-is('{key}'))")).to_have_count(1)
+    expect(page.locator("#keys .keys-pages")).to_contain_text("compile cache")
+
+
 @pytest.mark.parametrize(
-    ("key", "path"), [("n", "/nodes/"), ("r", "/runs/"), ("a", "/alerts/"), ("f", "/")]
+    ("key", "path"),
+    [
+        ("n", "/nodes/"),
+        ("r", "/runs/"),
+        ("a", "/alerts/"),
+        ("f", "/"),
+        ("t", "/trials/"),
+        ("c", "/compiles/"),
+    ],
 )
 def test_g_and_a_letter_go_to_a_page(page: Page, fleet: str, key: str, path: str) -> None:
     page.goto(f"{fleet}/search")

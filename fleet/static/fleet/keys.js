@@ -3,7 +3,7 @@ import { frozenLink } from "./charts.js";
 import { togglePause } from "./live.js";
 import { notify } from "./shell.js";
 
-const PAGES = { f: "fleet", n: "nodes", r: "runs", a: "alerts", s: "silences", h: "hand-over", d: "drills", m: "notifications", p: "preflight" };
+const PAGES = { f: "fleet", n: "nodes", r: "runs", a: "alerts", s: "silences", h: "hand-over", d: "drills", m: "notifications", p: "preflight", t: "trials", c: "compiles", b: "budgets" };
 const ITEMS = "main [data-href], main tbody tr[id]";
 let goingSince = 0;
 

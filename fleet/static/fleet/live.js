@@ -7,6 +7,7 @@ const STALE_AFTER_MS = 5000;
 const SILENT_AFTER_MS = 6000; // the server speaks every second; this long without a word is a dead line
 const HIDDEN_GRACE_MS = 8000;
 const LONGEST_WAIT_MS = 15000;
+const EXPLAINED_AFTER_MS = 8000; // a hiccup needs no explanation
 const WORDS = { live: "live", stale: "stale", paused: "paused", reconnecting: "reconnecting", off: "frozen" };
 
 let source = null;
@@ -19,6 +20,7 @@ let why = "";
 let paused = false;
 let brokeOff = false;
 let nFiring = null;
+let troubledSince = 0;
 
 const main = () => document.querySelector("main[data-live]");
 
@@ -128,7 +130,19 @@ function show() {
   if (tick !== null) asOf.textContent = moment(tick, "clock");
   const title = `Data as of ${asOf.textContent}: ${text}${is === "stale" && why ? `, ${why}` : ""}. Click or p: ${paused ? "resume" : "pause"}`;
   if (clock.title !== title) clock.title = title;
-  document.body.classList.toggle("is-stale", is === "stale" || is === "reconnecting");
+  const isTroubled = is === "stale" || is === "reconnecting";
+  document.body.classList.toggle("is-stale", isTroubled);
+  explain(isTroubled, is === "stale" ? why || "no node reports" : "the server does not answer");
+}
+
+/** Say below the clock what is the matter and since when, once it lasts. */
+function explain(isTroubled, reason) {
+  const box = document.getElementById("why");
+  troubledSince = isTroubled ? troubledSince || now() : 0;
+  const isLasting = isTroubled && now() - troubledSince > EXPLAINED_AFTER_MS;
+  if (box.hidden === isLasting) box.hidden = !isLasting;
+  const text = `${reason[0].toUpperCase()}${reason.slice(1)}${tick === null ? "." : `: what you see is of ${moment(tick, "clock")}.`}`;
+  if (isLasting && box.textContent !== text) box.textContent = text;
 }
 
 export function togglePause() {
