@@ -14,7 +14,7 @@ def test_every_rule_has_its_runbook(client: Client, db: None, rule: str) -> None
     assert "<h1" in response.text
 
 
-@pytest.mark.parametrize("name", ["notifications", "preflight", "service"])
+@pytest.mark.parametrize("name", ["notifications", "service"])
 def test_trnwatch_itself_has_runbooks_too(client: Client, db: None, name: str) -> None:
     response = client.get(f"/runbooks/{name}/")
 
