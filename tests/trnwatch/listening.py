@@ -33,6 +33,22 @@ class Listener:
 @contextmanager
 def listening(tls: ssl.SSLContext | None = None) -> Iterator[Listener]:
     listener = Listener()
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), _handler(listener))
+    if tls is not None:
+        server.socket = tls.wrap_socket(server.socket, server_side=True)
+    listener.url = f"http://127.0.0.1:{server.server_address[1]}"
+    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+    try:
+        yield listener
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+def _handler(listener: Listener) -> type[http.server.BaseHTTPRequestHandler]:
+    """Return what answers a request."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"
@@ -51,18 +67,7 @@ def listening(tls: ssl.SSLContext | None = None) -> Iterator[Listener]:
         def log_message(self, *_: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if tls is not None:
-        server.socket = tls.wrap_socket(server.socket, server_side=True)
-    listener.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
-    thread.start()
-    try:
-        yield listener
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    return Handler
 
 
 @contextmanager
