@@ -10,7 +10,6 @@ from django.utils.html import strip_tags
 from fleet.models import Alert, Node, Run
 from fleet.words.causes import CAUSES
 from fleet.words.clauses import clause
-from fleet.words.culprits import blamed
 from fleet.words.evidence import Evidence
 from fleet.words.sentences import blame, story
 from telemetry.detect import RULES
@@ -219,16 +218,6 @@ def test_a_part_of_a_node_is_told_once_with_its_figure_and_whom_it_slows(
     assert said in text
     assert "It slows llama." in text
     assert "likely cause" not in text
-
-
-def test_where_an_accelerator_is_one_core_either_may_be_slow(make: Make) -> None:
-    alert = make(LINK, rule="core_slow", cause="throttle", subject="node:limping")
-    assert "core" not in blamed(alert)
-    assert alert.node is not None
-    alert.node.n_cores = alert.node.n_devices
-
-    assert "device 2 of limping is throttled, or its only core is slow" in told(alert)
-    assert "with one core per accelerator they look the same" in blamed(alert)
 
 
 def test_a_recompile_nobody_announced_says_so(make: Make) -> None:
