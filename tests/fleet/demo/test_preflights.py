@@ -7,7 +7,7 @@ from pytest_django import Settings
 
 from fleet.demo.preflights import SPARES, ensure_preflight
 from fleet.demo.runs import create_fleet
-from fleet.models import Preflight, Run
+from fleet.models import Alert, Preflight, Run
 from fleet.preflight.requiring import look_at_starts
 from tests.parts import NOON
 
@@ -42,6 +42,9 @@ def test_the_run_passed_and_the_one_in_a_hurry_says_that_it_did_not() -> None:
     doubts = {run.name: run.preflight_doubt for run in Run.objects.filter(requires_preflight=True)}
     assert doubts["pretrain-gpt"] == ""
     assert doubts["longctx"].startswith("No preflight of all its nodes")
+    (alert,) = Alert.objects.open()
+    assert (alert.rule, alert.subject) == ("preflight", "run:longctx")
+    assert alert.acknowledged_by == "the demo"
 
 
 def test_without_its_fleet_there_is_none() -> None:
