@@ -27,14 +27,16 @@ def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
     Raises
     ------
     ScheduleError
-        Where the trial has no such candidate.
+        Where the trial has no such candidate, or one arm only.
     """
     arms = list(trial.arms.all())
     baseline = next((arm for arm in arms if arm.is_baseline), None)
     candidates = [arm for arm in arms if not arm.is_baseline]
+    if baseline is None or not candidates:
+        raise ScheduleError("trial", f"{trial} has one arm only; a schedule compares two")
     chosen = next((arm for arm in candidates if candidate in ("", arm.run.name)), None)
-    if baseline is None or chosen is None:
-        names = ", ".join(arm.run.name for arm in candidates) or "it has none"
+    if chosen is None:
+        names = ", ".join(arm.run.name for arm in candidates)
         raise ScheduleError("candidate", f"{candidate[:60]!r} is none of {trial}: {names}")
     return baseline, chosen
 

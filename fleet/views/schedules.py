@@ -16,7 +16,7 @@ from fleet.projecting.planned import ScheduleError
 from fleet.projecting.tables import assumed, costs_of
 from fleet.projecting.working import schedule_of
 from fleet.trials.figures import read
-from fleet.trials.matching import mismatches
+from fleet.trials.words import unlike
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.tables import chart_table
 
@@ -34,7 +34,6 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         worked = schedule_of(trial, asked)
     except ScheduleError as refused:
         error = refused
-    figures = read(trial.figures)
     context: dict[str, Any] = {
         "trial": trial,
         "asked": asked,
@@ -43,7 +42,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         "costs": costs_of(worked.found, has_reuse=asked.has_reuse) if worked else None,
         "assumed": assumed(worked.planned) if worked else (),
         "candidates": [arm for arm in trial.arms.all() if not arm.is_baseline],
-        "mismatches": mismatches(figures.matches) if figures else [],
+        "unlike": _unlike(trial, asked.candidate),
         "error": error,
     }
     # A trial whose arms cannot be projected yet is no mistake of who asks, nor is half a number.
@@ -52,6 +51,14 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
     return render_page(
         request, "fleet/trial_schedule.html", context, partials=PARTIALS, status=status
     )
+
+
+def _unlike(trial: Trial, chosen: str) -> list[str]:
+    """Return in what the two arms that are projected are known to train different things."""
+    figures = read(trial.figures)
+    candidates = figures.candidates if figures else ()
+    candidate = next((each for each in candidates if chosen in ("", each.run)), None)
+    return unlike(figures, candidate) if figures and candidate else []
 
 
 def _given(request: HttpRequest, asked: Asked) -> dict[str, str]:

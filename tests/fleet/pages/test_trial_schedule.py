@@ -120,6 +120,26 @@ def test_arms_that_train_different_things_are_told_first(
     assert "The arms do not train the same thing: global batch" in text
 
 
+def test_an_odd_third_arm_says_nothing_of_the_two_that_are_compared(
+    page: Page, hot: HotStore, seen: Trial
+) -> None:
+    other = made("vit-trn1", "trn1.32xlarge", 20.0)
+    Run.objects.filter(pk=other.pk).update(global_batch=2000)
+    train("vit-trn1", [3.0, 3.02] * 100)
+    seen.arms.create(run=other, label="4 trn1", position=2)
+    work_out(hot, Trial.objects.get(pk=seen.pk), now=LATER)
+    keep_observed(hot, now=LATER)
+
+    assert "do not train the same thing" not in page(PAGE)
+    assert "do not train the same thing: global batch" in page(f"{PAGE}?candidate=vit-trn1")
+
+
+def test_one_arm_alone_has_no_schedule(page: Page, seen: Trial) -> None:
+    seen.arms.filter(is_baseline=False).delete()
+
+    assert "bakeoff has one arm only; a schedule compares two" in page(PAGE)
+
+
 @pytest.mark.usefixtures("trial", "hot")
 def test_before_anybody_looked_it_says_so(page: Page) -> None:
     assert "The arms have not been looked at yet" in page(PAGE)
