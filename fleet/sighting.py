@@ -9,8 +9,8 @@ from fleet.models import Node, Run
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import ECC_METRICS, RULES, Vitals
-from telemetry.detect.checkpoints import due_s
-from telemetry.detect.silence import Pulse
+from telemetry.detect.standstill.silence import Pulse
+from telemetry.detect.steps.checkpoints import due_s
 from telemetry.detect.vitals import Standing
 from telemetry.steps import StepBatch
 from telemetry.store.source import Source

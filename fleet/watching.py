@@ -20,8 +20,8 @@ from fleet.sighting import (
 )
 from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding, Recall, find, known_dead, silent, uncorrected
-from telemetry.detect.ecc import RULE as ECC
-from telemetry.detect.ecc import counted, is_settled
+from telemetry.detect.parts.ecc import RULE as ECC
+from telemetry.detect.parts.ecc import counted, is_settled
 from telemetry.detect.vitals import Standing
 from telemetry.store.hot import HotStore
 

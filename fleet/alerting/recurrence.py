@@ -9,7 +9,7 @@ from fleet.alerting.events import Kind, change, note
 from fleet.alerting.pairing import Subject, agrees, has_same_culprit, key_of
 from fleet.models import Alert, AlertEvent
 from telemetry.detect import Finding
-from telemetry.detect.localise import LAYOUT
+from telemetry.detect.steps.localise import LAYOUT
 
 # Back this soon, it was never over.
 REFIRES_WITHIN = timedelta(minutes=5)

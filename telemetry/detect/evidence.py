@@ -5,9 +5,9 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray
-from telemetry.detect.case import Case
-from telemetry.detect.localise import Verdict
 from telemetry.detect.peers import mean, middle
+from telemetry.detect.steps.case import Case
+from telemetry.detect.steps.localise import Verdict
 
 # The charts begin this long before the onset, so that what was normal can be seen.
 LEAD_S = 120.0

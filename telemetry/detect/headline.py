@@ -4,14 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 
-from telemetry.detect.case import BASELINE_STEPS, Case, open_case
 from telemetry.detect.evidence import share_evidence
 from telemetry.detect.finding import UNKNOWN, Finding
-from telemetry.detect.localise import LAYOUT, Verdict, localise
 from telemetry.detect.problem import Problem
 from telemetry.detect.rules import RULES
-from telemetry.detect.share import episode
 from telemetry.detect.sighting import LINK_CAUSES
+from telemetry.detect.steps.case import BASELINE_STEPS, Case, open_case
+from telemetry.detect.steps.localise import LAYOUT, Verdict, localise
+from telemetry.detect.steps.share import episode
 from telemetry.detect.vitals import Vitals
 from telemetry.steps import StepBatch
 

@@ -6,23 +6,23 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS
-from telemetry.detect.case import NEWEST_STEPS
-from telemetry.detect.checkpoints import slow_checkpoint
 from telemetry.detect.evidence import LEAD_S
-from telemetry.detect.fabric import fabric
 from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.headline import SHARE, all_reduce
-from telemetry.detect.loading import loading
-from telemetry.detect.pace import comparable
+from telemetry.detect.parts.fabric import fabric
+from telemetry.detect.parts.silicon import silicon
 from telemetry.detect.peers import middle
 from telemetry.detect.problem import KIND_OF, Problem
 from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.sighting import LINK_CAUSES, RULE_OF_NODE, Sighting, remembered
-from telemetry.detect.silicon import silicon
-from telemetry.detect.slow import arriving_late, computing_slowly, moving_slowly
-from telemetry.detect.stages import longer_stage
-from telemetry.detect.starved import starved
-from telemetry.detect.uneven import uneven
+from telemetry.detect.steps.case import NEWEST_STEPS
+from telemetry.detect.steps.checkpoints import slow_checkpoint
+from telemetry.detect.steps.loading import loading
+from telemetry.detect.steps.pace import comparable
+from telemetry.detect.steps.slow import arriving_late, computing_slowly, moving_slowly
+from telemetry.detect.steps.stages import longer_stage
+from telemetry.detect.steps.starved import starved
+from telemetry.detect.steps.uneven import uneven
 from telemetry.detect.vitals import Standing, Vitals, reported
 from telemetry.detect.witness import Witness
 from telemetry.steps import StepBatch

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable, Collection, Mapping
 
-from telemetry.detect.ecc import uncorrected
-from telemetry.detect.errors import exec_errors
 from telemetry.detect.finding import Finding
-from telemetry.detect.hang import hang
-from telemetry.detect.idle import node_idle
+from telemetry.detect.parts.ecc import uncorrected
+from telemetry.detect.parts.errors import exec_errors
+from telemetry.detect.parts.idle import node_idle
 from telemetry.detect.performance import performance
-from telemetry.detect.recompile import recompile
+from telemetry.detect.standstill.hang import hang
+from telemetry.detect.standstill.recompile import recompile
 from telemetry.detect.vitals import Vitals
 
 

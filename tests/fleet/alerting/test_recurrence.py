@@ -5,7 +5,7 @@ from dataclasses import replace
 from fleet.alerting import acknowledge
 from fleet.models import Alert
 from telemetry.detect.finding import Finding
-from telemetry.detect.localise import LAYOUT
+from telemetry.detect.steps.localise import LAYOUT
 from tests.fleet.alerting.conftest import Look
 from tests.parts import NOON
 

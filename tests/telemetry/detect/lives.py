@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 
 from telemetry.detect import Finding, Pulse, known_dead, silent
-from telemetry.detect.errors import exec_errors
-from telemetry.detect.hang import hang
-from telemetry.detect.idle import node_idle
-from telemetry.detect.recompile import recompile
+from telemetry.detect.parts.errors import exec_errors
+from telemetry.detect.parts.idle import node_idle
+from telemetry.detect.standstill.hang import hang
+from telemetry.detect.standstill.recompile import recompile
 from telemetry.detect.vitals import Vitals
 from telemetry.simulate.plan import Benign, Fault
 from telemetry.simulate.shard import RunClock, clock_at, start_clock

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import ECC_METRICS, Finding, Vitals, find
-from telemetry.detect.checkpoints import due_s
+from telemetry.detect.steps.checkpoints import due_s
 from telemetry.detect.vitals import Standing
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.shard import clock_at, play, start_clock

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 
 from telemetry.detect import Finding, find
-from telemetry.detect.localise import LAYOUT
+from telemetry.detect.steps.localise import LAYOUT
 from telemetry.detect.vitals import Standing
 from tests.telemetry.detect.runs import T0, Machines, steps_of, vitals
 

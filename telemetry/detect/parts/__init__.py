@@ -1,0 +1,1 @@
+"""Sick parts of machines, by their own telemetry: cores, memories, EFA devices, whole nodes."""

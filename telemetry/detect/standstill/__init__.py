@@ -1,0 +1,1 @@
+"""What stands still: steps, compiles, telemetry; and what its machines do meanwhile."""

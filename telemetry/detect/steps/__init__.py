@@ -1,0 +1,1 @@
+"""How steps spend their time: whose work takes longer, who is waited for."""

@@ -1,0 +1,96 @@
+"""Allocated but idle: only who should work, can be heard and does nothing for long."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.blocks import Span
+from telemetry.detect.parts.idle import AGES_S, node_idle
+from telemetry.detect.vitals import Standing, Vitals
+from telemetry.simulate.plan import Benign
+from tests.telemetry.detect.lives import life
+from tests.telemetry.detect.runs import CHARACTERS, steps_at, vitals
+
+# A second in which idle nodes are looked for.
+DUE_S = 30
+
+
+def seen(cores: dict[str, float], *, workers: int = 3, **more: Any) -> Vitals:
+    """Return a run of four nodes, so many of them workers, with cores this busy at all times."""
+    level = np.array([cores.get(node, 0.7) for node in CHARACTERS])
+
+    def moments(_: object, ages_s: tuple[int, ...]) -> Span:
+        values = np.broadcast_to(level[None, :, None], (len(ages_s), 4, 8)).copy()
+        ticks = -np.array(ages_s)
+        return Span("s", ticks, CHARACTERS, {"core_utilization_ratio": values})
+
+    steps = steps_at([0.1] * 9, n_workers=workers)
+    now_s = float(steps.ended_at_s[-1] // DUE_S * DUE_S + DUE_S)
+    given: dict[str, Any] = {
+        "nodes": CHARACTERS,
+        "moments": moments,
+        "now_s": now_s,
+        "phase_since_s": 0.0,
+    }
+    return vitals(steps, **(given | more))
+
+
+def test_a_node_that_nobody_uses_is_named() -> None:
+    (finding,) = node_idle(seen({"quiet": 0.0}))
+    assert (finding.rule, finding.node, finding.severity) == ("node_idle", "quiet", "warn")
+    assert finding.evidence["claims_steps"] is False
+    assert finding.onset_s == -AGES_S[0]
+    assert json.loads(json.dumps(finding.evidence, allow_nan=False)) == finding.evidence
+
+
+def test_a_worker_that_computes_elsewhere_idles_as_well() -> None:
+    (finding,) = node_idle(seen({"calm": 0.0}))
+    assert finding.node == "calm"
+    assert finding.evidence["claims_steps"] is True
+
+
+def test_a_node_that_works_or_is_silent_does_not_idle() -> None:
+    assert node_idle(seen({})) == []
+    assert node_idle(seen({"quiet": float("nan")})) == []
+
+
+def test_a_node_left_out_of_the_steps_on_purpose_does_not_idle() -> None:
+    drained = seen({"quiet": 0.0}, workers=4)
+    for values in drained.steps.phases.values():
+        values[:, 3] = np.nan
+    assert node_idle(drained) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"phase": "warming_up"},
+        {"phase": "finished"},
+        {"phase_since_s": 1_700_000_000.0},
+        {"now_s": 1_700_003_600.0},
+        {"looks": False},
+        {"moments": None},
+    ],
+    ids=["warms up", "is over", "has just begun", "makes no steps", "nobody looks", "no eyes"],
+)
+def test_a_run_that_does_not_make_steps_has_no_idle_nodes(more: dict[str, Any]) -> None:
+    assert node_idle(seen({"quiet": 0.0}, **more)) == []
+
+
+def test_it_is_looked_for_now_and_then_but_always_while_it_lasts() -> None:
+    due = seen({"quiet": 0.0})
+    later = replace(due, now_s=due.now_s + 7)
+    assert node_idle(later) == []
+    known = replace(later, standing=(Standing("node_idle", "node_idle", "quiet"),))
+    assert len(node_idle(known)) == 1
+
+
+@pytest.mark.parametrize("kind", ["node_leaves", "scale_change", "node_joins"])
+def test_who_left_or_has_not_come_yet_does_not_idle(kind: str) -> None:
+    node = None if kind == "scale_change" else "run-05"
+    event = Benign(kind=kind, run="run", node=node, start_s=90)
+    lived = life("trn1", duration_s=780, benign=[event])
+    assert [f for second in range(690, 780) for f in node_idle(lived.at(second))] == []
