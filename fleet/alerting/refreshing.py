@@ -14,6 +14,8 @@ from telemetry.detect.finding import UNKNOWN
 WORSE_BY = 1.1
 # A problem at the edge of two rules, or of two causes, is not told at every turn.
 RULE_STAYS, CAUSE_STAYS = timedelta(minutes=5), timedelta(seconds=30)
+# A flapping alert that was quiet for so long and burns again gets a line for it, but pages nobody.
+AWAY = timedelta(minutes=1)
 
 
 def refresh(
@@ -28,6 +30,7 @@ def refresh(
     is_urgent = SEVERITIES[finding.severity] < alert.severity
     is_renamed = _is_renamed(alert, finding, now=now)
     is_worse = is_urgent or _is_worse(alert, finding)
+    is_back = alert.quiet_since is not None and now - alert.quiet_since >= AWAY
     to: dict[str, Any] = {}
     if alert.quiet_since is not None:
         to |= {"quiet_since": None, "n_firings": alert.n_firings + 1}
@@ -38,14 +41,17 @@ def refresh(
         to["severity"] = SEVERITIES[finding.severity]
     if is_renamed:
         to |= told_by(finding)
-    if moves or is_renamed or is_worse:
+    if moves or is_renamed or is_worse or is_back:
         to["evidence"] = dict(finding.evidence)
-        to["score"] = finding.score if moves else max(alert.score, finding.score)
+        to["score"] = finding.score if moves or is_back else max(alert.score, finding.score)
     if not to:
         return None
     as_seen = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
     if not change(alert, if_still=as_seen, to=to | {"last_seen_at": now}):
         return False
+    if is_back:
+        text = f"{blame(finding)}; firing {alert.n_firings}"
+        note(alert, Kind.REFIRED, now=now, text=text)
     if moves:
         text = f"{RULES[finding.rule].title.lower()}; {blame(finding)}"
         note(alert, Kind.RULE_CHANGED, now=now, text=text)
@@ -53,7 +59,7 @@ def refresh(
         note(alert, Kind.CAUSE_CHANGED, now=now, text=blame(finding))
     elif is_worse:
         note(alert, Kind.WORSENED, now=now, text=how_bad(finding))
-    return moves or is_renamed or is_worse
+    return moves or is_renamed or is_worse or is_back
 
 
 def _moves(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from fleet.models import Alert
+from fleet.models import Alert, AlertEvent
 
 SETTLED_S = 60.0
 
@@ -31,6 +31,7 @@ class Firings:
     def __init__(self, epoch_s: float) -> None:
         self._epoch_s = epoch_s
         self._burning: dict[int, Firing] = {}
+        self._n_refired: dict[int, int] = {}
         self._all: list[Firing] = []
 
     def note(self, changed: Iterable[Alert], *, at_s: float) -> None:
@@ -40,7 +41,10 @@ class Firings:
         """
         for alert in {alert.pk: alert for alert in changed}.values():
             firing = self._burning.get(alert.pk)
-            if firing is not None and is_news(firing, alert, at_s=at_s):
+            n_refired = alert.events.filter(kind=AlertEvent.Kind.REFIRED).count()
+            is_back = n_refired > self._n_refired.get(alert.pk, 0)
+            self._n_refired[alert.pk] = n_refired
+            if firing is not None and (is_back or is_news(firing, alert, at_s=at_s)):
                 firing.resolved_s = at_s
                 firing = None
             if firing is not None:

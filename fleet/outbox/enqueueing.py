@@ -53,8 +53,10 @@ def _tell_the_start(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
                 "last_at": now,
             },
         )
-        kind = Delivery.Kind.FIRING if is_new else Delivery.Kind.REPEATED
-        _tell(told, kind, event, now=now)
+        is_damped = alert.flapping_since is not None and event.kind == KIND.REFIRED
+        if is_new or not is_damped:
+            kind = Delivery.Kind.FIRING if is_new else Delivery.Kind.REPEATED
+            _tell(told, kind, event, now=now)
 
 
 def _tell_the_end(alert: Alert, event: AlertEvent, *, now: datetime) -> None:

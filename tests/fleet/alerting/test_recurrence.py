@@ -1,6 +1,7 @@
 """What comes back: on the same row, on a new one that knows the earlier, or over and over."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from fleet.alerting import acknowledge
 from fleet.models import Alert
@@ -150,6 +151,19 @@ def test_what_flaps_says_nothing_of_every_turn(look: Look, finding: Finding) -> 
         look(second + 5)
 
     assert alert.events.count() == n_events
+
+
+def test_what_flaps_and_was_away_for_minutes_gets_a_line_when_it_is_back(
+    look: Look, finding: Finding
+) -> None:
+    alert = flapped(look, finding)
+
+    look(5 * MINUTE, finding)
+
+    last = alert.events.last()
+    assert last is not None
+    assert (last.kind, last.at) == ("refired", NOON + timedelta(minutes=5))
+    assert last.text.endswith("; firing 4")
 
 
 def test_firings_on_rows_that_follow_each_other_count_together(

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.drills.firings import Firings
-from fleet.models import Alert, Node, Run
+from fleet.models import Alert, AlertEvent, Node, Run
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -66,6 +66,17 @@ def test_one_that_fires_again_on_its_row_is_told_twice(firings: Firings, alert: 
     firings.note(changed(alert, resolved_at=None), at_s=230)
 
     assert [(f.fired_s, f.resolved_s) for f in firings.all()] == [(106, 200), (230, None)]
+
+
+def test_one_that_flaps_and_is_back_after_quiet_minutes_is_told_again(
+    firings: Firings, alert: Alert
+) -> None:
+    firings.note([alert], at_s=106)
+    alert.events.create(at=EPOCH + timedelta(seconds=500), kind=AlertEvent.Kind.REFIRED)
+    firings.note(changed(alert, n_firings=4), at_s=500)
+    firings.note(changed(alert, n_firings=5, score=2.0), at_s=520)
+
+    assert [(f.fired_s, f.resolved_s) for f in firings.all()] == [(106, 500), (500, None)]
 
 
 def test_a_cause_that_is_found_later_belongs_to_the_firing(

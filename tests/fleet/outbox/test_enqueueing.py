@@ -152,6 +152,21 @@ def test_a_silenced_alert_is_told_when_the_silence_ends(
     assert kinds(hook) == ["firing"]
 
 
+def test_what_flaps_pages_nobody_anew_until_its_end_was_told(
+    run: Run, pager: Receiver, default: Route
+) -> None:
+    default.receivers.set([pager])
+    alert = alert_on(run)
+    say(alert, "fired")
+    alert.flapping_since = NOON
+    say(alert, "refired", after_s=300)
+    assert kinds(pager) == ["firing"]
+
+    say(alert, "resolved", after_s=900)
+    say(alert, "refired", after_s=960)
+    assert kinds(pager) == ["firing", "resolved", "firing"]
+
+
 def test_whoever_was_told_is_told_of_the_end_and_nobody_else(
     run: Run, hook: Receiver, pager: Receiver, default: Route
 ) -> None:
