@@ -4,6 +4,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from fleet.models import Alert, AlertEvent
+from fleet.words.evidence import Evidence
 
 SETTLED_S = 60.0
 
@@ -71,12 +72,18 @@ def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
         run=alert.run.name if alert.run else None,
         node=alert.node.name if alert.node else None,
         device=alert.device,
-        onset_s=alert.onset_at.timestamp() - epoch_s,
+        onset_s=_onset_at_s(alert) - epoch_s,
         fired_s=fired_s,
         resolved_s=None,
         score=alert.score,
         victims=tuple(alert.victims),
     )
+
+
+def _onset_at_s(alert: Alert) -> float:
+    """Return since when: its row keeps the first onset, its evidence knows the last."""
+    onset_s = Evidence(alert.evidence).number("onset_s")
+    return max(alert.onset_at.timestamp(), onset_s or 0.0)
 
 
 def is_news(firing: Firing, alert: Alert, *, at_s: float) -> bool:

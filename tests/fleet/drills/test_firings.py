@@ -73,10 +73,12 @@ def test_one_that_flaps_and_is_back_after_quiet_minutes_is_told_again(
 ) -> None:
     firings.note([alert], at_s=106)
     alert.events.create(at=EPOCH + timedelta(seconds=500), kind=AlertEvent.Kind.REFIRED)
-    firings.note(changed(alert, n_firings=4), at_s=500)
+    since = {"onset_s": EPOCH.timestamp() + 490}
+    firings.note(changed(alert, n_firings=4, evidence=since), at_s=500)
     firings.note(changed(alert, n_firings=5, score=2.0), at_s=520)
 
-    assert [(f.fired_s, f.resolved_s) for f in firings.all()] == [(106, 500), (500, None)]
+    told = [(f.onset_s, f.fired_s, f.resolved_s) for f in firings.all()]
+    assert told == [(100, 106, 500), (490, 500, None)]
 
 
 def test_a_cause_that_is_found_later_belongs_to_the_firing(
