@@ -100,7 +100,7 @@ def of_money() -> Iterator[Recording]:
     cost = "run:trnwatch_node_seconds_per_million_tokens:unexplained"
     half, least = f"[{HALF_S:g}s]", DRIFT["least_minutes"] / 2
     told = f'trnwatch_run_alerts_firing{{rule!~"{UNRELATED_RULES}"}}'
-    yield explaining, f"sum by (run) (max by (run, rule) ({told}))"
+    yield explaining, f"sum by (run) (\n  max by (run, rule) (\n    {told}\n  )\n)"
     yield (
         cost,
         "max by (run) (trnwatch_run_node_seconds_per_million_tokens)\n"
