@@ -94,11 +94,12 @@ def judge(
     ``recall`` spares judging again what has not changed since the last look.
     """
     sights = list(sights)
-    standing = open_alerts([sight.run for sight in sights]) if open_rules else {}
+    burning = still_burning(open_rules) if open_rules else set()
+    standing = open_alerts([sight.run for sight in sights]) if burning else {}
     findings: list[Finding] = []
     dead = set(lost)
     for sight in sights:
-        mine = {rule for rule, subject in open_rules if subject == f"run:{sight.run.name}"}
+        mine = {rule for rule, subject in burning if subject == f"run:{sight.run.name}"}
         told = standing.get(sight.run.pk, ())
         vitals = replace(vitals_of(sight, now_s=now_s, standing=told), recall=recall)
         findings += find(vitals, open_rules=mine)
@@ -175,6 +176,12 @@ def open_rules() -> set[Subject]:
     return set(Alert.objects.open().values_list("rule", "subject"))
 
 
+def still_burning(known: Collection[Subject]) -> set[Subject]:
+    """Leave out what flaps and is quiet: its alert waits, but what it blamed is well again."""
+    quiet = Alert.objects.open().exclude(quiet_since=None).values_list("rule", "subject")
+    return set(known) - set(quiet)
+
+
 def lost_nodes(known: Collection[Subject]) -> set[str]:
     """Return the nodes whose crash ended their run: they are waited for beyond its end."""
     if not any(rule == "node_silent" for rule, _ in known):
@@ -187,7 +194,8 @@ def lost_nodes(known: Collection[Subject]) -> set[str]:
 def open_alerts(runs: Iterable[Run]) -> dict[int, tuple[Standing, ...]]:
     """Return what is believed to be wrong with each run and its nodes, by the run's key."""
     found: dict[int, tuple[Standing, ...]] = {run.pk: () for run in runs}
-    for alert in Alert.objects.open().filter(run__in=found).select_related("node"):
+    open_ = Alert.objects.open().filter(run__in=found, quiet_since=None)
+    for alert in open_.select_related("node"):
         node = None if alert.node is None else alert.node.name
         new = Standing(alert.rule, alert.cause, node, alert.device, alert.evidence)
         found[alert.run_id or 0] += (new,)

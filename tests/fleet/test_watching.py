@@ -7,7 +7,13 @@ import numpy as np
 import pytest
 
 from fleet.models import Alert, Node, Run
-from fleet.watching import LISTEN_FIRST_S, listening_since_s, watch
+from fleet.watching import (
+    LISTEN_FIRST_S,
+    listening_since_s,
+    open_alerts,
+    still_burning,
+    watch,
+)
 from telemetry.blocks import Block
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock
@@ -215,3 +221,32 @@ def test_a_real_node_without_a_run_has_its_memory_watched(
 
     alert = Alert.objects.get()
     assert (alert.rule, alert.subject, alert.device) == ("ecc_uncorrected", "node:real", 5)
+
+
+def test_what_flaps_and_is_quiet_is_over_for_detection(llama: Run) -> None:
+    told = {
+        "severity": Alert.Severity.PAGE,
+        "run": llama,
+        "score": 1.5,
+        "onset_at": NOON,
+        "fired_at": NOON,
+        "last_seen_at": NOON,
+    }
+    share, stalls = ("allreduce_share", "run:llama"), ("input_stall", "run:llama")
+    Alert.objects.create(rule=share[0], subject=share[1], cause="throttle", **told)
+    quiet = Alert.objects.create(
+        rule=stalls[0],
+        subject=stalls[1],
+        cause="input_stall",
+        flapping_since=NOON,
+        quiet_since=NOON,
+        **told,
+    )
+
+    assert still_burning({share, stalls}) == {share}
+    assert [each.cause for each in open_alerts([llama])[llama.pk]] == ["throttle"]
+
+    quiet.quiet_since = None
+    quiet.save()
+    assert still_burning({share, stalls}) == {share, stalls}
+    assert {each.cause for each in open_alerts([llama])[llama.pk]} == {"throttle", "input_stall"}
