@@ -18,7 +18,7 @@ SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
 def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
     """Fire an alert; None where another watcher did so at this very moment."""
     earlier = last_time(key, finding, now=now)
-    if earlier is not None and is_same_again(earlier, now=now):
+    if earlier is not None and is_same_again(earlier, finding, now=now):
         return earlier if _again(earlier, finding, key, now=now) else None
     alert = _new(finding, key, earlier, now=now)
     if alert is not None:

@@ -9,10 +9,13 @@ from fleet.alerting.events import Kind, change, note
 from fleet.alerting.pairing import Subject, agrees, has_same_culprit, key_of
 from fleet.models import Alert, AlertEvent
 from telemetry.detect import Finding
+from telemetry.detect.finding import UNKNOWN
 from telemetry.detect.steps.localise import LAYOUT
 
 # Back this soon, it was never over.
 REFIRES_WITHIN = timedelta(minutes=5)
+# Without a culprit of its own, it is taken for the earlier one's doing this soon only.
+BLAMES_ON_WITHIN = timedelta(minutes=1)
 RECURS_WITHIN = timedelta(hours=1)
 FLAPS_AT, FLAPS_WITHIN = 3, timedelta(minutes=30)
 QUIET = timedelta(minutes=10)
@@ -35,9 +38,11 @@ def last_time(key: Subject, finding: Finding, *, now: datetime) -> Alert | None:
     return None
 
 
-def is_same_again(alert: Alert, *, now: datetime) -> bool:
+def is_same_again(alert: Alert, finding: Finding, *, now: datetime) -> bool:
     """Whether a resolved alert is young enough to fire again on its own row."""
-    return alert.resolved_at is not None and now - alert.resolved_at <= REFIRES_WITHIN
+    blames_on = finding.cause == UNKNOWN != alert.cause
+    within = BLAMES_ON_WITHIN if blames_on else REFIRES_WITHIN
+    return alert.resolved_at is not None and now - alert.resolved_at <= within
 
 
 def damp(alert: Alert, *, now: datetime) -> None:

@@ -91,6 +91,17 @@ def flapped(look: Look, finding: Finding) -> Alert:
     return Alert.objects.get()
 
 
+def test_minutes_later_what_has_no_culprit_is_not_the_earlier_ones_doing(
+    look: Look, finding: Finding
+) -> None:
+    [first] = look(0, finding)
+    look(1)
+    [second] = look(3 * MINUTE, replace(finding, cause="unknown", node=None, device=None))
+
+    assert (second.cause, second.node) == ("unknown", None)
+    assert second.earlier == first
+
+
 def test_a_run_that_was_changed_does_not_bring_an_earlier_culprit_back(
     look: Look, finding: Finding
 ) -> None:
