@@ -80,11 +80,11 @@ def test_dollars_tokens_and_pace(figures: Figures, taken: tuple[StepBatch, ...])
         assert arm.settled_tokens == arm.n_settled * 256 * 4096
         assert float(steps.tokens.sum()) == len(steps) * 256 * 4096
     cost, pace = told["usd_per_mtok"], told["tokens_per_s"]
-    assert (cost.baseline, cost.candidate) == pytest.approx((p5, trn2), rel=1e-6)
-    assert cost.ratio == pytest.approx(trn2 / p5 - 1, rel=1e-5)
-    assert told["tokens_per_usd"].ratio == pytest.approx(p5 / trn2 - 1, rel=1e-5)
+    assert (cost.baseline, cost.candidate) == pytest.approx((p5, trn2), rel=1e-5)
+    assert cost.ratio == pytest.approx(trn2 / p5 - 1, rel=1e-4)
+    assert told["tokens_per_usd"].ratio == pytest.approx(p5 / trn2 - 1, rel=1e-4)
     by_hand = [float(s.tokens.sum() / s.step_s.sum()) for s in taken]
-    assert [pace.baseline, pace.candidate] == pytest.approx(by_hand, rel=1e-6)
+    assert [pace.baseline, pace.candidate] == pytest.approx(by_hand, rel=1e-5)
 
 
 def test_the_interval_is_as_wide_as_the_steps_scatter(
