@@ -49,17 +49,25 @@ def refresh(
     as_seen = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
     if not change(alert, if_still=as_seen, to=to | {"last_seen_at": now}):
         return False
-    if is_back:
-        text = f"{blame(finding)}; firing {alert.n_firings}"
-        note(alert, Kind.REFIRED, now=now, text=text)
-    if moves:
-        text = f"{RULES[finding.rule].title.lower()}; {blame(finding)}"
-        note(alert, Kind.RULE_CHANGED, now=now, text=text)
-    elif is_renamed:
-        note(alert, Kind.CAUSE_CHANGED, now=now, text=blame(finding))
-    elif is_worse:
-        note(alert, Kind.WORSENED, now=now, text=how_bad(finding))
-    return moves or is_renamed or is_worse or is_back
+    what = {Kind.RULE_CHANGED: moves, Kind.CAUSE_CHANGED: is_renamed, Kind.WORSENED: is_worse}
+    news = [Kind.REFIRED] if is_back else []
+    news += [kind for kind, is_so in what.items() if is_so][:1]
+    for kind in news:
+        note(alert, kind, now=now, text=_text(alert, finding, kind))
+    return bool(news)
+
+
+def _text(alert: Alert, finding: Finding, kind: Kind) -> str:
+    """Return what the timeline says of a change."""
+    match kind:
+        case Kind.REFIRED:
+            return f"{blame(finding)}; firing {alert.n_firings}"
+        case Kind.RULE_CHANGED:
+            return f"{RULES[finding.rule].title.lower()}; {blame(finding)}"
+        case Kind.WORSENED:
+            return how_bad(finding)
+        case _:
+            return blame(finding)
 
 
 def _moves(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:

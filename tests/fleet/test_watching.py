@@ -224,24 +224,12 @@ def test_a_real_node_without_a_run_has_its_memory_watched(
 
 
 def test_what_flaps_and_is_quiet_is_over_for_detection(llama: Run) -> None:
-    told = {
-        "severity": Alert.Severity.PAGE,
-        "run": llama,
-        "score": 1.5,
-        "onset_at": NOON,
-        "fired_at": NOON,
-        "last_seen_at": NOON,
-    }
+    times = dict.fromkeys(("onset_at", "fired_at", "last_seen_at"), NOON)
+    told = times | {"severity": Alert.Severity.PAGE, "run": llama, "score": 1.5}
     share, stalls = ("allreduce_share", "run:llama"), ("input_stall", "run:llama")
     Alert.objects.create(rule=share[0], subject=share[1], cause="throttle", **told)
-    quiet = Alert.objects.create(
-        rule=stalls[0],
-        subject=stalls[1],
-        cause="input_stall",
-        flapping_since=NOON,
-        quiet_since=NOON,
-        **told,
-    )
+    told |= {"flapping_since": NOON, "quiet_since": NOON}
+    quiet = Alert.objects.create(rule=stalls[0], subject=stalls[1], cause="input_stall", **told)
 
     assert still_burning({share, stalls}) == {share}
     assert [each.cause for each in open_alerts([llama])[llama.pk]] == ["throttle"]
