@@ -1,6 +1,7 @@
 """What the agent costs a training node at 1 Hz: CPU and memory on the trn2.48xlarge stream."""
 
 import os
+import shlex
 import subprocess
 import sys
 import tempfile
@@ -61,7 +62,7 @@ def agent(port: int, secret: str, *, every_s: int) -> Iterator[psutil.Process]:
         subprocess.run([sys.executable, "tools/agent.py", one_file], cwd=ROOT, check=True)
         command = [sys.executable, one_file, "--server", f"http://127.0.0.1:{port}"]
         command += ["--spool", folder / "spool", "--every", str(every_s), "--command"]
-        command += [f"{sys.executable} {ROOT / 'tools/replay.py'} {SAMPLE}"]
+        command += [shlex.join([sys.executable, str(ROOT / "tools/replay.py"), str(SAMPLE)])]
         command += ["--efa-sysfs", machine.efa, "--neuron-sysfs", machine.neuron]
         with subprocess.Popen(command, env=os.environ | {"TRNWATCH_TOKEN": secret}) as process:
             try:
