@@ -13,11 +13,10 @@ from fleet.preflight.asking import PreflightError
 ZIP, GZIP = b"PK\x03\x04", b"\x1f\x8b"
 MOST_FILES = 10_000
 MOST_UNPACKED_BYTES = 64_000_000
-# What a damaged, locked or hostile archive may raise while it is read.
-BROKEN = (
-    *(zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError),
-    *(EOFError, OSError, RuntimeError, NotImplementedError, ValueError),
-)
+# What an archive may raise while it is read: damaged, or, of RuntimeError, locked by a password or
+# packed by a method that Python does not know.
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError)
+BROKEN = (*DAMAGED, RuntimeError, ValueError)
 
 
 def unpacked(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
@@ -52,10 +51,11 @@ def _within(name: str, data: bytes, most: int) -> Iterator[tuple[str, bytes]]:
         return
     try:
         yield from read(data, most)
-    except PreflightError:
-        raise
     except BROKEN as error:
-        said = f"{name[:60]} is no .zip or .tar.gz that can be read ({type(error).__name__})"
+        said = (
+            f"{name[:60]} is no .zip or .tar.gz that can be read: it is damaged, locked by a "
+            "password or packed in another way; pack it anew, or hand in the files themselves"
+        )
         raise PreflightError("files", said) from error
 
 
