@@ -20,6 +20,7 @@ Floats = NDArray[np.float32]
 Hashes = NDArray[np.uint64]
 
 TAPE_BITS = 17
+# The tape goes on for so many values after the last place a hash can point at.
 LONGEST_WINDOW = 2**14
 _TAPE_LENGTH = 2**TAPE_BITS + LONGEST_WINDOW
 _SHIFT = np.uint64(64 - TAPE_BITS)
@@ -59,7 +60,7 @@ def stream(seed: int, *names: str) -> np.uint64:
     return np.uint64(zlib.crc32(text) | zlib.crc32(text[::-1]) << 32)
 
 
-def mixed(key: np.uint64, n: IntArray) -> Hashes:
+def mixed(key: np.uint64, n: IntArray | Hashes) -> Hashes:
     """Hash integers (...) under a key: Steele's splitmix64, one round each."""
     z = (n.astype(np.uint64) + key) * _GOLDEN
     z = (z ^ (z >> np.uint64(30))) * _MIX_1
@@ -73,8 +74,19 @@ def _all_windows(tape: Tape, width: int) -> Floats:
 
 
 def windows(tape: Tape, hashes: Hashes, width: int) -> Floats:
-    """Return ``width`` values of a tape for each hash: (..., width)."""
-    return np.asarray(_all_windows(tape, width)[hashes >> _SHIFT])
+    """Return ``width`` values of a tape for each hash: (..., width).
+
+    A window wider than the tape allows is put together from several, each at a place of its
+    own. The first values of a wide window are those of a narrow one.
+    """
+    if width <= LONGEST_WINDOW:
+        return np.asarray(_all_windows(tape, width)[hashes >> _SHIFT])
+    found = np.empty((*hashes.shape, width), np.float32)
+    for first in range(0, width, LONGEST_WINDOW):
+        piece = found[..., first : first + LONGEST_WINDOW]
+        places = hashes if first == 0 else mixed(_GOLDEN, hashes + np.uint64(first))
+        piece[...] = _all_windows(tape, piece.shape[-1])[places >> _SHIFT]
+    return found
 
 
 def smooth(key: np.uint64, n: IntArray, *, every: int, width: int) -> Floats:

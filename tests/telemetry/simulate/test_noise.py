@@ -1,8 +1,16 @@
 """Noise can be looked up anywhere, looks random, and is the same for the same question."""
 
+import msgspec
 import numpy as np
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
-from telemetry.simulate.noise import TickNoise, mixed, smooth, stream, windows
+from telemetry.simulate.conditions import conditions
+from telemetry.simulate.noise import LONGEST_WINDOW, TickNoise, mixed, smooth, stream, windows
+from telemetry.simulate.rows import steps_under
+from telemetry.simulate.script import script_of
+from tests.telemetry.simulate.played import EPOCH, SMALL, plan_of
 
 KEY = stream(7, "run", "test")
 
@@ -61,3 +69,52 @@ def test_each_look_is_a_stream_of_its_own() -> None:
 
     first, second = noise.normal(4).ravel(), noise.normal(4).ravel()
     assert abs(np.corrcoef(first, second)[0, 1]) < 0.03
+
+
+# A width that is just too much for one stretch of the tape, and the next such width.
+AT_THE_EDGE = (LONGEST_WINDOW, LONGEST_WINDOW + 1, 2 * LONGEST_WINDOW + 1)
+
+
+@given(width=st.integers(1, 40_000), n=st.integers(0, 2**62))
+@example(width=AT_THE_EDGE[0], n=0)
+@example(width=AT_THE_EDGE[1], n=0)
+@example(width=AT_THE_EDGE[2], n=0)
+def test_any_number_of_nodes_has_noise_of_its_own(width: int, n: int) -> None:
+    hashes = mixed(KEY, np.array([n, n + 1]))
+    noise = windows("normal", hashes, width)
+
+    assert (noise.shape, noise.dtype) == ((2, width), np.float32)
+    np.testing.assert_array_equal(noise, windows("normal", hashes, width))
+    np.testing.assert_array_equal(noise[:1], windows("normal", hashes[:1], width))
+    # More nodes change nothing for those that were there.
+    np.testing.assert_array_equal(noise, windows("normal", hashes, width + 1)[:, :width])
+
+
+def test_the_last_place_on_the_tape_has_a_widest_window() -> None:
+    last = np.array([2**64 - 1], np.uint64)
+
+    for width in AT_THE_EDGE:
+        assert np.isfinite(windows("normal", last, width)).all()
+
+
+def test_a_wide_window_does_not_repeat_itself() -> None:
+    noise = windows("normal", mixed(KEY, np.arange(8)), 3 * LONGEST_WINDOW)
+    pieces = noise.reshape(8, 3, LONGEST_WINDOW).transpose(1, 0, 2).reshape(3, -1)
+
+    assert np.abs(np.corrcoef(pieces) - np.eye(3)).max() < 0.02
+    assert np.abs(pieces.std(axis=1) - 1).max() < 0.02
+
+
+@pytest.mark.parametrize("n_nodes", [1, 20_000, 25_000, 40_000])
+def test_steps_of_a_run_of_any_size_can_be_played(n_nodes: int) -> None:
+    script = script_of(
+        plan_of(msgspec.structs.replace(SMALL, nodes=n_nodes, global_batch=2 * n_nodes))
+    )
+    now = conditions(script, ())
+
+    rows = steps_under(script, now, first=7, n_steps=2, start_s=EPOCH)
+
+    assert rows.compute_s.shape == (2, n_nodes)
+    assert (rows.wait_s >= 0).all()
+    again = steps_under(script, now, first=8, n_steps=1, start_s=EPOCH)
+    np.testing.assert_array_equal(rows.compute_s[1:], again.compute_s)
