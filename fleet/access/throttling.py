@@ -6,6 +6,7 @@ import math
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
+from threading import Lock
 
 from django.conf import settings
 from redis import Redis
@@ -75,13 +76,15 @@ class Attempts:
 class RequestGate:
     """Requests per token and minute, of all processes together.
 
-    Each process counts for itself and tells Redis after some of them, so that a busy door need
-    not ask for every request; the limit may be overrun by that many per process.
+    Each process counts for itself and reports to Redis after some requests, so that a busy
+    endpoint need not ask for every one; the limit may be overrun by that many per process.
+    Threads may share a gate: one lock guards its counts.
     """
 
     def __init__(self, setting: str = "INGEST_REQUESTS_PER_MINUTE") -> None:
         """Start with nobody counted; the setting names the limit."""
         self._setting = setting
+        self._lock = Lock()
         self._minute = 0
         self._untold: Counter[str] = Counter()
         self._total: Counter[str] = Counter()
@@ -90,17 +93,19 @@ class RequestGate:
         """Count requests; how many each token has left in this minute (negative: too many)."""
         limit: int = getattr(settings, self._setting)
         minute = int(now_s // MINUTE_S)
-        if minute != self._minute:
-            self._minute, self._untold, self._total = minute, Counter(), Counter()
-        first = [token for token in n_by_token if token not in self._total]
-        self._untold.update(n_by_token)
-        if first or self._untold.total() > limit * MAX_UNTOLD_RATIO:
-            self._tell(hot)
-        used = self._total + self._untold
-        return Counter({token: limit - used[token] for token in n_by_token})
+        with self._lock:
+            if minute != self._minute:
+                self._minute, self._untold, self._total = minute, Counter(), Counter()
+            is_first = any(token not in self._total for token in n_by_token)
+            self._untold.update(n_by_token)
+            if is_first or self._untold.total() > limit * MAX_UNTOLD_RATIO:
+                self._tell(hot)
+            return Counter(
+                {token: limit - self._total[token] - self._untold[token] for token in n_by_token}
+            )
 
     def _tell(self, hot: HotStore) -> None:
-        """Add what was counted here to what all have counted, and learn the sum."""
+        """Add our counts to those of all processes and learn the sum. The caller holds the lock."""
         commands: list[tuple[object, ...]] = []
         for token, n_requests in self._untold.items():
             key = f"rate:{token}:{self._minute}"
