@@ -12,6 +12,17 @@ PHASES = ("compute_s", "wait_s", "transfer_s", "input_s", "checkpoint_s", "other
 
 
 @dataclass(frozen=True, slots=True)
+class Merged:
+    """How many steps each row of a batch stands for, and the tokens of all of them together.
+
+    Both are (n_rows,); NaN where nobody counted.
+    """
+
+    n_steps: FloatArray
+    tokens: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
 class StepBatch:
     """Consecutive steps of one run.
 
@@ -24,6 +35,8 @@ class StepBatch:
     phases : for each of PHASES, (n_steps, n_workers) seconds; NaN where not reported
     tokens : (n_steps,) tokens trained in the step
     told_loss : (n_steps,) training loss, NaN for a step that tells none; None where none does
+    merged : where rows are averages of several steps, how many and with how many tokens in all;
+        None where each row is one step
 
     Notes
     -----
@@ -39,6 +52,7 @@ class StepBatch:
     phases: Mapping[str, FloatArray]
     tokens: FloatArray
     told_loss: FloatArray | None = None
+    merged: Merged | None = None
 
     def __len__(self) -> int:
         """Count the steps."""
@@ -67,6 +81,16 @@ class StepBatch:
     def loss(self) -> FloatArray:
         """Training loss of each step: (n_steps,), NaN where not told."""
         return np.full(len(self), np.nan) if self.told_loss is None else self.told_loss
+
+    @property
+    def n_merged(self) -> FloatArray:
+        """How many steps each row stands for: (n_steps,), 1 unless rows are averages."""
+        return np.ones(len(self)) if self.merged is None else self.merged.n_steps
+
+    @property
+    def all_tokens(self) -> FloatArray:
+        """Tokens of all the steps that a row stands for: (n_steps,)."""
+        return self.tokens if self.merged is None else self.merged.tokens
 
     @property
     def wait_ratio(self) -> FloatArray:
@@ -109,6 +133,9 @@ class StepBatch:
             phases,
             self.tokens[rows],
             None if self.told_loss is None else self.told_loss[rows],
+            None
+            if self.merged is None
+            else Merged(self.merged.n_steps[rows], self.merged.tokens[rows]),
         )
 
     @classmethod
@@ -123,6 +150,7 @@ class StepBatch:
         """Return batches of one run and the same workers, in order, as one."""
         phases = {p: np.concatenate([b.phases[p] for b in batches]) for p in PHASES}
         any_told = any(batch.told_loss is not None for batch in batches)
+        is_merged = any(batch.merged is not None for batch in batches)
         return cls(
             batches[0].run,
             batches[0].workers,
@@ -131,6 +159,12 @@ class StepBatch:
             phases,
             np.concatenate([batch.tokens for batch in batches]),
             np.concatenate([batch.loss for batch in batches]) if any_told else None,
+            Merged(
+                np.concatenate([batch.n_merged for batch in batches]),
+                np.concatenate([batch.all_tokens for batch in batches]),
+            )
+            if is_merged
+            else None,
         )
 
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.series import EVERY_STEP, SOME_STEPS, Series, Stretch
-from telemetry.steps import PHASES, StepBatch
+from telemetry.steps import PHASES, Merged, StepBatch
 from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
 from telemetry.store.packing import decode, read_layout, unpack
 from telemetry.store.rollups import N_STATS, as_kept, read_hour, rolled_up
@@ -31,6 +31,9 @@ HOUR_S = 3600
 MOST_STEPS = 2000
 # With more steps than this in a window, their minutes are read instead.
 MOST_STEPS_READ = 50_000
+# Rows of history have two more columns than steps: how many steps a row stands for, and the
+# tokens of all of them.
+N_EACH, ALL_TOKENS = N_COLUMNS, N_COLUMNS + 1
 NO_STEPS = np.zeros((0, N_COLUMNS))
 
 
@@ -146,7 +149,8 @@ def run_steps(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBat
     """Return a run's steps that ended in [start_s, end_s), from hot and durable tier.
 
     Of all workers where the hot tier still has them; else of one worker, "mean", and thinned
-    to at most 2,000 by averaging neighbours: a row is then an average step.
+    to at most 2,000 by averaging neighbours: a row is then an average step, and ``merged`` says
+    of how many.
     """
     return run_history(hot, run, start_s=start_s, end_s=end_s)[0]
 
@@ -168,20 +172,27 @@ def run_history(
     )
     sizes = list(rows.values_list("start", "length_s", "n_steps"))
     whole = sum(n for _, _, n in sizes) <= MOST_STEPS_READ
-    field, read = ("steps", read_steps) if whole else ("minutes", read_minutes)
-    parts = [read(bytes(data)) for data in rows.values_list(field, flat=True)]
+    if whole:
+        told = rows.values_list("steps", flat=True)
+        parts = [_each_counted(read_steps(bytes(data))) for data in told]
+    else:
+        told = rows.values_list("minutes", "n_steps")
+        parts = [_minutes_counted(read_minutes(bytes(data)), n) for data, n in told]
     done = max((start + length_s for start, length_s, _ in sizes), default=0)
     if newest is not None and newest >= done:
         recent = hot.steps(run, since_s=max(start_s, done), until_s=end_s)
-        parts.append(chunk_of(recent).steps if len(recent) else NO_STEPS)
-    kept = _between(np.concatenate(parts or [NO_STEPS]), start_s, end_s)
+        parts.append(_each_counted(chunk_of(recent).steps if len(recent) else NO_STEPS))
+    kept = _between(np.concatenate(parts or [_each_counted(NO_STEPS)]), start_s, end_s)
     every_s = EVERY_STEP if len(kept) <= MOST_STEPS else SOME_STEPS
     stretches: tuple[Stretch, ...] = (
         Stretch(int(start_s), every_s if whole else MINUTE_S, "durable"),
     )
     if long_term is not None:
-        older, stretches = older_steps(long_term, run, kept, stretches[0], end_s=end_s)
-        kept = np.concatenate([older, kept])
+        told_steps = kept[:, :N_COLUMNS]
+        older, stretches = older_steps(long_term, run, told_steps, stretches[0], end_s=end_s)
+        # Of a store's averages the step numbers tell how many steps each is of, but for the first.
+        n_each = np.diff(older[:, STEP], prepend=np.nan)
+        kept = np.concatenate([_counted(older, np.where(n_each > 0, n_each, np.nan)), kept])
     return _mean_batch(run, kept), stretches
 
 
@@ -201,16 +212,55 @@ def _between(steps: FloatArray, start_s: float, end_s: float) -> FloatArray:
     return steps[np.unique(steps[:, STEP], return_index=True)[1]]
 
 
+def _counted(steps: FloatArray, n_each: FloatArray) -> FloatArray:
+    """Add how many steps each row stands for, and their tokens: (n, 10) to (n, 12)."""
+    return np.column_stack([steps, n_each, steps[:, TOKENS] * n_each])
+
+
+def _each_counted(steps: FloatArray) -> FloatArray:
+    return _counted(steps, np.ones(len(steps)))
+
+
+def _minutes_counted(minutes: FloatArray, n_steps: int) -> FloatArray:
+    """Add how many steps ended in each minute of a chunk that has so many.
+
+    A minute's row has the number of its last step, so numbers tell all but the first minute's.
+    Where steps are missing, the minutes share those there are: the chunk's sum is always right.
+    """
+    between = np.maximum(np.diff(minutes[:, STEP]), 1.0)
+    first = n_steps - between.sum()
+    if first < 1:
+        first = between.mean()
+    weights = np.append(first, between)[: len(minutes)]
+    upto = np.rint(np.cumsum(weights) * (n_steps / weights.sum())) if len(minutes) else weights
+    return _counted(minutes, np.diff(upto, prepend=0.0))
+
+
 def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
-    """Return steps as a batch of one worker, thinned."""
+    """Return rows of history as a batch of one worker, thinned."""
     if len(steps) > MOST_STEPS:
         # Neighbours are chosen by their number, so that a moving window does not flicker.
         span = steps[-1, STEP] - steps[0, STEP] + 1
-        steps = averaged(steps, steps[:, STEP] // np.ceil(span / (MOST_STEPS - 1)))
+        steps = _thinned(steps, steps[:, STEP] // np.ceil(span / (MOST_STEPS - 1)))
     phases = {phase: steps[:, FIRST_PHASE + i, None] for i, phase in enumerate(PHASES)}
     numbers, loss = steps[:, STEP].astype("i8"), steps[:, LOSS]
     told = loss if np.isfinite(loss).any() else None
-    return StepBatch(run, ("mean",), numbers, steps[:, ENDED], phases, steps[:, TOKENS], told)
+    merged = Merged(steps[:, N_EACH], steps[:, ALL_TOKENS])
+    return StepBatch(
+        run, ("mean",), numbers, steps[:, ENDED], phases, steps[:, TOKENS], told, merged
+    )
+
+
+def _thinned(steps: FloatArray, group: FloatArray) -> FloatArray:
+    """Average rows of one group; how many they stand for and their tokens are added up."""
+    first = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
+    rows = averaged(steps, group)
+    rows[:, N_EACH] = np.add.reduceat(steps[:, N_EACH], first)
+    told = np.isfinite(steps[:, ALL_TOKENS])
+    tokens = np.add.reduceat(np.where(told, steps[:, ALL_TOKENS], 0.0), first)
+    is_told = np.logical_or.reduceat(told, first) & np.isfinite(rows[:, N_EACH])
+    rows[:, ALL_TOKENS] = np.where(is_told, tokens, np.nan)
+    return rows
 
 
 def worker_minutes(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBatch:

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.steps import PHASES, StepBatch
+from telemetry.steps import PHASES, Merged, StepBatch
 from telemetry.store.packing import DIGEST_BYTES, digest
 
 # Which steps are held is a bit per step, in keys of so many steps each.
@@ -102,4 +102,5 @@ def _chosen(batch: StepBatch, rows: NDArray[np.bool_] | IntArray) -> StepBatch:
     phases = {phase: values[rows] for phase, values in batch.phases.items()}
     step, ended_at_s, tokens = batch.step[rows], batch.ended_at_s[rows], batch.tokens[rows]
     loss = None if batch.told_loss is None else batch.told_loss[rows]
-    return StepBatch(batch.run, batch.workers, step, ended_at_s, phases, tokens, loss)
+    merged = batch.merged and Merged(batch.merged.n_steps[rows], batch.merged.tokens[rows])
+    return StepBatch(batch.run, batch.workers, step, ended_at_s, phases, tokens, loss, merged)

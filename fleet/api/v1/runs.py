@@ -87,8 +87,9 @@ def run_one(request: HttpRequest, name: Path[RunName]) -> RunOut:
 def run_steps(request: HttpRequest, name: Path[RunName], asked: Query[StepFilter]) -> StepPage:
     """List steps that ended in a window, the newest first, each the mean over its workers.
 
-    Windows with more than 2,000 steps that are no longer kept one by one tell neighbours as
-    their average; `stretches` says how finely what is told is kept.
+    In windows with more than 2,000 steps that the hot tier has no more, a row is several
+    neighbours: `n_steps` says how many, seconds are their average and `tokens` those of all of
+    them, so that tokens add up over the window. `stretches` says how finely each part is kept.
     """
     run = get_object_or_404(Run, name=name)
     start, end = asked.window(now=timezone.now())
@@ -137,10 +138,14 @@ def _rows(steps: StepBatch) -> list[StepOut]:
     columns = {
         "step": steps.step,
         "ended_at_s": np.round(steps.ended_at_s, 3),
-        "tokens": steps.tokens,
+        "tokens": steps.all_tokens,
         "step_s": steps.step_s,
         **{phase: mean_of(steps.phases[phase]) for phase in PHASES},
     }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
-    told = [StepOut(**dict(zip(columns, row, strict=True))) for row in rows]
+    counts = [int(n) if np.isfinite(n) else None for n in steps.n_merged]
+    told = [
+        StepOut(n_steps=n, **dict(zip(columns, row, strict=True)))
+        for n, row in zip(counts, rows, strict=True)
+    ]
     return told[::-1]

@@ -156,6 +156,9 @@ def test_a_run_reads_on_where_the_durable_tier_ends(
     older = steps_now.ended_at_s < kept_from
     assert older.any()
     assert not older.all()
+    assert np.isnan(steps_now.n_merged[0])
+    counted = np.diff(steps_now.step)[: older.sum() - 1]
+    np.testing.assert_array_equal(steps_now.n_merged[1 : older.sum()], counted)
     np.testing.assert_allclose(steps_now.phases["compute_s"], 1.5, rtol=1e-4)
     np.testing.assert_allclose(steps_now.phases["transfer_s"], 0.5, rtol=1e-4)
     # Every minute before the seam is told of, and none twice.

@@ -13,6 +13,7 @@ from telemetry.store.history import run_steps, worker_minutes
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
 from telemetry.store.run_chunks import N_COLUMNS, averaged, read_steps, step_bytes
+from telemetry.store.step_records import steps_where
 from tests.parts import NOON_S, steps
 
 HOUR_S = 3600
@@ -106,6 +107,27 @@ def test_a_long_window_is_thinned_by_averaging(hot: HotStore, step_s: float) -> 
     assert found.step[-1] == batch.step[-1]
     assert found.step_s.mean() == pytest.approx(batch.step_s.mean(), rel=1e-3)
     assert found.tokens.mean() == pytest.approx(4096)
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("step_s", "lost_ratio"), [(10.0, 0.0), (1.0, 0.0), (1.0, 0.2), (0.1, 0.0), (0.1, 0.2)]
+)
+def test_rows_of_several_steps_say_how_many_and_their_tokens_add_up(
+    hot: HotStore, step_s: float, lost_ratio: float
+) -> None:
+    batch = noisy(int(3 * HOUR_S / step_s), step_s=step_s)
+    rng = np.random.default_rng(1)
+    batch.tokens[:] = 4096.0 if lost_ratio else rng.integers(1000, 4096, len(batch))
+    batch = steps_where(batch, rng.random(len(batch)) >= lost_ratio)
+    durable.write_steps(batch)
+
+    found = history(hot)
+
+    assert found.n_merged.sum() == len(batch)
+    assert (found.n_merged >= 1).all()
+    assert found.all_tokens.sum() == pytest.approx(batch.tokens.sum(), rel=2e-4)
+    assert found.last(50).all_tokens.sum() == pytest.approx(found.all_tokens[-50:].sum())
 
 
 @pytest.mark.django_db

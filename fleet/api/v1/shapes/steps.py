@@ -14,7 +14,11 @@ class StepOut(Told):
 
     step: int = Field(description="Number of the step (of neighbours: the last's).")
     ended_at_s: float = Field(description="When it was over, in Unix seconds.")
-    tokens: float | None = Field(description="Tokens trained in it.")
+    n_steps: int | None = Field(
+        description="How many steps the row is the average of; null where nobody counted.",
+        examples=[1],
+    )
+    tokens: float | None = Field(description="Tokens trained in all of them together.")
     step_s: float | None = Field(description="How long it took, in seconds, mean over workers.")
     compute_s: float | None = Field(description="Of it a worker's own work, in seconds.")
     wait_s: float | None = Field(description="Waiting at the gradient collective, in seconds.")

@@ -1,14 +1,17 @@
 """Lists by the page: whole, in order, and unshaken by what is made meanwhile."""
 
+from dataclasses import replace
 from itertools import chain
 from typing import Any
 
+import numpy as np
 import pytest
 from django.http import QueryDict
 
 from fleet.models import Node, Silence
+from telemetry.store import durable
 from tests.fleet.api.v1.conftest import Ask
-from tests.parts import NOON
+from tests.parts import NOON, NOON_S, steps
 
 LISTS = (
     "runs",
@@ -103,6 +106,23 @@ def test_steps_are_paged_from_the_newest(ask: Ask, fleet: Any) -> None:
 
     assert pages == [[10, 9, 8, 7], [6, 5, 4, 3], [2, 1]]
     assert [step["step"] for step in ask(page["prev"]).json()["items"]] == pages[1]
+
+
+def test_tokens_of_steps_add_up_however_many_a_row_stands_for(ask: Ask, fleet: Any) -> None:
+    ended_at_s = NOON_S + np.arange(5000)
+    made = replace(steps(n_steps=5000, tokens=1000.0), ended_at_s=ended_at_s.astype(float))
+    durable.write_steps(made)
+
+    items, path = [], f"runs/llama/steps?limit=1000&since={NOON_S}&until={NOON_S + 5000}"
+    while path:
+        page = ask(path).json()
+        items += page["items"]
+        path = page["next"]
+
+    assert len(items) <= 2000
+    assert sum(item["n_steps"] for item in items) == 5000
+    assert sum(item["tokens"] for item in items) == pytest.approx(5_000_000)
+    assert {item["n_steps"] for item in ask("runs/llama/steps").json()["items"]} == {1}
 
 
 @pytest.mark.parametrize("path", LISTS)
