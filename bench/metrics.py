@@ -1,4 +1,4 @@
-"""`/metrics` beside prometheus-client's own writer, and the memory that pages need by size."""
+"""`/metrics` and `/metrics/neuron` beside prometheus-client's own writer, and the memory that pages need by size."""
 
 import gzip
 import json
@@ -19,7 +19,7 @@ from prometheus_client.registry import Collector
 
 from bench.table import print_table
 from fleet.models import Node, Run
-from fleet.prometheus.scraping import everything
+from fleet.prometheus.scraping import everything, neuron
 from fleet.simulated.runs import create_run
 from telemetry.collecting import FamilyCollector
 from telemetry.families import Told, text
@@ -73,7 +73,9 @@ def measure(_: Mapping[str, str]) -> None:
         )
         if n_nodes == COMPARED:
             compare()
-    print_table("/metrics as a stream, memory of the process that writes it", rows)
+    print_table(
+        "/metrics and /metrics/neuron as streams, memory of the process that writes it", rows
+    )
 
 
 def streamed() -> dict[str, Any]:
@@ -85,8 +87,9 @@ def streamed() -> dict[str, Any]:
 
 
 def families() -> list[Told]:
-    """Return every family there is, read anew."""
-    return everything(open_store(settings.REDIS_URL), now=timezone.now())
+    """Return every family of both pages, read anew."""
+    hot, now = open_store(settings.REDIS_URL), timezone.now()
+    return [*everything(hot, now=now), *neuron(hot, now=now)]
 
 
 def compare() -> None:
@@ -100,7 +103,7 @@ def compare() -> None:
     packed_s = cpu_s(lambda: gzip.compress(page, compresslevel=1)) / n_series * PER
     same = generate_latest(Made(list(FamilyCollector(ours).collect()))) == text(ours)
     print_table(
-        f"/metrics, {n_series:,} series, {len(page) / MB:.1f} MB; per {PER:,} series",
+        f"/metrics and /metrics/neuron, {n_series:,} series, {len(page) / MB:.1f} MB; per {PER:,} series",
         [
             ("stores to text", f"{whole_s * 1e3:.0f} ms"),
             ("generate_latest, writing alone", f"{peer_s * 1e3:.0f} ms"),

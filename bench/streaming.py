@@ -1,4 +1,4 @@
-"""One process that writes `/metrics` once as a stream, and says what it needed; JSON on stdout."""
+"""One process that writes `/metrics` and `/metrics/neuron` once as streams, and says what it needed; JSON on stdout."""
 
 import json
 import os
@@ -12,7 +12,7 @@ django.setup()
 
 from django.utils import timezone  # noqa: E402 - models can be imported only from here on
 
-from fleet.prometheus.scraping import everything  # noqa: E402
+from fleet.prometheus.scraping import everything, neuron  # noqa: E402
 from telemetry.families import pieces  # noqa: E402
 from telemetry.store.hot import open_store  # noqa: E402
 
@@ -27,16 +27,17 @@ def memory_bytes(what: str) -> int:
 
 
 def main() -> None:
-    """Write the page piece by piece, keeping none."""
+    """Write both pages piece by piece, keeping none."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     hot.ping()
     Path("/proc/self/clear_refs").write_text("5")
     before, cpu_s = memory_bytes("VmRSS"), time.process_time()
     n_series = n_bytes = longest = 0
-    for piece in pieces(everything(hot, now=timezone.now())):
-        n_series += piece.count(b"\n") - piece.count(b"\n#") - piece.startswith(b"#")
-        n_bytes += len(piece)
-        longest = max(longest, len(piece))
+    for page in (everything, neuron):
+        for piece in pieces(page(hot, now=timezone.now())):
+            n_series += piece.count(b"\n") - piece.count(b"\n#") - piece.startswith(b"#")
+            n_bytes += len(piece)
+            longest = max(longest, len(piece))
     told = {
         "n_series": n_series,
         "n_bytes": n_bytes,

@@ -5,7 +5,7 @@ from datetime import datetime
 
 from django.conf import settings
 
-from fleet.prometheus.scraping import everything
+from fleet.prometheus.scraping import everything, neuron
 from telemetry.exposition import HARDWARE
 from telemetry.families import Told
 from telemetry.longterm.history import LongTermHistory, open_history
@@ -14,7 +14,6 @@ from telemetry.store.hot import HotStore
 DAY_S = 24 * 3600
 # Of these the hot tier knows every second: they are sent from there, under their own time.
 FROM_TICKS = frozenset(spec.name for spec in HARDWARE.values())
-OURS = "trnwatch_"
 
 
 def figures(hot: HotStore, *, now: datetime) -> list[Told]:
@@ -22,13 +21,12 @@ def figures(hot: HotStore, *, now: datetime) -> list[Told]:
 
     Those are made of steps, which the long-term store is told anyway.
     """
-    return [
+    ours = [
         family
         for family in everything(hot, now=now)
-        if family.spec.name not in FROM_TICKS
-        and family.spec.kind != "histogram"
-        and (not settings.LONG_TERM_OUR_NAMES_ONLY or family.spec.name.startswith(OURS))
+        if family.spec.name not in FROM_TICKS and family.spec.kind != "histogram"
     ]
+    return ours if settings.LONG_TERM_OUR_NAMES_ONLY else [*ours, *neuron(hot, now=now)]
 
 
 def long_term_history() -> LongTermHistory | None:

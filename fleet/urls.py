@@ -49,6 +49,7 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("overview/shares", overview.overview_shares, name="overview-shares"),
     path("live", live.live, name="live"),
     path("metrics", metrics.metrics, name="metrics"),
+    path("metrics/neuron", metrics.metrics_neuron, name="metrics-neuron"),
     path("metrics/nodes/<str:name>", metrics.metrics_node, name="metrics-node"),
     path("sd/prometheus", discovery.sd_prometheus, name="sd-prometheus"),
     path("healthz", health.healthz, name="healthz"),

@@ -28,7 +28,7 @@ PUBLIC = DOORS | {"sign-in", "sign-out", "healthz"}
 # The API has a gate of its own: fleet/api/v1/gate.py.
 API = "api"
 # Machines come with a token of scope `scrape`, people sign in.
-SCRAPED = frozenset({"metrics", "metrics-node", "sd-prometheus", "readyz"})
+SCRAPED = frozenset({"metrics", "metrics-neuron", "metrics-node", "sd-prometheus", "readyz"})
 READING = frozenset({"GET", "HEAD", "OPTIONS"})
 FORWARDED = ("X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Host", "Via")
 

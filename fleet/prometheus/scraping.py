@@ -2,8 +2,6 @@
 
 from datetime import datetime
 
-from django.db.models import QuerySet
-
 from fleet.models import Node
 from fleet.notify.families import notification_families
 from fleet.prometheus.costs import budget_families, run_alert_family
@@ -26,7 +24,10 @@ from telemetry.store.last_reports import kept_reports
 
 
 def everything(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> list[Told]:
-    """Return every family there is: nodes (unless they have pages of their own), runs, alerts."""
+    """Return every family of trnwatch's own names: nodes (unless left out), runs, alerts, service.
+
+    The names of AWS's exporters are on a page of their own: `neuron`.
+    """
     nodes = whole_fleet(hot, now=now) if with_nodes else []
     return [
         *nodes,
@@ -43,33 +44,27 @@ def everything(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> list
 
 
 def whole_fleet(hot: HotStore, *, now: datetime) -> list[Told]:
-    """Return the families of all nodes, under our names and under those of AWS' exporters."""
-    return _told(hot, Node.objects.all(), now=now, expected=expected_nodes(), only=None)
+    """Return the hardware families of all nodes."""
+    return [*node_families(hot, now_s=now.timestamp(), expected=expected_nodes())]
 
 
 def one_node(hot: HotStore, node: Node, *, now: datetime) -> list[Told]:
     """Return the families of one node alone."""
-    rows = Node.objects.filter(pk=node.pk)
     is_expected = node.run is None or node.run.finished_at is None
     expected = [node.name] if is_expected else []
-    only = {node.name: node.shard}
-    return [*_told(hot, rows, now=now, expected=expected, only=only), node_info_family(rows)]
+    scene = look(hot, now_s=now.timestamp(), only={node.name: node.shard})
+    families = node_families(hot, now_s=now.timestamp(), expected=expected, scene=scene)
+    return [*families, node_info_family(Node.objects.filter(pk=node.pk))]
 
 
-def _told(
-    hot: HotStore,
-    nodes: QuerySet[Node],
-    *,
-    now: datetime,
-    expected: list[str],
-    only: dict[str, str] | None,
-) -> list[Told]:
+def neuron(hot: HotStore, *, now: datetime, node: Node | None = None) -> list[Told]:
+    """Return the families of AWS's exporters: of every node, or of one alone."""
+    rows = Node.objects.all() if node is None else Node.objects.filter(pk=node.pk)
+    only = None if node is None else {node.name: node.shard}
     scene = look(hot, now_s=now.timestamp(), only=only)
-    who = identities(nodes)
+    who = identities(rows)
     real = [name for name in scene.up if name in who and not who[name].is_simulated]
-    kept = kept_reports(hot, real)
     return [
-        *node_families(hot, now_s=now.timestamp(), expected=expected, scene=scene),
-        *neuron_families(scene, who, kept),
-        *efa_families(hot, scene, who, is_alone=only is not None),
+        *neuron_families(scene, who, kept_reports(hot, real)),
+        *efa_families(hot, scene, who, is_alone=node is not None),
     ]

@@ -1,4 +1,4 @@
-"""`/metrics` and `/metrics/nodes/<name>`: everything Prometheus may scrape, as a stream."""
+"""What Prometheus scrapes, as streams: `/metrics`, `/metrics/neuron`, `/metrics/nodes/<name>`."""
 
 import zlib
 from collections.abc import AsyncIterator, Iterable, Iterator
@@ -15,7 +15,7 @@ from prometheus_client.exposition import choose_encoder
 
 from fleet.models import Node
 from fleet.problem import problem, store_away
-from fleet.prometheus.scraping import everything, one_node
+from fleet.prometheus.scraping import everything, neuron, one_node
 from telemetry.families import Told, pieces
 from telemetry.store.hot import StoreUnavailable, open_store
 
@@ -36,16 +36,41 @@ def metrics(request: HttpRequest) -> HttpResponseBase:
 
 
 @require_safe
+def metrics_neuron(request: HttpRequest) -> HttpResponseBase:
+    """Answer a scrape of the names of AWS's exporters; ``?node=NAME`` asks for one node's."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    name = request.GET.get("node")
+    try:
+        node = None if name is None else _node(name)
+        if name is not None and node is None:
+            return _unknown(name)
+        return streamed(request, neuron(hot, now=timezone.now(), node=node))
+    except (DatabaseError, StoreUnavailable) as error:
+        return store_away(error)
+
+
+@require_safe
 def metrics_node(request: HttpRequest, name: str) -> HttpResponseBase:
     """Answer a scrape of one node."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     try:
-        node = Node.objects.select_related("run").filter(name=name).first()
+        node = _node(name)
         if node is None:
-            return problem(404, f"There is no node {name!r}; /sd/prometheus names them all.")
+            return _unknown(name)
         return streamed(request, one_node(hot, node, now=timezone.now()))
     except (DatabaseError, StoreUnavailable) as error:
         return store_away(error)
+
+
+def _node(name: str) -> Node | None:
+    if "\0" in name:
+        # PostgreSQL refuses such text.
+        return None
+    return Node.objects.select_related("run").filter(name=name).first()
+
+
+def _unknown(name: str) -> HttpResponseBase:
+    return problem(404, f"There is no node {name!r}; /sd/prometheus names them all.")
 
 
 def streamed(request: HttpRequest, families: Iterable[Told]) -> HttpResponseBase:

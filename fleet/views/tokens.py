@@ -17,7 +17,7 @@ from fleet.views.render import HtmxRequest, render_page
 
 SCOPES = {
     "ingest": "report nodes and steps",
-    "scrape": "read /metrics and /sd/prometheus",
+    "scrape": "read /metrics, /metrics/neuron and /sd/prometheus",
     "annotate": "say what happened",
     "read": "read the API",
     "act": "read, annotate, act on alerts",

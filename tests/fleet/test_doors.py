@@ -49,7 +49,7 @@ TO_ACT = {
 def test_every_page_asks_to_sign_in(client: Client, path: str) -> None:
     response = client.get(path)
 
-    if path in {"/metrics", "/sd/prometheus"}:
+    if path in {"/metrics", "/metrics/neuron", "/sd/prometheus"}:
         assert response.status_code == 401
     else:
         assert response.status_code == 302

@@ -10,7 +10,7 @@ from pytest_django import Settings
 
 from fleet.long_term import figures, history_s
 from fleet.models import Node
-from fleet.prometheus.scraping import everything
+from fleet.prometheus.scraping import everything, neuron
 from fleet.tasks import keep_figures_for_long_term
 from telemetry.exposition import HARDWARE
 from telemetry.longterm.courier import Delivered
@@ -99,7 +99,7 @@ def test_everything_exported_is_sent_in_one_way_or_the_other(
 ) -> None:
     now = just_now()
     hot.append([block(tick=int(now.timestamp()))])
-    families = everything(hot, now=now)
+    families = [*everything(hot, now=now), *neuron(hot, now=now)]
     exported = {each.spec.name for each in families if each.spec.kind != "histogram"}
     told = {family.spec.name for family in figures(hot, now=now)}
     by_tick = {spec.name for spec in HARDWARE.values()}

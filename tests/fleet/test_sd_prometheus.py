@@ -4,6 +4,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
+from urllib.parse import urlencode
 
 import pytest
 from django.db import OperationalError, connection
@@ -13,6 +14,7 @@ from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
+from tests.fleet.scraping import samples
 from tests.parts import block
 
 
@@ -30,29 +32,51 @@ def targets(client: Client) -> list[dict[str, Any]]:
     return found
 
 
-def test_a_node_is_a_target_with_its_own_page(client: Client, hot: HotStore, steady: Node) -> None:
+def test_a_node_is_a_target_with_its_own_page_and_one_of_awss_names(
+    client: Client, hot: HotStore, steady: Node
+) -> None:
+    labels = {
+        "__scheme__": "http",
+        "instance": "steady",
+        "node": "steady",
+        "run": "llama",
+        "team": "LLM",
+        "instance_type": "trn1.32xlarge",
+        "availability_zone": "",
+        "source": "simulated",
+    }
+    own = {"__metrics_path__": "/metrics/nodes/steady"}
+    neuron = {
+        "__metrics_path__": "/metrics/neuron",
+        "__param_node": "steady",
+        "metrics_path": "/metrics/neuron",
+    }
+
     assert targets(client) == [
-        {
-            "targets": ["testserver"],
-            "labels": {
-                "__scheme__": "http",
-                "__metrics_path__": "/metrics/nodes/steady",
-                "instance": "steady",
-                "node": "steady",
-                "run": "llama",
-                "team": "LLM",
-                "instance_type": "trn1.32xlarge",
-                "availability_zone": "",
-                "source": "simulated",
-            },
-        }
+        {"targets": ["testserver"], "labels": own | labels},
+        {"targets": ["testserver"], "labels": neuron | labels},
     ]
 
 
-def test_the_page_of_a_target_is_there(client: Client, hot: HotStore, steady: Node) -> None:
-    [target] = targets(client)
+def test_the_pages_of_a_target_are_there_and_never_tell_the_same(
+    client: Client, hot: HotStore, steady: Node, limping: Node
+) -> None:
+    hot.append([block(tick=int(time.time()) + 60)])
+    pages = [samples(client, address(target["labels"])) for target in targets(client)]
 
-    assert client.get(target["labels"]["__metrics_path__"]).status_code == 200
+    names = [{name for name, *_ in page} for page in pages]
+
+    assert all(names)
+    assert not names[0] & names[1]
+    assert names[0] == names[2]
+    assert "steady" not in str(pages[:2])
+    assert "limping" not in str(pages[2:])
+
+
+def address(labels: dict[str, str]) -> str:
+    """Return the address that Prometheus makes of a target's labels."""
+    asked = {"node": labels["__param_node"]} if "__param_node" in labels else {}
+    return f"{labels['__metrics_path__']}?{urlencode(asked)}"
 
 
 def test_targets_are_in_order_of_their_names(
@@ -60,7 +84,7 @@ def test_targets_are_in_order_of_their_names(
 ) -> None:
     names = [target["labels"]["node"] for target in targets(client)]
 
-    assert names == ["limping", "silent", "steady"]
+    assert names[::2] == names[1::2] == ["limping", "silent", "steady"]
     assert targets(client) == targets(client)
 
 
@@ -70,7 +94,7 @@ def test_a_node_whose_run_is_over_is_none_unless_it_reports(
     Run.objects.update(finished_at=timezone.now())
     hot.append([block(tick=int(time.time()), nodes=["limping"])])
 
-    assert [target["labels"]["node"] for target in targets(client)] == ["limping"]
+    assert [target["labels"]["node"] for target in targets(client)] == ["limping"] * 2
 
 
 def test_an_empty_fleet_is_an_empty_list(client: Client, hot: HotStore, db: None) -> None:
@@ -90,7 +114,9 @@ def failing(when: Callable[[str], bool]) -> Iterator[None]:
         yield
 
 
-@pytest.mark.parametrize("path", ["/sd/prometheus", "/metrics", "/metrics/nodes/steady"])
+@pytest.mark.parametrize(
+    "path", ["/sd/prometheus", "/metrics", "/metrics/neuron", "/metrics/nodes/steady"]
+)
 def test_while_the_database_is_away_it_is_no_list_at_all(
     client: Client, hot: HotStore, steady: Node, path: str
 ) -> None:

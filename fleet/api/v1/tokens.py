@@ -96,7 +96,7 @@ class TokenIn(Body):
     )
     scope: Scope = Field(
         description="What the bearer may do: ingest (nodes' reports and steps), scrape "
-        "(/metrics), annotate, read, act (read, annotate, and act on alerts), admin (all that, "
+        "(/metrics, /metrics/neuron), annotate, read, act (read, annotate, and act on alerts), admin (all that, "
         "and tokens).",
         examples=["read"],
     )

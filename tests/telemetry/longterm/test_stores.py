@@ -20,7 +20,8 @@ EMPTY = re.compile(r'\w+="",?')
 
 
 def scraped(client: Client) -> dict[str, float]:
-    lines = client.get("/metrics").getvalue().decode().splitlines()
+    pages = [client.get(page).getvalue().decode() for page in ("/metrics", "/metrics/neuron")]
+    lines = "".join(pages).splitlines()
     pairs = (line.rsplit(" ", 1) for line in lines if not line.startswith("#"))
     # A label without a value is none.
     return {EMPTY.sub("", series).replace(",}", "}"): float(value) for series, value in pairs}

@@ -1,0 +1,87 @@
+"""`/metrics/neuron`: the nodes under the names of AWS's exporters, and nothing else."""
+
+import time
+
+import pytest
+from django.test import Client
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_open
+from pytest_django import DjangoAssertNumQueries, Settings
+
+from fleet.models import Node
+from telemetry.dropin import efa_names, neuron_names
+from telemetry.store.hot import HotStore
+from tests.fleet.scraping import body, samples
+from tests.parts import block
+
+PAGE = "/metrics/neuron"
+
+
+@pytest.fixture(autouse=True)
+def reading(settings: Settings) -> None:
+    """Let anyone on this machine read."""
+    settings.ANONYMOUS_READING = True
+
+
+@pytest.fixture
+def reported(hot: HotStore, steady: Node, limping: Node) -> None:
+    """Let both nodes report, and be up for as long as a test takes."""
+    hot.append([block(tick=int(time.time()) + 60)])
+
+
+def test_it_has_every_name_of_awss_exporters_and_no_other(client: Client, reported: None) -> None:
+    names = {
+        line.split(" ")[2].removesuffix("_info")
+        for line in body(client.get(PAGE)).decode().splitlines()
+        if line.startswith("# TYPE ")
+    }
+
+    theirs = {spec.name.removesuffix("_info") for spec in (*neuron_names.ALL, *efa_names.ALL)}
+    of_some = {f"node_amazonefa_{name}" for name in efa_names.OF_SOME_DRIVERS}
+    assert names == theirs - of_some
+
+
+def test_one_nodes_part_says_what_the_whole_page_says(client: Client, reported: None) -> None:
+    alone, whole = samples(client, f"{PAGE}?node=steady"), samples(client, PAGE)
+
+    # There EFA devices say whose they are, here nobody needs to ask.
+    efa = {key for key in alone if key[0].startswith("node_amazonefa")}
+    assert {key for key in whole if key[0].startswith("node_amazonefa")} == {
+        (name, device, node, *port)
+        for name, device, *port in efa
+        for node in ("steady", "limping")
+    }
+    assert {key: value for key, value in alone.items() if key not in efa} == {
+        key: value
+        for key, value in whole.items()
+        if "steady" in key and not key[0].startswith("node_amazonefa")
+    }
+    assert len(alone) - len(efa) > 100
+
+
+def test_they_are_as_they_are_in_open_metrics_too(client: Client, reported: None) -> None:
+    asked = "application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5"
+    page = body(client.get(PAGE, headers={"Accept": asked})).decode()
+
+    names = {family.name for family in parse_open(page)}  # type: ignore[no-untyped-call]
+
+    assert {"instance", "neuroncore_utilization_ratio", "node_amazonefa_tx_bytes"} <= names
+
+
+@pytest.mark.parametrize("name", ["nobody", "", "a%00b"])
+def test_an_unknown_node_is_a_problem(client: Client, reported: None, name: str) -> None:
+    response = client.get(f"{PAGE}?node={name}")
+
+    assert response.status_code == 404
+    assert response["Content-Type"] == "application/problem+json"
+    assert "/sd/prometheus" in response.json()["detail"]
+
+
+@pytest.mark.parametrize("query", ["", "?node=steady"])
+def test_it_asks_few_questions(
+    client: Client,
+    reported: None,
+    django_assert_max_num_queries: DjangoAssertNumQueries,
+    query: str,
+) -> None:
+    with django_assert_max_num_queries(4):
+        body(client.get(PAGE + query))
