@@ -10,7 +10,7 @@ from redis import Redis
 from redis.exceptions import RedisError
 
 from fleet.alerting import reconcile
-from fleet.models import Alert
+from fleet.models import Alert, Watchdog
 from telemetry.detect import RULES, Finding
 from telemetry.store.hot import HotStore
 
@@ -19,6 +19,10 @@ log = logging.getLogger(__name__)
 BLIND = ("monitoring_blind", "fleet")
 REDIS_WITHIN_S = 2.0
 BY = "sender"
+# Of the time until the alert is raised, senders must have checked for so long themselves, and
+# the time between two checks counts no further than so: with 60 s that is 40 s and 10 s, which
+# leaves whatever starts with the sender half a minute for its first evaluation.
+MISSED_RATIO, LONGEST_GAP_RATIO = 2 / 3, 1 / 6
 
 Look = Callable[[], datetime | None]
 
@@ -40,22 +44,29 @@ def last_look(redis_url: str) -> Look:
 
 @dataclass
 class Vigil:
-    """Watches the watching: alive while it looked lately, else an alert of its own."""
+    """Watches the watching: alive while it looked lately, else an alert of its own.
+
+    What it knows is in the database, so a sender that starts goes on counting where the last
+    one ended. After a pause of all senders it waits a little: what evaluates the fleet may be
+    starting at the same time.
+    """
 
     look: Look
-    since: datetime
     recent_s: float = 15.0
     blind_after_s: float = 60.0
 
     def keep(self, *, now: datetime) -> bool:
         """Whether watching is alive; raises `monitoring_blind`, or ends it, as need be."""
-        # The time before we began is not ours to judge; a clock ahead of ours is no harm.
         seen = self.look()
-        quiet_s = (now - max(seen or self.since, self.since)).total_seconds()
         is_alive = seen is not None and (now - seen).total_seconds() <= self.recent_s
+        known = Watchdog.check_in(
+            seen=seen, now=now, longest_gap_s=self.blind_after_s * LONGEST_GAP_RATIO
+        )
+        quiet_s = (now - known.looked_at).total_seconds()
+        is_missed = known.missed_s >= self.blind_after_s * MISSED_RATIO
         try:
-            if quiet_s > self.blind_after_s:
-                reconcile([self._blind(seen, quiet_s, now=now)], watched=(), now=now)
+            if quiet_s > self.blind_after_s and is_missed:
+                reconcile([self._blind(known, quiet_s)], watched=(), now=now)
             elif is_alive and self._is_ours():
                 reconcile([], watched={BLIND}, now=now)
         except IntegrityError:
@@ -66,8 +77,8 @@ class Vigil:
         blind = Alert.objects.open().filter(rule=BLIND[0], subject=BLIND[1])
         return any(alert.evidence.get("raised_by") == BY for alert in blind)
 
-    def _blind(self, seen: datetime | None, quiet_s: float, *, now: datetime) -> Finding:
-        onset_s = now.timestamp() - quiet_s
+    def _blind(self, known: Watchdog, quiet_s: float) -> Finding:
+        last_seen_s = known.looked_at.timestamp()
         return Finding(
             rule=BLIND[0],
             cause="unknown",
@@ -75,11 +86,11 @@ class Vigil:
             run=None,
             node=None,
             device=None,
-            onset_s=onset_s,
+            onset_s=last_seen_s,
             score=quiet_s / self.blind_after_s,
             evidence={
                 "raised_by": BY,
-                "last_seen_s": seen.timestamp() if seen else None,
+                "last_seen_s": last_seen_s,
                 "quiet_s": quiet_s,
                 "limit_s": self.blind_after_s,
             },

@@ -18,7 +18,7 @@ from fleet.models.price import TeamPrice
 from fleet.models.receiver import Receiver
 from fleet.models.route import Route
 from fleet.models.run import Run
-from fleet.models.sender import SenderPulse
+from fleet.models.sender import SenderPulse, Watchdog
 from fleet.models.silence import Silence, SilenceEvent
 from fleet.models.support import SupportCheck
 from fleet.models.token import Token
@@ -56,4 +56,5 @@ __all__ = [
     "Told",
     "Trial",
     "TrialArm",
+    "Watchdog",
 ]

@@ -27,21 +27,27 @@ def open_alerts() -> list[str]:
     return list(Alert.objects.open().values_list("rule", flat=True))
 
 
-def test_while_somebody_looks_all_is_well(db: None) -> None:
-    vigil = Vigil(Looks(NOON + 99 * SECOND), since=NOON)
+def watch(looks: Looks, first_s: float, last_s: float, *, every_s: int = 5) -> bool:
+    """Let one sender live from its start to its end, both from noon; was watching alive then?"""
+    vigil, second, is_alive = Vigil(looks), first_s, False
+    while second <= last_s:
+        is_alive = vigil.keep(now=NOON + second * SECOND)
+        second += every_s
+    return is_alive
 
-    assert vigil.keep(now=NOON + 100 * SECOND)
+
+def test_while_somebody_looks_all_is_well(db: None) -> None:
+    for second in range(100):
+        assert Vigil(Looks(NOON + second * SECOND)).keep(now=NOON + (second + 1) * SECOND)
     assert open_alerts() == []
 
 
 def test_a_minute_without_a_look_is_an_alert(db: None) -> None:
     looks = Looks(NOON + 10 * SECOND)
-    vigil = Vigil(looks, since=NOON)
 
-    assert not vigil.keep(now=NOON + 60 * SECOND)
+    assert not watch(looks, 10, 70)
     assert open_alerts() == []
-    for i in range(3):
-        assert not vigil.keep(now=NOON + (71 + i) * SECOND)
+    assert not watch(looks, 71, 90)
     alert = Alert.objects.get()
     assert (alert.rule, alert.subject, alert.severity) == ("monitoring_blind", "fleet", "1-page")
     assert alert.onset_at == NOON + 10 * SECOND
@@ -50,26 +56,86 @@ def test_a_minute_without_a_look_is_an_alert(db: None) -> None:
 def test_it_pages_by_itself(db: None) -> None:
     route = Route.objects.create(name="default", is_default=True)
     route.receivers.create(name="hook", kind="webhook", target="http://x/", created_at=NOON)
-    Vigil(Looks(None), since=NOON).keep(now=NOON + 61 * SECOND)
+    watch(Looks(None), 0, 65)
 
     assert Delivery.objects.get(receiver=Receiver.objects.get()).kind == "firing"
 
 
-def test_what_was_before_it_began_is_not_held_against_anybody(db: None) -> None:
-    vigil = Vigil(Looks(NOON - 3600 * SECOND), since=NOON)
-
-    assert not vigil.keep(now=NOON + 30 * SECOND)
+def test_a_first_start_counts_from_the_start(db: None) -> None:
+    watch(Looks(None), 0, 60)
     assert open_alerts() == []
+
+    watch(Looks(None), 65, 65)
+    assert Alert.objects.get().onset_at == NOON
+
+
+@pytest.mark.parametrize("returns_s", [20, 50, 58, 300])
+@pytest.mark.parametrize("at", [NOON, None], ids=["store", "no store"])
+def test_a_sender_that_was_killed_too_goes_on_counting(
+    db: None, returns_s: int, at: datetime | None
+) -> None:
+    watch(Looks(NOON), 0, 15)
+    watch(Looks(at), returns_s, max(65, returns_s + 30))
+
+    alert = Alert.objects.get()
+    assert alert.onset_at == NOON, "what the last sender knew is not lost with it"
+    assert alert.fired_at <= NOON + max(65, returns_s + 30) * SECOND
+
+
+@pytest.mark.parametrize("lives_s", [0, 5, 12, 50])
+@pytest.mark.parametrize("away_s", [1, 40])
+def test_a_sender_that_is_killed_again_and_again_still_raises_it(
+    db: None, lives_s: int, away_s: int
+) -> None:
+    start_s = 0
+    while start_s <= 6 * 60 and not open_alerts():
+        watch(Looks(NOON), start_s, start_s + lives_s)
+        start_s += lives_s + away_s
+
+    quiet = Alert.objects.get().fired_at - NOON
+    assert quiet <= timedelta(seconds=60 + 5 * away_s)
+
+
+def test_several_senders_count_time_once(db: None) -> None:
+    watch(Looks(NOON), 0, 0)
+    for second in range(300, 330):
+        # Five senders in the first half minute after everything stood still.
+        for fifth in range(5):
+            Vigil(Looks(NOON)).keep(now=NOON + (second + fifth / 5) * SECOND)
+
+    assert open_alerts() == []
+
+
+def test_after_everything_stood_still_watching_may_start_first(db: None) -> None:
+    looks = Looks(NOON)
+    watch(looks, 0, 4)
+    # The machine was suspended, or stopped, for an hour.
+    watch(looks, 3600, 3625)
+    assert open_alerts() == []
+
+    looks.at = NOON + 3626 * SECOND
+    assert watch(looks, 3630, 3630)
+    looks.at = NOON + 3690 * SECOND
+    assert watch(looks, 3635, 3690)
+    assert open_alerts() == []
+
+
+def test_a_clock_that_was_set_back_does_not_hide_it(db: None) -> None:
+    watch(Looks(NOON + 3600 * SECOND), 3600, 3600)
+    watch(Looks(NOON + 3600 * SECOND), 0, 0)
+    # The store still says one hour ahead; nobody has looked since.
+    watch(Looks(None), 5, 65)
+
+    assert open_alerts() == ["monitoring_blind"]
 
 
 def test_it_ends_what_it_raised_when_somebody_looks_again(db: None) -> None:
     looks = Looks(None)
-    vigil = Vigil(looks, since=NOON)
-    vigil.keep(now=NOON + 61 * SECOND)
+    watch(looks, 0, 65)
     assert open_alerts() == ["monitoring_blind"]
 
     looks.at = NOON + 70 * SECOND
-    assert vigil.keep(now=NOON + 71 * SECOND)
+    assert watch(looks, 71, 71)
     assert open_alerts() == []
 
 
@@ -83,7 +149,7 @@ def test_it_leaves_alone_what_others_raised(db: None) -> None:
         fired_at=NOON,
         last_seen_at=NOON,
     )
-    Vigil(Looks(NOON + 9 * SECOND), since=NOON).keep(now=NOON + 10 * SECOND)
+    Vigil(Looks(NOON + 9 * SECOND)).keep(now=NOON + 10 * SECOND)
 
     assert open_alerts() == ["monitoring_blind"]
 

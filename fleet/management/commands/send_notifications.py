@@ -111,7 +111,7 @@ def _sender(door: Door, times: dict[str, float]) -> Sender:
 
 
 def _chores(name: str, door: Door, times: dict[str, float]) -> Chores:
-    vigil = Vigil(last_look(settings.REDIS_URL), since=now(), blind_after_s=times["blind_after_s"])
+    vigil = Vigil(last_look(settings.REDIS_URL), blind_after_s=times["blind_after_s"])
     heartbeat = Heartbeat(
         settings.HEARTBEAT_URL,
         timedelta(seconds=settings.HEARTBEAT_EVERY_S),
