@@ -6,15 +6,18 @@ from typing import Any
 
 import dj_database_url
 
+from fleet import private_files
 from fleet.environment import Environment
 
 ROOT = Path(__file__).resolve().parent.parent
 
 ENV = Environment()
 
-# Where this installation keeps what it makes: database, Redis' files, secrets.
+# Where this installation keeps what it makes: database, Redis' files, secrets. All that any
+# program writes from here on is for its owner alone, and so is what lay there before.
 DATA_DIR = Path(ENV.text("TRNWATCH_DATA_DIR") or ROOT / "var")
-DATA_DIR.mkdir(parents=True, exist_ok=True)
+MENDED = private_files.make(DATA_DIR)
+FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 
 
 def _secret_key() -> str:
@@ -22,12 +25,8 @@ def _secret_key() -> str:
     if key := ENV.text("TRNWATCH_SECRET_KEY"):
         return key
     path = DATA_DIR / "secret_key"
-    try:
-        with path.open("x") as file:
-            path.chmod(0o600)
-            file.write(secrets.token_urlsafe(50))
-    except FileExistsError:
-        pass
+    if not path.exists() or not path.stat().st_size:
+        private_files.write_once(path, secrets.token_urlsafe(50))
     return path.read_text()
 
 

@@ -40,8 +40,10 @@ def write(path: Path, manifest: Manifest, copy: Path) -> None:
     partial = path.with_name(f".{path.name}.partial")
     told = json.dumps(asdict(manifest), indent=1).encode()
     try:
-        # Nobody else may read it: tokens' hashes and addresses are in it.
-        partial.touch(mode=0o600)
+        # Only the owner may read it: it holds hashes of tokens, and addresses. What an earlier
+        # attempt left under this name might be open to others.
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600, exist_ok=False)
         with partial.open("wb") as file:
             with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
                 about = tarfile.TarInfo(MANIFEST)

@@ -9,6 +9,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from django.conf import settings
+from django.contrib.sessions.models import Session
 from django.core.management.base import BaseCommand, CommandError
 from django.db import OperationalError, connection
 from redis.exceptions import RedisError
@@ -34,6 +35,7 @@ class Command(BaseCommand):
         try:
             with doors.Lock(folder / "up.lock") as lock, self._door() as listener:
                 lock.note(self._address(listener))
+                self._tell_of_mended(folder)
                 if n_left := end_leftovers(folder):
                     self._say(f"Ended {n_left} processes that an earlier `up` had left.")
                 self._prepare()
@@ -82,7 +84,25 @@ class Command(BaseCommand):
             took_s = time.monotonic() - began_s
             self._say(f"The database is up to date: {n_migrations} migrations, {took_s:.1f} s.")
         preparing.collect_static_if_needed(settings.STATIC_ROOT)
+        self._end_exposed_sessions()
         connection.close()
+
+    def _tell_of_mended(self, folder: Path) -> None:
+        """Say which files other users of this machine could read until now."""
+        mended = settings.MENDED
+        if mended.paths:
+            n_files = len(mended.paths)
+            self._say(f"{n_files} files and folders in {folder} were open to other users; closed.")
+        if mended.refused:
+            first = mended.refused[0]
+            self._say(f"{first} belongs to another user: see that only trnwatch can read it.")
+
+    def _end_exposed_sessions(self) -> None:
+        """Sign everybody out if other users could read the session keys in the database."""
+        if settings.MENDED.exposed("trnwatch.sqlite3"):
+            n_sessions, _ = Session.objects.all().delete()
+            if n_sessions:
+                self._say("The database was open to other users: everybody must sign in again.")
 
     def _greet(self, listener: socket.socket) -> None:
         """Say where it is, how to get in, and how to stop."""
