@@ -10,6 +10,26 @@ from fleet.models import Alert
 pytestmark = pytest.mark.browser
 
 SLOW_S = 0.6
+# Takes the parts of each two-column layout away from behind, as if they had not arrived yet;
+# gives those before them that stand elsewhere then.
+MOVED = """
+() => {
+  const moved = [];
+  const place = ({left, top, width}) => `${left} ${top} ${width}`;
+  for (const layout of document.querySelectorAll("main .cols")) {
+    const parts = [...layout.children];
+    const places = parts.map((part) => place(part.getBoundingClientRect()));
+    while (parts.length > 1) {
+      parts.pop().remove();
+      parts.forEach((part, i) => {
+        const now = place(part.getBoundingClientRect());
+        if (now !== places[i]) moved.push(part.id || part.className);
+      });
+    }
+  }
+  return moved;
+}
+"""
 MOST = 0.02
 COUNT = """
 window.shifted = 0;
@@ -38,3 +58,13 @@ def test_charts_have_their_room_before_their_script_is_there(
     expect(page.locator("figure.chart[data-state=drawn]").first).to_be_visible()
     expect(page.locator("figure.chart[data-state=loading]")).to_have_count(0)
     assert page.evaluate("window.shifted") < MOST
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/llama/", "/alerts/{alert}/"])
+def test_a_part_of_a_page_stays_where_it_is_when_later_ones_arrive(
+    page: Page, fleet: str, path: str
+) -> None:
+    page.goto(fleet + path.format(alert=Alert.objects.get().pk))
+
+    assert page.locator("main .cols > *").count() > 1
+    assert page.evaluate(MOVED) == []
