@@ -8,8 +8,11 @@ from datetime import timedelta
 
 import hypothesis
 import pytest
+from django.apps import AppConfig, apps
 from django.conf import settings as project
+from django.core import serializers
 from django.db import connection
+from django.db.models.signals import post_migrate
 from playwright.sync_api import Browser, Page, sync_playwright
 from pytest_django import DjangoDbBlocker, Settings
 from redis import Redis
@@ -92,10 +95,48 @@ def django_db_modify_db_settings(
         connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
 
 
+def rows_of_migrations() -> list[dict[str, object]]:
+    """Return what a fresh database holds, but for what Django makes after each flush itself."""
+    made_anyway = {"auth.permission", "contenttypes.contenttype"}
+    return [
+        row
+        for model in apps.get_models()
+        if model._meta.managed and model._meta.label_lower not in made_anyway
+        for row in serializers.serialize("python", model._default_manager.all())
+    ]
+
+
+def last_app() -> AppConfig:
+    """Return the app that is told last of a flush or a migration."""
+    return [each for each in apps.get_app_configs() if each.models_module is not None][-1]
+
+
+def restart_counting() -> None:
+    """Number rows from one again on SQLite, as it does by itself where a test is rolled back."""
+    if connection.vendor == "sqlite":
+        with connection.cursor() as cursor:
+            cursor.execute("DELETE FROM sqlite_sequence")
+
+
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Let go of the database in the end, whatever threads of served pages still hold it."""
+    """Keep what migrations wrote; let go of the database in the end, whoever still holds it.
+
+    A test that commits leaves an empty database behind: roles too are gone. They are put back
+    then, and rows are counted from the start again where that costs nothing.
+    """
+    with django_db_blocker.unblock():
+        written = rows_of_migrations()
+
+    def put_back(sender: AppConfig, **_: object) -> None:
+        if sender is last_app():
+            restart_counting()
+            for row in serializers.deserialize("python", written):
+                row.save()
+
+    post_migrate.connect(put_back)
     yield
+    post_migrate.disconnect(put_back)
     if connection.vendor == "postgresql":
         with django_db_blocker.unblock(), connection.cursor() as cursor:
             cursor.execute(

@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import numpy as np
+from django.db import connection
+from django.db.models import Model
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
@@ -40,6 +42,24 @@ LLAMA = RunSpec(
 def just_now() -> datetime:
     """Return this moment; a constant would be minutes old by the time some tests run."""
     return datetime.now(UTC)
+
+
+def number_from(number: int, *models: type[Model]) -> None:
+    """Let the next row of each of these models have this number.
+
+    What earlier tests made counts on in the database. Who depends on a number, or makes rows of
+    given numbers beside others, says first where counting begins.
+    """
+    with connection.cursor() as cursor:
+        for table in (model._meta.db_table for model in models):
+            if connection.vendor == "postgresql":
+                cursor.execute(
+                    "SELECT setval(pg_get_serial_sequence(%s, 'id'), %s, false)", [table, number]
+                )
+                continue
+            cursor.execute("DELETE FROM sqlite_sequence WHERE name = %s", [table])
+            values = [table, number - 1]
+            cursor.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", values)
 
 
 def free_port() -> int:

@@ -3,18 +3,38 @@
 import urllib.request
 
 import pytest
+from django.contrib.auth.models import Group, User
 from pytest_django import Settings
 from redis import Redis
 
-from fleet.models import Node, Run
+from fleet.access.rights import ROLES
+from fleet.models import Node, Run, Silence
 from telemetry.store.hot import HotStore, open_store
-from tests.parts import block, steps
+from tests.parts import NOON, block, number_from, steps
 
 
 @pytest.mark.parametrize("turn", [1, 2])
 def test_every_test_gets_an_empty_redis(redis: Redis, turn: int) -> None:
     assert redis.dbsize() == 0
     redis.set("left behind by", turn)
+
+
+@pytest.mark.parametrize("turn", [1, 2])
+def test_the_roles_outlive_a_test_that_empties_the_database(
+    transactional_db: None, turn: int
+) -> None:
+    assert set(Group.objects.values_list("name", flat=True)) == set(ROLES)
+    assert User.objects.create_user(f"{turn}").pk > 0
+
+
+def test_counting_begins_where_a_test_says(db: None) -> None:
+    number_from(41, Silence)
+    made = [
+        Silence.objects.create(matchers="rule=x", reason="x", starts_at=NOON, ends_at=NOON)
+        for _ in range(2)
+    ]
+
+    assert [each.pk for each in made] == [41, 42]
 
 
 def test_a_step_lasts_as_long_as_its_phases() -> None:

@@ -20,7 +20,7 @@ from telemetry.blocks import FloatArray
 from telemetry.simulate.shard import played_steps, start_clock
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
-from tests.parts import just_now
+from tests.parts import just_now, number_from
 
 ARMS = ("trial-13b-p5", "trial-13b-trn2")
 USD_PER_HOUR = (4 * 55.04, 4 * 35.7608)
@@ -32,10 +32,18 @@ def now() -> datetime:
     return just_now().replace(second=0, microsecond=0)
 
 
+@pytest.fixture(params=[1, 7], ids=["settled at once", "some warm-up"])
+def seed(request: pytest.FixtureRequest) -> int:
+    """Give the first run's number, the seed of its scatter: by some a part of it is warm-up."""
+    number: int = request.param
+    return number
+
+
 @pytest.fixture
-def trial(db: None, hot: HotStore, now: datetime) -> Trial:
+def trial(db: None, hot: HotStore, now: datetime, seed: int) -> Trial:
     """Let both runs train for three hours, from compiling on, and nothing go wrong."""
-    for demo in FLEET:
+    number_from(seed, Run)
+    for demo in sorted(FLEET, key=lambda each: each.spec.name):
         if demo.spec.name in ARMS:
             create_run(demo, started_at=now - timedelta(hours=HOURS))
     for run in Run.objects.prefetch_related("nodes"):
@@ -57,6 +65,12 @@ def figures(hot: HotStore, trial: Trial, now: datetime) -> Figures:
     return compare(hot, trial, now=now)
 
 
+def settled(figures: Figures, taken: tuple[StepBatch, ...]) -> tuple[StepBatch, ...]:
+    """Return the steps of both arms that are no warm-up: only they are compared."""
+    arms = zip(figures.arms, taken, strict=True)
+    return tuple(steps.last(len(steps) - arm.n_warm_up) for arm, steps in arms)
+
+
 def mtok_usd(steps: StepBatch, usd_per_hour: float) -> float:
     """Return dollars per million tokens: the seconds of the steps at the price by the hour."""
     usd = float(steps.step_s.sum()) / 3600 * usd_per_hour
@@ -70,9 +84,13 @@ def standard_error(step_s: FloatArray) -> float:
     return float(means.std(ddof=1) / np.sqrt(N_BLOCKS) / means.mean())
 
 
-def test_dollars_tokens_and_pace(figures: Figures, taken: tuple[StepBatch, ...]) -> None:
+def test_dollars_tokens_and_pace(
+    figures: Figures, taken: tuple[StepBatch, ...], seed: int
+) -> None:
     told = {each.measure: each for each in figures.candidates[0].comparisons}
-    p5, trn2 = (mtok_usd(*arm) for arm in zip(taken, USD_PER_HOUR, strict=True))
+    counted = settled(figures, taken)
+    p5, trn2 = (mtok_usd(*arm) for arm in zip(counted, USD_PER_HOUR, strict=True))
+    assert (len(taken[1]) > len(counted[1])) is (seed > 1)
 
     for arm, steps in zip(figures.arms, taken, strict=True):
         # Every step trains on 256 sequences of 4,096 tokens.
@@ -83,7 +101,7 @@ def test_dollars_tokens_and_pace(figures: Figures, taken: tuple[StepBatch, ...])
     assert (cost.baseline, cost.candidate) == pytest.approx((p5, trn2), rel=1e-5)
     assert cost.ratio == pytest.approx(trn2 / p5 - 1, rel=1e-4)
     assert told["tokens_per_usd"].ratio == pytest.approx(p5 / trn2 - 1, rel=1e-4)
-    by_hand = [float(s.tokens.sum() / s.step_s.sum()) for s in taken]
+    by_hand = [float(s.tokens.sum() / s.step_s.sum()) for s in counted]
     assert [pace.baseline, pace.candidate] == pytest.approx(by_hand, rel=1e-5)
 
 
@@ -91,7 +109,7 @@ def test_the_interval_is_as_wide_as_the_steps_scatter(
     figures: Figures, taken: tuple[StepBatch, ...]
 ) -> None:
     found = next(e for e in figures.candidates[0].comparisons if e.measure == "usd_per_mtok")
-    errors = [standard_error(steps.step_s) for steps in taken]
+    errors = [standard_error(steps.step_s) for steps in settled(figures, taken)]
 
     assert found.low is not None
     assert found.high is not None

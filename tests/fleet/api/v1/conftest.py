@@ -6,8 +6,6 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from django.core.management.color import no_style
-from django.db import connection
 from django.test import Client
 
 from fleet import alerting
@@ -26,22 +24,20 @@ from fleet.models import (
 from fleet.support.checking import Given, check, keep
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
-from tests.parts import block, just_now, steps
+from tests.parts import block, just_now, number_from, steps
 
 Ask = Callable[..., Any]
 
 
-def numbered_on() -> None:
-    """Let new rows be numbered from those on that tests have numbered themselves."""
-    models = (Alert, Annotation, Silence, Token, TeamPrice, Budget, CompileEvent, SupportCheck)
-    with connection.cursor() as cursor:
-        for statement in connection.ops.sequence_reset_sql(no_style(), models):
-            cursor.execute(statement)
+NUMBERED = (Alert, Annotation, Silence, Token, TeamPrice, Budget, CompileEvent, SupportCheck)
+# Rows that get a number of their own get it above those that a test has numbered.
+FIRST_NUMBER = 1_000
 
 
 @pytest.fixture
 def fleet(run: Run, steady: Node, limping: Node, silent: Node, hot: HotStore) -> Alert:
     """Make a run that trains, with a minute of figures, and an alert with a life of its own."""
+    number_from(FIRST_NUMBER, *NUMBERED)
     now = just_now()
     second = int(now.timestamp())
     hot.append([block(tick=second - 60 + i) for i in range(60)])

@@ -13,7 +13,7 @@ from fleet.models import Alert, Node, Run, Silence, Token
 from fleet.projecting.keeping import keep_observed
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
-from tests.fleet.api.v1.conftest import money, numbered_on
+from tests.fleet.api.v1.conftest import money
 from tests.fleet.projecting.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
 from tests.parts import just_now
@@ -50,7 +50,6 @@ def named(fleet: Alert, hot: HotStore) -> None:
     trial_of_two()
     let_train()
     keep_observed(hot, now=LATER)
-    numbered_on()
 
 
 @pytest.mark.curl

@@ -16,7 +16,7 @@ from fleet.models import Alert, Annotation, Node, Run, Silence, Token
 from fleet.projecting.keeping import keep_observed
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
-from tests.fleet.api.v1.conftest import money, numbered_on
+from tests.fleet.api.v1.conftest import money
 from tests.fleet.projecting.arms import let_train, trial_of_two
 from tests.fleet.test_doors import member
 from tests.fleet.trials.conftest import LATER
@@ -73,7 +73,6 @@ def known(fleet: Alert, run: Run, hot: HotStore, settings: Settings) -> None:
     trial_of_two()
     let_train()
     keep_observed(hot, now=LATER)
-    numbered_on()
 
 
 def bearing(scope: str) -> list[str]:
