@@ -15,7 +15,7 @@ PHONE = {"width": 360, "height": 740}
 def signed_in(fleet: str, page: Page) -> str:
     """Sign in somebody who may act; gives the address."""
     user = User.objects.create_user("olga")
-    user.groups.add(Group.objects.get_or_create(name="operator")[0])
+    user.groups.add(Group.objects.get(name="operator"))
     client = Client()
     client.force_login(user)
     page.context.add_cookies(

@@ -20,7 +20,7 @@ PHONE: ViewportSize = {"width": 360, "height": 640}
 def on_call(page: Page, fleet: str) -> Page:
     """Sign somebody in on a phone, as people on call are before they are woken."""
     olga = User.objects.create_user("olga", password=PASSWORD)
-    olga.groups.add(Group.objects.get_or_create(name="operator")[0])
+    olga.groups.add(Group.objects.get(name="operator"))
     page.set_viewport_size(PHONE)
     page.goto(f"{fleet}/sign-in/")
     page.get_by_label("Name").fill("olga")

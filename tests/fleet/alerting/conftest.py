@@ -45,5 +45,5 @@ def look(db: None) -> Look:
 def bob(db: None) -> User:
     """Make somebody who may act."""
     user = User.objects.create_user("bob")
-    user.groups.add(Group.objects.get_or_create(name="operator")[0])
+    user.groups.add(Group.objects.get(name="operator"))
     return user

@@ -98,7 +98,7 @@ def viewer(client: Client, db: None) -> User:
 
 def _signed_in(client: Client, name: str, role: str) -> User:
     user = User.objects.create_user(name)
-    user.groups.add(Group.objects.get_or_create(name=role)[0])
+    user.groups.add(Group.objects.get(name=role))
     client.force_login(user)
     return user
 

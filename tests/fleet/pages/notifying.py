@@ -14,7 +14,7 @@ from tests.parts import just_now
 def admin(client: Client, db: None) -> User:
     """Sign in somebody who may change everything."""
     user = User.objects.create_user("adam")
-    user.groups.add(Group.objects.get_or_create(name="admin")[0])
+    user.groups.add(Group.objects.get(name="admin"))
     client.force_login(user)
     return user
 

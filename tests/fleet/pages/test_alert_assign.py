@@ -13,7 +13,7 @@ ACT = {"HX-Request": "true", "HX-Target": "act"}
 @pytest.fixture
 def omar(db: None) -> User:
     user = User.objects.create_user("omar")
-    user.groups.add(Group.objects.get_or_create(name="lead")[0])
+    user.groups.add(Group.objects.get(name="lead"))
     return user
 
 

@@ -20,7 +20,7 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def omar(db: None) -> User:
     user = User.objects.create_user("omar")
-    user.groups.add(Group.objects.get_or_create(name="operator")[0])
+    user.groups.add(Group.objects.get(name="operator"))
     return user
 
 

@@ -1,10 +1,11 @@
 """The list of runs: by team, with what each loses to communication and what it costs."""
 
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, Run
@@ -13,8 +14,15 @@ from tests.parts import NOON
 Page = Callable[..., str]
 
 
+@pytest.fixture(autouse=True)
+def _still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let no time pass: what a run costs and has left is then known to the second."""
+    now = timezone.now()
+    monkeypatch.setattr(timezone, "now", lambda: now)
+
+
 def another(name: str, **fields: object) -> Run:
-    now = datetime.now(UTC)
+    now = timezone.now()
     usual: dict[str, object] = {
         "team": "search",
         "model": "bert-large",
@@ -47,7 +55,7 @@ def test_it_shows_share_pace_and_price(page: Page, alive: Run) -> None:
 
 
 def test_a_compiling_run_shows_its_progress_and_what_is_left(page: Page, alive: Run) -> None:
-    since = datetime.now(UTC) - timedelta(minutes=30)
+    since = timezone.now() - timedelta(minutes=30)
     another("bert", phase="compiling", phase_progress_ratio=0.75, phase_since=since)
     text = page("/runs/")
 
@@ -92,7 +100,7 @@ def test_many_runs_cost_no_more_queries_than_one(
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
     for i in range(30):
-        another(f"bert-{i}", phase="finished", finished_at=datetime.now(UTC))
+        another(f"bert-{i}", phase="finished", finished_at=timezone.now())
 
     with django_assert_max_num_queries(6):
         client.get("/runs/")
