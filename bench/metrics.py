@@ -1,4 +1,4 @@
-"""`/metrics` and `/metrics/neuron` beside prometheus-client's own writer, and the memory that pages need by size."""
+"""What is scraped, beside prometheus-client's own writer, and the memory pages need by size."""
 
 import gzip
 import json
@@ -103,7 +103,7 @@ def compare() -> None:
     packed_s = cpu_s(lambda: gzip.compress(page, compresslevel=1)) / n_series * PER
     same = generate_latest(Made(list(FamilyCollector(ours).collect()))) == text(ours)
     print_table(
-        f"/metrics and /metrics/neuron, {n_series:,} series, {len(page) / MB:.1f} MB; per {PER:,} series",
+        f"both pages, {n_series:,} series, {len(page) / MB:.1f} MB; per {PER:,} series",
         [
             ("stores to text", f"{whole_s * 1e3:.0f} ms"),
             ("generate_latest, writing alone", f"{peer_s * 1e3:.0f} ms"),

@@ -1,4 +1,4 @@
-"""One process that writes `/metrics` and `/metrics/neuron` once as streams, and says what it needed; JSON on stdout."""
+"""One process that streams what is scraped once, and says what it needed; JSON on stdout."""
 
 import json
 import os

@@ -190,10 +190,25 @@ def nodes_now(
     ]
 
 
+def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
+    """Count the nodes that report, of those that should, and those that should."""
+    seen, by_job = hot.last_seen(), heard_nodes(hot)
+    expected = Node.objects.filter(run__finished_at=None).values_list("name", "source")
+    reporting = [
+        _is_heard(source, (by_job if source == Node.Source.STEPS else seen).get(name), now_s)
+        for name, source in expected
+    ]
+    return sum(reporting), len(reporting)
+
+
+def _is_heard(source: str, seen_s: float | None, now_s: float) -> bool:
+    stale_s = JOB_STALE_S if source == Node.Source.STEPS else STALE_AFTER_S
+    return seen_s is not None and now_s - seen_s <= stale_s
+
+
 def _node_now(node: Node, vitals: Vitals, seen_s: float | None, now_s: float) -> NodeNow:
     by_job = node.source == Node.Source.STEPS
-    stale_s = JOB_STALE_S if by_job else STALE_AFTER_S
-    is_up = seen_s is not None and now_s - seen_s <= stale_s and not (by_job and node.is_released)
+    is_up = _is_heard(node.source, seen_s, now_s) and not (by_job and node.is_released)
     told = vitals if is_up else NOTHING
     return NodeNow(
         node,

@@ -23,9 +23,10 @@ from fleet.access.rights import ROLES, may
 from fleet.intake.steps.state import heard_nodes
 from fleet.live import CrowdedError, Hub
 from fleet.models import Alert
+from fleet.summaries import reporting_now
 from fleet.topics import Events, LiveTopic, UnknownTopicError, as_json, event, live_topic
 from fleet.views.topics import TOPICS
-from telemetry.store.hot import TICKS, open_store
+from telemetry.store.hot import TICKS, HotStore, open_store
 
 logger = logging.getLogger(__name__)
 
@@ -120,9 +121,18 @@ def _freshness(n_watchers: int) -> dict[str, Any]:
         heard = (*hot.last_seen().values(), *map(int, heard_nodes(hot).values()))
         tick = max(heard, default=None)
         firing = Alert.objects.open().unacknowledged().count()
+        is_fresh = tick is not None and now_s - tick <= STALE_AFTER_S
+        told = {"why": ""} if is_fresh else _reporting(hot, now_s)
     except RedisError:
         return {"now": now_s, "tick": None, "why": "Redis does not answer"}
     except DatabaseError:
         return {"now": now_s, "tick": None, "why": "the database does not answer"}
-    why = "" if tick and now_s - tick <= STALE_AFTER_S else "no node reports"
-    return {"now": now_s, "tick": tick, "why": why, "firing": firing}
+    return {"now": now_s, "tick": tick, "firing": firing, **told}
+
+
+def _reporting(hot: HotStore, now_s: float) -> dict[str, Any]:
+    """Say of data that are old whether nodes are silent, or data only come late."""
+    n_reporting, n_expected = reporting_now(hot, now_s=now_s)
+    if not n_reporting:
+        return {"why": "no node reports"}
+    return {"why": "", "reporting": [n_reporting, n_expected]}

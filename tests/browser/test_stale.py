@@ -1,20 +1,38 @@
 """A page whose data grew old says so, why, and of when they are."""
 
+import re
+import threading
 import time
 
 import pytest
 from playwright.sync_api import Page, expect
 from pytest_django import Settings
 
-from fleet.models import Node
+from fleet.models import Alert, Node
 from telemetry.store.hot import HotStore
 from tests.browser.conftest import report
 
 pytestmark = pytest.mark.browser
+# What the box of the explanation and the page's own content share on the screen.
+COVERED = """() => {
+  const box = document.querySelector("#why").getBoundingClientRect();
+  return [...document.querySelectorAll("main > :not(#why, .sr-only), header.top > *")]
+    .filter((one) => getComputedStyle(one).position !== "fixed")
+    .map((one) => [one, one.getBoundingClientRect()])
+    .filter(([, at]) => at.height && at.width && at.top < box.bottom && at.bottom > box.top
+      && at.left < box.right && at.right > box.left)
+    .map(([one]) => one.outerHTML.slice(0, 80));
+}"""
+
+
+def covered(page: Page) -> list[str]:
+    """Return what the explanation lies over."""
+    found: list[str] = page.evaluate(COVERED)
+    return found
 
 
 @pytest.mark.parametrize("width", [360, 1280])
-def test_what_is_the_matter_stands_below_the_clock_for_all_to_read(
+def test_what_is_wrong_stands_above_the_page_for_all_to_read(
     page: Page, address: str, settings: Settings, hot: HotStore, steady: Node, width: int
 ) -> None:
     settings.ANONYMOUS_READING = True
@@ -25,7 +43,39 @@ def test_what_is_the_matter_stands_below_the_clock_for_all_to_read(
     expect(page.locator("#clock-word")).to_contain_text("stale")
     expect(page.locator("#clock-word")).to_be_visible()
     expect(page.locator("#why")).to_be_hidden()
-    expect(page.locator("#why")).to_contain_text("No node reports: what you see", timeout=30_000)
+    expect(page.locator("#why")).to_contain_text("No node reports. Showing", timeout=30_000)
+    assert covered(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") == width
     # The tab leaves before the server does.
     page.goto("about:blank")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_data_that_only_come_late_are_not_called_silence(
+    page: Page, address: str, settings: Settings, hot: HotStore, alert: Alert, width: int
+) -> None:
+    settings.ANONYMOUS_READING = True
+    page.set_viewport_size({"width": width, "height": 740})
+    report(hot, int(time.time()) - 6)
+    page.goto(f"{address}{alert.get_absolute_url()}")
+    # Every second brings the data of six seconds ago.
+    late = threading.Event()
+
+    def reporting() -> None:
+        while not late.wait(0.5):
+            report(hot, int(time.time()) - 6)
+
+    thread = threading.Thread(target=reporting)
+    thread.start()
+    try:
+        why = page.locator("#why")
+        expect(why).to_have_text(
+            re.compile(r"^Data is [678]\ss old; all nodes report\.$"), timeout=30_000
+        )
+        expect(why).to_be_visible(timeout=30_000)
+        assert covered(page) == []
+        assert page.evaluate("document.documentElement.scrollWidth") == width
+    finally:
+        late.set()
+        thread.join()
+        page.goto("about:blank")

@@ -201,6 +201,22 @@ def test_stale_data_are_told(address: str, hot: HotStore, steady: Node, limping:
     assert watch(story())["why"] == "no node reports"
 
 
+@pytest.mark.parametrize("nodes", [("steady", "limping"), ("steady",)])
+def test_data_that_are_late_are_not_called_silence(
+    address: str, hot: HotStore, steady: Node, limping: Node, nodes: tuple[str, ...]
+) -> None:
+    hot.append([block(tick=int(time.time()) - 7, nodes=nodes)])
+
+    async def story() -> dict[str, Any]:
+        async with stream(address, "overview") as events:
+            said: dict[str, Any] = json.loads((await first(events, "tick")).data)
+            return said
+
+    said = watch(story())
+    assert said["why"] == ""
+    assert said["reporting"] == [len(nodes), 2]
+
+
 @pytest.mark.parametrize(
     ("topic", "status"), [("weather", 400), ("", 400), ("overview:x", 400), ("node:stranger", 404)]
 )

@@ -96,8 +96,8 @@ class TokenIn(Body):
     )
     scope: Scope = Field(
         description="What the bearer may do: ingest (nodes' reports and steps), scrape "
-        "(/metrics, /metrics/neuron), annotate, read, act (read, annotate, and act on alerts), admin (all that, "
-        "and tokens).",
+        "(/metrics, /metrics/neuron), annotate, read, act (read, annotate, and act on alerts), "
+        "admin (all that, and tokens).",
         examples=["read"],
     )
     days: Annotated[int, Field(ge=1, le=MAX_DAYS), POINTLESS] | None = Field(

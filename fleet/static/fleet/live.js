@@ -17,6 +17,7 @@ let hiddenTimer = 0;
 let heardAt = 0;
 let tick = null;
 let why = "";
+let reporting = null; // nodes that report, and nodes that should, while data are old
 let paused = false;
 let brokeOff = false;
 let nFiring = null;
@@ -95,6 +96,7 @@ function hear(said) {
   setServerNow(said.now);
   if (said.tick !== null) tick = said.tick * 1000;
   why = said.why;
+  reporting = said.reporting ?? null;
   if ("firing" in said) showFiring(said.firing);
   announce("tick", said);
   show();
@@ -132,17 +134,32 @@ function show() {
   if (clock.title !== title) clock.title = title;
   const isTroubled = is === "stale" || is === "reconnecting";
   document.body.classList.toggle("is-stale", isTroubled);
-  explain(isTroubled, is === "stale" ? why || "no node reports" : "the server does not answer");
+  explain(isTroubled, is === "stale" ? why : "the server does not answer");
 }
 
-/** Say below the clock what is the matter and since when, once it lasts. */
+/** Say above the page what is wrong and how old its data are, once it lasts. */
 function explain(isTroubled, reason) {
   const box = document.getElementById("why");
   troubledSince = isTroubled ? troubledSince || now() : 0;
   const isLasting = isTroubled && now() - troubledSince > EXPLAINED_AFTER_MS;
-  if (box.hidden === isLasting) box.hidden = !isLasting;
-  const text = `${reason[0].toUpperCase()}${reason.slice(1)}${tick === null ? "." : `: what you see is of ${moment(tick, "clock")}.`}`;
+  const text = reason || tick === null ? outage(reason || "no node reports") : lateness();
   if (isLasting && box.textContent !== text) box.textContent = text;
+  if (box.hidden !== isLasting) return;
+  box.hidden = !isLasting;
+  // Its age changes each second: only the first text is spoken.
+  if (isLasting) say(text);
+}
+
+function outage(reason) {
+  const sentence = `${reason[0].toUpperCase()}${reason.slice(1)}.`;
+  return tick === null ? sentence : `${sentence} Showing data from ${moment(tick, "clock")}.`;
+}
+
+function lateness() {
+  const age = `Data is ${duration((now() - tick) / 1000)} old`;
+  if (!reporting) return `${age}.`;
+  const [n, all] = reporting;
+  return `${age}; ${n === all ? "all nodes report" : `${n} of ${all} nodes report`}.`;
 }
 
 export function togglePause() {
