@@ -3,11 +3,12 @@
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.db import transaction
 
 from fleet.models import InjectedFault, Node, Run
 from fleet.simulated.plans import publish_plan
 from telemetry.simulate.scenario import Fault, RunSpec, ScenarioError, validate_fault
-from telemetry.store.hot import HotStore
+from telemetry.store.hot import HotStore, StoreUnavailable
 
 # A fault starts with the next tick that no worker can have simulated yet.
 HEAD_START_S = 2
@@ -41,6 +42,8 @@ def inject(
     ------
     DrillError
         Where the run is real or over, or a field does not fit the fault.
+    StoreUnavailable
+        Where the workers cannot be reached; then nothing is recorded, and nothing will run.
     """
     _check(run, node=node, duration_s=duration_s)
     fault = Fault(
@@ -57,7 +60,7 @@ def inject(
     except ScenarioError as error:
         raise DrillError(error.field, error.message) from error
     starts_at = now.replace(microsecond=0) + timedelta(seconds=HEAD_START_S)
-    injected = InjectedFault.objects.create(
+    injected = InjectedFault(
         run=run,
         node=node,
         kind=kind,
@@ -67,8 +70,7 @@ def inject(
         ends_at=starts_at + timedelta(seconds=duration_s),
         injected_by=by,
     )
-    # Dying here loses nothing: plans are handed over again every half minute.
-    publish_plan(hot, run, now=now)
+    _save_and_publish(hot, injected, now=now)
     return injected
 
 
@@ -79,13 +81,28 @@ def end(hot: HotStore, injected: InjectedFault, *, now: datetime) -> None:
     ------
     DrillError
         Where it has not begun, or is over anyway.
+    StoreUnavailable
+        Where the workers cannot be reached; then the fault ends when it was going to.
     """
     ends_at = now.replace(microsecond=0) + timedelta(seconds=HEAD_START_S)
     if not injected.starts_at < ends_at < injected.ends_at:
         raise DrillError("fault", "is not under way; there is nothing to end")
-    injected.ends_at = ends_at
-    injected.save(update_fields=["ends_at"])
-    publish_plan(hot, injected.run, now=now)
+    before, injected.ends_at = injected.ends_at, ends_at
+    try:
+        _save_and_publish(hot, injected, now=now)
+    except StoreUnavailable:
+        injected.ends_at = before
+        raise
+
+
+def _save_and_publish(hot: HotStore, injected: InjectedFault, *, now: datetime) -> None:
+    """Record a fault and hand it to the workers: both, or neither."""
+    # A store that does not answer must not hold up the database, nor find the plan later among
+    # what was sent to it while it hung.
+    hot.plan(injected.run.name)
+    with transaction.atomic():
+        injected.save()
+        publish_plan(hot, injected.run, now=now)
 
 
 def why_not() -> str:

@@ -10,8 +10,9 @@ from pytest_django import Settings
 
 from fleet.models import InjectedFault, Run
 from telemetry.simulate.kinds import FAULTS
-from telemetry.simulate.plan import RunSpec
+from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.store.hot import HotStore
+from tests.parts import free_port
 
 Page = Callable[..., str]
 DRILL = "/runs/llama/drill/"
@@ -60,6 +61,24 @@ def test_it_injects_what_was_chosen_in_the_operator_s_name(
     )
     assert fault.injected_by == "olga"
     assert b"slow_core" in hot.plans()["llama"]
+
+
+@pytest.mark.parametrize("address", [DRILL, "/drills/new/"])
+def test_a_drill_that_was_refused_leaves_no_trace(
+    client: Client, hot: HotStore, operator: object, settings: Settings, address: str
+) -> None:
+    here = settings.REDIS_URL
+    settings.REDIS_URL = f"redis://127.0.0.1:{free_port()}"
+    refused = [client.post(address, GOOD | {"run": "llama"}).status_code for _ in range(3)]
+
+    assert refused == [503] * 3
+    assert not InjectedFault.objects.exists()
+
+    settings.REDIS_URL = here
+    assert client.post(address, GOOD | {"run": "llama"}).status_code == 302
+    plan = msgspec.json.decode(hot.plans()["llama"], type=Plan)
+    assert [fault.kind for fault in plan.faults] == ["slow_core"]
+    assert InjectedFault.objects.count() == 1
 
 
 def test_without_javascript_it_leads_back_to_the_run(client: Client, operator: object) -> None:

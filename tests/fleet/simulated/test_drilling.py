@@ -1,19 +1,24 @@
 """Drills: what may be injected, into what, and how the workers hear of it."""
 
+import os
+import signal
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 from pytest_django import Settings
+from redis import Redis
 
 from fleet.models import InjectedFault, Node, Run
-from fleet.simulated.drilling import DrillError, inject
+from fleet.simulated.drilling import DrillError, end, inject
 from fleet.simulated.plans import REMEMBER, plan_of, publish_plan, publish_plans
 from telemetry.simulate.plan import Plan, RunSpec
-from telemetry.store.hot import HotStore
+from telemetry.store.hot import HotStore, StoreUnavailable
+from tests.parts import redis_server
 
 NOW = datetime.now(UTC).replace(microsecond=0)
 GOOD: Mapping[str, Any] = {
@@ -99,6 +104,65 @@ def test_a_bad_field_is_named_and_nothing_is_stored(
     assert refusal.value.field == names
     assert InjectedFault.objects.count() == 0
     assert hot.plans() == {}
+
+
+@pytest.fixture
+def full(tmp_path: Path) -> Iterator[Redis]:
+    """Give a Redis that can be read, but takes nothing for as long as it is full."""
+    with redis_server(tmp_path) as url, Redis.from_url(url) as redis:
+        yield redis
+
+
+def test_what_the_store_does_not_take_is_neither_recorded_nor_played(
+    full: Redis, simulated: Run, node: Node
+) -> None:
+    hot = HotStore(full)
+    full.config_set("maxmemory", 1)
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable):
+            inject(hot, simulated, node=node, by="alice", now=NOW, **GOOD)
+    assert not InjectedFault.objects.exists()
+
+    full.config_set("maxmemory", 0)
+    publish_plans(hot, now=NOW)
+    assert plan_in(hot).faults == ()
+    inject(hot, simulated, node=node, by="alice", now=NOW, **GOOD)
+    assert InjectedFault.objects.count() == len(plan_in(hot).faults) == 1
+
+
+def test_a_drill_whose_end_was_refused_goes_on(full: Redis, simulated: Run, node: Node) -> None:
+    hot = HotStore(full)
+    fault = inject(hot, simulated, node=node, by="alice", now=NOW, **GOOD)
+    ends_at, later = fault.ends_at, NOW + timedelta(seconds=30)
+    full.config_set("maxmemory", 1)
+
+    with pytest.raises(StoreUnavailable):
+        end(hot, fault, now=later)
+    assert fault.ends_at == InjectedFault.objects.get().ends_at == ends_at
+
+    full.config_set("maxmemory", 0)
+    end(hot, fault, now=later)
+    assert InjectedFault.objects.get().ends_at < ends_at
+    assert plan_in(hot).faults[0].duration_s < GOOD["duration_s"]
+
+
+def test_a_store_that_hung_does_not_find_the_drill_when_it_wakes(
+    simulated: Run, node: Node, tmp_path: Path
+) -> None:
+    with redis_server(tmp_path) as url, Redis.from_url(url) as redis:
+        pid = redis.info("server")["process_id"]
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            with (
+                Redis.from_url(url, socket_timeout=0.2, retry=None) as short,
+                pytest.raises(StoreUnavailable),
+            ):
+                inject(HotStore(short), simulated, node=node, by="alice", now=NOW, **GOOD)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+        assert HotStore(redis).plans() == {}
+    assert not InjectedFault.objects.exists()
 
 
 def test_a_real_run_is_never_drilled(hot: HotStore, simulated: Run, node: Node) -> None:
