@@ -1,0 +1,173 @@
+"""What the project promises of itself: documented parts, plain pages, locks without addresses."""
+
+import json
+import re
+from pathlib import Path
+
+from django.urls import URLPattern
+
+from fleet.urls import urlpatterns
+from fleet.version import VERSION
+from telemetry.blocks import METRICS
+from telemetry.detect import RULES
+from telemetry.simulate.kinds import BENIGN, FAULTS
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGES = ("bench", "fleet", "telemetry", "tests", "tools", "trnwatch")
+SOURCES = sorted(path for name in PACKAGES for path in (ROOT / name).rglob("*.py"))
+PAGES = sorted((ROOT / "templates").rglob("*.html"))
+ASSETS = sorted(p for ext in ("css", "js") for p in (ROOT / "fleet/static").rglob(f"*.{ext}"))
+WRITTEN = sorted(
+    path
+    for pattern in ("*.md", "docs/**/*.md", "Makefile", "pyproject.toml", "*.json", "*.in")
+    for path in ROOT.glob(pattern)
+)
+LOCKS = sorted((ROOT / "requirements").glob("*.txt"))
+OPERATIONS = (ROOT / "docs/operations.md").read_text()
+
+OUTSIDE = re.compile(r"(?:\.\./)+[\w.-]+")
+IN_PAGE_CODE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=")
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+READ = re.compile(
+    r"""(?:environ(?:\.get\(|\[)|ENV\.(?:text|flag|whole_number|names)\()\s*["'](\w+)["']"""
+)
+PINNED = re.compile(r"^[\w.\[\]-]+==[^\s\\]+", flags=re.MULTILINE)
+ANSWERED_BY_OTHERS = {"CI", "DJANGO_SETTINGS_MODULE", "PIP_CERT"}
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def headings(document: str) -> set[str]:
+    """Return the headings of a document, without marks."""
+    text = (ROOT / document).read_text()
+    return {line.lstrip("#").strip(" `") for line in text.splitlines() if line.startswith("#")}
+
+
+def settings_read() -> set[str]:
+    """Return the environment variables that the service reads.
+
+    What the agent on a node is told stands in docs/agent.md, and is tested beside it.
+    """
+    found: set[str] = set()
+    for path in SOURCES:
+        package, *rest = path.relative_to(ROOT).parts
+        if package in {"fleet", "telemetry"} and rest[0] != "agent":
+            text = path.read_text()
+            found |= {*READ.findall(text), *re.findall(r"""["'](TRNWATCH_\w+)["']""", text)}
+    return found - ANSWERED_BY_OTHERS
+
+
+# Text
+
+
+def test_nothing_speaks_of_the_place_it_was_written_in() -> None:
+    files = {path: path.read_text() for path in [*SOURCES, *PAGES, *ASSETS, *WRITTEN, *LOCKS]}
+    outside = [
+        f"{named(path)}: {step}"
+        for path, text in files.items()
+        for step in OUTSIDE.findall(text)
+        if not (path.parent / step).resolve().is_relative_to(ROOT)
+    ]
+
+    assert outside == []
+    assert [named(path) for path, text in files.items() if f"{ROOT}/" in text] == []
+
+
+def test_a_page_has_neither_script_nor_style_in_it() -> None:
+    found = {named(path): IN_PAGE_CODE.findall(path.read_text()) for path in PAGES}
+
+    assert len(PAGES) > 50
+    assert {name: code for name, code in found.items() if code} == {}
+
+
+def test_a_link_between_documents_leads_somewhere() -> None:
+    dead = [
+        f"{named(path)}: {to}"
+        for path in WRITTEN
+        if path.suffix == ".md"
+        for to in LINK.findall(path.read_text())
+        if not (path.parent / to).exists()
+    ]
+
+    assert dead == []
+
+
+def test_a_decision_is_numbered_and_short() -> None:
+    decisions = sorted((ROOT / "docs/decisions").glob("*.md"))
+
+    assert [p.name for p in decisions if not re.fullmatch(r"\d{4}-[a-z0-9-]+\.md", p.name)] == []
+    assert [p.name for p in decisions if len(p.read_text().splitlines()) > 40] == []
+
+
+# Each part has its documentation and its test
+
+
+def test_each_page_has_a_test_file_of_its_name() -> None:
+    files = {path.stem for path in (ROOT / "tests").rglob("test_*.py")}
+    pages = [str(each.name) for each in urlpatterns if isinstance(each, URLPattern)]
+
+    assert [name for name in pages if f"test_{name.replace('-', '_')}" not in files] == []
+
+
+def test_each_metric_is_documented() -> None:
+    assert set(METRICS) - headings("docs/metrics.md") == set()
+
+
+def test_each_rule_is_documented_and_has_a_runbook() -> None:
+    assert set(RULES) - headings("docs/rules.md") == set()
+    assert [name for name in RULES if not (ROOT / f"docs/runbooks/{name}.md").exists()] == []
+
+
+def test_each_fault_is_documented() -> None:
+    assert {*FAULTS, *BENIGN} - headings("docs/faults.md") == set()
+
+
+def test_each_setting_is_documented_and_each_documented_setting_exists() -> None:
+    documented = set(re.findall(r"^\| `([A-Z_]+)` \|", OPERATIONS, flags=re.MULTILINE))
+
+    assert documented == settings_read()
+
+
+# Versions and locks
+
+
+def test_the_version_is_the_newest_of_the_changelog() -> None:
+    changes = (ROOT / "CHANGELOG.md").read_text()
+    versions = re.findall(r"^## (\d+\.\d+\.\d+)\b", changes, re.MULTILINE)
+
+    assert versions[0] == VERSION
+
+
+def test_a_lock_has_hashes_and_no_address() -> None:
+    for path in LOCKS:
+        text = path.read_text()
+        assert "://" not in text, path.name
+        assert "--index" not in text, path.name
+        assert text.count("--hash=sha256:") >= len(PINNED.findall(text)) > 0, path.name
+
+
+def test_a_lock_holds_all_that_was_asked_for() -> None:
+    for path in LOCKS:
+        asked = re.findall(r"^\w[\w-]*", path.with_suffix(".in").read_text(), re.MULTILINE)
+        locked = re.findall(r"^[\w-]+(?===)", path.read_text(), re.MULTILINE)
+        assert set(asked) - set(locked) == set(), path.name
+
+
+def test_what_runs_and_what_is_tested_are_the_same_versions() -> None:
+    base, dev = (
+        set(PINNED.findall((ROOT / f"requirements/{name}.txt").read_text()))
+        for name in ("base", "dev")
+    )
+
+    assert base - dev == set()
+
+
+def test_the_front_end_lock_has_hashes_and_no_address() -> None:
+    text = (ROOT / "package-lock.json").read_text()
+    packages = [package for name, package in json.loads(text)["packages"].items() if name]
+
+    assert "resolved" not in text
+    assert "://" not in text
+    assert all(package["integrity"].startswith("sha512-") for package in packages)
