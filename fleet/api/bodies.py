@@ -1,12 +1,9 @@
 """What a body may be: how large as sent and as unpacked, and how it may be packed."""
 
 import zlib
-from collections.abc import Iterator
 
+from fleet.compression import gunzip_pieces
 from fleet.problem import ProblemError
-
-GZIP = 16 + zlib.MAX_WBITS
-CHUNK_BYTES = 1 << 20
 
 
 def too_large(limit: int, *, unpacked: bool = False) -> ProblemError:
@@ -49,25 +46,14 @@ def gunzip(packed: bytes, *, limit: int) -> bytes:
     """Unpack gzip, never more than ``limit`` bytes of it."""
     pieces = []
     size = 0
-    for piece in _members(packed):
-        size += len(piece)
-        if size > limit:
-            raise too_large(limit, unpacked=True)
-        pieces.append(piece)
+    try:
+        for piece in gunzip_pieces(packed):
+            size += len(piece)
+            if size > limit:
+                raise too_large(limit, unpacked=True)
+            pieces.append(piece)
+    except EOFError as error:
+        raise ProblemError(400, "The gzip body ends early.", field="body") from error
+    except (zlib.error, ValueError) as error:
+        raise ProblemError(400, f"The body is not gzip: {error}.", field="body") from error
     return b"".join(pieces)
-
-
-def _members(packed: bytes) -> Iterator[bytes]:
-    """Unpack all members of a gzip body, a megabyte at a time."""
-    while packed:
-        unpacker = zlib.decompressobj(GZIP)
-        try:
-            while not unpacker.eof:
-                piece = unpacker.decompress(packed, CHUNK_BYTES)
-                packed = unpacker.unconsumed_tail
-                if not piece and not packed and not unpacker.eof:
-                    raise ProblemError(400, "The gzip body ends early.", field="body")
-                yield piece
-        except zlib.error as error:
-            raise ProblemError(400, f"The body is not gzip: {error}.", field="body") from error
-        packed = unpacker.unused_data

@@ -1,22 +1,67 @@
-"""Uploaded files of probes: as they are, or many in one archive; bounded, whatever it claims."""
+"""Uploaded files of probes: single files, or many in one .zip or .tar.gz, within fixed limits.
+
+Nothing an archive says about its size is trusted. Every byte that is unpacked counts, also of
+members that nobody reads, and reading stops at the limit.
+"""
 
 import io
-import lzma
 import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator
 from pathlib import PurePosixPath
 
+from fleet.compression import gunzip_pieces
 from fleet.preflight.asking import PreflightError
 
 ZIP, GZIP = b"PK\x03\x04", b"\x1f\x8b"
+ZIP_ENTRY = b"PK\x01\x02"
 MOST_FILES = 10_000
+# Folders, and what desktops add beside each file, are members too.
+MOST_MEMBERS = 2 * MOST_FILES
 MOST_UNPACKED_BYTES = 64_000_000
+# A PAX or GNU header holds a long name. It is read whole, and its records cost more than bytes.
+MOST_HEADER_BYTES = 64_000
+PIECE_BYTES = 1 << 16
+BLOCK_BYTES = tarfile.BLOCKSIZE
+NUL_BLOCK = bytes(BLOCK_BYTES)
+LONG_NAME, LONG_LINK = tarfile.GNUTYPE_LONGNAME, tarfile.GNUTYPE_LONGLINK
+PAX = (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.SOLARIS_XHDTYPE)
+# Types that have no data after their header, whatever size it gives.
+BARE = (
+    *(tarfile.LNKTYPE, tarfile.SYMTYPE, tarfile.CHRTYPE, tarfile.BLKTYPE),
+    *(tarfile.DIRTYPE, tarfile.FIFOTYPE),
+)
+# Other methods of zip are unpacked in pieces of any size.
+ZIP_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 # What an archive may raise while it is read: damaged, or, of RuntimeError, locked by a password or
 # packed by a method that Python does not know.
-DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, lzma.LZMAError, EOFError, OSError)
+DAMAGED = (zipfile.BadZipFile, tarfile.TarError, zlib.error, EOFError, OSError)
 BROKEN = (*DAMAGED, RuntimeError, ValueError)
+
+
+class _Allowance:
+    """How much all uploads together may still unpack to."""
+
+    def __init__(self) -> None:
+        self.left_bytes = MOST_UNPACKED_BYTES
+        self._left_members = MOST_MEMBERS
+
+    def check_size(self, name: str, n_bytes: int) -> None:
+        if n_bytes > self.left_bytes:
+            most = MOST_UNPACKED_BYTES // 1_000_000
+            said = f"with {name[:60]} they hold more than {most} MB unpacked; hand in fewer files"
+            raise PreflightError("files", said)
+
+    def take_bytes(self, name: str, n_bytes: int) -> None:
+        self.check_size(name, n_bytes)
+        self.left_bytes -= n_bytes
+
+    def take_members(self, name: str, n_members: int = 1) -> None:
+        self._left_members -= n_members
+        if self._left_members < 0:
+            said = f"with {name[:60]} they have more than {MOST_MEMBERS:,} members; hand in fewer"
+            raise PreflightError("files", said)
 
 
 def unpacked(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
@@ -28,14 +73,10 @@ def unpacked(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
         Where there are none or too many, they are too large, or an archive cannot be read.
     """
     found: list[tuple[str, bytes]] = []
-    left = MOST_UNPACKED_BYTES
+    allowance = _Allowance()
     for name, data in uploads:
-        for inner, content in _within(name, data, left):
-            left -= len(content)
+        for inner, content in _within(name, data, allowance):
             found.append((inner, content))
-            if left < 0:
-                most = MOST_UNPACKED_BYTES // 1_000_000
-                raise PreflightError("files", f"hold more than {most} MB; hand in fewer")
             if len(found) > MOST_FILES:
                 raise PreflightError("files", f"are more than {MOST_FILES:,}; hand in fewer")
     if not found:
@@ -43,14 +84,17 @@ def unpacked(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     return found
 
 
-def _within(name: str, data: bytes, most: int) -> Iterator[tuple[str, bytes]]:
+def _within(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str, bytes]]:
     """Yield a file, or those in an archive."""
     read = _zipped if data.startswith(ZIP) else _tarred if data.startswith(GZIP) else None
     if read is None:
+        allowance.take_bytes(name, len(data))
         yield PurePosixPath(name).name, data
         return
     try:
-        yield from read(data, most)
+        yield from read(name, data, allowance)
+    except PreflightError:
+        raise
     except BROKEN as error:
         said = (
             f"{name[:60]} is no .zip or .tar.gz that can be read: it is damaged, locked by a "
@@ -59,20 +103,139 @@ def _within(name: str, data: bytes, most: int) -> Iterator[tuple[str, bytes]]:
         raise PreflightError("files", said) from error
 
 
-def _zipped(data: bytes, most: int) -> Iterator[tuple[str, bytes]]:
+def _zipped(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str, bytes]]:
+    # Each entry of the directory becomes an object as soon as the archive is opened.
+    allowance.take_members(name, data.count(ZIP_ENTRY))
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
-        for entry in archive.infolist():
-            if not entry.is_dir() and (name := _name(entry.filename)):
-                with archive.open(entry) as file:
-                    yield name, file.read(most + 1)
+        wanted = [
+            (inner, entry)
+            for entry in archive.infolist()
+            if not entry.is_dir() and (inner := _name(entry.filename))
+        ]
+        # The directory may lie, so this only refuses early; what is read counts once more.
+        allowance.check_size(name, sum(entry.file_size for _, entry in wanted))
+        for inner, entry in wanted:
+            if entry.compress_type not in ZIP_METHODS:
+                raise ValueError(f"method {entry.compress_type}")
+            pieces = []
+            with archive.open(entry) as file:
+                while piece := file.read(PIECE_BYTES):
+                    allowance.take_bytes(name, len(piece))
+                    pieces.append(piece)
+            yield inner, b"".join(pieces)
 
 
-def _tarred(data: bytes, most: int) -> Iterator[tuple[str, bytes]]:
-    with tarfile.open(fileobj=io.BytesIO(data), mode="r|gz") as archive:
-        for entry in archive:
-            file = archive.extractfile(entry) if entry.isfile() else None
-            if file is not None and (name := _name(entry.name)):
-                yield name, file.read(most + 1)
+def _tarred(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str, bytes]]:
+    """Yield the regular files of a .tar.gz.
+
+    ``tarfile`` reads a PAX header whole, however long it says it is, so headers are read here.
+    """
+    stream = _TarStream(name, gunzip_pieces(data), allowance)
+    path, size = "", -1  # as extended headers give them for the next member
+    while (block := stream.read(BLOCK_BYTES)) and block != NUL_BLOCK:
+        header = tarfile.TarInfo.frombuf(block, "utf-8", "replace")
+        if header.size < 0 or header.type == tarfile.GNUTYPE_SPARSE:
+            raise ValueError("a header that is not read")
+        if header.type in PAX:
+            path, size = _pax(stream.extended(header.size), path, size)
+        elif header.type in (LONG_NAME, LONG_LINK):
+            text = stream.extended(header.size)
+            path = _text(text.rstrip(b"\0")) if header.type == LONG_NAME else path
+        else:
+            allowance.take_members(name)
+            n_bytes = header.size if size < 0 else size
+            inner = _name(path or header.name) if header.isreg() else ""
+            if inner:
+                yield inner, stream.content(n_bytes)
+            elif header.type not in BARE:
+                stream.skip(n_bytes)
+            path, size = "", -1
+
+
+class _TarStream:
+    """The bytes of an archive, unpacked as they are read; all of them count."""
+
+    def __init__(self, name: str, pieces: Iterator[bytes], allowance: _Allowance) -> None:
+        self._name = name
+        self._pieces = pieces
+        self._allowance = allowance
+        self._held = memoryview(b"")
+
+    def _next(self, most_bytes: int) -> memoryview:
+        """Take some bytes, at least one; none at the end."""
+        if not self._held:
+            piece = next(self._pieces, b"")
+            self._allowance.take_bytes(self._name, len(piece))
+            self._held = memoryview(piece)
+        taken, self._held = self._held[:most_bytes], self._held[most_bytes:]
+        return taken
+
+    def read(self, n_bytes: int) -> bytes:
+        """Read so many bytes; none at the very end."""
+        found = bytearray()
+        while len(found) < n_bytes and (piece := self._next(n_bytes - len(found))):
+            found += piece
+        if found and len(found) < n_bytes:
+            raise EOFError
+        return bytes(found)
+
+    def skip(self, n_bytes: int) -> None:
+        """Pass over a member's data, padded to whole blocks."""
+        # What is held was counted when it was unpacked.
+        self._allowance.check_size(self._name, n_bytes - len(self._held))
+        left = _padded(n_bytes)
+        while left and (piece := self._next(left)):
+            left -= len(piece)
+
+    def content(self, n_bytes: int) -> bytes:
+        """Read a member's data; refuse it by the size it gives before any of it is unpacked."""
+        self._allowance.check_size(self._name, n_bytes - len(self._held))
+        found = self.read(n_bytes)
+        if len(found) < n_bytes:
+            raise EOFError
+        self.read(_padded(n_bytes) - n_bytes)
+        return found
+
+    def extended(self, n_bytes: int) -> bytes:
+        """Read the data of a header that belongs to the next member."""
+        if n_bytes > MOST_HEADER_BYTES:
+            said = (
+                f"{self._name[:60]} has a header of {n_bytes:,} bytes, above the limit of "
+                f"{MOST_HEADER_BYTES:,}; pack the files anew, without extended attributes"
+            )
+            raise PreflightError("files", said)
+        return self.content(n_bytes)
+
+
+def _padded(n_bytes: int) -> int:
+    return -(-n_bytes // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _pax(records: bytes, path: str, size: int) -> tuple[str, int]:
+    """Return path and size as PAX records give them, else as they were.
+
+    A record is its own length in decimal, a space, ``key=value`` and a line feed (POSIX pax).
+    """
+    start = 0
+    while start < len(records) and records[start]:
+        length, _, _ = records[start : start + 20].partition(b" ")
+        n_bytes = int(length)
+        if n_bytes <= len(length) + 1:
+            raise ValueError("a PAX record that is empty")
+        record = records[start + len(length) + 1 : start + n_bytes - 1]
+        key, _, value = record.partition(b"=")
+        if key == b"path":
+            path = _text(value)
+        elif key == b"size":
+            size = int(value)
+            if size < 0:
+                raise ValueError("a negative size")
+        start += n_bytes
+    return path, size
+
+
+def _text(raw: bytes) -> str:
+    return raw.decode("utf-8", "replace")
 
 
 def _name(path: str) -> str:

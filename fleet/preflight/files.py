@@ -20,6 +20,7 @@ from telemetry.simulate.probes import curve_point
 
 MOST_FILES = 40_000
 MOST_BYTES = 16 << 20
+MOST_BYTES_IN_ALL = 512 << 20
 
 
 def keep(
@@ -76,12 +77,20 @@ def files_at(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
         raise PreflightError("files", "there are none; name files or a folder with them")
     if len(found) > MOST_FILES:
         raise PreflightError("files", f"{len(found):,} are too many; hand in {MOST_FILES:,}")
-    try:
-        return [(path.name, _head(path)) for path in found]
-    except OSError as error:
-        raise PreflightError(
-            "files", f"cannot read {error.filename} ({error.strerror})"
-        ) from error
+    read, n_bytes = [], 0
+    for path in found:
+        try:
+            data = _head(path)
+        except OSError as error:
+            said = f"cannot read {error.filename} ({error.strerror})"
+            raise PreflightError("files", said) from error
+        n_bytes += len(data)
+        if n_bytes > MOST_BYTES_IN_ALL:
+            most = MOST_BYTES_IN_ALL >> 20
+            said = f"with {path.name} they hold more than {most} MiB; hand in fewer"
+            raise PreflightError("files", said)
+        read.append((path.name, data))
+    return read
 
 
 def _head(path: Path) -> bytes:

@@ -93,6 +93,8 @@ def read_kineto(path: Path) -> Iterator[RankEvents]:
 
 def _decoded(path: Path) -> _File:
     """Return the file's content; what is not whole is refused."""
+    if path.stat().st_size > MOST_BYTES:
+        raise _too_large(path)
     try:
         raw = path.read_bytes()
         if raw[:2] == GZIP:
@@ -101,7 +103,7 @@ def _decoded(path: Path) -> _File:
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(f"{path.name}: the compressed file is cut off; copy it anew") from error
     if len(raw) > MOST_BYTES:
-        raise TraceError(f"{path.name}: is more than 2 GiB; record fewer steps, a file per rank")
+        raise _too_large(path)
     raw = NOTHING.sub(rb'\1""', raw)
     try:
         if raw.lstrip()[:1] == b"[":
@@ -111,6 +113,10 @@ def _decoded(path: Path) -> _File:
         raise TraceError(f"{path.name}: is no Chrome trace: {error}") from error
     except msgspec.DecodeError as error:
         raise TraceError(f"{path.name}: is no whole JSON ({error}); copy it anew") from error
+
+
+def _too_large(path: Path) -> TraceError:
+    return TraceError(f"{path.name}: is more than 2 GiB; record fewer steps, a file per rank")
 
 
 def _is_timed(event: _Event) -> bool:

@@ -143,7 +143,7 @@ def test_an_archive_that_swells_is_refused(
     response = at_the_desk.post("/preflight/files", given(("out.zip", bomb)))
 
     assert response.status_code == 422
-    assert "hold more than 1 MB" in response.text
+    assert "hold more than 1 MB unpacked" in response.text
     assert not Preflight.objects.exists()
 
 

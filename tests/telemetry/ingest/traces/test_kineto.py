@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -152,6 +153,24 @@ def test_a_group_without_description_is_no_reason_to_stop(tmp_path: Path) -> Non
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes, words: str) -> None:
     assert words in refused(tmp_path / "x.json", text)
+
+
+def test_what_is_far_too_large_is_refused_before_it_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("telemetry.ingest.traces.kineto.MOST_BYTES", 1_000_000)
+    path = tmp_path / "x.json"
+    with path.open("wb") as file:
+        file.write(b"{")
+        file.truncate(50_000_000)
+
+    tracemalloc.start()
+    try:
+        with pytest.raises(TraceError, match=r"x\.json: is more than"):
+            read_trace([path])
+        assert tracemalloc.get_traced_memory()[1] < 5_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_the_same_rank_twice_is_refused(tmp_path: Path) -> None:
