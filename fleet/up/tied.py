@@ -11,12 +11,20 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def main(parent: int, command: list[str]) -> None:
-    """Ask the kernel for a SIGTERM at the parent's death, then become the command."""
+def tie(parent: int, number: int) -> None:
+    """Ask the kernel for a signal when ``parent`` dies; end at once if it is dead already.
+
+    Only Linux can do that; elsewhere nothing happens.
+    """
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
             sys.exit("The process that started this is gone.")
+
+
+def main(parent: int, command: list[str]) -> None:
+    """Become the command, which is sent SIGTERM at the parent's death."""
+    tie(parent, signal.SIGTERM)
     os.execvp(command[0], command)  # noqa: S606
 
 

@@ -1,16 +1,18 @@
 """prepare_demo: make the demo fleet with a day of history, once, and hand its plans over."""
 
 import os
+import signal
 import time
 from argparse import ArgumentParser
 from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from multiprocessing import get_context
+from threading import Thread
 
 from django.conf import settings
 from django.core.management.base import BaseCommand
-from django.db import connections
+from django.db import connections, transaction
 
 from fleet.demo import weather
 from fleet.demo.announcing import announce_past
@@ -25,7 +27,10 @@ from fleet.models import Run
 from fleet.money.spending import keep_spending
 from fleet.simulated.plans import publish_plans
 from fleet.trials.keeping import work_out_due
+from fleet.up.tied import tie
 from telemetry.store.hot import open_store
+
+PARENT_CHECK_S = 1.0
 
 
 class Command(BaseCommand):
@@ -42,11 +47,13 @@ class Command(BaseCommand):
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
         now = datetime.now(UTC).replace(microsecond=0)
         if not Run.objects.simulated().exists():
-            create_fleet(now=now, longest=timedelta(hours=hours))
-            weather.brew_past(now=now)
-            brew_deploys(now=now)
-            announce_past(now=now)
-            ensure_probe(now=now)
+            # All or nothing: who is stopped in between leaves no fleet without faults.
+            with transaction.atomic():
+                create_fleet(now=now, longest=timedelta(hours=hours))
+                weather.brew_past(now=now)
+                brew_deploys(now=now)
+                announce_past(now=now)
+                ensure_probe(now=now)
         # A run without clocks has no past yet, or only part of one: dying here begins it anew.
         unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
         self._live_through(list(unlived.values_list("name", flat=True)), now=now)
@@ -62,9 +69,32 @@ class Command(BaseCommand):
     def _live_through(self, names: list[str], *, now: datetime) -> None:
         """Play the pasts side by side, a process for each core."""
         connections.close_all()
-        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("fork")) as pool:
+        pool = ProcessPoolExecutor(
+            os.cpu_count(),
+            mp_context=get_context("fork"),
+            initializer=end_with,
+            initargs=(os.getpid(),),
+        )
+        with pool:
             for line in pool.map(partial(past_of, now=now), names):
                 self.stdout.write(line)
+
+
+def end_with(parent: int) -> None:
+    """End this process of the pool when the command ends, however that ends, and at Ctrl-C.
+
+    A pool's processes wait for work for ever if the command is killed.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    tie(parent, signal.SIGKILL)
+    Thread(target=_watch, args=(parent,), daemon=True).start()
+
+
+def _watch(parent: int) -> None:
+    """End this process soon after the command, where the kernel cannot do it."""
+    while os.getppid() == parent:
+        time.sleep(PARENT_CHECK_S)
+    os._exit(1)
 
 
 def past_of(name: str, *, now: datetime) -> str:

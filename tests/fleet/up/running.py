@@ -68,7 +68,7 @@ class Up:
     took_s: float
 
     @classmethod
-    def start(cls, folder: Path, port: int, **env: str) -> Self:
+    def start(cls, folder: Path, port: int, *, within_s: float = START_S, **env: str) -> Self:
         """Start it, and wait until it greets."""
         console, began_s = folder.with_name("console"), time.monotonic()
         with console.open("wb") as file:
@@ -79,7 +79,7 @@ class Up:
                 stdout=file,
                 stderr=file,
             )
-        wait_for(lambda: "Ctrl-C stops it" in console.read_text(), within_s=START_S)
+        wait_for(lambda: "Ctrl-C stops it" in console.read_text(), within_s=within_s)
         return cls(folder, port, process, took_s=time.monotonic() - began_s)
 
     @property
