@@ -9,11 +9,11 @@ import numpy as np
 from fleet.charts.culprits import culprit_charts, culprit_figure, stands_out
 from fleet.charts.figures import Figure, Heat, Line, Mark, Shade, mean_of
 from fleet.charts.nodes import note_of
-from fleet.charts.runs import run_figure
+from fleet.charts.runs import PER_STEP, run_figure
 from fleet.charts.windows import Window
 from fleet.models import Alert, Run
 from fleet.templatetags.units import percent, seconds
-from fleet.words.evidence import Evidence
+from fleet.words.evidence import WAITED, Evidence, blames_late_worker
 from telemetry.store.history import MINUTE_S, run_steps, worker_minutes
 from telemetry.store.source import LongTerm, Source
 
@@ -25,7 +25,6 @@ PHASE_OF: Mapping[str, tuple[str, str, str]] = {
     "input_stall": ("input_s", "input", "Input by worker"),
     "checkpoint_slow": ("checkpoint_s", "checkpoint", "Checkpoint by worker"),
 }
-WAITED = frozenset({"allreduce_share", "step_slow", "core_slow", "hbm_slow"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,10 +97,11 @@ def _by_worker(alert: Alert) -> list[AlertChart]:
 
 
 def _who_waits(alert: Alert) -> str:
+    if blames_late_worker(alert):
+        return f"{PER_STEP}; {alert.node} waits least: the culprit is the one the others wait for"
     if Evidence(alert.evidence).is_waiting:
-        who = f"{alert.node} waits least: " if alert.node else ""
-        return f"seconds per step; {who}the culprit is the one the others wait for"
-    return "seconds per step; all wait little, so nobody is late"
+        return PER_STEP
+    return f"{PER_STEP}; the time goes into the transfer, not into waiting for one worker"
 
 
 def alert_figure(

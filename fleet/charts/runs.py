@@ -20,7 +20,9 @@ ROLLING_S = 60.0
 SLACK_S = 2.0
 SECONDS_PER_HOUR = 3600.0
 TOKENS_PER_MTOK = 1e6
-WHO_WAITS = "seconds per step; the culprit is the worker that waits least"
+PER_STEP = "seconds per step"
+# Only said where an alert found that a worker is late: otherwise some worker waits least too.
+WHO_WAITS = f"{PER_STEP}; the culprit is the worker that waits least"
 LAYERS = (
     ("compute_s", "compute", "compute"),
     ("transfer_s", "transfer", "transfer"),
@@ -143,7 +145,7 @@ class RunChart:
 _ALL = (
     RunChart("phases", "Step time by phase", "stack", "seconds per step, mean of workers", phases),
     RunChart("share", "All-reduce share", "lines", "of each step; the line is the limit", share),
-    RunChart("workers", "Who waits for whom", "bars", WHO_WAITS, workers),
+    RunChart("workers", "Who waits for whom", "bars", PER_STEP, workers),
     RunChart("tokens", "Tokens per second", "lines", "step by step", tokens),
     RunChart("cost", "$ per 1M tokens", "lines", "rolling over a minute", cost),
     RunChart("mfu", "Model FLOPs utilization", "lines", "share of the hardware's peak", mfu),

@@ -153,7 +153,6 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     run, summed_up = context["run"], context["now"]
     context |= window_context(request, now=now, ended_at=run.finished_at)
     context |= {
-        "charts": charts_of(open_store(settings.REDIS_URL), run),
         "has_steps": run.last_step > 0 or summed_up.step_s is not None,
     }
     context |= trace_page(request, run) | like_context(run)
@@ -166,6 +165,9 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     if run.finished_at is not None and not context["money"] and not context["frozen"]:
         # The one thing on its page that is still to come.
         context["stream"] = f"run-money:{run.name}"
+    # As the window's own alerts found, where it is frozen.
+    alerts = [each.alert for each in context["alerts"]]
+    context["charts"] = charts_of(open_store(settings.REDIS_URL), run, alerts)
     partials = (*PARTIALS, "charts")
     return render_page(request, "fleet/run_detail.html", context, partials=partials)
 

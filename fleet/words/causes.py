@@ -46,6 +46,7 @@ SHORT_CAUSES: Mapping[str, str] = {
 }
 
 
+LINKS = frozenset({"efa_latency", "efa_loss", "efa_down"})
 # What an alert's device counts, by its cause.
 PARTS: Mapping[str, str] = {
     "efa_latency": "EFA",

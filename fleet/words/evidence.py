@@ -5,6 +5,13 @@ from dataclasses import dataclass
 from math import isfinite
 from typing import Any
 
+from fleet.models import Alert
+from fleet.words.causes import LINKS
+from telemetry.detect.finding import UNKNOWN
+
+# Rules whose findings may say that the others wait for a worker.
+WAITED = frozenset({"allreduce_share", "step_slow", "core_slow", "hbm_slow"})
+
 
 def _number(value: object) -> float | None:
     """Return a finite number, or None for whatever else stands there."""
@@ -38,6 +45,12 @@ def _culprit(given: object) -> Culprit:
         unit=given.get("unit"),
         limit=_number(given.get("limit")),
     )
+
+
+def blames_late_worker(alert: Alert) -> bool:
+    """Whether the others wait for the alert's node: not where a link makes the transfer slow."""
+    is_waited_for = Evidence(alert.evidence).is_waiting and alert.rule in WAITED
+    return is_waited_for and alert.node is not None and alert.cause not in LINKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,11 +97,16 @@ class Evidence:
 
     @property
     def ruled_out(self) -> Mapping[str, Culprit]:
-        """Return the causes that were looked at and do not hold, each with its figure."""
+        """Return the causes that were looked at and do not hold, each with its figure.
+
+        That the cause is unknown is no cause, though older alerts list it.
+        """
         given = self.figures.get("ruled_out")
         if isinstance(given, Mapping):
-            return {str(cause): _culprit(figure) for cause, figure in given.items()}
-        return {str(cause): Culprit() for cause in given} if isinstance(given, list) else {}
+            found = {str(cause): _culprit(figure) for cause, figure in given.items()}
+        else:
+            found = {str(cause): Culprit() for cause in given} if isinstance(given, list) else {}
+        return {cause: figure for cause, figure in found.items() if cause != UNKNOWN}
 
     def names(self, key: str) -> Sequence[str]:
         """Return a list of names; empty where there is none."""

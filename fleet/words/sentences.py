@@ -9,7 +9,7 @@ from django.utils.safestring import SafeString
 from fleet.models import Alert
 from fleet.templatetags.units import seconds, usd
 from fleet.words import wording
-from fleet.words.causes import cause_name, part_name
+from fleet.words.causes import LINKS, cause_name, part_name
 from fleet.words.clauses import capital, clause
 from fleet.words.culprits import NOTHING, blamed, figure_of, run_link
 from fleet.words.evidence import Evidence
@@ -118,10 +118,10 @@ def _how_it_shows(alert: Alert) -> SafeString:
         return NOTHING
     if evidence.number("wait_ratio") is None or evidence.is_layout:
         return NOTHING
-    everyone = f"all {alert.run.n_nodes} nodes" if alert.run else "all nodes"
-    if not evidence.is_waiting:
+    everyone = f"All {alert.run.n_nodes} nodes" if alert.run else "All nodes"
+    if not evidence.is_waiting or alert.cause in LINKS:
         return format_html(
-            "Nobody arrives late: the bytes themselves move slowly, for {}.", everyone
+            "{} arrive at the collective together; the transfer itself is slow.", everyone
         )
     if alert.node is None:
         return SafeString("The bytes move as fast as ever; workers wait for each other.")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray
+from telemetry.detect.look import ruled_out_figures
 from telemetry.detect.peers import mean, middle
 from telemetry.detect.steps.case import Case
 from telemetry.detect.steps.localise import Verdict
@@ -35,7 +36,7 @@ def share_evidence(case: Case, verdict: Verdict) -> dict[str, Any]:
         "wait_by_worker": _wait_by_worker(case),
         "late_workers": [after.workers[i] for i in verdict.lateness.late],
         "unreported": _unreported(case),
-        "ruled_out": {other.cause: other.figure() for other in verdict.ruled_out},
+        "ruled_out": ruled_out_figures(verdict.ruled_out),
         "onset_s": case.onset_s,
         "window": [case.onset_s - LEAD_S, vitals.now_s],
         "charts": _charts(verdict),

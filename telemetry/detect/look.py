@@ -1,9 +1,12 @@
 """A look at one possible cause: the figure it would show in, and how far that stands out."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from telemetry.detect.finding import UNKNOWN
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +50,11 @@ class Look:
 def number(value: float) -> float | None:
     """Return a float that JSON can hold, or None."""
     return float(value) if np.isfinite(value) else None
+
+
+def ruled_out_figures(looks: Iterable[Look]) -> dict[str, dict[str, Any]]:
+    """Return the figures of causes that do not hold; that the cause is unknown is no cause."""
+    return {look.cause: look.figure() for look in looks if look.cause != UNKNOWN}
 
 
 def strongest(looks: list[Look]) -> Look | None:

@@ -9,6 +9,7 @@ from telemetry.blocks import METRICS
 from telemetry.detect.evidence import LEAD_S
 from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.headline import SHARE, all_reduce
+from telemetry.detect.look import ruled_out_figures
 from telemetry.detect.parts.fabric import fabric
 from telemetry.detect.parts.silicon import silicon
 from telemetry.detect.peers import middle
@@ -230,7 +231,7 @@ def _evidence(vitals: Vitals, steps: StepBatch, problem: Problem) -> dict[str, A
         "transfer_ratio": float(newest.transfer_ratio.mean()) if len(newest) else None,
         "culprit": look.figure() if look else None,
         "late_workers": list(problem.late),
-        "ruled_out": {other.cause: other.figure() for other in problem.ruled_out},
+        "ruled_out": ruled_out_figures(problem.ruled_out),
         "onset_s": problem.onset_s,
         "window": [problem.onset_s - LEAD_S, vitals.now_s],
         "charts": [{"metric": look.metric, "node": look.node, "device": look.device}]

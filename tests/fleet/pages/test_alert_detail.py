@@ -35,6 +35,26 @@ def test_it_lists_the_evidence_and_what_was_ruled_out(page: Page, alert: Alert) 
     assert "17.0 µs, peers 16.0 µs" in text
 
 
+def test_a_cause_that_is_unknown_is_not_ruled_out(page: Page, alert: Alert) -> None:
+    alert.evidence["ruled_out"]["unknown"] = {"value": 3.36, "peers_median": 3.3, "unit": "s"}
+    alert.save()
+
+    text = page(f"/alerts/{alert.pk}/")
+
+    assert "17.0 µs, peers 16.0 µs" in text
+    assert "3.36" not in text
+
+
+def test_a_link_is_not_looked_for_among_those_who_wait(page: Page, alert: Alert) -> None:
+    alert.cause = "efa_latency"
+    alert.save()
+
+    text = page(f"/alerts/{alert.pk}/")
+
+    assert "Who waits for whom" in text
+    assert "waits least" not in text
+
+
 def test_it_says_when_the_same_was_there_before(page: Page, fired: Fire) -> None:
     for days in (1, 2, 20):
         fired(ago=timedelta(days=days), resolved_at=just_now() - timedelta(days=days))

@@ -40,6 +40,35 @@ def test_mfu_names_the_peak_it_is_measured_against(page: Page, alive: Run) -> No
     assert "PFLOP/s bf16" in page("/runs/llama/")
 
 
+def caption(page: Page) -> str:
+    """Return what stands beside the title of the chart of who waits."""
+    return page("/runs/llama/").partition('id="workers-title"')[2].partition("</header>")[0]
+
+
+def test_a_healthy_run_has_no_culprit_to_look_for(page: Page, alive: Run) -> None:
+    assert "seconds per step" in caption(page)
+    assert "culprit" not in caption(page)
+
+
+@pytest.mark.parametrize(
+    ("kind", "cause", "blames"),
+    [
+        ("waiting", "slow_core", True),
+        ("waiting", "efa_latency", False),
+        ("transferring", "efa_loss", False),
+        ("layout", "unknown", False),
+    ],
+)
+def test_the_caption_names_a_late_worker_only_where_one_was_found(
+    page: Page, alive: Run, alert: Alert, kind: str, cause: str, *, blames: bool
+) -> None:
+    alert.cause = cause
+    alert.evidence |= {"kind": kind}
+    alert.save()
+
+    assert ("the culprit is the worker that waits least" in caption(page)) == blames
+
+
 def test_it_lists_its_nodes_with_their_state(page: Page, alert: Alert, silent: Node) -> None:
     text = page("/runs/llama/")
 

@@ -37,6 +37,17 @@ def test_a_calm_run_has_no_finding() -> None:
         assert told(run(computing(seed=seed))) == []
 
 
+@pytest.mark.parametrize("by", ["sequences", "stage"])
+def test_that_the_cause_is_unknown_is_never_ruled_out(by: str) -> None:
+    compute = computing()
+    if by == "stage":
+        compute[-5:, 6:] *= 1.2
+    else:
+        compute[-4:] *= 1 + 0.3 * np.random.default_rng(2).random((4, 8)) ** 3
+    (found,) = told(run(compute), n_stages=4 if by == "stage" else 1)
+    assert "unknown" not in found.evidence["ruled_out"]
+
+
 def test_a_long_stage_is_told_by_its_workers() -> None:
     compute = computing()
     compute[-5:, 6:] *= 1.2
