@@ -7,6 +7,19 @@ from django.core.asgi import get_asgi_application
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fleet.settings")
 django_application = get_asgi_application()
 
-from fleet.api.door import Door  # noqa: E402 - models can be imported only from here on
+from django.conf import settings  # noqa: E402 - set up only from here on
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: E402
 
-application = Door(django_application)
+from fleet.api.door import Door  # noqa: E402
+
+
+def behind(proxies: list[str]) -> ProxyHeadersMiddleware:
+    """Serve trnwatch; only these proxies are believed who calls, and whether by https.
+
+    uvicorn's own default believes every caller on this machine, so it is started with
+    `--no-proxy-headers`.
+    """
+    return ProxyHeadersMiddleware(Door(django_application), trusted_hosts=proxies)  # type: ignore[arg-type]
+
+
+application = behind(settings.TRUSTED_PROXIES)

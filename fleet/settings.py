@@ -105,6 +105,8 @@ USE_I18N = False
 # Who comes in: people sign in, machines bring a token. TRNWATCH_TLS=1 says that visitors come
 # over https, through a proxy on this machine that says so in X-Forwarded-Proto.
 TLS = ENV.flag("TRNWATCH_TLS")
+# The proxies whose X-Forwarded-For and X-Forwarded-Proto count: addresses, networks, or "*".
+TRUSTED_PROXIES = ENV.names("FORWARDED_ALLOW_IPS", "127.0.0.1,::1" if TLS else "")
 LOGIN_URL = "sign-in"
 LOGIN_REDIRECT_URL = "/"
 AUTH_PASSWORD_VALIDATORS = [

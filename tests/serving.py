@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import uvicorn
 
@@ -13,13 +14,14 @@ FINISHING_S = 0.5
 
 
 @contextmanager
-def served(application: str = "fleet.asgi:application") -> Iterator[str]:
+def served(application: Any = "fleet.asgi:application") -> Iterator[str]:
     """Serve the ASGI application on a free port; gives its address without a slash."""
     config = uvicorn.Config(
         application,
         log_level="warning",
         ws="none",
         lifespan="off",
+        proxy_headers=False,
         timeout_graceful_shutdown=1,
     )
     server = uvicorn.Server(config)

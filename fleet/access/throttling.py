@@ -1,22 +1,49 @@
-"""How often one may knock: attempts to sign in, and requests per token, counted in Redis."""
+"""Rate limits: attempts to sign in, and requests per token, counted in Redis."""
 
 import hashlib
+import ipaddress
 import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from threading import Lock
+from typing import Any
 
 from django.conf import settings
-from redis import Redis
 from redis.exceptions import RedisError
 
-from telemetry.store.hot import HotStore
+from telemetry.store.hot import HotStore, open_store
 
+# Attempts to sign in per window. Why these: docs/decisions/0023.
 WINDOW_S = 300
-PER_NAME_AND_ADDRESS = 5
-PER_ADDRESS = 40
+PER_ACCOUNT_AND_NETWORK = 5
+PER_NETWORK = 40
+PER_ACCOUNT = 20
+PER_DEVICE = 5
+MAX_LOCAL_COUNTS = 10_000
+# The braces keep the keys of one script in one slot of a Redis Cluster.
+PREFIX = "{signin}:"
+# Both scripts run as a whole, so attempts at the same moment see each other.
+COUNT = """
+local wait_s = 0
+for i, key in ipairs(KEYS) do
+  if tonumber(redis.call('GET', key) or '0') >= tonumber(ARGV[i + 1]) then
+    wait_s = math.max(wait_s, redis.call('TTL', key), 1)
+  end
+end
+if wait_s > 0 then return wait_s end
+for _, key in ipairs(KEYS) do
+  if redis.call('INCR', key) == 1 then redis.call('EXPIRE', key, ARGV[1]) end
+end
+return 0
+"""
+TAKE_BACK = """
+redis.call('DEL', KEYS[1])
+for i = 2, #KEYS do
+  if tonumber(redis.call('GET', KEYS[i]) or '0') > 0 then redis.call('DECR', KEYS[i]) end
+end
+"""
 MINUTE_S = 60
 # Requests that a process may keep to itself, as a share of the limit.
 MAX_UNTOLD_RATIO = 0.005
@@ -24,53 +51,109 @@ MAX_UNTOLD_RATIO = 0.005
 log = logging.getLogger(__name__)
 
 
-class Attempts:
-    """Failed attempts to sign in under a name from an address, in the last five minutes.
+class SignInAttempt:
+    """One attempt to sign in, counted before the password is looked at.
 
-    Without Redis nothing is counted and everybody may try: people must get in just then.
+    Counters hold for `WINDOW_S` from their first attempt; refused attempts are not counted, so
+    nobody prolongs a wait. A browser that has signed in to this account before (`device`) counts
+    by itself alone: strangers who guess at the account cannot keep it out.
+    The counters are in Redis, for all processes; while it does not answer, each process counts
+    for itself.
+
+    Parameters
+    ----------
+    account
+        The name as the sign-in form reads it; an unknown one is counted like any other.
+    address
+        The client's IP address.
+    device
+        The identity from a valid device cookie of this account, or nothing.
     """
 
-    def __init__(self, name: str, address: str) -> None:
-        """Count for this name and address."""
-        who = hashlib.sha256(f"{name.casefold()}\n{address}".encode()).hexdigest()[:32]
-        self._limits = {
-            f"signin:{who}": PER_NAME_AND_ADDRESS,
-            f"signin:from:{address}": PER_ADDRESS,
-        }
+    def __init__(self, account: str, address: str, *, device: str = "") -> None:
+        who, network = _hashed(account.casefold()), _hashed(network_of(address))
+        # The first counter is the caller's own: a successful sign-in clears it.
+        self._limits = (
+            {f"{PREFIX}device:{_hashed(device)}": PER_DEVICE}
+            if device
+            else {
+                f"{PREFIX}account:{who}:network:{network}": PER_ACCOUNT_AND_NETWORK,
+                f"{PREFIX}network:{network}": PER_NETWORK,
+                f"{PREFIX}account:{who}": PER_ACCOUNT,
+            }
+        )
 
     def wait_s(self) -> int:
-        """Return for how long no further attempt is looked at; 0 is a free way."""
+        """Count the attempt; 0 lets it through, else the seconds until the next may."""
         try:
-            with Redis.from_url(settings.REDIS_URL) as redis:
-                counts = redis.mget(list(self._limits))
-                over = [
-                    key
-                    for (key, limit), n in zip(self._limits.items(), counts, strict=True)
-                    if int(n or 0) >= limit
-                ]
-                return max((max(1, int(redis.ttl(key))) for key in over), default=0)
+            return int(self._run(COUNT, WINDOW_S, *self._limits.values()))
         except RedisError:
-            log.warning("Redis does not answer: attempts to sign in are not counted.")
-            return 0
+            log.warning("Redis does not answer: this process counts sign-in attempts by itself.")
+            return local_counts.count(self._limits)
 
-    def note(self) -> None:
-        """Count one failed attempt."""
+    def succeeded(self) -> None:
+        """Clear the caller's own counter, and take this attempt back from the shared ones."""
         try:
-            with Redis.from_url(settings.REDIS_URL) as redis, redis.pipeline() as pipe:
-                for key in self._limits:
-                    pipe.incr(key)
-                    pipe.expire(key, WINDOW_S)
-                pipe.execute()
+            self._run(TAKE_BACK)
         except RedisError:
-            log.warning("Redis does not answer: an attempt to sign in was not counted.")
+            local_counts.take_back(list(self._limits))
 
-    def forget(self) -> None:
-        """Forget the attempts of this name and address, after one that worked."""
-        try:
-            with Redis.from_url(settings.REDIS_URL) as redis:
-                redis.delete(next(iter(self._limits)))
-        except RedisError:
-            log.warning("Redis does not answer: attempts to sign in are not forgotten.")
+    def _run(self, script: str, *arguments: int) -> Any:
+        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        return hot.ask("EVAL", script, len(self._limits), *self._limits, *arguments)
+
+
+class LocalCounts:
+    """Sign-in attempts as one process counts them while Redis does not answer."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        self._monotonic = monotonic
+        self._lock = Lock()
+        self._counts: dict[str, tuple[int, float]] = {}
+
+    def count(self, limits: Mapping[str, int]) -> int:
+        """Do what the script `COUNT` does."""
+        now_s = self._monotonic()
+        with self._lock:
+            if len(self._counts) > MAX_LOCAL_COUNTS:
+                longest = sorted(self._counts.items(), key=lambda item: item[1][1])
+                self._counts = dict(longest[-MAX_LOCAL_COUNTS // 2 :])
+            held = {key: self._counts.get(key, (0, 0.0)) for key in limits}
+            held = {
+                k: kept if kept[1] > now_s else (0, now_s + WINDOW_S) for k, kept in held.items()
+            }
+            over = [ends_s - now_s for key, (n, ends_s) in held.items() if n >= limits[key]]
+            if not over:
+                self._counts |= {key: (n + 1, ends_s) for key, (n, ends_s) in held.items()}
+            return math.ceil(max(over, default=0))
+
+    def take_back(self, keys: Sequence[str]) -> None:
+        """Do what the script `TAKE_BACK` does."""
+        with self._lock:
+            self._counts.pop(keys[0], None)
+            for key in keys[1:]:
+                n, ends_s = self._counts.get(key, (0, 0.0))
+                if n:
+                    self._counts[key] = (n - 1, ends_s)
+
+
+local_counts = LocalCounts()
+
+
+def network_of(address: str) -> str:
+    """Give the network that one client commands: an IPv4 address, a /64 of IPv6, or loopback."""
+    try:
+        ip = ipaddress.ip_address(address)
+    except ValueError:
+        return "unknown"
+    ip = getattr(ip, "ipv4_mapped", None) or ip
+    if ip.is_loopback:
+        return "loopback"
+    return str(ip) if ip.version == 4 else f"{int(ip) >> 64:x}/64"
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
 class RequestGate:
@@ -105,7 +188,7 @@ class RequestGate:
             )
 
     def _tell(self, hot: HotStore) -> None:
-        """Add our counts to those of all processes and learn the sum. The caller holds the lock."""
+        """Add our counts to those of all processes, and learn the sum; call with the lock held."""
         commands: list[tuple[object, ...]] = []
         for token, n_requests in self._untold.items():
             key = f"rate:{token}:{self._minute}"

@@ -19,6 +19,8 @@ def web(*, listener: int) -> Program:
         *("--timeout-graceful-shutdown", "2"),
         *("--log-level", "warning"),
         "--no-server-header",
+        # fleet/asgi.py reads them, from trusted proxies alone.
+        "--no-proxy-headers",
     )
     command = (sys.executable, "-m", "uvicorn", "fleet.asgi:application", *options)
     return Program("web", command, pass_fds=(listener,))
