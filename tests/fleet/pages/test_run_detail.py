@@ -63,7 +63,7 @@ def test_the_caption_names_a_late_worker_only_where_one_was_found(
     page: Page, alive: Run, alert: Alert, kind: str, cause: str, *, blames: bool
 ) -> None:
     alert.cause = cause
-    alert.evidence |= {"kind": kind}
+    alert.evidence = alert.evidence | {"kind": kind}
     alert.save()
 
     assert ("the culprit is the worker that waits least" in caption(page)) == blames

@@ -94,7 +94,8 @@ def test_a_slow_core_makes_everybody_else_wait(make: Make) -> None:
 
 
 def test_one_peer_is_not_many(make: Make) -> None:
-    assert "its peer waits for limping" in told(make(CORE, victims=["steady"]))
+    alert = make(CORE, cause="slow_core", device=17, victims=["steady"])
+    assert "its peer waits for limping" in told(alert)
 
 
 def test_a_cause_that_is_not_known_is_called_unknown(make: Make) -> None:
