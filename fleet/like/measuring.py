@@ -1,7 +1,7 @@
-"""What other settings brought, measured beside this run, or else predicted and called so."""
+"""What other settings brought: measured on real runs, or assumed by the step model."""
 
 import math
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from typing import Any
@@ -27,8 +27,9 @@ def told_of(source: Source, run: Run, *, now: datetime) -> dict[str, Any]:
     """Return what is known of other settings for a run, as plain JSON.
 
     ``measured`` are like runs, each with the ratio of its tokens per second to this run's less
-    one and its 95 % interval; ``predicted`` what the step model gives for precisions that no
-    like run has tried.
+    one and its 95 % interval. Where either run is simulated, ``is_assumed`` is true and there is
+    no interval: the simulator plays the step model's constants back. ``predicted`` is what the
+    step model gives for precisions that no like run has tried.
     """
     others = differing(run)
     measured = _measured(source, run, others, now=now) if others else []
@@ -48,9 +49,23 @@ def _measured(
     for other, differ in others:
         theirs = settled(steps_of(source, other, until=now))
         pace = _pace(mine, theirs, seed=(run.pk, other.pk))
-        if pace is not None:
-            found.append({"run": other.name, "differ": [asdict(each) for each in differ]} | pace)
+        if pace is None:
+            continue
+        told = {"run": other.name, "differ": [asdict(each) for each in differ]} | pace
+        found.append(as_assumed(told, is_assumed=run.is_simulated or other.is_simulated))
     return sorted(found, key=lambda each: (-(each["low"] or 0.0), -each["ratio"]))
+
+
+def as_assumed(told: Mapping[str, Any], *, is_assumed: bool) -> dict[str, Any]:
+    """Return what is told of a like run, without an interval where its pace is assumed."""
+    ends = {"low": None, "high": None} if is_assumed else {}
+    return {**told, **ends, "is_assumed": is_assumed}
+
+
+def measured_of(run: Run, told: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Return the like runs that are kept for a run; rows of earlier versions say less."""
+    kept = told.get("measured", ())
+    return [as_assumed(each, is_assumed=each.get("is_assumed", run.is_simulated)) for each in kept]
 
 
 def settled(steps: ArmSteps) -> FloatArray:

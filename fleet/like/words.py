@@ -5,13 +5,18 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from fleet.like.measuring import measured_of
 from fleet.models import LikeRuns, Run
 from fleet.templatetags.units import count, percent
 
 MINUS = "\u2212"
+SIMULATED = (
+    "Simulated: this follows from assumed constants of the step model. Nothing was measured on "
+    "real hardware."
+)
 FLAGS_UNKNOWN = (
     "Flags that change the pace (-O, --model-type, --auto-cast, --logical-nc-config): what others "
-    "would bring is unknown; no like run has tried any."
+    "would bring is unknown; no comparable run has tried any."
 )
 
 
@@ -19,7 +24,7 @@ FLAGS_UNKNOWN = (
 class Beside:
     """One like run: in what it differs, how its pace does, and on what that rests.
 
-    ``word`` is faster, slower or alike: what the interval allows to say.
+    ``word`` is faster, slower or alike, as the interval allows; assumed where a run is simulated.
     """
 
     run: str
@@ -45,11 +50,10 @@ def likes_of(run: Run) -> Likes:
     """Put a run's settings, and what is known of others, in words."""
     kept: LikeRuns | None = getattr(run, "like_runs", None)
     told: Mapping[str, Any] = kept.told if kept else {}
-    beside = [_beside(each) for each in told.get("measured", ())]
+    measured = measured_of(run, told)
+    beside = [_beside(each) for each in measured]
     predictions = [_prediction(each) for each in told.get("predicted", ())]
-    has_tried_flags = any(
-        part["what"] == "flags" for each in told.get("measured", ()) for part in each["differ"]
-    )
+    has_tried_flags = any(part["what"] == "flags" for each in measured for part in each["differ"])
     return Likes(
         settings=settings_of(run),
         headline=_headline(beside, predictions, is_known=kept is not None),
@@ -76,6 +80,10 @@ def _beside(told: Mapping[str, Any]) -> Beside:
     n_steps = min(told["n_steps"], told["my_n_steps"])
     steps = f"from {count(n_steps)} settled steps"
     settings = " and ".join(_setting(part) for part in told["differ"])
+    if told["is_assumed"]:
+        more = "more" if ratio >= 0 else "fewer"
+        figure = f"{percent(abs(ratio), 0)} {more} tokens/s assumed"
+        return Beside(told["run"], settings, "assumed", figure, SIMULATED)
     if low is None or high is None:
         evidence = f"{steps}: too few to say how surely"
         return Beside(told["run"], settings, "alike", f"{percent(ratio, 0)} apart", evidence)
@@ -102,8 +110,8 @@ def _setting(part: Mapping[str, str]) -> str:
 
 def _prediction(told: Mapping[str, Any]) -> str:
     return (
-        f"{told['precision']}: {percent(told['ratio'], 0)} more tokens/s by the step model. "
-        "A prediction: no like run has tried it."
+        f"{told['precision']}: {percent(told['ratio'], 0)} more tokens/s assumed. "
+        "A prediction of the step model: no comparable run has tried it."
     )
 
 
@@ -114,8 +122,13 @@ def _headline(beside: Sequence[Beside], predictions: Sequence[str], *, is_known:
     best = next((each for each in beside if each.word == "faster"), None)
     if best is not None:
         return f"Likely left on the table: {best.figure}, as {best.run} had with {best.settings}."
+    if any(each.word != "assumed" for each in beside):
+        return "No comparable run with other settings was faster."
     if beside:
-        return "No like run with other settings was faster."
+        return "Nothing is measured on real hardware. Assumed, from simulated runs:"
     if predictions:
-        return "Nothing is measured: no like run had other settings. Predicted:"
-    return "Nothing is known: no like run had other settings, and none is predicted to be faster."
+        return "Nothing is measured: no comparable run had other settings. Assumed:"
+    return (
+        "Nothing is known: no comparable run had other settings, and the step model assumes "
+        "none to be faster."
+    )

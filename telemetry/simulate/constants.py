@@ -127,6 +127,9 @@ CHIPS: Mapping[str, ChipConstants] = {
     "H100": _HOPPER,
     "H200": _HOPPER,
 }
+# Precisions whose matmul_ratio rests on no published figure of that chip: taken in proportion to
+# another chip's.
+ASSUMED = frozenset({("Trainium1", "fp8"), ("Trainium2", "fp8")})
 
 STEP_FABRICS: Mapping[str, StepFabric] = {
     "Trainium1": StepFabric(

@@ -154,3 +154,19 @@ def test_what_is_no_number_ends_with_two_and_the_flag(capfd: pytest.CaptureFixtu
 def test_a_flag_left_out_ends_with_two_and_its_name(capfd: pytest.CaptureFixture[str]) -> None:
     assert run_from_a_shell("--model", "llama2-7b") == 2
     assert "--instance" in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("instance", "precision", "is_assumed"),
+    [
+        ("trn2.48xlarge", "fp8", True),
+        ("trn2.48xlarge", "bf16", False),
+        ("p5.48xlarge", "fp8", False),
+    ],
+)
+def test_a_speed_without_a_published_figure_is_called_assumed(
+    instance: str, precision: str, *, is_assumed: bool
+) -> None:
+    text = answer(**LLAMA | {"instance": instance, "precision": precision})
+
+    assert ("assumed" in text) == is_assumed

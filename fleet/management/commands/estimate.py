@@ -7,6 +7,7 @@ from django.core.management.base import CommandParser
 
 from fleet.management.cli import PlainCommand
 from fleet.management.custom_model import MODEL_FLAGS, described_model
+from telemetry.simulate.constants import ASSUMED
 from telemetry.simulate.estimate import Estimate, StepPlan, estimate_of, step_plan
 from telemetry.simulate.plan import Job
 
@@ -75,6 +76,9 @@ def _rows(job: Job, plan: StepPlan, found: Estimate) -> list[tuple[str, str, str
         ("all-reduce share", f"{found.allreduce_share_ratio:.1%}", "of the step, not hidden"),
         ("memory", f"{plan.device_memory_bytes / GIB:,.1f} GiB", _memory(plan)),
     ]
+    if (chip.name, job.precision) in ASSUMED:
+        why = f"no speed of {job.precision} on {chip.name} is published to compare with"
+        rows.append(("basis", "assumed", why))
     if price is None or found.usd_per_mtok is None:
         return [*rows, ("cost", "unknown", f"no price of {job.instance} is published")]
     basis = f"at {price.usd_per_hour:,.2f} USD/h, {price.basis}, {price.region}, {price.date}"

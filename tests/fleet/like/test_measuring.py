@@ -84,7 +84,39 @@ def test_the_faster_one_is_told_that_the_other_is_slower(
     likes = likes_of(Run.objects.get(pk=fp8.pk))
 
     assert likes.beside[0].word == "slower"
-    assert likes.headline == "No like run with other settings was faster."
+    assert likes.headline == "No comparable run with other settings was faster."
+
+
+@pytest.mark.parametrize("simulated", ["llama", "quick"])
+def test_of_simulated_runs_the_pace_is_assumed_and_has_no_interval(
+    hot: HotStore, bf16: Run, fp8: Run, simulated: str
+) -> None:
+    Run.objects.filter(name=simulated).update(is_simulated=True)
+    work_out(hot, Run.objects.get(pk=bf16.pk), now=NOW)
+    likes = likes_of(Run.objects.get(pk=bf16.pk))
+
+    (found,) = likes.beside
+    assert likes.headline.startswith("Nothing is measured on real hardware. Assumed")
+    assert (found.word, found.figure.replace("\u202f", " ")) == (
+        "assumed",
+        "25 % more tokens/s assumed",
+    )
+    assert "interval" not in found.evidence
+    (kept,) = LikeRuns.objects.get(run=bf16).told["measured"]
+    assert (kept["low"], kept["high"], kept["is_assumed"]) == (None, None, True)
+
+
+def test_rows_of_earlier_versions_claim_nothing_from_a_simulated_run(run: Run) -> None:
+    run.is_simulated = True
+    differ = [{"what": "precision", "mine": "bf16", "theirs": "fp8"}]
+    pace = {"ratio": 0.29, "low": 0.285, "high": 0.295, "n_steps": 4000, "my_n_steps": 4000}
+    told = {"measured": [{"run": "probe", "differ": differ} | pace]}
+    LikeRuns.objects.create(run=run, worked_out_at=NOW, told=told)
+    likes = likes_of(run)
+
+    assert "left on the table" not in likes.headline
+    assert likes.beside[0].word == "assumed"
+    assert "interval" not in likes.beside[0].evidence
 
 
 def test_no_difference_is_no_claim(hot: HotStore, bf16: Run, run: Run) -> None:
@@ -146,7 +178,7 @@ def test_a_prediction_is_called_one_and_flags_are_unknown(run: Run) -> None:
     likes = likes_of(run)
 
     assert likes.predictions[0].startswith("fp8: 30")
-    assert "A prediction" in likes.predictions[0]
+    assert "assumed" in likes.predictions[0]
     assert likes.unknown == [FLAGS_UNKNOWN]
     assert "left on the table" not in likes.headline
 

@@ -7,6 +7,7 @@ from typing import Any, Self
 from ninja import Field
 
 from fleet.api.v1.fields import Told
+from fleet.like.measuring import measured_of
 from fleet.like.words import likes_of
 from fleet.models import LikeRuns, Run
 
@@ -29,7 +30,12 @@ class LikeOut(Told):
     ratio: float = Field(
         description="Its tokens per second over this run's, less one.", examples=[0.21]
     )
-    low: float | None = Field(description="Lower end of the 95 % interval; null: too few steps.")
+    is_assumed: bool = Field(
+        description="Whether either run is simulated: then nothing was measured on real hardware."
+    )
+    low: float | None = Field(
+        description="Lower end of the 95 % interval; null: too few steps, or assumed."
+    )
     high: float | None = Field(description="Upper end.")
     tokens_per_s: float = Field(description="Its tokens per second, settled.")
     my_tokens_per_s: float = Field(description="This run's.")
@@ -51,8 +57,8 @@ class PredictionOut(Told):
     """What the step model gives for a precision that no like run has tried."""
 
     precision: str = Field(description="The precision.", examples=["fp8"])
-    ratio: float = Field(description="Tokens per second over this run's, less one: a prediction.")
-    tokens_per_s: float = Field(description="Tokens per second, predicted.")
+    ratio: float = Field(description="Tokens per second over this run's, less one: assumed.")
+    tokens_per_s: float = Field(description="Tokens per second, assumed.")
 
 
 class RunLike(Told):
@@ -82,7 +88,7 @@ class RunLike(Told):
             run=run.name,
             **{name: getattr(run, name) or None for name in SETTINGS},
             headline=said.headline,
-            measured=[LikeOut.of(each) for each in told.get("measured", ())],
+            measured=[LikeOut.of(each) for each in measured_of(run, told)],
             predicted=predicted,
             unknown=list(said.unknown),
             worked_out_at=said.worked_out_at,
