@@ -8,7 +8,14 @@ from fleet.templatetags.units import ABSENT, MINUS, percent
 
 register = template.Library()
 TINY = 1e-9
-MARKS = {"better": ("ok", "✓"), "worse": ("bad", "▲"), "cannot tell yet": ("", "○")}
+MARKS = {
+    "better": ("ok", "✓"),
+    "worse": ("bad", "▲"),
+    "cannot tell yet": ("", "○"),
+    "arms differ": ("bad", "▲"),
+    "price kinds differ": ("", "○"),
+    "price unknown": ("", "○"),
+}
 
 
 @register.filter

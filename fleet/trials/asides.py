@@ -2,9 +2,11 @@
 
 from dataclasses import dataclass
 
-from fleet.templatetags.units import ABSENT, MINUS, duration, si
+from fleet.pricing.kinds import NOT_STATED, ListPrice
+from fleet.templatetags.units import ABSENT, MINUS, duration, si, usd
 from fleet.trials.claims import NOT_NAMED
 from fleet.trials.figures import ArmFigures, Candidate
+from fleet.trials.judgement import Judgement
 
 DONE = 1.0
 NOT_REPORTED = "not reported"
@@ -43,17 +45,45 @@ def _lasting(value_s: float | None) -> str:
     return duration(value_s) if value_s else "none"
 
 
+def listed_price(instance_type: str, price: ListPrice) -> str:
+    """Write a list price with its region and date; a range where several were seen."""
+    ends = usd(price.low_usd)
+    if price.high_usd > price.low_usd:
+        ends = f"{ends} to {usd(price.high_usd)}"
+    region = "" if price.region == "any" else f", {price.region}"
+    return f"{instance_type} {ends} ({price.date}{region})"
+
+
 def notes(
-    candidate: Candidate, baseline: ArmFigures, other: ArmFigures, *, has_claim: bool
+    candidate: Candidate,
+    baseline: ArmFigures,
+    other: ArmFigures,
+    *,
+    judgement: Judgement,
+    has_claim: bool,
 ) -> list[str]:
     """Return what a reader must know to read the figures aright."""
-    told = []
-    bases = [arm.price_basis for arm in (baseline, other)]
-    if all(bases) and bases[0].partition(",")[0] != bases[1].partition(",")[0]:
+    told: list[str] = []
+    simulated = [arm.label for arm in (baseline, other) if arm.is_simulated]
+    if simulated:
+        told.append(
+            f"{' and '.join(simulated)}: simulated. Pace and loss follow from assumed constants "
+            "of the step model; they are no measurement of real hardware, and the intervals are "
+            "of the simulated steps alone."
+        )
+    if judgement.are_kinds_unlike:
+        bases = [arm.price_basis or NOT_STATED for arm in (baseline, other)]
         told.append(
             f"The prices are of different kinds: {baseline.label} {bases[0]}; "
-            f"{other.label} {bases[1]}."
+            f"{other.label} {bases[1]}. So no verdict follows from dollars as paid."
         )
+    if judgement.at_kinds:
+        listed = "; ".join(
+            f"{each.kind}: {listed_price(baseline.instance_type, each.prices.baseline)}, "
+            f"{listed_price(other.instance_type, each.prices.candidate)}"
+            for each in judgement.at_kinds
+        )
+        told.append(f"List prices per node-hour: {listed}.")
     told += [
         f"{arm.label} changed its price on the way: each second is paid at that of its time."
         for arm in (baseline, other)

@@ -57,6 +57,7 @@ def shown_of(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> Sh
         instance_type=arm.run.instance_type,
         n_nodes=arm.run.n_nodes,
         is_baseline=arm.is_baseline,
+        is_simulated=arm.run.is_simulated,
         n_steps=len(steps),
         tokens_per_step=_tokens_per_step(sums),
         compile_s=_compile_s(arm),

@@ -1,10 +1,12 @@
 """The intervals of a candidate as shapes: where each begins and ends on one axis, in percent."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from fleet.trials.claims import Claim
 from fleet.trials.figures import Candidate, Comparison
+from fleet.trials.judgement import Judgement
+from fleet.trials.measures import TOKENS_PER_MTOK
 from fleet.trials.words import Worded, worded
 
 # More is better in each: what lies right of the middle speaks for the candidate.
@@ -43,14 +45,55 @@ class Drawing:
     zero: str
 
 
-def drawing(candidate: Candidate, claim: Claim | None) -> Drawing | None:
-    """Draw a candidate's measures of which more is better; None where there is none."""
-    shown = [found for name in DRAWN if (found := candidate.of(name)) is not None]
+def drawing(
+    candidate: Candidate, claim: Claim | None, judgement: Judgement | None = None
+) -> Drawing | None:
+    """Draw a candidate's measures of which more is better; None where there is none.
+
+    A claim of tokens per dollar is drawn only where the prices are of one kind, which they are
+    taken to be without a judgement.
+    """
+    shown = list(_shown(candidate, judgement))
     if not shown:
         return None
-    axis = _Axis(_ends(shown, claim))
-    lines = tuple(_line(each, axis, claim) for each in shown)
+    claim = claim if any(has_band for _, has_band in shown) else None
+    axis = _Axis(_ends([row.comparison for row, _ in shown], claim))
+    lines = tuple(_line(row, axis, claim if has_band else None) for row, has_band in shown)
     return Drawing(lines, tuple((axis.place(at), at) for at in axis.ticks), axis.place(0.0))
+
+
+def _shown(candidate: Candidate, judgement: Judgement | None) -> Iterator[tuple[Worded, bool]]:
+    """Yield what is drawn, and whether a claim of tokens per dollar speaks of it.
+
+    Where the prices paid are of one kind and list prices do not contradict, they are all that is.
+    """
+    is_unlike = judgement is not None and judgement.are_kinds_unlike
+    if judgement and (judgement.paid is None or is_unlike or judgement.opposed):
+        for each in judgement.at_kinds:
+            row = worded(_inverse(each.comparison))
+            yield replace(row, words=f"{row.words}, {each.kind} prices"), True
+    for name in DRAWN:
+        if (found := candidate.of(name)) is None:
+            continue
+        row = worded(found)
+        is_priced = name == "tokens_per_usd"
+        if is_priced and is_unlike:
+            row = replace(row, words=f"{row.words}, as paid")
+        yield row, is_priced and not is_unlike
+
+
+def _inverse(found: Comparison) -> Comparison:
+    """Return tokens per dollar, as far as they are drawn, of dollars per token."""
+    return Comparison(
+        measure="tokens_per_usd",
+        baseline=TOKENS_PER_MTOK / found.baseline,
+        candidate=TOKENS_PER_MTOK / found.candidate,
+        ratio=1 / (1 + found.ratio) - 1,
+        low=None if found.high is None else 1 / (1 + found.high) - 1,
+        high=None if found.low is None else 1 / (1 + found.low) - 1,
+        word=found.word,
+        n_more_steps=found.n_more_steps,
+    )
 
 
 def _ends(shown: Sequence[Comparison], claim: Claim | None) -> list[float]:
@@ -81,16 +124,10 @@ class _Axis:
         return f"{(value - self.start) / self.length * 100:.2f}"
 
 
-def _line(found: Comparison, axis: _Axis, claim: Claim | None) -> Line:
-    band = None
-    if claim and found.measure == "tokens_per_usd":
+def _line(row: Worded, axis: _Axis, claim: Claim | None) -> Line:
+    band, found = None, row.comparison
+    if claim:
         width = (claim.high - claim.low) / axis.length * 100
         band = Band(axis.place(claim.low), f"{width:.2f}", claim)
     low, high = (found.ratio if end is None else end for end in (found.low, found.high))
-    return Line(
-        worded(found),
-        axis.place(found.ratio),
-        axis.place(low),
-        axis.place(high),
-        band,
-    )
+    return Line(row, axis.place(found.ratio), axis.place(low), axis.place(high), band)

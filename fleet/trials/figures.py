@@ -22,6 +22,19 @@ class Comparison(msgspec.Struct, frozen=True):
     n_more_steps: int | None
 
 
+class PaceEvidence(msgspec.Struct, frozen=True):
+    """What words at other prices than those paid rest on: tokens per second, as measured.
+
+    ``ratio`` is candidate over baseline less one, ``error_log`` the standard error of its
+    logarithm; ``n_steps`` of the shorter arm, of ``n_planned``.
+    """
+
+    ratio: float
+    error_log: float
+    n_steps: int
+    n_planned: int
+
+
 class Price(msgspec.Struct, frozen=True):
     """What all nodes of an arm cost by the hour from a moment on, and by which terms."""
 
@@ -73,13 +86,15 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
     n_lost: int = 0
     settled_s: float | None = None
     settled_tokens: float | None = None
+    is_simulated: bool = False
 
 
 class Candidate(msgspec.Struct, frozen=True):
     """One candidate against the baseline, measure by measure.
 
     ``equal_tokens`` are those after which losses are compared. Once both arms have their planned
-    steps the words are decided, and stand.
+    steps the words are decided, and stand. ``pace`` is None where no pace is told, and in figures
+    of earlier versions.
     """
 
     label: str
@@ -87,6 +102,7 @@ class Candidate(msgspec.Struct, frozen=True):
     comparisons: tuple[Comparison, ...]
     equal_tokens: float | None = None
     is_decided: bool = False
+    pace: PaceEvidence | None = None
 
     def of(self, measure: str) -> Comparison | None:
         """Return the comparison by one measure, None where it cannot be made."""

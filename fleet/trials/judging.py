@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from fleet.models import Trial, TrialArm
-from fleet.trials.figures import ArmFigures, Candidate, Comparison
+from fleet.trials.figures import ArmFigures, Candidate, Comparison, PaceEvidence
 from fleet.trials.measures import (
     BY_NAME,
     DECIDING,
@@ -76,7 +76,17 @@ def compared(trial: Trial, baseline: Shown, candidate: Shown) -> Candidate:
         tuple(_comparison(each, deciding) for each in found),
         equal_tokens=equal_tokens(*(each.steps.sums for each in pair)),
         is_decided=n_steps >= trial.planned_steps,
+        pace=_evidence(found),
     )
+
+
+def _evidence(found: list[Found]) -> PaceEvidence | None:
+    """Return what words at other prices rest on; None where no interval of the pace is known."""
+    for each in found:
+        if each.name == "tokens_per_s" and math.isfinite(each.difference.error_log):
+            pace = each.difference
+            return PaceEvidence(pace.ratio, pace.error_log, each.n_steps, each.n_planned)
+    return None
 
 
 def _differences(trial: Trial, pair: tuple[Shown, Shown]) -> Iterator[Found]:

@@ -152,7 +152,8 @@ def _standing(new: Candidate, old: Candidate | None) -> Candidate:
         each if (before := old.of(each.measure)) is None else _worded_as(each, before.word)
         for each in new.comparisons
     )
-    return msgspec.structs.replace(new, comparisons=comparisons, is_decided=True)
+    pace = old.pace or new.pace
+    return msgspec.structs.replace(new, comparisons=comparisons, is_decided=True, pace=pace)
 
 
 def _worded_as(comparison: Comparison, word: str) -> Comparison:

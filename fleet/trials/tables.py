@@ -5,7 +5,7 @@ import io
 from collections.abc import Iterator
 
 from fleet.trials.figures import ArmFigures, Figures
-from fleet.trials.words import unlike
+from fleet.trials.judgement import judged
 
 COMPARED = (
     *("candidate", "run", "measure", "baseline", "value", "ratio"),
@@ -18,8 +18,8 @@ TOOK = (
     *("settled_s", "settled_tokens", "price_basis"),
     *("usd_per_hour", "usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd"),
 )
-# No verdict follows where the arms do not train the same thing.
-NO_WORD = "none: arms differ"
+# What stands where no verdict follows: before why.
+NO_WORD = "none: "
 # A spreadsheet takes what begins with one of these for a formula.
 FORMULAS = ("=", "+", "-", "@", "\t", "\r")
 
@@ -38,12 +38,13 @@ def written_csv(figures: Figures) -> str:
 
 def _comparisons(figures: Figures) -> Iterator[list[object]]:
     for candidate in figures.candidates:
-        is_unlike = bool(unlike(figures, candidate))
+        judgement = judged(figures, candidate)
         for each in candidate.comparisons:
+            why = judgement.no_word(each.measure)
             yield [
                 *(candidate.label, candidate.run, each.measure, each.baseline, each.candidate),
                 *(each.ratio, each.low, each.high),
-                *((NO_WORD, None) if is_unlike else (each.word, each.n_more_steps)),
+                *((f"{NO_WORD}{why}", None) if why else (each.word, each.n_more_steps)),
             ]
 
 

@@ -1,13 +1,13 @@
 """A trial in words: the verdict in a sentence a meeting can be told."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from fleet.templatetags.trials import change
 from fleet.templatetags.units import ABSENT, NBSP, count, duration, percent, seconds, si, usd
 from fleet.trials.figures import Candidate, Comparison, Figures
-from fleet.trials.matching import between, mismatches
-from fleet.trials.measures import BY_NAME, DECIDING
+from fleet.trials.judgement import AtKind, BreakEvenPrice, Judgement, judged
+from fleet.trials.measures import BY_NAME
 from telemetry.compare.verdicts import LEAST_RATIO, Word
 
 # Two arms may cost nearly the same: below this, dollars are written to a hundredth of a cent.
@@ -78,46 +78,105 @@ def _aside(comparison: Comparison) -> str:
     return f"about {count(more)} more step{'' if more == 1 else 's'}" if more else ""
 
 
-def deciding(candidate: Candidate) -> Comparison | None:
-    """Return the comparison that decides: of dollars, else of the pace."""
-    told = (candidate.of(measure) for measure in DECIDING)
-    return next((each for each in told if each is not None), None)
-
-
 def sentences(figures: Figures) -> list[str]:
     """Return the verdict on each candidate, in the order of the candidates."""
     baseline = next((arm.label for arm in figures.arms if arm.is_baseline), "")
-    return [_sentence(each, baseline, unlike(figures, each)) for each in figures.candidates]
+    return [sentence(each, baseline, judged(figures, each)) for each in figures.candidates]
 
 
-def unlike(figures: Figures, candidate: Candidate) -> list[str]:
-    """Return in what a candidate is known to train something else than the baseline, in words."""
-    places = {arm.run: place for place, arm in enumerate(figures.arms)}
-    baseline = next(place for place, arm in enumerate(figures.arms) if arm.is_baseline)
-    pair = between(figures.matches, baseline, places[candidate.run])
-    return [match.words for match in mismatches(pair)]
-
-
-def _sentence(candidate: Candidate, baseline: str, different: list[str]) -> str:
-    found = deciding(candidate)
+def sentence(candidate: Candidate, baseline: str, judgement: Judgement) -> str:
+    """Say what is judged of a candidate: at equal price kinds first, then as paid."""
+    found = judgement.deciding
     if found is None:
         return f"Nothing can be said of {candidate.label} yet: both arms need steps."
-    if different:
+    if judgement.unlike:
         return (
             f"{candidate.label} and {baseline} do not train the same thing "
-            f"({', '.join(different)}): {_measured(found)}. No verdict follows from that."
+            f"({', '.join(judgement.unlike)}): {_measured(found)}. No verdict follows from that."
         )
-    if found.word == Word.CANNOT_TELL:
-        return (
+    is_across = judgement.are_kinds_unlike or (judgement.paid is None and judgement.at_kinds)
+    if is_across:
+        said = _across(candidate, baseline, judgement)
+    elif found.word == Word.CANNOT_TELL:
+        said = (
             f"Cannot tell yet whether {candidate.label} is better than {baseline}: "
             f"{_measured(found)}. {_more(found, is_decided=candidate.is_decided)}"
         )
-    said = f"{candidate.label} is {found.word} than {baseline}: {_measured(found)}."
-    return f"{said} {_but(candidate, found)}".rstrip()
+    else:
+        said = f"{candidate.label} is {found.word} than {baseline}: {_measured(found)}."
+        said = f"{said} {_but(candidate, found)}".rstrip()
+    if not is_across and judgement.opposed:
+        said = f"{said} But {_at_kinds(judgement.opposed)}."
+    return f"{said} {break_even_words(judgement.break_even, candidate.label)}".rstrip()
+
+
+def _across(candidate: Candidate, baseline: str, judgement: Judgement) -> str:
+    """Say what holds where the prices paid cannot be compared."""
+    paid, at_kinds = judgement.paid, judgement.at_kinds
+    if paid is None:
+        as_paid = "what was paid is not known for both arms"
+    else:
+        as_paid = f"as paid ({judgement.kinds.words}) it {_costs(paid)}"
+    if at_kinds:
+        first, *others = at_kinds
+        said = (
+            f"{candidate.label} {_costs(first.comparison, per_token=True)} than {baseline} "
+            f"{_at(first)}{_ends(first.comparison)}"
+        )
+        said = "; ".join(filter(None, (said, _at_kinds(others), as_paid)))
+    else:
+        said = (
+            f"{candidate.label} against {baseline}: {as_paid}, and the catalogue lists no price "
+            "kind for both"
+        )
+    prefix = "Cannot tell across price kinds: " if judgement.opposed or not at_kinds else ""
+    return f"{prefix}{said}.{_pace(candidate)}"
+
+
+def _costs(found: Comparison, *, per_token: bool = False) -> str:
+    way = "less" if found.ratio < 0 else "more"
+    return f"costs {percent(abs(found.ratio))} {way}{' per token' if per_token else ''}"
+
+
+def _at(found: AtKind) -> str:
+    """Say at which list prices: at equal capacity-block list prices."""
+    return f"at equal {found.kind.replace(' ', '-')} list prices"
+
+
+def _ends(found: Comparison) -> str:
+    return "" if found.low is None else f" (95{NBSP}% interval {interval(found)})"
+
+
+def _at_kinds(found: Sequence[AtKind]) -> str:
+    """Say what holds at other kinds, one after the other."""
+    return "; ".join(
+        f"{_at(each)} it {_costs(each.comparison)}{_ends(each.comparison)}" for each in found
+    )
+
+
+def _pace(candidate: Candidate) -> str:
+    """Say how fast it is, where that is known."""
+    pace = candidate.of("tokens_per_s")
+    if pace is None or pace.word == Word.CANNOT_TELL:
+        return ""
+    few = "fewer" if pace.ratio < 0 else "more"
+    return f" It trains on {percent(abs(pace.ratio))} {few} tokens per second."
+
+
+def break_even_words(found: BreakEvenPrice | None, label: str) -> str:
+    """Say above which price of the baseline's node-hour the candidate is cheaper."""
+    if found is None:
+        return ""
+    ends = "" if found.low is None else f" ({usd(found.low)} to {usd(found.high)})"
+    at = "" if found.is_paid else f", itself at its list price of {usd(found.candidate_usd)}"
+    return (
+        f"Break-even: {label} is cheaper while a {found.instance_type} node-hour costs more than "
+        f"{usd(found.usd)}{ends}{at}."
+    )
 
 
 def _but(candidate: Candidate, found: Comparison) -> str:
-    """Return what speaks against the verdict: cheaper may be slower, and dearer faster."""
+    """Return what speaks against the verdict: cheaper may be slower, and more costly faster."""
     pace = candidate.of("tokens_per_s")
     if pace is None or pace.word in (found.word, Word.CANNOT_TELL):
         return ""

@@ -16,7 +16,7 @@ from fleet.projecting.planned import ScheduleError
 from fleet.projecting.tables import assumed, costs_of
 from fleet.projecting.working import schedule_of
 from fleet.trials.figures import read
-from fleet.trials.words import unlike
+from fleet.trials.judgement import unlike
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.tables import chart_table
 

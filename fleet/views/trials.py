@@ -1,6 +1,6 @@
 """Pages of the trials: the list with its form, and one trial with its verdict."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from django.contrib import messages
@@ -16,12 +16,13 @@ from fleet.trials.asides import Once, notes, once
 from fleet.trials.claims import Claim, claim_for
 from fleet.trials.drawing import Drawing, drawing
 from fleet.trials.explaining import explained
-from fleet.trials.figures import Candidate, Comparison, Figures, read
+from fleet.trials.figures import Candidate, Figures, read
+from fleet.trials.judgement import ARMS_DIFFER, Judgement, judged
 from fleet.trials.keeping import TrialError
 from fleet.trials.matching import mismatches, unknowns
 from fleet.trials.measures import BY_NAME, DECIDING
 from fleet.trials.tables import written_csv
-from fleet.trials.words import Worded, deciding, sentences, unlike, worded
+from fleet.trials.words import Worded, sentence, worded
 from fleet.views.render import HtmxRequest, render_page
 from telemetry.compare.verdicts import DEFAULT_STEPS
 
@@ -30,24 +31,46 @@ N_RUNS, N_TRIALS = 200, 100
 
 
 @dataclass(frozen=True, slots=True)
+class JudgedRow:
+    """A comparison in words, and why it has no verdict; empty where it has one."""
+
+    row: Worded
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
 class Judged:
-    """A candidate with its verdict: in words, as the comparison that decides, and drawn."""
+    """A candidate with its judgement: in words, as rows, and drawn."""
 
     candidate: Candidate
     sentence: str
-    unlike: list[str]
-    deciding: Comparison | None
-    rows: list[Worded]
+    judgement: Judgement
+    rows: list[JudgedRow]
     drawing: Drawing | None
     claim: Claim | None
     once: list[Once]
     notes: list[str]
 
     @property
+    def unlike(self) -> tuple[str, ...]:
+        """In what it trains something else than the baseline."""
+        return self.judgement.unlike
+
+    @property
+    def badge(self) -> str:
+        """What a badge says of it; empty before any figure."""
+        return self.judgement.badge
+
+    @property
+    def has_band(self) -> bool:
+        """Whether the vendor's claim is drawn beside what was measured."""
+        return self.drawing is not None and any(line.band for line in self.drawing.lines)
+
+    @property
     def brief(self) -> list[Worded | None]:
         """Dollars and pace: what one line says of it."""
-        told = {row.comparison.measure: row for row in self.rows}
-        return [told.get(name) for name in ("usd_per_mtok", "tokens_per_s")]
+        found = (self.candidate.of(name) for name in ("usd_per_mtok", "tokens_per_s"))
+        return [None if each is None else worded(each) for each in found]
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,30 +82,45 @@ class TrialRow:
     is_missing: bool = False
 
 
-def judged(figures: Figures) -> list[Judged]:
-    """Return every candidate of a trial with its verdict."""
+def judged_all(figures: Figures) -> list[Judged]:
+    """Return every candidate of a trial with its judgement."""
     types = {arm.run: arm.instance_type for arm in figures.arms}
-    base = next((arm.instance_type for arm in figures.arms if arm.is_baseline), "")
+    baseline = next((arm for arm in figures.arms if arm.is_baseline), None)
+    if baseline is None:
+        return []
     found = []
-    for candidate, sentence in zip(figures.candidates, sentences(figures), strict=True):
-        claim = claim_for(base, types[candidate.run])
-        drawn = drawing(candidate, claim)
-        rows = [worded(each) for each in candidate.comparisons]
+    for candidate in figures.candidates:
+        judgement = judged(figures, candidate)
+        claim = claim_for(baseline.instance_type, types[candidate.run])
         arms = [arm for arm in figures.arms if arm.is_baseline or arm.run == candidate.run]
         found.append(
             Judged(
                 candidate,
-                sentence,
-                unlike(figures, candidate),
-                deciding(candidate),
-                rows,
-                drawn,
+                sentence(candidate, baseline.label, judgement),
+                judgement,
+                _rows(candidate, judgement),
+                drawing(candidate, claim, judgement),
                 claim,
                 once(*arms),
-                notes(candidate, *arms, has_claim=claim is not None),
+                notes(candidate, *arms, judgement=judgement, has_claim=claim is not None),
             )
         )
     return found
+
+
+def _rows(candidate: Candidate, judgement: Judgement) -> list[JudgedRow]:
+    """Return what a candidate's table has: dollars at equal price kinds, then as measured."""
+    why = ARMS_DIFFER if judgement.unlike else ""
+    rows = []
+    for each in judgement.at_kinds:
+        row = worded(each.comparison)
+        rows.append(JudgedRow(replace(row, words=f"{row.words}, {each.kind} list prices"), why))
+    for found in candidate.comparisons:
+        row = worded(found)
+        if rows and found.measure == judgement.at_kinds[0].comparison.measure:
+            row = replace(row, words=f"{row.words}, as paid")
+        rows.append(JudgedRow(row, judgement.no_word(found.measure)))
+    return rows
 
 
 def row_of(trial: Trial) -> TrialRow:
@@ -90,7 +128,7 @@ def row_of(trial: Trial) -> TrialRow:
     figures = read(trial.figures)
     if figures is None:
         return TrialRow(trial, [])
-    return TrialRow(trial, judged(figures), is_missing=not figures.candidates)
+    return TrialRow(trial, judged_all(figures), is_missing=not figures.candidates)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -169,12 +207,13 @@ def trial_print(request: HtmxRequest, name: str) -> HttpResponse:
 def _told(trial: Trial) -> dict[str, Any]:
     figures = read(trial.figures)
     matches = figures.matches if figures else ()
-    shown = judged(figures) if figures else []
+    shown = judged_all(figures) if figures else []
     arms = figures.arms if figures else ()
     runs = [arm.run for arm in trial.arms.all()]
     told = {each.measure for one in shown for each in one.candidate.comparisons}
     measures = [name for name in BY_NAME if name in told]
-    decides = next((each.deciding.measure for each in shown if each.deciding), DECIDING[0])
+    deciding = (each.judgement.deciding for each in shown)
+    decides = next((each.measure for each in deciding if each), DECIDING[0])
     return {
         "trial": trial,
         "figures": figures,

@@ -48,6 +48,42 @@ def test_it_says_the_verdict_the_figures_and_the_claim(
     assert "do not train the same thing" not in text
 
 
+@pytest.mark.parametrize("address", ["/trials/", "/trials/bakeoff/", "/trials/bakeoff/print/"])
+def test_across_price_kinds_no_page_calls_it_better(
+    page: Page, hot: HotStore, trial: Trial, address: str
+) -> None:
+    Run.objects.filter(name="vit-trn2").update(
+        usd_per_node_hour=20.0, price_basis="capacity block, 2026-10"
+    )
+    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+
+    text = page(address)
+
+    assert "price kinds differ" in text
+    assert "is better than" not in text
+    assert "p5.48xlarge node-hour costs more than $12.50" in text
+    if address != "/trials/":
+        head = text.index("$ per 1M tokens, capacity block list prices")
+        as_paid = text.index("$ per 1M tokens, as paid")
+        assert head < as_paid
+        row = text[as_paid : text.index("</tr>", as_paid)]
+        assert "none: price kinds differ" in row
+        assert "better" not in row
+
+
+def test_arms_that_are_simulated_are_said_to_be_assumed(
+    page: Page, hot: HotStore, trial: Trial
+) -> None:
+    work_out(hot, trial, now=LATER)
+    assert "assumed constants" not in page("/trials/bakeoff/")
+    Run.objects.filter(name="vit-trn2").update(is_simulated=True)
+    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+
+    assert "trn2.48xlarge: simulated. Pace and loss follow from assumed constants" in page(
+        "/trials/bakeoff/"
+    )
+
+
 def test_mismatches_come_before_any_figure(page: Page, hot: HotStore, trial: Trial) -> None:
     Run.objects.filter(name="vit-trn2").update(global_batch=2000)
     work_out(hot, trial, now=LATER)

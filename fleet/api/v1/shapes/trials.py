@@ -10,11 +10,12 @@ from ninja import Field
 from fleet.api.v1.fields import Told
 from fleet.api.v1.paging import Links
 from fleet.models import Trial
-from fleet.trials.claims import Claim, claim_for
-from fleet.trials.figures import Candidate, Figures, read
+from fleet.trials.claims import claim_for
+from fleet.trials.figures import ArmFigures, Candidate, Comparison, Figures, read
+from fleet.trials.judgement import ARMS_DIFFER, Judgement, judged
 from fleet.trials.matching import Match, State
 from fleet.trials.tables import NO_WORD
-from fleet.trials.words import sentences, unlike
+from fleet.trials.words import sentence
 
 UNKNOWN = "null where nobody can tell"
 
@@ -125,6 +126,9 @@ class TrialArmFigures(TrialArmOut):
     )
     settled_tokens: float | None = Field(description="Tokens of the steps that count.")
     price_basis: str = Field(description="Where its price comes from; empty without one.")
+    is_simulated: bool = Field(
+        description="Whether its pace follows from the simulator's assumed constants."
+    )
     prices: list[TrialPrice] = Field(
         description="What it was paid by, oldest first; more than one where that changed."
     )
@@ -141,7 +145,7 @@ class TrialComparison(Told):
     high: float | None = Field(description=f"Upper end of its 95 % interval; {UNKNOWN}.")
     word: str = Field(
         description="better, worse, or cannot tell yet; of arms that train different things "
-        "`none: arms differ`.",
+        "`none: arms differ`; of dollars paid on unlike terms `none: price kinds differ`.",
         examples=["better"],
     )
     n_more_steps: int | None = Field(
@@ -159,12 +163,64 @@ class TrialClaim(Told):
     date: str = Field(description="When.", examples=["2024-12-03"])
 
 
+class TrialListPrice(Told):
+    """What the catalogue lists for a node-hour of one kind."""
+
+    low_usd: float = Field(description="US dollars; the lowest where several were seen.")
+    high_usd: float = Field(description="The highest.")
+    region: str = Field(description="Where.", examples=["us-east-1"])
+    date: str = Field(description="When it was read.", examples=["2026-07-20"])
+
+
+class TrialAtKind(Told):
+    """Dollars per token of both arms at list prices of one and the same kind."""
+
+    kind: str = Field(
+        description="on demand, 1-year, 3-year, reserved, capacity block, spot or contract.",
+        examples=["capacity block"],
+    )
+    baseline: TrialListPrice = Field(description="The baseline's list price.")
+    candidate: TrialListPrice = Field(description="The candidate's.")
+    comparison: TrialComparison = Field(description="US dollars per million tokens at those.")
+
+
+class TrialBreakEven(Told):
+    """The baseline's node-hour price above which the candidate is cheaper per token."""
+
+    instance_type: str = Field(description="The baseline's.", examples=["p5.48xlarge"])
+    usd: float = Field(description="US dollars per node and hour.", examples=[45.4])
+    low: float | None = Field(description=f"Lower end of its 95 % interval; {UNKNOWN}.")
+    high: float | None = Field(description=f"Upper end; {UNKNOWN}.")
+    candidate_usd: float = Field(description="What the candidate's node-hour costs meanwhile.")
+    is_paid: bool = Field(description="Whether that is what was paid; else its list price.")
+
+
+class TrialPriceKinds(Told):
+    """On which terms the arms were paid, and what holds at equal terms."""
+
+    baseline: str = Field(description="Kind of the baseline's price; empty: not stated.")
+    candidate: str = Field(description="Kind of the candidate's.", examples=["capacity block"])
+    is_alike: bool = Field(
+        description="Whether they are one kind; else no word follows from dollars as paid."
+    )
+    at_equal: list[TrialAtKind] = Field(
+        description="At each kind for which the catalogue lists a price of both."
+    )
+    break_even: TrialBreakEven | None = Field(description=f"The break-even price; {UNKNOWN}.")
+
+
 class TrialCandidate(Told):
     """One candidate against the baseline."""
 
     label: str = Field(description="What it is called.")
     run: str = Field(description="Name of its run.")
     sentence: str = Field(description="The verdict in words.")
+    badge: str = Field(
+        description="better, worse, cannot tell yet, arms differ, price kinds differ, or price "
+        "unknown; empty before any figure.",
+        examples=["price kinds differ"],
+    )
+    price_kinds: TrialPriceKinds = Field(description="At equal price kinds, and break-even.")
     comparisons: list[TrialComparison] = Field(description="Measure by measure.")
     equal_tokens: float | None = Field(description="Tokens after which losses are compared.")
     is_decided: bool = Field(description="The planned steps are done: its words stand.")
@@ -182,36 +238,62 @@ class TrialDetail(TrialOut):
     def of(cls, trial: Trial) -> Self:
         """Tell a trial with its figures."""
         figures = read(trial.figures) or Figures((), (), ())
-        said = sentences(figures)
-        types = {arm.run: arm.instance_type for arm in figures.arms}
-        base = next((arm.instance_type for arm in figures.arms if arm.is_baseline), "")
+        arms = {arm.run: arm for arm in figures.arms}
+        baseline = next((arm for arm in figures.arms if arm.is_baseline), None)
         return cls(
             **cls.told(trial),
             matches=[TrialMatch.of(match) for match in figures.matches],
             figures=[TrialArmFigures(**msgspec.to_builtins(arm)) for arm in figures.arms],
             candidates=[
-                _candidate(each, sentence, unlike(figures, each), claim_for(base, types[each.run]))
-                for each, sentence in zip(figures.candidates, said, strict=True)
+                _candidate(figures, each, baseline, arms[each.run])
+                for each in figures.candidates
+                if baseline is not None
             ],
         )
 
 
 def _candidate(
-    candidate: Candidate, sentence: str, differs: list[str], claim: Claim | None
+    figures: Figures, candidate: Candidate, baseline: ArmFigures, arm: ArmFigures
 ) -> TrialCandidate:
-    # No verdict follows where the arms do not train the same thing.
-    none = {"word": NO_WORD, "n_more_steps": None} if differs else {}
+    judgement = judged(figures, candidate)
+    claim = claim_for(baseline.instance_type, arm.instance_type)
     return TrialCandidate(
         label=candidate.label,
         run=candidate.run,
-        sentence=sentence,
+        sentence=sentence(candidate, baseline.label, judgement),
+        badge=judgement.badge,
+        price_kinds=_price_kinds(judgement),
         equal_tokens=candidate.equal_tokens,
         is_decided=candidate.is_decided,
         comparisons=[
-            TrialComparison(**(msgspec.structs.asdict(each) | none))
-            for each in candidate.comparisons
+            _comparison(each, judgement.no_word(each.measure)) for each in candidate.comparisons
         ],
         claim=TrialClaim(**asdict(claim)) if claim else None,
+    )
+
+
+def _comparison(found: Comparison, why: str) -> TrialComparison:
+    """Tell a comparison, and where no verdict follows from it, why."""
+    none = {"word": f"{NO_WORD}{why}", "n_more_steps": None} if why else {}
+    return TrialComparison(**(msgspec.structs.asdict(found) | none))
+
+
+def _price_kinds(judgement: Judgement) -> TrialPriceKinds:
+    found, why = judgement.break_even, ARMS_DIFFER if judgement.unlike else ""
+    return TrialPriceKinds(
+        baseline=judgement.kinds.baseline,
+        candidate=judgement.kinds.candidate,
+        is_alike=judgement.kinds.is_alike,
+        at_equal=[
+            TrialAtKind(
+                kind=each.kind,
+                baseline=TrialListPrice(**asdict(each.prices.baseline)),
+                candidate=TrialListPrice(**asdict(each.prices.candidate)),
+                comparison=_comparison(each.comparison, why),
+            )
+            for each in judgement.at_kinds
+        ],
+        break_even=TrialBreakEven(**asdict(found)) if found else None,
     )
 
 

@@ -64,6 +64,38 @@ def test_one_trial_is_told_with_its_figures(
     assert {match["field"]: match["state"] for match in told["matches"]}["model"] == "same"
 
 
+def test_across_price_kinds_dollars_have_no_word_and_equal_kinds_are_told(
+    ask: Ask, hot: HotStore, begun: dict[str, Any]
+) -> None:
+    # As paid 20 / 90 / 1.6 = 0.139 times; at capacity blocks 35.7608 / 39.33 / 1.6 = 0.568 times.
+    Run.objects.filter(name="vit-trn2").update(
+        usd_per_node_hour=20.0, price_basis="capacity block, 2026-10"
+    )
+    work_out(hot, Trial.objects.get(), now=LATER)
+
+    (candidate,) = ask("trials/move", scope="read").json()["candidates"]
+
+    words = {each["measure"]: each["word"] for each in candidate["comparisons"]}
+    assert (candidate["badge"], words["usd_per_mtok"], words["tokens_per_s"]) == (
+        "price kinds differ",
+        "none: price kinds differ",
+        "better",
+    )
+    kinds = candidate["price_kinds"]
+    assert (kinds["baseline"], kinds["candidate"], kinds["is_alike"]) == (
+        "on demand",
+        "capacity block",
+        False,
+    )
+    (block,) = kinds["at_equal"]
+    assert (block["kind"], block["comparison"]["word"]) == ("capacity block", "better")
+    assert block["comparison"]["ratio"] == pytest.approx(35.7608 / 39.33 / 1.6 - 1, rel=1e-3)
+    assert (block["baseline"]["low_usd"], block["candidate"]["date"]) == (39.33, "2026-10")
+    # 20 dollars over 1.6 times the pace.
+    assert kinds["break_even"]["usd"] == pytest.approx(12.5, rel=1e-3)
+    assert "is better than" not in candidate["sentence"]
+
+
 def test_the_list_tells_the_last_begun_first(ask: Ask, begun: dict[str, Any]) -> None:
     ask("trials", NEW | {"name": "again"})
     ask("trials/move/end", {})

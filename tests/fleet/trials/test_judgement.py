@@ -1,0 +1,307 @@
+"""The one judgement, by hand: equal price kinds first, then as paid, and the break-even price."""
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from fleet.pricing.kinds import kind_of, list_prices
+from fleet.trials.claims import TRAINIUM2
+from fleet.trials.drawing import drawing
+from fleet.trials.figures import (
+    ArmFigures,
+    Candidate,
+    Comparison,
+    Figures,
+    PaceEvidence,
+    Price,
+)
+from fleet.trials.judgement import Judgement, judged
+from fleet.trials.matching import Match, State
+from fleet.trials.words import sentences
+from tests.fleet.trials.test_words import ARM, NULLS
+
+# What the catalogue lists, dollars per node-hour.
+P5_BLOCK, P5_ON_DEMAND, TRN2_BLOCK = 39.33, 55.04, 35.7608
+# Trainium makes 0.7877 times as many tokens: the arms are equal at 35.7608 / 0.7877 = $45.40.
+PACE = 0.7877
+P5_TOKENS_PER_S = 100_000.0
+
+
+@dataclass(frozen=True)
+class Paid:
+    """An arm: its instance type, and what its node-hour cost by which terms; None: no price."""
+
+    instance_type: str
+    usd: float | None
+    basis: str
+    n_nodes: int = 4
+    tokens_per_s: float = P5_TOKENS_PER_S
+
+    def figures(self, *, is_baseline: bool) -> ArmFigures:
+        arm: Any = msgspec.convert(ARM | dict.fromkeys(NULLS), ArmFigures)
+        per_hour = None if self.usd is None else self.usd * self.n_nodes
+        return msgspec.structs.replace(
+            arm,
+            run="base" if is_baseline else "cand",
+            label="base" if is_baseline else "cand",
+            instance_type=self.instance_type,
+            n_nodes=self.n_nodes,
+            is_baseline=is_baseline,
+            n_settled=2000,
+            usd_per_hour=per_hour,
+            price_basis=self.basis,
+            prices=() if per_hour is None else (Price(0.0, per_hour, self.basis),),
+        )
+
+    @property
+    def usd_per_mtok(self) -> float:
+        assert self.usd is not None
+        return self.usd * self.n_nodes / 3600 / self.tokens_per_s * 1e6
+
+
+P5 = Paid("p5.48xlarge", P5_ON_DEMAND, "on demand, 2026-07-20")
+TRN2 = Paid(
+    *("trn2.48xlarge", TRN2_BLOCK, "capacity block, 2026-10"),
+    tokens_per_s=PACE * P5_TOKENS_PER_S,
+)
+
+
+def compared(measure: str, before: float, after: float, word: str) -> Comparison:
+    ratio = after / before - 1
+    return Comparison(
+        measure, before, after, ratio, 0.996 * (1 + ratio) - 1, 1.004 * (1 + ratio) - 1, word, 0
+    )
+
+
+def trial(base: Paid, cand: Paid, *matches: Match) -> Figures:
+    pace = cand.tokens_per_s / base.tokens_per_s
+    found = [
+        compared(
+            *("tokens_per_s", base.tokens_per_s, cand.tokens_per_s),
+            "better" if pace > 1 else "worse",
+        )
+    ]
+    if base.usd is not None and cand.usd is not None:
+        before, after = base.usd_per_mtok, cand.usd_per_mtok
+        word = "better" if after < before else "worse"
+        found = [
+            compared("usd_per_mtok", before, after, word),
+            compared("tokens_per_usd", 1e6 / before, 1e6 / after, word),
+            *found,
+        ]
+    evidence = PaceEvidence(pace - 1, 0.002, 2000, 2000)
+    candidate = Candidate("cand", "cand", tuple(found), is_decided=True, pace=evidence)
+    arms = (base.figures(is_baseline=True), cand.figures(is_baseline=False))
+    return Figures(matches, arms, (candidate,))
+
+
+def judgement(base: Paid, cand: Paid) -> Judgement:
+    figures = trial(base, cand)
+    return judged(figures, figures.candidates[0])
+
+
+def said(base: Paid, cand: Paid) -> str:
+    text = sentences(trial(base, cand))[0]
+    return text.replace("\u202f", " ").replace("\u00a0", " ").replace("\u2212", "-")
+
+
+def test_unlike_kinds_of_opposite_sign_cannot_be_told() -> None:
+    found = judgement(P5, TRN2)
+
+    # As paid 35.7608 / 55.04 / 0.7877 = 0.8248; at blocks 35.7608 / 39.33 / 0.7877 = 1.1543.
+    assert found.paid is not None
+    assert found.paid.ratio == pytest.approx(-0.1752, abs=1e-4)
+    (block,) = found.at_kinds
+    assert (block.kind, block.comparison.word) == ("capacity block", "worse")
+    assert block.comparison.ratio == pytest.approx(0.1543, abs=1e-4)
+    assert block.comparison.baseline == pytest.approx(4 * 39.33 / 3600 / 0.1)
+    assert block.comparison.candidate == pytest.approx(4 * 35.7608 / 3600 / 0.07877)
+    assert found.badge == "price kinds differ"
+    assert found.break_even is not None
+    assert found.break_even.usd == pytest.approx(45.40, abs=0.005)
+    assert said(P5, TRN2) == (
+        "Cannot tell across price kinds: cand costs 15.4 % more per token than base at equal "
+        "capacity-block list prices (95 % interval +15.0 % to +15.9 %); as paid (capacity block "
+        "against on demand) it costs 17.5 % less. It trains on 21.2 % fewer tokens per second. "
+        "Break-even: cand is cheaper while a p5.48xlarge node-hour costs more than $45.40 "
+        "($45.22 to $45.58)."
+    )
+
+
+def test_swapped_arms_give_the_opposite() -> None:
+    found = judgement(TRN2, P5)
+
+    # At blocks 39.33 / 35.7608 * 0.7877 = 0.8663; as paid 55.04 / 35.7608 * 0.7877 = 1.2124.
+    assert found.at_kinds[0].comparison.ratio == pytest.approx(-0.1337, abs=1e-4)
+    assert found.at_kinds[0].comparison.word == "better"
+    assert found.paid is not None
+    assert found.paid.ratio == pytest.approx(0.2124, abs=1e-4)
+    assert found.badge == "price kinds differ"
+    # It is cheaper while a trn2 node-hour costs more than 55.04 * 0.7877 = $43.36.
+    assert "while a trn2.48xlarge node-hour costs more than $43.36" in said(TRN2, P5)
+    assert said(TRN2, P5).startswith("Cannot tell across price kinds: ")
+
+
+def test_swapped_prices_are_of_the_same_sign_and_still_no_badge() -> None:
+    p5 = replace(P5, usd=TRN2_BLOCK, basis="capacity block")
+    trn2 = replace(TRN2, usd=P5_ON_DEMAND, basis="on demand")
+    found = judgement(p5, trn2)
+
+    assert found.paid is not None
+    assert found.paid.ratio == pytest.approx(55.04 / 35.7608 / PACE - 1)
+    assert (found.badge, found.at_kinds[0].comparison.word) == ("price kinds differ", "worse")
+    assert said(p5, trn2).startswith("cand costs 15.4 % more per token than base at equal")
+
+
+def test_unlike_kinds_of_the_same_sign_say_both_without_a_badge() -> None:
+    fast = replace(TRN2, tokens_per_s=1.25 * P5_TOKENS_PER_S)
+    found = judgement(P5, fast)
+
+    # 35.7608 / 39.33 / 1.25 = 0.7274 and 35.7608 / 55.04 / 1.25 = 0.5198.
+    assert found.badge == "price kinds differ"
+    assert found.opposed == ()
+    assert said(P5, fast).startswith("cand costs 27.3 % less per token than base at equal")
+    assert "as paid (capacity block against on demand) it costs 48.0 % less." in said(P5, fast)
+
+
+def test_equal_kinds_have_their_word() -> None:
+    p5 = replace(P5, usd=P5_BLOCK, basis="capacity block of LLM, 2026-10-01")
+    found = judgement(p5, TRN2)
+
+    assert (found.badge, found.kinds.is_alike) == ("worse", True)
+    assert said(p5, TRN2).startswith("cand is worse than base: 1M tokens cost $0.5044 instead")
+    assert "p5.48xlarge node-hour costs more than $45.40" in said(p5, TRN2)
+    assert "But at equal" not in said(p5, TRN2)
+
+
+def test_a_word_at_one_kind_names_the_kind_at_which_it_turns() -> None:
+    cheap = replace(TRN2, usd=30.0, basis="contract of LLM")
+    dear = replace(P5, usd=60.0, basis="contract of LLM")
+    found = judgement(dear, cheap)
+
+    assert found.badge == "better"
+    assert "But at equal capacity-block list prices it costs 15.4 % more" in said(dear, cheap)
+
+
+def test_a_kind_that_one_arm_lacks_leaves_only_what_was_paid() -> None:
+    ultra = replace(TRN2, instance_type="trn2u.48xlarge")
+    found = judgement(P5, ultra)
+
+    assert (found.at_kinds, found.badge) == ((), "price kinds differ")
+    assert said(P5, ultra).startswith(
+        "Cannot tell across price kinds: cand against base: as paid (capacity block against on "
+        "demand) it costs 17.5 % less, and the catalogue lists no price kind for both."
+    )
+    assert "node-hour costs more than $45.40" in said(P5, ultra)
+
+
+def test_with_one_arm_priced_list_prices_are_all_there_is() -> None:
+    free = replace(TRN2, usd=None, basis="")
+    found = judgement(P5, free)
+
+    # Slower and more expensive at blocks: the pace's own word stands, and is not "better".
+    assert (found.paid, found.badge) == (None, "worse")
+    assert found.at_kinds[0].comparison.ratio == pytest.approx(0.1543, abs=1e-4)
+    assert found.break_even is not None
+    assert (found.break_even.usd, found.break_even.is_paid) == (
+        pytest.approx(45.40, abs=0.005),
+        False,
+    )
+    assert said(P5, free).startswith("cand costs 15.4 % more per token than base at equal")
+    assert "what was paid is not known for both arms" in said(P5, free)
+    assert "itself at its list price of $35.76" in said(P5, free)
+
+
+def test_faster_is_not_better_where_list_prices_say_otherwise() -> None:
+    # 1.1 times the pace, but 63.158 dollars a block against 39.33: 1.46 times as expensive.
+    h200 = Paid("p5en.48xlarge", None, "", tokens_per_s=1.1 * P5_TOKENS_PER_S)
+    found = judgement(P5, h200)
+
+    assert found.badge == "price unknown"
+    assert "costs 46.0 % more" in said(P5, h200)
+    assert "what was paid is not known for both arms" in said(P5, h200)
+
+
+def test_an_arm_that_changed_its_kind_is_unlike_any() -> None:
+    figures = trial(replace(P5, basis="capacity block"), TRN2)
+    base, cand = figures.arms
+    prices = (Price(0.0, 220.16, "on demand"), Price(60.0, 157.32, "capacity block"))
+    base = msgspec.structs.replace(base, prices=prices)
+    found = judged(Figures((), (base, cand), figures.candidates), figures.candidates[0])
+
+    assert found.badge == "price kinds differ"
+    assert found.kinds.words == "capacity block against on demand then capacity block"
+
+
+def test_arms_that_train_different_things_have_no_word_at_any_price() -> None:
+    match = Match("global_batch", "global batch", ("256", "128"), State.DIFFERS)
+    figures = trial(P5, TRN2, match)
+    found = judged(figures, figures.candidates[0])
+
+    assert (found.badge, found.no_word("tokens_per_s")) == ("arms differ", "arms differ")
+
+
+def test_figures_of_earlier_versions_are_judged_by_their_interval() -> None:
+    figures = trial(P5, TRN2)
+    kept = msgspec.structs.replace(figures.candidates[0], pace=None)
+    found = judged(Figures((), figures.arms, (kept,)), kept)
+
+    assert found.at_kinds[0].comparison.word == "worse"
+
+
+def test_too_few_steps_for_an_interval_have_no_word_at_any_price() -> None:
+    figures = trial(P5, TRN2)
+    told = tuple(
+        msgspec.structs.replace(each, low=None, high=None, word="cannot tell yet")
+        for each in figures.candidates[0].comparisons
+    )
+    kept = msgspec.structs.replace(figures.candidates[0], pace=None, comparisons=told)
+    (block,) = judged(Figures((), figures.arms, (kept,)), kept).at_kinds
+
+    assert (block.comparison.word, block.comparison.low) == ("cannot tell yet", None)
+
+
+def test_the_claim_is_drawn_at_equal_kinds_alone() -> None:
+    figures = trial(P5, TRN2)
+    found = drawing(figures.candidates[0], TRAINIUM2, judged(figures, figures.candidates[0]))
+
+    assert found is not None
+    assert [(line.row.words, line.band is not None) for line in found.lines] == [
+        ("tokens per dollar, capacity block prices", True),
+        ("tokens per dollar, as paid", False),
+        ("tokens per second", False),
+    ]
+    # 1 / 1.1543 of the tokens per dollar.
+    assert found.lines[0].row.comparison.ratio == pytest.approx(-0.1337, abs=1e-4)
+
+
+def test_the_newest_list_price_of_a_kind_counts_and_several_are_a_range() -> None:
+    assert list_prices("p5.48xlarge")["on demand"].usd == P5_ON_DEMAND
+    spot = list_prices("trn1.32xlarge")["spot"]
+    assert (spot.low_usd, spot.high_usd) == (2.81, 8.0)
+
+
+def test_a_range_has_a_word_only_where_both_ends_agree() -> None:
+    # Spot: trn1 for 2.81 to 8.00 dollars, trn1n for 3.10 to 9.40, at the same pace.
+    trn1, trn1n = (Paid(name, 20.0, "contract") for name in ("trn1.32xlarge", "trn1n.32xlarge"))
+    words = {each.kind: each.comparison.word for each in judgement(trn1, trn1n).at_kinds}
+
+    assert words == {"on demand": "worse", "spot": "cannot tell yet"}
+
+
+@pytest.mark.parametrize(
+    ("basis", "kind"),
+    [
+        ("on demand, 2026-07-20", "on demand"),
+        ("Capacity block of retail vision, 2026-10-23", "capacity block"),
+        ("reserved, effective", "reserved"),
+        ("reserved 3-year, 2026", "3-year"),
+        ("1-year, 2026", "1-year"),
+        ("as reported", ""),
+        ("", ""),
+    ],
+)
+def test_the_kind_is_what_the_terms_begin_with(basis: str, kind: str) -> None:
+    assert kind_of(basis) == kind
