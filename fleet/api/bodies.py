@@ -23,6 +23,16 @@ def check_announced(length: str | None, *, limit: int) -> None:
         raise too_large(limit)
 
 
+def check_utf8(field: str, raw: bytes) -> None:
+    """Refuse bytes that are not UTF-8, and say where they stop being so."""
+    try:
+        raw.decode()
+    except UnicodeDecodeError as error:
+        where = f"byte {error.start + 1} (0x{raw[error.start]:02x})"
+        detail = f"The {field} is not UTF-8: see {where}. Send text encoded as UTF-8."
+        raise ProblemError(400, detail, field=field) from error
+
+
 def check_kind(content_type: str, encoding: str) -> bool:
     """Return whether the body is gzip; refuse what is neither that nor plain."""
     if content_type.startswith("multipart/"):

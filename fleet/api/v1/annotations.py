@@ -1,69 +1,40 @@
 """Annotations: what machines and people say happened, and what was said."""
 
 from datetime import UTC, datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-import msgspec
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Path, Query, Router, Status
 
-from fleet.annotating import AnnotationError, Said, annotate
+from fleet.annotating import LONGEST, AnnotationError, Said, annotate
 from fleet.api.v1.access import needs
 from fleet.api.v1.callers import caller
-from fleet.api.v1.fields import Key, Moment, Text, Told
+from fleet.api.v1.fields import Body, Key, Moment, Text, Told, among, choice
 from fleet.api.v1.paging import Links, Paging, paged
 from fleet.models import Annotation
 from fleet.problem import ProblemError
 
 router = Router(tags=["annotations"])
-# A moment as msgspec reads it: ISO 8601 with its zone, or Unix seconds.
-Instant = datetime | float | None
-MOMENT = {"anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}]}
-SAID: dict[str, Any] = {
-    "requestBody": {
-        "required": True,
-        "content": {
-            "application/json": {
-                "schema": {
-                    "type": "object",
-                    "additionalProperties": False,
-                    "required": ["kind", "text"],
-                    "properties": {
-                        "kind": {
-                            "enum": list(Annotation.Kind.values),
-                            "description": "What sort of thing.",
-                        },
-                        "text": {
-                            "type": "string",
-                            "maxLength": 300,
-                            "description": "One line, at most 300 characters.",
-                        },
-                        "at": MOMENT
-                        | {"description": "When: ISO 8601 with a zone, or Unix seconds; or now."},
-                        "ends_at": MOMENT
-                        | {"description": "When it was over, at most 7 days later."},
-                        "run": {"type": "string", "description": "Name of a run."},
-                        "node": {"type": "string", "description": "Name of a node."},
-                    },
-                },
-                "example": {"kind": "deploy", "run": "llama", "text": "data loader 2.4.1"},
-            }
-        },
-    }
-}
+KINDS = tuple(Annotation.Kind.values)
 
 
-class Body(msgspec.Struct, forbid_unknown_fields=True):
-    """What is posted; ``at`` is now where it is left out."""
+class AnnotationIn(Body):
+    """Something that happened."""
 
-    kind: str
-    text: str
-    at: Instant = None
-    ends_at: Instant = None
-    run: str = ""
-    node: str = ""
+    kind: Annotated[str, among(KINDS), choice(KINDS)] = Field(
+        description="What sort of thing.", examples=["deploy"]
+    )
+    text: str = Field(
+        description=f"One line, at most {LONGEST} characters.",
+        examples=["data loader 2.4.1"],
+        json_schema_extra={"maxLength": LONGEST},
+    )
+    at: Moment = Field(None, description="When: RFC 3339, or Unix seconds; left out: now.")
+    ends_at: Moment = Field(None, description="When it was over, at most 7 days later.")
+    run: str = Field("", description="Name of a run.", examples=["llama"])
+    node: str = Field("", description="Name of a node.")
 
 
 class AnnotationOut(Told):
@@ -133,51 +104,19 @@ def annotation_one(request: HttpRequest, annotation_id: Path[Key]) -> Annotation
 @router.post(
     "",
     response={200: AnnotationOut, 201: AnnotationOut},
-    openapi_extra=needs("annotate") | SAID,
+    openapi_extra=needs("annotate"),
     summary="Annotate",
 )
-def annotation_new(request: HttpRequest) -> Status[AnnotationOut]:
+def annotation_new(request: HttpRequest, said: AnnotationIn) -> Status[AnnotationOut]:
     """Keep one annotation: 201 where it is new, 200 where it was said before."""
     now, who = datetime.now(UTC), caller(request)
     by = who.token.name if who.token else who.name
+    given = Said(**said.model_dump() | {"at": said.at or now})
     try:
-        note, is_new = annotate(_said(_body(request), now=now), by=by, now=now)
+        note, is_new = annotate(given, by=by, now=now)
     except AnnotationError as error:
         raise ProblemError(400, f"{error.field}: {error.message}.", field=error.field) from error
     return Status(201 if is_new else 200, AnnotationOut(**_told(note)))
-
-
-def _body(request: HttpRequest) -> Body:
-    try:
-        return msgspec.json.decode(request.body, type=Body)
-    except msgspec.ValidationError as error:
-        reason, _, path = str(error).partition(" - at `$")
-        field = path.strip("`.") or _named(reason)
-        raise ProblemError(400, f"{reason}.", field=field) from error
-    except msgspec.DecodeError as error:
-        raise ProblemError(400, f"The body is no JSON: {error}.", field="body") from error
-
-
-def _named(reason: str) -> str:
-    """Return the field that a refusal quotes, or the body as a whole."""
-    return reason.split("`")[-2] if " field `" in reason else "body"
-
-
-def _said(body: Body, *, now: datetime) -> Said:
-    at = _moment("at", body.at) or now
-    ends_at = _moment("ends_at", body.ends_at)
-    return Said(body.kind, body.text, at, ends_at, body.run, body.node)
-
-
-def _moment(field: str, given: Instant) -> datetime | None:
-    if isinstance(given, float):
-        try:
-            return datetime.fromtimestamp(given, UTC)
-        except (ValueError, OverflowError, OSError):
-            raise AnnotationError(field, "is no Unix second of this age") from None
-    if given is not None and given.tzinfo is None:
-        raise AnnotationError(field, "has no time zone; end it with Z or an offset")
-    return given
 
 
 def _told(note: Annotation) -> dict[str, Any]:

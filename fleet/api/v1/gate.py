@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from functools import wraps
 from typing import Any
+from urllib.parse import unquote_to_bytes
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
@@ -13,7 +14,7 @@ from ninja.operation import Operation
 
 from fleet.access.throttling import RequestGate
 from fleet.api.answers import unavailable
-from fleet.api.bodies import check_announced, too_large
+from fleet.api.bodies import check_announced, check_utf8, too_large
 from fleet.api.v1.access import limit_of, scope_of
 from fleet.api.v1.caching import with_tag
 from fleet.api.v1.callers import admit
@@ -73,6 +74,8 @@ def _let_in(request: HttpRequest, operation: Operation | None) -> None:
             raise too_large(limit)
     except RequestDataTooBig as error:
         raise too_large(limit) from error
+    check_utf8("query", unquote_to_bytes(request.META.get("QUERY_STRING", "")))
+    check_utf8("body", request.body)
     known = parameters_of(operation) if operation else []
     for name, values in request.GET.lists():
         if name not in known:
