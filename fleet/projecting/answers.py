@@ -7,7 +7,7 @@ import msgspec
 import numpy as np
 
 from fleet.projecting.planned import Assumption, Planned
-from fleet.projecting.projecting import Projection, arms_of
+from fleet.projecting.projecting import Projection, arms_of, at_equal_kinds, kinds_of
 from fleet.templatetags.units import NBSP
 from telemetry.project.curves import Curve, over_days
 
@@ -29,7 +29,42 @@ def as_json(
             for has_reuse in reuses
         ],
         "reuse_saves": msgspec.to_builtins(found.reuse_saves),
+    } | _price_kinds(found, planned, reuses=reuses)
+
+
+def _price_kinds(
+    found: Projection, planned: tuple[Planned, ...], *, reuses: Sequence[bool]
+) -> dict[str, Any]:
+    """Return on which terms the arms are paid, and what a schedule saves at equal ones.
+
+    Nothing of one arm, or of figures given by hand, which say no terms.
+    """
+    kinds = kinds_of(planned)
+    if kinds is None:
+        return {}
+    told = {
+        "baseline": kinds.baseline,
+        "candidate": kinds.candidate,
+        "is_alike": kinds.is_alike,
+        "at_equal": [
+            {
+                "kind": common.kind,
+                "baseline_usd_per_node_hour": common.baseline.usd,
+                "candidate_usd_per_node_hour": common.candidate.usd,
+                "scenarios": [
+                    {
+                        "has_reuse": has_reuse,
+                        "saved_usd": msgspec.to_builtins(way.saved_usd),
+                        "break_even": msgspec.to_builtins(way.break_even),
+                    }
+                    for has_reuse in reuses
+                    if (way := other.scenario(has_reuse=has_reuse))
+                ],
+            }
+            for common, other in at_equal_kinds(found, planned)
+        ],
     }
+    return {"price_kinds": told}
 
 
 def _arm(planned: Planned) -> dict[str, Any]:

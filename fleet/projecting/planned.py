@@ -41,7 +41,10 @@ class Assumption(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One arm, ready to be projected; ``seed`` is where its chance comes from."""
+    """One arm, ready to be projected; ``seed`` is where its chance comes from.
+
+    ``price_basis`` are the terms of the price that it is projected at; empty: nobody said.
+    """
 
     label: str
     run: str | None
@@ -50,6 +53,8 @@ class Planned:
     doubt: Doubt
     assumptions: tuple[Assumption, ...]
     seed: int
+    price_basis: str = ""
+    is_simulated: bool = False
 
 
 def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run") -> Planned:
@@ -86,6 +91,8 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
         doubt=doubt,
         assumptions=_assumptions(run, seen, habits, doubt),
         seed=run.pk,
+        price_basis=run.price[1],
+        is_simulated=run.is_simulated,
     )
 
 

@@ -1,11 +1,12 @@
 """A schedule worked out: what the same tokens cost on each arm, with and without reuse."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
 
+from fleet.pricing.kinds import CommonKind, PriceKinds, price_kinds
 from fleet.projecting.planned import Planned, ScheduleError
 from telemetry.blocks import FloatArray
 from telemetry.project.breakeven import break_even, break_even_days
@@ -58,12 +59,16 @@ class Even(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to go: with compiled graphs reused, or not. The baseline is the first of two."""
+    """One way to go: with compiled graphs reused, or not. The baseline is the first of two.
+
+    ``saved_usd`` and ``extra_days`` are of the candidate against the baseline, for equal tokens.
+    """
 
     has_reuse: bool
     arms: tuple[ArmCost, ...]
     break_even: Even | None
     saved_usd: Span | None
+    extra_days: Span | None = None
 
 
 class Saved(msgspec.Struct, frozen=True):
@@ -192,11 +197,59 @@ def _scenario(arms: Arms, *, has_reuse: bool, days: float, work: float) -> Scena
     baseline, candidate = arms.arms
     saved = baseline.expected.usd_for(work) - candidate.expected.usd_for(work)
     could = baseline.could.usd_for(work) - candidate.could.usd_for(work)
+    later = candidate.expected.days_for(work) - baseline.expected.days_for(work)
+    could_later = candidate.could.days_for(work) - baseline.could.days_for(work)
     return Scenario(
         has_reuse=has_reuse,
         arms=costs,
         break_even=_even(baseline, candidate),
         saved_usd=_span(saved, could),
+        extra_days=_span(later, could_later),
+    )
+
+
+def kinds_of(planned: tuple[Planned, ...]) -> PriceKinds | None:
+    """Return on which terms two arms are paid; None of one arm, or where nobody said of any."""
+    if len(planned) < 2 or not any(each.price_basis for each in planned):
+        return None
+    baseline, candidate = planned
+    return price_kinds(
+        baseline.instance_type,
+        candidate.instance_type,
+        baseline_bases=(baseline.price_basis,),
+        candidate_bases=(candidate.price_basis,),
+    )
+
+
+def at_equal_kinds(
+    found: Projection, planned: tuple[Planned, ...]
+) -> tuple[tuple[CommonKind, Projection], ...]:
+    """Return a schedule again at list prices of each kind that both arms have, where unlike.
+
+    Nothing where the arms are paid on the same terms: then the schedule itself is of one kind.
+    """
+    kinds = kinds_of(planned)
+    if kinds is None or kinds.is_alike:
+        return ()
+    return tuple(
+        (
+            common,
+            project(
+                tuple(
+                    replace(
+                        each,
+                        habits=replace(each.habits, usd_per_hour=price.usd * each.habits.n_nodes),
+                    )
+                    for each, price in zip(
+                        planned, (common.baseline, common.candidate), strict=True
+                    )
+                ),
+                days=found.days,
+                porting_usd=found.porting_usd,
+                tokens=found.tokens if found.is_by_tokens else None,
+            ),
+        )
+        for common in kinds.common
     )
 
 

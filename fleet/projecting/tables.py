@@ -4,7 +4,15 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from fleet.projecting.planned import Planned
-from fleet.projecting.projecting import ArmCost, Even, Projection, Scenario, Span
+from fleet.projecting.projecting import (
+    ArmCost,
+    Even,
+    Projection,
+    Scenario,
+    Span,
+    at_equal_kinds,
+    kinds_of,
+)
 from fleet.projecting.words import (
     NAMES,
     basis_written,
@@ -57,8 +65,11 @@ class Costs:
     rows: tuple[Row, ...]
 
 
-def costs_of(found: Projection, *, has_reuse: bool) -> Costs:
-    """Return what a schedule costs, the baseline under the way that is asked about."""
+def costs_of(found: Projection, *, has_reuse: bool, planned: tuple[Planned, ...] = ()) -> Costs:
+    """Return what a schedule costs, the baseline under the way that is asked about.
+
+    With ``planned`` arms that are paid on unlike terms, savings at equal price kinds as well.
+    """
     chosen = found.scenario(has_reuse=has_reuse)
     baseline = chosen.arms[0] if len(chosen.arms) > 1 else None
     columns = [] if baseline is None else [Column(baseline.label, "baseline", is_chosen=True)]
@@ -73,7 +84,17 @@ def costs_of(found: Projection, *, has_reuse: bool) -> Costs:
     arms = [*([baseline] if baseline else []), *(each.arms[-1] for each in found.scenarios)]
     rows = [Row(name, tuple(map(cell, arms))) for name, cell in _of_arms(found)]
     if baseline is not None:
-        rows += _against(found.scenarios)
+        at_kinds = at_equal_kinds(found, planned)
+        kinds = kinds_of(planned)
+        rows += [
+            Row(
+                f"saved on those tokens, {common.kind} list prices",
+                (Cell(""), *(_saved(each.saved_usd) for each in other.scenarios)),
+            )
+            for common, other in at_kinds
+        ]
+        is_unlike = kinds is not None and not kinds.is_alike
+        rows += _against(found.scenarios, as_paid=", as paid" if is_unlike else "")
     marked = (
         Row(
             row.name,
@@ -104,13 +125,19 @@ def _of_arms(found: Projection) -> list[tuple[str, Callable[[ArmCost], Cell]]]:
     ]
 
 
-def _against(scenarios: tuple[Scenario, ...]) -> list[Row]:
-    """Return what the candidate saves, and when that begins."""
+def _against(scenarios: tuple[Scenario, ...], *, as_paid: str) -> list[Row]:
+    """Return what the candidate saves, how much longer it takes, and when the saving begins."""
     first = Cell("")
+    saved = (first, *(_saved(each.saved_usd) for each in scenarios))
     return [
-        Row("saved on those tokens", (first, *(_saved(each.saved_usd) for each in scenarios))),
-        Row("earned back after", (first, *(_even(each.break_even) for each in scenarios))),
+        Row(f"saved on those tokens{as_paid}", saved),
+        Row("longer than the baseline", (first, *(_later(each.extra_days) for each in scenarios))),
+        Row(f"earned back after{as_paid}", (first, *(_even(e.break_even) for e in scenarios))),
     ]
+
+
+def _later(span: Span | None) -> Cell:
+    return Cell(ABSENT) if span is None else Cell(days(span.value), days_ends(span))
 
 
 def _cents(value: float) -> str:

@@ -4,7 +4,15 @@ from collections.abc import Callable, Mapping
 from math import floor, log10
 
 from fleet.projecting.planned import Assumption, Planned
-from fleet.projecting.projecting import ArmCost, Even, Projection, Scenario, Span
+from fleet.projecting.projecting import (
+    ArmCost,
+    Even,
+    Projection,
+    Scenario,
+    Span,
+    at_equal_kinds,
+    kinds_of,
+)
 from fleet.templatetags.units import ABSENT, MINUS, NBSP, duration, seconds, si, usd
 from telemetry.project.breakeven import Reason
 
@@ -12,6 +20,8 @@ HOURS_PER_DAY = 24.0
 # Below this, hours read better.
 FEW_DAYS, FEW_HOURS = 2.0, 2.0
 SURE = 0.975
+# Times that differ by less are alike.
+ALIKE_DAYS_RATIO = 0.01
 ONE_MINUTE_S = 60.0
 
 NAMES: Mapping[str, str] = {
@@ -121,15 +131,74 @@ def span_of(found: Projection) -> str:
 
 
 def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
-    """Say what a schedule comes to: of two arms whether it pays, of one what it costs."""
+    """Say what a schedule comes to: of two arms whether it pays, of one what it costs.
+
+    Where the arms are paid on unlike terms, equal price kinds come first.
+    """
+    kinds = kinds_of(planned)
+    said = _sentence(found, planned, has_reuse=has_reuse)
+    if kinds is None or kinds.is_alike:
+        return said
+    at_kinds = at_equal_kinds(found, planned)
+    saved = found.scenario(has_reuse=has_reuse).saved_usd
+    signs = {
+        each.value > 0
+        for _, other in at_kinds
+        if (each := other.scenario(has_reuse=has_reuse).saved_usd) is not None
+    }
+    is_told = signs == {saved is not None and saved.value > 0}
+    parts = [] if is_told else ["Cannot tell across price kinds."]
+    parts += [
+        f"At equal {common.kind.replace(' ', '-')} list prices "
+        f"{_sentence(other, planned, has_reuse=has_reuse)}"
+        for common, other in at_kinds
+    ]
+    if not at_kinds:
+        parts.append("The catalogue lists no price kind for both.")
+    return " ".join([*parts, f"As paid ({kinds.words}) {said}"])
+
+
+def assumed_sentence(planned: tuple[Planned, ...]) -> str:
+    """Say of which arms the pace is assumed, not measured; empty where it was measured of all."""
+    simulated = [each.label for each in planned if each.is_simulated]
+    if not simulated:
+        return ""
+    return (
+        f"{' and '.join(simulated)}: simulated. The pace follows from assumed constants of the "
+        "step model; it is no measurement of real hardware."
+    )
+
+
+def _sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
+    """Say what a schedule comes to at its prices."""
     scenario = found.scenario(has_reuse=has_reuse)
     candidate = scenario.arms[-1]
     if scenario.break_even is None or scenario.saved_usd is None:
         return _alone(found, candidate)
     what = _owed(found, planned[-1])
     over = span_of(found)
-    said = f"{_earned(scenario, what, found)}; {_saved(scenario.saved_usd, over)}."
+    said = f"{_earned(scenario, what, found)}; {_saved(scenario.saved_usd, over)}"
+    said = f"{said}{_later(scenario)}."
     return f"{said} {_chance(scenario.break_even)}".rstrip()
+
+
+def _later(scenario: Scenario) -> str:
+    """Say how much longer, or shorter, the same tokens take on the candidate."""
+    if scenario.extra_days is None:
+        return ""
+    baseline, candidate = scenario.arms
+    before, after = baseline.same_tokens_days.value, candidate.same_tokens_days.value
+    extra = scenario.extra_days.value
+    if abs(extra) < ALIKE_DAYS_RATIO * before:
+        return f" and takes about as long for the same tokens ({days(after)})"
+    way = "longer" if extra > 0 else "less"
+    factor, unit, decimals = _unit(after)
+    size = f"{abs(extra) * factor:.{decimals}f}"
+    written_size = f"{size}{NBSP}{unit}" if float(size) else days(abs(extra))
+    return (
+        f" and takes {written_size} {way} for the same tokens: {days(after)} instead of "
+        f"{days(before)}"
+    )
 
 
 def _alone(found: Projection, arm: ArmCost) -> str:

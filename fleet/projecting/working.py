@@ -4,11 +4,12 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from fleet.models import Trial
+from fleet.pricing.kinds import PriceKinds
 from fleet.projecting.asking import Asked
 from fleet.projecting.gathering import kept_pair
 from fleet.projecting.planned import Planned, with_failures
-from fleet.projecting.projecting import Projection, project
-from fleet.projecting.words import reuse_sentence, sentence
+from fleet.projecting.projecting import Projection, kinds_of, project
+from fleet.projecting.words import assumed_sentence, reuse_sentence, sentence
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,16 @@ class Worked:
     def sentence(self) -> str:
         """Whether it pays, in words."""
         return sentence(self.found, self.planned, has_reuse=self.asked.has_reuse)
+
+    @property
+    def assumed_sentence(self) -> str:
+        """Of which arms the pace is assumed; empty where all were measured."""
+        return assumed_sentence(self.planned)
+
+    @property
+    def kinds(self) -> PriceKinds | None:
+        """On which terms the arms are paid; None where nobody said."""
+        return kinds_of(self.planned)
 
     @property
     def reuse_sentence(self) -> str:

@@ -39,7 +39,9 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         "asked": asked,
         "given": _given(request, asked),
         "worked": worked,
-        "costs": costs_of(worked.found, has_reuse=asked.has_reuse) if worked else None,
+        "costs": costs_of(worked.found, has_reuse=asked.has_reuse, planned=worked.planned)
+        if worked
+        else None,
         "assumed": assumed(worked.planned) if worked else (),
         "candidates": [arm for arm in trial.arms.all() if not arm.is_baseline],
         "unlike": _unlike(trial, asked.candidate),

@@ -83,5 +83,6 @@ def trial_schedule(
         as_of=found.as_of,
         sentence=found.sentence.replace(NBSP, " "),
         reuse_sentence=found.reuse_sentence.replace(NBSP, " "),
+        assumed_sentence=found.assumed_sentence.replace(NBSP, " "),
         **told,
     )

@@ -19,6 +19,7 @@ from fleet.projecting.planned import Planned, ScheduleError, with_failures
 from fleet.projecting.projecting import Projection, Scenario, project
 from fleet.projecting.words import (
     NAMES,
+    assumed_sentence,
     basis_written,
     days,
     days_span,
@@ -78,7 +79,10 @@ class Command(PlainCommand):
             self.write_json(as_json(found, planned, reuses=reuses))
             return
         self.stdout.write(f"{sentence(found, planned, has_reuse=reuses[0])}\n")
-        self.stdout.write(f"{reuse_sentence(found, planned)}\n\n")
+        self.stdout.write(f"{reuse_sentence(found, planned)}\n")
+        if told := assumed_sentence(planned):
+            self.stdout.write(f"{told}\n")
+        self.stdout.write("\n")
         for has_reuse in reuses:
             scenario = found.scenario(has_reuse=has_reuse)
             self.stdout.write("compiled graphs reused" if has_reuse else "without reuse")
@@ -135,6 +139,8 @@ def _rows(found: Projection, scenario: Scenario) -> list[tuple[str, str, str]]:
             ("break-even", when, even.reason),
             ("saved", dollars_span(saved), f"for {found.tokens:.4g} tokens"),
         ]
+    if scenario.extra_days is not None:
+        rows.append(("longer", days_span(scenario.extra_days), "than the baseline, for those"))
     return rows
 
 

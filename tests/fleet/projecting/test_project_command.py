@@ -37,7 +37,10 @@ def test_json_has_what_is_documented(by_hand: str) -> None:
     assert [arm["label"] for arm in found["arms"]] == ["4 x p5.48xlarge", "4 x trn2.48xlarge"]
     kept, lost = found["scenarios"]
     assert (kept["has_reuse"], lost["has_reuse"]) == (True, False)
-    assert list(kept) == ["has_reuse", "arms", "break_even", "saved_usd", "curves"]
+    assert list(kept) == [
+        *("has_reuse", "arms", "break_even", "saved_usd", "extra_days"),
+        "curves",
+    ]
     assert kept["saved_usd"]["value"] == pytest.approx(3_764, abs=5)
     assert kept["break_even"]["days"]["value"] == pytest.approx(11.82, abs=0.01)
     assert kept["break_even"]["reason"] == "earned back"

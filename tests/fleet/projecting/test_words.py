@@ -8,6 +8,7 @@ import pytest
 from fleet.projecting.planned import Planned
 from fleet.projecting.projecting import Span, project
 from fleet.projecting.words import (
+    assumed_sentence,
     days,
     days_span,
     dollars,
@@ -43,6 +44,66 @@ def test_a_move_that_pays_says_when_and_how_much() -> None:
 
     assert text.startswith("trn2 earns back its compile and porting after 11.8 days (1")
     assert "; over 14 days it saves $3,760 ($" in text
+
+
+def test_a_saving_says_how_much_longer_the_same_tokens_take() -> None:
+    # 106.5 G tokens take p5 12.5 days at 8.506 G a day.
+    assert said(planned()).endswith(
+        "and takes 1.5 days longer for the same tokens: 14.0 days instead of 12.5 days."
+    )
+    fast = planned(tokens_per_s=200_000.0)
+    assert "days less for the same tokens: 14.0 days instead of" in said(fast)
+    assert "takes about as long for the same tokens" in said(
+        planned(tokens_per_s=100_000.0, compile_s=0.0)
+    )
+
+
+def unlike(usd_per_hour: float = 144.0) -> tuple[Planned, ...]:
+    """Return both arms with instance types, p5 on demand and trn2 in a capacity block."""
+    p5, trn2 = planned(usd_per_hour=usd_per_hour)
+    return (
+        replace(p5, instance_type="p5.48xlarge", price_basis="on demand, 2026-07-20"),
+        replace(trn2, instance_type="trn2.48xlarge", price_basis="capacity block, 2026-10"),
+    )
+
+
+def test_across_price_kinds_equal_kinds_come_first_and_may_say_the_opposite() -> None:
+    # At blocks 24 * 4 * 39.33 / 8,506 = $0.4439 against 24 * 4 * 35.7608 / 7,656 = $0.4484.
+    text = said(unlike(), porting_usd=0)
+
+    assert text.startswith(
+        "Cannot tell across price kinds. At equal capacity-block list prices trn2 costs more for "
+        "every token than p5"
+    )
+    block, _, paid = text.partition("As paid (capacity block against on demand) ")
+    assert "over 14 days it costs $" in block
+    assert paid.startswith("trn2 earns back its compile after")
+    assert "over 14 days it saves $" in paid
+
+
+def test_across_price_kinds_that_agree_both_are_said() -> None:
+    text = said(unlike(usd_per_hour=400.0), porting_usd=0)
+
+    assert text.startswith("At equal capacity-block list prices trn2 costs more")
+    assert "As paid (capacity block against on demand) trn2 costs more" in text
+
+
+def test_where_no_list_price_is_common_only_what_is_paid_is_said() -> None:
+    p5, trn2 = unlike()
+    text = said((p5, replace(trn2, instance_type="trn2u.48xlarge")), porting_usd=0)
+
+    assert text.startswith(
+        "Cannot tell across price kinds. The catalogue lists no price kind for both. As paid ("
+    )
+
+
+def test_of_simulated_arms_the_pace_is_called_assumed() -> None:
+    p5, trn2 = planned()
+
+    assert assumed_sentence((p5, trn2)) == ""
+    assert assumed_sentence((p5, replace(trn2, is_simulated=True))).startswith(
+        "trn2: simulated. The pace follows from assumed constants"
+    )
 
 
 def test_one_that_pays_too_late_says_how_late() -> None:

@@ -87,6 +87,9 @@ class ScenarioOut(Told):
     saved_usd: SpanOut | None = Field(
         description="US dollars that the candidate saves for the same tokens; below 0: costs."
     )
+    extra_days: SpanOut | None = Field(
+        description="Days that the candidate takes longer for the same tokens; below 0: shorter."
+    )
     curves: CurvesOut | None = Field(description="What a chart of it draws.")
 
 
@@ -96,6 +99,34 @@ class SavedOut(Told):
     label: str = Field(description="What the arm is called.")
     usd: SpanOut = Field(description="US dollars.")
     days: SpanOut = Field(description="Days.")
+
+
+class EqualScenarioOut(Told):
+    """One way to go, at list prices of one kind."""
+
+    has_reuse: bool = Field(description="Whether compiled graphs are reused.")
+    saved_usd: SpanOut | None = Field(description="US dollars that the candidate saves.")
+    break_even: BreakEvenOut | None = Field(description="When the move has paid off.")
+
+
+class EqualKindOut(Told):
+    """The schedule at list prices of one kind."""
+
+    kind: str = Field(description="Which kind.", examples=["capacity block"])
+    baseline_usd_per_node_hour: float = Field(description="The baseline's list price.")
+    candidate_usd_per_node_hour: float = Field(description="The candidate's.")
+    scenarios: list[EqualScenarioOut] = Field(description="With graphs reused, then without.")
+
+
+class ScheduleKindsOut(Told):
+    """On which terms the arms are paid, and what holds at equal terms."""
+
+    baseline: str = Field(description="Kind of the baseline's price; empty: not stated.")
+    candidate: str = Field(description="Kind of the candidate's.", examples=["capacity block"])
+    is_alike: bool = Field(description="Whether they are one kind.")
+    at_equal: list[EqualKindOut] = Field(
+        description="Where they are not: at each kind that the catalogue lists for both."
+    )
 
 
 class ScheduleOut(Told):
@@ -111,3 +142,9 @@ class ScheduleOut(Told):
     arms: list[ScheduledArm] = Field(description="The baseline, then the candidate.")
     scenarios: list[ScenarioOut] = Field(description="With graphs reused, then without.")
     reuse_saves: list[SavedOut] = Field(description="What reuse saves each arm.")
+    price_kinds: ScheduleKindsOut | None = Field(
+        default=None, description="On which terms the arms are paid; null where nobody said."
+    )
+    assumed_sentence: str = Field(
+        description="Of which arms the pace is assumed; empty where all were measured."
+    )

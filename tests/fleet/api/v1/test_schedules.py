@@ -69,6 +69,28 @@ def test_it_says_the_answer_in_words(ask: Ask) -> None:
 
 
 @pytest.mark.usefixtures("seen")
+def test_across_price_kinds_it_tells_what_equal_ones_save(ask: Ask) -> None:
+    Run.objects.filter(name="vit-trn2").update(price_basis="capacity block, 2026-10")
+    told = ask(f"{PATH}?failures=0").json()
+
+    kinds = told["price_kinds"]
+    assert (kinds["baseline"], kinds["candidate"], kinds["is_alike"]) == (
+        "on demand",
+        "capacity block",
+        False,
+    )
+    (block,) = kinds["at_equal"]
+    assert (block["kind"], block["baseline_usd_per_node_hour"]) == ("capacity block", 39.33)
+    saved = [way["saved_usd"]["value"] for way in block["scenarios"]]
+    assert [way["has_reuse"] for way in block["scenarios"]] == [True, False]
+    # Of 39.33 and 35.7608 dollars, not of 90 and 72.
+    assert saved[0] < told["scenarios"][0]["saved_usd"]["value"] / 2
+    assert told["sentence"].startswith("At equal capacity-block list prices")
+    assert told["scenarios"][0]["extra_days"]["value"] < 0
+    assert told["assumed_sentence"] == ""
+
+
+@pytest.mark.usefixtures("seen")
 @pytest.mark.parametrize(
     ("query", "field", "status"),
     [
