@@ -7,6 +7,7 @@ from datetime import datetime, timedelta
 
 from django.db.models import OuterRef, Q, Subquery
 
+from fleet.incidents.moments import as_of
 from fleet.models import Alert, AlertEvent
 from fleet.words.causes import part_name
 from fleet.words.clauses import clause
@@ -74,21 +75,32 @@ def problem_of(alert: Alert) -> Problem:
     return (alert.rule, alert.cause, alert.subject)
 
 
-def neighbours_of(alert: Alert, *, until: datetime) -> Sequence[Neighbour]:
-    """Return the other alerts of the same subject, node or run, the latest first, in one query."""
+def neighbours_of(
+    alert: Alert, *, until: datetime, at: datetime | None = None
+) -> Sequence[Neighbour]:
+    """Return the other alerts of the same subject, node or run, the latest first, in one query.
+
+    ``at`` asks, with one query more, how they were at a moment, and what was said by then.
+    """
     near = Q(rule=alert.rule, subject=alert.subject)
     near |= Q(node=alert.node_id) if alert.node_id is not None else Q()
     near |= Q(run=alert.run_id) if alert.run_id is not None else Q()
     since = alert.fired_at - LOOKED_BACK
     others = Alert.objects.filter(near, fired_at__gte=since, fired_at__lte=until)
     remarks = AlertEvent.objects.filter(alert=OuterRef("pk"), kind__in=SAID_BY_PEOPLE)
+    remarks = remarks if at is None else remarks.filter(at__lte=at)
     last = remarks.exclude(by="").exclude(text="").order_by("-at", "-pk")
     told = others.annotate(
         remark=Subquery(last.values("text")[:1]), remark_by=Subquery(last.values("by")[:1])
     )
     recent = told.exclude(pk=alert.pk).select_related("run", "node").order_by("-fired_at")
+    recent = recent if at is None else recent.prefetch_related("events")
     return [
-        Neighbour(each, vars(each)["remark"] or "", vars(each)["remark_by"] or "")
+        Neighbour(
+            each if at is None else as_of(each, each.events.all(), at=at),
+            vars(each)["remark"] or "",
+            vars(each)["remark_by"] or "",
+        )
         for each in recent[:LOOKED_AT]
     ]
 

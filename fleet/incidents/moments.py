@@ -1,22 +1,31 @@
 """An alert as it was at a moment, and the link that shows it so for ever after."""
 
 import copy
+import re
 from collections.abc import Iterable
 from datetime import UTC, datetime
 from urllib.parse import urlencode
 
 from fleet.charts.alerts import alert_window
-from fleet.models import Alert, AlertEvent, Node
+from fleet.models import Alert, AlertEvent, Node, Silence
 from fleet.models.alert import SAID
 
 Kind = AlertEvent.Kind
+# Unix seconds of this age, to the microsecond: whole seconds would miss, or add, an event.
+MOMENT = re.compile(r"\d{1,11}(\.\d{1,6})?", re.ASCII)
+SILENCED = re.compile(r"until (\d{4}-\d\d-\d\d \d\d:\d\d) UTC: (.*)", re.DOTALL)
 
 
 def frozen_link(alert: Alert, *, at: datetime) -> str:
     """Return the address of an alert's page as it stands at a moment: window, evidence, state."""
     window = alert_window(alert, now=at)
-    query = {"from": window.start, "to": window.end, "at": int(at.timestamp())}
+    query = {"from": window.start, "to": window.end, "at": written(at)}
     return f"{alert.get_absolute_url()}?{urlencode(query)}"
+
+
+def written(moment: datetime) -> str:
+    """Write a moment as addresses hold it, in Unix seconds."""
+    return f"{moment.timestamp():.6f}".rstrip("0").rstrip(".")
 
 
 def asked_moment(given: str, *, alert: Alert, now: datetime) -> datetime | None:
@@ -24,9 +33,9 @@ def asked_moment(given: str, *, alert: Alert, now: datetime) -> datetime | None:
 
     The alert's own second is as early as it gets: before it fired there was nothing to show.
     """
-    if not given.isdecimal() or len(given) > 11:
+    if not MOMENT.fullmatch(given):
         return None
-    moment = datetime.fromtimestamp(int(given), UTC)
+    moment = datetime.fromtimestamp(float(given), UTC)
     return max(moment, alert.fired_at) if moment <= now else None
 
 
@@ -37,14 +46,13 @@ def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
     was over, follow from the events up to then.
     """
     then = copy.copy(alert)
-    # An event of the same second has happened: addresses know whole seconds only.
-    past = [event for event in events if int(event.at.timestamp()) <= at.timestamp()]
+    past = [event for event in events if event.at <= at]
     told = [event.snapshot for event in past if event.snapshot]
     if told:
         _say_again(then, told[-1])
     then.resolved_at = then.acknowledged_at = None
     then.acknowledged_by = then.assigned_to = ""
-    then.assigned_at = then.flapping_since = then.silence = None
+    then.assigned_at = then.flapping_since = then.quiet_since = then.silence = None
     then.n_firings = 1 + sum(event.kind == Kind.REFIRED for event in past)
     for event in past:
         _replay(then, event)
@@ -70,12 +78,25 @@ def _replay(then: Alert, event: AlertEvent) -> None:
         case Kind.RESOLVED:
             then.resolved_at = event.at
         case Kind.REFIRED:
-            then.resolved_at = None
+            then.resolved_at = then.silence = None
+        case Kind.SILENCED:
+            then.silence = _silence(event)
+        case Kind.UNSILENCED:
+            then.silence = None
         case Kind.FLAPPING:
             then.flapping_since = event.at
         case Kind.ASSIGNED:
             then.assigned_to = event.text.removeprefix("to ").partition(":")[0]
             then.assigned_at = event.at
+
+
+def _silence(event: AlertEvent) -> Silence | None:
+    """Return a silence as its event announced it: its own row may have changed, or be gone."""
+    told = SILENCED.fullmatch(event.text)
+    if told is None:
+        return None
+    ends_at = datetime.strptime(told[1], "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
+    return Silence(by=event.by, reason=told[2], starts_at=event.at, ends_at=ends_at)
 
 
 def with_worst(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> dict[str, object]:

@@ -27,8 +27,13 @@ def alert_actions(context: template.Context, alert: Alert) -> dict[str, Any]:
     }
 
 
-@register.inclusion_tag("fleet/_alert_marks.html")
-def alert_marks(alert: Alert, *, is_full: bool = False) -> dict[str, Any]:
-    """Mark an alert as silenced, assigned, flapping or recurring; ask for it with its silence."""
-    now = timezone.now()
+@register.inclusion_tag("fleet/_alert_marks.html", takes_context=True)
+def alert_marks(
+    context: template.Context, alert: Alert, *, is_full: bool = False
+) -> dict[str, Any]:
+    """Mark an alert as silenced, assigned, flapping or recurring; ask for it with its silence.
+
+    On a page frozen in time ``moment`` is when it stands still.
+    """
+    now = context.get("moment") or timezone.now()
     return {"alert": alert, "is_silenced": alert.is_silenced(now), "is_full": is_full}

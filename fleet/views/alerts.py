@@ -15,14 +15,14 @@ from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.windows import Window
 from fleet.incidents.changes import changes_of, until_of
 from fleet.incidents.likes import SAID_BY_PEOPLE, likes_of, neighbours_of
-from fleet.incidents.moments import as_of, asked_moment, frozen_link, with_worst
+from fleet.incidents.moments import asked_moment, frozen_link, with_worst, written
 from fleet.incidents.post_mortem import post_mortem
 from fleet.models import Alert, AlertEvent, Run
-from fleet.money.losses import as_kept, measured
 from fleet.summaries import runs_now
 from fleet.views.alert_rows import SINCE, STATES, AlertFilter, rows_of
 from fleet.views.annotating import annotate_context
 from fleet.views.filters import with_page
+from fleet.views.past import alert_then
 from fleet.views.render import HtmxRequest, render_page
 from fleet.words.facts import facts, ruled_out
 from fleet.words.runbooks import check_first
@@ -76,10 +76,10 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
     alert, hot = _found(pk), open_store(settings.REDIS_URL)
     events = list(alert.events.all())
     moment = asked_moment(at, alert=alert, now=now)
-    then = _then(hot, alert, events, moment) if moment else alert
+    then = alert_then(hot, alert, events, moment) if moment else alert
     share_ratio = None if moment or not alert.is_open else _share_now(hot, alert, now)
     then.evidence = with_worst(then, events, at=moment or now)
-    link = frozen_link(alert, at=moment or now)
+    link = frozen_link(then, at=moment or now)
     return {
         "alert": alert,
         "then": then,
@@ -104,14 +104,6 @@ def _found(pk: str | int) -> Alert:
     return get_object_or_404(Alert.objects.select_related("run", "node", "silence"), pk=pk)
 
 
-def _then(hot: HotStore, alert: Alert, events: list[AlertEvent], moment: datetime) -> Alert:
-    """Return an alert as it was, with what it had cost by then."""
-    then = as_of(alert, events, at=moment)
-    until = then.resolved_at or moment
-    then.cost = as_kept(measured(hot, then, until=until), until=until)
-    return then
-
-
 def _share_now(hot: HotStore, alert: Alert, now: datetime) -> float | None:
     """Return the run's share as its own page shows it, where that is what the alert is about."""
     if alert.run is None or alert.rule != "allreduce_share":
@@ -129,7 +121,7 @@ def incident_context(context: dict[str, Any]) -> dict[str, Any]:
     """Return what stands on the page of one alert and does not move by itself."""
     then, now, moment = context["then"], context["now"], context["moment"]
     until = until_of(then, now=moment or now)
-    neighbours = neighbours_of(then, until=until)
+    neighbours = neighbours_of(then, until=until, at=moment)
     likes = likes_of(then, neighbours)
     hot = open_store(settings.REDIS_URL)
     about = {"run": then.run.name} if then.run else {"node": then.node.name if then.node else ""}
@@ -152,7 +144,7 @@ def _window(context: dict[str, Any]) -> dict[str, Any]:
     window: Window = alert_window(then, now=moment or context["now"])
     query = "" if then.is_open and not moment else f"?{window.query}"
     if moment:
-        query = f"?{window.query}&at={int(moment.timestamp())}"
+        query = f"?{window.query}&at={written(moment)}"
     return {"window": window, "chart_query": query, "frozen": window.frozen if moment else ""}
 
 

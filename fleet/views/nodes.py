@@ -167,5 +167,5 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context["has_few_cores"] = node.n_cores <= 8
     context["has_links"] = any(chart.part == "EFA" for chart in drawn)
     if context["frozen"]:
-        context |= node_then(node, context["window"], now=timezone.now())
+        context |= node_then(node, context["window"])
     return render_page(request, "fleet/node_detail.html", context, partials=PARTIALS)

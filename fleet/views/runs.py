@@ -26,7 +26,7 @@ from fleet.views.likes import like_context
 from fleet.views.logs import log_context, log_page
 from fleet.views.money import brief_money
 from fleet.views.nodes import rows_of
-from fleet.views.past import run_then
+from fleet.views.past import run_alerts_then, run_in_window, run_then
 from fleet.views.render import HtmxRequest, render_page
 from fleet.views.traces import trace_context, trace_page
 from fleet.views.window import window_context
@@ -155,19 +155,22 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context |= {
         "has_steps": run.last_step > 0 or summed_up.step_s is not None,
     }
+    if context["frozen"]:
+        context |= run_alerts_then(run, context["window"])
+    alerts = [each.alert for each in context["alerts"]]
+    context["charts"] = charts_of(open_store(settings.REDIS_URL), run, alerts)
     context |= trace_page(request, run) | like_context(run)
     if context.get("log"):
         context |= log_page(request, run, context["log"])
     elif context["frozen"]:
-        context |= run_then(run, context["window"], now=now)
+        context |= run_then(run, context["window"])
+        # Who reports, and how, is known of now alone.
+        context["layout"] = layout_of(context["run"])
     elif run.finished_at is not None and not context.get("trace"):
-        context["now"] = run_then(run, context["window"], now=now)["now"]
+        context["now"], _ = run_in_window(run, context["window"])
     if run.finished_at is not None and not context["money"] and not context["frozen"]:
         # The one thing on its page that is still to come.
         context["stream"] = f"run-money:{run.name}"
-    # As the window's own alerts found, where it is frozen.
-    alerts = [each.alert for each in context["alerts"]]
-    context["charts"] = charts_of(open_store(settings.REDIS_URL), run, alerts)
     partials = (*PARTIALS, "charts")
     return render_page(request, "fleet/run_detail.html", context, partials=partials)
 

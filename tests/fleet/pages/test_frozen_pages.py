@@ -1,13 +1,19 @@
 """A link frozen in time: what stands beside the charts is of that window too, not of now."""
 
+import html
 import time
 from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.contrib.auth.models import Group, User
 from django.test import Client
 
+from fleet.alerting.muting import silence
 from fleet.models import Alert, Node, Run
+from tests.parts import just_now
+
+HOUR = timedelta(hours=1)
 
 Page = Callable[..., str]
 
@@ -63,6 +69,109 @@ def test_the_alerts_are_those_that_were_open_then(
     assert f'href="/alerts/{over.pk}/"' in page(then)
     assert f'href="/alerts/{lasting.pk}/"' not in page(then)
     assert f'href="/alerts/{lasting.pk}/"' in page(f"/nodes/limping/?{minute}")
+
+
+def main_of(text: str) -> str:
+    """Return the main content of a page."""
+    content, _, end = text.partition("<main")[2].rpartition("</main>")
+    assert end
+    return content
+
+
+def see_to(client: Client, alert: Alert) -> None:
+    """Do everything about an alert that a person may do."""
+    User.objects.create_user("bob").groups.add(Group.objects.get(name="operator"))
+    ways = {
+        "comment": {"comment": "swapped the cable"},
+        "acknowledge": {"comment": "mine"},
+        "assign": {"to": "bob"},
+        "silence": {"matchers": "node=limping", "reason": "draining", "span": "1h"},
+    }
+    for way, posted in ways.items():
+        headers = {"HX-Request": "true", "HX-Target": "act"}
+        answer = client.post(f"/alerts/{alert.pk}/{way}/", posted, headers=headers)
+        assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("of", ["alert", "like", "run", "node"])
+@pytest.mark.parametrize("has_silence", [True, False])
+def test_what_people_do_later_changes_nothing_on_it(
+    client: Client,
+    page: Page,
+    fired: Callable[..., Alert],
+    operator: User,
+    minute: str,
+    of: str,
+    *,
+    has_silence: bool,
+) -> None:
+    earlier = fired(ago=timedelta(days=1), subject="run:bert")
+    alert = fired()
+    for each in (earlier, alert):
+        each.events.update(snapshot=each.said)
+    if has_silence:
+        silence(
+            "rule=allreduce_share",
+            ends_at=just_now() + HOUR,
+            reason="x",
+            by="olga",
+            now=just_now(),
+        )
+    paths = {
+        "run": f"/runs/llama/?{minute}",
+        "node": f"/nodes/limping/?{minute}",
+        "alert": html.unescape(frozen_link_on(page(alert.get_absolute_url()))),
+    }
+    path = paths.get(of, paths["alert"])
+    before = main_of(page(path))
+
+    see_to(client, earlier if of == "like" else alert)
+    Alert.objects.filter(pk=earlier.pk).update(cause="throttle", resolved_at=just_now())
+    Run.objects.update(heard_at=just_now())
+
+    assert main_of(page(path)) == before
+    assert alert.get_absolute_url() in before
+
+
+def frozen_link_on(text: str) -> str:
+    """Return the address that an alert's page gives as its frozen link."""
+    return text.partition('data-frozen-link="')[2].partition('"')[0]
+
+
+def test_it_shows_what_was_done_before_it(
+    client: Client, page: Page, alert: Alert, operator: User
+) -> None:
+    see_to(client, alert)
+    text = page(html.unescape(frozen_link_on(page(alert.get_absolute_url()))))
+
+    assert "swapped the cable" in text
+    assert "bob has it" in text
+    assert "silenced by olga until" in text
+    assert "“draining”" in text
+
+
+@pytest.mark.parametrize("of", ["alert", "run", "node"])
+def test_it_offers_nothing_to_do(
+    page: Page, alert: Alert, operator: User, minute: str, of: str
+) -> None:
+    frozen = html.unescape(frozen_link_on(page(alert.get_absolute_url())))
+    paths = {"alert": frozen, "run": f"/runs/llama/?{minute}", "node": f"/nodes/limping/?{minute}"}
+
+    content = main_of(page(paths[of]))
+
+    assert "Acknowledge" not in content
+    assert "<form" not in content
+    assert "hx-post" not in content
+    assert "Frozen in time" in content
+
+
+def test_the_price_is_that_of_its_end(page: Page, alive: Run) -> None:
+    cut = {"from_s": time.time() - 30, "usd_per_node_hour": 1.0, "n_nodes": 4, "basis": "cut"}
+    Run.objects.update(tariff=[cut])
+
+    for ago_s, price in ((100, "$21.50 per node and hour, on demand"), (60, "$1.00")):
+        text = main_of(page(f"/runs/llama/?{window(ago_s=ago_s, length_s=60)}"))
+        assert f"<dt>Price</dt><dd>{price}" in text
 
 
 def test_nothing_on_it_moves(client: Client, alive: Run, minute: str) -> None:
