@@ -1,6 +1,6 @@
 """Print every interface that others rely on, as JSON: compare it before and after a change.
 
-`python tools/interfaces.py > before.json`, then the same after, then `diff before.json after.json`.
+Run `python tools/interfaces.py > before.json`, the same after, then `diff before.json after.json`.
 It lists addresses with who may open them, the API with its schemas, commands with their options,
 settings, series with their labels, live topics and Celery tasks.
 """
