@@ -41,6 +41,9 @@ class Wire:
             "Content-Encoding": "gzip",
             "X-Trnwatch-At": f"{time.time():.3f}",
         }
+        if hasattr(time, "CLOCK_BOOTTIME"):
+            # Tells the server when this machine's clock was set.
+            headers["X-Trnwatch-Up"] = f"{time.clock_gettime(time.CLOCK_BOOTTIME):.3f}"
         body = gzip.compress(b"\n".join(lines), 1)
         if self._connection is not None:
             try:

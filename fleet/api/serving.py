@@ -24,7 +24,7 @@ from fleet.api.answers import (
 )
 from fleet.api.bodies import check_kind, gunzip
 from fleet.intake.arrivals import Arrivals
-from fleet.intake.deliveries import Delivery, store, told
+from fleet.intake.deliveries import Delivery, clock_of, store, told
 from fleet.models import Token
 from fleet.problem import ProblemError
 from telemetry.store.hot import HotStore, open_store
@@ -150,7 +150,12 @@ def _store(calls: Sequence[Call], hot: HotStore, arrivals: Arrivals) -> None:
 @lru_cache(maxsize=4096)
 def arrivals_of(redis_url: str, database: str) -> Arrivals:
     """Return what this process knows of the nodes that report to these stores."""
-    return Arrivals(keep_s=settings.HOT_KEEP_S, late_s=settings.DURABLE_KEEP_DAYS * DAY_S)
+    keep_s = settings.HOT_KEEP_S
+    return Arrivals(
+        keep_s=keep_s,
+        late_s=settings.DURABLE_KEEP_DAYS * DAY_S,
+        recall_clock=lambda node: clock_of(open_store(redis_url, keep_s=keep_s), node),
+    )
 
 
 def answer(call: Call) -> dict[str, Any]:

@@ -13,7 +13,7 @@ from redis.exceptions import RedisError
 
 from fleet.access.throttling import RequestGate, Seldom
 from fleet.access.tokens import TokenBook, bearer
-from fleet.api.answers import check_sent, too_often, unavailable
+from fleet.api.answers import check_sent, check_up, too_often, unavailable
 from fleet.api.bodies import check_announced, check_kind, gunzip, too_large
 from fleet.intake.steps.deliveries import Intake, Outcome
 from fleet.models import Token
@@ -62,7 +62,8 @@ def _taken(request: HttpRequest, hot: HotStore) -> Outcome:
     lines = _lines(request)
     sent_s = check_sent(request.headers.get("X-Trnwatch-At"))
     intake = intake_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
-    outcome = intake.deliver(hot, lines, arrived_s=time.time(), sent_s=sent_s)
+    up_s = check_up(request.headers.get("X-Trnwatch-Up"))
+    outcome = intake.deliver(hot, lines, arrived_s=time.time(), sent_s=sent_s, up_s=up_s)
     counts = {
         "ingest_step_reports": outcome.n_accepted,
         "ingest_step_repeated": outcome.n_repeated,

@@ -36,6 +36,7 @@ class Known:
     seen_s: float = -LOOK_AGAIN_S
     stored_s: float = -LOOK_AGAIN_S
     notebook: Notebook = field(default_factory=Notebook)
+    is_recalled: bool = False
     n_efa: int = 0
 
 
@@ -48,14 +49,17 @@ class Arrivals:
         keep_s: int,
         late_s: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
+        recall_clock: Callable[[str], str] | None = None,
     ) -> None:
         """Take nothing that is older than ``keep_s``, or ``late_s`` where lines are numbered.
 
-        The store would not keep it, by the second or by the minute.
+        The store would not keep it, by the second or by the minute. ``recall_clock`` tells what
+        is known of a node's clock from before this process started.
         """
         self._keep_s = keep_s
         self._late_s = late_s
         self._monotonic = monotonic
+        self._recall_clock = recall_clock
         self._known: dict[str, Known] = {}
 
     def deliver(
@@ -83,7 +87,7 @@ class Arrivals:
             if line.strip():
                 self._read(line, number, delivery, good, alone=alone)
         if good:
-            clock = self._known[delivery.node].clock
+            clock = self._clock_of(delivery.node, now_s=arrived_s)
             readings = [reading for _, _, reading in good]
             ends = clock.ends(readings, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
             self._place(good, ends, delivery, arrived_s if now_s is None else now_s)
@@ -92,6 +96,15 @@ class Arrivals:
     def forget(self, node: str) -> None:
         """Forget a node whose blocks could not be stored, so that it may send them again."""
         self._known.pop(node, None)
+
+    def _clock_of(self, node: str, *, now_s: float) -> NodeClock:
+        """Return what is known of a node's clock, from earlier processes too."""
+        known = self._known[node]
+        if not known.is_recalled:
+            if self._recall_clock is not None:
+                known.clock.offset.recall(self._recall_clock(node), now_s)
+            known.is_recalled = True
+        return known.clock
 
     def _read(
         self,
@@ -194,7 +207,7 @@ class Arrivals:
     ) -> None:
         """Find out which seconds each reading covers, and make its blocks."""
         clock = self._known[delivery.node].clock
-        delivery.skew_s = clock.correction_s
+        delivery.skew_s, delivery.clock = clock.correction_s, clock.offset.packed()
         delivery.period_s = max(reading.period_s for _, _, reading in good)
         accepted: list[tuple[Reading, float]] = []
         for (number, line, reading), end_s in zip(good, ends, strict=True):

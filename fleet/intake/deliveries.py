@@ -17,7 +17,8 @@ from telemetry.store.late import keep_late
 
 # Refusals named; the rest are counted.
 MAX_REFUSALS = 100
-# Redis: by node, seconds between its reports and by how many its clock is off.
+# Redis: by node, seconds between its reports, by how many its clock is off, and what else is
+# known of its clock: a web process that starts must not mistake waiting for a wrong clock.
 MANNERS = "ingest:manners"
 # Forms of lines beside the plain one: senders use only what they are told is understood.
 TAKES = ("columns",)
@@ -34,6 +35,7 @@ class Delivery:
     n_refused: int = 0
     skew_s: float = 0.0
     period_s: float = 0.0
+    clock: str = ""
     refused: list[Refusal] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
     notes: list[Note] = field(default_factory=list)
@@ -53,7 +55,7 @@ class Delivery:
         self.n_late += later.n_late
         self.n_repeated += later.n_repeated
         self.n_refused += later.n_refused
-        self.skew_s = later.skew_s
+        self.skew_s, self.clock = later.skew_s, later.clock
         self.period_s = later.period_s or self.period_s
         self.refused += later.refused[: MAX_REFUSALS - len(self.refused)]
 
@@ -97,7 +99,9 @@ def store(hot: HotStore, deliveries: Sequence[Delivery], *, n_refused_whole: int
     commands: list[tuple[object, ...]] = [
         ("HINCRBYFLOAT", key, name, n) for name, n in counts.items() if n
     ]
-    manners = {d.node: f"{d.period_s:.3f} {d.skew_s:.3f}" for d in deliveries if d.n_accepted}
+    manners = {
+        d.node: f"{d.period_s:.3f} {d.skew_s:.3f} {d.clock}" for d in deliveries if d.n_accepted
+    }
     if manners:
         commands.append(("HSET", MANNERS, *chain.from_iterable(manners.items())))
     # Only now that they are stored may lines be taken for repeated when they come again.
@@ -142,5 +146,11 @@ def manner_of(hot: HotStore, node: str) -> Manner | None:
     held: bytes | None = hot.ask("HGET", MANNERS, node)
     if held is None:
         return None
-    period_s, skew_s = held.split()
+    period_s, skew_s = held.split()[:2]
     return Manner(float(period_s), float(skew_s))
+
+
+def clock_of(hot: HotStore, node: str) -> str:
+    """Return what was kept of a node's clock, as `ClockOffset.recall` takes it."""
+    held: bytes | None = hot.ask("HGET", MANNERS, node)
+    return held.decode().split(" ", 2)[2] if held is not None and held.count(b" ") > 1 else ""

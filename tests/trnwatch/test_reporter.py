@@ -48,6 +48,8 @@ def test_a_step_is_told_with_its_parts(listener: Listener) -> None:
     assert (end["kind"], end["failed"]) == ("end", False)
     assert listener.headers[0]["Authorization"] == "Bearer secret"
     assert float(listener.headers[0]["X-Trnwatch-At"]) == pytest.approx(time.time(), abs=60)
+    up_s = time.clock_gettime(time.CLOCK_BOOTTIME)
+    assert float(listener.headers[0]["X-Trnwatch-Up"]) == pytest.approx(up_s, abs=60)
 
 
 def test_steps_count_from_one_or_from_where_training_goes_on(listener: Listener) -> None:

@@ -25,7 +25,7 @@ OUTCOME: Document = {
         "late": WHOLE | {"description": "Lines too old for the charts' seconds (of nodes)."},
         "clock_skew_s": {
             "type": "number",
-            "description": "Seconds by which the sender's clock is ahead.",
+            "description": "Seconds added to the sender's times: above 0 if its clock is behind.",
         },
         "n_refused": WHOLE | {"description": "Lines that were not taken."},
         "refused": {

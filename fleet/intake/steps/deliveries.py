@@ -13,6 +13,7 @@ from fleet.intake.steps.pieces import hand_on, keep_pieces
 from fleet.intake.steps.runs import refresh_run, tie_node
 from fleet.intake.steps.starts import Starts
 from fleet.intake.steps.state import (
+    CLOCKS,
     HEARD,
     KEEP_S,
     NODES,
@@ -33,6 +34,7 @@ from telemetry.ingest.steps import (
     WorkerLine,
     read_step_line,
 )
+from telemetry.ingest.timing import ClockOffset
 from telemetry.store.hot import HotStore
 
 # A clock that is off by more than this is corrected.
@@ -81,6 +83,8 @@ class Intake:
         self._runs: dict[str, tuple[float, Run]] = {}
         self._tied: dict[tuple[str, str, str], float] = {}
         self._starts = Starts()
+        self._clocks: dict[str, ClockOffset] = {}
+        self._kept_clocks: dict[str, str] = {}
 
     def deliver(
         self,
@@ -89,10 +93,12 @@ class Intake:
         *,
         arrived_s: float,
         sent_s: float | None = None,
+        up_s: float | None = None,
         first_line: int = 1,
     ) -> Outcome:
         """Take lines that arrived together; what is whole goes on into the store.
 
+        ``up_s`` are, with ``sent_s``, the seconds since the sender's machine booted.
         Nothing is half kept: a call that fails may be made again.
         """
         outcome, taken = Outcome(), []
@@ -107,7 +113,7 @@ class Intake:
                     outcome.refuse(error.at(number))
                 else:
                     taken.append(said)
-        outcome.skew_s = _skew_s(taken, arrived_s=arrived_s, sent_s=sent_s)
+        outcome.skew_s = self._skew_s(hot, taken, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
         self._keep(hot, taken, outcome, now_s=arrived_s)
         return outcome
 
@@ -143,6 +149,53 @@ class Intake:
             self._tied.clear()
         self._tied[key] = at_s
 
+    def _skew_s(
+        self,
+        hot: HotStore,
+        taken: Sequence[Said],
+        *,
+        arrived_s: float,
+        sent_s: float | None,
+        up_s: float | None,
+    ) -> float:
+        """Return our clock less the sender's; 0 as long as that is nearly right.
+
+        Without a moment of sending only a clock that is ahead can be told.
+        """
+        if sent_s is None:
+            newest = max((s.ended_at for s in taken if isinstance(s, StepLine)), default=0.0)
+            off_s = min(0.0, arrived_s - newest)
+            return off_s if off_s < -SKEW_S else 0.0
+        node = next((said.runs_on for said in taken if isinstance(said, WorkerLine)), None)
+        if node is None:
+            return 0.0
+        clock = self._clock_of(hot, node, now_s=arrived_s)
+        if up_s is not None:
+            clock.was_booted(sent_s - up_s, arrived_s - sent_s)
+        clock.observe(arrived_s - sent_s, arrived_s, may_wait=True)
+        self._keep_clock(hot, node, clock)
+        return clock.correction_s
+
+    def _clock_of(self, hot: HotStore, node: str, *, now_s: float) -> ClockOffset:
+        """Return what is known of a sender's clock, from earlier processes too."""
+        clock = self._clocks.get(node)
+        if clock is None:
+            clock = ClockOffset(ahead_s=SKEW_S, behind_s=SKEW_S)
+            held = hot.ask("HGET", CLOCKS, node)
+            clock.recall(held.decode() if held else "", now_s)
+            if len(self._clocks) >= MAX_KNOWN:
+                self._clocks.clear()
+                self._kept_clocks.clear()
+            self._clocks[node] = clock
+        return clock
+
+    def _keep_clock(self, hot: HotStore, node: str, clock: ClockOffset) -> None:
+        """Keep what is known of a clock, where that has changed by more than it always does."""
+        rounded = f"{clock.offset_s:.0f} {clock.epoch_s:.0f}"
+        if clock.is_known and self._kept_clocks.get(node) != rounded:
+            hot.ask("HSET", CLOCKS, node, clock.packed())
+            self._kept_clocks[node] = rounded
+
     def _keep(
         self, hot: HotStore, taken: Sequence[Said], outcome: Outcome, *, now_s: float
     ) -> None:
@@ -162,16 +215,6 @@ class Intake:
             outcome.n_steps = hand_on(hot, whole, now_s=now_s, rows=rows)
         outcome.n_repeated = len(pieces) - n_new
         outcome.n_accepted = len(taken) - outcome.n_repeated
-
-
-def _skew_s(taken: Sequence[Said], *, arrived_s: float, sent_s: float | None) -> float:
-    """Return our clock less the sender's; 0 as long as that is nearly right.
-
-    Without a moment of sending only a clock that is ahead can be told.
-    """
-    newest = max((said.ended_at for said in taken if isinstance(said, StepLine)), default=0.0)
-    off_s = arrived_s - sent_s if sent_s is not None else min(0.0, arrived_s - newest)
-    return off_s if abs(off_s) > SKEW_S else 0.0
 
 
 def _note(hot: HotStore, taken: Sequence[Said], *, now_s: float) -> None:

@@ -9,6 +9,8 @@ from telemetry.store.hot import HotStore
 KEEP_S = 7 * 24 * 3600
 # Sorted sets: runs and nodes by when they were heard last, runs by their newest step.
 HEARD, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
+# A hash: what is known of the clock of each node whose workers report.
+CLOCKS = "steps-in:clocks"
 
 
 def run_key(run: str) -> str:

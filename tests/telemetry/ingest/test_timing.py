@@ -1,13 +1,24 @@
 """When a report was: periods that fill ticks, clocks that are wrong, reports that come twice."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from telemetry.ingest.neuron_monitor import Identity, Reading, Shape
-from telemetry.ingest.timing import MAX_COVER_S, N_REMEMBERED, NodeClock, blocks
+from telemetry.ingest.timing import (
+    AGREEING_S,
+    MAX_COVER_S,
+    N_REMEMBERED,
+    OFFSET_KEEP_S,
+    NodeClock,
+    blocks,
+)
 from tests.parts import NOON_S
+from tests.telemetry.ingest.restarts import requests
 
 
 def reading(period_s: float = 1.0, at_s: float | None = None, seq: int | None = None) -> Reading:
@@ -76,7 +87,7 @@ def test_a_clock_that_is_wrong_is_corrected(clock: NodeClock, skew_s: float) -> 
     for second in range(5):
         at_s = NOON_S + second - skew_s
         [end_s] = clock.ends([reading(at_s=at_s)], arrived_s=NOON_S + second)
-        assert end_s == pytest.approx(NOON_S + second)
+        assert end_s == pytest.approx(NOON_S + second, abs=0.001, rel=0)
 
     assert clock.correction_s == pytest.approx(skew_s)
 
@@ -116,6 +127,160 @@ def test_a_clock_that_was_set_right_is_believed_again(clock: NodeClock) -> None:
     [end_s] = clock.ends([reading(at_s=NOON_S + 1.0)], arrived_s=NOON_S + 1.0)
 
     assert (end_s, clock.correction_s) == (NOON_S + 1.0, 0.0)
+
+
+def sent(
+    clock: NodeClock, at_s: float, *, skew_s: float = 0.0, wait_s: float = 0.02, up_s: float = 5e3
+) -> float:
+    """Send a report made at a true moment; gives how far from it the report was placed."""
+    shown_s = at_s - skew_s
+    [end_s] = clock.ends(
+        [reading(at_s=shown_s)],
+        sent_s=shown_s + 0.1,
+        arrived_s=at_s + 0.1 + wait_s,
+        up_s=up_s + at_s - NOON_S,
+    )
+    return end_s - at_s
+
+
+def test_a_first_request_that_waited_is_not_skewed(clock: NodeClock) -> None:
+    ends = clock.ends([reading(at_s=1000.5)], sent_s=1000.6, arrived_s=1032.6, up_s=5000)
+
+    assert ends == [1000.5]
+    assert clock.correction_s == 0.0
+
+
+@pytest.mark.parametrize("skew_s", [31.5, 45.0, 120.0, 290.0])
+def test_a_new_clock_that_is_behind_is_believed_when_requests_agree(
+    clock: NodeClock, skew_s: float
+) -> None:
+    placed = [sent(clock, NOON_S + s, skew_s=skew_s) for s in range(20)]
+
+    assert placed[0] == pytest.approx(-skew_s), "one request alone cannot tell"
+    assert placed[int(AGREEING_S) + 1 :] == pytest.approx([0.02] * 9)
+
+
+@pytest.mark.parametrize("skew_s", [-86_400.0, -40.0, -2.5, 301.0, 7_200.0])
+def test_what_cannot_be_waiting_is_believed_at_once(clock: NodeClock, skew_s: float) -> None:
+    assert sent(clock, NOON_S, skew_s=skew_s) == pytest.approx(0.02)
+
+
+def test_a_bound_is_not_dropped_because_of_its_age(clock: NodeClock) -> None:
+    sent(clock, NOON_S)
+    # Nothing for longer than delays are remembered, then requests that waited.
+    later_s = NOON_S + 2.5 * OFFSET_KEEP_S
+
+    assert [sent(clock, later_s + s, wait_s=40.0 - s) for s in range(5)] == pytest.approx([0] * 5)
+
+
+def test_a_clock_that_falls_behind_is_believed_when_nothing_says_otherwise(
+    clock: NodeClock,
+) -> None:
+    """A sender that does not say how long it is up: only time can tell."""
+    sent(clock, NOON_S)
+    seconds = range(1, int(2 * OFFSET_KEEP_S) + 10, 5)
+    for s in seconds:
+        shown_s = NOON_S + s - 60.0
+        [end_s] = clock.ends([reading(at_s=shown_s)], sent_s=shown_s, arrived_s=NOON_S + s + 0.02)
+
+    assert end_s == pytest.approx(NOON_S + seconds[-1], abs=0.1)
+
+
+@pytest.mark.parametrize("up_for_s", [30.0, 90.0, 1e6])
+def test_a_machine_that_booted_again_is_no_clock_that_was_set(
+    clock: NodeClock, up_for_s: float
+) -> None:
+    sent(clock, NOON_S, up_s=up_for_s)
+
+    # It was away for 80 s and is up for 20.
+    assert sent(clock, NOON_S + 100.0, up_s=20.0 - 100.0) == pytest.approx(0.0)
+    assert clock.correction_s == 0.0
+
+
+def test_what_was_known_of_a_clock_outlasts_the_process(clock: NodeClock) -> None:
+    for s in range(15):
+        sent(clock, NOON_S + s, skew_s=90.0)
+    successor = NodeClock()
+    successor.offset.recall(clock.offset.packed(), NOON_S + 60.0)
+
+    assert sent(successor, NOON_S + 20.0, skew_s=90.0, wait_s=40.0) == pytest.approx(0.02)
+    # While nobody listened it was set right; the machine has been up all the while.
+    successor = NodeClock()
+    successor.offset.recall(clock.offset.packed(), NOON_S + 60.0)
+    assert sent(successor, NOON_S + 30.0, wait_s=30.0) == pytest.approx(0.0)
+    assert NodeClock().offset.packed() == ""
+
+
+def test_what_was_written_by_a_clock_of_ours_that_was_wrong_is_dropped(clock: NodeClock) -> None:
+    sent(clock, NOON_S, skew_s=-3600.0)
+    successor = NodeClock()
+    successor.offset.recall(clock.offset.packed(), NOON_S)
+
+    assert sent(successor, NOON_S + 10.0) == pytest.approx(0.0)
+
+
+STOPS = {"stop_s": st.floats(1.0, 30.0), "stopped_for_s": st.floats(1.0, 250.0)}
+
+
+def replayed(
+    clocks: tuple[NodeClock, NodeClock],
+    *,
+    skew_s: float,
+    stop_s: float,
+    stopped_for_s: float,
+    seed: int,
+) -> Iterator[tuple[float, float]]:
+    """Yield each report's true moment and where it was placed; a successor takes over."""
+    rng = np.random.default_rng(seed)
+    played = requests(
+        lambda: float(rng.uniform(0.001, 1.5)),
+        stop_s=stop_s,
+        stopped_for_s=stopped_for_s,
+        until_s=stop_s + stopped_for_s + 60.0,
+    )
+    for one in played:
+        clock = clocks[one.arrived_s >= stop_s + stopped_for_s]
+        ends = clock.ends(
+            [reading(at_s=NOON_S + made_s - skew_s) for made_s in one.made_s],
+            sent_s=NOON_S + one.sent_s - skew_s,
+            arrived_s=NOON_S + one.arrived_s,
+            up_s=9_000.0 + one.sent_s,
+        )
+        yield from zip((NOON_S + made_s for made_s in one.made_s), ends, strict=True)
+
+
+@given(skew_s=st.floats(-0.4, 20.0), seed=st.integers(0, 2**32 - 1), **STOPS)
+def test_a_new_process_moves_nothing_of_a_clock_that_is_right(
+    skew_s: float, seed: int, stop_s: float, stopped_for_s: float
+) -> None:
+    clocks = (NodeClock(), NodeClock())
+    found = list(
+        replayed(clocks, skew_s=skew_s, stop_s=stop_s, stopped_for_s=stopped_for_s, seed=seed)
+    )
+
+    assert {made_s for made_s, _ in found} >= set(
+        range(NOON_S, NOON_S + int(stop_s + stopped_for_s))
+    )
+    assert max(abs(end_s - made_s + skew_s) for made_s, end_s in found) < 0.001
+
+
+@given(
+    skew_s=st.one_of(st.floats(-7_200.0, -4.0), st.floats(32.0, 7_200.0)),
+    seed=st.integers(0, 2**32 - 1),
+    **STOPS,
+)
+def test_a_new_process_that_recalls_a_wrong_clock_corrects_what_waited(
+    skew_s: float, seed: int, stop_s: float, stopped_for_s: float
+) -> None:
+    before, after = NodeClock(), NodeClock()
+    for s in range(-20, 0):
+        sent(before, NOON_S + s, skew_s=skew_s, wait_s=0.5, up_s=9_000.0)
+    after.offset.recall(before.offset.packed(), NOON_S + stop_s + stopped_for_s)
+    found = replayed(
+        (before, after), skew_s=skew_s, stop_s=stop_s, stopped_for_s=stopped_for_s, seed=seed
+    )
+
+    assert max(abs(end_s - made_s) for made_s, end_s in found) <= 1.5
 
 
 def test_a_numbered_report_counts_once(clock: NodeClock) -> None:
