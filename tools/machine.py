@@ -13,6 +13,7 @@ WANTED = {
     "prometheus": (("prometheus",), "the tests that scrape /metrics"),
     "prometheus-alertmanager": (("prometheus-alertmanager",), "the tests that page through it"),
     "victoria-metrics": (("victoria-metrics",), "the tests of long-term history"),
+    "poppler-utils": (("pdftotext",), "the test that reads a printed trial back"),
     "curl": (("curl",), "the examples of docs/api.md"),
     "postgresql": (("initdb",), "the tests on PostgreSQL"),
 }

@@ -29,6 +29,8 @@ def main(address: str, trial: str, file: str) -> None:
         answer = page.goto(f"{address}/trials/{trial}/print/")
         if answer is None or not answer.ok or "/print/" not in page.url:
             give_up(f"{address} shows no trial {trial} to people who are not signed in")
+        # The page chooses the size at which all of it fits.
+        page.wait_for_selector("html[data-fitted]", state="attached")
         if file.endswith(".png"):
             sheet = page.locator(".sheet").bounding_box()
             top = sheet["y"] - MARGIN if sheet else 0
