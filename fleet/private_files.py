@@ -3,8 +3,13 @@
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+
+from django.core.exceptions import ImproperlyConfigured
+
+from fleet.outages import disk_advice
 
 OTHERS = 0o077
 # What trnwatch itself writes into its data folder.
@@ -51,6 +56,15 @@ def make(folder: Path) -> Mended:
     for path in paths:
         _close(path, mended)
     return mended
+
+
+@contextmanager
+def usable(folder: Path) -> Iterator[None]:
+    """Say what is wrong with the data folder, or its disk, where it cannot be used."""
+    try:
+        yield
+    except OSError as error:
+        raise ImproperlyConfigured(disk_advice(error, folder)) from error
 
 
 def write_once(path: Path, text: str) -> None:

@@ -1,6 +1,7 @@
 """Every setting, in paragraphs; the environment overrides what a deployment must choose."""
 
 import secrets
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,8 @@ ENV = Environment()
 # Where this installation keeps what it makes: database, Redis' files, secrets. All that any
 # program writes from here on is for its owner alone, and so is what lay there before.
 DATA_DIR = Path(ENV.text("TRNWATCH_DATA_DIR") or ROOT / "var")
-MENDED = private_files.make(DATA_DIR)
+with private_files.usable(DATA_DIR):
+    MENDED = private_files.make(DATA_DIR)
 FILE_UPLOAD_PERMISSIONS, FILE_UPLOAD_DIRECTORY_PERMISSIONS = 0o600, 0o700
 
 
@@ -26,8 +28,10 @@ def _secret_key() -> str:
         return key
     path = DATA_DIR / "secret_key"
     if not path.exists() or not path.stat().st_size:
-        private_files.write_once(path, secrets.token_urlsafe(50))
-    return path.read_text()
+        with private_files.usable(DATA_DIR):
+            private_files.write_once(path, secrets.token_urlsafe(50))
+    with private_files.usable(DATA_DIR):
+        return path.read_text()
 
 
 def _redis_of_up() -> str:
@@ -155,7 +159,8 @@ STATIC_URL = "static/"
 # Without `collectstatic` (tests, development) they are served from where they lie.
 WHITENOISE_USE_FINDERS = True
 STATIC_ROOT = DATA_DIR / "static"
-STATIC_ROOT.mkdir(exist_ok=True)
+with private_files.usable(DATA_DIR):
+    STATIC_ROOT.mkdir(exist_ok=True)
 STATICFILES_DIRS = [("vendor", ROOT / "node_modules")] if (ROOT / "node_modules").is_dir() else []
 
 # Stores
@@ -178,6 +183,8 @@ if DATABASES["default"]["ENGINE"].endswith("sqlite3"):
         "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL;",
     }
 REDIS_URL = ENV.text("REDIS_URL") or _redis_of_up()
+# Whether Redis keeps its file in the data folder, whose disk /readyz then looks at.
+OWN_REDIS = not ENV.text("REDIS_URL") and (DATA_DIR / "redis" / "url").exists()
 HOT_KEEP_S = 15 * 60
 DURABLE_KEEP_DAYS = ENV.whole_number("TRNWATCH_KEEP_DAYS", 30)
 
@@ -202,8 +209,15 @@ HEARTBEAT_EVERY_S = ENV.whole_number("TRNWATCH_HEARTBEAT_EVERY_S", 60)
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
+    "filters": {"brief": {"()": "fleet.outages.BriefOutages"}},
     "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "plain"}},
+    "handlers": {
+        "stderr": {
+            "class": "logging.StreamHandler",
+            "formatter": "plain",
+            "filters": ["brief"],
+        }
+    },
     "root": {"handlers": ["stderr"], "level": "WARNING"},
 }
 
@@ -217,7 +231,9 @@ CELERY_BROKER_CONNECTION_MAX_RETRIES = None
 CELERY_BROKER_TRANSPORT_OPTIONS = {"socket_keepalive": True, "health_check_interval": 5}
 CELERY_WORKER_PREFETCH_MULTIPLIER = 1
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
-# The heartbeat of everything: seconds between calls.
+# The heartbeat of everything: seconds between calls. When each ran last is kept in memory alone:
+# a file of it would stop beat on a full disk. What is seldom done is done at each start too.
+CELERY_BEAT_SCHEDULER = "celery.beat:Scheduler"
 CELERY_BEAT_SCHEDULE = {
     "start-tick": {"task": "telemetry.tasks.start_tick", "schedule": 1.0},
     "watch-fleet": {"task": "fleet.tasks.watch_fleet", "schedule": 1.0},
@@ -232,7 +248,11 @@ CELERY_BEAT_SCHEDULE = {
     "look-at-preflights": {"task": "fleet.tasks.look_at_preflights", "schedule": 15.0},
     "observe-runs": {"task": "fleet.tasks.observe_runs", "schedule": 60.0},
     "hand-over-plans": {"task": "fleet.tasks.hand_over_plans", "schedule": 30.0},
-    "forget": {"task": "telemetry.tasks.forget", "schedule": 3600.0},
+    "forget": {
+        "task": "telemetry.tasks.forget",
+        "schedule": 3600.0,
+        "last_run_at": datetime.fromtimestamp(0, UTC),
+    },
 }
 if LONG_TERM_WRITE_URL:
     CELERY_BEAT_SCHEDULE["keep-figures"] = {

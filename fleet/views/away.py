@@ -1,13 +1,24 @@
-"""What is shown while Redis is away: that it is, and that the page comes back by itself."""
+"""What is shown while Redis or the database is away; the page comes back by itself."""
+
+import logging
 
 from django.http import HttpRequest, HttpResponse, JsonResponse
 from django.shortcuts import render
+from django.template.loader import render_to_string
 from django.utils.deprecation import MiddlewareMixin
 
+from fleet import outages
+from fleet.access.throttling import Seldom
+from fleet.problem import problem
 from telemetry.store.hot import StoreUnavailable
 
 AGAIN_S = "5"
 WHY = "Redis does not answer. Live figures live there; nothing that was stored for good is lost."
+WHY_DATABASE = "The database does not answer. Nothing that was stored is lost."
+WHY_DAMAGED = "The database file is damaged. The log of trnwatch names it and says what to do."
+
+log = logging.getLogger(__name__)
+complaints = Seldom(every_s=10.0)
 
 
 class StoreAwayMiddleware(MiddlewareMixin):
@@ -15,13 +26,33 @@ class StoreAwayMiddleware(MiddlewareMixin):
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
         """Say it as a page, or as JSON to whoever asked for that."""
-        if not isinstance(exception, StoreUnavailable):
-            return None
-        if request.accepts("text/html"):
-            response = render(request, "503.html", {"why": WHY}, status=503)
-        else:
-            body = {"error": {"field": "store", "message": WHY}}
-            response = JsonResponse(body, status=503)
-        response["Retry-After"] = AGAIN_S
-        response["Cache-Control"] = "no-store"
-        return response
+        if isinstance(exception, StoreUnavailable):
+            if request.accepts("text/html"):
+                return _later(render(request, "503.html", {"why": WHY}, status=503))
+            return _later(_as_json(WHY))
+        if outages.is_outage(exception):
+            return database_away(request, exception)
+        return None
+
+
+def database_away(request: HttpRequest, error: BaseException) -> HttpResponse:
+    """Answer while the database is away, without asking it for anything."""
+    if complaints.is_due():
+        log.error("%s", outages.database_advice(error))
+    why = WHY_DAMAGED if outages.is_damage(error) else WHY_DATABASE
+    if request.path.startswith("/api/"):
+        return _later(problem(503, why))
+    if not request.accepts("text/html"):
+        return _later(_as_json(why))
+    return _later(HttpResponse(render_to_string("database_away.html", {"why": why}), status=503))
+
+
+def _as_json(why: str) -> HttpResponse:
+    return JsonResponse({"error": {"field": "store", "message": why}}, status=503)
+
+
+def _later(response: HttpResponse) -> HttpResponse:
+    """Ask whoever gets this answer to come again, and nobody to keep it."""
+    response["Retry-After"] = AGAIN_S
+    response["Cache-Control"] = "no-store"
+    return response

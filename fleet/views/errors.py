@@ -1,12 +1,16 @@
 """What is shown when something went wrong; the API says it as a problem document."""
 
+import sys
+
 from django.core.exceptions import RequestDataTooBig
 from django.db import connections
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.template.loader import render_to_string
 
+from fleet import outages
 from fleet.problem import problem
+from fleet.views.away import database_away
 
 TOO_MUCH = "The form holds more text than a page takes; where there is a choice, give a file."
 FORGED = "The form was too old, or came from elsewhere. Reload the page and try again."
@@ -35,7 +39,14 @@ def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Answer after a failure of our own; asks neither the database nor Redis."""
+    """Answer after a failure of our own; asks neither the database nor Redis.
+
+    Sessions and access ask the database before any view does: if it is away, their error arrives
+    here, as the one that is being handled.
+    """
+    error = sys.exc_info()[1]
+    if error is not None and outages.is_outage(error):
+        return database_away(request, error)
     if request.path.startswith("/api/"):
         return problem(500, "trnwatch failed. The error is in its log.")
     return HttpResponse(render_to_string("500.html"), status=500)

@@ -1,7 +1,10 @@
 """Whether this process lives, and whether the whole is ready to be relied on."""
 
+import shutil
+import tempfile
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -15,6 +18,8 @@ from telemetry.longterm.positions import streams
 from telemetry.store.hot import open_store
 
 TICK_AFTER_S = 15.0
+# Below this much room the database and Redis may soon refuse to write.
+DISK_RESERVE_BYTES = 100_000_000
 
 
 @require_safe
@@ -25,10 +30,11 @@ def healthz(request: HttpRequest) -> HttpResponse:
 
 @require_safe
 def readyz(request: HttpRequest) -> HttpResponse:
-    """Answer 200 if database and Redis answer and ticks are fresh, else 503 and what is not."""
+    """Answer 200 if database, Redis, disk and ticks are well, else 503 and what is not."""
     checks = {
         "database": _checked(_database),
         "redis": _checked(_redis),
+        "disk": _checked(_disk),
         "ticks": _checked(_ticks),
         "long_term": _checked(_long_term),
     }
@@ -61,6 +67,33 @@ def _database() -> dict[str, Any]:
 
 def _redis() -> dict[str, Any]:
     return {"bytes_used": open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S).bytes_used()}
+
+
+def _disk() -> dict[str, Any]:
+    """Check that the database's file and our own Redis' file can be written, with room to spare.
+
+    Where both are servers elsewhere, nothing is kept on this disk.
+    """
+    folders = {Path(settings.DATA_DIR)} if settings.OWN_REDIS else set()
+    if connection.vendor == "sqlite":
+        folders.add(Path(str(connection.settings_dict["NAME"])).parent)
+    return {"free_bytes": min(_room(folder) for folder in folders)} if folders else {}
+
+
+def _room(folder: Path) -> int:
+    """Return how many bytes are free on the disk of a folder that can be written."""
+    try:
+        free = shutil.disk_usage(folder).free
+        if free < DISK_RESERVE_BYTES:
+            left, reserve = free // 1_000_000, DISK_RESERVE_BYTES // 1_000_000
+            raise NotReadyError(
+                f"the disk of {folder} has {left} MB left, below the reserve of {reserve} MB"
+            )
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(bytes(4096))
+    except OSError as error:
+        raise NotReadyError(f"{folder} cannot be written: {error.strerror}") from error
+    return free
 
 
 def _ticks() -> dict[str, Any]:

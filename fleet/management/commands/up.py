@@ -11,9 +11,10 @@ from pathlib import Path
 from django.conf import settings
 from django.contrib.sessions.models import Session
 from django.core.management.base import BaseCommand, CommandError
-from django.db import OperationalError, connection
+from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
+from fleet import outages
 from fleet.access.rights import DEMO_ADMIN, ensure_demo_admin
 from fleet.up import doors, preparing
 from fleet.up.house import House, StartError
@@ -33,6 +34,7 @@ class Command(BaseCommand):
         """Take the lock and the door, prepare, then run until told to stop."""
         folder: Path = settings.DATA_DIR
         try:
+            preparing.check_room(folder)
             with doors.Lock(folder / "up.lock") as lock, self._door() as listener:
                 lock.note(self._address(listener))
                 self._tell_of_mended(folder)
@@ -47,16 +49,22 @@ class Command(BaseCommand):
             raise CommandError(msg, returncode=BAD_INPUT) from holder
         except doors.DoorError as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
-        except OperationalError as error:
-            why = str(error).splitlines()[0]
-            msg = f"The database cannot be used; see DATABASE_URL. It says: {why}"
-            raise CommandError(msg, returncode=BAD_INPUT) from error
+        except DatabaseError as error:
+            if not outages.is_outage(error):
+                raise
+            raise CommandError(outages.database_advice(error), returncode=BAD_INPUT) from error
         except RedisError as error:
             msg = f"Redis does not answer; see REDIS_URL. It says: {error}"
             raise CommandError(msg, returncode=BAD_INPUT) from error
+        except preparing.NoRoomError as error:
+            raise CommandError(str(error)) from error
         except (StartError, TimeoutError) as error:
             msg = f"{error} See {folder / 'log'}."
             raise CommandError(msg) from error
+        except OSError as error:
+            if not outages.is_disk_trouble(error):
+                raise
+            raise CommandError(outages.disk_advice(error, folder)) from error
 
     def _door(self) -> socket.socket:
         """Listen where PORT and BIND say."""
@@ -80,6 +88,7 @@ class Command(BaseCommand):
     def _prepare(self) -> None:
         """Bring tables and static files up to date."""
         began_s = time.monotonic()
+        preparing.check_database()
         if n_migrations := preparing.migrate_if_needed():
             took_s = time.monotonic() - began_s
             self._say(f"The database is up to date: {n_migrations} migrations, {took_s:.1f} s.")
@@ -128,7 +137,7 @@ class Command(BaseCommand):
         self._print(f"{now:%H:%M:%S}  {text}")
 
     def _print(self, text: str) -> None:
-        """Print at once; that nobody reads any more stops nothing."""
-        with suppress(BrokenPipeError):
+        """Print at once; that nobody reads any more, or the disk is full, stops nothing."""
+        with suppress(OSError):
             self.stdout.write(text)
             self.stdout.flush()
