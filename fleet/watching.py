@@ -135,6 +135,8 @@ def watched(
         if sight.looks:
             nodes = sight.roster.nodes
             could |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
+            # Nodes that became idle together are one alert about their run.
+            could.add(("node_idle", f"run:{sight.run.name}"))
     return could - unsettled([sight.counts for sight in sights], open_rules, now_s=now_s)
 
 

@@ -7,6 +7,7 @@ from fleet.models import Alert, AlertEvent
 from fleet.outbox import enqueue
 from fleet.templatetags.units import seconds
 from fleet.words.causes import cause_name, part_name
+from fleet.words.wording import counted, listed
 from telemetry.detect import RULES, Finding
 
 Kind = AlertEvent.Kind
@@ -42,9 +43,16 @@ def blame(finding: Finding) -> str:
     cause = cause_name(finding.cause)
     if finding.node is not None:
         cause += f" at {finding.node}"
+    elif finding.nodes:
+        cause += f": {how_many(finding)}"
     if finding.device is not None:
         cause += f", {part_name(finding.cause) or 'device'} {finding.device}"
     return f"{how_bad(finding)}; {cause}" if "share_ratio" in finding.evidence else cause
+
+
+def how_many(finding: Finding) -> str:
+    """Say how many nodes are accused, and which."""
+    return f"{counted(len(finding.nodes), 'node')}: {listed(finding.nodes)}"
 
 
 def how_bad(finding: Finding) -> str:

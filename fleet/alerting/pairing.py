@@ -86,7 +86,9 @@ def has_same_culprit(alert: Alert, finding: Finding) -> bool:
         return False
     if finding.cause == UNKNOWN:
         return alert.rule in SYMPTOMS and finding.rule in SYMPTOMS
-    return (alert.node.name if alert.node else None) == finding.node
+    node = alert.node.name if alert.node else None
+    # A node that was the first of several to be found is one of them.
+    return node == finding.node or (finding.node is None and node in finding.nodes)
 
 
 def is_explained(alert: Alert, finding: Finding) -> bool:

@@ -3,7 +3,7 @@
 from datetime import datetime, timedelta
 from typing import Any
 
-from fleet.alerting.events import Kind, blame, change, how_bad, note
+from fleet.alerting.events import Kind, blame, change, how_bad, how_many, note
 from fleet.alerting.firing import SEVERITIES, told_by
 from fleet.alerting.pairing import SYMPTOMS, Subject, key_of
 from fleet.models import Alert
@@ -31,6 +31,7 @@ def refresh(
     is_renamed = _is_renamed(alert, finding, now=now)
     is_worse = is_urgent or _is_worse(alert, finding)
     is_back = alert.quiet_since is not None and now - alert.quiet_since >= AWAY
+    joined, gone = _moved(alert, finding)
     to: dict[str, Any] = {}
     if alert.quiet_since is not None:
         to |= {"quiet_since": None, "n_firings": alert.n_firings + 1}
@@ -41,7 +42,7 @@ def refresh(
         to["severity"] = SEVERITIES[finding.severity]
     if is_renamed:
         to |= told_by(finding)
-    if moves or is_renamed or is_worse or is_back:
+    if moves or is_renamed or is_worse or is_back or joined or gone:
         to["evidence"] = dict(finding.evidence)
         to["score"] = finding.score if moves or is_back else max(alert.score, finding.score)
     if not to:
@@ -49,7 +50,12 @@ def refresh(
     as_seen = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
     if not change(alert, if_still=as_seen, to=to | {"last_seen_at": now}):
         return False
-    what = {Kind.RULE_CHANGED: moves, Kind.CAUSE_CHANGED: is_renamed, Kind.WORSENED: is_worse}
+    what = {
+        Kind.RULE_CHANGED: moves,
+        Kind.CAUSE_CHANGED: is_renamed,
+        Kind.WORSENED: is_worse or joined,
+        Kind.LEARNED: gone,
+    }
     news = [Kind.REFIRED] if is_back else []
     news += [kind for kind, is_so in what.items() if is_so][:1]
     for kind in news:
@@ -64,10 +70,20 @@ def _text(alert: Alert, finding: Finding, kind: Kind) -> str:
             return f"{blame(finding)}; firing {alert.n_firings}"
         case Kind.RULE_CHANGED:
             return f"{RULES[finding.rule].title.lower()}; {blame(finding)}"
-        case Kind.WORSENED:
+        case Kind.WORSENED if not finding.nodes:
             return how_bad(finding)
+        case Kind.WORSENED | Kind.LEARNED:
+            return how_many(finding)
         case _:
             return blame(finding)
+
+
+def _moved(alert: Alert, finding: Finding) -> tuple[bool, bool]:
+    """Return whether nodes have joined those that the alert accuses, and whether some are gone."""
+    if finding.node is not None or not finding.nodes:
+        return False, False
+    was, now = set(alert.evidence.get("nodes") or ()), set(finding.nodes)
+    return bool(now - was), bool(was - now)
 
 
 def _moves(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:

@@ -24,6 +24,12 @@ class Firing:
     resolved_s: float | None
     score: float
     victims: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def accused(self) -> tuple[str, ...]:
+        """All nodes that it accuses: several, one or none."""
+        return self.nodes or (() if self.node is None else (self.node,))
 
 
 class Firings:
@@ -77,6 +83,7 @@ def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
         resolved_s=None,
         score=alert.score,
         victims=tuple(alert.victims),
+        nodes=_several(alert),
     )
 
 
@@ -111,3 +118,9 @@ def tell(firing: Firing, alert: Alert) -> None:
     firing.node = alert.node.name if alert.node else None
     firing.device, firing.score = alert.device, alert.score
     firing.victims = tuple(alert.victims)
+    # An alert about several nodes loses them one by one; a firing lists all that it accused.
+    firing.nodes = tuple(dict.fromkeys((*firing.nodes, *_several(alert))))
+
+
+def _several(alert: Alert) -> tuple[str, ...]:
+    return () if alert.node is not None else tuple(alert.nodes)

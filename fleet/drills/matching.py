@@ -85,4 +85,4 @@ def _fit(truth: Truth, firing: Firing) -> int:
 
 
 def _blames_nobody_else(truth: Truth, firing: Firing) -> bool:
-    return firing.node is None or truth.fault.node in {None, firing.node}
+    return not firing.accused or truth.fault.node in {None, *firing.accused}

@@ -135,6 +135,13 @@ class Alert(models.Model):
         """Who has it: to whom it was given, or else who took it; empty where nobody has."""
         return self.assigned_to or self.acknowledged_by
 
+    @property
+    def nodes(self) -> list[str]:
+        """The names of all nodes that it accuses: one, several or none."""
+        if self.node is not None:
+            return [self.node.name]
+        return [str(name) for name in self.evidence.get("nodes") or ()]
+
     def is_silenced(self, now: datetime) -> bool:
         """Whether it is muted now; ask for alerts with their silence."""
         return self.is_open and self.silence is not None and self.silence.is_active(now)

@@ -11,6 +11,7 @@ from fleet.words.budgets import drift_clause, overrun_clause
 from fleet.words.causes import part_name
 from fleet.words.evidence import Evidence
 from fleet.words.preflights import preflight_clause
+from fleet.words.wording import counted
 
 # Rule: what is said while it lasts, and once it is over. {where} is the part, or the node.
 CLAUSES: Mapping[str, tuple[str, str]] = {
@@ -56,6 +57,8 @@ def clause(
     special = SPECIAL.get(alert.rule)
     if special is not None:
         return special(alert)
+    if alert.rule == "node_idle" and alert.node is None:
+        return _idle(alert)
     key = alert.cause if alert.rule in BY_CAUSE and alert.cause in CLAUSES else alert.rule
     if key == "throttle" and alert.node and alert.node.cores_per_device == 1:
         key = "single_core"
@@ -82,6 +85,18 @@ def _where(alert: Alert, name: SafeString) -> SafeString:
 
 def _subject(alert: Alert) -> str:
     return alert.subject.partition(":")[2] or alert.subject
+
+
+def _idle(alert: Alert) -> SafeString:
+    nodes = Evidence(alert.evidence).names("nodes")
+    are = "is" if len(nodes) == 1 else "are"
+    are = are if alert.is_open else {"is": "was", "are": "were"}[are]
+    return format_html(
+        "{} of {} {} paid for and idle",
+        counted(len(nodes), "node"),
+        alert.run or _subject(alert),
+        are,
+    )
 
 
 def _share(alert: Alert) -> SafeString:

@@ -14,6 +14,7 @@ from fleet.words.clauses import clause
 from fleet.words.culprits import NOTHING, figure_of, node_link, run_link
 from fleet.words.evidence import Evidence
 from fleet.words.preflights import preflight_opening
+from fleet.words.wording import counted, listed
 
 # Shares that differ by less are one share.
 SAME_SHARE = 0.005
@@ -133,9 +134,44 @@ def _hang(alert: Alert, now: datetime) -> SafeString:
 
 def _idle(alert: Alert, now: datetime) -> SafeString:
     lasted = duration(alert.lasted(now))
+    if alert.node is None:
+        return _idle_together(alert, lasted)
     was = "has been" if alert.is_open else "was"
     text = "<b>{}</b> {} <b class='bad-text'>idle for {}</b>: it is paid for, and no core works."
     return format_html(text, node_link(alert), was, lasted)
+
+
+def _idle_together(alert: Alert, lasted: str) -> SafeString:
+    """Say which nodes are idle, and which change of scale left them so."""
+    nodes = Evidence(alert.evidence).names("nodes")
+    is_one = len(nodes) == 1
+    was = ("has been" if is_one else "have been") if alert.is_open else "was" if is_one else "were"
+    text = (
+        "<b>{}</b> of {} {} <b class='bad-text'>idle for {}</b>: paid for, and no core works. "
+        "{}Idle: {}."
+    )
+    return format_html(
+        text,
+        counted(len(nodes), "node"),
+        run_link(alert),
+        was,
+        lasted,
+        scaled_down(alert),
+        listed(nodes),
+    )
+
+
+def scaled_down(alert: Alert) -> SafeString:
+    """Say which change of scale left nodes idle; nothing where none was seen."""
+    told = Evidence(alert.evidence).figures.get("scaled_down")
+    if not isinstance(told, Mapping):
+        return NOTHING
+    return format_html(
+        "The run was scaled down from {} to {} nodes at {}. ",
+        told.get("n_before"),
+        told.get("n_after"),
+        at(told.get("at_s"), "day"),
+    )
 
 
 def _silent(alert: Alert, now: datetime) -> SafeString:

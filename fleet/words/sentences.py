@@ -14,7 +14,8 @@ from fleet.words.clauses import capital, clause
 from fleet.words.culprits import NOTHING, blamed, figure_of, run_link
 from fleet.words.evidence import Evidence
 from fleet.words.losses import Loss, loss
-from fleet.words.openings import opening, relation
+from fleet.words.openings import opening, relation, scaled_down
+from fleet.words.wording import listed
 
 # Rules whose clause or opening already names the cause, and its figure.
 SELF_TOLD = frozenset(
@@ -61,6 +62,8 @@ def blame(alert: Alert) -> SafeString:
         return _figure_and_run(alert)
     if alert.rule in SELF_TOLD:
         return NOTHING
+    if alert.rule == "node_idle":
+        return format_html("{}Idle: {}.", scaled_down(alert), listed(evidence.names("nodes")))
     if evidence.is_layout:
         return SafeString("Nothing is broken: the run is laid out to communicate this much.")
     if alert.cause == "unknown":

@@ -1,6 +1,6 @@
 """How figures read inside a sentence: a number with its noun, a value by its unit's name."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from fleet.templatetags.units import ABSENT, NBSP, count, percent, rate, seconds, si, size, usd
 
@@ -8,6 +8,12 @@ from fleet.templatetags.units import ABSENT, NBSP, count, percent, rate, seconds
 def counted(n: float, noun: str, plural: str = "") -> str:
     """Write a number with its noun, one or many."""
     return f"{count(n)}{NBSP}{noun if round(n) == 1 else plural or noun + 's'}"
+
+
+def listed(names: Sequence[str], most: int = 24) -> str:
+    """Write names one after another; of very many the first, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {count(len(names) - most)} more"
 
 
 WRITERS: Mapping[str, Callable[[float], str]] = {

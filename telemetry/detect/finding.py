@@ -14,8 +14,8 @@ class Finding:
     """One broken rule.
 
     ``run`` and ``node`` say whom it concerns; ``node`` and ``device`` are None where no machine
-    is to blame. ``score`` is evidence over threshold: 1 is just enough. ``evidence`` holds plain
-    JSON figures, by the keys that docs/rules.md lists.
+    is to blame, or several are: then ``nodes`` lists them. ``score`` is evidence over threshold:
+    1 is just enough. ``evidence`` holds plain JSON figures, by the keys that docs/rules.md lists.
     """
 
     rule: str
@@ -28,3 +28,9 @@ class Finding:
     score: float
     victims: tuple[str, ...] = ()
     evidence: Mapping[str, Any] = field(default_factory=dict)
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def accused(self) -> tuple[str, ...]:
+        """Every node to blame: several, one or none."""
+        return self.nodes or (() if self.node is None else (self.node,))

@@ -39,8 +39,8 @@ FAULT = {
     "kind", "node", "run", "device", "start_s", "end_s", "magnitude", "step_slowdown_ratio",
 }  # fmt: skip
 ALERT = {
-    "rule", "cause", "node", "run", "device", "onset_s", "fired_s", "resolved_s", "score",
-    "victims",
+    "rule", "cause", "node", "nodes", "run", "runs", "device", "onset_s", "fired_s", "resolved_s",
+    "score", "victims",
 }  # fmt: skip
 
 

@@ -94,6 +94,7 @@ def detail_of(pk: int) -> AlertDetail:
     last = max((event.pk for event in events), default=None)
     return AlertDetail(
         **AlertOut.told(alert, now=timezone.now(), last_event=last),
+        nodes=alert.nodes,
         victims=alert.victims,
         evidence=alert.evidence,
         cost=alert.cost,

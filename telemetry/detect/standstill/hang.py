@@ -6,6 +6,7 @@ import numpy as np
 
 from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.rules import RULES
+from telemetry.detect.standstill.recompile import CERTAIN_S, compiled_lately
 from telemetry.detect.standstill.silence import CRASHED, SILENT
 from telemetry.detect.standstill.spinning import SPINNING
 from telemetry.detect.standstill.standstill import (
@@ -43,6 +44,8 @@ def hang(vitals: Vitals) -> list[Finding]:
     still = standstill(vitals)
     if still is None or (still.works.any() and not _is_endless(still)):
         return []
+    if _has_just_compiled(vitals, still):
+        return []
     busy = np.flatnonzero(still.compiles | still.loads)
     if busy.size and not still.works.any():
         # Somebody prepares the step, or writes down the last one. That ends, or it is a hang.
@@ -55,6 +58,16 @@ def hang(vitals: Vitals) -> list[Finding]:
     # A node that fell silent with the run is its own finding, and explains this one.
     is_hang = not lost(still) and _lasts(still, PATIENCE_STEPS, PATIENCE_S)
     return [_finding(vitals, still, ())] if is_hang else []
+
+
+def _has_just_compiled(vitals: Vitals, still: Standstill) -> bool:
+    """Tell whether the run compiles, or has done so a moment ago: its next step is still to come.
+
+    However long a compilation takes, time to end a step counts from its end.
+    """
+    patience_s = max(PATIENCE_S, PATIENCE_STEPS * float(np.nan_to_num(still.step_s)))
+    is_long = still.overdue_s > CERTAIN_S and not still.spins.any()
+    return is_long and compiled_lately(vitals, still.nodes, within_s=patience_s)
 
 
 def _is_endless(still: Standstill) -> bool:

@@ -15,6 +15,7 @@ from telemetry.detect.standstill.standstill import (
     COMPILING,
     CORES,
     HOST,
+    OLDEST_S,
     WORKING,
     no_step_since,
     recent,
@@ -32,6 +33,8 @@ CERTAIN_S, LOOK_S = RULES[RULE].limits["certain_s"], 8
 # A step that took this much longer than usual may hold a compilation; it is news for so long.
 LONGER_S, LONGER_STEPS = 2.0, 0.5
 NEWS_STEPS, NEWS_S, MOMENTS = 1, 10.0, 10
+# At so many moments one sees whether a compilation has ended just now.
+LATELY = 12
 # As long as this a run stands still before anybody need get up for it.
 PAGE_AFTER_S = RULES[RULE].limits["page_after_s"]
 LEAD_S = 120.0
@@ -52,10 +55,30 @@ def recompile(vitals: Vitals) -> list[Finding]:
         return [_finding(vitals, steps, since_s, vitals.now_s - since_s, is_over=False)]
     for row in _suspects(vitals, steps):
         end_s, step_s = float(steps.ended_at_s[row]), float(steps.step_s[row])
-        lost_s = step_s - usual_step_s(steps)
+        lost_s = step_s - _usual_s(vitals, steps)
+        if _is_told(vitals, end_s - step_s, end_s):
+            return [_finding(vitals, steps, end_s - step_s, lost_s, is_over=True)]
         if _compiled_s(vitals, steps, end_s - step_s, end_s) >= 0.5 * lost_s:
             return [_finding(vitals, steps, end_s - step_s, lost_s, is_over=True)]
     return []
+
+
+def _is_told(vitals: Vitals, start_s: float, end_s: float) -> bool:
+    """Tell whether an open alert speaks of the compilation within this step.
+
+    One that takes longer than the seconds are kept cannot be measured again when it is over.
+    """
+    told = [a.evidence.get("since_s") for a in vitals.standing if a.rule == RULE]
+    return any(each is not None and start_s - 1.0 <= float(each) <= end_s for each in told)
+
+
+def compiled_lately(vitals: Vitals, nodes: Sequence[str], *, within_s: float) -> bool:
+    """Tell whether most of these nodes compiled at some moment of the last seconds."""
+    if vitals.moments is None or not nodes:
+        return False
+    ages = np.linspace(min(within_s, OLDEST_S), 0, LATELY).astype(int).tolist()
+    span = vitals.moments((CORES, HOST), tuple(dict.fromkeys(ages))).of(nodes)
+    return bool((_share(_compiles(span)) > MOST).any())
 
 
 def _is_under_way(vitals: Vitals, steps: StepBatch, since_s: float) -> bool:
@@ -103,13 +126,20 @@ def _ticks_seen(vitals: Vitals, steps: StepBatch, ages_s: Sequence[int]) -> int:
 
 def _suspects(vitals: Vitals, steps: StepBatch) -> list[int]:
     """Return the newest steps that took much longer than usual, the latest first."""
-    usual_s = usual_step_s(steps)
+    usual_s = _usual_s(vitals, steps)
     n = len(steps)
     fresh = np.arange(n) >= n - NEWS_STEPS
     fresh |= steps.ended_at_s >= vitals.now_s - NEWS_S
     longer_s = steps.step_s - usual_s
     is_long = longer_s >= max(LONGER_S, LONGER_STEPS * usual_s) if n else fresh
     return [int(row) for row in np.flatnonzero(fresh & is_long)[::-1]]
+
+
+def _usual_s(vitals: Vitals, steps: StepBatch) -> float:
+    """Return how long a step usually takes: an open alert knows it for longer than steps last."""
+    held = [a.evidence.get("usual_step_s") for a in vitals.standing if a.rule == RULE]
+    told = [float(each) for each in held if each is not None]
+    return told[0] if told else usual_step_s(steps)
 
 
 def _compiled_s(vitals: Vitals, steps: StepBatch, start_s: float, end_s: float) -> float:
@@ -125,7 +155,7 @@ def _finding(
     vitals: Vitals, steps: StepBatch, since_s: float, lost_s: float, *, is_over: bool
 ) -> Finding:
     """Describe the compilation, and what it has cost so far."""
-    usual_s = usual_step_s(steps)
+    usual_s = _usual_s(vitals, steps)
     severity: Severity = "page" if lost_s > PAGE_AFTER_S else "warn"
     nodes = training_nodes(vitals, steps)
     return Finding(

@@ -60,40 +60,72 @@ def slow_checkpoint(vitals: Vitals, steps: StepBatch) -> list[Problem]:
     usual step is taken off.
     """
     taken = _taken(steps)
-    at, took_s, ended_s, node = _newest(vitals, steps, taken)
-    if took_s is None or vitals.now_s - ended_s > NEWS_S:
+    under_way = _under_way(vitals, steps)
+    if under_way is not None and (found := _judged(vitals, steps, taken, under_way)):
+        return [found]
+    written = _written(vitals, steps, taken, waits=under_way is not None)
+    if written is None:
         return []
-    usual_s, limit = _usual(vitals, steps, taken if at is None else taken[:at], ended_s)
-    if not np.isfinite(usual_s) or took_s < max(limit * usual_s, usual_s + LEAST_S):
-        return []
-    strength = took_s / (limit * usual_s)
-    look = Look(CAUSE, strength, "checkpoint_s", took_s, usual_s, 0, "s", node)
-    more = {"baseline_phase_s": usual_s, "phase_s": took_s}
-    return [Problem(CAUSE, look, "checkpoint", ended_s - took_s, strength, more=more)]
+    found = _judged(vitals, steps, taken[:-1], written)
+    return [] if found is None else [found]
 
 
-def _newest(
-    vitals: Vitals, steps: StepBatch, taken: list[tuple[int, float]]
-) -> tuple[int | None, float | None, float, str | None]:
-    """Return place, length, end and culprit of the newest checkpoint; no place while it lasts."""
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """One checkpoint: how long it took, or has so far, until when, and who wrote the longest."""
+
+    took_s: float
+    ended_s: float
+    node: str | None
+
+
+def _judged(
+    vitals: Vitals, steps: StepBatch, earlier: list[tuple[int, float]], this: Checkpoint
+) -> Problem | None:
+    """Return what is wrong with a checkpoint, beside the ``earlier`` ones."""
+    usual_s, limit = _usual(vitals, steps, earlier, this.ended_s)
+    if not np.isfinite(usual_s) or this.took_s < max(limit * usual_s, usual_s + LEAST_S):
+        return None
+    strength = this.took_s / (limit * usual_s)
+    look = Look(CAUSE, strength, "checkpoint_s", this.took_s, usual_s, 0, "s", this.node)
+    more = {"baseline_phase_s": usual_s, "phase_s": this.took_s}
+    return Problem(CAUSE, look, "checkpoint", this.ended_s - this.took_s, strength, more=more)
+
+
+def _under_way(vitals: Vitals, steps: StepBatch) -> Checkpoint | None:
+    """Return the checkpoint that is being written; None where none is."""
     still = standstill(vitals)
-    if still is not None and still.loads.any():
-        is_held = any(alert.cause == CAUSE for alert in vitals.standing)
-        writing = _writing(vitals, steps, still.since_s, vitals.now_s)
-        if still.loads.mean() > MOST or is_held or _did_all_write(writing):
-            node = _slowest(writing)
-            return None, still.overdue_s - still.step_s, vitals.now_s, node
+    if still is None or not still.loads.any():
+        return None
+    held = [alert for alert in vitals.standing if alert.cause == CAUSE]
+    writing = _writing(vitals, steps, still.since_s, vitals.now_s)
+    if not (still.loads.mean() > MOST or held or _did_all_write(writing)):
+        return None
+    # While all still write nobody stands out: a node that is accused already stays so.
+    node = _slowest(writing) or next((alert.node for alert in held if alert.node), None)
+    return Checkpoint(still.overdue_s - still.step_s, vitals.now_s, node)
+
+
+def _written(
+    vitals: Vitals, steps: StepBatch, taken: list[tuple[int, float]], *, waits: bool
+) -> Checkpoint | None:
+    """Return the newest checkpoint that is written, while it is news.
+
+    Where an open alert speaks of it and the next one is under way, it stays news: whether that
+    one is slow as well is not known yet (``waits``).
+    """
     if not taken:
-        return None, None, -np.inf, None
+        return None
     row, took_s = taken[-1]
     ended_s = float(steps.ended_at_s[row])
-    if vitals.now_s - ended_s > NEWS_S:
-        return len(taken) - 1, None, ended_s, None
-    for alert in vitals.standing:
-        if alert.cause == CAUSE and alert.node is not None:
-            return len(taken) - 1, took_s, ended_s, alert.node
+    held = [alert for alert in vitals.standing if alert.cause == CAUSE]
+    if vitals.now_s - ended_s > NEWS_S and not (waits and held):
+        return None
+    for alert in held:
+        if alert.node is not None:
+            return Checkpoint(took_s, ended_s, alert.node)
     writing = _writing(vitals, steps, ended_s - took_s, ended_s)
-    return len(taken) - 1, took_s, ended_s, _slowest(writing)
+    return Checkpoint(took_s, ended_s, _slowest(writing))
 
 
 @dataclass(frozen=True, slots=True)

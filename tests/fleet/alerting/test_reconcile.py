@@ -126,3 +126,54 @@ def test_a_drill_is_marked_and_the_weather_is_not(finding: Finding, run: Run) ->
     [alert] = reconcile([finding], watched=[SHARE], now=NOON)
 
     assert alert.is_drill
+
+
+def idle(*nodes: str, node: str | None = None) -> Finding:
+    """Return the finding about several idle nodes of a run, or about one."""
+    return Finding(
+        rule="node_idle",
+        cause="node_idle",
+        severity="warn",
+        run="llama",
+        node=node,
+        device=None,
+        onset_s=NOON.timestamp() - 600,
+        score=1.0,
+        nodes=nodes,
+        evidence={"nodes": list(nodes)},
+    )
+
+
+IDLE = ("node_idle", "run:llama")
+
+
+def test_nodes_that_work_again_leave_the_list_of_the_same_alert(run: Run) -> None:
+    for second, nodes in enumerate([("a", "b", "c"), ("a", "c"), ("a", "c"), ("c",)]):
+        reconcile([idle(*nodes)], watched=[IDLE], now=NOON + second * SECOND)
+
+    alert = Alert.objects.get()
+    assert (alert.subject, alert.nodes, alert.node) == ("run:llama", ["c"], None)
+    assert kinds(alert) == ["fired", "learned", "learned"]
+    assert [event.text.replace("\u202f", " ") for event in alert.events.all()] == [
+        "idle node: 3 nodes: a, b, c",
+        "2 nodes: a, c",
+        "1 node: c",
+    ]
+
+
+def test_nodes_that_join_are_told_on_the_same_alert(run: Run) -> None:
+    reconcile([idle("a", "b")], watched=[IDLE], now=NOON)
+    reconcile([idle("a", "b", "c")], watched=[IDLE], now=NOON + SECOND)
+
+    alert = Alert.objects.get()
+    assert alert.nodes == ["a", "b", "c"]
+    assert kinds(alert) == ["fired", "worsened"]
+
+
+def test_the_alert_of_the_first_idle_node_becomes_that_of_all(run: Run, limping: Node) -> None:
+    reconcile([idle(limping.name, node=limping.name)], watched=[IDLE], now=NOON)
+    reconcile([idle("a", limping.name)], watched=[IDLE], now=NOON + SECOND)
+
+    alert = Alert.objects.get()
+    assert (alert.subject, alert.node, alert.nodes) == ("run:llama", None, ["a", limping.name])
+    assert kinds(alert) == ["fired", "rule_changed"]

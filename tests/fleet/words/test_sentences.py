@@ -247,3 +247,18 @@ def test_what_is_its_own_cause_is_told_once_with_its_figure(make: Make) -> None:
 
     assert "llama is slow to write checkpoints: 10.3 s against 3.10 s before." in told(alert)
     assert "likely" not in told(alert)
+
+
+def test_idle_nodes_are_listed_with_the_change_of_scale_that_left_them(make: Make) -> None:
+    evidence = {
+        "nodes": ["llama-02", "llama-03"],
+        "scaled_down": {"at_s": NOON.timestamp() - 600, "n_before": 4, "n_after": 2},
+    }
+    fields = {"rule": "node_idle", "cause": "node_idle", "node": None, "device": None}
+    alert = make(evidence, cost={}, **fields)
+    said = "The run was scaled down from 4 to 2 nodes at"
+    short = strip_tags(f"{clause(alert)}. {blame(alert)}").replace("\u202f", " ")
+    for text in (told(alert), short.replace("\u00a0", " ")):
+        assert "2 nodes of llama" in text
+        assert said in text
+        assert "Idle: llama-02, llama-03." in text

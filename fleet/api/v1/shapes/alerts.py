@@ -113,6 +113,7 @@ class EventOut(Told):
 class AlertDetail(AlertOut):
     """One alert with its timeline and its evidence."""
 
+    nodes: list[str] = Field(description="Names of all nodes that it accuses.")
     victims: list[str] = Field(description="Names of nodes that are slowed.")
     evidence: dict[str, Any] = Field(
         description="The figures it rests on, frozen when it fired; units end their names."

@@ -12,6 +12,7 @@ from telemetry.detect.parts.idle import AGES_S, node_idle
 from telemetry.detect.vitals import Standing, Vitals
 from telemetry.simulate.plan import Benign
 from tests.telemetry.detect.lives import life
+from tests.telemetry.detect.played import EPOCH
 from tests.telemetry.detect.runs import CHARACTERS, steps_at, vitals
 
 # A second in which idle nodes are looked for.
@@ -88,9 +89,78 @@ def test_it_is_looked_for_now_and_then_but_always_while_it_lasts() -> None:
     assert len(node_idle(known)) == 1
 
 
-@pytest.mark.parametrize("kind", ["node_leaves", "scale_change", "node_joins"])
+@pytest.mark.parametrize("kind", ["node_leaves", "node_joins"])
 def test_who_left_or_has_not_come_yet_does_not_idle(kind: str) -> None:
-    node = None if kind == "scale_change" else "run-05"
-    event = Benign(kind=kind, run="run", node=node, start_s=90)
+    event = Benign(kind=kind, run="run", node="run-05", start_s=90)
     lived = life("trn1", duration_s=780, benign=[event])
     assert [f for second in range(690, 780) for f in node_idle(lived.at(second))] == []
+
+
+def test_nodes_left_over_by_a_scale_down_are_one_finding_that_names_it() -> None:
+    event = Benign(kind="scale_change", run="run", start_s=90, magnitude=0.5)
+    lived = life("trn1", duration_s=780, benign=[event])
+    found = [f for second in range(690, 780) for f in node_idle(lived.at(second))]
+    assert {(f.node, f.nodes, f.severity) for f in found} == {
+        (None, ("run-04", "run-05", "run-06", "run-07"), "warn")
+    }
+    scaled = found[0].evidence["scaled_down"]
+    assert (scaled["n_before"], scaled["n_after"]) == (8, 4)
+    assert 85 < scaled["at_s"] - EPOCH < 100
+    assert json.loads(json.dumps(found[0].evidence, allow_nan=False)) == found[0].evidence
+
+
+def group(*nodes: str, since_s: float = -600.0) -> Standing:
+    """Return the open alert about several idle nodes."""
+    evidence = {
+        "nodes": list(nodes),
+        "since_s": since_s,
+        "scaled_down": {"at_s": since_s, "n_before": 4, "n_after": 2},
+    }
+    return Standing("node_idle", "node_idle", None, None, evidence)
+
+
+def test_nodes_that_became_idle_together_are_one_finding() -> None:
+    (finding,) = node_idle(seen({"quiet": 0.0, "calm": 0.02}))
+    assert (finding.node, finding.nodes) == (None, ("calm", "quiet"))
+    assert finding.evidence["nodes"] == ["calm", "quiet"]
+    assert finding.evidence["scaled_down"] is None
+
+
+@pytest.mark.parametrize(("idle", "left"), [("quiet", 0.0), ("calm", 0.0)])
+def test_the_finding_for_several_loses_its_nodes_down_to_the_last(idle: str, left: float) -> None:
+    several = group("calm", "quiet", since_s=-5_000.0)
+    (finding,) = node_idle(seen({idle: left}, standing=(several,)))
+    assert (finding.node, finding.nodes) == (None, (idle,))
+    assert finding.onset_s == -5_000.0
+    assert finding.evidence["scaled_down"]["n_before"] == 4
+    assert node_idle(seen({}, standing=(several,))) == []
+
+
+def test_a_node_that_has_been_idle_for_longer_keeps_its_own_alert() -> None:
+    old = Standing("node_idle", "node_idle", "limping", None, {"since_s": -5_000.0})
+    cores = {"limping": 0.0, "calm": 0.0, "quiet": 0.0}
+    found = node_idle(seen(cores, standing=(old,)))
+    assert [(f.node, f.nodes) for f in found] == [
+        ("limping", ("limping",)),
+        (None, ("calm", "quiet")),
+    ]
+
+
+def test_a_node_that_was_the_first_to_be_found_joins_the_others() -> None:
+    watched = seen({"calm": 0.0, "quiet": 0.0})
+    first = Standing(
+        "node_idle", "node_idle", "calm", None, {"since_s": watched.now_s - 600.0 - 60.0}
+    )
+    (finding,) = node_idle(replace(watched, standing=(first,)))
+    assert finding.nodes == ("calm", "quiet")
+
+
+def test_a_long_step_of_the_run_neither_accuses_nodes_nor_ends_an_alert() -> None:
+    resting = {"quiet": 0.0, "calm": 0.0}
+    watched = seen(resting)
+    ends = watched.steps.ended_at_s
+    far = replace(watched, now_s=watched.now_s + 90.0)
+    assert float(ends[-1]) < far.now_s - 60.0
+    assert node_idle(far) == []
+    (finding,) = node_idle(replace(far, standing=(group("calm", "quiet"),)))
+    assert finding.nodes == ("calm", "quiet")
