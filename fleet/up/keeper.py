@@ -173,7 +173,8 @@ class Keeper:
             draft.rename(note)
         except OSError:
             # The next keeper then knows of fewer programs; those that run go on.
-            draft.unlink(missing_ok=True)
+            with suppress(OSError):
+                draft.unlink()
 
 
 async def _end(process: Process, within_s: float) -> None:
@@ -253,7 +254,8 @@ def set_aside(log: Path) -> None:
         with log.open("rb") as source, aside.open("wb") as target:
             shutil.copyfileobj(source, target)
     except OSError:
-        aside.unlink(missing_ok=True)
+        with suppress(OSError):
+            aside.unlink()
         end = read_end(log, LOG_END_BYTES).encode()
     with log.open("r+b") as file:
         file.truncate(0)

@@ -59,7 +59,8 @@ class Command(BaseCommand):
         except preparing.NoRoomError as error:
             raise CommandError(str(error)) from error
         except (StartError, TimeoutError) as error:
-            msg = f"{error} See {folder / 'log'}."
+            said = str(error) or "The first page did not come in time."
+            msg = f"{said} See {folder / 'log'}."
             raise CommandError(msg) from error
         except OSError as error:
             if not outages.is_disk_trouble(error):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import psutil
@@ -163,6 +164,75 @@ def test_a_long_log_is_set_aside_under_the_hands_of_its_writer(
 
     assert log.read_text() == "the end\n"
     assert (folder / "web.log.1").read_text() == "a long story\n"
+
+
+def test_a_long_log_keeps_its_end_where_it_cannot_be_set_aside(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(keeper, "LOG_BYTES", 10)
+    monkeypatch.setattr(keeper, "LOG_END_BYTES", 8)
+    log = folder / "web.log"
+    # Every write to it fails as on a full disk.
+    (folder / "web.log.1").symlink_to("/dev/full")
+    with log.open("ab", buffering=0) as writer:
+        writer.write(b"a long story\nthe end\n")
+        set_aside(log)
+        writer.write(b"another\n")
+
+    assert log.read_text() == "the end\nanother\n"
+    assert not (folder / "web.log.1").exists()
+
+
+def test_a_log_that_cannot_be_cut_or_opened_ends_nothing(
+    housekeeper: Callable[[], Keeper],
+    folder: Path,
+    said: list[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(keeper, "LOG_CHECK_S", 0.01)
+    program = script("once", "raise SystemExit(3)")
+
+    async def story() -> int:
+        keeper = housekeeper()
+        (folder / "log" / "broken.log").symlink_to(folder / "nowhere" / "else.log")
+        (folder / "log" / "once.log").mkdir()
+        (folder / "processes.draft").mkdir()
+        trimming = asyncio.create_task(keeper.trim_logs())
+        code = await keeper.once(program)
+        while not any("broken.log" in each for each in said):
+            await asyncio.sleep(0.01)
+        assert not trimming.done()
+        trimming.cancel()
+        return code
+
+    assert asyncio.run(story()) == 3
+    assert "broken.log cannot be shortened: No such file or directory." in said
+    assert any(each.startswith("once runs without a log") for each in said)
+
+
+def test_what_is_repaired_after_an_end_is_said_and_logged(
+    housekeeper: Callable[[], Keeper], folder: Path, said: list[str]
+) -> None:
+    ends: list[tuple[int, str]] = []
+
+    def repair(code: int, words: str) -> str:
+        ends.append((code, words))
+        return "It was mended."
+
+    text = "print('first words'); raise SystemExit(2)"
+    program = replace(script("broken", text), repair=repair)
+
+    async def story() -> None:
+        keeper = housekeeper()
+        keeper.keep([program])
+        while len(ends) < 2:
+            await asyncio.sleep(0.02)
+        await keeper.stop([program])
+
+    asyncio.run(story())
+    assert ends[:2] == [(2, "first words\n"), (2, "first words\n")]
+    assert "It was mended." in said
+    assert "It was mended.\n" in (folder / "log" / "broken.log").read_text()
 
 
 def test_the_last_line_of_an_empty_log(folder: Path) -> None:

@@ -12,7 +12,7 @@ from redis import Redis
 from redis.exceptions import AuthenticationError
 
 from fleet.up.doors import listen
-from fleet.up.redis import RedisPlace, choose_place, program, until_ready
+from fleet.up.redis import RedisPlace, choose_place, program, repair, until_ready
 
 
 @pytest.fixture
@@ -87,3 +87,41 @@ def test_a_port_that_is_taken_by_now_is_given_up(folder: Path) -> None:
 
     assert after.port != before.port
     assert after.password == before.password
+
+
+LOADING = "Server initialized\nReading RDB preamble from AOF file...\n"
+DAMAGED = LOADING + "Bad file format reading the append only file\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-signal.SIGKILL, LOADING),
+        (0, LOADING),
+        (-signal.SIGSEGV, LOADING + "Ready to accept connections\n"),
+        (1, LOADING + "Can't open the append-only file: Permission denied\n"),
+        (1, LOADING + "Out Of Memory allocating 16 bytes!\n"),
+        (1, ""),
+    ],
+)
+def test_a_file_that_may_be_whole_is_kept(folder: Path, code: int, words: str) -> None:
+    folder.mkdir()
+    (folder / "appendonly.aof").touch()
+
+    assert repair(folder, code, words) == ""
+    assert [path.name for path in folder.iterdir()] == ["appendonly.aof"]
+
+
+@pytest.mark.parametrize("name", ["appendonly.aof", "appendonlydir/appendonly.aof.1.incr.aof"])
+def test_of_damaged_files_the_latest_is_kept(folder: Path, name: str) -> None:
+    top = name.partition("/")[0]
+    for number in (1, 2):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"damage {number}")
+        (folder / f"{top}.damaged-20260101T00000{number}Z").touch()
+        assert f"It is set aside as {folder / top}.damaged-" in repair(folder, 1, DAMAGED)
+
+    [aside] = folder.iterdir()
+    [file] = [path for path in (aside, *aside.rglob("*")) if path.is_file()]
+    assert file.read_text() == "damage 2"
+    assert repair(folder, 1, DAMAGED) == ""
