@@ -107,6 +107,7 @@ def web_server(env: dict[str, str], secret: str) -> Iterator[Site]:
     """Run uvicorn as `make up` does."""
     port = free_port()
     options = ["--port", str(port), "--no-access-log", "--log-level", "warning"]
+    options += ["--http", "fleet.api.connections:LimitedProtocol"]
     command = [sys.executable, "-m", "uvicorn", "fleet.asgi:application", *options]
     process = subprocess.Popen(command, cwd=ROOT, env=os.environ | env)
     try:

@@ -10,15 +10,21 @@ from typing import Any
 
 import uvicorn
 
+from fleet.api.connections import LimitedProtocol
+
 FINISHING_S = 0.5
 
 
 @contextmanager
-def served(application: Any = "fleet.asgi:application") -> Iterator[str]:
-    """Serve the ASGI application on a free port; gives its address without a slash."""
+def served(
+    application: Any = "fleet.asgi:application",
+    protocol: type[LimitedProtocol] = LimitedProtocol,
+) -> Iterator[str]:
+    """Serve an ASGI application on a free port; gives its address without a slash."""
     config = uvicorn.Config(
         application,
         log_level="warning",
+        http=protocol,
         ws="none",
         lifespan="off",
         proxy_headers=False,

@@ -116,14 +116,20 @@ class TokenBook:
 
     def check(self, secret: str, scope: str) -> Token:
         """Return the token a secret belongs to, if it may do ``scope``."""
-        now_s = self._monotonic()
-        key = (digest(secret), scope)
-        since_s, token = self._trusted.get(key, (0.0, None))
-        if token is not None and now_s - since_s < TRUST_S:
+        if (token := self._recent(secret, scope)) is not None:
             return token
+        now_s, key = self._monotonic(), (digest(secret), scope)
         self._trusted.pop(key, None)
         token = check_token(secret, scope)
         if len(self._trusted) >= MAX_TRUSTED:
             self._trusted.clear()
         self._trusted[key] = (now_s, token)
         return token
+
+    def trusts(self, secret: str, scope: str) -> bool:
+        """Whether ``check`` would let a secret through without asking the database."""
+        return self._recent(secret, scope) is not None
+
+    def _recent(self, secret: str, scope: str) -> Token | None:
+        since_s, token = self._trusted.get((digest(secret), scope), (0.0, None))
+        return token if self._monotonic() - since_s < TRUST_S else None

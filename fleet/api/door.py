@@ -1,12 +1,14 @@
 """The fast way in: nodes' lines straight from the web server, without Django between.
 
-Everything else goes on to Django, but for bodies that are too large: those end here.
+Everything else goes on to Django, which keeps whole bodies. So this comes first: who sends a large
+body must be known before it is read, and a body that is too large or does not come ends here.
 """
 
 import asyncio
 import re
 import time
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -14,8 +16,11 @@ import msgspec
 from django.conf import settings
 
 from fleet.api.bodies import check_announced, check_unpacked, too_large
+from fleet.api.connections import EXTENSION, Connection, Unlimited
 from fleet.api.desk import Desk
-from fleet.api.serving import Call, answer
+from fleet.api.identity import UNIDENTIFIED_BYTES, Identities
+from fleet.api.serving import Call, answer, tokens
+from fleet.models import Token
 from fleet.problem import ProblemError
 
 Scope = dict[str, Any]
@@ -32,6 +37,11 @@ UPLOADS = ("/support/", "/preflight/files")
 QUIET_S = 0.05
 # A client that sends too much is read on for a while, so that it gets to hear why.
 LINGER_S = 10.0
+# A body of which nothing comes for so long, and a live stream without a line, are given up.
+BODY_IDLE_S = 60.0
+LIVE_IDLE_S = 3600.0
+# Bodies of known nodes that this process holds at once.
+MOST_HELD_BYTES = 256_000_000
 WAIT = re.compile(r"\bwait=(\d{1,4})\b", re.ASCII)
 LONGEST_WAIT_S = 1.0
 
@@ -40,13 +50,43 @@ class ClientGoneError(Exception):
     """The client hung up before it had sent its body: nothing of it is taken."""
 
 
+class Held:
+    """How many bytes of bodies are in memory; more than the limit is asked to come again."""
+
+    def __init__(self, limit: int = MOST_HELD_BYTES) -> None:
+        """Hold nothing yet."""
+        self._limit = limit
+        self._n_bytes = 0
+
+    @contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Yield what counts the bytes of one body; they are held until it ends."""
+        n_held = 0
+
+        def count(n_bytes: int) -> None:
+            nonlocal n_held
+            n_held += n_bytes
+            self._n_bytes += n_bytes
+            if self._n_bytes > self._limit:
+                detail = f"More than {self._limit:,} bytes are being received. Send it again."
+                raise ProblemError(503, detail, headers={"Retry-After": "5"})
+
+        try:
+            yield count
+        finally:
+            self._n_bytes -= n_held
+
+
 class Door:
     """An ASGI application in front of another."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, *, body_idle_s: float = BODY_IDLE_S) -> None:
         """Stand in front of ``app``."""
         self._app = app
         self._desk = Desk()
+        self._identities = Identities(tokens)
+        self._held = Held()
+        self._body_idle_s = body_idle_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve a request, or let it pass."""
@@ -56,7 +96,10 @@ class Door:
         headers = {
             name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
         }
+        connection: Connection = scope.get("extensions", {}).get(EXTENSION) or Unlimited()
         is_ours = scope["path"] in PATHS and scope["method"] == "POST"
+        if scope.get("client"):
+            connection.count_for(scope["client"][0])
         try:
             if is_ours:
                 await self._take(scope, headers, receive, send)
@@ -65,42 +108,69 @@ class Door:
         except ClientGoneError:
             return
         except ProblemError as error:
+            connection.drop_body()
             await _say(send, error.status, error.headers | {"Connection": "close"}, error.body)
             await _linger(receive)
             await send({"type": "http.response.body"})
+
+    async def _identify(self, scope: Scope, headers: dict[str, str], needed: str = "") -> None:
+        """Refuse who is not known; lift the connection's limits for who is."""
+        await self._identities.check(headers, needed)
+        connection = scope.get("extensions", {}).get(EXTENSION)
+        if connection is not None:
+            connection.identify()
 
     async def _pass(
         self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
     ) -> None:
         """Hand a request on to Django, as long as its body is not too large."""
         limit = page_limit(scope["path"])
-        check_announced(headers.get("content-length"), limit=limit)
-        size, is_over = 0, False
+        length = headers.get("content-length")
+        check_announced(length, limit=limit)
+        is_known = int(length or 0) > UNIDENTIFIED_BYTES
+        if is_known:
+            await self._identify(scope, headers)
+        size, is_whole = 0, False
+        problem: ProblemError | None = None
 
         async def counted() -> Message:
-            nonlocal size, is_over
-            message = await receive()
-            size += len(message.get("body", b""))
-            is_over = is_over or size > limit
-            return {"type": "http.disconnect"} if is_over else message
+            nonlocal size, is_whole, is_known, problem
+            if is_whole:
+                # Django now waits for the client to hang up, as long as its answer takes.
+                return await receive()
+            try:
+                message = await _received(receive, self._body_idle_s)
+                is_whole = not message.get("more_body")
+                size += len(message.get("body", b""))
+                if size > limit:
+                    raise too_large(limit)
+                if size > UNIDENTIFIED_BYTES and not is_known:
+                    await self._identify(scope, headers)
+                    is_known = True
+            except ProblemError as error:
+                problem = error
+                return {"type": "http.disconnect"}
+            return message
 
         await self._app(scope, counted, send)
-        if is_over:
-            raise too_large(limit)
+        if problem is not None:
+            raise problem
 
     async def _take(
         self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
     ) -> None:
         """Take lines: the body at once, or (``live=1``) as they come, for as long as they come."""
+        await self._identify(scope, headers, Token.Scope.INGEST)
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         node, alone = query.get("node", [None])[-1], PATHS[scope["path"]]
         if query.get("live", ["0"])[-1] == "1":
             call = await self._stream(Call(headers, node, b"", 0.0, alone=alone), receive)
         else:
             check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
-            body = await _body(receive)
-            call = Call(headers, node, body, time.time(), alone=alone)
-            await self._desk.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
+            with self._held.hold() as count:
+                body = await _body(receive, count, self._body_idle_s)
+                call = Call(headers, node, body, time.time(), alone=alone)
+                await self._desk.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
         told = msgspec.json.encode(answer(call))
         await _say(send, 200, {"Content-Type": "application/json"}, told)
         await send({"type": "http.response.body"})
@@ -128,19 +198,30 @@ def _wait_s(prefer: str) -> float:
     return min(float(found[1]), LONGEST_WAIT_S) if found else 0.0
 
 
-async def _body(receive: Receive) -> bytes:
+async def _received(receive: Receive, within_s: float) -> Message:
+    """Wait for the next piece of a body."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await receive()
+    except TimeoutError as error:
+        detail = f"Nothing of the body came for {within_s:g} s. Send it again."
+        raise ProblemError(408, detail) from error
+
+
+async def _body(receive: Receive, count: Callable[[int], None], idle_s: float) -> bytes:
     """Read a body to its end, if it is not too large."""
     limit = settings.INGEST_MAX_BODY_BYTES
     pieces: list[bytes] = []
     size = 0
     while True:
-        message = await receive()
+        message = await _received(receive, idle_s)
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         pieces.append(message.get("body", b""))
         size += len(pieces[-1])
         if size > limit:
             raise too_large(limit)
+        count(len(pieces[-1]))
         if not message.get("more_body"):
             return b"".join(pieces)
 
@@ -154,9 +235,12 @@ async def _piece(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
     pieces, size, has_line = [rest], len(rest), False
     while True:
         try:
-            async with asyncio.timeout(QUIET_S if has_line else None):
+            async with asyncio.timeout(QUIET_S if has_line else LIVE_IDLE_S):
                 message = await receive()
-        except TimeoutError:
+        except TimeoutError as error:
+            if not has_line:
+                detail = f"No line came for {LIVE_IDLE_S:g} s. Begin the stream again."
+                raise ProblemError(408, detail) from error
             return b"".join(pieces), True
         if message["type"] == "http.disconnect":
             whole, newline, _ = b"".join(pieces).rpartition(b"\n")

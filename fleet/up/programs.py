@@ -17,6 +17,7 @@ def web(*, listener: int) -> Program:
         *("--fd", str(listener)),
         *("--timeout-graceful-shutdown", "2"),
         *("--log-level", "warning"),
+        *("--http", "fleet.api.connections:LimitedProtocol"),
         "--no-server-header",
         # fleet/asgi.py reads them, from trusted proxies alone.
         "--no-proxy-headers",

@@ -41,6 +41,7 @@ class Place:
     def served(self) -> Iterator["subprocess.Popen[bytes]"]:
         """Run a web server, until it is killed or no longer needed."""
         command = ["uvicorn", "fleet.asgi:application", "--port", str(self.port)]
+        command += ["--http", "fleet.api.connections:LimitedProtocol"]
         with (self.folder / "web.log").open("ab") as log:
             server = subprocess.Popen(
                 [sys.executable, "-m", *command, "--no-access-log"],
