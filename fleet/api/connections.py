@@ -5,7 +5,6 @@ therefore started with ``--http fleet.api.connections:LimitedProtocol``.
 """
 
 import asyncio
-import ipaddress
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,11 +12,13 @@ from functools import lru_cache
 from typing import Any, ClassVar, Protocol
 from weakref import WeakKeyDictionary
 
+from django.conf import settings
 from uvicorn.config import Config
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
+from fleet.access import throttling
 from fleet.problem import ProblemError
 
 # Where a request's scope holds its connection: in its ``extensions``.
@@ -72,28 +73,13 @@ class Unlimited:
         """Do nothing."""
 
 
-@lru_cache(maxsize=4096)
-def network_of(host: str) -> str:
-    """Return the network that counts as one client: an IPv4 address, or an IPv6 /64.
-
-    >>> network_of("::ffff:192.0.2.1"), network_of("2001:db8::1")
-    ('192.0.2.1', '2001:db8::/64')
-    """
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return str(address)
-    if address.ipv4_mapped:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address.packed[:8] + bytes(8), 64)))
+network_of = lru_cache(maxsize=4096)(throttling.network_of)
 
 
 class Ledger:
     """The requests of one server that wait for their client, and the bytes held for them."""
 
-    def __init__(self, limits: Limits, config: Config, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
         self._limits = limits
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
@@ -101,8 +87,8 @@ class Ledger:
         self._n_waiting: Counter[str] = Counter()
         self._held_bytes: Counter[str] = Counter()
         self.held_bytes = 0
-        trusted = config.forwarded_allow_ips
-        self._proxies = ProxyHeadersMiddleware(config.loaded_app, trusted).trusted_hosts
+        # As fleet/asgi.py reads their headers.
+        self._proxies = ProxyHeadersMiddleware(_nothing, settings.TRUSTED_PROXIES).trusted_hosts
 
     def network_of_peer(self, host: str) -> str:
         """Return the network of who connects; empty for a proxy, who speaks for many."""
@@ -178,7 +164,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         ledger = self._ledgers.get(server_state)
         if ledger is None:
-            ledger = self._ledgers[server_state] = Ledger(self.limits, config, self.loop)
+            ledger = self._ledgers[server_state] = Ledger(self.limits, self.loop)
         self._ledger = ledger
         self.network = ""
         self._held_bytes = 0
@@ -186,6 +172,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._has_begun = self._has_header = False
         self._is_identified = self._is_dropping = self._is_refused = False
         self._refusal: tuple[int, str] | None = None
+        self._cycles: list[RequestResponseCycle] = []
 
     # What the ledger and the application ask for
 
@@ -233,13 +220,9 @@ class LimitedProtocol(HttpToolsProtocol):
         self._ledger.leave(self)
         self._release()
         self._unset_keepalive_if_required()
-        if self.cycle is None or self.cycle.response_complete or not self.cycle.response_started:
+        if not any(cycle.response_started for cycle in self._unanswered()):
             self.transport.write(_answer(ProblemError(status, detail)))
-        if self.cycle is not None:
-            self.cycle.disconnected = True
-            self.cycle.body = bytearray()
-            self.cycle.message_event.set()
-        self.pipeline.clear()
+        self._hang_up()
         if self.transport.is_closing():
             return
         # To close with bytes unread resets the connection, and the client loses the answer.
@@ -259,6 +242,7 @@ class LimitedProtocol(HttpToolsProtocol):
         """Forget the client."""
         self._ledger.leave(self)
         self._release()
+        self._hang_up()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -289,7 +273,7 @@ class LimitedProtocol(HttpToolsProtocol):
     def on_message_begin(self) -> None:
         """Wait for a request to be whole."""
         super().on_message_begin()
-        self.scope["extensions"] = {EXTENSION: self}
+        self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]
         self._has_begun, self._has_header, self._header_bytes = True, False, 0
         if self not in self._ledger:
             self._ledger.enter(self)
@@ -313,6 +297,7 @@ class LimitedProtocol(HttpToolsProtocol):
             raise ValueError("too many requests in a row")
         self._has_header = True
         super().on_headers_complete()
+        self._cycles = [*self._unanswered(), self.cycle]
 
     def on_body(self, body: bytes) -> None:
         """Take a piece of the body, where anybody still reads it."""
@@ -332,6 +317,17 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._has_begun and self._has_header and not self.pipeline:
             self.loop.call_later(self.limits.unread_s, self._close_unread, self.cycle)
 
+    def _unanswered(self) -> list[RequestResponseCycle]:
+        return [cycle for cycle in self._cycles if not cycle.response_complete]
+
+    def _hang_up(self) -> None:
+        """Tell the application of every request here that its client is gone."""
+        self.pipeline.clear()
+        for cycle in self._unanswered():
+            cycle.disconnected = True
+            cycle.body = bytearray()
+            cycle.message_event.set()
+
     def _close_unread(self, cycle: object) -> None:
         if self._has_begun and self.cycle is cycle:
             self.transport.close()
@@ -350,6 +346,10 @@ class LimitedProtocol(HttpToolsProtocol):
     def _release(self) -> None:
         self._ledger.hold(self.network, -self._held_bytes)
         self._held_bytes = 0
+
+
+async def _nothing(*_: object) -> None:
+    """Stand in for an application where only the list of proxies is wanted."""
 
 
 def _answer(error: ProblemError) -> bytes:

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import resource
 import socket
 from contextlib import AbstractContextManager, closing
 from pathlib import Path
@@ -12,6 +13,7 @@ import psutil
 HIGHEST_PORT = 65535
 N_PORTS_TRIED = 50
 BACKLOG = 2048
+N_FILES = 65_536
 
 
 class DoorError(ValueError):
@@ -69,6 +71,17 @@ def open_door(bind: str, port: int, *, insist: bool) -> socket.socket:
     else:
         msg = f"Ports {port} to {last} are all taken; set PORT to a free one."
     raise DoorError(msg)
+
+
+def raise_file_limit() -> None:
+    """Let this process and its children open more files, as far as the system allows.
+
+    A connection takes one, and the usual limit of 1,024 is soon reached.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = N_FILES if hard == resource.RLIM_INFINITY else min(N_FILES, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 def address(bind: str, port: int) -> str:

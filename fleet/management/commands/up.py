@@ -41,6 +41,7 @@ class Command(BaseCommand):
                 if n_left := end_leftovers(folder):
                     self._say(f"Ended {n_left} processes that an earlier `up` had left.")
                 self._prepare()
+                doors.raise_file_limit()
                 env = self._environment(listener)
                 house = House(folder, root=settings.ROOT, env=env, say=self._say)
                 asyncio.run(house.run(listener, greet=lambda: self._greet(listener)))

@@ -291,7 +291,9 @@ def test_large_bodies_of_strangers_take_no_memory(site: Site, path: str) -> None
         client.close()
 
     assert grown < 20 * MB
-    assert {answer.split(b" ", 2)[1] for answer in answers} == {b"401"}
+    statuses = {answer.split(b" ", 2)[1] for answer in answers}
+    # What the first pieces of all of them hold together is bounded too.
+    assert b"401" in statuses <= {b"401", b"429", b"503"}
     assert all(b"application/problem+json" in answer for answer in answers)
 
 

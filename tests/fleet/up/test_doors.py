@@ -1,6 +1,8 @@
 """Where `up` listens, and how it keeps a second one out."""
 
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -80,3 +82,17 @@ def test_a_lock_let_go_can_be_taken(tmp_path: Path) -> None:
         pass
     with Lock(tmp_path / "lock") as lock:
         assert isinstance(lock, Lock)
+
+
+@pytest.mark.parametrize(("before", "after"), [((64, 512), (512, 512)), ((400, 400), (400, 400))])
+def test_as_many_files_as_the_system_allows_may_be_open(
+    before: tuple[int, int], after: tuple[int, int]
+) -> None:
+    code = (
+        "import resource as r; from fleet.up.doors import raise_file_limit;"
+        f"r.setrlimit(r.RLIMIT_NOFILE, {before}); raise_file_limit();"
+        "print(r.getrlimit(r.RLIMIT_NOFILE))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert done.stdout.strip() == str(after)

@@ -1,8 +1,27 @@
 """Which programs run, by what the environment asks for."""
 
-import pytest
+import shlex
+from pathlib import Path
 
+import pytest
+from uvicorn.importer import import_from_string
+
+from fleet.api.connections import LimitedProtocol
 from fleet.up import programs
+
+ROOT = Path(__file__).parents[3]
+
+
+@pytest.mark.parametrize("how", ["make up", "deploy/run"])
+def test_the_web_server_limits_clients_that_are_not_known(how: str) -> None:
+    if how == "make up":
+        words = list(programs.web(listener=3).command)
+    else:
+        words = shlex.split((ROOT / "deploy/run").read_text(), comments=True)
+
+    named = words[words.index("--http") + 1]
+
+    assert import_from_string(named) is LimitedProtocol
 
 
 @pytest.mark.parametrize("name", ["LONG_TERM_WRITE_URL", "LONG_TERM_WRITE_URL_FILE"])

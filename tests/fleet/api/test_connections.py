@@ -1,0 +1,274 @@
+"""Connections of a real server: what a client that is not known may hold, and for how long."""
+
+import asyncio
+import http.client
+import json
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, closing, contextmanager, suppress
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import pytest
+from pytest_django import Settings
+from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
+
+from fleet.api.connections import EXTENSION, LimitedProtocol, Limits
+from fleet.api.door import Door, Receive, Send
+from tests.serving import served
+
+QUICK = Limits(header_s=0.4, request_s=0.8, unread_s=0.2)
+WITHIN_S = 20
+
+
+async def application(scope: dict[str, Any], receive: Receive, send: Send) -> None:
+    """Read a body as Django does, whole; tell its length, or stream for a while."""
+    if scope["path"] == "/known":
+        scope["extensions"][EXTENSION].identify()
+    n_bytes, is_open = 0, scope["path"] != "/unread"
+    while is_open:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            return
+        n_bytes += len(message["body"])
+        is_open = message["more_body"]
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    if scope["path"] == "/stream":
+        for _ in range(8):
+            await send({"type": "http.response.body", "body": b"tick\n", "more_body": True})
+            await asyncio.sleep(0.25)
+    await send({"type": "http.response.body", "body": f"{n_bytes} bytes".encode()})
+
+
+class Server:
+    """A server with limits of its own."""
+
+    def __init__(self, url: str, protocol: type[LimitedProtocol]) -> None:
+        self.port = int(url.rpartition(":")[2])
+        self._protocol = protocol
+
+    def connect(self, *sent: bytes) -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=WITHIN_S)
+        for piece in sent:
+            client.sendall(piece)
+        return client
+
+    def status(self, path: str = "/", body: bytes | None = None) -> int:
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=WITHIN_S)
+        with closing(connection):
+            connection.request("POST" if body else "GET", path, body)
+            return connection.getresponse().status
+
+    @property
+    def held_bytes(self) -> int:
+        return sum(ledger.held_bytes for ledger in self._protocol._ledgers.values())
+
+
+@contextmanager
+def limited(limits: Limits, app: Any = application) -> Iterator[Server]:
+    class Protocol(LimitedProtocol):
+        _ledgers: ClassVar = type(LimitedProtocol._ledgers)()
+
+    Protocol.limits = limits
+    with served(app, Protocol) as url:
+        yield Server(url, Protocol)
+
+
+def told(client: socket.socket) -> tuple[int, str]:
+    """Read to the end; the status, and what the problem document says."""
+    pieces = []
+    with client, suppress(ConnectionResetError):
+        while piece := client.recv(65_536):
+            pieces.append(piece)
+    head, _, body = b"".join(pieces).partition(b"\r\n\r\n")
+    if not head:
+        return 0, ""
+    assert b"Connection: close" in head
+    document = json.loads(body)
+    status = int(head.split(b" ", 2)[1])
+    assert document["status"] == status
+    return status, document["detail"]
+
+
+def head(path: str = "/", *, length: int = 0, more: str = "") -> bytes:
+    return (
+        f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {length}\r\n{more}\r\n"
+    ).encode()
+
+
+def test_half_sent_headers_are_closed_at_the_deadline() -> None:
+    with limited(QUICK) as server:
+        clients = [server.connect(b"GET / HTTP/1.1\r\nHost: local") for _ in range(200)]
+        answers = {told(client) for client in clients}
+        status = server.status()
+
+    assert answers == {(408, "The header did not end within 0.4 s.")}
+    assert status == 200
+
+
+def test_a_header_that_drips_is_closed_too() -> None:
+    with limited(QUICK) as server, server.connect(b"GET / HTTP/1.1\r\n") as client:
+        closed = threading.Event()
+
+        def drip() -> None:
+            with suppress(OSError):
+                while not closed.wait(0.05):
+                    client.sendall(b"X-A: b\r\n")
+
+        thread = threading.Thread(target=drip)
+        thread.start()
+        try:
+            assert client.recv(1_000).startswith(b"HTTP/1.1 408")
+        finally:
+            closed.set()
+            thread.join()
+
+
+def test_a_second_request_has_the_same_deadline() -> None:
+    with limited(QUICK) as server, server.connect(head() + b"\r\n") as client:
+        assert client.recv(1_000).startswith(b"HTTP/1.1 200")
+        client.sendall(b"GET /")
+        assert told(client)[0] == 408
+
+
+def test_blank_lines_keep_no_connection_open() -> None:
+    with limited(QUICK) as server, server.connect(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n") as client:
+        assert client.recv(1_000).startswith(b"HTTP/1.1 200")
+        client.sendall(b"\r\n")
+        assert told(client)[0] == 408
+
+
+def test_a_connection_without_a_byte_is_closed_without_a_word() -> None:
+    with limited(QUICK) as server:
+        assert told(server.connect()) == (0, "")
+
+
+def test_a_body_of_a_stranger_has_a_deadline() -> None:
+    with limited(QUICK) as server:
+        assert told(server.connect(head(length=100), b"x")) == (
+            408,
+            "The request did not end within 0.8 s.",
+        )
+        assert server.held_bytes == 0
+
+
+def test_a_slow_body_of_somebody_known_has_none() -> None:
+    with limited(QUICK) as server, server.connect(head("/known", length=8)) as client:
+        for _ in range(8):
+            time.sleep(0.2)
+            client.sendall(b"x")
+        answer = b""
+        while not answer.endswith(b"0\r\n\r\n"):
+            answer += client.recv(1_000)
+        # The next request of this connection is a stranger's again.
+        client.sendall(b"GET /")
+
+        assert b"8 bytes" in answer
+        assert told(client)[0] == 408
+
+
+def test_streams_of_a_hundred_tabs_go_on() -> None:
+    with limited(replace(QUICK, n_waiting=5, n_waiting_per_network=5)) as server:
+        tabs = []
+        for _ in range(100):
+            tabs.append(server.connect(b"GET /stream HTTP/1.1\r\nHost: localhost\r\n\r\n"))
+            assert tabs[-1].recv(1_000).startswith(b"HTTP/1.1 200")
+        whole = []
+        for tab in tabs:
+            with tab:
+                said = b""
+                while not said.endswith(b"0\r\n\r\n"):
+                    said += tab.recv(65_536)
+                whole.append(b"0 bytes" in said)
+
+    assert all(whole)
+
+
+@pytest.mark.parametrize(
+    ("sent", "status"),
+    [
+        (b"GET / HTTP/1.1\r\n" + b"X-A: " + b"x" * 40_000 + b"\r\n\r\n", 431),
+        (b"GET / HTTP/1.1\r\n" + b"X-A: b\r\n" * 102, 431),
+        (b"GET /?" + b"x" * 40_000 + b" HTTP/1.1\r\n\r\n", 414),
+        (b"GET /stream HTTP/1.1\r\nHost: a\r\n\r\n" * 20, 429),
+        (b"no HTTP at all\r\n\r\n", 400),
+    ],
+    ids=["long", "many", "url", "pipelined", "nonsense"],
+)
+def test_what_no_client_sends_is_refused(sent: bytes, status: int) -> None:
+    with limited(QUICK) as server:
+        assert told(server.connect(sent))[0] == status
+
+
+def test_a_header_without_an_end_is_refused_before_it_is_large() -> None:
+    limits = replace(Limits(), header_bytes=10_000)
+    with limited(limits) as server, server.connect(b"GET / HTTP/1.1\r\nX-A: ") as client:
+        time.sleep(0.1)
+        client.settimeout(WITHIN_S)
+        with suppress(OSError):
+            for _ in range(100):
+                client.sendall(b"x" * 1_000)
+                time.sleep(0.002)
+        assert client.recv(1_000).startswith(b"HTTP/1.1 431")
+
+
+def test_the_oldest_makes_room_for_the_newest() -> None:
+    with limited(replace(Limits(), n_waiting=3)) as server, ExitStack() as open_ones:
+        clients = [server.connect(b"GET /") for _ in range(3)]
+        for client in clients:
+            open_ones.enter_context(client)
+        time.sleep(0.1)
+        assert server.status() == 200
+        assert told(clients[0]) == (503, "Too many unfinished requests. Try again.")
+        clients[1].sendall(b" HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert clients[1].recv(1_000).startswith(b"HTTP/1.1 200")
+
+
+def test_one_network_takes_no_room_of_another(settings: Settings) -> None:
+    limits = replace(Limits(), n_waiting_per_network=2)
+    behind = ProxyHeadersMiddleware(Door(application), ["127.0.0.1"])  # type: ignore[arg-type]
+    settings.TRUSTED_PROXIES = ["127.0.0.1"]
+    with limited(limits, behind) as server, ExitStack() as open_ones:
+        clients = [
+            open_ones.enter_context(
+                server.connect(head("/", length=9, more=f"X-Forwarded-For: {host}\r\n"))
+            )
+            for host in ("192.0.2.1", "192.0.2.7", "192.0.2.1", "192.0.2.7", "192.0.2.1")
+        ]
+
+        assert told(clients[0]) == (429, "Too many unfinished requests from this network.")
+        for client in clients[1:]:
+            client.sendall(b"x" * 9)
+            assert client.recv(1_000).startswith(b"HTTP/1.1 200")
+
+
+def test_bytes_of_strangers_are_bounded_together() -> None:
+    limits = replace(Limits(), held_bytes=150_000)
+    with limited(limits) as server:
+        first = server.connect(head(length=100_000), b"x" * 60_000)
+        while server.held_bytes < 60_000:
+            time.sleep(0.01)
+        second = server.connect(head(length=100_000), b"x" * 99_000)
+        assert told(second) == (503, "Too many unanswered bytes. Try again.")
+        with first:
+            first.sendall(b"x" * 40_000)
+            assert first.recv(1_000).startswith(b"HTTP/1.1 200")
+        assert server.status(body=b"x" * 100_000) == 200
+        assert server.held_bytes == 0
+
+
+def test_a_body_that_nobody_reads_ends_with_the_answer() -> None:
+    with limited(QUICK) as server, server.connect(head("/unread", length=9_000_000)) as client:
+        said = b""
+        with suppress(ConnectionResetError):
+            while piece := client.recv(1_000):
+                said += piece
+        assert said.startswith(b"HTTP/1.1 200")
+
+
+def test_a_body_that_stops_is_given_up() -> None:
+    door = Door(application, body_idle_s=0.3)
+    with limited(Limits(), door) as server, server.connect(head(length=100), b"x") as client:
+        assert client.recv(1_000).startswith(b"HTTP/1.1 408")
