@@ -1,7 +1,6 @@
 """Who may do what: roles, who is let in without signing in, and what a bearer token opens."""
 
 import ipaddress
-import secrets
 from collections.abc import Callable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
@@ -14,6 +13,7 @@ from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import resolve_url
 from django.utils.deprecation import MiddlewareMixin
 
+from fleet.access.people import random_password
 from fleet.access.tokens import TokenError, bearer, check_token
 from fleet.models import Token
 from fleet.problem import problem
@@ -140,7 +140,7 @@ def ensure_demo_admin() -> str | None:
     user, is_new = User.objects.get_or_create(username=DEMO_ADMIN)
     if not is_new:
         return None
-    password = secrets.token_urlsafe(12)
+    password = random_password(user)
     user.set_password(password)
     user.save()
     user.groups.add(Group.objects.get(name="admin"))

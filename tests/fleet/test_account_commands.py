@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 from django.contrib.auth.models import User
+from django.contrib.auth.password_validation import validate_password
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from fleet.access.rights import role_of
+from fleet.access.rights import ensure_demo_admin, role_of
 from fleet.access.tokens import TokenError, check_token
 from fleet.models import Token
 
@@ -97,3 +98,63 @@ def test_an_account_that_makes_no_sense_is_not_made(arguments: tuple[str, ...], 
 
     assert said in refused("create_user", *arguments)
     assert User.objects.count() == 1
+
+
+WEAK = ["password", "12345678", "short-1-aB!", "098765432109", "password1234", "qwertyuiop12"]
+WEAK += [
+    "trnwatch2026",
+    "aaaaaaaaaaaa",
+    "abababababab",
+    "admin1234567",
+    "grace-hopper",
+    "TrainiumTrn2!",
+]
+
+
+@pytest.mark.parametrize("password", WEAK)
+def test_a_password_that_guessers_try_is_not_set(
+    monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    user = User.objects.create_user("grace.hopper", password="x")
+    before = user.password
+    monkeypatch.setattr("getpass.getpass", lambda prompt="": password)
+
+    assert "Aborting" in refused("changepassword", "grace.hopper")
+
+    user.refresh_from_db()
+    assert user.password == before
+
+
+@pytest.mark.parametrize(
+    "password", ["tin cup, blue barn", "k7Rw-2vQx_9LzA", "ein leerer Korridor"]
+)
+def test_a_long_password_is_set(
+    client: Client, monkeypatch: pytest.MonkeyPatch, password: str
+) -> None:
+    User.objects.create_user("grace", password="x")
+    monkeypatch.setattr("getpass.getpass", lambda prompt="": password)
+
+    run("changepassword", "grace")
+
+    assert client.login(username="grace", password=password)
+
+
+def test_a_superuser_from_the_environment_needs_a_good_password(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    arguments = ("createsuperuser", "--no-input", "--username", "ada", "--email", "a@example.org")
+    monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", "password")
+    assert "too short" in refused(*arguments)
+    assert not User.objects.exists()
+
+    monkeypatch.setenv("DJANGO_SUPERUSER_PASSWORD", "tin cup, blue barn")
+    run(*arguments)
+    assert role_of(User.objects.get()) == "admin"
+
+
+def test_passwords_that_commands_make_up_keep_the_rules() -> None:
+    made = ensure_demo_admin()
+    assert made is not None
+    validate_password(made, User.objects.get())
+
+    validate_password(run("create_user", "ada"), User.objects.get(username="ada"))

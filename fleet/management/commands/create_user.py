@@ -1,6 +1,5 @@
 """Make an account with a role; its password is made up, printed once, and stored hashed."""
 
-import secrets
 from typing import Any
 
 from django.contrib.auth.models import Group, User
@@ -8,6 +7,7 @@ from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.core.exceptions import ValidationError
 from django.core.management import CommandParser
 
+from fleet.access.people import random_password
 from fleet.access.rights import ROLES
 from fleet.management.cli import PlainCommand
 
@@ -32,7 +32,7 @@ class Command(PlainCommand):
             raise ValueError(f"NAME: {error.messages[0]}") from error
         if User.objects.filter(username=name).exists():
             raise ValueError(f"NAME: {name} has an account already.")
-        password = secrets.token_urlsafe(12)
+        password = random_password(User(username=name))
         user = User.objects.create_user(name, password=password)
         user.groups.add(Group.objects.get(name=role))
         if options["json"]:
