@@ -1,7 +1,7 @@
 """Who may do what: roles, who is let in without signing in, and what a bearer token opens."""
 
 import ipaddress
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -14,13 +14,26 @@ from django.shortcuts import resolve_url
 from django.utils.deprecation import MiddlewareMixin
 
 from fleet.access.people import random_password
-from fleet.access.tokens import TokenError, bearer, check_token
+from fleet.access.tokens import Maker, TokenError, bearer, check_token
 from fleet.models import Token
+from fleet.models.token import GRANTS
 from fleet.problem import problem
 
 # Each may do all that the ones before it may.
 ROLES = ("viewer", "operator", "lead", "admin")
+# The scopes of the API that each role has, and so the most that a token of such a person has.
+SCOPES = {
+    "viewer": frozenset({"read"}),
+    "operator": GRANTS["act"],
+    "lead": GRANTS["lead"],
+    "admin": GRANTS["admin"],
+}
+# Scopes that only machines use. No role bounds them: a fleet stays watched when somebody leaves.
+MACHINE_SCOPES = frozenset({"ingest", "scrape"})
 DEMO_ADMIN = "admin"
+
+# What a token's deeds stand under on timelines; no person's name has a space.
+MACHINE_PREFIX = "token "
 
 # Doors with a lock of their own, or that must open while everything else is shut.
 DOORS = frozenset({"ingest-neuron-monitor", "ingest-efa", "ingest-steps"})
@@ -43,8 +56,39 @@ def role_of(user: AbstractBaseUser | AnonymousUser) -> str:
         return ROLES[0]
     if user.is_superuser:
         return ROLES[-1]
-    held = set(user.groups.values_list("name", flat=True))
+    held = {group.name for group in user.groups.all()}
     return max((role for role in ROLES if role in held), key=ROLES.index, default=ROLES[0])
+
+
+def powers(tokens: Iterable[Token]) -> dict[int, frozenset[str]]:
+    """Return what each token allows now, by its key: its scope, as far as its owner's role goes.
+
+    An owner who was deactivated or deleted has no role. A token without an owner was made on the
+    command line.
+    """
+    tokens = list(tokens)
+    owners = {owner for token in tokens if (owner := owner_of(token))}
+    people = User.objects.filter(username__in=owners, is_active=True).prefetch_related("groups")
+    allowed = {user.get_username(): SCOPES[role_of(user)] for user in people} if owners else {}
+    return {
+        token.pk: token.grants & (allowed.get(owner, frozenset()) | MACHINE_SCOPES)
+        if (owner := owner_of(token))
+        else token.grants
+        for token in tokens
+    }
+
+
+def owner_of(token: Token) -> str:
+    """Return whose role bounds a token; those made before owners were kept name their maker."""
+    is_person = not token.created_by.startswith(MACHINE_PREFIX)
+    return token.owner or (token.created_by if is_person else "")
+
+
+def maker(user: User) -> Maker:
+    """Return a person as the maker of tokens; admins hand out the machines' scopes too."""
+    role, name = role_of(user), user.get_username()
+    machines = MACHINE_SCOPES if role == ROLES[-1] else frozenset()
+    return Maker(name, name, SCOPES[role] | machines)
 
 
 def may(user: AbstractBaseUser | AnonymousUser, role: str) -> bool:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from django.db import OperationalError
@@ -74,15 +75,33 @@ def _note_use(token: Token, now: datetime) -> None:
         Token.objects.filter(unnoted, pk=token.pk).update(last_used_at=now)
 
 
+@dataclass(frozen=True, slots=True)
+class Maker:
+    """Who makes a token: its name, the person behind it, and the scopes it may hand on."""
+
+    name: str
+    owner: str
+    scopes: frozenset[str]
+
+
+# Who can run commands on the machine can do everything anyway.
+COMMAND_LINE = Maker("", "", frozenset(Token.Scope.values))
+
+
 def make_token(
-    name: str, scope: str, *, days: int | None = None, by: str = "", now: datetime
+    name: str,
+    scope: str,
+    *,
+    days: int | None = None,
+    maker: Maker = COMMAND_LINE,
+    now: datetime,
 ) -> tuple[Token, str]:
     """Make a token that lasts so many days, or for good; its secret is returned this once.
 
     Raises
     ------
     TokenFieldError
-        Where a field cannot be.
+        Where a field cannot be, or the scope is more than the maker may do.
     """
     name = name.strip()
     if not 0 < len(name) <= MAX_NAME:
@@ -91,10 +110,14 @@ def make_token(
         raise TokenFieldError("name", "has characters that cannot be printed")
     if scope not in Token.Scope.values:
         raise TokenFieldError("scope", f"must be one of {', '.join(Token.Scope.values)}")
+    if scope not in maker.scopes:
+        raise TokenFieldError("scope", f"{scope} is more than you may do yourself")
     if days is not None and not 0 < days <= MAX_DAYS:
         raise TokenFieldError("days", f"must be 1 to {MAX_DAYS}, or left out: for good")
     expires_at = None if days is None else now + timedelta(days=days)
-    return Token.issue(name, scope, now=now, expires_at=expires_at, by=by)
+    return Token.issue(
+        name, scope, now=now, expires_at=expires_at, by=maker.name, owner=maker.owner
+    )
 
 
 def revoke(token: Token, *, by: str, now: datetime) -> bool:

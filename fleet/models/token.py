@@ -12,7 +12,8 @@ PREFIX = "trnw_"
 # Scopes that hold others; every other scope is only itself.
 GRANTS = {
     "act": frozenset({"act", "read", "annotate"}),
-    "admin": frozenset({"admin", "act", "read", "annotate"}),
+    "lead": frozenset({"lead", "act", "read", "annotate"}),
+    "admin": frozenset({"admin", "lead", "act", "read", "annotate"}),
 }
 
 
@@ -40,6 +41,7 @@ class Token(models.Model):
         ANNOTATE = "annotate"
         READ = "read"
         ACT = "act"
+        LEAD = "lead"
         ADMIN = "admin"
 
     name = models.CharField(max_length=80)
@@ -48,6 +50,13 @@ class Token(models.Model):
     created_at = models.DateTimeField()
     created_by = models.CharField(
         max_length=150, blank=True, db_default="", help_text="Empty: on the command line."
+    )
+    owner = models.CharField(
+        max_length=150,
+        blank=True,
+        db_default="",
+        help_text="Whose role bounds it, also where it was made with a token of that person; "
+        "empty: nobody's, it was made on the command line.",
     )
     expires_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
@@ -70,6 +79,7 @@ class Token(models.Model):
         now: datetime,
         expires_at: datetime | None = None,
         by: str = "",
+        owner: str = "",
     ) -> tuple[Self, str]:
         """Make a token; its secret is returned once and never stored."""
         secret = PREFIX + secrets.token_urlsafe(32)
@@ -79,13 +89,14 @@ class Token(models.Model):
             scope=scope,
             created_at=now,
             created_by=by,
+            owner=owner,
             expires_at=expires_at,
         )
         return token, secret
 
     @property
     def grants(self) -> frozenset[str]:
-        """What the bearer may do, all told."""
+        """What the scope allows; the role of the token's owner may allow less (`powers`)."""
         return GRANTS.get(self.scope, frozenset({self.scope}))
 
     def state(self, now: datetime) -> str:

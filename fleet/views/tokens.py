@@ -10,7 +10,7 @@ from django.utils import timezone
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
-from fleet.access.rights import requires
+from fleet.access.rights import maker, owner_of, powers, requires
 from fleet.access.tokens import TokenFieldError, make_token, revoke
 from fleet.models import Token
 from fleet.views.render import HtmxRequest, render_page
@@ -21,7 +21,8 @@ SCOPES = {
     "annotate": "say what happened",
     "read": "read the API",
     "act": "read, annotate, act on alerts",
-    "admin": "all of that, and tokens",
+    "lead": "act, and prices, budgets, trials",
+    "admin": "lead, and tokens",
 }
 DAYS = {"30": "30 days", "90": "90 days", "365": "a year", "": "for good"}
 N_OVER = 50
@@ -42,7 +43,7 @@ def token_list(request: HtmxRequest) -> HttpResponse:
             given["name"],
             given["scope"],
             days=int(given["days"]) if given["days"] else None,
-            by=request.user.get_username(),
+            maker=maker(request.user),
             now=timezone.now(),
         )
     except TokenFieldError as error:
@@ -72,9 +73,11 @@ def _show(
 ) -> HttpResponse:
     now = timezone.now()
     valid = Token.objects.lasting(now)
+    tokens = list(valid.order_by("name", "pk"))
+    allowed = powers(tokens)
     over = Token.objects.exclude(pk__in=valid.values("pk"))
     context: dict[str, Any] = {
-        "tokens": list(valid.order_by("name", "pk")),
+        "tokens": [(token, sorted(allowed[token.pk]), owner_of(token)) for token in tokens],
         "over": list(over.order_by("-pk")[:N_OVER]),
         "scopes": SCOPES,
         "days": DAYS,

@@ -10,7 +10,7 @@ from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.v1.access import needs
 from fleet.api.v1.acting import SAID
-from fleet.api.v1.callers import caller, check_lead
+from fleet.api.v1.callers import caller
 from fleet.api.v1.fields import Body, Instant, Key, Text
 from fleet.api.v1.paging import Paging, paged
 from fleet.api.v1.shapes.budgets import BudgetOut, BudgetPage
@@ -83,26 +83,23 @@ def _told(budgets: list[Budget]) -> list[BudgetOut]:
     return [BudgetOut.of(budget, burns.get(budget.pk), now=now) for budget in budgets]
 
 
-@router.get("", response=BudgetPage, openapi_extra=needs("read"), summary="List budgets")
+@router.get("", response=BudgetPage, openapi_extra=needs("lead"), summary="List budgets")
 def budget_list(request: HttpRequest, asked: Query[BudgetFilter]) -> BudgetPage:
-    """Budgets with their burn and forecast, the one set last first. People need the role lead."""
-    check_lead(request)
+    """Budgets with their burn and forecast, the one set last first. Needs the role lead."""
     budgets = asked.keep(Budget.objects.select_related("run"))
     rows, links = paged(request, budgets, asked, by="-pk")
     return BudgetPage(items=_told(rows), next=links.next, prev=links.prev)
 
 
-@router.get("/{budget_id}", response=BudgetOut, openapi_extra=needs("read"), summary="One budget")
+@router.get("/{budget_id}", response=BudgetOut, openapi_extra=needs("lead"), summary="One budget")
 def budget_one(request: HttpRequest, budget_id: Path[Key]) -> BudgetOut:
-    """One budget, with its burn and forecast. People need the role lead."""
-    check_lead(request)
+    """One budget, with its burn and forecast. Needs the role lead."""
     return _told([_found(budget_id)])[0]
 
 
-@router.post("", response={201: BudgetOut}, openapi_extra=needs("act"), summary="Set a budget")
+@router.post("", response={201: BudgetOut}, openapi_extra=needs("lead"), summary="Set a budget")
 def budget_new(request: HttpRequest, said: BudgetIn) -> Status[BudgetOut]:
-    """Set a budget; 409 where no run is called so. People need the role lead."""
-    check_lead(request)
+    """Set a budget; 409 where no run is called so. Needs the role lead."""
     try:
         asked = Asked(**said.model_dump())
         budget = set_budget(asked, by=caller(request).name, now=timezone.now())
@@ -115,12 +112,11 @@ def budget_new(request: HttpRequest, said: BudgetIn) -> Status[BudgetOut]:
 @router.post(
     "/{budget_id}/end",
     response=BudgetOut,
-    openapi_extra=needs("act"),
+    openapi_extra=needs("lead"),
     summary="Withdraw a budget",
 )
 def budget_end(request: HttpRequest, budget_id: Path[Key]) -> BudgetOut:
-    """Withdraw a budget: it is watched no more; 409 where it was. People need the role lead."""
-    check_lead(request)
+    """Withdraw a budget: it is watched no more; 409 where it was. Needs the role lead."""
     budget = _found(budget_id)
     if not end_budget(budget, by=caller(request).name, now=timezone.now()):
         raise ProblemError(409, "It was withdrawn already.")

@@ -10,22 +10,23 @@ from django.http import HttpRequest
 from ninja.utils import check_csrf
 from redis.exceptions import RedisError
 
-from fleet.access.rights import READING, may, reads_anonymously, role_of
+from fleet.access.rights import (
+    MACHINE_PREFIX,
+    MACHINE_SCOPES,
+    READING,
+    SCOPES,
+    owner_of,
+    powers,
+    reads_anonymously,
+    role_of,
+)
 from fleet.access.throttling import RequestGate
-from fleet.access.tokens import CHALLENGE, TokenError, bearer, check_token
+from fleet.access.tokens import CHALLENGE, Maker, TokenError, bearer, check_token
 from fleet.models import Token
-from fleet.models.token import GRANTS
 from fleet.problem import ProblemError
 from telemetry.store.hot import StoreUnavailable, open_store
 
 REMEDY = "Sign in, or send `Authorization: Bearer <token>`."
-# What people may do by their role; what machines may, their token's scope says.
-MAY = {
-    "viewer": frozenset({"read"}),
-    "operator": GRANTS["act"],
-    "lead": GRANTS["act"],
-    "admin": GRANTS["admin"],
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,21 +46,28 @@ class Caller:
             return f"api:{self.token.digest}"
         return f"api:{self.kind}:{self.user.pk if self.user else ''}"
 
+    @property
+    def maker(self) -> Maker:
+        """Return the caller as the maker of tokens; with `admin` it hands on machines' scopes."""
+        owner = owner_of(self.token) if self.token else self.name
+        machines = MACHINE_SCOPES if "admin" in self.scopes else frozenset()
+        return Maker(self.name, owner, self.scopes | machines)
+
 
 def caller_of(request: HttpRequest) -> Caller:
     """Find out who calls; raises ProblemError where nobody may know."""
     if "Authorization" in request.headers:
         token = check_token(bearer(request.headers["Authorization"]), "")
-        # A name with a space is nobody's but a token's.
-        return Caller("token", f"token {token.name}", token.grants, token=token)
+        scopes = powers([token])[token.pk]
+        return Caller("token", f"{MACHINE_PREFIX}{token.name}", scopes, token=token)
     if isinstance(request.user, User):
         if request.method not in READING and check_csrf(request) is not None:
             detail = "Send the session's CSRF token as X-CSRFToken, or a bearer token."
             raise ProblemError(403, detail, field="X-CSRFToken")
         user = request.user
-        return Caller("person", user.get_username(), MAY[role_of(user)], user=user)
+        return Caller("person", user.get_username(), SCOPES[role_of(user)], user=user)
     if reads_anonymously(request):
-        return Caller("anonymous", "", MAY["viewer"])
+        return Caller("anonymous", "", SCOPES["viewer"])
     raise ProblemError(401, REMEDY, headers={"WWW-Authenticate": CHALLENGE})
 
 
@@ -83,9 +91,14 @@ def admit(request: HttpRequest, scope: str, *, gate: RequestGate, most: int) -> 
 def _refused(caller: Caller, scope: str) -> ProblemError:
     if caller.token is not None:
         reason = f"This needs a token of scope `{scope}`; this one has `{caller.token.scope}`."
+        if scope in caller.token.grants:
+            reason = (
+                f"This needs scope `{scope}`, which the role of {owner_of(caller.token)}, "
+                "who made this token, no longer allows."
+            )
         return TokenError(403, reason)
     if caller.user is not None:
-        needed = next(role for role, may in MAY.items() if scope in may)
+        needed = next(role for role, scopes in SCOPES.items() if scope in scopes)
         mine = role_of(caller.user)
         return ProblemError(403, f"This needs the role {needed}; yours is {mine}.")
     return ProblemError(401, REMEDY, headers={"WWW-Authenticate": CHALLENGE})
@@ -94,17 +107,3 @@ def _refused(caller: Caller, scope: str) -> ProblemError:
 def caller(request: HttpRequest) -> Any:
     """Return who was let in to this request."""
     return request.auth  # type: ignore[attr-defined]
-
-
-def check_lead(request: HttpRequest) -> None:
-    """Refuse people below the role lead, as the pages of prices, budgets and trials do.
-
-    What a machine may do, its token's scope has said already.
-    """
-    who: Caller = caller(request)
-    if who.token is not None or (who.user is not None and may(who.user, "lead")):
-        return
-    if who.user is None:
-        raise ProblemError(401, REMEDY, headers={"WWW-Authenticate": CHALLENGE})
-    mine = role_of(who.user)
-    raise ProblemError(403, f"This needs the role lead, or a token; your role is {mine}.")

@@ -9,7 +9,7 @@ from django.utils import timezone
 from ninja import Field, Path, Router
 
 from fleet.api.v1.access import needs
-from fleet.api.v1.callers import caller, check_lead
+from fleet.api.v1.callers import caller
 from fleet.api.v1.fields import POINTLESS, Body, RunName
 from fleet.api.v1.shapes.money import RunMoneyDetail
 from fleet.models import Run
@@ -46,15 +46,14 @@ def run_money(request: HttpRequest, name: Path[RunName]) -> RunMoneyDetail:
 @router.post(
     "/{name}/length",
     response=RunMoneyDetail,
-    openapi_extra=needs("act"),
+    openapi_extra=needs("lead"),
     summary="Say how long a run is",
 )
 def run_length(request: HttpRequest, name: Path[RunName], said: LengthIn) -> RunMoneyDetail:
     """Say how many tokens an epoch has and the run is to train; its forecast follows.
 
-    What is said stands as a note on the run. People need the role lead.
+    What is said stands as a note on the run. Needs the role lead.
     """
-    check_lead(request)
     run = get_object_or_404(Run, name=name)
     given = {field: "" if n is None else str(n) for field, n in said.model_dump().items()}
     tell_length(run, given, by=caller(request).name, now=timezone.now())

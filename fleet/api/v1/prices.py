@@ -10,7 +10,7 @@ from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.v1.access import needs
 from fleet.api.v1.acting import SAID, SAYING
-from fleet.api.v1.callers import caller, check_lead
+from fleet.api.v1.callers import caller
 from fleet.api.v1.fields import Body, Instant, Key, Moment, Text, among, choice
 from fleet.api.v1.paging import Paging, paged
 from fleet.api.v1.shapes.prices import (
@@ -109,10 +109,9 @@ def _told(prices: list[TeamPrice]) -> list[PriceOut]:
     return [PriceOut.of(price, held=held) for price in prices]
 
 
-@router.get("", response=PricePage, openapi_extra=needs("read"), summary="List prices")
+@router.get("", response=PricePage, openapi_extra=needs("lead"), summary="List prices")
 def price_list(request: HttpRequest, asked: Query[PriceFilter]) -> PricePage:
-    """Prices of contracts, the one set last first. People need the role lead."""
-    check_lead(request)
+    """Prices of contracts, the one set last first. Needs the role lead."""
     rows, links = paged(request, asked.keep(TeamPrice.objects.all()), asked, by="-pk")
     return PricePage(items=_told(rows), next=links.next, prev=links.prev)
 
@@ -134,21 +133,19 @@ def price_published(request: HttpRequest) -> PublishedPrices:
     )
 
 
-@router.get("/{price_id}", response=PriceOut, openapi_extra=needs("read"), summary="One price")
+@router.get("/{price_id}", response=PriceOut, openapi_extra=needs("lead"), summary="One price")
 def price_one(request: HttpRequest, price_id: Path[Key]) -> PriceOut:
-    """One price of a contract. People need the role lead."""
-    check_lead(request)
+    """One price of a contract. Needs the role lead."""
     return _told([get_object_or_404(TeamPrice, pk=price_id)])[0]
 
 
-@router.post("", response={201: PriceNew}, openapi_extra=needs("act"), summary="Set a price")
+@router.post("", response={201: PriceNew}, openapi_extra=needs("lead"), summary="Set a price")
 def price_new(request: HttpRequest, said: PriceIn) -> Status[PriceNew]:
-    """Set a price from a date on; none is ever changed. People need the role lead.
+    """Set a price from a date on; none is ever changed. Needs the role lead.
 
     Runs under way pay it from then on, never for time that has passed; what is over stays as it
     was paid. A mistake is mended by another price.
     """
-    check_lead(request)
     try:
         price, n_runs = set_price(
             Asked(**said.model_dump()), by=caller(request).name, now=timezone.now()

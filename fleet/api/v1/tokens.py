@@ -1,5 +1,6 @@
 """Tokens: made, with the secret told once, listed and revoked, by admins."""
 
+from collections.abc import Collection, Sequence
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
@@ -9,6 +10,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
+from fleet.access.rights import powers
 from fleet.access.tokens import MAX_DAYS, MAX_NAME, TokenFieldError, make_token, revoke
 from fleet.api.v1.access import needs
 from fleet.api.v1.acting import SAYING
@@ -19,7 +21,7 @@ from fleet.models import Token
 from fleet.problem import ProblemError
 
 router = Router(tags=["tokens"])
-Scope = Literal["ingest", "scrape", "annotate", "read", "act", "admin"]
+Scope = Literal["ingest", "scrape", "annotate", "read", "act", "lead", "admin"]
 
 
 class TokenOut(Told):
@@ -28,6 +30,11 @@ class TokenOut(Told):
     id: int = Field(description="Number of the token.", examples=[3])
     name: str = Field(description="What it is for.", examples=["ci"])
     scope: str = Field(description="What the bearer may do.", examples=["read"])
+    allows: list[str] = Field(
+        description="The scopes it has now: fewer than `scope` holds where the role of its maker "
+        "was lowered since.",
+        examples=[["read"]],
+    )
     state: str = Field(description="valid, expired or revoked.", examples=["valid"])
     created_at: datetime = Field(description="When it was made, UTC.")
     created_by: str | None = Field(description="Who made it; null: on the command line.")
@@ -37,11 +44,12 @@ class TokenOut(Told):
     last_used_at: datetime | None = Field(description="When it was last used, UTC, to a minute.")
 
     @classmethod
-    def of(cls, token: Token) -> Self:
-        """Tell a token."""
+    def of(cls, token: Token, allows: Collection[str]) -> Self:
+        """Tell a token, and the scopes it has now."""
         return cls(
             **{name: getattr(token, name) for name in PLAIN},
             state=token.state(timezone.now()),
+            allows=sorted(allows),
             created_by=token.created_by or None,
             revoked_by=token.revoked_by or None,
         )
@@ -69,7 +77,7 @@ class TokenPage(Links):
 class TokenFilter(Paging):
     """Which tokens to list."""
 
-    scope: Literal["", "ingest", "scrape", "annotate", "read", "act", "admin"] = Field(
+    scope: Literal["", "ingest", "scrape", "annotate", "read", "act", "lead", "admin"] = Field(
         "", description="What their bearers may do."
     )
     state: Literal["", "valid", "expired", "revoked"] = Field("", description="Where they stand.")
@@ -97,7 +105,8 @@ class TokenIn(Body):
     scope: Scope = Field(
         description="What the bearer may do: ingest (nodes' reports and steps), scrape "
         "(/metrics, /metrics/neuron), annotate, read, act (read, annotate, and act on alerts), "
-        "admin (all that, and tokens).",
+        "lead (act, and prices, budgets, trials, the length of runs), admin (lead, and tokens). "
+        "Never more than the maker may do, and no longer than the maker may.",
         examples=["read"],
     )
     days: Annotated[int, Field(ge=1, le=MAX_DAYS), POINTLESS] | None = Field(
@@ -105,29 +114,34 @@ class TokenIn(Body):
     )
 
 
+def _told(tokens: Sequence[Token]) -> list[TokenOut]:
+    allowed = powers(tokens)
+    return [TokenOut.of(token, allowed[token.pk]) for token in tokens]
+
+
 @router.get("", response=TokenPage, openapi_extra=needs("admin"), summary="List tokens")
 def token_list(request: HttpRequest, asked: Query[TokenFilter]) -> TokenPage:
     """Tokens, the one that was made last first; never their secrets."""
     tokens = asked.keep(Token.objects.all(), now=timezone.now())
     rows, links = paged(request, tokens, asked, by="-pk")
-    return TokenPage(items=[TokenOut.of(row) for row in rows], next=links.next, prev=links.prev)
+    return TokenPage(items=_told(rows), next=links.next, prev=links.prev)
 
 
 @router.post("", response={201: NewToken}, openapi_extra=needs("admin"), summary="Make a token")
 def token_new(request: HttpRequest, said: TokenIn) -> Status[NewToken]:
     """Make a token; its secret is in this answer and nowhere else."""
-    now, by = timezone.now(), caller(request).name
+    now, maker = timezone.now(), caller(request).maker
     try:
-        token, secret = make_token(said.name, said.scope, days=said.days, by=by, now=now)
+        token, secret = make_token(said.name, said.scope, days=said.days, maker=maker, now=now)
     except TokenFieldError as error:
         raise ProblemError(400, f"{error}.", field=error.field) from error
-    return Status(201, NewToken(**TokenOut.of(token).model_dump(), secret=secret))
+    return Status(201, NewToken(**_told([token])[0].model_dump(), secret=secret))
 
 
 @router.get("/{token_id}", response=TokenOut, openapi_extra=needs("admin"), summary="One token")
 def token_one(request: HttpRequest, token_id: Path[Key]) -> TokenOut:
     """One token, without its secret."""
-    return TokenOut.of(get_object_or_404(Token, pk=token_id))
+    return _told([get_object_or_404(Token, pk=token_id)])[0]
 
 
 @router.post(
@@ -143,4 +157,4 @@ def token_revoke(request: HttpRequest, token_id: Path[Key]) -> TokenOut:
         raise ProblemError(409, "It is the token you ask with; revoke it with another.")
     if not revoke(token, by=who.name, now=timezone.now()):
         raise ProblemError(409, "It was revoked already.")
-    return TokenOut.of(token)
+    return _told([token])[0]

@@ -66,7 +66,7 @@ def test_it_lists_what_is_in_force_and_what_is_over(admin: Client) -> None:
 
     context = admin.get("/tokens/").context
 
-    assert [token.name for token in context["tokens"]] == ["lasting"]
+    assert [token.name for token, _, _ in context["tokens"]] == ["lasting"]
     assert [token.name for token in context["over"]] == ["gone", "ended"]
 
 

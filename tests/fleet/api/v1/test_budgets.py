@@ -39,7 +39,7 @@ def hours_old(run: Run) -> Run:
 def test_a_budget_tells_its_burn_and_its_forecast(ask: Ask, hours_old: Run) -> None:
     kept = budget(1000)
 
-    told = ask(f"budgets/{kept.pk}", scope="read").json()
+    told = ask(f"budgets/{kept.pk}", scope="lead").json()
 
     burn = told["burn"]
     assert (told["team"], told["run"], told["state"]) == ("LLM", None, "current")
