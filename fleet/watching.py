@@ -4,6 +4,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 
+import numpy as np
 from django.db.models import Q
 
 from fleet.alerting import Subject, reconcile
@@ -130,6 +131,9 @@ def watched(
         could |= {(rule, f"run:{sight.run.name}") for rule in ("hang", "recompile")}
         if sight.pulse is not None and now_s - sight.pulse.last_step_at_s <= WINDOW_S:
             could |= {(rule, f"run:{sight.run.name}") for rule in RUN_RULES}
+            if not np.isfinite(sight.steps.allreduce_share_ratio).any():
+                # Nobody timed an exchange lately: the share is unknown, and mends nothing.
+                could.discard(("allreduce_share", f"run:{sight.run.name}"))
         if sight.counts is not None:
             could |= {(ECC, f"node:{name}") for name in sight.roster.nodes}
         if sight.looks:

@@ -128,7 +128,7 @@ def _is_late(vitals: Vitals, problem: Problem, verdict: Verdict) -> bool:
 def _could(problem: Problem, verdict: Verdict) -> bool:
     """Tell whether a problem lifts the share in the way it was lifted."""
     is_link = problem.cause in LINK_CAUSES
-    if problem.kind in {"computing", "checkpoint"}:
+    if problem.kind in {"computing", "checkpoint", "step"}:
         return False
     return is_link == (verdict.kind != "waiting")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.blocks import METRICS
+from telemetry.blocks import METRICS, FloatArray
 from telemetry.detect.evidence import LEAD_S
 from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.headline import SHARE, all_reduce
@@ -20,11 +20,16 @@ from telemetry.detect.steps.case import NEWEST_STEPS
 from telemetry.detect.steps.checkpoints import slow_checkpoint
 from telemetry.detect.steps.loading import loading
 from telemetry.detect.steps.pace import comparable
-from telemetry.detect.steps.slow import arriving_late, computing_slowly, moving_slowly
+from telemetry.detect.steps.slow import (
+    arriving_late,
+    computing_slowly,
+    moving_slowly,
+    taking_longer,
+)
 from telemetry.detect.steps.stages import longer_stage
 from telemetry.detect.steps.starved import starved
 from telemetry.detect.steps.uneven import uneven
-from telemetry.detect.vitals import Standing, Vitals, reported
+from telemetry.detect.vitals import Standing, Vitals, divided, reported
 from telemetry.detect.witness import Witness
 from telemetry.steps import StepBatch
 
@@ -44,13 +49,17 @@ def performance(vitals: Vitals, *, open_rules: Collection[str] = ()) -> list[Fin
     problems = _of_hardware(vitals) if vitals.looks else []
     if not len(steps):
         return _findings(vitals, steps, problems)
-    alike = comparable(steps)
+    alike, timed = comparable(steps), divided(steps)
     of_steps = slow_checkpoint(vitals, alike) + loading(vitals, steps)
     if not of_steps and _is_calm(vitals, open_rules):
         return _findings(vitals, steps, _unexplained(vitals, problems, seen=problems))
     witness = Witness(vitals)
-    of_steps += _of_steps(witness.vitals, alike, _accused(vitals, problems))
-    share, rest = _told(vitals, steps, problems, of_steps, is_open=SHARE in open_rules)
+    accused = _accused(vitals, problems)
+    if timed is steps:
+        of_steps += _of_steps(witness.vitals, alike, accused)
+    else:
+        of_steps += _of_untimed(witness.vitals, alike, timed, accused)
+    share, rest = _told(vitals, timed, problems, of_steps, is_open=SHARE in open_rules)
     is_quiet = not (of_steps or share or witness.asked or vitals.standing or open_rules)
     if vitals.recall is not None:
         vitals.recall.note(vitals.steps, is_calm=is_quiet)
@@ -72,10 +81,15 @@ def _told(
     *,
     is_open: bool,
 ) -> tuple[Finding | None, list[Problem]]:
-    """Return what the headline rule says, and the problems that it does not speak of."""
+    """Return what the headline rule says, and the problems that it does not speak of.
+
+    ``steps`` are those whose exchange was timed: without one nobody knows the share.
+    """
     lasting = _lasting(vitals, problems, of_steps)
     borne_out = [p for p in of_steps if _is_borne_out(p, problems + lasting)]
     problems = _unexplained(vitals, problems + lasting + borne_out, seen=problems)
+    if not len(steps):
+        return None, problems
     return all_reduce(vitals, steps, problems, is_open=is_open)
 
 
@@ -137,6 +151,23 @@ def _of_steps(vitals: Vitals, steps: StepBatch, accused: Collection[str | None])
     return found + [problem for look in looks for problem in look(vitals, steps)]
 
 
+def _of_untimed(
+    vitals: Vitals, steps: StepBatch, timed: StepBatch, accused: Collection[str | None]
+) -> list[Problem]:
+    """Return what steps show of which nobody timed the exchange, or only of every so many.
+
+    Input and the pace as a whole need no split. Who waits for whom, and how long bytes move, is
+    told by the steps that were timed.
+    """
+    found = starved(vitals, steps)
+    if len(timed):
+        alike = comparable(timed)
+        found += uneven(vitals, alike, accused=accused)
+        looks = (moving_slowly, longer_stage, arriving_late)
+        found += [problem for look in looks for problem in look(vitals, alike)]
+    return found + taking_longer(vitals, steps)
+
+
 def _unexplained(vitals: Vitals, problems: list[Problem], *, seen: list[Problem]) -> list[Problem]:
     """Leave out what another problem, earlier in the list, explains.
 
@@ -152,6 +183,9 @@ def _unexplained(vitals: Vitals, problems: list[Problem], *, seen: list[Problem]
 
 def _explains(vitals: Vitals, one: Problem, other: Problem) -> bool:
     """Tell whether the second problem is the first one, seen another way."""
+    if other.kind == "step":
+        # Nobody knows what in the step takes longer: whatever slows steps may be it.
+        return one.kind != "checkpoint"
     if other.kind == "transferring":
         return one.cause in LINK_CAUSES and _is_same_link(one, other)
     if other.kind == "computing":
@@ -207,6 +241,12 @@ def _finding(vitals: Vitals, steps: StepBatch, problem: Problem) -> Finding:
     )
 
 
+def _mean_ratio(ratio: FloatArray) -> float | None:
+    """Return the mean of the steps that tell it; None where none does: unknown, never zero."""
+    told = ratio[np.isfinite(ratio)]
+    return float(told.mean()) if told.size else None
+
+
 def _victims(vitals: Vitals, steps: StepBatch, problem: Problem) -> tuple[str, ...]:
     """Return the nodes that train with the culprit: a synchronous step waits for its slowest."""
     if not len(steps) or problem.kind == "checkpoint":
@@ -227,8 +267,8 @@ def _evidence(vitals: Vitals, steps: StepBatch, problem: Problem) -> dict[str, A
         "kind": problem.kind,
         "step_s": middle(newest.step_s) if len(newest) else None,
         "baseline_step_s": middle(before.step_s) if len(before) > 2 else None,
-        "wait_ratio": float(newest.wait_ratio.mean()) if len(newest) else None,
-        "transfer_ratio": float(newest.transfer_ratio.mean()) if len(newest) else None,
+        "wait_ratio": _mean_ratio(newest.wait_ratio),
+        "transfer_ratio": _mean_ratio(newest.transfer_ratio),
         "culprit": look.figure() if look else None,
         "late_workers": list(problem.late),
         "ruled_out": ruled_out_figures(problem.ruled_out),

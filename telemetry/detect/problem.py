@@ -7,8 +7,9 @@ from typing import Any, Literal
 from telemetry.detect.look import Look
 from telemetry.detect.sighting import RULE_OF_NODE
 
-# Where the lost time goes: peers wait, bytes move slowly, all compute for longer, data are late.
-Kind = Literal["waiting", "transferring", "computing", "input", "checkpoint"]
+# Where the lost time goes: peers wait, bytes move slowly, all compute for longer, data are late;
+# anywhere in the step, where nobody times the exchange of gradients.
+Kind = Literal["waiting", "transferring", "computing", "input", "checkpoint", "step"]
 KIND_OF: Mapping[str, Kind] = {
     "slow_core": "waiting",
     "throttle": "waiting",

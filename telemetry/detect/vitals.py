@@ -5,13 +5,15 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.recall import Recall
 from telemetry.detect.rules import RULES
 from telemetry.steps import PHASES, StepBatch
 
-ESSENTIAL = ("compute_s", "wait_s", "transfer_s")
+EXCHANGE = ("wait_s", "transfer_s")
+ESSENTIAL = ("compute_s", *EXCHANGE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +85,9 @@ def total(steps: StepBatch, phases: Sequence[str]) -> FloatArray:
 def reported(steps: StepBatch) -> StepBatch:
     """Keep the steps that somebody reported, and of each step the workers that did.
 
-    A worker counts where it told its compute, wait and transfer time; phases it does not split
-    out are then part of these, hence zero. A worker that did not is NaN in every phase.
+    A worker counts where it told its compute time. Input, checkpoint and other time that it does
+    not split out are part of that, hence zero. Wait and transfer that nobody timed stay NaN: they
+    are unknown, and part of the compute time. A worker that did not report is NaN in every phase.
     """
     told = total(steps, ESSENTIAL)
     others = [steps.phases[phase] for phase in PHASES if phase not in ESSENTIAL]
@@ -93,16 +96,33 @@ def reported(steps: StepBatch) -> StepBatch:
             phase: values.astype(float, copy=False) for phase, values in steps.phases.items()
         }
         return replace(steps, phases=phases)
-    known = np.isfinite(told) & (told + np.nansum(others, axis=0) > 0)
+    known = np.isfinite(steps.phases["compute_s"]) & (steps.worker_step_s > 0)
     rows = known.any(axis=1)
     phases = {
-        phase: np.where(known, np.nan_to_num(values.astype(float)), np.nan)[rows]
+        phase: np.where(
+            known, values if phase in EXCHANGE else np.nan_to_num(values), np.nan
+        ).astype(float)
         for phase, values in steps.phases.items()
     }
+    return _kept(replace(steps, phases=phases), rows)
+
+
+def divided(steps: StepBatch) -> StepBatch:
+    """Keep the reported steps whose exchange was timed, and the workers that timed it."""
+    timed = np.isfinite(total(steps, EXCHANGE))
+    if (timed == np.isfinite(steps.phases["compute_s"])).all():
+        return steps
+    phases = {phase: np.where(timed, values, np.nan) for phase, values in steps.phases.items()}
+    return _kept(replace(steps, phases=phases), timed.any(axis=1))
+
+
+def _kept(steps: StepBatch, rows: NDArray[np.bool_]) -> StepBatch:
+    """Keep some steps."""
     return replace(
         steps,
         step=steps.step[rows],
         ended_at_s=steps.ended_at_s[rows],
-        phases=phases,
+        phases={phase: values[rows] for phase, values in steps.phases.items()},
         tokens=steps.tokens[rows],
+        told_loss=None if steps.told_loss is None else steps.told_loss[rows],
     )

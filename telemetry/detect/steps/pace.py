@@ -15,7 +15,7 @@ from telemetry.detect.steps.case import (
     RECENT_STEPS,
     Case,
 )
-from telemetry.detect.vitals import Vitals, total
+from telemetry.detect.vitals import EXCHANGE, Vitals, total
 from telemetry.steps import StepBatch
 
 # Steps that must bear something out: of so many seconds, and so many at the least. One step that
@@ -69,7 +69,13 @@ def work_s(steps: StepBatch) -> FloatArray:
 
     Checkpoints, evaluations and pauses are events between the work, and none of its pace.
     """
-    worked_s = total(steps, ("compute_s", "wait_s", "transfer_s", "input_s"))
+    worked_s = total(steps, ("compute_s", "input_s"))
+    exchanged_s = total(steps, EXCHANGE)
+    # An exchange that nobody timed is part of the compute time already.
+    if np.isfinite(exchanged_s).all():
+        worked_s = worked_s + exchanged_s
+    else:
+        worked_s = worked_s + np.nan_to_num(exchanged_s)
     known = np.isfinite(worked_s)
     if known.all() and worked_s.shape[1]:
         return np.asarray(worked_s.sum(axis=1) / worked_s.shape[1])

@@ -11,7 +11,7 @@ from telemetry.detect.look import Look, strongest
 from telemetry.detect.peers import lower_median, median, middle
 from telemetry.detect.problem import Kind, Problem
 from telemetry.detect.rules import RULES
-from telemetry.detect.sighting import remembered
+from telemetry.detect.sighting import RULE_OF_NODE, remembered
 from telemetry.detect.steps.case import CHANGED_RATIO
 from telemetry.detect.steps.links import link_looks
 from telemetry.detect.steps.overall import overall_looks
@@ -55,6 +55,22 @@ def computing_slowly(vitals: Vitals, steps: StepBatch) -> list[Problem]:
         return []
     looks = _as_believed(vitals, overall_looks(vitals, steps, found), "computing")
     return _problems(vitals, steps, found, looks, "computing")
+
+
+def taking_longer(vitals: Vitals, steps: StepBatch) -> list[Problem]:
+    """Find steps that take longer than they used to where nobody times the exchange.
+
+    Whether workers compute, wait or transfer for longer is not known then, so a lower clock
+    cannot be told from a slower network; memories that move fewer bytes a step still can. While
+    a machine is accused the first slow step says that its fault still lasts.
+    """
+    found = _risen(vitals, steps, work_s(steps), "step")
+    if found is None:
+        return []
+    looks = [each for each in overall_looks(vitals, steps, found) if each.cause != "throttle"]
+    accused = any(each.node and each.cause in RULE_OF_NODE for each in vitals.standing)
+    looks = _as_believed(vitals, looks, "step")
+    return _problems(vitals, steps, found, looks, "step", is_explained=accused)
 
 
 def _is_steady(vitals: Vitals, steps: StepBatch, after_s: FloatArray, found: Lift) -> bool:
@@ -197,13 +213,17 @@ def _problems(
     kind: Kind,
     *,
     late: tuple[str, ...] = (),
+    is_explained: bool = False,
 ) -> list[Problem]:
-    """Name the cause that convinces; without one only what lasts and costs is a problem."""
+    """Name the cause that convinces; without one only what lasts and costs is a problem.
+
+    ``is_explained``: an open alert of a machine explains it anyway.
+    """
     best = strongest(looks)
     after = steps[found.at :]
     step_s = middle(work_s(steps))
     ratio = found.excess / step_s
-    if _known(looks) is None and _usual(vitals, steps, kind) is None:
+    if not is_explained and _known(looks) is None and _usual(vitals, steps, kind) is None:
         lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
         if ratio < UNKNOWN_RATIO or lasted_s < UNKNOWN_S or len(after) < UNKNOWN_STEPS:
             return []

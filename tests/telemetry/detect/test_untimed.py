@@ -1,0 +1,116 @@
+"""Runs whose exchange of gradients nobody times, or only now and then."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.detect import find
+from telemetry.simulate.plan import Fault
+from tests.telemetry.detect.played import Recording, record
+from tests.telemetry.detect.runs import steps_at, steps_of, vitals
+
+
+def untimed(recording: Recording, *, every: int | None) -> Recording:
+    """Leave the exchange untimed but in every so many steps: it is part of the compute time."""
+    steps = recording.steps
+    dark = (steps.step % every != 0) if every else np.ones(len(steps), dtype=bool)
+    phases = {name: values.copy() for name, values in steps.phases.items()}
+    for name in ("wait_s", "transfer_s"):
+        phases["compute_s"][dark] += phases[name][dark]
+        phases[name][dark] = np.nan
+    return replace(recording, steps=replace(steps, phases=phases))
+
+
+def without_agents(recording: Recording) -> Recording:
+    """Let no node report anything but its steps."""
+    values = {name: np.full_like(x, np.nan) for name, x in recording.span.values.items()}
+    return replace(recording, span=replace(recording.span, values=values))
+
+
+def found(recording: Recording, seconds: range) -> dict[tuple[str, str, str | None], int]:
+    """Return what was found, and in which second first."""
+    first: dict[tuple[str, str, str | None], int] = {}
+    for second, findings in recording.watch(seconds):
+        for each in findings:
+            first.setdefault((each.rule, each.cause, each.node), second)
+    return first
+
+
+def fault(kind: str, **more: Any) -> Fault:
+    return Fault(kind=kind, start_s=120, duration_s=90, **more)
+
+
+@pytest.mark.parametrize("every", [None, 20])
+def test_a_second_of_input_on_one_of_eight_nodes_is_noticed(every: int | None) -> None:
+    stall = fault("input_stall", node="run-03", magnitude=1.0)
+    recording = without_agents(
+        untimed(record("trn1", duration_s=180, faults=[stall]), every=every)
+    )
+    (what,) = (seen := found(recording, range(100, 180))).items()
+    assert what[0] == ("input_stall", "input_stall", "run-03")
+    assert seen[what[0]] <= 135
+
+
+@pytest.mark.parametrize("every", [None, 20])
+@pytest.mark.parametrize(
+    ("broken", "wanted", "until_s"),
+    [
+        (fault("input_stall", run="run", magnitude=1.0), ("input_stall", None), 140),
+        (fault("checkpoint_slow", run="run", magnitude=6.0), ("checkpoint_slow", None), 200),
+        (fault("throttle", run="run", magnitude=1.4), ("unknown", None), 155),
+        (fault("slow_core", node="run-03", device=3, magnitude=1.5), ("unknown", None), 155),
+    ],
+    ids=lambda each: each.kind if isinstance(each, Fault) else "",
+)
+def test_what_needs_no_split_is_found_by_steps_alone(
+    broken: Fault, wanted: tuple[str, str | None], until_s: int, every: int | None
+) -> None:
+    recording = untimed(record("trn1", duration_s=until_s, faults=[broken]), every=every)
+    seen = found(without_agents(recording), range(100, until_s))
+    assert {(cause, node) for _, cause, node in seen} == {wanted}
+
+
+@pytest.mark.parametrize("every", [None, 20])
+def test_a_machine_that_accuses_itself_is_the_only_finding(every: int | None) -> None:
+    link = Fault(
+        kind="efa_latency",
+        node="run-03",
+        device=1,
+        start_s=120,
+        duration_s=100,
+        magnitude=6.0,
+    )
+    recording = untimed(record("trn1", duration_s=300, faults=[link]), every=every)
+    seen = found(recording, range(100, 300))
+    assert set(seen) == {("efa_degraded", "efa_latency", "run-03")}
+
+
+@pytest.mark.parametrize("run", ["trn1", "trn2", "p5"])
+@pytest.mark.parametrize("every", [None, 20])
+def test_a_calm_run_without_a_split_has_no_finding(run: str, every: int | None) -> None:
+    recording = untimed(record(run, duration_s=600), every=every)
+    assert found(recording, range(20, 600)) == {}
+
+
+def test_the_share_of_untimed_steps_is_unknown_and_never_zero() -> None:
+    steps = steps_of([[1.0, 1.0, 1.0, 1.0]] * 30 + [[1.5, 1.5, 1.5, 1.5]] * 30)
+    phases = dict(steps.phases)
+    for name in ("wait_s", "transfer_s"):
+        phases[name] = np.full_like(phases[name], np.nan)
+    (finding,) = find(vitals(replace(steps, phases=phases)))
+    assert (finding.rule, finding.evidence["kind"]) == ("step_slow", "step")
+    assert finding.evidence["wait_ratio"] is None
+    assert finding.evidence["transfer_ratio"] is None
+
+
+def test_a_share_that_is_timed_in_every_fifth_step_fires_by_those() -> None:
+    steps = steps_at([0.1] * 40 + [0.4] * 40)
+    dark = steps.step % 5 != 0
+    phases = {name: values.copy() for name, values in steps.phases.items()}
+    phases["compute_s"][dark] += phases["transfer_s"][dark]
+    for name in ("wait_s", "transfer_s"):
+        phases[name][dark] = np.nan
+    rules = {each.rule for each in find(vitals(replace(steps, phases=phases)))}
+    assert "allreduce_share" in rules
