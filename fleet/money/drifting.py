@@ -13,6 +13,7 @@ from telemetry.blocks import FloatArray
 from telemetry.detect.drift import LIMITS, RULE, Drift, Pace, clear_of, drift, is_alike, pace_of
 from telemetry.detect.finding import UNKNOWN, Finding
 from telemetry.detect.rules import RULES
+from telemetry.simulate.constants import ASSUMED
 from telemetry.simulate.estimate import estimate
 from telemetry.simulate.plan import Job
 from telemetry.store.history import worker_minutes
@@ -130,6 +131,10 @@ def _by_estimate(run: Run, tokens: float) -> Expected | None:
     if run.shape or run.model not in catalog.models() or not laid_out:
         return None
     if not is_alike((tokens, 0.0), (laid_out, 0.0)):
+        return None
+    instance = catalog.instances().get(run.instance_type)
+    # What the step model assumes is no yardstick for real hardware.
+    if instance and not run.is_simulated and (instance.chip.name, run.precision) in ASSUMED:
         return None
     job = Job(
         model=run.model,

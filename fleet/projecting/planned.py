@@ -141,9 +141,10 @@ def with_failures(planned: Planned, per_node_day: float) -> Planned:
 
 def _assumptions(run: Run, seen: Observed, habits: Habits, doubt: Doubt) -> tuple[Assumption, ...]:
     on = f"{run.name}, {duration(seen.hours * 3600)} of settled steps"
+    how = "assumed: simulated" if run.is_simulated else "measured"
     return (
         Assumption("usd_per_hour", run.usd_per_hour, None, None, f"{run.name}: {run.price[1]}"),
-        _pace(habits, doubt, f"measured on {on}"),
+        _pace(habits, doubt, f"{how} on {on}", is_assumed=run.is_simulated),
         *_checkpoints(run, seen, habits, doubt),
         *_starts(run, seen, habits, doubt),
         _failures(run, seen, doubt),
@@ -174,8 +175,11 @@ def _starts(run: Run, seen: Observed, habits: Habits, doubt: Doubt) -> tuple[Ass
     )
 
 
-def _pace(habits: Habits, doubt: Doubt, basis: str) -> Assumption:
+def _pace(habits: Habits, doubt: Doubt, basis: str, *, is_assumed: bool) -> Assumption:
+    """Tell the pace; a simulated one is what the step model assumes, and has no interval."""
     pace, error = float(habits.tokens_per_s), doubt.pace_error_log
+    if is_assumed:
+        return Assumption("tokens_per_s", pace, None, None, basis)
     if error is None:
         return Assumption("tokens_per_s", pace, None, None, f"{basis}; too few for an interval")
     return Assumption("tokens_per_s", pace, *pace_ends(pace, error), basis)
@@ -203,7 +207,8 @@ def _saved(run: Run, seen: Observed) -> str:
     if not seen.n_checkpoints:
         return f"no checkpoint was seen on {run.name}: none is reckoned with"
     steps = "one step" if seen.n_checkpoints == 1 else f"{count(seen.n_checkpoints)} steps"
-    return f"measured on {run.name}, {steps} with a checkpoint"
+    how = "assumed: simulated" if run.is_simulated else "measured"
+    return f"{how} on {run.name}, {steps} with a checkpoint"
 
 
 def _compiled(run: Run, seen: Observed, n: int) -> str:

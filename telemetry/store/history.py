@@ -173,11 +173,11 @@ def run_history(
     sizes = list(rows.values_list("start", "length_s", "n_steps"))
     whole = sum(n for _, _, n in sizes) <= MOST_STEPS_READ
     if whole:
-        told = rows.values_list("steps", flat=True)
-        parts = [_each_counted(read_steps(bytes(data))) for data in told]
+        packed = rows.values_list("steps", flat=True)
+        parts = [_each_counted(read_steps(bytes(data))) for data in packed]
     else:
-        told = rows.values_list("minutes", "n_steps")
-        parts = [_minutes_counted(read_minutes(bytes(data)), n) for data, n in told]
+        by_minute = rows.values_list("minutes", "n_steps")
+        parts = [_minutes_counted(read_minutes(bytes(data)), n) for data, n in by_minute]
     done = max((start + length_s for start, length_s, _ in sizes), default=0)
     if newest is not None and newest >= done:
         recent = hot.steps(run, since_s=max(start_s, done), until_s=end_s)
@@ -241,7 +241,8 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
     if len(steps) > MOST_STEPS:
         # Neighbours are chosen by their number, so that a moving window does not flicker.
         span = steps[-1, STEP] - steps[0, STEP] + 1
-        steps = _thinned(steps, steps[:, STEP] // np.ceil(span / (MOST_STEPS - 1)))
+        n_in_row = int(np.ceil(span / (MOST_STEPS - 1)))
+        steps = _thinned(steps, steps[:, STEP].astype("i8") // n_in_row)
     phases = {phase: steps[:, FIRST_PHASE + i, None] for i, phase in enumerate(PHASES)}
     numbers, loss = steps[:, STEP].astype("i8"), steps[:, LOSS]
     told = loss if np.isfinite(loss).any() else None
@@ -251,7 +252,7 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
     )
 
 
-def _thinned(steps: FloatArray, group: FloatArray) -> FloatArray:
+def _thinned(steps: FloatArray, group: IntArray) -> FloatArray:
     """Average rows of one group; how many they stand for and their tokens are added up."""
     first = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
     rows = averaged(steps, group)

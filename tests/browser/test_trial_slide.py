@@ -8,7 +8,7 @@ from datetime import timedelta
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, ViewportSize
 
 from fleet.models import Run, Trial
 from fleet.trials.keeping import begin, work_out
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.browser
 PAGE = re.compile(rb"/Type\s*/Page\b")
 BOX = re.compile(rb"/MediaBox\s*\[\s*0 0 ([\d.]+) ([\d.]+)\s*\]")
 # As wide as an A4 page less its margins, at 96 pixels per inch.
-PAPER = {"width": 1047, "height": 718}
+PAPER = ViewportSize(width=1047, height=718)
 QUESTION = (
     "Does the whole of our pretraining, with every team's longest of questions, move to Trainium: "
     "dollars per epoch, compile time, throughput, all-reduce-heavy steps and the loss at equal "

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.models import Alert, Run
-from fleet.money.drifting import judge_drift
+from fleet.money.drifting import expected_now, judge_drift
 from fleet.money.spending import keep_spending
 from fleet.overspending import watch_money
 from fleet.simulated.runs import create_run
@@ -170,3 +170,18 @@ def test_a_run_without_steps_keeps_its_alert(hot: HotStore) -> None:
     watch_money(hot, now=LATE)
 
     assert Alert.objects.get().is_open
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(
+    ("precision", "is_simulated", "by"),
+    [("bf16", False, "estimate"), ("fp8", False, None), ("fp8", True, "estimate")],
+)
+def test_an_assumed_speed_is_no_yardstick_for_a_real_run(
+    precision: str, *, is_simulated: bool, by: str | None
+) -> None:
+    run = create_run(LLAMA, started_at=NOON)
+    run.instance_type, run.precision, run.is_simulated = "trn2.48xlarge", precision, is_simulated
+    expected = expected_now(run, tokens=float(run.global_batch * run.seq_len))
+
+    assert (expected and expected.by) == by

@@ -44,6 +44,18 @@ def test_it_says_the_answer_and_where_each_figure_comes_from(page: Page) -> None
 
 
 @pytest.mark.usefixtures("seen")
+def test_a_simulated_pace_is_called_assumed_and_has_no_interval(page: Page) -> None:
+    Run.objects.filter(name="vit-trn2").update(is_simulated=True)
+    text = page(PAGE)
+
+    assert "trn2.48xlarge: simulated. The pace follows from assumed constants" in text
+    assert "assumed: simulated on vit-trn2" in text
+    assert "tokens/s; assumed" not in text
+    assert "measured on vit-trn2" not in text
+    assert "tokens/s; measured on vit-p5" in text
+
+
+@pytest.mark.usefixtures("seen")
 def test_without_scripts_it_is_a_form_that_keeps_what_was_given(page: Page) -> None:
     text = page(f"{PAGE}?days=21.5&porting_usd=2500&reuse=no&by=tokens")
 
