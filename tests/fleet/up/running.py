@@ -68,7 +68,7 @@ class Up:
     took_s: float
 
     @classmethod
-    def start(cls, folder: Path, port: int, *, within_s: float = START_S, **env: str) -> Self:
+    def start(cls, folder: Path, port: int, within_s: float = START_S, /, **env: str) -> Self:
         """Start it, and wait until it greets."""
         console, began_s = folder.with_name("console"), time.monotonic()
         with console.open("wb") as file:

@@ -88,7 +88,7 @@ def test_ctrl_c_ends_all_and_the_next_start_makes_the_demo_whole(tmp_path: Path)
         [n_faults] = database.execute("SELECT count(*) FROM fleet_injectedfault").fetchone()
     assert n_faults > 0
 
-    again = Up.start(folder, port, within_s=240, TRNWATCH_DEMO="1")
+    again = Up.start(folder, port, 240, TRNWATCH_DEMO="1")
     try:
         assert "The demo fleet stands" in again.said
         with closing(sqlite3.connect(folder / "trnwatch.sqlite3")) as database:
