@@ -81,7 +81,7 @@ class FleetNow:
     n_nodes: int
     n_up: int
     n_silent: int
-    n_firing: int
+    n_unacknowledged: int
     n_acknowledged: int
     oldest_unowned: Alert | None
     n_training: int
@@ -93,6 +93,11 @@ class FleetNow:
     usd_per_mtok: float | None
     tick_lateness_s: float | None = None
     n_ticks_late: int = 0
+
+    @property
+    def n_open(self) -> int:
+        """How many alerts are not resolved."""
+        return self.n_unacknowledged + self.n_acknowledged
 
     @property
     def is_late(self) -> bool:
@@ -246,7 +251,7 @@ def fleet_now(
         n_nodes=len(nodes),
         n_up=sum(now.is_up for now in nodes),
         n_silent=sum(now.is_silent for now in nodes),
-        n_firing=len(unowned),
+        n_unacknowledged=len(unowned),
         n_acknowledged=len(alerts) - len(unowned),
         oldest_unowned=unowned[0] if unowned else None,
         n_training=sum(now.run.phase == Run.Phase.TRAINING for now in active),

@@ -18,9 +18,9 @@ KEPT = "trnwatch_trouble"
 
 @dataclass(frozen=True, slots=True)
 class Trouble:
-    """How many alerts nobody has, what was given up or is sent by nobody, what is behind."""
+    """How many alerts are unacknowledged, what was given up or not sent, what is behind."""
 
-    n_firing: int = 0
+    n_unacknowledged: int = 0
     n_dead: int = 0
     n_late: int = 0
     n_behind: int = 0
@@ -29,7 +29,7 @@ class Trouble:
     def now(cls, *, now: datetime) -> Self:
         """Count them."""
         counted = [
-            _counted("n_firing", Alert.objects.open().unacknowledged()),
+            _counted("n_unacknowledged", Alert.objects.open().unacknowledged()),
             _counted("n_dead", Delivery.objects.dead()),
             _counted("n_late", Delivery.objects.late(now)),
             _counted("n_behind", in_trouble(now)),

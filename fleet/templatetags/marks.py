@@ -23,7 +23,10 @@ STATES = {
     "pending": ("", "○"),
     "compiling": ("warn", "◐"),
     "warming_up": ("warn", "◕"),
-    "training": ("ok", "✓"),
+    # What a run does says nothing of how well it does: that is a mark of its own.
+    "training": ("", "▸"),
+    "healthy": ("ok", "✓"),
+    "over_limit": ("bad", "▲"),
     "finished": ("", "■"),
     "failed": ("bad", "✕"),
     "page": ("bad", "▲"),

@@ -59,11 +59,11 @@ def _is_here(context: template.Context, url: str) -> bool:
 
 def _firing(context: template.Context) -> SafeString:
     """Count the alerts that nobody has, for who may know; the stream keeps the count fresh."""
-    n_firing = trouble_for(context.get("request")).n_firing
+    n = trouble_for(context.get("request")).n_unacknowledged
     return format_html(
         '<span class="count" id="firing-count"{}>{}</span>',
-        format_html(' aria-label="{} firing"', n_firing) if n_firing else "",
-        n_firing or "",
+        format_html(' aria-label="{} unacknowledged"', n) if n else "",
+        n or "",
     )
 
 

@@ -47,8 +47,7 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
     open_ = [row for row in rows if row.alert.is_open]
     return {
         "open": open_,
-        "n_firing": sum(row.alert.state == "firing" and not row.is_silenced for row in open_),
-        "n_acknowledged": sum(row.alert.state == "acknowledged" for row in open_),
+        "n_unacknowledged": sum(row.alert.acknowledged_at is None for row in open_),
         "n_silenced": sum(row.is_silenced for row in open_),
         "resolved": [row for row in rows if not row.alert.is_open],
         "page": resolved,

@@ -19,6 +19,7 @@ from fleet.models import Alert, Node, Run
 from fleet.summaries import fleet_now, nodes_now, runs_now
 from fleet.topics import as_json
 from fleet.views.render import HtmxRequest, render_page
+from fleet.views.runs import rows_with_alerts
 from fleet.views.tables import chart_table
 from fleet.words.sentences import told
 from telemetry.store.hot import HotStore, open_store
@@ -54,7 +55,7 @@ def overview_context() -> dict[str, Any]:
         "fleet": fleet,
         "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
         "runs": runs,
-        "firing": {alert.run_id for alert in alerts if alert.acknowledged_at is None},
+        "run_rows": rows_with_alerts(runs, alerts, now=now),
         "groups": heat_groups(nodes, alerts, blocks.values()),
         "n_cores": sum(node.node.n_cores for node in nodes),
         "alerts": [told(alert, now=now) for alert in alerts],

@@ -1,6 +1,6 @@
 """Pages of the runs: the list by team, and one training job in full."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
@@ -56,23 +56,28 @@ class RunRow:
 
     @property
     def state(self) -> str:
-        """The word for how it is: what is wrong comes before what it does."""
+        """The word for how it is: how well it does comes before what it does."""
+        return self.health or self.run.phase
+
+    @property
+    def health(self) -> str:
+        """The word for how well it does, whatever it does; empty where nobody can tell."""
         if self.alert is not None:
             return self.alert.state
-        return "stale" if self.now.is_stale else self.run.phase
+        if self.now.is_stale:
+            return "stale"
+        if self.now.is_over_limit:
+            return "over_limit"
+        is_known = self.run.phase == Run.Phase.TRAINING and self.now.step_s is not None
+        return "healthy" if is_known else ""
 
 
 def runs_context() -> dict[str, Any]:
     """Return what the list of runs shows: by team, those under way first."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     runs = sorted(Run.objects.all(), key=lambda run: (run.team, bool(run.finished_at), run.name))
-    worst: dict[int | None, Alert] = {}
-    for alert in Alert.objects.open().exclude(run=None).worst_first():
-        worst.setdefault(alert.run_id, alert)
-    rows = [
-        row_of(each, worst.get(each.run.pk), now=now)
-        for each in runs_now(hot, runs, now_s=now.timestamp())
-    ]
+    alerts = Alert.objects.open().exclude(run=None).worst_first()
+    rows = rows_with_alerts(runs_now(hot, runs, now_s=now.timestamp()), alerts, now=now)
     teams = groupby(rows, key=lambda row: row.run.team)
     active = [row for row in rows if row.run.finished_at is None]
     return {
@@ -80,6 +85,16 @@ def runs_context() -> dict[str, Any]:
         "n_active": len(active),
         "usd_per_hour": sum(row.run.usd_per_hour for row in active),
     }
+
+
+def rows_with_alerts(
+    runs: Iterable[RunNow], alerts: Iterable[Alert], *, now: datetime
+) -> list[RunRow]:
+    """Return a line for each run, with the first of its ``alerts``."""
+    worst: dict[int | None, Alert] = {}
+    for alert in alerts:
+        worst.setdefault(alert.run_id, alert)
+    return [row_of(each, worst.get(each.run.pk), now=now) for each in runs]
 
 
 def row_of(summed_up: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:

@@ -37,7 +37,7 @@ def in_sight(page: Page, selector: str) -> bool:
 
 
 def test_page_link_cause_acknowledge_are_two_taps(on_call: Page, fleet: str, alert: Alert) -> None:
-    link = fleet + frozen_link(alert, at=just_now())
+    link = fleet + alert.get_absolute_url()
     on_call.set_content(f"<a href='{link}'>llama spends 31.4 % of each step</a>")
 
     on_call.get_by_role("link").click()
@@ -48,6 +48,16 @@ def test_page_link_cause_acknowledge_are_two_taps(on_call: Page, fleet: str, ale
     expect(on_call.locator("#act")).to_contain_text("Give it back")
     alert.refresh_from_db()
     assert alert.acknowledged_by == "olga"
+
+
+def test_a_frozen_link_is_one_tap_away_from_acknowledging(
+    on_call: Page, fleet: str, alert: Alert
+) -> None:
+    on_call.goto(fleet + frozen_link(alert, at=just_now()))
+    expect(on_call.get_by_role("button", name="Acknowledge")).to_have_count(0)
+    on_call.locator("#bar").get_by_role("link", name="Open as it is now").click()
+
+    expect(on_call.locator("#bar").get_by_role("button", name="Acknowledge")).to_be_visible()
 
 
 def test_sentence_culprit_and_button_need_no_scrolling(

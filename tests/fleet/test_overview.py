@@ -55,9 +55,41 @@ def test_it_answers_whether_anything_is_wrong(client: Client, alive: Run) -> Non
 def test_it_names_what_is_wrong_and_who_has_it(client: Client, alert: Alert) -> None:
     page = text(client)
 
-    assert "nobody has it" in page
+    assert "unacknowledged 1, since" in page
     assert "llama spends 31.4 % of each step in all-reduce" in page
     assert "core 7" in page
+
+
+def state_of(page: str) -> list[str]:
+    """Return the words of the marks that a run's line has on a wide screen."""
+    row = page.partition('id="run-llama"')[2].partition("</tr>")[0]
+    cell = row.rpartition("<td")[2]
+    return [word.strip() for word in re.findall(r"</span> ([\w ]+)</span>", cell)]
+
+
+def test_a_healthy_run_says_what_it_does_and_how_well(client: Client, alive: Run) -> None:
+    Run.objects.update(allreduce_limit_ratio=0.4)
+
+    assert state_of(text(client)) == ["training", "healthy"]
+
+
+def test_a_run_above_its_limit_is_not_healthy(client: Client, alive: Run) -> None:
+    assert state_of(text(client)) == ["training", "over limit"]
+
+
+@pytest.mark.parametrize("path", ["/", "/runs/"])
+def test_an_acknowledged_alert_stays_on_its_run_and_in_the_count(
+    client: Client, alert: Alert, path: str
+) -> None:
+    assert state_of(client.get(path).text) == ["training", "firing"]
+    Alert.objects.update(acknowledged_at=datetime.now(UTC), acknowledged_by="olga")
+
+    page = client.get(path).text
+    assert state_of(page) == ["training", "acknowledged"]
+    if path == "/":
+        assert "Open 1, unacknowledged 0" in page
+        assert "Open alerts</span>\n          <b>1</b>" in page
+        assert "Firing" not in page
 
 
 def test_it_shows_a_node_that_fell_silent(client: Client, alive: Run, silent: Node) -> None:

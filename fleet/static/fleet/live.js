@@ -20,7 +20,7 @@ let why = "";
 let reporting = null; // nodes that report, and nodes that should, while data are old
 let paused = false;
 let brokeOff = false;
-let nFiring = null;
+let nUnacknowledged = null;
 let troubledSince = 0;
 
 const main = () => document.querySelector("main[data-live]");
@@ -97,17 +97,17 @@ function hear(said) {
   if (said.tick !== null) tick = said.tick * 1000;
   why = said.why;
   reporting = said.reporting ?? null;
-  if ("firing" in said) showFiring(said.firing);
+  if ("firing" in said) showUnacknowledged(said.firing);
   announce("tick", said);
   show();
 }
 
-function showFiring(n) {
+function showUnacknowledged(n) {
   const count = document.getElementById("firing-count");
   if (count) count.textContent = n ? String(n) : "";
-  count?.setAttribute("aria-label", `${n} firing`);
-  if (nFiring !== null && n !== nFiring) say(`${n} alert${n === 1 ? "" : "s"} firing`);
-  nFiring = n;
+  count?.setAttribute("aria-label", `${n} unacknowledged`);
+  if (nUnacknowledged !== null && n !== nUnacknowledged) say(`${n} alert${n === 1 ? "" : "s"} unacknowledged`);
+  nUnacknowledged = n;
   document.title = document.title.replace(/^\(\d+\) /, "");
   if (n) document.title = `(${n}) ${document.title}`;
 }

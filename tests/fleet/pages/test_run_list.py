@@ -63,10 +63,10 @@ def test_a_compiling_run_shows_its_progress_and_what_is_left(page: Page, alive: 
     assert "10 min to go" in text
 
 
-def test_an_alert_comes_before_the_phase(page: Page, alert: Alert) -> None:
+def test_an_alert_stands_beside_the_phase(page: Page, alert: Alert) -> None:
     text = page("/runs/")
 
-    assert f'<a href="/alerts/{alert.pk}/"><span class="tag bad">' in text
+    assert f'<a href="/alerts/{alert.pk}/"><span class="tag bad small">' in text
 
 
 def test_a_finished_run_has_no_present(page: Page, alive: Run) -> None:

@@ -78,7 +78,7 @@ def test_every_page_says_how_many_alerts_nobody_has(settings: Settings) -> None:
     fire("node:limping")
     fire("node:steady", acknowledged_at=NOON, acknowledged_by=User.objects.create(username="eve"))
 
-    assert 'aria-label="1 firing">1</span>' in shown(link)
+    assert 'aria-label="1 unacknowledged">1</span>' in shown(link)
 
 
 @pytest.mark.django_db
