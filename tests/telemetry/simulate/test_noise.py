@@ -83,7 +83,8 @@ def test_any_number_of_nodes_has_noise_of_its_own(width: int, n: int) -> None:
     hashes = mixed(KEY, np.array([n, n + 1]))
     noise = windows("normal", hashes, width)
 
-    assert (noise.shape, noise.dtype) == ((2, width), np.float32)
+    assert noise.shape == (2, width)
+    assert noise.dtype == np.float32
     np.testing.assert_array_equal(noise, windows("normal", hashes, width))
     np.testing.assert_array_equal(noise[:1], windows("normal", hashes[:1], width))
     # More nodes change nothing for those that were there.
