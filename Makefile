@@ -10,7 +10,7 @@ up:  ## Run everything, with a living demo fleet, until Ctrl-C (PORT, BIND).
 	@$(PYTHON) tools/setup.py run
 	@$(RUN) manage.py up
 
-test:  ## Run the tests, on SQLite and on PostgreSQL (ARGS="-k words").
+test:  ## Run the tests; some of them, on SQLite: ARGS="tests/x.py -k word", PG=1: on PostgreSQL, too.
 	@$(PYTHON) tools/setup.py dev
 	@$(RUN) tools/machine.py
 	@$(RUN) tools/test.py $(ARGS)

@@ -3,6 +3,8 @@
 import itertools
 import os
 import shutil
+import subprocess
+import time
 from collections.abc import Iterator
 from datetime import timedelta
 
@@ -29,6 +31,7 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or "chro
 # still has gone wrong.
 hypothesis.settings.register_profile("patient", deadline=timedelta(seconds=5))
 hypothesis.settings.load_profile("patient")
+CHROMIUM_WITHIN_S = 60.0
 CHROMIUM_FLAGS = (
     "--headless",
     "--no-sandbox",
@@ -57,9 +60,15 @@ def pytest_configure() -> None:
     project.WHITENOISE_AUTOREFRESH = project.WHITENOISE_USE_FINDERS = True
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what asks the database; leave out what has no program here, except in CI."""
+    """Mark what asks the database; leave out what has no program here, except in CI.
+
+    The tests of a module that need a browser go to one process, which connects to it once.
+    """
     for item in items:
+        if item.get_closest_marker("browser"):
+            item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         asks = {"db", "transactional_db"} & set(getattr(item, "fixturenames", ()))
         if asks or item.get_closest_marker("django_db"):
             item.add_marker("database")
@@ -70,6 +79,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if left_out and not shutil.which(program):
             config.hook.pytest_deselected(items=left_out)
             items[:] = [item for item in items if item not in left_out]
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
+) -> None:
+    """Say after a failure how to see the same order, and the same chance, again."""
+    seed = config.getoption("randomly_seed", default=None)
+    if exitstatus and seed is not None:
+        terminalreporter.write_line(f"See this random order again: --randomly-seed={seed}")
 
 
 def pytest_report_header() -> list[str]:
@@ -190,15 +208,31 @@ def address(transactional_db: None, redis_url: str) -> Iterator[str]:
         yield url
 
 
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """Run one Chromium per test process; gives the address of its debugger."""
+    folder = tmp_path_factory.mktemp("chromium")
+    command = [CHROMIUM, *CHROMIUM_FLAGS, "--remote-debugging-port=0", f"--user-data-dir={folder}"]
+    with (folder / "log").open("wb") as log:
+        program = subprocess.Popen(command, stdout=log, stderr=subprocess.STDOUT)
+    try:
+        # It writes its port there once it listens.
+        told, deadline = folder / "DevToolsActivePort", time.monotonic() + CHROMIUM_WITHIN_S
+        while not (told.exists() and told.read_text().count("\n")):
+            assert program.poll() is None, (folder / "log").read_text()
+            assert time.monotonic() < deadline, (folder / "log").read_text()
+            time.sleep(0.05)
+        yield f"http://127.0.0.1:{told.read_text().split()[0]}"
+    finally:
+        program.terminate()
+        program.wait()
+
+
 @pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    """Run one Chromium per module: while it runs, its event loop occupies this thread."""
+def browser(chromium: str) -> Iterator[Browser]:
+    """Connect to Chromium, per module: while it lasts, Playwright's loop occupies this thread."""
     with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(
-            executable_path=CHROMIUM, args=CHROMIUM_FLAGS, chromium_sandbox=False
-        )
-        yield chromium
-        chromium.close()
+        yield playwright.chromium.connect_over_cdp(chromium)
 
 
 @pytest.fixture

@@ -1,5 +1,6 @@
 """What the project promises of itself: documented parts, plain pages, locks without addresses."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -32,6 +33,11 @@ READ = re.compile(
     r"""(?:environ(?:\.get\(|\[)|ENV\.(?:text|flag|whole_number|names)\()\s*["'](\w+)["']"""
 )
 PINNED = re.compile(r"^[\w.\[\]-]+==[^\s\\]+", flags=re.MULTILINE)
+# A test of the number of queries, of what is committed, of a constraint or of migrations.
+ASKS_SQL = re.compile(
+    r"django_assert_(max_)?num_queries|transaction=True|IntegrityError|MigrationExecutor"
+)
+IN_A_BROWSER = re.compile(r"mark\.(browser|prometheus)\b")
 ANSWERED_BY_OTHERS = {"CI", "DJANGO_SETTINGS_MODULE", "PIP_CERT"}
 
 
@@ -128,6 +134,22 @@ def test_each_setting_is_documented_and_each_documented_setting_exists() -> None
     documented = set(re.findall(r"^\| `([A-Z_]+)` \|", OPERATIONS, flags=re.MULTILINE))
 
     assert documented == settings_read()
+
+
+def test_what_a_database_can_change_is_tested_on_both() -> None:
+    tool = (ROOT / "tools/test.py").read_text()
+    told = re.search(r"^ON_POSTGRES = (\(.*?^\))", tool, re.MULTILINE | re.DOTALL)
+    assert told is not None
+    chosen = [ROOT / path for path in ast.literal_eval(told[1])]
+    asking = {
+        path
+        for path in (ROOT / "tests").rglob("test_*.py")
+        if path != Path(__file__)
+        if ASKS_SQL.search(path.read_text()) and not IN_A_BROWSER.search(path.read_text())
+    }
+
+    assert [named(path) for path in chosen if not path.exists()] == []
+    assert [named(p) for p in asking if not any(p.is_relative_to(each) for each in chosen)] == []
 
 
 # Versions and locks

@@ -1,46 +1,99 @@
-"""Run the tests: what asks the database on PostgreSQL, then everything on SQLite."""
+"""Run the tests: what SQL can change on PostgreSQL, then everything on SQLite.
+
+What is named (`tests/fleet/test_search.py`, `-k silence`) runs alone, in one process and on
+SQLite; with `PG=1` on both.
+"""
 
 import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Sequence
 
 from common import ROOT
 from postgres import postgres_program, throw_away_postgres
 
 PYTEST = (sys.executable, "-m", "pytest", "-q")
-# Much of a test is waiting for other programs: three keep two cores busy.
-N_PROCESSES = "3"
+# Much of a test is waiting for other programs: three keep two cores busy. The tests of a module
+# that need a browser stay together, since each such module connects to one.
+AT_ONCE = ("-n", "3", "--dist", "loadgroup")
+ALONE = ("-p", "no:xdist")
+# Where constraints, concurrency, aggregates, migrations and the number of queries are tested: a
+# database can change what these find. tests/test_project.py sees that none is forgotten.
+ON_POSTGRES = (
+    "tests/fleet/access",
+    "tests/fleet/alerting",
+    "tests/fleet/api",
+    "tests/fleet/backups",
+    "tests/fleet/compiles",
+    "tests/fleet/drills",
+    "tests/fleet/incidents",
+    "tests/fleet/intake",
+    "tests/fleet/like",
+    "tests/fleet/money",
+    "tests/fleet/notify",
+    "tests/fleet/outbox",
+    "tests/fleet/pages",
+    "tests/fleet/pricing",
+    "tests/fleet/test_durations.py",
+    "tests/fleet/test_metrics.py",
+    "tests/fleet/test_metrics_neuron.py",
+    "tests/fleet/test_metrics_node.py",
+    "tests/fleet/test_migrations.py",
+    "tests/fleet/test_overview.py",
+    "tests/fleet/test_sd_prometheus.py",
+    "tests/fleet/test_search.py",
+    "tests/fleet/test_streaming.py",
+    "tests/fleet/trials",
+    "tests/telemetry/longterm",
+    "tests/telemetry/store",
+    "tests/test_parts.py",
+)
+# What other programs ask is asked once, on SQLite: it is the same queries.
+OF_A_DATABASE = "database and not (browser or prometheus or alertmanager or victoria or curl)"
+# PostgreSQL refuses more than SQLite does, and these take long: they are asked there alone.
+ONCE = ("tests/fleet/api/v1/test_schemathesis.py",)
 
 
 def pytest(*words: str, **env: str) -> int:
     """Run pytest, its data in a place of its own; gives the exit code."""
-    options = [] if {"-n", "--pdb", "-x"} & set(words) else ["-n", N_PROCESSES]
     clean = {k: v for k, v in os.environ.items() if k not in {"DATABASE_URL", "REDIS_URL"}}
     with tempfile.TemporaryDirectory(prefix="trnwatch-test-") as folder:
         place = {"TRNWATCH_DATA_DIR": folder, "TRNWATCH_DEMO": "0"}
-        command = [*PYTEST, *options, *words]
+        command = [*PYTEST, *words]
         return subprocess.run(command, cwd=ROOT, env=clean | place | env, check=False).returncode
 
 
-def on_postgres(words: list[str]) -> int:
-    """Run the part that asks the database on a PostgreSQL of our own."""
-    if postgres_program("initdb") is None:
-        return 0
+def is_chosen(words: Sequence[str]) -> bool:
+    """Whether somebody named tests, rather than only said how all are to run."""
+    paths = (word for word in words if not word.startswith("-"))
+    return any((ROOT / path.partition("::")[0]).exists() for path in paths) or bool(
+        {"-k", "-m", "--lf", "--last-failed"} & set(words)
+    )
+
+
+def on_postgres(words: Sequence[str]) -> int:
+    """Run tests that ask the database on a PostgreSQL of our own."""
     with throw_away_postgres() as url:
         print("On PostgreSQL:", flush=True)
-        # What a browser or Prometheus asks is asked once, on SQLite: it is the same queries.
-        chosen = "database and not browser and not prometheus"
-        return pytest("-m", chosen, *words, DATABASE_URL=url)
+        return pytest("-m", OF_A_DATABASE, *words, DATABASE_URL=url)
 
 
 def main() -> None:
-    """Run both; what was selected may not touch the database at all, which is fine."""
+    """Run what was asked for; what was named may not touch the database at all, which is fine."""
     words = sys.argv[1:]
-    codes = {on_postgres(words)}
+    has_postgres = postgres_program("initdb") is not None
+    if chosen := is_chosen(words):
+        words = words if {"-n", "--numprocesses"} & set(words) else [*ALONE, *words]
+        codes = {on_postgres(words)} if os.environ.get("PG") and has_postgres else set()
+        left_out = []
+    else:
+        words = words if {"-n", "--pdb", "-x"} & set(words) else [*AT_ONCE, *words]
+        codes = {on_postgres([*words, *ON_POSTGRES])} if has_postgres else set()
+        left_out = [f"--ignore={path}" for path in ONCE if has_postgres]
     print("On SQLite:", flush=True)
-    codes.add(pytest(*words))
-    no_tests = 5 if words else 0
+    codes.add(pytest(*words, *left_out))
+    no_tests = 5 if chosen else 0
     sys.exit(max(codes - {0, no_tests}, default=0))
 
 
