@@ -48,10 +48,11 @@ def broken() -> LiveTopic:
 
 
 async def until(stream: AsyncIterator[bytes], what: bytes) -> None:
-    """Read a stream until it says something."""
+    """Read a stream until it says something; fails if it ends before."""
     async for said in stream:
         if what in said:
             return
+    pytest.fail(f"the stream ended and never said {what!r}")
 
 
 def test_a_topic_is_rendered_once_however_many_ask_at_the_same_time(db: None) -> None:
