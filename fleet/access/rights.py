@@ -84,7 +84,7 @@ def owner_of(token: Token) -> str:
     return token.owner or (token.created_by if is_person else "")
 
 
-def maker(user: User) -> Maker:
+def maker(user: AbstractBaseUser | AnonymousUser) -> Maker:
     """Return a person as the maker of tokens; admins hand out the machines' scopes too."""
     role, name = role_of(user), user.get_username()
     machines = MACHINE_SCOPES if role == ROLES[-1] else frozenset()
