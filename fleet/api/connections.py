@@ -5,7 +5,6 @@ therefore started with ``--http fleet.api.connections:LimitedProtocol``.
 """
 
 import asyncio
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -84,8 +83,8 @@ class Ledger:
         self._loop = loop
         self._timer: asyncio.TimerHandle | None = None
         self._since_s: dict[LimitedProtocol, float] = {}
-        self._n_waiting: Counter[str] = Counter()
-        self._held_bytes: Counter[str] = Counter()
+        self._n_waiting: dict[str, int] = {}
+        self._held_bytes: dict[str, int] = {}
         self.held_bytes = 0
         # As fleet/asgi.py reads their headers.
         self._proxies = ProxyHeadersMiddleware(_nothing, settings.TRUSTED_PROXIES).trusted_hosts
@@ -102,7 +101,7 @@ class Ledger:
         """Begin to wait. Beyond a cap the oldest waiting request makes room for this one."""
         network = connection.network
         self._since_s[connection] = self._loop.time()
-        self._n_waiting[network] += 1
+        _add(self._n_waiting, network, 1)
         if self._timer is None:
             self._wait()
         if network and self._n_waiting[network] > self._limits.n_waiting_per_network:
@@ -114,25 +113,20 @@ class Ledger:
     def leave(self, connection: "LimitedProtocol") -> None:
         """Wait no longer."""
         if self._since_s.pop(connection, None) is not None:
-            self._count(self._n_waiting, connection.network, -1)
+            _add(self._n_waiting, connection.network, -1)
 
     def hold(self, network: str, n_bytes: int) -> None:
         """Count bytes; negative: bytes that are held no longer."""
         self.held_bytes += n_bytes
-        self._count(self._held_bytes, network, n_bytes)
+        _add(self._held_bytes, network, n_bytes)
 
     def refusal(self, network: str) -> tuple[int, str] | None:
         """Return what to answer where too much is held, None where it is not."""
-        if network and self._held_bytes[network] > self._limits.held_bytes_per_network:
+        if network and self._held_bytes.get(network, 0) > self._limits.held_bytes_per_network:
             return 429, "Too many unanswered bytes from this network. Try again."
         if self.held_bytes > self._limits.held_bytes:
             return 503, "Too many unanswered bytes. Try again."
         return None
-
-    def _count(self, counter: Counter[str], network: str, n: int) -> None:
-        counter[network] += n
-        if not counter[network]:
-            del counter[network]
 
     def _wait(self) -> None:
         pause_s = min(1.0, self._limits.header_s / 4)
@@ -344,8 +338,18 @@ class LimitedProtocol(HttpToolsProtocol):
         self._ledger.hold(self.network, n_bytes)
 
     def _release(self) -> None:
-        self._ledger.hold(self.network, -self._held_bytes)
-        self._held_bytes = 0
+        if self._held_bytes:
+            self._ledger.hold(self.network, -self._held_bytes)
+            self._held_bytes = 0
+
+
+def _add(counts: dict[str, int], network: str, n: int) -> None:
+    """Count; a network that nothing is counted for takes no room."""
+    n += counts.get(network, 0)
+    if n:
+        counts[network] = n
+    else:
+        counts.pop(network, None)
 
 
 async def _nothing(*_: object) -> None:
