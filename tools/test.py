@@ -43,6 +43,7 @@ ON_POSTGRES = (
     "tests/fleet/test_overview.py",
     "tests/fleet/test_sd_prometheus.py",
     "tests/fleet/test_search.py",
+    "tests/fleet/test_sign_in.py",
     "tests/fleet/test_streaming.py",
     "tests/fleet/trials",
     "tests/telemetry/longterm",
