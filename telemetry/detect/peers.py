@@ -8,14 +8,14 @@ from telemetry.blocks import FloatArray, IntArray
 GAUSSIAN = 1.4826
 
 
-def deviations(x: FloatArray, *, floor: float) -> FloatArray:
+def deviations(x: FloatArray, *, floor: float | FloatArray) -> FloatArray:
     """Return by how many deviations each value lies above the usual one of its peers.
 
     Parameters
     ----------
     x : (..., n_peers)
         One figure per peer; NaN where it did not report.
-    floor : same unit as x
+    floor : same unit as x, one figure or one per peer
         Deviation taken at the least: peers that agree to the last digit must not make a
         difference that nobody would feel look infinite.
 

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.look import Look
 from telemetry.detect.peers import lower_median
+from telemetry.detect.readings import measured
 from telemetry.detect.sighting import Sighting
 from telemetry.detect.steps.links import MOST
 
@@ -32,6 +33,16 @@ class Fabric:
         """Median latency of all devices of the run."""
         typical = lower_median(np.moveaxis(self.latency_s, 0, -1))
         return float(lower_median(typical.ravel()))
+
+    @property
+    def reports(self) -> NDArray[np.bool_]:
+        """Which ticks brought counters of their own: (n_ticks, n_nodes, 1), by node.
+
+        A device that carries nothing, or loses nothing, tells the same again and again; all of
+        a node's devices do so only where no report came.
+        """
+        moved = [measured(each) for each in (self.bytes_per_s, self.packets_per_s)]
+        return np.asarray((moved[0] | moved[1]).any(axis=2, keepdims=True))
 
     @property
     def apart(self) -> FloatArray:

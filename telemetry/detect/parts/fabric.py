@@ -10,6 +10,7 @@ from telemetry.detect.parts.everywhere import together
 from telemetry.detect.parts.silicon import HALF, PAST_AGES_S, PERSISTS_S, RECENT_S
 from telemetry.detect.parts.traffic import dead, lossy, seldom_lossy
 from telemetry.detect.peers import GAUSSIAN, lower_median, median
+from telemetry.detect.readings import measured, newest
 from telemetry.detect.rules import RULES
 from telemetry.detect.sighting import LINK_CAUSES, Sighting, remembered, since
 from telemetry.detect.steps.links import DEAD_RATIO, LOSS_RATIO, MOST, SLOWER_BY
@@ -18,6 +19,9 @@ from telemetry.detect.vitals import Standing, Vitals
 DEVIATIONS = 5.0
 # A device must answer so much later than it used to, or than its peers where nobody knows.
 CHANGED_BY, BLATANT = 1.10, RULES["efa_degraded"].limits["blatant_latency_ratio"]
+# Where probes are further apart than seconds: at which ages one looks for them, how many of the
+# newest are looked at, and how many must say that a device is late.
+PROBE_AGES_S, NEWEST_PROBES, ENOUGH_PROBES = tuple(range(405, -1, -15)), 5, 3
 # All devices of a run must answer so much later than they used to.
 ALL_SLOWER_BY = 1.3
 
@@ -45,7 +49,7 @@ def fabric(vitals: Vitals) -> list[Sighting]:
             found.setdefault(each.look.node, each)
     for alert in vitals.standing:
         if alert.cause in LINK_CAUSES and alert.node not in found:
-            kept = _kept(now, alert)
+            kept = _kept(vitals, now, alert)
             if kept is not None:
                 found[alert.node] = kept
     if None in found and len(found) > 1 and _is_everywhere(now, found):
@@ -74,9 +78,46 @@ def _slow(vitals: Vitals, now: Fabric) -> list[Sighting]:
     sick = (badness >= 1.0) & (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
     past = _past(vitals)
     sick &= _is_new(past, typical)
+    held, found = _is_held(now), list[Sighting]()
+    sick &= ~held
     look = Look("efa_latency", 0.0, LATENCY, np.nan, usual, 0, "s")
-    found = sightings(now, look, sick, Figures(typical * usual, badness, above))
-    return found + _slow_everywhere(now, np.nan if past is None else past.usual_s)
+    if (held & (badness >= 1.0)).any():
+        # One probe that stands for a minute is one measurement, whatever it says.
+        found = _by_probes(vitals, now, look, held=held, limit=limit)
+    found += sightings(now, look, sick, Figures(typical * usual, badness, above))
+    used_to_s = np.nan if past is None else past.usual_s
+    return found + _slow_everywhere(now, _used_to_s(vitals) if held.all() else used_to_s)
+
+
+def _is_held(now: Fabric) -> NDArray[np.bool_]:
+    """Tell which devices are probed less often than each second: (n_nodes, n_efa)."""
+    return np.asarray(measured(now.latency_s).sum(axis=0) < PERSISTS_S)
+
+
+def _probes(vitals: Vitals) -> Fabric | None:
+    """Return some seconds of the last minutes, close enough to see every probe of a minute."""
+    if vitals.moments is None:
+        return None
+    return fabric_of(vitals.moments([LATENCY], PROBE_AGES_S))
+
+
+def _newest_apart(far: Fabric, n: int) -> FloatArray:
+    """Return how late each device answered its newest probes: (n, n_nodes, n_efa)."""
+    apart = np.where(measured(far.latency_s), far.apart, np.nan)
+    # What the run's usual device does meanwhile moves the ratio; the probe is the same one.
+    return newest(apart, n)
+
+
+def _used_to_s(vitals: Vitals) -> float:
+    """Return what all devices used to take, where the newest probes in a row say it is more."""
+    far = _probes(vitals)
+    if far is None:
+        return float("nan")
+    probes = newest(far.latency_s, 2 * ENOUGH_PROBES)
+    usual = lower_median(probes.reshape(len(probes), -1))
+    before = float(lower_median(usual[:ENOUGH_PROBES]))
+    is_so = bool((usual[ENOUGH_PROBES:] >= ALL_SLOWER_BY * before).all())
+    return before if is_so else float("nan")
 
 
 def _slow_everywhere(now: Fabric, used_to_s: float) -> list[Sighting]:
@@ -106,7 +147,7 @@ def _is_new(past: Fabric | None, typical: FloatArray) -> NDArray[np.bool_]:
     return np.asarray((typical >= CHANGED_BY * before) | blatant)
 
 
-def _kept(now: Fabric, alert: Standing) -> Sighting | None:
+def _kept(vitals: Vitals, now: Fabric, alert: Standing) -> Sighting | None:
     """Keep what an open alert says while it is so, or while nothing says that it is not."""
     if alert.node is None:
         return _kept_everywhere(now, alert)
@@ -115,6 +156,9 @@ def _kept(now: Fabric, alert: Standing) -> Sighting | None:
     row = now.span.nodes.index(alert.node)
     device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
     bad = _still(now, alert.cause)[:, row, device]
+    is_probed = np.isfinite(now.latency_s[:, row, device]).any()
+    if alert.cause == "efa_latency" and is_probed and _is_held(now)[row, device].all():
+        return _kept_by_probes(vitals, now, alert, row, device)
     # A well device answers late now and then too; losses of a sick one come now and then.
     is_late = alert.cause == "efa_latency" and bool((bad.mean(axis=0) > HALF).any())
     is_bad = is_late or (alert.cause != "efa_latency" and bool(bad[-PERSISTS_S:].any()))
@@ -122,6 +166,41 @@ def _kept(now: Fabric, alert: Standing) -> Sighting | None:
     if known.any() and not is_bad:
         return None
     return Sighting(remembered(alert), since(alert, now.span))
+
+
+def _kept_by_probes(
+    vitals: Vitals, now: Fabric, alert: Standing, row: int, device: slice
+) -> Sighting | None:
+    """Keep an open alert until two probes in a row say that the device is well."""
+    far = _probes(vitals)
+    if far is not None and far.latency_s.shape[1] == len(now.span.nodes):
+        last = _newest_apart(far, 2)[:, row, device]
+        well = last <= 1 + HALF * (SLOWER_BY - 1)
+        if well.all(axis=0).mean() > HALF:
+            return None
+    return Sighting(remembered(alert), since(alert, now.span))
+
+
+def _by_probes(
+    vitals: Vitals, now: Fabric, look: Look, *, held: NDArray[np.bool_], limit: float
+) -> list[Sighting]:
+    """Judge devices by their newest probes, each of which counts once.
+
+    A device is late by three of five, the newest two among them, and by more than it used to be.
+    """
+    far = _probes(vitals)
+    if far is None or far.latency_s.shape[1:] != held.shape:
+        return []
+    probes = _newest_apart(far, NEWEST_PROBES)
+    late = probes - 1.0 >= limit
+    on_the_whole = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
+    before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
+    is_new = (on_the_whole >= CHANGED_BY * before) | (on_the_whole >= BLATANT)
+    sick = held & (late.sum(axis=0) >= ENOUGH_PROBES) & late[-2:].all(axis=0) & is_new
+    badness = (on_the_whole - 1.0) / limit
+    # The first of the late probes in view says when it began.
+    above = measured(far.latency_s) & (far.apart - 1.0 >= limit)
+    return sightings(far, look, sick, Figures(on_the_whole * now.usual_s, badness, above))
 
 
 def _still(now: Fabric, cause: str) -> NDArray[np.bool_]:

@@ -4,11 +4,13 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.look import Look
 from telemetry.detect.parts.apart import CORES, ENOUGH_NODES, MEMORY, Apart, Kind, apart, course
 from telemetry.detect.peers import lower_median
+from telemetry.detect.readings import lasts, measured
 from telemetry.detect.rules import RULES
 from telemetry.detect.sighting import Sighting, remembered, since
 from telemetry.detect.standstill.standstill import training_nodes
@@ -81,7 +83,8 @@ def _sick(
             found.append(kept)
             continue
         part = Part(row, int(np.argmax(worst[row])), float(worst[row].max()))
-        if not worst[row].any() or not _persists(recent[:, part.part], part.ratio):
+        reports = measured(seen.span.values[kind.metric][:, row]).any(axis=1)
+        if not worst[row].any() or not _persists(recent[:, part.part], part.ratio, reports):
             continue
         if past is None and vitals.moments is not None:
             past = vitals.moments([kind.metric], PAST_AGES_S)
@@ -90,11 +93,11 @@ def _sick(
     return found
 
 
-def _persists(recent: FloatArray, ratio: float) -> bool:
-    """Tell whether a part stands away second by second, and still does."""
-    above = recent >= 1.0 + HALF * (ratio - 1.0)
-    known = above[np.isfinite(recent)]
-    return int(known.sum()) >= PERSISTS_S and bool(known[-NEWEST_S:].all())
+def _persists(recent: FloatArray, ratio: float, reports: NDArray[np.bool_]) -> bool:
+    """Tell whether a part stands away report by report, and still does."""
+    above, known = recent >= 1.0 + HALF * (ratio - 1.0), np.isfinite(recent)
+    is_long = lasts(above[known], reports[known], least=PERSISTS_S)
+    return bool(is_long) and bool(above[known][-NEWEST_S:].all())
 
 
 def _is_new(past: Span | None, seen: Apart, part: Part) -> bool:

@@ -8,6 +8,7 @@ from telemetry.detect.look import Look
 from telemetry.detect.parts.efa import AGAIN, BYTES, PACKETS, Fabric, Figures, fabric_of, sightings
 from telemetry.detect.parts.silicon import HALF, PAST_AGES_S, PERSISTS_S
 from telemetry.detect.peers import GAUSSIAN, lower_median, mean, median
+from telemetry.detect.readings import lasts
 from telemetry.detect.rules import RULES
 from telemetry.detect.sighting import Sighting
 from telemetry.detect.steps.links import DEAD_RATIO, LOSS_RATIO, MOST
@@ -37,7 +38,9 @@ def lossy(now: Fabric) -> list[Sighting]:
         now.again_per_s > HALF * least * now.packets_per_s for least in (limit, LOSS_RATIO)
     )
     enough, anyhow = (
-        (n_again >= ENOUGH_AGAIN) & (each.sum(axis=0) >= PERSISTS_S) & each[-3:].any(axis=0)
+        (n_again >= ENOUGH_AGAIN)
+        & lasts(each, now.reports, least=PERSISTS_S)
+        & each[-3:].any(axis=0)
         for each in (above, at_all)
     )
     look = Look("efa_loss", 0.0, AGAIN, np.nan, usual, 0, "ratio")
@@ -84,7 +87,7 @@ def dead(vitals: Vitals, now: Fabric) -> list[Sighting]:
     sick = (
         (moved < DEAD_RATIO * usual)
         & ~idle
-        & (quiet.sum(axis=0) >= PERSISTS_S)
+        & lasts(quiet, now.reports, least=PERSISTS_S)
         & quiet[-2:].any(axis=0)
     )
     if not sick.any():

@@ -4,9 +4,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from telemetry.blocks import FloatArray, Span
+from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.look import Look
 from telemetry.detect.peers import GAUSSIAN, deviations, lower_median, mean, median
+from telemetry.detect.readings import measured
 from telemetry.detect.rules import RULES
 from telemetry.detect.steps.case import Case, either_side
 
@@ -21,6 +22,7 @@ LINK_METRICS = (
 SLOWER_BY = 1.15
 # One probe in a thousand is slow by chance: a single tick must say it very clearly.
 SLOWER_AT_ONCE = 4.0
+ENOUGH_PROBES = 2
 DEVIATIONS = 5.0
 # How far all devices must stand above their own past where no single one stands out.
 ALL_SLOWER_BY = 1.5
@@ -37,7 +39,7 @@ class Links:
     """The EFA devices of a run over some ticks, each figure (n_nodes, n_efa), NaN if unknown."""
 
     nodes: tuple[str, ...]
-    n_ticks: int
+    n_probes: IntArray
     latency_s: FloatArray
     bytes_per_s: FloatArray
     loss_ratio: FloatArray
@@ -60,10 +62,12 @@ def links(span: Span) -> Links | None:
     sent = mean(value["efa_tx_packets_per_s"], axis=0)
     again = mean(value["efa_retransmits_per_s"], axis=0)
     moved = mean(value["efa_tx_bytes_per_s"], axis=0) + mean(value["efa_rx_bytes_per_s"], axis=0)
+    latency = value["efa_latency_s"]
     return Links(
         nodes=span.nodes,
-        n_ticks=len(span.ticks),
-        latency_s=lower_median(np.moveaxis(value["efa_latency_s"], 0, -1)),
+        # A probe that stands in many ticks is one measurement.
+        n_probes=measured(latency).sum(axis=0),
+        latency_s=lower_median(np.moveaxis(latency, 0, -1)),
         bytes_per_s=moved,
         loss_ratio=np.divide(again, sent, out=np.full(sent.shape, np.nan), where=sent > 0),
     )
@@ -73,8 +77,9 @@ def _slow(now: Links, past: Links | None) -> Look:
     """Look for a device that answers later than its peers, or a run's than they used to."""
     x = now.latency_s
     centre, _ = _bulk(x)
-    slower_by = SLOWER_BY if now.n_ticks > 1 else SLOWER_AT_ONCE
-    z = deviations(x.ravel(), floor=(slower_by - 1) / DEVIATIONS * centre).reshape(x.shape)
+    slower_by = np.where(now.n_probes >= ENOUGH_PROBES, SLOWER_BY, SLOWER_AT_ONCE)
+    floor = (slower_by - 1) / DEVIATIONS * centre
+    z = deviations(x.ravel(), floor=floor.ravel()).reshape(x.shape)
     look = Look("efa_latency", 0.0, "efa_latency_s", np.nan, centre, 0, "s")
     usual = np.nan if past is None else _bulk(past.latency_s)[0]
     return _named(now, look, x, z / DEVIATIONS, _all_over(centre / usual / ALL_SLOWER_BY))
