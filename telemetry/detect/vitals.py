@@ -97,7 +97,7 @@ def reported(steps: StepBatch) -> StepBatch:
         }
         return replace(steps, phases=phases)
     known = np.isfinite(steps.phases["compute_s"]) & (steps.worker_step_s > 0)
-    rows = known.any(axis=1)
+    rows = np.asarray(known.any(axis=1))
     phases = {
         phase: np.where(
             known, values if phase in EXCHANGE else np.nan_to_num(values), np.nan
@@ -113,7 +113,7 @@ def divided(steps: StepBatch) -> StepBatch:
     if (timed == np.isfinite(steps.phases["compute_s"])).all():
         return steps
     phases = {phase: np.where(timed, values, np.nan) for phase, values in steps.phases.items()}
-    return _kept(replace(steps, phases=phases), timed.any(axis=1))
+    return _kept(replace(steps, phases=phases), np.asarray(timed.any(axis=1)))
 
 
 def _kept(steps: StepBatch, rows: NDArray[np.bool_]) -> StepBatch:

@@ -83,7 +83,7 @@ def _sick(
             found.append(kept)
             continue
         part = Part(row, int(np.argmax(worst[row])), float(worst[row].max()))
-        reports = measured(seen.span.values[kind.metric][:, row]).any(axis=1)
+        reports = np.asarray(measured(seen.span.values[kind.metric][:, row]).any(axis=1))
         if not worst[row].any() or not _persists(recent[:, part.part], part.ratio, reports):
             continue
         if past is None and vitals.moments is not None:

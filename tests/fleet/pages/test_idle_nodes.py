@@ -1,0 +1,48 @@
+"""The alert about several idle nodes: its page, its notification and the API list them all."""
+
+import pytest
+from django.test import Client
+
+from fleet.alerting import reconcile
+from fleet.models import Alert, Run
+from fleet.notify.notice import item_of
+from telemetry.detect.finding import Finding
+from tests.fleet.pages.conftest import Page
+from tests.parts import NOON
+
+NODES = ("llama-02", "llama-03")
+
+
+@pytest.fixture
+def alert(alive: Run) -> Alert:
+    scaled = {"at_s": NOON.timestamp() - 600, "n_before": 4, "n_after": 2}
+    finding = Finding(
+        rule="node_idle",
+        cause="node_idle",
+        severity="warn",
+        run=alive.name,
+        node=None,
+        device=None,
+        onset_s=NOON.timestamp() - 600,
+        score=1.0,
+        nodes=NODES,
+        evidence={"nodes": list(NODES), "scaled_down": scaled, "wait_ratio": None},
+    )
+    (fired,) = reconcile([finding], watched=(), now=NOON)
+    return fired
+
+
+def test_the_page_lists_all_nodes_and_names_the_change_of_scale(page: Page, alert: Alert) -> None:
+    text = page(alert.get_absolute_url())
+    assert all(name in text for name in NODES)
+    assert "scaled down from 4 to 2 nodes" in text
+
+
+def test_the_api_lists_them(client: Client, alert: Alert) -> None:
+    told = client.get(f"/api/v1/alerts/{alert.pk}").json()
+    assert (told["node"], told["nodes"]) == (None, list(NODES))
+
+
+def test_the_notification_lists_them(alert: Alert) -> None:
+    item = item_of(alert, None, base_url="https://trnwatch.example", now=NOON)
+    assert all(name in item.words and name in item.story for name in NODES)

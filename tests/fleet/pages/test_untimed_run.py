@@ -1,0 +1,39 @@
+"""A run whose exchange of gradients nobody times: its share is unknown on every page."""
+
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from django.test import Client
+
+from fleet.models import Run
+from telemetry.store.hot import HotStore
+from tests.fleet.pages.conftest import Page
+from tests.parts import steps
+
+
+@pytest.fixture
+def untimed(hot: HotStore, alive: Run) -> Run:
+    """Let the run go on with steps that tell neither wait nor transfer."""
+    batch = steps(
+        n_steps=5,
+        ended_at_s=int(time.time()) - 9,
+        compute_s=[1.9, 2.0],
+        wait_s=[0.1, 0.0],
+        transfer_s=0.0,
+    )
+    unknown = np.full((5, 2), np.nan)
+    phases = {**batch.phases, "wait_s": unknown, "transfer_s": unknown}
+    hot.append_steps(replace(batch, step=batch.step + 500, phases=phases))
+    return alive
+
+
+def test_its_pages_and_its_api_say_so_and_do_not_break(
+    page: Page, client: Client, untimed: Run
+) -> None:
+    for path in (untimed.get_absolute_url(), "/runs/", "/"):
+        assert "nan" not in page(path).lower().split()
+    told = client.get(f"/api/v1/runs/{untimed.name}")
+    assert told.status_code == 200
+    assert "NaN" not in told.text
