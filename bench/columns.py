@@ -3,9 +3,8 @@
 from collections.abc import Sequence
 
 from telemetry.agent.clock import Moment
-from telemetry.agent.columns import columns, runs
-from telemetry.agent.envelope import MONITOR, tail
-from telemetry.agent.frames import Frame, packed
+from telemetry.agent.reports import MONITOR, columns, runs, tail
+from telemetry.agent.spool import Frame, packed
 
 TEN = 10
 

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from bench.random_scenarios import TUNING_SEEDS
+from bench.scenario_grid import matrix_scenarios
 from bench.table import print_table
-from fleet.drills.chance import TUNING_SEEDS
-from fleet.drills.matrix import matrix_scenarios
-from telemetry.simulate.kinds import FAULTS
+from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.scenario import Scenario
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -12,12 +12,16 @@ import msgspec
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fleet.settings")
 django.setup()
 
-from fleet.drills.calm import calm_scenario  # noqa: E402
-from fleet.drills.chance import chance_scenario  # noqa: E402
-from fleet.drills.matching import is_cause_right, is_place_right  # noqa: E402
-from fleet.drills.matrix import matrix_scenarios  # noqa: E402
-from fleet.drills.report import Report, drill  # noqa: E402
-from fleet.drills.scoring import is_in_time  # noqa: E402
+from bench.healthy_runs import calm_scenario  # noqa: E402
+from bench.random_scenarios import chance_scenario  # noqa: E402
+from bench.scenario_grid import matrix_scenarios  # noqa: E402
+from fleet.simulation.scoring import (  # noqa: E402
+    DrillReport,
+    drill,
+    is_cause_right,
+    is_in_time,
+    is_place_right,
+)
 from telemetry.simulate.scenario import Scenario  # noqa: E402
 
 
@@ -45,7 +49,7 @@ def scenario_named(name: str) -> Scenario:
     return drawn[kind](int(seed)) if kind in drawn else matrix_scenarios()[name]
 
 
-def outcome_of(report: Report) -> dict[str, Any]:
+def outcome_of(report: DrillReport) -> dict[str, Any]:
     """Return what became of every fault and every alert of a play."""
     return {
         "scenario": report.scenario.name,
@@ -56,7 +60,7 @@ def outcome_of(report: Report) -> dict[str, Any]:
     }
 
 
-def _fault(report: Report, i: int) -> dict[str, Any]:
+def _fault(report: DrillReport, i: int) -> dict[str, Any]:
     truth = report.truths[i]
     firing = report.firings[report.matches.noticed[i]] if i in report.matches.noticed else None
     outcome: dict[str, Any] = {
@@ -82,7 +86,7 @@ def _fault(report: Report, i: int) -> dict[str, Any]:
     return outcome
 
 
-def _alert(report: Report, j: int) -> dict[str, Any]:
+def _alert(report: DrillReport, j: int) -> dict[str, Any]:
     firing, matches = report.firings[j], report.matches
     became = "false" if j in matches.false else "again" if j in matches.repeats else "notice"
     return {

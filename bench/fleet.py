@@ -13,9 +13,9 @@ from django.conf import settings
 
 from bench.installation import ROOT
 from bench.table import print_table
-from fleet.demo.runs import DemoRun, create_run
 from fleet.models import Alert
-from fleet.simulated.plans import publish_plans
+from fleet.simulation.demo import DemoRun, create_run
+from fleet.simulation.runs import publish_plans
 from telemetry import catalog
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.store.hot import HotStore, open_store

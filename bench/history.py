@@ -11,10 +11,10 @@ from django.conf import settings
 from django.db import connection
 
 from bench.table import print_table
-from fleet.demo.runs import FLEET
+from fleet.simulation.demo import FLEET
 from telemetry import catalog
 from telemetry.simulate.plan import Plan
-from telemetry.simulate.shard import Played, play, start_clock
+from telemetry.simulate.shard import PlayedShard, play, start_clock
 from telemetry.store import durable
 from telemetry.store.history import node_series, run_steps
 from telemetry.store.hot import open_store
@@ -55,7 +55,7 @@ def measure(env: Mapping[str, str]) -> None:
     )
 
 
-def played_day(plan: Plan, start: int, end: int) -> list[Played]:
+def played_day(plan: Plan, start: int, end: int) -> list[PlayedShard]:
     """Play every shard of a run for a day."""
     days = []
     for shard in plan.shards:

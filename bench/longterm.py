@@ -14,11 +14,8 @@ from threading import Event
 from django.conf import settings
 
 from bench.table import print_table
-from telemetry.longterm.batches import Batch, batches
-from telemetry.longterm.courier import Courier
-from telemetry.longterm.endpoint import Endpoint
-from telemetry.longterm.minutes import minute_groups
-from telemetry.longterm.seconds import second_chunks
+from telemetry.long_term.remote_write import Endpoint, WriteBatch, WriteClient, batches
+from telemetry.long_term.writer import minute_groups, second_chunks
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store import durable
@@ -45,10 +42,10 @@ def measure(_: Mapping[str, str]) -> None:
     hot = open_store(settings.REDIS_URL)
     start, hour = filled(hot)
 
-    def seconds() -> Iterator[Batch]:
+    def seconds() -> Iterator[WriteBatch]:
         return batches(second_chunks(hot, start=start, end=start + N_TICKS, every_s=1))
 
-    def minutes() -> Iterator[Batch]:
+    def minutes() -> Iterator[WriteBatch]:
         groups = minute_groups(start=hour, end=hour + 60 * N_MINUTES)
         return (batch for group in groups for batch in batches(group))
 
@@ -72,7 +69,7 @@ def filled(hot: HotStore) -> tuple[int, int]:
     return start, hour
 
 
-def encoding(what: str, made: Callable[[], Iterator[Batch]]) -> list[tuple[str, str]]:
+def encoding(what: str, made: Callable[[], Iterator[WriteBatch]]) -> list[tuple[str, str]]:
     """Return what reading and encoding take, once the names are known."""
     for batch in made():
         batch.body()
@@ -87,10 +84,10 @@ def encoding(what: str, made: Callable[[], Iterator[Batch]]) -> list[tuple[str, 
     ]
 
 
-def storing(what: str, made: Callable[[], Iterator[Batch]]) -> list[tuple[str, str]]:
+def storing(what: str, made: Callable[[], Iterator[WriteBatch]]) -> list[tuple[str, str]]:
     """Return what delivering to VictoriaMetrics takes, and what it keeps on disk."""
     with tempfile.TemporaryDirectory() as folder, victoria(Path(folder)) as url:
-        courier = Courier(Endpoint(f"{url}/api/v1/write", is_kept=True), Event())
+        courier = WriteClient(Endpoint(f"{url}/api/v1/write", is_kept=True), Event())
         began_s = time.perf_counter()
         told = courier.deliver(made())
         took_s = time.perf_counter() - began_s

@@ -18,11 +18,11 @@ from prometheus_client import Metric, generate_latest
 from prometheus_client.registry import Collector
 
 from bench.table import print_table
+from fleet.metrics.families import everything, neuron
 from fleet.models import Node, Run
-from fleet.prometheus.scraping import everything, neuron
-from fleet.simulated.runs import create_run
+from fleet.simulation.runs import create_run
 from telemetry.collecting import FamilyCollector
-from telemetry.families import Told, text
+from telemetry.families import MetricFamily, text
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import open_store
@@ -86,7 +86,7 @@ def streamed() -> dict[str, Any]:
     return told
 
 
-def families() -> list[Told]:
+def families() -> list[MetricFamily]:
     """Return every family of both pages, read anew."""
     hot, now = open_store(settings.REDIS_URL), timezone.now()
     return [*everything(hot, now=now), *neuron(hot, now=now)]

@@ -10,9 +10,9 @@ from django.conf import settings
 from django.test import Client
 
 from bench.table import print_table
-from fleet.demo.past import live_through
-from fleet.demo.runs import DemoRun, create_run
 from fleet.models import Alert, Run
+from fleet.simulation.demo import DemoRun, create_run
+from fleet.simulation.demo_history import live_through
 from telemetry.simulate.plan import RunSpec
 from telemetry.store.hot import open_store
 

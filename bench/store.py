@@ -18,7 +18,7 @@ from django.conf import settings
 
 from bench.table import print_table
 from telemetry.blocks import Block
-from telemetry.exposition import HARDWARE, node_families
+from telemetry.exporter.hardware import HARDWARE, node_families
 from telemetry.families import text
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock

@@ -12,7 +12,7 @@ django.setup()
 
 from django.utils import timezone  # noqa: E402 - models can be imported only from here on
 
-from fleet.prometheus.scraping import everything, neuron  # noqa: E402
+from fleet.metrics.families import everything, neuron  # noqa: E402
 from telemetry.families import pieces  # noqa: E402
 from telemetry.store.hot import open_store  # noqa: E402
 

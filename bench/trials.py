@@ -8,12 +8,12 @@ import numpy as np
 import numpy.typing as npt
 
 from bench.table import print_table
-from fleet.demo.runs import FLEET
+from fleet.simulation.demo import FLEET
 from telemetry.blocks import FloatArray
-from telemetry.compare.differences import Arm, Measure, differences
-from telemetry.compare.verdicts import DEFAULT_STEPS, Word, verdict
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.shard import clock_at, played_steps, start_clock
+from telemetry.statistics.bootstrap import ArmSamples, Measure, differences
+from telemetry.statistics.verdicts import DEFAULT_STEPS, TrialWord, verdict
 
 N_TRIALS = 1_000
 LOOKS = (0.1, 0.25, 0.5, 0.75, 1.0)
@@ -65,13 +65,13 @@ def told(windows: FloatArray, *, ratio: float, looks: tuple[float, ...]) -> npt.
             said = verdict(
                 found["usd_per_token"], is_better_low=True, n_steps=n, n_planned=DEFAULT_STEPS
             )
-            words[trial, look] = said.word != Word.CANNOT_TELL
+            words[trial, look] = said.word != TrialWord.CANNOT_TELL
     return words
 
 
-def arm(step_s: FloatArray) -> Arm:
+def arm(step_s: FloatArray) -> ArmSamples:
     """Return an arm of a price of one a second and a token a step."""
-    return Arm(("usd", "tokens"), np.stack([step_s, np.ones_like(step_s)], axis=1))
+    return ArmSamples(("usd", "tokens"), np.stack([step_s, np.ones_like(step_s)], axis=1))
 
 
 def simulated() -> FloatArray:

@@ -10,7 +10,7 @@ django_application = get_asgi_application()
 from django.conf import settings  # noqa: E402 - set up only from here on
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware  # noqa: E402
 
-from fleet.api.door import Door  # noqa: E402
+from fleet.api.ingest_asgi import IngestApplication  # noqa: E402
 
 
 def behind(proxies: list[str]) -> ProxyHeadersMiddleware:
@@ -19,7 +19,7 @@ def behind(proxies: list[str]) -> ProxyHeadersMiddleware:
     uvicorn's own default believes every caller on this machine, so it is started with
     `--no-proxy-headers`.
     """
-    return ProxyHeadersMiddleware(Door(django_application), trusted_hosts=proxies)  # type: ignore[arg-type]
+    return ProxyHeadersMiddleware(IngestApplication(django_application), trusted_hosts=proxies)  # type: ignore[arg-type]
 
 
 application = behind(settings.TRUSTED_PROXIES)

@@ -7,8 +7,8 @@ from typing import Any
 
 import dj_database_url
 
-from fleet import private_files
-from fleet.environment import Environment
+from fleet.ops import private_files
+from fleet.ops.environment import Environment
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -72,7 +72,7 @@ INSTALLED_APPS = [
 ]
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "fleet.views.static.WholeFilesMiddleware",
+    "fleet.pages.middleware.WholeFilesMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -82,8 +82,8 @@ MIDDLEWARE = [
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
-    "fleet.access.rights.AccessMiddleware",
-    "fleet.views.away.StoreAwayMiddleware",
+    "fleet.access.roles.AccessMiddleware",
+    "fleet.pages.middleware.StoreAwayMiddleware",
 ]
 ROOT_URLCONF = "fleet.urls"
 ASGI_APPLICATION = "fleet.asgi.application"
@@ -97,8 +97,13 @@ TEMPLATES = [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
                 "django.contrib.messages.context_processors.messages",
-                "fleet.access.rights.access",
-            ]
+                "fleet.access.roles.access",
+            ],
+            "libraries": {
+                "formats": "fleet.pages.templatetags.formats",
+                "marks": "fleet.pages.templatetags.marks",
+                "shell": "fleet.pages.templatetags.shell",
+            },
         },
     }
 ]
@@ -129,13 +134,13 @@ AUTH_PASSWORD_VALIDATORS = [
             "NumericPasswordValidator",
         )
     ),
-    {"NAME": "fleet.access.people.FamiliarWordsValidator"},
+    {"NAME": "fleet.access.roles.FamiliarWordsValidator"},
 ]
 SESSION_COOKIE_NAME = "trnwatch_session"
 SESSION_COOKIE_AGE = 7 * 24 * 3600
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax"
 CSRF_COOKIE_NAME = "trnwatch_csrf"
-CSRF_FAILURE_VIEW = "fleet.views.errors.csrf_failure"
+CSRF_FAILURE_VIEW = "fleet.pages.errors.csrf_failure"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = SECURE_SSL_REDIRECT = TLS
 # Those who watch from the same network ask without https, and are not sent elsewhere.
 SECURE_REDIRECT_EXEMPT = [r"^healthz$", r"^readyz$", r"^metrics(/|$)", r"^sd/"]
@@ -223,7 +228,7 @@ HEARTBEAT_EVERY_S = ENV.whole_number("TRNWATCH_HEARTBEAT_EVERY_S", 60)
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "filters": {"brief": {"()": "fleet.outages.BriefOutages"}},
+    "filters": {"brief": {"()": "fleet.ops.outages.BriefOutages"}},
     "formatters": {"plain": {"format": "%(asctime)s %(levelname)s %(name)s: %(message)s"}},
     "handlers": {
         "stderr": {

@@ -5,25 +5,24 @@ from datetime import UTC, datetime
 from celery import shared_task
 from django.conf import settings
 
-from fleet.charts.freezing import freeze_what_is_due
-from fleet.compiles.simulated import keep_simulated
-from fleet.demo import weather
-from fleet.demo.announcing import announce_next
-from fleet.durations import keep_durations
-from fleet.intake.steps.following import follow_reported
-from fleet.like import keeping as likes
-from fleet.long_term import figures
-from fleet.money.losses import keep_costs
-from fleet.money.spending import keep_spending
-from fleet.overspending import watch_money
-from fleet.preflight.alerting import watch_starts
-from fleet.preflight.running import advance_all
-from fleet.projecting.keeping import keep_observed
-from fleet.simulated.following import follow_runs, keep_clocks
-from fleet.simulated.plans import publish_plans
-from fleet.trials.keeping import work_out_due
-from fleet.watching import watch
-from telemetry.longterm.figures import keep_figures
+from fleet.alerts.evaluate import watch
+from fleet.charts.frozen import freeze_what_is_due
+from fleet.checks.preflight_requirements import watch_starts
+from fleet.checks.preflights import advance_all
+from fleet.costs.drift import watch_money
+from fleet.costs.losses import keep_costs
+from fleet.costs.spending import keep_spending
+from fleet.ingest.steps import follow_reported
+from fleet.metrics.long_term import figures
+from fleet.runs import similar_runs as likes
+from fleet.runs.step_durations import keep_durations
+from fleet.simulation import demo_history
+from fleet.simulation.compiles import keep_simulated
+from fleet.simulation.demo_history import announce_next
+from fleet.simulation.runs import follow_runs, keep_clocks, publish_plans
+from fleet.trials.schedule import keep_observed
+from fleet.trials.services import work_out_due
+from telemetry.long_term.writer import keep_figures
 from telemetry.store.hot import open_store
 
 # Compiles take minutes: nobody need know of one in the very second in which it is over.
@@ -50,7 +49,7 @@ def hand_over_plans() -> None:
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)
     if settings.DEMO:
-        weather.extend(hot, now=now)
+        demo_history.extend(hot, now=now)
         announce_next(hot, now=now)
     publish_plans(hot, now=now)
 

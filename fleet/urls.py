@@ -2,47 +2,36 @@
 
 from django.urls import URLPattern, URLResolver, path
 
-from fleet.api import ingest, steps
-from fleet.api.v1 import application
-from fleet.views import (
+from fleet.api import application, ingest
+from fleet.pages import (
+    access,
+    alert_actions,
     alerts,
-    annotating,
-    answering,
-    budgets,
+    annotations,
     charts,
     compiles,
-    deliveries,
-    discovery,
+    costs,
     drills,
-    handing_over,
+    handover,
     health,
     live,
     metrics,
-    money,
     nodes,
     notifications,
     overview,
     preflights,
-    prices,
-    probing,
-    receivers,
-    routes,
     runbooks,
     runs,
     schedules,
-    search,
-    sign_in,
     silences,
-    starting,
     support,
-    tokens,
     trials,
 )
 
-handler400 = "fleet.views.errors.bad_request"
-handler403 = "fleet.views.errors.forbidden"
-handler404 = "fleet.views.errors.not_found"
-handler500 = "fleet.views.errors.server_error"
+handler400 = "fleet.pages.errors.bad_request"
+handler403 = "fleet.pages.errors.forbidden"
+handler404 = "fleet.pages.errors.not_found"
+handler500 = "fleet.pages.errors.server_error"
 
 urlpatterns: list[URLPattern | URLResolver] = [
     path("", overview.overview, name="overview"),
@@ -51,14 +40,14 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("metrics", metrics.metrics, name="metrics"),
     path("metrics/neuron", metrics.metrics_neuron, name="metrics-neuron"),
     path("metrics/nodes/<str:name>", metrics.metrics_node, name="metrics-node"),
-    path("sd/prometheus", discovery.sd_prometheus, name="sd-prometheus"),
+    path("sd/prometheus", metrics.sd_prometheus, name="sd-prometheus"),
     path("healthz", health.healthz, name="healthz"),
     path("readyz", health.readyz, name="readyz"),
     path(
         "api/v1/ingest/neuron-monitor", ingest.ingest_neuron_monitor, name="ingest-neuron-monitor"
     ),
     path("api/v1/ingest/efa", ingest.ingest_efa, name="ingest-efa"),
-    path("api/v1/ingest/steps", steps.ingest_steps, name="ingest-steps"),
+    path("api/v1/ingest/steps", ingest.ingest_steps, name="ingest-steps"),
     path("api/v1/", application.urls),
     path("nodes/", nodes.node_list, name="node-list"),
     path("nodes/<str:name>/", nodes.node_detail, name="node-detail"),
@@ -66,11 +55,11 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("runs/", runs.run_list, name="run-list"),
     path("runs/<slug:name>/", runs.run_detail, name="run-detail"),
     path("runs/<slug:name>/charts/<slug:chart>", charts.run_chart, name="run-chart"),
-    path("runs/<slug:name>/money/", money.run_money, name="run-money"),
-    path("runs/<slug:name>/drill/", starting.run_drill, name="run-drill"),
+    path("runs/<slug:name>/money/", costs.run_money, name="run-money"),
+    path("runs/<slug:name>/drill/", drills.run_drill, name="run-drill"),
     path("runs/<slug:name>/preflight/", preflights.run_preflight, name="run-preflight"),
     path("preflight/", preflights.preflight_list, name="preflight-list"),
-    path("preflight/files", probing.preflight_files, name="preflight-files"),
+    path("preflight/files", preflights.preflight_files, name="preflight-files"),
     path("preflight/<int:pk>/", preflights.preflight_detail, name="preflight-detail"),
     path("preflight/<int:pk>/pairs", preflights.preflight_pairs, name="preflight-pairs"),
     path(
@@ -79,50 +68,56 @@ urlpatterns: list[URLPattern | URLResolver] = [
         name="preflight-chart",
     ),
     path("drills/", drills.drill_list, name="drill-list"),
-    path("drills/new/", starting.drill_new, name="drill-new"),
-    path("drills/preview", starting.drill_preview, name="drill-preview"),
+    path("drills/new/", drills.drill_new, name="drill-new"),
+    path("drills/preview", drills.drill_preview, name="drill-preview"),
     path("drills/<int:pk>/", drills.drill_detail, name="drill-detail"),
     path("drills/<int:pk>/end/", drills.drill_end, name="drill-end"),
     path("drills/<int:pk>/charts/<slug:chart>", charts.drill_chart, name="drill-chart"),
-    path("annotations/add/", annotating.annotation_add, name="annotation-add"),
+    path("annotations/add/", annotations.annotation_add, name="annotation-add"),
     path("alerts/", alerts.alert_list, name="alert-list"),
     path("alerts/<int:pk>/", alerts.alert_detail, name="alert-detail"),
     path("alerts/<int:pk>/charts/<slug:chart>", charts.alert_chart, name="alert-chart"),
     path("alerts/<int:pk>/post-mortem.md", alerts.alert_post_mortem, name="alert-post-mortem"),
-    path("alerts/<int:pk>/acknowledge/", answering.alert_acknowledge, name="alert-acknowledge"),
-    path("alerts/<int:pk>/comment/", answering.alert_comment, name="alert-comment"),
+    path(
+        "alerts/<int:pk>/acknowledge/", alert_actions.alert_acknowledge, name="alert-acknowledge"
+    ),
+    path("alerts/<int:pk>/comment/", alert_actions.alert_comment, name="alert-comment"),
     path(
         "alerts/<int:pk>/unacknowledge/",
-        answering.alert_unacknowledge,
+        alert_actions.alert_unacknowledge,
         name="alert-unacknowledge",
     ),
-    path("alerts/<int:pk>/assign/", answering.alert_assign, name="alert-assign"),
-    path("alerts/<int:pk>/silence/", answering.alert_silence, name="alert-silence"),
-    path("alerts/<int:pk>/resolve/", answering.alert_resolve, name="alert-resolve"),
+    path("alerts/<int:pk>/assign/", alert_actions.alert_assign, name="alert-assign"),
+    path("alerts/<int:pk>/silence/", alert_actions.alert_silence, name="alert-silence"),
+    path("alerts/<int:pk>/resolve/", alert_actions.alert_resolve, name="alert-resolve"),
     path("silences/", silences.silence_list, name="silence-list"),
     path("silences/new/", silences.silence_new, name="silence-new"),
     path("silences/preview", silences.silence_preview, name="silence-preview"),
     path("silences/<int:pk>/", silences.silence_detail, name="silence-detail"),
     path("silences/<int:pk>/end/", silences.silence_end, name="silence-end"),
-    path("hand-over/", handing_over.hand_over, name="hand-over"),
-    path("hand-over/markdown", handing_over.hand_over_markdown, name="hand-over-markdown"),
+    path("hand-over/", handover.hand_over, name="hand-over"),
+    path("hand-over/markdown", handover.hand_over_markdown, name="hand-over-markdown"),
     path("notifications/", notifications.notification_list, name="notification-list"),
-    path("notifications/receivers/new/", receivers.receiver_new, name="receiver-new"),
-    path("notifications/receivers/<int:pk>/", receivers.receiver_edit, name="receiver-edit"),
-    path("notifications/receivers/<int:pk>/test/", receivers.receiver_test, name="receiver-test"),
-    path("notifications/routes/new/", routes.route_new, name="route-new"),
-    path("notifications/routes/preview", routes.route_preview, name="route-preview"),
-    path("notifications/routes/<int:pk>/", routes.route_edit, name="route-edit"),
-    path("notifications/deliveries/", deliveries.delivery_list, name="delivery-list"),
+    path("notifications/receivers/new/", notifications.receiver_new, name="receiver-new"),
+    path("notifications/receivers/<int:pk>/", notifications.receiver_edit, name="receiver-edit"),
+    path(
+        "notifications/receivers/<int:pk>/test/", notifications.receiver_test, name="receiver-test"
+    ),
+    path("notifications/routes/new/", notifications.route_new, name="route-new"),
+    path("notifications/routes/preview", notifications.route_preview, name="route-preview"),
+    path("notifications/routes/<int:pk>/", notifications.route_edit, name="route-edit"),
+    path("notifications/deliveries/", notifications.delivery_list, name="delivery-list"),
     path(
         "notifications/deliveries/settle/",
-        deliveries.delivery_settle_all,
+        notifications.delivery_settle_all,
         name="delivery-settle-all",
     ),
-    path("notifications/deliveries/<int:pk>/", deliveries.delivery_detail, name="delivery-detail"),
+    path(
+        "notifications/deliveries/<int:pk>/", notifications.delivery_detail, name="delivery-detail"
+    ),
     path(
         "notifications/deliveries/<int:pk>/settle/",
-        deliveries.delivery_settle,
+        notifications.delivery_settle,
         name="delivery-settle",
     ),
     path("compiles/", compiles.compile_list, name="compile-list"),
@@ -139,13 +134,13 @@ urlpatterns: list[URLPattern | URLResolver] = [
     path("trials/<slug:name>/figures.csv", trials.trial_csv, name="trial-csv"),
     path("support/", support.support_list, name="support-list"),
     path("support/<int:pk>/", support.support_detail, name="support-detail"),
-    path("prices/", prices.price_list, name="price-list"),
-    path("budgets/", budgets.budget_list, name="budget-list"),
-    path("budgets/<int:pk>/end/", budgets.budget_end, name="budget-end"),
-    path("tokens/", tokens.token_list, name="token-list"),
-    path("tokens/<int:pk>/revoke/", tokens.token_revoke, name="token-revoke"),
+    path("prices/", costs.price_list, name="price-list"),
+    path("budgets/", costs.budget_list, name="budget-list"),
+    path("budgets/<int:pk>/end/", costs.budget_end, name="budget-end"),
+    path("tokens/", access.token_list, name="token-list"),
+    path("tokens/<int:pk>/revoke/", access.token_revoke, name="token-revoke"),
     path("runbooks/<slug:name>/", runbooks.runbook, name="runbook"),
-    path("sign-in/", sign_in.sign_in, name="sign-in"),
-    path("sign-out/", sign_in.sign_out, name="sign-out"),
-    path("search", search.search, name="search"),
+    path("sign-in/", access.sign_in, name="sign-in"),
+    path("sign-out/", access.sign_out, name="sign-out"),
+    path("search", overview.search, name="search"),
 ]

@@ -8,14 +8,13 @@ from prometheus_client.core import HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-from telemetry.families import Exemplar, Spec, Told
-from telemetry.histograms import HistogramFamily
+from telemetry.families import Exemplar, HistogramFamily, MetricFamily, Spec
 
 
 class FamilyCollector(Collector):
     """Nothing is counted in this process, so every web worker gives the same answer."""
 
-    def __init__(self, families: Iterable[Told]) -> None:
+    def __init__(self, families: Iterable[MetricFamily]) -> None:
         """Give what these families hold."""
         self._families = families
 

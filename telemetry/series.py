@@ -11,7 +11,7 @@ Tier = Literal["hot", "durable", "long term"]
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class SeriesSource:
     """A part of a window that comes from one tier at one resolution, from ``since`` on.
 
     ``every_s`` may be EVERY_STEP or SOME_STEPS. ``why`` says why nothing is there, where the
@@ -39,4 +39,4 @@ class Series:
     every_s: int = 1
     low: FloatArray | None = None
     high: FloatArray | None = None
-    stretches: tuple[Stretch, ...] = ()
+    stretches: tuple[SeriesSource, ...] = ()

@@ -6,12 +6,12 @@ import msgspec
 from celery import shared_task
 from django.conf import settings
 
-from telemetry.longterm.positions import undelivered_since
+from telemetry.long_term.writer import undelivered_since
 from telemetry.simulate.scenario import Plan
 from telemetry.simulate.shard import RunClock, play, resume, start_clock
 from telemetry.store import durable
+from telemetry.store.durable import fold_late
 from telemetry.store.hot import HotStore, StoreUnavailable, open_store
-from telemetry.store.late import fold_late
 
 # Ticks missed for at most so long are made up for; beyond it the gap stays a gap.
 CATCH_UP_S = 120

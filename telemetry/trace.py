@@ -19,7 +19,7 @@ Scope = Literal["worker", "pair", "replicas", "stages", "all"]
 
 
 @dataclass(frozen=True, slots=True)
-class Kind:
+class OperationKind:
     """One kind of operation.
 
     ``scope`` is who must be there before it moves a byte: nobody else, the sender or receiver
@@ -33,27 +33,27 @@ class Kind:
 
 
 _ALL = (
-    Kind("forward-compute", "worker", is_comm=False),
-    Kind("backward-compute", "worker", is_comm=False),
-    Kind("forward-send", "pair", is_comm=True),
-    Kind("forward-recv", "pair", is_comm=True),
-    Kind("backward-send", "pair", is_comm=True),
-    Kind("backward-recv", "pair", is_comm=True),
-    Kind("params-all-gather", "replicas", is_comm=True),
-    Kind("grads-reduce-scatter", "replicas", is_comm=True),
-    Kind("separate-grads-all-reduce", "replicas", is_comm=True),
-    Kind("layernorm-grads-all-reduce", "worker", is_comm=True),
-    Kind("embedding-grads-all-reduce", "stages", is_comm=True),
-    Kind("optimizer-clip-main-grad", "all", is_comm=True),
-    Kind("optimizer", "worker", is_comm=False),
-    Kind("gc", "worker", is_comm=False),
+    OperationKind("forward-compute", "worker", is_comm=False),
+    OperationKind("backward-compute", "worker", is_comm=False),
+    OperationKind("forward-send", "pair", is_comm=True),
+    OperationKind("forward-recv", "pair", is_comm=True),
+    OperationKind("backward-send", "pair", is_comm=True),
+    OperationKind("backward-recv", "pair", is_comm=True),
+    OperationKind("params-all-gather", "replicas", is_comm=True),
+    OperationKind("grads-reduce-scatter", "replicas", is_comm=True),
+    OperationKind("separate-grads-all-reduce", "replicas", is_comm=True),
+    OperationKind("layernorm-grads-all-reduce", "worker", is_comm=True),
+    OperationKind("embedding-grads-all-reduce", "stages", is_comm=True),
+    OperationKind("optimizer-clip-main-grad", "all", is_comm=True),
+    OperationKind("optimizer", "worker", is_comm=False),
+    OperationKind("gc", "worker", is_comm=False),
     # What profilers of kernels tell: the work before a collective, the idle time in it, and
     # what is to be seen of the collective itself.
-    Kind("compute", "worker", is_comm=False),
-    Kind("idle", "worker", is_comm=False),
-    Kind("collective", "replicas", is_comm=True),
+    OperationKind("compute", "worker", is_comm=False),
+    OperationKind("idle", "worker", is_comm=False),
+    OperationKind("collective", "replicas", is_comm=True),
 )
-KINDS: Mapping[str, Kind] = {kind.name: kind for kind in _ALL}
+KINDS: Mapping[str, OperationKind] = {kind.name: kind for kind in _ALL}
 CODE: Mapping[str, int] = {name: i for i, name in enumerate(KINDS)}
 
 

@@ -15,7 +15,7 @@ from django.db.models import Model
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from fleet.up.redis_server import REDIS_SERVER
+from fleet.ops.redis import REDIS_SERVER
 from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.simulate.plan import RunSpec
 from telemetry.steps import PHASES, StepBatch
@@ -58,8 +58,9 @@ def number_from(number: int, *models: type[Model]) -> None:
                 )
                 continue
             cursor.execute("DELETE FROM sqlite_sequence WHERE name = %s", [table])
-            values = [table, number - 1]
-            cursor.execute("INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", values)
+            cursor.execute(
+                "INSERT INTO sqlite_sequence (name, seq) VALUES (%s, %s)", (table, number - 1)
+            )
 
 
 def free_port() -> int:

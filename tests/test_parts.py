@@ -7,7 +7,7 @@ from django.contrib.auth.models import Group, User
 from pytest_django import Settings
 from redis import Redis
 
-from fleet.access.rights import ROLES
+from fleet.access.roles import ROLES
 from fleet.models import Node, Run, Silence
 from telemetry.store.hot import HotStore, open_store
 from tests.parts import NOON, block, number_from, steps

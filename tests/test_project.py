@@ -11,7 +11,7 @@ from fleet.urls import urlpatterns
 from fleet.version import VERSION
 from telemetry.blocks import METRICS
 from telemetry.detect import RULES
-from telemetry.simulate.kinds import BENIGN, FAULTS
+from telemetry.simulate.faults import BENIGN, FAULTS
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGES = ("bench", "fleet", "telemetry", "tests", "tools", "trnwatch")

@@ -66,7 +66,7 @@ def addresses() -> dict[str, Any]:
         user.groups.add(Group.objects.get(name=role))
         client = clients[role] = Client(raise_request_exception=False)
         client.force_login(user)
-    found = {}
+    found: dict[str, Any] = {}
     for route, name in sorted(set(patterns())):
         path = "/" + re.sub(r"<(?:(\w+):)?\w+>", lambda m: EXAMPLES.get(m[1] or "str", "x"), route)
         if name in {"live", "sign-out"}:
@@ -103,9 +103,9 @@ def commands() -> dict[str, Any]:
 def option(action: Action) -> str:
     """Return one option as it is written, with its choices."""
     choices = f" {sorted(map(str, action.choices))}" if action.choices else ""
-    usual = ("--help", "--version", "--verbosity", "--settings", "--pythonpath", "--traceback")
-    usual += ("--no-color", "--force-color", "--skip-checks")
-    if set(usual) & set(action.option_strings):
+    usual = {"--help", "--version", "--verbosity", "--settings", "--pythonpath", "--traceback"}
+    usual |= {"--no-color", "--force-color", "--skip-checks"}
+    if usual & set(action.option_strings):
         return ""
     return "/".join(action.option_strings or [action.dest]) + choices
 
@@ -148,7 +148,7 @@ def main() -> None:
         call_command("migrate", verbosity=0)
         modules()
         from fleet.celery import app
-        from fleet.views.topics import TOPICS
+        from fleet.pages.topic_table import TOPICS
 
         listed = {
             "addresses": addresses(),

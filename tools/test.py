@@ -53,7 +53,7 @@ ON_POSTGRES = (
 # What other programs ask is asked once, on SQLite: it is the same queries.
 OF_A_DATABASE = "database and not (browser or prometheus or alertmanager or victoria or curl)"
 # PostgreSQL refuses more than SQLite does, and these take long: they are asked there alone.
-ONCE = ("tests/fleet/api/v1/test_schemathesis.py",)
+ONCE = ("tests/fleet/api/test_schemathesis.py",)
 
 
 def pytest(*words: str, **env: str) -> int:

@@ -36,7 +36,7 @@ LAUNCHERS = (
 
 
 @dataclass(frozen=True)
-class Place:
+class RankPlace:
     """Where a process stands among those of its job."""
 
     rank: int = 0
@@ -71,15 +71,15 @@ class Identity:
     about: Mapping[str, object]
 
 
-def place_of(env: Mapping[str, str]) -> Place:
+def place_of(env: Mapping[str, str]) -> RankPlace:
     """Return where the process stands, by torchrun, Open MPI or Slurm; alone if none of them."""
     for rank, n_ranks, local_rank, n_local in LAUNCHERS:
         if rank in env and n_ranks in env:
             number, total = _whole(env[rank]), max(1, _whole(env[n_ranks]))
             per_node = total // max(1, _whole(env.get("SLURM_NNODES", "")) or total)
             beside = _whole(env.get(n_local, "")) or per_node
-            return Place(number, total, _whole(env.get(local_rank, "")), beside)
-    return Place()
+            return RankPlace(number, total, _whole(env.get(local_rank, "")), beside)
+    return RankPlace()
 
 
 def identity_of(
@@ -172,7 +172,7 @@ def _fit(name: str, value: object) -> Optional[object]:
 
 
 def _stage_and_group(
-    place: Place, said: Mapping[str, object], *, all_ranks: bool
+    place: RankPlace, said: Mapping[str, object], *, all_ranks: bool
 ) -> tuple[Optional[int], str]:
     """Return the pipeline stage and the data-parallel group, ranks laid out as Neuron's are.
 

@@ -13,8 +13,8 @@ from typing import Any, Callable, Optional, Union
 from trnwatch.compiles import CompileLines, begin_to_listen, compile_record, toolchain
 from trnwatch.complaints import complain
 from trnwatch.identity import Identity, environment, identity_of, secret_of
-from trnwatch.sender import Sender
-from trnwatch.steps import Collectives, Idle, Part, Step
+from trnwatch.sender import ReportSender
+from trnwatch.steps import Collectives, Idle, Step, TimedPart
 
 LAST_WORDS_S = 2.0
 _reporters: "weakref.WeakSet[Reporter]" = weakref.WeakSet()
@@ -47,7 +47,7 @@ class Reporter:
         self._env = env
         self._about = about
         self._suggested: dict[str, Any] = {}
-        self._sender: Optional[Sender] = None
+        self._sender: Optional[ReportSender] = None
         self._step: Union[Step, Idle, None] = None
         self._next = 1
         self._pid = os.getpid()
@@ -74,7 +74,7 @@ class Reporter:
             return
         self.identity = self._who()
         if self.identity.speaks:
-            self._sender = Sender(
+            self._sender = ReportSender(
                 self._server,
                 self._token,
                 self.identity,
@@ -105,11 +105,11 @@ class Reporter:
         """Time a gradient exchange of the step under way."""
         return Idle() if self._step is None else self._step.collective()
 
-    def input(self) -> "Union[Part, Idle]":
+    def input(self) -> "Union[TimedPart, Idle]":
         """Time waiting for data in the step under way."""
         return Idle() if self._step is None else self._step.input()
 
-    def checkpoint(self) -> "Union[Part, Idle]":
+    def checkpoint(self) -> "Union[TimedPart, Idle]":
         """Time a checkpoint in the step under way."""
         return Idle() if self._step is None else self._step.checkpoint()
 

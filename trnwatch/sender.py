@@ -9,7 +9,7 @@ from typing import Any, Callable, Optional, Union
 from trnwatch.complaints import complain
 from trnwatch.identity import Identity
 from trnwatch.steps import Record
-from trnwatch.wire import Wire, line
+from trnwatch.wire import ReportConnection, line
 
 EVERY_S = 1.0
 BEAT_EVERY_S = 10.0
@@ -22,7 +22,7 @@ TOO_LARGE = 413
 HOPELESS = (400, TOO_LARGE, 415, 422)
 
 
-class Sender:
+class ReportSender:
     """A queue of records with a thread behind it; when full it loses its oldest, counted."""
 
     def __init__(
@@ -36,7 +36,7 @@ class Sender:
         every_s: float = EVERY_S,
         most_records: int = MOST_RECORDS,
     ) -> None:
-        self._wire = Wire(server, ca_file=ca_file)
+        self._wire = ReportConnection(server, ca_file=ca_file)
         self._token = token
         self._identity = identity
         self._boot = boot

@@ -7,7 +7,7 @@ Record = tuple[Any, ...]
 MOST_COLLECTIVES = 256
 
 
-class Part:
+class TimedPart:
     """A stretch of a step that is timed, as a context manager; it may be entered many times."""
 
     __slots__ = ("_since_s", "seconds", "used")
@@ -17,7 +17,7 @@ class Part:
         self.used = False
         self._since_s = 0.0
 
-    def __enter__(self) -> "Part":
+    def __enter__(self) -> "TimedPart":
         self._since_s = time.perf_counter()
         return self
 
@@ -61,7 +61,7 @@ class Step:
         self.tokens: Optional[float] = None
         self.loss: Optional[float] = None
         self.done = done
-        self._parts: Optional[list[Optional[Part]]] = None
+        self._parts: Optional[list[Optional[TimedPart]]] = None
         self._collectives: Optional[Collectives] = None
         self._began_s = time.perf_counter()
 
@@ -79,24 +79,24 @@ class Step:
             self._collectives = Collectives()
         return self._collectives
 
-    def input(self) -> Part:
+    def input(self) -> TimedPart:
         """Time waiting for data."""
         return self._part(0)
 
-    def checkpoint(self) -> Part:
+    def checkpoint(self) -> TimedPart:
         """Time writing a checkpoint."""
         return self._part(1)
 
-    def other(self) -> Part:
+    def other(self) -> TimedPart:
         """Time what is no training: an evaluation, say."""
         return self._part(2)
 
-    def _part(self, place: int) -> Part:
+    def _part(self, place: int) -> TimedPart:
         if self._parts is None:
             self._parts = [None, None, None]
         part = self._parts[place]
         if part is None:
-            part = self._parts[place] = Part()
+            part = self._parts[place] = TimedPart()
         return part
 
     def record(self, step_s: float, ended_at: float) -> Record:

@@ -15,7 +15,7 @@ MOST_ANSWER_BYTES = 65_536
 HUNG_UP = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected)
 
 
-class Wire:
+class ReportConnection:
     """A way to the server; every trouble on it is an OSError or http.client's own exception."""
 
     def __init__(self, server: str, *, ca_file: str = "", timeout_s: float = TIMEOUT_S) -> None:

@@ -200,7 +200,7 @@ class RequestGate:
         self._untold.clear()
 
 
-class Seldom:
+class RateLimiter:
     """Whether it is time again for something that should not be done too often."""
 
     def __init__(self, *, every_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:

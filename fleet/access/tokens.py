@@ -10,8 +10,9 @@ from django.db import OperationalError
 from django.db.models import Q
 
 from fleet.models import Token
+from fleet.models.problem import ProblemError
 from fleet.models.token import digest
-from fleet.problem import ProblemError
+from telemetry.errors import FieldError
 
 SCHEME = "bearer"
 CHALLENGE = 'Bearer realm="trnwatch"'
@@ -21,15 +22,6 @@ NOTE_USE_EVERY_S = 60.0
 TRUST_S = 5.0
 MAX_TRUSTED = 1_000
 MAX_NAME, MAX_DAYS = 80, 36_500
-
-
-class TokenFieldError(ValueError):
-    """A token that cannot be made; ``field`` is the one to mend."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
-        self.message = message
 
 
 class TokenError(ProblemError):
@@ -100,20 +92,20 @@ def make_token(
 
     Raises
     ------
-    TokenFieldError
+    FieldError
         Where a field cannot be, or the scope is more than the maker may do.
     """
     name = name.strip()
     if not 0 < len(name) <= MAX_NAME:
-        raise TokenFieldError("name", f"must have 1 to {MAX_NAME} characters")
+        raise FieldError("name", f"must have 1 to {MAX_NAME} characters")
     if not name.isprintable():
-        raise TokenFieldError("name", "has characters that cannot be printed")
+        raise FieldError("name", "has characters that cannot be printed")
     if scope not in Token.Scope.values:
-        raise TokenFieldError("scope", f"must be one of {', '.join(Token.Scope.values)}")
+        raise FieldError("scope", f"must be one of {', '.join(Token.Scope.values)}")
     if scope not in maker.scopes:
-        raise TokenFieldError("scope", f"{scope} is more than you may do yourself")
+        raise FieldError("scope", f"{scope} is more than you may do yourself")
     if days is not None and not 0 < days <= MAX_DAYS:
-        raise TokenFieldError("days", f"must be 1 to {MAX_DAYS}, or left out: for good")
+        raise FieldError("days", f"must be 1 to {MAX_DAYS}, or left out: for good")
     expires_at = None if days is None else now + timedelta(days=days)
     return Token.issue(
         name, scope, now=now, expires_at=expires_at, by=maker.name, owner=maker.owner

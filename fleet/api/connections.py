@@ -18,7 +18,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from fleet.access import throttling
-from fleet.problem import ProblemError
+from fleet.models.problem import ProblemError
 
 # Where a request's scope holds its connection: in its ``extensions``.
 EXTENSION = "trnwatch.connection"

@@ -13,8 +13,8 @@ from django.db import DatabaseError, close_old_connections
 from django.http import parse_cookie
 
 from fleet.access.tokens import CHALLENGE, TokenBook, bearer
-from fleet.api.answers import unavailable
-from fleet.problem import ProblemError
+from fleet.api.ingest_service import unavailable
+from fleet.models.problem import ProblemError
 
 # What anybody may send in a body: forms of people who sign in are far smaller.
 UNIDENTIFIED_BYTES = 65_536

@@ -1,15 +1,35 @@
 """The plain way in for nodes' lines: one body, one answer."""
 
+import logging
 import time
+from functools import lru_cache
 
 import msgspec
 from django.conf import settings
+from django.db import DatabaseError, connection
 from django.http import HttpRequest, HttpResponse
 from django.views.decorators.csrf import csrf_exempt
+from redis.exceptions import RedisError
 
-from fleet.api.bodies import check_announced, too_large
-from fleet.api.serving import Call, answer, serve
-from fleet.problem import ProblemError, problem
+from fleet.access.throttling import RateLimiter, RequestGate
+from fleet.access.tokens import TokenBook, bearer
+from fleet.api.ingest_service import (
+    IngestRequest,
+    answer,
+    check_announced,
+    check_kind,
+    check_sent,
+    check_up,
+    gunzip,
+    serve,
+    too_large,
+    too_often,
+    unavailable,
+)
+from fleet.ingest.steps import StepIngest, StepIngestResult
+from fleet.models import Token
+from fleet.models.problem import ProblemError, problem
+from telemetry.store.hot import HotStore, open_store
 
 
 @csrf_exempt
@@ -31,7 +51,7 @@ def _taken(request: HttpRequest, *, alone: bool) -> HttpResponse:
     try:
         headers = {name.lower(): value for name, value in request.headers.items()}
         node = request.GET.get("node")
-        call = Call(headers, node, _body(request), time.time(), alone=alone)
+        call = IngestRequest(headers, node, _body(request), time.time(), alone=alone)
         serve([call])
         told = answer(call)
     except ProblemError as error:
@@ -47,3 +67,90 @@ def _body(request: HttpRequest) -> bytes:
     if len(body) > limit:
         raise too_large(limit)
     return body
+
+
+log = logging.getLogger(__name__)
+tokens = TokenBook()
+gate = RequestGate()
+complaints = RateLimiter(every_s=10.0)
+
+MAX_BODY_BYTES = 1_000_000
+MAX_UNPACKED_BYTES = 16_000_000
+MAX_LINES = 10_000
+
+
+@csrf_exempt
+def ingest_steps(request: HttpRequest) -> HttpResponse:
+    """Take lines about steps, and say what became of them."""
+    if request.method != "POST":
+        return problem(405, "Send the lines by POST.", headers={"Allow": "POST"})
+    try:
+        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+        _admit(request, hot)
+        told = _told(_steps_taken(request, hot))
+    except ProblemError as error:
+        return error.response()
+    except (RedisError, DatabaseError) as error:
+        if complaints.is_due():
+            log.warning("Step reports cannot be taken: %s", error)
+        return unavailable().response()
+    return HttpResponse(msgspec.json.encode(told), content_type="application/json")
+
+
+def _admit(request: HttpRequest, hot: HotStore) -> None:
+    """Find out who calls, and whether too often."""
+    secret = bearer(request.headers.get("Authorization", ""))
+    token = tokens.check(secret, Token.Scope.INGEST)
+    left = gate.left(hot, {token.digest: 1}, now_s=time.time())
+    if left[token.digest] < 0:
+        raise too_often(settings.INGEST_REQUESTS_PER_MINUTE)
+
+
+def _steps_taken(request: HttpRequest, hot: HotStore) -> StepIngestResult:
+    """Read the body's lines and take them in."""
+    lines = _lines(request)
+    sent_s = check_sent(request.headers.get("X-Trnwatch-At"))
+    intake = intake_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
+    up_s = check_up(request.headers.get("X-Trnwatch-Up"))
+    outcome = intake.deliver(hot, lines, arrived_s=time.time(), sent_s=sent_s, up_s=up_s)
+    counts = {
+        "ingest_step_reports": outcome.n_accepted,
+        "ingest_step_repeated": outcome.n_repeated,
+        "ingest_step_lines_refused": outcome.n_refused,
+    }
+    hot.ask_all(("HINCRBYFLOAT", "service:counters", name, n) for name, n in counts.items() if n)
+    return outcome
+
+
+def _lines(request: HttpRequest) -> list[bytes]:
+    """Return the lines of the body, if it is neither too large nor blank."""
+    is_packed = check_kind(
+        request.headers.get("Content-Type", ""), request.headers.get("Content-Encoding", "")
+    )
+    check_announced(request.META.get("CONTENT_LENGTH"), limit=MAX_BODY_BYTES)
+    body = request.read(MAX_BODY_BYTES + 1)
+    if len(body) > MAX_BODY_BYTES:
+        raise too_large(MAX_BODY_BYTES)
+    if is_packed:
+        body = gunzip(body, limit=MAX_UNPACKED_BYTES)
+    if not body.strip():
+        raise ProblemError(400, "The body is empty. Send one report per line.", field="body")
+    if body.count(b"\n") > MAX_LINES:
+        detail = f"The body has more than {MAX_LINES:,} lines. Send fewer at a time."
+        raise ProblemError(413, detail, limit_lines=MAX_LINES)
+    return body.split(b"\n")
+
+
+@lru_cache(maxsize=4096)
+def intake_of(redis_url: str, database: str) -> StepIngest:
+    """Return what this process knows of the runs that report to these stores."""
+    return StepIngest(time.monotonic)
+
+
+def _told(outcome: StepIngestResult) -> dict[str, object]:
+    """Return what became of the lines; raises ProblemError where none was taken."""
+    told = outcome.told()
+    if outcome.refused and not outcome.n_accepted and not outcome.n_repeated:
+        first = outcome.refused[0]
+        raise ProblemError(400, f"No line was taken. {first}", **told["refused"][0] | told)
+    return told

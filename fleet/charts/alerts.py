@@ -6,16 +6,170 @@ from datetime import datetime
 
 import numpy as np
 
-from fleet.charts.culprits import culprit_charts, culprit_figure, stands_out
-from fleet.charts.figures import Figure, Heat, Line, Mark, Shade, mean_of
-from fleet.charts.nodes import note_of
+from fleet.alerts.evidence import WAITED, Evidence, blames_late_worker, part_name
+from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade, mean_of
+from fleet.charts.nodes import BY_METRIC, NodeChart, node_figure, note_of
 from fleet.charts.runs import PER_STEP, run_figure
 from fleet.charts.windows import Window
-from fleet.models import Alert, Run
-from fleet.templatetags.units import percent, seconds
-from fleet.words.evidence import WAITED, Evidence, blames_late_worker
-from telemetry.store.history import MINUTE_S, run_steps, worker_minutes
-from telemetry.store.source import LongTerm, Source
+from fleet.formatting import figure as written
+from fleet.formatting import percent, seconds
+from fleet.models import Alert, Node, Run
+from telemetry.blocks import METRICS, FloatArray, IntArray
+from telemetry.store.history import MINUTE_S, node_series, run_steps, worker_minutes
+from telemetry.store.reading import LongTerm, Source
+
+# Which metric shows each cause; a rule may name others in its evidence.
+SHOWN_BY: Mapping[str, str] = {
+    "efa_latency": "efa_latency_s",
+    "efa_loss": "efa_retransmits_per_s",
+    "efa_down": "efa_latency_s",
+    "slow_core": "core_utilization_ratio",
+    "throttle": "core_utilization_ratio",
+    "hbm_slow": "hbm_bandwidth_bytes_per_s",
+    "node_silent": "core_utilization_ratio",
+    "node_crash": "core_utilization_ratio",
+    "ecc_uncorrected": "mem_ecc_uncorrected",
+}
+MOST_CHARTS = 3
+# Of a larger run, peers beyond these are not drawn one by one.
+MOST_PEERS = 32
+# Peers out of the durable tier cost a query each.
+MOST_PEERS_BY_MINUTE = 8
+PARTS = {"node": "host", "core": "core", "device": "device", "efa": "EFA"}
+UNITS = {
+    "_ratio": "ratio",
+    "_bytes_per_s": "bytes_per_s",
+    "_per_s": "per_s",
+    "_bytes": "bytes",
+    "_s": "s",
+}
+
+
+def culprit_charts(alert: Alert) -> Sequence[NodeChart]:
+    """Return the charts of the metrics that give the culprit away, the most telling first."""
+    if alert.node is None:
+        return []
+    named = alert.evidence.get("charts")
+    given = [each.get("metric") for each in _dicts(named)] or [SHOWN_BY.get(alert.cause)]
+    wanted = dict.fromkeys(str(metric) for metric in given if metric)
+    charts = [chart_of_metric(metric) for metric in wanted if metric in METRICS]
+    return [c for c in charts if alert.node.n_efa or c.part != "EFA"][:MOST_CHARTS]
+
+
+def _dicts(value: object) -> Sequence[Mapping[str, object]]:
+    return [each for each in value if isinstance(each, dict)] if isinstance(value, list) else []
+
+
+def chart_of_metric(metric: str) -> NodeChart:
+    """Return how a metric is drawn: as the node's page does, or plainly where it does not."""
+    known = BY_METRIC.get(metric)
+    if known is not None:
+        return known
+    unit = next((unit for ending, unit in UNITS.items() if metric.endswith(ending)), "count")
+    told = METRICS[metric]
+    return NodeChart(metric, told.help.rstrip("."), metric, PARTS[told.part], unit)
+
+
+def culprit_figure(
+    source: Source,
+    alert: Alert,
+    chart: NodeChart,
+    window: Window,
+    *,
+    long_term: LongTerm | None = None,
+) -> Chart | None:
+    """Draw a metric of the culprit: its parts beside each other, or its node beside the others."""
+    if alert.node is None:
+        return None
+    is_host = METRICS[chart.metric].part == "node"
+    if is_host and alert.run is not None:
+        figure: object = _beside_nodes(source, alert.node, chart, window)
+    else:
+        marked = marked_parts(alert)
+        figure = node_figure(source, alert.node, chart, window, marked=marked, long_term=long_term)
+    if not isinstance(figure, Chart):
+        return None
+    return replace(figure, marks=marks_of(alert, chart))
+
+
+def marked_parts(alert: Alert) -> Sequence[int]:
+    """Return the parts to mark: a throttled device is all of its cores."""
+    if alert.device is None or alert.node is None:
+        return []
+    if alert.cause != "throttle":
+        return [alert.device]
+    n_cores = alert.node.cores_per_device
+    return range(alert.device * n_cores, (alert.device + 1) * n_cores)
+
+
+def marks_of(alert: Alert, chart: NodeChart) -> Sequence[Mark]:
+    """Return the levels to draw: what peers do, and from where on it counts as broken."""
+    culprit = Evidence(alert.evidence).culprit
+    if culprit.metric != chart.metric or culprit.unit != chart.unit:
+        return []
+    levels = (("peers", culprit.peers_median), ("threshold", culprit.limit))
+    return [
+        (value, f"{name} {written(value, culprit.unit)}", name)
+        for name, value in levels
+        if value is not None
+    ]
+
+
+def stands_out(alert: Alert) -> str:
+    """Say what to look at in the culprit's chart."""
+    if alert.device is None:
+        return "the window in which it happened"
+    return f"{part_name(alert.cause) or 'device'} {alert.device} stands out"
+
+
+def _beside_nodes(source: Source, node: Node, chart: NodeChart, window: Window) -> Chart | None:
+    """Draw what a whole node does beside the other nodes of its run."""
+    peers = list(Node.objects.filter(run=node.run_id).exclude(pk=node.pk).order_by("rank", "name"))
+    hot = source.newest().get(node.shard, 0)
+    is_hot = window.start >= hot - source.keep_s
+    shown = peers[: MOST_PEERS if is_hot else MOST_PEERS_BY_MINUTE]
+    lines, every_s = [], 1
+    end = min(window.end, hot) if window.is_live else window.end
+    if is_hot:
+        t_s, columns = _seconds(source, [*shown, node], chart.metric, window.start, end)
+    else:
+        t_s, columns, every_s = _minutes(source, [*shown, node], chart.metric, window.start, end)
+    for name, values in columns.items():
+        lines.append(ChartLine(name, values, "bad" if name == node.name else "muted"))
+    if node.name not in columns:
+        return None
+    return Chart(chart.unit, lines, t_s, every_s=every_s, window=(window.start, window.end))
+
+
+Columns = tuple[IntArray | FloatArray, Mapping[str, FloatArray]]
+
+
+def _seconds(source: Source, nodes: Sequence[Node], metric: str, start: int, end: int) -> Columns:
+    shards = tuple(dict.fromkeys(node.shard for node in nodes))
+    span = source.window(shards, (metric,), start=start, end=end)
+    values = span.values.get(metric)
+    if values is None:
+        return np.zeros(0), {}
+    known = {name: i for i, name in enumerate(span.nodes)}
+    return span.ticks, {
+        node.name: values[:, known[node.name], 0] for node in nodes if node.name in known
+    }
+
+
+def _minutes(
+    source: Source, nodes: Sequence[Node], metric: str, start: int, end: int
+) -> tuple[IntArray | FloatArray, Mapping[str, FloatArray], int]:
+    t_s: IntArray | FloatArray = np.zeros(0)
+    columns, every_s = {}, 60
+    for node in nodes:
+        series = node_series(
+            source, shard=node.shard, node=node.name, metric=metric, start=start, end=end
+        )
+        if series.values.shape[1]:
+            t_s, every_s = series.t_s, series.every_s
+            columns[node.name] = series.values[:, 0]
+    return t_s, columns, every_s
+
 
 BEFORE_S = 300
 AFTER_S = 120
@@ -112,7 +266,7 @@ def alert_figure(
     *,
     now: datetime,
     long_term: LongTerm | None = None,
-) -> Figure | Heat | None:
+) -> Chart | Heat | None:
     """Return one chart of an alert, the broken stretch shaded; None where it has no such chart.
 
     What the database no longer keeps is asked of ``long_term``, but for single workers.
@@ -142,12 +296,12 @@ def _usual(alert: Alert) -> Sequence[Mark]:
     return [] if usual_s is None else [(usual_s, f"before {seconds(usual_s)}", "peers")]
 
 
-def _by_node(alert: Alert) -> Figure:
+def _by_node(alert: Alert) -> Chart:
     shown = Evidence(alert.evidence).by_node
-    return Figure("ratio", [Line("vCPUs", np.array(list(shown.values())))], labels=list(shown))
+    return Chart("ratio", [ChartLine("vCPUs", np.array(list(shown.values())))], labels=list(shown))
 
 
-def _workers(source: Source, alert: Alert, window: Window) -> Figure | None:
+def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:
     """Draw how long each worker waited, or what it was late with, while it was so."""
     if alert.run is None:
         return None
@@ -157,11 +311,11 @@ def _workers(source: Source, alert: Alert, window: Window) -> Figure | None:
     waits = Evidence(alert.evidence).wait_by_worker
     if waits:
         values = np.array(list(waits.values()))
-        return Figure("s", [Line("waiting", values, "wait")], labels=list(waits))
+        return Chart("s", [ChartLine("waiting", values, "wait")], labels=list(waits))
     return run_figure(source, alert.run, "workers", broken)
 
 
-def _phase(source: Source, run: Run, cause: str, window: Window) -> Figure:
+def _phase(source: Source, run: Run, cause: str, window: Window) -> Chart:
     """Set the workers side by side: their mean, or the longest where it comes now and then."""
     phase, label, _ = PHASE_OF[cause]
     steps = run_steps(source, run.name, start_s=window.start, end_s=window.end)
@@ -171,7 +325,7 @@ def _phase(source: Source, run: Run, cause: str, window: Window) -> Figure:
     values = steps.phases[phase]
     longest = np.fmax.reduce(values, axis=0, initial=np.nan)
     shown = longest if phase == "checkpoint_s" else mean_of(values.T)
-    return Figure("s", [Line(label, shown, label)], labels=steps.workers)
+    return Chart("s", [ChartLine(label, shown, label)], labels=steps.workers)
 
 
 def shade_of(alert: Alert, *, now: datetime) -> Shade:

@@ -1,15 +1,85 @@
 """What a chart is made of: from Series and steps to the JSON that the page's script draws."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from math import isfinite
-from typing import Any
+from typing import Any, TypeVar
 
+import msgspec
 import numpy as np
 
-from fleet.charts.reach import reach_of
+from fleet.charts.windows import Window
+from fleet.formatting import percent, rate, si, size, usd
+from fleet.formatting import seconds as formatting_seconds
+from fleet.models import Annotation
+from fleet.models.annotation import moment_of
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.series import Series, Stretch
+from telemetry.series import EVERY_STEP, SOME_STEPS, Series, SeriesSource
+from telemetry.store.history import durable_from
+
+MINUTE_S = 60
+OF_STEPS = {EVERY_STEP: "every step", SOME_STEPS: "averages of steps"}
+ALONE = "each worker's figures are kept here only"
+
+
+def resolution(every_s: int) -> str:
+    """Say in words how finely something is told.
+
+    >>> [resolution(every_s) for every_s in (EVERY_STEP, SOME_STEPS, 1, 60, 1800)]
+    ['every step', 'averages of steps', '1 s', '1 min', '30 min']
+    """
+    if every_s in OF_STEPS:
+        return OF_STEPS[every_s]
+    return f"{every_s} s" if every_s < MINUTE_S else f"{every_s // MINUTE_S} min"
+
+
+def reach_of(stretches: Sequence[SeriesSource]) -> dict[str, Any]:
+    """Return what a chart says of its parts; nothing where one tier tells all, in full detail."""
+    is_plain = len(stretches) < 2 and all(
+        each.tier != "long term" and each.every_s <= MINUTE_S for each in stretches
+    )
+    if is_plain:
+        return {}
+    return {
+        "reach": [
+            {
+                "since": each.since,
+                "detail": resolution(each.every_s),
+                "tier": each.tier,
+                "why": each.why,
+            }
+            for each in stretches
+        ]
+    }
+
+
+def reach_in_words(reach: Sequence[dict[str, Any]]) -> str:
+    """Say what a chart's parts are, the newest first, in UTC."""
+    said = []
+    for i, part in enumerate(reach):
+        newer = reach[i + 1] if i + 1 < len(reach) else None
+        before = f" before {_moment(newer['since'])}" if newer else ""
+        source = ", from the long-term store" if part["tier"] == "long term" else ""
+        told = f"{part['detail']}{before}{source}"
+        said.append(f"nothing{before}: {part['why']}" if part["why"] else told)
+    return " · ".join(reversed(said))
+
+
+def workers_reach(window: Window) -> Sequence[SeriesSource]:
+    """Return what a chart of single workers has of a window: nothing from the long-term store."""
+    kept_from = durable_from()
+    if kept_from is None or kept_from <= window.start:
+        return ()
+    untold = SeriesSource(window.start, MINUTE_S, "long term", ALONE)
+    if kept_from >= window.end:
+        return (untold,)
+    return (untold, SeriesSource(kept_from, MINUTE_S, "durable"))
+
+
+def _moment(second: float) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M} UTC"
+
 
 MAX_POINTS = 2_000
 MAX_COLUMNS = 300  # of a heat map: about what a screen tells apart
@@ -21,7 +91,7 @@ Event = tuple[float, str, str]  # a moment, what happened, and its kind
 
 
 @dataclass(frozen=True, slots=True)
-class Line:
+class ChartLine:
     """One line, bar or layer of a chart: ``values`` (n,), NaN for a gap."""
 
     label: str
@@ -30,11 +100,11 @@ class Line:
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Chart:
     """One chart: lines over time ``t_s`` (n,) in Unix seconds, or bars over ``labels``."""
 
     unit: str
-    lines: Sequence[Line] = ()
+    lines: Sequence[ChartLine] = ()
     t_s: IntArray | FloatArray = field(default_factory=lambda: np.zeros(0))
     labels: Sequence[str] = ()
     scale: str = "linear"  # from zero on; or log, or close: only as far as its values go
@@ -46,7 +116,7 @@ class Figure:
     note: str | None = None
     window: tuple[float, float] | None = None
     has_gaps: bool = False  # points are uneven by nature, and every gap is one already
-    stretches: Sequence[Stretch] = ()
+    stretches: Sequence[SeriesSource] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what the page's script draws; a gap is null."""
@@ -89,7 +159,7 @@ class Heat:
     unit: str = "ratio"
     every_s: int = 1
     window: tuple[float, float] | None = None
-    stretches: Sequence[Stretch] = ()
+    stretches: Sequence[SeriesSource] = ()
 
     def as_json(self) -> dict[str, Any]:
         """Return what the page's script draws; a gap is null."""
@@ -201,3 +271,82 @@ def heat_of(series: Series, part: str, *, every_s: int) -> Heat:
 def column_s(length_s: float, *, every_s: int) -> int:
     """Return how much time a column of a heat map over such a window stands for."""
     return every_s * max(1, -(-int(length_s) // (every_s * MAX_COLUMNS)))
+
+
+MOST_ROWS = 240
+
+WRITERS: Mapping[str, Callable[[float | None], str]] = {
+    "ratio": percent,
+    "s": formatting_seconds,
+    "bytes": size,
+    "bytes_per_s": rate,
+    "per_s": si,
+    "usd": usd,
+    "count": si,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ChartTable:
+    """Column heads, and rows of as many cells; the newest row first where rows are moments."""
+
+    heads: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    reach: str = ""
+
+
+def table_of(drawn: Mapping[str, Any]) -> ChartTable:
+    """Return what a chart draws (``Figure.as_json``, ``Heat.as_json``) in words."""
+    columns = drawn.get("series") or [
+        {"label": label, "values": values}
+        for label, values in zip(drawn.get("rows", ()), drawn.get("values", ()), strict=True)
+    ]
+    write = WRITERS.get(drawn["unit"], si)
+    names = list(drawn.get("labels", ()))
+    order = range(len(names)) if names else _newest_first(len(drawn["t"]))
+    first = names or [_tables_moment(second) for second in drawn["t"]]
+    heads = ["" if names else "UTC", *(column["label"] for column in columns)]
+    rows = [[first[i], *(write(column["values"][i]) for column in columns)] for i in order]
+    return ChartTable(heads, rows, reach_in_words(drawn.get("reach", ())))
+
+
+def _newest_first(n: int) -> range:
+    """Count down, leaving out what makes a table too long to read."""
+    return range(n - 1, -1, -max(1, -(-n // MOST_ROWS)))
+
+
+def _tables_moment(second: float) -> str:
+    return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+MOST = 40
+Drawn = TypeVar("Drawn", Chart, Chart | Heat, bytes | Chart | Heat)
+
+
+def annotated(
+    drawn: Drawn, window: Window, *, run: int | None = None, node: int | None = None
+) -> Drawn:
+    """Return a chart with what is said of its run, its node or everything, by their keys.
+
+    Bars have no moments to mark, and a heat map has no room for words. A chart that was frozen
+    as JSON is marked with what has been said since, too.
+    """
+    if isinstance(drawn, bytes):
+        return _marked(drawn, said_within(window, run=run, node=node))
+    if isinstance(drawn, Heat) or drawn.labels:
+        return drawn
+    return replace(drawn, events=[*drawn.events, *said_within(window, run=run, node=node)])
+
+
+def said_within(window: Window, *, run: int | None, node: int | None) -> Sequence[Event]:
+    """Return the newest annotations of a window, the oldest first."""
+    within = Annotation.objects.within(moment_of(window.start), moment_of(window.end))
+    said = within.about(run=run, node=node).order_by("-at", "-pk")[:MOST]
+    return [(each.at.timestamp(), f"{each.kind}: {each.text}", each.kind) for each in said][::-1]
+
+
+def _marked(frozen: bytes, events: Sequence[Event]) -> bytes:
+    figure: dict[str, Any] = msgspec.json.decode(frozen)
+    if not events or figure.get("labels") or "series" not in figure:
+        return frozen
+    return msgspec.json.encode(figure | {"events": [*figure.get("events", ()), *events]})

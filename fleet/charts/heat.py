@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from fleet.models import Alert, Node, Run
-from fleet.summaries import NodeNow
+from fleet.runs.summaries import NodeNow
 from telemetry.blocks import Block, FloatArray
 
 ByteArray = npt.NDArray[np.uint8]

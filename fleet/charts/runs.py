@@ -1,20 +1,24 @@
 """The charts of a run: what its steps consist of, how fast it trains and at what price."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
+from django.db.models import OuterRef, Subquery
 
-from fleet.charts.figures import Figure, Line, mean_of, thinned
-from fleet.charts.reach import workers_reach
+from fleet.alerts.evidence import blames_late_worker
+from fleet.charts.figures import Chart, ChartLine, mean_of, thinned, workers_reach
 from fleet.charts.windows import Window
-from fleet.efforts import flops_per_token, peak_flops
-from fleet.models import Run
+from fleet.models import Alert, Run
+from fleet.models.run import RunQuerySet
+from fleet.runs.flops import flops_per_token, peak_flops
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
+from telemetry.store.durable import LOSS, read_steps
 from telemetry.store.history import run_history, worker_minutes
-from telemetry.store.source import LongTerm, Source
+from telemetry.store.models import RunChunk
+from telemetry.store.reading import LongTerm, Source
 
 ROLLING_S = 60.0
 SLACK_S = 2.0
@@ -50,39 +54,39 @@ def with_gaps(steps: StepBatch, values: FloatArray) -> tuple[FloatArray, FloatAr
     return np.insert(t_s, before, holes), np.insert(values, before, np.nan, axis=0)
 
 
-def phases(run: Run, steps: StepBatch) -> Figure:
+def phases(run: Run, steps: StepBatch) -> Chart:
     """Stack the phases of each step, averaged over workers."""
     layers = np.stack([mean_of(steps.phases[phase]) for phase, _, _ in LAYERS], axis=1)
     t_s, values = with_gaps(steps, layers)
-    lines = [Line(label, values[:, i], role) for i, (_, label, role) in enumerate(LAYERS)]
-    return Figure("s", lines, t_s, has_gaps=True)
+    lines = [ChartLine(label, values[:, i], role) for i, (_, label, role) in enumerate(LAYERS)]
+    return Chart("s", lines, t_s, has_gaps=True)
 
 
-def share(run: Run, steps: StepBatch) -> Figure:
+def share(run: Run, steps: StepBatch) -> Chart:
     """Draw the all-reduce share of each step, split, with the run's own limit."""
     parts = np.stack([steps.allreduce_share_ratio, steps.transfer_ratio, steps.wait_ratio], axis=1)
     t_s, values = with_gaps(steps, parts)
     lines = [
-        Line("all-reduce", values[:, 0]),
-        Line("transferring", values[:, 1], "transfer"),
-        Line("waiting", values[:, 2], "wait"),
+        ChartLine("all-reduce", values[:, 0]),
+        ChartLine("transferring", values[:, 1], "transfer"),
+        ChartLine("waiting", values[:, 2], "wait"),
     ]
-    return Figure("ratio", lines, t_s, limit=run.allreduce_limit_ratio, has_gaps=True)
+    return Chart("ratio", lines, t_s, limit=run.allreduce_limit_ratio, has_gaps=True)
 
 
-def tokens(run: Run, steps: StepBatch) -> Figure:
+def tokens(run: Run, steps: StepBatch) -> Chart:
     """Draw tokens per second, step by step."""
     return _line(steps, "tokens", pace(steps), "per_s")
 
 
-def mfu(run: Run, steps: StepBatch) -> Figure:
+def mfu(run: Run, steps: StepBatch) -> Chart:
     """Draw the share of the hardware's peak that training uses: model FLOPs utilization."""
     # What was recorded or reported need not say what trained on what.
     per_token, peak = flops_per_token(run) or np.nan, peak_flops(run) or np.nan
     return _line(steps, "MFU", pace(steps) * per_token / peak, "ratio")
 
 
-def cost(run: Run, steps: StepBatch) -> Figure:
+def cost(run: Run, steps: StepBatch) -> Chart:
     """Draw dollars per million tokens, rolling over a minute."""
     tokens_per_s = rolling_pace(steps, over_s=ROLLING_S)
     usd_per_s = (run.usd_per_hour or np.nan) / SECONDS_PER_HOUR
@@ -92,7 +96,7 @@ def cost(run: Run, steps: StepBatch) -> Figure:
     return _line(steps, "$ per 1M tokens", per_token * TOKENS_PER_MTOK, "usd")
 
 
-def loss(run: Run, steps: StepBatch) -> Figure:
+def loss(run: Run, steps: StepBatch) -> Chart:
     """Draw the training loss of the steps that tell one; a job need not tell it of each."""
     told = np.flatnonzero(np.isfinite(steps.loss))
     kept = replace(
@@ -107,18 +111,18 @@ def loss(run: Run, steps: StepBatch) -> Figure:
     return replace(_line(kept, "loss", kept.loss, "count"), scale="close")
 
 
-def _line(steps: StepBatch, label: str, values: FloatArray, unit: str) -> Figure:
+def _line(steps: StepBatch, label: str, values: FloatArray, unit: str) -> Chart:
     t_s, column = with_gaps(steps, values[:, None])
-    return Figure(unit, [Line(label, column[:, 0])], t_s, has_gaps=True)
+    return Chart(unit, [ChartLine(label, column[:, 0])], t_s, has_gaps=True)
 
 
-def workers(run: Run, steps: StepBatch) -> Figure:
+def workers(run: Run, steps: StepBatch) -> Chart:
     """Set beside each other how long each worker waits and transfers per step."""
     lines = [
-        Line("waiting", mean_of(steps.phases["wait_s"].T), "wait"),
-        Line("transferring", mean_of(steps.phases["transfer_s"].T), "transfer"),
+        ChartLine("waiting", mean_of(steps.phases["wait_s"].T), "wait"),
+        ChartLine("transferring", mean_of(steps.phases["transfer_s"].T), "transfer"),
     ]
-    return Figure("s", lines, labels=steps.workers)
+    return Chart("s", lines, labels=steps.workers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,7 @@ class RunChart:
     title: str
     kind: str
     help: str
-    draw: Callable[[Run, StepBatch], Figure]
+    draw: Callable[[Run, StepBatch], Chart]
 
     @property
     def is_whole(self) -> bool:
@@ -156,7 +160,7 @@ RUN_CHARTS: Mapping[str, RunChart] = {chart.name: chart for chart in _ALL}
 
 def run_figure(
     hot: Source, run: Run, chart: str, window: Window, *, long_term: LongTerm | None = None
-) -> Figure:
+) -> Chart:
     """Return one chart of a run over a window; empty where it has no steps."""
     start_s, end_s = window.start, window.end
     if chart == "workers":
@@ -205,3 +209,76 @@ def rolling_pace(steps: StepBatch, *, over_s: float) -> FloatArray:
     done = np.concatenate([[0.0], np.cumsum(steps.tokens * n_steps)])
     first = np.minimum(np.searchsorted(ends, ends - over_s, side="right"), np.arange(len(steps)))
     return np.asarray((done[1:] - done[first]) / np.maximum(ends - starts[first], 1e-9))
+
+
+def saying_newest_steps(runs: RunQuerySet) -> RunQuerySet:
+    """Ask, along with the runs, for the newest of their steps that are kept for good."""
+    kept = RunChunk.objects.filter(run=OuterRef("name")).order_by("-start")
+    return runs.annotate(newest_steps=Subquery(kept.values("steps")[:1]))
+
+
+def charts_of(hot: Source, run: Run, alerts: Iterable[Alert] = ()) -> Collection[RunChart]:
+    """Return the charts of a run, that of the loss only where it tells one.
+
+    Only where one of the ``alerts`` found a late worker is a culprit looked for in who waits.
+    """
+    is_late = any(blames_late_worker(alert) for alert in alerts)
+    return [
+        replace(chart, help=WHO_WAITS) if chart.name == "workers" and is_late else chart
+        for chart in RUN_CHARTS.values()
+        if chart.name != "loss" or tells_loss(hot, run)
+    ]
+
+
+def tells_loss(hot: Source, run: Run) -> bool:
+    """Whether any step of a run's newest hour, or of its few minutes so far, tells a loss.
+
+    The run is to be asked for with ``saying_newest_steps``.
+    """
+    kept = getattr(run, "newest_steps", None)
+    if kept is not None:
+        return bool(np.isfinite(read_steps(bytes(kept))[:, LOSS]).any())
+    return bool(np.isfinite(hot.steps(run.name, since_s=0.0).loss).any())
+
+
+EVERY_S = 10
+# A step speaks for this long after its end, or for three times its own length.
+HOLDS_S = 15.0
+HOLDS_STEPS = 3.0
+
+
+def grid(start_s: float, end_s: float) -> FloatArray:
+    """Return the full ten seconds after ``start_s`` and up to ``end_s``, in Unix seconds."""
+    first = np.floor(start_s / EVERY_S) * EVERY_S + EVERY_S
+    return np.arange(first, end_s, EVERY_S)
+
+
+def share_now(steps: StepBatch, t_s: FloatArray) -> FloatArray:
+    """Return a run's all-reduce share as it stood at some moments.
+
+    Parameters
+    ----------
+    steps : StepBatch
+        The run's steps.
+    t_s : (n,)
+        Unix seconds, rising, ``EVERY_S`` apart.
+
+    Returns
+    -------
+    share_ratio : (n,), 0 to 1
+        Mean of the steps that ended in the ten seconds before; else that of the last step, for
+        as long as it can speak for the present; else NaN.
+    """
+    share = steps.allreduce_share_ratio if len(steps) else np.zeros(0)
+    known = np.isfinite(share)
+    if not known.any():
+        return np.full(len(t_s), np.nan)
+    share, ended_s, step_s = share[known], steps.ended_at_s[known], steps.step_s[known]
+    before = np.searchsorted(ended_s, t_s, side="right")
+    since = np.searchsorted(ended_s, t_s - EVERY_S, side="right")
+    since = np.clip(since, 0, np.maximum(before - 1, 0))
+    total = np.concatenate([[0.0], np.cumsum(share)])
+    mean = (total[before] - total[since]) / np.maximum(before - since, 1)
+    last = np.maximum(before - 1, 0)
+    holds_s = np.maximum(HOLDS_S, HOLDS_STEPS * step_s[last])
+    return np.where((before > 0) & (t_s - ended_s[last] <= holds_s), mean, np.nan)

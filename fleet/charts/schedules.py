@@ -5,19 +5,19 @@ from typing import Any
 
 import numpy as np
 
-from fleet.projecting.asking import Asked
-from fleet.projecting.planned import Planned
-from fleet.projecting.projecting import Projection, arms_of
-from fleet.projecting.words import days as days_in_words
-from fleet.templatetags.units import si
+from fleet.formatting import si
+from fleet.trials.schedule import Projection, arms_of
+from fleet.trials.schedule_arms import Planned
+from fleet.trials.schedule_forms import ScheduleRequest
+from fleet.trials.schedule_text import days as days_in_words
 from telemetry.blocks import FloatArray
-from telemetry.project.curves import Curve, Curves, over_days, over_tokens
+from telemetry.statistics.break_even import Curve, Curves, over_days, over_tokens
 
 N_POINTS = 57
 
 
 def schedule_figure(
-    found: Projection, planned: tuple[Planned, ...], asked: Asked
+    found: Projection, planned: tuple[Planned, ...], asked: ScheduleRequest
 ) -> dict[str, Any]:
     """Return what the page's script draws: lines over numbers, each with its 95 % band.
 
@@ -43,7 +43,7 @@ def schedule_figure(
     }
 
 
-def _points(found: Projection, planned: tuple[Planned, ...], asked: Asked) -> Curves:
+def _points(found: Projection, planned: tuple[Planned, ...], asked: ScheduleRequest) -> Curves:
     ways = arms_of(
         planned, days=found.days, porting_usd=found.porting_usd, has_reuse=asked.has_reuse
     )
@@ -81,7 +81,7 @@ def _label(at: float, *, by_days: bool) -> str:
     return f"day {at:.2f}" if by_days else f"{si(at)} tokens"
 
 
-def _events(found: Projection, asked: Asked) -> Sequence[tuple[float, str, str]]:
+def _events(found: Projection, asked: ScheduleRequest) -> Sequence[tuple[float, str, str]]:
     """Mark the break-even where it lies within what is drawn."""
     even = found.scenario(has_reuse=asked.has_reuse).break_even
     if even is None or even.days is None or even.tokens is None:

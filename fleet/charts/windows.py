@@ -4,6 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from telemetry.errors import FieldError
+
 LENGTHS: Mapping[str, int] = {
     "15m": 900,
     "1h": 3_600,
@@ -19,15 +21,6 @@ LONGEST_S = 31 * 86_400
 def lengths_within(keep_s: float) -> list[str]:
     """Name the windows that can be shown where history goes back so far."""
     return [name for name, length_s in LENGTHS.items() if length_s <= keep_s]
-
-
-class WindowError(ValueError):
-    """A window that cannot be; ``field`` is the parameter to mend."""
-
-    def __init__(self, field: str, message: str) -> None:
-        super().__init__(f"{field}: {message}")
-        self.field = field
-        self.message = message
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +59,7 @@ def window_of(query: Mapping[str, str], *, now: datetime) -> Window:
 
     Raises
     ------
-    WindowError
+    FieldError
         Where one of them cannot be read, or they make no window.
     """
     if "from" in query or "to" in query:
@@ -74,31 +67,31 @@ def window_of(query: Mapping[str, str], *, now: datetime) -> Window:
         return _checked(int(start), int(end), now=now)
     name = query.get("window", DEFAULT)
     if name not in LENGTHS:
-        raise WindowError("window", f"must be one of {', '.join(LENGTHS)}")
+        raise FieldError("window", f"must be one of {', '.join(LENGTHS)}")
     end = int(now.timestamp())
     return Window(end - LENGTHS[name], end, name)
 
 
 def _checked(start: int, end: int, *, now: datetime) -> Window:
     if end <= start:
-        raise WindowError("to", "must be later than from")
+        raise FieldError("to", "must be later than from")
     if end - start > LONGEST_S:
-        raise WindowError("from", f"must lie at most {LONGEST_S // 86_400} days before to")
+        raise FieldError("from", f"must lie at most {LONGEST_S // 86_400} days before to")
     if start > (now + timedelta(minutes=1)).timestamp():
-        raise WindowError("from", "lies in the future")
+        raise FieldError("from", "lies in the future")
     return Window(start, end)
 
 
 def _moment(query: Mapping[str, str], field: str) -> float:
     text = query.get(field, "")
     if not text:
-        raise WindowError(field, "is missing; give both from and to")
+        raise FieldError(field, "is missing; give both from and to")
     try:
         second = float(text)
     except ValueError:
         second = _iso(field, text)
     if not 0 <= second < 1e11:
-        raise WindowError(field, "is no Unix second of this age")
+        raise FieldError(field, "is no Unix second of this age")
     return second
 
 
@@ -106,5 +99,5 @@ def _iso(field: str, text: str) -> float:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise WindowError(field, "must be Unix seconds or ISO 8601") from None
+        raise FieldError(field, "must be Unix seconds or ISO 8601") from None
     return (moment if moment.tzinfo else moment.replace(tzinfo=UTC)).timestamp()

@@ -1,28 +1,25 @@
 """What the fleet remembers: one module per noun."""
 
-from fleet.models.alert import Alert, AlertEvent, FrozenChart
+from fleet.models.alert import Alert, AlertEvent, FrozenChart, HandoverNote
 from fleet.models.annotation import Annotation
-from fleet.models.budget import Budget
-from fleet.models.change import Change
 from fleet.models.compile import CompileEvent
-from fleet.models.delivery import Delivery, Told
-from fleet.models.durations import StepDurations
-from fleet.models.fault import InjectedFault
-from fleet.models.handover import HandOver
-from fleet.models.like import LikeRuns
-from fleet.models.log import ReadLog
-from fleet.models.node import Node
-from fleet.models.observed import ObservedRun
+from fleet.models.cost import Budget, TeamPrice
+from fleet.models.delivery import (
+    Delivery,
+    NotificationChange,
+    NotifiedState,
+    SenderHeartbeat,
+    Watchdog,
+)
+from fleet.models.derived import ObservedRun, SimilarRunsResult, StepDurations
+from fleet.models.imported import ReadLog, RecordedTrace
+from fleet.models.node import InjectedFault, Node
 from fleet.models.preflight import Preflight, PreflightNode
-from fleet.models.price import TeamPrice
-from fleet.models.receiver import Receiver
-from fleet.models.route import Route
+from fleet.models.receiver import Receiver, Route
 from fleet.models.run import Run
-from fleet.models.sender import SenderPulse, Watchdog
 from fleet.models.silence import Silence, SilenceEvent
 from fleet.models.support import SupportCheck
 from fleet.models.token import Token
-from fleet.models.trace import RecordedTrace
 from fleet.models.trial import Trial, TrialArm
 
 __all__ = [
@@ -30,14 +27,14 @@ __all__ = [
     "AlertEvent",
     "Annotation",
     "Budget",
-    "Change",
     "CompileEvent",
     "Delivery",
     "FrozenChart",
-    "HandOver",
+    "HandoverNote",
     "InjectedFault",
-    "LikeRuns",
     "Node",
+    "NotificationChange",
+    "NotifiedState",
     "ObservedRun",
     "Preflight",
     "PreflightNode",
@@ -46,14 +43,14 @@ __all__ = [
     "RecordedTrace",
     "Route",
     "Run",
-    "SenderPulse",
+    "SenderHeartbeat",
     "Silence",
     "SilenceEvent",
+    "SimilarRunsResult",
     "StepDurations",
     "SupportCheck",
     "TeamPrice",
     "Token",
-    "Told",
     "Trial",
     "TrialArm",
     "Watchdog",

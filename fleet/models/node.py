@@ -49,3 +49,32 @@ class Node(models.Model):
     def cores_per_device(self) -> int:
         """How many cores, as the runtime counts them, share an accelerator."""
         return max(1, self.n_cores // max(1, self.n_devices))
+
+
+class InjectedFault(models.Model):
+    """One fault of a simulated run; the truth, which detection never reads."""
+
+    run = models.ForeignKey("fleet.Run", models.CASCADE, related_name="injected_faults")
+    node = models.ForeignKey(
+        "fleet.Node", models.CASCADE, null=True, blank=True, related_name="injected_faults"
+    )
+    kind = models.CharField(max_length=24)
+    device = models.IntegerField(null=True, blank=True)
+    magnitude = models.FloatField()
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField()
+    injected_by = models.CharField(
+        max_length=150, blank=True, help_text="Who drilled; empty: the demo's own weather."
+    )
+
+    class Meta:
+        ordering = ("-starts_at",)
+        constraints = (
+            models.CheckConstraint(
+                condition=models.Q(ends_at__gt=models.F("starts_at")),
+                name="a_fault_lasts_some_time",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.kind} on {self.node or self.run}"

@@ -10,7 +10,7 @@ from django.urls import reverse
 from django.utils import timezone
 
 from telemetry.detect.rules import RULES
-from telemetry.tariff import Tariff
+from telemetry.statistics.tariff import Tariff
 
 SECONDS_PER_HOUR = 3600.0
 SHARE = RULES["allreduce_share"].limits
@@ -141,7 +141,7 @@ class Run(models.Model):
     spending = models.JSONField(
         null=True,
         blank=True,
-        help_text="What its time went into, as fleet/money/spending.py keeps.",
+        help_text="What its time went into, as fleet/costs/spending.py keeps.",
     )
 
     phase = models.CharField(max_length=12, choices=Phase, default=Phase.PENDING)

@@ -27,7 +27,9 @@ class SilenceQuerySet(models.QuerySet["Silence"]):
 class Silence(models.Model):
     """Which alerts are muted, from when until when; they stay visible all the same."""
 
-    matchers = models.CharField(max_length=500, help_text="As fleet/matching.py reads them.")
+    matchers = models.CharField(
+        max_length=500, help_text="As fleet/alerts/matchers.py reads them."
+    )
     reason = models.CharField(max_length=500)
     by = models.CharField(max_length=150)
     starts_at = models.DateTimeField()

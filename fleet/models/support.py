@@ -4,7 +4,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
 
-from telemetry.support import Form
+from telemetry.checks.operators import OperatorFileKind
 
 
 class SupportCheck(models.Model):
@@ -13,11 +13,11 @@ class SupportCheck(models.Model):
     class Kind(models.TextChoices):
         """What the file was."""
 
-        FX = Form.FX.value, "graph of PyTorch"
-        HLO = Form.HLO.value, "HLO"
-        STABLEHLO = Form.STABLEHLO.value, "StableHLO"
-        LIST = Form.LIST.value, "list"
-        REPORT = Form.REPORT.value, "report of the compiler"
+        FX = OperatorFileKind.FX.value, "graph of PyTorch"
+        HLO = OperatorFileKind.HLO.value, "HLO"
+        STABLEHLO = OperatorFileKind.STABLEHLO.value, "StableHLO"
+        LIST = OperatorFileKind.LIST.value, "list"
+        REPORT = OperatorFileKind.REPORT.value, "report of the compiler"
 
     file = models.CharField(max_length=200, help_text="Its name, without folders.")
     digest = models.CharField(max_length=64, help_text="SHA-256 of the file.")

@@ -7,7 +7,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
 
-from telemetry.compare.verdicts import DEFAULT_STEPS
+from telemetry.statistics.verdicts import DEFAULT_STEPS
 
 
 class TrialQuerySet(models.QuerySet["Trial"]):

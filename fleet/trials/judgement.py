@@ -4,13 +4,20 @@ import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from fleet.pricing.kinds import CommonKind, PriceKinds, list_prices, price_kinds
-from fleet.trials.figures import ArmFigures, Candidate, Comparison, Figures, PaceEvidence
-from fleet.trials.matching import between, mismatches
+from fleet.runs.prices import CommonKind, PriceKinds, list_prices, price_kinds
+from fleet.trials.figures import (
+    ArmFigures,
+    Candidate,
+    Comparison,
+    PaceEvidence,
+    TrialFigures,
+    between,
+    mismatches,
+)
 from fleet.trials.measures import DECIDING, TOKENS_PER_MTOK
-from telemetry.compare.differences import Difference
-from telemetry.compare.verdicts import DEFAULT_STEPS, Verdict, Word, verdict
-from telemetry.project.chance import NORMAL_QUANTILE
+from telemetry.statistics.bootstrap import Difference
+from telemetry.statistics.forecast import NORMAL_QUANTILE
+from telemetry.statistics.verdicts import DEFAULT_STEPS, TrialVerdict, TrialWord, verdict
 
 SECONDS_PER_HOUR = 3600.0
 # What a badge says in place of a verdict.
@@ -80,7 +87,7 @@ class Judgement:
         if self.paid is None or self.kinds.is_alike:
             return tuple(each for each in self.at_kinds if each.comparison.word != found.word)
         is_less = self.paid.ratio < 0
-        word = Word.BETTER if is_less else Word.WORSE
+        word = TrialWord.BETTER if is_less else TrialWord.WORSE
         return tuple(each for each in self.at_kinds if each.comparison.word != word)
 
     def no_word(self, measure: str) -> str:
@@ -96,7 +103,7 @@ def deciding(candidate: Candidate) -> Comparison | None:
     return next((each for each in told if each is not None), None)
 
 
-def unlike(figures: Figures, candidate: Candidate) -> list[str]:
+def unlike(figures: TrialFigures, candidate: Candidate) -> list[str]:
     """Return in what a candidate is known to train something else than the baseline, in words."""
     places = {arm.run: place for place, arm in enumerate(figures.arms)}
     baseline = next(place for place, arm in enumerate(figures.arms) if arm.is_baseline)
@@ -104,7 +111,7 @@ def unlike(figures: Figures, candidate: Candidate) -> list[str]:
     return [match.words for match in mismatches(pair)]
 
 
-def judged(figures: Figures, candidate: Candidate) -> Judgement:
+def judged(figures: TrialFigures, candidate: Candidate) -> Judgement:
     """Judge a candidate; page, slide, API, spreadsheet and chart all say what this says."""
     arms = {arm.run: arm for arm in figures.arms if not arm.is_baseline}
     baseline = next(arm for arm in figures.arms if arm.is_baseline)
@@ -197,7 +204,7 @@ def _usd_per_mtok(usd_per_hour: float, tokens_per_s: float) -> float:
     return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * TOKENS_PER_MTOK
 
 
-def _said(evidence: PaceEvidence, least: float, most: float) -> Verdict:
+def _said(evidence: PaceEvidence, least: float, most: float) -> TrialVerdict:
     """Judge dollars per token at a price ratio; of a range both ends must give the same word."""
     at_ends = [
         verdict(
@@ -215,7 +222,7 @@ def _said(evidence: PaceEvidence, least: float, most: float) -> Verdict:
     ]
     if at_ends[0].word == at_ends[1].word:
         return max(at_ends, key=lambda each: each.n_more_steps or 0)
-    return Verdict(Word.CANNOT_TELL, None)
+    return TrialVerdict(TrialWord.CANNOT_TELL, None)
 
 
 def _evidence_of(

@@ -10,12 +10,9 @@ from contextlib import suppress
 from functools import partial
 
 from telemetry.agent.clock import Clock
-from telemetry.agent.columns import Run, runs
-from telemetry.agent.envelope import MONITOR, PATHS, body, columns_body
-from telemetry.agent.frames import Frame
-from telemetry.agent.health import Health
-from telemetry.agent.spool import Spool
-from telemetry.agent.wire import Answer, Wire
+from telemetry.agent.reports import MONITOR, PATHS, FrameGroup, Health, body, columns_body, runs
+from telemetry.agent.spool import Frame, Spool
+from telemetry.agent.wire import ServerAnswer, ServerConnection
 
 MOST_LINES = 120
 MOST_BYTES = 512_000
@@ -24,13 +21,13 @@ CATCH_UP_S = 1.0
 FIRST_REST_S, LONGEST_REST_S, LONGEST_ASKED_S = 1.0, 30.0, 600.0
 
 
-class Sender(threading.Thread):
+class AgentSender(threading.Thread):
     """Delivers what the spool holds."""
 
     def __init__(
         self,
         spool: Spool,
-        wire: Wire,
+        wire: ServerConnection,
         health: Health,
         clock: Clock,
         *,
@@ -77,7 +74,7 @@ class Sender(threading.Thread):
         except Exception as error:
             self._n_failed += 1
             self._health.problem("sender", f"sender: {type(error).__name__}: {error}")
-            return self.rest_s(Answer(0, {}))
+            return self.rest_s(ServerAnswer(0, {}))
         self._health.problem("sender", "")
         return rest_s
 
@@ -100,22 +97,22 @@ class Sender(threading.Thread):
             return self.rest_s(answer)
         return 0.0
 
-    def rest_s(self, answer: Answer) -> float:
+    def rest_s(self, answer: ServerAnswer) -> float:
         """Return how long to leave the server alone after it did not take something."""
         longest_s = min(LONGEST_REST_S, FIRST_REST_S * (1 << min(self._n_failed, 10)))
         asked_s = min(answer.retry_after_s or 0.0, LONGEST_ASKED_S)
         return max(asked_s, longest_s / 2) + self._chance() * longest_s / 2.0
 
-    def _runs(self, frames: list[Frame]) -> Iterator[Run]:
+    def _runs(self, frames: list[Frame]) -> Iterator[FrameGroup]:
         """Split what is to be sent: reports that are alike may go as columns, if they are read."""
         if not frames:
             return
         if not self._takes_columns or frames[0].kind != MONITOR or len(frames) == 1:
-            yield Run(frames, [])
+            yield FrameGroup(frames, [])
             return
         yield from runs(frames)
 
-    def _send(self, run: Run) -> Answer:
+    def _send(self, run: FrameGroup) -> ServerAnswer:
         """Send frames and return the answer."""
         now, frames = self._clock.now(), run.frames
         said = self._health.said(n_waiting=max(0, self._spool.n_waiting - len(frames)))
@@ -127,7 +124,7 @@ class Sender(threading.Thread):
             headers["Prefer"] = "wait=1"
         return self._wire.post(PATHS[frames[0].kind], packed, headers)
 
-    def _taken(self, frames: list[Frame], answer: Answer) -> None:
+    def _taken(self, frames: list[Frame], answer: ServerAnswer) -> None:
         """Note what was delivered."""
         self._n_failed = 0
         self._most_lines = min(MOST_LINES, 2 * self._most_lines)
@@ -139,7 +136,7 @@ class Sender(threading.Thread):
             self._health.problem("refused", f"refused: {refused[0]['reason']}")
         self._spool.delivered(frames[-1].seq)
 
-    def _hopeless(self, run: Run, answer: Answer) -> float:
+    def _hopeless(self, run: FrameGroup, answer: ServerAnswer) -> float:
         """Give up lines that will never be taken, one by one where only the lot is too large."""
         frames = run.frames
         if run.is_columns:

@@ -21,7 +21,7 @@ TOO_LARGE = 413
 
 
 @dataclass(frozen=True)
-class Answer:
+class ServerAnswer:
     """What the server said: its status (0: nobody answered) and its words."""
 
     status: int
@@ -49,10 +49,10 @@ class Answer:
         return f"{self.status} {words}" if self.status else words
 
 
-class Wire:
+class ServerConnection:
     """A server behind an address; ``token`` is read anew for each connection."""
 
-    def __init__(self, address: str, *, token: Token, node: str | None, ca_file: str | None):
+    def __init__(self, address: str, *, token: TokenFile, node: str | None, ca_file: str | None):
         """Speak to ``address`` (http or https, with a path if it is behind one)."""
         url = urlsplit(address)
         if url.scheme not in {"http", "https"} or not url.hostname:
@@ -68,7 +68,7 @@ class Wire:
         self._used_s = 0.0
         self._secret = ""
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> Answer:
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
         """Post a gzip body; an answer in any case."""
         try:
             connection = self._connected()
@@ -83,7 +83,7 @@ class Wire:
                 answer = _answer(response)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
-            return Answer(0, {"detail": f"{type(error).__name__}: {error}"[:160]})
+            return ServerAnswer(0, {"detail": f"{type(error).__name__}: {error}"[:160]})
         if not answer.is_taken:
             self.close()
         return answer
@@ -112,7 +112,7 @@ class Wire:
         return self._connection
 
 
-class Token:
+class TokenFile:
     """Where the bearer token is: a file, read anew so that it may be changed, or given once."""
 
     def __init__(self, *, file: str | None, secret: str | None) -> None:
@@ -141,7 +141,7 @@ def _trusting(ca_file: str | None) -> ssl.SSLContext:
         raise ValueError(msg) from error
 
 
-def _answer(response: http.client.HTTPResponse) -> Answer:
+def _answer(response: http.client.HTTPResponse) -> ServerAnswer:
     """Read an answer to its end, so that the connection can be used again."""
     data = response.read(MOST_ANSWER_BYTES)
     after = response.getheader("Retry-After", "")
@@ -149,7 +149,7 @@ def _answer(response: http.client.HTTPResponse) -> Answer:
         told = json.loads(data)
     except ValueError:
         told = {}
-    return Answer(
+    return ServerAnswer(
         response.status,
         told if isinstance(told, dict) else {},
         float(after) if after.isdecimal() else None,

@@ -1,7 +1,6 @@
 """What exists: chips, instance types, prices and model shapes, each figure with its source."""
 
-from telemetry.catalog.errors import CatalogError
-from telemetry.catalog.hardware import Chip, Instance, Price, Source
+from telemetry.catalog.hardware import CatalogError, Chip, Instance, Price, Source
 from telemetry.catalog.lookup import (
     instance,
     instances,
@@ -9,7 +8,7 @@ from telemetry.catalog.lookup import (
     models,
     training_instance,
 )
-from telemetry.catalog.shapes import Model
+from telemetry.catalog.models import Model
 
 __all__ = [
     "CatalogError",

@@ -1,11 +1,27 @@
 """Accelerators and the instances that hold them, as the vendors publish them."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Annotated
 
 import msgspec
 
-from telemetry.catalog.errors import CatalogError
+
+class CatalogError(ValueError):
+    """A name or figure that the catalogue can't serve: says the field, the value, the remedy."""
+
+    def __init__(self, field: str, value: object, remedy: str) -> None:
+        """Keep the field beside the message."""
+        super().__init__(f"{field}: {value!r} {remedy}")
+        self.field = field
+
+
+def unknown(field: str, value: str, known: Collection[str]) -> CatalogError:
+    """Return the error for a name that nothing has, with the nearest names that exist."""
+    close = get_close_matches(value.lower(), known, n=3, cutoff=0.5)
+    hint = f"did you mean {' or '.join(close)}? " if close else ""
+    return CatalogError(field, value, f"is not known; {hint}known are {', '.join(sorted(known))}")
+
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Amount = Annotated[float, msgspec.Meta(gt=0)]

@@ -4,10 +4,9 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from telemetry.catalog.errors import CatalogError, unknown
-from telemetry.catalog.hardware import Instance
+from telemetry.catalog.hardware import CatalogError, Instance, unknown
+from telemetry.catalog.models import Model
 from telemetry.catalog.read import Catalog, read_catalog
-from telemetry.catalog.shapes import Model
 
 
 @cache

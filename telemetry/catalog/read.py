@@ -7,9 +7,8 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from telemetry.catalog.errors import CatalogError, unknown
-from telemetry.catalog.hardware import Chip, Instance, Price, Source
-from telemetry.catalog.shapes import Model
+from telemetry.catalog.hardware import CatalogError, Chip, Instance, Price, Source, unknown
+from telemetry.catalog.models import Model
 
 Table = dict[str, Any]
 T = TypeVar("T")

@@ -1,22 +1,21 @@
 """What is broken now, from numbers alone: rules over steps and hardware, each a finding."""
 
-from telemetry.detect.finding import Finding
-from telemetry.detect.parts.ecc import ECC_METRICS, uncorrected
-from telemetry.detect.recall import Recall
+from telemetry.detect.engine import find
+from telemetry.detect.findings import Finding
+from telemetry.detect.hang import known_dead
+from telemetry.detect.inputs import CalmCache, DetectionInput
+from telemetry.detect.node_errors import ECC_METRICS, uncorrected
 from telemetry.detect.rules import RULES, Rule
-from telemetry.detect.standstill.hang import known_dead
-from telemetry.detect.standstill.silence import Pulse, silent
-from telemetry.detect.vitals import Vitals
-from telemetry.detect.watch import find
+from telemetry.detect.silence import StepHeartbeat, silent
 
 __all__ = [
     "ECC_METRICS",
     "RULES",
+    "CalmCache",
+    "DetectionInput",
     "Finding",
-    "Pulse",
-    "Recall",
     "Rule",
-    "Vitals",
+    "StepHeartbeat",
     "find",
     "known_dead",
     "silent",

@@ -16,7 +16,7 @@ PLANNED = ("checkpoint_s", "other_s")
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class MinutePace:
     """How a run trains, minute by minute.
 
     ``began_s`` (n,) Unix seconds; ``cost`` (n,) node-seconds per token, NaN where no step ended;
@@ -48,7 +48,7 @@ class Drift:
     expected: float
 
 
-def pace_of(minutes: StepBatch, *, nodes_per_worker: float) -> Pace:
+def pace_of(minutes: StepBatch, *, nodes_per_worker: float) -> MinutePace:
     """Return a run's pace by its average steps, one for each minute.
 
     Notes
@@ -69,10 +69,10 @@ def pace_of(minutes: StepBatch, *, nodes_per_worker: float) -> Pace:
     with np.errstate(divide="ignore", invalid="ignore"):
         cost = n_active * nodes_per_worker * step_s / minutes.tokens
     cost = np.where((step_s > 0) & np.isfinite(cost), cost, np.nan)
-    return Pace(minutes.ended_at_s, cost, minutes.tokens, n_active.astype(float))
+    return MinutePace(minutes.ended_at_s, cost, minutes.tokens, n_active.astype(float))
 
 
-def clear_of(pace: Pace, explained: FloatArray) -> NDArray[np.bool_]:
+def clear_of(pace: MinutePace, explained: FloatArray) -> NDArray[np.bool_]:
     """Return which minutes nobody explains: (n,), those outside all spans (m, 2)."""
     inside = (pace.began_s[:, None] >= explained[:, 0]) & (
         pace.began_s[:, None] <= explained[:, 1]
@@ -88,7 +88,7 @@ def is_alike(one: tuple[float, float], other: tuple[float, float]) -> bool:
 
 
 def drift(
-    pace: Pace, explained: FloatArray, *, expected: float, limit_ratio: float
+    pace: MinutePace, explained: FloatArray, *, expected: float, limit_ratio: float
 ) -> Drift | None:
     """Return how far a run's cost is above what was expected; None where that is not sure.
 

@@ -1,14 +1,559 @@
 """The rules that can break: the registry of everything detection, and Prometheus, may say."""
 
+import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
 
-from telemetry.detect.rulebook.money import MONEY
-from telemetry.detect.rulebook.nodes import NODES
-from telemetry.detect.rulebook.parts import PARTS
-from telemetry.detect.rulebook.rule import Query, Rule, Severity, Subject
-from telemetry.detect.rulebook.standstill import STANDSTILL
-from telemetry.detect.rulebook.starts import STARTS
-from telemetry.detect.rulebook.steps import STEPS
+Severity = Literal["page", "warn"]
+Subject = Literal["run", "node", "fleet", "budget"]
+# A scrape or two may fail: series vanish, and nothing is mended by that.
+KEEP_S = 120.0
+LIMIT = re.compile(r"<(\w+)>")
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """What Prometheus asks in place of a rule.
+
+    In ``expr`` and ``says``, `<name>` stands for the rule's limit of that name. ``says`` goes on
+    with the sentence that the rule's help begins, in the templates of Prometheus. The alert is
+    pending for ``for_s`` seconds, and outlives the last evidence by ``keep_s``: each a figure,
+    or the name of a limit. ``severity`` is the rule's own where it is not given.
+    """
+
+    expr: str
+    says: str
+    for_s: float | str = 0.0
+    keep_s: float | str = KEEP_S
+    severity: Severity | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """One thing that may be wrong, in words for people; ``subject`` is whom an alert is about.
+
+    ``limits`` are the figures that decide, by names that carry their unit; detection and PromQL
+    both take them from here. ``falls_short`` says what the queries do not see that detection
+    does; without ``queries``, why there are none.
+    """
+
+    name: str
+    title: str
+    severity: Severity
+    subject: Subject
+    help: str
+    limits: Mapping[str, float] = field(default_factory=dict)
+    queries: tuple[Query, ...] = ()
+    falls_short: str = ""
+
+    @property
+    def runbook(self) -> str:
+        """Path of the page that says what to do."""
+        return f"docs/runbooks/{self.name}.md"
+
+    def filled(self, text: str) -> str:
+        """Put the rule's limits into a text; a name that is no limit of it is an error."""
+        return LIMIT.sub(lambda found: f"{self.limits[found[1]]:.12g}", text)
+
+    def seconds(self, given: float | str) -> float:
+        """Return a duration: a figure, or the limit of that name."""
+        return self.limits[given] if isinstance(given, str) else given
+
+
+# The ratio is recorded, by the run and by whose word it is expected: see fleet/prometheus.
+DRIFT = """
+(
+  run:trnwatch_cost_drift_ratio:min2h{basis="estimate"} > <estimate_ratio>
+  or
+  run:trnwatch_cost_drift_ratio:min2h{basis="own"} > <own_ratio>
+  or
+  (
+    run:trnwatch_cost_drift_ratio:min2h{basis="estimate"} > <estimate_ratio> * <half_ratio>
+    or
+    run:trnwatch_cost_drift_ratio:min2h{basis="own"} > <own_ratio> * <half_ratio>
+  )
+  and on (run) ALERTS{alertname="cost_drift", alertstate="firing"}
+)
+unless on (run) run:trnwatch_alerts_explaining:sum > 0
+"""
+OVERRUN = """
+budget:trnwatch_budget_forecast_ratio:max > 1
+or
+budget:trnwatch_budget_forecast_ratio:max > <calm_ratio>
+  and on (budget) ALERTS{alertname="budget_overrun", alertstate="firing"}
+"""
+
+MONEY = (
+    Rule(
+        "cost_drift",
+        "Tokens cost more than expected",
+        "warn",
+        "run",
+        "For hours a token has cost more than the estimate for its run, or than in the run's own "
+        "first settled hours where its model is not known.",
+        {
+            "window_s": 7200.0,
+            "least_minutes": 40,
+            "estimate_ratio": 0.30,
+            "own_ratio": 0.15,
+            "half_ratio": 0.7,
+            "alike_ratio": 0.02,
+        },
+        (
+            Query(
+                DRIFT, "It is {{ $value | humanizePercentage }} more, by its {{ $labels.basis }}."
+            ),
+        ),
+        "Checkpoints and evaluations count as work, workers that were left out as nodes that are "
+        "paid for, and what an alert explains is left out from when it fired, not from its onset.",
+    ),
+    Rule(
+        "budget_overrun",
+        "Budget will be overrun",
+        "warn",
+        "budget",
+        "At today's pace and the prices announced, more will be spent than the budget holds.",
+        {"calm_ratio": 0.98},
+        (Query(OVERRUN, "It comes to {{ $value | humanizePercentage }} of it."),),
+        "The forecast is trnwatch's own, as of the latest scrape.",
+    ),
+)
+
+
+ERRORS = """
+sum by (node) (rate(trnwatch_node_execution_errors_total[2m])) >= <least_per_s>
+or
+sum by (node) (rate(trnwatch_node_executions_failed_total[2m])) >= <least_per_s>
+"""
+MANY_ERRORS = """
+sum by (node) (rate(trnwatch_node_execution_errors_total[2m])) >= <page_per_s>
+or
+sum by (node) (rate(trnwatch_node_executions_failed_total[2m])) >= <page_per_s>
+or
+sum by (node) (rate(trnwatch_node_executions_failed_total[2m])) >= <least_per_s>
+  and on (node) (
+    sum by (node) (rate(trnwatch_node_executions_failed_total[2m]))
+    / on (node) (
+      sum by (node) (rate(trnwatch_node_executions_failed_total[2m]))
+      + on (node) sum by (node) (rate(trnwatch_node_executions_completed_total[2m]))
+    ) >= <page_ratio>
+  )
+"""
+IDLE = """
+node:trnwatch_core_utilization_ratio:max < <idle_ratio>
+and on (run) trnwatch_run_info{phase="training"}
+and on (run) rate(trnwatch_run_steps_total[10m]) > 0
+"""
+# Where nobody is heard of, monitoring_blind speaks for all.
+SILENT = """
+max by (node) (trnwatch_node_up)
+  * on (node) group_left (run) node:trnwatch_run:info{run!=""} == 0
+and on () (max(trnwatch_node_up) > 0 or count(trnwatch_node_up) < <enough_nodes>)
+"""
+SILENT_SPARE = """
+max by (node) (trnwatch_node_up) == 0
+and on (node) trnwatch_node_info{run=""}
+and on () (max(trnwatch_node_up) > 0 or count(trnwatch_node_up) < <enough_nodes>)
+"""
+MEMORY = """
+label_replace(
+  increase(trnwatch_device_mem_ecc_uncorrected_total[<window_s>s]), "memory", "hbm", "", ""
+) > 0
+or
+label_replace(
+  increase(trnwatch_device_sram_ecc_uncorrected_total[<window_s>s]), "memory", "sram", "", ""
+) > 0
+"""
+BLIND = "max(trnwatch_node_up) == 0 and count(trnwatch_node_up) >= <enough_nodes>"
+PER_S = "{{ $value | humanize }} errors per second."
+
+NODES = (
+    Rule(
+        "exec_errors",
+        "Executions fail",
+        "page",
+        "node",
+        "Graph executions on a node fail, or its runtime reports errors.",
+        {"least_per_s": 1 / 60, "page_ratio": 0.01, "page_per_s": 1.0},
+        (Query(ERRORS, PER_S, severity="warn"), Query(MANY_ERRORS, PER_S)),
+        "It takes errors for the memory's own too, where ecc_uncorrected explains them.",
+    ),
+    Rule(
+        "node_idle",
+        "Node idles",
+        "warn",
+        "node",
+        "A node is part of a run that trains, and does nothing.",
+        {"idle_ratio": 0.05, "idle_s": 600.0},
+        (Query(IDLE, "No core is above {{ $value | humanizePercentage }}.", for_s="idle_s"),),
+        "A node that was left out of the steps on purpose counts as idle.",
+    ),
+    Rule(
+        "node_silent",
+        "Node silent",
+        "page",
+        "node",
+        "A node that used to report has not been heard of; training on it may or may not go on.",
+        {"quiet_s": 15.0, "enough_nodes": 2},
+        (
+            Query(SILENT, "It has been silent for more than <quiet_s> s."),
+            Query(SILENT_SPARE, "Silent for more than <quiet_s> s.", severity="warn"),
+        ),
+        "Whether the node crashed, or only its telemetry is gone, it does not see.",
+    ),
+    Rule(
+        "ecc_uncorrected",
+        "Uncorrected ECC error",
+        "page",
+        "node",
+        "An accelerator counted memory errors it could not correct: results may be wrong.",
+        {"window_s": 600.0, "hold_s": 480.0},
+        (
+            Query(
+                MEMORY,
+                "Device {{ $labels.device }} counted {{ $value | humanize }} in "
+                "{{ $labels.memory }} within <window_s> s.",
+                keep_s="hold_s",
+            ),
+        ),
+        "It ends <hold_s> s after the last error left the window of <window_s> s, however far "
+        "apart errors come.",
+    ),
+    Rule(
+        "monitoring_blind",
+        "Monitoring is blind",
+        "page",
+        "fleet",
+        "No node at all is heard of: what is broken is more likely the monitoring than the fleet.",
+        {"enough_nodes": 2},
+        (Query(BLIND, "Not one of the nodes reports."),),
+        "That trnwatch itself is gone shows in `trnwatch_scrape_down` and `trnwatch_absent`.",
+    ),
+)
+
+
+# By how much a part must stand away from its role alone, which so many nodes make.
+APART = {"blatant_ratio": 0.10, "enough_nodes": 3}
+# Each part over the usual one of its node, over two minutes, with the run that its node trains.
+# Both are means of the same scrapes: a step seen by one and not by the other is no difference.
+CORE = """
+avg_over_time(trnwatch_core_utilization_ratio[2m])
+  / on (node) group_left ()
+    (quantile by (node) (0.5, avg_over_time(trnwatch_core_utilization_ratio[2m])) > 0)
+  * on (node) group_left (run) node:trnwatch_run:info{run!=""}
+"""
+PARTS_MEMORY = """
+avg_over_time(trnwatch_device_hbm_bandwidth_bytes_per_second[2m])
+  / on (node) group_left () (
+    quantile by (node) (0.5, avg_over_time(trnwatch_device_hbm_bandwidth_bytes_per_second[2m]))
+    >= <awake_bytes_per_s>
+  )
+  * on (node) group_left (run) node:trnwatch_run:info{run!=""}
+"""
+LATENCY = """
+avg_over_time(trnwatch_efa_latency_seconds[2m])
+  * on (node) group_left (run) node:trnwatch_run:info{run!=""}
+"""
+ENOUGH_NODES = 'count by (run) (node:trnwatch_run:info{run!=""}) >= <enough_nodes>'
+
+
+def _in_lines(part: str, indent: int) -> str:
+    return part.strip().replace("\n", "\n" + " " * indent)
+
+
+CORES = f"""
+(
+  {_in_lines(CORE, 2)}
+)
+/ on (run, core) group_left () quantile by (run, core) (0.5,
+  {_in_lines(CORE, 2)}
+)
+>= 1 + <blatant_ratio>
+and on (node) node:trnwatch_core_utilization_ratio:max >= <awake_ratio>
+and on (run) ({ENOUGH_NODES})
+"""
+MEMORIES = f"""
+(
+  {_in_lines(PARTS_MEMORY, 2)}
+)
+/ on (run, device) group_left () quantile by (run, device) (0.5,
+  {_in_lines(PARTS_MEMORY, 2)}
+)
+<= 1 / (1 + <blatant_ratio>)
+and on (run) ({ENOUGH_NODES})
+"""
+LOST = """
+efa:trnwatch_efa_retransmit_ratio:avg2m >= <loss_ratio>
+and on (node, device) avg_over_time(trnwatch_efa_retransmits_per_second[2m]) * 120 >= <least_again>
+and efa:trnwatch_efa_retransmit_ratio:avg2m
+  > on (run) group_left ()
+    2 * quantile by (run) (0.5, efa:trnwatch_efa_retransmit_ratio:avg2m)
+"""
+DOWN = """
+(
+  avg_over_time(trnwatch_efa_tx_bytes_per_second[2m])
+    < on (node) group_left ()
+      <dead_ratio> * (
+        quantile by (node) (0.5, avg_over_time(trnwatch_efa_tx_bytes_per_second[2m]))
+        >= <at_work_bytes_per_s>
+      )
+  and
+  max_over_time(trnwatch_efa_tx_bytes_per_second[1h])
+    > on (node) group_left ()
+      <dead_ratio> * quantile by (node) (0.5, avg_over_time(trnwatch_efa_tx_bytes_per_second[2m]))
+)
+* on (node) group_left (run) node:trnwatch_run:info{run!=""}
+"""
+LATE = f"""
+(
+  {_in_lines(LATENCY, 2)}
+)
+/ on (run) group_left () quantile by (run) (0.5,
+  {_in_lines(LATENCY, 2)}
+)
+>= <blatant_latency_ratio>
+"""
+EFA = f"""
+label_replace(
+  {_in_lines(LOST, 2)}
+  , "kind", "loss", "", "")
+or
+label_replace(
+  {_in_lines(DOWN, 2)}
+  , "kind", "down", "", "")
+or
+label_replace(
+  {_in_lines(LATE, 2)}
+  , "kind", "latency", "", "")
+"""
+# What the value is depends on the kind.
+KINDS = (
+    "Device {{ $labels.device }} "
+    '{{ if eq $labels.kind "loss" }}sends {{ $value | humanizePercentage }} of its packets again'
+    '{{ else if eq $labels.kind "down" }}sends only {{ $value | humanize }} bytes per second'
+    "{{ else }}answers after {{ $value | humanize }} times the usual latency{{ end }}."
+)
+
+PARTS = (
+    Rule(
+        "core_slow",
+        "Core or accelerator computes slowly",
+        "page",
+        "node",
+        "A core, or all cores of an accelerator, stay busy while the rest of the node waits.",
+        {
+            "least_ratio": 0.05,
+            "deviations": 5.0,
+            "awake_ratio": 0.08,
+            **APART,
+        },
+        (
+            Query(
+                CORES,
+                "Core {{ $labels.core }} is {{ $value | humanize }} times as busy as usual.",
+                for_s=60,
+            ),
+        ),
+        "It sees a core that is busier by a ratio of <blatant_ratio> than the same core of other "
+        "nodes, in runs of <enough_nodes> nodes and more; less, as a change against the core's "
+        "own past, it does not, and it does not tell a core from a throttled accelerator.",
+    ),
+    Rule(
+        "hbm_slow",
+        "HBM has lost bandwidth",
+        "page",
+        "node",
+        "An accelerator moves fewer bytes from and to its memory than its peers do.",
+        {"least_ratio": 0.06, "awake_bytes_per_s": 1e8, **APART},
+        (
+            Query(
+                MEMORIES,
+                "Device {{ $labels.device }} moves {{ $value | humanizePercentage }} of "
+                "what is usual.",
+                for_s=60,
+            ),
+        ),
+        "As for core_slow. Real nodes report one estimate for all their devices: nothing fires.",
+    ),
+    Rule(
+        "efa_degraded",
+        "EFA device degraded",
+        "page",
+        "node",
+        "An EFA device answers late, loses packets, or carries nothing any more.",
+        {
+            "loss_ratio": 2e-4,
+            "least_again": 5,
+            "dead_ratio": 0.05,
+            "at_work_bytes_per_s": 1e3,
+            "blatant_latency_ratio": 1.3,
+        },
+        (Query(EFA, KINDS, for_s=60),),
+        "Its label `kind` says which: loss, down or latency. It sees latency of "
+        "<blatant_latency_ratio> times the run's usual; less, a change against the device's own "
+        "past, and a fabric that is worse as a whole it does not.",
+    ),
+)
+
+
+# What hosts and cores do while a run stands still; above the first a core computes or moves
+# bytes, above the others a host compiles, or reads and writes.
+ACTIVITY = {"working_ratio": 0.15, "compiling_ratio": 0.45, "loading_ratio": 0.2}
+# The store forgets a run's steps after a while; Prometheus remembers when the last one ended.
+HANG = """
+(time() - max by (run) (last_over_time(trnwatch_run_last_step_timestamp_seconds[1d])))
+  > on (run) clamp_min(
+    <patience_steps> * max by (run) (last_over_time(trnwatch_run_step_seconds[1d])), <patience_s>
+  )
+and on (run) trnwatch_run_info{phase="training"}
+and on (run) run:trnwatch_core_utilization_ratio:max < <working_ratio>
+and on (run) run:trnwatch_node_vcpu_usage_ratio:max < <loading_ratio>
+"""
+RECOMPILE = """
+avg by (run) (
+  (trnwatch_node_vcpu_usage_ratio >= bool <compiling_ratio>)
+  * on (node) group_left (run) node:trnwatch_run:info{run!=""}
+) > <most_ratio>
+and on (run) trnwatch_run_info{phase="training"}
+and on (run) run:trnwatch_core_utilization_ratio:max < <working_ratio>
+"""
+
+STANDSTILL = (
+    Rule(
+        "hang",
+        "Run hangs",
+        "page",
+        "run",
+        "No step ends any more, though the run says that it trains.",
+        {
+            "late_steps": 1.5,
+            "late_s": 10.0,
+            "first_s": 90.0,
+            "patience_steps": 3.0,
+            "patience_s": 30.0,
+            **ACTIVITY,
+        },
+        (Query(HANG, "The last step ended {{ $value | humanizeDuration }} ago.", 30),),
+        "It waits for <patience_steps> step times instead of <late_steps>, does not name the node "
+        "that did not join, and takes a host whose threads spin above <loading_ratio> of its "
+        "vCPUs for one that works.",
+    ),
+    Rule(
+        "recompile",
+        "Unexpected recompilation",
+        "warn",
+        "run",
+        "The run stands still to compile its graphs again, and nobody announced it.",
+        {"certain_s": 5, "most_ratio": 0.5, "page_after_s": 600.0, **ACTIVITY},
+        (
+            Query(RECOMPILE, "{{ $value | humanizePercentage }} of its hosts compile.", 30),
+            Query(
+                RECOMPILE,
+                "{{ $value | humanizePercentage }} of its hosts have compiled for long.",
+                for_s="page_after_s",
+                severity="page",
+            ),
+        ),
+        "Compilations shorter than half a minute, and what they cost, it does not see.",
+    ),
+)
+
+
+STARTS = (
+    Rule(
+        "preflight",
+        "Started without a preflight",
+        "warn",
+        "run",
+        "A run that requires a preflight began without a pass of its nodes younger than a day.",
+        {"good_for_s": 86_400.0},
+        falls_short="No series says what preflights found, nor which runs require one.",
+    ),
+)
+
+
+# Figures are means of the run's last minute; several web servers may tell the same.
+SHARE = """
+max by (run) (trnwatch_run_allreduce_share_ratio)
+  > on (run) max by (run) (trnwatch_run_allreduce_limit_ratio)
+or
+max by (run) (trnwatch_run_allreduce_share_ratio)
+  >= on (run) max by (run) (trnwatch_run_allreduce_resolve_ratio)
+  and on (run) ALERTS{alertname="allreduce_share", alertstate="firing"}
+or
+max by (run) (last_over_time(trnwatch_run_allreduce_share_ratio[1d]))
+  and on (run) trnwatch_run_info{phase!~"finished|failed"}
+  and on (run) ALERTS{alertname="allreduce_share", alertstate="firing"}
+  unless on (run) trnwatch_run_allreduce_share_ratio
+"""
+# What is usual is the median of six hours until ten minutes ago.
+SLOW = """
+(
+  max by (run) (trnwatch_run_step_seconds)
+    > on (run) (1 + <unknown_ratio>) * max by (run) (
+      quantile_over_time(0.5, trnwatch_run_step_seconds[6h] offset 10m)
+    )
+  or
+  max by (run) (trnwatch_run_step_seconds)
+    > on (run) (1 + <unknown_ratio> * <half_ratio>) * max by (run) (
+      quantile_over_time(0.5, trnwatch_run_step_seconds[6h] offset 10m)
+    )
+    and on (run) ALERTS{alertname="step_slow", alertstate="firing"}
+)
+and on (run) (
+  max by (run) (trnwatch_run_tokens_per_second)
+    < on (run) max by (run) (
+      quantile_over_time(0.5, trnwatch_run_tokens_per_second[6h] offset 10m)
+    )
+)
+and on (run) trnwatch_run_info{phase="training"}
+"""
+
+STEPS = (
+    Rule(
+        "allreduce_share",
+        "All-reduce share above its limit",
+        "page",
+        "run",
+        "Workers spend more of each step in the gradient all-reduce than the run's limit allows.",
+        {"limit_ratio": 0.25, "resolve_ratio": 0.22, "steps_to_fire": 2, "steps_to_resolve": 5},
+        (Query(SHARE, "It is {{ $value | humanizePercentage }} of the step.", for_s=30),),
+        "It is judged by the mean of a minute instead of two steps in a row, and names neither a "
+        "cause nor a machine.",
+    ),
+    Rule(
+        "step_slow",
+        "Steps take longer",
+        "page",
+        "run",
+        "Steps take longer than they used to, or than the workers' own peers explain.",
+        {"least_ratio": 0.04, "unknown_ratio": 0.06, "half_ratio": 0.5},
+        (Query(SLOW, "A step takes {{ $value | humanizeDuration }}.", 300, severity="warn"),),
+        "It compares minutes with the median of hours, so it needs five minutes to be sure; whose "
+        "work takes the time, and what somebody changed on purpose, it does not see: fewer nodes "
+        "with the same batch look the same, until they are what is usual.",
+    ),
+    Rule(
+        "input_stall",
+        "Input stalls training",
+        "page",
+        "run",
+        "Steps wait for their training data, on one node or on all of them.",
+        {"least_ratio": 0.04},
+        falls_short="No series says how long each worker waits for its data.",
+    ),
+    Rule(
+        "checkpoint_slow",
+        "Checkpoints are slow",
+        "warn",
+        "run",
+        "Writing a checkpoint took much longer than it should, and the whole run stood still.",
+        {"slower_by_ratio": 1.5, "slower_than_due_ratio": 1.6, "least_s": 3.0},
+        falls_short="No series says how long a checkpoint takes, nor how long it should.",
+    ),
+)
+
 
 __all__ = ["RULES", "Query", "Rule", "Severity", "Subject"]
 

@@ -6,21 +6,343 @@ template holds nothing unusual, ``readings`` gives the same readings in a fracti
 
 import base64
 import binascii
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Annotated
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Annotated, Any
 
 import msgspec
 import numpy as np
 from msgspec import Meta, Struct
 
-from telemetry.blocks import FloatArray
-from telemetry.ingest.beside_wire import AgentState
-from telemetry.ingest.bounds import Sequence, StreamName, UnixSeconds
-from telemetry.ingest.reading import Reading
-from telemetry.ingest.recipe import Recipe
-from telemetry.ingest.refusal import RefusedError, explain
-from telemetry.ingest.templates import HOLE, recipe_of
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.ingest import schemas
+from telemetry.ingest import schemas as bw
+from telemetry.ingest.last_report import tag_of
+from telemetry.ingest.lines import RefusedError, explain
+from telemetry.ingest.neuron_monitor import (
+    LEAST_PERIOD_S,
+    RATES,
+    Groups,
+    decoded,
+    identity_of,
+    n_efa,
+    shape_of,
+)
+from telemetry.ingest.readings import PERCENT, NodeIdentity, Reading, Shape
+from telemetry.ingest.schemas import AgentState, SequenceNumber, StreamName, UnixSeconds
+
+# Of these a node has one figure: the sum of the processes' rates, each over its own period.
+RATED = frozenset(
+    {"executions_completed_per_s", "executions_failed_per_s", "execution_errors_per_s"}
+)
+SHARES = frozenset({"core_utilization_ratio", "vcpu_usage_ratio"})
+
+
+@dataclass(frozen=True, slots=True)
+class PartSum:
+    """One part's value: the sum of some holes over a divisor, which may be another hole."""
+
+    holes: tuple[int, ...]
+    over: float = 1.0
+    period: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """What a template makes of its numbers, and the bounds within which it may."""
+
+    shape: Shape
+    identity: NodeIdentity
+    n_efa: int
+    lowest: FloatArray
+    highest: FloatArray
+    periods: IntArray
+    executed: Mapping[str, IntArray]
+    places: Mapping[str, slice]
+    holes: IntArray
+    over: FloatArray
+    period: IntArray
+
+    def fits(self, numbers: FloatArray) -> bool:
+        """Whether all numbers, (n_rows, n_holes), are as the door wants them."""
+        return bool(((numbers >= self.lowest) & (numbers <= self.highest)).all())
+
+    def made(
+        self, numbers: FloatArray
+    ) -> tuple[dict[str, FloatArray], list[float], dict[str, list[list[float]]]]:
+        """Return values (n_rows, n_parts) by name, seconds covered, and counts by process."""
+        n_rows = len(numbers)
+        constants = np.repeat([[0.0], [1.0], [math.nan]], n_rows, axis=1)
+        known = np.concatenate([numbers.T, constants])
+        # Along the first axis numpy adds one after the other, as a loop over a report does.
+        flat = known[self.holes].sum(axis=0) / self.over[:, None] / known[self.period]
+        values = {}
+        for name, place in self.places.items():
+            parts = flat[place]
+            if name in RATED:
+                parts = parts.sum(axis=0, keepdims=True)
+            elif name in SHARES:
+                parts = np.minimum(parts, 1.0)
+            values[name] = np.ascontiguousarray(parts.T)
+        periods_s = known[self.periods].max(axis=0, initial=0.0).tolist()
+        executed = {
+            tag: known[holes].sum(axis=0).T.tolist() for tag, holes in self.executed.items()
+        }
+        return values, periods_s, executed
+
+
+def laid_out(
+    parts: Mapping[str, Sequence[PartSum]], *, n_holes: int
+) -> tuple[dict[str, slice], IntArray, FloatArray, IntArray]:
+    """Return where each metric's parts are, and of every part holes, divisor and period."""
+    places: dict[str, slice] = {}
+    flat: list[PartSum] = []
+    for name, some in parts.items():
+        places[name] = slice(len(flat), len(flat) + len(some))
+        flat += some
+    one, absent = n_holes + 1, n_holes + 2
+    holes = indices([[*part.holes] or [absent] for part in flat], n_holes=n_holes)
+    over = np.array([part.over for part in flat])
+    period = np.array([one if part.period is None else part.period for part in flat])
+    return places, holes, over, period
+
+
+def indices(rows: Sequence[Sequence[int]], *, n_holes: int) -> IntArray:
+    """Return lists of holes as columns; below the shorter ones stands the hole that is 0."""
+    width = max((len(row) for row in rows), default=0)
+    filled = [[*row, *[n_holes] * (width - len(row))] for row in rows]
+    return np.array(filled, dtype=np.intp).reshape(len(rows), width).T
+
+
+HOLE = "\x7f"
+# Holes are told apart by numbers so small that they are within every bound.
+MARK = 1e-6
+MOST_HOLES = 8_000
+LINE_TYPE = msgspec.inspect.type_info(schemas.MonitorLine)
+ERRORS = schemas.ErrorSummary.__struct_fields__
+ENDINGS = schemas.ExecutionSummary.__struct_fields__
+PURPOSES = schemas.CoreMemory.__struct_fields__
+BUSY = ("user", "nice", "system", "io_wait", "irq", "soft_irq")
+ECC = schemas.DeviceCounters.__struct_fields__[1:]
+
+
+class UnusualError(Exception):
+    """A template with something in it that is better read report by report."""
+
+
+@lru_cache(maxsize=1024)
+def recipe_of(template: str) -> Recipe | None:
+    """Return what to make of a template's numbers; None where it must be read as text."""
+    n_holes = template.count(HOLE)
+    if n_holes > MOST_HOLES:
+        return None
+    marks = [f"{(hole + 1) * MARK:.6f}" for hole in range(n_holes)]
+    pieces = template.split(HOLE)
+    text = "".join(piece + mark for piece, mark in zip(pieces, [*marks, ""], strict=True))
+    try:
+        return _Making(decoded(text.encode()), marks).recipe(msgspec.json.decode(text))
+    except (UnusualError, RefusedError):
+        return None
+
+
+@dataclass(slots=True)
+class _Making:
+    """A recipe in the making: a template as it is read, each number the mark of its hole."""
+
+    sent: schemas.MonitorLine
+    marks: Sequence[str]
+    by_mark: dict[float, int] = field(init=False)
+    parts: dict[str, list[PartSum]] = field(default_factory=dict)
+    executed: dict[str, list[list[int]]] = field(default_factory=dict)
+    least: dict[int, float] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.by_mark = {float(mark): hole for hole, mark in enumerate(self.marks)}
+
+    def recipe(self, document: Any) -> Recipe:
+        """Return the recipe; raises UnusualError where there is none."""
+        sent, report = self.sent, self._usual()
+        shape, groups = shape_of(report, None), Groups(report)
+        self._cores(groups.counters, shape)
+        self._memory(groups.memory, shape)
+        self._machine(groups, shape)
+        self._executions(groups.executions)
+        self._count(report.neuron_runtime_data or [])
+        if sent.efa:
+            self._efa(sent.efa)
+        lowest, highest = self._bounds(document)
+        periods = [self.hole(p) for p in groups.periods]
+        identity = identity_of(report.instance_info)
+        n_holes = len(self.marks)
+        executed = {tag: indices(holes, n_holes=n_holes) for tag, holes in self.executed.items()}
+        return Recipe(
+            shape,
+            identity,
+            n_efa(sent.efa),
+            lowest,
+            highest,
+            np.array(periods, dtype=np.intp),
+            executed,
+            *laid_out(self.parts, n_holes=n_holes),
+        )
+
+    def _usual(self) -> schemas.MonitorReport:
+        """Return the report, where nothing stands beside it that only a whole line can tell."""
+        sent, report = self.sent, self.sent.report
+        if report is None or sent.neuron or sent.hbm_bytes_per_step or sent.steps_per_s:
+            raise UnusualError
+        if sent.at is not None or sent.seq is not None or sent.agent is not None:
+            raise UnusualError
+        counted = report.neuron_hardware_info or schemas.HardwareInfo()
+        if not (counted.neuron_device_count and counted.neuroncore_per_device_count):
+            raise UnusualError
+        return report
+
+    def hole(self, number: float) -> int:
+        """Return the hole that a number marks."""
+        if number not in self.by_mark:
+            raise UnusualError
+        return self.by_mark[number]
+
+    def known(self, numbers: Iterable[float | None]) -> tuple[int, ...]:
+        """Return the holes of the numbers that are there."""
+        return tuple(self.hole(number) for number in numbers if number is not None)
+
+    def _cores(self, groups: Sequence[schemas.NeuroncoreCounters], shape: Shape) -> None:
+        parts = [PartSum(()) for _ in range(shape.n_cores)]
+        for group in groups:
+            for core, use in (group.neuroncores_in_use or {}).items():
+                if core >= shape.n_cores or use.neuroncore_utilization is None:
+                    raise UnusualError
+                holes = (*parts[core].holes, self.hole(use.neuroncore_utilization))
+                parts[core] = PartSum(holes, over=PERCENT)
+        self.parts["core_utilization_ratio"] = parts
+
+    def _memory(self, groups: Sequence[schemas.MemoryUsed], shape: Shape) -> None:
+        devices: list[tuple[int, ...]] = [()] * shape.n_devices
+        for group in groups:
+            total = group.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes()
+            breakdown = total.usage_breakdown or schemas.UsageBreakdown()
+            cores = breakdown.neuroncore_memory_usage or {}
+            if not cores and shape.n_devices == 1 and total.neuron_device is not None:
+                devices[0] += (self.hole(total.neuron_device),)
+            for core, memory in cores.items():
+                holes = self.known(getattr(memory, purpose) for purpose in PURPOSES)
+                if core >= shape.n_cores or not holes:
+                    raise UnusualError
+                devices[core // (shape.n_cores // shape.n_devices)] += holes
+        if any(devices):
+            self.parts["device_memory_used_bytes"] = [PartSum(holes) for holes in devices]
+
+    def _machine(self, groups: Groups, shape: Shape) -> None:
+        told = (groups.hardware and groups.hardware.neuron_devices) or []
+        by_device = {device.neuron_device_index: device for device in told}
+        if max(by_device, default=0) >= shape.n_devices:
+            raise UnusualError
+        for kind in ECC:
+            found = [getattr(by_device.get(i), kind, None) for i in range(shape.n_devices)]
+            if any(number is not None for number in found):
+                self.parts[kind] = [PartSum(self.known([number])) for number in found]
+        usage = groups.vcpu and groups.vcpu.average_usage
+        busy = self.known(getattr(usage, share) for share in BUSY) if usage else ()
+        if busy:
+            self.parts["vcpu_usage_ratio"] = [PartSum(busy, over=PERCENT)]
+        memory = groups.host_memory or schemas.MemoryInfo()
+        if memory.memory_used_bytes is not None:
+            self.parts["host_memory_used_bytes"] = [
+                PartSum(self.known([memory.memory_used_bytes]))
+            ]
+
+    def _executions(self, groups: Sequence[schemas.ExecutionStats]) -> None:
+        for group in groups:
+            summary, errors = group.execution_summary, group.error_summary
+            if group.period is None:
+                continue
+            if summary is not None:
+                completed, *failed = (getattr(summary, name) for name in ENDINGS)
+                self._rate("executions_completed_per_s", [completed], group.period)
+                self._rate("executions_failed_per_s", failed, group.period)
+            if errors is not None:
+                kinds = [getattr(errors, name) for name in ERRORS]
+                self._rate("execution_errors_per_s", kinds, group.period)
+
+    def _rate(self, name: str, counts: Iterable[float | None], period_s: float) -> None:
+        holes, period = self.known(counts), self.hole(period_s)
+        if holes:
+            self.parts.setdefault(name, []).append(PartSum(holes, period=period))
+        self.least[period] = MARK
+
+    def _count(self, processes: Iterable[schemas.Runtime]) -> None:
+        for process in processes:
+            stats = process.report and process.report.execution_stats
+            if not stats or stats.error:
+                continue
+            errors = stats.error_summary or schemas.ErrorSummary()
+            endings = stats.execution_summary or schemas.ExecutionSummary()
+            counts = [getattr(errors, name) for name in ERRORS]
+            counts += [getattr(endings, name) for name in ENDINGS]
+            into = self.executed.setdefault(tag_of(process), [[] for _ in counts])
+            for holes, count in zip(into, counts, strict=True):
+                holes.extend(self.known([count]))
+
+    def _efa(self, efa: bw.EfaLine) -> None:
+        if len({port.index for port in efa.devices}) < len(efa.devices):
+            raise UnusualError
+        size = n_efa(efa)
+        rows = {name: [PartSum(()) for _ in range(size)] for name in (*RATES, "efa_latency_s")}
+        for port in efa.devices:
+            if port.counters is not None:
+                raise UnusualError
+            if efa.period is not None and port.increase is not None:
+                period = self.hole(efa.period)
+                self.least[period] = LEAST_PERIOD_S
+                for name, counter in RATES.items():
+                    grown = self.known([getattr(port.increase, counter)])
+                    rows[name][port.index] = PartSum(grown, period=period)
+            if port.latency_s is not None:
+                rows["efa_latency_s"][port.index] = PartSum(self.known([port.latency_s]))
+        self.parts |= {
+            name: parts for name, parts in rows.items() if any(part.holes for part in parts)
+        }
+
+    def _bounds(self, document: Any) -> tuple[FloatArray, FloatArray]:
+        """Return the lowest and highest number of each hole."""
+        lowest = np.full(len(self.marks), -math.inf)
+        highest = np.full(len(self.marks), math.inf)
+        for kind, number in _numbers(LINE_TYPE, document):
+            hole = self.hole(number)
+            lowest[hole] = max(-math.inf if kind.ge is None else kind.ge, lowest[hole])
+            if kind.gt is not None:
+                lowest[hole] = math.nextafter(kind.gt, math.inf)
+            highest[hole] = math.inf if kind.le is None else kind.le
+        for hole, least in self.least.items():
+            lowest[hole] = max(least, lowest[hole])
+        return lowest, highest
+
+
+def _numbers(
+    kind: msgspec.inspect.Type, value: Any
+) -> Iterator[tuple[msgspec.inspect.FloatType, float]]:
+    """Yield each number of a document that some type holds to bounds, with its type."""
+    if isinstance(kind, msgspec.inspect.UnionType):
+        if value is None:
+            return
+        [kind] = [each for each in kind.types if not isinstance(each, msgspec.inspect.NoneType)]
+    if isinstance(kind, msgspec.inspect.FloatType):
+        yield kind, value
+    elif isinstance(kind, msgspec.inspect.StructType):
+        for each in kind.fields:
+            if each.encode_name in value:
+                yield from _numbers(each.type, value[each.encode_name])
+    elif isinstance(kind, msgspec.inspect.DictType):
+        for inner in value.values():
+            yield from _numbers(kind.value_type, inner)
+    elif isinstance(kind, msgspec.inspect.ListType):
+        for inner in value:
+            yield from _numbers(kind.item_type, inner)
+
 
 # How such a line begins, to the letter.
 BEGINS = b'{"columns":'
@@ -39,7 +361,7 @@ class Columns(Struct, gc=False):
     """
 
     stream: StreamName
-    seq: Annotated[list[Sequence], Rows]
+    seq: Annotated[list[SequenceNumber], Rows]
     at: Annotated[list[UnixSeconds], Rows]
     template: str
     once: str
@@ -58,7 +380,7 @@ _LINE = msgspec.json.Decoder(ColumnsLine)
 
 
 @dataclass(frozen=True, slots=True)
-class Filled:
+class TemplateReport:
     """One report of a line, written out only when somebody wants it."""
 
     template: str
@@ -75,7 +397,7 @@ class Filled:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """A line that was read: what was sent, and its numbers (n_rows, n_holes)."""
 
     sent: Columns
@@ -88,7 +410,7 @@ class Table:
             head: dict[str, object] = {"at": at_s, "seq": seq, "stream": self.sent.stream}
             if row == last and self.sent.agent is not None:
                 head["agent"] = self.sent.agent
-            text = bytes(Filled(self.sent.template, self.numbers[row]))
+            text = bytes(TemplateReport(self.sent.template, self.numbers[row]))
             yield msgspec.json.encode(head)[:-1] + b"," + text[1:]
 
     def readings(self) -> list[Reading] | None:
@@ -111,7 +433,7 @@ class Table:
                 sent.at[row],
                 sent.seq[row],
                 {tag: counts[row] for tag, counts in executed.items()},
-                Filled(sent.template, self.numbers[row]),
+                TemplateReport(sent.template, self.numbers[row]),
                 sent.stream,
                 recipe.n_efa,
                 agent if row == last else {},
@@ -120,7 +442,7 @@ class Table:
         ]
 
 
-def read_columns(line: bytes) -> Table:
+def read_columns(line: bytes) -> ReportTable:
     """Read a line of many reports; raises RefusedError, naming the field, if it is none."""
     try:
         sent = _LINE.decode(line).columns
@@ -140,7 +462,7 @@ def read_columns(line: bytes) -> Table:
     more = _floats("columns.more", sent.more, (n_rows - 1) * len(sent.varies))
     numbers = np.repeat(once[None, :], n_rows, axis=0)
     numbers[1:, sent.varies] = more.reshape(n_rows - 1, len(sent.varies))
-    return Table(sent, numbers)
+    return ReportTable(sent, numbers)
 
 
 def _floats(field: str, text: str, n_wanted: int) -> FloatArray:

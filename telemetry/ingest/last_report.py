@@ -5,27 +5,27 @@ from operator import attrgetter
 
 import msgspec
 
-from telemetry.ingest import wire
-from telemetry.ingest.bounds import Name
+from telemetry.ingest import schemas
+from telemetry.ingest.schemas import Name
 
-_ERRORS = attrgetter(*wire.ErrorSummary.__struct_fields__)
-_ENDINGS = attrgetter(*wire.ExecutionSummary.__struct_fields__)
-_NO_ERRORS, _NO_ENDINGS = wire.ErrorSummary(), wire.ExecutionSummary()
+_ERRORS = attrgetter(*schemas.ErrorSummary.__struct_fields__)
+_ENDINGS = attrgetter(*schemas.ExecutionSummary.__struct_fields__)
+_NO_ERRORS, _NO_ENDINGS = schemas.ErrorSummary(), schemas.ExecutionSummary()
 
 
-class VcpuUsage(wire.VcpuUsage, kw_only=True):
+class LastVcpuUsage(schemas.VcpuUsage, kw_only=True):
     """The host's vCPUs; how many there are is how many are told of."""
 
     usage_data: dict[str, msgspec.Raw] | None = None
 
 
-class SystemData(wire.SystemData):
+class LastSystemData(schemas.SystemData):
     """The groups of the machine."""
 
-    vcpu_usage: VcpuUsage | None = None
+    vcpu_usage: LastVcpuUsage | None = None
 
 
-class InstanceInfo(wire.InstanceInfo):
+class LastInstanceInfo(schemas.InstanceInfo):
     """Which machine this is, and where."""
 
     instance_region: Name | None = None
@@ -35,10 +35,10 @@ class InstanceInfo(wire.InstanceInfo):
 class LastReport(msgspec.Struct):
     """One report."""
 
-    neuron_runtime_data: list[wire.Runtime] | None = None
-    system_data: SystemData | None = None
-    instance_info: InstanceInfo | None = None
-    neuron_hardware_info: wire.HardwareInfo | None = None
+    neuron_runtime_data: list[schemas.Runtime] | None = None
+    system_data: LastSystemData | None = None
+    instance_info: LastInstanceInfo | None = None
+    neuron_hardware_info: schemas.HardwareInfo | None = None
 
 
 class _Line(LastReport):
@@ -56,12 +56,12 @@ def read_last_report(line: bytes) -> LastReport:
     return sent.report or sent
 
 
-def tag_of(process: wire.Runtime) -> str:
+def tag_of(process: schemas.Runtime) -> str:
     """Return how the exporter names a process."""
     return process.neuron_runtime_tag or str(process.pid or "")
 
 
-def executed(processes: list[wire.Runtime] | None) -> Mapping[str, list[float]]:
+def executed(processes: list[schemas.Runtime] | None) -> Mapping[str, list[float]]:
     """Return what each process executed in the period, by its tag.
 
     The list counts errors by kind and then executions by how they ended, in the order of the

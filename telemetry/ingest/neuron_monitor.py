@@ -1,17 +1,22 @@
 """From neuron-monitor's JSON to readings in our units: the door for real Trainium nodes."""
 
-from collections.abc import Iterable
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 import msgspec
+import numpy as np
 
 from telemetry import catalog
-from telemetry.ingest import beside, wire
-from telemetry.ingest.bounds import MAX_CORES
+from telemetry.blocks import FloatArray
+from telemetry.ingest import schemas
+from telemetry.ingest import schemas as bw
 from telemetry.ingest.last_report import executed
-from telemetry.ingest.reading import Identity, Reading, Shape
-from telemetry.ingest.refusal import Refusal, RefusedError, explain
-from telemetry.ingest.values import (
+from telemetry.ingest.lines import Refusal, RefusedError, explain
+from telemetry.ingest.readings import (
+    NodeIdentity,
+    Reading,
+    Shape,
     core_utilization,
     device_memory,
     ecc,
@@ -20,10 +25,180 @@ from telemetry.ingest.values import (
     host_memory,
     vcpu_usage,
 )
+from telemetry.ingest.schemas import MAX_CORES, MAX_LINE_BYTES
+
+RATES = {
+    "efa_tx_bytes_per_s": "tx_bytes",
+    "efa_rx_bytes_per_s": "rx_bytes",
+    "efa_tx_packets_per_s": "tx_pkts",
+    "efa_retransmits_per_s": "retrans_pkts",
+    "efa_drops_per_s": "rx_drops",
+    "efa_impaired_per_s": "impaired_remote_conn_events",
+    "efa_unresponsive_per_s": "unresponsive_remote_events",
+}
+# A rate of less than this many seconds is noise.
+LEAST_PERIOD_S = 0.05
+
+
+def reading(sent: schemas.MonitorLine, *, shape: Shape | None) -> Reading:
+    """Return what a line without a report says; ``shape`` is what the node is known to have.
+
+    Raises RefusedError where the line says nothing, or cannot be true.
+    """
+    if sent.efa is None and sent.neuron is None:
+        raise RefusedError("", "says nothing: neither efa nor neuron is there")
+    shape = shape or _counted(sent.neuron)
+    if shape is None:
+        reason = "counts no cores, and the node is not known: send a report of neuron-monitor too"
+        raise RefusedError("neuron.devices", reason)
+    periods = [part.period or 0.0 for part in (sent.efa, sent.neuron) if part is not None]
+    values = {name: row[None, :] for name, row in values_beside(sent, shape, {}).items()}
+    return Reading(
+        _identity(sent.instance or bw.LineInstance()),
+        shape,
+        max(periods),
+        values,
+        sent.at,
+        sent.seq,
+        stream=sent.stream,
+        n_efa=n_efa(sent.efa),
+        kept=kept(sent),
+    )
+
+
+def n_efa(efa: bw.EfaLine | None) -> int:
+    """Return how many EFA devices a node has, as far as a line tells."""
+    return 1 + max((port.index for port in efa.devices), default=-1) if efa else 0
+
+
+def values_beside(
+    sent: schemas.MonitorLine, shape: Shape, known: Mapping[str, FloatArray]
+) -> dict[str, FloatArray]:
+    """Return what a line says beside its report; what the report has told already stays."""
+    values = efa_values(sent.efa) if sent.efa else {}
+    if sent.neuron:
+        values |= neuron_values(sent.neuron, shape)
+    return {name: row for name, row in values.items() if name not in known}
+
+
+def efa_values(efa: bw.EfaLine) -> dict[str, FloatArray]:
+    """Return rates and probed latencies of EFA devices: (n_efa,) each, NaN where none is told.
+
+    The ports of a device add up; of their latencies the highest holds.
+    """
+    _once([(port.device, port.port) for port in efa.devices], "efa.devices", "device and port")
+    size = n_efa(efa)
+    rows = {name: [math.nan] * size for name in (*RATES, "efa_latency_s")}
+    for port in efa.devices:
+        grown = port.increase or bw.Increase()
+        for name, counter in RATES.items():
+            more: float | None = getattr(grown, counter)
+            if more is not None and efa.period and efa.period >= LEAST_PERIOD_S:
+                _add(rows[name], port.index, more / efa.period)
+        if port.latency_s is not None:
+            latency_s = rows["efa_latency_s"]
+            latency_s[port.index] = float(np.fmax(latency_s[port.index], port.latency_s))
+    return {name: np.array(row) for name, row in rows.items() if np.isfinite(row).any()}
+
+
+def neuron_values(neuron: bw.NeuronLine, shape: Shape) -> dict[str, FloatArray]:
+    """Return what the driver tells of devices, (n_devices,), and cores, (n_cores,)."""
+    devices = neuron.devices or []
+    _once([device.index for device in devices], "neuron.devices", "index")
+    if devices and (index := max(device.index for device in devices)) >= shape.n_devices:
+        reason = f"device {index}, but the node has {shape.n_devices}"
+        raise RefusedError("neuron.devices", reason)
+    counted = schemas.HwCounters(
+        neuron_devices=[
+            schemas.DeviceCounters(
+                device.index,
+                device.mem_ecc_corrected,
+                device.mem_ecc_uncorrected,
+                device.sram_ecc_corrected,
+                device.sram_ecc_uncorrected,
+            )
+            for device in devices
+        ]
+    )
+    values = dict(ecc(counted, n_devices=shape.n_devices))
+    used = [math.nan] * shape.n_devices
+    for device in devices:
+        used[device.index] = math.nan if (n := device.memory_used_bytes) is None else n
+    if np.isfinite(used).any():
+        values["device_memory_used_bytes"] = np.array(used)
+    if neuron.cores:
+        values["core_utilization_ratio"] = core_use(neuron.cores, shape)
+    return values
+
+
+def core_use(cores: Sequence[bw.CoreBusy], shape: Shape) -> FloatArray:
+    """Return how busy each core was: (n_cores,), 0 to 1; NaN where nothing was told.
+
+    The driver counts physical cores; a logical one is the mean of those that it is made of.
+    """
+    per_device = shape.n_cores // shape.n_devices
+    n_physical = max(per_device, 1 + max(core.core for core in cores))
+    if n_physical % per_device or max(core.device for core in cores) >= shape.n_devices:
+        reason = f"do not fit a node of {shape.n_devices} devices with {per_device} cores each"
+        raise RefusedError("neuron.cores", reason)
+    busy = np.full((shape.n_devices, n_physical), np.nan)
+    for core in cores:
+        busy[core.device, core.core] = core.busy
+    groups = busy.reshape(shape.n_cores, -1)
+    n_told = np.isfinite(groups).sum(axis=1)
+    total = np.where(np.isfinite(groups), groups, 0.0).sum(axis=1)
+    mean: FloatArray = np.where(n_told > 0, total, np.nan) / np.maximum(n_told, 1)
+    return np.minimum(mean, 1.0, dtype=float)
+
+
+def kept(sent: schemas.MonitorLine) -> dict[str, object]:
+    """Return what pages and /metrics may want of a line beside its values: the last of each."""
+    said: dict[str, object] = {}
+    if sent.efa:
+        ports = [port for port in sent.efa.devices if port.counters is not None]
+        if ports:
+            said["efa"] = [
+                {"device": port.device, "port": port.port, "counters": port.counters}
+                for port in ports
+            ]
+    if sent.neuron and sent.neuron.devices:
+        said["neuron"] = msgspec.to_builtins(sent.neuron.devices)
+    if sent.agent:
+        said["agent"] = msgspec.to_builtins(sent.agent)
+    return said
+
+
+def _counted(neuron: bw.NeuronLine | None) -> Shape | None:
+    """Return the shape that the driver counts, None where it does not."""
+    devices = (neuron and neuron.devices) or []
+    per_device = max((device.cores or 0 for device in devices), default=0)
+    n_devices = 1 + max((device.index for device in devices), default=-1)
+    return Shape(n_devices, n_devices * per_device) if per_device else None
+
+
+def _identity(instance: bw.LineInstance) -> NodeIdentity:
+    """Return which machine a line is of."""
+    return NodeIdentity(
+        instance.instance_id or "",
+        instance.instance_name or "",
+        instance.instance_type or "",
+        instance.instance_availability_zone or "",
+    )
+
+
+def _add(row: list[float], place: int, more: float) -> None:
+    row[place] = more if math.isnan(row[place]) else row[place] + more
+
+
+def _once(keys: Sequence[object], field: str, what: str) -> None:
+    """Refuse a list that names something twice."""
+    if len(set(keys)) < len(keys):
+        raise RefusedError(field, f"names a {what} twice")
+
 
 __all__ = [
     "Groups",
-    "Identity",
+    "NodeIdentity",
     "Reading",
     "Shape",
     "decoded",
@@ -33,9 +208,8 @@ __all__ = [
     "shape_of",
 ]
 
-MAX_LINE_BYTES = 8_000_000
 
-_LINE = msgspec.json.Decoder(wire.Line)
+_LINE = msgspec.json.Decoder(schemas.MonitorLine)
 
 
 def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
@@ -47,7 +221,7 @@ def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
     return _reading(sent, sent.report or sent, shape, line)
 
 
-def decoded(line: bytes) -> wire.Line:
+def decoded(line: bytes) -> schemas.MonitorLine:
     """Return a line as it was sent; raises RefusedError, naming the field, if it is none."""
     if len(line) > MAX_LINE_BYTES:
         raise RefusedError(
@@ -56,7 +230,7 @@ def decoded(line: bytes) -> wire.Line:
     try:
         return _LINE.decode(line)
     except msgspec.MsgspecError as error:
-        raise explain(error, line, wire.Line) from error
+        raise explain(error, line, schemas.MonitorLine) from error
     except UnicodeDecodeError as error:
         raise RefusedError("", "is not UTF-8") from error
     except RecursionError as error:
@@ -82,7 +256,9 @@ def read_lines(
     return readings, refusals
 
 
-def _reading(sent: wire.Line, report: wire.Report, known: Shape | None, line: bytes) -> Reading:
+def _reading(
+    sent: schemas.MonitorLine, report: schemas.MonitorReport, known: Shape | None, line: bytes
+) -> Reading:
     """Read the groups of a decoded report."""
     if report.neuron_runtime_data is None and report.system_data is None:
         raise RefusedError("", "no report: neither neuron_runtime_data nor system_data is there")
@@ -100,34 +276,34 @@ def _reading(sent: wire.Line, report: wire.Report, known: Shape | None, line: by
         "hbm_bandwidth_bytes_per_s": hbm_bandwidth(sent, n_devices=shape.n_devices),
     }
     told = {name: array for name, array in values.items() if array is not None}
-    told |= beside.values_beside(sent, shape, told)
+    told |= values_beside(sent, shape, told)
     rows = {name: array[None, :] for name, array in told.items()}
     identity = identity_of(report.instance_info)
     done = executed(report.neuron_runtime_data)
-    more = (sent.stream, beside.n_efa(sent.efa), beside.kept(sent))
+    more = (sent.stream, n_efa(sent.efa), kept(sent))
     return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq, done, line, *more)
 
 
 class Groups:
     """The groups of a report by kind, over all its processes; one that failed is left out."""
 
-    def __init__(self, report: wire.Report) -> None:
+    def __init__(self, report: schemas.MonitorReport) -> None:
         reports = [process.report for process in report.neuron_runtime_data or ()]
         known = [each for each in reports if each is not None]
-        system = report.system_data or wire.SystemData()
+        system = report.system_data or schemas.SystemData()
         self.counters = _sound(each.neuroncore_counters for each in known)
         self.memory = _sound(each.memory_used for each in known)
         self.executions = _sound(each.execution_stats for each in known)
         self.hardware = next(iter(_sound([system.neuron_hw_counters])), None)
         self.vcpu = next(iter(_sound([system.vcpu_usage])), None)
         self.host_memory = next(iter(_sound([system.memory_info])), None)
-        everything: list[wire.Group] = [*self.counters, *self.memory, *self.executions]
+        everything: list[schemas.MetricGroup] = [*self.counters, *self.memory, *self.executions]
         everything += _sound([self.hardware, self.vcpu, self.host_memory])
         self.periods = [group.period for group in everything if group.period is not None]
         self.period_s = max(self.periods, default=0.0)
 
 
-G = TypeVar("G", bound=wire.Group)
+G = TypeVar("G", bound=schemas.MetricGroup)
 
 
 def _sound(groups: Iterable[G | None]) -> list[G]:
@@ -135,9 +311,9 @@ def _sound(groups: Iterable[G | None]) -> list[G]:
     return [group for group in groups if group is not None and not group.error]
 
 
-def shape_of(report: wire.Report, known: Shape | None) -> Shape:
+def shape_of(report: schemas.MonitorReport, known: Shape | None) -> Shape:
     """Return the shape that the report gives, or else what is known, catalogued or apparent."""
-    hardware = report.neuron_hardware_info or wire.HardwareInfo()
+    hardware = report.neuron_hardware_info or schemas.HardwareInfo()
     n_devices = hardware.neuron_device_count or 0
     per_device = hardware.neuroncore_per_device_count or 0
     if n_devices * per_device > MAX_CORES:
@@ -152,13 +328,13 @@ def shape_of(report: wire.Report, known: Shape | None) -> Shape:
     return shape
 
 
-def _catalogued(info: wire.InstanceInfo | None) -> Shape | None:
+def _catalogued(info: schemas.InstanceInfo | None) -> Shape | None:
     """Return the shape that the catalogue gives the instance type, None if it has none."""
     kind = catalog.instances().get((info and info.instance_type) or "")
     return Shape(kind.n_devices, kind.n_cores) if kind else None
 
 
-def _apparent(report: wire.Report) -> Shape | None:
+def _apparent(report: schemas.MonitorReport) -> Shape | None:
     """Return the least shape with every device and core that the report speaks of."""
     groups = Groups(report)
     devices = (groups.hardware and groups.hardware.neuron_devices) or []
@@ -170,10 +346,10 @@ def _apparent(report: wire.Report) -> Shape | None:
     return Shape(n_devices, n_devices * per_device)
 
 
-def identity_of(info: wire.InstanceInfo | None) -> Identity:
+def identity_of(info: schemas.InstanceInfo | None) -> NodeIdentity:
     """Return which machine speaks; empty where the report does not say."""
-    info = info or wire.InstanceInfo()
-    return Identity(
+    info = info or schemas.InstanceInfo()
+    return NodeIdentity(
         instance_id=info.instance_id or "",
         instance_name=info.instance_name or "",
         instance_type=info.instance_type or "",

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from telemetry.ingest.logs.reading import TABLE, Log
-from telemetry.ingest.logs.records import Said
+from telemetry.ingest.logs.records import StepRecord
 
 MOST_BYTES = 512 * 2**20
 MOST_STEP = 2_000_000_000
@@ -47,7 +47,7 @@ class TableError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
+class FilePlace:
     """A place in a file."""
 
     file: str
@@ -81,7 +81,7 @@ def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0)
             steps.setdefault(int(row["step"]), {}).update(row)
     for number in sorted(steps):
         told = {name: value for name, value in steps[number].items() if name != "step"}
-        log.gathered[TABLE].add(Said(number, **told))
+        log.gathered[TABLE].add(StepRecord(number, **told))
     log.understood[TABLE] = log.n_lines
     if ignored:
         log.understood["columns left out: " + ", ".join(sorted(ignored))[:200]] = len(ignored)
@@ -90,7 +90,7 @@ def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0)
 
 def _rows_of(
     path: Path, field: str, ignored: set[str], utc_offset_s: float
-) -> Iterator[tuple[Where, Row]]:
+) -> Iterator[tuple[FilePlace, Row]]:
     """Yield the rows of one file, whatever it is."""
     if path.stat().st_size > MOST_BYTES:
         raise TableError(f"{path.name}: is larger than {MOST_BYTES // 2**20} MiB; cut it")
@@ -111,7 +111,7 @@ def _rows_of(
         yield where, row
 
 
-def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[Where, dict[str, Any]]]:
+def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, dict[str, Any]]]:
     """Yield the cells of a CSV by column; TensorBoard's ``Value`` is the field."""
     lines = csv.reader(text.splitlines())
     head = next(lines, [])
@@ -124,7 +124,7 @@ def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[Where, dict[st
         twice = next(name for name in told if told.count(name) > 1)
         raise TableError(f"{file}: line 1: two columns mean {twice}; keep one of them")
     for cells in lines:
-        where = Where(file, lines.line_num)
+        where = FilePlace(file, lines.line_num)
         if len(cells) > len(columns) or (cells and len(cells) < len(columns)):
             raise where.refuse(
                 columns[min(len(cells), len(columns)) - 1],
@@ -134,7 +134,7 @@ def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[Where, dict[st
             yield where, dict(zip(columns, cells, strict=True))
 
 
-def _json_rows(file: str, text: str, field: str) -> Iterator[tuple[Where, dict[str, Any]]]:
+def _json_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, dict[str, Any]]]:
     """Yield the entries of MLflow's metric history, TensorBoard's triples, or plain objects."""
     try:
         told = json.loads(text)
@@ -144,7 +144,7 @@ def _json_rows(file: str, text: str, field: str) -> Iterator[tuple[Where, dict[s
     if not isinstance(entries, list):
         raise TableError(f"{file}: has no list of entries; docs/trials.md names the formats")
     for number, entry in enumerate(entries, 1):
-        where = Where(file, number)
+        where = FilePlace(file, number)
         if isinstance(entry, list) and len(entry) == 3:
             yield where, dict(zip(("wall_time", "step", field), entry, strict=True))
         elif isinstance(entry, dict) and {"key", "value"} <= entry.keys():
@@ -157,7 +157,7 @@ def _json_rows(file: str, text: str, field: str) -> Iterator[tuple[Where, dict[s
 
 
 def _figure(
-    cell: object, name: str, column: str, where: Where, utc_offset_s: float
+    cell: object, name: str, column: str, where: FilePlace, utc_offset_s: float
 ) -> float | None:
     """Return what a cell says; None where it says nothing."""
     text = "" if cell is None else str(cell).strip()

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from telemetry.blocks import Block
-from telemetry.ingest.reading import Reading
+from telemetry.ingest.readings import Reading
 
 # A report may come from this far in the future before its clock is taken to be wrong,
 # and this far from the past.

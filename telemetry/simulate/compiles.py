@@ -9,8 +9,8 @@ import numpy as np
 
 from telemetry import catalog
 from telemetry.compiles import HIT, MISS, Compile
-from telemetry.simulate.clock import BOOT_S
 from telemetry.simulate.plan import Job, RunSpec
+from telemetry.simulate.timeline import BOOT_S
 
 # A 6.7B model compiles 26 graphs (AWS Neuron SDK tutorial on GPT3-6.7B); a smaller one fewer.
 LARGE_PARAMS, GRAPHS_OF_LARGE, GRAPHS_OF_SMALL = 6e9, 26, 8

@@ -1,6 +1,6 @@
 """What healthy hardware reports while a run lives on it: cores, accelerators, host."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -8,9 +8,116 @@ import numpy as np
 
 from telemetry import catalog
 from telemetry.blocks import FloatArray, IntArray
+from telemetry.simulate.faults import slowdown
 from telemetry.simulate.noise import Floats, TickNoise
-from telemetry.simulate.occupancy import Occupancy
-from telemetry.simulate.script import Script
+from telemetry.simulate.script import Act, Script, core_factor, window_of
+from telemetry.simulate.timeline import LIFE, TRAINING, TimelineRows
+
+TICK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Occupancy:
+    """Shares of each tick, 0 to 1, per node: (n_ticks, n_nodes); of gaps (n_ticks, 1).
+
+    ``life`` are the shares of the gaps there are, by name; that of "training" is the pause of
+    a run that compiles by accident. ``computed`` and ``transferred`` are progress, in steps.
+    Of the ``checkpoint`` a node is ``writing`` for a part: then it waits for the others.
+    ``takes_part`` is 0 for nodes that the run does without, else 1.
+    """
+
+    compute: FloatArray
+    wait: FloatArray
+    transfer: FloatArray
+    input: FloatArray
+    checkpoint: FloatArray
+    writing: FloatArray
+    evaluation: FloatArray
+    life: Mapping[str, FloatArray]
+    computed: FloatArray
+    transferred: FloatArray
+    takes_part: FloatArray
+
+
+class _Meter:
+    """Measures how much of each tick falls into some part of the rows."""
+
+    def __init__(self, rows: TimelineRows, ticks: IntArray) -> None:
+        edges = np.concatenate([ticks - TICK_S, ticks])
+        self.row = np.searchsorted(rows.start_s, edges, side="right") - 1
+        self.at_s = edges - rows.start_s[self.row]
+
+    def share(self, begins_s: FloatArray, length_s: FloatArray) -> FloatArray:
+        """Return how much of each tick lies in a part of the rows that begins and lasts so."""
+        before = np.zeros((len(length_s) + 1, *length_s.shape[1:]))
+        np.cumsum(length_s, axis=0, out=before[1:])
+        into = np.clip(self._at(begins_s) - begins_s[self.row], 0, length_s[self.row])
+        return self._gained(before[self.row] + into) / TICK_S
+
+    def progress(self, begins_s: FloatArray, length_s: FloatArray) -> FloatArray:
+        """Return how many of these parts each tick got through, fractions included."""
+        before = np.zeros((len(length_s) + 1, *length_s.shape[1:]))
+        np.cumsum(length_s > 0, axis=0, out=before[1:])
+        length = length_s[self.row]
+        into = np.clip(self._at(begins_s) - begins_s[self.row], 0, length)
+        done = np.divide(into, length, out=np.zeros_like(into), where=length > 0)
+        n = len(self.row) // 2
+        whole = before[self.row]
+        return np.asarray((whole[n:] - whole[:n]) + (done[n:] - done[:n]))
+
+    def _at(self, like: FloatArray) -> FloatArray:
+        return self.at_s if like.ndim == 1 else self.at_s[:, None]
+
+    def _gained(self, total: FloatArray) -> FloatArray:
+        n = len(self.row) // 2
+        return total[n:] - total[:n]
+
+
+def occupancy(rows: TimelineRows, ticks: IntArray) -> Occupancy:
+    """Return what the workers of these rows spent each tick on.
+
+    Parameters
+    ----------
+    rows : consecutive, from before the first tick to the last
+    ticks : (n_ticks,) Unix seconds; a tick stands for the second that ends with it
+
+    Notes
+    -----
+    All times lie on the clock's grid, so the sums are exact: the same tick has the same
+    shares whatever rows come along with it.
+    """
+    meter = _Meter(rows, ticks)
+    pause_s, ready_s = rows.pause_s, rows.ready_s
+    begins_s = pause_s[:, None] + rows.input_s
+    wait_s = rows.wait_s
+    transferred_s = ready_s + rows.transfer_s
+    zeros = np.zeros_like(pause_s)
+    gaps = {i: np.where(rows.life == i, pause_s, 0) for i in set(rows.life[pause_s > 0].tolist())}
+    here = (rows.active | (rows.life != TRAINING)[:, None])[rows_at(rows, ticks)].astype(float)
+    checkpoint = here * meter.share(transferred_s, rows.checkpoint_s)[:, None]
+    writing = checkpoint
+    if (rows.brief_s < rows.checkpoint_s).any():
+        brief = here * meter.share(transferred_s, rows.brief_s)[:, None]
+        writing = np.where(rows.slow_to_write[rows_at(rows, ticks)], checkpoint, brief)
+    return Occupancy(
+        compute=meter.share(begins_s, rows.compute_s),
+        wait=meter.share(ready_s[:, None] - wait_s, wait_s),
+        transfer=here * meter.share(ready_s, rows.transfer_s)[:, None],
+        input=meter.share(np.broadcast_to(pause_s[:, None], begins_s.shape), rows.input_s),
+        checkpoint=checkpoint,
+        writing=writing,
+        evaluation=here * meter.share(transferred_s + rows.checkpoint_s, rows.after_s)[:, None],
+        life={LIFE[i]: meter.share(zeros, gap_s)[:, None] for i, gap_s in gaps.items()},
+        computed=meter.progress(begins_s, rows.compute_s),
+        transferred=here * meter.progress(ready_s, rows.transfer_s)[:, None],
+        takes_part=here,
+    )
+
+
+def rows_at(rows: TimelineRows, ticks: IntArray) -> IntArray:
+    """Return the row under way at the end of each tick: (n_ticks,)."""
+    return np.searchsorted(rows.start_s, ticks, side="left") - 1
+
 
 # Sent: read once; received: written, and half of it read and added to what was there.
 HBM_BYTES_PER_EFA_BYTE = 3.0
@@ -30,7 +137,7 @@ ECC_CORRECTED_PER_DAY = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Nature:
+class PartVariation:
     """Lasting differences between alike parts: (n_nodes, n_parts) each."""
 
     core: Floats
@@ -40,13 +147,13 @@ class Nature:
     ecc_per_s: FloatArray
 
 
-def nature(script: Script) -> Nature:
+def nature(script: Script) -> PartVariation:
     """Return what tells the parts of a run's nodes apart for good."""
     return _nature(int(script.key("nature")), script.run.instance, script.run.nodes)
 
 
 @lru_cache(maxsize=16)
-def _nature(key: int, instance_name: str, n: int) -> Nature:
+def _nature(key: int, instance_name: str, n: int) -> PartVariation:
     instance = catalog.instance(instance_name)
     rng = np.random.Generator(np.random.Philox(key=key))
 
@@ -54,7 +161,7 @@ def _nature(key: int, instance_name: str, n: int) -> Nature:
         return np.clip(rng.standard_normal((n, n_parts), dtype=np.float32), -3, 3)
 
     per_day = rng.exponential(ECC_CORRECTED_PER_DAY, (n, instance.n_devices))
-    return Nature(
+    return PartVariation(
         core=1 + np.float32(CORE_SPREAD) * normal(instance.n_cores),
         device=1 + np.float32(DEVICE_SPREAD) * normal(instance.n_devices),
         efa=normal(instance.n_efa),
@@ -179,3 +286,176 @@ def node_values(script: Script, spent: Occupancy, noise: TickNoise) -> dict[str,
         "execution_errors_per_s": np.zeros_like(spent.compute),
     }
     return {name: value.astype(np.float32)[..., None] for name, value in values.items()}
+
+
+# Probes take 15 to 17 µs one way on this fabric; each device has its own place in the racks.
+PROBE_S, PROBE_SPREAD_S = 16.0e-6, 0.35e-6
+LOAD_COST = 0.10  # a busy link answers that much later
+PACKET_BYTES = 8192.0
+IDLE_BYTES_PER_S = 2.0e3
+RETRANSMIT_RATIO = 2.0e-6
+
+
+def efa_values(
+    script: Script, spent: Occupancy, noise: TickNoise, nodes: slice
+) -> dict[str, Floats]:
+    """Return latency, traffic and troubles of every EFA device: (n_ticks, n_nodes, n_efa).
+
+    Notes
+    -----
+    Gradients are striped over all devices of a node. What computing hides of the exchange
+    flows while it computes, the rest while it transfers.
+    """
+    n, of = script.instance.n_efa, nature(script).efa[nodes]
+    sent = (script.step_plan.efa_bytes / n * exchanged(script, spent) + IDLE_BYTES_PER_S).astype(
+        np.float32
+    )[..., None]
+    tx = sent * (1 + 0.01 * noise.normal(n))
+    rx = sent * (1 + 0.01 * noise.normal(n))
+    packets = tx * np.float32(1 / PACKET_BYTES)
+    # Packets are whole: a second has none of these, or now and then one.
+    retransmits = np.floor(packets * np.float32(RETRANSMIT_RATIO) + noise.uniform(n))
+    base = (PROBE_S + PROBE_SPREAD_S * of).astype(np.float32)
+    load = (1 + LOAD_COST * spent.transfer).astype(np.float32)
+    latency = noise.latency(n)
+    latency *= base
+    latency *= load[..., None]
+    none = np.zeros(tx.shape, np.float32)
+    return {
+        "efa_latency_s": latency,
+        "efa_tx_bytes_per_s": tx,
+        "efa_rx_bytes_per_s": rx,
+        "efa_tx_packets_per_s": packets,
+        "efa_retransmits_per_s": retransmits,
+        "efa_drops_per_s": none,
+        "efa_impaired_per_s": none.copy(),
+        "efa_unresponsive_per_s": none.copy(),
+    }
+
+
+LOSS_DELAY = 4.0  # the median probe is delayed by so many times the share of packets lost
+# A device that dies breaks its connections at once; afterwards peers try again now and then.
+BREAKS_PER_S, BREAKS_FOR_S, RETRIES_PER_S = 8.0, 5.0, 0.2
+SILENT = ("node_silent", "node_crash", "node_joins")
+
+
+@dataclass(frozen=True, slots=True)
+class MarkedRows:
+    """Where an act leaves its marks: on the values of some nodes, while it is under way.
+
+    ``values`` are (n_ticks, n_nodes, n_parts) each, ``rows`` the nodes that are hit, and
+    ``when`` the ticks at whose end the act is under way.
+    """
+
+    values: dict[str, Floats]
+    ticks: IntArray
+    when: slice
+    rows: IntArray
+
+    def __getitem__(self, name: str) -> Floats:
+        """Return one metric while the act is under way."""
+        return self.values[name][self.when]
+
+
+def mark(script: Script, values: dict[str, Floats], ticks: IntArray, nodes: slice) -> None:
+    """Leave the marks of all that happens to some nodes on their values, in place.
+
+    Parameters
+    ----------
+    values : (n_ticks, n_nodes, n_parts) each
+    ticks : (n_ticks,) Unix seconds
+    nodes : which of the run's nodes the values are of
+    """
+    for act in sorted(script.acts, key=lambda act: act.kind in SILENT):
+        rows = act.rows[(act.rows >= nodes.start) & (act.rows < nodes.stop)] - nodes.start
+        when = window_of(act, ticks)
+        is_seen = when.start < when.stop or act.kind == "ecc_uncorrected"
+        if act.kind in MARKS and len(rows) and is_seen:
+            MARKS[act.kind](script, act, MarkedRows(values, ticks, when, rows))
+
+
+def _blank(_script: Script, _act: Act, here: MarkedRows) -> None:
+    """Report nothing at all."""
+    for name in here.values:
+        here[name][:, here.rows] = np.nan
+
+
+def _slow_part(script: Script, act: Act, here: MarkedRows) -> None:
+    """Let the slow cores stay busy while the others of their node wait for them."""
+    if isinstance(act.parts, slice):
+        return
+    n_cores = 1 if act.kind == "slow_core" else script.instance.chip.cores_logical
+    slow = slice(act.parts * n_cores, (act.parts + 1) * n_cores)
+    busy = here["core_utilization_ratio"]
+    kept = busy[:, here.rows, slow]
+    busy[:, here.rows] *= np.float32(1 / core_factor(script, act))
+    busy[:, here.rows, slow] = kept
+
+
+def _slow_memory(script: Script, act: Act, here: MarkedRows) -> None:
+    """Let the accelerator move fewer bytes, and its node compute at its pace."""
+    left = np.float32(1 / slowdown(act.magnitude))
+    here["hbm_bandwidth_bytes_per_s"][:, here.rows, act.parts] *= left
+    _slow_part(script, act, here)
+
+
+def _slow_link(_script: Script, act: Act, here: MarkedRows) -> None:
+    """Let probes over the link come back late."""
+    here["efa_latency_s"][:, here.rows, act.parts] *= np.float32(act.magnitude)
+
+
+def _lossy_link(_script: Script, act: Act, here: MarkedRows) -> None:
+    """Let the link send many packets twice, and answer probes a little later."""
+    at = (slice(None), here.rows, act.parts)
+    again = here["efa_tx_packets_per_s"][at] * np.float32(act.magnitude / (1 - act.magnitude))
+    here["efa_retransmits_per_s"][at] += again
+    here["efa_tx_packets_per_s"][at] += again
+    here["efa_tx_bytes_per_s"][at] += again * np.float32(PACKET_BYTES)
+    here["efa_latency_s"][at] *= np.float32(1 + LOSS_DELAY * act.magnitude)
+
+
+def _dead_link(script: Script, act: Act, here: MarkedRows) -> None:
+    """Let the device carry nothing, its neighbour twice as much, and its peers complain."""
+    dead, n_efa = act.parts, script.instance.n_efa
+    at = (slice(None), here.rows, dead)
+    for name in ("efa_tx_bytes_per_s", "efa_rx_bytes_per_s", "efa_tx_packets_per_s"):
+        if n_efa > 1 and isinstance(dead, int):
+            here[name][:, here.rows, (dead + 1) % n_efa] += here[name][at]
+        here[name][at] = 0
+    here["efa_retransmits_per_s"][at] = 0
+    here["efa_latency_s"][at] = np.nan
+    is_breaking = here.ticks[here.when] <= act.start_s + BREAKS_FOR_S
+    events = np.where(is_breaking, BREAKS_PER_S, RETRIES_PER_S)[:, None]
+    here["efa_impaired_per_s"][at] += events.astype(np.float32)
+    here["efa_unresponsive_per_s"][at] += (events / 2).astype(np.float32)
+
+
+def _bad_memory(_script: Script, act: Act, here: MarkedRows) -> None:
+    """Count errors from the first on, never back; executions fail while they come."""
+    counts = _counts(act, here.ticks)
+    shaped = counts[:, None] if isinstance(act.parts, int) else counts[:, None, None]
+    here.values["mem_ecc_uncorrected"][:, here.rows, act.parts] += shaped
+    for name in ("executions_failed_per_s", "execution_errors_per_s"):
+        here[name][:, here.rows] += np.float32(act.magnitude / 60)
+
+
+def _counts(act: Act, ticks: IntArray) -> Floats:
+    """Return the errors counted so far: (n_ticks,); the first comes as the fault begins."""
+    lasted_s = np.minimum(ticks, act.end_s) - act.start_s
+    counts = np.where(lasted_s > 0, 1 + np.floor(lasted_s * act.magnitude / 60), 0)
+    return counts.astype(np.float32)
+
+
+Mark = Callable[[Script, Act, MarkedRows], None]
+MARKS: Mapping[str, Mark] = {
+    "efa_latency": _slow_link,
+    "efa_loss": _lossy_link,
+    "efa_down": _dead_link,
+    "slow_core": _slow_part,
+    "throttle": _slow_part,
+    "hbm_slow": _slow_memory,
+    "ecc_uncorrected": _bad_memory,
+    "node_silent": _blank,
+    "node_crash": _blank,
+    "node_joins": _blank,
+}

@@ -5,6 +5,7 @@ from functools import cached_property
 
 from telemetry.catalog import CatalogError, Instance, Model, training_instance
 from telemetry.catalog import model as model_named
+from telemetry.errors import FieldError
 from telemetry.simulate.constants import (
     ACTIVATION_BYTES,
     CHIPS,
@@ -23,15 +24,6 @@ MOST = {
     "seq_len": 100_000_000,
     "global_batch": 1_000_000_000,
 }
-
-
-class JobError(ValueError):
-    """A job that can't be laid out: says the field and the remedy."""
-
-    def __init__(self, field: str, remedy: str) -> None:
-        """Keep the field beside the message."""
-        super().__init__(f"{field}: {remedy}")
-        self.field = field
 
 
 @dataclass(frozen=True)
@@ -157,7 +149,7 @@ class Layout:
 def lay_out(
     job: Job, model: Model | None = None, *, constants: ChipConstants | None = None
 ) -> Layout:
-    """Place a job on its machines; JobError says which field stands in the way, and the remedy.
+    """Place a job on its machines; FieldError says which field stands in the way, and the remedy.
 
     ``model`` and ``constants`` stand in for the catalogue's and the chip's own.
     """
@@ -165,13 +157,13 @@ def lay_out(
         instance = training_instance(job.instance)
         found = model or model_named(job.model)
     except CatalogError as error:
-        raise JobError(error.field, str(error).removeprefix(f"{error.field}: ")) from error
+        raise FieldError(error.field, str(error).removeprefix(f"{error.field}: ")) from error
     _check_counts(job)
     layout = Layout(job, found, instance, constants or CHIPS[instance.chip.name])
     _check_precision(layout)
     _check_parallelism(layout)
     if job.global_batch % layout.dp:
-        raise JobError(
+        raise FieldError(
             "global_batch",
             f"{job.global_batch} sequences do not divide by the {layout.dp} replicas "
             f"({layout.ranks} cores / tp {job.tp} / pp {job.pp}); take a multiple of {layout.dp}",
@@ -183,13 +175,13 @@ def _check_counts(job: Job) -> None:
     for field, most in MOST.items():
         value = getattr(job, field)
         if not 1 <= value <= most:
-            raise JobError(field, f"{value} is out of range; take 1 to {most:,}")
+            raise FieldError(field, f"{value} is out of range; take 1 to {most:,}")
 
 
 def _check_precision(layout: Layout) -> None:
     chip = layout.instance.chip
     if layout.job.precision not in chip.peak_flops:
-        raise JobError(
+        raise FieldError(
             "precision",
             f"{layout.job.precision!r} is not known on {chip.name}; "
             f"take one of {', '.join(chip.peak_flops)}",
@@ -199,17 +191,17 @@ def _check_precision(layout: Layout) -> None:
 def _check_parallelism(layout: Layout) -> None:
     job, n_cores = layout.job, layout.instance.n_cores
     if n_cores % job.tp:
-        raise JobError(
+        raise FieldError(
             "tp",
             f"{job.tp} does not divide the {n_cores} cores of one {layout.instance.name}; "
             f"take one of {', '.join(map(str, _divisors(n_cores)))}",
         )
     if job.pp > layout.model.layers:
-        raise JobError(
+        raise FieldError(
             "pp", f"{job.pp} stages for {layout.model.layers} layers; take at most one per layer"
         )
     if layout.ranks % (job.tp * job.pp):
-        raise JobError(
+        raise FieldError(
             "pp",
             f"tp {job.tp} x pp {job.pp} = {job.tp * job.pp} does not divide the {layout.ranks} "
             f"cores of {job.nodes} x {layout.instance.name}; change tp, pp or nodes",

@@ -1,22 +1,161 @@
 """Scenario files: runs, faults and benign events, read from TOML into plans to play."""
 
+import math
 import re
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 import msgspec
 
-from telemetry.simulate.kinds import BENIGN, FAULTS, BenignKind, FaultKind
+from telemetry import catalog
+from telemetry.errors import FieldError
+from telemetry.simulate.faults import BENIGN, FAULTS, BenignKind, DevicePart, FaultKind
 from telemetry.simulate.plan import Benign, Fault, Job, Plan, RunSpec
-from telemetry.simulate.validation import (
-    ScenarioError,
-    refuse_twins,
-    suggestion,
-    validate_benign,
-    validate_fault,
-    validate_run,
-)
+from telemetry.simulate.step_model import step_plan
+
+MOST_NODES = 10_000
+PART_NAMES = {"core": "core", "device": "accelerator", "efa": "EFA device"}
+
+
+def suggestion(value: object, known: Collection[str]) -> str:
+    """Name the nearest known word and all that there are."""
+    near = get_close_matches(str(value), known, n=1)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    return f"{hint}choose one of {', '.join(known)}"
+
+
+def validate_run(run: RunSpec) -> None:
+    """Refuse a run that cannot be laid out, or that its instance cannot train."""
+    if not re.fullmatch(r"[A-Za-z0-9_-]+", run.name):
+        raise FieldError("name", f"{run.name!r} is no name; use letters, digits and dashes")
+    if run.nodes > MOST_NODES:
+        raise FieldError("nodes", f"{run.nodes} are too many; give at most {MOST_NODES}")
+    try:
+        catalog.training_instance(run.instance)
+        catalog.model(run.model)
+        step_plan(run)
+    except (catalog.CatalogError, FieldError) as error:
+        raise FieldError(_field_of(error), _message_of(error)) from error
+
+
+def _field_of(error: ValueError) -> str:
+    return str(getattr(error, "field", "run"))
+
+
+def _message_of(error: ValueError) -> str:
+    return str(error).removeprefix(f"{_field_of(error)}: ")
+
+
+def validate_fault(fault: Fault, run: RunSpec) -> None:
+    """Refuse a fault that its run cannot have."""
+    if fault.kind not in FAULTS:
+        known = suggestion(fault.kind, tuple(FAULTS))
+        raise FieldError("kind", f"{fault.kind!r} is no kind of fault; {known}")
+    kind = FAULTS[fault.kind]
+    _check_place(fault, kind, run)
+    _check_device(fault.device, kind, run)
+    _check_times(fault.start_s, fault.duration_s)
+    if kind.magnitude_unit is not None:
+        _check_magnitude(fault.magnitude, kind.magnitude_unit, kind.low, kind.high)
+    if kind.name == "stage_imbalance" and run.pp < 2:
+        raise FieldError(
+            "kind", f"stage_imbalance needs a pipeline, and {run.name} has pp = 1; set pp ≥ 2"
+        )
+
+
+def validate_benign(event: Benign, run: RunSpec) -> None:
+    """Refuse a benign event that its run cannot have."""
+    if event.kind not in BENIGN:
+        known = suggestion(event.kind, tuple(BENIGN))
+        raise FieldError("kind", f"{event.kind!r} is no benign event; {known}")
+    kind = BENIGN[event.kind]
+    if event.run != run.name:
+        raise FieldError("run", f"{event.run!r} is not {run.name}")
+    if kind.scope == "node" and event.node is None:
+        raise FieldError("node", f"{kind.name} is about one node; name it")
+    if event.node is not None:
+        _check_node(event.node, run)
+        if run.nodes == 1 and kind.scope == "node":
+            raise FieldError("node", f"{event.node!r} is the run's only node; give it more")
+    _check_times(event.start_s, event.duration_s)
+    if kind.magnitude_unit is not None and event.magnitude is not None:
+        _check_magnitude(event.magnitude, kind.magnitude_unit, kind.low, kind.high)
+
+
+def _check_place(fault: Fault, kind: FaultKind, run: RunSpec) -> None:
+    if (fault.node is None) == (fault.run is None):
+        raise FieldError("node", "name either the node or the run that is hit")
+    if fault.run is not None and kind.scope == "node":
+        raise FieldError(
+            "run", f"{kind.name} hits one node, not the run {fault.run!r}; set node instead"
+        )
+    if fault.node is not None and kind.scope == "run":
+        raise FieldError(
+            "node", f"{kind.name} hits the whole run, not {fault.node!r}; set run instead"
+        )
+    if fault.run is not None and fault.run != run.name:
+        raise FieldError("run", f"{fault.run!r} is not {run.name}")
+    if fault.node is not None:
+        _check_node(fault.node, run)
+
+
+def _check_node(node: str, run: RunSpec) -> None:
+    names = run.node_names
+    if node not in names:
+        raise FieldError(
+            "node", f"{node!r} is no node of {run.name}; choose {_first_to_last(names)}"
+        )
+
+
+def _first_to_last(names: tuple[str, ...]) -> str:
+    return names[0] if len(names) == 1 else f"one of {names[0]} … {names[-1]}"
+
+
+def _check_device(device: int | None, kind: FaultKind, run: RunSpec) -> None:
+    if kind.device_part is None:
+        if device is not None:
+            raise FieldError("device", f"{device} means nothing to {kind.name}; leave it out")
+        return
+    n_parts = parts_per_node(kind.device_part, run)
+    part = PART_NAMES[kind.device_part]
+    if n_parts == 0:
+        raise FieldError("kind", f"{kind.name} needs an {part}; {run.instance} has none")
+    if device is not None and not 0 <= device < n_parts:
+        raise FieldError(
+            "device", f"{device} is no {part} of {run.instance}; choose 0 to {n_parts - 1}"
+        )
+
+
+def parts_per_node(part: DevicePart, run: RunSpec) -> int:
+    """Count the cores, accelerators or EFA devices of each of a run's nodes."""
+    instance = catalog.instance(run.instance)
+    return {"core": instance.n_cores, "device": instance.n_devices, "efa": instance.n_efa}[part]
+
+
+def _check_times(start_s: float, duration_s: float | None) -> None:
+    if not (math.isfinite(start_s) and start_s >= 0):
+        raise FieldError("start_s", f"{start_s} is no start; give seconds ≥ 0")
+    if duration_s is not None and not (math.isfinite(duration_s) and duration_s > 0):
+        raise FieldError("duration_s", f"{duration_s} is no duration; give seconds > 0")
+
+
+def _check_magnitude(magnitude: float, unit: str, low: float, high: float) -> None:
+    if not low <= magnitude <= high:
+        raise FieldError(
+            "magnitude", f"{magnitude} is out of range; give a {unit} from {low:g} to {high:g}"
+        )
+
+
+def refuse_twins(names: Iterable[str]) -> None:
+    """Refuse two runs of one name."""
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            raise FieldError("name", f"{name!r} is taken by another run; name them apart")
+        seen.add(name)
+
 
 __all__ = [
     "BENIGN",
@@ -27,11 +166,11 @@ __all__ = [
     "BenignKind",
     "Fault",
     "FaultKind",
+    "FieldError",
     "Job",
     "Plan",
     "RunSpec",
     "Scenario",
-    "ScenarioError",
     "load_scenario",
     "scenario_of",
     "validate_benign",
@@ -83,25 +222,25 @@ def load_scenario(text: str) -> Scenario:
 
     Raises
     ------
-    ScenarioError
+    FieldError
         Naming the first field that is wrong, its value and what to do about it.
     """
     try:
         table = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise ScenarioError("scenario", f"is no TOML: {error}; mend the file there") from error
+        raise FieldError("scenario", f"is no TOML: {error}; mend the file there") from error
     return scenario_of(table)
 
 
 def scenario_of(table: Table) -> Scenario:
-    """Read a scenario from the table that its file holds; ScenarioError as `load_scenario`."""
+    """Read a scenario from the table that its file holds; FieldError as `load_scenario`."""
     head = _read(table, _Head, where="")
     if not 0 < head.duration_s <= LONGEST_S:
-        raise ScenarioError(
+        raise FieldError(
             "duration_s", f"{head.duration_s} is out of range; give seconds up to {LONGEST_S:.0f}"
         )
     if not head.run:
-        raise ScenarioError("run", "there is none; describe at least one under [[run]]")
+        raise FieldError("run", "there is none; describe at least one under [[run]]")
     runs = tuple(_run(table, f"run[{i}]") for i, table in enumerate(head.run))
     refuse_twins(run.name for run in runs)
     faults = tuple(_fault(t, runs, head, f"fault[{i}]") for i, t in enumerate(head.fault))
@@ -128,7 +267,7 @@ def _run(table: Table, where: str) -> RunSpec:
     run = _read(table, RunSpec, where=where)
     try:
         validate_run(run)
-    except ScenarioError as error:
+    except FieldError as error:
         raise error.inside(where) from error
     return run
 
@@ -142,7 +281,7 @@ def _fault(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) -> 
     try:
         validate_fault(fault, run)
         _check_within(fault.start_s, head)
-    except ScenarioError as error:
+    except FieldError as error:
         raise error.inside(where) from error
     return fault
 
@@ -154,14 +293,14 @@ def _benign(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) ->
     try:
         validate_benign(event, run)
         _check_within(event.start_s, head)
-    except ScenarioError as error:
+    except FieldError as error:
         raise error.inside(where) from error
     return event
 
 
 def _check_within(start_s: float, head: _Head) -> None:
     if start_s >= head.duration_s:
-        raise ScenarioError(
+        raise FieldError(
             "start_s", f"{start_s} is past the end; start before duration_s = {head.duration_s:g}"
         )
 
@@ -170,10 +309,10 @@ def _stranger(run: str | None, node: str | None, runs: tuple[RunSpec, ...], wher
     """Refuse what belongs to no run; where nothing is named the first run will say so."""
     if run is not None:
         known = suggestion(run, [each.name for each in runs])
-        raise ScenarioError(f"{where}.run", f"{run!r} is no run of this scenario; {known}")
+        raise FieldError(f"{where}.run", f"{run!r} is no run of this scenario; {known}")
     if node is not None:
         known = suggestion(node, [name for each in runs for name in each.node_names][:40])
-        raise ScenarioError(f"{where}.node", f"{node!r} is no node of this scenario; {known}")
+        raise FieldError(f"{where}.node", f"{node!r} is no node of this scenario; {known}")
     return runs[0]
 
 
@@ -184,17 +323,17 @@ def _read(table: Table, struct: type[StructType], *, where: str) -> StructType:
     for key in table:
         if key not in fields:
             known = suggestion(key, list(fields))
-            raise ScenarioError(f"{place}{key}", f"{table[key]!r} sets an unknown key; {known}")
+            raise FieldError(f"{place}{key}", f"{table[key]!r} sets an unknown key; {known}")
     for name, field in fields.items():
         if field.required and name not in table:
-            raise ScenarioError(f"{place}{name}", "is missing; add it")
+            raise FieldError(f"{place}{name}", "is missing; add it")
     try:
         return msgspec.convert(table, struct)
     except msgspec.ValidationError as error:
         what, _, path = str(error).partition(" - at ")
         found = re.search(r"\$\.(\w+)", path)
         key = found[1] if found else next(iter(fields))
-        raise ScenarioError(
+        raise FieldError(
             f"{place}{key}", f"{table.get(key)!r} does not fit; give {_wanted(what)}"
         ) from error
 

@@ -5,27 +5,39 @@ from dataclasses import dataclass
 import numpy as np
 
 from telemetry.blocks import IntArray, Span
-from telemetry.simulate.clock import RunClock, resume, start_clock
-from telemetry.simulate.fabric import efa_values
-from telemetry.simulate.hardware import busy_ratio, core_utilization, device_values, node_values
+from telemetry.simulate.hardware import (
+    busy_ratio,
+    core_utilization,
+    device_values,
+    efa_values,
+    mark,
+    node_values,
+    occupancy,
+    rows_at,
+)
 from telemetry.simulate.losses import losses
-from telemetry.simulate.marks import mark
 from telemetry.simulate.noise import Floats, TickNoise
-from telemetry.simulate.occupancy import occupancy, rows_at
 from telemetry.simulate.plan import Plan
-from telemetry.simulate.rows import LIFE, Rows, joined
 from telemetry.simulate.script import Script, script_of
-from telemetry.simulate.timeline import advance
+from telemetry.simulate.timeline import (
+    LIFE,
+    RunClock,
+    TimelineRows,
+    advance,
+    joined,
+    resume,
+    start_clock,
+)
 from telemetry.steps import PHASES, StepBatch
 
-__all__ = ["Played", "RunClock", "clock_at", "play", "played_steps", "resume", "start_clock"]
+__all__ = ["PlayedShard", "RunClock", "clock_at", "play", "played_steps", "resume", "start_clock"]
 
 # Longer intervals are played in pieces of so many values a metric: they fit the cache.
 PIECE_VALUES = 2**18
 
 
 @dataclass(frozen=True, slots=True)
-class Played:
+class PlayedShard:
     """What an interval brought: the clock at its end, the shard's telemetry, the run's steps."""
 
     clock: RunClock
@@ -33,7 +45,7 @@ class Played:
     steps: StepBatch
 
 
-def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 1) -> Played:
+def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 1) -> PlayedShard:
     """Play a shard from where the clock stands to a later second.
 
     Parameters
@@ -76,7 +88,7 @@ def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 
         steps.append(rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= piece_until)])
         clock = after
     span = Span(shard, ticks, script.names[nodes], values, every_s)
-    return Played(clock, span, _batch(script, joined(steps)))
+    return PlayedShard(clock, span, _batch(script, joined(steps)))
 
 
 def clock_at(plan: Plan, clock: RunClock, until: int) -> RunClock:
@@ -91,7 +103,9 @@ def played_steps(plan: Plan, clock: RunClock, until: int) -> StepBatch:
     return _batch(script, rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= until)])
 
 
-def hardware(script: Script, rows: Rows, ticks: IntArray, nodes: slice) -> dict[str, Floats]:
+def hardware(
+    script: Script, rows: TimelineRows, ticks: IntArray, nodes: slice
+) -> dict[str, Floats]:
     """Return every metric of some nodes: (n_ticks, n_nodes, n_parts) each."""
     spent = occupancy(rows.of(nodes), ticks)
     noise = TickNoise(script.key("ticks"), ticks, np.arange(nodes.start, nodes.stop))
@@ -117,7 +131,7 @@ def _nodes_of(plan: Plan, shard: str) -> slice:
     return slice(first, min(first + plan.shard_size, plan.run.nodes))
 
 
-def _batch(script: Script, rows: Rows) -> StepBatch:
+def _batch(script: Script, rows: TimelineRows) -> StepBatch:
     """Return steps as training reports them; a worker that took no part reports nothing."""
     alike = np.zeros(rows.compute_s.shape)
     phases = (

@@ -1,16 +1,291 @@
 """The timeline of a run: from where its clock stands to some later second."""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import lru_cache
+from typing import Self
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
-from telemetry.simulate.clock import WARM_UP_S, RunClock, grain
-from telemetry.simulate.conditions import Conditions, conditions
-from telemetry.simulate.noise import mixed, windows
-from telemetry.simulate.rows import Rows, add_one_offs, gap, joined, steps_under
-from telemetry.simulate.script import COMPILES, EVALUATION_S, FOREVER_S, Act, Script
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.simulate.noise import mixed, smooth, windows
+from telemetry.simulate.plan import Plan
+from telemetry.simulate.script import (
+    COMPILES,
+    EVALUATION_S,
+    FOREVER_S,
+    Act,
+    Conditions,
+    Script,
+    conditions,
+)
+
+# Every duration is a multiple of this, about a microsecond. Unix seconds on such a grid add up
+# in doubles without rounding, so it does not matter where an interval is cut.
+GRAIN_S = 2.0**-20
+
+# Life before training: the nodes boot, the graphs compile, the weights are loaded.
+BOOT_S = 5.0
+WARM_UP_S = 15.0
+
+
+class RunClock(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a run stands at the end of a tick.
+
+    ``tick`` is the last Unix second simulated. ``step`` counts the steps done, and
+    ``step_started_s`` is when the one under way began. A phase that will end says when:
+    ``phase_ends_s``, which training does not. ``n_tokens`` counts tokens processed, those of
+    ``n_steps_lost`` steps, gone with a crash, included. Events that began by ``due_until_s``
+    and ``gaps_until_s`` have had their turn.
+    """
+
+    tick: int
+    phase: str = "pending"
+    phase_since_s: float
+    phase_ends_s: float | None = None
+    phase_progress_ratio: float = 0.0
+    step: int = 0
+    step_started_s: float
+    n_tokens: int = 0
+    checkpoint_step: int = 0
+    n_restarts: int = 0
+    n_steps_lost: int = 0
+    due_until_s: float
+    gaps_until_s: float
+
+
+def grain(seconds: float) -> float:
+    """Put seconds on the grid that adds up without rounding."""
+    return round(seconds / GRAIN_S) * GRAIN_S
+
+
+def grains(seconds: FloatArray) -> FloatArray:
+    """Put an array of seconds (...) on the grid that adds up without rounding."""
+    return np.rint(np.asarray(seconds, np.float64) * (1 / GRAIN_S)) * GRAIN_S
+
+
+def start_clock(plan: Plan) -> RunClock:
+    """Return the clock of a run that is about to begin, just before its epoch."""
+    start_s = plan.epoch_s - 1.0
+    return RunClock(
+        tick=plan.epoch_s - 1,
+        phase_since_s=start_s,
+        phase_ends_s=start_s + BOOT_S,
+        step_started_s=start_s,
+        due_until_s=start_s,
+        gaps_until_s=start_s,
+    )
+
+
+def resume(clock: RunClock, tick: int) -> RunClock:
+    """Return the clock after an outage of the simulator: time moved on, the run did not.
+
+    Steps and tokens stay; the step or phase that was under way is as far along as it was.
+    """
+    gap_s = float(tick - clock.tick)
+    ends_s = None if clock.phase_ends_s is None else clock.phase_ends_s + gap_s
+    return msgspec.structs.replace(
+        clock,
+        tick=tick,
+        phase_since_s=clock.phase_since_s + (gap_s if ends_s is not None else 0),
+        phase_ends_s=ends_s,
+        step_started_s=clock.step_started_s + gap_s,
+        due_until_s=clock.due_until_s + gap_s,
+        gaps_until_s=clock.gaps_until_s + gap_s,
+    )
+
+
+# A run's phases, and "absent": it waits for its nodes, and there is nobody to report.
+LIFE = ("absent", "pending", "compiling", "warming_up", "training", "finished", "failed")
+TRAINING = LIFE.index("training")
+
+SLOW_NOISE, FAST_NOISE, TRANSFER_NOISE, INPUT_NOISE = 0.003, 0.002, 0.03, 0.2
+SLOW_NOISE_STEPS = 32
+
+
+@dataclass(slots=True)
+class TimelineRows:
+    """Stretches of a run's life, one after the other.
+
+    Each begins with ``pause_s`` (all alike: all that a gap consists of), goes on per worker
+    with input, computing, being late and waiting until all are ready, and ends for all alike
+    with transfer, checkpoint and ``after_s`` (an evaluation). Of a checkpoint, who is not
+    ``slow_to_write`` writes for ``brief_s`` only, and then waits for the others. Arrays are
+    (n_rows,) or, where workers differ, (n_rows, n_workers); seconds are on the clock's grid.
+    ``life`` indexes LIFE: "training" for a step. ``ready_s`` counts from the row's start.
+    ``is_step`` is False
+    for gaps, and for a step that a crash cut off.
+    """
+
+    start_s: FloatArray
+    pause_s: FloatArray
+    input_s: FloatArray
+    compute_s: FloatArray
+    late_s: FloatArray
+    ready_s: FloatArray
+    transfer_s: FloatArray
+    checkpoint_s: FloatArray
+    brief_s: FloatArray
+    slow_to_write: NDArray[np.bool_]
+    after_s: FloatArray
+    life: IntArray
+    is_step: NDArray[np.bool_]
+    step: IntArray
+    tokens: IntArray
+    active: NDArray[np.bool_]
+
+    def __len__(self) -> int:
+        """Count the rows."""
+        return len(self.start_s)
+
+    @property
+    def arrival_s(self) -> FloatArray:
+        """When each worker is ready for the collective, from the row's start."""
+        return self.pause_s[:, None] + self.input_s + self.compute_s + self.late_s
+
+    @property
+    def wait_s(self) -> FloatArray:
+        """How long each worker waits for the last; nobody waits where there is no step."""
+        return np.where(self.active, self.ready_s[:, None] - self.arrival_s, 0.0)
+
+    @property
+    def duration_s(self) -> FloatArray:
+        """How long each row takes."""
+        return self.ready_s + self.transfer_s + self.checkpoint_s + self.after_s
+
+    @property
+    def end_s(self) -> FloatArray:
+        """When each row is over."""
+        return self.start_s + self.duration_s
+
+    def __getitem__(self, rows: slice | NDArray[np.bool_]) -> Self:
+        """Keep some of the rows."""
+        return type(self)(*(getattr(self, each.name)[rows] for each in fields(self)))
+
+    def of(self, workers: slice) -> Self:
+        """Keep some of the workers."""
+        values = (getattr(self, each.name) for each in fields(self))
+        return type(self)(*(v[:, workers] if v.ndim == 2 else v for v in values))
+
+    def hold(self, row: int, workers: IntArray, *, until_s: float) -> None:
+        """Keep some workers from joining the collective of a row before some second."""
+        late_s = until_s - self.start_s[row] - self.arrival_s[row, workers]
+        self.late_s[row, workers] += np.maximum(late_s, 0)
+        self.ready_s[row] = self.arrival_s[row, self.active[row]].max()
+
+
+def joined(pieces: Sequence[TimelineRows]) -> TimelineRows:
+    """Put rows one after the other."""
+    if len(pieces) == 1:
+        return pieces[0]
+    columns = ([getattr(piece, each.name) for piece in pieces] for each in fields(TimelineRows))
+    return TimelineRows(*(np.concatenate(column) for column in columns))
+
+
+def gap(script: Script, life: str, *, start_s: float, end_s: float) -> TimelineRows:
+    """Return the one row of a time without steps."""
+    nothing = np.zeros((1, script.run.nodes))
+    length_s, none, zero = np.array([end_s - start_s]), np.zeros(1), np.zeros(1, np.int64)
+    return TimelineRows(
+        start_s=np.array([start_s]),
+        pause_s=length_s,
+        input_s=nothing,
+        compute_s=nothing,
+        late_s=nothing,
+        ready_s=length_s,
+        transfer_s=none,
+        checkpoint_s=none,
+        brief_s=none,
+        slow_to_write=np.zeros((1, script.run.nodes), bool),
+        after_s=none,
+        life=zero + LIFE.index(life),
+        is_step=np.zeros(1, bool),
+        step=zero,
+        tokens=zero,
+        active=np.zeros((1, script.run.nodes), bool),
+    )
+
+
+def steps_under(
+    script: Script, now: Conditions, *, first: int, n_steps: int, start_s: float
+) -> TimelineRows:
+    """Return consecutive steps under unchanging conditions.
+
+    Parameters
+    ----------
+    first : number of the first step
+    start_s : Unix seconds at which it begins
+
+    Notes
+    -----
+    Every worker computes its share with noise of two colours, slow (drifting over some thirty
+    steps) and fast, and now and then stumbles. All meet in the gradient collective, which
+    begins when the last has come: ``wait_s = max over workers of arrival - own arrival``.
+    Step k's noise depends on the seed, the run and k alone.
+
+    References
+    ----------
+    J. Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
+    OSDI 2025, arXiv:2505.05713: what makes workers differ.
+    """
+    step = np.arange(first, first + n_steps)
+    compute_s = grains(now.compute_s * _pace(script, now, step))
+    input_noise = windows("normal", mixed(script.key("input"), step), script.run.nodes)
+    input_s = grains(now.input_s * np.maximum(1 + INPUT_NOISE * input_noise, 0))
+    transfer_noise = windows("normal", mixed(script.key("transfer"), step), 1)[:, 0]
+    transfer_s = grains(now.transfer_s * (1 + TRANSFER_NOISE * transfer_noise))
+    ready_s = (input_s + compute_s).max(axis=1)
+    end_s = start_s + np.cumsum(ready_s + transfer_s)
+    none = np.zeros(n_steps)
+    return TimelineRows(
+        start_s=end_s - (ready_s + transfer_s),
+        pause_s=none,
+        input_s=input_s,
+        compute_s=compute_s,
+        late_s=np.zeros_like(compute_s),
+        ready_s=ready_s,
+        transfer_s=transfer_s,
+        checkpoint_s=none.copy(),
+        brief_s=none.copy(),
+        slow_to_write=np.broadcast_to(now.slow_to_write, compute_s.shape),
+        after_s=none.copy(),
+        life=np.full(n_steps, TRAINING),
+        is_step=np.ones(n_steps, bool),
+        step=step,
+        tokens=np.full(n_steps, now.tokens),
+        active=np.broadcast_to(now.active, compute_s.shape),
+    )
+
+
+def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
+    """Return how much longer than expected each worker computes: (n_steps, n_workers)."""
+    n_nodes = script.run.nodes
+    pace = SLOW_NOISE * smooth(script.key("drift"), step, every=SLOW_NOISE_STEPS, width=n_nodes)
+    pace += FAST_NOISE * windows("normal", mixed(script.key("pace"), step), n_nodes)
+    pace += windows("hiccup", mixed(script.key("hiccup"), step), n_nodes)
+    pace += 1
+    if now.uneven_ratio:
+        luck = windows("uniform", mixed(script.key("lengths"), step), n_nodes)
+        pace *= 1 + np.float32(now.uneven_ratio) * luck * luck * luck
+    return pace
+
+
+def add_one_offs(
+    rows: TimelineRows, *, pause_s: float, checkpoint_s: float, brief_s: float, after_s: float
+) -> TimelineRows:
+    """Let the first step stand still, write a checkpoint or evaluate; the others follow."""
+    rows.pause_s = rows.pause_s.copy()
+    rows.pause_s[0] += pause_s
+    rows.ready_s[0] += pause_s
+    rows.checkpoint_s[0] += checkpoint_s
+    rows.brief_s[0] += brief_s
+    rows.after_s[0] += after_s
+    rows.start_s[1:] += pause_s + checkpoint_s + after_s
+    return rows
+
 
 # The runtime gives a silent peer up after so long ("waited 120 sec"); then the job restarts.
 PEER_TIMEOUT_S = 120.0
@@ -21,14 +296,14 @@ replace = msgspec.structs.replace
 
 
 @lru_cache(maxsize=4)
-def advance(script: Script, clock: RunClock, until: int) -> tuple[Rows, RunClock]:
+def advance(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, RunClock]:
     """Return the rows that overlap (clock.tick, until], and the clock at ``until``.
 
     The first row is the one under way at the clock's tick, the last the one under way at
     ``until`` (or ending right there). Cutting the interval anywhere gives the same rows.
     The shards of a run are played one after another: its latest rows are remembered.
     """
-    pieces: list[Rows] = []
+    pieces: list[TimelineRows] = []
     while clock.step_started_s < until:
         interrupted = _interruption(script, clock)
         if interrupted is not None:
@@ -52,7 +327,7 @@ def _progress(script: Script, clock: RunClock) -> float:
     return min(1.0, max(0.0, gone_s / (clock.phase_ends_s - clock.phase_since_s)))
 
 
-def _stretch(script: Script, clock: RunClock, until: int) -> tuple[Rows, RunClock]:
+def _stretch(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, RunClock]:
     """Return the next rows, and the clock where the last of them that is over ended."""
     if clock.phase == "training":
         return _steps(script, clock, until)
@@ -103,7 +378,7 @@ def _conditions(script: Script, acts: tuple[Act, ...]) -> Conditions:
     return conditions(script, acts)
 
 
-def _steps(script: Script, clock: RunClock, until: int) -> tuple[Rows, RunClock]:
+def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, RunClock]:
     """Return the steps up to where conditions change, and the clock after those that are over."""
     start_s = clock.step_started_s
     now = _conditions(script, script.on(start_s))
@@ -125,7 +400,7 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[Rows, RunClock]
     return rows, _give_up(script, _count(clock, rows, n_over - 1), crash, float(end_s[-1]))
 
 
-def _make_room(script: Script, clock: RunClock, now: Conditions, rows: Rows) -> None:
+def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineRows) -> None:
     """Let the first step do what has fallen due since the one before began."""
     at_s, since_s, run = clock.step_started_s, clock.due_until_s, script.run
     acts = script.begun(since_s, at_s)
@@ -162,7 +437,7 @@ def _checkpoint_s(
     return grain(lasts_s), grain(lasts_s * now.brief_ratio)
 
 
-def _get_stuck(script: Script, rows: Rows) -> Act | None:
+def _get_stuck(script: Script, rows: TimelineRows) -> Act | None:
     """Hold up the last step where a worker hangs or a node crashes; return the crash.
 
     Conditions change where an act begins, so no step but the last can see one begin. Nobody can
@@ -191,14 +466,14 @@ def _get_stuck(script: Script, rows: Rows) -> Act | None:
     return None
 
 
-def _cut_off(rows: Rows, row: int, *, after_s: float) -> None:
+def _cut_off(rows: TimelineRows, row: int, *, after_s: float) -> None:
     """Let what follows the exchange of a step, a checkpoint or an evaluation, end early."""
     rows.checkpoint_s[row] = min(float(rows.checkpoint_s[row]), after_s)
     rows.brief_s[row] = min(float(rows.brief_s[row]), after_s)
     rows.after_s[row] = min(float(rows.after_s[row]), after_s - float(rows.checkpoint_s[row]))
 
 
-def _count(clock: RunClock, rows: Rows, n_over: int) -> RunClock:
+def _count(clock: RunClock, rows: TimelineRows, n_over: int) -> RunClock:
     """Return the clock after the first ``n_over`` of these steps."""
     if n_over == 0:
         return clock

@@ -1,37 +1,202 @@
 """The durable tier: minutes and steps in the Django database, for good or for so many days."""
 
+import json
 import time
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 from django.db import models, transaction
 
-from telemetry.blocks import Span
-from telemetry.steps import StepBatch
-from telemetry.store import run_chunks
+from telemetry.blocks import Block, FloatArray, IntArray, Span
+from telemetry.steps import PHASES, StepBatch
+from telemetry.store.connection import Connection
+from telemetry.store.hot import HotStore
 from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
+from telemetry.store.packing import (
+    DIGEST_BYTES,
+    codec,
+    decode,
+    encode,
+    in_time,
+    pack,
+    read_layout,
+    steps_where,
+)
+from telemetry.store.reading import Packed, gather
 from telemetry.store.rollups import (
     Minutes,
     hour_bytes,
     laid_over,
-    minute_bytes,
     read_hour,
     read_minute,
     rolled_up,
+    widened,
 )
-from telemetry.store.run_chunks import (
-    STEP,
-    Chunk,
-    chunk_of,
-    joined,
-    read_chunk,
-    read_steps,
-    step_bytes,
-    worker_bytes,
-)
-from telemetry.store.step_records import in_time, steps_where
+from telemetry.store.rollups import minute_bytes as rollups_minute_bytes
 
 MINUTE_S = 60
+# A step's row: its number, its end, its tokens, the phases, and the loss.
+STEP, ENDED, TOKENS, FIRST_PHASE = 0, 1, 2, 3
+LOSS = FIRST_PHASE + len(PHASES)
+N_COLUMNS = LOSS + 1
+UNITS_PER_S = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Some of a run's steps.
+
+    ``steps`` (n_steps, 10), in order of end: number, end in Unix seconds, tokens, each of
+    PHASES as the mean over workers, and the loss. ``minutes`` (n_minutes,) rises, and ``n``
+    (n_minutes,) steps ended in each; ``means`` (n_minutes, n_workers, 6) seconds, the mean over
+    those.
+    """
+
+    steps: FloatArray
+    minutes: IntArray
+    n: IntArray
+    workers: tuple[str, ...]
+    means: FloatArray
+
+    def between(self, start: int, end: int) -> "Chunk":
+        """Keep the steps that ended in [start, end); both are whole minutes."""
+        rows = slice(*np.searchsorted(self.steps[:, ENDED], [start, end]))
+        kept = (self.minutes >= start) & (self.minutes < end)
+        return Chunk(
+            self.steps[rows], self.minutes[kept], self.n[kept], self.workers, self.means[kept]
+        )
+
+
+def chunk_of(batch: StepBatch) -> Chunk:
+    """Boil a batch, in order of time, down to what is kept for good."""
+    minute_of = batch.ended_at_s.astype("i8") // MINUTE_S * MINUTE_S
+    minutes, first, n = np.unique(minute_of, return_index=True, return_counts=True)
+    columns = [batch.step, batch.ended_at_s, batch.tokens]
+    means = []
+    for phase in PHASES:
+        values = np.asarray(batch.phases[phase], "f8")
+        present = ~np.isnan(values)
+        known = values if present.all() else np.where(present, values, 0.0)
+        columns.append(_ratio(known.sum(axis=1), present.sum(axis=1)))
+        sums, counts = (np.add.reduceat(a, first, axis=0) for a in (known, present.astype("i8")))
+        means.append(_ratio(sums, counts))
+    columns.append(batch.loss)
+    return Chunk(np.stack(columns, axis=1), minutes, n, batch.workers, np.stack(means, axis=2))
+
+
+def _ratio(total: FloatArray, n: IntArray) -> FloatArray:
+    """Divide, where there is nothing to divide by NaN."""
+    return np.asarray(np.where(n > 0, total, np.nan) / np.maximum(n, 1))
+
+
+def joined(chunks: Sequence[Chunk]) -> Chunk:
+    """Join chunks that share no step; a minute that several have is weighted by steps."""
+    steps = np.concatenate([chunk.steps for chunk in chunks])
+    minutes = np.unique(np.concatenate([chunk.minutes for chunk in chunks]))
+    workers = tuple(dict.fromkeys(name for chunk in chunks for name in chunk.workers))
+    place = {name: i for i, name in enumerate(workers)}
+    total = np.zeros((len(minutes), len(workers), len(PHASES)))
+    weight = np.zeros_like(total, dtype="i8")
+    n = np.zeros(len(minutes), "i8")
+    for chunk in chunks:
+        rows = np.searchsorted(minutes, chunk.minutes)
+        where = rows[:, None], [place[name] for name in chunk.workers]
+        present = ~np.isnan(chunk.means)
+        steps_each = chunk.n[:, None, None]
+        total[where] += np.where(present, chunk.means, 0.0) * steps_each
+        weight[where] += present * steps_each
+        n[rows] += chunk.n
+    order = np.argsort(steps[:, ENDED], kind="stable")
+    return Chunk(steps[order], minutes, n, workers, _ratio(total, weight))
+
+
+def minute_means(chunk: Chunk) -> FloatArray:
+    """Average a chunk's steps by minute: (n_minutes, 10); number and end are the last step's."""
+    minute_of = chunk.steps[:, ENDED].astype("i8") // MINUTE_S * MINUTE_S
+    return averaged(chunk.steps, minute_of)
+
+
+def averaged(steps: FloatArray, group: IntArray) -> FloatArray:
+    """Average consecutive rows of one group; number and end are those of its last row."""
+    first = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
+    if not len(first):
+        return steps[:0]
+    present = ~np.isnan(steps)
+    sums = np.add.reduceat(np.where(present, steps, 0.0), first, axis=0)
+    rows = _ratio(sums, np.add.reduceat(present.astype("i8"), first, axis=0))
+    last = np.append(first[1:], len(steps)) - 1
+    rows[:, : ENDED + 1] = steps[last, : ENDED + 1]
+    return rows
+
+
+def step_bytes(steps: FloatArray) -> bytes:
+    """Pack steps: numbers and ends as differences, the rest to 0.012 %.
+
+    The bytes are the number of steps, and first number and end (in 0.1 ms) as 64-bit
+    integers, then a 32-bit number per step and column, first bytes first, compressed. The
+    column of the loss is left out where no step tells one, as in all bytes of earlier versions.
+    """
+    n_columns = N_COLUMNS if np.isfinite(steps[:, LOSS]).any() else LOSS
+    whole = np.rint(steps[:, :TOKENS] * [1, UNITS_PER_S]).astype("<i8")
+    first = whole[0] if len(whole) else (0, 0)
+    head = np.array([len(steps), *first], "<i8")
+    differences = np.diff(whole, axis=0, prepend=whole[:1]).astype("<i4")
+    rest = steps[:, TOKENS:n_columns].astype("<f4").view("<u4")
+    rest = (rest + 0x400) & np.uint32(0xFFFFF800)
+    columns = np.concatenate([differences.view("<u4"), rest], axis=1).T
+    planes = np.ascontiguousarray(columns).view("u1").reshape(n_columns, -1, 4)
+    return head.tobytes() + codec.compress(planes.transpose(2, 0, 1).tobytes())
+
+
+def read_steps(data: bytes) -> FloatArray:
+    """Return packed steps: (n_steps, 10)."""
+    n, number, end = np.frombuffer(data[:24], "<i8").tolist()
+    flat = np.frombuffer(codec.decompress(data[24:]), "u1")
+    n_columns = len(flat) // (4 * n) if n else LOSS
+    planes = flat.reshape(4, n_columns, n)
+    columns = np.ascontiguousarray(planes.transpose(1, 2, 0)).view("<u4")[:, :, 0]
+    steps = np.full((n, N_COLUMNS), np.nan)
+    steps[:, STEP] = number + np.cumsum(columns[STEP].view("<i4"), dtype="i8")
+    steps[:, ENDED] = (end + np.cumsum(columns[ENDED].view("<i4"), dtype="i8")) / UNITS_PER_S
+    steps[:, TOKENS:n_columns] = columns[TOKENS:].view("<f4").T
+    return steps
+
+
+def minute_bytes(chunk: Chunk) -> bytes:
+    """Pack what is kept of each minute: (n_minutes, 9) as 64-bit floats, without the loss."""
+    return codec.compress(minute_means(chunk)[:, :LOSS].astype("<f8").tobytes())
+
+
+def read_minutes(data: bytes) -> FloatArray:
+    """Return packed minutes: (n_minutes, 10), of which no loss is known."""
+    told = np.frombuffer(codec.decompress(data), "<f8").reshape(-1, LOSS)
+    return np.pad(told, ((0, 0), (0, 1)), constant_values=np.nan)
+
+
+def worker_bytes(chunk: Chunk) -> bytes:
+    """Pack each worker's minutes to 0.4 %, with who they are and how many steps there were."""
+    header = json.dumps([chunk.workers, chunk.minutes.tolist(), chunk.n.tolist()]).encode()
+    codes = encode(chunk.means, "rounded").transpose(2, 1, 0)
+    packed = codec.compress(header)
+    return len(packed).to_bytes(4, "little") + packed + codec.compress(codes.tobytes())
+
+
+def read_chunk(steps: FloatArray, workers: bytes) -> Chunk:
+    """Return a chunk with these rows, and the workers' minutes that were packed."""
+    start = 4 + int.from_bytes(workers[:4], "little")
+    names, minutes, n = json.loads(codec.decompress(workers[4:start]))
+    codes = np.frombuffer(codec.decompress(workers[start:]), "<u2")
+    means = decode(codes.reshape(len(PHASES), len(names), len(minutes)), "rounded")
+    return Chunk(
+        steps,
+        np.array(minutes, "i8"),
+        np.array(n, "i8"),
+        tuple(names),
+        means.transpose(2, 1, 0).astype("f8"),
+    )
+
+
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
 # An hour is settled, and folded into one row, when late reports have had this long.
@@ -68,7 +233,7 @@ def _put_minutes(new: Minutes) -> None:
     rows = [
         MinuteRollup(shard=new.shard, minute=minute, layout=layout, data=data)
         for i, minute in enumerate(new.minutes.tolist())
-        for layout, data in (minute_bytes(new, i),)
+        for layout, data in (rollups_minute_bytes(new, i),)
     ]
     _upsert(MinuteRollup, rows, ("shard", "minute"), ("layout", "data"))
 
@@ -149,7 +314,7 @@ def _chunk_row(run: str, start: int, length_s: int, chunk: Chunk) -> RunChunk:
         length_s=length_s,
         n_steps=len(chunk.steps),
         steps=step_bytes(chunk.steps),
-        minutes=run_chunks.minute_bytes(chunk),
+        minutes=minute_bytes(chunk),
         workers=worker_bytes(chunk),
     )
 
@@ -179,3 +344,170 @@ def forget_older_than(
     MinuteRollup.objects.filter(minute__lt=before).delete()
     HourRollup.objects.filter(hour__lt=before - HOUR_S).delete()
     RunChunk.objects.filter(start__lt=before - models.F("length_s")).delete()
+
+
+AGAIN = "long-term:again"
+# More than a month of them: beyond it the oldest are let go of, should nobody ever ask.
+MOST = 50_000
+# What was written anew once more meanwhile stays.
+DONE = """
+if redis.call('ZSCORE', KEYS[1], ARGV[1]) == ARGV[2] then
+  return redis.call('ZREM', KEYS[1], ARGV[1])
+end
+return 0
+"""
+MS = 1000
+Mark = tuple[int, int]
+
+
+def write_again(hot: Connection, minutes: Iterable[int], *, now_s: float) -> None:
+    """Note minutes that are not what they were."""
+    pairs = [part for minute in minutes for part in (round(now_s * MS), minute)]
+    if pairs:
+        hot.ask_all([("ZADD", AGAIN, *pairs), ("ZREMRANGEBYRANK", AGAIN, 0, -MOST - 1)])
+
+
+def written_again(hot: Connection, *, most: int) -> list[Mark]:
+    """Return some of these minutes, those that were noted first, and what to call them done by."""
+    members: list[bytes] = hot.ask("ZRANGE", AGAIN, 0, most - 1)
+    scores = hot.ask_all(("ZSCORE", AGAIN, member) for member in members)
+    marks = zip(members, scores, strict=True)
+    return [(int(member), int(score)) for member, score in marks if score is not None]
+
+
+def done_again(hot: Connection, marks: Iterable[Mark]) -> None:
+    """Forget minutes that were passed on, as they were when they were asked for."""
+    for minute, score in marks:
+        hot.ask("EVAL", DONE, 1, AGAIN, minute, score)
+
+
+# Minutes are rolled up for so long anyway; what is older is late.
+LATE_S = 4 * MINUTE_S
+QUIET_S = 20.0
+KEEP_S = 2 * 24 * HOUR_S
+MOST_AT_ONCE = 2_000
+# Which minutes have late seconds, by when one came last: "shard\nminute".
+MINUTES = "late:minutes"
+LAYOUT = b"layout:"
+# Nothing waits any more, and nothing has come in the meantime.
+LATE_DONE = (
+    """if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"""
+)
+
+
+def keep_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:
+    """Keep those blocks that are late until they are rolled up; the first of a second holds."""
+    commands: list[tuple[object, ...]] = []
+    for block in blocks:
+        if block.tick >= now_s - LATE_S:
+            continue
+        layout, blob = pack(block)
+        minute = block.tick - block.tick % MINUTE_S
+        key = f"late:{block.shard}:{minute}"
+        commands += [
+            ("HSETNX", key, b"%d:" % block.tick + layout.digest, blob),
+            ("HSETNX", key, LAYOUT + layout.digest, layout.encoded),
+            ("EXPIRE", key, KEEP_S),
+            ("ZADD", MINUTES, now_s, f"{block.shard}\n{minute}"),
+        ]
+    if commands:
+        hot.ask_all(commands)
+
+
+def fold_late(hot: HotStore, *, now_s: float) -> int:
+    """Roll up the minutes of which nothing has come for a while; return how many there were.
+
+    A second time changes nothing, for minutes that came late as a whole.
+    """
+    quiet = ("ZRANGEBYSCORE", MINUTES, "-inf", now_s - QUIET_S, "LIMIT", 0, MOST_AT_ONCE)
+    members: list[bytes] = hot.ask(*quiet)
+    newest = hot.newest()
+    for member in members:
+        shard, _, word = member.decode().rpartition("\n")
+        minute = int(word)
+        key = f"late:{shard}:{minute}"
+        held: dict[bytes, bytes] = hot.ask("HGETALL", key)
+        if held:
+            oldest_s = newest[shard] - hot.keep_s if shard in newest else now_s
+            is_hot = minute >= oldest_s + MINUTE_S
+            _write(hot, shard, minute, held, is_hot=is_hot)
+            write_again(hot, [minute], now_s=now_s)
+            hot.ask("HDEL", key, *held)
+        hot.ask("EVAL", LATE_DONE, 2, key, MINUTES, member)
+    return len(members)
+
+
+def _write(
+    hot: HotStore, shard: str, minute: int, held: dict[bytes, bytes], *, is_hot: bool
+) -> None:
+    """Write a minute with its late seconds: from the hot tier as long as that has all of it."""
+    end = minute + MINUTE_S - 1
+    if is_hot:
+        write_rollups(hot.window(shard, (), start=minute, end=end))
+        return
+    packed = _packed(held)
+    late = rolled_up(gather({shard: packed}, (), start=minute, end=end))
+    if not len(late.minutes):
+        return
+    n_late = len({tick for tick, _, _ in packed})
+    late = Minutes(shard, late.minutes, late.nodes, late.values)
+    with transaction.atomic():
+        before = _held_minute(shard, minute)
+        merged = late if before is None else _merged(before, late, share=n_late / MINUTE_S)
+        layout, data = rollups_minute_bytes(merged, 0)
+        MinuteRollup.objects.update_or_create(
+            shard=shard, minute=minute, defaults={"layout": layout, "data": data}
+        )
+
+
+def _packed(held: dict[bytes, bytes]) -> list[Packed]:
+    """Return the blocks that wait."""
+    layouts = {
+        field.removeprefix(LAYOUT): read_layout(encoded)
+        for field, encoded in held.items()
+        if field.startswith(LAYOUT)
+    }
+    found = [
+        (int(field.partition(b":")[0]), layouts[blob[:DIGEST_BYTES]], blob)
+        for field, blob in held.items()
+        if not field.startswith(LAYOUT)
+    ]
+    return sorted(found, key=lambda packed: packed[0])
+
+
+def _held_minute(shard: str, minute: int) -> Minutes | None:
+    """Return what the durable tier has of a minute, None where it has nothing."""
+    hour = minute - minute % HOUR_S
+    rows = HourRollup.objects.filter(shard=shard, hour=hour)
+    pieces = [read_hour(row.metric, hour, bytes(row.data)) for row in rows]
+    loose = MinuteRollup.objects.filter(shard=shard, minute=minute)
+    pieces += [read_minute(shard, minute, bytes(row.layout), bytes(row.data)) for row in loose]
+    known = [piece.where(piece.minutes == minute) for piece in pieces if piece is not None]
+    known = [piece for piece in known if len(piece.minutes)]
+    return laid_over(shard, known) if known else None
+
+
+def _merged(before: Minutes, late: Minutes, *, share: float) -> Minutes:
+    """Join two parts of a minute of one node; the late one is ``share`` of it."""
+    values = dict(before.values)
+    for name, stats in late.values.items():
+        held = before.values.get(name)
+        if held is None or before.nodes != late.nodes:
+            values[name] = stats
+            continue
+        width = max(held.shape[2], stats.shape[2])
+        values[name] = _joined(widened(held, width), widened(stats, width), share)
+    return Minutes(late.shard, late.minutes, late.nodes, values)
+
+
+def _joined(held: FloatArray, late: FloatArray, share: float) -> FloatArray:
+    """Join lowest, mean and highest of two parts of a minute: the mean by their lengths."""
+    (low, mean, high), (low_2, mean_2, high_2) = _stats(held), _stats(late)
+    both = mean * (1 - share) + mean_2 * share
+    mean = np.where(np.isnan(mean), mean_2, np.where(np.isnan(mean_2), mean, both))
+    return np.concatenate([np.fmin(low, low_2), mean, np.fmax(high, high_2)], axis=2)
+
+
+def _stats(stats: FloatArray) -> Sequence[FloatArray]:
+    """Return lowest, mean and highest of each part."""
+    return np.split(stats, 3, axis=2)

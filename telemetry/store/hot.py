@@ -8,16 +8,15 @@ from redis import Redis
 
 from telemetry.blocks import Block
 from telemetry.steps import StepBatch
-from telemetry.store.changes import block_parts, raw, steps_part
+from telemetry.store.commits import BlockMerger, block_parts, raw, steps_part
 from telemetry.store.connection import StoreUnavailable
-from telemetry.store.layering import Layered
 from telemetry.store.reading import Totals
 from telemetry.store.service import TICKS
 
 __all__ = ["TICKS", "HotStore", "StoreUnavailable", "Totals", "open_store"]
 
 
-class HotStore(Layered):
+class HotStore(BlockMerger):
     """Blocks, steps and clocks of the last minutes.
 
     A minute of a shard is a hash with a field per second, written once: what comes twice is

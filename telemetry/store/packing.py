@@ -4,7 +4,7 @@ import hashlib
 import json
 import math
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any, cast
@@ -13,7 +13,8 @@ import numpy as np
 import zstandard as zstd
 from numpy.typing import NDArray
 
-from telemetry.blocks import METRICS, Block, FloatArray
+from telemetry.blocks import METRICS, Block, FloatArray, IntArray
+from telemetry.steps import PHASES, Merged, StepBatch
 
 Codes = NDArray[Any]
 
@@ -45,7 +46,7 @@ codec = _Codec()
 
 
 @dataclass(frozen=True, slots=True)
-class Column:
+class PackedColumn:
     """One metric of a layout: how many parts a node has, and how they are rounded."""
 
     name: str
@@ -54,11 +55,11 @@ class Column:
 
 
 @dataclass(frozen=True, slots=True)
-class Layout:
+class PackedLayout:
     """Whose values a packed block holds, in which order; kept once, named by its content."""
 
     nodes: tuple[str, ...] = field(compare=False)
-    columns: tuple[Column, ...] = field(compare=False)
+    columns: tuple[PackedColumn, ...] = field(compare=False)
     digest: bytes
     encoded: bytes = field(compare=False, repr=False)
 
@@ -68,7 +69,7 @@ class Layout:
 
 
 @lru_cache(maxsize=4096)
-def layout_of(nodes: tuple[str, ...], shape: tuple[tuple[str, int], ...]) -> Layout:
+def layout_of(nodes: tuple[str, ...], shape: tuple[tuple[str, int], ...]) -> PackedLayout:
     """Return the layout of blocks with these nodes and these (metric, number of parts)."""
     if unknown := [name for name, _ in shape if name not in METRICS]:
         msg = f"values: no such metric as {unknown[0]!r}; telemetry.blocks.METRICS names them all"
@@ -76,16 +77,18 @@ def layout_of(nodes: tuple[str, ...], shape: tuple[tuple[str, int], ...]) -> Lay
     if broken := [node for node in nodes if "\n" in node or not node]:
         msg = f"nodes: {broken[0]!r} is no name; it must be one line and not empty"
         raise ValueError(msg)
-    columns = tuple(Column(name, n, METRICS[name].packing) for name, n in shape)
+    columns = tuple(PackedColumn(name, n, METRICS[name].packing) for name, n in shape)
     parts = [[c.name, c.n_parts, c.packing] for c in columns]
     encoded = json.dumps([nodes, parts], separators=(",", ":")).encode()
-    return Layout(nodes, columns, digest(encoded), encoded)
+    return PackedLayout(nodes, columns, digest(encoded), encoded)
 
 
-def read_layout(encoded: bytes) -> Layout:
+def read_layout(encoded: bytes) -> PackedLayout:
     """Return the layout that ``encoded`` describes, as whoever wrote it understood it."""
     nodes, parts = json.loads(encoded)
-    return Layout(tuple(nodes), tuple(Column(*p) for p in parts), digest(encoded), encoded)
+    return PackedLayout(
+        tuple(nodes), tuple(PackedColumn(*p) for p in parts), digest(encoded), encoded
+    )
 
 
 def digest(content: bytes) -> bytes:
@@ -134,7 +137,7 @@ def decode(codes: Codes, packing: str) -> FloatArray:
 _RATIOS = np.append(np.arange(ABSENT_RATIO, dtype="f4") / RATIO_STEPS, np.nan).astype("f4")
 
 
-def pack(block: Block) -> tuple[Layout, bytes]:
+def pack(block: Block) -> tuple[PackedLayout, bytes]:
     """Return a block's layout, and its values as bytes.
 
     The bytes are the layout's digest, the length of each metric's part (32 bits each), and
@@ -143,13 +146,13 @@ def pack(block: Block) -> tuple[Layout, bytes]:
     return pack_all([block])[0]
 
 
-def pack_all(blocks: Sequence[Block]) -> list[tuple[Layout, bytes]]:
+def pack_all(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
     """Pack blocks; of many small ones those of the same shape are rounded in one pass."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, block in enumerate(blocks):
         shape = tuple((name, values.shape) for name, values in block.values.items())
         groups.setdefault((len(block.nodes), shape), []).append(i)
-    packed: dict[int, tuple[Layout, bytes]] = {}
+    packed: dict[int, tuple[PackedLayout, bytes]] = {}
     for (_, shape), members in groups.items():
         width = sum(math.prod(size) for _, size in shape)
         at_once = max(1, MOST_AT_ONCE // max(width, 1))
@@ -159,7 +162,7 @@ def pack_all(blocks: Sequence[Block]) -> list[tuple[Layout, bytes]]:
     return [packed[i] for i in range(len(blocks))]
 
 
-def _pack_same(blocks: Sequence[Block]) -> list[tuple[Layout, bytes]]:
+def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
     """Pack blocks whose values have the same shapes."""
     for name, values in blocks[0].values.items():
         if values.ndim != 2 or len(values) != len(blocks[0].nodes):
@@ -179,7 +182,7 @@ def _pack_same(blocks: Sequence[Block]) -> list[tuple[Layout, bytes]]:
 
 
 def _pack_alike(
-    blocks: Sequence[Block], layout: Layout, packing: str, parts: Sequence[list[bytes]]
+    blocks: Sequence[Block], layout: PackedLayout, packing: str, parts: Sequence[list[bytes]]
 ) -> None:
     """Pack the metrics that are rounded alike, in one pass."""
     places = [i for i, column in enumerate(layout.columns) if column.packing == packing]
@@ -207,7 +210,7 @@ def framed(data: bytes) -> bytes:
     return b"\x20" + n.to_bytes(1) + (n << 3 | 1).to_bytes(3, "little") + data
 
 
-def unpack(blobs: Sequence[bytes], layout: Layout, name: str) -> Codes | None:
+def unpack(blobs: Sequence[bytes], layout: PackedLayout, name: str) -> Codes | None:
     """Return one metric's codes in blocks of one layout: (n_blobs, n_nodes, n_parts).
 
     None where no node has the metric. The other metrics are not decompressed.
@@ -233,7 +236,7 @@ def unshuffle(planes: bytes, packing: str, shape: tuple[int, int, int]) -> Codes
     return codes
 
 
-def unpack_block(shard: str, tick: int, blob: bytes, layout: Layout) -> Block:
+def unpack_block(shard: str, tick: int, blob: bytes, layout: PackedLayout) -> Block:
     """Return the whole block that ``blob`` holds."""
     values: dict[str, FloatArray] = {}
     for column in layout.columns:
@@ -241,3 +244,99 @@ def unpack_block(shard: str, tick: int, blob: bytes, layout: Layout) -> Block:
         if codes is not None:
             values[column.name] = decode(codes[0], column.packing)
     return Block(shard, tick, layout.nodes, values)
+
+
+# Which steps are held is a bit per step, in keys of so many steps each.
+STEPS_PER_CHAPTER = 4096
+HEAD = 3
+
+
+def pack_steps(batch: StepBatch) -> tuple[bytes, bytes, list[bytes]]:
+    """Return the digest of the workers' names, the names as bytes, and a record per step.
+
+    A record is the digest, then step number, end, tokens, each phase of each worker, and at the
+    end the loss, where the batch tells any: without one, records are as they always were.
+    """
+    names = json.dumps(batch.workers, separators=(",", ":")).encode()
+    head = np.stack([batch.step, batch.ended_at_s, batch.tokens], axis=1).astype("<f8")
+    phases = np.stack([batch.phases[phase] for phase in PHASES], axis=1).reshape(len(batch), -1)
+    loss = [] if batch.told_loss is None else [batch.told_loss[:, None]]
+    rows = np.concatenate([head, phases, *loss], axis=1, dtype="<f8")
+    key = digest(names)
+    return key, names, [key + row.tobytes() for row in rows]
+
+
+def unpack_steps(
+    run: str, records: Sequence[bytes], workers_of: Callable[[bytes], Iterable[str] | None]
+) -> StepBatch:
+    """Put records together again, in order of step; workers come and go as NaN.
+
+    ``workers_of`` names the workers behind a digest, None where that was lost.
+    """
+    groups: dict[tuple[bytes, int], list[bytes]] = {}
+    for record in records:
+        key = (record[:DIGEST_BYTES], len(record) - DIGEST_BYTES)
+        groups.setdefault(key, []).append(record[DIGEST_BYTES:])
+    named = {digest: workers_of(digest) for digest in {digest for digest, _ in groups}}
+    known = {key: tuple(names) for key in groups if (names := named[key[0]]) is not None}
+    workers = tuple(dict.fromkeys(name for names in known.values() for name in names))
+    if not known:
+        return StepBatch.empty(run)
+    columns = {name: i for i, name in enumerate(workers)}
+    parts = [
+        _widen(groups[key], [columns[name] for name in names], len(workers))
+        for key, names in known.items()
+    ]
+    return _batch(run, workers, np.concatenate(parts))
+
+
+def _widen(records: Sequence[bytes], columns: Sequence[int], n_workers: int) -> FloatArray:
+    """Return records as rows that have a column for every worker of the batch, and one of loss."""
+    told = HEAD + len(PHASES) * len(columns)
+    narrow = np.frombuffer(b"".join(records), "<f8").reshape(len(records), -1)
+    if len(columns) == n_workers and narrow.shape[1] > told:
+        return narrow
+    wide = np.full((len(narrow), HEAD + len(PHASES) * n_workers + 1), np.nan)
+    wide[:, :HEAD] = narrow[:, :HEAD]
+    phases = wide[:, HEAD:-1].reshape(len(wide), len(PHASES), n_workers)
+    phases[:, :, columns] = narrow[:, HEAD:told].reshape(len(wide), len(PHASES), len(columns))
+    if narrow.shape[1] > told:
+        wide[:, -1] = narrow[:, told]
+    return wide
+
+
+def _batch(run: str, workers: tuple[str, ...], rows: FloatArray) -> StepBatch:
+    """Sort rows by step and name their columns."""
+    rows = rows[np.argsort(rows[:, 0], kind="stable")]
+    phases = rows[:, HEAD:-1].reshape(len(rows), len(PHASES), len(workers))
+    named = {phase: phases[:, i] for i, phase in enumerate(PHASES)}
+    loss = rows[:, -1] if np.isfinite(rows[:, -1]).any() else None
+    return StepBatch(run, workers, rows[:, 0].astype(int), rows[:, 1], named, rows[:, 2], loss)
+
+
+def ended_between(batch: StepBatch, since_s: float, until_s: float) -> StepBatch:
+    """Keep the steps that ended in [since_s, until_s)."""
+    return steps_where(batch, (batch.ended_at_s >= since_s) & (batch.ended_at_s < until_s))
+
+
+def in_time(batch: StepBatch) -> StepBatch:
+    """Return a batch in order of the steps' ends, which clocks and restarts may mix up."""
+    if (np.diff(batch.ended_at_s) >= 0).all():
+        return batch
+    return _chosen(batch, np.argsort(batch.ended_at_s, kind="stable"))
+
+
+def steps_where(batch: StepBatch, kept: NDArray[np.bool_]) -> StepBatch:
+    """Keep some of a batch's steps."""
+    if kept.all():
+        return batch
+    return _chosen(batch, kept)
+
+
+def _chosen(batch: StepBatch, rows: NDArray[np.bool_] | IntArray) -> StepBatch:
+    """Return some of a batch's steps, or all in another order."""
+    phases = {phase: values[rows] for phase, values in batch.phases.items()}
+    step, ended_at_s, tokens = batch.step[rows], batch.ended_at_s[rows], batch.tokens[rows]
+    loss = None if batch.told_loss is None else batch.told_loss[rows]
+    merged = batch.merged and Merged(batch.merged.n_steps[rows], batch.merged.tokens[rows])
+    return StepBatch(batch.run, batch.workers, step, ended_at_s, phases, tokens, loss, merged)

@@ -5,17 +5,76 @@ import math
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 import msgspec
+import numpy as np
 from redis import Redis
 
-from telemetry.blocks import Block, Span
+from telemetry.blocks import METRICS, Block, FloatArray, IntArray, Span
 from telemetry.steps import StepBatch
-from telemetry.store.gathering import Packed, gather
-from telemetry.store.packing import DIGEST_BYTES, Layout, read_layout, unpack_block
+from telemetry.store.packing import (
+    DIGEST_BYTES,
+    PackedLayout,
+    decode,
+    ended_between,
+    read_layout,
+    unpack,
+    unpack_block,
+    unpack_steps,
+)
 from telemetry.store.service import Service
-from telemetry.store.step_records import ended_between, unpack_steps
+
+# A packed block: its tick, whose values it holds, and the values.
+Packed = tuple[int, PackedLayout, bytes]
+
+
+def gather(
+    held: Mapping[str, Sequence[Packed]], metrics: Sequence[str], *, start: int, end: int
+) -> Span:
+    """Return metrics of all shards' blocks as one span; none named means all there are."""
+    groups = _alike(held)
+    nodes = tuple(dict.fromkeys(node for layout in groups for node in layout.nodes))
+    names = metrics or [
+        name for name in METRICS if any(layout.column(name) is not None for layout in groups)
+    ]
+    values = {name: _metric(name, groups, nodes, start=start, end=end) for name in names}
+    return Span(",".join(held), np.arange(start, end + 1), nodes, values)
+
+
+def _alike(held: Mapping[str, Sequence[Packed]]) -> dict[PackedLayout, list[Packed]]:
+    """Group packed blocks by layout: each group is decoded in one pass."""
+    groups: dict[PackedLayout, list[Packed]] = {}
+    for blocks in held.values():
+        for block in blocks:
+            groups.setdefault(block[1], []).append(block)
+    return groups
+
+
+def _metric(
+    name: str,
+    groups: Mapping[PackedLayout, Sequence[Packed]],
+    nodes: Sequence[str],
+    *,
+    start: int,
+    end: int,
+) -> FloatArray:
+    """Return one metric: (n_ticks, n_nodes, n_parts), NaN where nothing was said."""
+    places = [(layout, place) for layout in groups if (place := layout.column(name)) is not None]
+    n_parts = max((layout.columns[place].n_parts for layout, place in places), default=0)
+    dtype = "f8" if METRICS[name].packing == "exact" else "f4"
+    values = np.full((end + 1 - start, len(nodes), n_parts), np.nan, dtype)
+    rows = {node: i for i, node in enumerate(nodes)}
+    for layout, place in places:
+        blocks = groups[layout]
+        column = layout.columns[place]
+        codes = unpack([blob for _, _, blob in blocks], layout, name)
+        if codes is not None:
+            ticks = np.array([tick - start for tick, _, _ in blocks])[:, None]
+            found = decode(codes, column.packing)
+            values[ticks, [rows[node] for node in layout.nodes], : column.n_parts] = found
+    return values
+
 
 MINUTE_S = 60
 LAYOUTS_REMEMBERED = 8192
@@ -46,7 +105,7 @@ class Reader(Service):
         self.keep_s = keep_s
         self.now = now
         # Named by content, so what was read once holds for ever.
-        self._layouts: dict[bytes, Layout] = {}
+        self._layouts: dict[bytes, PackedLayout] = {}
         self._workers: dict[bytes, tuple[str, ...]] = {}
 
     def newest(self) -> dict[str, int]:
@@ -184,3 +243,44 @@ class Reader(Service):
 
 def _read_workers(encoded: bytes) -> tuple[str, ...]:
     return tuple(json.loads(encoded))
+
+
+class Source(Protocol):
+    """The questions that watching and charts ask about the last minutes."""
+
+    @property
+    def keep_s(self) -> int:
+        """How many seconds are kept."""
+
+    def newest(self) -> dict[str, int]:
+        """Return the newest tick of each shard."""
+
+    def newest_step_at(self, run: str) -> float | None:
+        """Return when a run's newest step ended."""
+
+    def last_seen(self) -> dict[str, int]:
+        """Return the newest tick in which each node reported."""
+
+    def window(
+        self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
+    ) -> Span:
+        """Return metrics of all nodes of some shards, tick by tick from start to end."""
+
+    def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
+        """Return a run's steps that ended in [since_s, until_s)."""
+
+
+class LongTermError(Exception):
+    """The long-term store does not answer, or not what was asked for; the message says why."""
+
+
+class LongTerm(Protocol):
+    """What history asks of the long-term store; it raises LongTermError."""
+
+    def node_minutes(
+        self, node: str, metric: str, *, start: int, end: int, every_s: int
+    ) -> tuple[IntArray, FloatArray]:
+        """Return lowest, mean and highest of each part, (n, 3 * n_parts), per ``every_s``."""
+
+    def run_minutes(self, run: str, *, start: int, end: int, every_s: int) -> FloatArray:
+        """Return a run's average step per ``every_s``: (n, 9)."""

@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from playwright.sync_api import Page, ViewportSize, expect
 
-from fleet.incidents.moments import frozen_link
+from fleet.charts.frozen import frozen_link
 from fleet.models import Alert
 from tests.parts import just_now
 

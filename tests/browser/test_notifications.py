@@ -11,7 +11,7 @@ from pytest_django import Settings
 
 from fleet.models import Alert, Delivery, Receiver, Route
 from tests.browser.test_accessibility import ASK, AXE
-from tests.fleet.notify.stranger import Stranger, a_stranger
+from tests.fleet.notifications.stranger import Stranger, a_stranger
 from tests.parts import just_now
 
 pytestmark = pytest.mark.browser

@@ -5,10 +5,10 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from fleet.projecting.keeping import keep_observed
+from fleet.trials.schedule import keep_observed
 from telemetry.store.hot import HotStore
 from tests.browser.test_accessibility import ASK, AXE
-from tests.fleet.projecting.arms import let_train, trial_of_two
+from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
 
 pytestmark = pytest.mark.browser

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, ViewportSize
 
 from fleet.models import Run, Trial
-from fleet.trials.keeping import begin, work_out
+from fleet.trials.services import begin, work_out
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import made, train
 from tests.parts import NOON

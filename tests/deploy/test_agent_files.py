@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from telemetry.agent.options import SPOOL, read_options
+from telemetry.agent.program import SPOOL, read_options
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "deploy/agent"

@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 import pytest
 import yaml
 
-from fleet.environment import Environment
+from fleet.ops.environment import Environment
 from tests.own_postgres import own_postgres
 from tests.parts import free_port, redis_server
 

@@ -7,10 +7,9 @@ from django.http import HttpRequest
 from django.http.response import HttpResponseBase
 from django.urls import path
 
-from fleet.views.metrics import streamed
-from telemetry.families import Family, Spec
-from telemetry.numbers import written
-from telemetry.slabs import Rows, Slab, SlabFamily
+from fleet.pages.metrics import streamed
+from telemetry.exporter.hardware import Slab, SlabFamily, SlabRows
+from telemetry.families import Family, Spec, written
 
 N_ROWS = 20_000
 HEAT = Spec("heat_ratio", "gauge", "Heat.", ("node",))
@@ -18,7 +17,7 @@ HEAT = Spec("heat_ratio", "gauge", "Heat.", ("node",))
 
 def slab() -> Slab:
     """Return more series than go out at once."""
-    rows = Rows({"node": [f"node-{i}" for i in range(N_ROWS)]})
+    rows = SlabRows({"node": [f"node-{i}" for i in range(N_ROWS)]})
     values = written(np.full((N_ROWS, 1), 0.5))
     return Slab(rows, (), [()], values)
 

@@ -11,7 +11,7 @@ from django.contrib.auth.password_validation import validate_password
 from django.core.management import CommandError, call_command
 from django.test import Client
 
-from fleet.access.rights import ensure_demo_admin, role_of
+from fleet.access.roles import ensure_demo_admin, role_of
 from fleet.access.tokens import TokenError, check_token
 from fleet.models import Token
 

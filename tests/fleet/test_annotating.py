@@ -4,16 +4,17 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.annotating import AnnotationError, Said, annotate, annotate_phase
 from fleet.models import Annotation, Node, Run
+from fleet.runs.annotations import AnnotationRequest, annotate, annotate_phase
+from telemetry.errors import FieldError
 from tests.parts import NOON
 
 HOUR = timedelta(hours=1)
 
 
-def said(**fields: object) -> Said:
+def said(**fields: object) -> AnnotationRequest:
     usual: dict[str, object] = {"kind": "deploy", "text": "loader 2.4.1", "at": NOON}
-    return Said(**usual | fields)  # type: ignore[arg-type]
+    return AnnotationRequest(**usual | fields)  # type: ignore[arg-type]
 
 
 def test_it_is_kept_with_what_it_concerns(run: Run, steady: Node) -> None:
@@ -47,7 +48,7 @@ def test_what_is_said_twice_is_kept_once(db: None) -> None:
     ],
 )
 def test_what_cannot_be_names_the_field(db: None, field: str, fields: dict[str, object]) -> None:
-    with pytest.raises(AnnotationError) as refusal:
+    with pytest.raises(FieldError) as refusal:
         annotate(said(**fields), by="ci", now=NOON)
 
     assert refusal.value.field == field

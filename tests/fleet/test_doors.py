@@ -6,11 +6,7 @@ from django.test import Client, RequestFactory
 from django.urls import get_resolver, reverse
 from pytest_django import Settings
 
-from fleet.access.rights import (
-    PUBLIC,
-    SCRAPED,
-    is_loopback,
-)
+from fleet.access.roles import PUBLIC, SCRAPED, is_loopback
 from fleet.models import Token
 from tests.parts import NOON
 

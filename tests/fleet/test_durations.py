@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.durations import LATE_S, duration_rows, keep_durations
 from fleet.models import Run, StepDurations
-from telemetry.histograms import EDGES_S, counted
+from fleet.runs.step_durations import LATE_S, duration_rows, keep_durations
+from telemetry.families import EDGES_S, counted
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.hot import HotStore

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from django.core.exceptions import ImproperlyConfigured
 
-from fleet.environment import Environment
+from fleet.ops.environment import Environment
 
 
 def test_what_is_not_set_is_its_default() -> None:

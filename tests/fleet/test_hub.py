@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from fleet.live import CrowdedError, Hub, Room, Watcher
-from fleet.topics import Events, LiveTopic, Topic
+from fleet.pages.hub import CrowdedError, Hub, Room, Watcher
+from fleet.pages.topics import Events, LiveTopic, Topic
 from tests.streams import watch
 
 SOON_S = 0.01

@@ -8,14 +8,20 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from pytest_django import Settings
 
-from fleet.long_term import figures, history_s
+from fleet.metrics.families import everything, neuron
+from fleet.metrics.long_term import figures, history_s
 from fleet.models import Node
-from fleet.prometheus.scraping import everything, neuron
 from fleet.tasks import keep_figures_for_long_term
-from telemetry.exposition import HARDWARE
-from telemetry.longterm.courier import Delivered
-from telemetry.longterm.figures import FIGURES, FigureReader
-from telemetry.longterm.positions import MINUTES, SECONDS, Position, undelivered_since
+from telemetry.exporter.hardware import HARDWARE
+from telemetry.long_term.remote_write import Delivered
+from telemetry.long_term.writer import (
+    FIGURES,
+    MINUTES,
+    SECONDS,
+    FigureReader,
+    Position,
+    undelivered_since,
+)
 from telemetry.store.hot import HotStore
 from tests.parts import block, just_now
 

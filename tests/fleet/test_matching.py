@@ -4,7 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fleet.matching import FIELDS, OPS, Matcher, MatcherError, matches, parse_matchers, written
+from fleet.alerts.matchers import (
+    FIELDS,
+    OPS,
+    Matcher,
+    MatcherError,
+    matches,
+    parse_matchers,
+    written,
+)
 from fleet.models import Alert, Node, Run
 
 

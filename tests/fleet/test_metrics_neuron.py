@@ -8,7 +8,7 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import Node
-from telemetry.dropin import efa_names, neuron_names
+from telemetry.exporter import neuron_exporter_names
 from telemetry.store.hot import HotStore
 from tests.fleet.scraping import body, samples
 from tests.parts import block
@@ -35,8 +35,11 @@ def test_it_has_every_name_of_awss_exporters_and_no_other(client: Client, report
         if line.startswith("# TYPE ")
     }
 
-    theirs = {spec.name.removesuffix("_info") for spec in (*neuron_names.ALL, *efa_names.ALL)}
-    of_some = {f"node_amazonefa_{name}" for name in efa_names.OF_SOME_DRIVERS}
+    theirs = {
+        spec.name.removesuffix("_info")
+        for spec in (*neuron_exporter_names.ALL, *neuron_exporter_names.EFA_NAMES_ALL)
+    }
+    of_some = {f"node_amazonefa_{name}" for name in neuron_exporter_names.OF_SOME_DRIVERS}
     assert names == theirs - of_some
 
 

@@ -5,11 +5,10 @@ from typing import Any
 
 import pytest
 
+from fleet.costs.drift import expected_now, judge_drift, watch_money
+from fleet.costs.spending import keep_spending
 from fleet.models import Alert, Run
-from fleet.money.drifting import expected_now, judge_drift
-from fleet.money.spending import keep_spending
-from fleet.overspending import watch_money
-from fleet.simulated.runs import create_run
+from fleet.simulation.runs import create_run
 from telemetry.simulate.plan import Benign, Fault, Plan
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store import durable

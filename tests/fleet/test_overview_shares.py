@@ -7,7 +7,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Run
-from fleet.views.overview import overview_points
+from fleet.pages.overview import overview_points
 from telemetry.store.hot import HotStore
 from tests.parts import steps
 

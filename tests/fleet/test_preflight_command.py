@@ -11,8 +11,8 @@ from django.core.management import CommandError, call_command
 from pytest_django import Settings
 
 from fleet.models import Node, Preflight, Run
-from tests.fleet.preflight.conftest import BAD, SIXTEEN
-from tests.fleet.preflight.printed import collective, group, node, pingpong
+from tests.fleet.checks.conftest import BAD, SIXTEEN
+from tests.fleet.checks.printed import collective, group, node, pingpong
 
 pytestmark = pytest.mark.django_db
 

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fleet import private_files
-from tests.fleet.up.running import ROOT, environment, manage, running
+from fleet.ops import private_files
+from tests.fleet.ops.running import ROOT, environment, manage, running
 
 
 def open_to_others(folder: Path) -> list[str]:

@@ -17,8 +17,8 @@ from telemetry.store.hot import HotStore
 from tests.fleet.a_prometheus import Prometheus, eventually, prometheus
 from tests.fleet.scraping import bearer
 from tests.parts import block, steps
-from tests.telemetry.dropin.facts import BASE, OF_NODE, OF_RUNTIME
-from tests.telemetry.dropin.test_efa import COUNTERS
+from tests.telemetry.exporter.facts import BASE, OF_NODE, OF_RUNTIME
+from tests.telemetry.exporter.test_efa import COUNTERS
 
 pytestmark = pytest.mark.prometheus
 # A node is up for 15 s after it reported.

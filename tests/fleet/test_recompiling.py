@@ -6,18 +6,18 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fleet.alerting import reconcile
-from fleet.compiles import keep_compiles
-from fleet.models import Alert, AlertEvent, Run
-from fleet.recompiling import (
+from fleet.alerts import reconcile
+from fleet.alerts.evaluate import (
     compile_findings,
     explain_fresh,
     finding_of,
     joined,
     raise_from_log,
+    watch,
 )
-from fleet.watching import watch
-from fleet.words.sentences import told
+from fleet.alerts.sentences import told
+from fleet.models import Alert, AlertEvent, Run
+from fleet.runs.compiles import keep_compiles
 from telemetry.compiles import MISS, Compile
 from telemetry.detect import Finding
 from telemetry.store.hot import HotStore

@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from pytest_django import Settings
 
 from fleet.models import Receiver
-from fleet.notify.addresses import Allowed
-from fleet.notify.attempt import LOCKED, Courier
-from fleet.notify.http import Door
-from fleet.notify.receiver_form import ReceiverForm
-from fleet.sealing import SealedError, seal, unseal
+from fleet.models.sealing import SealedError, seal, unseal
+from fleet.notifications.delivery import LOCKED, DeliveryClient
+from fleet.notifications.forms import ReceiverForm
+from fleet.notifications.http_client import Allowed, HttpClient
 from tests.fleet.pages.notifying import admin, hook
 from tests.parts import NOON
 
@@ -182,7 +181,7 @@ def test_what_cannot_be_opened_is_tried_again_and_says_why(
     hook: Receiver, settings: Settings
 ) -> None:
     settings.SECRET_KEY = "another"
-    courier = Courier(Door(Allowed()), "http://127.0.0.1")
+    courier = DeliveryClient(HttpClient(Allowed()), "http://127.0.0.1")
 
     outcome = courier.send(Receiver.objects.get(), {}, key="k", now=NOON)
     assert outcome.why == LOCKED

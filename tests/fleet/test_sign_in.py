@@ -27,7 +27,7 @@ from fleet.access.throttling import (
     SignInAttempt,
 )
 from fleet.asgi import behind
-from fleet.views.sign_in import DEVICE_COOKIE
+from fleet.pages.access import DEVICE_COOKIE
 from tests.serving import served
 
 URL = "/sign-in/"

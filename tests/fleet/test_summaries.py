@@ -4,7 +4,7 @@ import pytest
 from django.utils import timezone
 
 from fleet.models import Run
-from fleet.summaries import run_now, runs_now
+from fleet.runs.summaries import run_now, runs_now
 from telemetry.store.hot import HotStore
 from tests.parts import NOON_S, steps
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fleet.topics import Topic, UnknownTopicError, as_json, event, live_topic
+from fleet.pages.topics import Topic, UnknownTopicError, as_json, event, live_topic
 
 
 def nothing(*args: str, **filters: str) -> Mapping[str, Any]:
@@ -16,9 +16,9 @@ def nothing(*args: str, **filters: str) -> Mapping[str, Any]:
 
 
 TOPICS = {
-    "overview": Topic(nothing, "fleet/_share.svg", ()),
-    "node": Topic(nothing, "fleet/_share.svg", (), named=True),
-    "nodes": Topic(nothing, "fleet/_share.svg", (), filters=("state",)),
+    "overview": Topic(nothing, "charts/_share.svg", ()),
+    "node": Topic(nothing, "charts/_share.svg", (), named=True),
+    "nodes": Topic(nothing, "charts/_share.svg", (), filters=("state",)),
 }
 
 
@@ -87,7 +87,7 @@ def test_a_slow_part_is_drawn_anew_only_when_it_is_due() -> None:
         asked.append(clock_s)
         return {}
 
-    slow = Topic(context, "fleet/drill_list.html", ("card",), every_s={"card": 5.0})
+    slow = Topic(context, "simulation/drill_list.html", ("card",), every_s={"card": 5.0})
     topic = live_topic({"x": slow}, "x", {})
     topic.clock = lambda: clock_s
 
@@ -100,7 +100,7 @@ def test_a_slow_part_is_drawn_anew_only_when_it_is_due() -> None:
 
 
 def test_a_quick_part_does_not_wait_for_a_slow_one() -> None:
-    slow = Topic(nothing, "fleet/drill_list.html", ("card", "history"), every_s={"card": 5.0})
+    slow = Topic(nothing, "simulation/drill_list.html", ("card", "history"), every_s={"card": 5.0})
     topic = live_topic({"x": slow}, "x", {})
 
     topic.clock = lambda: 1.0

@@ -4,8 +4,7 @@ from typing import Any
 
 import pytest
 
-from fleet.drills.firings import Firing
-from fleet.drills.playing import play_scenario
+from fleet.simulation.playback import Firing, play_scenario
 from telemetry.simulate.scenario import scenario_of
 
 pytestmark = pytest.mark.django_db

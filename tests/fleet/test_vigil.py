@@ -5,8 +5,8 @@ from datetime import datetime, timedelta
 import pytest
 from redis import Redis
 
+from fleet.alerts.watchdog import WatchMonitor, last_look
 from fleet.models import Alert, Delivery, Receiver, Route
-from fleet.vigil import Vigil, last_look
 from telemetry.store.hot import HotStore
 from tests.parts import NOON, free_port
 
@@ -29,7 +29,7 @@ def open_alerts() -> list[str]:
 
 def watch(looks: Looks, first_s: float, last_s: float, *, every_s: int = 5) -> bool:
     """Let one sender live from its start to its end, both from noon; was watching alive then?"""
-    vigil, second, is_alive = Vigil(looks), first_s, False
+    vigil, second, is_alive = WatchMonitor(looks), first_s, False
     while second <= last_s:
         is_alive = vigil.keep(now=NOON + second * SECOND)
         second += every_s
@@ -38,7 +38,7 @@ def watch(looks: Looks, first_s: float, last_s: float, *, every_s: int = 5) -> b
 
 def test_while_somebody_looks_all_is_well(db: None) -> None:
     for second in range(100):
-        assert Vigil(Looks(NOON + second * SECOND)).keep(now=NOON + (second + 1) * SECOND)
+        assert WatchMonitor(Looks(NOON + second * SECOND)).keep(now=NOON + (second + 1) * SECOND)
     assert open_alerts() == []
 
 
@@ -101,7 +101,7 @@ def test_several_senders_count_time_once(db: None) -> None:
     for second in range(300, 330):
         # Five senders in the first half minute after everything stood still.
         for fifth in range(5):
-            Vigil(Looks(NOON)).keep(now=NOON + (second + fifth / 5) * SECOND)
+            WatchMonitor(Looks(NOON)).keep(now=NOON + (second + fifth / 5) * SECOND)
 
     assert open_alerts() == []
 
@@ -149,7 +149,7 @@ def test_it_leaves_alone_what_others_raised(db: None) -> None:
         fired_at=NOON,
         last_seen_at=NOON,
     )
-    Vigil(Looks(NOON + 9 * SECOND)).keep(now=NOON + 10 * SECOND)
+    WatchMonitor(Looks(NOON + 9 * SECOND)).keep(now=NOON + 10 * SECOND)
 
     assert open_alerts() == ["monitoring_blind"]
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fleet.vitals import NOTHING, vitals_of
+from fleet.runs.node_figures import NOTHING, vitals_of
 from telemetry.blocks import Block
 from tests.parts import block
 

@@ -6,14 +6,14 @@ from datetime import UTC, datetime
 import numpy as np
 import pytest
 
-from fleet.models import Alert, Node, Run
-from fleet.watching import (
+from fleet.alerts.evaluate import (
     LISTEN_FIRST_S,
     listening_since_s,
     open_alerts,
     still_burning,
     watch,
 )
+from fleet.models import Alert, Node, Run
 from telemetry.blocks import Block
 from telemetry.simulate.plan import Fault, Plan
 from telemetry.simulate.shard import play, start_clock

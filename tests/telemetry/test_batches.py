@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import METRICS, Block
-from telemetry.exposition import look, node_families
+from telemetry.exporter.hardware import look, node_families
 from telemetry.store.hot import HotStore
 from tests.parts import NOON_S, block
-from tests.telemetry.dropin.facts import shown
+from tests.telemetry.exporter.facts import shown
 
 EFA = tuple(name for name in METRICS if name.startswith("efa_"))
 REPORT = tuple(name for name in METRICS if name not in EFA)

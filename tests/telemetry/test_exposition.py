@@ -11,9 +11,9 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from telemetry.blocks import METRICS, Block
 from telemetry.collecting import FamilyCollector
-from telemetry.exposition import HARDWARE, NODE_UP, TOTALS, node_families
+from telemetry.exporter.hardware import HARDWARE, NODE_UP, TOTALS, node_families
+from telemetry.exporter.service import COUNTERS, GAUGES, HOT_BYTES, QUEUE, SHARDS, service_families
 from telemetry.families import text
-from telemetry.service_families import COUNTERS, GAUGES, HOT_BYTES, QUEUE, SHARDS, service_families
 from telemetry.store.hot import HotStore
 from tests.parts import NOON_S, block
 

@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition
 
 from telemetry.collecting import FamilyCollector
-from telemetry.families import Family, Spec, text
-from telemetry.numbers import numbers
+from telemetry.families import Family, Spec, numbers, text
 from telemetry.store.packing import decode, encode
 
 HEAT = Spec("trnwatch_heat_ratio", "gauge", 'How "hot" it is:\nback\\slash.', ("node", "core"))

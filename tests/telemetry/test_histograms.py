@@ -10,8 +10,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.openmetrics import exposition, parser
 
 from telemetry.collecting import FamilyCollector
-from telemetry.families import Spec, text
-from telemetry.histograms import EDGES_S, HistogramFamily, counted
+from telemetry.families import EDGES_S, HistogramFamily, Spec, counted, text
 
 SPEC = Spec("trnwatch_wait_seconds", "histogram", "Waits.", ("run",))
 

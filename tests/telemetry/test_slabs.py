@@ -10,9 +10,8 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from telemetry.collecting import FamilyCollector
-from telemetry.families import PIECE_BYTES, Spec, pieces, text
-from telemetry.numbers import written
-from telemetry.slabs import MOST_LINES, Rows, Slab, SlabFamily
+from telemetry.exporter.hardware import MOST_LINES, Slab, SlabFamily, SlabRows
+from telemetry.families import PIECE_BYTES, Spec, pieces, text, written
 
 HEAT = Spec("heat_ratio", "gauge", "Heat.", ("zone", "node", "core", "about"))
 anything = st.text(max_size=6)
@@ -22,7 +21,7 @@ def heat(n_rows: int, n_parts: int, *, zone: str = "b") -> SlabFamily:
     """Return a family of so many rows and parts."""
 
     def slab() -> Slab:
-        rows = Rows({"node": [f"node-{i}" for i in range(n_rows)], "zone": [zone] * n_rows})
+        rows = SlabRows({"node": [f"node-{i}" for i in range(n_rows)], "zone": [zone] * n_rows})
         parts = [(str(core), "it") for core in range(n_parts)]
         values = np.arange(n_rows * n_parts, dtype=float).reshape(n_rows, n_parts)
         return Slab(rows, ("core", "about"), parts, written(values))
@@ -53,7 +52,7 @@ def test_labels_may_hold_anything(
     flags = st.lists(st.booleans(), min_size=shape[0] * shape[1], max_size=shape[0] * shape[1])
     present = np.array(data.draw(flags)).reshape(shape)
     labels = dict(zip(("node", "zone"), zip(*rows, strict=True), strict=True))
-    slab = Slab(Rows(labels), ("core", "about"), parts, written(np.ones(shape)), present)
+    slab = Slab(SlabRows(labels), ("core", "about"), parts, written(np.ones(shape)), present)
     family = SlabFamily(HEAT, lambda: [slab])
 
     page = text([family])
@@ -74,7 +73,7 @@ def test_what_is_no_text_does_not_break_the_page() -> None:
 
 def test_without_a_series_a_family_is_not_told_of() -> None:
     values = written(np.ones((1, 1)))
-    slab = Slab(Rows({"node": ["a"], "zone": ["b"]}), ("core", "about"), [("0", "")], values)
+    slab = Slab(SlabRows({"node": ["a"], "zone": ["b"]}), ("core", "about"), [("0", "")], values)
     absent = Slab(slab.rows, slab.labels, slab.parts, values, np.array([[False]]))
 
     assert text([SlabFamily(HEAT, lambda: [absent]), SlabFamily(HEAT, list)]) == b""

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.spending import SORTS, Spent, Stretch, merged, spent
+from telemetry.statistics.time_use import SORTS, TimeSlice, TimeUse, merged, spent
 from telemetry.steps import PHASES, StepBatch
 
 NOTHING = np.zeros((0, 2))
@@ -28,9 +28,9 @@ def steps(
     )
 
 
-def went_into(batch: StepBatch, edges_s: Any = ALWAYS, **stretch: Any) -> tuple[Spent, Any]:
+def went_into(batch: StepBatch, edges_s: Any = ALWAYS, **stretch: Any) -> tuple[TimeUse, Any]:
     """Return what a stretch went into, whole and by sort, as far as it is anything."""
-    found = spent(batch, Stretch(**{"compiled": NOTHING, **stretch}), edges_s=np.array(edges_s))
+    found = spent(batch, TimeSlice(**{"compiled": NOTHING, **stretch}), edges_s=np.array(edges_s))
     total = found.seconds.sum(axis=0)
     return found, {s: round(float(v), 6) for s, v in zip(SORTS, total, strict=True) if v > 1e-9}
 

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.tariff import Tariff
+from telemetry.statistics.tariff import Tariff
 
 RATES = st.lists(
     st.tuples(st.floats(0, 1e6), st.floats(0, 10)),

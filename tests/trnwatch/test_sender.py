@@ -13,7 +13,7 @@ from tests.parts import free_port
 from tests.trnwatch.listening import Listener, listening, never_answering, until
 from trnwatch import Reporter
 from trnwatch.identity import identity_of
-from trnwatch.sender import Sender
+from trnwatch.sender import ReportSender
 from trnwatch.steps import Record
 
 ROOT = Path(__file__).parents[2]
@@ -26,8 +26,8 @@ def record(number: int) -> Record:
     return (number, time.time(), 1.0, None, [None, None, None], None, None)
 
 
-def sender_to(server: str, *, most_records: int = 1000) -> Sender:
-    sender = Sender(
+def sender_to(server: str, *, most_records: int = 1000) -> ReportSender:
+    sender = ReportSender(
         server, lambda: "secret", ME, boot="b", every_s=0.05, most_records=most_records
     )
     sender.start()
@@ -81,7 +81,9 @@ def test_many_steps_go_in_several_bodies(listener: Listener) -> None:
 
 
 def test_a_full_queue_loses_the_oldest_and_the_server_hears_how_many(listener: Listener) -> None:
-    sender = Sender(listener.url, lambda: "secret", ME, boot="b", every_s=0.05, most_records=10)
+    sender = ReportSender(
+        listener.url, lambda: "secret", ME, boot="b", every_s=0.05, most_records=10
+    )
     for number in range(1, 31):
         sender.put(record(number))
     sender.start()

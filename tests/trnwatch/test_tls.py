@@ -7,14 +7,14 @@ import pytest
 
 from tests.authority import Authority
 from tests.trnwatch.listening import listening
-from trnwatch.wire import Wire
+from trnwatch.wire import ReportConnection
 
 LINE = b'{"kind": "beat"}'
 
 
 def status_of(server: str, ca_file: str) -> int:
     """Post a line, and hang up."""
-    with closing(Wire(server, ca_file=ca_file)) as wire:
+    with closing(ReportConnection(server, ca_file=ca_file)) as wire:
         return wire.post([LINE], "secret")[0]
 
 

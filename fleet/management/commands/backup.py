@@ -6,10 +6,9 @@ from typing import Any
 
 from django.core.management import CommandError, CommandParser
 
-from fleet.backups.copying import back_up
-from fleet.backups.engines import BackupError
+from fleet.formatting import size
 from fleet.management.cli import BAD_INPUT, PlainCommand
-from fleet.templatetags.units import size
+from fleet.ops.backups import BackupError, back_up
 
 
 class Command(PlainCommand):

@@ -10,12 +10,21 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils import timezone
 
+from fleet.checks.support import (
+    Checked,
+    SupportFile,
+    check,
+    headline,
+    keep,
+    rests_on,
+    to_do,
+    trial_named,
+    why,
+)
 from fleet.management.cli import PlainCommand
 from fleet.models import SupportCheck
-from fleet.support.checking import Checked, Given, check, keep, trial_named
-from fleet.support.words import headline, rests_on, to_do, why
-from telemetry.support import State
-from telemetry.support.lines import MOST_BYTES
+from telemetry.checks.operator_readers import MOST_BYTES
+from telemetry.checks.support import SupportState
 
 NOT_ALL_SUPPORTED = 1
 STDIN = "-"
@@ -46,12 +55,12 @@ class Command(PlainCommand):
             self.write_json(answer(checked, kept))
         else:
             self._write(checked, kept)
-        if checked.count(State.SUPPORTED) < len(checked.judgements):
+        if checked.count(SupportState.SUPPORTED) < len(checked.judgements):
             sys.exit(NOT_ALL_SUPPORTED)
 
     def _write(self, checked: Checked, kept: SupportCheck | None) -> None:
         self.stdout.write(f"{_headline(checked)}\n")
-        for state in State:
+        for state in SupportState:
             found = [each for each in checked.judgements if each.state is state]
             if not found:
                 continue
@@ -81,13 +90,13 @@ def _checked(file: str, report: str) -> Checked:
         return check(graph, told, most_bytes=MOST_BYTES)
 
 
-def _given(field: str, name: str, opened: ExitStack) -> Given | None:
+def _given(field: str, name: str, opened: ExitStack) -> SupportFile | None:
     if not name:
         return None
     if name == STDIN:
-        return Given("stdin", sys.stdin.buffer)
+        return SupportFile("stdin", sys.stdin.buffer)
     try:
-        return Given(name, opened.enter_context(Path(name).open("rb")))
+        return SupportFile(name, opened.enter_context(Path(name).open("rb")))
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
         raise ValueError(f"{field}: cannot read {name} ({reason})") from error
@@ -112,7 +121,7 @@ def answer(checked: Checked, kept: SupportCheck | None) -> dict[str, object]:
         "cut_lines": checked.reading.n_cut,
         "headline": _headline(checked),
         "n_operators": len(checked.judgements),
-        **{f"n_{state.value}": checked.count(state) for state in State},
+        **{f"n_{state.value}": checked.count(state) for state in SupportState},
         "basis": checked.basis,
         "operators": [
             asdict(each) | {"why": why(each), "to_do": to_do(each)} for each in checked.judgements
@@ -122,7 +131,10 @@ def answer(checked: Checked, kept: SupportCheck | None) -> dict[str, object]:
 
 
 def _headline(checked: Checked) -> str:
-    unsupported, unknown = checked.count(State.UNSUPPORTED), checked.count(State.UNKNOWN)
+    unsupported, unknown = (
+        checked.count(SupportState.UNSUPPORTED),
+        checked.count(SupportState.UNKNOWN),
+    )
     return headline(len(checked.judgements), unsupported, unknown)
 
 

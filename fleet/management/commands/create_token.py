@@ -5,9 +5,10 @@ from typing import Any
 
 from django.core.management import CommandParser
 
-from fleet.access.tokens import TokenFieldError, make_token
+from fleet.access.tokens import make_token
 from fleet.management.cli import PlainCommand
 from fleet.models import Token
+from telemetry.errors import FieldError
 
 ARGUMENTS = {"name": "NAME", "scope": "--scope", "days": "--days"}
 
@@ -29,7 +30,7 @@ class Command(PlainCommand):
         name, scope, days = options["name"], options["scope"], options["days"]
         try:
             token, secret = make_token(name, scope, days=days, now=datetime.now(UTC))
-        except TokenFieldError as error:
+        except FieldError as error:
             raise ValueError(f"{ARGUMENTS[error.field]}: {error.message}.") from error
         if options["json"]:
             expiry = token.expires_at.isoformat() if token.expires_at else None

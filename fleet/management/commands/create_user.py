@@ -7,8 +7,7 @@ from django.contrib.auth.validators import UnicodeUsernameValidator
 from django.core.exceptions import ValidationError
 from django.core.management import CommandParser
 
-from fleet.access.people import random_password
-from fleet.access.rights import ROLES
+from fleet.access.roles import ROLES, random_password
 from fleet.management.cli import PlainCommand
 
 

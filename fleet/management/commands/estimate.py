@@ -5,11 +5,10 @@ from typing import Any
 
 from django.core.management.base import CommandParser
 
-from fleet.management.cli import PlainCommand
-from fleet.management.custom_model import MODEL_FLAGS, described_model
+from fleet.management.cli import MODEL_FLAGS, PlainCommand, described_model
 from telemetry.simulate.constants import ASSUMED
-from telemetry.simulate.estimate import Estimate, StepPlan, estimate_of, step_plan
 from telemetry.simulate.plan import Job
+from telemetry.simulate.step_model import Estimate, StepPlan, estimate_of, step_plan
 
 GIB = 1024**3
 

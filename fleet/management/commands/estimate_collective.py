@@ -7,7 +7,7 @@ from django.core.management.base import CommandParser
 from fleet.management.cli import PlainCommand
 from telemetry.catalog import Instance
 from telemetry.catalog import instance as instance_named
-from telemetry.simulate.collectives import (
+from telemetry.simulate.communication import (
     OPS,
     CollectiveTime,
     bus_bytes_per_s,

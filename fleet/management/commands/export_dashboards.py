@@ -6,8 +6,8 @@ from typing import Any
 from django.core.management import CommandParser
 
 from fleet.management.cli import PlainCommand
-from fleet.prometheus.dashboards.book import dashboard_files
-from fleet.prometheus.rules import EXAMPLE_URL, base_url
+from fleet.metrics.dashboards import dashboard_files
+from fleet.metrics.rules import EXAMPLE_URL, base_url
 
 
 class Command(PlainCommand):

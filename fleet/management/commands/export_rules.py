@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management import CommandParser
 
 from fleet.management.cli import PlainCommand
-from fleet.prometheus.rules import EXAMPLE_URL, base_url, rule_file
+from fleet.metrics.rules import EXAMPLE_URL, base_url, rule_file
 
 
 class Command(PlainCommand):

@@ -10,17 +10,22 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils import timezone
 
-from fleet.compiles import summed_up
-from fleet.logs.about import Told, checked
-from fleet.logs.curves import unpacked
-from fleet.logs.keeping import keep
+from fleet.alerts.evaluate import raise_from_log
+from fleet.formatting import si
+from fleet.ingest.logs import (
+    LogOptions,
+    checked,
+    doubts,
+    keep,
+    read_in_words,
+    times_in_words,
+    unpacked,
+)
 from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog
-from fleet.recompiling import raise_from_log
-from fleet.templatetags.units import si
-from fleet.words.logs import doubts, read_in_words, times_in_words
+from fleet.runs.compiles import summed_up
 from telemetry import catalog
-from telemetry.ingest.logs import About, Log, read_logs
+from telemetry.ingest.logs import Log, LogContext, read_logs
 
 SECONDS_PER_HOUR = 3_600.0
 FARTHEST_ZONE_HOURS = 14.0
@@ -111,7 +116,7 @@ def _imported(options: dict[str, Any]) -> ReadLog:
     try:
         file_s = max(path.stat().st_mtime for path in paths)
         year = datetime.fromtimestamp(file_s, UTC).year
-        about = About(year=year, utc_offset_s=offset_s, log_every=every)
+        about = LogContext(year=year, utc_offset_s=offset_s, log_every=every)
         log = read_logs(paths, about)
     except OSError as error:
         raise ValueError(f"FILE: {error.filename or paths[0]}: {error.strerror}") from error
@@ -130,11 +135,11 @@ def utc_offset_s(options: dict[str, Any]) -> float:
     return offset * SECONDS_PER_HOUR
 
 
-def told_of(options: dict[str, Any]) -> Told:
+def told_of(options: dict[str, Any]) -> LogOptions:
     """Return what people say of the run."""
     name = Path(options["file"][0]).name
     return checked(
-        Told(
+        LogOptions(
             run=options["run"],
             file=name.encode("utf-8", "replace").decode(),
             model=options["model"],

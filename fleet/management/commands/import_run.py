@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from fleet.logs.keeping import keep
+from fleet.ingest.logs import keep
 from fleet.management.commands import import_log
 from fleet.management.commands.import_log import told_of, utc_offset_s
 from fleet.models import ReadLog

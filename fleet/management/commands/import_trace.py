@@ -8,11 +8,10 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils import timezone
 
+from fleet.ingest.traces import TraceOptions, check_name, doubts, keep, verdict_in_words
 from fleet.management.cli import PlainCommand
 from fleet.models import RecordedTrace
-from fleet.traces import About, check_name, keep
-from fleet.words.traces import doubts, verdict_in_words
-from telemetry.detect.whatif.analysis import analysed
+from telemetry.detect.what_if import analysed
 from telemetry.ingest.traces import read_trace
 
 KEYS = (
@@ -72,7 +71,7 @@ def _imported(options: dict[str, Any]) -> RecordedTrace:
     except OSError as error:
         raise ValueError(f"FILE: {error.filename}: {error.strerror}") from error
     analysis = analysed(trace, run=options["run"])
-    about = About(
+    about = TraceOptions(
         run=options["run"],
         file=paths[0].name,
         model=options["model"],

@@ -9,9 +9,8 @@ from django.conf import settings
 from django.core.management import CommandError, CommandParser
 from django.db import DatabaseError
 
-from fleet.intake.arrivals import NAME, NAME_RULE
-from fleet.intake.deliveries import Delivery, told
-from fleet.intake.pipe import Intake
+from fleet.ingest.nodes import NAME, NAME_RULE, IngestBatch, told
+from fleet.ingest.pipe import PipeIngest
 from fleet.management.cli import PlainCommand
 from telemetry.store.hot import open_store
 
@@ -44,8 +43,8 @@ class Command(PlainCommand):
         if start_s is not None and not 0 <= start_s <= LATEST_S:
             raise ValueError("--start: Unix seconds, 0 or more.")
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        intake = Intake(hot, node=node, keep_s=settings.HOT_KEEP_S)
-        total = Delivery()
+        intake = PipeIngest(hot, node=node, keep_s=settings.HOT_KEEP_S)
+        total = IngestBatch()
         try:
             for delivery in _deliveries(intake, options["file"], start_s):
                 for refusal in delivery.refused:
@@ -61,7 +60,7 @@ class Command(PlainCommand):
         if intake.n_kept_back:
             raise CommandError(f"The store is away; {intake.n_kept_back} seconds are lost.")
 
-    def _sum_up(self, total: Delivery, *, as_json: bool) -> None:
+    def _sum_up(self, total: IngestBatch, *, as_json: bool) -> None:
         """Print what was taken; that it was nothing is an error."""
         text = (
             f"{total.node or 'no node'}: {total.n_accepted} reports taken, "
@@ -76,7 +75,7 @@ class Command(PlainCommand):
             raise ValueError("FILE: no line was taken; is it neuron-monitor's output?")
 
 
-def _deliveries(intake: Intake, file: str, start_s: float | None) -> Iterator[Delivery]:
+def _deliveries(intake: PipeIngest, file: str, start_s: float | None) -> Iterator[IngestBatch]:
     """Yield what arrives, as it arrives, or what a file says of the past."""
     if file != "-":
         try:

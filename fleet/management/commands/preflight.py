@@ -7,14 +7,13 @@ from typing import Any
 import msgspec
 from django.core.management.base import CommandError, CommandParser
 
+from fleet.checks.preflight_files import files_at, keep
+from fleet.checks.preflight_matrix import collectives_json
+from fleet.checks.preflight_text import reasons, sentences
+from fleet.checks.preflights import PreflightResult, ask, measured_of, read, run_through
 from fleet.management.cli import PlainCommand
 from fleet.models import Preflight, Run
-from fleet.preflight.asking import PreflightError, ask
-from fleet.preflight.files import files_at, keep
-from fleet.preflight.found import Found, read
-from fleet.preflight.running import measured_of, run_through
-from fleet.preflight.tables import collectives_json
-from fleet.preflight.words import reasons, sentences
+from telemetry.errors import FieldError
 
 NOT_PASSED = 1
 
@@ -60,7 +59,7 @@ class Command(PlainCommand):
         if preflight.verdict != Preflight.Verdict.PASS:
             raise SystemExit(NOT_PASSED)
 
-    def _write(self, preflight: Preflight, found: Found) -> None:
+    def _write(self, preflight: Preflight, found: PreflightResult) -> None:
         self.stdout.write(f"Preflight {preflight.pk}: {preflight.verdict}")
         for sentence in sentences(preflight, found):
             self.stdout.write(f"  {sentence}")
@@ -78,12 +77,12 @@ def _made(options: dict[str, Any]) -> Preflight:
     common = {"instance_type": options["instance"], "take": options["take"], "run": run}
     if options["files"]:
         if names or options["fault"]:
-            raise PreflightError("FILES", "go with neither --nodes nor --fault")
+            raise FieldError("FILES", "go with neither --nodes nor --fault")
         return keep(files_at(options["files"]), **common, by=by, now=now)
     if run is not None and not names:
         names = list(run.nodes.order_by("rank", "name").values_list("name", flat=True))
     if not names:
-        raise PreflightError("nodes", "name them: --nodes a,b,c or --run NAME, or hand in FILES")
+        raise FieldError("nodes", "name them: --nodes a,b,c or --run NAME, or hand in FILES")
     preflight = ask(names, **common, faults=options["fault"], by=by, now=now)
     run_through(preflight, now=now)
     return preflight
@@ -94,11 +93,11 @@ def _run(name: str) -> Run | None:
         return None
     run = Run.objects.filter(name=name).first()
     if run is None:
-        raise PreflightError("run", f"no run is called {name[:60]!r}")
+        raise FieldError("run", f"no run is called {name[:60]!r}")
     return run
 
 
-def answer(preflight: Preflight, found: Found) -> dict[str, object]:
+def answer(preflight: Preflight, found: PreflightResult) -> dict[str, object]:
     """Return a preflight as one object; what is not known is null."""
     return {
         "preflight": preflight.pk,

@@ -14,20 +14,15 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import connections, transaction
 
-from fleet.demo import weather
-from fleet.demo.announcing import announce_past
-from fleet.demo.compiles import brew_deploys, compile_past
-from fleet.demo.like import ensure_probe
-from fleet.demo.past import live_through
-from fleet.demo.preflights import ensure_preflight
-from fleet.demo.runs import create_fleet
-from fleet.demo.trials import ensure_trials
-from fleet.like.keeping import work_out_due as work_out_likes
+from fleet.costs.spending import keep_spending
 from fleet.models import Run
-from fleet.money.spending import keep_spending
-from fleet.simulated.plans import publish_plans
-from fleet.trials.keeping import work_out_due
-from fleet.up.tied import tie
+from fleet.ops.tied import tie
+from fleet.runs.similar_runs import work_out_due as work_out_likes
+from fleet.simulation import demo_history
+from fleet.simulation.demo import create_fleet, ensure_preflight, ensure_probe, ensure_trials
+from fleet.simulation.demo_history import announce_past, brew_deploys, compile_past, live_through
+from fleet.simulation.runs import publish_plans
+from fleet.trials.services import work_out_due
 from telemetry.store.hot import open_store
 
 PARENT_CHECK_S = 1.0
@@ -50,7 +45,7 @@ class Command(BaseCommand):
             # All or nothing: who is stopped in between leaves no fleet without faults.
             with transaction.atomic():
                 create_fleet(now=now, longest=timedelta(hours=hours))
-                weather.brew_past(now=now)
+                demo_history.brew_past(now=now)
                 brew_deploys(now=now)
                 announce_past(now=now)
                 ensure_probe(now=now)
@@ -62,8 +57,8 @@ class Command(BaseCommand):
         work_out_due(hot, now=datetime.now(UTC))
         keep_spending(hot, now=datetime.now(UTC))
         work_out_likes(hot, now=datetime.now(UTC), at_a_time=20)
-        weather.extend(hot, now=now)
-        weather.welcome(hot, now=now)
+        demo_history.extend(hot, now=now)
+        demo_history.welcome(hot, now=now)
         publish_plans(hot, now=datetime.now(UTC))
 
     def _live_through(self, names: list[str], *, now: datetime) -> None:

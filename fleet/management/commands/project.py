@@ -11,14 +11,12 @@ from redis import RedisError
 
 from fleet.management.cli import PlainCommand
 from fleet.models import Trial
-from fleet.projecting.answers import as_json
-from fleet.projecting.asking import DAYS, days_of, failures_of, porting_of, tokens_of
-from fleet.projecting.by_hand import arms_by_hand
-from fleet.projecting.gathering import pair_now, runs_now
-from fleet.projecting.planned import Planned, ScheduleError, with_failures
-from fleet.projecting.projecting import Projection, Scenario, project
-from fleet.projecting.words import (
+from fleet.trials.schedule import Projection, ReuseScenario, pair_now, project, runs_now
+from fleet.trials.schedule_arms import Planned, arms_by_hand, with_failures
+from fleet.trials.schedule_forms import DAYS, days_of, failures_of, porting_of, tokens_of
+from fleet.trials.schedule_text import (
     NAMES,
+    as_json,
     assumed_sentence,
     basis_written,
     days,
@@ -30,6 +28,7 @@ from fleet.projecting.words import (
     tokens_span,
     written,
 )
+from telemetry.errors import FieldError
 from telemetry.store.hot import open_store
 
 SOURCES = ("trial", "run", "figures")
@@ -67,7 +66,7 @@ class Command(PlainCommand):
         """Project and print."""
         try:
             planned, found = _projected(options)
-        except ScheduleError as error:
+        except FieldError as error:
             raise ValueError(f"{_flag(error.field)}: {error.message}") from error
         except DatabaseError as error:
             raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
@@ -110,7 +109,7 @@ def _projected(options: dict[str, Any]) -> tuple[tuple[Planned, ...], Projection
 
 def _arms(options: dict[str, Any]) -> tuple[Planned, ...]:
     if sum(bool(options[name]) for name in SOURCES) != 1:
-        raise ScheduleError("trial", "give one of --trial, --run and --figures")
+        raise FieldError("trial", "give one of --trial, --run and --figures")
     if options["figures"]:
         return arms_by_hand(Path(options["figures"]))
     hot, now = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S), timezone.now()
@@ -118,11 +117,11 @@ def _arms(options: dict[str, Any]) -> tuple[Planned, ...]:
         return runs_now(hot, options["run"], now=now)
     trial = Trial.objects.with_arms().filter(name=options["trial"]).first()
     if trial is None:
-        raise ScheduleError("trial", f"no trial is called {options['trial'][:60]!r}")
+        raise FieldError("trial", f"no trial is called {options['trial'][:60]!r}")
     return pair_now(hot, trial, candidate=options["candidate"], now=now)
 
 
-def _rows(found: Projection, scenario: Scenario) -> list[tuple[str, str, str]]:
+def _rows(found: Projection, scenario: ReuseScenario) -> list[tuple[str, str, str]]:
     rows = []
     for arm in scenario.arms:
         rows += [

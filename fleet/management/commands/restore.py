@@ -6,10 +6,9 @@ from typing import Any
 from django.conf import settings
 from django.core.management import CommandError, CommandParser
 
-from fleet.backups.copying import missing_migrations, restore
-from fleet.backups.engines import BackupError
 from fleet.management.cli import BAD_INPUT, PlainCommand
-from fleet.up.doors import AlreadyRunningError, Lock
+from fleet.ops.backups import BackupError, missing_migrations, restore
+from fleet.ops.sockets import AlreadyRunningError, Lock
 
 
 class Command(PlainCommand):

@@ -10,15 +10,10 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
 
-from fleet.notify.addresses import Allowed
-from fleet.notify.attempt import Courier
-from fleet.notify.chores import Chores
-from fleet.notify.heartbeat import Heartbeat
-from fleet.notify.http import Door
-from fleet.notify.outcomes import Patience
-from fleet.notify.refreshing import Refresher
-from fleet.notify.sender import Sender
-from fleet.vigil import Vigil, last_look
+from fleet.alerts.watchdog import WatchMonitor, last_look
+from fleet.notifications.delivery import DeliveryClient, Refresher, RetryPolicy
+from fleet.notifications.http_client import Allowed, HttpClient
+from fleet.notifications.sender import Heartbeat, NotificationSender, PeriodicJobs
 
 log = logging.getLogger(__name__)
 
@@ -60,7 +55,7 @@ class Command(BaseCommand):
         told = Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: told.set())
-        door = Door(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=times["timeout_s"])
+        door = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=times["timeout_s"])
         sender = _sender(door, times)
         chores = _chores(sender.name, door, times)
         beside = Thread(
@@ -96,11 +91,11 @@ def _until(
     connection.close()
 
 
-def _sender(door: Door, times: dict[str, float]) -> Sender:
-    return Sender(
-        Courier(door, base_url=settings.BASE_URL),
+def _sender(door: HttpClient, times: dict[str, float]) -> NotificationSender:
+    return NotificationSender(
+        DeliveryClient(door, base_url=settings.BASE_URL),
         clock=now,
-        patience=Patience(
+        patience=RetryPolicy(
             first_s=times["first_retry_s"],
             longest_s=times["longest_retry_s"],
             give_up_after=timedelta(seconds=times["give_up_s"]),
@@ -110,15 +105,15 @@ def _sender(door: Door, times: dict[str, float]) -> Sender:
     )
 
 
-def _chores(name: str, door: Door, times: dict[str, float]) -> Chores:
-    vigil = Vigil(last_look(settings.REDIS_URL), blind_after_s=times["blind_after_s"])
+def _chores(name: str, door: HttpClient, times: dict[str, float]) -> PeriodicJobs:
+    vigil = WatchMonitor(last_look(settings.REDIS_URL), blind_after_s=times["blind_after_s"])
     heartbeat = Heartbeat(
         settings.HEARTBEAT_URL,
         timedelta(seconds=settings.HEARTBEAT_EVERY_S),
         door,
         settings.BASE_URL,
     )
-    return Chores(
+    return PeriodicJobs(
         name,
         started_at=now(),
         keep_vigil=lambda at: vigil.keep(now=at),

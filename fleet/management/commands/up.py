@@ -14,11 +14,10 @@ from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
-from fleet import outages
-from fleet.access.rights import DEMO_ADMIN, ensure_demo_admin
-from fleet.up import doors, preparing
-from fleet.up.house import House, StartError
-from fleet.up.keeper import end_leftovers
+from fleet.access.roles import DEMO_ADMIN, ensure_demo_admin
+from fleet.ops import outages, services, sockets
+from fleet.ops.services import Services, StartError
+from fleet.ops.supervisor import end_leftovers
 from fleet.version import VERSION
 
 BAD_INPUT = 2
@@ -34,21 +33,21 @@ class Command(BaseCommand):
         """Take the lock and the door, prepare, then run until told to stop."""
         folder: Path = settings.DATA_DIR
         try:
-            preparing.check_room(folder)
-            with doors.Lock(folder / "up.lock") as lock, self._door() as listener:
+            services.check_room(folder)
+            with sockets.Lock(folder / "up.lock") as lock, self._door() as listener:
                 lock.note(self._address(listener))
                 self._tell_of_mended(folder)
                 if n_left := end_leftovers(folder):
                     self._say(f"Ended {n_left} processes that an earlier `up` had left.")
                 self._prepare()
-                doors.raise_file_limit()
+                sockets.raise_file_limit()
                 env = self._environment(listener)
-                house = House(folder, root=settings.ROOT, env=env, say=self._say)
+                house = Services(folder, root=settings.ROOT, env=env, say=self._say)
                 asyncio.run(house.run(listener, greet=lambda: self._greet(listener)))
-        except doors.AlreadyRunningError as holder:
+        except sockets.AlreadyRunningError as holder:
             msg = f"trnwatch is already running here, at {holder}."
             raise CommandError(msg, returncode=BAD_INPUT) from holder
-        except doors.DoorError as error:
+        except sockets.SocketError as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
         except DatabaseError as error:
             if not outages.is_outage(error):
@@ -57,7 +56,7 @@ class Command(BaseCommand):
         except RedisError as error:
             msg = f"Redis does not answer; see REDIS_URL. It says: {error}"
             raise CommandError(msg, returncode=BAD_INPUT) from error
-        except preparing.NoRoomError as error:
+        except services.NoRoomError as error:
             raise CommandError(str(error)) from error
         except (StartError, TimeoutError) as error:
             said = str(error) or "The first page did not come in time."
@@ -72,8 +71,8 @@ class Command(BaseCommand):
         """Listen where PORT and BIND say."""
         asked = os.environ.get("PORT")
         bind = os.environ.get("BIND") or "127.0.0.1"
-        port = doors.port_from(asked) if asked else 8000
-        listener = doors.open_door(bind, port, insist=bool(asked))
+        port = sockets.port_from(asked) if asked else 8000
+        listener = sockets.open_door(bind, port, insist=bool(asked))
         if (chosen := listener.getsockname()[1]) != port:
             self._say(f"Port {port} is taken; using {chosen}. PORT chooses another.")
         return listener
@@ -83,18 +82,18 @@ class Command(BaseCommand):
         defaults = {
             "TRNWATCH_DEMO": "1",
             "TRNWATCH_BASE_URL": self._address(listener),
-            "TRNWATCH_ALLOWED_HOSTS": ",".join(doors.host_names(listener.getsockname()[0])),
+            "TRNWATCH_ALLOWED_HOSTS": ",".join(sockets.host_names(listener.getsockname()[0])),
         }
         return defaults | os.environ
 
     def _prepare(self) -> None:
         """Bring tables and static files up to date."""
         began_s = time.monotonic()
-        preparing.check_database()
-        if n_migrations := preparing.migrate_if_needed():
+        services.check_database()
+        if n_migrations := services.migrate_if_needed():
             took_s = time.monotonic() - began_s
             self._say(f"The database is up to date: {n_migrations} migrations, {took_s:.1f} s.")
-        preparing.collect_static_if_needed(settings.STATIC_ROOT)
+        services.collect_static_if_needed(settings.STATIC_ROOT)
         self._end_exposed_sessions()
         connection.close()
 
@@ -131,7 +130,7 @@ class Command(BaseCommand):
     def _address(self, listener: socket.socket) -> str:
         """Return the address to type into a browser."""
         host, port = listener.getsockname()[:2]
-        return doors.address(host, port)
+        return sockets.address(host, port)
 
     def _say(self, text: str) -> None:
         """Print one event."""

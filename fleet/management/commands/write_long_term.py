@@ -9,10 +9,8 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
 
-from telemetry.longterm.courier import Courier, StoppedError
-from telemetry.longterm.endpoint import Endpoint
-from telemetry.longterm.positions import MINUTES, Position
-from telemetry.longterm.writer import Writer
+from telemetry.long_term.remote_write import Endpoint, StoppedError, WriteClient
+from telemetry.long_term.writer import MINUTES, Position, Writer
 from telemetry.store.hot import StoreUnavailable, open_store
 
 log = logging.getLogger(__name__)
@@ -65,7 +63,7 @@ def _writer(told: Event) -> Writer:
             settings.LONG_TERM_WRITE_URL, settings.LONG_TERM_TOKEN_FILE, is_kept=True
         )
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        return Writer(hot, Courier(endpoint, told), every_s=settings.LONG_TERM_EVERY_S)
+        return Writer(hot, WriteClient(endpoint, told), every_s=settings.LONG_TERM_EVERY_S)
     except ValueError as error:
         raise CommandError(f"LONG_TERM: {error}") from error
 

@@ -1,21 +1,21 @@
 """Training logs come in: steps, compiles and hardware errors out of any text."""
 
-from telemetry.ingest.logs.reading import About, Example, Log, Reading, read_logs
-from telemetry.ingest.logs.records import FAIL, HIT, MISS, Compile, HardwareError, Totals
+from telemetry.ingest.logs.reading import Log, LogContext, LogReader, UnreadLine, read_logs
+from telemetry.ingest.logs.records import FAIL, HIT, MISS, Compile, HardwareError, TrainingTotals
 from telemetry.ingest.logs.steps import LoggedSteps, completed
 
 __all__ = [
     "FAIL",
     "HIT",
     "MISS",
-    "About",
     "Compile",
-    "Example",
     "HardwareError",
     "Log",
+    "LogContext",
+    "LogReader",
     "LoggedSteps",
-    "Reading",
-    "Totals",
+    "TrainingTotals",
+    "UnreadLine",
     "completed",
     "read_logs",
 ]

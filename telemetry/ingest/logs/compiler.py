@@ -5,7 +5,8 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from telemetry.ingest.logs.records import FAIL, HIT, MISS, Compile, Entry
+from telemetry.compiles import FAIL, HIT, MISS, Compile
+from telemetry.ingest.logs.records import HardwareError, LogLine
 
 NAME = "compile cache"
 PROCESS = re.compile(r"\s{0,8}(\d{1,10})\s{1,8}[A-Z]{3,10}\s{1,4}\|\|", re.ASCII)
@@ -39,7 +40,7 @@ class Compiler:
     def __init__(self) -> None:
         self._begun: dict[tuple[str, str, str], _Begun] = {}
         self._cache: dict[str, str] = {}
-        self._by_words: dict[str, Callable[[Entry, str], list[Compile]]] = {
+        self._by_words: dict[str, Callable[[LogLine, str], list[Compile]]] = {
             "Got a cached failed neff at": self._fail,
             "Using a cached neff": self._hit,
             "Call compiler with cmd": self._begin,
@@ -48,7 +49,7 @@ class Compiler:
             "Compiler status ": self._status,
         }
 
-    def read(self, entry: Entry) -> list[Compile] | None:
+    def read(self, entry: LogLine) -> list[Compile] | None:
         """Read one line: the compiles that it ends, None where it says nothing known."""
         found = PROCESS.match(entry.text)
         process = found[1] if found else ""
@@ -59,16 +60,16 @@ class Compiler:
             self._cache[entry.source] = path[1]
         return [] if TAG.search(entry.text) else None
 
-    def _hit(self, entry: Entry, process: str) -> list[Compile]:
+    def _hit(self, entry: LogLine, process: str) -> list[Compile]:
         return [self._event(entry, process, HIT)]
 
-    def _fail(self, entry: Entry, process: str) -> list[Compile]:
+    def _fail(self, entry: LogLine, process: str) -> list[Compile]:
         return [self._event(entry, process, FAIL)]
 
-    def _done(self, entry: Entry, process: str) -> list[Compile]:
+    def _done(self, entry: LogLine, process: str) -> list[Compile]:
         return self._end(entry, process, MISS)
 
-    def _failed(self, entry: Entry, process: str) -> list[Compile]:
+    def _failed(self, entry: LogLine, process: str) -> list[Compile]:
         return self._end(entry, process, FAIL)
 
     def rest(self) -> Iterator[Compile]:
@@ -77,7 +78,7 @@ class Compiler:
             yield begun.event
         self._begun.clear()
 
-    def _begin(self, entry: Entry, process: str) -> list[Compile]:
+    def _begin(self, entry: LogLine, process: str) -> list[Compile]:
         event = self._event(entry, process, MISS)
         over = self._begun.pop((entry.source, process, event.module), None)
         self._begun[entry.source, process, event.module] = _Begun(event)
@@ -90,7 +91,7 @@ class Compiler:
             ended.append(self._begun.pop(next(iter(self._begun))).event)
         return ended
 
-    def _end(self, entry: Entry, process: str, outcome: str) -> list[Compile]:
+    def _end(self, entry: LogLine, process: str, outcome: str) -> list[Compile]:
         module = _module(entry.text)
         begun = self._begun.pop((entry.source, process, module), None)
         if begun is None:
@@ -98,7 +99,7 @@ class Compiler:
         took_s = entry.at_s - begun.event.at_s
         return [replace(begun.event, outcome=outcome, seconds=took_s if took_s >= 0 else math.nan)]
 
-    def _status(self, entry: Entry, _process: str) -> list[Compile]:
+    def _status(self, entry: LogLine, _process: str) -> list[Compile]:
         mine = [key for key in self._begun if key[0] == entry.source]
         waiting = [key for key in mine if not self._begun[key].passed]
         if not waiting:
@@ -110,7 +111,7 @@ class Compiler:
         took_s = entry.at_s - failed.at_s
         return [replace(failed, outcome=FAIL, seconds=took_s if took_s >= 0 else math.nan)]
 
-    def _event(self, entry: Entry, process: str, outcome: str) -> Compile:
+    def _event(self, entry: LogLine, process: str, outcome: str) -> Compile:
         text = entry.text
         compiler, command = COMPILER.search(text), COMMAND.search(text)
         cached = CACHED_AT.search(text)
@@ -129,3 +130,32 @@ class Compiler:
 def _module(text: str) -> str:
     found = MODULE.search(text)
     return found[0].removesuffix(".hlo") if found else ""
+
+
+KERNEL_NAME = "hardware errors"
+ERROR = re.compile(r"NEURON_HW_ERR=([A-Z][A-Z0-9_]{2,59})\b", re.ASCII)
+FIELD = re.compile(r"\b([a-z][a-z-]{1,20})=([^\s=]{1,100})", re.ASCII)
+SYSLOG_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,99}) kernel:", re.ASCII)
+
+
+def read_kernel(entry: LogLine) -> HardwareError | None:
+    """Read one line; None where it names no error."""
+    error = ERROR.search(entry.text)
+    if error is None:
+        return None
+    fields: dict[str, str] = dict(FIELD.findall(entry.text, error.end()))
+    host = SYSLOG_HOST.match(entry.text)
+    return HardwareError(
+        kind=error[1],
+        at_s=entry.at_s,
+        node=fields.get("hostname") or (str(host[1]) if host else ""),
+        instance=fields.get("instance-id", ""),
+        device=_index(fields.get("nd-id")),
+        core=_index(fields.get("nc-id")),
+        serial=fields.get("serial-num", ""),
+        action=fields.get("action", ""),
+    )
+
+
+def _index(text: str | None) -> int | None:
+    return int(text) if text is not None and text.isdecimal() and len(text) < 6 else None

@@ -5,11 +5,20 @@ from math import nan
 
 from telemetry.compiles import FAIL, HIT, MISS, Compile
 
-__all__ = ["FAIL", "HIT", "MISS", "Compile", "Entry", "HardwareError", "Said", "Totals"]
+__all__ = [
+    "FAIL",
+    "HIT",
+    "MISS",
+    "Compile",
+    "HardwareError",
+    "LogLine",
+    "StepRecord",
+    "TrainingTotals",
+]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class LogLine:
     """One line on its way to the readers, without the prefixes that others put before it.
 
     ``at_s`` is in Unix seconds, NaN where the line has no time; ``source`` tells one stream of
@@ -24,7 +33,7 @@ class Entry:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
+class StepRecord:
     """What one line says of one step, in seconds, sequences and tokens; NaN where unsaid.
 
     ``elapsed_s`` is a progress bar's own clock, ``rate_s`` its seconds per iteration, which are
@@ -61,7 +70,7 @@ class HardwareError:
 
 
 @dataclass(frozen=True, slots=True)
-class Totals:
+class TrainingTotals:
     """What a training script says of itself when it is over; NaN where unsaid."""
 
     runtime_s: float = nan

@@ -11,13 +11,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from pytest_django import Settings
 
-from fleet.access.rights import (
-    ROLES,
-    ensure_demo_admin,
-    may,
-    requires,
-    role_of,
-)
+from fleet.access.roles import ROLES, ensure_demo_admin, may, requires, role_of
 from fleet.models import Alert, Node, Run
 from tests.parts import NOON
 

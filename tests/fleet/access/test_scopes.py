@@ -6,12 +6,13 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from fleet.access.rights import MACHINE_SCOPES, ROLES, SCOPES, maker
-from fleet.access.tokens import TokenFieldError, make_token
-from fleet.api.v1.access import ANYBODY, scope_of
-from fleet.api.v1.application import api
+from fleet.access.roles import MACHINE_SCOPES, ROLES, SCOPES, maker
+from fleet.access.tokens import make_token
+from fleet.api.application import api
+from fleet.api.auth import ANYBODY, scope_of
 from fleet.models import Run, Token
 from fleet.models.token import GRANTS
+from telemetry.errors import FieldError
 from tests.parts import NOON, just_now
 
 pytestmark = pytest.mark.django_db
@@ -135,7 +136,7 @@ def test_nobody_makes_a_token_that_may_do_more_than_they(role: str, scope: str) 
         token, _ = make_token("x", scope, maker=maker(user), now=NOON)
         assert (token.owner, token.created_by) == (role, role)
         return
-    with pytest.raises(TokenFieldError, match="more than you may do"):
+    with pytest.raises(FieldError, match="more than you may do"):
         make_token("x", scope, maker=maker(user), now=NOON)
     assert not Token.objects.exists()
 

@@ -16,7 +16,7 @@ from pytest_django import Settings
 from uvicorn.middleware.proxy_headers import ProxyHeadersMiddleware
 
 from fleet.api.connections import EXTENSION, LimitedProtocol, Limits
-from fleet.api.door import Door, Receive, Send
+from fleet.api.ingest_asgi import IngestApplication, Receive, Send
 from tests.serving import served
 
 QUICK = Limits(header_s=0.4, request_s=0.8, unread_s=0.2)
@@ -228,7 +228,7 @@ def test_the_oldest_makes_room_for_the_newest() -> None:
 
 def test_one_network_takes_no_room_of_another(settings: Settings) -> None:
     limits = replace(Limits(), n_waiting_per_network=2)
-    behind = ProxyHeadersMiddleware(Door(application), ["127.0.0.1"])  # type: ignore[arg-type]
+    behind = ProxyHeadersMiddleware(IngestApplication(application), ["127.0.0.1"])  # type: ignore[arg-type]
     settings.TRUSTED_PROXIES = ["127.0.0.1"]
     with limited(limits, behind) as server, ExitStack() as open_ones:
         clients = [
@@ -269,6 +269,6 @@ def test_a_body_that_nobody_reads_ends_with_the_answer() -> None:
 
 
 def test_a_body_that_stops_is_given_up() -> None:
-    door = Door(application, body_idle_s=0.3)
+    door = IngestApplication(application, body_idle_s=0.3)
     with limited(Limits(), door) as server, server.connect(head(length=100), b"x") as client:
         assert client.recv(1_000).startswith(b"HTTP/1.1 408")

@@ -5,22 +5,21 @@ import time
 
 import pytest
 
-from fleet.api.desk import Desk
-from fleet.api.door import LONGEST_WAIT_S, _wait_s
-from fleet.api.serving import Call
+from fleet.api.ingest_asgi import LONGEST_WAIT_S, Batcher, _wait_s
+from fleet.api.ingest_service import IngestRequest
 
 A_LONG_TIME_S = 3600.0
 pytestmark = pytest.mark.django_db(transaction=True)
 
 
-def stranger() -> Call:
+def stranger() -> IngestRequest:
     """Return a call that is soon refused."""
-    return Call({}, "a", b"", time.time())
+    return IngestRequest({}, "a", b"", time.time())
 
 
-async def patient_and_hurried() -> tuple[Call, Call]:
+async def patient_and_hurried() -> tuple[IngestRequest, IngestRequest]:
     """Let somebody who may wait for an hour come, and then somebody who may not."""
-    desk, patient, hurried = Desk(), stranger(), stranger()
+    desk, patient, hurried = Batcher(), stranger(), stranger()
     waiting = asyncio.create_task(desk.serve(patient, wait_s=A_LONG_TIME_S))
     await asyncio.sleep(0)
     await desk.serve(hurried)
@@ -37,7 +36,7 @@ def test_whoever_may_wait_is_served_with_the_next_who_may_not(redis_url: str) ->
 
 def test_alone_it_is_served_when_its_time_has_come(redis_url: str) -> None:
     call = stranger()
-    asyncio.run(asyncio.wait_for(Desk().serve(call, wait_s=0.01), 60))
+    asyncio.run(asyncio.wait_for(Batcher().serve(call, wait_s=0.01), 60))
 
     assert call.problem is not None
 

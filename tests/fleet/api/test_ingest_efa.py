@@ -10,8 +10,8 @@ from django.test import Client
 
 from fleet.models import Node, Token
 from telemetry.blocks import METRICS
-from telemetry.store.beside import said_beside
 from telemetry.store.hot import HotStore
+from telemetry.store.node_state import said_beside
 from tests.fleet.api.conftest import Post
 from tests.parts import NOON
 from tests.telemetry.ingest.reports import report

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from fleet.intake.deliveries import manner_of
+from fleet.ingest.nodes import manner_of
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Post
 from tests.telemetry.ingest.reports import encoded, lines, report

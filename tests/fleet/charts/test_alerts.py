@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fleet.charts.alerts import alert_figure, alert_window, charts_of
-from fleet.charts.figures import Figure
+from fleet.charts.figures import Chart
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES
 from telemetry.store.hot import HotStore
@@ -37,9 +37,9 @@ def make(run: Run, limping: Node, steady: Node) -> Make:
     return make
 
 
-def drawn(hot: HotStore, alert: Alert, chart: str) -> Figure:
+def drawn(hot: HotStore, alert: Alert, chart: str) -> Chart:
     figure = alert_figure(hot, alert, chart, alert_window(alert, now=NOON), now=NOON)
-    assert isinstance(figure, Figure)
+    assert isinstance(figure, Chart)
     return figure
 
 
@@ -108,7 +108,7 @@ def test_a_slow_checkpoint_shows_the_longest_of_each_worker(
     later = NOON.replace(minute=2)
     figure = alert_figure(hot, alert, "workers", alert_window(alert, now=later), now=later)
 
-    assert isinstance(figure, Figure)
+    assert isinstance(figure, Chart)
     np.testing.assert_allclose(figure.lines[0].values, saved)
 
 

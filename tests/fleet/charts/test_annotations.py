@@ -5,8 +5,7 @@ from datetime import timedelta
 import msgspec
 import numpy as np
 
-from fleet.charts.annotations import annotated
-from fleet.charts.figures import Figure, Heat, Line
+from fleet.charts.figures import Chart, ChartLine, Heat, annotated
 from fleet.charts.windows import Window
 from fleet.models import Annotation, Node, Run
 from tests.parts import NOON, NOON_S
@@ -23,7 +22,7 @@ def test_it_marks_what_happened_to_the_run_and_to_everything(run: Run, steady: N
     ):
         at = NOON + timedelta(minutes=minutes)
         Annotation.objects.create(at=at, kind="deploy", text=text, **about)
-    figure = annotated(Figure("s", t_s=np.array([NOON_S])), WINDOW, run=run.pk)
+    figure = annotated(Chart("s", t_s=np.array([NOON_S])), WINDOW, run=run.pk)
 
     assert [event[1] for event in figure.events] == ["deploy: firmware", "deploy: loader"]
     assert figure.as_json()["events"][1] == [NOON_S, "deploy: loader", "deploy"]
@@ -31,7 +30,7 @@ def test_it_marks_what_happened_to_the_run_and_to_everything(run: Run, steady: N
 
 def test_bars_have_no_moments_to_mark(run: Run) -> None:
     Annotation.objects.create(at=NOON, kind="note", text="loader", run=run)
-    bars = Figure("s", [Line("waiting", np.array([1.0]))], labels=["steady"])
+    bars = Chart("s", [ChartLine("waiting", np.array([1.0]))], labels=["steady"])
 
     assert annotated(bars, WINDOW, run=run.pk).events == ()
     frozen = msgspec.json.encode(bars.as_json())
@@ -47,7 +46,7 @@ def test_a_heat_map_has_no_room_for_words(run: Run) -> None:
 
 def test_what_is_said_joins_what_the_chart_has_to_say_itself(run: Run, steady: Node) -> None:
     Annotation.objects.create(at=NOON, kind="note", text="cable", node=steady)
-    figure = Figure("s", t_s=np.array([NOON_S]), events=[(NOON_S - 5.0, "fired", "alert")])
+    figure = Chart("s", t_s=np.array([NOON_S]), events=[(NOON_S - 5.0, "fired", "alert")])
 
     assert [event[1] for event in annotated(figure, WINDOW, node=steady.pk).events] == [
         "fired",

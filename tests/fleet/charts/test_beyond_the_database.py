@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from fleet.charts.alerts import alert_figure, alert_window
-from fleet.charts.drills import drill_figure, drill_window
-from fleet.charts.figures import Figure, Heat
+from fleet.charts.figures import Chart, Heat
 from fleet.models import Alert, InjectedFault, Node, Run
+from fleet.simulation.drill_results import drill_figure, drill_window
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.store import durable
+from telemetry.store.durable import ENDED, N_COLUMNS
+from telemetry.store.history import coarser
 from telemetry.store.hot import HotStore
-from telemetry.store.run_chunks import ENDED, N_COLUMNS
-from telemetry.store.tiers import coarser
 from tests.alerts import straggling
 from tests.parts import NOON, block
 
@@ -61,7 +61,7 @@ def alert(run: Run, limping: Node) -> Alert:
     )
 
 
-def tiers(figure: Figure | Heat | None) -> list[str]:
+def tiers(figure: Chart | Heat | None) -> list[str]:
     """Return the tiers that a figure says it is from."""
     assert figure is not None
     return [stretch.tier for stretch in figure.stretches]
@@ -78,7 +78,7 @@ def test_an_old_alert_is_drawn_from_there(
     assert "long term" not in tiers(without)
     assert tiers(figure)[0] == "long term"
     assert archive.asked
-    assert isinstance(figure, Figure)
+    assert isinstance(figure, Chart)
     assert figure.shade
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fleet.charts.figures import Figure, Line, column_s, heat_of, rounded, seconds, thinned
+from fleet.charts.figures import Chart, ChartLine, column_s, heat_of, rounded, seconds, thinned
 from telemetry.series import Series
 
 
@@ -54,8 +54,11 @@ def test_whole_seconds_are_written_whole() -> None:
 
 
 def test_what_is_appended_has_the_same_lines_as_what_is_drawn() -> None:
-    lines = [Line("a", np.array([1.0, np.nan, 3.0])), Line("b", np.array([4.0, 5.0, 6.0]), "bad")]
-    figure = Figure("s", lines, np.array([10, 11, 12]))
+    lines = [
+        ChartLine("a", np.array([1.0, np.nan, 3.0])),
+        ChartLine("b", np.array([4.0, 5.0, 6.0]), "bad"),
+    ]
+    figure = Chart("s", lines, np.array([10, 11, 12]))
 
     assert figure.since(10) == {"t": [11, 12], "values": [[None, 3.0], [5.0, 6.0]], "bad": [1]}
 

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from redis import Redis
 
-from fleet.charts.freezing import freeze_what_is_due, frozen_figure, joined, lasting_figure
+from fleet.charts.frozen import freeze_what_is_due, frozen_figure, joined, lasting_figure
 from fleet.models import Alert, FrozenChart, Node, Run
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling

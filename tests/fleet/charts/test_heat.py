@@ -6,7 +6,7 @@ import numpy as np
 
 from fleet.charts.heat import NO_DATA, heat_groups, packed_cores, unknown_cores
 from fleet.models import Node, Run
-from fleet.summaries import NodeNow
+from fleet.runs.summaries import NodeNow
 from tests.alerts import straggling
 from tests.parts import NOON, NOON_S, block
 

@@ -5,8 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet.charts.losses import saying_newest_steps, tells_loss
-from fleet.charts.runs import loss, run_points
+from fleet.charts.runs import loss, run_points, saying_newest_steps, tells_loss
 from fleet.models import Run
 from telemetry.store import durable
 from telemetry.store.hot import HotStore

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fleet.charts.parts import outliers, part_lines
+from fleet.charts.nodes import outliers, part_lines
 from telemetry.series import Series
 
 RNG = np.random.default_rng(7)

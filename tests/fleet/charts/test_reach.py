@@ -3,24 +3,22 @@
 import numpy as np
 import pytest
 
-from fleet.charts.figures import Figure, Heat
-from fleet.charts.reach import reach_in_words, reach_of
-from fleet.charts.tables import table_of
-from telemetry.series import EVERY_STEP, Stretch
+from fleet.charts.figures import Chart, Heat, reach_in_words, reach_of, table_of
+from telemetry.series import EVERY_STEP, SeriesSource
 from tests.parts import NOON_S
 
-LIVE = Stretch(NOON_S, 1, "hot")
-MINUTES = Stretch(NOON_S - 3600, 60, "durable")
-OLD = Stretch(NOON_S - 9 * 3600, 300, "long term")
-AWAY = Stretch(NOON_S - 9 * 3600, 300, "long term", "it does not answer")
+LIVE = SeriesSource(NOON_S, 1, "hot")
+MINUTES = SeriesSource(NOON_S - 3600, 60, "durable")
+OLD = SeriesSource(NOON_S - 9 * 3600, 300, "long term")
+AWAY = SeriesSource(NOON_S - 9 * 3600, 300, "long term", "it does not answer")
 
 
 @pytest.mark.parametrize(
-    "stretches", [(), (LIVE,), (MINUTES,), (Stretch(0, EVERY_STEP, "durable"),)]
+    "stretches", [(), (LIVE,), (MINUTES,), (SeriesSource(0, EVERY_STEP, "durable"),)]
 )
-def test_what_one_store_tells_in_full_needs_no_words(stretches: tuple[Stretch, ...]) -> None:
+def test_what_one_store_tells_in_full_needs_no_words(stretches: tuple[SeriesSource, ...]) -> None:
     assert reach_of(stretches) == {}
-    drawn = Figure("ratio", stretches=stretches).as_json()
+    drawn = Chart("ratio", stretches=stretches).as_json()
     assert "reach" not in drawn
     assert table_of(drawn).reach == ""
 
@@ -28,7 +26,7 @@ def test_what_one_store_tells_in_full_needs_no_words(stretches: tuple[Stretch, .
 @pytest.mark.parametrize(
     ("stretches", "words"),
     [
-        ((Stretch(0, 600, "durable"),), "10 min"),
+        ((SeriesSource(0, 600, "durable"),), "10 min"),
         ((OLD,), "5 min, from the long-term store"),
         (
             (OLD, MINUTES, LIVE),
@@ -42,12 +40,12 @@ def test_what_one_store_tells_in_full_needs_no_words(stretches: tuple[Stretch, .
         ((AWAY,), "nothing: it does not answer"),
     ],
 )
-def test_parts_are_told_the_newest_first(stretches: tuple[Stretch, ...], words: str) -> None:
+def test_parts_are_told_the_newest_first(stretches: tuple[SeriesSource, ...], words: str) -> None:
     assert reach_in_words(reach_of(stretches)["reach"]) == words
 
 
 def test_a_table_says_so_too() -> None:
-    drawn = Figure("ratio", stretches=(OLD, MINUTES)).as_json()
+    drawn = Chart("ratio", stretches=(OLD, MINUTES)).as_json()
 
     assert table_of(drawn).reach.startswith("1 min · 5 min before")
 

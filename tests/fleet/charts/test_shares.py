@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fleet.charts.shares import EVERY_S, grid, share_now
+from fleet.charts.runs import EVERY_S, grid, share_now
 from telemetry.steps import StepBatch
 from tests.parts import NOON_S, steps
 

@@ -2,15 +2,14 @@
 
 import numpy as np
 
-from fleet.charts.figures import Figure, Heat, Line
-from fleet.charts.tables import MOST_ROWS, table_of
+from fleet.charts.figures import MOST_ROWS, Chart, ChartLine, Heat, table_of
 
 NOON_S = 1772452800
 
 
 def test_moments_stand_the_newest_first_and_gaps_as_dashes() -> None:
-    lines = [Line("wait", np.array([0.01, np.nan])), Line("all", np.array([0.25, 0.3]))]
-    drawn = Figure("ratio", lines, np.array([NOON_S, NOON_S + 1])).as_json()
+    lines = [ChartLine("wait", np.array([0.01, np.nan])), ChartLine("all", np.array([0.25, 0.3]))]
+    drawn = Chart("ratio", lines, np.array([NOON_S, NOON_S + 1])).as_json()
     drawn["series"][0]["values"][1] = None
 
     table = table_of(drawn)
@@ -23,7 +22,7 @@ def test_moments_stand_the_newest_first_and_gaps_as_dashes() -> None:
 
 
 def test_bars_stand_in_their_own_order() -> None:
-    drawn = Figure("s", [Line("wait", np.array([0.5, 2.0]))], labels=["a", "b"]).as_json()
+    drawn = Chart("s", [ChartLine("wait", np.array([0.5, 2.0]))], labels=["a", "b"]).as_json()
 
     assert table_of(drawn).rows == [["a", "500\u202fms"], ["b", "2.00\u202fs"]]
 
@@ -39,11 +38,11 @@ def test_a_heat_map_has_a_column_per_part() -> None:
 
 def test_a_long_table_is_thinned_from_its_newest_row_on() -> None:
     t_s = NOON_S + np.arange(1000)
-    table = table_of(Figure("s", [Line("x", np.ones(1000))], t_s).as_json())
+    table = table_of(Chart("s", [ChartLine("x", np.ones(1000))], t_s).as_json())
 
     assert len(table.rows) <= MOST_ROWS
     assert table.rows[0][0] == "2026-03-02 12:16:39"
 
 
 def test_no_data_is_no_row() -> None:
-    assert table_of(Figure("s", []).as_json()).rows == []
+    assert table_of(Chart("s", []).as_json()).rows == []

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fleet.charts.windows import Window, WindowError, lengths_within, window_of
+from fleet.charts.windows import Window, lengths_within, window_of
+from telemetry.errors import FieldError
 from tests.parts import NOON, NOON_S
 
 
@@ -54,7 +55,7 @@ def test_two_moments_stand_still(start: str, end: str) -> None:
     ],
 )
 def test_what_cannot_be_names_its_field(query: dict[str, str], field: str) -> None:
-    with pytest.raises(WindowError) as caught:
+    with pytest.raises(FieldError) as caught:
         window_of(query, now=NOON)
 
     assert caught.value.field == field

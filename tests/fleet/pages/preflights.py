@@ -2,10 +2,9 @@
 
 from typing import Any
 
+from fleet.checks.preflights import ask, run_through
 from fleet.models import Preflight
-from fleet.preflight.asking import ask
-from fleet.preflight.running import run_through
-from tests.fleet.preflight.conftest import BAD, SIXTEEN
+from tests.fleet.checks.conftest import BAD, SIXTEEN
 from tests.parts import NOON
 
 

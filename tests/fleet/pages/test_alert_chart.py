@@ -8,7 +8,7 @@ import zstandard
 from django.test import Client
 
 from fleet.charts.alerts import alert_window
-from fleet.charts.freezing import freeze
+from fleet.charts.frozen import freeze
 from fleet.models import Alert, Annotation, FrozenChart
 from telemetry.store.hot import HotStore
 from tests.parts import just_now

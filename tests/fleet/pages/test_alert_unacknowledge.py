@@ -3,7 +3,7 @@
 from django.contrib.auth.models import User
 from django.test import Client
 
-from fleet import alerting
+from fleet import alerts
 from fleet.models import Alert
 from tests.parts import just_now
 
@@ -17,7 +17,7 @@ def give_back(client: Client, alert: Alert) -> tuple[int, str]:
 
 
 def test_whoever_took_it_may_undo_that(client: Client, alert: Alert, operator: User) -> None:
-    alerting.acknowledge(alert, by="olga", comment="", now=just_now())
+    alerts.acknowledge(alert, by="olga", comment="", now=just_now())
 
     status, told = give_back(client, alert)
     assert status == 200
@@ -29,7 +29,7 @@ def test_whoever_took_it_may_undo_that(client: Client, alert: Alert, operator: U
 def test_somebody_else_may_too_and_that_is_said(
     client: Client, alert: Alert, operator: User
 ) -> None:
-    alerting.acknowledge(alert, by="omar", comment="", now=just_now())
+    alerts.acknowledge(alert, by="omar", comment="", now=just_now())
     give_back(client, alert)
 
     assert alert.events.get(kind="unacknowledged").text == "it was omar's"

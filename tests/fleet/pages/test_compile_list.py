@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
-from fleet.compiles import keep_compiles
 from fleet.models import CompileEvent, Run
+from fleet.runs.compiles import keep_compiles
 from telemetry.compiles import HIT, MISS, Compile
 
 Page = Callable[..., str]

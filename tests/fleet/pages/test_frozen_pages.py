@@ -9,7 +9,7 @@ import pytest
 from django.contrib.auth.models import Group, User
 from django.test import Client
 
-from fleet.alerting.muting import silence
+from fleet.alerts.silences import silence
 from fleet.models import Alert, Node, Run
 from tests.parts import just_now
 

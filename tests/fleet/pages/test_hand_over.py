@@ -8,8 +8,8 @@ from django.contrib.auth.models import Group, User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from fleet import alerting
-from fleet.models import Alert, HandOver
+from fleet import alerts
+from fleet.models import Alert, HandoverNote
 from tests.parts import just_now
 
 Page = Callable[..., str]
@@ -61,8 +61,8 @@ def test_it_tells_what_is_over_silenced_recurring_and_said(page: Page, fired: Fi
     fired(resolved_at=now - HOUR, ago=2 * HOUR, last_seen_at=now - HOUR)
     fired(resolved_at=now - 30 * HOUR, ago=31 * HOUR, last_seen_at=now - 30 * HOUR)
     again = fired(n_firings=3)
-    alerting.comment(again, by="olga", text="swapped the cable", now=just_now())
-    alerting.silence("run=other", ends_at=now + HOUR, reason="moved", by="olga", now=now)
+    alerts.comment(again, by="olga", text="swapped the cable", now=just_now())
+    alerts.silence("run=other", ends_at=now + HOUR, reason="moved", by="olga", now=now)
 
     told = page("/hand-over/?hours=8")
     assert "nobody had it" in told
@@ -74,7 +74,7 @@ def test_it_tells_what_is_over_silenced_recurring_and_said(page: Page, fired: Fi
 def test_a_note_is_kept_with_its_shift(client: Client, operator: User, omar: User) -> None:
     response = client.post("/hand-over/", {"text": " watch rack 4 ", "to": "omar", "hours": "12"})
 
-    note = HandOver.objects.get()
+    note = HandoverNote.objects.get()
     assert response["Location"] == "/hand-over/"
     assert (note.by, note.to, note.text) == ("olga", "omar", "watch rack 4")
     assert timedelta(hours=11, minutes=59) < note.at - note.since < timedelta(hours=12, minutes=1)
@@ -85,7 +85,7 @@ def test_the_next_shift_begins_with_the_note(client: Client, operator: User) -> 
     client.post("/hand-over/", {"text": "quiet"})
     client.post("/hand-over/", {"text": "quiet still"})
 
-    later, earlier = HandOver.objects.all()
+    later, earlier = HandoverNote.objects.all()
     assert later.since == earlier.at
 
 
@@ -93,8 +93,8 @@ def test_whoever_hands_over_gives_what_they_have(
     client: Client, fired: Fire, operator: User, omar: User
 ) -> None:
     mine, hers = fired(), fired(subject="run:other")
-    alerting.acknowledge(mine, by="olga", comment="", now=just_now())
-    alerting.acknowledge(hers, by="vera", comment="", now=just_now())
+    alerts.acknowledge(mine, by="olga", comment="", now=just_now())
+    alerts.acknowledge(hers, by="vera", comment="", now=just_now())
 
     client.post("/hand-over/", {"text": "yours", "to": "omar", "gives": "yes"})
 
@@ -120,7 +120,7 @@ def test_what_cannot_be_is_said_and_nothing_is_kept(
 
     assert response.status_code == 422
     assert said in response.text
-    assert not HandOver.objects.exists()
+    assert not HandoverNote.objects.exists()
 
 
 def test_a_viewer_reads_and_does_not_write(client: Client, viewer: User) -> None:

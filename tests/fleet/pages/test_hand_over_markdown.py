@@ -6,7 +6,7 @@ from datetime import timedelta
 from django.contrib.auth.models import User
 from django.test import Client
 
-from fleet import alerting
+from fleet import alerts
 from fleet.models import Alert
 from tests.parts import just_now
 
@@ -19,9 +19,9 @@ def test_it_tells_the_same_with_links(
     now = just_now()
     alert = fired(acknowledged_at=now - 5 * HOUR, acknowledged_by="olga", ago=6 * HOUR)
     over = fired(subject="run:over", resolved_at=now)
-    alerting.silence("run=llama", ends_at=now + HOUR, reason="*known*", by="olga", now=now)
-    alerting.comment(alert, by="olga", text="see <b>rack_4</b>", now=just_now())
-    alerting.hand_over("# as it is", by="olga", to="", since=now, now=just_now())
+    alerts.silence("run=llama", ends_at=now + HOUR, reason="*known*", by="olga", now=now)
+    alerts.comment(alert, by="olga", text="see <b>rack_4</b>", now=just_now())
+    alerts.hand_over("# as it is", by="olga", to="", since=now, now=just_now())
 
     response = client.get("/hand-over/markdown?hours=8")
 

@@ -3,10 +3,10 @@
 import pytest
 from django.test import Client
 
-from fleet.alerting import reconcile
+from fleet.alerts import reconcile
 from fleet.models import Alert, Run
-from fleet.notify.notice import item_of
-from telemetry.detect.finding import Finding
+from fleet.notifications.messages import item_of
+from telemetry.detect.findings import Finding
 from tests.fleet.pages.conftest import Page
 from tests.parts import NOON
 

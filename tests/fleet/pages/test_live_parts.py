@@ -9,10 +9,10 @@ from django.http import Http404
 from django.test import Client
 
 from fleet.models import Alert, Delivery, Run, Silence
-from fleet.topics import live_topic
-from fleet.views.nodes import node_points
-from fleet.views.runs import run_points
-from fleet.views.topics import TOPICS
+from fleet.pages.nodes import node_points
+from fleet.pages.runs import run_points
+from fleet.pages.topic_table import TOPICS
+from fleet.pages.topics import live_topic
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.notifying import dead, hook
 from tests.parts import just_now

@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.models import Alert, Delivery, Receiver, Route, SenderPulse
+from fleet.models import Alert, Delivery, Receiver, Route, SenderHeartbeat
 from tests.fleet.pages.notifying import admin, dead, delivery, hook
 from tests.parts import just_now
 
@@ -59,7 +59,7 @@ def test_every_page_tells_when_nobody_sends(page: Page, hook: Receiver, alert: A
 def test_a_sender_that_was_heard_of_is_named_as_running(page: Page, hook: Receiver) -> None:
     assert "the sender does not run" in page(HERE)
     now = just_now()
-    SenderPulse.objects.create(name="a", started_at=now, seen_at=now)
+    SenderHeartbeat.objects.create(name="a", started_at=now, seen_at=now)
 
     assert "the sender runs" in page(HERE)
 

@@ -8,8 +8,8 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
+from fleet.checks.preflights import advance
 from fleet.models import Node, Preflight
-from fleet.preflight.running import advance
 from tests.fleet.pages.conftest import Page
 from tests.fleet.pages.preflights import asked, done
 from tests.fleet.test_doors import member

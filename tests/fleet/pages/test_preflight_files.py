@@ -11,7 +11,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Preflight, PreflightNode
-from tests.fleet.preflight.printed import group
+from tests.fleet.checks.printed import group
 from tests.fleet.test_doors import member
 
 pytestmark = pytest.mark.django_db
@@ -136,7 +136,7 @@ def test_a_type_or_a_number_that_cannot_be_is_named(at_the_desk: Client) -> None
 def test_an_archive_that_swells_is_refused(
     at_the_desk: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fleet.preflight.archives.MOST_UNPACKED_BYTES", 1_000_000)
+    monkeypatch.setattr("fleet.checks.preflight_files.MOST_UNPACKED_BYTES", 1_000_000)
     bomb = zipped([*group(), ("pair__a__c.txt", b"0" * 2_000_000)])
     assert len(bomb) < 20_000
 

@@ -8,7 +8,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Delivery, Receiver
-from tests.fleet.notify.stranger import Stranger, a_stranger, status
+from tests.fleet.notifications.stranger import Stranger, a_stranger, status
 from tests.fleet.pages.notifying import hook
 
 __all__ = ["hook"]

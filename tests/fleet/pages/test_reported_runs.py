@@ -8,10 +8,9 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
-from fleet.intake.steps.deliveries import Intake
-from fleet.intake.steps.following import follow_reported
+from fleet.formatting import NBSP
+from fleet.ingest.steps import StepIngest, follow_reported
 from fleet.models import Node, Run
-from fleet.templatetags.units import NBSP
 from telemetry.store.hot import HotStore
 from tests.fleet.api.jobs import ABOUT, NODES, line, step, whole_step
 
@@ -22,7 +21,7 @@ Say = Callable[..., None]
 def say(db: None, hot: HotStore, settings: Settings) -> Say:
     """Give a function that reports lines, and then follows the runs."""
     settings.ANONYMOUS_READING = True
-    intake = Intake(time.monotonic)
+    intake = StepIngest(time.monotonic)
 
     def report(*lines: bytes) -> None:
         now_s = time.time()

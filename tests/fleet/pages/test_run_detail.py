@@ -10,8 +10,8 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
+from fleet.costs.spending import keep_spending
 from fleet.models import Alert, InjectedFault, Node, Run
-from fleet.money.spending import keep_spending
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_run_list import another
 from tests.parts import steps

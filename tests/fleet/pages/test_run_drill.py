@@ -9,7 +9,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import InjectedFault, Run
-from telemetry.simulate.kinds import FAULTS
+from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.store.hot import HotStore
 from tests.parts import free_port

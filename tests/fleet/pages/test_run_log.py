@@ -11,7 +11,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run
 from telemetry.store.hot import HotStore
-from tests.fleet.logs.importing import BROKEN, dated
+from tests.fleet.ingest.importing import BROKEN, dated
 from tests.telemetry.ingest.logs.made_log import call, done, hit, neuronx
 
 A, B = "MODULE_1652+aa11", "MODULE_1652+bb22"

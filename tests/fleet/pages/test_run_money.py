@@ -7,8 +7,8 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
+from fleet.costs.spending import keep_spending
 from fleet.models import Annotation, Run
-from fleet.money.spending import keep_spending
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_doors import member

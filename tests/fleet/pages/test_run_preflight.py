@@ -6,8 +6,8 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
+from fleet.checks.preflight_requirements import require
 from fleet.models import Node, Run
-from fleet.preflight.requiring import require
 from tests.fleet.pages.conftest import Page
 from tests.fleet.pages.preflights import done
 

@@ -9,7 +9,7 @@ from django.test import Client
 
 from fleet.models import RecordedTrace, Run
 from telemetry.store.hot import HotStore
-from tests.telemetry.detect.whatif.conftest import heavy_stage, uneven_sequences
+from tests.telemetry.detect.conftest import heavy_stage, uneven_sequences
 from tests.telemetry.made_trace import Job
 from tests.telemetry.recorded import made_job, write_parquet
 

@@ -6,7 +6,7 @@ from datetime import timedelta
 from django.contrib.auth.models import User
 from django.test import Client
 
-from fleet import alerting
+from fleet import alerts
 from fleet.models import Alert, Silence
 from tests.parts import just_now
 
@@ -16,7 +16,7 @@ HOUR = timedelta(hours=1)
 
 def made(matchers: str = "run=llama") -> Silence:
     now = just_now()
-    return alerting.silence(matchers, ends_at=now + HOUR, reason="known", by="olga", now=now)
+    return alerts.silence(matchers, ends_at=now + HOUR, reason="known", by="olga", now=now)
 
 
 def test_it_shows_the_whole_page(page: Page, alert: Alert, operator: User) -> None:
@@ -32,7 +32,7 @@ def test_it_shows_the_whole_page(page: Page, alert: Alert, operator: User) -> No
 
 def test_what_is_over_offers_nothing_more(page: Page, db: None) -> None:
     silence = made()
-    alerting.expire(silence, by="omar", now=just_now())
+    alerts.expire(silence, by="omar", now=just_now())
 
     told = page(silence.get_absolute_url())
     assert "over since" in told

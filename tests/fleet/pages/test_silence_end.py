@@ -7,7 +7,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from fleet import alerting
+from fleet import alerts
 from fleet.models import Alert, Silence
 from tests.parts import just_now
 
@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 @pytest.fixture
 def silence(db: None) -> Silence:
     now = just_now()
-    return alerting.silence("", ends_at=now + HOUR, reason="known", by="olga", now=now)
+    return alerts.silence("", ends_at=now + HOUR, reason="known", by="olga", now=now)
 
 
 def end(client: Client, silence: Silence, **posted: str) -> tuple[int, str]:
@@ -31,9 +31,9 @@ def test_it_ends_now_and_the_alert_is_heard_of_again(
     client: Client, fired: Callable[..., Alert], silence: Silence, operator: User
 ) -> None:
     alert = fired()
-    alerting.expire(silence, by="nobody", now=just_now())
+    alerts.expire(silence, by="nobody", now=just_now())
     now = just_now()
-    again = alerting.silence("", ends_at=now + HOUR, reason="known", by="olga", now=now)
+    again = alerts.silence("", ends_at=now + HOUR, reason="known", by="olga", now=now)
     assert Alert.objects.get().silence == again
 
     assert end(client, again, span="now")[0] == 200
@@ -74,7 +74,7 @@ def test_an_end_that_cannot_be_is_refused(
 
 
 def test_what_is_over_stays_over(client: Client, silence: Silence, operator: User) -> None:
-    alerting.expire(silence, by="olga", now=just_now())
+    alerts.expire(silence, by="olga", now=just_now())
 
     status, told = end(client, silence, span="4h")
     assert status == 422

@@ -8,7 +8,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from fleet import alerting
+from fleet import alerts
 from fleet.models import Alert, Silence
 from tests.parts import just_now
 
@@ -18,7 +18,7 @@ HOUR = timedelta(hours=1)
 
 def silence(matchers: str, *, ago: timedelta = HOUR, lasts: timedelta = 2 * HOUR) -> Silence:
     now = just_now()
-    made = alerting.silence(matchers, ends_at=now + 99 * HOUR, reason="known", by="olga", now=now)
+    made = alerts.silence(matchers, ends_at=now + 99 * HOUR, reason="known", by="olga", now=now)
     Silence.objects.filter(pk=made.pk).update(starts_at=now - ago, ends_at=now - ago + lasts)
     return Silence.objects.get(pk=made.pk)
 
@@ -58,7 +58,7 @@ def test_one_that_mutes_everything_says_so(page: Page, db: None) -> None:
 
 
 def test_what_is_over_is_listed_with_whoever_ended_it(page: Page, db: None) -> None:
-    alerting.expire(silence("run=llama"), by="omar", now=just_now())
+    alerts.expire(silence("run=llama"), by="omar", now=just_now())
 
     told = page("/silences/")
     assert "nothing is silenced" in told

@@ -5,11 +5,11 @@ from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
+from fleet.checks.support import check, keep
 from fleet.models import SupportCheck, Trial
-from fleet.support.checking import check, keep
-from fleet.views.support import MOST_SHOWN
+from fleet.pages.support import MOST_SHOWN
+from tests.fleet.checks.test_checking import checked, given
 from tests.fleet.pages.conftest import Page
-from tests.fleet.support.test_checking import checked, given
 from tests.parts import NOON
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis_url")]

@@ -6,12 +6,12 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
+from fleet.checks.support import keep
 from fleet.models import SupportCheck, Trial
-from fleet.support.checking import keep
+from tests.fleet.checks.test_checking import checked
 from tests.fleet.pages.conftest import Page
-from tests.fleet.support.test_checking import checked
 from tests.parts import NOON
-from tests.telemetry.support.files import DATA
+from tests.telemetry.checks.files import DATA
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("redis_url")]
 

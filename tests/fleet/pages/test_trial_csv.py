@@ -5,7 +5,7 @@ import csv
 import pytest
 from django.test import Client
 
-from fleet.trials.keeping import begin, work_out
+from fleet.trials.services import begin, work_out
 from telemetry.store.hot import HotStore
 from tests.fleet.test_doors import member
 from tests.fleet.trials.conftest import LATER, made, train

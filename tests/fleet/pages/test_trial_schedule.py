@@ -5,12 +5,12 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run, Trial
-from fleet.projecting.keeping import keep_observed
-from fleet.trials.keeping import work_out
+from fleet.trials.schedule import keep_observed
+from fleet.trials.services import work_out
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
-from tests.fleet.projecting.arms import let_train, trial_of_two
 from tests.fleet.test_doors import member
+from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER, made, train
 
 PAGE = "/trials/bakeoff/schedule/"

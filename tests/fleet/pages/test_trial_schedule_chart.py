@@ -4,9 +4,9 @@ import pytest
 from django.test import Client
 
 from fleet.models import Trial
-from fleet.projecting.keeping import keep_observed
+from fleet.trials.schedule import keep_observed
 from telemetry.store.hot import HotStore
-from tests.fleet.projecting.arms import let_train, trial_of_two
+from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
 
 CHARTS = "/trials/bakeoff/schedule/charts"

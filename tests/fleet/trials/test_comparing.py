@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fleet.models import CompileEvent, Run, Trial
-from fleet.trials.comparing import compare
-from fleet.trials.figures import Comparison, Figures
+from fleet.trials.comparison import compare
+from fleet.trials.figures import Comparison, TrialFigures
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
 from tests.parts import NOON, NOON_S, steps
@@ -21,7 +21,7 @@ def wavering(mean_s: float, n: int, seed: int) -> list[float]:
     return list(mean_s * (1 + 0.02 * rng.normal(size=n)))
 
 
-def of(figures: Figures, measure: str) -> Comparison:
+def of(figures: TrialFigures, measure: str) -> Comparison:
     found = figures.candidates[0].of(measure)
     assert found is not None
     return found

@@ -2,9 +2,9 @@
 
 import pytest
 
-from fleet.trials.claims import TRAINIUM2, claim_for
-from fleet.trials.drawing import Drawing, drawing
 from fleet.trials.figures import Candidate, Comparison
+from fleet.trials.measures import TRAINIUM2, claim_for
+from fleet.trials.tables import IntervalChart, drawing
 
 
 def candidate(ratio: float, low: float | None, high: float | None) -> Candidate:
@@ -12,7 +12,7 @@ def candidate(ratio: float, low: float | None, high: float | None) -> Candidate:
     return Candidate("trn2", "vit-trn2", (found,))
 
 
-def drawn(*arguments: float | None, is_claimed: bool = True) -> Drawing:
+def drawn(*arguments: float | None, is_claimed: bool = True) -> IntervalChart:
     ratio, low, high = arguments
     assert ratio is not None
     found = drawing(candidate(ratio, low, high), TRAINIUM2 if is_claimed else None)

@@ -6,20 +6,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from fleet.pricing.kinds import kind_of, list_prices
-from fleet.trials.claims import TRAINIUM2
-from fleet.trials.drawing import drawing
+from fleet.runs.prices import kind_of, list_prices
 from fleet.trials.figures import (
     ArmFigures,
+    ArmPrice,
     Candidate,
     Comparison,
-    Figures,
+    Match,
+    MatchState,
     PaceEvidence,
-    Price,
+    TrialFigures,
 )
 from fleet.trials.judgement import Judgement, judged
-from fleet.trials.matching import Match, State
-from fleet.trials.words import sentences
+from fleet.trials.measures import TRAINIUM2
+from fleet.trials.tables import drawing
+from fleet.trials.verdict import sentences
 from tests.fleet.trials.test_words import ARM, NULLS
 
 # What the catalogue lists, dollars per node-hour.
@@ -52,7 +53,7 @@ class Paid:
             n_settled=2000,
             usd_per_hour=per_hour,
             price_basis=self.basis,
-            prices=() if per_hour is None else (Price(0.0, per_hour, self.basis),),
+            prices=() if per_hour is None else (ArmPrice(0.0, per_hour, self.basis),),
         )
         return found
 
@@ -76,7 +77,7 @@ def compared(measure: str, before: float, after: float, word: str) -> Comparison
     )
 
 
-def trial(base: Paid, cand: Paid, *matches: Match) -> Figures:
+def trial(base: Paid, cand: Paid, *matches: Match) -> TrialFigures:
     pace = cand.tokens_per_s / base.tokens_per_s
     found = [
         compared(
@@ -95,7 +96,7 @@ def trial(base: Paid, cand: Paid, *matches: Match) -> Figures:
     evidence = PaceEvidence(pace - 1, 0.002, 2000, 2000)
     candidate = Candidate("cand", "cand", tuple(found), is_decided=True, pace=evidence)
     arms = (base.figures(is_baseline=True), cand.figures(is_baseline=False))
-    return Figures(matches, arms, (candidate,))
+    return TrialFigures(matches, arms, (candidate,))
 
 
 def judgement(base: Paid, cand: Paid) -> Judgement:
@@ -226,16 +227,16 @@ def test_faster_is_not_better_where_list_prices_say_otherwise() -> None:
 def test_an_arm_that_changed_its_kind_is_unlike_any() -> None:
     figures = trial(replace(P5, basis="capacity block"), TRN2)
     base, cand = figures.arms
-    prices = (Price(0.0, 220.16, "on demand"), Price(60.0, 157.32, "capacity block"))
+    prices = (ArmPrice(0.0, 220.16, "on demand"), ArmPrice(60.0, 157.32, "capacity block"))
     base = msgspec.structs.replace(base, prices=prices)
-    found = judged(Figures((), (base, cand), figures.candidates), figures.candidates[0])
+    found = judged(TrialFigures((), (base, cand), figures.candidates), figures.candidates[0])
 
     assert found.badge == "price kinds differ"
     assert found.kinds.words == "capacity block against on demand then capacity block"
 
 
 def test_arms_that_train_different_things_have_no_word_at_any_price() -> None:
-    match = Match("global_batch", "global batch", ("256", "128"), State.DIFFERS)
+    match = Match("global_batch", "global batch", ("256", "128"), MatchState.DIFFERS)
     figures = trial(P5, TRN2, match)
     found = judged(figures, figures.candidates[0])
 
@@ -245,7 +246,7 @@ def test_arms_that_train_different_things_have_no_word_at_any_price() -> None:
 def test_figures_of_earlier_versions_are_judged_by_their_interval() -> None:
     figures = trial(P5, TRN2)
     kept = msgspec.structs.replace(figures.candidates[0], pace=None)
-    found = judged(Figures((), figures.arms, (kept,)), kept)
+    found = judged(TrialFigures((), figures.arms, (kept,)), kept)
 
     assert found.at_kinds[0].comparison.word == "worse"
 
@@ -257,7 +258,7 @@ def test_too_few_steps_for_an_interval_have_no_word_at_any_price() -> None:
         for each in figures.candidates[0].comparisons
     )
     kept = msgspec.structs.replace(figures.candidates[0], pace=None, comparisons=told)
-    (block,) = judged(Figures((), figures.arms, (kept,)), kept).at_kinds
+    (block,) = judged(TrialFigures((), figures.arms, (kept,)), kept).at_kinds
 
     assert (block.comparison.word, block.comparison.low) == ("cannot tell yet", None)
 

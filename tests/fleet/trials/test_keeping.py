@@ -1,17 +1,46 @@
-"""The life of a trial: begun, worked out, ended."""
+"""Looks at runs are kept, renewed after five minutes, and end with their trial."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from fleet.models import Run, Trial
+from fleet.models import ObservedRun, Run, Trial
 from fleet.tasks import work_out_trials
 from fleet.trials.figures import read
-from fleet.trials.keeping import TrialError, begin, end, work_out, work_out_due
+from fleet.trials.observed import observe
+from fleet.trials.schedule import keep_observed, kept_of
+from fleet.trials.services import begin, end, work_out, work_out_due
+from telemetry.errors import FieldError
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, made, train
 from tests.parts import NOON
+
+
+def test_the_runs_of_a_trial_are_looked_at_and_no_others(
+    hot: HotStore, trained: Trial, p5: Run
+) -> None:
+    made("of-no-trial", "trn1.2xlarge", 1.0)
+
+    assert keep_observed(hot, now=LATER) == 2
+    assert kept_of([p5])[p5.pk] == (observe(hot, p5, until=LATER), LATER)
+
+
+def test_they_are_looked_at_again_after_five_minutes(hot: HotStore, trained: Trial) -> None:
+    keep_observed(hot, now=LATER)
+
+    assert keep_observed(hot, now=LATER + timedelta(minutes=4)) == 0
+    assert keep_observed(hot, now=LATER + timedelta(minutes=5)) == 2
+    assert ObservedRun.objects.count() == 2
+
+
+def test_a_trial_that_is_over_is_looked_at_once_more(hot: HotStore, trained: Trial) -> None:
+    keep_observed(hot, now=LATER)
+    end(trained, now=LATER + timedelta(minutes=1))
+
+    assert keep_observed(hot, now=LATER + timedelta(minutes=6)) == 2
+    assert keep_observed(hot, now=LATER + timedelta(hours=6)) == 0
+
 
 WISH: dict[str, Any] = {
     "name": "again",
@@ -64,7 +93,7 @@ def test_arms_of_the_same_hardware_are_called_by_their_runs(p5: Run) -> None:
 def test_what_is_wrong_is_named_and_nothing_is_begun(
     trial: Trial, field: str, value: object
 ) -> None:
-    with pytest.raises(TrialError) as refused:
+    with pytest.raises(FieldError) as refused:
         begin(**WISH | {field: value})
 
     assert refused.value.field == field

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.models import Run
-from fleet.trials.matching import State, matches, mismatches, unknowns
+from fleet.trials.figures import MatchState, matches, mismatches, unknowns
 
 
 def run(**other: object) -> Run:
@@ -12,7 +12,7 @@ def run(**other: object) -> Run:
     return Run(**(fields | other))
 
 
-def states(*runs: Run, tokens: tuple[float | None, ...] = (1e6, 1e6)) -> dict[str, State]:
+def states(*runs: Run, tokens: tuple[float | None, ...] = (1e6, 1e6)) -> dict[str, MatchState]:
     return {match.field: match.state for match in matches(runs, tokens)}
 
 
@@ -39,16 +39,16 @@ def test_an_optimizer_that_nobody_reports_is_not_called_the_same() -> None:
 @pytest.mark.parametrize(
     ("one", "other", "state"),
     [
-        ("AdamW", "adamw_torch", State.SAME),
-        ("AdamW", "adamw_torch_xla", State.SAME),
-        ("AdamW", "AdamW", State.SAME),
-        ("AdamW", "sgd", State.DIFFERS),
-        ("AdamW", "adam", State.DIFFERS),
-        ("AdamW", "", State.UNKNOWN),
+        ("AdamW", "adamw_torch", MatchState.SAME),
+        ("AdamW", "adamw_torch_xla", MatchState.SAME),
+        ("AdamW", "AdamW", MatchState.SAME),
+        ("AdamW", "sgd", MatchState.DIFFERS),
+        ("AdamW", "adam", MatchState.DIFFERS),
+        ("AdamW", "", MatchState.UNKNOWN),
     ],
 )
 def test_optimizers_are_the_same_by_whatever_framework_they_are_named(
-    one: str, other: str, state: State
+    one: str, other: str, state: MatchState
 ) -> None:
     assert states(run(optimizer=one), run(optimizer=other))["optimizer"] == state
 
@@ -56,8 +56,8 @@ def test_optimizers_are_the_same_by_whatever_framework_they_are_named(
 def test_epochs_of_different_length_are_a_mismatch_and_none_reported_is_no_question() -> None:
     epochs = [run(tokens_per_epoch=n) for n in (10**9, 2 * 10**9)]
 
-    assert states(*epochs)["tokens_per_epoch"] == State.DIFFERS
-    assert states(epochs[0], run())["tokens_per_epoch"] == State.UNKNOWN
+    assert states(*epochs)["tokens_per_epoch"] == MatchState.DIFFERS
+    assert states(epochs[0], run())["tokens_per_epoch"] == MatchState.UNKNOWN
     assert "tokens_per_epoch" not in states(run(), run())
 
 
@@ -71,20 +71,28 @@ def test_a_mismatch_names_what_each_arm_has() -> None:
 
 
 def test_one_arm_of_three_is_enough_to_differ() -> None:
-    assert states(run(), run(), run(model="llama"), tokens=(1, 1, 1))["model"] == State.DIFFERS
+    assert (
+        states(run(), run(), run(model="llama"), tokens=(1, 1, 1))["model"] == MatchState.DIFFERS
+    )
 
 
 def test_a_short_count_of_tokens_is_no_mismatch() -> None:
-    assert states(run(), run(), tokens=(1e6, 0.995e6))["tokens_per_step"] == State.SAME
+    assert states(run(), run(), tokens=(1e6, 0.995e6))["tokens_per_step"] == MatchState.SAME
 
 
 def test_what_one_arm_does_not_report_is_unknown_and_not_different() -> None:
     found = states(run(), run(global_batch=0), tokens=(1e6, None))
 
-    assert (found["global_batch"], found["tokens_per_step"]) == (State.UNKNOWN, State.UNKNOWN)
+    assert (found["global_batch"], found["tokens_per_step"]) == (
+        MatchState.UNKNOWN,
+        MatchState.UNKNOWN,
+    )
 
 
 def test_two_that_differ_do_so_though_a_third_is_silent() -> None:
     found = states(run(), run(global_batch=2), run(global_batch=0), tokens=(1, 2, None))
 
-    assert (found["global_batch"], found["tokens_per_step"]) == (State.DIFFERS, State.DIFFERS)
+    assert (found["global_batch"], found["tokens_per_step"]) == (
+        MatchState.DIFFERS,
+        MatchState.DIFFERS,
+    )

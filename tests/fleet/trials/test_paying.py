@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from fleet.models import Run, Trial
-from fleet.pricing.prices import Asked, set_price
-from fleet.trials.comparing import compare
-from fleet.trials.figures import Comparison, Figures
+from fleet.runs.prices import PriceRequest, set_price
+from fleet.trials.comparison import compare
+from fleet.trials.figures import Comparison, TrialFigures
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
 from tests.parts import NOON
@@ -21,14 +21,14 @@ def after(seconds: float) -> datetime:
 
 def a_price(instance: str, usd: float, *, since: datetime, now: datetime = NOON) -> None:
     """Let everybody pay so much for a node and hour."""
-    set_price(Asked("", instance, "reserved", usd, since, "contract 7"), by="lea", now=now)
+    set_price(PriceRequest("", instance, "reserved", usd, since, "contract 7"), by="lea", now=now)
 
 
-def worked_out(hot: HotStore, trial: Trial, *, now: datetime = LATER) -> Figures:
+def worked_out(hot: HotStore, trial: Trial, *, now: datetime = LATER) -> TrialFigures:
     return compare(hot, Trial.objects.with_arms().get(pk=trial.pk), now=now)
 
 
-def of(figures: Figures, measure: str) -> Comparison:
+def of(figures: TrialFigures, measure: str) -> Comparison:
     found = figures.candidates[0].of(measure)
     assert found is not None
     return found

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fleet.models import Run, Trial
-from fleet.trials.comparing import compare
-from fleet.trials.figures import Comparison, Figures
+from fleet.trials.comparison import compare
+from fleet.trials.figures import Comparison, TrialFigures
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
 from tests.parts import NOON, NOON_S
@@ -17,7 +17,7 @@ from tests.parts import NOON, NOON_S
 EPOCH = 50_000_000
 
 
-def told(figures: Figures) -> dict[str, Comparison]:
+def told(figures: TrialFigures) -> dict[str, Comparison]:
     return {each.measure: each for each in figures.candidates[0].comparisons}
 
 

@@ -9,12 +9,12 @@ import pytest
 from django.test import Client
 from pytest_django import Settings
 
+from fleet.formatting import count, usd
 from fleet.models import Run, Trial
-from fleet.templatetags.units import count, usd
 from fleet.trials.figures import read
-from fleet.trials.keeping import work_out
+from fleet.trials.services import work_out
 from fleet.trials.tables import COMPARED, TOOK, written_csv
-from fleet.trials.words import written
+from fleet.trials.verdict import written
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
 from tests.parts import NOON_S

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 import pytest
 
 from telemetry.agent.clock import Moment
-from telemetry.agent.columns import MOST_ROWS, Run, columns, runs
-from telemetry.agent.envelope import MONITOR, tail
-from telemetry.agent.frames import Frame, packed
+from telemetry.agent.reports import MONITOR, MOST_ROWS, FrameGroup, columns, runs, tail
+from telemetry.agent.spool import Frame, packed
 
 
-def split(texts: Sequence[bytes]) -> list[Run]:
+def split(texts: Sequence[bytes]) -> list[FrameGroup]:
     """Split reports into runs."""
     moment = Moment(0.0, 0.0)
     return [

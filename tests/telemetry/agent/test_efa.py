@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.efa import Efa
 from telemetry.agent.probes import Probes
+from telemetry.agent.sysfs import EfaCounters
 from tests.telemetry.agent.machine import DEVICE_COUNTERS, PORT_COUNTERS, Machine, write
 
 
@@ -20,7 +20,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def test_devices_have_their_place_by_number_and_keep_it(machine: Machine) -> None:
-    efa = Efa(machine.efa, all_every_s=0)
+    efa = EfaCounters(machine.efa, all_every_s=0)
     efa.read(0.0)
     machine.add_efa("rdmap1s0")
 
@@ -35,7 +35,7 @@ def test_devices_have_their_place_by_number_and_keep_it(machine: Machine) -> Non
 
 
 def test_all_counters_are_told_now_and_then_those_of_the_device_too(machine: Machine) -> None:
-    efa = Efa(machine.efa, all_every_s=15)
+    efa = EfaCounters(machine.efa, all_every_s=15)
 
     first, second = efa.read(0.0), efa.read(1.0)
 
@@ -49,7 +49,7 @@ def test_all_counters_are_told_now_and_then_those_of_the_device_too(machine: Mac
 
 
 def test_the_increase_is_what_a_counter_grew_by(machine: Machine) -> None:
-    efa = Efa(machine.efa)
+    efa = EfaCounters(machine.efa)
     machine.set_efa("rdmap9s0", tx_bytes=1_000, retrans_pkts=2)
     efa.read(0.0)
     machine.set_efa("rdmap9s0", tx_bytes=126_000, retrans_pkts=5)
@@ -63,7 +63,7 @@ def test_the_increase_is_what_a_counter_grew_by(machine: Machine) -> None:
 
 
 def test_a_counter_that_was_cleared_says_nothing_once(machine: Machine) -> None:
-    efa = Efa(machine.efa)
+    efa = EfaCounters(machine.efa)
     machine.set_efa("rdmap9s0", tx_bytes=1_000)
     efa.read(0.0)
     machine.set_efa("rdmap9s0", tx_bytes=10)
@@ -80,14 +80,14 @@ def test_a_counter_that_was_cleared_says_nothing_once(machine: Machine) -> None:
 def test_a_counter_that_is_no_number_is_left_out(machine: Machine) -> None:
     write(machine.efa / "rdmap9s0/ports/1/hw_counters/tx_bytes", "N/A (no PMA)")
 
-    said = Efa(machine.efa).read(0.0)
+    said = EfaCounters(machine.efa).read(0.0)
 
     assert said is not None
     assert "tx_bytes" not in said["devices"][0]["counters"]
 
 
 def test_a_machine_without_efa_says_nothing(tmp_path: Path) -> None:
-    assert Efa(tmp_path / "nowhere").read(0.0) is None
+    assert EfaCounters(tmp_path / "nowhere").read(0.0) is None
 
 
 def test_probes_are_read_when_their_file_changes_and_grow_old(tmp_path: Path) -> None:

@@ -7,10 +7,9 @@ from pathlib import Path
 import pytest
 
 from telemetry.agent.clock import Clock
-from telemetry.agent.collecting import Collector, Line
-from telemetry.agent.health import Health
 from telemetry.agent.monitor import Monitor
-from telemetry.agent.options import read_options
+from telemetry.agent.program import read_options
+from telemetry.agent.reports import Collector, Health, Line
 
 Run = Callable[[str], Monitor]
 WITHIN_S = 60.0

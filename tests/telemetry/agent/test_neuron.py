@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.neuron import Neuron
+from telemetry.agent.sysfs import NeuronSysfs
 from tests.telemetry.agent.machine import Machine, write
 
 
@@ -21,7 +21,7 @@ def test_devices_say_how_they_are_now_and_then(machine: Machine) -> None:
     write(machine.neuron / "neuron10/stats/hardware/sram_ecc_uncorrected", 3)
     unhealthy = "stats/hardware/health_status/unhealthy_components"
     write(machine.neuron / "neuron10" / unhealthy, "hbm,link_efa")
-    neuron = Neuron(machine.neuron, slow_every_s=60)
+    neuron = NeuronSysfs(machine.neuron, slow_every_s=60)
 
     said = neuron.read(0.0, cores=False)
 
@@ -44,14 +44,14 @@ def test_devices_say_how_they_are_now_and_then(machine: Machine) -> None:
 def test_power_that_is_not_known_is_left_out(machine: Machine, line: str) -> None:
     write(machine.neuron / "neuron0/stats/power/utilization", line)
 
-    said = Neuron(machine.neuron).read(0.0, cores=False)
+    said = NeuronSysfs(machine.neuron).read(0.0, cores=False)
 
     assert said is not None
     assert "power_ratio" not in said["devices"][0]
 
 
 def test_cores_are_told_by_the_time_they_were_in_use(machine: Machine) -> None:
-    neuron = Neuron(machine.neuron)
+    neuron = NeuronSysfs(machine.neuron)
     first = neuron.read(0.0, cores=True)
     machine.set_core(0, 1, nc_time_in_use=750_000)
 
@@ -69,6 +69,6 @@ def test_cores_are_told_by_the_time_they_were_in_use(machine: Machine) -> None:
 
 
 def test_a_machine_without_the_driver_says_nothing(tmp_path: Path) -> None:
-    neuron = Neuron(tmp_path)
+    neuron = NeuronSysfs(tmp_path)
 
     assert [neuron.read(float(s), cores=True) for s in range(3)] == [None, None, None]

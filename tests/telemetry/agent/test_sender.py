@@ -7,12 +7,10 @@ from pathlib import Path
 import pytest
 
 from telemetry.agent.clock import Clock, Moment
-from telemetry.agent.envelope import BESIDE, MONITOR, tail
-from telemetry.agent.frames import packed
-from telemetry.agent.health import Health
-from telemetry.agent.sender import Sender
-from telemetry.agent.spool import Spool
-from telemetry.agent.wire import KEPT_S, Answer, Token, Wire
+from telemetry.agent.reports import BESIDE, MONITOR, Health, tail
+from telemetry.agent.sender import AgentSender
+from telemetry.agent.spool import Spool, packed
+from telemetry.agent.wire import KEPT_S, ServerAnswer, ServerConnection, TokenFile
 from tests.telemetry.agent.answering import Server, answering
 
 
@@ -38,9 +36,9 @@ class Node:
         self.clock, self.health = Wrist(), Health()
         boot, now = self.clock.boot, self.clock.now()
         self.spool = Spool(folder, most_bytes=10_000_000, boot=boot, now=now)
-        token = Token(file=None, secret="secret")
-        self.wire = Wire(server.address, token=token, node=None, ca_file=None)
-        self.sender = Sender(
+        token = TokenFile(file=None, secret="secret")
+        self.wire = ServerConnection(server.address, token=token, node=None, ca_file=None)
+        self.sender = AgentSender(
             self.spool, self.wire, self.health, self.clock, every_s=1.0, chance=lambda: 1.0
         )
 
@@ -139,7 +137,7 @@ def test_retry_after_is_honoured(node: Node, server: Server) -> None:
 
 
 def test_the_rest_between_tries_grows_up_to_a_limit_and_is_spread(node: Node) -> None:
-    away = Answer(0, {})
+    away = ServerAnswer(0, {})
     rests_s = []
     for _ in range(12):
         node.sender._n_failed += 1
@@ -201,7 +199,9 @@ def test_a_server_that_is_gone_is_said_and_forgotten_when_it_is_back(
     node.sender.deliver()
     assert "server: " in node.health.said(n_waiting=0)["problem"]
 
-    node.wire = Wire(server.address, token=Token(file=None, secret="s"), node="a b", ca_file=None)
+    node.wire = ServerConnection(
+        server.address, token=TokenFile(file=None, secret="s"), node="a b", ca_file=None
+    )
     node.sender._wire = node.wire
     node.sender.deliver()
 
@@ -214,7 +214,9 @@ def test_a_server_that_is_gone_is_said_and_forgotten_when_it_is_back(
 def test_a_token_file_that_changed_is_read_again(tmp_path: Path, server: Server) -> None:
     file = tmp_path / "token"
     file.write_text("old\n")
-    wire = Wire(server.address, token=Token(file=str(file), secret=None), node=None, ca_file=None)
+    wire = ServerConnection(
+        server.address, token=TokenFile(file=str(file), secret=None), node=None, ca_file=None
+    )
     body = packed(b"{}\n")
     server.answers = [(401, {}, {})]
     wire.post("/", body, {})
@@ -228,7 +230,9 @@ def test_a_token_file_that_changed_is_read_again(tmp_path: Path, server: Server)
 def test_a_connection_that_was_idle_for_long_is_not_trusted(
     server: Server,
 ) -> None:
-    wire = Wire(server.address, token=Token(file=None, secret="s"), node=None, ca_file=None)
+    wire = ServerConnection(
+        server.address, token=TokenFile(file=None, secret="s"), node=None, ca_file=None
+    )
     body = packed(b"{}\n")
     wire.post("/", body, {})
     first = wire._connection
@@ -247,4 +251,4 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted(
 @pytest.mark.parametrize("address", ["trnwatch.example", "ftp://trnwatch.example", "https://"])
 def test_an_address_that_is_none_is_said_at_once(address: str) -> None:
     with pytest.raises(ValueError, match="no address of a server"):
-        Wire(address, token=Token(file=None, secret="s"), node=None, ca_file=None)
+        ServerConnection(address, token=TokenFile(file=None, secret="s"), node=None, ca_file=None)

@@ -1,7 +1,7 @@
 """Columns on the wire: only to who reads them, in order, and never at the price of a report."""
 
-from telemetry.agent.envelope import MONITOR, tail
-from telemetry.agent.frames import packed
+from telemetry.agent.reports import MONITOR, tail
+from telemetry.agent.spool import packed
 from tests.telemetry.agent.answering import Said, Server
 from tests.telemetry.agent.test_sender import Node, node, server
 

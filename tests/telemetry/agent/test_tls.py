@@ -4,19 +4,21 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.frames import packed
-from telemetry.agent.wire import Answer, Token, Wire
+from telemetry.agent.spool import packed
+from telemetry.agent.wire import ServerAnswer, ServerConnection, TokenFile
 from tests.authority import Authority
 from tests.telemetry.agent.answering import answering
 
 
-def answer_of(server_name: str, folder: Path, *, trusts: bool) -> Answer:
+def answer_of(server_name: str, folder: Path, *, trusts: bool) -> ServerAnswer:
     """Post a line to a server that goes by a name, as if it were called localhost."""
     authority = Authority(folder)
     with answering(authority.serving(server_name)) as server:
         address = server.address.replace("http://127.0.0.1", "https://localhost")
         ca_file = str(authority.file) if trusts else None
-        wire = Wire(address, token=Token(file=None, secret="s"), node=None, ca_file=ca_file)
+        wire = ServerConnection(
+            address, token=TokenFile(file=None, secret="s"), node=None, ca_file=ca_file
+        )
         answer = wire.post("/", packed(b'{"seq": 1}\n'), {})
         wire.close()
         assert len(server.asked) == answer.is_taken

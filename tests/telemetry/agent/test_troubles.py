@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.wire import Token, Wire
+from telemetry.agent.wire import ServerConnection, TokenFile
 from tests.telemetry.agent.answering import Server
 from tests.telemetry.agent.test_sender import Node, node, server
 
@@ -59,9 +59,9 @@ def test_what_goes_wrong_inside_does_not_end_the_delivery(
 
 def test_a_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"--ca-file \(TRNWATCH_CA_FILE\) .*none"):
-        Wire(
+        ServerConnection(
             "https://x",
-            token=Token(file=None, secret="s"),
+            token=TokenFile(file=None, secret="s"),
             node=None,
             ca_file=str(tmp_path / "none"),
         )

@@ -3,7 +3,7 @@
 import pytest
 
 from telemetry.catalog import Model, model, models
-from telemetry.simulate.compute import is_gated
+from telemetry.simulate.step_model import is_gated
 
 GATED = {name for name in models() if name.startswith(("llama", "mistral"))}
 

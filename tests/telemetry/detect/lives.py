@@ -7,12 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.detect import Finding, Pulse, known_dead, silent
-from telemetry.detect.parts.errors import exec_errors
-from telemetry.detect.parts.idle import node_idle
-from telemetry.detect.standstill.hang import hang
-from telemetry.detect.standstill.recompile import recompile
-from telemetry.detect.vitals import Vitals
+from telemetry.detect import Finding, StepHeartbeat, known_dead, silent
+from telemetry.detect.hang import hang
+from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.node_errors import exec_errors, node_idle
+from telemetry.detect.recompile import recompile
 from telemetry.simulate.plan import Benign, Fault
 from telemetry.simulate.shard import RunClock, clock_at, start_clock
 from tests.telemetry.detect.played import EPOCH, Recording, record
@@ -38,7 +37,7 @@ class Life:
             clocks.append(clock_at(plan, clocks[-1], EPOCH + second))
         return clocks[1:]
 
-    def at(self, second: int, standing: Sequence[Finding] = ()) -> Vitals:
+    def at(self, second: int, standing: Sequence[Finding] = ()) -> DetectionInput:
         """Return what detection sees at a second."""
         clock = self.clocks[second]
         seen = self.recording.at(second, standing=standing)
@@ -53,13 +52,13 @@ class Life:
             found += self._silent(vitals)
             yield second, found
 
-    def _silent(self, vitals: Vitals) -> list[Finding]:
+    def _silent(self, vitals: DetectionInput) -> list[Finding]:
         span, now = self.recording.span, int(vitals.now_s)
         upto = span.ticks <= now
         told = np.isfinite(span.values["vcpu_usage_ratio"][upto, :, 0])
         newest = {n: span.ticks[upto][told[:, i]] for i, n in enumerate(span.nodes)}
         steps = vitals.steps
-        pulse = Pulse(
+        pulse = StepHeartbeat(
             float(steps.ended_at_s[-1]), float(np.median(steps.step_s)), vitals.phase == "training"
         )
         return silent(

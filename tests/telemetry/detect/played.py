@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 
 from telemetry import catalog
 from telemetry.blocks import Span
-from telemetry.detect import ECC_METRICS, Finding, Vitals, find
-from telemetry.detect.steps.checkpoints import due_s
-from telemetry.detect.vitals import Standing
+from telemetry.detect import ECC_METRICS, DetectionInput, Finding, find
+from telemetry.detect.checkpoints import due_s
+from telemetry.detect.inputs import OpenProblem
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.shard import clock_at, play, start_clock
 from telemetry.steps import StepBatch
@@ -38,7 +38,7 @@ class Recording:
     span: Span
     steps: StepBatch
 
-    def at(self, now_s: float, *, standing: Sequence[Finding] = ()) -> Vitals:
+    def at(self, now_s: float, *, standing: Sequence[Finding] = ()) -> DetectionInput:
         """Return what detection sees at some second from the start, these alerts being open."""
         now = EPOCH + now_s
         ends = self.steps.ended_at_s
@@ -46,7 +46,7 @@ class Recording:
         since = int(np.searchsorted(ends, now - WINDOW_S))
         run = self.plan.run
         instance = catalog.training_instance(run.instance)
-        return Vitals(
+        return DetectionInput(
             run=run.name,
             nodes=run.node_names,
             steps=self.steps[min(since, max(0, done - WINDOW_STEPS)) : done],
@@ -57,7 +57,7 @@ class Recording:
             phase=self.phases[int(now_s)] if self.phases else "training",
             counts=self.window(ECC_METRICS, now - np.array(ECC_AGES_S)),
             standing=tuple(
-                Standing(f.rule, f.cause, f.node, f.device, f.evidence) for f in standing
+                OpenProblem(f.rule, f.cause, f.node, f.device, f.evidence) for f in standing
             ),
             moments=lambda metrics, ages_s: self.window(metrics, int(now) - np.array(ages_s)),
             earlier=lambda since_s: self.steps[int(np.searchsorted(ends, since_s)) : done],

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
-from telemetry.detect import Vitals
+from telemetry.detect import DetectionInput
 from telemetry.steps import PHASES, StepBatch
 
 T0 = 1_700_000_000
@@ -55,10 +55,12 @@ def steps_at(shares: Sequence[float], *, n_workers: int = 4) -> StepBatch:
     return steps_of(1.0 - share, transfer_s=share)
 
 
-def vitals(steps: StepBatch, hardware: Callable[..., Span] = no_hardware, **more: Any) -> Vitals:
+def vitals(
+    steps: StepBatch, hardware: Callable[..., Span] = no_hardware, **more: Any
+) -> DetectionInput:
     """Return what detection sees just after the newest step."""
     now_s = float(steps.ended_at_s[-1]) + 0.5 if len(steps) else float(T0)
-    seen = Vitals("llama", CHARACTERS[: len(steps.workers)], steps, hardware, now_s)
+    seen = DetectionInput("llama", CHARACTERS[: len(steps.workers)], steps, hardware, now_s)
     return replace(seen, **more)
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.changes import noise, rise
+from telemetry.statistics.change_points import noise, rise
 
 
 def best_split(x: FloatArray) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding, find, silent
-from telemetry.simulate.kinds import FAULTS
+from telemetry.simulate.faults import FAULTS
 from tests.telemetry.detect.runs import steps_at, vitals
 
 ROOT = Path(__file__).resolve().parents[3]

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from telemetry.detect.drift import Drift, Pace, drift, pace_of
+from telemetry.detect.drift import Drift, MinutePace, drift, pace_of
 from telemetry.steps import PHASES, StepBatch
 
 NOTHING = np.zeros((0, 2))
@@ -25,11 +25,13 @@ def minutes(n_workers: int = 4, *, tokens: float = 1000.0, **phases: float) -> S
     )
 
 
-def paced(batch: StepBatch) -> Pace:
+def paced(batch: StepBatch) -> MinutePace:
     return pace_of(batch, nodes_per_worker=1.0)
 
 
-def found(pace: Pace, explained: object = NOTHING, *, expected: float = 0.008) -> Drift | None:
+def found(
+    pace: MinutePace, explained: object = NOTHING, *, expected: float = 0.008
+) -> Drift | None:
     return drift(pace, np.asarray(explained), expected=expected, limit_ratio=0.15)
 
 

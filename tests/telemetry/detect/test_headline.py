@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 
 from telemetry.detect import Finding, find
-from telemetry.detect.steps.localise import LAYOUT
-from telemetry.detect.vitals import Standing
+from telemetry.detect.engine import LAYOUT
+from telemetry.detect.inputs import OpenProblem
 from tests.telemetry.detect.runs import T0, Machines, steps_of, vitals
 
 CORE, LATENCY = "core_utilization_ratio", "efa_latency_s"
@@ -26,8 +26,8 @@ def test_the_share_stays_with_its_culprit_when_a_worse_one_of_another_kind_comes
         machines.mark(CORE, (1, core), times=0.7, since_s=steps.ended_at_s[29])
     machines.mark(LATENCY, (2, 1), times=6, since_s=steps.ended_at_s[39])
     standing = (
-        Standing("core_slow", "slow_core", "limping", 7, {"share_ratio": 0.3}),
-        Standing("efa_degraded", "efa_latency", "calm", 1, {}),
+        OpenProblem("core_slow", "slow_core", "limping", 7, {"share_ratio": 0.3}),
+        OpenProblem("efa_degraded", "efa_latency", "calm", 1, {}),
     )
     found = find(
         vitals(steps, machines, moments=machines.moments, cores_per_device=2, standing=standing)
@@ -47,7 +47,7 @@ def test_what_comes_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_o
         machines.mark(CORE, (1, core), times=0.7, since_s=steps.ended_at_s[79])
     evidence = {"kind": LAYOUT, "onset_s": T0 - 500.0}
     seen = vitals(steps, machines, moments=machines.moments, cores_per_device=2)
-    held = replace(seen, standing=(Standing("allreduce_share", "unknown", evidence=evidence),))
+    held = replace(seen, standing=(OpenProblem("allreduce_share", "unknown", evidence=evidence),))
     found = {each.rule: each for each in find(held)}
     assert told(list(found.values())) == {
         ("allreduce_share", "unknown", None),
@@ -56,7 +56,7 @@ def test_what_comes_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_o
     assert found["allreduce_share"].severity == "warn"
     assert found["allreduce_share"].onset_s == evidence["onset_s"]
     recent = {"kind": LAYOUT, "onset_s": float(steps.ended_at_s[75])}
-    held = replace(seen, standing=(Standing("allreduce_share", "unknown", evidence=recent),))
+    held = replace(seen, standing=(OpenProblem("allreduce_share", "unknown", evidence=recent),))
     assert told(find(held)) == {("allreduce_share", "slow_core", "limping")}
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect import find
-from telemetry.detect.parts.fabric import fabric
-from telemetry.detect.steps.uneven import uneven
+from telemetry.detect.fabric import fabric
+from telemetry.detect.uneven import uneven
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.played import record
 from tests.telemetry.detect.runs import steps_of, vitals

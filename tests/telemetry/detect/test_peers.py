@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from telemetry.detect.peers import deviations, mean, median
+from telemetry.statistics.peers import deviations, mean, median
 
 
 def test_it_is_the_literal_formula() -> None:

@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from telemetry.detect import Recall, find
-from telemetry.detect.vitals import Standing
+from telemetry.detect import CalmCache, find
+from telemetry.detect.inputs import OpenProblem
 from telemetry.steps import StepBatch
 from tests.telemetry.detect.runs import Machines, steps_of, vitals
 
@@ -16,7 +16,7 @@ def calm(n_steps: int = 30) -> StepBatch:
 
 
 def test_calm_steps_are_known_again_and_others_are_not() -> None:
-    recall, steps = Recall(), calm()
+    recall, steps = CalmCache(), calm()
     assert find(vitals(steps, recall=recall)) == []
     assert recall.is_calm(steps)
     assert recall.is_calm(calm())
@@ -27,7 +27,7 @@ def test_calm_steps_are_known_again_and_others_are_not() -> None:
 
 
 def test_steps_that_show_something_are_judged_each_time() -> None:
-    recall = Recall()
+    recall = CalmCache()
     slow = calm().phases["compute_s"].copy()
     slow[-8:, 1] *= 1.5
     steps = steps_of(slow)
@@ -39,7 +39,7 @@ def test_steps_that_show_something_are_judged_each_time() -> None:
 
 
 def test_with_an_alert_open_nothing_is_taken_as_known() -> None:
-    recall, steps = Recall(), calm()
-    open_one = (Standing("step_slow", "seq_imbalance", evidence={"kind": "waiting"}),)
+    recall, steps = CalmCache(), calm()
+    open_one = (OpenProblem("step_slow", "seq_imbalance", evidence={"kind": "waiting"}),)
     find(vitals(steps, recall=recall, standing=open_one))
     assert not recall.is_calm(steps)

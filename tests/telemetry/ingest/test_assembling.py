@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.ingest.assembling import Piece, assembled, shared
+from telemetry.ingest.step_assembly import WorkerStep, assembled, shared
 from telemetry.steps import PHASES
 
 SECONDS = st.floats(0.0, 10.0)
 
 
-def piece(worker: str, collectives: list[float] | None, **said: object) -> Piece:
+def piece(worker: str, collectives: list[float] | None, **said: object) -> WorkerStep:
     usual: dict[str, object] = {
         "node": worker,
         "rank": 0,
@@ -23,7 +23,7 @@ def piece(worker: str, collectives: list[float] | None, **said: object) -> Piece
         "ended_at_s": 100.0,
         "step_s": 50.0,
     }
-    return Piece(worker, collectives=collectives, **usual | said)  # type: ignore[arg-type]
+    return WorkerStep(worker, collectives=collectives, **usual | said)  # type: ignore[arg-type]
 
 
 def test_the_last_to_arrive_only_transfers() -> None:

@@ -12,12 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.agent.clock import Moment
-from telemetry.agent.columns import columns, runs
-from telemetry.agent.envelope import MONITOR, tail
-from telemetry.agent.frames import Frame, packed
+from telemetry.agent.reports import MONITOR, columns, runs, tail
+from telemetry.agent.spool import Frame, packed
 from telemetry.ingest.columns import read_columns
+from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading, read_line
-from telemetry.ingest.refusal import RefusedError
 from tests.telemetry.ingest.reports import SAMPLES, cores, group, lines, report
 
 STREAM = "0123456789abcdef"

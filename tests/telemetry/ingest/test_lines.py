@@ -10,7 +10,7 @@ from itertools import chain
 import pytest
 
 from telemetry.ingest.lines import groups_of, together
-from telemetry.ingest.neuron_monitor import MAX_LINE_BYTES
+from telemetry.ingest.schemas import MAX_LINE_BYTES
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from telemetry.ingest.neuron_monitor import MAX_LINE_BYTES, read_line, read_lines
-from telemetry.ingest.refusal import Refusal, RefusedError
+from telemetry.ingest.lines import Refusal, RefusedError
+from telemetry.ingest.neuron_monitor import read_line, read_lines
+from telemetry.ingest.schemas import MAX_LINE_BYTES
 from tests.telemetry.ingest.reports import cores, encoded, group, lines, report
 
 Bend = Callable[[dict[str, Any]], None]

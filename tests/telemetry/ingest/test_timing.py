@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.ingest.neuron_monitor import Identity, Reading, Shape
+from telemetry.ingest.neuron_monitor import Reading, Shape
+from telemetry.ingest.readings import NodeIdentity
 from telemetry.ingest.timing import (
     AGREEING_S,
     MAX_COVER_S,
@@ -23,7 +24,7 @@ from tests.telemetry.ingest.restarts import requests
 
 def reading(period_s: float = 1.0, at_s: float | None = None, seq: int | None = None) -> Reading:
     values = {"vcpu_usage_ratio": np.array([[0.5]])}
-    return Reading(Identity(), Shape(1, 2), period_s, values, at_s, seq)
+    return Reading(NodeIdentity(), Shape(1, 2), period_s, values, at_s, seq)
 
 
 @pytest.fixture

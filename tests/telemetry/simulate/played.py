@@ -7,7 +7,7 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
-from telemetry.simulate.shard import Played, play, start_clock
+from telemetry.simulate.shard import PlayedShard, play, start_clock
 from telemetry.steps import StepBatch
 
 EPOCH = 1_800_000_000
@@ -62,12 +62,14 @@ def plan_of(
     )
 
 
-def played(plan: Plan, seconds: int = 240, *, every_s: int = 1) -> Played:
+def played(plan: Plan, seconds: int = 240, *, every_s: int = 1) -> PlayedShard:
     """Play the first shard from the start."""
     return play(plan, plan.shards[0], start_clock(plan), EPOCH + seconds, every_s=every_s)
 
 
-def with_fault(kind: str, magnitude: float = 1.0, *, seconds: int = 240, **more: object) -> Played:
+def with_fault(
+    kind: str, magnitude: float = 1.0, *, seconds: int = 240, **more: object
+) -> PlayedShard:
     """Play a run whose fault lasts from START_S to END_S; by default it hits the second node."""
     run = more.pop("on", VISION)
     assert isinstance(run, RunSpec)
@@ -77,21 +79,23 @@ def with_fault(kind: str, magnitude: float = 1.0, *, seconds: int = 240, **more:
     return played(plan_of(run, faults=[fault]), seconds)
 
 
-def with_event(kind: str, *, seconds: int = 240, on: RunSpec = VISION, **more: object) -> Played:
+def with_event(
+    kind: str, *, seconds: int = 240, on: RunSpec = VISION, **more: object
+) -> PlayedShard:
     """Play a run with a benign event that begins at START_S."""
     event = msgspec.convert({"kind": kind, "run": on.name, "start_s": START_S} | more, Benign)
     return played(plan_of(on, benign=[event]), seconds)
 
 
 def values(
-    played: Played, metric: str, start_s: float = START_S, end_s: float = END_S
+    played: PlayedShard, metric: str, start_s: float = START_S, end_s: float = END_S
 ) -> FloatArray:
     """Return a metric of the ticks after one second, by another: (n_ticks, n_nodes, n_parts)."""
     ticks = played.span.ticks - EPOCH
     return played.span.values[metric][(ticks > start_s) & (ticks <= end_s)]
 
 
-def steps(played: Played, start_s: float = START_S, end_s: float = END_S) -> StepBatch:
+def steps(played: PlayedShard, start_s: float = START_S, end_s: float = END_S) -> StepBatch:
     """Return the steps that began and ended between two seconds."""
     ended_s = played.steps.ended_at_s - EPOCH
     began_s = ended_s - played.steps.step_s
@@ -99,6 +103,8 @@ def steps(played: Played, start_s: float = START_S, end_s: float = END_S) -> Ste
     return played.steps[rows[0] : rows[-1] + 1] if len(rows) else played.steps[:0]
 
 
-def phase(played: Played, name: str, start_s: float = START_S, end_s: float = END_S) -> FloatArray:
+def phase(
+    played: PlayedShard, name: str, start_s: float = START_S, end_s: float = END_S
+) -> FloatArray:
     """Return the mean seconds each worker spent in a phase per step: (n_workers,)."""
     return np.asarray(np.mean(steps(played, start_s, end_s).phases[name], axis=0))

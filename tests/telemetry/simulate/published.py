@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from telemetry.catalog import Model, instance
-from telemetry.simulate.collectives import collective_time_s
+from telemetry.simulate.communication import collective_time_s
 from telemetry.simulate.constants import ChipConstants
-from telemetry.simulate.estimate import step_plan
 from telemetry.simulate.plan import Job
+from telemetry.simulate.step_model import step_plan
 
 DATA = Path(__file__).parent / "data"
 

@@ -6,12 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.catalog import Instance, instance, instances
-from telemetry.simulate.collectives import (
-    OPS,
-    CollectiveError,
-    bus_bytes_per_s,
-    collective_time_s,
-)
+from telemetry.errors import FieldError
+from telemetry.simulate.communication import OPS, bus_bytes_per_s, collective_time_s
 
 kinds = st.sampled_from(sorted(instances())).map(instance)
 sizes = st.integers(1, 2**36)
@@ -84,7 +80,7 @@ def test_bus_bandwidth_is_what_a_ring_would_carry() -> None:
 def test_what_cannot_run_is_refused_by_field(
     field: str, n_nodes: int, n_ranks: int, n_bytes: int, op: str
 ) -> None:
-    with pytest.raises(CollectiveError, match=rf"^{field}: .*; take") as caught:
+    with pytest.raises(FieldError, match=rf"^{field}: .*; take") as caught:
         collective_time_s(
             instance("trn1.32xlarge"), n_nodes=n_nodes, n_ranks=n_ranks, n_bytes=n_bytes, op=op
         )

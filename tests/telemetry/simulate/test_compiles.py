@@ -3,7 +3,6 @@
 import pytest
 
 from telemetry.compiles import HIT, MISS, key_changes
-from telemetry.simulate.clock import BOOT_S
 from telemetry.simulate.compiles import (
     LOCAL,
     SHARED,
@@ -16,6 +15,7 @@ from telemetry.simulate.compiles import (
     toolchain_of,
 )
 from telemetry.simulate.plan import RunSpec
+from telemetry.simulate.timeline import BOOT_S
 from tests.parts import LLAMA, NOON_S
 
 

@@ -9,11 +9,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.catalog import instance
-from telemetry.simulate.compute import micro_batch_work, seconds
-from telemetry.simulate.estimate import StepPlan, estimate, exposed_allreduce_s, step_plan
-from telemetry.simulate.exchange import gradient_exchange, tensor_parallel_s
+from telemetry.simulate.communication import gradient_exchange, tensor_parallel_s
 from telemetry.simulate.layout import lay_out
 from telemetry.simulate.plan import Job
+from telemetry.simulate.step_model import (
+    StepPlan,
+    estimate,
+    exposed_allreduce_s,
+    micro_batch_work,
+    seconds,
+    step_plan,
+)
 
 TRAINING = ("trn1.2xlarge", "trn1.32xlarge", "trn2.48xlarge", "p4d.24xlarge", "p5.48xlarge")
 MODELS = ("bert-large", "vit-huge", "llama2-7b", "llama3.1-70b", "mpt-13b")

@@ -2,8 +2,8 @@
 
 import pytest
 
-from telemetry.simulate.estimate import StepPlan, step_plan
 from telemetry.simulate.plan import Job
+from telemetry.simulate.step_model import StepPlan, step_plan
 
 GIB = 2**30
 LIMIT = 0.25

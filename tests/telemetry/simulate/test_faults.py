@@ -6,7 +6,7 @@ import pytest
 
 from telemetry.blocks import FloatArray
 from telemetry.simulate.plan import Benign, Fault
-from telemetry.simulate.shard import Played
+from telemetry.simulate.shard import PlayedShard
 from tests.telemetry.simulate.played import (
     END_S,
     EPOCH,
@@ -25,13 +25,13 @@ BEFORE = (40.0, START_S)
 DEVICE = 5
 
 
-def ratio(played: Played, metric: str) -> FloatArray:
+def ratio(played: PlayedShard, metric: str) -> FloatArray:
     """Return a metric during the fault over before: (n_nodes, n_parts), medians over ticks."""
     during = np.median(values(played, metric), axis=0)
     return during / np.median(values(played, metric, *BEFORE), axis=0)
 
 
-def longer(played: Played, name: str) -> FloatArray:
+def longer(played: PlayedShard, name: str) -> FloatArray:
     """Return how many times longer each worker spent in a phase during the fault."""
     return phase(played, name) / phase(played, name, *BEFORE)
 

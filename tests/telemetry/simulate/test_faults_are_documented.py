@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.simulate.kinds import BENIGN, FAULTS
+from telemetry.simulate.faults import BENIGN, FAULTS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "faults.md").read_text()
 SECTIONS = {

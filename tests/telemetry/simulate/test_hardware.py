@@ -6,9 +6,9 @@ import pytest
 
 from telemetry import catalog
 from telemetry.blocks import METRICS
-from telemetry.simulate.estimate import step_plan
 from telemetry.simulate.plan import RunSpec
-from telemetry.simulate.shard import Played
+from telemetry.simulate.shard import PlayedShard
+from telemetry.simulate.step_model import step_plan
 from tests.telemetry.simulate.played import SMALL, VISION, plan_of, played, steps, values
 
 GPU = msgspec.structs.replace(VISION, name="gpu", instance="p5.48xlarge")
@@ -16,7 +16,7 @@ WARM, LATER = 40.0, 640.0
 
 
 @pytest.fixture(scope="module")
-def healthy() -> Played:
+def healthy() -> PlayedShard:
     return played(plan_of(), int(LATER))
 
 
@@ -42,7 +42,7 @@ def test_without_efa_there_are_no_efa_metrics() -> None:
     assert not [name for name in played(plan_of(SMALL), 60).span.values if name.startswith("efa")]
 
 
-def test_cores_are_busy_and_not_all_alike(healthy: Played) -> None:
+def test_cores_are_busy_and_not_all_alike(healthy: PlayedShard) -> None:
     busy = values(healthy, "core_utilization_ratio", WARM, LATER)
     by_core = np.median(busy, axis=0)
 
@@ -51,7 +51,7 @@ def test_cores_are_busy_and_not_all_alike(healthy: Played) -> None:
     assert 0.003 < by_core.std() < 0.02
 
 
-def test_cores_of_a_node_waver_together(healthy: Played) -> None:
+def test_cores_of_a_node_waver_together(healthy: PlayedShard) -> None:
     busy = values(healthy, "core_utilization_ratio", WARM, LATER)
     wavering = busy - np.median(busy, axis=0)
     within = np.corrcoef(wavering[:, 0, 0], wavering[:, 0, 40])[0, 1]
@@ -61,7 +61,7 @@ def test_cores_of_a_node_waver_together(healthy: Played) -> None:
     assert within > across
 
 
-def test_bytes_over_efa_are_those_of_the_steps(healthy: Played) -> None:
+def test_bytes_over_efa_are_those_of_the_steps(healthy: PlayedShard) -> None:
     n_steps = LATER - WARM
     n_steps /= steps(healthy, WARM, LATER).step_s.mean()
     sent = values(healthy, "efa_tx_bytes_per_s", WARM, LATER).sum(axis=(0, 2))
@@ -69,7 +69,7 @@ def test_bytes_over_efa_are_those_of_the_steps(healthy: Played) -> None:
     np.testing.assert_allclose(sent, n_steps * step_plan(VISION).efa_bytes, rtol=0.02)
 
 
-def test_bytes_of_hbm_are_those_of_the_steps(healthy: Played) -> None:
+def test_bytes_of_hbm_are_those_of_the_steps(healthy: PlayedShard) -> None:
     n_steps = (LATER - WARM) / steps(healthy, WARM, LATER).step_s.mean()
     moved = values(healthy, "hbm_bandwidth_bytes_per_s", WARM, LATER).sum(axis=0)
 
@@ -77,7 +77,7 @@ def test_bytes_of_hbm_are_those_of_the_steps(healthy: Played) -> None:
     assert moved.max() / (LATER - WARM) < catalog.instance(VISION.instance).chip.hbm_bytes_per_s
 
 
-def test_probes_take_fifteen_to_seventeen_microseconds(healthy: Played) -> None:
+def test_probes_take_fifteen_to_seventeen_microseconds(healthy: PlayedShard) -> None:
     latency = values(healthy, "efa_latency_s", WARM, LATER)
 
     assert 15e-6 < np.median(latency) < 17e-6
@@ -85,14 +85,14 @@ def test_probes_take_fifteen_to_seventeen_microseconds(healthy: Played) -> None:
     assert 0.1e-6 < np.median(latency, axis=0).std() < 1e-6
 
 
-def test_hardly_a_packet_is_sent_twice(healthy: Played) -> None:
+def test_hardly_a_packet_is_sent_twice(healthy: PlayedShard) -> None:
     again = values(healthy, "efa_retransmits_per_s", WARM, LATER).sum()
     sent = values(healthy, "efa_tx_packets_per_s", WARM, LATER).sum()
 
     assert 0 < again / sent < 1e-5
 
 
-def test_what_should_not_be_is_zero(healthy: Played) -> None:
+def test_what_should_not_be_is_zero(healthy: PlayedShard) -> None:
     for name in (
         "mem_ecc_uncorrected",
         "sram_ecc_uncorrected",
@@ -113,7 +113,7 @@ def test_corrected_errors_count_up_over_days() -> None:
     assert (counts == np.floor(counts)).all()
 
 
-def test_executions_complete_with_the_steps(healthy: Played) -> None:
+def test_executions_complete_with_the_steps(healthy: PlayedShard) -> None:
     done = values(healthy, "executions_completed_per_s", WARM, LATER)[:, 0].sum()
     n_steps = (LATER - WARM) / steps(healthy, WARM, LATER).step_s.mean()
     plan = step_plan(VISION)

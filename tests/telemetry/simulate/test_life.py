@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from telemetry import catalog
-from telemetry.simulate.clock import BOOT_S, WARM_UP_S
 from telemetry.simulate.plan import Fault, RunSpec
 from telemetry.simulate.shard import RunClock, play, start_clock
+from telemetry.simulate.timeline import BOOT_S, WARM_UP_S
 from tests.telemetry.simulate.played import EPOCH, VISION, phase, plan_of, played, steps, values
 
 

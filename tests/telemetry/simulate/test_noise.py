@@ -6,10 +6,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from telemetry.simulate.conditions import conditions
 from telemetry.simulate.noise import LONGEST_WINDOW, TickNoise, mixed, smooth, stream, windows
-from telemetry.simulate.rows import steps_under
-from telemetry.simulate.script import script_of
+from telemetry.simulate.script import conditions, script_of
+from telemetry.simulate.timeline import steps_under
 from tests.telemetry.simulate.played import EPOCH, SMALL, plan_of
 
 KEY = stream(7, "run", "test")

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.simulate.plan import Benign, Fault, Plan
-from telemetry.simulate.shard import Played, RunClock, play, resume, start_clock
+from telemetry.simulate.shard import PlayedShard, RunClock, play, resume, start_clock
 from tests.telemetry.simulate.played import EPOCH, SMALL, VISION, plan_of
 
 LENGTH_S = 420
@@ -33,7 +33,7 @@ FAST = plan_of(
 )
 
 
-def in_pieces(plan: Plan, shard: str, cuts: list[int]) -> list[Played]:
+def in_pieces(plan: Plan, shard: str, cuts: list[int]) -> list[PlayedShard]:
     """Play a shard in pieces; the clock goes through JSON in between, as it does in life."""
     clock, pieces = start_clock(plan), []
     for cut in cuts:
@@ -43,7 +43,7 @@ def in_pieces(plan: Plan, shard: str, cuts: list[int]) -> list[Played]:
     return pieces
 
 
-def assert_alike(whole: Played, pieces: list[Played]) -> None:
+def assert_alike(whole: PlayedShard, pieces: list[PlayedShard]) -> None:
     assert pieces[-1].clock == whole.clock
     for name, values in whole.span.values.items():
         joined = np.concatenate([piece.span.values[name] for piece in pieces])

@@ -3,21 +3,21 @@
 import numpy as np
 import pytest
 
-from telemetry.simulate import probes
-from telemetry.simulate.bed import PROBE_KINDS, Bed, ProbeFault
+from telemetry.simulate import preflight
+from telemetry.simulate.preflight import PROBE_KINDS, ProbedNodes, ProbeFault
 
 FOUR = ("a", "b", "c", "d")
 ALL = tuple(np.array(each) for each in zip(*[(0, 1), (0, 2), (0, 3), (2, 3)], strict=True))
 
 
 def of(*faults: ProbeFault, nodes: tuple[str, ...] = FOUR) -> dict[str, np.ndarray]:
-    return probes.pairs(Bed(nodes, "trn1.32xlarge", 7, faults), *ALL)
+    return preflight.pairs(ProbedNodes(nodes, "trn1.32xlarge", 7, faults), *ALL)
 
 
 @pytest.mark.parametrize("n", range(2, 12))
 def test_rounds_bring_every_pair_together_once_and_no_node_twice_at_a_time(n: int) -> None:
     met: list[tuple[int, int]] = []
-    for rows, columns in probes.rounds(n):
+    for rows, columns in preflight.rounds(n):
         assert len({*rows.tolist(), *columns.tolist()}) == 2 * len(rows)
         met += zip(rows.tolist(), columns.tolist(), strict=True)
 
@@ -26,12 +26,14 @@ def test_rounds_bring_every_pair_together_once_and_no_node_twice_at_a_time(n: in
 
 def test_a_pair_measures_the_same_in_other_company_and_order() -> None:
     four = of()
-    two = probes.pairs(Bed(("d", "c"), "trn1.32xlarge", 7), np.array([0]), np.array([1]))
+    two = preflight.pairs(
+        ProbedNodes(("d", "c"), "trn1.32xlarge", 7), np.array([0]), np.array([1])
+    )
 
     for name, values in four.items():
         assert two[name][0] == pytest.approx(values[3])
     assert not np.allclose(
-        four["p50_s"], probes.pairs(Bed(FOUR, "trn1.32xlarge", 8), *ALL)["p50_s"]
+        four["p50_s"], preflight.pairs(ProbedNodes(FOUR, "trn1.32xlarge", 8), *ALL)["p50_s"]
     )
 
 
@@ -60,29 +62,31 @@ def test_healthy_probes_take_what_published_ones_take() -> None:
 
 
 def test_a_collective_follows_the_curve_and_the_worst_way_slows_it() -> None:
-    well = Bed(FOUR, "trn1.32xlarge", 7)
-    sick = Bed(
+    well = ProbedNodes(FOUR, "trn1.32xlarge", 7)
+    sick = ProbedNodes(
         FOUR, "trn1.32xlarge", 7, (ProbeFault(kind="pair_slow", node="a", peer="b", magnitude=3),)
     )
 
-    measured = probes.collective(well, FOUR)
+    measured = preflight.collective(well, FOUR)
     assert measured.size_bytes[[0, -1]].tolist() == [1024, 2**30]
     assert measured.time_s == pytest.approx(measured.expected_s, rel=0.12)
-    assert probes.collective(sick, FOUR).time_s[-1] > 2 * measured.time_s[-1]
-    assert probes.collective(sick, FOUR[1:]).time_s == pytest.approx(
-        probes.collective(well, FOUR[1:]).time_s
+    assert preflight.collective(sick, FOUR).time_s[-1] > 2 * measured.time_s[-1]
+    assert preflight.collective(sick, FOUR[1:]).time_s == pytest.approx(
+        preflight.collective(well, FOUR[1:]).time_s
     )
 
 
 def test_one_node_alone_runs_its_collective_inside() -> None:
-    assert np.isfinite(probes.collective(Bed(("a",), "trn2.48xlarge", 1), ("a",)).time_s).all()
+    assert np.isfinite(
+        preflight.collective(ProbedNodes(("a",), "trn2.48xlarge", 1), ("a",)).time_s
+    ).all()
 
 
 def test_nodes_without_efa_have_no_devices_to_probe_and_talk_all_the_same() -> None:
-    bed = Bed(FOUR, "trn1.2xlarge", 1)
+    bed = ProbedNodes(FOUR, "trn1.2xlarge", 1)
 
-    assert probes.devices(bed)[0].shape == (4, 0)
-    assert np.isfinite(probes.pairs(bed, *ALL)["p99_s"]).all()
+    assert preflight.devices(bed)[0].shape == (4, 0)
+    assert np.isfinite(preflight.pairs(bed, *ALL)["p99_s"]).all()
 
 
 @pytest.mark.parametrize("kind", PROBE_KINDS)

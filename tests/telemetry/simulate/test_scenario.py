@@ -3,12 +3,12 @@
 import msgspec
 import pytest
 
+from telemetry.errors import FieldError
 from telemetry.simulate.scenario import (
     BENIGN,
     FAULTS,
     Benign,
     Fault,
-    ScenarioError,
     load_scenario,
     validate_benign,
     validate_fault,
@@ -127,7 +127,7 @@ def test_a_mistake_is_named_with_its_field_and_value(
 ) -> None:
     assert old in BROWN_OUT
 
-    with pytest.raises(ScenarioError) as error:
+    with pytest.raises(FieldError) as error:
         load_scenario(BROWN_OUT.replace(old, new))
 
     assert error.value.field == field
@@ -137,7 +137,7 @@ def test_a_mistake_is_named_with_its_field_and_value(
 def test_two_runs_need_two_names() -> None:
     run = BROWN_OUT[BROWN_OUT.index("[[run]]") : BROWN_OUT.index("[[fault]]")]
 
-    with pytest.raises(ScenarioError, match="name: 'llama' is taken"):
+    with pytest.raises(FieldError, match="name: 'llama' is taken"):
         load_scenario(BROWN_OUT + run)
 
 
@@ -175,12 +175,12 @@ def test_every_benign_event_is_welcome(kind: str) -> None:
     ],
 )
 def test_a_fault_that_cannot_be_is_refused(wrong: Fault, field: str, says: str) -> None:
-    with pytest.raises(ScenarioError, match=says) as error:
+    with pytest.raises(FieldError, match=says) as error:
         validate_fault(wrong, VISION)
 
     assert error.value.field == field
 
 
 def test_a_node_without_efa_has_no_efa_faults() -> None:
-    with pytest.raises(ScenarioError, match=r"trn1\.2xlarge has none"):
+    with pytest.raises(FieldError, match=r"trn1\.2xlarge has none"):
         validate_fault(fault("efa_latency", node="bert-01", magnitude=3), SMALL)

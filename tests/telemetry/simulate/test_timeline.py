@@ -4,10 +4,9 @@ import msgspec
 import numpy as np
 import pytest
 
-from telemetry.simulate.conditions import conditions
 from telemetry.simulate.plan import Fault, Plan
-from telemetry.simulate.rows import steps_under
-from telemetry.simulate.script import script_of
+from telemetry.simulate.script import conditions, script_of
+from telemetry.simulate.timeline import steps_under
 from telemetry.steps import PHASES
 from tests.telemetry.simulate.played import EPOCH, VISION, plan_of, played, steps
 

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray
-from telemetry.store.efa_counts import RATES, efa_counts
 from telemetry.store.hot import HotStore
+from telemetry.store.node_state import RATES, efa_counts
 from tests.parts import NOON_S, block
 
 SHARD = "llama/0"

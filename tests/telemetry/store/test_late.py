@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import Block
+from telemetry.store.durable import LATE_S, QUIET_S, fold_late, keep_late
 from telemetry.store.history import node_series
 from telemetry.store.hot import HotStore, open_store
-from telemetry.store.late import LATE_S, QUIET_S, fold_late, keep_late
 from tests.parts import NOON_S
 
 pytestmark = pytest.mark.django_db

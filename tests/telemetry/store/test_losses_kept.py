@@ -6,10 +6,10 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
+from telemetry.store.durable import LOSS, read_minutes, read_steps, step_bytes
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
-from telemetry.store.run_chunks import LOSS, read_minutes, read_steps, step_bytes
-from telemetry.store.step_records import pack_steps, unpack_steps
+from telemetry.store.packing import pack_steps, unpack_steps
 from tests.parts import NOON_S
 
 # Two steps and two minutes as the version before packed them, without any loss.

@@ -9,11 +9,11 @@ from hypothesis.extra.numpy import arrays
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
+from telemetry.store.durable import N_COLUMNS, averaged, read_steps, step_bytes
 from telemetry.store.history import run_steps, worker_minutes
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
-from telemetry.store.run_chunks import N_COLUMNS, averaged, read_steps, step_bytes
-from telemetry.store.step_records import steps_where
+from telemetry.store.packing import steps_where
 from tests.parts import NOON_S, steps
 
 HOUR_S = 3600

@@ -9,8 +9,8 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, AlertEvent, InjectedFault
-from fleet.topics import live_topic
-from fleet.views.topics import TOPICS
+from fleet.pages.topic_table import TOPICS
+from fleet.pages.topics import live_topic
 
 Page = Callable[..., str]
 Drilled = Callable[..., InjectedFault]

@@ -9,7 +9,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import InjectedFault, Run
-from telemetry.simulate.kinds import FAULTS
+from telemetry.simulate.faults import FAULTS
 
 Page = Callable[..., str]
 NEW = "/drills/new/"

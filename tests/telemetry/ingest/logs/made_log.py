@@ -3,8 +3,8 @@
 import io
 from datetime import UTC, datetime, timedelta
 
-from telemetry.ingest.logs import About, Log, LoggedSteps, Reading, completed
-from telemetry.ingest.logs.text import lines_of
+from telemetry.ingest.logs import Log, LogContext, LoggedSteps, LogReader, completed
+from telemetry.ingest.logs.reading import lines_of
 
 BEGAN = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 BEGAN_S = BEGAN.timestamp()
@@ -13,7 +13,7 @@ NAN = float("nan")
 
 def read(text: str | bytes, *, log_every: int = 1, utc_offset_s: float = 0.0) -> Log:
     data = text if isinstance(text, bytes) else text.encode()
-    reading = Reading(About(year=2026, log_every=log_every, utc_offset_s=utc_offset_s))
+    reading = LogReader(LogContext(year=2026, log_every=log_every, utc_offset_s=utc_offset_s))
     reading.read(lines_of(io.BytesIO(data)))
     return reading.finish()
 

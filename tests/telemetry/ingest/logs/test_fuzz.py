@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.ingest.logs import completed
-from telemetry.ingest.logs.gathering import COLUMNS
+from telemetry.ingest.logs.steps import COLUMNS
 from tests.telemetry.ingest.logs.made_log import (
     NAN,
     bar,

@@ -8,11 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from telemetry.ingest.logs import About, Reading, read_logs
-from telemetry.ingest.logs.gathering import Gathered
-from telemetry.ingest.logs.prefixes import prefix_of
-from telemetry.ingest.logs.records import Said
-from telemetry.ingest.logs.text import LONGEST_LINE_BYTES, lines_of
+from telemetry.ingest.logs import LogContext, LogReader, read_logs
+from telemetry.ingest.logs.reading import LONGEST_LINE_BYTES, lines_of, prefix_of
+from telemetry.ingest.logs.records import StepRecord
+from telemetry.ingest.logs.steps import LineSteps
 from tests.telemetry.ingest.logs.made_log import (
     BEGAN_S,
     at,
@@ -152,14 +151,14 @@ def test_gzipped_logs_are_read_whatever_their_name(tmp_path: Path) -> None:
     path = tmp_path / "train.log"
     path.write_bytes(gzip.compress(f"{neuronx(1)}\n".encode()))
 
-    assert len(read_logs([path], About()).steps) == 1
+    assert len(read_logs([path], LogContext()).steps) == 1
 
 
 def test_a_gzipped_log_that_breaks_off_counts_as_far_as_it_goes(tmp_path: Path) -> None:
     path = tmp_path / "train.log.gz"
     text = "".join(f"{neuronx(step, loss=step / 7)}\n" for step in range(6_000)).encode()
     path.write_bytes(gzip.compress(text)[:-2_000])
-    log = read_logs([path], About())
+    log = read_logs([path], LogContext())
 
     assert 1_000 < len(log.steps) < 6_000
     assert log.n_damaged == 1
@@ -169,14 +168,14 @@ def test_several_files_are_one_log(tmp_path: Path) -> None:
     for rank in range(3):
         lines = [f"{neuronx(step)}\n" for step in (1, 2, 3 + rank)]
         (tmp_path / f"rank{rank}.log").write_text("".join(lines))
-    log = read_logs(sorted(tmp_path.iterdir()), About())
+    log = read_logs(sorted(tmp_path.iterdir()), LogContext())
 
     assert log.steps.columns()["step"].tolist() == [1, 2, 3, 4, 5]
 
 
 def test_memory_does_not_grow_with_lines() -> None:
-    def lines(n: int) -> Reading:
-        reading = Reading(About())
+    def lines(n: int) -> LogReader:
+        reading = LogReader(LogContext())
         told = f"[rank1]: {megatron(5)}\n".encode()
         reading.read((i, told if i % 10 == 0 else b"other words\n", True) for i in range(n))
         return reading
@@ -192,14 +191,14 @@ def test_memory_does_not_grow_with_lines() -> None:
 
 
 def test_more_steps_than_can_be_held_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("telemetry.ingest.logs.gathering.MOST_STEPS", 2)
-    gathered = Gathered()
-    gathered.add(Said(1))
-    gathered.add(Said(2))
-    gathered.add(Said(2))
+    monkeypatch.setattr("telemetry.ingest.logs.steps.MOST_STEPS", 2)
+    gathered = LineSteps()
+    gathered.add(StepRecord(1))
+    gathered.add(StepRecord(2))
+    gathered.add(StepRecord(2))
 
     with pytest.raises(ValueError, match="FILE: has more than 2 steps; split it"):
-        gathered.add(Said(3))
+        gathered.add(StepRecord(3))
 
 
 def test_words_that_only_look_alike_are_of_no_known_kind() -> None:

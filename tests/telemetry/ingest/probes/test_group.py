@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 from telemetry.catalog import instance
-from telemetry.ingest.probes.group import GroupError, laid_out, read_group
-from telemetry.preflight.judging import judge
-from telemetry.preflight.measured import Measured
-from telemetry.preflight.trouble import Trouble
-from tests.fleet.preflight.printed import collective, group, node, pingpong
+from telemetry.checks.preflight import judge
+from telemetry.checks.preflight_measurements import Measured
+from telemetry.checks.preflight_pairs import PreflightFinding
+from telemetry.ingest.probe_groups import GroupError, laid_out, read_group
+from tests.fleet.checks.printed import collective, group, node, pingpong
 
 HEADER = "size(B) count(elems) type time:avg(us) time:p50(us) time:p99(us) algbw(GB/s) busbw(GB/s)"
 NCCOM_PAIR = f"""{HEADER}
@@ -65,7 +65,7 @@ def test_a_healthy_group_passes_and_what_is_wrong_in_the_files_is_named() -> Non
     }
 
 
-def judge_of(files: list[tuple[str, bytes]]) -> list[Trouble]:
+def judge_of(files: list[tuple[str, bytes]]) -> list[PreflightFinding]:
     return list(judge(measured(files), instance("trn1.32xlarge")).troubles)
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telemetry.detect.whatif.analysis import Analysis, analysed
+from telemetry.detect.what_if import Analysis, analysed
 from telemetry.ingest.traces import read_trace
 from telemetry.trace import TraceError, is_kind
 from tests.telemetry.ingest.traces.made_kineto import LAST_MOVE_US, Kineto

@@ -1,0 +1,46 @@
+"""Long days without any fault: large runs, their own rhythm, and what only looks like trouble."""
+
+from typing import Any
+
+import numpy as np
+
+from bench.scenario_grid import CHECKPOINT_EVERY_S, EVALUATE_EVERY_S, event_of
+from telemetry.simulate.scenario import Scenario, scenario_of
+
+N_NODES, DURATION_S = 64, 3600.0
+FLEETS: tuple[dict[str, Any], ...] = (
+    {"model": "llama2-7b", "instance": "trn1.32xlarge", "tp": 8, "global_batch": 2048},
+    {"model": "llama3.1-8b", "instance": "trn2.48xlarge", "tp": 8, "global_batch": 2048},
+    {"model": "llama3.1-8b", "instance": "p5.48xlarge", "tp": 4, "global_batch": 2048},
+)
+# Every so many hours hold look-alikes, so far apart.
+LOOK_ALIKES_EVERY, APART_S = 3, (420.0, 560.0)
+LOOK_ALIKES: tuple[dict[str, Any], ...] = (
+    {"kind": "checkpoint"},
+    {"kind": "evaluation", "duration_s": 90.0},
+    {"kind": "batch_change", "magnitude": 2.0, "duration_s": 240.0},
+    {"kind": "planned_compile", "duration_s": 120.0},
+    {"kind": "scale_change", "magnitude": 0.5, "duration_s": 240.0},
+    {"kind": "node_leaves", "duration_s": 240.0},
+)
+
+
+def calm_scenario(seed: int) -> Scenario:
+    """Return an hour of 64 healthy nodes; each third one with look-alikes in a random order."""
+    rng = np.random.default_rng([2027, seed])
+    run = {
+        "name": "calm",
+        "nodes": N_NODES,
+        "seq_len": 4096,
+        "compile_s": 0,
+        "checkpoint_every_s": CHECKPOINT_EVERY_S,
+        "evaluate_every_s": EVALUATE_EVERY_S,
+        **FLEETS[seed // LOOK_ALIKES_EVERY % len(FLEETS)],
+    }
+    at_s, benign = 0.0, []
+    if seed % LOOK_ALIKES_EVERY == 0:
+        for i in rng.permutation(len(LOOK_ALIKES)):
+            at_s += float(np.round(rng.uniform(*APART_S)))
+            benign.append(event_of(run, LOOK_ALIKES[i], at_s=at_s))
+    table = {"name": f"calm-{seed}", "duration_s": DURATION_S, "seed": seed, "run": [run]}
+    return scenario_of(table | {"benign": benign})

@@ -1,0 +1,211 @@
+"""The scenario set: dealt from one table of fleets, faults, sizes and look-alikes."""
+
+import tomllib
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from telemetry.simulate.faults import FAULTS
+from telemetry.simulate.plan import RunSpec
+from telemetry.simulate.scenario import Scenario, parts_per_node, scenario_of
+from telemetry.simulate.step_model import step_plan
+
+MATRIX = Path(__file__).resolve().parents[1] / "scenarios" / "matrix.toml"
+SIZES = ("small", "medium", "large")
+# Storage is shared: whoever writes a checkpoint slowly, all do.
+WHOLE = ("checkpoint_slow",)
+# After the last fault, for its alert to resolve.
+TAIL_S = 200
+CHECKPOINT_EVERY_S, EVALUATE_EVERY_S = 1700.0, 2900.0
+
+Table = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class FaultSize:
+    """One kind of fault at one size, and how that size is put."""
+
+    kind: str
+    size: int
+    unit: str
+    value: float
+
+
+class ScenarioGrid:
+    """The table, and the scenarios that are dealt from it in a fixed order."""
+
+    def __init__(self, table: Mapping[str, Any]) -> None:
+        self._table = table
+        self._rng = np.random.default_rng(int(table["seed"]))
+
+    def tables(self) -> Iterator[Table]:
+        """Yield every scenario as the table a scenario file would hold."""
+        deck = deque(self._deck())
+        for fleet in self._table["fleet"]:
+            for i in range(self._table["scenarios_per_fleet"]):
+                cards = [
+                    self._next(deck, fleet) for _ in range(self._table["faults_per_scenario"])
+                ]
+                yield self._alone(fleet, f"{fleet['name']}-alone-{i + 1}", cards)
+        pairs = deque(self._table["pairs"]["kinds"])
+        for fleet in self._table["fleet"]:
+            yield self._paired(fleet, pairs)
+            yield self._look_alikes(fleet)
+            if fleet["name"] in self._table["healthy"]:
+                yield self._healthy(fleet, self._table["healthy"][fleet["name"]])
+
+    def _deck(self) -> list[FaultSize]:
+        """Return all cards, the small ones of every kind first."""
+        return [
+            FaultSize(kind, size, unit, values[size])
+            for size in range(len(SIZES))
+            for unit, kinds in self._table["sizes"].items()
+            for kind, values in kinds.items()
+        ]
+
+    def _next(self, deck: deque[FaultSize], fleet: Table) -> FaultSize:
+        """Take the next card that the fleet can be dealt, and put it under the deck."""
+        i = next(i for i, card in enumerate(deck) if suits(card.kind, fleet))
+        card = deck[i]
+        del deck[i]
+        deck.append(card)
+        return card
+
+    def _alone(self, fleet: Table, name: str, cards: list[FaultSize]) -> Table:
+        at_s, faults, benign = float(self._table["quiet_s"]), [], []
+        for i, card in enumerate(cards):
+            fault = self._fault(fleet, card, at_s=at_s)
+            faults.append(fault)
+            at_s += fault["duration_s"] + self._settling_s(card)
+            if i % 2:
+                kind = "checkpoint" if i % 4 == 1 else "evaluation"
+                benign.append(event_of(fleet, {"kind": kind}, at_s=at_s - 90))
+        return _scenario(
+            fleet, name, at_s + TAIL_S, seed=self._seed(), faults=faults, benign=benign
+        )
+
+    def _paired(self, fleet: Table, pairs: deque[list[str]]) -> Table:
+        at_s, faults = float(self._table["quiet_s"]), []
+        for _ in range(self._table["pairs_per_scenario"]):
+            while not all(suits(kind, fleet) for kind in pairs[0]):
+                pairs.rotate(-1)
+            nodes = self._rng.permutation(fleet["nodes"])
+            for i, kind in enumerate(pairs[0]):
+                size = int(self._rng.integers(1, len(SIZES)))
+                card = next(c for c in self._deck() if (c.kind, c.size) == (kind, size))
+                begins_s = at_s + i * self._table["pair_offset_s"]
+                node = int(nodes[min(i, len(nodes) - 1)])
+                faults.append(self._fault(fleet, card, at_s=begins_s, node=node))
+            pairs.rotate(-1)
+            at_s = max(f["start_s"] + f["duration_s"] for f in faults) + self._settling_s(card)
+        return _scenario(
+            fleet, f"{fleet['name']}-pairs", at_s + TAIL_S, seed=self._seed(), faults=faults
+        )
+
+    def _look_alikes(self, fleet: Table) -> Table:
+        at_s, benign = float(self._table["quiet_s"]), []
+        for event in self._table["look_alike"]:
+            if fleet["nodes"] > 1 or event["kind"] not in {"node_leaves", "scale_change"}:
+                benign.append(event_of(fleet, event, at_s=at_s))
+                at_s += event.get("duration_s", 60) + self._table["pause_s"] / 2
+        name = f"{fleet['name']}-look-alikes"
+        return _scenario(fleet, name, at_s + TAIL_S, seed=self._seed(), benign=benign)
+
+    def _healthy(self, fleet: Table, duration_s: float) -> Table:
+        run = {"checkpoint_every_s": CHECKPOINT_EVERY_S, "evaluate_every_s": EVALUATE_EVERY_S}
+        name = f"{fleet['name']}-healthy"
+        return _scenario(fleet | run, name, duration_s, seed=self._seed())
+
+    def _fault(
+        self, fleet: Table, card: FaultSize, *, at_s: float, node: int | None = None
+    ) -> Table:
+        run, kind = spec_of(fleet), FAULTS[card.kind]
+        hit = int(self._rng.integers(run.nodes)) if node is None else node
+        fault: Table = {"kind": kind.name, "start_s": at_s, "duration_s": self._table["lasts_s"]}
+        is_whole = kind.scope == "run" or kind.name in WHOLE
+        fault |= {"run": run.name} if is_whole else {"node": run.node_names[hit]}
+        if kind.device_part is not None:
+            n_parts = parts_per_node(kind.device_part, run)
+            fault["device"] = int(self._rng.integers(n_parts))
+        if card.unit == "steps":
+            fault["magnitude"] = round(card.value * step_plan(run).step_s, 3)
+        else:
+            fault[card.unit] = card.value
+        return fault
+
+    def _settling_s(self, card: FaultSize) -> float:
+        """Return the pause after a fault: what stands still longer than it lasts comes first."""
+        longer_s = max(0.0, card.value - self._table["lasts_s"]) if card.kind == "recompile" else 0
+        restart_s = 180.0 if card.kind == "node_crash" else 0.0
+        # Memory errors are told of for ten minutes after the last; others must be seen in them.
+        return float(self._table["pause_s"]) + longer_s + restart_s
+
+    def _seed(self) -> int:
+        return int(self._rng.integers(1, 10_000))
+
+
+def matrix_tables(path: Path = MATRIX) -> dict[str, Table]:
+    """Return every scenario of the set as a table, by name."""
+    tables = ScenarioGrid(tomllib.loads(path.read_text(encoding="utf-8"))).tables()
+    return {table["name"]: table for table in tables}
+
+
+def matrix_scenarios(path: Path = MATRIX) -> dict[str, Scenario]:
+    """Return every scenario of the set, by name."""
+    return {name: scenario_of(table) for name, table in matrix_tables(path).items()}
+
+
+def suits(kind: str, fleet: Table) -> bool:
+    """Whether a fleet can have a kind of fault."""
+    is_staged = fleet.get("pp", 1) > 1
+    return kind not in fleet.get("without", ()) and (kind != "stage_imbalance" or is_staged)
+
+
+def spec_of(fleet: Table) -> RunSpec:
+    """Return the run that a fleet trains."""
+    return RunSpec(**{name: value for name, value in fleet.items() if name != "without"})
+
+
+def _scenario(
+    fleet: Table,
+    name: str,
+    duration_s: float,
+    *,
+    seed: int,
+    faults: Sequence[Table] = (),
+    benign: Sequence[Table] = (),
+) -> Table:
+    run = {key: value for key, value in fleet.items() if key != "without"} | {"compile_s": 0}
+    return {
+        "name": name,
+        "duration_s": float(duration_s),
+        "seed": seed,
+        "run": [run],
+        "fault": list(faults),
+        "benign": list(benign),
+    }
+
+
+def event_of(fleet: Table, event: Table, *, at_s: float) -> Table:
+    """Place a look-alike in a fleet's run; who leaves is its last node."""
+    about = {"run": fleet["name"], "start_s": at_s}
+    if event["kind"] == "node_leaves":
+        about["node"] = f"{fleet['name']}-{fleet['nodes'] - 1:02d}"
+    return event | about
+
+
+def as_toml(table: Table) -> str:
+    """Write a scenario's table as the file it could have been."""
+    head = [_assigned(k, v) for k, v in table.items() if not isinstance(v, list)]
+    for name, rows in table.items():
+        for row in rows if isinstance(rows, list) else ():
+            head += [f"[[{name}]]", *(_assigned(k, v) for k, v in row.items())]
+    return "\n".join(head) + "\n"
+
+
+def _assigned(key: str, value: object) -> str:
+    return f"{key} = {value!r}".replace("'", '"')

@@ -1,0 +1,248 @@
+"""The API as a whole: its routers, how it says no, and its addresses.
+
+A resource is a router of its own: copy one, name it here, and it is described and guarded too.
+"""
+
+from typing import Any
+
+from django.db import DatabaseError
+from django.http import Http404, HttpRequest, HttpResponse
+from django.urls import URLPattern, URLResolver, path
+from ninja import NinjaAPI, Router
+from ninja.errors import HttpError, ValidationError
+from ninja.operation import Operation
+from redis.exceptions import RedisError
+
+from fleet.api import (
+    alerts,
+    annotations,
+    budgets,
+    compiles,
+    costs,
+    me,
+    nodes,
+    preflights,
+    prices,
+    runs,
+    schedules,
+    series,
+    silences,
+    support,
+    tokens,
+    trials,
+)
+from fleet.api.auth import guarded, scope_of
+from fleet.api.fields import PlainRenderer, Problem, StrictParser
+from fleet.api.ingest_schemas import DOORS, SCHEMAS
+from fleet.api.ingest_service import RETRY_AFTER_S
+from fleet.models.problem import ProblemError, problem
+from fleet.version import VERSION
+from telemetry.store.connection import StoreUnavailable
+
+ABOUT = """\
+Runs, nodes, series, alerts, silences, annotations and tokens of a fleet that trains; trials and
+their schedules, prices, budgets and dollars, compiles, preflights and support checks.
+
+Send `Authorization: Bearer <token>`, or the session cookie of a person who has signed in; with
+the cookie, changes need the CSRF token as `X-CSRFToken` too. Every operation says which scope
+it needs. Lists come by the page: follow `next` and `prev`. What is read carries an `ETag`; send
+it as `If-None-Match` and what has not changed is answered 304. Moments are ISO 8601 in UTC;
+names end in their units (`_s` seconds, `_bytes`, `_ratio` 0 to 1). Whatever is unknown is null,
+never 0. Refusals are problem documents (RFC 9457), and nothing is kept of what is refused.
+"""
+Document = dict[str, Any]
+PROBLEM = {"$ref": "#/components/schemas/Problem"}
+SAID = {
+    "400": "A field or parameter cannot be, or is not known; `field` names it.",
+    "401": "Nobody knows who asks.",
+    "403": "Who asks may not.",
+    "404": "There is no such thing.",
+    "405": "Not by this method; `Allow` names those that do.",
+    "409": "It cannot be done as things stand.",
+    "412": "It has changed since (`If-Match`).",
+    "413": "The body is too large.",
+    "415": "It is not packed as understood: only gzip is.",
+    "429": "Too many requests; `Retry-After` says when to ask again.",
+    "503": "A store is away; `Retry-After` says when to ask again.",
+}
+READING = ("400", "401", "403", "404", "405", "429", "503")
+CHANGING = (*READING, "409", "412", "413")
+TAG = {"ETag": {"description": "Tag of exactly this body.", "schema": {"type": "string"}}}
+
+
+def described(schema: Document) -> Document:
+    """Return the whole description, from what ninja derives of types."""
+    document = dict(schema)
+    for operations in document["paths"].values():
+        for method, operation in operations.items():
+            _finish(operation, is_read=method == "get")
+    document["paths"] |= DOORS
+    components = document["components"]
+    components["schemas"] |= SCHEMAS
+    components["schemas"]["Problem"] = Problem.model_json_schema(mode="serialization")
+    components["responses"] = {
+        status: {
+            "description": said,
+            "content": {"application/problem+json": {"schema": PROBLEM}},
+        }
+        for status, said in SAID.items()
+    }
+    components["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer", "description": "A token of trnwatch."},
+        "session": {"type": "apiKey", "in": "cookie", "name": "trnwatch_session"},
+    }
+    document["security"] = [{"bearer": []}, {"session": []}]
+    return {name: _without_null_defaults(part) for name, part in document.items()}
+
+
+def _finish(operation: Document, *, is_read: bool) -> None:
+    """Add to an operation what it has in common with the others."""
+    scope = scope_of(operation)
+    about = operation.get("description", "")
+    operation["description"] = f"{about}\n\nNeeds scope `{scope}`." if scope else about
+    for parameter in operation["parameters"]:
+        parameter.setdefault("description", "Which one: its name, or its number.")
+        # Of a parameter OpenAPI wants one example, or a table of them; ninja gives a list.
+        if examples := parameter.pop("examples", []):
+            parameter["example"] = examples[0]
+    responses = operation["responses"] = {str(k): v for k, v in operation["responses"].items()}
+    # What is read may be impossible as things stand, too: then the operation's own words say so.
+    conflicts = ("409",) if "409" in about else ()
+    for status in (*READING, *conflicts) if is_read else CHANGING:
+        responses.setdefault(status, {"$ref": f"#/components/responses/{status}"})
+    if is_read:
+        responses["200"]["headers"] = TAG
+        responses["304"] = {"description": "It has not changed (`If-None-Match`)."}
+    elif operation["operationId"].startswith("alert_"):
+        said = "The `version` of the alert in quotes: act only if nothing has happened since."
+        operation["parameters"].append(_header("If-Match", said))
+
+
+def _header(name: str, said: str) -> Document:
+    return {
+        "in": "header",
+        "name": name,
+        "required": False,
+        "description": said,
+        "schema": {"type": "string"},
+    }
+
+
+def _without_null_defaults(node: Any) -> Any:
+    """Leave out defaults of null: where a parameter is left out, it is not null but absent."""
+    if isinstance(node, dict):
+        return {
+            key: _without_null_defaults(value)
+            for key, value in node.items()
+            if not (key == "default" and value is None)
+        }
+    return [_without_null_defaults(each) for each in node] if isinstance(node, list) else node
+
+
+ROUTERS: tuple[tuple[str, Router], ...] = (
+    ("/runs", runs.router),
+    ("/runs", costs.router),
+    ("/runs", compiles.of_runs),
+    ("/nodes", nodes.router),
+    ("", series.router),
+    ("/alerts", alerts.router),
+    ("/silences", silences.router),
+    ("/annotations", annotations.router),
+    ("/tokens", tokens.router),
+    ("/trials", trials.router),
+    ("/trials", schedules.router),
+    ("/prices", prices.router),
+    ("/budgets", budgets.router),
+    ("/compiles", compiles.router),
+    ("/support-checks", support.router),
+    ("/preflights", preflights.router),
+    ("/me", me.router),
+)
+AWAY = "A store is away; nothing was changed. Ask again."
+
+
+class Api(NinjaAPI):
+    """Ninja's application with a gate before every address."""
+
+    _described: dict[str, Any] | None = None
+
+    def _get_urls(self) -> list[URLResolver | URLPattern]:
+        document = path("openapi.json", guarded(self.document, []), name="openapi")
+        patterns: list[URLResolver | URLPattern] = [document]
+        for bound in self._get_bound_routers():
+            # There is one address per operation, though those of one path share a view.
+            views = [view for view in bound.path_operations.values() for _ in view.operations]
+            for view, pattern in zip(views, bound.urls_paths(bound.prefix), strict=True):
+                pattern.callback = guarded(pattern.callback, view.operations)
+                patterns.append(pattern)
+        return patterns
+
+    def get_openapi_operation_id(self, operation: Operation) -> str:
+        """Name an operation as its function."""
+        return operation.view_func.__name__
+
+    def document(self, request: HttpRequest) -> HttpResponse:
+        """Answer with the description of it all (OpenAPI 3.1)."""
+        if self._described is None:
+            self._described = described(self.get_openapi_schema(path_prefix="api/v1/"))
+        return self.create_response(request, self._described, status=200)
+
+
+def _refuse(request: HttpRequest, error: Any) -> HttpResponse:
+    refused: ProblemError = error
+    return refused.response()
+
+
+def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
+    """Name every field that cannot be."""
+    errors = [{"field": _field(each["loc"]), "reason": str(each["msg"])} for each in error.errors]
+    first = errors[0]
+    return problem(
+        400, f"{first['field']}: {first['reason']}.", field=first["field"], errors=errors
+    )
+
+
+def _field(place: tuple[str | int, ...]) -> str:
+    """Return a field's name: ninja says where it stood, and in which argument, before it."""
+    if place[0] == "body":
+        return ".".join(map(str, place[2:])) or "body"
+    return str(place[-1])
+
+
+def _unreadable(request: HttpRequest, error: Any) -> HttpResponse:
+    """Say that a body is no JSON."""
+    why = f"{error.__cause__}" if error.__cause__ else str(error)
+    return problem(error.status_code, f"The body is no JSON: {why}.", field="body")
+
+
+def _absent(request: HttpRequest, error: Any) -> HttpResponse:
+    return problem(404, f"Nothing is at {request.path[:200]}.")
+
+
+def _away(request: HttpRequest, error: Any) -> HttpResponse:
+    return problem(503, AWAY, headers={"Retry-After": str(RETRY_AFTER_S)})
+
+
+api = Api(
+    title="trnwatch",
+    version=VERSION,
+    description=ABOUT,
+    renderer=PlainRenderer(),
+    parser=StrictParser(),
+    docs_url=None,
+    openapi_url=None,
+    urls_namespace="api",
+)
+for _kind, _handler in (
+    (ProblemError, _refuse),
+    (ValidationError, _invalid),
+    (HttpError, _unreadable),
+    (Http404, _absent),
+    (DatabaseError, _away),
+    (RedisError, _away),
+    (StoreUnavailable, _away),
+):
+    api.add_exception_handler(_kind, _handler)
+for _prefix, _router in ROUTERS:
+    api.add_router(_prefix, _router)
+urls = api.urls

@@ -1,0 +1,211 @@
+"""A budget as the API tells it, and how it stands."""
+
+from datetime import datetime
+from typing import Literal, Self
+
+from django.db.models import Q, QuerySet
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from ninja import Field, Path, Query, Router, Status
+
+from fleet.api.alerts import SAID
+from fleet.api.auth import caller, needs
+from fleet.api.fields import Instant, Key, RequestSchema, ResponseSchema, Text
+from fleet.api.paging import PageLinks, Paging, paged
+from fleet.costs.budgets import (
+    MAX_TEAM,
+    MOST_USD,
+    BudgetRequest,
+    BudgetStatus,
+    burn,
+    burning,
+    end_budget,
+    set_budget,
+)
+from fleet.models import Budget
+from fleet.models.problem import ProblemError
+from telemetry.errors import FieldError
+
+
+class BurnOut(ResponseSchema):
+    """How a budget stands: what is spent of it, and what will have been by its end."""
+
+    spent_usd: float = Field(description="US dollars spent in its period so far.")
+    used_ratio: float = Field(description="Of the budget, 0 and up; above 1 it is overrun.")
+    usd_per_hour: float = Field(description="US dollars per hour now, of all runs that burn it.")
+    forecast_usd: float = Field(
+        description="US dollars by its end: every run under way is paid for to its planned end, "
+        "or else to the budget's, at the prices announced."
+    )
+    forecast_ratio: float = Field(description="Of the budget; above 1 it will be overrun.")
+    will_be_overrun: bool = Field(description="Whether more will be spent than it holds.")
+    used_up_at: datetime | None = Field(
+        description="When the last dollar is spent, UTC; null: not before its end."
+    )
+    n_unpriced: int = Field(description="Runs that nobody knows the price of: in no figure here.")
+
+    @classmethod
+    def of(cls, burn: BudgetStatus) -> Self:
+        """Tell how a budget stands."""
+        return cls(
+            spent_usd=round(burn.spent_usd, 2),
+            used_ratio=burn.used_ratio,
+            usd_per_hour=burn.usd_per_hour,
+            forecast_usd=round(burn.forecast_usd, 2),
+            forecast_ratio=burn.forecast_ratio,
+            will_be_overrun=burn.is_over,
+            used_up_at=burn.used_up_at,
+            n_unpriced=burn.n_unpriced,
+        )
+
+
+class BudgetOut(ResponseSchema):
+    """What a team, or one run, may spend in a period."""
+
+    id: int = Field(description="Number of the budget.", examples=[4])
+    team: str | None = Field(description="Whose it is; null: a run's.", examples=["LLM"])
+    run: str | None = Field(description="The run it is for; null: a team's.", examples=["llama"])
+    usd: float = Field(description="What may be spent, US dollars.", examples=[250000.0])
+    starts_at: datetime = Field(description="From when on spending counts, UTC.")
+    ends_at: datetime = Field(description="The first moment that does not count, UTC.")
+    state: str = Field(
+        description="ahead: not begun; current; over: its period has passed; withdrawn.",
+        examples=["current"],
+    )
+    set_by: str = Field(description="Who set it.", examples=["ada"])
+    set_at: datetime = Field(description="When it was set, UTC.")
+    ended_at: datetime | None = Field(description="When it was withdrawn, UTC.")
+    ended_by: str | None = Field(description="Who withdrew it.")
+    burn: BurnOut | None = Field(description="How it stands; null once it is withdrawn.")
+
+    @classmethod
+    def of(cls, budget: Budget, burn: BudgetStatus | None, *, now: datetime) -> Self:
+        """Tell a budget, asked for with its run."""
+        return cls(
+            **{name: getattr(budget, name) for name in PLAIN},
+            team=budget.team or None,
+            run=budget.run.name if budget.run else None,
+            state=state_of(budget, now=now),
+            ended_by=budget.ended_by or None,
+            burn=BurnOut.of(burn) if burn else None,
+        )
+
+
+PLAIN = ("id", "usd", "starts_at", "ends_at", "set_by", "set_at", "ended_at")
+
+
+def state_of(budget: Budget, *, now: datetime) -> str:
+    """Return the word for where a budget is in its life."""
+    if budget.ended_at is not None:
+        return "withdrawn"
+    if now < budget.starts_at:
+        return "ahead"
+    return "current" if now < budget.ends_at else "over"
+
+
+class BudgetPage(PageLinks):
+    """A page of budgets."""
+
+    items: list[BudgetOut] = Field(description="The budgets of this page.")
+    sorted_by: str = Field(default="-id", description="What was set last comes first.")
+
+
+router = Router(tags=["budgets"])
+
+
+class BudgetFilter(Paging):
+    """Which budgets to list."""
+
+    team: Text = Field("", description="Whose they are, exactly.", examples=["LLM"])
+    run: Text = Field("", description="Name of the run they are for.", examples=["llama"])
+    state: Literal["", "ahead", "current", "over", "withdrawn"] = Field(
+        "", description="Where in their life they are."
+    )
+
+    def keep(self, budgets: QuerySet[Budget]) -> QuerySet[Budget]:
+        """Keep the budgets asked for."""
+        now = timezone.now()
+        states = {
+            "": Q(),
+            "ahead": Q(ended_at=None, starts_at__gt=now),
+            "current": Q(ended_at=None, starts_at__lte=now, ends_at__gt=now),
+            "over": Q(ended_at=None, ends_at__lte=now),
+            "withdrawn": Q(ended_at__isnull=False),
+        }
+        budgets = budgets.filter(states[self.state])
+        if self.run:
+            budgets = budgets.filter(run__name=self.run)
+        return budgets.filter(team=self.team) if self.team else budgets
+
+
+class BudgetIn(RequestSchema):
+    """A budget to set: of a team or of a run, one of the two."""
+
+    team: str = Field(
+        "", max_length=MAX_TEAM, pattern=SAID, description="Whose it is.", examples=["LLM"]
+    )
+    run: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,60}$", description="Or the run it is for.")
+    usd: float = Field(
+        gt=0, le=MOST_USD, description="What may be spent, US dollars.", examples=[250000]
+    )
+    starts_at: Instant = Field(
+        description="From when on spending counts: RFC 3339, or Unix seconds.",
+        examples=["2026-11-01T00:00:00Z"],
+    )
+    ends_at: Instant = Field(
+        description="The first moment that does not count, at most ten years later.",
+        examples=["2026-12-01T00:00:00Z"],
+    )
+
+
+def _told(budgets: list[Budget]) -> list[BudgetOut]:
+    now = timezone.now()
+    kept = [budget for budget in budgets if budget.ended_at is None]
+    runs = list(burning(kept)) if kept else []
+    burns = {budget.pk: burn(budget, runs, now=now) for budget in kept}
+    return [BudgetOut.of(budget, burns.get(budget.pk), now=now) for budget in budgets]
+
+
+@router.get("", response=BudgetPage, openapi_extra=needs("lead"), summary="List budgets")
+def budget_list(request: HttpRequest, asked: Query[BudgetFilter]) -> BudgetPage:
+    """Budgets with their burn and forecast, the one set last first. Needs the role lead."""
+    budgets = asked.keep(Budget.objects.select_related("run"))
+    rows, links = paged(request, budgets, asked, by="-pk")
+    return BudgetPage(items=_told(rows), next=links.next, prev=links.prev)
+
+
+@router.get("/{budget_id}", response=BudgetOut, openapi_extra=needs("lead"), summary="One budget")
+def budget_one(request: HttpRequest, budget_id: Path[Key]) -> BudgetOut:
+    """One budget, with its burn and forecast. Needs the role lead."""
+    return _told([_found(budget_id)])[0]
+
+
+@router.post("", response={201: BudgetOut}, openapi_extra=needs("lead"), summary="Set a budget")
+def budget_new(request: HttpRequest, said: BudgetIn) -> Status[BudgetOut]:
+    """Set a budget; 409 where no run is called so. Needs the role lead."""
+    try:
+        asked = BudgetRequest(**said.model_dump())
+        budget = set_budget(asked, by=caller(request).name, now=timezone.now())
+    except FieldError as error:
+        status = 409 if error.field == "run" else 400
+        raise ProblemError(status, f"{error}.", field=error.field) from error
+    return Status(201, _told([budget])[0])
+
+
+@router.post(
+    "/{budget_id}/end",
+    response=BudgetOut,
+    openapi_extra=needs("lead"),
+    summary="Withdraw a budget",
+)
+def budget_end(request: HttpRequest, budget_id: Path[Key]) -> BudgetOut:
+    """Withdraw a budget: it is watched no more; 409 where it was. Needs the role lead."""
+    budget = _found(budget_id)
+    if not end_budget(budget, by=caller(request).name, now=timezone.now()):
+        raise ProblemError(409, "It was withdrawn already.")
+    return _told([_found(budget_id)])[0]
+
+
+def _found(number: int) -> Budget:
+    return get_object_or_404(Budget.objects.select_related("run"), pk=number)

@@ -1,0 +1,359 @@
+"""The fast way in: nodes' lines straight from the web server, without Django between.
+
+Everything else goes on to Django, which keeps whole bodies. So this comes first: who sends a large
+body must be known before it is read, and a body that is too large or does not come ends here.
+"""
+
+import asyncio
+import math
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from typing import Any
+from urllib.parse import parse_qs
+
+import msgspec
+from django.conf import settings
+from django.db import close_old_connections
+
+from fleet.api.connections import EXTENSION, Connection, Unlimited
+from fleet.api.identity import UNIDENTIFIED_BYTES, Identities
+from fleet.api.ingest_service import (
+    IngestRequest,
+    answer,
+    check_announced,
+    check_unpacked,
+    serve,
+    tokens,
+    too_large,
+)
+from fleet.models import Token
+from fleet.models.problem import ProblemError
+
+MAX_AT_ONCE = 256
+# While calls keep coming, each waits up to this long for others to be served with.
+GATHER_S = 0.1
+
+
+class Batcher:
+    """One per process (and event loop): one thread serves, so that the loop is free to listen.
+
+    A trip to Redis costs more than a report: calls that come close together share one.
+    """
+
+    def __init__(self) -> None:
+        """Open, with nobody waiting."""
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ingest")
+        self._waiting: list[tuple[IngestRequest, asyncio.Future[None]]] = []
+        self._work: asyncio.Task[None] | None = None
+        self._free_at_s = 0.0
+        self._due_s = math.inf
+        self._came = asyncio.Event()
+
+    async def serve(self, call: IngestRequest, *, wait_s: float = 0.0) -> None:
+        """Serve a call; it holds its outcome afterwards. It may wait so long for others."""
+        loop = asyncio.get_running_loop()
+        done = loop.create_future()
+        self._waiting.append((call, done))
+        self._due_s = min(self._due_s, loop.time() + wait_s)
+        self._came.set()
+        if self._work is None or self._work.done():
+            self._work = asyncio.create_task(self._serve_all())
+        await done
+
+    async def _serve_all(self) -> None:
+        """Serve whoever waits, until nobody does."""
+        loop = asyncio.get_running_loop()
+        while self._waiting:
+            # Whoever comes to an idle desk is served at once.
+            await asyncio.sleep(max(0.0, self._free_at_s - loop.time()))
+            await self._until_due()
+            batch, self._waiting = self._waiting[:MAX_AT_ONCE], self._waiting[MAX_AT_ONCE:]
+            self._due_s = 0.0 if self._waiting else math.inf
+            calls = [call for call, _ in batch]
+            try:
+                await loop.run_in_executor(self._thread, _serve, calls)
+            except Exception as error:
+                for _, done in batch:
+                    if not done.done():
+                        done.set_exception(error)
+            self._free_at_s = loop.time() + GATHER_S
+            for _, done in batch:
+                if not done.done():
+                    done.set_result(None)
+
+    async def _until_due(self) -> None:
+        """Wait while everybody may, and there is room for more."""
+        loop = asyncio.get_running_loop()
+        while (left_s := self._due_s - loop.time()) > 0 and len(self._waiting) < MAX_AT_ONCE:
+            self._came.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(left_s):
+                    await self._came.wait()
+
+
+def _serve(calls: Sequence[IngestRequest]) -> None:
+    """Serve in the desk's own thread, which has a database connection of its own."""
+    close_old_connections()
+    try:
+        serve(calls)
+    finally:
+        close_old_connections()
+
+
+Scope = dict[str, Any]
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# The doors, and whether their lines come without neuron-monitor's reports.
+PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
+# The pages that files are uploaded to.
+UPLOADS = ("/support/", "/preflight/files")
+# Lines of a stream that come closer together than this are one delivery.
+QUIET_S = 0.05
+# A client that sends too much is read on for a while, so that it gets to hear why.
+LINGER_S = 10.0
+# A body of which nothing comes for so long, and a live stream without a line, are given up.
+BODY_IDLE_S = 60.0
+LIVE_IDLE_S = 3600.0
+# Bodies of known nodes that this process holds at once.
+MOST_HELD_BYTES = 256_000_000
+WAIT = re.compile(r"\bwait=(\d{1,4})\b", re.ASCII)
+LONGEST_WAIT_S = 1.0
+
+
+class ClientGoneError(Exception):
+    """The client hung up before it had sent its body: nothing of it is taken."""
+
+
+class Held:
+    """How many bytes of bodies are in memory; more than the limit is asked to come again."""
+
+    def __init__(self, limit: int = MOST_HELD_BYTES) -> None:
+        """Hold nothing yet."""
+        self._limit = limit
+        self._n_bytes = 0
+
+    @contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Yield what counts the bytes of one body; they are held until it ends."""
+        n_held = 0
+
+        def count(n_bytes: int) -> None:
+            nonlocal n_held
+            n_held += n_bytes
+            self._n_bytes += n_bytes
+            if self._n_bytes > self._limit:
+                detail = f"More than {self._limit:,} bytes are being received. Send it again."
+                raise ProblemError(503, detail, headers={"Retry-After": "5"})
+
+        try:
+            yield count
+        finally:
+            self._n_bytes -= n_held
+
+
+class IngestApplication:
+    """An ASGI application in front of another."""
+
+    def __init__(self, app: App, *, body_idle_s: float = BODY_IDLE_S) -> None:
+        """Stand in front of ``app``."""
+        self._app = app
+        self._desk = Batcher()
+        self._identities = Identities(tokens)
+        self._held = Held()
+        self._body_idle_s = body_idle_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve a request, or let it pass."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        connection: Connection = scope.get("extensions", {}).get(EXTENSION) or Unlimited()
+        is_ours = scope["path"] in PATHS and scope["method"] == "POST"
+        if scope.get("client"):
+            connection.count_for(scope["client"][0])
+        try:
+            if is_ours:
+                await self._take(scope, headers, receive, send)
+            else:
+                await self._pass(scope, headers, receive, send)
+        except ClientGoneError:
+            return
+        except ProblemError as error:
+            connection.drop_body()
+            await _say(send, error.status, error.headers | {"Connection": "close"}, error.body)
+            await _linger(receive)
+            await send({"type": "http.response.body"})
+
+    async def _identify(self, scope: Scope, headers: dict[str, str], needed: str = "") -> None:
+        """Refuse who is not known; lift the connection's limits for who is."""
+        await self._identities.check(headers, needed)
+        connection = scope.get("extensions", {}).get(EXTENSION)
+        if connection is not None:
+            connection.identify()
+
+    async def _pass(
+        self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
+    ) -> None:
+        """Hand a request on to Django, as long as its body is not too large."""
+        limit = page_limit(scope["path"])
+        length = headers.get("content-length")
+        check_announced(length, limit=limit)
+        is_known = int(length or 0) > UNIDENTIFIED_BYTES
+        if is_known:
+            await self._identify(scope, headers)
+        size, is_whole = 0, False
+        problem: ProblemError | None = None
+
+        async def counted() -> Message:
+            nonlocal size, is_whole, is_known, problem
+            if is_whole:
+                # Django now waits for the client to hang up, as long as its answer takes.
+                return await receive()
+            try:
+                message = await _received(receive, self._body_idle_s)
+                is_whole = not message.get("more_body")
+                size += len(message.get("body", b""))
+                if size > limit:
+                    raise too_large(limit)
+                if size > UNIDENTIFIED_BYTES and not is_known:
+                    await self._identify(scope, headers)
+                    is_known = True
+            except ProblemError as error:
+                problem = error
+                return {"type": "http.disconnect"}
+            return message
+
+        await self._app(scope, counted, send)
+        if problem is not None:
+            raise problem
+
+    async def _take(
+        self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
+    ) -> None:
+        """Take lines: the body at once, or (``live=1``) as they come, for as long as they come."""
+        await self._identify(scope, headers, Token.Scope.INGEST)
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        node, alone = query.get("node", [None])[-1], PATHS[scope["path"]]
+        if query.get("live", ["0"])[-1] == "1":
+            call = await self._stream(IngestRequest(headers, node, b"", 0.0, alone=alone), receive)
+        else:
+            check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
+            with self._held.hold() as count:
+                body = await _body(receive, count, self._body_idle_s)
+                call = IngestRequest(headers, node, body, time.time(), alone=alone)
+                await self._desk.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
+        told = msgspec.json.encode(answer(call))
+        await _say(send, 200, {"Content-Type": "application/json"}, told)
+        await send({"type": "http.response.body"})
+
+    async def _stream(self, call: IngestRequest, receive: Receive) -> IngestRequest:
+        """Serve lines as they come in, until the client has no more."""
+        check_unpacked(call.headers.get("content-encoding", ""))
+        rest, is_open, first_line = b"", True, 1
+        while is_open:
+            rest, is_open = await _piece(receive, rest)
+            lines, newline, rest = rest.rpartition(b"\n") if is_open else (rest, b"", b"")
+            if lines.strip():
+                piece = IngestRequest(
+                    call.headers, call.node, lines, time.time(), first_line, alone=call.alone
+                )
+                await self._desk.serve(piece)
+                call.absorb(piece)
+            first_line += (lines + newline).count(b"\n")
+        return call
+
+
+def _wait_s(prefer: str) -> float:
+    """Return how long a client said that it may wait (``Prefer: wait=1``, RFC 7240), and we do."""
+    found = WAIT.search(prefer)
+    return min(float(found[1]), LONGEST_WAIT_S) if found else 0.0
+
+
+async def _received(receive: Receive, within_s: float) -> Message:
+    """Wait for the next piece of a body."""
+    try:
+        async with asyncio.timeout(within_s):
+            return await receive()
+    except TimeoutError as error:
+        detail = f"Nothing of the body came for {within_s:g} s. Send it again."
+        raise ProblemError(408, detail) from error
+
+
+async def _body(receive: Receive, count: Callable[[int], None], idle_s: float) -> bytes:
+    """Read a body to its end, if it is not too large."""
+    limit = settings.INGEST_MAX_BODY_BYTES
+    pieces: list[bytes] = []
+    size = 0
+    while True:
+        message = await _received(receive, idle_s)
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        if size > limit:
+            raise too_large(limit)
+        count(len(pieces[-1]))
+        if not message.get("more_body"):
+            return b"".join(pieces)
+
+
+async def _piece(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
+    """Read on until there is a whole line and nothing follows for a moment.
+
+    Returns what has been read and not served yet, and whether more may come.
+    """
+    limit = settings.INGEST_MAX_BODY_BYTES
+    pieces, size, has_line = [rest], len(rest), False
+    while True:
+        try:
+            async with asyncio.timeout(QUIET_S if has_line else LIVE_IDLE_S):
+                message = await receive()
+        except TimeoutError as error:
+            if not has_line:
+                detail = f"No line came for {LIVE_IDLE_S:g} s. Begin the stream again."
+                raise ProblemError(408, detail) from error
+            return b"".join(pieces), True
+        if message["type"] == "http.disconnect":
+            whole, newline, _ = b"".join(pieces).rpartition(b"\n")
+            return whole + newline, False
+        pieces.append(message.get("body", b""))
+        size += len(pieces[-1])
+        has_line = has_line or b"\n" in pieces[-1]
+        if size > limit:
+            raise too_large(limit)
+        if not message.get("more_body"):
+            return b"".join(pieces), False
+
+
+def page_limit(path: str) -> int:
+    """Return how many bytes may be sent to a page; Django holds pasted text to less."""
+    if path in UPLOADS:
+        return int(settings.SUPPORT_MAX_BODY_BYTES)
+    return int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
+
+
+async def _say(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
+    """Send an answer but for its last word, so that reading may go on."""
+    headers = headers | {"Content-Length": str(len(body)), "Cache-Control": "no-store"}
+    pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
+    await send({"type": "http.response.start", "status": status, "headers": pairs})
+    await send({"type": "http.response.body", "body": body, "more_body": True})
+
+
+async def _linger(receive: Receive) -> None:
+    """Read and drop what the client still sends, lest the connection breaks before it listens."""
+    try:
+        async with asyncio.timeout(LINGER_S):
+            while (await receive()).get("more_body"):
+                pass
+    except TimeoutError:
+        pass

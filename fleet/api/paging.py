@@ -1,0 +1,168 @@
+"""Lists by the page: a cursor is the key of the row before, so that nothing new shifts it."""
+
+import hashlib
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, TypeVar
+
+from django.db.models import Model, QuerySet
+from django.http import HttpRequest, HttpResponse, QueryDict
+from django.utils.cache import patch_vary_headers
+from django.utils.http import parse_etags
+from ninja import Field, Schema
+
+from fleet.api.fields import EARLIEST, LARGEST_KEY, Moment
+from fleet.charts.windows import LONGEST_S
+from fleet.models.problem import ProblemError
+
+T = TypeVar("T", bound=Model)
+MOST = 200
+Cursor = Annotated[
+    str,
+    Field(
+        pattern=r"^(|[ab]\.[A-Za-z0-9._-]{1,80})$",
+        description="From `next` or `prev` of a page; opaque. Left out: the first page.",
+    ),
+]
+
+
+class Paging(Schema):
+    """Which page of a list."""
+
+    cursor: Cursor = ""
+    limit: int = Field(50, ge=1, le=MOST, description="How many rows at most.", examples=[20])
+
+
+class PageLinks(Schema):
+    """Where a list goes on."""
+
+    next: str | None = Field(description="Path of the next page; null on the last.")
+    prev: str | None = Field(description="Path of the page before; null on the first.")
+
+
+def paged(
+    request: HttpRequest, rows: QuerySet[T], asked: Paging, *, by: str
+) -> tuple[list[T], PageLinks]:
+    """Return one page of rows in order of a unique field, ``-`` before it for descending.
+
+    A cursor is the letter a or b, for the rows after or before, and a key. Rows made meanwhile
+    neither repeat nor hide another.
+    """
+    field, is_down = by.removeprefix("-"), by.startswith("-")
+    after, key = _read(asked.cursor, field)
+    is_back = after is False
+    if key is not None:
+        beyond = "lt" if is_down is not is_back else "gt"
+        rows = rows.filter(**{f"{field}__{beyond}": key})
+    order = by if not is_back else (field if is_down else f"-{field}")
+    found = list(rows.order_by(order)[: asked.limit + 1])
+    is_more = len(found) > asked.limit
+    page = found[: asked.limit]
+    if is_back:
+        page.reverse()
+    links = linked(
+        request,
+        page,
+        key=lambda row: getattr(row, field),
+        has_next=is_back or is_more,
+        has_prev=is_more if is_back else key is not None,
+    )
+    return page, links
+
+
+def linked(
+    request: HttpRequest,
+    page: Sequence[Any],
+    *,
+    key: Callable[[Any], object],
+    has_next: bool,
+    has_prev: bool,
+    pinned: dict[str, str] | None = None,
+) -> PageLinks:
+    """Return the links of a page; ``pinned`` parameters stand in them whatever was asked."""
+    query = request.GET.copy()
+    for name, value in (pinned or {}).items():
+        query[name] = value
+
+    def to(letter: str, row: Any) -> str:
+        there: QueryDict = query.copy()
+        there["cursor"] = f"{letter}.{key(row)}"
+        return f"{request.path}?{there.urlencode()}"
+
+    return PageLinks(
+        next=to("a", page[-1]) if has_next and page else None,
+        prev=to("b", page[0]) if has_prev and page else None,
+    )
+
+
+def _read(cursor: str, field: str) -> tuple[bool | None, str | int | None]:
+    """Return whether a cursor asks for what comes after it, and the key it stands at."""
+    if not cursor:
+        return None, None
+    letter, _, key = cursor.partition(".")
+    return letter == "a", key if field == "name" else number_of(key)
+
+
+def number_of(key: str) -> int:
+    """Return a cursor's key as a number; what is none stands before every row."""
+    return min(int(key), LARGEST_KEY) if key.isascii() and key.isdecimal() else 0
+
+
+TAG_BYTES = 16
+
+
+def tag_of(body: bytes) -> str:
+    """Return the strong entity tag of a body."""
+    return f'"{hashlib.blake2b(body, digest_size=TAG_BYTES).hexdigest()}"'
+
+
+def with_tag(request: HttpRequest, response: HttpResponse) -> HttpResponse:
+    """Tag an answer to GET, or say that it has not changed."""
+    tag = tag_of(response.content)
+    held = parse_etags(request.headers.get("If-None-Match", ""))
+    # If-None-Match compares weakly: a proxy that packs the body may have weakened the tag.
+    if held == ["*"] or tag in {each.removeprefix("W/") for each in held}:
+        response = HttpResponse(status=304)
+        del response["Content-Type"]
+    response["ETag"] = tag
+    response["Cache-Control"] = "private, no-cache"
+    patch_vary_headers(response, ["Authorization", "Cookie"])
+    return response
+
+
+def check_unchanged(request: HttpRequest, version: str) -> None:
+    """Refuse to act on what is no longer as the caller saw it (If-Match)."""
+    header = request.headers.get("If-Match")
+    if header is None:
+        return
+    wanted = parse_etags(header)
+    if wanted != ["*"] and f'"{version}"' not in wanted:
+        detail = f'It has changed: its version is "{version}" now. Read it again, then decide.'
+        raise ProblemError(412, detail, field="If-Match", version=version)
+
+
+USUAL = timedelta(minutes=15)
+
+
+class WindowQuery(Schema):
+    """From when until when; a window longer than 31 days begins 31 days before its end."""
+
+    since: Moment = Field(
+        None,
+        description="Where the window begins: RFC 3339, or Unix seconds. Left out: 15 minutes "
+        "before its end. At most 31 days before it.",
+        examples=["2026-11-21T14:30:00Z"],
+    )
+    until: Moment = Field(
+        None,
+        description="Where it ends, itself left out: RFC 3339, or Unix seconds. Left out: now.",
+        examples=["2026-11-21T15:30:00Z"],
+    )
+
+    def window(self, *, now: datetime) -> tuple[int, int]:
+        """Return the window in Unix seconds; one that ends before it begins is empty."""
+        end = min(self.until or now, now + timedelta(minutes=1))
+        start = self.since or max(EARLIEST, end - USUAL)
+        longest = max(EARLIEST, end - timedelta(seconds=LONGEST_S))
+        start = min(max(start, longest), end)
+        return int(start.astimezone(UTC).timestamp()), int(end.astimezone(UTC).timestamp())

@@ -1,0 +1,277 @@
+"""One metric over a window as the API tells it: columns of numbers, gaps null."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Annotated, Self
+
+import numpy as np
+from django.conf import settings
+from django.http import HttpRequest
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from ninja import Field, Path, Query, Router
+
+from fleet.api.auth import needs
+from fleet.api.fields import NodeName, ResponseSchema, RunName, among, choice
+from fleet.api.paging import WindowQuery
+from fleet.api.runs import StretchOut
+from fleet.charts.figures import mean_of
+from fleet.metrics.long_term import long_term_history
+from fleet.models import Node, Run
+from telemetry.blocks import METRICS, FloatArray, IntArray
+from telemetry.series import SeriesSource
+from telemetry.steps import PHASES, StepBatch
+from telemetry.store.history import node_series, run_history
+from telemetry.store.hot import open_store
+
+Numbers = list[float | None]
+# No answer has more numbers than this in its means, whatever was asked.
+MOST_NUMBERS = 50_000
+SIGNIFICANT_DIGITS = 6
+
+
+class PartOut(ResponseSchema):
+    """One part of a node, or a run as a whole, over time."""
+
+    part: str = Field(
+        description="node, core, device, efa or run; core and so on with their number.",
+        examples=["core 3"],
+    )
+    values: Numbers = Field(description="One per moment of `t_s`; null is a gap.")
+    low: Numbers | None = Field(
+        description="Lowest of what each value is the mean of; null where values are no means."
+    )
+    high: Numbers | None = Field(description="Highest of the same.")
+
+
+class SeriesOut(ResponseSchema):
+    """One metric over a window."""
+
+    of: str = Field(description="Name of the node or run.", examples=["llama-03"])
+    metric: str = Field(description="What is measured.", examples=["core_utilization_ratio"])
+    unit: str = Field(description="Its unit, also the end of its name.", examples=["ratio"])
+    help: str = Field(description="What it means.")
+    since_s: int = Field(description="Where the window begins, in Unix seconds.")
+    until_s: int = Field(description="Where it ends, in Unix seconds.")
+    every_s: float = Field(
+        description="Seconds from one point to the next, in the mean; 0 where there are not two."
+    )
+    stretches: list[StretchOut] = Field(description="Which tier told of which part, how finely.")
+    t_s: list[float] = Field(description="Moments, in Unix seconds, rising.")
+    parts: list[PartOut] = Field(description="What was measured at them, by part.")
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """What a series is made of: ``t_s`` (n,), and ``mean``, ``low``, ``high`` (n, n_parts)."""
+
+    t_s: FloatArray | IntArray
+    mean: FloatArray
+    low: FloatArray | None = None
+    high: FloatArray | None = None
+
+    def slim(self, most: int) -> Self:
+        """Merge neighbours until at most so many moments are left."""
+        n_parts = max(1, self.mean.shape[1])
+        most = max(1, min(most, MOST_NUMBERS // n_parts))
+        n_each = -(-len(self.t_s) // most)
+        if n_each <= 1:
+            return self
+        low, high = (self.mean if x is None else x for x in (self.low, self.high))
+        with np.errstate(invalid="ignore"):
+            return type(self)(
+                _grouped(np.asarray(self.t_s, float)[:, None], n_each)[:, 0, 0],
+                _mean(_grouped(self.mean, n_each)),
+                np.fmin.reduce(_grouped(low, n_each), axis=1),
+                np.fmax.reduce(_grouped(high, n_each), axis=1),
+            )
+
+
+def _grouped(values: FloatArray, n_each: int) -> FloatArray:
+    """Return (n, m) in groups of neighbours, (n / n_each, n_each, m), filled up with NaN."""
+    n_groups = -(-len(values) // n_each)
+    filled = np.full((n_groups * n_each, *values.shape[1:]), np.nan)
+    filled[: len(values)] = values
+    # Counted, for numpy cannot infer it where there is no part at all.
+    return filled.reshape(n_groups, n_each, *values.shape[1:])
+
+
+def _mean(groups: FloatArray) -> FloatArray:
+    """Return the mean of what is there in each group, NaN where nothing is."""
+    there = np.isfinite(groups)
+    n = there.sum(axis=1)
+    total = np.where(there, groups, 0.0).sum(axis=1)
+    return np.asarray(np.where(n > 0, total, np.nan) / np.maximum(n, 1))
+
+
+def series_out(
+    *,
+    of: str,
+    metric: str,
+    unit: str,
+    help_: str,
+    window: tuple[int, int],
+    table: Table,
+    names: Sequence[str],
+    stretches: Sequence[SeriesSource],
+    most: int,
+) -> SeriesOut:
+    """Tell a series in at most so many points."""
+    slim = table.slim(most)
+    t_s = np.asarray(slim.t_s, float)
+    every_s = float(t_s[-1] - t_s[0]) / (len(t_s) - 1) if len(t_s) > 1 else 0.0
+    return SeriesOut(
+        of=of,
+        metric=metric,
+        unit=unit,
+        help=help_,
+        since_s=window[0],
+        until_s=window[1],
+        every_s=round(every_s, 3),
+        stretches=[StretchOut.of(each) for each in stretches],
+        t_s=t_s.round(3).tolist(),
+        parts=[
+            PartOut.model_construct(
+                part=name,
+                values=_told(slim.mean[:, i]),
+                low=None if slim.low is None else _told(slim.low[:, i]),
+                high=None if slim.high is None else _told(slim.high[:, i]),
+            )
+            for i, name in enumerate(names)
+        ],
+    )
+
+
+def _told(column: FloatArray) -> Numbers:
+    """Return a column as JSON has it: to six digits, null where there is nothing."""
+    digits = f".{SIGNIFICANT_DIGITS}g"
+    return [float(format(value, digits)) if isfinite(value) else None for value in column.tolist()]
+
+
+router = Router(tags=["series"])
+UNITS = ("bytes_per_s", "per_s", "bytes", "ratio", "s")
+OF_RUNS: Mapping[str, str] = {
+    "step_s": "Duration of a step, mean over workers.",
+    "tokens_per_s": "Tokens of a step over its duration.",
+    "allreduce_share_ratio": "Exposed gradient all-reduce over step time, 0 to 1.",
+    "wait_ratio": "Share of the step spent waiting for peers, 0 to 1.",
+    "transfer_ratio": "Share of the step spent moving gradients, 0 to 1.",
+    **{
+        phase: f"Seconds of the step spent on {phase[:-2]}, mean over workers." for phase in PHASES
+    },
+}
+NodeMetric = Annotated[str, among(METRICS), choice(METRICS)]
+RunMetric = Annotated[str, among(OF_RUNS), choice(OF_RUNS)]
+
+
+class SeriesQuery(WindowQuery):
+    """Over which window, in how many points."""
+
+    max_points: int = Field(
+        300,
+        ge=1,
+        le=2_000,
+        description="How many points at most; neighbours are averaged, lowest and highest "
+        "kept. Of many parts fewer points are told: an answer has at most 50,000 values.",
+    )
+
+
+class NodeDrawing(SeriesQuery):
+    """Which metric of a node."""
+
+    metric: NodeMetric = Field(description="What to tell.", examples=["core_utilization_ratio"])
+
+
+class RunDrawing(SeriesQuery):
+    """Which metric of a run."""
+
+    metric: RunMetric = Field(description="What to tell.", examples=["step_s"])
+
+
+def unit_of(metric: str) -> str:
+    """Return the unit at the end of a metric's name; counts have none."""
+    return next((unit for unit in UNITS if metric.endswith(f"_{unit}")), "count")
+
+
+@router.get(
+    "/nodes/{name}/series",
+    response=SeriesOut,
+    openapi_extra=needs("read"),
+    summary="A metric of a node",
+)
+def node_metric(
+    request: HttpRequest, name: Path[NodeName], asked: Query[NodeDrawing]
+) -> SeriesOut:
+    """One metric of one node over a window, a series for each of its parts.
+
+    By the second for the last quarter of an hour, by the minute before it, each value with
+    the lowest and highest of what it is the mean of.
+    """
+    node = get_object_or_404(Node, name=name)
+    hot, (start, end) = open_store(settings.REDIS_URL), asked.window(now=timezone.now())
+    metric = METRICS[asked.metric]
+    series = node_series(
+        hot,
+        shard=node.shard,
+        node=node.name,
+        metric=metric.name,
+        start=start,
+        end=max(start, end - 1),
+        long_term=long_term_history(),
+    )
+    n_parts = series.values.shape[1]
+    many = [f"{metric.part} {i}" for i in range(n_parts)]
+    return series_out(
+        of=node.name,
+        metric=metric.name,
+        unit=unit_of(metric.name),
+        help_=metric.help,
+        window=(start, end),
+        table=Table(series.t_s, series.values, series.low, series.high),
+        names=["node"] if metric.part == "node" and n_parts else many,
+        stretches=series.stretches,
+        most=asked.max_points,
+    )
+
+
+@router.get(
+    "/runs/{name}/series",
+    response=SeriesOut,
+    openapi_extra=needs("read"),
+    summary="A metric of a run",
+)
+def run_metric(request: HttpRequest, name: Path[RunName], asked: Query[RunDrawing]) -> SeriesOut:
+    """One metric of one run over a window, step by step while steps are kept one by one."""
+    run = get_object_or_404(Run, name=name)
+    start, end = asked.window(now=timezone.now())
+    steps, stretches = run_history(
+        open_store(settings.REDIS_URL),
+        run.name,
+        start_s=start,
+        end_s=end,
+        long_term=long_term_history(),
+    )
+    metric = asked.metric
+    return series_out(
+        of=run.name,
+        metric=metric,
+        unit="tokens_per_s" if metric == "tokens_per_s" else unit_of(metric),
+        help_=OF_RUNS[metric],
+        window=(start, end),
+        table=Table(steps.ended_at_s, _values(steps, metric)[:, None]),
+        names=["run"],
+        stretches=stretches,
+        most=asked.max_points,
+    )
+
+
+def _values(steps: StepBatch, metric: str) -> FloatArray:
+    """Return a metric of each step: (n_steps,)."""
+    if metric == "tokens_per_s":
+        with np.errstate(divide="ignore", invalid="ignore"):
+            return np.asarray(steps.tokens / steps.step_s)
+    if metric in PHASES:
+        return mean_of(steps.phases[metric])
+    told: FloatArray = getattr(steps, metric)
+    return told

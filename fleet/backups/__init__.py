@@ -1,1 +1,0 @@
-"""Copies of the database in one file each, and the way back."""

@@ -1,0 +1,351 @@
+"""An alert's charts as a table of figures: what each line was before the onset, and during it."""
+
+import copy
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+from urllib.parse import urlencode
+
+import msgspec
+import numpy as np
+import zstandard
+from django.db import transaction
+from django.db.models import Prefetch, Q
+
+from fleet.charts.alerts import AFTER_S, alert_figure, alert_window, charts_of
+from fleet.charts.figures import Chart, ChartLine, Heat
+from fleet.charts.windows import Window
+from fleet.formatting import figure as formatting_written
+from fleet.models import Alert, AlertEvent, FrozenChart, Node, Silence
+from fleet.models.alert import SAID
+from telemetry.blocks import FloatArray
+from telemetry.store.reading import LongTerm, Source
+
+Drawn = dict[str, Any]
+# What would be forgotten this soon is kept now; whatever keeps it may be late.
+IN_TIME_S = 180
+# The newest seconds may not all be there yet.
+NEWEST_S = 5
+
+
+def freeze(source: Source, alert: Alert, *, now: datetime) -> None:
+    """Keep the charts of an alert as they can be drawn now."""
+    _keep(source, alert, alert_window(alert, now=now), now=now, kept_until=None)
+
+
+def frozen_figure(alert: Alert, chart: str) -> bytes | None:
+    """Return a frozen chart as JSON; None where an alert has none, or goes on."""
+    whole = alert.frozen_charts.filter(name=chart, kept_until=None)
+    packed = None if alert.is_open else whole.values_list("figure", flat=True).first()
+    return None if packed is None else _unpacked(packed)
+
+
+def lasting_figure(source: Source, alert: Alert, chart: str, *, now: datetime) -> bytes | None:
+    """Return a chart of an alert that goes on: what is kept of it, then what is live.
+
+    None where nothing is kept yet: then all of it is live.
+    """
+    kept = alert.frozen_charts.filter(name=chart, kept_until__isnull=False).first()
+    if kept is None or kept.kept_until is None:
+        return None
+    window = alert_window(alert, now=now)
+    rest = Window(int(kept.kept_until.timestamp()), window.end)
+    drawn = msgspec.json.decode(_unpacked(kept.figure))
+    if rest.end > rest.start:
+        figure = alert_figure(source, alert, chart, rest, now=now)
+        drawn = drawn if figure is None else joined(drawn, figure.as_json())
+    return msgspec.json.encode(drawn)
+
+
+def freeze_what_is_due(hot: Source, *, now: datetime) -> list[Alert]:
+    """Keep what would soon be forgotten, and what is over as a whole; return the latter.
+
+    An alert that lasts longer than the hot tier keeps is kept piece by piece, each piece while
+    it is there by the second.
+    """
+    settled, oldest = now - timedelta(seconds=AFTER_S), now - timedelta(seconds=hot.keep_s)
+    wanted = Q(resolved_at=None) | Q(resolved_at__gt=oldest)
+    over = []
+    charts = Prefetch("frozen_charts", FrozenChart.objects.defer("figure"))
+    alerts = Alert.objects.filter(wanted).select_related("run", "node")
+    for alert in alerts.prefetch_related(charts):
+        kept = list(alert.frozen_charts.all())
+        is_over = alert.resolved_at is not None and alert.resolved_at <= settled
+        if kept and all(chart.kept_until is None for chart in kept):
+            continue
+        if _keep_piece(hot, alert, kept, is_over=is_over, now=now) and is_over:
+            over.append(alert)
+    return over
+
+
+def _keep_piece(
+    hot: Source, alert: Alert, kept: list[FrozenChart], *, is_over: bool, now: datetime
+) -> bool:
+    """Keep the next piece of an alert if it is over, or if its seconds are soon forgotten."""
+    whole, oldest = alert_window(alert, now=now), int(now.timestamp()) - hot.keep_s
+    known = [int(c.kept_until.timestamp()) for c in kept if c.kept_until is not None]
+    start = max(known, default=whole.start)
+    end = whole.end if is_over else min(whole.end, int(now.timestamp()) - NEWEST_S)
+    is_soon_lost = start < oldest + IN_TIME_S
+    if (
+        end <= start
+        or not (is_over or is_soon_lost)
+        or (is_over and not known and start <= oldest)
+    ):
+        return False
+    kept_until = None if is_over else datetime.fromtimestamp(end, UTC)
+    _keep(hot, alert, Window(max(start, oldest), end), now=now, kept_until=kept_until)
+    return True
+
+
+@transaction.atomic
+def _keep(
+    source: Source, alert: Alert, window: Window, *, now: datetime, kept_until: datetime | None
+) -> None:
+    """Keep the charts over a window, after what of them is kept already."""
+    held = FrozenChart.objects.filter(alert=alert, kept_until__isnull=False)
+    before = {chart.name: chart.figure for chart in held}
+    for chart in charts_of(alert):
+        figure = alert_figure(source, alert, chart.name, window, now=now)
+        if figure is None:
+            continue
+        drawn = figure.as_json()
+        if chart.name in before:
+            drawn = joined(msgspec.json.decode(_unpacked(before[chart.name])), drawn)
+        packed = zstandard.ZstdCompressor(level=9).compress(msgspec.json.encode(drawn))
+        FrozenChart.objects.update_or_create(
+            alert=alert, name=chart.name, defaults={"figure": packed, "kept_until": kept_until}
+        )
+    if kept_until is None:
+        held.update(kept_until=None)
+
+
+def joined(older: Mapping[str, Any], newer: Mapping[str, Any]) -> Drawn:
+    """Lay one piece of a chart after another: lines by their labels, a gap where one has none.
+
+    Bars have no time: the newer stand for both.
+    """
+    if newer.get("labels") or "series" not in newer or "series" not in older:
+        return dict(newer)
+    n_older = sum(t < newer["t"][0] for t in older["t"]) if newer["t"] else len(older["t"])
+    after = {line["label"]: line for line in newer["series"]}
+    before = {line["label"]: line for line in older["series"]}
+    lines = []
+    for label, line in (before | after).items():
+        first = before[label]["values"][:n_older] if label in before else [None] * n_older
+        last = after[label]["values"] if label in after else [None] * len(newer["t"])
+        lines.append(line | {"values": [*first, *last]})
+    windows = [piece["window"] for piece in (older, newer) if piece.get("window")]
+    whole = [windows[0][0], windows[-1][1]] if windows else None
+    t = [*older["t"][:n_older], *newer["t"]]
+    return {**newer, "t": t, "series": lines, "window": whole}
+
+
+def _unpacked(packed: bytes | memoryview) -> bytes:
+    return zstandard.ZstdDecompressor().decompress(bytes(packed))
+
+
+Kind = AlertEvent.Kind
+# Unix seconds of this age, to the microsecond: whole seconds would miss, or add, an event.
+MOMENT = re.compile(r"\d{1,11}(\.\d{1,6})?", re.ASCII)
+SILENCED = re.compile(r"until (\d{4}-\d\d-\d\d \d\d:\d\d) UTC: (.*)", re.DOTALL)
+
+
+def frozen_link(alert: Alert, *, at: datetime) -> str:
+    """Return the address of an alert's page as it stands at a moment: window, evidence, state."""
+    window = alert_window(alert, now=at)
+    query = {"from": window.start, "to": window.end, "at": written(at)}
+    return f"{alert.get_absolute_url()}?{urlencode(query)}"
+
+
+def written(moment: datetime) -> str:
+    """Write a moment as addresses hold it, in Unix seconds."""
+    return f"{moment.timestamp():.6f}".rstrip("0").rstrip(".")
+
+
+def asked_moment(given: str, *, alert: Alert, now: datetime) -> datetime | None:
+    """Read the moment of an address, in Unix seconds; None where it can be none of this alert's.
+
+    The alert's own second is as early as it gets: before it fired there was nothing to show.
+    """
+    if not MOMENT.fullmatch(given):
+        return None
+    moment = datetime.fromtimestamp(float(given), UTC)
+    return max(moment, alert.fired_at) if moment <= now else None
+
+
+def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
+    """Return a copy of an alert as it was at a moment; it is never to be saved.
+
+    What it said is what the last event that changed it wrote down; who had it, and whether it
+    was over, follow from the events up to then.
+    """
+    then = copy.copy(alert)
+    past = [event for event in events if event.at <= at]
+    told = [event.snapshot for event in past if event.snapshot]
+    if told:
+        _say_again(then, told[-1])
+    then.resolved_at = then.acknowledged_at = None
+    then.acknowledged_by = then.assigned_to = ""
+    then.assigned_at = then.flapping_since = then.quiet_since = then.silence = None
+    then.n_firings = 1 + sum(event.kind == Kind.REFIRED for event in past)
+    for event in past:
+        _replay(then, event)
+    return then
+
+
+def _say_again(then: Alert, told: dict[str, object]) -> None:
+    for name in SAID:
+        if name in told:
+            setattr(then, name, told[name])
+    node = told.get("node")
+    if node != (then.node.name if then.node else None):
+        then.node = Node.objects.filter(name=node).first() if node else None
+
+
+def _replay(then: Alert, event: AlertEvent) -> None:
+    """Let one event happen to an alert again, as far as people and its end are concerned."""
+    match event.kind:
+        case Kind.ACKNOWLEDGED:
+            then.acknowledged_at, then.acknowledged_by = event.at, event.by
+        case Kind.UNACKNOWLEDGED:
+            then.acknowledged_at, then.acknowledged_by = None, ""
+        case Kind.RESOLVED:
+            then.resolved_at = event.at
+        case Kind.REFIRED:
+            then.resolved_at = then.silence = None
+        case Kind.SILENCED:
+            then.silence = _silence(event)
+        case Kind.UNSILENCED:
+            then.silence = None
+        case Kind.FLAPPING:
+            then.flapping_since = event.at
+        case Kind.ASSIGNED:
+            then.assigned_to = event.text.removeprefix("to ").partition(":")[0]
+            then.assigned_at = event.at
+
+
+def _silence(event: AlertEvent) -> Silence | None:
+    """Return a silence as its event announced it: its own row may have changed, or be gone."""
+    told = SILENCED.fullmatch(event.text)
+    if told is None:
+        return None
+    ends_at = datetime.strptime(told[1], "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
+    return Silence(by=event.by, reason=told[2], starts_at=event.at, ends_at=ends_at)
+
+
+def with_worst(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> dict[str, object]:
+    """Return an alert's evidence with the worst share that its timeline ever told of.
+
+    The evidence itself is of the last time that something was worth telling.
+    """
+    told = [event.snapshot.get("evidence", {}) for event in events if event.at <= at]
+    shares = [share for each in told if isinstance(share := each.get("share_ratio"), float)]
+    return {**alert.evidence, "worst_share_ratio": max(shares)} if shares else alert.evidence
+
+
+def incident_figure(
+    source: Source,
+    alert: Alert,
+    chart: str,
+    window: Window,
+    *,
+    at: str,
+    now: datetime,
+    long_term: LongTerm | None = None,
+) -> bytes | Chart | Heat | None:
+    """Return one chart of an alert, as of a moment if one is asked for; None: no such chart.
+
+    A window inside the one that was frozen is cut out of it, by the second as on the first day.
+    """
+    moment = asked_moment(at, alert=alert, now=now)
+    then = as_of(alert, alert.events.all(), at=moment) if moment else alert
+    if _blamed(then) == _blamed(alert):
+        frozen = frozen_figure(alert, chart) or lasting_figure(source, alert, chart, now=now)
+        if frozen is not None and window == alert_window(alert, now=now):
+            return frozen
+        if frozen is not None and (cut := _cut(frozen, window)) is not None:
+            return cut
+    return alert_figure(source, then, chart, window, now=moment or now, long_term=long_term)
+
+
+def _blamed(alert: Alert) -> tuple[object, ...]:
+    return (alert.rule, alert.cause, alert.node_id, alert.device)
+
+
+def _cut(frozen: bytes, window: Window) -> bytes | None:
+    """Cut a window out of a frozen chart; None where it is not inside."""
+    figure: dict[str, Any] = msgspec.json.decode(frozen)
+    held, moments = figure.get("window"), figure.get("t")
+    if not held or not moments or window.start < held[0] or window.end > held[1]:
+        return None
+    kept = [i for i, second in enumerate(moments) if window.start <= second <= window.end]
+    figure["t"] = [moments[i] for i in kept]
+    for series in figure.get("series", ()):
+        series["values"] = [series["values"][i] for i in kept]
+    figure["window"] = [window.start, window.end]
+    return msgspec.json.encode(figure)
+
+
+NEGLIGIBLE_RATIO = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class FigureRow:
+    """One line of a chart in two figures, written with their unit."""
+
+    chart: str
+    line: str
+    before: str
+    during: str
+
+
+def figures_of(source: Source, alert: Alert, *, now: datetime) -> Sequence[FigureRow]:
+    """Return the medians of the lines that matter: phases, shares, the culprit and its peers."""
+    window, found = alert_window(alert, now=now), []
+    for chart in charts_of(alert):
+        figure = alert_figure(source, alert, chart.name, window, now=now)
+        if isinstance(figure, Chart) and len(figure.t_s):
+            end_s = (alert.resolved_at or now).timestamp()
+            found += _rows(chart.title, figure, alert.onset_at.timestamp(), end_s)
+    return found
+
+
+def _rows(title: str, figure: Chart, onset_s: float, end_s: float) -> list[FigureRow]:
+    t_s = np.asarray(figure.t_s, float)
+    before, during = t_s < onset_s, (t_s >= onset_s) & (t_s <= end_s)
+    lines = [line for line in _told(figure) if np.isfinite(line.values).any()]
+    medians = [
+        (line, _median(line.values[before]), _median(line.values[during])) for line in lines
+    ]
+    largest = max((abs(v) for _, *pair in medians for v in pair if v is not None), default=0.0)
+    return [
+        FigureRow(
+            title,
+            line.label,
+            formatting_written(a, figure.unit),
+            formatting_written(b, figure.unit),
+        )
+        for line, a, b in medians
+        if max(abs(a or 0.0), abs(b or 0.0)) > NEGLIGIBLE_RATIO * largest
+    ]
+
+
+def _told(figure: Chart) -> Sequence[ChartLine]:
+    """Return the lines to tell of: all but the peers, and those as one."""
+    muted = [line for line in figure.lines if line.role == "muted"]
+    others = [line for line in figure.lines if line.role != "muted"]
+    if not muted:
+        return others
+    together = np.stack([line.values for line in muted])
+    known = np.isfinite(together).any(axis=0)
+    median = np.full(together.shape[1], np.nan)
+    median[known] = np.nanmedian(together[:, known], axis=0)
+    return [*others, ChartLine(f"median of {len(muted)} peers", median)]
+
+
+def _median(values: FloatArray) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if known.size else None

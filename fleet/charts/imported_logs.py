@@ -1,0 +1,82 @@
+"""The charts of a run that was read from a log: pace, throughput and loss."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from fleet.charts.figures import Chart, ChartLine, thinned
+from fleet.charts.windows import Window
+from fleet.ingest.logs import Curves, unpacked
+from fleet.models import ReadLog
+from telemetry.blocks import FloatArray
+
+SLACK_S = 2.0
+SLACK_RATIO = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class LogChart:
+    """One chart: what it is called and what it draws from the curves."""
+
+    name: str
+    title: str
+    help: str
+    draw: Callable[[Curves], tuple[str, ChartLine]]
+    is_whole: bool = False
+    kind: str = "lines"
+
+
+def pace(curves: Curves) -> tuple[str, ChartLine]:
+    """Draw seconds per step."""
+    return "s", ChartLine("step", curves["step_s"])
+
+
+def throughput(curves: Curves) -> tuple[str, ChartLine]:
+    """Draw tokens per second; where a log does not tell them, sequences."""
+    if np.isfinite(curves["tokens_per_s"]).any():
+        return "per_s", ChartLine("tokens", curves["tokens_per_s"])
+    return "per_s", ChartLine("sequences", curves["seq_per_s"])
+
+
+def loss(curves: Curves) -> tuple[str, ChartLine]:
+    """Draw the loss as logged."""
+    return "count", ChartLine("loss", curves["loss"])
+
+
+_ALL = (
+    LogChart("pace", "Step time", "seconds per step, as logged", pace, is_whole=True),
+    LogChart("throughput", "Throughput", "per second, as logged", throughput),
+    LogChart("loss", "Loss", "of training, as logged", loss),
+)
+LOG_CHARTS: Mapping[str, LogChart] = {chart.name: chart for chart in _ALL}
+
+
+def charts_of(log: ReadLog) -> list[LogChart]:
+    """Return the charts that the log has figures for."""
+    curves = unpacked(bytes(log.curves))
+    return [each for each in _ALL if np.isfinite(each.draw(curves)[1].values).any()]
+
+
+def log_figure(log: ReadLog, chart: str, window: Window) -> Chart:
+    """Return one chart over a window; empty where the log has no steps in it."""
+    curves = unpacked(bytes(log.curves))
+    ends = curves["ended_at_s"]
+    rows = (ends >= window.start) & (ends < window.end)
+    unit, line = LOG_CHARTS[chart].draw(curves)
+    t_s, values = _with_gaps(
+        {name: each[rows] for name, each in curves.items()}, line.values[rows]
+    )
+    span = (window.start, window.end)
+    return Chart(unit, [ChartLine(line.label, values)], t_s, window=span, has_gaps=True)
+
+
+def _with_gaps(curves: Curves, values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Lay values over time, NaN where much longer passed than the steps between them take."""
+    t_s, values = thinned(curves["ended_at_s"], values)
+    if len(t_s) != len(curves["step"]) or len(t_s) < 2:
+        return t_s, values
+    expected_s = np.diff(curves["step"]) * np.nan_to_num(curves["step_s"][1:], nan=np.inf)
+    before = np.flatnonzero(np.diff(t_s) > SLACK_RATIO * expected_s + SLACK_S) + 1
+    holes = t_s[before - 1] + SLACK_S / 2
+    return np.insert(t_s, before, holes), np.insert(values, before, np.nan)

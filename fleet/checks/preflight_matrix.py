@@ -1,0 +1,313 @@
+"""The chart of a preflight: its collectives over sizes, beside what they should take."""
+
+import base64
+import csv
+import struct
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from io import StringIO
+from typing import Any
+
+import numpy as np
+
+from fleet.charts.figures import Chart, ChartLine
+from fleet.checks.preflights import PreflightResult
+from fleet.formatting import NBSP, rate, seconds
+from telemetry.blocks import FloatArray
+from telemetry.checks.preflight import distances
+from telemetry.checks.preflight_measurements import Measured
+from telemetry.checks.preflight_pairs import FIGURES, NodeVerdict, looked_at
+
+# Cividis, which reads the same to colour-blind and other eyes: dark is usual, bright is slow.
+STOPS = ((0, 32, 77), (57, 72, 107), (124, 123, 120), (188, 175, 111), (255, 234, 70))
+N_SHADES = 64
+LEAST, MOST = 0.9, 3.0  # times worse than usual
+SIDE, LABELS = 340.0, 74.0
+LABEL_EVERY = 13.0
+LONGEST_LABEL = 11
+MOST_MARKS = 200
+TITLES = {
+    "p50_s": "Latency, median",
+    "p99_s": "Latency, 99th percentile",
+    "bandwidth_bytes_per_s": "Bandwidth",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A row's name and where it stands."""
+
+    text: str
+    y: float
+    is_bad: bool
+
+
+@dataclass(frozen=True, slots=True)
+class MatrixMark:
+    """A mark: a cell, or a whole row or column."""
+
+    x: float
+    y: float
+    width: float
+    height: float
+
+
+@dataclass(frozen=True, slots=True)
+class PairMatrix:
+    """One figure of all pairs."""
+
+    name: str
+    title: str
+    usual: str
+    picture: str
+    labels: Sequence[Label]
+    nodes: Sequence[MatrixMark]
+    pairs: Sequence[MatrixMark]
+    n: int
+
+    @property
+    def side(self) -> float:
+        """How wide and high the picture is."""
+        return SIDE
+
+    @property
+    def left(self) -> float:
+        """Where the picture begins, right of the names."""
+        return LABELS
+
+    @property
+    def width(self) -> float:
+        """How wide picture and names are."""
+        return SIDE + LABELS
+
+    @property
+    def text_at(self) -> float:
+        """Where the names end."""
+        return LABELS - 6
+
+
+def matrices(measured: Measured, found: PreflightResult | None) -> list[PairMatrix]:
+    """Draw what was probed so far; nothing where there are no pairs."""
+    if len(measured.nodes) < 2:
+        return []
+    failed = (
+        {n for n, verdict in found.nodes.items() if verdict is NodeVerdict.FAIL}
+        if found
+        else set()
+    )
+    return [
+        PairMatrix(
+            name=look.figure.name,
+            title=TITLES[look.figure.name],
+            usual=_usual(look.usual, is_rate=look.figure.is_rate)
+            if measured.was_probed.any()
+            else "",
+            picture=picture(_worse(look.values, look.usual, is_rate=look.figure.is_rate)),
+            labels=_labels(measured.nodes, failed),
+            nodes=_rows(measured.nodes, failed),
+            pairs=_cells(measured.nodes, found),
+            n=len(measured.nodes),
+        )
+        for look in looked_at(measured)
+    ]
+
+
+def _usual(value: float, *, is_rate: bool) -> str:
+    return rate(value) if is_rate else seconds(value)
+
+
+def _worse(values: FloatArray, usual: float, *, is_rate: bool) -> FloatArray:
+    """Return how many times worse than usual each pair is; no answer is infinitely so."""
+    if not is_rate:
+        return np.asarray(values / usual)
+    worse = np.full(values.shape, np.inf)
+    np.divide(usual, values, out=worse, where=values > 0)
+    return np.where(np.isnan(values), np.nan, worse)
+
+
+def picture(worse: FloatArray) -> str:
+    """Return an indexed PNG of a matrix as a data address; what is not known is clear.
+
+    References
+    ----------
+    W3C, "Portable Network Graphics Specification", third edition (2025): chunks and filters.
+    """
+    n = len(worse)
+    scaled = (np.log(np.clip(worse, LEAST, MOST)) - np.log(LEAST)) / np.log(MOST / LEAST)
+    index = np.where(np.isnan(worse), 0, 1 + np.nan_to_num(scaled) * (N_SHADES - 1))
+    rows = np.zeros((n, n + 1), dtype=np.uint8)  # each begins with its filter: none
+    rows[:, 1:] = index.round().astype(np.uint8)
+    body = b"".join(
+        (
+            b"\x89PNG\r\n\x1a\n",
+            _chunk(b"IHDR", struct.pack(">IIBBBBB", n, n, 8, 3, 0, 0, 0)),
+            _chunk(b"PLTE", _palette()),
+            _chunk(b"tRNS", b"\x00"),
+            _chunk(b"IDAT", zlib.compress(rows.tobytes(), 9)),
+            _chunk(b"IEND", b""),
+        )
+    )
+    return f"data:image/png;base64,{base64.b64encode(body).decode()}"
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _palette() -> bytes:
+    at = np.linspace(0, len(STOPS) - 1, N_SHADES)
+    shades = np.stack(
+        [np.interp(at, np.arange(len(STOPS)), channel) for channel in zip(*STOPS, strict=True)], 1
+    )
+    return b"\x00\x00\x00" + shades.round().astype(np.uint8).tobytes()
+
+
+def _labels(nodes: Sequence[str], failed: set[str]) -> list[Label]:
+    """Name the rows, as many as there is room for: those that failed before all others."""
+    cell = SIDE / len(nodes)
+    every = int(np.ceil(LABEL_EVERY / cell))
+    shown: list[int] = []
+    for i in sorted(range(len(nodes)), key=lambda i: (nodes[i] not in failed, i % every > 0, i)):
+        is_wanted = nodes[i] in failed or i % every == 0
+        if is_wanted and all(abs(i - other) >= every for other in shown):
+            shown.append(i)
+    return [
+        Label(short(nodes[i]), round((i + 0.5) * cell, 2), is_bad=nodes[i] in failed)
+        for i in sorted(shown)
+    ]
+
+
+def short(name: str) -> str:
+    """Return the end of a name, where nodes differ, cut between its words if it has any."""
+    if len(name) <= LONGEST_LABEL:
+        return name
+    end = name[1 - LONGEST_LABEL :]
+    _, _, words = end.partition("-")
+    return f"\u2026{words or end}"
+
+
+def _rows(nodes: Sequence[str], failed: set[str]) -> list[MatrixMark]:
+    """Frame the row and the column of every node that failed."""
+    cell = round(SIDE / len(nodes), 3)
+    at = [round(i * cell, 2) for i, node in enumerate(nodes) if node in failed][:MOST_MARKS]
+    return [MatrixMark(0, y, SIDE, cell) for y in at] + [MatrixMark(x, 0, cell, SIDE) for x in at]
+
+
+def _cells(nodes: Sequence[str], found: PreflightResult | None) -> list[MatrixMark]:
+    """Frame both cells of every bad pair."""
+    if found is None:
+        return []
+    cell, place = SIDE / len(nodes), {node: i for i, node in enumerate(nodes)}
+    ends = [(place[t.node], place[str(t.peer)]) for t in found.pairs[:MOST_MARKS]]
+    return [
+        MatrixMark(round(i * cell, 2), round(j * cell, 2), round(cell, 3), round(cell, 3))
+        for one, other in ends
+        for i, j in ((one, other), (other, one))
+    ]
+
+
+WORST = 20
+
+
+@dataclass(frozen=True, slots=True)
+class PairRow:
+    """One pair; no answer is infinite, or a bandwidth of 0."""
+
+    node: str
+    peer: str
+    p50_s: float
+    p99_s: float
+    bandwidth_bytes_per_s: float
+
+    @property
+    def answers(self) -> bool:
+        """Whether the two reach each other."""
+        return bool(np.isfinite(self.p50_s))
+
+
+def pair_rows(measured: Measured, *, worst: int | None = None) -> list[PairRow]:
+    """Return every pair that was probed in order, or only the worst, the worst first."""
+    rows, columns = np.nonzero(np.triu(measured.was_probed, 1))
+    if worst is not None:
+        far = distances(looked_at(measured))[rows, columns]
+        far = np.where(np.isinf(measured.p50_s[rows, columns]), np.inf, far)
+        order = np.argsort(-far, kind="stable")[:worst]
+        rows, columns = rows[order], columns[order]
+    return [
+        PairRow(
+            measured.nodes[i],
+            measured.nodes[j],
+            *(float(getattr(measured, figure.name)[i, j]) for figure in FIGURES),
+        )
+        for i, j in zip(rows, columns, strict=True)
+    ]
+
+
+def written_csv(measured: Measured) -> str:
+    """Write every pair as a line; what did not answer is left empty."""
+    text = StringIO()
+    table = csv.writer(text, lineterminator="\r\n")
+    table.writerow(["node", "peer", *(figure.name for figure in FIGURES)])
+    for row in pair_rows(measured):
+        figures = (row.p50_s, row.p99_s, row.bandwidth_bytes_per_s)
+        table.writerow([row.node, row.peer, *(_cell(figure) for figure in figures)])
+    return text.getvalue()
+
+
+def _cell(value: float) -> str:
+    return f"{value:.7g}" if np.isfinite(value) else ""
+
+
+def as_json(measured: Measured) -> dict[str, Any]:
+    """Return the matrices for the pointer to read; null is not measured, or no answer."""
+    return {"nodes": list(measured.nodes)} | {
+        figure.name: nulled(getattr(measured, figure.name)) for figure in FIGURES
+    }
+
+
+def nulled(values: FloatArray) -> list[list[float | None]]:
+    """Return rows of four digits, null where there is no figure."""
+    return [[_rounded(value) for value in row] for row in values.tolist()]
+
+
+def _rounded(value: float) -> float | None:
+    return float(f"{value:.4g}") if np.isfinite(value) else None
+
+
+def collectives_json(measured: Measured) -> Sequence[dict[str, Any]]:
+    """Return each collective's times beside the expected ones."""
+    return [
+        {
+            "nodes": list(each.nodes),
+            "op": each.op,
+            "size_bytes": each.size_bytes.tolist(),
+            "time_s": nulled(each.time_s[None])[0],
+            "expected_s": nulled(each.expected_s[None])[0],
+        }
+        for each in measured.collectives
+    ]
+
+
+UNITS = ("B", "KiB", "MiB", "GiB")
+
+
+def size_name(n_bytes: float) -> str:
+    """Write a size in binary units: 1024 is 1 KiB."""
+    power = min(int(np.log2(max(n_bytes, 1))) // 10, len(UNITS) - 1)
+    return f"{n_bytes / 1024**power:g}{NBSP}{UNITS[power]}"
+
+
+def collective_figure(measured: Measured) -> Chart:
+    """Draw the collectives of a preflight, and the curve of the last one's group."""
+    if not measured.collectives:
+        return Chart("s", scale="log")
+    last = measured.collectives[-1]
+    lines = [ChartLine(f"expected of {len(last.nodes)} nodes", last.expected_s, "idle")]
+    for each in measured.collectives:
+        same = np.array_equal(each.size_bytes, last.size_bytes)
+        label = f"measured, {'all ' if each is not last else ''}{len(each.nodes)} nodes"
+        if same:
+            lines.append(ChartLine(label, np.where(np.isfinite(each.time_s), each.time_s, np.nan)))
+    labels = [size_name(size) for size in last.size_bytes]
+    return Chart("s", lines, np.arange(len(labels)), labels=labels, scale="log")

@@ -1,0 +1,103 @@
+"""Starts without a required preflight as alerts: open until the run is over, or requires none."""
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from django.db import transaction
+
+from fleet.alerts import reconcile
+from fleet.checks.preflights import PreflightResult, read
+from fleet.models import Alert, Annotation, Node, Preflight, Run
+from fleet.notifications.manual import note_change
+from telemetry.checks.preflight_pairs import NodeVerdict
+from telemetry.detect import RULES, Finding
+from telemetry.detect.findings import UNKNOWN
+
+NONE = "No preflight of all its nodes was over within the day before it started."
+
+
+def look_at_starts() -> int:
+    """Say of every run that requires a preflight whether it had one; return how many changed."""
+    spared = Run.objects.filter(requires_preflight=False).exclude(preflight_doubt="")
+    n_changed = spared.update(preflight_doubt="")
+    for run in Run.objects.active().filter(requires_preflight=True).prefetch_related("nodes"):
+        names = [node.name for node in run.nodes.all()]
+        if names and (said := doubt(names, run.started_at)) != run.preflight_doubt:
+            n_changed += Run.objects.filter(pk=run.pk).update(preflight_doubt=said)
+    return n_changed
+
+
+@transaction.atomic
+def require_by(run: Run, *, requires: bool, by: str, now: datetime) -> None:
+    """Let a run require a preflight or not, and write down who said so; twice is once."""
+    if run.requires_preflight != requires:
+        what = "a preflight before it starts" if requires else "no preflight"
+        note_change(f"let {run.name} require {what}", by=by, now=now)
+        Annotation.objects.create(
+            run=run, at=now, kind=Annotation.Kind.NOTE, by=by, text=f"lets it require {what}"
+        )
+    require(run, requires=requires)
+
+
+def require(run: Run, *, requires: bool) -> None:
+    """Let a run require a preflight or not, and say at once whether it had one."""
+    names = list(Node.objects.filter(run=run).values_list("name", flat=True))
+    run.requires_preflight = requires
+    run.preflight_doubt = doubt(names, run.started_at) if requires and names else ""
+    run.save(update_fields=["requires_preflight", "preflight_doubt"])
+
+
+def doubt(names: Sequence[str], started_at: datetime) -> str:
+    """Say why nodes should not have been started on; empty where a preflight passed them.
+
+    The newest preflight of all of them counts, if it was over by then and not a day before.
+    """
+    for preflight in Preflight.objects.good_at(started_at).defer("measured"):
+        found = read(preflight)
+        if found is not None and set(names) <= set(found.nodes):
+            return _objection(found, set(names), preflight)
+    return NONE
+
+
+def _objection(found: PreflightResult, names: set[str], preflight: Preflight) -> str:
+    """Say what a preflight holds against a group of nodes."""
+    own = {t.node for t in found.own if t.verdict is not NodeVerdict.PASS}
+    if bad := sorted(own & names):
+        more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+        return f"Preflight {preflight.pk} did not pass {bad[0]}{more}."
+    for pair in found.pairs:
+        if {pair.node, pair.peer} <= names:
+            return f"Preflight {preflight.pk} lets only one of {pair.node} and {pair.peer} come."
+    if found.is_slow and set(found.chosen) <= names:
+        return f"In preflight {preflight.pk} the collective over these nodes was too slow."
+    return ""
+
+
+RULE = "preflight"
+
+
+def watch_starts(*, now: datetime) -> list[Alert]:
+    """Look whether runs had the preflights they require, and reconcile the alerts.
+
+    Returns the changed. A run that is over keeps its flag, and its alert ends with it.
+    """
+    look_at_starts()
+    doubtful = Run.objects.active().filter(requires_preflight=True).exclude(preflight_doubt="")
+    findings = [finding_of(run) for run in doubtful.defer("plan", "clock")]
+    names = Run.objects.active().values_list("name", flat=True)
+    return reconcile(findings, watched={(RULE, f"run:{name}") for name in names}, now=now)
+
+
+def finding_of(run: Run) -> Finding:
+    """Say that a run began without the preflight it requires."""
+    return Finding(
+        rule=RULE,
+        cause=UNKNOWN,
+        severity=RULES[RULE].severity,
+        run=run.name,
+        node=None,
+        device=None,
+        onset_s=run.started_at.timestamp(),
+        score=1.0,
+        evidence={"doubt": run.preflight_doubt, "started_s": run.started_at.timestamp()},
+    )

@@ -1,0 +1,195 @@
+"""By which limits preflights judge, as a table for their page: each beside why it is so."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from fleet.checks.preflights import PreflightResult
+from fleet.formatting import count, counted, percent, rate, seconds
+from fleet.models import Preflight
+from telemetry.checks.preflight import DEVIATIONS, DEVICE_SLOWER_BY, LOSS_RATIO
+from telemetry.checks.preflight_measurements import REST_COUNTERS, SLOWER_BY
+from telemetry.checks.preflight_pairs import (
+    FIGURES,
+    NODE_DEVIATIONS,
+    PAIR_DEVIATIONS,
+    NodeVerdict,
+    PreflightFinding,
+)
+
+METRICS: Mapping[str, str] = {
+    "p50_s": "its messages take {value} in the median, usual are {usual}",
+    "p99_s": "one message in a hundred takes {value} or more, usual are {usual}",
+    "bandwidth_bytes_per_s": "{value} get through, usual are {usual}",
+}
+Writer = Callable[[PreflightFinding], str]
+MOST_EXPLAINED = 4
+
+
+def _missing(parts: str) -> Writer:
+    return lambda t: f"{count(t.value)} of {count(t.usual)} {parts}"
+
+
+WRITERS: Mapping[str, Writer] = {
+    "device_missing": _missing("accelerators"),
+    "efa_missing": _missing("EFA devices"),
+    "efa_down": lambda t: f"EFA device {t.device} does not answer",
+    "efa_latency": lambda t: (
+        f"EFA device {t.device} answers in {seconds(t.value)}, others in {seconds(t.usual)}"
+    ),
+    "efa_loss": lambda t: (
+        f"EFA device {t.device} sends {percent(t.value, 2)} of its packets again"
+    ),
+    "node_silent": lambda t: "most of the others cannot reach it",
+    "node_slow": lambda t: f"slow to every other node: {_compared(t)}",
+    "ecc_uncorrected": lambda t: (
+        f"{counted(t.value or 0, 'memory error')} that ECC cannot correct"
+    ),
+    "hardware_errors": lambda t: counted(t.value or 0, "hardware error"),
+    "rest_moving": lambda t: f"{t.metric} moved by {count(t.value)} while nothing ran",
+    "not_measured": lambda t: "no pair with it was probed",
+}
+
+
+def _compared(trouble: PreflightFinding) -> str:
+    write = rate if trouble.metric == "bandwidth_bytes_per_s" else seconds
+    words = METRICS.get(trouble.metric, "")
+    return words.format(value=write(trouble.value), usual=write(trouble.usual))
+
+
+def reason(trouble: PreflightFinding, *, of: str = "") -> str:
+    """Say one trouble; of a pair, as seen from one of the two nodes."""
+    if not trouble.is_of_pair:
+        return WRITERS[trouble.kind](trouble)
+    other = trouble.node if of == trouble.peer else trouble.peer
+    if trouble.kind == "pair_silent":
+        return f"it and {other} cannot reach each other, while others reach both"
+    return f"slow with {other}, but not by itself: {_compared(trouble)}"
+
+
+def reasons(found: PreflightResult, node: str) -> list[str]:
+    """Say all that is held against a node."""
+    said = [reason(each, of=node) for each in found.of(node)]
+    stays = found.nodes[node] is NodeVerdict.HOLD and node not in {t.node for t in found.own}
+    return [*said, *(["so that the most can come, it stays"] if stays else [])]
+
+
+def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
+    """Say the verdict: how many can come, who stays and why, and how the group does."""
+    failed = [node for node, verdict in found.nodes.items() if verdict is NodeVerdict.FAIL]
+    own_held = sorted({t.node for t in found.own if t.verdict is NodeVerdict.HOLD} - set(failed))
+    return [
+        _how_many(preflight, found),
+        *_left(found, failed),
+        *([f"Look at {listed(own_held)} first."] if own_held else []),
+        *(_of_pair(found, pair) for pair in found.pairs[:5]),
+        *([_collective(preflight, found)] if found.slowdown is not None else []),
+    ]
+
+
+def _left(found: PreflightResult, failed: Sequence[str]) -> list[str]:
+    """Say who must stay: of a few why, of many only who."""
+    if len(failed) > MOST_EXPLAINED:
+        return [f"Leave {listed(failed)}."]
+    return [
+        f"Leave {node}: {'; '.join(reason(t) for t in found.own if t.node == node)}."
+        for node in failed
+    ]
+
+
+def _how_many(preflight: Preflight, found: PreflightResult) -> str:
+    n, n_all, take = len(found.chosen), len(found.nodes), preflight.take
+    if n == n_all:
+        return "The node can be taken." if n == 1 else f"All {n} nodes can be taken."
+    if take is None:
+        return f"{n} of {counted(n_all, 'node')} can be taken." if n else "No node can be taken."
+    if n >= take:
+        return f"{n} of {counted(n_all, 'node')} can be taken, as many as are wanted."
+    return f"Only {n} of the {counted(take, 'node')} wanted can be taken."
+
+
+def _of_pair(found: PreflightResult, pair: PreflightFinding) -> str:
+    together = f"{pair.node} and {pair.peer}"
+    silent = "cannot reach each other" if pair.kind == "pair_silent" else "are slow to each other"
+    held = [node for node in (pair.node, str(pair.peer)) if found.nodes[node] is NodeVerdict.HOLD]
+    stays = f"; {held[0]} stays" if len(held) == 1 else ""
+    return f"{together} {silent}, but neither is by itself: one of them may come{stays}."
+
+
+def _collective(preflight: Preflight, found: PreflightResult) -> str:
+    factor = f"{found.slowdown:.2f}\u202f\u00d7"
+    if found.is_slow:
+        return (
+            f"The collective over them takes {factor} what {preflight.instance_type} should need, "
+            f"more than {SLOWER_BY:g}\u202f\u00d7: look at the fabric before you start."
+        )
+    return f"The collective over them takes {factor} what {preflight.instance_type} should need."
+
+
+def listed(names: Sequence[str], *, most: int = 8) -> str:
+    """List names as a sentence does; of very many the first."""
+    if len(names) > most:
+        return f"{', '.join(names[:most])} and {len(names) - most} more"
+    return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
+
+
+NAMES = {
+    "p50_s": "median",
+    "p99_s": "99th percentile",
+    "bandwidth_bytes_per_s": "bandwidth",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """One check: what is looked at, what counts as wrong, what follows, and why."""
+
+    what: str
+    wrong: str
+    verdict: str
+    because: str
+
+
+# How many times worse than usual a node, or a pair, must be.
+OF_NODES = ", ".join(f"{NAMES[each.name]} {each.node:g} \u00d7" for each in FIGURES)
+OF_PAIRS = ", ".join(f"{NAMES[each.name]} {each.pair:g} \u00d7" for each in FIGURES)
+# Every check with the limit that the code holds it to.
+LIMITS: Sequence[Limit] = (
+    Limit(
+        "accelerators, EFA devices",
+        "fewer than its type has",
+        "fail",
+        "the layout of the run would not fit",
+    ),
+    Limit("uncorrected memory errors, hardware errors", "any", "fail", "they come again"),
+    Limit(
+        "counters at rest",
+        f"any of {', '.join(REST_COUNTERS)} moves",
+        "hold",
+        "nothing should move while nothing runs",
+    ),
+    Limit(
+        "one EFA device",
+        f"no answer; {DEVICE_SLOWER_BY:g} \u00d7 its peers and {DEVIATIONS:g} deviations; "
+        f"{percent(LOSS_RATIO, 2)} of its packets sent again",
+        "fail",
+        "alike devices differ by 2 to 4 %; a busy fabric answers 10 % later",
+    ),
+    Limit(
+        "a node to all others",
+        f"{OF_NODES} worse than usual, and {NODE_DEVIATIONS:g} deviations",
+        "fail",
+        "the tail wanders more than the median, bandwidth less",
+    ),
+    Limit(
+        "a pair",
+        f"{OF_PAIRS} worse than its two nodes explain, and {PAIR_DEVIATIONS:g} deviations",
+        "hold",
+        "racks apart differ by a fifth, and are no fault",
+    ),
+    Limit(
+        "the group",
+        f"the collective over those to take needs more than {SLOWER_BY:g} \u00d7 the expected",
+        "hold",
+        "the expected curve fits published runs within 15 %",
+    ),
+)

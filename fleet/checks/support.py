@@ -1,0 +1,222 @@
+"""Support checks: what a model needs against what Trainium's compiler is known to take."""
+
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Any, BinaryIO
+
+import msgspec
+
+from fleet.models import SupportCheck, Trial
+from telemetry.checks.operator_readers import read_operators
+from telemetry.checks.operators import OperatorList, SupportError
+from telemetry.checks.support import Basis, OperatorJudgement, SupportState, judge, published
+from telemetry.errors import FieldError
+
+LONGEST_FILE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class SupportFile:
+    """A file as somebody gave it."""
+
+    name: str
+    content: BinaryIO
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A file judged. ``basis`` says by what: the published list, and the compiler's report."""
+
+    file: str
+    reading: OperatorList
+    judgements: tuple[OperatorJudgement, ...]
+    basis: dict[str, Any]
+
+    def count(self, state: SupportState) -> int:
+        """Count the operators in a state."""
+        return sum(each.state is state for each in self.judgements)
+
+
+def check(graph: SupportFile, report: SupportFile | None = None, *, most_bytes: int) -> Checked:
+    """Read and judge a file of operators, by the compiler's report too where one is given.
+
+    Raises
+    ------
+    FieldError
+        Where a file cannot be read; says which, the line and the remedy.
+    """
+    reading = _read("file", graph, most_bytes)
+    told = _read("report", report, most_bytes) if report else reading
+    if report and told.report is None:
+        raise FieldError("report", f"it is a {told.form.value}; give the analyzer's result.json")
+    if report and reading.report:
+        raise FieldError("report", "the file is a report itself; leave this empty")
+    basis: dict[str, Any] = {
+        "n_listed": len(published().listed.names),
+        "list_date": published().list_date,
+    }
+    if told.report:
+        basis["report"] = {
+            "file": file_name(report.name if report else graph.name),
+            "digest": told.digest,
+            "torch_neuronx": told.report.torch_neuronx,
+            "neuronx_cc": told.report.neuronx_cc,
+        }
+    found = judge(reading, published(), told.report)
+    return Checked(file_name(graph.name), reading, found, basis)
+
+
+def _read(field: str, given: SupportFile, most_bytes: int) -> OperatorList:
+    try:
+        return read_operators(given.content, most_bytes=most_bytes)
+    except SupportError as error:
+        raise FieldError(field, str(error)) from error
+
+
+def file_name(path: str) -> str:
+    """Return a file's name as it can be kept: printable, without folders."""
+    last = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
+    kept = "".join(char if char.isprintable() else "_" for char in last)
+    return kept.encode("utf-8", "replace").decode()[:LONGEST_FILE] or "pasted text"
+
+
+def keep(checked: Checked, *, by: str, now: datetime, trial: Trial | None = None) -> SupportCheck:
+    """Keep a check, whole, as it was judged."""
+    return SupportCheck.objects.create(
+        file=checked.file,
+        digest=checked.reading.digest,
+        form=checked.reading.form.value,
+        n_operators=len(checked.judgements),
+        n_supported=checked.count(SupportState.SUPPORTED),
+        n_unsupported=checked.count(SupportState.UNSUPPORTED),
+        n_unknown=checked.count(SupportState.UNKNOWN),
+        operators=[asdict(each) for each in checked.judgements],
+        basis=checked.basis,
+        checked_at=now,
+        by=by,
+        trial=trial,
+    )
+
+
+def judgements_of(kept: SupportCheck) -> tuple[OperatorJudgement, ...]:
+    """Return what a kept check said of each operator."""
+    return tuple(msgspec.convert(each, OperatorJudgement) for each in kept.operators)
+
+
+def trial_named(name: str) -> Trial | None:
+    """Return the trial of that name, None for no name.
+
+    Raises
+    ------
+    FieldError
+        Where there is none of that name.
+    """
+    if not name:
+        return None
+    trial = Trial.objects.filter(name=name).first()
+    if trial is None:
+        raise FieldError("trial", f"there is none called {name[:60]!r}; /trials/ lists them")
+    return trial
+
+
+ANALYZE = "neuron_parallel_compile --command analyze python one_layer.py"
+LIST_OPERATORS = "neuronx-cc list-operators --framework XLA"
+BY_PYTORCH = frozenset({"aten", "prims"})
+WHY = {
+    Basis.LIST: "on the published list",
+    Basis.ALIAS: "on the published list as {detail}",
+    Basis.TARGET: "a custom call that the compiler recognises ({detail})",
+    Basis.LOWERING: "part of the listed {detail}; other uses of it may still fail",
+    Basis.REFUSED_TYPE: "used with a type that the compiler refuses: {detail}",
+    Basis.REFUSED: "the compiler refuses it: {detail}",
+    Basis.NONE: "nothing published names it",
+}
+
+
+def headline(n_operators: int, n_unsupported: int, n_unknown: int) -> str:
+    """Say first what stands.
+
+    Examples
+    --------
+    >>> headline(47, 3, 9)
+    '3 of 47 operators are unsupported, 9 unknown.'
+    >>> headline(12, 0, 0)
+    'All 12 operators are supported.'
+    """
+    of = f"of {n_operators:,} operator{'s' if n_operators != 1 else ''}"
+    if n_unsupported:
+        verb = "is" if n_unsupported == 1 else "are"
+        return f"{n_unsupported:,} {of} {verb} unsupported, {n_unknown or 'none'} unknown."
+    if n_unknown:
+        verb = "is" if n_unknown == 1 else "are"
+        return f"None is known to be unsupported, but {n_unknown:,} {of} {verb} unknown."
+    return (
+        "The only operator is supported." if n_operators == 1 else f"All {of[3:]} are supported."
+    )
+
+
+def why(judged: OperatorJudgement) -> str:
+    """Say what a judgement rests on."""
+    if judged.basis is Basis.REPORT:
+        return _by_report(judged)
+    if judged.basis is Basis.NONE and is_own(judged.name):
+        return "an operator of your own: nothing published can know it"
+    return WHY[judged.basis].format(detail=judged.detail)
+
+
+def _by_report(judged: OperatorJudgement) -> str:
+    if judged.state is SupportState.SUPPORTED:
+        return "the compiler took it" + (
+            "" if judged.is_listed else "; the published list lacks it"
+        )
+    all_of = judged.n_failed == judged.n_tried
+    times = f"{judged.n_failed:,} of {judged.n_tried:,} uses"
+    said = f"the compiler refused {'it' if all_of else times}"
+    told = f" ({judged.detail})" if judged.detail else ""
+    return f"{said}{told}" + (
+        "; the published list has it, but its word stands" if judged.is_listed else ""
+    )
+
+
+def to_do(judged: OperatorJudgement) -> str:
+    """Say what to do about an operator; nothing about one that is supported."""
+    if judged.state is SupportState.SUPPORTED:
+        return ""
+    if judged.state is SupportState.UNKNOWN:
+        return _to_find_out(judged.name)
+    if judged.basis is Basis.REFUSED_TYPE and judged.detail.startswith("c"):
+        return "keep real and imaginary parts as two tensors, or leave it to the CPU"
+    if judged.basis is Basis.REFUSED_TYPE:
+        return "use bf16, fp16 or an 8-bit type that the chip has"
+    return "write it with other operators, or as a kernel of your own (NKI)"
+
+
+def _to_find_out(name: str) -> str:
+    kind = name.partition("::")[0]
+    if kind == "module":
+        return "export the model by torch.export, so that modules become operators"
+    if kind == "hlo":
+        return f"look for it in the output of {LIST_OPERATORS}, or compile one layer with it"
+    if is_own(name):
+        return "write it in operators of PyTorch or as a kernel (NKI), then compile one layer"
+    return "compile a model of one layer that uses it, or run the analyzer on it"
+
+
+def is_own(name: str) -> bool:
+    """Whether an operator is neither PyTorch's nor XLA's."""
+    kind = name.partition("::")[0]
+    return kind not in BY_PYTORCH | {"hlo", "module"}
+
+
+def rests_on(n_listed: int, list_date: str, *, has_report: bool) -> str:
+    """Say how far the judgement carries."""
+    listed = (
+        f"The published list has {n_listed} operators and has hardly changed since 2022 "
+        f"(last in {list_date}): it is no oracle. What it lacks is unknown, not unsupported: "
+        "XLA takes far more."
+    )
+    if has_report:
+        return (
+            f"The compiler's own report overrides the published list wherever it speaks. {listed}"
+        )
+    return f"{listed} Only the compiler knows: its report overrides the list."

@@ -1,0 +1,171 @@
+"""Budgets: set and withdrawn by leads, burnt by runs, and how each is forecast to end."""
+
+import math
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from django.db.models import Q, QuerySet
+
+from fleet.costs.spending import planned_end, usd_between
+from fleet.models import Budget, Run
+from telemetry.errors import FieldError
+
+MOST_USD = 1e12
+MAX_TEAM = 40
+LONGEST = timedelta(days=3660)
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetRequest:
+    """A budget as somebody asks for it: of a team, or of a run."""
+
+    team: str
+    run: str
+    usd: float
+    starts_at: datetime
+    ends_at: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class BudgetStatus:
+    """How a budget stands: dollars spent in its period, per hour now, and by its end.
+
+    ``n_unpriced`` runs have no price: what they cost is in none of the figures.
+    """
+
+    budget: Budget
+    spent_usd: float
+    usd_per_hour: float
+    forecast_usd: float
+    used_up_at: datetime | None
+    n_unpriced: int
+
+    @property
+    def used_ratio(self) -> float:
+        """Share of the budget that is spent."""
+        return self.spent_usd / self.budget.usd
+
+    @property
+    def forecast_ratio(self) -> float:
+        """Share of the budget that will be spent at its end, 1 and above: all of it."""
+        return self.forecast_usd / self.budget.usd
+
+    @property
+    def is_over(self) -> bool:
+        """Whether more will be spent than it holds."""
+        return self.forecast_usd > self.budget.usd
+
+
+def burn(budget: Budget, runs: Iterable[Run], *, now: datetime) -> BudgetStatus:
+    """Return how a budget stands; ``runs`` may hold others than its own.
+
+    Notes
+    -----
+    The forecast pays every run under way to its planned end, at its pace so far, or else to the
+    end of the period, at the prices announced.
+    """
+    mine = [run for run in runs if _is_of(budget, run)]
+    until = min(now, budget.ends_at)
+    spent = {run.pk: usd_between(run, budget.starts_at, until) for run in mine}
+    priced = [run for run in mine if not math.isnan(spent[run.pk])]
+    going = [run for run in priced if run.finished_at is None]
+    spent_usd = sum(spent[run.pk] for run in priced)
+    # Of a period to come, only what lies in it.
+    begins = max(until, budget.starts_at)
+    to_come = sum(usd_between(run, begins, _ends_at(run, budget, now=until)) for run in going)
+    return BudgetStatus(
+        budget=budget,
+        spent_usd=spent_usd,
+        usd_per_hour=sum(run.usd_per_hour for run in going) if now < budget.ends_at else 0.0,
+        forecast_usd=spent_usd + to_come,
+        used_up_at=_used_up_at(budget, going, spent_usd, now=begins)
+        if spent_usd + to_come > budget.usd
+        else None,
+        n_unpriced=len(mine) - len(priced),
+    )
+
+
+def _is_of(budget: Budget, run: Run) -> bool:
+    is_mine = budget.run_id == run.pk if budget.run_id else budget.team == run.team
+    over = run.finished_at
+    return (
+        is_mine and run.started_at < budget.ends_at and (over is None or over > budget.starts_at)
+    )
+
+
+def _ends_at(run: Run, budget: Budget, *, now: datetime) -> datetime:
+    """Return up to when a budget pays for a run."""
+    lasted_s = (now - run.started_at).total_seconds()
+    pace = run.n_tokens / lasted_s if lasted_s > 0 else None
+    planned = planned_end(run, run.n_tokens, pace, at=now)
+    return min(budget.ends_at, planned or budget.ends_at)
+
+
+def _used_up_at(
+    budget: Budget, going: Sequence[Run], spent_usd: float, *, now: datetime
+) -> datetime | None:
+    """Return when the last dollar is spent at today's pace; None: not before its end."""
+    per_hour = sum(run.usd_per_hour for run in going)
+    left = budget.usd - spent_usd
+    if left <= 0:
+        return now
+    if per_hour <= 0 or left / per_hour > LONGEST / timedelta(hours=1):
+        return None
+    at = now + timedelta(hours=left / per_hour)
+    return at if at < budget.ends_at else None
+
+
+def burning(budgets: Iterable[Budget]) -> QuerySet[Run]:
+    """Return the runs that go on, or did when the first of these budgets began."""
+    first = min(budget.starts_at for budget in budgets)
+    runs = Run.objects.filter(Q(finished_at=None) | Q(finished_at__gt=first))
+    return runs.defer("plan", "clock", "spending")
+
+
+def burns(*, now: datetime) -> list[BudgetStatus]:
+    """Return how every budget stands that is kept, those forecast to be overrun first."""
+    budgets = list(Budget.objects.kept().select_related("run"))
+    if not budgets:
+        return []
+    runs = list(burning(budgets))
+    found = [burn(budget, runs, now=now) for budget in budgets]
+    return sorted(found, key=lambda each: (each.budget.ends_at <= now, -each.forecast_ratio))
+
+
+def set_budget(asked: BudgetRequest, *, by: str, now: datetime) -> Budget:
+    """Set a budget; FieldError where a field cannot be."""
+    _check(asked)
+    run = Run.objects.filter(name=asked.run).first() if asked.run else None
+    if asked.run and run is None:
+        raise FieldError("run", f"no run is called {asked.run[:60]!r}")
+    return Budget.objects.create(
+        team=asked.team.strip(),
+        run=run,
+        usd=asked.usd,
+        starts_at=asked.starts_at,
+        ends_at=asked.ends_at,
+        set_by=by,
+        set_at=now,
+    )
+
+
+def end_budget(budget: Budget, *, by: str, now: datetime) -> bool:
+    """Withdraw a budget; False where somebody did so before."""
+    kept = Budget.objects.kept().filter(pk=budget.pk)
+    return bool(kept.update(ended_at=now, ended_by=by))
+
+
+def _check(asked: BudgetRequest) -> None:
+    if bool(asked.team.strip()) == bool(asked.run):
+        raise FieldError("team", "name a team or choose a run, one of the two")
+    if len(asked.team.strip()) > MAX_TEAM or CONTROL.search(asked.team):
+        raise FieldError("team", f"use at most {MAX_TEAM} characters, and none that is not shown")
+    if not math.isfinite(asked.usd) or not 0 < asked.usd <= MOST_USD:
+        raise FieldError("usd", "give dollars above 0")
+    if asked.ends_at <= asked.starts_at:
+        raise FieldError("ends_at", "must be later than the first day")
+    if asked.ends_at - asked.starts_at > LONGEST:
+        raise FieldError("ends_at", "a budget lasts ten years at most")

@@ -1,0 +1,271 @@
+"""Alerts about money, once a minute: tokens that cost more, budgets that will not do."""
+
+from dataclasses import dataclass
+from datetime import datetime
+from functools import lru_cache
+
+import numpy as np
+from django.db.models import Q
+
+from fleet.alerts import Subject, reconcile, subject_of
+from fleet.costs.budgets import BudgetStatus, burns
+from fleet.models import Alert, Run
+from telemetry import catalog
+from telemetry.blocks import FloatArray
+from telemetry.detect.drift import (
+    LIMITS,
+    RULE,
+    Drift,
+    MinutePace,
+    clear_of,
+    drift,
+    is_alike,
+    pace_of,
+)
+from telemetry.detect.drift import RULE as DRIFT
+from telemetry.detect.findings import UNKNOWN, Finding
+from telemetry.detect.rules import RULES
+from telemetry.simulate.constants import ASSUMED
+from telemetry.simulate.plan import Job
+from telemetry.simulate.step_model import estimate
+from telemetry.store.history import worker_minutes
+from telemetry.store.reading import Source
+
+# What slows no step, and so explains no cost.
+UNRELATED = (
+    *(RULE, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind"),
+    "preflight",
+)
+# An alert speaks of what began a little before, and what it slowed needs a moment to recover.
+BEFORE_S, AFTER_S = 120.0, 300.0
+ESTIMATE, OWN = "estimate", "own"
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What a token is expected to cost, in node-seconds, and by whose word."""
+
+    cost: float
+    by: str
+
+    @property
+    def limit_ratio(self) -> float:
+        """How much more is drift."""
+        return LIMITS["estimate_ratio" if self.by == ESTIMATE else "own_ratio"]
+
+
+@dataclass(frozen=True, slots=True)
+class DriftCheck:
+    """One look at a run: whether it could be judged, and what was found."""
+
+    is_judged: bool
+    finding: Finding | None = None
+
+
+def judge_drift(source: Source, run: Run, *, is_open: bool, now: datetime) -> DriftCheck:
+    """Look whether a run's tokens have cost more than expected for hours.
+
+    Whatever another alert explains is left out; while one is open, there is no drift.
+    """
+    now_s = now.timestamp()
+    start_s = now_s - LIMITS["window_s"]
+    minutes = worker_minutes(source, run.name, start_s=start_s, end_s=now_s)
+    if len(minutes) < LIMITS["least_minutes"] or not np.isfinite(minutes.tokens).any():
+        return DriftCheck(is_judged=False)
+    pace = pace_of(minutes, nodes_per_worker=run.n_nodes / len(minutes.workers))
+    told, is_explained = explained(run, start_s=start_s, now_s=now_s)
+    if is_explained:
+        return DriftCheck(is_judged=True)
+    expected = _estimated(run, pace) or _own(run, pace, told, now_s=now_s)
+    if expected is None:
+        return DriftCheck(is_judged=False)
+    limit_ratio = expected.limit_ratio * (LIMITS["half_ratio"] if is_open else 1.0)
+    found = drift(pace, told, expected=expected.cost, limit_ratio=limit_ratio)
+    if found is None:
+        return DriftCheck(is_judged=True)
+    return DriftCheck(is_judged=True, finding=_finding(run, pace, found, expected))
+
+
+def _finding(run: Run, pace: MinutePace, found: Drift, expected: Expected) -> Finding:
+    evidence = {
+        "ratio": found.ratio,
+        "node_s_per_mtok": found.cost * 1e6,
+        "expected_node_s_per_mtok": expected.cost * 1e6,
+        "expected_by": expected.by,
+        "window_s": LIMITS["window_s"],
+        "limit_ratio": expected.limit_ratio,
+        "usd_per_mtok": _usd(run, found.cost),
+        "expected_usd_per_mtok": _usd(run, expected.cost),
+    }
+    return Finding(
+        rule=RULE,
+        cause=UNKNOWN,
+        severity=RULES[RULE].severity,
+        run=run.name,
+        node=None,
+        device=None,
+        onset_s=float(pace.began_s[0]),
+        score=found.ratio / expected.limit_ratio,
+        evidence=evidence,
+    )
+
+
+def _usd(run: Run, node_s_per_token: float) -> float | None:
+    """Return dollars per million tokens at the run's price; None without one."""
+    return node_s_per_token * 1e6 * run.price[0] / 3600 or None
+
+
+def explained(run: Run, *, start_s: float, now_s: float) -> tuple[FloatArray, bool]:
+    """Return when other alerts explain a run's cost: (m, 2) Unix s; and whether one does now."""
+    about = Q(run=run) | Q(node__run=run)
+    others = Alert.objects.filter(about).exclude(rule__in=UNRELATED)
+    spans = [
+        (onset.timestamp() - BEFORE_S, over.timestamp() + AFTER_S if over else np.inf)
+        for onset, over in others.values_list("onset_at", "resolved_at")
+    ]
+    table = np.array([span for span in spans if span[1] > start_s]).reshape(-1, 2)
+    return table, bool((table[:, 1] > now_s).any())
+
+
+def _estimated(run: Run, pace: MinutePace) -> Expected | None:
+    """Return what the estimate tells of a run as it is laid out; None where it tells nothing.
+
+    A run that trains other batches than its row says, or without some of its workers, is no more
+    the run that was estimated.
+    """
+    tokens, n_active = pace.layout
+    whole = float(np.max(pace.n_active))
+    return _by_estimate(run, tokens) if is_alike((n_active, 0.0), (whole, 0.0)) else None
+
+
+def _by_estimate(run: Run, tokens: float) -> Expected | None:
+    laid_out = float(run.global_batch * run.seq_len)
+    if run.shape or run.model not in catalog.models() or not laid_out:
+        return None
+    if not is_alike((tokens, 0.0), (laid_out, 0.0)):
+        return None
+    instance = catalog.instances().get(run.instance_type)
+    # What the step model assumes is no yardstick for real hardware.
+    if instance and not run.is_simulated and (instance.chip.name, run.precision) in ASSUMED:
+        return None
+    job = Job(
+        model=run.model,
+        instance=run.instance_type,
+        nodes=run.n_nodes,
+        tp=run.tp,
+        pp=run.pp,
+        seq_len=run.seq_len,
+        global_batch=run.global_batch,
+        precision=run.precision,
+    )
+    step_s = _step_s(job)
+    return None if step_s is None else Expected(run.n_nodes * step_s / tokens, ESTIMATE)
+
+
+def expected_now(run: Run, *, tokens: float) -> Expected | None:
+    """Return what a token is expected to cost, by what is known without a look at its minutes.
+
+    ``tokens`` are those of a step; whether all workers take part is not asked.
+    """
+    own = (run.spending or {}).get("own") or {}
+    is_own = "cost" in own and is_alike((tokens, 0.0), (own["tokens"], 0.0))
+    return _by_estimate(run, tokens) or (Expected(own["cost"], OWN) if is_own else None)
+
+
+@lru_cache(maxsize=512)
+def _step_s(job: Job) -> float | None:
+    """Return how long a step is estimated to take; None where the layout cannot be."""
+    try:
+        return estimate(job).step_s
+    except ValueError:
+        return None
+
+
+def _own(run: Run, pace: MinutePace, told: FloatArray, *, now_s: float) -> Expected | None:
+    """Return what a token cost in the first settled hours of the run as it is laid out now.
+
+    It is kept with the run's account, and begins anew where its batch or its workers change.
+    """
+    tokens, n_active = pace.layout
+    own = dict((run.spending or {}).get("own") or {})
+    if not own or not is_alike((tokens, n_active), (own["tokens"], own["n_active"])):
+        # The first window that is whole: what came before it was warm-up.
+        own = {"tokens": tokens, "n_active": n_active, "since_s": now_s}
+    elif "cost" not in own and now_s - own["since_s"] >= LIMITS["window_s"]:
+        costs = pace.cost[clear_of(pace, told)]
+        if len(costs) >= LIMITS["least_minutes"]:
+            own["cost"] = float(np.median(costs))
+    if own != (run.spending or {}).get("own") and run.spending:
+        Run.objects.filter(pk=run.pk).update(spending=run.spending | {"own": own})
+    return Expected(own["cost"], OWN) if "cost" in own else None
+
+
+OVERRUN = "budget_overrun"
+# Hours tell drift: a look now and then will do.
+DRIFT_EVERY_MIN = 10
+
+
+def watch_money(source: Source, *, now: datetime) -> list[Alert]:
+    """Judge what runs cost and how budgets stand, and reconcile the alerts; return the changed."""
+    opened = set(
+        Alert.objects.open().filter(rule__in=(DRIFT, OVERRUN)).values_list("rule", "subject")
+    )
+    findings, watched = _overruns(opened, now=now)
+    if now.minute % DRIFT_EVERY_MIN == 0:
+        drifting, judged = _drifts(source, opened, now=now)
+        findings, watched = findings + drifting, watched | judged
+    return reconcile(findings, watched=watched, now=now)
+
+
+def _drifts(
+    source: Source, opened: set[Subject], *, now: datetime
+) -> tuple[list[Finding], set[Subject]]:
+    findings, watched = [], set()
+    for run in Run.objects.active().filter(phase=Run.Phase.TRAINING):
+        key = (DRIFT, f"run:{run.name}")
+        look = judge_drift(source, run, is_open=key in opened, now=now)
+        if look.is_judged:
+            watched.add(key)
+        if look.finding:
+            findings.append(look.finding)
+    return findings, watched
+
+
+def _overruns(opened: set[Subject], *, now: datetime) -> tuple[list[Finding], set[Subject]]:
+    """Return the budgets that will not do; what is withdrawn or past is looked at no more."""
+    calm_ratio = RULES[OVERRUN].limits["calm_ratio"]
+    findings = []
+    for each in burns(now=now):
+        budget = each.budget
+        if not budget.starts_at <= now < budget.ends_at:
+            continue
+        finding = overrun(each, now=now)
+        limit = calm_ratio if (OVERRUN, subject_of(finding)) in opened else 1.0
+        if each.forecast_ratio > limit:
+            findings.append(finding)
+    return findings, {key for key in opened if key[0] == OVERRUN}
+
+
+def overrun(burn: BudgetStatus, *, now: datetime) -> Finding:
+    """Return the finding that a budget will not do."""
+    budget = burn.budget
+    return Finding(
+        rule=OVERRUN,
+        cause=UNKNOWN,
+        severity=RULES[OVERRUN].severity,
+        run=budget.run.name if budget.run else None,
+        node=None,
+        device=None,
+        onset_s=now.timestamp(),
+        score=burn.forecast_ratio,
+        evidence={
+            "budget": budget.pk,
+            "whose": budget.name,
+            "budget_usd": budget.usd,
+            "spent_usd": burn.spent_usd,
+            "forecast_usd": burn.forecast_usd,
+            "usd_per_hour": burn.usd_per_hour,
+            "used_up_s": burn.used_up_at.timestamp() if burn.used_up_at else None,
+            "ends_s": budget.ends_at.timestamp(),
+        },
+    )

@@ -1,0 +1,200 @@
+"""What an alert has cost: steps and dollars, measured against the run's own pace before it."""
+
+from dataclasses import asdict, dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from django.db.models import Q
+
+from fleet.alerts.evidence import Evidence
+from fleet.models import Alert, Run
+from fleet.models.run import SECONDS_PER_HOUR
+from telemetry.blocks import FloatArray
+from telemetry.steps import StepBatch
+from telemetry.store.history import run_steps
+from telemetry.store.reading import Source
+
+BEFORE_S = 900.0
+# A run whose steps are slow is given longer to show its pace, as are its checkpoints.
+LONG_BEFORE_S = 7_200.0
+LEAST_STEPS = 3
+# The newest of them tell the pace: what another alert had slowed before is not this one's doing.
+PACE_STEPS = 20
+# Steps of another size than before are no measure of what was lost.
+SAME_TOKENS_RATIO = 0.02
+# After so many usual steps without one, the time up to now counts as well.
+OVERDUE_STEPS = 2.0
+TINY_S = 1e-3
+EVERY_S, EVERY_OLD_S = 10.0, 60.0
+SETTLED = timedelta(minutes=10)
+
+
+@dataclass(frozen=True, slots=True)
+class RunPace:
+    """How a run got on before: seconds per step, by the median of so many, and where it stood."""
+
+    usual_s: float
+    n_steps: int
+    tokens: float
+    checkpoint_s: float
+    step: int
+    ended_at_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What was lost up to a moment, and the figures that say so."""
+
+    lost_s: float
+    n_steps: float
+    usd: float | None
+    usual_s: float
+    n_before: int
+    n_done: int
+    span_s: float
+    paused_s: float
+    n_nodes: int
+    usd_per_hour: float | None
+    n_others: int = 0
+
+
+def measured(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
+    """Return what an alert had cost its run by a moment; None where nothing can tell.
+
+    Notes
+    -----
+    Between the last step before the onset and the newest one (or now, where none has come for
+    twice the usual time) ``n_done`` steps ended. At the usual pace, the median before the onset,
+    that takes ``n_done * usual_s``; whatever it took beyond is lost, and the run's nodes are paid
+    for all the same. Checkpoints and evaluations are no loss, but for those a slow checkpoint
+    takes beyond the usual ones. A run without a price loses steps only. Runs whose batch or size
+    was changed at the onset have no pace to compare with.
+    """
+    evidence = Evidence(alert.evidence)
+    if alert.run is None or evidence.is_layout or evidence.names("changed"):
+        return None
+    onset_s, until_s = alert.onset_at.timestamp(), until.timestamp()
+    needs_long = _is_about(alert, "checkpoint_slow")
+    before = pace_before(source, alert.run, onset_s=onset_s, needs_long=needs_long)
+    if before is None or until_s <= before.ended_at_s:
+        return None
+    start_s = before.ended_at_s + TINY_S
+    after = run_steps(source, alert.run.name, start_s=start_s, end_s=until_s)
+    if len(after) and not _is_alike(before.tokens, float(np.median(after.tokens))):
+        return None
+    return _compared(alert, alert.run, before, after, until_s)
+
+
+def pace_before(source: Source, run: Run, *, onset_s: float, needs_long: bool) -> RunPace | None:
+    """Return how a run got on before a moment; None where too little is known."""
+    for length_s in (LONG_BEFORE_S,) if needs_long else (BEFORE_S, LONG_BEFORE_S):
+        steps = run_steps(source, run.name, start_s=onset_s - length_s, end_s=onset_s + TINY_S)
+        if len(steps) >= LEAST_STEPS:
+            return _pace(steps)
+    return None
+
+
+def _pace(steps: StepBatch) -> RunPace:
+    saved = _mean(steps, "checkpoint_s")
+    return RunPace(
+        usual_s=float(np.median((steps.step_s - _planned_s(steps))[-PACE_STEPS:])),
+        n_steps=len(steps.last(PACE_STEPS)),
+        tokens=float(np.median(steps.tokens)),
+        checkpoint_s=float(np.median(saved[saved > 0])) if (saved > 0).any() else float("nan"),
+        step=int(steps.step[-1]),
+        ended_at_s=float(steps.ended_at_s[-1]),
+    )
+
+
+def _compared(
+    alert: Alert, run: Run, before: RunPace, after: StepBatch, until_s: float
+) -> Cost | None:
+    newest_s = float(after.ended_at_s[-1]) if len(after) else before.ended_at_s
+    is_overdue = until_s - newest_s > OVERDUE_STEPS * before.usual_s
+    span_s = (until_s if is_overdue else newest_s) - before.ended_at_s
+    n_done = max(0, int(after.step[-1]) - before.step) if len(after) else 0
+    paused_s = _paused_s(alert, before, after)
+    lost_s = span_s - paused_s - n_done * before.usual_s
+    if not np.isfinite(lost_s) or not before.usual_s > 0:
+        return None
+    lost_s, per_hour = max(0.0, lost_s), run.usd_per_hour
+    return Cost(
+        lost_s=lost_s,
+        n_steps=lost_s / before.usual_s,
+        usd=lost_s / SECONDS_PER_HOUR * per_hour if per_hour else None,
+        usual_s=before.usual_s,
+        n_before=before.n_steps,
+        n_done=n_done,
+        span_s=span_s,
+        paused_s=paused_s,
+        n_nodes=run.n_nodes,
+        usd_per_hour=per_hour or None,
+    )
+
+
+def _paused_s(alert: Alert, before: RunPace, after: StepBatch) -> float:
+    """Return the seconds that were planned not to train: at most the usual ones, if in doubt."""
+    if not len(after):
+        return 0.0
+    weight = np.diff(after.step, prepend=before.step).clip(min=0)
+    if _is_about(alert, "recompile"):
+        return float((_mean(after, "checkpoint_s") * weight).sum())
+    if not _is_about(alert, "checkpoint_slow"):
+        return float((_planned_s(after) * weight).sum())
+    n_saved = float(((_mean(after, "checkpoint_s") > 0) * weight).sum())
+    usual_s = before.checkpoint_s
+    if not np.isfinite(usual_s):
+        usual_s = Evidence(alert.evidence).culprit.peers_median or float("nan")
+    return n_saved * usual_s + float((_mean(after, "other_s") * weight).sum())
+
+
+def _is_about(alert: Alert, cause: str) -> bool:
+    return cause in (alert.rule, alert.cause)
+
+
+def _planned_s(steps: StepBatch) -> FloatArray:
+    return np.asarray(_mean(steps, "checkpoint_s") + _mean(steps, "other_s"))
+
+
+def _mean(steps: StepBatch, phase: str) -> FloatArray:
+    """Return one phase of each step: (n_steps,) seconds, mean over workers; unreported is none."""
+    values = steps.phases[phase]
+    known = np.isfinite(values)
+    total = np.where(known, values, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(known.sum(axis=1), 1))
+
+
+def _is_alike(before: float, after: float) -> bool:
+    return abs(after - before) <= SAME_TOKENS_RATIO * before
+
+
+def keep_costs(source: Source, *, now: datetime) -> None:
+    """Write down what the open alerts have cost so far, and the resolved ones in the end."""
+    due = Q(resolved_at=None) | Q(resolved_at__gte=now - SETTLED) | Q(cost={})
+    for alert in Alert.objects.filter(due).select_related("run"):
+        until = alert.resolved_at or now
+        if _is_due(alert, until):
+            cost = measured(source, alert, until=until)
+            cost = replace(cost, n_others=_others(alert, until)) if cost else None
+            alert.cost = as_kept(cost, until=until)
+            alert.save(update_fields=["cost"])
+
+
+def _others(alert: Alert, until: datetime) -> int:
+    """Count the other alerts of the run that were open meanwhile: their losses are in this one."""
+    others = Alert.objects.filter(run=alert.run_id, onset_at__lt=until).exclude(pk=alert.pk)
+    return others.filter(Q(resolved_at=None) | Q(resolved_at__gt=alert.onset_at)).count()
+
+
+def _is_due(alert: Alert, until: datetime) -> bool:
+    kept_s = alert.cost.get("until_s", 0.0)
+    if alert.resolved_at is not None:
+        return bool(kept_s < until.timestamp())
+    age_s = (until - alert.onset_at).total_seconds()
+    return bool(until.timestamp() - kept_s >= (EVERY_S if age_s < BEFORE_S else EVERY_OLD_S))
+
+
+def as_kept(cost: Cost | None, *, until: datetime) -> dict[str, Any]:
+    """Return a cost as an alert keeps it; one that is unknown leaves only when it was asked."""
+    return (asdict(cost) if cost else {}) | {"until_s": until.timestamp()}

@@ -1,0 +1,188 @@
+"""A run's money as its page shows it: where every dollar went, and what it buys."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Exists, OuterRef, Q
+
+from fleet.costs.budgets import BudgetStatus, burn, burning
+from fleet.costs.spending import RECOMPILED, Account, account, outlook, trained_tokens
+from fleet.models import Alert, Annotation, Budget, Run
+from fleet.models.run import RunQuerySet
+from fleet.runs.annotations import AnnotationRequest, annotate
+from fleet.runs.flops import mfu_ratio, peak_flops
+from fleet.runs.summaries import runs_now
+from telemetry.errors import FieldError
+from telemetry.statistics.time_use import SORTS
+from telemetry.store.hot import HotStore
+
+WORDS = {
+    "training": "training",
+    "communication": "all-reduce: waiting and transferring",
+    "input": "waiting for data",
+    "saving": "checkpoints and evaluation",
+    "compiling": "compiling",
+    "warming_up": "getting ready and warm-up",
+    "repeated": "trained again after a restart",
+    "idle": "idle: nodes held, no step made",
+    "untold": "before what is remembered",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CostShare:
+    """One sort of spending: how much, and where its piece of the bar begins, in percent."""
+
+    sort: str
+    words: str
+    seconds: float
+    usd: float | None
+    ratio: float
+    left: float
+
+    @property
+    def width(self) -> float:
+        """How wide its piece is, in percent."""
+        return round(100 * self.ratio, 3)
+
+
+def in_cents(parts: Mapping[str, float]) -> dict[str, float]:
+    """Round dollars to cents so that they add up to their rounded sum: the largest rest first.
+
+    Examples
+    --------
+    >>> in_cents({"a": 0.004, "b": 0.004, "c": 0.004})
+    {'a': 0.01, 'b': 0.0, 'c': 0.0}
+    """
+    cents = {sort: value * 100 for sort, value in parts.items()}
+    floors = {sort: math.floor(value) for sort, value in cents.items()}
+    short = round(sum(cents.values())) - sum(floors.values())
+    by_rest = sorted(cents, key=lambda sort: floors[sort] - cents[sort])
+    return {sort: (floors[sort] + (sort in by_rest[:short])) / 100 for sort in parts}
+
+
+def parts_of(spent: Account) -> Sequence[CostShare]:
+    """Return the sorts that a run spent anything on, in the order of the bar."""
+    total_s = sum(spent.seconds.values())
+    usd = in_cents(spent.usd) if spent.usd is not None else None
+    found, left = [], 0.0
+    for sort in SORTS:
+        seconds = spent.seconds[sort]
+        dollars = None if usd is None else usd[sort]
+        if total_s > 0 and (seconds / total_s >= 5e-4 or dollars):
+            # Of the bar each has the share of its dollars, which a price may have changed.
+            of_usd = spent.usd is not None and spent.total_usd > 0
+            ratio = (
+                spent.usd[sort] / spent.total_usd if of_usd and spent.usd else seconds / total_s
+            )
+            found.append(
+                CostShare(sort, WORDS[sort], seconds, dollars, ratio, round(100 * left, 3))
+            )
+            left += ratio
+    return found
+
+
+def saying_what_money_needs(runs: RunQuerySet) -> RunQuerySet:
+    """Ask, along with the runs, for what few of them have: a recompile, a budget."""
+    mine = Alert.objects.filter(RECOMPILED, run=OuterRef("pk"))
+    whose = Q(run=OuterRef("pk")) | Q(team=OuterRef("team")) & ~Q(team="")
+    return runs.annotate(
+        has_recompiled=Exists(mine), has_budget=Exists(Budget.objects.kept().filter(whose))
+    )
+
+
+def brief_panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any] | None:
+    """Return the panel where that takes little; None where a past is still to be added up."""
+    is_young = now.timestamp() - run.started_at.timestamp() < hot.keep_s
+    return panel(hot, run, now=now) if run.spending or is_young else None
+
+
+def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
+    """Return what the panel shows of a run."""
+    spent = account(hot, run, now=now)
+    summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
+    return {
+        "spent": spent,
+        "parts": parts_of(spent),
+        "total_s": sum(spent.seconds.values()),
+        "total_usd": None if spent.usd is None else sum(in_cents(spent.usd).values()),
+        "price": run.price,
+        "next_price": _next_price(run, now=now),
+        "mfu_ratio": summed_up.mfu_ratio or mfu_ratio(run, spent.settled_tokens_per_s),
+        "outlook": outlook(summed_up, spent, at=now),
+        "trained": trained_tokens(run, spent),
+        "peak_flops": peak_flops(run),
+        "budgets": budgets_of(run, now=now),
+    }
+
+
+def budgets_of(run: Run, *, now: datetime) -> list[BudgetStatus]:
+    """Return how the budgets that a run burns stand."""
+    if not getattr(run, "has_budget", True):
+        return []
+    whose = Q(run=run) | Q(team=run.team) & ~Q(team="")
+    found = list(Budget.objects.current(now).filter(whose))
+    is_teams = any(budget.run_id is None for budget in found)
+    runs = burning(found).filter(team=run.team) if is_teams else [run]
+    return [burn(budget, runs, now=now) for budget in found]
+
+
+def _next_price(run: Run, *, now: datetime) -> Mapping[str, Any] | None:
+    """Return the price that is announced to hold next; None where none is."""
+    if run.finished_at is not None:
+        return None
+    to_come = [each for each in run.tariff or () if each["from_s"] > now.timestamp()]
+    return to_come[0] if to_come else None
+
+
+PLANNING_WORDS = {"tokens_per_epoch": "tokens per epoch", "planned_tokens": "planned tokens"}
+FIELDS = tuple(PLANNING_WORDS)
+MOST = 10**18
+SCALES = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
+
+
+def tokens_in(field: str, text: str) -> int | None:
+    """Read a number of tokens as people write it; None where it is empty.
+
+    Examples
+    --------
+    >>> tokens_in("tokens_per_epoch", "1.4 T"), tokens_in("tokens_per_epoch", "2,500,000")
+    (1400000000000, 2500000)
+    """
+    written = text.replace(",", "").replace(" ", "").replace("_", "").upper()
+    if not written:
+        return None
+    scale = SCALES.get(written[-1], 1)
+    digits = written[:-1] if written[-1] in SCALES else written
+    try:
+        # Whole numbers beyond 2**53 keep their last digits.
+        number = int(digits) * scale if digits.isdecimal() else round(float(digits) * scale)
+    except (ValueError, OverflowError):
+        number = 0
+    if not 0 < number <= MOST:
+        raise FieldError(
+            field, "give a number of tokens, as 300,000,000 or 300B; nothing clears it"
+        )
+    return number
+
+
+def tell_length(run: Run, given: dict[str, str], *, by: str, now: datetime) -> bool:
+    """Keep what somebody tells of a run's length, noted on the run; whether anything changes."""
+    told = {field: tokens_in(field, given.get(field, "")) for field in FIELDS}
+    if all(getattr(run, field) == value for field, value in told.items()):
+        return False
+    said = ", ".join(
+        f"{PLANNING_WORDS[field]}: {_written(value)}" for field, value in told.items()
+    )
+    with transaction.atomic():
+        Run.objects.filter(pk=run.pk).update(**told)
+        annotate(AnnotationRequest(Annotation.Kind.NOTE, said, now, run=run.name), by=by, now=now)
+    return True
+
+
+def _written(value: int | None) -> str:
+    return "unknown" if value is None else f"{value:,}"

@@ -1,1 +1,0 @@
-"""The demo: a fleet of four teams, a past to look at, and weather."""

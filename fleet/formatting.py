@@ -1,0 +1,222 @@
+"""How figures read inside a sentence: a number with its noun, a value by its unit's name."""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import TypeGuard
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+ABSENT = "\u2013"
+MINUS = "\u2212"
+NBSP = "\u202f"  # narrow and unbreakable: a figure never parts from its unit
+
+_PREFIXES = ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
+
+
+def _known(value: object) -> TypeGuard[float]:
+    """Whether there is a figure at all: None, NaN and words are none."""
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _digits(value: float) -> str:
+    """Write three significant digits, never powers of ten."""
+    if value == 0:
+        return "0"
+    decimals = 2 - math.floor(math.log10(abs(float(f"{value:.3g}"))))
+    return f"{value:,.{min(max(decimals, 0), 6)}f}"
+
+
+def _scaled(value: object, unit: str) -> str:
+    if not _known(value):
+        return ABSENT
+    size, prefix = next(((s, p) for s, p in _PREFIXES if abs(value) >= s * 0.9995), (1.0, ""))
+    return f"{_digits(value / size)}{NBSP}{prefix}{unit}".rstrip(NBSP)
+
+
+def percent(ratio: float | None, decimals: int = 1) -> str:
+    """Write a ratio in percent: 0.314 → 31.4 %."""
+    return f"{ratio * 100:.{decimals}f}{NBSP}%" if _known(ratio) else ABSENT
+
+
+def si(value: float | None) -> str:
+    """Write a large number with its prefix: 1213000 → 1.21 M."""
+    return _scaled(value, "")
+
+
+def size(n_bytes: float | None) -> str:
+    """Write bytes: 96e9 → 96.0 GB."""
+    return _scaled(n_bytes, "B")
+
+
+def rate(bytes_per_s: float | None) -> str:
+    """Write bytes per second: 1.8e12 → 1.80 TB/s."""
+    return _scaled(bytes_per_s, "B/s")
+
+
+def seconds(value: float | None) -> str:
+    """Write a duration by its size: 8.41 s, 310 ms, 142 µs."""
+    if not _known(value):
+        return ABSENT
+    if value == 0 or abs(value) >= 0.9995:
+        return f"{_digits(value)}{NBSP}s"
+    if abs(value) >= 0.9995e-3:
+        return f"{_digits(value * 1e3)}{NBSP}ms"
+    return f"{_digits(value * 1e6)}{NBSP}µs"
+
+
+def usd(value: float | None) -> str:
+    """Write dollars: whole ones above a hundred, cents below, tenths of a cent below ten."""
+    if not _known(value):
+        return ABSENT
+    decimals = 0 if abs(value) >= 100 else 2 if abs(value) >= 0.0995 or not value else 3
+    return f"{MINUS if value < 0 else ''}${abs(value):,.{decimals}f}"
+
+
+def count(value: float | None) -> str:
+    """Write a whole number, thousands apart: 18204 → 18,204."""
+    return f"{value:,.0f}" if _known(value) else ABSENT
+
+
+def duration(value: float | timedelta | None) -> str:
+    """Write how long something lasted: 41 s, 3 min, 1 h 6 min, 2 d 7 h."""
+    total = value.total_seconds() if isinstance(value, timedelta) else value
+    if not _known(total):
+        return ABSENT
+    whole = max(0, int(total))
+    days, hours, minutes = whole // 86_400, whole // 3_600, whole // 60
+    if days:
+        return f"{days}{NBSP}d {hours % 24}{NBSP}h"
+    if hours:
+        return f"{hours}{NBSP}h {minutes % 60}{NBSP}min"
+    return f"{minutes}{NBSP}min" if minutes else f"{whole}{NBSP}s"
+
+
+def _moment(when: datetime | float | None) -> datetime | None:
+    if isinstance(when, (int, float)):
+        return datetime.fromtimestamp(when, UTC)
+    return when
+
+
+def _element(when: datetime, form: str, text: str) -> SafeString:
+    return format_html(
+        '<time datetime="{}" data-form="{}" title="{}">{}</time>',
+        when.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+        form,
+        when.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S UTC"),
+        text,
+    )
+
+
+def ago(context: template.Context, when: datetime | float | None) -> SafeString | str:
+    """How long ago: "3 min". Live parts carry the moment only; the browser counts on."""
+    moment = _moment(when)
+    if moment is None:
+        return ABSENT
+    if context.get("live"):
+        return _element(moment, "ago", moment.astimezone(UTC).strftime("%H:%M:%S"))
+    return _element(moment, "ago", duration(timezone.now() - moment))
+
+
+def at(when: datetime | float | None, form: str = "clock") -> SafeString | str:
+    """Write a moment: form "clock" 14:29:02, "minute" 14:29, "day" 21 Nov 14:29."""
+    moment = _moment(when)
+    if moment is None:
+        return ABSENT
+    moment = moment.astimezone(UTC)
+    day = "%-d %b %H:%M" if moment.year == timezone.now().year else "%-d %b %Y %H:%M"
+    pattern = {"clock": "%H:%M:%S", "minute": "%H:%M", "day": day}[form]
+    return _element(moment, form, moment.strftime(pattern))
+
+
+def moment(unix_s: float) -> datetime:
+    """Return Unix seconds as a moment."""
+    return datetime.fromtimestamp(unix_s, UTC)
+
+
+def dollars(value: float | None) -> str:
+    """Write dollars to the cent, so that a reader can add them up; an unknown price is a dash."""
+    return ABSENT if value is None or math.isnan(value) else f"${value:,.2f}"
+
+
+def per_hour(value: float | None) -> str:
+    """Write a price: to the cent, and finer where it is: $35.7608, $0.512, $21.50."""
+    if value is None or math.isnan(value):
+        return ABSENT
+    text = f"{value:,.5f}".rstrip("0")
+    return f"${text}" if len(text.partition(".")[2]) >= 2 else f"${value:,.2f}"
+
+
+TINY = 1e-9
+MARKS = {
+    "better": ("ok", "✓"),
+    "worse": ("bad", "▲"),
+    "cannot tell yet": ("", "○"),
+    "arms differ": ("bad", "▲"),
+    "price kinds differ": ("", "○"),
+    "price unknown": ("", "○"),
+}
+
+
+def change(ratio: float | None, decimals: int = 1) -> str:
+    """Write a difference with its sign: +12.3 %."""
+    if ratio is None:
+        return ABSENT
+    written = percent(abs(ratio), decimals)
+    # What is written as nothing has no direction.
+    return (
+        written if written == percent(0.0, decimals) else f"{MINUS if ratio < 0 else '+'}{written}"
+    )
+
+
+def tick(ratio: float) -> str:
+    """Write a tick of the axis: whole percents, and a word for none."""
+    return change(ratio, 0) if abs(ratio) > TINY else "same"
+
+
+def said(word: str, extra: str = "") -> SafeString:
+    """Mark a verdict by shape, word and colour."""
+    colour, shape = MARKS.get(word, MARKS["cannot tell yet"])
+    return format_html(
+        '<span class="{}"><span aria-hidden="true">{}</span> {}</span>',
+        " ".join(filter(None, ("tag", colour, extra))),
+        shape,
+        word,
+    )
+
+
+def counted(n: float, noun: str, plural: str = "") -> str:
+    """Write a number with its noun, one or many."""
+    return f"{count(n)}{NBSP}{noun if round(n) == 1 else plural or noun + 's'}"
+
+
+def listed(names: Sequence[str], most: int = 24) -> str:
+    """Write names one after another; of very many the first, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return shown if len(names) <= most else f"{shown} and {count(len(names) - most)} more"
+
+
+WRITERS: Mapping[str, Callable[[float], str]] = {
+    "s": seconds,
+    "ratio": percent,
+    "bytes": size,
+    "bytes_per_s": rate,
+    "per_s": lambda value: f"{si(value)}{NBSP}/s",
+    "count": count,
+    "usd": usd,
+    "factor": lambda value: f"{value:.2f}{NBSP}\u00d7",
+}
+
+
+def figure(value: float | None, unit: str | None) -> str:
+    """Write a value by the name of its unit, as metrics and evidence name it."""
+    return ABSENT if value is None else WRITERS.get(unit or "", si)(value)
+
+
+def unit_of(name: str) -> str | None:
+    """Return the unit that a name ends with: ``quiet_s`` is in seconds; None where it has none."""
+    units = sorted(WRITERS, key=len, reverse=True)
+    return next((unit for unit in units if name.endswith(f"_{unit}")), None)

@@ -1,0 +1,516 @@
+"""What is said of a log that was read: how the run went, and what the log leaves open."""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from io import BytesIO
+from typing import Any
+
+import numpy as np
+from django.conf import settings
+from django.db import transaction
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from fleet.formatting import count, counted, duration, seconds
+from fleet.ingest.traces import NAME, NAME_RULE, NOT_RECORDED
+from fleet.models import Annotation, Node, ReadLog, Run
+from fleet.runs.compiles import FIRST_STEPS, keep_compiles
+from fleet.runs.prices import opening
+from telemetry.blocks import FloatArray
+from telemetry.ingest.logs import Compile, HardwareError, Log, LoggedSteps, completed
+from telemetry.steps import PHASES, StepBatch
+from telemetry.store import durable
+from telemetry.store.models import RunChunk
+
+MOST = 2_000_000_000
+MOST_TOKENS = 10**18
+
+
+@dataclass(frozen=True, slots=True)
+class LogOptions:
+    """What people say of a run that a log leaves out; 0, empty or None where they don't."""
+
+    run: str
+    file: str
+    model: str = ""
+    instance: str = ""
+    n_nodes: int = 0
+    tp: int = 1
+    pp: int = 1
+    global_batch: int = 0
+    seq_len: int = 0
+    precision: str = ""
+    optimizer: str = ""
+    tokens_per_epoch: int = 0
+    team: str = ""
+    started_at: datetime | None = None
+
+
+def checked(told: LogOptions) -> LogOptions:
+    """Return what was said, where it can be."""
+    check_name(told.run)
+    whole = (
+        ("--nodes", told.n_nodes, 0),
+        ("--global-batch", told.global_batch, 0),
+        ("--seq-len", told.seq_len, 0),
+        ("--tp", told.tp, 1),
+        ("--pp", told.pp, 1),
+    )
+    for option, value, least in whole:
+        if not least <= value <= MOST:
+            raise ValueError(f"{option}: {value} cannot be; give {least} or more")
+    if not 0 <= told.tokens_per_epoch <= MOST_TOKENS:
+        raise ValueError(f"--tokens-per-epoch: {told.tokens_per_epoch} cannot be")
+    words = (
+        ("--model", told.model, 60),
+        ("--instance", told.instance, 40),
+        ("--precision", told.precision, 10),
+        ("--optimizer", told.optimizer, 40),
+        ("--team", told.team, 40),
+    )
+    for option, text, longest in words:
+        if len(text) > longest or not text.isprintable():
+            raise ValueError(f"{option}: give at most {longest} printable characters")
+    return told
+
+
+def check_name(name: str) -> None:
+    """Refuse a name that is none, or of a run that no log was read for.
+
+    A log is not laid over what a job reported: it has no split of a step, and where both tell
+    of a step nobody could say which of them a figure is from.
+    """
+    if not NAME.fullmatch(name):
+        raise ValueError(f"--run: {name[:80]!r} is no name for a run: {NAME_RULE}")
+    found = Run.objects.filter(name=name).select_related("log").first()
+    if found is not None and found.heard_at is not None:
+        reason = "reports its own steps, which tell more than its log"
+        raise ValueError(f"--run: {name} {reason}; import the log as another run")
+    if found is not None and not hasattr(found, "log"):
+        raise ValueError(f"--run: {name} is a run that no log made; choose another name")
+
+
+def known(value: int) -> float:
+    """Return what was said, NaN where nothing was."""
+    return float(value) if value else math.nan
+
+
+COLUMNS = ("step_s", "tokens_per_s", "seq_per_s", "loss", "grad_norm", "learning_rate")
+MOST_POINTS = 20_000
+Curves = Mapping[str, FloatArray]
+
+
+def curves_of(steps: LoggedSteps, ended_at_s: FloatArray) -> dict[str, FloatArray]:
+    """Return ``step``, ``ended_at_s`` and COLUMNS, (n,) each; NaN where the log is silent."""
+    rate = np.full(len(steps), np.nan)
+    np.divide(steps.tokens, steps.step_s, out=rate, where=steps.step_s > 0)
+    told = {name: getattr(steps, name) for name in COLUMNS if name != "tokens_per_s"}
+    columns = {"step": steps.step.astype("f8"), "ended_at_s": ended_at_s, "tokens_per_s": rate}
+    return _thinned(columns | told)
+
+
+def _thinned(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
+    """Average neighbours until few enough points are left; step and end are the last one's."""
+    n = len(columns["step"])
+    every = -(-n // MOST_POINTS)
+    if every <= 1:
+        return columns
+    first = np.arange(0, n, every)
+    last = np.append(first[1:], n) - 1
+    thin = {}
+    for name, values in columns.items():
+        known = np.isfinite(values)
+        total = np.add.reduceat(np.where(known, values, 0.0), first)
+        count = np.add.reduceat(known.astype("i8"), first)
+        mean = np.where(count > 0, total, np.nan) / np.maximum(count, 1)
+        thin[name] = values[last] if name in ("step", "ended_at_s") else mean
+    return thin
+
+
+def packed(curves: Curves) -> bytes:
+    """Return curves as bytes to keep."""
+    file = BytesIO()
+    np.savez_compressed(file, allow_pickle=False, **curves)
+    return file.getvalue()
+
+
+def unpacked(data: bytes) -> dict[str, FloatArray]:
+    """Return curves that were packed; none from no bytes."""
+    names = ("step", "ended_at_s", *COLUMNS)
+    if not data:
+        return {name: np.zeros(0) for name in names}
+    with np.load(BytesIO(data), allow_pickle=False) as kept:
+        return {name: kept[name] for name in names}
+
+
+BY = "import_log"
+ERRORS_MOST = 200
+LONGEST = 300
+
+
+def annotate_errors(run: Run, errors: Mapping[HardwareError, int], *, moved_s: float) -> None:
+    """Keep what broke, where and when; what an earlier reading kept is replaced."""
+    run.annotations.filter(by=BY).delete()
+    groups: dict[tuple[str, str, int | None, int | None], list[HardwareError]] = {}
+    for error in errors:
+        groups.setdefault((error.kind, error.node, error.device, error.core), []).append(error)
+    names = {error.node for error in errors}
+    nodes = {node.name: node for node in Node.objects.filter(name__in=names)}
+    Annotation.objects.bulk_create(
+        [
+            _annotation(run, nodes.get(group[0].node), group, errors, moved_s=moved_s)
+            for group in list(groups.values())[:ERRORS_MOST]
+        ]
+    )
+
+
+def _annotation(
+    run: Run,
+    node: Node | None,
+    group: list[HardwareError],
+    counts: Mapping[HardwareError, int],
+    *,
+    moved_s: float,
+) -> Annotation:
+    moments = sorted(e.at_s + moved_s for e in group if not math.isnan(e.at_s))
+    end = run.finished_at or run.started_at
+    at = datetime.fromtimestamp(moments[0], UTC) if moments else end
+    last = datetime.fromtimestamp(moments[-1], UTC) if moments else None
+    text = in_words(group[0], n=sum(counts[error] for error in group))
+    if not moments:
+        text = f"{text}; the line has no time"
+    return Annotation(
+        at=at,
+        ends_at=last if last is not None and last > at else None,
+        kind=Annotation.Kind.NOTE,
+        run=run,
+        node=node,
+        text=text[:LONGEST],
+        by=BY,
+    )
+
+
+def in_words(error: HardwareError, *, n: int) -> str:
+    """Say what broke, where, how often, and what its driver asks for."""
+    where = [error.node or error.instance or "an unnamed node"]
+    where += [f"device {error.device}"] if error.device is not None else []
+    where += [f"core {error.core}"] if error.core is not None else []
+    times = f", {n} times" if n > 1 else ""
+    action = (
+        f"; the driver asks to {error.action.lower().replace('_', ' ')}" if error.action else ""
+    )
+    serial = f" (serial {error.serial})" if error.serial else ""
+    return f"{error.kind} on {' '.join(where)}{serial}{times}{action}"
+
+
+SECONDS_PER_DAY = 86_400.0
+# Clocks differ a little; what ended later than this ahead of now has a wrong one.
+AHEAD_S = 300.0
+LONGEST_S = 100 * 365 * SECONDS_PER_DAY
+BY_LOG, BY_START, BY_FILE = "log", "start", "file"
+TOO_OLD, AHEAD = "too old", "ahead"
+
+
+@dataclass(frozen=True, slots=True)
+class StepTimes:
+    """Ends of steps (n,) in Unix seconds, how they are known, and by how much time was moved."""
+
+    ended_at_s: FloatArray
+    by: str
+    moved_s: float = 0.0
+    why_moved: str = ""
+
+
+def placed(
+    steps: LoggedSteps,
+    *,
+    started_at: datetime | None,
+    file_s: float,
+    now_s: float,
+    keep_days: float,
+) -> StepTimes:
+    """Set steps in time.
+
+    Steps without a time are counted on from those that have one; without any, from the moment
+    people give, else back from when the file was written last. What is older than steps are
+    kept, or lies ahead, is moved so that it ends now.
+    """
+    lasted_s = np.cumsum(np.nan_to_num(steps.step_s) * steps.weight)
+    if lasted_s[-1:].sum() > LONGEST_S:
+        raise ValueError("FILE: its steps take more than a hundred years; give one log alone")
+    if steps.is_dated:
+        found = StepTimes(_dated(steps.at_s, lasted_s), BY_LOG)
+    elif started_at is not None:
+        found = StepTimes(started_at.timestamp() + lasted_s, BY_START)
+    else:
+        found = StepTimes(file_s - lasted_s[-1:].sum() + lasted_s, BY_FILE)
+    return _kept(found, now_s=now_s, keep_days=keep_days)
+
+
+def _dated(at_s: FloatArray, lasted_s: FloatArray) -> FloatArray:
+    """Fill in the ends that no line tells: counted on from the nearest that one does."""
+    known = np.isfinite(at_s)
+    drift_s = at_s[known] - lasted_s[known]
+    ends = np.where(known, at_s, lasted_s + np.interp(lasted_s, lasted_s[known], drift_s))
+    return np.maximum.accumulate(ends)
+
+
+def _kept(found: StepTimes, *, now_s: float, keep_days: float) -> StepTimes:
+    """Move what would be forgotten at once, or has not happened yet."""
+    if not len(found.ended_at_s):
+        return found
+    newest_s = float(found.ended_at_s[-1])
+    is_ahead = newest_s > now_s + AHEAD_S
+    if not is_ahead and now_s - newest_s < keep_days * SECONDS_PER_DAY:
+        return found
+    moved_s = now_s - newest_s
+    return StepTimes(found.ended_at_s + moved_s, found.by, moved_s, AHEAD if is_ahead else TOO_OLD)
+
+
+KEEPING_MOST_TOKENS = 2**62
+JOB = "job"
+LONGEST_PAUSE_S = 6 * 3_600.0
+
+
+@transaction.atomic
+def keep(log: Log, told: LogOptions, *, file_s: float, now: datetime) -> ReadLog:
+    """Store a log as a finished run with its steps, compiles and errors.
+
+    The steps' split is not in a log: all of a step is ``other_s``, and its share is absent.
+    """
+    check_name(told.run)
+    steps = _completed(log, told)
+    times = placed(
+        steps,
+        started_at=told.started_at,
+        file_s=file_s,
+        now_s=now.timestamp(),
+        keep_days=settings.DURABLE_KEEP_DAYS,
+    )
+    run, _ = Run.objects.update_or_create(
+        name=told.run, defaults=_run_fields(log, steps, times, told, file_s=file_s)
+    )
+    RunChunk.objects.filter(run=run.name).delete()
+    durable.write_steps(_batch(run.name, steps, times.ended_at_s))
+    run.compiles.all().delete()
+    keep_compiles(
+        run, log.compiles, moved_s=times.moved_s, trained_from=_trained_from(steps, times)
+    )
+    annotate_errors(run, log.errors, moved_s=times.moved_s)
+    kept, _ = ReadLog.objects.update_or_create(
+        run=run, defaults=_found(log, steps, times, told, now=now)
+    )
+    return kept
+
+
+def _trained_from(steps: LoggedSteps, times: StepTimes) -> datetime | None:
+    """Return since when a graph that is new surprises; None where the log's lines have no times.
+
+    The first steps are those in which the graphs of a step are traced and compiled.
+    """
+    if times.by != BY_LOG or len(steps) < FIRST_STEPS:
+        return None
+    return datetime.fromtimestamp(float(times.ended_at_s[FIRST_STEPS - 1]), UTC)
+
+
+def _completed(log: Log, told: LogOptions) -> LoggedSteps:
+    """Return the steps; a batch that only the log's last words tell counts where no other does."""
+    seq_len = known(told.seq_len)
+    steps = completed(log.steps, global_batch=known(told.global_batch), seq_len=seq_len)
+    if not math.isnan(steps.global_batch) or math.isnan(log.totals.global_batch):
+        return steps
+    return completed(log.steps, global_batch=log.totals.global_batch, seq_len=seq_len)
+
+
+def _batch(run: str, steps: LoggedSteps, ended_at_s: FloatArray) -> StepBatch:
+    """Return the steps whose duration is known, in one piece: nothing tells them apart."""
+    timed = np.isfinite(steps.step_s)
+    whole = steps.step_s[timed][:, None]
+    phases = {phase: np.full(whole.shape, np.nan) for phase in PHASES} | {"other_s": whole}
+    loss = steps.loss[timed] if np.isfinite(steps.loss[timed]).any() else None
+    return StepBatch(
+        run, (JOB,), steps.step[timed], ended_at_s[timed], phases, steps.tokens[timed], loss
+    )
+
+
+def _run_fields(
+    log: Log, steps: LoggedSteps, times: StepTimes, told: LogOptions, *, file_s: float
+) -> dict[str, Any]:
+    """Return the run's row; what neither log nor people say stays unsaid."""
+    began_s, ended_s = _span(log, steps, times, file_s=file_s)
+    ended_at = datetime.fromtimestamp(ended_s, UTC)
+    return {
+        "team": told.team,
+        "purpose": f"training log {told.file}"[:200],
+        "model": told.model or NOT_RECORDED,
+        "instance_type": told.instance or NOT_RECORDED,
+        "n_nodes": told.n_nodes,
+        "tp": told.tp,
+        "pp": told.pp,
+        "seq_len": told.seq_len,
+        "global_batch": _whole(steps.global_batch),
+        "precision": told.precision,
+        "optimizer": told.optimizer or log.optimizer,
+        "tokens_per_epoch": told.tokens_per_epoch or None,
+        "phase": Run.Phase.FINISHED,
+        "phase_since": ended_at,
+        "started_at": datetime.fromtimestamp(began_s, UTC),
+        "finished_at": ended_at,
+        "last_step": int(steps.step[-1]) if len(steps) else 0,
+        "n_tokens": n_tokens(steps) or 0,
+        "spending": None,
+        **_price(told, datetime.fromtimestamp(began_s, UTC)),
+    }
+
+
+def _span(log: Log, steps: LoggedSteps, times: StepTimes, *, file_s: float) -> tuple[float, float]:
+    """Return when a run began and ended: from its first compile or step to its last step."""
+    dated = [event for event in log.compiles if not math.isnan(event.at_s)]
+    if len(steps):
+        first_s = float(np.nan_to_num(steps.step_s[0])) * int(steps.weight[0])
+        began_s = float(times.ended_at_s[0]) - first_s
+        if times.by == BY_LOG:
+            began_s = _with_compiles(began_s, dated, moved_s=times.moved_s)
+        return max(0.0, began_s), float(times.ended_at_s[-1])
+    moments = [moment for each in dated for moment in (each.at_s, _end_s(each))]
+    moments += [error.at_s for error in log.errors if not math.isnan(error.at_s)]
+    return (min(moments), max(moments)) if moments else (file_s, file_s)
+
+
+def _with_compiles(began_s: float, dated: Sequence[Compile], *, moved_s: float) -> float:
+    """Go back over the compiles before the first step; after a long pause it is another run."""
+    for event in sorted(dated, key=_end_s, reverse=True):
+        if began_s - (_end_s(event) + moved_s) > LONGEST_PAUSE_S:
+            break
+        began_s = min(began_s, event.at_s + moved_s)
+    return began_s
+
+
+def _end_s(event: Compile) -> float:
+    return event.at_s + (0.0 if math.isnan(event.seconds) else event.seconds)
+
+
+def _whole(value: float) -> int:
+    return round(value) if math.isfinite(value) and value <= MOST else 0
+
+
+def _price(told: LogOptions, began: datetime) -> dict[str, Any]:
+    """Return what the run paid by contract or catalogue; 0 where nobody can tell."""
+    found = opening(told.team, told.instance, n_nodes=told.n_nodes, began=began)
+    if told.n_nodes and (found["usd_per_node_hour"] or found["tariff"]):
+        return found
+    return {"usd_per_node_hour": 0.0, "price_basis": NOT_RECORDED, "tariff": None}
+
+
+def n_tokens(steps: LoggedSteps) -> int | None:
+    """Return the tokens trained in all, None where a step's are not known."""
+    total = float((steps.tokens * steps.weight).sum()) if len(steps) else math.nan
+    return round(total) if math.isfinite(total) and total <= KEEPING_MOST_TOKENS else None
+
+
+def _found(
+    log: Log, steps: LoggedSteps, times: StepTimes, told: LogOptions, *, now: datetime
+) -> dict[str, Any]:
+    """Return what was understood, and what was not."""
+    return {
+        "file": told.file[:200],
+        "imported_at": now,
+        "family": log.family,
+        "is_dated": times.by == BY_LOG and not times.moved_s,
+        "n_steps": len(steps),
+        "n_lines": log.n_lines,
+        "n_other": log.n_other,
+        "n_damaged": log.n_damaged,
+        "curves": packed(curves_of(steps, times.ended_at_s)),
+        "details": {
+            "understood": dict(log.understood),
+            "others": [asdict(example) for example in log.others],
+            "damaged": [asdict(example) for example in log.damaged],
+            "n_again": log.steps.n_again,
+            "n_left_out": log.n_left_out,
+            "n_guessed": log.n_guessed,
+            "n_untimed": int(np.isnan(steps.step_s).sum()),
+            "n_errors": len(log.errors),
+            "how": steps.how,
+            "placed_by": times.by,
+            "why_moved": times.why_moved,
+        },
+    }
+
+
+HOW = {
+    "told": "",
+    "batch": "step times follow from the batch and the sequences per second",
+    "bar": "step times follow from the progress bar's clock, to the second",
+    "clock": "step times follow from the times of the lines, pauses included",
+}
+PLACED = {
+    "log": "by the log's own times",
+    "start": "counted from --started-at",
+    "file": "counted back from when the file was written last; the log has none",
+}
+MOVED = {
+    "too old": "older than steps are kept: set so that the run ends at the import",
+    "ahead": "ahead of the clock here: set so that the run ends at the import",
+}
+KINDS = {
+    "progress": "Bare progress bars",
+    "compile cache": "Compile cache",
+    "hardware errors": "Hardware errors",
+}
+
+
+def headline(run: Run, log: ReadLog, step_s: float | None) -> SafeString:
+    """Say what was read, how far the run came, and what a log cannot tell."""
+    took_s = (run.finished_at or run.started_at) - run.started_at
+    if not log.n_steps:
+        text = "<b>{}</b> was read from a log that tells of no step."
+        return format_html(text, run.name)
+    pace = f" at {seconds(step_s)} each" if step_s is not None else ""
+    return format_html(
+        "<b>{}</b> trained to <b>step {}</b>{} in {}. It was read from a log, which does not "
+        "tell computing from all-reduce.",
+        run.name,
+        count(run.last_step),
+        pace,
+        duration(took_s),
+    )
+
+
+def times_in_words(log: ReadLog) -> str:
+    """Say where the run's times come from."""
+    return MOVED.get(log.details["why_moved"]) or PLACED[log.details["placed_by"]]
+
+
+def doubts(log: ReadLog) -> list[str]:
+    """Say what makes the figures less certain, or leaves some of them out."""
+    details, told = log.details, []
+    if n := log.n_damaged:
+        told.append(f"{counted(n, 'line')} cut off or garbled, skipped")
+    if n := details["n_guessed"]:
+        told.append(
+            f"the log does not number its steps: {counted(n, 'line')} counted instead, "
+            "--log-every steps each"
+        )
+    if n := details["n_again"]:
+        told.append(f"{counted(n, 'step')} trained again after a restart; the later one counts")
+    if n := details["n_untimed"]:
+        told.append(f"{counted(n, 'step')} without a time, in the loss only")
+    if n := details["n_left_out"]:
+        told.append(
+            f"{counted(n, 'compile or error', 'compiles or errors')} beyond what is kept, left out"
+        )
+    if how := HOW.get(details["how"]):
+        told.append(how)
+    return told
+
+
+def read_in_words(log: ReadLog) -> str:
+    """Say how much of the log was understood."""
+    n = sum(log.details["understood"].values())
+    return (
+        f"{counted(n, 'entry', 'entries')} of {counted(log.n_lines, 'line')} understood, "
+        f"{count(log.n_other)} of other kinds left alone, {count(log.n_damaged)} not whole"
+    )

@@ -1,0 +1,471 @@
+"""Real nodes coming in: from the lines a node sent to blocks in the store and a row of its own."""
+
+import re
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import chain
+from typing import Any
+
+import msgspec
+
+from fleet.ingest.sequences import NumberedLine, remembering, sifted
+from fleet.models import Node
+from telemetry import catalog
+from telemetry.blocks import Block
+from telemetry.ingest import neuron_monitor
+from telemetry.ingest.columns import BEGINS, read_columns
+from telemetry.ingest.lines import Refusal, RefusedError
+from telemetry.ingest.neuron_monitor import decoded, read_line
+from telemetry.ingest.readings import NodeIdentity, Reading, Shape
+from telemetry.ingest.timing import NodeClock, blocks, shard_of
+from telemetry.store.durable import keep_late
+from telemetry.store.hot import HotStore
+from telemetry.store.node_state import Note, keep_beside, keep_reports
+
+# Refusals named; the rest are counted.
+MAX_REFUSALS = 100
+# Redis: by node, seconds between its reports, by how many its clock is off, and what else is
+# known of its clock: a web process that starts must not mistake waiting for a wrong clock.
+MANNERS = "ingest:manners"
+# Forms of lines beside the plain one: senders use only what they are told is understood.
+TAKES = ("columns",)
+
+
+@dataclass(slots=True)
+class IngestBatch:
+    """Some lines of one node: how many were taken, which were not and why, and their blocks."""
+
+    node: str = ""
+    n_accepted: int = 0
+    n_late: int = 0
+    n_repeated: int = 0
+    n_refused: int = 0
+    skew_s: float = 0.0
+    period_s: float = 0.0
+    clock: str = ""
+    refused: list[Refusal] = field(default_factory=list)
+    blocks: list[Block] = field(default_factory=list)
+    notes: list[Note] = field(default_factory=list)
+    pieces: list[NumberedLine] = field(default_factory=list)
+    beside: list[tuple[float, Mapping[str, object]]] = field(default_factory=list)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note a line that was not taken; of very many only the first are kept."""
+        self.n_refused += 1
+        if len(self.refused) < MAX_REFUSALS:
+            self.refused.append(refusal)
+
+    def absorb(self, later: "IngestBatch") -> None:
+        """Add what became of a later delivery of the same stream."""
+        self.node = later.node or self.node
+        self.n_accepted += later.n_accepted
+        self.n_late += later.n_late
+        self.n_repeated += later.n_repeated
+        self.n_refused += later.n_refused
+        self.skew_s, self.clock = later.skew_s, later.clock
+        self.period_s = later.period_s or self.period_s
+        self.refused += later.refused[: MAX_REFUSALS - len(self.refused)]
+
+
+def told(delivery: IngestBatch) -> dict[str, Any]:
+    """Return what the sender is told became of the lines."""
+    return {
+        "node": delivery.node or None,
+        "accepted": delivery.n_accepted,
+        "repeated": delivery.n_repeated,
+        "late": delivery.n_late,
+        "clock_skew_s": round(delivery.skew_s, 3),
+        "n_refused": delivery.n_refused,
+        "refused": msgspec.to_builtins(delivery.refused),
+        "takes": TAKES,
+    }
+
+
+def store(hot: HotStore, deliveries: Sequence[IngestBatch], *, n_refused_whole: int = 0) -> None:
+    """Store what nodes brought, and count it for whoever watches the service itself.
+
+    ``n_refused_whole`` is how many deliveries did not even come to be read.
+    """
+    numbered = _take_new(hot, deliveries)
+    now_s = hot.now()
+    blocks = [block for delivery in deliveries for block in delivery.blocks]
+    hot.append_beside(block for block in blocks if block.tick > now_s - hot.keep_s)
+    keep_late(hot, blocks, now_s=now_s)
+    keep_reports(hot, (note for delivery in deliveries for note in delivery.notes))
+    keep_beside(hot, [(d.node, *told) for d in deliveries for told in d.beside])
+    unread = sum(bool(d.n_refused) and not d.n_accepted + d.n_repeated for d in deliveries)
+    counts = {
+        "ingest_reports": sum(d.n_accepted for d in deliveries),
+        "ingest_repeated": sum(d.n_repeated for d in deliveries),
+        "ingest_skewed": sum(d.n_accepted for d in deliveries if d.skew_s),
+        "ingest_late": sum(d.n_late for d in deliveries),
+        "ingest_lines_refused": sum(d.n_refused for d in deliveries),
+        "ingest_errors": n_refused_whole + unread,
+    }
+    key = "service:counters"
+    commands: list[tuple[object, ...]] = [
+        ("HINCRBYFLOAT", key, name, n) for name, n in counts.items() if n
+    ]
+    manners = {
+        d.node: f"{d.period_s:.3f} {d.skew_s:.3f} {d.clock}" for d in deliveries if d.n_accepted
+    }
+    if manners:
+        commands.append(("HSET", MANNERS, *chain.from_iterable(manners.items())))
+    # Only now that they are stored may lines be taken for repeated when they come again.
+    hot.ask_all([*commands, *chain.from_iterable(remembering(*lines) for lines in numbered)])
+
+
+def _take_new(
+    hot: HotStore, deliveries: Sequence[IngestBatch]
+) -> list[tuple[str, Sequence[NumberedLine]]]:
+    """Give deliveries the blocks of their numbered lines, those aside that were taken before."""
+    numbered: list[tuple[str, Sequence[NumberedLine]]] = [
+        (d.node, d.pieces) for d in deliveries if d.pieces
+    ]
+    with_pieces = [d for d in deliveries if d.pieces]
+    for delivery, found in zip(with_pieces, sifted(hot, numbered), strict=True):
+        delivery.pieces = []
+        delivery.n_repeated += found.n_repeated
+        delivery.n_accepted += len(found.new)
+        delivery.blocks += chain.from_iterable(piece.blocks for piece in found.new)
+        delivery.notes += [piece.note for piece in found.new if piece.note]
+    return numbered
+
+
+@dataclass(frozen=True, slots=True)
+class ReportTiming:
+    """How a real node reports: how often, and how far its clock was off ours (0: right)."""
+
+    period_s: float
+    skew_s: float
+
+    def __str__(self) -> str:
+        often = max(1, round(self.period_s))
+        text = f"Reports every {often} s" if often > 1 else "Reports every second"
+        if often > 1:
+            text += "; each figure stands for all of them"
+        if self.skew_s:
+            off = "behind" if self.skew_s > 0 else "ahead of"
+            text += f". Its clock is {abs(self.skew_s):,.0f} s {off} ours, and corrected"
+        return text + "."
+
+
+def manner_of(hot: HotStore, node: str) -> ReportTiming | None:
+    """Return how a real node reports, None where it never did."""
+    held: bytes | None = hot.ask("HGET", MANNERS, node)
+    if held is None:
+        return None
+    period_s, skew_s = held.split()[:2]
+    return ReportTiming(float(period_s), float(skew_s))
+
+
+def clock_of(hot: HotStore, node: str) -> str:
+    """Return what was kept of a node's clock, as `ClockOffset.recall` takes it."""
+    held: bytes | None = hot.ask("HGET", MANNERS, node)
+    return held.decode().split(" ", 2)[2] if held is not None and held.count(b" ") > 1 else ""
+
+
+# A node's newest report is kept at most this often, or as soon as its processes change: it
+# stands for figures that move slowly, and packing it costs more than taking it.
+KEEP_EVERY_S = 5.0
+
+
+@dataclass(slots=True)
+class LastKept:
+    """What was last kept of one node."""
+
+    kept_s: float = -KEEP_EVERY_S
+    processes: frozenset[str] | None = None
+
+    def notes(
+        self, node: str, accepted: Sequence[tuple[Reading, float]], *, now_s: float
+    ) -> list[Note]:
+        """Return a note per report, given with the second it ended; some keep the last one."""
+        notes = [
+            Note(node, end_s, end_s if reading.at_s is None else reading.at_s, reading.executed)
+            for reading, end_s in accepted
+        ]
+        if not accepted:
+            return notes
+        reading, end_s = accepted[-1]
+        processes = frozenset(reading.executed)
+        if now_s - self.kept_s >= KEEP_EVERY_S or processes != self.processes:
+            self.kept_s, self.processes = now_s, processes
+            notes[-1] = Note(node, end_s, notes[-1].made_s, reading.executed, bytes(reading.line))
+        return notes
+
+
+# A token cannot fill the database with nodes that do not exist.
+MAX_NODES = 4_000
+UNKNOWN_TYPE = "unknown"
+
+
+def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> None:
+    """Create the node's row, or bring it up to date; what a report does not say stays."""
+    kind = catalog.instances().get(identity.instance_type)
+    said: dict[str, str | int] = {
+        "instance_type": identity.instance_type[:40],
+        "instance_id": identity.instance_id[:40],
+        "zone": identity.zone[:40],
+        "n_cores": shape.n_cores,
+        "n_devices": shape.n_devices,
+        # Where nobody counts them, the catalogue knows how many there are.
+        "n_efa": n_efa or (kind.n_efa if kind else 0),
+    }
+    facts = {fact: value for fact, value in said.items() if value}
+    node = Node.objects.filter(name=name).first() or _create(name, facts)
+    if node.source == Node.Source.STEPS:
+        # Known by its training job so far: from now on it speaks for itself.
+        facts |= {"source": Node.Source.NEURON_MONITOR, "shard": shard_of(name)}
+    elif node.source != Node.Source.NEURON_MONITOR:
+        raise RefusedError("node", f"{name} is a simulated node; use another name (node=NAME)")
+    if any(getattr(node, fact) != value for fact, value in facts.items()):
+        Node.objects.filter(pk=node.pk).update(**facts)
+
+
+def row_shape(name: str) -> Shape | None:
+    """Return what a node is known to have, None where it is not known."""
+    node = Node.objects.filter(name=name).first()
+    return Shape(node.n_devices, node.n_cores) if node and node.n_devices else None
+
+
+def _create(name: str, facts: Mapping[str, str | int]) -> Node:
+    """Create the node's row, if the fleet has room for it."""
+    real = Node.objects.filter(source=Node.Source.NEURON_MONITOR)
+    if real.count() >= MAX_NODES:
+        raise RefusedError("node", f"{name} is new, and {MAX_NODES:,} real nodes are all we take")
+    new = {
+        "instance_type": UNKNOWN_TYPE,
+        "source": Node.Source.NEURON_MONITOR,
+        "shard": shard_of(name),
+        "first_seen_at": datetime.now(UTC),
+    }
+    node, _ = Node.objects.get_or_create(name=name, defaults=new | dict(facts))
+    return node
+
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+NAME_RULE = "letters, digits, dots, dashes and underscores, at most 80"
+# A node is looked up in the database again after so long, should somebody have changed it.
+LOOK_AGAIN_S = 60.0
+# Two machines may not use one name at the same time.
+IN_USE_S = 60.0
+MAX_KNOWN = 20_000
+MAX_REPORTS = 10_000
+
+
+@dataclass(slots=True)
+class Known:
+    """What this process remembers of a node that reports."""
+
+    clock: NodeClock = field(default_factory=NodeClock)
+    shape: Shape | None = None
+    identity: NodeIdentity | None = None
+    seen_s: float = -LOOK_AGAIN_S
+    stored_s: float = -LOOK_AGAIN_S
+    notebook: LastKept = field(default_factory=LastKept)
+    is_recalled: bool = False
+    n_efa: int = 0
+
+
+class Arrivals:
+    """The nodes that report to this process, and how their lines become blocks."""
+
+    def __init__(
+        self,
+        *,
+        keep_s: int,
+        late_s: float = 0.0,
+        monotonic: Callable[[], float] = time.monotonic,
+        recall_clock: Callable[[str], str] | None = None,
+    ) -> None:
+        """Take nothing that is older than ``keep_s``, or ``late_s`` where lines are numbered.
+
+        The store would not keep it, by the second or by the minute. ``recall_clock`` tells what
+        is known of a node's clock from before this process started.
+        """
+        self._keep_s = keep_s
+        self._late_s = late_s
+        self._monotonic = monotonic
+        self._recall_clock = recall_clock
+        self._known: dict[str, Known] = {}
+
+    def deliver(
+        self,
+        lines: Iterable[bytes],
+        *,
+        node: str | None,
+        arrived_s: float,
+        sent_s: float | None = None,
+        now_s: float | None = None,
+        first_line: int = 1,
+        up_s: float | None = None,
+        alone: bool = False,
+    ) -> IngestBatch:
+        """Read what arrived together, and make room in the fleet for the node it speaks of.
+
+        Nothing is stored but the node's row: the caller appends ``blocks``. The lines of one
+        delivery are one node's, ``node`` or else the first one that names itself. ``now_s`` is
+        given where what is read was not sent just now; ``up_s`` with ``sent_s``, where the
+        sender knows how long its machine has been up. Lines that come ``alone`` have no report.
+        """
+        delivery = IngestBatch(node=node or "")
+        good: list[tuple[int, bytes, Reading]] = []
+        for number, line in enumerate(lines, first_line):
+            if line.strip():
+                self._read(line, number, delivery, good, alone=alone)
+        if good:
+            clock = self._clock_of(delivery.node, now_s=arrived_s)
+            readings = [reading for _, _, reading in good]
+            ends = clock.ends(readings, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
+            self._place(good, ends, delivery, arrived_s if now_s is None else now_s)
+        return delivery
+
+    def forget(self, node: str) -> None:
+        """Forget a node whose blocks could not be stored, so that it may send them again."""
+        self._known.pop(node, None)
+
+    def _clock_of(self, node: str, *, now_s: float) -> NodeClock:
+        """Return what is known of a node's clock, from earlier processes too."""
+        known = self._known[node]
+        if not known.is_recalled:
+            if self._recall_clock is not None:
+                known.clock.offset.recall(self._recall_clock(node), now_s)
+            known.is_recalled = True
+        return known.clock
+
+    def _read(
+        self,
+        line: bytes,
+        number: int,
+        delivery: IngestBatch,
+        good: list[tuple[int, bytes, Reading]],
+        *,
+        alone: bool,
+    ) -> None:
+        """Read one line, and hold it to the delivery's node."""
+        try:
+            if line.startswith(BEGINS):
+                self._read_many(line, number, delivery, good, alone=alone)
+                return
+            if alone:
+                reading = self._read_alone(line, delivery.node)
+            else:
+                known = self._known.get(delivery.node)
+                reading = read_line(line, shape=known.shape if known else None)
+            delivery.node = self._admit(reading, delivery.node)
+        except RefusedError as error:
+            delivery.refuse(error.at(number))
+        else:
+            good.append((number, line, reading))
+
+    def _read_many(
+        self,
+        line: bytes,
+        number: int,
+        delivery: IngestBatch,
+        good: list[tuple[int, bytes, Reading]],
+        *,
+        alone: bool,
+    ) -> None:
+        """Read a line of many reports: at once, or one by one where something is unusual."""
+        table = read_columns(line)
+        if len(good) + len(table.numbers) > MAX_REPORTS:
+            reason = f"more than {MAX_REPORTS:,} reports at a time; send fewer"
+            raise RefusedError("columns.seq", reason)
+        readings = None if alone else table.readings()
+        if readings is None:
+            for one in table.expanded():
+                self._read(one, number, delivery, good, alone=alone)
+            return
+        delivery.node = self._admit(readings[0], delivery.node)
+        good += [(number, line, reading) for reading in readings]
+
+    def _read_alone(self, line: bytes, name: str) -> Reading:
+        """Read a line without a report; the node's row may know what the node has."""
+        sent = decoded(line)
+        name = name or (sent.instance and sent.instance.instance_id) or ""
+        known = self._known.get(name)
+        shape = known.shape if known else row_shape(name)
+        return neuron_monitor.reading(sent, shape=shape)
+
+    def _admit(self, reading: Reading, name: str) -> str:
+        """Return the name of the node that a reading is of, with a row in the database."""
+        identity = reading.identity
+        name = name or identity.instance_id or identity.instance_name
+        if not name:
+            raise RefusedError("instance_info.instance_id", "is empty: name the node (node=NAME)")
+        if not NAME.fullmatch(name):
+            raise RefusedError("node", f"{name[:40]!r} is no name for a node: {NAME_RULE}")
+        known = self._known.get(name) or Known()
+        now_s = self._monotonic()
+        self._one_machine(name, known, identity, now_s)
+        identity = identity.completed_by(known.identity)
+        n_efa = max(known.n_efa, reading.n_efa)
+        news = (reading.shape, identity, n_efa)
+        same = (known.shape, known.identity, known.n_efa) == news
+        if not same or now_s - known.stored_s > LOOK_AGAIN_S:
+            store_row(name, identity, reading.shape, n_efa)
+            known.stored_s, known.n_efa = now_s, n_efa
+        known.shape, known.identity, known.seen_s = reading.shape, identity, now_s
+        self._remember(name, known)
+        return name
+
+    def _one_machine(self, name: str, known: Known, identity: NodeIdentity, now_s: float) -> None:
+        """Refuse a second machine under the name of one that reported just now."""
+        before = known.identity.instance_id if known.identity else ""
+        if before and identity.instance_id and before != identity.instance_id:
+            ago_s = now_s - known.seen_s
+            if ago_s < IN_USE_S:
+                reason = f"{name} is {before}, which reported {ago_s:.0f} s ago; use another name"
+                raise RefusedError("instance_info.instance_id", reason)
+
+    def _remember(self, name: str, known: Known) -> None:
+        """Keep what is known, and at most so much."""
+        self._known[name] = known
+        if len(self._known) > MAX_KNOWN:
+            del self._known[next(iter(self._known))]
+
+    def _place(
+        self,
+        good: Sequence[tuple[int, bytes, Reading]],
+        ends: Sequence[float],
+        delivery: IngestBatch,
+        now_s: float,
+    ) -> None:
+        """Find out which seconds each reading covers, and make its blocks."""
+        clock = self._known[delivery.node].clock
+        delivery.skew_s, delivery.clock = clock.correction_s, clock.offset.packed()
+        delivery.period_s = max(reading.period_s for _, _, reading in good)
+        accepted: list[tuple[Reading, float]] = []
+        for (number, line, reading), end_s in zip(good, ends, strict=True):
+            most_s = max(self._keep_s, self._late_s if reading.is_numbered else 0.0)
+            if end_s <= now_s - most_s:
+                ago = f"{now_s - end_s:.0f} s old; only the last {most_s:.0f} s are kept"
+                delivery.refuse(Refusal(number, "at", ago))
+                delivery.n_late += 1
+            elif not reading.is_numbered and clock.is_repeated(reading, line):
+                delivery.n_repeated += 1
+            else:
+                accepted.append((reading, end_s))
+        self._take(accepted, delivery)
+
+    def _take(self, accepted: Sequence[tuple[Reading, float]], delivery: IngestBatch) -> None:
+        """Make the blocks of readings; whether numbered ones are new, the store knows."""
+        known = self._known[delivery.node]
+        reports = [(reading, end_s) for reading, end_s in accepted if reading.line]
+        moment_s = self._monotonic()
+        notes = iter(known.notebook.notes(delivery.node, reports, now_s=moment_s))
+        for reading, end_s in accepted:
+            made = blocks(delivery.node, reading, known.clock.ticks(end_s, reading.period_s))
+            note = next(notes) if reading.line else None
+            if reading.kept:
+                delivery.beside.append((end_s, reading.kept))
+            if reading.stream is not None and reading.seq is not None:
+                delivery.pieces.append(NumberedLine(reading.stream, reading.seq, made, note))
+            else:
+                delivery.blocks += made
+                delivery.notes += [note] if note else []
+                delivery.n_accepted += 1

@@ -1,0 +1,85 @@
+"""One node's lines from a pipe or a file into the store; what cannot be stored yet is kept."""
+
+import logging
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import BinaryIO
+
+from redis.exceptions import RedisError
+
+from fleet.ingest.nodes import Arrivals, IngestBatch, store
+from telemetry.ingest.lines import groups_of, together
+from telemetry.ingest.neuron_monitor import read_lines
+from telemetry.store.hot import HotStore
+
+log = logging.getLogger(__name__)
+
+
+class PipeIngest:
+    """Deliveries of one node on their way to the store."""
+
+    def __init__(self, hot: HotStore, *, node: str | None, keep_s: int) -> None:
+        """Take in for one node, with nothing kept back."""
+        self._hot = hot
+        self._node = node
+        self._keep_s = keep_s
+        self._arrivals = Arrivals(keep_s=keep_s)
+        self._kept_back = IngestBatch()
+
+    def live(self, descriptor: int) -> Iterator[IngestBatch]:
+        """Take in what arrives on a pipe, as it arrives."""
+        for number, lines in _numbered(together(descriptor)):
+            yield self._take(lines, number, time.time(), time.time())
+
+    def replayed(self, path: Path, *, start_s: float | None) -> Iterator[IngestBatch]:
+        """Take in a file, its reports laid end to end from ``start_s``, or so as to end now."""
+        now_s = time.time()
+        with path.open("rb") as file:
+            covered = [_covered_s(lines) for lines in groups_of(file)]
+            end_s = now_s - sum(covered) if start_s is None else start_s
+            file.seek(0)
+            groups = _numbered(groups_of(file))
+            for (number, lines), seconds in zip(groups, covered, strict=True):
+                end_s += seconds
+                yield self._take(lines, number, end_s, now_s)
+
+    def whole(self, file: BinaryIO) -> Iterator[IngestBatch]:
+        """Take in a stream that is no pipe, at once."""
+        for number, lines in _numbered(groups_of(file)):
+            yield self._take(lines, number, time.time(), time.time())
+
+    @property
+    def n_kept_back(self) -> int:
+        """How many seconds of the node could not be stored yet."""
+        return len(self._kept_back.blocks)
+
+    def _take(self, lines: Sequence[bytes], number: int, at_s: float, now_s: float) -> IngestBatch:
+        """Read lines that ended at ``at_s``, and store them with what was kept back."""
+        delivery = self._arrivals.deliver(
+            lines, node=self._node, arrived_s=at_s, now_s=now_s, first_line=number
+        )
+        kept = self._kept_back
+        kept.absorb(delivery)
+        kept.blocks = [*kept.blocks, *delivery.blocks][-self._keep_s :]
+        kept.notes = [*kept.notes, *delivery.notes][-self._keep_s :]
+        try:
+            store(self._hot, [kept])
+        except RedisError as error:
+            log.warning("%s Seconds kept back: %d.", error, len(kept.blocks))
+        else:
+            self._kept_back = IngestBatch()
+        return delivery
+
+
+def _numbered(groups: Iterator[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
+    """Yield each group with the number of its first line."""
+    number = 1
+    for lines in groups:
+        yield number, lines
+        number += len(lines)
+
+
+def _covered_s(lines: Sequence[bytes]) -> float:
+    """Return how many seconds the reports of these lines cover."""
+    return sum(reading.period_s for _, reading in read_lines(lines)[0])

@@ -1,0 +1,214 @@
+"""The rows of runs that report: made by the first report, brought up to date by later ones."""
+
+import math
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db import transaction
+
+from fleet.models import Node, Run
+from fleet.runs.prices import AS_REPORTED, entries, is_priced, opening, with_nodes, with_prices
+from fleet.runs.state import KEEP_S
+from telemetry import catalog
+from telemetry.ingest.lines import RefusedError
+from telemetry.ingest.step_reports import RunLine, WorkerLine
+from telemetry.ingest.timing import shard_of
+from telemetry.store.hot import HotStore
+
+NOT_REPORTED = "not reported"
+NO_PRICE = "no price known"
+# A token cannot fill the database with what does not exist.
+MAX_RUNS = 4_000
+MAX_NODES = 4_000
+SHAPE = ("params", "layers", "hidden")
+PLAIN = (
+    *("team", "purpose", "model", "instance_type", "n_nodes", "n_workers"),
+    "requires_preflight",
+)
+SETTINGS = ("compiler_flags", "compiler_version", "sdk_version")
+LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision", "optimizer")
+LENGTH = ("tokens_per_epoch", "planned_tokens")
+
+
+@transaction.atomic
+def refresh_run(told: RunLine, *, now: datetime) -> Run:
+    """Make the run that reports, or bring it up to date: what is not said stays as it was.
+
+    Raises RefusedError where the name belongs to a run that is simulated or was imported.
+    """
+    run = Run.objects.select_for_update().filter(name=told.run).first()
+    if run is None:
+        return _create(told, now=now)
+    if not run.is_reported:
+        kind = "a simulated" if run.is_simulated else "an imported"
+        raise RefusedError("run", f"{told.run} is {kind} run; report under another name")
+    changes = _said(told) | _price(told, run, now=now)
+    shape = (run.shape or {}) | _shape(told)
+    if shape != run.shape:
+        changes["shape"] = shape
+    changed = [name for name, value in changes.items() if getattr(run, name) != value]
+    for name in changed:
+        setattr(run, name, changes[name])
+    if changed:
+        run.save(update_fields=changed)
+    return run
+
+
+def _create(told: RunLine, *, now: datetime) -> Run:
+    """Make the row of a run that nobody knew: it compiles until its first step."""
+    if Run.objects.exclude(session="").count() >= MAX_RUNS:
+        raise RefusedError("run", f"{told.run} is new, and {MAX_RUNS:,} runs are all we take")
+    at = datetime.fromtimestamp(told.at, UTC) if told.at else now
+    unsaid = {
+        "model": NOT_REPORTED,
+        "instance_type": NOT_REPORTED,
+        "n_nodes": 1,
+        "seq_len": 0,
+        "global_batch": 0,
+        "precision": "bf16",
+        "usd_per_node_hour": 0.0,
+        "price_basis": NO_PRICE,
+    }
+    return Run.objects.create(
+        **unsaid
+        | _said(told)
+        | _price(told, None, now=now)
+        | {
+            "name": told.run,
+            "session": told.session,
+            "shape": _shape(told),
+            "phase": Run.Phase.COMPILING,
+            "phase_since": min(at, now),
+            "started_at": min(at, now),
+            "heard_at": now,
+        }
+    )
+
+
+def _said(told: RunLine) -> dict[str, Any]:
+    """Return the facts that a report gives."""
+    given = {name: getattr(told, name) for name in (*PLAIN, *LAYOUT, *LENGTH, *SETTINGS)}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _shape(told: RunLine) -> dict[str, float]:
+    """Return the figures of a model that the report describes."""
+    given = {name: getattr(told, name) for name in SHAPE}
+    return {name: value for name, value in given.items() if value is not None}
+
+
+def _price(told: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
+    """Return what the run pays: as reported, or by contract and catalogue when it begins.
+
+    What has been paid stays as it was: another price, or another number of nodes, holds from now.
+    """
+    if run is None or not is_priced(run):
+        return _first_price(told, run, now=now)
+    tariff = run.tariff
+    if told.n_nodes not in (None, run.n_nodes):
+        tariff = with_nodes(run, told.n_nodes or 0, now=now)
+    usd = told.usd_per_node_hour
+    if usd and usd != run.price_at(now)[0]:
+        held = Run(n_nodes=told.n_nodes or run.n_nodes, tariff=tariff or entries(run))
+        tariff = with_prices(held, [(now, usd, AS_REPORTED)], now=now)
+    return {} if tariff == run.tariff else {"tariff": tariff}
+
+
+def _first_price(told: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
+    if told.usd_per_node_hour:
+        return {"usd_per_node_hour": told.usd_per_node_hour, "price_basis": AS_REPORTED}
+    at = datetime.fromtimestamp(told.at, UTC) if told.at else now
+    began = run.started_at if run else min(at, now)
+    kept = run or Run(n_nodes=1)
+    found = opening(
+        kept.team if told.team is None else told.team,
+        told.instance_type or kept.instance_type,
+        n_nodes=told.n_nodes or kept.n_nodes,
+        began=began,
+    )
+    return found if found["usd_per_node_hour"] or found["tariff"] else {}
+
+
+def tie_node(run: Run, told: WorkerLine, *, now: datetime) -> None:
+    """Say that a worker's node trains this run; one that has no agent gets a row here.
+
+    Raises RefusedError where the node is simulated, or the fleet is full.
+    """
+    name = told.runs_on
+    node = Node.objects.filter(name=name).first() or _new_node(run, name, now=now)
+    if node.source == Node.Source.SIMULATED:
+        raise RefusedError("node", f"{name} is a simulated node; report under another name")
+    rank = node.rank if told.rank is None else told.rank
+    if (node.run_id, node.rank) != (run.pk, rank):
+        Node.objects.filter(pk=node.pk).update(run=run, rank=rank)
+
+
+def _new_node(run: Run, name: str, *, now: datetime) -> Node:
+    """Make the row of a node of which only its training job speaks."""
+    if Node.objects.exclude(source=Node.Source.SIMULATED).count() >= MAX_NODES:
+        raise RefusedError("node", f"{name} is new, and {MAX_NODES:,} real nodes are all we take")
+    instance = catalog.instances().get(run.instance_type)
+    node, _ = Node.objects.get_or_create(
+        name=name,
+        defaults={
+            "instance_type": run.instance_type,
+            "source": Node.Source.STEPS,
+            "shard": shard_of(name),
+            "n_cores": instance.n_cores if instance else 0,
+            "n_devices": instance.n_devices if instance else 0,
+            "n_efa": instance.n_efa if instance else 0,
+            "first_seen_at": now,
+        },
+    )
+    return node
+
+
+def tokens_of(run: Run) -> float:
+    """Return the tokens of one step of a run, where it is laid out; NaN where not."""
+    return float(run.global_batch * run.seq_len) or math.nan
+
+
+AUTO = "auto"
+
+
+class Starts:
+    """Starts told apart by their workers: one that comes again belongs to the next start.
+
+    Every process of a job has a mark of its own (``boot``). The first start to which its worker
+    has not come yet takes it, in Redis, so that all web processes agree.
+    """
+
+    def __init__(self) -> None:
+        """Know nobody yet."""
+        self._known: dict[tuple[str, str, str], str] = {}
+
+    def session_of(self, hot: HotStore, said: WorkerLine) -> str:
+        """Return the start that a line is of."""
+        if said.session != AUTO or said.boot is None:
+            return said.session
+        key = (said.run, said.worker, said.boot)
+        if key not in self._known:
+            if len(self._known) > 50_000:
+                self._known.clear()
+            self._known[key] = self._joined(hot, *key)
+        return self._known[key]
+
+    def _joined(self, hot: HotStore, run: str, worker: str, boot: str) -> str:
+        """Put a worker's process into the first start that has none of this worker."""
+        key = f"steps-in:starts:{run}"
+        held, number = hot.ask("HMGET", key, f"boot:{worker}:{boot}", "newest")
+        if held is not None:
+            return f"{AUTO}-{int(held)}"
+        start = int(number or 1)
+        while not hot.ask("HSETNX", key, f"taken:{start}:{worker}", boot):
+            if hot.ask("HGET", key, f"taken:{start}:{worker}") == boot.encode():
+                break
+            start += 1
+        hot.ask_all(
+            [
+                ("HSET", key, f"boot:{worker}:{boot}", start),
+                ("HSET", key, "newest", max(start, int(number or 1))),
+                ("EXPIRE", key, KEEP_S),
+            ]
+        )
+        return f"{AUTO}-{start}"

@@ -1,0 +1,64 @@
+"""Numbered lines: which of them were taken before, by whichever process, is known in Redis."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from telemetry.blocks import Block
+from telemetry.store.connection import Command, Connection
+from telemetry.store.node_state import Note
+
+# Redis: of a node, the last number of each of its streams.
+STREAMS = "ingest:streams:"
+MOST_STREAMS = 16
+KEEP_S = 30 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True)
+class NumberedLine:
+    """One numbered line: its blocks, and what is noted of its report."""
+
+    stream: str
+    seq: int
+    blocks: Sequence[Block]
+    note: Note | None
+
+
+@dataclass(slots=True)
+class NewLines:
+    """Numbered lines of one delivery that are new, and how many were not."""
+
+    new: list[NumberedLine]
+    n_repeated: int
+
+
+def sifted(hot: Connection, lines: Sequence[tuple[str, Sequence[NumberedLine]]]) -> list[NewLines]:
+    """Tell new lines from those taken before, for each (node, its lines in order)."""
+    asked = [(node, stream) for node, pieces in lines for stream in {p.stream for p in pieces}]
+    scores = hot.ask_all(("ZSCORE", STREAMS + node, stream) for node, stream in asked)
+    last = {key: float(s) for key, s in zip(asked, scores, strict=True) if s is not None}
+    return [_sifted(node, pieces, last) for node, pieces in lines]
+
+
+def _sifted(
+    node: str, pieces: Sequence[NumberedLine], last: dict[tuple[str, str], float]
+) -> NewLines:
+    new = []
+    for piece in pieces:
+        key = (node, piece.stream)
+        if piece.seq > last.get(key, -1.0):
+            last[key] = piece.seq
+            new.append(piece)
+    return NewLines(new, len(pieces) - len(new))
+
+
+def remembering(node: str, pieces: Sequence[NumberedLine]) -> list[Command]:
+    """Return the commands that remember lines as taken; run them once they are stored."""
+    key = STREAMS + node
+    newest: dict[str, int] = {}
+    for piece in pieces:
+        newest[piece.stream] = max(piece.seq, newest.get(piece.stream, 0))
+    commands: list[Command] = [("ZADD", key, "GT", seq, s) for s, seq in newest.items()]
+    if commands:
+        # Numbers begin at the time, so that the lowest are those of the oldest streams.
+        commands += [("ZREMRANGEBYRANK", key, 0, -1 - MOST_STREAMS), ("EXPIRE", key, KEEP_S)]
+    return commands

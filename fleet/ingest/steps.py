@@ -1,0 +1,444 @@
+"""Training jobs on their way in: what their workers report becomes runs and steps."""
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+from django.conf import settings
+
+from fleet.ingest.runs import Starts, refresh_run, tie_node
+from fleet.ingest.step_assembly import hand_on, keep_pieces, overdue
+from fleet.models import Run
+from fleet.runs.annotations import annotate_phase
+from fleet.runs.compiles import FIRST_STEPS, keep_compiles
+from fleet.runs.state import (
+    CLOCKS,
+    HEARD,
+    KEEP_S,
+    NODES,
+    Member,
+    RunState,
+    heard_runs,
+    members_of,
+    sessions_key,
+    state_of,
+    workers_key,
+)
+from telemetry.compiles import Compile
+from telemetry.ingest.lines import Refusal, RefusedError
+from telemetry.ingest.step_assembly import piece_of
+from telemetry.ingest.step_reports import (
+    BeatLine,
+    CompileLine,
+    EndLine,
+    RunLine,
+    Said,
+    StepLine,
+    WorkerLine,
+    read_step_line,
+)
+from telemetry.ingest.timing import ClockOffset
+from telemetry.store.hot import HotStore
+
+
+def keep_told(hot: HotStore, taken: Iterable[Said], *, correction_s: float, now_s: float) -> None:
+    """Keep the compiles among what arrived; told twice, one is kept once."""
+    by_run: dict[str, list[CompileLine]] = {}
+    for said in taken:
+        if isinstance(said, CompileLine):
+            by_run.setdefault(said.run, []).append(said)
+    if not by_run:
+        return
+    now = datetime.fromtimestamp(now_s, UTC)
+    for run in Run.objects.filter(name__in=by_run):
+        events = [_compile(said, correction_s=correction_s) for said in by_run[run.name]]
+        keep_compiles(run, events, now=now, trained_from=_trained_from(hot, run))
+
+
+def _trained_from(hot: HotStore, run: Run) -> datetime | None:
+    """Return since when a graph that is new surprises; None while its first steps go by."""
+    if run.phase != Run.Phase.TRAINING:
+        return None
+    steps = hot.steps(run.name, since_s=run.phase_since.timestamp())
+    if len(steps) < FIRST_STEPS:
+        return None
+    return datetime.fromtimestamp(float(steps.ended_at_s[FIRST_STEPS - 1]), UTC)
+
+
+def _compile(said: CompileLine, *, correction_s: float) -> Compile:
+    return Compile(
+        module=said.module,
+        outcome=said.outcome,
+        at_s=said.at + correction_s,
+        seconds=math.nan if said.seconds is None else said.seconds,
+        rank=said.rank,
+        process=f"{said.session}:{said.worker}",
+        compiler=said.compiler,
+        flags=said.flags,
+        cache=said.cache,
+        shape=said.shape,
+        is_planned=said.planned,
+    )
+
+
+# A clock that is off by more than this is corrected.
+SKEW_S = 2.0
+# What this process has admitted it need not ask the database about again so soon.
+LOOK_AGAIN_S = 60.0
+MAX_KNOWN = 50_000
+MAX_REFUSALS = 100
+DAY_S = 86_400.0
+
+
+@dataclass(slots=True)
+class StepIngestResult:
+    """What became of the lines of one call."""
+
+    n_accepted: int = 0
+    n_repeated: int = 0
+    n_refused: int = 0
+    n_steps: int = 0
+    skew_s: float = 0.0
+    refused: list[Refusal] = field(default_factory=list)
+
+    def refuse(self, refusal: Refusal) -> None:
+        """Note a line that was not taken; of very many only the first are kept."""
+        self.n_refused += 1
+        if len(self.refused) < MAX_REFUSALS:
+            self.refused.append(refusal)
+
+    def told(self) -> dict[str, Any]:
+        """Return what the sender is told."""
+        return {
+            "accepted": self.n_accepted,
+            "repeated": self.n_repeated,
+            "clock_skew_s": round(self.skew_s, 3),
+            "n_refused": self.n_refused,
+            "refused": [asdict(each) for each in self.refused],
+        }
+
+
+class StepIngest:
+    """What this process knows of the runs that report to it."""
+
+    def __init__(self, monotonic: Callable[[], float]) -> None:
+        """Know nothing yet; ``monotonic`` tells how long ago something was looked up."""
+        self._monotonic = monotonic
+        self._runs: dict[str, tuple[float, Run]] = {}
+        self._tied: dict[tuple[str, str, str], float] = {}
+        self._starts = Starts()
+        self._clocks: dict[str, ClockOffset] = {}
+        self._kept_clocks: dict[str, str] = {}
+
+    def deliver(
+        self,
+        hot: HotStore,
+        lines: Iterable[bytes],
+        *,
+        arrived_s: float,
+        sent_s: float | None = None,
+        up_s: float | None = None,
+        first_line: int = 1,
+    ) -> StepIngestResult:
+        """Take lines that arrived together; what is whole goes on into the store.
+
+        ``up_s`` are, with ``sent_s``, the seconds since the sender's machine booted.
+        Nothing is half kept: a call that fails may be made again.
+        """
+        outcome, taken = StepIngestResult(), []
+        for number, line in enumerate(lines, first_line):
+            if line.strip():
+                try:
+                    said = read_step_line(line)
+                    if isinstance(said, WorkerLine):
+                        said.session = self._starts.session_of(hot, said)
+                    self._admit(said, arrived_s)
+                except RefusedError as error:
+                    outcome.refuse(error.at(number))
+                else:
+                    taken.append(said)
+        outcome.skew_s = self._skew_s(hot, taken, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
+        self._keep(hot, taken, outcome, now_s=arrived_s)
+        return outcome
+
+    def _admit(self, said: Said, now_s: float) -> None:
+        """Make room for the run, and for the node of the worker; refuse what has no place."""
+        now = datetime.fromtimestamp(now_s, UTC)
+        since_s, run = self._runs.get(said.run, (-LOOK_AGAIN_S, None))
+        is_fresh = self._monotonic() - since_s < LOOK_AGAIN_S
+        if isinstance(said, RunLine):
+            run = self._remember(refresh_run(said, now=now))
+        elif run is None or not is_fresh:
+            run = self._remember(refresh_run(RunLine(run=said.run, session=said.session), now=now))
+        keep_days = settings.DURABLE_KEEP_DAYS
+        if isinstance(said, StepLine) and said.ended_at < now_s - keep_days * DAY_S:
+            raise RefusedError("ended_at", f"is older than {keep_days} days")
+        if isinstance(said, WorkerLine):
+            self._tie(run, said, now)
+
+    def _remember(self, run: Run) -> Run:
+        if len(self._runs) >= MAX_KNOWN:
+            self._runs.clear()
+        self._runs[run.name] = (self._monotonic(), run)
+        return run
+
+    def _tie(self, run: Run, said: WorkerLine, now: datetime) -> None:
+        """Tie a worker's node to the run, once in a while."""
+        key = (said.run, said.session, said.worker)
+        at_s = self._monotonic()
+        if at_s - self._tied.get(key, -LOOK_AGAIN_S) < LOOK_AGAIN_S:
+            return
+        tie_node(run, said, now=now)
+        if len(self._tied) >= MAX_KNOWN:
+            self._tied.clear()
+        self._tied[key] = at_s
+
+    def _skew_s(
+        self,
+        hot: HotStore,
+        taken: Sequence[Said],
+        *,
+        arrived_s: float,
+        sent_s: float | None,
+        up_s: float | None,
+    ) -> float:
+        """Return our clock less the sender's; 0 as long as that is nearly right.
+
+        Without a moment of sending only a clock that is ahead can be told.
+        """
+        if sent_s is None:
+            newest = max((s.ended_at for s in taken if isinstance(s, StepLine)), default=0.0)
+            off_s = min(0.0, arrived_s - newest)
+            return off_s if off_s < -SKEW_S else 0.0
+        node = next((said.runs_on for said in taken if isinstance(said, WorkerLine)), None)
+        if node is None:
+            return 0.0
+        clock = self._clock_of(hot, node, now_s=arrived_s)
+        if up_s is not None:
+            clock.was_booted(sent_s - up_s, arrived_s - sent_s)
+        clock.observe(arrived_s - sent_s, arrived_s, may_wait=True)
+        self._keep_clock(hot, node, clock)
+        return clock.correction_s
+
+    def _clock_of(self, hot: HotStore, node: str, *, now_s: float) -> ClockOffset:
+        """Return what is known of a sender's clock, from earlier processes too."""
+        clock = self._clocks.get(node)
+        if clock is None:
+            clock = ClockOffset(ahead_s=SKEW_S, behind_s=SKEW_S)
+            held = hot.ask("HGET", CLOCKS, node)
+            clock.recall(held.decode() if held else "", now_s)
+            if len(self._clocks) >= MAX_KNOWN:
+                self._clocks.clear()
+                self._kept_clocks.clear()
+            self._clocks[node] = clock
+        return clock
+
+    def _keep_clock(self, hot: HotStore, node: str, clock: ClockOffset) -> None:
+        """Keep what is known of a clock, where that has changed by more than it always does."""
+        rounded = f"{clock.offset_s:.0f} {clock.epoch_s:.0f}"
+        if clock.is_known and self._kept_clocks.get(node) != rounded:
+            hot.ask("HSET", CLOCKS, node, clock.packed())
+            self._kept_clocks[node] = rounded
+
+    def _keep(
+        self, hot: HotStore, taken: Sequence[Said], outcome: StepIngestResult, *, now_s: float
+    ) -> None:
+        """Keep what was admitted, and hand on the steps that are whole."""
+        if not taken:
+            return
+        _note(hot, taken, now_s=now_s)
+        keep_told(hot, taken, correction_s=outcome.skew_s, now_s=now_s)
+        pieces = [
+            ((said.run, said.session, said.step), piece_of(said, correction_s=outcome.skew_s))
+            for said in taken
+            if isinstance(said, StepLine)
+        ]
+        n_new, whole = keep_pieces(hot, pieces, now_s=now_s) if pieces else (0, [])
+        if whole:
+            rows = {name: run for name, (_, run) in dict(self._runs).items()}
+            outcome.n_steps = hand_on(hot, whole, now_s=now_s, rows=rows)
+        outcome.n_repeated = len(pieces) - n_new
+        outcome.n_accepted = len(taken) - outcome.n_repeated
+
+
+def _note(hot: HotStore, taken: Sequence[Said], *, now_s: float) -> None:
+    """Write down who was heard, and what each worker says of itself."""
+    latest: dict[tuple[str, str, str], Member] = {}
+    for said in taken:
+        if isinstance(said, WorkerLine):
+            key = (said.run, said.session, said.worker)
+            latest[key] = _member(said, latest.get(key), now_s)
+    commands: list[tuple[object, ...]] = []
+    for run, session in {(run, session) for run, session, _ in latest}:
+        known = members_of(hot, run, session)
+        mine = {w: m for (r, s, w), m in latest.items() if (r, s) == (run, session)}
+        for worker, member in mine.items():
+            packed = msgspec.msgpack.encode(_over(known.get(worker), member))
+            commands += [
+                ("HSET", workers_key(run, session), worker, packed),
+                ("ZADD", NODES, "GT", now_s, member.node),
+            ]
+        commands += [
+            ("EXPIRE", workers_key(run, session), KEEP_S),
+            ("ZADD", sessions_key(run), "NX", now_s, session),
+            ("EXPIRE", sessions_key(run), KEEP_S),
+            ("ZADD", HEARD, "GT", now_s, run),
+        ]
+    hot.ask_all(commands)
+
+
+def _member(said: WorkerLine, before: Member | None, now_s: float) -> Member:
+    """Return what one line says of its worker."""
+    new = Member(
+        node=said.runs_on,
+        rank=said.rank or 0,
+        stage=said.stage or 0,
+        n_workers=said.n_workers or 0,
+        heard_s=now_s,
+    )
+    if isinstance(said, StepLine):
+        new = msgspec.structs.replace(new, step=said.step)
+    elif isinstance(said, BeatLine):
+        new = msgspec.structs.replace(new, n_dropped=said.n_dropped)
+    elif isinstance(said, EndLine):
+        new = msgspec.structs.replace(new, ended=1 + said.failed, reason=said.reason)
+    return _over(before, new)
+
+
+def _over(before: Member | None, new: Member) -> Member:
+    """Lay what is new over what was known: an end stays, counts never fall."""
+    if before is None:
+        return new
+    return msgspec.structs.replace(
+        new,
+        n_workers=new.n_workers or before.n_workers,
+        step=max(new.step, before.step),
+        ended=max(new.ended, before.ended),
+        reason=new.reason or before.reason,
+        n_dropped=max(new.n_dropped, before.n_dropped),
+    )
+
+
+FOLLOWED = (
+    "session",
+    "step_shift",
+    "starts",
+    "n_workers",
+    "heard_at",
+    "phase",
+    "phase_progress_ratio",
+    "phase_since",
+    "finished_at",
+    "paid_until",
+    "last_step",
+    "n_tokens",
+)
+# Counts move with every step; a page reads them from the steps, so the row may lag a little.
+COUNT_EVERY_S = 10
+# A job of which nothing is heard for so long is over; one that compiles may be quiet for longer.
+LOST_S = 30 * 60.0
+LOST_COMPILING_S = 6 * 3600.0
+# Once one worker is done, the others have this long to say so too.
+LAST_WORDS_S = 60.0
+LOOK_BACK_S = LOST_COMPILING_S + 3600.0
+BASES, TOTALS = "steps-in:tokens", "totals:tokens"
+OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
+
+
+def follow_reported(hot: HotStore, *, now: datetime) -> None:
+    """Hand on steps that wait for nobody any more, and write down how their runs are."""
+    now_s = now.timestamp()
+    names = heard_runs(hot, since_s=now_s - LOOK_BACK_S)
+    if not names:
+        return
+    runs = list(Run.objects.filter(name__in=names).exclude(session=""))
+    waited_for = overdue(hot, now_s=now_s)
+    if waited_for:
+        hand_on(hot, waited_for, now_s=now_s, rows={run.name: run for run in runs})
+    is_count_due = int(now_s) % COUNT_EVERY_S == 0
+    changed = []
+    for run in runs:
+        state = state_of(hot, run.name)
+        if state is None:
+            continue
+        was, counted = run.phase, (run.last_step, run.n_tokens)
+        follow(run, state, now=now)
+        # That a job begins is no news; that it does so again is.
+        if run.phase != was and (counted[0] or run.phase in OVER):
+            annotate_phase(run, was=was, at=run.phase_since)
+        if run.phase != was or is_count_due:
+            _count(hot, run)
+            is_active = run.finished_at is None
+            if run.phase != was or is_active or counted != (run.last_step, run.n_tokens):
+                changed.append(run)
+    if changed:
+        Run.objects.bulk_update(changed, FOLLOWED)
+
+
+def follow(run: Run, state: RunState, *, now: datetime) -> None:
+    """Make a run say what its workers say; counts never go back."""
+    heard_at = datetime.fromtimestamp(state.heard_s, UTC)
+    run.heard_at = heard_at
+    # Should it fall silent, it is over as of now: nothing is told beyond that.
+    run.paid_until = max(run.paid_until or heard_at, heard_at)
+    run.n_workers = max(run.n_workers, state.n_workers)
+    _begin_anew(run, state)
+    run.last_step = max(run.last_step, state.last_step)
+    if state.session != run.session:
+        run.session, run.finished_at = state.session, None
+        _enter(run, Run.Phase.COMPILING, heard_at)
+    if run.finished_at is not None:
+        return
+    if run.phase not in (Run.Phase.TRAINING, *OVER) and state.shift is not None:
+        began_s = state.began_s or state.heard_s
+        _enter(run, Run.Phase.TRAINING, datetime.fromtimestamp(began_s, UTC))
+    end = _end_of(run, state, now.timestamp())
+    if end is not None:
+        _enter(run, end, heard_at)
+        run.finished_at = heard_at
+
+
+def _begin_anew(run: Run, state: RunState) -> None:
+    """Note where a start's own count is another than that of the start before."""
+    if state.shift is None or state.shift == run.step_shift:
+        return
+    before = {"first_step": 0, "shift": run.step_shift, "began_s": run.started_at.timestamp()}
+    first = run.last_step + 1 if state.first_step is None else state.first_step
+    began_s = state.heard_s if state.began_s is None else state.began_s
+    start = {"first_step": first, "shift": state.shift, "began_s": began_s}
+    run.starts = [*(run.starts or [before]), start]
+    run.step_shift = state.shift
+
+
+def _enter(run: Run, phase: Run.Phase, at: datetime) -> None:
+    run.phase, run.phase_since = phase, max(at, run.started_at)
+    run.phase_progress_ratio = 0.0
+
+
+def _end_of(run: Run, state: RunState, now_s: float) -> Run.Phase | None:
+    """Return how a run has ended; None while it goes on.
+
+    One worker that failed takes all down. A job that falls silent is given up in the end.
+    """
+    ends = [member.ended for member in state.members.values()]
+    quiet_s = now_s - state.heard_s
+    if any(end == 2 for end in ends):
+        return Run.Phase.FAILED
+    n_done = sum(end == 1 for end in ends)
+    if n_done and (n_done >= state.n_workers or quiet_s > LAST_WORDS_S):
+        return Run.Phase.FINISHED
+    lost_s = LOST_COMPILING_S if run.phase == Run.Phase.COMPILING else LOST_S
+    return Run.Phase.FAILED if quiet_s > lost_s else None
+
+
+def _count(hot: HotStore, run: Run) -> None:
+    """Count a run's tokens on from where its row stands, should Redis have begun anew."""
+    total, held = hot.ask_all([("HGET", TOTALS, run.name), ("HGET", BASES, run.name)])
+    # Redis counts from nought since it began: what the row has then came before.
+    base = float(run.n_tokens if held is None else held)
+    if held is None:
+        hot.ask("HSET", BASES, run.name, base)
+    run.n_tokens = max(run.n_tokens, int(float(total or 0.0) + base))

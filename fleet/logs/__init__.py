@@ -1,1 +1,0 @@
-"""A training log becomes a run: its steps, its compiles, its errors, all of it or nothing."""

@@ -1,0 +1,248 @@
+"""Dashboards as Grafana 10 and newer imports them: panels that flow over a grid of 24 columns."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+Json = dict[str, Any]
+Kind = Literal["timeseries", "stat", "table", "bargauge"]
+SCHEMA_VERSION = 38
+COLUMNS = 24
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+# Of Okabe and Ito's palette: told apart by everybody.
+CALM, ALARM, TOLD = "#0072B2", "#D55E00", "#E69F00"
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """One query of a panel, and how its series are called; ``rare`` may well find nothing."""
+
+    expr: str
+    legend: str = "__auto"
+    rare: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Panel:
+    """One panel: ``limit`` is drawn as a line, ``link`` leads from a series to trnwatch."""
+
+    title: str
+    asks: Sequence[Ask]
+    unit: str = "short"
+    about: str = ""
+    kind: Kind = "timeseries"
+    width: int = 12
+    height: int = 8
+    limit: float | None = None
+    link: str = ""
+    most: float | None = None
+    stacks: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PanelRow:
+    """A heading, and the panels below it."""
+
+    title: str
+    panels: Sequence[Panel]
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A variable: the label's values of a metric; ``expr`` may speak of earlier variables."""
+
+    name: str
+    title: str
+    metric: str
+
+    @property
+    def query(self) -> str:
+        """What Grafana asks for its values."""
+        return f"label_values({self.metric}, {self.name})"
+
+
+@dataclass(frozen=True, slots=True)
+class Dashboard:
+    """A whole dashboard; ``page`` is the page of trnwatch that shows the same."""
+
+    uid: str
+    title: str
+    about: str
+    page: str
+    rows: Sequence[PanelRow]
+    choices: Sequence[Choice] = field(default=())
+
+    @property
+    def asks(self) -> list[Ask]:
+        """Everything that its panels ask."""
+        return [ask for row in self.rows for panel in row.panels for ask in panel.asks]
+
+    def as_json(self, url: str) -> Json:
+        """Write it; links to trnwatch begin with ``url`` unless somebody types another."""
+        return {
+            "uid": self.uid,
+            "title": self.title,
+            "description": self.about,
+            "tags": ["trnwatch"],
+            "schemaVersion": SCHEMA_VERSION,
+            "version": 1,
+            "editable": True,
+            "graphTooltip": 1,
+            "timezone": "",
+            "refresh": "30s",
+            "time": {"from": "now-1h", "to": "now"},
+            "links": _links(self.page),
+            "templating": {"list": [*_given(url), *map(_variable, self.choices)]},
+            "annotations": {"list": []},
+            "panels": list(_panels(self.rows)),
+        }
+
+
+def _links(page: str) -> list[Json]:
+    """Lead to trnwatch's page of the same, and to the other dashboards."""
+    link = {
+        "type": "link",
+        "title": "trnwatch",
+        "tooltip": "The same in trnwatch, with causes and culprits",
+        "icon": "external link",
+        "tags": [],
+        "url": "${trnwatch}" + page,
+        "targetBlank": True,
+    }
+    others = {
+        "type": "dashboards",
+        "title": "trnwatch dashboards",
+        "tags": ["trnwatch"],
+        "asDropdown": True,
+        "targetBlank": False,
+        "includeVars": True,
+        "keepTime": True,
+    }
+    return [link, others]
+
+
+def _given(url: str) -> list[Json]:
+    """Return the variables that every dashboard has: the data source, and where trnwatch is."""
+    where = {"text": url, "value": url}
+    return [
+        {
+            "type": "datasource",
+            "name": "datasource",
+            "label": "Prometheus",
+            "query": "prometheus",
+            "current": {},
+            "refresh": 1,
+        },
+        {
+            "type": "textbox",
+            "name": "trnwatch",
+            "label": "trnwatch",
+            "query": url,
+            "current": where,
+            "options": [where | {"selected": True}],
+        },
+    ]
+
+
+def _variable(choice: Choice) -> Json:
+    return {
+        "type": "query",
+        "name": choice.name,
+        "label": choice.title,
+        "datasource": SOURCE,
+        "query": {"query": choice.query, "refId": "values"},
+        "definition": choice.query,
+        "current": {},
+        "multi": False,
+        "includeAll": False,
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def _panels(rows: Sequence[PanelRow]) -> Iterator[Json]:
+    """Lay rows out, from left to right and then down."""
+    y, number = 0, 1
+    for row in rows:
+        at = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
+        heading = {"type": "row", "title": row.title, "gridPos": at, "collapsed": False}
+        yield heading | {"id": number, "panels": []}
+        x, y, tallest, number = 0, y + 1, 0, number + 1
+        for panel in row.panels:
+            if x + panel.width > COLUMNS:
+                x, y, tallest = 0, y + tallest, 0
+            yield _panel(panel, number, {"x": x, "y": y, "w": panel.width, "h": panel.height})
+            x, tallest, number = x + panel.width, max(tallest, panel.height), number + 1
+        y += tallest
+
+
+def _panel(panel: Panel, number: int, at: Json) -> Json:
+    """Write one panel."""
+    is_now = panel.kind != "timeseries"
+    targets = [
+        {
+            "refId": chr(ord("A") + i),
+            "datasource": SOURCE,
+            "expr": ask.expr,
+            "legendFormat": ask.legend,
+            "instant": is_now,
+            "range": not is_now,
+            "format": "table" if panel.kind == "table" else "time_series",
+        }
+        for i, ask in enumerate(panel.asks)
+    ]
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.about,
+        "gridPos": at,
+        "datasource": SOURCE,
+        "targets": targets,
+        "fieldConfig": {"defaults": _field(panel), "overrides": []},
+        "options": _options(panel.kind),
+    } | ({"transformations": _columns()} if panel.kind == "table" else {})
+
+
+def _field(panel: Panel) -> Json:
+    """Write how values look: unit, scale, limit, and where a click leads."""
+    steps: list[Json] = [{"color": CALM, "value": None}]
+    if panel.limit is not None:
+        steps.append({"color": ALARM, "value": panel.limit})
+    custom: Json = {}
+    if panel.kind == "timeseries":
+        custom = {
+            "lineWidth": 1,
+            "fillOpacity": 20 if panel.stacks else 0,
+            "showPoints": "never",
+            # A gap is drawn as a gap: absent is not zero.
+            "spanNulls": False,
+            "stacking": {"mode": "normal" if panel.stacks else "none"},
+            "thresholdsStyle": {"mode": "off" if panel.limit is None else "dashed"},
+        }
+    links = [{"title": "trnwatch", "url": "${trnwatch}" + panel.link, "targetBlank": True}]
+    return {
+        "unit": panel.unit,
+        "custom": custom,
+        "thresholds": {"mode": "absolute", "steps": steps},
+        "links": links if panel.link else [],
+        "color": {"mode": "palette-classic" if panel.kind == "timeseries" else "thresholds"},
+    } | ({"min": 0, "max": panel.most} if panel.most is not None else {})
+
+
+def _options(kind: Kind) -> Json:
+    """Write what a kind of panel needs beside its values."""
+    newest = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+    if kind == "timeseries":
+        legend = {"displayMode": "list", "placement": "bottom", "showLegend": True}
+        return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
+    if kind == "table":
+        return {"showHeader": True}
+    look = {"graphMode": "none"} if kind == "stat" else {"orientation": "horizontal"}
+    return {"reduceOptions": newest, "textMode": "auto", **look}
+
+
+def _columns() -> list[Json]:
+    """Leave columns out of a table that say nothing."""
+    hidden = dict.fromkeys(("Time", "__name__", "instance", "job"), True)
+    return [{"id": "organize", "options": {"excludeByName": hidden}}]

@@ -1,0 +1,113 @@
+"""A price: what a team pays for a node of an instance type, from a moment on; never changed."""
+
+from datetime import datetime, timedelta
+from typing import Self
+
+from django.db import models
+from django.db.models import F, Q
+
+
+class BudgetQuerySet(models.QuerySet["Budget"]):
+    """The questions that pages and tasks ask about budgets."""
+
+    def kept(self) -> Self:
+        """Keep those that nobody has withdrawn."""
+        return self.filter(ended_at=None)
+
+    def current(self, now: datetime) -> Self:
+        """Keep those whose period is now."""
+        return self.kept().filter(starts_at__lte=now, ends_at__gt=now)
+
+
+class Budget(models.Model):
+    """So many dollars for a team, or for one run, between two moments."""
+
+    team = models.CharField(max_length=40, blank=True)
+    run = models.ForeignKey(
+        "fleet.Run", models.CASCADE, null=True, blank=True, related_name="budgets"
+    )
+    usd = models.FloatField()
+    starts_at = models.DateTimeField()
+    ends_at = models.DateTimeField(help_text="The first moment that does not count.")
+    set_by = models.CharField(max_length=150)
+    set_at = models.DateTimeField()
+    ended_at = models.DateTimeField(null=True, blank=True, help_text="Withdrawn.")
+    ended_by = models.CharField(max_length=150, blank=True)
+
+    objects = BudgetQuerySet.as_manager()
+
+    class Meta:
+        ordering = ("ends_at", "pk")
+        constraints = (
+            models.CheckConstraint(condition=Q(usd__gt=0), name="a_budget_is_money"),
+            models.CheckConstraint(
+                condition=Q(ends_at__gt=F("starts_at")), name="a_budget_ends_after_it_starts"
+            ),
+            models.CheckConstraint(
+                condition=(Q(run=None) & ~Q(team="")) | (Q(run__isnull=False) & Q(team="")),
+                name="a_budget_is_a_teams_or_a_runs",
+            ),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.name}: {self.usd:,.0f} USD"
+
+    @property
+    def name(self) -> str:
+        """Whose it is; ask for budgets with their run."""
+        return self.run.name if self.run else self.team
+
+    @property
+    def last_day(self) -> datetime:
+        """A moment of the last day that counts."""
+        return self.ends_at - timedelta(microseconds=1)
+
+    @property
+    def subject(self) -> str:
+        """What an alert about it is about."""
+        return f"budget:{self.pk}"
+
+
+class TeamPriceQuerySet(models.QuerySet["TeamPrice"]):
+    """The questions that runs and pages ask about prices."""
+
+    def of(self, team: str, instance_type: str) -> Self:
+        """Keep what a team may be charged for a type: its own prices, and everybody's."""
+        return self.filter(Q(team=team) | Q(team=""), instance_type=instance_type)
+
+
+class TeamPrice(models.Model):
+    """One price of a contract. A new one is a new row: what was paid stays what was paid."""
+
+    class Basis(models.TextChoices):
+        """On which terms."""
+
+        ON_DEMAND = "on demand"
+        RESERVED = "reserved"
+        CAPACITY_BLOCK = "capacity block"
+        SPOT = "spot"
+        CONTRACT = "contract", "private contract"
+
+    team = models.CharField(max_length=40, blank=True, help_text="Empty: every team without one.")
+    instance_type = models.CharField(max_length=40)
+    basis = models.CharField(max_length=20, choices=Basis)
+    usd_per_node_hour = models.FloatField()
+    valid_from = models.DateTimeField(help_text="From when on the contract has it.")
+    source = models.CharField(max_length=200, help_text="Contract, invoice or page it is from.")
+    set_by = models.CharField(max_length=150)
+    set_at = models.DateTimeField()
+
+    objects = TeamPriceQuerySet.as_manager()
+
+    class Meta:
+        # Of two from the same moment the one set later holds.
+        ordering = ("valid_from", "set_at", "pk")
+        constraints = (
+            models.CheckConstraint(condition=Q(usd_per_node_hour__gt=0), name="a_price_is_paid"),
+        )
+        indexes = (
+            models.Index(fields=["instance_type", "team"], name="prices_of_a_type_and_team"),
+        )
+
+    def __str__(self) -> str:
+        return f"{self.team or 'every team'}: {self.instance_type} at {self.usd_per_node_hour}"

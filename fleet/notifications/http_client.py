@@ -1,0 +1,244 @@
+"""One POST to a stranger: to a checked address, within a time, its answer kept short."""
+
+import socket
+import ssl
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
+from threading import Timer
+from typing import Self
+from urllib.parse import SplitResult, urlsplit
+
+from fleet.version import VERSION
+
+Address = IPv4Address | IPv6Address
+SCHEMES = {"http": 80, "https": 443}
+# Where clouds keep credentials of the machine: never, whatever is allowed.
+NEVER = (
+    ip_network("169.254.0.0/16"),
+    ip_network("fe80::/10"),
+    ip_network("fd00:ec2::/32"),
+)
+# Networks whose addresses carry an IPv4 address in their last 32 bits.
+NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/96"))
+
+
+class AddressError(ValueError):
+    """A target that is no address, or one where nothing may be sent; says which and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """Private places that settings allow: networks, and names as they stand in an address."""
+
+    networks: tuple[IPv4Network | IPv6Network, ...] = ()
+    names: frozenset[str] = frozenset()
+
+    @classmethod
+    def of(cls, entries: Collection[str]) -> Self:
+        """Read entries such as ``10.0.0.0/8`` or ``alertmanager.internal``."""
+        networks, names = [], set()
+        for entry in filter(None, map(str.strip, entries)):
+            try:
+                networks.append(ip_network(entry, strict=False))
+            except ValueError:
+                names.add(entry.lower())
+        return cls(tuple(networks), frozenset(names))
+
+    def reaches(self, name: str, address: Address) -> bool:
+        """Whether something may be sent to this address of this name."""
+        address = _bare(address)
+        if any(address in network for network in NEVER):
+            return False
+        if address.is_global and not address.is_multicast:
+            return True
+        return name.lower() in self.names or any(address in net for net in self.networks)
+
+
+def _bare(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 one stands for, if it does."""
+    if isinstance(address, IPv4Address):
+        return address
+    inner = address.ipv4_mapped or address.sixtofour
+    if inner is None and any(address in network for network in NAT64):
+        inner = IPv4Address(int(address) & 0xFFFF_FFFF)
+    return inner or address
+
+
+def split(url: str) -> SplitResult:
+    """Read an address of the web, or say what is wrong with it."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError as error:
+        raise AddressError(f"target: {url[:80]!r} is no address: {error}") from error
+    if parts.scheme not in SCHEMES or not parts.hostname:
+        raise AddressError(f"target: {url[:80]!r} is no address; write https://host/path")
+    if parts.username or parts.password:
+        raise AddressError("target: leave out user and password; use the secret")
+    if port == 0 or any(char <= " " or char == "\x7f" for char in url):
+        raise AddressError("target: holds a character or a port that no address has")
+    return parts
+
+
+def resolve(parts: SplitResult, allowed: Allowed) -> Iterator[tuple[str, int]]:
+    """Yield the numeric addresses and the port where this may be sent.
+
+    Whoever connects must use these, not the name: it may lead elsewhere a moment later.
+    """
+    name = parts.hostname or ""
+    port = parts.port or SCHEMES[parts.scheme]
+    found = socket.getaddrinfo(name, port, type=socket.SOCK_STREAM)
+    numbers = list(dict.fromkeys(str(place[4][0]) for place in found))
+    reached = [number for number in numbers if allowed.reaches(name, ip_address(number))]
+    if not reached:
+        where = name if numbers == [name] else f"{name} ({', '.join(numbers)})"
+        raise AddressError(
+            f"target: {where} is a private address; TRNWATCH_NOTIFY_ALLOW names those allowed"
+        )
+    for number in reached:
+        yield number, port
+
+
+LONGEST_ANSWER = 64 * 1024
+KEPT_OF_ANSWER = 200
+
+
+class UnreachableError(Exception):
+    """No proper answer came; another attempt may get one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is posted where."""
+
+    url: str
+    body: bytes
+    headers: dict[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class HttpResult:
+    """What came back."""
+
+    status: int
+    body: bytes = b""
+    retry_after: str = ""
+    location: str = ""
+
+    @property
+    def said(self) -> str:
+        """The beginning of the answer, as one line of plain text."""
+        text = self.body.decode("utf-8", "replace")
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[
+            :KEPT_OF_ANSWER
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class HttpClient:
+    """The way out: what may be reached, and how long all of it may take."""
+
+    allowed: Allowed
+    timeout_s: float = 10.0
+
+    def post(self, request: Request) -> HttpResult:
+        """Post once, following no redirect and asking no proxy.
+
+        Raises
+        ------
+        AddressError
+            The target may not be reached, now or later.
+        UnreachableError
+            It could not be reached, or answered nothing, or not all, or no HTTP.
+        """
+        parts = split(request.url)
+        try:
+            places = list(resolve(parts, self.allowed))
+        except (OSError, UnicodeError) as error:
+            raise UnreachableError(f"{parts.hostname} cannot be found: {error}") from error
+        return self._exchange(_Pinned(parts, places, timeout_s=self.timeout_s), request, parts)
+
+    def _exchange(self, connection: "_Pinned", request: Request, parts: SplitResult) -> HttpResult:
+        # A time-out of the socket counts anew with every byte; this one does not.
+        clock = Timer(self.timeout_s, connection.abort)
+        clock.daemon = True
+        clock.start()
+        path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        headers = {"User-Agent": f"trnwatch/{VERSION}", "Connection": "close", **request.headers}
+        try:
+            connection.request("POST", path, body=request.body, headers=headers)
+            return _read(connection.getresponse())
+        except (OSError, HTTPException, ValueError) as error:
+            if connection.is_aborted or isinstance(error, TimeoutError):
+                why = f"no whole answer within {self.timeout_s:g} s"
+            else:
+                why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            raise UnreachableError(why) from error
+        finally:
+            clock.cancel()
+            connection.close()
+
+
+def _read(response: HTTPResponse) -> HttpResult:
+    with response:
+        body = response.read(LONGEST_ANSWER)
+        if response.length and len(body) < LONGEST_ANSWER:
+            raise IncompleteRead(body, response.length)
+        return HttpResult(
+            response.status,
+            body,
+            retry_after=response.headers.get("Retry-After", ""),
+            location=response.headers.get("Location", ""),
+        )
+
+
+class _Pinned(HTTPConnection):
+    """A connection to addresses that were checked, under the name that was asked for."""
+
+    def __init__(
+        self, parts: SplitResult, places: list[tuple[str, int]], *, timeout_s: float
+    ) -> None:
+        super().__init__(
+            parts.hostname or "", parts.port or SCHEMES[parts.scheme], timeout=timeout_s
+        )
+        self.default_port = SCHEMES[parts.scheme]
+        self.is_aborted = False
+        self._places = places
+        self._timeout_s = timeout_s
+        self._tls = ssl.create_default_context() if parts.scheme == "https" else None
+
+    def connect(self) -> None:
+        """Connect to the first address that answers."""
+        self.sock = self._plain()
+        if self._tls is not None:
+            self.sock = self._tls.wrap_socket(
+                self.sock, server_hostname=self.host, do_handshake_on_connect=False
+            )
+            self.sock.do_handshake()
+        if self.is_aborted:
+            raise TimeoutError
+
+    def _plain(self) -> socket.socket:
+        errors: list[OSError] = []
+        for place in self._places:
+            try:
+                sock = socket.create_connection(place, self._timeout_s / len(self._places))
+            except OSError as error:
+                errors.append(error)
+            else:
+                sock.settimeout(self._timeout_s)
+                return sock
+        raise errors[-1]
+
+    def abort(self) -> None:
+        """Break off, from another thread, whatever goes on."""
+        self.is_aborted = True
+        sock = self.sock
+        if sock is not None:
+            try:
+                # Of the plain socket: what lies above it may be in use by the other thread.
+                socket.socket.shutdown(sock, socket.SHUT_RDWR)
+            except OSError:
+                return

@@ -1,0 +1,316 @@
+"""Copies of the database in one file each, and the way back."""
+
+import hashlib
+import json
+import os
+import shutil
+import sqlite3
+import subprocess
+import tarfile
+import tempfile
+from collections.abc import Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from io import BytesIO
+from pathlib import Path
+from typing import IO, Any, Protocol
+
+from django.conf import settings
+from django.db import connection
+from django.db.migrations.loader import MigrationLoader
+
+from fleet.version import VERSION
+
+WITHIN_S = 6 * 3600
+
+
+class BackupError(Exception):
+    """A copy that could not be made, read or put back; the message says what to do."""
+
+
+class Engine(Protocol):
+    """One kind of database."""
+
+    name: str
+
+    def dump(self, path: Path) -> None:
+        """Write a copy as of one moment to ``path``, while others go on writing."""
+
+    def load(self, path: Path) -> None:
+        """Put a copy in place of everything there is: whole, or not at all."""
+
+
+def engine_of(database: Mapping[str, Any]) -> Engine:
+    """Return the engine of one of Django's DATABASES."""
+    kind = str(database["ENGINE"]).rpartition(".")[2]
+    if kind == "sqlite3":
+        return Sqlite(Path(database["NAME"]))
+    if kind == "postgresql":
+        return PostgreSQL(database)
+    raise BackupError(f"DATABASE_URL: {kind} cannot be backed up; use SQLite or PostgreSQL.")
+
+
+class Sqlite:
+    """A file, copied by SQLite's own online backup."""
+
+    name = "sqlite"
+
+    def __init__(self, path: Path) -> None:
+        """Copy the database at ``path``."""
+        self._path = path
+
+    def dump(self, path: Path) -> None:
+        """Copy it in one step: a snapshot, for readers do not wait for writers here."""
+        self._copy(self._path, path)
+
+    def load(self, path: Path) -> None:
+        """Copy it back in one transaction: who is killed in the middle has changed nothing."""
+        try:
+            with closing(sqlite3.connect(path)) as copy:
+                said = copy.execute("PRAGMA quick_check").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            said = str(error)
+        if said != "ok":
+            raise BackupError(f"The copy is damaged: {said}.")
+        self._set_aside_if_damaged()
+        self._copy(path, self._path)
+
+    def _set_aside_if_damaged(self) -> None:
+        """Move a file that is no database any more away: SQLite copies only into whole ones."""
+        if not self._path.exists():
+            return
+        try:
+            with closing(sqlite3.connect(self._path, timeout=20)) as target:
+                target.execute("SELECT count(*) FROM sqlite_master").fetchone()
+        except sqlite3.OperationalError:
+            return
+        except sqlite3.DatabaseError:
+            for suffix in ("", "-wal", "-shm"):
+                damaged = self._path.with_name(self._path.name + suffix)
+                if damaged.exists():
+                    damaged.rename(f"{damaged}.damaged")
+
+    def _copy(self, source: Path, target: Path) -> None:
+        try:
+            with (
+                closing(sqlite3.connect(source, timeout=20)) as from_,
+                closing(sqlite3.connect(target, timeout=20)) as to,
+            ):
+                from_.backup(to)
+        except sqlite3.Error as error:
+            raise BackupError(f"{target}: {error}. Does anything still use it?") from error
+
+
+class PostgreSQL:
+    """A server, copied by its own pg_dump and pg_restore."""
+
+    name = "postgresql"
+
+    def __init__(self, database: Mapping[str, Any]) -> None:
+        """Copy the database that one of Django's DATABASES names."""
+        self._database = database
+
+    def dump(self, path: Path) -> None:
+        """Write PostgreSQL's custom format, compressed, of one snapshot."""
+        self._run("pg_dump", "--format=custom", "--no-owner", "--no-privileges", "--file", path)
+
+    def load(self, path: Path) -> None:
+        """Drop what there is and restore, all in one transaction."""
+        options = ("--clean", "--if-exists", "--no-owner", "--no-privileges")
+        self._run("pg_restore", *options, "--single-transaction", "--exit-on-error", path)
+
+    def _run(self, program: str, *arguments: str | Path) -> None:
+        found = client_program(program)
+        if found is None:
+            raise BackupError(f"{program} is not installed: install PostgreSQL's client programs.")
+        command: Sequence[str] = [found, "--no-password", *self._where(), *map(str, arguments)]
+        environment = dict(os.environ) | {"PGPASSWORD": str(self._database.get("PASSWORD") or "")}
+        done = subprocess.run(  # noqa: S603  # a program of PostgreSQL's, without a shell
+            command, env=environment, capture_output=True, text=True, timeout=WITHIN_S, check=False
+        )
+        if done.returncode:
+            said = (done.stderr.strip() or f"it ended with {done.returncode}").splitlines()
+            raise BackupError(f"{program}: {' '.join(said[:3])}")
+
+    def _where(self) -> list[str]:
+        told = {"--host": "HOST", "--port": "PORT", "--username": "USER", "--dbname": "NAME"}
+        return [
+            f"{option}={self._database[field]}"
+            for option, field in told.items()
+            if self._database.get(field)
+        ]
+
+
+def client_program(name: str) -> str | None:
+    """Return the path of one of PostgreSQL's client programs; Debian keeps some off the path."""
+    newest_first = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"), reverse=True)
+    return next(map(str, newest_first), None) or shutil.which(name)
+
+
+FORMAT = 1
+MANIFEST, DATABASE = "manifest.json", "database"
+PIECE_BYTES = 1 << 20
+# A manifest lists migrations by name; whatever is longer is no manifest.
+MAX_MANIFEST_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What a backup is of.
+
+    ``migrations`` are those applied, as ``app.name``; ``sha256`` is over the database's copy.
+    """
+
+    format: int
+    version: str
+    engine: str
+    made_at: str
+    migrations: Sequence[str]
+    sha256: str
+    n_bytes: int
+
+
+def write(path: Path, manifest: Manifest, copy: Path) -> None:
+    """Write a backup beside its place, then move it there: a name stands for a whole one."""
+    partial = path.with_name(f".{path.name}.partial")
+    told = json.dumps(asdict(manifest), indent=1).encode()
+    try:
+        # Only the owner may read it: it holds hashes of tokens, and addresses. What an earlier
+        # attempt left under this name might be open to others.
+        partial.unlink(missing_ok=True)
+        partial.touch(mode=0o600, exist_ok=False)
+        with partial.open("wb") as file:
+            with tarfile.open(fileobj=file, mode="w:gz", compresslevel=3) as tar:
+                about = tarfile.TarInfo(MANIFEST)
+                about.size = len(told)
+                tar.addfile(about, BytesIO(told))
+                tar.add(copy, DATABASE)
+            file.flush()
+            os.fsync(file.fileno())
+        partial.rename(path)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+def read(path: Path, copy: Path) -> Manifest:
+    """Read a backup's manifest, and write its database to ``copy``; raises where it is damaged."""
+    try:
+        with tarfile.open(path, mode="r:gz") as tar:
+            manifest = _manifest(_member(tar, MANIFEST).read(MAX_MANIFEST_BYTES))
+            with copy.open("wb") as target:
+                sha256 = _poured(_member(tar, DATABASE), target)
+    except (OSError, EOFError, tarfile.TarError, KeyError, TypeError, ValueError) as error:
+        raise BackupError(f"{path} is no whole backup of trnwatch: {error}.") from error
+    if sha256 != manifest.sha256:
+        raise BackupError(f"{path} is damaged: its sum is {sha256}, not {manifest.sha256}.")
+    return manifest
+
+
+def sum_of(path: Path) -> str:
+    """Return the SHA-256 of a file, in hexadecimal."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _manifest(told: bytes) -> Manifest:
+    manifest = Manifest(**json.loads(told))
+    if manifest.format != FORMAT:
+        raise ValueError(f"its format is {manifest.format}, and this release reads {FORMAT}")
+    return manifest
+
+
+def _member(tar: tarfile.TarFile, name: str) -> IO[bytes]:
+    file = tar.extractfile(tar.getmember(name))
+    if file is None:
+        raise ValueError(f"{name} is no file in it")
+    return file
+
+
+def _poured(source: IO[bytes], target: IO[bytes]) -> str:
+    """Copy to the end, and return the sum of what was copied."""
+    digest = hashlib.sha256()
+    while piece := source.read(PIECE_BYTES):
+        digest.update(piece)
+        target.write(piece)
+    return digest.hexdigest()
+
+
+# Tables that hold what people would miss; a row in one of them is not overwritten unasked.
+PRECIOUS = ("fleet_run", "fleet_alert", "fleet_node", "fleet_token", "auth_user")
+
+
+def back_up(path: Path, *, now: datetime) -> Manifest:
+    """Write a backup of the database to ``path``, as of one moment, while trnwatch runs."""
+    if path.exists():
+        raise BackupError(f"{path} exists already; choose another name.")
+    if not path.parent.is_dir():
+        raise BackupError(f"{path.parent} is no folder; make it first.")
+    engine = engine_of(settings.DATABASES["default"])
+    with tempfile.TemporaryDirectory(prefix=".backup-", dir=path.parent) as folder:
+        copy = Path(folder) / "database"
+        engine.dump(copy)
+        manifest = Manifest(
+            format=FORMAT,
+            version=VERSION,
+            engine=engine.name,
+            made_at=now.isoformat(timespec="seconds"),
+            migrations=_applied(),
+            sha256=sum_of(copy),
+            n_bytes=copy.stat().st_size,
+        )
+        write(path, manifest, copy)
+    return manifest
+
+
+def restore(path: Path, *, replaces: bool) -> Manifest:
+    """Put a backup in place of the database: whole, or not at all.
+
+    Everything is checked before anything changes: that the file is whole, of this kind of
+    database, of no newer release, and that nothing is overwritten unasked (``replaces``).
+    """
+    engine = engine_of(settings.DATABASES["default"])
+    with tempfile.TemporaryDirectory(prefix=".restore-", dir=settings.DATA_DIR) as folder:
+        copy = Path(folder) / "database"
+        manifest = read(path, copy)
+        if manifest.engine != engine.name:
+            raise BackupError(
+                f"{path} is a copy of {manifest.engine}, and DATABASE_URL names {engine.name}."
+            )
+        if unknown := sorted(set(manifest.migrations) - _known()):
+            raise BackupError(
+                f"{path} was made by trnwatch {manifest.version}, which is newer than this "
+                f"{VERSION}: {unknown[-1]} is not known here. Restore it with that release."
+            )
+        if not replaces and (full := _full()):
+            raise BackupError(f"The database has rows in {full}; --replace overwrites them all.")
+        connection.close()
+        engine.load(copy)
+    return manifest
+
+
+def missing_migrations(manifest: Manifest) -> int:
+    """Count the migrations that this release would apply to what was restored."""
+    return len(_known() - set(manifest.migrations))
+
+
+def _applied() -> list[str]:
+    """Name the migrations that the database has seen."""
+    return sorted(".".join(key) for key in MigrationLoader(connection).applied_migrations)
+
+
+def _known() -> set[str]:
+    """Name the migrations that this release has."""
+    return {".".join(key) for key in MigrationLoader(None).disk_migrations}
+
+
+def _full() -> str:
+    """Name the first precious table that holds a row; empty where none does."""
+    there = set(connection.introspection.table_names())
+    with connection.cursor() as cursor:
+        for table in PRECIOUS:
+            if table in there:
+                cursor.execute(f"SELECT 1 FROM {connection.ops.quote_name(table)} LIMIT 1")  # noqa: S608  # a name from above
+                if cursor.fetchone():
+                    return table
+    return ""

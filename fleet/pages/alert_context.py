@@ -1,0 +1,398 @@
+"""What changed shortly before an alert: what people said, what others saw, what the steps show."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import numpy as np
+from django.db.models import IntegerField, OuterRef, Q, QuerySet, Subquery, Value
+from numpy.typing import NDArray
+
+from fleet.alerts.evidence import cause_name, part_name
+from fleet.alerts.text import clause
+from fleet.charts.frozen import as_of
+from fleet.formatting import duration, si
+from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
+from telemetry.blocks import FloatArray
+from telemetry.detect.findings import UNKNOWN
+from telemetry.simulate.faults import FAULTS
+from telemetry.steps import StepBatch
+from telemetry.store.history import worker_minutes
+from telemetry.store.reading import Source
+
+LOOKED_BACK = timedelta(days=90)
+WEEK = timedelta(days=7)
+LOOKED_AT = 300
+SHOWN = 5
+SAID_BY_PEOPLE = (
+    AlertEvent.Kind.ACKNOWLEDGED,
+    AlertEvent.Kind.COMMENTED,
+    AlertEvent.Kind.RESOLVED,
+)
+Problem = tuple[object, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RelatedAlert:
+    """Another alert of the same run or node, and the last thing a person said of it."""
+
+    alert: Alert
+    said: str
+    said_by: str
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarAlert:
+    """An earlier alert, in what it is the same, and the last thing a person said of it."""
+
+    alert: Alert
+    same: str
+    said: str
+    said_by: str
+
+    @property
+    def headline(self) -> str:
+        """What was wrong then."""
+        return clause(self.alert)
+
+    @property
+    def lasted(self) -> timedelta:
+        """For how long, as far as is known."""
+        return self.alert.lasted(self.alert.last_seen_at)
+
+
+@dataclass(frozen=True, slots=True)
+class SimilarAlerts:
+    """The earlier alerts like one, and how often the very same problem came within the week."""
+
+    likes: Sequence[SimilarAlert]
+    nth_this_week: int
+    where: str
+
+    @property
+    def recurring(self) -> str:
+        """Say it in words, where it is not the first time: 3rd time this week on this core."""
+        return recurring(self.nth_this_week, self.where)
+
+
+def problem_of(alert: Alert) -> Problem:
+    """Return what makes two alerts the same problem: the cause at its culprit, or the subject."""
+    if alert.node_id is not None and alert.cause != UNKNOWN:
+        return (alert.cause, alert.node_id, alert.device)
+    return (alert.rule, alert.cause, alert.subject)
+
+
+def neighbours_of(
+    alert: Alert, *, until: datetime, at: datetime | None = None
+) -> Sequence[RelatedAlert]:
+    """Return the other alerts of the same subject, node or run, the latest first, in one query.
+
+    ``at`` asks, with one query more, how they were at a moment, and what was said by then.
+    """
+    near = Q(rule=alert.rule, subject=alert.subject)
+    near |= Q(node=alert.node_id) if alert.node_id is not None else Q()
+    near |= Q(run=alert.run_id) if alert.run_id is not None else Q()
+    since = alert.fired_at - LOOKED_BACK
+    others = Alert.objects.filter(near, fired_at__gte=since, fired_at__lte=until)
+    remarks = AlertEvent.objects.filter(alert=OuterRef("pk"), kind__in=SAID_BY_PEOPLE)
+    remarks = remarks if at is None else remarks.filter(at__lte=at)
+    last = remarks.exclude(by="").exclude(text="").order_by("-at", "-pk")
+    told = others.annotate(
+        remark=Subquery(last.values("text")[:1]), remark_by=Subquery(last.values("by")[:1])
+    )
+    recent = told.exclude(pk=alert.pk).select_related("run", "node").order_by("-fired_at")
+    recent = recent if at is None else recent.prefetch_related("events")
+    return [
+        RelatedAlert(
+            each if at is None else as_of(each, each.events.all(), at=at),
+            vars(each)["remark"] or "",
+            vars(each)["remark_by"] or "",
+        )
+        for each in recent[:LOOKED_AT]
+    ]
+
+
+def likes_of(alert: Alert, neighbours: Sequence[RelatedAlert]) -> SimilarAlerts:
+    """Return the earlier alerts that have most in common with one, the closest first."""
+    mine, week = problem_of(alert), alert.fired_at - WEEK
+    earlier = [each for each in neighbours if each.alert.fired_at < alert.fired_at]
+    n_week = sum(
+        each.alert.fired_at >= week and problem_of(each.alert) == mine for each in earlier
+    )
+    alike = [each for each in earlier if _is_alike(alert, each.alert)]
+    ranked = sorted(alike, key=lambda each: _distance(alert, each.alert))[:SHOWN]
+    likes = [
+        SimilarAlert(each.alert, _same(alert, each.alert), each.said, each.said_by)
+        for each in ranked
+    ]
+    return SimilarAlerts(likes, n_week + 1, where_of(alert))
+
+
+def _is_alike(alert: Alert, other: Alert) -> bool:
+    """Whether there is more in common than the run."""
+    is_cause = other.cause == alert.cause != UNKNOWN
+    is_node = alert.node_id is not None and other.node_id == alert.node_id
+    return is_cause or is_node or (other.rule, other.subject) == (alert.rule, alert.subject)
+
+
+def _distance(alert: Alert, other: Alert) -> tuple[int, float]:
+    """Sort by what is in common, then by age."""
+    is_culprit = alert.node_id is not None and other.node_id == alert.node_id
+    is_cause = other.cause == alert.cause
+    closeness = (problem_of(other) == problem_of(alert)) * 4 + is_culprit * 2 + is_cause
+    return (-closeness, (alert.fired_at - other.fired_at).total_seconds())
+
+
+def _same(alert: Alert, other: Alert) -> str:
+    if problem_of(alert) == problem_of(other):
+        return f"same {where_of(alert)}, same cause"
+    if alert.node_id is not None and other.node_id == alert.node_id:
+        return "same node, same cause" if other.cause == alert.cause else "same node"
+    return "same cause" if other.cause == alert.cause else "same rule"
+
+
+def where_of(alert: Alert) -> str:
+    """Name what sort of place a problem has: core, EFA device, node, run."""
+    if alert.node_id is None:
+        return "run" if alert.run_id is not None else "fleet"
+    part = part_name(alert.cause) if alert.device is not None else None
+    return {"EFA": "EFA device", None: "node"}.get(part, part or "node")
+
+
+def nth_this_week(alerts: Sequence[Alert]) -> Mapping[int, int]:
+    """Return for each alert the how many'th time it was within a week, in one query."""
+    if not alerts:
+        return {}
+    since = min(alert.fired_at for alert in alerts) - WEEK
+    columns = ("rule", "cause", "subject", "node_id", "device", "fired_at")
+    fired = list(Alert.objects.filter(fired_at__gte=since).only(*columns))
+    by_problem: dict[Problem, list[Alert]] = {}
+    for each in fired:
+        by_problem.setdefault(problem_of(each), []).append(each)
+    counts: Counter[int] = Counter()
+    for alert in alerts:
+        before = by_problem.get(problem_of(alert), [])
+        week = alert.fired_at - WEEK
+        counts[alert.pk] = 1 + sum(week <= each.fired_at < alert.fired_at for each in before)
+    return counts
+
+
+def recurring(nth: int, where: str) -> str:
+    """Say that a problem is not here for the first time; empty where it is."""
+    if nth < 2:
+        return ""
+    ending = {2: "nd", 3: "rd"}.get(nth % 10, "th") if nth % 100 not in (12, 13) else "th"
+    ending = "st" if nth % 10 == 1 and nth % 100 != 11 else ending
+    return f"{nth}{ending} time this week on this {where}"
+
+
+LEAST_CHECKPOINT_S = 1.0
+# No step for so many usual ones, and so many seconds, is a pause.
+PAUSE_STEPS, PAUSE_S = 3.0, 15.0
+SAME_TOKENS_RATIO = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class StepChange:
+    """One thing that the steps show: when it began, what it was."""
+
+    at: datetime
+    kind: str
+    text: str
+
+
+def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequence[StepChange]:
+    """Return what the steps of a run show of what was done with it between two moments.
+
+    Minute by minute, for those outlive the hot tier with all their workers: nothing of this is
+    kept a second time.
+    """
+    minutes = worker_minutes(source, run, start_s=start_s, end_s=end_s)
+    if len(minutes) < 2:
+        return []
+    return [
+        *_checkpoints(minutes),
+        *_pauses(minutes),
+        *_batches(minutes),
+        *_sizes(minutes),
+    ]
+
+
+def _checkpoints(minutes: StepBatch) -> list[StepChange]:
+    """Find the minutes in which checkpoints were written; those next to each other are one."""
+    n_steps = np.diff(minutes.step, prepend=minutes.step[0] - 1)
+    saved_s = _mean(minutes.phases["checkpoint_s"]) * n_steps
+    return [
+        _trace(
+            minutes.ended_at_s[first] - saved_s[first],
+            "checkpoint",
+            f"took {duration(float(saved_s[first : last + 1].sum()))}",
+        )
+        for first, last in _stretches(saved_s >= LEAST_CHECKPOINT_S)
+    ]
+
+
+def _pauses(minutes: StepBatch) -> list[StepChange]:
+    """Find where no step was under way: between two ends lies more than their steps took."""
+    step_s = minutes.step_s
+    idle_s = np.diff(minutes.ended_at_s) - np.diff(minutes.step) * step_s[1:]
+    least_s = max(PAUSE_S, PAUSE_STEPS * float(np.nanmedian(step_s)))
+    return [
+        _trace(minutes.ended_at_s[i], "pause", f"no step for {duration(float(idle_s[i]))}")
+        for i in np.flatnonzero(idle_s > least_s)
+    ]
+
+
+def _batches(minutes: StepBatch) -> list[StepChange]:
+    """Find where steps became larger or smaller; a minute of both kinds belongs to the change."""
+    tokens = minutes.tokens
+    moved = np.abs(np.diff(tokens)) > SAME_TOKENS_RATIO * np.maximum(tokens[:-1], 1)
+    return [
+        _trace(
+            minutes.ended_at_s[first],
+            "batch",
+            f"{si(float(tokens[first]))} tokens per step became {si(float(tokens[last + 1]))}",
+        )
+        for first, last in _stretches(moved)
+    ]
+
+
+def _sizes(minutes: StepBatch) -> list[StepChange]:
+    """Find where the number of workers that report changed and stayed so for a minute."""
+    if len(minutes) < 3:
+        return []
+    n_workers = np.isfinite(minutes.worker_step_s).sum(axis=1)
+    stays = np.append(n_workers[1:-1] == n_workers[2:], [False])
+    return [
+        _trace(
+            minutes.ended_at_s[i],
+            "scale",
+            f"{n_workers[i]} workers became {n_workers[i + 1]}",
+        )
+        for i in np.flatnonzero((np.diff(n_workers) != 0) & stays)
+    ]
+
+
+def _stretches(is_so: NDArray[np.bool_]) -> list[tuple[int, int]]:
+    """Return first and last index of each stretch of trues."""
+    edges = np.flatnonzero(np.diff(np.concatenate([[False], is_so, [False]]).astype(int)))
+    return [(int(a), int(b) - 1) for a, b in edges.reshape(-1, 2)]
+
+
+def _trace(at_s: float, kind: str, text: str) -> StepChange:
+    return StepChange(datetime.fromtimestamp(float(at_s), UTC), kind, text)
+
+
+def _mean(values: FloatArray) -> FloatArray:
+    known = np.isfinite(values)
+    total = np.where(known, values, 0.0).sum(axis=1)
+    return np.asarray(total / np.maximum(known.sum(axis=1), 1))
+
+
+# What people and machines say may matter for longer than what the run does all the time.
+SAID_BEFORE = timedelta(hours=24)
+SEEN_BEFORE = timedelta(hours=1)
+AFTER = timedelta(minutes=10)
+MOST = 12
+
+
+@dataclass(frozen=True, slots=True)
+class RecentChange:
+    """One thing that happened around the onset, in words; ``before_s`` is negative after it."""
+
+    at: datetime
+    kind: str
+    text: str
+    by: str = ""
+    url: str = ""
+    before_s: float = 0.0
+
+    @property
+    def after_s(self) -> float:
+        """How long after the onset; negative before it."""
+        return -self.before_s
+
+
+def changes_of(
+    source: Source, alert: Alert, neighbours: Iterable[RelatedAlert], *, now: datetime
+) -> Sequence[RecentChange]:
+    """Return what happened shortly before an alert began and just after, the latest first.
+
+    ``neighbours`` are other alerts of its run or node. Of more than a dozen changes, those
+    nearest to the onset.
+    """
+    until = until_of(alert, now=now)
+    found = [
+        *_said_or_drilled(alert, until),
+        *_alerts(alert, neighbours, until),
+        *_traces(source, alert, until),
+    ]
+    found = [replace(each, before_s=(alert.onset_at - each.at).total_seconds()) for each in found]
+    nearest = sorted(found, key=lambda change: abs(change.before_s))[:MOST]
+    return sorted(nearest, key=lambda change: change.at, reverse=True)
+
+
+def until_of(alert: Alert, *, now: datetime) -> datetime:
+    """Return up to when what happens may have to do with how an alert began."""
+    return min(alert.resolved_at or now, alert.onset_at + AFTER)
+
+
+def _said_or_drilled(alert: Alert, until: datetime) -> Iterable[RecentChange]:
+    """Tell of annotations and of faults that people put in, in one query.
+
+    Faults of the demo's own weather are not known here.
+    """
+    around = Annotation.objects.within(alert.onset_at - SAID_BEFORE, until)
+    about = around.about(run=alert.run_id, node=alert.node_id)
+    found = about.annotate(device=Value(None, IntegerField()), is_drill=Value(value=False))
+    rows = found.order_by().values_list(
+        "at", "kind", "text", "by", "node__name", "device", "is_drill"
+    )
+    if alert.is_drill:
+        rows = rows.union(_drills(alert, until), all=True)
+    for at, kind, text, by, node, device, is_drill in rows:
+        if is_drill:
+            yield RecentChange(at, "drill", _fault(kind, node, device), by)
+        else:
+            is_elsewhere = node is not None and node != (alert.node.name if alert.node else None)
+            yield RecentChange(at, kind, f"{node}: {text}" if is_elsewhere else text, by)
+
+
+def _drills(alert: Alert, until: datetime) -> QuerySet[InjectedFault, tuple[Any, ...]]:
+    drills = InjectedFault.objects.filter(
+        run=alert.run_id, starts_at__lte=until, ends_at__gte=alert.onset_at - SEEN_BEFORE
+    )
+    told = drills.exclude(injected_by="").annotate(text=Value(""), is_drill=Value(value=True))
+    return told.order_by().values_list(
+        "starts_at", "kind", "text", "injected_by", "node__name", "device", "is_drill"
+    )
+
+
+def _fault(kind: str, node: str | None, device: int | None) -> str:
+    title = FAULTS[kind].title if kind in FAULTS else cause_name(kind)
+    where = f" on {node}" if node else ""
+    part = part_name(kind)
+    return f"{title}{where}" + (f", {part} {device}" if part and device is not None else "")
+
+
+def _alerts(
+    alert: Alert, neighbours: Iterable[RelatedAlert], until: datetime
+) -> Iterable[RecentChange]:
+    for other in (each.alert for each in neighbours):
+        is_near = (other.run_id, other.node_id) != (None, None)
+        if is_near and alert.onset_at - SEEN_BEFORE <= other.fired_at <= until:
+            url = other.get_absolute_url()
+            yield RecentChange(other.fired_at, "alert", str(clause(other)), url=url)
+
+
+def _traces(source: Source, alert: Alert, until: datetime) -> Iterable[RecentChange]:
+    if alert.run is None:
+        return
+    since = alert.onset_at - SEEN_BEFORE
+    traces: Sequence[StepChange] = traces_of(
+        source, alert.run.name, start_s=since.timestamp(), end_s=until.timestamp()
+    )
+    for trace in traces:
+        yield RecentChange(trace.at, trace.kind, trace.text)

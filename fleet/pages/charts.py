@@ -1,0 +1,177 @@
+"""What charts draw, as JSON, or as a table for those without scripts: one address per chart."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+import msgspec
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseNotModified
+from django.shortcuts import get_object_or_404, render
+from django.utils import timezone
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.gzip import gzip_page
+from django.views.decorators.http import require_safe
+
+from fleet.charts.alerts import alert_window
+from fleet.charts.figures import Chart, Heat, annotated, table_of
+from fleet.charts.frozen import asked_moment, incident_figure
+from fleet.charts.imported_logs import LOG_CHARTS, log_figure
+from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
+from fleet.charts.runs import RUN_CHARTS, run_figure
+from fleet.charts.windows import Window, window_of
+from fleet.metrics.long_term import long_term_history
+from fleet.models import Alert, InjectedFault, Node, Run
+from fleet.simulation.drill_results import drill_figure, drill_window, told_one
+from telemetry.errors import FieldError
+from telemetry.store.hot import open_store
+
+
+def chart_table(request: HttpRequest, body: bytes | str) -> HttpResponse | None:
+    """Answer with the page of a chart's figures; None where JSON is what is asked for.
+
+    The address tells whose chart it is: ``/runs/llama/charts/share``, ``/overview/shares``.
+    """
+    if request.get_preferred_type(["application/json", "text/html"]) != "text/html":
+        return None
+    page, _, chart = request.path.rpartition("/")
+    owner, _, _ = page.rpartition("/charts")
+    name = owner.rpartition("/")[2]
+    title = chart.replace("-", " ").capitalize()
+    query = request.GET.urlencode()
+    context = {
+        "title": f"{title} of {name or 'the fleet'}",
+        "of": name or "the fleet",
+        "back": f"{owner}/{f'?{query}' if query else ''}",
+        "table": table_of(msgspec.json.decode(body)),
+    }
+    return render(request, "charts/chart_table.html", context)
+
+
+LIVE_S = 2
+PAST_S = 300
+
+
+@gzip_page
+@require_safe
+def node_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
+    """Answer one chart of a node."""
+    node = get_object_or_404(Node, name=name)
+    if NODE_CHARTS.get(chart) not in charts_of(node):
+        raise Http404(f"{name} has no chart {chart}; it has {', '.join(NODE_CHARTS)}")
+    return _answer(
+        request,
+        lambda window: annotated(
+            node_figure(
+                open_store(settings.REDIS_URL),
+                node,
+                NODE_CHARTS[chart],
+                window,
+                long_term=long_term_history(),
+            ),
+            window,
+            run=node.run_id,
+            node=node.pk,
+        ),
+    )
+
+
+@gzip_page
+@require_safe
+def run_chart(request: HttpRequest, name: str, chart: str) -> HttpResponse:
+    """Answer one chart of a run."""
+    run = get_object_or_404(Run.objects.select_related("log"), name=name)
+    if chart in LOG_CHARTS and hasattr(run, "log"):
+        return _answer(
+            request,
+            lambda window: annotated(log_figure(run.log, chart, window), window, run=run.pk),
+        )
+    if chart not in RUN_CHARTS:
+        raise Http404(f"a run has no chart {chart}; it has {', '.join(RUN_CHARTS)}")
+    return _answer(
+        request,
+        lambda window: annotated(
+            run_figure(
+                open_store(settings.REDIS_URL), run, chart, window, long_term=long_term_history()
+            ),
+            window,
+            run=run.pk,
+        ),
+    )
+
+
+@gzip_page
+@require_safe
+def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
+    """Answer one chart of an alert, over its own frozen window unless asked otherwise."""
+    alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
+    now = timezone.now()
+    mine = alert_window(alert, now=now)
+
+    def draw(window: Window) -> bytes | Chart | Heat:
+        hot, at = open_store(settings.REDIS_URL), request.GET.get("at", "")
+        figure = incident_figure(
+            hot, alert, chart, window, at=at, now=now, long_term=long_term_history()
+        )
+        if figure is None:
+            raise Http404(f"alert {pk} has no chart {chart}")
+        moment = asked_moment(at, alert=alert, now=now)
+        seen = replace(window, end=min(window.end, int(moment.timestamp()))) if moment else window
+        return annotated(figure, seen, run=alert.run_id, node=alert.node_id)
+
+    return _answer(request, draw, default=mine)
+
+
+@gzip_page
+@require_safe
+def drill_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
+    """Answer one chart of a drill, over its own window unless asked otherwise."""
+    fault = get_object_or_404(InjectedFault.objects.select_related("run", "node"), pk=pk)
+    now = timezone.now()
+    drill = told_one(fault, now=now)
+
+    def draw(window: Window) -> Chart:
+        hot = open_store(settings.REDIS_URL)
+        long_term = long_term_history()
+        figure = drill_figure(hot, fault, drill.firing, chart, window, long_term=long_term)
+        if figure is None:
+            raise Http404(f"drill {pk} has no chart {chart}")
+        return figure
+
+    return _answer(request, draw, default=drill_window(fault, drill.firing, now=now))
+
+
+def _answer(
+    request: HttpRequest,
+    draw: Callable[[Window], bytes | Chart | Heat],
+    *,
+    default: Window | None = None,
+) -> HttpResponse:
+    now = timezone.now()
+    try:
+        own = None if _asks(request.GET) else default
+        window = own or window_of(request.GET.dict(), now=now)
+    except FieldError as error:
+        refusal = {"error": {"field": error.field, "message": error.message}}
+        return HttpResponse(msgspec.json.encode(refusal), "application/json", status=400)
+    drawn = draw(window)
+    body = drawn if isinstance(drawn, bytes) else msgspec.json.encode(drawn.as_json())
+    response = chart_table(request, body) or _cached(request, body, window, now=now)
+    patch_vary_headers(response, ["Accept"])
+    return response
+
+
+def _asks(query: Mapping[str, str]) -> bool:
+    return any(field in query for field in ("window", "from", "to"))
+
+
+def _cached(request: HttpRequest, body: bytes, window: Window, *, now: datetime) -> HttpResponse:
+    """Answer with a tag to compare by; what is past may be kept longer."""
+    tag = f'W/"{hashlib.blake2b(body, digest_size=12).hexdigest()}"'
+    same = request.headers.get("If-None-Match") == tag
+    response = HttpResponseNotModified() if same else HttpResponse(body, "application/json")
+    is_past = not window.is_live and window.end < now.timestamp() - settings.HOT_KEEP_S
+    response["ETag"] = tag
+    response["Cache-Control"] = f"private, max-age={PAST_S if is_past else LIVE_S}"
+    return response

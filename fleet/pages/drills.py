@@ -1,0 +1,374 @@
+"""Pages of the drills: what was put into the fleet, and whether it was noticed."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.core.paginator import Paginator
+from django.db.models import Q
+from django.http import Http404, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
+
+from fleet.access.roles import may, requires
+from fleet.alerts.evidence import cause_name
+from fleet.models import Alert, InjectedFault, Run
+from fleet.pages.render import HtmxRequest, render_page, with_page
+from fleet.simulation.drill_results import (
+    DrillResult,
+    by_kind,
+    charts_of,
+    drill_window,
+    score_of,
+    told,
+    told_one,
+)
+from fleet.simulation.drills import (
+    DEFAULT_KIND,
+    DrillForm,
+    drill_of,
+    end,
+    inject,
+    previewed,
+    why_not,
+)
+from fleet.simulation.ground_truth import FaultTruth
+from fleet.simulation.scoring import IN_TIME_S, IN_TIME_STEPS
+from telemetry.errors import FieldError
+from telemetry.simulate.faults import FAULTS
+from telemetry.simulate.plan import Fault, RunSpec
+from telemetry.simulate.scenario import validate_fault
+from telemetry.store.hot import open_store
+
+
+@dataclass(frozen=True, slots=True)
+class FaultDescription:
+    """A kind of fault in plain words: what it is, and by what it can be told."""
+
+    what: str
+    signature: str
+
+
+@lru_cache(maxsize=1)
+def _sections() -> dict[str, FaultDescription]:
+    text = (Path(settings.ROOT) / "docs" / "faults.md").read_text(encoding="utf-8")
+    sections = {}
+    for section in text.split("\n## ")[1:]:
+        kind, _, body = section.partition("\n")
+        paragraph = " ".join(body.strip().split("\n\n")[0].split())
+        what, _, rest = paragraph.partition("**Signature:** ")
+        sections[kind.strip()] = FaultDescription(plain(what), plain(rest.partition(" **")[0]))
+    return sections
+
+
+def explained(kind: str) -> FaultDescription:
+    """Return what is written of a kind; empty words where nothing is."""
+    return _sections().get(kind, FaultDescription("", ""))
+
+
+def plain(markdown: str) -> str:
+    """Return text without the marks of code and emphasis."""
+    return markdown.replace("`", "").replace("*", "").strip()
+
+
+LIST_PARTIALS = ("card", "history")
+PARTIALS = ("verdict", "answer")
+FILTERS = ("by", "kind", "run")
+PER_PAGE = 25
+# The score card looks at this many of the last drills.
+SCORED = 100
+BY = {"": "everybody", "people": "people", "demo": "the demo"}
+
+
+def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
+    """Return the drills behind the filter, newest first, and the score of the last of them."""
+    now, chosen = timezone.now(), {name: filters.get(name, "") for name in FILTERS}
+    begun = InjectedFault.objects.filter(Q(starts_at__lte=now) | ~Q(injected_by=""))
+    begun = begun.filter(run__is_simulated=True).select_related("run", "node")
+    scored = told(begun[:SCORED], now=now)
+    listing = Paginator(_filtered(begun, chosen), PER_PAGE).get_page(page)
+    query = urlencode({name: value for name, value in chosen.items() if value})
+    return {
+        "rows": [row_of(drill) for drill in told(listing.object_list, now=now)],
+        "page": listing,
+        "chosen": chosen,
+        "query": query,
+        "stream_filters": with_page(query, listing.number),
+        "score": score_of(scored).score(),
+        "n_scored": len(scored),
+        "by_kind": [
+            (FAULTS[kind].title, score) for kind, score in by_kind(scored) if kind in FAULTS
+        ],
+    }
+
+
+@require_safe
+def drill_list(request: HtmxRequest) -> HttpResponse:
+    """List the drills, newest first, over a card that scores the last of them."""
+    asked = {name: request.GET.get(name, "") for name in FILTERS}
+    context = drills_context(page=request.GET.get("page", "1"), **asked) | {
+        "kinds": FAULTS.values(),
+        "runs": Run.objects.simulated().order_by("name"),
+        "by_words": BY,
+        "why_not": _why_not_start(request),
+    }
+    return render_page(request, "simulation/drill_list.html", context, partials=LIST_PARTIALS)
+
+
+def _filtered(faults: Any, chosen: Mapping[str, str]) -> Any:
+    """Keep the drills that the address asks for; what it asks in vain leaves none."""
+    if chosen["by"] in {"people", "demo"}:
+        faults = (
+            faults.filter(injected_by="")
+            if chosen["by"] == "demo"
+            else faults.exclude(injected_by="")
+        )
+    if chosen["kind"]:
+        faults = faults.filter(kind=chosen["kind"])
+    if chosen["run"]:
+        faults = faults.filter(run__name=chosen["run"])
+    return faults
+
+
+def row_of(drill: DrillResult) -> dict[str, Any]:
+    """Return what a drill's line or page shows of it."""
+    now = timezone.now()
+    return {"told": drill, "drill": drill_of(drill.fault, now=now), **_believed(drill)}
+
+
+def _believed(drill: DrillResult) -> dict[str, Any]:
+    if drill.firing is None:
+        return {"believed": ""}
+    return {"believed": cause_name(drill.firing.cause)}
+
+
+def _why_not_start(request: HtmxRequest) -> str:
+    """Say why the one who looks cannot start a drill; empty where they can."""
+    if reason := why_not():
+        return reason
+    if not may(request.user, "operator"):
+        return "starting one needs the role operator"
+    if not Run.objects.active().simulated().exists():
+        return "no simulated run is under way, and real ones are never drilled"
+    return ""
+
+
+def drill_context(pk: str) -> dict[str, Any]:
+    """Return what changes on the page of one drill."""
+    now = timezone.now()
+    faults = InjectedFault.objects.select_related("run", "node")
+    drill = told_one(get_object_or_404(faults, pk=pk), now=now)
+    others: Any = []
+    if drill.alert is None:
+        others = Alert.objects.open().filter(run=drill.fault.run).select_related("run", "node")
+    return row_of(drill) | {
+        "fault": drill.fault,
+        "others": list(others),
+        "window": drill_window(drill.fault, drill.firing, now=now),
+        "stream": f"drill:{drill.fault.pk}",
+    }
+
+
+@require_safe
+def drill_detail(request: HtmxRequest, pk: int) -> HttpResponse:
+    """One drill: the truth beside what detection made of it."""
+    context = drill_context(str(pk))
+    fault, window = context["fault"], context["window"]
+    is_settled = context["told"].outcome != "waiting" and not context["drill"].is_running
+    is_burning = context["told"].alert is not None and context["told"].alert.is_open
+    context |= {
+        "charts": charts_of(fault),
+        # What no longer moves need not be asked for again.
+        "chart_query": window.query if is_settled and not is_burning else "",
+        "explained": explained(fault.kind),
+        "may_end": may(request.user, "operator"),
+    }
+    return render_page(request, "simulation/drill_detail.html", context, partials=PARTIALS)
+
+
+@require_POST
+@requires("operator")
+def drill_end(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Take a fault out of its run before its time."""
+    fault = get_object_or_404(InjectedFault.objects.select_related("run", "node"), pk=pk)
+    error, status = "", 200
+    try:
+        end(open_store(settings.REDIS_URL), fault, now=timezone.now())
+    except FieldError as refused:
+        error, status = str(refused), 422
+    if not request.htmx and not error:
+        return HttpResponseRedirect(reverse("drill-detail", args=[pk]))
+    context = drill_context(str(pk)) | {"error": error, "may_end": True}
+    context |= {"charts": charts_of(fault), "explained": explained(fault.kind)}
+    response = render_page(
+        request, "simulation/drill_detail.html", context, partials=PARTIALS, status=status
+    )
+    return trigger_client_event(response, "drills-changed")
+
+
+RUN_PARTIALS = ("drill",)
+STARTING_PARTIALS = ("start", "preview")
+SECONDS_PER_HOUR = 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class DrillPreview:
+    """What a fault would cost a run, and how soon it should be noticed."""
+
+    truth: FaultTruth
+    usd: float | None
+
+    @property
+    def usual_s(self) -> float | None:
+        """How long a step takes without it."""
+        step_s, ratio = self.truth.step_s, self.truth.step_slowdown_ratio
+        return None if step_s is None or ratio is None else step_s / ratio
+
+    @property
+    def is_felt(self) -> bool:
+        """Whether steps take longer at all: by a hundredth."""
+        ratio = self.truth.step_slowdown_ratio
+        return ratio is not None and ratio >= 1.01
+
+    @property
+    def within_s(self) -> float:
+        """Within which time it should be noticed."""
+        return max(IN_TIME_S, IN_TIME_STEPS * (self.truth.step_s or 0.0))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("operator")
+def run_drill(request: HtmxRequest, name: str) -> HttpResponse:
+    """Offer the form of a drill on a run's page, or inject what it says."""
+    run = get_object_or_404(drillable(), name=name)
+    if request.method != "POST":
+        given = request.GET
+        form = DrillForm(run, given.get("kind", DEFAULT_KIND), node=given.get("node", ""))
+        return _show_run(request, run, form=form)
+    form = DrillForm(run, request.POST.get("kind", ""), request.POST)
+    injected = _injected(request, run, form)
+    if injected is None:
+        return _show_run(request, run, form=form, status=422)
+    if not request.htmx:
+        return HttpResponseRedirect(run.get_absolute_url())
+    response = _show_run(request, run, injected=injected)
+    return trigger_client_event(response, "drills-changed")
+
+
+def _show_run(
+    request: HtmxRequest, run: Run, *, status: int = 200, **context: object
+) -> HttpResponse:
+    template = "simulation/run_drill.html"
+    return render_page(
+        request, template, {"run": run} | context, partials=RUN_PARTIALS, status=status
+    )
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("operator")
+def drill_new(request: HtmxRequest) -> HttpResponse:
+    """Offer every run and every fault, or inject what was chosen and follow it."""
+    given = request.POST if request.method == "POST" else request.GET
+    runs = list(drillable().order_by("name"))
+    run = _chosen(runs, given.get("run"))
+    reason = why_not() or ("" if run else "no simulated run is under way")
+    if run is None or reason:
+        status = 422 if request.method == "POST" else 200
+        return _show(request, {"why_not": reason}, status=status)
+    if request.method != "POST":
+        form = DrillForm(run, given.get("kind", DEFAULT_KIND), node=given.get("node", ""))
+        return _show(request, _context(runs, run, form))
+    form = DrillForm(run, given.get("kind", ""), given)
+    injected = _injected(request, run, form)
+    if injected is None:
+        return _show(request, _context(runs, run, form), status=422)
+    there = reverse("drill-detail", args=[injected.pk])
+    return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
+
+
+@require_safe
+@requires("operator")
+def drill_preview(request: HtmxRequest) -> HttpResponse:
+    """Say what the chosen fault would do to the chosen run."""
+    run = _chosen(list(drillable()), request.GET.get("run"))
+    if run is None:
+        raise Http404("there is no simulated run under way to preview a fault in")
+    form = DrillForm(run, request.GET.get("kind", ""), request.GET)
+    return render_page(
+        request,
+        "simulation/drill_new.html#preview",
+        {"run": run, "preview": preview_of(run, form.chosen()) if form.is_valid() else None},
+    )
+
+
+def drillable() -> Any:
+    """Return the runs that faults may be put into."""
+    return Run.objects.active().simulated()
+
+
+def _chosen(runs: Sequence[Run], name: str | None) -> Run | None:
+    """Return the run of that name, or else the largest; 404 where the name is none of them."""
+    if name:
+        found = next((run for run in runs if run.name == name), None)
+        if found is None:
+            raise Http404(f"{name} is no simulated run that is under way")
+        return found
+    return max(runs, key=lambda run: run.n_nodes, default=None)
+
+
+def _injected(request: HtmxRequest, run: Run, form: DrillForm) -> InjectedFault | None:
+    """Inject what was chosen; None, with the error beside its field, where it cannot be."""
+    if not form.is_valid():
+        return None
+    hot, by = open_store(settings.REDIS_URL), request.user.get_username()
+    try:
+        return inject(hot, run, **form.chosen(), by=by, now=timezone.now())
+    except FieldError as error:
+        form.add_error(error.field if error.field in form.fields else None, error.message)
+        return None
+
+
+def preview_of(run: Run, chosen: Mapping[str, Any]) -> DrillPreview | None:
+    """Return what a fault would do to a run; None where the run cannot have it."""
+    node, spec = chosen["node"], RunSpec(**run.plan)
+    fault = Fault(
+        kind=chosen["kind"],
+        node=node.name if node else None,
+        run=None if node else run.name,
+        device=chosen["device"],
+        start_s=0.0,
+        duration_s=chosen["duration_s"],
+        magnitude=chosen["magnitude"],
+    )
+    try:
+        validate_fault(fault, spec)
+    except FieldError:
+        return None
+    truth = previewed(spec, fault)
+    ratio = truth.step_slowdown_ratio
+    lost_s = fault.duration_s * (1 - 1 / ratio) if ratio is not None else fault.duration_s
+    return DrillPreview(truth, max(0.0, lost_s) * run.usd_per_hour / SECONDS_PER_HOUR)
+
+
+def _context(runs: Sequence[Run], run: Run, form: DrillForm) -> dict[str, Any]:
+    """Return the form, what is written of its fault, and what it would do as it stands."""
+    chosen = form.chosen() if form.is_bound and form.is_valid() else form.usual()
+    return {
+        "runs": runs,
+        "run": run,
+        "form": form,
+        "explained": explained(form.fault.name),
+        "preview": preview_of(run, chosen),
+    }
+
+
+def _show(request: HtmxRequest, context: Mapping[str, Any], *, status: int = 200) -> HttpResponse:
+    template = "simulation/drill_new.html"
+    return render_page(request, template, context, partials=STARTING_PARTIALS, status=status)

@@ -1,0 +1,89 @@
+"""The page of the hand-over: what the next shift should know, and a note for it."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from django.contrib import messages
+from django.core.exceptions import PermissionDenied
+from django.http import HttpResponse, HttpResponseRedirect
+from django.urls import reverse
+from django.utils import timezone
+from django.views.decorators.http import require_http_methods, require_safe
+
+from fleet import alerts
+from fleet.access.roles import may, names
+from fleet.alerts import AlertError
+from fleet.alerts.handover import Shift, as_markdown, began, looked_back
+from fleet.models import HandoverNote
+from fleet.pages.render import HtmxRequest, render_page
+
+HOURS = (4, 8, 12, 24, 168)
+N_NOTES = 20
+# What changes by itself while somebody looks; the note only when somebody writes it.
+LIVE_PARTIALS = ("held", "over", "recurring", "said", "silenced")
+PARTIALS = (*LIVE_PARTIALS, "note")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def hand_over(request: HtmxRequest) -> HttpResponse:
+    """Look back on a shift, or keep a note of it."""
+    if request.method != "POST":
+        return _show(request, request.GET.get("hours", ""))
+    if not may(request.user, "operator"):
+        raise PermissionDenied("A hand-over note needs the role operator.")
+    hours, now = request.POST.get("hours", ""), timezone.now()
+    given = {name: request.POST.get(name, "") for name in ("text", "to", "gives")}
+    try:
+        alerts.hand_over(
+            given["text"],
+            by=request.user.get_username(),
+            to=given["to"],
+            since=began(hours, now=now),
+            gives=bool(given["gives"]),
+            now=now,
+        )
+    except AlertError as error:
+        return _show(request, hours, given=given, error=str(error))
+    messages.success(request, "The note is kept.")
+    return HttpResponseRedirect(reverse("hand-over"))
+
+
+def shift_context(hours: str = "") -> dict[str, Any]:
+    """Return the shift of so many hours, or else since the last note of the day."""
+    now = timezone.now()
+    return {"shift": looked_back(began(hours, now=now), now=now), "hours": hours}
+
+
+def _show(
+    request: HtmxRequest, hours: str, *, given: dict[str, str] | None = None, error: str = ""
+) -> HttpResponse:
+    me, choices = request.user.get_username(), [str(choice) for choice in HOURS]
+    looked = shift_context(hours)
+    notes = list(HandoverNote.objects.all()[:N_NOTES])
+    context: dict[str, Any] = looked | {
+        "choices": choices,
+        "stream_filters": f"hours={hours}" if hours in choices else "",
+        "notes": notes,
+        "markdown": _markdown(request, looked["shift"], notes),
+        "people": [name for name in names() if name != me],
+        "given": given or {},
+        "error": error,
+    }
+    status = 422 if error else 200
+    return render_page(request, "alerts/handover.html", context, partials=PARTIALS, status=status)
+
+
+@require_safe
+def hand_over_markdown(request: HtmxRequest) -> HttpResponse:
+    """Give the same as Markdown, with the notes of the shift."""
+    now = timezone.now()
+    shift = looked_back(began(request.GET.get("hours", ""), now=now), now=now)
+    text = _markdown(request, shift, HandoverNote.objects.all()[:N_NOTES])
+    return HttpResponse(text, "text/markdown; charset=utf-8")
+
+
+def _markdown(request: HtmxRequest, shift: Shift, notes: Iterable[HandoverNote]) -> str:
+    """Write a shift and its notes; a shift that begins with a note begins with that one."""
+    address = request.build_absolute_uri("/").rstrip("/")
+    told = [note for note in notes if note.at >= shift.since]
+    return as_markdown(shift, told[::-1], address=address)

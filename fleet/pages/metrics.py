@@ -1,0 +1,174 @@
+"""What Prometheus scrapes, as streams: `/metrics`, `/metrics/neuron`, `/metrics/nodes/<name>`."""
+
+import time
+import zlib
+from collections.abc import AsyncIterator, Iterable, Iterator
+from typing import Any
+
+from asgiref.sync import sync_to_async
+from django.conf import settings
+from django.core.handlers.asgi import ASGIRequest
+from django.db import DatabaseError
+from django.http import (
+    HttpRequest,
+    HttpResponse,
+    HttpResponseBase,
+    JsonResponse,
+    StreamingHttpResponse,
+)
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_safe
+from prometheus_client.exposition import choose_encoder
+
+from fleet.metrics.families import everything, neuron, one_node
+from fleet.models import Node
+from fleet.models.addresses import address
+from fleet.models.problem import problem, store_away
+from telemetry.families import MetricFamily, pieces
+from telemetry.store.connection import StoreUnavailable
+from telemetry.store.hot import open_store
+
+
+@require_safe
+def sd_prometheus(request: HttpRequest) -> HttpResponse:
+    """List every node that ought to report, or does: all of them, or the request fails.
+
+    Each is two targets: its own page, and its part of the page of AWS's names.
+    """
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    try:
+        seen = hot.last_seen()
+        nodes = list(Node.objects.select_related("run").order_by("name"))
+    except (DatabaseError, StoreUnavailable) as error:
+        # Prometheus keeps the targets that it knows.
+        return store_away(error)
+    since_s = time.time() - settings.HOT_KEEP_S
+    told = [node for node in nodes if not node.is_released or seen.get(node.name, 0) > since_s]
+    neuron = reverse("metrics-neuron")
+    groups = [group for node in told for group in _groups(request, node, neuron=neuron)]
+    return JsonResponse(groups, safe=False, headers={"Cache-Control": "no-store"})
+
+
+def _groups(request: HttpRequest, node: Node, *, neuron: str) -> list[dict[str, Any]]:
+    """Return one node as two targets, and what it is.
+
+    Both have the same ``instance``: the label ``metrics_path`` keeps their ``up`` apart.
+    """
+    run = node.run
+    labels = {
+        "__scheme__": request.scheme or "http",
+        "instance": node.name,
+        "node": node.name,
+        "run": run.name if run else "",
+        "team": run.team if run else "",
+        "instance_type": node.instance_type,
+        "availability_zone": node.zone,
+        "source": node.source,
+    }
+    pages = (
+        {"__metrics_path__": address("metrics-node", node.name)},
+        {"__metrics_path__": neuron, "__param_node": node.name, "metrics_path": neuron},
+    )
+    return [{"targets": [request.get_host()], "labels": page | labels} for page in pages]
+
+
+OPEN_METRICS = "application/openmetrics-text"
+GZIP_WINDOW = 31  # zlib's way to ask for gzip's header and trailer
+COMPRESS_LEVEL = 1
+
+
+@require_safe
+def metrics(request: HttpRequest) -> HttpResponseBase:
+    """Answer a scrape of everything; ``?nodes=0`` leaves out what each node's page tells."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    with_nodes = request.GET.get("nodes") != "0"
+    try:
+        return streamed(request, everything(hot, now=timezone.now(), with_nodes=with_nodes))
+    except (DatabaseError, StoreUnavailable) as error:
+        return store_away(error)
+
+
+@require_safe
+def metrics_neuron(request: HttpRequest) -> HttpResponseBase:
+    """Answer a scrape of the names of AWS's exporters; ``?node=NAME`` asks for one node's."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    name = request.GET.get("node")
+    try:
+        node = None if name is None else _node(name)
+        if name is not None and node is None:
+            return _unknown(name)
+        return streamed(request, neuron(hot, now=timezone.now(), node=node))
+    except (DatabaseError, StoreUnavailable) as error:
+        return store_away(error)
+
+
+@require_safe
+def metrics_node(request: HttpRequest, name: str) -> HttpResponseBase:
+    """Answer a scrape of one node."""
+    hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+    try:
+        node = _node(name)
+        if node is None:
+            return _unknown(name)
+        return streamed(request, one_node(hot, node, now=timezone.now()))
+    except (DatabaseError, StoreUnavailable) as error:
+        return store_away(error)
+
+
+def _node(name: str) -> Node | None:
+    if "\0" in name:
+        # PostgreSQL refuses such text.
+        return None
+    return Node.objects.select_related("run").filter(name=name).first()
+
+
+def _unknown(name: str) -> HttpResponseBase:
+    return problem(404, f"There is no node {name!r}; /sd/prometheus names them all.")
+
+
+def streamed(request: HttpRequest, families: Iterable[MetricFamily]) -> HttpResponseBase:
+    """Stream a page in the form and encoding the request asks for.
+
+    What can fail was read before. Should writing fail all the same, the connection breaks:
+    a page that merely ended would pass for a whole one.
+    """
+    _, content_type = choose_encoder(request.headers.get("Accept", ""))
+    page = pieces(families, is_open_metrics=content_type.startswith(OPEN_METRICS))
+    is_packed = _takes_gzip(request.headers.get("Accept-Encoding", ""))
+    body = _packed(page) if is_packed else page
+    content = _served(body) if isinstance(request, ASGIRequest) else body
+    response = StreamingHttpResponse(content, content_type=content_type)
+    if is_packed:
+        response["Content-Encoding"] = "gzip"
+    response["Cache-Control"] = "no-store"
+    patch_vary_headers(response, ["Accept", "Accept-Encoding"])
+    return response
+
+
+def _takes_gzip(accepted: str) -> bool:
+    """Whether a client takes gzip; a weight of zero says that it does not."""
+    codings = (coding.replace(" ", "").partition(";q=") for coding in accepted.split(","))
+    return any(name == "gzip" and (not q or weight.strip("0.")) for name, q, weight in codings)
+
+
+def _packed(page: Iterator[bytes]) -> Iterator[bytes]:
+    """Compress a page as it goes by."""
+    packer = zlib.compressobj(COMPRESS_LEVEL, wbits=GZIP_WINDOW)
+    for piece in page:
+        if packed := packer.compress(piece):
+            yield packed
+    yield packer.flush()
+
+
+async def _served(page: Iterator[bytes]) -> AsyncIterator[bytes]:
+    """Write each piece in a thread, so that the loop goes on listening meanwhile."""
+    step = sync_to_async(_next, thread_sensitive=False)
+    while piece := await step(page):
+        yield piece
+
+
+def _next(page: Iterator[bytes]) -> bytes:
+    """Return the next piece, empty after the last: none is empty before."""
+    return next(page, b"")

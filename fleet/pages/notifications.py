@@ -1,0 +1,380 @@
+"""The page of notifications: what was not delivered, who is told, by which routes, and the log."""
+
+import json
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.contrib import messages
+from django.core.paginator import Paginator
+from django.db import transaction
+from django.db.models import Count, Q
+from django.http import Http404, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404, render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.http import urlencode
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from fleet.access.roles import may, requires
+from fleet.alerts.events import routing_table
+from fleet.alerts.matchers import FIELDS, MatcherError
+from fleet.models import Delivery, NotificationChange, Receiver, Route, SenderHeartbeat
+from fleet.notifications.delivery import DeliveryClient
+from fleet.notifications.forms import ReceiverForm, RouteForm
+from fleet.notifications.http_client import Allowed, HttpClient
+from fleet.notifications.listing import (
+    N_SHOWN,
+    AlertSummary,
+    DeliveryRow,
+    caught,
+    deliveries,
+    preview,
+    recent_alerts,
+    rows,
+    rows_of,
+)
+from fleet.notifications.manual import ByHandError, drop, note_change, send_again, try_out
+from fleet.pages.render import HtmxRequest, render_page
+
+PER_PAGE = 50
+FILTERS = ("state", "receiver")
+PARTIALS = ("log",)
+
+
+def deliveries_context(page: str = "1", **filters: str) -> dict[str, Any]:
+    """Return a page of the deliveries, the newest first."""
+    keep = {name: filters.get(name, "")[:60] for name in FILTERS}
+    found = deliveries()
+    if keep["state"]:
+        found = found.filter(state=keep["state"])
+    if keep["receiver"]:
+        found = found.filter(receiver__name=keep["receiver"])
+    shown = Paginator(found, PER_PAGE).get_page(page)
+    query = {name: value for name, value in keep.items() if value}
+    number = {"page": str(shown.number)} if shown.number > 1 else {}
+    return {
+        "page": shown,
+        "rows": rows(shown),
+        "keep": keep,
+        "query": urlencode(query),
+        "stream_filters": urlencode(query | number),
+    }
+
+
+@require_safe
+def delivery_list(request: HtmxRequest) -> HttpResponse:
+    """List all deliveries."""
+    asked = {name: request.GET.get(name, "") for name in FILTERS}
+    context = deliveries_context(page=request.GET.get("page", "1"), **asked) | {
+        "states": Delivery.State.values,
+        "receivers": list(Receiver.objects.values_list("name", flat=True)),
+    }
+    return render_page(request, "notifications/delivery_list.html", context, partials=PARTIALS)
+
+
+@require_safe
+def delivery_detail(request: HtmxRequest, pk: int) -> HttpResponse:
+    """One delivery: what was sent, and how it went."""
+    return _detail(request, get_object_or_404(deliveries(), pk=pk))
+
+
+@require_POST
+@requires("operator")
+def delivery_settle(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Send a dead delivery again, or drop it, and say why."""
+    delivery = get_object_or_404(deliveries(), pk=pk)
+    try:
+        _settle(request, delivery)
+    except ByHandError as error:
+        return _detail(request, delivery, error=str(error), status=422)
+    return HttpResponseRedirect(reverse("notification-list"))
+
+
+@require_POST
+@requires("operator")
+def delivery_settle_all(request: HtmxRequest) -> HttpResponse:
+    """Send again, or drop, all that is dead, of one receiver or of every one."""
+    dead = Delivery.objects.dead().select_related("receiver").order_by("pk")
+    if (receiver := request.POST.get("receiver", "")).isdecimal():
+        dead = dead.filter(receiver=int(receiver))
+    done = 0
+    try:
+        for delivery in list(dead):
+            _settle(request, delivery)
+            done += 1
+    except ByHandError as error:
+        messages.error(request, str(error))
+    again = request.POST.get("action") == "again"
+    messages.success(request, f"{done} will be sent again." if again else f"{done} dropped.")
+    return HttpResponseRedirect(reverse("notification-list"))
+
+
+def _settle(request: HtmxRequest, delivery: Delivery) -> None:
+    """Do what the button says."""
+    act = drop if request.POST.get("action") == "drop" else send_again
+    by, note = request.user.get_username(), request.POST.get("note", "")
+    act(delivery, by=by, note=note, now=timezone.now())
+
+
+def _detail(
+    request: HtmxRequest, delivery: Delivery, *, error: str = "", status: int = 200
+) -> HttpResponse:
+    context: dict[str, Any] = {
+        "delivery": delivery,
+        "abouts": DeliveryRow.of(delivery).abouts,
+        "events": delivery.events.select_related("alert").all(),
+        "body": json.dumps(delivery.body, indent=2, ensure_ascii=False) if delivery.body else "",
+        "error": error,
+    }
+    return render(request, "notifications/delivery_detail.html", context, status=status)
+
+
+NOTIFICATIONS_PARTIALS = ("sending", "dead", "receivers", "log")
+N_LATEST, N_DEAD, N_CHANGES = 15, 50, 10
+State = Delivery.State
+
+
+def notifications_context() -> dict[str, Any]:
+    """Return what changes by itself: who is told, what was not delivered, what was of late."""
+    dead, latest = rows_of(
+        deliveries().filter(state=State.DEAD)[:N_DEAD],
+        deliveries().exclude(state=State.DEAD)[:N_LATEST],
+    )
+    return {
+        "receivers": receivers(),
+        "dead": dead,
+        "latest": latest,
+        **sending(now=timezone.now()),
+    }
+
+
+@require_safe
+def notification_list(request: HtmxRequest) -> HttpResponse:
+    """Show who is told of alerts, and whether they were."""
+    table = routing_table()
+    routes, lost = preview(table, recent_alerts(now=timezone.now()))
+    context = notifications_context() | {
+        "kinds": Receiver.Kind.choices,
+        "routes": routes,
+        "has_default": any(route.is_default for route in table),
+        "lost": lost if table else [],
+        "changes": NotificationChange.objects.all()[:N_CHANGES],
+        "can_manage": may(request.user, "admin"),
+    }
+    return render_page(
+        request, "notifications/notification_list.html", context, partials=NOTIFICATIONS_PARTIALS
+    )
+
+
+def receivers() -> list[Receiver]:
+    """Return every receiver with what waits for it."""
+    unfinished = Q(deliveries__state__in=(State.PENDING, State.SENDING))
+    tried = unfinished & Q(deliveries__n_attempts__gt=0)
+    return list(
+        Receiver.objects.annotate(
+            n_waiting=Count("deliveries", filter=unfinished),
+            n_failing=Count("deliveries", filter=tried),
+            n_unhandled=Count("deliveries", filter=Q(deliveries__state=State.DEAD)),
+        )
+    )
+
+
+def sending(*, now: datetime) -> dict[str, Any]:
+    """Return whether anybody sends, and whether the dead man's switch is held."""
+    latest = SenderHeartbeat.objects.first()
+    return {
+        "sender": latest,
+        "is_sending": latest is not None and latest.is_alive(now),
+        "has_switch": bool(settings.HEARTBEAT_URL),
+        "has_mail": bool(settings.SMTP_URL),
+    }
+
+
+TEST_WITHIN_S = 8.0
+Kind = Receiver.Kind
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("admin")
+def receiver_new(request: HtmxRequest) -> HttpResponse:
+    """Offer the form of a receiver of some kind, or make it."""
+    asked = request.POST if request.method == "POST" else request.GET
+    kind = asked.get("kind", Kind.WEBHOOK)
+    if kind not in Kind:
+        raise Http404(f"{kind[:20]!r} is no kind of receiver")
+    form = ReceiverForm(kind, None, request.POST if request.method == "POST" else None)
+    if not (form.is_bound and form.is_valid()):
+        return _form(request, form)
+    now, by = timezone.now(), request.user.get_username()
+    receiver = Receiver.objects.create(kind=kind, created_at=now, **form.cleaned_data)
+    note_change(f"made the receiver {receiver} ({receiver.get_kind_display()})", by=by, now=now)
+    if not Route.objects.exists():
+        route = Route.objects.create(name="everything", is_default=True)
+        route.receivers.add(receiver)
+        messages.success(request, f"{receiver} is told of every alert. Routes below change that.")
+    else:
+        messages.success(request, f"{receiver} is there; tick it on a route to use it.")
+    return HttpResponseRedirect(reverse("notification-list"))
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("admin")
+def receiver_edit(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Offer the form of a receiver there is; keep what it says, switch it, or let it go."""
+    receiver = get_object_or_404(Receiver, pk=pk)
+    if request.method != "POST":
+        return _form(request, ReceiverForm(receiver.kind, receiver))
+    if request.POST.get("action") in {"on", "off"}:
+        return _switch(request, receiver, is_on=request.POST["action"] == "on")
+    if request.POST.get("action") == "delete":
+        return _delete(request, receiver)
+    form = ReceiverForm(receiver.kind, receiver, request.POST)
+    if not form.is_valid():
+        return _form(request, form)
+    for name, value in form.cleaned_data.items():
+        setattr(receiver, name, value)
+    receiver.save(update_fields=list(form.cleaned_data))
+    return _done(request, f"changed the receiver {receiver}")
+
+
+def _switch(request: HtmxRequest, receiver: Receiver, *, is_on: bool) -> HttpResponse:
+    Receiver.objects.filter(pk=receiver.pk).update(is_enabled=is_on)
+    return _done(request, f"switched the receiver {receiver} {'on' if is_on else 'off'}")
+
+
+def _delete(request: HtmxRequest, receiver: Receiver) -> HttpResponse:
+    """Let a receiver go; what was still to be sent to it must be meant to go too."""
+    n_lost = receiver.deliveries.unfinished().count() + receiver.deliveries.dead().count()
+    if n_lost and request.POST.get("confirmed") != "yes":
+        form = ReceiverForm(receiver.kind, receiver)
+        return _form(request, form, n_lost=n_lost, status=422)
+    receiver.delete()
+    return _done(request, f"deleted the receiver {receiver}")
+
+
+def _done(request: HtmxRequest, text: str) -> HttpResponse:
+    note_change(text, by=request.user.get_username(), now=timezone.now())
+    messages.success(request, f"You {text}.")
+    return HttpResponseRedirect(reverse("notification-list"))
+
+
+def _form(
+    request: HtmxRequest, form: ReceiverForm, *, n_lost: int = 0, status: int = 200
+) -> HttpResponse:
+    context = {
+        "form": form,
+        "receiver": form.receiver,
+        "kind": form.kind,
+        "kind_name": Kind(form.kind).label,
+        "kinds": Kind.choices,
+        "n_lost": n_lost,
+        "n_unhandled": form.receiver.deliveries.dead().count() if form.receiver else 0,
+    }
+    status = 422 if form.errors else status
+    return render(request, "notifications/receiver_edit.html", context, status=status)
+
+
+@require_POST
+@requires("operator")
+def receiver_test(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Send a receiver a test, and show what it answered."""
+    receiver = get_object_or_404(Receiver, pk=pk)
+    door = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=TEST_WITHIN_S)
+    outcome = try_out(
+        receiver,
+        DeliveryClient(door, settings.BASE_URL),
+        by=request.user.get_username(),
+        now=timezone.now(),
+    )
+    context = {"receiver": receiver, "outcome": outcome}
+    if request.htmx:
+        return render(request, "notifications/_receiver_answer.html", context)
+    if outcome.is_sent:
+        messages.success(request, f"{receiver} took the test: {outcome.status}.")
+    else:
+        messages.error(request, f"{receiver} did not take the test: {outcome.why}")
+    return HttpResponseRedirect(reverse("notification-list"))
+
+
+MOVES = {"up": -1, "down": 1}
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("admin")
+def route_new(request: HtmxRequest) -> HttpResponse:
+    """Offer the form of a route, or put it above the default route."""
+    if request.method != "POST":
+        return _routes_form(request, RouteForm(Route()))
+    route = Route(position=Route.objects.count())
+    form = RouteForm(route, request.POST)
+    if not form.is_valid():
+        return _routes_form(request, form)
+    return _routes_done(request, f"made the route {form.save()}")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("admin")
+def route_edit(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Offer the form of a route there is; keep what it says, move it, or let it go."""
+    route = get_object_or_404(Route, pk=pk)
+    if request.method != "POST":
+        return _routes_form(request, RouteForm(route))
+    action = request.POST.get("action", "")
+    if action in MOVES:
+        _move(route, by=MOVES[action])
+        return _routes_done(request, f"moved the route {route} {action}")
+    if action == "delete" and not route.is_default:
+        route.delete()
+        return _routes_done(request, f"deleted the route {route}")
+    form = RouteForm(route, request.POST)
+    if not form.is_valid():
+        return _routes_form(request, form)
+    return _routes_done(request, f"changed the route {form.save()}")
+
+
+@transaction.atomic
+def _move(route: Route, *, by: int) -> None:
+    """Change places with the neighbour; the default route stays the last."""
+    order = list(Route.objects.in_order().filter(is_default=False).select_for_update())
+    here = next((i for i, each in enumerate(order) if each.pk == route.pk), None)
+    if here is None:
+        return
+    there = min(max(here + by, 0), len(order) - 1)
+    order.insert(there, order.pop(here))
+    for position, each in enumerate(order):
+        each.position = position
+    Route.objects.bulk_update(order, ["position"])
+
+
+def _routes_done(request: HtmxRequest, text: str) -> HttpResponse:
+    note_change(text, by=request.user.get_username(), now=timezone.now())
+    messages.success(request, f"You {text}.")
+    return HttpResponseRedirect(reverse("notification-list") + "#routes")
+
+
+def _routes_form(request: HtmxRequest, form: RouteForm) -> HttpResponse:
+    matchers = form["matchers"].value() or "" if "matchers" in form.fields else ""
+    context = {"form": form, "route": form.route, "fields": FIELDS, **_seen(matchers)}
+    status = 422 if form.errors else 200
+    return render(request, "notifications/route_edit.html", context, status=status)
+
+
+@require_safe
+def route_preview(request: HtmxRequest) -> HttpResponse:
+    """Show which open and recent alerts some matchers mean."""
+    seen = _seen(request.GET.get("matchers", "")[:500])
+    return render(request, "notifications/_route_preview.html", seen)
+
+
+def _seen(matchers: str) -> dict[str, object]:
+    alerts = recent_alerts(now=timezone.now())
+    try:
+        meant = caught(matchers, alerts)
+    except MatcherError as error:
+        return {"preview_error": str(error), "n_alerts": len(alerts)}
+    return {
+        "meant": [AlertSummary.of(alert) for alert in meant[:N_SHOWN]],
+        "n_meant": len(meant),
+        "n_alerts": len(alerts),
+    }

@@ -1,0 +1,131 @@
+"""The first page: is anything wrong, where, since when, who has it, and what does it cost."""
+
+import time
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db.models import Q, QuerySet
+from django.http import HttpResponse
+from django.utils import timezone
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import require_safe
+
+from fleet.alerts.sentences import told
+from fleet.charts.figures import Chart, ChartLine
+from fleet.charts.heat import heat_groups
+from fleet.charts.runs import EVERY_S, grid, share_now
+from fleet.models import Alert, Node, Run
+from fleet.pages.charts import chart_table
+from fleet.pages.render import HtmxRequest, render_page
+from fleet.pages.runs import rows_with_alerts
+from fleet.pages.topics import as_json
+from fleet.runs.summaries import fleet_now, nodes_now, runs_now
+from telemetry.store.hot import HotStore, open_store
+
+PARTIALS = ("strip", "heat-map", "runs", "alerts")
+RESOLVED_SHOWN = 3
+SHARES_S = 15 * 60
+LIMIT_RATIO = 0.25
+
+
+@require_safe
+def overview(request: HtmxRequest) -> HttpResponse:
+    """Show the fleet as it is now."""
+    return render_page(
+        request, "pages/overview.html", overview_context(), partials={*PARTIALS, "heat-rows"}
+    )
+
+
+def overview_context() -> dict[str, Any]:
+    """Gather what the page and its live parts show."""
+    hot, now = _hot(), timezone.now()
+    now_s = now.timestamp()
+    blocks = hot.latest()
+    runs = runs_now(hot, Run.objects.active(), now_s=now_s)
+    # A few runs have many nodes: fetched once each, not with every node.
+    known = nodes_now(hot, Node.objects.prefetch_related("run"), now_s=now_s, latest=blocks)
+    nodes = [node for node in known if node.is_up or node.is_silent]
+    alerts = list(Alert.objects.open().worst_first().select_related("run", "node"))
+    tick = max((block.tick for block in blocks.values()), default=None)
+    fleet = fleet_now(hot, runs=runs, nodes=nodes, alerts=alerts, tick=tick)
+    resolved = _resolved_today(now)
+    return {
+        "fleet": fleet,
+        "as_of": datetime.fromtimestamp(fleet.tick, UTC) if fleet.tick else None,
+        "runs": runs,
+        "run_rows": rows_with_alerts(runs, alerts, now=now),
+        "groups": heat_groups(nodes, alerts, blocks.values()),
+        "n_cores": sum(node.node.n_cores for node in nodes),
+        "alerts": [told(alert, now=now) for alert in alerts],
+        "resolved": [told(alert, now=now) for alert in resolved[:RESOLVED_SHOWN]],
+        "n_resolved": resolved.count(),
+    }
+
+
+def overview_heat(context: Mapping[str, Any]) -> dict[str, str]:
+    """Return every core of the fleet, for the live heat map: packed bytes by node."""
+    return {row.now.node.name: row.cores for group in context["groups"] for row in group.rows}
+
+
+@require_safe
+def overview_shares(request: HtmxRequest) -> HttpResponse:
+    """Return the all-reduce share of every active run over the last minutes."""
+    hot, end_s = _hot(), time.time()
+    t_s = grid(end_s - SHARES_S, end_s)
+    runs = Run.objects.active()
+    lines = [
+        ChartLine(run.name, share_now(hot.steps(run.name, since_s=t_s[0]), t_s)) for run in runs
+    ]
+    figure = Chart("ratio", lines, t_s, limit=LIMIT_RATIO, every_s=EVERY_S)
+    body = as_json(figure.as_json())
+    response = chart_table(request, body) or HttpResponse(body, "application/json")
+    patch_vary_headers(response, ["Accept"])
+    return response
+
+
+def overview_points(*, since_s: float) -> dict[str, Any]:
+    """Return what the shares chart appends."""
+    t_s = grid(since_s, time.time())
+    if not len(t_s):
+        return {}
+    hot = _hot()
+    values = [
+        share_now(hot.steps(run.name, since_s=t_s[0] - SHARES_S / 5), t_s)
+        for run in Run.objects.active()
+    ]
+    figure = Chart("ratio", [ChartLine("", line) for line in values], t_s).as_json()
+    return {"shares": {"t": figure["t"], "values": [line["values"] for line in figure["series"]]}}
+
+
+def _hot() -> HotStore:
+    return open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+
+
+def _resolved_today(now: datetime) -> QuerySet[Alert]:
+    """Keep what was resolved in the last 24 hours, the latest first."""
+    since = now - timedelta(days=1)
+    resolved = Alert.objects.filter(resolved_at__gte=since).select_related("run", "node")
+    return resolved.order_by("-resolved_at")
+
+
+MOST = 8
+
+
+@require_safe
+def search(request: HtmxRequest) -> HttpResponse:
+    """List what matches, the runs first; an empty question lists what is open."""
+    asked = request.GET.get("q", "").strip()[:100]
+    now = timezone.now()
+    alerts = Alert.objects.open().worst_first().select_related("run", "node")
+    if asked:
+        about = Q(subject__icontains=asked) | Q(rule__icontains=asked) | Q(cause__icontains=asked)
+        alerts = alerts.filter(about)
+    context = {
+        "asked": asked,
+        "runs": Run.objects.filter(name__icontains=asked)[:MOST],
+        "nodes": Node.objects.filter(name__icontains=asked)[:MOST] if asked else (),
+        "alerts": [told(alert, now=now) for alert in alerts[:MOST]],
+    }
+    return render_page(request, "pages/search.html", context, partials={"results"})

@@ -1,0 +1,253 @@
+"""Pages of preflights: the list with its form, one preflight while it runs and after."""
+
+import re
+from typing import Any
+
+import msgspec
+from django.conf import settings
+from django.contrib import messages
+from django.core.files.uploadedfile import UploadedFile
+from django.core.paginator import Paginator
+from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect, JsonResponse
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.views.decorators.gzip import gzip_page
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+
+from fleet.access.roles import requires
+from fleet.checks.preflight_files import keep, unpacked
+from fleet.checks.preflight_matrix import (
+    WORST,
+    as_json,
+    collective_figure,
+    matrices,
+    pair_rows,
+    written_csv,
+)
+from fleet.checks.preflight_requirements import require_by
+from fleet.checks.preflight_text import LIMITS, reasons, sentences
+from fleet.checks.preflights import PreflightResult, ask, may_rehearse, measured_of, read, stages
+from fleet.formatting import counted
+from fleet.models import Node, Preflight, Run
+from fleet.pages.charts import chart_table
+from fleet.pages.render import HtmxRequest, render_page
+from telemetry import catalog
+from telemetry.checks.preflight_measurements import Measured
+from telemetry.checks.preflight_pairs import NodeVerdict
+from telemetry.errors import FieldError
+from telemetry.simulate.preflight import PROBE_KINDS
+
+ASKED = ("nodes", "instance_type", "take", "faults", "run")
+PER_PAGE = 25
+LONGEST_TEXT = 20_000
+PARTIALS = ("found",)
+WORST_FIRST = (NodeVerdict.FAIL, NodeVerdict.HOLD, NodeVerdict.PASS)
+BETWEEN = re.compile(r"[\s,;]+")
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+def preflight_list(request: HtmxRequest) -> HttpResponseBase:
+    """List the preflights, the last asked for first; operators ask for one here."""
+    return _ask(request) if request.method == "POST" else show(request)
+
+
+@requires("operator")
+def _ask(request: HtmxRequest) -> HttpResponse:
+    given = {name: request.POST.get(name, "")[:LONGEST_TEXT].strip() for name in ASKED}
+    try:
+        preflight = ask(
+            _words(given["nodes"]),
+            instance_type=given["instance_type"],
+            take=whole_number(given["take"]),
+            run=run_named(given["run"]),
+            faults=_words(given["faults"]),
+            by=request.user.get_username(),
+            now=timezone.now(),
+        )
+    except FieldError as error:
+        return show(request, given=given, error=error)
+    return HttpResponseRedirect(preflight.get_absolute_url())
+
+
+def _words(text: str) -> list[str]:
+    return [word for word in BETWEEN.split(text) if word]
+
+
+def run_named(name: str) -> Run | None:
+    """Return the run whose nodes are asked for; FieldError where there is none."""
+    run = Run.objects.filter(name=name).first() if name and "\0" not in name else None
+    if name and run is None:
+        raise FieldError("run", f"no run is called {name[:60]!r}")
+    return run
+
+
+def whole_number(text: str) -> int | None:
+    """Read how many nodes are wanted; empty is all that can come."""
+    if not text:
+        return None
+    if not text.isdecimal() or len(text) > 6:
+        raise FieldError("take", "give a whole number, or leave it empty for all that can")
+    return int(text)
+
+
+def show(
+    request: HtmxRequest,
+    *,
+    given: dict[str, str] | None = None,
+    of_files: dict[str, str] | None = None,
+    error: FieldError | None = None,
+) -> HttpResponse:
+    """Show the list with its forms, each with what was given and what is wrong with it."""
+    preflights = Preflight.objects.defer("measured").select_related("run")
+    page = Paginator(preflights, PER_PAGE).get_page(request.GET.get("page"))
+    rows = [
+        (each, sentences(each, found)) if (found := read(each)) else (each, []) for each in page
+    ]
+    context = {
+        "rows": rows,
+        "page": page,
+        "is_moving": any(not each.is_over for each in page),
+        "runs": _runs(),
+        "types": [name for name, kind in catalog.instances().items() if kind.can_train],
+        "kinds": list(PROBE_KINDS),
+        "may_rehearse": may_rehearse(),
+        "given": given if given is not None else _proposed(request),
+        "of_files": of_files or {},
+        "most_mb": settings.SUPPORT_MAX_BODY_BYTES // 1_000_000,
+        "most_files": settings.DATA_UPLOAD_MAX_NUMBER_FILES,
+        "error": error,
+    }
+    return render_page(
+        request,
+        "checks/preflight_list.html",
+        context,
+        partials=("preflights",),
+        status=422 if error else 200,
+    )
+
+
+def _runs() -> Any:
+    return Run.objects.active().simulated().only("name", "n_nodes", "instance_type")
+
+
+def _proposed(request: HtmxRequest) -> dict[str, str]:
+    """Fill the form with a run's nodes, or with those that the address names."""
+    name = request.GET.get("run", "")
+    given = {"nodes": request.GET.get("nodes", "")[:LONGEST_TEXT], "take": "", "run": ""}
+    nodes = list(Node.objects.filter(run__name=name).order_by("rank", "name")) if name else []
+    if nodes:
+        given["nodes"] = "\n".join(node.name for node in nodes)
+        given |= {"instance_type": nodes[0].instance_type, "run": name}
+    return given
+
+
+def preflight_context(preflight: Preflight) -> dict[str, Any]:
+    """Return what changes on the page of one preflight."""
+    measured, found = measured_of(preflight), read(preflight)
+    context: dict[str, Any] = {
+        "preflight": preflight,
+        "found": found,
+        "stage": _stage(preflight),
+        "matrices": matrices(measured, found),
+        "n_pairs": int(measured.was_probed.sum()) // 2,
+        "n_pairs_in_all": len(measured.nodes) * (len(measured.nodes) - 1) // 2,
+        "has_collectives": bool(measured.collectives),
+        "limits": LIMITS,
+    }
+    return context | (_verdicts(preflight, measured, found) if found else {})
+
+
+def _verdicts(preflight: Preflight, measured: Measured, found: PreflightResult) -> dict[str, Any]:
+    first, *more = sentences(preflight, found)
+    order = sorted(found.nodes, key=lambda node: WORST_FIRST.index(found.nodes[node]))
+    known = set(Node.objects.filter(name__in=order).values_list("name", flat=True))
+    return {
+        "headline": first,
+        "sentences": more,
+        "rows": [
+            {
+                "name": node,
+                "verdict": found.nodes[node].value,
+                "reasons": reasons(found, node),
+                "is_chosen": node in found.chosen,
+                "is_known": node in known,
+            }
+            for node in order
+        ],
+        "chosen": "\n".join(found.chosen),
+        "worst": pair_rows(measured, worst=WORST),
+    }
+
+
+def _stage(preflight: Preflight) -> str:
+    if preflight.is_over:
+        return ""
+    return stages(len(preflight.names))[preflight.n_done].words
+
+
+@require_safe
+def preflight_detail(request: HtmxRequest, pk: int) -> HttpResponse:
+    """One preflight: the verdict in words, every node with its reason, and what was measured."""
+    preflight = get_object_or_404(Preflight.objects.select_related("run"), pk=pk)
+    context = preflight_context(preflight)
+    return render_page(request, "checks/preflight_detail.html", context, partials=PARTIALS)
+
+
+@gzip_page
+@require_safe
+def preflight_chart(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Answer the chart of a preflight's collectives."""
+    measured = measured_of(get_object_or_404(Preflight, pk=pk))
+    body = msgspec.json.encode(collective_figure(measured).as_json())
+    return chart_table(request, body) or HttpResponse(body, "application/json")
+
+
+@gzip_page
+@require_safe
+def preflight_pairs(request: HtmxRequest, pk: int) -> HttpResponse:
+    """Give what was measured of every pair: to a spreadsheet, or to the page's pointer."""
+    preflight = get_object_or_404(Preflight, pk=pk)
+    measured = measured_of(preflight)
+    if request.GET.get("format") == "json":
+        return JsonResponse(as_json(measured))
+    headers = {"Content-Disposition": f'attachment; filename="preflight-{preflight.pk}-pairs.csv"'}
+    return HttpResponse(written_csv(measured), "text/csv; charset=utf-8", headers=headers)
+
+
+@require_POST
+@requires("operator")
+def run_preflight(request: HtmxRequest, name: str) -> HttpResponse:
+    """Let a run require a pass before it starts, or no longer."""
+    run = get_object_or_404(Run, name=name)
+    requires_one = request.POST.get("requires") == "yes"
+    by = request.user.get_username()
+    require_by(run, requires=requires_one, by=by, now=timezone.now())
+    if not requires_one:
+        said = f"{run.name} requires no preflight."
+    else:
+        said = run.preflight_doubt or f"{run.name} requires a preflight, and it had one."
+    messages.success(request, said)
+    return HttpResponseRedirect(run.get_absolute_url())
+
+
+GIVEN = ("instance_type", "take")
+
+
+@require_POST
+@requires("operator")
+def preflight_files(request: HtmxRequest) -> HttpResponse:
+    """Judge what probes printed; nothing is kept of what cannot be read."""
+    given = {name: request.POST.get(f"files_{name}", "")[:200].strip() for name in GIVEN}
+    uploads = [each for each in request.FILES.getlist("files") if isinstance(each, UploadedFile)]
+    try:
+        preflight = keep(
+            unpacked((each.name or "file", each.read()) for each in uploads),
+            instance_type=given["instance_type"],
+            take=whole_number(given["take"]),
+            by=request.user.get_username(),
+            now=timezone.now(),
+        )
+    except FieldError as error:
+        return show(request, of_files=given, error=error)
+    messages.success(request, f"{counted(len(uploads), 'file')} read and judged.")
+    return HttpResponseRedirect(preflight.get_absolute_url())

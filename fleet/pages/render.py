@@ -1,0 +1,68 @@
+"""How every page answers: whole, or only the part that htmx wants to replace."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, fields
+from typing import Any, Self
+
+from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.cache import patch_vary_headers
+from django.utils.http import urlencode
+from django_htmx.middleware import HtmxDetails
+
+LONGEST = 100
+
+
+class Filter:
+    """A filter whose fields, all of them texts, are the parameters of an address.
+
+    To be inherited by dataclasses; a field that is empty keeps everything.
+    """
+
+    @classmethod
+    def of(cls, query: Mapping[str, str]) -> Self:
+        """Read the filter from an address."""
+        names = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        return cls(**{name: query.get(name, "").strip()[:LONGEST] for name in names})
+
+    @property
+    def query(self) -> str:
+        """Return the filter as an address holds it; empty where it keeps everything."""
+        given = asdict(self)  # type: ignore[call-overload]
+        return urlencode({name: value for name, value in given.items() if value})
+
+    @property
+    def words(self) -> str:
+        """Return the filter as a person reads it: state firing, run llama."""
+        given = asdict(self)  # type: ignore[call-overload]
+        return ", ".join(f"{name} {value}" for name, value in given.items() if value)
+
+
+def with_page(query: str, number: int) -> str:
+    """Return a filter's query along with the page that is read; the first goes without saying."""
+    return "&".join(filter(None, (query, f"page={number}" if number > 1 else "")))
+
+
+class HtmxRequest(HttpRequest):
+    """A request that has passed django-htmx's middleware."""
+
+    htmx: HtmxDetails
+
+
+def render_page(
+    request: HtmxRequest,
+    template: str,
+    context: Mapping[str, Any],
+    *,
+    partials: Collection[str] = (),
+    status: int = 200,
+) -> HttpResponse:
+    """Render ``template``, or only the partial whose element htmx wants to replace.
+
+    A partial, the element it fills and the entry in ``partials`` share one name.
+    """
+    target = request.htmx.target
+    name = f"{template}#{target}" if target in partials else template
+    response = render(request, name, dict(context), status=status)
+    patch_vary_headers(response, ["HX-Request", "HX-Target"])
+    return response

@@ -1,0 +1,199 @@
+"""Pages of the silences: what is muted until when and why, and muting something new."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.contrib import messages
+from django.db.models import Prefetch
+from django.http import Http404, HttpResponse, HttpResponseRedirect
+from django.shortcuts import get_object_or_404
+from django.utils import timezone
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.safestring import SafeString
+from django.views.decorators.http import require_http_methods, require_POST, require_safe
+from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
+
+from fleet import alerts as alerts_module
+from fleet.access.roles import requires
+from fleet.alerts import SilenceError
+from fleet.alerts.handover import aged
+from fleet.alerts.matchers import (
+    FIELDS,
+    SPANS,
+    MatcherError,
+    SilencePreview,
+    SpanError,
+    end_of,
+    meaning,
+    preview,
+    written,
+)
+from fleet.alerts.text import clause
+from fleet.models import Alert, Silence
+from fleet.pages.render import HtmxRequest, render_page
+
+ASKED = ("matchers", "span", "until", "reason", "confirmed")
+N_PAST, N_LISTED = 50, 12
+LONGEST_NUMBER = 18
+LIST_PARTIALS, PARTIALS = ("silences", "over"), ("silence",)
+
+
+@dataclass(frozen=True, slots=True)
+class SilencedAlertRow:
+    """An alert with what is said of it in a list."""
+
+    alert: Alert
+    words: SafeString
+
+
+def worded(alerts: Iterable[Alert]) -> list[SilencedAlertRow]:
+    """Put alerts, asked for with run and node, in a clause each."""
+    return [SilencedAlertRow(alert, clause(alert)) for alert in alerts]
+
+
+def silences_context() -> dict[str, Any]:
+    """Return the silences that hold, the oldest first, then those that are over."""
+    now = timezone.now()
+    muted = Prefetch("alerts", Alert.objects.open().select_related("run", "node"))
+    held = Silence.objects.active(now).order_by("starts_at", "pk").prefetch_related(muted)
+    return {
+        "silences": [(aged(silence, now=now), worded(silence.alerts.all())) for silence in held],
+        "over": list(Silence.objects.over(now)[:N_PAST]),
+    }
+
+
+@require_safe
+def silence_list(request: HtmxRequest) -> HttpResponse:
+    """List the silences."""
+    return render_page(
+        request, "alerts/silence_list.html", silences_context(), partials=LIST_PARTIALS
+    )
+
+
+def silence_context(pk: str | int) -> dict[str, Any]:
+    """Return what one silence mutes, until when, why, and what became of it."""
+    if not str(pk).isdecimal() or len(str(pk)) > LONGEST_NUMBER:
+        raise Http404(f"{str(pk)[:20]!r} is no number of a silence")
+    silence = get_object_or_404(Silence, pk=pk)
+    return {
+        "silence": silence,
+        "aged": aged(silence, now=timezone.now()),
+        "events": silence.events.all(),
+        "muted": worded(silence.alerts.open().select_related("run", "node")),
+        "spans": SPANS,
+        "stream": f"silence:{silence.pk}",
+    }
+
+
+@require_safe
+def silence_detail(request: HtmxRequest, pk: int) -> HttpResponse:
+    """One silence."""
+    return _detail(request, pk)
+
+
+def _detail(request: HtmxRequest, pk: int, *, error: str = "", status: int = 200) -> HttpResponse:
+    context = silence_context(pk) | {"error": error}
+    return render_page(
+        request, "alerts/silence_detail.html", context, partials=PARTIALS, status=status
+    )
+
+
+@require_POST
+@requires("operator")
+def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
+    """End a silence now, or let it end at another time."""
+    silence, now, by = (
+        get_object_or_404(Silence, pk=pk),
+        timezone.now(),
+        request.user.get_username(),
+    )
+    span, error = request.POST.get("span", ""), ""
+    try:
+        if span == "now":
+            done = alerts_module.expire(silence, by=by, now=now)
+        else:
+            ends_at = end_of(span, until=request.POST.get("until", ""), now=now)
+            done = alerts_module.move_end(silence, to=ends_at, by=by, now=now)
+        error = "" if done else "It is over already, or was moved meanwhile."
+    except (SilenceError, SpanError) as refused:
+        error = str(refused)
+    if request.htmx:
+        response = _detail(request, pk, error=error, status=422 if error else 200)
+        return response if error else trigger_client_event(response, "alerts-changed")
+    if error:
+        messages.error(request, error)
+    back = request.POST.get("back", "")
+    is_safe = url_has_allowed_host_and_scheme(back, {request.get_host()})
+    return HttpResponseRedirect(back if is_safe else silence.get_absolute_url())
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@requires("operator")
+def silence_new(request: HtmxRequest) -> HttpResponse:
+    """Offer the form of a silence, or make it."""
+    if request.method != "POST":
+        given = {name: request.GET.get(name, "") for name in ASKED} | _of_alert(request)
+        return _form(request, given)
+    given, now = {name: request.POST.get(name, "") for name in ASKED}, timezone.now()
+    try:
+        ends_at = end_of(given["span"], until=given["until"], now=now)
+        _confirm(preview(given["matchers"], now=now), is_confirmed=bool(given["confirmed"]))
+        made = alerts_module.silence(
+            given["matchers"],
+            ends_at=ends_at,
+            reason=given["reason"],
+            by=request.user.get_username(),
+            now=now,
+        )
+    except (MatcherError, SilenceError, SpanError) as refused:
+        return _form(request, given, error=str(refused), status=422)
+    messages.success(request, f"Silence {made.pk} holds.")
+    there = made.get_absolute_url()
+    return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
+
+
+def _confirm(seen: SilencePreview, *, is_confirmed: bool) -> None:
+    """Let a silence that mutes everything pass only if somebody means it."""
+    if seen.is_everything and not is_confirmed:
+        raise SilenceError(
+            f"matchers: mute everything, all {seen.n_open} open alerts and all {seen.n_past} of "
+            "the last 7 days; narrow them, or tick that this is meant"
+        )
+
+
+def _of_alert(request: HtmxRequest) -> dict[str, str]:
+    """Fill the form in for an alert."""
+    pk = request.GET.get("alert", "")
+    if not pk.isdecimal():
+        return {}
+    alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
+    return {"matchers": written(meaning(alert)), "reason": f"being worked on: alert {alert.pk}"}
+
+
+def _form(
+    request: HtmxRequest, given: dict[str, str], *, error: str = "", status: int = 200
+) -> HttpResponse:
+    context = {"given": given, "spans": SPANS, "fields": FIELDS, "error": error}
+    context |= _seen(given["matchers"])
+    return render_page(
+        request, "alerts/silence_new.html", context, partials=("silence-form",), status=status
+    )
+
+
+@require_safe
+@requires("operator")
+def silence_preview(request: HtmxRequest) -> HttpResponse:
+    """Say what matchers would mute."""
+    context = _seen(request.GET.get("matchers", ""))
+    return render_page(request, "alerts/_silence_preview.html", context)
+
+
+def _seen(matchers: str) -> dict[str, Any]:
+    try:
+        seen = preview(matchers, now=timezone.now())
+    except MatcherError as error:
+        return {"unreadable": str(error)}
+    n_more = max(0, len(seen.past) - N_LISTED)
+    past = worded(seen.past[:N_LISTED])
+    return {"seen": seen, "open": worded(seen.open), "past": past, "n_more": n_more}

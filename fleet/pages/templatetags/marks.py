@@ -1,0 +1,228 @@
+"""Marks that say a state by shape, word and colour, and a share by length and hatching."""
+
+import math
+from collections.abc import Sequence
+from datetime import datetime
+from functools import lru_cache
+from typing import Any
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from fleet.alerts.header_counts import trouble_for
+from fleet.checks.support import headline
+from fleet.formatting import ABSENT, NBSP, duration, percent
+from fleet.models import Delivery, SupportCheck, Trial
+from telemetry.long_term.writer import BEHIND_S, in_trouble
+from telemetry.store.models import LongTermPosition
+
+register = template.Library()
+
+# word → (colour class, shape)
+STATES = {
+    "firing": ("bad", "▲"),
+    "acknowledged": ("ack", "●"),
+    "resolved": ("ok", "✓"),
+    "silent": ("bad", "▲"),
+    "up": ("ok", "✓"),
+    "stale": ("warn", "◔"),
+    "pending": ("", "○"),
+    "compiling": ("warn", "◐"),
+    "warming_up": ("warn", "◕"),
+    # What a run does says nothing of how well it does: that is a mark of its own.
+    "training": ("", "▸"),
+    "healthy": ("ok", "✓"),
+    "over_limit": ("bad", "▲"),
+    "finished": ("", "■"),
+    "failed": ("bad", "✕"),
+    "page": ("bad", "▲"),
+    "warn": ("warn", "△"),
+    "drill": ("ack", "◇"),
+    "idle": ("", "○"),
+    "pass": ("ok", "✓"),
+    "hold": ("warn", "△"),
+    "fail": ("bad", "✕"),
+    "probing": ("warn", "◐"),
+    "released": ("", "■"),
+}
+FULL_BAR_RATIO = 0.5
+EMPTY_BAR = SafeString('<svg class="spread" role="img" aria-label="no data"></svg>')
+
+
+@register.simple_tag
+@lru_cache(maxsize=1024)
+def tag(state: str, words: str = "", extra: str = "") -> SafeString:
+    """Mark a state; ``words`` in place of its name, ``extra`` a further class (small)."""
+    colour, shape = STATES.get(str(state), ("", "○"))
+    return format_html(
+        '<span class="{}"><span aria-hidden="true">{}</span> {}</span>',
+        " ".join(filter(None, ("tag", colour, extra))),
+        shape,
+        words or str(state).replace("_", " "),
+    )
+
+
+@register.inclusion_tag("charts/_share.svg")
+def share_bar(
+    transfer_ratio: float | None, wait_ratio: float | None, limit_ratio: float = 0.25
+) -> dict[str, Any]:
+    """Draw how much of a step is all-reduce: transferring, then waiting, and the limit."""
+    known = [math.isfinite(x) if x is not None else False for x in (transfer_ratio, wait_ratio)]
+    transfer = transfer_ratio if transfer_ratio is not None and known[0] else 0.0
+    wait = wait_ratio if wait_ratio is not None and known[1] else 0.0
+    label = (
+        f"{percent(transfer + wait)} of the step: {percent(transfer)} transferring, "
+        f"{percent(wait)} waiting; limit {percent(limit_ratio, 0)}"
+        if any(known)
+        else "no steps yet"
+    )
+    return {
+        "label": label,
+        "transfer": f"{min(transfer / FULL_BAR_RATIO, 1) * 100:.1f}",
+        "wait": f"{min(wait / FULL_BAR_RATIO, 1) * 100:.1f}",
+        "limit": f"{min(limit_ratio / FULL_BAR_RATIO, 1) * 100:.1f}",
+    }
+
+
+@register.simple_tag
+def spread_bar(low: float | None, mean: float | None, high: float | None) -> SafeString:
+    """Draw from the lowest to the highest of a node's cores, and a tick at their mean."""
+    if low is None or mean is None or high is None:
+        return EMPTY_BAR
+    return format_html(
+        '<svg class="spread" role="img" aria-label="cores between {} and {}, mean {}">'
+        '<rect class="range" x="{}%" width="{}%" y="3" height="8"/>'
+        '<rect class="mean" x="{}%" width="2" height="14"/></svg>',
+        percent(low, 0),
+        percent(high, 0),
+        percent(mean, 0),
+        f"{100 * low:.1f}",
+        f"{max(100 * (high - low), 0.8):.1f}",
+        f"{100 * mean:.1f}",
+    )
+
+
+# outcome → (colour class, shape, words)
+OUTCOMES = {
+    "noticed": ("ok", "✓", "noticed"),
+    "missed": ("bad", "✕", "missed"),
+    "waiting": ("ack", "◇", "not noticed yet"),
+    "planned": ("", "○", "about to begin"),
+    "faint": ("", "○", "too faint to count"),
+}
+
+
+@register.simple_tag
+def outcome(told: Any, extra: str = "") -> SafeString:
+    """Mark whether a fault was noticed, and after how long."""
+    colour, shape, words = OUTCOMES[told.outcome]
+    after = f" after {soon(told.delay_s)}" if told.delay_s is not None else ""
+    return format_html(
+        '<span class="{}"><span aria-hidden="true">{}</span> {}{}</span>',
+        " ".join(filter(None, ("tag", colour, extra))),
+        shape,
+        words,
+        after,
+    )
+
+
+@register.simple_tag
+def verdict(named: str, right: str, wrong: str) -> SafeString:
+    """Mark what was named: "right" or "wrong", in words for either."""
+    colour, shape, words = ("ok", "✓", right) if named == "right" else ("bad", "✕", wrong)
+    return format_html(
+        '<span class="tag small {}"><span aria-hidden="true">{}</span> {}</span>',
+        colour,
+        shape,
+        words,
+    )
+
+
+@register.filter
+def soon(value: float | None) -> str:
+    """Write how long something took: whole seconds up to two minutes."""
+    if value is None:
+        return ABSENT
+    return f"{value:.0f}{NBSP}s" if value < 120 else duration(value)
+
+
+@register.filter
+def times(value: float | None) -> str:
+    """Write a factor: 1.4982 becomes 1.50 behind a cross."""
+    return ABSENT if value is None else f"\u00d7 {value:.2f}"
+
+
+State = Delivery.State
+# (colour class, shape, word)
+MARKS = {
+    State.PENDING: ("", "○", "waits"),
+    State.SENDING: ("warn", "◐", "being sent"),
+    State.SENT: ("ok", "✓", "sent"),
+    State.DEAD: ("bad", "✕", "given up"),
+    State.DROPPED: ("", "■", "dropped"),
+}
+RETRYING = ("warn", "◔", "tried again")
+
+
+@register.simple_tag
+def delivery_tag(delivery: Delivery) -> SafeString:
+    """Mark how far a delivery got."""
+    state = State(delivery.state)
+    is_retrying = state == State.PENDING and delivery.n_attempts > 0
+    colour, shape, word = RETRYING if is_retrying else MARKS[state]
+    text = '<span class="tag {}"><span aria-hidden="true">{}</span> {}</span>'
+    return format_html(text, colour, shape, word)
+
+
+@register.inclusion_tag("notifications/_undelivered.html", takes_context=True)
+def undelivered(context: template.Context) -> dict[str, Any]:
+    """Tell, on every page, of notifications that were given up or that nobody sends."""
+    request = context.get("request")
+    trouble = trouble_for(request)
+    match = getattr(request, "resolver_match", None)
+    # The page of notifications has a whole part for it.
+    is_there = match is not None and match.url_name == "notification-list"
+    streams = list(in_trouble(timezone.now())) if trouble.n_behind else []
+    return {
+        "n_dead": 0 if is_there else trouble.n_dead,
+        "n_late": trouble.n_late,
+        "long_term": [behind_in_words(row, now=timezone.now()) for row in streams],
+    }
+
+
+def behind_in_words(row: LongTermPosition, *, now: datetime) -> str:
+    """Say how far behind a stream is, what was refused, and what stands in the way."""
+    lag_s = now.timestamp() - row.second
+    said = []
+    if lag_s > BEHIND_S:
+        said.append(f"{row.stream} are {duration(lag_s)} behind")
+    if row.dropped_at is not None:
+        said.append(f"{row.n_dropped:,} samples of the {row.stream} were refused")
+    return ", ".join(said) + (f" ({row.trouble})" if row.trouble else "")
+
+
+N_SHOWN = 3
+
+
+@register.simple_tag
+def checks_of(trial: Trial) -> Sequence[SupportCheck]:
+    """Return the newest checks of a trial, fetched once."""
+    return list(SupportCheck.objects.filter(trial=trial).defer("operators")[:N_SHOWN])
+
+
+@register.filter
+def in_words(check: SupportCheck) -> str:
+    """Say what stands: 3 of 47 operators are unsupported, 9 unknown."""
+    return headline(check.n_operators, check.n_unsupported, check.n_unknown)
+
+
+@register.inclusion_tag("checks/_support_tag.html")
+def support_tag(check: SupportCheck) -> dict[str, object]:
+    """Mark a check by its worst operator, in shape, word and colour."""
+    if check.n_unsupported:
+        return {"colour": "bad", "shape": "▲", "word": "unsupported"}
+    if check.n_unknown:
+        return {"colour": "warn", "shape": "?", "word": "unknown"}
+    return {"colour": "ok", "shape": "✓", "word": "supported"}

@@ -1,0 +1,142 @@
+"""What the frame around every page needs: links to pages that exist, and who is signed in."""
+
+from typing import Any
+
+from django import template
+from django.urls import NoReverseMatch, reverse
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from fleet.access.roles import names, reads_anonymously
+from fleet.alerts.header_counts import trouble_for
+from fleet.alerts.matchers import SPANS, meaning, written
+from fleet.models import Alert, Annotation, Run
+
+register = template.Library()
+
+
+def _url(name: str) -> str:
+    """Return the address of a page, or nothing if there is no such page."""
+    try:
+        return reverse(name)
+    except NoReverseMatch:
+        return ""
+
+
+@register.simple_tag(takes_context=True)
+def nav_link(context: template.Context, name: str, words: str, icon: str) -> SafeString | str:
+    """Link a page of the bar; the one we are on, or below, is marked as current."""
+    url = _url(name)
+    if not url:
+        return ""
+    return format_html(
+        '<a href="{}" data-page="{}"{}>'
+        '<svg aria-hidden="true"><use href="#icon-{}"/></svg>{}{}</a>',
+        url,
+        icon,
+        SafeString(' aria-current="page"') if _is_here(context, url) else "",
+        icon,
+        words,
+        _firing(context) if icon == "alerts" else "",
+    )
+
+
+@register.simple_tag(takes_context=True)
+def more_here(context: template.Context, *names: str) -> str:
+    """Say whether we are on one of the pages, or below it, that the menu holds."""
+    return "page" if any(_is_here(context, _url(name)) for name in names) else ""
+
+
+@register.simple_tag
+def page_url(name: str) -> str:
+    """Return the address of a page, or nothing where there is no such page."""
+    return _url(name)
+
+
+def _is_here(context: template.Context, url: str) -> bool:
+    """Whether we are on a page, or below it."""
+    path = context["request"].path if "request" in context else ""
+    return bool(url) and (path == url or (url != "/" and path.startswith(url)))
+
+
+def _firing(context: template.Context) -> SafeString:
+    """Count the alerts that nobody has, for who may know; the stream keeps the count fresh."""
+    n = trouble_for(context.get("request")).n_unacknowledged
+    return format_html(
+        '<span class="count" id="firing-count"{}>{}</span>',
+        format_html(' aria-label="{} unacknowledged"', n) if n else "",
+        n or "",
+    )
+
+
+def _may_read(context: template.Context) -> bool:
+    """Whether who looks was let in, or would be."""
+    request, user = context.get("request"), context.get("user")
+    return getattr(user, "is_authenticated", False) or (
+        request is not None and reads_anonymously(request)
+    )
+
+
+@register.inclusion_tag("access/_signed_in.html", takes_context=True)
+def signed_in(context: template.Context) -> dict[str, Any]:
+    """Say who is signed in, with the way out; or the way in."""
+    return {
+        "user": context.get("user"),
+        "role": context.get("role"),
+        "csrf_token": context.get("csrf_token"),
+        "sign_in": _url("sign-in"),
+        "sign_out": _url("sign-out"),
+        "path": context["request"].path if "request" in context else "/",
+    }
+
+
+@register.simple_tag(takes_context=True)
+def live_stream(context: template.Context, topic: str, filters: str = "") -> SafeString | str:
+    """Name the stream of changes that the page follows, unless it is frozen in time."""
+    if context.get("frozen"):
+        return ""
+    return format_html(' data-live="{}{}"', topic, f"?{filters}" if filters else "")
+
+
+@register.simple_tag(takes_context=True)
+def head_stream(context: template.Context) -> SafeString | str:
+    """Follow what every page is told, how fresh the data are, where a page follows no more."""
+    return live_stream(context, "head") if _may_read(context) else ""
+
+
+@register.inclusion_tag("runs/_annotations.html", takes_context=True)
+def run_annotations(context: template.Context, run: Run) -> dict[str, Any]:
+    """Offer to annotate a run; what was said stands in its charts, and behind a link."""
+    return {
+        "run": run,
+        "kinds": Annotation.Kind.values,
+        "given": {"run": run.name, "back": run.get_absolute_url()},
+        "csrf_token": context.get("csrf_token"),
+    }
+
+
+@register.inclusion_tag("alerts/_alert_actions.html", takes_context=True)
+def alert_actions(context: template.Context, alert: Alert) -> dict[str, Any]:
+    """Offer to give an alert to somebody, silence it, give it back or call it over."""
+    return {
+        "alert": alert,
+        "people": [name for name in names() if name != alert.assigned_to],
+        "matchers": written(meaning(alert)),
+        "spans": {name: words for name, words in SPANS.items() if name != "until"},
+        "is_silenced": alert.is_silenced(timezone.now()),
+        "csrf_token": context.get("csrf_token"),
+        "live": context.get("live"),
+    }
+
+
+@register.inclusion_tag("alerts/_alert_marks.html", takes_context=True)
+def alert_marks(
+    context: template.Context, alert: Alert, *, is_full: bool = False
+) -> dict[str, Any]:
+    """Mark an alert as silenced, assigned, flapping or recurring; ask for it with its silence.
+
+    On a page frozen in time ``moment`` is when it stands still.
+    """
+    now = context.get("moment") or timezone.now()
+    return {"alert": alert, "is_silenced": alert.is_silenced(now), "is_full": is_full}

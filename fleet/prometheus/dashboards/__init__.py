@@ -1,1 +1,0 @@
-"""Grafana's dashboards: what they show, in words and PromQL; their JSON is written from it."""

@@ -1,0 +1,136 @@
+"""Compiles that are announced to simulated runs: annotations with a span, played as planned."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import TypeVar
+
+from django.db.models import QuerySet
+
+from fleet.models import Annotation, Node, Run
+from telemetry.errors import FieldError
+from telemetry.simulate.plan import Benign
+
+Kind = Annotation.Kind
+M = TypeVar("M", Run, Node)
+LONGEST = 300
+LONGEST_SPAN = timedelta(days=7)
+# Clocks differ a little; what is announced for later is no annotation.
+AHEAD = timedelta(minutes=5)
+OLDEST = timedelta(days=366)
+PHASES = {
+    Run.Phase.PENDING: (Kind.RESTART, "stopped, and waits to start again"),
+    Run.Phase.COMPILING: (Kind.COMPILE, "compiles"),
+    Run.Phase.WARMING_UP: (Kind.RESTART, "warms up"),
+    Run.Phase.TRAINING: (Kind.RESTART, "trains"),
+    Run.Phase.FAILED: (Kind.RESTART, "failed"),
+    Run.Phase.FINISHED: (Kind.NOTE, "has finished"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AnnotationRequest:
+    """What somebody says happened, unchecked: names as they were given."""
+
+    kind: str
+    text: str
+    at: datetime
+    ends_at: datetime | None = None
+    run: str = ""
+    node: str = ""
+
+
+def annotate(said: AnnotationRequest, *, by: str, now: datetime) -> tuple[Annotation, bool]:
+    """Keep an annotation; return it, and whether it is new: saying it twice keeps it once.
+
+    Raises
+    ------
+    FieldError
+        Where a field is missing, too long, unknown or impossible.
+    """
+    if said.kind not in Kind.values:
+        raise FieldError("kind", f"must be one of {', '.join(Kind.values)}")
+    _check_times(said, now)
+    return Annotation.objects.get_or_create(
+        at=said.at,
+        ends_at=said.ends_at,
+        kind=said.kind,
+        run=_found(Run, "run", said.run),
+        node=_found(Node, "node", said.node),
+        text=_text(said.text),
+        by=by,
+    )
+
+
+def _text(given: str) -> str:
+    text = " ".join(given.split())
+    if not text:
+        raise FieldError("text", "is empty; say in a line what happened")
+    if len(text) > LONGEST:
+        raise FieldError("text", f"is longer than {LONGEST} characters")
+    if not text.isprintable():
+        raise FieldError("text", "has characters that cannot be printed")
+    return text
+
+
+def _check_times(said: AnnotationRequest, now: datetime) -> None:
+    if said.at > now + AHEAD:
+        raise FieldError("at", "lies in the future; annotate what has happened")
+    if said.at < now - OLDEST:
+        raise FieldError("at", f"lies more than {OLDEST.days} days back")
+    if said.ends_at is None:
+        return
+    if said.ends_at < said.at:
+        raise FieldError("ends_at", "must not be earlier than at")
+    if said.ends_at - said.at > LONGEST_SPAN:
+        raise FieldError("ends_at", f"must be at most {LONGEST_SPAN.days} days after at")
+
+
+def _found(model: type[M], field: str, name: str) -> M | None:
+    if not name:
+        return None
+    # PostgreSQL knows no text with a NUL in it.
+    found = None if "\0" in name else model._default_manager.filter(name=name).first()
+    if found is None:
+        raise FieldError(field, f"there is no {field} {name[:60]!r}")
+    return found
+
+
+def annotate_phase(run: Run, *, was: str, at: datetime) -> None:
+    """Keep that a run entered another phase: its row only knows the phase it is in.
+
+    A compile ends with the phase after it; the first phases of a run's life are no news.
+    """
+    open_compiles = run.annotations.filter(kind=Kind.COMPILE, by="", ends_at=None, at__lte=at)
+    if was == Run.Phase.COMPILING:
+        open_compiles.update(ends_at=at)
+    is_start = run.last_step == 0 and run.phase in (Run.Phase.PENDING, Run.Phase.TRAINING)
+    if is_start or run.phase == Run.Phase.WARMING_UP or run.phase not in PHASES:
+        return
+    kind, words = PHASES[Run.Phase(run.phase)]
+    Annotation.objects.get_or_create(run=run, at=at, kind=kind, by="", defaults={"text": words})
+
+
+# Only what is announced in this name is played: what people say of a run does nothing to it.
+ANNOUNCER = "the plan"
+PLANNED_COMPILE = "planned_compile"
+
+
+def announced(run: Run) -> QuerySet[Annotation]:
+    """Return the compiles that were announced to a run, the first begins first."""
+    told = run.annotations.filter(kind=Annotation.Kind.COMPILE, by=ANNOUNCER)
+    return told.exclude(ends_at=None).order_by("at", "pk")
+
+
+def benign_of(run: Run, notes: Iterable[Annotation], *, epoch_s: int) -> tuple[Benign, ...]:
+    """Write announced compiles as the simulator reads them."""
+    return tuple(
+        Benign(
+            kind=PLANNED_COMPILE,
+            run=run.name,
+            start_s=note.at.timestamp() - epoch_s,
+            duration_s=(note.ends_at - note.at).total_seconds(),
+        )
+        for note in notes
+        if note.ends_at is not None
+    )

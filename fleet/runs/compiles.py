@@ -1,0 +1,532 @@
+"""The compile cache: what was found, compiled or failed, why, what changed, and what it cost."""
+
+import math
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.db.models import Count, Exists, Max, Min, OuterRef, Q, Sum
+
+from fleet.models import CompileEvent, Run
+from fleet.models.run import RunQuerySet
+from telemetry.compiles import FAIL, HIT, MISS, Compile, KeyChange, key_changes
+
+# Of very long histories only the newest are looked at: a key changes between two neighbours.
+MOST_EVENTS = 5_000
+FIELDS = ("module", "outcome", "at", "seconds", "process", "compiler", "flags", "cache", "shape")
+
+
+def compile_of(row: CompileEvent) -> Compile:
+    """Return a kept event as telemetry knows it."""
+    return Compile(
+        module=row.module,
+        outcome=row.outcome,
+        at_s=math.nan if row.at is None else row.at.timestamp(),
+        seconds=math.nan if row.seconds is None else row.seconds,
+        process=row.process,
+        compiler=row.compiler,
+        flags=row.flags,
+        cache=row.cache,
+        shape=row.shape,
+    )
+
+
+class History:
+    """Compiles of one run in the order in which they came, by graph."""
+
+    def __init__(self, events: Iterable[Compile] = ()) -> None:
+        """Know these; failed ones left nothing behind that could be found again."""
+        self._by_graph: dict[str, list[Compile]] = {}
+        self._last: Compile | None = None
+        self._flags: dict[str, str] = {}
+        for event in events:
+            self.add(event)
+
+    def add(self, event: Compile) -> None:
+        """Take one more."""
+        if event.flags and event.flags_hash:
+            self._flags.setdefault(event.flags_hash, event.flags)
+        if event.outcome != FAIL and event.graph:
+            self._by_graph.setdefault(event.graph, []).append(event)
+            self._last = event
+
+    def last(self) -> Compile | None:
+        """Return the newest compile of any graph, its flags told if anybody told them."""
+        return None if self._last is None else self._told(self._last)
+
+    def of(self, event: Compile) -> Iterator[Compile]:
+        """Yield what came of the same graph before, the newest first."""
+        return map(self._told, reversed(self._by_graph.get(event.graph, ())))
+
+    def _told(self, event: Compile) -> Compile:
+        """Add the flags to an event that only has their hash: a hit's line does not say them."""
+        if event.flags or event.flags_hash not in self._flags:
+            return event
+        return Compile(
+            **{name: getattr(event, name) for name in Compile.__slots__}
+            | {"flags": self._flags[event.flags_hash]}
+        )
+
+
+def history_of(run: Run, *, before: datetime | None) -> History:
+    """Return what a run had asked for before a moment; all that is kept where it is unknown."""
+    rows = run.compiles.exclude(outcome=CompileEvent.Outcome.FAIL)
+    rows = rows.filter(at__lt=before) if before else rows
+    newest = rows.only(*FIELDS).order_by("-at", "-pk")[:MOST_EVENTS]
+    return History(compile_of(row) for row in reversed(newest))
+
+
+def elsewhere(run: Run, graphs: Collection[str], *, before: datetime) -> dict[str, CompileEvent]:
+    """Return the last compile or hit of these graphs in another run of the same team."""
+    if not graphs:
+        return {}
+    since = datetime.fromtimestamp(before.timestamp() - 90 * 86_400, UTC)
+    rows = (
+        CompileEvent.objects.filter(run__team=run.team, at__lt=before, at__gte=since)
+        .filter(run__instance_type=run.instance_type)
+        .exclude(run=run)
+        .exclude(outcome=CompileEvent.Outcome.FAIL)
+        .select_related("run")
+        .order_by("-at", "-pk")[:MOST_EVENTS]
+    )
+    found: dict[str, CompileEvent] = {}
+    for row in rows:
+        graph = compile_of(row).graph
+        if graph in graphs:
+            found.setdefault(graph, row)
+    return found
+
+
+Verdict = CompileEvent.Verdict
+# Processes of one start ask for a graph at about the same time; later it is another start.
+SAME_START_S = 600.0
+# In its first steps a job traces and compiles its graphs; one that is new later surprises.
+FIRST_STEPS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class CompileVerdict:
+    """A verdict and, where nobody had announced the compile, what changed since which event."""
+
+    verdict: str = ""
+    change: Mapping[str, Any] | None = None
+
+
+def judged(
+    event: Compile,
+    history: History,
+    *,
+    trained_from_s: float | None,
+    others: Mapping[str, CompileEvent],
+) -> CompileVerdict:
+    """Say why a graph was compiled.
+
+    Parameters
+    ----------
+    event : what was compiled, or found: that needs no reason
+    history : what the run had asked for before
+    trained_from_s : Unix seconds since when the run trains; None where it does not yet
+    others : by graph, the last event of another run of the team
+
+    Notes
+    -----
+    The same key compiled by another process within ten minutes is one start whose processes do
+    not share a cache. Whatever else of the run's own was there before is compiled ``again``.
+    """
+    if event.outcome != MISS or event.is_planned:
+        return CompileVerdict(Verdict.PLANNED if event.outcome == MISS else "")
+    before = next(history.of(event), None) if event.graph else None
+    if before is not None:
+        if _is_beside(before, event):
+            return CompileVerdict(Verdict.BESIDE)
+        return CompileVerdict(Verdict.AGAIN, change_of(before, event))
+    if trained_from_s is not None and event.at_s >= trained_from_s:
+        last = history.last()
+        return CompileVerdict(Verdict.AMID, change_of(last, event) if last else {"parts": []})
+    if (other := others.get(event.graph)) is not None and event.graph:
+        return CompileVerdict(
+            Verdict.AGAIN, change_of(compile_of(other), event, run=other.run.name)
+        )
+    return CompileVerdict(Verdict.FIRST)
+
+
+def _is_beside(before: Compile, event: Compile) -> bool:
+    """Whether another process compiled the very same just before, or does so still."""
+    if before.outcome == HIT or before.process == event.process:
+        return False
+    begun_apart_s = event.at_s - before.at_s
+    ended_apart_s = begun_apart_s - (0.0 if math.isnan(before.seconds) else before.seconds)
+    return before.module == event.module and not ended_apart_s > SAME_START_S
+
+
+def change_of(before: Compile, after: Compile, *, run: str = "") -> dict[str, Any]:
+    """Return what changed as an event keeps it: plain JSON."""
+    return {
+        "parts": [as_kept(part) for part in key_changes(before, after)],
+        "before_s": None if math.isnan(before.at_s) else before.at_s,
+        "before": before.outcome,
+        "run": run,
+    }
+
+
+def as_kept(part: KeyChange) -> dict[str, str]:
+    """Return one part of a key as it is kept."""
+    return {"what": part.what, "before": part.before[:500], "after": part.after[:500]}
+
+
+BATCH = 2_000
+FAR_PAST = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def keep_compiles(
+    run: Run,
+    events: Iterable[Compile],
+    *,
+    moved_s: float = 0.0,
+    now: datetime | None = None,
+    trained_from: datetime | None = None,
+) -> Sequence[CompileEvent]:
+    """Keep compile events of a run; one that is kept already stays as it is.
+
+    ``moved_s`` is added to their times; ``now`` is when they came in, None for a log of the past;
+    ``trained_from`` since when the run trains. Returns those that nobody had announced.
+    """
+    told = sorted((_moved(each, moved_s) for each in events), key=_when)
+    if not told:
+        return []
+    first = _moment(told[0].at_s)
+    history = history_of(run, before=first)
+    graphs = {each.graph for each in told if each.outcome == MISS and each.graph}
+    others = elsewhere(run, graphs, before=first or now or FAR_PAST)
+    trained_from_s = None if trained_from is None else trained_from.timestamp()
+    rows = []
+    for each in told:
+        found = judged(each, history, trained_from_s=trained_from_s, others=others)
+        rows.append(_row(run, each, noted_at=now, verdict=found.verdict, change=found.change))
+        history.add(each)
+    CompileEvent.objects.bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
+    _learn(run, told)
+    unannounced = (CompileEvent.Verdict.AGAIN, CompileEvent.Verdict.AMID)
+    return [row for row in rows if row.verdict in unannounced]
+
+
+def _moved(event: Compile, moved_s: float) -> Compile:
+    """Return an event at the time it is placed at."""
+    fields = {name: getattr(event, name) for name in Compile.__slots__}
+    return Compile(**fields | {"at_s": event.at_s + moved_s})
+
+
+def _when(event: Compile) -> float:
+    return event.at_s if math.isfinite(event.at_s) else -math.inf
+
+
+def _moment(at_s: float) -> datetime | None:
+    return datetime.fromtimestamp(at_s, UTC) if math.isfinite(at_s) else None
+
+
+def _row(run: Run, event: Compile, **judgement: Any) -> CompileEvent:
+    has_length = math.isfinite(event.seconds) and event.outcome != HIT
+    return CompileEvent(
+        run=run,
+        module=event.module[:120],
+        outcome=event.outcome,
+        rank=event.rank,
+        process=event.process[-160:],
+        at=_moment(event.at_s),
+        seconds=event.seconds if has_length else None,
+        compiler=event.compiler[:60],
+        flags=event.flags[:500],
+        cache=event.cache[:500],
+        shape=event.shape[:200],
+        **judgement,
+    )
+
+
+def _learn(run: Run, told: Sequence[Compile]) -> None:
+    """Let the run say what its newest compile was called with, where that is told."""
+    newest = {
+        "compiler_flags": next((each.flags for each in reversed(told) if each.flags), "")[:500],
+        "compiler_version": next((e.compiler for e in reversed(told) if e.compiler), "")[:60],
+    }
+    news = {name: said for name, said in newest.items() if said and getattr(run, name) != said}
+    if news:
+        Run.objects.filter(pk=run.pk).update(**news)
+        for name, said in news.items():
+            setattr(run, name, said)
+
+
+# The compiler's own default, and other places that only one node sees.
+LOCAL_PATHS = ("/var/tmp/", "/tmp/", "/dev/shm/", "/scratch/local", "/local")  # noqa: S108
+SHARED_PATHS = ("s3://", "/fsx", "/efs", "/lustre", "/shared", "/mnt/")
+UNKNOWN_KEY = "not known: nothing was told of an earlier compile"
+
+
+def changes_in_words(change: Mapping[str, Any] | None) -> Sequence[str]:
+    """Return a line for each part of the key that changed; none where nobody judged."""
+    if change is None:
+        return []
+    return [_line(part) for part in change.get("parts", ())] or [UNKNOWN_KEY]
+
+
+def _line(part: Mapping[str, str]) -> str:
+    what, before, after = (part.get(name, "") for name in ("what", "before", "after"))
+    tell = {
+        "compiler": f"compiler: neuronx-cc {before} became {after}",
+        "flags": _flags(before, after),
+        "shape": f"shapes: {before} became {after}",
+        "graph": "the graph itself: its shapes or its operations are new",
+        "cache": f"the cache: {after} in place of {before}",
+        "nothing": "nothing in its key: the cache has lost it, or this process does not see it",
+    }
+    return tell.get(what, what)
+
+
+def _flags(before: str, after: str) -> str:
+    if before and after:
+        return f"flags: {before} became {after}"
+    if after:
+        return f"flags: {after} was added"
+    if before:
+        return f"flags: {before} was taken away"
+    return "flags: another hash; nobody tells how they read"
+
+
+def short(change: Mapping[str, Any] | None) -> str:
+    """Return the parts that changed by name: ``flags, compiler``."""
+    names = {"nothing": "same key", "graph": "new graph"}
+    parts = (change or {}).get("parts", ())
+    return ", ".join(names.get(part["what"], part["what"]) for part in parts) or "not known"
+
+
+def since_in_words(event: CompileEvent) -> str:
+    """Say what the compile is held against: found or compiled, and by which run."""
+    change = event.change or {}
+    did = {"hit": "found in the cache", "miss": "compiled"}.get(change.get("before", ""), "")
+    by = f" by {change['run']}" if change.get("run") else ""
+    return f"{did}{by}" if did else ""
+
+
+def sharing(path: str) -> str:
+    """Say whether a cache's path is one that several nodes see: shared, local or unknown.
+
+    The path alone tells: ``s3://`` and the usual mounts of FSx, EFS and NFS are shared, the
+    compiler's default ``/var/tmp/neuron-compile-cache`` is each node's own.
+    """
+    if path.startswith(SHARED_PATHS):
+        return "shared"
+    return "local" if path.startswith(LOCAL_PATHS) else "unknown"
+
+
+MOST_GRAPHS = 200
+MOST_ACCIDENTS = 4
+Outcome, SummingVerdict = CompileEvent.Outcome, CompileEvent.Verdict
+LOST = (SummingVerdict.AGAIN, SummingVerdict.AMID)
+
+
+@dataclass(frozen=True, slots=True)
+class CompiledGraph:
+    """One graph with one set of flags: how many processes found, compiled or failed it."""
+
+    module: str
+    n_hits: int
+    n_misses: int
+    n_failures: int
+    seconds: float | None
+    longest_s: float | None
+    first_at: datetime | None
+
+    @property
+    def graph(self) -> str:
+        """What the graph's operations hash to."""
+        return self.module.removeprefix("MODULE_").partition("+")[0]
+
+    @property
+    def flags(self) -> str:
+        """What the flags hash to; empty where the log does not say."""
+        return self.module.partition("+")[2]
+
+    @property
+    def is_compiled_again(self) -> bool:
+        """Whether more than one process compiled it: they share no cache, or not in time."""
+        return self.n_misses > 1
+
+
+@dataclass(frozen=True, slots=True)
+class UnplannedCompile:
+    """A compile that nobody had announced, and what had changed in its key."""
+
+    at: datetime
+    seconds: float
+    change: Mapping[str, Any] | None
+
+    @property
+    def changes(self) -> Sequence[str]:
+        """What changed, a line for each part of the key."""
+        return changes_in_words(self.change)
+
+
+@dataclass(frozen=True, slots=True)
+class Compiles:
+    """A run's compiles; ``wall_s`` counts time in which anybody compiled once.
+
+    ``lost_s`` is that of the unannounced ones, ``usd`` what the run was paid meanwhile (None
+    where nobody knows), ``beside_s`` what processes compiled that another compiled as well.
+    """
+
+    graphs: tuple[CompiledGraph, ...]
+    n_graphs: int
+    n_hits: int
+    n_misses: int
+    n_failures: int
+    seconds: float
+    wall_s: float | None
+    n_timed: int
+    cache: str
+    compiler: str
+    lost_s: float = 0.0
+    usd: float | None = None
+    accidents: tuple[UnplannedCompile, ...] = ()
+    n_accidents: int = 0
+    beside_s: float = 0.0
+
+    @property
+    def sharing(self) -> str:
+        """Whether all nodes see the cache, as far as its path tells."""
+        return sharing(self.cache)
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of the requests that the cache answered; failures count as not answered."""
+        asked = self.n_hits + self.n_misses + self.n_failures
+        return self.n_hits / asked if asked else None
+
+    @property
+    def n_flag_changes(self) -> int:
+        """How many graphs were asked for with more than one set of flags."""
+        sets: dict[str, set[str]] = {}
+        for each in self.graphs:
+            if each.module:
+                sets.setdefault(each.graph, set()).add(each.flags)
+        return sum(len(flags) > 1 for flags in sets.values())
+
+    def as_json(self) -> dict[str, object]:
+        """Return the figures as a command prints them."""
+        return {
+            "graphs": self.n_graphs,
+            "hits": self.n_hits,
+            "misses": self.n_misses,
+            "failures": self.n_failures,
+            "hit_ratio": self.hit_ratio,
+            "seconds": self.seconds,
+            "wall_s": self.wall_s,
+            "cache": self.cache or None,
+            "compiler": self.compiler or None,
+        }
+
+
+def saying_whether_compiled(runs: RunQuerySet) -> RunQuerySet:
+    """Ask, along with the runs, which of them have compiles at all: most have none."""
+    return runs.annotate(has_compiles=Exists(CompileEvent.objects.filter(run=OuterRef("pk"))))
+
+
+def summed_up(run: Run) -> Compiles:
+    """Sum up a run's compiles; of very many graphs, only the costliest are listed."""
+    found = list(_by_module(run))
+    graphs = sorted(map(_graph, found), key=_costliest_first)
+    timed = _timed(run)
+    spans = [(at.timestamp(), seconds) for at, seconds, _, _ in timed]
+    lost = [
+        UnplannedCompile(at, seconds, change) for at, seconds, why, change in timed if why in LOST
+    ]
+    lost_spans = [(each.at.timestamp(), each.seconds) for each in lost]
+    return Compiles(
+        graphs=tuple(graphs[:MOST_GRAPHS]),
+        n_graphs=sum(bool(each.module) for each in graphs),
+        n_hits=sum(each.n_hits for each in graphs),
+        n_misses=sum(each.n_misses for each in graphs),
+        n_failures=sum(each.n_failures for each in graphs),
+        seconds=sum(each.seconds or 0.0 for each in graphs),
+        wall_s=covered_s(spans) if spans else None,
+        n_timed=len(spans),
+        cache=max((row["where"] for row in found), default=""),
+        compiler=max((row["version"] for row in found), default=""),
+        lost_s=covered_s(lost_spans),
+        usd=usd_of(run, lost_spans),
+        accidents=tuple(lost[: -MOST_ACCIDENTS - 1 : -1]),
+        n_accidents=len(lost),
+        beside_s=sum(seconds for _, seconds, why, _ in timed if why == SummingVerdict.BESIDE),
+    )
+
+
+def _graph(row: Mapping[str, Any]) -> CompiledGraph:
+    return CompiledGraph(
+        row["module"],
+        n_hits=row["hits"],
+        n_misses=row["misses"],
+        n_failures=row["failures"],
+        seconds=row["total_s"],
+        longest_s=row["longest_s"],
+        first_at=row["first_at"],
+    )
+
+
+Timed = tuple[datetime, float, str, Mapping[str, Any] | None]
+
+
+def _timed(run: Run) -> list[Timed]:
+    """Return begin, length, verdict and change of every compile that has both, in order."""
+    timed = run.compiles.exclude(seconds=None).exclude(at=None).order_by("at")
+    return [
+        (at, seconds, verdict, change)
+        for at, seconds, verdict, change in timed.values_list("at", "seconds", "verdict", "change")
+        if at is not None and seconds is not None
+    ]
+
+
+def _by_module(run: Run) -> Iterable[Mapping[str, Any]]:
+    """Return what the database sums up by module; of several caches and compilers, the last."""
+    return (
+        run.compiles.order_by()
+        .values("module")
+        .annotate(
+            hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
+            misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
+            failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
+            total_s=Sum("seconds"),
+            longest_s=Max("seconds"),
+            first_at=Min("at"),
+            where=Max("cache"),
+            version=Max("compiler"),
+        )
+    )
+
+
+def _costliest_first(graph: CompiledGraph) -> tuple[float, int, str]:
+    return -(graph.seconds or 0.0), -graph.n_failures, graph.module
+
+
+def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return (begin, end) of stretches in which at least one span lasted: of (begin, length)."""
+    stretches: list[tuple[float, float]] = []
+    for begin, length in spans:
+        if stretches and begin <= stretches[-1][1]:
+            stretches[-1] = (stretches[-1][0], max(stretches[-1][1], begin + length))
+        else:
+            stretches.append((begin, begin + length))
+    return stretches
+
+
+def covered_s(spans: Iterable[tuple[float, float]]) -> float:
+    """Return how long at least one span lasted: of (begin, length) by begin, overlaps once."""
+    return sum(end - begin for begin, end in merged(spans))
+
+
+def usd_of(run: Run, spans: Iterable[tuple[float, float]]) -> float | None:
+    """Return what the run's nodes were paid while somebody compiled; None without a price."""
+    rates = run.rates
+    usd = sum(rates.usd(begin, end) for begin, end in merged(spans))
+    return usd if math.isfinite(usd) and run.usd_per_hour else None
+
+
+__all__ = ["Compiles", "covered_s", "keep_compiles", "saying_whether_compiled", "summed_up"]

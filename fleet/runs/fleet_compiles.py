@@ -1,0 +1,210 @@
+"""Compiles over the fleet: what is asked for by filter, summed up by run, and what was lost."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Count, Max, Q, QuerySet
+
+from fleet.models import CompileEvent, Run
+from fleet.runs.compiles import (
+    LOST,
+    changes_in_words,
+    covered_s,
+    sharing,
+    short,
+    since_in_words,
+    usd_of,
+)
+
+Outcome, Verdict = CompileEvent.Outcome, CompileEvent.Verdict
+# How far back a page looks; None: as far as anything is kept.
+SINCE: Mapping[str, timedelta | None] = {
+    "24h": timedelta(hours=24),
+    "7d": timedelta(days=7),
+    "30d": timedelta(days=30),
+    "ever": None,
+}
+# What a page lists, by the words of its filter.
+WHAT: Mapping[str, tuple[str, Q]] = {
+    "": ("unannounced", Q(verdict__in=LOST)),
+    "announced": ("announced", Q(verdict=Verdict.PLANNED)),
+    "beside": ("compiled beside another process", Q(verdict=Verdict.BESIDE)),
+    "compiled": ("all compiled", Q(outcome=Outcome.MISS)),
+    "failed": ("failed", Q(outcome=Outcome.FAIL)),
+    "all": ("all, hits too", Q()),
+}
+MOST_TIMED = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class RunCompileRow:
+    """One run's compiles; ``usd`` None where its price is not known."""
+
+    run: Run
+    n_graphs: int
+    n_hits: int
+    n_misses: int
+    n_failures: int
+    wall_s: float
+    lost_s: float
+    usd: float | None
+    beside_s: float
+    n_beside: int
+    n_processes: int
+    cache: str
+    compiler: str
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of the requests that the cache answered."""
+        asked = self.n_hits + self.n_misses + self.n_failures
+        return self.n_hits / asked if asked else None
+
+    @property
+    def sharing(self) -> str:
+        """Whether the cache is one that all nodes see, as far as its path tells."""
+        return sharing(self.cache)
+
+
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """All runs together; ``usd`` None where no price is known of any that lost something."""
+
+    rows: Sequence[RunCompileRow]
+    n_graphs: int = 0
+    n_hits: int = 0
+    n_misses: int = 0
+    n_failures: int = 0
+    wall_s: float = 0.0
+    lost_s: float = 0.0
+    usd: float | None = None
+    n_unpriced: int = 0
+    unshared: Sequence[RunCompileRow] = field(default_factory=tuple)
+
+    @property
+    def hit_ratio(self) -> float | None:
+        """Share of the requests that the cache answered."""
+        asked = self.n_hits + self.n_misses + self.n_failures
+        return self.n_hits / asked if asked else None
+
+
+@dataclass(frozen=True, slots=True)
+class CompileRow:
+    """One compile of the list, in words."""
+
+    event: CompileEvent
+    usd: float | None
+
+    @property
+    def changes(self) -> Sequence[str]:
+        """What changed in its key, a line for each part."""
+        return changes_in_words(self.event.change)
+
+    @property
+    def short(self) -> str:
+        """The parts that changed, by name."""
+        return short(self.event.change)
+
+    @property
+    def before(self) -> str:
+        """What it is held against: found or compiled, and by whom."""
+        return since_in_words(self.event)
+
+    @property
+    def before_s(self) -> float | None:
+        """When that was, in Unix seconds."""
+        return (self.event.change or {}).get("before_s")
+
+
+def asked_for(
+    *, team: str = "", run: str = "", since: timedelta | None = None, now: datetime
+) -> QuerySet[CompileEvent]:
+    """Return the compile events of some runs within some time; undated ones count as ever."""
+    events = CompileEvent.objects.order_by()
+    if team:
+        events = events.filter(run__team=team)
+    if run:
+        events = events.filter(run__name=run)
+    return events.filter(at__gte=now - since) if since else events
+
+
+def summed_over(events: QuerySet[CompileEvent]) -> Sums:
+    """Sum up compiles by run and in all: three questions to the database."""
+    found = list(_by_run(events))
+    runs = Run.objects.defer("plan", "clock").in_bulk([each["run"] for each in found])
+    spans = _spans(events)
+    rows = [_row(runs[each["run"]], each, spans.get(each["run"], ())) for each in found]
+    rows.sort(key=lambda row: (-row.lost_s, -row.wall_s, row.run.name))
+    lossy = [row for row in rows if row.lost_s]
+    known = [row.usd for row in lossy if row.usd is not None]
+    return Sums(
+        rows=rows,
+        **{
+            name: sum(getattr(row, name) for row in rows)
+            for name in (
+                *("n_graphs", "n_hits", "n_misses", "n_failures"),
+                *("wall_s", "lost_s"),
+            )
+        },
+        usd=sum(known) if known or not lossy else None,
+        n_unpriced=len(lossy) - len(known),
+        unshared=[row for row in rows if row.n_beside],
+    )
+
+
+def _by_run(events: QuerySet[CompileEvent]) -> Iterable[Mapping[str, Any]]:
+    return events.values("run").annotate(
+        graphs=Count("module", distinct=True, filter=~Q(module="")),
+        hits=Count("pk", filter=Q(outcome=Outcome.HIT)),
+        misses=Count("pk", filter=Q(outcome=Outcome.MISS)),
+        failures=Count("pk", filter=Q(outcome=Outcome.FAIL)),
+        beside=Count("pk", filter=Q(verdict=Verdict.BESIDE)),
+        processes=Count("process", distinct=True, filter=Q(outcome=Outcome.MISS)),
+        where=Max("cache"),
+        version=Max("compiler"),
+    )
+
+
+Span = tuple[float, float, str]
+
+
+def _spans(events: QuerySet[CompileEvent]) -> Mapping[int, Sequence[Span]]:
+    """Return begin, length and verdict of every timed compile, by run, in order."""
+    timed = events.exclude(seconds=None).exclude(at=None).order_by("at")
+    found: dict[int, list[Span]] = {}
+    rows = timed.values_list("run", "at", "seconds", "verdict")[:MOST_TIMED]
+    for run, at, seconds, verdict in rows:
+        if at is not None and seconds is not None:
+            found.setdefault(run, []).append((at.timestamp(), seconds, verdict))
+    return found
+
+
+def _row(run: Run, found: Mapping[str, Any], spans: Sequence[Span]) -> RunCompileRow:
+    lost = [(at, length) for at, length, verdict in spans if verdict in LOST]
+    return RunCompileRow(
+        run,
+        n_graphs=found["graphs"],
+        n_hits=found["hits"],
+        n_misses=found["misses"],
+        n_failures=found["failures"],
+        wall_s=covered_s((at, length) for at, length, _ in spans),
+        lost_s=covered_s(lost),
+        usd=usd_of(run, lost),
+        beside_s=sum(length for _, length, verdict in spans if verdict == Verdict.BESIDE),
+        n_beside=found["beside"],
+        n_processes=found["processes"],
+        cache=found["where"],
+        compiler=found["version"],
+    )
+
+
+def listed(events: Iterable[CompileEvent]) -> Sequence[CompileRow]:
+    """Put compiles in words, each with what the run was paid meanwhile."""
+    return [
+        CompileRow(event, usd_of(event.run, [(event.at.timestamp(), event.seconds)]))
+        if event.at and event.seconds
+        else CompileRow(event, None)
+        for event in events
+    ]

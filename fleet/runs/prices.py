@@ -1,0 +1,348 @@
+"""Which price holds: a team's contract by its date, or else what the catalogue has published."""
+
+import math
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import QuerySet
+
+from fleet.models import Run, TeamPrice
+from telemetry import catalog
+from telemetry.errors import FieldError
+
+Entry = dict[str, Any]
+
+
+def entries(run: Run) -> list[Entry]:
+    """Return what a run pays from when on, oldest first; one that never changed has one entry."""
+    if run.tariff:
+        return [dict(each) for each in run.tariff]
+    began = {
+        "from_s": run.started_at.timestamp(),
+        "n_nodes": run.n_nodes,
+        "usd_per_node_hour": run.usd_per_node_hour,
+        "basis": run.price_basis,
+    }
+    return [began]
+
+
+def is_priced(run: Run) -> bool:
+    """Whether anybody has said what a node of the run costs, at any time."""
+    return any(each["usd_per_node_hour"] > 0 for each in entries(run))
+
+
+def with_nodes(run: Run, n_nodes: int, *, now: datetime) -> list[Entry] | None:
+    """Return the tariff of a run that has so many nodes from now on.
+
+    Of a run without a price nothing was told that could change: it has had them all along.
+    """
+    if not is_priced(run):
+        return None
+    earlier, later = _cut(run, now)
+    held = {**earlier[-1], "from_s": now.timestamp(), "n_nodes": n_nodes}
+    return [*earlier, held, *({**each, "n_nodes": n_nodes} for each in later)]
+
+
+def with_prices(
+    run: Run, prices: Iterable[tuple[datetime, float, str]], *, now: datetime
+) -> list[Entry]:
+    """Return the tariff of a run with other prices from now on: (from when, dollars, terms).
+
+    A price of an earlier moment holds from now on: what was paid was paid.
+    """
+    found, _ = _cut(run, now)
+    for at, usd, basis in sorted(prices, key=lambda each: each[0]):
+        from_s = max(now, at).timestamp()
+        if (usd, basis) != (found[-1]["usd_per_node_hour"], found[-1]["basis"]):
+            entry = {
+                "from_s": from_s,
+                "n_nodes": run.n_nodes,
+                "usd_per_node_hour": usd,
+                "basis": basis,
+            }
+            found.append(entry)
+    return found
+
+
+def _cut(run: Run, now: datetime) -> tuple[list[Entry], list[Entry]]:
+    """Return a run's entries up to a moment, at least the first, and those to come."""
+    first, *rest = entries(run)
+    earlier = [each for each in rest if each["from_s"] < now.timestamp()]
+    return [first, *earlier], rest[len(earlier) :]
+
+
+NO_PRICE = "no price is known"
+AS_REPORTED = "as reported"
+MOST_USD = 100_000.0
+MAX_TEAM, MAX_SOURCE, MAX_BASIS = 40, 200, 80
+CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+# A date mistyped by a century is no contract.
+LONGEST_AGO, LONGEST_AHEAD = timedelta(days=3660), timedelta(days=3660)
+
+
+@dataclass(frozen=True, slots=True)
+class PriceRequest:
+    """A price as somebody asks for it; ``team`` empty: every team that has none of its own."""
+
+    team: str
+    instance_type: str
+    basis: str
+    usd_per_node_hour: float
+    valid_from: datetime
+    source: str
+
+
+def basis_of(price: TeamPrice) -> str:
+    """Return the terms of a price in a line, as runs keep them; no source that is too long."""
+    whose = f" of {price.team}" if price.team else ""
+    terms = f"{price.basis}{whose}, {price.valid_from:%Y-%m-%d}"
+    text = f"{terms}, {price.source}"
+    return text if len(text) <= MAX_BASIS else terms
+
+
+def holding(prices: Iterable[TeamPrice], team: str, at: datetime) -> TeamPrice | None:
+    """Return the price that holds at a moment: the team's newest, or else everybody's newest.
+
+    ``prices`` are of one instance type, in the order in which they hold.
+    """
+    begun = [price for price in prices if price.valid_from <= at and price.team in (team, "")]
+    own = [price for price in begun if price.team]
+    return next(reversed(own or begun), None)
+
+
+def opening(team: str, instance_type: str, *, n_nodes: int, began: datetime) -> dict[str, Any]:
+    """Return what a run that begins pays, as fields of its row: now, and as announced.
+
+    A dated contract of its team holds, or else the catalogue's default; 0 where nobody knows.
+    """
+    known = list(TeamPrice.objects.of(team, instance_type)) if instance_type else []
+    first = holding(known, team, began)
+    usd, basis = (first.usd_per_node_hour, basis_of(first)) if first else published(instance_type)
+    fields = {"usd_per_node_hour": usd, "price_basis": basis, "tariff": None}
+    to_come = _changes(known, team, after=began)
+    if to_come:
+        run = Run(n_nodes=n_nodes, started_at=began, usd_per_node_hour=usd, price_basis=basis)
+        fields["tariff"] = with_prices(run, to_come, now=began)
+    return fields
+
+
+def published(instance_type: str) -> tuple[float, str]:
+    """Return the catalogue's price of a type and by which list; 0 where none is published."""
+    found = catalog.instances().get(instance_type)
+    if found is None or not found.prices:
+        return 0.0, NO_PRICE
+    return found.price.usd_per_hour, f"{found.price.basis}, {found.price.date}"[:MAX_BASIS]
+
+
+def _changes(
+    known: Sequence[TeamPrice], team: str, *, after: datetime
+) -> list[tuple[datetime, float, str]]:
+    """Return the prices that hold from later moments on."""
+    dates = sorted({price.valid_from for price in known if price.valid_from > after})
+    held = [(at, holding(known, team, at)) for at in dates]
+    return [(at, price.usd_per_node_hour, basis_of(price)) for at, price in held if price]
+
+
+@transaction.atomic
+def set_price(asked: PriceRequest, *, by: str, now: datetime) -> tuple[TeamPrice, int]:
+    """Set a price from a date on; return it, and how many runs under way it changes.
+
+    Runs under way pay it from its date on, but never for time that has passed; runs that are
+    over stay as they are. Raises FieldError where a field cannot be.
+    """
+    _check(asked, now=now)
+    price = TeamPrice.objects.create(
+        team=asked.team.strip(),
+        instance_type=asked.instance_type,
+        basis=asked.basis,
+        usd_per_node_hour=asked.usd_per_node_hour,
+        valid_from=asked.valid_from,
+        source=asked.source.strip(),
+        set_by=by,
+        set_at=now,
+    )
+    return price, sum(_reprice(run, now=now) for run in _under_way(price))
+
+
+def _under_way(price: TeamPrice) -> QuerySet[Run]:
+    runs = Run.objects.active().filter(instance_type=price.instance_type)
+    runs = runs.filter(team=price.team) if price.team else runs
+    return runs.exclude(price_basis=AS_REPORTED).select_for_update()
+
+
+def _reprice(run: Run, *, now: datetime) -> bool:
+    """Make a run pay what holds from now on; say whether that changes anything."""
+    known = list(TeamPrice.objects.of(run.team, run.instance_type))
+    if not is_priced(run) and holding(known, run.team, run.started_at):
+        # Nothing was told of it yet: it has paid this all along.
+        fields = opening(run.team, run.instance_type, n_nodes=run.n_nodes, began=run.started_at)
+        return bool(Run.objects.filter(pk=run.pk).update(**fields))
+    current = holding(known, run.team, now)
+    prices = _changes(known, run.team, after=now)
+    if current:
+        prices = [(now, current.usd_per_node_hour, basis_of(current)), *prices]
+    tariff = with_prices(run, prices, now=now)
+    if tariff == entries(run):
+        return False
+    return bool(Run.objects.filter(pk=run.pk).update(tariff=tariff))
+
+
+def _check(asked: PriceRequest, *, now: datetime) -> None:
+    if asked.instance_type not in catalog.instances():
+        known = ", ".join(catalog.instances())
+        raise FieldError("instance_type", f"choose one of {known}")
+    if asked.basis not in TeamPrice.Basis.values:
+        raise FieldError("basis", f"choose one of {', '.join(TeamPrice.Basis.values)}")
+    usd = asked.usd_per_node_hour
+    if not math.isfinite(usd) or not 0 < usd <= MOST_USD:
+        raise FieldError(
+            "usd_per_node_hour",
+            f"give dollars per node and hour, above 0 and up to {MOST_USD:,.0f}",
+        )
+    if not now - LONGEST_AGO <= asked.valid_from <= now + LONGEST_AHEAD:
+        raise FieldError("valid_from", "give a date within ten years of today, as 2026-11-30")
+    for field, text, most in (
+        ("team", asked.team, MAX_TEAM),
+        ("source", asked.source, MAX_SOURCE),
+    ):
+        if len(text.strip()) > most:
+            raise FieldError(field, f"use at most {most} characters")
+        if CONTROL.search(text):
+            raise FieldError(field, "use no control characters, not even line breaks")
+    if not asked.source.strip():
+        raise FieldError("source", "say where it is from: a contract, an invoice, a page")
+
+
+# In the order in which they are told. "reserved" is a list that does not say for how long.
+KINDS = (
+    *("on demand", "1-year", "3-year", "reserved"),
+    *("capacity block", "spot", "contract"),
+)
+# What a price's terms begin with, longer before shorter.
+NAMES: Mapping[str, str] = {
+    "on demand": "on demand",
+    "on-demand": "on demand",
+    "1-year": "1-year",
+    "reserved 1-year": "1-year",
+    "3-year": "3-year",
+    "reserved 3-year": "3-year",
+    "reserved": "reserved",
+    "capacity block": "capacity block",
+    "spot": "spot",
+    "contract": "contract",
+    "private contract": "contract",
+}
+NOT_STATED, THEN = "terms not stated", " then "
+
+
+@dataclass(frozen=True, slots=True)
+class ListPrice:
+    """What the catalogue lists for a node-hour of one kind; a range where several were seen."""
+
+    low_usd: float
+    high_usd: float
+    region: str
+    date: str
+
+    @property
+    def usd(self) -> float:
+        """The middle of the range."""
+        return (self.low_usd + self.high_usd) / 2
+
+
+@dataclass(frozen=True, slots=True)
+class CommonKind:
+    """A kind for which both arms have a list price, per node and hour."""
+
+    kind: str
+    baseline: ListPrice
+    candidate: ListPrice
+
+
+@dataclass(frozen=True, slots=True)
+class PriceKinds:
+    """On which terms two arms were paid, and for which kinds both have a list price.
+
+    ``baseline`` and ``candidate`` are kinds; several, joined by "then", where an arm changed its
+    kind on the way, and empty where no price or no known kind is stated.
+    """
+
+    baseline: str
+    candidate: str
+    common: tuple[CommonKind, ...]
+
+    @property
+    def is_alike(self) -> bool:
+        """Whether both arms were paid by one and the same kind, as far as is known."""
+        return self.baseline == self.candidate and THEN not in self.baseline
+
+    @property
+    def words(self) -> str:
+        """Both kinds, the candidate's first: capacity block against on demand."""
+        return f"{self.candidate or NOT_STATED} against {self.baseline or NOT_STATED}"
+
+
+def kind_of(basis: str) -> str:
+    """Return the kind that a price's terms begin with; empty where they name none.
+
+    >>> kind_of("capacity block of retail vision, 2026-10-23"), kind_of("as reported")
+    ('capacity block', '')
+    """
+    text = basis.casefold()
+    found = (name for name in sorted(NAMES, key=len, reverse=True) if text.startswith(name))
+    return NAMES.get(next(found, ""), "")
+
+
+def list_prices(instance_type: str) -> dict[str, ListPrice]:
+    """Return the newest list price of an instance type by kind, in the order of KINDS."""
+    instance = catalog.instances().get(instance_type)
+    prices = instance.prices if instance else ()
+    found = {}
+    for kind in KINDS:
+        listed = [price for price in prices if kind_of(price.basis) == kind]
+        if not listed:
+            continue
+        newest = max(price.date for price in listed)
+        current = [price for price in listed if price.date == newest]
+        found[kind] = ListPrice(
+            min(price.usd_per_hour for price in current),
+            max(price.usd_per_hour_high or price.usd_per_hour for price in current),
+            ", ".join(dict.fromkeys(price.region for price in current)),
+            newest,
+        )
+    return found
+
+
+def price_kinds(
+    baseline: str,
+    candidate: str,
+    *,
+    baseline_bases: Collection[str],
+    candidate_bases: Collection[str],
+) -> PriceKinds:
+    """Compare on which terms two arms are paid.
+
+    Parameters
+    ----------
+    baseline, candidate : instance types
+    baseline_bases, candidate_bases : terms of the prices that each arm was paid by, in order
+    """
+    of_baseline, of_candidate = list_prices(baseline), list_prices(candidate)
+    return PriceKinds(
+        _paid(baseline_bases),
+        _paid(candidate_bases),
+        tuple(
+            CommonKind(kind, price, of_candidate[kind])
+            for kind, price in of_baseline.items()
+            if kind in of_candidate
+        ),
+    )
+
+
+def _paid(bases: Collection[str]) -> str:
+    kinds = list(dict.fromkeys(kind_of(basis) for basis in bases))
+    return kinds[0] if len(kinds) == 1 else THEN.join(kind or NOT_STATED for kind in kinds)

@@ -1,0 +1,111 @@
+"""What is known in Redis of runs that report: their starts, workers, and last signs of life."""
+
+from collections.abc import Mapping
+
+import msgspec
+
+from telemetry.store.hot import HotStore
+
+KEEP_S = 7 * 24 * 3600
+# Sorted sets: runs and nodes by when they were heard last, runs by their newest step.
+HEARD, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
+# A hash: what is known of the clock of each node whose workers report.
+CLOCKS = "steps-in:clocks"
+
+
+def run_key(run: str) -> str:
+    """Return the hash of a run: per session its shift, and which was its first step and when."""
+    return f"steps-in:run:{run}"
+
+
+def sessions_key(run: str) -> str:
+    """Return the sorted set of a run's starts, by when each was heard first."""
+    return f"steps-in:sessions:{run}"
+
+
+def workers_key(run: str, session: str) -> str:
+    """Return the hash of a session's workers."""
+    return f"steps-in:workers:{run}\n{session}"
+
+
+class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
+    """One worker of a session; ``ended`` is 0 while it works, 1 when done, 2 when it failed."""
+
+    node: str
+    rank: int
+    stage: int
+    n_workers: int
+    heard_s: float
+    step: int = -1
+    ended: int = 0
+    reason: str = ""
+    n_dropped: int = 0
+
+
+class RunState(msgspec.Struct, frozen=True):
+    """One run as its workers tell it."""
+
+    session: str
+    members: Mapping[str, Member]
+    heard_s: float
+    shift: int | None = None
+    began_s: float | None = None
+    last_step: int = 0
+    first_step: int | None = None
+
+    @property
+    def n_workers(self) -> int:
+        """How many workers there are, as far as anybody says."""
+        said = max((member.n_workers for member in self.members.values()), default=0)
+        return max(said, len(self.members))
+
+    @property
+    def n_dropped(self) -> int:
+        """How many reports were lost on the way."""
+        return sum(member.n_dropped for member in self.members.values())
+
+
+def members_of(hot: HotStore, run: str, session: str) -> dict[str, Member]:
+    """Return the workers of one session, in order of stage and rank."""
+    held = hot.ask("HGETALL", workers_key(run, session))
+    found = {
+        name.decode(): msgspec.msgpack.decode(packed, type=Member) for name, packed in held.items()
+    }
+    order = sorted(found, key=lambda name: (found[name].stage, found[name].rank, name))
+    return {name: found[name] for name in order}
+
+
+def state_of(hot: HotStore, run: str) -> RunState | None:
+    """Return how a run stands by its newest start; None where Redis knows none."""
+    newest, heard, last = hot.ask_all(
+        [
+            ("ZREVRANGE", sessions_key(run), 0, 0),
+            ("ZSCORE", HEARD, run),
+            ("ZSCORE", LAST, run),
+        ]
+    )
+    if not newest:
+        return None
+    session = newest[0].decode()
+    fields = (f"{field}:{session}" for field in ("shift", "began", "first"))
+    shift, began, first = hot.ask("HMGET", run_key(run), *fields)
+    return RunState(
+        session=session,
+        members=members_of(hot, run, session),
+        heard_s=float(heard or 0.0),
+        shift=None if shift is None else int(shift),
+        began_s=None if began is None else float(began),
+        last_step=int(float(last or 0)),
+        first_step=None if first is None else int(first),
+    )
+
+
+def heard_runs(hot: HotStore, *, since_s: float) -> list[str]:
+    """Return the runs of which something was heard since."""
+    return [name.decode() for name in hot.ask("ZRANGEBYSCORE", HEARD, since_s, "+inf")]
+
+
+def heard_nodes(hot: HotStore) -> dict[str, float]:
+    """Return when each node's workers were heard last."""
+    found = hot.ask("ZRANGE", NODES, 0, -1, "WITHSCORES", withscores=True)
+    return {name.decode(): float(at_s) for name, at_s in found}

@@ -1,0 +1,78 @@
+"""How long steps take, counted by bucket once a minute: what Prometheus' quantiles are made of."""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from django.db.models import Q
+
+from fleet.models import Run, StepDurations
+from telemetry.families import EDGES_S, counted
+from telemetry.store.history import run_steps
+from telemetry.store.reading import Source
+
+# Workers may report a step so late; what is counted is never taken back.
+LATE_S = 60
+# The database gives 2,000 steps at a time without averaging neighbours: so much is asked for at
+# once, and so often in one look after an outage.
+PIECE_S, MOST_PIECES = 300, 48
+# Runs that are over are told of for so long.
+TOLD_AFTER_END = timedelta(days=1)
+
+
+def keep_durations(source: Source, *, now: datetime) -> int:
+    """Count what steps have taken since the last look; return how many were counted.
+
+    Each step is counted once, a minute after its end, and for good. Of a run that was under way
+    before anybody counted, what the hot tier has forgotten is not counted.
+    """
+    due = Q(finished_at=None) | Q(finished_at__gt=now - TOLD_AFTER_END)
+    runs = Run.objects.filter(due, trace=None).select_related("step_durations")
+    until_s = int(now.timestamp()) - LATE_S
+    n = 0
+    for run in runs.defer("plan", "clock", "spending"):
+        kept: StepDurations | None = getattr(run, "step_durations", None)
+        if kept is None:
+            since_s = max(int(run.started_at.timestamp()), until_s - source.keep_s)
+            kept = StepDurations(run=run, until_s=since_s, last_step=-1, counts=[], total_s=0.0)
+        is_told = run.finished_at is not None and run.finished_at.timestamp() < kept.until_s
+        if until_s > kept.until_s and not is_told:
+            n += _count(source, run, kept, until_s=until_s)
+    return n
+
+
+def _count(source: Source, run: Run, kept: StepDurations, *, until_s: int) -> int:
+    """Count a run's steps since it was last looked at; return how many."""
+    counts = np.array(kept.counts or [0] * (len(EDGES_S) + 1), np.int64)
+    last_step, total_s, end_s, n = kept.last_step, kept.total_s, kept.until_s, 0
+    for start_s in range(kept.until_s, until_s, PIECE_S)[:MOST_PIECES]:
+        end_s = min(start_s + PIECE_S, until_s)
+        steps = run_steps(source, run.name, start_s=start_s, end_s=end_s)
+        # The tiers may differ by a breath in when a step ended: its number tells it apart.
+        step_s = steps.step_s[(steps.step > last_step) & (steps.step_s > 0)]
+        last_step = max([last_step, *steps.step[-1:].tolist()])
+        counts += counted(step_s)
+        total_s += float(step_s.sum())
+        n += len(step_s)
+    fields = {"last_step": last_step, "counts": counts.tolist(), "total_s": total_s}
+    return n if _keep(kept, {"until_s": end_s, **fields}) else 0
+
+
+def _keep(before: StepDurations, fields: dict[str, Any]) -> bool:
+    """Keep what was counted; of two who do so at once, one: False for the other."""
+    if not before.counts:
+        run = before.run
+        return StepDurations.objects.get_or_create(run=run, defaults=fields)[1]
+    same = StepDurations.objects.filter(pk=before.pk, until_s=before.until_s)
+    return bool(same.update(**fields))
+
+
+def duration_rows(*, now: datetime) -> Iterable[tuple[str, list[int], float]]:
+    """Yield run, counts and seconds in all of the runs that go on, or ended within a day."""
+    recent = Q(run__finished_at=None) | Q(run__finished_at__gt=now - TOLD_AFTER_END)
+    rows = StepDurations.objects.filter(recent).order_by("run__name")
+    for name, counts, total_s in rows.values_list("run__name", "counts", "total_s"):
+        # Of edges that were others once nothing can be told.
+        if len(counts) == len(EDGES_S) + 1:
+            yield name, counts, total_s

@@ -1,0 +1,199 @@
+"""All steps of a run since training began, in bounded memory: sums over a few neighbours."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import chain, groupby
+from operator import itemgetter
+
+import numpy as np
+from django.db.models import QuerySet, Sum
+
+from fleet.models import Run
+from telemetry.blocks import FloatArray
+from telemetry.statistics.tariff import Tariff
+from telemetry.statistics.verdicts import is_lost, settled_from
+from telemetry.steps import PHASES
+from telemetry.store.durable import (
+    ENDED,
+    FIRST_PHASE,
+    LOSS,
+    N_COLUMNS,
+    STEP,
+    TOKENS,
+    chunk_of,
+    read_steps,
+)
+from telemetry.store.models import RunChunk
+from telemetry.store.reading import Source
+
+MINUTE_S, HOUR_S = 60, 3600
+# With more steps than this, neighbours are summed: a block bootstrap loses nothing by it.
+MOST_ROWS = 4_000
+HEAVY_RATIO = 0.25
+# Warm-up is looked for in the first of them: what happens later is the run's life.
+HEAD_STEPS = 2_000
+COLUMNS = (
+    *("steps", "step_s", "counted_s", "tokens", "usd"),
+    *("told_s", "allreduce_s", "heavy", "heavy_s", "loss", "loss_steps"),
+    *("paid", "once", "lost"),
+)
+WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "transfer_s"))
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSteps:
+    """What the steps of a run took and yielded.
+
+    ``sums`` (n_rows, 14) holds COLUMNS: steps counted, their seconds; seconds, tokens and
+    dollars of those whose tokens were counted; seconds and exposed all-reduce seconds of those
+    that tell it; number and seconds of the all-reduce-heavy ones; sum of the losses that are
+    told, and how many are; dollars of all steps, NaN without a price; tokens of those that no
+    later start trained again, which alone tell losses, and how many steps were lost so. The
+    first ``n_warm_rows`` are its warm-up. Times are Unix seconds.
+    """
+
+    sums: FloatArray
+    n_warm_rows: int = 0
+    first_step_s: float = float("nan")
+    first_began_s: float = float("nan")
+    last_step: int = 0
+
+    def __len__(self) -> int:
+        """Count the steps."""
+        return int(self.sums[:, 0].sum())
+
+
+def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
+    """Return a run's steps that ended before a moment, from durable and hot tier.
+
+    Notes
+    -----
+    Sums over neighbours keep every ratio of sums as it is. All-reduce-heavy are, in each hour,
+    the quarter of the steps whose all-reduce share was largest.
+    """
+    until_s = until.timestamp()
+    kept = RunChunk.objects.filter(run=run.name, start__lt=until_s)
+    n_kept = kept.aggregate(n=Sum("n_steps"))["n"] or 0
+    recent = _recent(hot, run.name, kept.order_by("-start").values_list("start", "length_s"))
+    n_in_row = -(-(n_kept + len(recent)) // MOST_ROWS) or 1
+    settled = _first_settled(_hours(kept.order_by("start"), recent), until_s)
+    starts = starts_of(run, until_s)
+    keys: list[FloatArray] = [np.zeros(0)]
+    parts: list[FloatArray] = [np.zeros((0, len(COLUMNS)))]
+    ends: list[FloatArray] = []
+    for hour in _hours(kept.order_by("start"), recent):
+        rows = _counting(hour, until_s)
+        if len(rows):
+            ends = [ends[0] if ends else rows[0], rows[-1]]
+            key = np.where(rows[:, STEP] < settled, -1.0, rows[:, STEP] // n_in_row)
+            lost = is_lost(rows[:, STEP], starts)
+            key, sums = _summed(key, _columns(rows, run.rates, lost))
+            keys.append(key)
+            parts.append(sums)
+    key, sums = _summed(np.concatenate(keys), np.concatenate(parts))
+    return _arm_steps(sums, int((key < 0).sum()), ends)
+
+
+def starts_of(run: Run, until_s: float) -> list[tuple[float, float]]:
+    """Return a run's starts before a moment: first step, and its count less the job's own."""
+    told = (start for start in run.starts or () if start["began_s"] < until_s)
+    return [(start["first_step"], start["shift"]) for start in told]
+
+
+def _arm_steps(sums: FloatArray, n_warm_rows: int, ends: Sequence[FloatArray]) -> ArmSteps:
+    """Return sums with what their first and last step say."""
+    if not ends:
+        return ArmSteps(sums)
+    first, last = ends
+    first_s = float(_step_s(first[None])[0])
+    began_s = float(first[ENDED]) - first_s
+    return ArmSteps(sums, n_warm_rows, first_s, began_s, last_step=int(last[STEP]))
+
+
+def _counting(rows: FloatArray, until_s: float) -> FloatArray:
+    """Keep the steps that ended before a moment and have a duration."""
+    return rows[(rows[:, ENDED] < until_s) & np.isfinite(_step_s(rows))]
+
+
+def _first_settled(hours: Iterable[FloatArray], until_s: float) -> float:
+    """Return the number of the first step after warm-up."""
+    head = np.zeros((0, N_COLUMNS))
+    for hour in hours:
+        head = np.concatenate([head, _counting(hour, until_s)])
+        if len(head) >= HEAD_STEPS:
+            break
+    if not len(head):
+        return 0.0
+    head = head[:HEAD_STEPS]
+    return float(head[settled_from(_step_s(head)), STEP])
+
+
+def _recent(hot: Source, run: str, newest_first: Iterable[tuple[int, int]]) -> FloatArray:
+    """Return what the durable tier may not have yet.
+
+    Its newest minute may have been kept before it was over: some of its steps come twice.
+    """
+    done = max((start + length_s for start, length_s in newest_first), default=0)
+    batch = hot.steps(run, since_s=float(done - MINUTE_S))
+    return chunk_of(batch).steps if len(batch) else np.zeros((0, N_COLUMNS))
+
+
+def _hours(kept: QuerySet[RunChunk], recent: FloatArray) -> Iterator[FloatArray]:
+    """Return the rows hour by hour, each step once, in order."""
+    rows = kept.values_list("start", "steps").iterator(chunk_size=24)
+    pieces = ((start // HOUR_S, read_steps(bytes(data))) for start, data in rows)
+    hour_of = recent[:, ENDED] // HOUR_S
+    fresh = ((int(hour), recent[hour_of == hour]) for hour in np.unique(hour_of))
+    for _, group in groupby(chain(pieces, fresh), key=itemgetter(0)):
+        joined = np.concatenate([piece for _, piece in group])
+        yield joined[np.unique(joined[:, STEP], return_index=True)[1]]
+
+
+def _step_s(rows: FloatArray) -> FloatArray:
+    """Return how long each step took: (n_steps,) seconds, NaN where nothing is told."""
+    phases = rows[:, FIRST_PHASE:LOSS]
+    known = np.isfinite(phases)
+    return np.where(known.any(axis=1), np.where(known, phases, 0.0).sum(axis=1), np.nan)
+
+
+def _columns(rows: FloatArray, rates: Tariff, lost: FloatArray) -> FloatArray:
+    """Return COLUMNS of each step, which all have a duration: (n_steps, 14)."""
+    step_s, tokens = _step_s(rows), rows[:, TOKENS]
+    usd = rates.each_usd(rows[:, ENDED] - step_s, rows[:, ENDED])
+    allreduce_s = rows[:, WAIT] + rows[:, TRANSFER]
+    is_counted, is_told = np.isfinite(tokens), np.isfinite(allreduce_s) & (step_s > 0)
+    share = np.where(is_told, allreduce_s, 0.0) / np.where(is_told, step_s, 1.0)
+    n_heavy = int(HEAVY_RATIO * is_told.sum())
+    heavy = np.zeros(len(rows))
+    order = np.argsort(np.where(is_told, share, -1.0), kind="stable")
+    heavy[order[len(rows) - n_heavy :]] = 1.0
+    counted_s = np.where(is_counted, step_s, 0.0)
+    has_loss = np.isfinite(rows[:, LOSS]) & (lost == 0)
+    return np.stack(
+        [
+            np.ones(len(rows)),
+            step_s,
+            counted_s,
+            np.where(is_counted, tokens, 0.0),
+            np.where(is_counted, usd, 0.0),
+            np.where(is_told, step_s, 0.0),
+            np.where(is_told, allreduce_s, 0.0),
+            heavy,
+            heavy * step_s,
+            np.where(has_loss, rows[:, LOSS], 0.0),
+            has_loss,
+            usd,
+            np.where(is_counted & (lost == 0), tokens, 0.0),
+            lost,
+        ],
+        axis=1,
+    )
+
+
+def _summed(keys: FloatArray, columns: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Add up the rows of one key, which stand together."""
+    if not len(keys):
+        return keys, columns
+    first = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))
+    return keys[first], np.add.reduceat(columns, first, axis=0)

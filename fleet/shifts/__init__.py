@@ -1,1 +1,0 @@
-"""A shift, handed over: what happened, what is open, what must not be forgotten."""

@@ -1,1 +1,0 @@
-"""Silences: what they mute, and for how long."""

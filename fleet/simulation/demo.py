@@ -1,0 +1,405 @@
+"""The demo's preflight: sixteen candidates for the twelve places of the pretraining run."""
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import msgspec
+from django.db import transaction
+
+from fleet.alerts.actions import acknowledge
+from fleet.checks.preflight_requirements import require, watch_starts
+from fleet.checks.preflights import ask, run_through
+from fleet.models import Budget, Preflight, Run, TeamPrice, Trial
+from fleet.simulation import runs as simulated
+from fleet.simulation.compiles import keep_first
+from fleet.simulation.runs import follow, plan_of
+from fleet.trials.services import begin
+from telemetry import catalog
+from telemetry.simulate.plan import RunSpec
+from telemetry.simulate.shard import clock_at, played_steps
+from telemetry.simulate.timeline import start_clock
+from telemetry.statistics.verdicts import DEFAULT_STEPS
+from telemetry.store import durable
+
+BY = "demo"
+DAY = timedelta(days=1)
+# Research has got out of an older block; its run that goes on pays each part at its price.
+CHANGED_AGO = timedelta(hours=6)
+LONG_AGO = timedelta(days=30)
+
+
+@dataclass(frozen=True, slots=True)
+class Contract:
+    """A team's price, which is a published one: by its terms and the date of its source."""
+
+    team: str
+    instance_type: str
+    basis: TeamPrice.Basis
+    dated: str
+    ago: timedelta = LONG_AGO
+
+
+Basis = TeamPrice.Basis
+CONTRACTS = (
+    Contract("LLM", "trn2.48xlarge", Basis.CAPACITY_BLOCK, "2026-10"),
+    Contract("retail vision", "trn2.48xlarge", Basis.CAPACITY_BLOCK, "2026-10"),
+    Contract("research", "trn1.32xlarge", Basis.CAPACITY_BLOCK, "2025"),
+    Contract("research", "trn1.32xlarge", Basis.CAPACITY_BLOCK, "2026-10", CHANGED_AGO),
+    Contract("search", "trn1.2xlarge", Basis.RESERVED, "2"),
+)
+# Dollars, and how many days from yesterday on.
+BUDGETS = {
+    "LLM": (650_000.0, 30),
+    "retail vision": (30_000.0, 3),
+    "research": (45_000.0, 30),
+    "search": (3_500.0, 30),
+}
+# One pass over the data, and the whole training, in tokens.
+LENGTHS = {"pretrain-gpt": (None, 2_000_000_000_000), "search-bert": (3_300_000_000, None)}
+
+
+def create_contracts(*, now: datetime) -> None:
+    """Set the teams' prices, as their leads did before the runs began."""
+    for each in CONTRACTS:
+        instance = catalog.instance(each.instance_type)
+        offer = next(
+            offer
+            for offer in instance.prices
+            if offer.basis.startswith(each.basis.value) and offer.date.startswith(each.dated)
+        )
+        TeamPrice.objects.create(
+            team=each.team,
+            instance_type=each.instance_type,
+            basis=each.basis,
+            usd_per_node_hour=offer.usd_per_hour,
+            valid_from=now - each.ago,
+            source=f"{offer.source.title}, {offer.date}"[:200],
+            set_by=BY,
+            set_at=now - each.ago,
+        )
+
+
+def create_budgets(*, now: datetime) -> None:
+    """Give each team a budget, and say how long some runs are to be."""
+    begins = now.replace(hour=0, minute=0, second=0, microsecond=0) - DAY
+    for team, (usd, days) in BUDGETS.items():
+        Budget.objects.create(
+            team=team,
+            usd=usd,
+            starts_at=begins,
+            ends_at=begins + days * DAY,
+            set_by=BY,
+            set_at=begins,
+        )
+    for name, (per_epoch, planned) in LENGTHS.items():
+        told = {"tokens_per_epoch": per_epoch, "planned_tokens": planned}
+        Run.objects.filter(name=name).update(**{k: v for k, v in told.items() if v})
+
+
+@dataclass(frozen=True, slots=True)
+class DemoRun:
+    """One run of the demo, the team behind it, and how long ago it began."""
+
+    spec: RunSpec
+    team: str
+    purpose: str
+    zone: str
+    age: timedelta = timedelta(hours=24)
+
+
+# One pass over the text that both arms of the 13B trial train on.
+BAKE_OFF_TOKENS = 2_000_000_000
+# ImageNet-1k has 1,281,167 training images (O. Russakovsky et al., arXiv:1409.0575).
+IMAGENET_TOKENS = 1_281_167 * 257
+# Periods do not divide a day: a newcomer should not meet every checkpoint in the first minute.
+FLEET = (
+    DemoRun(
+        RunSpec(
+            name="pretrain-gpt",
+            model="llama2-13b",
+            instance="trn2.48xlarge",
+            nodes=12,
+            tp=8,
+            seq_len=4096,
+            global_batch=192,
+            compile_s=2700,
+            checkpoint_every_s=3000,
+            evaluate_every_s=7000,
+        ),
+        team="LLM",
+        purpose="Multi-week pretraining; checkpoints to FSx",
+        zone="us-east-2b",
+    ),
+    DemoRun(
+        RunSpec(
+            name="vit-bakeoff-trn2",
+            model="vit-huge",
+            instance="trn2.48xlarge",
+            nodes=4,
+            seq_len=257,
+            global_batch=4096,
+            compile_s=1500,
+            checkpoint_every_s=7000,
+            optimizer="AdamW",
+            tokens_per_epoch=IMAGENET_TOKENS,
+        ),
+        team="retail vision",
+        purpose="Two-day bake-off, the Trainium2 arm",
+        zone="us-east-2b",
+        age=timedelta(hours=12),
+    ),
+    DemoRun(
+        RunSpec(
+            name="vit-bakeoff-p5",
+            model="vit-huge",
+            instance="p5.48xlarge",
+            nodes=4,
+            seq_len=257,
+            global_batch=4096,
+            compile_s=0,
+            checkpoint_every_s=7000,
+            optimizer="AdamW",
+            tokens_per_epoch=IMAGENET_TOKENS,
+        ),
+        team="retail vision",
+        purpose="Two-day bake-off, the p5 arm",
+        zone="us-east-1a",
+        age=timedelta(hours=12),
+    ),
+    DemoRun(
+        RunSpec(
+            name="longctx",
+            model="llama2-7b",
+            instance="trn1.32xlarge",
+            nodes=4,
+            tp=8,
+            seq_len=16384,
+            global_batch=16,
+            compile_s=5400,
+            checkpoint_every_s=5000,
+        ),
+        team="research",
+        purpose="Long context on four nodes; compiled overnight",
+        zone="us-west-2d",
+    ),
+    DemoRun(
+        RunSpec(
+            name="longctx-check",
+            model="llama2-7b",
+            instance="trn1.32xlarge",
+            nodes=1,
+            tp=8,
+            seq_len=32768,
+            global_batch=8,
+            compile_s=3600,
+        ),
+        team="research",
+        purpose="Mini-training check before the full run",
+        zone="us-west-2d",
+        age=timedelta(minutes=22),
+    ),
+    DemoRun(
+        RunSpec(
+            name="search-bert",
+            model="bert-large",
+            instance="trn1.2xlarge",
+            nodes=8,
+            seq_len=128,
+            global_batch=16384,
+            compile_s=780,
+            checkpoint_every_s=3300,
+        ),
+        team="search",
+        purpose="Weekly fine-tune, moved from GPUs",
+        zone="us-east-1c",
+    ),
+    DemoRun(
+        RunSpec(
+            name="trial-13b-trn2",
+            model="llama2-13b",
+            instance="trn2.48xlarge",
+            nodes=4,
+            tp=8,
+            seq_len=4096,
+            global_batch=256,
+            compile_s=2700,
+            checkpoint_every_s=5600,
+            optimizer="AdamW",
+            tokens_per_epoch=BAKE_OFF_TOKENS,
+        ),
+        team="LLM",
+        purpose="13B on Trainium2: does the pretraining stay?",
+        zone="us-east-2b",
+        age=timedelta(hours=11),
+    ),
+    DemoRun(
+        RunSpec(
+            name="trial-13b-p5",
+            model="llama2-13b",
+            instance="p5.48xlarge",
+            nodes=4,
+            tp=8,
+            seq_len=4096,
+            global_batch=256,
+            compile_s=0,
+            checkpoint_every_s=5600,
+            optimizer="AdamW",
+            tokens_per_epoch=BAKE_OFF_TOKENS,
+        ),
+        team="LLM",
+        purpose="13B on p5, the same batch and optimizer",
+        zone="us-east-2b",
+        age=timedelta(hours=11),
+    ),
+)
+
+
+@transaction.atomic
+def create_fleet(*, now: datetime, longest: timedelta) -> list[Run]:
+    """Create the demo's runs and nodes, begun in the past; returns them with their nodes."""
+    create_contracts(now=now)
+    for demo in FLEET:
+        create_run(demo, started_at=now - min(demo.age, longest))
+    create_budgets(now=now)
+    return list(Run.objects.simulated().prefetch_related("nodes").order_by("pk"))
+
+
+def create_run(demo: DemoRun, *, started_at: datetime) -> Run:
+    """Create one run of the demo with its nodes."""
+    return simulated.create_run(
+        demo.spec, started_at=started_at, team=demo.team, purpose=demo.purpose, zone=demo.zone
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class DemoTrial:
+    """One question of a team, and the two runs that answer it."""
+
+    name: str
+    question: str
+    team: str
+    baseline: str
+    candidate: str
+    planned_tokens: int | None = None
+
+
+TRIALS = (
+    DemoTrial(
+        name="vit-bakeoff",
+        question="Does the ViT move to Trainium2: dollars, pace, all-reduce-heavy steps?",
+        team="retail vision",
+        baseline="vit-bakeoff-p5",
+        candidate="vit-bakeoff-trn2",
+    ),
+    # Twenty tokens per parameter, as J. Hoffmann et al., arXiv:2203.15556, would spend on it.
+    DemoTrial(
+        name="trn2-or-p5",
+        question="Does the 13B model train on Trainium2: dollars per epoch, compile, throughput?",
+        team="LLM",
+        baseline="trial-13b-p5",
+        candidate="trial-13b-trn2",
+        planned_tokens=260_000_000_000,
+    ),
+)
+
+
+def ensure_trials(*, now: datetime) -> list[Trial]:
+    """Begin the trials whose runs are there, unless they have begun; returns those that did."""
+    arms = {name for each in TRIALS for name in (each.baseline, each.candidate)}
+    there = Run.objects.simulated().filter(name__in=arms).values_list("name", flat=True)
+    known = Trial.objects.filter(name__in=[each.name for each in TRIALS])
+    begun, runs = set(known.values_list("name", flat=True)), set(there)
+    return [
+        begin(
+            each.name,
+            each.question,
+            baseline=each.baseline,
+            candidates=[each.candidate],
+            team=each.team,
+            planned_steps=DEFAULT_STEPS,
+            planned_tokens=each.planned_tokens,
+            by="the demo",
+            now=now,
+        )
+        for each in TRIALS
+        if each.name not in begun and {each.baseline, each.candidate} <= runs
+    ]
+
+
+NAME, LIKE = "vit-fp8-probe", "vit-bakeoff-trn2"
+AGO, N_STEPS, COMPILE_S = timedelta(hours=30), 4_000, 900.0
+LONGEST_S = 3 * 3600
+
+
+@transaction.atomic
+def ensure_probe(*, now: datetime) -> Run | None:
+    """Make the like run, played to its end, unless it is there; return it if this call did."""
+    if Run.objects.filter(name=NAME).exists():
+        return None
+    demo = next(each for each in FLEET if each.spec.name == LIKE)
+    spec = msgspec.structs.replace(
+        demo.spec, name=NAME, precision="fp8", compile_s=COMPILE_S, max_steps=N_STEPS
+    )
+    run = simulated.create_run(
+        spec,
+        started_at=now - AGO,
+        team=demo.team,
+        purpose="An hour in FP8, before the bake-off",
+        zone=demo.zone,
+    )
+    plan = plan_of(run, [])
+    until = plan.epoch_s + LONGEST_S
+    steps = played_steps(plan, start_clock(plan), until)
+    durable.write_steps(steps)
+    over_s = int(steps.ended_at_s[-1]) + 1
+    follow(run, clock_at(plan, start_clock(plan), over_s))
+    run.clock = {"over": {}}
+    run.save()
+    run.nodes.all().delete()
+    keep_first(run, spec, n_kept=0, now=now, noted_at=None)
+    return run
+
+
+RUN, SPARES = "pretrain-gpt", ("spare-01", "spare-02", "spare-03", "spare-04")
+# A bad EFA device, an accelerator short, memory that fails, and a spare that two others cannot
+# work with.
+FOUND = (
+    "efa_latency:spare-02/11=4",
+    "chip_missing:spare-03",
+    "ecc_uncorrected:spare-04",
+    f"pair_slow:{RUN}-05+spare-01=2.5",
+    f"pair_slow:{RUN}-09+spare-01=2.5",
+)
+BEFORE_START = timedelta(minutes=40)
+# This one did not wait for its preflight, and somebody answers for it.
+IN_A_HURRY = "longctx"
+WHY, TAKEN_AFTER = (
+    "taken over as they stood from the last job, which ran clean",
+    timedelta(minutes=9),
+)
+
+
+def ensure_preflight() -> Preflight | None:
+    """Put a preflight into the past of the largest run; returns it if this call did."""
+    run = Run.objects.simulated().filter(name=RUN).first()
+    if run is None or Preflight.objects.filter(run=run).exists():
+        return None
+    nodes = list(run.nodes.order_by("rank").values_list("name", flat=True))
+    at = run.started_at - BEFORE_START
+    preflight = ask(
+        [*nodes, *SPARES],
+        take=len(nodes),
+        run=run,
+        faults=FOUND,
+        by="the demo",
+        now=at,
+        is_rehearsal=True,
+    )
+    run_through(preflight, now=at + timedelta(minutes=9))
+    require(run, requires=True)
+    for hurried in Run.objects.simulated().filter(name=IN_A_HURRY):
+        require(hurried, requires=True)
+        at = hurried.started_at + TAKEN_AFTER
+        for alert in watch_starts(now=at):
+            acknowledge(alert, by="the demo", comment=WHY, now=at)
+    return preflight

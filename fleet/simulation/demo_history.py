@@ -1,0 +1,326 @@
+"""The demo: a fleet of four teams, a past to look at, and weather."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from itertools import pairwise
+
+import msgspec
+import numpy as np
+
+from fleet.alerts.evaluate import explain
+from fleet.charts.frozen import freeze
+from fleet.models import Alert, Annotation, InjectedFault, Node, Run
+from fleet.runs.annotations import ANNOUNCER, AnnotationRequest, annotate, announced
+from fleet.simulation.compiles import live_through_compiles
+from fleet.simulation.playback import Replay
+from fleet.simulation.runs import follow, plan_of, publish_plan
+from telemetry.blocks import Span
+from telemetry.simulate.faults import FAULTS
+from telemetry.simulate.shard import PlayedShard, play
+from telemetry.simulate.timeline import start_clock
+from telemetry.steps import StepBatch
+from telemetry.store import durable
+from telemetry.store.hot import HotStore
+from telemetry.store.playback import Playback
+from telemetry.store.reading import Source
+
+# Quiet hours are thinned to this; around a fault, and while hot, every second is played.
+THINNED_S = 10
+# An alert's charts begin 300 s before its onset, a close stretch at a whole minute.
+BEFORE_FAULT_S = 400
+AFTER_FAULT_S = 300
+JUDGE_EVERY_S = 5
+JUDGE_OPEN_EVERY_S = 20
+CARRIED_STEPS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPart:
+    """Some of a run's past; a close one is played second by second and watched."""
+
+    start: int
+    end: int
+    is_close: bool
+
+
+def stretches(
+    start: int, end: int, faults: Sequence[InjectedFault], *, hot_s: int
+) -> list[HistoryPart]:
+    """Cut a past at whole minutes into quiet stretches and close ones around each fault.
+
+    A minute is never split, so that each is rolled up from one stretch.
+    """
+    # One minute more than there are: where the last of them would end.
+    minutes = np.arange(start // 60 * 60, end + 61, 60)
+    close = minutes >= (end - hot_s) // 60 * 60
+    for fault in faults:
+        begins, ends = fault.starts_at.timestamp(), fault.ends_at.timestamp()
+        close |= (minutes >= begins - BEFORE_FAULT_S) & (minutes < ends + AFTER_FAULT_S)
+    cuts = [0, *(np.flatnonzero(np.diff(close)) + 1), len(minutes) - 1]
+    return [
+        HistoryPart(max(start, int(minutes[a])), min(end, int(minutes[b]) - 1), bool(close[a]))
+        for a, b in pairwise(cuts)
+    ]
+
+
+def live_through(
+    hot: HotStore, run: Run, faults: Sequence[InjectedFault], *, now: datetime
+) -> None:
+    """Play a run from its start to now: rollups, steps, alerts, and at last its clocks."""
+    plan, end = plan_of(run, faults, announced(run)), int(now.timestamp())
+    clocks = dict.fromkeys(plan.shards, start_clock(plan))
+    earlier = StepBatch.empty(run.name, plan.run.node_names)
+    for stretch in stretches(plan.epoch_s, end, faults, hot_s=hot.keep_s):
+        every_s = 1 if stretch.is_close else THINNED_S
+        played = [play(plan, s, clocks[s], stretch.end, every_s=every_s) for s in plan.shards]
+        clocks = {s: p.clock for s, p in zip(plan.shards, played, strict=True)}
+        _keep(hot, played, is_hot=stretch.end >= end)
+        steps = StepBatch.joined([earlier, played[0].steps])
+        if stretch.is_close:
+            _watch(run, Playback(Span.beside([p.span for p in played]), steps), stretch)
+        earlier = steps.last(CARRIED_STEPS)
+    for shard, clock in clocks.items():
+        hot.commit(shard, before=None, after=msgspec.json.encode(clock), blocks=(), steps=None)
+    follow(run, clocks[plan.shards[0]])
+    run.clock = msgspec.to_builtins(clocks)
+    run.save()
+
+
+def _keep(hot: HotStore, played: Sequence[PlayedShard], *, is_hot: bool) -> None:
+    """Store one stretch: for good, and where live pages look if it is recent."""
+    for each in played:
+        durable.write_rollups(each.span)
+        if is_hot:
+            hot.append(each.span.blocks())
+    durable.write_steps(played[0].steps)
+    if is_hot:
+        hot.append_steps(played[0].steps)
+
+
+def _watch(run: Run, played: Playback, stretch: HistoryPart) -> None:
+    """Watch a close stretch as the live fleet is watched, and freeze what it shows."""
+    replay, fired = Replay(played, [run]), []
+    played.second = stretch.start
+    while (second := played.second + _until_next_look(replay)) < stretch.end:
+        played.second = second
+        fired += replay.look(second)
+    played.second = stretch.end
+    for alert in {alert.pk: alert for alert in fired if not alert.is_open}.values():
+        freeze(played, alert, now=datetime.fromtimestamp(stretch.end, UTC))
+
+
+def _until_next_look(replay: Replay) -> int:
+    return JUDGE_OPEN_EVERY_S if replay.open_rules else JUDGE_EVERY_S
+
+
+# Real fleets of this size see a fault in days; a demo that takes days shows nothing. This is
+# the whole fleet's rate, about one fault in forty minutes.
+FAULTS_PER_HOUR = 1.5
+PAST_EVERY_HOURS = 3
+LEAVE_IN_PEACE = timedelta(hours=2)  # a run that compiles or warms up has no steps to slow
+AHEAD = timedelta(hours=2)
+# A newcomer should not have to wait for the weather, neither for a fault nor for its end.
+WELCOME_AFTER = timedelta(seconds=60)
+CALM_FOR = timedelta(minutes=4)
+
+
+@dataclass(frozen=True, slots=True)
+class DemoFault:
+    """A kind of fault the weather brings: how strong and how long, from and to."""
+
+    kind: str
+    magnitude: tuple[float, float]
+    duration_s: tuple[float, float] = (180, 600)
+    weight: float = 1.0
+
+
+FRONTS = (
+    DemoFault("efa_latency", (2, 4), weight=3),
+    DemoFault("efa_loss", (0.008, 0.02), weight=2),
+    DemoFault("slow_core", (1.4, 2.0), weight=2),
+    DemoFault("throttle", (1.4, 2.0), weight=1),
+    DemoFault("hbm_slow", (0.35, 0.55), weight=2),
+    DemoFault("node_silent", (1, 1), duration_s=(60, 240), weight=2),
+)
+
+
+def brew(runs: Sequence[Run], *, hour: datetime) -> list[InjectedFault]:
+    """Return the unsaved faults that begin within one hour, the same however often asked."""
+    rng = np.random.default_rng([int(hour.timestamp()) // 3600, len(runs)])
+    starts_s = np.sort(rng.uniform(0, 3600, rng.poisson(FAULTS_PER_HOUR)))
+    # Every node is as likely to fail as any other.
+    sizes = np.array([run.n_nodes for run in runs])
+    hit = rng.choice(len(runs), size=len(starts_s), p=sizes / sizes.sum())
+    return [
+        strike(runs[i], at=hour + timedelta(seconds=int(start_s)), rng=rng)
+        for i, start_s in zip(hit, starts_s, strict=True)
+    ]
+
+
+def strike(
+    run: Run, *, at: datetime, rng: np.random.Generator, kind: str | None = None
+) -> InjectedFault:
+    """Return one unsaved fault of a run, of a kind that its nodes can have."""
+    nodes = list(run.nodes.all())
+    node = nodes[rng.integers(len(nodes))]
+    fronts = [f for f in FRONTS if _parts(node, f.kind) and kind in (None, f.kind)]
+    weights = np.array([front.weight for front in fronts])
+    front = fronts[rng.choice(len(fronts), p=weights / weights.sum())]
+    parts = _parts(node, front.kind)
+    has_device = FAULTS[front.kind].device_part is not None
+    return InjectedFault(
+        run=run,
+        node=node,
+        kind=front.kind,
+        device=int(rng.integers(parts)) if has_device else None,
+        magnitude=round(float(rng.uniform(*front.magnitude)), 2),
+        starts_at=at,
+        ends_at=at + timedelta(seconds=int(rng.uniform(*front.duration_s))),
+    )
+
+
+def _parts(node: Node, kind: str) -> int:
+    """Count the places of a node where such a fault may sit; 1 where it is the node itself."""
+    part = FAULTS[kind].device_part
+    # Of an accelerator that is one core, a slow core is the same as a throttled whole.
+    if kind == "slow_core" and node.n_cores == node.n_devices:
+        return 0
+    return {"core": node.n_cores, "device": node.n_devices, "efa": node.n_efa, None: 1}[part]
+
+
+def extend(hot: HotStore, *, now: datetime) -> list[InjectedFault]:
+    """Make sure that the next hours have their weather; what is there already stays."""
+    last = InjectedFault.objects.filter(injected_by="").order_by("-starts_at").first()
+    known_until = last.starts_at if last else now
+    runs = list(Run.objects.active().simulated().prefetch_related("nodes").order_by("pk"))
+    if not runs or known_until > now + AHEAD:
+        return []
+    hour = now.replace(minute=0, second=0, microsecond=0)
+    hours = [hour + timedelta(hours=i) for i in range(1 + int(AHEAD.total_seconds() // 3600))]
+    faults = [fault for each in hours for fault in brew(runs, hour=each)]
+    fresh = [fault for fault in faults if fault.starts_at > max(now, known_until)]
+    InjectedFault.objects.bulk_create(fresh)
+    for run in {fault.run for fault in fresh}:
+        publish_plan(hot, run, now=now)
+    return fresh
+
+
+def brew_past(*, now: datetime) -> list[InjectedFault]:
+    """Give the runs' past its weather: calmer than the present, and over by now."""
+    runs = list(Run.objects.active().simulated().prefetch_related("nodes").order_by("pk"))
+    first = min(run.started_at for run in runs).replace(minute=0, second=0, microsecond=0)
+    n_hours = int((now - first).total_seconds() // 3600) + 1
+    hours = [first + timedelta(hours=i) for i in range(0, n_hours, PAST_EVERY_HOURS)]
+    faults = [fault for hour in hours for fault in brew(runs, hour=hour)]
+    settled = [
+        fault
+        for fault in faults
+        if fault.starts_at > fault.run.started_at + LEAVE_IN_PEACE and fault.ends_at < now
+    ]
+    return InjectedFault.objects.bulk_create(settled)
+
+
+def welcome(hot: HotStore, *, now: datetime) -> InjectedFault | None:
+    """Bring one fault to the largest run soon, unless one is under way or coming anyway."""
+    soon = InjectedFault.objects.filter(starts_at__lte=now + CALM_FOR, ends_at__gt=now)
+    run = Run.objects.active().simulated().prefetch_related("nodes").order_by("-n_nodes").first()
+    if run is None or soon.filter(run=run).exists():
+        return None
+    rng = np.random.default_rng(int(now.timestamp()))
+    fault = strike(run, at=now + WELCOME_AFTER, rng=rng, kind="efa_latency")
+    fault.save()
+    publish_plan(hot, run, now=now)
+    return fault
+
+
+# Which run, how often, and for how long: its evaluation takes longer sequences, of new graphs.
+RUN, EVERY, LASTS = "search-bert", timedelta(hours=3), timedelta(seconds=150)
+# Plans are handed over once a minute: what begins after that is in time for every worker.
+ANNOUNCING_AHEAD = timedelta(minutes=2)
+# The past is played without its runs' phases: an announced compile beside a fault, where every
+# second is watched, would look like an accident.
+PAST, APART, TRIES = timedelta(hours=3, minutes=50), timedelta(minutes=15), 12
+
+
+def announce(run: Run, *, at: datetime) -> Annotation:
+    """Announce that a run will compile for an evaluation at twice its sequence length."""
+    text = f"evaluation at sequence length {2 * run.seq_len:,}: its graphs compile, as planned"
+    note: Annotation = Annotation.objects.create(
+        run=run,
+        kind=Annotation.Kind.COMPILE,
+        by=ANNOUNCER,
+        at=at,
+        ends_at=at + LASTS,
+        text=text,
+    )
+    return note
+
+
+def announce_past(*, now: datetime) -> Annotation | None:
+    """Put one into the past of the run, before that is played."""
+    run = Run.objects.active().simulated().filter(name=RUN).first()
+    if run is None:
+        return None
+    for tried in range(TRIES):
+        at = now - PAST - 2 * tried * APART
+        near = run.injected_faults.filter(starts_at__lt=at + LASTS + APART, ends_at__gt=at - APART)
+        if at >= run.started_at + LEAVE_IN_PEACE and not near.exists():
+            return announce(run, at=at)
+    return None
+
+
+def announce_next(hot: HotStore, *, now: datetime) -> Annotation | None:
+    """Announce the next one where it is due and nothing is wrong; return it."""
+    run = Run.objects.active().simulated().filter(name=RUN, phase=Run.Phase.TRAINING).first()
+    if run is None or now < run.started_at + LEAVE_IN_PEACE:
+        return None
+    last = announced(run).last()
+    if last is not None and now < last.at + EVERY:
+        return None
+    at = now + ANNOUNCING_AHEAD
+    soon = InjectedFault.objects.filter(run=run, ends_at__gt=now, starts_at__lt=at + 2 * LASTS)
+    if soon.exists() or Alert.objects.open().filter(run=run).exists():
+        return None
+    note = announce(run, at=at)
+    publish_plan(hot, run, now=now)
+    return note
+
+
+RECOMPILE = "recompile"
+# Which run, how long ago, for how many seconds, and what had been done just before.
+DEPLOYS = (
+    ("pretrain-gpt", timedelta(hours=9, minutes=20), 640.0, "NEURON_CC_FLAGS set in the launcher"),
+    ("search-bert", timedelta(hours=5, minutes=10), 260.0, "launch script rolled out"),
+    ("search-bert", timedelta(hours=2, minutes=40), 240.0, "container image with a new compiler"),
+)
+BEFORE = timedelta(seconds=40)
+
+
+def brew_deploys(*, now: datetime) -> list[InjectedFault]:
+    """Put the accidents into the past of the runs that were training by then."""
+    runs = {run.name: run for run in Run.objects.active().simulated()}
+    faults = []
+    for name, ago, seconds, text in DEPLOYS:
+        run, at = runs.get(name), now - ago
+        if run is None or at < run.started_at + LEAVE_IN_PEACE:
+            continue
+        faults.append(
+            InjectedFault(
+                run=run,
+                kind=FAULTS[RECOMPILE].name,
+                magnitude=seconds,
+                starts_at=at,
+                # Watched to its end: an alert that nobody looks at any more would stay open.
+                ends_at=at + timedelta(seconds=seconds),
+            )
+        )
+        annotate(AnnotationRequest("deploy", text, at - BEFORE, run=name), by="the demo", now=now)
+    return InjectedFault.objects.bulk_create(faults)
+
+
+def compile_past(source: Source, run: Run, faults: list[InjectedFault], *, now: datetime) -> None:
+    """Give a run the compiles of its past, and tell its alerts what changed."""
+    for event in live_through_compiles(source, run, faults, now=now):
+        if event.noted_at is not None:
+            explain(run, now=event.noted_at)

@@ -1,0 +1,293 @@
+"""The drills of a run: the faults that people put into it, and how far each has got."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from django import forms
+from django.conf import settings
+from django.db import transaction
+
+from fleet.alerts.evidence import part_name
+from fleet.formatting import figure
+from fleet.models import InjectedFault, Node, Run
+from fleet.simulation.ground_truth import FaultTruth, truth_of
+from fleet.simulation.runs import publish_plan
+from telemetry.errors import FieldError
+from telemetry.simulate.faults import FAULTS, FaultKind
+from telemetry.simulate.plan import Fault, Plan, RunSpec
+from telemetry.simulate.scenario import validate_fault
+from telemetry.store.connection import StoreUnavailable
+from telemetry.store.hot import HotStore
+
+# A fault starts with the next tick that no worker can have simulated yet.
+HEAD_START_S = 2
+LONGEST_S = 3600.0
+
+
+def inject(
+    hot: HotStore,
+    run: Run,
+    *,
+    kind: str,
+    node: Node | None,
+    device: int | None,
+    magnitude: float,
+    duration_s: float,
+    by: str,
+    now: datetime,
+) -> InjectedFault:
+    """Put a fault into a simulated run, from the next tick on.
+
+    Raises
+    ------
+    FieldError
+        Where the run is real or over, or a field does not fit the fault.
+    StoreUnavailable
+        Where the workers cannot be reached; then nothing is recorded, and nothing will run.
+    """
+    _check(run, node=node, duration_s=duration_s)
+    fault = Fault(
+        kind=kind,
+        node=node.name if node else None,
+        run=None if node else run.name,
+        device=device,
+        start_s=0.0,
+        duration_s=duration_s,
+        magnitude=magnitude,
+    )
+    try:
+        validate_fault(fault, RunSpec(**run.plan))
+    except FieldError as error:
+        raise FieldError(error.field, error.message) from error
+    starts_at = now.replace(microsecond=0) + timedelta(seconds=HEAD_START_S)
+    injected = InjectedFault(
+        run=run,
+        node=node,
+        kind=kind,
+        device=device,
+        magnitude=magnitude,
+        starts_at=starts_at,
+        ends_at=starts_at + timedelta(seconds=duration_s),
+        injected_by=by,
+    )
+    _save_and_publish(hot, injected, now=now)
+    return injected
+
+
+def end(hot: HotStore, injected: InjectedFault, *, now: datetime) -> None:
+    """Take a fault out of its run before its time, from the next tick on.
+
+    Raises
+    ------
+    FieldError
+        Where it has not begun, or is over anyway.
+    StoreUnavailable
+        Where the workers cannot be reached; then the fault ends when it was going to.
+    """
+    ends_at = now.replace(microsecond=0) + timedelta(seconds=HEAD_START_S)
+    if not injected.starts_at < ends_at < injected.ends_at:
+        raise FieldError("fault", "is not under way; there is nothing to end")
+    before, injected.ends_at = injected.ends_at, ends_at
+    try:
+        _save_and_publish(hot, injected, now=now)
+    except StoreUnavailable:
+        injected.ends_at = before
+        raise
+
+
+def _save_and_publish(hot: HotStore, injected: InjectedFault, *, now: datetime) -> None:
+    """Record a fault and hand it to the workers: both, or neither."""
+    # A store that does not answer must not hold up the database, nor find the plan later among
+    # what was sent to it while it hung.
+    hot.plan(injected.run.name)
+    with transaction.atomic():
+        injected.save()
+        publish_plan(hot, injected.run, now=now)
+
+
+def why_not() -> str:
+    """Say why nothing can be drilled here; empty where it can."""
+    if settings.DEMO or settings.ALLOW_DRILLS:
+        return ""
+    return "drills are switched off here; set TRNWATCH_ALLOW_DRILLS=1"
+
+
+def _check(run: Run, *, node: Node | None, duration_s: float) -> None:
+    """Refuse a drill of what is real or over, or that would last too long."""
+    if reason := why_not():
+        raise FieldError("run", reason)
+    if not run.is_simulated or run.finished_at is not None:
+        raise FieldError("run", "only a simulated run that is under way can be drilled")
+    if not 1 <= duration_s <= LONGEST_S:
+        raise FieldError("duration_s", f"must lie between 1 and {LONGEST_S:.0f} seconds")
+    if node is not None and node.run_id != run.pk:
+        raise FieldError("node", f"{node.name} is not a node of {run.name}")
+
+
+LOOKED_AT = 10
+RECENT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Drill:
+    """One fault, in words, and how far it has got."""
+
+    fault: InjectedFault
+    title: str
+    part: str
+    strength: str
+    progress_ratio: float
+    left_s: float
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it is in there still, or about to be."""
+        return self.left_s > 0
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether it is in there already."""
+        return self.progress_ratio > 0
+
+
+def drills_of(run: Run, *, now: datetime) -> Sequence[Drill]:
+    """Return the faults people put into a run: those at work, and the last few before."""
+    faults = run.injected_faults.exclude(injected_by="").select_related("node")[:LOOKED_AT]
+    drills = [drill_of(fault, now=now) for fault in faults]
+    over = [drill for drill in drills if not drill.is_running]
+    return [*(drill for drill in drills if drill.is_running), *over[:RECENT]]
+
+
+def drill_of(fault: InjectedFault, *, now: datetime) -> Drill:
+    """Put an injected fault in words."""
+    kind = FAULTS.get(fault.kind)
+    lasts_s = (fault.ends_at - fault.starts_at).total_seconds()
+    gone_s = (now - fault.starts_at).total_seconds()
+    unit = kind.magnitude_unit if kind else None
+    return Drill(
+        fault,
+        title=kind.title if kind else fault.kind.replace("_", " "),
+        part=part_name(fault.kind) or "device",
+        strength=figure(fault.magnitude, unit) if unit else "",
+        progress_ratio=min(1.0, max(0.0, gone_s / lasts_s)),
+        left_s=max(0.0, lasts_s - max(0.0, gone_s)),
+    )
+
+
+DEFAULT_KIND = "efa_latency"
+DEFAULT_DURATION_S = 180
+UNITS: Mapping[str, str] = {"factor": "times", "ratio": "a ratio: 0.05 is 5 %", "s": "seconds"}
+PARTS: Mapping[str, str] = {"core": "Core", "device": "Device", "efa": "EFA device"}
+WHOLE_RUN = "the whole run"
+
+
+class DrillForm(forms.Form):
+    """What an operator chooses; fields that the kind of fault does not have are left out."""
+
+    def __init__(
+        self, run: Run, kind: str, data: Mapping[str, Any] | None = None, *, node: str = ""
+    ) -> None:
+        super().__init__(data, label_suffix="")
+        self.fault = FAULTS.get(kind, FAULTS[DEFAULT_KIND])
+        nodes = list(run.nodes.order_by("rank", "name"))
+        self.fields["kind"] = _kind(self.fault)
+        if self.fault.scope != "run":
+            self.fields["node"] = _node(run, nodes, self.fault, chosen=node)
+        if self.fault.device_part is not None and nodes:
+            self.fields["device"] = _part(nodes[0], self.fault.device_part)
+        if self.fault.magnitude_unit is not None:
+            self.fields["magnitude"] = _strength(self.fault, self.fault.magnitude_unit)
+        self.fields["duration_s"] = _duration()
+
+    def chosen(self) -> dict[str, Any]:
+        """Return what was chosen, with the usual strength where none was."""
+        given = self.cleaned_data
+        magnitude = given.get("magnitude")
+        return {
+            "kind": given["kind"],
+            "node": given.get("node"),
+            "device": given.get("device"),
+            "magnitude": self.fault.default_magnitude if magnitude is None else magnitude,
+            "duration_s": given["duration_s"],
+        }
+
+    def usual(self) -> dict[str, Any]:
+        """Return what the form would choose as it is offered."""
+        node = self.fields["node"].initial if "node" in self.fields else None
+        device = self.fields["device"].initial if "device" in self.fields else None
+        return {
+            "kind": self.fault.name,
+            "node": node,
+            "device": device,
+            "magnitude": self.fault.default_magnitude,
+            "duration_s": float(DEFAULT_DURATION_S),
+        }
+
+
+def _kind(fault: FaultKind) -> forms.ChoiceField:
+    kinds = [(each.name, each.title) for each in FAULTS.values()]
+    return forms.ChoiceField(label="Fault", choices=kinds, initial=fault.name)
+
+
+def _node(run: Run, nodes: list[Node], fault: FaultKind, *, chosen: str) -> forms.Field:
+    """Offer the run's nodes; one that was chosen stays so when the fault is changed."""
+    first = next((node for node in nodes if node.name == chosen), nodes[0] if nodes else None)
+    return forms.ModelChoiceField(
+        run.nodes.order_by("rank", "name"),
+        label="Node",
+        required=fault.scope == "node",
+        empty_label=None if fault.scope == "node" else WHOLE_RUN,
+        initial=first,
+        to_field_name="name",
+    )
+
+
+def _part(node: Node, part: str) -> forms.Field:
+    n_parts = {"core": node.n_cores, "device": node.n_devices, "efa": node.n_efa}[part]
+    return forms.IntegerField(
+        label=PARTS[part],
+        required=False,
+        min_value=0,
+        max_value=max(0, n_parts - 1),
+        initial=0 if n_parts else None,
+        help_text=f"0 to {n_parts - 1}" if n_parts else f"{node.instance_type} has none",
+    )
+
+
+def _strength(fault: FaultKind, unit: str) -> forms.Field:
+    return forms.FloatField(
+        label=f"Strength, {UNITS.get(unit, unit)}",
+        required=False,
+        initial=fault.default_magnitude,
+        help_text=f"{fault.low:g} to {fault.high:g}. {fault.help}",
+        widget=forms.NumberInput(attrs={"step": "any"}),
+    )
+
+
+def _duration() -> forms.Field:
+    return forms.FloatField(
+        label="Duration, seconds",
+        initial=DEFAULT_DURATION_S,
+        min_value=1,
+        max_value=LONGEST_S,
+        help_text=f"1 to {LONGEST_S:,.0f}",
+        widget=forms.NumberInput(attrs={"step": "any"}),
+    )
+
+
+# The run has warmed up by then; its own checkpoints are not due yet.
+BEGINS_S = 60.0
+
+
+@lru_cache(maxsize=2048)
+def previewed(spec: RunSpec, fault: Fault) -> FaultTruth:
+    """Play a fault in a run that has just begun to train, and return what it costs."""
+    calm = msgspec.structs.replace(
+        spec, compile_s=0.0, checkpoint_every_s=None, evaluate_every_s=None, max_steps=None
+    )
+    placed = msgspec.structs.replace(fault, start_s=BEGINS_S)
+    return truth_of(Plan(run=calm, seed=0, epoch_s=0, faults=(placed,)))

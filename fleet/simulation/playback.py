@@ -1,0 +1,403 @@
+"""Drills played ahead of time: a scenario through detection and alerts, and how well they did."""
+
+import math
+import sqlite3
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import cache
+
+import numpy as np
+from django.core.management import call_command
+from django.db import DEFAULT_DB_ALIAS, connections
+from django.db.backends.sqlite3.base import DatabaseWrapper
+from django.db.models import Q
+from django.db.utils import ConnectionHandler
+
+from fleet.alerts import Subject, reconcile
+from fleet.alerts.evaluate import judge, lost_nodes, watched
+from fleet.alerts.evidence import Evidence
+from fleet.alerts.snapshots import rosters, sight_of
+from fleet.models import Alert, AlertEvent, Run
+from fleet.simulation.runs import create_run, follow
+from telemetry.blocks import METRICS, FloatArray, Span
+from telemetry.detect import CalmCache
+from telemetry.simulate.plan import Plan
+from telemetry.simulate.scenario import Scenario
+from telemetry.simulate.shard import clock_at, play
+from telemetry.simulate.timeline import RunClock, start_clock
+from telemetry.steps import StepBatch
+from telemetry.store.packing import decode, encode
+from telemetry.store.playback import Playback
+from telemetry.store.reading import Source
+
+SETTLED_S = 60.0
+
+
+@dataclass(slots=True)
+class Firing:
+    """One stretch of an alert's life from firing to resolved; seconds count from the start."""
+
+    rule: str
+    cause: str
+    severity: str
+    run: str | None
+    node: str | None
+    device: int | None
+    onset_s: float
+    fired_s: float
+    resolved_s: float | None
+    score: float
+    victims: tuple[str, ...]
+    nodes: tuple[str, ...] = ()
+
+    @property
+    def accused(self) -> tuple[str, ...]:
+        """All nodes that it accuses: several, one or none."""
+        return self.nodes or (() if self.node is None else (self.node,))
+
+
+class Firings:
+    """The firings of a play, followed from the alerts that change."""
+
+    def __init__(self, epoch_s: float) -> None:
+        self._epoch_s = epoch_s
+        self._burning: dict[int, Firing] = {}
+        self._n_refired: dict[int, int] = {}
+        self._all: list[Firing] = []
+
+    def note(self, changed: Iterable[Alert], *, at_s: float) -> None:
+        """Take note of alerts that have just changed.
+
+        One that burns again fires again; so does one that has come to accuse somebody else.
+        """
+        for alert in {alert.pk: alert for alert in changed}.values():
+            firing = self._burning.get(alert.pk)
+            n_refired = alert.events.filter(kind=AlertEvent.Kind.REFIRED).count()
+            is_back = n_refired > self._n_refired.get(alert.pk, 0)
+            self._n_refired[alert.pk] = n_refired
+            if firing is not None and (is_back or is_news(firing, alert, at_s=at_s)):
+                firing.resolved_s = at_s
+                firing = None
+            if firing is not None:
+                tell(firing, alert)
+            elif alert.is_open:
+                self._burning[alert.pk] = firing_of(alert, epoch_s=self._epoch_s, fired_s=at_s)
+                self._all.append(self._burning[alert.pk])
+            if not alert.is_open and alert.pk in self._burning:
+                self._burning.pop(alert.pk).resolved_s = at_s
+
+    def all(self) -> list[Firing]:
+        """Return every firing; those that burn still say what their alerts say now."""
+        for alert in Alert.objects.filter(pk__in=self._burning).select_related("run", "node"):
+            tell(self._burning[alert.pk], alert)
+        return list(self._all)
+
+
+def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
+    """Return what an alert says that fires just now."""
+    return Firing(
+        rule=alert.rule,
+        cause=alert.cause,
+        severity=alert.severity,
+        run=alert.run.name if alert.run else None,
+        node=alert.node.name if alert.node else None,
+        device=alert.device,
+        onset_s=_onset_at_s(alert) - epoch_s,
+        fired_s=fired_s,
+        resolved_s=None,
+        score=alert.score,
+        victims=tuple(alert.victims),
+        nodes=_several(alert),
+    )
+
+
+def _onset_at_s(alert: Alert) -> float:
+    """Return since when: its row keeps the first onset, its evidence knows the last."""
+    onset_s = Evidence(alert.evidence).number("onset_s")
+    return max(alert.onset_at.timestamp(), onset_s or 0.0)
+
+
+def is_news(firing: Firing, alert: Alert, *, at_s: float) -> bool:
+    """Whether an alert that accused somebody accuses somebody else now.
+
+    What it says better within the first minute is what it meant from the start. What had no cause
+    and could wait for longer, and is urgent now, is news to whoever must get up.
+    """
+    node = alert.node.name if alert.node else None
+    is_urgent = alert.severity < firing.severity and at_s - firing.fired_s >= SETTLED_S
+    if alert.is_open and is_urgent and firing.cause == "unknown" != alert.cause:
+        return True
+    if not alert.is_open or "unknown" in {firing.cause, alert.cause}:
+        return False
+    if (firing.cause, firing.node) == (alert.cause, node):
+        return False
+    is_elsewhere = None not in {firing.node, node} and firing.node != node
+    return is_elsewhere or at_s - firing.fired_s >= SETTLED_S
+
+
+def tell(firing: Firing, alert: Alert) -> None:
+    """Let a firing say what its alert says."""
+    firing.rule, firing.cause, firing.severity = alert.rule, alert.cause, alert.severity
+    firing.run = alert.run.name if alert.run else None
+    firing.node = alert.node.name if alert.node else None
+    firing.device, firing.score = alert.device, alert.score
+    firing.victims = tuple(alert.victims)
+    # An alert about several nodes loses them one by one; a firing lists all that it accused.
+    firing.nodes = tuple(dict.fromkeys((*firing.nodes, *_several(alert))))
+
+
+def _several(alert: Alert) -> tuple[str, ...]:
+    return () if alert.node is not None else tuple(alert.nodes)
+
+
+IN_MEMORY = {"ENGINE": "django.db.backends.sqlite3", "NAME": ":memory:"}
+
+
+@contextmanager
+def private_database() -> Iterator[DatabaseWrapper]:
+    """Put an empty SQLite in memory where this thread's database was; gone when left."""
+    with _in_place_of_ours() as private:
+        private.ensure_connection()
+        _migrated().backup(private.connection)
+        yield private
+
+
+@cache
+def _migrated() -> sqlite3.Connection:
+    """Return an empty database to copy: to migrate one takes longer than to play most drills."""
+    template = sqlite3.connect(":memory:", check_same_thread=False)
+    with _in_place_of_ours() as private:
+        call_command("migrate", verbosity=0)
+        private.connection.backup(template)
+    return template
+
+
+@contextmanager
+def _in_place_of_ours() -> Iterator[DatabaseWrapper]:
+    """Put an SQLite in memory where this thread's database was."""
+    handler = ConnectionHandler({DEFAULT_DB_ALIAS: dict(IN_MEMORY)})
+    private = DatabaseWrapper(handler.databases[DEFAULT_DB_ALIAS], DEFAULT_DB_ALIAS)
+    held = connections[DEFAULT_DB_ALIAS]
+    connections[DEFAULT_DB_ALIAS] = private
+    try:
+        yield private
+    finally:
+        connections[DEFAULT_DB_ALIAS] = held
+        # Django keeps a database in memory alive when asked to close it.
+        if private.connection is not None:
+            private.connection.close()
+
+
+# As long as the hot tier keeps seconds; and how much is played at a time.
+KEEP_S = 900
+STRETCH_S = 300
+
+
+class PlayedRun:
+    """One run on the stage: its clocks, and the last minutes of what it reported."""
+
+    def __init__(self, plan: Plan) -> None:
+        self.plan = plan
+        self.clocks = dict.fromkeys(plan.shards, start_clock(plan))
+        self.playback: Playback | None = None
+
+    def play(self, until: int) -> Iterator[RunClock]:
+        """Play on until a second; yields the clock at every change of phase, in order."""
+        before = self.clocks[self.plan.shards[0]]
+        played = [play(self.plan, shard, clock, until) for shard, clock in self.clocks.items()]
+        self.clocks = {p.span.shard: p.clock for p in played}
+        hardware, steps = as_stored(Span.beside([p.span for p in played])), exact(played[0].steps)
+        if self.playback is None:
+            self.playback = Playback(hardware, steps, keep_s=KEEP_S)
+        else:
+            self.playback = self.playback.followed_by(hardware, steps, keep_s=KEEP_S)
+        yield from phases(self.plan, before, self.clocks[self.plan.shards[0]])
+
+
+class ScenarioPlayback:
+    """What watching reads of all runs of a scenario at one second; a Source."""
+
+    keep_s = KEEP_S
+
+    def __init__(self, plans: Sequence[Plan]) -> None:
+        self.acts = {plan.run.name: PlayedRun(plan) for plan in plans}
+        self._run_of = {shard: plan.run.name for plan in plans for shard in plan.shards}
+
+    def play(self, until: int) -> dict[int, list[tuple[str, RunClock]]]:
+        """Play every run on; returns which run enters a phase at which second."""
+        entered: dict[int, list[tuple[str, RunClock]]] = {}
+        for name, act in self.acts.items():
+            for clock in act.play(until):
+                entered.setdefault(clock.tick, []).append((name, clock))
+        return entered
+
+    def turn_to(self, second: int) -> None:
+        """Make a second the present."""
+        for playback in self._playbacks():
+            playback.second = second
+
+    def _playbacks(self) -> list[Playback]:
+        return [act.playback for act in self.acts.values() if act.playback is not None]
+
+    def _of(self, run: str) -> Playback | None:
+        return self.acts[run].playback if run in self.acts else None
+
+    def newest(self) -> dict[str, int]:
+        """Return the newest tick of each shard."""
+        return {
+            shard: playback.second
+            for shard, run in self._run_of.items()
+            if (playback := self._of(run)) is not None
+        }
+
+    def newest_step_at(self, run: str) -> float | None:
+        """Return when a run's newest step ended."""
+        playback = self._of(run)
+        return None if playback is None else playback.newest_step_at(run)
+
+    def last_seen(self) -> dict[str, int]:
+        """Return the newest tick in which each node reported."""
+        seen: dict[str, int] = {}
+        for playback in self._playbacks():
+            seen |= playback.last_seen()
+        return seen
+
+    def window(
+        self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
+    ) -> Span:
+        """Return metrics of all nodes of the runs that these shards belong to."""
+        names = (shards,) if isinstance(shards, str) else tuple(shards)
+        runs = dict.fromkeys(self._run_of[name] for name in names if name in self._run_of)
+        known = [playback for run in runs if (playback := self._of(run)) is not None]
+        if not known:
+            ticks = np.arange(start, end + 1)
+            return Span("", ticks, (), {name: np.zeros((len(ticks), 0, 0)) for name in metrics})
+        return Span.beside([p.window(names, metrics, start=start, end=end) for p in known])
+
+    def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
+        """Return a run's steps that ended in [since_s, until_s)."""
+        playback = self._of(run)
+        if playback is None:
+            return StepBatch.empty(run)
+        return playback.steps(run, since_s=since_s, until_s=until_s)
+
+
+def phases(plan: Plan, before: RunClock, after: RunClock) -> Iterator[RunClock]:
+    """Yield the clock at the first second of every phase entered between two clocks."""
+    if _stands(before) == _stands(after):
+        return
+    if after.tick - before.tick == 1:
+        yield after
+        return
+    middle = clock_at(plan, before, (before.tick + after.tick) // 2)
+    yield from phases(plan, before, middle)
+    yield from phases(plan, middle, after)
+
+
+def _stands(clock: RunClock) -> tuple[str, float]:
+    return clock.phase, clock.phase_since_s
+
+
+def as_stored(span: Span) -> Span:
+    """Round a span's values as the hot tier does."""
+    values: dict[str, FloatArray] = {
+        name: decode(encode(value, METRICS[name].packing), METRICS[name].packing)
+        for name, value in span.values.items()
+    }
+    return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
+
+
+def exact(steps: StepBatch) -> StepBatch:
+    """Return steps in the precision that the hot tier hands out."""
+    phases_s = {name: value.astype(np.float64) for name, value in steps.phases.items()}
+    return replace(steps, phases=phases_s)
+
+
+class Replay:
+    """Some runs of a source that is read at one second after the other.
+
+    The database is asked only when something burns or is about to: a quiet second costs what
+    detection costs, and no more.
+    """
+
+    def __init__(self, source: Source, runs: Sequence[Run]) -> None:
+        self._source = source
+        self._runs = runs
+        self._rosters = rosters(runs)
+        self._recall = CalmCache()
+        self.open_rules = self._open_rules()
+
+    def look(self, second: int) -> list[Alert]:
+        """Judge everything at a second, and reconcile the alerts; return the changed."""
+        runs = [run for run in self._runs if run.finished_at is None]
+        rosters = {run: self._rosters[run.pk] for run in runs}
+        sights = [sight_of(self._source, run, rosters[run], now_s=second) for run in runs]
+        lost = lost_nodes(self.open_rules)
+        expected = lost | {name for roster in rosters.values() for name in roster.nodes}
+        seen = {n: tick for n, tick in self._source.last_seen().items() if n in expected}
+        findings = judge(
+            sights,
+            seen,
+            now_s=second,
+            open_rules=self.open_rules,
+            lost=lost,
+            recall=self._recall,
+        )
+        if not findings and not self.open_rules:
+            return []
+        could = watched(sights, seen, self.open_rules, now_s=second)
+        changed = reconcile(findings, watched=could, now=datetime.fromtimestamp(second, UTC))
+        self.open_rules = self._open_rules()
+        return changed
+
+    def _open_rules(self) -> set[Subject]:
+        """Return the open alerts of these runs: others may be replayed beside them."""
+        ours = Q(run__in=self._runs) | Q(run=None, node=None)
+        return set(Alert.objects.open().filter(ours).values_list("rule", "subject"))
+
+
+# Every scenario begins at the same second, so that its answer is the same tomorrow.
+EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
+EPOCH_S = int(EPOCH.timestamp())
+
+
+@dataclass(frozen=True, slots=True)
+class PlayedScenario:
+    """What a scenario's plans were, and which alerts fired while they were played."""
+
+    plans: tuple[Plan, ...]
+    firings: tuple[Firing, ...]
+
+
+def play_scenario(scenario: Scenario, *, seed: int | None = None) -> PlayedScenario:
+    """Play a scenario from its first second to its last, and watch it each second.
+
+    Detection sees what nodes and training report, in a database where no fault is written
+    down; what is wrong it must find out.
+    """
+    plans = scenario.plans(epoch_s=EPOCH_S, seed=seed)
+    with private_database():
+        return PlayedScenario(plans, tuple(_firings(plans, int(scenario.duration_s))))
+
+
+def _firings(plans: tuple[Plan, ...], duration_s: int) -> Iterator[Firing]:
+    runs = {plan.run.name: create_run(plan.run, started_at=EPOCH) for plan in plans}
+    stage, firings = ScenarioPlayback(plans), Firings(EPOCH_S)
+    replay = Replay(stage, list(runs.values()))
+    for start_s in range(0, duration_s, STRETCH_S):
+        until = EPOCH_S + min(start_s + STRETCH_S, duration_s)
+        entered = stage.play(until)
+        for second in range(EPOCH_S + start_s + (start_s > 0), until + 1):
+            stage.turn_to(second)
+            for name, clock in entered.get(second, ()):
+                _enter(runs[name], clock)
+            firings.note(replay.look(second), at_s=second - EPOCH_S)
+    yield from firings.all()
+
+
+def _enter(run: Run, clock: RunClock) -> None:
+    """Let the run's row say what its clock says, as the live fleet's rows do."""
+    follow(run, clock)
+    run.save()

@@ -1,0 +1,179 @@
+"""Simulated runs and their nodes, as rows: made for the demo and for drills alike."""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+from django.db import transaction
+
+from fleet.models import Annotation, InjectedFault, Node, Run
+from fleet.runs.annotations import annotate_phase, announced, benign_of
+from fleet.runs.prices import opening
+from telemetry import catalog
+from telemetry.simulate.plan import Fault, Plan, RunSpec
+from telemetry.simulate.timeline import RunClock
+from telemetry.store.hot import HotStore
+
+
+@transaction.atomic
+def create_run(
+    spec: RunSpec, *, started_at: datetime, team: str = "", purpose: str = "", zone: str = ""
+) -> Run:
+    """Create one simulated run with its nodes."""
+    instance = catalog.training_instance(spec.instance)
+    run = Run.objects.create(
+        name=spec.name,
+        team=team,
+        purpose=purpose,
+        model=spec.model,
+        instance_type=spec.instance,
+        n_nodes=spec.nodes,
+        tp=spec.tp,
+        pp=spec.pp,
+        seq_len=spec.seq_len,
+        global_batch=spec.global_batch,
+        precision=spec.precision,
+        optimizer=spec.optimizer,
+        tokens_per_epoch=spec.tokens_per_epoch,
+        is_simulated=True,
+        plan=msgspec.to_builtins(spec),
+        phase_since=started_at,
+        started_at=started_at,
+        **opening(team, instance.name, n_nodes=spec.nodes, began=started_at),
+    )
+    Node.objects.bulk_create(_nodes(run, spec, zone=zone))
+    return run
+
+
+def _nodes(run: Run, spec: RunSpec, *, zone: str) -> list[Node]:
+    instance = catalog.instance(spec.instance)
+    plan = Plan(run=spec, seed=run.pk, epoch_s=0)
+    return [
+        Node(
+            name=name,
+            instance_type=instance.name,
+            zone=zone,
+            source=Node.Source.SIMULATED,
+            shard=plan.shards[rank // plan.shard_size],
+            run=run,
+            rank=rank,
+            n_cores=instance.n_cores,
+            n_devices=instance.n_devices,
+            n_efa=instance.n_efa,
+            first_seen_at=run.started_at,
+        )
+        for rank, name in enumerate(spec.node_names)
+    ]
+
+
+# Past faults stay in the plan for as long as workers may still be catching up on them.
+REMEMBER = timedelta(minutes=30)
+
+
+def fault_of(injected: InjectedFault, *, epoch_s: int) -> Fault:
+    """Write an injected fault as the simulator reads it."""
+    start_s = injected.starts_at.timestamp()
+    return Fault(
+        kind=injected.kind,
+        node=injected.node.name if injected.node else None,
+        run=None if injected.node else injected.run.name,
+        device=injected.device,
+        start_s=start_s - epoch_s,
+        duration_s=injected.ends_at.timestamp() - start_s,
+        magnitude=injected.magnitude,
+    )
+
+
+def plan_of(
+    run: Run, faults: Iterable[InjectedFault], compiles: Iterable[Annotation] = ()
+) -> Plan:
+    """Write a simulated run with these faults and announced compiles as the simulator reads it."""
+    epoch_s = int(run.started_at.timestamp())
+    return Plan(
+        run=RunSpec(**run.plan),
+        seed=run.pk,
+        epoch_s=epoch_s,
+        faults=tuple(fault_of(fault, epoch_s=epoch_s) for fault in faults),
+        benign=benign_of(run, compiles, epoch_s=epoch_s),
+    )
+
+
+def publish_plan(hot: HotStore, run: Run, *, now: datetime) -> None:
+    """Hand a run's plan to the workers, with the faults that matter from now on."""
+    faults = run.injected_faults.filter(ends_at__gte=now - REMEMBER).select_related("node", "run")
+    compiles = announced(run).filter(ends_at__gte=now - REMEMBER)
+    hot.put_plan(run.name, msgspec.json.encode(plan_of(run, faults, compiles)))
+
+
+def publish_plans(hot: HotStore, *, now: datetime) -> None:
+    """Hand over every plan and, should Redis have lost them, the runs' clocks."""
+    active = list(Run.objects.active().simulated())
+    for run in active:
+        publish_plan(hot, run, now=now)
+        for shard, clock in run.clock.items():
+            if hot.clock(shard) is None:
+                after = msgspec.json.encode(clock)
+                hot.commit(shard, before=None, after=after, blocks=(), steps=None)
+    for name in set(hot.plans()) - {run.name for run in active}:
+        hot.drop_plan(name)
+
+
+FOLLOWED = (
+    "phase",
+    "phase_progress_ratio",
+    "phase_since",
+    "last_step",
+    "n_tokens",
+    "finished_at",
+    "paid_until",
+)
+OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
+# Counts move with every step; a page reads them from the steps, so the row may lag a little.
+COUNT_EVERY_S = 10
+
+
+def follow_runs(hot: HotStore, *, now: datetime) -> None:
+    """Write down what the runs' clocks say: a new phase at once, counts every few seconds."""
+    is_count_due = int(now.timestamp()) % COUNT_EVERY_S == 0
+    changed = []
+    for run in Run.objects.active().simulated():
+        encoded = hot.clock(f"{run.name}/0")
+        if encoded is None:
+            continue
+        clock = msgspec.json.decode(encoded, type=RunClock)
+        if clock.phase != run.phase or is_count_due:
+            was = run.phase
+            follow(run, clock)
+            if run.phase != was:
+                annotate_phase(run, was=was, at=run.phase_since)
+            changed.append(run)
+    if changed:
+        Run.objects.bulk_update(changed, FOLLOWED)
+
+
+def follow(run: Run, clock: RunClock) -> None:
+    """Make a run say what its clock says; counts never go back."""
+    run.phase = clock.phase
+    run.phase_since = datetime.fromtimestamp(clock.phase_since_s, UTC)
+    run.phase_progress_ratio = clock.phase_progress_ratio
+    run.last_step = max(run.last_step, clock.step)
+    run.n_tokens = max(run.n_tokens, int(clock.n_tokens))
+    played_to = datetime.fromtimestamp(clock.tick, UTC)
+    run.paid_until = max(run.paid_until or played_to, played_to)
+    if run.phase in OVER and run.finished_at is None:
+        run.finished_at = played_to
+
+
+def keep_clocks(hot: HotStore) -> None:
+    """Copy the clocks into the database, so that losing Redis does not lose the runs."""
+    runs = list(Run.objects.active().simulated())
+    plans = hot.plans()
+    for run in runs:
+        if run.name in plans:
+            run.clock |= _clocks(hot, msgspec.json.decode(plans[run.name], type=Plan))
+    Run.objects.bulk_update(runs, ["clock"])
+
+
+def _clocks(hot: HotStore, plan: Plan) -> Mapping[str, object]:
+    clocks = {shard: hot.clock(shard) for shard in plan.shards}
+    return {shard: msgspec.json.decode(clock) for shard, clock in clocks.items() if clock}

@@ -1,0 +1,354 @@
+"""How well alerts told the truth: precision, recall, localisation, cause, time to detect."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from fleet.models import Alert
+from fleet.simulation.ground_truth import FaultTruth, truths_of
+from fleet.simulation.playback import Firing, play_scenario
+from telemetry.simulate.faults import FAULTS
+from telemetry.simulate.scenario import Scenario
+
+# An alert may come a little after the fault is over; a crash also costs the restart.
+GRACE_S = 60.0
+RESTART_S = 180.0
+# Kinds that slow several machines alike wherever they begin: naming one is not the point.
+OF_MANY = ("seq_imbalance", "stage_imbalance")
+
+
+@dataclass(frozen=True, slots=True)
+class Matches:
+    """What became of every fault and every alert; rows are places in their lists."""
+
+    noticed: dict[int, int]
+    repeats: dict[int, int]
+    false: tuple[int, ...]
+
+
+def match(truths: Sequence[FaultTruth], firings: Sequence[Firing]) -> Matches:
+    """Match alerts with faults, one to one, the best fitting first.
+
+    An alert that is left over repeats a fault it could have noticed, unless it blames a node
+    that is not the fault's; then, as without any fault at the time, it is false.
+    """
+    pairs = [
+        (_fit(truth, firing), -firing.fired_s, -i, -j)
+        for i, truth in enumerate(truths)
+        for j, firing in enumerate(firings)
+        if overlaps(truth, firing)
+    ]
+    noticed: dict[int, int] = {}
+    taken: dict[int, int] = {}
+    for _, _, i, j in sorted(pairs, reverse=True):
+        if -i not in noticed and -j not in taken:
+            noticed[-i] = -j
+            taken[-j] = -i
+    repeats: dict[int, int] = {}
+    for _, _, i, j in sorted(pairs, reverse=True):
+        if -j not in taken and -j not in repeats and _blames_nobody_else(truths[-i], firings[-j]):
+            repeats[-j] = -i
+    false = [j for j in range(len(firings)) if j not in taken and j not in repeats]
+    return Matches(noticed, repeats, tuple(false))
+
+
+def overlaps(truth: FaultTruth, firing: Firing) -> bool:
+    """Whether an alert fired about the fault's run while the fault was felt, or soon after."""
+    is_about = firing.run == truth.run or (firing.run is None and firing.node is None)
+    return is_about and truth.start_s <= firing.fired_s <= grace_until_s(truth)
+
+
+def grace_until_s(truth: FaultTruth) -> float:
+    """Return until when an alert may be about a fault."""
+    until_s = max(truth.end_s, truth.felt_until_s) + GRACE_S
+    return until_s + (RESTART_S if truth.fault.kind == "node_crash" else 0.0)
+
+
+def is_cause_right(truth: FaultTruth, firing: Firing) -> bool:
+    """Whether the alert believes in the fault's kind, or in one that looks exactly like it."""
+    return firing.cause in {truth.fault.kind, *truth.looks_like}
+
+
+def is_place_right(truth: FaultTruth, firing: Firing) -> bool:
+    """Whether the alert names the node that is hit, none where the whole run is.
+
+    A part of the node that is named must be the right one; it need not be named.
+    """
+    if truth.fault.node is None or truth.fault.kind in OF_MANY:
+        return firing.node is None
+    return firing.node == truth.fault.node and firing.device in {None, _part(truth)}
+
+
+def _part(truth: FaultTruth) -> int:
+    return truth.fault.device or 0
+
+
+def _fit(truth: FaultTruth, firing: Firing) -> int:
+    is_node = firing.node == truth.fault.node
+    return 2 * is_node + 2 * is_cause_right(truth, firing) + is_place_right(truth, firing)
+
+
+def _blames_nobody_else(truth: FaultTruth, firing: Firing) -> bool:
+    return not firing.accused or truth.fault.node in {None, *firing.accused}
+
+
+DAY_S = 86_400.0
+# Detected in time: within this, or two of the steps as the fault makes them.
+IN_TIME_S = 15.0
+IN_TIME_STEPS = 2.0
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts that can be added up over scenarios; ``delays_s`` are times to detect."""
+
+    duration_s: float = 0.0
+    n_faults: int = 0
+    n_countable: int = 0
+    n_alerts: int = 0
+    n_noticed: int = 0
+    n_placed: int = 0
+    n_named: int = 0
+    n_in_time: int = 0
+    n_repeats: int = 0
+    n_false: int = 0
+    n_false_pages: int = 0
+    delays_s: list[float] = field(default_factory=list)
+
+    def score(self) -> dict[str, Any]:
+        """Return counts and ratios, None where a ratio has nothing to stand on."""
+        return {
+            "n_faults": self.n_faults,
+            "n_countable": self.n_countable,
+            "n_alerts": self.n_alerts,
+            "n_noticed": self.n_noticed,
+            "n_missed": self.n_countable - self.n_noticed,
+            "n_repeats": self.n_repeats,
+            "precision": ratio(self.n_alerts - self.n_false, self.n_alerts),
+            "recall": ratio(self.n_noticed, self.n_countable),
+            "localisation": ratio(self.n_placed, self.n_noticed),
+            "cause": ratio(self.n_named, self.n_noticed),
+            "in_time": ratio(self.n_in_time, self.n_noticed),
+            "time_to_detect_s": {
+                "p50": percentile(self.delays_s, 50),
+                "p90": percentile(self.delays_s, 90),
+            },
+            "false_alerts": self.n_false,
+            "false_pages": self.n_false_pages,
+            "false_pages_per_day": ratio(self.n_false_pages, self.duration_s / DAY_S),
+        }
+
+
+def tally(
+    truths: Sequence[FaultTruth],
+    firings: Sequence[Firing],
+    *,
+    duration_s: float,
+    matches: Matches | None = None,
+) -> Tally:
+    """Count what one play brought; faults that need not be found count only if they were."""
+    matches = matches or match(truths, firings)
+    noticed = [(truths[i], firings[j]) for i, j in matches.noticed.items() if truths[i].counts]
+    false = [firings[j] for j in matches.false]
+    return Tally(
+        duration_s=duration_s,
+        n_faults=len(truths),
+        n_countable=sum(truth.counts for truth in truths),
+        n_alerts=len(firings),
+        n_noticed=len(noticed),
+        n_placed=sum(is_place_right(*pair) for pair in noticed),
+        n_named=sum(is_cause_right(*pair) for pair in noticed),
+        n_in_time=sum(is_in_time(*pair) for pair in noticed),
+        n_repeats=len(matches.repeats),
+        n_false=len(false),
+        n_false_pages=sum(firing.severity == Alert.Severity.PAGE for firing in false),
+        delays_s=[firing.fired_s - truth.start_s for truth, firing in noticed],
+    )
+
+
+def total(tallies: Iterable[Tally]) -> Tally:
+    """Add up the counts of several plays."""
+    everything = Tally()
+    for each in tallies:
+        for name in Tally.__dataclass_fields__:
+            setattr(everything, name, getattr(everything, name) + getattr(each, name))
+    return everything
+
+
+def is_in_time(truth: FaultTruth, firing: Firing) -> bool:
+    """Whether a fault was noticed within 15 seconds or two steps, whichever is longer."""
+    limit_s = max(IN_TIME_S, IN_TIME_STEPS * (truth.step_s or 0.0))
+    return firing.fired_s - truth.start_s <= limit_s
+
+
+def ratio(part: float, whole: float) -> float | None:
+    """Return part over whole, None of nothing."""
+    return part / whole if whole else None
+
+
+def percentile(values: Sequence[float], q: float) -> float | None:
+    """Return a percentile, None of no values."""
+    return float(np.percentile(values, q)) if values else None
+
+
+HEADS = {
+    "precision": "of the alerts were about a fault",
+    "recall": "of the faults that count were noticed",
+    "localisation": "of those noticed, the right place named",
+    "cause": "of those noticed, the right cause named",
+    "in_time": "of those noticed, within 15 s or two steps",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DrillReport:
+    """One scenario played, beside its truth."""
+
+    scenario: Scenario
+    seed: int
+    truths: tuple[FaultTruth, ...]
+    firings: tuple[Firing, ...]
+    matches: Matches
+
+    @property
+    def score(self) -> dict[str, Any]:
+        """Return the score."""
+        duration_s = self.scenario.duration_s
+        return tally(
+            self.truths, self.firings, duration_s=duration_s, matches=self.matches
+        ).score()
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the answer of ``drill --json``."""
+        return {
+            "scenario": self.scenario.name,
+            "seed": self.seed,
+            "duration_s": self.scenario.duration_s,
+            "faults": [fault_json(truth) for truth in self.truths],
+            "alerts": [alert_json(firing) for firing in self.firings],
+            "score": self.score,
+        }
+
+
+def drill(scenario: Scenario, *, seed: int | None = None) -> DrillReport:
+    """Play a scenario, and hold what fired against what was wrong."""
+    played = play_scenario(scenario, seed=seed)
+    truths = tuple(truths_of(scenario, played.plans))
+    used = scenario.seed if seed is None else seed
+    return DrillReport(scenario, used, truths, played.firings, match(truths, played.firings))
+
+
+def fault_json(truth: FaultTruth) -> dict[str, Any]:
+    """Return a fault as ``drill --json`` prints it."""
+    fault, kind = truth.fault, FAULTS[truth.fault.kind]
+    return {
+        "kind": fault.kind,
+        "node": fault.node,
+        "run": truth.run,
+        "device": fault.device,
+        "start_s": rounded(truth.start_s),
+        "end_s": rounded(truth.end_s),
+        "magnitude": None if kind.magnitude_unit is None else fault.magnitude,
+        "step_slowdown_ratio": rounded(truth.step_slowdown_ratio),
+    }
+
+
+def alert_json(firing: Firing) -> dict[str, Any]:
+    """Return an alert as ``drill --json`` prints it."""
+    return {
+        "rule": firing.rule,
+        "cause": firing.cause,
+        "node": firing.node,
+        "nodes": list(firing.accused) or None,
+        "run": firing.run,
+        "runs": None if firing.run is None else [firing.run],
+        "device": firing.device,
+        "onset_s": rounded(firing.onset_s),
+        "fired_s": rounded(firing.fired_s),
+        "resolved_s": rounded(firing.resolved_s),
+        "score": rounded(firing.score),
+        "victims": list(firing.victims),
+    }
+
+
+def rounded(value: float | None) -> float | None:
+    """Round to a thousandth: no clock here is finer."""
+    return None if value is None else round(value, 3)
+
+
+def lines(report: DrillReport) -> Iterator[str]:
+    """Yield the report for people, line by line."""
+    scenario, score = report.scenario, report.score
+    yield f"{scenario.name}: {scenario.duration_s:,.0f} s, seed {report.seed}"
+    yield f"\nFaults: {len(report.truths)}"
+    yield from _table([_fault_row(report, i) for i in range(len(report.truths))])
+    yield f"\nAlerts: {len(report.firings)}"
+    yield from _table([_alert_row(report, j) for j in range(len(report.firings))])
+    yield "\nScore"
+    rows = [(name, _share(score[name]), text) for name, text in HEADS.items()]
+    delay = score["time_to_detect_s"]
+    rows.append(("time to detect", _seconds(delay["p50"]), f"p90 {_seconds(delay['p90'])}"))
+    rows.append(("false alerts", str(score["false_alerts"]), _false_pages(score)))
+    yield from _table(rows)
+
+
+def _false_pages(score: dict[str, Any]) -> str:
+    return f"{score['false_pages']} of them pages, {score['false_pages_per_day']:.2g} per day"
+
+
+def _fault_row(report: DrillReport, i: int) -> tuple[str, ...]:
+    truth = report.truths[i]
+    cost = truth.step_slowdown_ratio
+    ratio = "no step got on" if cost is None else f"steps x {cost:.3f}"
+    noticed = report.matches.noticed.get(i)
+    if noticed is None:
+        verdict = "MISSED" if truth.counts else "not noticed, need not be"
+    else:
+        delay_s = report.firings[noticed].fired_s - truth.start_s
+        verdict = f"noticed after {delay_s:,.0f} s"
+    at = f"{truth.start_s:,.0f}-{truth.end_s:,.0f} s"
+    return (
+        truth.fault.kind,
+        _place(truth.fault.node or truth.run, truth.fault.device),
+        at,
+        ratio,
+        verdict,
+    )
+
+
+def _alert_row(report: DrillReport, j: int) -> tuple[str, ...]:
+    firing = report.firings[j]
+    over = "open still" if firing.resolved_s is None else f"over {firing.resolved_s:,.0f} s"
+    verdict = "FALSE" if j in report.matches.false else ""
+    if j in report.matches.repeats:
+        verdict = "again"
+    return (
+        firing.rule,
+        firing.cause,
+        _place(firing.node or firing.run or "fleet", firing.device),
+        f"fired {firing.fired_s:,.0f} s",
+        over,
+        verdict,
+    )
+
+
+def _place(name: str, device: int | None) -> str:
+    return name if device is None else f"{name}/{device}"
+
+
+def _share(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3f}"
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.0f} s"
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Iterator[str]:
+    """Yield rows in columns."""
+    widths = [max(len(cell) for cell in column) for column in zip(*rows, strict=True)]
+    for row in rows:
+        cells = (f"{cell:<{width}}" for cell, width in zip(row, widths, strict=True))
+        yield ("  " + "  ".join(cells)).rstrip()

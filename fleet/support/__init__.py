@@ -1,1 +1,0 @@
-"""Support checks: what a model needs against what Trainium's compiler is known to take."""

@@ -1,0 +1,257 @@
+"""What a run was seen to do: pace, checkpoints, start, failures, recompiles; nothing assumed."""
+
+import math
+from collections.abc import Iterable, Iterator
+from datetime import datetime, timedelta
+
+import msgspec
+import numpy as np
+from django.db.models import Q
+
+from fleet.models import Annotation, ObservedRun, Run
+from fleet.runs.annotations import PHASES
+from fleet.runs.compiles import covered_s
+from fleet.runs.similar_runs import like_runs
+from fleet.runs.step_sums import COLUMNS, ArmSteps, steps_of
+from telemetry.blocks import FloatArray
+from telemetry.statistics.forecast import pace_error_log, spread_log
+from telemetry.steps import PHASES as STEP_PHASES
+from telemetry.store.durable import ENDED, FIRST_PHASE, LOSS, read_steps
+from telemetry.store.models import RunChunk
+from telemetry.store.reading import Source
+
+# Texts of the annotations that a run's phases leave.
+STOPPED, TRAINS = PHASES[Run.Phase.PENDING][1], PHASES[Run.Phase.TRAINING][1]
+MOST_STARTS = 50
+
+
+class Start(msgspec.Struct, frozen=True):
+    """One start: seconds of compiling, None where nobody told, and of all else until it trained.
+
+    ``n_compiled`` graphs were compiled, not found in a cache.
+    """
+
+    compile_s: float | None
+    load_s: float
+    n_compiled: int = 0
+
+
+def starts_of(run: Run, *, first_began: datetime, until: datetime) -> tuple[Start, ...]:
+    """Return a run's first start, then each time that it began anew."""
+    spans = [(run.started_at, first_began), *_anew(run, first_began, until)]
+    return tuple(_start(run, begun, ready) for begun, ready in spans[:MOST_STARTS])
+
+
+def _anew(run: Run, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """Yield from when to when a run got ready again.
+
+    A simulated run may compile amid training, by plan; it has begun anew only where it stopped.
+    """
+    kinds = (Annotation.Kind.RESTART, Annotation.Kind.COMPILE)
+    notes = run.annotations.filter(by="", kind__in=kinds, at__gt=after, at__lte=until)
+    begun: datetime | None = None
+    for at, text in notes.order_by("at", "pk").values_list("at", "text"):
+        if text == TRAINS:
+            if begun is not None:
+                yield begun, at
+            begun = None
+        elif begun is None and (text == STOPPED or not run.is_simulated):
+            begun = at
+
+
+def _start(run: Run, begun: datetime, ready: datetime) -> Start:
+    told = run.compiles.filter(at__gte=begun - timedelta(seconds=1), at__lt=ready)
+    spans = [
+        (at.timestamp(), seconds)
+        for at, seconds in told.exclude(seconds=None).values_list("at", "seconds")
+        if at is not None and seconds is not None
+    ]
+    compile_s = covered_s(spans) if spans else (0.0 if told.exists() else None)
+    taken_s = (ready - begun).total_seconds()
+    return Start(compile_s, max(0.0, taken_s - (compile_s or 0.0)), len(spans))
+
+
+def starts_alike(run: Run) -> tuple[Start, ...]:
+    """Return the starts that are kept of other runs of the same training on the same nodes."""
+    alike = like_runs(run).filter(precision=run.precision).values("pk")
+    kept = ObservedRun.objects.filter(run__in=alike).order_by("run")
+    found = (figures.get("starts", ()) for figures in kept.values_list("figures", flat=True))
+    return tuple(msgspec.convert(each, Start) for starts in found for each in starts)[:MOST_STARTS]
+
+
+def compiles_of(first: Start, others: Iterable[Start]) -> tuple[float, ...]:
+    """Return the seconds of each compile of as many graphs as the first start's, or more."""
+    return tuple(
+        each.compile_s
+        for each in (first, *others)
+        if each.compile_s and each.n_compiled >= max(1, first.n_compiled)
+    )
+
+
+def loads_of(first: Start, others: Iterable[Start]) -> tuple[float, ...]:
+    """Return the seconds of each loading; where compiling is told apart, only of such starts."""
+    is_told = first.compile_s is not None
+    alike = (each for each in others if (each.compile_s is not None) == is_told)
+    return tuple(each.load_s for each in (first, *alike) if each.load_s > 0)
+
+
+SECONDS_PER_HOUR = 3_600.0
+SECONDS_PER_DAY = 86_400.0
+CHECKPOINT = FIRST_PHASE + STEP_PHASES.index("checkpoint_s")
+# A failure fires more than one alert: those that begin so close together are one.
+ONE_FAILURE = timedelta(minutes=10)
+FAILED = Q(rule="hang") | Q(cause__in=("hang", "node_crash"))
+
+
+class Observed(msgspec.Struct, frozen=True, kw_only=True):
+    """What was seen of one run; None where nobody can tell.
+
+    ``tokens_per_s`` is the pace of settled steps without their checkpoints, ``compile_s`` what
+    of the start was compiling, ``load_s`` the rest of it, ``warm_up_s`` what warming up took
+    beyond what its steps take once settled. ``node_days`` and ``run_days`` are time spent in
+    steps, over which failures and recompiles were counted. ``starts`` are this run's, ``alike``
+    those of others that train the same on the same nodes.
+    """
+
+    n_steps: int
+    hours: float
+    tokens_per_s: float | None
+    pace_error_log: float | None
+    n_checkpoints: int
+    checkpoint_s_per_hour: float
+    checkpoint_every_s: float | None
+    compile_s: float | None
+    is_compile_planned: bool
+    load_s: float | None
+    warm_up_s: float
+    n_failures: int
+    node_days: float
+    n_recompiles: int
+    run_days: float
+    checkpoint_error_log: float | None = None
+    starts: tuple[Start, ...] = ()
+    alike: tuple[Start, ...] = ()
+
+
+def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
+    """Return what a run was seen to do up to a moment.
+
+    Notes
+    -----
+    Chance is drawn from a seed of the run: the same steps give the same figures.
+    """
+    steps = steps_of(hot, run, until=until)
+    settled = _totals(steps.sums[steps.n_warm_rows :])
+    saved_s, seen_s = _checkpoints(run, steps, until_s=until.timestamp())
+    n_saved = len(saved_s)
+    ratio = float(saved_s.sum()) / seen_s if seen_s else 0.0
+    pace = _pace(settled, ratio)
+    run_days = float(steps.sums[:, 1].sum()) / SECONDS_PER_DAY
+    began = datetime.fromtimestamp(steps.first_began_s, until.tzinfo) if len(steps) else until
+    starts = starts_of(run, first_began=began, until=until) if len(steps) else ()
+    compile_s, is_planned, load_s = _first_start(run, starts)
+    return Observed(
+        n_steps=int(settled["steps"]),
+        hours=settled["step_s"] / SECONDS_PER_HOUR,
+        tokens_per_s=pace,
+        pace_error_log=_error(run, steps),
+        n_checkpoints=n_saved,
+        checkpoint_s_per_hour=ratio * SECONDS_PER_HOUR,
+        checkpoint_every_s=seen_s / n_saved if n_saved else None,
+        compile_s=compile_s,
+        is_compile_planned=is_planned,
+        load_s=load_s,
+        warm_up_s=_warm_up_s(steps, settled),
+        n_failures=_n_failures(run, began, until),
+        node_days=run_days * run.n_nodes,
+        n_recompiles=_n_recompiles(run, began, until),
+        run_days=run_days,
+        checkpoint_error_log=spread_log(saved_s, of_next=False),
+        starts=starts,
+        alike=starts_alike(run),
+    )
+
+
+def _totals(sums: FloatArray) -> dict[str, float]:
+    return dict(zip(COLUMNS, sums.sum(axis=0).tolist(), strict=True))
+
+
+def _pace(settled: dict[str, float], checkpoint_ratio: float) -> float | None:
+    """Return tokens per second of steps, their checkpoints left out."""
+    training_s = settled["counted_s"] * (1 - checkpoint_ratio)
+    return settled["tokens"] / training_s if settled["tokens"] > 0 and training_s > 0 else None
+
+
+def _error(run: Run, steps: ArmSteps) -> float | None:
+    sums = steps.sums[steps.n_warm_rows :]
+    tokens, taken_s = (sums[:, COLUMNS.index(name)] for name in ("tokens", "counted_s"))
+    error = pace_error_log(tokens, taken_s, rng=np.random.default_rng(run.pk))
+    return error if math.isfinite(error) else None
+
+
+def _warm_up_s(steps: ArmSteps, settled: dict[str, float]) -> float:
+    """Return what the steps of the warm-up took beyond as many settled ones."""
+    warm = _totals(steps.sums[: steps.n_warm_rows])
+    if not settled["steps"]:
+        return 0.0
+    usual_s = settled["step_s"] / settled["steps"]
+    return max(0.0, warm["step_s"] - warm["steps"] * usual_s)
+
+
+def _checkpoints(run: Run, steps: ArmSteps, *, until_s: float) -> tuple[FloatArray, float]:
+    """Return the seconds of each checkpoint that is kept, (n,), and those of all steps."""
+    saved_s, seen_s = [np.empty(0)], 0.0
+    if not len(steps):
+        return saved_s[0], seen_s
+    for rows in _kept(run, until_s):
+        phases = rows[:, FIRST_PHASE:LOSS]
+        known = np.where(np.isfinite(phases), phases, 0.0)
+        spent_s = known[:, CHECKPOINT - FIRST_PHASE]
+        saved_s.append(spent_s[spent_s > 0])
+        seen_s += float(known.sum())
+    return np.concatenate(saved_s), seen_s
+
+
+def _kept(run: Run, until_s: float) -> Iterator[FloatArray]:
+    kept = RunChunk.objects.filter(run=run.name, start__lt=until_s).order_by("start")
+    for data in kept.values_list("steps", flat=True).iterator(chunk_size=24):
+        rows = read_steps(bytes(data))
+        yield rows[rows[:, ENDED] < until_s]
+
+
+def _first_start(run: Run, starts: tuple[Start, ...]) -> tuple[float | None, bool, float | None]:
+    """Return seconds of compiling before the first step, whether a plan says so, and the rest."""
+    if run.is_simulated and "compile_s" in run.plan:
+        compile_s: float | None = float(run.plan["compile_s"])
+        is_planned = True
+    else:
+        compile_s, is_planned = starts[0].compile_s if starts else None, False
+    # Graphs that were all found in the cache took no compiling; silence says nothing.
+    if compile_s is None and starts and run.compiles.filter(outcome="hit").exists():
+        compile_s = 0.0
+    if not starts:
+        return compile_s, is_planned, None
+    taken_s = starts[0].load_s + (starts[0].compile_s or 0.0)
+    return compile_s, is_planned, max(0.0, taken_s - (compile_s or 0.0))
+
+
+def _n_failures(run: Run, began: datetime, until: datetime) -> int:
+    """Count the failures that stopped a run, drills left out."""
+    onsets = (
+        run.alerts.filter(FAILED, is_drill=False, onset_at__gte=began, onset_at__lt=until)
+        .order_by("onset_at")
+        .values_list("onset_at", flat=True)
+    )
+    n, last = 0, None
+    for onset in onsets:
+        n += last is None or onset - last > ONE_FAILURE
+        last = onset
+    has_failed = run.phase == Run.Phase.FAILED
+    return max(n, int(has_failed))
+
+
+def _n_recompiles(run: Run, began: datetime, until: datetime) -> int:
+    """Count the recompiles that nobody had announced, drills left out."""
+    return run.alerts.filter(
+        rule="recompile", is_drill=False, onset_at__gte=began, onset_at__lt=until
+    ).count()

@@ -1,0 +1,431 @@
+"""Schedules: what long runs will cost on each arm of a trial, and when a move is earned back."""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import msgspec
+import numpy as np
+
+from fleet.models import ObservedRun, Run, Trial, TrialArm
+from fleet.runs.prices import CommonKind, PriceKinds, price_kinds
+from fleet.trials.observed import Observed, observe
+from fleet.trials.schedule_arms import Planned, planned_of
+from telemetry.blocks import FloatArray
+from telemetry.errors import FieldError
+from telemetry.statistics.break_even import ArmForecast, break_even, break_even_days
+from telemetry.statistics.forecast import course, drawn, interval, stretch
+from telemetry.store.reading import Source
+
+TOKENS_PER_MTOK = 1e6
+REUSES = (True, False)
+MOST_DAYS = 3_650.0
+# A run that takes so many times as long as without failures is none to plan.
+MOST_STRETCH = 100.0
+
+
+class Range(msgspec.Struct, frozen=True):
+    """A figure as expected, and from where to where it lies in 95 of 100 cases.
+
+    An end that is infinite, as a break-even that may never come, is None.
+    """
+
+    value: float
+    low: float | None
+    high: float | None
+
+
+class ArmCost(msgspec.Struct, frozen=True, kw_only=True):
+    """What one arm costs: over the same days, and for the same tokens."""
+
+    label: str
+    run: str | None
+    start_days: float
+    usd_at_first_step: float
+    same_days_usd: float
+    same_days_tokens: Range
+    usd_per_mtok: Range | None
+    same_tokens_usd: Range
+    same_tokens_days: Range
+
+
+class BreakEvenPoint(msgspec.Struct, frozen=True, kw_only=True):
+    """When the candidate has earned back its start; ``days`` is None where it never does.
+
+    ``reason`` says why; ``chance_ratio`` in how many draws it comes at all.
+    """
+
+    reason: str
+    days: Range | None
+    tokens: float | None
+    chance_ratio: float
+
+
+class ReuseScenario(msgspec.Struct, frozen=True, kw_only=True):
+    """One way to go: with compiled graphs reused, or not. The baseline is the first of two.
+
+    ``saved_usd`` and ``extra_days`` are of the candidate against the baseline, for equal tokens.
+    """
+
+    has_reuse: bool
+    arms: tuple[ArmCost, ...]
+    break_even: BreakEvenPoint | None
+    saved_usd: Range | None
+    extra_days: Range | None = None
+
+
+class Saved(msgspec.Struct, frozen=True):
+    """What reusing compiled graphs saves one arm, for the same tokens."""
+
+    label: str
+    usd: Range
+    days: Range
+
+
+class Projection(msgspec.Struct, frozen=True, kw_only=True):
+    """A schedule of ``days``; ``tokens`` is the work that every cost is told for."""
+
+    days: float
+    porting_usd: float
+    tokens: float
+    is_by_tokens: bool
+    scenarios: tuple[ReuseScenario, ...]
+    reuse_saves: tuple[Saved, ...]
+
+    def scenario(self, *, has_reuse: bool) -> ReuseScenario:
+        """Return one of the two ways to go."""
+        return next(each for each in self.scenarios if each.has_reuse == has_reuse)
+
+
+@dataclass(frozen=True, slots=True)
+class Arms:
+    """The arms of a schedule, the candidate last, under one way to go."""
+
+    planned: tuple[Planned, ...]
+    arms: tuple[ArmForecast, ...]
+
+    @property
+    def candidate(self) -> ArmForecast:
+        """The arm that is asked about."""
+        return self.arms[-1]
+
+
+def arms_of(
+    planned: tuple[Planned, ...], *, days: float, porting_usd: float, has_reuse: bool
+) -> Arms:
+    """Return the arms as they would go; with and without reuse they meet the same chances."""
+    arms = []
+    for place, each in enumerate(planned):
+        usd = porting_usd if place == len(planned) - 1 else 0.0
+        rng = np.random.default_rng([each.seed, place])
+        could = drawn(each.habits, each.doubt, days=days, rng=rng)
+        arms.append(
+            ArmForecast(
+                course(each.habits, has_reuse=has_reuse, porting_usd=usd),
+                course(could, has_reuse=has_reuse, porting_usd=usd),
+            )
+        )
+    return Arms(planned, tuple(arms))
+
+
+def length_of(
+    planned: tuple[Planned, ...], *, days: float, tokens: float | None
+) -> tuple[float, float]:
+    """Return days and tokens of a schedule: where tokens are asked for, as long as they take.
+
+    Raises
+    ------
+    FieldError
+        Where an arm would hardly train for failures, or the candidate would not come to its
+        first step, or takes lifetimes.
+    """
+    for each in planned:
+        if float(stretch(each.habits, has_reuse=True)) > MOST_STRETCH:
+            raise FieldError(
+                "failures", f"so many keep {each.label} from ever getting on; choose fewer"
+            )
+    candidate = course(planned[-1].habits, has_reuse=True)
+    if tokens is None:
+        work = float(candidate.tokens_by(days))
+        if work <= 0:
+            start = f"{float(candidate.start_days):.2f}"
+            raise FieldError("days", f"the first step comes after {start} days; choose more")
+        return days, work
+    needed = float(candidate.days_for(tokens))
+    if needed > MOST_DAYS:
+        raise FieldError("tokens", f"they take {needed:,.0f} days; choose fewer")
+    return needed, tokens
+
+
+def project(
+    planned: tuple[Planned, ...], *, days: float, porting_usd: float, tokens: float | None = None
+) -> Projection:
+    """Project a schedule of a baseline and a candidate, or of one arm alone.
+
+    Parameters
+    ----------
+    planned : the baseline and the candidate, or only the latter
+    days : length of the candidate's schedule
+    porting_usd : what moving the model to the candidate costs
+    tokens : instead of days: as long as the candidate trains on so many, with reuse
+
+    Raises
+    ------
+    FieldError
+        Where the candidate would not come to its first step.
+    """
+    days, work = length_of(planned, days=days, tokens=tokens)
+    ways = {
+        has_reuse: arms_of(planned, days=days, porting_usd=porting_usd, has_reuse=has_reuse)
+        for has_reuse in REUSES
+    }
+    return Projection(
+        days=days,
+        porting_usd=porting_usd,
+        tokens=work,
+        is_by_tokens=tokens is not None,
+        scenarios=tuple(_scenario(ways[r], has_reuse=r, days=days, work=work) for r in REUSES),
+        reuse_saves=tuple(
+            _saved(each, ways[True].arms[i], ways[False].arms[i], work)
+            for i, each in enumerate(planned)
+        ),
+    )
+
+
+def _scenario(arms: Arms, *, has_reuse: bool, days: float, work: float) -> ReuseScenario:
+    pairs = zip(arms.planned, arms.arms, strict=True)
+    costs = tuple(_cost(planned, arm, days=days, work=work) for planned, arm in pairs)
+    if len(arms.arms) < 2:
+        return ReuseScenario(has_reuse=has_reuse, arms=costs, break_even=None, saved_usd=None)
+    baseline, candidate = arms.arms
+    saved = baseline.expected.usd_for(work) - candidate.expected.usd_for(work)
+    could = baseline.could.usd_for(work) - candidate.could.usd_for(work)
+    later = candidate.expected.days_for(work) - baseline.expected.days_for(work)
+    could_later = candidate.could.days_for(work) - baseline.could.days_for(work)
+    return ReuseScenario(
+        has_reuse=has_reuse,
+        arms=costs,
+        break_even=_even(baseline, candidate),
+        saved_usd=_span(saved, could),
+        extra_days=_span(later, could_later),
+    )
+
+
+def kinds_of(planned: tuple[Planned, ...]) -> PriceKinds | None:
+    """Return on which terms two arms are paid; None of one arm, or where nobody said of any."""
+    if len(planned) < 2 or not any(each.price_basis for each in planned):
+        return None
+    baseline, candidate = planned
+    return price_kinds(
+        baseline.instance_type,
+        candidate.instance_type,
+        baseline_bases=(baseline.price_basis,),
+        candidate_bases=(candidate.price_basis,),
+    )
+
+
+def at_equal_kinds(
+    found: Projection, planned: tuple[Planned, ...]
+) -> tuple[tuple[CommonKind, Projection], ...]:
+    """Return a schedule again at list prices of each kind that both arms have, where unlike.
+
+    Nothing where the arms are paid on the same terms: then the schedule itself is of one kind.
+    """
+    kinds = kinds_of(planned)
+    if kinds is None or kinds.is_alike:
+        return ()
+    return tuple(
+        (
+            common,
+            project(
+                tuple(
+                    replace(
+                        each,
+                        habits=replace(each.habits, usd_per_hour=price.usd * each.habits.n_nodes),
+                    )
+                    for each, price in zip(
+                        planned, (common.baseline, common.candidate), strict=True
+                    )
+                ),
+                days=found.days,
+                porting_usd=found.porting_usd,
+                tokens=found.tokens if found.is_by_tokens else None,
+            ),
+        )
+        for common in kinds.common
+    )
+
+
+def _cost(planned: Planned, arm: ArmForecast, *, days: float, work: float) -> ArmCost:
+    spent = float(arm.expected.usd_by(days))
+    done, could = arm.expected.tokens_by(days), arm.could.tokens_by(days)
+    per_mtok = None
+    if float(done) > 0:
+        with np.errstate(divide="ignore"):
+            per_mtok = _span(
+                spent / done * TOKENS_PER_MTOK, spent / np.asarray(could) * TOKENS_PER_MTOK
+            )
+    return ArmCost(
+        label=planned.label,
+        run=planned.run,
+        start_days=float(arm.expected.start_days),
+        usd_at_first_step=float(arm.expected.usd_at_first_step),
+        same_days_usd=spent,
+        same_days_tokens=_span(done, could),
+        usd_per_mtok=per_mtok,
+        same_tokens_usd=_span(arm.expected.usd_for(work), arm.could.usd_for(work)),
+        same_tokens_days=_span(arm.expected.days_for(work), arm.could.days_for(work)),
+    )
+
+
+def _even(baseline: ArmForecast, candidate: ArmForecast) -> BreakEvenPoint:
+    found = break_even(baseline.expected, candidate.expected)
+    could = break_even_days(baseline.could, candidate.could)
+    return BreakEvenPoint(
+        reason=found.reason,
+        days=None if found.days is None else _span(found.days, could),
+        tokens=found.tokens,
+        chance_ratio=float(np.isfinite(could).mean()),
+    )
+
+
+def _saved(planned: Planned, kept: ArmForecast, lost: ArmForecast, work: float) -> Saved:
+    def more(of: str) -> Range:
+        expected = getattr(lost.expected, of)(work) - getattr(kept.expected, of)(work)
+        could = getattr(lost.could, of)(work) - getattr(kept.could, of)(work)
+        return _span(expected, could)
+
+    return Saved(planned.label, more("usd_for"), more("days_for"))
+
+
+def _span(expected: float | FloatArray, could: float | FloatArray) -> Range:
+    low, high = interval(np.atleast_1d(np.asarray(could, dtype=float)))
+    ends = (end if math.isfinite(end) else None for end in (low, high))
+    return Range(float(expected), *ends)
+
+
+AGAIN = timedelta(minutes=5)
+
+
+def keep_observed(hot: Source, *, now: datetime) -> int:
+    """Look at the runs of trials again: those not seen for five minutes; return how many.
+
+    A trial that is over is looked at once more, as of its end.
+    """
+    due = {
+        arm.run: trial.until(now)
+        for trial in Trial.objects.with_arms().order_by("pk")
+        for arm in trial.arms.all()
+    }
+    kept = dict(ObservedRun.objects.values_list("run_id", "observed_at"))
+    n = 0
+    for run, until in due.items():
+        last = kept.get(run.pk)
+        if last is None or (last < until and now - last >= AGAIN):
+            keep(hot, run, until=until)
+            n += 1
+    return n
+
+
+def keep(hot: Source, run: Run, *, until: datetime) -> Observed:
+    """Look at a run, and keep what was seen."""
+    seen = observe(hot, run, until=until)
+    figures = msgspec.to_builtins(seen)
+    ObservedRun.objects.update_or_create(
+        run=run, defaults={"figures": figures, "observed_at": until}
+    )
+    return seen
+
+
+def kept_of(runs: Iterable[Run]) -> dict[int, tuple[Observed, datetime]]:
+    """Return what is kept of some runs, by their key, and as of when."""
+    rows = ObservedRun.objects.filter(run__in=list(runs))
+    return {row.run_id: (msgspec.convert(row.figures, Observed), row.observed_at) for row in rows}
+
+
+MOST_RUNS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """The arms that are set against each other, and as of when they were looked at."""
+
+    planned: tuple[Planned, ...]
+    as_of: datetime
+
+
+def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
+    """Return a trial's baseline, and the candidate whose run is named, else its first.
+
+    Raises
+    ------
+    FieldError
+        Where the trial has no such candidate, or one arm only.
+    """
+    arms = list(trial.arms.all())
+    baseline = next((arm for arm in arms if arm.is_baseline), None)
+    candidates = [arm for arm in arms if not arm.is_baseline]
+    if baseline is None or not candidates:
+        raise FieldError("trial", f"{trial} has one arm only; a schedule compares two")
+    chosen = next((arm for arm in candidates if candidate in ("", arm.run.name)), None)
+    if chosen is None:
+        names = ", ".join(arm.run.name for arm in candidates)
+        raise FieldError("candidate", f"{candidate[:60]!r} is none of {trial}: {names}")
+    return baseline, chosen
+
+
+def kept_pair(trial: Trial, *, candidate: str) -> Pair | None:
+    """Return a trial's arms by the newest look that is kept; None where there was none yet.
+
+    Raises
+    ------
+    FieldError
+        Where an arm has no price or too few steps, or there is no such candidate.
+    """
+    arms = pair_of(trial, candidate=candidate)
+    kept = kept_of(arm.run for arm in arms)
+    if any(arm.run.pk not in kept for arm in arms):
+        return None
+    looks = [kept[arm.run.pk] for arm in arms]
+    planned = [
+        planned_of(arm.run, seen, label=arm.label, field="trial")
+        for arm, (seen, _) in zip(arms, looks, strict=True)
+    ]
+    return Pair(tuple(planned), min(at for _, at in looks))
+
+
+def pair_now(hot: Source, trial: Trial, *, candidate: str, now: datetime) -> tuple[Planned, ...]:
+    """Return a trial's arms as they look now.
+
+    Raises
+    ------
+    FieldError
+        As of `kept_pair`.
+    """
+    return tuple(
+        planned_of(
+            arm.run,
+            observe(hot, arm.run, until=trial.until(now)),
+            label=arm.label,
+            field="trial",
+        )
+        for arm in pair_of(trial, candidate=candidate)
+    )
+
+
+def runs_now(hot: Source, names: Sequence[str], *, now: datetime) -> tuple[Planned, ...]:
+    """Return runs as they look now: one, or a baseline and a candidate.
+
+    Raises
+    ------
+    FieldError
+        Where no run is called so, or it has no price or too few steps.
+    """
+    if len(names) > MOST_RUNS or len(set(names)) < len(names):
+        raise FieldError("run", "give one run, or two different ones")
+    known = Run.objects.in_bulk(list(names), field_name="name")
+    for name in names:
+        if name not in known:
+            raise FieldError("run", f"no run is called {name[:60]!r}")
+    return tuple(planned_of(known[name], observe(hot, known[name], until=now)) for name in names)

@@ -1,0 +1,125 @@
+"""What is asked of a schedule: read from an address or a command line, and checked."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from urllib.parse import urlencode
+
+from telemetry.errors import FieldError
+
+DAYS, MOST_DAYS, LEAST_DAYS = 14.0, 365.0, 0.5
+MOST_USD = 1e9
+MOST_TOKENS = 1e18
+MOST_FAILURES = 24.0
+# What a chart shows: what is saved by each day; or dollars of both arms, over days or tokens.
+CHARTS = ("saved", "days", "tokens")
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRequest:
+    """A schedule's length, what porting costs, whether graphs are reused, and how it is drawn.
+
+    ``tokens`` instead of ``days`` asks for as long as training on them takes; ``failures`` per
+    node and day, where somebody knows better than what was seen.
+    """
+
+    days: float = DAYS
+    porting_usd: float = 0.0
+    has_reuse: bool = True
+    by: str = CHARTS[0]
+    candidate: str = ""
+    tokens: float | None = None
+    failures: float | None = None
+
+    @property
+    def options(self) -> str:
+        """The same as options of `manage.py project`."""
+        told = [f"--days {self.days:g}" if self.tokens is None else f"--tokens {self.tokens:.12g}"]
+        if self.porting_usd:
+            told.append(f"--porting-usd {self.porting_usd:.12g}")
+        if self.failures is not None:
+            told.append(f"--failures {self.failures:.12g}")
+        return " ".join(told)
+
+    @property
+    def query(self) -> str:
+        """The same as the query of an address; what is as usual is left out."""
+        told = {
+            "days": "" if self.days == DAYS else f"{self.days:g}",
+            "porting_usd": f"{self.porting_usd:.12g}" if self.porting_usd else "",
+            "reuse": "" if self.has_reuse else "no",
+            "by": "" if self.by == CHARTS[0] else self.by,
+            "candidate": self.candidate,
+            "tokens": "" if self.tokens is None else f"{self.tokens:.12g}",
+            "failures": "" if self.failures is None else f"{self.failures:.12g}",
+        }
+        return urlencode({name: value for name, value in told.items() if value})
+
+
+def asked_of(given: Mapping[str, str]) -> ScheduleRequest:
+    """Read what an address asks; what it leaves out is as usual.
+
+    Raises
+    ------
+    FieldError
+        Where a field cannot be.
+    """
+    return ScheduleRequest(
+        days=days_of(given.get("days", "")),
+        porting_usd=porting_of(given.get("porting_usd", "")),
+        has_reuse=_one_of("reuse", given.get("reuse", ""), ("yes", "no")) == "yes",
+        by=_one_of("by", given.get("by", ""), CHARTS),
+        candidate=given.get("candidate", ""),
+        tokens=tokens_of(given["tokens"]) if given.get("tokens") else None,
+        failures=failures_of(given["failures"]) if given.get("failures") else None,
+    )
+
+
+def days_of(text: str | float) -> float:
+    """Return a schedule's length in days."""
+    days = DAYS if text == "" else _number("days", text)
+    if not LEAST_DAYS <= days <= MOST_DAYS:
+        raise FieldError("days", f"choose {LEAST_DAYS:g} to {MOST_DAYS:g}")
+    return days
+
+
+def porting_of(text: str | float) -> float:
+    """Return what porting costs, in dollars."""
+    usd = 0.0 if text == "" else _number("porting_usd", text)
+    if not 0 <= usd <= MOST_USD:
+        raise FieldError("porting_usd", f"give dollars, 0 to {MOST_USD:,.0f}")
+    return usd
+
+
+def tokens_of(text: str | float) -> float:
+    """Return the work that costs are told for, in tokens."""
+    tokens = _number("tokens", text)
+    if not 1 <= tokens <= MOST_TOKENS:
+        raise FieldError("tokens", "give how many to train on, 1 or more, such as 300e9")
+    return tokens
+
+
+def failures_of(text: str | float) -> float:
+    """Return failures per node and day."""
+    rate = _number("failures", text)
+    if not 0 <= rate <= MOST_FAILURES:
+        raise FieldError(
+            "failures", f"give failures per node and day, 0 to {MOST_FAILURES:g}; empty: as seen"
+        )
+    return rate
+
+
+def _number(field: str, text: str | float) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise FieldError(field, f"{str(text)[:40]!r} is no number; write it like 14 or 2500")
+    return number
+
+
+def _one_of(field: str, text: str, known: tuple[str, ...]) -> str:
+    if text and text not in known:
+        raise FieldError(field, f"{text[:40]!r} is not known; choose {' or '.join(known)}")
+    return text or known[0]

@@ -1,0 +1,615 @@
+"""A schedule that was asked for, worked out: of a trial, as its arms were last looked at."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from math import floor, log10
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from fleet.formatting import ABSENT, MINUS, NBSP, duration, seconds, si, usd
+from fleet.models import Trial
+from fleet.runs.prices import PriceKinds
+from fleet.trials.schedule import (
+    ArmCost,
+    BreakEvenPoint,
+    Projection,
+    Range,
+    ReuseScenario,
+    arms_of,
+    at_equal_kinds,
+    kept_pair,
+    kinds_of,
+    project,
+)
+from fleet.trials.schedule_arms import Assumption, Planned, with_failures
+from fleet.trials.schedule_forms import ScheduleRequest
+from telemetry.statistics.break_even import Curve, Reason, over_days
+
+HOURS_PER_DAY = 24.0
+# Below this, hours read better.
+FEW_DAYS, FEW_HOURS = 2.0, 2.0
+SURE = 0.975
+# Times that differ by less are alike.
+ALIKE_DAYS_RATIO = 0.01
+ONE_MINUTE_S = 60.0
+
+NAMES: Mapping[str, str] = {
+    "usd_per_hour": "Price of all nodes, per hour",
+    "tokens_per_s": "Pace of settled steps",
+    "checkpoint_s_per_hour": "Checkpoints, of each hour",
+    "checkpoint_every_s": "Training between checkpoints",
+    "compile_s": "Compiling with an empty cache",
+    "load_s": "Loading, the rest of a start",
+    "warm_up_s": "Lost to warming up",
+    "failures_per_node_day": "Failures per node and day",
+    "recompiles_per_day": "Unplanned recompiles per day",
+}
+WRITERS: Mapping[str, Callable[[float], str]] = {
+    "usd_per_hour": usd,
+    "tokens_per_s": lambda value: f"{si(value)}{NBSP}tokens/s",
+    "failures_per_node_day": lambda value: f"{value:.3g}",
+    "recompiles_per_day": lambda value: f"{value:.3g}",
+}
+
+
+def _seconds(value: float) -> str:
+    """Write a duration, tenths of a second where it is short."""
+    return duration(value) if value >= ONE_MINUTE_S else seconds(value)
+
+
+def rounded(value: float) -> float:
+    """Round to three digits: a projection is no invoice."""
+    return round(value, 2 - floor(log10(abs(value)))) if value else 0.0
+
+
+def dollars(value: float) -> str:
+    """Write dollars to three digits: $41,200."""
+    return usd(rounded(value)) if value else "$0"
+
+
+def dollars_span(span: Range) -> str:
+    """Write dollars with their interval: $41,200 ($28,000 to $55,000)."""
+    return f"{dollars(span.value)} ({ends(span, dollars)})"
+
+
+def tokens_span(span: Range) -> str:
+    """Write tokens with their interval."""
+    return f"{si(span.value)} ({ends(span, si)})"
+
+
+def days(value: float) -> str:
+    """Write a length of time by its size: 3.1 days, 5.2 h, 20 min."""
+    factor, unit, decimals = _unit(value)
+    return f"{value * factor:.{decimals}f}{NBSP}{unit}"
+
+
+def _unit(value: float) -> tuple[float, str, int]:
+    """Return the unit that suits so many days: how many of it are a day, its name, decimals."""
+    if abs(value) >= FEW_DAYS:
+        return 1.0, "days", 1
+    is_hours = abs(value) * HOURS_PER_DAY >= FEW_HOURS
+    return (HOURS_PER_DAY, "h", 1) if is_hours else (HOURS_PER_DAY * 60, "min", 0)
+
+
+def days_span(span: Range) -> str:
+    """Write a length of time with its interval: 3.1 days (2.2 to 4.6)."""
+    return f"{days(span.value)} ({days_ends(span)})"
+
+
+def days_ends(span: Range) -> str:
+    """Write the interval of a length of time, in the unit of its value: 2.2 to 4.6."""
+    factor, _, decimals = _unit(span.value)
+    return ends(span, lambda value: f"{value * factor:.{decimals}f}")
+
+
+def ends(span: Range, write: Callable[[float], str]) -> str:
+    """Write an interval: from its low end to its high one, which may be open."""
+    if span.high is None:
+        return f"{ABSENT if span.low is None else write(span.low)} or more"
+    return f"{ABSENT if span.low is None else write(span.low)} to {write(span.high)}"
+
+
+def written(assumption: Assumption) -> str:
+    """Write the value of an assumption in its unit."""
+    return WRITERS.get(assumption.name, _seconds)(assumption.value)
+
+
+def ends_written(assumption: Assumption) -> str:
+    """Write the interval of an assumption, nothing where it has none."""
+    if assumption.low is None or assumption.high is None:
+        return ""
+    write = WRITERS.get(assumption.name, _seconds)
+    return f"{write(assumption.low)} to {write(assumption.high)}"
+
+
+def basis_written(assumption: Assumption) -> str:
+    """Write where an assumption comes from, its interval first."""
+    return "; ".join(filter(None, (ends_written(assumption), assumption.basis)))
+
+
+def length(value: float) -> str:
+    """Write how long a schedule is: 14 days, 1 day."""
+    return f"{value:g}{NBSP}{'day' if value == 1 else 'days'}"
+
+
+def span_of(found: Projection) -> str:
+    """Write what a schedule covers: over 14 days, or for so many tokens."""
+    if found.is_by_tokens:
+        return f"for {si(found.tokens)} tokens ({days(found.days)})"
+    return f"over {length(found.days)}"
+
+
+def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
+    """Say what a schedule comes to: of two arms whether it pays, of one what it costs.
+
+    Where the arms are paid on unlike terms, equal price kinds come first.
+    """
+    kinds = kinds_of(planned)
+    said = _sentence(found, planned, has_reuse=has_reuse)
+    if kinds is None or kinds.is_alike:
+        return said
+    at_kinds = at_equal_kinds(found, planned)
+    saved = found.scenario(has_reuse=has_reuse).saved_usd
+    signs = {
+        each.value > 0
+        for _, other in at_kinds
+        if (each := other.scenario(has_reuse=has_reuse).saved_usd) is not None
+    }
+    is_told = signs == {saved is not None and saved.value > 0}
+    parts = [] if is_told else ["Cannot tell across price kinds."]
+    parts += [
+        f"At equal {common.kind.replace(' ', '-')} list prices "
+        f"{_sentence(other, planned, has_reuse=has_reuse)}"
+        for common, other in at_kinds
+    ]
+    if not at_kinds:
+        parts.append("The catalogue lists no price kind for both.")
+    return " ".join([*parts, f"As paid ({kinds.words}) {said}"])
+
+
+def assumed_sentence(planned: tuple[Planned, ...]) -> str:
+    """Say of which arms the pace is assumed, not measured; empty where it was measured of all."""
+    simulated = [each.label for each in planned if each.is_simulated]
+    if not simulated:
+        return ""
+    return (
+        f"{' and '.join(simulated)}: simulated. The pace follows from assumed constants of the "
+        "step model; it is no measurement of real hardware."
+    )
+
+
+def _sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
+    """Say what a schedule comes to at its prices."""
+    scenario = found.scenario(has_reuse=has_reuse)
+    candidate = scenario.arms[-1]
+    if scenario.break_even is None or scenario.saved_usd is None:
+        return _alone(found, candidate)
+    what = _owed(found, planned[-1])
+    over = span_of(found)
+    said = f"{_earned(scenario, what, found)}; {_saved(scenario.saved_usd, over)}"
+    said = f"{said}{_later(scenario)}."
+    return f"{said} {_chance(scenario.break_even)}".rstrip()
+
+
+def _later(scenario: ReuseScenario) -> str:
+    """Say how much longer, or shorter, the same tokens take on the candidate."""
+    if scenario.extra_days is None:
+        return ""
+    baseline, candidate = scenario.arms
+    before, after = baseline.same_tokens_days.value, candidate.same_tokens_days.value
+    extra = scenario.extra_days.value
+    if abs(extra) < ALIKE_DAYS_RATIO * before:
+        return f" and takes about as long for the same tokens ({days(after)})"
+    way = "longer" if extra > 0 else "less"
+    factor, unit, decimals = _unit(after)
+    size = f"{abs(extra) * factor:.{decimals}f}"
+    written_size = f"{size}{NBSP}{unit}" if float(size) else days(abs(extra))
+    return (
+        f" and takes {written_size} {way} for the same tokens: {days(after)} instead of "
+        f"{days(before)}"
+    )
+
+
+def _alone(found: Projection, arm: ArmCost) -> str:
+    if found.is_by_tokens:
+        return (
+            f"{si(found.tokens)} tokens on {arm.label} take {days_span(arm.same_tokens_days)} "
+            f"and cost {dollars_span(arm.same_tokens_usd)}."
+        )
+    return (
+        f"{length(found.days)} on {arm.label} cost {dollars(arm.same_days_usd)} "
+        f"and train on {tokens_span(arm.same_days_tokens)} tokens."
+    )
+
+
+def _owed(found: Projection, candidate: Planned) -> str:
+    """Say what has to be earned back."""
+    parts = []
+    if candidate.habits.compile_s:
+        parts.append("compile")
+    if found.porting_usd:
+        parts.append("porting")
+    return " and ".join(parts) or "start"
+
+
+def _earned(scenario: ReuseScenario, what: str, found: Projection) -> str:
+    baseline, candidate = scenario.arms
+    even = scenario.break_even
+    if even is None or even.days is None:
+        return _never(baseline, candidate, what, is_ahead=_is_ahead_at_first(even))
+    if even.reason == Reason.FROM_THE_START:
+        return f"{candidate.label} is ahead of {baseline.label} from its first step on"
+    if even.days.value > found.days:
+        within = days(found.days) if found.is_by_tokens else length(found.days)
+        return (
+            f"{candidate.label} does not earn back its {what} within {within}, "
+            f"that takes {days_span(even.days)}"
+        )
+    return f"{candidate.label} earns back its {what} after {days_span(even.days)}"
+
+
+def _is_ahead_at_first(even: BreakEvenPoint | None) -> bool:
+    return even is not None and even.reason == Reason.AHEAD_AT_FIRST
+
+
+def _never(baseline: ArmCost, candidate: ArmCost, what: str, *, is_ahead: bool) -> str:
+    said = f"{candidate.label} costs more for every token than {baseline.label}"
+    if is_ahead:
+        return f"{said}, and is ahead at first only because it starts sooner"
+    return f"{said}, so that it never earns back its {what}"
+
+
+def _saved(saved: Range, over: str) -> str:
+    words = f"{over} it "
+    if saved.low is None or saved.high is None:
+        return f"{words}saves {dollars(saved.value)}"
+    if saved.low < 0 < saved.high:
+        way = "saves" if saved.value >= 0 else "costs"
+        more = "" if saved.value >= 0 else " more"
+        return (
+            f"{words}{way} {dollars(abs(saved.value))}{more}, anything from {dollars(-saved.low)} "
+            f"lost to {dollars(saved.high)} saved"
+        )
+    if saved.value < 0:
+        turned = Range(-saved.value, -saved.high, -saved.low)
+        return f"{words}costs {dollars(turned.value)} more ({ends(turned, dollars)})"
+    return f"{words}saves {dollars_span(saved)}"
+
+
+def _chance(even: BreakEvenPoint) -> str:
+    if even.days is None or even.chance_ratio >= SURE:
+        return ""
+    return f"In {100 * (1 - even.chance_ratio):.0f} of 100 cases it never does."
+
+
+def reuse_sentence(found: Projection, planned: tuple[Planned, ...]) -> str:
+    """Say what keeping compiled graphs saves the candidate, for the same tokens."""
+    candidate = planned[-1]
+    saved = found.reuse_saves[-1]
+    if not candidate.habits.compile_s:
+        return f"{candidate.label} compiles nothing, so a compile cache saves it nothing."
+    return (
+        f"Keeping compiled graphs saves {candidate.label} {dollars_span(saved.usd)} and "
+        f"{days_span(saved.days)} {span_of(found)}: every restart, and every unplanned "
+        "recompile, finds them in the cache."
+    )
+
+
+def change_of(usd_saved: float) -> str:
+    """Write dollars saved with their sign: +$41,200."""
+    return f"{MINUS if usd_saved < 0 else '+'}{dollars(abs(usd_saved))}"
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCell:
+    """A figure as people read it, and below it its interval or where it comes from.
+
+    ``of`` is its arm; ``is_other`` where it belongs to the way that was not asked about.
+    """
+
+    text: str
+    note: str = ""
+    of: str = ""
+    is_other: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleRow:
+    """One line of a table."""
+
+    name: str
+    cells: tuple[ScheduleCell, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleColumn:
+    """The head of a column: an arm under one way to go."""
+
+    label: str
+    way: str
+    is_chosen: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleCosts:
+    """What a schedule costs: the baseline, then the candidate with reuse and without."""
+
+    columns: tuple[ScheduleColumn, ...]
+    rows: tuple[ScheduleRow, ...]
+
+
+def costs_of(
+    found: Projection, *, has_reuse: bool, planned: tuple[Planned, ...] = ()
+) -> ScheduleCosts:
+    """Return what a schedule costs, the baseline under the way that is asked about.
+
+    With ``planned`` arms that are paid on unlike terms, savings at equal price kinds as well.
+    """
+    chosen = found.scenario(has_reuse=has_reuse)
+    baseline = chosen.arms[0] if len(chosen.arms) > 1 else None
+    columns = (
+        [] if baseline is None else [ScheduleColumn(baseline.label, "baseline", is_chosen=True)]
+    )
+    columns += [
+        ScheduleColumn(
+            each.arms[-1].label,
+            "graphs reused" if each.has_reuse else "without reuse",
+            is_chosen=each.has_reuse == has_reuse,
+        )
+        for each in found.scenarios
+    ]
+    arms = [*([baseline] if baseline else []), *(each.arms[-1] for each in found.scenarios)]
+    rows = [ScheduleRow(name, tuple(map(cell, arms))) for name, cell in _of_arms(found)]
+    if baseline is not None:
+        at_kinds = at_equal_kinds(found, planned)
+        kinds = kinds_of(planned)
+        rows += [
+            ScheduleRow(
+                f"saved on those tokens, {common.kind} list prices",
+                (ScheduleCell(""), *(_tables_saved(each.saved_usd) for each in other.scenarios)),
+            )
+            for common, other in at_kinds
+        ]
+        is_unlike = kinds is not None and not kinds.is_alike
+        rows += _against(found.scenarios, as_paid=", as paid" if is_unlike else "")
+    marked = (
+        ScheduleRow(
+            row.name,
+            tuple(
+                replace(cell, is_other=not column.is_chosen)
+                for cell, column in zip(row.cells, columns, strict=True)
+            ),
+        )
+        for row in rows
+    )
+    return ScheduleCosts(tuple(columns), tuple(marked))
+
+
+def _of_arms(found: Projection) -> list[tuple[str, Callable[[ArmCost], ScheduleCell]]]:
+    return [
+        (
+            f"{days(found.days) if found.is_by_tokens else length(found.days)} cost",
+            lambda arm: ScheduleCell(dollars(arm.same_days_usd)),
+        ),
+        ("tokens in them", lambda arm: _cell(arm.same_days_tokens, si)),
+        ("$ per 1M tokens, start included", lambda arm: _cell(arm.usd_per_mtok, _cents)),
+        (f"{si(found.tokens)} tokens cost", lambda arm: _cell(arm.same_tokens_usd, dollars)),
+        ("and take", lambda arm: _time(arm.same_tokens_days)),
+        (
+            "until the first step",
+            lambda arm: ScheduleCell(
+                days(arm.start_days), f"{dollars(arm.usd_at_first_step)} by then"
+            ),
+        ),
+    ]
+
+
+def _against(scenarios: tuple[ReuseScenario, ...], *, as_paid: str) -> list[ScheduleRow]:
+    """Return what the candidate saves, how much longer it takes, and when the saving begins."""
+    first = ScheduleCell("")
+    saved = (first, *(_tables_saved(each.saved_usd) for each in scenarios))
+    return [
+        ScheduleRow(f"saved on those tokens{as_paid}", saved),
+        ScheduleRow(
+            "longer than the baseline",
+            (first, *(_tables_later(each.extra_days) for each in scenarios)),
+        ),
+        ScheduleRow(
+            f"earned back after{as_paid}", (first, *(_even(e.break_even) for e in scenarios))
+        ),
+    ]
+
+
+def _tables_later(span: Range | None) -> ScheduleCell:
+    return (
+        ScheduleCell(ABSENT) if span is None else ScheduleCell(days(span.value), days_ends(span))
+    )
+
+
+def _cents(value: float) -> str:
+    return usd(value) if value >= 1 else f"${value:.4f}"
+
+
+def _cell(span: Range | None, write: Callable[[float], str]) -> ScheduleCell:
+    return (
+        ScheduleCell(ABSENT)
+        if span is None
+        else ScheduleCell(write(span.value), ends(span, write))
+    )
+
+
+def _time(span: Range) -> ScheduleCell:
+    return ScheduleCell(days(span.value), days_ends(span))
+
+
+def _tables_saved(span: Range | None) -> ScheduleCell:
+    return (
+        ScheduleCell(ABSENT)
+        if span is None
+        else ScheduleCell(change_of(span.value), ends(span, change_of))
+    )
+
+
+def _even(even: BreakEvenPoint | None) -> ScheduleCell:
+    if even is None or even.days is None:
+        return ScheduleCell("never", even.reason if even else "")
+    return ScheduleCell(days(even.days.value), days_ends(even.days))
+
+
+def assumed(planned: tuple[Planned, ...]) -> tuple[ScheduleRow, ...]:
+    """Return every figure that is reckoned with, a cell for each arm."""
+    by_name = zip(*(each.assumptions for each in planned), strict=True)
+    return tuple(
+        ScheduleRow(
+            NAMES[each[0].name],
+            tuple(
+                ScheduleCell(written(one), basis_written(one), arm.label)
+                for one, arm in zip(each, planned, strict=True)
+            ),
+        )
+        for each in by_name
+    )
+
+
+N_POINTS = 57
+
+
+def as_json(
+    found: Projection, planned: tuple[Planned, ...], *, reuses: Sequence[bool]
+) -> dict[str, Any]:
+    """Return a schedule as one object, with and without reuse as asked."""
+    return {
+        "days": found.days,
+        "porting_usd": found.porting_usd,
+        "tokens": found.tokens,
+        "arms": [_arm(each) for each in planned],
+        "scenarios": [
+            msgspec.to_builtins(found.scenario(has_reuse=has_reuse))
+            | {"curves": _curves(found, planned, has_reuse=has_reuse)}
+            for has_reuse in reuses
+        ],
+        "reuse_saves": msgspec.to_builtins(found.reuse_saves),
+    } | _price_kinds(found, planned, reuses=reuses)
+
+
+def _price_kinds(
+    found: Projection, planned: tuple[Planned, ...], *, reuses: Sequence[bool]
+) -> dict[str, Any]:
+    """Return on which terms the arms are paid, and what a schedule saves at equal ones.
+
+    Nothing of one arm, or of figures given by hand, which say no terms.
+    """
+    kinds = kinds_of(planned)
+    if kinds is None:
+        return {}
+    told = {
+        "baseline": kinds.baseline,
+        "candidate": kinds.candidate,
+        "is_alike": kinds.is_alike,
+        "at_equal": [
+            {
+                "kind": common.kind,
+                "baseline_usd_per_node_hour": common.baseline.usd,
+                "candidate_usd_per_node_hour": common.candidate.usd,
+                "scenarios": [
+                    {
+                        "has_reuse": has_reuse,
+                        "saved_usd": msgspec.to_builtins(way.saved_usd),
+                        "break_even": msgspec.to_builtins(way.break_even),
+                    }
+                    for has_reuse in reuses
+                    if (way := other.scenario(has_reuse=has_reuse))
+                ],
+            }
+            for common, other in at_equal_kinds(found, planned)
+        ],
+    }
+    return {"price_kinds": told}
+
+
+def _arm(planned: Planned) -> dict[str, Any]:
+    return {
+        "label": planned.label,
+        "run": planned.run,
+        "instance_type": planned.instance_type or None,
+        "nodes": planned.habits.n_nodes,
+        "assumptions": [_plain(each) for each in planned.assumptions],
+    }
+
+
+def _plain(assumption: Assumption) -> dict[str, Any]:
+    """Return an assumption with the spaces that machines expect."""
+    told: dict[str, Any] = msgspec.to_builtins(assumption)
+    return told | {"basis": assumption.basis.replace(NBSP, " ")}
+
+
+def _curves(
+    found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
+) -> dict[str, Any] | None:
+    """Return dollars by day: of the candidate, and of the baseline for the same tokens."""
+    if len(planned) < 2:
+        return None
+    ways = arms_of(planned, days=found.days, porting_usd=found.porting_usd, has_reuse=has_reuse)
+    baseline, candidate = ways.arms
+    points = over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
+    return {
+        "days": points.days.tolist(),
+        "tokens": points.tokens.tolist(),
+        "candidate": _curve(points.candidate),
+        "baseline": _curve(points.baseline),
+    }
+
+
+def _curve(curve: Curve) -> dict[str, list[float]]:
+    return {"usd": curve.usd.tolist(), "low": curve.low.tolist(), "high": curve.high.tolist()}
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """A schedule that was asked for, worked out."""
+
+    asked: ScheduleRequest
+    planned: tuple[Planned, ...]
+    found: Projection
+    as_of: datetime
+
+    @property
+    def sentence(self) -> str:
+        """Whether it pays, in words."""
+        return sentence(self.found, self.planned, has_reuse=self.asked.has_reuse)
+
+    @property
+    def assumed_sentence(self) -> str:
+        """Of which arms the pace is assumed; empty where all were measured."""
+        return assumed_sentence(self.planned)
+
+    @property
+    def kinds(self) -> PriceKinds | None:
+        """On which terms the arms are paid; None where nobody said."""
+        return kinds_of(self.planned)
+
+    @property
+    def reuse_sentence(self) -> str:
+        """What a compile cache saves, in words."""
+        return reuse_sentence(self.found, self.planned)
+
+
+def schedule_of(trial: Trial, asked: ScheduleRequest) -> Schedule | None:
+    """Return a trial's schedule; None where its arms were not looked at yet.
+
+    Raises
+    ------
+    FieldError
+        Where an arm cannot be projected, or there is no such candidate.
+    """
+    pair = kept_pair(trial, candidate=asked.candidate)
+    if pair is None:
+        return None
+    planned = pair.planned
+    if asked.failures is not None:
+        planned = tuple(with_failures(each, asked.failures) for each in planned)
+    found = project(planned, days=asked.days, porting_usd=asked.porting_usd, tokens=asked.tokens)
+    return Schedule(asked, planned, found, pair.as_of)

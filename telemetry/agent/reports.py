@@ -1,0 +1,359 @@
+"""One round of reading: a report as it arrives, and beside it what sysfs says at that moment."""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import json
+import re
+import socket
+import sys
+import threading
+import time
+import zlib
+from array import array
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from telemetry.agent import VERSION
+from telemetry.agent.clock import Clock, Moment
+from telemetry.agent.monitor import Monitor
+from telemetry.agent.probes import Probes
+from telemetry.agent.spool import Frame, packed, stored
+from telemetry.agent.sysfs import EfaCounters, NeuronSysfs
+
+# Stands in a template where a number was; a report that has this character is sent as it is.
+HOLE = b"\x7f"
+# A number that measures: what counts or names the machine's parts belongs to the template.
+NUMBER = re.compile(
+    rb'(?<=":)(?<!index":)(?<!"pid":)(?<!"port":)(?<!"core":)(?<!"device":)(?<!_count":)'
+    rb"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?=[,}])"
+)
+ESCAPED = re.compile(rb"\\.")
+# Whole numbers up to here are the same as 64-bit floats.
+MOST_EXACT = 2.0**53
+MOST_ROWS = 30
+GUNZIP = 16 + zlib.MAX_WBITS
+
+
+@dataclass(frozen=True)
+class ReportRow:
+    """One report: its template, and the numbers that fill it."""
+
+    template: bytes
+    numbers: array[float]
+
+
+@dataclass(frozen=True)
+class FrameGroup:
+    """Frames that go together: as they are, or as columns where there is a row for each."""
+
+    frames: list[Frame]
+    rows: list[ReportRow]
+
+    @property
+    def is_columns(self) -> bool:
+        """Whether they go as columns; for a single one it is not worth it."""
+        return len(self.rows) > 1
+
+
+def runs(frames: Sequence[Frame]) -> Iterator[FrameGroup]:
+    """Split frames, in order, into runs of one template, and of those that have none."""
+    run = FrameGroup([], [])
+    for frame in frames:
+        row = _row(frame)
+        template = run.rows[0].template if run.rows else None
+        is_other = (row.template if row else None) != template
+        if run.frames and (is_other or len(run.frames) == MOST_ROWS):
+            yield run
+            run = FrameGroup([], [])
+        run.frames.append(frame)
+        run.rows.extend([row] if row else [])
+    if run.frames:
+        yield run
+
+
+def columns(
+    rows: Sequence[ReportRow],
+    *,
+    stream: str,
+    seq: Sequence[int],
+    at_s: Sequence[float],
+    health: Mapping[str, Any],
+) -> bytes:
+    """Return reports of one template as one line; of numbers that stay the first is enough."""
+    table = [*zip(*(row.numbers for row in rows))]
+    varies = [i for i, column in enumerate(table) if column.count(column[0]) < len(column)]
+    more = array("d", (row.numbers[i] for row in rows[1:] for i in varies))
+    said = {
+        "stream": stream,
+        "seq": seq,
+        "at": [round(moment_s, 6) for moment_s in at_s],
+        "template": rows[0].template.decode(),
+        "once": _text(rows[0].numbers),
+        "varies": varies,
+        "more": _text(more),
+        "agent": health,
+    }
+    return (
+        json.dumps({"columns": said}, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+    )
+
+
+def _row(frame: Frame) -> ReportRow | None:
+    """Take a report apart; None where its numbers cannot be told from its text."""
+    text = b"{" + zlib.decompress(frame.tail, GUNZIP).rstrip()
+    parts = NUMBER.split(text)
+    if len(parts) < 3 or HOLE in text:
+        return None
+    numbers = array("d", map(float, parts[1::2]))
+    if max(numbers) > MOST_EXACT or min(numbers) < -MOST_EXACT:
+        return None
+    template = HOLE.join(parts[::2])
+    return ReportRow(template, numbers) if _is_sound(template) else None
+
+
+_sound: set[bytes] = set()
+
+
+def _is_sound(template: bytes) -> bool:
+    """Whether a template is text, with no hole inside a string: between holes quotes pair up."""
+    if template in _sound:
+        return True
+    try:
+        template.decode()
+    except UnicodeDecodeError:
+        return False
+    if any(ESCAPED.sub(b"", part).count(b'"') % 2 for part in template.split(HOLE)):
+        return False
+    if len(_sound) > 8:
+        _sound.clear()
+    _sound.add(template)
+    return True
+
+
+def _text(numbers: array[float]) -> str:
+    """Return numbers as text: little-endian 64-bit floats in Base64."""
+    if sys.byteorder == "big":
+        numbers = array("d", numbers)
+        numbers.byteswap()
+    return base64.b64encode(numbers).decode()
+
+
+MONITOR, BESIDE = 0, 1
+PATHS = {MONITOR: "/api/v1/ingest/neuron-monitor", BESIDE: "/api/v1/ingest/efa"}
+
+
+def tail(report: bytes | None, beside: Mapping[str, Any]) -> bytes:
+    """Return the end of a line: what was read, the report as it came, not parsed."""
+    text = json.dumps(beside, separators=(",", ":"))[1:-1].encode()
+    if report is None:
+        return text + b"}\n"
+    return text + (b"," if text else b"") + b'"report":' + report + b"}\n"
+
+
+def head(frame: Frame, stream: str, at_s: float, health: Mapping[str, Any] | None) -> bytes:
+    """Return the beginning of a line, which is only known when it is sent."""
+    said: dict[str, Any] = {"at": round(at_s, 6), "seq": frame.seq, "stream": stream}
+    if health is not None:
+        said["agent"] = health
+    return json.dumps(said, separators=(",", ":"))[:-1].encode() + b","
+
+
+def body(
+    frames: Sequence[Frame], stream: str, health: Mapping[str, Any], clock: Clock, now: Moment
+) -> bytes:
+    """Return frames as one gzip body; the last line carries how the agent is doing."""
+    pieces = []
+    for frame in frames:
+        at_s = clock.wall_of(frame.made, frame.boot, now=now)
+        is_last = frame is frames[-1]
+        pieces.append(stored(head(frame, stream, at_s, health if is_last else None)))
+        pieces.append(frame.tail)
+    return b"".join(pieces)
+
+
+def columns_body(
+    run: FrameGroup, stream: str, health: Mapping[str, Any], clock: Clock, now: Moment
+) -> bytes:
+    """Return frames of one template as one gzip body of one line."""
+    at_s = [clock.wall_of(frame.made, frame.boot, now=now) for frame in run.frames]
+    seq = [frame.seq for frame in run.frames]
+    return packed(columns(run.rows, stream=stream, seq=seq, at_s=at_s, health=health))
+
+
+# A trouble that lasts, or comes and goes, is logged no more often than this.
+AGAIN_S = 600.0
+
+
+class Health:
+    """Counts since the agent began; any thread may add to them."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._counts = {"n_dropped": 0, "n_refused": 0, "n_skipped": 0}
+        self._problems: dict[str, str] = {}
+        self._logged_s: dict[str, float] = {}
+        self._is_open: set[str] = set()
+
+    def add(self, name: str, n: int = 1) -> None:
+        """Count something that went wrong."""
+        with self._lock:
+            self._counts[name] += n
+
+    def set(self, name: str, n: int) -> None:
+        """Set a count that somebody else keeps."""
+        with self._lock:
+            self._counts[name] = n
+
+    def problem(self, part: str, text: str) -> None:
+        """Say what is wrong with a part of the agent; empty: nothing is, any more."""
+        with self._lock:
+            if text:
+                self._problems[part] = text[:200]
+            else:
+                self._problems.pop(part, None)
+            news = self._news(part, text)
+        if news:
+            with suppress(OSError, ValueError):
+                sys.stderr.write(f"trnwatch-agent: {news}\n")
+                sys.stderr.flush()
+
+    def _news(self, part: str, text: str) -> str:
+        """Return what the log is to say: that a trouble began, goes on, or is over."""
+        if not text:
+            was_said = part in self._is_open
+            self._is_open.discard(part)
+            return f"{part}: well again" if was_said else ""
+        now_s = time.monotonic()
+        if now_s - self._logged_s.get(part, -AGAIN_S) < AGAIN_S:
+            return ""
+        self._logged_s[part] = now_s
+        self._is_open.add(part)
+        return text[:200]
+
+    def said(self, *, n_waiting: int) -> dict[str, Any]:
+        """Return what the server is told."""
+        with self._lock:
+            problem = "; ".join(self._problems.values())[:200]
+            said = {"version": VERSION, "n_waiting": n_waiting, **self._counts}
+            return {**said, "problem": problem} if problem else said
+
+
+# On Nitro instances the board's asset tag is the instance's id.
+ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
+# A monitor that has been silent for so many periods no longer speaks for the node.
+PATIENCE_PERIODS = 2.5
+# Whoever wants the agent to end waits no longer than this for it to notice.
+LONGEST_WAIT_S = 1.0
+
+Line = tuple[int, Moment, bytes]
+
+
+class Collector:
+    """Everything that is read on a node, as the tails of lines."""
+
+    def __init__(self, options: argparse.Namespace, clock: Clock, health: Health) -> None:
+        """Read what the options say."""
+        self._clock = clock
+        self._health = health
+        self._period_s: float = options.period
+        self._node: str | None = options.node
+        self._efa = EfaCounters(options.efa_sysfs)
+        self._neuron = NeuronSysfs(options.neuron_sysfs)
+        self._probes = Probes(
+            file=options.probe_file, command=options.probe_command, every_s=options.probe_every
+        )
+        self._monitor: Monitor | None = None
+        if not options.no_monitor:
+            self._monitor = Monitor(
+                command=options.command, stdin=options.stdin, period_s=options.period
+            )
+        self._heard_s = clock.now().up_s
+        self._beside_s = float("-inf")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come."""
+        return self._monitor is not None and self._monitor.is_over
+
+    def lines(self) -> Iterator[Line]:
+        """Wait for at most a period, and yield what was read."""
+        now_s = self._clock.now().up_s
+        wait_s = self._wait_s(now_s)
+        if self._monitor is None:
+            self._clock.rest(wait_s)
+            reports = []
+        else:
+            reports = self._monitor.lines(now_s, wait_s)
+            self._health.set("n_skipped", self._monitor.n_skipped)
+            self._health.problem("monitor", self._monitor.problem)
+        moment = self._clock.now()
+        for n_later in range(len(reports) - 1, -1, -1):
+            beside = {} if n_later else self._beside(moment, alone=False)
+            made = _before(moment, n_later * self._period_s)
+            yield MONITOR, made, tail(reports[-1 - n_later], beside)
+        if reports:
+            self._heard_s = moment.up_s
+        elif not self.is_over and moment.up_s - self._beside_s >= self._period_s:
+            yield from self._alone(moment)
+
+    def stop(self) -> None:
+        """End what was started."""
+        if self._monitor is not None:
+            self._monitor.stop()
+
+    def _wait_s(self, now_s: float) -> float:
+        """Return how long to wait for a report before sysfs is read without one."""
+        patient_until_s = self._heard_s + PATIENCE_PERIODS * self._period_s
+        due_s = self._beside_s + self._period_s
+        until_s = due_s if self._monitor is None else max(due_s, patient_until_s)
+        return min(max(until_s - now_s, 0.0), LONGEST_WAIT_S)
+
+    def _alone(self, moment: Moment) -> Iterator[Line]:
+        """Yield what sysfs says while no report comes."""
+        silent_s = moment.up_s - self._heard_s
+        if self._monitor is not None and silent_s < PATIENCE_PERIODS * self._period_s:
+            return
+        beside = self._beside(moment, alone=True)
+        if beside:
+            instance = {"instance": {"instance_id": self._node or instance_id()}}
+            yield BESIDE, moment, tail(None, {**instance, **beside})
+
+    def _beside(self, moment: Moment, *, alone: bool) -> dict[str, Any]:
+        """Return what sysfs and probes say at this moment."""
+        self._beside_s = moment.up_s
+        said: dict[str, Any] = {}
+        efa = self._efa.read(moment.up_s)
+        if efa:
+            self._probe(efa, moment.up_s)
+            said["efa"] = efa
+        neuron = self._neuron.read(moment.up_s, cores=alone)
+        if neuron:
+            said["neuron"] = neuron
+        return said
+
+    def _probe(self, efa: dict[str, Any], now_s: float) -> None:
+        """Add latencies that were probed to the devices they are of."""
+        latencies = self._probes.read(now_s)
+        self._health.problem("probe", self._probes.problem)
+        for device in efa["devices"]:
+            if device["device"] in latencies:
+                device["latency_s"] = latencies[device["device"]]
+
+
+def _before(moment: Moment, s: float) -> Moment:
+    """Return the moment so many seconds earlier: reports that piled up were made one by one."""
+    return Moment(moment.wall_s - s, moment.up_s - s)
+
+
+def instance_id() -> str:
+    """Return the instance's id, or the host's name where the machine has none."""
+    try:
+        tag = ASSET_TAG.read_text().strip()
+    except OSError:
+        tag = ""
+    return tag if tag.startswith("i-") else socket.gethostname().partition(".")[0]

@@ -1,0 +1,345 @@
+"""From what was measured to a verdict: each node, each bad pair, the group, and whom to take."""
+
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.catalog import Instance
+from telemetry.checks import preflight_pairs
+from telemetry.checks.preflight_measurements import Collective, Measured, slowdown
+from telemetry.checks.preflight_pairs import NodeVerdict, PairAnalysis, PreflightFinding
+from telemetry.detect.rules import RULES
+from telemetry.statistics.peers import GAUSSIAN, lower_median, median
+
+# A device this much slower than its peers is broken: alike devices differ by 2 to 4 %, a probe
+# on a busy fabric by 10 %, and the mildest fault worth the trouble doubles the latency.
+DEVICE_SLOWER_BY = 1.25
+DEVIATIONS = 6.0
+# A share of packets sent again that a healthy fabric does not reach (rule efa_degraded).
+LOSS_RATIO = RULES["efa_degraded"].limits["loss_ratio"]
+
+
+def counts(measured: Measured, instance: Instance | None) -> Iterator[PreflightFinding]:
+    """Find nodes with fewer accelerators or EFA devices than their type has."""
+    if instance is None:
+        return
+    for kind, seen, expected in (
+        ("device_missing", measured.n_devices, instance.n_devices),
+        ("efa_missing", measured.n_efa_seen, instance.n_efa),
+    ):
+        for i in np.flatnonzero(seen < expected):
+            node = measured.nodes[i]
+            yield PreflightFinding(
+                kind, node, metric="count", value=float(seen[i]), usual=expected
+            )
+
+
+def health(measured: Measured) -> Iterator[PreflightFinding]:
+    """Find nodes whose memory or hardware has made errors that nothing could correct."""
+    for kind in ("ecc_uncorrected", "hardware_errors"):
+        seen: FloatArray = getattr(measured, kind)
+        for i in np.flatnonzero(seen > 0):
+            yield PreflightFinding(
+                kind, measured.nodes[i], metric="count", value=float(seen[i]), usual=0.0
+            )
+
+
+def rest(measured: Measured) -> Iterator[PreflightFinding]:
+    """Find nodes whose counters of trouble move although nothing runs."""
+    for counter, moved in measured.rest.items():
+        for i in np.flatnonzero(moved > 0):
+            yield PreflightFinding(
+                "rest_moving", measured.nodes[i], metric=counter, value=float(moved[i]), usual=0.0
+            )
+
+
+def devices(measured: Measured) -> Iterator[PreflightFinding]:
+    """Find EFA devices that do not answer, answer late, or lose packets.
+
+    Notes
+    -----
+    A device is compared with all others of all nodes, once what is usual for its node (its
+    place in the racks) and for its number (its place in the node) is divided out by medians.
+    No published figure says what a probe should take, so peers are the measure.
+
+    References
+    ----------
+    AWS's own check of a device is fi_pingpong on it over loop-back (efa_test.sh); drivers
+    count retransmissions since r2.17.0 (amzn-drivers, efa_verbs.c).
+    """
+    slow = slower(measured.device_s)
+    usual_s = float(lower_median(_finite(measured.device_s).ravel()))
+    lossy = measured.device_loss_ratio > LOSS_RATIO
+    for row, device in zip(*np.nonzero(np.isinf(measured.device_s) | slow | lossy), strict=True):
+        place = {"node": measured.nodes[row], "device": int(device)}
+        latency_s = float(measured.device_s[row, device])
+        if np.isinf(latency_s):
+            yield PreflightFinding("efa_down", **place)
+        elif slow[row, device]:
+            yield PreflightFinding(
+                "efa_latency", **place, metric="latency_s", value=latency_s, usual=usual_s
+            )
+        else:
+            share = float(measured.device_loss_ratio[row, device])
+            yield PreflightFinding("efa_loss", **place, metric="ratio", value=share, usual=0.0)
+
+
+def slower(device_s: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return which devices stand out from their node and from their like: (n, n_efa)."""
+    if not device_s.size or not np.isfinite(device_s).any():
+        return np.zeros(device_s.shape, dtype=bool)
+    logs = np.log(_finite(device_s))
+    by_place = np.nan_to_num(lower_median(logs.T))
+    apart = logs - by_place
+    # Where most devices of a node are slow, its own median hides them: the node itself is slow.
+    own = np.nan_to_num(lower_median(apart))
+    apart -= np.clip(own, -np.log(DEVICE_SLOWER_BY) / 2, np.log(DEVICE_SLOWER_BY) / 2)[:, None]
+    spread = GAUSSIAN * float(median(np.abs(apart).ravel()))
+    return np.asarray(apart > max(np.log(DEVICE_SLOWER_BY), DEVIATIONS * np.nan_to_num(spread)))
+
+
+def _finite(values: FloatArray) -> FloatArray:
+    return np.where(np.isfinite(values) & (values > 0), values, np.nan)
+
+
+# Components of bad pairs up to this size are solved exactly; larger ones have never been seen,
+# and are thinned by taking who conflicts least.
+EXACTLY = 24
+
+Conflicts = dict[int, frozenset[int]]
+
+
+def compatible(n: int, bad_pairs: Iterable[tuple[int, int]], cost: FloatArray) -> list[int]:
+    """Return the most nodes of which no two are a bad pair, in order.
+
+    Parameters
+    ----------
+    n : int
+        How many nodes there are, numbered from 0.
+    bad_pairs : of two numbers each
+        Of each at most one may be taken.
+    cost : (n,)
+        Whom to leave rather than another, where it is a choice: the costlier, then the later.
+
+    Notes
+    -----
+    This is a largest independent set of the graph of bad pairs. The graph is sparse and falls
+    into small components, which are solved one by one: a node with most conflicts is either
+    left out, or taken and all it conflicts with left out.
+
+    Examples
+    --------
+    A bad switch port makes node 1 a bad peer of three; leaving it out alone is enough:
+
+    >>> compatible(5, [(1, 0), (1, 2), (1, 3)], np.zeros(5))
+    [0, 2, 3, 4]
+    """
+    peers: dict[int, set[int]] = {i: set() for i in range(n)}
+    for one, other in bad_pairs:
+        peers[one].add(other)
+        peers[other].add(one)
+    conflicts: Conflicts = {i: frozenset(others) for i, others in peers.items()}
+    taken: list[int] = []
+    for component in _components(conflicts):
+        solve = _exact if len(component) <= EXACTLY else _greedy
+        taken += solve(component, conflicts, cost)
+    return sorted(taken)
+
+
+def _components(conflicts: Conflicts) -> list[frozenset[int]]:
+    """Return groups of nodes that bad pairs tie together."""
+    left, found = set(conflicts), []
+    while left:
+        group, edge = set[int](), {min(left)}
+        while edge:
+            group |= edge
+            edge = {peer for i in edge for peer in conflicts[i]} - group
+        found.append(frozenset(group))
+        left -= group
+    return found
+
+
+def _exact(nodes: frozenset[int], conflicts: Conflicts, cost: FloatArray) -> list[int]:
+    """Return the best independent set: the largest, then the cheapest, then the first."""
+    if not nodes:
+        return []
+    hub = max(nodes, key=lambda i: (len(conflicts[i] & nodes), -i))
+    if not conflicts[hub] & nodes:
+        return sorted(nodes)
+    without = _exact(nodes - {hub}, conflicts, cost)
+    with_it = [hub, *_exact(nodes - {hub} - conflicts[hub], conflicts, cost)]
+    return min((without, sorted(with_it)), key=lambda chosen: _price(chosen, cost))
+
+
+def _price(chosen: list[int], cost: FloatArray) -> tuple[int, float, list[int]]:
+    return -len(chosen), round(float(cost[chosen].sum()), 9), chosen
+
+
+def _greedy(nodes: frozenset[int], conflicts: Conflicts, cost: FloatArray) -> list[int]:
+    """Take whoever conflicts with fewest of those left, again and again."""
+    left, taken = set(nodes), []
+    while left:
+        best = min(left, key=lambda i: (len(conflicts[i] & left), float(cost[i]), i))
+        taken.append(best)
+        left -= conflicts[best] | {best}
+    return taken
+
+
+def closest(candidates: Collection[int], distance: FloatArray, *, take: int) -> list[int]:
+    """Return so many of the candidates, near each other, in order.
+
+    Parameters
+    ----------
+    candidates : numbers of nodes, none a bad pair with another
+    distance : (n, n)
+        How far any two are apart, 0 for usual; NaN counts as usual.
+    take : int
+        How many; all of them where there are no more.
+
+    Notes
+    -----
+    The farthest from the others is left out until enough have gone: for the least total
+    distance of a group no quick exact way is known, and this is the usual approximation. The
+    later of two equals goes, so that the answer is always the same.
+    """
+    left = sorted(candidates)
+    near = np.nan_to_num(np.asarray(distance, dtype=float))
+    while len(left) > max(take, 0):
+        farness = near[np.ix_(left, left)].sum(axis=1).round(9)
+        worst = len(left) - 1 - int(np.argmax(farness[::-1]))
+        left.pop(worst)
+    return left
+
+
+ORDER = (NodeVerdict.PASS, NodeVerdict.HOLD, NodeVerdict.FAIL)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreflightJudgement:
+    """What a preflight has found.
+
+    ``chosen`` are the nodes to take, ``usual`` what a usual pair and device show, and
+    ``slowdown`` how many times as long as expected the last collective over them took.
+    """
+
+    nodes: Mapping[str, NodeVerdict]
+    troubles: Sequence[PreflightFinding]
+    chosen: tuple[str, ...]
+    n_wanted: int
+    usual: Mapping[str, float]
+    slowdown: float
+
+    @property
+    def bad_pairs(self) -> list[tuple[str, str]]:
+        """Pairs of which one node may come."""
+        return [(t.node, t.peer) for t in self.troubles if t.peer is not None]
+
+    def of(self, node: str) -> list[PreflightFinding]:
+        """Return what is held against a node, alone or with another."""
+        return [trouble for trouble in self.troubles if node in {trouble.node, trouble.peer}]
+
+
+def judge(
+    measured: Measured, instance: Instance | None, *, take: int | None = None
+) -> PreflightJudgement:
+    """Judge everything that was measured.
+
+    Parameters
+    ----------
+    measured : Measured
+        Whatever is NaN in it was not looked at; a node of which no pair was probed is held.
+    instance : type of every node, None where the catalogue lacks it
+        Says how many accelerators and EFA devices there should be.
+    take : int
+        How many nodes are wanted; None: all that can come.
+
+    Notes
+    -----
+    A node fails by its own doing: a device short, slow, silent or lossy, errors, or slow to
+    everybody. Pairs are judged among the nodes that did not fail. Of a bad pair one node may
+    come; which is left is chosen so that the most can come together, and it is held.
+    """
+    own = [
+        *counts(measured, instance),
+        *health(measured),
+        *devices(measured),
+        *rest(measured),
+        *_not_measured(measured),
+    ]
+    looks = preflight_pairs.looked_at(measured)
+    own += preflight_pairs.nodes(measured, looks, known=_of(own, NodeVerdict.FAIL))
+    together = list(preflight_pairs.pairs(measured, looks, apart=_of(own, NodeVerdict.FAIL)))
+    verdicts = _verdicts(measured.nodes, own)
+    able = [i for i, node in enumerate(measured.nodes) if verdicts[node] is NodeVerdict.PASS]
+    distance = distances(looks)
+    fit = _fit(measured.nodes, able, together, distance)
+    for i in set(able) - set(fit):
+        verdicts[measured.nodes[i]] = NodeVerdict.HOLD
+    n_wanted = len(measured.nodes) if take is None else take
+    chosen = tuple(measured.nodes[i] for i in closest(fit, distance, take=n_wanted))
+    return PreflightJudgement(
+        nodes=verdicts,
+        troubles=[*own, *together],
+        chosen=chosen,
+        n_wanted=len(fit) if take is None else take,
+        usual={look.figure.name: look.usual for look in looks},
+        slowdown=group_slowdown(measured.collectives, chosen),
+    )
+
+
+def group_slowdown(collectives: Sequence[Collective], chosen: Collection[str]) -> float:
+    """Return how slow the last collective over just these nodes was; NaN where none was."""
+    over = [each for each in collectives if set(each.nodes) == set(chosen)]
+    return slowdown(over[-1]) if over else float("nan")
+
+
+def distances(looks: Sequence[PairAnalysis]) -> FloatArray:
+    """Return how much farther than usual any two nodes are, as logarithms: (n, n)."""
+    return np.asarray(
+        sum(
+            np.nan_to_num(look.split.pair + look.split.node[:, None] + look.split.node)
+            for look in looks
+        )
+    )
+
+
+def _of(troubles: Sequence[PreflightFinding], verdict: NodeVerdict) -> set[str]:
+    return {trouble.node for trouble in troubles if trouble.verdict is verdict}
+
+
+def _not_measured(measured: Measured) -> list[PreflightFinding]:
+    """Hold nodes that no pair was probed of, where there is more than one node."""
+    if len(measured.nodes) < 2:
+        return []
+    seen = np.any(measured.was_probed, axis=1)
+    return [
+        PreflightFinding("not_measured", measured.nodes[i])
+        for i in np.flatnonzero(~np.asarray(seen))
+    ]
+
+
+def _verdicts(nodes: Sequence[str], own: Sequence[PreflightFinding]) -> dict[str, NodeVerdict]:
+    """Return the worst that each node's own troubles say."""
+    verdicts = dict.fromkeys(nodes, NodeVerdict.PASS)
+    for trouble in own:
+        verdicts[trouble.node] = max(verdicts[trouble.node], trouble.verdict, key=ORDER.index)
+    return verdicts
+
+
+def _fit(
+    nodes: Sequence[str],
+    able: Sequence[int],
+    together: Sequence[PreflightFinding],
+    distance: FloatArray,
+) -> list[int]:
+    """Return the most of the able nodes of which no two are a bad pair."""
+    place = {nodes[i]: at for at, i in enumerate(able)}
+    bad = [
+        (place[trouble.node], place[trouble.peer])
+        for trouble in together
+        if trouble.node in place and trouble.peer in place
+    ]
+    cost = distance[np.ix_(able, able)].sum(axis=1) if able else np.zeros(0)
+    return [able[i] for i in compatible(len(able), bad, cost)]

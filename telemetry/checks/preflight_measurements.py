@@ -1,0 +1,132 @@
+"""The collective test: sizes up to 1 GB, and how far what was measured lies from the expected."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray, IntArray
+
+# Counters of a node that should stand still while nothing runs, as EFA's hw_counters name them.
+REST_COUNTERS = (
+    "rx_drops",
+    "retrans_pkts",
+    "retrans_timeout_events",
+    "impaired_remote_conn_events",
+    "unresponsive_remote_events",
+)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Collective:
+    """One collective at several sizes over some of the nodes: ``size_bytes`` and times (k,).
+
+    ``expected_s`` is what this type of instance should take, NaN where nobody knows.
+    """
+
+    nodes: tuple[str, ...]
+    size_bytes: FloatArray
+    time_s: FloatArray
+    expected_s: FloatArray
+    op: str = "all_reduce"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Measured:
+    """All that was measured of n nodes; NaN wherever nobody has looked.
+
+    Parameters
+    ----------
+    p50_s, p99_s, bandwidth_bytes_per_s : (n, n), symmetric
+        Of every pair of nodes: latency of one way, median and 99th percentile, and bytes per
+        second. No answer: latency is infinite, bandwidth 0.
+    device_s, device_loss_ratio : (n, n_efa)
+        Latency of each EFA device probed on its own (infinite: no answer), and the share of its
+        packets that were sent again meanwhile.
+    n_devices, n_efa_seen : (n,)
+        Accelerators and EFA devices that the node has.
+    rest : (n,) by name
+        By how much a counter has moved in ``rest_s`` without any work.
+    ecc_uncorrected, hardware_errors : (n,)
+        Memory errors that ECC could not correct, and errors of the hardware, since it booted.
+    """
+
+    nodes: tuple[str, ...]
+    p50_s: FloatArray
+    p99_s: FloatArray
+    bandwidth_bytes_per_s: FloatArray
+    device_s: FloatArray
+    device_loss_ratio: FloatArray
+    n_devices: FloatArray
+    n_efa_seen: FloatArray
+    ecc_uncorrected: FloatArray
+    hardware_errors: FloatArray
+    rest: Mapping[str, FloatArray] = field(default_factory=dict)
+    rest_s: float = float("nan")
+    collectives: tuple[Collective, ...] = ()
+
+    @classmethod
+    def nothing_of(cls, nodes: tuple[str, ...], *, n_efa: int) -> "Measured":
+        """Return what is known before the first probe."""
+        n = len(nodes)
+
+        def blank(*shape: int) -> FloatArray:
+            return np.full(shape, np.nan)
+
+        return cls(
+            nodes,
+            p50_s=blank(n, n),
+            p99_s=blank(n, n),
+            bandwidth_bytes_per_s=blank(n, n),
+            device_s=blank(n, n_efa),
+            device_loss_ratio=blank(n, n_efa),
+            n_devices=blank(n),
+            n_efa_seen=blank(n),
+            ecc_uncorrected=blank(n),
+            hardware_errors=blank(n),
+        )
+
+    @property
+    def was_probed(self) -> NDArray[np.bool_]:
+        """Which pairs were probed: (n, n)."""
+        return ~np.isnan(self.p50_s)
+
+    def with_pairs(
+        self, rows: IntArray, columns: IntArray, values: Mapping[str, FloatArray]
+    ) -> "Measured":
+        """Return the same with some pairs measured; ``values`` (n_pairs,) by field."""
+        changes = {}
+        for name, measured in values.items():
+            matrix = getattr(self, name).copy()
+            matrix[rows, columns] = matrix[columns, rows] = measured
+            changes[name] = matrix
+        return replace(self, **changes)
+
+
+# 1 KiB, 4 KiB and so on up to 1 GiB.
+SIZES_BYTES: FloatArray = 2.0 ** np.arange(10, 31, 2)
+# What the expected curve is worth: it fits published runs within 15 %, and for Trainium2 no run
+# of several nodes is public. Half as long again is no matter of the curve any more.
+SLOWER_BY = 1.5
+# Below this the start counts, which releases of the runtime have changed twentyfold.
+JUDGED_FROM_BYTES = 2.0**20
+
+
+def slowdown(measured: Collective) -> float:
+    """Return how many times as long as expected a collective takes; NaN if that is not known.
+
+    Notes
+    -----
+    The median over the sizes from 1 MiB on: there bytes count, and bytes are what the links
+    carry. Sources: aws-neuron-sdk, nccom-test.rst and neuron-runtime/about/collectives.rst.
+    """
+    judged = measured.size_bytes >= JUDGED_FROM_BYTES
+    ratio = measured.time_s[judged] / measured.expected_s[judged]
+    known = ratio[np.isfinite(ratio)]
+    return float(np.median(known)) if known.size else float("nan")
+
+
+def is_slow(measured: Collective) -> bool:
+    """Whether a collective takes much longer than this type of instance should need."""
+    return slowdown(measured) > SLOWER_BY

@@ -1,0 +1,270 @@
+"""The matrix of pairs: which node is slow to everybody, which pair only to each other."""
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray
+from telemetry.checks.preflight_measurements import Measured
+from telemetry.statistics.peers import GAUSSIAN, lower_median, median
+
+
+class NodeVerdict(StrEnum):
+    """What becomes of a node: take it, look at it first, or send it back."""
+
+    PASS = "pass"  # noqa: S105
+    HOLD = "hold"
+    FAIL = "fail"
+
+
+# What each kind of trouble means for the node it is on. Of a bad pair one may come.
+KINDS: dict[str, NodeVerdict] = {
+    "device_missing": NodeVerdict.FAIL,
+    "efa_missing": NodeVerdict.FAIL,
+    "efa_down": NodeVerdict.FAIL,
+    "efa_latency": NodeVerdict.FAIL,
+    "efa_loss": NodeVerdict.FAIL,
+    "node_silent": NodeVerdict.FAIL,
+    "node_slow": NodeVerdict.FAIL,
+    "ecc_uncorrected": NodeVerdict.FAIL,
+    "hardware_errors": NodeVerdict.FAIL,
+    "rest_moving": NodeVerdict.HOLD,
+    "not_measured": NodeVerdict.HOLD,
+    "pair_slow": NodeVerdict.HOLD,
+    "pair_silent": NodeVerdict.HOLD,
+}
+PAIRS = ("pair_slow", "pair_silent")
+
+
+@dataclass(frozen=True, slots=True)
+class PreflightFinding:
+    """One thing that is wrong; of a pair, ``peer`` is the other node.
+
+    ``metric`` says which figure shows it, ``value`` and ``usual`` its value here and elsewhere;
+    None where there is nothing to compare.
+    """
+
+    kind: str
+    node: str
+    peer: str | None = None
+    device: int | None = None
+    metric: str = ""
+    value: float | None = None
+    usual: float | None = None
+
+    @property
+    def verdict(self) -> NodeVerdict:
+        """What this alone means for the node."""
+        return KINDS[self.kind]
+
+    @property
+    def is_of_pair(self) -> bool:
+        """Whether two nodes have it together and neither alone."""
+        return self.kind in PAIRS
+
+
+PASSES = 6
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class TwoWay:
+    """``log(value[i, j]) = level + node[i] + node[j] + pair[i, j]``, each a logarithm.
+
+    ``node`` is (n,), ``pair`` (n, n) with NaN where nothing was measured.
+    """
+
+    level: float
+    node: FloatArray
+    pair: FloatArray
+
+    @property
+    def node_spread(self) -> float:
+        """How much nodes differ, as a robust standard deviation."""
+        return float(GAUSSIAN * median(np.abs(self.node)))
+
+    @property
+    def pair_spread(self) -> float:
+        """How much pairs differ beyond their nodes, as a robust standard deviation."""
+        above = self.pair[np.triu_indices(len(self.node), 1)]
+        return float(GAUSSIAN * median(np.abs(above)))
+
+
+def two_way(values: FloatArray) -> TwoWay:
+    """Split a symmetric matrix of positive figures by medians.
+
+    Parameters
+    ----------
+    values : (n, n), symmetric
+        A latency, or one over a bandwidth: what is sick lies above. NaN, zero and infinity are
+        left out, and so is the diagonal.
+
+    Returns
+    -------
+    split : TwoWay
+        With one pair or none every node is usual: two alone cannot be told apart.
+
+    Notes
+    -----
+    Tukey's median polish on logarithms, with one set of effects for rows and columns since the
+    matrix is symmetric. A node that is slow to everybody moves its own median and leaves the
+    medians of the others alone; a pair that is slow moves no median, and stays behind in the
+    residuals. Of two middle values the lower is taken, so that one slow pair among three nodes
+    blames no node. The effects are centred on the usual node.
+
+    References
+    ----------
+    J. W. Tukey, "Exploratory Data Analysis", Addison-Wesley (1977), chapter 11.
+
+    Examples
+    --------
+    Node 3 is twice as slow to everybody, and the pair of 0 and 1 three times:
+
+    >>> values = np.full((5, 5), 16.0)
+    >>> values[3] *= 2; values[:, 3] *= 2; values[0, 1] *= 3; values[1, 0] *= 3
+    >>> split = two_way(values)
+    >>> np.exp(split.node).round(2)
+    array([1., 1., 1., 2., 1.])
+    >>> np.exp(split.pair[0]).round(2)
+    array([nan,  3.,  1.,  1.,  1.])
+    """
+    n = len(values)
+    known = np.isfinite(values) & (values > 0) & ~np.eye(n, dtype=bool)
+    logs = np.log(np.where(known, values, 1.0))
+    logs[~known] = np.nan
+    node = np.zeros(n)
+    if np.triu(known).sum() < 2:
+        level = float(np.nan_to_num(lower_median(logs[known])))
+        return TwoWay(level, node, logs - level)
+    level = float(lower_median(logs[known]))
+    for _ in range(PASSES):
+        rest = logs - level - node[:, None] - node
+        node = node + np.nan_to_num(lower_median(rest))
+        centre = float(lower_median(node))
+        node, level = node - centre, level + 2 * centre
+    return TwoWay(level, node, logs - level - node[:, None] - node)
+
+
+# A node that fewer than this share of its peers can reach is not there.
+MOST_SILENT = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class PairMeasure:
+    """One matrix, and how many times worse than usual a node or a pair must be to count.
+
+    Medians of probes differ by 2 to 4 % between alike devices, and by up to a fifth when the
+    way between two nodes is longer: racks apart are no fault, so the limit for pairs lies
+    above that. The 99th percentile wanders more, and bandwidth less.
+    """
+
+    name: str
+    node: float
+    pair: float
+    is_rate: bool = False
+
+
+FIGURES = (
+    PairMeasure("p50_s", node=1.25, pair=1.5),
+    PairMeasure("p99_s", node=1.8, pair=2.2),
+    PairMeasure("bandwidth_bytes_per_s", node=1.2, pair=1.3, is_rate=True),
+)
+NODE_DEVIATIONS, PAIR_DEVIATIONS = 6.0, 8.0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PairAnalysis:
+    """One matrix taken apart: in ``excess_*`` 1 is the limit, NaN where nothing is known."""
+
+    figure: PairMeasure
+    values: FloatArray
+    split: TwoWay
+
+    @property
+    def usual(self) -> float:
+        """What a usual pair shows."""
+        level = float(np.exp(self.split.level))
+        return 1 / level if self.figure.is_rate else level
+
+    @property
+    def slow_nodes(self) -> NDArray[np.bool_]:
+        """Which nodes are slow to everybody: (n,)."""
+        least = max(np.log(self.figure.node), NODE_DEVIATIONS * self.split.node_spread)
+        return np.asarray(self.split.node > least)
+
+    @property
+    def slow_pairs(self) -> NDArray[np.bool_]:
+        """Which pairs are slow to each other beyond what their nodes are: (n, n)."""
+        least = max(np.log(self.figure.pair), PAIR_DEVIATIONS * self.split.pair_spread)
+        return np.asarray(self.split.pair > least)
+
+
+def looked_at(measured: Measured) -> list[PairAnalysis]:
+    """Take each of the three matrices apart."""
+    found = []
+    for figure in FIGURES:
+        values: FloatArray = getattr(measured, figure.name)
+        sick_up = np.full(values.shape, np.nan)
+        if figure.is_rate:
+            np.divide(1.0, values, out=sick_up, where=values > 0)
+        else:
+            sick_up = values
+        found.append(PairAnalysis(figure, values, two_way(sick_up)))
+    return found
+
+
+def silent(measured: Measured) -> NDArray[np.bool_]:
+    """Return which nodes most of their peers cannot reach, and more than one: (n,)."""
+    n_dead = np.isinf(measured.p50_s).sum(axis=1)
+    n_probed = measured.was_probed.sum(axis=1)
+    return np.asarray((n_dead > 1) & (n_dead > MOST_SILENT * n_probed))
+
+
+def nodes(
+    measured: Measured, looks: list[PairAnalysis], *, known: Collection[str]
+) -> Iterator[PreflightFinding]:
+    """Find nodes that are silent or slow to everybody; the ``known`` have a better reason."""
+    gone = silent(measured)
+    for i, node in enumerate(measured.nodes):
+        if node in known:
+            continue
+        if gone[i]:
+            yield PreflightFinding(
+                "node_silent", node, value=float(np.isinf(measured.p50_s[i]).sum())
+            )
+            continue
+        worst = max(
+            (look for look in looks if look.slow_nodes[i]),
+            key=lambda look: float(look.split.node[i]),
+            default=None,
+        )
+        if worst is not None:
+            sign = -1 if worst.figure.is_rate else 1
+            value = worst.usual * float(np.exp(sign * worst.split.node[i]))
+            yield PreflightFinding(
+                "node_slow", node, metric=worst.figure.name, value=value, usual=worst.usual
+            )
+
+
+def pairs(
+    measured: Measured, looks: list[PairAnalysis], *, apart: Collection[str]
+) -> Iterator[PreflightFinding]:
+    """Find pairs that are silent or slow only to each other, among nodes that may be taken."""
+    dead, slow = np.isinf(measured.p50_s), [look.slow_pairs for look in looks]
+    may = np.array([node not in apart for node in measured.nodes], dtype=bool)
+    bad = np.triu((dead | np.logical_or.reduce(slow)) & may & may[:, None], 1)
+    for i, j in zip(*np.nonzero(bad), strict=True):
+        node, peer = measured.nodes[i], measured.nodes[j]
+        if dead[i, j]:
+            yield PreflightFinding("pair_silent", node, peer)
+            continue
+        worst = max(
+            (look for look, mask in zip(looks, slow, strict=True) if mask[i, j]),
+            key=lambda look: float(look.split.pair[i, j]),
+        )
+        value = float(worst.values[i, j])
+        yield PreflightFinding(
+            "pair_slow", node, peer, metric=worst.figure.name, value=value, usual=worst.usual
+        )

@@ -1,0 +1,191 @@
+"""Operators of a model against what is published and what the compiler reported."""
+
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+import msgspec
+
+from telemetry.catalog import Source
+from telemetry.checks.operator_readers import read_operators
+from telemetry.checks.operators import (
+    CUSTOM_CALL,
+    CompilerReport,
+    Operator,
+    OperatorFileKind,
+    OperatorList,
+    SupportError,
+)
+
+FILE = Path(__file__).parent / "operators.toml"
+
+
+class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names that one source gives."""
+
+    source: str
+    names: frozenset[str]
+
+
+class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Names with what one source says of each."""
+
+    source: str
+    names: Mapping[str, str]
+
+
+class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that operators are judged by where no report of the compiler is at hand.
+
+    ``listed`` are the operators on the published list; ``aliases`` and ``lowerings`` lead to one
+    of them; ``refused`` and ``refused_types`` lead to the code of the compiler's error.
+    """
+
+    sources: Mapping[str, Source]
+    listed: Names
+    aliases: Pairs
+    lowerings: Pairs
+    refused: Pairs
+    refused_types: Pairs
+    targets: Names
+
+    def listed_as(self, name: str) -> str:
+        """Return the listed operator that a name stands for, empty where there is none."""
+        same = (name, f"{name}_", name.removesuffix("_"), self.aliases.names.get(name, ""))
+        return next((each for each in same if each in self.listed.names), "")
+
+    @property
+    def list_date(self) -> str:
+        """When the list was last changed (year and month)."""
+        return self.sources[self.listed.source].date
+
+
+@cache
+def published() -> Published:
+    """Return what comes with trnwatch, read once per process."""
+    return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), Published)
+
+
+class SupportState(StrEnum):
+    """What is known of an operator, the worst first."""
+
+    UNSUPPORTED = "unsupported"
+    UNKNOWN = "unknown"
+    SUPPORTED = "supported"
+
+
+class Basis(StrEnum):
+    """What a judgement rests on, the strongest first."""
+
+    REPORT = "report"
+    REFUSED_TYPE = "refused_type"
+    REFUSED = "refused"
+    LIST = "list"
+    ALIAS = "alias"
+    TARGET = "target"
+    LOWERING = "lowering"
+    NONE = "none"
+
+
+ORDER = {state: place for place, state in enumerate(SupportState)}
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorJudgement:
+    """One operator judged.
+
+    ``detail`` names the listed operator, the compiler's error code, or where the report saw it
+    fail; ``n_failed`` counts the uses that the report saw fail of ``n_tried``; ``is_listed``
+    says whether the published list has it, whatever the state.
+    """
+
+    name: str
+    written: str
+    n: int
+    line: int
+    state: SupportState
+    basis: Basis
+    detail: str = ""
+    n_failed: int = 0
+    n_tried: int = 0
+    is_listed: bool = False
+
+
+def judge(
+    operators: Iterable[Operator], published: Published, report: CompilerReport | None = None
+) -> tuple[OperatorJudgement, ...]:
+    """Judge operators, the worst first, then the most used.
+
+    Parameters
+    ----------
+    operators : as read from a graph, a list or a report
+    published : what is published of operators
+    report : what the compiler said, where it was asked; its word stands
+    """
+    found = [_judged(operator, published, report) for operator in operators]
+    return tuple(sorted(found, key=lambda each: (ORDER[each.state], -each.n, each.name)))
+
+
+def _judged(
+    operator: Operator, published: Published, report: CompilerReport | None
+) -> OperatorJudgement:
+    state, basis, detail = _by_what_is_published(operator, published)
+    n_passed = n_failed = 0
+    if report and (said := report.name_of(operator.name)):
+        n_passed, n_failed = report.passed.get(said, 0), report.failed.get(said, 0)
+        state = SupportState.UNSUPPORTED if n_failed else SupportState.SUPPORTED
+        basis, detail = Basis.REPORT, "; ".join(report.failures.get(said, ()))
+    return OperatorJudgement(
+        name=operator.name,
+        written=operator.written,
+        n=operator.n,
+        line=operator.line,
+        state=state,
+        basis=basis,
+        detail=detail,
+        n_failed=n_failed,
+        n_tried=n_passed + n_failed,
+        is_listed=bool(published.listed_as(operator.name)),
+    )
+
+
+def _by_what_is_published(
+    operator: Operator, published: Published
+) -> tuple[SupportState, Basis, str]:
+    name, refused_types = operator.name, published.refused_types.names
+    for each in sorted(operator.types & refused_types.keys()):
+        return SupportState.UNSUPPORTED, Basis.REFUSED_TYPE, f"{each}, {refused_types[each]}"
+    if code := published.refused.names.get(name):
+        return SupportState.UNSUPPORTED, Basis.REFUSED, code
+    if listed := published.listed_as(name):
+        is_same = listed == name
+        return (
+            SupportState.SUPPORTED,
+            Basis.LIST if is_same else Basis.ALIAS,
+            "" if is_same else listed,
+        )
+    kind, _, target = name.partition("::")
+    if kind == CUSTOM_CALL and target in published.targets.names:
+        return SupportState.SUPPORTED, Basis.TARGET, "NCC_EHCA005"
+    if lowered := published.lowerings.names.get(name):
+        return SupportState.SUPPORTED, Basis.LOWERING, lowered
+    return SupportState.UNKNOWN, Basis.NONE, ""
+
+
+__all__ = [
+    "Basis",
+    "CompilerReport",
+    "Operator",
+    "OperatorFileKind",
+    "OperatorJudgement",
+    "OperatorList",
+    "Published",
+    "SupportError",
+    "SupportState",
+    "judge",
+    "published",
+    "read_operators",
+]

@@ -1,0 +1,641 @@
+"""All rules over the vitals of one run: what is broken now."""
+
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from telemetry.blocks import METRICS, FloatArray
+from telemetry.detect.checkpoints import slow_checkpoint
+from telemetry.detect.fabric import fabric
+from telemetry.detect.findings import (
+    KIND_OF,
+    LINK_CAUSES,
+    RULE_OF_NODE,
+    UNKNOWN,
+    CauseScore,
+    Finding,
+    Problem,
+    Symptom,
+    remembered,
+    ruled_out_figures,
+    strongest,
+)
+from telemetry.detect.hang import hang
+from telemetry.detect.inputs import AccessRecorder, DetectionInput, OpenProblem, divided, reported
+from telemetry.detect.links import link_looks
+from telemetry.detect.node_errors import exec_errors, node_idle, uncorrected
+from telemetry.detect.pace import comparable
+from telemetry.detect.recompile import recompile
+from telemetry.detect.rules import RULES, Severity
+from telemetry.detect.share import (
+    BASELINE_STEPS,
+    NEWEST_STEPS,
+    Kind,
+    ShareCase,
+    episode,
+    open_case,
+)
+from telemetry.detect.silicon import silicon
+from telemetry.detect.slow import (
+    arriving_late,
+    computing_slowly,
+    loading,
+    moving_slowly,
+    starved,
+    taking_longer,
+)
+from telemetry.detect.stragglers import Lateness, lateness, longer_stage, worker_looks
+from telemetry.detect.uneven import uneven
+from telemetry.statistics.peers import mean, middle
+from telemetry.steps import StepBatch
+
+LAYOUT = "communication-bound layout"
+# A second kind of rise is worth looking at where it is at least this share of the first.
+WORTH_A_LOOK = 0.3
+# A rise of the share by less than this part of its limit is the run's usual ups and downs.
+LITTLE = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """What is believed: the look that convinces, None where none does, and all that do not."""
+
+    look: CauseScore | None
+    kind: str
+    lateness: Lateness
+    ruled_out: tuple[CauseScore, ...] = ()
+
+    @property
+    def cause(self) -> str:
+        """Name of the fault, or that it is unknown."""
+        return self.look.cause if self.look else UNKNOWN
+
+    @property
+    def is_layout(self) -> bool:
+        """Whether nothing is broken: the run is laid out to communicate that much."""
+        return self.kind == LAYOUT
+
+
+def localise(case: ShareCase) -> Diagnosis:
+    """Name the cause of a share above its limit, and the culprit only where figures speak.
+
+    The larger of the two rises, waiting or transferring, is explained first; the other one
+    only where the first finds nothing and the other is not negligible.
+    """
+    late = lateness(case.after)
+    looks: list[CauseScore] = []
+    for kind in _kinds(case):
+        new = worker_looks(case, late) if kind == "waiting" else link_looks(case)
+        looks += new
+        if best := strongest(new):
+            return Diagnosis(best, kind, late, _others(looks, best))
+    shown = LAYOUT if _is_layout(case) else case.kind
+    return Diagnosis(None, shown, late, _others(looks, None))
+
+
+def _kinds(case: ShareCase) -> list[Kind]:
+    """Return which rises to explain, the larger one first."""
+    rise_s = case.rise_s
+    kinds: list[Kind] = sorted(rise_s, key=lambda kind: -rise_s[kind])
+    least_s = WORTH_A_LOOK * max(rise_s.values())
+    return [kind for kind in kinds if rise_s[kind] >= least_s]
+
+
+def _is_layout(case: ShareCase) -> bool:
+    """Tell whether the bytes always took about that long, or do since somebody changed the run."""
+    if case.takes_no_longer:
+        return True
+    if case.kind == "waiting":
+        return False
+    always = case.share_rise_ratio < LITTLE * case.vitals.limit_ratio
+    return case.before is None or always or bool(case.changed)
+
+
+def _others(looks: list[CauseScore], best: CauseScore | None) -> tuple[CauseScore, ...]:
+    """Keep what was looked at and does not stand out."""
+    return tuple(look for look in looks if look is not best and not look.stands_out)
+
+
+# The charts begin this long before the onset, so that what was normal can be seen.
+LEAD_S = 120.0
+WORST_WORKERS = 64
+
+
+def share_evidence(case: ShareCase, verdict: Diagnosis) -> dict[str, Any]:
+    """Return the evidence of the headline rule; docs/rules.md explains every key."""
+    after, vitals = case.after, case.vitals
+    wait = float(case.newest.wait_ratio.mean())
+    transfer = float(case.newest.transfer_ratio.mean())
+    look = verdict.look
+    return {
+        "share_ratio": wait + transfer,
+        "wait_ratio": wait,
+        "transfer_ratio": transfer,
+        "limit_ratio": vitals.limit_ratio,
+        "resolve_ratio": vitals.resolve_ratio,
+        "kind": verdict.kind,
+        "step": int(after.step[-1]),
+        "step_s": middle(case.newest.step_s),
+        "baseline_step_s": _baseline(case),
+        "changed": list(case.changed),
+        "culprit": look.figure() if look else None,
+        "wait_by_worker": _wait_by_worker(case),
+        "late_workers": [after.workers[i] for i in verdict.lateness.late],
+        "unreported": _unreported(case),
+        "ruled_out": ruled_out_figures(verdict.ruled_out),
+        "onset_s": case.onset_s,
+        "window": [case.onset_s - LEAD_S, vitals.now_s],
+        "charts": _charts(verdict),
+    }
+
+
+def _baseline(case: ShareCase) -> float | None:
+    """Return how long a step took before; None where that was not seen or is not comparable."""
+    if case.before is None or case.changed:
+        return None
+    return middle(case.before.step_s)
+
+
+def _wait_by_worker(case: ShareCase) -> dict[str, float]:
+    """Return the seconds each worker waits per step; of a large run those that wait least."""
+    wait: FloatArray = mean(case.after.phases["wait_s"], axis=0)
+    order = np.argsort(wait)[:WORST_WORKERS]
+    shown = sorted(int(i) for i in order if np.isfinite(wait[i]))
+    return {case.after.workers[i]: float(wait[i]) for i in shown}
+
+
+def _unreported(case: ShareCase) -> list[str]:
+    """Return the workers that reported no step since the onset."""
+    known = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
+    return [case.after.workers[i] for i in np.flatnonzero(~known)]
+
+
+def _charts(verdict: Diagnosis) -> list[dict[str, Any]]:
+    """Return what is worth drawing beside the steps: the hardware that gives the culprit away."""
+    look = verdict.look
+    if look is None or look.node is None or look.metric not in METRICS:
+        return []
+    return [{"metric": look.metric, "node": look.node, "device": look.device}]
+
+
+SHARE = "allreduce_share"
+# How far before the window one looks for earlier steps.
+LOOK_BACK_S = 300.0
+# What begins so long after a share rose is not why it rose.
+LATER_S = 60.0
+
+
+def all_reduce(
+    vitals: DetectionInput, steps: StepBatch, problems: list[Problem], *, is_open: bool
+) -> tuple[Finding | None, list[Problem]]:
+    """Apply the headline rule.
+
+    Parameters
+    ----------
+    problems : what steps and hardware show otherwise
+
+    Returns
+    -------
+    The finding, if the share is above its limit, and the problems that it does not speak of.
+    None where somebody changed the run and the all-reduce takes no longer than it did: a smaller
+    batch makes any share larger, and nobody is to be called for it.
+    """
+    since = episode(
+        steps.allreduce_share_ratio,
+        limit_ratio=vitals.limit_ratio,
+        resolve_ratio=vitals.resolve_ratio,
+        is_open=is_open,
+    )
+    if since is None:
+        return None, problems
+    case = open_case(vitals, steps, since)
+    verdict = _everywhere_still(vitals, localise(case))
+    chosen = _chosen(vitals, verdict, problems)
+    began_s = vitals.now_s if chosen is None else chosen.onset_s
+    layout_s = _layout_since_s(vitals)
+    if layout_s is not None and began_s - layout_s > LATER_S:
+        case = replace(case, onset_s=min(case.onset_s, layout_s))
+        return _finding(case, replace(verdict, look=None, kind=LAYOUT)), problems
+    is_told = chosen is not None or verdict.look is not None or is_open
+    if not is_told and (case.is_diluted or (verdict.is_layout and _is_old(case, steps))):
+        return None, problems
+    if chosen is not None and chosen.look is not None:
+        verdict = _believe(verdict, chosen)
+    rest = [p for p in problems if p is not chosen and not _explained(p, verdict)]
+    return _finding(case, verdict), rest
+
+
+def _layout_since_s(vitals: DetectionInput) -> float | None:
+    """Return since when the open alert says that the run is laid out to communicate so much.
+
+    What falls ill long after speaks for itself: nobody is told of it by an old alert.
+    """
+    for alert in vitals.standing:
+        onset_s = alert.evidence.get("onset_s")
+        is_layout = alert.cause == UNKNOWN and alert.evidence.get("kind") == LAYOUT
+        if alert.rule == SHARE and is_layout and onset_s is not None:
+            return float(onset_s)
+    return None
+
+
+def _everywhere_still(vitals: DetectionInput, verdict: Diagnosis) -> Diagnosis:
+    """Blame no single node for a part that the open alert says most nodes had sick."""
+    look = verdict.look
+    for alert in vitals.standing:
+        is_everywhere = alert.rule == SHARE and alert.node is None and alert.device is not None
+        if look and is_everywhere and (alert.cause, alert.device) == (look.cause, look.device):
+            return replace(verdict, look=replace(look, node=None))
+    return verdict
+
+
+def _is_old(case: ShareCase, steps: StepBatch) -> bool:
+    """Tell whether the run was like this for longer than the window, and no alert was due then."""
+    if case.before is not None or case.vitals.earlier is None:
+        return False
+    earlier = case.vitals.earlier(float(steps.ended_at_s[0]) - LOOK_BACK_S)
+    return bool((earlier.ended_at_s < steps.ended_at_s[0] - 1.0).sum() >= BASELINE_STEPS)
+
+
+def _chosen(vitals: DetectionInput, verdict: Diagnosis, problems: list[Problem]) -> Problem | None:
+    """Return the problem behind the share: of the same culprit, else the worst that could be.
+
+    The one that the open alert speaks of comes first, as long as it lasts: a page does not jump
+    from one of two culprits to the other and back.
+    """
+    told = [p for p in problems if p.look is not None]
+    able = [p for p in told if _could(p, verdict)]
+    held = {
+        (alert.cause, alert.node)
+        for alert in vitals.standing
+        if alert.rule == SHARE or "share_ratio" in alert.evidence
+    }
+    # A machine keeps the share when worse comes of another kind; what blames none does not.
+    keeps = able + [p for p in told if p.node is not None]
+    if (same := next((p for p in keeps if (p.cause, p.node) in held), None)) is not None:
+        return same
+    if verdict.look is not None:
+        its = (p for p in able if _same(p, verdict) or _is_late(vitals, p, verdict))
+        chosen = next(its, None)
+        if chosen is not None or verdict.cause != UNKNOWN:
+            return chosen
+    return max(able, key=lambda p: p.strength, default=None)
+
+
+def _is_late(vitals: DetectionInput, problem: Problem, verdict: Diagnosis) -> bool:
+    """Tell whether a machine that accuses itself is what the verdict takes for a long stage."""
+    late = {vitals.node_of(vitals.steps.workers[i]) for i in verdict.lateness.late}
+    is_stage = verdict.cause == "stage_imbalance"
+    return is_stage and problem.node is not None and late == {problem.node}
+
+
+def _could(problem: Problem, verdict: Diagnosis) -> bool:
+    """Tell whether a problem lifts the share in the way it was lifted."""
+    is_link = problem.cause in LINK_CAUSES
+    if problem.kind in {"computing", "checkpoint", "step"}:
+        return False
+    return is_link == (verdict.kind != "waiting")
+
+
+def _same(problem: Problem, verdict: Diagnosis) -> bool:
+    """Tell whether a problem is at the machine that the verdict blames, or blames none either."""
+    look = verdict.look
+    if look is None:
+        return False
+    if look.node is None or problem.node is None:
+        return problem.cause == look.cause
+    return problem.node == look.node
+
+
+def _believe(verdict: Diagnosis, problem: Problem) -> Diagnosis:
+    """Put a problem's culprit in the place of the verdict's own."""
+    kind = "transferring" if problem.cause in LINK_CAUSES else "waiting"
+    ruled_out = tuple(look for look in verdict.ruled_out if look.cause != problem.cause)
+    return replace(verdict, look=problem.look, kind=kind, ruled_out=ruled_out)
+
+
+def _explained(problem: Problem, verdict: Diagnosis) -> bool:
+    """Tell whether a problem is the share's own, seen another way."""
+    if _same(problem, verdict):
+        # A node may have a sick link, and be late besides.
+        if (problem.cause in LINK_CAUSES) != (verdict.kind != "waiting"):
+            return False
+        devices = {problem.device, verdict.look.device if verdict.look else None}
+        return None in devices or len(devices) == 1 or problem.cause == verdict.cause
+    is_symptom = problem.look is None or (problem.node is None and bool(problem.late))
+    return is_symptom and problem.kind == verdict.kind
+
+
+def _finding(case: ShareCase, verdict: Diagnosis) -> Finding:
+    """Put a verdict into words that alerts understand."""
+    share = float(case.newest.allreduce_share_ratio.mean())
+    look = verdict.look
+    return Finding(
+        rule=SHARE,
+        cause=verdict.cause,
+        # Nobody need get up at night for a run that was laid out, or changed, to be like this.
+        severity="warn" if verdict.is_layout else RULES[SHARE].severity,
+        run=case.vitals.run,
+        node=look.node if look else None,
+        device=look.device if look else None,
+        onset_s=case.onset_s,
+        score=share / case.vitals.limit_ratio,
+        victims=_victims(case, verdict),
+        evidence=share_evidence(case, verdict),
+    )
+
+
+def _victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
+    """Return the nodes that train and are slowed by what is not their fault."""
+    node_of, workers = case.vitals.node_of, case.after.workers
+    to_blame = {verdict.look.node} if verdict.look else set()
+    if verdict.cause == "stage_imbalance":
+        to_blame = {node_of(workers[i]) for i in verdict.lateness.late}
+    told = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
+    training = {node_of(workers[i]) for i in np.flatnonzero(told)}
+    return tuple(node for node in case.vitals.nodes if node in training - to_blame)
+
+
+# So many workers are a large crowd.
+LARGE = 24
+# Nobody need get up at night for uneven work, or for what has no culprit yet.
+NOT_URGENT = ("seq_imbalance", "stage_imbalance", UNKNOWN)
+
+
+def performance(vitals: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
+    """Return what slows the run: at most one finding for each problem.
+
+    What hardware shows comes first; what steps show beside it is told only where the hardware
+    does not explain it; a share above its limit takes over the problem that explains it.
+    """
+    steps = reported(vitals.steps)
+    problems = _of_hardware(vitals) if vitals.looks else []
+    if not len(steps):
+        return _findings(vitals, steps, problems)
+    alike, timed = comparable(steps), divided(steps)
+    of_steps = slow_checkpoint(vitals, alike) + loading(vitals, steps)
+    if not of_steps and _is_calm(vitals, open_rules):
+        return _findings(vitals, steps, _unexplained(vitals, problems, seen=problems))
+    witness = AccessRecorder(vitals)
+    accused = _accused(vitals, problems)
+    if timed is steps:
+        of_steps += _of_steps(witness.vitals, alike, accused)
+    else:
+        of_steps += _of_untimed(witness.vitals, alike, timed, accused)
+    share, rest = _told(vitals, timed, problems, of_steps, is_open=SHARE in open_rules)
+    is_quiet = not (of_steps or share or witness.asked or vitals.standing or open_rules)
+    if vitals.recall is not None:
+        vitals.recall.note(vitals.steps, is_calm=is_quiet)
+    return ([share] if share else []) + _findings(vitals, steps, rest)
+
+
+def _is_calm(vitals: DetectionInput, open_rules: Collection[str]) -> bool:
+    """Tell whether the steps are known to show nothing, and no alert says otherwise."""
+    if vitals.recall is None or vitals.standing or open_rules:
+        return False
+    return vitals.recall.is_calm(vitals.steps)
+
+
+def _told(
+    vitals: DetectionInput,
+    steps: StepBatch,
+    problems: list[Problem],
+    of_steps: list[Problem],
+    *,
+    is_open: bool,
+) -> tuple[Finding | None, list[Problem]]:
+    """Return what the headline rule says, and the problems that it does not speak of.
+
+    ``steps`` are those whose exchange was timed: without one nobody knows the share.
+    """
+    lasting = _lasting(vitals, problems, of_steps)
+    borne_out = [p for p in of_steps if _is_borne_out(p, problems + lasting)]
+    problems = _unexplained(vitals, problems + lasting + borne_out, seen=problems)
+    if not len(steps):
+        return None, problems
+    return all_reduce(vitals, steps, problems, is_open=is_open)
+
+
+def _of_hardware(vitals: DetectionInput) -> list[Problem]:
+    """Return what the machines show of themselves."""
+    return [_of_sighting(each) for each in silicon(vitals) + fabric(vitals)]
+
+
+def _lasting(
+    vitals: DetectionInput, seen: list[Problem], of_steps: list[Problem]
+) -> list[Problem]:
+    """Return what has open alerts, is mended, and still explains the steps it slowed.
+
+    A step that is slow ends after its machine is well again: that is no new problem.
+    """
+    known = {(problem.cause, problem.node) for problem in seen}
+    mended = [
+        _of_sighting(Symptom(remembered(alert), _onset_s(alert, vitals.now_s)))
+        for alert in vitals.standing
+        if alert.cause in RULE_OF_NODE and alert.node and (alert.cause, alert.node) not in known
+    ]
+    open_ones = [p for p in of_steps if not any(_explains(vitals, one, p) for one in seen)]
+    return [one for one in mended if any(_explains(vitals, one, p) for p in open_ones)]
+
+
+def _is_borne_out(problem: Problem, seen: list[Problem]) -> bool:
+    """Tell whether a part that steps accuse is sick by its own account, now.
+
+    Steps tell what was: a machine may be well again when they end, or has not shown it for long
+    enough. The only part of a node has no neighbours to stand out from.
+    """
+    look = problem.look
+    if look is None or look.node is None or look.device is None:
+        return True
+    if look.is_only_part or look.n_peers == 0:
+        return True
+    return any(one.node == problem.node for one in seen)
+
+
+def _onset_s(alert: OpenProblem, now_s: float) -> float:
+    """Return since when an open alert has been so, as far as it says."""
+    onset_s = alert.evidence.get("onset_s")
+    return now_s if onset_s is None else float(onset_s)
+
+
+def _of_sighting(each: Symptom) -> Problem:
+    look = each.look
+    return Problem(look.cause, look, KIND_OF[look.cause], each.onset_s, look.strength)
+
+
+def _accused(vitals: DetectionInput, problems: list[Problem]) -> set[str | None]:
+    """Return the nodes whose own hardware says that they are slow, or said so lately."""
+    held = {alert.node for alert in vitals.standing if alert.cause in RULE_OF_NODE}
+    return held | {problem.node for problem in problems}
+
+
+def _of_steps(
+    vitals: DetectionInput, steps: StepBatch, accused: Collection[str | None]
+) -> list[Problem]:
+    """Return what the steps show, the most special evidence first."""
+    found = starved(vitals, steps) + uneven(vitals, steps, accused=accused)
+    looks = (moving_slowly, longer_stage, arriving_late, computing_slowly)
+    return found + [problem for look in looks for problem in look(vitals, steps)]
+
+
+def _of_untimed(
+    vitals: DetectionInput, steps: StepBatch, timed: StepBatch, accused: Collection[str | None]
+) -> list[Problem]:
+    """Return what steps show of which nobody timed the exchange, or only of every so many.
+
+    Input and the pace as a whole need no split. Who waits for whom, and how long bytes move, is
+    told by the steps that were timed.
+    """
+    found = starved(vitals, steps)
+    if len(timed):
+        alike = comparable(timed)
+        found += uneven(vitals, alike, accused=accused)
+        looks = (moving_slowly, longer_stage, arriving_late)
+        found += [problem for look in looks for problem in look(vitals, alike)]
+    return found + taking_longer(vitals, steps)
+
+
+def _unexplained(
+    vitals: DetectionInput, problems: list[Problem], *, seen: list[Problem]
+) -> list[Problem]:
+    """Leave out what another problem, earlier in the list, explains.
+
+    Of parts that were ``seen`` to be sick none explains another of its node.
+    """
+    kept: list[Problem] = []
+    for problem in problems:
+        is_part = problem.kind == "waiting" and any(problem is each for each in seen)
+        if is_part or not any(_explains(vitals, other, problem) for other in kept):
+            kept.append(problem)
+    return kept
+
+
+def _explains(vitals: DetectionInput, one: Problem, other: Problem) -> bool:
+    """Tell whether the second problem is the first one, seen another way."""
+    if other.kind == "step":
+        # Nobody knows what in the step takes longer: whatever slows steps may be it.
+        return one.kind != "checkpoint"
+    if other.kind == "transferring":
+        return one.cause in LINK_CAUSES and _is_same_link(one, other)
+    if other.kind == "computing":
+        alone = len(vitals.nodes) == 1 and one.kind == "waiting"
+        # Of a large crowd's quickest workers nobody drew a long sequence.
+        is_uneven = one.cause == "seq_imbalance" and len(vitals.steps.workers) < LARGE
+        return alone or is_uneven
+    if other.kind == "waiting":
+        nodes = {vitals.node_of(worker) for worker in other.late[:1]} | {other.node}
+        # Uneven work makes somebody late in every step: only its own hardware convicts a machine.
+        is_uneven = one.cause == "seq_imbalance" and bool(other.late)
+        # A sick link makes everybody wait alike, and nobody late.
+        return is_uneven or (
+            one.kind != "transferring" and one.node is not None and one.node in nodes
+        )
+    return False
+
+
+def _is_same_link(one: Problem, other: Problem) -> bool:
+    """Tell whether two problems of links may be one: no fabric hides a link sick otherwise."""
+    if one.node is None and other.node is not None:
+        return one.cause == other.cause
+    return other.node is None or one.node == other.node
+
+
+def _findings(vitals: DetectionInput, steps: StepBatch, problems: list[Problem]) -> list[Finding]:
+    """Return one finding per rule and subject: of what has an alert already, else the worst."""
+    standing = {(alert.rule, alert.cause, alert.node) for alert in vitals.standing}
+    order = sorted(
+        problems, key=lambda p: ((p.rule, p.cause, p.node) not in standing, -p.strength)
+    )
+    found: dict[tuple[str, str | None], Finding] = {}
+    for problem in order:
+        subject = problem.node if RULES[problem.rule].subject == "node" else None
+        found.setdefault((problem.rule, subject), _performance_finding(vitals, steps, problem))
+    return list(found.values())
+
+
+def _performance_finding(vitals: DetectionInput, steps: StepBatch, problem: Problem) -> Finding:
+    """Put a problem into words that alerts understand."""
+    severity: Severity = RULES[problem.rule].severity
+    return Finding(
+        rule=problem.rule,
+        cause=problem.cause,
+        severity="warn" if problem.cause in NOT_URGENT and problem.node is None else severity,
+        run=vitals.run,
+        node=problem.node,
+        device=problem.device,
+        onset_s=problem.onset_s,
+        score=problem.strength,
+        victims=_performance_victims(vitals, steps, problem),
+        evidence=_evidence(vitals, steps, problem),
+    )
+
+
+def _mean_ratio(ratio: FloatArray) -> float | None:
+    """Return the mean of the steps that tell it; None where none does: unknown, never zero."""
+    told = ratio[np.isfinite(ratio)]
+    return float(told.mean()) if told.size else None
+
+
+def _performance_victims(
+    vitals: DetectionInput, steps: StepBatch, problem: Problem
+) -> tuple[str, ...]:
+    """Return the nodes that train with the culprit: a synchronous step waits for its slowest."""
+    if not len(steps) or problem.kind == "checkpoint":
+        return ()
+    told = np.isfinite(steps.phases["compute_s"][-1])
+    training = {vitals.node_of(steps.workers[i]) for i in np.flatnonzero(told)}
+    to_blame = {problem.node, *(vitals.node_of(worker) for worker in problem.late)}
+    return tuple(node for node in vitals.nodes if node in training - to_blame)
+
+
+def _evidence(vitals: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:
+    """Return the evidence; docs/rules.md explains every key."""
+    look = problem.look
+    began = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
+    before, newest = steps[:began], steps[began + 1 :].last(NEWEST_STEPS)
+    is_told = look is not None and look.node is not None and look.metric in METRICS
+    return {
+        "kind": problem.kind,
+        "step_s": middle(newest.step_s) if len(newest) else None,
+        "baseline_step_s": middle(before.step_s) if len(before) > 2 else None,
+        "wait_ratio": _mean_ratio(newest.wait_ratio),
+        "transfer_ratio": _mean_ratio(newest.transfer_ratio),
+        "culprit": look.figure() if look else None,
+        "late_workers": list(problem.late),
+        "ruled_out": ruled_out_figures(problem.ruled_out),
+        "onset_s": problem.onset_s,
+        "window": [problem.onset_s - LEAD_S, vitals.now_s],
+        "charts": [{"metric": look.metric, "node": look.node, "device": look.device}]
+        if look is not None and is_told
+        else [],
+        **problem.more,
+    }
+
+
+def memory_errors(vitals: DetectionInput) -> list[Finding]:
+    """Apply the rule ecc_uncorrected where somebody looked at the counts."""
+    return [] if vitals.counts is None else uncorrected(vitals.counts, run=vitals.run)
+
+
+# Rules that stand by themselves, each a function of the vitals: one line for a new one.
+BY_ITSELF: Mapping[str, Callable[[DetectionInput], list[Finding]]] = {
+    "hang": hang,
+    "recompile": recompile,
+    "exec_errors": exec_errors,
+    "node_idle": node_idle,
+    "ecc_uncorrected": memory_errors,
+}
+
+
+def find(vitals: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
+    """Return every rule that the run breaks now.
+
+    ``open_rules`` names the rules whose alert on this run is open: it decides only where the
+    window itself holds neither a breaking nor a mending. A run without steps breaks no rule
+    that is judged by steps, and mends none either: leave its alerts as they are.
+    """
+    found = performance(vitals, open_rules=open_rules)
+    for look in BY_ITSELF.values():
+        found += look(vitals)
+    return found

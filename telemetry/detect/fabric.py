@@ -1,0 +1,424 @@
+"""Sick EFA devices, by what all nodes of a run report: slow to answer, lossy, or dead."""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect.findings import LINK_CAUSES, CauseScore, Symptom, remembered, since
+from telemetry.detect.inputs import DetectionInput, OpenProblem, lasts, measured, newest
+from telemetry.detect.links import DEAD_RATIO, LOSS_RATIO, MOST, SLOWER_BY
+from telemetry.detect.rules import RULES
+from telemetry.detect.silicon import HALF, PAST_AGES_S, PERSISTS_S, RECENT_S, together
+from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median
+
+LATENCY, BYTES = "efa_latency_s", "efa_tx_bytes_per_s"
+PACKETS, AGAIN, IMPAIRED = "efa_tx_packets_per_s", "efa_retransmits_per_s", "efa_impaired_per_s"
+METRICS = (LATENCY, BYTES, PACKETS, AGAIN, IMPAIRED)
+
+
+@dataclass(frozen=True, slots=True)
+class EfaReadings:
+    """The EFA devices of a run over some seconds; each array (n_ticks, n_nodes, n_efa)."""
+
+    span: Span
+    latency_s: FloatArray
+    bytes_per_s: FloatArray
+    packets_per_s: FloatArray
+    again_per_s: FloatArray
+    impaired_per_s: FloatArray
+
+    @property
+    def usual_s(self) -> float:
+        """Median latency of all devices of the run."""
+        typical = lower_median(np.moveaxis(self.latency_s, 0, -1))
+        return float(lower_median(typical.ravel()))
+
+    @property
+    def reports(self) -> NDArray[np.bool_]:
+        """Which ticks brought counters of their own: (n_ticks, n_nodes, 1), by node.
+
+        A device that carries nothing, or loses nothing, tells the same again and again; all of
+        a node's devices do so only where no report came.
+        """
+        moved = [measured(each) for each in (self.bytes_per_s, self.packets_per_s)]
+        return np.asarray((moved[0] | moved[1]).any(axis=2, keepdims=True))
+
+    @property
+    def apart(self) -> FloatArray:
+        """How much later each device answers than the usual one in the same second."""
+        n_ticks = len(self.latency_s)
+        usual = lower_median(self.latency_s.reshape(n_ticks, -1))
+        return np.asarray(self.latency_s / usual[:, None, None])
+
+
+def fabric_of(span: Span) -> EfaReadings | None:
+    """Return the EFA devices of a span; None where no node has any."""
+    shapes = {v.shape for n, v in span.values.items() if n in METRICS and v.shape[2]}
+    if not shapes or not len(span.ticks):
+        return None
+    unknown = np.full(max(shapes), np.nan)
+    value = {
+        n: v if v is not None and v.shape[2] else unknown
+        for n in METRICS
+        for v in [span.values.get(n)]
+    }
+    return EfaReadings(span, *(value[name] for name in METRICS))
+
+
+@dataclass(frozen=True, slots=True)
+class EfaScores:
+    """One figure per device (n_nodes, n_efa), how bad it is over its limit, and in which ticks."""
+
+    value: FloatArray
+    badness: FloatArray
+    above: NDArray[np.bool_]
+
+
+def sightings(
+    now: EfaReadings, look: CauseScore, sick: NDArray[np.bool_], figures: "EfaScores"
+) -> list[Symptom]:
+    """Name the worst device of each sick node; the node alone where most of its are sick."""
+    found = []
+    for row in np.flatnonzero(sick.any(axis=1)):
+        value = np.where(sick[row], figures.badness[row], -np.inf)
+        device = int(np.argmax(value))
+        most = sick.shape[1] > 2 and float(sick[row].mean()) > MOST
+        first = int(np.argmax(figures.above[:, row, device]))
+        found.append(
+            Symptom(
+                CauseScore(
+                    cause=look.cause,
+                    strength=float(figures.badness[row, device]),
+                    metric=look.metric,
+                    value=float(figures.value[row, device]),
+                    peers_median=look.peers_median,
+                    n_peers=int(np.isfinite(figures.value).sum()) - 1,
+                    unit=look.unit,
+                    node=now.span.nodes[row],
+                    device=None if most else device,
+                ),
+                float(now.span.ticks[first]) - 1.0,
+            )
+        )
+    return found
+
+
+DEVIATIONS = 5.0
+# So many packets sent again are no chance any more; a dead device's mates carry so much.
+ENOUGH_AGAIN = RULES["efa_degraded"].limits["least_again"]
+AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
+
+# On a quiet link losses are counted for so many seconds; some must be of the last part of them.
+QUIET_S, LATELY = 300, 4
+
+
+def lossy(now: EfaReadings) -> list[Symptom]:
+    """Find devices that send more packets again than any healthy path does."""
+    again, sent = mean(now.again_per_s, axis=0), mean(now.packets_per_s, axis=0)
+    ratio = np.divide(again, sent, out=np.full(sent.shape, np.nan), where=sent > 0)
+    known = ratio[np.isfinite(ratio)]
+    if not known.size:
+        return []
+    usual = float(lower_median(known))
+    spread = GAUSSIAN * float(lower_median(np.abs(known - usual)))
+    limit = max(LOSS_RATIO, usual + DEVIATIONS * spread, 2 * usual)
+    n_again = np.nansum(now.again_per_s, axis=0)
+    above, at_all = (
+        now.again_per_s > HALF * least * now.packets_per_s for least in (limit, LOSS_RATIO)
+    )
+    enough, anyhow = (
+        (n_again >= ENOUGH_AGAIN)
+        & lasts(each, now.reports, least=PERSISTS_S)
+        & each[-3:].any(axis=0)
+        for each in (above, at_all)
+    )
+    look = CauseScore("efa_loss", 0.0, AGAIN, np.nan, usual, 0, "ratio")
+    found = sightings(now, look, (ratio >= limit) & enough, EfaScores(ratio, ratio / limit, above))
+    if usual >= LOSS_RATIO and float(anyhow.mean()) > MOST:
+        look = CauseScore("efa_loss", usual / LOSS_RATIO, AGAIN, usual, 0.0, 0, "ratio")
+        first = int(np.argmax(at_all.mean(axis=(1, 2)) > MOST))
+        found.append(Symptom(look, float(now.span.ticks[first]) - 1.0))
+    return found
+
+
+def seldom_lossy(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
+    """Find devices that lose packets of so few that it takes minutes to be sure."""
+    again, sent = np.nansum(now.again_per_s, axis=0), np.nansum(now.packets_per_s, axis=0)
+    held = {alert.node for alert in vitals.standing if alert.cause == "efa_loss"}
+    faint = (again > 0) & (again < ENOUGH_AGAIN) & (again >= LOSS_RATIO * sent)
+    rows = faint.any(axis=1) | np.array([node in held for node in now.span.nodes])
+    if not rows.any():
+        return []
+    nodes = [now.span.nodes[row] for row in np.flatnonzero(rows)]
+    far = fabric_of(vitals.hardware((PACKETS, AGAIN), QUIET_S).of(nodes))
+    if far is None:
+        return []
+    again, sent = np.nansum(far.again_per_s, axis=0), np.nansum(far.packets_per_s, axis=0)
+    ratio = np.divide(again, sent, out=np.zeros(sent.shape), where=sent > 0)
+    above = far.again_per_s > HALF * LOSS_RATIO * far.packets_per_s
+    lately = np.asarray(above[-QUIET_S // LATELY :].any(axis=0))
+    enough = (again >= ENOUGH_AGAIN) & (above.sum(axis=0) >= PERSISTS_S) & lately
+    look = CauseScore(
+        "efa_loss", 0.0, AGAIN, np.nan, float(lower_median(ratio.ravel())), 0, "ratio"
+    )
+    return sightings(
+        far, look, enough & (ratio >= LOSS_RATIO), EfaScores(ratio, ratio / LOSS_RATIO, above)
+    )
+
+
+def dead(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
+    """Find devices that carry nothing while their mates do, and that used to, or are missed."""
+    moved = mean(now.bytes_per_s, axis=0)
+    mates = (
+        median(moved)[:, None] if moved.shape[1] > 1 else np.full((1, 1), median(moved.ravel()))
+    )
+    usual = np.broadcast_to(mates, moved.shape)
+    quiet = now.bytes_per_s < DEAD_RATIO * usual
+    idle = (usual < AT_WORK_BYTES_PER_S) | ~np.isfinite(moved)
+    sick = (
+        (moved < DEAD_RATIO * usual)
+        & ~idle
+        & lasts(quiet, now.reports, least=PERSISTS_S)
+        & quiet[-2:].any(axis=0)
+    )
+    if not sick.any():
+        return []
+    missed = np.nansum(now.impaired_per_s, axis=0) > 0
+    mute = ~np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0)
+    others = (
+        np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0).mean(axis=1, keepdims=True) > HALF
+    )
+    sick &= missed | (mute & others) | _used_to_carry(vitals, moved)
+    left = np.divide(moved, usual, out=np.ones(moved.shape), where=usual > 0)
+    badness = DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100)
+    look = CauseScore(
+        "efa_down", 0.0, BYTES, np.nan, float(median(moved.ravel())), 0, "bytes_per_s"
+    )
+    return sightings(now, look, sick, EfaScores(moved, badness, quiet))
+
+
+def _used_to_carry(vitals: DetectionInput, moved: FloatArray) -> NDArray[np.bool_]:
+    """Tell which devices carried as much as their mates within the last minutes."""
+    if vitals.moments is None:
+        return np.zeros(moved.shape, dtype=bool)
+    past = fabric_of(vitals.moments([BYTES], PAST_AGES_S))
+    if past is None or past.bytes_per_s.shape[1:] != moved.shape:
+        return np.zeros(moved.shape, dtype=bool)
+    before = mean(past.bytes_per_s, axis=0)
+    return np.asarray(before >= HALF * median(before)[:, None])
+
+
+# A device must answer so much later than it used to, or than its peers where nobody knows.
+CHANGED_BY, BLATANT = 1.10, RULES["efa_degraded"].limits["blatant_latency_ratio"]
+# Where probes are further apart than seconds: at which ages one looks for them, how many of the
+# newest are looked at, and how many must say that a device is late.
+PROBE_AGES_S, NEWEST_PROBES, ENOUGH_PROBES = tuple(range(405, -1, -15)), 5, 3
+# All devices of a run must answer so much later than they used to.
+ALL_SLOWER_BY = 1.3
+
+
+def fabric(vitals: DetectionInput) -> list[Symptom]:
+    """Find sick EFA devices, one finding per node, and a fabric that is sick as a whole.
+
+    Notes
+    -----
+    The most special evidence comes first: a dead device answers no probes, and one that loses
+    packets answers late besides.
+
+    References
+    ----------
+    L. Shalev et al., "A Cloud-Optimized Transport Protocol for Elastic and Scalable HPC",
+    IEEE Micro 40(6), 2020: what latency and loss say of a path.
+    """
+    now = fabric_of(vitals.hardware(METRICS, RECENT_S))
+    if now is None:
+        return []
+    found: dict[str | None, Symptom] = {}
+    groups = (dead(vitals, now), lossy(now), seldom_lossy(vitals, now), _slow(vitals, now))
+    for group in groups:
+        for each in group:
+            found.setdefault(each.look.node, each)
+    for alert in vitals.standing:
+        if alert.cause in LINK_CAUSES and alert.node not in found:
+            kept = _kept(vitals, now, alert)
+            if kept is not None:
+                found[alert.node] = kept
+    if None in found and len(found) > 1 and _is_everywhere(now, found):
+        return [found[None]]
+    return together(list(found.values()), n_nodes=len(now.span.nodes))
+
+
+def _is_everywhere(now: EfaReadings, found: dict[str | None, Symptom]) -> bool:
+    return len(found) - 1 > MOST * len(now.span.nodes)
+
+
+def _slow(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
+    """Find devices that answer later than their peers and than they used to.
+
+    Each second is compared with its own: when all devices change at once, none stands out.
+    """
+    usual = now.usual_s
+    if not np.isfinite(usual):
+        return []
+    apart = now.apart
+    typical = lower_median(np.moveaxis(apart, 0, -1))
+    spread = GAUSSIAN * float(lower_median(np.abs(typical.ravel() - 1.0)))
+    limit = max(SLOWER_BY - 1.0, DEVIATIONS * spread)
+    badness = (typical - 1.0) / limit
+    above = apart - 1.0 >= HALF * np.maximum(typical - 1.0, limit)
+    sick = (badness >= 1.0) & (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
+    past = _past(vitals)
+    sick &= _is_new(past, typical)
+    held, found = _is_held(now), list[Symptom]()
+    sick &= ~held
+    look = CauseScore("efa_latency", 0.0, LATENCY, np.nan, usual, 0, "s")
+    if (held & (badness >= 1.0)).any():
+        # One probe that stands for a minute is one measurement, whatever it says.
+        found = _by_probes(vitals, now, look, held=held, limit=limit)
+    found += sightings(now, look, sick, EfaScores(typical * usual, badness, above))
+    used_to_s = np.nan if past is None else past.usual_s
+    return found + _slow_everywhere(now, _used_to_s(vitals) if held.all() else used_to_s)
+
+
+def _is_held(now: EfaReadings) -> NDArray[np.bool_]:
+    """Tell which devices are probed less often than each second: (n_nodes, n_efa)."""
+    return np.asarray(measured(now.latency_s).sum(axis=0) < PERSISTS_S)
+
+
+def _probes(vitals: DetectionInput) -> EfaReadings | None:
+    """Return some seconds of the last minutes, close enough to see every probe of a minute."""
+    if vitals.moments is None:
+        return None
+    return fabric_of(vitals.moments([LATENCY], PROBE_AGES_S))
+
+
+def _newest_apart(far: EfaReadings, n: int) -> FloatArray:
+    """Return how late each device answered its newest probes: (n, n_nodes, n_efa)."""
+    apart = np.where(measured(far.latency_s), far.apart, np.nan)
+    # What the run's usual device does meanwhile moves the ratio; the probe is the same one.
+    return newest(apart, n)
+
+
+def _used_to_s(vitals: DetectionInput) -> float:
+    """Return what all devices used to take, where the newest probes in a row say it is more."""
+    far = _probes(vitals)
+    if far is None:
+        return float("nan")
+    probes = newest(far.latency_s, 2 * ENOUGH_PROBES)
+    usual = lower_median(probes.reshape(len(probes), -1))
+    before = float(lower_median(usual[:ENOUGH_PROBES]))
+    is_so = bool((usual[ENOUGH_PROBES:] >= ALL_SLOWER_BY * before).all())
+    return before if is_so else float("nan")
+
+
+def _slow_everywhere(now: EfaReadings, used_to_s: float) -> list[Symptom]:
+    """Find out whether all devices answer later than they used to."""
+    strength = now.usual_s / used_to_s / ALL_SLOWER_BY
+    if not strength >= 1.0:
+        return []
+    late = now.latency_s >= used_to_s * (1 + HALF * (ALL_SLOWER_BY - 1))
+    first = int(np.argmax(late.mean(axis=(1, 2)) > HALF * np.isfinite(now.latency_s).mean()))
+    look = CauseScore("efa_latency", strength, LATENCY, now.usual_s, used_to_s, 0, "s")
+    return [Symptom(look, float(now.span.ticks[first]) - 1.0)]
+
+
+def _past(vitals: DetectionInput) -> EfaReadings | None:
+    """Return the latencies of some seconds of the last minutes."""
+    if vitals.moments is None:
+        return None
+    return fabric_of(vitals.moments([LATENCY], PAST_AGES_S[::2]))
+
+
+def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
+    """Tell which devices answer later than they used to, as far as anybody knows."""
+    blatant = np.asarray(typical >= BLATANT)
+    if past is None or past.latency_s.shape[1:] != typical.shape:
+        return blatant
+    before = lower_median(np.moveaxis(past.apart, 0, -1))
+    return np.asarray((typical >= CHANGED_BY * before) | blatant)
+
+
+def _kept(vitals: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Symptom | None:
+    """Keep what an open alert says while it is so, or while nothing says that it is not."""
+    if alert.node is None:
+        return _kept_everywhere(now, alert)
+    if alert.node not in now.span.nodes:
+        return None
+    row = now.span.nodes.index(alert.node)
+    device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
+    bad = _still(now, alert.cause)[:, row, device]
+    is_probed = np.isfinite(now.latency_s[:, row, device]).any()
+    if alert.cause == "efa_latency" and is_probed and _is_held(now)[row, device].all():
+        return _kept_by_probes(vitals, now, alert, row, device)
+    # A well device answers late now and then too; losses of a sick one come now and then.
+    is_late = alert.cause == "efa_latency" and bool((bad.mean(axis=0) > HALF).any())
+    is_bad = is_late or (alert.cause != "efa_latency" and bool(bad[-PERSISTS_S:].any()))
+    known = np.isfinite(now.bytes_per_s[-PERSISTS_S:, row, device])
+    if known.any() and not is_bad:
+        return None
+    return Symptom(remembered(alert), since(alert, now.span))
+
+
+def _kept_by_probes(
+    vitals: DetectionInput, now: EfaReadings, alert: OpenProblem, row: int, device: slice
+) -> Symptom | None:
+    """Keep an open alert until two probes in a row say that the device is well."""
+    far = _probes(vitals)
+    if far is not None and far.latency_s.shape[1] == len(now.span.nodes):
+        last = _newest_apart(far, 2)[:, row, device]
+        well = last <= 1 + HALF * (SLOWER_BY - 1)
+        if well.all(axis=0).mean() > HALF:
+            return None
+    return Symptom(remembered(alert), since(alert, now.span))
+
+
+def _by_probes(
+    vitals: DetectionInput,
+    now: EfaReadings,
+    look: CauseScore,
+    *,
+    held: NDArray[np.bool_],
+    limit: float,
+) -> list[Symptom]:
+    """Judge devices by their newest probes, each of which counts once.
+
+    A device is late by three of five, the newest two among them, and by more than it used to be.
+    """
+    far = _probes(vitals)
+    if far is None or far.latency_s.shape[1:] != held.shape:
+        return []
+    probes = _newest_apart(far, NEWEST_PROBES)
+    late = probes - 1.0 >= limit
+    on_the_whole = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
+    before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
+    is_new = (on_the_whole >= CHANGED_BY * before) | (on_the_whole >= BLATANT)
+    sick = held & (late.sum(axis=0) >= ENOUGH_PROBES) & late[-2:].all(axis=0) & is_new
+    badness = (on_the_whole - 1.0) / limit
+    # The first of the late probes in view says when it began.
+    above = measured(far.latency_s) & (far.apart - 1.0 >= limit)
+    return sightings(far, look, sick, EfaScores(on_the_whole * now.usual_s, badness, above))
+
+
+def _still(now: EfaReadings, cause: str) -> NDArray[np.bool_]:
+    """Tell in which seconds a device is bad by the milder measure that ends an alert."""
+    if cause == "efa_latency":
+        return np.asarray(now.apart > 1 + HALF * (SLOWER_BY - 1))
+    if cause == "efa_loss":
+        return np.asarray(now.again_per_s > HALF * LOSS_RATIO * now.packets_per_s)
+    mates = median(now.bytes_per_s)[..., None]
+    return np.asarray(now.bytes_per_s < 2 * DEAD_RATIO * mates)
+
+
+def _kept_everywhere(now: EfaReadings, alert: OpenProblem) -> Symptom | None:
+    """Keep a sick fabric while it is as sick as the open alert says."""
+    look = remembered(alert)
+    device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
+    if alert.cause == "efa_latency" and np.isfinite(look.peers_median):
+        recent = lower_median(now.latency_s[-PERSISTS_S:, :, device].ravel())
+        if recent < look.peers_median * (1 + HALF * (ALL_SLOWER_BY - 1)):
+            return None
+    elif not _still(now, alert.cause)[-PERSISTS_S:, :, device].any(axis=0).mean() > HALF:
+        return None
+    return Symptom(look, since(alert, now.span))

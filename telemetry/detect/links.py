@@ -1,0 +1,142 @@
+"""The EFA devices of a run: whether one of them, or one node's, carries the gradients badly."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray, Span
+from telemetry.detect.findings import CauseScore
+from telemetry.detect.inputs import measured
+from telemetry.detect.rules import RULES
+from telemetry.detect.share import ShareCase, either_side
+from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median
+
+LINK_METRICS = (
+    "efa_latency_s",
+    "efa_tx_bytes_per_s",
+    "efa_rx_bytes_per_s",
+    "efa_tx_packets_per_s",
+    "efa_retransmits_per_s",
+)
+# How far a device must stand above its peers: as a factor, and in their own deviations.
+SLOWER_BY = 1.15
+# One probe in a thousand is slow by chance: a single tick must say it very clearly.
+SLOWER_AT_ONCE = 4.0
+ENOUGH_PROBES = 2
+DEVIATIONS = 5.0
+# How far all devices must stand above their own past where no single one stands out.
+ALL_SLOWER_BY = 1.5
+# A share of packets sent again that a healthy fabric does not reach.
+LOSS_RATIO = RULES["efa_degraded"].limits["loss_ratio"]
+# A device that carries less than this share of what its node's others do is down.
+DEAD_RATIO = RULES["efa_degraded"].limits["dead_ratio"]
+# A node has trouble as a whole where more than this share of its devices do.
+MOST = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class LinkReadings:
+    """The EFA devices of a run over some ticks, each figure (n_nodes, n_efa), NaN if unknown."""
+
+    nodes: tuple[str, ...]
+    n_probes: IntArray
+    latency_s: FloatArray
+    bytes_per_s: FloatArray
+    loss_ratio: FloatArray
+
+
+def link_looks(case: ShareCase) -> list[CauseScore]:
+    """Look for a dead, a lossy and a slow EFA device; none where the nodes have no EFA."""
+    past_span, span = either_side(case, LINK_METRICS)
+    now = links(span)
+    return [] if now is None else [_dead(now), _lossy(now), _slow(now, links(past_span))]
+
+
+def links(span: Span) -> LinkReadings | None:
+    """Sum the EFA devices up over the ticks of a span; None where the nodes have none."""
+    shapes = {v.shape for name, v in span.values.items() if name in LINK_METRICS}
+    if not shapes or not len(span.ticks):
+        return None
+    unknown = np.full(shapes.pop(), np.nan)
+    value = {name: span.values.get(name, unknown) for name in LINK_METRICS}
+    sent = mean(value["efa_tx_packets_per_s"], axis=0)
+    again = mean(value["efa_retransmits_per_s"], axis=0)
+    moved = mean(value["efa_tx_bytes_per_s"], axis=0) + mean(value["efa_rx_bytes_per_s"], axis=0)
+    latency = value["efa_latency_s"]
+    return LinkReadings(
+        nodes=span.nodes,
+        # A probe that stands in many ticks is one measurement.
+        n_probes=measured(latency).sum(axis=0),
+        latency_s=lower_median(np.moveaxis(latency, 0, -1)),
+        bytes_per_s=moved,
+        loss_ratio=np.divide(again, sent, out=np.full(sent.shape, np.nan), where=sent > 0),
+    )
+
+
+def _slow(now: LinkReadings, past: LinkReadings | None) -> CauseScore:
+    """Look for a device that answers later than its peers, or a run's than they used to."""
+    x = now.latency_s
+    centre, _ = _bulk(x)
+    slower_by = np.where(now.n_probes >= ENOUGH_PROBES, SLOWER_BY, SLOWER_AT_ONCE)
+    floor = (slower_by - 1) / DEVIATIONS * centre
+    z = deviations(x.ravel(), floor=floor.ravel()).reshape(x.shape)
+    look = CauseScore("efa_latency", 0.0, "efa_latency_s", np.nan, centre, 0, "s")
+    usual = np.nan if past is None else _bulk(past.latency_s)[0]
+    return _named(now, look, x, z / DEVIATIONS, _all_over(centre / usual / ALL_SLOWER_BY))
+
+
+def _lossy(now: LinkReadings) -> CauseScore:
+    """Look for a device that must send packets again."""
+    x = now.loss_ratio
+    centre, spread = _bulk(x)
+    look = CauseScore("efa_loss", 0.0, "efa_retransmits_per_s", np.nan, centre, 0, "ratio")
+    above = max(LOSS_RATIO, centre + DEVIATIONS * spread, 2 * centre)
+    return _named(now, look, x, x / above, _all_over(centre / LOSS_RATIO))
+
+
+def _dead(now: LinkReadings) -> CauseScore:
+    """Look for a device that carries next to nothing while its node's others do."""
+    x = now.bytes_per_s
+    centre, _ = _bulk(x)
+    others = median(x)[:, None] if x.shape[1] > 1 else np.full((1, 1), centre)
+    usual = np.broadcast_to(others, x.shape)
+    left = np.divide(x, usual, out=np.full(x.shape, np.nan), where=usual > 0)
+    look = CauseScore("efa_down", 0.0, "efa_tx_bytes_per_s", np.nan, centre, 0, "bytes_per_s")
+    return _named(now, look, x, DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100), 0.0)
+
+
+def _bulk(x: FloatArray) -> tuple[float, float]:
+    """Return the median and the robust deviation of all devices of the run."""
+    every = x[np.isfinite(x)]
+    if not every.size:
+        return np.nan, np.nan
+    centre = float(lower_median(every))
+    return centre, GAUSSIAN * float(lower_median(np.abs(every - centre)))
+
+
+def _all_over(strength: float) -> float:
+    """Return a strength, none where a figure it rests on is missing."""
+    return strength if np.isfinite(strength) else 0.0
+
+
+def _named(
+    now: LinkReadings, look: CauseScore, x: FloatArray, strength: FloatArray, all_over: float
+) -> CauseScore:
+    """Name the device that stands out most; its node alone where most of that one's do.
+
+    Where no device stands out from the others and all are worse than they were (``all_over``),
+    the cause is known and no machine is to blame.
+    """
+    if not np.isfinite(strength).any():
+        return look
+    row, device = (int(i) for i in np.unravel_index(int(np.nanargmax(strength)), x.shape))
+    look = replace(look, value=float(x[row, device]), n_peers=int(np.isfinite(x).sum()) - 1)
+    if strength[row, device] < 1.0 <= all_over:
+        return replace(look, strength=all_over)
+    most = x.shape[1] > 2 and float(np.mean(strength[row] >= 1.0)) > MOST
+    return replace(
+        look,
+        strength=float(strength[row, device]),
+        node=now.nodes[row],
+        device=None if most else device,
+    )

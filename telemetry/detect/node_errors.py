@@ -1,0 +1,508 @@
+"""Allocated but idle: nodes of a run that trains, whose cores have done nothing for long."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect.findings import Finding
+from telemetry.detect.inputs import DetectionInput, OpenProblem, of_node, peak
+from telemetry.detect.rules import RULES, Severity
+from telemetry.detect.standstill import CORES, RECENT_STEPS, TRAINING, recent, usual_step_s
+from telemetry.statistics.peers import lower_median, mean
+from telemetry.steps import StepBatch
+
+RULE = "ecc_uncorrected"
+# How long a finding outlives the last error where its alert asks for more: by so many of the gaps
+# between errors, within these seconds.
+GAPS, HOLD_S = 3.0, (RULES[RULE].limits["hold_s"], 3 * 3600.0)
+ECC_METRICS = ("mem_ecc_uncorrected", "sram_ecc_uncorrected")
+
+
+def uncorrected(counts: Span, *, run: str | None = None) -> list[Finding]:
+    """Find the nodes whose uncorrected ECC counts rose within the span.
+
+    Parameters
+    ----------
+    counts : Span
+        ECC_METRICS at two or more moments, oldest first. Two ticks ten minutes apart will do; how
+        far they lie apart is how long a finding outlives the last error.
+    run : str, optional
+        The run that the nodes train.
+
+    Returns
+    -------
+    One finding per node, of the device that counted most.
+
+    Notes
+    -----
+    A count that stood there when watching began is history, not news: only a rise is a finding.
+    A count that fell was reset, and counts from zero again.
+    """
+    metrics = [metric for metric in ECC_METRICS if metric in counts.values]
+    if not metrics or len(counts.ticks) < 2:
+        return []
+    rises = np.stack([rise(counts.values[metric]) for metric in metrics])
+    sick = np.flatnonzero(rises.sum(axis=(0, 1, 3)) > 0)
+    return [_finding(counts, metrics, rises[:, :, row], int(row), run=run) for row in sick]
+
+
+def is_settled(
+    evidence: Mapping[str, Any], count: float, *, quiet_s: float, lasted_s: float
+) -> bool:
+    """Tell whether memory has been quiet for long enough that an open alert may end.
+
+    Parameters
+    ----------
+    evidence : as the finding had it
+    count : errors that the node has counted so far
+    quiet_s, lasted_s : seconds
+        Since nothing has been found, and from the first error until then.
+
+    Notes
+    -----
+    Errors may come minutes or hours apart, and each alone would be found, forgotten and found
+    again. They are over after three times the usual gap between two of them; of a single error
+    nobody knows the gap. A count that fell was reset: the device was reset or replaced.
+    """
+    before = evidence.get("count_before")
+    if before is None or count < before:
+        return True
+    n_errors = count - float(before)
+    gap_s = lasted_s / (n_errors - 1) if n_errors > 1 else np.inf
+    return bool(quiet_s >= np.clip(GAPS * gap_s, *HOLD_S))
+
+
+def counted(counts: Span, node: str) -> float | None:
+    """Return how many errors a node has counted by the newest moment that it told; None: never."""
+    row = counts.nodes.index(node)
+    held = [counts.values[metric][:, row] for metric in ECC_METRICS if metric in counts.values]
+    each = np.concatenate(held, axis=1) if held else np.zeros((0, 0))
+    told = np.flatnonzero(np.isfinite(each).any(axis=1))
+    return float(np.nansum(each[told[-1]])) if told.size else None
+
+
+def rise(count: FloatArray) -> FloatArray:
+    """Return by how much a count rose from each moment to the next: (n - 1, ...), never negative.
+
+    Where a moment is missing the rise appears at the next one that is not; a fall is a reset.
+    """
+    held = count.copy()
+    for i in range(1, len(held)):
+        held[i] = np.where(np.isnan(held[i]), held[i - 1], held[i])
+    step = np.diff(held, axis=0)
+    return np.nan_to_num(np.where(step < 0, held[1:], step), nan=0.0)
+
+
+def _finding(
+    counts: Span, metrics: list[str], rises: FloatArray, row: int, *, run: str | None
+) -> Finding:
+    """Describe one node; ``rises`` is (n_metrics, n_moments - 1, n_devices)."""
+    node = counts.nodes[row]
+    by_device = rises.sum(axis=(0, 1))
+    device = int(np.argmax(by_device))
+    metric = metrics[int(np.argmax(rises[:, :, device].sum(axis=1)))]
+    first = int(np.flatnonzero(rises.sum(axis=(0, 2)))[0])
+    return Finding(
+        rule=RULE,
+        cause=RULE,
+        severity=RULES[RULE].severity,
+        run=run,
+        node=node,
+        device=device,
+        onset_s=float(counts.ticks[first + 1]),
+        score=float(by_device.sum()),
+        evidence={
+            "n_errors": float(by_device.sum()),
+            "count_before": (counted(counts, node) or 0.0) - float(by_device.sum()),
+            "culprit": _culprit(by_device, device, metric),
+            "devices": {str(i): float(by_device[i]) for i in np.flatnonzero(by_device)},
+            "window": [float(counts.ticks[0]), float(counts.ticks[-1])],
+            "charts": [{"metric": metric, "node": node, "device": device}],
+        },
+    )
+
+
+def _culprit(by_device: FloatArray, device: int, metric: str) -> dict[str, Any]:
+    """Set the errors of the worst device beside those of the node's others."""
+    others = np.delete(by_device, device)
+    return {
+        "metric": metric,
+        "value": float(by_device[device]),
+        "peers_median": float(np.median(others)) if others.size else None,
+        "n_peers": int(others.size),
+        "unit": "count",
+    }
+
+
+ERRORS_RULE = "exec_errors"
+FAILED, ERRORS, DONE = (
+    "executions_failed_per_s",
+    "execution_errors_per_s",
+    "executions_completed_per_s",
+)
+# Seconds looked at, oldest first: at a glance, closely where that shows any, further back while
+# it lasts.
+GLANCE_S, AGES_S = (1, 0), (20, 15, 10, 7, 4, 2, 1, 0)
+AGES_OPEN_S = (120, 90, 60, 45, 30, 20, 10, 5, 0)
+# So many of these seconds must show errors, and so many errors a second, to be no chance.
+MOMENTS, LEAST_PER_S = 2, RULES[ERRORS_RULE].limits["least_per_s"]
+# Somebody must get up where this share of executions fails, or so many errors come each second.
+PAGE_RATIO, PAGE_PER_S = (
+    RULES[ERRORS_RULE].limits["page_ratio"],
+    RULES[ERRORS_RULE].limits["page_per_s"],
+)
+LEAD_S = 120.0
+
+
+def exec_errors(vitals: DetectionInput) -> list[Finding]:
+    """Find the nodes whose executions fail or whose runtime reports errors.
+
+    Notes
+    -----
+    neuron-monitor counts them per period and class. One is a hiccup that frameworks retry; a
+    stream of them is a broken graph, driver or device.
+    """
+    if not vitals.looks or vitals.moments is None:
+        return []
+    known = {alert.node for alert in vitals.standing if alert.rule == ERRORS_RULE}
+    if not known and not _any(vitals.moments((ERRORS, FAILED), GLANCE_S)):
+        return []
+    span = vitals.moments((ERRORS, FAILED, DONE), AGES_OPEN_S if known else AGES_S)
+    found = failing(span, run=vitals.run, known=known, now_s=vitals.now_s)
+    if not found:
+        return []
+    # Executions that fail on memory that fails are part of that finding.
+    explained = {alert.node for alert in vitals.standing if alert.rule == RULE}
+    explained |= {each.node for each in uncorrected(vitals.counts)} if vitals.counts else set()
+    return [each for each in found if each.node not in explained]
+
+
+def _any(span: Span) -> bool:
+    """Tell whether anybody reports any error."""
+    return bool((of_node(span, ERRORS) > 0).any() or (of_node(span, FAILED) > 0).any())
+
+
+def failing(
+    span: Span, *, run: str | None, now_s: float, known: Collection[str | None] = ()
+) -> list[Finding]:
+    """Return a finding for every node that fails at several moments; at one, where it is known."""
+    rate = np.fmax(of_node(span, ERRORS), of_node(span, FAILED))
+    n_moments = (rate > 0).sum(axis=0)
+    least = np.array([1 if node in known else MOMENTS for node in span.nodes], dtype=int)
+    per_s = np.nan_to_num(mean(rate, axis=0))
+    sick = (n_moments >= least) & (per_s >= LEAST_PER_S * least / MOMENTS)
+    return [
+        _errors_finding(span, rate, int(row), run=run, now_s=now_s) for row in np.flatnonzero(sick)
+    ]
+
+
+def _errors_finding(
+    span: Span, rate: FloatArray, row: int, *, run: str | None, now_s: float
+) -> Finding:
+    """Describe one node."""
+    per_s, ratio = mean(rate, axis=0), _failed_ratio(span, row)
+    own = float(per_s[row])
+    is_bad = own >= PAGE_PER_S or (ratio is not None and ratio >= PAGE_RATIO)
+    severity: Severity = "page" if is_bad else "warn"
+    onset_s = float(span.ticks[np.flatnonzero(rate[:, row] > 0)[0]])
+    return Finding(
+        rule=ERRORS_RULE,
+        cause=ERRORS_RULE,
+        severity=severity,
+        run=run,
+        node=span.nodes[row],
+        device=None,
+        onset_s=onset_s,
+        score=own / LEAST_PER_S,
+        evidence={
+            "errors_per_s": own,
+            "failed_ratio": ratio,
+            "culprit": _errors_culprit(own, np.delete(per_s, row)),
+            "window": [onset_s - LEAD_S, now_s],
+            "charts": [{"metric": ERRORS, "node": span.nodes[row], "device": None}],
+        },
+    )
+
+
+def _failed_ratio(span: Span, row: int) -> float | None:
+    """Return the share of a node's executions that failed; None where it executed nothing."""
+    done, failed = (
+        float(np.nan_to_num(mean(of_node(span, metric)[:, row], axis=0)))
+        for metric in (DONE, FAILED)
+    )
+    return failed / (failed + done) if failed + done > 0 else None
+
+
+def _errors_culprit(own: float, others: FloatArray) -> dict[str, Any]:
+    """Set a node's errors beside those of the run's others."""
+    usual = float(np.nan_to_num(lower_median(others))) if others.size else None
+    return {
+        "metric": ERRORS,
+        "value": own,
+        "peers_median": usual,
+        "n_peers": int(others.size),
+        "unit": "per_s",
+    }
+
+
+IDLE_RULE = "node_idle"
+IDLE, IDLE_S = RULES[IDLE_RULE].limits["idle_ratio"], RULES[IDLE_RULE].limits["idle_s"]
+# A node must have done nothing at all of these moments, oldest first.
+IDLE_AGES_S = (int(IDLE_S), 480, 360, 240, 120, 60, 15, 0)
+# The run itself must be making steps: one within so many step times, and seconds.
+ALIVE_STEPS, ALIVE_S = 3.0, 60.0
+# What lasts ten minutes need not be looked for in every second.
+EVERY_S, FOR_S = 30, 3
+# Nodes that stopped working within these seconds stopped for one reason: one finding for all.
+TOGETHER_S = 120.0
+SEVERAL = 2
+# Steps are kept for 15 minutes: far enough back to see a change of scale ten minutes ago.
+HISTORY_S = 900.0
+# A step may end a little after the last of its nodes has gone quiet.
+SETTLES_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A run that went on with fewer nodes: when, with how many of how many, without whom."""
+
+    at_s: float
+    n_before: int
+    n_after: int
+    left: tuple[str, ...]
+
+
+def node_idle(vitals: DetectionInput) -> list[Finding]:
+    """Find the nodes that are paid for and that nobody uses.
+
+    Nodes that became idle together are one finding: after a change of scale it names the change.
+    A single node that the steps leave out was drained on purpose. A node that does not report
+    is silent, not idle. A worker that reports steps while its cores never do anything computes
+    elsewhere, on its host for example: its node is idle as well.
+    """
+    known = [alert for alert in vitals.standing if alert.rule == IDLE_RULE]
+    is_due = bool(known) or int(vitals.now_s) % EVERY_S < FOR_S
+    steps = recent(vitals)
+    if not (vitals.looks and is_due and vitals.moments) or not _trains(vitals, steps):
+        return []
+    named = {node for alert in known for node in _nodes_of(alert)}
+    # While the run itself stands still everybody rests: that accuses nobody new.
+    suspects = [n for n in vitals.nodes if n in named or _makes_steps(vitals, steps)]
+    idle, since_s = _resting(vitals, suspects)
+    if not idle:
+        return []
+    group = next((alert for alert in known if alert.node is None), None)
+    scale = _scale_down(vitals, idle, group)
+    expected = _expected(vitals) | (set(scale.left) if scale else set())
+    # What an open alert for several accuses stays accused for as long as it rests.
+    expected |= set(_nodes_of(group)) if group else set()
+    idle = {node: level for node, level in idle.items() if node in expected}
+    together = _together(vitals, idle, known, group, scale)
+    apart = [n for n in idle if n not in together]
+    found = [_single(vitals, n, idle[n], since_s) for n in apart]
+    if together:
+        found.append(_group(vitals, {n: idle[n] for n in together}, scale, group, since_s))
+    return found
+
+
+def _trains(vitals: DetectionInput, steps: StepBatch) -> bool:
+    """Tell whether the run has trained for as long as a node must have idled."""
+    if vitals.phase != TRAINING or not len(steps):
+        return False
+    return vitals.phase_since_s is None or vitals.now_s - vitals.phase_since_s >= IDLE_S
+
+
+def _makes_steps(vitals: DetectionInput, steps: StepBatch) -> bool:
+    """Tell whether the run ends steps now, and stood still in none of those in view."""
+    patience_s = max(ALIVE_S, ALIVE_STEPS * usual_step_s(steps))
+    longest_s = float(np.nanmax(vitals.steps.step_s, initial=0.0))
+    return max(longest_s, vitals.now_s - float(steps.ended_at_s[-1])) <= patience_s
+
+
+def _resting(vitals: DetectionInput, suspects: list[str]) -> tuple[dict[str, float], float]:
+    """Return which nodes did nothing at any moment, the most that a core did, and since when."""
+    if not suspects or vitals.moments is None:
+        return {}, 0.0
+    glance = vitals.moments((CORES,), (0,)).of(suspects)
+    resting = np.flatnonzero(_rests(glance).all(axis=0))
+    if not resting.size:
+        return {}, 0.0
+    span = vitals.moments((CORES,), IDLE_AGES_S).of([suspects[row] for row in resting])
+    idle, most = _rests(span).all(axis=0), peak(span, CORES)
+    found = {span.nodes[row]: float(most[:, row].max()) for row in np.flatnonzero(idle)}
+    return found, float(span.ticks[0])
+
+
+def _rests(span: Span) -> NDArray[np.bool_]:
+    """Return who reports, and has no core that does anything: (n_ticks, n_nodes)."""
+    return np.asarray(peak(span, CORES) < IDLE)
+
+
+def _expected(vitals: DetectionInput) -> set[str]:
+    """Return the nodes that should be computing: all but those the steps leave out.
+
+    Only steps since the nodes began to rest tell: a run with long steps still shows older ones.
+    """
+    steps = vitals.steps.last(RECENT_STEPS)
+    since = int(np.searchsorted(steps.ended_at_s, vitals.now_s - IDLE_S + SETTLES_S))
+    parts = _parts(vitals, steps[since:] if since < len(steps) else steps)
+    return {node for node in vitals.nodes if node not in parts or parts[node].any()}
+
+
+def _parts(vitals: DetectionInput, steps: StepBatch) -> dict[str, NDArray[np.bool_]]:
+    """Return in which steps each node that the steps list had a part: (n_steps,) by node."""
+    told = np.isfinite(steps.phases["compute_s"])
+    parts: dict[str, NDArray[np.bool_]] = {}
+    for i, worker in enumerate(steps.workers):
+        node = vitals.node_of(worker)
+        if node is not None:
+            parts[node] = parts[node] | told[:, i] if node in parts else told[:, i]
+    return parts
+
+
+def _scale_down(
+    vitals: DetectionInput, idle: Collection[str], group: OpenProblem | None
+) -> Scale | None:
+    """Return the change of scale that left several of these nodes without work, if one is seen.
+
+    An open alert remembers it for longer than the steps of that time are kept.
+    """
+    held = _held_scale(group)
+    known = set(_nodes_of(group)) if group else set()
+    new = [node for node in idle if node not in known]
+    if len(new) < SEVERAL or vitals.earlier is None:
+        return held
+    history = vitals.earlier(vitals.now_s - HISTORY_S)
+    if not len(history):
+        return held
+    parts = _parts(vitals, history)
+    lasts = {
+        node: int(np.flatnonzero(parts[node])[-1])
+        for node in new
+        if node in parts and parts[node].any() and not parts[node][-1]
+    }
+    if not lasts:
+        return held
+    ends, row = history.ended_at_s, max(lasts.values())
+    left = tuple(n for n, last in lasts.items() if ends[last] >= ends[row] - TOGETHER_S)
+    if len(left) < SEVERAL:
+        return held
+    n_before = sum(bool(each[row]) for each in parts.values())
+    n_after = sum(bool(each[-1]) for each in parts.values())
+    return Scale(float(ends[row]), n_before, n_after, left)
+
+
+def _held_scale(group: OpenProblem | None) -> Scale | None:
+    """Return the change of scale that an open alert names."""
+    told = group.evidence.get("scaled_down") if group else None
+    if not told:
+        return None
+    return Scale(float(told["at_s"]), int(told["n_before"]), int(told["n_after"]), ())
+
+
+def _together(
+    vitals: DetectionInput,
+    idle: Collection[str],
+    known: Collection[OpenProblem],
+    group: OpenProblem | None,
+    scale: Scale | None,
+) -> list[str]:
+    """Return the nodes of the one finding for several; empty where each is its own.
+
+    The open alert for several keeps its nodes down to the last. A node that has been idle for
+    longer than the others keeps its own alert.
+    """
+    began_s = vitals.now_s - IDLE_S
+    own = {alert.node for alert in known if alert.node and _since_s(alert) < began_s - TOGETHER_S}
+    mine = set(_nodes_of(group)) if group else set()
+    new = [node for node in idle if node not in mine and node not in own]
+    joins = len(new) >= SEVERAL or (group is not None and _since_s(group) >= began_s - TOGETHER_S)
+    if scale is not None and set(new) & set(scale.left):
+        joins = True
+    return [node for node in idle if node in mine or (joins and node in new)]
+
+
+def _since_s(alert: OpenProblem) -> float:
+    """Return since when the nodes of an open alert have been idle; long ago where it is silent."""
+    since_s = alert.evidence.get("since_s")
+    return -np.inf if since_s is None else float(since_s)
+
+
+def _nodes_of(alert: OpenProblem) -> tuple[str, ...]:
+    """Return the nodes that an open alert accuses."""
+    if alert.node is not None:
+        return (alert.node,)
+    return tuple(alert.evidence.get("nodes") or ())
+
+
+def _single(vitals: DetectionInput, node: str, level: float, since_s: float) -> Finding:
+    """Describe one idle node."""
+    for alert in vitals.standing:
+        if alert.rule == IDLE_RULE and alert.node == node:
+            since_s = min(since_s, float(alert.evidence.get("since_s", since_s)))
+    listed = {vitals.node_of(worker) for worker in vitals.steps.workers}
+    return _idle_finding(
+        vitals, {node: level}, since_s, {"claims_steps": node in listed}, node=node
+    )
+
+
+def _group(
+    vitals: DetectionInput,
+    idle: Mapping[str, float],
+    scale: Scale | None,
+    group: OpenProblem | None,
+    since_s: float,
+) -> Finding:
+    """Describe several nodes that became idle together, and the change of scale that did it."""
+    if group is not None:
+        since_s = min(since_s, float(group.evidence.get("since_s", since_s)))
+    parts = _parts(vitals, vitals.steps.last(1))
+    more = {
+        "nodes": list(idle),
+        "claims_steps": any(bool(parts[node].any()) for node in idle if node in parts),
+        "scaled_down": None
+        if scale is None
+        else {"at_s": scale.at_s, "n_before": scale.n_before, "n_after": scale.n_after},
+    }
+    return _idle_finding(vitals, idle, since_s, more)
+
+
+def _idle_finding(
+    vitals: DetectionInput,
+    idle: Mapping[str, float],
+    since_s: float,
+    more: Mapping[str, Any],
+    *,
+    node: str | None = None,
+) -> Finding:
+    """Describe idle nodes; without ``node`` the finding is about their run."""
+    return Finding(
+        rule=IDLE_RULE,
+        cause=IDLE_RULE,
+        severity=RULES[IDLE_RULE].severity,
+        run=vitals.run,
+        node=node,
+        device=None,
+        onset_s=since_s,
+        score=1.0,
+        nodes=tuple(idle),
+        evidence={
+            "idle_s": IDLE_S,
+            "limit_s": IDLE_S,
+            "since_s": since_s,
+            "culprit": {
+                "metric": CORES,
+                "value": max(idle.values()),
+                "peers_median": None,
+                "n_peers": len(vitals.nodes) - len(idle),
+                "unit": "ratio",
+            },
+            "window": [since_s, vitals.now_s],
+            "charts": [{"metric": CORES, "node": next(iter(idle)), "device": None}],
+            **more,
+        },
+    )

@@ -1,0 +1,171 @@
+"""How steps compare with the run's own past: which part of them takes longer, since when."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.detect.inputs import EXCHANGE, DetectionInput, total
+from telemetry.detect.rules import RULES
+from telemetry.detect.share import (
+    BASELINE_STEPS,
+    CHANGED_RATIO,
+    NEWEST_STEPS,
+    RECENT_STEPS,
+    ShareCase,
+)
+from telemetry.statistics.change_points import noise, rise
+from telemetry.statistics.peers import middle
+from telemetry.steps import StepBatch
+
+# Steps that must bear something out: of so many seconds, and so many at the least. One step that
+# takes longer than that is enough, if it says so clearly.
+PERSISTS_S, PERSISTS_STEPS, CLEARLY = 5.0, 2, 2.0
+# Deviations of its own ups and downs by which a figure must rise.
+DEVIATIONS = 4.0
+# What a run's quickest fifth of workers takes is what all take: a few late ones don't count.
+QUICK = 0.2
+# An open alert ends where a figure has come back by this share of the limit.
+HALF = RULES["step_slow"].limits["half_ratio"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lift:
+    """A figure that rose: what it was and is, and the row of the first step that had it."""
+
+    usual: float
+    now: float
+    at: int
+
+    @property
+    def excess(self) -> float:
+        """By how much it rose."""
+        return self.now - self.usual
+
+
+def comparable(steps: StepBatch) -> StepBatch:
+    """Keep the steps that did the same work as the newest one on as many workers.
+
+    A step of twice the tokens takes twice as long, and so does one on half the workers: nothing
+    is wrong with either, and neither tells anything about the other.
+    """
+    n_workers = np.isfinite(steps.phases["compute_s"]).sum(axis=1)
+    tokens = np.nan_to_num(steps.tokens)
+    alike = np.abs(tokens - tokens[-1]) <= CHANGED_RATIO * abs(tokens[-1])
+    rows = np.flatnonzero(alike & (n_workers == n_workers[-1]))
+    if len(rows) == len(steps):
+        return steps
+    return replace(
+        steps,
+        step=steps.step[rows],
+        ended_at_s=steps.ended_at_s[rows],
+        phases={phase: values[rows] for phase, values in steps.phases.items()},
+        tokens=steps.tokens[rows],
+    )
+
+
+def work_s(steps: StepBatch) -> FloatArray:
+    """Return how long each step trained, whatever else it did: (n_steps,) seconds.
+
+    Checkpoints, evaluations and pauses are events between the work, and none of its pace.
+    """
+    worked_s = total(steps, ("compute_s", "input_s"))
+    exchanged_s = total(steps, EXCHANGE)
+    # An exchange that nobody timed is part of the compute time already.
+    if np.isfinite(exchanged_s).all():
+        worked_s = worked_s + exchanged_s
+    else:
+        worked_s = worked_s + np.nan_to_num(exchanged_s)
+    known = np.isfinite(worked_s)
+    if known.all() and worked_s.shape[1]:
+        return np.asarray(worked_s.sum(axis=1) / worked_s.shape[1])
+    return np.asarray(np.where(known, worked_s, 0).sum(axis=1) / np.maximum(known.sum(axis=1), 1))
+
+
+def n_newest(steps: StepBatch, *, seconds: float = PERSISTS_S, least: int = 1) -> int:
+    """Return how many of the newest steps make up so many seconds, at most half of all."""
+    lasted_s = np.cumsum(work_s(steps)[::-1])
+    n_steps = int(np.searchsorted(lasted_s, seconds)) + 1
+    return max(least, min(n_steps, len(steps) // 2))
+
+
+def quick(values: FloatArray) -> FloatArray:
+    """Return what the quickest fifth of the workers takes at most: (n_steps, n_workers) to steps.
+
+    Whatever slows a few workers leaves it alone; whatever slows all of them does not.
+    """
+    known = np.sort(values, axis=1)
+    n = np.isfinite(known).sum(axis=1)
+    at = np.floor(QUICK * np.maximum(n - 1, 0)).astype(int)
+    return np.asarray(np.take_along_axis(known, at[:, None], axis=1)[:, 0])
+
+
+def lift(
+    x: FloatArray,
+    *,
+    least: float,
+    n_now: int,
+    usual: float | None = None,
+    n_calm: int = PERSISTS_STEPS,
+    clearly: float = CLEARLY,
+) -> Lift | None:
+    """Find out whether a figure of steps has risen, and still is high.
+
+    Parameters
+    ----------
+    x : (n_steps,)
+        The figure, oldest first, none NaN.
+    least : same unit as x
+        The smallest rise that counts.
+    n_now : steps
+        How many of the newest say how it is now.
+    usual : same unit as x, optional
+        What it was when an open alert fired: then half of ``least`` keeps the alert open.
+    n_calm : steps
+        How many of the newest must be back for an open alert to end; one of long ones.
+    clearly
+        How many times the smallest rise a single step must show.
+
+    Notes
+    -----
+    The likeliest change point (Hinkley 1970) splits the window; the median before it is what is
+    usual. Both newest steps must bear it out; a single one only where it is a long one, and
+    twice as clear.
+
+    Examples
+    --------
+    >>> lift(np.array([1.0, 1, 1, 1, 1, 1.5, 1.5, 1.5]), least=0.1, n_now=2)
+    Lift(usual=1.0, now=1.5, at=5)
+    """
+    if x.size < n_now:
+        return None
+    now = middle(x[-n_now:])
+    if usual is not None:
+        back = x - usual < HALF * least
+        if back[-min(n_now, n_calm) :].all():
+            return None
+        at = int(np.flatnonzero(back)[-1]) + 1 if back.any() else 0
+        return Lift(usual, now, min(at, x.size - 1))
+    change = rise(x, floor=least / 6)
+    if change is None or change.at < BASELINE_STEPS or x.size - change.at < n_now:
+        return None
+    before = middle(x[: change.at])
+    n_high = min(PERSISTS_STEPS, x.size - change.at)
+    enough = least if n_high == PERSISTS_STEPS else clearly * least
+    # What always goes up and down must rise clearly above that.
+    enough = max(enough, DEVIATIONS * noise(x[: change.at]) / np.sqrt(n_high))
+    if now - before < enough or float(x[-n_high:].min()) - before < HALF * least:
+        return None
+    return Lift(before, now, change.at)
+
+
+def case_since(vitals: DetectionInput, steps: StepBatch, at: int) -> ShareCase:
+    """Lay out steps that are slow since some row, as the headline rule lays out a broken share."""
+    before, after = steps[:at], steps[at:]
+    return ShareCase(
+        vitals=vitals,
+        before=before if len(before) >= BASELINE_STEPS else None,
+        after=after.last(RECENT_STEPS),
+        newest=after.last(NEWEST_STEPS),
+        onset_s=float(steps.ended_at_s[at] - steps.step_s[at]),
+    )

@@ -1,1 +1,0 @@
-"""Sick parts of machines, by their own telemetry: cores, memories, EFA devices, whole nodes."""

@@ -1,0 +1,193 @@
+"""A run that compiles though nobody announced it: now, or within a step that has just ended."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect.findings import Finding
+from telemetry.detect.inputs import DetectionInput, of_node, peak
+from telemetry.detect.rules import RULES, Severity
+from telemetry.detect.standstill import (
+    COMPILING,
+    CORES,
+    HOST,
+    OLDEST_S,
+    WORKING,
+    no_step_since,
+    recent,
+    since_ages,
+    training_nodes,
+    trains,
+    usual_step_s,
+)
+from telemetry.statistics.peers import mean
+from telemetry.steps import StepBatch
+
+RULE = "recompile"
+# Seconds of hosts compiling and cores at rest that are no chance, and how many of the newest look.
+CERTAIN_S, LOOK_S = RULES[RULE].limits["certain_s"], 8
+# A step that took this much longer than usual may hold a compilation; it is news for so long.
+LONGER_S, LONGER_STEPS = 2.0, 0.5
+NEWS_STEPS, NEWS_S, MOMENTS = 1, 10.0, 10
+# At so many moments one sees whether a compilation has ended just now.
+LATELY = 12
+# As long as this a run stands still before anybody need get up for it.
+PAGE_AFTER_S = RULES[RULE].limits["page_after_s"]
+LEAD_S = 120.0
+MOST = RULES[RULE].limits["most_ratio"]
+
+
+def recompile(vitals: DetectionInput) -> list[Finding]:
+    """Find an unannounced compilation: under way, or in one of the newest steps.
+
+    A compiler keeps hosts busy as nothing else does, while no core computes. A run that says that
+    it compiles, or warms up, does so on purpose.
+    """
+    steps = recent(vitals)
+    if vitals.moments is None or not trains(vitals, steps):
+        return []
+    since_s = no_step_since(vitals, steps)
+    if since_s is not None and _is_under_way(vitals, steps, since_s):
+        return [_finding(vitals, steps, since_s, vitals.now_s - since_s, is_over=False)]
+    for row in _suspects(vitals, steps):
+        end_s, step_s = float(steps.ended_at_s[row]), float(steps.step_s[row])
+        lost_s = step_s - _usual_s(vitals, steps)
+        if _is_told(vitals, end_s - step_s, end_s):
+            return [_finding(vitals, steps, end_s - step_s, lost_s, is_over=True)]
+        if _compiled_s(vitals, steps, end_s - step_s, end_s) >= 0.5 * lost_s:
+            return [_finding(vitals, steps, end_s - step_s, lost_s, is_over=True)]
+    return []
+
+
+def _is_told(vitals: DetectionInput, start_s: float, end_s: float) -> bool:
+    """Tell whether an open alert speaks of the compilation within this step.
+
+    One that takes longer than the seconds are kept cannot be measured again when it is over.
+    """
+    told = [a.evidence.get("since_s") for a in vitals.standing if a.rule == RULE]
+    return any(each is not None and start_s - 1.0 <= float(each) <= end_s for each in told)
+
+
+def compiled_lately(vitals: DetectionInput, nodes: Sequence[str], *, within_s: float) -> bool:
+    """Tell whether most of these nodes compiled at some moment of the last seconds."""
+    if vitals.moments is None or not nodes:
+        return False
+    ages = np.linspace(min(within_s, OLDEST_S), 0, LATELY).astype(int).tolist()
+    span = vitals.moments((CORES, HOST), tuple(dict.fromkeys(ages))).of(nodes)
+    return bool((_share(_compiles(span)) > MOST).any())
+
+
+def _is_under_way(vitals: DetectionInput, steps: StepBatch, since_s: float) -> bool:
+    """Tell whether the run compiles now, or has since its last step, as an open alert says."""
+    is_open = any(alert.rule == RULE for alert in vitals.standing)
+    lasted_s = vitals.now_s - since_s
+    if is_open and _seen_since(vitals, steps, since_s):
+        return True
+    if not vitals.looks or lasted_s < CERTAIN_S:
+        return False
+    nodes = training_nodes(vitals, steps)
+    glance = vitals.moments((HOST,), (0,)).of(nodes) if vitals.moments else None
+    if glance is None or not _share(of_node(glance, HOST) >= COMPILING)[-1] > MOST:
+        return False
+    span = vitals.hardware((CORES, HOST), LOOK_S).of(nodes)
+    compiles = _compiles(span)
+    return bool((_share(compiles) > MOST).sum() >= CERTAIN_S)
+
+
+def _compiles(span: Span) -> FloatArray:
+    """Return who compiles in which tick: (n_ticks, n_nodes), NaN where nothing was reported."""
+    hosts = of_node(span, HOST)
+    is_so = (hosts >= COMPILING) & ~(peak(span, CORES) >= WORKING)
+    return np.where(np.isfinite(hosts), is_so, np.nan)
+
+
+def _share(flags: FloatArray | NDArray[np.bool_]) -> FloatArray:
+    """Return of how many nodes it holds: (n_ticks,), 0 where nobody reported."""
+    return np.nan_to_num(mean(np.asarray(flags, dtype=float), axis=1))
+
+
+def _seen_since(vitals: DetectionInput, steps: StepBatch, since_s: float) -> bool:
+    """Tell whether most nodes compiled at some moment since the last step ended."""
+    return _ticks_seen(vitals, steps, since_ages(vitals, since_s)) > 0
+
+
+def _ticks_seen(vitals: DetectionInput, steps: StepBatch, ages_s: Sequence[int]) -> int:
+    """Count the moments at which most nodes compiled."""
+    if vitals.moments is None or not ages_s:
+        return 0
+    span = vitals.moments((CORES, HOST), ages_s).of(training_nodes(vitals, steps))
+    compiles = _compiles(span)
+    return int((_share(compiles) > MOST).sum())
+
+
+def _suspects(vitals: DetectionInput, steps: StepBatch) -> list[int]:
+    """Return the newest steps that took much longer than usual, the latest first."""
+    usual_s = _usual_s(vitals, steps)
+    n = len(steps)
+    fresh = np.arange(n) >= n - NEWS_STEPS
+    fresh |= steps.ended_at_s >= vitals.now_s - NEWS_S
+    longer_s = steps.step_s - usual_s
+    is_long = longer_s >= max(LONGER_S, LONGER_STEPS * usual_s) if n else fresh
+    return [int(row) for row in np.flatnonzero(fresh & is_long)[::-1]]
+
+
+def _usual_s(vitals: DetectionInput, steps: StepBatch) -> float:
+    """Return how long a step usually takes: an open alert knows it for longer than steps last."""
+    held = [a.evidence.get("usual_step_s") for a in vitals.standing if a.rule == RULE]
+    told = [float(each) for each in held if each is not None]
+    return told[0] if told else usual_step_s(steps)
+
+
+def _compiled_s(vitals: DetectionInput, steps: StepBatch, start_s: float, end_s: float) -> float:
+    """Return for how long most nodes compiled within a step, by a few of its seconds."""
+    first, last = int(np.ceil(start_s)) + 1, int(end_s)
+    ticks = np.unique(np.linspace(first, last, MOMENTS).astype(int))
+    ages = tuple(int(vitals.now_s) - int(tick) for tick in ticks if first <= tick <= last)
+    seen = _ticks_seen(vitals, steps, ages)
+    return seen / max(1, len(ages)) * (end_s - start_s)
+
+
+def _finding(
+    vitals: DetectionInput, steps: StepBatch, since_s: float, lost_s: float, *, is_over: bool
+) -> Finding:
+    """Describe the compilation, and what it has cost so far."""
+    usual_s = _usual_s(vitals, steps)
+    severity: Severity = "page" if lost_s > PAGE_AFTER_S else "warn"
+    nodes = training_nodes(vitals, steps)
+    return Finding(
+        rule=RULE,
+        cause=RULE,
+        severity=severity,
+        run=vitals.run,
+        node=None,
+        device=None,
+        onset_s=since_s,
+        score=lost_s / CERTAIN_S,
+        victims=nodes,
+        evidence=_evidence(vitals, since_s, lost_s, usual_s, nodes, is_over=is_over),
+    )
+
+
+def _evidence(
+    vitals: DetectionInput,
+    since_s: float,
+    lost_s: float,
+    usual_s: float,
+    nodes: tuple[str, ...],
+    *,
+    is_over: bool,
+) -> dict[str, Any]:
+    first = nodes[0] if nodes else None
+    return {
+        "since_s": since_s,
+        "lost_s": lost_s,
+        "is_over": is_over,
+        "usual_step_s": usual_s if np.isfinite(usual_s) else None,
+        "phase": vitals.phase,
+        "culprit": None,
+        "window": [since_s - LEAD_S, vitals.now_s],
+        "charts": [{"metric": m, "node": first, "device": None} for m in (HOST, CORES) if first],
+    }

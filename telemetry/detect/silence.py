@@ -1,0 +1,165 @@
+"""Who has stopped reporting, and whether the silence is the node's or our own."""
+
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from telemetry.detect.findings import Finding
+from telemetry.detect.rules import RULES
+
+SILENT = "node_silent"
+CRASHED = "node_crash"
+BLIND = "monitoring_blind"
+# A run whose machines nobody can see has stopped when its next step is so much overdue.
+STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
+# Nodes fell silent together if they did so within these seconds.
+TOGETHER_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StepHeartbeat:
+    """A run's heartbeat: when its newest step ended, how long its steps take, if it should."""
+
+    last_step_at_s: float
+    step_s: float
+    trains: bool = True
+
+
+def silent(
+    last_seen: Mapping[str, int],
+    *,
+    now_s: float,
+    after_s: float = RULES[SILENT].limits["quiet_s"],
+    run_of: Mapping[str, str] | None = None,
+    pulses: Mapping[str, StepHeartbeat] | None = None,
+    crashed: Collection[str] = (),
+) -> list[Finding]:
+    """Find the nodes that reported before and have not for ``after_s`` seconds.
+
+    Parameters
+    ----------
+    last_seen : mapping of node to Unix second
+        Newest tick in which each node that is meant to report did. Nodes that have left, and
+        those of finished runs, do not belong here.
+    now_s, after_s : seconds
+        The time now, and how long a silence is too long.
+    run_of : mapping of node to run, optional
+        What each node trains.
+    pulses : mapping of run to Pulse, optional
+        Whether training goes on tells a mute node (`node_silent`) from a dead one (`node_crash`).
+    crashed : nodes
+        Those with which their run stopped, as its other nodes show: they are dead, not mute, and
+        need not be waited for.
+
+    Returns
+    -------
+    One finding per silent node; or, where every one of several nodes is silent, the single finding
+    `monitoring_blind`: a whole fleet does not die in the same minute, but its monitoring may.
+    """
+    known, now = set(crashed), float(now_s)
+    quiet = {
+        node: seen
+        for node, seen in last_seen.items()
+        if now - seen >= after_s or (node in known and now - seen > TOGETHER_S)
+    }
+    if len(quiet) == len(last_seen) > 1 and _is_ours(quiet, pulses or {}):
+        return [_blind(last_seen, now_s=now_s, after_s=after_s)]
+    run_of = run_of or {}
+    n_nodes = Counter(run_of.get(node) for node in last_seen)
+    mates: dict[str | None, list[str]] = {}
+    for node in sorted(quiet):
+        mates.setdefault(run_of.get(node), []).append(node)
+    found = []
+    for run, nodes in mates.items():
+        sees_nobody = len(nodes) == n_nodes[run]
+        company = _Company(run, tuple(nodes), (pulses or {}).get(run or ""), sees_nobody, known)
+        found += [
+            _silent(node, quiet[node], company, now_s=now_s, after_s=after_s) for node in nodes
+        ]
+    return found
+
+
+def _is_ours(quiet: Mapping[str, int], pulses: Mapping[str, StepHeartbeat]) -> bool:
+    """Tell whether it is monitoring that fell silent.
+
+    Nodes that fell silent one by one, while steps still arrive, are ill themselves.
+    """
+    newest = max(quiet.values())
+    arrive = any(pulse.last_step_at_s > newest + TOGETHER_S for pulse in pulses.values())
+    return not arrive or newest - min(quiet.values()) <= TOGETHER_S
+
+
+@dataclass(frozen=True, slots=True)
+class _Company:
+    """The run of a silent node, which of its nodes are silent, and whether it has a pulse.
+
+    ``sees_nobody`` where none of the run's nodes is heard of; ``crashed`` are those known to be
+    dead.
+    """
+
+    run: str | None
+    silent: tuple[str, ...]
+    pulse: StepHeartbeat | None
+    sees_nobody: bool
+    crashed: Collection[str]
+
+    def is_dead(self, node: str, *, now_s: float) -> bool:
+        """Tell whether a silent node has crashed: its run stopped with it.
+
+        Its peers know best. Where none of them is heard of, a step that is long overdue must do.
+        """
+        if node in self.crashed:
+            return True
+        pulse = self.pulse
+        if not self.sees_nobody or pulse is None or not pulse.trains:
+            return False
+        return now_s - pulse.last_step_at_s > max(OVERDUE_S, STEPS_OVERDUE * pulse.step_s)
+
+
+def _silent(
+    node: str, seen_s: float, company: _Company, *, now_s: float, after_s: float
+) -> Finding:
+    """Describe one silent node, and whether its run trains on."""
+    pulse = company.pulse
+    is_dead = company.is_dead(node, now_s=now_s)
+    return Finding(
+        rule=SILENT,
+        cause=CRASHED if is_dead else SILENT,
+        # A node that trains nothing can wait for the morning.
+        severity="warn" if company.run is None else RULES[SILENT].severity,
+        run=company.run,
+        node=node,
+        device=None,
+        onset_s=float(seen_s),
+        score=(now_s - seen_s) / after_s,
+        evidence={
+            "last_seen_s": float(seen_s),
+            "quiet_s": now_s - seen_s,
+            "limit_s": after_s,
+            "steps_go_on": None if pulse is None else not is_dead,
+            "since_last_step_s": now_s - pulse.last_step_at_s if pulse else None,
+            "step_s": pulse.step_s if pulse else None,
+            "also_silent": [other for other in company.silent if other != node],
+        },
+    )
+
+
+def _blind(last_seen: Mapping[str, int], *, now_s: float, after_s: float) -> Finding:
+    """Describe that nobody at all is heard of."""
+    newest = max(last_seen.values())
+    return Finding(
+        rule=BLIND,
+        cause="unknown",
+        severity=RULES[BLIND].severity,
+        run=None,
+        node=None,
+        device=None,
+        onset_s=float(newest),
+        score=(now_s - newest) / after_s,
+        evidence={
+            "n_nodes": len(last_seen),
+            "last_seen_s": newest,
+            "quiet_s": now_s - newest,
+            "limit_s": after_s,
+        },
+    )

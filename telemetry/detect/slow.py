@@ -1,0 +1,499 @@
+"""Steps that take longer than they used to: whose work, or what, takes the time."""
+
+from typing import Any
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect.findings import (
+    RULE_OF_NODE,
+    UNKNOWN,
+    CauseScore,
+    Kind,
+    Problem,
+    remembered,
+    strongest,
+)
+from telemetry.detect.inputs import DetectionInput, OpenProblem, of_node, peak
+from telemetry.detect.links import link_looks
+from telemetry.detect.pace import CLEARLY, HALF, Lift, case_since, lift, n_newest, quick, work_s
+from telemetry.detect.rules import RULES
+from telemetry.detect.share import CHANGED_RATIO, own_s
+from telemetry.detect.standstill import (
+    COMPILING,
+    CORES,
+    HOST,
+    LOADING,
+    STANDSTILL_LOOK_S,
+    WORKING,
+    training_nodes,
+    usual_step_s,
+)
+from telemetry.detect.stragglers import (
+    BANDWIDTH,
+    PART_METRICS,
+    UTILIZATION,
+    Lateness,
+    lateness,
+    worker_looks,
+)
+from telemetry.detect.uneven import CROWD
+from telemetry.statistics.change_points import rise
+from telemetry.statistics.peers import lower_median, mean, median, middle
+from telemetry.steps import StepBatch
+
+# Whole steps that are looked at, before and after, by how long they take together.
+ENOUGH_S, MOST_S = 20.0, 120.0
+# A step's memory traffic that shrinks by this is not the same work any more.
+FEWER_BYTES = 0.94
+# As many bytes as ever, within this.
+SAME_WORK = 0.08
+# Cores that are as busy as ever, or busier, but for this.
+AS_BUSY = 0.1
+
+
+def overall_looks(vitals: DetectionInput, steps: StepBatch, found: Lift) -> list[CauseScore]:
+    """Look why everybody computes for longer: the memories first, then the clocks.
+
+    Notes
+    -----
+    What the memories moved in whole steps, before and since, tells: as many bytes a step as ever
+    are the same work done more slowly, for the clock is lower; fewer are less memory. Without
+    bandwidth (real nodes do not report it) nobody can tell.
+    """
+    before, after = _enough(steps[: found.at]), _enough(steps[found.at :])
+    began_s = before.ended_at_s[0] - before.step_s[0] if len(before) else vitals.now_s
+    back_s = min(float(vitals.now_s - began_s), MOST_S + ENOUGH_S)
+    span = vitals.hardware(PART_METRICS, int(back_s) + 2)
+    (was_bytes, was_busy), (is_bytes, is_busy) = (
+        _per_step(span, each) for each in (before, after)
+    )
+    kept, busier = is_bytes / was_bytes, is_busy / was_busy
+    if not (np.isfinite(kept) and np.isfinite(busier)):
+        return []
+    # Of a run on a single node that node is all there is to blame.
+    node = vitals.nodes[0] if len(vitals.nodes) == 1 else None
+    device = 0 if node and span.values[BANDWIDTH].shape[2] == 1 else None
+    starved = (1.0 - kept) / (1.0 - FEWER_BYTES)
+    is_throttled = abs(kept - 1.0) <= SAME_WORK and busier >= 1.0 - AS_BUSY
+    return [
+        CauseScore(
+            "hbm_slow", starved, BANDWIDTH, is_bytes, was_bytes, 0, "bytes_per_s", node, device
+        ),
+        CauseScore(
+            "throttle",
+            float(is_throttled),
+            "compute_s",
+            found.now,
+            found.usual,
+            0,
+            "s",
+            node,
+            device,
+        ),
+    ]
+
+
+def _enough(steps: StepBatch) -> StepBatch:
+    """Keep the newest steps: of some seconds, one at the least."""
+    lasted_s = np.cumsum(steps.step_s[::-1])
+    return steps.last(1 + int(np.searchsorted(lasted_s, ENOUGH_S)))
+
+
+def _per_step(span: Span, steps: StepBatch) -> tuple[float, float]:
+    """Return the bytes moved in an average step, and how busy cores were on the whole.
+
+    NaN where the seconds are not known, or the accelerators do not say.
+    """
+    if any(name not in span.values or not span.values[name].shape[2] for name in PART_METRICS):
+        return np.nan, np.nan
+    if not len(steps):
+        return np.nan, np.nan
+    ends = steps.ended_at_s
+    edges_s = np.array([ends[0] - steps.step_s[0], ends[-1]])
+    moved = _sum_between(span, BANDWIDTH, edges_s) / len(steps)
+    return moved, _sum_between(span, UTILIZATION, edges_s) / float(np.diff(edges_s)[0])
+
+
+def _sum_between(span: Span, metric: str, edges_s: FloatArray) -> float:
+    """Return a rate's sum between two moments, parts of ticks counted as parts."""
+    rate = mean(mean(span.values[metric].astype(float), axis=2), axis=1)
+    known = np.isfinite(rate)
+    if not known.any() or edges_s[0] < span.ticks[0] - 1 or edges_s[1] > span.ticks[-1] + 1:
+        return float("nan")
+    total = np.concatenate([[0.0], np.cumsum(np.where(known, rate, np.mean(rate[known])))])
+    at_s = np.concatenate([[span.ticks[0] - 1], span.ticks])
+    return float(np.diff(np.interp(edges_s, at_s, total))[0])
+
+
+# A phase may take so much of a step more than it used to before anybody asks why.
+LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
+# Where no cause is found a problem must last, and cost, more before somebody is called.
+UNKNOWN_RATIO = RULES["step_slow"].limits["unknown_ratio"]
+UNKNOWN_S, UNKNOWN_STEPS = 25.0, 4
+# A stumble may make a worker late twice in a row; by this much it does not.
+VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
+# Several workers of one stage do not stumble at once.
+STAGE_LATE_RATIO = 0.05
+# Slow clocks are slow by the same factor in each of these steps, within this part of it.
+STEADY_STEPS, UNSTEADY = 3, 0.3
+# So many workers that are slower by the same factor, within this part of it, say so in one step.
+ENOUGH_ALIKE, ALIKE = 3, 0.15
+
+
+def moving_slowly(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+    """Find gradients that take longer to exchange than they used to."""
+    found = _risen(vitals, steps, median(steps.phases["transfer_s"]), "transferring")
+    if found is None:
+        return []
+    looks = _as_believed(vitals, link_looks(case_since(vitals, steps, found.at)), "transferring")
+    return _problems(vitals, steps, found, looks, "transferring")
+
+
+def computing_slowly(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+    """Find computing that takes even the quickest workers longer than it used to."""
+    quickest_s = quick(steps.phases["compute_s"])
+    found = _risen(vitals, steps, quickest_s, "computing")
+    if found is None or not _is_steady(vitals, steps, quickest_s[found.at :], found):
+        return []
+    looks = _as_believed(vitals, overall_looks(vitals, steps, found), "computing")
+    return _problems(vitals, steps, found, looks, "computing")
+
+
+def taking_longer(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+    """Find steps that take longer than they used to where nobody times the exchange.
+
+    Whether workers compute, wait or transfer for longer is not known then, so a lower clock
+    cannot be told from a slower network; memories that move fewer bytes a step still can. While
+    a machine is accused the first slow step says that its fault still lasts.
+    """
+    found = _risen(vitals, steps, work_s(steps), "step")
+    if found is None:
+        return []
+    looks = [each for each in overall_looks(vitals, steps, found) if each.cause != "throttle"]
+    accused = any(each.node and each.cause in RULE_OF_NODE for each in vitals.standing)
+    looks = _as_believed(vitals, looks, "step")
+    return _problems(vitals, steps, found, looks, "step", is_explained=accused)
+
+
+def _is_steady(vitals: DetectionInput, steps: StepBatch, after_s: FloatArray, found: Lift) -> bool:
+    """Tell whether a few workers compute for longer by as much in every step.
+
+    Of many the quickest fifth says so by itself; few may each have drawn a long sequence.
+    """
+    if len(steps.workers) >= CROWD or _usual(vitals, steps, "computing") is not None:
+        return True
+    if len(steps.workers) >= ENOUGH_ALIKE and _are_slower_alike(steps, found):
+        return True
+    newest = after_s[-STEADY_STEPS:]
+    n_steps = STEADY_STEPS if len(steps.workers) < 3 else STEADY_STEPS - 1
+    return len(newest) >= n_steps and float(np.ptp(newest)) <= UNSTEADY * found.excess
+
+
+def _are_slower_alike(steps: StepBatch, found: Lift) -> bool:
+    """Tell whether all workers are slower by the same factor: nobody draws sequences so."""
+    compute = steps.phases["compute_s"]
+    factor = compute[-1] / median(compute[: found.at].T)
+    excess = float(median(factor)) - 1.0
+    return excess > 0 and float(np.ptp(factor)) <= ALIKE * excess
+
+
+def arriving_late(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+    """Find workers that compute for longer than their peers, step after step.
+
+    Notes
+    -----
+    As in the headline rule, whoever waits least is late; here its own time is compared with that
+    of its peers, and with how late it used to be: a stage that always took longer is a layout.
+    """
+    if len(steps.workers) < 2 or len(steps) < 2:
+        return []
+    newest = steps[-n_newest(steps) :]
+    late = lateness(newest)
+    if late.pattern != "steady" or late.phase != "compute_s":
+        return []
+    own = own_s(steps)
+    found = _lag(vitals, steps, own[:, late.worst] - lower_median(own), len(newest))
+    if found is None:
+        return []
+    looks = worker_looks(case_since(vitals, steps, found.at), late)
+    may_be = _may_be_chance(steps, found, late, looks) or _may_be_layout(found, looks)
+    if may_be and _usual(vitals, steps, "waiting") is None:
+        return []
+    names = tuple(steps.workers[i] for i in late.late)
+    return _problems(vitals, steps, found, looks, "waiting", late=names)
+
+
+def _lag(vitals: DetectionInput, steps: StepBatch, excess: FloatArray, n_now: int) -> Lift | None:
+    """Return by how much the latest worker is late, more than it used to be."""
+    least_s = LEAST_RATIO * middle(work_s(steps))
+    calm = excess < HALF * least_s
+    # One step in between may pass: somebody else stumbled.
+    quiet = np.flatnonzero(calm[1:] & calm[:-1])
+    at = int(quiet[-1]) + 2 if quiet.size else 0
+    # Of a run whose steps are never calm, the likeliest change tells what was usual.
+    change = rise(excess, floor=least_s / 6) if at < ENOUGH_LATE else None
+    at = change.at if change is not None else at
+    usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else 0.0
+    found = Lift(usual, middle(excess[-n_now:]), min(at, len(steps) - 1))
+    is_held = _usual(vitals, steps, "waiting") is not None
+    enough_s = least_s * (HALF if is_held else 1.0)
+    n_high = min(2, len(steps) - found.at)
+    # Each of the newest steps must bear it out: one stumble of a worker that always was a little
+    # late does not.
+    if found.excess < enough_s or float(excess[-n_high:].min()) - found.usual < HALF * least_s:
+        return None
+    return found
+
+
+def _may_be_chance(steps: StepBatch, found: Lift, late: Lateness, looks: list[CauseScore]) -> bool:
+    """Tell whether a worker may be late by stumbling, though no part of its machine is sick.
+
+    Stumbles are rare, but workers are many: a single worker must be late in three steps, or very
+    late in two; several of one stage that are late together are no chance.
+    """
+    best = _known(looks)
+    if best is not None and best.node is not None:
+        return False
+    n_steps, ratio = len(steps) - found.at, found.excess / middle(work_s(steps))
+    very = ratio >= VERY_LATE_RATIO
+    if best is not None and best.cause == "stage_imbalance" and len(late.late) > 1:
+        return n_steps < ENOUGH_LATE and ratio < STAGE_LATE_RATIO
+    return n_steps < (ENOUGH_LATE - 1 if very else ENOUGH_LATE)
+
+
+def _may_be_layout(found: Lift, looks: list[CauseScore]) -> bool:
+    """Tell whether a worker may be late because it has more to do, as it always had."""
+    best = _known(looks)
+    return found.at < ENOUGH_LATE and (best is None or best.node is None)
+
+
+def _known(looks: list[CauseScore]) -> CauseScore | None:
+    """Return the look that convinces, if it names a cause."""
+    best = strongest(looks)
+    return best if best is not None and best.cause != UNKNOWN else None
+
+
+def _risen(vitals: DetectionInput, steps: StepBatch, x: FloatArray, kind: Kind) -> Lift | None:
+    """Return the rise of a phase against the run's past, or against what an open alert says."""
+    least_s = LEAST_RATIO * middle(work_s(steps))
+    usual = _usual(vitals, steps, kind)
+    return lift(x, least=least_s, n_now=n_newest(steps), usual=usual)
+
+
+def _usual(vitals: DetectionInput, steps: StepBatch, kind: Kind) -> float | None:
+    """Return what a phase used to take, by an open alert about steps like these."""
+    for alert in vitals.standing:
+        held = alert.evidence
+        if held.get("kind") != kind or held.get("baseline_phase_s") is None:
+            continue
+        if _alike(held.get("tokens"), float(steps.tokens[-1])):
+            return float(held["baseline_phase_s"])
+    return None
+
+
+def _as_believed(vitals: DetectionInput, looks: list[CauseScore], kind: Kind) -> list[CauseScore]:
+    """Keep to the cause that an open alert names: hardware mends before slow steps end."""
+    for alert in vitals.standing:
+        held = alert.evidence
+        is_told = held.get("kind") == kind and held.get("baseline_phase_s") is not None
+        if is_told and alert.cause != UNKNOWN:
+            same = [e for e in looks if (e.cause, e.node) == (alert.cause, alert.node)]
+            return [each for each in same if each.stands_out] or [remembered(alert)]
+    return looks
+
+
+def _alike(was: Any, now: float) -> bool:
+    """Tell whether steps are of the same tokens; where nobody says so they are."""
+    return was is None or not np.isfinite(now) or abs(now - was) <= CHANGED_RATIO * abs(was)
+
+
+def _problems(
+    vitals: DetectionInput,
+    steps: StepBatch,
+    found: Lift,
+    looks: list[CauseScore],
+    kind: Kind,
+    *,
+    late: tuple[str, ...] = (),
+    is_explained: bool = False,
+) -> list[Problem]:
+    """Name the cause that convinces; without one only what lasts and costs is a problem.
+
+    ``is_explained``: an open alert of a machine explains it anyway.
+    """
+    best = strongest(looks)
+    after = steps[found.at :]
+    step_s = middle(work_s(steps))
+    ratio = found.excess / step_s
+    if not is_explained and _known(looks) is None and _usual(vitals, steps, kind) is None:
+        lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
+        if ratio < UNKNOWN_RATIO or lasted_s < UNKNOWN_S or len(after) < UNKNOWN_STEPS:
+            return []
+    tokens = float(steps.tokens[-1])
+    return [
+        Problem(
+            cause=best.cause if best else UNKNOWN,
+            look=best,
+            kind=kind,
+            onset_s=float(after.ended_at_s[0] - after.step_s[0]),
+            strength=ratio / LEAST_RATIO,
+            late=late,
+            ruled_out=tuple(x for x in looks if x is not best and not x.stands_out),
+            more={
+                "phase_s": found.now,
+                "baseline_phase_s": found.usual,
+                "tokens": tokens if np.isfinite(tokens) else None,
+            },
+        )
+    ]
+
+
+CAUSE = "input_stall"
+# Input may take so much of a step more than it used to, or than it takes the other workers.
+STARVED_LEAST_RATIO = RULES[CAUSE].limits["least_ratio"]
+
+
+def starved(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+    """Find workers that wait for their data, or a whole run that does.
+
+    Notes
+    -----
+    Data stalls are told from slow machines by where a worker's time goes: J. Mohan et al.,
+    "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021. What all wait for is
+    compared with the run's own past, what one waits for with its peers.
+    """
+    if len(steps) < 2:
+        return []
+    least_s = STARVED_LEAST_RATIO * middle(work_s(steps))
+    everywhere = _everywhere(vitals, steps, least_s)
+    if everywhere is not None and len(steps.workers) > 1:
+        return [_of_run(steps, everywhere, least_s)]
+    return _of_nodes(vitals, steps, least_s)
+
+
+def _everywhere(vitals: DetectionInput, steps: StepBatch, least_s: float) -> Lift | None:
+    """Return the rise of what input takes even the quickest workers."""
+    held = [s for s in vitals.standing if s.cause == CAUSE and s.node is None]
+    usual = (held[0].evidence.get("culprit") or {}).get("peers_median") if held else None
+    n_now = n_newest(steps)
+    return lift(quick(steps.phases["input_s"]), least=least_s, n_now=n_now, usual=usual)
+
+
+def _of_run(steps: StepBatch, found: Lift, least_s: float) -> Problem:
+    """Describe data that come late everywhere."""
+    look = CauseScore(CAUSE, found.excess / least_s, "input_s", found.now, found.usual, 0, "s")
+    return _problem(steps, look, found.at, ())
+
+
+def _of_nodes(vitals: DetectionInput, steps: StepBatch, least_s: float) -> list[Problem]:
+    """Find the nodes whose workers wait for data and the others' do not: the worst of them."""
+    excess = _excess(steps, _held(vitals))
+    n_now = n_newest(steps)
+    newest = excess[-n_now:]
+    held = {s.node for s in vitals.standing if s.cause == CAUSE}
+    nodes = [vitals.node_of(worker) for worker in steps.workers]
+    least = np.where([node is not None and node in held for node in nodes], HALF, 1.0) * least_s
+    typical = median(newest.T)
+    # One long step is enough if it says so clearly.
+    both = excess[-2:].min(axis=0) >= HALF * least
+    sick = (typical >= least) & (both | ((n_now == 1) & (newest[-1] >= CLEARLY * least)))
+    if not sick.any():
+        return []
+    worst = int(np.nanargmax(np.where(sick, typical, -np.inf)))
+    input_s = median(steps.phases["input_s"][-len(newest) :].T)
+    look = CauseScore(
+        cause=CAUSE,
+        strength=float(typical[worst] / least_s),
+        metric="input_s",
+        value=float(input_s[worst]),
+        peers_median=float(input_s[worst] - typical[worst]),
+        n_peers=int(np.isfinite(input_s).sum()) - 1,
+        unit="s",
+        node=nodes[worst],
+    )
+    low = excess[:, worst] < HALF * least_s
+    at = int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0
+    return [_problem(steps, look, at, tuple(steps.workers[i] for i in np.flatnonzero(sick)))]
+
+
+def _held(vitals: DetectionInput) -> float:
+    """Return what input used to take, by the open alert of a node; NaN where none is open."""
+    figures = [s.evidence.get("culprit") or {} for s in vitals.standing if s.cause == CAUSE]
+    usual = [figure.get("peers_median") for figure in figures]
+    return next((float(each) for each in usual if each is not None), float("nan"))
+
+
+def _excess(steps: StepBatch, held_s: float) -> FloatArray:
+    """Return how much longer each worker's input takes than usual: (n_steps, n_workers).
+
+    Usual is what its peers take; where it has none, what it took before the open alert, else what
+    it always took itself.
+    """
+    input_s = steps.phases["input_s"]
+    if np.isfinite(input_s[-1]).sum() > 1:
+        return np.asarray(input_s - lower_median(input_s)[:, None])
+    return np.asarray(input_s - (held_s if np.isfinite(held_s) else quick(input_s.T)))
+
+
+def _problem(steps: StepBatch, look: CauseScore, at: int, late: tuple[str, ...]) -> Problem:
+    onset_s = float(steps.ended_at_s[at] - steps.step_s[at])
+    return Problem(CAUSE, look, "input", onset_s, look.strength, late)
+
+
+# Shorter steps tell by themselves soon enough; input that always takes so long is no news.
+LONG_STEP_S, USUALLY_S = 7.0, 2.0
+# So many of the nodes may load while at least so many compute.
+FEW, MOST = 0.25, 0.5
+
+
+def loading(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+    """Find the nodes that hold up a long step by waiting for their data, before it ends.
+
+    Notes
+    -----
+    J. Mohan et al., "Analyzing and Mitigating Data Stalls in DNN Training", VLDB 2021: cores that
+    starve rest while the host reads and decodes. One look covers all of LOOK_S seconds.
+    """
+    since_s = float(steps.ended_at_s[-1])
+    kept = [alert for alert in vitals.standing if _lasts(alert, since_s)]
+    if kept:
+        return [
+            _loading_problem(remembered(each), float(each.evidence["onset_s"])) for each in kept
+        ]
+    if (
+        not vitals.looks
+        or usual_step_s(steps) < LONG_STEP_S
+        or vitals.now_s - since_s < STANDSTILL_LOOK_S
+    ):
+        return []
+    nodes = training_nodes(vitals, steps)
+    span = vitals.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
+    most, hosts = peak(span, CORES), mean(of_node(span, HOST), axis=0)
+    rests = np.asarray((most < WORKING).all(axis=0))
+    loads = rests & (hosts >= LOADING) & (hosts < COMPILING)
+    if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or (~rests).mean() < MOST:
+        return []
+    worst = int(np.argmax(np.where(loads, hosts, 0)))
+    usual = float(mean(steps.phases["input_s"][:, _workers(vitals, steps, nodes[worst])], 0).max())
+    if usual > USUALLY_S:
+        return []
+    peers = float(lower_median(hosts))
+    look = CauseScore(
+        CAUSE, 1.0, HOST, float(hosts[worst]), peers, len(nodes) - 1, "ratio", nodes[worst]
+    )
+    return [_loading_problem(look, float(span.ticks[0]) - 1.0)]
+
+
+def _lasts(alert: OpenProblem, since_s: float) -> bool:
+    """Tell whether an alert speaks of the step that is under way."""
+    is_ours = alert.cause == CAUSE and alert.evidence.get("phase_s", 0) is None
+    return is_ours and float(alert.evidence.get("onset_s") or 0) >= since_s - 1.0
+
+
+def _workers(vitals: DetectionInput, steps: StepBatch, node: str) -> list[int]:
+    return [i for i, worker in enumerate(steps.workers) if vitals.node_of(worker) == node]
+
+
+def _loading_problem(look: CauseScore, onset_s: float) -> Problem:
+    return Problem(CAUSE, look, "input", onset_s, look.strength, more={"phase_s": None})

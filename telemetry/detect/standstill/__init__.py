@@ -1,1 +1,0 @@
-"""What stands still: steps, compiles, telemetry; and what its machines do meanwhile."""

@@ -1,1 +1,0 @@
-"""How steps spend their time: whose work takes longer, who is waited for."""

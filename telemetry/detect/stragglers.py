@@ -1,0 +1,530 @@
+"""Who makes the others wait: one worker, several, or every one in turn."""
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray, Span
+from telemetry.detect.findings import UNKNOWN, CauseScore, Problem
+from telemetry.detect.inputs import DetectionInput
+from telemetry.detect.pace import Lift, lift, n_newest, work_s
+from telemetry.detect.rules import RULES
+from telemetry.detect.share import CHANGED_RATIO, ShareCase, either_side, own_s
+from telemetry.statistics.change_points import noise
+from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median, middle
+from telemetry.steps import StepBatch
+
+# The phases of a worker's own time, and the cause that a late worker's excess in each points at.
+OWN_PHASES = ("compute_s", "input_s", "checkpoint_s", "other_s")
+# Deviations a worker's own time must lie above its peers', and the least deviation assumed.
+DEVIATIONS = 5.0
+SPREAD_RATIO, TINY_S = 0.01, 1e-9
+# The last to arrive is this much later than the typical worker, or the work is even.
+UNEVEN_RATIO = 0.05
+# A worker is late, and does not just have its turn, if it is so in this share of the steps.
+USUALLY = 0.75
+# Workers beyond this share of the worst one's excess are as late as it is.
+AS_LATE = 0.5
+# A machine is late by the same factor in every step: within this part of it.
+STEADY_RATIO = 0.35
+# That the same worker is last by luck, in every step, must be less likely than this.
+LUCK = 0.01
+
+Pattern = Literal["steady", "rotating", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Lateness:
+    """How the workers' own times compare, over some steps.
+
+    ``late`` are the columns of those that are late again and again, worst first; ``worst`` is the
+    first of them, else the one that is latest on the whole. ``own_s`` (n_workers,) is each one's
+    typical own time. ``spread_ratio`` is how much longer than usual the last to arrive is busy,
+    ``restless_ratio`` by how much that differs from step to step: a robust deviation, for one
+    stumble is no unrest. ``phase`` is where the worst one's excess lies, ``n_steps`` how many
+    steps say so.
+    """
+
+    pattern: Pattern
+    worst: int
+    late: tuple[int, ...]
+    own_s: FloatArray
+    strength: float
+    spread_ratio: float
+    restless_ratio: float
+    phase: str
+    n_steps: int
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the same workers are late by about as much in every step."""
+        return self.pattern == "steady" and (
+            self.restless_ratio <= STEADY_RATIO * self.spread_ratio
+        )
+
+    @property
+    def is_no_luck(self) -> bool:
+        """Whether one worker is late too often for that to be its turn by chance."""
+        return self.n_steps >= enough_steps(int(np.isfinite(self.own_s).sum()))
+
+
+def enough_steps(n_workers: int) -> int:
+    """Return in how many steps the same worker must be last for that to be no luck."""
+    if n_workers < 2:
+        return 1
+    return max(3, 1 + int(np.ceil(np.log(1 / LUCK) / np.log(n_workers))))
+
+
+def lateness(steps: StepBatch) -> Lateness:
+    """Compare the own times of the workers.
+
+    Parameters
+    ----------
+    steps : StepBatch
+        Steps in which the share is above its limit; workers that report nothing are NaN.
+
+    Notes
+    -----
+    All workers end the collective together, so whoever waits least arrived last, and its own time
+    is the longest. Durations of the collective itself tell nothing: a barrier makes them equal.
+
+    References
+    ----------
+    J. Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
+    OSDI 2025, arXiv:2505.05713.
+    """
+    own = own_s(steps)
+    typical = median(own.T)
+    centre = float(lower_median(typical))
+    z = deviations(typical, floor=max(SPREAD_RATIO * centre, TINY_S))
+    usual = lower_median(own)[:, None]
+    latest = np.nanmax(own - usual, axis=1, keepdims=True)
+    again = mean((own - usual >= AS_LATE * latest).astype(float), axis=0)
+    order = np.argsort(np.where(np.isfinite(z), -z, np.inf))
+    late = tuple(int(i) for i in order if z[i] >= DEVIATIONS and again[i] >= USUALLY)
+    worst = late[0] if late else int(order[0])
+    spread = latest / np.maximum(usual, TINY_S)
+    # The step in which it began may be half healthy: it is no sign of unrest.
+    settled = spread[1:, 0] if len(spread) > 2 else spread[:, 0]
+    return Lateness(
+        pattern=_pattern(late, middle(spread)),
+        worst=worst,
+        late=late,
+        own_s=typical,
+        strength=float(z[worst] / DEVIATIONS),
+        spread_ratio=middle(spread),
+        restless_ratio=float(_scatter(settled)),
+        phase=_phase(steps, worst),
+        n_steps=len(steps),
+    )
+
+
+def unevenness(steps: StepBatch) -> float:
+    """Return how unlike the bulk of the workers is within a step: a robust deviation, as a ratio.
+
+    Notes
+    -----
+    Machines fail one at a time and leave the bulk alike; unequal work makes all unlike at once,
+    and shows in the very first step.
+    """
+    own = own_s(steps)
+    usual = lower_median(own)[:, None]
+    spread = GAUSSIAN * lower_median(np.abs(own - usual))
+    return middle(spread / np.maximum(usual[:, 0], TINY_S))
+
+
+def _scatter(x: FloatArray) -> float:
+    """Return how much a figure differs from step to step: of a few steps their range tells more.
+
+    A machine that fell ill or recovered meanwhile is a single jump, and no unrest.
+    """
+    return float(np.ptp(x)) / 2 if x.size < 4 else noise(x)
+
+
+def _pattern(late: tuple[int, ...], spread_ratio: float) -> Pattern:
+    """Put the comparison in a word."""
+    if late:
+        return "steady"
+    return "rotating" if spread_ratio >= UNEVEN_RATIO else "none"
+
+
+def _phase(steps: StepBatch, worker: int) -> str:
+    """Return the phase in which a worker exceeds its peers the most."""
+    excess = {}
+    for phase in OWN_PHASES:
+        typical = median(steps.phases[phase].T)
+        excess[phase] = float(typical[worker] - median(typical))
+    return max(excess, key=lambda phase: excess[phase])
+
+
+UTILIZATION, BANDWIDTH = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
+PART_METRICS = (UTILIZATION, BANDWIDTH)
+# Deviations a part must stand away from the other parts of its node, and the least deviation
+# assumed, as a share of the usual value: together 7.5 %.
+LATE_PARTS_DEVIATIONS, SPREAD = 5.0, 0.015
+# How far the only part of a node must stand away from those of other nodes.
+ALONE = 0.2
+ENOUGH_MATES = 63
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """The like parts of a late node, each figure (n,), NaN where not reported.
+
+    ``role`` is the usual figure of the same part on ``n_mates`` other nodes, ``to_mates`` how a
+    part compares with it, ``relative`` that relative to the usual part of this node.
+    """
+
+    value: FloatArray
+    role: FloatArray
+    n_mates: int
+    to_mates: FloatArray
+    relative: FloatArray
+
+    @property
+    def is_only(self) -> bool:
+        """Whether the node has but one such part, and others can only be those of its mates."""
+        return self.relative.size == 1
+
+    @property
+    def usual(self) -> float:
+        """What is usual for such a part; NaN where there is no other."""
+        if self.is_only:
+            return float(self.role[0]) if self.n_mates else np.nan
+        return float(median(self.value))
+
+    @property
+    def n_peers(self) -> int:
+        """How many others that is judged by."""
+        return self.n_mates if self.is_only else int(np.isfinite(self.value).sum()) - 1
+
+    @property
+    def strength(self) -> FloatArray:
+        """Evidence that each part lies above the others, over threshold: (n,).
+
+        An only part has no others; that of other nodes must do, and tells less.
+        """
+        if self.is_only:
+            return (self.to_mates - 1.0) / ALONE
+        return deviations(self.relative, floor=SPREAD) / LATE_PARTS_DEVIATIONS
+
+
+def part_looks(case: ShareCase, node: str, *, blame_only_device: bool = True) -> list[CauseScore]:
+    """Look for slow memory, a slow core and a throttled accelerator, the most special first.
+
+    A node with a single accelerator has nothing to compare it with but other nodes: whether to
+    blame it for its node, all of whose cores are busy for longer, is the caller's to say.
+
+    Notes
+    -----
+    A tensor-parallel group meets after every layer, so one slow part paces its whole node: it
+    alone stays busy while the others wait for it. An accelerator starved of memory moves fewer
+    bytes besides, which no slow core or throttled accelerator does to it alone.
+    """
+    _, span = either_side(case, PART_METRICS, nodes={node, *_mates(case, node)})
+    if node not in span.nodes or not len(span.ticks):
+        return []
+    mates = [i for i, name in enumerate(span.nodes) if name != node]
+    looks = []
+    if BANDWIDTH in span.values:
+        looks.append(_starved(node, parts(span, BANDWIDTH, node, mates, sign=-1)))
+    if UTILIZATION in span.values:
+        cores = parts(span, UTILIZATION, node, mates)
+        per_device = max(1, case.vitals.cores_per_device)
+        if cores.value.size % per_device:
+            per_device = 1
+        looks += _busy(node, cores, per_device)
+        if case.vitals.cores_per_device == 1:
+            # Of an accelerator of one core nobody can tell them apart.
+            looks = [each for each in looks if each.cause != "throttle"]
+            looks = [
+                replace(each, cause="throttle") if each.cause == "slow_core" else each
+                for each in looks
+            ]
+        if cores.value.size == per_device and not blame_only_device:
+            looks = [look for look in looks if look.cause != "throttle"]
+    return looks
+
+
+def parts(span: Span, metric: str, node: str, mates: list[int], *, sign: int = 1) -> Parts:
+    """Compare the parts of a node with each other, each by its role.
+
+    Parameters
+    ----------
+    mates : rows of the other nodes that train
+        The same part of other nodes plays the same role: in a pipeline, cores of one node may
+        belong to different stages and be unlike for good.
+    sign : 1 or -1
+        Whether a sick part lies above the others or below.
+    """
+    level = mean(span.values[metric], axis=0)
+    own = level[span.nodes.index(node)]
+    mates = [row for row in mates if np.isfinite(level[row]).any()]
+    role = median(level[mates].T) if mates else np.ones_like(own)
+    ratio = np.divide(own, role, out=np.full(own.shape, np.nan), where=role > 0)
+    if sign < 0:
+        ratio = np.divide(1.0, ratio, out=np.full(own.shape, np.nan), where=ratio > 0)
+    usual = float(lower_median(ratio))
+    relative = ratio / usual if usual > 0 else np.full(own.shape, np.nan)
+    return Parts(own, role, len(mates), ratio, relative)
+
+
+def _mates(case: ShareCase, node: str) -> list[str]:
+    """Return other nodes that train: enough of them to say what is usual."""
+    told = np.isfinite(case.after.phases["compute_s"]).any(axis=0)
+    training = {case.vitals.node_of(case.after.workers[i]): None for i in np.flatnonzero(told)}
+    return [name for name in training if name is not None and name != node][:ENOUGH_MATES]
+
+
+def _starved(node: str, devices: Parts) -> CauseScore:
+    """Look for an accelerator that moves fewer bytes than the others of its node."""
+    look = _look("hbm_slow", BANDWIDTH, "bytes_per_s", devices)
+    return _named(look, node, devices, devices.strength)
+
+
+def _busy(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
+    """Look for cores that stay busy while the others wait: one, or all of an accelerator."""
+    devices = Parts(
+        value=cores.value.reshape(-1, per_device).mean(axis=1),
+        role=cores.role.reshape(-1, per_device).mean(axis=1),
+        n_mates=cores.n_mates,
+        to_mates=cores.to_mates.reshape(-1, per_device).min(axis=1),
+        relative=cores.relative.reshape(-1, per_device).min(axis=1),
+    )
+    whole = devices.strength if devices.value.size == 1 else _least(cores.strength, per_device)
+    strength = cores.strength
+    throttle = _look("throttle", UTILIZATION, "ratio", devices)
+    if per_device > 1:
+        throttle = _named(throttle, node, devices, whole)
+        # All cores of an accelerator alike are not a slow core: their accelerator is slow.
+        strength = np.where(np.repeat(_least(strength, per_device), per_device) < 1, strength, 0)
+    slow = _look("slow_core", UTILIZATION, "ratio", cores)
+    return [_named(slow, node, cores, strength), throttle]
+
+
+def _least(strength: FloatArray, per_device: int) -> FloatArray:
+    """Return what holds for all cores of each accelerator: (n_devices,)."""
+    return np.asarray(strength.reshape(-1, per_device).min(axis=1))
+
+
+def _look(cause: str, metric: str, unit: str, among: Parts) -> CauseScore:
+    return CauseScore(cause, 0.0, metric, np.nan, among.usual, 0, unit)
+
+
+def _named(look: CauseScore, node: str, among: Parts, strength: FloatArray) -> CauseScore:
+    """Name the part that stands out most."""
+    if not np.isfinite(strength).any():
+        return look
+    part = int(np.nanargmax(strength))
+    return replace(
+        look,
+        strength=float(strength[part]),
+        value=float(among.value[part]),
+        n_peers=among.n_peers,
+        is_only_part=among.is_only,
+        node=node,
+        device=part,
+    )
+
+
+# Phases of a worker's own time that name their cause by themselves.
+CAUSE_OF_PHASE = {"input_s": "input_stall", "checkpoint_s": "checkpoint_slow"}
+MACHINE_PHASES = ("compute_s", "other_s")
+
+
+def worker_looks(case: ShareCase, late: Lateness) -> list[CauseScore]:
+    """Look for whatever makes workers wait for others."""
+    node = case.vitals.node_of(case.after.workers[late.worst])
+    looks = [_phase_look(case, late, phase, node) for phase in CAUSE_OF_PHASE]
+    if late.pattern == "steady" and late.phase == "compute_s" and node is not None:
+        is_even = _unrest(case, late) < UNEVEN_RATIO and case.vitals.n_stages == 1
+        looks += part_looks(case, node, blame_only_device=is_even)
+    return [*looks, _stage(case, late), _sequences(case, late), _machine(case, late, node)]
+
+
+def _phase_look(case: ShareCase, late: Lateness, phase: str, node: str | None) -> CauseScore:
+    """Look whether the late worker spends its excess in a phase that names the cause."""
+    typical = median(case.after.phases[phase].T)
+    peers = float(median(typical))
+    is_it = late.pattern == "steady" and late.phase == phase
+    return CauseScore(
+        cause=CAUSE_OF_PHASE[phase],
+        strength=late.strength if is_it else 0.0,
+        metric=phase,
+        value=float(typical[late.worst]),
+        peers_median=peers,
+        n_peers=_n_peers(late),
+        unit="s",
+        node=node,
+    )
+
+
+def _stage(case: ShareCase, late: Lateness) -> CauseScore:
+    """Look whether one pipeline stage takes longer than the others, its workers all alike."""
+    stage, own = case.vitals.stage, late.own_s
+    stages = [own[stage == i] for i in range(case.vitals.n_stages)]
+    typical = np.array([float(median(each)) for each in stages])
+    usual = float(lower_median(typical))
+    unlike = [float(median(np.abs(each - median(each)))) for each in stages]
+    look = CauseScore("stage_imbalance", 0.0, "own_s", np.nan, usual, len(stages) - 1, "s")
+    if len(stages) < 2 or not np.isfinite(typical).any() or late.phase != "compute_s":
+        return look
+    longest = int(np.nanargmax(typical))
+    if late.pattern != "steady" or stage[late.worst] != longest:
+        return look
+    noise_s = max(float(np.nanmax(unlike)), late.restless_ratio * usual)
+    least = max(UNEVEN_RATIO * usual, DEVIATIONS * noise_s)
+    strength = (typical[longest] - usual) / least
+    return replace(look, strength=_last_resort(strength), value=float(typical[longest]))
+
+
+def _sequences(case: ShareCase, late: Lateness) -> CauseScore:
+    """Look whether the work is uneven.
+
+    Then all are unlike at once, another one is last in every step, or the last is late by
+    another amount each time; a machine that is slow is so by the same factor in every step.
+    """
+    before = unevenness(case.before) if case.before else 0.0
+    strength = max(unevenness(case.after) - before, _unrest(case, late)) / UNEVEN_RATIO
+    if late.pattern == "rotating" and lateness(case.newest).pattern == "rotating":
+        strength = max(strength, late.spread_ratio / UNEVEN_RATIO)
+    return CauseScore(
+        cause="seq_imbalance",
+        strength=_last_resort(strength if late.phase == "compute_s" else 0.0),
+        metric="spread_ratio",
+        value=late.spread_ratio,
+        peers_median=before,
+        n_peers=_n_peers(late),
+        unit="ratio",
+    )
+
+
+def _unrest(case: ShareCase, late: Lateness) -> float:
+    """Return by how much the lateness differs from step to step, more than it used to.
+
+    A late machine's own noise is no unrest: it is late by about as much in every step.
+    """
+    if late.is_steady:
+        return 0.0
+    usual = lateness(case.before).restless_ratio if case.before else 0.0
+    return late.restless_ratio - usual
+
+
+def _machine(case: ShareCase, late: Lateness, node: str | None) -> CauseScore:
+    """Look whether one machine is late in every step, whatever makes it so.
+
+    Steps alone convict it: a job may run no agent, or what slows it no counter shows.
+    """
+    late = late if late.n_steps >= len(case.after) else lateness(case.after)
+    typical = late.own_s
+    look = CauseScore(
+        cause=UNKNOWN,
+        strength=0.0,
+        metric="own_s",
+        value=float(typical[late.worst]),
+        peers_median=float(lower_median(typical)),
+        n_peers=_n_peers(late),
+        unit="s",
+        node=node,
+    )
+    nodes = {case.vitals.node_of(case.after.workers[i]) for i in late.late}
+    is_alone = node is not None and nodes == {node}
+    is_certain = late.is_steady and late.is_no_luck and late.phase in MACHINE_PHASES
+    return replace(look, strength=_last_resort(late.strength if is_alone and is_certain else 0.0))
+
+
+def _last_resort(strength: float) -> float:
+    """Return a strength that machines come before: one slow machine may be all of a stage."""
+    return float(np.clip(strength, 0.0, 1.0)) if np.isfinite(strength) else 0.0
+
+
+def _n_peers(late: Lateness) -> int:
+    return max(0, len(late.own_s) - 1)
+
+
+CAUSE = "stage_imbalance"
+# A stage may take so much of a step more than it used to, against the others.
+LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
+# So many workers of a stage do not stumble at once; they are late alike, and in each of so many
+# steps by as much, within this part of it.
+ENOUGH_WORKERS, ENOUGH_STEPS, UNLIKE = 2, 3, 0.35
+
+
+def longer_stage(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+    """Find a stage whose quickest worker takes longer than it used to, against other stages.
+
+    Notes
+    -----
+    Where most workers belong to the long stage, as of three nodes in two stages, they are what is
+    usual and nobody is late: stages are compared, not workers. A stage of one worker may be a
+    machine; see ``arriving_late``. J. Lin et al., "Understanding Stragglers in Large Model
+    Training Using What-if Analysis", OSDI 2025, arXiv:2505.05713.
+    """
+    stage = stage_of(vitals, steps)
+    if vitals.n_stages < 2 or len(stage) != len(steps.workers) or len(steps) < ENOUGH_STEPS:
+        return []
+    compute = steps.phases["compute_s"]
+    found: list[Problem] = []
+    typical = np.stack([median(compute[:, stage == s]) for s in range(vitals.n_stages)], axis=1)
+    for s in range(vitals.n_stages):
+        own = compute[:, stage == s]
+        if own.shape[1] < ENOUGH_WORKERS:
+            continue
+        # A stage that is ahead of a slow one does not fall behind when that recovers.
+        lag = np.maximum(own.min(axis=1) - lower_median(typical), 0.0)
+        lifted = _lifted(vitals, steps, lag)
+        if lifted is not None and _is_alike(own, lag, lifted):
+            names = tuple(np.array(steps.workers)[stage == s].tolist())
+            found.append(_problem(steps, lifted, names, vitals.n_stages))
+    return sorted(found, key=lambda each: -each.strength)[:1]
+
+
+def stage_of(vitals: DetectionInput, steps: StepBatch) -> IntArray:
+    """Return the stage of each worker; of none where some have left: nobody knows their places."""
+    told = np.isfinite(steps.phases["compute_s"]).all()
+    return vitals.stage if told else np.zeros(0, dtype=int)
+
+
+def _lifted(vitals: DetectionInput, steps: StepBatch, lag: FloatArray) -> Lift | None:
+    least_s = LEAST_RATIO * middle(work_s(steps))
+    n_now = max(ENOUGH_STEPS, n_newest(steps))
+    return lift(lag, least=least_s, n_now=n_now, usual=_usual(vitals, steps))
+
+
+def _is_alike(own: FloatArray, lag: FloatArray, found: Lift) -> bool:
+    """Tell whether the stage's workers are late alike, and as late in each of the newest steps."""
+    newest = own[-ENOUGH_STEPS:]
+    apart = middle(newest.max(axis=1) - newest.min(axis=1))
+    return max(apart, float(np.ptp(lag[-ENOUGH_STEPS:]))) <= UNLIKE * found.excess
+
+
+def _usual(vitals: DetectionInput, steps: StepBatch) -> float | None:
+    """Return what was usual, by an open alert about such a stage in steps like these."""
+    tokens = float(steps.tokens[-1])
+    for alert in vitals.standing:
+        held = alert.evidence
+        if alert.cause != CAUSE or held.get("baseline_phase_s") is None:
+            continue
+        was = held.get("tokens")
+        if was is None or not np.isfinite(tokens) or abs(tokens - was) <= CHANGED_RATIO * was:
+            return float(held["baseline_phase_s"])
+    return None
+
+
+def _problem(steps: StepBatch, found: Lift, late: tuple[str, ...], n_stages: int) -> Problem:
+    step_s, tokens = middle(work_s(steps)), float(steps.tokens[-1])
+    strength = found.excess / (LEAST_RATIO * step_s)
+    return Problem(
+        cause=CAUSE,
+        look=CauseScore(CAUSE, strength, "own_s", found.now, found.usual, n_stages - 1, "s"),
+        kind="waiting",
+        onset_s=float(steps.ended_at_s[found.at] - steps.step_s[found.at]),
+        strength=strength,
+        late=late,
+        more={
+            "phase_s": found.now,
+            "baseline_phase_s": found.usual,
+            "tokens": tokens if np.isfinite(tokens) else None,
+        },
+    )

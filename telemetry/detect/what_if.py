@@ -1,0 +1,602 @@
+"""What if nobody had been slow: a recorded trace, replayed with other durations."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.detect.trace_graph import DependencyGraph, Grid, graph_of, gridded
+from telemetry.steps import PHASES, StepBatch
+from telemetry.trace import KINDS, BoolArray, Trace, is_kind
+
+PASSES = ("forward-compute", "backward-compute")
+
+
+def like_peers(grid: Grid, took_s: FloatArray) -> FloatArray:
+    """Give every operation what its peers take: the mean of work, the median of transfers.
+
+    Notes
+    -----
+    Peers are all operations of a kind, in all steps, replicas and stages: a balanced job
+    gives each the same. Work and collectives between kernels have no such kind; there, the
+    peers are the same piece of other steps and replicas.
+    """
+    like = np.empty_like(took_s)
+    for code, kind in enumerate(KINDS.values()):
+        rows = np.flatnonzero(grid.kind == code)
+        if not len(rows):
+            continue
+        average = np.nanmedian if kind.is_comm else np.nanmean
+        if kind.name in ("compute", "idle", "collective"):
+            like[rows] = average(took_s[rows], axis=(1, 2), keepdims=True)
+        else:
+            like[rows] = average(took_s[rows])
+    return like
+
+
+def stage_weight(grid: Grid, took_s: FloatArray) -> FloatArray:
+    """Return how much heavier each computation is than an average stage's: (n_ops, 1, 1).
+
+    Notes
+    -----
+    What a stage takes is what its quickest replica takes: all that every replica shares, and
+    nothing that one slow machine adds.
+    """
+    weight = np.ones((len(grid.kind), 1, 1))
+    for name in PASSES:
+        rows = is_kind(grid.kind, name)
+        if not rows.any():
+            continue
+        light = np.array([_quickest(took_s[rows & (grid.stage == s)]) for s in _stages(grid)])
+        weight[rows, 0, 0] = (light / np.nanmean(light))[grid.stage[rows]]
+    return np.nan_to_num(weight, nan=1.0)
+
+
+def _stages(grid: Grid) -> range:
+    return range(grid.n_stages)
+
+
+def _quickest(took_s: FloatArray) -> float:
+    """Return the mean of the replica that takes least: (n, n_steps, n_dp) to seconds."""
+    return float(took_s.mean(axis=(0, 1)).min()) if len(took_s) else float("nan")
+
+
+def sequence_weight(grid: Grid, took_s: FloatArray) -> FloatArray:
+    """Return how much longer each computation took than this worker's usually do.
+
+    (n_ops, n_steps, n_dp); 1 for all that is no computation.
+    """
+    weight = np.ones_like(took_s)
+    for rows in alike(grid):
+        axes = (0, 1) if len(rows) > 1 else (1,)
+        usual = took_s[rows].mean(axis=axes, keepdims=True)
+        weight[rows] = took_s[rows] / np.where(usual > 0, usual, 1.0)
+    return weight
+
+
+def alike(grid: Grid) -> list[IntArray]:
+    """Return rows by what they do: passes of one stage and chunk, or one piece of work."""
+    groups = []
+    for stage in _stages(grid):
+        for name in PASSES:
+            rows = np.flatnonzero(is_kind(grid.kind, name) & (grid.stage == stage))
+            groups += [rows[grid.chunk[rows] == c] for c in np.unique(grid.chunk[rows])]
+    return groups + [np.array([row]) for row in np.flatnonzero(is_kind(grid.kind, "compute"))]
+
+
+def pass_correlation(grid: Grid, took_s: FloatArray) -> float:
+    """Return how closely backward passes follow forward passes, micro-batch by micro-batch.
+
+    Returns
+    -------
+    Pearson's correlation of the two within each worker, the median over workers; NaN where
+    there is nothing to compare.
+
+    Notes
+    -----
+    A long sequence takes long in both passes, on every worker; noise and pauses do not. A
+    worker that is slow throughout is slow in all micro-batches alike, which correlates nothing.
+
+    References
+    ----------
+    J. Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
+    OSDI 2025, arXiv:2505.05713, section 5.3.
+    """
+    found = [_stage_correlation(grid, took_s, stage) for stage in _stages(grid)]
+    known = np.concatenate(found)
+    known = known[np.isfinite(known)]
+    return float(np.median(known)) if len(known) else float("nan")
+
+
+def _stage_correlation(grid: Grid, took_s: FloatArray, stage: int) -> FloatArray:
+    """Return the correlation of each replica's worker of a stage: (n_dp,)."""
+    own = np.flatnonzero(grid.stage == stage)
+    label = grid.chunk[own] * (grid.seq.max() + 1)
+    label += np.where(grid.microbatch[own] >= 0, grid.microbatch[own], grid.seq[own])
+    forward, backward = (is_kind(grid.kind[own], name) for name in PASSES)
+    _, first, second = np.intersect1d(label[forward], label[backward], return_indices=True)
+    if not len(first):
+        return _beside_correlation(took_s[own[is_kind(grid.kind[own], "compute")]])
+    rows = own[forward][first], own[backward][second]
+    return _correlation(*(took_s[each].reshape(-1, took_s.shape[2]) for each in rows))
+
+
+def _beside_correlation(took_s: FloatArray) -> FloatArray:
+    """Compare work before collectives with work beside them, where passes are not told apart.
+
+    In the order of kernels' pieces, the two take turns; the latter is of the backward pass.
+    """
+    if len(took_s) < 2:
+        return np.full(took_s.shape[2], np.nan)
+    return _correlation(took_s[::2].sum(axis=0), took_s[1::2].sum(axis=0))
+
+
+def _correlation(one: FloatArray, other: FloatArray) -> FloatArray:
+    """Return Pearson's correlation of each column: (n, n_columns) to (n_columns,)."""
+    if len(one) < 3:
+        return np.full(one.shape[1], np.nan)
+    one, other = one - one.mean(axis=0), other - other.mean(axis=0)
+    norm = np.sqrt((one**2).sum(axis=0) * (other**2).sum(axis=0))
+    return np.asarray((one * other).sum(axis=0) / np.where(norm > 0, norm, np.nan))
+
+
+def transfers(grid: Grid, graph: DependencyGraph) -> FloatArray:
+    """Return how long each operation takes once everyone it needs is there.
+
+    Returns
+    -------
+    (n_ops, n_steps, n_dp) seconds. For work it is the duration; for communication it counts
+    from the moment the last peer has arrived: where workers share no clock, who came last is
+    who took least. NaN where missing.
+    """
+    if not grid.has_common_clock:
+        return _least(grid, graph)
+    start_s = np.where(np.isnan(grid.start_s), -np.inf, grid.start_s)
+    latest = np.full_like(start_s, -np.inf)
+    np.maximum.at(latest, graph.joint, start_s)
+    latest = latest[graph.joint]
+    latest[graph.across] = latest[graph.across].max(axis=2, keepdims=True)
+    return np.asarray(np.maximum(grid.start_s + grid.duration_s - latest, 0.0))
+
+
+def _least(grid: Grid, graph: DependencyGraph) -> FloatArray:
+    """Return the shortest duration among those who take part in an operation."""
+    duration_s = np.where(np.isnan(grid.duration_s), np.inf, grid.duration_s)
+    least = np.full_like(duration_s, np.inf)
+    np.minimum.at(least, graph.joint, duration_s)
+    least = least[graph.joint]
+    least[graph.across] = least[graph.across].min(axis=2, keepdims=True)
+    return np.asarray(np.where(np.isnan(grid.duration_s), np.nan, least))
+
+
+def replayed(graph: DependencyGraph, took_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """Play a step with operations of these durations, nothing waiting without a reason.
+
+    Parameters
+    ----------
+    took_s : (n_ops, n_steps, n_dp) seconds, of communication the transfer alone
+
+    Returns
+    -------
+    start_s, end_s : (n_ops, n_steps, n_dp) seconds from the start of the step
+
+    Notes
+    -----
+    An operation begins when the last that it waits for is over. Communication moves its bytes
+    when its last member has begun. All steps and replicas are played side by side, and so are
+    all operations of a round.
+    """
+    n_ops, n_steps, n_dp = took_s.shape
+    start_s = np.zeros_like(took_s)
+    end_s = np.zeros((n_ops + 1, n_steps, n_dp))
+    for rows, before, first, member in zip(
+        graph.levels, graph.before, graph.groups, graph.member_of, strict=True
+    ):
+        begun = end_s[before].max(axis=1)
+        start_s[rows] = begun
+        if len(first) < len(rows):
+            begun = np.maximum.reduceat(begun, first, axis=0)[member]
+        across = graph.across[rows]
+        if across.any():
+            begun = np.where(across[:, None, None], begun.max(axis=2, keepdims=True), begun)
+        end_s[rows] = begun + took_s[rows]
+    return start_s, end_s[:-1]
+
+
+def step_time_s(graph: DependencyGraph, took_s: FloatArray) -> float:
+    """Return the mean step time with these durations: seconds."""
+    return float(replayed(graph, took_s)[1].max(axis=(0, 2)).mean())
+
+
+WORST_WORKERS_RATIO = 0.03
+# Of so many workers each is looked at by itself; of more, only as many of the likeliest.
+EXACT_WORKERS = 64
+# With less between the timelines than this, there is nothing to explain.
+LEAST_GAP_RATIO = 0.005
+FEWEST_PER_SUSPECT = 8
+MOST_SUSPECTS = 4
+# A longer list of suspects must explain noticeably more than a shorter one.
+ENOUGH_RATIO = 0.9
+
+Worker = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """A recorded step, and the step in which no operation is slower than its peers."""
+
+    grid: Grid
+    graph: DependencyGraph
+    real: FloatArray
+    ideal: FloatArray
+    real_s: float
+    ideal_s: float
+
+    @property
+    def gap_s(self) -> float:
+        """What stragglers cost per step: seconds."""
+        return self.real_s - self.ideal_s
+
+    def step_s(self, took_s: FloatArray) -> float:
+        """Return the mean step time with other durations."""
+        return step_time_s(self.graph, took_s)
+
+    def only(self, mask: BoolArray) -> float:
+        """Return the step time if all but these operations were like their peers."""
+        return self.step_s(np.where(mask, self.real, self.ideal))
+
+    def without(self, mask: BoolArray) -> float:
+        """Return the step time if these operations were like their peers."""
+        return self.step_s(np.where(mask, self.ideal, self.real))
+
+    def share(self, *, without_s: float, only_s: float) -> float:
+        """Return how much of the slowdown a cause explains, taken away and put back.
+
+        Notes
+        -----
+        Where two causes hide behind each other, taking one away changes little and putting
+        one back changes all; the mean of both is fair to either.
+        """
+        return ((self.real_s - without_s) + (only_s - self.ideal_s)) / (2 * self.gap_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Explanation:
+    """What makes a recorded step slow.
+
+    Parameters
+    ----------
+    real_s, ideal_s : mean step time, as replayed and with every operation like its peers
+    m_w, m_s : share of the slowdown that goes away with the worst 3 % of workers, and with
+        the last stage; None where there is none to go away, or only one stage
+    worker_slowdown : (n_dp, n_stages) step time over ideal if only this worker was as it was
+    stage_slowdown : (n_stages,) the same of stages
+    suspects : the fewest workers that explain what workers can
+    shares : share of the slowdown that each cause explains: one_worker, stage_imbalance,
+        sequence_imbalance, communication
+    correlation : how closely backward passes follow forward passes; NaN where unknown
+    """
+
+    real_s: float
+    ideal_s: float
+    m_w: float | None
+    m_s: float | None
+    worker_slowdown: FloatArray
+    stage_slowdown: FloatArray
+    suspects: Sequence[Worker]
+    shares: dict[str, float]
+    correlation: float
+
+    @property
+    def slowdown_ratio(self) -> float:
+        """Step time over ideal step time."""
+        return self.real_s / self.ideal_s
+
+
+def explained(grid: Grid, graph: DependencyGraph) -> Explanation:
+    """Replay a trace as it was, as it should have been, and with one thing changed at a time.
+
+    References
+    ----------
+    J. Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
+    OSDI 2025, arXiv:2505.05713: slowdown (1), M_W and M_S (section 5).
+    """
+    whatif = _whatif(grid, graph)
+    n = (grid.n_dp, grid.n_stages)
+    by_dp = np.array([whatif.only(_replica(grid, dp)) for dp in range(n[0])])
+    by_stage = np.array([whatif.only(_stage(grid, stage)) for stage in range(n[1])])
+    likely = np.minimum(by_dp[:, None], by_stage[None, :])
+    exact = _exact(whatif, likely)
+    has_gap = whatif.gap_s > LEAST_GAP_RATIO * whatif.ideal_s
+    suspects, share = _suspects(whatif, exact) if has_gap else ([], 0.0)
+    return Explanation(
+        whatif.real_s,
+        whatif.ideal_s,
+        m_w=_gone(whatif, _workers(grid, _worst(grid, likely))) if has_gap else None,
+        m_s=_gone(whatif, _stage(grid, n[1] - 1)) if has_gap and n[1] > 1 else None,
+        worker_slowdown=exact / whatif.ideal_s,
+        stage_slowdown=by_stage / whatif.ideal_s,
+        suspects=suspects,
+        shares={"one_worker": share, **_shares(whatif)} if has_gap else {},
+        correlation=pass_correlation(grid, whatif.real),
+    )
+
+
+def _whatif(grid: Grid, graph: DependencyGraph) -> WhatIf:
+    known = transfers(grid, graph)
+    ideal = like_peers(grid, known)
+    real = np.where(np.isnan(known), ideal, known)
+    return WhatIf(grid, graph, real, ideal, step_time_s(graph, real), step_time_s(graph, ideal))
+
+
+def _replica(grid: Grid, dp: int) -> BoolArray:
+    return np.asarray(np.arange(grid.n_dp) == dp)
+
+
+def _stage(grid: Grid, stage: int) -> BoolArray:
+    return np.asarray((grid.stage == stage)[:, None, None])
+
+
+def _workers(grid: Grid, workers: Sequence[Worker]) -> BoolArray:
+    """Return the mask of the operations of some workers: (n_ops, 1, n_dp)."""
+    chosen = np.zeros((grid.n_stages, grid.n_dp), bool)
+    for dp, stage in workers:
+        chosen[stage, dp] = True
+    return np.asarray(chosen[grid.stage][:, None, :])
+
+
+def _gone(whatif: WhatIf, mask: BoolArray) -> float:
+    """Return the share of the slowdown that goes away with some operations."""
+    return (whatif.real_s - whatif.without(mask)) / whatif.gap_s
+
+
+def _by_rank(grid: Grid, score: FloatArray) -> list[Worker]:
+    """Return the workers, the highest score first, the lower rank of equals before."""
+    order = np.lexsort((grid.ranks.ravel(), -score.ravel()))
+    return [(int(i) // grid.n_stages, int(i) % grid.n_stages) for i in order]
+
+
+def _worst(grid: Grid, likely: FloatArray) -> list[Worker]:
+    """Return the worst 3 % of workers, at least one, by their replica and stage."""
+    return _by_rank(grid, likely)[: int(np.ceil(grid.n_workers * WORST_WORKERS_RATIO))]
+
+
+def _exact(whatif: WhatIf, likely: FloatArray) -> FloatArray:
+    """Replay each worker by itself, or the likeliest where there are many."""
+    exact = likely.copy()
+    for dp, stage in _by_rank(whatif.grid, likely)[:EXACT_WORKERS]:
+        exact[dp, stage] = whatif.only(_workers(whatif.grid, [(dp, stage)]))
+    return exact
+
+
+def _suspects(whatif: WhatIf, exact: FloatArray) -> tuple[list[Worker], float]:
+    """Return the fewest workers that explain nearly as much as a few can, and how much."""
+    few = max(1, min(MOST_SUSPECTS, whatif.grid.n_workers // FEWEST_PER_SUSPECT))
+    ranked = _by_rank(whatif.grid, exact)
+    shares = []
+    for n in range(1, few + 1):
+        mask = _workers(whatif.grid, ranked[:n])
+        shares.append(whatif.share(without_s=whatif.without(mask), only_s=whatif.only(mask)))
+    enough = max(shares) - (1 - ENOUGH_RATIO) * abs(max(shares))
+    n = next(i for i, share in enumerate(shares) if share >= enough)
+    return ranked[: n + 1], shares[n]
+
+
+def _shares(whatif: WhatIf) -> dict[str, float]:
+    """Return how much uneven stages, uneven sequences and communication explain."""
+    comm = np.array([kind.is_comm for kind in KINDS.values()])[whatif.grid.kind][:, None, None]
+    shares = {
+        "communication": whatif.share(without_s=whatif.without(comm), only_s=whatif.only(comm))
+    }
+    for cause, weight in (
+        ("stage_imbalance", stage_weight(whatif.grid, whatif.real)),
+        ("sequence_imbalance", sequence_weight(whatif.grid, whatif.real)),
+    ):
+        safe = np.where(weight > 0, weight, 1.0)
+        shares[cause] = whatif.share(
+            without_s=whatif.step_s(whatif.real / safe),
+            only_s=whatif.step_s(whatif.ideal * weight),
+        )
+    return shares
+
+
+# What a worker does by itself; tensor-parallel collectives count as its own work.
+WORK = (
+    "forward-compute",
+    "backward-compute",
+    "optimizer",
+    "gc",
+    "compute",
+    "layernorm-grads-all-reduce",
+)
+# The exchange of gradients, and of the parameters they make.
+EXCHANGE = (
+    "grads-reduce-scatter",
+    "separate-grads-all-reduce",
+    "params-all-gather",
+    "embedding-grads-all-reduce",
+    "collective",
+)
+
+
+def steps_of(grid: Grid, graph: DependencyGraph, *, run: str) -> StepBatch:
+    """Split each step of each worker into computing, waiting, transferring and the rest.
+
+    The first step begins at second 0, each other where the one before ends.
+
+    Notes
+    -----
+    Of the gradient exchange counts what is not hidden behind computing. Its transfer begins
+    when the last peer has arrived; until then a worker waits. What is left of the step, such
+    as waiting for a neighbouring stage, is ``other_s``.
+    """
+    took_s = transfers(grid, graph)
+    end_s = grid.start_s + grid.duration_s
+    step_s = np.nanmax(end_s, axis=(0, 2))
+    work, exchange = is_kind(grid.kind, *WORK), is_kind(grid.kind, *EXCHANGE)
+    compute_s = _per_worker(grid, np.where(work[:, None, None], grid.duration_s, 0.0))
+    moving_s = np.minimum(np.nan_to_num(took_s[exchange]), grid.duration_s[exchange])
+    hidden_s = _hidden(grid, work, exchange)
+    exposed_s = np.maximum(grid.duration_s[exchange] - hidden_s, 0.0)
+    transfer_s, wait_s = np.zeros_like(grid.start_s), np.zeros_like(grid.start_s)
+    transfer_s[exchange] = np.minimum(moving_s, exposed_s)
+    wait_s[exchange] = exposed_s - transfer_s[exchange]
+    phases = {"compute_s": compute_s}
+    phases["transfer_s"] = _per_worker(grid, transfer_s)
+    phases["wait_s"] = _per_worker(grid, wait_s)
+    known_s = np.sum(list(phases.values()), axis=0)
+    phases["other_s"] = np.maximum(step_s[:, None] - known_s, 0.0)
+    none = np.zeros_like(compute_s)
+    return StepBatch(
+        run=run,
+        workers=worker_names(grid),
+        step=grid.steps,
+        ended_at_s=np.cumsum(step_s),
+        phases={phase: phases.get(phase, none) for phase in PHASES},
+        tokens=np.full(len(step_s), np.nan),
+    )
+
+
+def worker_names(grid: Grid) -> tuple[str, ...]:
+    """Return the names of workers, by replica, then stage."""
+    return tuple(
+        f"rank{rank}-dp{dp}-stage{stage}"
+        for dp, ranks in enumerate(grid.ranks.tolist())
+        for stage, rank in enumerate(ranks)
+    )
+
+
+def _per_worker(grid: Grid, values: FloatArray) -> FloatArray:
+    """Sum operations by worker: (n_ops, n_steps, n_dp) to (n_steps, n_dp * n_stages)."""
+    sums = np.zeros((grid.n_stages, *values.shape[1:]))
+    np.add.at(sums, grid.stage, np.nan_to_num(values))
+    return np.asarray(sums.transpose(1, 2, 0).reshape(values.shape[1], -1))
+
+
+def _hidden(
+    grid: Grid,
+    work: BoolArray,
+    exchange: BoolArray,
+) -> FloatArray:
+    """Return how long computing went on beside each exchange: (n_exchanges, n_steps, n_dp).
+
+    Notes
+    -----
+    Work of a worker does not overlap itself, so the work done by a moment is a piecewise
+    linear function, and all workers and steps can share one by setting them far apart.
+    """
+    _, n_steps, n_dp = grid.start_s.shape
+    apart_s = 2 * np.nanmax(grid.start_s + grid.duration_s) + 1
+    lane = np.arange(n_steps * n_dp).reshape(n_steps, n_dp) * grid.n_stages
+    offset = (lane[None] + grid.stage[:, None, None]) * apart_s
+    start_s, length_s = (grid.start_s + offset)[work].ravel(), grid.duration_s[work].ravel()
+    order = np.argsort(start_s)
+    order = order[np.isfinite(start_s[order] + length_s[order])]
+    start_s, length_s = start_s[order], length_s[order]
+    if not len(start_s):
+        return np.zeros_like(grid.start_s[exchange])
+    knots = np.stack([start_s, start_s + length_s], axis=1).ravel()
+    done = np.cumsum(np.stack([np.zeros_like(length_s), length_s], axis=1).ravel())
+    knots = np.maximum.accumulate(knots)
+    begin = (grid.start_s + offset)[exchange]
+    until = begin + grid.duration_s[exchange]
+    return np.asarray(np.interp(until, knots, done) - np.interp(begin, knots, done))
+
+
+# The paper calls a job straggling from here on.
+STRAGGLING_RATIO = 1.10
+# Below this, steps differ by noise; from here to STRAGGLING, a cause must explain most of it.
+SLOW_RATIO = 1.05
+MOST_RATIO = 0.5
+LARGEST_RATIO = 0.3
+# Of many that are slow by chance, the worst few always explain some: several take more proof.
+SEVERAL_RATIO = 0.7
+# Forward and backward passes that follow each other so closely differ by their sequences. The
+# paper asks for 0.9 of all workers' passes together, where slow stages help; this is of each.
+CORRELATED_RATIO = 0.8
+# A machine is only blamed where it explains clearly more than the work it was given does.
+CLEARLY_RATIO = 0.1
+EXPOSED_RATIO = 0.25
+
+# Of two causes that explain about as much, the earlier is believed: work before machines.
+CAUSES = ("sequence_imbalance", "stage_imbalance", "communication", "one_worker")
+
+
+@dataclass(frozen=True, slots=True)
+class TraceVerdict:
+    """Why a recorded run was slow.
+
+    Parameters
+    ----------
+    cause : one of CAUSES, or ``none``
+    culprits : the workers to blame, the worst first; empty where no machine is
+    stage : the stage that is too heavy, where stages are uneven
+    share_ratio : share of the slowdown that the cause explains; None where that says nothing
+    """
+
+    cause: str
+    culprits: tuple[Worker, ...] = ()
+    stage: int | None = None
+    share_ratio: float | None = None
+
+
+def verdict(found: Explanation, steps: StepBatch) -> TraceVerdict:
+    """Name the cause that explains most, and a machine only where one is to blame."""
+    if found.slowdown_ratio < SLOW_RATIO:
+        is_exposed = steps.transfer_ratio.mean() > EXPOSED_RATIO
+        return TraceVerdict("communication" if is_exposed else "none")
+    cause, share = _largest(found)
+    if share < _needed(found, cause):
+        return TraceVerdict("none", share_ratio=share)
+    if cause == "one_worker":
+        return TraceVerdict(cause, culprits=tuple(found.suspects), share_ratio=share)
+    stage = int(found.stage_slowdown.argmax()) if cause == "stage_imbalance" else None
+    return TraceVerdict(cause, stage=stage, share_ratio=share)
+
+
+def _needed(found: Explanation, cause: str) -> float:
+    """Return the share from which a cause is believed: blaming machines takes most."""
+    if cause == "one_worker":
+        return MOST_RATIO if len(found.suspects) == 1 else SEVERAL_RATIO
+    return LARGEST_RATIO if found.slowdown_ratio >= STRAGGLING_RATIO else MOST_RATIO
+
+
+def _largest(found: Explanation) -> tuple[str, float]:
+    """Return the cause that explains most; of those about equal, the one that blames least."""
+    possible = {
+        cause: min(1.0, found.shares.get(cause, 0.0))
+        for cause in CAUSES
+        if cause != "sequence_imbalance" or found.correlation >= CORRELATED_RATIO
+    }
+    most = max(possible.values())
+    return next(
+        (cause, share) for cause, share in possible.items() if share >= most - CLEARLY_RATIO
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Analysis:
+    """All that is made of a trace."""
+
+    grid: Grid
+    steps: StepBatch
+    found: Explanation
+    verdict: TraceVerdict
+
+    @property
+    def culprits(self) -> tuple[str, ...]:
+        """The names of the workers to blame, the worst first."""
+        return tuple(
+            self.steps.workers[dp * self.grid.n_stages + stage]
+            for dp, stage in self.verdict.culprits
+        )
+
+
+def analysed(trace: Trace, *, run: str) -> Analysis:
+    """Make steps of a trace, and say what slowed them down; steps end from second 0 on."""
+    grid = gridded(trace)
+    graph = graph_of(grid)
+    steps = steps_of(grid, graph, run=run)
+    found = explained(grid, graph)
+    return Analysis(grid, steps, found, verdict(found, steps))

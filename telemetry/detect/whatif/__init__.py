@@ -1,1 +1,0 @@
-"""What if nobody had been slow: a recorded trace, replayed with other durations."""

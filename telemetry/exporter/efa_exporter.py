@@ -1,0 +1,151 @@
+"""The families of the EFA exporter: as a node's agent read the counters, or as simulated."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.exporter import neuron_exporter_names as names
+from telemetry.exporter.hardware import HotSnapshot, Slab, SlabFamily, SlabRows
+from telemetry.exporter.neuron_exporter_names import NodeLabels
+from telemetry.families import MetricFamily, Spec, written
+from telemetry.store.hot import HotStore
+from telemetry.store.node_state import RATES, Counts, efa_counts, said_beside
+
+COUNTERS = tuple(names.COUNTERS)
+MOST_NODES = 64
+# What simulated devices do not count follows from what they do, or from these.
+PACKET_BYTES, WRITE_BYTES = 8192.0, 2.0**20
+N_COMMANDS, LIFESPAN_MS = 1024.0, 10.0
+PORT = "1"
+
+Parts = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Devices:
+    """The EFA devices of nodes that have the same: ``counts`` (n_counters, n_nodes, n_devices)."""
+
+    nodes: tuple[str, ...]
+    parts: Parts
+    counts: FloatArray
+
+
+def efa_families(
+    hot: HotStore, scene: HotSnapshot, who: Mapping[str, NodeLabels], *, is_alone: bool = False
+) -> list[MetricFamily]:
+    """Return what the EFA exporter would show of every node that is up and has EFA.
+
+    ``is_alone`` says that a page is one node's, and needs no label to say whose.
+    """
+    devices = [*_simulated(hot, scene, who), *_real(hot, scene, who)]
+    return [
+        SlabFamily(_labelled(spec, is_alone=is_alone), partial(_slabs, i, devices))
+        for i, spec in enumerate((*names.COUNTERS.values(), names.INFO))
+    ]
+
+
+def _labelled(spec: Spec, *, is_alone: bool) -> Spec:
+    return spec if is_alone else replace(spec, labels=(names.NODE, *spec.labels))
+
+
+def _slabs(place: int, devices: Sequence[Devices]) -> Iterator[Slab]:
+    """Yield one counter of all devices, or after the last of them that they are there."""
+    for each in devices:
+        rows = SlabRows({names.NODE: each.nodes})
+        if place < len(COUNTERS):
+            values = each.counts[place]
+            yield Slab(rows, names.LABELS, each.parts, written(values), np.isfinite(values))
+        else:
+            named = tuple(dict.fromkeys((device,) for device, _ in each.parts))
+            yield Slab(rows, ("device",), named, written(np.ones((len(rows), len(named)))))
+
+
+def _real(hot: HotStore, scene: HotSnapshot, who: Mapping[str, NodeLabels]) -> Iterator[Devices]:
+    """Yield the devices of real nodes as their agents last read them."""
+    alike: dict[Parts, list[tuple[str, FloatArray]]] = {}
+    nodes = iter(sorted(n for n in scene.up if n in who and not who[n].is_simulated))
+    while some := tuple(islice(nodes, MOST_NODES)):
+        for node, said in said_beside(hot, "efa", some).items():
+            parts, counts = _read(said.said)
+            alike.setdefault(parts, []).append((node, counts))
+    for parts, members in alike.items():
+        for i in range(0, len(members), MOST_NODES):
+            names_, counted = zip(*members[i : i + MOST_NODES], strict=True)
+            yield Devices(tuple(names_), parts, np.stack(counted, axis=1))
+
+
+def _read(ports: Sequence[Mapping[str, Any]]) -> tuple[Parts, FloatArray]:
+    """Return device and port of each counted port, and the counters: (n_counters, n_ports)."""
+    parts = tuple((port["device"], str(port["port"])) for port in ports)
+    rows = [port["counters"] for port in ports]
+    counts = [[row.get(name) for row in rows] for name in COUNTERS]
+    return parts, np.array(counts, float).reshape(len(COUNTERS), len(parts))
+
+
+def _simulated(
+    hot: HotStore, scene: HotSnapshot, who: Mapping[str, NodeLabels]
+) -> Iterator[Devices]:
+    """Yield the devices of simulated nodes, from what their rates have added up to."""
+    shards = {
+        shard: tick
+        for batch in scene.batches
+        for shard, (tick, layout, _) in zip(batch.shards, batch.packed, strict=True)
+        if _has_efa(layout.nodes, who)
+    }
+    for counts in efa_counts(hot, shards).values():
+        up = [i for i, node in enumerate(counts.nodes) if node in scene.up and node in who]
+        if up:
+            nodes = tuple(counts.nodes[i] for i in up)
+            n_efa = counts.sums.shape[2]
+            yield Devices(nodes, _parts(n_efa), _derived(counts, up))
+
+
+def _has_efa(nodes: Collection[str], who: Mapping[str, NodeLabels]) -> bool:
+    """Whether nodes of a shard are simulated, AWS' own, and have EFA."""
+    known = next((who[node] for node in nodes if node in who), None)
+    machine = known.machine if known and known.is_simulated else None
+    return machine is not None and machine.has_efa
+
+
+@cache
+def _parts(n_efa: int) -> Parts:
+    """Name simulated devices as the driver names real ones: after their place on the bus."""
+    return tuple((f"rdmap{16 * (i + 1)}s27", PORT) for i in range(n_efa))
+
+
+def _derived(counts: Counts, up: Sequence[int]) -> FloatArray:
+    """Return every counter of simulated devices: (n_counters, n_nodes, n_efa).
+
+    All payload counts as written by RDMA. What a healthy device never counts is zero; what
+    only some drivers have is absent.
+    """
+    known = dict(zip(RATES, np.floor(counts.sums[:, up]), strict=True))
+    sent, got = known["efa_tx_bytes_per_s"], known["efa_rx_bytes_per_s"]
+    again = known["efa_retransmits_per_s"]
+    impaired = known["efa_impaired_per_s"]
+    told: dict[str, FloatArray | float] = {
+        "tx_bytes": sent,
+        "tx_pkts": known["efa_tx_packets_per_s"],
+        "rx_bytes": got,
+        "rx_pkts": np.floor(got / PACKET_BYTES),
+        "rx_drops": known["efa_drops_per_s"],
+        "rdma_write_bytes": sent,
+        "rdma_write_wrs": np.ceil(sent / WRITE_BYTES),
+        "rdma_write_recv_bytes": got,
+        "retrans_bytes": again * PACKET_BYTES,
+        "retrans_pkts": again,
+        "retrans_timeout_events": impaired,
+        "impaired_remote_conn_events": impaired,
+        "unresponsive_remote_events": known["efa_unresponsive_per_s"],
+        "lifespan": LIFESPAN_MS,
+        "submitted_cmds": N_COMMANDS,
+        "completed_cmds": N_COMMANDS,
+        "keep_alive_rcvd": float(counts.n_ticks),
+        **dict.fromkeys(names.OF_SOME_DRIVERS, np.nan),
+    }
+    return np.stack([np.broadcast_to(told.get(name, 0.0), sent.shape) for name in COUNTERS])

@@ -1,0 +1,472 @@
+"""The families of neuron-monitor's exporter for all nodes, simulated and real, in one page."""
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property, lru_cache, partial
+from operator import attrgetter
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry import catalog
+from telemetry.blocks import FloatArray
+from telemetry.exporter import neuron_exporter_names as names
+from telemetry.exporter.hardware import HotSnapshot, NodeBatch, Slab, SlabFamily, SlabRows
+from telemetry.exporter.neuron_exporter_names import NodeLabels, region_of, rows_of
+from telemetry.families import MetricFamily, Spec, numbers, present, written
+from telemetry.ingest import schemas
+from telemetry.ingest.last_report import LastReport, read_last_report, tag_of
+from telemetry.store.node_state import LastReportState
+from telemetry.store.packing import Codes
+
+
+@dataclass(frozen=True)
+class SimulatedBatch:
+    """Simulated nodes of one instance type, out of one batch, ``places`` there."""
+
+    batch: NodeBatch
+    places: NDArray[np.int64]
+    machine: catalog.Instance
+    rows: SlabRows
+    totals: Mapping[str, Mapping[str, float]]
+
+    def codes(self, name: str) -> Codes | None:
+        """Return the codes of a metric: (n_nodes, n_parts); None where no node has it."""
+        codes = self.batch.codes(name)
+        return None if codes is None else np.asarray(codes[self.places])
+
+    def values(self, name: str) -> FloatArray:
+        """Return a metric: (n_nodes, n_parts), NaN where absent; one part where nobody has it."""
+        values = self.batch.values(name)
+        if values is None:
+            return np.full((len(self.places), 1), np.nan)
+        return np.asarray(values[self.places])
+
+    def counted(self, name: str) -> FloatArray:
+        """Return what each node has counted of a rate so far: (n_nodes, 1), NaN if nothing."""
+        held = self.totals.get(name, {})
+        total = [held.get(self.batch.nodes[place], np.nan) for place in self.places.tolist()]
+        return np.asarray(np.floor(total))[:, None]
+
+    @cached_property
+    def runs_process(self) -> NDArray[np.bool_]:
+        """Whether a process holds the node's cores: (n_nodes, 1); it does if it holds memory."""
+        held = self.values("device_memory_used_bytes")
+        return np.asarray((held > 0).any(axis=1, keepdims=True))
+
+    @property
+    def n_cores(self) -> int:
+        """Cores as the runtime counts them."""
+        return self.machine.n_cores
+
+
+def played(scene: HotSnapshot, who: Mapping[str, NodeLabels]) -> Iterator[SimulatedBatch]:
+    """Yield the simulated nodes that are up and have AWS' chips, those of a kind together."""
+    for batch in scene.batches:
+        kinds: dict[str, list[int]] = {}
+        for place, node in enumerate(batch.nodes):
+            known = who.get(node)
+            if known and known.is_simulated and known.machine:
+                kinds.setdefault(known.instance_type, []).append(place)
+        for kind, places in kinds.items():
+            members = [who[batch.nodes[place]] for place in places]
+            rows = rows_of((member.base, member.runtime_tag) for member in members)
+            machine = catalog.instances()[kind]
+            yield SimulatedBatch(batch, np.array(places), machine, rows, scene.totals)
+
+
+MIB = 2.0**20
+# What a core holds beside tensors, if there is room; as neuron-monitor shows it of a trn2.
+CORE_BYTES = {
+    "constants": 0.1875 * MIB,
+    "model_code": 96.0 * MIB,
+    "model_shared_scratchpad": 0.0,
+    "runtime_memory": 6.0 * MIB,
+}
+# Host memory of a process for each of its cores, and at most this share of what is in use.
+HOST_BYTES_PER_CORE, HOST_SHARE = 293.0 * MIB, 0.5
+# Of the vCPU time in use: what the process takes, and how much of either is the kernel's.
+PROCESS_SHARE, KERNEL_SHARE = 0.9, 0.07
+# Percentiles of the execution latency, over its mean.
+SPREAD = {"p0": 0.95, "p1": 0.97, "p25": 0.99, "p50": 1.0, "p75": 1.01, "p99": 1.05, "p100": 1.2}
+
+Derived = Callable[[SimulatedBatch], Slab | None]
+
+
+def _slab(
+    nodes: SimulatedBatch,
+    labels: tuple[str, ...],
+    parts: Sequence[tuple[str, ...]],
+    values: FloatArray,
+) -> Slab:
+    """Return values of the nodes, (n_nodes, n_parts); what is NaN is absent."""
+    return Slab(nodes.rows, labels, parts, written(values), np.isfinite(values))
+
+
+def _of_process(
+    nodes: SimulatedBatch,
+    labels: tuple[str, ...],
+    parts: Sequence[tuple[str, ...]],
+    values: FloatArray,
+) -> Slab:
+    """Return values of the nodes' processes; a node without one shows none."""
+    return _slab(nodes, labels, parts, np.where(nodes.runs_process, values, np.nan))
+
+
+def _parts(*values: str) -> list[tuple[str, ...]]:
+    return [(value,) for value in values]
+
+
+def utilization(nodes: SimulatedBatch) -> Slab | None:
+    """Return how busy each core is, as it was reported."""
+    codes = nodes.codes("core_utilization_ratio")
+    if codes is None:
+        return None
+    there = present(codes, "ratio") & nodes.runs_process
+    cores = _parts(*map(str, range(codes.shape[1])))
+    return Slab(nodes.rows, ("neuroncore",), cores, numbers(codes, "ratio"), there)
+
+
+def core_memory(nodes: SimulatedBatch, *, purpose: str) -> Slab | None:
+    """Return each core's even share of its device's memory, by purpose."""
+    device = np.where(nodes.runs_process, nodes.values("device_memory_used_bytes"), np.nan)
+    per_device = nodes.n_cores // nodes.machine.n_devices
+    core = device / per_device
+    beside = sum(CORE_BYTES.values())
+    if purpose in CORE_BYTES:
+        held = CORE_BYTES[purpose] * np.minimum(core / beside, 1.0)
+    else:
+        held = np.maximum(core - beside, 0.0)
+    held = np.rint(held)
+    parts = [(str(i), names.NOWHERE) for i in range(held.shape[1] * per_device)]
+    texts = np.repeat(written(held), per_device, axis=1)
+    there = np.repeat(np.isfinite(held), per_device, axis=1)
+    return Slab(nodes.rows, ("neuroncore", "memory_location"), parts, texts, there)
+
+
+def runtime_memory(nodes: SimulatedBatch) -> Slab:
+    """Return the memory of the process, on the host and on all devices."""
+    device = np.nansum(nodes.values("device_memory_used_bytes"), axis=1, keepdims=True)
+    used = nodes.values("host_memory_used_bytes")
+    host = np.rint(np.minimum(nodes.n_cores * HOST_BYTES_PER_CORE, HOST_SHARE * used))
+    parts = _parts("host", "neuron_device")
+    return _of_process(nodes, ("memory_location",), parts, np.hstack([host, np.rint(device)]))
+
+
+def vcpu(nodes: SimulatedBatch, *, of_process: bool) -> Slab:
+    """Return the vCPU time in use, by kind."""
+    used = nodes.values("vcpu_usage_ratio") * (PROCESS_SHARE if of_process else 1.0)
+    values = np.round(np.hstack([used * (1 - KERNEL_SHARE), used * KERNEL_SHARE]), 4)
+    make = _of_process if of_process else _slab
+    return make(nodes, ("usage_type",), _parts("user", "system"), values)
+
+
+def errors(nodes: SimulatedBatch) -> Slab:
+    """Return errors by kind: whatever fails in a simulated node fails for its hardware."""
+    total = nodes.counted("execution_errors_per_s")
+    return _kinds(nodes, "error_type", names.ERRORS, {"hardware": total}, known=total)
+
+
+def status(nodes: SimulatedBatch) -> Slab:
+    """Return executions by how they ended."""
+    done, failed = (nodes.counted(f"executions_{how}_per_s") for how in ("completed", "failed"))
+    ended = {"completed": done, "completed_with_err": failed}
+    return _kinds(nodes, "status_type", names.ENDINGS, ended, known=done)
+
+
+def _kinds(
+    nodes: SimulatedBatch,
+    label: str,
+    kinds: tuple[str, ...],
+    counts: Mapping[str, FloatArray],
+    *,
+    known: FloatArray,
+) -> Slab:
+    """Return counts by kind; those of other kinds are zero where there are any counts."""
+    none = np.where(np.isfinite(known), 0.0, np.nan)
+    values = np.hstack([counts.get(kind, none) for kind in kinds])
+    return _of_process(nodes, (label,), _parts(*kinds), values)
+
+
+def latency(nodes: SimulatedBatch) -> Slab:
+    """Return how long executions take: a core's busy time over what it executes, if it does."""
+    busy = np.nanmean(np.nan_to_num(nodes.values("core_utilization_ratio")), axis=1, keepdims=True)
+    per_s = nodes.values("executions_completed_per_s") / nodes.n_cores
+    mean_s = np.divide(busy, per_s, out=np.full(busy.shape, np.nan), where=per_s > 0)
+    values = np.round(mean_s * np.array([list(SPREAD.values())]), 6)
+    return _of_process(nodes, ("percentile",), _parts(*SPREAD), values)
+
+
+def ecc_events(nodes: SimulatedBatch) -> Slab:
+    """Return ECC counts by kind and device, as reported."""
+    n_devices = nodes.machine.n_devices
+    shape = (len(nodes.rows), n_devices)
+    values = np.hstack([np.broadcast_to(nodes.values(kind), shape) for kind in names.ECC])
+    parts = [(kind, str(device)) for kind in names.ECC for device in range(n_devices)]
+    return _slab(nodes, ("event_type", "neuron_device_index"), parts, values)
+
+
+def memory_used(nodes: SimulatedBatch) -> Slab:
+    """Return the host memory in use, as reported."""
+    return _slab(nodes, (), [()], np.rint(nodes.values("host_memory_used_bytes")))
+
+
+def constant(nodes: SimulatedBatch, *, figure: Callable[[SimulatedBatch], float]) -> Slab:
+    """Return what is the same for all nodes of a kind."""
+    return _slab(nodes, (), [()], np.full((len(nodes.rows), 1), float(figure(nodes))))
+
+
+def hardware(nodes: SimulatedBatch) -> Slab:
+    """Return how many devices and cores there are."""
+    n_devices = nodes.machine.n_devices
+    labels = ("neuron_device_count", "neuroncore_per_device_count")
+    parts = [(str(n_devices), str(nodes.n_cores // n_devices))]
+    return _slab(nodes, labels, parts, np.ones((len(nodes.rows), 1)))
+
+
+DERIVED: Mapping[Spec, Derived] = {
+    names.UTILIZATION: utilization,
+    **{spec: partial(core_memory, purpose=p) for p, spec in names.CORE_MEMORY.items()},
+    names.RUNTIME_MEMORY: runtime_memory,
+    names.RUNTIME_VCPU: partial(vcpu, of_process=True),
+    names.EXECUTION_ERRORS: errors,
+    names.EXECUTION_STATUS: status,
+    names.LATENCY: latency,
+    names.ECC_EVENTS: ecc_events,
+    names.MEMORY_TOTAL: partial(constant, figure=lambda n: n.machine.host_memory_bytes),
+    names.MEMORY_USED: memory_used,
+    names.SWAP_TOTAL: partial(constant, figure=lambda _: 0.0),
+    names.SWAP_USED: partial(constant, figure=lambda _: 0.0),
+    names.VCPU_COUNT: partial(constant, figure=lambda n: n.machine.vcpus),
+    names.VCPU_USAGE: partial(vcpu, of_process=False),
+    names.INSTANCE: partial(constant, figure=lambda _: 1.0),
+    names.HARDWARE: hardware,
+}
+
+
+PERCENT = 100.0
+Parts = tuple[tuple[str, ...], ...]
+G = TypeVar("G", bound=schemas.MetricGroup)
+
+_UTILIZATION = attrgetter("neuroncore_utilization")
+_PURPOSES = attrgetter(*names.PURPOSES)
+_ERRORS, _ENDINGS = attrgetter(*names.ERRORS), attrgetter(*names.ENDINGS)
+_ECC = attrgetter(*names.ECC)
+_USER = attrgetter("user", "nice")
+_KERNEL = attrgetter("system", "io_wait", "irq", "soft_irq")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeries:
+    """The series of one family that a node, or one process of it, has: values by part."""
+
+    tag: str
+    parts: Parts
+    values: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Reported:
+    """Everything that the exporter would show of a node, by family."""
+
+    base: tuple[str, ...]
+    series: dict[Spec, list[NodeSeries]] = field(default_factory=dict)
+
+    def show(
+        self, spec: Spec, parts: Parts, values: Iterable[float | None], tag: str = ""
+    ) -> None:
+        """Add series; what is None is absent. Of series told twice the first holds."""
+        found = np.array([*values], float)
+        known = self.series.get(spec, ())
+        told = {part for each in known if each.tag == tag for part in each.parts}
+        if told:
+            found = np.where([part in told for part in parts], np.nan, found)
+        if np.isfinite(found).any():
+            self.series.setdefault(spec, []).append(NodeSeries(tag, parts, found))
+
+
+def reported(node: str, kept: LastReportState, who: NodeLabels | None) -> Reported | None:
+    """Return what the exporter would show of a node; None where the report cannot be read."""
+    try:
+        report = read_last_report(kept.line)
+    except msgspec.MsgspecError:
+        return None
+    shown = Reported(_base(node, report, who))
+    for process in report.neuron_runtime_data or ():
+        if process.report is not None:
+            _process(shown, process, kept.executed.get(tag_of(process)))
+    _machine(shown, report)
+    return shown
+
+
+def _base(node: str, report: LastReport, who: NodeLabels | None) -> tuple[str, ...]:
+    """Return the labels on everything; a node always has a name, lest two be taken for one."""
+    info = report.instance_info or schemas.InstanceInfo()
+    zone = info.instance_availability_zone or (who.availability_zone if who else "")
+    name = who.instance_name if who and who.instance_name else info.instance_name or node
+    return (
+        name,
+        info.instance_id or (who.instance_id if who else ""),
+        info.instance_type or (who.instance_type if who else ""),
+        zone,
+        getattr(info, "instance_region", None) or region_of(zone),
+        getattr(info, "subnet_id", None) or "",
+    )
+
+
+@lru_cache(maxsize=4096)
+def _cores(cores: tuple[int, ...], *more: str) -> Parts:
+    return tuple((str(core), *more) for core in cores)
+
+
+@lru_cache(maxsize=256)
+def _named(*values: str) -> Parts:
+    return tuple((value,) for value in values)
+
+
+@lru_cache(maxsize=1024)
+def _of_devices(devices: tuple[int, ...]) -> Parts:
+    return tuple((kind, str(device)) for device in devices for kind in names.ECC)
+
+
+def _sound(group: G | None) -> G | None:
+    """Return a group that is there and reports no error."""
+    return None if group is None or group.error else group
+
+
+def _process(shown: Reported, process: schemas.Runtime, executed: Sequence[float] | None) -> None:
+    """Show the groups of one process."""
+    report, tag = process.report or schemas.RuntimeReport(), tag_of(process)
+    if counters := _sound(report.neuroncore_counters):
+        cores = counters.neuroncores_in_use or {}
+        shares = map(_UTILIZATION, cores.values())
+        ratios = [None if share is None else share / PERCENT for share in shares]
+        shown.show(names.UTILIZATION, _cores(tuple(cores)), ratios, tag)
+    if memory := _sound(report.memory_used):
+        _memory(shown, memory.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes(), tag)
+    if (vcpu := _sound(report.neuron_runtime_vcpu_usage)) and vcpu.vcpu_usage:
+        used = (vcpu.vcpu_usage.user, vcpu.vcpu_usage.system)
+        shown.show(names.RUNTIME_VCPU, _named("user", "system"), map(_ratio, used), tag)
+    if stats := _sound(report.execution_stats):
+        _executions(shown, stats, executed, tag)
+
+
+def _memory(shown: Reported, used: schemas.RuntimeUsedBytes, tag: str) -> None:
+    """Show the memory of one process."""
+    held = (used.host, used.neuron_device)
+    shown.show(names.RUNTIME_MEMORY, _named("host", "neuron_device"), held, tag)
+    breakdown = used.usage_breakdown or schemas.UsageBreakdown()
+    cores = breakdown.neuroncore_memory_usage or {}
+    parts = _cores(tuple(cores), names.NOWHERE)
+    rows = [_PURPOSES(core) for core in cores.values()]
+    for spec, values in zip(names.CORE_MEMORY.values(), zip(*rows, strict=True), strict=False):
+        shown.show(spec, parts, values, tag)
+
+
+def _executions(
+    shown: Reported, stats: schemas.ExecutionStats, executed: Sequence[float] | None, tag: str
+) -> None:
+    """Show what a process has executed since it was first heard of, and how long it took."""
+    counts = executed or (math.nan,) * (len(names.ERRORS) + len(names.ENDINGS))
+    if stats.error_summary:
+        values = _told(counts, _ERRORS(stats.error_summary))
+        shown.show(names.EXECUTION_ERRORS, _named(*names.ERRORS), values, tag)
+    if stats.execution_summary:
+        values = _told(counts[len(names.ERRORS) :], _ENDINGS(stats.execution_summary))
+        shown.show(names.EXECUTION_STATUS, _named(*names.ENDINGS), values, tag)
+    latency = (stats.latency_stats and stats.latency_stats.total_latency) or {}
+    percentiles = [latency.get(name) for name in names.PERCENTILES]
+    shown.show(names.LATENCY, _named(*names.PERCENTILES), percentiles, tag)
+
+
+def _told(counts: Iterable[float], told: Iterable[float | None]) -> Iterator[float | None]:
+    """Keep the counts of what a report tells of."""
+    pairs = zip(counts, told, strict=False)
+    return (None if now is None else count for count, now in pairs)
+
+
+def _machine(shown: Reported, report: LastReport) -> None:
+    """Show the groups of the machine: there even where no process runs."""
+    system = report.system_data
+    if system and (hardware := _sound(system.neuron_hw_counters)):
+        devices = {each.neuron_device_index: each for each in hardware.neuron_devices or ()}
+        values = [count for each in devices.values() for count in _ECC(each)]
+        shown.show(names.ECC_EVENTS, _of_devices(tuple(devices)), values)
+    if system and (memory := _sound(system.memory_info)):
+        _single(shown, names.MEMORY_TOTAL, memory.memory_total_bytes)
+        _single(shown, names.MEMORY_USED, memory.memory_used_bytes)
+        _single(shown, names.SWAP_TOTAL, memory.swap_total_bytes)
+        _single(shown, names.SWAP_USED, memory.swap_used_bytes)
+    if system and (vcpu := _sound(system.vcpu_usage)):
+        if vcpu.usage_data:
+            _single(shown, names.VCPU_COUNT, len(vcpu.usage_data))
+        if used := vcpu.average_usage:
+            shares = (_sum(_USER(used)), _sum(_KERNEL(used)))
+            shown.show(names.VCPU_USAGE, _named("user", "system"), map(_ratio, shares))
+    _single(shown, names.INSTANCE, 1.0)
+    info = report.neuron_hardware_info
+    if info and info.neuron_device_count and not info.error:
+        counts = (str(info.neuron_device_count), str(info.neuroncore_per_device_count or ""))
+        shown.show(names.HARDWARE, (counts,), [1.0])
+
+
+def _single(shown: Reported, spec: Spec, value: float | None) -> None:
+    shown.show(spec, ((),), [value])
+
+
+def _ratio(percent: float | None) -> float | None:
+    return None if percent is None else round(percent / PERCENT, 6)
+
+
+def _sum(shares: Iterable[float | None]) -> float | None:
+    """Add up what is told; None where nothing is."""
+    known = [share for share in shares if share is not None]
+    return sum(known) if known else None
+
+
+# Nodes, or processes, that are written side by side.
+MOST_ROWS = 64
+
+
+def neuron_families(
+    scene: HotSnapshot, who: Mapping[str, NodeLabels], kept: Mapping[str, LastReportState]
+) -> list[MetricFamily]:
+    """Return what neuron-monitor's exporter would show of every node that is up.
+
+    Parameters
+    ----------
+    scene : what the hot tier holds
+    who : the machine behind each node
+    kept : the last report of each real node
+    """
+    simulated = tuple(played(scene, who))
+    told = (reported(n, kept[n], who.get(n)) for n in sorted(kept) if n in scene.up)
+    real = tuple(each for each in told if each is not None)
+    return [SlabFamily(spec, partial(_slabs, spec, simulated, real)) for spec in names.ALL]
+
+
+def _slabs(
+    spec: Spec, simulated: Sequence[SimulatedBatch], real: Sequence[Reported]
+) -> Iterator[Slab]:
+    for nodes in simulated:
+        slab = DERIVED[spec](nodes)
+        if slab is not None:
+            yield slab
+    yield from _real(spec, real)
+
+
+def _real(spec: Spec, nodes: Sequence[Reported]) -> Iterator[Slab]:
+    """Yield the series of real nodes, those with the same parts side by side."""
+    alike: dict[Parts, list[tuple[tuple[str, ...], NodeSeries]]] = {}
+    for node in nodes:
+        for shown in node.series.get(spec, ()):
+            alike.setdefault(shown.parts, []).append((node.base, shown))
+    for parts, members in alike.items():
+        for i in range(0, len(members), MOST_ROWS):
+            some = members[i : i + MOST_ROWS]
+            values = np.stack([shown.values for _, shown in some])
+            rows = rows_of((base, shown.tag) for base, shown in some)
+            yield Slab(rows, names.own_labels(spec), parts, written(values), np.isfinite(values))

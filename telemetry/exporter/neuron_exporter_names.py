@@ -1,0 +1,219 @@
+"""Which machine a node is to AWS' exporters: the labels on everything they show of it."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from telemetry import catalog
+from telemetry.exporter.hardware import SlabRows
+from telemetry.families import Spec
+
+# On every family, in the order in which the exporter fills them in.
+BASE = (
+    "instance_name",
+    "instance_id",
+    "instance_type",
+    "availability_zone",
+    "region",
+    "subnet_id",
+)
+TAG = "runtime_tag"
+
+PURPOSES = ("constants", "model_code", "model_shared_scratchpad", "runtime_memory", "tensors")
+ERRORS = ("generic", "numerical", "transient", "model", "runtime", "hardware")
+ENDINGS = (
+    "completed",
+    "completed_with_err",
+    "completed_with_num_err",
+    "timed_out",
+    "incorrect_input",
+    "failed_to_queue",
+)
+PERCENTILES = ("p0", "p1", "p25", "p50", "p75", "p99", "p100")
+ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
+# Of a core's memory the exporter says nowhere in particular.
+NOWHERE = "None"
+
+
+def _of_runtime(name: str, about: str, *labels: str, kind: str = "gauge") -> Spec:
+    return Spec(name, "counter" if kind == "counter" else "gauge", about, (*BASE, TAG, *labels))
+
+
+def _of_node(name: str, about: str, *labels: str, kind: str = "gauge") -> Spec:
+    return Spec(name, "counter" if kind == "counter" else "gauge", about, (*BASE, *labels))
+
+
+UTILIZATION = _of_runtime(
+    "neuroncore_utilization_ratio", "NeuronCore utilization ratio.", "neuroncore"
+)
+CORE_MEMORY: Mapping[str, Spec] = {
+    purpose: _of_runtime(
+        f"neuroncore_memory_usage_{purpose}",
+        f"NeuronCore memory used for {purpose.replace('_', ' ')}, bytes.",
+        "neuroncore",
+        "memory_location",
+    )
+    for purpose in PURPOSES
+}
+RUNTIME_MEMORY = _of_runtime(
+    "neuron_runtime_memory_used_bytes", "Memory used by a runtime.", "memory_location"
+)
+RUNTIME_VCPU = _of_runtime(
+    "neuron_runtime_vcpu_usage_ratio", "vCPU time used by a runtime.", "usage_type"
+)
+EXECUTION_ERRORS = _of_runtime(
+    "execution_errors_total", "Execution errors by type.", "error_type", kind="counter"
+)
+EXECUTION_STATUS = _of_runtime(
+    "execution_status_total", "Executions by how they ended.", "status_type", kind="counter"
+)
+LATENCY = _of_runtime(
+    "execution_latency_seconds", "Execution latency by percentile, seconds.", "percentile"
+)
+ECC_EVENTS = _of_node(
+    "hardware_ecc_events_total",
+    "ECC events by kind and device, as the node counts them.",
+    "event_type",
+    "neuron_device_index",
+    kind="counter",
+)
+MEMORY_TOTAL = _of_node("system_memory_total_bytes", "Host memory there is.")
+MEMORY_USED = _of_node("system_memory_used_bytes", "Host memory in use.")
+SWAP_TOTAL = _of_node("system_swap_total_bytes", "Swap space there is.")
+SWAP_USED = _of_node("system_swap_used_bytes", "Swap space in use.")
+VCPU_COUNT = _of_node("system_vcpu_count", "vCPUs of the host.")
+VCPU_USAGE = _of_node("system_vcpu_usage_ratio", "vCPU time used, by kind.", "usage_type")
+INSTANCE = Spec("instance_info", "info", "Which machine a node is; always 1.", BASE)
+HARDWARE = Spec(
+    "neuron_hardware_info",
+    "info",
+    "How many devices and cores a node has; always 1.",
+    (*BASE, "neuron_device_count", "neuroncore_per_device_count"),
+)
+
+OF_RUNTIMES = (
+    UTILIZATION,
+    *CORE_MEMORY.values(),
+    RUNTIME_MEMORY,
+    RUNTIME_VCPU,
+    EXECUTION_ERRORS,
+    EXECUTION_STATUS,
+    LATENCY,
+)
+OF_NODES = (
+    ECC_EVENTS,
+    MEMORY_TOTAL,
+    MEMORY_USED,
+    SWAP_TOTAL,
+    SWAP_USED,
+    VCPU_COUNT,
+    VCPU_USAGE,
+    INSTANCE,
+    HARDWARE,
+)
+ALL = (*OF_RUNTIMES, *OF_NODES)
+
+
+def own_labels(spec: Spec) -> tuple[str, ...]:
+    """Return the labels that tell a family's series of one node, or process, apart."""
+    return tuple(label for label in spec.labels if label not in {*BASE, TAG})
+
+
+LABELS = ("device", "port")
+# Where many nodes share a page; on its own page a node's series go without, as the exporter's do.
+NODE = "node"
+
+OF_PORTS: Mapping[str, str] = {
+    "tx_bytes": "Bytes sent.",
+    "tx_pkts": "Packets sent.",
+    "rx_bytes": "Bytes received.",
+    "rx_pkts": "Packets received.",
+    "rx_drops": "Received packets dropped: the receiver had no buffer.",
+    "send_bytes": "Bytes of send work requests.",
+    "send_wrs": "Send work requests.",
+    "recv_bytes": "Bytes of receive work requests.",
+    "recv_wrs": "Receive work requests.",
+    "rdma_read_wrs": "RDMA reads begun.",
+    "rdma_read_bytes": "Bytes read by RDMA.",
+    "rdma_read_wr_err": "RDMA reads that failed.",
+    "rdma_read_resp_bytes": "Bytes served to RDMA reads of others.",
+    "rdma_write_wrs": "RDMA writes begun.",
+    "rdma_write_bytes": "Bytes written by RDMA.",
+    "rdma_write_wr_err": "RDMA writes that failed.",
+    "rdma_write_recv_bytes": "Bytes that others wrote here by RDMA.",
+    "retrans_bytes": "Bytes sent again.",
+    "retrans_pkts": "Packets sent again.",
+    "retrans_timeout_events": "Times that traffic timed out and had to change its path.",
+    "unresponsive_remote_events": "Connections whose peer became unresponsive.",
+    "impaired_remote_conn_events": "Connections that were slowed down as impaired.",
+    "lifespan": "Milliseconds between two refreshes of the counters.",
+}
+OF_DEVICES: Mapping[str, str] = {
+    "submitted_cmds": "Administrative commands submitted.",
+    "completed_cmds": "Administrative commands completed.",
+    "cmds_err": "Administrative commands that failed.",
+    "no_completion_cmds": "Administrative commands that timed out.",
+    "keep_alive_rcvd": "Signs of life received from the device.",
+    "alloc_pd_err": "Protection domains that could not be allocated.",
+    "create_qp_err": "Queue pairs that could not be created.",
+    "create_cq_err": "Completion queues that could not be created.",
+    "reg_mr_err": "Memory regions that could not be registered.",
+    "alloc_ucontext_err": "User contexts that could not be allocated.",
+    "create_ah_err": "Address handles that could not be created.",
+    "mmap_err": "Memory maps that failed.",
+}
+# Counters that some versions of the driver have.
+OF_SOME_DRIVERS: Mapping[str, str] = {
+    "alloc_mr_err": "Memory regions that could not be allocated.",
+    "get_dma_mr_err": "DMA memory regions that could not be had.",
+}
+COUNTERS: Mapping[str, Spec] = {
+    name: Spec(f"node_amazonefa_{name}", "counter", about, LABELS)
+    for name, about in {**OF_PORTS, **OF_DEVICES, **OF_SOME_DRIVERS}.items()
+}
+INFO = Spec("node_amazonefa_info", "gauge", "An EFA device; always 1.", ("device",))
+EFA_NAMES_ALL = (*COUNTERS.values(), INFO)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLabels:
+    """A node as its exporters would name it, in the order of BASE.
+
+    ``runtime_tag`` names the one process that a simulated node runs: its run. A real node's
+    last report names its processes, and says better than we know what else it is.
+    """
+
+    instance_name: str
+    instance_id: str
+    instance_type: str
+    availability_zone: str = ""
+    region: str = ""
+    subnet_id: str = ""
+    runtime_tag: str = ""
+    is_simulated: bool = True
+
+    @property
+    def base(self) -> tuple[str, ...]:
+        """The values of the labels on everything."""
+        return tuple(getattr(self, label) for label in BASE)
+
+    @property
+    def machine(self) -> catalog.Instance | None:
+        """What the catalogue knows of the instance type, None where it is none of AWS' chips."""
+        found = catalog.instances().get(self.instance_type)
+        return found if found and found.chip.vendor == "AWS" else None
+
+
+def region_of(zone: str) -> str:
+    """Return the region of an availability zone.
+
+    >>> region_of("us-east-2b")
+    'us-east-2'
+    """
+    return zone.rstrip("abcdefghijklmnopqrstuvwxyz") if zone[-1:].isalpha() else zone
+
+
+def rows_of(nodes: Iterable[tuple[tuple[str, ...], str]]) -> SlabRows:
+    """Return rows of base labels and runtime tag."""
+    columns = list(zip(*((*base, tag) for base, tag in nodes), strict=True))
+    labels: Mapping[str, tuple[str, ...]] = dict(zip((*BASE, TAG), columns, strict=True))
+    return SlabRows(labels)

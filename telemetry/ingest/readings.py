@@ -1,0 +1,217 @@
+"""One reading of a node: which machine, what it has, which seconds it covers, and its values."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from operator import attrgetter
+from typing import SupportsBytes
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.ingest import schemas
+from telemetry.ingest.lines import RefusedError
+
+PERCENT = 100.0
+
+_UTILIZATION = attrgetter("neuroncore_utilization")
+_BUSY = attrgetter("user", "nice", "system", "io_wait", "irq", "soft_irq")
+_ECC_KINDS = schemas.DeviceCounters.__struct_fields__[1:]
+_ECC = attrgetter(*_ECC_KINDS)
+_DEVICE = attrgetter("neuron_device_index")
+_ENDINGS = attrgetter(*schemas.ExecutionSummary.__struct_fields__)
+_ERRORS = attrgetter(*schemas.ErrorSummary.__struct_fields__)
+
+
+def core_utilization(groups: Iterable[schemas.NeuroncoreCounters], *, n_cores: int) -> FloatArray:
+    """Return how busy each core was: (n_cores,), 0 to 1.
+
+    A core that no process holds reads NaN: absent is not idle. Where one process took a core
+    over from another within the period, their shares add up.
+    """
+    percent = [math.nan] * n_cores
+    for group in groups:
+        in_use = group.neuroncores_in_use or {}
+        _within(in_use, n_cores, "neuroncores_in_use", "core")
+        for core, use in in_use.items():
+            share = use.neuroncore_utilization
+            if share is None:
+                share = _physical_mean(use.v3d or {})
+            before = percent[core]
+            percent[core] = share if math.isnan(before) else before + share
+    return np.minimum(np.array(percent) / PERCENT, 1.0, dtype=float)
+
+
+def device_memory(
+    groups: Iterable[schemas.MemoryUsed], *, n_devices: int, n_cores: int
+) -> FloatArray | None:
+    """Return the memory used on each device: (n_devices,) bytes; None where none is reported.
+
+    A process reports it core by core; a device's is the sum over its cores and over processes.
+    A device that no process holds reads NaN.
+    """
+    used: dict[int, float] = {}
+    per_device = n_cores // n_devices
+    for group in groups:
+        total = group.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes()
+        breakdown = total.usage_breakdown or schemas.UsageBreakdown()
+        cores = breakdown.neuroncore_memory_usage or {}
+        _within(cores, n_cores, "neuroncore_memory_usage", "core")
+        for core, purposes in cores.items():
+            device = core // per_device
+            used[device] = used.get(device, 0.0) + _all_purposes(purposes)
+        if not cores and n_devices == 1 and total.neuron_device is not None:
+            used[0] = used.get(0, 0.0) + total.neuron_device
+    if not used:
+        return None
+    return np.array([used.get(device, math.nan) for device in range(n_devices)])
+
+
+def _all_purposes(memory: schemas.CoreMemory) -> float:
+    """Add up what a core's memory is used for, purpose by purpose: loops cost five times this."""
+    return (
+        (memory.constants or 0.0)
+        + (memory.model_code or 0.0)
+        + (memory.model_shared_scratchpad or 0.0)
+        + (memory.runtime_memory or 0.0)
+        + (memory.tensors or 0.0)
+    )
+
+
+def ecc(group: schemas.HwCounters | None, *, n_devices: int) -> Mapping[str, FloatArray]:
+    """Return the ECC counts of each device as read, (n_devices,), for each kind reported."""
+    devices = (group and group.neuron_devices) or []
+    by_device = {device.neuron_device_index: _ECC(device) for device in devices}
+    _within(by_device, n_devices, "neuron_devices", "device")
+    nothing = (None,) * len(_ECC_KINDS)
+    columns = zip(*(by_device.get(device, nothing) for device in range(n_devices)), strict=True)
+    return {
+        kind: np.array(column, float)
+        for kind, column in zip(_ECC_KINDS, columns, strict=True)
+        if column.count(None) < n_devices
+    }
+
+
+def vcpu_usage(group: schemas.VcpuUsage | None) -> FloatArray | None:
+    """Return the share of the host's vCPUs in use: (1,), 0 to 1; None where not reported."""
+    if group is None or group.average_usage is None:
+        return None
+    shares = [share for share in _BUSY(group.average_usage) if share is not None]
+    return np.array([min(1.0, sum(shares) / PERCENT)]) if shares else None
+
+
+def host_memory(group: schemas.MemoryInfo | None) -> FloatArray | None:
+    """Return the host memory in use: (1,) bytes; None where not reported."""
+    if group is None or group.memory_used_bytes is None:
+        return None
+    return np.array([group.memory_used_bytes])
+
+
+def executions(groups: Sequence[schemas.ExecutionStats]) -> Mapping[str, FloatArray]:
+    """Return executions and errors per second, each (1,), summed over processes.
+
+    Every ending but ``completed`` counts as failed.
+    """
+    rates: dict[str, float] = {}
+    for group in groups:
+        if not group.period:
+            continue
+        if group.execution_summary is not None:
+            completed, *failed = _ENDINGS(group.execution_summary)
+            _accrue(rates, "executions_completed_per_s", [completed], group.period)
+            _accrue(rates, "executions_failed_per_s", failed, group.period)
+        if group.error_summary is not None:
+            kinds = _ERRORS(group.error_summary)
+            _accrue(rates, "execution_errors_per_s", kinds, group.period)
+    return {name: np.array([rate]) for name, rate in rates.items()}
+
+
+def hbm_bandwidth(sent: schemas.MonitorLine, *, n_devices: int) -> FloatArray | None:
+    """Estimate each device's HBM traffic: (n_devices,) bytes/s; None where it can't be known.
+
+    neuron-monitor does not measure it. A profile tells how many bytes a step reads and writes
+    on a device; times the steps per second that is the mean over the step, the same for all.
+    """
+    if sent.hbm_bytes_per_step is None or sent.steps_per_s is None:
+        return None
+    return np.full(n_devices, sent.hbm_bytes_per_step * sent.steps_per_s)
+
+
+def _within(parts: Mapping[int, object], n_parts: int, field: str, word: str) -> None:
+    """Refuse an index that the node's hardware has no part for."""
+    if parts and (index := max(parts)) >= n_parts:
+        reason = f"{word} {index}, but the node counts {n_parts} (neuron_hardware_info)"
+        raise RefusedError(field, reason)
+
+
+def _physical_mean(cores: Mapping[str, schemas.PhysicalCoreUse]) -> float:
+    """Average the physical cores that a logical core stands for, in percent."""
+    known = [use for use in map(_UTILIZATION, cores.values()) if use is not None]
+    return sum(known) / len(known) if known else math.nan
+
+
+def _accrue(
+    rates: dict[str, float], name: str, counts: Sequence[float | None], period_s: float
+) -> None:
+    """Add counts of a period to a rate per second; what is not reported adds nothing."""
+    known = [count for count in counts if count is not None]
+    if known:
+        rates[name] = rates.get(name, 0.0) + sum(known) / period_s
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """How many devices a node has, and cores as its runtime counts them."""
+
+    n_devices: int
+    n_cores: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Which machine a report speaks of; empty where it does not say."""
+
+    instance_id: str = ""
+    instance_name: str = ""
+    instance_type: str = ""
+    zone: str = ""
+
+    def completed_by(self, known: "NodeIdentity | None") -> "NodeIdentity":
+        """Take what is not said from what is known."""
+        if known is None or self == known:
+            return self
+        return NodeIdentity(
+            self.instance_id or known.instance_id,
+            self.instance_name or known.instance_name,
+            self.instance_type or known.instance_type,
+            self.zone or known.zone,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """One report: ``values[name]`` is (1, n_parts) as a Block's; it covers ``period_s``.
+
+    ``at_s`` is when it was made by the node's own clock, None where the report does not say.
+    ``executed`` counts what each process did in the period; ``line`` is the report as it came,
+    or what writes it as it would have come, and empty where the line had none. ``seq`` only
+    rises within a ``stream``. ``n_efa`` is 0 where no EFA device is told of; ``kept`` is what was
+    said beside the report.
+    """
+
+    identity: NodeIdentity
+    shape: Shape
+    period_s: float
+    values: Mapping[str, FloatArray]
+    at_s: float | None = None
+    seq: int | None = None
+    executed: Mapping[str, list[float]] = field(default_factory=dict)
+    line: bytes | SupportsBytes = b""
+    stream: str | None = None
+    n_efa: int = 0
+    kept: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def is_numbered(self) -> bool:
+        """Whether it can be told from every other of its sender, whenever it comes."""
+        return self.stream is not None and self.seq is not None

@@ -1,0 +1,340 @@
+"""The JSON that neuron-monitor writes: only the keys we read, with the bounds we hold them to."""
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+MAX_CORES = 4096
+MAX_DEVICES = 1024
+MAX_EFA = 64
+
+Percent = Annotated[float, Meta(ge=0, le=101)]
+Ratio = Annotated[float, Meta(ge=0, le=1.01)]
+Bytes = Annotated[float, Meta(ge=0, le=1e16)]
+Count = Annotated[float, Meta(ge=0, le=1e18)]
+WholeCount = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+Seconds = Annotated[float, Meta(ge=0, le=1e6)]
+Period = Annotated[float, Meta(ge=0, le=86_400)]
+Latency = Annotated[float, Meta(gt=0, le=60)]
+UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
+SequenceNumber = Annotated[int, Meta(ge=0, le=2**63 - 1)]
+CoreIndex = Annotated[int, Meta(ge=0, lt=MAX_CORES)]
+DeviceIndex = Annotated[int, Meta(ge=0, lt=MAX_DEVICES)]
+EfaIndex = Annotated[int, Meta(ge=0, lt=MAX_EFA)]
+Port = Annotated[int, Meta(ge=0, le=255)]
+# Text without control characters, which no store likes.
+Name = Annotated[str, Meta(max_length=255, pattern=r"^[^\x00-\x1f\x7f]*$")]
+DeviceName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_.-]{1,64}\Z")]
+CounterName = Annotated[str, Meta(pattern=r"^[a-z][a-z0-9_]{0,63}\Z")]
+Component = Annotated[str, Meta(pattern=r"^[a-z0-9_.-]{1,64}\Z")]
+StreamName = Annotated[str, Meta(pattern=r"^[0-9A-Za-z-]{8,64}\Z")]
+
+MAX_LINE_BYTES = 8_000_000
+
+
+class Increase(Struct, gc=False):
+    """By how much a port's counters grew over the period."""
+
+    tx_bytes: Count | None = None
+    rx_bytes: Count | None = None
+    tx_pkts: Count | None = None
+    retrans_pkts: Count | None = None
+    rx_drops: Count | None = None
+    impaired_remote_conn_events: Count | None = None
+    unresponsive_remote_events: Count | None = None
+
+
+class EfaPort(Struct, gc=False, kw_only=True):
+    """One port of one EFA device: ``index`` is the device's place on the machine, which lasts.
+
+    ``latency_s`` is what a probe measured: no counter of EFA tells it.
+    """
+
+    device: DeviceName
+    index: EfaIndex
+    port: Port = 1
+    increase: Increase | None = None
+    counters: Annotated[dict[CounterName, WholeCount], Meta(max_length=96)] | None = None
+    latency_s: Latency | None = None
+
+
+class EfaLine(Struct, gc=False):
+    """The EFA devices of a node, and the seconds over which their counters grew."""
+
+    devices: Annotated[list[EfaPort], Meta(max_length=256)]
+    period: Period | None = None
+
+
+class NeuronDevice(Struct, gc=False):
+    """One Neuron device as its driver counts; power is the last minute's mean."""
+
+    index: DeviceIndex
+    cores: Annotated[int, Meta(ge=0, le=MAX_CORES)] | None = None
+    mem_ecc_corrected: Count | None = None
+    mem_ecc_uncorrected: Count | None = None
+    sram_ecc_corrected: Count | None = None
+    sram_ecc_uncorrected: Count | None = None
+    power_ratio: Ratio | None = None
+    memory_used_bytes: Bytes | None = None
+    unhealthy: Annotated[list[Component], Meta(max_length=32)] | None = None
+
+
+class CoreBusy(Struct, gc=False):
+    """One physical core: the share of the period in which it was in use."""
+
+    device: DeviceIndex
+    core: CoreIndex
+    busy: Ratio
+
+
+class NeuronLine(Struct, gc=False):
+    """What the Neuron driver's sysfs says of its devices."""
+
+    devices: Annotated[list[NeuronDevice], Meta(max_length=MAX_DEVICES)] | None = None
+    cores: Annotated[list[CoreBusy], Meta(max_length=MAX_CORES)] | None = None
+    period: Period | None = None
+
+
+class LineInstance(Struct, gc=False):
+    """Which machine a line without a report is of."""
+
+    instance_id: Name | None = None
+    instance_type: Name | None = None
+    instance_name: Name | None = None
+    instance_availability_zone: Name | None = None
+
+
+class AgentState(Struct, gc=False):
+    """How the agent fares: lines that wait, and those that were lost on the way and why."""
+
+    version: Name
+    n_waiting: WholeCount = 0
+    n_dropped: WholeCount = 0
+    n_refused: WholeCount = 0
+    n_skipped: WholeCount = 0
+    problem: Name | None = None
+
+
+class MetricGroup(Struct, gc=False, kw_only=True):
+    """What every group of metrics carries: the seconds it covers, and what went wrong."""
+
+    period: Period | None = None
+    error: str | None = None
+
+
+class PhysicalCoreUse(Struct, gc=False):
+    """One physical core of a logical one."""
+
+    neuroncore_utilization: Percent | None = None
+
+
+class CoreUse(Struct, gc=False):
+    """One core, logical on trn2, where ``v3d`` holds the physical ones."""
+
+    neuroncore_utilization: Percent | None = None
+    flops: Count | None = None
+    v3d: dict[str, PhysicalCoreUse] | None = None
+
+
+class NeuroncoreCounters(MetricGroup, gc=False, kw_only=True):
+    """How busy the cores were that a process holds."""
+
+    neuroncores_in_use: dict[CoreIndex, CoreUse] | None = None
+
+
+class CoreMemory(Struct, gc=False):
+    """Device memory used on behalf of one core, in bytes by purpose."""
+
+    constants: Bytes | None = None
+    model_code: Bytes | None = None
+    model_shared_scratchpad: Bytes | None = None
+    runtime_memory: Bytes | None = None
+    tensors: Bytes | None = None
+
+
+class UsageBreakdown(Struct, gc=False):
+    """Device memory, core by core."""
+
+    neuroncore_memory_usage: dict[CoreIndex, CoreMemory] | None = None
+
+
+class RuntimeUsedBytes(Struct, gc=False):
+    """Memory of one process: on the host, on the devices, and the latter by core."""
+
+    host: Bytes | None = None
+    neuron_device: Bytes | None = None
+    usage_breakdown: UsageBreakdown | None = None
+
+
+class MemoryUsed(MetricGroup, gc=False, kw_only=True):
+    """Memory of one process."""
+
+    neuron_runtime_used_bytes: RuntimeUsedBytes | None = None
+
+
+class ErrorSummary(Struct, gc=False):
+    """Errors of the runtime in the period, by kind."""
+
+    generic: Count | None = None
+    numerical: Count | None = None
+    transient: Count | None = None
+    model: Count | None = None
+    runtime: Count | None = None
+    hardware: Count | None = None
+
+
+class ExecutionSummary(Struct, gc=False):
+    """How the executions of the period ended."""
+
+    completed: Count | None = None
+    completed_with_err: Count | None = None
+    completed_with_num_err: Count | None = None
+    timed_out: Count | None = None
+    incorrect_input: Count | None = None
+    failed_to_queue: Count | None = None
+
+
+class LatencyStats(Struct, gc=False):
+    """Execution latency by percentile; null when nothing ran. Checked, and not kept."""
+
+    total_latency: dict[str, Seconds | None] | None = None
+    device_latency: dict[str, Seconds | None] | None = None
+
+
+class ExecutionStats(MetricGroup, gc=False, kw_only=True):
+    """What a process executed in the period."""
+
+    error_summary: ErrorSummary | None = None
+    execution_summary: ExecutionSummary | None = None
+    latency_stats: LatencyStats | None = None
+
+
+class RuntimeCpuShare(Struct, gc=False):
+    """vCPU time of one process, in percent of one vCPU. Checked, and not kept."""
+
+    user: Count | None = None
+    system: Count | None = None
+
+
+class RuntimeVcpuUsage(MetricGroup, gc=False, kw_only=True):
+    """vCPU time of one process."""
+
+    vcpu_usage: RuntimeCpuShare | None = None
+
+
+class RuntimeReport(Struct, gc=False):
+    """The groups of one process."""
+
+    neuroncore_counters: NeuroncoreCounters | None = None
+    memory_used: MemoryUsed | None = None
+    execution_stats: ExecutionStats | None = None
+    neuron_runtime_vcpu_usage: RuntimeVcpuUsage | None = None
+
+
+class Runtime(Struct, gc=False):
+    """One process that holds cores."""
+
+    pid: int | None = None
+    neuron_runtime_tag: Name | None = None
+    error: str | None = None
+    report: RuntimeReport | None = None
+
+
+class DeviceCounters(Struct, gc=False):
+    """ECC counts of one device, as the node counts them."""
+
+    neuron_device_index: DeviceIndex
+    mem_ecc_corrected: Count | None = None
+    mem_ecc_uncorrected: Count | None = None
+    sram_ecc_corrected: Count | None = None
+    sram_ecc_uncorrected: Count | None = None
+
+
+class HwCounters(MetricGroup, gc=False, kw_only=True):
+    """ECC counts of the devices."""
+
+    neuron_devices: list[DeviceCounters] | None = None
+
+
+class CpuShare(Struct, gc=False):
+    """Where the host's vCPU time went, in percent; ``idle`` is the rest."""
+
+    user: Percent | None = None
+    nice: Percent | None = None
+    system: Percent | None = None
+    io_wait: Percent | None = None
+    irq: Percent | None = None
+    soft_irq: Percent | None = None
+    idle: Percent | None = None
+
+
+class VcpuUsage(MetricGroup, gc=False, kw_only=True):
+    """The host's vCPUs."""
+
+    average_usage: CpuShare | None = None
+
+
+class MemoryInfo(MetricGroup, gc=False, kw_only=True):
+    """The host's memory."""
+
+    memory_total_bytes: Bytes | None = None
+    memory_used_bytes: Bytes | None = None
+    swap_total_bytes: Bytes | None = None
+    swap_used_bytes: Bytes | None = None
+
+
+class SystemData(Struct, gc=False):
+    """The groups of the machine, there even when no process runs."""
+
+    neuron_hw_counters: HwCounters | None = None
+    vcpu_usage: VcpuUsage | None = None
+    memory_info: MemoryInfo | None = None
+
+
+class InstanceInfo(Struct, gc=False):
+    """Which machine this is."""
+
+    instance_name: Name | None = None
+    instance_id: Name | None = None
+    instance_type: Name | None = None
+    instance_availability_zone: Name | None = None
+    error: str | None = None
+
+
+class HardwareInfo(Struct, gc=False):
+    """How many devices and cores, as the runtime counts them."""
+
+    neuron_device_count: Annotated[int, Meta(ge=0, le=MAX_DEVICES)] | None = None
+    neuroncore_per_device_count: Annotated[int, Meta(ge=0, le=MAX_CORES)] | None = None
+    error: str | None = None
+
+
+class MonitorReport(Struct, gc=False):
+    """One report."""
+
+    neuron_runtime_data: list[Runtime] | None = None
+    system_data: SystemData | None = None
+    instance_info: InstanceInfo | None = None
+    neuron_hardware_info: HardwareInfo | None = None
+
+
+class MonitorLine(MonitorReport, gc=False):
+    """One line: a report as it is, or in the envelope of whoever sends it.
+
+    The envelope says when the report was made (``at``, Unix seconds by the node's clock) and
+    may number it (``seq``), within a ``stream`` whose numbers only rise. ``hbm_bytes_per_step``
+    (per device, from a profile) together with ``steps_per_s`` gives an estimate of what
+    neuron-monitor cannot measure. ``efa`` and ``neuron`` tell what it lacks; without a report
+    ``instance`` says of which machine. ``agent`` is how whoever sends this fares.
+    """
+
+    at: UnixSeconds | None = None
+    seq: SequenceNumber | None = None
+    stream: StreamName | None = None
+    hbm_bytes_per_step: Bytes | None = None
+    steps_per_s: Count | None = None
+    report: MonitorReport | None = None
+    efa: EfaLine | None = None
+    neuron: NeuronLine | None = None
+    instance: LineInstance | None = None
+    agent: AgentState | None = None

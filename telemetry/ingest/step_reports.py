@@ -1,0 +1,201 @@
+"""Step reports as they come in: one JSON object per line, held to what can be true."""
+
+import re
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+from telemetry.ingest.lines import RefusedError, explain
+
+QUOTED = re.compile(r" field `([^`]*)`")
+MAX_LINE_BYTES = 65_536
+MAX_WORKERS = 65_536
+MAX_COLLECTIVES = 512
+# Phases of a step may add up to a little more than the step: clocks are read one after another.
+SLACK_RATIO, SLACK_S = 1e-3, 1e-3
+
+Seconds = Annotated[float, Meta(ge=0, le=1e6)]
+UnixSeconds = Annotated[float, Meta(ge=0, le=1e11)]
+Tokens = Annotated[float, Meta(ge=0, le=1e15)]
+Reason = Annotated[str, Meta(max_length=200, pattern=r"^[^\x00-\x1f\x7f]*$")]
+RunName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9_-]{1,60}$")]
+Session = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{1,60}$")]
+NodeName = Annotated[str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}$")]
+Worker = Annotated[
+    str, Meta(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,79}(/[A-Za-z0-9._-]{1,39})?$", max_length=99)
+]
+Group = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{0,40}$")]
+Flags = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
+Whole = Annotated[int, Meta(ge=1, le=2_000_000_000)]
+Whole64 = Annotated[int, Meta(ge=1, le=10**18)]
+Index = Annotated[int, Meta(ge=0, le=MAX_WORKERS)]
+Several = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
+Loss = Annotated[float, Meta(ge=-1e9, le=1e9)]
+Span = Annotated[float, Meta(gt=0, le=1e6)]
+Each = Annotated[list[Seconds], Meta(max_length=MAX_COLLECTIVES)]
+Moments = Annotated[list[UnixSeconds], Meta(max_length=MAX_COLLECTIVES)]
+
+
+class StepReportLine(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", gc=False):
+    """What every line says: of which run, and of which start of the job."""
+
+    run: RunName
+    session: Session = "default"
+
+
+class RunLine(StepReportLine, tag="run", kw_only=True, gc=False):
+    """What a run is; what is left out stays as it is known, or unknown."""
+
+    at: UnixSeconds | None = None
+    team: Annotated[str, Meta(max_length=40)] | None = None
+    purpose: Annotated[str, Meta(max_length=200)] | None = None
+    model: Annotated[str, Meta(min_length=1, max_length=60)] | None = None
+    params: Annotated[float, Meta(gt=0, le=1e15)] | None = None
+    layers: Whole | None = None
+    hidden: Whole | None = None
+    instance_type: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
+    n_nodes: Several | None = None
+    n_workers: Several | None = None
+    tp: Several | None = None
+    pp: Several | None = None
+    seq_len: Whole | None = None
+    global_batch: Whole | None = None
+    precision: Annotated[str, Meta(min_length=1, max_length=10)] | None = None
+    compiler_flags: Flags | None = None
+    compiler_version: Annotated[str, Meta(max_length=60)] | None = None
+    sdk_version: Annotated[str, Meta(max_length=40)] | None = None
+    optimizer: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
+    requires_preflight: bool | None = None
+    tokens_per_epoch: Whole64 | None = None
+    planned_tokens: Whole64 | None = None
+    usd_per_node_hour: Annotated[float, Meta(ge=0, le=1e5)] | None = None
+
+
+class WorkerLine(StepReportLine, kw_only=True, gc=False):
+    """What a worker says of itself: where it runs, and with whom it exchanges gradients.
+
+    ``boot`` tells one start of its process from the next where no launcher numbers the job's.
+    """
+
+    worker: Worker
+    boot: Session | None = None
+    node: NodeName | None = None
+    rank: Index | None = None
+    stage: Index | None = None
+    group: Group = ""
+    n_workers: Several | None = None
+
+    @property
+    def runs_on(self) -> str:
+        """The node: as named, or what stands before the first slash of the worker's name."""
+        return self.node or self.worker.partition("/")[0]
+
+
+class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
+    """One step of one worker, over at ``ended_at`` by its clock.
+
+    ``collective_s`` is the exposed gradient exchange, in all or each one; ``arrived_at`` when
+    the worker came to each. ``tokens`` are those of the whole run in this step, ``loss`` is what
+    the worker trained on showed.
+    """
+
+    step: Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
+    ended_at: UnixSeconds
+    step_s: Span
+    collective_s: Seconds | Each | None = None
+    arrived_at: UnixSeconds | Moments | None = None
+    input_s: Seconds | None = None
+    checkpoint_s: Seconds | None = None
+    other_s: Seconds | None = None
+    tokens: Tokens | None = None
+    loss: Loss | None = None
+
+    @property
+    def collectives(self) -> list[float] | None:
+        """Seconds in each gradient exchange; None where not told."""
+        told = self.collective_s
+        return [told] if isinstance(told, float) else told
+
+    @property
+    def arrivals(self) -> list[float] | None:
+        """When the worker came to each; None where not told."""
+        told = self.arrived_at
+        return [told] if isinstance(told, float) else told
+
+
+class BeatLine(WorkerLine, tag="beat", kw_only=True, gc=False):
+    """The worker lives; ``n_dropped`` of its reports were lost on the way so far."""
+
+    at: UnixSeconds | None = None
+    n_dropped: Annotated[int, Meta(ge=0)] = 0
+
+
+class CompileLine(WorkerLine, tag="compile", kw_only=True, gc=False):
+    """One graph that the worker asked for: found in the cache, compiled, or failed.
+
+    ``at`` is when it was found, or began to compile; ``seconds`` how long that took.
+    """
+
+    module: Annotated[str, Meta(max_length=120, pattern=r"^[0-9A-Za-z_.+-]*$")] = ""
+    outcome: Literal["hit", "miss", "fail"]
+    at: UnixSeconds
+    seconds: Seconds | None = None
+    compiler: Annotated[str, Meta(max_length=60)] = ""
+    flags: Flags = ""
+    cache: Flags = ""
+    shape: Annotated[str, Meta(max_length=200)] = ""
+    planned: bool = False
+
+
+class EndLine(WorkerLine, tag="end", kw_only=True, gc=False):
+    """The worker is done: all went well, or it failed, for a reason that it may name."""
+
+    at: UnixSeconds | None = None
+    failed: bool = False
+    reason: Reason = ""
+
+
+Said = RunLine | StepLine | BeatLine | CompileLine | EndLine
+_LINE = msgspec.json.Decoder(Said)
+
+
+def read_step_line(line: bytes) -> Said:
+    """Read one line.
+
+    Raises RefusedError, naming the field, for whatever is no report or cannot be true.
+    """
+    if len(line) > MAX_LINE_BYTES:
+        raise RefusedError("", f"{len(line):,} bytes; a line has at most {MAX_LINE_BYTES:,}")
+    try:
+        said: Said = _LINE.decode(line)
+    except msgspec.MsgspecError as error:
+        raise _named(explain(error, line, StepLine)) from error
+    except UnicodeDecodeError as error:
+        raise RefusedError("", "is not UTF-8") from error
+    except RecursionError as error:
+        raise RefusedError("", "nested too deeply to be a report") from error
+    if isinstance(said, StepLine):
+        _check(said)
+    return said
+
+
+def _named(refused: RefusedError) -> RefusedError:
+    """Name the field that a refusal only quotes: one that is missing, or that nobody knows."""
+    quoted = QUOTED.search(refused.reason)
+    if refused.field or quoted is None:
+        return refused
+    return RefusedError(quoted[1][:40], refused.reason)
+
+
+def _check(said: StepLine) -> None:
+    """Refuse a step whose parts do not fit it."""
+    told, arrivals = said.collectives, said.arrivals
+    if arrivals is not None and len(arrivals) != len(told or ()):
+        raise RefusedError("arrived_at", "must have one moment for each of collective_s")
+    parts = sum(told or ()) + sum(
+        part or 0.0 for part in (said.input_s, said.checkpoint_s, said.other_s)
+    )
+    if parts > said.step_s * (1 + SLACK_RATIO) + SLACK_S:
+        reason = f"is {said.step_s:g}, but its parts add up to {parts:g} s"
+        raise RefusedError("step_s", reason)

@@ -1,0 +1,237 @@
+"""History out of the long-term store: the same minutes as the durable tier's, or their sums."""
+
+import logging
+import math
+import re
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import lru_cache
+from urllib.parse import urlencode
+
+import msgspec
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray
+from telemetry.exporter.hardware import HARDWARE
+from telemetry.long_term.remote_write import Endpoint, EndpointUnreachableError
+from telemetry.long_term.writer import (
+    PHASE_NAMES,
+    RUN_PHASE,
+    RUN_STEP,
+    RUN_TOKENS,
+    STATS,
+    minute_name,
+)
+from telemetry.store.durable import ENDED, FIRST_PHASE, N_COLUMNS, STEP, TOKENS
+from telemetry.store.reading import LongTermError
+from telemetry.store.rollups import N_STATS
+
+log = logging.getLogger(__name__)
+
+QUERY_RANGE = "/api/v1/query_range"
+FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
+# A store that did not answer is left alone for so long: a page asks for many charts at once.
+REST_S = 10.0
+MOST_BYTES = 32 << 20
+TIMEOUT_S = 8.0
+LONGEST_WHY = 120
+# Readers are told what is missing; the log says of which address and why.
+STORE = "the long-term store"
+AWAY = f"{STORE} does not answer"
+
+
+class PromSeries(msgspec.Struct):
+    """One series of an answer: its labels, and (second, value as text) pairs."""
+
+    metric: dict[str, str]
+    values: list[tuple[float, str]]
+
+
+class _Data(msgspec.Struct):
+    result: list[PromSeries]
+
+
+class _Answer(msgspec.Struct):
+    status: str
+    data: _Data | None = None
+    error: str = ""
+
+
+@dataclass
+class PromQL:
+    """Asks one store; an error is one of LongTermError, whatever went wrong."""
+
+    endpoint: Endpoint
+    clock: Callable[[], float] = time.monotonic
+    _rests_until: float = field(default=-math.inf, init=False)
+
+    def query_range(self, query: str, *, start: int, end: int, step_s: int) -> list[PromSeries]:
+        """Return what a query gives at start, start + step, … up to end, both included."""
+        if self.clock() < self._rests_until:
+            raise LongTermError(AWAY)
+        # Where the store would move start and end to whole steps, nocache keeps it from that.
+        asked = {"query": query, "start": start, "end": end, "step": step_s, "nocache": 1}
+        try:
+            answer = self.endpoint.post(QUERY_RANGE, urlencode(asked).encode(), FORM)
+        except EndpointUnreachableError as error:
+            log.warning("%s", error)
+            self._rests_until = self.clock() + REST_S
+            raise LongTermError(AWAY) from error
+        try:
+            told = msgspec.json.decode(answer.body, type=_Answer)
+        except (msgspec.DecodeError, UnicodeError):
+            log.warning("%s: %s %s", self.endpoint.shown, answer.status, answer.said)
+            raise LongTermError(f"{STORE} answers no PromQL ({answer.status})") from None
+        if told.status != "success" or told.data is None:
+            log.warning("%s: %s %s", self.endpoint.shown, answer.status, answer.said)
+            why = told.error[:LONGEST_WHY] or answer.status
+            raise LongTermError(f"{STORE} refuses: {why}")
+        return told.data.result
+
+
+def selector(name: str, **labels: str) -> str:
+    r"""Return a selector of series; whatever the labels hold, it stays inside its quotes.
+
+    >>> selector("up", node='a"} or {b="')
+    'up{node="a\\"} or {b=\\""}'
+    """
+    pairs = ",".join(f'{label}="{_quoted(value)}"' for label, value in labels.items())
+    return f"{name}{{{pairs}}}"
+
+
+def _quoted(value: str) -> str:
+    """Escape what ends a string or changes it; what is no Unicode text is replaced."""
+    plain = value.encode("utf-8", "replace").decode()
+    return plain.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+
+
+# How minutes, or samples, become one figure for a longer time: as minutes come from seconds.
+MERGES = ("min", "avg", "max")
+MOST_PARTS = 1024
+# No metric has it, so an answer's label of this name is ours.
+KIND = "trnwatch_kind"
+
+
+class LongTermHistory:
+    """Answers what history asks of a store that has been written to, or that scrapes us."""
+
+    def __init__(self, promql: PromQL) -> None:
+        self._promql = promql
+
+    def node_minutes(
+        self, node: str, metric: str, *, start: int, end: int, every_s: int
+    ) -> tuple[IntArray, FloatArray]:
+        """Return lowest, mean and highest of each part per ``every_s`` from start up to end.
+
+        Returns
+        -------
+        t_s : (n,)
+            Where each stretch begins: start, start + every_s, ….
+        values : (n, 3 * n_parts)
+            As ``telemetry.store.rollups.Minutes`` has them; NaN for gaps.
+        """
+        t_s = np.arange(start, end, every_s)
+        names = [minute_name(metric, stat) for stat in STATS]
+        values = self._parts(node, metric, names, t_s, every_s)
+        if np.isnan(values).all(axis=1).any():
+            # Nobody wrote minutes there; what was sampled, by us or by a scrape, will do.
+            sampled = self._parts(node, metric, [HARDWARE[metric].name] * N_STATS, t_s, every_s)
+            values = _filled(values, sampled)
+        return t_s, values
+
+    def _parts(
+        self, node: str, metric: str, names: list[str], t_s: IntArray, every_s: int
+    ) -> FloatArray:
+        spec = HARDWARE[metric]
+        by_part = spec.labels[1] if len(spec.labels) > 1 else ""
+        pieces = []
+        for merge, name in zip(MERGES, names, strict=True):
+            series = selector(name, **{spec.labels[0]: node})
+            each = f"{merge} by ({by_part}) ({merge}_over_time({series}[{_range(every_s)}]))"
+            pieces.append(f'label_replace({each}, "{KIND}", "{merge}", "", "")')
+        found = self._ask(" or ".join(pieces), t_s, every_s)
+        places = [(MERGES.index(one.metric[KIND]), _part(one, by_part), one) for one in found]
+        n_parts = max((part + 1 for _, part, _ in places), default=0)
+        values = np.full((len(t_s), N_STATS, n_parts), np.nan)
+        for stat, part, one in places:
+            _lay(values[:, stat, part], one, t_s, every_s)
+        return values.reshape(len(t_s), -1)
+
+    def run_minutes(self, run: str, *, start: int, end: int, every_s: int) -> FloatArray:
+        """Return a run's average step per ``every_s``, as ``run_chunks.minute_means`` has them."""
+        t_s = np.arange(start, end, every_s)
+        over = f"[{_range(every_s)}]"
+        phases, tokens, step = (
+            f"{merge} by (phase) ({merge}_over_time({selector(name, run=run)}{over}))"
+            for merge, name in (("avg", RUN_PHASE), ("avg", RUN_TOKENS), ("max", RUN_STEP))
+        )
+        query = f"{phases} or {_named(tokens, 'tokens')} or {_named(step, 'step')}"
+        columns = {"tokens": TOKENS, "step": STEP}
+        columns |= {phase: FIRST_PHASE + i for i, phase in enumerate(PHASE_NAMES)}
+        rows = np.full((len(t_s), N_COLUMNS), np.nan)
+        rows[:, ENDED] = t_s + every_s - 1
+        for one in self._ask(query, t_s, every_s):
+            column = columns.get(one.metric.get("phase", ""))
+            if column is not None:
+                _lay(rows[:, column], one, t_s, every_s)
+        return np.asarray(rows[np.isfinite(rows[:, STEP])])
+
+    def _ask(self, query: str, t_s: IntArray, every_s: int) -> list[PromSeries]:
+        """Ask at the last second of each stretch, which sees that stretch and no more."""
+        first, last = int(t_s[0]) + every_s - 1, int(t_s[-1]) + every_s - 1
+        return self._promql.query_range(query, start=first, end=last, step_s=every_s)
+
+
+def _range(every_s: int) -> str:
+    """Return how far back to look; a millisecond less than to the neighbour's last second."""
+    return f"{every_s * 1000 - 1}ms"
+
+
+def _named(query: str, phase: str) -> str:
+    return f'label_replace({query}, "phase", "{phase}", "", "")'
+
+
+def _part(found: PromSeries, label: str) -> int:
+    """Return which part a series is of."""
+    text = found.metric.get(label, "0") if label else "0"
+    if not re.fullmatch(r"\d{1,4}", text) or int(text) >= MOST_PARTS:
+        raise LongTermError(f"the store names a part {text[:20]!r}; expected a small number")
+    return int(text)
+
+
+def _lay(column: FloatArray, found: PromSeries, t_s: IntArray, every_s: int) -> None:
+    """Lay a series on the grid it was asked for."""
+    try:
+        moments = np.array([second for second, _ in found.values])
+        values = np.array([float(text) for _, text in found.values])
+    except ValueError:
+        raise LongTermError("the store gives a value that is no number") from None
+    places = np.rint((moments - (every_s - 1) - t_s[0]) / every_s).astype(int)
+    kept = (places >= 0) & (places < len(t_s))
+    column[places[kept]] = values[kept]
+
+
+def _filled(values: FloatArray, other: FloatArray) -> FloatArray:
+    """Take from another what is absent."""
+    wide = max(values.shape[1], other.shape[1])
+    values, other = (
+        _apart(each, wide // N_STATS).reshape(len(values), wide) for each in (values, other)
+    )
+    return np.where(np.isnan(values), other, values)
+
+
+def _apart(values: FloatArray, n_parts: int) -> FloatArray:
+    """Give stats room for more parts."""
+    stats = values.reshape(len(values), N_STATS, -1)
+    lacking = [(0, 0), (0, 0), (0, n_parts - stats.shape[2])]
+    return np.pad(stats, lacking, constant_values=np.nan)
+
+
+@lru_cache(maxsize=4)
+def open_history(url: str, token_file: str) -> LongTermHistory | None:
+    """Return this process's way to a long-term store; None where no address is set."""
+    if not url:
+        return None
+    endpoint = Endpoint(url, token_file, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)
+    return LongTermHistory(PromQL(endpoint))

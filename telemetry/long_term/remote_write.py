@@ -1,0 +1,555 @@
+"""What brings batches to a long-term store: side by side, again and again, never too many."""
+
+import base64
+import logging
+import random
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from functools import lru_cache
+from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnection
+from pathlib import Path
+from threading import Event
+from typing import Any, TypeVar
+from urllib.parse import unquote, urlsplit
+
+import cramjam
+import numpy as np
+from google.protobuf.descriptor_pb2 import (
+    DescriptorProto,
+    FieldDescriptorProto,
+    FileDescriptorProto,
+)
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message_factory import GetMessageClass
+from numpy.typing import NDArray
+
+from telemetry.blocks import FloatArray, IntArray
+
+HEADERS: Mapping[str, str] = {
+    "Content-Type": "application/x-protobuf",
+    "Content-Encoding": "snappy",
+    "X-Prometheus-Remote-Write-Version": "0.1.0",
+}
+# The specification's messages: field names by number, each with its type or the message it is.
+MESSAGES: Mapping[str, Sequence[tuple[str, str]]] = {
+    "Label": (("name", "string"), ("value", "string")),
+    "Sample": (("value", "double"), ("timestamp", "int64")),
+    "TimeSeries": (("labels", "Label"), ("samples", "Sample")),
+    "WriteRequest": (("timeseries", "TimeSeries"),),
+}
+PACKAGE = "prometheus"
+# A Sample as a field of its TimeSeries: every one has the same length, as milliseconds since
+# 1970 take six bytes as a varint from 2004 until 2109.
+SAMPLE = np.dtype(
+    [
+        ("field", "u1"),
+        ("length", "u1"),
+        ("value_field", "u1"),
+        ("value", "<f8"),
+        ("time_field", "u1"),
+        ("time", "u1", 6),
+    ]
+)
+FIRST_MS, END_MS = 1 << 35, 1 << 42
+SERIES_FIELD = b"\x0a"
+
+
+def _descriptor() -> FileDescriptorProto:
+    """Describe the messages as protobuf's own compiler would."""
+    file = FileDescriptorProto(name="remote.proto", package=PACKAGE, syntax="proto3")
+    for message, fields in MESSAGES.items():
+        described = DescriptorProto(name=message)
+        for number, (name, kind) in enumerate(fields, start=1):
+            described.field.append(_field(name, number, kind))
+        file.message_type.append(described)
+    return file
+
+
+def _field(name: str, number: int, kind: str) -> FieldDescriptorProto:
+    if kind in MESSAGES:
+        return FieldDescriptorProto(
+            name=name,
+            number=number,
+            label=FieldDescriptorProto.LABEL_REPEATED,
+            type=FieldDescriptorProto.TYPE_MESSAGE,
+            type_name=f".{PACKAGE}.{kind}",
+        )
+    return FieldDescriptorProto(
+        name=name,
+        number=number,
+        label=FieldDescriptorProto.LABEL_OPTIONAL,
+        type=FieldDescriptorProto.Type.Value(f"TYPE_{kind.upper()}"),
+    )
+
+
+_POOL = DescriptorPool()
+_POOL.Add(_descriptor())
+TimeSeries: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.TimeSeries"))
+WriteRequest: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.WriteRequest"))
+
+
+@lru_cache(maxsize=1 << 20)
+def series(name: str, labels: tuple[tuple[str, str], ...]) -> bytes:
+    """Return the head of a TimeSeries: its labels in order of name, those without value left out.
+
+    They are written once per process and series; a fleet says the same names every second.
+    """
+    pairs = sorted([("__name__", name), *((key, value) for key, value in labels if value)])
+    message: bytes = TimeSeries(
+        labels=[{"name": key, "value": value} for key, value in pairs]
+    ).SerializeToString()
+    return message
+
+
+def samples(values: FloatArray, times_ms: IntArray) -> NDArray[np.void]:
+    """Return samples as they go into a TimeSeries.
+
+    Parameters
+    ----------
+    values : FloatArray
+        Of any shape.
+    times_ms : IntArray
+        Milliseconds since 1970, of a shape that broadcasts to that of the values.
+    """
+    if times_ms.size and not FIRST_MS <= int(times_ms.min()) <= int(times_ms.max()) < END_MS:
+        msg = f"times_ms: {int(times_ms.min())} to {int(times_ms.max())}; expected milliseconds"
+        raise ValueError(msg)
+    written = np.empty(values.shape, SAMPLE)
+    written["field"], written["length"] = 0x12, SAMPLE.itemsize - 2
+    written["value_field"], written["value"] = 0x09, values
+    written["time_field"] = 0x10
+    bits = times_ms.astype("u8")[..., None] >> np.arange(0, 42, 7, dtype="u8")
+    more = np.array([0x80] * 5 + [0], "u8")
+    written["time"] = (bits & np.uint64(0x7F)) | more
+    return written
+
+
+def request(heads: Sequence[bytes], values: FloatArray, times_ms: IntArray) -> bytes:
+    """Return the body of a write: one TimeSeries per head, with its values that are not NaN.
+
+    Parameters
+    ----------
+    heads : (n_series,)
+        See ``series``.
+    values : (n_series, n_times)
+        NaN where there is nothing to say.
+    times_ms : (n_series, n_times), or what broadcasts to it
+        Rising along each series.
+    """
+    present = ~np.isnan(values)
+    written = samples(values[present], np.broadcast_to(times_ms, values.shape)[present])
+    body, size = written.tobytes(), SAMPLE.itemsize
+    counts = present.sum(axis=1)
+    ends = (np.cumsum(counts) * size).tolist()
+    pieces: list[bytes] = []
+    begin = 0
+    for head, end in zip(heads, ends, strict=True):
+        if end > begin:
+            pieces += (SERIES_FIELD, _varint(len(head) + end - begin), head, body[begin:end])
+        begin = end
+    return bytes(cramjam.snappy.compress_raw(b"".join(pieces)))
+
+
+@lru_cache(maxsize=65_536)
+def _varint(number: int) -> bytes:
+    """Write a number seven bits at a time, the lowest first."""
+    pieces: list[int] = []
+    while number >= 0x80:
+        pieces.append(number & 0x7F | 0x80)
+        number >>= 7
+    return bytes([*pieces, number])
+
+
+# About 180 kB before compression; stores ask for some thousand samples at a time.
+MOST_SAMPLES = 10_000
+Number = TypeVar("Number", bound=np.number[Any])
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesChunk:
+    """Series over the same number of moments.
+
+    ``heads`` (n_series,) are their labels, see ``wire.series``; ``values`` (n_series, n_times),
+    NaN where there is nothing to say; ``times_ms`` of the same shape, or (1, n_times).
+    """
+
+    heads: Sequence[bytes]
+    values: FloatArray
+    times_ms: IntArray
+
+    def rows(self, begin: int, end: int) -> "SeriesChunk":
+        """Keep some of the series."""
+        times_ms = self.times_ms if len(self.times_ms) == 1 else self.times_ms[begin:end]
+        return SeriesChunk(self.heads[begin:end], self.values[begin:end], times_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class WriteBatch:
+    """What is sent in one request; a series is in one batch only."""
+
+    chunks: Sequence[SeriesChunk]
+
+    @property
+    def n_samples(self) -> int:
+        """How many samples it has; what is absent is none."""
+        return sum(int(np.count_nonzero(~np.isnan(chunk.values))) for chunk in self.chunks)
+
+    @property
+    def n_times(self) -> int:
+        """Over how many moments it goes."""
+        return max(int(chunk.values.shape[1]) for chunk in self.chunks)
+
+    def body(self) -> bytes:
+        """Return the request."""
+        n_times = self.n_times
+        heads = [head for chunk in self.chunks for head in chunk.heads]
+        values = np.concatenate([_wide(chunk.values, n_times, np.nan) for chunk in self.chunks])
+        times_ms = np.concatenate(
+            [
+                _wide(np.broadcast_to(chunk.times_ms, chunk.values.shape), n_times, 0)
+                for chunk in self.chunks
+            ]
+        )
+        return request(heads, values, times_ms)
+
+    def by_time(self) -> Iterator["WriteBatch"]:
+        """Take it apart, moment by moment."""
+        for i in range(self.n_times):
+            chunks = [
+                SeriesChunk(chunk.heads, chunk.values[:, i : i + 1], chunk.times_ms[:, i : i + 1])
+                for chunk in self.chunks
+                if i < chunk.values.shape[1]
+            ]
+            if (batch := WriteBatch(chunks)).n_samples:
+                yield batch
+
+
+def _wide(values: NDArray[Number], n_times: int, absent: float) -> NDArray[Number]:
+    """Give rows room for more moments, which are absent."""
+    lacking = [(0, 0), (0, n_times - values.shape[1])]
+    return np.pad(values, lacking, constant_values=absent) if lacking[1][1] else values
+
+
+def batches(chunks: Iterable[SeriesChunk], *, most: int = MOST_SAMPLES) -> Iterator[WriteBatch]:
+    """Cut chunks into batches of at most so many samples; a series alone may have more."""
+    held: list[SeriesChunk] = []
+    room = most
+    for chunk in chunks:
+        begin, n_times = 0, max(1, chunk.values.shape[1])
+        while begin < len(chunk.heads):
+            if room < n_times and held:
+                yield WriteBatch(held)
+                held, room = [], most
+            end = min(len(chunk.heads), begin + max(1, room // n_times))
+            held.append(chunk.rows(begin, end))
+            room -= (end - begin) * n_times
+            begin = end
+    if held:
+        yield WriteBatch(held)
+
+
+PIECE = 64 * 1024
+KEPT_OF_ANSWER = 300
+
+
+class EndpointUnreachableError(Exception):
+    """No proper answer came within the time and size allowed; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndpointAnswer:
+    """What came back."""
+
+    status: int
+    body: bytes
+    retry_after: str = ""
+
+    @property
+    def said(self) -> str:
+        """The beginning of the answer, as one line of plain text."""
+        text = self.body[: 4 * KEPT_OF_ANSWER].decode("utf-8", "replace")
+        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[
+            :KEPT_OF_ANSWER
+        ]
+
+
+@dataclass
+class Endpoint:
+    """One address of a long-term store.
+
+    Where connections are kept, each thread has one of its own; that is for threads that last.
+    ``url`` may carry a user and password; ``token_file`` is read for every request, so that a
+    token which is renewed on disk is used at once.
+    """
+
+    url: str
+    token_file: str = ""
+    timeout_s: float = 10.0
+    most_bytes: int = 1 << 20
+    is_kept: bool = False
+    _own: threading.local = field(default_factory=threading.local)
+    _open: set[HTTPConnection] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Check the address once, before anything is sent."""
+        parts = urlsplit(self.url)
+        if parts.scheme not in ("http", "https") or not parts.hostname:
+            msg = f"{self.shown!r} is no address of a long-term store; http://host:port/path is"
+            raise ValueError(msg)
+
+    @property
+    def shown(self) -> str:
+        """The address without user and password."""
+        parts = urlsplit(self.url)
+        return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
+
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> EndpointAnswer:
+        """Post once; ``path`` is added to the address.
+
+        Raises
+        ------
+        UnreachableError
+            Nobody answered, or not in time, or at too great a length.
+        """
+        connection = self._connection()
+        ends_at_s = time.monotonic() + self.timeout_s
+        try:
+            target = (urlsplit(self.url).path.rstrip("/") + path) or "/"
+            connection.request("POST", target, body, {**headers, **self._authorization()})
+            response = connection.getresponse()
+            answer = EndpointAnswer(
+                response.status,
+                self._read(response, ends_at_s),
+                response.headers.get("Retry-After", ""),
+            )
+        except (OSError, HTTPException, ValueError) as error:
+            self._forget()
+            raise EndpointUnreachableError(f"{self.shown}: {_why(error)}") from error
+        except EndpointUnreachableError:
+            self._forget()
+            raise
+        if response.will_close or not self.is_kept:
+            self._forget()
+        return answer
+
+    def _read(self, response: HTTPResponse, ends_at_s: float) -> bytes:
+        """Read an answer piece by piece, so that neither time nor length has no end."""
+        body = bytearray()
+        while piece := response.read1(PIECE):
+            body += piece
+            if len(body) > self.most_bytes:
+                raise EndpointUnreachableError(
+                    f"{self.shown}: answers more than {self.most_bytes} bytes"
+                )
+            if time.monotonic() > ends_at_s:
+                raise EndpointUnreachableError(
+                    f"{self.shown}: no whole answer in {self.timeout_s:g} s"
+                )
+        if response.length:
+            raise EndpointUnreachableError(f"{self.shown}: the answer breaks off")
+        response.close()  # of an answer of known length it takes this to be done with
+        return bytes(body)
+
+    def _authorization(self) -> Mapping[str, str]:
+        parts = urlsplit(self.url)
+        if self.token_file:
+            return {"Authorization": f"Bearer {Path(self.token_file).read_text().strip()}"}
+        if parts.username is None:
+            return {}
+        pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        return {"Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
+
+    def _connection(self) -> HTTPConnection:
+        held: HTTPConnection | None = getattr(self._own, "connection", None)
+        if held is None:
+            parts = urlsplit(self.url)
+            host = parts.hostname or ""
+            held = (
+                HTTPSConnection(
+                    host,
+                    parts.port,
+                    timeout=self.timeout_s,
+                    context=ssl.create_default_context(),
+                )
+                if parts.scheme == "https"
+                else HTTPConnection(host, parts.port, timeout=self.timeout_s)
+            )
+            self._own.connection = held
+            self._open.add(held)
+        return held
+
+    def close(self) -> None:
+        """Close the connections of all threads; to be called when none is in use."""
+        while self._open:
+            self._open.pop().close()
+
+    def _forget(self) -> None:
+        """Close this thread's connection; the next request makes a new one."""
+        held: HTTPConnection | None = getattr(self._own, "connection", None)
+        if held is not None:
+            held.close()
+            self._open.discard(held)
+        self._own.connection = None
+
+
+def _why(error: Exception) -> str:
+    if isinstance(error, TimeoutError):
+        return "no answer in time"
+    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+
+
+log = logging.getLogger(__name__)
+
+TOO_MANY = 429
+LONGEST_PAUSE_S = 30.0
+LONGEST_ASKED_S = 300.0
+TELL_S = 2.0
+
+
+class StoppedError(Exception):
+    """Told to stop before everything was delivered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """What became of samples: taken by the store, or refused by it for good."""
+
+    sent: int = 0
+    dropped: int = 0
+    retries: int = 0
+    why: str = ""
+
+    def __add__(self, other: "Delivered") -> "Delivered":
+        """Sum up; the last reason holds."""
+        return Delivered(
+            self.sent + other.sent,
+            self.dropped + other.dropped,
+            self.retries + other.retries,
+            other.why or self.why,
+        )
+
+
+@dataclass
+class WriteClient:
+    """Delivers batches over a few lanes, each until the store has taken or refused it.
+
+    A store that is away or busy (no answer, 429, 5xx) is tried again, after as long as it asks
+    for or ever longer pauses; nothing else is fetched meanwhile, so memory stays bounded. A
+    refusal (any other answer) is final: the samples are dropped, counted and logged.
+    """
+
+    endpoint: Endpoint
+    told: Event
+    lanes: int = 4
+    first_pause_s: float = 0.5
+    headers: dict[str, str] = field(default_factory=lambda: dict(HEADERS))
+    dice: random.Random = field(default_factory=random.SystemRandom)
+    on_trouble: Callable[[str], None] = lambda _: None
+
+    def __post_init__(self) -> None:
+        """Have a thread for each lane."""
+        self._pool = ThreadPoolExecutor(self.lanes, thread_name_prefix="long-term")
+        self._trouble = ""
+
+    def close(self) -> None:
+        """Let go of threads and connections; to be called when nothing is under way."""
+        self._pool.shutdown(cancel_futures=True)
+        self.endpoint.close()
+
+    def deliver(self, batches: Iterator[WriteBatch]) -> Delivered:
+        """Deliver all, at most one batch per lane made and not yet delivered.
+
+        Raises
+        ------
+        StoppedError
+            Told to stop; what was not delivered is to be delivered again.
+        """
+        total, under_way = Delivered(), set[Future[Delivered]]()
+        try:
+            for batch in batches:
+                under_way.add(self._pool.submit(self._carry, batch))
+                while len(under_way) >= self.lanes:
+                    total, under_way = self._collect(total, under_way)
+            while under_way:
+                total, under_way = self._collect(total, under_way)
+            return total
+        finally:
+            # Whatever happens, no batch of this slice outlives it: its order must hold.
+            wait(under_way)
+
+    def _collect(
+        self, total: Delivered, under_way: set[Future[Delivered]]
+    ) -> tuple[Delivered, set[Future[Delivered]]]:
+        """Add what has been delivered; what stands in the way is told every few seconds."""
+        done, rest = wait(under_way, timeout=TELL_S, return_when=FIRST_COMPLETED)
+        if self._trouble:
+            self.on_trouble(self._trouble)
+            self._trouble = ""
+        return sum((each.result() for each in done), total), rest
+
+    def _carry(self, batch: WriteBatch) -> Delivered:
+        """Deliver one batch; one that is refused is tried once more, moment by moment.
+
+        A store refuses a batch whole where it has some of its samples already, or finds them
+        too old: what is new and fine must not be lost with them.
+        """
+        outcome = self._insist(batch)
+        if outcome.dropped and batch.n_times > 1:
+            parts = sum((self._insist(part) for part in batch.by_time()), Delivered())
+            outcome = Delivered(retries=outcome.retries) + parts
+        if outcome.dropped:
+            log.error(
+                "%d samples were refused by %s: %s",
+                outcome.dropped,
+                self.endpoint.shown,
+                outcome.why,
+            )
+        return outcome
+
+    def _insist(self, batch: WriteBatch) -> Delivered:
+        """Post a batch until it is taken or refused."""
+        body, n_tries = batch.body(), 0
+        while not self.told.is_set():
+            n_tries += 1
+            try:
+                answer = self.endpoint.post("", body, self.headers)
+            except EndpointUnreachableError as error:
+                self._pause(str(error), "", n_tries)
+                continue
+            if answer.status < 300:
+                return Delivered(sent=batch.n_samples, retries=n_tries - 1)
+            why = f"{answer.status} {answer.said}"
+            if not _is_passing(answer):
+                return Delivered(dropped=batch.n_samples, retries=n_tries - 1, why=why)
+            self._pause(f"{self.endpoint.shown}: {why}", answer.retry_after, n_tries)
+        raise StoppedError
+
+    def _pause(self, why: str, asked: str, n_tries: int) -> None:
+        """Wait as long as the store asks for, else ever longer, not all lanes at once."""
+        self._trouble = why
+        longer_s = min(LONGEST_PAUSE_S, self.first_pause_s * 2 ** min(n_tries - 1, 16))
+        pause_s = longer_s * self.dice.uniform(0.5, 1.0)
+        self.told.wait(max(pause_s, min(asked_s(asked), LONGEST_ASKED_S)))
+
+
+def _is_passing(answer: EndpointAnswer) -> bool:
+    """Whether the same may be taken later: the store is busy, or has trouble of its own."""
+    return answer.status == TOO_MANY or answer.status >= 500
+
+
+def asked_s(retry_after: str) -> float:
+    """Return how long a store asks to be left alone, by seconds or by date; 0 if it does not."""
+    try:
+        if retry_after.strip().isdecimal():
+            return float(retry_after)
+        moment = parsedate_to_datetime(retry_after)
+    except ValueError:
+        return 0.0
+    aware = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+    return max(0.0, (aware - datetime.now(UTC)).total_seconds())

@@ -1,0 +1,546 @@
+"""The writer: takes what is new from hot and durable tier, in order, and has it delivered."""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from functools import cache, lru_cache
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+import zstandard as zstd
+from django.conf import settings
+from django.db.models import F, Model, Q, QuerySet
+
+from telemetry.blocks import METRICS, FloatArray, IntArray, Span
+from telemetry.exporter.hardware import HARDWARE
+from telemetry.families import Family, MetricFamily, Spec, numbers
+from telemetry.long_term.remote_write import Delivered, SeriesChunk, WriteClient, batches, series
+from telemetry.steps import PHASES
+from telemetry.store.connection import Connection
+from telemetry.store.durable import (
+    ENDED,
+    FIRST_PHASE,
+    STEP,
+    TOKENS,
+    done_again,
+    read_minutes,
+    written_again,
+)
+from telemetry.store.models import HourRollup, LongTermPosition, MinuteRollup, RunChunk
+from telemetry.store.packing import DTYPES, digest, encode
+from telemetry.store.reading import Reader
+from telemetry.store.rollups import HOUR_S, MINUTE_S, N_STATS, Minutes, read_hour, read_minute
+
+# By Unix second; the first process to tell of one is believed, so that a repeated task changes
+# nothing. Seconds that the hot tier has let go of are let go of here.
+FIGURES = "long-term:figures"
+# Whose figures they are: kept once, named by content, for as long as a second refers to it.
+NAMES = b"long-term:names:"
+MS = 1000
+
+
+class _Names(msgspec.Struct, array_like=True):
+    """The series of a family: its name, the names of its labels, their values."""
+
+    name: str
+    labels: tuple[str, ...]
+    series: list[tuple[str, ...]]
+
+
+class _Figures(msgspec.Struct, array_like=True):
+    """A family at one second: the digest of its names, and a 64-bit float for each series."""
+
+    names: bytes
+    values: bytes
+
+
+def keep_figures(
+    hot: Connection, second: int, families: Iterable[MetricFamily], *, keep_s: int
+) -> None:
+    """Keep families as they stand at a second, and forget those of long ago."""
+    names, figures = {}, []
+    for family in families:
+        samples = list(family.samples())
+        told = _Names(family.spec.name, family.spec.labels, [each.labels for each in samples])
+        encoded = msgspec.msgpack.encode(told)
+        values = np.array([float(each.value) for each in samples], "<f8")
+        names[key := digest(encoded)] = encoded
+        figures.append(_Figures(key, values.tobytes()))
+    _keep_names(hot, names, keep_s=2 * keep_s)
+    hot.ask("HSETNX", FIGURES, second, zstd.compress(msgspec.msgpack.encode(figures), 3))
+    old = [field for field in hot.ask("HKEYS", FIGURES) if int(field) < second - keep_s]
+    if old:
+        hot.ask("HDEL", FIGURES, *old)
+
+
+def _keep_names(hot: Connection, names: dict[bytes, bytes], *, keep_s: int) -> None:
+    """Write down names that are new, and let the others last longer."""
+    known = hot.ask_all(("EXPIRE", NAMES + key, keep_s) for key in names)
+    for (key, encoded), is_there in zip(names.items(), known, strict=True):
+        if not is_there:
+            hot.ask("SET", NAMES + key, zstd.compress(encoded, 3), "EX", keep_s)
+
+
+class FigureReader:
+    """Reads figures back, and remembers the names of the latest second."""
+
+    def __init__(self, hot: Connection) -> None:
+        self._hot = hot
+        self._heads: dict[bytes, Sequence[bytes]] = {}
+
+    def seconds(self, *, start: int, end: int) -> Iterator[Iterable[SeriesChunk]]:
+        """Yield what was kept from start up to end, second by second."""
+        kept = sorted(int(field) for field in self._hot.ask("HKEYS", FIGURES))
+        for second in kept:
+            if start <= second < end and (packed := self._hot.ask("HGET", FIGURES, second)):
+                yield self._chunks(second, packed)
+
+    def _chunks(self, second: int, packed: bytes) -> Iterator[SeriesChunk]:
+        told = msgspec.msgpack.decode(zstd.decompress(packed), type=list[_Figures])
+        self._learn({each.names for each in told})
+        for each in told:
+            values: FloatArray = np.frombuffer(each.values, "<f8")[:, None]
+            if heads := self._heads.get(each.names):
+                yield SeriesChunk(heads, values, np.array([[second * MS]]))
+
+    def _learn(self, wanted: set[bytes]) -> None:
+        """Keep the names that are wanted now, and those only."""
+        self._heads = {key: heads for key, heads in self._heads.items() if key in wanted}
+        for key in wanted - self._heads.keys():
+            if packed := self._hot.ask("GET", NAMES + key):
+                told = msgspec.msgpack.decode(zstd.decompress(packed), type=_Names)
+                self._heads[key] = [
+                    series(told.name, tuple(zip(told.labels, values, strict=True)))
+                    for values in told.series
+                ]
+
+
+# Minutes stand under names of their own, as Prometheus would name what a rule recorded: lowest,
+# mean and highest of each minute, in the order in which the durable tier has them.
+STATS = ("min_1m", "avg_1m", "max_1m")
+assert len(STATS) == N_STATS  # noqa: S101
+# A minute's value stands in its middle: no border of a range can take it for a neighbour's.
+MIDDLE_S = 30
+
+RUN_PHASE = "trnwatch_run_phase_seconds:avg_1m"
+RUN_TOKENS = "trnwatch_run_step_tokens:avg_1m"
+RUN_STEP = "trnwatch_run_steps:max_1m"
+PHASE_NAMES = tuple(phase.removesuffix("_s") for phase in PHASES)
+
+
+def minute_name(metric: str, stat: str) -> str:
+    """Return what the minutes of a metric are called.
+
+    >>> minute_name("efa_latency_s", "avg_1m")
+    'trnwatch_efa_latency_seconds:avg_1m'
+    """
+    return f"{HARDWARE[metric].name}:{stat}"
+
+
+@lru_cache(maxsize=8192)
+def heads(
+    metric: str, nodes: tuple[str, ...], n_parts: int, stat: str | None = None
+) -> Sequence[bytes]:
+    """Return the series of a metric, all parts of the first node first.
+
+    ``stat`` names minutes; without it they are the seconds, as exported.
+    """
+    spec = HARDWARE[metric]
+    name = spec.name if stat is None else minute_name(metric, stat)
+    if METRICS[metric].part == "node":
+        return [series(name, ((spec.labels[0], node),)) for node in nodes]
+    by_node, by_part = spec.labels
+    parts = [str(part) for part in range(n_parts)]
+    return [series(name, ((by_node, node), (by_part, part))) for node in nodes for part in parts]
+
+
+def as_exported(metric: str, values: FloatArray) -> FloatArray:
+    """Round values as /metrics writes them: what is scraped and what is sent are the same."""
+    packing = METRICS[metric].packing
+    if packing == "exact":
+        return np.asarray(values, float)
+    return _exported(packing)[encode(values, packing)]
+
+
+@cache
+def _exported(packing: str) -> FloatArray:
+    """Return every value that a packing knows, as written for Prometheus."""
+    dtype = DTYPES[packing]
+    codes = np.arange(1 << 8 * dtype.itemsize, dtype=dtype)
+    return np.array([float(text) for text in numbers(codes, packing)])
+
+
+Row = TypeVar("Row", bound=Model)
+AVERAGE, HIGHEST = STATS.index("avg_1m"), STATS.index("max_1m")
+
+
+# Chunks that have no series in common. What comes after must be delivered after: a store may
+# refuse what is older than what it has.
+Group = Iterable[SeriesChunk]
+
+
+def minute_groups(*, start: int, end: int) -> Iterator[Group]:
+    """Yield the minutes of all nodes and runs from start up to end, at most an hour."""
+    for held in _held(start, end):
+        yield (chunk for minutes in held for chunk in _stat_chunks(minutes))
+    yield from _run_groups(start, end)
+
+
+def _stat_chunks(minutes: Minutes) -> Iterator[SeriesChunk]:
+    for name, values in minutes.values.items():
+        stats = _apart(values)
+        n_parts = stats.shape[3]
+        for i, stat in enumerate(STATS):
+            told = as_exported(name, stats[:, i])
+            yield _chunk(heads(name, minutes.nodes, n_parts, stat), told, minutes)
+
+
+def means_as_seconds(*, start: int, end: int) -> Iterator[Group]:
+    """Yield minutes in place of seconds that are gone: their means, of counts the highest."""
+    for held in _held(start, end):
+        yield (chunk for minutes in held for chunk in _mean_chunks(minutes))
+
+
+def _mean_chunks(minutes: Minutes) -> Iterator[SeriesChunk]:
+    for name, values in minutes.values.items():
+        stats = _apart(values)
+        told = stats[:, HIGHEST if METRICS[name].packing == "exact" else AVERAGE]
+        yield _chunk(heads(name, minutes.nodes, stats.shape[3]), as_exported(name, told), minutes)
+
+
+def _apart(values: FloatArray) -> FloatArray:
+    """Set lowest, mean and highest apart: (n_minutes, 3, n_nodes, n_parts)."""
+    stats = values.reshape(*values.shape[:2], N_STATS, -1)
+    return stats.transpose(0, 2, 1, 3)
+
+
+def _chunk(series_heads: Sequence[bytes], values: FloatArray, minutes: Minutes) -> SeriesChunk:
+    """Return one figure per minute and part as samples: (n_minutes, n_nodes, n_parts)."""
+    flat = values.transpose(1, 2, 0).reshape(len(series_heads), -1)
+    return SeriesChunk(series_heads, flat, _times_ms(minutes.minutes))
+
+
+def _times_ms(minutes: IntArray) -> IntArray:
+    return (minutes[None] + MIDDLE_S) * MS
+
+
+def _held(start: int, end: int) -> Iterator[Iterable[Minutes]]:
+    """Yield what the durable tier has: hours, then minutes that are not folded one by one."""
+    yield _hours(start, end)
+    # Row by row, and nothing held open: the store may keep us waiting for hours.
+    loose = MinuteRollup.objects.filter(minute__gte=start, minute__lt=end).order_by("minute")
+    keys = loose.values_list("minute", "pk")
+    for _, group in groupby(keys, key=itemgetter(0)):
+        yield _loose([pk for _, pk in group])
+
+
+def _loose(keys: Sequence[int]) -> Iterator[Minutes]:
+    """Yield one minute, shard by shard."""
+    for row in _one_by_one(MinuteRollup, keys):
+        yield read_minute(row.shard, row.minute, bytes(row.layout), bytes(row.data))
+
+
+def _one_by_one(model: type[Row], keys: Iterable[int]) -> Iterator[Row]:
+    """Yield rows that are still there."""
+    found = (model._default_manager.filter(pk=key).first() for key in keys)
+    return (row for row in found if row is not None)
+
+
+def _hours(start: int, end: int) -> Iterator[Minutes]:
+    """Yield the minutes of folded hours, a metric of a shard at a time."""
+    hours = HourRollup.objects.filter(metric__in=METRICS, hour__gt=start - HOUR_S, hour__lt=end)
+    keys = list(hours.order_by("hour", "shard", "metric").values_list("pk", flat=True))
+    for row in _one_by_one(HourRollup, keys):
+        if (minutes := read_hour(row.metric, row.hour, bytes(row.data))) is not None:
+            within = (minutes.minutes >= start) & (minutes.minutes < end)
+            if within.any():
+                yield minutes.where(within)
+
+
+def _run_groups(start: int, end: int) -> Iterator[Group]:
+    """Yield the minutes of runs: their average step, and the number of the last."""
+    rows = RunChunk.objects.filter(start__gt=start - F("length_s"), start__lt=end)
+    told = rows.order_by("start", "run").values_list("start", "run", "minutes")
+    for _, group in groupby(told, key=itemgetter(0)):
+        yield [
+            chunk
+            for _, run, packed in group
+            for chunk in _run_chunk(run, bytes(packed), start, end)
+        ]
+
+
+def _run_chunk(run: str, packed: bytes, start: int, end: int) -> Iterator[SeriesChunk]:
+    means = read_minutes(packed)
+    minutes = means[:, ENDED].astype("i8") // MINUTE_S * MINUTE_S
+    within = (minutes >= start) & (minutes < end)
+    if within.any():
+        columns = [STEP, TOKENS, *range(FIRST_PHASE, FIRST_PHASE + len(PHASE_NAMES))]
+        yield SeriesChunk(run_heads(run), means[within][:, columns].T, _times_ms(minutes[within]))
+
+
+def run_heads(run: str) -> list[bytes]:
+    """Return the series of a run's minutes: number of the last step, tokens, phases."""
+    mine = ("run", run)
+    phases = [series(RUN_PHASE, (mine, ("phase", phase))) for phase in PHASE_NAMES]
+    return [series(RUN_STEP, (mine,)), series(RUN_TOKENS, (mine,)), *phases]
+
+
+SECONDS, MINUTES = "seconds", "minutes"
+LONGEST_WHY = 300
+# A stream that has not come further for so long is in trouble that people should know of.
+BEHIND_S = 15 * 60
+# A refusal is told of for so long.
+TELL_S = 60 * 60
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """Where one stream stands."""
+
+    stream: str
+
+    def start_at(self, second: int, *, now: datetime) -> int:
+        """Return where to go on; a stream that never went anywhere begins at ``second``."""
+        row, _ = LongTermPosition.objects.get_or_create(
+            stream=self.stream, defaults={"second": second, "moved_at": now}
+        )
+        return row.second
+
+    def move(self, *, before: int, after: int, delivered: Delivered, now: datetime) -> None:
+        """Note that everything before ``after`` is delivered, and what became of it.
+
+        Another writer may have come further: a position never goes back.
+        """
+        row = LongTermPosition.objects.filter(stream=self.stream)
+        row.filter(second=before).update(second=after, moved_at=now)
+        row.update(
+            n_sent=F("n_sent") + delivered.sent,
+            n_dropped=F("n_dropped") + delivered.dropped,
+            n_retries=F("n_retries") + delivered.retries,
+        )
+        if delivered.dropped:
+            row.update(dropped_at=now, trouble=delivered.why[:LONGEST_WHY], trouble_at=now)
+
+    def rewind(self, second: int, *, now: datetime) -> None:
+        """Go on from an earlier second, so that what is there is delivered again."""
+        LongTermPosition.objects.update_or_create(
+            stream=self.stream, defaults={"second": second, "moved_at": now}
+        )
+
+    def complain(self, why: str, *, now: datetime) -> None:
+        """Note what stands in the way."""
+        LongTermPosition.objects.filter(stream=self.stream).update(
+            trouble=why[:LONGEST_WHY], trouble_at=now
+        )
+
+
+def streams() -> QuerySet[LongTermPosition]:
+    """Return the streams that are written; none where nobody is asked to any more."""
+    everything = LongTermPosition.objects.order_by("stream")
+    return everything if settings.LONG_TERM_WRITE_URL else everything.none()
+
+
+def in_trouble(now: datetime) -> QuerySet[LongTermPosition]:
+    """Return the streams that people should know of: far behind, or refused lately."""
+    behind = Q(second__lt=int(now.timestamp()) - BEHIND_S)
+    refused = Q(dropped_at__gt=now - timedelta(seconds=TELL_S))
+    return streams().filter(behind | refused)
+
+
+def undelivered_since() -> int | None:
+    """Return from which second on minutes are still to be delivered; None where nobody writes."""
+    row = streams().filter(stream=MINUTES).first()
+    return None if row is None else row.second
+
+
+def second_chunks(hot: Reader, *, start: int, end: int, every_s: int) -> Iterator[SeriesChunk]:
+    """Yield every metric of every node from start up to end, shard by shard.
+
+    Of each ``every_s`` seconds the newest that a node reported, under its own time.
+    """
+    for shard, newest in hot.newest().items():
+        if newest >= start:
+            span = hot.window(shard, (), start=start, end=end - 1)
+            if span.nodes:
+                yield from _chunks(span, every_s)
+
+
+def _chunks(span: Span, every_s: int) -> Iterator[SeriesChunk]:
+    """Yield the metrics of one shard."""
+    rows = newest_rows(span, every_s)
+    columns = np.arange(len(span.nodes))
+    times_ms = span.ticks[rows].T * MS
+    for name, values in span.values.items():
+        n_parts = values.shape[2]
+        if n_parts:
+            told = as_exported(name, values[rows, columns]).transpose(1, 2, 0)
+            yield SeriesChunk(
+                heads(name, span.nodes, n_parts),
+                told.reshape(len(span.nodes) * n_parts, -1),
+                np.repeat(times_ms, n_parts, axis=0),
+            )
+
+
+def newest_rows(span: Span, every_s: int) -> IntArray:
+    """Return the row of the newest report of each node in each ``every_s``: (n, n_nodes).
+
+    Where a node was silent it is any row of that time: there is nothing in it.
+    """
+    reported = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
+    for values in span.values.values():
+        reported |= np.isfinite(values).any(axis=2)
+    turned = reported.reshape(-1, every_s, len(span.nodes))[:, ::-1]
+    last = every_s - 1 - turned.argmax(axis=1)
+    return np.asarray(last + every_s * np.arange(len(last))[:, None])
+
+
+log = logging.getLogger(__name__)
+
+
+# Seconds are sent once late reports have had this long; minutes when they are rolled up for
+# good: until then they may still be written anew.
+SECONDS_SETTLE_S = 15
+MINUTES_SETTLE_S = 6 * MINUTE_S
+# What the hot tier is about to forget cannot be relied on any more.
+FORGETTING_S = 30
+LEAST_SLICE_S = 15
+MINUTES_AT_ONCE = 60
+
+
+@dataclass
+class Writer:
+    """Delivers two streams: seconds as exported, and minutes as the durable tier keeps them.
+
+    A stream moves on when everything of a slice of time was delivered, and its position is
+    kept in the database only then: a writer that is killed delivers a slice again, and never
+    misses one. At most one slice and one batch per lane are in memory.
+    """
+
+    hot: Reader
+    courier: WriteClient
+    every_s: int = 15
+    clock: Callable[[], float] = field(default=lambda: datetime.now(UTC).timestamp())
+
+    def turn(self) -> bool:
+        """Deliver the next slice of each stream; whether there is more to deliver at once."""
+        return any([self._send_seconds(), self._send_minutes(), self._send_again()])
+
+    def __post_init__(self) -> None:
+        """Refuse what would not meet the minutes."""
+        if not 1 <= self.every_s <= MINUTE_S or MINUTE_S % self.every_s:
+            msg = (
+                f"every_s: {self.every_s} s does not divide a minute; give 1, 5, 10, 15, 30 or 60"
+            )
+            raise ValueError(msg)
+        self._figures = FigureReader(self.hot)
+
+    def _now(self) -> datetime:
+        return datetime.fromtimestamp(self.clock(), UTC)
+
+    def _send_seconds(self) -> bool:
+        position, now_s = Position(SECONDS), int(self.clock())
+        hot_from = self._whole(now_s - self.hot.keep_s + FORGETTING_S) + self.every_s
+        due = self._whole(now_s - SECONDS_SETTLE_S)
+        start = position.start_at(hot_from, now=self._now())
+        if start < hot_from:
+            return self._stand_in(position, start, _up(hot_from, MINUTE_S))
+        # With another setting than before, a little is delivered twice.
+        first, length_s = self._whole(start), max(self.every_s, LEAST_SLICE_S)
+        end = min(first + self._whole(length_s), due)
+        if end <= start:
+            return False
+        chunks = second_chunks(self.hot, start=first, end=end, every_s=self.every_s)
+        self._deliver(position, start, end, [chunks])
+        return end < due
+
+    def _stand_in(self, position: Position, start: int, hot_from: int) -> bool:
+        """Deliver minutes in place of the seconds that an outage outlasted."""
+        end = min(hot_from, start - start % HOUR_S + HOUR_S)
+        first = _up(start - MIDDLE_S, MINUTE_S)
+        self._deliver(position, start, end, means_as_seconds(start=first, end=end))
+        return True
+
+    def _send_minutes(self) -> bool:
+        position, now_s = Position(MINUTES), int(self.clock())
+        due = (now_s - MINUTES_SETTLE_S) // MINUTE_S * MINUTE_S
+        start = position.start_at(due - self.hot.keep_s // MINUTE_S * MINUTE_S, now=self._now())
+        end = min(start - start % HOUR_S + HOUR_S, due)
+        if end <= start:
+            return False
+        self._deliver(position, start, end, minute_groups(start=start, end=end))
+        return end < due
+
+    def _send_again(self) -> bool:
+        """Deliver minutes that reports which came late have changed."""
+        position = Position(MINUTES)
+        due = position.start_at(int(self.clock()), now=self._now())
+        marks = written_again(self.hot, most=MINUTES_AT_ONCE)
+        for minute, _ in marks:
+            # One that lies ahead is delivered in its turn.
+            if minute < due:
+                groups = minute_groups(start=minute, end=minute + MINUTE_S)
+                self._deliver(position, due, due, groups)
+        done_again(self.hot, marks)
+        return len(marks) == MINUTES_AT_ONCE
+
+    def _whole(self, second: int) -> int:
+        return second // self.every_s * self.every_s
+
+    def _deliver(
+        self, position: Position, start: int, end: int, groups: Iterable[Iterable[SeriesChunk]]
+    ) -> None:
+        """Deliver a slice, one group after another, then note it."""
+        self.courier.on_trouble = lambda why: position.complain(why, now=self._now())
+        if position.stream == SECONDS:
+            groups = chain(groups, self._figures.seconds(start=start, end=end))
+        delivered = sum((self.courier.deliver(batches(group)) for group in groups), Delivered())
+        position.move(before=start, after=end, delivered=delivered, now=self._now())
+
+
+def _up(second: int, step_s: int) -> int:
+    """Round up to a whole step."""
+    return -(-second // step_s) * step_s
+
+
+BY_STREAM = ("stream",)
+LAG = Spec(
+    "trnwatch_long_term_lag_seconds",
+    "gauge",
+    "How far the long-term store is behind this moment.",
+    BY_STREAM,
+)
+COUNTS: Mapping[Spec, Callable[[LongTermPosition], int]] = {
+    Spec(
+        "trnwatch_long_term_samples_sent_total",
+        "counter",
+        "Samples that the long-term store took.",
+        BY_STREAM,
+    ): lambda row: row.n_sent,
+    Spec(
+        "trnwatch_long_term_samples_dropped_total",
+        "counter",
+        "Samples that the long-term store refused for good.",
+        BY_STREAM,
+    ): lambda row: row.n_dropped,
+    Spec(
+        "trnwatch_long_term_retries_total",
+        "counter",
+        "Requests sent again because the long-term store was away or busy.",
+        BY_STREAM,
+    ): lambda row: row.n_retries,
+}
+
+
+def long_term_families(*, now: datetime) -> list[Family]:
+    """Return how each stream fares; nothing where none was ever written."""
+    rows = list(streams())
+    lag, counts = Family(LAG), [Family(spec) for spec in COUNTS]
+    for row in rows:
+        lag.add(now.timestamp() - row.second, row.stream)
+        for family, count in zip(counts, COUNTS.values(), strict=True):
+            family.add(float(count(row)), row.stream)
+    return [lag, *counts]

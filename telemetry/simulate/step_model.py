@@ -1,0 +1,420 @@
+"""What a job makes of its steps: throughput, utilization of peak, all-reduce share and cost."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from functools import cached_property
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.catalog import Model
+from telemetry.errors import FieldError
+from telemetry.simulate.communication import (
+    Exchange,
+    exchange_s,
+    gradient_exchange,
+    tensor_parallel_s,
+)
+from telemetry.simulate.constants import (
+    ACCUMULATE_BYTES,
+    BACKWARD_RATIO,
+    FLASH_RATIO,
+    MASKED_RATIO,
+    OPTIMIZER_BYTES,
+    STATE_BYTES,
+    STEP_FABRICS,
+    WEIGHT_BYTES,
+    ChipConstants,
+)
+from telemetry.simulate.layout import Layout, lay_out
+from telemetry.simulate.plan import Job
+
+ELEMENT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class ComputeWork:
+    """FLOPs of matrix products and attention; HBM bytes of the products and of all else."""
+
+    matmul_flops: float = 0.0
+    attention_flops: float = 0.0
+    matmul_bytes: float = 0.0
+    stream_bytes: float = 0.0
+
+    @property
+    def hbm_bytes(self) -> float:
+        """Bytes to and from HBM."""
+        return self.matmul_bytes + self.stream_bytes
+
+    def __add__(self, other: "ComputeWork") -> "ComputeWork":
+        return ComputeWork(*(getattr(self, f.name) + getattr(other, f.name) for f in fields(self)))
+
+    def __mul__(self, factor: float) -> "ComputeWork":
+        return ComputeWork(*(factor * getattr(self, f.name) for f in fields(self)))
+
+
+def product(rows: float, inner: float, columns: float) -> ComputeWork:
+    """Return the work of one matrix product, forwards and backwards.
+
+    Parameters
+    ----------
+    rows, inner, columns
+        A matrix of (rows, inner) times one of (inner, columns).
+
+    Returns
+    -------
+    work
+        Forwards once and backwards twice (for the input's gradient and the weight's), each
+        reading two matrices and writing one, 16 bit, nothing kept on the chip in between.
+    """
+    moved = rows * inner + inner * columns + rows * columns
+    return ComputeWork(
+        matmul_flops=6 * rows * inner * columns, matmul_bytes=3 * ELEMENT_BYTES * moved
+    )
+
+
+def is_gated(model: Model) -> bool:
+    """Whether the feed-forward block has a gate (SwiGLU): three matrices, not two.
+
+    The parameter count tells: the shape that comes nearer to it is taken.
+    """
+    embeddings = 1.5 * model.head_params
+    two, three = (
+        model.layers * _layer_params(model, matrices) + embeddings for matrices in (2, 3)
+    )
+    return abs(three - model.params) < abs(two - model.params)
+
+
+def _layer_params(model: Model, matrices: int) -> float:
+    attention = 2 * model.hidden**2 * (1 + model.kv_heads / model.heads)
+    return attention + matrices * model.hidden * model.ffn
+
+
+def layer_work(layout: Layout) -> ComputeWork:
+    """Return what one layer takes on one rank for one micro-batch, forwards and backwards.
+
+    Notes
+    -----
+    Tensor parallelism cuts the weight matrices but not the hidden state that goes through
+    them, so the bytes per FLOP grow with it. Sequence parallelism cuts the rest.
+    """
+    model, tp, tokens = layout.model, layout.job.tp, layout.micro_tokens
+    hidden, head = model.hidden, model.hidden / model.heads
+    kv_width = 2 * head * -(-model.kv_heads // tp)
+    widening = 2 if is_gated(model) else 1
+    dense = (
+        product(tokens, hidden, hidden / tp + kv_width)
+        + product(tokens, hidden / tp, hidden)
+        + product(tokens, hidden, widening * model.ffn / tp)
+        + product(tokens, model.ffn / tp, hidden)
+    )
+    seen = layout.job.seq_len * (0.5 if model.is_causal else 1.0)
+    narrow = min(1.0, head / 128)
+    scores = ComputeWork(attention_flops=FLASH_RATIO * 12 * tokens * seen * hidden / tp / narrow)
+    state = ELEMENT_BYTES * tokens * hidden / tp
+    return dense + scores + ComputeWork(stream_bytes=layout.constants.passes * state)
+
+
+def head_work(layout: Layout) -> ComputeWork:
+    """Return what the output projection takes on one rank of the last stage."""
+    model = layout.model
+    share = {"decoder": 1.0, "encoder": MASKED_RATIO, "vision": 1 / layout.job.seq_len}[model.kind]
+    return product(share * layout.micro_tokens, model.hidden, model.vocab / layout.job.tp)
+
+
+def micro_batch_work(layout: Layout) -> ComputeWork:
+    """Return what the busiest rank does for one micro-batch: the last pipeline stage.
+
+    A layer whose activations don't fit runs forwards twice: 4/3 of its work.
+    """
+    again = 1 + layout.recompute_ratio / 3
+    gathered = layout.micro_batches > 1
+    accumulate = ComputeWork(matmul_bytes=gathered * ACCUMULATE_BYTES * layout.params)
+    return layer_work(layout) * (again * layout.layers) + head_work(layout) + accumulate
+
+
+def seconds(layout: Layout, work: ComputeWork) -> float:
+    """Return how long one rank takes for some work.
+
+    A GPU moves the matrices of a product while it multiplies; on Trainium the two are
+    reckoned one after the other. Attention and the rest always follow.
+    """
+    chip, constants = layout.instance.chip, layout.constants
+    precision = layout.job.precision
+    peak = chip.peak_flops[precision] / chip.cores_logical
+    peak_16 = chip.peak_flops["fp32" if precision == "fp32" else "bf16"] / chip.cores_logical
+    hbm = rank_hbm_bytes_per_s(layout)
+    parts = (
+        work.matmul_flops / (peak * constants.matmul_ratio[precision]),
+        work.matmul_bytes / hbm,
+    )
+    products = max(parts) if constants.overlaps else sum(parts)
+    attention = work.attention_flops / (peak_16 * constants.attention_ratio)
+    return products + attention + work.stream_bytes / hbm
+
+
+def rank_hbm_bytes_per_s(layout: Layout) -> float:
+    """Return the HBM bandwidth that one rank gets."""
+    chip = layout.instance.chip
+    return chip.hbm_bytes_per_s / chip.cores_logical * layout.constants.hbm_ratio
+
+
+INPUT_S = 2e-3
+CHECKPOINT_BYTES_PER_S = 2e9
+
+
+@dataclass(frozen=True)
+class StepPlan:
+    """A healthy step: seconds of each phase on a healthy worker, and what it moves.
+
+    ``work_s`` is the ``compute_s`` of a StepBatch. ``allreduce_*`` are the whole gradient
+    exchange, hidden part included: ``local`` inside nodes, ``latency`` and ``bandwidth``
+    between them. ``overlap_window_s`` is the computing that can hide it. ``hbm_bytes`` are
+    per device and step, both ways.
+    """
+
+    layout: Layout
+    exchange: Exchange
+    compute_s: float
+    bubble_s: float
+    tp_collective_s: float
+    optimizer_s: float
+    overlap_window_s: float
+    hbm_bytes: float
+    input_s: float = INPUT_S
+
+    @property
+    def work_s(self) -> float:
+        """A worker's own work: computing, bubble, tensor-parallel collectives, optimizer."""
+        return self.compute_s + self.bubble_s + self.tp_collective_s + self.optimizer_s
+
+    @property
+    def step_s(self) -> float:
+        """Duration of the step."""
+        return self.work_s + self.exposed_allreduce_s + self.input_s
+
+    @property
+    def phases(self) -> Mapping[str, float]:
+        """Seconds of each phase of the step; they add up to it."""
+        return {
+            "compute": self.compute_s,
+            "bubble": self.bubble_s,
+            "tensor parallel": self.tp_collective_s,
+            "all-reduce": self.exposed_allreduce_s,
+            "optimizer": self.optimizer_s,
+            "input": self.input_s,
+        }
+
+    @property
+    def allreduce_share_ratio(self) -> float:
+        """Share of the step that the exposed gradient exchange takes."""
+        return self.exposed_allreduce_s / self.step_s
+
+    @cached_property
+    def exposed_allreduce_s(self) -> float:
+        """Part of the gradient exchange that nothing hides."""
+        return float(exposed_allreduce_s(self))
+
+    @property
+    def hidden_allreduce_s(self) -> float:
+        """Part of the gradient exchange that goes beside computing."""
+        return self.exchange.total_s - self.exposed_allreduce_s
+
+    @property
+    def allreduce_local_s(self) -> float:
+        """Part of the gradient exchange inside nodes."""
+        return self.exchange.local_s
+
+    @property
+    def allreduce_latency_s(self) -> float:
+        """Part of the gradient exchange that grows with the network's latency."""
+        return self.exchange.latency_s
+
+    @property
+    def allreduce_bandwidth_s(self) -> float:
+        """Part of the gradient exchange that shrinks with the network's bandwidth."""
+        return self.exchange.bandwidth_s
+
+    @property
+    def unhidden_ratio(self) -> float:
+        """Share of the gradient exchange that no overlap hides."""
+        return STEP_FABRICS[self.layout.instance.chip.name].unhidden_ratio
+
+    @property
+    def n_messages(self) -> int:
+        """Messages of the gradient exchange that each rank takes part in."""
+        return self.exchange.n_messages
+
+    @property
+    def n_hops(self) -> int:
+        """Hops between nodes, of all messages one after another."""
+        return self.exchange.n_hops
+
+    @property
+    def allreduce_bytes(self) -> float:
+        """Bytes of gradients and weights that one rank exchanges per step."""
+        return self.exchange.bytes_per_rank
+
+    @property
+    def efa_bytes(self) -> float:
+        """Bytes that one node sends to others per step."""
+        return self.exchange.efa_bytes
+
+    @property
+    def efa_device_bytes(self) -> float:
+        """Bytes that one EFA device sends per step; all carry the same. 0 without EFA."""
+        return self.efa_bytes / self.layout.instance.n_efa if self.layout.instance.has_efa else 0.0
+
+    @property
+    def tokens(self) -> int:
+        """Tokens trained in a step."""
+        return self.layout.job.global_batch * self.layout.job.seq_len
+
+    @property
+    def flops(self) -> float:
+        """FLOPs that the tokens of a step need, whatever is computed twice."""
+        return self.layout.model.flops_per_token(self.layout.job.seq_len) * self.tokens
+
+    @property
+    def params(self) -> float:
+        """Parameters of the model."""
+        return self.layout.model.params
+
+    @property
+    def device_memory_bytes(self) -> float:
+        """HBM that the job holds on each device."""
+        held = self.layout.state_bytes + self.layout.activation_bytes
+        return held * self.layout.instance.chip.cores_logical
+
+    @property
+    def fits(self) -> bool:
+        """Whether the job fits into the memory of its devices."""
+        return self.device_memory_bytes <= self.layout.instance.chip.hbm_bytes
+
+    @property
+    def checkpoint_bytes(self) -> float:
+        """Bytes of a checkpoint: weights, and what the optimizer keeps."""
+        return self.params * (WEIGHT_BYTES + STATE_BYTES)
+
+    @property
+    def checkpoint_s(self) -> float:
+        """Seconds of a checkpoint, each node writing its part."""
+        return self.checkpoint_bytes / self.layout.job.nodes / CHECKPOINT_BYTES_PER_S
+
+
+def step_plan(
+    job: Job, model: Model | None = None, *, constants: ChipConstants | None = None
+) -> StepPlan:
+    """Predict a healthy step; FieldError names the field that stands in the way.
+
+    ``model`` and ``constants`` stand in for the catalogue's and the chip's own.
+    """
+    layout = lay_out(job, model, constants=constants)
+    n = layout.micro_batches
+    work, tp_s = micro_batch_work(layout), tensor_parallel_s(layout)
+    busy_s = seconds(layout, work)
+    optimized = OPTIMIZER_BYTES * layout.params / layout.dp
+    return StepPlan(
+        layout=layout,
+        exchange=gradient_exchange(layout),
+        compute_s=n * busy_s,
+        bubble_s=(job.pp - 1) / layout.stage_chunks * (busy_s + tp_s),
+        tp_collective_s=n * tp_s,
+        optimizer_s=optimized / rank_hbm_bytes_per_s(layout),
+        overlap_window_s=(busy_s + tp_s) * (n if layout.is_fully_sharded else BACKWARD_RATIO),
+        hbm_bytes=(n * work.hbm_bytes + optimized) * layout.instance.chip.cores_logical,
+    )
+
+
+def exposed_allreduce_s(
+    plan: StepPlan,
+    *,
+    latency_factor: FloatArray | float = 1.0,
+    bandwidth_factor: FloatArray | float = 1.0,
+    local_factor: FloatArray | float = 1.0,
+    compute_factor: FloatArray | float = 1.0,
+) -> FloatArray:
+    """Return the exposed gradient exchange when a link, or the computing, is slower.
+
+    Parameters
+    ----------
+    plan
+        The healthy step.
+    latency_factor, bandwidth_factor : any shapes that broadcast
+        How many times longer a hop takes, and a byte, between nodes: the slowest link of the
+        group, for it paces the ring for all.
+    local_factor
+        The same for a byte inside the node.
+    compute_factor
+        How many times longer the backward pass takes that hides the exchange.
+
+    Returns
+    -------
+    seconds : of the factors' common shape
+        ``max(exchange - window, unhidden_ratio * exchange)``.
+    """
+    total_s = exchange_s(
+        plan.allreduce_local_s * np.asarray(local_factor),
+        plan.allreduce_latency_s * np.asarray(latency_factor),
+        plan.allreduce_bandwidth_s * np.asarray(bandwidth_factor),
+        overlaps=plan.exchange.overlaps,
+    )
+    window_s = plan.overlap_window_s * np.asarray(compute_factor)
+    return np.asarray(np.maximum(total_s - window_s, plan.unhidden_ratio * total_s), dtype=float)
+
+
+__all__ = [
+    "Estimate",
+    "FieldError",
+    "StepPlan",
+    "estimate",
+    "estimate_of",
+    "exposed_allreduce_s",
+    "step_plan",
+]
+
+S_PER_HOUR = 3600
+TOKENS_PER_MTOK = 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """What a job makes of its steps; ``usd_per_mtok`` None where no price is published."""
+
+    step_s: float
+    seq_per_s: float
+    tokens_per_s: float
+    mfu_ratio: float
+    allreduce_share_ratio: float
+    usd_per_mtok: float | None
+
+
+def estimate(job: Job, model: Model | None = None) -> Estimate:
+    """Predict a job's throughput, utilization of peak, all-reduce share and cost.
+
+    Examples
+    --------
+    >>> job = Job(model="llama2-7b", instance="trn1.32xlarge", nodes=16, tp=8,
+    ...           seq_len=4096, global_batch=1024)
+    >>> round(estimate(job).mfu_ratio, 2)
+    0.37
+    """
+    return estimate_of(step_plan(job, model))
+
+
+def estimate_of(plan: StepPlan) -> Estimate:
+    """Return what a job makes of its steps."""
+    job, instance = plan.layout.job, plan.layout.instance
+    tokens_per_s = plan.tokens / plan.step_s
+    usd_per_mtok = None
+    if instance.prices:
+        usd_per_s = job.nodes * instance.price.usd_per_hour / S_PER_HOUR
+        usd_per_mtok = usd_per_s / tokens_per_s * TOKENS_PER_MTOK
+    return Estimate(
+        step_s=plan.step_s,
+        seq_per_s=job.global_batch / plan.step_s,
+        tokens_per_s=tokens_per_s,
+        mfu_ratio=plan.flops / plan.step_s / (job.nodes * instance.peak_flops(job.precision)),
+        allreduce_share_ratio=plan.allreduce_share_ratio,
+        usd_per_mtok=usd_per_mtok,
+    )

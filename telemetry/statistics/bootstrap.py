@@ -1,0 +1,363 @@
+"""By how much one run's figure differs from another's, with an interval that can be relied on."""
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from statistics import NormalDist
+from typing import Final
+
+import numpy as np
+
+from telemetry.blocks import FloatArray, IntArray
+
+MIN_LAGS: Final = 5
+MIN_BLOCKS: Final = 10
+CUT_AT_MADS: Final = 6.0
+# Nearer to never forgetting than by so many roots of the steps nothing can be told.
+LONGEST_MEMORY: Final = 0.4
+
+
+def block_length(values: FloatArray) -> int:
+    """Return how many steps belong together.
+
+    Parameters
+    ----------
+    values : (n_steps,) of any unit, in order
+
+    Returns
+    -------
+    The block length, in steps, that a circular block bootstrap of their mean wants: 1 where
+    steps are independent, at most a tenth of them.
+
+    Notes
+    -----
+    The automatic choice of Politis and White (2004), with the correction of Patton, Politis and
+    White (2009): lags count up to where the autocorrelation has died away, under a flat top.
+    A few steps that stand out, such as checkpoints, would hide a slow drift behind them: the
+    length is also asked of the values with those cut off, and the longer one taken.
+    """
+    middle = float(np.median(values))
+    usual = CUT_AT_MADS * float(np.median(np.abs(values - middle)))
+    return max(_length(values), _length(np.clip(values, middle - usual, middle + usual)))
+
+
+def _length(values: FloatArray) -> int:
+    """Return the block length that values want as they are."""
+    n = len(values)
+    centred = values - values.mean()
+    variance = float(centred @ centred) / n
+    if (
+        n < MIN_BLOCKS * MIN_LAGS
+        or variance <= np.finfo(float).eps * float(np.abs(values).max()) ** 2
+    ):
+        return 1
+    covariance = _autocovariance(centred)
+    reach = 2 * _last_lag_that_counts(covariance / covariance[0])
+    lags = np.arange(1, min(reach, n - 1) + 1)
+    weight = np.clip(2 * (1 - lags / max(reach, 1)), 0, 1)
+    spread = float(2 * (weight * lags) @ covariance[lags])
+    level = float(covariance[0] + 2 * weight @ covariance[lags])
+    if level <= 0:
+        return 1
+    length = (2 * spread**2 / (4 / 3 * level**2)) ** (1 / 3) * n ** (1 / 3)
+    return int(np.clip(np.ceil(length), 1, n // MIN_BLOCKS))
+
+
+def _autocovariance(centred: FloatArray) -> FloatArray:
+    """Return the autocovariance at every lag, by way of the spectrum: (n,)."""
+    n = len(centred)
+    spectrum = np.fft.rfft(centred, 2 * n)
+    covariance: FloatArray = np.fft.irfft(spectrum * spectrum.conj())[:n] / n
+    return covariance
+
+
+def _last_lag_that_counts(correlation: FloatArray) -> int:
+    """Return the lag after which a run of lags is as small as chance would have it."""
+    n = len(correlation)
+    in_a_row = max(MIN_LAGS, int(np.ceil(np.sqrt(np.log10(n)))))
+    # As far as blocks could reach; a longer memory than that no bootstrap can mend.
+    farthest = n // MIN_BLOCKS + in_a_row
+    is_small = np.abs(correlation[1 : farthest + 1]) < 2 * np.sqrt(np.log10(n) / n)
+    together = np.convolve(is_small, np.ones(in_a_row, int), mode="valid") == in_a_row
+    if together.any():
+        return int(np.argmax(together))
+    counting = np.flatnonzero(~is_small)
+    return int(counting[-1]) + 1 if len(counting) else 0
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What blocks do not show of how long steps remember.
+
+    ``unseen_ratio`` is the variance of the mean that blocks miss over the one they see; 0 where
+    they miss none. ``n_pieces`` is into how many independent pieces the steps fall.
+    """
+
+    unseen_ratio: float
+    n_pieces: float
+
+
+def memory(values: FloatArray, length: int) -> Memory:
+    """Return how much more the mean of values wavers than blocks of such a length show.
+
+    Parameters
+    ----------
+    values : (n_steps,) of any unit, in order
+    length : steps in a block
+
+    Notes
+    -----
+    A memory that is no small part of the run leaves too few blocks, and too short ones. It is
+    therefore also asked of a first-order autoregression, its coefficient freed of its bias
+    (Kendall 1954), with blocks for what that leaves: prewhitening (Andrews and Monahan 1992).
+    Rare long steps, which would hide the memory of the others, are left out for that.
+
+    ``n`` steps of such an autoregression are worth ``n * (1 - tie) / (1 + tie)`` independent ones.
+    Where rare long steps make the mean waver as well, both count by their share of the variance
+    (Satterthwaite 1946).
+    """
+    n, n_blocks = len(values), len(values) / length
+    if n < MIN_BLOCKS * MIN_LAGS:
+        return Memory(0.0, n_blocks)
+    seen = _block_variance(values - values.mean(), length)
+    middle = float(np.median(values))
+    usual = CUT_AT_MADS * float(np.median(np.abs(values - middle)))
+    usual_ones = values[np.abs(values - middle) <= usual]
+    cut = usual_ones - usual_ones.mean()
+    power = float(cut @ cut)
+    if seen <= 0 or power <= 0:
+        return Memory(0.0, n_blocks)
+    raw = float(cut[1:] @ cut[:-1]) / power
+    raw += (1 + 3 * raw) / n
+    tie = min(raw, 1 - LONGEST_MEMORY / math.sqrt(n))
+    if tie <= 0:
+        return Memory(0.0, n_blocks)
+    left = cut[1:] - tie * cut[:-1]
+    told = _block_variance(left - left.mean(), _length(left)) / (1 - tie) ** 2
+    unseen = max(0.0, told - _block_variance(cut, length)) / seen
+    # What the usual steps have of the variance, and what is left of it.
+    usual_ratio = min(1.0, told / (seen * (1 + unseen)))
+    n_usual = max(0.0, n * (1 - raw) / (1 + raw))
+    if n_usual <= 0:
+        return Memory(unseen, 0.0)
+    n_pieces = 1 / (usual_ratio**2 / n_usual + (1 - usual_ratio) ** 2 / n_blocks)
+    return Memory(unseen, min(n_blocks, n_pieces))
+
+
+def _block_variance(centred: FloatArray, length: int) -> float:
+    """Return the variance of a mean, times steps, that blocks of such a length show."""
+    sums = _block_sums(centred[:, None], length)
+    return float((sums**2).mean()) / length
+
+
+def resampled_sums(
+    columns: FloatArray, length: int, *, n_resamples: int, rng: np.random.Generator
+) -> FloatArray:
+    """Return the sums that other draws of the same steps would have had.
+
+    Parameters
+    ----------
+    columns : (n_steps, n_columns), what each step took and yielded
+    length : steps in a block
+    n_resamples : how many draws
+    rng : where chance comes from
+
+    Returns
+    -------
+    (n_resamples, n_columns) sums over as many steps as there are.
+
+    Notes
+    -----
+    The circular block bootstrap (Politis and Romano 1992): every step is as likely as any other.
+    All columns are drawn together, so that ratios of them keep their ties.
+    """
+    n = len(columns)
+    n_blocks, rest = divmod(n, length)
+    whole = _block_sums(columns, length)
+    starts = rng.integers(0, n, (n_resamples, n_blocks))
+    sums = _gathered(whole, starts)
+    if rest:
+        sums += _block_sums(columns, rest)[rng.integers(0, n, n_resamples)]
+    return sums
+
+
+def _block_sums(columns: FloatArray, length: int) -> FloatArray:
+    """Return the sum of every block of so many steps, round the end: (n_steps, n_columns)."""
+    round_the_end = np.concatenate([columns, columns[: length - 1]]) if length > 1 else columns
+    upto = np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(round_the_end, axis=0)])
+    sums: FloatArray = upto[length:] - upto[:-length]
+    return sums
+
+
+def _gathered(sums: FloatArray, starts: IntArray) -> FloatArray:
+    """Add up the blocks that begin at ``starts``, (n_resamples, n_blocks), of every column."""
+    total: FloatArray = np.stack(
+        [column[starts].sum(axis=1) for column in np.ascontiguousarray(sums.T)], axis=1
+    )
+    return total
+
+
+N_RESAMPLES: Final = 999
+SURE_RATIO: Final = 0.95
+# An interval from fewer blocks than this is not worth the name.
+DIFFERENCES_MIN_BLOCKS: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class ArmSamples:
+    """What the steps of one run took and yielded.
+
+    Parameters
+    ----------
+    names : what each column is, such as ``step_s``, ``tokens``, ``usd``
+    columns : (n_steps, n_columns), in order, settled steps only
+    lines : for a measure that is no plain ratio, where it starts and how steeply it rises with it
+    """
+
+    names: Sequence[str]
+    columns: FloatArray
+    lines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        """Count the steps."""
+        return len(self.columns)
+
+    def place(self, name: str) -> int:
+        """Return where a column stands; ``steps`` are counted, not kept."""
+        return list(self.names).index(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Measure:
+    """A figure that is a sum over another, such as dollars per token.
+
+    With ``line`` it is that line of the arm at their ratio: hours to train so many tokens, say,
+    are the hours before the first step and, with each second per token, so many seconds more.
+    """
+
+    over: str
+    under: str
+    is_better_low: bool
+    line: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One figure of two arms.
+
+    ``baseline`` and ``candidate`` are in the figure's own unit; ``ratio`` is candidate over
+    baseline less one, from ``low`` to ``high`` in 95 of 100 cases. ``error_log`` is the standard
+    error of the ratio's logarithm, ``n_blocks`` the independent pieces that the shorter arm fell
+    into. NaN where there are too few steps to say.
+    """
+
+    baseline: float
+    candidate: float
+    ratio: float
+    low: float
+    high: float
+    error_log: float
+    n_blocks: int
+
+
+def differences(
+    baseline: ArmSamples,
+    candidate: ArmSamples,
+    measures: Mapping[str, Measure],
+    *,
+    rng: np.random.Generator,
+) -> dict[str, Difference]:
+    """Compare two arms by several measures, each with its 95 % interval.
+
+    Notes
+    -----
+    Steps are resampled in blocks, alike for all measures of an arm.
+    The interval is the drawn logarithms' own, stretched as Student's distribution is against the
+    normal one for as many independent blocks as there are: a block bootstrap of few blocks is
+    known to be too sure of itself (Lahiri 2003, chapter 7).
+    """
+    arms = [_Drawn(arm, measures.values(), rng) for arm in (baseline, candidate)]
+    return {name: _compared(arms[0], arms[1], measure) for name, measure in measures.items()}
+
+
+class _Drawn:
+    """An arm, and what it could have been."""
+
+    def __init__(
+        self, arm: ArmSamples, measures: Iterable[Measure], rng: np.random.Generator
+    ) -> None:
+        self.arm = arm
+        self.total = arm.columns.sum(axis=0)
+        self.length = max((self._length(measure) for measure in measures), default=1)
+        self.sums = resampled_sums(arm.columns, self.length, n_resamples=N_RESAMPLES, rng=rng)
+
+    def figure(self, measure: Measure) -> float:
+        """Return a measure's figure as it was."""
+        over, under = self.arm.place(measure.over), self.arm.place(measure.under)
+        start, slope = self.arm.lines.get(measure.line, (0.0, 1.0))
+        return start + slope * float(self.total[over] / self.total[under])
+
+    def memory(self, measure: Measure) -> Memory:
+        """Return what blocks do not show of how long a measure's steps remember."""
+        return memory(self._parts(measure), self.length)
+
+    def logs(self, measure: Measure, unseen: float) -> FloatArray:
+        """Return the logarithms of the figures that could have been: (n_resamples,).
+
+        ``unseen`` is the variance that blocks miss, over the one they see.
+        """
+        over, under = self.arm.place(measure.over), self.arm.place(measure.under)
+        start, slope = self.arm.lines.get(measure.line, (0.0, 1.0))
+        drawn = np.log(start + slope * self.sums[:, over] / self.sums[:, under])
+        middle = math.log(self.figure(measure)) if unseen else 0.0
+        return middle + (drawn - middle) * math.sqrt(1 + unseen)
+
+    def _length(self, measure: Measure) -> int:
+        """Return the block length that a ratio of sums wants."""
+        return block_length(self._parts(measure))
+
+    def _parts(self, measure: Measure) -> FloatArray:
+        """Return what each step adds to a ratio of sums, beyond its mean: (n_steps,)."""
+        over, under = self.arm.place(measure.over), self.arm.place(measure.under)
+        columns, ratio = self.arm.columns, self.total[over] / self.total[under]
+        parts: FloatArray = columns[:, over] - ratio * columns[:, under]
+        return parts
+
+
+def _compared(baseline: _Drawn, candidate: _Drawn, measure: Measure) -> Difference:
+    """Compare two arms by one measure."""
+    before, after = baseline.figure(measure), candidate.figure(measure)
+    kept = [drawn.memory(measure) for drawn in (baseline, candidate)]
+    n_blocks = min(int(each.n_pieces) for each in kept)
+    if n_blocks < DIFFERENCES_MIN_BLOCKS or not (before > 0 and after > 0):
+        return Difference(before, after, after / before - 1, *(math.nan,) * 3, n_blocks)
+    ratio = math.log(after / before)
+    drawn = candidate.logs(measure, kept[1].unseen_ratio)
+    drawn -= baseline.logs(measure, kept[0].unseen_ratio)
+    off = drawn - ratio
+    stretch = student_quantile(n_blocks - 1) / NormalDist().inv_cdf((1 + SURE_RATIO) / 2)
+    below, above = np.quantile(off, [(1 - SURE_RATIO) / 2, (1 + SURE_RATIO) / 2]) * stretch
+    return Difference(
+        before,
+        after,
+        ratio=math.expm1(ratio),
+        low=math.expm1(ratio - above),
+        high=math.expm1(ratio - below),
+        error_log=float(off.std(ddof=1)) * stretch,
+        n_blocks=n_blocks,
+    )
+
+
+def student_quantile(freedom: float, ratio: float = (1 + SURE_RATIO) / 2) -> float:
+    """Return a quantile of Student's distribution.
+
+    Notes
+    -----
+    Hill's expansion (1970) around the normal quantile, right to a thousandth from five degrees
+    of freedom on.
+    """
+    z = NormalDist().inv_cdf(ratio)
+    first = (z**3 + z) / 4
+    second = (5 * z**5 + 16 * z**3 + 3 * z) / 96
+    third = (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384
+    return z + first / freedom + second / freedom**2 + third / freedom**3

@@ -1,0 +1,152 @@
+"""Two arms side by side as they go on: dollars over days or tokens, with what chance may do."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.statistics.forecast import ENDS, Course
+
+
+class Reason(StrEnum):
+    """Why there is a break-even, or none."""
+
+    EARNED_BACK = "earned back"
+    FROM_THE_START = "ahead from the start"
+    DEARER = "dearer per token"
+    AHEAD_AT_FIRST = "dearer per token, ahead at first"
+
+
+@dataclass(frozen=True, slots=True)
+class BreakEven:
+    """The moment from the candidate's start, and the tokens by then; None where there is none."""
+
+    reason: Reason
+    days: float | None
+    tokens: float | None
+
+
+def break_even(baseline: Course, candidate: Course) -> BreakEven:
+    """Return when the candidate has cost less than the baseline would for the same tokens.
+
+    Parameters
+    ----------
+    baseline, candidate : of single numbers
+
+    Notes
+    -----
+    Both pay for their start, then for every token. The candidate is ahead from
+
+        tokens = (start of candidate - start of baseline) / (baseline - candidate, per token)
+
+    on, in dollars and dollars per token. Where it is dearer per token it never gets there.
+
+    Examples
+    --------
+    The baseline costs $2 per token, the candidate $1 and $10 for porting; it trains on 5 tokens
+    a day. Ten tokens earn the $10 back, and take two days:
+
+    >>> baseline = Course(0.0, 2.0, 0.0, 1.0)
+    >>> candidate = Course(10.0, 5.0, 0.0, 5.0)
+    >>> found = break_even(baseline, candidate)
+    >>> found.days, found.tokens
+    (2.0, 10.0)
+    """
+    owed = float(candidate.usd_at_first_step - baseline.usd_at_first_step)
+    gained = float(baseline.usd_per_token - candidate.usd_per_token)
+    if gained <= 0:
+        return BreakEven(Reason.DEARER if owed >= 0 else Reason.AHEAD_AT_FIRST, None, None)
+    if owed <= 0:
+        return BreakEven(Reason.FROM_THE_START, float(candidate.start_days), 0.0)
+    tokens = owed / gained
+    return BreakEven(Reason.EARNED_BACK, float(candidate.days_for(tokens)), tokens)
+
+
+def break_even_days(baseline: Course, candidate: Course) -> FloatArray:
+    """Return the moment of every draw: (n_draws,) days, infinity where it never comes."""
+    owed = np.asarray(candidate.usd_at_first_step - baseline.usd_at_first_step, dtype=float)
+    gained = np.asarray(baseline.usd_per_token - candidate.usd_per_token, dtype=float)
+    is_ahead = gained > 0
+    tokens = np.maximum(owed, 0.0) / np.where(is_ahead, gained, 1.0)
+    return np.where(is_ahead, candidate.days_for(tokens), np.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Dollars at each point, from ``low`` to ``high`` in 95 of 100 cases: each (n_points,)."""
+
+    usd: FloatArray
+    low: FloatArray
+    high: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class Curves:
+    """What the candidate has cost, and what the baseline would for the same tokens.
+
+    ``days`` (n_points,) from the candidate's start, ``tokens`` (n_points,) it has trained on by
+    then. Where points are days, ``tokens`` is what is expected.
+    """
+
+    days: FloatArray
+    tokens: FloatArray
+    candidate: Curve
+    baseline: Curve
+
+
+@dataclass(frozen=True, slots=True)
+class ArmForecast:
+    """An arm as it is expected to go, and as it could: draws of (n_draws,)."""
+
+    expected: Course
+    could: Course
+
+
+def over_days(baseline: ArmForecast, candidate: ArmForecast, days: FloatArray) -> Curves:
+    """Return what the candidate has cost by each day, beside the baseline for the same tokens."""
+    tokens = np.asarray(candidate.expected.tokens_by(days))
+    could = np.asarray(_columns(candidate.could).tokens_by(days[:, None]))
+    spent = np.asarray(candidate.expected.usd_by(days))
+    return Curves(
+        days,
+        tokens,
+        candidate=Curve(spent, spent, spent),
+        baseline=_curve(
+            np.asarray(baseline.expected.usd_for(tokens)),
+            np.asarray(_columns(baseline.could).usd_for(could)),
+        ),
+    )
+
+
+def over_tokens(baseline: ArmForecast, candidate: ArmForecast, tokens: FloatArray) -> Curves:
+    """Return what each arm costs until it has trained on so many tokens."""
+    curves = [
+        _curve(
+            np.asarray(arm.expected.usd_for(tokens)),
+            np.asarray(_columns(arm.could).usd_for(tokens[:, None])),
+        )
+        for arm in (baseline, candidate)
+    ]
+    days = np.asarray(candidate.expected.days_for(tokens))
+    return Curves(days, tokens, candidate=curves[1], baseline=curves[0])
+
+
+def _columns(could: Course) -> Course:
+    """Let draws run along the second axis, points along the first."""
+    return Course(
+        *(
+            np.atleast_1d(np.asarray(value, dtype=float))[None, :]
+            for value in (
+                could.fixed_usd,
+                could.usd_per_day,
+                could.start_days,
+                could.tokens_per_day,
+            )
+        )
+    )
+
+
+def _curve(expected: FloatArray, could: FloatArray) -> Curve:
+    low, high = np.quantile(could, ENDS, axis=1)
+    return Curve(expected, low, high)

@@ -1,0 +1,419 @@
+"""What a long run will cost and yield, from what a short one showed."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.statistics.bootstrap import (
+    DIFFERENCES_MIN_BLOCKS,
+    block_length,
+    resampled_sums,
+    student_quantile,
+)
+
+HOURS_PER_DAY: Final = 24.0
+SECONDS_PER_HOUR: Final = 3_600.0
+SECONDS_PER_DAY: Final = 86_400.0
+# Beyond e to this nothing is ever finished; infinities would be no help in saying so.
+MOST_EXPONENT: Final = 50.0
+
+Amount = float | FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class ArmRates:
+    """What one arm does; figures may be (n_draws,) arrays of what they could be.
+
+    Parameters
+    ----------
+    n_nodes : how many nodes it runs on
+    usd_per_hour : dollars for all of them
+    tokens_per_s : pace of settled steps, without checkpoints
+    checkpoint_s_per_hour : seconds of each hour of training that go into checkpoints
+    checkpoint_every_s : seconds of training between two of them
+    compile_s : seconds to compile all graphs with an empty cache
+    load_s : seconds from a start to the first step, besides compiling
+    warm_up_s : seconds that warming up takes beyond what its steps take once settled
+    failures_per_node_day : failures that stop the run, per node and day of training
+    recompiles_per_day : recompiles that nobody planned, per day of training
+    unlucky_ratio : how much more of an interval than its half a failure loses, -0.5 to 0.5
+    """
+
+    n_nodes: int
+    usd_per_hour: Amount
+    tokens_per_s: Amount
+    checkpoint_s_per_hour: Amount
+    checkpoint_every_s: Amount
+    compile_s: Amount
+    load_s: Amount
+    warm_up_s: Amount
+    failures_per_node_day: Amount
+    recompiles_per_day: Amount
+    unlucky_ratio: Amount = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Course:
+    """Where an arm goes, as straight lines: dollars from the start, tokens from the first step.
+
+    Every figure is one number, or (n_draws,).
+    """
+
+    fixed_usd: Amount
+    usd_per_day: Amount
+    start_days: Amount
+    tokens_per_day: Amount
+
+    def usd_by(self, days: Amount) -> Amount:
+        """Return the dollars spent so many days after the start."""
+        return self.fixed_usd + self.usd_per_day * days
+
+    def tokens_by(self, days: Amount) -> Amount:
+        """Return the tokens trained on so many days after the start."""
+        return np.maximum(days - self.start_days, 0.0) * self.tokens_per_day
+
+    def days_for(self, tokens: Amount) -> Amount:
+        """Return the days that training on so many tokens takes, the start included."""
+        return self.start_days + tokens / self.tokens_per_day
+
+    def usd_for(self, tokens: Amount) -> Amount:
+        """Return the dollars that training on so many tokens takes, the start included."""
+        return self.usd_by(self.days_for(tokens))
+
+    @property
+    def usd_per_token(self) -> Amount:
+        """Dollars for one more token, once it trains."""
+        return self.usd_per_day / self.tokens_per_day
+
+    @property
+    def usd_at_first_step(self) -> Amount:
+        """Dollars spent before the first token."""
+        return self.usd_by(self.start_days)
+
+
+def course(habits: ArmRates, *, has_reuse: bool, porting_usd: float = 0.0) -> Course:
+    """Return where an arm goes, with or without its compiled graphs being kept.
+
+    Parameters
+    ----------
+    habits : of the arm
+    has_reuse : whether every start after the first finds its graphs in the cache
+    porting_usd : what was paid for moving the model there
+
+    Notes
+    -----
+    The start takes ``compile_s + load_s + warm_up_s``: the graphs are compiled once in any case.
+    From then on a day of training takes `stretch` days, and yields
+    ``tokens_per_s * 86400 * (1 - checkpoint_s_per_hour / 3600)`` tokens.
+
+    Examples
+    --------
+    One node at $24 an hour and 1,000 tokens/s saves for 36 s of each hour, every hour; it starts
+    in 2.4 h, of which 1.4 h compiling, and fails once a day. With reuse a day of training takes
+    25.55 h:
+
+    >>> one = Habits(1, 24.0, 1000.0, 36.0, 3600.0, 5040.0, 3600.0, 0.0, 1.0, 0.0)
+    >>> kept = course(one, has_reuse=True)
+    >>> round(kept.start_days, 6), kept.usd_per_day
+    (0.1, 576.0)
+    >>> round(float(stretch(one, has_reuse=True)) * 24, 2)
+    25.55
+    """
+    training_ratio = 1 - habits.checkpoint_s_per_hour / SECONDS_PER_HOUR
+    a_day = habits.tokens_per_s * SECONDS_PER_DAY * training_ratio
+    return Course(
+        fixed_usd=porting_usd,
+        usd_per_day=habits.usd_per_hour * HOURS_PER_DAY,
+        start_days=(habits.compile_s + habits.load_s + habits.warm_up_s) / SECONDS_PER_DAY,
+        tokens_per_day=a_day / stretch(habits, has_reuse=has_reuse),
+    )
+
+
+def stretch(habits: ArmRates, *, has_reuse: bool) -> Amount:
+    """Return how many days a day of training takes, failures and recompiles included: 1 or more.
+
+    Notes
+    -----
+    Failures come by chance, ``f`` a second, at any time: in steps, in checkpoints, and while the
+    run starts again, which then begins anew. Each costs a restart of ``r`` seconds (``load_s +
+    warm_up_s``, without reuse ``compile_s`` too) and all since the last checkpoint. Without reuse
+    recompiles make the ``t`` seconds from one checkpoint to the next longer, ``t' = t (1 +
+    recompiles_per_day compile_s / 86400)``. To get through them takes, on average,
+
+        exp(f r) (exp(f t') - 1) / f
+
+    seconds (Daly, equation 20). While failures are rare that is ``t' (1 + f (r + t' / 2))``: a
+    restart and half an interval for each (Young 1974), which a failure within three intervals
+    makes 2 % too little, and one in each of them 13 %. Where luck has it, failures lose more
+    than half an interval: ``unlucky_ratio`` of it each, to first order.
+
+    References
+    ----------
+    J. T. Daly, "A higher order estimate of the optimum checkpoint interval for restart dumps",
+    Future Generation Computer Systems 22 (2006), 303-312.
+    J. W. Young, "A First Order Approximation to the Optimum Checkpoint Interval",
+    Communications of the ACM 17 (1974), 530-531.
+    """
+    failures_per_s = habits.failures_per_node_day * habits.n_nodes / SECONDS_PER_DAY
+    restart_s = habits.load_s + habits.warm_up_s + (0.0 if has_reuse else habits.compile_s)
+    recompiling_s = 0.0 if has_reuse else habits.recompiles_per_day * habits.compile_s
+    longer = 1 + recompiling_s / SECONDS_PER_DAY
+    restart = np.minimum(failures_per_s * restart_s, MOST_EXPONENT)
+    lost = np.minimum(failures_per_s * habits.checkpoint_every_s * longer, MOST_EXPONENT)
+    return longer * np.exp(restart + lost * habits.unlucky_ratio) * _growth(lost)
+
+
+def _growth(exponent: Amount) -> FloatArray:
+    """Return ``(exp(x) - 1) / x``, which is 1 at nothing."""
+    x = np.asarray(exponent, dtype=float)
+    some = np.where(x > 0, x, 1.0)
+    return np.where(x > 0, np.expm1(some) / some, 1.0)
+
+
+SURE_RATIO: Final = 0.95
+HALF: Final = 0.5
+N_HALVINGS: Final = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """So many events over so much exposure, such as failures over node-days.
+
+    ``extra`` events in ``extra_exposure`` are added to what was counted, as a Gamma prior does:
+    half an event where none seen must not read as none to come, nothing where it may; some
+    exposure, so that half an event over minutes does not read as dozens a day.
+    """
+
+    n: int
+    exposure: float
+    extra: float = HALF
+    extra_exposure: float = 0.0
+
+    @property
+    def mean(self) -> float:
+        """The expected rate, per unit of exposure; NaN where there was no exposure.
+
+        >>> Rate(0, 4.0).mean
+        0.125
+        """
+        exposure = self.exposure + self.extra_exposure
+        return (self.n + self.extra) / exposure if exposure > 0 else math.nan
+
+    @property
+    def interval(self) -> tuple[float, float]:
+        """The exact 95 % interval of the rate by the count alone, per unit of exposure."""
+        if not self.exposure > 0:
+            return math.nan, math.nan
+        low, high = poisson_interval(self.n)
+        return low / self.exposure, high / self.exposure
+
+    def drawn(self, n_draws: int, *, rng: np.random.Generator) -> FloatArray:
+        """Return rates that the count allows: (n_draws,) per unit of exposure."""
+        exposure = self.exposure + self.extra_exposure
+        return np.asarray(rng.standard_gamma(self.n + self.extra, n_draws) / exposure)
+
+
+def poisson_interval(n: int) -> tuple[float, float]:
+    """Return the means between which a Poisson count of ``n`` is no surprise, at 95 %.
+
+    Notes
+    -----
+    The exact interval: at its lower end a count of ``n`` or more has a chance of 2.5 %, at its
+    upper end a count of ``n`` or fewer. For none counted that is 0 to ``-ln 0.025 = 3.69``.
+
+    References
+    ----------
+    F. Garwood, "Fiducial Limits for the Poisson Distribution", Biometrika 28 (1936), 437-442.
+
+    Examples
+    --------
+    >>> [round(end, 2) for end in poisson_interval(0)]
+    [0.0, 3.69]
+    """
+    tail = (1 - SURE_RATIO) / 2
+    top = n + 10 * math.sqrt(n + 1) + 10
+    low = _root(lambda mean: at_most(n - 1, mean) - (1 - tail), top) if n else 0.0
+    return low, _root(lambda mean: at_most(n, mean) - tail, top)
+
+
+def at_most(n: int, mean: float) -> float:
+    """Return the chance that a Poisson count of this mean is ``n`` or fewer."""
+    if mean <= 0:
+        return 1.0
+    logs = [k * math.log(mean) - mean - math.lgamma(k + 1) for k in range(n + 1)]
+    return math.fsum(map(math.exp, logs))
+
+
+def _root(falling: Callable[[float], float], high: float) -> float:
+    """Return where a falling function crosses zero between 0 and ``high``."""
+    low = 0.0
+    for _ in range(N_HALVINGS):
+        middle = (low + high) / 2
+        low, high = (middle, high) if falling(middle) > 0 else (low, middle)
+    return high
+
+
+N_DRAWS: Final = 4_000
+N_RESAMPLES: Final = 999
+NORMAL_QUANTILE: Final = 1.959964
+EVEN_VARIANCE: Final = 1 / 12
+# Of fewer, spread is anybody's guess.
+LEAST_SEEN: Final = 3
+# Draws of checkpoints leave some of each hour for training.
+MOST_SAVED_S: Final = 3_420.0
+ENDS: Final = ((1 - SURE_RATIO) / 2, (1 + SURE_RATIO) / 2)
+
+
+@dataclass(frozen=True, slots=True)
+class Uncertainty:
+    """What is not known for sure of an arm; None where a figure is taken as it is.
+
+    ``pace_error_log`` is the standard error of the logarithm of its tokens per second; those of
+    compiling, loading and checkpoints likewise (`spread_log`).
+    """
+
+    pace_error_log: float | None = None
+    failures: Rate | None = None
+    recompiles: Rate | None = None
+    compile_error_log: float | None = None
+    load_error_log: float | None = None
+    checkpoint_error_log: float | None = None
+
+
+def drawn(
+    habits: ArmRates,
+    doubt: Uncertainty,
+    *,
+    days: float,
+    rng: np.random.Generator,
+    n_draws: int = N_DRAWS,
+) -> ArmRates:
+    """Return what an arm could do over so many days: every doubtful figure is (n_draws,).
+
+    Notes
+    -----
+    The pace is lognormal around what was measured. Rates are drawn from what their counts allow
+    (Gamma), then how often it really happens in these days (Poisson): few failures are a matter
+    of luck even where the rate is known, and so is how long before one the last checkpoint was.
+    """
+    pace_rng, failure_rng, recompile_rng, loss_rng, *start_rngs = rng.spawn(7)
+    compiling, loading, saving = (
+        _factors(error, each, n_draws)
+        for error, each in zip(
+            (doubt.compile_error_log, doubt.load_error_log, doubt.checkpoint_error_log),
+            start_rngs,
+            strict=True,
+        )
+    )
+    node_days = habits.n_nodes * days
+    failures = _happening(
+        doubt.failures, habits.failures_per_node_day, node_days, failure_rng, n_draws
+    )
+    recompiles = _happening(
+        doubt.recompiles, habits.recompiles_per_day, days, recompile_rng, n_draws
+    )
+    return replace(
+        habits,
+        tokens_per_s=habits.tokens_per_s * _factors(doubt.pace_error_log, pace_rng, n_draws),
+        compile_s=habits.compile_s * compiling,
+        load_s=habits.load_s * loading,
+        checkpoint_s_per_hour=_saved(habits.checkpoint_s_per_hour, saving),
+        failures_per_node_day=failures,
+        recompiles_per_day=recompiles,
+        unlucky_ratio=_unlucky(failures * node_days, loss_rng),
+    )
+
+
+def _factors(error_log: float | None, rng: np.random.Generator, n_draws: int) -> FloatArray:
+    """Return by what a figure could be off: lognormal around 1, (n_draws,)."""
+    return np.exp(rng.standard_normal(n_draws) * (error_log or 0.0))
+
+
+def _saved(per_hour_s: float | FloatArray, factors: FloatArray) -> FloatArray:
+    return np.minimum(per_hour_s * factors, np.maximum(per_hour_s, MOST_SAVED_S))
+
+
+def _unlucky(counts: FloatArray, rng: np.random.Generator) -> FloatArray:
+    """Return how far the mean of so many evenly drawn moments is from the middle: (n_draws,).
+
+    It is nearly normal, and within the interval; the variance of one such moment is a twelfth.
+    """
+    spread = np.sqrt(EVEN_VARIANCE / np.maximum(counts, 1.0))
+    return np.clip(rng.standard_normal(len(counts)) * spread, -HALF, HALF)
+
+
+def _happening(
+    rate: Rate | None,
+    known: float | FloatArray,
+    exposure: float,
+    rng: np.random.Generator,
+    n_draws: int,
+) -> FloatArray:
+    """Return how often it happens per unit of exposure: (n_draws,)."""
+    rates_rng, counts_rng = rng.spawn(2)
+    per_unit = np.asarray(known) if rate is None else rate.drawn(n_draws, rng=rates_rng)
+    counts = counts_rng.poisson(np.broadcast_to(per_unit * exposure, n_draws))
+    return np.asarray(counts / exposure)
+
+
+def interval(values: FloatArray) -> tuple[float, float]:
+    """Return the ends between which 95 of 100 draws lie; they may be infinite."""
+    low, high = np.quantile(values, ENDS, method="nearest")
+    return float(low), float(high)
+
+
+def spread_log(seen: Sequence[float] | FloatArray, *, of_next: bool) -> float | None:
+    """Return how far the logarithm of a figure may be off that was seen some times.
+
+    Parameters
+    ----------
+    seen : (n,) of one sort, such as the seconds of each start
+    of_next : whether the next one is asked about, as of a start to come; else the mean of many
+
+    Returns
+    -------
+    a standard error, stretched as Student's distribution is for so few; None of fewer than three
+
+    Examples
+    --------
+    >>> spread_log([600.0, 600.0], of_next=True) is None
+    True
+    >>> round(spread_log([590.0, 600.0, 610.0, 600.0, 600.0], of_next=True), 3)
+    0.018
+    """
+    values = np.asarray(seen, dtype=float)
+    n = len(values)
+    if n < LEAST_SEEN or not (values > 0).all():
+        return None
+    of_one = np.log(values).std(ddof=1)
+    of_all = of_one * np.sqrt(1 + 1 / n) if of_next else of_one / np.sqrt(n)
+    return float(of_all * student_quantile(n - 1) / NORMAL_QUANTILE)
+
+
+def pace_error_log(tokens: FloatArray, taken_s: FloatArray, *, rng: np.random.Generator) -> float:
+    """Return the standard error of the logarithm of a pace; NaN of too few steps.
+
+    Parameters
+    ----------
+    tokens, taken_s : (n_steps,) tokens and seconds of settled steps, in order
+    rng : where chance comes from
+
+    Notes
+    -----
+    Steps hang together, so they are drawn anew in blocks, and the error stretched as Student's
+    distribution is for as few blocks as there are (`telemetry.statistics.bootstrap`).
+    """
+    if not len(tokens) or not (taken_s.sum() > 0 and tokens.sum() > 0):
+        return float("nan")
+    length = block_length(tokens - tokens.sum() / taken_s.sum() * taken_s)
+    n_blocks = len(tokens) // length
+    if n_blocks < DIFFERENCES_MIN_BLOCKS:
+        return float("nan")
+    columns = np.stack([tokens, taken_s], axis=1)
+    sums = resampled_sums(columns, length, n_resamples=N_RESAMPLES, rng=rng)
+    stretch = student_quantile(n_blocks - 1) / NORMAL_QUANTILE
+    return float(np.log(sums[:, 0] / sums[:, 1]).std(ddof=1)) * stretch

@@ -1,0 +1,198 @@
+"""What a run's time went into, every second of it once: training, and all that is paid beside."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from telemetry.blocks import FloatArray
+from telemetry.steps import PHASES, StepBatch
+
+# In the order in which they are shown. A second is of the first sort that fits, from the end on.
+SORTS = (
+    *("training", "communication", "input", "saving"),
+    *("compiling", "warming_up", "repeated", "idle", "untold"),
+)
+SETTLED, WARM, AGAIN = range(3)
+OF_PHASE = {
+    "compute_s": "training",
+    "wait_s": "communication",
+    "transfer_s": "communication",
+    "input_s": "input",
+    "checkpoint_s": "saving",
+    "other_s": "saving",
+}
+# (6, 9): which phase counts as which sort.
+INTO = np.array([[float(OF_PHASE[phase] == sort) for sort in SORTS] for phase in PHASES])
+TRAINING, SAVING, COMPILING, WARMING_UP, REPEATED, IDLE, UNTOLD = (
+    SORTS.index(sort)
+    for sort in ("training", "saving", "compiling", "warming_up", "repeated", "idle", "untold")
+)
+OTHER = PHASES.index("other_s")
+# Of so many steps the usual one is told, while the next is under way.
+USUAL_STEPS = 20
+
+
+def nothing() -> FloatArray:
+    """Return no spans: (0, 2)."""
+    return np.zeros((0, 2))
+
+
+@dataclass(frozen=True, slots=True)
+class TimeSlice:
+    """Some of a run's time, and what is known of it beside its steps. Moments in Unix seconds.
+
+    ``compiled`` (n, 2) are times in which it compiled, apart and in order. ``last_step`` is the
+    step before the first of these, None where there was none: then it got ready up to the first.
+    Steps below ``warm_step`` are warm-up; those of ``again`` (m, 2), each after one step and up
+    to another, trained again what was lost.
+    Before ``told_from_s`` nobody remembers its steps. While ``goes_on``, what is done since the
+    last step is the next.
+    """
+
+    start_s: float
+    end_s: float
+    compiled: FloatArray
+    last_step: int | None = None
+    warm_step: int = 0
+    again: FloatArray = field(default_factory=nothing)
+    told_from_s: float = -np.inf
+    goes_on: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TimeUse:
+    """``seconds`` (n_edges, 9) by rate and SORTS; ``tokens`` (3,): settled, warm-up, repeated."""
+
+    seconds: FloatArray
+    tokens: FloatArray
+
+
+def spent(steps: StepBatch, stretch: TimeSlice, *, edges_s: FloatArray) -> TimeUse:
+    """Return what a stretch of a run went into.
+
+    Parameters
+    ----------
+    steps : of the stretch, in order; a row may be the average of several neighbours
+    edges_s : (n_edges,) Unix seconds from which the tariff's rates hold, rising
+
+    Notes
+    -----
+    Between the ends of two rows, ``n`` steps apart, ``n * step_s`` was stepping and what is left
+    was not: compiling, as far as anybody said so, and else idle. Phases divide a step by their
+    share of it. Every second has one sort, so that the sum over all is the stretch's length.
+    """
+    rows = _rows(steps, stretch)
+    rates = zip([-np.inf, *edges_s[1:]], [*edges_s[1:], np.inf], strict=True)
+    seconds = np.array([_seconds(rows, stretch, low, high) for low, high in rates])
+    n = len(steps)
+    counted, again = np.nan_to_num(steps.tokens) * rows.weight[:n], rows.again[:n]
+    warm = steps.step < stretch.warm_step
+    tokens = [
+        ((1 - again) * counted)[~warm].sum(),
+        ((1 - again) * counted)[warm].sum(),
+        (again * counted).sum(),
+    ]
+    return TimeUse(seconds, np.array(tokens))
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """Each row's time: a gap from ``begins`` to ``turns``, stepping to ``ends``; (n,) seconds.
+
+    ``shares`` (n, 9) say what stepping was, ``gaps`` (n,) which sort a gap is that nobody
+    explains, ``again`` (n,) the share of its ``weight`` steps that were trained before.
+    """
+
+    begins: FloatArray
+    turns: FloatArray
+    ends: FloatArray
+    weight: FloatArray
+    shares: FloatArray
+    gaps: Sequence[int]
+    again: FloatArray
+
+
+def _rows(steps: StepBatch, stretch: TimeSlice) -> _Rows:
+    """Return the rows of some steps, and one for the time after the last."""
+    before = int(steps.step[0]) - 1 if len(steps) else 0
+    if stretch.last_step is not None:
+        before = stretch.last_step
+    weight = np.append(np.diff(steps.step, prepend=before).clip(min=1), 1).astype(float)
+    ends = np.append(np.minimum(steps.ended_at_s, stretch.end_s), stretch.end_s)
+    begins = np.minimum(np.append(stretch.start_s, ends[:-1]), ends)
+    step_s, shares = steps.step_s, _shares(steps)
+    usual_s = float(np.nanmedian(step_s[-USUAL_STEPS:])) if len(steps) and stretch.goes_on else 0.0
+    usual = shares[-USUAL_STEPS:].mean(axis=0) if len(steps) else np.eye(len(SORTS))[IDLE]
+    shares = np.vstack([shares, usual])
+    step_s = np.append(np.where(np.isnan(step_s), np.inf, step_s), usual_s)
+    warm = np.append(steps.step < stretch.warm_step, False)
+    shares[warm] = np.eye(len(SORTS))[WARMING_UP]
+    up_to = np.append(steps.step, steps.step[-1:] + 1 if len(steps) else 0.0)
+    again = _covered(stretch.again, up_to - weight, up_to, -np.inf, np.inf) / weight
+    shares *= 1 - again[:, None]
+    shares[:, REPEATED] += again
+    gaps = [IDLE] * len(ends)
+    gaps[0] = WARMING_UP if stretch.last_step is None else IDLE
+    turns = ends - np.minimum(weight * step_s, ends - begins)
+    return _Rows(begins, turns, ends, weight, shares, gaps, again)
+
+
+def _shares(steps: StepBatch) -> FloatArray:
+    """Return what each step was: (n_steps, 9), adding up to one; undivided, it trained."""
+    told = np.stack([steps.phases[phase] for phase in PHASES], axis=-1)
+    known = np.isfinite(told)
+    mean_s = np.where(known, told, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    is_told = np.asarray(known.any(axis=1))
+    is_divided = is_told[:, :OTHER].any(axis=1) & (mean_s.sum(axis=1) > 0)
+    total_s = np.where(is_divided, mean_s.sum(axis=1), 1.0)
+    shares = mean_s / total_s[:, None] @ INTO
+    shares[~is_divided] = np.eye(len(SORTS))[TRAINING]
+    return np.asarray(shares)
+
+
+def _seconds(rows: _Rows, stretch: TimeSlice, low: float, high: float) -> FloatArray:
+    """Return what the rows went into between two moments: (9,) seconds."""
+    gap = _within(rows.begins, rows.turns, low, high)
+    told_from = np.clip(stretch.told_from_s, rows.begins, rows.turns)
+    untold = _within(rows.begins, told_from, low, high)
+    compiled = _covered(stretch.compiled, told_from, rows.turns, low, high)
+    parts = _within(rows.turns, rows.ends, low, high)[:, None] * rows.shares
+    # What takes long within a step, and was compiling, the step tells as anything else.
+    amid = _covered(stretch.compiled, rows.turns, rows.ends, low, high)
+    amid = np.minimum(amid, parts[:, SAVING])
+    parts[:, SAVING] -= amid
+    parts[:, COMPILING] += amid + compiled
+    parts[:, UNTOLD] += untold
+    parts[np.arange(len(parts)), rows.gaps] += gap - untold - compiled
+    return np.asarray(parts.sum(axis=0))
+
+
+def _within(begins: FloatArray, ends: FloatArray, low: float, high: float) -> FloatArray:
+    """Return how much of each interval lies between two moments: (n,) seconds."""
+    return np.array(np.maximum(np.minimum(ends, high) - np.maximum(begins, low), 0.0))
+
+
+def _covered(
+    spans: FloatArray, begins: FloatArray, ends: FloatArray, low: float, high: float
+) -> FloatArray:
+    """Return how much of each interval lies in spans and between two moments: (n,) seconds."""
+    if not len(spans):
+        return np.zeros(len(begins))
+    lasted = np.append(0.0, np.cumsum(spans[:, 1] - spans[:, 0]))
+    moments, so_far = spans.ravel(), np.repeat(lasted, 2)[1:-1]
+    low_s, high_s = np.clip(begins, low, high), np.clip(ends, low, high)
+    until = np.interp(high_s, moments, so_far, right=lasted[-1])
+    since = np.interp(low_s, moments, so_far, right=lasted[-1])
+    return np.array(np.maximum(until - since, 0.0))
+
+
+def merged(spans: Sequence[tuple[float, float]]) -> FloatArray:
+    """Return spans (from, to) as a union: (n, 2), in order and apart."""
+    found: list[list[float]] = []
+    for begin, end in sorted(spans):
+        if found and begin <= found[-1][1]:
+            found[-1][1] = max(found[-1][1], end)
+        elif end > begin:
+            found.append([begin, end])
+    return np.array(found).reshape(-1, 2)

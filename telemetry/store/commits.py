@@ -1,0 +1,214 @@
+"""Two doors, one second: what another sender said of the same node and tick is laid beside."""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from telemetry.blocks import METRICS, Block
+from telemetry.steps import StepBatch
+from telemetry.store.packing import (
+    DIGEST_BYTES,
+    STEPS_PER_CHAPTER,
+    PackedLayout,
+    layout_of,
+    pack,
+    pack_all,
+    pack_steps,
+)
+from telemetry.store.reading import Packed, Reader
+
+MINUTE_S = 60
+WEEK_S = 7 * 24 * 3600
+# Beyond these the store refuses, and counts what it refused: memory stays bounded.
+AHEAD_S = 120
+MOST_NAMES = 4096
+MOST_STEPS_PER_MINUTE = 6000
+BLOCKS_PER_PART = 60
+
+# Rates that are worth a total: summed over a node's parts, once per block.
+COUNTED = tuple(
+    name for name in METRICS if name.endswith("_per_s") and not name.startswith("hbm_")
+)
+
+
+def block_parts(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
+    """Yield a part of a change per shard and layout."""
+    given = list(blocks)
+    packed = [(b, *told) for b, told in zip(given, pack_all(given), strict=True)]
+    packed.sort(key=lambda p: (p[0].shard, p[1].digest, p[0].tick))
+    for (shard, _), group in groupby(packed, key=lambda p: (p[0].shard, p[1].digest)):
+        members = list(group)
+        for i in range(0, len(members), BLOCKS_PER_PART):
+            yield part_of(shard, members[i : i + BLOCKS_PER_PART])
+
+
+def part_of(
+    shard: str, members: Sequence[tuple[Block, PackedLayout, bytes]], *, over: bytes = b""
+) -> dict[str, Any]:
+    """Return blocks of one shard and one layout as the script wants them.
+
+    ``over`` is the layout of the blocks that they are to take the place of; each is then given
+    with what it adds.
+    """
+    layout = members[0][1]
+    told = members[0][0].values if over else {c.name: None for c in layout.columns}
+    counted = [c.name for c in layout.columns if c.name in COUNTED and c.name in told]
+    return {
+        "over": raw(over),
+        "shard": shard,
+        "nodes": "\n".join(layout.nodes),
+        "counted": "\n".join(counted),
+        "layout": _layout(layout.digest, layout.encoded),
+        "blocks": [_block(block, blob, counted) for block, _, blob in members],
+    }
+
+
+def _block(block: Block, blob: bytes, counted: Sequence[str]) -> dict[str, Any]:
+    """Return one block as the script wants it."""
+    minute = block.tick - block.tick % MINUTE_S
+    reported = block.reported
+    return {
+        "tick": block.tick,
+        "minute": minute,
+        "second": block.tick - minute,
+        "blob": raw(blob),
+        "reported": raw(b"" if reported.all() else reported.astype("u1").tobytes()),
+        "sums": _sums(block, counted),
+    }
+
+
+def _sums(block: Block, counted: Sequence[str]) -> list[float]:
+    """Add up rates over each node's parts: what happened in the tick's one second.
+
+    The list is (metric, node), flat; what is absent adds nothing.
+    """
+    sums: list[float] = []
+    for _, names in groupby(counted, key=lambda name: block.values[name].shape[1]):
+        values = np.stack([block.values[name] for name in names])
+        totals = values.sum(axis=2, dtype="f8")
+        if not np.isfinite(totals).all():
+            totals = np.where(np.isfinite(values), values, 0.0).sum(axis=2, dtype="f8")
+        sums += totals.ravel().tolist()
+    return sums
+
+
+def steps_part(batch: StepBatch, *, amends: bool = False) -> dict[str, Any]:
+    """Return a run's steps as the script wants them."""
+    digest, names, records = pack_steps(batch)
+    return {
+        "run": batch.run,
+        "amends": amends,
+        "layout": _layout(digest, names),
+        "rows": [
+            _row(int(step), float(ended_at_s), float(tokens), record)
+            for step, ended_at_s, tokens, record in zip(
+                batch.step, batch.ended_at_s, np.nan_to_num(batch.tokens), records, strict=True
+            )
+        ],
+    }
+
+
+def _row(step: int, ended_at_s: float, tokens: float, record: bytes) -> dict[str, Any]:
+    """Return one step as the script wants it."""
+    minute = int(ended_at_s // MINUTE_S) * MINUTE_S
+    return {
+        "chapter": step // STEPS_PER_CHAPTER,
+        "place": step % STEPS_PER_CHAPTER,
+        "minute": minute,
+        "ended_at_s": ended_at_s,
+        "tokens": tokens,
+        "record": raw(record),
+    }
+
+
+def _layout(digest: bytes, encoded: bytes) -> dict[str, Any]:
+    """Return the names that packed bytes refer to by digest."""
+    return {"digest": raw(digest), "encoded": raw(encoded)}
+
+
+def raw(data: bytes) -> msgspec.Raw:
+    """Return bytes as a msgpack string: Redis' Lua reads those, and no binaries."""
+    return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
+
+
+def change(*, now_s: float, keep_s: int, **parts: Any) -> bytes:
+    """Return a change as the script's argument."""
+    limits = {
+        "keep_s": keep_s,
+        "latest": now_s + AHEAD_S,
+        "remember_s": WEEK_S,
+        "most_names": MOST_NAMES,
+        "most_steps": MOST_STEPS_PER_MINUTE,
+    }
+    return msgspec.msgpack.encode(limits | parts)
+
+
+# Small parts of many nodes share a call of the script, but none that holds Redis up.
+PARTS_AT_ONCE = 32
+
+Laid = tuple[Block, PackedLayout, bytes, bytes]
+
+
+class BlockMerger(Reader):
+    """Blocks that may come in pieces: a node's report through one door, its EFA through another.
+
+    A second's first word on a metric holds, whoever says it and however often.
+    """
+
+    def append_beside(self, blocks: Iterable[Block]) -> int:
+        """Keep blocks beside those of the same node and second; return how many told anew."""
+        wanted = tuple(blocks)
+        # Nearly always the second is new: one trip, and nothing is read.
+        parts = list(block_parts(wanted))
+        changes = [
+            self._change(parts=parts[i : i + PARTS_AT_ONCE])
+            for i in range(0, len(parts), PARTS_AT_ONCE)
+        ]
+        n_new = sum(n for _, n, _ in self.commit_all(changes))
+        if n_new == len(wanted):
+            return n_new
+        laid = [piece for block in wanted for piece in self._laid(block)]
+        laid.sort(key=lambda piece: (piece[0].shard, piece[1].digest, piece[3]))
+        changes = [
+            self._change(parts=[part_of(shard, [piece[:3] for piece in pieces], over=over)])
+            for (shard, _, over), pieces in _alike(laid)
+        ]
+        return n_new + sum(n for _, n, _ in self.commit_all(changes))
+
+    def _laid(self, block: Block) -> list[Laid]:
+        """Return a block laid beside what is held of its second, if it tells anything new."""
+        held: list[Packed] = self._held([(block.shard, block.tick, block.tick)])[block.shard]
+        if not held or held[0][1].nodes != block.nodes:
+            return []
+        _, layout, blob = held[0]
+        new = {name: v for name, v in block.values.items() if layout.column(name) is None}
+        if not new:
+            return []
+        more = Block(block.shard, block.tick, block.nodes, new)
+        return [(more, *beside((layout, blob), pack(more)), layout.digest)]
+
+    def _change(self, **parts: Any) -> bytes:
+        return change(now_s=self.now(), keep_s=self.keep_s, **parts)
+
+
+def _alike(laid: Sequence[Laid]) -> list[tuple[tuple[str, bytes, bytes], list[Laid]]]:
+    """Group pieces by shard, new layout and old layout."""
+    groups = groupby(laid, key=lambda piece: (piece[0].shard, piece[1].digest, piece[3]))
+    return [(key, list(pieces)) for key, pieces in groups]
+
+
+def beside(
+    first: tuple[PackedLayout, bytes], second: tuple[PackedLayout, bytes]
+) -> tuple[PackedLayout, bytes]:
+    """Return two packed blocks of the same nodes as one; no metric may be in both."""
+    columns = [*first[0].columns, *second[0].columns]
+    layout = layout_of(first[0].nodes, tuple((c.name, c.n_parts) for c in columns))
+    heads, bodies = [], []
+    for each, blob in (first, second):
+        start = DIGEST_BYTES + 4 * len(each.columns)
+        heads.append(blob[DIGEST_BYTES:start])
+        bodies.append(blob[start:])
+    return layout, b"".join([layout.digest, *heads, *bodies])

@@ -1,0 +1,77 @@
+"""One fault as detection finds it, and looks at the fleet at will."""
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.contrib.auth.models import Group, User
+
+from fleet.alerts import reconcile
+from fleet.models import Alert, Node, Run
+from telemetry.detect.findings import Finding
+from tests.fleet.alerts.faults import EVERYTHING
+from tests.parts import NOON
+
+Look = Callable[..., list[Alert]]
+
+
+@pytest.fixture
+def finding(run: Run, limping: Node) -> Finding:
+    return Finding(
+        rule="allreduce_share",
+        cause="slow_core",
+        severity="page",
+        run=run.name,
+        node=limping.name,
+        device=17,
+        onset_s=NOON.timestamp() - 12,
+        score=1.2,
+        victims=("steady",),
+        evidence={"share_ratio": 0.3},
+    )
+
+
+@pytest.fixture
+def look(db: None) -> Look:
+    """Watch everything, so many seconds after noon, and find what is given."""
+
+    def at(second: float, *findings: Finding) -> list[Alert]:
+        return reconcile(findings, watched=EVERYTHING, now=NOON + timedelta(seconds=second))
+
+    return at
+
+
+@pytest.fixture
+def bob(db: None) -> User:
+    """Make somebody who may act."""
+    user = User.objects.create_user("bob")
+    user.groups.add(Group.objects.get(name="operator"))
+    return user
+
+
+Make = Callable[..., Alert]
+
+
+@pytest.fixture
+def make(run: Run, limping: Node) -> Make:
+    """Make alerts at will."""
+
+    def make(**fields: Any) -> Alert:
+        usual: dict[str, Any] = {
+            "rule": "allreduce_share",
+            "cause": "slow_core",
+            "severity": Alert.Severity.PAGE,
+            "subject": "run:llama",
+            "run": run,
+            "node": limping,
+            "device": 7,
+            "score": 1.2,
+            "evidence": {"share_ratio": 0.31},
+            "onset_at": fields.get("fired_at", NOON),
+            "fired_at": NOON,
+            "last_seen_at": NOON,
+        }
+        return Alert.objects.create(**usual | fields)
+
+    return make

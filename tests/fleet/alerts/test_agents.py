@@ -1,0 +1,50 @@
+"""What a node's page says of its agent."""
+
+import time
+
+import pytest
+
+from fleet.models import Node
+from fleet.pages.nodes import agent_words
+from telemetry.store.hot import HotStore, open_store
+from telemetry.store.node_state import keep_beside
+
+REAL = Node(name="real", source=Node.Source.NEURON_MONITOR)
+
+
+@pytest.fixture
+def hot(redis_url: str) -> HotStore:
+    """Give the store."""
+    return open_store(redis_url)
+
+
+def keep(hot: HotStore, **said: object) -> None:
+    """Keep what the node says."""
+    keep_beside(hot, [("real", time.time(), said)])
+
+
+def test_nothing_is_said_while_all_is_well(hot: HotStore) -> None:
+    assert agent_words(hot, REAL) == []
+    keep(hot, agent={"version": "1", "n_waiting": 2, "n_dropped": 0, "problem": None}, neuron=[])
+    assert agent_words(hot, REAL) == []
+
+
+def test_what_was_lost_is_said_and_why(hot: HotStore) -> None:
+    said = {"version": "1", "n_waiting": 1200, "n_dropped": 3100, "n_refused": 2}
+    keep(hot, agent=said | {"problem": "server: 503 Try again."})
+
+    assert agent_words(hot, REAL) == [
+        "Of its agent's reports since that started, 3,100 were dropped because its spool was "
+        "full, 2 were refused.",
+        "Its agent has 1,200 reports still to send.",
+        "Its agent says: server: 503 Try again.",
+    ]
+
+
+def test_parts_that_the_driver_finds_unhealthy_are_named(hot: HotStore) -> None:
+    devices = [{"index": 0, "unhealthy": []}, {"index": 3, "unhealthy": ["hbm", "link_efa"]}]
+    keep(hot, neuron=devices)
+
+    assert agent_words(hot, REAL) == [
+        "The Neuron driver finds unhealthy: hbm, link_efa of device 3."
+    ]

@@ -1,0 +1,86 @@
+"""What alerts about money say, while they last and once they are over."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from fleet.alerts.sentences import blame, facts, story
+from fleet.alerts.text import clause
+from fleet.models import Alert, Run
+from tests.parts import NOON
+
+OVERRUN = {
+    "budget": 3,
+    "whose": "LLM <b>",
+    "budget_usd": 330_000.0,
+    "spent_usd": 14_000.0,
+    "forecast_usd": 561_280.0,
+    "usd_per_hour": 792.0,
+    "used_up_s": (NOON + timedelta(days=8)).timestamp(),
+    "ends_s": (NOON + timedelta(days=30)).timestamp(),
+}
+DRIFT = {
+    "ratio": 0.42,
+    "limit_ratio": 0.3,
+    "expected_by": "estimate",
+    "usd_per_mtok": 1.42,
+    "expected_usd_per_mtok": 1.0,
+    "node_s_per_mtok": 300.0,
+    "expected_node_s_per_mtok": 211.0,
+    "window_s": 7200.0,
+}
+
+
+def an_alert(rule: str, evidence: dict[str, Any], run: Run | None, **more: Any) -> Alert:
+    return Alert.objects.create(
+        rule=rule,
+        severity=Alert.Severity.WARN,
+        subject="budget:3" if run is None else f"run:{run.name}",
+        run=run,
+        score=1.7,
+        evidence=evidence,
+        onset_at=NOON,
+        fired_at=NOON,
+        last_seen_at=NOON,
+        **more,
+    )
+
+
+@pytest.mark.django_db
+def test_a_budget_says_whose_how_much_and_when() -> None:
+    alert = an_alert("budget_overrun", OVERRUN, None)
+    told = story(alert, now=NOON)
+
+    assert clause(alert) == "The budget of LLM &lt;b&gt; will be overrun"
+    assert "$14,000 of $330,000" in told
+    assert "$561,280" in told
+    assert "used up on 10 Mar 12:00 UTC" in told
+    assert "unknown" not in told
+    assert blame(alert) == ""
+
+
+def test_drift_says_how_much_more_and_than_what(run: Run) -> None:
+    alert = an_alert("cost_drift", DRIFT, run)
+    told = story(alert, now=NOON).replace("\u202f", " ")
+
+    assert clause(alert).replace("\u202f", " ") == "llama pays 42 % more per token than estimated"
+    assert "1M tokens cost $1.42 in place of $1.00" in told
+    assert "The cause is" not in told
+
+
+def test_once_over_it_is_told_as_past(run: Run) -> None:
+    over = {"resolved_at": NOON + timedelta(hours=1)}
+
+    assert "was to be overrun" in clause(an_alert("budget_overrun", OVERRUN, None, **over))
+    assert "paid" in clause(an_alert("cost_drift", DRIFT, run, **over))
+
+
+@pytest.mark.django_db
+def test_figures_stand_in_dollars_and_no_moment_in_seconds() -> None:
+    told = dict(facts(an_alert("budget_overrun", OVERRUN, None)))
+
+    assert told["Budget"] == "$330,000"
+    assert told["Forecast"] == "$561,280"
+    assert told["Dollars per hour"] == "792"
+    assert "Ends" not in told

@@ -1,0 +1,215 @@
+"""From the timeline to the outbox: who is told of what, once, together with which others."""
+
+from datetime import timedelta
+
+import pytest
+
+from fleet.alerts.events import enqueue
+from fleet.models import Alert, AlertEvent, Delivery, NotifiedState, Receiver, Route, Run, Silence
+from tests.parts import NOON
+
+SECOND = timedelta(seconds=1)
+
+
+@pytest.fixture
+def hook(db: None) -> Receiver:
+    return Receiver.objects.create(
+        name="hook", kind="webhook", target="http://127.0.0.1:1/", created_at=NOON
+    )
+
+
+@pytest.fixture
+def pager(db: None) -> Receiver:
+    return Receiver.objects.create(
+        name="pager", kind="pagerduty", target="http://127.0.0.1:1/", created_at=NOON
+    )
+
+
+@pytest.fixture
+def default(hook: Receiver) -> Route:
+    route = Route.objects.create(name="everything else", is_default=True)
+    route.receivers.add(hook)
+    return route
+
+
+def alert_on(run: Run, *, subject: str = "run:llama", rule: str = "allreduce_share") -> Alert:
+    return Alert.objects.create(
+        rule=rule,
+        severity=Alert.Severity.PAGE,
+        subject=subject,
+        run=run,
+        score=1.2,
+        onset_at=NOON,
+        fired_at=NOON,
+        last_seen_at=NOON,
+    )
+
+
+def say(alert: Alert, kind: str, *, after_s: float = 0) -> None:
+    now = NOON + after_s * SECOND
+    enqueue(alert, AlertEvent.objects.create(alert=alert, at=now, kind=kind), now=now)
+
+
+def kinds(receiver: Receiver) -> list[str]:
+    return [delivery.kind for delivery in receiver.deliveries.order_by("pk")]
+
+
+def test_without_receivers_nothing_is_written(run: Run) -> None:
+    say(alert_on(run), "fired")
+
+    assert not Delivery.objects.exists()
+
+
+def test_what_fires_goes_to_the_default_route_after_its_wait(
+    run: Run, hook: Receiver, default: Route
+) -> None:
+    say(alert_on(run), "fired")
+
+    delivery = hook.deliveries.get()
+    assert (delivery.kind, delivery.state, delivery.route) == ("firing", "pending", default)
+    assert delivery.next_try_at == NOON + 5 * SECOND
+
+
+def test_alerts_of_one_run_share_a_message(run: Run, hook: Receiver, default: Route) -> None:
+    say(alert_on(run), "fired")
+    say(alert_on(run, subject="node:steady", rule="node_silent"), "fired", after_s=2)
+
+    assert hook.deliveries.get().alerts.count() == 2
+
+
+def test_a_message_that_was_tried_takes_nobody_in(
+    run: Run, hook: Receiver, default: Route
+) -> None:
+    say(alert_on(run), "fired")
+    hook.deliveries.update(n_attempts=1)
+    say(alert_on(run, subject="node:steady", rule="node_silent"), "fired", after_s=2)
+
+    assert kinds(hook) == ["firing", "firing"]
+
+
+def test_what_fires_again_before_its_end_is_told_is_told_last(
+    run: Run, hook: Receiver, default: Route
+) -> None:
+    alert = alert_on(run)
+    for i, kind in enumerate(("fired", "resolved", "refired")):
+        say(alert, kind, after_s=i)
+
+    assert kinds(hook) == ["firing", "resolved", "firing"]
+
+
+def test_a_pager_gets_each_alert_alone(run: Run, pager: Receiver, default: Route) -> None:
+    default.receivers.add(pager)
+    say(alert_on(run), "fired")
+    say(alert_on(run, subject="node:steady", rule="node_silent"), "fired")
+
+    assert [delivery.alerts.count() for delivery in pager.deliveries.all()] == [1, 1]
+
+
+def test_a_route_above_takes_what_it_means(
+    run: Run, hook: Receiver, pager: Receiver, default: Route
+) -> None:
+    route = Route.objects.create(name="pages", matchers="severity=page")
+    route.receivers.add(pager)
+    say(alert_on(run), "fired")
+
+    assert kinds(pager) == ["firing"]
+    assert kinds(hook) == []
+
+
+def test_a_route_that_goes_on_leaves_it_to_others_too(
+    run: Run, hook: Receiver, pager: Receiver, default: Route
+) -> None:
+    route = Route.objects.create(name="pages", matchers="severity=page", goes_on=True)
+    route.receivers.add(pager, hook)
+    say(alert_on(run), "fired")
+
+    assert (kinds(pager), kinds(hook)) == (["firing"], ["firing"])
+
+
+def test_a_route_that_cannot_be_read_means_every_alert(run: Run, pager: Receiver) -> None:
+    Route.objects.create(name="odd", matchers="colour=blue").receivers.add(pager)
+    say(alert_on(run), "fired")
+
+    assert kinds(pager) == ["firing"]
+
+
+def test_a_silenced_alert_is_told_when_the_silence_ends(
+    run: Run, hook: Receiver, default: Route
+) -> None:
+    alert = alert_on(run)
+    silence = Silence.objects.create(
+        matchers="run=llama",
+        reason="planned",
+        by="ada",
+        starts_at=NOON,
+        ends_at=NOON + 60 * SECOND,
+    )
+    say(alert, "fired")
+    assert kinds(hook) == []
+
+    silence.delete()
+    say(alert, "unsilenced", after_s=60)
+    assert kinds(hook) == ["firing"]
+
+
+def test_what_flaps_pages_nobody_anew_until_its_end_was_told(
+    run: Run, pager: Receiver, default: Route
+) -> None:
+    default.receivers.set([pager])
+    alert = alert_on(run)
+    say(alert, "fired")
+    alert.flapping_since = NOON
+    say(alert, "refired", after_s=300)
+    assert kinds(pager) == ["firing"]
+
+    say(alert, "resolved", after_s=900)
+    say(alert, "refired", after_s=960)
+    assert kinds(pager) == ["firing", "resolved", "firing"]
+
+
+def test_whoever_was_told_is_told_of_the_end_and_nobody_else(
+    run: Run, hook: Receiver, pager: Receiver, default: Route
+) -> None:
+    alert = alert_on(run)
+    say(alert, "fired")
+    default.receivers.set([pager])
+    say(alert, "resolved", after_s=9)
+
+    assert kinds(hook) == ["firing", "resolved"]
+    assert kinds(pager) == []
+    assert NotifiedState.objects.get().ended_at == NOON + 9 * SECOND
+
+
+def test_a_route_may_keep_the_end_to_itself(run: Run, hook: Receiver, default: Route) -> None:
+    Route.objects.update(sends_resolved=False)
+    alert = alert_on(run)
+    say(alert, "fired")
+    say(alert, "resolved", after_s=9)
+
+    assert kinds(hook) == ["firing"]
+
+
+def test_a_cause_found_while_the_message_waits_joins_it(
+    run: Run, hook: Receiver, default: Route
+) -> None:
+    alert = alert_on(run)
+    say(alert, "fired")
+    say(alert, "cause_changed", after_s=1)
+
+    assert kinds(hook) == ["firing"]
+
+
+def test_who_took_it_is_told(run: Run, hook: Receiver, default: Route) -> None:
+    alert = alert_on(run)
+    say(alert, "fired")
+    say(alert, "acknowledged", after_s=1)
+    say(alert, "commented", after_s=2)
+
+    assert kinds(hook) == ["firing", "acknowledged"]
+
+
+def test_a_receiver_that_is_off_is_told_nothing(run: Run, hook: Receiver, default: Route) -> None:
+    Receiver.objects.update(is_enabled=False)
+    say(alert_on(run), "fired")
+
+    assert kinds(hook) == []

@@ -1,0 +1,126 @@
+"""Nodes and runs in a sentence: how it is, where it belongs, since when."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils.html import strip_tags
+
+from fleet.models import Node, Run
+from fleet.pages.text import of_node, of_run, remaining_s
+from fleet.runs.summaries import NodeNow, RunNow
+from tests.parts import NOON, NOON_S
+
+AT = NOON + timedelta(hours=1)
+
+
+def node(now: NodeNow, n_alerts: int = 0) -> str:
+    return strip_tags(of_node(now, n_alerts=n_alerts, at=AT)).replace("\u202f", " ")
+
+
+def run_says(now: RunNow) -> str:
+    return strip_tags(of_run(now, at=AT)).replace("\u202f", " ")
+
+
+def test_a_node_that_works(steady: Node) -> None:
+    now = NodeNow(steady, last_seen_s=NOON_S + 3600, is_up=True, utilization_mean=0.694)
+
+    assert node(now) == (
+        "steady reports; its 32 cores are 69 % busy. "
+        "It is rank 0 of llama, which trains; seen since 2 Mar 12:00. Nothing is wrong with it."
+    )
+
+
+def test_a_node_that_is_silent(silent: Node) -> None:
+    now = NodeNow(silent, last_seen_s=NOON_S + 3559)
+
+    assert "silent has been silent for 41 s, since 12:59:19 UTC." in node(now)
+
+
+def test_a_silent_node_is_not_said_to_be_fine(silent: Node) -> None:
+    assert "Nothing is wrong" not in node(NodeNow(silent, last_seen_s=NOON_S))
+
+
+def test_a_node_that_is_idle(steady: Node) -> None:
+    now = NodeNow(steady, last_seen_s=NOON_S + 3600, is_up=True)
+
+    assert "no process holds its cores" in node(now)
+
+
+def test_a_node_of_no_run(steady: Node) -> None:
+    steady.run = None
+
+    assert "It belongs to no run" in node(NodeNow(steady))
+
+
+def test_a_node_with_alerts(steady: Node) -> None:
+    now = NodeNow(steady, last_seen_s=NOON_S + 3600, is_up=True, utilization_mean=0.5)
+
+    assert node(now, n_alerts=2).endswith("2 alerts are open.")
+
+
+def trains(run: Run, *, share_ratio: float = 0.135, is_stale: bool = False) -> RunNow:
+    return RunNow(
+        run,
+        step_s=6.31,
+        share_ratio=share_ratio,
+        wait_ratio=0.05,
+        transfer_ratio=share_ratio - 0.05,
+        tokens_per_s=1.21e6,
+        mfu_ratio=0.27,
+        usd_per_mtok=0.36,
+        last_step_at_s=NOON_S + 3500,
+        is_stale=is_stale,
+    )
+
+
+def test_a_run_that_trains(run: Run) -> None:
+    assert run_says(trains(run)) == (
+        "llama trains at 6.31 s per step, 13.5 % of it in all-reduce: "
+        "1.21 M tokens/s at $0.36 per 1M. $86.00 spent since 2 Mar 12:00."
+    )
+
+
+def test_a_run_above_its_limit(run: Run) -> None:
+    assert "31.4 % of it in all-reduce, above its 25 % limit" in run_says(
+        trains(run, share_ratio=0.314)
+    )
+
+
+def test_a_run_that_has_stopped(run: Run) -> None:
+    assert "has finished no step for 1 min; the last took 6.31 s" in run_says(
+        trains(run, is_stale=True)
+    )
+
+
+def test_a_run_without_steps(run: Run) -> None:
+    assert "no step has been seen yet" in run_says(RunNow(run))
+
+
+@pytest.mark.parametrize("phase", ["pending", "finished", "failed"])
+def test_a_run_that_does_not_train(run: Run, phase: str) -> None:
+    run.phase = phase
+
+    assert run_says(RunNow(run)).startswith("llama ")
+
+
+@pytest.mark.parametrize(
+    ("phase", "done", "left_s"),
+    [
+        ("compiling", 0.75, 1200),
+        ("warming_up", 0.5, 3600),
+        ("compiling", 0.0, None),
+        ("training", 0.5, None),
+    ],
+)
+def test_the_rest_takes_as_long_as_the_pace_so_far_says(
+    run: Run, phase: str, done: float, left_s: float | None
+) -> None:
+    run.phase, run.phase_progress_ratio = phase, done
+
+    assert remaining_s(run, now=AT) == left_s
+
+
+def test_a_run_that_compiles_says_what_is_left(run: Run) -> None:
+    run.phase, run.phase_progress_ratio = Run.Phase.COMPILING, 0.75
+
+    assert "compiles: 75 % done after 1 h 0 min, about 20 min to go" in run_says(RunNow(run))

@@ -1,0 +1,179 @@
+"""An alert's life: fired once, refreshed, renamed, taken by one person, resolved."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
+from fleet.alerts import AlertError, acknowledge, comment, reconcile
+from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
+from telemetry.detect.findings import Finding
+from tests.parts import NOON
+
+SECOND = timedelta(seconds=1)
+SHARE = ("allreduce_share", "run:llama")
+
+
+def kinds(alert: Alert) -> list[str]:
+    return [event.kind for event in alert.events.all()]
+
+
+def test_a_finding_fires_one_alert_that_names_the_culprit(finding: Finding) -> None:
+    reconcile([finding], watched=[SHARE], now=NOON)
+
+    alert = Alert.objects.get()
+    assert (alert.run_id, alert.node_id) == (Run.objects.get().pk, Node.objects.get().pk)
+    assert (alert.cause, alert.device, alert.state) == ("slow_core", 17, "firing")
+    assert alert.fired_at - alert.onset_at == timedelta(seconds=12)
+    assert kinds(alert) == ["fired"]
+    assert alert.events.get().text == "at 30.0 % of the step; slow core at limping, core 17"
+
+
+def test_the_same_finding_again_opens_no_twin_and_says_nothing_new(finding: Finding) -> None:
+    for i in range(3):
+        reconcile([finding], watched=[SHARE], now=NOON + i * SECOND)
+
+    alert = Alert.objects.get()
+    assert alert.last_seen_at == NOON + 2 * SECOND
+    assert kinds(alert) == ["fired"]
+
+
+def test_a_finding_judged_late_does_not_turn_time_back(finding: Finding) -> None:
+    reconcile([finding], watched=[SHARE], now=NOON + 5 * SECOND)
+    reconcile([], watched=[SHARE], now=NOON)
+
+    assert Alert.objects.get().is_open
+
+
+def test_it_resolves_when_it_was_watched_and_is_over(finding: Finding) -> None:
+    reconcile([finding], watched=[SHARE], now=NOON)
+    reconcile([], watched=[SHARE], now=NOON + SECOND)
+
+    alert = Alert.objects.get()
+    assert alert.resolved_at == NOON + SECOND
+    assert kinds(alert) == ["fired", "resolved"]
+
+
+def test_no_news_is_not_good_news(finding: Finding) -> None:
+    reconcile([finding], watched=[SHARE], now=NOON)
+    reconcile([], watched=[("allreduce_share", "run:other")], now=NOON + SECOND)
+
+    assert Alert.objects.get().is_open
+
+
+def test_a_cause_found_later_is_named(finding: Finding) -> None:
+    unknown = replace(finding, cause="unknown", node=None, device=None)
+    reconcile([unknown], watched=[SHARE], now=NOON)
+    reconcile([finding], watched=[SHARE], now=NOON + SECOND)
+
+    alert = Alert.objects.get()
+    assert alert.cause == "slow_core"
+    assert alert.node is not None
+    assert kinds(alert) == ["fired", "cause_changed"]
+
+
+def test_evidence_that_fades_does_not_unname_the_culprit(finding: Finding) -> None:
+    unknown = replace(finding, cause="unknown", node=None, device=None)
+    reconcile([finding], watched=[SHARE], now=NOON)
+    reconcile([unknown], watched=[SHARE], now=NOON + SECOND)
+
+    assert Alert.objects.get().cause == "slow_core"
+
+
+def test_getting_worse_is_said_and_getting_a_little_worse_is_not(finding: Finding) -> None:
+    reconcile([finding], watched=[SHARE], now=NOON)
+    reconcile([replace(finding, score=1.25)], watched=[SHARE], now=NOON + SECOND)
+    reconcile([replace(finding, score=1.6)], watched=[SHARE], now=NOON + 2 * SECOND)
+
+    assert kinds(Alert.objects.get()) == ["fired", "worsened"]
+
+
+def test_only_the_first_to_acknowledge_has_it(finding: Finding) -> None:
+    [alert] = reconcile([finding], watched=[SHARE], now=NOON)
+
+    assert acknowledge(alert, by="alice", comment="draining", now=NOON + SECOND)
+    assert not acknowledge(alert, by="bob", comment="me too", now=NOON + SECOND)
+
+    alert.refresh_from_db()
+    assert (alert.acknowledged_by, alert.state) == ("alice", "acknowledged")
+    assert alert.events.get(kind=AlertEvent.Kind.ACKNOWLEDGED).text == "draining"
+
+
+def test_a_resolved_alert_cannot_be_acknowledged(finding: Finding) -> None:
+    [alert] = reconcile([finding], watched=[SHARE], now=NOON)
+    reconcile([], watched=[SHARE], now=NOON + SECOND)
+
+    assert not acknowledge(alert, by="alice", comment="", now=NOON + 2 * SECOND)
+
+
+def test_an_empty_comment_is_refused(finding: Finding) -> None:
+    [alert] = reconcile([finding], watched=[SHARE], now=NOON)
+
+    with pytest.raises(AlertError, match="comment: is empty"):
+        comment(alert, by="alice", text="  ", now=NOON)
+
+
+def test_a_drill_is_marked_and_the_weather_is_not(finding: Finding, run: Run) -> None:
+    InjectedFault.objects.create(
+        run=run,
+        kind="slow_core",
+        magnitude=2,
+        starts_at=NOON - SECOND,
+        ends_at=NOON + SECOND,
+        injected_by="alice",
+    )
+
+    [alert] = reconcile([finding], watched=[SHARE], now=NOON)
+
+    assert alert.is_drill
+
+
+def idle(*nodes: str, node: str | None = None) -> Finding:
+    """Return the finding about several idle nodes of a run, or about one."""
+    return Finding(
+        rule="node_idle",
+        cause="node_idle",
+        severity="warn",
+        run="llama",
+        node=node,
+        device=None,
+        onset_s=NOON.timestamp() - 600,
+        score=1.0,
+        nodes=nodes,
+        evidence={"nodes": list(nodes)},
+    )
+
+
+IDLE = ("node_idle", "run:llama")
+
+
+def test_nodes_that_work_again_leave_the_list_of_the_same_alert(run: Run) -> None:
+    for second, nodes in enumerate([("a", "b", "c"), ("a", "c"), ("a", "c"), ("c",)]):
+        reconcile([idle(*nodes)], watched=[IDLE], now=NOON + second * SECOND)
+
+    alert = Alert.objects.get()
+    assert (alert.subject, alert.nodes, alert.node) == ("run:llama", ["c"], None)
+    assert kinds(alert) == ["fired", "learned", "learned"]
+    assert [event.text.replace("\u202f", " ") for event in alert.events.all()] == [
+        "idle node: 3 nodes: a, b, c",
+        "2 nodes: a, c",
+        "1 node: c",
+    ]
+
+
+def test_nodes_that_join_are_told_on_the_same_alert(run: Run) -> None:
+    reconcile([idle("a", "b")], watched=[IDLE], now=NOON)
+    reconcile([idle("a", "b", "c")], watched=[IDLE], now=NOON + SECOND)
+
+    alert = Alert.objects.get()
+    assert alert.nodes == ["a", "b", "c"]
+    assert kinds(alert) == ["fired", "worsened"]
+
+
+def test_the_alert_of_the_first_idle_node_becomes_that_of_all(run: Run, limping: Node) -> None:
+    reconcile([idle(limping.name, node=limping.name)], watched=[IDLE], now=NOON)
+    reconcile([idle("a", limping.name)], watched=[IDLE], now=NOON + SECOND)
+
+    alert = Alert.objects.get()
+    assert (alert.subject, alert.node, alert.nodes) == ("run:llama", None, ["a", limping.name])
+    assert kinds(alert) == ["fired", "rule_changed"]

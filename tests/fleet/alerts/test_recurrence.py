@@ -1,0 +1,190 @@
+"""What comes back: on the same row, on a new one that knows the earlier, or over and over."""
+
+from dataclasses import replace
+from datetime import timedelta
+
+from fleet.alerts import acknowledge
+from fleet.models import Alert
+from telemetry.detect.engine import LAYOUT
+from telemetry.detect.findings import Finding
+from tests.fleet.alerts.conftest import Look
+from tests.parts import NOON
+
+MINUTE = 60
+
+
+def kinds(alert: Alert) -> list[str]:
+    return [event.kind for event in alert.events.all()]
+
+
+def test_back_within_five_minutes_it_fires_on_its_own_row(look: Look, finding: Finding) -> None:
+    look(0, finding)
+    look(1)
+    [alert] = look(1 + 5 * MINUTE, finding)
+
+    assert Alert.objects.count() == 1
+    assert alert.is_open
+    assert alert.n_firings == 2
+    assert kinds(alert) == ["fired", "resolved", "refired"]
+    assert alert.events.last().text.endswith("firing 2")  # type: ignore[union-attr]
+
+
+def test_whoever_had_it_still_has_it(look: Look, finding: Finding) -> None:
+    [alert] = look(0, finding)
+    acknowledge(alert, by="alice", comment="", now=NOON)
+    look(1)
+    [again] = look(60, finding)
+
+    assert again.acknowledged_by == "alice"
+
+
+def test_back_within_the_hour_it_is_a_new_row_that_knows_the_earlier(
+    look: Look, finding: Finding
+) -> None:
+    [first] = look(0, finding)
+    look(1)
+    [second] = look(59 * MINUTE, finding)
+
+    assert second.pk != first.pk
+    assert second.earlier == first
+
+
+def test_back_after_the_hour_it_is_new(look: Look, finding: Finding) -> None:
+    look(0, finding)
+    look(1)
+    [second] = look(62 * MINUTE, finding)
+
+    assert second.earlier is None
+
+
+def test_another_culprit_is_no_recurrence(look: Look, finding: Finding) -> None:
+    look(0, finding)
+    look(1)
+    [second] = look(60, replace(finding, cause="efa_loss", node=None, device=3))
+
+    assert Alert.objects.count() == 2
+    assert second.earlier is None
+
+
+def test_the_same_culprit_under_another_rule_is_a_recurrence(look: Look, finding: Finding) -> None:
+    [first] = look(0, finding)
+    look(1)
+    [again] = look(60, replace(finding, rule="core_slow"))
+
+    assert again == first
+    assert again.rule == "core_slow"
+
+
+def test_a_cause_that_is_not_seen_this_time_stays_known(look: Look, finding: Finding) -> None:
+    look(0, finding)
+    look(1)
+    [again] = look(60, replace(finding, cause="unknown", node=None, device=None))
+
+    assert (again.cause, again.device) == ("slow_core", 17)
+
+
+def flapped(look: Look, finding: Finding) -> Alert:
+    """Fire three times within half an hour."""
+    for minute in range(3):
+        look(minute * MINUTE, finding)
+        look(minute * MINUTE + 30)
+    return Alert.objects.get()
+
+
+def test_minutes_later_what_has_no_culprit_is_not_the_earlier_ones_doing(
+    look: Look, finding: Finding
+) -> None:
+    [first] = look(0, finding)
+    look(1)
+    [second] = look(3 * MINUTE, replace(finding, cause="unknown", node=None, device=None))
+
+    assert (second.cause, second.node) == ("unknown", None)
+    assert second.earlier == first
+
+
+def test_a_run_that_was_changed_does_not_bring_an_earlier_culprit_back(
+    look: Look, finding: Finding
+) -> None:
+    [first] = look(0, finding)
+    look(1)
+    layout = replace(
+        finding,
+        cause="unknown",
+        severity="warn",
+        node=None,
+        device=None,
+        evidence={"kind": LAYOUT},
+    )
+    [second] = look(60, layout)
+
+    assert second.pk != first.pk
+    assert second.cause == "unknown"
+    assert second.node is None
+    assert second.severity == Alert.Severity.WARN
+
+
+def test_three_firings_within_half_an_hour_are_flapping_and_said_so(
+    look: Look, finding: Finding
+) -> None:
+    alert = flapped(look, finding)
+
+    assert alert.flapping_since is not None
+    assert kinds(alert).count("flapping") == 1
+    text = alert.events.get(kind="flapping").text
+    assert text == "fired 3 times within 30 minutes; it is over after 10 quiet ones"
+
+
+def test_what_flaps_is_over_after_ten_quiet_minutes_only(look: Look, finding: Finding) -> None:
+    alert = flapped(look, finding)
+    assert alert.is_open
+    assert alert.quiet_since is not None
+
+    look(5 * MINUTE, finding)
+    look(5 * MINUTE + 1)
+    look(15 * MINUTE)
+    alert.refresh_from_db()
+    assert alert.is_open
+    assert alert.n_firings == 4
+
+    look(15 * MINUTE + 1)
+    alert.refresh_from_db()
+    assert not alert.is_open
+    last = alert.events.last()
+    assert last is not None
+    assert (last.kind, last.text) == ("resolved", "quiet for 10 minutes, after 4 firings")
+
+
+def test_what_flaps_says_nothing_of_every_turn(look: Look, finding: Finding) -> None:
+    alert = flapped(look, finding)
+    n_events = alert.events.count()
+    for second in range(200, 400, 10):
+        look(second, finding)
+        look(second + 5)
+
+    assert alert.events.count() == n_events
+
+
+def test_what_flaps_and_was_away_for_minutes_gets_a_line_when_it_is_back(
+    look: Look, finding: Finding
+) -> None:
+    alert = flapped(look, finding)
+
+    look(5 * MINUTE, finding)
+
+    last = alert.events.last()
+    assert last is not None
+    assert (last.kind, last.at) == ("refired", NOON + timedelta(minutes=5))
+    assert last.text.endswith("; firing 4")
+
+
+def test_firings_on_rows_that_follow_each_other_count_together(
+    look: Look, finding: Finding
+) -> None:
+    for i in range(3):
+        look(i * 7 * MINUTE, finding)
+        look(i * 7 * MINUTE + 1)
+
+    latest = Alert.objects.latest("pk")
+    assert Alert.objects.count() == 3
+    assert latest.flapping_since is not None
+    assert latest.is_open

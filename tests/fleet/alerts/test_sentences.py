@@ -1,0 +1,263 @@
+"""What an alert says of itself: the words follow from the figures, and from nothing else."""
+
+from collections.abc import Callable, Mapping
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils.html import strip_tags
+
+from fleet.alerts.evidence import CAUSES, Evidence
+from fleet.alerts.sentences import blame, story
+from fleet.alerts.text import clause
+from fleet.models import Alert, Node, Run
+from telemetry.detect import RULES
+from telemetry.simulate.faults import FAULTS
+from tests.parts import NOON
+
+LINK = {
+    "share_ratio": 0.314,
+    "wait_ratio": 0.042,
+    "transfer_ratio": 0.272,
+    "limit_ratio": 0.25,
+    "kind": "transferring",
+    "step_s": 8.4,
+    "baseline_step_s": 6.3,
+    "culprit": {"value": 142e-6, "peers_median": 17e-6, "n_peers": 191, "unit": "s"},
+}
+COST = {
+    "lost_s": 180.0,
+    "n_steps": 7.2,
+    "usd": 1.07,
+    "usual_s": 6.3,
+    "n_before": 100,
+    "n_done": 20,
+    "span_s": 180.0,
+    "paused_s": 0.0,
+    "n_nodes": 4,
+    "usd_per_hour": 86.0,
+}
+CORE = LINK | {
+    "wait_ratio": 0.272,
+    "transfer_ratio": 0.042,
+    "kind": "waiting",
+    "culprit": {"value": 7.9, "peers_median": 5.4, "n_peers": 3, "unit": "s"},
+}
+Make = Callable[..., Alert]
+
+
+@pytest.fixture
+def make(run: Run, limping: Node) -> Make:
+    def make(evidence: Mapping[str, Any], **fields: Any) -> Alert:
+        usual: dict[str, Any] = {
+            "rule": "allreduce_share",
+            "cause": "efa_latency",
+            "severity": Alert.Severity.PAGE,
+            "subject": "run:llama",
+            "run": run,
+            "node": limping,
+            "device": 2,
+            "score": 1.2,
+            "victims": ["steady", "silent", "hot"],
+            "onset_at": NOON,
+            "fired_at": NOON,
+            "last_seen_at": NOON,
+            "cost": COST,
+        }
+        return Alert(evidence=dict(evidence), **usual | fields)
+
+    return make
+
+
+def told(alert: Alert, *, after: timedelta = timedelta(minutes=3)) -> str:
+    text = strip_tags(story(alert, now=NOON + after))
+    return text.replace("\u202f", " ").replace("\u00a0", " ").strip()
+
+
+def test_a_slow_link_moves_the_bytes_slowly_and_nobody_is_late(make: Make) -> None:
+    assert told(make(LINK)) == (
+        "Since 12:00:00 llama spends 31.4 % of each step in gradient all-reduce; "
+        "the limit is 25 %. "
+        "The likely cause is EFA latency on device 2 of limping: 142 µs against 17.0 µs on its "
+        "peers. All 4 nodes arrive at the collective together; the transfer itself is slow. "
+        "Each step takes 8.40 s in place of 6.30 s. $1.07 and 7 steps lost so far."
+    )
+
+
+def test_a_slow_core_makes_everybody_else_wait(make: Make) -> None:
+    text = told(make(CORE, cause="slow_core", device=17))
+
+    assert "core 17 of limping, which computes more slowly than its peers" in text
+    assert "3 other nodes wait for limping, which waits least" in text
+    assert "arrive at the collective together" not in text
+
+
+def test_one_peer_is_not_many(make: Make) -> None:
+    alert = make(CORE, cause="slow_core", device=17, victims=["steady"])
+    assert "its peer waits for limping" in told(alert)
+
+
+def test_a_cause_that_is_not_known_is_called_unknown(make: Make) -> None:
+    text = told(make(LINK | {"culprit": None}, cause="unknown", node=None, device=None))
+
+    assert "The cause is unknown: no worker, link or memory stands out" in text
+    assert "likely" not in text
+
+
+def test_a_layout_that_communicates_much_is_not_called_broken(make: Make) -> None:
+    evidence = LINK | {"kind": "communication-bound layout", "baseline_step_s": None}
+    text = told(make(evidence, cause="unknown", node=None, device=None, cost={}))
+
+    assert "Nothing is broken" in text
+    assert "lost" not in text
+
+
+def test_what_is_over_is_told_as_past(make: Make) -> None:
+    text = told(make(LINK, resolved_at=NOON + timedelta(minutes=2)))
+
+    assert "From 12:00:00 on, for 2 min, llama spent 31.4 %" in text
+    assert "took 8.40 s" in text
+    assert text.endswith("lost.")
+
+
+def test_the_share_of_now_stands_beside_that_at_its_worst(make: Make) -> None:
+    alert = make(LINK)
+    both = strip_tags(story(alert, now=NOON, share_ratio=0.28)).replace("\u202f", " ")
+    same = strip_tags(story(alert, now=NOON, share_ratio=0.313))
+
+    assert "spends 31.4 % of each step in gradient all-reduce at its worst, 28.0 % now;" in both
+    assert "worst" not in same
+
+
+def test_without_a_measure_no_price_is_made_up(make: Make) -> None:
+    text = told(make(LINK | {"baseline_step_s": None}, cost={}))
+
+    assert "$" not in text
+    assert "in place of" not in text
+
+
+@pytest.mark.parametrize(
+    ("trains_on", "verdict"),
+    [(1, "the agent is the likelier fault"), (0, "the node itself may be gone")],
+)
+def test_a_silent_node_is_mute_or_dead_by_whether_its_run_goes_on(
+    make: Make, trains_on: int, verdict: str
+) -> None:
+    alert = make({"steps_go_on": bool(trains_on)}, rule="node_silent", cause="node_silent")
+
+    assert "limping has said nothing for 3 min" in told(alert)
+    assert verdict in told(alert)
+
+
+def test_a_silent_node_says_no_more_than_is_known(make: Make) -> None:
+    assert told(make({}, rule="node_silent", cause="node_silent", run=None, cost={})) == (
+        "limping has said nothing for 3 min."
+    )
+
+
+def test_memory_errors_are_counted(make: Make) -> None:
+    text = told(make({"n_errors": 1}, rule="ecc_uncorrected", cause="ecc_uncorrected"))
+
+    assert text.startswith("Since 12:00:00 device 2 of limping counts uncorrected memory errors")
+    assert "1 when this fired" in text
+
+
+def test_blindness_is_the_monitoring_s_own(make: Make) -> None:
+    alert = make({}, rule="monitoring_blind", cause="unknown", run=None, node=None)
+
+    assert "Monitoring is blind: no node has been heard of for 3 min" in told(alert)
+
+
+@pytest.mark.parametrize("rule", [*RULES, "a_new_rule"])
+def test_every_rule_has_a_headline_and_a_story(make: Make, rule: str) -> None:
+    alert = make({}, rule=rule)
+
+    assert clause(alert)
+    assert told(alert)
+
+
+@pytest.mark.parametrize("cause", [*FAULTS, "something_new"])
+def test_every_cause_can_be_blamed_with_and_without_a_culprit(make: Make, cause: str) -> None:
+    for fields in ({}, {"device": None}, {"device": None, "node": None}):
+        text = told(make(LINK, cause=cause, **fields)) + strip_tags(blame(make(LINK, cause=cause)))
+
+        assert "None" not in text
+        assert "{" not in text
+
+
+def test_every_cause_of_the_simulator_has_its_words() -> None:
+    assert set(FAULTS) <= set(CAUSES)
+
+
+def test_names_are_text_and_never_markup(make: Make, limping: Node) -> None:
+    limping.name = "<img>"
+
+    assert "<img>" not in story(make(LINK, cause="<script>"), now=NOON)
+
+
+@pytest.mark.parametrize("odd", [float("nan"), float("inf"), True, "6.3", None, [1]])
+def test_what_is_no_number_is_nothing(odd: object) -> None:
+    assert Evidence({"step_s": odd}).number("step_s") is None
+
+
+@pytest.mark.parametrize(
+    ("rule", "cause", "said"),
+    [
+        ("core_slow", "slow_core", "core 2 of limping computes slowly: 142 µs against 17.0 µs"),
+        ("core_slow", "throttle", "device 2 of limping is throttled"),
+        ("hbm_slow", "hbm_slow", "device 2 of limping has slow memory"),
+        ("efa_degraded", "efa_loss", "EFA 2 of limping loses packets"),
+        ("efa_degraded", "efa_down", "EFA 2 of limping is down"),
+    ],
+)
+def test_a_part_of_a_node_is_told_once_with_its_figure_and_whom_it_slows(
+    make: Make, rule: str, cause: str, said: str
+) -> None:
+    text = told(make(LINK, rule=rule, cause=cause, subject="node:limping"))
+
+    assert said in text
+    assert "It slows llama." in text
+    assert "likely cause" not in text
+
+
+def test_a_recompile_nobody_announced_says_so(make: Make) -> None:
+    alert = make({}, rule="recompile", cause="recompile", node=None, device=None)
+
+    assert "llama stands still to compile its graphs again, which nobody had" in told(alert)
+    assert blame(alert) == ""
+
+
+def test_a_hang_says_since_when_no_step_has_ended(make: Make) -> None:
+    text = told(make({}, rule="hang", cause="hang"))
+
+    assert "Since 12:00:00 llama has finished no step for 3 min." in text
+    assert "limping, which does not join the collective" in text
+
+
+def test_what_is_its_own_cause_is_told_once_with_its_figure(make: Make) -> None:
+    culprit = {"value": 10.3, "peers_median": 3.1, "n_peers": 0, "unit": "s"}
+    alert = make(
+        {"culprit": culprit},
+        rule="checkpoint_slow",
+        cause="checkpoint_slow",
+        node=None,
+        device=None,
+    )
+
+    assert "llama is slow to write checkpoints: 10.3 s against 3.10 s before." in told(alert)
+    assert "likely" not in told(alert)
+
+
+def test_idle_nodes_are_listed_with_the_change_of_scale_that_left_them(make: Make) -> None:
+    evidence = {
+        "nodes": ["llama-02", "llama-03"],
+        "scaled_down": {"at_s": NOON.timestamp() - 600, "n_before": 4, "n_after": 2},
+    }
+    fields = {"rule": "node_idle", "cause": "node_idle", "node": None, "device": None}
+    alert = make(evidence, cost={}, **fields)
+    said = "The run was scaled down from 4 to 2 nodes at"
+    short = strip_tags(f"{clause(alert)}. {blame(alert)}").replace("\u202f", " ")
+    for text in (told(alert), short.replace("\u00a0", " ")):
+        assert "2 nodes of llama" in text
+        assert said in text
+        assert "Idle: llama-02, llama-03." in text

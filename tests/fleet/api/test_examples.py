@@ -1,0 +1,81 @@
+"""The examples of docs/api.md: each is run against a server, and works."""
+
+import os
+import re
+import subprocess
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.contrib.auth.models import User
+
+from fleet.models import Alert, Node, Run, Silence, Token
+from fleet.trials.schedule import keep_observed
+from telemetry.store.hot import HotStore
+from tests.alerts import straggling
+from tests.fleet.api.conftest import money
+from tests.fleet.trials.arms import let_train, trial_of_two
+from tests.fleet.trials.conftest import LATER
+from tests.parts import just_now
+
+TEXT = (Path(__file__).parents[3] / "docs/api.md").read_text()
+EXAMPLES = re.findall(r"```sh\n(.*?)```", TEXT, flags=re.DOTALL)
+
+RESOURCES = (
+    *("runs", "nodes", "series", "alerts", "silences", "annotations", "tokens", "trials"),
+    *("money", "budgets", "prices", "compiles", "like", "schedule", "support-checks"),
+)
+
+
+@pytest.fixture
+def named(fleet: Alert, hot: HotStore) -> None:
+    """Give what the examples name: a node, an alert that has not been seen for a while, ada."""
+    now = just_now()
+    node = Node.objects.get(name="silent")
+    Node.objects.filter(pk=node.pk).update(name="llama-03")
+    at = now - timedelta(hours=1)
+    straggling(fleet.run, node, at=at, pk=42, subject="node:llama-03")  # type: ignore[arg-type]
+    Silence.objects.all().delete()
+    Silence.objects.create(
+        pk=5,
+        matchers="rule=x",
+        reason="x",
+        by="ada",
+        starts_at=at,
+        ends_at=now + timedelta(days=1),
+    )
+    Token.objects.create(pk=3, name="old", digest="x", scope="read", created_at=at)
+    User.objects.create_superuser("ada")
+    money(Run.objects.get(), 4, 6)
+    trial_of_two()
+    let_train()
+    keep_observed(hot, now=LATER)
+
+
+@pytest.mark.curl
+def test_every_example_works(address: str, named: None, tmp_path: Path) -> None:
+    token, secret = Token.issue("docs", Token.Scope.ADMIN, now=just_now())
+    assert len(EXAMPLES) > 10
+    for example in EXAMPLES:
+        script = "set -e\n" + example.replace("https://trnwatch.example", address)
+
+        done = subprocess.run(
+            ["sh", "-c", script],
+            env=os.environ | {"TOKEN": secret, "no_proxy": "*"},
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+
+        assert done.returncode == 0, f"{example}\n{done.stdout}\n{done.stderr}"
+        assert done.stdout.startswith("{")
+    assert Alert.objects.get(pk=42).events.filter(by="token docs").count() > 4
+    assert Token.objects.filter(name="ci", created_by="token docs").exists()
+    token.refresh_from_db()
+    assert token.last_used_at is not None
+
+
+def test_every_resource_has_an_example() -> None:
+    for resource in RESOURCES:
+        assert any(f"/{resource}" in example for example in EXAMPLES)

@@ -1,0 +1,49 @@
+"""Like runs by the API: how a run is set, and what other settings brought."""
+
+import pytest
+
+from fleet.models import Run
+from fleet.runs.similar_runs import work_out
+from telemetry.store.hot import HotStore
+from tests.fleet.api.conftest import Ask
+from tests.fleet.runs.test_finding import made
+from tests.fleet.runs.test_measuring import NOW, train
+
+
+@pytest.fixture
+def measured(hot: HotStore, run: Run) -> Run:
+    """Let a run train beside one that is a quarter faster in fp8, and compare them."""
+    run.precision, run.compiler_flags = "bf16", "-O1"
+    run.save()
+    train(run, step_s=2.0)
+    train(made(run, "quick", precision="fp8", compiler_flags="-O2"), step_s=1.6, seed=1)
+    work_out(hot, Run.objects.get(name="llama"), now=NOW)
+    return run
+
+
+def test_it_tells_what_was_measured_with_its_interval(ask: Ask, measured: Run) -> None:
+    told = ask("runs/llama/like", scope="read").json()
+
+    (other,) = told["measured"]
+    assert (told["precision"], told["compiler_flags"]) == ("bf16", "-O1")
+    assert other["run"] == "quick"
+    assert other["differ"] == [
+        {"what": "precision", "mine": "bf16", "theirs": "fp8"},
+        {"what": "flags", "mine": "-O1", "theirs": "-O2"},
+    ]
+    assert other["low"] < other["ratio"] < other["high"]
+    assert other["ratio"] == pytest.approx(0.25, abs=0.01)
+    assert "Likely left on the table" in told["headline"]
+    assert told["worked_out_at"] == "2026-03-02T15:00:00Z"
+
+
+def test_what_was_not_compared_yet_is_said_to_be_so(ask: Ask, run: Run) -> None:
+    told = ask("runs/llama/like").json()
+
+    assert (told["measured"], told["predicted"], told["worked_out_at"]) == ([], [], None)
+    assert "Not compared yet" in told["headline"]
+    assert told["sdk_version"] is None
+
+
+def test_a_run_that_nobody_knows_has_no_like(ask: Ask, db: None) -> None:
+    assert ask("runs/nobody/like").status_code == 404

@@ -1,0 +1,86 @@
+"""Preflights by the API: asked for, listed, and told with what they found."""
+
+import pytest
+from django.test import Client
+from pytest_django import Settings
+
+from fleet.checks.preflights import advance_all
+from fleet.models import Node, Preflight, Run
+from tests.fleet.api.conftest import Ask
+from tests.fleet.checks.conftest import BAD, SIXTEEN
+from tests.fleet.test_doors import member
+from tests.parts import NOON
+
+pytestmark = pytest.mark.django_db
+NEW = {"nodes": list(SIXTEEN), "instance_type": "trn2.48xlarge", "wanted": 12, "faults": list(BAD)}
+
+
+@pytest.fixture(autouse=True)
+def _rehearsing(settings: Settings) -> None:
+    settings.ALLOW_DRILLS = True
+
+
+def test_it_is_asked_for_and_tells_what_it_found(ask: Ask) -> None:
+    asked = ask("preflights", NEW)
+    there = f"preflights/{asked.json()['id']}"
+    assert asked.status_code == 201
+    assert (asked.json()["asked_by"], asked.json()["verdict"]) == ("token admin", None)
+    while ask(there).json()["progress_ratio"] < 1:
+        advance_all(now=NOON)
+
+    told = ask(there, scope="read").json()
+
+    assert (told["verdict"], len(told["take"])) == ("pass", 12)
+    assert {(t["kind"], t["node"], t["peer"], t["device"]) for t in told["troubles"]} == {
+        ("device_missing", "n-09", None, None),
+        ("efa_latency", "n-03", None, 5),
+        ("pair_slow", "n-06", "n-11", None),
+    }
+    assert [n["node"] for n in told["nodes"] if n["verdict"] == "fail"] == ["n-03", "n-09"]
+    assert "12 of 16" in told["words"]
+
+
+def test_they_are_listed_the_last_first(ask: Ask) -> None:
+    first, second = (ask("preflights", NEW).json()["id"] for _ in range(2))
+    for _ in range(11):
+        advance_all(now=NOON)
+    third = ask("preflights", NEW).json()["id"]
+
+    assert [item["id"] for item in ask("preflights").json()["items"]] == [third, second, first]
+    passed = ask("preflights?verdict=pass").json()["items"]
+    assert [item["id"] for item in passed] == [second, first]
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "status"),
+    [
+        ("nodes", [], 400),
+        ("nodes", ["a", "a"], 409),
+        ("wanted", 17, 409),
+        ("wanted", 0, 400),
+        ("instance_type", "m5.large", 409),
+        ("faults", ["melted:n-00"], 409),
+        ("run", "nobody", 409),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    ask: Ask, field: str, value: object, status: int
+) -> None:
+    response = ask("preflights", NEW | {field: value})
+
+    assert (response.status_code, response.json()["field"]) == (status, field)
+    assert not Preflight.objects.exists()
+
+
+def test_a_run_is_told_with_it(ask: Ask, run: Run, steady: Node, limping: Node) -> None:
+    told = ask("preflights", {"nodes": ["steady", "limping"], "run": "llama"}).json()
+
+    assert (told["run"], told["instance_type"]) == ("llama", "trn1.32xlarge")
+
+
+def test_viewers_read_and_operators_ask(client: Client, ask: Ask) -> None:
+    assert ask("preflights", NEW, scope="read").status_code == 403
+    client.force_login(member("operator"))
+
+    assert client.post("/api/v1/preflights", NEW, "application/json").status_code == 201
+    assert ask("preflights/999999").status_code == 404

@@ -1,0 +1,106 @@
+"""A start without a required preflight is an alert: once, and until its run is over."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from fleet.alerts.sentences import blame, facts, story
+from fleet.alerts.text import clause
+from fleet.checks.preflight_requirements import NONE, require_by, watch_starts
+from fleet.models import Alert, Annotation, Node, NotificationChange, Preflight, Run
+from tests.parts import NOON
+
+pytestmark = pytest.mark.django_db
+LATER = NOON + timedelta(minutes=1)
+
+
+@pytest.fixture
+def requiring(run: Run, steady: Node, limping: Node) -> Run:
+    Run.objects.filter(pk=run.pk).update(requires_preflight=True)
+    return run
+
+
+def test_it_fires_once_and_says_what_was_missing(requiring: Run) -> None:
+    assert [alert.rule for alert in watch_starts(now=LATER)] == ["preflight"]
+    assert watch_starts(now=LATER + timedelta(seconds=15)) == []
+
+    alert = Alert.objects.select_related("run").get()
+    assert (alert.severity, alert.subject) == (Alert.Severity.WARN, f"run:{requiring.name}")
+    assert alert.onset_at == requiring.started_at
+    assert alert.evidence["doubt"] == NONE
+    assert clause(alert) == f"{requiring.name} started without a preflight"
+    assert NONE in story(alert, now=LATER)
+    assert "probe its nodes" in story(alert, now=LATER)
+    assert "unknown" not in story(alert, now=LATER)
+    assert blame(alert) == ""
+    assert "doubt" not in str(facts(alert)).casefold()
+
+
+def test_a_run_that_had_its_pass_raises_nothing(
+    requiring: Run, done: Callable[..., Preflight]
+) -> None:
+    done(("steady", "limping"), instance_type="trn1.32xlarge", now=NOON - timedelta(hours=2))
+
+    assert watch_starts(now=LATER) == []
+
+
+def test_a_run_that_requires_none_raises_nothing(run: Run, steady: Node) -> None:
+    assert watch_starts(now=LATER) == []
+
+
+def test_it_is_over_when_nobody_requires_one_any_more(requiring: Run) -> None:
+    watch_starts(now=LATER)
+    requiring.refresh_from_db()
+
+    require_by(requiring, requires=False, by="ada", now=LATER)
+    watch_starts(now=LATER + timedelta(seconds=15))
+
+    assert Alert.objects.get().resolved_at == LATER + timedelta(seconds=15)
+
+
+def test_it_is_over_with_its_run_whose_flag_stays(requiring: Run) -> None:
+    watch_starts(now=LATER)
+    Run.objects.filter(pk=requiring.pk).update(finished_at=LATER)
+
+    watch_starts(now=LATER + timedelta(seconds=15))
+
+    alert = Alert.objects.get()
+    assert alert.resolved_at == LATER + timedelta(seconds=15)
+    assert alert.events.values_list("text", flat=True).last() == "its run is over"
+    assert Run.objects.get(pk=requiring.pk).preflight_doubt == NONE
+
+
+def test_a_fault_found_meanwhile_changes_the_open_alert_and_opens_no_twin(
+    requiring: Run, done: Callable[..., Preflight]
+) -> None:
+    watch_starts(now=LATER)
+    # The files of a preflight before the start may be handed in after it.
+    found = done(
+        ("steady", "limping"),
+        instance_type="trn1.32xlarge",
+        now=NOON - timedelta(hours=1),
+        faults=["chip_missing:limping"],
+    )
+
+    watch_starts(now=LATER + timedelta(seconds=15))
+
+    assert Run.objects.get(pk=requiring.pk).preflight_doubt == (
+        f"Preflight {found.pk} did not pass limping."
+    )
+    assert Alert.objects.count() == 1
+
+
+def test_who_required_one_is_written_down_and_twice_is_once(run: Run, steady: Node) -> None:
+    for _ in range(2):
+        require_by(run, requires=True, by="ada", now=LATER)
+    require_by(run, requires=False, by="bob", now=LATER + timedelta(minutes=1))
+
+    assert list(NotificationChange.objects.order_by("at").values_list("by", "text")) == [
+        ("ada", f"let {run.name} require a preflight before it starts"),
+        ("bob", f"let {run.name} require no preflight"),
+    ]
+    assert list(Annotation.objects.order_by("at").values_list("by", "run__name")) == [
+        ("ada", run.name),
+        ("bob", run.name),
+    ]

@@ -1,0 +1,97 @@
+"""A run that requires a preflight is flagged where it started without a pass."""
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+
+from fleet.checks.preflight_requirements import NONE, doubt, look_at_starts, require
+from fleet.models import Node, Preflight, Run
+from tests.parts import NOON
+
+pytestmark = pytest.mark.django_db
+PAIR = ("steady", "limping")
+
+
+def passed(done: Callable[..., Preflight], *, hours_before: float, **fields: object) -> Preflight:
+    names = fields.pop("names", PAIR)
+    at = NOON - timedelta(hours=hours_before)
+    return done(names, instance_type="trn1.32xlarge", now=at, **fields)
+
+
+def flagged(run: Run) -> str:
+    look_at_starts()
+    run.refresh_from_db()
+    return run.preflight_doubt
+
+
+@pytest.fixture
+def requiring(run: Run, steady: Node, limping: Node) -> Run:
+    Run.objects.filter(pk=run.pk).update(requires_preflight=True)
+    return run
+
+
+def test_a_run_without_one_is_flagged_and_one_that_requires_none_is_not(
+    requiring: Run, steady: Node
+) -> None:
+    assert flagged(requiring) == NONE
+    assert look_at_starts() == 0
+
+    require(requiring, requires=False)
+
+    assert flagged(requiring) == ""
+
+
+@pytest.mark.parametrize(("hours_before", "is_good"), [(0, True), (23.9, True), (24.1, False)])
+def test_a_pass_is_good_for_a_day(
+    requiring: Run, done: Callable[..., Preflight], *, hours_before: float, is_good: bool
+) -> None:
+    passed(done, hours_before=hours_before)
+
+    assert (flagged(requiring) == "") is is_good
+
+
+def test_a_pass_that_comes_after_the_start_is_none(
+    requiring: Run, done: Callable[..., Preflight]
+) -> None:
+    passed(done, hours_before=-1)
+
+    assert flagged(requiring) == NONE
+
+
+def test_it_must_have_been_of_all_its_nodes(
+    requiring: Run, done: Callable[..., Preflight]
+) -> None:
+    passed(done, hours_before=1, names=("steady", "other"))
+
+    assert flagged(requiring) == NONE
+
+
+def test_the_newest_counts_and_says_who_did_not_pass(
+    requiring: Run, done: Callable[..., Preflight]
+) -> None:
+    passed(done, hours_before=3)
+    newest = passed(done, hours_before=1, faults=["chip_missing:limping"])
+
+    assert flagged(requiring) == f"Preflight {newest.pk} did not pass limping."
+
+
+def test_both_nodes_of_a_bad_pair_must_not_come_and_one_may(
+    done: Callable[..., Preflight],
+) -> None:
+    names = (*PAIR, "other", "another", "fifth")
+    pair = passed(done, hours_before=1, names=names, faults=["pair_slow:steady+limping"])
+
+    assert doubt(names, NOON) == (f"Preflight {pair.pk} lets only one of steady and limping come.")
+    assert doubt(["steady", "other"], NOON) == doubt(["limping", "other"], NOON) == ""
+
+
+def test_who_requires_one_now_is_told_at_once(
+    run: Run, steady: Node, limping: Node, done: Callable[..., Preflight]
+) -> None:
+    require(run, requires=True)
+    assert Run.objects.get(pk=run.pk).preflight_doubt == NONE
+
+    passed(done, hours_before=1)
+    require(run, requires=True)
+    assert Run.objects.get(pk=run.pk).preflight_doubt == ""

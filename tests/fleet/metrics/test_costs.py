@@ -1,0 +1,119 @@
+"""What Prometheus is told of money: what tokens take and should, and how budgets stand."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from fleet.metrics import families as families_module
+from fleet.metrics.families import budget_families, cost_families, everything, run_alert_family
+from fleet.models import Alert, Budget, Node, Run
+from fleet.runs.summaries import runs_now
+from telemetry.families import Family, Spec
+from telemetry.store.hot import HotStore
+from tests.alerts import straggling
+from tests.parts import just_now, steps
+
+DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
+SPECS = [each for each in vars(families_module).values() if isinstance(each, Spec)]
+DAY = timedelta(days=1)
+
+
+def said(families: list[Family], spec: Spec) -> dict[tuple[str, ...], float]:
+    """Return the series of one family by their labels."""
+    (family,) = [each for each in families if each.spec is spec]
+    return {sample.labels: float(sample.value) for sample in family.samples()}
+
+
+@pytest.fixture
+def training(run: Run, steady: Node, limping: Node, hot: HotStore) -> Run:
+    """Let a run make steps of two seconds just now, of as many tokens as its row says."""
+    tokens = float(run.global_batch * run.seq_len)
+    ended_at_s = just_now().timestamp() - 40
+    hot.append_steps(steps(n_steps=20, ended_at_s=ended_at_s, tokens=tokens, compute_s=2.0))
+    return run
+
+
+def told(hot: HotStore) -> list[Family]:
+    now = just_now()
+    return cost_families(runs_now(hot, Run.objects.all(), now_s=now.timestamp()))
+
+
+def test_what_tokens_take_is_told_beside_what_they_should(hot: HotStore, training: Run) -> None:
+    families = told(hot)
+
+    # Four nodes, two seconds, 1,024 sequences of 4,096 tokens.
+    taken = said(families, families_module.NODE_SECONDS)["llama",]
+    assert taken == pytest.approx(4 * 2 / (1024 * 4096) * 1e6)
+    expected = said(families, families_module.EXPECTED)
+    assert set(expected) == {("llama", "estimate")}
+    assert said(families, families_module.PER_HOUR) == {("llama",): 86.0}
+
+
+def test_a_model_that_nobody_knows_is_held_to_its_own_hours(hot: HotStore, training: Run) -> None:
+    tokens = float(training.global_batch * training.seq_len)
+    own = {"tokens": tokens, "n_active": 2.0, "since_s": 0.0, "cost": 1.5e-6}
+    Run.objects.update(model="our-own", spending={"own": own})
+
+    assert said(told(hot), families_module.EXPECTED) == {("llama", "own"): pytest.approx(1.5)}
+    Run.objects.update(spending={"own": own | {"tokens": 2 * tokens}})
+    assert said(told(hot), families_module.EXPECTED) == {}
+
+
+def test_what_nobody_knows_is_not_told(hot: HotStore, run: Run) -> None:
+    Run.objects.update(usd_per_node_hour=0.0)
+
+    families = told(hot)
+
+    assert [list(family.samples()) for family in families] == [[], [], []]
+
+
+def test_of_a_run_that_is_over_nothing_goes_on(hot: HotStore, training: Run) -> None:
+    Run.objects.update(finished_at=just_now())
+
+    assert said(told(hot), families_module.PER_HOUR) == {}
+
+
+def test_budgets_of_now_are_told_with_their_forecast(run: Run) -> None:
+    now = just_now()
+    Run.objects.update(started_at=now - timedelta(hours=2))
+    for usd, begins, ends in ((1000, -DAY, DAY), (2000, DAY, 2 * DAY), (3000, -2 * DAY, -DAY)):
+        whose = {"team": "LLM"} if usd != 2000 else {"run": run}
+        period = {"starts_at": now + begins, "ends_at": now + ends}
+        Budget.objects.create(usd=usd, set_by="ada", set_at=now, **period, **whose)
+    mine = Budget.objects.create(
+        run=run, usd=10, starts_at=now - DAY, ends_at=now + DAY, set_by="ada", set_at=now
+    )
+
+    families = budget_families(now=now)
+
+    team = (str(Budget.objects.get(usd=1000).pk), "LLM", "")
+    runs = (str(mine.pk), "", "llama")
+    assert said(families, families_module.BUDGET) == {team: 1000.0, runs: 10.0}
+    assert said(families, families_module.SPENT)[team] == pytest.approx(172, rel=1e-3)
+    assert said(families, families_module.FORECAST)[runs] == pytest.approx(26 * 86, rel=1e-3)
+    assert said(families, families_module.BURN)[team] == 86.0
+    assert said(families, families_module.ENDS)[team] == pytest.approx((now + DAY).timestamp())
+
+
+def test_alerts_are_told_by_run_and_by_those_of_its_nodes(run: Run, limping: Node) -> None:
+    now = just_now()
+    straggling(run, limping, at=now)
+    of_node = straggling(run, limping, at=now, rule="core_slow", subject="node:limping")
+    Alert.objects.filter(pk=of_node.pk).update(run=None)
+    straggling(run, limping, at=now, rule="hang", subject="x", resolved_at=now)
+
+    series = {each.labels: float(each.value) for each in run_alert_family().samples()}
+
+    assert series == {("llama", "allreduce_share"): 1.0, ("llama", "core_slow"): 1.0}
+
+
+def test_a_scrape_has_them(hot: HotStore, training: Run) -> None:
+    names = {family.spec.name for family in everything(hot, now=just_now())}
+
+    assert {spec.name for spec in SPECS} <= names
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in SPECS])
+def test_a_series_is_documented(name: str) -> None:
+    assert f"\n## {name}\n" in DOCUMENT.read_text()

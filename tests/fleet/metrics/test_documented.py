@@ -1,0 +1,60 @@
+"""The document on Prometheus says of every alert what it does not see, and names what there is."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from fleet.metrics.dashboards import DASHBOARDS
+from fleet.metrics.rules import WATCHES, of_fleet, of_money, of_nodes, of_runs, rule_file
+from telemetry.detect import RULES, Rule
+
+ROOT = Path(__file__).parents[3]
+EXPORTED = re.compile(r"(?<![:\w])trnwatch_\w+")
+TEXT = (ROOT / "docs/prometheus.md").read_text()
+RUNBOOK = (ROOT / "docs/runbooks/service.md").read_text()
+NOTIFIED = {name for name, watch in WATCHES.items() if watch.runbook == "notifications"}
+
+
+@pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
+def test_it_says_what_an_alert_of_prometheus_does_not_see(rule: Rule) -> None:
+    row = re.search(rf"^\| `{rule.name}` \| (.*) \| (.*) \|$", TEXT, re.MULTILINE)
+
+    assert row
+    told: set[str] = {query.severity or rule.severity for query in rule.queries} or {
+        "as trnwatch says"
+    }
+    assert row[1].split(", ") == sorted(told)
+    assert row[2] == rule.filled(rule.falls_short)
+
+
+@pytest.mark.parametrize("name", WATCHES)
+def test_an_alert_about_trnwatch_has_a_line_and_a_remedy(name: str) -> None:
+    assert f"`{name}`" in TEXT
+    assert name in NOTIFIED or f"- **`{name}`**: " in RUNBOOK
+
+
+@pytest.mark.parametrize("path", sorted((ROOT / "deploy").glob("*/*.yml")), ids=str)
+def test_every_example_is_named(path: Path) -> None:
+    if path.parent.name in {"prometheus", "alertmanager"}:
+        assert f"{path.parent.name}/{path.name}" in TEXT
+
+
+def test_it_counts_what_is_recorded() -> None:
+    groups = (of_nodes, of_runs, of_fleet, of_money)
+    n_nodes, n_runs, n_fleet, n_money = (len(list(each())) for each in groups)
+
+    told = f"{n_nodes} recordings of nodes, {n_runs} of runs and {n_fleet} of the fleet"
+    assert f"{told}, and {n_money} of money" in TEXT
+
+
+def test_rules_and_dashboards_ask_only_for_what_is_exported() -> None:
+    groups = yaml.safe_load(rule_file())["groups"]
+    exprs = [rule["expr"] for group in groups for rule in group["rules"]]
+    exprs += [ask.expr for board in DASHBOARDS.values() for ask in board.asks]
+    asked = {name for expr in exprs for name in EXPORTED.findall(expr)}
+
+    documented = set(EXPORTED.findall((ROOT / "docs/metrics.md").read_text()))
+    assert asked - documented == set()
+    assert len(asked) > 40

@@ -1,0 +1,78 @@
+"""What is told of nodes and runs by their names: in the words of the document on metrics."""
+
+import time
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from pytest_django import Settings
+
+from fleet.metrics.families import (
+    COST,
+    FIRING,
+    INFO,
+    LAST_STEP,
+    LIMIT,
+    NODE_INFO,
+    PACE,
+    RESOLVE,
+    STEPS,
+    TOKENS,
+    UNACKNOWLEDGED,
+)
+from fleet.models import Node, Run
+from telemetry.store.hot import HotStore
+from tests.parts import steps
+
+DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
+TOLD = (LIMIT, RESOLVE, TOKENS, STEPS, COST, INFO, LAST_STEP, NODE_INFO, FIRING, UNACKNOWLEDGED)
+
+
+@pytest.fixture(autouse=True)
+def reading(settings: Settings) -> None:
+    """Let anyone on this machine read."""
+    settings.ANONYMOUS_READING = True
+
+
+def test_it_tells_what_a_node_trains(client: Client, steady: Node, hot: HotStore) -> None:
+    Node.objects.create(
+        name="spare",
+        instance_type="trn1.32xlarge",
+        source=Node.Source.NEURON_MONITOR,
+        shard="spare/0",
+        n_cores=32,
+        n_devices=16,
+        first_seen_at=timezone.now(),
+    )
+
+    page = client.get("/metrics").getvalue().decode()
+
+    assert (
+        'trnwatch_node_info{instance_type="trn1.32xlarge",node="steady",run="llama",'
+        'source="simulated"} 1.0\n' in page
+    )
+    assert (
+        'trnwatch_node_info{instance_type="trn1.32xlarge",node="spare",run="",'
+        'source="neuron-monitor"} 1.0\n' in page
+    )
+
+
+def test_it_tells_when_the_latest_step_ended(client: Client, run: Run, hot: HotStore) -> None:
+    now = int(time.time())
+    hot.append_steps(steps(n_steps=20, ended_at_s=now - 20, compute_s=0.9))
+
+    told = dict(
+        line.split(" ")
+        for line in client.get("/metrics").getvalue().decode().splitlines()
+        if line.startswith("trnwatch_run_")
+    )
+
+    ended_s = float(told['trnwatch_run_last_step_timestamp_seconds{run="llama"}'])
+    assert ended_s == pytest.approx(now - 20 + 19 * 0.9, abs=0.5)
+    assert told['trnwatch_run_allreduce_resolve_ratio{run="llama"}'] == "0.22"
+
+
+@pytest.mark.parametrize("name", [spec.name for spec in (*PACE, *TOLD)])
+def test_a_series_is_documented(name: str) -> None:
+    assert f"\n## {name}\n" in DOCUMENT.read_text()

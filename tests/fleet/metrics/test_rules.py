@@ -1,0 +1,88 @@
+"""The rule file: current, accepted, and every alert of it lives as its rule says."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.management import CommandError, call_command
+
+from fleet.metrics.rules import EXAMPLE_URL, WATCHES, rule_file
+from telemetry.detect import RULES
+from tests.fleet.metrics import of_nodes, of_parts, of_runs, of_service
+from tests.fleet.metrics.stories import told, untold, worlds
+
+ROOT = Path(__file__).parents[3]
+COMMITTED = ROOT / "deploy/prometheus/rules/trnwatch.rules.yml"
+STORIES = [*of_runs.STORIES, *of_parts.STORIES, *of_nodes.STORIES, *of_service.STORIES]
+ANNOTATIONS = ("summary", "description", "runbook_url", "dashboard")
+BORN_OF_ABSENCE = {"trnwatch_absent", "trnwatch_nothing_to_watch"}
+
+
+def promtool(folder: Path, tests: list[dict[str, Any]], *, every_s: int) -> str:
+    """Let promtool tell stories about the committed rules; return what it has to complain of."""
+    whole = {
+        "rule_files": [str(COMMITTED)],
+        "evaluation_interval": f"{every_s}s",
+        "tests": tests,
+    }
+    # JSON is YAML too.
+    (folder / "stories.yml").write_text(json.dumps(whole))
+    command = ["promtool", "test", "rules", str(folder / "stories.yml")]
+    check = subprocess.run(command, capture_output=True, text=True, check=False)
+    return "" if check.returncode == 0 else check.stdout + check.stderr
+
+
+def test_the_committed_file_is_current() -> None:
+    assert COMMITTED.read_text() == rule_file()
+
+
+@pytest.mark.prometheus
+def test_promtool_accepts_it() -> None:
+    command = ["promtool", "check", "rules", str(COMMITTED)]
+    check = subprocess.run(command, capture_output=True, text=True, check=False)
+
+    assert check.returncode == 0, check.stdout + check.stderr
+    assert "SUCCESS" in check.stdout
+
+
+@pytest.mark.prometheus
+def test_every_alert_fires_and_resolves_as_it_should(tmp_path: Path) -> None:
+    assert promtool(tmp_path, [told(world) for world in worlds(STORIES)], every_s=30) == ""
+
+
+@pytest.mark.prometheus
+def test_what_nothing_is_heard_of_is_not_told_of(tmp_path: Path) -> None:
+    heard_of = [story for story in STORIES if story.alert not in BORN_OF_ABSENCE]
+
+    assert promtool(tmp_path, [untold(world) for world in worlds(heard_of)], every_s=120) == ""
+
+
+def test_there_is_a_story_of_every_alert() -> None:
+    alerts = set(re.findall(r"- alert: (\w+)", rule_file()))
+
+    assert alerts == {*RULES, *WATCHES}
+    assert {story.alert for story in STORIES if story.fires and story.quiet} == alerts
+
+
+@pytest.mark.parametrize("alert", re.findall(r"- alert: .*?(?=\n +- |\Z)", rule_file(), re.DOTALL))
+def test_an_alert_says_how_bad_it_is_and_where_to_go_from_it(alert: str) -> None:
+    assert re.search(r"\n +severity: (page|warn|'?\"?\{\{ \$labels.severity \}\}'?\"?)\n", alert)
+    assert re.search(r"\n +rule: \w+\n", alert)
+    assert all(f"\n      {key}: " in alert or f" {key}: " in alert for key in ANNOTATIONS)
+    assert f"{EXAMPLE_URL}/runbooks/" in alert
+
+
+def test_links_lead_where_people_say(tmp_path: Path) -> None:
+    output = tmp_path / "rules.yml"
+    call_command("export_rules", output=output, url="https://watch.lab/")
+
+    assert "https://watch.lab/runbooks/hang/" in output.read_text()
+    assert EXAMPLE_URL not in output.read_text()
+
+
+def test_a_link_without_a_scheme_is_refused() -> None:
+    with pytest.raises(CommandError, match="--url"):
+        call_command("export_rules", url="watch.lab")

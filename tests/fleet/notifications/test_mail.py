@@ -1,0 +1,96 @@
+"""Letters: taken, refused for now, refused for good."""
+
+from collections.abc import Iterator
+
+import pytest
+from pytest_django import Settings
+
+from fleet.models import Receiver
+from fleet.notifications.channels import Mail, MailServer
+from fleet.notifications.http_client import (
+    AddressError,
+    Allowed,
+    HttpClient,
+    HttpResult,
+    UnreachableError,
+)
+from tests.fleet.notifications.letterbox import Letterbox, a_letterbox
+from tests.parts import NOON, free_port
+
+BODY = {"subject": "[FIRING] llama", "text": "It is slow. Ünïcode."}
+DOOR = HttpClient(Allowed(), timeout_s=2)
+
+
+@pytest.fixture
+def letterbox(settings: Settings) -> Iterator[Letterbox]:
+    with a_letterbox() as box:
+        settings.SMTP_URL = box.url
+        yield box
+
+
+def send(to: str = "ada@example.org, bob@example.org", **body: str) -> HttpResult:
+    receiver = Receiver(name="people", kind="email", target=to)
+    return Mail().send(receiver, BODY | body, key="k1", at=NOON, door=DOOR)
+
+
+def test_a_letter_arrives_with_its_key_as_id(letterbox: Letterbox) -> None:
+    assert send().status == 250
+
+    [letter] = letterbox.letters
+    assert letterbox.recipients == ["ada@example.org", "bob@example.org"]
+    assert letter["Message-ID"] == "<k1@trnwatch>"
+    assert letter["Idempotency-Key"] == "k1"
+    assert letter["Subject"] == "[FIRING] llama"
+    assert "Ünïcode" in letter.get_payload(decode=True).decode()  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("said", "error"), [("550 nobody", AddressError), ("450 busy", UnreachableError)]
+)
+def test_one_who_is_refused_is_not_forgotten_because_others_are_not(
+    letterbox: Letterbox, said: str, error: type[Exception]
+) -> None:
+    letterbox.refusals["bob@example.org"] = said
+
+    with pytest.raises(error, match=r"bob@example\.org"):
+        send()
+    assert len(letterbox.letters) == 1
+
+
+def test_all_refused_is_said(letterbox: Letterbox) -> None:
+    letterbox.refusals["ada@example.org"] = "550 nobody"
+
+    with pytest.raises(AddressError, match="550 nobody"):
+        send("ada@example.org")
+
+
+def test_a_subject_cannot_bring_a_header_along(letterbox: Letterbox) -> None:
+    with pytest.raises(AddressError):
+        send(subject="hello\r\nBcc: eve@example.org")
+
+
+def test_no_server_there_may_be_one_later(settings: Settings) -> None:
+    settings.SMTP_URL = f"smtp://127.0.0.1:{free_port()}"
+
+    with pytest.raises(UnreachableError):
+        send()
+
+
+def test_no_server_set_is_said(settings: Settings) -> None:
+    settings.SMTP_URL = ""
+
+    with pytest.raises(AddressError, match="TRNWATCH_SMTP_URL"):
+        send()
+
+
+def test_the_address_of_a_server_is_read() -> None:
+    office = MailServer.of("smtp+starttls://ada:p%40ss@mail.example.org")
+
+    assert (office.host, office.port, office.user, office.password) == (
+        "mail.example.org",
+        587,
+        "ada",
+        "p@ss",
+    )
+    with pytest.raises(AddressError, match="TRNWATCH_SMTP_URL"):
+        MailServer.of("mail.example.org")

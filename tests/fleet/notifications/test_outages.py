@@ -1,0 +1,104 @@
+"""PostgreSQL and Redis killed under a sender at work: every page arrives all the same."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from redis import Redis
+
+from fleet.models import Alert, Delivery, Receiver, Run, SenderHeartbeat
+from tests.fleet.notifications.conftest import an_alert, say
+from tests.fleet.notifications.processes import ROOT, Senders, environment, senders, until
+from tests.fleet.notifications.stranger import Stranger, thinks
+from tests.own_postgres import OwnPostgres, own_postgres
+from tests.parts import redis_server
+
+N_ALERTS = 24
+
+
+@pytest.mark.postgresql
+def test_a_database_that_is_killed_loses_no_page(tmp_path: Path, stranger: Stranger) -> None:
+    stranger.answers = [thinks(0.02)]
+    with own_postgres() as database, senders(tmp_path, database.url) as home:
+        env = environment(tmp_path, database.url, DJANGO_SETTINGS_MODULE="fleet.settings")
+        migrate = [sys.executable, "manage.py", "migrate", "--verbosity=0"]
+        subprocess.run(migrate, cwd=ROOT, env=env, check=True)
+        pager = start_pager(tmp_path, env, stranger)
+        home.start()
+        for n_before in (3, 8, 14):
+            stranger.until(n_before)
+            database.kill()
+            time.sleep(0.3)
+            database.start()
+        assert pager.wait(timeout=60) == 0
+        committed = set((tmp_path / "committed").read_text().split())
+        until(lambda: unsent(database) == "0", within_s=60)
+
+        assert len(committed) > N_ALERTS / 2
+        assert committed <= set(stranger.keys)
+        assert len(stranger.keys) <= len(set(stranger.keys)) + 2 * 3
+
+
+def start_pager(folder: Path, env: dict[str, str], to: Stranger) -> subprocess.Popen[bytes]:
+    """Start a process that fires alerts, and notes what it was told is committed."""
+    script = Path(__file__).with_name("a_pager.py")
+    command = [sys.executable, str(script), to.url, str(N_ALERTS), "0.1"]
+    with (folder / "committed").open("wb") as file:
+        return subprocess.Popen(command, cwd=ROOT, env=env, stdout=file)
+
+
+def unsent(database: OwnPostgres) -> str:
+    """Return how many notifications wait or are on their way."""
+    question = "SELECT count(*) FROM fleet_delivery WHERE state IN ('pending', 'sending')"
+    command = ["psql", "-tA", "-h", str(database.folder), "-U", "trnwatch", "postgres"]
+    done = subprocess.run([*command, "-c", question], capture_output=True, text=True, check=False)
+    return done.stdout.strip()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_without_redis_pages_go_out_and_the_sender_says_that_nobody_watches(
+    senders: Senders, hook: Receiver, run: Run, stranger: Stranger, tmp_path: Path
+) -> None:
+    with redis_server(tmp_path) as url:
+        with Redis.from_url(url) as redis:
+            redis.hset("service:gauges", "watched_at_s", str(time.time()))
+        senders.start(env={"REDIS_URL": url}, **{"blind-after": 1.5})
+        say(an_alert(run), "fired")
+        stranger.until(1)
+    say(an_alert(run, "node:steady", "node_silent"), "fired")
+
+    until(lambda: blind() and len(stranger.posts) == 3)
+    assert {alert["rule"] for post in stranger.posts for alert in post.told["alerts"]} == {
+        "allreduce_share",
+        "node_silent",
+        "monitoring_blind",
+    }
+    until(lambda: set(Delivery.objects.values_list("state", flat=True)) == {"sent"})
+
+
+def blind() -> bool:
+    return Alert.objects.open().filter(rule="monitoring_blind").exists()
+
+
+@pytest.mark.django_db(transaction=True)
+def test_the_dead_mans_switch_is_held_only_while_somebody_watches(
+    senders: Senders, hook: Receiver, stranger: Stranger, tmp_path: Path
+) -> None:
+    with redis_server(tmp_path) as url, Redis.from_url(url) as redis:
+        redis.hset("service:gauges", "watched_at_s", str(time.time()))
+        senders.start(
+            env={
+                "REDIS_URL": url,
+                "TRNWATCH_HEARTBEAT_URL": stranger.url,
+                "TRNWATCH_HEARTBEAT_EVERY_S": "0",
+            }
+        )
+        stranger.until(2)
+        redis.hset("service:gauges", "watched_at_s", str(time.time() - 60))
+        until(lambda: not SenderHeartbeat.objects.get().is_watched)
+        n_beats = len(stranger.posts)
+        time.sleep(1)
+
+    assert len(stranger.posts) == n_beats

@@ -1,0 +1,139 @@
+"""Reminders while nobody has an alert, and what Alertmanager is told again and again."""
+
+from datetime import timedelta
+
+import pytest
+
+from fleet.models import Alert, Delivery, NotifiedState, Receiver, Route, Run, Silence
+from fleet.notifications.delivery import DeliveryClient, Refresher, remind
+from fleet.notifications.http_client import Allowed, HttpClient
+from fleet.notifications.sender import forget
+from tests.fleet.notifications.conftest import an_alert, receiver, say
+from tests.fleet.notifications.stranger import Stranger, status
+from tests.parts import just_now
+
+MINUTE = timedelta(minutes=1)
+COURIER = DeliveryClient(
+    HttpClient(Allowed.of(["127.0.0.0/8"]), timeout_s=5), "https://trnwatch.example"
+)
+
+
+@pytest.fixture
+def firing(hook: Receiver, run: Run) -> Alert:
+    alert = an_alert(run)
+    say(alert, "fired")
+    Delivery.objects.update(state="sent")
+    return alert
+
+
+def kinds() -> list[str]:
+    return list(Delivery.objects.order_by("pk").values_list("kind", flat=True))
+
+
+def test_what_nobody_takes_is_said_again(firing: Alert) -> None:
+    now = just_now()
+
+    assert remind(now=now + 29 * MINUTE) == 0
+    assert remind(now=now + 31 * MINUTE) == 1
+    assert remind(now=now + 32 * MINUTE) == 0
+    assert kinds() == ["firing", "repeated"]
+    assert NotifiedState.objects.get().n_repeats == 1
+
+
+def test_several_are_said_again_in_one_message(firing: Alert, run: Run) -> None:
+    Route.objects.update(group_by="run")
+    NotifiedState.objects.update(lane="route 1 llama")
+    say(an_alert(run, "node:steady", "node_silent"), "fired")
+    NotifiedState.objects.update(lane="route 1 llama")
+    Delivery.objects.update(state="sent")
+
+    assert remind(now=just_now() + 31 * MINUTE) == 2
+    assert Delivery.objects.get(kind="repeated").alerts.count() == 2
+
+
+@pytest.mark.parametrize(
+    "what", ["acknowledged", "resolved", "silenced", "never", "switched off", "pagerduty"]
+)
+def test_nobody_is_reminded_without_need(firing: Alert, what: str) -> None:
+    now = just_now()
+    if what == "acknowledged":
+        Alert.objects.update(acknowledged_at=now, acknowledged_by="ada")
+    elif what == "resolved":
+        say(firing, "resolved")
+        Delivery.objects.exclude(kind="firing").delete()
+    elif what == "silenced":
+        Silence.objects.create(
+            matchers="run=llama", reason="x", by="ada", starts_at=now, ends_at=now + 60 * MINUTE
+        )
+    elif what == "never":
+        Route.objects.update(repeat_s=0)
+    elif what == "switched off":
+        Receiver.objects.update(is_enabled=False)
+    else:
+        Receiver.objects.update(kind="pagerduty")
+
+    assert remind(now=now + 31 * MINUTE) == 0
+    assert kinds() == ["firing"]
+
+
+@pytest.fixture
+def manager(db: None, run: Run, stranger: Stranger) -> Receiver:
+    return receiver("manager", "alertmanager", stranger.url)
+
+
+def test_an_alertmanager_is_told_in_time_what_lasts(
+    manager: Receiver, run: Run, stranger: Stranger
+) -> None:
+    lasting, over = an_alert(run), an_alert(run, "node:steady", "node_silent")
+    for alert in (lasting, over):
+        say(alert, "fired")
+    say(over, "resolved")
+    refresher, now = Refresher(), just_now()
+    for at in (now, now + timedelta(seconds=59), now + timedelta(seconds=61)):
+        for each in refresher.due(now=at):
+            refresher.tell(each, COURIER, now=at)
+
+    first, second = (post.told for post in stranger.posts)
+    assert [alert["labels"]["trnwatch_alert"] for alert in first] == [str(lasting.pk)]
+    assert first[0]["endsAt"] < second[0]["endsAt"]
+
+
+def test_the_labels_stay_whatever_is_found_out_later(
+    manager: Receiver, run: Run, stranger: Stranger
+) -> None:
+    alert = an_alert(run)
+    say(alert, "fired")
+    Alert.objects.update(rule="efa_degraded", subject="node:steady")
+    Refresher().tell(manager, COURIER, now=just_now())
+
+    [told] = stranger.posts[0].told
+    assert told["labels"]["alertname"] == "allreduce_share"
+    assert told["annotations"]["rule"] == "efa_degraded"
+
+
+def test_an_alertmanager_with_nothing_to_hear_is_left_alone(
+    manager: Receiver, stranger: Stranger
+) -> None:
+    Refresher().tell(manager, COURIER, now=just_now())
+
+    assert stranger.posts == []
+
+
+def test_an_alertmanager_that_is_gone_is_noted(
+    manager: Receiver, run: Run, stranger: Stranger
+) -> None:
+    stranger.answers = [status(503)]
+    say(an_alert(run), "fired")
+    Refresher().tell(manager, COURIER, now=just_now())
+
+    assert Receiver.objects.get().last_error == "503"
+
+
+def test_what_was_sent_long_ago_is_forgotten_but_not_what_is_dead(firing: Alert) -> None:
+    now = just_now()
+    say(firing, "acknowledged")
+    Delivery.objects.filter(kind="acknowledged").update(state="dead", ended_at=now)
+    Delivery.objects.filter(kind="firing").update(ended_at=now)
+    forget(before=now + MINUTE)
+
+    assert kinds() == ["acknowledged"]

@@ -1,0 +1,23 @@
+"""A process that keeps one program, to be killed by a test."""
+
+import asyncio
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[3]
+sys.path.insert(0, str(ROOT))
+
+from fleet.ops.supervisor import Program, Supervisor  # noqa: E402
+
+NAPS = "import os, time; print(os.getpid(), flush=True); time.sleep(60)"
+
+
+async def main(folder: Path) -> None:
+    """Keep a napper for a minute."""
+    keeper = Supervisor(folder, env=os.environ, cwd=ROOT, say=print)
+    keeper.keep([Program("napper", (sys.executable, "-c", NAPS))])
+    await asyncio.sleep(60)
+
+
+asyncio.run(main(Path(sys.argv[1])))

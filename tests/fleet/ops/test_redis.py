@@ -1,0 +1,127 @@
+"""Our own Redis: behind a password, at a place the other processes find, in any folder."""
+
+import asyncio
+import os
+import signal
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from redis import Redis
+from redis.exceptions import AuthenticationError
+
+from fleet.ops.redis import RedisPlace, choose_place, program, repair, until_ready
+from fleet.ops.sockets import listen
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / 'a "folder", 100% odd # here?'
+
+
+@pytest.fixture
+def server(folder: Path) -> Iterator[tuple[RedisPlace, subprocess.Popen[bytes]]]:
+    place = choose_place(folder)
+    process = subprocess.Popen(program(folder, place).command, stdout=subprocess.DEVNULL)
+    try:
+        asyncio.run(until_ready(place.url))
+        yield place, process
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_nobody_gets_in_without_the_password(
+    server: tuple[RedisPlace, subprocess.Popen[bytes]],
+) -> None:
+    place, _ = server
+    with Redis(port=place.port) as stranger, pytest.raises(AuthenticationError):
+        stranger.ping()
+
+
+def test_it_neither_evicts_nor_grows_without_bound(
+    server: tuple[RedisPlace, subprocess.Popen[bytes]],
+) -> None:
+    with Redis.from_url(server[0].url) as client:
+        config = client.config_get("maxmemory*")
+
+    assert config["maxmemory-policy"] == "noeviction"
+    assert int(config["maxmemory"]) > 0
+
+
+def test_what_was_written_a_moment_before_a_kill_is_there_again(
+    server: tuple[RedisPlace, subprocess.Popen[bytes]], folder: Path
+) -> None:
+    place, process = server
+    with Redis.from_url(place.url) as client:
+        client.set("tick", 7)
+    os.kill(process.pid, signal.SIGKILL)
+    process.wait()
+
+    again = subprocess.Popen(program(folder, place).command, stdout=subprocess.DEVNULL)
+    try:
+        asyncio.run(until_ready(place.url))
+        with Redis.from_url(place.url) as client:
+            assert client.get("tick") == b"7"
+    finally:
+        again.kill()
+        again.wait()
+
+
+def test_the_password_is_for_the_owner_alone(
+    server: tuple[RedisPlace, subprocess.Popen[bytes]], folder: Path
+) -> None:
+    for name in ("url", "redis.conf"):
+        assert (folder / name).stat().st_mode & 0o077 == 0
+
+
+def test_port_and_password_outlive_a_restart(folder: Path) -> None:
+    assert choose_place(folder) == choose_place(folder)
+
+
+def test_a_port_that_is_taken_by_now_is_given_up(folder: Path) -> None:
+    before = choose_place(folder)
+    with listen("127.0.0.1", before.port):
+        after = choose_place(folder)
+
+    assert after.port != before.port
+    assert after.password == before.password
+
+
+LOADING = "Server initialized\nReading RDB preamble from AOF file...\n"
+DAMAGED = LOADING + "Bad file format reading the append only file\n"
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (-signal.SIGKILL, LOADING),
+        (0, LOADING),
+        (-signal.SIGSEGV, LOADING + "Ready to accept connections\n"),
+        (1, LOADING + "Can't open the append-only file: Permission denied\n"),
+        (1, LOADING + "Out Of Memory allocating 16 bytes!\n"),
+        (1, ""),
+    ],
+)
+def test_a_file_that_may_be_whole_is_kept(folder: Path, code: int, words: str) -> None:
+    folder.mkdir()
+    (folder / "appendonly.aof").touch()
+
+    assert repair(folder, code, words) == ""
+    assert [path.name for path in folder.iterdir()] == ["appendonly.aof"]
+
+
+@pytest.mark.parametrize("name", ["appendonly.aof", "appendonlydir/appendonly.aof.1.incr.aof"])
+def test_of_damaged_files_the_latest_is_kept(folder: Path, name: str) -> None:
+    top = name.partition("/")[0]
+    for number in (1, 2):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(f"damage {number}")
+        (folder / f"{top}.damaged-20260101T00000{number}Z").touch()
+        assert f"It is set aside as {folder / top}.damaged-" in repair(folder, 1, DAMAGED)
+
+    [aside] = folder.iterdir()
+    [file] = [path for path in (aside, *aside.rglob("*")) if path.is_file()]
+    assert file.read_text() == "damage 2"
+    assert repair(folder, 1, DAMAGED) == ""

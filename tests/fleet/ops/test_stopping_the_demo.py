@@ -1,0 +1,98 @@
+"""Stopping while the demo is being made: nothing is left running, and the next start makes it."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests.fleet.ops.running import ROOT, Up, environment, manage, wait_for
+from tests.parts import free_port
+
+POOL = os.cpu_count() or 1
+# The kernel ends what is left at once; a busy machine has all the time it needs.
+SOON_S = 20
+
+
+def grandchildren(process: psutil.Process) -> list[psutil.Process]:
+    """Return the pool's processes of a `prepare_demo` below a process."""
+    for child in [process, *process.children(recursive=True)]:
+        with suppress(psutil.NoSuchProcess):
+            if "prepare_demo" in child.cmdline() and len(child.children()) >= POOL:
+                return child.children()
+    return []
+
+
+@pytest.fixture
+def making(tmp_path: Path, redis_url: str) -> Iterator[subprocess.Popen[bytes]]:
+    env = environment(tmp_path, REDIS_URL=redis_url)
+    assert manage(tmp_path, "migrate", "--verbosity", "0", REDIS_URL=redis_url)[0] == 0
+    command = [sys.executable, "manage.py", "prepare_demo", "--hours", "1"]
+    with subprocess.Popen(
+        command, cwd=ROOT, env=env, stdout=subprocess.DEVNULL, start_new_session=True
+    ) as process:
+        yield process
+        process.kill()
+
+
+@pytest.mark.parametrize(
+    "end",
+    [
+        lambda process: process.send_signal(signal.SIGKILL),
+        lambda process: process.send_signal(signal.SIGTERM),
+        lambda process: os.killpg(process.pid, signal.SIGINT),
+    ],
+    ids=["killed", "told", "Ctrl-C"],
+)
+def test_the_processes_of_the_pool_end_with_the_command(
+    making: subprocess.Popen[bytes], end: Callable[[subprocess.Popen[bytes]], None]
+) -> None:
+    parent = psutil.Process(making.pid)
+    wait_for(lambda: grandchildren(parent), within_s=60)
+    left = grandchildren(parent)
+
+    end(making)
+
+    making.wait(timeout=SOON_S)
+    _, alive = psutil.wait_procs(left, timeout=SOON_S)
+    for each in alive:
+        each.kill()
+    assert alive == []
+
+
+def test_ctrl_c_ends_all_and_the_next_start_makes_the_demo_whole(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    port = free_port()
+    with (tmp_path / "console").open("wb") as console:
+        process = subprocess.Popen(
+            [sys.executable, "manage.py", "up"],
+            cwd=ROOT,
+            env=environment(folder, PORT=str(port), TRNWATCH_DEMO="1"),
+            stdout=console,
+            stderr=console,
+        )
+    keeper = psutil.Process(process.pid)
+    wait_for(lambda: grandchildren(keeper), within_s=120)
+    everything = keeper.children(recursive=True)
+    process.send_signal(signal.SIGINT)
+    assert process.wait(timeout=SOON_S) == 0
+    _, alive = psutil.wait_procs(everything, timeout=SOON_S)
+    assert alive == []
+    with closing(sqlite3.connect(folder / "trnwatch.sqlite3")) as database:
+        [n_faults] = database.execute("SELECT count(*) FROM fleet_injectedfault").fetchone()
+    assert n_faults > 0
+
+    again = Up.start(folder, port, 240, TRNWATCH_DEMO="1")
+    try:
+        assert "The demo fleet stands" in again.said
+        with closing(sqlite3.connect(folder / "trnwatch.sqlite3")) as database:
+            ask = "SELECT count(*) FROM fleet_run WHERE is_simulated AND clock = '{}'"
+            assert database.execute(ask).fetchone() == (0,)
+    finally:
+        assert again.stop() == 0

@@ -1,0 +1,112 @@
+"""`manage.py up` as a whole: it starts, survives what is killed, and leaves nothing behind."""
+
+import time
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from telemetry.store.hot import HotStore, StoreUnavailable
+from tests.fleet.ops.running import ODD, Up, manage, running, wait_for
+from tests.parts import free_port
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / ODD
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    with running(tmp_path_factory.mktemp("up") / ODD) as one:
+        yield one
+
+
+@pytest.fixture
+def up_to_end(folder: Path) -> Iterator[Up]:
+    with running(folder) as one:
+        yield one
+
+
+def test_ticks_go_on_whatever_is_killed_and_none_is_lost_or_doubled(up: Up) -> None:
+    assert manage(up.folder, "prepare_demo", "--hours", "0.05")[0] == 0
+    store = up.store()
+    wait_for(store.newest, within_s=up.recovery_s)
+    shard, first = next(iter(store.newest().items()))
+
+    for word in ("worker-1@", "uvicorn", "redis-server", "worker-2@", "beat"):
+        up.kill(word)
+        seen = time.time()
+        wait_for(partial(is_past, store, shard, seen + 1), within_s=up.recovery_s)
+        assert up.answers() == 200
+
+    last = newest(store, shard)
+    span = store.window(shard, ["vcpu_usage_ratio"], start=first, end=last)
+    present = np.isfinite(span.values["vcpu_usage_ratio"]).any(axis=(1, 2))
+    assert present.all()
+    numbers = store.steps(shard.partition("/")[0], since_s=first).step
+    assert (np.diff(numbers) == 1).all()
+
+
+def is_past(store: HotStore, shard: str, moment_s: float) -> bool:
+    """Whether a shard has been ticked since."""
+    return newest(store, shard) >= moment_s
+
+
+def newest(store: HotStore, shard: str) -> int:
+    """Return the newest tick of a shard; 0 while the store is away."""
+    try:
+        return store.newest().get(shard, 0)
+    except StoreUnavailable:
+        return 0
+
+
+def test_ctrl_c_stops_everything_within_ten_seconds(up_to_end: Up) -> None:
+    children = up_to_end.children
+    assert len(children) == 6
+
+    began_s = time.monotonic()
+    code = up_to_end.stop()
+
+    assert time.monotonic() - began_s < 10
+    assert code == 0
+    assert up_to_end.said.endswith("Stopping.\n")
+    assert [child for child in children if child.is_running()] == []
+
+
+def test_a_second_one_says_where_the_first_is(up: Up) -> None:
+    code, said = manage(up.folder, "up")
+
+    assert code == 2
+    assert said == (
+        f"CommandError: trnwatch is already running here, at http://127.0.0.1:{up.port}.\n"
+    )
+
+
+def test_it_copes_with_what_a_killed_one_left(up_to_end: Up) -> None:
+    children = up_to_end.children
+    up_to_end.process.kill()
+    up_to_end.process.wait()
+
+    again = Up.start(up_to_end.folder, up_to_end.port)
+    assert again.answers() == 200
+    assert [child for child in children if child.is_running()] == []
+    assert again.stop() == 0
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "said"),
+    [
+        ("PORT", "web", "PORT must be a number from 1 to 65535, not 'web'."),
+        ("BIND", "203.0.113.7", "BIND=203.0.113.7 is no address of this machine"),
+        ("REDIS_URL", "redis://127.0.0.1:1/0", "Redis does not answer; see REDIS_URL."),
+        ("DATABASE_URL", "postgres://127.0.0.1:1/x", "The database cannot be used; see DATABASE"),
+    ],
+)
+def test_a_bad_setting_is_named(folder: Path, setting: str, value: str, said: str) -> None:
+    code, words = manage(folder, "up", **{"PORT": str(free_port()), setting: value})
+
+    assert code == 2
+    assert words.splitlines()[-1].startswith(f"CommandError: {said}")

@@ -1,1 +1,0 @@
-"""From an alert's timeline to the outbox."""

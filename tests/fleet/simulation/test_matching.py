@@ -1,0 +1,103 @@
+"""Which alert is about which fault: by run, by time, the best fit first, one to one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from fleet.simulation.scoring import is_cause_right, is_place_right, match
+
+Made = Callable[..., Any]
+
+
+def test_an_alert_about_the_run_while_the_fault_lasts_notices_it(
+    truth: Made, firing: Made
+) -> None:
+    found = match([truth()], [firing()])
+
+    assert (found.noticed, found.repeats, found.false) == ({0: 0}, {}, ())
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"run": "other"}, {"fired_s": 99.0}, {"fired_s": 261.0}], ids=str
+)
+def test_another_run_or_another_time_is_false(truth: Made, firing: Made, wrong: Any) -> None:
+    found = match([truth()], [firing(**wrong)])
+
+    assert (found.noticed, found.false) == ({}, (0,))
+
+
+def test_a_minute_of_grace_follows_the_last_step_that_felt_it(truth: Made, firing: Made) -> None:
+    late = firing(fired_s=320.0)
+
+    assert match([truth()], [late]).noticed == {}
+    assert match([truth(felt_until_s=270.0)], [late]).noticed == {0: 0}
+
+
+def test_a_crash_is_also_felt_while_the_run_restarts(truth: Made, firing: Made) -> None:
+    crash = truth(kind="node_crash", device=None)
+
+    assert match([crash], [firing(fired_s=400.0)]).noticed == {0: 0}
+
+
+def test_an_alert_about_the_whole_fleet_may_be_about_any_run(truth: Made, firing: Made) -> None:
+    assert match([truth()], [firing(run=None, node=None, device=None)]).noticed == {0: 0}
+
+
+def test_of_two_faults_at_once_each_has_the_alert_that_fits(truth: Made, firing: Made) -> None:
+    slow, lossy = truth(), truth(kind="efa_loss", node="llama-03", device=1)
+    about_lossy = firing(cause="efa_loss", node="llama-03", device=1, fired_s=104.0)
+
+    assert match([slow, lossy], [about_lossy, firing()]).noticed == {0: 1, 1: 0}
+
+
+def test_one_alert_cannot_notice_two_faults(truth: Made, firing: Made) -> None:
+    other = truth(kind="throttle", node="llama-02", device=3)
+
+    assert match([truth(), other], [firing()]).noticed == {0: 0}
+
+
+def test_a_second_alert_repeats_unless_it_accuses_somebody_else(truth: Made, firing: Made) -> None:
+    symptom = firing(rule="step_slow", cause="unknown", node=None, device=None, fired_s=120.0)
+    slander = firing(node="llama-02", fired_s=130.0)
+
+    found = match([truth()], [firing(), symptom, slander])
+
+    assert (found.noticed, found.repeats, found.false) == ({0: 0}, {1: 0}, (2,))
+
+
+@pytest.mark.parametrize(
+    ("said", "is_right"),
+    [
+        ({}, True),
+        ({"device": None}, True),
+        ({"device": 8}, False),
+        ({"node": "llama-02"}, False),
+        ({"node": None, "device": None}, False),
+    ],
+    ids=str,
+)
+def test_the_place_is_the_node_and_no_wrong_part(
+    truth: Made, firing: Made, *, said: Any, is_right: bool
+) -> None:
+    assert is_place_right(truth(), firing(**said)) == is_right
+
+
+def test_a_fault_without_a_part_sits_on_the_first(truth: Made, firing: Made) -> None:
+    assert is_place_right(truth(device=None), firing(device=0))
+    assert not is_place_right(truth(device=None), firing(device=7))
+
+
+@pytest.mark.parametrize("kind", ["seq_imbalance", "stage_imbalance"])
+def test_what_slows_all_alike_has_no_place(truth: Made, firing: Made, kind: str) -> None:
+    fault = truth(kind=kind, device=None)
+
+    assert is_place_right(fault, firing(node=None, device=None))
+    assert not is_place_right(fault, firing())
+
+
+def test_kinds_that_look_alike_are_one_cause(truth: Made, firing: Made) -> None:
+    hot = firing(cause="throttle")
+
+    assert not is_cause_right(truth(), hot)
+    assert is_cause_right(truth(looks_like=("slow_core", "throttle")), hot)

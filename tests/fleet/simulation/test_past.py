@@ -1,0 +1,177 @@
+"""The demo's past: played by the real physics, seen by the real detection, told once."""
+
+import json
+from datetime import datetime, timedelta
+from itertools import pairwise
+
+import numpy as np
+import pytest
+
+from fleet.charts.frozen import frozen_figure
+from fleet.models import Alert, InjectedFault, Node, Run
+from fleet.simulation import demo_history
+from fleet.simulation.demo import FLEET, create_fleet
+from fleet.simulation.demo_history import HistoryPart, live_through, stretches
+from telemetry.store.history import node_series, run_steps
+from telemetry.store.hot import HotStore
+from tests.parts import just_now
+
+
+@pytest.fixture
+def now() -> datetime:
+    return just_now().replace(microsecond=0)
+
+
+@pytest.fixture
+def fleet(db: None, now: datetime) -> list[Run]:
+    return create_fleet(now=now, longest=timedelta(hours=2))
+
+
+def strike(run: Run, kind: str, *, at: datetime, **fields: float) -> InjectedFault:
+    return InjectedFault.objects.create(
+        run=run,
+        node=run.nodes.all()[1],
+        kind=kind,
+        starts_at=at,
+        ends_at=at + timedelta(minutes=4),
+        **fields,
+    )
+
+
+def test_the_fleet_plays_four_teams_on_four_kinds_of_machine(fleet: list[Run]) -> None:
+    assert {run.team for run in fleet} == {"LLM", "search", "retail vision", "research"}
+    assert Node.objects.count() >= 28
+    assert {run.instance_type for run in fleet} == {
+        "trn2.48xlarge",
+        "trn1.32xlarge",
+        "trn1.2xlarge",
+        "p5.48xlarge",
+    }
+
+
+@pytest.mark.parametrize("after_s", [0, 1, 30, 59])
+def test_a_past_is_cut_at_whole_minutes_without_a_gap(now: datetime, after_s: int) -> None:
+    now = now.replace(second=after_s)
+    fault = InjectedFault(
+        starts_at=now - timedelta(hours=1), ends_at=now - timedelta(hours=1, minutes=-5)
+    )
+    end = int(now.timestamp())
+    start = end - 2 * 3600
+
+    cut = stretches(start, end, [fault], hot_s=900)
+
+    assert (cut[0].start, cut[-1].end) == (start, end)
+    assert all(b.start == a.end + 1 for a, b in pairwise(cut))
+    assert all(stretch.start % 60 == 0 for stretch in cut[1:])
+    assert [stretch.is_close for stretch in cut] == [False, True, False, True]
+    assert cut[1].start <= fault.starts_at.timestamp() - 330
+
+
+def test_a_past_shorter_than_the_hot_window_is_played_closely(now: datetime) -> None:
+    end = int(now.timestamp())
+
+    assert stretches(end - 300, end, [], hot_s=900) == [HistoryPart(end - 300, end, is_close=True)]
+
+
+def test_a_fault_of_the_past_is_a_resolved_alert_and_the_present_is_hot(
+    hot: HotStore, fleet: list[Run], now: datetime
+) -> None:
+    run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
+    fault = strike(run, "throttle", at=now - timedelta(minutes=50), device=3, magnitude=1.8)
+
+    live_through(hot, run, [fault], now=now)
+
+    alert = Alert.objects.get()
+    assert (alert.cause, alert.node, alert.device) == ("throttle", fault.node, 3)
+    assert alert.resolved_at is not None
+    assert fault.starts_at <= alert.fired_at <= fault.starts_at + timedelta(seconds=30)
+    series = node_series(
+        hot,
+        shard="vit-bakeoff-p5/0",
+        node="vit-bakeoff-p5-00",
+        metric="core_utilization_ratio",
+        start=int(now.timestamp()) - 60,
+        end=int(now.timestamp()),
+    )
+    assert np.isfinite(series.values).all()
+    assert set(run.clock) == {"vit-bakeoff-p5/0"}
+    assert hot.clock("vit-bakeoff-p5/0") is not None
+
+
+def test_steps_of_the_past_are_all_there(hot: HotStore, fleet: list[Run], now: datetime) -> None:
+    run = next(run for run in fleet if run.name == "longctx")
+
+    live_through(hot, run, [], now=now)
+
+    start_s = now.timestamp() - 2 * 3600
+    assert len(run_steps(hot, run.name, start_s=start_s, end_s=now.timestamp())) > 0
+    assert run.last_step > 0
+    assert run.n_tokens == run.last_step * run.global_batch * run.seq_len
+
+
+def test_the_weather_of_an_hour_is_always_the_same(fleet: list[Run], now: datetime) -> None:
+    hour = now.replace(minute=0, second=0)
+
+    once, again = (demo_history.brew(fleet, hour=hour) for _ in range(2))
+
+    assert [(f.kind, f.node, f.starts_at) for f in once] == [
+        (f.kind, f.node, f.starts_at) for f in again
+    ]
+
+
+def test_the_weather_strikes_only_what_a_node_has(fleet: list[Run], now: datetime) -> None:
+    hours = [now + timedelta(hours=i) for i in range(100)]
+    faults = [fault for hour in hours for fault in demo_history.brew(fleet, hour=hour)]
+
+    assert {fault.kind for fault in faults} == {front.kind for front in demo_history.FRONTS}
+    for fault in faults:
+        assert fault.node is not None
+        if fault.kind.startswith("efa"):
+            assert fault.node.n_efa > (fault.device or 0)
+    assert 75 < len(faults) < 250
+
+
+def test_a_newcomer_is_welcomed_by_one_fault_and_only_one(
+    hot: HotStore, fleet: list[Run], now: datetime
+) -> None:
+    first = demo_history.welcome(hot, now=now)
+
+    assert first is not None
+    assert first.starts_at - now < timedelta(minutes=2)
+    assert demo_history.welcome(hot, now=now) is None
+
+
+def test_extending_the_weather_twice_adds_nothing(
+    hot: HotStore, fleet: list[Run], now: datetime
+) -> None:
+    demo_history.extend(hot, now=now)
+    n_faults = InjectedFault.objects.count()
+
+    demo_history.extend(hot, now=now)
+
+    assert InjectedFault.objects.count() == n_faults
+
+
+def test_every_demo_run_can_train(fleet: list[Run]) -> None:
+    assert [run.name for run in fleet] == [demo.spec.name for demo in FLEET]
+
+
+def test_the_evidence_of_the_past_is_kept_by_the_second(
+    hot: HotStore, fleet: list[Run], now: datetime
+) -> None:
+    run = next(run for run in fleet if run.name == "vit-bakeoff-p5")
+    fault = strike(run, "efa_latency", at=now - timedelta(minutes=50), device=3, magnitude=4)
+
+    live_through(hot, run, [fault], now=now)
+
+    alert = Alert.objects.get()
+    culprit = json.loads(frozen_figure(alert, "culprit") or "{}")
+    assert culprit["every_s"] == 1
+    shown = next(line for line in culprit["series"] if line["role"] == "bad")
+    during = [
+        value
+        for second, value in zip(culprit["t"], shown["values"], strict=True)
+        if alert.onset_at.timestamp() + 5 < second < alert.onset_at.timestamp() + 60
+    ]
+    assert None not in during
+    assert min(during) > 30e-6

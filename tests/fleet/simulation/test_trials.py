@@ -1,0 +1,48 @@
+"""The demo's trials: there once their runs are, and only once."""
+
+import pytest
+
+from fleet.models import Run, Trial
+from fleet.simulation.demo import FLEET, create_run, ensure_trials
+from fleet.trials.figures import MatchState, matches
+from telemetry import catalog
+from tests.parts import NOON
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def begun() -> list[Trial]:
+    for demo in FLEET:
+        create_run(demo, started_at=NOON)
+    return ensure_trials(now=NOON)
+
+
+def test_each_begins_once(begun: list[Trial]) -> None:
+    assert ensure_trials(now=NOON) == []
+    assert [trial.name for trial in begun] == ["vit-bakeoff", "trn2-or-p5"]
+    assert Trial.objects.count() == 2
+
+
+def test_the_newest_is_the_13b_model_on_four_of_each(begun: list[Trial]) -> None:
+    trial = Trial.objects.first()
+    assert trial is not None
+
+    arms = [(arm.run.instance_type, arm.run.n_nodes, arm.is_baseline) for arm in trial.arms.all()]
+
+    assert arms == [("p5.48xlarge", 4, True), ("trn2.48xlarge", 4, False)]
+    assert {round(catalog.model(arm.run.model).params / 1e9) for arm in trial.arms.all()} == {13}
+
+
+@pytest.mark.parametrize("name", ["vit-bakeoff", "trn2-or-p5"])
+def test_arms_train_the_same_thing(begun: list[Trial], name: str) -> None:
+    runs = [arm.run for arm in Trial.objects.get(name=name).arms.all()]
+
+    assert {match.state for match in matches(runs, [1e6, 1e6])} == {MatchState.SAME}
+
+
+def test_without_both_runs_there_is_none() -> None:
+    create_run(FLEET[1], started_at=NOON)
+
+    assert ensure_trials(now=NOON) == []
+    assert Run.objects.count() == 1

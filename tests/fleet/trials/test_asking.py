@@ -1,0 +1,54 @@
+"""What is asked of a schedule: read, checked field by field, and written as an address again."""
+
+import pytest
+
+from fleet.trials.schedule_forms import ScheduleRequest, asked_of
+from telemetry.errors import FieldError
+
+
+def test_nothing_asked_is_two_weeks_with_reuse() -> None:
+    assert asked_of({}) == ScheduleRequest(days=14, porting_usd=0, has_reuse=True, by="saved")
+
+
+def test_an_address_says_all_that_differs_and_reads_back_the_same() -> None:
+    asked = ScheduleRequest(
+        days=21.5, porting_usd=20_000, has_reuse=False, by="tokens", candidate="b", failures=0.01
+    )
+
+    assert asked.query == (
+        "days=21.5&porting_usd=20000&reuse=no&by=tokens&candidate=b&failures=0.01"
+    )
+    assert asked_of(dict(part.split("=") for part in asked.query.split("&"))) == asked
+    assert ScheduleRequest().query == ""
+
+
+def test_the_command_that_says_the_same_is_written_out() -> None:
+    assert ScheduleRequest().options == "--days 14"
+    told = ScheduleRequest(tokens=3e11, porting_usd=2_500, failures=0.01).options
+    assert told == "--tokens 300000000000 --porting-usd 2500 --failures 0.01"
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("days", "soon"),
+        ("days", "0"),
+        ("days", "366"),
+        ("days", "nan"),
+        ("days", "inf"),
+        ("porting_usd", "-1"),
+        ("porting_usd", "2e9"),
+        ("reuse", "maybe"),
+        ("by", "dollars"),
+        ("tokens", "0"),
+        ("tokens", "many"),
+        ("failures", "-1"),
+        ("failures", "25"),
+    ],
+)
+def test_what_cannot_be_names_its_field(field: str, text: str) -> None:
+    with pytest.raises(FieldError) as refused:
+        asked_of({field: text})
+
+    assert refused.value.field == field
+    assert str(refused.value).startswith(f"{field}: ")

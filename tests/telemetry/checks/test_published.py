@@ -1,0 +1,44 @@
+"""The published list is as it was published, and everything derived leads back to it."""
+
+from telemetry.checks.operators import operator_name
+from telemetry.checks.support import Basis, SupportState, judge, published
+from tests.telemetry.checks.files import read
+
+
+def test_it_has_41_operators_with_source_and_date() -> None:
+    listed = published().listed
+
+    assert len(listed.names) == 41
+    assert published().sources[listed.source].title.startswith("aws-neuron-sdk: ")
+    assert published().list_date == "2026-04"
+
+
+def test_every_part_has_a_source() -> None:
+    parts = ("listed", "aliases", "lowerings", "refused", "refused_types", "targets")
+
+    assert {getattr(published(), part).source for part in parts} == set(published().sources)
+
+
+def test_whatever_is_derived_leads_to_a_listed_operator() -> None:
+    leads = {*published().aliases.names.values(), *published().lowerings.names.values()}
+
+    assert leads <= published().listed.names
+
+
+def test_names_are_written_as_the_reader_writes_them() -> None:
+    written = {
+        *published().listed.names,
+        *published().aliases.names,
+        *published().lowerings.names,
+        *published().refused.names,
+    }
+
+    assert {name for name in written if operator_name(name) != name} == set()
+
+
+def test_all_that_is_listed_is_supported() -> None:
+    reading = read("\n".join(sorted(published().listed.names)))
+
+    found = judge(reading, published())
+    assert {(each.state, each.basis) for each in found} == {(SupportState.SUPPORTED, Basis.LIST)}
+    assert len(found) == 41

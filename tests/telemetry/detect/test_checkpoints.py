@@ -1,0 +1,59 @@
+"""Checkpoints against earlier ones, and against what one of their size should take."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.detect import Finding, find
+from telemetry.detect.checkpoints import due_s
+from telemetry.steps import StepBatch
+from tests.telemetry.detect.runs import Machines, steps_of, vitals
+
+
+def steps(*took_s: float, since: int = 2) -> StepBatch:
+    """Return steps with checkpoints, the last one some steps ago."""
+    n_steps = 10 * len(took_s) + since
+    written = np.zeros((n_steps, 4))
+    for i, seconds in enumerate(took_s):
+        written[n_steps - since - 10 * (len(took_s) - 1 - i)] = seconds
+    return steps_of(np.ones((n_steps, 4)), checkpoint_s=written)
+
+
+def told(batch: StepBatch, **more: Any) -> list[Finding]:
+    return [f for f in find(vitals(batch, **more)) if f.rule == "checkpoint_slow"]
+
+
+def test_one_that_takes_as_long_as_ever_is_none() -> None:
+    assert told(steps(20.0, 21.0, 19.0, 22.0)) == []
+
+
+def test_one_that_takes_twice_as_long_as_ever_is_slow() -> None:
+    (found,) = told(steps(20.0, 21.0, 19.0, 40.0))
+    assert (found.cause, found.node, found.severity) == ("checkpoint_slow", None, "warn")
+    assert found.evidence["baseline_phase_s"] == pytest.approx(19.0)
+
+
+def test_the_first_is_compared_with_what_its_size_should_take() -> None:
+    usual_s = due_s(n_parameters=7e9, n_nodes=4)
+    assert usual_s == pytest.approx(2 + 14 * 7 / 4 / 2)
+    assert told(steps(1.5 * usual_s), checkpoint_s=usual_s) == []
+    assert len(told(steps(2.5 * usual_s), checkpoint_s=usual_s)) == 1
+    assert told(steps(60.0)) == []
+
+
+def test_it_is_news_for_a_minute() -> None:
+    assert told(steps(20.0, 20.0, 20.0, 60.0, since=70)) == []
+
+
+def test_one_under_way_shows_as_hosts_that_write_while_no_core_works() -> None:
+    batch = steps_of(np.ones((20, 4)))
+    last_s = float(batch.ended_at_s[-1])
+    machines = Machines(last_s + 45)
+    machines.HEALTHY["vcpu_usage_ratio"] = (1, 0.1)
+    all_parts: Any = (slice(None), slice(None))
+    machines.mark("core_utilization_ratio", all_parts, times=0.03, since_s=last_s + 1)
+    machines.mark("vcpu_usage_ratio", all_parts, times=3.0, since_s=last_s + 1)
+    seen = {"now_s": last_s + 45, "checkpoint_s": 15.0, "moments": machines.moments}
+    (found,) = [f for f in find(vitals(batch, machines, **seen)) if f.rule == "checkpoint_slow"]
+    assert found.evidence["phase_s"] == pytest.approx(44, abs=2)

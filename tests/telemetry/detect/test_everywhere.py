@@ -1,0 +1,77 @@
+"""The same part sick on most nodes at once is one problem, of the run and of nobody in it."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.detect import Finding, find
+from telemetry.detect.findings import CauseScore, Symptom
+from telemetry.detect.inputs import DetectionInput, OpenProblem
+from telemetry.detect.silicon import together
+from tests.telemetry.detect.runs import T0, Machines, steps_at, steps_of, vitals
+
+LATENCY = "efa_latency_s"
+SINCE_S = T0 + 190
+Place = tuple[str, str, str | None, int | None]
+
+
+def seen(machines: Machines, **more: Any) -> DetectionInput:
+    return vitals(steps_at([0.1] * 200), machines, moments=machines.moments, **more)
+
+
+def told(findings: list[Finding]) -> set[Place]:
+    return {(f.rule, f.cause, f.node, f.device) for f in findings}
+
+
+def late(*nodes: int, until_s: float = 8, device: int = 1) -> Machines:
+    machines = Machines(SINCE_S + until_s)
+    for node in nodes:
+        machines.mark(LATENCY, (node, device), times=6, since_s=SINCE_S)
+    return machines
+
+
+def test_one_rail_of_most_nodes_is_one_finding_about_the_run() -> None:
+    found = find(seen(late(0, 1, 2)))
+    assert told(found) == {("efa_degraded", "efa_latency", None, 1)}
+
+
+def test_two_machines_are_two_findings() -> None:
+    assert {f.node for f in find(seen(late(0, 3)))} == {"steady", "quiet"}
+
+
+def test_it_lasts_until_the_rail_is_well() -> None:
+    (found,) = find(seen(late(0, 1, 2, 3)))
+    standing = (OpenProblem(found.rule, found.cause, None, found.device, found.evidence),)
+    assert told(find(seen(late(0, 1, 2, 3, until_s=20), standing=standing))) == told([found])
+    assert find(seen(Machines(SINCE_S + 8), standing=standing)) == []
+
+
+def test_when_the_share_mends_last_no_single_node_is_blamed() -> None:
+    transfer = np.full((60, 4), 0.1)
+    transfer[40:] = 0.6
+    steps = steps_of(np.ones((60, 4)), transfer_s=transfer)
+    began_s, mended_s = float(steps.ended_at_s[39]), float(steps.ended_at_s[59])
+    machines = Machines(mended_s)
+    for node in range(4):
+        machines.mark(LATENCY, (node, 1), times=6 + node, since_s=began_s)
+        machines.mark(LATENCY, (node, 1), times=1 / (6 + node), since_s=mended_s - 5)
+    standing = (OpenProblem("allreduce_share", "efa_latency", None, 1, {"share_ratio": 0.37}),)
+    found = find(vitals(steps, machines, moments=machines.moments, standing=standing))
+    assert ("allreduce_share", "efa_latency", None, 1) in told(found)
+    assert {f.node for f in found} == {None}
+
+
+@pytest.mark.parametrize(("nodes", "n_nodes", "expected"), [(3, 5, 1), (3, 6, 3), (2, 3, 2)])
+def test_most_are_three_at_least_and_more_than_half(
+    nodes: int, n_nodes: int, expected: int
+) -> None:
+    looks = [
+        CauseScore("efa_loss", i, "m", 1.0, 0.5, 3, "ratio", node=f"n{i}", device=4)
+        for i in range(nodes)
+    ]
+    found = together([Symptom(look, 100.0 - i) for i, look in enumerate(looks)], n_nodes=n_nodes)
+    assert len(found) == expected
+    if expected == 1:
+        assert (found[0].look.node, found[0].look.strength) == (None, nodes - 1)
+        assert found[0].onset_s == 100.0 - (nodes - 1)

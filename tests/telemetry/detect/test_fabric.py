@@ -1,0 +1,111 @@
+"""EFA devices that answer late, lose packets or carry nothing, whether steps feel it or not."""
+
+from typing import Any
+
+import numpy as np
+
+from telemetry.blocks import Span
+from telemetry.detect import Finding, find
+from telemetry.detect.inputs import DetectionInput, OpenProblem
+from tests.telemetry.detect.runs import T0, Machines, steps_at, vitals
+
+LATENCY, AGAIN = "efa_latency_s", "efa_retransmits_per_s"
+CARRIED = ("efa_tx_bytes_per_s", "efa_rx_bytes_per_s", "efa_tx_packets_per_s", AGAIN)
+SINCE_S = T0 + 190
+
+
+def seen(machines: Machines, **more: Any) -> DetectionInput:
+    return vitals(steps_at([0.1] * 200), machines, moments=machines.moments, **more)
+
+
+def until(seconds: float) -> Machines:
+    return Machines(SINCE_S + seconds)
+
+
+def told(findings: list[Finding]) -> set[tuple[str, str, str | None, int | None]]:
+    return {(f.rule, f.cause, f.node, f.device) for f in findings}
+
+
+def test_healthy_links_are_left_in_peace() -> None:
+    for seed in range(20):
+        assert find(seen(Machines(SINCE_S, seed=seed))) == []
+
+
+def test_a_device_that_answers_late_is_found_before_any_step_is_slow() -> None:
+    machines = until(8).mark(LATENCY, (2, 1), times=1.5, since_s=SINCE_S)
+    (found,) = find(seen(machines))
+    assert told([found]) == {("efa_degraded", "efa_latency", "calm", 1)}
+    assert abs(found.onset_s - SINCE_S) <= 1
+
+
+def test_it_must_last() -> None:
+    assert find(seen(until(4).mark(LATENCY, (2, 1), times=9, since_s=SINCE_S))) == []
+
+
+def test_a_device_that_always_answered_a_little_later_sits_farther_away() -> None:
+    assert find(seen(until(8).mark(LATENCY, (2, 1), times=1.25, since_s=T0 - 900))) == []
+
+
+def test_loss_explains_the_latency_that_comes_with_it() -> None:
+    machines = until(8).mark(AGAIN, (0, 3), times=9_000, since_s=SINCE_S)
+    machines.mark(LATENCY, (0, 3), times=1.4, since_s=SINCE_S)
+    assert told(find(seen(machines))) == {("efa_degraded", "efa_loss", "steady", 3)}
+
+
+def test_a_dead_device_is_the_one_that_used_to_carry() -> None:
+    machines = until(8).mark(LATENCY, (1, 0), times=np.nan, since_s=SINCE_S)
+    for metric in CARRIED:
+        machines.mark(metric, (1, 0), times=0.0, since_s=SINCE_S)
+        machines.mark(metric, (1, 1), times=2.0, since_s=SINCE_S)
+    assert told(find(seen(machines))) == {("efa_degraded", "efa_down", "limping", 0)}
+
+
+def test_a_device_that_nobody_uses_is_not_dead() -> None:
+    machines = Machines(SINCE_S)
+    for metric in CARRIED:
+        machines.mark(metric, (slice(None), 0), times=0.0, since_s=T0 - 900)  # type: ignore[arg-type]
+    assert find(seen(machines)) == []
+
+
+def test_most_devices_of_a_node_are_the_node() -> None:
+    machines = until(8).mark(LATENCY, (2, slice(0, 3)), times=2, since_s=SINCE_S)
+    assert told(find(seen(machines))) == {("efa_degraded", "efa_latency", "calm", None)}
+
+
+def test_all_devices_at_once_blame_no_machine_in_any_second() -> None:
+    for seconds in range(1, 25):
+        machines = until(seconds).mark(LATENCY, (slice(None), slice(None)), times=2,  # type: ignore[arg-type]
+                                       since_s=SINCE_S)  # fmt: skip
+        found = told(find(seen(machines)))
+        assert found <= {("efa_degraded", "efa_latency", None, None)}
+    assert found
+
+
+def test_loss_on_all_devices_blames_no_machine_and_explains_their_latency() -> None:
+    every = (slice(None), slice(None))
+    for seconds in range(6, 25):
+        machines = until(seconds).mark(AGAIN, every, times=9_000, since_s=SINCE_S)  # type: ignore[arg-type]
+        machines.mark(LATENCY, every, times=1.5, since_s=SINCE_S)  # type: ignore[arg-type]
+        assert told(find(seen(machines))) == {("efa_degraded", "efa_loss", None, None)}
+
+
+def test_real_nodes_measure_no_latency_and_are_not_accused_for_it() -> None:
+    machines = until(8)
+
+    def real(metrics: Any, last_s: int) -> Span:
+        span = machines(metrics, last_s)
+        span.values.get(LATENCY, np.zeros(1))[:] = np.nan
+        return span
+
+    assert find(vitals(steps_at([0.1] * 200), real)) == []
+
+
+def test_an_open_alert_ends_with_five_good_seconds_and_not_with_silence() -> None:
+    standing = (OpenProblem("efa_degraded", "efa_latency", "calm", 1),)
+    assert find(seen(until(8), standing=standing)) == []
+    mute = until(8)
+    for metric in (LATENCY, *CARRIED):
+        mute.mark(metric, (2, slice(None)), times=np.nan, since_s=T0)
+    assert told(find(seen(mute, standing=standing))) == {
+        ("efa_degraded", "efa_latency", "calm", 1)
+    }

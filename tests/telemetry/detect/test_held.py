@@ -1,0 +1,142 @@
+"""A measurement that stands for many seconds counts once."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import pytest
+
+from telemetry.blocks import FloatArray, Span
+from telemetry.detect.fabric import fabric
+from telemetry.detect.findings import Symptom
+from telemetry.detect.inputs import OpenProblem, lasts, measured, newest
+from telemetry.detect.silicon import silicon
+from tests.telemetry.detect.runs import T0, steps_at, vitals
+
+N_NODES, N_EFA, PERIOD_S = 16, 16, 60
+NODES = tuple(f"n-{i:02d}" for i in range(N_NODES))
+LATENCY, CORES = "efa_latency_s", "core_utilization_ratio"
+USUAL_S = 16e-6
+NAN = np.nan
+
+
+@dataclass
+class Held:
+    """Nodes whose probes come once a period and stand until the next; one in 100 is late."""
+
+    seed: int
+    until_s: int = T0
+    period_s: int = PERIOD_S
+    sick: dict[tuple[int, int], tuple[int, float]] = field(default_factory=dict)
+    probes: dict[int, FloatArray] = field(default_factory=dict)
+
+    def probe(self, number: int) -> FloatArray:
+        """Return what all devices were found to take in one period."""
+        if number not in self.probes:
+            rng = np.random.default_rng([self.seed, number])
+            late = np.where(rng.random((N_NODES, N_EFA)) < 0.01, 1.8, 1.0)
+            latency = USUAL_S * late * (1 + 0.02 * rng.standard_normal((N_NODES, N_EFA)))
+            for (node, device), (since_s, times) in self.sick.items():
+                if number * self.period_s >= since_s:
+                    latency[node, device] = USUAL_S * times * (1 + 0.02 * rng.standard_normal())
+            self.probes[number] = latency
+        return self.probes[number]
+
+    def seconds(self, metrics: Sequence[str], ticks: Sequence[int]) -> Span:
+        """Return some seconds."""
+        values = np.stack([self.probe(tick // self.period_s) for tick in ticks])
+        kept = {LATENCY: values} if LATENCY in metrics else {}
+        return Span("s", np.array(ticks), NODES, kept)
+
+    def __call__(self, metrics: Sequence[str], last_s: int) -> Span:
+        """Return the newest seconds."""
+        return self.seconds(metrics, range(self.until_s - last_s + 1, self.until_s + 1))
+
+    def moments(self, metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
+        """Return single seconds."""
+        return self.seconds(metrics, [self.until_s - age for age in ages_s])
+
+    def watch(self, duration_s: int, *, every_s: int = 5) -> list[tuple[int, Symptom]]:
+        """Look at the links now and then; return what was found, and when."""
+        found, open_ = list[tuple[int, Symptom]](), tuple[OpenProblem, ...]()
+        for second in range(0, duration_s, every_s):
+            self.until_s = T0 + second
+            seen = vitals(
+                steps_at([0.1] * 4),
+                self,
+                moments=self.moments,
+                nodes=NODES,
+                now_s=float(self.until_s),
+                standing=open_,
+            )
+            mine = fabric(seen)
+            found += [(second, each) for each in mine]
+            open_ = tuple(
+                OpenProblem("efa_degraded", s.look.cause, s.look.node, s.look.device) for s in mine
+            )
+        return found
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_calm_links_that_are_probed_once_a_minute_have_no_finding(seed: int) -> None:
+    assert Held(seed).watch(3_600) == []
+
+
+@pytest.mark.parametrize("period_s", [60, 15, 5])
+def test_a_slow_link_that_is_probed_now_and_then_is_found(period_s: int) -> None:
+    held = Held(1, period_s=period_s, sick={(5, 3): (T0 + 600, 1.4)})
+    found = held.watch(1_200)
+    assert {(s.look.cause, s.look.node, s.look.device) for _, s in found} == {
+        ("efa_latency", "n-05", 3)
+    }
+    first, sighting = found[0]
+    assert 600 < first <= 600 + 3 * max(period_s, 15) + 10
+    assert abs(sighting.onset_s - T0 - 600) <= period_s + 16
+    # Found once it stays found: a probe in between ends nothing.
+    assert found[-1][0] == 1_195
+
+
+def test_probes_that_leave_gaps_in_place_of_holding_are_found_too() -> None:
+    values = np.full((12, 1, 1), NAN)
+    values[[0, 5, 10], 0, 0] = [1.0, 2.0, 2.0]
+    assert measured(values)[:, 0, 0].nonzero()[0].tolist() == [0, 5]
+
+
+def test_the_newest_measurements_are_the_last_that_differ() -> None:
+    values = np.array([1.0, 1, 2, NAN, 2, 3, 3])[:, None]
+    assert newest(values, 2)[:, 0].tolist() == [2.0, 3.0]
+    assert np.isnan(newest(values, 4)[0, 0])
+
+
+@pytest.mark.parametrize(
+    ("period", "n_above", "wanted"),
+    [(1, 5, 1), (1, 4, 0), (5, 8, 1), (5, 3, 0), (8, 8, 0)],
+)
+def test_reports_that_come_less_often_must_all_say_so_and_two_at_least(
+    period: int, n_above: int, wanted: int
+) -> None:
+    ticks = np.arange(8)
+    reports = ticks % period == 0
+    assert lasts(ticks >= 8 - n_above, reports, least=5) == wanted
+
+
+def test_a_core_that_stands_out_in_one_report_only_is_not_slow() -> None:
+    def cores(n_reports: int) -> list[Symptom]:
+        rng = np.random.default_rng(3)
+        level = 0.6 * (1 + 0.01 * rng.standard_normal((8, 4, 8)))
+        level[:, 2, 5] = 0.95
+        if n_reports < 8:
+            level = np.repeat(level[:n_reports], -(-8 // n_reports), axis=0)[:8]
+        span = Span("s", np.arange(8), NODES[:4], {CORES: level})
+        past = np.full((6, 4, 8), 0.6)
+        seen = vitals(
+            steps_at([0.1] * 4),
+            lambda metrics, last_s: span,
+            moments=lambda metrics, ages_s: Span("s", np.arange(6), NODES[:4], {CORES: past}),
+            nodes=NODES[:4],
+        )
+        return silicon(seen)
+
+    assert cores(1) == []
+    assert [(s.look.node, s.look.device) for s in cores(2)] == [("n-02", 5)]
+    assert [(s.look.node, s.look.device) for s in cores(8)] == [("n-02", 5)]

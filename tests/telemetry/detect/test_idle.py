@@ -1,0 +1,166 @@
+"""Allocated but idle: only who should work, can be heard and does nothing for long."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.blocks import Span
+from telemetry.detect.inputs import DetectionInput, OpenProblem
+from telemetry.detect.node_errors import IDLE_AGES_S, node_idle
+from telemetry.simulate.plan import Benign
+from tests.telemetry.detect.lives import life
+from tests.telemetry.detect.played import EPOCH
+from tests.telemetry.detect.runs import CHARACTERS, steps_at, vitals
+
+# A second in which idle nodes are looked for.
+DUE_S = 30
+
+
+def seen(cores: dict[str, float], *, workers: int = 3, **more: Any) -> DetectionInput:
+    """Return a run of four nodes, so many of them workers, with cores this busy at all times."""
+    level = np.array([cores.get(node, 0.7) for node in CHARACTERS])
+
+    def moments(_: object, ages_s: tuple[int, ...]) -> Span:
+        values = np.broadcast_to(level[None, :, None], (len(ages_s), 4, 8)).copy()
+        ticks = -np.array(ages_s)
+        return Span("s", ticks, CHARACTERS, {"core_utilization_ratio": values})
+
+    steps = steps_at([0.1] * 9, n_workers=workers)
+    now_s = float(steps.ended_at_s[-1] // DUE_S * DUE_S + DUE_S)
+    given: dict[str, Any] = {
+        "nodes": CHARACTERS,
+        "moments": moments,
+        "now_s": now_s,
+        "phase_since_s": 0.0,
+    }
+    return vitals(steps, **(given | more))
+
+
+def test_a_node_that_nobody_uses_is_named() -> None:
+    (finding,) = node_idle(seen({"quiet": 0.0}))
+    assert (finding.rule, finding.node, finding.severity) == ("node_idle", "quiet", "warn")
+    assert finding.evidence["claims_steps"] is False
+    assert finding.onset_s == -IDLE_AGES_S[0]
+    assert json.loads(json.dumps(finding.evidence, allow_nan=False)) == finding.evidence
+
+
+def test_a_worker_that_computes_elsewhere_idles_as_well() -> None:
+    (finding,) = node_idle(seen({"calm": 0.0}))
+    assert finding.node == "calm"
+    assert finding.evidence["claims_steps"] is True
+
+
+def test_a_node_that_works_or_is_silent_does_not_idle() -> None:
+    assert node_idle(seen({})) == []
+    assert node_idle(seen({"quiet": float("nan")})) == []
+
+
+def test_a_node_left_out_of_the_steps_on_purpose_does_not_idle() -> None:
+    drained = seen({"quiet": 0.0}, workers=4)
+    for values in drained.steps.phases.values():
+        values[:, 3] = np.nan
+    assert node_idle(drained) == []
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"phase": "warming_up"},
+        {"phase": "finished"},
+        {"phase_since_s": 1_700_000_000.0},
+        {"now_s": 1_700_003_600.0},
+        {"looks": False},
+        {"moments": None},
+    ],
+    ids=["warms up", "is over", "has just begun", "makes no steps", "nobody looks", "no eyes"],
+)
+def test_a_run_that_does_not_make_steps_has_no_idle_nodes(more: dict[str, Any]) -> None:
+    assert node_idle(seen({"quiet": 0.0}, **more)) == []
+
+
+def test_it_is_looked_for_now_and_then_but_always_while_it_lasts() -> None:
+    due = seen({"quiet": 0.0})
+    later = replace(due, now_s=due.now_s + 7)
+    assert node_idle(later) == []
+    known = replace(later, standing=(OpenProblem("node_idle", "node_idle", "quiet"),))
+    assert len(node_idle(known)) == 1
+
+
+@pytest.mark.parametrize("kind", ["node_leaves", "node_joins"])
+def test_who_left_or_has_not_come_yet_does_not_idle(kind: str) -> None:
+    event = Benign(kind=kind, run="run", node="run-05", start_s=90)
+    lived = life("trn1", duration_s=780, benign=[event])
+    assert [f for second in range(690, 780) for f in node_idle(lived.at(second))] == []
+
+
+def test_nodes_left_over_by_a_scale_down_are_one_finding_that_names_it() -> None:
+    event = Benign(kind="scale_change", run="run", start_s=90, magnitude=0.5)
+    lived = life("trn1", duration_s=780, benign=[event])
+    found = [f for second in range(690, 780) for f in node_idle(lived.at(second))]
+    assert {(f.node, f.nodes, f.severity) for f in found} == {
+        (None, ("run-04", "run-05", "run-06", "run-07"), "warn")
+    }
+    scaled = found[0].evidence["scaled_down"]
+    assert (scaled["n_before"], scaled["n_after"]) == (8, 4)
+    assert 85 < scaled["at_s"] - EPOCH < 100
+    assert json.loads(json.dumps(found[0].evidence, allow_nan=False)) == found[0].evidence
+
+
+def group(*nodes: str, since_s: float = -600.0) -> OpenProblem:
+    """Return the open alert about several idle nodes."""
+    evidence = {
+        "nodes": list(nodes),
+        "since_s": since_s,
+        "scaled_down": {"at_s": since_s, "n_before": 4, "n_after": 2},
+    }
+    return OpenProblem("node_idle", "node_idle", None, None, evidence)
+
+
+def test_nodes_that_became_idle_together_are_one_finding() -> None:
+    (finding,) = node_idle(seen({"quiet": 0.0, "calm": 0.02}))
+    assert (finding.node, finding.nodes) == (None, ("calm", "quiet"))
+    assert finding.evidence["nodes"] == ["calm", "quiet"]
+    assert finding.evidence["scaled_down"] is None
+
+
+@pytest.mark.parametrize(("idle", "left"), [("quiet", 0.0), ("calm", 0.0)])
+def test_the_finding_for_several_loses_its_nodes_down_to_the_last(idle: str, left: float) -> None:
+    several = group("calm", "quiet", since_s=-5_000.0)
+    (finding,) = node_idle(seen({idle: left}, standing=(several,)))
+    assert (finding.node, finding.nodes) == (None, (idle,))
+    assert finding.onset_s == -5_000.0
+    assert finding.evidence["scaled_down"]["n_before"] == 4
+    assert node_idle(seen({}, standing=(several,))) == []
+
+
+def test_a_node_that_has_been_idle_for_longer_keeps_its_own_alert() -> None:
+    old = OpenProblem("node_idle", "node_idle", "limping", None, {"since_s": -5_000.0})
+    cores = {"limping": 0.0, "calm": 0.0, "quiet": 0.0}
+    found = node_idle(seen(cores, standing=(old,)))
+    assert [(f.node, f.nodes) for f in found] == [
+        ("limping", ("limping",)),
+        (None, ("calm", "quiet")),
+    ]
+
+
+def test_a_node_that_was_the_first_to_be_found_joins_the_others() -> None:
+    watched = seen({"calm": 0.0, "quiet": 0.0})
+    first = OpenProblem(
+        "node_idle", "node_idle", "calm", None, {"since_s": watched.now_s - 600.0 - 60.0}
+    )
+    (finding,) = node_idle(replace(watched, standing=(first,)))
+    assert finding.nodes == ("calm", "quiet")
+
+
+def test_a_long_step_of_the_run_neither_accuses_nodes_nor_ends_an_alert() -> None:
+    resting = {"quiet": 0.0, "calm": 0.0}
+    watched = seen(resting)
+    ends = watched.steps.ended_at_s
+    far = replace(watched, now_s=watched.now_s + 90.0)
+    assert float(ends[-1]) < far.now_s - 60.0
+    assert node_idle(far) == []
+    (finding,) = node_idle(replace(far, standing=(group("calm", "quiet"),)))
+    assert finding.nodes == ("calm", "quiet")

@@ -1,0 +1,30 @@
+"""What slows all workers alike: known from one long step, and of one node that node is named."""
+
+from dataclasses import replace
+
+from telemetry.detect import find
+from tests.telemetry.detect.runs import Machines, vitals
+from tests.telemetry.detect.test_slow import MEMORY, computing, run, told
+
+
+def test_one_long_step_says_so_where_all_are_slower_by_the_same_factor() -> None:
+    compute = computing(step_s=6.0)[:, :4]
+    compute[-1] *= 1.3
+    steps = run(compute)
+    machines = Machines(steps.ended_at_s[-1] + 1, n_nodes=4)
+    machines.mark(MEMORY, (slice(None), slice(None)), times=1 / 1.3, since_s=steps.ended_at_s[-2])  # type: ignore[arg-type]
+    (found,) = told(steps, machines)
+    assert (found.rule, found.cause, found.node) == ("core_slow", "throttle", None)
+    compute[-1] = compute[-2] * [1.45, 1.3, 1.2, 1.28]
+    assert "throttle" not in {each.cause for each in told(run(compute), machines)}
+
+
+def test_of_a_run_on_one_node_that_node_is_named() -> None:
+    compute = computing()[:, :1]
+    compute[-8:] *= 1.25
+    steps = run(compute)
+    machines = Machines(steps.ended_at_s[-1], n_nodes=1)
+    machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
+    seen = vitals(steps, machines, moments=machines.moments)
+    (found,) = find(replace(seen, nodes=("steady",)))
+    assert (found.cause, found.node, found.device) == ("throttle", "steady", None)

@@ -1,0 +1,78 @@
+"""Standing still to compile is news only where nobody announced it."""
+
+import json
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.detect.recompile import recompile
+from telemetry.simulate.plan import Benign, Fault
+from tests.telemetry.detect.lives import life, spells
+from tests.telemetry.detect.played import EPOCH
+
+
+def compilation(magnitude: float, **more: Any) -> Fault:
+    given = {"start_s": 120.0, "duration_s": 30.0} | more
+    return Fault(kind="recompile", run="run", magnitude=magnitude, **given)
+
+
+def event(kind: str, **more: Any) -> Benign:
+    return Benign(kind=kind, run="run", start_s=120, **more)
+
+
+@pytest.mark.parametrize("run", ["trn1", "trn2", "p5"])
+def test_a_compilation_under_way_is_found_soon_and_ends_with_its_step(run: str) -> None:
+    lived = life(run, duration_s=260, faults=[compilation(60)])
+    (spell,) = spells(lived)
+    assert (spell.rule, spell.cause, spell.node) == ("recompile", "recompile", None)
+    assert spell.first_s <= 120 + 15
+    steps = lived.recording.steps
+    over = int(np.argmax(steps.step_s))
+    assert (
+        steps.ended_at_s[over] - EPOCH <= spell.last_s <= steps.ended_at_s[over + 2] - EPOCH + 10
+    )
+
+
+def test_its_evidence_says_what_was_lost() -> None:
+    lived = life("trn1", duration_s=220, faults=[compilation(40)])
+    told = [found[0] for _, found in lived.watch() if found]
+    first, last = told[0].evidence, told[-1].evidence
+    assert (first["is_over"], last["is_over"]) == (False, True)
+    assert last["lost_s"] == pytest.approx(40, abs=1)
+    assert told[-1].onset_s - EPOCH == pytest.approx(122, abs=4)
+    assert json.loads(json.dumps(first, allow_nan=False)) == first
+
+
+@pytest.mark.parametrize("seconds", [3.0, 6.0, 10.0])
+def test_a_short_one_is_recognised_once_its_step_is_over(seconds: float) -> None:
+    lived = life("p5", duration_s=200, faults=[compilation(seconds)])
+    (spell,) = spells(lived)
+    assert spell.rule == "recompile"
+    assert spell.first_s <= 120 + seconds + 6
+
+
+def test_one_that_lasts_longer_than_ten_minutes_pages() -> None:
+    lived = life("trn1", duration_s=800, faults=[compilation(900, duration_s=650)])
+    found = {second: each[0] for second, each in lived.watch() if each}
+    assert (found[200].severity, found[790].severity) == ("warn", "page")
+    assert {each.rule for each in found.values()} == {"recompile"}
+
+
+@pytest.mark.parametrize(
+    "look_alike",
+    [
+        event("planned_compile", duration_s=60),
+        event("evaluation", duration_s=60),
+        event("checkpoint", duration_s=60),
+    ],
+    ids=lambda benign: benign.kind,
+)
+def test_what_is_announced_or_no_compilation_is_not_found(look_alike: Benign) -> None:
+    lived = life("trn1", duration_s=260, benign=[look_alike])
+    assert [second for second, found in lived.watch() if found] == []
+
+
+def test_the_first_compilation_of_a_run_is_expected() -> None:
+    lived = life("trn1", duration_s=160, compile_s=60)
+    assert [f for second in range(10, 150) for f in recompile(lived.at(second))] == []

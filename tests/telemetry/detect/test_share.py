@@ -1,0 +1,110 @@
+"""The headline rule fires above its limit, never at it, and lets go late."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from telemetry.detect import find
+from telemetry.detect.share import Episode, episode, own_s
+from tests.telemetry.detect.runs import steps_at, steps_of, vitals
+
+
+def fires(shares: list[float], **more: Any) -> bool:
+    return bool(find(vitals(steps_at(shares), **more)))
+
+
+def by_the_book(shares: list[float], *, is_open: bool) -> bool:
+    """Follow the rule step by step, remembering its state."""
+    above = below = 0
+    for share in shares:
+        above = above + 1 if share > 0.25 + 1e-6 else 0
+        below = below + 1 if share < 0.22 - 1e-6 else 0
+        is_open = above >= 2 or (is_open and below < 5)
+    return is_open
+
+
+def test_it_fires_at_the_second_step_above_the_limit() -> None:
+    assert not fires([0.1] * 10 + [0.26])
+    assert fires([0.1] * 10 + [0.26, 0.26])
+
+
+def test_two_steps_above_must_follow_each_other() -> None:
+    assert not fires([0.1] * 10 + [0.26, 0.24, 0.26, 0.24])
+
+
+@pytest.mark.parametrize("kind", [np.float64, np.float32])
+def test_exactly_the_limit_never_fires(kind: type[np.floating]) -> None:
+    for step_s in (1.0, 0.7, 3.3, 0.1):
+        compute = np.full((50, 4), 0.75 * step_s, kind)
+        steps = steps_of(compute, transfer_s=np.full((50, 4), 0.25 * step_s, kind))
+        assert find(vitals(steps)) == []
+
+
+def test_a_hair_above_the_limit_fires() -> None:
+    assert fires([0.2501] * 10)
+
+
+def test_its_limit_is_the_runs_own() -> None:
+    assert not fires([0.3] * 10, limit_ratio=0.4)
+    assert fires([0.12] * 10, limit_ratio=0.1, resolve_ratio=0.08)
+
+
+def test_it_holds_on_between_the_two_limits() -> None:
+    high = [0.1] * 10 + [0.3, 0.3]
+    assert fires(high + [0.23] * 100)
+
+
+def test_it_lets_go_after_five_steps_below_the_lower_limit() -> None:
+    high = [0.1] * 10 + [0.3, 0.3]
+    assert fires(high + [0.2] * 4)
+    assert not fires(high + [0.2] * 5)
+
+
+def test_exactly_the_lower_limit_does_not_mend() -> None:
+    assert fires([0.3, 0.3] + [0.22] * 20)
+
+
+def test_an_open_alert_lasts_where_the_window_says_nothing() -> None:
+    between = vitals(steps_at([0.23] * 30))
+    assert find(between) == []
+    assert len(find(between, open_rules={"allreduce_share"})) == 1
+
+
+def test_an_open_alert_ends_by_five_good_steps() -> None:
+    assert find(vitals(steps_at([0.2] * 5)), open_rules={"allreduce_share"}) == []
+
+
+@given(
+    shares=st.lists(st.sampled_from([0.1, 0.21, 0.22, 0.24, 0.25, 0.26, 0.4]), max_size=40),
+    is_open=st.booleans(),
+)
+def test_it_is_the_two_state_rule_without_its_memory(
+    shares: list[float], *, is_open: bool
+) -> None:
+    found = episode(np.array(shares), limit_ratio=0.25, resolve_ratio=0.22, is_open=is_open)
+    assert (found is not None) == by_the_book(shares, is_open=is_open)
+
+
+def test_a_new_episode_begins_its_baseline_after_the_last_one() -> None:
+    shares = np.array([0.1] * 5 + [0.4] * 5 + [0.1] * 8 + [0.3] * 3)
+    found = episode(shares, limit_ratio=0.25, resolve_ratio=0.22, is_open=False)
+    assert found == Episode(start=18, healthy_from=10)
+
+
+def test_time_is_conserved() -> None:
+    rng = np.random.default_rng(3)
+    steps = steps_of(1 + rng.random((20, 4)), transfer_s=0.2)
+    phases = steps.phases
+    total = own_s(steps) + phases["wait_s"] + phases["transfer_s"]
+    np.testing.assert_allclose(total, steps.worker_step_s)
+    assert np.ptp(total, axis=1).max() < 1e-12
+
+
+def test_the_score_is_evidence_over_threshold() -> None:
+    (finding,) = find(vitals(steps_at([0.1] * 10 + [0.3] * 5)))
+    assert finding.score == pytest.approx(0.3 / 0.25)
+    (just,) = find(vitals(steps_at([0.1] * 10 + [0.24] + [0.2502] * 2)))
+    assert 1.0 < just.score < 1.01

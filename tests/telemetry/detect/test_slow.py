@@ -1,0 +1,244 @@
+"""Steps that take longer: who or what takes the time, and what is no fault of anybody's."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.blocks import FloatArray
+from telemetry.detect import Finding, find
+from telemetry.detect.inputs import OpenProblem
+from telemetry.steps import StepBatch
+from tests.telemetry.detect.runs import Machines, steps_of, vitals
+
+NAMES = tuple(f"n{i}" for i in range(8))
+CORE, MEMORY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
+
+
+def computing(n_steps: int = 60, *, step_s: float = 2.0, seed: int = 5) -> FloatArray:
+    rng = np.random.default_rng(seed)
+    return step_s * (1 + 0.003 * rng.standard_normal((n_steps, 8)))
+
+
+def run(compute: FloatArray, **more: Any) -> StepBatch:
+    return steps_of(compute, workers=NAMES, **more)
+
+
+def told(steps: StepBatch, machines: Machines | None = None, **more: Any) -> list[Finding]:
+    seen = vitals(steps, **more)
+    if machines is not None:
+        seen = replace(seen, hardware=machines, moments=machines.moments)
+    return find(replace(seen, nodes=NAMES))
+
+
+def test_a_calm_run_has_no_finding() -> None:
+    for seed in range(10):
+        assert told(run(computing(seed=seed))) == []
+
+
+@pytest.mark.parametrize("by", ["sequences", "stage"])
+def test_that_the_cause_is_unknown_is_never_ruled_out(by: str) -> None:
+    compute = computing()
+    if by == "stage":
+        compute[-5:, 6:] *= 1.2
+    else:
+        compute[-4:] *= 1 + 0.3 * np.random.default_rng(2).random((4, 8)) ** 3
+    (found,) = told(run(compute), n_stages=4 if by == "stage" else 1)
+    assert "unknown" not in found.evidence["ruled_out"]
+
+
+def test_a_long_stage_is_told_by_its_workers() -> None:
+    compute = computing()
+    compute[-5:, 6:] *= 1.2
+    (found,) = told(run(compute), n_stages=4)
+    assert (found.rule, found.cause, found.node) == ("step_slow", "stage_imbalance", None)
+    assert found.severity == "warn"
+    assert set(found.evidence["late_workers"]) == {"n6", "n7"}
+
+
+def test_a_stage_that_was_always_long_is_a_layout() -> None:
+    compute = computing()
+    compute[:, 6:] *= 1.2
+    assert told(run(compute), n_stages=4) == []
+
+
+def test_uneven_sequences_blame_no_machine() -> None:
+    compute = computing()
+    compute[-4:] *= 1 + 0.3 * np.random.default_rng(2).random((4, 8)) ** 3
+    (found,) = told(run(compute))
+    assert (found.rule, found.cause, found.node) == ("step_slow", "seq_imbalance", None)
+
+
+def slowed(times: float) -> StepBatch:
+    compute = computing()
+    compute[-8:] *= times
+    return run(compute)
+
+
+def test_clocks_that_are_lower_everywhere_do_the_same_work_more_slowly() -> None:
+    steps = slowed(1.25)
+    machines = Machines(steps.ended_at_s[-1], n_nodes=4)
+    machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
+    (found,) = told(steps, machines)
+    assert (found.rule, found.cause, found.node) == ("core_slow", "throttle", None)
+
+
+def test_memory_that_is_slower_everywhere_moves_fewer_bytes() -> None:
+    steps = slowed(1.25)
+    machines = Machines(steps.ended_at_s[-1], n_nodes=4)
+    machines.mark(MEMORY, (slice(None), slice(None)), times=0.5, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
+    (found,) = told(steps, machines)
+    assert (found.rule, found.cause, found.node) == ("hbm_slow", "hbm_slow", None)
+
+
+def test_without_evidence_no_cause_is_named_and_nobody_is_called_at_once() -> None:
+    assert told(slowed(1.25)) == []
+    compute = computing(n_steps=80)
+    compute[-16:] *= 1.25
+    (found,) = told(run(compute))
+    assert (found.rule, found.cause, found.severity) == ("step_slow", "unknown", "warn")
+    assert found.evidence["baseline_step_s"] == pytest.approx(2.1, rel=0.01)
+
+
+def test_an_open_alert_remembers_what_was_usual_when_all_it_sees_is_slow() -> None:
+    steps = run(2.5 * computing(step_s=1.0))
+    evidence = {"kind": "computing", "baseline_phase_s": 2.0, "tokens": 4e6}
+    standing = (OpenProblem("step_slow", "throttle", evidence=evidence),)
+    assert [f.cause for f in told(steps, standing=standing)] == ["throttle"]
+    mended = run(computing())
+    assert told(mended, standing=standing) == []
+
+
+def test_twice_the_batch_takes_twice_as_long_and_is_no_fault() -> None:
+    compute = computing()
+    compute[-10:] *= 2
+    tokens = np.where(np.arange(60) < 50, 4e6, 8e6)
+    assert told(replace(run(compute), tokens=tokens)) == []
+
+
+def test_half_the_workers_take_twice_as_long_and_are_no_fault() -> None:
+    compute = computing()
+    compute[-10:] *= 2
+    compute[-10:, 4:] = np.nan
+    assert told(run(compute)) == []
+
+
+def test_checkpoints_and_evaluations_are_not_slow_steps() -> None:
+    pause = np.zeros((60, 8))
+    pause[[20, 40, 59]] = 60.0
+    assert told(run(computing(), other_s=pause)) == []
+
+
+def test_input_that_comes_late_on_one_node_names_it() -> None:
+    late = np.full((60, 8), 0.002)
+    late[-5:, 3] = 0.4
+    (found,) = told(run(computing(), input_s=late))
+    assert (found.rule, found.cause, found.node) == ("input_stall", "input_stall", "n3")
+    assert set(found.victims) == set(NAMES) - {"n3"}
+
+
+def test_input_that_comes_late_everywhere_names_nobody() -> None:
+    late = np.full((60, 8), 0.002)
+    late[-5:] = 0.4 * (1 + 0.2 * np.random.default_rng(4).standard_normal((5, 8)))
+    (found,) = told(run(computing(), input_s=late))
+    assert (found.rule, found.cause, found.node) == ("input_stall", "input_stall", None)
+
+
+def test_one_slow_read_calls_nobody() -> None:
+    late = np.full((60, 8), 0.002)
+    late[-1, 3] = 1.0
+    assert told(run(computing(), input_s=late)) == []
+
+
+def test_a_slow_core_explains_the_worker_that_is_late_and_both_are_one_finding() -> None:
+    compute = computing()
+    compute[-6:, 1] *= 1.2
+    steps = run(compute)
+    machines = Machines(steps.ended_at_s[-1], n_nodes=4)
+    for core in range(7):
+        machines.mark(CORE, (1, core), times=1 / 1.2, since_s=float(steps.ended_at_s[-7]))
+    seen = vitals(steps, machines, moments=machines.moments, cores_per_device=2)
+    names = ("steady", "limping", "calm", "quiet", *NAMES[4:])
+    seen = replace(seen, nodes=names, steps=replace(steps, workers=names))
+    (found,) = find(seen)
+    assert (found.rule, found.cause, found.node, found.device) == (
+        "core_slow",
+        "slow_core",
+        "limping",
+        7,
+    )
+
+
+def test_two_troubles_of_a_whole_run_are_two_findings() -> None:
+    compute = computing()
+    compute[-8:] *= 1.25
+    transfer = np.full((60, 8), 0.1)
+    transfer[-8:] = 0.4
+    steps = run(compute, transfer_s=transfer)
+    since_s = float(steps.ended_at_s[-9])
+    everywhere: Any = (slice(None), slice(None))
+    machines = Machines(steps.ended_at_s[-1], n_nodes=4)
+    machines.mark(MEMORY, everywhere, times=0.8, since_s=since_s)
+    machines.mark("efa_latency_s", everywhere, times=3, since_s=since_s)
+    found = told(steps, machines, moments=machines.moments)
+    assert {(f.rule, f.cause, f.node) for f in found} == {
+        ("core_slow", "throttle", None),
+        ("efa_degraded", "efa_latency", None),
+    }
+
+
+def test_a_sick_link_and_late_input_of_one_node_are_two_findings() -> None:
+    late = np.full((60, 4), 0.002)
+    late[-8:, 1] = 0.8
+    transfer = np.full((60, 4), 0.1)
+    transfer[-8:] = 0.35
+    steps = steps_of(np.ones((60, 4)), transfer_s=transfer, input_s=late)
+    machines = Machines(steps.ended_at_s[-1])
+    machines.mark("efa_latency_s", (1, 2), times=4, since_s=float(steps.ended_at_s[-9]))
+    found = find(vitals(steps, machines, moments=machines.moments))
+    assert {(f.cause, f.node, f.device) for f in found} == {
+        ("input_stall", "limping", None),
+        ("efa_latency", "limping", 2),
+    }
+
+
+def test_two_sick_parts_of_one_node_are_two_findings() -> None:
+    steps = steps_of(np.ones((60, 4)))
+    since_s = float(steps.ended_at_s[-1]) - 9
+    machines = Machines(steps.ended_at_s[-1])
+    # Core 0 is slow, and so is the memory of accelerator 3 with cores 6 and 7.
+    for core in range(1, 6):
+        machines.mark(CORE, (1, core), times=0.6, since_s=since_s)
+    machines.mark(CORE, (1, 0), times=0.75, since_s=since_s)
+    machines.mark(CORE, (1, slice(6, 8)), times=0.85, since_s=since_s)
+    machines.mark(MEMORY, (1, 3), times=0.5, since_s=since_s)
+    found = find(vitals(steps, machines, moments=machines.moments, cores_per_device=2))
+    assert {(f.rule, f.cause, f.node, f.device) for f in found} == {
+        ("hbm_slow", "hbm_slow", "limping", 3),
+        ("core_slow", "slow_core", "limping", 0),
+    }
+
+
+def test_the_core_of_an_accelerator_with_one_is_told_as_throttled() -> None:
+    steps = steps_of(np.ones((60, 4)))
+    machines = Machines(steps.ended_at_s[-1])
+    for core in range(7):
+        since_s = float(steps.ended_at_s[-1]) - 9
+        machines.mark(CORE, (1, core), times=0.7, since_s=since_s)
+    (found,) = find(vitals(steps, machines, moments=machines.moments, cores_per_device=1))
+    assert (found.rule, found.cause, found.device) == ("core_slow", "throttle", 7)
+
+
+def test_two_culprits_are_two_findings() -> None:
+    steps = steps_of(np.ones((60, 4)))
+    since_s = float(steps.ended_at_s[-1]) - 9
+    machines = Machines(steps.ended_at_s[-1])
+    for core in range(7):
+        machines.mark(CORE, (1, core), times=0.7, since_s=since_s)
+    machines.mark("efa_latency_s", (2, 1), times=4, since_s=since_s)
+    found = find(vitals(steps, machines, moments=machines.moments))
+    assert {(f.rule, f.node) for f in found} == {
+        ("core_slow", "limping"),
+        ("efa_degraded", "calm"),
+    }

@@ -1,0 +1,75 @@
+"""Stragglers that steps alone convict, and scatter and stumbles that convict nobody."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from telemetry.blocks import FloatArray
+from telemetry.detect import Finding, find
+from telemetry.detect.inputs import OpenProblem
+from tests.telemetry.detect.runs import steps_of, vitals
+from tests.telemetry.detect.test_slow import NAMES, computing
+
+
+def noisy(n_workers: int, *, seed: int, noise: float, step_s: float = 1.0) -> FloatArray:
+    """Steps of real processes: they scatter by percents, and one in fifty stumbles."""
+    rng = np.random.default_rng(seed)
+    compute = step_s * (1 + noise * rng.standard_normal((80, n_workers)))
+    stumbles = rng.random((80, n_workers)) < 0.02
+    return np.asarray(compute * (1 + stumbles * 0.3 * rng.random((80, n_workers))))
+
+
+def without_agent(compute: FloatArray) -> list[Finding]:
+    """Judge steps of nodes that report nothing else, step after step."""
+    steps = steps_of(compute, workers=NAMES)
+    standing: tuple[OpenProblem, ...] = ()
+    found: list[Finding] = []
+    for n_steps in range(40, len(steps) + 1):
+        seen = vitals(steps[:n_steps], standing=standing)
+        found = find(
+            replace(seen, nodes=NAMES[: compute.shape[1]]), open_rules={s.rule for s in standing}
+        )
+        standing = tuple(OpenProblem(f.rule, f.cause, f.node, f.device, f.evidence) for f in found)
+    return found
+
+
+@pytest.mark.parametrize("n_workers", [2, 4, 8])
+@pytest.mark.parametrize("noise", [0.003, 0.02])
+@pytest.mark.parametrize("times", [1.3, 2.0])
+def test_a_steady_straggler_is_named_by_steps_alone(
+    n_workers: int, noise: float, times: float
+) -> None:
+    for seed in range(3):
+        compute = noisy(n_workers, seed=seed, noise=noise)
+        compute[42:, 1] *= times
+        (found,) = without_agent(compute)
+        assert (found.cause, found.node, found.severity) == ("unknown", "n1", "page")
+
+
+def test_a_single_stumble_makes_no_straggler_restless() -> None:
+    compute = computing()[:, :4]
+    compute[-10:, 2] *= 1.3
+    compute[-3, 2] *= 1.6
+    (found,) = without_agent(np.concatenate([computing()[:20, :4], compute]))
+    assert (found.cause, found.node) == ("unknown", "n2")
+
+
+def test_a_machine_that_recovers_leaves_no_uneven_work_behind() -> None:
+    compute = np.concatenate([computing()[:, :4], computing(seed=6)[:30, :4]])
+    compute[60:70, 1] *= 1.5
+    steps = steps_of(compute, workers=NAMES, transfer_s=0.9)
+    for n_steps in range(66, 90):
+        seen = replace(vitals(steps[:n_steps]), nodes=NAMES)
+        assert "seq_imbalance" not in {each.cause for each in find(seen)}
+
+
+@pytest.mark.parametrize("n_workers", [2, 4])
+@pytest.mark.parametrize("step_s", [1.0, 8.0])
+def test_processes_that_scatter_by_percents_are_no_uneven_work(
+    n_workers: int, step_s: float
+) -> None:
+    rng = np.random.default_rng(4)
+    for _ in range(5):
+        compute = step_s * (1 + 0.02 * rng.standard_normal((80, n_workers)))
+        assert without_agent(compute) == []

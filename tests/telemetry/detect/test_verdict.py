@@ -1,0 +1,140 @@
+"""The verdict on every kind of trouble, in every layout, with noise and without."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from telemetry.detect.what_if import CAUSES, analysed
+from telemetry.trace import Trace
+from tests.telemetry.detect.conftest import (
+    congested,
+    heavy_stage,
+    now_and_then,
+    one_slow,
+    told,
+    uneven_sequences,
+)
+from tests.telemetry.made_trace import Job
+
+Layout = dict[str, Any]
+
+LAYOUTS: list[Layout] = [
+    {},
+    {"pp": 1},
+    {"dp": 2, "pp": 2},
+    {"steps": 1},
+    {"tp": 2, "steps": 2},
+    {"chunks": 2},
+    {"dp": 8, "pp": 2, "micro": 16},
+]
+PIPELINES = [layout for layout in LAYOUTS if layout.get("pp") != 1]
+everywhere = pytest.mark.parametrize("layout", LAYOUTS, ids=str)
+noisy = pytest.mark.parametrize("noise", [0.0, 0.03])
+
+
+@noisy
+@everywhere
+def test_a_healthy_job_is_blamed_on_nobody(layout: Layout, noise: float) -> None:
+    verdict = told(Job(noise=noise, **layout)).verdict
+
+    assert (verdict.cause, verdict.culprits) == ("none", ())
+
+
+@noisy
+@everywhere
+@pytest.mark.parametrize("by", [1.25, 2.0])
+def test_one_slow_worker_is_named(layout: Layout, noise: float, by: float) -> None:
+    worker = (1, layout.get("pp", 4) // 2)
+    analysis = told(Job(noise=noise, work=one_slow(worker, by), **layout))
+
+    assert analysis.verdict.cause == "one_worker"
+    assert analysis.verdict.culprits == (worker,)
+    assert analysis.culprits[0].endswith(f"-dp{worker[0]}-stage{worker[1]}")
+
+
+@noisy
+@pytest.mark.parametrize("layout", PIPELINES, ids=str)
+def test_a_heavy_stage_is_named_and_no_machine(layout: Layout, noise: float) -> None:
+    last = layout.get("pp", 4) - 1
+    verdict = told(Job(noise=noise, work=heavy_stage(last), **layout)).verdict
+
+    assert (verdict.cause, verdict.stage, verdict.culprits) == ("stage_imbalance", last, ())
+
+
+@noisy
+@everywhere
+def test_uneven_sequences_are_blamed_on_nobody(layout: Layout, noise: float) -> None:
+    verdict = told(Job(noise=noise, work=uneven_sequences, **layout)).verdict
+
+    assert (verdict.cause, verdict.culprits) == ("sequence_imbalance", ())
+
+
+@noisy
+@everywhere
+def test_slow_transfers_are_communication(layout: Layout, noise: float) -> None:
+    verdict = told(Job(noise=noise, reduce=congested, **layout)).verdict
+
+    assert (verdict.cause, verdict.culprits) == ("communication", ())
+
+
+def test_a_slow_link_between_stages_is_communication() -> None:
+    job = Job(p2p=lambda _step, dp, stage, _micro: 400.0 if (dp, stage) == (0, 1) else 1.0)
+
+    assert told(job).verdict.cause == "communication"
+
+
+def test_transfers_that_are_slow_for_all_are_communication_too() -> None:
+    analysis = told(Job(reduce=lambda *_: 30.0))
+
+    assert analysis.found.slowdown_ratio == pytest.approx(1.0)
+    assert analysis.verdict.cause == "communication"
+
+
+def test_two_slow_workers_are_both_named() -> None:
+    job = Job(work=lambda _step, dp, stage, _: 2.0 if (dp, stage) in {(1, 2), (3, 0)} else 1.0)
+    verdict = told(job).verdict
+
+    assert verdict.cause == "one_worker"
+    assert set(verdict.culprits) == {(1, 2), (3, 0)}
+
+
+def test_of_one_replica_no_machine_is_blamed() -> None:
+    verdict = told(Job(dp=1, work=one_slow((0, 2)))).verdict
+
+    assert (verdict.cause, verdict.stage, verdict.culprits) == ("stage_imbalance", 2, ())
+
+
+def test_a_worker_that_is_slow_now_and_then_is_no_sequence() -> None:
+    slow = lambda step, dp, stage, _: 2.5 if (dp, stage) == (2, 1) and step % 2 else 1.0  # noqa: E731
+    verdict = told(Job(steps=4, work=slow, noise=0.02)).verdict
+
+    assert (verdict.cause, verdict.culprits) == ("one_worker", ((2, 1),))
+
+
+def test_pauses_here_and_there_have_no_name() -> None:
+    analysis = told(Job(forward=now_and_then, steps=6))
+
+    assert analysis.found.slowdown_ratio > 1.1
+    assert analysis.verdict.cause == "none"
+    assert analysis.verdict.share_ratio is not None
+
+
+@pytest.mark.parametrize("lost_ratio", [0.005, 0.02])
+def test_missing_operations_change_nothing(limping: Trace, lost_ratio: float) -> None:
+    kept = np.random.default_rng(1).random(len(limping)) > lost_ratio
+    columns = {name: getattr(limping, name)[kept] for name in limping.__slots__[:10]}
+    whole, lossy = (analysed(each, run="x") for each in (limping, Trace(**columns)))
+
+    assert lossy.grid.n_missing == (~kept).sum()
+    assert lossy.verdict.culprits == whole.verdict.culprits == ((1, 2),)
+    assert lossy.found.slowdown_ratio == pytest.approx(whole.found.slowdown_ratio, rel=0.03)
+
+
+def test_every_cause_has_its_word() -> None:
+    assert set(CAUSES) == {
+        "one_worker",
+        "stage_imbalance",
+        "sequence_imbalance",
+        "communication",
+    }

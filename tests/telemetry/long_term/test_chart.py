@@ -1,0 +1,208 @@
+"""A chart over hot, durable and long term, as a page asks for it: what it shows, what it says."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from django.test import Client
+from pytest_django import Settings
+
+from fleet.models import Node
+from telemetry.blocks import Span
+from telemetry.long_term.writer import MINUTES, SECONDS, Position
+from telemetry.store import durable
+from telemetry.store.hot import HotStore
+from tests.longterm import LongTermStore, eventually, moody_server
+from tests.parts import just_now
+from tests.telemetry.long_term.parts import write_all, writer_to
+
+pytestmark = pytest.mark.django_db
+MINUTE_S, HOUR_S = 60, 3600
+HALF_AN_ANSWER = (200, {"X": "y"}, b'{"status":"success","data":{"result":[{"metric":{}}]}}')
+LONG_AGO, LATELY, NOW = 0.25, 0.5, 0.75  # what the vCPUs read in each part
+
+
+@dataclass
+class Past:
+    """A node that read one figure until a border, another until lately, and a third since."""
+
+    node: Node
+    hot: HotStore
+
+    def __post_init__(self) -> None:
+        self.now_s = int(just_now().timestamp()) - 5
+        self.border = self.now_s // HOUR_S * HOUR_S - 3 * HOUR_S
+        self.fresh = (self.now_s - 300) // MINUTE_S * MINUTE_S
+        self.start = self.border - 6 * HOUR_S
+        for figure, begin, end in (
+            (LONG_AGO, self.start, self.border),
+            (LATELY, self.border, self.fresh),
+        ):
+            durable.write_rollups(self.reading(figure, np.arange(begin, end, 30)))
+        self.hot.append(self.reading(NOW, np.arange(self.fresh, self.now_s)).blocks())
+
+    def reading(self, figure: float, ticks: np.ndarray[Any, Any]) -> Span:
+        values = {"vcpu_usage_ratio": np.full((len(ticks), 1, 1), figure)}
+        every_s = int(ticks[1] - ticks[0])
+        return Span(self.node.shard, ticks, (self.node.name,), values, every_s)
+
+    def forget(self) -> None:
+        durable.forget_older_than(0.0, now_s=self.border + HOUR_S)
+
+
+@pytest.fixture
+def past(steady: Node, hot: HotStore) -> Past:
+    return Past(steady, hot)
+
+
+def chart(client: Client, past: Past) -> dict[str, Any]:
+    """Ask for the vCPUs of nine hours, as a frozen page does."""
+    address = f"/nodes/{past.node.name}/charts/vcpu"
+    asked = {"from": past.start, "to": past.now_s}
+    drawn: dict[str, Any] = client.get(address, asked).json()
+    return drawn
+
+
+def read(drawn: dict[str, Any]) -> dict[int, float]:
+    """Return the figures of a chart by second; a gap is none."""
+    pairs = zip(drawn["t"], drawn["series"][0]["values"], strict=True)
+    return {second: value for second, value in pairs if value is not None}
+
+
+def test_it_shows_every_minute_of_all_three(
+    store: LongTermStore, past: Past, admin_client: Client, settings: Settings
+) -> None:
+    at = just_now()
+    Position(MINUTES).rewind(past.start, now=at)
+    Position(SECONDS).rewind(past.now_s, now=at)
+    write_all(writer_to(f"{store.url}/api/v1/write", past.hot, now_s=past.now_s))
+    store.flush()
+    past.forget()
+    settings.LONG_TERM_READ_URL = store.url
+    n_minutes = -(-(past.now_s - past.start) // MINUTE_S)
+
+    drawn = eventually(
+        lambda: chart(admin_client, past), wants=lambda drawn: len(read(drawn)) >= n_minutes - 1
+    )
+
+    told = read(drawn)
+    whole = [second for second in told if second < past.now_s // MINUTE_S * MINUTE_S]
+    assert whole == list(range(past.start, past.now_s // MINUTE_S * MINUTE_S, MINUTE_S))
+    for second in whole:
+        expected = LONG_AGO if second < past.border else LATELY if second < past.fresh else NOW
+        assert told[second] == pytest.approx(expected, abs=0.003)
+    assert [(part["tier"], part["since"]) for part in drawn["reach"]] == [
+        ("long term", past.start),
+        ("durable", past.border),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        (
+            (200, {}, b"<html>not what you think</html>"),
+            "answers no PromQL (200)",
+        ),
+        (
+            (422, {}, b'{"status":"error","error":"too many points"}'),
+            "store refuses: too many",
+        ),
+        (
+            (200, {}, b'{"status":"success","data":{"result":[{"metric":{}}]}}'),
+            "answers no PromQL (200)",
+        ),
+        ((503, {}, b""), "answers no PromQL (503)"),
+    ],
+)
+def test_a_store_that_answers_nonsense_costs_its_own_part_alone(
+    past: Past,
+    admin_client: Client,
+    settings: Settings,
+    answer: tuple[int, dict[str, str], bytes],
+    why: str,
+) -> None:
+    past.forget()
+    with moody_server() as moody:
+        settings.LONG_TERM_READ_URL = moody.url
+        moody.answers.append(answer)
+
+        drawn = chart(admin_client, past)
+
+    assert why in drawn["reach"][0]["why"]
+    assert min(read(drawn)) == past.border
+    assert moody.paths == ["/api/v1/query_range"]
+
+
+def test_a_store_that_is_away_is_asked_once_for_a_page(
+    past: Past, admin_client: Client, settings: Settings
+) -> None:
+    past.forget()
+    broken_off = (200, {"Content-Length": "9", "Connection": "close"}, b"{")
+    with moody_server() as moody:
+        settings.LONG_TERM_READ_URL = moody.url
+        moody.answers += [broken_off] * 5
+
+        whys = [chart(admin_client, past)["reach"][0]["why"] for _ in range(3)]
+
+    assert set(whys) == {"the long-term store does not answer"}
+    assert len(moody.paths) == 1
+
+
+def test_an_answer_without_end_is_cut_off(
+    past: Past, admin_client: Client, settings: Settings
+) -> None:
+    past.forget()
+    with moody_server() as moody:
+        settings.LONG_TERM_READ_URL = moody.url
+        moody.answers.append((200, {}, b" " * (33 << 20)))
+
+        drawn = chart(admin_client, past)
+
+    assert drawn["reach"][0]["why"] == "the long-term store does not answer"
+    assert min(read(drawn)) == past.border
+
+
+@pytest.mark.parametrize(
+    ("keep_days", "has_store", "offered"),
+    [(1, False, []), (7, False, ["7d"]), (30, False, ["7d", "30d"]), (1, True, ["7d", "30d"])],
+)
+def test_longer_windows_are_offered_where_they_can_be_served(
+    past: Past,
+    admin_client: Client,
+    settings: Settings,
+    keep_days: int,
+    has_store: bool,  # noqa: FBT001
+    offered: list[str],
+) -> None:
+    settings.DURABLE_KEEP_DAYS = keep_days
+    settings.LONG_TERM_READ_URL = "http://127.0.0.1:1" if has_store else ""
+
+    page = admin_client.get(f"/nodes/{past.node.name}/").text
+
+    assert [name for name in ("7d", "30d") if f'href="?window={name}"' in page] == offered
+
+
+def test_without_a_store_nothing_is_said(past: Past, admin_client: Client) -> None:
+    drawn = chart(admin_client, past)
+
+    assert "reach" not in drawn
+    assert len(read(drawn)) > 500
+
+
+def test_its_table_says_which_part_is_from_where(
+    past: Past, admin_client: Client, settings: Settings
+) -> None:
+    past.forget()
+    settings.LONG_TERM_READ_URL = "http://127.0.0.1:1"
+
+    page = admin_client.get(
+        f"/nodes/{past.node.name}/charts/vcpu",
+        {"from": past.start, "to": past.now_s},
+        headers={"Accept": "text/html"},
+    ).text
+
+    assert "1 min · nothing before" in page
+    assert "the long-term store does not answer" in page
+    assert "127.0.0.1:1" not in page
