@@ -223,6 +223,7 @@ class HandoverNote(models.Model):
     text = models.TextField(max_length=5000)
 
     class Meta:
+        db_table = "fleet_handover"
         ordering = ("-at", "-pk")
 
     def __str__(self) -> str:

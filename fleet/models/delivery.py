@@ -16,6 +16,7 @@ class NotificationChange(models.Model):
     text = models.CharField(max_length=300)
 
     class Meta:
+        db_table = "fleet_change"
         ordering = ("-at", "-pk")
         indexes = (models.Index(fields=["-at"], name="changes_newest_first"),)
 
@@ -50,6 +51,7 @@ class SenderHeartbeat(models.Model):
     objects = SenderHeartbeatQuerySet.as_manager()
 
     class Meta:
+        db_table = "fleet_senderpulse"
         ordering = ("-seen_at",)
 
     def __str__(self) -> str:
@@ -235,6 +237,7 @@ class NotifiedState(models.Model):
     ended_at = models.DateTimeField(null=True, blank=True)
 
     class Meta:
+        db_table = "fleet_told"
         constraints = (
             models.UniqueConstraint(
                 fields=["receiver", "alert"],

@@ -42,6 +42,7 @@ class SimilarRunsResult(models.Model):
     told = models.JSONField(default=dict, help_text="As fleet/like keeps it.")
 
     class Meta:
+        db_table = "fleet_likeruns"
         verbose_name_plural = "like runs"
 
     def __str__(self) -> str:

@@ -5,7 +5,13 @@ from typing import Any
 
 import pytest
 from django.db import connection
-from django.db.migrations import AddField, AlterField, CreateModel, Migration
+from django.db.migrations import (
+    AddField,
+    AlterField,
+    CreateModel,
+    Migration,
+    SeparateDatabaseAndState,
+)
 from django.db.migrations.loader import MigrationLoader
 from django.db.migrations.operations.base import Operation
 from django.db.migrations.state import ProjectState
@@ -59,6 +65,8 @@ def disturbs(operation: Operation, label: str, state: ProjectState) -> str:
     """Say what an operation would do to a release that does not know of it; empty for nothing."""
     if isinstance(operation, CreateModel):
         return ""
+    if isinstance(operation, SeparateDatabaseAndState) and not operation.database_operations:
+        return ""  # Names in our code alone: the database is left as it is.
     if isinstance(operation, AddField):
         field = operation.field
         is_filled = field.null or field.db_default is not NOT_PROVIDED or field.many_to_many

@@ -1,1 +1,1 @@
-"""Tests of what an incident tells beyond its alert."""
+"""From an alert's timeline to the outbox."""

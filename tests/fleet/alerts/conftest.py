@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import timedelta
-from typing import Any
 
 import pytest
 from django.contrib.auth.models import Group, User
@@ -48,30 +47,3 @@ def bob(db: None) -> User:
     user = User.objects.create_user("bob")
     user.groups.add(Group.objects.get(name="operator"))
     return user
-
-
-Make = Callable[..., Alert]
-
-
-@pytest.fixture
-def make(run: Run, limping: Node) -> Make:
-    """Make alerts at will."""
-
-    def make(**fields: Any) -> Alert:
-        usual: dict[str, Any] = {
-            "rule": "allreduce_share",
-            "cause": "slow_core",
-            "severity": Alert.Severity.PAGE,
-            "subject": "run:llama",
-            "run": run,
-            "node": limping,
-            "device": 7,
-            "score": 1.2,
-            "evidence": {"share_ratio": 0.31},
-            "onset_at": fields.get("fired_at", NOON),
-            "fired_at": NOON,
-            "last_seen_at": NOON,
-        }
-        return Alert.objects.create(**usual | fields)
-
-    return make

@@ -7,7 +7,7 @@ from django.utils import timezone
 
 from tests.parts import NOON, NOON_S
 
-LOAD = "{% load times %}"
+LOAD = "{% load formats %}"
 
 
 def shown(text: str, **context: object) -> str:

@@ -1,46 +1,18 @@
-"""Looks at runs are kept, renewed after five minutes, and end with their trial."""
+"""The life of a trial: begun, worked out, ended."""
 
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
-from fleet.models import ObservedRun, Run, Trial
+from fleet.models import Run, Trial
 from fleet.tasks import work_out_trials
 from fleet.trials.figures import read
-from fleet.trials.observed import observe
-from fleet.trials.schedule import keep_observed, kept_of
 from fleet.trials.services import begin, end, work_out, work_out_due
 from telemetry.errors import FieldError
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, made, train
 from tests.parts import NOON
-
-
-def test_the_runs_of_a_trial_are_looked_at_and_no_others(
-    hot: HotStore, trained: Trial, p5: Run
-) -> None:
-    made("of-no-trial", "trn1.2xlarge", 1.0)
-
-    assert keep_observed(hot, now=LATER) == 2
-    assert kept_of([p5])[p5.pk] == (observe(hot, p5, until=LATER), LATER)
-
-
-def test_they_are_looked_at_again_after_five_minutes(hot: HotStore, trained: Trial) -> None:
-    keep_observed(hot, now=LATER)
-
-    assert keep_observed(hot, now=LATER + timedelta(minutes=4)) == 0
-    assert keep_observed(hot, now=LATER + timedelta(minutes=5)) == 2
-    assert ObservedRun.objects.count() == 2
-
-
-def test_a_trial_that_is_over_is_looked_at_once_more(hot: HotStore, trained: Trial) -> None:
-    keep_observed(hot, now=LATER)
-    end(trained, now=LATER + timedelta(minutes=1))
-
-    assert keep_observed(hot, now=LATER + timedelta(minutes=6)) == 2
-    assert keep_observed(hot, now=LATER + timedelta(hours=6)) == 0
-
 
 WISH: dict[str, Any] = {
     "name": "again",

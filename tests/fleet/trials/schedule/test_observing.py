@@ -7,13 +7,13 @@ import pytest
 from fleet.models import CompileEvent, Run
 from fleet.trials.observed import observe
 from telemetry.store.hot import HotStore
-from tests.fleet.trials.conftest import LATER, conftest_train, failed
+from tests.fleet.trials.schedule.conftest import LATER, failed, train
 from tests.parts import NOON
 
 
 def test_checkpoints_are_told_apart_from_the_pace(hot: HotStore, p5: Run) -> None:
     # 1,000 steps of 2 s, every hundredth with 20 s of checkpoint on top: 2,200 s.
-    conftest_train("vit-p5", [2.0] * 1_000, checkpoint_s=20.0, every=100)
+    train("vit-p5", [2.0] * 1_000, checkpoint_s=20.0, every=100)
 
     seen = observe(hot, p5, until=LATER)
 
@@ -26,7 +26,7 @@ def test_checkpoints_are_told_apart_from_the_pace(hot: HotStore, p5: Run) -> Non
 def test_what_compiled_before_the_first_step_is_told_apart_from_loading(
     hot: HotStore, trn2: Run
 ) -> None:
-    conftest_train("vit-trn2", [2.0] * 100, began_s=1_800.0)
+    train("vit-trn2", [2.0] * 100, began_s=1_800.0)
     for begin_s, seconds in ((0, 600), (300, 600), (3_000, 600)):
         CompileEvent.objects.create(
             run=trn2,
@@ -44,7 +44,7 @@ def test_what_compiled_before_the_first_step_is_told_apart_from_loading(
 
 
 def test_a_run_that_found_all_its_graphs_compiled_nothing(hot: HotStore, trn2: Run) -> None:
-    conftest_train("vit-trn2", [2.0] * 100)
+    train("vit-trn2", [2.0] * 100)
     CompileEvent.objects.create(run=trn2, module="MODULE_1", outcome="hit", at=NOON)
 
     assert observe(hot, trn2, until=LATER).compile_s == 0
@@ -53,7 +53,7 @@ def test_a_run_that_found_all_its_graphs_compiled_nothing(hot: HotStore, trn2: R
 def test_a_run_that_says_nothing_of_compiling_is_not_said_to_compile_nothing(
     hot: HotStore, trn2: Run
 ) -> None:
-    conftest_train("vit-trn2", [2.0] * 100, began_s=600.0)
+    train("vit-trn2", [2.0] * 100, began_s=600.0)
 
     seen = observe(hot, trn2, until=LATER)
 
@@ -62,13 +62,13 @@ def test_a_run_that_says_nothing_of_compiling_is_not_said_to_compile_nothing(
 
 
 def test_warming_up_costs_what_its_steps_take_beyond_settled_ones(hot: HotStore, p5: Run) -> None:
-    conftest_train("vit-p5", [10.0] * 5 + [2.0] * 195)
+    train("vit-p5", [10.0] * 5 + [2.0] * 195)
 
     assert observe(hot, p5, until=LATER).warm_up_s == pytest.approx(5 * 8.0, rel=1e-2)
 
 
 def test_alerts_of_one_failure_count_once_and_drills_not_at_all(hot: HotStore, p5: Run) -> None:
-    conftest_train("vit-p5", [2.0] * 3_600)
+    train("vit-p5", [2.0] * 3_600)
     failed(p5, after=timedelta(minutes=30))
     failed(p5, after=timedelta(minutes=32), rule="node_silent", cause="node_crash")
     failed(p5, after=timedelta(minutes=90))
@@ -84,14 +84,14 @@ def test_alerts_of_one_failure_count_once_and_drills_not_at_all(hot: HotStore, p
 
 
 def test_a_run_that_failed_has_failed_once(hot: HotStore, p5: Run) -> None:
-    conftest_train("vit-p5", [2.0] * 100)
+    train("vit-p5", [2.0] * 100)
     p5.phase = Run.Phase.FAILED
 
     assert observe(hot, p5, until=LATER).n_failures == 1
 
 
 def test_later_steps_and_alerts_do_not_count(hot: HotStore, p5: Run) -> None:
-    conftest_train("vit-p5", [2.0] * 900)
+    train("vit-p5", [2.0] * 900)
     failed(p5, after=timedelta(minutes=20))
 
     seen = observe(hot, p5, until=NOON + timedelta(minutes=10))

@@ -11,7 +11,7 @@ from django.core.management.base import CommandError
 
 from fleet.models import Run
 from telemetry.store.hot import HotStore
-from tests.fleet.trials.test_by_hand import BASELINE, CANDIDATE, written
+from tests.fleet.trials.schedule.test_by_hand import BASELINE, CANDIDATE, written
 
 
 def answer(*args: str, **options: Any) -> str:

@@ -10,7 +10,7 @@ from fleet.trials.observed import Observed, Start, compiles_of, loads_of, starts
 from fleet.trials.schedule import keep
 from fleet.trials.schedule_arms import Planned, planned_of
 from telemetry.store.hot import HotStore
-from tests.fleet.trials.conftest import LATER, conftest_train
+from tests.fleet.trials.schedule.conftest import LATER, train
 from tests.parts import NOON
 
 TEN = timedelta(minutes=10)
@@ -71,7 +71,7 @@ def test_like_runs_that_were_looked_at_tell_of_starts(hot: HotStore, p5: Run, tr
     for run in (p5, trn2):
         run.instance_type, run.last_step = "trn2.48xlarge", 100
         run.save()
-    conftest_train("vit-trn2", [2.0] * 100, began_s=600.0)
+    train("vit-trn2", [2.0] * 100, began_s=600.0)
     keep(hot, trn2, until=LATER)
 
     assert starts_alike(p5) == (Start(None, 600.0),)

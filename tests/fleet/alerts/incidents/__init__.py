@@ -1,0 +1,1 @@
+"""Tests of what an incident tells beyond its alert."""

@@ -1,0 +1,88 @@
+"""What the tests of schedules share: a trial whose arms trained, looked at a day later."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+
+import numpy as np
+import pytest
+
+from fleet.models import Alert, Run, Trial
+from fleet.trials.services import begin
+from telemetry.steps import StepBatch
+from telemetry.store import durable
+from tests.fleet.trials.conftest import made
+from tests.parts import NOON, NOON_S, steps
+
+LATER = NOON + timedelta(days=1)
+
+
+def train(
+    run: str,
+    step_s: Sequence[float],
+    *,
+    checkpoint_s: float = 0.0,
+    every: int = 0,
+    began_s: float = 0.0,
+) -> None:
+    """Keep steps of a million tokens; every so many save for so long on top of the step."""
+    told = steps(run, n_steps=len(step_s), tokens=1e6)
+    told.phases["compute_s"][:] = np.array(step_s)[:, None]
+    if every:
+        told.phases["checkpoint_s"][every - 1 :: every] = checkpoint_s
+    lasting = sum(values.mean(axis=1) for values in told.phases.values())
+    ended_at_s = NOON_S + began_s + np.cumsum(lasting)
+    durable.write_steps(
+        StepBatch(run, told.workers, told.step, ended_at_s, told.phases, told.tokens)
+    )
+
+
+def failed(run: Run, *, after: timedelta, rule: str = "hang", **other: object) -> Alert:
+    """Fire an alert so long after the run began."""
+    at = run.started_at + after
+    fields: dict[str, object] = {
+        "rule": rule,
+        "severity": Alert.Severity.PAGE,
+        "subject": f"run:{run.name}",
+        "run": run,
+        "score": 2.0,
+        "onset_at": at,
+        "fired_at": at,
+        "last_seen_at": at,
+        "resolved_at": at + timedelta(minutes=5),
+    }
+    return Alert.objects.create(**fields | other)
+
+
+@pytest.fixture
+def p5(db: None) -> Run:
+    """Give the baseline: $360 an hour for all four nodes."""
+    return made("vit-p5", "p5.48xlarge", 90.0)
+
+
+@pytest.fixture
+def trn2(db: None) -> Run:
+    """Give the candidate: $216 an hour for all four nodes."""
+    return made("vit-trn2", "trn2.48xlarge", 54.0)
+
+
+@pytest.fixture
+def trial(p5: Run, trn2: Run) -> Trial:
+    """Begin a trial of the two."""
+    return begin(
+        "bakeoff",
+        "Do we move?",
+        baseline=p5.name,
+        candidates=[trn2.name],
+        planned_steps=200,
+        by="ada",
+        now=NOON,
+    )
+
+
+@pytest.fixture
+def trained(trial: Trial) -> Trial:
+    """Let both arms train: p5 at once, trn2 after half an hour of getting ready."""
+    rng = np.random.default_rng(6)
+    train("vit-p5", list(2.0 * (1 + 0.01 * rng.standard_normal(2_000))))
+    train("vit-trn2", list(2.2 * (1 + 0.01 * rng.standard_normal(2_000))), began_s=1_800.0)
+    return trial
