@@ -1,4 +1,4 @@
-"""What the project promises of itself: documented parts, plain pages, locks without addresses."""
+"""Rules for the project itself: documents match the code, pages are plain, locks are complete."""
 
 import ast
 import json
@@ -29,6 +29,11 @@ OPERATIONS = (ROOT / "docs/operations.md").read_text()
 OUTSIDE = re.compile(r"(?:\.\./)+[\w.-]+")
 IN_PAGE_CODE = re.compile(r"<script(?![^>]*\bsrc=)|<style|\sstyle=|\son[a-z]+=")
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+# A path in the text of a document; templates of paths (`<name>`, `${…}`) are left out.
+FOLDERS = "bench|deploy|docs|fleet|telemetry|templates|tests|tools|trnwatch"
+PATH = re.compile(rf"(?<![\w/.:~-])(?:{FOLDERS})/[\w./*-]*\w(?![\w/]*[@<{{])")
+# Made by an operator, not part of the repository.
+MADE_LATER = ("deploy/secrets",)
 READ = re.compile(
     r"""(?:environ(?:\.get\(|\[)|ENV\.(?:text|flag|whole_number|names)\()\s*["'](\w+)["']"""
 )
@@ -95,6 +100,18 @@ def test_a_link_between_documents_leads_somewhere() -> None:
         if path.suffix == ".md"
         for to in LINK.findall(path.read_text())
         if not (path.parent / to).exists()
+    ]
+
+    assert dead == []
+
+
+def test_a_path_in_a_document_exists() -> None:
+    dead = [
+        f"{named(document)}: {path}"
+        for document in WRITTEN
+        if document.suffix == ".md"
+        for path in PATH.findall(document.read_text())
+        if not path.startswith(MADE_LATER) and not any(ROOT.glob(path))
     ]
 
     assert dead == []
