@@ -97,4 +97,4 @@ def roll_up() -> None:
 @shared_task(ignore_result=True, expires=600)
 def forget() -> None:
     """Drop what is older than the durable tier keeps, and delivered to the long-term one."""
-    durable.forget_older_than(settings.DURABLE_KEEP_DAYS, unless_since=undelivered_since())
+    durable.delete_older_than(settings.DURABLE_KEEP_DAYS, unless_since=undelivered_since())

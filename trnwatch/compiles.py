@@ -23,8 +23,8 @@ CACHE_FLAGS = re.compile(
     r"--(?:cache_dir|log_level)[ =]\S+|--(?:no_cache|retry_failed_compilation)\b"
 )
 FACTS = ("compiler", "flags", "cache", "shape")
-LONGEST = {"compiler": 60, "flags": 500, "cache": 500, "shape": 200}
-MOST_OPEN = 1_000
+MAX_TEXT_CHARS = {"compiler": 60, "flags": 500, "cache": 500, "shape": 200}
+MAX_OPEN = 1_000
 
 
 def toolchain(env: Mapping[str, str]) -> dict[str, object]:
@@ -49,7 +49,10 @@ def compile_record(
     if outcome == "hit" or seconds is None or not 0 <= seconds <= 1e6:
         seconds = None
     at = facts.get("at")
-    told = {name: " ".join(str(facts.get(name) or "").split())[: LONGEST[name]] for name in FACTS}
+    told = {
+        name: " ".join(str(facts.get(name) or "").split())[: MAX_TEXT_CHARS[name]]
+        for name in FACTS
+    }
     return {
         "module": module[:120],
         "outcome": outcome,
@@ -120,7 +123,7 @@ class CompileLines:
         # One process compiles one graph after the other: what had passed is over.
         over = [name for name, begun in self._begun.items() if "passed_at" in begun]
         told = [each for name in over for each in self._end(name, "miss", at)]
-        if len(self._begun) < MOST_OPEN:
+        if len(self._begun) < MAX_OPEN:
             self._begun[module] = dict(self._facts(text), at=at)
         return told
 

@@ -20,8 +20,8 @@ TOKENS = ("tokens_per_epoch", "planned_tokens")
 AMOUNTS = ("params", "usd_per_node_hour")
 FLAGS = ("requires_preflight",)
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
-LONGEST_TEXT = dict.fromkeys(("team", "instance_type", "optimizer"), 40)
-LONGEST_TEXT.update({"purpose": 200, "model": 60, "precision": 10})
+MAX_TEXT_CHARS = dict.fromkeys(("team", "instance_type", "optimizer"), 40)
+MAX_TEXT_CHARS.update({"purpose": 200, "model": 60, "precision": 10})
 # By launcher: rank, ranks in all, rank on the node, ranks on the node.
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
@@ -168,7 +168,7 @@ def _fit(name: str, value: object) -> Optional[object]:
         if name in AMOUNTS:
             return number if 0 <= number < 1e15 else None
         return int(number) if 0 < number < (1e18 if name in TOKENS else 1e12) else None
-    return str(value)[: {**LONGEST_TEXT, **SETTINGS}.get(name, 60)] or None
+    return str(value)[: {**MAX_TEXT_CHARS, **SETTINGS}.get(name, 60)] or None
 
 
 def _stage_and_group(

@@ -13,10 +13,10 @@ from trnwatch.wire import ReportConnection, line
 
 EVERY_S = 1.0
 BEAT_EVERY_S = 10.0
-MOST_RECORDS = 10_000
-MOST_LINES = 500
-MOST_LOSS = 1e9
-LONGEST_WAIT_S = 30.0
+MAX_RECORDS = 10_000
+MAX_LINES = 500
+MAX_LOSS = 1e9
+MAX_BACKOFF_S = 30.0
 # The server said that it will never take this; asking again changes nothing.
 TOO_LARGE = 413
 HOPELESS = (400, TOO_LARGE, 415, 422)
@@ -34,7 +34,7 @@ class ReportSender:
         boot: str,
         ca_file: str = "",
         every_s: float = EVERY_S,
-        most_records: int = MOST_RECORDS,
+        most_records: int = MAX_RECORDS,
     ) -> None:
         self._wire = ReportConnection(server, ca_file=ca_file)
         self._token = token
@@ -90,7 +90,7 @@ class ReportSender:
         """Return how long to wait: longer and longer while the server is away."""
         if not self._failures:
             return self._every_s
-        wait_s = min(LONGEST_WAIT_S, self._every_s * 2.0**self._failures)
+        wait_s = min(MAX_BACKOFF_S, self._every_s * 2.0**self._failures)
         return wait_s * random.uniform(0.5, 1.0)
 
     def _flush(self) -> None:
@@ -107,7 +107,7 @@ class ReportSender:
         is_known = self._introduced is self._introducing
         lines = [] if is_known else [self._introduction(self._introducing)]
         steps: list[bytes] = []
-        while self._queue and len(steps) < MOST_LINES:
+        while self._queue and len(steps) < MAX_LINES:
             steps += self._told(self._queue.popleft())
         has_news = self.n_dropped > self._n_told and (steps or self._end is not None)
         if has_news or time.monotonic() - self._said_at_s > BEAT_EVERY_S:
@@ -173,7 +173,7 @@ class ReportSender:
             step_s=max(round(step_s, 6), 1e-6),
             tokens=tokens,
             # A loss that is no number any more is not told: the server takes numbers only.
-            loss=loss if loss is not None and abs(loss) < MOST_LOSS else None,
+            loss=loss if loss is not None and abs(loss) < MAX_LOSS else None,
             **said,
         )
 

@@ -4,7 +4,7 @@ import time
 from typing import Any, Callable, Optional
 
 Record = tuple[Any, ...]
-MOST_COLLECTIVES = 256
+MAX_COLLECTIVES = 256
 
 
 class TimedPart:
@@ -43,7 +43,7 @@ class Collectives:
 
     def __exit__(self, *exc: object) -> None:
         self.seconds.append(time.perf_counter() - self._since_s)
-        if len(self.seconds) > MOST_COLLECTIVES:
+        if len(self.seconds) > MAX_COLLECTIVES:
             self.seconds, self.arrived_at = [sum(self.seconds)], self.arrived_at[:1]
 
 

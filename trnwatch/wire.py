@@ -11,7 +11,7 @@ from urllib.parse import urlsplit
 
 PATH = "/api/v1/ingest/steps"
 TIMEOUT_S = 10.0
-MOST_ANSWER_BYTES = 65_536
+MAX_RESPONSE_BYTES = 65_536
 HUNG_UP = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected)
 
 
@@ -58,7 +58,7 @@ class ReportConnection:
             connection = self._open()
             connection.request("POST", self._path, body, headers)
             with connection.getresponse() as response:
-                text = response.read(MOST_ANSWER_BYTES)
+                text = response.read(MAX_RESPONSE_BYTES)
                 if response.will_close:
                     self.close()
                 return response.status, _said(text)

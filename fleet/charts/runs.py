@@ -15,7 +15,7 @@ from fleet.models.run import RunQuerySet
 from fleet.runs.flops import flops_per_token, peak_flops
 from telemetry.blocks import FloatArray
 from telemetry.steps import StepBatch
-from telemetry.store.durable import LOSS, read_steps
+from telemetry.store.durable import LOSS, decode_steps
 from telemetry.store.history import run_history, worker_minutes
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import LongTerm, Source
@@ -237,7 +237,7 @@ def tells_loss(hot: Source, run: Run) -> bool:
     """
     kept = getattr(run, "newest_steps", None)
     if kept is not None:
-        return bool(np.isfinite(read_steps(bytes(kept))[:, LOSS]).any())
+        return bool(np.isfinite(decode_steps(bytes(kept))[:, LOSS]).any())
     return bool(np.isfinite(hot.steps(run.name, since_s=0.0).loss).any())
 
 

@@ -24,8 +24,8 @@ from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
 from telemetry.store.models import RunChunk
 
-MOST = 2_000_000_000
-MOST_TOKENS = 10**18
+MAX_COUNT = 2_000_000_000
+MAX_TOKENS = 10**18
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,9 +59,9 @@ def checked(told: LogOptions) -> LogOptions:
         ("--pp", told.pp, 1),
     )
     for option, value, least in whole:
-        if not least <= value <= MOST:
+        if not least <= value <= MAX_COUNT:
             raise ValueError(f"{option}: {value} cannot be; give {least} or more")
-    if not 0 <= told.tokens_per_epoch <= MOST_TOKENS:
+    if not 0 <= told.tokens_per_epoch <= MAX_TOKENS:
         raise ValueError(f"--tokens-per-epoch: {told.tokens_per_epoch} cannot be")
     words = (
         ("--model", told.model, 60),
@@ -98,7 +98,7 @@ def known(value: int) -> float:
 
 
 COLUMNS = ("step_s", "tokens_per_s", "seq_per_s", "loss", "grad_norm", "learning_rate")
-MOST_POINTS = 20_000
+MAX_POINTS = 20_000
 Curves = Mapping[str, FloatArray]
 
 
@@ -114,7 +114,7 @@ def curves_of(steps: LoggedSteps, ended_at_s: FloatArray) -> dict[str, FloatArra
 def _thinned(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Average neighbours until few enough points are left; step and end are the last one's."""
     n = len(columns["step"])
-    every = -(-n // MOST_POINTS)
+    every = -(-n // MAX_POINTS)
     if every <= 1:
         return columns
     first = np.arange(0, n, every)
@@ -146,8 +146,8 @@ def unpacked(data: bytes) -> dict[str, FloatArray]:
 
 
 BY = "import_log"
-ERRORS_MOST = 200
-LONGEST = 300
+MAX_ERROR_ANNOTATIONS = 200
+MAX_TEXT_CHARS = 300
 
 
 def annotate_errors(run: Run, errors: Mapping[HardwareError, int], *, moved_s: float) -> None:
@@ -161,7 +161,7 @@ def annotate_errors(run: Run, errors: Mapping[HardwareError, int], *, moved_s: f
     Annotation.objects.bulk_create(
         [
             _annotation(run, nodes.get(group[0].node), group, errors, moved_s=moved_s)
-            for group in list(groups.values())[:ERRORS_MOST]
+            for group in list(groups.values())[:MAX_ERROR_ANNOTATIONS]
         ]
     )
 
@@ -187,7 +187,7 @@ def _annotation(
         kind=Annotation.Kind.NOTE,
         run=run,
         node=node,
-        text=text[:LONGEST],
+        text=text[:MAX_TEXT_CHARS],
         by=BY,
     )
 
@@ -208,7 +208,7 @@ def in_words(error: HardwareError, *, n: int) -> str:
 SECONDS_PER_DAY = 86_400.0
 # Clocks differ a little; what ended later than this ahead of now has a wrong one.
 AHEAD_S = 300.0
-LONGEST_S = 100 * 365 * SECONDS_PER_DAY
+MAX_LOG_S = 100 * 365 * SECONDS_PER_DAY
 BY_LOG, BY_START, BY_FILE = "log", "start", "file"
 TOO_OLD, AHEAD = "too old", "ahead"
 
@@ -238,7 +238,7 @@ def placed(
     kept, or lies ahead, is moved so that it ends now.
     """
     lasted_s = np.cumsum(np.nan_to_num(steps.step_s) * steps.weight)
-    if lasted_s[-1:].sum() > LONGEST_S:
+    if lasted_s[-1:].sum() > MAX_LOG_S:
         raise ValueError("FILE: its steps take more than a hundred years; give one log alone")
     if steps.is_dated:
         found = StepTimes(_dated(steps.at_s, lasted_s), BY_LOG)
@@ -269,9 +269,9 @@ def _kept(found: StepTimes, *, now_s: float, keep_days: float) -> StepTimes:
     return StepTimes(found.ended_at_s + moved_s, found.by, moved_s, AHEAD if is_ahead else TOO_OLD)
 
 
-KEEPING_MOST_TOKENS = 2**62
+MAX_RUN_TOKENS = 2**62
 JOB = "job"
-LONGEST_PAUSE_S = 6 * 3_600.0
+MAX_PAUSE_S = 6 * 3_600.0
 
 
 @transaction.atomic
@@ -382,7 +382,7 @@ def _span(log: Log, steps: LoggedSteps, times: StepTimes, *, file_s: float) -> t
 def _with_compiles(began_s: float, dated: Sequence[Compile], *, moved_s: float) -> float:
     """Go back over the compiles before the first step; after a long pause it is another run."""
     for event in sorted(dated, key=_end_s, reverse=True):
-        if began_s - (_end_s(event) + moved_s) > LONGEST_PAUSE_S:
+        if began_s - (_end_s(event) + moved_s) > MAX_PAUSE_S:
             break
         began_s = min(began_s, event.at_s + moved_s)
     return began_s
@@ -393,7 +393,7 @@ def _end_s(event: Compile) -> float:
 
 
 def _whole(value: float) -> int:
-    return round(value) if math.isfinite(value) and value <= MOST else 0
+    return round(value) if math.isfinite(value) and value <= MAX_COUNT else 0
 
 
 def _price(told: LogOptions, began: datetime) -> dict[str, Any]:
@@ -407,7 +407,7 @@ def _price(told: LogOptions, began: datetime) -> dict[str, Any]:
 def n_tokens(steps: LoggedSteps) -> int | None:
     """Return the tokens trained in all, None where a step's are not known."""
     total = float((steps.tokens * steps.weight).sum()) if len(steps) else math.nan
-    return round(total) if math.isfinite(total) and total <= KEEPING_MOST_TOKENS else None
+    return round(total) if math.isfinite(total) and total <= MAX_RUN_TOKENS else None
 
 
 def _found(

@@ -20,9 +20,9 @@ from telemetry.ingest.lines import Refusal, RefusedError
 from telemetry.ingest.neuron_monitor import decoded, read_line
 from telemetry.ingest.readings import NodeIdentity, Reading, Shape
 from telemetry.ingest.timing import NodeClock, blocks, shard_of
-from telemetry.store.durable import keep_late
+from telemetry.store.durable import save_late
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import Note, keep_beside, keep_reports
+from telemetry.store.node_state import NodeReport, save_reports, save_sidecars
 
 # Refusals named; the rest are counted.
 MAX_REFUSALS = 100
@@ -47,7 +47,7 @@ class IngestBatch:
     clock: str = ""
     refused: list[Refusal] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
-    notes: list[Note] = field(default_factory=list)
+    notes: list[NodeReport] = field(default_factory=list)
     pieces: list[NumberedLine] = field(default_factory=list)
     beside: list[tuple[float, Mapping[str, object]]] = field(default_factory=list)
 
@@ -92,9 +92,9 @@ def store(hot: HotStore, deliveries: Sequence[IngestBatch], *, n_refused_whole: 
     now_s = hot.now()
     blocks = [block for delivery in deliveries for block in delivery.blocks]
     hot.append_beside(block for block in blocks if block.tick > now_s - hot.keep_s)
-    keep_late(hot, blocks, now_s=now_s)
-    keep_reports(hot, (note for delivery in deliveries for note in delivery.notes))
-    keep_beside(hot, [(d.node, *told) for d in deliveries for told in d.beside])
+    save_late(hot, blocks, now_s=now_s)
+    save_reports(hot, (note for delivery in deliveries for note in delivery.notes))
+    save_sidecars(hot, [(d.node, *told) for d in deliveries for told in d.beside])
     unread = sum(bool(d.n_refused) and not d.n_accepted + d.n_repeated for d in deliveries)
     counts = {
         "ingest_reports": sum(d.n_accepted for d in deliveries),
@@ -181,10 +181,12 @@ class LastKept:
 
     def notes(
         self, node: str, accepted: Sequence[tuple[Reading, float]], *, now_s: float
-    ) -> list[Note]:
+    ) -> list[NodeReport]:
         """Return a note per report, given with the second it ended; some keep the last one."""
         notes = [
-            Note(node, end_s, end_s if reading.at_s is None else reading.at_s, reading.executed)
+            NodeReport(
+                node, end_s, end_s if reading.at_s is None else reading.at_s, reading.executed
+            )
             for reading, end_s in accepted
         ]
         if not accepted:
@@ -193,7 +195,9 @@ class LastKept:
         processes = frozenset(reading.executed)
         if now_s - self.kept_s >= KEEP_EVERY_S or processes != self.processes:
             self.kept_s, self.processes = now_s, processes
-            notes[-1] = Note(node, end_s, notes[-1].made_s, reading.executed, bytes(reading.line))
+            notes[-1] = NodeReport(
+                node, end_s, notes[-1].made_s, reading.executed, bytes(reading.line)
+            )
         return notes
 
 

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 
 from telemetry.blocks import Block
 from telemetry.store.connection import Command, Connection
-from telemetry.store.node_state import Note
+from telemetry.store.node_state import NodeReport
 
 # Redis: of a node, the last number of each of its streams.
 STREAMS = "ingest:streams:"
-MOST_STREAMS = 16
+MAX_STREAMS = 16
 KEEP_S = 30 * 24 * 3600
 
 
@@ -20,7 +20,7 @@ class NumberedLine:
     stream: str
     seq: int
     blocks: Sequence[Block]
-    note: Note | None
+    note: NodeReport | None
 
 
 @dataclass(slots=True)
@@ -60,5 +60,5 @@ def remembering(node: str, pieces: Sequence[NumberedLine]) -> list[Command]:
     commands: list[Command] = [("ZADD", key, "GT", seq, s) for s, seq in newest.items()]
     if commands:
         # Numbers begin at the time, so that the lowest are those of the oldest streams.
-        commands += [("ZREMRANGEBYRANK", key, 0, -1 - MOST_STREAMS), ("EXPIRE", key, KEEP_S)]
+        commands += [("ZREMRANGEBYRANK", key, 0, -1 - MAX_STREAMS), ("EXPIRE", key, KEEP_S)]
     return commands

@@ -30,7 +30,7 @@ from telemetry.families import (
 )
 from telemetry.long_term.writer import long_term_families
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import kept_reports
+from telemetry.store.node_state import last_reports
 
 PER_HOUR = Spec(
     "trnwatch_run_cost_usd_per_hour", "gauge", "Dollars per hour of all its nodes.", ("run",)
@@ -352,6 +352,6 @@ def neuron(hot: HotStore, *, now: datetime, node: Node | None = None) -> list[Me
     who = identities(rows)
     real = [name for name in scene.up if name in who and not who[name].is_simulated]
     return [
-        *neuron_families(scene, who, kept_reports(hot, real)),
+        *neuron_families(scene, who, last_reports(hot, real)),
         *efa_families(hot, scene, who, is_alone=node is not None),
     ]

@@ -26,7 +26,7 @@ from fleet.pages.render import Filter, HtmxRequest, render_page
 from fleet.runs.summaries import NodeNow, nodes_now
 from telemetry.store.connection import Connection
 from telemetry.store.hot import HotStore, open_store
-from telemetry.store.node_state import SidecarLine, said_beside
+from telemetry.store.node_state import SidecarLine, read_sidecars
 
 # So many lines wait when a minute or two could not be sent.
 MANY_WAITING = 90
@@ -41,8 +41,8 @@ def agent_words(hot: Connection, node: Node) -> list[str]:
     """Return what is wrong with a node's agent and its devices' health, in sentences."""
     if node.source == Node.Source.SIMULATED:
         return []
-    agent = said_beside(hot, "agent", [node.name]).get(node.name)
-    driver = said_beside(hot, "neuron", [node.name]).get(node.name)
+    agent = read_sidecars(hot, "agent", [node.name]).get(node.name)
+    driver = read_sidecars(hot, "neuron", [node.name]).get(node.name)
     return [*_agent(agent), *_driver(driver)]
 
 

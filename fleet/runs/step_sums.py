@@ -22,7 +22,7 @@ from telemetry.store.durable import (
     STEP,
     TOKENS,
     chunk_of,
-    read_steps,
+    decode_steps,
 )
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import Source
@@ -142,7 +142,7 @@ def _recent(hot: Source, run: str, newest_first: Iterable[tuple[int, int]]) -> F
 def _hours(kept: QuerySet[RunChunk], recent: FloatArray) -> Iterator[FloatArray]:
     """Return the rows hour by hour, each step once, in order."""
     rows = kept.values_list("start", "steps").iterator(chunk_size=24)
-    pieces = ((start // HOUR_S, read_steps(bytes(data))) for start, data in rows)
+    pieces = ((start // HOUR_S, decode_steps(bytes(data))) for start, data in rows)
     hour_of = recent[:, ENDED] // HOUR_S
     fresh = ((int(hour), recent[hour_of == hour]) for hour in np.unique(hour_of))
     for _, group in groupby(chain(pieces, fresh), key=itemgetter(0)):

@@ -16,7 +16,7 @@ from fleet.runs.step_sums import COLUMNS, ArmSteps, steps_of
 from telemetry.blocks import FloatArray
 from telemetry.statistics.forecast import pace_error_log, spread_log
 from telemetry.steps import PHASES as STEP_PHASES
-from telemetry.store.durable import ENDED, FIRST_PHASE, LOSS, read_steps
+from telemetry.store.durable import ENDED, FIRST_PHASE, LOSS, decode_steps
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import Source
 
@@ -215,7 +215,7 @@ def _checkpoints(run: Run, steps: ArmSteps, *, until_s: float) -> tuple[FloatArr
 def _kept(run: Run, until_s: float) -> Iterator[FloatArray]:
     kept = RunChunk.objects.filter(run=run.name, start__lt=until_s).order_by("start")
     for data in kept.values_list("steps", flat=True).iterator(chunk_size=24):
-        rows = read_steps(bytes(data))
+        rows = decode_steps(bytes(data))
         yield rows[rows[:, ENDED] < until_s]
 
 

@@ -16,9 +16,9 @@ from contextlib import suppress
 from pathlib import Path
 
 NEURON_MONITOR = "/opt/aws/neuron/bin/neuron-monitor"
-MOST_LINE_BYTES = 8_000_000
+MAX_LINE_BYTES = 8_000_000
 CHUNK_BYTES = 1 << 18
-LONGEST_REST_S = 60.0
+MAX_BACKOFF_S = 60.0
 GRACE_S = 2.0
 
 
@@ -69,8 +69,8 @@ class Monitor:
             piece = b"\n" if self._stdin else b""
         whole, newline, rest = (self._rest + piece).rpartition(b"\n")
         rest = rest if piece else b""
-        self._rest = rest if len(rest) <= MOST_LINE_BYTES else b""
-        self.n_skipped += len(rest) > MOST_LINE_BYTES
+        self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""
+        self.n_skipped += len(rest) > MAX_LINE_BYTES
         return self._reports((whole + newline).splitlines())
 
     def stop(self) -> None:
@@ -93,7 +93,7 @@ class Monitor:
     def _start(self, now_s: float) -> None:
         """Start the program; one that cannot be is tried again later."""
         self._start_at_s = now_s + self._rest_s
-        self._rest_s = min(LONGEST_REST_S, 2 * self._rest_s)
+        self._rest_s = min(MAX_BACKOFF_S, 2 * self._rest_s)
         command = self._command or self._neuron_monitor()
         if command is None:
             self.problem = "neuron-monitor is not installed"

@@ -8,8 +8,8 @@ import subprocess
 import threading
 from typing import Any
 
-MOST_BYTES = 1 << 20
-MOST_S = 60.0
+MAX_BYTES = 1 << 20
+MAX_LATENCY_S = 60.0
 
 
 class Probes:
@@ -58,7 +58,7 @@ class Probes:
             mark = (now.st_mtime, now.st_ino)
             if mark != self._mark:
                 with open(path, "rb") as file:  # noqa: PTH123
-                    self._take(file.read(MOST_BYTES), now_s)
+                    self._take(file.read(MAX_BYTES), now_s)
                 self._mark = mark
         except OSError as error:
             self.problem = f"probe file: {error.strerror}"
@@ -67,12 +67,12 @@ class Probes:
         """Run the command and take what it prints."""
         try:
             run = subprocess.run(  # noqa: S602 - the administrator's own command line
-                command, shell=True, capture_output=True, timeout=MOST_S, check=True
+                command, shell=True, capture_output=True, timeout=MAX_LATENCY_S, check=True
             )
         except (OSError, subprocess.SubprocessError) as error:
             self.problem = f"probe: {type(error).__name__}"
         else:
-            self._take(run.stdout[:MOST_BYTES], now_s)
+            self._take(run.stdout[:MAX_BYTES], now_s)
 
     def _take(self, text: bytes, now_s: float) -> None:
         """Take in lines; those that make no sense are passed over, and said."""
@@ -92,4 +92,4 @@ def _probe(line: bytes) -> tuple[str, float] | None:
         device, latency_s = str(result["device"]), float(result["latency_s"])
     except (ValueError, TypeError, KeyError):
         return None
-    return (device, latency_s) if 0 < latency_s < MOST_S else None
+    return (device, latency_s) if 0 < latency_s < MAX_LATENCY_S else None

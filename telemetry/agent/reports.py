@@ -34,8 +34,8 @@ NUMBER = re.compile(
 )
 ESCAPED = re.compile(rb"\\.")
 # Whole numbers up to here are the same as 64-bit floats.
-MOST_EXACT = 2.0**53
-MOST_ROWS = 30
+MAX_EXACT = 2.0**53
+MAX_ROWS = 30
 GUNZIP = 16 + zlib.MAX_WBITS
 
 
@@ -67,7 +67,7 @@ def runs(frames: Sequence[Frame]) -> Iterator[FrameGroup]:
         row = _row(frame)
         template = run.rows[0].template if run.rows else None
         is_other = (row.template if row else None) != template
-        if run.frames and (is_other or len(run.frames) == MOST_ROWS):
+        if run.frames and (is_other or len(run.frames) == MAX_ROWS):
             yield run
             run = FrameGroup([], [])
         run.frames.append(frame)
@@ -110,7 +110,7 @@ def _row(frame: Frame) -> ReportRow | None:
     if len(parts) < 3 or HOLE in text:
         return None
     numbers = array("d", map(float, parts[1::2]))
-    if max(numbers) > MOST_EXACT or min(numbers) < -MOST_EXACT:
+    if max(numbers) > MAX_EXACT or min(numbers) < -MAX_EXACT:
         return None
     template = HOLE.join(parts[::2])
     return ReportRow(template, numbers) if _is_sound(template) else None
@@ -248,7 +248,7 @@ ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
 # A monitor that has been silent for so many periods no longer speaks for the node.
 PATIENCE_PERIODS = 2.5
 # Whoever wants the agent to end waits no longer than this for it to notice.
-LONGEST_WAIT_S = 1.0
+MAX_BACKOFF_S = 1.0
 
 Line = tuple[int, Moment, bytes]
 
@@ -311,7 +311,7 @@ class Collector:
         patient_until_s = self._heard_s + PATIENCE_PERIODS * self._period_s
         due_s = self._beside_s + self._period_s
         until_s = due_s if self._monitor is None else max(due_s, patient_until_s)
-        return min(max(until_s - now_s, 0.0), LONGEST_WAIT_S)
+        return min(max(until_s - now_s, 0.0), MAX_BACKOFF_S)
 
     def _alone(self, moment: Moment) -> Iterator[Line]:
         """Yield what sysfs says while no report comes."""

@@ -14,8 +14,8 @@ from telemetry.agent.reports import MONITOR, PATHS, FrameGroup, Health, body, co
 from telemetry.agent.spool import Frame, Spool
 from telemetry.agent.wire import ServerAnswer, ServerConnection
 
-MOST_LINES = 120
-MOST_BYTES = 512_000
+MAX_LINES = 120
+MAX_BYTES = 512_000
 # With much to make up for, requests follow each other at least this quickly.
 CATCH_UP_S = 1.0
 FIRST_REST_S, LONGEST_REST_S, LONGEST_ASKED_S = 1.0, 30.0, 600.0
@@ -42,7 +42,7 @@ class AgentSender(threading.Thread):
         self._clock = clock
         self._every_s = every_s
         self._chance = chance
-        self._most_lines = MOST_LINES
+        self._most_lines = MAX_LINES
         self._n_failed = 0
         self._takes_columns = False
         self._is_over = threading.Event()
@@ -81,7 +81,7 @@ class AgentSender(threading.Thread):
     def deliver(self) -> float:
         """Send one request's worth, and return how long to rest before the next, seconds."""
         try:
-            frames = self._spool.next_frames(most=self._most_lines, most_bytes=MOST_BYTES)
+            frames = self._spool.next_frames(most=self._most_lines, most_bytes=MAX_BYTES)
         except OSError as error:
             self._health.problem("spool", f"spool: {error}")
             return FIRST_REST_S
@@ -127,7 +127,7 @@ class AgentSender(threading.Thread):
     def _taken(self, frames: list[Frame], answer: ServerAnswer) -> None:
         """Note what was delivered."""
         self._n_failed = 0
-        self._most_lines = min(MOST_LINES, 2 * self._most_lines)
+        self._most_lines = min(MAX_LINES, 2 * self._most_lines)
         self._health.problem("server", "")
         self._takes_columns = "columns" in (answer.told.get("takes") or ())
         refused = answer.told.get("refused") or []

@@ -19,7 +19,7 @@ MAGIC = b"TWF1"
 # Checksum of all that follows, what kind, number, wall clock, seconds since boot, boot, length.
 HEAD = struct.Struct("<4sIBQdd16sI")
 CHECKED = HEAD.size - len(MAGIC) - 4
-MOST_BYTES = 16_000_000
+MAX_BYTES = 16_000_000
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ def frames_in(data: bytes, start: int = 0) -> Iterator[tuple[Frame, int]]:
     while len(data) - start >= HEAD.size:
         magic, check, kind, seq, wall_s, up_s, boot, n_bytes = HEAD.unpack_from(data, start)
         end = start + HEAD.size + n_bytes
-        if magic != MAGIC or n_bytes > MOST_BYTES or end > len(data):
+        if magic != MAGIC or n_bytes > MAX_BYTES or end > len(data):
             return
         tail = data[start + HEAD.size : end]
         if zlib.crc32(tail, zlib.crc32(data[start + 8 : start + HEAD.size])) != check:
@@ -70,7 +70,7 @@ def stored(data: bytes) -> bytes:
     return head + data + struct.pack("<II", zlib.crc32(data), n)
 
 
-MOST_SEGMENT_BYTES = 1 << 20
+MAX_SEGMENT_BYTES = 1 << 20
 N_SEGMENTS = 8
 MILLI = 1000
 
@@ -101,7 +101,7 @@ class Spool:
         self.n_dropped = 0
         self._folder = folder
         self._most_bytes = most_bytes
-        self._segment_bytes = min(MOST_SEGMENT_BYTES, most_bytes // N_SEGMENTS)
+        self._segment_bytes = min(MAX_SEGMENT_BYTES, most_bytes // N_SEGMENTS)
         self._boot = boot
         self._changed = threading.Condition()
         try:

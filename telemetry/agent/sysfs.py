@@ -11,7 +11,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-MOST_BYTES = 4096
+MAX_BYTES = 4096
 
 
 class Opened:
@@ -28,7 +28,7 @@ class Opened:
         try:
             if self._descriptor < 0:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._descriptor, MOST_BYTES, 0)
+            return os.pread(self._descriptor, MAX_BYTES, 0)
         except OSError:
             self.close()
             return None

@@ -12,7 +12,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 TIMEOUT_S = 20.0
-MOST_ANSWER_BYTES = 1 << 20
+MAX_RESPONSE_BYTES = 1 << 20
 # Servers hang up on a connection that is idle for longer; 5 s is a usual time.
 KEPT_S = 4.0
 # Sent again later, these may well be taken; with any other 4xx they never will.
@@ -143,7 +143,7 @@ def _trusting(ca_file: str | None) -> ssl.SSLContext:
 
 def _answer(response: http.client.HTTPResponse) -> ServerAnswer:
     """Read an answer to its end, so that the connection can be used again."""
-    data = response.read(MOST_ANSWER_BYTES)
+    data = response.read(MAX_RESPONSE_BYTES)
     after = response.getheader("Retry-After", "")
     try:
         told = json.loads(data)

@@ -14,7 +14,7 @@ from telemetry.exporter.hardware import HotSnapshot, Slab, SlabFamily, SlabRows
 from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.families import MetricFamily, Spec, written
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import RATES, Counts, efa_counts, said_beside
+from telemetry.store.node_state import RATES, EfaCounts, efa_counts, read_sidecars
 
 COUNTERS = tuple(names.COUNTERS)
 MOST_NODES = 64
@@ -70,7 +70,7 @@ def _real(hot: HotStore, scene: HotSnapshot, who: Mapping[str, NodeLabels]) -> I
     alike: dict[Parts, list[tuple[str, FloatArray]]] = {}
     nodes = iter(sorted(n for n in scene.up if n in who and not who[n].is_simulated))
     while some := tuple(islice(nodes, MOST_NODES)):
-        for node, said in said_beside(hot, "efa", some).items():
+        for node, said in read_sidecars(hot, "efa", some).items():
             parts, counts = _read(said.said)
             alike.setdefault(parts, []).append((node, counts))
     for parts, members in alike.items():
@@ -118,7 +118,7 @@ def _parts(n_efa: int) -> Parts:
     return tuple((f"rdmap{16 * (i + 1)}s27", PORT) for i in range(n_efa))
 
 
-def _derived(counts: Counts, up: Sequence[int]) -> FloatArray:
+def _derived(counts: EfaCounts, up: Sequence[int]) -> FloatArray:
     """Return every counter of simulated devices: (n_counters, n_nodes, n_efa).
 
     All payload counts as written by RDMA. What a healthy device never counts is zero; what

@@ -21,7 +21,7 @@ from telemetry.families import (
     present,
 )
 from telemetry.ingest.timing import shard_of
-from telemetry.store.commits import COUNTED
+from telemetry.store.commits import COUNTED_RATES
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import Codes, PackedColumn, PackedLayout, decode, unpack
 from telemetry.store.reading import Packed
@@ -285,7 +285,7 @@ def _total_spec(name: str) -> Spec:
 
 NODE_UP = Spec("trnwatch_node_up", "gauge", "Whether the node reported within 15 s.", ("node",))
 HARDWARE: Mapping[str, Spec] = {name: _spec(metric) for name, metric in METRICS.items()}
-TOTALS: Mapping[str, Spec] = {name: _total_spec(name) for name in COUNTED}
+TOTALS: Mapping[str, Spec] = {name: _total_spec(name) for name in COUNTED_RATES}
 
 
 @dataclass(frozen=True, slots=True)

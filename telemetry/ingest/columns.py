@@ -22,7 +22,7 @@ from telemetry.ingest import schemas as bw
 from telemetry.ingest.last_report import tag_of
 from telemetry.ingest.lines import RefusedError, explain
 from telemetry.ingest.neuron_monitor import (
-    LEAST_PERIOD_S,
+    MIN_PERIOD_S,
     RATES,
     Groups,
     decoded,
@@ -119,7 +119,7 @@ def indices(rows: Sequence[Sequence[int]], *, n_holes: int) -> IntArray:
 HOLE = "\x7f"
 # Holes are told apart by numbers so small that they are within every bound.
 MARK = 1e-6
-MOST_HOLES = 8_000
+MAX_HOLES = 8_000
 LINE_TYPE = msgspec.inspect.type_info(schemas.MonitorLine)
 ERRORS = schemas.ErrorSummary.__struct_fields__
 ENDINGS = schemas.ExecutionSummary.__struct_fields__
@@ -136,7 +136,7 @@ class UnusualError(Exception):
 def recipe_of(template: str) -> Recipe | None:
     """Return what to make of a template's numbers; None where it must be read as text."""
     n_holes = template.count(HOLE)
-    if n_holes > MOST_HOLES:
+    if n_holes > MAX_HOLES:
         return None
     marks = [f"{(hole + 1) * MARK:.6f}" for hole in range(n_holes)]
     pieces = template.split(HOLE)
@@ -297,7 +297,7 @@ class _Making:
                 raise UnusualError
             if efa.period is not None and port.increase is not None:
                 period = self.hole(efa.period)
-                self.least[period] = LEAST_PERIOD_S
+                self.least[period] = MIN_PERIOD_S
                 for name, counter in RATES.items():
                     grown = self.known([getattr(port.increase, counter)])
                     rows[name][port.index] = PartSum(grown, period=period)
@@ -348,7 +348,7 @@ def _numbers(
 BEGINS = b'{"columns":'
 MAX_ROWS = 1000
 # Whole numbers up to here are the same as 64-bit floats.
-MOST_EXACT = 2.0**53
+MAX_EXACT = 2.0**53
 Rows = Meta(min_length=1, max_length=MAX_ROWS)
 
 
@@ -474,6 +474,6 @@ def _floats(field: str, text: str, n_wanted: int) -> FloatArray:
     if len(data) != 8 * n_wanted:
         raise RefusedError(field, f"has {len(data):,} bytes for {n_wanted:,} numbers of 8 bytes")
     found = np.frombuffer(data, "<f8")
-    if not (np.abs(found) <= MOST_EXACT).all():
+    if not (np.abs(found) <= MAX_EXACT).all():
         raise RefusedError(field, "has a number that is none, or more than 2^53")
     return found

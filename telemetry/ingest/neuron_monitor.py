@@ -37,7 +37,7 @@ RATES = {
     "efa_unresponsive_per_s": "unresponsive_remote_events",
 }
 # A rate of less than this many seconds is noise.
-LEAST_PERIOD_S = 0.05
+MIN_PERIOD_S = 0.05
 
 
 def reading(sent: schemas.MonitorLine, *, shape: Shape | None) -> Reading:
@@ -93,7 +93,7 @@ def efa_values(efa: bw.EfaLine) -> dict[str, FloatArray]:
         grown = port.increase or bw.Increase()
         for name, counter in RATES.items():
             more: float | None = getattr(grown, counter)
-            if more is not None and efa.period and efa.period >= LEAST_PERIOD_S:
+            if more is not None and efa.period and efa.period >= MIN_PERIOD_S:
                 _add(rows[name], port.index, more / efa.period)
         if port.latency_s is not None:
             latency_s = rows["efa_latency_s"]

@@ -304,10 +304,10 @@ def _pingpong_row(words: list[str], *, is_first: bool) -> ProbeRow | None:
     )
 
 
-MOST_BYTES = 16 << 20
-MOST_ROWS = 100_000
-MOST_EXAMPLES = 5
-LONGEST_EXAMPLE = 120
+MAX_BYTES = 16 << 20
+MAX_ROWS = 100_000
+MAX_EXAMPLES = 5
+MAX_EXAMPLE_CHARS = 120
 
 
 def read_probe(data: bytes) -> Probe:
@@ -315,7 +315,7 @@ def read_probe(data: bytes) -> Probe:
 
     Never raises: what is not understood is counted, of what is too long the beginning is read.
     """
-    data, probe = data[:MOST_BYTES], Probe()
+    data, probe = data[:MAX_BYTES], Probe()
     document = is_report(data.decode("utf-8", "replace"))
     if document is not None:
         read_report(document, probe)
@@ -327,9 +327,9 @@ def read_probe(data: bytes) -> Probe:
         understood = [any(each.read(piece, probe) for each in readers) for piece in pieces]
         if pieces and not any(understood):
             probe.n_skipped += 1
-            if len(probe.skipped) < MOST_EXAMPLES:
-                probe.skipped.append((number, pieces[0].strip()[:LONGEST_EXAMPLE]))
-        if len(probe.rows) >= MOST_ROWS:
+            if len(probe.skipped) < MAX_EXAMPLES:
+                probe.skipped.append((number, pieces[0].strip()[:MAX_EXAMPLE_CHARS]))
+        if len(probe.rows) >= MAX_ROWS:
             break
     return probe
 

@@ -12,8 +12,8 @@ from typing import Any
 from telemetry.ingest.logs.reading import TABLE, Log
 from telemetry.ingest.logs.records import StepRecord
 
-MOST_BYTES = 512 * 2**20
-MOST_STEP = 2_000_000_000
+MAX_BYTES = 512 * 2**20
+MAX_STEP = 2_000_000_000
 # Later than any Unix time in seconds: milliseconds, as MLflow counts them.
 MILLISECONDS_FROM = 1e11
 MS = 1e3
@@ -32,7 +32,7 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 }
 FIELD_OF = {name: field for field, names in NAMES.items() for name in (field, *names)}
 BOUNDS = {
-    "step": (0.0, MOST_STEP),
+    "step": (0.0, MAX_STEP),
     "at_s": (0.0, 1e14),
     "step_s": (0.0, 1e6),
     "tokens": (0.0, 1e15),
@@ -92,8 +92,8 @@ def _rows_of(
     path: Path, field: str, ignored: set[str], utc_offset_s: float
 ) -> Iterator[tuple[FilePlace, Row]]:
     """Yield the rows of one file, whatever it is."""
-    if path.stat().st_size > MOST_BYTES:
-        raise TableError(f"{path.name}: is larger than {MOST_BYTES // 2**20} MiB; cut it")
+    if path.stat().st_size > MAX_BYTES:
+        raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; cut it")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -176,7 +176,7 @@ def _figure(
 
 KINDS = {"at_s": "time: write Unix seconds or ISO 8601"}
 LIMITS = {
-    "step": f"a whole number from 0 to {MOST_STEP:,}",
+    "step": f"a whole number from 0 to {MAX_STEP:,}",
     "step_s": "seconds from 0 to a million",
     "tokens": "of one step, from 0 on",
 }

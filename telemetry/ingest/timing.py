@@ -15,7 +15,7 @@ SKEW_S = 30.0
 OFFSET_KEEP_S = 300.0
 # A first request that comes this late may have waited: in the listening socket while the server
 # started, or with a proxy. What comes later still has a wrong clock.
-MOST_WAIT_S = 300.0
+MAX_WAIT_S = 300.0
 # Requests that wait are served together, each with a delay of its own. A clock that is behind
 # shows the same delay again and again: in so many requests, over so long, within so much.
 N_AGREEING = 3
@@ -92,7 +92,7 @@ class ClockOffset:
                 self.before_s, self.least_s, self.since_s = self.least_s, math.inf, now_s
             self.least_s = min(self.least_s, delay_s)
             return
-        if may_wait and self.behind_s < delay_s <= MOST_WAIT_S:
+        if may_wait and self.behind_s < delay_s <= MAX_WAIT_S:
             if not self._agrees(delay_s, now_s):
                 return
             delay_s = self.lowest_s
@@ -139,7 +139,7 @@ class ClockOffset:
         So it looks also where our own clock was wrong when the offset was written down.
         """
         is_right = -self.ahead_s <= delay_s <= self.behind_s
-        return is_right and delay_s - self.offset_s > MOST_WAIT_S
+        return is_right and delay_s - self.offset_s > MAX_WAIT_S
 
     def _agrees(self, delay_s: float, now_s: float) -> bool:
         """Whether a delay agrees with those before, and they are enough to be no waiting."""

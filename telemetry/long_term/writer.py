@@ -26,14 +26,14 @@ from telemetry.store.durable import (
     FIRST_PHASE,
     STEP,
     TOKENS,
-    done_again,
-    read_minutes,
-    written_again,
+    decode_minutes,
+    finish_rewrites,
+    queued_rewrites,
 )
 from telemetry.store.models import HourRollup, LongTermPosition, MinuteRollup, RunChunk
 from telemetry.store.packing import DTYPES, digest, encode
 from telemetry.store.reading import Reader
-from telemetry.store.rollups import HOUR_S, MINUTE_S, N_STATS, Minutes, read_hour, read_minute
+from telemetry.store.rollups import HOUR_S, MINUTE_S, N_STATS, Minutes, decode_hour, decode_minute
 
 # By Unix second; the first process to tell of one is believed, so that a repeated task changes
 # nothing. Seconds that the hot tier has let go of are let go of here.
@@ -241,7 +241,7 @@ def _held(start: int, end: int) -> Iterator[Iterable[Minutes]]:
 def _loose(keys: Sequence[int]) -> Iterator[Minutes]:
     """Yield one minute, shard by shard."""
     for row in _one_by_one(MinuteRollup, keys):
-        yield read_minute(row.shard, row.minute, bytes(row.layout), bytes(row.data))
+        yield decode_minute(row.shard, row.minute, bytes(row.layout), bytes(row.data))
 
 
 def _one_by_one(model: type[Row], keys: Iterable[int]) -> Iterator[Row]:
@@ -255,7 +255,7 @@ def _hours(start: int, end: int) -> Iterator[Minutes]:
     hours = HourRollup.objects.filter(metric__in=METRICS, hour__gt=start - HOUR_S, hour__lt=end)
     keys = list(hours.order_by("hour", "shard", "metric").values_list("pk", flat=True))
     for row in _one_by_one(HourRollup, keys):
-        if (minutes := read_hour(row.metric, row.hour, bytes(row.data))) is not None:
+        if (minutes := decode_hour(row.metric, row.hour, bytes(row.data))) is not None:
             within = (minutes.minutes >= start) & (minutes.minutes < end)
             if within.any():
                 yield minutes.where(within)
@@ -274,7 +274,7 @@ def _run_groups(start: int, end: int) -> Iterator[Group]:
 
 
 def _run_chunk(run: str, packed: bytes, start: int, end: int) -> Iterator[SeriesChunk]:
-    means = read_minutes(packed)
+    means = decode_minutes(packed)
     minutes = means[:, ENDED].astype("i8") // MINUTE_S * MINUTE_S
     within = (minutes >= start) & (minutes < end)
     if within.any():
@@ -478,13 +478,13 @@ class Writer:
         """Deliver minutes that reports which came late have changed."""
         position = Position(MINUTES)
         due = position.start_at(int(self.clock()), now=self._now())
-        marks = written_again(self.hot, most=MINUTES_AT_ONCE)
+        marks = queued_rewrites(self.hot, most=MINUTES_AT_ONCE)
         for minute, _ in marks:
             # One that lies ahead is delivered in its turn.
             if minute < due:
                 groups = minute_groups(start=minute, end=minute + MINUTE_S)
                 self._deliver(position, due, due, groups)
-        done_again(self.hot, marks)
+        finish_rewrites(self.hot, marks)
         return len(marks) == MINUTES_AT_ONCE
 
     def _whole(self, second: int) -> int:

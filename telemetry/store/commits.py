@@ -24,12 +24,12 @@ MINUTE_S = 60
 WEEK_S = 7 * 24 * 3600
 # Beyond these the store refuses, and counts what it refused: memory stays bounded.
 AHEAD_S = 120
-MOST_NAMES = 4096
-MOST_STEPS_PER_MINUTE = 6000
+MAX_NAMES = 4096
+MAX_STEPS_PER_MINUTE = 6000
 BLOCKS_PER_PART = 60
 
 # Rates that are worth a total: summed over a node's parts, once per block.
-COUNTED = tuple(
+COUNTED_RATES = tuple(
     name for name in METRICS if name.endswith("_per_s") and not name.startswith("hbm_")
 )
 
@@ -42,10 +42,10 @@ def block_parts(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
     for (shard, _), group in groupby(packed, key=lambda p: (p[0].shard, p[1].digest)):
         members = list(group)
         for i in range(0, len(members), BLOCKS_PER_PART):
-            yield part_of(shard, members[i : i + BLOCKS_PER_PART])
+            yield blocks_part(shard, members[i : i + BLOCKS_PER_PART])
 
 
-def part_of(
+def blocks_part(
     shard: str, members: Sequence[tuple[Block, PackedLayout, bytes]], *, over: bytes = b""
 ) -> dict[str, Any]:
     """Return blocks of one shard and one layout as the script wants them.
@@ -55,7 +55,7 @@ def part_of(
     """
     layout = members[0][1]
     told = members[0][0].values if over else {c.name: None for c in layout.columns}
-    counted = [c.name for c in layout.columns if c.name in COUNTED and c.name in told]
+    counted = [c.name for c in layout.columns if c.name in COUNTED_RATES and c.name in told]
     return {
         "over": raw(over),
         "shard": shard,
@@ -134,14 +134,14 @@ def raw(data: bytes) -> msgspec.Raw:
     return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
 
 
-def change(*, now_s: float, keep_s: int, **parts: Any) -> bytes:
+def encode_change(*, now_s: float, keep_s: int, **parts: Any) -> bytes:
     """Return a change as the script's argument."""
     limits = {
         "keep_s": keep_s,
         "latest": now_s + AHEAD_S,
         "remember_s": WEEK_S,
-        "most_names": MOST_NAMES,
-        "most_steps": MOST_STEPS_PER_MINUTE,
+        "most_names": MAX_NAMES,
+        "most_steps": MAX_STEPS_PER_MINUTE,
     }
     return msgspec.msgpack.encode(limits | parts)
 
@@ -149,7 +149,7 @@ def change(*, now_s: float, keep_s: int, **parts: Any) -> bytes:
 # Small parts of many nodes share a call of the script, but none that holds Redis up.
 PARTS_AT_ONCE = 32
 
-Laid = tuple[Block, PackedLayout, bytes, bytes]
+MergedBlock = tuple[Block, PackedLayout, bytes, bytes]
 
 
 class BlockMerger(Reader):
@@ -173,12 +173,12 @@ class BlockMerger(Reader):
         laid = [piece for block in wanted for piece in self._laid(block)]
         laid.sort(key=lambda piece: (piece[0].shard, piece[1].digest, piece[3]))
         changes = [
-            self._change(parts=[part_of(shard, [piece[:3] for piece in pieces], over=over)])
+            self._change(parts=[blocks_part(shard, [piece[:3] for piece in pieces], over=over)])
             for (shard, _, over), pieces in _alike(laid)
         ]
         return n_new + sum(n for _, n, _ in self.commit_all(changes))
 
-    def _laid(self, block: Block) -> list[Laid]:
+    def _laid(self, block: Block) -> list[MergedBlock]:
         """Return a block laid beside what is held of its second, if it tells anything new."""
         held: list[Packed] = self._held([(block.shard, block.tick, block.tick)])[block.shard]
         if not held or held[0][1].nodes != block.nodes:
@@ -188,19 +188,21 @@ class BlockMerger(Reader):
         if not new:
             return []
         more = Block(block.shard, block.tick, block.nodes, new)
-        return [(more, *beside((layout, blob), pack(more)), layout.digest)]
+        return [(more, *merge_packed((layout, blob), pack(more)), layout.digest)]
 
     def _change(self, **parts: Any) -> bytes:
-        return change(now_s=self.now(), keep_s=self.keep_s, **parts)
+        return encode_change(now_s=self.now(), keep_s=self.keep_s, **parts)
 
 
-def _alike(laid: Sequence[Laid]) -> list[tuple[tuple[str, bytes, bytes], list[Laid]]]:
+def _alike(
+    laid: Sequence[MergedBlock],
+) -> list[tuple[tuple[str, bytes, bytes], list[MergedBlock]]]:
     """Group pieces by shard, new layout and old layout."""
     groups = groupby(laid, key=lambda piece: (piece[0].shard, piece[1].digest, piece[3]))
     return [(key, list(pieces)) for key, pieces in groups]
 
 
-def beside(
+def merge_packed(
     first: tuple[PackedLayout, bytes], second: tuple[PackedLayout, bytes]
 ) -> tuple[PackedLayout, bytes]:
     """Return two packed blocks of the same nodes as one; no metric may be in both."""

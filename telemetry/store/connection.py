@@ -8,7 +8,7 @@ from redis import Redis, exceptions
 
 Command = tuple[Any, ...]
 COMMIT = (Path(__file__).parent / "commit.lua").read_text()
-_AWAY = (
+_UNAVAILABLE = (
     exceptions.ConnectionError,
     exceptions.TimeoutError,
     exceptions.OutOfMemoryError,
@@ -31,8 +31,8 @@ class Connection:
         """Send one command and return the answer; ``reading`` tells redis-py how to read it."""
         try:
             return self._redis.execute_command(*command, **reading)  # type: ignore[no-untyped-call]
-        except _AWAY as error:
-            _give_up(error)
+        except _UNAVAILABLE as error:
+            _raise_unavailable(error)
 
     def ask_all(self, commands: Iterable[Command]) -> list[Any]:
         """Send many commands in one trip and return their answers."""
@@ -41,8 +41,8 @@ class Connection:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
         try:
             return pipeline.execute()
-        except _AWAY as error:
-            _give_up(error)
+        except _UNAVAILABLE as error:
+            _raise_unavailable(error)
 
     def commit_all(self, changes: Sequence[bytes]) -> list[list[int]]:
         """Run the commit script once per change, each one whole or not at all."""
@@ -55,6 +55,6 @@ class Connection:
             return self.ask_all(calls)
 
 
-def _give_up(error: exceptions.RedisError) -> NoReturn:
+def _raise_unavailable(error: exceptions.RedisError) -> NoReturn:
     msg = f"Redis is unavailable: {error}. Check REDIS_URL and that Redis runs."
     raise StoreUnavailable(msg) from error

@@ -18,22 +18,22 @@ from telemetry.store.packing import (
     codec,
     decode,
     encode,
-    in_time,
     pack,
     read_layout,
+    sort_by_end,
     steps_where,
 )
 from telemetry.store.reading import Packed, gather
 from telemetry.store.rollups import (
     Minutes,
-    hour_bytes,
-    laid_over,
-    read_hour,
-    read_minute,
-    rolled_up,
+    decode_hour,
+    decode_minute,
+    encode_hour,
+    merge_minutes,
+    roll_up,
     widened,
 )
-from telemetry.store.rollups import minute_bytes as rollups_minute_bytes
+from telemetry.store.rollups import encode_minute as rollups_minute_bytes
 
 MINUTE_S = 60
 # A step's row: its number, its end, its tokens, the phases, and the loss.
@@ -90,7 +90,7 @@ def _ratio(total: FloatArray, n: IntArray) -> FloatArray:
     return np.asarray(np.where(n > 0, total, np.nan) / np.maximum(n, 1))
 
 
-def joined(chunks: Sequence[Chunk]) -> Chunk:
+def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
     """Join chunks that share no step; a minute that several have is weighted by steps."""
     steps = np.concatenate([chunk.steps for chunk in chunks])
     minutes = np.unique(np.concatenate([chunk.minutes for chunk in chunks]))
@@ -114,10 +114,10 @@ def joined(chunks: Sequence[Chunk]) -> Chunk:
 def minute_means(chunk: Chunk) -> FloatArray:
     """Average a chunk's steps by minute: (n_minutes, 10); number and end are the last step's."""
     minute_of = chunk.steps[:, ENDED].astype("i8") // MINUTE_S * MINUTE_S
-    return averaged(chunk.steps, minute_of)
+    return average_groups(chunk.steps, minute_of)
 
 
-def averaged(steps: FloatArray, group: IntArray) -> FloatArray:
+def average_groups(steps: FloatArray, group: IntArray) -> FloatArray:
     """Average consecutive rows of one group; number and end are those of its last row."""
     first = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
     if not len(first):
@@ -130,7 +130,7 @@ def averaged(steps: FloatArray, group: IntArray) -> FloatArray:
     return rows
 
 
-def step_bytes(steps: FloatArray) -> bytes:
+def encode_steps(steps: FloatArray) -> bytes:
     """Pack steps: numbers and ends as differences, the rest to 0.012 %.
 
     The bytes are the number of steps, and first number and end (in 0.1 ms) as 64-bit
@@ -149,7 +149,7 @@ def step_bytes(steps: FloatArray) -> bytes:
     return head.tobytes() + codec.compress(planes.transpose(2, 0, 1).tobytes())
 
 
-def read_steps(data: bytes) -> FloatArray:
+def decode_steps(data: bytes) -> FloatArray:
     """Return packed steps: (n_steps, 10)."""
     n, number, end = np.frombuffer(data[:24], "<i8").tolist()
     flat = np.frombuffer(codec.decompress(data[24:]), "u1")
@@ -163,18 +163,18 @@ def read_steps(data: bytes) -> FloatArray:
     return steps
 
 
-def minute_bytes(chunk: Chunk) -> bytes:
+def encode_minutes(chunk: Chunk) -> bytes:
     """Pack what is kept of each minute: (n_minutes, 9) as 64-bit floats, without the loss."""
     return codec.compress(minute_means(chunk)[:, :LOSS].astype("<f8").tobytes())
 
 
-def read_minutes(data: bytes) -> FloatArray:
+def decode_minutes(data: bytes) -> FloatArray:
     """Return packed minutes: (n_minutes, 10), of which no loss is known."""
     told = np.frombuffer(codec.decompress(data), "<f8").reshape(-1, LOSS)
     return np.pad(told, ((0, 0), (0, 1)), constant_values=np.nan)
 
 
-def worker_bytes(chunk: Chunk) -> bytes:
+def encode_workers(chunk: Chunk) -> bytes:
     """Pack each worker's minutes to 0.4 %, with who they are and how many steps there were."""
     header = json.dumps([chunk.workers, chunk.minutes.tolist(), chunk.n.tolist()]).encode()
     codes = encode(chunk.means, "rounded").transpose(2, 1, 0)
@@ -182,7 +182,7 @@ def worker_bytes(chunk: Chunk) -> bytes:
     return len(packed).to_bytes(4, "little") + packed + codec.compress(codes.tobytes())
 
 
-def read_chunk(steps: FloatArray, workers: bytes) -> Chunk:
+def decode_chunk(steps: FloatArray, workers: bytes) -> Chunk:
     """Return a chunk with these rows, and the workers' minutes that were packed."""
     start = 4 + int.from_bytes(workers[:4], "little")
     names, minutes, n = json.loads(codec.decompress(workers[4:start]))
@@ -202,13 +202,13 @@ DAY_S = 24 * HOUR_S
 # An hour is settled, and folded into one row, when late reports have had this long.
 SETTLE_S = 10 * MINUTE_S
 # How much longer what is still to be delivered is kept, should nobody take it.
-HELD_BACK_S = 7 * DAY_S
+MAX_HELD_BACK_S = 7 * DAY_S
 CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
 
 
 def write_rollups(span: Span) -> None:
     """Keep every whole minute of a span; a minute written again is replaced."""
-    new = rolled_up(span)
+    new = roll_up(span)
     if not len(new.minutes):
         return
     settled = _settled(int(new.minutes[-1]))
@@ -220,7 +220,7 @@ def write_rollups(span: Span) -> None:
             within = (new.minutes >= hour) & (new.minutes < hour + HOUR_S)
             _put_hour(hour, new.where(within))
         _put_minutes(new.where(~in_whole))
-        _fold(span.shard, settled)
+        _fold_minutes(span.shard, settled)
 
 
 def _settled(newest_minute: int) -> int:
@@ -242,12 +242,12 @@ def _put_hour(hour: int, minutes: Minutes) -> None:
     """Write an hour; minutes that had rows of their own no longer need them."""
     rows = [
         HourRollup(shard=minutes.shard, metric=metric, hour=hour, data=data)
-        for metric, data in hour_bytes(minutes)
+        for metric, data in encode_hour(minutes)
     ]
     _upsert(HourRollup, rows, ("shard", "metric", "hour"), ("data",))
 
 
-def _fold(shard: str, settled: int) -> None:
+def _fold_minutes(shard: str, settled: int) -> None:
     """Move the minutes of settled hours into hours."""
     rows = MinuteRollup.objects.filter(shard=shard, minute__lt=settled).order_by("minute")
     loose = list(rows.select_for_update())
@@ -256,11 +256,11 @@ def _fold(shard: str, settled: int) -> None:
         by_hour.setdefault(row.minute // HOUR_S * HOUR_S, []).append(row)
     for hour, minutes in by_hour.items():
         held = HourRollup.objects.filter(shard=shard, hour=hour)
-        pieces = [read_hour(row.metric, hour, bytes(row.data)) for row in held]
+        pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in held]
         pieces += [
-            read_minute(shard, row.minute, bytes(row.layout), bytes(row.data)) for row in minutes
+            decode_minute(shard, row.minute, bytes(row.layout), bytes(row.data)) for row in minutes
         ]
-        _put_hour(hour, laid_over(shard, [piece for piece in pieces if piece]))
+        _put_hour(hour, merge_minutes(shard, [piece for piece in pieces if piece]))
     MinuteRollup.objects.filter(pk__in=[row.pk for row in loose]).delete()
 
 
@@ -268,7 +268,7 @@ def write_steps(batch: StepBatch) -> None:
     """Keep every step of a batch; one that is held already stays as it is."""
     if not len(batch):
         return
-    batch = in_time(batch)
+    batch = sort_by_end(batch)
     first, last = (int(end_s) // HOUR_S * HOUR_S for end_s in batch.ended_at_s[[0, -1]])
     settled = _settled(int(batch.ended_at_s[-1]) // MINUTE_S * MINUTE_S)
     touched = models.Q(start__gte=first, start__lt=last + HOUR_S)
@@ -276,10 +276,10 @@ def write_steps(batch: StepBatch) -> None:
     with transaction.atomic():
         found = RunChunk.objects.filter(touched | loose, run=batch.run).order_by("start")
         rows = list(found.select_for_update())
-        held = [read_chunk(read_steps(bytes(row.steps)), bytes(row.workers)) for row in rows]
+        held = [decode_chunk(decode_steps(bytes(row.steps)), bytes(row.workers)) for row in rows]
         new = _new_steps(batch, held)
         minutes = new.minutes.tolist() if new else []
-        everything = joined([*held, new] if new else held)
+        everything = join_chunks([*held, new] if new else held)
         _put_chunks(batch.run, everything, rows, minutes, settled)
 
 
@@ -313,9 +313,9 @@ def _chunk_row(run: str, start: int, length_s: int, chunk: Chunk) -> RunChunk:
         start=start,
         length_s=length_s,
         n_steps=len(chunk.steps),
-        steps=step_bytes(chunk.steps),
-        minutes=minute_bytes(chunk),
-        workers=worker_bytes(chunk),
+        steps=encode_steps(chunk.steps),
+        minutes=encode_minutes(chunk),
+        workers=encode_workers(chunk),
     )
 
 
@@ -331,7 +331,7 @@ def _upsert(
     )
 
 
-def forget_older_than(
+def delete_older_than(
     days: float, *, now_s: float | None = None, unless_since: int | None = None
 ) -> None:
     """Drop minutes, hours and steps that are older than so many days.
@@ -340,62 +340,67 @@ def forget_older_than(
     """
     before = int((time.time() if now_s is None else now_s) - days * DAY_S)
     if unless_since is not None:
-        before = max(min(before, unless_since), before - HELD_BACK_S)
+        before = max(min(before, unless_since), before - MAX_HELD_BACK_S)
     MinuteRollup.objects.filter(minute__lt=before).delete()
     HourRollup.objects.filter(hour__lt=before - HOUR_S).delete()
     RunChunk.objects.filter(start__lt=before - models.F("length_s")).delete()
 
 
-AGAIN = "long-term:again"
+REWRITE_QUEUE = "long-term:again"
 # More than a month of them: beyond it the oldest are let go of, should nobody ever ask.
-MOST = 50_000
+MAX_QUEUED_REWRITES = 50_000
 # What was written anew once more meanwhile stays.
-DONE = """
+REMOVE_IF_UNCHANGED = """
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) == ARGV[2] then
   return redis.call('ZREM', KEYS[1], ARGV[1])
 end
 return 0
 """
 MS = 1000
-Mark = tuple[int, int]
+QueuedRewrite = tuple[int, int]
 
 
-def write_again(hot: Connection, minutes: Iterable[int], *, now_s: float) -> None:
+def queue_rewrites(hot: Connection, minutes: Iterable[int], *, now_s: float) -> None:
     """Note minutes that are not what they were."""
     pairs = [part for minute in minutes for part in (round(now_s * MS), minute)]
     if pairs:
-        hot.ask_all([("ZADD", AGAIN, *pairs), ("ZREMRANGEBYRANK", AGAIN, 0, -MOST - 1)])
+        hot.ask_all(
+            [
+                ("ZADD", REWRITE_QUEUE, *pairs),
+                ("ZREMRANGEBYRANK", REWRITE_QUEUE, 0, -MAX_QUEUED_REWRITES - 1),
+            ]
+        )
 
 
-def written_again(hot: Connection, *, most: int) -> list[Mark]:
+def queued_rewrites(hot: Connection, *, most: int) -> list[QueuedRewrite]:
     """Return some of these minutes, those that were noted first, and what to call them done by."""
-    members: list[bytes] = hot.ask("ZRANGE", AGAIN, 0, most - 1)
-    scores = hot.ask_all(("ZSCORE", AGAIN, member) for member in members)
+    members: list[bytes] = hot.ask("ZRANGE", REWRITE_QUEUE, 0, most - 1)
+    scores = hot.ask_all(("ZSCORE", REWRITE_QUEUE, member) for member in members)
     marks = zip(members, scores, strict=True)
     return [(int(member), int(score)) for member, score in marks if score is not None]
 
 
-def done_again(hot: Connection, marks: Iterable[Mark]) -> None:
+def finish_rewrites(hot: Connection, marks: Iterable[QueuedRewrite]) -> None:
     """Forget minutes that were passed on, as they were when they were asked for."""
     for minute, score in marks:
-        hot.ask("EVAL", DONE, 1, AGAIN, minute, score)
+        hot.ask("EVAL", REMOVE_IF_UNCHANGED, 1, REWRITE_QUEUE, minute, score)
 
 
 # Minutes are rolled up for so long anyway; what is older is late.
 LATE_S = 4 * MINUTE_S
 QUIET_S = 20.0
 KEEP_S = 2 * 24 * HOUR_S
-MOST_AT_ONCE = 2_000
+MAX_AT_ONCE = 2_000
 # Which minutes have late seconds, by when one came last: "shard\nminute".
-MINUTES = "late:minutes"
+LATE_MINUTES = "late:minutes"
 LAYOUT = b"layout:"
 # Nothing waits any more, and nothing has come in the meantime.
-LATE_DONE = (
+REMOVE_IF_EMPTY = (
     """if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"""
 )
 
 
-def keep_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:
+def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:
     """Keep those blocks that are late until they are rolled up; the first of a second holds."""
     commands: list[tuple[object, ...]] = []
     for block in blocks:
@@ -408,7 +413,7 @@ def keep_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None
             ("HSETNX", key, b"%d:" % block.tick + layout.digest, blob),
             ("HSETNX", key, LAYOUT + layout.digest, layout.encoded),
             ("EXPIRE", key, KEEP_S),
-            ("ZADD", MINUTES, now_s, f"{block.shard}\n{minute}"),
+            ("ZADD", LATE_MINUTES, now_s, f"{block.shard}\n{minute}"),
         ]
     if commands:
         hot.ask_all(commands)
@@ -419,7 +424,7 @@ def fold_late(hot: HotStore, *, now_s: float) -> int:
 
     A second time changes nothing, for minutes that came late as a whole.
     """
-    quiet = ("ZRANGEBYSCORE", MINUTES, "-inf", now_s - QUIET_S, "LIMIT", 0, MOST_AT_ONCE)
+    quiet = ("ZRANGEBYSCORE", LATE_MINUTES, "-inf", now_s - QUIET_S, "LIMIT", 0, MAX_AT_ONCE)
     members: list[bytes] = hot.ask(*quiet)
     newest = hot.newest()
     for member in members:
@@ -430,14 +435,14 @@ def fold_late(hot: HotStore, *, now_s: float) -> int:
         if held:
             oldest_s = newest[shard] - hot.keep_s if shard in newest else now_s
             is_hot = minute >= oldest_s + MINUTE_S
-            _write(hot, shard, minute, held, is_hot=is_hot)
-            write_again(hot, [minute], now_s=now_s)
+            _write_late_minute(hot, shard, minute, held, is_hot=is_hot)
+            queue_rewrites(hot, [minute], now_s=now_s)
             hot.ask("HDEL", key, *held)
-        hot.ask("EVAL", LATE_DONE, 2, key, MINUTES, member)
+        hot.ask("EVAL", REMOVE_IF_EMPTY, 2, key, LATE_MINUTES, member)
     return len(members)
 
 
-def _write(
+def _write_late_minute(
     hot: HotStore, shard: str, minute: int, held: dict[bytes, bytes], *, is_hot: bool
 ) -> None:
     """Write a minute with its late seconds: from the hot tier as long as that has all of it."""
@@ -445,22 +450,22 @@ def _write(
     if is_hot:
         write_rollups(hot.window(shard, (), start=minute, end=end))
         return
-    packed = _packed(held)
-    late = rolled_up(gather({shard: packed}, (), start=minute, end=end))
+    packed = _late_blocks(held)
+    late = roll_up(gather({shard: packed}, (), start=minute, end=end))
     if not len(late.minutes):
         return
     n_late = len({tick for tick, _, _ in packed})
     late = Minutes(shard, late.minutes, late.nodes, late.values)
     with transaction.atomic():
-        before = _held_minute(shard, minute)
-        merged = late if before is None else _merged(before, late, share=n_late / MINUTE_S)
+        before = _stored_minute(shard, minute)
+        merged = late if before is None else _merge_late(before, late, share=n_late / MINUTE_S)
         layout, data = rollups_minute_bytes(merged, 0)
         MinuteRollup.objects.update_or_create(
             shard=shard, minute=minute, defaults={"layout": layout, "data": data}
         )
 
 
-def _packed(held: dict[bytes, bytes]) -> list[Packed]:
+def _late_blocks(held: dict[bytes, bytes]) -> list[Packed]:
     """Return the blocks that wait."""
     layouts = {
         field.removeprefix(LAYOUT): read_layout(encoded)
@@ -475,19 +480,19 @@ def _packed(held: dict[bytes, bytes]) -> list[Packed]:
     return sorted(found, key=lambda packed: packed[0])
 
 
-def _held_minute(shard: str, minute: int) -> Minutes | None:
+def _stored_minute(shard: str, minute: int) -> Minutes | None:
     """Return what the durable tier has of a minute, None where it has nothing."""
     hour = minute - minute % HOUR_S
     rows = HourRollup.objects.filter(shard=shard, hour=hour)
-    pieces = [read_hour(row.metric, hour, bytes(row.data)) for row in rows]
+    pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in rows]
     loose = MinuteRollup.objects.filter(shard=shard, minute=minute)
-    pieces += [read_minute(shard, minute, bytes(row.layout), bytes(row.data)) for row in loose]
+    pieces += [decode_minute(shard, minute, bytes(row.layout), bytes(row.data)) for row in loose]
     known = [piece.where(piece.minutes == minute) for piece in pieces if piece is not None]
     known = [piece for piece in known if len(piece.minutes)]
-    return laid_over(shard, known) if known else None
+    return merge_minutes(shard, known) if known else None
 
 
-def _merged(before: Minutes, late: Minutes, *, share: float) -> Minutes:
+def _merge_late(before: Minutes, late: Minutes, *, share: float) -> Minutes:
     """Join two parts of a minute of one node; the late one is ``share`` of it."""
     values = dict(before.values)
     for name, stats in late.values.items():
@@ -496,11 +501,11 @@ def _merged(before: Minutes, late: Minutes, *, share: float) -> Minutes:
             values[name] = stats
             continue
         width = max(held.shape[2], stats.shape[2])
-        values[name] = _joined(widened(held, width), widened(stats, width), share)
+        values[name] = _merge_stats(widened(held, width), widened(stats, width), share)
     return Minutes(late.shard, late.minutes, late.nodes, values)
 
 
-def _joined(held: FloatArray, late: FloatArray, share: float) -> FloatArray:
+def _merge_stats(held: FloatArray, late: FloatArray, share: float) -> FloatArray:
     """Join lowest, mean and highest of two parts of a minute: the mean by their lengths."""
     (low, mean, high), (low_2, mean_2, high_2) = _stats(held), _stats(late)
     both = mean * (1 - share) + mean_2 * share

@@ -15,24 +15,24 @@ from telemetry.store.durable import (
     N_COLUMNS,
     STEP,
     TOKENS,
-    averaged,
+    average_groups,
     chunk_of,
-    joined,
+    decode_chunk,
+    decode_minutes,
+    decode_steps,
+    join_chunks,
     minute_means,
-    read_chunk,
-    read_minutes,
-    read_steps,
 )
 from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
 from telemetry.store.packing import decode, read_layout, unpack
 from telemetry.store.reading import LongTerm, LongTermError, Source
-from telemetry.store.rollups import N_STATS, as_kept, read_hour, rolled_up
+from telemetry.store.rollups import N_STATS, as_stored, decode_hour, roll_up
 
 MINUTE_S = 60
 # Divisors of an hour, by which the durable tier lets go of what is old: a border between tiers
 # is one between rows.
 GRIDS_S = (MINUTE_S, 300, 600, 1800)
-MOST_ROWS = 2000
+MAX_ROWS = 2000
 
 
 def grid_s(length_s: float) -> int:
@@ -41,7 +41,7 @@ def grid_s(length_s: float) -> int:
     >>> [grid_s(days * 86_400) for days in (1, 7, 30)]
     [60, 600, 1800]
     """
-    return next((grid for grid in GRIDS_S if length_s <= grid * MOST_ROWS), GRIDS_S[-1])
+    return next((grid for grid in GRIDS_S if length_s <= grid * MAX_ROWS), GRIDS_S[-1])
 
 
 def durable_from() -> int | None:
@@ -80,7 +80,7 @@ def coarser(stats: FloatArray, n_each: int) -> FloatArray:
     return np.stack([low, mean, high], axis=1)
 
 
-def with_older(
+def fill_from_long_term(
     long_term: LongTerm,
     *,
     node: str,
@@ -164,9 +164,9 @@ def _widened(arrays: Sequence[FloatArray]) -> list[FloatArray]:
 
 
 HOUR_S = 3600
-MOST_STEPS = 2000
+MAX_STEPS = 2000
 # With more steps than this in a window, their minutes are read instead.
-MOST_STEPS_READ = 50_000
+MAX_STEPS_READ = 50_000
 # Rows of history have two more columns than steps: how many steps a row stands for, and the
 # tokens of all of them.
 N_EACH, ALL_TOKENS = N_COLUMNS, N_COLUMNS + 1
@@ -196,17 +196,17 @@ def node_series(
         return _seconds(hot.window(shard, (metric,), start=start, end=end), shard, node, metric)
     every_s = grid_s(end - start)
     grid = np.arange(start // every_s * every_s, end + 1, MINUTE_S)
-    pieces = _rolled(shard, node, metric, int(grid[0]), end)
+    pieces = _stored_minutes(shard, node, metric, int(grid[0]), end)
     done = max((int(minutes[-1]) + MINUTE_S for minutes, _ in pieces), default=0)
     whole = (newest - hot.keep_s) // MINUTE_S * MINUTE_S + MINUTE_S
     begin, newest = max(done, int(grid[0]), whole), min(newest, int(grid[-1]))
     if begin <= newest:
         end = newest - newest % MINUTE_S + MINUTE_S - 1
         pieces.append(_fresh(hot.window(shard, (metric,), start=begin, end=end), node, metric))
-    t_s, stats = grid[:: every_s // MINUTE_S], coarser(_laid(grid, pieces), every_s // MINUTE_S)
+    t_s, stats = grid[:: every_s // MINUTE_S], coarser(_on_grid(grid, pieces), every_s // MINUTE_S)
     stretches: tuple[SeriesSource, ...] = (SeriesSource(int(t_s[0]), every_s, "durable"),)
     if long_term is not None:
-        stats, stretches = with_older(
+        stats, stretches = fill_from_long_term(
             long_term, node=node, metric=metric, t_s=t_s, stats=stats, every_s=every_s
         )
     low, mean, high = (stats[:, i] for i in range(N_STATS))
@@ -222,10 +222,10 @@ def _seconds(span: Span, shard: str, node: str, metric: str) -> Series:
     if n_before < MINUTE_S:
         return Series(metric, ticks, values, stretches=whole)
     grid = np.arange(ticks[0] // MINUTE_S * MINUTE_S, ticks[n_before - 1] + 1, MINUTE_S)
-    pieces = _rolled(shard, node, metric, int(grid[0]), int(grid[-1]))
+    pieces = _stored_minutes(shard, node, metric, int(grid[0]), int(grid[-1]))
     if not pieces:
         return Series(metric, ticks, values, stretches=whole)
-    stats = _laid(grid, pieces, n_parts=values.shape[1])
+    stats = _on_grid(grid, pieces, n_parts=values.shape[1])
     rest = np.full((len(ticks) - n_before, stats.shape[2]), np.nan)
     rest[:, : values.shape[1]] = values[n_before:]
     place = (ticks[:n_before] - grid[0]) // MINUTE_S
@@ -237,10 +237,10 @@ def _seconds(span: Span, shard: str, node: str, metric: str) -> Series:
 
 
 # Minutes, and for each the lowest of each part, the means, and the highest: (n, 3 * n_parts).
-Piece = tuple[IntArray, FloatArray]
+MinuteStats = tuple[IntArray, FloatArray]
 
 
-def _rolled(shard: str, node: str, metric: str, start: int, end: int) -> list[Piece]:
+def _stored_minutes(shard: str, node: str, metric: str, start: int, end: int) -> list[MinuteStats]:
     """Return what the durable tier has, in order of precedence and time."""
     hours = HourRollup.objects.filter(
         shard=shard, metric=metric, hour__gte=start - start % HOUR_S, hour__lte=end
@@ -248,7 +248,7 @@ def _rolled(shard: str, node: str, metric: str, start: int, end: int) -> list[Pi
     pieces = [
         (minutes.minutes, minutes.values[metric][:, 0])
         for hour, data in hours.order_by("hour").values_list("hour", "data")
-        if (minutes := read_hour(metric, hour, bytes(data), node))
+        if (minutes := decode_hour(metric, hour, bytes(data), node))
     ]
     loose = MinuteRollup.objects.filter(shard=shard, minute__gte=start, minute__lte=end)
     by_layout: dict[bytes, list[tuple[int, bytes]]] = {}
@@ -263,14 +263,14 @@ def _rolled(shard: str, node: str, metric: str, start: int, end: int) -> list[Pi
     return pieces
 
 
-def _fresh(span: Span, node: str, metric: str) -> Piece:
+def _fresh(span: Span, node: str, metric: str) -> MinuteStats:
     """Roll up what the hot tier has beyond the durable one, the running minute included."""
-    minutes = rolled_up(span.of((node,)))
+    minutes = roll_up(span.of((node,)))
     values = minutes.values.get(metric, np.zeros((len(minutes.minutes), 1, 0)))
-    return minutes.minutes, as_kept(metric, values[:, 0])
+    return minutes.minutes, as_stored(metric, values[:, 0])
 
 
-def _laid(grid: IntArray, pieces: list[Piece], *, n_parts: int = 0) -> FloatArray:
+def _on_grid(grid: IntArray, pieces: list[MinuteStats], *, n_parts: int = 0) -> FloatArray:
     """Lay pieces on a grid of minutes, of at least so many parts, a later one holds: (n, 3, n)."""
     n_parts = max(n_parts, *(values.shape[1] // N_STATS for _, values in pieces), 0)
     stats = np.full((len(grid), N_STATS, n_parts), np.nan)
@@ -301,25 +301,25 @@ def run_history(
     newest = hot.newest_step_at(run)
     if newest is not None and start_s >= newest - hot.keep_s:
         steps = hot.steps(run, since_s=start_s, until_s=end_s)
-        if not _was_emptied(run, steps, start_s, end_s):
+        if not _hot_tier_lacks_steps(run, steps, start_s, end_s):
             return steps, (SeriesSource(int(start_s), 0, "hot"),)
     rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s).order_by(
         "start"
     )
     sizes = list(rows.values_list("start", "length_s", "n_steps"))
-    whole = sum(n for _, _, n in sizes) <= MOST_STEPS_READ
+    whole = sum(n for _, _, n in sizes) <= MAX_STEPS_READ
     if whole:
         packed = rows.values_list("steps", flat=True)
-        parts = [_each_counted(read_steps(bytes(data))) for data in packed]
+        parts = [_each_counted(decode_steps(bytes(data))) for data in packed]
     else:
         by_minute = rows.values_list("minutes", "n_steps")
-        parts = [_minutes_counted(read_minutes(bytes(data)), n) for data, n in by_minute]
+        parts = [_minutes_counted(decode_minutes(bytes(data)), n) for data, n in by_minute]
     done = max((start + length_s for start, length_s, _ in sizes), default=0)
     if newest is not None and newest >= done:
         recent = hot.steps(run, since_s=max(start_s, done), until_s=end_s)
         parts.append(_each_counted(chunk_of(recent).steps if len(recent) else NO_STEPS))
     kept = _between(np.concatenate(parts or [_each_counted(NO_STEPS)]), start_s, end_s)
-    every_s = EVERY_STEP if len(kept) <= MOST_STEPS else SOME_STEPS
+    every_s = EVERY_STEP if len(kept) <= MAX_STEPS else SOME_STEPS
     stretches: tuple[SeriesSource, ...] = (
         SeriesSource(int(start_s), every_s if whole else MINUTE_S, "durable"),
     )
@@ -332,7 +332,7 @@ def run_history(
     return _mean_batch(run, kept), stretches
 
 
-def _was_emptied(run: str, steps: StepBatch, start_s: float, end_s: float) -> bool:
+def _hot_tier_lacks_steps(run: str, steps: StepBatch, start_s: float, end_s: float) -> bool:
     """Whether the durable tier has steps of a window from before the first of the hot tier."""
     first_s = float(steps.ended_at_s[0] - steps.step_s[0]) if len(steps) else end_s
     if first_s < start_s + MINUTE_S:
@@ -374,11 +374,11 @@ def _minutes_counted(minutes: FloatArray, n_steps: int) -> FloatArray:
 
 def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
     """Return rows of history as a batch of one worker, thinned."""
-    if len(steps) > MOST_STEPS:
+    if len(steps) > MAX_STEPS:
         # Neighbours are chosen by their number, so that a moving window does not flicker.
         span = steps[-1, STEP] - steps[0, STEP] + 1
-        n_in_row = int(np.ceil(span / (MOST_STEPS - 1)))
-        steps = _thinned(steps, steps[:, STEP].astype("i8") // n_in_row)
+        n_in_row = int(np.ceil(span / (MAX_STEPS - 1)))
+        steps = _thin(steps, steps[:, STEP].astype("i8") // n_in_row)
     phases = {phase: steps[:, FIRST_PHASE + i, None] for i, phase in enumerate(PHASES)}
     numbers, loss = steps[:, STEP].astype("i8"), steps[:, LOSS]
     told = loss if np.isfinite(loss).any() else None
@@ -388,10 +388,10 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
     )
 
 
-def _thinned(steps: FloatArray, group: IntArray) -> FloatArray:
+def _thin(steps: FloatArray, group: IntArray) -> FloatArray:
     """Average rows of one group; how many they stand for and their tokens are added up."""
     first = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
-    rows = averaged(steps, group)
+    rows = average_groups(steps, group)
     rows[:, N_EACH] = np.add.reduceat(steps[:, N_EACH], first)
     told = np.isfinite(steps[:, ALL_TOKENS])
     tokens = np.add.reduceat(np.where(told, steps[:, ALL_TOKENS], 0.0), first)
@@ -407,7 +407,7 @@ def worker_minutes(hot: Source, run: str, *, start_s: float, end_s: float) -> St
     """
     rows = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=end_s)
     chunks = [
-        read_chunk(read_minutes(bytes(minutes)), bytes(workers))
+        decode_chunk(decode_minutes(bytes(minutes)), bytes(workers))
         for minutes, workers in rows.order_by("start").values_list("minutes", "workers")
     ]
     done = max((int(chunk.minutes[-1]) + MINUTE_S for chunk in chunks), default=0)
@@ -417,7 +417,7 @@ def worker_minutes(hot: Source, run: str, *, start_s: float, end_s: float) -> St
     if not chunks:
         return StepBatch.empty(run)
     first = -(-start_s // MINUTE_S) * MINUTE_S
-    chunk = joined(chunks).between(int(first), int(-(-end_s // MINUTE_S) * MINUTE_S))
+    chunk = join_chunks(chunks).between(int(first), int(-(-end_s // MINUTE_S) * MINUTE_S))
     steps = minute_means(chunk)
     phases = {phase: chunk.means[:, :, i] for i, phase in enumerate(PHASES)}
     numbers, ended_at_s = steps[:, STEP].astype("i8"), steps[:, ENDED]

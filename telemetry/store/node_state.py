@@ -30,7 +30,9 @@ class SidecarLine:
     said: Any
 
 
-def keep_beside(hot: Connection, told: Iterable[tuple[str, float, Mapping[str, object]]]) -> None:
+def save_sidecars(
+    hot: Connection, told: Iterable[tuple[str, float, Mapping[str, object]]]
+) -> None:
     """Keep the newest of each kind, given as (node, Unix seconds, what it said by kind)."""
     commands = [
         ("HSET", f"beside:{kind}", node, msgspec.json.encode(SidecarLine(at_s, said)))
@@ -41,7 +43,7 @@ def keep_beside(hot: Connection, told: Iterable[tuple[str, float, Mapping[str, o
         hot.ask_all(commands)
 
 
-def said_beside(hot: Connection, kind: Kind, nodes: Collection[str]) -> dict[str, SidecarLine]:
+def read_sidecars(hot: Connection, kind: Kind, nodes: Collection[str]) -> dict[str, SidecarLine]:
     """Return what nodes said last of a kind; those that never did are left out."""
     if not nodes:
         return {}
@@ -57,14 +59,14 @@ SCRIPT = Path(__file__).with_suffix(".lua").read_text()
 MINUTE_S = 60
 MS = 1000
 # A report that is sent again within this time is known to have come before.
-KEEP_S = 15 * MINUTE_S
+DEDUPLICATE_S = 15 * MINUTE_S
 REMEMBER_S = 24 * 3600
 # A longer line is no report worth keeping; what it executed is counted all the same.
-MOST_BYTES = 1_000_000
+MAX_BYTES = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class NodeReport:
     """One report: whose, when it ended, and what each process executed in its period.
 
     ``made_s`` tells it from the node's other reports. ``line`` is the report as it came, empty
@@ -92,7 +94,9 @@ class LastReportState:
         return codec.decompress(self.packed)
 
 
-def keep_reports(hot: Connection, notes: Iterable[Note], *, keep_s: int = KEEP_S) -> None:
+def save_reports(
+    hot: Connection, notes: Iterable[NodeReport], *, keep_s: int = DEDUPLICATE_S
+) -> None:
     """Keep what reports said, each once: what comes again changes nothing."""
     told = [_told(note) for note in notes]
     if told:
@@ -100,10 +104,10 @@ def keep_reports(hot: Connection, notes: Iterable[Note], *, keep_s: int = KEEP_S
         hot.ask("EVAL", SCRIPT, 0, msgspec.msgpack.encode(change))
 
 
-def _told(note: Note) -> dict[str, object]:
+def _told(note: NodeReport) -> dict[str, object]:
     """Return a note as the script wants it."""
     minute, second = divmod(note.made_s, MINUTE_S)
-    line = codec.compress(note.line) if 0 < len(note.line) <= MOST_BYTES else b""
+    line = codec.compress(note.line) if 0 < len(note.line) <= MAX_BYTES else b""
     return {
         "node": note.node,
         "at": note.at_s,
@@ -114,7 +118,7 @@ def _told(note: Note) -> dict[str, object]:
     }
 
 
-def kept_reports(hot: Connection, nodes: Collection[str]) -> dict[str, LastReportState]:
+def last_reports(hot: Connection, nodes: Collection[str]) -> dict[str, LastReportState]:
     """Return the last reports of those of the nodes that have one."""
     if not nodes:
         return {}
@@ -147,7 +151,7 @@ redis.call('SET', KEYS[1], ARGV[2], 'EX', ARGV[3])
 return 1
 """
 # Ticks read at once, so that a long pause between scrapes needs little memory.
-STRETCH_S = 60
+READ_AT_ONCE_S = 60
 
 
 class _State(msgspec.Struct, array_like=True):
@@ -159,7 +163,7 @@ class _State(msgspec.Struct, array_like=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class EfaCounts:
     """Counts of a shard up to a tick: ``sums`` is (n_rates, n_nodes, n_efa)."""
 
     tick: int
@@ -171,7 +175,7 @@ class Counts:
         """Return each node's counts: (n_rates, n_efa)."""
         return {node: self.sums[:, row] for row, node in enumerate(self.nodes)}
 
-    def and_then(self, span: Span) -> "Counts":
+    def and_then(self, span: Span) -> "EfaCounts":
         """Return the counts with the ticks of a span added; nodes that join begin at zero."""
         rates = np.stack([np.nan_to_num(span.values[name]).sum(axis=0) for name in RATES])
         more = rates.astype(float)
@@ -183,44 +187,44 @@ class Counts:
         else:
             more += self.sums
         end = int(span.ticks[-1])
-        return Counts(end, span.nodes, self.n_ticks + len(span.ticks), more)
+        return EfaCounts(end, span.nodes, self.n_ticks + len(span.ticks), more)
 
 
-def efa_counts(hot: Reader, shards: Mapping[str, int]) -> dict[str, Counts]:
+def efa_counts(hot: Reader, shards: Mapping[str, int]) -> dict[str, EfaCounts]:
     """Return the counts of shards up to the tick given for each; none where a shard has no EFA."""
     found = {}
     for shard, tick in shards.items():
-        counts = _advanced(hot, shard, tick)
+        counts = _advance(hot, shard, tick)
         if counts.sums.size:
             found[shard] = counts
     return found
 
 
-def _advanced(hot: Reader, shard: str, tick: int) -> Counts:
+def _advance(hot: Reader, shard: str, tick: int) -> EfaCounts:
     """Count on to a tick, and keep it unless somebody else was quicker."""
     key = f"efa:counted:{shard}"
     held: bytes | None = hot.ask("GET", key)
-    before = _read(held)
+    before = _decode_counts(held)
     # Counting begins with the newest tick.
-    after = before or Counts(tick - 1, (), 0, np.zeros((len(RATES), 0, 0)))
+    after = before or EfaCounts(tick - 1, (), 0, np.zeros((len(RATES), 0, 0)))
     start = max(after.tick + 1, tick - hot.keep_s + 1)
-    for begin in range(start, tick + 1, STRETCH_S):
-        end = min(begin + STRETCH_S - 1, tick)
+    for begin in range(start, tick + 1, READ_AT_ONCE_S):
+        end = min(begin + READ_AT_ONCE_S - 1, tick)
         span = hot.window(shard, RATES, start=begin, end=end)
         if span.nodes:
             after = after.and_then(span)
     if after is not before:
         was = b"" if before is None else b"%d" % before.tick
-        hot.ask("EVAL", SWAP, 1, key, was, _written(after), REMEMBER_S)
+        hot.ask("EVAL", SWAP, 1, key, was, _encode_counts(after), REMEMBER_S)
     return after
 
 
-def _written(counts: Counts) -> bytes:
+def _encode_counts(counts: EfaCounts) -> bytes:
     state = _State(counts.nodes, counts.n_ticks, np.asarray(counts.sums, "<f8").tobytes())
     return b"%d\n" % counts.tick + msgspec.msgpack.encode(state)
 
 
-def _read(held: bytes | None) -> Counts | None:
+def _decode_counts(held: bytes | None) -> EfaCounts | None:
     if held is None:
         return None
     tick, _, packed = held.partition(b"\n")
@@ -228,4 +232,4 @@ def _read(held: bytes | None) -> Counts | None:
     n_nodes = len(state.nodes)
     sums = np.frombuffer(state.sums, "<f8")
     shape: Sequence[int] = (len(RATES), n_nodes, sums.size // (len(RATES) * max(1, n_nodes)))
-    return Counts(int(tick), state.nodes, state.n_ticks, sums.reshape(shape))
+    return EfaCounts(int(tick), state.nodes, state.n_ticks, sums.reshape(shape))

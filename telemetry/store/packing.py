@@ -20,8 +20,8 @@ Codes = NDArray[Any]
 
 DIGEST_BYTES = 8
 # Values that are rounded in one pass, and bytes that are not worth compressing.
-MOST_AT_ONCE = 100_000
-MOST_RAW_BYTES = 16
+MAX_AT_ONCE = 100_000
+MAX_RAW_BYTES = 16
 RATIO_STEPS = 254
 ABSENT_RATIO = 255
 ABSENT_ROUNDED = 0x7FC0
@@ -155,7 +155,7 @@ def pack_all(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
     packed: dict[int, tuple[PackedLayout, bytes]] = {}
     for (_, shape), members in groups.items():
         width = sum(math.prod(size) for _, size in shape)
-        at_once = max(1, MOST_AT_ONCE // max(width, 1))
+        at_once = max(1, MAX_AT_ONCE // max(width, 1))
         for start in range(0, len(members), at_once):
             some = members[start : start + at_once]
             packed |= zip(some, _pack_same([blocks[i] for i in some]), strict=True)
@@ -204,7 +204,7 @@ def _pack_alike(
 def framed(data: bytes) -> bytes:
     """Return bytes as a frame of Zstandard: a few as they are, which costs nothing."""
     n = len(data)
-    if n > MOST_RAW_BYTES:
+    if n > MAX_RAW_BYTES:
         return codec.compress(data)
     # One segment of n bytes, in one block, the last, that is not compressed.
     return b"\x20" + n.to_bytes(1) + (n << 3 | 1).to_bytes(3, "little") + data
@@ -248,7 +248,7 @@ def unpack_block(shard: str, tick: int, blob: bytes, layout: PackedLayout) -> Bl
 
 # Which steps are held is a bit per step, in keys of so many steps each.
 STEPS_PER_CHAPTER = 4096
-HEAD = 3
+N_HEAD = 3
 
 
 def pack_steps(batch: StepBatch) -> tuple[bytes, bytes, list[bytes]]:
@@ -292,14 +292,14 @@ def unpack_steps(
 
 def _widen(records: Sequence[bytes], columns: Sequence[int], n_workers: int) -> FloatArray:
     """Return records as rows that have a column for every worker of the batch, and one of loss."""
-    told = HEAD + len(PHASES) * len(columns)
+    told = N_HEAD + len(PHASES) * len(columns)
     narrow = np.frombuffer(b"".join(records), "<f8").reshape(len(records), -1)
     if len(columns) == n_workers and narrow.shape[1] > told:
         return narrow
-    wide = np.full((len(narrow), HEAD + len(PHASES) * n_workers + 1), np.nan)
-    wide[:, :HEAD] = narrow[:, :HEAD]
-    phases = wide[:, HEAD:-1].reshape(len(wide), len(PHASES), n_workers)
-    phases[:, :, columns] = narrow[:, HEAD:told].reshape(len(wide), len(PHASES), len(columns))
+    wide = np.full((len(narrow), N_HEAD + len(PHASES) * n_workers + 1), np.nan)
+    wide[:, :N_HEAD] = narrow[:, :N_HEAD]
+    phases = wide[:, N_HEAD:-1].reshape(len(wide), len(PHASES), n_workers)
+    phases[:, :, columns] = narrow[:, N_HEAD:told].reshape(len(wide), len(PHASES), len(columns))
     if narrow.shape[1] > told:
         wide[:, -1] = narrow[:, told]
     return wide
@@ -308,18 +308,18 @@ def _widen(records: Sequence[bytes], columns: Sequence[int], n_workers: int) -> 
 def _batch(run: str, workers: tuple[str, ...], rows: FloatArray) -> StepBatch:
     """Sort rows by step and name their columns."""
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
-    phases = rows[:, HEAD:-1].reshape(len(rows), len(PHASES), len(workers))
+    phases = rows[:, N_HEAD:-1].reshape(len(rows), len(PHASES), len(workers))
     named = {phase: phases[:, i] for i, phase in enumerate(PHASES)}
     loss = rows[:, -1] if np.isfinite(rows[:, -1]).any() else None
     return StepBatch(run, workers, rows[:, 0].astype(int), rows[:, 1], named, rows[:, 2], loss)
 
 
-def ended_between(batch: StepBatch, since_s: float, until_s: float) -> StepBatch:
+def steps_between(batch: StepBatch, since_s: float, until_s: float) -> StepBatch:
     """Keep the steps that ended in [since_s, until_s)."""
     return steps_where(batch, (batch.ended_at_s >= since_s) & (batch.ended_at_s < until_s))
 
 
-def in_time(batch: StepBatch) -> StepBatch:
+def sort_by_end(batch: StepBatch) -> StepBatch:
     """Return a batch in order of the steps' ends, which clocks and restarts may mix up."""
     if (np.diff(batch.ended_at_s) >= 0).all():
         return batch

@@ -17,8 +17,8 @@ from telemetry.store.packing import (
     DIGEST_BYTES,
     PackedLayout,
     decode,
-    ended_between,
     read_layout,
+    steps_between,
     unpack,
     unpack_block,
     unpack_steps,
@@ -33,16 +33,16 @@ def gather(
     held: Mapping[str, Sequence[Packed]], metrics: Sequence[str], *, start: int, end: int
 ) -> Span:
     """Return metrics of all shards' blocks as one span; none named means all there are."""
-    groups = _alike(held)
+    groups = _by_layout(held)
     nodes = tuple(dict.fromkeys(node for layout in groups for node in layout.nodes))
     names = metrics or [
         name for name in METRICS if any(layout.column(name) is not None for layout in groups)
     ]
-    values = {name: _metric(name, groups, nodes, start=start, end=end) for name in names}
+    values = {name: _metric_values(name, groups, nodes, start=start, end=end) for name in names}
     return Span(",".join(held), np.arange(start, end + 1), nodes, values)
 
 
-def _alike(held: Mapping[str, Sequence[Packed]]) -> dict[PackedLayout, list[Packed]]:
+def _by_layout(held: Mapping[str, Sequence[Packed]]) -> dict[PackedLayout, list[Packed]]:
     """Group packed blocks by layout: each group is decoded in one pass."""
     groups: dict[PackedLayout, list[Packed]] = {}
     for blocks in held.values():
@@ -51,7 +51,7 @@ def _alike(held: Mapping[str, Sequence[Packed]]) -> dict[PackedLayout, list[Pack
     return groups
 
 
-def _metric(
+def _metric_values(
     name: str,
     groups: Mapping[PackedLayout, Sequence[Packed]],
     nodes: Sequence[str],
@@ -78,7 +78,7 @@ def _metric(
 
 MINUTE_S = 60
 LAYOUTS_REMEMBERED = 8192
-WIDEST_WINDOW_S = 24 * 3600
+MAX_WINDOW_S = 24 * 3600
 T = TypeVar("T")
 
 
@@ -158,8 +158,8 @@ class Reader(Service):
         No metrics named means all that there are. Ticks, nodes and parts that are missing
         are NaN; a metric that none of the shards has is (n_ticks, n_nodes, 0).
         """
-        if not 0 <= end - start < WIDEST_WINDOW_S:
-            msg = f"end: {end - start} s after start; a window lasts at most {WIDEST_WINDOW_S} s"
+        if not 0 <= end - start < MAX_WINDOW_S:
+            msg = f"end: {end - start} s after start; a window lasts at most {MAX_WINDOW_S} s"
             raise ValueError(msg)
         names = (shards,) if isinstance(shards, str) else tuple(shards)
         held = self._held([(name, start, end) for name in names])
@@ -222,7 +222,7 @@ class Reader(Service):
         records = [record for minute in found for record in minute]
         digests = {record[:DIGEST_BYTES] for record in records}
         workers = self._learn(self._workers, digests, _read_workers)
-        return ended_between(unpack_steps(run, records, workers.get), since_s, until_s)
+        return steps_between(unpack_steps(run, records, workers.get), since_s, until_s)
 
     def totals(self, shards: Collection[str] | None = None) -> Totals:
         """Return what has been counted, of all nodes or those of some shards, and of runs."""

@@ -42,7 +42,7 @@ class Minutes:
         return Minutes(self.shard, self.minutes[kept], self.nodes, values)
 
 
-def rolled_up(span: Span) -> Minutes:
+def roll_up(span: Span) -> Minutes:
     """Roll a span up to minutes; those that it covers in part or that are empty are left out.
 
     Parameters
@@ -100,27 +100,27 @@ def _stats(samples: FloatArray) -> FloatArray:
     return np.concatenate([low, mean, high], axis=2)
 
 
-def as_kept(name: str, values: FloatArray) -> FloatArray:
+def as_stored(name: str, values: FloatArray) -> FloatArray:
     """Round values as the durable tier would: before and after a seam they are the same."""
     packing = METRICS[name].packing
     return decode(encode(values, packing), packing)
 
 
-def minute_bytes(minutes: Minutes, i: int) -> tuple[bytes, bytes]:
+def encode_minute(minutes: Minutes, i: int) -> tuple[bytes, bytes]:
     """Return the layout and the packed values of one minute."""
     values = {name: array[i] for name, array in minutes.values.items()}
     layout, data = pack(Block(minutes.shard, int(minutes.minutes[i]), minutes.nodes, values))
     return layout.encoded, data
 
 
-def read_minute(shard: str, minute: int, layout: bytes, data: bytes) -> Minutes:
+def decode_minute(shard: str, minute: int, layout: bytes, data: bytes) -> Minutes:
     """Return one packed minute."""
     block = unpack_block(shard, minute, data, read_layout(layout))
     values = {name: array[None] for name, array in block.values.items()}
     return Minutes(shard, np.array([minute]), block.nodes, values)
 
 
-def hour_bytes(minutes: Minutes) -> Iterator[tuple[str, bytes]]:
+def encode_hour(minutes: Minutes) -> Iterator[tuple[str, bytes]]:
     """Yield each metric of one hour's minutes as (name, bytes).
 
     The bytes are a length and a header that says whose minutes these are, the length of each
@@ -143,7 +143,7 @@ def _joined(header: bytes, frames: Sequence[bytes]) -> bytes:
     return b"".join([lengths[:1].tobytes(), header, lengths[1:].tobytes(), *frames])
 
 
-def read_hour(name: str, hour: int, data: bytes, node: str | None = None) -> Minutes | None:
+def decode_hour(name: str, hour: int, data: bytes, node: str | None = None) -> Minutes | None:
     """Return one metric of an hour, of all its nodes or of one; None if it is not there."""
     n_header = int.from_bytes(data[:4], "little")
     nodes, offsets, n_columns, packing = json.loads(codec.decompress(data[4 : 4 + n_header]))
@@ -160,7 +160,7 @@ def read_hour(name: str, hour: int, data: bytes, node: str | None = None) -> Min
     return Minutes("", minutes, tuple(nodes[i] for i in rows), {name: values})
 
 
-def laid_over(shard: str, pieces: Sequence[Minutes]) -> Minutes:
+def merge_minutes(shard: str, pieces: Sequence[Minutes]) -> Minutes:
     """Join pieces; where two tell of the same node and minute, the later one holds."""
     minutes = np.unique(np.concatenate([piece.minutes for piece in pieces]))
     nodes = tuple(dict.fromkeys(node for piece in pieces for node in piece.nodes))

@@ -17,8 +17,8 @@ COMMAND = re.compile(r"neuronx?-cc compile\s+(.*)", re.ASCII)
 CACHE = re.compile(r"Compile cache path: (\S{1,500})", re.ASCII)
 CACHED_AT = re.compile(r"(?: at| from) (\S{1,500}?)/?(?:neuronxcc-|MODULE_)", re.ASCII)
 PATHS = re.compile(r"\s?(?:--output[ =]\S+|\S*\.hlo_module\.pb|\S*\.neff)")
-LONGEST_FLAGS = 500
-MOST_OPEN = 10_000
+MAX_FLAGS_CHARS = 500
+MAX_OPEN = 10_000
 
 
 @dataclass(slots=True)
@@ -56,7 +56,7 @@ class Compiler:
         words = next((words for words in self._by_words if words in entry.text), None)
         if words is not None:
             return self._by_words[words](entry, process)
-        if (path := CACHE.search(entry.text)) and len(self._cache) < MOST_OPEN:
+        if (path := CACHE.search(entry.text)) and len(self._cache) < MAX_OPEN:
             self._cache[entry.source] = path[1]
         return [] if TAG.search(entry.text) else None
 
@@ -87,7 +87,7 @@ class Compiler:
         for key, begun in list(self._begun.items())[:-1]:
             if begun.passed and key[:2] == (entry.source, process):
                 ended.append(self._begun.pop(key).event)
-        if len(self._begun) > MOST_OPEN:
+        if len(self._begun) > MAX_OPEN:
             ended.append(self._begun.pop(next(iter(self._begun))).event)
         return ended
 
@@ -122,7 +122,7 @@ class Compiler:
             rank=entry.rank,
             process=f"{entry.source}:{process}",
             compiler=compiler[1] if compiler else "",
-            flags=PATHS.sub("", command[1]).strip()[:LONGEST_FLAGS] if command else "",
+            flags=PATHS.sub("", command[1]).strip()[:MAX_FLAGS_CHARS] if command else "",
             cache=cached[1].rstrip("/") if cached else self._cache.get(entry.source, ""),
         )
 

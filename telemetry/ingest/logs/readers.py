@@ -13,8 +13,8 @@ NUMBER = (
     rf"|\.\d{{1,18}}{EXPONENT}|nan|inf(?:inity)?)"
 )
 PAIR = re.compile(rf"([\w/.-]{{1,60}})=({NUMBER})", re.ASCII | re.IGNORECASE)
-HIGHEST_STEP = 2_000_000_000
-LONGEST_STEP_S = 1e6
+MAX_STEP = 2_000_000_000
+MAX_STEP_S = 1e6
 
 
 def figure(text: str | None) -> float:
@@ -37,14 +37,14 @@ def positive(text: str | None, *, most: float = 1e15) -> float:
 def step_number(text: str | None) -> int | None:
     """Return the number of a step, which may be written as 29.0; None where it is none."""
     value = figure(text)
-    if not 0 <= value <= HIGHEST_STEP or value != int(value):
+    if not 0 <= value <= MAX_STEP or value != int(value):
         return None
     return int(value)
 
 
 def step_seconds(text: str | None) -> float:
     """Return how long a step took; NaN where that cannot be."""
-    return positive(text, most=LONGEST_STEP_S)
+    return positive(text, most=MAX_STEP_S)
 
 
 def clock_seconds(text: str) -> float:
@@ -116,7 +116,7 @@ LOSSES = ("loss", "train/loss")
 TOKEN_RATES = ("train/tokens_per_sec", "tokens_per_sec", "train_tokens_per_second")
 STEP_TIMES = ("train/step_time", "step_time", "train_step_runtime")
 SEQUENCE_RATES = ("train_step_samples_per_second", "samples_per_second")
-MOST_SOURCES = 10_000
+MAX_SOURCES = 10_000
 TRAINING = (*LOSSES, *TOKEN_RATES, *STEP_TIMES)
 
 
@@ -179,7 +179,7 @@ class HuggingFace:
         """Count a rank's dictionaries; of two for one step, the one with the loss counts."""
         so_far = self._counts.get(source, 0)
         count = so_far + (has_loss or not so_far)
-        if source in self._counts or len(self._counts) < MOST_SOURCES:
+        if source in self._counts or len(self._counts) < MAX_SOURCES:
             self._counts[source] = count
         self.n_counted = max(self.n_counted, count)
         return count * self._every
@@ -300,7 +300,7 @@ def read_megatron(entry: LogLine) -> StepRecord | None:
     return StepRecord(
         step,
         at_s=entry.at_s,
-        step_s=step_s if step_s <= LONGEST_STEP_S else float("nan"),
+        step_s=step_s if step_s <= MAX_STEP_S else float("nan"),
         loss=figure(loss),
         grad_norm=figure(fields.get("grad norm")),
         learning_rate=figure(fields.get("learning rate")),

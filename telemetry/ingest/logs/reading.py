@@ -14,7 +14,7 @@ from typing import BinaryIO, cast
 from telemetry.compiles import Compile
 from telemetry.ingest.logs import compiler, readers
 from telemetry.ingest.logs.compiler import Compiler
-from telemetry.ingest.logs.readers import HIGHEST_STEP, HuggingFace, Lightning
+from telemetry.ingest.logs.readers import MAX_STEP, HuggingFace, Lightning
 from telemetry.ingest.logs.records import HardwareError, LogLine, StepRecord, TrainingTotals
 from telemetry.ingest.logs.steps import LineSteps
 
@@ -69,7 +69,7 @@ TAGS = (
     re.compile(r"[Rr]ank[ _:=]?(?P<rank>\d{1,6})[\]:,]?\s+", re.ASCII),
     re.compile(r"std(?:out|err) [FP] ", re.ASCII),
 )
-MOST_PREFIXES = 6
+MAX_PREFIXES = 6
 FIRST_YEAR, LAST_YEAR = 2000, 2199
 
 
@@ -87,7 +87,7 @@ def prefix_of(text: str, *, year: int, utc_offset_s: float = 0.0) -> Prefix:
     """Read the prefixes of a line; ``year`` and ``utc_offset_s`` are for times that lack them."""
     at_s, has_zone, who, rank = math.nan, False, "", None
     end = len(text) - len(text.lstrip())
-    for _ in range(MOST_PREFIXES):
+    for _ in range(MAX_PREFIXES):
         if time := next((m for each in TIMES if (m := each.match(text, end))), None):
             second = _unix_s(time, year=year, utc_offset_s=utc_offset_s)
             is_better = math.isnan(at_s) or (not has_zone and bool(_group(time, "zone")))
@@ -149,8 +149,8 @@ def _fraction_s(found: dict[str, str | None]) -> float:
 
 GZIP = b"\x1f\x8b"
 # Progress bars rewrite one line for hours; a line longer than this is read in part.
-LONGEST_LINE_BYTES = 1 << 20
-LONGEST_PIECE = 16_384
+MAX_LINE_BYTES = 1 << 20
+MAX_PIECE_CHARS = 16_384
 COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
 UNPRINTED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
 
@@ -169,12 +169,12 @@ def lines_of(file: BinaryIO) -> Iterator[tuple[int, bytes, bool]]:
     """
     number = 0
     try:
-        while line := file.readline(LONGEST_LINE_BYTES):
+        while line := file.readline(MAX_LINE_BYTES):
             number += 1
-            is_whole = line.endswith(b"\n") or len(line) < LONGEST_LINE_BYTES
+            is_whole = line.endswith(b"\n") or len(line) < MAX_LINE_BYTES
             yield number, line, is_whole
-            while not line.endswith(b"\n") and len(line) == LONGEST_LINE_BYTES:
-                line = file.readline(LONGEST_LINE_BYTES)
+            while not line.endswith(b"\n") and len(line) == MAX_LINE_BYTES:
+                line = file.readline(MAX_LINE_BYTES)
     except (EOFError, zlib.error, gzip.BadGzipFile):
         yield number + 1, b"", False
 
@@ -184,7 +184,7 @@ def pieces_of(line: bytes) -> Iterator[str]:
     text = UNPRINTED.sub("", COLOURS.sub("", line.decode("utf-8", "replace")))
     for piece in text.rstrip("\n").split("\r"):
         if piece.strip():
-            yield piece[:LONGEST_PIECE]
+            yield piece[:MAX_PIECE_CHARS]
 
 
 # Tables are no logs, but become runs as these do.
@@ -196,10 +196,10 @@ FAMILIES = (
     readers.NAME,
     TABLE,
 )
-MOST_EXAMPLES = 5
-LONGEST_EXAMPLE = 120
-MOST_COMPILES = 200_000
-MOST_ERRORS = 1_000
+MAX_EXAMPLES = 5
+MAX_EXAMPLE_CHARS = 120
+MAX_COMPILES = 200_000
+MAX_ERRORS = 1_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,10 +293,10 @@ class LogReader:
         return n_read > 0
 
     def _note(self, examples: list[UnreadLine], number: int, line: bytes, file: str) -> None:
-        if len(examples) < MOST_EXAMPLES:
-            shown = " ".join(next(pieces_of(line[: 4 * LONGEST_EXAMPLE]), "").split())
+        if len(examples) < MAX_EXAMPLES:
+            shown = " ".join(next(pieces_of(line[: 4 * MAX_EXAMPLE_CHARS]), "").split())
             printable = "".join(c for c in shown if c.isprintable())
-            examples.append(UnreadLine(file, number, printable[:LONGEST_EXAMPLE]))
+            examples.append(UnreadLine(file, number, printable[:MAX_EXAMPLE_CHARS]))
 
     def _piece(self, number: int, piece: str, file: str) -> bool:
         prefix = prefix_of(piece, year=self._about.year, utc_offset_s=self._about.utc_offset_s)
@@ -339,13 +339,13 @@ class LogReader:
         return "progress" if told else ""
 
     def _step(self, family: str, said: StepRecord | None) -> str:
-        if said is None or said.step > HIGHEST_STEP:
+        if said is None or said.step > MAX_STEP:
             return ""
         self.log.gathered[family].add(said)
         return family
 
     def _keep(self, event: Compile) -> None:
-        if len(self.log.compiles) < MOST_COMPILES:
+        if len(self.log.compiles) < MAX_COMPILES:
             self.log.compiles.append(event)
         else:
             self.log.n_left_out += 1
@@ -354,7 +354,7 @@ class LogReader:
         error = compiler.read_kernel(entry)
         if error is None:
             return False
-        if error in self.log.errors or len(self.log.errors) < MOST_ERRORS:
+        if error in self.log.errors or len(self.log.errors) < MAX_ERRORS:
             self.log.errors[error] = self.log.errors.get(error, 0) + 1
         else:
             self.log.n_left_out += 1

@@ -25,7 +25,7 @@ COLUMNS = (
 )
 N = len(COLUMNS)
 KEPT_FIRST = {COLUMNS.index("at_s"), COLUMNS.index("elapsed_s")}
-MOST_STEPS = 1_000_000
+MAX_STEPS = 1_000_000
 # A step that is told again so much later was trained again, after a restart.
 AGAIN_S = 60.0
 AGAIN_STEPS = 5.0
@@ -58,9 +58,9 @@ class LineSteps:
         new = [getattr(said, name) for name in COLUMNS]
         row = self._row_of.get(said.step)
         if row is None:
-            if len(self._row_of) >= MOST_STEPS:
+            if len(self._row_of) >= MAX_STEPS:
                 raise TooManyStepsError(
-                    f"FILE: has more than {MOST_STEPS:,} steps; split it, or thin it out"
+                    f"FILE: has more than {MAX_STEPS:,} steps; split it, or thin it out"
                 )
             self._row_of[said.step] = len(self._row_of)
             self._values.extend(new)

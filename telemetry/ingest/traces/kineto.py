@@ -15,7 +15,7 @@ from telemetry.blocks import FloatArray
 from telemetry.trace import BoolArray, TraceError
 
 GZIP = b"\x1f\x8b"
-MOST_BYTES = 2 * 1024**3
+MAX_BYTES = 2 * 1024**3
 US = 1e-6
 NS = 1e-9
 DEVICE = ("kernel", "neuron", "neuroncore", "neuron_core", "gpu_memcpy", "gpu_memset")
@@ -93,16 +93,16 @@ def read_kineto(path: Path) -> Iterator[RankEvents]:
 
 def _decoded(path: Path) -> _File:
     """Return the file's content; what is not whole is refused."""
-    if path.stat().st_size > MOST_BYTES:
+    if path.stat().st_size > MAX_BYTES:
         raise _too_large(path)
     try:
         raw = path.read_bytes()
         if raw[:2] == GZIP:
             with gzip.open(path) as stream:
-                raw = stream.read(MOST_BYTES + 1)
+                raw = stream.read(MAX_BYTES + 1)
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise TraceError(f"{path.name}: the compressed file is cut off; copy it anew") from error
-    if len(raw) > MOST_BYTES:
+    if len(raw) > MAX_BYTES:
         raise _too_large(path)
     raw = NOTHING.sub(rb'\1""', raw)
     try:

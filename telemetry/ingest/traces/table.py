@@ -10,12 +10,12 @@ from telemetry.trace import CODE, KINDS, BoolArray, Trace, TraceError
 
 Columns = Mapping[str, NDArray[np.generic]]
 
-LONGEST_S = 86_400.0
+MAX_TRACE_S = 86_400.0
 # Unix seconds; anything earlier counts from an origin of the trace's own.
 UNIX_S = 1e9
 WHOLE = ("dp_rank", "stage", "step", "seq_id")
 REQUIRED = ("dp_rank", "stage", "step", "optype", "start_ts", "duration", "seq_id")
-HIGHEST = 10_000_000
+MAX_INTEGER = 10_000_000
 
 
 def trace_of(
@@ -28,9 +28,9 @@ def trace_of(
     start_s, duration_s = (_seconds(columns, name) for name in ("start_ts", "duration"))
     if (duration_s < 0).any():
         raise _refused("duration", "is negative", duration_s < 0, duration_s)
-    if (duration_s > LONGEST_S).any():
+    if (duration_s > MAX_TRACE_S).any():
         text = "is more than a day; times must be in seconds"
-        raise _refused("duration", text, duration_s > LONGEST_S, duration_s)
+        raise _refused("duration", text, duration_s > MAX_TRACE_S, duration_s)
     dp, stage, step, seq = (_whole(columns, name) for name in WHOLE)
     rank = _optional(columns, "rank", dp * (stage.max() + 1) + stage)
     began_s = float(start_s.min())
@@ -79,7 +79,7 @@ def _whole(columns: Columns, name: str) -> IntArray:
         values = np.asarray(columns[name], "f8")
     except (TypeError, ValueError) as error:
         raise TraceError(f"{name}: must be whole numbers") from error
-    bad = ~((values >= 0) & (values <= HIGHEST if name != "step" else np.isfinite(values)))
+    bad = ~((values >= 0) & (values <= MAX_INTEGER if name != "step" else np.isfinite(values)))
     if (bad := bad | (values != np.floor(values))).any():
         raise _refused(name, "must be a whole number from 0 on", bad, values)
     whole: IntArray = values.astype("i8")
@@ -98,7 +98,7 @@ def _optional(
         values = np.nan_to_num(np.asarray(columns[name], "f8"), nan=-1.0)
     except (TypeError, ValueError) as error:
         raise TraceError(f"{name}: must be whole numbers") from error
-    whole: IntArray = np.clip(values, -1, HIGHEST).astype("i8")
+    whole: IntArray = np.clip(values, -1, MAX_INTEGER).astype("i8")
     return whole
 
 

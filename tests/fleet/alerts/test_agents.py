@@ -7,7 +7,7 @@ import pytest
 from fleet.models import Node
 from fleet.pages.nodes import agent_words
 from telemetry.store.hot import HotStore, open_store
-from telemetry.store.node_state import keep_beside
+from telemetry.store.node_state import save_sidecars
 
 REAL = Node(name="real", source=Node.Source.NEURON_MONITOR)
 
@@ -20,7 +20,7 @@ def hot(redis_url: str) -> HotStore:
 
 def keep(hot: HotStore, **said: object) -> None:
     """Keep what the node says."""
-    keep_beside(hot, [("real", time.time(), said)])
+    save_sidecars(hot, [("real", time.time(), said)])
 
 
 def test_nothing_is_said_while_all_is_well(hot: HotStore) -> None:

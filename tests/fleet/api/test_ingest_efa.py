@@ -11,7 +11,7 @@ from django.test import Client
 from fleet.models import Node, Token
 from telemetry.blocks import METRICS
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import said_beside
+from telemetry.store.node_state import read_sidecars
 from tests.fleet.api.conftest import Post
 from tests.parts import NOON
 from tests.telemetry.ingest.reports import report
@@ -132,11 +132,11 @@ def test_a_report_may_carry_it_all_in_its_envelope(post: Post, hot: HotStore) ->
 
     assert block_at(hot, now)["efa_tx_bytes_per_s"][5] == 7
     assert Node.objects.get().n_efa == 6
-    assert said_beside(hot, "efa", ["real"])["real"].said == [
+    assert read_sidecars(hot, "efa", ["real"])["real"].said == [
         {"device": "rdmap5s27", "port": 1, "counters": {"tx_bytes": 9}}
     ]
-    assert said_beside(hot, "neuron", ["real"])["real"].said[0]["unhealthy"] == ["hbm"]
-    assert said_beside(hot, "agent", ["real", "other"])["real"].said["n_dropped"] == 3
+    assert read_sidecars(hot, "neuron", ["real"])["real"].said[0]["unhealthy"] == ["hbm"]
+    assert read_sidecars(hot, "agent", ["real", "other"])["real"].said["n_dropped"] == 3
 
 
 def test_without_a_monitor_the_driver_speaks_for_the_cores(

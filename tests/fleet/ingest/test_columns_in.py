@@ -16,7 +16,7 @@ from telemetry.agent.clock import Moment
 from telemetry.agent.reports import MONITOR, columns, runs, tail
 from telemetry.agent.spool import Frame, packed
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import kept_reports, said_beside
+from telemetry.store.node_state import last_reports, read_sidecars
 from telemetry.store.packing import DIGEST_BYTES
 from tests.fleet.api.conftest import Post, hot, post, secret
 from tests.telemetry.ingest.reports import SAMPLES, lines, report
@@ -85,13 +85,13 @@ def test_the_same_bytes_are_stored(post: Post, hot: HotStore, sample: str) -> No
     assert {**plain, "node": ""} == {**quick, "node": ""}
     assert quick["accepted"] == 10
     assert stored(hot, "apart") == stored(hot, "together")
-    kept = kept_reports(hot, ["apart", "together"])
+    kept = last_reports(hot, ["apart", "together"])
     assert kept["apart"].executed == kept["together"].executed
     one, other = (json.loads(kept[name].line)["report"] for name in ("apart", "together"))
     assert one.pop("instance_info")["instance_id"] == "apart"
     assert other.pop("instance_info")["instance_id"] == "together"
     assert one == other
-    told = said_beside(hot, "agent", ["apart", "together"])
+    told = read_sidecars(hot, "agent", ["apart", "together"])
     assert told["apart"].said == told["together"].said
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.core.management import call_command
 
 from fleet.models import Annotation, CompileEvent, Node, ReadLog, Run
-from telemetry.store.durable import LOSS, read_steps
+from telemetry.store.durable import LOSS, decode_steps
 from telemetry.store.models import RunChunk
 from tests.fleet.ingest.importing import A, B, Write, dated, imported, n_stored
 from tests.telemetry.ingest.logs.made_log import bar, call, done, neuronx, trainer
@@ -71,7 +71,7 @@ def test_it_becomes_a_finished_run_with_its_steps(file: Path) -> None:
 
 def test_a_log_knows_no_split_so_that_the_share_is_absent(file: Path) -> None:
     imported(file)
-    steps = read_steps(bytes(RunChunk.objects.filter(run="logged")[0].steps))
+    steps = decode_steps(bytes(RunChunk.objects.filter(run="logged")[0].steps))
     np.testing.assert_allclose(steps[:, LOSS], 7.9, rtol=1.3e-4)
     compute, wait, transfer, data, checkpoint, other = steps[:, 3:9].T
 

@@ -6,7 +6,7 @@ import pytest
 
 from fleet.ingest.nodes import KEEP_EVERY_S, LastKept
 from telemetry.ingest.neuron_monitor import Reading, read_line
-from telemetry.store.node_state import Note
+from telemetry.store.node_state import NodeReport
 
 DATA = Path(__file__).parents[2] / "telemetry/ingest/data"
 
@@ -20,7 +20,7 @@ def notebook() -> LastKept:
     return LastKept()
 
 
-def kept(notes: list[Note]) -> list[bool]:
+def kept(notes: list[NodeReport]) -> list[bool]:
     return [bool(note.line) for note in notes]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from telemetry.agent.clock import Moment
-from telemetry.agent.reports import MONITOR, MOST_ROWS, FrameGroup, columns, runs, tail
+from telemetry.agent.reports import MAX_ROWS, MONITOR, FrameGroup, columns, runs, tail
 from telemetry.agent.spool import Frame, packed
 
 
@@ -63,7 +63,7 @@ def test_what_counts_or_names_parts_belongs_to_the_template() -> None:
 
 
 def test_a_run_has_an_end() -> None:
-    assert lengths(*[b'{"a":1}'] * (MOST_ROWS + 2)) == [(MOST_ROWS, True), (2, True)]
+    assert lengths(*[b'{"a":1}'] * (MAX_ROWS + 2)) == [(MAX_ROWS, True), (2, True)]
 
 
 def test_what_stays_is_sent_once() -> None:

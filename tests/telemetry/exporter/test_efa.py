@@ -7,7 +7,7 @@ from telemetry.exporter.efa_exporter import efa_families
 from telemetry.exporter.hardware import look
 from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import keep_beside
+from telemetry.store.node_state import save_sidecars
 from tests.parts import NOON_S, block
 from tests.telemetry.exporter.facts import Series, shown
 
@@ -39,7 +39,7 @@ def read(hot: HotStore, node: str, **counters: int) -> None:
     """Let the agent of a real node read its one device."""
     hot.append([block(f"node:{node}", nodes=[node])])
     device = {"device": "rdmap16s27", "port": 1, "counters": counters}
-    keep_beside(hot, [(node, NOON_S, {"efa": [device]})])
+    save_sidecars(hot, [(node, NOON_S, {"efa": [device]})])
 
 
 def holds_against_the_facts(found: list[Series], *, names: set[str], labels: set[str]) -> None:

@@ -14,7 +14,7 @@ from telemetry.exporter.neuron_exporter import neuron_families
 from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.ingest.neuron_monitor import read_line
 from telemetry.store.hot import HotStore
-from telemetry.store.node_state import Note, keep_reports, kept_reports
+from telemetry.store.node_state import NodeReport, last_reports, save_reports
 from tests.parts import NOON_S
 from tests.telemetry.exporter.facts import Series, holds_against_the_facts, named, shown
 
@@ -31,12 +31,12 @@ def told(hot: HotStore, *lines: bytes, node: str = "real", every_s: float = 1.0)
     """Let a node report these lines, a second apart, and return what is shown of it."""
     for i, line in enumerate(lines):
         at_s = NOON_S + i * every_s
-        note = Note(node, at_s, at_s, read_line(line).executed, line)
-        keep_reports(hot, [note])
+        note = NodeReport(node, at_s, at_s, read_line(line).executed, line)
+        save_reports(hot, [note])
     values = {"vcpu_usage_ratio": np.full((1, 1), 0.1)}
     hot.append([Block(f"node:{node}", NOON_S, (node,), values)])
     scene = look(hot, now_s=NOON_S)
-    return shown(neuron_families(scene, {node: REAL}, kept_reports(hot, [node])))
+    return shown(neuron_families(scene, {node: REAL}, last_reports(hot, [node])))
 
 
 def changed(stream: str, change: Callable[[Report], object]) -> bytes:
@@ -204,7 +204,7 @@ def test_two_nodes_never_share_a_series(hot: HotStore) -> None:
     told(hot, line, node="two")
     who = {"one": REAL, "two": REAL}
 
-    found = shown(neuron_families(look(hot, now_s=NOON_S), who, kept_reports(hot, [*who])))
+    found = shown(neuron_families(look(hot, now_s=NOON_S), who, last_reports(hot, [*who])))
 
     assert {each.labels["instance_name"] for each in found} == {"one", "two"}
 
@@ -230,7 +230,7 @@ def test_a_silent_node_shows_nothing(hot: HotStore) -> None:
 
     scene = look(hot, now_s=NOON_S + 100)
 
-    assert shown(neuron_families(scene, {"real": REAL}, kept_reports(hot, ["real"]))) == []
+    assert shown(neuron_families(scene, {"real": REAL}, last_reports(hot, ["real"]))) == []
 
 
 def test_an_older_report_counts_but_is_not_shown(hot: HotStore) -> None:
@@ -239,8 +239,8 @@ def test_an_older_report_counts_but_is_not_shown(hot: HotStore) -> None:
     done = [read_line(line).executed["51200"][6] for line in (new, old)]
 
     earlier_s = NOON_S - 60.0
-    keep_reports(hot, [Note("real", earlier_s, earlier_s, read_line(old).executed, old)])
+    save_reports(hot, [NodeReport("real", earlier_s, earlier_s, read_line(old).executed, old)])
 
-    held = kept_reports(hot, ["real"])["real"]
+    held = last_reports(hot, ["real"])["real"]
     assert held.line == new
     assert held.executed["51200"][6] == sum(done)

@@ -48,7 +48,7 @@ class Past:
         return Span(self.node.shard, ticks, (self.node.name,), values, every_s)
 
     def forget(self) -> None:
-        durable.forget_older_than(0.0, now_s=self.border + HOUR_S)
+        durable.delete_older_than(0.0, now_s=self.border + HOUR_S)
 
 
 @pytest.fixture

@@ -85,7 +85,7 @@ class Fleet:
 
     def forget(self) -> None:
         """Let the durable tier lose all but the latest hours, as its retention does."""
-        durable.forget_older_than(KEPT_HOURS / 24, now_s=self.now_s)
+        durable.delete_older_than(KEPT_HOURS / 24, now_s=self.now_s)
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ from telemetry.long_term import remote_write
 from telemetry.long_term.remote_write import StoppedError
 from telemetry.long_term.writer import MINUTES, SECONDS, Position
 from telemetry.store import durable
-from telemetry.store.durable import write_again
+from telemetry.store.durable import queue_rewrites
 from telemetry.store.hot import HotStore
 from telemetry.store.models import LongTermPosition
 from tests.longterm import Moody, moody_server
@@ -180,7 +180,7 @@ def test_a_minute_that_changes_late_is_sent_again(store: Moody, hot: HotStore) -
     span = training(start=NOON_S, n_ticks=60)
     busier = {"vcpu_usage_ratio": 2 * span.values["vcpu_usage_ratio"]}
     durable.write_rollups(replace(span, values=busier))
-    write_again(hot, [NOON_S], now_s=NOON_S + 901)
+    queue_rewrites(hot, [NOON_S], now_s=NOON_S + 901)
     after = write(store, hot, NOON_S + 902)[":avg_1m", "steady"]
 
     assert list(after) == list(before) == [NOON_S + 30]

@@ -8,7 +8,7 @@ from telemetry.store import durable
 from telemetry.store.history import node_series
 from telemetry.store.hot import HotStore
 from telemetry.store.models import HourRollup, MinuteRollup, RunChunk
-from telemetry.store.rollups import as_kept, rolled_up
+from telemetry.store.rollups import as_stored, roll_up
 from tests.parts import NOON_S, steps
 from tests.telemetry.store.parts import training
 
@@ -56,7 +56,7 @@ def test_a_minute_written_anew_is_replaced(hot: HotStore) -> None:
     anew = training(n_ticks=60, seed=1)
     durable.write_rollups(anew)
 
-    expected = as_kept(CORES, rolled_up(anew).values[CORES])[0, 0].reshape(3, -1)[1]
+    expected = as_stored(CORES, roll_up(anew).values[CORES])[0, 0].reshape(3, -1)[1]
     np.testing.assert_array_equal(means(hot)[0], expected)
 
 
@@ -89,7 +89,7 @@ def test_a_late_minute_finds_its_place_in_its_hour(hot: HotStore) -> None:
     durable.write_rollups(stretch(span, 20, 21))
     durable.write_rollups(stretch(span, 125, 130))
 
-    expected = as_kept(CORES, rolled_up(span).values[CORES])[:, 0, 64:128]
+    expected = as_stored(CORES, roll_up(span).values[CORES])[:, 0, 64:128]
     np.testing.assert_array_equal(means(hot)[:130], expected)
     assert hours_kept() == [0, 1]
 
@@ -139,7 +139,7 @@ def test_what_is_old_is_forgotten() -> None:
     durable.write_rollups(training(n_ticks=130 * 60))
     durable.write_steps(steps(n_steps=130 * 60, compute_s=1.0))
 
-    durable.forget_older_than(1 / 24, now_s=NOON_S + 2 * HOUR_S + 5 * 60)
+    durable.delete_older_than(1 / 24, now_s=NOON_S + 2 * HOUR_S + 5 * 60)
 
     assert hours_kept() == [1]
     assert minutes_kept() == list(range(120, 130))
@@ -159,8 +159,8 @@ def test_what_is_still_to_be_delivered_is_held_back_for_a_week() -> None:
     durable.write_rollups(training(n_ticks=130 * 60))
     now_s, day = NOON_S + 2 * HOUR_S + 5 * 60, 24 * HOUR_S
 
-    durable.forget_older_than(1 / 24, now_s=now_s, unless_since=NOON_S)
+    durable.delete_older_than(1 / 24, now_s=now_s, unless_since=NOON_S)
     assert hours_kept() == [0, 1]
 
-    durable.forget_older_than(1 / 24, now_s=now_s + 8 * day, unless_since=NOON_S)
+    durable.delete_older_than(1 / 24, now_s=now_s + 8 * day, unless_since=NOON_S)
     assert hours_kept() == []

@@ -8,7 +8,7 @@ from telemetry.series import Series
 from telemetry.store import durable
 from telemetry.store.history import node_series, run_steps, worker_minutes
 from telemetry.store.hot import HotStore
-from telemetry.store.rollups import as_kept, rolled_up
+from telemetry.store.rollups import as_stored, roll_up
 from tests.parts import NOON_S, block, steps
 from tests.telemetry.store.parts import training
 
@@ -62,7 +62,7 @@ def test_there_is_no_seam_between_the_tiers(hot: HotStore) -> None:
 
     series = cores(hot, NOON_S - 3600, newest)
 
-    expected = as_kept(CORES, rolled_up(kept).values[CORES])[:, 0].reshape(15, 3, 64)
+    expected = as_stored(CORES, roll_up(kept).values[CORES])[:, 0].reshape(15, 3, 64)
     found = np.isfinite(series.values).all(axis=1)
     assert np.flatnonzero(found).tolist() == list(range(65, 80))
     np.testing.assert_array_equal(series.values[65:80], expected[:, 1])

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import Block
-from telemetry.store.durable import LATE_S, QUIET_S, fold_late, keep_late
+from telemetry.store.durable import LATE_S, QUIET_S, fold_late, save_late
 from telemetry.store.history import node_series
 from telemetry.store.hot import HotStore, open_store
 from tests.parts import NOON_S
@@ -34,14 +34,14 @@ def minute(hot: HotStore, start: int, metric: str = METRIC) -> list[float]:
 
 
 def test_what_is_not_late_is_left_to_others(hot: HotStore) -> None:
-    keep_late(hot, blocks(range(NOON_S - LATE_S, NOON_S), 1.0), now_s=NOON_S)
+    save_late(hot, blocks(range(NOON_S - LATE_S, NOON_S), 1.0), now_s=NOON_S)
 
     assert fold_late(hot, now_s=NOON_S + HOUR_S) == 0
 
 
 def test_a_minute_waits_until_it_is_quiet(hot: HotStore) -> None:
     start = NOON_S - 2 * HOUR_S
-    keep_late(hot, blocks(range(start, start + 60), 8.0), now_s=NOON_S)
+    save_late(hot, blocks(range(start, start + 60), 8.0), now_s=NOON_S)
 
     assert fold_late(hot, now_s=NOON_S + QUIET_S - 1) == 0
     assert fold_late(hot, now_s=NOON_S + QUIET_S) == 1
@@ -52,7 +52,7 @@ def test_a_minute_waits_until_it_is_quiet(hot: HotStore) -> None:
 def test_twice_is_once(hot: HotStore) -> None:
     start = NOON_S - 2 * HOUR_S
     for _ in range(2):
-        keep_late(hot, blocks(range(start, start + 60), 8.0), now_s=NOON_S)
+        save_late(hot, blocks(range(start, start + 60), 8.0), now_s=NOON_S)
         fold_late(hot, now_s=NOON_S + QUIET_S)
 
     assert minute(hot, start) == [8, 8, 8]
@@ -61,7 +61,7 @@ def test_twice_is_once(hot: HotStore) -> None:
 def test_both_halves_of_a_minute_count(hot: HotStore) -> None:
     start = NOON_S - 2 * HOUR_S
     for value, begin in ((8.0, 0), (16.0, 30)):
-        keep_late(hot, blocks(range(start + begin, start + begin + 30), value), now_s=NOON_S)
+        save_late(hot, blocks(range(start + begin, start + begin + 30), value), now_s=NOON_S)
         fold_late(hot, now_s=NOON_S + QUIET_S)
 
     assert minute(hot, start) == [8, 12, 16]
@@ -70,7 +70,7 @@ def test_both_halves_of_a_minute_count(hot: HotStore) -> None:
 def test_what_two_senders_said_of_a_minute_is_both_kept(hot: HotStore) -> None:
     start = NOON_S - 2 * HOUR_S
     for metric in (METRIC, "efa_tx_bytes_per_s"):
-        keep_late(hot, blocks(range(start, start + 60), 8.0, metric), now_s=NOON_S)
+        save_late(hot, blocks(range(start, start + 60), 8.0, metric), now_s=NOON_S)
     fold_late(hot, now_s=NOON_S + QUIET_S)
 
     assert minute(hot, start) == [8, 8, 8]
@@ -85,7 +85,7 @@ def test_late_seconds_that_are_still_hot_are_rolled_up_with_the_others(hot: HotS
         blocks(range(start + 30, start + 60), 16.0),
     )
     hot.append_beside([*first, *second, *blocks(range(NOON_S - 1, NOON_S), 1.0)])
-    keep_late(hot, second, now_s=NOON_S)
+    save_late(hot, second, now_s=NOON_S)
     fold_late(hot, now_s=NOON_S + QUIET_S)
     hot.ask("FLUSHDB")
 

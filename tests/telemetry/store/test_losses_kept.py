@@ -6,7 +6,7 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
-from telemetry.store.durable import LOSS, read_minutes, read_steps, step_bytes
+from telemetry.store.durable import LOSS, decode_minutes, decode_steps, encode_steps
 from telemetry.store.history import run_steps
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import pack_steps, unpack_steps
@@ -74,14 +74,14 @@ def test_the_durable_tier_keeps_it_to_a_hundredth_of_a_percent(hot: HotStore) ->
 
 
 def test_steps_packed_before_there_was_a_loss_are_read_as_they_were() -> None:
-    np.testing.assert_allclose(read_steps(OLD_STEPS), OLD_ROWS, rtol=1.3e-4)
-    np.testing.assert_array_equal(read_minutes(OLD_MINUTES), OLD_ROWS)
+    np.testing.assert_allclose(decode_steps(OLD_STEPS), OLD_ROWS, rtol=1.3e-4)
+    np.testing.assert_array_equal(decode_minutes(OLD_MINUTES), OLD_ROWS)
 
 
 def test_steps_without_a_loss_are_packed_as_before() -> None:
-    assert step_bytes(OLD_ROWS) == OLD_STEPS
-    assert len(step_bytes(np.nan_to_num(OLD_ROWS, nan=1.0))) > len(OLD_STEPS)
+    assert encode_steps(OLD_ROWS) == OLD_STEPS
+    assert len(encode_steps(np.nan_to_num(OLD_ROWS, nan=1.0))) > len(OLD_STEPS)
 
 
 def test_no_steps_are_packed_and_read() -> None:
-    assert read_steps(step_bytes(OLD_ROWS[:0])).shape == (0, LOSS + 1)
+    assert decode_steps(encode_steps(OLD_ROWS[:0])).shape == (0, LOSS + 1)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.blocks import Span
-from telemetry.store.rollups import hour_bytes, laid_over, read_hour, rolled_up
+from telemetry.store.rollups import decode_hour, encode_hour, merge_minutes, roll_up
 from tests.parts import NOON_S
 from tests.telemetry.store.parts import training
 
@@ -38,7 +38,7 @@ def with_gaps(span: Span, ratio: float) -> Span:
 def test_it_agrees_with_the_loop(ratio: float) -> None:
     span = with_gaps(training(n_ticks=180), ratio)
 
-    minutes = rolled_up(span)
+    minutes = roll_up(span)
 
     for name in (CORES, HBM):
         found = {
@@ -60,14 +60,14 @@ def test_only_minutes_that_are_covered_are_rolled_up(first: int, n_ticks: int) -
 
     held = set(ticks.tolist())
     whole = [m for m in range(NOON_S - 60, NOON_S + 360, 60) if {*range(m, m + 60)} <= held]
-    assert rolled_up(span).minutes.tolist() == whole
+    assert roll_up(span).minutes.tolist() == whole
 
 
 @pytest.mark.parametrize("offset", [0, 3, 9])
 def test_a_thinned_span_covers_a_minute_wherever_its_samples_lie(offset: int) -> None:
     span = training(start=NOON_S + offset, n_ticks=18, every_s=10)
 
-    assert rolled_up(span).minutes.tolist() == [NOON_S, NOON_S + 60, NOON_S + 120]
+    assert roll_up(span).minutes.tolist() == [NOON_S, NOON_S + 60, NOON_S + 120]
 
 
 def test_a_minute_without_a_word_is_left_out() -> None:
@@ -75,22 +75,22 @@ def test_a_minute_without_a_word_is_left_out() -> None:
     for array in span.values.values():
         array[60:120] = np.nan
 
-    assert rolled_up(span).minutes.tolist() == [NOON_S, NOON_S + 120]
+    assert roll_up(span).minutes.tolist() == [NOON_S, NOON_S + 120]
 
 
 def test_an_empty_span_has_no_minutes() -> None:
-    assert rolled_up(training(n_ticks=0)).minutes.tolist() == []
+    assert roll_up(training(n_ticks=0)).minutes.tolist() == []
 
 
 def test_thinning_must_divide_a_minute() -> None:
     with pytest.raises(ValueError, match="every_s: 7 s does not divide a minute"):
-        rolled_up(training(n_ticks=20, every_s=7))
+        roll_up(training(n_ticks=20, every_s=7))
 
 
 def test_a_node_of_an_hour_is_read_alone() -> None:
-    minutes = rolled_up(training(n_ticks=3600, every_s=1))
-    for name, data in hour_bytes(minutes):
-        whole, alone = read_hour(name, NOON_S, data), read_hour(name, NOON_S, data, "limping")
+    minutes = roll_up(training(n_ticks=3600, every_s=1))
+    for name, data in encode_hour(minutes):
+        whole, alone = decode_hour(name, NOON_S, data), decode_hour(name, NOON_S, data, "limping")
         assert whole is not None
         assert alone is not None
         assert alone.nodes == ("limping",)
@@ -98,16 +98,16 @@ def test_a_node_of_an_hour_is_read_alone() -> None:
         np.testing.assert_allclose(
             whole.values[name], minutes.values[name], rtol=0.004, atol=0.003
         )
-        assert read_hour(name, NOON_S, data, "nobody") is None
+        assert decode_hour(name, NOON_S, data, "nobody") is None
 
 
 def test_of_two_pieces_the_later_holds_and_more_parts_make_room() -> None:
-    old = rolled_up(training(nodes=("a", "b"), n_ticks=120))
-    new = rolled_up(training(nodes=("b", "c"), start=NOON_S + 60, n_ticks=120, seed=1))
+    old = roll_up(training(nodes=("a", "b"), n_ticks=120))
+    new = roll_up(training(nodes=("b", "c"), start=NOON_S + 60, n_ticks=120, seed=1))
     narrow = {CORES: np.concatenate([old.values[CORES][:, :, i : i + 2] for i in (0, 64, 128)], 2)}
     few = type(old)(old.shard, old.minutes, old.nodes, narrow)
 
-    joined = laid_over("s", [few, new])
+    joined = merge_minutes("s", [few, new])
 
     assert joined.nodes == ("a", "b", "c")
     assert joined.minutes.tolist() == [NOON_S, NOON_S + 60, NOON_S + 120]

@@ -9,7 +9,7 @@ from hypothesis.extra.numpy import arrays
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
-from telemetry.store.durable import N_COLUMNS, averaged, read_steps, step_bytes
+from telemetry.store.durable import N_COLUMNS, average_groups, decode_steps, encode_steps
 from telemetry.store.history import run_steps, worker_minutes
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
@@ -37,7 +37,7 @@ def test_packed_steps_are_off_by_almost_nothing(values: FloatArray) -> None:
     values[:, 0] = np.sort(np.rint(values[:, 0]))
     values[:, 1] = np.sort(values[:, 1] / 1e5) + NOON_S
 
-    found = read_steps(step_bytes(values))
+    found = decode_steps(encode_steps(values))
 
     np.testing.assert_array_equal(found[:, 0], values[:, 0])
     np.testing.assert_allclose(found[:, 1], values[:, 1], rtol=0, atol=0.51e-4)
@@ -146,7 +146,7 @@ def test_a_worker_that_did_not_report_is_absent_and_spoils_no_mean(hot: HotStore
 def test_averages_keep_the_last_number_and_end() -> None:
     rows = np.arange(4.0)[:, None] * np.ones(N_COLUMNS)
 
-    found = averaged(rows, np.array([7, 7, 7, 8]))
+    found = average_groups(rows, np.array([7, 7, 7, 8]))
 
     np.testing.assert_array_equal(found[:, :2], [[2, 2], [3, 3]])
     np.testing.assert_array_equal(found[:, 2:], np.array([[1.0], [3.0]]) * np.ones(N_COLUMNS - 2))

@@ -127,7 +127,7 @@ def test_what_else_the_wrapper_says_is_understood_and_no_event() -> None:
 def test_very_many_events_are_counted_beyond_what_is_kept(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("telemetry.ingest.logs.reading.MOST_COMPILES", 3)
+    monkeypatch.setattr("telemetry.ingest.logs.reading.MAX_COMPILES", 3)
     log = read("\n".join(hit(A, pid=n) for n in range(5)))
 
     assert (len(log.compiles), log.n_left_out) == (3, 2)

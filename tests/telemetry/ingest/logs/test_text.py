@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from telemetry.ingest.logs import LogContext, LogReader, read_logs
-from telemetry.ingest.logs.reading import LONGEST_LINE_BYTES, lines_of, prefix_of
+from telemetry.ingest.logs.reading import MAX_LINE_BYTES, lines_of, prefix_of
 from telemetry.ingest.logs.records import StepRecord
 from telemetry.ingest.logs.steps import LineSteps
 from tests.telemetry.ingest.logs.made_log import (
@@ -137,11 +137,11 @@ def test_a_line_that_is_cut_off_is_counted_with_its_number() -> None:
 
 
 def test_a_huge_line_is_read_in_part_and_the_next_one_whole() -> None:
-    huge = b"x" * (3 * LONGEST_LINE_BYTES)
+    huge = b"x" * (3 * MAX_LINE_BYTES)
     lines = list(lines_of(io.BytesIO(huge + b"\n" + neuronx(1).encode() + b"\n")))
 
     assert [(number, len(line), whole) for number, line, whole in lines] == [
-        (1, LONGEST_LINE_BYTES, False),
+        (1, MAX_LINE_BYTES, False),
         (2, len(neuronx(1)) + 1, True),
     ]
     assert len(read(huge + b"\n" + neuronx(1).encode()).steps) == 1
@@ -191,7 +191,7 @@ def test_memory_does_not_grow_with_lines() -> None:
 
 
 def test_more_steps_than_can_be_held_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("telemetry.ingest.logs.steps.MOST_STEPS", 2)
+    monkeypatch.setattr("telemetry.ingest.logs.steps.MAX_STEPS", 2)
     gathered = LineSteps()
     gathered.add(StepRecord(1))
     gathered.add(StepRecord(2))

@@ -158,7 +158,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes, words: str) ->
 def test_what_is_far_too_large_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("telemetry.ingest.traces.kineto.MOST_BYTES", 1_000_000)
+    monkeypatch.setattr("telemetry.ingest.traces.kineto.MAX_BYTES", 1_000_000)
     path = tmp_path / "x.json"
     with path.open("wb") as file:
         file.write(b"{")
