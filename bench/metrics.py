@@ -117,7 +117,7 @@ def compare() -> None:
 def report_once(n_nodes: int) -> None:
     """Empty the stores, and let this many training nodes report once, just now."""
     hot, now = open_store(settings.REDIS_URL), int(time.time())
-    hot.ask("FLUSHDB")
+    hot.execute("FLUSHDB")
     Node.objects.all().delete()
     Run.objects.all().delete()
     spec = msgspec.structs.replace(SPEC, nodes=n_nodes, global_batch=16 * n_nodes)

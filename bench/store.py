@@ -113,14 +113,14 @@ def stored(hot: HotStore, ticks: Sequence[Sequence[Block]]) -> Costs:
 
 def redis_cpu_s(hot: HotStore) -> float:
     """Return the CPU seconds that Redis has used."""
-    used = hot.ask("INFO", "cpu")
+    used = hot.execute("INFO", "cpu")
     return float(used["used_cpu_user"] + used["used_cpu_sys"])
 
 
 def hot_bytes(hot: HotStore) -> int:
     """Return what the minutes of blocks take in Redis, its own overhead included."""
-    keys = list(hot.ask("KEYS", "hot:side/*")) + list(hot.ask("KEYS", "hot:layout:*"))
-    return sum(hot.ask_all(("MEMORY USAGE", key, "SAMPLES", 0) for key in keys))
+    keys = list(hot.execute("KEYS", "hot:side/*")) + list(hot.execute("KEYS", "hot:layout:*"))
+    return sum(hot.execute_all(("MEMORY USAGE", key, "SAMPLES", 0) for key in keys))
 
 
 def rendered(hot: HotStore, tick: int) -> bytes:

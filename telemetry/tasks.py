@@ -83,15 +83,15 @@ def roll_up() -> None:
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     end = (int(time.time()) - SETTLE_S) // 60 * 60
     # After an outage of everything, from where it was left, as far as the hot tier still has it.
-    left_at = int(hot.ask("GET", ROLLED_UP_TO) or end)
+    left_at = int(hot.execute("GET", ROLLED_UP_TO) or end)
     oldest = -(-(end - settings.HOT_KEEP_S) // 60) * 60
     start = max(oldest, min(end - ROLL_UP_LAST_S, left_at))
     for shard in hot.shards():
         durable.write_rollups(hot.window(shard, (), start=start, end=end - 1))
-    for run in {*hot.plans(), *hot.stepping(since_s=start)}:
+    for run in {*hot.plans(), *hot.active_runs(since_s=start)}:
         durable.write_steps(hot.steps(run, since_s=start, until_s=end))
     fold_late(hot, now_s=time.time())
-    hot.ask("SET", ROLLED_UP_TO, end)
+    hot.execute("SET", ROLLED_UP_TO, end)
 
 
 @shared_task(ignore_result=True, expires=600)

@@ -100,7 +100,7 @@ class SignInAttempt:
 
     def _run(self, script: str, *arguments: int) -> Any:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        return hot.ask("EVAL", script, len(self._limits), *self._limits, *arguments)
+        return hot.execute("EVAL", script, len(self._limits), *self._limits, *arguments)
 
 
 class LocalCounts:
@@ -193,7 +193,7 @@ class RequestGate:
         for token, n_requests in self._untold.items():
             key = f"rate:{token}:{self._minute}"
             commands += [("INCRBY", key, n_requests), ("EXPIRE", key, 2 * MINUTE_S)]
-        answers = hot.ask_all(commands)[::2]
+        answers = hot.execute_all(commands)[::2]
         self._total.update(dict.fromkeys(self._untold, 0))
         for token, n_requests in zip(self._untold, answers, strict=True):
             self._total[token] = int(n_requests)

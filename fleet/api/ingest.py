@@ -118,7 +118,9 @@ def _steps_taken(request: HttpRequest, hot: HotStore) -> StepIngestResult:
         "ingest_step_repeated": outcome.n_repeated,
         "ingest_step_lines_refused": outcome.n_refused,
     }
-    hot.ask_all(("HINCRBYFLOAT", "service:counters", name, n) for name, n in counts.items() if n)
+    hot.execute_all(
+        ("HINCRBYFLOAT", "service:counters", name, n) for name, n in counts.items() if n
+    )
     return outcome
 
 

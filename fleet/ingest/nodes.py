@@ -49,7 +49,7 @@ class IngestBatch:
     blocks: list[Block] = field(default_factory=list)
     notes: list[NodeReport] = field(default_factory=list)
     pieces: list[NumberedLine] = field(default_factory=list)
-    beside: list[tuple[float, Mapping[str, object]]] = field(default_factory=list)
+    sidecars: list[Mapping[str, object]] = field(default_factory=list)
 
     def refuse(self, refusal: Refusal) -> None:
         """Note a line that was not taken; of very many only the first are kept."""
@@ -91,10 +91,10 @@ def store(hot: HotStore, deliveries: Sequence[IngestBatch], *, n_refused_whole: 
     numbered = _take_new(hot, deliveries)
     now_s = hot.now()
     blocks = [block for delivery in deliveries for block in delivery.blocks]
-    hot.append_beside(block for block in blocks if block.tick > now_s - hot.keep_s)
+    hot.merge(block for block in blocks if block.tick > now_s - hot.keep_s)
     save_late(hot, blocks, now_s=now_s)
     save_reports(hot, (note for delivery in deliveries for note in delivery.notes))
-    save_sidecars(hot, [(d.node, *told) for d in deliveries for told in d.beside])
+    save_sidecars(hot, [(d.node, content) for d in deliveries for content in d.sidecars])
     unread = sum(bool(d.n_refused) and not d.n_accepted + d.n_repeated for d in deliveries)
     counts = {
         "ingest_reports": sum(d.n_accepted for d in deliveries),
@@ -114,7 +114,7 @@ def store(hot: HotStore, deliveries: Sequence[IngestBatch], *, n_refused_whole: 
     if manners:
         commands.append(("HSET", MANNERS, *chain.from_iterable(manners.items())))
     # Only now that they are stored may lines be taken for repeated when they come again.
-    hot.ask_all([*commands, *chain.from_iterable(remembering(*lines) for lines in numbered)])
+    hot.execute_all([*commands, *chain.from_iterable(remembering(*lines) for lines in numbered)])
 
 
 def _take_new(
@@ -154,7 +154,7 @@ class ReportTiming:
 
 def manner_of(hot: HotStore, node: str) -> ReportTiming | None:
     """Return how a real node reports, None where it never did."""
-    held: bytes | None = hot.ask("HGET", MANNERS, node)
+    held: bytes | None = hot.execute("HGET", MANNERS, node)
     if held is None:
         return None
     period_s, skew_s = held.split()[:2]
@@ -163,7 +163,7 @@ def manner_of(hot: HotStore, node: str) -> ReportTiming | None:
 
 def clock_of(hot: HotStore, node: str) -> str:
     """Return what was kept of a node's clock, as `ClockOffset.recall` takes it."""
-    held: bytes | None = hot.ask("HGET", MANNERS, node)
+    held: bytes | None = hot.execute("HGET", MANNERS, node)
     return held.decode().split(" ", 2)[2] if held is not None and held.count(b" ") > 1 else ""
 
 
@@ -466,7 +466,7 @@ class Arrivals:
             made = blocks(delivery.node, reading, known.clock.ticks(end_s, reading.period_s))
             note = next(notes) if reading.line else None
             if reading.kept:
-                delivery.beside.append((end_s, reading.kept))
+                delivery.sidecars.append(reading.kept)
             if reading.stream is not None and reading.seq is not None:
                 delivery.pieces.append(NumberedLine(reading.stream, reading.seq, made, note))
             else:

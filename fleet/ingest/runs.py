@@ -196,15 +196,15 @@ class Starts:
     def _joined(self, hot: HotStore, run: str, worker: str, boot: str) -> str:
         """Put a worker's process into the first start that has none of this worker."""
         key = f"steps-in:starts:{run}"
-        held, number = hot.ask("HMGET", key, f"boot:{worker}:{boot}", "newest")
+        held, number = hot.execute("HMGET", key, f"boot:{worker}:{boot}", "newest")
         if held is not None:
             return f"{AUTO}-{int(held)}"
         start = int(number or 1)
-        while not hot.ask("HSETNX", key, f"taken:{start}:{worker}", boot):
-            if hot.ask("HGET", key, f"taken:{start}:{worker}") == boot.encode():
+        while not hot.execute("HSETNX", key, f"taken:{start}:{worker}", boot):
+            if hot.execute("HGET", key, f"taken:{start}:{worker}") == boot.encode():
                 break
             start += 1
-        hot.ask_all(
+        hot.execute_all(
             [
                 ("HSET", key, f"boot:{worker}:{boot}", start),
                 ("HSET", key, "newest", max(start, int(number or 1))),

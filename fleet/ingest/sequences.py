@@ -34,7 +34,7 @@ class NewLines:
 def sifted(hot: Connection, lines: Sequence[tuple[str, Sequence[NumberedLine]]]) -> list[NewLines]:
     """Tell new lines from those taken before, for each (node, its lines in order)."""
     asked = [(node, stream) for node, pieces in lines for stream in {p.stream for p in pieces}]
-    scores = hot.ask_all(("ZSCORE", STREAMS + node, stream) for node, stream in asked)
+    scores = hot.execute_all(("ZSCORE", STREAMS + node, stream) for node, stream in asked)
     last = {key: float(s) for key, s in zip(asked, scores, strict=True) if s is not None}
     return [_sifted(node, pieces, last) for node, pieces in lines]
 

@@ -80,7 +80,7 @@ def keep_pieces(
             ("HLEN", key),
             ("HEXISTS", key, HANDED_ON),
         ]
-    answers = hot.ask_all(commands)
+    answers = hot.execute_all(commands)
     is_new, n_held, is_late = answers[1::5], answers[3::5], answers[4::5]
     whole, known = set(), []
     for (step, piece), new, n, late in zip(pieces, is_new, n_held, is_late, strict=True):
@@ -89,16 +89,16 @@ def keep_pieces(
         elif late or 0 < piece.n_workers <= n:
             whole.add(step)
     if known:
-        hot.ask("ZREM", PENDING, *known)
+        hot.execute("ZREM", PENDING, *known)
     return sum(is_new), sorted(whole)
 
 
 def overdue(hot: HotStore, *, now_s: float) -> list[Step]:
     """Return the steps whose workers have been waited for long enough."""
-    early = [_step(name) for name in hot.ask("ZRANGEBYSCORE", PENDING, "-inf", now_s - WAIT_S)]
+    early = [_step(name) for name in hot.execute("ZRANGEBYSCORE", PENDING, "-inf", now_s - WAIT_S)]
     recent = [
         _step(name)
-        for name in hot.ask("ZRANGEBYSCORE", PENDING, f"({now_s - WAIT_S}", now_s - GATHER_S)
+        for name in hot.execute("ZRANGEBYSCORE", PENDING, f"({now_s - WAIT_S}", now_s - GATHER_S)
     ]
     return early + [step for step in recent if not _is_counted(hot, step)]
 
@@ -110,7 +110,7 @@ def _is_counted(hot: HotStore, step: Step) -> bool:
 
 def _pieces(hot: HotStore, steps: Sequence[Step]) -> dict[Step, list[WorkerStep]]:
     """Return what was said of some steps."""
-    held = hot.ask_all(("HGETALL", f"steps-in:step:{_name(step)}") for step in steps)
+    held = hot.execute_all(("HGETALL", f"steps-in:step:{_name(step)}") for step in steps)
     return {
         step: [
             msgspec.msgpack.decode(packed, type=WorkerStep)
@@ -135,7 +135,9 @@ def hand_on(hot: HotStore, steps: Sequence[Step], *, now_s: float, rows: Mapping
     before where the run had come are counted on, not over.
     """
     found = _pieces(hot, steps)
-    amends = any(hot.ask_all(("HEXISTS", f"steps-in:step:{_name(s)}", HANDED_ON) for s in steps))
+    amends = any(
+        hot.execute_all(("HEXISTS", f"steps-in:step:{_name(s)}", HANDED_ON) for s in steps)
+    )
     by_session: dict[tuple[str, str], dict[int, list[WorkerStep]]] = {}
     for (run, session, number), pieces in found.items():
         if pieces:
@@ -152,7 +154,7 @@ def hand_on(hot: HotStore, steps: Sequence[Step], *, now_s: float, rows: Mapping
             tokens=tokens_of(row) if row else math.nan,
         )
         n_new += keep_steps(hot, batch, now_s=now_s, amends=amends)
-        hot.ask("ZADD", LAST, "GT", max(told) + shift, run)
+        hot.execute("ZADD", LAST, "GT", max(told) + shift, run)
     _done(hot, steps, [step for step in steps if found[step]])
     return n_new
 
@@ -175,16 +177,16 @@ def _shift(
     Should Redis have lost how far the run had come, its row says.
     """
     key, field = run_key(run), f"shift:{session}"
-    held = hot.ask("HGET", key, field)
+    held = hot.execute("HGET", key, field)
     if held is not None:
         return int(held)
-    first, last = min(told), hot.ask("ZSCORE", LAST, run)
+    first, last = min(told), hot.execute("ZSCORE", LAST, run)
     shift = 0 if last is None else max(0, int(float(last)) + 1 - first)
     if last is None and row is not None:
         is_same = row.session == session
         shift = row.step_shift if is_same else max(0, row.last_step + bool(row.last_step) - first)
     began_s = min(piece.ended_at_s - piece.step_s for piece in told[first])
-    hot.ask_all(
+    hot.execute_all(
         [
             ("HSETNX", key, field, shift),
             ("HSETNX", key, f"began:{session}", began_s),
@@ -192,7 +194,7 @@ def _shift(
             ("EXPIRE", key, KEEP_S),
         ]
     )
-    return int(hot.ask("HGET", key, field))
+    return int(hot.execute("HGET", key, field))
 
 
 def _done(hot: HotStore, steps: Sequence[Step], handed_on: Sequence[Step]) -> None:
@@ -200,4 +202,4 @@ def _done(hot: HotStore, steps: Sequence[Step], handed_on: Sequence[Step]) -> No
     commands: list[tuple[object, ...]] = [
         ("HSET", f"steps-in:step:{_name(step)}", HANDED_ON, "1") for step in handed_on
     ]
-    hot.ask_all([*commands, *(("ZREM", PENDING, _name(step)) for step in steps)])
+    hot.execute_all([*commands, *(("ZREM", PENDING, _name(step)) for step in steps)])

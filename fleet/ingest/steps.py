@@ -228,7 +228,7 @@ class StepIngest:
         clock = self._clocks.get(node)
         if clock is None:
             clock = ClockOffset(ahead_s=SKEW_S, behind_s=SKEW_S)
-            held = hot.ask("HGET", CLOCKS, node)
+            held = hot.execute("HGET", CLOCKS, node)
             clock.recall(held.decode() if held else "", now_s)
             if len(self._clocks) >= MAX_KNOWN:
                 self._clocks.clear()
@@ -240,7 +240,7 @@ class StepIngest:
         """Keep what is known of a clock, where that has changed by more than it always does."""
         rounded = f"{clock.offset_s:.0f} {clock.epoch_s:.0f}"
         if clock.is_known and self._kept_clocks.get(node) != rounded:
-            hot.ask("HSET", CLOCKS, node, clock.packed())
+            hot.execute("HSET", CLOCKS, node, clock.packed())
             self._kept_clocks[node] = rounded
 
     def _keep(
@@ -287,7 +287,7 @@ def _note(hot: HotStore, taken: Sequence[Said], *, now_s: float) -> None:
             ("EXPIRE", sessions_key(run), KEEP_S),
             ("ZADD", HEARD, "GT", now_s, run),
         ]
-    hot.ask_all(commands)
+    hot.execute_all(commands)
 
 
 def _member(said: WorkerLine, before: Member | None, now_s: float) -> Member:
@@ -436,9 +436,9 @@ def _end_of(run: Run, state: RunState, now_s: float) -> Run.Phase | None:
 
 def _count(hot: HotStore, run: Run) -> None:
     """Count a run's tokens on from where its row stands, should Redis have begun anew."""
-    total, held = hot.ask_all([("HGET", TOTALS, run.name), ("HGET", BASES, run.name)])
+    total, held = hot.execute_all([("HGET", TOTALS, run.name), ("HGET", BASES, run.name)])
     # Redis counts from nought since it began: what the row has then came before.
     base = float(run.n_tokens if held is None else held)
     if held is None:
-        hot.ask("HSET", BASES, run.name, base)
+        hot.execute("HSET", BASES, run.name, base)
     run.n_tokens = max(run.n_tokens, int(float(total or 0.0) + base))

@@ -1,7 +1,7 @@
 """Pages of the nodes: the list with its filter, and one machine in full."""
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
@@ -26,7 +26,7 @@ from fleet.pages.render import Filter, HtmxRequest, render_page
 from fleet.runs.summaries import NodeNow, nodes_now
 from telemetry.store.connection import Connection
 from telemetry.store.hot import HotStore, open_store
-from telemetry.store.node_state import SidecarLine, read_sidecars
+from telemetry.store.node_state import read_sidecars
 
 # So many lines wait when a minute or two could not be sent.
 MANY_WAITING = 90
@@ -46,11 +46,10 @@ def agent_words(hot: Connection, node: Node) -> list[str]:
     return [*_agent(agent), *_driver(driver)]
 
 
-def _agent(told: SidecarLine | None) -> list[str]:
+def _agent(said: Mapping[str, Any] | None) -> list[str]:
     """Say what the agent lost or waits with, and what hinders it."""
-    if told is None:
+    if said is None:
         return []
-    said: dict[str, Any] = told.said
     words = []
     lost = [f"{said[name]:,} {what}" for name, what in COUNTED.items() if said.get(name)]
     if lost:
@@ -62,12 +61,11 @@ def _agent(told: SidecarLine | None) -> list[str]:
     return words
 
 
-def _driver(told: SidecarLine | None) -> list[str]:
+def _driver(devices: Sequence[Mapping[str, Any]] | None) -> list[str]:
     """Say which parts of which devices the Neuron driver holds to be unhealthy."""
-    devices: list[dict[str, Any]] = told.said if told else []
     bad = [
         f"{', '.join(device['unhealthy'])} of device {device['index']}"
-        for device in devices
+        for device in devices or ()
         if device.get("unhealthy")
     ]
     return [f"The Neuron driver finds unhealthy: {'; '.join(bad)}."] if bad else []

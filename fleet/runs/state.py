@@ -67,7 +67,7 @@ class RunState(msgspec.Struct, frozen=True):
 
 def members_of(hot: HotStore, run: str, session: str) -> dict[str, Member]:
     """Return the workers of one session, in order of stage and rank."""
-    held = hot.ask("HGETALL", workers_key(run, session))
+    held = hot.execute("HGETALL", workers_key(run, session))
     found = {
         name.decode(): msgspec.msgpack.decode(packed, type=Member) for name, packed in held.items()
     }
@@ -77,7 +77,7 @@ def members_of(hot: HotStore, run: str, session: str) -> dict[str, Member]:
 
 def state_of(hot: HotStore, run: str) -> RunState | None:
     """Return how a run stands by its newest start; None where Redis knows none."""
-    newest, heard, last = hot.ask_all(
+    newest, heard, last = hot.execute_all(
         [
             ("ZREVRANGE", sessions_key(run), 0, 0),
             ("ZSCORE", HEARD, run),
@@ -88,7 +88,7 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
         return None
     session = newest[0].decode()
     fields = (f"{field}:{session}" for field in ("shift", "began", "first"))
-    shift, began, first = hot.ask("HMGET", run_key(run), *fields)
+    shift, began, first = hot.execute("HMGET", run_key(run), *fields)
     return RunState(
         session=session,
         members=members_of(hot, run, session),
@@ -102,10 +102,10 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
 
 def heard_runs(hot: HotStore, *, since_s: float) -> list[str]:
     """Return the runs of which something was heard since."""
-    return [name.decode() for name in hot.ask("ZRANGEBYSCORE", HEARD, since_s, "+inf")]
+    return [name.decode() for name in hot.execute("ZRANGEBYSCORE", HEARD, since_s, "+inf")]
 
 
 def heard_nodes(hot: HotStore) -> dict[str, float]:
     """Return when each node's workers were heard last."""
-    found = hot.ask("ZRANGE", NODES, 0, -1, "WITHSCORES", withscores=True)
+    found = hot.execute("ZRANGE", NODES, 0, -1, "WITHSCORES", withscores=True)
     return {name.decode(): float(at_s) for name, at_s in found}

@@ -70,8 +70,8 @@ def _real(hot: HotStore, scene: HotSnapshot, who: Mapping[str, NodeLabels]) -> I
     alike: dict[Parts, list[tuple[str, FloatArray]]] = {}
     nodes = iter(sorted(n for n in scene.up if n in who and not who[n].is_simulated))
     while some := tuple(islice(nodes, MOST_NODES)):
-        for node, said in read_sidecars(hot, "efa", some).items():
-            parts, counts = _read(said.said)
+        for node, ports in read_sidecars(hot, "efa", some).items():
+            parts, counts = _read(ports)
             alike.setdefault(parts, []).append((node, counts))
     for parts, members in alike.items():
         for i in range(0, len(members), MOST_NODES):

@@ -71,18 +71,18 @@ def keep_figures(
         names[key := digest(encoded)] = encoded
         figures.append(_Figures(key, values.tobytes()))
     _keep_names(hot, names, keep_s=2 * keep_s)
-    hot.ask("HSETNX", FIGURES, second, zstd.compress(msgspec.msgpack.encode(figures), 3))
-    old = [field for field in hot.ask("HKEYS", FIGURES) if int(field) < second - keep_s]
+    hot.execute("HSETNX", FIGURES, second, zstd.compress(msgspec.msgpack.encode(figures), 3))
+    old = [field for field in hot.execute("HKEYS", FIGURES) if int(field) < second - keep_s]
     if old:
-        hot.ask("HDEL", FIGURES, *old)
+        hot.execute("HDEL", FIGURES, *old)
 
 
 def _keep_names(hot: Connection, names: dict[bytes, bytes], *, keep_s: int) -> None:
     """Write down names that are new, and let the others last longer."""
-    known = hot.ask_all(("EXPIRE", NAMES + key, keep_s) for key in names)
+    known = hot.execute_all(("EXPIRE", NAMES + key, keep_s) for key in names)
     for (key, encoded), is_there in zip(names.items(), known, strict=True):
         if not is_there:
-            hot.ask("SET", NAMES + key, zstd.compress(encoded, 3), "EX", keep_s)
+            hot.execute("SET", NAMES + key, zstd.compress(encoded, 3), "EX", keep_s)
 
 
 class FigureReader:
@@ -94,9 +94,9 @@ class FigureReader:
 
     def seconds(self, *, start: int, end: int) -> Iterator[Iterable[SeriesChunk]]:
         """Yield what was kept from start up to end, second by second."""
-        kept = sorted(int(field) for field in self._hot.ask("HKEYS", FIGURES))
+        kept = sorted(int(field) for field in self._hot.execute("HKEYS", FIGURES))
         for second in kept:
-            if start <= second < end and (packed := self._hot.ask("HGET", FIGURES, second)):
+            if start <= second < end and (packed := self._hot.execute("HGET", FIGURES, second)):
                 yield self._chunks(second, packed)
 
     def _chunks(self, second: int, packed: bytes) -> Iterator[SeriesChunk]:
@@ -111,7 +111,7 @@ class FigureReader:
         """Keep the names that are wanted now, and those only."""
         self._heads = {key: heads for key, heads in self._heads.items() if key in wanted}
         for key in wanted - self._heads.keys():
-            if packed := self._hot.ask("GET", NAMES + key):
+            if packed := self._hot.execute("GET", NAMES + key):
                 told = msgspec.msgpack.decode(zstd.decompress(packed), type=_Names)
                 self._heads[key] = [
                     series(told.name, tuple(zip(told.labels, values, strict=True)))

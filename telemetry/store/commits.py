@@ -158,7 +158,7 @@ class BlockMerger(Reader):
     A second's first word on a metric holds, whoever says it and however often.
     """
 
-    def append_beside(self, blocks: Iterable[Block]) -> int:
+    def merge(self, blocks: Iterable[Block]) -> int:
         """Keep blocks beside those of the same node and second; return how many told anew."""
         wanted = tuple(blocks)
         # Nearly always the second is new: one trip, and nothing is read.

@@ -27,14 +27,14 @@ class Connection:
         self._redis = redis
         self._commit = redis.register_script(COMMIT)
 
-    def ask(self, *command: Any, **reading: Any) -> Any:
+    def execute(self, *command: Any, **reading: Any) -> Any:
         """Send one command and return the answer; ``reading`` tells redis-py how to read it."""
         try:
             return self._redis.execute_command(*command, **reading)  # type: ignore[no-untyped-call]
         except _UNAVAILABLE as error:
             _raise_unavailable(error)
 
-    def ask_all(self, commands: Iterable[Command]) -> list[Any]:
+    def execute_all(self, commands: Iterable[Command]) -> list[Any]:
         """Send many commands in one trip and return their answers."""
         pipeline = self._redis.pipeline(transaction=False)
         for command in commands:
@@ -48,11 +48,11 @@ class Connection:
         """Run the commit script once per change, each one whole or not at all."""
         calls = [("EVALSHA", self._commit.sha, 0, change) for change in changes]
         try:
-            return self.ask_all(calls) if len(calls) > 1 else [self.ask(*c) for c in calls]
+            return self.execute_all(calls) if len(calls) > 1 else [self.execute(*c) for c in calls]
         except exceptions.NoScriptError:
             # Redis was restarted and has forgotten the script: none of them ran.
-            self.ask("SCRIPT LOAD", COMMIT)
-            return self.ask_all(calls)
+            self.execute("SCRIPT LOAD", COMMIT)
+            return self.execute_all(calls)
 
 
 def _raise_unavailable(error: exceptions.RedisError) -> NoReturn:

@@ -364,7 +364,7 @@ def queue_rewrites(hot: Connection, minutes: Iterable[int], *, now_s: float) -> 
     """Note minutes that are not what they were."""
     pairs = [part for minute in minutes for part in (round(now_s * MS), minute)]
     if pairs:
-        hot.ask_all(
+        hot.execute_all(
             [
                 ("ZADD", REWRITE_QUEUE, *pairs),
                 ("ZREMRANGEBYRANK", REWRITE_QUEUE, 0, -MAX_QUEUED_REWRITES - 1),
@@ -374,8 +374,8 @@ def queue_rewrites(hot: Connection, minutes: Iterable[int], *, now_s: float) -> 
 
 def queued_rewrites(hot: Connection, *, most: int) -> list[QueuedRewrite]:
     """Return some of these minutes, those that were noted first, and what to call them done by."""
-    members: list[bytes] = hot.ask("ZRANGE", REWRITE_QUEUE, 0, most - 1)
-    scores = hot.ask_all(("ZSCORE", REWRITE_QUEUE, member) for member in members)
+    members: list[bytes] = hot.execute("ZRANGE", REWRITE_QUEUE, 0, most - 1)
+    scores = hot.execute_all(("ZSCORE", REWRITE_QUEUE, member) for member in members)
     marks = zip(members, scores, strict=True)
     return [(int(member), int(score)) for member, score in marks if score is not None]
 
@@ -383,7 +383,7 @@ def queued_rewrites(hot: Connection, *, most: int) -> list[QueuedRewrite]:
 def finish_rewrites(hot: Connection, marks: Iterable[QueuedRewrite]) -> None:
     """Forget minutes that were passed on, as they were when they were asked for."""
     for minute, score in marks:
-        hot.ask("EVAL", REMOVE_IF_UNCHANGED, 1, REWRITE_QUEUE, minute, score)
+        hot.execute("EVAL", REMOVE_IF_UNCHANGED, 1, REWRITE_QUEUE, minute, score)
 
 
 # Minutes are rolled up for so long anyway; what is older is late.
@@ -416,7 +416,7 @@ def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None
             ("ZADD", LATE_MINUTES, now_s, f"{block.shard}\n{minute}"),
         ]
     if commands:
-        hot.ask_all(commands)
+        hot.execute_all(commands)
 
 
 def fold_late(hot: HotStore, *, now_s: float) -> int:
@@ -425,20 +425,20 @@ def fold_late(hot: HotStore, *, now_s: float) -> int:
     A second time changes nothing, for minutes that came late as a whole.
     """
     quiet = ("ZRANGEBYSCORE", LATE_MINUTES, "-inf", now_s - QUIET_S, "LIMIT", 0, MAX_AT_ONCE)
-    members: list[bytes] = hot.ask(*quiet)
+    members: list[bytes] = hot.execute(*quiet)
     newest = hot.newest()
     for member in members:
         shard, _, word = member.decode().rpartition("\n")
         minute = int(word)
         key = f"late:{shard}:{minute}"
-        held: dict[bytes, bytes] = hot.ask("HGETALL", key)
+        held: dict[bytes, bytes] = hot.execute("HGETALL", key)
         if held:
             oldest_s = newest[shard] - hot.keep_s if shard in newest else now_s
             is_hot = minute >= oldest_s + MINUTE_S
             _write_late_minute(hot, shard, minute, held, is_hot=is_hot)
             queue_rewrites(hot, [minute], now_s=now_s)
-            hot.ask("HDEL", key, *held)
-        hot.ask("EVAL", REMOVE_IF_EMPTY, 2, key, LATE_MINUTES, member)
+            hot.execute("HDEL", key, *held)
+        hot.execute("EVAL", REMOVE_IF_EMPTY, 2, key, LATE_MINUTES, member)
     return len(members)
 
 

@@ -39,7 +39,7 @@ class HotStore(BlockMerger):
 
     def clock(self, shard: str) -> bytes | None:
         """Return where a shard's simulation stands."""
-        clock: bytes | None = self.ask("HGET", "clocks", shard)
+        clock: bytes | None = self.execute("HGET", "clocks", shard)
         return clock
 
     def commit(

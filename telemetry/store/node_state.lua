@@ -1,14 +1,14 @@
--- Keep what nodes reported last, and count what their processes executed, each report once.
+-- Store each node's last report, and count what its processes executed, each report once.
 --
--- ARGV[1]: a msgpack map, built in last_reports.py. Of a node two keys are kept: `last:<node>`,
--- the newest report with its time before it, and `counts:<node>`, counts by process.
+-- ARGV[1]: a msgpack map, built in node_state.py. Two keys per node: `last:<node>`, the time of
+-- the newest report and the report, and `counts:<node>`, counts by process.
 
 local ask = redis.call
 local new = cmsgpack.unpack(ARGV[1])
 
-local function is_new(note)
-  local heard = 'heard:' .. note.node .. ':' .. note.minute
-  if ask('SADD', heard, note.ms) == 0 then return false end
+local function is_new(report)
+  local heard = 'heard:' .. report.node .. ':' .. report.minute
+  if ask('SADD', heard, report.ms) == 0 then return false end
   ask('EXPIRE', heard, new.keep_s)
   return true
 end
@@ -18,29 +18,29 @@ local function add(to, more)
   return to
 end
 
--- A process that is gone is forgotten, as soon as a newer report does not speak of it.
-local function count(note)
-  local key = 'counts:' .. note.node
+-- A process that the newer of two reports leaves out has ended: its counts are dropped.
+local function count(report)
+  local key = 'counts:' .. report.node
   local held = ask('GET', key)
   local before = held and cmsgpack.unpack(held) or { at = 0, of = {} }
   local after = before
-  if note.at >= before.at then after = { at = note.at, of = note.counts } end
+  if report.at >= before.at then after = { at = report.at, of = report.counts } end
   for tag, counts in pairs(before.of) do
-    if note.counts[tag] then after.of[tag] = add(counts, note.counts[tag]) end
+    if report.counts[tag] then after.of[tag] = add(counts, report.counts[tag]) end
   end
   ask('SET', key, cmsgpack.pack(after), 'EX', new.remember_s)
 end
 
-local function keep(note)
-  local key = 'last:' .. note.node
+local function keep(report)
+  local key = 'last:' .. report.node
   local held = tonumber(string.match(ask('GETRANGE', key, 0, 31), '^[^\n]*') or '')
-  if not held or note.at >= held then
-    ask('SET', key, string.format('%.3f', note.at) .. '\n' .. note.line, 'EX', new.remember_s)
+  if not held or report.at >= held then
+    ask('SET', key, string.format('%.3f', report.at) .. '\n' .. report.line, 'EX', new.remember_s)
   end
 end
 
-for _, note in ipairs(new.notes) do
-  if is_new(note) then count(note) end
-  if note.line ~= '' then keep(note) end
+for _, report in ipairs(new.reports) do
+  if is_new(report) then count(report) end
+  if report.line ~= '' then keep(report) end
 end
 return 0

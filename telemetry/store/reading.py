@@ -115,7 +115,7 @@ class Reader(Service):
     def _ticks(self, key: str) -> dict[str, int]:
         """Return a sorted set of names by tick."""
         query = ("ZRANGE", key, 0, -1, "WITHSCORES")
-        return {name.decode(): int(tick) for name, tick in self.ask(*query, withscores=True)}
+        return {name.decode(): int(tick) for name, tick in self.execute(*query, withscores=True)}
 
     def shards(self) -> tuple[str, ...]:
         """Return the shards that have blocks here."""
@@ -124,7 +124,7 @@ class Reader(Service):
     def last_seen(self) -> dict[str, int]:
         """Return, for each node that reported in the last week, the newest tick it did."""
         seen = self._ticks("hot:seen")
-        for heard in self.ask("HGETALL", "hot:heard").values():
+        for heard in self.execute("HGETALL", "hot:heard").values():
             tick, *nodes = heard.decode().split("\n")
             for node in nodes:
                 seen[node] = max(seen.get(node, 0), int(tick))
@@ -172,7 +172,7 @@ class Reader(Service):
             for shard, start, end in wanted
             for minute in range(start - start % MINUTE_S, end + 1, MINUTE_S)
         ]
-        answers = self.ask_all(
+        answers = self.execute_all(
             ("HMGET", f"hot:{shard}:{minute}", *(tick - minute for tick in ticks))
             for shard, minute, ticks in asked
         )
@@ -196,18 +196,18 @@ class Reader(Service):
         if len(known) > LAYOUTS_REMEMBERED:
             known.clear()
         if new := sorted(digests - known.keys()):
-            found = self.ask("MGET", *(b"hot:layout:" + digest for digest in new))
+            found = self.execute("MGET", *(b"hot:layout:" + digest for digest in new))
             known |= {d: read(text) for d, text in zip(new, found, strict=True) if text}
         return known
 
     def newest_step_at(self, run: str) -> float | None:
         """Return when the newest step of a run ended, None if it made none in a week."""
-        newest = self.ask("ZSCORE", "hot:runs", run)
+        newest = self.execute("ZSCORE", "hot:runs", run)
         return None if newest is None else float(newest)
 
-    def stepping(self, *, since_s: float) -> tuple[str, ...]:
+    def active_runs(self, *, since_s: float) -> tuple[str, ...]:
         """Return the runs that have ended a step since."""
-        found = self.ask("ZRANGEBYSCORE", "hot:runs", since_s, "+inf")
+        found = self.execute("ZRANGEBYSCORE", "hot:runs", since_s, "+inf")
         return tuple(run.decode() for run in found)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
@@ -218,7 +218,7 @@ class Reader(Service):
         oldest = newest - self.keep_s - MINUTE_S
         start = int(max(since_s, oldest) // MINUTE_S) * MINUTE_S
         minutes = range(start, int(min(until_s, newest)) + 1, MINUTE_S)
-        found = self.ask_all(("LRANGE", f"steps:{run}:{minute}", 0, -1) for minute in minutes)
+        found = self.execute_all(("LRANGE", f"steps:{run}:{minute}", 0, -1) for minute in minutes)
         records = [record for minute in found for record in minute]
         digests = {record[:DIGEST_BYTES] for record in records}
         workers = self._learn(self._workers, digests, _read_workers)
@@ -227,7 +227,7 @@ class Reader(Service):
     def totals(self, shards: Collection[str] | None = None) -> Totals:
         """Return what has been counted, of all nodes or those of some shards, and of runs."""
         shards = self.shards() if shards is None else shards
-        found = self.ask_all(
+        found = self.execute_all(
             ("HMGET", f"totals:{shard}", "nodes", "counted", "sums") for shard in shards
         )
         totals: dict[str, dict[str, float]] = {}

@@ -63,7 +63,7 @@ def test_no_bucket_falls_when_the_hot_tier_is_lost(hot: HotStore, run: Run) -> N
     keep_durations(hot, now=NOON + 5 * MINUTE)
     before = kept().counts
 
-    hot.ask("FLUSHDB")
+    hot.execute("FLUSHDB")
     keep_durations(hot, now=NOON + 6 * MINUTE)
     keep_durations(hot, now=NOON + 12 * MINUTE)
 

@@ -122,11 +122,11 @@ def test_the_task_keeps_figures_once_a_second_and_forgets_old_ones(
     hot: HotStore, settings: Settings
 ) -> None:
     settings.LONG_TERM_EVERY_S = 60
-    hot.ask("HSET", FIGURES, 60, b"of long ago")
+    hot.execute("HSET", FIGURES, 60, b"of long ago")
     keep_figures_for_long_term()
     keep_figures_for_long_term()
 
-    kept = sorted(int(second) for second in hot.ask("HKEYS", FIGURES))
+    kept = sorted(int(second) for second in hot.execute("HKEYS", FIGURES))
 
     now = int(just_now().timestamp())
     assert 1 <= len(kept) <= 2

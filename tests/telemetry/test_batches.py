@@ -24,7 +24,7 @@ def through(hot: HotStore, door: tuple[str, ...], *seconds: int, fill: float = 0
     for second in seconds:
         whole = block("node:real", NOON_S + second, ["real"], fill=fill)
         values = {name: whole.values[name] for name in door}
-        hot.append_beside([Block(whole.shard, whole.tick, whole.nodes, values)])
+        hot.merge([Block(whole.shard, whole.tick, whole.nodes, values)])
 
 
 def told(hot: HotStore, second: int = 0) -> dict[str, float]:

@@ -133,7 +133,7 @@ def test_minutes_that_an_outage_kept_from_being_rolled_up_are_when_it_is_over(
     tasks.roll_up()
     assert not MinuteRollup.objects.exists()
 
-    hot.ask("SET", tasks.ROLLED_UP_TO, minute)
+    hot.execute("SET", tasks.ROLLED_UP_TO, minute)
     tasks.roll_up()
 
     assert MinuteRollup.objects.get().minute == minute

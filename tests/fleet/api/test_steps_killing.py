@@ -80,7 +80,7 @@ def test_a_killed_server_loses_nothing_and_doubles_nothing(place: Place) -> None
         until(lambda: place.n_steps() >= 60)
         for worker in workers:
             worker.finish()
-        until(lambda: place.hot.ask("ZCARD", PENDING) == 0)
+        until(lambda: place.hot.execute("ZCARD", PENDING) == 0)
     batch = place.hot.steps("real", since_s=time.time() - 600)
 
     np.testing.assert_array_equal(batch.step, np.arange(1, 61))

@@ -113,7 +113,7 @@ def test_tokens_go_on_from_the_row_should_redis_begin_anew(
 ) -> None:
     deliver(*whole_step(1, ended_at=now_s, tokens=100), at_s=now_s)
     follow(now_s)
-    hot.ask("FLUSHDB")
+    hot.execute("FLUSHDB")
     deliver(*whole_step(2, ended_at=now_s + 5, tokens=100), at_s=now_s + 5)
     follow(now_s + 10)
 

@@ -102,7 +102,7 @@ def clocks(request: pytest.FixtureRequest, hot: HotStore) -> dict[str, float]:
         clock = ClockOffset()
         clock.observe(skew_s + 0.5, time.time() - 3600, may_wait=False)
         clock.was_booted(time.time() - 170 - skew_s - UP_S, skew_s + 0.5)
-        hot.ask("HSET", MANNERS, node, f"1.000 {skew_s} {clock.packed()}")
+        hot.execute("HSET", MANNERS, node, f"1.000 {skew_s} {clock.packed()}")
     return RIGHT | WRONG
 
 
@@ -117,7 +117,7 @@ def test_what_one_process_learnt_the_next_one_knows(
         if second in {0, 60}:
             arrivals = Arrivals(keep_s=900, recall_clock=lambda node: clock_of(hot, node))
         if second == 60 and forgets:
-            hot.ask("DEL", MANNERS)
+            hot.execute("DEL", MANNERS)
         shown_s = epoch_s + second - 60.0
         delivery = arrivals.deliver(
             [line(second, shown_s)],
@@ -138,9 +138,9 @@ def test_what_one_process_learnt_the_next_one_knows(
 def test_every_step_stands_at_its_second(db: None, hot: HotStore, skew_s: float) -> None:
     epoch_s = int(time.time()) - 170
     for node in NODES:
-        hot.ask("HSET", CLOCKS, node, f"{skew_s + 0.002:.3f} {epoch_s - skew_s - UP_S:.3f}")
+        hot.execute("HSET", CLOCKS, node, f"{skew_s + 0.002:.3f} {epoch_s - skew_s - UP_S:.3f}")
     if abs(skew_s) <= 2:
-        hot.ask("DEL", CLOCKS)
+        hot.execute("DEL", CLOCKS)
     before, after = StepIngest(time.monotonic), StepIngest(time.monotonic)
     for one, node in served(NODES, seed=5):
         (after if is_after(one) else before).deliver(

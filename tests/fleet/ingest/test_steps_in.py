@@ -71,7 +71,7 @@ def test_a_step_handed_on_waits_no_longer(
     deliver(*lines, at_s=now_s + 1)
     follow(now_s + 60)
 
-    assert hot.ask("ZCARD", PENDING) == 0
+    assert hot.execute("ZCARD", PENDING) == 0
     assert len(stored(hot, now_s)) == 1
 
 
@@ -107,7 +107,7 @@ def test_should_redis_forget_a_run_its_row_says_where_it_stood(
     for number in (1, 2, 3):
         deliver(*whole_step(number, ended_at=now_s, tokens=100), at_s=now_s)
     follow(now_s + 1)
-    hot.ask("FLUSHDB")
+    hot.execute("FLUSHDB")
     deliver(*whole_step(4, ended_at=now_s + 20), at_s=now_s + 20)
     deliver(*whole_step(2, ended_at=now_s + 21, session="second"), at_s=now_s + 21)
 

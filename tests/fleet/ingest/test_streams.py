@@ -74,7 +74,7 @@ def test_of_many_streams_only_the_newest_are_remembered(post: Post, hot: HotStor
     for i in range(20):
         post(numbered([now], first=1000 + i, stream=f"stream-{i:04d}"))
 
-    held = hot.ask("ZRANGE", "ingest:streams:real", 0, -1)
+    held = hot.execute("ZRANGE", "ingest:streams:real", 0, -1)
     assert held == [b"stream-%04d" % i for i in range(4, 20)]
 
 
@@ -83,7 +83,7 @@ def test_what_the_store_did_not_take_is_taken_when_it_comes_again(
 ) -> None:
     now = time.time()
     with monkeypatch.context() as broken:
-        broken.setattr(HotStore, "append_beside", away)
+        broken.setattr(HotStore, "merge", away)
         assert post(numbered([now - 1])).status_code == 503
 
     assert post(numbered([now - 1])).json()["accepted"] == 1

@@ -63,7 +63,7 @@ def test_quantiles_are_those_of_the_steps_and_no_counter_falls(
     assert eventually(lambda: scraping.values(counted))
 
     # Redis is lost, and comes back empty; the run goes on.
-    hot.ask("FLUSHDB")
+    hot.execute("FLUSHDB")
     hot.append_steps(second)
     keep_durations(hot, now=just_now())
 

@@ -39,7 +39,7 @@ def read(hot: HotStore, node: str, **counters: int) -> None:
     """Let the agent of a real node read its one device."""
     hot.append([block(f"node:{node}", nodes=[node])])
     device = {"device": "rdmap16s27", "port": 1, "counters": counters}
-    save_sidecars(hot, [(node, NOON_S, {"efa": [device]})])
+    save_sidecars(hot, [(node, {"efa": [device]})])
 
 
 def holds_against_the_facts(found: list[Series], *, names: set[str], labels: set[str]) -> None:

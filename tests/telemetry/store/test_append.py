@@ -60,7 +60,7 @@ def test_nothing_lives_for_ever(hot: HotStore, redis: Redis) -> None:
 def test_a_shard_too_many_is_refused_and_counted(
     hot: HotStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(commits, "MOST_NAMES", 2)
+    monkeypatch.setattr(commits, "MAX_NAMES", 2)
     hot.append([block(shard="a"), block(shard="b")])
 
     assert hot.append([block(shard="c"), block(shard="a", tick=NOON_S + 1)]) == 1

@@ -65,6 +65,18 @@ def test_a_tick_that_is_missing_adds_nothing(hot: HotStore) -> None:
     np.testing.assert_array_equal(sent(hot, 8), 4 * SENT)
 
 
+def test_counting_starts_with_the_tick_of_the_first_scrape(hot: HotStore) -> None:
+    hot.append(
+        block("other/0", tick=NOON_S + second, nodes=("steady",), efa_tx_bytes_per_s=SENT[:1])
+        for second in range(-3, 1)
+    )
+
+    [counts] = efa_counts(hot, {"other/0": NOON_S}).values()
+
+    assert counts.n_ticks == 1
+    np.testing.assert_array_equal(counts.by_node()["steady"][0], SENT[0])
+
+
 def test_a_node_that_joins_begins_at_zero_and_others_go_on(hot: HotStore) -> None:
     reported(hot, 1)
     sent(hot, 1)
@@ -73,7 +85,7 @@ def test_a_node_that_joins_begins_at_zero_and_others_go_on(hot: HotStore) -> Non
     [counts] = efa_counts(hot, {SHARD: NOON_S + 2}).values()
 
     place = RATES.index("efa_tx_bytes_per_s")
-    of = {node: counted[place] for node, counted in counts.of().items()}
+    of = {node: counted[place] for node, counted in counts.by_node().items()}
     np.testing.assert_array_equal(of["new"], SENT[0])
     np.testing.assert_array_equal(of["steady"], 2 * SENT[0] + SENT[1])
 

@@ -84,9 +84,9 @@ def test_late_seconds_that_are_still_hot_are_rolled_up_with_the_others(hot: HotS
         blocks(range(start, start + 30), 8.0),
         blocks(range(start + 30, start + 60), 16.0),
     )
-    hot.append_beside([*first, *second, *blocks(range(NOON_S - 1, NOON_S), 1.0)])
+    hot.merge([*first, *second, *blocks(range(NOON_S - 1, NOON_S), 1.0)])
     save_late(hot, second, now_s=NOON_S)
     fold_late(hot, now_s=NOON_S + QUIET_S)
-    hot.ask("FLUSHDB")
+    hot.execute("FLUSHDB")
 
     assert minute(hot, start) == [8, 12, 16]

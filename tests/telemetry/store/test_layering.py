@@ -30,8 +30,8 @@ def held(hot: HotStore, second: int) -> dict[str, float]:
 
 
 def test_what_a_second_sender_says_is_laid_beside(hot: HotStore) -> None:
-    assert hot.append_beside([block(0, executions_completed_per_s=8)]) == 1
-    assert hot.append_beside([block(0, efa_tx_bytes_per_s=512, efa_latency_s=2.0**-16)]) == 1
+    assert hot.merge([block(0, executions_completed_per_s=8)]) == 1
+    assert hot.merge([block(0, efa_tx_bytes_per_s=512, efa_latency_s=2.0**-16)]) == 1
 
     assert held(hot, 0) == {
         "executions_completed_per_s": 8,
@@ -45,11 +45,11 @@ def test_what_a_second_sender_says_is_laid_beside(hot: HotStore) -> None:
 
 
 def test_the_first_word_on_a_metric_holds(hot: HotStore) -> None:
-    hot.append_beside([block(0, executions_completed_per_s=8)])
+    hot.merge([block(0, executions_completed_per_s=8)])
     more = block(0, executions_completed_per_s=16, efa_tx_bytes_per_s=512)
 
-    assert hot.append_beside([more]) == 1
-    assert hot.append_beside([more]) == 0
+    assert hot.merge([more]) == 1
+    assert hot.merge([more]) == 0
 
     assert held(hot, 0)["executions_completed_per_s"] == 8
     assert hot.totals().nodes["executions_completed_per_s"] == {"real": 8}
@@ -58,10 +58,10 @@ def test_the_first_word_on_a_metric_holds(hot: HotStore) -> None:
 
 def test_totals_survive_seconds_that_only_one_of_them_tells_of(hot: HotStore) -> None:
     for second in range(4):
-        hot.append_beside([block(second, executions_completed_per_s=1)])
+        hot.merge([block(second, executions_completed_per_s=1)])
         if second % 2:
-            hot.append_beside([block(second, efa_tx_bytes_per_s=100)])
-    hot.append_beside([block(4, efa_tx_bytes_per_s=100, executions_failed_per_s=1)])
+            hot.merge([block(second, efa_tx_bytes_per_s=100)])
+    hot.merge([block(4, efa_tx_bytes_per_s=100, executions_failed_per_s=1)])
 
     totals = hot.totals().nodes
     assert totals["executions_completed_per_s"] == {"real": 4}
@@ -70,9 +70,9 @@ def test_totals_survive_seconds_that_only_one_of_them_tells_of(hot: HotStore) ->
 
 
 def test_many_seconds_at_once_old_and_new(hot: HotStore) -> None:
-    hot.append_beside([block(s, executions_completed_per_s=1) for s in range(0, 20, 2)])
+    hot.merge([block(s, executions_completed_per_s=1) for s in range(0, 20, 2)])
 
-    n_new = hot.append_beside([block(s, efa_tx_bytes_per_s=64) for s in range(20)])
+    n_new = hot.merge([block(s, efa_tx_bytes_per_s=64) for s in range(20)])
 
     assert n_new == 20
     assert all(held(hot, s)["efa_tx_bytes_per_s"] == 64 for s in range(20))
