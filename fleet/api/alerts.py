@@ -6,7 +6,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from django.db import transaction
-from django.db.models import Max, Q, QuerySet
+from django.db.models import Max
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -164,48 +164,14 @@ class AlertQuery(Paging):
     since: Moment = Field(None, description="Fired then or later: RFC 3339, or Unix seconds.")
     until: Moment = Field(None, description="Fired before then.")
 
-    def keep(self, alerts: QuerySet[Alert], *, now: datetime) -> QuerySet[Alert]:
-        """Keep the alerts asked for."""
-        plain = {
-            "rule": self.rule,
-            "cause": self.cause,
-            "severity": {"page": "1-page", "warn": "2-warn"}.get(self.severity),
-            "run__name": self.run,
-            "node__name": self.node,
-            "run__team": self.team,
-            "fired_at__gte": self.since,
-            "fired_at__lt": self.until,
-        }
-        alerts = alerts.filter(**{name: value for name, value in plain.items() if value})
-        if self.who:
-            alerts = alerts.filter(Q(acknowledged_by=self.who) | Q(assigned_to=self.who))
-        if self.drill:
-            alerts = alerts.filter(is_drill=self.drill == "yes")
-        return self._in_state(alerts, now=now)
-
-    def _in_state(self, alerts: QuerySet[Alert], *, now: datetime) -> QuerySet[Alert]:
-        if not self.state:
-            return alerts
-        if self.state == "resolved":
-            return alerts.exclude(resolved_at=None)
-        alerts = alerts.open()  # type: ignore[attr-defined]
-        is_muted = Q(silence__starts_at__lte=now, silence__ends_at__gt=now)
-        match self.state:
-            case "firing":
-                return alerts.filter(acknowledged_at=None).exclude(is_muted)
-            case "acknowledged":
-                return alerts.exclude(acknowledged_at=None)
-            case "silenced":
-                return alerts.filter(is_muted)
-        return alerts
-
 
 @router.get("", response=AlertPage, openapi_extra=needs("read"), summary="List alerts")
-def alert_list(request: HttpRequest, asked: Query[AlertQuery]) -> AlertPage:
+def alert_list(request: HttpRequest, query: Query[AlertQuery]) -> AlertPage:
     """Alerts, open and over, the one that fired first last comes first."""
     now = timezone.now()
-    alerts = Alert.objects.select_related("run", "node", "silence").defer("victims", "evidence")
-    rows, links = paged(request, asked.keep(alerts, now=now), asked, by="-pk")
+    alerts = Alert.objects.filter_by(now=now, **query.fields)
+    alerts = alerts.select_related("run", "node", "silence").defer("victims", "evidence")
+    rows, links = paged(request, alerts, query, by="-pk")
     events = AlertEvent.objects.filter(alert__in=[alert.pk for alert in rows]).order_by()
     last = dict(events.values_list("alert").annotate(last=Max("pk")))
     items = [AlertOut.of(alert, now=now, last_event=last.get(alert.pk)) for alert in rows]

@@ -3,7 +3,6 @@
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
 
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from ninja import Field, Path, Query, Router, Status
@@ -68,23 +67,12 @@ class AnnotationFilter(Paging):
     since: Moment = Field(None, description="Happened then or later: RFC 3339, or Unix seconds.")
     until: Moment = Field(None, description="Happened before then.")
 
-    def keep(self, notes: QuerySet[Annotation]) -> QuerySet[Annotation]:
-        """Keep the annotations asked for."""
-        plain = {
-            "kind": self.kind,
-            "run__name": self.run,
-            "node__name": self.node,
-            "at__gte": self.since,
-            "at__lt": self.until,
-        }
-        return notes.filter(**{name: value for name, value in plain.items() if value})
-
 
 @router.get("", response=AnnotationPage, openapi_extra=needs("read"), summary="List annotations")
-def annotation_list(request: HttpRequest, asked: Query[AnnotationFilter]) -> AnnotationPage:
+def annotation_list(request: HttpRequest, query: Query[AnnotationFilter]) -> AnnotationPage:
     """Annotations, what was said last first."""
-    notes = asked.keep(Annotation.objects.select_related("run", "node"))
-    rows, links = paged(request, notes, asked, by="-pk")
+    notes = Annotation.objects.filter_by(**query.fields).select_related("run", "node")
+    rows, links = paged(request, notes, query, by="-pk")
     items = [AnnotationOut(**_told(row)) for row in rows]
     return AnnotationPage(items=items, next=links.next, prev=links.prev)
 

@@ -3,7 +3,6 @@
 from datetime import datetime
 from typing import Literal, Self
 
-from django.db.models import Q, QuerySet
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -86,22 +85,13 @@ class BudgetOut(ResponseSchema):
             **{name: getattr(budget, name) for name in PLAIN},
             team=budget.team or None,
             run=budget.run.name if budget.run else None,
-            state=state_of(budget, now=now),
+            state=budget.state(now),
             ended_by=budget.ended_by or None,
             burn=BurnOut.of(burn) if burn else None,
         )
 
 
 PLAIN = ("id", "usd", "starts_at", "ends_at", "set_by", "set_at", "ended_at")
-
-
-def state_of(budget: Budget, *, now: datetime) -> str:
-    """Return the word for where a budget is in its life."""
-    if budget.ended_at is not None:
-        return "withdrawn"
-    if now < budget.starts_at:
-        return "ahead"
-    return "current" if now < budget.ends_at else "over"
 
 
 class BudgetPage(PageLinks):
@@ -122,21 +112,6 @@ class BudgetFilter(Paging):
     state: Literal["", "ahead", "current", "over", "withdrawn"] = Field(
         "", description="Where in their life they are."
     )
-
-    def keep(self, budgets: QuerySet[Budget]) -> QuerySet[Budget]:
-        """Keep the budgets asked for."""
-        now = timezone.now()
-        states = {
-            "": Q(),
-            "ahead": Q(ended_at=None, starts_at__gt=now),
-            "current": Q(ended_at=None, starts_at__lte=now, ends_at__gt=now),
-            "over": Q(ended_at=None, ends_at__lte=now),
-            "withdrawn": Q(ended_at__isnull=False),
-        }
-        budgets = budgets.filter(states[self.state])
-        if self.run:
-            budgets = budgets.filter(run__name=self.run)
-        return budgets.filter(team=self.team) if self.team else budgets
 
 
 class BudgetIn(RequestSchema):
@@ -168,10 +143,10 @@ def _told(budgets: list[Budget]) -> list[BudgetOut]:
 
 
 @router.get("", response=BudgetPage, openapi_extra=needs("lead"), summary="List budgets")
-def budget_list(request: HttpRequest, asked: Query[BudgetFilter]) -> BudgetPage:
+def budget_list(request: HttpRequest, query: Query[BudgetFilter]) -> BudgetPage:
     """Budgets with their burn and forecast, the one set last first. Needs the role lead."""
-    budgets = asked.keep(Budget.objects.select_related("run"))
-    rows, links = paged(request, budgets, asked, by="-pk")
+    budgets = Budget.objects.filter_by(now=timezone.now(), **query.fields).select_related("run")
+    rows, links = paged(request, budgets, query, by="-pk")
     return BudgetPage(items=_told(rows), next=links.next, prev=links.prev)
 
 

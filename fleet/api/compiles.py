@@ -7,20 +7,19 @@ from typing import Any, Literal, Self
 from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
-from django.utils import timezone
 from ninja import Field, Path, Query, Router, Schema
 
 from fleet.api.auth import needs
 from fleet.api.fields import Key, Moment, ResponseSchema, RunName, Text
 from fleet.api.paging import MOST, PageLinks, Paging, paged
 from fleet.models import CompileEvent, Run
+from fleet.models.compile import CompileEventQuerySet
 from fleet.runs.compiles import CompiledGraph, Compiles, UnplannedCompile, summed_up
 from fleet.runs.fleet_compiles import (
     WHAT,
     CompileRow,
     RunCompileRow,
     Sums,
-    asked_for,
     listed,
     summed_over,
 )
@@ -267,11 +266,12 @@ class CompileStretch(Schema):
     )
     until: Moment = Field(None, description="Before then.")
 
-    def events(self, *, now: datetime) -> QuerySet[CompileEvent]:
-        """Return the events asked for."""
-        since = now - self.since if self.since else None
-        events = asked_for(team=self.team, run=self.run, since=since, now=now)
-        return events.filter(at__lt=self.until) if self.until else events
+    @property
+    def events(self) -> CompileEventQuerySet:
+        """The events that match."""
+        return CompileEvent.objects.filter_by(
+            team=self.team, run=self.run, since=self.since, until=self.until
+        )
 
 
 class CompileQuery(CompileStretch, Paging):
@@ -292,18 +292,18 @@ class SumsFilter(CompileStretch):
 
 
 @router.get("", response=CompilePage, openapi_extra=needs("read"), summary="List compiles")
-def compile_list(request: HttpRequest, asked: Query[CompileQuery]) -> CompilePage:
+def compile_list(request: HttpRequest, query: Query[CompileQuery]) -> CompilePage:
     """List requests to the compile cache, what was learnt of last first."""
-    events = asked.events(now=timezone.now()).filter(WHAT[KINDS[asked.kind]][1])
-    rows, links = paged(request, _with_runs(events), asked, by="-pk")
+    events = query.events.filter(WHAT[KINDS[query.kind]][1])
+    rows, links = paged(request, _with_runs(events), query, by="-pk")
     items = [CompileOut.of(each) for each in listed(rows)]
     return CompilePage(items=items, next=links.next, prev=links.prev)
 
 
 @router.get("/sums", response=CompileSums, openapi_extra=needs("read"), summary="Compiles in sum")
-def compile_sums(request: HttpRequest, asked: Query[SumsFilter]) -> CompileSums:
+def compile_sums(request: HttpRequest, query: Query[SumsFilter]) -> CompileSums:
     """Graphs, hits, misses, failures, hours and dollars lost: over the fleet, and by run."""
-    return CompileSums.of(summed_over(asked.events(now=timezone.now())), most=asked.limit)
+    return CompileSums.of(summed_over(query.events), most=query.limit)
 
 
 @router.get(

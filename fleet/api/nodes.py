@@ -4,7 +4,6 @@ from datetime import UTC, datetime
 from typing import Literal, Self
 
 from django.conf import settings
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -126,29 +125,8 @@ class NodeQuery(Paging):
         "", description="Whether they report: up; silent, though they ought to; released."
     )
 
-    def keep(self, nodes: QuerySet[Node]) -> QuerySet[Node]:
-        """Keep the nodes asked for, but for their state."""
-        if self.run:
-            nodes = nodes.filter(run__name=self.run)
-        if self.team:
-            nodes = nodes.filter(run__team=self.team)
-        if self.instance_type:
-            nodes = nodes.filter(instance_type=self.instance_type)
-        if self.source:
-            nodes = nodes.filter(source=self.source)
-        return nodes
 
-
-def _in_state(nodes: QuerySet[Node], state: str, hot: HotStore) -> QuerySet[Node]:
-    """Keep the nodes in a state: who was heard lately, Redis knows."""
-    if not state:
-        return nodes
-    oldest = timezone.now().timestamp() - STALE_AFTER_S
-    up = {name for name, seen in hot.last_seen().items() if seen >= oldest}
-    if state == "up":
-        return nodes.filter(name__in=up)
-    is_released = state == "released"
-    return nodes.exclude(name__in=up).filter(run__finished_at__isnull=not is_released)
+NODE_FIELDS = {"run", "team", "instance_type", "source"}
 
 
 def _told(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
@@ -162,11 +140,14 @@ def _told(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
 
 
 @router.get("", response=NodePage, openapi_extra=needs("read"), summary="List nodes")
-def node_list(request: HttpRequest, asked: Query[NodeQuery]) -> NodePage:
+def node_list(request: HttpRequest, query: Query[NodeQuery]) -> NodePage:
     """Nodes by name, each with its newest report."""
     hot = open_store(settings.REDIS_URL)
-    nodes = _in_state(asked.keep(Node.objects.select_related("run")), asked.state, hot)
-    rows, links = paged(request, nodes, asked, by="name")
+    oldest_s = timezone.now().timestamp() - STALE_AFTER_S
+    up = {name for name, seen_s in hot.last_seen().items() if seen_s >= oldest_s}
+    nodes = Node.objects.filter_by(**query.model_dump(include=NODE_FIELDS))
+    nodes = nodes.in_state(query.state, up=up).select_related("run")
+    rows, links = paged(request, nodes, query, by="name")
     return NodePage(items=_told(rows, hot), next=links.next, prev=links.prev)
 
 

@@ -32,6 +32,11 @@ class Paging(Schema):
     cursor: Cursor = ""
     limit: int = Field(50, ge=1, le=MOST, description="How many rows at most.", examples=[20])
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The fields of the list's own filter."""
+        return self.model_dump(exclude={"cursor", "limit"})
+
 
 class PageLinks(Schema):
     """Where a list goes on."""

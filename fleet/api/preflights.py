@@ -3,7 +3,6 @@
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -136,10 +135,6 @@ class PreflightFilter(Paging):
 
     verdict: Literal["", "pass", "hold", "fail"] = Field("", description="With which verdict.")
 
-    def keep(self, preflights: QuerySet[Preflight]) -> QuerySet[Preflight]:
-        """Keep the preflights asked for."""
-        return preflights.filter(verdict=self.verdict) if self.verdict else preflights
-
 
 class PreflightIn(RequestSchema):
     """Which nodes to probe."""
@@ -163,10 +158,11 @@ class PreflightIn(RequestSchema):
 
 
 @router.get("", response=PreflightPage, openapi_extra=needs("read"), summary="List preflights")
-def preflight_list(request: HttpRequest, asked: Query[PreflightFilter]) -> PreflightPage:
+def preflight_list(request: HttpRequest, query: Query[PreflightFilter]) -> PreflightPage:
     """Preflights, the one that was asked for last first."""
-    preflights = Preflight.objects.defer("measured").select_related("run")
-    rows, links = paged(request, asked.keep(preflights), asked, by="-pk")
+    preflights = Preflight.objects.filter_by(**query.fields)
+    preflights = preflights.defer("measured").select_related("run")
+    rows, links = paged(request, preflights, query, by="-pk")
     items = [PreflightOut.of(row) for row in rows]
     return PreflightPage(items=items, next=links.next, prev=links.prev)
 

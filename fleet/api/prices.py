@@ -4,7 +4,6 @@ from collections.abc import Iterable
 from datetime import datetime
 from typing import Annotated, Literal, Self
 
-from django.db.models import QuerySet
 from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -135,20 +134,6 @@ class PriceFilter(Paging):
     since: Moment = Field(None, description="In force then or later: RFC 3339, or Unix seconds.")
     until: Moment = Field(None, description="In force before then.")
 
-    def keep(self, prices: QuerySet[TeamPrice]) -> QuerySet[TeamPrice]:
-        """Keep the prices asked for."""
-        plain = {
-            "team": self.team,
-            "instance_type": self.instance_type,
-            "basis": self.basis,
-            "valid_from__gte": self.since,
-            "valid_from__lt": self.until,
-        }
-        prices = prices.filter(**{name: value for name, value in plain.items() if value})
-        if self.whose:
-            prices = prices.exclude(team="") if self.whose == "team" else prices.filter(team="")
-        return prices
-
 
 class PriceIn(RequestSchema):
     """A price to set."""
@@ -194,9 +179,9 @@ def _told(prices: list[TeamPrice]) -> list[PriceOut]:
 
 
 @router.get("", response=PricePage, openapi_extra=needs("lead"), summary="List prices")
-def price_list(request: HttpRequest, asked: Query[PriceFilter]) -> PricePage:
+def price_list(request: HttpRequest, query: Query[PriceFilter]) -> PricePage:
     """Prices of contracts, the one set last first. Needs the role lead."""
-    rows, links = paged(request, asked.keep(TeamPrice.objects.all()), asked, by="-pk")
+    rows, links = paged(request, TeamPrice.objects.filter_by(**query.fields), query, by="-pk")
     return PricePage(items=_told(rows), next=links.next, prev=links.prev)
 
 

@@ -7,6 +7,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
 
+from fleet.models.filters import given
+
 # What of an alert changes while it lasts, but for the people who see to it.
 SAID = ("rule", "cause", "severity", "subject", "device", "score", "victims", "evidence", "cost")
 
@@ -21,6 +23,65 @@ class AlertQuerySet(models.QuerySet["Alert"]):
     def unacknowledged(self) -> Self:
         """Keep the alerts that nobody has taken."""
         return self.filter(acknowledged_at=None)
+
+    def in_state(self, state: str, *, now: datetime) -> Self:
+        """Keep alerts that are open, firing, acknowledged, silenced or resolved; empty: all.
+
+        Firing alerts are open, not acknowledged and not silenced.
+        """
+        is_silenced = Q(silence__starts_at__lte=now, silence__ends_at__gt=now)
+        match state:
+            case "open":
+                return self.open()
+            case "firing":
+                return self.open().unacknowledged().exclude(is_silenced)
+            case "acknowledged":
+                return self.open().exclude(acknowledged_at=None)
+            case "silenced":
+                return self.open().filter(is_silenced)
+            case "resolved":
+                return self.exclude(resolved_at=None)
+        return self
+
+    def filter_by(
+        self,
+        *,
+        now: datetime,
+        state: str = "",
+        rule: str = "",
+        cause: str = "",
+        severity: str = "",
+        run: str = "",
+        node: str = "",
+        team: str = "",
+        who: str = "",
+        drill: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Self:
+        """Keep the alerts that match every field given.
+
+        ``who`` acknowledged the alert or has it assigned, ``drill`` is yes or no; ``since`` and
+        ``until`` limit when it fired.
+        """
+        severities = {label: value for value, label in Alert.Severity.choices}
+        alerts = self.filter(
+            **given(
+                rule=rule,
+                cause=cause,
+                severity=severities.get(severity),
+                run__name=run,
+                node__name=node,
+                run__team=team,
+                fired_at__gte=since,
+                fired_at__lt=until,
+            )
+        )
+        if who:
+            alerts = alerts.filter(Q(acknowledged_by=who) | Q(assigned_to=who))
+        if drill:
+            alerts = alerts.filter(is_drill=drill == "yes")
+        return alerts.in_state(state, now=now)
 
     def worst_first(self) -> Self:
         """Sort by severity, those that nobody has first, then the older first."""

@@ -6,6 +6,8 @@ from typing import Self
 from django.db import models
 from django.db.models import F, Q
 
+from fleet.models.filters import given
+
 
 def moment_of(second: float) -> datetime:
     """Return a Unix second as the database knows moments."""
@@ -19,6 +21,20 @@ class AnnotationQuerySet(models.QuerySet["Annotation"]):
         """Keep what happened, or went on, between two moments."""
         return self.filter(at__lte=end).filter(
             Q(ends_at__gte=start) | Q(ends_at=None, at__gte=start)
+        )
+
+    def filter_by(
+        self,
+        *,
+        kind: str = "",
+        run: str = "",
+        node: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Self:
+        """Keep the annotations that match every field given; the times limit when they begin."""
+        return self.filter(
+            **given(kind=kind, run__name=run, node__name=node, at__gte=since, at__lt=until)
         )
 
     def about(self, *, run: int | None, node: int | None) -> Self:

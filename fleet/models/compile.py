@@ -1,9 +1,12 @@
 """A compile event: one process that asked for one compiled graph, and what came of it."""
 
+from datetime import datetime
 from typing import Self
 
 from django.db import models
 from django.db.models import Q
+
+from fleet.models.filters import given
 
 
 class CompileEventQuerySet(models.QuerySet["CompileEvent"]):
@@ -12,6 +15,22 @@ class CompileEventQuerySet(models.QuerySet["CompileEvent"]):
     def unannounced(self) -> Self:
         """Keep what was compiled again, or amid training, though nobody announced it."""
         return self.filter(verdict__in=(CompileEvent.Verdict.AGAIN, CompileEvent.Verdict.AMID))
+
+    def filter_by(
+        self,
+        *,
+        team: str = "",
+        run: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Self:
+        """Keep the events that match every field given, unordered.
+
+        Events without a time are kept only where neither ``since`` nor ``until`` is given.
+        """
+        return self.order_by().filter(
+            **given(run__team=team, run__name=run, at__gte=since, at__lt=until)
+        )
 
 
 class CompileEvent(models.Model):

@@ -6,6 +6,8 @@ from typing import Self
 from django.db import models
 from django.db.models import F, Q
 
+from fleet.models.filters import given
+
 
 class BudgetQuerySet(models.QuerySet["Budget"]):
     """The questions that pages and tasks ask about budgets."""
@@ -17,6 +19,24 @@ class BudgetQuerySet(models.QuerySet["Budget"]):
     def current(self, now: datetime) -> Self:
         """Keep those whose period is now."""
         return self.kept().filter(starts_at__lte=now, ends_at__gt=now)
+
+    def withdrawn(self) -> Self:
+        """Keep those that somebody has withdrawn."""
+        return self.exclude(ended_at=None)
+
+    def filter_by(self, *, now: datetime, team: str = "", run: str = "", state: str = "") -> Self:
+        """Keep the budgets that match every field given; ``state`` as `Budget.state` names it."""
+        budgets = self.filter(**given(team=team, run__name=run))
+        match state:
+            case "ahead":
+                return budgets.kept().filter(starts_at__gt=now)
+            case "current":
+                return budgets.current(now)
+            case "over":
+                return budgets.kept().filter(ends_at__lte=now)
+            case "withdrawn":
+                return budgets.withdrawn()
+        return budgets
 
 
 class Budget(models.Model):
@@ -57,6 +77,14 @@ class Budget(models.Model):
         """Whose it is; ask for budgets with their run."""
         return self.run.name if self.run else self.team
 
+    def state(self, now: datetime) -> str:
+        """Return ahead, current, over or withdrawn."""
+        if self.ended_at is not None:
+            return "withdrawn"
+        if now < self.starts_at:
+            return "ahead"
+        return "current" if now < self.ends_at else "over"
+
     @property
     def last_day(self) -> datetime:
         """A moment of the last day that counts."""
@@ -74,6 +102,34 @@ class TeamPriceQuerySet(models.QuerySet["TeamPrice"]):
     def of(self, team: str, instance_type: str) -> Self:
         """Keep what a team may be charged for a type: its own prices, and everybody's."""
         return self.filter(Q(team=team) | Q(team=""), instance_type=instance_type)
+
+    def filter_by(
+        self,
+        *,
+        team: str = "",
+        whose: str = "",
+        instance_type: str = "",
+        basis: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Self:
+        """Keep the prices that match every field given.
+
+        ``whose`` is team (prices of one team) or everybody; ``since`` and ``until`` limit from
+        when the price is valid.
+        """
+        prices = self.filter(
+            **given(
+                team=team,
+                instance_type=instance_type,
+                basis=basis,
+                valid_from__gte=since,
+                valid_from__lt=until,
+            )
+        )
+        if not whose:
+            return prices
+        return prices.exclude(team="") if whose == "team" else prices.filter(team="")
 
 
 class TeamPrice(models.Model):

@@ -1,8 +1,52 @@
 """A node: one machine that reports."""
 
+from collections.abc import Collection
+from typing import Self
+
 from django.db import models
+from django.db.models import Q
 
 from fleet.models.addresses import address
+from fleet.models.filters import given
+
+
+class NodeQuerySet(models.QuerySet["Node"]):
+    """Queries of the node list."""
+
+    def filter_by(
+        self,
+        *,
+        run: str = "",
+        team: str = "",
+        instance_type: str = "",
+        source: str = "",
+        text: str = "",
+        is_unassigned: bool = False,
+    ) -> Self:
+        """Keep the nodes that match every field given.
+
+        ``text`` is part of the name, the instance id or the zone; an unassigned node has no run.
+        """
+        nodes = self.filter(
+            **given(run__name=run, run__team=team, instance_type=instance_type, source=source)
+        )
+        if text:
+            nodes = nodes.filter(
+                Q(name__icontains=text) | Q(instance_id__icontains=text) | Q(zone__icontains=text)
+            )
+        return nodes.filter(run=None) if is_unassigned else nodes
+
+    def in_state(self, state: str, *, up: Collection[str]) -> Self:
+        """Keep nodes that are up, silent or released; empty: all.
+
+        ``up`` are the names of the nodes that are up. Of the others, those whose run is over are
+        released, the rest is silent.
+        """
+        if not state:
+            return self
+        if state == "up":
+            return self.filter(name__in=up)
+        return self.exclude(name__in=up).filter(run__finished_at__isnull=state == "silent")
 
 
 class Node(models.Model):
@@ -29,6 +73,8 @@ class Node(models.Model):
     n_devices = models.PositiveIntegerField()
     n_efa = models.PositiveIntegerField(default=0)
     first_seen_at = models.DateTimeField()
+
+    objects = NodeQuerySet.as_manager()
 
     class Meta:
         ordering = ("name",)

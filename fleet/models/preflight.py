@@ -7,12 +7,18 @@ from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
 
+from fleet.models.filters import given
+
 # A pass older than this says little about the nodes as they are.
 GOOD_FOR = timedelta(days=1)
 
 
 class PreflightQuerySet(models.QuerySet["Preflight"]):
     """The questions that pages and tasks ask about preflights."""
+
+    def filter_by(self, *, verdict: str = "") -> Self:
+        """Keep the preflights with a verdict: pass, hold or fail; empty: all."""
+        return self.filter(**given(verdict=verdict))
 
     def under_way(self) -> Self:
         """Keep those that are asked for and not over."""

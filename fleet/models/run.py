@@ -9,6 +9,7 @@ from django.db.models import F, Q
 from django.urls import reverse
 from django.utils import timezone
 
+from fleet.models.filters import given
 from telemetry.detect.rules import RULES
 from telemetry.statistics.tariff import Tariff
 
@@ -26,6 +27,24 @@ class RunQuerySet(models.QuerySet["Run"]):
     def simulated(self) -> Self:
         """Keep the runs that Celery workers play."""
         return self.filter(is_simulated=True)
+
+    def filter_by(
+        self,
+        *,
+        state: str = "",
+        phase: str = "",
+        team: str = "",
+        since: datetime | None = None,
+        until: datetime | None = None,
+    ) -> Self:
+        """Keep the runs that match every field given.
+
+        ``state`` is active or over; ``since`` and ``until`` limit when the run started.
+        """
+        runs = self.filter(
+            **given(phase=phase, team=team, started_at__gte=since, started_at__lt=until)
+        )
+        return runs.filter(finished_at__isnull=state == "active") if state else runs
 
 
 class Run(models.Model):

@@ -7,6 +7,8 @@ from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
 
+from fleet.models.filters import given
+
 
 class SilenceQuerySet(models.QuerySet["Silence"]):
     """The questions that pages and alerting ask about silences."""
@@ -22,6 +24,13 @@ class SilenceQuerySet(models.QuerySet["Silence"]):
     def over(self, now: datetime) -> Self:
         """Keep the silences that have ended, the latest first."""
         return self.filter(ends_at__lte=now).order_by("-ends_at", "-pk")
+
+    def filter_by(self, *, now: datetime, state: str = "", by: str = "") -> Self:
+        """Keep the silences that match every field given; ``state`` is active or over."""
+        silences = self.filter(**given(by=by))
+        if state == "active":
+            return silences.active(now)
+        return silences.over(now) if state else silences
 
 
 class Silence(models.Model):

@@ -1,10 +1,31 @@
 """A support check: a model's operators as they were judged, when, by whom, for which trial."""
 
+from typing import Self
+
 from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
 
+from fleet.models.filters import given
 from telemetry.checks.operators import OperatorFileKind
+
+
+class SupportCheckQuerySet(models.QuerySet["SupportCheck"]):
+    """Queries of the list of support checks."""
+
+    def filter_by(self, *, trial: str = "", by: str = "", verdict: str = "") -> Self:
+        """Keep the checks that match every field given.
+
+        ``verdict`` is supported (all operators are), unsupported (some are not) or unknown (none
+        is known to be unsupported, but some are unknown).
+        """
+        verdicts: dict[str, dict[str, int]] = {
+            "": {},
+            "supported": {"n_unsupported": 0, "n_unknown": 0},
+            "unsupported": {"n_unsupported__gt": 0},
+            "unknown": {"n_unsupported": 0, "n_unknown__gt": 0},
+        }
+        return self.filter(**given(trial__name=trial, by=by), **verdicts[verdict])
 
 
 class SupportCheck(models.Model):
@@ -40,6 +61,8 @@ class SupportCheck(models.Model):
         related_name="support_checks",
         help_text="What it was checked for.",
     )
+
+    objects = SupportCheckQuerySet.as_manager()
 
     class Meta:
         ordering = ("-checked_at", "-pk")

@@ -8,6 +8,8 @@ from typing import Self
 from django.db import models
 from django.db.models import Q
 
+from fleet.models.filters import given
+
 PREFIX = "trnw_"
 # Scopes that hold others; every other scope is only itself.
 GRANTS = {
@@ -23,11 +25,23 @@ def digest(secret: str) -> str:
 
 
 class TokenQuerySet(models.QuerySet["Token"]):
-    """The questions that doors and pages ask about tokens."""
+    """Queries of authentication, of the token list and of commands."""
 
-    def lasting(self, now: datetime) -> Self:
-        """Keep the tokens that are neither over nor revoked."""
+    def valid(self, now: datetime) -> Self:
+        """Keep the tokens that are neither expired nor revoked."""
         return self.filter(Q(expires_at=None) | Q(expires_at__gt=now), revoked_at=None)
+
+    def filter_by(self, *, now: datetime, scope: str = "", state: str = "") -> Self:
+        """Keep the tokens that match every field given; ``state`` as `Token.state` names it."""
+        tokens = self.filter(**given(scope=scope))
+        match state:
+            case "valid":
+                return tokens.valid(now)
+            case "expired":
+                return tokens.filter(expires_at__lte=now, revoked_at=None)
+            case "revoked":
+                return tokens.exclude(revoked_at=None)
+        return tokens
 
 
 class Token(models.Model):

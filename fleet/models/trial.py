@@ -7,6 +7,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.urls import reverse
 
+from fleet.models.filters import given
 from telemetry.statistics.verdicts import DEFAULT_STEPS
 
 
@@ -16,6 +17,11 @@ class TrialQuerySet(models.QuerySet["Trial"]):
     def due(self) -> Self:
         """Keep the trials whose figures may still change, or were not worked out at their end."""
         return self.filter(Q(ended_at=None) | Q(figured_at=None) | Q(figured_at__lt=F("ended_at")))
+
+    def filter_by(self, *, state: str = "", team: str = "") -> Self:
+        """Keep the trials that match every field given; ``state`` is open or over."""
+        trials = self.filter(**given(team=team))
+        return trials.filter(ended_at__isnull=state == "open") if state else trials
 
     def with_arms(self) -> Self:
         """Bring the arms and their runs along."""

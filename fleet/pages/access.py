@@ -181,7 +181,7 @@ def _show(
     secret: str = "",
 ) -> HttpResponse:
     now = timezone.now()
-    valid = Token.objects.lasting(now)
+    valid = Token.objects.valid(now)
     tokens = list(valid.order_by("name", "pk"))
     allowed = powers(tokens)
     over = Token.objects.exclude(pk__in=valid.values("pk"))

@@ -1,13 +1,12 @@
 """Pages of the alerts: what is open and what is over, and one incident with its evidence."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
 from django.core.paginator import Paginator
-from django.db.models import Q, QuerySet
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -19,6 +18,7 @@ from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.frozen import asked_moment, frozen_link, with_worst, written
 from fleet.charts.windows import Window
 from fleet.models import Alert, AlertEvent, Run
+from fleet.models.alert import AlertQuerySet
 from fleet.pages.alert_context import (
     SAID_BY_PEOPLE,
     changes_of,
@@ -57,39 +57,11 @@ class AlertFilter(Filter):
     who: str = ""
     since: str = ""
 
-    def keep(self, alerts: QuerySet[Alert], *, now: datetime) -> QuerySet[Alert]:
-        """Keep the alerts asked for, whatever their state."""
-        if self.rule:
-            alerts = alerts.filter(rule=self.rule)
-        if self.run:
-            alerts = alerts.filter(run__name=self.run)
-        if self.node:
-            alerts = alerts.filter(node__name=self.node)
-        if self.who:
-            alerts = alerts.filter(Q(acknowledged_by=self.who) | Q(assigned_to=self.who))
-        if self.since in SINCE:
-            alerts = alerts.filter(fired_at__gte=now - SINCE[self.since])
+    def alerts(self, *, now: datetime) -> AlertQuerySet:
+        """Return the alerts that match, with what the list shows of them."""
+        fields = asdict(self) | {"since": now - SINCE[self.since] if self.since in SINCE else None}
+        alerts = Alert.objects.filter_by(now=now, **fields)
         return alerts.select_related("run", "node", "silence")
-
-    def open(self, *, now: datetime) -> QuerySet[Alert]:
-        """Return the open ones asked for: worst first, those that nobody has before the others."""
-        alerts = self.keep(Alert.objects.open().worst_first(), now=now)
-        is_muted = Q(silence__starts_at__lte=now, silence__ends_at__gt=now)
-        match self.state:
-            case "firing":
-                return alerts.filter(acknowledged_at=None).exclude(is_muted)
-            case "acknowledged":
-                return alerts.exclude(acknowledged_at=None)
-            case "silenced":
-                return alerts.filter(is_muted)
-            case "resolved":
-                return alerts.none()
-        return alerts
-
-    def resolved(self, *, now: datetime) -> QuerySet[Alert]:
-        """Return the resolved ones asked for, the latest first."""
-        over = Alert.objects.exclude(resolved_at=None).order_by("-resolved_at", "-pk")
-        return self.keep(over, now=now) if self.state in ("", "resolved") else over.none()
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +106,10 @@ SHOWN_VICTIMS = 8
 def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
     """Return what the list of alerts shows."""
     keep, now = AlertFilter.of(filters), timezone.now()
-    resolved = Paginator(keep.resolved(now=now), PER_PAGE).get_page(page)
-    rows = rows_of([*keep.open(now=now), *resolved], now=now)
+    alerts = keep.alerts(now=now)
+    over = alerts.in_state("resolved", now=now).order_by("-resolved_at", "-pk")
+    resolved = Paginator(over, PER_PAGE).get_page(page)
+    rows = rows_of([*alerts.open().worst_first(), *resolved], now=now)
     open_ = [row for row in rows if row.alert.is_open]
     return {
         "open": open_,

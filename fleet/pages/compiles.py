@@ -8,9 +8,9 @@ from django.http import HttpResponse
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from fleet.models import Run
+from fleet.models import CompileEvent, Run
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from fleet.runs.fleet_compiles import SINCE, WHAT, asked_for, listed, summed_over
+from fleet.runs.fleet_compiles import SINCE, WHAT, listed, summed_over
 
 PARTIALS = ("sums", "events", "by-run")
 FILTERS = ("team", "run", "since", "what")
@@ -33,7 +33,9 @@ def compiles_context(page: str = "1", **filters: str) -> dict[str, Any]:
     """Return what the page shows: sums, compiles behind the filter, each run's cache."""
     keep, now = CompileFilter.of(filters), timezone.now()
     since = SINCE.get(keep.since, SINCE[USUAL_SINCE])
-    events = asked_for(team=keep.team, run=keep.run, since=since, now=now)
+    events = CompileEvent.objects.filter_by(
+        team=keep.team, run=keep.run, since=now - since if since else None
+    )
     what = WHAT.get(keep.what, WHAT[""])
     found = events.filter(what[1]).select_related("run").defer("run__plan", "run__clock")
     listing = Paginator(found.order_by("-at", "-pk"), PER_PAGE).get_page(page)

@@ -40,7 +40,7 @@ def budgets_context() -> dict[str, Any]:
     now = timezone.now()
     return {
         "burns": budgets.burns(now=now),
-        "withdrawn": Budget.objects.exclude(ended_at=None).select_related("run")[:N_WITHDRAWN],
+        "withdrawn": Budget.objects.withdrawn().select_related("run")[:N_WITHDRAWN],
         "at": now,
     }
 

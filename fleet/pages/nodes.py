@@ -87,16 +87,20 @@ class NodeFilter(Filter):
     type: str = ""
     q: str = ""
 
-    def keeps(self, row: "NodeRow") -> bool:
-        """Whether a node is listed."""
-        node = row.now.node
-        run = node.run.name if node.run else "none"
-        return (
-            self.state in ("", row.state)
-            and self.run in ("", run)
-            and self.type in ("", node.instance_type)
-            and self.q.lower() in f"{node.name} {node.instance_id} {node.zone}".lower()
+    def matches(self, rows: Iterable["NodeRow"]) -> list["NodeRow"]:
+        """Return the rows that match; one query where more than the state is given."""
+        rows = [row for row in rows if self.state in ("", row.state)]
+        if not (self.run or self.type or self.q):
+            return rows
+        is_unassigned = self.run == "none"
+        nodes = Node.objects.filter_by(
+            run="" if is_unassigned else self.run,
+            is_unassigned=is_unassigned,
+            instance_type=self.type,
+            text=self.q,
         )
+        keys = set(nodes.values_list("pk", flat=True))
+        return [row for row in rows if row.node.pk in keys]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +151,7 @@ def nodes_context(**filters: str) -> dict[str, Any]:
     rows = rows_of(open_store(settings.REDIS_URL), nodes, now=now)
     n_up = sum(row.now.is_up for row in rows)
     return {
-        "rows": [row for row in rows if keep.keeps(row)],
+        "rows": keep.matches(rows),
         "n_nodes": len(rows),
         "n_up": n_up,
         "n_silent": sum(row.now.is_silent for row in rows),

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from typing import Any
 
 from django.db.models import Count, Max, Q, QuerySet
@@ -116,18 +116,6 @@ class CompileRow:
     def before_s(self) -> float | None:
         """When that was, in Unix seconds."""
         return (self.event.change or {}).get("before_s")
-
-
-def asked_for(
-    *, team: str = "", run: str = "", since: timedelta | None = None, now: datetime
-) -> QuerySet[CompileEvent]:
-    """Return the compile events of some runs within some time; undated ones count as ever."""
-    events = CompileEvent.objects.order_by()
-    if team:
-        events = events.filter(run__team=team)
-    if run:
-        events = events.filter(run__name=run)
-    return events.filter(at__gte=now - since) if since else events
 
 
 def summed_over(events: QuerySet[CompileEvent]) -> Sums:
