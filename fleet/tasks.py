@@ -21,7 +21,7 @@ from fleet.simulation.compiles import keep_simulated
 from fleet.simulation.demo_history import announce_next
 from fleet.simulation.runs import follow_runs, keep_clocks, publish_plans
 from fleet.trials.schedule import keep_observed
-from fleet.trials.services import work_out_due
+from fleet.trials.services import update_due_figures
 from telemetry.long_term.writer import keep_figures
 from telemetry.store.hot import open_store
 
@@ -80,14 +80,14 @@ def keep_figures_for_long_term() -> None:
 def work_out_likes() -> None:
     """Compare runs with their like, a few at a time, so that their pages need not."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-    likes.work_out_due(hot, now=datetime.now(UTC))
+    likes.update_due_figures(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=30)
 def work_out_trials() -> None:
     """Work out what the trials have shown, so that pages need not."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-    work_out_due(hot, now=datetime.now(UTC))
+    update_due_figures(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=2)

@@ -24,13 +24,12 @@ from fleet.trials.figures import (
     Match,
     MatchState,
     TrialFigures,
-    read,
+    load_figures,
 )
-from fleet.trials.judgement import ARMS_DIFFER, Judgement, judged
-from fleet.trials.measures import claim_for
+from fleet.trials.measures import VendorClaim, claim_for
 from fleet.trials.services import MOST_CANDIDATES, MOST_STEPS, MOST_TOKENS
-from fleet.trials.tables import NO_WORD
-from fleet.trials.verdict import sentence
+from fleet.trials.text import sentence
+from fleet.trials.verdict import ARMS_DIFFER, NO_VERDICT, Verdict, judge
 from telemetry.errors import FieldError
 from telemetry.statistics.verdicts import DEFAULT_STEPS
 
@@ -254,7 +253,7 @@ class TrialDetail(TrialOut):
     @classmethod
     def of(cls, trial: Trial) -> Self:
         """Tell a trial with its figures."""
-        figures = read(trial.figures) or TrialFigures((), (), ())
+        figures = load_figures(trial.figures) or TrialFigures()
         arms = {arm.run: arm for arm in figures.arms}
         baseline = next((arm for arm in figures.arms if arm.is_baseline), None)
         return cls(
@@ -272,35 +271,41 @@ class TrialDetail(TrialOut):
 def _candidate(
     figures: TrialFigures, candidate: Candidate, baseline: ArmFigures, arm: ArmFigures
 ) -> TrialCandidate:
-    judgement = judged(figures, candidate)
+    verdict = judge(figures, candidate)
     claim = claim_for(baseline.instance_type, arm.instance_type)
     return TrialCandidate(
         label=candidate.label,
         run=candidate.run,
-        sentence=sentence(candidate, baseline.label, judgement),
-        badge=judgement.badge,
-        price_kinds=_price_kinds(judgement),
+        sentence=sentence(candidate, baseline.label, verdict),
+        badge=verdict.badge,
+        price_kinds=_price_kinds(verdict),
         equal_tokens=candidate.equal_tokens,
         is_decided=candidate.is_decided,
         comparisons=[
-            _comparison(each, judgement.no_word(each.measure)) for each in candidate.comparisons
+            _comparison(each, verdict.why_none(each.measure)) for each in candidate.comparisons
         ],
-        claim=TrialClaim(**asdict(claim)) if claim else None,
+        claim=_claim(claim) if claim else None,
+    )
+
+
+def _claim(claim: VendorClaim) -> TrialClaim:
+    return TrialClaim(
+        low=claim.low, high=claim.high, words=claim.text, source=claim.source, date=claim.date
     )
 
 
 def _comparison(found: Comparison, why: str) -> TrialComparison:
     """Tell a comparison, and where no verdict follows from it, why."""
-    none = {"word": f"{NO_WORD}{why}", "n_more_steps": None} if why else {}
+    none = {"word": f"{NO_VERDICT}{why}", "n_more_steps": None} if why else {}
     return TrialComparison(**(msgspec.structs.asdict(found) | none))
 
 
-def _price_kinds(judgement: Judgement) -> TrialPriceKinds:
-    found, why = judgement.break_even, ARMS_DIFFER if judgement.unlike else ""
+def _price_kinds(verdict: Verdict) -> TrialPriceKinds:
+    found, why = verdict.break_even, ARMS_DIFFER if verdict.differing else ""
     return TrialPriceKinds(
-        baseline=judgement.kinds.baseline,
-        candidate=judgement.kinds.candidate,
-        is_alike=judgement.kinds.is_alike,
+        baseline=verdict.kinds.baseline,
+        candidate=verdict.kinds.candidate,
+        is_alike=verdict.kinds.is_alike,
         at_equal=[
             TrialAtKind(
                 kind=each.kind,
@@ -308,7 +313,7 @@ def _price_kinds(judgement: Judgement) -> TrialPriceKinds:
                 candidate=TrialListPrice(**asdict(each.prices.candidate)),
                 comparison=_comparison(each.comparison, why),
             )
-            for each in judgement.at_kinds
+            for each in verdict.at_list_prices
         ],
         break_even=TrialBreakEven(**asdict(found)) if found else None,
     )

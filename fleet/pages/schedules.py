@@ -13,10 +13,10 @@ from fleet.charts.schedules import schedule_figure
 from fleet.models import Trial
 from fleet.pages.charts import chart_table
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.trials.figures import read
-from fleet.trials.judgement import unlike
+from fleet.trials.figures import load_figures
 from fleet.trials.schedule_forms import CHARTS, ScheduleRequest, asked_of
 from fleet.trials.schedule_text import assumed, costs_of, schedule_of
+from fleet.trials.verdict import differing_fields
 from telemetry.errors import FieldError
 
 PARTIALS = ("schedule", "schedule-summary")
@@ -56,10 +56,10 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
 
 def _unlike(trial: Trial, chosen: str) -> list[str]:
     """Return in what the two arms that are projected are known to train different things."""
-    figures = read(trial.figures)
+    figures = load_figures(trial.figures)
     candidates = figures.candidates if figures else ()
     candidate = next((each for each in candidates if chosen in ("", each.run)), None)
-    return unlike(figures, candidate) if figures and candidate else []
+    return differing_fields(figures, candidate) if figures and candidate else []
 
 
 def _given(request: HttpRequest, asked: ScheduleRequest) -> dict[str, str]:

@@ -1,6 +1,6 @@
 """Pages of the trials: the list with its form, and one trial with its verdict."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from django.contrib import messages
@@ -13,12 +13,9 @@ from fleet.access.roles import requires
 from fleet.models import Run, Trial
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.trials import services
-from fleet.trials.comparison import OneTimeCosts, notes, once
-from fleet.trials.figures import Candidate, TrialFigures, mismatches, read, unknowns
-from fleet.trials.judgement import ARMS_DIFFER, Judgement, judged
-from fleet.trials.measures import BY_NAME, DECIDING, VendorClaim, claim_for, explained
-from fleet.trials.tables import IntervalChart, drawing, written_csv
-from fleet.trials.verdict import ComparisonRow, sentence, worded
+from fleet.trials.figures import MatchState, TrialFigures, load_figures, mismatches, unknowns
+from fleet.trials.measures import BY_NAME, DECIDING, definitions
+from fleet.trials.tables import CandidateReport, candidate_reports, written_csv
 from telemetry.errors import FieldError
 from telemetry.statistics.verdicts import DEFAULT_STEPS
 
@@ -27,104 +24,20 @@ N_RUNS, N_TRIALS = 200, 100
 
 
 @dataclass(frozen=True, slots=True)
-class JudgedRow:
-    """A comparison in words, and why it has no verdict; empty where it has one."""
-
-    row: ComparisonRow
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class CandidateVerdict:
-    """A candidate with its judgement: in words, as rows, and drawn."""
-
-    candidate: Candidate
-    sentence: str
-    judgement: Judgement
-    rows: list[JudgedRow]
-    drawing: IntervalChart | None
-    claim: VendorClaim | None
-    once: list[OneTimeCosts]
-    notes: list[str]
-
-    @property
-    def unlike(self) -> tuple[str, ...]:
-        """In what it trains something else than the baseline."""
-        return self.judgement.unlike
-
-    @property
-    def badge(self) -> str:
-        """What a badge says of it; empty before any figure."""
-        return self.judgement.badge
-
-    @property
-    def has_band(self) -> bool:
-        """Whether the vendor's claim is drawn beside what was measured."""
-        return self.drawing is not None and any(line.band for line in self.drawing.lines)
-
-    @property
-    def brief(self) -> list[ComparisonRow | None]:
-        """Dollars and pace: what one line says of it."""
-        found = (self.candidate.of(name) for name in ("usd_per_mtok", "tokens_per_s"))
-        return [None if each is None else worded(each) for each in found]
-
-
-@dataclass(frozen=True, slots=True)
 class TrialRow:
     """One line of the list."""
 
     trial: Trial
-    judged: list[CandidateVerdict]
+    reports: list[CandidateReport]
     is_missing: bool = False
 
 
-def judged_all(figures: TrialFigures) -> list[CandidateVerdict]:
-    """Return every candidate of a trial with its judgement."""
-    types = {arm.run: arm.instance_type for arm in figures.arms}
-    baseline = next((arm for arm in figures.arms if arm.is_baseline), None)
-    if baseline is None:
-        return []
-    found = []
-    for candidate in figures.candidates:
-        judgement = judged(figures, candidate)
-        claim = claim_for(baseline.instance_type, types[candidate.run])
-        arms = [arm for arm in figures.arms if arm.is_baseline or arm.run == candidate.run]
-        found.append(
-            CandidateVerdict(
-                candidate,
-                sentence(candidate, baseline.label, judgement),
-                judgement,
-                _rows(candidate, judgement),
-                drawing(candidate, claim, judgement),
-                claim,
-                once(*arms),
-                notes(candidate, *arms, judgement=judgement, has_claim=claim is not None),
-            )
-        )
-    return found
-
-
-def _rows(candidate: Candidate, judgement: Judgement) -> list[JudgedRow]:
-    """Return what a candidate's table has: dollars at equal price kinds, then as measured."""
-    why = ARMS_DIFFER if judgement.unlike else ""
-    rows = []
-    for each in judgement.at_kinds:
-        row = worded(each.comparison)
-        rows.append(JudgedRow(replace(row, words=f"{row.words}, {each.kind} list prices"), why))
-    for found in candidate.comparisons:
-        row = worded(found)
-        if rows and found.measure == judgement.at_kinds[0].comparison.measure:
-            row = replace(row, words=f"{row.words}, as paid")
-        rows.append(JudgedRow(row, judgement.no_word(found.measure)))
-    return rows
-
-
-def row_of(trial: Trial) -> TrialRow:
-    """Return one line of the list."""
-    figures = read(trial.figures)
+def trial_row(trial: Trial) -> TrialRow:
+    """Judge a trial for the list; it is missing an arm where no candidate is left."""
+    figures = load_figures(trial.figures)
     if figures is None:
         return TrialRow(trial, [])
-    return TrialRow(trial, judged_all(figures), is_missing=not figures.candidates)
+    return TrialRow(trial, candidate_reports(figures), is_missing=not figures.candidates)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -171,7 +84,7 @@ def _show(
 ) -> HttpResponse:
     trials = Trial.objects.with_arms()[:N_TRIALS]
     context: dict[str, Any] = {
-        "rows": [row_of(trial) for trial in trials],
+        "rows": [trial_row(trial) for trial in trials],
         "runs": list(Run.objects.order_by("-pk").values("name", "instance_type")[:N_RUNS]),
         "given": given or {"planned_steps": str(DEFAULT_STEPS)},
         "chosen": chosen or [],
@@ -190,38 +103,39 @@ def _show(
 def trial_detail(request: HtmxRequest, name: str) -> HttpResponse:
     """One trial: what does not match, the verdict, the figures, and what it cost."""
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
-    return render_page(request, "trials/trial_detail.html", _told(trial), partials=("figures",))
+    return render_page(
+        request, "trials/trial_detail.html", _trial_context(trial), partials=("figures",)
+    )
 
 
 @require_safe
 def trial_print(request: HtmxRequest, name: str) -> HttpResponse:
     """One trial on one sheet, A4 across, to be printed or kept as PDF by the browser."""
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
-    return render_page(request, "trials/trial_print.html", _told(trial))
+    return render_page(request, "trials/trial_print.html", _trial_context(trial))
 
 
-def _told(trial: Trial) -> dict[str, Any]:
-    figures = read(trial.figures)
+def _trial_context(trial: Trial) -> dict[str, Any]:
+    figures = load_figures(trial.figures)
     matches = figures.matches if figures else ()
-    shown = judged_all(figures) if figures else []
-    arms = figures.arms if figures else ()
+    reports = candidate_reports(figures) if figures else []
     runs = [arm.run for arm in trial.arms.all()]
-    told = {each.measure for one in shown for each in one.candidate.comparisons}
-    measures = [name for name in BY_NAME if name in told]
-    deciding = (each.judgement.deciding for each in shown)
-    decides = next((each.measure for each in deciding if each), DECIDING[0])
+    known = {each.measure for report in reports for each in report.candidate.comparisons}
+    measures = [name for name in BY_NAME if name in known]
+    deciding = (report.verdict.deciding for report in reports)
+    deciding_measure = next((each.measure for each in deciding if each), DECIDING[0])
     return {
         "trial": trial,
         "figures": figures,
-        "judged": shown,
-        "deciding_words": BY_NAME[decides].words,
+        "reports": reports,
+        "deciding_label": BY_NAME[deciding_measure].label,
         "mismatches": mismatches(matches),
-        "n_unlike": sum(bool(each.unlike) for each in shown),
+        "n_differing": sum(bool(report.verdict.differing) for report in reports),
         "unknowns": unknowns(matches),
-        "alike": [match for match in matches if match.state == "same"],
-        "baseline": next((arm for arm in arms if arm.is_baseline), None),
-        "has_lost": any(arm.n_lost for arm in arms),
-        "explained": explained(trial, runs, measures) if measures else [],
+        "same": [match for match in matches if match.state == MatchState.SAME],
+        "baseline": figures.baseline if figures else None,
+        "has_lost": any(arm.n_lost for arm in figures.arms) if figures else False,
+        "definitions": definitions(trial, runs, measures) if measures else [],
     }
 
 
@@ -241,6 +155,6 @@ def trial_end(request: HtmxRequest, name: str) -> HttpResponse:
 def trial_csv(request: HtmxRequest, name: str) -> HttpResponse:
     """Give a trial's figures to a spreadsheet."""
     trial = get_object_or_404(Trial, name=name)
-    text = written_csv(read(trial.figures) or TrialFigures((), (), ()))
+    text = written_csv(load_figures(trial.figures) or TrialFigures())
     headers = {"Content-Disposition": f'attachment; filename="{trial.name}.csv"'}
     return HttpResponse(text, content_type="text/csv; charset=utf-8", headers=headers)

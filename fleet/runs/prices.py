@@ -281,7 +281,7 @@ class PriceKinds:
         return self.baseline == self.candidate and THEN not in self.baseline
 
     @property
-    def words(self) -> str:
+    def text(self) -> str:
         """Both kinds, the candidate's first: capacity block against on demand."""
         return f"{self.candidate or NOT_STATED} against {self.baseline or NOT_STATED}"
 

@@ -195,7 +195,7 @@ EVERY_WHEN_OVER = timedelta(hours=12)
 AT_A_TIME = 2
 
 
-def work_out_due(source: Source, *, now: datetime, at_a_time: int = AT_A_TIME) -> int:
+def update_due_figures(source: Source, *, now: datetime, at_a_time: int = AT_A_TIME) -> int:
     """Work out the runs whose turn it is, those never looked at first; return how many."""
     late = Q(like_runs=None) | Q(like_runs__worked_out_at__lt=now - EVERY, finished_at=None)
     late |= Q(like_runs__worked_out_at__lt=now - EVERY_WHEN_OVER)
@@ -204,11 +204,11 @@ def work_out_due(source: Source, *, now: datetime, at_a_time: int = AT_A_TIME) -
     )
     runs = list(trained[:at_a_time])
     for run in runs:
-        work_out(source, run, now=now)
+        update_figures(source, run, now=now)
     return len(runs)
 
 
-def work_out(source: Source, run: Run, *, now: datetime) -> SimilarRunsResult:
+def update_figures(source: Source, run: Run, *, now: datetime) -> SimilarRunsResult:
     """Compare a run with its like, and keep what was found."""
     found, _ = SimilarRunsResult.objects.update_or_create(
         run=run, defaults={"worked_out_at": now, "told": told_of(source, run, now=now)}

@@ -35,8 +35,8 @@ HEAVY_RATIO = 0.25
 HEAD_STEPS = 2_000
 COLUMNS = (
     *("steps", "step_s", "counted_s", "tokens", "usd"),
-    *("told_s", "allreduce_s", "heavy", "heavy_s", "loss", "loss_steps"),
-    *("paid", "once", "lost"),
+    *("reported_s", "allreduce_s", "heavy", "heavy_s", "loss", "loss_steps"),
+    *("paid_usd", "unique_tokens", "lost"),
 )
 WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "transfer_s"))
 

@@ -1,225 +1,426 @@
-"""What stands beside a trial's measures: what happened once, and what to know before believing."""
+"""Compute the figures of a trial: measure each arm, then compare each candidate by bootstrap."""
 
 import math
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 import numpy as np
 
-from fleet.formatting import ABSENT, MINUS, duration, si, usd
-from fleet.models import Trial, TrialArm
+from fleet.costs.spending import usd_between
+from fleet.models import Run, Trial, TrialArm
+from fleet.models.run import SECONDS_PER_HOUR
 from fleet.runs.compiles import summed_up
-from fleet.runs.prices import NOT_STATED, ListPrice
-from fleet.runs.step_sums import COLUMNS, steps_of
-from fleet.trials.figures import ArmFigures, Candidate, TrialFigures, matches
-from fleet.trials.judgement import Judgement
-from fleet.trials.measures import NOT_NAMED, ONCE, TOKENS, first_epoch, paid, values_of
-from fleet.trials.verdict import MeasuredArm, compared, training_line
+from fleet.runs.step_sums import COLUMNS, ArmSteps, steps_of
+from fleet.trials.figures import (
+    ArmFigures,
+    ArmPrice,
+    Candidate,
+    Comparison,
+    PaceEvidence,
+    TrialFigures,
+    match_runs,
+)
+from fleet.trials.measures import (
+    BY_NAME,
+    DECIDING,
+    EQUIVALENT,
+    FIRST_EPOCH,
+    LOSS,
+    MFU,
+    N_SECONDARY,
+    ORDER,
+    RATIOS,
+    USD_PER_EPOCH,
+    is_known,
+    values_of,
+)
 from telemetry.blocks import FloatArray
+from telemetry.statistics.bootstrap import ArmSamples, Difference, differences
+from telemetry.statistics.verdicts import WRONG_RATIO, TrialVerdict, TrialWord, verdict
 from telemetry.store.reading import Source
 
-COUNTED_S, LOST = COLUMNS.index("counted_s"), COLUMNS.index("lost")
+STEPS, STEP_S, COUNTED_S, TOKENS, USD, LOSSES, LOSS_STEPS, PAID_USD, UNIQUE_TOKENS, LOST = (
+    COLUMNS.index(name)
+    for name in (
+        *("steps", "step_s", "counted_s", "tokens", "usd", "loss", "loss_steps"),
+        *("paid_usd", "unique_tokens", "lost"),
+    )
+)
+# Losses are compared over this last part of the tokens that both arms have trained on.
+LOSS_WINDOW_RATIO = 0.05
+# Times are stored to a tenth of a millisecond: less than half a cent is no pause.
+MIN_PAUSE_USD = 0.005
+PAID_FIELDS = ("usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd", "usd_per_hour")
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredArm:
+    """An arm with its steps and its figures."""
+
+    arm: TrialArm
+    steps: ArmSteps
+    figures: ArmFigures
+
+    @property
+    def settled(self) -> FloatArray:
+        """Sums of the steps after warm-up, which alone are compared."""
+        return self.steps.sums[self.steps.n_warm_rows :]
+
+    @property
+    def warm_up(self) -> FloatArray:
+        """Sums of the warm-up."""
+        return self.steps.sums[: self.steps.n_warm_rows]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredDifference:
+    """The difference of one measure in its unit, over ``n_steps`` of ``n_planned`` steps."""
+
+    name: str
+    difference: Difference
+    n_steps: int
+    n_planned: int
 
 
 def compare(hot: Source, trial: Trial, *, now: datetime) -> TrialFigures:
-    """Work out what a trial has shown up to now, or to its end.
+    """Compute the figures of a trial up to now, or up to its end.
 
     Notes
     -----
-    Chance is drawn from a seed of the trial and the arm: the same steps give the same figures,
-    however often they are asked for.
+    The bootstrap is seeded by trial and arm: the same steps always give the same figures.
     """
     until = trial.until(now)
-    shown = [shown_of(hot, trial, arm, until=until) for arm in trial.arms.all()]
-    baseline = next((each for each in shown if each.arm.is_baseline), None)
-    candidates = [each for each in shown if not each.arm.is_baseline] if baseline else []
+    arms = [measure_arm(hot, trial, arm, until=until) for arm in trial.arms.all()]
+    baseline = next((each for each in arms if each.arm.is_baseline), None)
     return TrialFigures(
-        matches=matches(
-            [each.arm.run for each in shown], [each.figures.tokens_per_step for each in shown]
+        matches=match_runs(
+            [each.arm.run for each in arms], [each.figures.tokens_per_step for each in arms]
         ),
-        arms=tuple(each.figures for each in shown),
+        arms=tuple(each.figures for each in arms),
         candidates=tuple(
-            compared(trial, baseline, each) for each in candidates if baseline is not None
+            compare_arms(trial, baseline, each)
+            for each in arms
+            if baseline is not None and not each.arm.is_baseline
         ),
     )
 
 
-def shown_of(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> MeasuredArm:
-    """Return what one arm has shown: what it took to get ready, to warm up, and since."""
-    steps = steps_of(hot, arm.run, until=until)
-    sums, n_warm = steps.sums, steps.n_warm_rows
+def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) -> MeasuredArm:
+    """Measure one arm: time and cost until its first step, of its warm-up, and since."""
+    run, steps = arm.run, steps_of(hot, arm.run, until=until)
+    sums, warm, settled = steps.sums, *np.split(steps.sums, [steps.n_warm_rows])
     began_s = steps.first_began_s if len(steps) else until.timestamp()
-    ready_s = round(max(0.0, began_s - arm.run.started_at.timestamp()), 3)
-    epoch = first_epoch(sums, arm.run.tokens_per_epoch)
+    ready_s = round(max(0.0, began_s - run.started_at.timestamp()), 3)
+    compiled_s = summed_up(run).wall_s
+    if compiled_s is None and run.is_simulated:
+        compile_s = run.plan.get("compile_s")
+    else:
+        compile_s = None if compiled_s is None else round(compiled_s, 3)
+    # The median, since the last batch of an epoch may be short.
+    is_counted = (sums[:, TOKENS] > 0) & (sums[:, STEPS] > 0)
+    per_step = sums[is_counted, TOKENS] / sums[is_counted, STEPS]
+    epoch = first_epoch(sums, run.tokens_per_epoch)
+    epoch_ratio = None
+    if run.tokens_per_epoch and len(epoch):
+        epoch_ratio = min(1.0, float(epoch[:, UNIQUE_TOKENS].sum()) / run.tokens_per_epoch)
+    s_per_token = _ratio(settled, COUNTED_S, TOKENS)
+    line = training_line(trial, ready_s, warm)
     figures = ArmFigures(
         label=arm.label,
-        run=arm.run.name,
-        instance_type=arm.run.instance_type,
-        n_nodes=arm.run.n_nodes,
+        run=run.name,
+        instance_type=run.instance_type,
+        n_nodes=run.n_nodes,
         is_baseline=arm.is_baseline,
-        is_simulated=arm.run.is_simulated,
+        is_simulated=run.is_simulated,
         n_steps=len(steps),
-        tokens_per_step=_tokens_per_step(sums),
-        compile_s=_compile_s(arm),
-        # Of a run that was read from elsewhere nobody knows what came before its first step.
-        ready_s=(ready_s or None) if len(steps) else None,
-        first_step_s=_known(steps.first_step_s),
-        last_step=steps.last_step,
-        values=values_of(arm.run, sums[n_warm:]),
-        first_epoch_step_s=_ratio(epoch, "step_s", "steps"),
-        first_epoch_ratio=_share(epoch, arm.run.tokens_per_epoch),
-        time_to_train_s=_time_to_train_s(trial, ready_s, sums, n_warm),
-        n_tokens=float(sums[:, TOKENS].sum()) or None,
+        n_warm_up=int(warm[:, STEPS].sum()),
+        n_settled=int(settled[:, STEPS].sum()),
         n_lost=int(sums[:, LOST].sum()),
-        **_apart(sums[:n_warm], sums[n_warm:]),
-        **paid(arm.run, steps, ready_s, until=until),
+        last_step=steps.last_step,
+        tokens_per_step=float(np.median(per_step)) if len(per_step) else None,
+        n_tokens=float(sums[:, TOKENS].sum()) or None,
+        compile_s=compile_s,
+        # It is unknown what an imported run did before its first step.
+        ready_s=(ready_s or None) if len(steps) else None,
+        first_step_s=_finite(steps.first_step_s),
+        warm_up_s=float(warm[:, STEP_S].sum()),
+        settled_s=float(settled[:, COUNTED_S].sum()) or None,
+        settled_tokens=float(settled[:, TOKENS].sum()) or None,
+        values=values_of(run, settled),
+        first_epoch_step_s=_ratio(epoch, STEP_S, STEPS),
+        first_epoch_ratio=epoch_ratio,
+        time_to_train_s=(
+            None if s_per_token is None or line is None else line[0] + line[1] * s_per_token
+        ),
+        **paid_fields(run, steps, ready_s, until=until),
     )
     return MeasuredArm(arm, steps, figures)
 
 
-def _apart(warm: FloatArray, settled: FloatArray) -> dict[str, Any]:
-    """Return how much of an arm was warm-up, and how much counts."""
-    return {
-        "warm_up_s": float(warm[:, 1].sum()),
-        "n_warm_up": int(warm[:, 0].sum()),
-        "n_settled": int(settled[:, 0].sum()),
-        "settled_s": float(settled[:, COUNTED_S].sum()) or None,
-        "settled_tokens": float(settled[:, TOKENS].sum()) or None,
-    }
+def _ratio(rows: FloatArray, over: int, under: int) -> float | None:
+    total = float(rows[:, under].sum())
+    return float(rows[:, over].sum()) / total if total > 0 else None
 
 
-def _tokens_per_step(sums: FloatArray) -> float | None:
-    """Return what the usual step trains on: the median, since a last batch may be short."""
-    is_counted = (sums[:, 3] > 0) & (sums[:, 0] > 0)
-    return (
-        float(np.median(sums[is_counted, 3] / sums[is_counted, 0])) if is_counted.any() else None
-    )
-
-
-def _compile_s(arm: TrialArm) -> float | None:
-    """Return how long anybody compiled, by the compile events or by the simulation's plan."""
-    told = summed_up(arm.run).wall_s
-    planned = arm.run.plan.get("compile_s") if arm.run.is_simulated else None
-    return planned if told is None else round(told, 3)
-
-
-def _ratio(rows: FloatArray, over: str, under: str) -> float | None:
-    """Return one sum over another; None where there is nothing."""
-    total = dict(zip(COLUMNS, rows.sum(axis=0), strict=True))
-    return float(total[over] / total[under]) if total[under] > 0 else None
-
-
-def _share(epoch: FloatArray, tokens_per_epoch: int | None) -> float | None:
-    """Return how much of its first epoch an arm has done, 0 to 1."""
-    if not tokens_per_epoch or not len(epoch):
-        return None
-    return min(1.0, float(epoch[:, ONCE].sum()) / tokens_per_epoch)
-
-
-def _time_to_train_s(trial: Trial, ready_s: float, sums: FloatArray, n_warm: int) -> float | None:
-    """Return how long the planned tokens take from the start, at the settled steps' pace."""
-    pace = _ratio(sums[n_warm:], "counted_s", "tokens")
-    line = training_line(trial, ready_s, sums[:n_warm])
-    return None if pace is None or line is None else line[0] + line[1] * pace
-
-
-def _known(value: float) -> float | None:
+def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-DONE = 1.0
-NOT_REPORTED = "not reported"
-AGAIN = "; what a failure made them train again counts once"
+def training_line(trial: Trial, ready_s: float, warm: FloatArray) -> tuple[float, float] | None:
+    """Time to train as a line over seconds per token: its start in seconds, its slope in tokens.
+
+    None where the trial plans no tokens, or the warm-up has trained on all of them.
+    """
+    left = (trial.planned_tokens or 0) - float(warm[:, TOKENS].sum())
+    return (ready_s + float(warm[:, STEP_S].sum()), left) if left > 0 else None
 
 
-@dataclass(frozen=True, slots=True)
-class OneTimeCosts:
-    """What each arm did once, so that no interval can be had of it."""
+def paid_fields(run: Run, steps: ArmSteps, ready_s: float, *, until: datetime) -> dict[str, Any]:
+    """Compute the cost fields of an arm's figures; None without a price.
 
-    words: str
-    before: str
-    after: str
-    change: str
+    The parts add up to what the run has cost by then.
+    """
+    total = run.usd_by(until)
+    if math.isnan(total):
+        return dict.fromkeys(PAID_FIELDS)
+    began = run.started_at
+    ready = min(total, usd_between(run, began, began + timedelta(seconds=ready_s)))
+    warm_up, settled = (
+        float(part.sum()) for part in np.split(steps.sums[:, PAID_USD], [steps.n_warm_rows])
+    )
+    between = total - ready - warm_up - settled
+    between = between if between >= MIN_PAUSE_USD else 0.0
+    prices = prices_of(run, until=until)
+    return {
+        "usd_ready": ready,
+        "usd_warm_up": warm_up,
+        "usd_settled": settled,
+        "usd_between": between,
+        "usd": ready + warm_up + settled + between,
+        "usd_per_hour": prices[-1].usd_per_hour,
+        "price_basis": prices[-1].basis,
+        "prices": prices,
+    }
 
 
-def once(baseline: ArmFigures, candidate: ArmFigures) -> list[OneTimeCosts]:
-    """Return how long the arms compiled, and what passed before their first step."""
-    return [
-        _once("compile time", baseline.compile_s, candidate.compile_s),
-        _once("until the first step", baseline.ready_s, candidate.ready_s),
-    ]
+def prices_of(run: Run, *, until: datetime) -> tuple[ArmPrice, ...]:
+    """List the prices that a run was paid by, oldest first; there is at least one."""
+    rates, over_s = run.rates, run.paid_by(until).timestamp()
+    bases = [run.price_basis] if not run.tariff else [each["basis"] for each in run.tariff]
+    first, *later = (
+        ArmPrice(float(from_s), float(usd_per_s) * SECONDS_PER_HOUR, basis)
+        for from_s, usd_per_s, basis in zip(rates.from_s, rates.usd_per_s, bases, strict=True)
+    )
+    return (first, *(price for price in later if price.from_s < over_s))
 
 
-def _once(words: str, before_s: float | None, after_s: float | None) -> OneTimeCosts:
-    before, after = _lasting(before_s), _lasting(after_s)
-    if before_s is None or after_s is None:
-        return OneTimeCosts(words, before, after, ABSENT)
-    more_s = after_s - before_s
-    return OneTimeCosts(
-        words, before, after, f"{MINUS if more_s < 0 else '+'}{duration(abs(more_s))}"
+def compare_arms(trial: Trial, baseline: MeasuredArm, candidate: MeasuredArm) -> Candidate:
+    """Compare a candidate with the baseline by every measure that both arms have."""
+    pair = (baseline, candidate)
+    measured = sorted(_differences(trial, pair), key=lambda each: ORDER.index(each.name))
+    names = {each.name for each in measured}
+    deciding = next((name for name in DECIDING if name in names), "")
+    n_steps = min(each.figures.n_settled for each in pair)
+    pace = next((each for each in measured if each.name == "tokens_per_s"), None)
+    evidence = None
+    if pace is not None and math.isfinite(pace.difference.error_log):
+        difference = pace.difference
+        evidence = PaceEvidence(
+            difference.ratio, difference.error_log, pace.n_steps, pace.n_planned
+        )
+    return Candidate(
+        candidate.arm.label,
+        candidate.arm.run.name,
+        tuple(_comparison(each, deciding) for each in measured),
+        equal_tokens=equal_tokens(*(each.steps.sums for each in pair)),
+        is_decided=n_steps >= trial.planned_steps,
+        pace=evidence,
     )
 
 
-def _lasting(value_s: float | None) -> str:
-    if value_s is None:
-        return NOT_REPORTED
-    return duration(value_s) if value_s else "none"
+def _differences(
+    trial: Trial, pair: tuple[MeasuredArm, MeasuredArm]
+) -> Iterator[MeasuredDifference]:
+    """Yield the measures that both arms have, in no particular order."""
+    n_steps, n_planned = min(each.figures.n_settled for each in pair), trial.planned_steps
+    rng = np.random.default_rng([trial.pk, pair[1].arm.pk])
+    settled = _settled_differences(trial, pair, rng)
+    for name, difference in settled.items():
+        yield MeasuredDifference(name, difference, n_steps, n_planned)
+    if (mfu := _mfu_difference(settled, *(each.figures for each in pair))) is not None:
+        yield MeasuredDifference(MFU.name, mfu, n_steps, n_planned)
+    before, after = (each.steps.sums for each in pair)
+    per_epoch = {each.arm.run.tokens_per_epoch for each in pair}
+    n_tokens = per_epoch.pop()
+    if n_tokens and not per_epoch:
+        if (usd := settled.get("usd_per_mtok")) is not None:
+            scaled = _scale(usd, n_tokens / BY_NAME["usd_per_mtok"].factor)
+            yield MeasuredDifference(USD_PER_EPOCH.name, scaled, n_steps, n_planned)
+        if (epoch := compare_first_epochs(before, after, n_tokens, rng)) is not None:
+            yield epoch
+    n_equal = equal_tokens(before, after)
+    loss = None if n_equal is None else compare_losses(n_equal, before, after, rng)
+    if loss is not None:
+        yield MeasuredDifference(LOSS.name, loss, n_steps, n_planned)
 
 
-def listed_price(instance_type: str, price: ListPrice) -> str:
-    """Write a list price with its region and date; a range where several were seen."""
-    ends = usd(price.low_usd)
-    if price.high_usd > price.low_usd:
-        ends = f"{ends} to {usd(price.high_usd)}"
-    region = "" if price.region == "any" else f", {price.region}"
-    return f"{instance_type} {ends} ({price.date}{region})"
-
-
-def notes(
-    candidate: Candidate,
-    baseline: ArmFigures,
-    other: ArmFigures,
-    *,
-    judgement: Judgement,
-    has_claim: bool,
-) -> list[str]:
-    """Return what a reader must know to read the figures aright."""
-    told: list[str] = []
-    simulated = [arm.label for arm in (baseline, other) if arm.is_simulated]
-    if simulated:
-        told.append(
-            f"{' and '.join(simulated)}: simulated. Pace and loss follow from assumed constants "
-            "of the step model; they are no measurement of real hardware, and the intervals are "
-            "of the simulated steps alone."
-        )
-    if judgement.are_kinds_unlike:
-        bases = [arm.price_basis or NOT_STATED for arm in (baseline, other)]
-        told.append(
-            f"The prices are of different kinds: {baseline.label} {bases[0]}; "
-            f"{other.label} {bases[1]}. So no verdict follows from dollars as paid."
-        )
-    if judgement.at_kinds:
-        listed = "; ".join(
-            f"{each.kind}: {listed_price(baseline.instance_type, each.prices.baseline)}, "
-            f"{listed_price(other.instance_type, each.prices.candidate)}"
-            for each in judgement.at_kinds
-        )
-        told.append(f"List prices per node-hour: {listed}.")
-    told += [
-        f"{arm.label} changed its price on the way: each second is paid at that of its time."
-        for arm in (baseline, other)
-        if len(arm.prices) > 1
+def _settled_differences(
+    trial: Trial, pair: tuple[MeasuredArm, MeasuredArm], rng: np.random.Generator
+) -> dict[str, Difference]:
+    """Compare the ratios of settled steps, each in its unit."""
+    lines = [training_line(trial, each.figures.ready_s or 0.0, each.warm_up) for each in pair]
+    known = [
+        figure
+        for figure in RATIOS
+        if all(is_known(figure, each.settled) for each in pair)
+        and (not figure.measure.line or None not in lines)
     ]
-    if has_claim and baseline.instance_type.startswith("p5."):
-        told.append(f"Of AWS's claim: {NOT_NAMED}")
-    ratios = [arm.first_epoch_ratio for arm in (baseline, other)]
-    done = min((ratio for ratio in ratios if ratio is not None), default=DONE)
-    if done < DONE:
-        told.append(f"The first epoch is not over: {done:.0%} of it is done.")
-    if candidate.of("loss") is not None and candidate.equal_tokens:
-        told.append(
-            f"Losses are compared after {si(candidate.equal_tokens)} tokens, the most that both "
-            f"arms have trained on{AGAIN if baseline.n_lost or other.n_lost else ''}."
+    if not known:
+        return {}
+    before, after = (
+        ArmSamples(
+            COLUMNS, at_mean_price(each.settled), {} if line is None else {"time_to_train_s": line}
         )
-    return told
+        for each, line in zip(pair, lines, strict=True)
+    )
+    measures = {figure.name: figure.measure for figure in known}
+    # A draw of few steps may contain none that report a measure: its interval is then unknown.
+    with np.errstate(divide="ignore", invalid="ignore"):
+        by_name = differences(before, after, measures, rng=rng)
+    return {figure.name: _scale(by_name[figure.name], figure.factor) for figure in known}
+
+
+def at_mean_price(sums: FloatArray) -> FloatArray:
+    """Price each second at the arm's mean price, which keeps the total.
+
+    A price changes by contract, not by chance: only the seconds may vary in the bootstrap.
+    """
+    total_s = float(sums[:, COUNTED_S].sum())
+    priced = sums.copy()
+    if total_s > 0:
+        priced[:, USD] = sums[:, COUNTED_S] * (sums[:, USD].sum() / total_s)
+    return priced
+
+
+def _scale(difference: Difference, factor: float) -> Difference:
+    return replace(
+        difference,
+        baseline=difference.baseline * factor,
+        candidate=difference.candidate * factor,
+    )
+
+
+def _mfu_difference(
+    settled: dict[str, Difference], baseline: ArmFigures, candidate: ArmFigures
+) -> Difference | None:
+    """Scale the difference in pace by each arm's own peak."""
+    before, after = (each.values.get(MFU.name) for each in (baseline, candidate))
+    if before is None or after is None or "tokens_per_s" not in settled:
+        return None
+    pace, ratio = settled["tokens_per_s"], after / before - 1
+    factor = (1 + ratio) / (1 + pace.ratio)
+    return replace(
+        pace,
+        baseline=before,
+        candidate=after,
+        ratio=ratio,
+        low=(1 + pace.low) * factor - 1,
+        high=(1 + pace.high) * factor - 1,
+    )
+
+
+def first_epoch(sums: FloatArray, tokens_per_epoch: int | None) -> FloatArray:
+    """Keep the rows of an arm's first pass over its data, warm-up included; no row if unknown.
+
+    Tokens that were trained again after a failure count once.
+    """
+    if not tokens_per_epoch or not sums[:, TOKENS].all():
+        return sums[:0]
+    before = np.cumsum(sums[:, UNIQUE_TOKENS]) - sums[:, UNIQUE_TOKENS]
+    return np.asarray(sums[before < tokens_per_epoch])
+
+
+def compare_first_epochs(
+    before: FloatArray, after: FloatArray, tokens_per_epoch: int, rng: np.random.Generator
+) -> MeasuredDifference | None:
+    """Compare the mean step of two arms' first epochs; None where one has no step of it."""
+    epochs = [first_epoch(sums, tokens_per_epoch) for sums in (before, after)]
+    if not all(map(len, epochs)):
+        return None
+    difference = differences(*_samples(epochs), {FIRST_EPOCH.name: FIRST_EPOCH.measure}, rng=rng)
+    done = [max(1.0, float(rows[:, UNIQUE_TOKENS].sum())) for rows in epochs]
+    counts = [int(rows[:, STEPS].sum()) for rows in epochs]
+    n_steps, n_tokens = min(zip(counts, done, strict=True))
+    n_planned = round(n_steps * max(1.0, tokens_per_epoch / n_tokens))
+    return MeasuredDifference(
+        FIRST_EPOCH.name, difference[FIRST_EPOCH.name], n_steps, max(1, n_planned)
+    )
+
+
+def equal_tokens(before: FloatArray, after: FloatArray) -> float | None:
+    """Count the tokens that both arms have trained on; None where one does not report them.
+
+    Tokens that were trained again after a failure count once.
+    """
+    return min(float(sums[:, UNIQUE_TOKENS].sum()) for sums in (before, after)) or None
+
+
+def compare_losses(
+    n_tokens: float, before: FloatArray, after: FloatArray, rng: np.random.Generator
+) -> Difference | None:
+    """Compare two arms' loss just before a number of tokens; None where one reports none there.
+
+    Notes
+    -----
+    It is the mean loss of the steps of the last twentieth of these tokens. The loss falls within
+    them in both arms. The bootstrap takes that for noise, which makes the interval too wide
+    rather than too narrow. Steps that were trained again after a failure count once.
+    """
+    windows = []
+    for sums in (before, after):
+        end = np.cumsum(sums[:, UNIQUE_TOKENS])
+        start = end - sums[:, UNIQUE_TOKENS]
+        is_within = (start < n_tokens) & (end > n_tokens * (1 - LOSS_WINDOW_RATIO))
+        windows.append(np.asarray(sums[is_within & (sums[:, LOSS_STEPS] > 0)]))
+    if not all(len(rows) and rows[:, LOSSES].any() for rows in windows):
+        return None
+    return differences(*_samples(windows), {LOSS.name: LOSS.measure}, rng=rng)[LOSS.name]
+
+
+def _samples(arms: Sequence[FloatArray]) -> tuple[ArmSamples, ArmSamples]:
+    before, after = (ArmSamples(COLUMNS, each) for each in arms)
+    return before, after
+
+
+def _comparison(measured: MeasuredDifference, deciding: str) -> Comparison:
+    decision, difference = _decide(measured, deciding), measured.difference
+    return Comparison(
+        measure=measured.name,
+        baseline=difference.baseline,
+        candidate=difference.candidate,
+        ratio=difference.ratio,
+        low=_finite(difference.low),
+        high=_finite(difference.high),
+        word=decision.word,
+        n_more_steps=decision.n_more_steps,
+    )
+
+
+def _decide(measured: MeasuredDifference, deciding: str) -> TrialVerdict:
+    """Decide a measure: the deciding one by itself; all others share one chance of an error.
+
+    Each evaluation of the loss uses other steps, so each one would be another chance of an
+    error. It is decided once, when the planned steps are done.
+    """
+    if measured.name == LOSS.name and measured.n_steps < measured.n_planned:
+        return TrialVerdict(TrialWord.CANNOT_TELL, measured.n_planned - measured.n_steps)
+    is_deciding = EQUIVALENT.get(measured.name, measured.name) == deciding
+    return verdict(
+        measured.difference,
+        is_better_low=BY_NAME[measured.name].measure.is_better_low,
+        n_steps=measured.n_steps,
+        n_planned=measured.n_planned,
+        wrong_ratio=WRONG_RATIO if is_deciding else WRONG_RATIO / N_SECONDARY,
+    )

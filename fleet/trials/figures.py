@@ -1,4 +1,7 @@
-"""What a trial has shown so far, as figures that are kept, told and drawn."""
+"""The figures of a trial: what its arms must have in common, what each took, how they compare.
+
+They are stored as JSON in the trial's row, so field names must stay readable by later versions.
+"""
 
 import re
 from collections.abc import Callable, Sequence
@@ -8,24 +11,24 @@ import msgspec
 
 from fleet.models import Run
 
-# Arms whose steps differ by less train on as many tokens.
+# Counts of tokens per step that differ by less are taken for the same.
 SAME_TOKENS_RATIO = 0.01
 NOT_REPORTED = "not reported"
 
 
 class MatchState(StrEnum):
-    """How the arms' values stand to each other."""
+    """Whether the arms have the same value."""
 
     SAME = "same"
     DIFFERS = "differs"
     UNKNOWN = "not reported"
 
 
-class Match(msgspec.Struct, frozen=True):
-    """One field that must be the same, and what each arm has, in the order of the arms."""
+class Match(msgspec.Struct, frozen=True, rename={"label": "words"}):
+    """A field that must be the same, with the value of each arm, in the order of the arms."""
 
     field: str
-    words: str
+    label: str
     values: tuple[str, ...]
     state: MatchState
 
@@ -37,81 +40,79 @@ FIELDS: tuple[tuple[str, str, Callable[[Run], str]], ...] = (
     ("precision", "precision", lambda run: run.precision),
     ("optimizer", "optimizer", lambda run: run.optimizer),
 )
-# What frameworks add to an optimizer's name, which says how it is computed and not what it is.
-HOW = frozenset(("torch", "fused", "xla", "hf", "npu", "apex"))
+# Parts of an optimizer's name that say how it is computed, not which one it is.
+OPTIMIZER_BACKENDS = frozenset(("torch", "fused", "xla", "hf", "npu", "apex"))
 
 
-def matches(runs: Sequence[Run], tokens_per_step: Sequence[float | None]) -> tuple[Match, ...]:
+def match_runs(runs: Sequence[Run], tokens_per_step: Sequence[float | None]) -> tuple[Match, ...]:
     """Compare what the arms train, field by field.
 
     Parameters
     ----------
     runs : of the arms, the baseline first
-    tokens_per_step : what each arm's steps really trained on; None where nobody counted
+    tokens_per_step : what each arm's steps trained on; None where unknown
 
     Notes
     -----
-    Of an optimizer only its kind is compared: ``adamw_torch`` is AdamW. Its settings, and the
-    schedule of its learning rate, nobody reports.
+    Only the kind of optimizer is compared: ``adamw_torch`` is AdamW. Its settings and the
+    learning rate schedule are not reported.
     """
-    told = [_told(field, words, [read(run) for run in runs]) for field, words, read in FIELDS]
+    matches = [
+        _match(field, label, [value_of(run) for run in runs]) for field, label, value_of in FIELDS
+    ]
     counts = ["" if n is None else f"{n:,.0f}" for n in tokens_per_step]
-    told.append(_told("tokens_per_step", "tokens per step", counts))
+    matches.append(_match("tokens_per_step", "tokens per step", counts))
     if any(run.tokens_per_epoch for run in runs):
         epochs = [f"{run.tokens_per_epoch:,}" if run.tokens_per_epoch else "" for run in runs]
-        told.append(_told("tokens_per_epoch", "tokens per epoch", epochs))
-    return tuple(told)
+        matches.append(_match("tokens_per_epoch", "tokens per epoch", epochs))
+    return tuple(matches)
 
 
-def _told(field: str, words: str, values: Sequence[str]) -> Match:
-    """Compare what the arms say of one field."""
+def _match(field: str, label: str, values: Sequence[str]) -> Match:
+    known = {value for value in values if value}
     if field == "tokens_per_step":
-        known = [float(value.replace(",", "")) for value in values if value]
-        is_alike = bool(known) and max(known) - min(known) <= SAME_TOKENS_RATIO * max(known)
+        counts = [float(value.replace(",", "")) for value in known]
+        is_same = bool(counts) and max(counts) - min(counts) <= SAME_TOKENS_RATIO * max(counts)
     else:
-        kinds = {kind_of(value) if field == "optimizer" else value for value in values}
-        is_alike = len(kinds) == 1
-    return _match(field, words, values, is_alike=is_alike)
+        is_same = len({optimizer_kind(v) if field == "optimizer" else v for v in values}) == 1
+    if all(values):
+        state = MatchState.SAME if is_same else MatchState.DIFFERS
+    else:
+        state = MatchState.DIFFERS if len(known) > 1 and not is_same else MatchState.UNKNOWN
+    return Match(field, label, tuple(value or NOT_REPORTED for value in values), state)
 
 
-def between(found: Sequence[Match], one: int, other: int) -> list[Match]:
-    """Return how two of the arms, by their place, stand to each other, whatever others have."""
-    pairs = [(match, (match.values[one], match.values[other])) for match in found]
+def match_pair(matches: Sequence[Match], one: int, other: int) -> list[Match]:
+    """Compare two of the arms, given by position, regardless of the others."""
+    pairs = [(match, (match.values[one], match.values[other])) for match in matches]
     return [
-        _told(match.field, match.words, ["" if each == NOT_REPORTED else each for each in pair])
+        _match(match.field, match.label, ["" if each == NOT_REPORTED else each for each in pair])
         for match, pair in pairs
     ]
 
 
-def kind_of(optimizer: str) -> str:
-    """Return an optimizer's name as all frameworks could write it: adamw for adamw_torch."""
+def optimizer_kind(optimizer: str) -> str:
+    """Reduce an optimizer's name to what all frameworks share: adamw for adamw_torch."""
     parts = re.split(r"[^a-z0-9]+", optimizer.casefold())
-    return "".join(part for part in parts if part not in HOW)
+    return "".join(part for part in parts if part not in OPTIMIZER_BACKENDS)
 
 
-def _match(field: str, words: str, values: Sequence[str], *, is_alike: bool) -> Match:
-    state = MatchState.SAME if is_alike else MatchState.DIFFERS
-    if not all(values):
-        known = {value for value in values if value}
-        state = MatchState.DIFFERS if len(known) > 1 and not is_alike else MatchState.UNKNOWN
-    return Match(field, words, tuple(value or NOT_REPORTED for value in values), state)
+def mismatches(matches: Sequence[Match]) -> list[Match]:
+    """Keep the fields in which the arms are known to differ."""
+    return [match for match in matches if match.state == MatchState.DIFFERS]
 
 
-def mismatches(found: Sequence[Match]) -> list[Match]:
-    """Return the fields in which the arms are known to differ."""
-    return [match for match in found if match.state == MatchState.DIFFERS]
-
-
-def unknowns(found: Sequence[Match]) -> list[Match]:
-    """Return the fields that not every arm reports."""
-    return [match for match in found if match.state == MatchState.UNKNOWN]
+def unknowns(matches: Sequence[Match]) -> list[Match]:
+    """Keep the fields that at least one arm does not report."""
+    return [match for match in matches if match.state == MatchState.UNKNOWN]
 
 
 class Comparison(msgspec.Struct, frozen=True):
-    """One measure of a candidate beside the baseline; None where nobody can tell.
+    """One measure of a candidate against the baseline; None where unknown.
 
     ``ratio`` is candidate over baseline less one, ``low`` to ``high`` its 95 % interval.
-    ``word`` is better, worse, or cannot tell yet; ``n_more_steps`` would tell, None: none would.
+    ``word`` is better, worse, or cannot tell yet. ``n_more_steps`` of each arm would decide it;
+    None: more steps would not.
     """
 
     measure: str
@@ -125,7 +126,7 @@ class Comparison(msgspec.Struct, frozen=True):
 
 
 class PaceEvidence(msgspec.Struct, frozen=True):
-    """What words at other prices than those paid rest on: tokens per second, as measured.
+    """Measured tokens per second, from which verdicts at other prices are derived.
 
     ``ratio`` is candidate over baseline less one, ``error_log`` the standard error of its
     logarithm; ``n_steps`` of the shorter arm, of ``n_planned``.
@@ -138,7 +139,7 @@ class PaceEvidence(msgspec.Struct, frozen=True):
 
 
 class ArmPrice(msgspec.Struct, frozen=True):
-    """What all nodes of an arm cost by the hour from a moment on, and by which terms."""
+    """Price of all nodes of an arm from a time on, and its terms."""
 
     from_s: float
     usd_per_hour: float
@@ -146,16 +147,17 @@ class ArmPrice(msgspec.Struct, frozen=True):
 
 
 class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm took, from its start to its newest step; None where nobody can tell.
+    """What one arm took, from its start to its newest step; None where unknown.
 
-    ``ready_s`` is from the run's start to its first step, ``compile_s`` what of it is known to
+    ``ready_s`` is from the run's start to its first step, ``compile_s`` the part of it known to
     be compiling; ``warm_up_s`` the ``n_warm_up`` steps until it settled, which no measure counts.
-    The dollars are those of these parts, and of pauses between steps. ``first_epoch_step_s`` is
-    the mean step of the first pass over the data, of which ``first_epoch_ratio`` is done.
+    The ``usd_`` fields are the cost of these parts, and of pauses between steps.
+    ``first_epoch_step_s`` is the mean step of the first pass over the data, of which
+    ``first_epoch_ratio`` is done.
 
-    ``usd_per_hour`` is the last of ``prices``, each of which some of the time was paid by.
-    ``n_lost`` steps were trained again after a failure; ``settled_s`` and ``settled_tokens`` are
-    the seconds and tokens of the settled steps whose tokens are known.
+    ``usd_per_hour`` is the newest of ``prices``. ``n_lost`` steps were trained again after a
+    failure; ``settled_s`` and ``settled_tokens`` are the seconds and tokens of the settled steps
+    whose tokens are known.
     """
 
     label: str
@@ -194,9 +196,9 @@ class ArmFigures(msgspec.Struct, frozen=True, kw_only=True):
 class Candidate(msgspec.Struct, frozen=True):
     """One candidate against the baseline, measure by measure.
 
-    ``equal_tokens`` are those after which losses are compared. Once both arms have their planned
-    steps the words are decided, and stand. ``pace`` is None where no pace is told, and in figures
-    of earlier versions.
+    Losses are compared after ``equal_tokens``. Once both arms have their planned steps the
+    verdicts are decided and do not change any more. ``pace`` is None where the pace is unknown,
+    and in figures of earlier versions.
     """
 
     label: str
@@ -206,25 +208,34 @@ class Candidate(msgspec.Struct, frozen=True):
     is_decided: bool = False
     pace: PaceEvidence | None = None
 
-    def of(self, measure: str) -> Comparison | None:
-        """Return the comparison by one measure, None where it cannot be made."""
+    def get(self, measure: str) -> Comparison | None:
+        """Find the comparison by one measure; None where it cannot be made."""
         return next((each for each in self.comparisons if each.measure == measure), None)
 
 
 class TrialFigures(msgspec.Struct, frozen=True):
-    """All that a trial shows: what must match, the arms, and each candidate's comparison."""
+    """All figures of a trial: what must match, the arms, and each candidate's comparisons."""
 
-    matches: tuple[Match, ...]
-    arms: tuple[ArmFigures, ...]
-    candidates: tuple[Candidate, ...]
+    matches: tuple[Match, ...] = ()
+    arms: tuple[ArmFigures, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+
+    @property
+    def baseline(self) -> ArmFigures | None:
+        """The arm that the others are compared with; None where its run was removed."""
+        return next((arm for arm in self.arms if arm.is_baseline), None)
+
+    def arm(self, run: str) -> ArmFigures:
+        """Find the arm of a run."""
+        return next(arm for arm in self.arms if arm.run == run)
 
 
-def kept(figures: TrialFigures) -> dict[str, object]:
-    """Return figures as a trial's row keeps them."""
+def dump_figures(figures: TrialFigures) -> dict[str, object]:
+    """Convert figures to what a trial's row stores."""
     plain: dict[str, object] = msgspec.to_builtins(figures)
     return plain
 
 
-def read(plain: dict[str, object]) -> TrialFigures | None:
-    """Return the figures that a row keeps; None where there are none yet."""
+def load_figures(plain: dict[str, object]) -> TrialFigures | None:
+    """Read the figures that a row stores; None where there are none yet."""
     return msgspec.convert(plain, TrialFigures) if plain else None

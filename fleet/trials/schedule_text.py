@@ -167,7 +167,7 @@ def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
     ]
     if not at_kinds:
         parts.append("The catalogue lists no price kind for both.")
-    return " ".join([*parts, f"As paid ({kinds.words}) {said}"])
+    return " ".join([*parts, f"As paid ({kinds.text}) {said}"])
 
 
 def assumed_sentence(planned: tuple[Planned, ...]) -> str:

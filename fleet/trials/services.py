@@ -1,4 +1,4 @@
-"""A trial's life: begun, worked out again as steps come, and ended; nothing is forgotten."""
+"""Begin a trial, update its figures as steps arrive, and end it."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from django.db import IntegrityError, transaction
 
 from fleet.models import Run, Trial, TrialArm
 from fleet.trials.comparison import compare
-from fleet.trials.figures import Candidate, Comparison, TrialFigures, kept, read
+from fleet.trials.figures import Candidate, TrialFigures, dump_figures, load_figures
 from telemetry.errors import FieldError
 from telemetry.store.reading import Source
 
@@ -34,17 +34,16 @@ def begin(
     by: str,
     now: datetime,
 ) -> Trial:
-    """Begin a trial of runs, named; each arm is called by its hardware.
+    """Begin a trial of runs, given by name; the label of each arm is its hardware.
 
-    ``planned_tokens`` are those of the whole training; None: its length is not asked for.
+    ``planned_tokens`` are those of the whole training; None: unknown.
 
     Raises
     ------
     FieldError
-        Where a field cannot be.
+        Where a field is invalid.
     """
-    _check(name, question, team)
-    _check_plan(planned_steps, planned_tokens)
+    _check(name, question, team, planned_steps, planned_tokens)
     runs = _runs(baseline, candidates)
     try:
         with transaction.atomic():
@@ -63,7 +62,9 @@ def begin(
     return trial
 
 
-def _check(name: str, question: str, team: str) -> None:
+def _check(
+    name: str, question: str, team: str, planned_steps: int, planned_tokens: int | None
+) -> None:
     try:
         validate_slug(name)
     except ValidationError as error:
@@ -77,9 +78,6 @@ def _check(name: str, question: str, team: str) -> None:
             raise FieldError(field, "use no control characters, not even line breaks")
     if not question.strip():
         raise FieldError("question", "say what is to be decided")
-
-
-def _check_plan(planned_steps: int, planned_tokens: int | None) -> None:
     if not 1 <= planned_steps <= MOST_STEPS:
         raise FieldError("planned_steps", f"choose 1 to {MOST_STEPS:,}")
     if planned_tokens is not None and not 1 <= planned_tokens <= MOST_TOKENS:
@@ -87,7 +85,7 @@ def _check_plan(planned_steps: int, planned_tokens: int | None) -> None:
 
 
 def _runs(baseline: str, candidates: Sequence[str]) -> list[Run]:
-    """Return the runs of the arms, the baseline first."""
+    """Look up the runs of the arms, the baseline first."""
     if not 1 <= len(candidates) <= MOST_CANDIDATES:
         raise FieldError("candidates", f"choose 1 to {MOST_CANDIDATES} runs")
     if len({baseline, *candidates}) <= len(candidates):
@@ -117,46 +115,44 @@ def end(trial: Trial, *, now: datetime) -> bool:
     return True
 
 
-def work_out(hot: Source, trial: Trial, *, now: datetime) -> None:
-    """Work a trial's figures out, and keep them unless it was ended meanwhile."""
-    figures = standing(compare(hot, trial, now=now), read(trial.figures))
-    trial.figures, trial.figured_at = kept(figures), now
+def update_figures(hot: Source, trial: Trial, *, now: datetime) -> None:
+    """Compute a trial's figures, and store them unless it was ended in the meantime."""
+    figures = keep_decided(compare(hot, trial, now=now), load_figures(trial.figures))
+    trial.figures, trial.figured_at = dump_figures(figures), now
     Trial.objects.filter(pk=trial.pk, ended_at=trial.ended_at).update(
         figures=trial.figures, figured_at=now
     )
 
 
-def standing(new: TrialFigures, old: TrialFigures | None) -> TrialFigures:
-    """Return figures whose words are the older ones where those were decided.
+def keep_decided(new: TrialFigures, old: TrialFigures | None) -> TrialFigures:
+    """Keep the verdicts of candidates that were decided before.
 
-    Whoever goes on looking after the plan is done would otherwise find a word in the end where
-    nothing differs.
+    Evaluating again after the plan is done would be another chance of an error, and would give
+    some verdict in the end where nothing differs.
     """
     decided = {each.run: each for each in (old.candidates if old else ()) if each.is_decided}
-    candidates = tuple(_standing(each, decided.get(each.run)) for each in new.candidates)
-    return msgspec.structs.replace(new, candidates=candidates)
-
-
-def _standing(new: Candidate, old: Candidate | None) -> Candidate:
-    if old is None:
-        return new
-    comparisons = tuple(
-        each if (before := old.of(each.measure)) is None else _worded_as(each, before.word)
-        for each in new.comparisons
+    candidates = (
+        each if each.run not in decided else _with_words(each, decided[each.run])
+        for each in new.candidates
     )
-    pace = old.pace or new.pace
-    return msgspec.structs.replace(new, comparisons=comparisons, is_decided=True, pace=pace)
+    return msgspec.structs.replace(new, candidates=tuple(candidates))
 
 
-def _worded_as(comparison: Comparison, word: str) -> Comparison:
-    if comparison.word == word:
-        return comparison
-    return msgspec.structs.replace(comparison, word=word, n_more_steps=None)
+def _with_words(candidate: Candidate, decided: Candidate) -> Candidate:
+    words = {each.measure: each.word for each in decided.comparisons}
+    comparisons = tuple(
+        each
+        if words.get(each.measure, each.word) == each.word
+        else msgspec.structs.replace(each, word=words[each.measure], n_more_steps=None)
+        for each in candidate.comparisons
+    )
+    pace = decided.pace or candidate.pace
+    return msgspec.structs.replace(candidate, comparisons=comparisons, is_decided=True, pace=pace)
 
 
-def work_out_due(hot: Source, *, now: datetime) -> int:
-    """Work out the trials whose figures may have changed; return how many."""
+def update_due_figures(hot: Source, *, now: datetime) -> int:
+    """Compute the trials whose figures may have changed; return their number."""
     due = Trial.objects.due().with_arms()
     for trial in due:
-        work_out(hot, trial, now=now)
+        update_figures(hot, trial, now=now)
     return len(due)

@@ -11,7 +11,7 @@ import pytest
 from playwright.sync_api import Page, ViewportSize
 
 from fleet.models import Run, Trial
-from fleet.trials.services import begin, work_out
+from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import made, train
 from tests.parts import NOON
@@ -75,7 +75,7 @@ def begun(hot: HotStore, n_candidates: int, *, unlike_from: int = 99) -> Trial:
     for arm in trial.arms.all():
         arm.label = f"{arm.run.n_nodes} nodes of {arm.run.instance_type}, {arm.run.name}"[:60]
         arm.save()
-    work_out(hot, trial, now=NOON + timedelta(days=1))
+    update_figures(hot, trial, now=NOON + timedelta(days=1))
     return trial
 
 
@@ -90,7 +90,7 @@ def trial(request: pytest.FixtureRequest, hot: HotStore, fleet: str) -> Trial:
     if request.param == "one arm left":
         Run.objects.filter(name=trial.arms.get(is_baseline=False).run.name).delete()
     trial = Trial.objects.with_arms().get(pk=trial.pk)
-    work_out(hot, trial, now=NOON + timedelta(days=1))
+    update_figures(hot, trial, now=NOON + timedelta(days=1))
     return trial
 
 

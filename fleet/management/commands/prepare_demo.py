@@ -17,12 +17,12 @@ from django.db import connections, transaction
 from fleet.costs.spending import keep_spending
 from fleet.models import Run
 from fleet.ops.tied import tie
-from fleet.runs.similar_runs import work_out_due as work_out_likes
+from fleet.runs.similar_runs import update_due_figures as work_out_likes
 from fleet.simulation import demo_history
 from fleet.simulation.demo import create_fleet, ensure_preflight, ensure_probe, ensure_trials
 from fleet.simulation.demo_history import announce_past, brew_deploys, compile_past, live_through
 from fleet.simulation.runs import publish_plans
-from fleet.trials.services import work_out_due
+from fleet.trials.services import update_due_figures
 from telemetry.store.hot import open_store
 
 PARENT_CHECK_S = 1.0
@@ -54,7 +54,7 @@ class Command(BaseCommand):
         self._live_through(list(unlived.values_list("name", flat=True)), now=now)
         ensure_trials(now=now)
         ensure_preflight()
-        work_out_due(hot, now=datetime.now(UTC))
+        update_due_figures(hot, now=datetime.now(UTC))
         keep_spending(hot, now=datetime.now(UTC))
         work_out_likes(hot, now=datetime.now(UTC), at_a_time=20)
         demo_history.extend(hot, now=now)

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.models import Run
-from fleet.runs.similar_runs import work_out
+from fleet.runs.similar_runs import update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Ask
 from tests.fleet.runs.test_finding import made
@@ -17,7 +17,7 @@ def measured(hot: HotStore, run: Run) -> Run:
     run.save()
     train(run, step_s=2.0)
     train(made(run, "quick", precision="fp8", compiler_flags="-O2"), step_s=1.6, seed=1)
-    work_out(hot, Run.objects.get(name="llama"), now=NOW)
+    update_figures(hot, Run.objects.get(name="llama"), now=NOW)
     return run
 
 

@@ -6,7 +6,7 @@ import pytest
 from django.test import Client
 
 from fleet.models import Run, Trial
-from fleet.trials.services import work_out
+from fleet.trials.services import update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Ask
 from tests.fleet.test_doors import member
@@ -49,7 +49,7 @@ def test_a_trial_is_begun_with_its_baseline_first(begun: dict[str, Any]) -> None
 def test_one_trial_is_told_with_its_figures(
     ask: Ask, hot: HotStore, begun: dict[str, Any]
 ) -> None:
-    work_out(hot, Trial.objects.get(), now=LATER)
+    update_figures(hot, Trial.objects.get(), now=LATER)
 
     told = ask("trials/move", scope="read").json()
 
@@ -71,7 +71,7 @@ def test_across_price_kinds_dollars_have_no_word_and_equal_kinds_are_told(
     Run.objects.filter(name="vit-trn2").update(
         usd_per_node_hour=20.0, price_basis="capacity block, 2026-10"
     )
-    work_out(hot, Trial.objects.get(), now=LATER)
+    update_figures(hot, Trial.objects.get(), now=LATER)
 
     (candidate,) = ask("trials/move", scope="read").json()["candidates"]
 

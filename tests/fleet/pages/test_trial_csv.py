@@ -5,7 +5,7 @@ import csv
 import pytest
 from django.test import Client
 
-from fleet.trials.services import begin, work_out
+from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.test_doors import member
 from tests.fleet.trials.conftest import LATER, made, train
@@ -29,7 +29,7 @@ def rows(client: Client, hot: HotStore, db: None) -> list[list[str]]:
         now=NOON,
     )
     trial.arms.filter(is_baseline=False).update(label="=1+1")
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
     response = client.get("/trials/bakeoff/figures.csv")
     assert response["Content-Type"] == "text/csv; charset=utf-8"
     assert 'filename="bakeoff.csv"' in response["Content-Disposition"]

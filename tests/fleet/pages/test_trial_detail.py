@@ -5,8 +5,8 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run, Trial
-from fleet.trials.figures import read
-from fleet.trials.services import begin, work_out
+from fleet.trials.figures import load_figures
+from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_doors import member
@@ -35,7 +35,7 @@ def trial(hot: HotStore, db: None) -> Trial:
 def test_it_says_the_verdict_the_figures_and_the_claim(
     page: Page, hot: HotStore, trial: Trial
 ) -> None:
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
 
     text = page("/trials/bakeoff/")
 
@@ -55,7 +55,7 @@ def test_across_price_kinds_no_page_calls_it_better(
     Run.objects.filter(name="vit-trn2").update(
         usd_per_node_hour=20.0, price_basis="capacity block, 2026-10"
     )
-    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+    update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
     text = page(address)
 
@@ -74,10 +74,10 @@ def test_across_price_kinds_no_page_calls_it_better(
 def test_arms_that_are_simulated_are_said_to_be_assumed(
     page: Page, hot: HotStore, trial: Trial
 ) -> None:
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
     assert "assumed constants" not in page("/trials/bakeoff/")
     Run.objects.filter(name="vit-trn2").update(is_simulated=True)
-    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+    update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
     assert "trn2.48xlarge: simulated. Pace and loss follow from assumed constants" in page(
         "/trials/bakeoff/"
@@ -86,7 +86,7 @@ def test_arms_that_are_simulated_are_said_to_be_assumed(
 
 def test_mismatches_come_before_any_figure(page: Page, hot: HotStore, trial: Trial) -> None:
     Run.objects.filter(name="vit-trn2").update(global_batch=2000)
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
 
     text = page("/trials/bakeoff/")
 
@@ -102,7 +102,7 @@ def test_of_three_arms_only_the_one_that_differs_has_no_verdict(
     long = made("vit-long", "trn2.48xlarge", 72.0, global_batch=2000)
     train("vit-long", [1.25] * 100)
     trial.arms.create(run=long, label="long", position=2)
-    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+    update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
     text = page("/trials/bakeoff/")
     rows = client.get("/trials/bakeoff/figures.csv").text.splitlines()
@@ -116,7 +116,7 @@ def test_of_three_arms_only_the_one_that_differs_has_no_verdict(
 
 
 def test_each_measure_is_explained(page: Page, hot: HotStore, trial: Trial) -> None:
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
 
     text = page("/trials/bakeoff/")
 
@@ -133,17 +133,17 @@ def test_a_price_that_changed_is_told_with_its_times(
     began = {"from_s": NOON_S, "n_nodes": 4, "usd_per_node_hour": 90.0, "basis": "on demand"}
     later = {**began, "from_s": NOON_S + 100, "usd_per_node_hour": 45.0, "basis": "reserved"}
     Run.objects.filter(name="vit-p5").update(tariff=[began, later])
-    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+    update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
     text = page("/trials/bakeoff/")
 
     assert "before that $360, on demand" in text
-    assert "4 \u00d7 p5.48xlarge changed its price on the way" in text
+    assert "The price of 4 \u00d7 p5.48xlarge changed during the run" in text
 
 
 def test_a_trial_whose_other_arm_is_gone_says_so(page: Page, hot: HotStore, trial: Trial) -> None:
     Run.objects.filter(name="vit-trn2").delete()
-    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+    update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
     assert "An arm of this trial is missing" in page("/trials/bakeoff/")
     assert "run was removed" in page("/trials/")
@@ -153,10 +153,10 @@ def test_a_trial_whose_other_arm_is_gone_says_so(page: Page, hot: HotStore, tria
 def test_what_came_before_the_first_step_of_an_imported_run_nobody_knows(
     page: Page, hot: HotStore, trial: Trial
 ) -> None:
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
 
     assert "not reported" in page("/trials/bakeoff/")
-    figures = read(Trial.objects.get().figures)
+    figures = load_figures(Trial.objects.get().figures)
     assert figures is not None
     assert figures.arms[0].ready_s is None
 
@@ -166,7 +166,7 @@ def test_before_it_is_worked_out_it_says_so(page: Page, trial: Trial) -> None:
 
 
 def test_only_the_figures_are_renewed(page: Page, hot: HotStore, trial: Trial) -> None:
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
 
     part = page("/trials/bakeoff/", HX_Request="true", HX_Target="figures")
 
@@ -187,7 +187,7 @@ def test_it_asks_the_database_little(
     trial: Trial,
     django_assert_max_num_queries: DjangoAssertNumQueries,
 ) -> None:
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
 
     with django_assert_max_num_queries(10):
         client.get("/trials/bakeoff/")

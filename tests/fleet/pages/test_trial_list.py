@@ -5,7 +5,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run, Trial
-from fleet.trials.services import begin, work_out
+from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_doors import member
@@ -79,7 +79,7 @@ def test_a_row_says_the_verdict(page: Page, hot: HotStore, arms: tuple[Run, Run]
     train("vit-p5", [2.0] * 100)
     train("vit-trn2", [1.25] * 100)
     fields = NEW | {"planned_steps": 100, "by": "ada", "now": NOON}
-    work_out(hot, begin(**fields), now=LATER)  # type: ignore[arg-type]
+    update_figures(hot, begin(**fields), now=LATER)  # type: ignore[arg-type]
 
     text = page("/trials/")
 

@@ -5,7 +5,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run, Trial
-from fleet.trials.services import begin, work_out
+from fleet.trials.services import begin, update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_doors import member
@@ -33,7 +33,7 @@ def trial(hot: HotStore, db: None) -> Trial:
         by="ada",
         now=NOON,
     )
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
     return trial
 
 
@@ -60,7 +60,7 @@ def test_prices_of_different_kinds_are_pointed_out(page: Page, trial: Trial) -> 
 
 def test_mismatches_come_before_the_verdict(page: Page, hot: HotStore, trial: Trial) -> None:
     Run.objects.filter(name="vit-p5").update(optimizer="SGD")
-    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+    update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
     text = page("/trials/bakeoff/print/")
 

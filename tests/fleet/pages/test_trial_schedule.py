@@ -6,7 +6,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run, Trial
 from fleet.trials.schedule import keep_observed
-from fleet.trials.services import work_out
+from fleet.trials.services import update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_doors import member
@@ -26,7 +26,7 @@ def trial(db: None) -> Trial:
 def seen(hot: HotStore, trial: Trial) -> Trial:
     """Let both arms train, and look at them."""
     let_train()
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
     keep_observed(hot, now=LATER)
     return trial
 
@@ -126,7 +126,7 @@ def test_arms_that_train_different_things_are_told_first(
     page: Page, hot: HotStore, seen: Trial
 ) -> None:
     Run.objects.filter(name="vit-trn2").update(global_batch=2000)
-    work_out(hot, Trial.objects.get(pk=seen.pk), now=LATER)
+    update_figures(hot, Trial.objects.get(pk=seen.pk), now=LATER)
 
     text = page(PAGE)
 
@@ -140,7 +140,7 @@ def test_an_odd_third_arm_says_nothing_of_the_two_that_are_compared(
     Run.objects.filter(pk=other.pk).update(global_batch=2000)
     train("vit-trn1", [3.0, 3.02] * 100)
     seen.arms.create(run=other, label="4 trn1", position=2)
-    work_out(hot, Trial.objects.get(pk=seen.pk), now=LATER)
+    update_figures(hot, Trial.objects.get(pk=seen.pk), now=LATER)
     keep_observed(hot, now=LATER)
 
     assert "do not train the same thing" not in page(PAGE)

@@ -13,8 +13,8 @@ from fleet.runs.similar_runs import (
     likes_of,
     predicted,
     told_of,
-    work_out,
-    work_out_due,
+    update_due_figures,
+    update_figures,
 )
 from telemetry.simulate.plan import Job
 from telemetry.simulate.step_model import estimate
@@ -74,7 +74,7 @@ def test_a_like_run_is_compared_with_its_interval_and_its_steps(
 def test_the_page_says_what_is_likely_left_on_the_table(
     hot: HotStore, bf16: Run, fp8: Run
 ) -> None:
-    work_out(hot, bf16, now=NOW)
+    update_figures(hot, bf16, now=NOW)
     likes = likes_of(Run.objects.get(pk=bf16.pk))
 
     assert likes.headline.startswith("Likely left on the table: 25")
@@ -87,7 +87,7 @@ def test_the_page_says_what_is_likely_left_on_the_table(
 def test_the_faster_one_is_told_that_the_other_is_slower(
     hot: HotStore, bf16: Run, fp8: Run
 ) -> None:
-    work_out(hot, fp8, now=NOW)
+    update_figures(hot, fp8, now=NOW)
     likes = likes_of(Run.objects.get(pk=fp8.pk))
 
     assert likes.beside[0].word == "slower"
@@ -99,7 +99,7 @@ def test_of_simulated_runs_the_pace_is_assumed_and_has_no_interval(
     hot: HotStore, bf16: Run, fp8: Run, simulated: str
 ) -> None:
     Run.objects.filter(name=simulated).update(is_simulated=True)
-    work_out(hot, Run.objects.get(pk=bf16.pk), now=NOW)
+    update_figures(hot, Run.objects.get(pk=bf16.pk), now=NOW)
     likes = likes_of(Run.objects.get(pk=bf16.pk))
 
     (found,) = likes.beside
@@ -128,7 +128,7 @@ def test_rows_of_earlier_versions_claim_nothing_from_a_simulated_run(run: Run) -
 
 def test_no_difference_is_no_claim(hot: HotStore, bf16: Run, run: Run) -> None:
     train(made(run, "same", precision="fp8"), step_s=2.0, seed=3)
-    work_out(hot, bf16, now=NOW)
+    update_figures(hot, bf16, now=NOW)
     likes = likes_of(Run.objects.get(pk=bf16.pk))
 
     assert likes.beside[0].word == "alike"
@@ -198,9 +198,9 @@ def test_a_run_nobody_has_looked_at_claims_nothing(run: Run) -> None:
 
 
 def test_runs_take_turns_and_rest_between(hot: HotStore, bf16: Run, fp8: Run) -> None:
-    first = work_out_due(hot, now=NOW, at_a_time=1)
-    second = work_out_due(hot, now=NOW, at_a_time=5)
-    third = work_out_due(hot, now=NOW, at_a_time=5)
-    later = work_out_due(hot, now=NOW + 2 * EVERY, at_a_time=5)
+    first = update_due_figures(hot, now=NOW, at_a_time=1)
+    second = update_due_figures(hot, now=NOW, at_a_time=5)
+    third = update_due_figures(hot, now=NOW, at_a_time=5)
+    later = update_due_figures(hot, now=NOW + 2 * EVERY, at_a_time=5)
 
     assert (first, second, third, later) == (1, 1, 0, 2)

@@ -4,7 +4,7 @@ import pytest
 
 from fleet.models import Run, Trial
 from fleet.simulation.demo import FLEET, create_run, ensure_trials
-from fleet.trials.figures import MatchState, matches
+from fleet.trials.figures import MatchState, match_runs
 from telemetry import catalog
 from tests.parts import NOON
 
@@ -38,7 +38,7 @@ def test_the_newest_is_the_13b_model_on_four_of_each(begun: list[Trial]) -> None
 def test_arms_train_the_same_thing(begun: list[Trial], name: str) -> None:
     runs = [arm.run for arm in Trial.objects.get(name=name).arms.all()]
 
-    assert {match.state for match in matches(runs, [1e6, 1e6])} == {MatchState.SAME}
+    assert {match.state for match in match_runs(runs, [1e6, 1e6])} == {MatchState.SAME}
 
 
 def test_without_both_runs_there_is_none() -> None:

@@ -22,7 +22,7 @@ def wavering(mean_s: float, n: int, seed: int) -> list[float]:
 
 
 def of(figures: TrialFigures, measure: str) -> Comparison:
-    found = figures.candidates[0].of(measure)
+    found = figures.candidates[0].get(measure)
     assert found is not None
     return found
 
@@ -164,7 +164,7 @@ def test_a_run_without_a_price_is_judged_by_its_pace(hot: HotStore, trial: Trial
     figures = compare(hot, trial, now=LATER)
 
     assert figures.arms[0].usd is None
-    assert figures.candidates[0].of("usd_per_mtok") is None
+    assert figures.candidates[0].get("usd_per_mtok") is None
     assert of(figures, "tokens_per_s").ratio == pytest.approx(0.6, abs=1e-3)
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from fleet.models import Run, Trial
 from fleet.tasks import work_out_trials
-from fleet.trials.figures import read
-from fleet.trials.services import begin, end, work_out, work_out_due
+from fleet.trials.figures import load_figures
+from fleet.trials.services import begin, end, update_due_figures, update_figures
 from telemetry.errors import FieldError
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, made, train
@@ -76,10 +76,10 @@ def test_figures_are_kept_and_read_again(hot: HotStore, trial: Trial) -> None:
     train("vit-p5", [9.0] * 5 + [2.0] * 100, began_s=100.0)
     train("vit-trn2", [1.25] * 100)
 
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
 
     trial.refresh_from_db()
-    figures = read(trial.figures)
+    figures = load_figures(trial.figures)
     assert figures is not None
     assert figures.candidates[0].run == "vit-trn2"
     assert trial.figured_at == LATER
@@ -88,11 +88,11 @@ def test_figures_are_kept_and_read_again(hot: HotStore, trial: Trial) -> None:
 def test_an_ended_trial_is_worked_out_once_more_and_then_left_alone(
     hot: HotStore, trial: Trial
 ) -> None:
-    work_out_due(hot, now=NOON)
+    update_due_figures(hot, now=NOON)
     assert end(trial, now=NOON + timedelta(hours=1))
 
-    assert work_out_due(hot, now=LATER) == 1
-    assert work_out_due(hot, now=LATER) == 0
+    assert update_due_figures(hot, now=LATER) == 1
+    assert update_due_figures(hot, now=LATER) == 0
 
 
 def test_a_trial_ends_once(trial: Trial) -> None:
@@ -106,7 +106,7 @@ def test_figures_from_before_its_end_do_not_replace_it(hot: HotStore, trial: Tri
     stale = Trial.objects.get(pk=trial.pk)
     end(trial, now=NOON)
 
-    work_out(hot, stale, now=LATER)
+    update_figures(hot, stale, now=LATER)
 
     trial.refresh_from_db()
     assert trial.figures == {}
@@ -120,7 +120,7 @@ def test_a_worker_works_out_what_is_due(hot: HotStore, trial: Trial) -> None:
 
 
 def words_of(trial: Trial) -> dict[str, str]:
-    figures = read(trial.figures)
+    figures = load_figures(trial.figures)
     assert figures is not None
     return {each.measure: each.word for each in figures.candidates[0].comparisons}
 
@@ -128,14 +128,14 @@ def words_of(trial: Trial) -> dict[str, str]:
 def test_once_the_plan_is_done_the_words_stand(hot: HotStore, trial: Trial, trn2: Run) -> None:
     train("vit-p5", [2.0] * 200)
     train("vit-trn2", [1.25] * 200)
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
     decided = words_of(trial)
     Run.objects.filter(pk=trn2.pk).update(usd_per_node_hour=720.0)
 
-    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+    update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
     later = Trial.objects.get(pk=trial.pk)
-    figures = read(later.figures)
+    figures = load_figures(later.figures)
     assert figures is not None
     assert decided["usd_per_mtok"] == "better"
     assert words_of(later) == decided
@@ -145,10 +145,10 @@ def test_once_the_plan_is_done_the_words_stand(hot: HotStore, trial: Trial, trn2
 def test_before_the_plan_is_done_a_word_may_change(hot: HotStore, trial: Trial, trn2: Run) -> None:
     train("vit-p5", [2.0] * 150)
     train("vit-trn2", [1.25] * 150)
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
     Run.objects.filter(pk=trn2.pk).update(usd_per_node_hour=720.0)
 
-    work_out(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
+    update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
     assert words_of(Trial.objects.get(pk=trial.pk))["usd_per_mtok"] == "worse"
 
@@ -156,7 +156,7 @@ def test_before_the_plan_is_done_a_word_may_change(hot: HotStore, trial: Trial, 
 def test_figures_kept_by_an_earlier_version_are_read(hot: HotStore, trial: Trial) -> None:
     train("vit-p5", [2.0] * 50)
     train("vit-trn2", [1.25] * 50)
-    work_out(hot, trial, now=LATER)
+    update_figures(hot, trial, now=LATER)
     new = ("first_epoch_step_s", "first_epoch_ratio", "time_to_train_s", "n_tokens", "price_basis")
     for arm in trial.figures["arms"]:
         for name in new:
@@ -164,7 +164,7 @@ def test_figures_kept_by_an_earlier_version_are_read(hot: HotStore, trial: Trial
     for candidate in trial.figures["candidates"]:
         del candidate["equal_tokens"], candidate["is_decided"]
 
-    figures = read(trial.figures)
+    figures = load_figures(trial.figures)
 
     assert figures is not None
     assert not figures.candidates[0].is_decided

@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.models import Run
-from fleet.trials.figures import MatchState, matches, mismatches, unknowns
+from fleet.trials.figures import MatchState, match_runs, mismatches, unknowns
 
 
 def run(**other: object) -> Run:
@@ -13,11 +13,11 @@ def run(**other: object) -> Run:
 
 
 def states(*runs: Run, tokens: tuple[float | None, ...] = (1e6, 1e6)) -> dict[str, MatchState]:
-    return {match.field: match.state for match in matches(runs, tokens)}
+    return {match.field: match.state for match in match_runs(runs, tokens)}
 
 
 def test_arms_that_train_the_same_thing_differ_in_nothing() -> None:
-    found = matches([run(), run()], [1_052_672.0, 1_052_672.0])
+    found = match_runs([run(), run()], [1_052_672.0, 1_052_672.0])
 
     assert mismatches(found) == []
     assert {match.field: match.values[0] for match in found} == {
@@ -31,7 +31,7 @@ def test_arms_that_train_the_same_thing_differ_in_nothing() -> None:
 
 
 def test_an_optimizer_that_nobody_reports_is_not_called_the_same() -> None:
-    assert [match.field for match in unknowns(matches([run(), run()], [1.0, 1.0]))] == [
+    assert [match.field for match in unknowns(match_runs([run(), run()], [1.0, 1.0]))] == [
         "optimizer"
     ]
 
@@ -62,9 +62,9 @@ def test_epochs_of_different_length_are_a_mismatch_and_none_reported_is_no_quest
 
 
 def test_a_mismatch_names_what_each_arm_has() -> None:
-    found = mismatches(matches([run(), run(global_batch=2048)], [1e6, 5e5]))
+    found = mismatches(match_runs([run(), run(global_batch=2048)], [1e6, 5e5]))
 
-    assert [(match.words, match.values) for match in found] == [
+    assert [(match.label, match.values) for match in found] == [
         ("global batch", ("4096", "2048")),
         ("tokens per step", ("1,000,000", "500,000")),
     ]

@@ -29,7 +29,7 @@ def worked_out(hot: HotStore, trial: Trial, *, now: datetime = LATER) -> TrialFi
 
 
 def of(figures: TrialFigures, measure: str) -> Comparison:
-    found = figures.candidates[0].of(measure)
+    found = figures.candidates[0].get(measure)
     assert found is not None
     return found
 

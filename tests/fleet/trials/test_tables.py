@@ -11,10 +11,10 @@ from pytest_django import Settings
 
 from fleet.formatting import count, usd
 from fleet.models import Run, Trial
-from fleet.trials.figures import read
-from fleet.trials.services import work_out
-from fleet.trials.tables import COMPARED, TOOK, written_csv
-from fleet.trials.verdict import written
+from fleet.trials.figures import load_figures
+from fleet.trials.services import update_figures
+from fleet.trials.tables import ARM_COLUMNS, COMPARISON_COLUMNS, written_csv
+from fleet.trials.text import written
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
 from tests.parts import NOON_S
@@ -52,7 +52,7 @@ def trial(hot: HotStore, trial: Trial) -> Trial:
     train("vit-p5", [10.0] * 5 + [2.0] * 195, began_s=100.0, loss=[3.0] * 200)
     train("vit-trn2", [1.25] * 200, loss=[3.0] * 200)
     made = Trial.objects.with_arms().get(pk=trial.pk)
-    work_out(hot, made, now=LATER)
+    update_figures(hot, made, now=LATER)
     return made
 
 
@@ -72,8 +72,8 @@ def page(trial: Trial, client: Client) -> str:
 
 
 def test_every_figure_is_a_number_and_not_text(compared: Table, took: Table) -> None:
-    assert [tuple(row) for row in compared] == [COMPARED] * len(compared)
-    assert [tuple(row) for row in took] == [TOOK] * 2
+    assert [tuple(row) for row in compared] == [COMPARISON_COLUMNS] * len(compared)
+    assert [tuple(row) for row in took] == [ARM_COLUMNS] * 2
     for row in (*compared, *took):
         for name, cell in row.items():
             is_unknown = cell == ""
@@ -132,7 +132,7 @@ def test_the_json_has_the_same_figures(
     told = client.get("/api/v1/trials/bakeoff").json()
 
     for row, arm in zip(took, told["figures"], strict=True):
-        for name in TOOK[1:]:
+        for name in ARM_COLUMNS[1:]:
             assert row[name] == ("" if arm[name] is None else arm[name]), name
     for row, each in zip(compared, told["candidates"][0]["comparisons"], strict=True):
         assert (row["measure"], row["word"]) == (each["measure"], each["word"])
@@ -141,7 +141,7 @@ def test_the_json_has_the_same_figures(
 
 
 def test_every_byte_reads_the_same_in_whichever_encoding(trial: Trial) -> None:
-    figures = read(trial.figures)
+    figures = load_figures(trial.figures)
     assert figures is not None
     assert figures.arms[0].label == "4 \u00d7 p5.48xlarge"
 

@@ -4,7 +4,7 @@ import pytest
 
 from fleet.trials.figures import Candidate, Comparison
 from fleet.trials.measures import TRAINIUM2, claim_for
-from fleet.trials.tables import IntervalChart, drawing
+from fleet.trials.tables import IntervalChart, interval_chart
 
 
 def candidate(ratio: float, low: float | None, high: float | None) -> Candidate:
@@ -15,7 +15,7 @@ def candidate(ratio: float, low: float | None, high: float | None) -> Candidate:
 def drawn(*arguments: float | None, is_claimed: bool = True) -> IntervalChart:
     ratio, low, high = arguments
     assert ratio is not None
-    found = drawing(candidate(ratio, low, high), TRAINIUM2 if is_claimed else None)
+    found = interval_chart(candidate(ratio, low, high), TRAINIUM2 if is_claimed else None)
     assert found is not None
     return found
 
@@ -51,7 +51,7 @@ def test_arms_that_are_the_very_same_are_drawn_too() -> None:
 
 
 def test_without_measures_there_is_no_chart() -> None:
-    assert drawing(Candidate("trn2", "vit-trn2", ()), TRAINIUM2) is None
+    assert interval_chart(Candidate("trn2", "vit-trn2", ()), TRAINIUM2) is None
 
 
 @pytest.mark.parametrize(

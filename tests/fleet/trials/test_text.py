@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from fleet.trials.figures import ArmFigures, Candidate, Comparison, Match, MatchState, TrialFigures
-from fleet.trials.verdict import sentences, worded
+from fleet.trials.tables import comparison_row
+from fleet.trials.text import sentences
 
 ARM = {
     "run": "vit-p5",
@@ -28,7 +29,7 @@ NULLS = (
 
 
 @dataclass
-class Told:
+class Dollars:
     """A comparison of dollars, to be varied."""
 
     ratio: float = -0.31
@@ -55,7 +56,7 @@ def plain(found: tuple[Comparison, ...], matches: tuple[Match, ...] = ()) -> str
 
 
 def test_better_says_by_how_much_and_how_surely() -> None:
-    assert Told().sentence() == (
+    assert Dollars().sentence() == (
         "trn2 is better than p5: 1M tokens cost $1.38 instead of $2.00, 31.0 % less "
         "(95 % interval -33.0 % to -29.0 %)."
     )
@@ -71,14 +72,14 @@ def test_cheaper_and_slower_says_both() -> None:
     assert said.endswith("But it is slower: 29.6 % fewer tokens per second.")
 
 
-def test_how_alike_or_how_long_stands_beside_a_figure_of_which_no_word_can_be() -> None:
+def test_an_undecided_row_notes_how_close_the_arms_are_or_how_many_steps_lack() -> None:
     loss = Comparison("loss", 2.66, 2.66, 0.0, -0.001, 0.002, "cannot tell yet", None)
     pace = Comparison("tokens_per_s", 2.7e6, 2.6e6, -0.04, -0.1, 0.02, "cannot tell yet", 310)
     step = Comparison("step_s", 2.0, 1.0, -0.5, -0.51, -0.49, "better", 0)
 
-    asides = [worded(each).aside.replace("\u202f", " ") for each in (loss, pace, step)]
+    notes = [comparison_row(each).note.replace("\u202f", " ") for each in (loss, pace, step)]
 
-    assert asides == ["alike within 0.2 %", "about 310 more steps", ""]
+    assert notes == ["same within 0.2 %", "about 310 more steps", ""]
 
 
 def test_an_arm_that_differs_takes_no_verdict_from_the_others() -> None:
@@ -97,28 +98,28 @@ def test_an_arm_that_differs_takes_no_verdict_from_the_others() -> None:
 
 
 def test_worse_says_more() -> None:
-    said = Told(ratio=0.1, low=0.05, high=0.15, word="worse").sentence()
+    said = Dollars(ratio=0.1, low=0.05, high=0.15, word="worse").sentence()
 
     assert said.startswith("trn2 is worse than p5: 1M tokens cost $2.20 instead of $2.00, 10.0 %")
     assert "% more" in said
 
 
 def test_where_nobody_can_tell_it_says_how_many_steps_would() -> None:
-    said = Told(ratio=-0.03, low=-0.1, high=0.04, word="cannot tell yet", n_more_steps=1_250)
+    said = Dollars(ratio=-0.03, low=-0.1, high=0.04, word="cannot tell yet", n_more_steps=1_250)
 
     assert said.sentence().startswith("Cannot tell yet whether trn2 is better than p5")
-    assert said.sentence().endswith("About 1,250 more steps of each arm would tell.")
+    assert said.sentence().endswith("About 1,250 more steps of each arm would decide it.")
 
 
 def test_arms_alike_need_no_more_steps() -> None:
-    said = Told(ratio=0.001, low=-0.01, high=0.012, word="cannot tell yet", n_more_steps=None)
+    said = Dollars(ratio=0.001, low=-0.01, high=0.012, word="cannot tell yet", n_more_steps=None)
 
-    assert said.sentence().endswith("They are so alike that more steps would hardly tell.")
+    assert said.sentence().endswith("more steps are unlikely to decide it.")
 
 
 def test_no_verdict_follows_from_arms_that_differ() -> None:
     match = Match("global_batch", "global batch", ("4096", "2048"), MatchState.DIFFERS)
-    said = Told().sentence(match)
+    said = Dollars().sentence(match)
 
     assert said.startswith("trn2 and p5 do not train the same thing (global batch): 1M tokens")
     assert said.endswith("No verdict follows from that.")
@@ -126,12 +127,14 @@ def test_no_verdict_follows_from_arms_that_differ() -> None:
 
 
 def test_few_steps_have_no_interval() -> None:
-    assert "31.0 % less; too few steps" in Told(low=None, high=None).sentence()
+    assert "31.0 % less; too few steps" in Dollars(low=None, high=None).sentence()
 
 
 def test_without_a_price_the_pace_decides() -> None:
-    assert "it trains on 1.38 tokens/s instead of 2.00" in Told(measure="tokens_per_s").sentence()
+    assert (
+        "it trains on 1.38 tokens/s instead of 2.00" in Dollars(measure="tokens_per_s").sentence()
+    )
 
 
 def test_without_steps_nothing_is_said() -> None:
-    assert plain(()) == "Nothing can be said of trn2 yet: both arms need steps."
+    assert plain(()) == "No verdict on trn2 yet: both arms need steps."

@@ -17,11 +17,11 @@ from fleet.trials.figures import (
     PaceEvidence,
     TrialFigures,
 )
-from fleet.trials.judgement import Judgement, judged
 from fleet.trials.measures import TRAINIUM2
-from fleet.trials.tables import drawing
-from fleet.trials.verdict import sentences
-from tests.fleet.trials.test_words import ARM, NULLS
+from fleet.trials.tables import interval_chart
+from fleet.trials.text import sentences
+from fleet.trials.verdict import Verdict, judge
+from tests.fleet.trials.test_text import ARM, NULLS
 
 # What the catalogue lists, dollars per node-hour.
 P5_BLOCK, P5_ON_DEMAND, TRN2_BLOCK = 39.33, 55.04, 35.7608
@@ -99,9 +99,9 @@ def trial(base: Paid, cand: Paid, *matches: Match) -> TrialFigures:
     return TrialFigures(matches, arms, (candidate,))
 
 
-def judgement(base: Paid, cand: Paid) -> Judgement:
+def verdict(base: Paid, cand: Paid) -> Verdict:
     figures = trial(base, cand)
-    return judged(figures, figures.candidates[0])
+    return judge(figures, figures.candidates[0])
 
 
 def said(base: Paid, cand: Paid) -> str:
@@ -110,12 +110,12 @@ def said(base: Paid, cand: Paid) -> str:
 
 
 def test_unlike_kinds_of_opposite_sign_cannot_be_told() -> None:
-    found = judgement(P5, TRN2)
+    found = verdict(P5, TRN2)
 
     # As paid 35.7608 / 55.04 / 0.7877 = 0.8248; at blocks 35.7608 / 39.33 / 0.7877 = 1.1543.
     assert found.paid is not None
     assert found.paid.ratio == pytest.approx(-0.1752, abs=1e-4)
-    (block,) = found.at_kinds
+    (block,) = found.at_list_prices
     assert (block.kind, block.comparison.word) == ("capacity block", "worse")
     assert block.comparison.ratio == pytest.approx(0.1543, abs=1e-4)
     assert block.comparison.baseline == pytest.approx(4 * 39.33 / 3600 / 0.1)
@@ -133,11 +133,11 @@ def test_unlike_kinds_of_opposite_sign_cannot_be_told() -> None:
 
 
 def test_swapped_arms_give_the_opposite() -> None:
-    found = judgement(TRN2, P5)
+    found = verdict(TRN2, P5)
 
     # At blocks 39.33 / 35.7608 * 0.7877 = 0.8663; as paid 55.04 / 35.7608 * 0.7877 = 1.2124.
-    assert found.at_kinds[0].comparison.ratio == pytest.approx(-0.1337, abs=1e-4)
-    assert found.at_kinds[0].comparison.word == "better"
+    assert found.at_list_prices[0].comparison.ratio == pytest.approx(-0.1337, abs=1e-4)
+    assert found.at_list_prices[0].comparison.word == "better"
     assert found.paid is not None
     assert found.paid.ratio == pytest.approx(0.2124, abs=1e-4)
     assert found.badge == "price kinds differ"
@@ -149,28 +149,31 @@ def test_swapped_arms_give_the_opposite() -> None:
 def test_swapped_prices_are_of_the_same_sign_and_still_no_badge() -> None:
     p5 = replace(P5, usd=TRN2_BLOCK, basis="capacity block")
     trn2 = replace(TRN2, usd=P5_ON_DEMAND, basis="on demand")
-    found = judgement(p5, trn2)
+    found = verdict(p5, trn2)
 
     assert found.paid is not None
     assert found.paid.ratio == pytest.approx(55.04 / 35.7608 / PACE - 1)
-    assert (found.badge, found.at_kinds[0].comparison.word) == ("price kinds differ", "worse")
+    assert (found.badge, found.at_list_prices[0].comparison.word) == (
+        "price kinds differ",
+        "worse",
+    )
     assert said(p5, trn2).startswith("cand costs 15.4 % more per token than base at equal")
 
 
 def test_unlike_kinds_of_the_same_sign_say_both_without_a_badge() -> None:
     fast = replace(TRN2, tokens_per_s=1.25 * P5_TOKENS_PER_S)
-    found = judgement(P5, fast)
+    found = verdict(P5, fast)
 
     # 35.7608 / 39.33 / 1.25 = 0.7274 and 35.7608 / 55.04 / 1.25 = 0.5198.
     assert found.badge == "price kinds differ"
-    assert found.opposed == ()
+    assert found.contradicting == ()
     assert said(P5, fast).startswith("cand costs 27.3 % less per token than base at equal")
     assert "as paid (capacity block against on demand) it costs 48.0 % less." in said(P5, fast)
 
 
 def test_equal_kinds_have_their_word() -> None:
     p5 = replace(P5, usd=P5_BLOCK, basis="capacity block of LLM, 2026-10-01")
-    found = judgement(p5, TRN2)
+    found = verdict(p5, TRN2)
 
     assert (found.badge, found.kinds.is_alike) == ("worse", True)
     assert said(p5, TRN2).startswith("cand is worse than base: 1M tokens cost $0.5044 instead")
@@ -181,7 +184,7 @@ def test_equal_kinds_have_their_word() -> None:
 def test_a_word_at_one_kind_names_the_kind_at_which_it_turns() -> None:
     cheap = replace(TRN2, usd=30.0, basis="contract of LLM")
     dear = replace(P5, usd=60.0, basis="contract of LLM")
-    found = judgement(dear, cheap)
+    found = verdict(dear, cheap)
 
     assert found.badge == "better"
     assert "But at equal capacity-block list prices it costs 15.4 % more" in said(dear, cheap)
@@ -189,9 +192,9 @@ def test_a_word_at_one_kind_names_the_kind_at_which_it_turns() -> None:
 
 def test_a_kind_that_one_arm_lacks_leaves_only_what_was_paid() -> None:
     ultra = replace(TRN2, instance_type="trn2u.48xlarge")
-    found = judgement(P5, ultra)
+    found = verdict(P5, ultra)
 
-    assert (found.at_kinds, found.badge) == ((), "price kinds differ")
+    assert (found.at_list_prices, found.badge) == ((), "price kinds differ")
     assert said(P5, ultra).startswith(
         "Cannot tell across price kinds: cand against base: as paid (capacity block against on "
         "demand) it costs 17.5 % less, and the catalogue lists no price kind for both."
@@ -201,27 +204,27 @@ def test_a_kind_that_one_arm_lacks_leaves_only_what_was_paid() -> None:
 
 def test_with_one_arm_priced_list_prices_are_all_there_is() -> None:
     free = replace(TRN2, usd=None, basis="")
-    found = judgement(P5, free)
+    found = verdict(P5, free)
 
     # Slower and more expensive at blocks: the pace's own word stands, and is not "better".
     assert (found.paid, found.badge) == (None, "worse")
-    assert found.at_kinds[0].comparison.ratio == pytest.approx(0.1543, abs=1e-4)
+    assert found.at_list_prices[0].comparison.ratio == pytest.approx(0.1543, abs=1e-4)
     assert found.break_even is not None
     assert found.break_even.usd == pytest.approx(45.40, abs=0.005)
     assert not found.break_even.is_paid
     assert said(P5, free).startswith("cand costs 15.4 % more per token than base at equal")
-    assert "what was paid is not known for both arms" in said(P5, free)
+    assert "the price paid is not known for both arms" in said(P5, free)
     assert "itself at its list price of $35.76" in said(P5, free)
 
 
 def test_faster_is_not_better_where_list_prices_say_otherwise() -> None:
     # 1.1 times the pace, but 63.158 dollars a block against 39.33: 1.46 times as expensive.
     h200 = Paid("p5en.48xlarge", None, "", tokens_per_s=1.1 * P5_TOKENS_PER_S)
-    found = judgement(P5, h200)
+    found = verdict(P5, h200)
 
     assert found.badge == "price unknown"
     assert "costs 46.0 % more" in said(P5, h200)
-    assert "what was paid is not known for both arms" in said(P5, h200)
+    assert "the price paid is not known for both arms" in said(P5, h200)
 
 
 def test_an_arm_that_changed_its_kind_is_unlike_any() -> None:
@@ -229,46 +232,46 @@ def test_an_arm_that_changed_its_kind_is_unlike_any() -> None:
     base, cand = figures.arms
     prices = (ArmPrice(0.0, 220.16, "on demand"), ArmPrice(60.0, 157.32, "capacity block"))
     base = msgspec.structs.replace(base, prices=prices)
-    found = judged(TrialFigures((), (base, cand), figures.candidates), figures.candidates[0])
+    found = judge(TrialFigures((), (base, cand), figures.candidates), figures.candidates[0])
 
     assert found.badge == "price kinds differ"
-    assert found.kinds.words == "capacity block against on demand then capacity block"
+    assert found.kinds.text == "capacity block against on demand then capacity block"
 
 
-def test_arms_that_train_different_things_have_no_word_at_any_price() -> None:
+def test_arms_that_train_different_things_have_no_verdict_at_any_price() -> None:
     match = Match("global_batch", "global batch", ("256", "128"), MatchState.DIFFERS)
     figures = trial(P5, TRN2, match)
-    found = judged(figures, figures.candidates[0])
+    found = judge(figures, figures.candidates[0])
 
-    assert (found.badge, found.no_word("tokens_per_s")) == ("arms differ", "arms differ")
+    assert (found.badge, found.why_none("tokens_per_s")) == ("arms differ", "arms differ")
 
 
 def test_figures_of_earlier_versions_are_judged_by_their_interval() -> None:
     figures = trial(P5, TRN2)
     kept = msgspec.structs.replace(figures.candidates[0], pace=None)
-    found = judged(TrialFigures((), figures.arms, (kept,)), kept)
+    found = judge(TrialFigures((), figures.arms, (kept,)), kept)
 
-    assert found.at_kinds[0].comparison.word == "worse"
+    assert found.at_list_prices[0].comparison.word == "worse"
 
 
-def test_too_few_steps_for_an_interval_have_no_word_at_any_price() -> None:
+def test_too_few_steps_for_an_interval_have_no_verdict_at_any_price() -> None:
     figures = trial(P5, TRN2)
     told = tuple(
         msgspec.structs.replace(each, low=None, high=None, word="cannot tell yet")
         for each in figures.candidates[0].comparisons
     )
     kept = msgspec.structs.replace(figures.candidates[0], pace=None, comparisons=told)
-    (block,) = judged(TrialFigures((), figures.arms, (kept,)), kept).at_kinds
+    (block,) = judge(TrialFigures((), figures.arms, (kept,)), kept).at_list_prices
 
     assert (block.comparison.word, block.comparison.low) == ("cannot tell yet", None)
 
 
 def test_the_claim_is_drawn_at_equal_kinds_alone() -> None:
     figures = trial(P5, TRN2)
-    found = drawing(figures.candidates[0], TRAINIUM2, judged(figures, figures.candidates[0]))
+    found = interval_chart(figures.candidates[0], TRAINIUM2, judge(figures, figures.candidates[0]))
 
     assert found is not None
-    assert [(line.row.words, line.band is not None) for line in found.lines] == [
+    assert [(line.row.label, line.band is not None) for line in found.lines] == [
         ("tokens per dollar, capacity block prices", True),
         ("tokens per dollar, as paid", False),
         ("tokens per second", False),
@@ -286,7 +289,7 @@ def test_the_newest_list_price_of_a_kind_counts_and_several_are_a_range() -> Non
 def test_a_range_has_a_word_only_where_both_ends_agree() -> None:
     # Spot: trn1 for 2.81 to 8.00 dollars, trn1n for 3.10 to 9.40, at the same pace.
     trn1, trn1n = (Paid(name, 20.0, "contract") for name in ("trn1.32xlarge", "trn1n.32xlarge"))
-    words = {each.kind: each.comparison.word for each in judgement(trn1, trn1n).at_kinds}
+    words = {each.kind: each.comparison.word for each in verdict(trn1, trn1n).at_list_prices}
 
     assert words == {"on demand": "worse", "spot": "cannot tell yet"}
 
