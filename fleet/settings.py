@@ -70,6 +70,17 @@ INSTALLED_APPS = [
     "csp",
     "telemetry.store",
 ]
+
+
+def _template_loaders() -> list[Any]:
+    """Keep parsed templates in memory; with TRNWATCH_DEBUG, read them again for each page."""
+    loaders: list[Any] = [
+        "django.template.loaders.filesystem.Loader",
+        "django.template.loaders.app_directories.Loader",
+    ]
+    return loaders if DEBUG else [("django.template.loaders.cached.Loader", loaders)]
+
+
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "fleet.pages.middleware.WholeFilesMiddleware",
@@ -91,8 +102,8 @@ TEMPLATES = [
     {
         "BACKEND": "django.template.backends.django.DjangoTemplates",
         "DIRS": [ROOT / "templates"],
-        "APP_DIRS": True,
         "OPTIONS": {
+            "loaders": [("template_partials.loader.Loader", _template_loaders())],
             "context_processors": [
                 "django.template.context_processors.request",
                 "django.contrib.auth.context_processors.auth",
@@ -175,8 +186,10 @@ DATA_UPLOAD_MAX_NUMBER_FILES = 1_000
 
 # Static files: our own, django-htmx's, and what npm installed by lock file.
 STATIC_URL = "static/"
-# Without `collectstatic` (tests, development) they are served from where they lie.
+# Files that were not collected (tests, development) are served from the source folders; with
+# TRNWATCH_DEBUG they are read again for each request.
 WHITENOISE_USE_FINDERS = True
+WHITENOISE_AUTOREFRESH = DEBUG
 STATIC_ROOT = DATA_DIR / "static"
 with private_files.usable(DATA_DIR):
     STATIC_ROOT.mkdir(exist_ok=True)

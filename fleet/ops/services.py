@@ -19,6 +19,7 @@ from django.db.migrations.executor import MigrationExecutor
 from redis.exceptions import RedisError
 
 from fleet.ops import redis as embedded
+from fleet.ops.reload import changed_files
 from fleet.ops.supervisor import Program, Supervisor, last_line
 
 WORKERS = ("worker-1", "worker-2")
@@ -94,6 +95,7 @@ class Services:
         self._folder = folder
         self._env = env
         self._say = say
+        self._root = root
         self._keeper = Supervisor(folder, env=env, cwd=root, say=say)
         self._redis: list[Program] = []
         self._rest: list[Program] = []
@@ -134,7 +136,20 @@ class Services:
         self._keep(asked_for(self._env))
         await first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
         await asyncio.to_thread(greet)
-        await self._keeper.trim_logs()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._keeper.trim_logs())
+            if self._env.get("TRNWATCH_DEBUG") == "1":
+                group.create_task(self._reload_on_change())
+
+    async def _reload_on_change(self) -> None:
+        """Restart everything but Redis whenever a source file changes."""
+        async for changed in changed_files(self._root):
+            more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
+            self._say(f"{changed[0]}{more} changed. Restarting.")
+            # One after the other, the web server first: it is back before the workers start.
+            for program in self._rest:
+                await self._keeper.stop([program])
+                self._keeper.keep([program])
 
     def _keep(self, more: list[Program]) -> None:
         """Keep more programs running."""
