@@ -7,7 +7,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from typing import Any
 
@@ -15,14 +15,12 @@ import msgspec
 from django.conf import settings
 from django.utils import timezone
 from prometheus_client import Metric, generate_latest
-from prometheus_client.registry import Collector
 
 from bench.table import print_table
-from fleet.metrics.families import everything, neuron
+from fleet.metrics.collectors import NeuronCollector, fleet_registry
 from fleet.models import Node, Run
 from fleet.simulation.runs import create_run
-from telemetry.collecting import FamilyCollector
-from telemetry.families import MetricFamily, text
+from telemetry.exporter.exposition import Collected, write_page
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import open_store
@@ -43,17 +41,6 @@ COMPARED = 74
 REPEATS = 5
 PER = 100_000
 MB = 1e6
-
-
-class Made(Collector):
-    """Families made beforehand, so that only the writing is measured."""
-
-    def __init__(self, families: Sequence[Metric]) -> None:
-        self._families = families
-
-    def collect(self) -> Iterator[Metric]:
-        """Yield them."""
-        yield from self._families
 
 
 def measure(_: Mapping[str, str]) -> None:
@@ -86,22 +73,34 @@ def streamed() -> dict[str, Any]:
     return told
 
 
-def families() -> list[MetricFamily]:
+def families() -> list[Metric]:
     """Return every family of both pages, read anew."""
     hot, now = open_store(settings.REDIS_URL), timezone.now()
-    return [*everything(hot, now=now), *neuron(hot, now=now)]
+    registry, neuron = fleet_registry(hot, now=now), NeuronCollector(hot, now=now)
+    return [*registry.collect(), *neuron.collect()]
+
+
+def held(found: Iterable[Metric]) -> Collected:
+    """Hold the samples of families that have any, so that only the writing is measured."""
+    metrics = []
+    for family in found:
+        metric = Metric(family.name, family.documentation, family.type)
+        metric.samples = list(family.samples)
+        if metric.samples:
+            metrics.append(metric)
+    return Collected(metrics)
 
 
 def compare() -> None:
     """Write the page with both, and print what each took."""
-    page, held = text(families()), families()
+    page, found = write_page(families()), families()
     n_series = sum(not line.startswith(b"#") for line in page.splitlines())
-    ours = [one for one in held if one.spec.kind != "counter" or one.spec.name.endswith("_total")]
-    made = Made(list(FamilyCollector(held).collect()))
-    whole_s = cpu_s(lambda: text(families())) / n_series * PER
+    made = held(found)
+    whole_s = cpu_s(lambda: write_page(families())) / n_series * PER
     peer_s = cpu_s(lambda: generate_latest(made)) / n_series * PER
     packed_s = cpu_s(lambda: gzip.compress(page, compresslevel=1)) / n_series * PER
-    same = generate_latest(Made(list(FamilyCollector(ours).collect()))) == text(ours)
+    typed = [family for family in found if family.type != "unknown"]
+    same = generate_latest(held(typed)) == write_page(typed)
     print_table(
         f"both pages, {n_series:,} series, {len(page) / MB:.1f} MB; per {PER:,} series",
         [

@@ -18,8 +18,8 @@ from django.conf import settings
 
 from bench.table import print_table
 from telemetry.blocks import Block
-from telemetry.exporter.hardware import HARDWARE, node_families
-from telemetry.families import text
+from telemetry.exporter.exposition import write_page
+from telemetry.exporter.hardware import HARDWARE, node_families, read_snapshot
 from telemetry.simulate.plan import Plan, RunSpec
 from telemetry.simulate.shard import play, start_clock
 from telemetry.store.hot import HotStore, open_store
@@ -126,8 +126,8 @@ def hot_bytes(hot: HotStore) -> int:
 def rendered(hot: HotStore, tick: int) -> bytes:
     """Write the newest tick as a page of the same readings, and of nothing else."""
     names = {spec.name for spec in HARDWARE.values()}
-    families = node_families(hot, now_s=tick)
-    return text(family for family in families if family.spec.name in names)
+    families = node_families(read_snapshot(hot, now_s=tick))
+    return write_page(family for family in families if family.spec.name in names)
 
 
 @contextmanager

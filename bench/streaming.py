@@ -12,8 +12,8 @@ django.setup()
 
 from django.utils import timezone  # noqa: E402 - models can be imported only from here on
 
-from fleet.metrics.families import everything, neuron  # noqa: E402
-from telemetry.families import pieces  # noqa: E402
+from fleet.metrics.collectors import NeuronCollector, fleet_registry  # noqa: E402
+from telemetry.exporter.exposition import stream_page  # noqa: E402
 from telemetry.store.hot import open_store  # noqa: E402
 
 KIB = 1024
@@ -33,8 +33,9 @@ def main() -> None:
     Path("/proc/self/clear_refs").write_text("5")
     before, cpu_s = memory_bytes("VmRSS"), time.process_time()
     n_series = n_bytes = longest = 0
-    for page in (everything, neuron):
-        for piece in pieces(page(hot, now=timezone.now())):
+    now = timezone.now()
+    for collector in (fleet_registry(hot, now=now), NeuronCollector(hot, now=now)):
+        for piece in stream_page(collector.collect()):
             n_series += piece.count(b"\n") - piece.count(b"\n#") - piece.startswith(b"#")
             n_bytes += len(piece)
             longest = max(longest, len(piece))

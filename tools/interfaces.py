@@ -112,7 +112,7 @@ def option(action: Action) -> str:
 
 def series() -> dict[str, Any]:
     """Return every series with its kind and labels."""
-    from telemetry.families import Spec
+    from telemetry.exporter.exposition import Spec
 
     specs = [held for held in gc.get_objects() if type(held) is Spec]
     return {spec.name: [spec.kind, *spec.labels] for spec in specs}

@@ -1,39 +1,41 @@
-"""The long-term store as this installation knows it: what it is told, and how it is asked."""
+"""The long-term store of this installation: what it is sent from here, and how pages read it."""
 
 import math
 from datetime import datetime
 
 from django.conf import settings
+from prometheus_client import Metric
 
-from fleet.metrics.families import everything, neuron
+from fleet.metrics.collectors import NeuronCollector, fleet_registry
 from telemetry.exporter.hardware import HARDWARE
-from telemetry.families import MetricFamily
 from telemetry.long_term.history import LongTermHistory, open_history
 from telemetry.store.hot import HotStore
 
 DAY_S = 24 * 3600
-# Of these the hot tier knows every second: they are sent from there, under their own time.
-FROM_TICKS = frozenset(spec.name for spec in HARDWARE.values())
+# The hot tier has every second of these: the writer sends them from there, with their own time.
+SENT_FROM_HOT = frozenset(spec.family_name for spec in HARDWARE.values())
 
 
-def figures(hot: HotStore, *, now: datetime) -> list[MetricFamily]:
-    """Return every exported family that only this moment can tell, but for histograms.
+def figures(hot: HotStore, *, now: datetime) -> list[Metric]:
+    """Collect the exported families that are known only now.
 
-    Those are made of steps, which the long-term store is told anyway.
+    Histograms are left out: they are made of steps, which the long-term store gets anyway.
     """
     ours = [
         family
-        for family in everything(hot, now=now)
-        if family.spec.name not in FROM_TICKS and family.spec.kind != "histogram"
+        for family in fleet_registry(hot, now=now).collect()
+        if family.name not in SENT_FROM_HOT and family.type != "histogram"
     ]
-    return ours if settings.LONG_TERM_OUR_NAMES_ONLY else [*ours, *neuron(hot, now=now)]
+    if settings.LONG_TERM_OUR_NAMES_ONLY:
+        return ours
+    return [*ours, *NeuronCollector(hot, now=now).collect()]
 
 
 def long_term_history() -> LongTermHistory | None:
-    """Return the way to older history; None where LONG_TERM_READ_URL names no store."""
+    """Return access to older history; None where LONG_TERM_READ_URL names no store."""
     return open_history(settings.LONG_TERM_READ_URL, settings.LONG_TERM_TOKEN_FILE)
 
 
 def history_s() -> float:
-    """Return how far back pages can go: as the database keeps it, or as far as it may be asked."""
+    """Return how far back pages can go, in seconds: infinite with a long-term store to read."""
     return math.inf if settings.LONG_TERM_READ_URL else settings.DURABLE_KEEP_DAYS * DAY_S

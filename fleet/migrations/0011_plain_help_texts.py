@@ -28,6 +28,6 @@ class Migration(migrations.Migration):
         migrations.AlterField(
             model_name='stepdurations',
             name='counts',
-            field=models.JSONField(help_text='By bucket, as telemetry/families.py has them.'),
+            field=models.JSONField(help_text='By bucket, see EDGES_S in fleet/runs/step_durations.py.'),
         ),
     ]

@@ -11,7 +11,7 @@ class StepDurations(models.Model):
     )
     until_s = models.BigIntegerField(help_text="Steps that ended before are counted. Unix s.")
     last_step = models.BigIntegerField(help_text="The newest that is counted.")
-    counts = models.JSONField(help_text="By bucket, as telemetry/families.py has them.")
+    counts = models.JSONField(help_text="By bucket, see EDGES_S in fleet/runs/step_durations.py.")
     total_s = models.FloatField(help_text="All of them together.")
 
     class Meta:

@@ -2,7 +2,7 @@
 
 import time
 import zlib
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 from asgiref.sync import sync_to_async
@@ -21,12 +21,13 @@ from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_safe
 from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector
 
-from fleet.metrics.families import everything, neuron, one_node
+from fleet.metrics.collectors import NeuronCollector, fleet_registry, node_registry
 from fleet.models import Node
 from fleet.models.addresses import address
 from fleet.models.problem import problem, store_away
-from telemetry.families import MetricFamily, pieces
+from telemetry.exporter.exposition import stream_page
 from telemetry.store.connection import StoreUnavailable
 from telemetry.store.hot import open_store
 
@@ -85,7 +86,7 @@ def metrics(request: HttpRequest) -> HttpResponseBase:
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     with_nodes = request.GET.get("nodes") != "0"
     try:
-        return streamed(request, everything(hot, now=timezone.now(), with_nodes=with_nodes))
+        return streamed(request, fleet_registry(hot, now=timezone.now(), with_nodes=with_nodes))
     except (DatabaseError, StoreUnavailable) as error:
         return store_away(error)
 
@@ -99,7 +100,7 @@ def metrics_neuron(request: HttpRequest) -> HttpResponseBase:
         node = None if name is None else _node(name)
         if name is not None and node is None:
             return _unknown(name)
-        return streamed(request, neuron(hot, now=timezone.now(), node=node))
+        return streamed(request, NeuronCollector(hot, now=timezone.now(), node=node))
     except (DatabaseError, StoreUnavailable) as error:
         return store_away(error)
 
@@ -112,7 +113,7 @@ def metrics_node(request: HttpRequest, name: str) -> HttpResponseBase:
         node = _node(name)
         if node is None:
             return _unknown(name)
-        return streamed(request, one_node(hot, node, now=timezone.now()))
+        return streamed(request, node_registry(hot, node, now=timezone.now()))
     except (DatabaseError, StoreUnavailable) as error:
         return store_away(error)
 
@@ -128,14 +129,15 @@ def _unknown(name: str) -> HttpResponseBase:
     return problem(404, f"There is no node {name!r}; /sd/prometheus names them all.")
 
 
-def streamed(request: HttpRequest, families: Iterable[MetricFamily]) -> HttpResponseBase:
-    """Stream a page in the form and encoding the request asks for.
+def streamed(request: HttpRequest, collector: Collector) -> HttpResponseBase:
+    """Stream a page in the format and encoding that the request accepts.
 
-    What can fail was read before. Should writing fail all the same, the connection breaks:
-    a page that merely ended would pass for a whole one.
+    Everything is read before the first byte is sent, so that a failing store gives a 503. If
+    writing fails nevertheless, the connection breaks: a page that just ended would look complete.
     """
+    families = list(collector.collect())
     _, content_type = choose_encoder(request.headers.get("Accept", ""))
-    page = pieces(families, is_open_metrics=content_type.startswith(OPEN_METRICS))
+    page = stream_page(families, is_open_metrics=content_type.startswith(OPEN_METRICS))
     is_packed = _takes_gzip(request.headers.get("Accept-Encoding", ""))
     body = _packed(page) if is_packed else page
     content = _served(body) if isinstance(request, ASGIRequest) else body

@@ -10,9 +10,14 @@ import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.exporter import neuron_exporter_names as names
-from telemetry.exporter.hardware import HotSnapshot, Slab, SlabFamily, SlabRows
+from telemetry.exporter.exposition import (
+    ArrayFamily,
+    LabelRows,
+    SeriesArray,
+    format_values,
+)
+from telemetry.exporter.hardware import HotSnapshot
 from telemetry.exporter.neuron_exporter_names import NodeLabels
-from telemetry.families import MetricFamily, Spec, written
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import RATES, EfaCounts, efa_counts, read_sidecars
 
@@ -36,39 +41,44 @@ class Devices:
 
 
 def efa_families(
-    hot: HotStore, scene: HotSnapshot, who: Mapping[str, NodeLabels], *, is_alone: bool = False
-) -> list[MetricFamily]:
-    """Return what the EFA exporter would show of every node that is up and has EFA.
+    hot: HotStore,
+    snapshot: HotSnapshot,
+    identities: Mapping[str, NodeLabels],
+    *,
+    is_alone: bool = False,
+) -> list[ArrayFamily]:
+    """Return the families of the EFA exporter for every node that is up and has EFA.
 
-    ``is_alone`` says that a page is one node's, and needs no label to say whose.
+    ``is_alone``: the page is about one node, so series have no label ``node``.
     """
-    devices = [*_simulated(hot, scene, who), *_real(hot, scene, who)]
-    return [
-        SlabFamily(_labelled(spec, is_alone=is_alone), partial(_slabs, i, devices))
-        for i, spec in enumerate((*names.COUNTERS.values(), names.INFO))
-    ]
+    devices = [*_simulated(hot, snapshot, identities), *_real(hot, snapshot, identities)]
+    specs = (*names.COUNTERS.values(), names.INFO)
+    if not is_alone:
+        specs = tuple(replace(spec, labels=(names.NODE, *spec.labels)) for spec in specs)
+    return [ArrayFamily(spec, partial(_arrays, i, devices)) for i, spec in enumerate(specs)]
 
 
-def _labelled(spec: Spec, *, is_alone: bool) -> Spec:
-    return spec if is_alone else replace(spec, labels=(names.NODE, *spec.labels))
-
-
-def _slabs(place: int, devices: Sequence[Devices]) -> Iterator[Slab]:
-    """Yield one counter of all devices, or after the last of them that they are there."""
+def _arrays(place: int, devices: Sequence[Devices]) -> Iterator[SeriesArray]:
+    """Yield one counter of all devices; after the last counter the info series."""
     for each in devices:
-        rows = SlabRows({names.NODE: each.nodes})
+        rows = LabelRows({names.NODE: each.nodes})
         if place < len(COUNTERS):
-            values = each.counts[place]
-            yield Slab(rows, names.LABELS, each.parts, written(values), np.isfinite(values))
+            values, labels, parts = each.counts[place], names.LABELS, each.parts
+            yield SeriesArray(rows, labels, parts, format_values(values), np.isfinite(values))
         else:
-            named = tuple(dict.fromkeys((device,) for device, _ in each.parts))
-            yield Slab(rows, ("device",), named, written(np.ones((len(rows), len(named)))))
+            devices_once = tuple(dict.fromkeys((device,) for device, _ in each.parts))
+            ones = format_values(np.ones((len(rows), len(devices_once))))
+            yield SeriesArray(rows, ("device",), devices_once, ones)
 
 
-def _real(hot: HotStore, scene: HotSnapshot, who: Mapping[str, NodeLabels]) -> Iterator[Devices]:
+def _real(
+    hot: HotStore, snapshot: HotSnapshot, identities: Mapping[str, NodeLabels]
+) -> Iterator[Devices]:
     """Yield the devices of real nodes as their agents last read them."""
     alike: dict[Parts, list[tuple[str, FloatArray]]] = {}
-    nodes = iter(sorted(n for n in scene.up if n in who and not who[n].is_simulated))
+    nodes = iter(
+        sorted(n for n in snapshot.up if n in identities and not identities[n].is_simulated)
+    )
     while some := tuple(islice(nodes, MOST_NODES)):
         for node, ports in read_sidecars(hot, "efa", some).items():
             parts, counts = _read(ports)
@@ -88,26 +98,28 @@ def _read(ports: Sequence[Mapping[str, Any]]) -> tuple[Parts, FloatArray]:
 
 
 def _simulated(
-    hot: HotStore, scene: HotSnapshot, who: Mapping[str, NodeLabels]
+    hot: HotStore, snapshot: HotSnapshot, identities: Mapping[str, NodeLabels]
 ) -> Iterator[Devices]:
     """Yield the devices of simulated nodes, from what their rates have added up to."""
     shards = {
         shard: tick
-        for batch in scene.batches
+        for batch in snapshot.batches
         for shard, (tick, layout, _) in zip(batch.shards, batch.packed, strict=True)
-        if _has_efa(layout.nodes, who)
+        if _has_efa(layout.nodes, identities)
     }
     for counts in efa_counts(hot, shards).values():
-        up = [i for i, node in enumerate(counts.nodes) if node in scene.up and node in who]
+        up = [
+            i for i, node in enumerate(counts.nodes) if node in snapshot.up and node in identities
+        ]
         if up:
             nodes = tuple(counts.nodes[i] for i in up)
             n_efa = counts.sums.shape[2]
             yield Devices(nodes, _parts(n_efa), _derived(counts, up))
 
 
-def _has_efa(nodes: Collection[str], who: Mapping[str, NodeLabels]) -> bool:
+def _has_efa(nodes: Collection[str], identities: Mapping[str, NodeLabels]) -> bool:
     """Whether nodes of a shard are simulated, AWS' own, and have EFA."""
-    known = next((who[node] for node in nodes if node in who), None)
+    known = next((identities[node] for node in nodes if node in identities), None)
     machine = known.machine if known and known.is_simulated else None
     return machine is not None and machine.has_efa
 

@@ -14,9 +14,17 @@ from numpy.typing import NDArray
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.exporter import neuron_exporter_names as names
-from telemetry.exporter.hardware import HotSnapshot, NodeBatch, Slab, SlabFamily, SlabRows
+from telemetry.exporter.exposition import (
+    ArrayFamily,
+    LabelRows,
+    SeriesArray,
+    Spec,
+    format_codes,
+    format_values,
+    has_value,
+)
+from telemetry.exporter.hardware import HotSnapshot, NodeBatch
 from telemetry.exporter.neuron_exporter_names import NodeLabels, region_of, rows_of
-from telemetry.families import MetricFamily, Spec, numbers, present, written
 from telemetry.ingest import schemas
 from telemetry.ingest.last_report import LastReport, read_last_report, tag_of
 from telemetry.store.node_state import LastReportState
@@ -30,7 +38,7 @@ class SimulatedBatch:
     batch: NodeBatch
     places: NDArray[np.int64]
     machine: catalog.Instance
-    rows: SlabRows
+    rows: LabelRows
     totals: Mapping[str, Mapping[str, float]]
 
     def codes(self, name: str) -> Codes | None:
@@ -63,9 +71,9 @@ class SimulatedBatch:
         return self.machine.n_cores
 
 
-def played(scene: HotSnapshot, who: Mapping[str, NodeLabels]) -> Iterator[SimulatedBatch]:
+def played(snapshot: HotSnapshot, who: Mapping[str, NodeLabels]) -> Iterator[SimulatedBatch]:
     """Yield the simulated nodes that are up and have AWS' chips, those of a kind together."""
-    for batch in scene.batches:
+    for batch in snapshot.batches:
         kinds: dict[str, list[int]] = {}
         for place, node in enumerate(batch.nodes):
             known = who.get(node)
@@ -75,7 +83,7 @@ def played(scene: HotSnapshot, who: Mapping[str, NodeLabels]) -> Iterator[Simula
             members = [who[batch.nodes[place]] for place in places]
             rows = rows_of((member.base, member.runtime_tag) for member in members)
             machine = catalog.instances()[kind]
-            yield SimulatedBatch(batch, np.array(places), machine, rows, scene.totals)
+            yield SimulatedBatch(batch, np.array(places), machine, rows, snapshot.totals)
 
 
 MIB = 2.0**20
@@ -93,7 +101,7 @@ PROCESS_SHARE, KERNEL_SHARE = 0.9, 0.07
 # Percentiles of the execution latency, over its mean.
 SPREAD = {"p0": 0.95, "p1": 0.97, "p25": 0.99, "p50": 1.0, "p75": 1.01, "p99": 1.05, "p100": 1.2}
 
-Derived = Callable[[SimulatedBatch], Slab | None]
+Derived = Callable[[SimulatedBatch], SeriesArray | None]
 
 
 def _slab(
@@ -101,9 +109,9 @@ def _slab(
     labels: tuple[str, ...],
     parts: Sequence[tuple[str, ...]],
     values: FloatArray,
-) -> Slab:
+) -> SeriesArray:
     """Return values of the nodes, (n_nodes, n_parts); what is NaN is absent."""
-    return Slab(nodes.rows, labels, parts, written(values), np.isfinite(values))
+    return SeriesArray(nodes.rows, labels, parts, format_values(values), np.isfinite(values))
 
 
 def _of_process(
@@ -111,7 +119,7 @@ def _of_process(
     labels: tuple[str, ...],
     parts: Sequence[tuple[str, ...]],
     values: FloatArray,
-) -> Slab:
+) -> SeriesArray:
     """Return values of the nodes' processes; a node without one shows none."""
     return _slab(nodes, labels, parts, np.where(nodes.runs_process, values, np.nan))
 
@@ -120,17 +128,17 @@ def _parts(*values: str) -> list[tuple[str, ...]]:
     return [(value,) for value in values]
 
 
-def utilization(nodes: SimulatedBatch) -> Slab | None:
+def utilization(nodes: SimulatedBatch) -> SeriesArray | None:
     """Return how busy each core is, as it was reported."""
     codes = nodes.codes("core_utilization_ratio")
     if codes is None:
         return None
-    there = present(codes, "ratio") & nodes.runs_process
+    there = has_value(codes, "ratio") & nodes.runs_process
     cores = _parts(*map(str, range(codes.shape[1])))
-    return Slab(nodes.rows, ("neuroncore",), cores, numbers(codes, "ratio"), there)
+    return SeriesArray(nodes.rows, ("neuroncore",), cores, format_codes(codes, "ratio"), there)
 
 
-def core_memory(nodes: SimulatedBatch, *, purpose: str) -> Slab | None:
+def core_memory(nodes: SimulatedBatch, *, purpose: str) -> SeriesArray | None:
     """Return each core's even share of its device's memory, by purpose."""
     device = np.where(nodes.runs_process, nodes.values("device_memory_used_bytes"), np.nan)
     per_device = nodes.n_cores // nodes.machine.n_devices
@@ -142,12 +150,12 @@ def core_memory(nodes: SimulatedBatch, *, purpose: str) -> Slab | None:
         held = np.maximum(core - beside, 0.0)
     held = np.rint(held)
     parts = [(str(i), names.NOWHERE) for i in range(held.shape[1] * per_device)]
-    texts = np.repeat(written(held), per_device, axis=1)
+    texts = np.repeat(format_values(held), per_device, axis=1)
     there = np.repeat(np.isfinite(held), per_device, axis=1)
-    return Slab(nodes.rows, ("neuroncore", "memory_location"), parts, texts, there)
+    return SeriesArray(nodes.rows, ("neuroncore", "memory_location"), parts, texts, there)
 
 
-def runtime_memory(nodes: SimulatedBatch) -> Slab:
+def runtime_memory(nodes: SimulatedBatch) -> SeriesArray:
     """Return the memory of the process, on the host and on all devices."""
     device = np.nansum(nodes.values("device_memory_used_bytes"), axis=1, keepdims=True)
     used = nodes.values("host_memory_used_bytes")
@@ -156,7 +164,7 @@ def runtime_memory(nodes: SimulatedBatch) -> Slab:
     return _of_process(nodes, ("memory_location",), parts, np.hstack([host, np.rint(device)]))
 
 
-def vcpu(nodes: SimulatedBatch, *, of_process: bool) -> Slab:
+def vcpu(nodes: SimulatedBatch, *, of_process: bool) -> SeriesArray:
     """Return the vCPU time in use, by kind."""
     used = nodes.values("vcpu_usage_ratio") * (PROCESS_SHARE if of_process else 1.0)
     values = np.round(np.hstack([used * (1 - KERNEL_SHARE), used * KERNEL_SHARE]), 4)
@@ -164,13 +172,13 @@ def vcpu(nodes: SimulatedBatch, *, of_process: bool) -> Slab:
     return make(nodes, ("usage_type",), _parts("user", "system"), values)
 
 
-def errors(nodes: SimulatedBatch) -> Slab:
+def errors(nodes: SimulatedBatch) -> SeriesArray:
     """Return errors by kind: whatever fails in a simulated node fails for its hardware."""
     total = nodes.counted("execution_errors_per_s")
     return _kinds(nodes, "error_type", names.ERRORS, {"hardware": total}, known=total)
 
 
-def status(nodes: SimulatedBatch) -> Slab:
+def status(nodes: SimulatedBatch) -> SeriesArray:
     """Return executions by how they ended."""
     done, failed = (nodes.counted(f"executions_{how}_per_s") for how in ("completed", "failed"))
     ended = {"completed": done, "completed_with_err": failed}
@@ -184,14 +192,14 @@ def _kinds(
     counts: Mapping[str, FloatArray],
     *,
     known: FloatArray,
-) -> Slab:
+) -> SeriesArray:
     """Return counts by kind; those of other kinds are zero where there are any counts."""
     none = np.where(np.isfinite(known), 0.0, np.nan)
     values = np.hstack([counts.get(kind, none) for kind in kinds])
     return _of_process(nodes, (label,), _parts(*kinds), values)
 
 
-def latency(nodes: SimulatedBatch) -> Slab:
+def latency(nodes: SimulatedBatch) -> SeriesArray:
     """Return how long executions take: a core's busy time over what it executes, if it does."""
     busy = np.nanmean(np.nan_to_num(nodes.values("core_utilization_ratio")), axis=1, keepdims=True)
     per_s = nodes.values("executions_completed_per_s") / nodes.n_cores
@@ -200,7 +208,7 @@ def latency(nodes: SimulatedBatch) -> Slab:
     return _of_process(nodes, ("percentile",), _parts(*SPREAD), values)
 
 
-def ecc_events(nodes: SimulatedBatch) -> Slab:
+def ecc_events(nodes: SimulatedBatch) -> SeriesArray:
     """Return ECC counts by kind and device, as reported."""
     n_devices = nodes.machine.n_devices
     shape = (len(nodes.rows), n_devices)
@@ -209,17 +217,17 @@ def ecc_events(nodes: SimulatedBatch) -> Slab:
     return _slab(nodes, ("event_type", "neuron_device_index"), parts, values)
 
 
-def memory_used(nodes: SimulatedBatch) -> Slab:
+def memory_used(nodes: SimulatedBatch) -> SeriesArray:
     """Return the host memory in use, as reported."""
     return _slab(nodes, (), [()], np.rint(nodes.values("host_memory_used_bytes")))
 
 
-def constant(nodes: SimulatedBatch, *, figure: Callable[[SimulatedBatch], float]) -> Slab:
+def constant(nodes: SimulatedBatch, *, figure: Callable[[SimulatedBatch], float]) -> SeriesArray:
     """Return what is the same for all nodes of a kind."""
     return _slab(nodes, (), [()], np.full((len(nodes.rows), 1), float(figure(nodes))))
 
 
-def hardware(nodes: SimulatedBatch) -> Slab:
+def hardware(nodes: SimulatedBatch) -> SeriesArray:
     """Return how many devices and cores there are."""
     n_devices = nodes.machine.n_devices
     labels = ("neuron_device_count", "neuroncore_per_device_count")
@@ -432,33 +440,33 @@ MOST_ROWS = 64
 
 
 def neuron_families(
-    scene: HotSnapshot, who: Mapping[str, NodeLabels], kept: Mapping[str, LastReportState]
-) -> list[MetricFamily]:
+    snapshot: HotSnapshot, who: Mapping[str, NodeLabels], kept: Mapping[str, LastReportState]
+) -> list[ArrayFamily]:
     """Return what neuron-monitor's exporter would show of every node that is up.
 
     Parameters
     ----------
-    scene : what the hot tier holds
+    snapshot : what the hot tier holds
     who : the machine behind each node
     kept : the last report of each real node
     """
-    simulated = tuple(played(scene, who))
-    told = (reported(n, kept[n], who.get(n)) for n in sorted(kept) if n in scene.up)
+    simulated = tuple(played(snapshot, who))
+    told = (reported(n, kept[n], who.get(n)) for n in sorted(kept) if n in snapshot.up)
     real = tuple(each for each in told if each is not None)
-    return [SlabFamily(spec, partial(_slabs, spec, simulated, real)) for spec in names.ALL]
+    return [ArrayFamily(spec, partial(_arrays, spec, simulated, real)) for spec in names.ALL]
 
 
-def _slabs(
+def _arrays(
     spec: Spec, simulated: Sequence[SimulatedBatch], real: Sequence[Reported]
-) -> Iterator[Slab]:
+) -> Iterator[SeriesArray]:
     for nodes in simulated:
-        slab = DERIVED[spec](nodes)
-        if slab is not None:
-            yield slab
+        array = DERIVED[spec](nodes)
+        if array is not None:
+            yield array
     yield from _real(spec, real)
 
 
-def _real(spec: Spec, nodes: Sequence[Reported]) -> Iterator[Slab]:
+def _real(spec: Spec, nodes: Sequence[Reported]) -> Iterator[SeriesArray]:
     """Yield the series of real nodes, those with the same parts side by side."""
     alike: dict[Parts, list[tuple[tuple[str, ...], NodeSeries]]] = {}
     for node in nodes:
@@ -469,4 +477,6 @@ def _real(spec: Spec, nodes: Sequence[Reported]) -> Iterator[Slab]:
             some = members[i : i + MOST_ROWS]
             values = np.stack([shown.values for _, shown in some])
             rows = rows_of((base, shown.tag) for base, shown in some)
-            yield Slab(rows, names.own_labels(spec), parts, written(values), np.isfinite(values))
+            yield SeriesArray(
+                rows, names.own_labels(spec), parts, format_values(values), np.isfinite(values)
+            )

@@ -4,8 +4,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from telemetry import catalog
-from telemetry.exporter.hardware import SlabRows
-from telemetry.families import Spec
+from telemetry.exporter.exposition import LabelRows, Spec
 
 # On every family, in the order in which the exporter fills them in.
 BASE = (
@@ -212,8 +211,8 @@ def region_of(zone: str) -> str:
     return zone.rstrip("abcdefghijklmnopqrstuvwxyz") if zone[-1:].isalpha() else zone
 
 
-def rows_of(nodes: Iterable[tuple[tuple[str, ...], str]]) -> SlabRows:
+def rows_of(nodes: Iterable[tuple[tuple[str, ...], str]]) -> LabelRows:
     """Return rows of base labels and runtime tag."""
     columns = list(zip(*((*base, tag) for base, tag in nodes), strict=True))
     labels: Mapping[str, tuple[str, ...]] = dict(zip((*BASE, TAG), columns, strict=True))
-    return SlabRows(labels)
+    return LabelRows(labels)

@@ -1,11 +1,15 @@
-"""What Prometheus may know of the service itself: ticks, queue, ingest, streams, memory."""
+"""The families about the service itself: ticks, queue, ingest, live streams, memory."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from telemetry.families import Family, Spec
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
+
+from telemetry.exporter.exposition import Spec, add
 from telemetry.store.hot import HotStore
 
-# By the name under which the service keeps the figure: see HotStore.count and gauge.
+# By the name that HotStore.gauge and HotStore.count use.
 GAUGES: Mapping[str, Spec] = {
     "tick_lateness_s": Spec(
         "trnwatch_tick_lateness_seconds",
@@ -44,18 +48,26 @@ HOT_BYTES = Spec("trnwatch_hot_bytes", "gauge", "Bytes that Redis holds in memor
 SHARDS = Spec("trnwatch_shards", "gauge", "Shards that the hot tier holds.")
 
 
-def service_families(hot: HotStore, *, queue: str = "celery") -> list[Family]:
-    """Return everything about the service; counters start at zero, gauges when first set."""
-    gauges, counters = hot.gauges(), hot.counters()
-    families = []
-    for name, spec in GAUGES.items():
-        families.append(Family(spec))
-        families[-1].add(gauges.get(name))
-    for name, spec in COUNTERS.items():
-        families.append(Family(spec))
-        families[-1].add(counters.get(name, 0.0))
-    waiting, held, shards = Family(QUEUE), Family(HOT_BYTES), Family(SHARDS)
-    waiting.add(hot.queue_depth(queue), queue)
-    held.add(hot.bytes_used())
-    shards.add(len(hot.shards()))
-    return [*families, waiting, held, shards]
+@dataclass(frozen=True, eq=False, slots=True)
+class ServiceCollector(Collector):
+    """Collects what the service counts of itself; counters start at zero, gauges when first set.
+
+    The figures are in Redis, so every web worker gives the same page.
+    """
+
+    hot: HotStore
+    queue: str = "celery"
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the figures and yield their families."""
+        gauges, counters = self.hot.gauges(), self.hot.counters()
+        figures = {spec: gauges.get(name) for name, spec in GAUGES.items()}
+        figures |= {spec: counters.get(name, 0.0) for name, spec in COUNTERS.items()}
+        figures |= {HOT_BYTES: self.hot.bytes_used(), SHARDS: len(self.hot.shards())}
+        waiting = QUEUE.family()
+        add(waiting, self.hot.queue_depth(self.queue), self.queue)
+        yield waiting
+        for spec, value in figures.items():
+            family = spec.family()
+            add(family, value)
+            yield family

@@ -1,7 +1,7 @@
 """The writer: takes what is new from hot and durable tier, in order, and has it delivered."""
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import cache, lru_cache
@@ -14,10 +14,12 @@ import numpy as np
 import zstandard as zstd
 from django.conf import settings
 from django.db.models import F, Model, Q, QuerySet
+from prometheus_client import Metric
+from prometheus_client.registry import Collector
 
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
+from telemetry.exporter.exposition import Spec, add, format_codes
 from telemetry.exporter.hardware import HARDWARE
-from telemetry.families import Family, MetricFamily, Spec, numbers
 from telemetry.long_term.remote_write import Delivered, SeriesChunk, WriteClient, batches, series
 from telemetry.steps import PHASES
 from telemetry.store.connection import Connection
@@ -58,16 +60,17 @@ class _Figures(msgspec.Struct, array_like=True):
     values: bytes
 
 
-def keep_figures(
-    hot: Connection, second: int, families: Iterable[MetricFamily], *, keep_s: int
-) -> None:
-    """Keep families as they stand at a second, and forget those of long ago."""
+def keep_figures(hot: Connection, second: int, families: Iterable[Metric], *, keep_s: int) -> None:
+    """Keep families as they are at a second, histograms excepted, and forget old seconds."""
     names, figures = {}, []
     for family in families:
-        samples = list(family.samples())
-        told = _Names(family.spec.name, family.spec.labels, [each.labels for each in samples])
-        encoded = msgspec.msgpack.encode(told)
-        values = np.array([float(each.value) for each in samples], "<f8")
+        samples = list(family.samples)
+        if not samples:
+            continue
+        name, labels = samples[0].name, tuple(samples[0].labels)
+        described = _Names(name, labels, [tuple(each.labels.values()) for each in samples])
+        encoded = msgspec.msgpack.encode(described)
+        values = np.array([each.value for each in samples], "<f8")
         names[key := digest(encoded)] = encoded
         figures.append(_Figures(key, values.tobytes()))
     _keep_names(hot, names, keep_s=2 * keep_s)
@@ -171,7 +174,7 @@ def _exported(packing: str) -> FloatArray:
     """Return every value that a packing knows, as written for Prometheus."""
     dtype = DTYPES[packing]
     codes = np.arange(1 << 8 * dtype.itemsize, dtype=dtype)
-    return np.array([float(text) for text in numbers(codes, packing)])
+    return np.array([float(text) for text in format_codes(codes, packing)])
 
 
 Row = TypeVar("Row", bound=Model)
@@ -513,34 +516,38 @@ LAG = Spec(
     "How far the long-term store is behind this moment.",
     BY_STREAM,
 )
-COUNTS: Mapping[Spec, Callable[[LongTermPosition], int]] = {
-    Spec(
-        "trnwatch_long_term_samples_sent_total",
-        "counter",
-        "Samples that the long-term store took.",
-        BY_STREAM,
-    ): lambda row: row.n_sent,
-    Spec(
-        "trnwatch_long_term_samples_dropped_total",
-        "counter",
-        "Samples that the long-term store refused for good.",
-        BY_STREAM,
-    ): lambda row: row.n_dropped,
-    Spec(
-        "trnwatch_long_term_retries_total",
-        "counter",
-        "Requests sent again because the long-term store was away or busy.",
-        BY_STREAM,
-    ): lambda row: row.n_retries,
-}
+SENT = Spec(
+    "trnwatch_long_term_samples_sent_total",
+    "counter",
+    "Samples that the long-term store took.",
+    BY_STREAM,
+)
+DROPPED = Spec(
+    "trnwatch_long_term_samples_dropped_total",
+    "counter",
+    "Samples that the long-term store refused for good.",
+    BY_STREAM,
+)
+RETRIES = Spec(
+    "trnwatch_long_term_retries_total",
+    "counter",
+    "Requests sent again because the long-term store was away or busy.",
+    BY_STREAM,
+)
 
 
-def long_term_families(*, now: datetime) -> list[Family]:
-    """Return how each stream fares; nothing where none was ever written."""
-    rows = list(streams())
-    lag, counts = Family(LAG), [Family(spec) for spec in COUNTS]
-    for row in rows:
-        lag.add(now.timestamp() - row.second, row.stream)
-        for family, count in zip(counts, COUNTS.values(), strict=True):
-            family.add(float(count(row)), row.stream)
-    return [lag, *counts]
+@dataclass(frozen=True, eq=False, slots=True)
+class LongTermCollector(Collector):
+    """Collects the progress of each stream; no series while LONG_TERM_WRITE_URL is empty."""
+
+    now: datetime
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the positions and yield their families."""
+        lag, sent, dropped, retries = (spec.family() for spec in (LAG, SENT, DROPPED, RETRIES))
+        for row in streams():
+            add(lag, self.now.timestamp() - row.second, row.stream)
+            add(sent, row.n_sent, row.stream)
+            add(dropped, row.n_dropped, row.stream)
+            add(retries, row.n_retries, row.stream)
+        yield from (lag, sent, dropped, retries)

@@ -8,36 +8,43 @@ from django.http.response import HttpResponseBase
 from django.urls import path
 
 from fleet.pages.metrics import streamed
-from telemetry.exporter.hardware import Slab, SlabFamily, SlabRows
-from telemetry.families import Family, Spec, written
+from telemetry.exporter.exposition import (
+    ArrayFamily,
+    Collected,
+    LabelRows,
+    SeriesArray,
+    Spec,
+    add,
+    format_values,
+)
 
 N_ROWS = 20_000
 HEAT = Spec("heat_ratio", "gauge", "Heat.", ("node",))
 
 
-def slab() -> Slab:
+def array() -> SeriesArray:
     """Return more series than go out at once."""
-    rows = SlabRows({"node": [f"node-{i}" for i in range(N_ROWS)]})
-    values = written(np.full((N_ROWS, 1), 0.5))
-    return Slab(rows, (), [()], values)
+    rows = LabelRows({"node": [f"node-{i}" for i in range(N_ROWS)]})
+    values = format_values(np.full((N_ROWS, 1), 0.5))
+    return SeriesArray(rows, (), [()], values)
 
 
-def slabs() -> Iterator[Slab]:
-    """Yield one slab, and fail at the next."""
-    yield slab()
+def arrays() -> Iterator[SeriesArray]:
+    """Yield one array, and fail at the next."""
+    yield array()
     raise RuntimeError("a part of the page cannot be written")
 
 
 def breaks(request: HttpRequest) -> HttpResponseBase:
     """Answer with a page that fails after its first half."""
-    return streamed(request, [SlabFamily(HEAT, slabs)])
+    return streamed(request, Collected([ArrayFamily(HEAT, arrays)]))
 
 
 def holds(request: HttpRequest) -> HttpResponseBase:
     """Answer with the first half alone, and a family of few series."""
-    few = Family(Spec("few_total", "counter", "Few."))
-    few.add(3)
-    return streamed(request, [SlabFamily(HEAT, lambda: [slab()]), few])
+    few = Spec("few_total", "counter", "Few.").family()
+    add(few, 3)
+    return streamed(request, Collected([ArrayFamily(HEAT, lambda: [array()]), few]))
 
 
 urlpatterns = [

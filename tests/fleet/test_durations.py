@@ -4,11 +4,21 @@ from datetime import timedelta
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from prometheus_client.openmetrics import parser
 from pytest_django import DjangoAssertNumQueries
 
+from fleet.metrics.collectors import StepDurationCollector
 from fleet.models import Run, StepDurations
-from fleet.runs.step_durations import LATE_S, duration_rows, keep_durations
-from telemetry.families import EDGES_S, counted
+from fleet.runs.step_durations import (
+    EDGES_S,
+    LATE_S,
+    count_by_edge,
+    duration_rows,
+    keep_durations,
+)
+from telemetry.exporter.exposition import write_page
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
@@ -30,6 +40,36 @@ def kept() -> StepDurations:
     return StepDurations.objects.get()
 
 
+@given(st.lists(st.one_of(st.floats(0, 2_000), st.sampled_from(EDGES_S)), max_size=50))
+def test_a_value_is_counted_at_its_edge_and_at_all_above(values: list[float]) -> None:
+    at_most = [sum(value <= edge for value in values) for edge in (*EDGES_S, np.inf)]
+
+    assert np.cumsum(count_by_edge(np.array(values))).tolist() == at_most
+
+
+def test_unknown_values_are_not_counted() -> None:
+    assert count_by_edge(np.array([np.nan, 1.0])).sum() == 1
+
+
+def test_edges_rise_by_a_quarter_at_most() -> None:
+    ratios = np.array(EDGES_S[1:]) / np.array(EDGES_S[:-1])
+
+    assert (EDGES_S[0], EDGES_S[-1], len(EDGES_S)) == (0.01, 1000.0, 61)
+    assert 1 < ratios.min() < ratios.max() <= 1.2501
+
+
+def test_strict_readers_of_open_metrics_read_the_histogram(hot: HotStore, run: Run) -> None:
+    hot.append_steps(made(100))
+    keep_durations(hot, now=NOON + 10 * MINUTE)
+
+    families = StepDurationCollector(now=NOON).collect()
+    page = write_page(families, is_open_metrics=True).decode()
+    (read,) = parser.text_string_to_metric_families(page)  # type: ignore[no-untyped-call]
+
+    assert (read.type, len(read.samples)) == ("histogram", len(EDGES_S) + 3)
+    assert [s.value for s in read.samples if s.name.endswith("_count")] == [100]
+
+
 def test_every_step_is_counted_once_minute_by_minute(hot: HotStore, run: Run) -> None:
     batch = made(400)
     hot.append_steps(batch)
@@ -41,7 +81,7 @@ def test_every_step_is_counted_once_minute_by_minute(hot: HotStore, run: Run) ->
         seen.append(sum(kept().counts) if StepDurations.objects.exists() else 0)
 
     assert seen == sorted(seen)
-    assert kept().counts == counted(batch.step_s).tolist()
+    assert kept().counts == count_by_edge(batch.step_s).tolist()
     assert kept().total_s == pytest.approx(batch.step_s.sum())
     assert kept().last_step == 400
 
@@ -68,7 +108,7 @@ def test_no_bucket_falls_when_the_hot_tier_is_lost(hot: HotStore, run: Run) -> N
     keep_durations(hot, now=NOON + 12 * MINUTE)
 
     assert (np.array(kept().counts) >= before).all()
-    assert kept().counts == counted(batch.step_s).tolist()
+    assert kept().counts == count_by_edge(batch.step_s).tolist()
 
 
 def test_an_outage_is_made_up_for(hot: HotStore, run: Run) -> None:
@@ -87,7 +127,7 @@ def test_an_outage_is_made_up_for(hot: HotStore, run: Run) -> None:
     assert 0 < first < 9_000
     assert sum(kept().counts) == 9_000
     # The database keeps durations to a few digits: at an edge some step may change sides.
-    apart = np.array(kept().counts) - counted(batch.step_s)
+    apart = np.array(kept().counts) - count_by_edge(batch.step_s)
     assert np.abs(apart).max() <= 3
 
 

@@ -8,7 +8,7 @@ from django.core.management import CommandError, call_command
 from django.test import Client
 from pytest_django import Settings
 
-from fleet.metrics.families import everything, neuron
+from fleet.metrics.collectors import NeuronCollector, fleet_registry
 from fleet.metrics.long_term import figures, history_s
 from fleet.models import Node
 from fleet.tasks import keep_figures_for_long_term
@@ -58,9 +58,9 @@ def test_prometheus_is_told(hot: HotStore) -> None:
     stream(SECONDS, behind_s=60, dropped=3)
 
     found = {
-        f.spec.name: [float(s.value) for s in f.samples()]
-        for f in everything(hot, now=just_now())
-        if f.spec.name.startswith("trnwatch_long_term")
+        f.samples[0].name: [s.value for s in f.samples]
+        for f in fleet_registry(hot, now=just_now()).collect()
+        if f.name.startswith("trnwatch_long_term")
     }
 
     assert 59 < found.pop("trnwatch_long_term_lag_seconds")[0] < 120
@@ -105,16 +105,19 @@ def test_everything_exported_is_sent_in_one_way_or_the_other(
 ) -> None:
     now = just_now()
     hot.append([block(tick=int(now.timestamp()))])
-    families = [*everything(hot, now=now), *neuron(hot, now=now)]
-    exported = {each.spec.name for each in families if each.spec.kind != "histogram"}
-    told = {family.spec.name for family in figures(hot, now=now)}
-    by_tick = {spec.name for spec in HARDWARE.values()}
+    families = [
+        *fleet_registry(hot, now=now).collect(),
+        *NeuronCollector(hot, now=now).collect(),
+    ]
+    exported = {each.name for each in families if each.type != "histogram"}
+    told = {family.name for family in figures(hot, now=now)}
+    by_tick = {spec.family_name for spec in HARDWARE.values()}
 
     assert told | by_tick == exported
     assert not told & by_tick
 
     settings.LONG_TERM_OUR_NAMES_ONLY = True
-    ours = {family.spec.name for family in figures(hot, now=now)}
+    ours = {family.name for family in figures(hot, now=now)}
     assert ours == {name for name in told if name.startswith("trnwatch_")}
 
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import METRICS, Block
-from telemetry.exporter.hardware import look, node_families
+from telemetry.exporter.hardware import node_families, read_snapshot
 from telemetry.store.hot import HotStore
 from tests.parts import NOON_S, block
 from tests.telemetry.exporter.facts import shown
@@ -29,12 +29,12 @@ def through(hot: HotStore, door: tuple[str, ...], *seconds: int, fill: float = 0
 
 def told(hot: HotStore, second: int = 0) -> dict[str, float]:
     """Return what is told of the node, one part of each name."""
-    found = shown(node_families(hot, now_s=NOON_S + second))
+    found = shown(node_families(read_snapshot(hot, now_s=NOON_S + second)))
     return {s.name: s.value for s in found if s.labels["node"] == "real"}
 
 
 def n_told(hot: HotStore) -> int:
-    return len(shown(node_families(hot, now_s=NOON_S)))
+    return len(shown(node_families(read_snapshot(hot, now_s=NOON_S))))
 
 
 @pytest.mark.parametrize(("first", "then"), [(REPORT, EFA), (EFA, REPORT)], ids=["report", "efa"])
@@ -76,8 +76,8 @@ def test_nodes_that_are_alike_are_read_together(hot: HotStore) -> None:
     hot.append(block(f"node:{i}", NOON_S, [f"{i}"]) for i in range(100))
     hot.append([block("llama/0")])
 
-    scene = look(hot, now_s=NOON_S)
+    snapshot = read_snapshot(hot, now_s=NOON_S)
 
-    assert sorted(len(batch.nodes) for batch in scene.batches) == [2, 36, 64]
-    values = [batch.values("core_utilization_ratio") for batch in scene.batches]
+    assert sorted(len(batch.nodes) for batch in snapshot.batches) == [2, 36, 64]
+    values = [batch.values("core_utilization_ratio") for batch in snapshot.batches]
     assert all(np.shape(each)[1] == 32 for each in values if each is not None)

@@ -1,28 +1,35 @@
 """What Prometheus is told of money: what tokens take and should, and how budgets stand."""
 
+from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from prometheus_client import Metric
 
-from fleet.metrics import families as families_module
-from fleet.metrics.families import budget_families, cost_families, everything, run_alert_family
+from fleet.metrics import collectors
+from fleet.metrics.collectors import (
+    AlertCollector,
+    BudgetCollector,
+    cost_families,
+    fleet_registry,
+)
 from fleet.models import Alert, Budget, Node, Run
 from fleet.runs.summaries import runs_now
-from telemetry.families import Family, Spec
+from telemetry.exporter.exposition import Spec
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.parts import just_now, steps
 
 DOCUMENT = Path(__file__).parents[3] / "docs/metrics.md"
-SPECS = [each for each in vars(families_module).values() if isinstance(each, Spec)]
+SPECS = [each for each in vars(collectors).values() if isinstance(each, Spec)]
 DAY = timedelta(days=1)
 
 
-def said(families: list[Family], spec: Spec) -> dict[tuple[str, ...], float]:
+def said(families: Iterable[Metric], spec: Spec) -> dict[tuple[str, ...], float]:
     """Return the series of one family by their labels."""
-    (family,) = [each for each in families if each.spec is spec]
-    return {sample.labels: float(sample.value) for sample in family.samples()}
+    (family,) = [each for each in families if each.name == spec.family_name]
+    return {tuple(sample.labels.values()): sample.value for sample in family.samples}
 
 
 @pytest.fixture
@@ -34,7 +41,7 @@ def training(run: Run, steady: Node, limping: Node, hot: HotStore) -> Run:
     return run
 
 
-def told(hot: HotStore) -> list[Family]:
+def told(hot: HotStore) -> list[Metric]:
     now = just_now()
     return cost_families(runs_now(hot, Run.objects.all(), now_s=now.timestamp()))
 
@@ -43,11 +50,11 @@ def test_what_tokens_take_is_told_beside_what_they_should(hot: HotStore, trainin
     families = told(hot)
 
     # Four nodes, two seconds, 1,024 sequences of 4,096 tokens.
-    taken = said(families, families_module.NODE_SECONDS)["llama",]
+    taken = said(families, collectors.NODE_SECONDS)["llama",]
     assert taken == pytest.approx(4 * 2 / (1024 * 4096) * 1e6)
-    expected = said(families, families_module.EXPECTED)
+    expected = said(families, collectors.EXPECTED)
     assert set(expected) == {("llama", "estimate")}
-    assert said(families, families_module.PER_HOUR) == {("llama",): 86.0}
+    assert said(families, collectors.PER_HOUR) == {("llama",): 86.0}
 
 
 def test_a_model_that_nobody_knows_is_held_to_its_own_hours(hot: HotStore, training: Run) -> None:
@@ -55,9 +62,9 @@ def test_a_model_that_nobody_knows_is_held_to_its_own_hours(hot: HotStore, train
     own = {"tokens": tokens, "n_active": 2.0, "since_s": 0.0, "cost": 1.5e-6}
     Run.objects.update(model="our-own", spending={"own": own})
 
-    assert said(told(hot), families_module.EXPECTED) == {("llama", "own"): pytest.approx(1.5)}
+    assert said(told(hot), collectors.EXPECTED) == {("llama", "own"): pytest.approx(1.5)}
     Run.objects.update(spending={"own": own | {"tokens": 2 * tokens}})
-    assert said(told(hot), families_module.EXPECTED) == {}
+    assert said(told(hot), collectors.EXPECTED) == {}
 
 
 def test_what_nobody_knows_is_not_told(hot: HotStore, run: Run) -> None:
@@ -65,13 +72,13 @@ def test_what_nobody_knows_is_not_told(hot: HotStore, run: Run) -> None:
 
     families = told(hot)
 
-    assert [list(family.samples()) for family in families] == [[], [], []]
+    assert [list(family.samples) for family in families] == [[], [], []]
 
 
 def test_of_a_run_that_is_over_nothing_goes_on(hot: HotStore, training: Run) -> None:
     Run.objects.update(finished_at=just_now())
 
-    assert said(told(hot), families_module.PER_HOUR) == {}
+    assert said(told(hot), collectors.PER_HOUR) == {}
 
 
 def test_budgets_of_now_are_told_with_their_forecast(run: Run) -> None:
@@ -85,15 +92,15 @@ def test_budgets_of_now_are_told_with_their_forecast(run: Run) -> None:
         run=run, usd=10, starts_at=now - DAY, ends_at=now + DAY, set_by="ada", set_at=now
     )
 
-    families = budget_families(now=now)
+    families = list(BudgetCollector(now=now).collect())
 
     team = (str(Budget.objects.get(usd=1000).pk), "LLM", "")
     runs = (str(mine.pk), "", "llama")
-    assert said(families, families_module.BUDGET) == {team: 1000.0, runs: 10.0}
-    assert said(families, families_module.SPENT)[team] == pytest.approx(172, rel=1e-3)
-    assert said(families, families_module.FORECAST)[runs] == pytest.approx(26 * 86, rel=1e-3)
-    assert said(families, families_module.BURN)[team] == 86.0
-    assert said(families, families_module.ENDS)[team] == pytest.approx((now + DAY).timestamp())
+    assert said(families, collectors.BUDGET) == {team: 1000.0, runs: 10.0}
+    assert said(families, collectors.SPENT)[team] == pytest.approx(172, rel=1e-3)
+    assert said(families, collectors.FORECAST)[runs] == pytest.approx(26 * 86, rel=1e-3)
+    assert said(families, collectors.BURN)[team] == 86.0
+    assert said(families, collectors.ENDS)[team] == pytest.approx((now + DAY).timestamp())
 
 
 def test_alerts_are_told_by_run_and_by_those_of_its_nodes(run: Run, limping: Node) -> None:
@@ -103,15 +110,15 @@ def test_alerts_are_told_by_run_and_by_those_of_its_nodes(run: Run, limping: Nod
     Alert.objects.filter(pk=of_node.pk).update(run=None)
     straggling(run, limping, at=now, rule="hang", subject="x", resolved_at=now)
 
-    series = {each.labels: float(each.value) for each in run_alert_family().samples()}
+    series = said(AlertCollector().collect(), collectors.RUN_ALERTS)
 
     assert series == {("llama", "allreduce_share"): 1.0, ("llama", "core_slow"): 1.0}
 
 
 def test_a_scrape_has_them(hot: HotStore, training: Run) -> None:
-    names = {family.spec.name for family in everything(hot, now=just_now())}
+    names = {family.name for family in fleet_registry(hot, now=just_now()).collect()}
 
-    assert {spec.name for spec in SPECS} <= names
+    assert {spec.family_name for spec in SPECS} <= names
 
 
 @pytest.mark.parametrize("name", [spec.name for spec in SPECS])

@@ -8,7 +8,7 @@ from django.test import Client
 from django.utils import timezone
 from pytest_django import Settings
 
-from fleet.metrics.families import (
+from fleet.metrics.collectors import (
     COST,
     FIRING,
     INFO,

@@ -8,10 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet.metrics.families import DURATIONS
+from fleet.metrics.collectors import DURATIONS
 from fleet.models import Run
-from fleet.runs.step_durations import LATE_S, keep_durations
-from telemetry.families import EDGES_S
+from fleet.runs.step_durations import EDGES_S, LATE_S, keep_durations
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.hot import HotStore

@@ -2,15 +2,15 @@
 
 from datetime import timedelta
 
-from fleet.metrics.families import notification_families
+from fleet.metrics.collectors import NotificationCollector
 from fleet.models import Delivery, Receiver, Run, SenderHeartbeat
-from telemetry.families import text
+from telemetry.exporter.exposition import write_page
 from tests.fleet.notifications.conftest import an_alert, say
 from tests.parts import just_now
 
 
 def test_without_receivers_nothing_is_said(db: None) -> None:
-    assert text(notification_families(now=just_now())) == b""
+    assert write_page(NotificationCollector(now=just_now()).collect()) == b""
 
 
 def test_it_counts_what_arrived_failed_waits_and_is_dead(hook: Receiver, run: Run) -> None:
@@ -20,7 +20,7 @@ def test_it_counts_what_arrived_failed_waits_and_is_dead(hook: Receiver, run: Ru
     Delivery.objects.filter(pk=Delivery.objects.order_by("pk")[0].pk).update(state="dead")
     now = just_now()
     SenderHeartbeat.objects.create(name="a", started_at=now, seen_at=now - timedelta(seconds=4))
-    page = text(notification_families(now=now)).decode()
+    page = write_page(NotificationCollector(now=now).collect()).decode()
 
     for line in (
         'trnwatch_notifications_total{outcome="sent",receiver="hook"} 7.0',

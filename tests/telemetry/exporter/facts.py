@@ -3,9 +3,10 @@
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
+from prometheus_client import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from telemetry.families import MetricFamily, text
+from telemetry.exporter.exposition import write_page
 
 BASE = {
     "instance_name",
@@ -77,9 +78,9 @@ class Series:
     value: float
 
 
-def shown(families: Iterable[MetricFamily]) -> list[Series]:
+def shown(families: Iterable[Metric]) -> list[Series]:
     """Return every series of a page, each of which is there but once."""
-    page = text(families).decode()
+    page = write_page(families).decode()
     found = [
         Series(_as_written(sample.name, page), family.type, sample.labels, sample.value)
         for family in text_string_to_metric_families(page)

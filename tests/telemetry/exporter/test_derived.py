@@ -5,7 +5,7 @@ import pytest
 
 from telemetry import catalog
 from telemetry.blocks import Block
-from telemetry.exporter.hardware import look
+from telemetry.exporter.hardware import read_snapshot
 from telemetry.exporter.neuron_exporter import CORE_BYTES, neuron_families
 from telemetry.exporter.neuron_exporter_names import NodeLabels, region_of
 from telemetry.simulate.plan import Fault, Plan, RunSpec
@@ -35,7 +35,7 @@ def lived(hot: HotStore, plan: Plan, *, until_s: int) -> list[Series]:
     clock = play(plan, shard, start_clock(plan), end - 10, every_s=600).clock
     for block in play(plan, shard, clock, end).span.blocks():
         hot.append([block])
-    return shown(neuron_families(look(hot, now_s=end), who_of(plan.run), {}))
+    return shown(neuron_families(read_snapshot(hot, now_s=end), who_of(plan.run), {}))
 
 
 def of(found: list[Series], node: str) -> list[Series]:
@@ -78,7 +78,7 @@ def test_an_idle_node_gives_what_the_exporter_would_of_one(hot: HotStore, run: R
     hot.now = lambda: float(plan.epoch_s)
     hot.append([Block(plan.shards[0], plan.epoch_s, tuple(run.node_names), idle)])
 
-    found = shown(neuron_families(look(hot, now_s=plan.epoch_s), who_of(run), {}))
+    found = shown(neuron_families(read_snapshot(hot, now_s=plan.epoch_s), who_of(run), {}))
 
     for node in run.node_names:
         holds_against_the_facts(of(found, node), tags={}, n_devices=machine.n_devices)
@@ -137,7 +137,7 @@ def test_gpus_are_none_of_aws_exporters_business(hot: HotStore) -> None:
 
     who = {"gpu-0": NodeLabels("gpu-0", "gpu-0", "p5.48xlarge")}
 
-    assert shown(neuron_families(look(hot, now_s=NOON_S), who, {})) == []
+    assert shown(neuron_families(read_snapshot(hot, now_s=NOON_S), who, {})) == []
 
 
 def test_a_region_is_a_zone_without_its_letter() -> None:

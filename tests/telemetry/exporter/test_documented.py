@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from telemetry.exporter import neuron_exporter_names
-from telemetry.families import Spec
+from telemetry.exporter.exposition import Spec
 
 DOCUMENT = (Path(__file__).parents[3] / "docs/metrics.md").read_text()
 

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from telemetry.exporter.efa_exporter import efa_families
-from telemetry.exporter.hardware import look
+from telemetry.exporter.hardware import read_snapshot
 from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import save_sidecars
@@ -32,7 +32,7 @@ REAL = NodeLabels("", "", "trn1.32xlarge", is_simulated=False)
 
 
 def told(hot: HotStore, who: dict[str, NodeLabels], *, is_alone: bool = False) -> list[Series]:
-    return shown(efa_families(hot, look(hot, now_s=NOON_S), who, is_alone=is_alone))
+    return shown(efa_families(hot, read_snapshot(hot, now_s=NOON_S), who, is_alone=is_alone))
 
 
 def read(hot: HotStore, node: str, **counters: int) -> None:
@@ -85,7 +85,7 @@ def test_a_simulated_device_counts_what_it_did(hot: HotStore) -> None:
             ]
         )
         told_s = NOON_S + second
-        found = shown(efa_families(hot, look(hot, now_s=told_s), {"steady": TRN1}))
+        found = shown(efa_families(hot, read_snapshot(hot, now_s=told_s), {"steady": TRN1}))
 
     counts = {(each.name, each.labels["device"]): each.value for each in found}
     assert counts["node_amazonefa_retrans_pkts", "rdmap48s27"] == 50
@@ -140,6 +140,8 @@ def test_a_silent_node_shows_nothing(hot: HotStore) -> None:
     hot.append([block(nodes=["steady"], tick=NOON_S - 60)])
     read(hot, "real", tx_bytes=1)
 
-    found = shown(efa_families(hot, look(hot, now_s=NOON_S + 60), {"steady": TRN1, "real": REAL}))
+    found = shown(
+        efa_families(hot, read_snapshot(hot, now_s=NOON_S + 60), {"steady": TRN1, "real": REAL})
+    )
 
     assert found == []

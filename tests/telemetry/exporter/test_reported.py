@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import Block
-from telemetry.exporter.hardware import look
+from telemetry.exporter.hardware import read_snapshot
 from telemetry.exporter.neuron_exporter import neuron_families
 from telemetry.exporter.neuron_exporter_names import NodeLabels
 from telemetry.ingest.neuron_monitor import read_line
@@ -35,8 +35,8 @@ def told(hot: HotStore, *lines: bytes, node: str = "real", every_s: float = 1.0)
         save_reports(hot, [note])
     values = {"vcpu_usage_ratio": np.full((1, 1), 0.1)}
     hot.append([Block(f"node:{node}", NOON_S, (node,), values)])
-    scene = look(hot, now_s=NOON_S)
-    return shown(neuron_families(scene, {node: REAL}, last_reports(hot, [node])))
+    snapshot = read_snapshot(hot, now_s=NOON_S)
+    return shown(neuron_families(snapshot, {node: REAL}, last_reports(hot, [node])))
 
 
 def changed(stream: str, change: Callable[[Report], object]) -> bytes:
@@ -204,7 +204,9 @@ def test_two_nodes_never_share_a_series(hot: HotStore) -> None:
     told(hot, line, node="two")
     who = {"one": REAL, "two": REAL}
 
-    found = shown(neuron_families(look(hot, now_s=NOON_S), who, last_reports(hot, [*who])))
+    found = shown(
+        neuron_families(read_snapshot(hot, now_s=NOON_S), who, last_reports(hot, [*who]))
+    )
 
     assert {each.labels["instance_name"] for each in found} == {"one", "two"}
 
@@ -228,9 +230,9 @@ def test_processes_under_one_tag_never_share_a_series(hot: HotStore) -> None:
 def test_a_silent_node_shows_nothing(hot: HotStore) -> None:
     told(hot, lines_of("trn2.48xlarge")[0])
 
-    scene = look(hot, now_s=NOON_S + 100)
+    snapshot = read_snapshot(hot, now_s=NOON_S + 100)
 
-    assert shown(neuron_families(scene, {"real": REAL}, last_reports(hot, ["real"]))) == []
+    assert shown(neuron_families(snapshot, {"real": REAL}, last_reports(hot, ["real"]))) == []
 
 
 def test_an_older_report_counts_but_is_not_shown(hot: HotStore) -> None:

@@ -1,0 +1,430 @@
+"""The collectors behind `/metrics`: nodes, runs, costs, alerts, notifications, the service.
+
+Nothing is counted in the web process: a collector reads the stores when it is asked, so every
+web worker gives the same page.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+from django.conf import settings
+from django.db.models import Count, F, Q, QuerySet, Subquery
+from django.db.models.functions import Coalesce
+from prometheus_client import CollectorRegistry, Metric
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily
+from prometheus_client.registry import Collector
+from prometheus_client.samples import Exemplar
+from prometheus_client.utils import floatToGoString
+
+from fleet.costs.budgets import burns
+from fleet.costs.drift import expected_now
+from fleet.metrics.identities import identities
+from fleet.models import Alert, Delivery, Node, Receiver, Run, SenderHeartbeat
+from fleet.runs.step_durations import EDGES_S, duration_rows
+from fleet.runs.summaries import TOKENS_PER_MTOK, RunNow, runs_now
+from telemetry.detect.rules import RULES
+from telemetry.exporter.efa_exporter import efa_families
+from telemetry.exporter.exposition import (
+    ArrayFamily,
+    LabelRows,
+    SeriesArray,
+    Spec,
+    add,
+    format_values,
+)
+from telemetry.exporter.hardware import node_families, read_snapshot
+from telemetry.exporter.neuron_exporter import neuron_families
+from telemetry.exporter.service import ServiceCollector
+from telemetry.long_term.writer import LongTermCollector
+from telemetry.store.hot import HotStore
+from telemetry.store.node_state import last_reports
+
+# A finished run stays for a day, so that its last totals are scraped.
+KEPT_AFTER_END = timedelta(days=1)
+# OpenMetrics limits the labels of an exemplar, names included.
+EXEMPLAR_CHARACTERS = 128
+
+NODE_INFO = Spec(
+    "trnwatch_node_info",
+    "gauge",
+    "What a node is, and what it trains; always 1.",
+    ("node", "run", "instance_type", "source"),
+)
+
+
+def _run_spec(name: str, about: str) -> Spec:
+    is_total = name.endswith("_total")
+    return Spec(f"trnwatch_run_{name}", "counter" if is_total else "gauge", about, ("run",))
+
+
+# Left out for a run whose steps have stopped arriving.
+PACE: Mapping[Spec, Callable[[RunNow], float | None]] = {
+    _run_spec("step_seconds", "Duration of a step, mean of the last minute."): lambda r: r.step_s,
+    _run_spec(
+        "allreduce_share_ratio", "Exposed gradient all-reduce over step time, newest steps."
+    ): lambda r: r.share_ratio,
+    _run_spec(
+        "allreduce_wait_ratio", "Part of the step spent waiting for peers, newest steps."
+    ): lambda r: r.wait_ratio,
+    _run_spec(
+        "allreduce_transfer_ratio", "Part of the step spent moving gradients, newest steps."
+    ): lambda r: r.transfer_ratio,
+    _run_spec("tokens_per_second", "Tokens trained per second."): lambda r: r.tokens_per_s,
+    _run_spec("mfu_ratio", "Model FLOPs over the peak of all nodes."): lambda r: r.mfu_ratio,
+    _run_spec(
+        "cost_per_million_tokens_usd", "Dollars per million tokens at this pace."
+    ): lambda r: r.usd_per_mtok,
+}
+LIMIT = _run_spec("allreduce_limit_ratio", "Share above which the run's alert fires.")
+RESOLVE = _run_spec("allreduce_resolve_ratio", "Share below which the run's alert resolves.")
+LAST_STEP = _run_spec("last_step_timestamp_seconds", "When the latest step ended, Unix time.")
+TOKENS = _run_spec("tokens_total", "Tokens trained.")
+STEPS = _run_spec("steps_total", "Steps made.")
+COST = _run_spec("cost_usd_total", "Dollars spent: nodes by the hour, whatever they do.")
+INFO = Spec(
+    "trnwatch_run_info",
+    "gauge",
+    "What a run is; always 1.",
+    ("run", "team", "model", "instance_type", "phase"),
+)
+PER_HOUR = Spec(
+    "trnwatch_run_cost_usd_per_hour", "gauge", "Dollars per hour of all its nodes.", ("run",)
+)
+NODE_SECONDS = Spec(
+    "trnwatch_run_node_seconds_per_million_tokens",
+    "gauge",
+    "Seconds of a node that a million tokens take, last minute.",
+    ("run",),
+)
+EXPECTED = Spec(
+    "trnwatch_run_expected_node_seconds_per_million_tokens",
+    "gauge",
+    "The same as expected: by the estimate, or by the run's own first settled hours.",
+    ("run", "basis"),
+)
+FIRING = Spec(
+    "trnwatch_alerts_firing",
+    "gauge",
+    "Alerts that are not resolved, acknowledged or not.",
+    ("rule", "severity"),
+)
+UNACKNOWLEDGED = Spec(
+    "trnwatch_alerts_unacknowledged",
+    "gauge",
+    "Alerts that nobody has taken.",
+    ("rule", "severity"),
+)
+RUN_ALERTS = Spec(
+    "trnwatch_run_alerts_firing",
+    "gauge",
+    "Alerts about a run or its nodes that are not resolved.",
+    ("run", "rule"),
+)
+DURATIONS = Spec(
+    "trnwatch_run_step_duration_seconds",
+    "histogram",
+    "How long steps took, each counted once a minute after its end.",
+    ("run",),
+)
+BUDGET_LABELS = ("budget", "team", "run")
+BUDGET = Spec("trnwatch_budget_usd", "gauge", "Dollars that a budget holds.", BUDGET_LABELS)
+SPENT = Spec("trnwatch_budget_spent_usd", "gauge", "Dollars spent of it so far.", BUDGET_LABELS)
+FORECAST = Spec(
+    "trnwatch_budget_forecast_usd",
+    "gauge",
+    "Dollars that will be spent of it by its end, at the prices announced.",
+    BUDGET_LABELS,
+)
+BURN = Spec(
+    "trnwatch_budget_cost_usd_per_hour",
+    "gauge",
+    "Dollars per hour spent of it now.",
+    BUDGET_LABELS,
+)
+ENDS = Spec(
+    "trnwatch_budget_end_timestamp_seconds",
+    "gauge",
+    "When a budget ends, Unix time.",
+    BUDGET_LABELS,
+)
+NOTIFICATIONS = Spec(
+    "trnwatch_notifications_total",
+    "counter",
+    "Attempts that arrived or failed, and notifications given up.",
+    ("receiver", "outcome"),
+)
+PENDING = Spec(
+    "trnwatch_notifications_pending", "gauge", "Notifications on their way.", ("receiver",)
+)
+DEAD = Spec(
+    "trnwatch_notifications_dead", "gauge", "Given up, and nobody has dealt with.", ("receiver",)
+)
+SENDER_AGE = Spec(
+    "trnwatch_notifications_sender_age_seconds", "gauge", "Since a sender was last heard of."
+)
+
+
+def registry_of(*collectors: Collector) -> CollectorRegistry:
+    """Return a registry of these collectors alone."""
+    registry = CollectorRegistry()
+    for collector in collectors:
+        registry.register(collector)
+    return registry
+
+
+def fleet_registry(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> CollectorRegistry:
+    """Return the collectors of every family under trnwatch's own names.
+
+    ``with_nodes=False`` leaves out the hardware. The names of AWS's exporters are apart, see
+    `NeuronCollector`.
+    """
+    return registry_of(
+        *([HardwareCollector(hot, now=now)] if with_nodes else []),
+        NodeInfoCollector(),
+        RunCollector(hot, now=now),
+        StepDurationCollector(now=now),
+        AlertCollector(),
+        BudgetCollector(now=now),
+        NotificationCollector(now=now),
+        ServiceCollector(hot),
+        LongTermCollector(now=now),
+    )
+
+
+def node_registry(hot: HotStore, node: Node, *, now: datetime) -> CollectorRegistry:
+    """Return the collectors of one node alone."""
+    return registry_of(HardwareCollector(hot, now=now, node=node), NodeInfoCollector(node))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class HardwareCollector(Collector):
+    """Collects the hardware of all nodes, or of one."""
+
+    hot: HotStore
+    now: datetime
+    node: Node | None = None
+
+    def collect(self) -> Iterable[ArrayFamily]:
+        """Read the hot tier; the families format their series when they are written."""
+        only = None if self.node is None else {self.node.name: self.node.shard}
+        snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
+        expected = _expected_nodes(self.node).values_list("name", flat=True)
+        return node_families(snapshot, expected=expected)
+
+
+def _expected_nodes(node: Node | None) -> QuerySet[Node]:
+    """Return the nodes, or one, that should report: all but those of finished runs."""
+    nodes = Node.objects.filter(run__finished_at=None)
+    return nodes if node is None else nodes.filter(pk=node.pk)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NodeInfoCollector(Collector):
+    """Collects what the nodes are that should report; ``run`` is empty for idle nodes."""
+
+    node: Node | None = None
+
+    def collect(self) -> Iterable[ArrayFamily]:
+        """Read the nodes."""
+        columns = ("name", "run__name", "instance_type", "source")
+        found = _expected_nodes(self.node).values_list(*columns)
+        rows = [(name, run or "", *rest) for name, run, *rest in found]
+        if not rows:
+            return []
+        labels = LabelRows(dict(zip(NODE_INFO.labels, zip(*rows, strict=True), strict=True)))
+        array = SeriesArray(labels, (), [()], format_values(np.ones((len(rows), 1))))
+        return [ArrayFamily(NODE_INFO, lambda: [array])]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NeuronCollector(Collector):
+    """Collects the families of AWS's exporters, of all nodes or of one."""
+
+    hot: HotStore
+    now: datetime
+    node: Node | None = None
+
+    def collect(self) -> Iterable[ArrayFamily]:
+        """Read nodes, hot tier and last reports."""
+        rows, only = Node.objects.all(), None
+        if self.node is not None:
+            rows, only = rows.filter(pk=self.node.pk), {self.node.name: self.node.shard}
+        snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
+        labels = identities(rows)
+        real = [n for n in snapshot.up if n in labels and not labels[n].is_simulated]
+        return [
+            *neuron_families(snapshot, labels, last_reports(self.hot, real)),
+            *efa_families(self.hot, snapshot, labels, is_alone=self.node is not None),
+        ]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class RunCollector(Collector):
+    """Collects pace, totals and costs of the runs that go on, or ended within a day."""
+
+    hot: HotStore
+    now: datetime
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the runs and their newest steps."""
+        recent = Q(finished_at=None) | Q(finished_at__gt=self.now - KEPT_AFTER_END)
+        found = Run.objects.filter(recent, trace=None)
+        runs = runs_now(self.hot, found, now_s=self.now.timestamp())
+        for spec, value in PACE.items():
+            family = spec.family()
+            for each in runs:
+                add(family, None if each.is_stale else value(each), each.run.name)
+            yield family
+        yield from self._totals(runs)
+        yield from cost_families(runs)
+
+    def _totals(self, runs: Iterable[RunNow]) -> Iterable[Metric]:
+        last_step, limit, resolve, tokens, cost, info = (
+            spec.family() for spec in (LAST_STEP, LIMIT, RESOLVE, TOKENS, COST, INFO)
+        )
+        steps = CounterMetricFamily(STEPS.name, STEPS.help, labels=STEPS.labels)
+        totals = self.hot.totals()
+        for each in runs:
+            run = each.run
+            add(last_step, each.last_step_at_s, run.name)
+            add(limit, run.allreduce_limit_ratio, run.name)
+            add(resolve, run.allreduce_resolve_ratio, run.name)
+            add(tokens, max(run.n_tokens, totals.tokens.get(run.name, 0.0)), run.name)
+            n_steps = max(run.last_step, totals.steps.get(run.name, 0))
+            steps.add_metric([run.name], n_steps, exemplar=_latest_step(each))
+            add(cost, run.usd_by(self.now), run.name)
+            add(info, 1, run.name, run.team, run.model, run.instance_type, run.phase)
+        return (last_step, limit, resolve, tokens, steps, cost, info)
+
+
+def _latest_step(now: RunNow) -> Exemplar | None:
+    """Return the number and duration of a run's latest step, with the address of the run.
+
+    The address is left out where the labels would become too long for OpenMetrics.
+    """
+    if now.last_step is None or now.last_step_at_s is None or now.step_s is None:
+        return None
+    labels = {"run": now.run.name, "step": str(now.last_step)}
+    url = f"{settings.BASE_URL}{now.run.get_absolute_url()}"
+    if len("".join((*labels, *labels.values(), "url", url))) <= EXEMPLAR_CHARACTERS:
+        labels["url"] = url
+    return Exemplar(labels, now.step_s, round(now.last_step_at_s, 3))
+
+
+def cost_families(runs: Iterable[RunNow]) -> list[Metric]:
+    """Return the cost of runs per hour, and their node time per token, real and expected."""
+    per_hour, node_seconds, expected = (
+        spec.family() for spec in (PER_HOUR, NODE_SECONDS, EXPECTED)
+    )
+    for now in runs:
+        run = now.run
+        if run.finished_at is not None:
+            continue
+        add(per_hour, run.usd_per_hour or None, run.name)
+        if now.is_stale or not now.tokens_per_s or now.step_s is None:
+            continue
+        add(node_seconds, run.n_nodes / now.tokens_per_s * TOKENS_PER_MTOK, run.name)
+        found = expected_now(run, tokens=now.tokens_per_s * now.step_s)
+        if found is not None:
+            add(expected, found.cost * TOKENS_PER_MTOK, run.name, found.by)
+    return [per_hour, node_seconds, expected]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class StepDurationCollector(Collector):
+    """Collects a histogram of step durations for each run that goes on, or ended within a day."""
+
+    now: datetime
+
+    def collect(self) -> Iterator[Metric]:
+        """Read the counts."""
+        edges = [*map(floatToGoString, EDGES_S), "+Inf"]
+        family = HistogramMetricFamily(DURATIONS.name, DURATIONS.help, labels=DURATIONS.labels)
+        for run, counts, total_s in duration_rows(now=self.now):
+            cumulative = np.cumsum(counts).tolist()
+            family.add_metric([run], list(zip(edges, cumulative, strict=True)), total_s)
+        yield family
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class AlertCollector(Collector):
+    """Collects open alerts by rule and by run; a rule without alerts counts zero."""
+
+    def collect(self) -> Iterator[Metric]:
+        """Count the alerts."""
+        firing = Counter({(rule.name, rule.severity): 0 for rule in RULES.values()})
+        unacknowledged = firing.copy()
+        for alert in Alert.objects.open().only("rule", "severity", "acknowledged_at"):
+            key = (alert.rule, Alert.Severity(alert.severity).label)
+            firing[key] += 1
+            unacknowledged[key] += alert.acknowledged_at is None
+        by_run = Alert.objects.open().annotate(
+            of_run=Coalesce(F("run__name"), F("node__run__name"))
+        )
+        run_alerts = Counter(by_run.exclude(of_run=None).values_list("of_run", "rule"))
+        counts = {FIRING: firing, UNACKNOWLEDGED: unacknowledged, RUN_ALERTS: run_alerts}
+        for spec, counted in counts.items():
+            family = spec.family()
+            for labels, n in sorted(counted.items()):
+                add(family, n, *labels)
+            yield family
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class BudgetCollector(Collector):
+    """Collects the budgets whose period includes ``now``."""
+
+    now: datetime
+
+    def collect(self) -> Iterable[Metric]:
+        """Read budgets, spending and forecasts."""
+        families = held, spent, forecast, burn, ends = [
+            spec.family() for spec in (BUDGET, SPENT, FORECAST, BURN, ENDS)
+        ]
+        for each in burns(now=self.now):
+            budget = each.budget
+            if not budget.starts_at <= self.now < budget.ends_at:
+                continue
+            labels = (str(budget.pk), budget.team, budget.run.name if budget.run else "")
+            add(held, budget.usd, *labels)
+            add(spent, each.spent_usd, *labels)
+            add(forecast, each.forecast_usd, *labels)
+            add(burn, each.usd_per_hour, *labels)
+            add(ends, budget.ends_at.timestamp(), *labels)
+        return families
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class NotificationCollector(Collector):
+    """Collects deliveries by receiver and the age of the sender; no series without receivers."""
+
+    now: datetime
+
+    def collect(self) -> Iterable[Metric]:
+        """Count the deliveries."""
+        total, pending, dead, age = (
+            spec.family() for spec in (NOTIFICATIONS, PENDING, DEAD, SENDER_AGE)
+        )
+        receivers = list(self._receivers())
+        for receiver in receivers:
+            add(total, receiver.n_sent, receiver.name, "sent")
+            add(total, receiver.n_failed, receiver.name, "failed")
+            add(total, receiver.n_dead, receiver.name, "dead")
+            add(pending, receiver.n_pending, receiver.name)
+            add(dead, receiver.n_unhandled, receiver.name)
+        if receivers and receivers[0].seen_at is not None:
+            add(age, max(0.0, (self.now - receivers[0].seen_at).total_seconds()))
+        return (total, pending, dead, age)
+
+    def _receivers(self) -> QuerySet[Any, Any]:
+        unfinished = Q(deliveries__state__in=(Delivery.State.PENDING, Delivery.State.SENDING))
+        seen = SenderHeartbeat.objects.order_by("-seen_at").values("seen_at")[:1]
+        return Receiver.objects.annotate(
+            n_pending=Count("deliveries", filter=unfinished),
+            n_unhandled=Count("deliveries", filter=Q(deliveries__state=Delivery.State.DEAD)),
+            seen_at=Subquery(seen),
+        )
