@@ -14,7 +14,7 @@ from fleet.costs.losses import keep_costs
 from fleet.costs.spending import keep_spending
 from fleet.ingest.steps import follow_reported
 from fleet.metrics.long_term import figures
-from fleet.runs import similar_runs as likes
+from fleet.runs.similar_runs import update_due_comparisons
 from fleet.runs.step_durations import keep_durations
 from fleet.simulation import demo_history
 from fleet.simulation.compiles import keep_simulated
@@ -77,14 +77,14 @@ def keep_figures_for_long_term() -> None:
 
 
 @shared_task(ignore_result=True, expires=30)
-def work_out_likes() -> None:
-    """Compare runs with their like, a few at a time, so that their pages need not."""
+def compare_similar_runs() -> None:
+    """Compare runs with similar runs, a few at a time."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-    likes.update_due_figures(hot, now=datetime.now(UTC))
+    update_due_comparisons(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=30)
-def work_out_trials() -> None:
+def update_trials() -> None:
     """Work out what the trials have shown, so that pages need not."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     update_due_figures(hot, now=datetime.now(UTC))

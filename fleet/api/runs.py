@@ -21,7 +21,7 @@ from fleet.costs.panel import in_cents
 from fleet.costs.spending import as_kept
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Run, SimilarRunsResult
-from fleet.runs.similar_runs import likes_of, measured_of
+from fleet.runs.similar_runs import measured_results, similar_runs_panel
 from fleet.runs.summaries import RunNow, runs_now
 from telemetry.series import SeriesSource
 from telemetry.steps import PHASES, StepBatch
@@ -268,7 +268,7 @@ class LikeOut(ResponseSchema):
 
 
 class PredictionOut(ResponseSchema):
-    """What the step model gives for a precision that no like run has tried."""
+    """What the step model gives for a precision that no similar run has used."""
 
     precision: str = Field(description="The precision.", examples=["fp8"])
     ratio: float = Field(description="Tokens per second over this run's, less one: assumed.")
@@ -276,36 +276,36 @@ class PredictionOut(ResponseSchema):
 
 
 class SimilarRunsOut(ResponseSchema):
-    """A run's settings beside those of its like, as worked out every ten minutes."""
+    """A run's settings against those of similar runs, updated every ten minutes."""
 
     run: str = Field(description="Name of the run.", examples=["llama"])
     precision: str | None = Field(description="Of the multiplications; null: not told.")
     compiler_flags: str | None = Field(description="As neuronx-cc gets them; null: not told.")
     compiler_version: str | None = Field(description="Of neuronx-cc; null: not told.")
     sdk_version: str | None = Field(description="Of the Neuron SDK; null: not told.")
-    headline: str = Field(description="What is likely left on the table, in words.")
-    measured: list[LikeOut] = Field(description="Like runs, the surest gain first.")
-    predicted: list[PredictionOut] = Field(description="Precisions that nobody has tried.")
-    unknown: list[str] = Field(description="What nobody can tell, in words.")
+    headline: str = Field(description="The likely gain of other settings, as text.")
+    measured: list[LikeOut] = Field(description="Similar runs, the most certain gain first.")
+    predicted: list[PredictionOut] = Field(description="Precisions that no similar run has used.")
+    unknown: list[str] = Field(description="What is unknown, as text.")
     worked_out_at: datetime | None = Field(description="When, UTC; null: not yet.")
 
     @classmethod
     def of(cls, run: Run) -> Self:
-        """Tell a run, asked for with its like runs."""
-        said, kept = likes_of(run), getattr(run, "like_runs", None)
-        told = kept.told if isinstance(kept, SimilarRunsResult) else {}
+        """Describe a run, selected with its similar runs."""
+        panel, stored = similar_runs_panel(run), getattr(run, "similar_runs", None)
+        comparison = stored.comparison if isinstance(stored, SimilarRunsResult) else {}
         predicted = [
             PredictionOut(**{name: each[name] for name in PredictionOut.model_fields})
-            for each in told.get("predicted", ())
+            for each in comparison.get("predicted", ())
         ]
         return cls(
             run=run.name,
             **{name: getattr(run, name) or None for name in SETTINGS},
-            headline=said.headline,
-            measured=[LikeOut.of(each) for each in measured_of(run, told)],
+            headline=panel.headline,
+            measured=[LikeOut.of(each) for each in measured_results(run, comparison)],
             predicted=predicted,
-            unknown=list(said.unknown),
-            worked_out_at=said.worked_out_at,
+            unknown=list(panel.unknown),
+            worked_out_at=panel.updated_at,
         )
 
 
@@ -426,9 +426,9 @@ def _rows(steps: StepBatch) -> list[StepOut]:
 
 
 @router.get(
-    "/{name}/like", response=SimilarRunsOut, openapi_extra=needs("read"), summary="Like runs"
+    "/{name}/like", response=SimilarRunsOut, openapi_extra=needs("read"), summary="Similar runs"
 )
 def run_like(request: HttpRequest, name: Path[RunName]) -> SimilarRunsOut:
-    """How a run is set, and what other settings brought its like: measured, or else predicted."""
-    runs = Run.objects.select_related("like_runs").defer("plan", "clock", "spending")
+    """Compare the settings of a run with others, measured on similar runs or predicted."""
+    runs = Run.objects.select_related("similar_runs").defer("plan", "clock", "spending")
     return SimilarRunsOut.of(get_object_or_404(runs, name=name))

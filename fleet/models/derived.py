@@ -1,10 +1,10 @@
-"""Like runs: what a run is told by others that trained the same on the same, set otherwise."""
+"""Results about a run that workers compute now and then, so that pages only read them."""
 
 from django.db import models
 
 
 class StepDurations(models.Model):
-    """One run's steps by duration; what is counted is never taken back."""
+    """Histogram of one run's step durations; counts never decrease."""
 
     run = models.OneToOneField(
         "fleet.Run", models.CASCADE, primary_key=True, related_name="step_durations"
@@ -22,7 +22,7 @@ class StepDurations(models.Model):
 
 
 class ObservedRun(models.Model):
-    """The newest look at one run; pages read it, a worker renews it."""
+    """What was last observed about one run."""
 
     run = models.OneToOneField("fleet.Run", models.CASCADE, related_name="observed")
     figures = models.JSONField(help_text="As fleet/trials/observed.py keeps them.")
@@ -33,17 +33,19 @@ class ObservedRun(models.Model):
 
 
 class SimilarRunsResult(models.Model):
-    """One run beside its like, worked out now and then so that its page need not."""
+    """Comparison of one run with similar runs."""
 
     run = models.OneToOneField(
-        "fleet.Run", models.CASCADE, primary_key=True, related_name="like_runs"
+        "fleet.Run", models.CASCADE, primary_key=True, related_name="similar_runs"
     )
-    worked_out_at = models.DateTimeField()
-    told = models.JSONField(default=dict, help_text="As fleet/like keeps it.")
+    updated_at = models.DateTimeField(db_column="worked_out_at")
+    comparison = models.JSONField(
+        db_column="told", default=dict, help_text="As fleet/runs/similar_runs.py stores it."
+    )
 
     class Meta:
         db_table = "fleet_likeruns"
-        verbose_name_plural = "like runs"
+        verbose_name_plural = "similar runs"
 
     def __str__(self) -> str:
-        return f"like {self.run_id}"
+        return f"runs similar to {self.run_id}"

@@ -28,7 +28,7 @@ from fleet.pages.nodes import rows_of
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.compiles import saying_whether_compiled
 from fleet.runs.flops import peak_flops
-from fleet.runs.similar_runs import likes_of
+from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import state_of
 from fleet.runs.summaries import RunNow, runs_now
 from fleet.simulation.drills import drills_of
@@ -36,12 +36,12 @@ from telemetry import catalog
 from telemetry.store.hot import HotStore, open_store
 
 
-def like_context(run: Run) -> dict[str, Any]:
-    """Return a run's settings beside those of its like, as they were last worked out.
+def similar_runs_context(run: Run) -> dict[str, Any]:
+    """Compare a run's settings with those of similar runs.
 
-    Ask for the run together with ``like_runs``: it costs no question of its own then.
+    Select the run together with ``similar_runs`` to save a query.
     """
-    return {"likes": likes_of(run)}
+    return {"similar_runs": similar_runs_panel(run)}
 
 
 def reports_of(hot: HotStore, run: Run, *, now: datetime) -> list[tuple[str, str]]:
@@ -138,7 +138,7 @@ def run_list(request: HtmxRequest) -> HttpResponse:
 
 def _asked_for(*, is_whole: bool) -> RunQuerySet:
     """Return the runs, along with what a page of one needs to know of it."""
-    runs = saying_whether_compiled(Run.objects.select_related("trace", "log", "like_runs"))
+    runs = saying_whether_compiled(Run.objects.select_related("trace", "log", "similar_runs"))
     runs = saying_newest_steps(runs) if is_whole else runs
     return saying_what_money_needs(runs)
 
@@ -201,7 +201,7 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
         context |= run_alerts_then(run, context["window"])
     alerts = [each.alert for each in context["alerts"]]
     context["charts"] = charts_of(open_store(settings.REDIS_URL), run, alerts)
-    context |= trace_page(request, run) | like_context(run)
+    context |= trace_page(request, run) | similar_runs_context(run)
     if context.get("log"):
         context |= log_page(request, run, context["log"])
     elif context["frozen"]:

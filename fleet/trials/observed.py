@@ -11,7 +11,7 @@ from django.db.models import Q
 from fleet.models import Annotation, ObservedRun, Run
 from fleet.runs.annotations import PHASES
 from fleet.runs.compiles import covered_s
-from fleet.runs.similar_runs import like_runs
+from fleet.runs.similar_runs import similar_runs
 from fleet.runs.step_sums import COLUMNS, ArmSteps, steps_of
 from telemetry.blocks import FloatArray
 from telemetry.statistics.forecast import pace_error_log, spread_log
@@ -73,7 +73,7 @@ def _start(run: Run, begun: datetime, ready: datetime) -> Start:
 
 def starts_alike(run: Run) -> tuple[Start, ...]:
     """Return the starts that are kept of other runs of the same training on the same nodes."""
-    alike = like_runs(run).filter(precision=run.precision).values("pk")
+    alike = similar_runs(run).filter(precision=run.precision).values("pk")
     kept = ObservedRun.objects.filter(run__in=alike).order_by("run")
     found = (figures.get("starts", ()) for figures in kept.values_list("figures", flat=True))
     return tuple(msgspec.convert(each, Start) for starts in found for each in starts)[:MOST_STARTS]

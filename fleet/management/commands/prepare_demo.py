@@ -17,7 +17,7 @@ from django.db import connections, transaction
 from fleet.costs.spending import keep_spending
 from fleet.models import Run
 from fleet.ops.tied import tie
-from fleet.runs.similar_runs import update_due_figures as work_out_likes
+from fleet.runs.similar_runs import update_due_comparisons
 from fleet.simulation import demo_history
 from fleet.simulation.demo import create_fleet, ensure_preflight, ensure_probe, ensure_trials
 from fleet.simulation.demo_history import announce_past, brew_deploys, compile_past, live_through
@@ -56,7 +56,7 @@ class Command(BaseCommand):
         ensure_preflight()
         update_due_figures(hot, now=datetime.now(UTC))
         keep_spending(hot, now=datetime.now(UTC))
-        work_out_likes(hot, now=datetime.now(UTC), at_a_time=20)
+        update_due_comparisons(hot, now=datetime.now(UTC), at_a_time=20)
         demo_history.extend(hot, now=now)
         demo_history.welcome(hot, now=now)
         publish_plans(hot, now=datetime.now(UTC))

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.models import Run, Trial
-from fleet.tasks import work_out_trials
+from fleet.tasks import update_trials
 from fleet.trials.figures import load_figures
 from fleet.trials.services import begin, end, update_due_figures, update_figures
 from telemetry.errors import FieldError
@@ -113,7 +113,7 @@ def test_figures_from_before_its_end_do_not_replace_it(hot: HotStore, trial: Tri
 
 
 def test_a_worker_works_out_what_is_due(hot: HotStore, trial: Trial) -> None:
-    work_out_trials()
+    update_trials()
 
     trial.refresh_from_db()
     assert trial.figured_at is not None

@@ -67,7 +67,7 @@ def test_where_compiling_is_told_apart_only_such_starts_tell_of_loading() -> Non
     assert loads_of(untold, [told, untold]) == (400.0, 400.0)
 
 
-def test_like_runs_that_were_looked_at_tell_of_starts(hot: HotStore, p5: Run, trn2: Run) -> None:
+def test_starts_of_similar_runs_are_observed(hot: HotStore, p5: Run, trn2: Run) -> None:
     for run in (p5, trn2):
         run.instance_type, run.last_step = "trn2.48xlarge", 100
         run.save()
@@ -101,7 +101,7 @@ def seen_with(*starts: Start) -> Observed:
     )
 
 
-def told_of(planned: Planned, name: str) -> tuple[float, float | None, float | None, str]:
+def compare_run(planned: Planned, name: str) -> tuple[float, float | None, float | None, str]:
     found = next(each for each in planned.assumptions if each.name == name)
     return found.value, found.low, found.high, found.basis
 
@@ -116,7 +116,7 @@ def test_what_was_seen_several_times_has_an_interval(trn2: Run, n: int, says: st
     planned = planned_of(trn2, seen_with(*starts[:n]))
 
     for name in ("compile_s", "load_s"):
-        value, low, high, basis = told_of(planned, name)
+        value, low, high, basis = compare_run(planned, name)
         assert says in basis
         assert (low is None) is (high is None) is (n < 3)
         assert low is None or high is None or low < value < high

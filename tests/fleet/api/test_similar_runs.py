@@ -3,11 +3,11 @@
 import pytest
 
 from fleet.models import Run
-from fleet.runs.similar_runs import update_figures
+from fleet.runs.similar_runs import update_comparison
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Ask
-from tests.fleet.runs.test_finding import made
-from tests.fleet.runs.test_measuring import NOW, train
+from tests.fleet.runs.test_similar_runs import made
+from tests.fleet.runs.test_similar_runs_pace import NOW, train
 
 
 @pytest.fixture
@@ -17,7 +17,7 @@ def measured(hot: HotStore, run: Run) -> Run:
     run.save()
     train(run, step_s=2.0)
     train(made(run, "quick", precision="fp8", compiler_flags="-O2"), step_s=1.6, seed=1)
-    update_figures(hot, Run.objects.get(name="llama"), now=NOW)
+    update_comparison(hot, Run.objects.get(name="llama"), now=NOW)
     return run
 
 
@@ -33,7 +33,7 @@ def test_it_tells_what_was_measured_with_its_interval(ask: Ask, measured: Run) -
     ]
     assert other["low"] < other["ratio"] < other["high"]
     assert other["ratio"] == pytest.approx(0.25, abs=0.01)
-    assert "Likely left on the table" in told["headline"]
+    assert "Likely gain" in told["headline"]
     assert told["worked_out_at"] == "2026-03-02T15:00:00Z"
 
 

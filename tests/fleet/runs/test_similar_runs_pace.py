@@ -7,21 +7,21 @@ import pytest
 
 from fleet.models import Run, SimilarRunsResult
 from fleet.runs.similar_runs import (
-    EVERY,
     FLAGS_UNKNOWN,
-    LEAST_STEPS,
-    likes_of,
-    predicted,
-    told_of,
-    update_due_figures,
-    update_figures,
+    INTERVAL,
+    MIN_STEPS,
+    compare_run,
+    predictions_for,
+    similar_runs_panel,
+    update_comparison,
+    update_due_comparisons,
 )
 from telemetry.simulate.plan import Job
 from telemetry.simulate.step_model import estimate
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
-from tests.fleet.runs.test_finding import made
+from tests.fleet.runs.test_similar_runs import made
 from tests.parts import NOON, NOON_S
 
 NOW = NOON + timedelta(hours=3)
@@ -63,35 +63,33 @@ def fp8(run: Run) -> Run:
 def test_a_like_run_is_compared_with_its_interval_and_its_steps(
     hot: HotStore, bf16: Run, fp8: Run
 ) -> None:
-    (found,) = told_of(hot, bf16, now=NOW)["measured"]
+    (found,) = compare_run(hot, bf16, now=NOW)["measured"]
 
     # 2.0 s in place of 1.6 s: a quarter more tokens in the same time.
     assert found["ratio"] == pytest.approx(0.25, abs=0.01)
     assert 0.24 < found["low"] < found["ratio"] < found["high"] < 0.26
-    assert (found["run"], found["n_steps"] > LEAST_STEPS) == ("quick", True)
+    assert (found["run"], found["n_steps"] > MIN_STEPS) == ("quick", True)
 
 
-def test_the_page_says_what_is_likely_left_on_the_table(
-    hot: HotStore, bf16: Run, fp8: Run
-) -> None:
-    update_figures(hot, bf16, now=NOW)
-    likes = likes_of(Run.objects.get(pk=bf16.pk))
+def test_the_page_names_the_likely_gain(hot: HotStore, bf16: Run, fp8: Run) -> None:
+    update_comparison(hot, bf16, now=NOW)
+    panel = similar_runs_panel(Run.objects.get(pk=bf16.pk))
 
-    assert likes.headline.startswith("Likely left on the table: 25")
-    assert "as quick had" in likes.headline
-    assert likes.beside[0].settings == "fp8 (here bf16) and -O2 (here -O1)"
-    assert (likes.beside[0].word, likes.unknown) == ("faster", [])
-    assert "settled steps" in likes.beside[0].evidence
+    assert panel.headline.startswith("Likely gain: 25")
+    assert "as measured on quick" in panel.headline
+    assert panel.runs[0].settings == "fp8 (here bf16) and -O2 (here -O1)"
+    assert (panel.runs[0].state, panel.unknown) == ("faster", [])
+    assert "settled steps" in panel.runs[0].evidence
 
 
 def test_the_faster_one_is_told_that_the_other_is_slower(
     hot: HotStore, bf16: Run, fp8: Run
 ) -> None:
-    update_figures(hot, fp8, now=NOW)
-    likes = likes_of(Run.objects.get(pk=fp8.pk))
+    update_comparison(hot, fp8, now=NOW)
+    panel = similar_runs_panel(Run.objects.get(pk=fp8.pk))
 
-    assert likes.beside[0].word == "slower"
-    assert likes.headline == "No comparable run with other settings was faster."
+    assert panel.runs[0].state == "slower"
+    assert panel.headline == "No comparable run with other settings was faster."
 
 
 @pytest.mark.parametrize("simulated", ["llama", "quick"])
@@ -99,17 +97,17 @@ def test_of_simulated_runs_the_pace_is_assumed_and_has_no_interval(
     hot: HotStore, bf16: Run, fp8: Run, simulated: str
 ) -> None:
     Run.objects.filter(name=simulated).update(is_simulated=True)
-    update_figures(hot, Run.objects.get(pk=bf16.pk), now=NOW)
-    likes = likes_of(Run.objects.get(pk=bf16.pk))
+    update_comparison(hot, Run.objects.get(pk=bf16.pk), now=NOW)
+    panel = similar_runs_panel(Run.objects.get(pk=bf16.pk))
 
-    (found,) = likes.beside
-    assert likes.headline.startswith("Nothing is measured on real hardware. Assumed")
-    assert (found.word, found.figure.replace("\u202f", " ")) == (
+    (found,) = panel.runs
+    assert panel.headline.startswith("Not measured on real hardware. Assumed")
+    assert (found.state, found.figure.replace("\u202f", " ")) == (
         "assumed",
         "25 % more tokens/s assumed",
     )
     assert "interval" not in found.evidence
-    (kept,) = SimilarRunsResult.objects.get(run=bf16).told["measured"]
+    (kept,) = SimilarRunsResult.objects.get(run=bf16).comparison["measured"]
     assert (kept["low"], kept["high"], kept["is_assumed"]) == (None, None, True)
 
 
@@ -118,32 +116,32 @@ def test_rows_of_earlier_versions_claim_nothing_from_a_simulated_run(run: Run) -
     differ = [{"what": "precision", "mine": "bf16", "theirs": "fp8"}]
     pace = {"ratio": 0.29, "low": 0.285, "high": 0.295, "n_steps": 4000, "my_n_steps": 4000}
     told = {"measured": [{"run": "probe", "differ": differ} | pace]}
-    SimilarRunsResult.objects.create(run=run, worked_out_at=NOW, told=told)
-    likes = likes_of(run)
+    SimilarRunsResult.objects.create(run=run, updated_at=NOW, comparison=told)
+    panel = similar_runs_panel(run)
 
-    assert "left on the table" not in likes.headline
-    assert likes.beside[0].word == "assumed"
-    assert "interval" not in likes.beside[0].evidence
+    assert "Likely gain" not in panel.headline
+    assert panel.runs[0].state == "assumed"
+    assert "interval" not in panel.runs[0].evidence
 
 
 def test_no_difference_is_no_claim(hot: HotStore, bf16: Run, run: Run) -> None:
     train(made(run, "same", precision="fp8"), step_s=2.0, seed=3)
-    update_figures(hot, bf16, now=NOW)
-    likes = likes_of(Run.objects.get(pk=bf16.pk))
+    update_comparison(hot, bf16, now=NOW)
+    panel = similar_runs_panel(Run.objects.get(pk=bf16.pk))
 
-    assert likes.beside[0].word == "alike"
-    assert "left on the table" not in likes.headline
+    assert panel.runs[0].state == "same"
+    assert "Likely gain" not in panel.headline
 
 
 def test_too_few_steps_are_no_evidence(hot: HotStore, bf16: Run, run: Run) -> None:
     train(made(run, "brief", precision="fp8"), step_s=1.0, n_steps=20)
 
-    assert told_of(hot, bf16, now=NOW)["measured"] == []
+    assert compare_run(hot, bf16, now=NOW)["measured"] == []
 
 
 def test_what_nobody_tried_is_predicted_as_the_model_has_it(run: Run) -> None:
     run.instance_type, run.n_nodes, run.global_batch = "trn2.48xlarge", 4, 256
-    (found,) = predicted(run, tried={"bf16"})
+    (found,) = predictions_for(run, tried={"bf16"})
     pace = [
         estimate(
             Job(
@@ -163,44 +161,46 @@ def test_what_nobody_tried_is_predicted_as_the_model_has_it(run: Run) -> None:
     assert found["ratio"] == pytest.approx(pace[1] / pace[0] - 1)
 
 
-def test_what_was_tried_is_not_predicted(run: Run) -> None:
+def test_what_was_tried_is_not_predictions_for(run: Run) -> None:
     run.instance_type, run.n_nodes, run.global_batch = "trn2.48xlarge", 4, 256
 
-    assert predicted(run, tried={"bf16", "fp8"}) == []
+    assert predictions_for(run, tried={"bf16", "fp8"}) == []
 
 
 @pytest.mark.parametrize(
     ("field", "value"), [("model", "unheard-of"), ("instance_type", "abacus"), ("tp", 7)]
 )
-def test_what_the_model_cannot_know_is_not_predicted(run: Run, field: str, value: object) -> None:
+def test_what_the_model_cannot_know_is_not_predictions_for(
+    run: Run, field: str, value: object
+) -> None:
     setattr(run, field, value)
 
-    assert predicted(run, tried={"bf16"}) == []
+    assert predictions_for(run, tried={"bf16"}) == []
 
 
 def test_a_prediction_is_called_one_and_flags_are_unknown(run: Run) -> None:
     run.compiler_flags = "-O1"
     told = {"measured": [], "predicted": [{"precision": "fp8", "ratio": 0.3}]}
-    SimilarRunsResult.objects.create(run=run, worked_out_at=NOW, told=told)
-    likes = likes_of(run)
+    SimilarRunsResult.objects.create(run=run, updated_at=NOW, comparison=told)
+    panel = similar_runs_panel(run)
 
-    assert likes.predictions[0].startswith("fp8: 30")
-    assert "assumed" in likes.predictions[0]
-    assert likes.unknown == [FLAGS_UNKNOWN]
-    assert "left on the table" not in likes.headline
+    assert panel.predictions[0].startswith("fp8: 30")
+    assert "assumed" in panel.predictions[0]
+    assert panel.unknown == [FLAGS_UNKNOWN]
+    assert "Likely gain" not in panel.headline
 
 
-def test_a_run_nobody_has_looked_at_claims_nothing(run: Run) -> None:
-    likes = likes_of(run)
+def test_a_run_not_yet_compared_claims_nothing(run: Run) -> None:
+    panel = similar_runs_panel(run)
 
-    assert likes.headline.startswith("Not compared yet")
-    assert dict(likes.settings)["Compiler flags"] == "not told"
+    assert panel.headline.startswith("Not compared yet")
+    assert dict(panel.settings)["Compiler flags"] == "not reported"
 
 
 def test_runs_take_turns_and_rest_between(hot: HotStore, bf16: Run, fp8: Run) -> None:
-    first = update_due_figures(hot, now=NOW, at_a_time=1)
-    second = update_due_figures(hot, now=NOW, at_a_time=5)
-    third = update_due_figures(hot, now=NOW, at_a_time=5)
-    later = update_due_figures(hot, now=NOW + 2 * EVERY, at_a_time=5)
+    first = update_due_comparisons(hot, now=NOW, batch_size=1)
+    second = update_due_comparisons(hot, now=NOW, batch_size=5)
+    third = update_due_comparisons(hot, now=NOW, batch_size=5)
+    later = update_due_comparisons(hot, now=NOW + 2 * INTERVAL, batch_size=5)
 
     assert (first, second, third, later) == (1, 1, 0, 2)

@@ -1,11 +1,11 @@
-"""Like runs: what must agree, and which settings differ."""
+"""Similar runs: which fields must agree, and which settings differ."""
 
 from typing import Any
 
 import pytest
 
 from fleet.models import Run
-from fleet.runs.similar_runs import differences_of, differing, like_runs
+from fleet.runs.similar_runs import differences_of, differing, similar_runs
 from tests.parts import NOON
 
 
@@ -23,7 +23,7 @@ def made(run: Run, name: str = "other", **other: Any) -> Run:
 def test_the_same_training_on_the_same_nodes_is_like(run: Run) -> None:
     other = made(run)
 
-    assert list(like_runs(run)) == [other]
+    assert list(similar_runs(run)) == [other]
 
 
 @pytest.mark.parametrize(
@@ -40,14 +40,14 @@ def test_the_same_training_on_the_same_nodes_is_like(run: Run) -> None:
 def test_what_differs_in_anything_else_is_not(run: Run, other: dict[str, Any]) -> None:
     made(run, **other)
 
-    assert list(like_runs(run)) == []
+    assert list(similar_runs(run)) == []
 
 
 def test_a_run_that_does_not_say_what_it_trains_has_no_like(run: Run) -> None:
     run.global_batch = 0
     made(run)
 
-    assert list(like_runs(run)) == []
+    assert list(similar_runs(run)) == []
 
 
 def test_every_setting_that_both_tell_is_compared(run: Run) -> None:
