@@ -8,32 +8,8 @@ from typing import Any
 from fleet.models import Alert
 from telemetry.detect.findings import UNKNOWN
 
-# What each cause is called, at the culprit: {device} is its number, {node} its linked name.
+# The causes that templates/alerts/_causes.html has a sentence for, each with its name in a list.
 CAUSES: Mapping[str, str] = {
-    "efa_latency": "EFA latency on device {device} of {node}",
-    "efa_loss": "EFA retransmits on device {device} of {node}",
-    "efa_down": "EFA device {device} of {node}, which is down",
-    "slow_core": "core {device} of {node}, which computes more slowly than its peers",
-    "hbm_slow": "slow HBM on device {device} of {node}",
-    "throttle": "device {device} of {node}, which is throttled",
-    "input_stall": "input that keeps {node} waiting for data",
-    "checkpoint_slow": "slow checkpoints",
-    "recompile": "a recompile",
-    "ecc_uncorrected": "uncorrected ECC errors on device {device} of {node}",
-    "node_silent": "{node}, which stopped reporting",
-    "node_crash": "{node}, which has crashed",
-    "hang": "{node}, which does not join the collective",
-    "exec_errors": "executions that fail on {node}",
-    "node_idle": "{node}, which idles",
-    "seq_imbalance": "uneven sequence lengths: each worker is late in turn",
-    "stage_imbalance": "a pipeline stage that takes longer than the others",
-}
-# A throttled accelerator that is a single core.
-SINGLE_CORE = (
-    "device {device} of {node}, which is throttled or has a slow core: with one core per "
-    "accelerator they look the same"
-)
-SHORT_CAUSES: Mapping[str, str] = {
     "efa_latency": "EFA latency",
     "efa_loss": "EFA retransmits",
     "efa_down": "EFA device down",
@@ -42,16 +18,18 @@ SHORT_CAUSES: Mapping[str, str] = {
     "throttle": "throttling",
     "input_stall": "input stall",
     "checkpoint_slow": "slow checkpoint",
+    "recompile": "recompile",
     "ecc_uncorrected": "uncorrected ECC",
     "node_silent": "silent node",
     "node_crash": "crashed node",
+    "hang": "hang",
     "exec_errors": "failing executions",
     "node_idle": "idle node",
     "seq_imbalance": "sequence lengths",
     "stage_imbalance": "pipeline stage",
 }
-
-
+# Causes that lie in the run, not in one node.
+RUN_CAUSES = frozenset({"checkpoint_slow", "recompile", "seq_imbalance", "stage_imbalance"})
 LINKS = frozenset({"efa_latency", "efa_loss", "efa_down"})
 # What an alert's device counts, by its cause.
 PARTS: Mapping[str, str] = {
@@ -66,13 +44,13 @@ PARTS: Mapping[str, str] = {
 
 
 def part_name(cause: str) -> str | None:
-    """Return what an alert's device counts; None where its cause has no device."""
+    """Return what an alert's device number counts; None if its cause has no device."""
     return PARTS.get(cause)
 
 
 def cause_name(cause: str) -> str:
-    """Return what a cause is called in a list."""
-    return SHORT_CAUSES.get(cause, cause.replace("_", " "))
+    """Return the name of a cause, as lists show it."""
+    return CAUSES.get(cause, cause.replace("_", " "))
 
 
 # Rules whose findings may say that the others wait for a worker.
@@ -124,6 +102,15 @@ class Evidence:
     """The figures of one alert; a rule gives those that it has."""
 
     figures: Mapping[str, Any]
+
+    @property
+    def clean(self) -> Mapping[str, Any]:
+        """All figures but those that are NaN or infinite."""
+        return {
+            key: value
+            for key, value in self.figures.items()
+            if not isinstance(value, float) or isfinite(value)
+        }
 
     def number(self, name: str) -> float | None:
         """Return a figure, or None where it is missing or no number."""

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from fleet.access.roles import answering
 from fleet.alerts.actions import AlertError, assign
 from fleet.alerts.evidence import cause_name
-from fleet.alerts.sentences import told
+from fleet.alerts.text import AlertText
 from fleet.formatting import duration
 from fleet.models import Alert, AlertEvent, HandoverNote, Silence
 from telemetry.detect import RULES
@@ -184,7 +184,7 @@ def looked_back(since: datetime, *, now: datetime) -> Shift:
         now,
         held=sorted(held, key=_longest_first),
         over=[
-            ResolvedAlert(each, told(each, now=now).headline, each.lasted(now)) for each in over
+            ResolvedAlert(each, AlertText(each, now).headline, each.lasted(now)) for each in over
         ],
         silences=[aged(each, now=now) for each in silences.order_by("starts_at", "pk")],
         recurring=list(_recurring(since, now=now)),
@@ -200,7 +200,7 @@ def _longest_first(held: OpenAlert) -> tuple[bool, datetime]:
 def _held(alert: Alert, *, now: datetime) -> OpenAlert:
     silence = alert.silence if alert.is_silenced(now) else None
     return OpenAlert(
-        alert, told(alert, now=now).headline, AcknowledgedAlert.of(alert, now=now), silence
+        alert, AlertText(alert, now).headline, AcknowledgedAlert.of(alert, now=now), silence
     )
 
 

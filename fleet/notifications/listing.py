@@ -11,7 +11,7 @@ from django.utils.safestring import SafeString
 
 from fleet.alerts.events import routes_of
 from fleet.alerts.matchers import MatcherError, matches, parse_matchers
-from fleet.alerts.text import clause
+from fleet.alerts.text import headline
 from fleet.models import Alert, Delivery, Receiver, Route
 from fleet.models.delivery import DeliveryQuerySet
 
@@ -21,12 +21,12 @@ class AlertSummary:
     """An alert, and what it is about; asked for with its run and node."""
 
     alert: Alert
-    clause: SafeString
+    headline: SafeString
 
     @classmethod
     def of(cls, alert: Alert) -> Self:
         """Say what an alert is about."""
-        return cls(alert, clause(alert))
+        return cls(alert, headline(alert))
 
 
 @dataclass(frozen=True, slots=True)

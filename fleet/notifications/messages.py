@@ -3,12 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from html import unescape
-
-from django.utils.html import strip_tags
 
 from fleet.alerts.events import labels_of
-from fleet.alerts.sentences import told
+from fleet.alerts.text import AlertText, plain
 from fleet.charts.frozen import frozen_link
 from fleet.models import Alert, AlertEvent, Delivery
 
@@ -127,15 +124,15 @@ def item_of(
 ) -> AlertItem:
     """Say what one alert is."""
     url = base_url + alert.get_absolute_url()
-    words = told(alert, now=now)
+    text = AlertText(alert, now)
     return AlertItem(
         pk=alert.pk,
-        headline=plain(words.headline),
-        blame=plain(words.blame),
-        story=plain(words.story),
+        headline=plain(text.headline),
+        blame=plain(text.detail),
+        story=plain(text.story),
         rule=alert.rule,
         cause=alert.cause,
-        cause_name=words.cause,
+        cause_name=text.cause,
         severity=alert.get_severity_display(),
         state=alert.state,
         run=alert.run.name if alert.run else "",
@@ -158,8 +155,3 @@ def item_of(
 def _changes(events: Iterable[AlertEvent]) -> Iterable[TimelineItem]:
     for event in events:
         yield TimelineItem(event.alert_id, event.kind, event.at, event.by, event.text)
-
-
-def plain(html: str) -> str:
-    """Return the words of a piece of a page."""
-    return " ".join(unescape(strip_tags(html)).split())

@@ -11,7 +11,7 @@ from django.db.models import IntegerField, OuterRef, Q, QuerySet, Subquery, Valu
 from numpy.typing import NDArray
 
 from fleet.alerts.evidence import cause_name, part_name
-from fleet.alerts.text import clause
+from fleet.alerts.text import headline
 from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault
@@ -55,7 +55,7 @@ class SimilarAlert:
     @property
     def headline(self) -> str:
         """What was wrong then."""
-        return clause(self.alert)
+        return headline(self.alert)
 
     @property
     def lasted(self) -> timedelta:
@@ -384,7 +384,7 @@ def _alerts(
         is_near = (other.run_id, other.node_id) != (None, None)
         if is_near and alert.onset_at - SEEN_BEFORE <= other.fired_at <= until:
             url = other.get_absolute_url()
-            yield RecentChange(other.fired_at, "alert", str(clause(other)), url=url)
+            yield RecentChange(other.fired_at, "alert", str(headline(other)), url=url)
 
 
 def _traces(source: Source, alert: Alert, until: datetime) -> Iterable[RecentChange]:

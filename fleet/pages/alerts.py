@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_safe
 
-from fleet.alerts.sentences import AlertText, facts, ruled_out, told
+from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
 from fleet.charts.frozen import asked_moment, frozen_link, with_worst, written
 from fleet.charts.windows import Window
@@ -68,14 +68,14 @@ class AlertFilter(Filter):
 class AlertRow:
     """One line of the list: an alert in words, and how often it came lately."""
 
-    told: AlertText
+    text: AlertText
     nth: int
     is_silenced: bool
 
     @property
     def alert(self) -> Alert:
         """The alert itself."""
-        return self.told.alert
+        return self.text.alert
 
     @property
     def recurring(self) -> str:
@@ -88,7 +88,7 @@ def rows_of(alerts: Iterable[Alert], *, now: datetime) -> list[AlertRow]:
     listed = list(alerts)
     nth = nth_this_week(listed)
     rows = [
-        AlertRow(told(alert, now=now), nth.get(alert.pk, 1), alert.is_silenced(now))
+        AlertRow(AlertText(alert, now), nth.get(alert.pk, 1), alert.is_silenced(now))
         for alert in listed
     ]
     return sorted(rows, key=lambda row: row.is_silenced)
@@ -151,7 +151,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
         "moment": moment,
         "stream": f"alert:{alert.pk}",
         "rule": RULES.get(then.rule),
-        "told": told(then, now=moment or now, share_ratio=share_ratio),
+        "text": AlertText(then, moment or now, share_ratio),
         "facts": facts(then),
         "ruled_out": ruled_out(then),
         "events": [event for event in events if not moment or event.at <= moment],

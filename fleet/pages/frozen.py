@@ -12,7 +12,7 @@ from django.http import HttpRequest
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.alerts.sentences import told
+from fleet.alerts.text import AlertText
 from fleet.charts.frozen import as_of
 from fleet.charts.windows import DEFAULT, Window, lengths_within, window_of
 from fleet.costs.losses import as_kept, measured
@@ -137,7 +137,7 @@ def _told(alerts: AlertQuerySet, window: Window) -> list[Any]:
         for alert in found.prefetch_related("events")
     ]
     shown.sort(key=_worst_first)
-    return [told(alert, now=end) for alert in shown]
+    return [AlertText(alert, end) for alert in shown]
 
 
 def _worst_first(alert: Alert) -> tuple[str, bool, datetime, int]:

@@ -13,7 +13,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from fleet.alerts.sentences import told
+from fleet.alerts.text import AlertText
 from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.ingest.nodes import manner_of
@@ -186,7 +186,7 @@ def node_context(name: str) -> dict[str, Any]:
         "manner": manner_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
         "agent": agent_words(hot, node),
         "row": NodeRow(summed_up, tuple(alerts)),
-        "alerts": [told(alert, now=now) for alert in alerts],
+        "alerts": [AlertText(alert, now) for alert in alerts],
         "headline": text.of_node(summed_up, n_alerts=len(alerts), at=now),
         "hardware": hardware_of(node, block),
         "unmeasured": unmeasured_of(node, last),

@@ -12,7 +12,7 @@ from django.utils import timezone
 from django.utils.cache import patch_vary_headers
 from django.views.decorators.http import require_safe
 
-from fleet.alerts.sentences import told
+from fleet.alerts.text import AlertText
 from fleet.charts.figures import Chart, ChartLine
 from fleet.charts.heat import heat_groups
 from fleet.charts.runs import EVERY_S, grid, share_now
@@ -58,8 +58,8 @@ def overview_context() -> dict[str, Any]:
         "run_rows": rows_with_alerts(runs, alerts, now=now),
         "groups": heat_groups(nodes, alerts, blocks.values()),
         "n_cores": sum(node.node.n_cores for node in nodes),
-        "alerts": [told(alert, now=now) for alert in alerts],
-        "resolved": [told(alert, now=now) for alert in resolved[:RESOLVED_SHOWN]],
+        "alerts": [AlertText(alert, now) for alert in alerts],
+        "resolved": [AlertText(alert, now) for alert in resolved[:RESOLVED_SHOWN]],
         "n_resolved": resolved.count(),
     }
 
@@ -126,6 +126,6 @@ def search(request: HtmxRequest) -> HttpResponse:
         "asked": asked,
         "runs": Run.objects.filter(name__icontains=asked)[:MOST],
         "nodes": Node.objects.filter(name__icontains=asked)[:MOST] if asked else (),
-        "alerts": [told(alert, now=now) for alert in alerts[:MOST]],
+        "alerts": [AlertText(alert, now) for alert in alerts[:MOST]],
     }
     return render_page(request, "pages/search.html", context, partials={"results"})

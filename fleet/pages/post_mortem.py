@@ -9,8 +9,7 @@ from django.urls import reverse
 from django.utils.html import strip_tags
 from django.utils.safestring import SafeString
 
-from fleet.alerts.sentences import facts, loss, ruled_out, story
-from fleet.alerts.text import clause
+from fleet.alerts.text import AlertText, facts, headline, loss, ruled_out
 from fleet.charts.frozen import figures_of, frozen_link
 from fleet.formatting import NBSP, counted, duration
 from fleet.models import Alert, AlertEvent
@@ -43,7 +42,7 @@ def post_mortem(
     changes = changes_of(source, alert, neighbours, now=now)
     parts = (
         _head(alert, now=now, root=root),
-        ["## Summary", plain(story(alert, now=now))],
+        ["## Summary", plain(AlertText(alert, now).story)],
         ["## Impact", *_impact(alert, events, now=now)],
         ["## Timeline", *_timeline(alert, events, changes)],
         ["## Cause and evidence", *_evidence(source, alert, likes, now=now, root=root)],
@@ -66,7 +65,7 @@ def _head(alert: Alert, *, now: datetime, root: str) -> list[str]:
     state = "over" if alert.resolved_at else f"still open ({alert.state})"
     drill = " It was a drill: the fault was injected on purpose." if alert.is_drill else ""
     return [
-        f"# Post-mortem: {plain(clause(alert))}",
+        f"# Post-mortem: {plain(headline(alert))}",
         f"Alert [{alert.pk}]({root}{alert.get_absolute_url()}), rule {plain(alert.rule)}, "
         f"{alert.get_severity_display()}. Written by trnwatch on {_day(now)}, when it was "
         f"{state}.{drill} All times are UTC.",

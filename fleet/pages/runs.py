@@ -13,7 +13,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_safe
 
 from fleet import formatting
-from fleet.alerts.sentences import told
+from fleet.alerts.text import AlertText
 from fleet.charts import runs as charts
 from fleet.charts.runs import charts_of, saying_newest_steps
 from fleet.costs.panel import saying_what_money_needs
@@ -160,7 +160,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
             "peak_flops": peak_flops(run),
             "no_steps": "no steps in this window" if run.last_step else "no steps yet",
             "headline": text.of_run(summed_up, at=now),
-            "alerts": [told(alert, now=now) for alert in alerts],
+            "alerts": [AlertText(alert, now) for alert in alerts],
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),
             "drills": drills_of(run, now=now),
             "rows": rows_of(

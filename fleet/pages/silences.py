@@ -29,7 +29,7 @@ from fleet.alerts.matchers import (
     preview,
     written,
 )
-from fleet.alerts.text import clause
+from fleet.alerts.text import headline
 from fleet.models import Alert, Silence
 from fleet.pages.render import HtmxRequest, render_page
 
@@ -49,7 +49,7 @@ class SilencedAlertRow:
 
 def worded(alerts: Iterable[Alert]) -> list[SilencedAlertRow]:
     """Put alerts, asked for with run and node, in a clause each."""
-    return [SilencedAlertRow(alert, clause(alert)) for alert in alerts]
+    return [SilencedAlertRow(alert, headline(alert)) for alert in alerts]
 
 
 def silences_context() -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fleet.alerts.evaluate import (
     raise_from_log,
     watch,
 )
-from fleet.alerts.sentences import told
+from fleet.alerts.text import AlertText
 from fleet.models import Alert, AlertEvent, Run
 from fleet.runs.compiles import keep_compiles
 from telemetry.compiles import MISS, Compile
@@ -112,7 +112,7 @@ def test_an_alert_that_burns_already_learns_what_changed_once(run: Run) -> None:
     assert alert.evidence["key_changes"] == ["flags: -O1 became -O2"]
     assert learnt.text == "flags: -O1 became -O2"
     assert learnt.snapshot["evidence"]["key_changes"] == ["flags: -O1 became -O2"]
-    assert "What changed: flags: -O1 became -O2." in told(alert, now=NOON).story
+    assert "What changed: flags: -O1 became -O2." in AlertText(alert, NOON).story
 
 
 def test_a_log_of_today_raises_it_to_be_looked_at_and_an_old_one_does_not(run: Run) -> None:

@@ -9,8 +9,11 @@ register = template.Library()
 for write in (
     formatting.change,
     formatting.count,
+    formatting.counted,
     formatting.dollars,
     formatting.duration,
+    formatting.figure,
+    formatting.listed,
     formatting.moment,
     formatting.per_hour,
     formatting.percent,

@@ -4,9 +4,9 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.utils.html import strip_tags
 
-from fleet.alerts.sentences import blame, facts, story
-from fleet.alerts.text import clause
+from fleet.alerts.text import AlertText, facts, headline, plain
 from fleet.models import Alert, Run
 from tests.parts import NOON
 
@@ -50,30 +50,30 @@ def an_alert(rule: str, evidence: dict[str, Any], run: Run | None, **more: Any) 
 @pytest.mark.django_db
 def test_a_budget_says_whose_how_much_and_when() -> None:
     alert = an_alert("budget_overrun", OVERRUN, None)
-    told = story(alert, now=NOON)
+    told = AlertText(alert, NOON).story
 
-    assert clause(alert) == "The budget of LLM &lt;b&gt; will be overrun"
+    assert headline(alert) == "The budget of LLM &lt;b&gt; will be exceeded"
     assert "$14,000 of $330,000" in told
     assert "$561,280" in told
-    assert "used up on 10 Mar 12:00 UTC" in told
+    assert "used up on 10 Mar 12:00 UTC" in strip_tags(told)
     assert "unknown" not in told
-    assert blame(alert) == ""
+    assert AlertText(alert, NOON).detail == ""
 
 
 def test_drift_says_how_much_more_and_than_what(run: Run) -> None:
     alert = an_alert("cost_drift", DRIFT, run)
-    told = story(alert, now=NOON).replace("\u202f", " ")
+    told = AlertText(alert, NOON).story.replace("\u202f", " ")
 
-    assert clause(alert).replace("\u202f", " ") == "llama pays 42 % more per token than estimated"
-    assert "1M tokens cost $1.42 in place of $1.00" in told
+    assert plain(headline(alert)) == "llama pays 42 % more per token than estimated"
+    assert "1M tokens cost $1.42 instead of $1.00" in told
     assert "The cause is" not in told
 
 
 def test_once_over_it_is_told_as_past(run: Run) -> None:
     over = {"resolved_at": NOON + timedelta(hours=1)}
 
-    assert "was to be overrun" in clause(an_alert("budget_overrun", OVERRUN, None, **over))
-    assert "paid" in clause(an_alert("cost_drift", DRIFT, run, **over))
+    assert "was going to be" in headline(an_alert("budget_overrun", OVERRUN, None, **over))
+    assert "paid" in headline(an_alert("cost_drift", DRIFT, run, **over))
 
 
 @pytest.mark.django_db

@@ -1,6 +1,6 @@
 """Who is blamed: a throttled accelerator of one core may as well have a slow core."""
 
-from fleet.alerts.text import blamed, clause
+from fleet.alerts.text import AlertText, headline
 from fleet.models import Alert, Node, Run
 from tests.parts import NOON
 
@@ -13,11 +13,14 @@ def test_where_an_accelerator_is_one_core_either_may_be_slow(run: Run, limping: 
         run=run,
         node=limping,
         device=2,
+        onset_at=NOON,
         fired_at=NOON,
+        last_seen_at=NOON,
     )
-    assert "look the same" not in blamed(alert)
-    assert "core" not in clause(alert)
+    assert "look the same" not in AlertText(alert, NOON).detail
+    assert "core" not in headline(alert)
     limping.n_cores = limping.n_devices
 
-    assert clause(alert) == "Device 2 of limping is throttled, or its only core is slow"
-    assert "with one core per accelerator they look the same" in blamed(alert)
+    assert headline(alert) == "Device 2 of limping is throttled or has a slow core"
+    alert.rule, alert.subject = "allreduce_share", "run:llama"
+    assert "with one core per accelerator they look the same" in AlertText(alert, NOON).detail

@@ -5,11 +5,11 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.template.loader import get_template
 from django.utils.html import strip_tags
 
 from fleet.alerts.evidence import CAUSES, Evidence
-from fleet.alerts.sentences import blame, story
-from fleet.alerts.text import clause
+from fleet.alerts.text import AlertText, headline
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES
 from telemetry.simulate.faults import FAULTS
@@ -69,23 +69,22 @@ def make(run: Run, limping: Node) -> Make:
     return make
 
 
-def told(alert: Alert, *, after: timedelta = timedelta(minutes=3)) -> str:
-    text = strip_tags(story(alert, now=NOON + after))
+def story_of(alert: Alert, *, after: timedelta = timedelta(minutes=3)) -> str:
+    text = strip_tags(AlertText(alert, NOON + after).story)
     return text.replace("\u202f", " ").replace("\u00a0", " ").strip()
 
 
 def test_a_slow_link_moves_the_bytes_slowly_and_nobody_is_late(make: Make) -> None:
-    assert told(make(LINK)) == (
-        "Since 12:00:00 llama spends 31.4 % of each step in gradient all-reduce; "
-        "the limit is 25 %. "
+    assert story_of(make(LINK)) == (
+        "llama spends 31.4 % of each step in gradient all-reduce (limit 25 %) since 12:00:00. "
         "The likely cause is EFA latency on device 2 of limping: 142 µs against 17.0 µs on its "
         "peers. All 4 nodes arrive at the collective together; the transfer itself is slow. "
-        "Each step takes 8.40 s in place of 6.30 s. $1.07 and 7 steps lost so far."
+        "Each step takes 8.40 s instead of 6.30 s. $1.07 and 7 steps lost so far."
     )
 
 
 def test_a_slow_core_makes_everybody_else_wait(make: Make) -> None:
-    text = told(make(CORE, cause="slow_core", device=17))
+    text = story_of(make(CORE, cause="slow_core", device=17))
 
     assert "core 17 of limping, which computes more slowly than its peers" in text
     assert "3 other nodes wait for limping, which waits least" in text
@@ -94,11 +93,11 @@ def test_a_slow_core_makes_everybody_else_wait(make: Make) -> None:
 
 def test_one_peer_is_not_many(make: Make) -> None:
     alert = make(CORE, cause="slow_core", device=17, victims=["steady"])
-    assert "its peer waits for limping" in told(alert)
+    assert "its peer waits for limping" in story_of(alert)
 
 
 def test_a_cause_that_is_not_known_is_called_unknown(make: Make) -> None:
-    text = told(make(LINK | {"culprit": None}, cause="unknown", node=None, device=None))
+    text = story_of(make(LINK | {"culprit": None}, cause="unknown", node=None, device=None))
 
     assert "The cause is unknown: no worker, link or memory stands out" in text
     assert "likely" not in text
@@ -106,93 +105,101 @@ def test_a_cause_that_is_not_known_is_called_unknown(make: Make) -> None:
 
 def test_a_layout_that_communicates_much_is_not_called_broken(make: Make) -> None:
     evidence = LINK | {"kind": "communication-bound layout", "baseline_step_s": None}
-    text = told(make(evidence, cause="unknown", node=None, device=None, cost={}))
+    text = story_of(make(evidence, cause="unknown", node=None, device=None, cost={}))
 
     assert "Nothing is broken" in text
     assert "lost" not in text
 
 
 def test_what_is_over_is_told_as_past(make: Make) -> None:
-    text = told(make(LINK, resolved_at=NOON + timedelta(minutes=2)))
+    text = story_of(make(LINK, resolved_at=NOON + timedelta(minutes=2)))
 
-    assert "From 12:00:00 on, for 2 min, llama spent 31.4 %" in text
+    assert "llama spent 31.4 %" in text
+    assert "for 2 min from 12:00:00." in text
     assert "took 8.40 s" in text
     assert text.endswith("lost.")
 
 
 def test_the_share_of_now_stands_beside_that_at_its_worst(make: Make) -> None:
     alert = make(LINK)
-    both = strip_tags(story(alert, now=NOON, share_ratio=0.28)).replace("\u202f", " ")
-    same = strip_tags(story(alert, now=NOON, share_ratio=0.313))
+    both = strip_tags(AlertText(alert, NOON, 0.28).story).replace("\u202f", " ")
+    same = strip_tags(AlertText(alert, NOON, 0.313).story)
 
-    assert "spends 31.4 % of each step in gradient all-reduce at its worst, 28.0 % now;" in both
+    assert "spends 31.4 % of each step in gradient all-reduce at worst, 28.0 % now (" in both
     assert "worst" not in same
 
 
 def test_without_a_measure_no_price_is_made_up(make: Make) -> None:
-    text = told(make(LINK | {"baseline_step_s": None}, cost={}))
+    text = story_of(make(LINK | {"baseline_step_s": None}, cost={}))
 
     assert "$" not in text
-    assert "in place of" not in text
+    assert "instead of" not in text
 
 
 @pytest.mark.parametrize(
     ("trains_on", "verdict"),
-    [(1, "the agent is the likelier fault"), (0, "the node itself may be gone")],
+    [(1, "probably the agent has failed, not the node"), (0, "the node itself may be down")],
 )
 def test_a_silent_node_is_mute_or_dead_by_whether_its_run_goes_on(
     make: Make, trains_on: int, verdict: str
 ) -> None:
     alert = make({"steps_go_on": bool(trains_on)}, rule="node_silent", cause="node_silent")
 
-    assert "limping has said nothing for 3 min" in told(alert)
-    assert verdict in told(alert)
+    assert "limping has not reported for 3 min" in story_of(alert)
+    assert verdict in story_of(alert)
 
 
 def test_a_silent_node_says_no_more_than_is_known(make: Make) -> None:
-    assert told(make({}, rule="node_silent", cause="node_silent", run=None, cost={})) == (
-        "limping has said nothing for 3 min."
+    assert story_of(make({}, rule="node_silent", cause="node_silent", run=None, cost={})) == (
+        "limping has not reported for 3 min."
     )
 
 
 def test_memory_errors_are_counted(make: Make) -> None:
-    text = told(make({"n_errors": 1}, rule="ecc_uncorrected", cause="ecc_uncorrected"))
+    text = story_of(make({"n_errors": 1}, rule="ecc_uncorrected", cause="ecc_uncorrected"))
 
-    assert text.startswith("Since 12:00:00 device 2 of limping counts uncorrected memory errors")
-    assert "1 when this fired" in text
+    assert text.startswith("Uncorrected ECC errors on device 2 of limping since 12:00:00")
+    assert "1 when this alert fired" in text
 
 
 def test_blindness_is_the_monitoring_s_own(make: Make) -> None:
     alert = make({}, rule="monitoring_blind", cause="unknown", run=None, node=None)
 
-    assert "Monitoring is blind: no node has been heard of for 3 min" in told(alert)
+    assert "Monitoring is blind: no node has reported for 3 min" in story_of(alert)
 
 
 @pytest.mark.parametrize("rule", [*RULES, "a_new_rule"])
 def test_every_rule_has_a_headline_and_a_story(make: Make, rule: str) -> None:
     alert = make({}, rule=rule)
 
-    assert clause(alert)
-    assert told(alert)
+    assert headline(alert)
+    assert story_of(alert)
 
 
 @pytest.mark.parametrize("cause", [*FAULTS, "something_new"])
 def test_every_cause_can_be_blamed_with_and_without_a_culprit(make: Make, cause: str) -> None:
     for fields in ({}, {"device": None}, {"device": None, "node": None}):
-        text = told(make(LINK, cause=cause, **fields)) + strip_tags(blame(make(LINK, cause=cause)))
+        text = story_of(make(LINK, cause=cause, **fields)) + strip_tags(
+            AlertText(make(LINK, cause=cause), NOON).detail
+        )
 
         assert "None" not in text
         assert "{" not in text
 
 
-def test_every_cause_of_the_simulator_has_its_words() -> None:
+def test_every_cause_of_the_simulator_has_a_sentence() -> None:
     assert set(FAULTS) <= set(CAUSES)
+
+
+@pytest.mark.parametrize("cause", CAUSES)
+def test_every_named_cause_has_a_template(cause: str) -> None:
+    assert get_template(f"alerts/_causes.html#{cause}")
 
 
 def test_names_are_text_and_never_markup(make: Make, limping: Node) -> None:
     limping.name = "<img>"
 
-    assert "<img>" not in story(make(LINK, cause="<script>"), now=NOON)
+    assert "<img>" not in AlertText(make(LINK, cause="<script>"), NOON).story
 
 
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), True, "6.3", None, [1]])
@@ -203,17 +210,17 @@ def test_what_is_no_number_is_nothing(odd: object) -> None:
 @pytest.mark.parametrize(
     ("rule", "cause", "said"),
     [
-        ("core_slow", "slow_core", "core 2 of limping computes slowly: 142 µs against 17.0 µs"),
-        ("core_slow", "throttle", "device 2 of limping is throttled"),
-        ("hbm_slow", "hbm_slow", "device 2 of limping has slow memory"),
-        ("efa_degraded", "efa_loss", "EFA 2 of limping loses packets"),
+        ("core_slow", "slow_core", "Core 2 of limping computes slowly: 142 µs against 17.0 µs"),
+        ("core_slow", "throttle", "Device 2 of limping is throttled"),
+        ("hbm_slow", "hbm_slow", "Device 2 of limping has slow HBM"),
+        ("efa_degraded", "efa_loss", "EFA packet loss on device 2 of limping"),
         ("efa_degraded", "efa_down", "EFA 2 of limping is down"),
     ],
 )
 def test_a_part_of_a_node_is_told_once_with_its_figure_and_whom_it_slows(
     make: Make, rule: str, cause: str, said: str
 ) -> None:
-    text = told(make(LINK, rule=rule, cause=cause, subject="node:limping"))
+    text = story_of(make(LINK, rule=rule, cause=cause, subject="node:limping"))
 
     assert said in text
     assert "It slows llama." in text
@@ -223,14 +230,14 @@ def test_a_part_of_a_node_is_told_once_with_its_figure_and_whom_it_slows(
 def test_a_recompile_nobody_announced_says_so(make: Make) -> None:
     alert = make({}, rule="recompile", cause="recompile", node=None, device=None)
 
-    assert "llama stands still to compile its graphs again, which nobody had" in told(alert)
-    assert blame(alert) == ""
+    assert "llama has stopped for an unplanned recompilation since" in story_of(alert)
+    assert AlertText(alert, NOON).detail == ""
 
 
 def test_a_hang_says_since_when_no_step_has_ended(make: Make) -> None:
-    text = told(make({}, rule="hang", cause="hang"))
+    text = story_of(make({}, rule="hang", cause="hang"))
 
-    assert "Since 12:00:00 llama has finished no step for 3 min." in text
+    assert "llama has finished no step for 3 min, since 12:00:00." in text
     assert "limping, which does not join the collective" in text
 
 
@@ -244,8 +251,11 @@ def test_what_is_its_own_cause_is_told_once_with_its_figure(make: Make) -> None:
         device=None,
     )
 
-    assert "llama is slow to write checkpoints: 10.3 s against 3.10 s before." in told(alert)
-    assert "likely" not in told(alert)
+    assert (
+        "llama writes checkpoints slowly: 10.3 s against 3.10 s before, since 12:00:00."
+        in story_of(alert)
+    )
+    assert "likely" not in story_of(alert)
 
 
 def test_idle_nodes_are_listed_with_the_change_of_scale_that_left_them(make: Make) -> None:
@@ -256,8 +266,10 @@ def test_idle_nodes_are_listed_with_the_change_of_scale_that_left_them(make: Mak
     fields = {"rule": "node_idle", "cause": "node_idle", "node": None, "device": None}
     alert = make(evidence, cost={}, **fields)
     said = "The run was scaled down from 4 to 2 nodes at"
-    short = strip_tags(f"{clause(alert)}. {blame(alert)}").replace("\u202f", " ")
-    for text in (told(alert), short.replace("\u00a0", " ")):
+    short = strip_tags(f"{headline(alert)}. {AlertText(alert, NOON).detail}").replace(
+        "\u202f", " "
+    )
+    for text in (story_of(alert), short.replace("\u00a0", " ")):
         assert "2 nodes of llama" in text
         assert said in text
         assert "Idle: llama-02, llama-03." in text

@@ -5,8 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.alerts.sentences import blame, facts, story
-from fleet.alerts.text import clause
+from fleet.alerts.text import AlertText, facts, headline
 from fleet.checks.preflight_requirements import NONE, require_by, watch_starts
 from fleet.models import Alert, Annotation, Node, NotificationChange, Preflight, Run
 from tests.parts import NOON
@@ -29,11 +28,11 @@ def test_it_fires_once_and_says_what_was_missing(requiring: Run) -> None:
     assert (alert.severity, alert.subject) == (Alert.Severity.WARN, f"run:{requiring.name}")
     assert alert.onset_at == requiring.started_at
     assert alert.evidence["doubt"] == NONE
-    assert clause(alert) == f"{requiring.name} started without a preflight"
-    assert NONE in story(alert, now=LATER)
-    assert "probe its nodes" in story(alert, now=LATER)
-    assert "unknown" not in story(alert, now=LATER)
-    assert blame(alert) == ""
+    assert headline(alert) == f"{requiring.name} started without a preflight"
+    assert NONE in AlertText(alert, LATER).story
+    assert "run a preflight on its nodes" in AlertText(alert, LATER).story
+    assert "unknown" not in AlertText(alert, LATER).story
+    assert AlertText(alert, LATER).detail == ""
     assert "doubt" not in str(facts(alert)).casefold()
 
 

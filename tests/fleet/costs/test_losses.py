@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fleet.alerts.sentences import loss
+from fleet.alerts.text import loss
 from fleet.costs.losses import keep_costs, measured
 from fleet.models import Alert, Node, Run
 from telemetry.store.hot import HotStore
@@ -188,7 +188,7 @@ def test_a_loss_says_how_it_was_found(slowed: HotStore, make: Make) -> None:
     assert lost is not None
     how = lost.how.replace("\u202f", " ")
     assert "steps ended in the" in how
-    assert "at 2.00 s each, the median of the" in how
+    assert "At 2.00 s each, the median of the" in how
     assert "4 nodes cost $86.00 an hour" in how
 
 
@@ -231,7 +231,7 @@ def test_a_loss_says_that_another_alert_s_is_in_it(slowed: HotStore, make: Make)
     lost = loss(alert)
 
     assert lost is not None
-    assert "1 other alert of this run was open meanwhile" in lost.how
+    assert "other alert of this run was open at the same time" in lost.how
 
 
 def test_a_run_without_a_price_loses_steps_only(slowed: HotStore, make: Make, run: Run) -> None:

@@ -22,7 +22,7 @@ def test_it_says_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
     assert "llama spends 31.4 % of each step in gradient all-reduce" in text
     assert "core 7 of limping, which computes more slowly than its peers" in text
     assert "95.0 % against 62.0 % on its peers" in text
-    assert "3.00 s in place of 2.00 s" in text
+    assert "3.00 s instead of 2.00 s" in text
     assert "lost so far" in text
 
 

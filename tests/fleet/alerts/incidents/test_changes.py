@@ -69,7 +69,7 @@ def test_other_alerts_nearby_are_linked(hot: HotStore, make: Make) -> None:
     (change,) = changes_of(hot, make(), now=NOON + MINUTE)
 
     assert change.url == other.get_absolute_url()
-    assert change.text == "limping has gone silent"
+    assert change.text == "limping has stopped reporting"
 
 
 def test_steps_tell_of_checkpoints_pauses_and_batches(hot: HotStore, make: Make) -> None:
