@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from telemetry.agent.clock import Moment
-from telemetry.agent.reports import MONITOR, columns, runs, tail
-from telemetry.agent.spool import Frame, packed
+from telemetry.agent.reports import MONITOR, encode_columns, encode_tail, group_frames
+from telemetry.agent.spool import Frame, gzip_member
 
 TEN = 10
 
@@ -14,10 +14,16 @@ def as_columns(lines: Sequence[bytes], stream: str, now_s: float) -> bytes:
     some = [lines[turn % len(lines)] for turn in range(TEN)]
     at_s = [now_s - TEN + 1 + turn for turn in range(TEN)]
     frames = [
-        Frame(MONITOR, int(1e3 * s), Moment(s, s), bytes(16), packed(tail(line.rstrip(), {})))
+        Frame(
+            MONITOR,
+            int(1e3 * s),
+            Moment(s, s),
+            bytes(16),
+            gzip_member(encode_tail(line.rstrip(), {})),
+        )
         for line, s in zip(some, at_s, strict=True)
     ]
-    [run] = runs(frames)
+    [run] = group_frames(frames)
     seq = [frame.seq for frame in frames]
-    line = columns(run.rows, stream=stream, seq=seq, at_s=at_s, health={"version": "bench"})
-    return packed(line)
+    line = encode_columns(run.rows, stream=stream, seq=seq, at_s=at_s, health={"version": "bench"})
+    return gzip_member(line)

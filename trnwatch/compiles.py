@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, Optional
 
-from trnwatch.complaints import complain
+from trnwatch.complaints import warn_once
 
 # The wrapper logs by Python's logging, under the names that its lines carry between bars.
 LOGGERS = ("NEURON_CC_WRAPPER", "NCC_WRAPPER", "NEURON_CACHE", "NEURON_PARALLEL_COMPILE")
@@ -82,7 +82,7 @@ class CompileLines:
             ("Compilation failed", self._failed),
         ):
             if words in text:
-                return told(_module(text), text, at)
+                return told(_module_in(text), text, at)
         if path := CACHE.search(text):
             self._cache = path[1]
         return []
@@ -135,12 +135,12 @@ class CompileLines:
         return [dict(begun, module=module, outcome=outcome, seconds=max(0.0, took_s))]
 
 
-def _module(text: str) -> str:
+def _module_in(text: str) -> str:
     found = MODULE.search(text)
     return found[0] if found else ""
 
 
-class Listener(logging.Handler):
+class CompileLogHandler(logging.Handler):
     """Hands the wrapper's lines to a reporter; it goes when the reporter does."""
 
     def __init__(self, reporter: Any) -> None:
@@ -155,16 +155,16 @@ class Listener(logging.Handler):
             if reporter is not None and os.getpid() == self._pid:
                 reporter.compile_line(record.getMessage(), at=record.created)
         except Exception as error:
-            complain("a line of the compiler is not read: %s", error)
+            warn_once("a line of the compiler is not read: %s", error)
 
 
-def begin_to_listen(reporter: Any) -> None:
+def attach_log_handler(reporter: Any) -> None:
     """Read what the compiler's wrapper logs in this process from now on, for one reporter."""
-    heard: Optional[Listener] = None
+    heard: Optional[CompileLogHandler] = None
     for name in LOGGERS:
         log = logging.getLogger(name)
         for handler in list(log.handlers):
-            if isinstance(handler, Listener) and handler.reporter() in (None, reporter):
+            if isinstance(handler, CompileLogHandler) and handler.reporter() in (None, reporter):
                 log.removeHandler(handler)
-        heard = heard or Listener(reporter)
+        heard = heard or CompileLogHandler(reporter)
         log.addHandler(heard)

@@ -3,11 +3,11 @@
 import logging
 
 log = logging.getLogger("trnwatch")
-_said: set[str] = set()
+_warned: set[str] = set()
 
 
-def complain(text: str, *about: object) -> None:
+def warn_once(text: str, *about: object) -> None:
     """Log a trouble the first time it occurs."""
-    if text not in _said:
-        _said.add(text)
+    if text not in _warned:
+        _warned.add(text)
         log.warning("trnwatch: " + text, *about)

@@ -3,9 +3,9 @@
 import time
 from typing import Any, Optional, Union
 
-from trnwatch.complaints import complain
+from trnwatch.complaints import warn_once
 from trnwatch.reporter import Reporter
-from trnwatch.steps import Idle, Step
+from trnwatch.steps import NoOpStep, Step
 
 
 class HookedSteps:
@@ -20,7 +20,7 @@ class HookedSteps:
         self.reporter = reporter
         self._loss_comes_later = loss_comes_later
         self._held: Optional[tuple[Step, float, float]] = None
-        self._step: Union[Step, Idle, None] = None
+        self._step: Union[Step, NoOpStep, None] = None
         self._mark_s = 0.0
 
     def begin(self) -> None:
@@ -78,7 +78,7 @@ def guarded(hook: Any) -> Any:
         try:
             hook(*args, **kwargs)
         except Exception as error:
-            complain("a hook failed: %s", error)
+            warn_once("a hook failed: %s", error)
 
     safely.__name__, safely.__doc__ = hook.__name__, hook.__doc__
     return safely
@@ -90,7 +90,7 @@ def plain_number(value: Any) -> Optional[float]:
     return float(value) if isinstance(value, (int, float)) or is_near else None
 
 
-def figure(source: Any, *names: str) -> Any:
+def first_attribute(source: Any, *names: str) -> Any:
     """Return the first of some attributes that is set, None where none is."""
     for name in names:
         value = getattr(source, name, None)

@@ -6,7 +6,7 @@ looks: without ``callback.reporter.collective()`` around it, its share stays unk
 
 from typing import Any, Optional
 
-from trnwatch.hooks import HookedSteps, figure, guarded, plain_number
+from trnwatch.hooks import HookedSteps, first_attribute, guarded, plain_number
 from trnwatch.reporter import Reporter
 
 try:
@@ -27,7 +27,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
     @guarded
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Say what the run is, as far as the trainer knows."""
-        self._n_tokens = figure(state, "num_input_tokens_seen") or 0
+        self._n_tokens = first_attribute(state, "num_input_tokens_seen") or 0
         self.reporter.suggest(**facts_of(args, kwargs.get("model")))
 
     @guarded
@@ -40,7 +40,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
     @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """Report the step; tokens only where the trainer counts those of all processes."""
-        seen = figure(state, "num_input_tokens_seen")
+        seen = first_attribute(state, "num_input_tokens_seen")
         tokens = None if seen is None or self._n_tokens is None else seen - self._n_tokens
         self._n_tokens = seen
         self._steps.end(int(state.global_step), tokens or None)
@@ -69,22 +69,24 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
 
 def facts_of(args: Any, model: Any) -> dict[str, Any]:
     """Return what the trainer's arguments and the model's configuration say of the run."""
-    layout = figure(args, "trn_config") or args
-    tp = figure(layout, "tensor_parallel_size") or 1
-    pp = figure(layout, "pipeline_parallel_size") or 1
-    n_replicas = max(1, int(figure(args, "world_size") or 1) // (int(tp) * int(pp)))
-    each = figure(args, "per_device_train_batch_size") or 0
-    config, optimizer = getattr(model, "config", None), figure(args, "optim")
-    name = figure(config, "_name_or_path", "name_or_path") or ""
+    layout = first_attribute(args, "trn_config") or args
+    tp = first_attribute(layout, "tensor_parallel_size") or 1
+    pp = first_attribute(layout, "pipeline_parallel_size") or 1
+    n_replicas = max(1, int(first_attribute(args, "world_size") or 1) // (int(tp) * int(pp)))
+    each = first_attribute(args, "per_device_train_batch_size") or 0
+    config, optimizer = getattr(model, "config", None), first_attribute(args, "optim")
+    name = first_attribute(config, "_name_or_path", "name_or_path") or ""
     return {
-        "run": figure(args, "run_name"),
+        "run": first_attribute(args, "run_name"),
         "model": str(name).rstrip("/").rpartition("/")[2] or None,
         "tp": tp,
         "pp": pp,
-        "global_batch": each * (figure(args, "gradient_accumulation_steps") or 1) * n_replicas,
-        "seq_len": figure(args, "max_length", "max_seq_length"),
-        "precision": "bf16" if figure(args, "bf16") else None,
+        "global_batch": each
+        * (first_attribute(args, "gradient_accumulation_steps") or 1)
+        * n_replicas,
+        "seq_len": first_attribute(args, "max_length", "max_seq_length"),
+        "precision": "bf16" if first_attribute(args, "bf16") else None,
         "optimizer": getattr(optimizer, "value", optimizer),
-        "layers": figure(config, "num_hidden_layers"),
-        "hidden": figure(config, "hidden_size"),
+        "layers": first_attribute(config, "num_hidden_layers"),
+        "hidden": first_attribute(config, "hidden_size"),
     }

@@ -10,8 +10,8 @@ from typing import Optional
 
 # Amazon's machines carry their instance id here: the agent on the node goes by the same name.
 ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
-UNFIT = re.compile(r"[^A-Za-z0-9._-]+")
-UNFIT_RUN = re.compile(r"[^A-Za-z0-9_-]+")
+INVALID = re.compile(r"[^A-Za-z0-9._-]+")
+INVALID_RUN = re.compile(r"[^A-Za-z0-9_-]+")
 DIGITS = re.compile(r"\d+")
 TEXTS = ("team", "purpose", "model", "instance_type", "precision", "optimizer")
 SETTINGS = {"compiler_flags": 500, "compiler_version": 60, "sdk_version": 40}
@@ -71,7 +71,7 @@ class Identity:
     about: Mapping[str, object]
 
 
-def place_of(env: Mapping[str, str]) -> RankPlace:
+def rank_place_of(env: Mapping[str, str]) -> RankPlace:
     """Return where the process stands, by torchrun, Open MPI or Slurm; alone if none of them."""
     for rank, n_ranks, local_rank, n_local in LAUNCHERS:
         if rank in env and n_ranks in env:
@@ -89,15 +89,15 @@ def identity_of(
 ) -> Identity:
     """Return who this process is: by code, else by the environment, else as is suggested."""
     said = _about(env, about or {}, suggested or {})
-    place = place_of(env)
+    place = rank_place_of(env)
     node = env.get("TRNWATCH_NODE") or node_name()
     all_ranks = env.get("TRNWATCH_WORKERS", "nodes") == "ranks"
     stage, group = _stage_and_group(place, said, all_ranks=all_ranks)
     said.setdefault("n_nodes", place.n_nodes)
     n_workers = place.n_ranks if all_ranks else place.n_nodes
     return Identity(
-        run=UNFIT_RUN.sub("-", str(said.pop("run", "") or _default_run(env)))[:60],
-        session=UNFIT.sub("-", str(said.pop("session", "") or session_of(env)))[:60],
+        run=INVALID_RUN.sub("-", str(said.pop("run", "") or _default_run(env)))[:60],
+        session=INVALID.sub("-", str(said.pop("session", "") or session_of(env)))[:60],
         worker=f"{node}/{place.local_rank}" if all_ranks else node,
         node=node,
         rank=place.rank if all_ranks else place.node_rank,
@@ -116,7 +116,7 @@ def node_name() -> str:
     except (OSError, ValueError):
         tag = ""
     name = tag if tag.startswith("i-") else socket.gethostname().partition(".")[0]
-    return UNFIT.sub("-", name).lstrip("._-")[:80] or "unknown"
+    return INVALID.sub("-", name).lstrip("._-")[:80] or "unknown"
 
 
 def session_of(env: Mapping[str, str]) -> str:
@@ -152,10 +152,12 @@ def _about(
             value = env.get(f"TRNWATCH_{name.upper()}") or suggested.get(name)
         if value is not None:
             said[name] = value
-    return {name: fit for name, value in said.items() if (fit := _fit(name, value)) is not None}
+    return {
+        name: fit for name, value in said.items() if (fit := _validated(name, value)) is not None
+    }
 
 
-def _fit(name: str, value: object) -> Optional[object]:
+def _validated(name: str, value: object) -> Optional[object]:
     """Return a fact in the form that the server takes; None where it cannot be read."""
     if name in FLAGS:
         word = str(value).strip().lower()
@@ -189,7 +191,7 @@ def _whole(text: str) -> int:
     return int(found[0]) if found else 0
 
 
-def secret_of(env: Mapping[str, str]) -> str:
+def token_of(env: Mapping[str, str]) -> str:
     """Return the token, from the environment or from the file that it names."""
     if env.get("TRNWATCH_TOKEN"):
         return env["TRNWATCH_TOKEN"].strip()

@@ -6,7 +6,7 @@ looks: without ``callback.reporter.collective()`` around it, its share stays unk
 
 from typing import Any, Optional
 
-from trnwatch.hooks import HookedSteps, figure, guarded, plain_number
+from trnwatch.hooks import HookedSteps, first_attribute, guarded, plain_number
 from trnwatch.reporter import Reporter
 
 try:
@@ -94,19 +94,20 @@ def loss_of(trainer: Any) -> Optional[float]:
 def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
     """Return what the trainer and NxDT's configuration say of the run."""
     config = getattr(module, "cfg", None) or getattr(module, "config", None)
-    strategy = figure(config, "distributed_strategy")
-    data = figure(config, "data")
-    model = figure(config, "model")
+    strategy = first_attribute(config, "distributed_strategy")
+    data = first_attribute(config, "data")
+    model = first_attribute(config, "model")
     return {
-        "run": figure(config, "name"),
-        "tp": figure(strategy, "tensor_model_parallel_size"),
-        "pp": figure(strategy, "pipeline_model_parallel_size"),
-        "global_batch": figure(data, "global_batch_size"),
-        "seq_len": figure(data, "seq_length"),
-        "layers": figure(model, "num_layers"),
-        "hidden": figure(model, "hidden_size"),
-        "n_nodes": figure(trainer, "num_nodes"),
-        "optimizer": figure(figure(model, "optim"), "name") or _optimizer(trainer),
+        "run": first_attribute(config, "name"),
+        "tp": first_attribute(strategy, "tensor_model_parallel_size"),
+        "pp": first_attribute(strategy, "pipeline_model_parallel_size"),
+        "global_batch": first_attribute(data, "global_batch_size"),
+        "seq_len": first_attribute(data, "seq_length"),
+        "layers": first_attribute(model, "num_layers"),
+        "hidden": first_attribute(model, "hidden_size"),
+        "n_nodes": first_attribute(trainer, "num_nodes"),
+        "optimizer": first_attribute(first_attribute(model, "optim"), "name")
+        or _optimizer(trainer),
     }
 
 

@@ -10,13 +10,13 @@ from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from typing import Any, Callable, Optional, Union
 
-from trnwatch.compiles import CompileLines, begin_to_listen, compile_record, toolchain
-from trnwatch.complaints import complain
-from trnwatch.identity import Identity, environment, identity_of, secret_of
+from trnwatch.compiles import CompileLines, attach_log_handler, compile_record, toolchain
+from trnwatch.complaints import warn_once
+from trnwatch.identity import Identity, environment, identity_of, token_of
 from trnwatch.sender import ReportSender
-from trnwatch.steps import Collectives, Idle, Step, TimedPart
+from trnwatch.steps import Collectives, NoOpStep, Step, TimedPart
 
-LAST_WORDS_S = 2.0
+FINISH_TIMEOUT_S = 2.0
 _reporters: "weakref.WeakSet[Reporter]" = weakref.WeakSet()
 
 
@@ -48,7 +48,7 @@ class Reporter:
         self._about = about
         self._suggested: dict[str, Any] = {}
         self._sender: Optional[ReportSender] = None
-        self._step: Union[Step, Idle, None] = None
+        self._step: Union[Step, NoOpStep, None] = None
         self._next = 1
         self._pid = os.getpid()
         self._is_over = False
@@ -57,7 +57,7 @@ class Reporter:
         try:
             self._begin()
         except Exception as error:
-            complain("cannot report: %s", error)
+            warn_once("cannot report: %s", error)
         _reporters.add(self)
 
     @classmethod
@@ -66,7 +66,7 @@ class Reporter:
         env = environment()
         server = about.pop("server", None) or env.get("TRNWATCH_SERVER", "")
         ca_file = about.pop("ca_file", None) or env.get("TRNWATCH_CA_FILE", "")
-        return cls(server, token=lambda: secret_of(environment()), ca_file=ca_file, **about)
+        return cls(server, token=lambda: token_of(environment()), ca_file=ca_file, **about)
 
     def _begin(self) -> None:
         """Find out who this process is, and start to send if it is one that speaks."""
@@ -82,40 +82,40 @@ class Reporter:
                 ca_file=self._ca_file,
             )
             self._sender.start()
-            begin_to_listen(self)
+            attach_log_handler(self)
 
     @property
     def is_reporting(self) -> bool:
         """Whether this process is one that reports."""
         return self._sender is not None and not self._is_over
 
-    def step(self, number: Optional[int] = None) -> "Union[Step, Idle]":
+    def step(self, number: Optional[int] = None) -> "Union[Step, NoOpStep]":
         """Time one optimizer step; without a number steps are counted from 1."""
         if number is not None:
             self._next = number
-        new: Union[Step, Idle]
+        new: Union[Step, NoOpStep]
         if self._pid != os.getpid():
             self._in_child()
-        new = Idle() if self._sender is None else Step(self._next, self._done)
+        new = NoOpStep() if self._sender is None else Step(self._next, self._done)
         self._next += 1
         self._step = new
         return new
 
-    def collective(self) -> "Union[Collectives, Idle]":
+    def collective(self) -> "Union[Collectives, NoOpStep]":
         """Time a gradient exchange of the step under way."""
-        return Idle() if self._step is None else self._step.collective()
+        return NoOpStep() if self._step is None else self._step.collective()
 
-    def input(self) -> "Union[TimedPart, Idle]":
+    def input(self) -> "Union[TimedPart, NoOpStep]":
         """Time waiting for data in the step under way."""
-        return Idle() if self._step is None else self._step.input()
+        return NoOpStep() if self._step is None else self._step.input()
 
-    def checkpoint(self) -> "Union[TimedPart, Idle]":
+    def checkpoint(self) -> "Union[TimedPart, NoOpStep]":
         """Time a checkpoint in the step under way."""
-        return Idle() if self._step is None else self._step.checkpoint()
+        return NoOpStep() if self._step is None else self._step.checkpoint()
 
     def other(self) -> "AbstractContextManager[Any]":
         """Time what is no training in the step under way."""
-        return Idle() if self._step is None else self._step.other()
+        return NoOpStep() if self._step is None else self._step.other()
 
     def compile(self, module: str = "", outcome: str = "miss", **facts: Any) -> None:
         """Report a graph: a ``miss`` was compiled, a ``hit`` found in the cache, a ``fail`` not.
@@ -127,7 +127,7 @@ class Reporter:
             if self._sender is not None and self._pid == os.getpid():
                 self._sender.put(compile_record(module, outcome, facts, now_s=time.time()))
         except Exception as error:
-            complain("a compile is not reported: %s", error)
+            warn_once("a compile is not reported: %s", error)
 
     def compile_line(self, text: str, at: Optional[float] = None) -> None:
         """Read a line of the Neuron compiler's wrapper, and report what it says of the cache."""
@@ -135,7 +135,7 @@ class Reporter:
             for told in self._lines.read(text, time.time() if at is None else at):
                 self.compile(**told)
         except Exception as error:
-            complain("a line of the compiler is not read: %s", error)
+            warn_once("a line of the compiler is not read: %s", error)
 
     def about(self, **facts: Any) -> None:
         """Say what the run is, where that is known only after the start."""
@@ -153,7 +153,7 @@ class Reporter:
                 self.identity = self._who()
                 self._sender.introduce(self.identity)
         except Exception as error:
-            complain("cannot tell what the run is: %s", error)
+            warn_once("cannot tell what the run is: %s", error)
 
     def _who(self) -> Identity:
         env = environment() if self._env is None else self._env
@@ -168,7 +168,7 @@ class Reporter:
             if self._sender is not None:
                 self._sender.put(step.record(step_s, ended_at))
         except Exception as error:
-            complain("a step is not reported: %s", error)
+            warn_once("a step is not reported: %s", error)
 
     def finish(self, *, failed: bool = False, reason: str = "") -> None:
         """Say that training is over, and give what is left a moment to get through."""
@@ -177,9 +177,9 @@ class Reporter:
         self._is_over = True
         try:
             if self._sender is not None:
-                self._sender.finish(failed=failed, reason=reason[:200], within_s=LAST_WORDS_S)
+                self._sender.finish(failed=failed, reason=reason[:200], within_s=FINISH_TIMEOUT_S)
         except Exception as error:
-            complain("the end is not reported: %s", error)
+            warn_once("the end is not reported: %s", error)
 
     def __enter__(self) -> "Reporter":
         return self
@@ -193,7 +193,7 @@ class Reporter:
         try:
             self._begin()
         except Exception as error:
-            complain("cannot report: %s", error)
+            warn_once("cannot report: %s", error)
 
 
 def _at_exit() -> None:

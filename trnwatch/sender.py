@@ -6,20 +6,20 @@ import time
 from collections import deque
 from typing import Any, Callable, Optional, Union
 
-from trnwatch.complaints import complain
+from trnwatch.complaints import warn_once
 from trnwatch.identity import Identity
 from trnwatch.steps import Record
-from trnwatch.wire import ReportConnection, line
+from trnwatch.wire import ReportConnection, encode_line
 
 EVERY_S = 1.0
-BEAT_EVERY_S = 10.0
+HEARTBEAT_EVERY_S = 10.0
 MAX_RECORDS = 10_000
 MAX_LINES = 500
 MAX_LOSS = 1e9
 MAX_BACKOFF_S = 30.0
 # The server said that it will never take this; asking again changes nothing.
 TOO_LARGE = 413
-HOPELESS = (400, TOO_LARGE, 415, 422)
+REJECTED = (400, TOO_LARGE, 415, 422)
 
 
 class ReportSender:
@@ -110,7 +110,7 @@ class ReportSender:
         while self._queue and len(steps) < MAX_LINES:
             steps += self._told(self._queue.popleft())
         has_news = self.n_dropped > self._n_told and (steps or self._end is not None)
-        if has_news or time.monotonic() - self._said_at_s > BEAT_EVERY_S:
+        if has_news or time.monotonic() - self._said_at_s > HEARTBEAT_EVERY_S:
             lines.append(self._said("beat", at=time.time(), n_dropped=self.n_dropped))
             self._n_told = self.n_dropped
         self._has_end = self._end is not None and not self._queue and not self._is_over
@@ -124,19 +124,19 @@ class ReportSender:
             status, answer = self._wire.post(lines, self._token())
         except Exception as error:
             self._failures += 1
-            complain("the server does not answer (%s); reports are kept for now", error)
+            warn_once("the server does not answer (%s); reports are kept for now", error)
             return False
         is_taken = status == 200 and "accepted" in answer
         # What has no words of trnwatch's was said by something between: it may pass.
-        if not is_taken and not (status in HOPELESS and (answer or status == TOO_LARGE)):
+        if not is_taken and not (status in REJECTED and (answer or status == TOO_LARGE)):
             self._failures += 1
-            complain("the server says %s: %s", status, answer.get("detail") or "nothing of ours")
+            warn_once("the server says %s: %s", status, answer.get("detail") or "nothing of ours")
             return False
         n_refused = int(answer.get("n_refused") or 0) if is_taken else self._n_unsent_steps
         if n_refused:
             # Of what else is refused, nothing is lost.
             self.n_dropped += min(n_refused, self._n_unsent_steps)
-            complain("the server refuses reports: %s", answer.get("refused") or answer)
+            warn_once("the server refuses reports: %s", answer.get("refused") or answer)
         self._failures, self._unsent = 0, []
         self._introduced, self._said_at_s = self._introducing, time.monotonic()
         self._is_over = self._is_over or self._has_end
@@ -145,7 +145,7 @@ class ReportSender:
     def _introduction(self, me: Identity) -> bytes:
         """Return what the run is."""
         about = dict(me.about, run=me.run, session=me.session, at=time.time())
-        return line(dict(about, kind="run"))
+        return encode_line(dict(about, kind="run"))
 
     def _told(self, record: Union[Record, dict[str, Any]]) -> list[bytes]:
         """Return a step or a compile as a line, or none where it cannot be told."""
@@ -155,7 +155,7 @@ class ReportSender:
             return [self._step(record)]
         except Exception as error:
             self.n_dropped += 1
-            complain("something cannot be told: %s", error)
+            warn_once("something cannot be told: %s", error)
             return []
 
     def _step(self, record: Record) -> bytes:
@@ -191,4 +191,4 @@ class ReportSender:
             "group": me.group or None,
             "n_workers": me.n_workers,
         }
-        return line({"kind": kind, **who, **said})
+        return encode_line({"kind": kind, **who, **said})

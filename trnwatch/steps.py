@@ -113,7 +113,7 @@ class Step:
         )
 
 
-class Idle:
+class NoOpStep:
     """What a process that reports nothing gets for a step, or for a part of one."""
 
     __slots__ = ("loss", "number", "tokens")
@@ -123,24 +123,24 @@ class Idle:
         self.tokens: Optional[float] = None
         self.loss: Optional[float] = None
 
-    def __enter__(self) -> "Idle":
+    def __enter__(self) -> "NoOpStep":
         return self
 
     def __exit__(self, *exc: object) -> None:
         return None
 
-    def collective(self) -> "Idle":
+    def collective(self) -> "NoOpStep":
         """Time nothing."""
         return self
 
-    def input(self) -> "Idle":
+    def input(self) -> "NoOpStep":
         """Time nothing."""
         return self
 
-    def checkpoint(self) -> "Idle":
+    def checkpoint(self) -> "NoOpStep":
         """Time nothing."""
         return self
 
-    def other(self) -> "Idle":
+    def other(self) -> "NoOpStep":
         """Time nothing."""
         return self

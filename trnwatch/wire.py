@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 PATH = "/api/v1/ingest/steps"
 TIMEOUT_S = 10.0
 MAX_RESPONSE_BYTES = 65_536
-HUNG_UP = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected)
+DISCONNECTED = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconnected)
 
 
 class ReportConnection:
@@ -48,7 +48,7 @@ class ReportConnection:
         if self._connection is not None:
             try:
                 return self._ask(body, headers)
-            except HUNG_UP:
+            except DISCONNECTED:
                 # It was open for too long without a word: once more, on a new one.
                 self.close()
         return self._ask(body, headers)
@@ -61,7 +61,7 @@ class ReportConnection:
                 text = response.read(MAX_RESPONSE_BYTES)
                 if response.will_close:
                     self.close()
-                return response.status, _said(text)
+                return response.status, _json_object(text)
         except BaseException:
             self.close()
             raise
@@ -69,7 +69,7 @@ class ReportConnection:
     def _open(self) -> http.client.HTTPConnection:
         if self._connection is None:
             kind: Any = http.client.HTTPSConnection if self._secure else http.client.HTTPConnection
-            more = {"context": _trusting(self._ca_file)} if self._secure else {}
+            more = {"context": _tls_context(self._ca_file)} if self._secure else {}
             self._connection = kind(self._host, self._port, timeout=self._timeout_s, **more)
         return self._connection
 
@@ -80,7 +80,7 @@ class ReportConnection:
         self._connection = None
 
 
-def _trusting(ca_file: str) -> ssl.SSLContext:
+def _tls_context(ca_file: str) -> ssl.SSLContext:
     """Return whom to trust; raises OSError with the file's name where it is of no use."""
     try:
         return ssl.create_default_context(cafile=ca_file or None)
@@ -90,7 +90,7 @@ def _trusting(ca_file: str) -> ssl.SSLContext:
         ) from error
 
 
-def _said(text: bytes) -> dict[str, Any]:
+def _json_object(text: bytes) -> dict[str, Any]:
     """Return an answer as far as it is one."""
     try:
         said = json.loads(text)
@@ -99,7 +99,7 @@ def _said(text: bytes) -> dict[str, Any]:
     return said if isinstance(said, dict) else {}
 
 
-def line(said: Mapping[str, object]) -> bytes:
+def encode_line(said: Mapping[str, object]) -> bytes:
     """Return one line; what is None is left out."""
     known = {name: value for name, value in said.items() if value is not None}
     return json.dumps(known, separators=(",", ":"), allow_nan=False).encode()

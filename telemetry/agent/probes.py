@@ -76,7 +76,7 @@ class Probes:
 
     def _take(self, text: bytes, now_s: float) -> None:
         """Take in lines; those that make no sense are passed over, and said."""
-        results = [(_probe(line), line) for line in text.splitlines() if line.strip()]
+        results = [(_parse_line(line), line) for line in text.splitlines() if line.strip()]
         found = {result[0]: result[1] for result, _ in results if result}
         wrong = [line for result, line in results if not result]
         shown = wrong[0][:60].decode("utf-8", "replace") if wrong else ""
@@ -85,7 +85,7 @@ class Probes:
             self._latency_s, self._read_s = found, now_s
 
 
-def _probe(line: bytes) -> tuple[str, float] | None:
+def _parse_line(line: bytes) -> tuple[str, float] | None:
     """Read one line; None where it is no result."""
     try:
         result: Any = json.loads(line)

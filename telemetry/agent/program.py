@@ -12,9 +12,9 @@ from types import FrameType
 
 from telemetry.agent import VERSION, sysfs
 from telemetry.agent.clock import Clock
-from telemetry.agent.reports import Collector, Health, Line, head
+from telemetry.agent.reports import Collector, Health, Line, encode_head
 from telemetry.agent.sender import AgentSender
-from telemetry.agent.spool import Frame, Spool, SpoolError, packed
+from telemetry.agent.spool import Frame, Spool, SpoolError, gzip_member
 from telemetry.agent.wire import ServerConnection, TokenFile
 
 SPOOL = "/var/lib/trnwatch-agent"
@@ -60,7 +60,7 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
     add("--every", type=_seconds, default=1.0, metavar="S", help="seconds between requests (1)")
     add("--spool", type=Path, default=Path(env.get("STATE_DIRECTORY") or SPOOL), metavar="DIR")
     add("--spool-mb", type=_spool_mb, default=256.0, metavar="MB", help="at most so much (256)")
-    add("--efa-sysfs", type=Path, default=sysfs.SYSFS, metavar="DIR")
+    add("--efa-sysfs", type=Path, default=sysfs.EFA_SYSFS, metavar="DIR")
     add("--neuron-sysfs", type=Path, default=sysfs.NEURON_SYSFS, metavar="DIR")
     add("--probe-file", metavar="FILE", help="EFA latencies, one JSON object per line")
     add("--probe-command", metavar="LINE", help="a command that prints them")
@@ -108,7 +108,7 @@ def main(words: Sequence[str]) -> int:
     """Run the agent, and return its exit status."""
     options = read_options(words)
     clock, health, stop = Clock(), Health(), Stop()
-    work = _dry if options.dry_run else _run
+    work = _dry_run if options.dry_run else _run
     try:
         return work(options, clock, health, stop)
     except (SpoolError, ValueError, OSError) as error:
@@ -116,13 +116,13 @@ def main(words: Sequence[str]) -> int:
         return 2
 
 
-def _dry(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) -> int:
+def _dry_run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) -> int:
     """Print what would be sent."""
     collector = Collector(options, clock, health)
     try:
-        for seq, (kind, made, rest) in enumerate(_all(collector, stop), 1):
+        for seq, (kind, made, rest) in enumerate(_lines(collector, stop), 1):
             frame = Frame(kind, seq, made, clock.boot, b"")
-            line = head(frame, "dry-run", made.wall_s, health.said(n_waiting=0)) + rest
+            line = encode_head(frame, "dry-run", made.wall_s, health.said(n_waiting=0)) + rest
             sys.stdout.write(line.decode("utf-8", "replace"))
             sys.stdout.flush()
             if options.once:
@@ -146,8 +146,8 @@ def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) 
     sender = AgentSender(spool, wire, health, clock, every_s=options.every)
     collector = Collector(options, clock, health)
     sender.start()
-    for line in _all(collector, stop):
-        _keep(spool, line, health)
+    for line in _lines(collector, stop):
+        _spool_line(spool, line, health)
         if options.once:
             break
     collector.stop()
@@ -159,17 +159,17 @@ def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) 
     return 1 if options.once and n_left else 0
 
 
-def _all(collector: Collector, stop: Stop) -> Iterator[Line]:
+def _lines(collector: Collector, stop: Stop) -> Iterator[Line]:
     """Yield lines for as long as there are any."""
     while not (collector.is_over or stop.is_asked):
         yield from collector.lines()
 
 
-def _keep(spool: Spool, line: Line, health: Health) -> None:
+def _spool_line(spool: Spool, line: Line, health: Health) -> None:
     """Put a line into the spool; a disk that is full costs the line, and is said."""
     kind, made, rest = line
     try:
-        spool.append(kind, made, packed(rest))
+        spool.append(kind, made, gzip_member(rest))
     except OSError as error:
         health.add("n_skipped")
         health.problem("spool", f"spool: {error}")

@@ -22,7 +22,7 @@ from telemetry.agent import VERSION
 from telemetry.agent.clock import Clock, Moment
 from telemetry.agent.monitor import Monitor
 from telemetry.agent.probes import Probes
-from telemetry.agent.spool import Frame, packed, stored
+from telemetry.agent.spool import Frame, gzip_member, stored_gzip_member
 from telemetry.agent.sysfs import EfaCounters, NeuronSysfs
 
 # Stands in a template where a number was; a report that has this character is sent as it is.
@@ -60,11 +60,11 @@ class FrameGroup:
         return len(self.rows) > 1
 
 
-def runs(frames: Sequence[Frame]) -> Iterator[FrameGroup]:
+def group_frames(frames: Sequence[Frame]) -> Iterator[FrameGroup]:
     """Split frames, in order, into runs of one template, and of those that have none."""
     run = FrameGroup([], [])
     for frame in frames:
-        row = _row(frame)
+        row = _report_row(frame)
         template = run.rows[0].template if run.rows else None
         is_other = (row.template if row else None) != template
         if run.frames and (is_other or len(run.frames) == MAX_ROWS):
@@ -76,7 +76,7 @@ def runs(frames: Sequence[Frame]) -> Iterator[FrameGroup]:
         yield run
 
 
-def columns(
+def encode_columns(
     rows: Sequence[ReportRow],
     *,
     stream: str,
@@ -93,9 +93,9 @@ def columns(
         "seq": seq,
         "at": [round(moment_s, 6) for moment_s in at_s],
         "template": rows[0].template.decode(),
-        "once": _text(rows[0].numbers),
+        "once": _base64(rows[0].numbers),
         "varies": varies,
-        "more": _text(more),
+        "more": _base64(more),
         "agent": health,
     }
     return (
@@ -103,7 +103,7 @@ def columns(
     )
 
 
-def _row(frame: Frame) -> ReportRow | None:
+def _report_row(frame: Frame) -> ReportRow | None:
     """Take a report apart; None where its numbers cannot be told from its text."""
     text = b"{" + zlib.decompress(frame.tail, GUNZIP).rstrip()
     parts = NUMBER.split(text)
@@ -116,12 +116,12 @@ def _row(frame: Frame) -> ReportRow | None:
     return ReportRow(template, numbers) if _is_sound(template) else None
 
 
-_sound: set[bytes] = set()
+_sound_templates: set[bytes] = set()
 
 
 def _is_sound(template: bytes) -> bool:
     """Whether a template is text, with no hole inside a string: between holes quotes pair up."""
-    if template in _sound:
+    if template in _sound_templates:
         return True
     try:
         template.decode()
@@ -129,13 +129,13 @@ def _is_sound(template: bytes) -> bool:
         return False
     if any(ESCAPED.sub(b"", part).count(b'"') % 2 for part in template.split(HOLE)):
         return False
-    if len(_sound) > 8:
-        _sound.clear()
-    _sound.add(template)
+    if len(_sound_templates) > 8:
+        _sound_templates.clear()
+    _sound_templates.add(template)
     return True
 
 
-def _text(numbers: array[float]) -> str:
+def _base64(numbers: array[float]) -> str:
     """Return numbers as text: little-endian 64-bit floats in Base64."""
     if sys.byteorder == "big":
         numbers = array("d", numbers)
@@ -143,11 +143,11 @@ def _text(numbers: array[float]) -> str:
     return base64.b64encode(numbers).decode()
 
 
-MONITOR, BESIDE = 0, 1
-PATHS = {MONITOR: "/api/v1/ingest/neuron-monitor", BESIDE: "/api/v1/ingest/efa"}
+MONITOR, SYSFS = 0, 1
+PATHS = {MONITOR: "/api/v1/ingest/neuron-monitor", SYSFS: "/api/v1/ingest/efa"}
 
 
-def tail(report: bytes | None, beside: Mapping[str, Any]) -> bytes:
+def encode_tail(report: bytes | None, beside: Mapping[str, Any]) -> bytes:
     """Return the end of a line: what was read, the report as it came, not parsed."""
     text = json.dumps(beside, separators=(",", ":"))[1:-1].encode()
     if report is None:
@@ -155,7 +155,7 @@ def tail(report: bytes | None, beside: Mapping[str, Any]) -> bytes:
     return text + (b"," if text else b"") + b'"report":' + report + b"}\n"
 
 
-def head(frame: Frame, stream: str, at_s: float, health: Mapping[str, Any] | None) -> bytes:
+def encode_head(frame: Frame, stream: str, at_s: float, health: Mapping[str, Any] | None) -> bytes:
     """Return the beginning of a line, which is only known when it is sent."""
     said: dict[str, Any] = {"at": round(at_s, 6), "seq": frame.seq, "stream": stream}
     if health is not None:
@@ -163,7 +163,7 @@ def head(frame: Frame, stream: str, at_s: float, health: Mapping[str, Any] | Non
     return json.dumps(said, separators=(",", ":"))[:-1].encode() + b","
 
 
-def body(
+def encode_lines(
     frames: Sequence[Frame], stream: str, health: Mapping[str, Any], clock: Clock, now: Moment
 ) -> bytes:
     """Return frames as one gzip body; the last line carries how the agent is doing."""
@@ -171,22 +171,24 @@ def body(
     for frame in frames:
         at_s = clock.wall_of(frame.made, frame.boot, now=now)
         is_last = frame is frames[-1]
-        pieces.append(stored(head(frame, stream, at_s, health if is_last else None)))
+        pieces.append(
+            stored_gzip_member(encode_head(frame, stream, at_s, health if is_last else None))
+        )
         pieces.append(frame.tail)
     return b"".join(pieces)
 
 
-def columns_body(
+def encode_columns_body(
     run: FrameGroup, stream: str, health: Mapping[str, Any], clock: Clock, now: Moment
 ) -> bytes:
     """Return frames of one template as one gzip body of one line."""
     at_s = [clock.wall_of(frame.made, frame.boot, now=now) for frame in run.frames]
     seq = [frame.seq for frame in run.frames]
-    return packed(columns(run.rows, stream=stream, seq=seq, at_s=at_s, health=health))
+    return gzip_member(encode_columns(run.rows, stream=stream, seq=seq, at_s=at_s, health=health))
 
 
 # A trouble that lasts, or comes and goes, is logged no more often than this.
-AGAIN_S = 600.0
+LOG_EVERY_S = 600.0
 
 
 class Health:
@@ -229,7 +231,7 @@ class Health:
             self._is_open.discard(part)
             return f"{part}: well again" if was_said else ""
         now_s = time.monotonic()
-        if now_s - self._logged_s.get(part, -AGAIN_S) < AGAIN_S:
+        if now_s - self._logged_s.get(part, -LOG_EVERY_S) < LOG_EVERY_S:
             return ""
         self._logged_s[part] = now_s
         self._is_open.add(part)
@@ -246,7 +248,7 @@ class Health:
 # On Nitro instances the board's asset tag is the instance's id.
 ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
 # A monitor that has been silent for so many periods no longer speaks for the node.
-PATIENCE_PERIODS = 2.5
+SILENT_PERIODS = 2.5
 # Whoever wants the agent to end waits no longer than this for it to notice.
 MAX_BACKOFF_S = 1.0
 
@@ -294,8 +296,8 @@ class Collector:
         moment = self._clock.now()
         for n_later in range(len(reports) - 1, -1, -1):
             beside = {} if n_later else self._beside(moment, alone=False)
-            made = _before(moment, n_later * self._period_s)
-            yield MONITOR, made, tail(reports[-1 - n_later], beside)
+            made = _earlier(moment, n_later * self._period_s)
+            yield MONITOR, made, encode_tail(reports[-1 - n_later], beside)
         if reports:
             self._heard_s = moment.up_s
         elif not self.is_over and moment.up_s - self._beside_s >= self._period_s:
@@ -308,7 +310,7 @@ class Collector:
 
     def _wait_s(self, now_s: float) -> float:
         """Return how long to wait for a report before sysfs is read without one."""
-        patient_until_s = self._heard_s + PATIENCE_PERIODS * self._period_s
+        patient_until_s = self._heard_s + SILENT_PERIODS * self._period_s
         due_s = self._beside_s + self._period_s
         until_s = due_s if self._monitor is None else max(due_s, patient_until_s)
         return min(max(until_s - now_s, 0.0), MAX_BACKOFF_S)
@@ -316,12 +318,12 @@ class Collector:
     def _alone(self, moment: Moment) -> Iterator[Line]:
         """Yield what sysfs says while no report comes."""
         silent_s = moment.up_s - self._heard_s
-        if self._monitor is not None and silent_s < PATIENCE_PERIODS * self._period_s:
+        if self._monitor is not None and silent_s < SILENT_PERIODS * self._period_s:
             return
         beside = self._beside(moment, alone=True)
         if beside:
             instance = {"instance": {"instance_id": self._node or instance_id()}}
-            yield BESIDE, moment, tail(None, {**instance, **beside})
+            yield SYSFS, moment, encode_tail(None, {**instance, **beside})
 
     def _beside(self, moment: Moment, *, alone: bool) -> dict[str, Any]:
         """Return what sysfs and probes say at this moment."""
@@ -345,7 +347,7 @@ class Collector:
                 device["latency_s"] = latencies[device["device"]]
 
 
-def _before(moment: Moment, s: float) -> Moment:
+def _earlier(moment: Moment, s: float) -> Moment:
     """Return the moment so many seconds earlier: reports that piled up were made one by one."""
     return Moment(moment.wall_s - s, moment.up_s - s)
 

@@ -10,9 +10,17 @@ from contextlib import suppress
 from functools import partial
 
 from telemetry.agent.clock import Clock
-from telemetry.agent.reports import MONITOR, PATHS, FrameGroup, Health, body, columns_body, runs
+from telemetry.agent.reports import (
+    MONITOR,
+    PATHS,
+    FrameGroup,
+    Health,
+    encode_columns_body,
+    encode_lines,
+    group_frames,
+)
 from telemetry.agent.spool import Frame, Spool
-from telemetry.agent.wire import ServerAnswer, ServerConnection
+from telemetry.agent.wire import ServerConnection, ServerResponse
 
 MAX_LINES = 120
 MAX_BYTES = 512_000
@@ -74,7 +82,7 @@ class AgentSender(threading.Thread):
         except Exception as error:
             self._n_failed += 1
             self._health.problem("sender", f"sender: {type(error).__name__}: {error}")
-            return self.rest_s(ServerAnswer(0, {}))
+            return self.rest_s(ServerResponse(0, {}))
         self._health.problem("sender", "")
         return rest_s
 
@@ -97,7 +105,7 @@ class AgentSender(threading.Thread):
             return self.rest_s(answer)
         return 0.0
 
-    def rest_s(self, answer: ServerAnswer) -> float:
+    def rest_s(self, answer: ServerResponse) -> float:
         """Return how long to leave the server alone after it did not take something."""
         longest_s = min(LONGEST_REST_S, FIRST_REST_S * (1 << min(self._n_failed, 10)))
         asked_s = min(answer.retry_after_s or 0.0, LONGEST_ASKED_S)
@@ -110,13 +118,15 @@ class AgentSender(threading.Thread):
         if not self._takes_columns or frames[0].kind != MONITOR or len(frames) == 1:
             yield FrameGroup(frames, [])
             return
-        yield from runs(frames)
+        yield from group_frames(frames)
 
-    def _send(self, run: FrameGroup) -> ServerAnswer:
+    def _send(self, run: FrameGroup) -> ServerResponse:
         """Send frames and return the answer."""
         now, frames = self._clock.now(), run.frames
         said = self._health.said(n_waiting=max(0, self._spool.n_waiting - len(frames)))
-        write = partial(columns_body, run) if run.is_columns else partial(body, frames)
+        write = (
+            partial(encode_columns_body, run) if run.is_columns else partial(encode_lines, frames)
+        )
         packed = write(self._spool.stream, said, self._clock, now)
         headers = {"X-Trnwatch-At": f"{now.wall_s:.6f}", "X-Trnwatch-Up": f"{now.up_s:.6f}"}
         if run.is_columns:
@@ -124,7 +134,7 @@ class AgentSender(threading.Thread):
             headers["Prefer"] = "wait=1"
         return self._wire.post(PATHS[frames[0].kind], packed, headers)
 
-    def _taken(self, frames: list[Frame], answer: ServerAnswer) -> None:
+    def _taken(self, frames: list[Frame], answer: ServerResponse) -> None:
         """Note what was delivered."""
         self._n_failed = 0
         self._most_lines = min(MAX_LINES, 2 * self._most_lines)
@@ -136,7 +146,7 @@ class AgentSender(threading.Thread):
             self._health.problem("refused", f"refused: {refused[0]['reason']}")
         self._spool.delivered(frames[-1].seq)
 
-    def _hopeless(self, run: FrameGroup, answer: ServerAnswer) -> float:
+    def _hopeless(self, run: FrameGroup, answer: ServerResponse) -> float:
         """Give up lines that will never be taken, one by one where only the lot is too large."""
         frames = run.frames
         if run.is_columns:

@@ -57,13 +57,13 @@ def frames_in(data: bytes, start: int = 0) -> Iterator[tuple[Frame, int]]:
         start = end
 
 
-def packed(data: bytes) -> bytes:
+def gzip_member(data: bytes) -> bytes:
     """Pack bytes as a gzip member, quickly."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush()
 
 
-def stored(data: bytes) -> bytes:
+def stored_gzip_member(data: bytes) -> bytes:
     """Wrap a few bytes as a gzip member without packing them: members may follow one another."""
     n = len(data)
     head = b"\x1f\x8b\x08\0\0\0\0\0\0\xff\x01" + struct.pack("<HH", n, n ^ 0xFFFF)
@@ -106,11 +106,11 @@ class Spool:
         self._changed = threading.Condition()
         try:
             folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(folder / "lock")
-            self.stream = _stream(folder / "stream")
+            self._lock = _lock(folder / "lock")
+            self.stream = _stream_name(folder / "stream")
             self._sent = os.open(folder / "sent", os.O_RDWR | os.O_CREAT, 0o600)
             self._delivered = int(os.pread(self._sent, 20, 0) or b"0")
-            self._segments = deque(_segment(path) for path in sorted(folder.glob("*.frames")))
+            self._segments = deque(_load_segment(path) for path in sorted(folder.glob("*.frames")))
         except (OSError, ValueError) as error:
             msg = f"The spool {folder} cannot be used: {error}. Give another one (--spool)."
             raise SpoolError(msg) from error
@@ -250,7 +250,7 @@ class Spool:
             self._open = None
 
 
-def _locked(path: Path) -> int:
+def _lock(path: Path) -> int:
     """Open a file that only one process may hold."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
@@ -262,7 +262,7 @@ def _locked(path: Path) -> int:
     return descriptor
 
 
-def _stream(path: Path) -> str:
+def _stream_name(path: Path) -> str:
     """Return the name of this spool's stream of numbers, a new one the first time."""
     name = path.read_text().strip() if path.exists() else ""
     if len(name) != 32:
@@ -273,7 +273,7 @@ def _stream(path: Path) -> str:
     return name
 
 
-def _segment(path: Path) -> Segment:
+def _load_segment(path: Path) -> Segment:
     """Take over a file, and cut off an end that was torn."""
     segment = Segment(path)
     data = path.read_bytes()

@@ -14,7 +14,7 @@ from typing import Any
 MAX_BYTES = 4096
 
 
-class Opened:
+class OpenFile:
     """One file, opened when it is first read, and again after it could not be."""
 
     __slots__ = ("_descriptor", "_path")
@@ -54,9 +54,9 @@ class Opened:
             self._descriptor = -1
 
 
-SYSFS = Path("/sys/class/infiniband")
+EFA_SYSFS = Path("/sys/class/infiniband")
 # What grows each second and is worth a rate; all the others are read now and then.
-WATCHED = (
+RATED_COUNTERS = (
     "tx_bytes",
     "rx_bytes",
     "tx_pkts",
@@ -71,12 +71,12 @@ NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
 class EfaCounters:
     """The EFA devices of this machine; devices keep their place for as long as the agent runs."""
 
-    def __init__(self, root: Path = SYSFS, *, all_every_s: float = 15.0) -> None:
+    def __init__(self, root: Path = EFA_SYSFS, *, all_every_s: float = 15.0) -> None:
         """Look below ``root``; all counters, not just those with a rate, are read so often."""
         self._root = root
         self._all_every_s = all_every_s
         self._places: dict[str, int] = {}
-        self._open: dict[tuple[str, int], dict[str, Opened]] = {}
+        self._open: dict[tuple[str, int], dict[str, OpenFile]] = {}
         self._before: dict[tuple[str, int], dict[str, int]] = {}
         self._before_s: float | None = None
         self._all_s = float("-inf")
@@ -108,13 +108,16 @@ class EfaCounters:
         """Read one port of one device."""
         files = self._open[key]
         counters = {}
-        for name in files if whole else WATCHED:
+        for name in files if whole else RATED_COUNTERS:
             value = files[name].integer() if name in files else None
             if value is not None:
                 counters[name] = value
         if not counters:
             return None
-        before, now = self._before.get(key, {}), {n: counters[n] for n in WATCHED if n in counters}
+        before, now = (
+            self._before.get(key, {}),
+            {n: counters[n] for n in RATED_COUNTERS if n in counters},
+        )
         self._before[key] = now
         grown = {n: now[n] - before[n] for n in now if n in before and now[n] >= before[n]}
         said = {"device": key[0], "port": key[1], "index": self._places[key[0]], "increase": grown}
@@ -138,7 +141,7 @@ class EfaCounters:
             for folder in folders:
                 for name in _names(folder):
                     if NAME.fullmatch(name) and name not in files:
-                        files[name] = Opened(folder / name)
+                        files[name] = OpenFile(folder / name)
 
 
 def _names(folder: Path) -> list[str]:
@@ -154,7 +157,7 @@ def _natural(name: str) -> list[tuple[int, str]]:
     return [(int(n or 0), word) for word, n in re.findall(r"(\D*)(\d*)", name)]
 
 
-def _close(files: dict[str, Opened]) -> None:
+def _close(files: dict[str, OpenFile]) -> None:
     """Close files."""
     for file in files.values():
         file.close()
@@ -164,10 +167,10 @@ NEURON_SYSFS = Path("/sys/devices/virtual/neuron_device")
 ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
 DEVICE = re.compile(r"neuron(\d+)")
 CORE = re.compile(r"neuron_core(\d+)")
-VALID = "POWER_STATUS_VALID"
+POWER_VALID = "POWER_STATUS_VALID"
 MICROS = 1e6
 # While nobody else reports, devices are read this often, and told of every time.
-ALONE_EVERY_S = 10.0
+WITHOUT_MONITOR_EVERY_S = 10.0
 
 
 class NeuronSysfs:
@@ -179,7 +182,7 @@ class NeuronSysfs:
         self._slow_every_s = slow_every_s
         self._slow_s = float("-inf")
         self._devices: list[dict[str, Any]] = []
-        self._busy: dict[tuple[int, int], Opened] = {}
+        self._busy: dict[tuple[int, int], OpenFile] = {}
         self._before: dict[tuple[int, int], int] = {}
         self._before_s = 0.0
 
@@ -189,7 +192,7 @@ class NeuronSysfs:
         With ``cores``, how busy each core was since the last reading, and what memory it uses.
         """
         said: dict[str, Any] = {}
-        every_s = ALONE_EVERY_S if cores else self._slow_every_s
+        every_s = WITHOUT_MONITOR_EVERY_S if cores else self._slow_every_s
         is_due = now_s - self._slow_s >= every_s
         if is_due:
             self._slow_s = now_s
@@ -207,7 +210,7 @@ class NeuronSysfs:
         """Return the share of time that each core was in use since the last reading."""
         if not self._busy:
             self._busy = {
-                (device, core): Opened(folder / "stats/other_info/nc_time_in_use")
+                (device, core): OpenFile(folder / "stats/other_info/nc_time_in_use")
                 for device, path in _numbered(self._root, DEVICE)
                 for core, folder in _numbered(path, CORE)
             }
@@ -250,7 +253,7 @@ def _power(line: str | None) -> float | None:
     """Return the average of the last minute as a share of the most a device draws."""
     words = (line or "").split(",")
     try:
-        return float(words[4]) / 100 if words[0] == VALID else None
+        return float(words[4]) / 100 if words[0] == POWER_VALID else None
     except (IndexError, ValueError):
         return None
 
@@ -279,7 +282,7 @@ def _neuron_names(folder: Path) -> list[str]:
 
 def _text(path: Path) -> str | None:
     """Return a file's text; None where there is none."""
-    file = Opened(path)
+    file = OpenFile(path)
     text = file.text()
     file.close()
     return text
@@ -287,7 +290,7 @@ def _text(path: Path) -> str | None:
 
 def _integer(path: Path) -> int | None:
     """Return the number in a file; None where there is none."""
-    file = Opened(path)
+    file = OpenFile(path)
     value = file.integer()
     file.close()
     return value

@@ -14,14 +14,14 @@ from urllib.parse import quote, urlsplit
 TIMEOUT_S = 20.0
 MAX_RESPONSE_BYTES = 1 << 20
 # Servers hang up on a connection that is idle for longer; 5 s is a usual time.
-KEPT_S = 4.0
+KEEP_ALIVE_S = 4.0
 # Sent again later, these may well be taken; with any other 4xx they never will.
-PASSING = frozenset({401, 403, 404, 405, 407, 408, 421, 425, 429})
+RETRYABLE = frozenset({401, 403, 404, 405, 407, 408, 421, 425, 429})
 TOO_LARGE = 413
 
 
 @dataclass(frozen=True)
-class ServerAnswer:
+class ServerResponse:
     """What the server said: its status (0: nobody answered) and its words."""
 
     status: int
@@ -37,7 +37,7 @@ class ServerAnswer:
     @property
     def is_hopeless(self) -> bool:
         """Whether these lines will never be taken: trnwatch says so, or they are too large."""
-        is_refusal = 400 <= self.status < 500 and self.status not in PASSING
+        is_refusal = 400 <= self.status < 500 and self.status not in RETRYABLE
         return is_refusal and (bool(self.told) or self.status == TOO_LARGE)
 
     def __str__(self) -> str:
@@ -63,12 +63,12 @@ class ServerConnection:
         self._url = url
         self._token = token
         self._query = f"?node={quote(node, safe='')}" if node else ""
-        self._tls = _trusting(ca_file) if url.scheme == "https" else None
+        self._tls = _tls_context(ca_file) if url.scheme == "https" else None
         self._connection: http.client.HTTPConnection | None = None
         self._used_s = 0.0
         self._secret = ""
 
-    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> ServerAnswer:
+    def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> ServerResponse:
         """Post a gzip body; an answer in any case."""
         try:
             connection = self._connected()
@@ -80,10 +80,10 @@ class ServerConnection:
             }
             connection.request("POST", self._url.path.rstrip("/") + path + self._query, body, said)
             with connection.getresponse() as response:
-                answer = _answer(response)
+                answer = _read_response(response)
         except (OSError, http.client.HTTPException, ValueError) as error:
             self.close()
-            return ServerAnswer(0, {"detail": f"{type(error).__name__}: {error}"[:160]})
+            return ServerResponse(0, {"detail": f"{type(error).__name__}: {error}"[:160]})
         if not answer.is_taken:
             self.close()
         return answer
@@ -97,7 +97,7 @@ class ServerConnection:
     def _connected(self) -> http.client.HTTPConnection:
         """Return the connection, a new one if there is none that the server still keeps."""
         now_s = time.monotonic()
-        if now_s - self._used_s > KEPT_S:
+        if now_s - self._used_s > KEEP_ALIVE_S:
             self.close()
         self._used_s = now_s
         if self._connection is None:
@@ -132,7 +132,7 @@ class TokenFile:
         return secret
 
 
-def _trusting(ca_file: str | None) -> ssl.SSLContext:
+def _tls_context(ca_file: str | None) -> ssl.SSLContext:
     """Return whom to trust: the authorities of a file, else the system's."""
     try:
         return ssl.create_default_context(cafile=ca_file or None)
@@ -141,7 +141,7 @@ def _trusting(ca_file: str | None) -> ssl.SSLContext:
         raise ValueError(msg) from error
 
 
-def _answer(response: http.client.HTTPResponse) -> ServerAnswer:
+def _read_response(response: http.client.HTTPResponse) -> ServerResponse:
     """Read an answer to its end, so that the connection can be used again."""
     data = response.read(MAX_RESPONSE_BYTES)
     after = response.getheader("Retry-After", "")
@@ -149,7 +149,7 @@ def _answer(response: http.client.HTTPResponse) -> ServerAnswer:
         told = json.loads(data)
     except ValueError:
         told = {}
-    return ServerAnswer(
+    return ServerResponse(
         response.status,
         told if isinstance(told, dict) else {},
         float(after) if after.isdecimal() else None,

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from trnwatch.identity import identity_of, place_of
+from trnwatch.identity import identity_of, rank_place_of
 
 TORCHRUN = {"RANK": "65", "WORLD_SIZE": "128", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "32"}
 OPEN_MPI = {
@@ -24,14 +24,14 @@ SLURM_TERSE = {"SLURM_PROCID": "65", "SLURM_NTASKS": "128", "SLURM_NNODES": "4"}
 
 @pytest.mark.parametrize("env", [TORCHRUN, OPEN_MPI, SLURM, SLURM_TERSE])
 def test_a_process_knows_its_place(env: Mapping[str, str]) -> None:
-    place = place_of(env)
+    place = rank_place_of(env)
 
     assert (place.rank, place.n_ranks, place.n_local) == (65, 128, 32)
     assert (place.node_rank, place.n_nodes) == (2, 4)
 
 
 def test_torchrun_under_slurm_is_torchrun() -> None:
-    assert place_of(SLURM_TERSE | TORCHRUN | {"SLURM_PROCID": "2"}).rank == 65
+    assert rank_place_of(SLURM_TERSE | TORCHRUN | {"SLURM_PROCID": "2"}).rank == 65
 
 
 def test_one_process_of_each_node_speaks_for_it() -> None:

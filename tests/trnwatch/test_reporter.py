@@ -12,7 +12,7 @@ import pytest
 
 from tests.trnwatch.listening import Listener, listening, until
 from trnwatch import Reporter
-from trnwatch.steps import Idle
+from trnwatch.steps import NoOpStep
 
 ROOT = Path(__file__).parents[2]
 ENV = {"TRNWATCH_RUN": "real", "TRNWATCH_NODE": "trn-a", "TRNWATCH_SESSION": "1"}
@@ -85,7 +85,7 @@ def test_without_a_server_nothing_happens() -> None:
     reporter.about(model="x")
     reporter.finish()
 
-    assert isinstance(step, Idle)
+    assert isinstance(step, NoOpStep)
     assert not reporter.is_reporting
 
 
@@ -105,7 +105,7 @@ def test_a_process_that_does_not_speak_costs_nothing(listener: Listener) -> None
     env = ENV | {"RANK": "1", "WORLD_SIZE": "8", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}
     reporter = Reporter(listener.url, token="secret", env=env)
 
-    assert isinstance(reporter.step(), Idle)
+    assert isinstance(reporter.step(), NoOpStep)
     assert not reporter.is_reporting
 
 

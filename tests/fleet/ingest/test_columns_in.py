@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from fleet.api.ingest_service import IngestRequest, arrivals_of, serve
 from fleet.ingest.nodes import Arrivals
 from telemetry.agent.clock import Moment
-from telemetry.agent.reports import MONITOR, columns, runs, tail
-from telemetry.agent.spool import Frame, packed
+from telemetry.agent.reports import MONITOR, encode_columns, encode_tail, group_frames
+from telemetry.agent.spool import Frame, gzip_member
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import last_reports, read_sidecars
 from telemetry.store.packing import DIGEST_BYTES
@@ -30,12 +30,18 @@ AGENT = {"version": "1", "n_waiting": 3}
 def together(reports: Sequence[bytes], at_s: Sequence[float], *, first: int = 1) -> bytes:
     """Return reports as the agent's one line."""
     frames = [
-        Frame(MONITOR, seq, Moment(at, at), bytes(16), packed(tail(text, {"efa": efa(seq)})))
+        Frame(
+            MONITOR,
+            seq,
+            Moment(at, at),
+            bytes(16),
+            gzip_member(encode_tail(text, {"efa": efa(seq)})),
+        )
         for seq, (text, at) in enumerate(zip(reports, at_s, strict=True), first)
     ]
-    [run] = runs(frames)
+    [run] = group_frames(frames)
     seq = [frame.seq for frame in frames]
-    return columns(run.rows, stream=STREAM, seq=seq, at_s=at_s, health=AGENT)
+    return encode_columns(run.rows, stream=STREAM, seq=seq, at_s=at_s, health=AGENT)
 
 
 def apart(reports: Sequence[bytes], at_s: Sequence[float], *, first: int = 1) -> bytes:
@@ -44,7 +50,7 @@ def apart(reports: Sequence[bytes], at_s: Sequence[float], *, first: int = 1) ->
     for seq, (text, at) in enumerate(zip(reports, at_s, strict=True), first):
         head: dict[str, Any] = {"at": at, "seq": seq, "stream": STREAM}
         head |= {"agent": AGENT} if seq == first + len(reports) - 1 else {}
-        made.append(compact(head)[:-1] + b"," + tail(text, {"efa": efa(seq)}))
+        made.append(compact(head)[:-1] + b"," + encode_tail(text, {"efa": efa(seq)}))
     return b"".join(made)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleet.notifications.http_client import Allowed, HttpClient, Request, UnreachableError
-from telemetry.agent.spool import packed
+from telemetry.agent.spool import gzip_member
 from tests.authority import Authority
 from tests.telemetry.agent.answering import answering
 
@@ -15,7 +15,7 @@ DOOR = HttpClient(Allowed.of(["127.0.0.0/8", "::1"]), timeout_s=20)
 def post(address: str, name: str) -> int:
     """Post something to a server of this machine under a name, and return the status."""
     url = address.replace("http://127.0.0.1", f"https://{name}")
-    return DOOR.post(Request(url, packed(b'{"seq": 1}\n'))).status
+    return DOOR.post(Request(url, gzip_member(b'{"seq": 1}\n'))).status
 
 
 def test_an_authority_of_ones_own_is_trusted_where_it_is_named(

@@ -6,17 +6,24 @@ from collections.abc import Sequence
 import pytest
 
 from telemetry.agent.clock import Moment
-from telemetry.agent.reports import MAX_ROWS, MONITOR, FrameGroup, columns, runs, tail
-from telemetry.agent.spool import Frame, packed
+from telemetry.agent.reports import (
+    MAX_ROWS,
+    MONITOR,
+    FrameGroup,
+    encode_columns,
+    encode_tail,
+    group_frames,
+)
+from telemetry.agent.spool import Frame, gzip_member
 
 
 def split(texts: Sequence[bytes]) -> list[FrameGroup]:
     """Split reports into runs."""
     moment = Moment(0.0, 0.0)
     return [
-        *runs(
+        *group_frames(
             [
-                Frame(MONITOR, seq, moment, bytes(16), packed(tail(text, {})))
+                Frame(MONITOR, seq, moment, bytes(16), gzip_member(encode_tail(text, {})))
                 for seq, text in enumerate(texts)
             ]
         )
@@ -68,7 +75,7 @@ def test_a_run_has_an_end() -> None:
 
 def test_what_stays_is_sent_once() -> None:
     [run] = split([b'{"a":1,"b":2}', b'{"a":1,"b":3}'])
-    said = json.loads(columns(run.rows, stream="s", seq=[1, 2], at_s=[0.0, 1.0], health={}))
+    said = json.loads(encode_columns(run.rows, stream="s", seq=[1, 2], at_s=[0.0, 1.0], health={}))
 
     assert said["columns"]["template"] == '{"report":{"a":\x7f,"b":\x7f}}'
     assert said["columns"]["varies"] == [1]

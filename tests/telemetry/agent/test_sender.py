@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from telemetry.agent.clock import Clock, Moment
-from telemetry.agent.reports import BESIDE, MONITOR, Health, tail
+from telemetry.agent.reports import MONITOR, SYSFS, Health, encode_tail
 from telemetry.agent.sender import AgentSender
-from telemetry.agent.spool import Spool, packed
-from telemetry.agent.wire import KEPT_S, ServerAnswer, ServerConnection, TokenFile
+from telemetry.agent.spool import Spool, gzip_member
+from telemetry.agent.wire import KEEP_ALIVE_S, ServerConnection, ServerResponse, TokenFile
 from tests.telemetry.agent.answering import Server, answering
 
 
@@ -46,7 +46,7 @@ class Node:
         """Spool reports, a second apart."""
         for _ in range(n):
             report = json.dumps({"neuron_runtime_data": []}).encode()
-            self.spool.append(kind, self.clock.now(), packed(tail(report, {})))
+            self.spool.append(kind, self.clock.now(), gzip_member(encode_tail(report, {})))
             self.clock.pass_s(1.0)
 
 
@@ -84,7 +84,7 @@ def test_lines_go_in_one_request_with_token_and_both_clocks(node: Node, server: 
 
 
 def test_what_has_no_report_goes_through_its_own_door(node: Node, server: Server) -> None:
-    node.report(kind=BESIDE)
+    node.report(kind=SYSFS)
     node.sender.deliver()
 
     assert server.asked[0].path == "/api/v1/ingest/efa"
@@ -137,7 +137,7 @@ def test_retry_after_is_honoured(node: Node, server: Server) -> None:
 
 
 def test_the_rest_between_tries_grows_up_to_a_limit_and_is_spread(node: Node) -> None:
-    away = ServerAnswer(0, {})
+    away = ServerResponse(0, {})
     rests_s = []
     for _ in range(12):
         node.sender._n_failed += 1
@@ -217,7 +217,7 @@ def test_a_token_file_that_changed_is_read_again(tmp_path: Path, server: Server)
     wire = ServerConnection(
         server.address, token=TokenFile(file=str(file), secret=None), node=None, ca_file=None
     )
-    body = packed(b"{}\n")
+    body = gzip_member(b"{}\n")
     server.answers = [(401, {}, {})]
     wire.post("/", body, {})
     file.write_text("new\n")
@@ -233,12 +233,12 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted(
     wire = ServerConnection(
         server.address, token=TokenFile(file=None, secret="s"), node=None, ca_file=None
     )
-    body = packed(b"{}\n")
+    body = gzip_member(b"{}\n")
     wire.post("/", body, {})
     first = wire._connection
     wire.post("/", body, {})
     second = wire._connection
-    wire._used_s -= KEPT_S + 1
+    wire._used_s -= KEEP_ALIVE_S + 1
     wire.post("/", body, {})
     third = wire._connection
     wire.close()

@@ -1,7 +1,7 @@
 """Columns on the wire: only to who reads them, in order, and never at the price of a report."""
 
-from telemetry.agent.reports import MONITOR, tail
-from telemetry.agent.spool import packed
+from telemetry.agent.reports import MONITOR, encode_tail
+from telemetry.agent.spool import gzip_member
 from tests.telemetry.agent.answering import Said, Server
 from tests.telemetry.agent.test_sender import Node, node, server
 
@@ -12,7 +12,7 @@ def measuring(node: Node, n: int) -> None:
     """Spool reports that differ in a number, a second apart."""
     for i in range(n):
         report = b'{"neuron_runtime_data":[],"x":%d}' % i
-        node.spool.append(MONITOR, node.clock.now(), packed(tail(report, {})))
+        node.spool.append(MONITOR, node.clock.now(), gzip_member(encode_tail(report, {})))
         node.clock.pass_s(1.0)
 
 

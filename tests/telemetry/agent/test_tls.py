@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.spool import packed
-from telemetry.agent.wire import ServerAnswer, ServerConnection, TokenFile
+from telemetry.agent.spool import gzip_member
+from telemetry.agent.wire import ServerConnection, ServerResponse, TokenFile
 from tests.authority import Authority
 from tests.telemetry.agent.answering import answering
 
 
-def answer_of(server_name: str, folder: Path, *, trusts: bool) -> ServerAnswer:
+def answer_of(server_name: str, folder: Path, *, trusts: bool) -> ServerResponse:
     """Post a line to a server that goes by a name, as if it were called localhost."""
     authority = Authority(folder)
     with answering(authority.serving(server_name)) as server:
@@ -19,7 +19,7 @@ def answer_of(server_name: str, folder: Path, *, trusts: bool) -> ServerAnswer:
         wire = ServerConnection(
             address, token=TokenFile(file=None, secret="s"), node=None, ca_file=ca_file
         )
-        answer = wire.post("/", packed(b'{"seq": 1}\n'), {})
+        answer = wire.post("/", gzip_member(b'{"seq": 1}\n'), {})
         wire.close()
         assert len(server.asked) == answer.is_taken
         return answer

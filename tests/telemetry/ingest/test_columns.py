@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from telemetry.agent.clock import Moment
-from telemetry.agent.reports import MONITOR, columns, runs, tail
-from telemetry.agent.spool import Frame, packed
+from telemetry.agent.reports import MONITOR, encode_columns, encode_tail, group_frames
+from telemetry.agent.spool import Frame, gzip_member
 from telemetry.ingest.columns import read_columns
 from telemetry.ingest.lines import RefusedError
 from telemetry.ingest.neuron_monitor import Reading, read_line
@@ -50,14 +50,20 @@ def efa(turn: int, *, counters: bool = False) -> Said:
 def as_sent(reports: list[bytes], besides: list[Said]) -> bytes:
     """Return reports of one template as the agent's one line."""
     frames = [
-        Frame(MONITOR, turn + 1, Moment(1000.0 + turn, 0.0), bytes(16), packed(tail(text, beside)))
+        Frame(
+            MONITOR,
+            turn + 1,
+            Moment(1000.0 + turn, 0.0),
+            bytes(16),
+            gzip_member(encode_tail(text, beside)),
+        )
         for turn, (text, beside) in enumerate(zip(reports, besides, strict=True))
     ]
-    [run] = runs(frames)
+    [run] = group_frames(frames)
     assert len(run.rows) == len(frames)
     seq = [frame.seq for frame in frames]
     at_s = [frame.made.wall_s for frame in frames]
-    return columns(run.rows, stream=STREAM, seq=seq, at_s=at_s, health=AGENT)
+    return encode_columns(run.rows, stream=STREAM, seq=seq, at_s=at_s, health=AGENT)
 
 
 def one_by_one(reports: list[bytes], besides: list[Said]) -> list[bytes]:
@@ -66,7 +72,7 @@ def one_by_one(reports: list[bytes], besides: list[Said]) -> list[bytes]:
     for turn, (text, beside) in enumerate(zip(reports, besides, strict=True)):
         head: Said = {"at": 1000.0 + turn, "seq": turn + 1, "stream": STREAM}
         head |= {"agent": AGENT} if turn == len(reports) - 1 else {}
-        made.append(compact(head)[:-1] + b"," + tail(text, beside).rstrip())
+        made.append(compact(head)[:-1] + b"," + encode_tail(text, beside).rstrip())
     return made
 
 
