@@ -1,4 +1,4 @@
-"""What a training job says of itself to trnwatch, in two lines of code.
+"""Report the steps of a training job to trnwatch, with two lines of code.
 
 The first is ``reporter = Reporter.from_env()``, the second ``with reporter.step() as step:``.
 """

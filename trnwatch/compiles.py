@@ -1,4 +1,4 @@
-"""Compiles of the Neuron compiler, as its wrapper tells of them in the process that trains."""
+"""Compiles of the Neuron compiler, read from its wrapper's log lines in the training process."""
 
 import logging
 import os
@@ -8,9 +8,9 @@ from collections.abc import Mapping
 from importlib import metadata
 from typing import Any, Optional
 
-from trnwatch.complaints import warn_once
+from trnwatch.log import warn_once
 
-# The wrapper logs by Python's logging, under the names that its lines carry between bars.
+# The wrapper logs under these names, which its lines also show between bars.
 LOGGERS = ("NEURON_CC_WRAPPER", "NCC_WRAPPER", "NEURON_CACHE", "NEURON_PARALLEL_COMPILE")
 MODULE = re.compile(r"MODULE_[0-9A-Za-z_]{1,60}(?:\+[0-9A-Za-z]{1,40})?", re.ASCII)
 COMPILER = re.compile(r"neuronxcc-([0-9A-Za-z.+_-]{1,60})/", re.ASCII)
@@ -18,7 +18,7 @@ COMMAND = re.compile(r"neuronx?-cc compile\s+(.*)", re.ASCII)
 CACHE = re.compile(r"Compile cache path: (\S{1,500})", re.ASCII)
 CACHED_AT = re.compile(r"(?: at| from) (\S{1,500}?)/?(?:neuronxcc-|MODULE_)", re.ASCII)
 PATHS = re.compile(r"\s?(?:--output[ =]\S+|\S*\.hlo_module\.pb|\S*\.neff)")
-# They steer the cache, and are no part of its key.
+# These flags configure the cache and are not part of its key.
 CACHE_FLAGS = re.compile(
     r"--(?:cache_dir|log_level)[ =]\S+|--(?:no_cache|retry_failed_compilation)\b"
 )
@@ -28,7 +28,7 @@ MAX_OPEN = 1_000
 
 
 def toolchain(env: Mapping[str, str]) -> dict[str, object]:
-    """Return the compiler's flags and version as this process has them; empty where unknown."""
+    """Return the compiler's flags and version in this process; empty if unknown."""
     flags = CACHE_FLAGS.sub("", env.get("NEURON_CC_FLAGS", ""))
     try:
         version = metadata.version("neuronx-cc")
@@ -40,16 +40,17 @@ def toolchain(env: Mapping[str, str]) -> dict[str, object]:
 def compile_record(
     module: str, outcome: str, facts: Mapping[str, Any], *, now_s: float
 ) -> dict[str, Any]:
-    """Return a compile as it is reported; raises ValueError for what is none."""
+    """Return a compile as reported to the server; raises ValueError for invalid facts."""
     if outcome not in ("hit", "miss", "fail"):
-        raise ValueError(f"outcome: {outcome!r} is none of hit, miss, fail")
+        raise ValueError(f"outcome: {outcome!r} is unknown. Give hit, miss or fail")
     if unknown := set(facts) - {"seconds", "at", "planned", *FACTS}:
-        raise ValueError(f"{min(unknown)}: is nothing that a compile has")
+        known = ", ".join(("seconds", "at", "planned", *FACTS))
+        raise ValueError(f"{min(unknown)}: unknown. Give one of {known}")
     seconds: Optional[float] = facts.get("seconds")
     if outcome == "hit" or seconds is None or not 0 <= seconds <= 1e6:
         seconds = None
     at = facts.get("at")
-    told = {
+    texts = {
         name: " ".join(str(facts.get(name) or "").split())[: MAX_TEXT_CHARS[name]]
         for name in FACTS
     }
@@ -59,20 +60,20 @@ def compile_record(
         "at": round(now_s - (seconds or 0.0) if at is None else float(at), 6),
         "seconds": None if seconds is None else round(float(seconds), 6),
         "planned": True if facts.get("planned") else None,
-        **{name: text or None for name, text in told.items()},
+        **{name: text or None for name, text in texts.items()},
     }
 
 
 class CompileLines:
-    """Joins the wrapper's lines of one process: each compile's beginning with its end."""
+    """Joins the wrapper's lines of one process: the start of each compile with its end."""
 
     def __init__(self) -> None:
         self._begun: dict[str, dict[str, Any]] = {}
         self._cache = ""
 
     def read(self, text: str, at: float) -> list[dict[str, Any]]:
-        """Read one line that was logged at a moment; return the compiles that it ends."""
-        for words, told in (
+        """Read one line, logged at Unix time ``at``; return the compiles that it completes."""
+        for words, handle in (
             ("Using a cached neff", self._hit),
             ("Got a cached failed neff at", self._cached_failure),
             ("Call compiler with cmd", self._begin),
@@ -82,7 +83,7 @@ class CompileLines:
             ("Compilation failed", self._failed),
         ):
             if words in text:
-                return told(_module_in(text), text, at)
+                return handle(_module_in(text), text, at)
         if path := CACHE.search(text):
             self._cache = path[1]
         return []
@@ -120,12 +121,12 @@ class CompileLines:
         }
 
     def _begin(self, module: str, text: str, at: float) -> list[dict[str, Any]]:
-        # One process compiles one graph after the other: what had passed is over.
+        # One process compiles one graph at a time: those that passed have ended.
         over = [name for name, begun in self._begun.items() if "passed_at" in begun]
-        told = [each for name in over for each in self._end(name, "miss", at)]
+        ended = [each for name in over for each in self._end(name, "miss", at)]
         if len(self._begun) < MAX_OPEN:
             self._begun[module] = dict(self._facts(text), at=at)
-        return told
+        return ended
 
     def _end(self, module: str, outcome: str, at: float) -> list[dict[str, Any]]:
         begun = self._begun.pop(module, None)
@@ -141,7 +142,7 @@ def _module_in(text: str) -> str:
 
 
 class CompileLogHandler(logging.Handler):
-    """Hands the wrapper's lines to a reporter; it goes when the reporter does."""
+    """Passes the wrapper's log lines to a reporter, which it references weakly."""
 
     def __init__(self, reporter: Any) -> None:
         super().__init__()
@@ -149,7 +150,7 @@ class CompileLogHandler(logging.Handler):
         self._pid = os.getpid()
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Hand on one line; nothing that goes wrong here may reach who logged it."""
+        """Pass on one line; errors are logged once and never raised to the caller."""
         try:
             reporter = self.reporter()
             if reporter is not None and os.getpid() == self._pid:
@@ -159,7 +160,7 @@ class CompileLogHandler(logging.Handler):
 
 
 def attach_log_handler(reporter: Any) -> None:
-    """Read what the compiler's wrapper logs in this process from now on, for one reporter."""
+    """Read the compiler wrapper's log in this process, for one reporter."""
     heard: Optional[CompileLogHandler] = None
     for name in LOGGERS:
         log = logging.getLogger(name)

@@ -1,78 +1,78 @@
-"""Steps told by a framework's hooks: each lasts from the end of the one before to its own."""
+"""Step timing by a framework's hooks: a step lasts from the previous end to its own."""
 
 import time
 from typing import Any, Optional, Union
 
-from trnwatch.complaints import warn_once
+from trnwatch.log import warn_once
 from trnwatch.reporter import Reporter
 from trnwatch.steps import NoOpStep, Step
 
 
 class HookedSteps:
-    """Times steps by the moments at which a framework calls; nothing is lost between two steps.
+    """Times steps by the moments of a framework's hooks, without gaps between steps.
 
-    What a hook marks is the stretch since the mark before: waiting for data ends when a step
-    begins, writing a checkpoint when the framework says that it is written.
+    A mark assigns the time since the previous mark to a part of the step: waiting for data
+    ends when a step begins, a checkpoint when the framework has written it.
     """
 
     def __init__(self, reporter: Reporter, *, loss_comes_later: bool = False) -> None:
-        """With ``loss_comes_later`` each step is kept until its loss, or the next step, comes."""
+        """With ``loss_comes_later`` a step is reported when its loss or the next step comes."""
         self.reporter = reporter
         self._loss_comes_later = loss_comes_later
-        self._held: Optional[tuple[Step, float, float]] = None
+        self._waiting: Optional[tuple[Step, float, float]] = None
         self._step: Union[Step, NoOpStep, None] = None
         self._mark_s = 0.0
 
     def begin(self) -> None:
-        """Begin the first step, unless one is under way: what came before is no training."""
+        """Begin a step unless one is running; the time before the first step is not training."""
         if self._step is None:
             self._step = self.reporter.step()
             self._step.__enter__()
             self._mark_s = time.perf_counter()
 
     def mark(self, part: str) -> None:
-        """Say what the stretch since the last mark was: input, checkpoint or other."""
+        """Assign the time since the last mark to ``part``: input, checkpoint or other."""
         now_s, step = time.perf_counter(), self._step
         if isinstance(step, Step):
-            stretch = getattr(step, part)()
-            stretch.seconds += now_s - self._mark_s
+            timed = getattr(step, part)()
+            timed.seconds += now_s - self._mark_s
         self._mark_s = now_s
 
     def skip(self) -> None:
-        """Let the stretch since the last mark be part of the step's own work."""
+        """Count the time since the last mark as compute."""
         self._mark_s = time.perf_counter()
 
     def end(
         self, number: int, tokens: Optional[float] = None, loss: Optional[float] = None
     ) -> None:
-        """End the step under way, and begin the next."""
+        """End the running step and begin the next."""
         self.flush()
         step, self._step = self._step, None
         if isinstance(step, Step):
             step.number, step.tokens, step.loss = number, tokens, loss
             if self._loss_comes_later:
-                step.done = self._hold
+                step.done = self._wait_for_loss
             step.__exit__(None)
         self.begin()
 
-    def _hold(self, step: Step, step_s: float) -> None:
-        self._held = (step, step_s, time.time())
+    def _wait_for_loss(self, step: Step, step_s: float) -> None:
+        self._waiting = (step, step_s, time.time())
 
-    def tell_loss(self, loss: Optional[float]) -> None:
-        """Say the loss of the step that ended last, and report it."""
-        if self._held is not None:
-            self._held[0].loss = loss
+    def set_loss(self, loss: Optional[float]) -> None:
+        """Report the last ended step with this loss."""
+        if self._waiting is not None:
+            self._waiting[0].loss = loss
         self.flush()
 
     def flush(self) -> None:
-        """Report the step that waits for its loss, if one does."""
-        held, self._held = self._held, None
-        if held is not None:
-            self.reporter.take(*held)
+        """Report the step that waits for its loss, if any."""
+        waiting, self._waiting = self._waiting, None
+        if waiting is not None:
+            self.reporter.take(*waiting)
 
 
 def guarded(hook: Any) -> Any:
-    """Keep what goes wrong in a hook from the training that called it."""
+    """Wrap a hook so that its exceptions are logged once and never reach training."""
 
     def safely(*args: Any, **kwargs: Any) -> None:
         try:
@@ -85,13 +85,13 @@ def guarded(hook: Any) -> Any:
 
 
 def plain_number(value: Any) -> Optional[float]:
-    """Return a number that costs nothing to read; None for one that lies on a device."""
+    """Return a number if it can be read without waiting for a device, else None."""
     is_near = getattr(getattr(value, "device", None), "type", "") == "cpu"
     return float(value) if isinstance(value, (int, float)) or is_near else None
 
 
 def first_attribute(source: Any, *names: str) -> Any:
-    """Return the first of some attributes that is set, None where none is."""
+    """Return the first attribute that is set and not empty, else None."""
     for name in names:
         value = getattr(source, name, None)
         if value:

@@ -1,7 +1,7 @@
-"""Step reports from Hugging Face's Trainer, and Optimum-Neuron's, which calls the same hooks.
+"""Step reports from the Trainer of Hugging Face and of Optimum-Neuron.
 
-Add ``StepReports()`` to the trainer's callbacks. The gradient exchange happens where no hook
-looks: without ``callback.reporter.collective()`` around it, its share stays unknown.
+Add ``StepReports()`` to the trainer's callbacks. No hook covers the gradient exchange: its share
+stays unknown unless ``callback.reporter.collective()`` wraps it.
 """
 
 from typing import Any, Optional
@@ -16,7 +16,7 @@ except ImportError:
 
 
 class StepReports(TrainerCallback):  # type: ignore[misc]
-    """A callback that reports every optimizer step: its time, waiting for data, checkpoints."""
+    """A callback that reports every optimizer step: duration, input wait, checkpoints, loss."""
 
     def __init__(self, reporter: Optional[Reporter] = None, **about: Any) -> None:
         """Report by ``reporter``, or as the environment says; ``about`` says what the run is."""
@@ -32,14 +32,14 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
 
     @guarded
     def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note that the data is there, and that no loss came for the step before."""
+        """Mark the end of waiting for data; report the previous step if its loss did not come."""
         self._steps.flush()
         self._steps.begin()
         self._steps.mark("input")
 
     @guarded
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Report the step; tokens only where the trainer counts those of all processes."""
+        """Report the step; tokens only if the trainer counts those of all processes."""
         seen = first_attribute(state, "num_input_tokens_seen")
         tokens = None if seen is None or self._n_tokens is None else seen - self._n_tokens
         self._n_tokens = seen
@@ -47,8 +47,8 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
 
     @guarded
     def on_log(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note the loss that the trainer logs: the mean of its last ``logging_steps``."""
-        self._steps.tell_loss(plain_number((kwargs.get("logs") or {}).get("loss")))
+        """Take the logged loss, which is the mean of the last ``logging_steps``."""
+        self._steps.set_loss(plain_number((kwargs.get("logs") or {}).get("loss")))
 
     @guarded
     def on_evaluate(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
@@ -57,7 +57,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
 
     @guarded
     def on_save(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Note that a checkpoint is written."""
+        """Count the time since the last mark as a checkpoint."""
         self._steps.mark("checkpoint")
 
     @guarded
@@ -68,7 +68,7 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
 
 
 def facts_of(args: Any, model: Any) -> dict[str, Any]:
-    """Return what the trainer's arguments and the model's configuration say of the run."""
+    """Return the facts of the run from the trainer's arguments and the model's configuration."""
     layout = first_attribute(args, "trn_config") or args
     tp = first_attribute(layout, "tensor_parallel_size") or 1
     pp = first_attribute(layout, "pipeline_parallel_size") or 1

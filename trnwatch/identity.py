@@ -1,4 +1,4 @@
-"""Who a training process is: its rank and node by what launched it, its run by what people set."""
+"""The identity of a training process: rank and node by its launcher, run by its settings."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Optional
 
-# Amazon's machines carry their instance id here: the agent on the node goes by the same name.
+# EC2 instances have their id here; the agent names the node by it, too.
 ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
 INVALID = re.compile(r"[^A-Za-z0-9._-]+")
 INVALID_RUN = re.compile(r"[^A-Za-z0-9_-]+")
@@ -22,7 +22,7 @@ FLAGS = ("requires_preflight",)
 YES, NO = ("1", "true", "yes", "on"), ("0", "false", "no", "off")
 MAX_TEXT_CHARS = dict.fromkeys(("team", "instance_type", "optimizer"), 40)
 MAX_TEXT_CHARS.update({"purpose": 200, "model": 60, "precision": 10})
-# By launcher: rank, ranks in all, rank on the node, ranks on the node.
+# By launcher: rank, number of ranks, rank on the node, ranks on the node.
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE"),
     (
@@ -37,7 +37,7 @@ LAUNCHERS = (
 
 @dataclass(frozen=True)
 class RankPlace:
-    """Where a process stands among those of its job."""
+    """The rank of a process in its job and on its node."""
 
     rank: int = 0
     n_ranks: int = 1
@@ -46,18 +46,17 @@ class RankPlace:
 
     @property
     def node_rank(self) -> int:
-        """Which of the job's nodes it runs on."""
+        """The index of its node in the job."""
         return self.rank // self.n_local
 
     @property
     def n_nodes(self) -> int:
-        """How many nodes the job has."""
         return max(1, self.n_ranks // self.n_local)
 
 
 @dataclass(frozen=True)
 class Identity:
-    """What a process says of itself with every report, and what its run is."""
+    """What a process sends with every report, and the facts of its run (``about``)."""
 
     run: str
     session: str
@@ -67,18 +66,18 @@ class Identity:
     n_workers: int
     stage: Optional[int]
     group: str
-    speaks: bool
+    is_reporting: bool
     about: Mapping[str, object]
 
 
 def rank_place_of(env: Mapping[str, str]) -> RankPlace:
-    """Return where the process stands, by torchrun, Open MPI or Slurm; alone if none of them."""
+    """Return the rank set by torchrun, Open MPI or Slurm; a single process without them."""
     for rank, n_ranks, local_rank, n_local in LAUNCHERS:
         if rank in env and n_ranks in env:
             number, total = _whole(env[rank]), max(1, _whole(env[n_ranks]))
-            per_node = total // max(1, _whole(env.get("SLURM_NNODES", "")) or total)
-            beside = _whole(env.get(n_local, "")) or per_node
-            return RankPlace(number, total, _whole(env.get(local_rank, "")), beside)
+            n_per_node = total // max(1, _whole(env.get("SLURM_NNODES", "")) or total)
+            n_local_ranks = _whole(env.get(n_local, "")) or n_per_node
+            return RankPlace(number, total, _whole(env.get(local_rank, "")), n_local_ranks)
     return RankPlace()
 
 
@@ -87,30 +86,30 @@ def identity_of(
     about: Optional[Mapping[str, object]] = None,
     suggested: Optional[Mapping[str, object]] = None,
 ) -> Identity:
-    """Return who this process is: by code, else by the environment, else as is suggested."""
-    said = _about(env, about or {}, suggested or {})
+    """Return the identity: by arguments, else by environment, else as suggested."""
+    facts = _about(env, about or {}, suggested or {})
     place = rank_place_of(env)
     node = env.get("TRNWATCH_NODE") or node_name()
     all_ranks = env.get("TRNWATCH_WORKERS", "nodes") == "ranks"
-    stage, group = _stage_and_group(place, said, all_ranks=all_ranks)
-    said.setdefault("n_nodes", place.n_nodes)
+    stage, group = _stage_and_group(place, facts, all_ranks=all_ranks)
+    facts.setdefault("n_nodes", place.n_nodes)
     n_workers = place.n_ranks if all_ranks else place.n_nodes
     return Identity(
-        run=INVALID_RUN.sub("-", str(said.pop("run", "") or _default_run(env)))[:60],
-        session=INVALID.sub("-", str(said.pop("session", "") or session_of(env)))[:60],
+        run=INVALID_RUN.sub("-", str(facts.pop("run", "") or _default_run(env)))[:60],
+        session=INVALID.sub("-", str(facts.pop("session", "") or session_of(env)))[:60],
         worker=f"{node}/{place.local_rank}" if all_ranks else node,
         node=node,
         rank=place.rank if all_ranks else place.node_rank,
         n_workers=n_workers,
         stage=stage,
         group=group,
-        speaks=all_ranks or place.local_rank == 0,
-        about=dict(said, n_workers=n_workers),
+        is_reporting=all_ranks or place.local_rank == 0,
+        about=dict(facts, n_workers=n_workers),
     )
 
 
 def node_name() -> str:
-    """Return the node's name: the instance id where there is one, as the agent says it too."""
+    """Return the node's name, the same as the agent's: the EC2 instance id, else the host name."""
     try:
         tag = ASSET_TAG.read_text(encoding="ascii").strip()
     except (OSError, ValueError):
@@ -120,9 +119,9 @@ def node_name() -> str:
 
 
 def session_of(env: Mapping[str, str]) -> str:
-    """Return which start of the job this is, the same for all its processes.
+    """Return an id of this start of the job, the same for all its processes.
 
-    A launcher that gives no number leaves it to the server to tell starts apart.
+    Without one from the launcher it is "auto": the server then tells starts apart.
     """
     given = env.get("TRNWATCH_SESSION", "")
     elastic = env.get("TORCHELASTIC_RUN_ID", "none")
@@ -132,8 +131,8 @@ def session_of(env: Mapping[str, str]) -> str:
         return f"{elastic}.{env.get('TORCHELASTIC_RESTART_COUNT', '0')}"
     for job, restarts in (("SLURM_JOB_ID", "SLURM_RESTART_COUNT"), ("PMIX_NAMESPACE", "")):
         if env.get(job):
-            again = env.get("TORCHELASTIC_RESTART_COUNT") or env.get(restarts) or "0"
-            return f"{env[job]}.{again}"
+            restart = env.get("TORCHELASTIC_RESTART_COUNT") or env.get(restarts) or "0"
+            return f"{env[job]}.{restart}"
     return "auto"
 
 
@@ -144,21 +143,21 @@ def _default_run(env: Mapping[str, str]) -> str:
 def _about(
     env: Mapping[str, str], given: Mapping[str, object], suggested: Mapping[str, object]
 ) -> dict[str, object]:
-    """Return what is known of the run; a figure that is none is left out."""
-    said: dict[str, object] = {}
+    """Return the known facts of the run; invalid ones are left out."""
+    facts: dict[str, object] = {}
     for name in ("run", "session", *TEXTS, *SETTINGS, *NUMBERS, *TOKENS, *AMOUNTS, *FLAGS):
         value = given.get(name)
         if value is None:
             value = env.get(f"TRNWATCH_{name.upper()}") or suggested.get(name)
         if value is not None:
-            said[name] = value
+            facts[name] = value
     return {
-        name: fit for name, value in said.items() if (fit := _validated(name, value)) is not None
+        name: fit for name, value in facts.items() if (fit := _validated(name, value)) is not None
     }
 
 
 def _validated(name: str, value: object) -> Optional[object]:
-    """Return a fact in the form that the server takes; None where it cannot be read."""
+    """Return a fact as the server accepts it; None if it is invalid."""
     if name in FLAGS:
         word = str(value).strip().lower()
         return True if word in YES else False if word in NO else None
@@ -174,25 +173,25 @@ def _validated(name: str, value: object) -> Optional[object]:
 
 
 def _stage_and_group(
-    place: RankPlace, said: Mapping[str, object], *, all_ranks: bool
+    place: RankPlace, facts: Mapping[str, object], *, all_ranks: bool
 ) -> tuple[Optional[int], str]:
-    """Return the pipeline stage and the data-parallel group, ranks laid out as Neuron's are.
+    """Return the pipeline stage and the data-parallel group, by Neuron's order of ranks.
 
-    Tensor ranks are next to each other, pipeline stages hold whole blocks of ranks.
+    Ranks of one tensor-parallel group are adjacent; a pipeline stage is a block of ranks.
     """
-    tp, pp = (int(str(said.get(name, 1))) for name in ("tp", "pp"))
+    tp, pp = (int(str(facts.get(name, 1))) for name in ("tp", "pp"))
     stage = None if pp == 1 else min(pp - 1, place.rank * pp // place.n_ranks)
     return stage, f"tp{place.rank % tp}" if all_ranks and tp > 1 else ""
 
 
 def _whole(text: str) -> int:
-    """Return the number that a text begins with (Slurm writes "32(x4)"), 0 if it has none."""
+    """Return the integer at the start of a text (Slurm writes "32(x4)"), 0 without one."""
     found = DIGITS.match(text.strip())
     return int(found[0]) if found else 0
 
 
 def token_of(env: Mapping[str, str]) -> str:
-    """Return the token, from the environment or from the file that it names."""
+    """Return the token from TRNWATCH_TOKEN or TRNWATCH_TOKEN_FILE; empty without one."""
     if env.get("TRNWATCH_TOKEN"):
         return env["TRNWATCH_TOKEN"].strip()
     path = env.get("TRNWATCH_TOKEN_FILE", "")
@@ -203,5 +202,5 @@ def token_of(env: Mapping[str, str]) -> str:
 
 
 def environment() -> Mapping[str, str]:
-    """Return the process's environment as it is now: a child that was forked may have another."""
+    """Return the current environment; a forked child may have changed it."""
     return dict(os.environ)

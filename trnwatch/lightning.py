@@ -1,7 +1,7 @@
-"""Step reports from Lightning's Trainer, which neuronx-distributed-training is built on.
+"""Step reports from Lightning's Trainer, also for neuronx-distributed-training (NxDT).
 
-Add ``StepReports()`` to the trainer's callbacks. The gradient exchange happens where no hook
-looks: without ``callback.reporter.collective()`` around it, its share stays unknown.
+Add ``StepReports()`` to the trainer's callbacks. No hook covers the gradient exchange: its share
+stays unknown unless ``callback.reporter.collective()`` wraps it.
 """
 
 from typing import Any, Optional
@@ -18,12 +18,12 @@ except ImportError:
         Callback = object
 
 
-# What modules call the loss they train on; the last is NxDT's.
+# Names under which modules log their training loss; the last is NxDT's.
 LOSSES = ("loss", "train_loss", "reduced_train_loss")
 
 
 class StepReports(Callback):  # type: ignore[misc]
-    """A callback that reports every optimizer step, whatever number of batches it takes."""
+    """A callback that reports every optimizer step, of any number of batches."""
 
     def __init__(self, reporter: Optional[Reporter] = None, **about: Any) -> None:
         """Report by ``reporter``, or as the environment says; ``about`` says what the run is."""
@@ -42,7 +42,7 @@ class StepReports(Callback):  # type: ignore[misc]
     def on_train_batch_start(
         self, trainer: Any, pl_module: Any, batch: Any, batch_idx: int, *more: Any
     ) -> None:
-        """Note that the data is there; after a save the way to it was the checkpoint's."""
+        """Mark the end of waiting for data, or of the checkpoint if one was written."""
         self._steps.begin()
         self._steps.mark("checkpoint" if self._saves else "input")
         self._saves = False
@@ -51,7 +51,7 @@ class StepReports(Callback):  # type: ignore[misc]
     def on_train_batch_end(
         self, trainer: Any, pl_module: Any, outputs: Any, batch: Any, batch_idx: int, *more: Any
     ) -> None:
-        """Report the step if this batch completed one; else go on with it."""
+        """Report the step if this batch completed it."""
         number = int(trainer.global_step)
         if number > self._number:
             self._number = number
@@ -61,7 +61,7 @@ class StepReports(Callback):  # type: ignore[misc]
 
     @guarded
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Note that what comes now is no training."""
+        """Start timing an evaluation."""
         self._steps.skip()
 
     @guarded
@@ -71,7 +71,7 @@ class StepReports(Callback):  # type: ignore[misc]
 
     @guarded
     def on_save_checkpoint(self, trainer: Any, pl_module: Any, checkpoint: Any) -> None:
-        """Note that a checkpoint is about to be written: Lightning does not say when it is."""
+        """Remember the checkpoint: Lightning has no hook after it is written."""
         self._saves = True
 
     @guarded
@@ -86,13 +86,13 @@ class StepReports(Callback):  # type: ignore[misc]
 
 
 def loss_of(trainer: Any) -> Optional[float]:
-    """Return the loss that the module logged, unless it would have to come from a device."""
+    """Return the logged loss, None if reading it would wait for a device."""
     logged = getattr(trainer, "callback_metrics", None) or {}
     return next((plain_number(logged[name]) for name in LOSSES if name in logged), None)
 
 
 def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
-    """Return what the trainer and NxDT's configuration say of the run."""
+    """Return the facts of the run from the trainer and NxDT's configuration."""
     config = getattr(module, "cfg", None) or getattr(module, "config", None)
     strategy = first_attribute(config, "distributed_strategy")
     data = first_attribute(config, "data")

@@ -1,4 +1,4 @@
-"""The reporter: what a training loop holds, and what never gets in its way."""
+"""The reporter that a training loop uses; it never blocks or fails training."""
 
 import atexit
 import os
@@ -11,8 +11,8 @@ from contextlib import AbstractContextManager
 from typing import Any, Callable, Optional, Union
 
 from trnwatch.compiles import CompileLines, attach_log_handler, compile_record, toolchain
-from trnwatch.complaints import warn_once
 from trnwatch.identity import Identity, environment, identity_of, token_of
+from trnwatch.log import warn_once
 from trnwatch.sender import ReportSender
 from trnwatch.steps import Collectives, NoOpStep, Step, TimedPart
 
@@ -21,11 +21,11 @@ _reporters: "weakref.WeakSet[Reporter]" = weakref.WeakSet()
 
 
 class Reporter:
-    """Reports the steps of one training process, in the background.
+    """Reports the steps of one training process in the background.
 
-    Nothing here waits for a server or raises into training: what cannot be sent is kept for a
-    while, then counted and dropped. A process that was forked reports under its own name, and
-    only once it trains.
+    No method waits for the server or raises. Unsent reports are queued; when the queue is full
+    the oldest are dropped and counted. A forked process starts its own reporting with its
+    first step.
     """
 
     def __init__(
@@ -37,9 +37,9 @@ class Reporter:
         env: Optional[Mapping[str, str]] = None,
         **about: Any,
     ) -> None:
-        """Report to ``server``; without one, do nothing. ``about`` says what the run is.
+        """Report to ``server``; without one, do nothing. ``about`` are facts of the run.
 
-        ``ca_file`` names whom to trust for https (PEM), instead of the system's authorities.
+        ``ca_file`` (PEM) replaces the system's certificate authorities for https.
         """
         self._server = server
         self._ca_file = ca_file
@@ -62,18 +62,18 @@ class Reporter:
 
     @classmethod
     def from_env(cls, **about: Any) -> "Reporter":
-        """Return a reporter as the environment says; without TRNWATCH_SERVER it does nothing."""
+        """Set up a reporter by TRNWATCH_ variables; without TRNWATCH_SERVER it does nothing."""
         env = environment()
         server = about.pop("server", None) or env.get("TRNWATCH_SERVER", "")
         ca_file = about.pop("ca_file", None) or env.get("TRNWATCH_CA_FILE", "")
         return cls(server, token=lambda: token_of(environment()), ca_file=ca_file, **about)
 
     def _begin(self) -> None:
-        """Find out who this process is, and start to send if it is one that speaks."""
+        """Determine the identity; start the sender if this process is one that reports."""
         if not self._server:
             return
-        self.identity = self._who()
-        if self.identity.speaks:
+        self.identity = self._read_identity()
+        if self.identity.is_reporting:
             self._sender = ReportSender(
                 self._server,
                 self._token,
@@ -86,42 +86,42 @@ class Reporter:
 
     @property
     def is_reporting(self) -> bool:
-        """Whether this process is one that reports."""
+        """Whether this process sends reports."""
         return self._sender is not None and not self._is_over
 
     def step(self, number: Optional[int] = None) -> "Union[Step, NoOpStep]":
-        """Time one optimizer step; without a number steps are counted from 1."""
+        """Time one optimizer step; without ``number`` steps count from 1."""
         if number is not None:
             self._next = number
         new: Union[Step, NoOpStep]
         if self._pid != os.getpid():
-            self._in_child()
+            self._restart_after_fork()
         new = NoOpStep() if self._sender is None else Step(self._next, self._done)
         self._next += 1
         self._step = new
         return new
 
     def collective(self) -> "Union[Collectives, NoOpStep]":
-        """Time a gradient exchange of the step under way."""
+        """Time a gradient exchange in the current step."""
         return NoOpStep() if self._step is None else self._step.collective()
 
     def input(self) -> "Union[TimedPart, NoOpStep]":
-        """Time waiting for data in the step under way."""
+        """Time waiting for data in the current step."""
         return NoOpStep() if self._step is None else self._step.input()
 
     def checkpoint(self) -> "Union[TimedPart, NoOpStep]":
-        """Time a checkpoint in the step under way."""
+        """Time a checkpoint in the current step."""
         return NoOpStep() if self._step is None else self._step.checkpoint()
 
     def other(self) -> "AbstractContextManager[Any]":
-        """Time what is no training in the step under way."""
+        """Time anything that is not training, such as an evaluation, in the current step."""
         return NoOpStep() if self._step is None else self._step.other()
 
     def compile(self, module: str = "", outcome: str = "miss", **facts: Any) -> None:
-        """Report a graph: a ``miss`` was compiled, a ``hit`` found in the cache, a ``fail`` not.
+        """Report a compile: a ``miss`` compiled the graph, a ``hit`` found it cached, or ``fail``.
 
-        ``facts`` are ``seconds``, ``at`` (Unix time it began), ``compiler``, ``flags``, ``cache``,
-        ``shape``, and ``planned=True`` where the job does it on purpose.
+        ``facts`` are ``seconds``, ``at`` (Unix time of its start), ``compiler``, ``flags``,
+        ``cache``, ``shape``, and ``planned=True`` if the job compiles on purpose.
         """
         try:
             if self._sender is not None and self._pid == os.getpid():
@@ -130,32 +130,32 @@ class Reporter:
             warn_once("a compile is not reported: %s", error)
 
     def compile_line(self, text: str, at: Optional[float] = None) -> None:
-        """Read a line of the Neuron compiler's wrapper, and report what it says of the cache."""
+        """Read a log line of the compiler's wrapper and report the compiles it completes."""
         try:
-            for told in self._lines.read(text, time.time() if at is None else at):
-                self.compile(**told)
+            for compiled in self._lines.read(text, time.time() if at is None else at):
+                self.compile(**compiled)
         except Exception as error:
             warn_once("a line of the compiler is not read: %s", error)
 
     def about(self, **facts: Any) -> None:
-        """Say what the run is, where that is known only after the start."""
+        """Set facts of the run that are known only after the start."""
         self._about.update({name: fact for name, fact in facts.items() if fact is not None})
-        self._introduce()
+        self._update_identity()
 
     def suggest(self, **facts: Any) -> None:
-        """Say what the run is where neither code nor environment does."""
+        """Set facts of the run that neither arguments nor environment set."""
         self._suggested.update({name: fact for name, fact in facts.items() if fact})
-        self._introduce()
+        self._update_identity()
 
-    def _introduce(self) -> None:
+    def _update_identity(self) -> None:
         try:
             if self._sender is not None:
-                self.identity = self._who()
-                self._sender.introduce(self.identity)
+                self.identity = self._read_identity()
+                self._sender.update_identity(self.identity)
         except Exception as error:
-            warn_once("cannot tell what the run is: %s", error)
+            warn_once("cannot update the run's facts: %s", error)
 
-    def _who(self) -> Identity:
+    def _read_identity(self) -> Identity:
         env = environment() if self._env is None else self._env
         return identity_of(env, self._about, {**toolchain(env), **self._suggested})
 
@@ -163,7 +163,7 @@ class Reporter:
         self.take(step, step_s, time.time())
 
     def take(self, step: Step, step_s: float, ended_at: float) -> None:
-        """Take a step that is over, at once or a little later."""
+        """Queue a completed step; called by ``Step``."""
         try:
             if self._sender is not None:
                 self._sender.put(step.record(step_s, ended_at))
@@ -171,7 +171,7 @@ class Reporter:
             warn_once("a step is not reported: %s", error)
 
     def finish(self, *, failed: bool = False, reason: str = "") -> None:
-        """Say that training is over, and give what is left a moment to get through."""
+        """Report the end of training; waits up to 2 s for the last reports to be sent."""
         if self._is_over or self._pid != os.getpid():
             return
         self._is_over = True
@@ -187,8 +187,8 @@ class Reporter:
     def __exit__(self, kind: Optional[type], *exc: object) -> None:
         self.finish(failed=kind is not None, reason="" if kind is None else kind.__name__)
 
-    def _in_child(self) -> None:
-        """Begin anew in a process that was forked, as what its own environment says it is."""
+    def _restart_after_fork(self) -> None:
+        """Start again in a forked process, with the identity of its own environment."""
         self._pid, self._sender, self._step, self._is_over = os.getpid(), None, None, False
         try:
             self._begin()
@@ -197,7 +197,7 @@ class Reporter:
 
 
 def _at_exit() -> None:
-    """Say how the process ends: an exception that nobody caught is a failure."""
+    """Report the end of the process; an uncaught exception is a failure."""
     kind = getattr(sys, "last_type", None)
     for reporter in list(_reporters):
         reporter.finish(failed=kind is not None, reason=kind.__name__ if kind else "")

@@ -1,4 +1,4 @@
-"""One step as it is timed: how long it took, and how much of that went into what."""
+"""Timing of one step and of its parts, as context managers."""
 
 import time
 from typing import Any, Callable, Optional
@@ -8,7 +8,7 @@ MAX_COLLECTIVES = 256
 
 
 class TimedPart:
-    """A stretch of a step that is timed, as a context manager; it may be entered many times."""
+    """A timed part of a step; it may be entered many times, and the times add up."""
 
     __slots__ = ("_since_s", "seconds", "used")
 
@@ -27,7 +27,7 @@ class TimedPart:
 
 
 class Collectives:
-    """The gradient exchanges of a step, each with the moment this worker came to it."""
+    """The gradient exchanges of a step, each with its duration and the Unix time of arrival."""
 
     __slots__ = ("_since_s", "arrived_at", "seconds")
 
@@ -48,10 +48,10 @@ class Collectives:
 
 
 class Step:
-    """One optimizer step, as a context manager; one that ends in an exception is not reported.
+    """One optimizer step; a step that ends in an exception is not reported.
 
-    ``tokens`` are those that the whole job trains in this step, ``loss`` is its training loss as
-    a plain number: to fetch one from the device for this alone would hold training up.
+    ``tokens`` are those of the whole job in this step. ``loss`` is a plain number: do not read
+    it from the device for this alone, because that would stall training.
     """
 
     __slots__ = ("_began_s", "_collectives", "_parts", "done", "loss", "number", "tokens")
@@ -74,7 +74,7 @@ class Step:
             self.done(self, time.perf_counter() - self._began_s)
 
     def collective(self) -> Collectives:
-        """Time a gradient exchange that nothing overlaps with; call it for each one."""
+        """Time a gradient exchange that does not overlap with compute; call it for each one."""
         if self._collectives is None:
             self._collectives = Collectives()
         return self._collectives
@@ -88,7 +88,7 @@ class Step:
         return self._part(1)
 
     def other(self) -> TimedPart:
-        """Time what is no training: an evaluation, say."""
+        """Time anything that is not training, such as an evaluation."""
         return self._part(2)
 
     def _part(self, place: int) -> TimedPart:
@@ -100,7 +100,7 @@ class Step:
         return part
 
     def record(self, step_s: float, ended_at: float) -> Record:
-        """Return what is reported; cheap, as it is done between two steps."""
+        """Return the raw record; it is encoded later, in the sender's thread."""
         parts = (None, None, None) if self._parts is None else self._parts
         return (
             self.number,
@@ -114,7 +114,7 @@ class Step:
 
 
 class NoOpStep:
-    """What a process that reports nothing gets for a step, or for a part of one."""
+    """A step, or a part of one, in a process that does not report."""
 
     __slots__ = ("loss", "number", "tokens")
 

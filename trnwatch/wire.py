@@ -1,4 +1,4 @@
-"""How reports travel: lines of JSON, packed, over one connection that is kept open."""
+"""The HTTP connection of the reporter: gzipped lines of JSON, kept alive."""
 
 import gzip
 import http.client
@@ -16,16 +16,16 @@ DISCONNECTED = (BrokenPipeError, ConnectionResetError, http.client.RemoteDisconn
 
 
 class ReportConnection:
-    """A way to the server; every trouble on it is an OSError or http.client's own exception."""
+    """A connection to the server; raises OSError or http.client.HTTPException on failure."""
 
     def __init__(self, server: str, *, ca_file: str = "", timeout_s: float = TIMEOUT_S) -> None:
-        """Raise ValueError where ``server`` is no address of a server.
+        """Raise ValueError if ``server`` is not an http or https URL.
 
-        ``ca_file`` holds the authorities to trust, in PEM; without it the system's are.
+        ``ca_file`` (PEM) replaces the system's certificate authorities.
         """
         url = urlsplit(server)
         if url.scheme not in {"http", "https"} or not url.hostname:
-            raise ValueError("TRNWATCH_SERVER is no http:// or https:// address")
+            raise ValueError(f"TRNWATCH_SERVER: {server!r} is not an http:// or https:// URL")
         self._secure = url.scheme == "https"
         self._host, self._port = url.hostname, url.port
         self._path = url.path.rstrip("/") + PATH
@@ -34,7 +34,7 @@ class ReportConnection:
         self._connection: Optional[http.client.HTTPConnection] = None
 
     def post(self, lines: list[bytes], token: str) -> tuple[int, dict[str, Any]]:
-        """Send lines; return the status and what the server says."""
+        """Post lines; return the status and the response's JSON object, empty if it has none."""
         headers = {
             "Authorization": "Bearer " + token,
             "Content-Type": "application/x-ndjson",
@@ -42,18 +42,18 @@ class ReportConnection:
             "X-Trnwatch-At": f"{time.time():.3f}",
         }
         if hasattr(time, "CLOCK_BOOTTIME"):
-            # Tells the server when this machine's clock was set.
+            # Shows the server when this machine's wall clock was set.
             headers["X-Trnwatch-Up"] = f"{time.clock_gettime(time.CLOCK_BOOTTIME):.3f}"
         body = gzip.compress(b"\n".join(lines), 1)
         if self._connection is not None:
             try:
-                return self._ask(body, headers)
+                return self._request(body, headers)
             except DISCONNECTED:
-                # It was open for too long without a word: once more, on a new one.
+                # The server closed an idle connection: retry once on a new one.
                 self.close()
-        return self._ask(body, headers)
+        return self._request(body, headers)
 
-    def _ask(self, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
+    def _request(self, body: bytes, headers: dict[str, str]) -> tuple[int, dict[str, Any]]:
         try:
             connection = self._open()
             connection.request("POST", self._path, body, headers)
@@ -74,24 +74,23 @@ class ReportConnection:
         return self._connection
 
     def close(self) -> None:
-        """Hang up; the next call opens a connection anew."""
+        """Close the connection; the next call opens a new one."""
         if self._connection is not None:
             self._connection.close()
         self._connection = None
 
 
 def _tls_context(ca_file: str) -> ssl.SSLContext:
-    """Return whom to trust; raises OSError with the file's name where it is of no use."""
+    """Return the TLS context; raises OSError with the file's name if it is unusable."""
     try:
         return ssl.create_default_context(cafile=ca_file or None)
     except OSError as error:
         raise OSError(
-            f"TRNWATCH_CA_FILE {ca_file}: no certificates can be read: {error}"
+            f"TRNWATCH_CA_FILE {ca_file}: no certificates could be read: {error}"
         ) from error
 
 
 def _json_object(text: bytes) -> dict[str, Any]:
-    """Return an answer as far as it is one."""
     try:
         said = json.loads(text)
     except ValueError:
@@ -100,6 +99,6 @@ def _json_object(text: bytes) -> dict[str, Any]:
 
 
 def encode_line(said: Mapping[str, object]) -> bytes:
-    """Return one line; what is None is left out."""
+    """Encode one line; fields that are None are left out."""
     known = {name: value for name, value in said.items() if value is not None}
     return json.dumps(known, separators=(",", ":"), allow_nan=False).encode()

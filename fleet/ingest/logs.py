@@ -27,6 +27,41 @@ from telemetry.store.models import RunChunk
 MAX_COUNT = 2_000_000_000
 MAX_TOKENS = 10**18
 
+COLUMNS = ("step_s", "tokens_per_s", "seq_per_s", "loss", "grad_norm", "learning_rate")
+MAX_POINTS = 20_000
+BY = "import_log"
+MAX_ERROR_ANNOTATIONS = 200
+MAX_TEXT_CHARS = 300
+SECONDS_PER_DAY = 86_400.0
+# Clocks differ a little; what ended later than this ahead of now has a wrong one.
+AHEAD_S = 300.0
+MAX_LOG_S = 100 * 365 * SECONDS_PER_DAY
+BY_LOG, BY_START, BY_FILE = "log", "start", "file"
+TOO_OLD, AHEAD = "too old", "ahead"
+MAX_RUN_TOKENS = 2**62
+JOB = "job"
+MAX_PAUSE_S = 6 * 3_600.0
+HOW = {
+    "told": "",
+    "batch": "step times follow from the batch and the sequences per second",
+    "bar": "step times follow from the progress bar's clock, to the second",
+    "clock": "step times follow from the times of the lines, pauses included",
+}
+PLACED = {
+    "log": "by the log's own times",
+    "start": "counted from --started-at",
+    "file": "counted back from when the file was written last; the log has none",
+}
+MOVED = {
+    "too old": "older than steps are kept: set so that the run ends at the import",
+    "ahead": "ahead of the clock here: set so that the run ends at the import",
+}
+KINDS = {
+    "progress": "Bare progress bars",
+    "compile cache": "Compile cache",
+    "hardware errors": "Hardware errors",
+}
+
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
@@ -97,8 +132,6 @@ def known(value: int) -> float:
     return float(value) if value else math.nan
 
 
-COLUMNS = ("step_s", "tokens_per_s", "seq_per_s", "loss", "grad_norm", "learning_rate")
-MAX_POINTS = 20_000
 Curves = Mapping[str, FloatArray]
 
 
@@ -143,11 +176,6 @@ def unpacked(data: bytes) -> dict[str, FloatArray]:
         return {name: np.zeros(0) for name in names}
     with np.load(BytesIO(data), allow_pickle=False) as kept:
         return {name: kept[name] for name in names}
-
-
-BY = "import_log"
-MAX_ERROR_ANNOTATIONS = 200
-MAX_TEXT_CHARS = 300
 
 
 def annotate_errors(run: Run, errors: Mapping[HardwareError, int], *, moved_s: float) -> None:
@@ -205,14 +233,6 @@ def in_words(error: HardwareError, *, n: int) -> str:
     return f"{error.kind} on {' '.join(where)}{serial}{times}{action}"
 
 
-SECONDS_PER_DAY = 86_400.0
-# Clocks differ a little; what ended later than this ahead of now has a wrong one.
-AHEAD_S = 300.0
-MAX_LOG_S = 100 * 365 * SECONDS_PER_DAY
-BY_LOG, BY_START, BY_FILE = "log", "start", "file"
-TOO_OLD, AHEAD = "too old", "ahead"
-
-
 @dataclass(frozen=True, slots=True)
 class StepTimes:
     """Ends of steps (n,) in Unix seconds, how they are known, and by how much time was moved."""
@@ -267,11 +287,6 @@ def _kept(found: StepTimes, *, now_s: float, keep_days: float) -> StepTimes:
         return found
     moved_s = now_s - newest_s
     return StepTimes(found.ended_at_s + moved_s, found.by, moved_s, AHEAD if is_ahead else TOO_OLD)
-
-
-MAX_RUN_TOKENS = 2**62
-JOB = "job"
-MAX_PAUSE_S = 6 * 3_600.0
 
 
 @transaction.atomic
@@ -438,28 +453,6 @@ def _found(
             "why_moved": times.why_moved,
         },
     }
-
-
-HOW = {
-    "told": "",
-    "batch": "step times follow from the batch and the sequences per second",
-    "bar": "step times follow from the progress bar's clock, to the second",
-    "clock": "step times follow from the times of the lines, pauses included",
-}
-PLACED = {
-    "log": "by the log's own times",
-    "start": "counted from --started-at",
-    "file": "counted back from when the file was written last; the log has none",
-}
-MOVED = {
-    "too old": "older than steps are kept: set so that the run ends at the import",
-    "ahead": "ahead of the clock here: set so that the run ends at the import",
-}
-KINDS = {
-    "progress": "Bare progress bars",
-    "compile cache": "Compile cache",
-    "hardware errors": "Hardware errors",
-}
 
 
 def headline(run: Run, log: ReadLog, step_s: float | None) -> SafeString:

@@ -32,6 +32,21 @@ MANNERS = "ingest:manners"
 # Forms of lines beside the plain one: senders use only what they are told is understood.
 TAKES = ("columns",)
 
+# A node's newest report is kept at most this often, or as soon as its processes change: it
+# stands for figures that move slowly, and packing it costs more than taking it.
+KEEP_EVERY_S = 5.0
+# A token cannot fill the database with nodes that do not exist.
+MAX_NODES = 4_000
+UNKNOWN_TYPE = "unknown"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
+NAME_RULE = "letters, digits, dots, dashes and underscores, at most 80"
+# A node is looked up in the database again after so long, should somebody have changed it.
+LOOK_AGAIN_S = 60.0
+# Two machines may not use one name at the same time.
+IN_USE_S = 60.0
+MAX_KNOWN = 20_000
+MAX_REPORTS = 10_000
+
 
 @dataclass(slots=True)
 class IngestBatch:
@@ -167,11 +182,6 @@ def clock_of(hot: HotStore, node: str) -> str:
     return held.decode().split(" ", 2)[2] if held is not None and held.count(b" ") > 1 else ""
 
 
-# A node's newest report is kept at most this often, or as soon as its processes change: it
-# stands for figures that move slowly, and packing it costs more than taking it.
-KEEP_EVERY_S = 5.0
-
-
 @dataclass(slots=True)
 class LastKept:
     """What was last kept of one node."""
@@ -199,11 +209,6 @@ class LastKept:
                 node, end_s, notes[-1].made_s, reading.executed, bytes(reading.line)
             )
         return notes
-
-
-# A token cannot fill the database with nodes that do not exist.
-MAX_NODES = 4_000
-UNKNOWN_TYPE = "unknown"
 
 
 def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> None:
@@ -248,16 +253,6 @@ def _create(name: str, facts: Mapping[str, str | int]) -> Node:
     }
     node, _ = Node.objects.get_or_create(name=name, defaults=new | dict(facts))
     return node
-
-
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-NAME_RULE = "letters, digits, dots, dashes and underscores, at most 80"
-# A node is looked up in the database again after so long, should somebody have changed it.
-LOOK_AGAIN_S = 60.0
-# Two machines may not use one name at the same time.
-IN_USE_S = 60.0
-MAX_KNOWN = 20_000
-MAX_REPORTS = 10_000
 
 
 @dataclass(slots=True)

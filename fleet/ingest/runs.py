@@ -29,6 +29,8 @@ SETTINGS = ("compiler_flags", "compiler_version", "sdk_version")
 LAYOUT = ("tp", "pp", "seq_len", "global_batch", "precision", "optimizer")
 LENGTH = ("tokens_per_epoch", "planned_tokens")
 
+AUTO = "auto"
+
 
 @transaction.atomic
 def refresh_run(told: RunLine, *, now: datetime) -> Run:
@@ -166,9 +168,6 @@ def _new_node(run: Run, name: str, *, now: datetime) -> Node:
 def tokens_of(run: Run) -> float:
     """Return the tokens of one step of a run, where it is laid out; NaN where not."""
     return float(run.global_batch * run.seq_len) or math.nan
-
-
-AUTO = "auto"
 
 
 class Starts:

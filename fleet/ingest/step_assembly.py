@@ -24,6 +24,14 @@ ROLLED_UP_S = 240.0
 # The hot tier's own clock is the data's: keep clear of its edge.
 EDGE_S = 60.0
 
+PENDING = "steps-in:pending"
+# A worker of which nothing comes for so long after the first is not waited for.
+WAIT_S = 10.0
+# Where nobody says how many workers there are, whoever reports soon after belongs to the step.
+GATHER_S = 2.0
+PIECES_KEEP_S = 900
+HANDED_ON = b""
+
 
 def keep_steps(
     hot: HotStore | None, batch: StepBatch, *, now_s: float, amends: bool = False
@@ -46,13 +54,6 @@ def keep_steps(
     return n_new
 
 
-PENDING = "steps-in:pending"
-# A worker of which nothing comes for so long after the first is not waited for.
-WAIT_S = 10.0
-# Where nobody says how many workers there are, whoever reports soon after belongs to the step.
-GATHER_S = 2.0
-PIECES_KEEP_S = 900
-HANDED_ON = b""
 Step = tuple[str, str, int]
 
 

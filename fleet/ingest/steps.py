@@ -43,6 +43,38 @@ from telemetry.ingest.step_reports import (
 from telemetry.ingest.timing import ClockOffset
 from telemetry.store.hot import HotStore
 
+# A clock that is off by more than this is corrected.
+SKEW_S = 2.0
+# What this process has admitted it need not ask the database about again so soon.
+LOOK_AGAIN_S = 60.0
+MAX_KNOWN = 50_000
+MAX_REFUSALS = 100
+DAY_S = 86_400.0
+FOLLOWED = (
+    "session",
+    "step_shift",
+    "starts",
+    "n_workers",
+    "heard_at",
+    "phase",
+    "phase_progress_ratio",
+    "phase_since",
+    "finished_at",
+    "paid_until",
+    "last_step",
+    "n_tokens",
+)
+# Counts move with every step; a page reads them from the steps, so the row may lag a little.
+COUNT_EVERY_S = 10
+# A job of which nothing is heard for so long is over; one that compiles may be quiet for longer.
+LOST_S = 30 * 60.0
+LOST_COMPILING_S = 6 * 3600.0
+# Once one worker is done, the others have this long to say so too.
+LAST_WORDS_S = 60.0
+LOOK_BACK_S = LOST_COMPILING_S + 3600.0
+BASES, TOTALS = "steps-in:tokens", "totals:tokens"
+OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
+
 
 def keep_told(hot: HotStore, taken: Iterable[Said], *, correction_s: float, now_s: float) -> None:
     """Keep the compiles among what arrived; told twice, one is kept once."""
@@ -82,15 +114,6 @@ def _compile(said: CompileLine, *, correction_s: float) -> Compile:
         shape=said.shape,
         is_planned=said.planned,
     )
-
-
-# A clock that is off by more than this is corrected.
-SKEW_S = 2.0
-# What this process has admitted it need not ask the database about again so soon.
-LOOK_AGAIN_S = 60.0
-MAX_KNOWN = 50_000
-MAX_REFUSALS = 100
-DAY_S = 86_400.0
 
 
 @dataclass(slots=True)
@@ -320,32 +343,6 @@ def _over(before: Member | None, new: Member) -> Member:
         reason=new.reason or before.reason,
         n_dropped=max(new.n_dropped, before.n_dropped),
     )
-
-
-FOLLOWED = (
-    "session",
-    "step_shift",
-    "starts",
-    "n_workers",
-    "heard_at",
-    "phase",
-    "phase_progress_ratio",
-    "phase_since",
-    "finished_at",
-    "paid_until",
-    "last_step",
-    "n_tokens",
-)
-# Counts move with every step; a page reads them from the steps, so the row may lag a little.
-COUNT_EVERY_S = 10
-# A job of which nothing is heard for so long is over; one that compiles may be quiet for longer.
-LOST_S = 30 * 60.0
-LOST_COMPILING_S = 6 * 3600.0
-# Once one worker is done, the others have this long to say so too.
-LAST_WORDS_S = 60.0
-LOOK_BACK_S = LOST_COMPILING_S + 3600.0
-BASES, TOTALS = "steps-in:tokens", "totals:tokens"
-OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
 
 
 def follow_reported(hot: HotStore, *, now: datetime) -> None:

@@ -21,6 +21,35 @@ NAME_RULE = "letters, digits, dashes and underscores, at most 60"
 SECONDS_PER_DAY = 86_400.0
 NOT_RECORDED = "not recorded"
 
+# A replay leaves gaps out, so that it cannot take longer than what was recorded.
+FITS_RATIO = 1.05
+# One word, for where there is room for one.
+SHORT = {
+    "one_worker": "one worker",
+    "stage_imbalance": "stages",
+    "sequence_imbalance": "sequences",
+    "communication": "transfers",
+    "none": "none",
+}
+CAUSES = {
+    "one_worker": (
+        "A worker or a few",
+        "slower than the others that do the same work, most of the time",
+    ),
+    "stage_imbalance": (
+        "Uneven stages",
+        "a pipeline stage that has more to do than others, on every replica",
+    ),
+    "sequence_imbalance": (
+        "Uneven sequences",
+        "micro-batches that take long forward and backward, on every worker in turn",
+    ),
+    "communication": (
+        "Communication",
+        "transfers that take longer than the same transfers usually do",
+    ),
+}
+
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
@@ -151,37 +180,6 @@ def _details(analysis: Analysis) -> dict[str, Any]:
         "n_left_out": grid.n_left_out,
         "n_missing": grid.n_missing,
     }
-
-
-# A replay leaves gaps out, so that it cannot take longer than what was recorded.
-FITS_RATIO = 1.05
-
-# One word, for where there is room for one.
-SHORT = {
-    "one_worker": "one worker",
-    "stage_imbalance": "stages",
-    "sequence_imbalance": "sequences",
-    "communication": "transfers",
-    "none": "none",
-}
-CAUSES = {
-    "one_worker": (
-        "A worker or a few",
-        "slower than the others that do the same work, most of the time",
-    ),
-    "stage_imbalance": (
-        "Uneven stages",
-        "a pipeline stage that has more to do than others, on every replica",
-    ),
-    "sequence_imbalance": (
-        "Uneven sequences",
-        "micro-batches that take long forward and backward, on every worker in turn",
-    ),
-    "communication": (
-        "Communication",
-        "transfers that take longer than the same transfers usually do",
-    ),
-}
 
 
 def verdict_in_words(trace: RecordedTrace) -> str:

@@ -1,3 +1,3 @@
-"""What runs on a node: reads what the machine says, spools it, and posts it; standard library."""
+"""The node agent: reads neuron-monitor and sysfs, spools, and posts; standard library only."""
 
 VERSION = "1"

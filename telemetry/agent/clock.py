@@ -1,4 +1,4 @@
-"""Time on a node: what its clock shows, and what has passed whether or not that was set."""
+"""The clocks of a node: wall time, and seconds since boot, which nobody can set."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 @dataclass(frozen=True)
 class Moment:
-    """One moment: by the clock that may be set, and by the one that only counts from boot."""
+    """One moment by two clocks: the wall clock, which may be set, and seconds since boot."""
 
     wall_s: float
     up_s: float
@@ -25,29 +25,27 @@ class Clock:
         self.boot = _boot()
 
     def now(self) -> Moment:
-        """Return this moment."""
         return Moment(time.time(), up_s())
 
-    def rest(self, s: float) -> None:
-        """Let so many seconds pass."""
+    def sleep(self, s: float) -> None:
         time.sleep(s)
 
     def wall_of(self, then: Moment, boot: bytes, *, now: Moment) -> float:
-        """Return when something was, by the clock as it shows now.
+        """Return an earlier moment in Unix seconds, by the wall clock as it is set now.
 
-        The seconds since then are those that really passed, so that a clock which was set in
-        between does not move what was noted before; after a boot there is only what was noted.
+        The difference is measured since boot, so setting the clock in between does not matter.
+        After a reboot only the wall time noted then is left.
         """
         return now.wall_s - (now.up_s - then.up_s) if boot == self.boot else then.wall_s
 
 
 def up_s() -> float:
-    """Return seconds since boot, those asleep included."""
+    """Return seconds since boot, time in suspend included."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 def _boot() -> bytes:
-    """Return which boot this is: 16 bytes, new ones where the system does not say."""
+    """Return the boot id, 16 bytes; a random one where the system has none."""
     try:
         return uuid.UUID(BOOT_ID.read_text().strip()).bytes
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""Where reports come from: neuron-monitor, started and kept running, or somebody else's stream."""
+"""The source of reports: neuron-monitor, kept running, another command, or standard input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ GRACE_S = 2.0
 
 
 def configuration(period_s: float) -> bytes:
-    """Return what neuron-monitor is told to report, and how often."""
+    """Return neuron-monitor's configuration file for one report per period."""
     runtime = ("neuroncore_counters", "memory_used", "neuron_runtime_vcpu_usage")
     wanted = {
         "period": f"{period_s:g}s",
@@ -38,25 +38,25 @@ def configuration(period_s: float) -> bytes:
 
 
 class Monitor:
-    """A stream of reports, one per line; a program that ends is started again after a while."""
+    """A stream of reports, one per line; a program that ends is restarted."""
 
     def __init__(self, *, command: str | None, stdin: bool, period_s: float) -> None:
-        """Run ``command``, or read standard input, or run neuron-monitor as it should be."""
+        """Run ``command``, or read standard input, or run neuron-monitor."""
         self._stdin = stdin
         self._command = shlex.split(command) if command else None
         self._period_s = period_s
         self._process: subprocess.Popen[bytes] | None = None
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._descriptor = sys.stdin.fileno() if stdin else -1
-        self._rest = b""
-        self._rest_s = 1.0
+        self._partial = b""
+        self._backoff_s = 1.0
         self._start_at_s = float("-inf")
         self.n_skipped = 0
         self.is_over = False
         self.problem = ""
 
     def lines(self, now_s: float, timeout_s: float) -> list[bytes]:
-        """Return lines that have arrived, waiting for so long at most."""
+        """Return reports that have arrived, after waiting for ``timeout_s`` at most."""
         if self._descriptor < 0 and not self.is_over and now_s >= self._start_at_s:
             self._start(now_s)
         waited_for = [self._descriptor] if self._descriptor >= 0 else []
@@ -65,16 +65,15 @@ class Monitor:
             return []
         piece = os.read(self._descriptor, CHUNK_BYTES)
         if not piece:
-            self._ended(now_s)
+            self._end_of_stream(now_s)
             piece = b"\n" if self._stdin else b""
-        whole, newline, rest = (self._rest + piece).rpartition(b"\n")
+        whole, newline, rest = (self._partial + piece).rpartition(b"\n")
         rest = rest if piece else b""
-        self._rest = rest if len(rest) <= MAX_LINE_BYTES else b""
+        self._partial = rest if len(rest) <= MAX_LINE_BYTES else b""
         self.n_skipped += len(rest) > MAX_LINE_BYTES
         return self._reports((whole + newline).splitlines())
 
     def stop(self) -> None:
-        """End the program that was started."""
         self.is_over = True
         self._end_program()
         if self._folder is not None:
@@ -82,21 +81,23 @@ class Monitor:
             self._folder = None
 
     def _reports(self, lines: Sequence[bytes]) -> list[bytes]:
-        """Keep what may be a report: a line that is one JSON object, not a program's chatter."""
+        """Keep lines that look like one JSON object; count the others as skipped."""
         stripped = [line.strip() for line in lines]
         reports = [line for line in stripped if line[:1] == b"{" and line[-1:] == b"}"]
         self.n_skipped += sum(map(bool, stripped)) - len(reports)
         if reports:
-            self._rest_s, self.problem = 1.0, ""
+            self._backoff_s, self.problem = 1.0, ""
         return reports
 
     def _start(self, now_s: float) -> None:
-        """Start the program; one that cannot be is tried again later."""
-        self._start_at_s = now_s + self._rest_s
-        self._rest_s = min(MAX_BACKOFF_S, 2 * self._rest_s)
+        """Start the program; after a failure the next call tries again, with backoff."""
+        self._start_at_s = now_s + self._backoff_s
+        self._backoff_s = min(MAX_BACKOFF_S, 2 * self._backoff_s)
         command = self._command or self._neuron_monitor()
         if command is None:
-            self.problem = "neuron-monitor is not installed"
+            self.problem = (
+                "neuron-monitor is not installed; install aws-neuronx-tools or give --command"
+            )
             return
         try:
             process = subprocess.Popen(  # noqa: S603 - what the administrator wants run
@@ -109,7 +110,7 @@ class Monitor:
         self._descriptor = process.stdout.fileno() if process.stdout else -1
 
     def _neuron_monitor(self) -> list[str] | None:
-        """Return the command line of neuron-monitor, its configuration written for it."""
+        """Write neuron-monitor's configuration; return its command line, None if not installed."""
         program = shutil.which("neuron-monitor") or shutil.which(NEURON_MONITOR)
         if program is None:
             return None
@@ -119,8 +120,7 @@ class Monitor:
         path.write_bytes(configuration(self._period_s))
         return [program, "-c", str(path)]
 
-    def _ended(self, now_s: float) -> None:
-        """Note that the stream has ended."""
+    def _end_of_stream(self, now_s: float) -> None:
         self._descriptor = -1
         if self._stdin:
             self.is_over = True
@@ -129,7 +129,7 @@ class Monitor:
         self._start_at_s = max(self._start_at_s, now_s + 1.0)
 
     def _end_program(self) -> None:
-        """Make sure that nothing of the program is left."""
+        """End the program and its children."""
         process, self._process, self._descriptor = self._process, None, -1
         if process is None:
             return

@@ -1,4 +1,4 @@
-"""The program: read, spool, deliver, until it is told to stop."""
+"""The agent's command line and main loop: read, spool, deliver, until stopped."""
 
 from __future__ import annotations
 
@@ -19,93 +19,112 @@ from telemetry.agent.wire import ServerConnection, TokenFile
 
 SPOOL = "/var/lib/trnwatch-agent"
 MEGA = 1_000_000
-LEAST_SPOOL_MB, MOST_SPOOL_MB = 1.0, 100_000.0
+MIN_SPOOL_MB, MAX_SPOOL_MB = 1.0, 100_000.0
+
+FLUSH_S = 3.0
 
 
 def read_options(words: Sequence[str], env: Mapping[str, str] = os.environ) -> argparse.Namespace:
-    """Return the options; a mistake ends the program with its reason and status 2."""
+    """Read the command line; an invalid option ends the program with status 2."""
     parser = _parser(env)
     options = parser.parse_args(words)
     options.token = env.get("TRNWATCH_TOKEN")
     options.token_file = options.token_file or env.get("TRNWATCH_TOKEN_FILE")
     if not options.dry_run:
         if not options.server:
-            parser.error("--server or TRNWATCH_SERVER must say where to send to")
+            parser.error("--server: missing. Give trnwatch's address, or set TRNWATCH_SERVER")
         if not options.token and not options.token_file:
-            parser.error("a token is needed: --token-file, TRNWATCH_TOKEN_FILE or TRNWATCH_TOKEN")
+            parser.error(
+                "token: missing. Give --token-file, or set TRNWATCH_TOKEN_FILE or TRNWATCH_TOKEN"
+            )
     if options.stdin and options.command:
-        parser.error("--stdin and --command: only one of them can be where reports come from")
+        parser.error("--stdin and --command exclude each other: give only one source of reports")
     return options
 
 
 def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
-    """Return the parser of the command line."""
     parser = argparse.ArgumentParser(
         prog="trnwatch-agent",
-        description="Send what this node's Neuron and EFA devices say to trnwatch.",
-        epilog="The token is never given here: other users see command lines.",
+        description="Send this node's Neuron and EFA metrics to trnwatch.",
+        epilog="The token is not an option, because other users can see command lines.",
     )
     add = parser.add_argument
     add("--version", action="version", version=VERSION)
     server = env.get("TRNWATCH_SERVER")
-    add("--server", default=server, metavar="URL", help="where to send to (TRNWATCH_SERVER)")
-    add("--token-file", metavar="FILE", help="the token (TRNWATCH_TOKEN_FILE, TRNWATCH_TOKEN)")
+    add("--server", default=server, metavar="URL", help="trnwatch's address (TRNWATCH_SERVER)")
+    add(
+        "--token-file",
+        metavar="FILE",
+        help="file with the token (TRNWATCH_TOKEN_FILE, TRNWATCH_TOKEN)",
+    )
     trusted = env.get("TRNWATCH_CA_FILE")
-    add("--ca-file", default=trusted, metavar="FILE", help="whom to trust (TRNWATCH_CA_FILE)")
-    add("--node", default=env.get("TRNWATCH_NODE"), help="name; else the instance id")
+    add(
+        "--ca-file",
+        default=trusted,
+        metavar="FILE",
+        help="trusted CA certificates, PEM (TRNWATCH_CA_FILE)",
+    )
+    add("--node", default=env.get("TRNWATCH_NODE"), help="node name; default: the instance id")
     add("--command", metavar="LINE", help="run this instead of neuron-monitor")
     add("--stdin", action="store_true", help="read neuron-monitor's reports from standard input")
     add("--no-monitor", action="store_true", help="send EFA and Neuron sysfs only")
     add("--period", type=_seconds, default=1.0, metavar="S", help="seconds between reports (1)")
     add("--every", type=_seconds, default=1.0, metavar="S", help="seconds between requests (1)")
     add("--spool", type=Path, default=Path(env.get("STATE_DIRECTORY") or SPOOL), metavar="DIR")
-    add("--spool-mb", type=_spool_mb, default=256.0, metavar="MB", help="at most so much (256)")
+    add(
+        "--spool-mb",
+        type=_spool_mb,
+        default=256.0,
+        metavar="MB",
+        help="maximum size of the spool (256)",
+    )
     add("--efa-sysfs", type=Path, default=sysfs.EFA_SYSFS, metavar="DIR")
     add("--neuron-sysfs", type=Path, default=sysfs.NEURON_SYSFS, metavar="DIR")
     add("--probe-file", metavar="FILE", help="EFA latencies, one JSON object per line")
-    add("--probe-command", metavar="LINE", help="a command that prints them")
-    add("--probe-every", type=_seconds, default=60.0, metavar="S", help="how often (60)")
+    add("--probe-command", metavar="LINE", help="a command that prints such lines")
+    add(
+        "--probe-every",
+        type=_seconds,
+        default=60.0,
+        metavar="S",
+        help="seconds between probes (60)",
+    )
     add("--once", action="store_true", help="send one report, and end")
     add("--dry-run", action="store_true", help="print what would be sent; send nothing")
     return parser
 
 
 def _seconds(text: str) -> float:
-    """Read a number of seconds."""
     value = float(text)
     if not 0.1 <= value <= 3600:
-        msg = f"{text} s: give 0.1 to 3600 seconds"
+        msg = f"{text} s is out of range. Give 0.1 to 3600 seconds"
         raise argparse.ArgumentTypeError(msg)
     return value
 
 
 def _spool_mb(text: str) -> float:
-    """Read how large the spool may become."""
     value = float(text)
-    if not LEAST_SPOOL_MB <= value <= MOST_SPOOL_MB:
-        msg = f"{text} MB: give {LEAST_SPOOL_MB:g} to {MOST_SPOOL_MB:g} megabytes"
+    if not MIN_SPOOL_MB <= value <= MAX_SPOOL_MB:
+        msg = f"{text} MB: give {MIN_SPOOL_MB:g} to {MAX_SPOOL_MB:g} megabytes"
         raise argparse.ArgumentTypeError(msg)
     return value
 
 
-FLUSH_S = 3.0
-
-
 class Stop:
-    """Whether somebody asked the agent to end; nothing is broken off in the middle."""
+    """Whether SIGTERM or SIGINT asked the agent to end; the current line is finished first."""
 
     def __init__(self) -> None:
-        """Listen for the signals that ask for it."""
-        self.is_asked = False
+        """Install the signal handlers."""
+        self.is_requested = False
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._ask)
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.is_asked = True
+        self.is_requested = True
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the agent, and return its exit status."""
+    """Run the agent and return its exit status."""
     options = read_options(words)
     clock, health, stop = Clock(), Health(), Stop()
     work = _dry_run if options.dry_run else _run
@@ -117,12 +136,12 @@ def main(words: Sequence[str]) -> int:
 
 
 def _dry_run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) -> int:
-    """Print what would be sent."""
+    """Print the lines that would be sent."""
     collector = Collector(options, clock, health)
     try:
         for seq, (kind, made, rest) in enumerate(_lines(collector, stop), 1):
             frame = Frame(kind, seq, made, clock.boot, b"")
-            line = encode_head(frame, "dry-run", made.wall_s, health.said(n_waiting=0)) + rest
+            line = encode_head(frame, "dry-run", made.wall_s, health.summary(n_waiting=0)) + rest
             sys.stdout.write(line.decode("utf-8", "replace"))
             sys.stdout.flush()
             if options.once:
@@ -135,14 +154,14 @@ def _dry_run(options: argparse.Namespace, clock: Clock, health: Health, stop: St
 
 
 def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) -> int:
-    """Read and deliver; what could not be delivered stays in the spool."""
+    """Read and deliver; undelivered lines stay in the spool."""
     token = TokenFile(file=options.token_file, secret=options.token)
     token.read()
     wire = ServerConnection(
         options.server, token=token, node=options.node, ca_file=options.ca_file
     )
-    most_bytes = int(options.spool_mb * MEGA)
-    spool = Spool(options.spool, most_bytes=most_bytes, boot=clock.boot, now=clock.now())
+    max_bytes = int(options.spool_mb * MEGA)
+    spool = Spool(options.spool, max_bytes=max_bytes, boot=clock.boot, now=clock.now())
     sender = AgentSender(spool, wire, health, clock, every_s=options.every)
     collector = Collector(options, clock, health)
     sender.start()
@@ -154,19 +173,20 @@ def _run(options: argparse.Namespace, clock: Clock, health: Health, stop: Stop) 
     sender.stop(FLUSH_S)
     n_left = spool.n_waiting
     if n_left:
-        said = health.said(n_waiting=n_left).get("problem", "the server did not answer in time")
-        sys.stderr.write(f"trnwatch-agent: {n_left} lines stay in the spool; {said}\n")
+        problem = health.summary(n_waiting=n_left).get(
+            "problem", "the server did not answer in time"
+        )
+        sys.stderr.write(f"trnwatch-agent: {n_left} lines stay in the spool: {problem}\n")
     return 1 if options.once and n_left else 0
 
 
 def _lines(collector: Collector, stop: Stop) -> Iterator[Line]:
-    """Yield lines for as long as there are any."""
-    while not (collector.is_over or stop.is_asked):
+    while not (collector.is_over or stop.is_requested):
         yield from collector.lines()
 
 
 def _spool_line(spool: Spool, line: Line, health: Health) -> None:
-    """Put a line into the spool; a disk that is full costs the line, and is said."""
+    """Write a line to the spool; on a full disk the line is lost and the problem reported."""
     kind, made, rest = line
     try:
         spool.append(kind, made, gzip_member(rest))

@@ -1,4 +1,4 @@
-"""One round of reading: a report as it arrives, and beside it what sysfs says at that moment."""
+"""What the agent reads and how it is encoded: reports, sysfs, columns, and its own health."""
 
 from __future__ import annotations
 
@@ -25,23 +25,34 @@ from telemetry.agent.probes import Probes
 from telemetry.agent.spool import Frame, gzip_member, stored_gzip_member
 from telemetry.agent.sysfs import EfaCounters, NeuronSysfs
 
-# Stands in a template where a number was; a report that has this character is sent as it is.
+# Marks the place of a number in a template; a report that contains it is sent as it is.
 HOLE = b"\x7f"
-# A number that measures: what counts or names the machine's parts belongs to the template.
+# A measured number; numbers that count or identify hardware stay in the template.
 NUMBER = re.compile(
     rb'(?<=":)(?<!index":)(?<!"pid":)(?<!"port":)(?<!"core":)(?<!"device":)(?<!_count":)'
     rb"(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)(?=[,}])"
 )
 ESCAPED = re.compile(rb"\\.")
-# Whole numbers up to here are the same as 64-bit floats.
+# Integers up to here are exact as 64-bit floats.
 MAX_EXACT = 2.0**53
 MAX_ROWS = 30
 GUNZIP = 16 + zlib.MAX_WBITS
 
+MONITOR, SYSFS = 0, 1
+PATHS = {MONITOR: "/api/v1/ingest/neuron-monitor", SYSFS: "/api/v1/ingest/efa"}
+# A problem that lasts, or comes and goes, is logged no more often than this.
+LOG_EVERY_S = 600.0
+# On Nitro instances the board's asset tag is the instance's id.
+ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
+# After so many periods without a report, sysfs is sent without one.
+SILENT_PERIODS = 2.5
+# The longest wait in one call, so that the agent notices a signal to stop.
+MAX_BACKOFF_S = 1.0
+
 
 @dataclass(frozen=True)
 class ReportRow:
-    """One report: its template, and the numbers that fill it."""
+    """One report: its template and the numbers that fill it."""
 
     template: bytes
     numbers: array[float]
@@ -49,19 +60,19 @@ class ReportRow:
 
 @dataclass(frozen=True)
 class FrameGroup:
-    """Frames that go together: as they are, or as columns where there is a row for each."""
+    """Frames for one request: sent one by one, or as columns if there is a row for each."""
 
     frames: list[Frame]
     rows: list[ReportRow]
 
     @property
     def is_columns(self) -> bool:
-        """Whether they go as columns; for a single one it is not worth it."""
+        """Whether the frames are sent as columns; a single one is not worth it."""
         return len(self.rows) > 1
 
 
 def group_frames(frames: Sequence[Frame]) -> Iterator[FrameGroup]:
-    """Split frames, in order, into runs of one template, and of those that have none."""
+    """Split frames, in order, into groups of the same template or of none."""
     run = FrameGroup([], [])
     for frame in frames:
         row = _report_row(frame)
@@ -84,11 +95,11 @@ def encode_columns(
     at_s: Sequence[float],
     health: Mapping[str, Any],
 ) -> bytes:
-    """Return reports of one template as one line; of numbers that stay the first is enough."""
+    """Return reports of one template as one line; a constant number is sent once."""
     table = [*zip(*(row.numbers for row in rows))]
     varies = [i for i, column in enumerate(table) if column.count(column[0]) < len(column)]
     more = array("d", (row.numbers[i] for row in rows[1:] for i in varies))
-    said = {
+    fields = {
         "stream": stream,
         "seq": seq,
         "at": [round(moment_s, 6) for moment_s in at_s],
@@ -99,12 +110,12 @@ def encode_columns(
         "agent": health,
     }
     return (
-        json.dumps({"columns": said}, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
+        json.dumps({"columns": fields}, separators=(",", ":"), ensure_ascii=False).encode() + b"\n"
     )
 
 
 def _report_row(frame: Frame) -> ReportRow | None:
-    """Take a report apart; None where its numbers cannot be told from its text."""
+    """Split a report into template and numbers; None if that would not be exact."""
     text = b"{" + zlib.decompress(frame.tail, GUNZIP).rstrip()
     parts = NUMBER.split(text)
     if len(parts) < 3 or HOLE in text:
@@ -120,7 +131,7 @@ _sound_templates: set[bytes] = set()
 
 
 def _is_sound(template: bytes) -> bool:
-    """Whether a template is text, with no hole inside a string: between holes quotes pair up."""
+    """Whether a template is UTF-8 with no hole inside a string: quotes pair up between holes."""
     if template in _sound_templates:
         return True
     try:
@@ -136,37 +147,33 @@ def _is_sound(template: bytes) -> bool:
 
 
 def _base64(numbers: array[float]) -> str:
-    """Return numbers as text: little-endian 64-bit floats in Base64."""
+    """Encode numbers as little-endian 64-bit floats in Base64."""
     if sys.byteorder == "big":
         numbers = array("d", numbers)
         numbers.byteswap()
     return base64.b64encode(numbers).decode()
 
 
-MONITOR, SYSFS = 0, 1
-PATHS = {MONITOR: "/api/v1/ingest/neuron-monitor", SYSFS: "/api/v1/ingest/efa"}
-
-
-def encode_tail(report: bytes | None, beside: Mapping[str, Any]) -> bytes:
-    """Return the end of a line: what was read, the report as it came, not parsed."""
-    text = json.dumps(beside, separators=(",", ":"))[1:-1].encode()
+def encode_tail(report: bytes | None, sysfs: Mapping[str, Any]) -> bytes:
+    """Return the end of a line: sysfs data, and the report as received, not parsed."""
+    text = json.dumps(sysfs, separators=(",", ":"))[1:-1].encode()
     if report is None:
         return text + b"}\n"
     return text + (b"," if text else b"") + b'"report":' + report + b"}\n"
 
 
 def encode_head(frame: Frame, stream: str, at_s: float, health: Mapping[str, Any] | None) -> bytes:
-    """Return the beginning of a line, which is only known when it is sent."""
-    said: dict[str, Any] = {"at": round(at_s, 6), "seq": frame.seq, "stream": stream}
+    """Return the beginning of a line, which is known only when it is sent."""
+    fields: dict[str, Any] = {"at": round(at_s, 6), "seq": frame.seq, "stream": stream}
     if health is not None:
-        said["agent"] = health
-    return json.dumps(said, separators=(",", ":"))[:-1].encode() + b","
+        fields["agent"] = health
+    return json.dumps(fields, separators=(",", ":"))[:-1].encode() + b","
 
 
 def encode_lines(
     frames: Sequence[Frame], stream: str, health: Mapping[str, Any], clock: Clock, now: Moment
 ) -> bytes:
-    """Return frames as one gzip body; the last line carries how the agent is doing."""
+    """Return frames as one gzip body; the last line carries the agent's health."""
     pieces = []
     for frame in frames:
         at_s = clock.wall_of(frame.made, frame.boot, now=now)
@@ -181,85 +188,71 @@ def encode_lines(
 def encode_columns_body(
     run: FrameGroup, stream: str, health: Mapping[str, Any], clock: Clock, now: Moment
 ) -> bytes:
-    """Return frames of one template as one gzip body of one line."""
+    """Return frames of one template as a gzip body of one line."""
     at_s = [clock.wall_of(frame.made, frame.boot, now=now) for frame in run.frames]
     seq = [frame.seq for frame in run.frames]
     return gzip_member(encode_columns(run.rows, stream=stream, seq=seq, at_s=at_s, health=health))
 
 
-# A trouble that lasts, or comes and goes, is logged no more often than this.
-LOG_EVERY_S = 600.0
-
-
 class Health:
-    """Counts since the agent began; any thread may add to them."""
+    """Counts and problems since the agent started; thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts = {"n_dropped": 0, "n_refused": 0, "n_skipped": 0}
         self._problems: dict[str, str] = {}
         self._logged_s: dict[str, float] = {}
-        self._is_open: set[str] = set()
+        self._open_problems: set[str] = set()
 
     def add(self, name: str, n: int = 1) -> None:
-        """Count something that went wrong."""
         with self._lock:
             self._counts[name] += n
 
     def set(self, name: str, n: int) -> None:
-        """Set a count that somebody else keeps."""
         with self._lock:
             self._counts[name] = n
 
     def problem(self, part: str, text: str) -> None:
-        """Say what is wrong with a part of the agent; empty: nothing is, any more."""
+        """Set the problem of one part of the agent; an empty text clears it."""
         with self._lock:
             if text:
                 self._problems[part] = text[:200]
             else:
                 self._problems.pop(part, None)
-            news = self._news(part, text)
+            news = self._log_line(part, text)
         if news:
             with suppress(OSError, ValueError):
                 sys.stderr.write(f"trnwatch-agent: {news}\n")
                 sys.stderr.flush()
 
-    def _news(self, part: str, text: str) -> str:
-        """Return what the log is to say: that a trouble began, goes on, or is over."""
+    def _log_line(self, part: str, text: str) -> str:
+        """Return the line to log when a problem starts, lasts or ends; empty for none."""
         if not text:
-            was_said = part in self._is_open
-            self._is_open.discard(part)
-            return f"{part}: well again" if was_said else ""
+            was_open = part in self._open_problems
+            self._open_problems.discard(part)
+            return f"{part}: recovered" if was_open else ""
         now_s = time.monotonic()
         if now_s - self._logged_s.get(part, -LOG_EVERY_S) < LOG_EVERY_S:
             return ""
         self._logged_s[part] = now_s
-        self._is_open.add(part)
+        self._open_problems.add(part)
         return text[:200]
 
-    def said(self, *, n_waiting: int) -> dict[str, Any]:
-        """Return what the server is told."""
+    def summary(self, *, n_waiting: int) -> dict[str, Any]:
+        """Return the health object that is sent to the server."""
         with self._lock:
             problem = "; ".join(self._problems.values())[:200]
-            said = {"version": VERSION, "n_waiting": n_waiting, **self._counts}
-            return {**said, "problem": problem} if problem else said
+            fields = {"version": VERSION, "n_waiting": n_waiting, **self._counts}
+            return {**fields, "problem": problem} if problem else fields
 
-
-# On Nitro instances the board's asset tag is the instance's id.
-ASSET_TAG = Path("/sys/devices/virtual/dmi/id/board_asset_tag")
-# A monitor that has been silent for so many periods no longer speaks for the node.
-SILENT_PERIODS = 2.5
-# Whoever wants the agent to end waits no longer than this for it to notice.
-MAX_BACKOFF_S = 1.0
 
 Line = tuple[int, Moment, bytes]
 
 
 class Collector:
-    """Everything that is read on a node, as the tails of lines."""
+    """Reads the monitor, sysfs and probes, and yields the tails of lines."""
 
     def __init__(self, options: argparse.Namespace, clock: Clock, health: Health) -> None:
-        """Read what the options say."""
         self._clock = clock
         self._health = health
         self._period_s: float = options.period
@@ -274,20 +267,20 @@ class Collector:
             self._monitor = Monitor(
                 command=options.command, stdin=options.stdin, period_s=options.period
             )
-        self._heard_s = clock.now().up_s
-        self._beside_s = float("-inf")
+        self._last_report_s = clock.now().up_s
+        self._last_sysfs_s = float("-inf")
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more will come."""
+        """Whether the source of reports has ended for good."""
         return self._monitor is not None and self._monitor.is_over
 
     def lines(self) -> Iterator[Line]:
-        """Wait for at most a period, and yield what was read."""
+        """Wait for at most ``MAX_BACKOFF_S`` and yield what was read."""
         now_s = self._clock.now().up_s
         wait_s = self._wait_s(now_s)
         if self._monitor is None:
-            self._clock.rest(wait_s)
+            self._clock.sleep(wait_s)
             reports = []
         else:
             reports = self._monitor.lines(now_s, wait_s)
@@ -295,51 +288,50 @@ class Collector:
             self._health.problem("monitor", self._monitor.problem)
         moment = self._clock.now()
         for n_later in range(len(reports) - 1, -1, -1):
-            beside = {} if n_later else self._beside(moment, alone=False)
+            sysfs = {} if n_later else self._read_sysfs(moment, alone=False)
             made = _earlier(moment, n_later * self._period_s)
-            yield MONITOR, made, encode_tail(reports[-1 - n_later], beside)
+            yield MONITOR, made, encode_tail(reports[-1 - n_later], sysfs)
         if reports:
-            self._heard_s = moment.up_s
-        elif not self.is_over and moment.up_s - self._beside_s >= self._period_s:
-            yield from self._alone(moment)
+            self._last_report_s = moment.up_s
+        elif not self.is_over and moment.up_s - self._last_sysfs_s >= self._period_s:
+            yield from self._sysfs_only(moment)
 
     def stop(self) -> None:
-        """End what was started."""
         if self._monitor is not None:
             self._monitor.stop()
 
     def _wait_s(self, now_s: float) -> float:
-        """Return how long to wait for a report before sysfs is read without one."""
-        patient_until_s = self._heard_s + SILENT_PERIODS * self._period_s
-        due_s = self._beside_s + self._period_s
+        """Return how many seconds to wait for a report before sysfs is read without one."""
+        patient_until_s = self._last_report_s + SILENT_PERIODS * self._period_s
+        due_s = self._last_sysfs_s + self._period_s
         until_s = due_s if self._monitor is None else max(due_s, patient_until_s)
         return min(max(until_s - now_s, 0.0), MAX_BACKOFF_S)
 
-    def _alone(self, moment: Moment) -> Iterator[Line]:
-        """Yield what sysfs says while no report comes."""
-        silent_s = moment.up_s - self._heard_s
+    def _sysfs_only(self, moment: Moment) -> Iterator[Line]:
+        """Yield a line of sysfs data while no reports come."""
+        silent_s = moment.up_s - self._last_report_s
         if self._monitor is not None and silent_s < SILENT_PERIODS * self._period_s:
             return
-        beside = self._beside(moment, alone=True)
-        if beside:
+        sysfs = self._read_sysfs(moment, alone=True)
+        if sysfs:
             instance = {"instance": {"instance_id": self._node or instance_id()}}
-            yield SYSFS, moment, encode_tail(None, {**instance, **beside})
+            yield SYSFS, moment, encode_tail(None, {**instance, **sysfs})
 
-    def _beside(self, moment: Moment, *, alone: bool) -> dict[str, Any]:
-        """Return what sysfs and probes say at this moment."""
-        self._beside_s = moment.up_s
-        said: dict[str, Any] = {}
+    def _read_sysfs(self, moment: Moment, *, alone: bool) -> dict[str, Any]:
+        """Read EFA and Neuron sysfs, with probed latencies; ``alone`` adds core utilization."""
+        self._last_sysfs_s = moment.up_s
+        fields: dict[str, Any] = {}
         efa = self._efa.read(moment.up_s)
         if efa:
             self._probe(efa, moment.up_s)
-            said["efa"] = efa
+            fields["efa"] = efa
         neuron = self._neuron.read(moment.up_s, cores=alone)
         if neuron:
-            said["neuron"] = neuron
-        return said
+            fields["neuron"] = neuron
+        return fields
 
     def _probe(self, efa: dict[str, Any], now_s: float) -> None:
-        """Add latencies that were probed to the devices they are of."""
+        """Add probed latencies to their devices."""
         latencies = self._probes.read(now_s)
         self._health.problem("probe", self._probes.problem)
         for device in efa["devices"]:
@@ -348,12 +340,12 @@ class Collector:
 
 
 def _earlier(moment: Moment, s: float) -> Moment:
-    """Return the moment so many seconds earlier: reports that piled up were made one by one."""
+    """Return the moment ``s`` seconds earlier; queued reports were made one period apart."""
     return Moment(moment.wall_s - s, moment.up_s - s)
 
 
 def instance_id() -> str:
-    """Return the instance's id, or the host's name where the machine has none."""
+    """Return the EC2 instance id, or the host name where there is none."""
     try:
         tag = ASSET_TAG.read_text().strip()
     except OSError:

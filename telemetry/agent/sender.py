@@ -1,4 +1,4 @@
-"""From the spool to the server: in order, one request at a time, patient while it is away."""
+"""Delivery from the spool to the server: in order, one request at a time, with backoff."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ from telemetry.agent.wire import ServerConnection, ServerResponse
 
 MAX_LINES = 120
 MAX_BYTES = 512_000
-# With much to make up for, requests follow each other at least this quickly.
+# While a backlog waits, requests follow each other at least this quickly.
 CATCH_UP_S = 1.0
-FIRST_REST_S, LONGEST_REST_S, LONGEST_ASKED_S = 1.0, 30.0, 600.0
+MIN_BACKOFF_S, MAX_BACKOFF_S, MAX_RETRY_AFTER_S = 1.0, 30.0, 600.0
 
 
 class AgentSender(threading.Thread):
-    """Delivers what the spool holds."""
+    """A thread that delivers the spooled frames."""
 
     def __init__(
         self,
@@ -40,34 +40,34 @@ class AgentSender(threading.Thread):
         clock: Clock,
         *,
         every_s: float,
-        chance: Callable[[], float] = random.random,
+        jitter: Callable[[], float] = random.random,
     ) -> None:
-        """Send at most every ``every_s``; ``chance`` (0 to 1) spreads the tries of a fleet."""
+        """Send at most every ``every_s``; ``jitter`` (0 to 1) spreads the retries of a fleet."""
         super().__init__(name="sender", daemon=True)
         self._spool = spool
         self._wire = wire
         self._health = health
         self._clock = clock
         self._every_s = every_s
-        self._chance = chance
-        self._most_lines = MAX_LINES
+        self._jitter = jitter
+        self._max_lines = MAX_LINES
         self._n_failed = 0
         self._takes_columns = False
         self._is_over = threading.Event()
 
     def run(self) -> None:
-        """Deliver until told to stop."""
+        """Deliver until stopped."""
         while not self._is_over.is_set():
             self._spool.wait(1.0)
             began_s = time.monotonic()
-            rest_s = self.delivered()
+            rest_s = self.deliver_safely()
             spent_s = time.monotonic() - began_s
-            is_behind = self._spool.n_waiting >= self._most_lines
+            is_behind = self._spool.n_waiting >= self._max_lines
             every_s = min(self._every_s, CATCH_UP_S) if is_behind else self._every_s
             self._is_over.wait(max(rest_s, every_s - spent_s, 0.0))
 
     def stop(self, within_s: float) -> None:
-        """Stop, but first try to deliver what waits; it takes no longer than ``within_s``."""
+        """Deliver what waits, for ``within_s`` at most, then stop."""
         until_s = time.monotonic() + within_s
         self._is_over.set()
         self.join(within_s)
@@ -75,44 +75,44 @@ class AgentSender(threading.Thread):
             if self.deliver():
                 break
 
-    def delivered(self) -> float:
-        """Deliver, and outlive whatever goes wrong: without this thread all would be spooled."""
+    def deliver_safely(self) -> float:
+        """Deliver; an unexpected error is reported and retried, so that this thread survives."""
         try:
             rest_s = self.deliver()
         except Exception as error:
             self._n_failed += 1
             self._health.problem("sender", f"sender: {type(error).__name__}: {error}")
-            return self.rest_s(ServerResponse(0, {}))
+            return self.backoff_s(ServerResponse(0, {}))
         self._health.problem("sender", "")
         return rest_s
 
     def deliver(self) -> float:
-        """Send one request's worth, and return how long to rest before the next, seconds."""
+        """Send one request and return how many seconds to wait before the next."""
         try:
-            frames = self._spool.next_frames(most=self._most_lines, most_bytes=MAX_BYTES)
+            frames = self._spool.next_frames(max_frames=self._max_lines, max_bytes=MAX_BYTES)
         except OSError as error:
             self._health.problem("spool", f"spool: {error}")
-            return FIRST_REST_S
+            return MIN_BACKOFF_S
         for run in self._runs(frames):
-            answer = self._send(run)
-            if answer.is_taken:
-                self._taken(run.frames, answer)
+            response = self._send(run)
+            if response.is_accepted:
+                self._record_delivery(run.frames, response)
                 continue
-            if answer.is_hopeless:
-                return self._hopeless(run, answer)
+            if response.is_rejected:
+                return self._drop_rejected(run, response)
             self._n_failed += 1
-            self._health.problem("server", f"server: {answer}")
-            return self.rest_s(answer)
+            self._health.problem("server", f"server: {response}")
+            return self.backoff_s(response)
         return 0.0
 
-    def rest_s(self, answer: ServerResponse) -> float:
-        """Return how long to leave the server alone after it did not take something."""
-        longest_s = min(LONGEST_REST_S, FIRST_REST_S * (1 << min(self._n_failed, 10)))
-        asked_s = min(answer.retry_after_s or 0.0, LONGEST_ASKED_S)
-        return max(asked_s, longest_s / 2) + self._chance() * longest_s / 2.0
+    def backoff_s(self, response: ServerResponse) -> float:
+        """Return the seconds to wait after a failed request, at least the server's Retry-After."""
+        longest_s = min(MAX_BACKOFF_S, MIN_BACKOFF_S * (1 << min(self._n_failed, 10)))
+        asked_s = min(response.retry_after_s or 0.0, MAX_RETRY_AFTER_S)
+        return max(asked_s, longest_s / 2) + self._jitter() * longest_s / 2.0
 
     def _runs(self, frames: list[Frame]) -> Iterator[FrameGroup]:
-        """Split what is to be sent: reports that are alike may go as columns, if they are read."""
+        """Split frames into requests: as columns where reports share a template, if accepted."""
         if not frames:
             return
         if not self._takes_columns or frames[0].kind != MONITOR or len(frames) == 1:
@@ -121,42 +121,40 @@ class AgentSender(threading.Thread):
         yield from group_frames(frames)
 
     def _send(self, run: FrameGroup) -> ServerResponse:
-        """Send frames and return the answer."""
         now, frames = self._clock.now(), run.frames
-        said = self._health.said(n_waiting=max(0, self._spool.n_waiting - len(frames)))
+        health = self._health.summary(n_waiting=max(0, self._spool.n_waiting - len(frames)))
         write = (
             partial(encode_columns_body, run) if run.is_columns else partial(encode_lines, frames)
         )
-        packed = write(self._spool.stream, said, self._clock, now)
+        packed = write(self._spool.stream, health, self._clock, now)
         headers = {"X-Trnwatch-At": f"{now.wall_s:.6f}", "X-Trnwatch-Up": f"{now.up_s:.6f}"}
         if run.is_columns:
-            # They are seconds old: the server may serve them together with those of others.
+            # They are seconds old: the server may batch them with requests of other nodes.
             headers["Prefer"] = "wait=1"
         return self._wire.post(PATHS[frames[0].kind], packed, headers)
 
-    def _taken(self, frames: list[Frame], answer: ServerResponse) -> None:
-        """Note what was delivered."""
+    def _record_delivery(self, frames: list[Frame], response: ServerResponse) -> None:
         self._n_failed = 0
-        self._most_lines = min(MAX_LINES, 2 * self._most_lines)
+        self._max_lines = min(MAX_LINES, 2 * self._max_lines)
         self._health.problem("server", "")
-        self._takes_columns = "columns" in (answer.told.get("takes") or ())
-        refused = answer.told.get("refused") or []
-        self._health.add("n_refused", int(answer.told.get("n_refused") or 0))
+        self._takes_columns = "columns" in (response.body.get("takes") or ())
+        refused = response.body.get("refused") or []
+        self._health.add("n_refused", int(response.body.get("n_refused") or 0))
         with suppress(LookupError, TypeError):
             self._health.problem("refused", f"refused: {refused[0]['reason']}")
-        self._spool.delivered(frames[-1].seq)
+        self._spool.mark_delivered(frames[-1].seq)
 
-    def _hopeless(self, run: FrameGroup, answer: ServerResponse) -> float:
-        """Give up lines that will never be taken, one by one where only the lot is too large."""
+    def _drop_rejected(self, run: FrameGroup, response: ServerResponse) -> float:
+        """Drop frames that the server rejects, or retry them smaller or without columns."""
         frames = run.frames
         if run.is_columns:
-            # The server may be an older one than it was: it gets them as they are.
+            # The server may have been downgraded: send the reports one by one.
             self._takes_columns = False
             return 0.0
-        if answer.status == 413 and len(frames) > 1:
-            self._most_lines = max(1, len(frames) // 2)
+        if response.status == 413 and len(frames) > 1:
+            self._max_lines = max(1, len(frames) // 2)
             return 0.0
         self._health.add("n_refused", len(frames))
-        self._health.problem("refused", f"refused: {answer}")
-        self._spool.delivered(frames[-1].seq)
+        self._health.problem("refused", f"refused: {response}")
+        self._spool.mark_delivered(frames[-1].seq)
         return 0.0

@@ -1,4 +1,4 @@
-"""The spool: what was not delivered yet, in files of bounded size that survive any death."""
+"""The spool: undelivered lines in files of bounded total size, safe against crashes."""
 
 from __future__ import annotations
 
@@ -16,15 +16,19 @@ from pathlib import Path
 from telemetry.agent.clock import Moment
 
 MAGIC = b"TWF1"
-# Checksum of all that follows, what kind, number, wall clock, seconds since boot, boot, length.
+# Magic, checksum of the rest, kind, number, wall clock, seconds since boot, boot id, length.
 HEAD = struct.Struct("<4sIBQdd16sI")
 CHECKED = HEAD.size - len(MAGIC) - 4
 MAX_BYTES = 16_000_000
 
+MAX_SEGMENT_BYTES = 1 << 20
+N_SEGMENTS = 8
+MILLI = 1000
+
 
 @dataclass(frozen=True)
 class Frame:
-    """A line on its way: which door it is for, its number, when it was made, and its tail."""
+    """A spooled line: its endpoint (``kind``), number, time and tail (gzip)."""
 
     kind: int
     seq: int
@@ -33,7 +37,7 @@ class Frame:
     tail: bytes
 
     def encoded(self) -> bytes:
-        """Return the frame as it is spooled."""
+        """Return the frame as written to disk."""
         made = self.made
         rest = HEAD.pack(
             MAGIC, 0, self.kind, self.seq, made.wall_s, made.up_s, self.boot, len(self.tail)
@@ -44,7 +48,7 @@ class Frame:
 
 
 def frames_in(data: bytes, start: int = 0) -> Iterator[tuple[Frame, int]]:
-    """Yield whole frames and where each ends, until the data ends or makes no sense."""
+    """Yield whole frames and the offset of each end; stops at the first invalid byte."""
     while len(data) - start >= HEAD.size:
         magic, check, kind, seq, wall_s, up_s, boot, n_bytes = HEAD.unpack_from(data, start)
         end = start + HEAD.size + n_bytes
@@ -58,30 +62,25 @@ def frames_in(data: bytes, start: int = 0) -> Iterator[tuple[Frame, int]]:
 
 
 def gzip_member(data: bytes) -> bytes:
-    """Pack bytes as a gzip member, quickly."""
+    """Compress bytes as a gzip member at the fastest level."""
     packer = zlib.compressobj(1, zlib.DEFLATED, 16 + zlib.MAX_WBITS)
     return packer.compress(data) + packer.flush()
 
 
 def stored_gzip_member(data: bytes) -> bytes:
-    """Wrap a few bytes as a gzip member without packing them: members may follow one another."""
+    """Wrap up to 65,535 bytes as a gzip member without compression; members may be joined."""
     n = len(data)
     head = b"\x1f\x8b\x08\0\0\0\0\0\0\xff\x01" + struct.pack("<HH", n, n ^ 0xFFFF)
     return head + data + struct.pack("<II", zlib.crc32(data), n)
 
 
-MAX_SEGMENT_BYTES = 1 << 20
-N_SEGMENTS = 8
-MILLI = 1000
-
-
 class SpoolError(Exception):
-    """The spool cannot be used; the message says why and what to do."""
+    """The spool cannot be used; the message gives the reason and the fix."""
 
 
 @dataclass
 class Segment:
-    """One file of frames: how many bytes and frames, and the last number in it."""
+    """One file of frames: its size, how many frames, and the last frame's number."""
 
     path: Path
     n_bytes: int = 0
@@ -90,18 +89,18 @@ class Segment:
 
 
 class Spool:
-    """Frames in order, written before they are sent and dropped once they are delivered.
+    """Frames in order, written before they are sent and removed once delivered.
 
-    Beyond ``most_bytes`` the oldest go, and are counted. One process at a time may use it;
-    within it every method may be called from any thread.
+    Above ``max_bytes`` the oldest are dropped and counted. One process at a time may use a
+    spool; its methods are thread-safe.
     """
 
-    def __init__(self, folder: Path, *, most_bytes: int, boot: bytes, now: Moment) -> None:
-        """Take over what an earlier process left behind; a torn end is cut off."""
+    def __init__(self, folder: Path, *, max_bytes: int, boot: bytes, now: Moment) -> None:
+        """Open the spool, with what an earlier process left; a torn last frame is cut off."""
         self.n_dropped = 0
         self._folder = folder
-        self._most_bytes = most_bytes
-        self._segment_bytes = min(MAX_SEGMENT_BYTES, most_bytes // N_SEGMENTS)
+        self._max_bytes = max_bytes
+        self._segment_bytes = min(MAX_SEGMENT_BYTES, max_bytes // N_SEGMENTS)
         self._boot = boot
         self._changed = threading.Condition()
         try:
@@ -112,56 +111,55 @@ class Spool:
             self._delivered = int(os.pread(self._sent, 20, 0) or b"0")
             self._segments = deque(_load_segment(path) for path in sorted(folder.glob("*.frames")))
         except (OSError, ValueError) as error:
-            msg = f"The spool {folder} cannot be used: {error}. Give another one (--spool)."
+            msg = f"--spool: {folder} cannot be used: {error}. Give another folder."
             raise SpoolError(msg) from error
         newest = max([self._delivered, *(segment.last for segment in self._segments)])
-        # Numbers only rise, also where an older spool was lost with its disk.
+        # Numbers rise even if an earlier spool was lost with its disk.
         self._next = max(newest + 1, int(now.wall_s * MILLI))
-        self._place = 0
+        self._offset = 0
         self._open: int | None = None
-        self._clear()
+        self._remove_delivered()
 
     def append(self, kind: int, made: Moment, tail: bytes) -> int:
-        """Keep a line and return its number; raises OSError, with nothing kept, on a full disk."""
+        """Write a line and return its number; on a full disk raises OSError and writes nothing."""
         with self._changed:
             frame = Frame(kind, self._next, made, self._boot, tail)
             self._write(frame.encoded(), frame.seq)
             self._next += 1
-            while self.n_bytes > self._most_bytes and len(self._segments) > 1:
+            while self.n_bytes > self._max_bytes and len(self._segments) > 1:
                 self._drop_oldest()
             self._changed.notify_all()
             return frame.seq
 
-    def next_frames(self, *, most: int, most_bytes: int) -> list[Frame]:
+    def next_frames(self, *, max_frames: int, max_bytes: int) -> list[Frame]:
         """Return the oldest undelivered frames, of one kind, a few at a time."""
         with self._changed:
-            found = self._read(most, most_bytes)
+            found = self._read(max_frames, max_bytes)
             if not found and self._is_waiting:
-                # What is on the disk can no longer be read: better to lose it than to stand still.
+                # The files are unreadable: drop them, or delivery would stop for good.
                 while self._segments:
                     self._drop_oldest()
             return found
 
-    def delivered(self, seq: int) -> None:
-        """Forget all up to a number: they were taken, or never will be."""
+    def mark_delivered(self, seq: int) -> None:
+        """Remove all frames up to a number: they were accepted, or refused for good."""
         with self._changed:
             self._delivered = max(self._delivered, seq)
             os.pwrite(self._sent, b"%020d" % self._delivered, 0)
-            self._clear()
+            self._remove_delivered()
 
     def wait(self, timeout_s: float) -> None:
-        """Wait until there is something to deliver, or for so long."""
+        """Wait until there is something to deliver, for ``timeout_s`` at most."""
         with self._changed:
             self._changed.wait_for(lambda: self._is_waiting, timeout_s)
 
     @property
     def n_bytes(self) -> int:
-        """How many bytes the spool has on disk."""
         return sum(segment.n_bytes for segment in self._segments)
 
     @property
     def n_waiting(self) -> int:
-        """How many lines wait, the part of the oldest file that was delivered aside."""
+        """How many lines wait, without the delivered part of the oldest file."""
         with self._changed:
             waiting = [s for s in self._segments if s.last > self._delivered]
             if not waiting:
@@ -170,9 +168,9 @@ class Spool:
             return first + sum(segment.n_frames for segment in list(waiting)[1:])
 
     def close(self) -> None:
-        """Let go of the files; what waits stays."""
+        """Close the files; undelivered lines stay on disk."""
         with self._changed:
-            self._shut()
+            self._close_segment()
             os.close(self._sent)
             os.close(self._lock)
 
@@ -180,31 +178,30 @@ class Spool:
     def _is_waiting(self) -> bool:
         return bool(self._segments) and self._segments[-1].last > self._delivered
 
-    def _read(self, most: int, most_bytes: int) -> list[Frame]:
-        """Read undelivered frames of one kind from the files."""
+    def _read(self, max_frames: int, max_bytes: int) -> list[Frame]:
         found: list[Frame] = []
         size = 0
         for segment in self._segments:
             is_first = segment is self._segments[0]
-            start = self._place if is_first else 0
+            start = self._offset if is_first else 0
             with segment.path.open("rb") as file:
                 file.seek(start)
                 data = file.read(segment.n_bytes - start)
             for frame, end in frames_in(data):
                 if frame.seq <= self._delivered:
-                    self._place = start + end if is_first else self._place
+                    self._offset = start + end if is_first else self._offset
                     continue
                 size += len(frame.tail)
                 is_other = bool(found) and frame.kind != found[0].kind
-                if found and (is_other or len(found) == most or size > most_bytes):
+                if found and (is_other or len(found) == max_frames or size > max_bytes):
                     return found
                 found.append(frame)
         return found
 
     def _write(self, data: bytes, seq: int) -> None:
-        """Write a frame, whole or not at all, into the newest file or a new one."""
+        """Append a frame, whole or not at all, to the newest file or a new one."""
         if self._open is None or self._segments[-1].n_bytes >= self._segment_bytes:
-            self._shut()
+            self._close_segment()
             path = self._folder / f"{seq:020d}.frames"
             self._open = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
             self._segments.append(Segment(path))
@@ -222,14 +219,14 @@ class Spool:
         segment.last = seq
 
     def _drop_oldest(self) -> None:
-        """Give up the oldest file, and count what nobody will see."""
+        """Remove the oldest file and count its undelivered frames as dropped."""
         oldest = self._segments[0]
         if oldest.last > self._delivered:
             self.n_dropped += min(oldest.n_frames, oldest.last - self._delivered)
         self._remove_first()
 
-    def _clear(self) -> None:
-        """Remove files of which all was delivered; the newest stays while it is small."""
+    def _remove_delivered(self) -> None:
+        """Remove fully delivered files; the newest stays while it is small."""
         while self._segments and self._segments[0].last <= self._delivered:
             is_newest = len(self._segments) == 1 and self._open is not None
             if is_newest and self._segments[0].n_bytes < self._segment_bytes:
@@ -237,33 +234,31 @@ class Spool:
             self._remove_first()
 
     def _remove_first(self) -> None:
-        """Remove the oldest file."""
         if len(self._segments) == 1:
-            self._shut()
+            self._close_segment()
         self._segments.popleft().path.unlink()
-        self._place = 0
+        self._offset = 0
 
-    def _shut(self) -> None:
-        """Write no more into the newest file."""
+    def _close_segment(self) -> None:
         if self._open is not None:
             os.close(self._open)
             self._open = None
 
 
 def _lock(path: Path) -> int:
-    """Open a file that only one process may hold."""
+    """Open a file and lock it; raises OSError if another process holds the lock."""
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError as error:
         os.close(descriptor)
-        msg = "another agent uses it"
+        msg = "another agent is using it"
         raise OSError(msg) from error
     return descriptor
 
 
 def _stream_name(path: Path) -> str:
-    """Return the name of this spool's stream of numbers, a new one the first time."""
+    """Return the random name of this spool's number sequence, created on first use."""
     name = path.read_text().strip() if path.exists() else ""
     if len(name) != 32:
         name = secrets.token_hex(16)
@@ -274,7 +269,7 @@ def _stream_name(path: Path) -> str:
 
 
 def _load_segment(path: Path) -> Segment:
-    """Take over a file, and cut off an end that was torn."""
+    """Read a file's frames and cut off a torn end."""
     segment = Segment(path)
     data = path.read_bytes()
     for frame, end in frames_in(data):

@@ -1,61 +1,21 @@
-"""Neuron devices as the driver's sysfs shows them: what neuron-monitor lacks, or while it is away.
+"""Sysfs readers for EFA and Neuron devices.
 
-Power, health and ECC counts are read now and then; how busy the cores were only when nobody
-else says it.
+Power, health and ECC counts are read once a minute. Core utilization is read only while there
+is no neuron-monitor.
 """
 
 from __future__ import annotations
 
 import os
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 MAX_BYTES = 4096
 
-
-class OpenFile:
-    """One file, opened when it is first read, and again after it could not be."""
-
-    __slots__ = ("_descriptor", "_path")
-
-    def __init__(self, path: Path) -> None:
-        self._path = str(path)
-        self._descriptor = -1
-
-    def read(self) -> bytes | None:
-        """Return what the file says now; None where it cannot be read."""
-        try:
-            if self._descriptor < 0:
-                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._descriptor, MAX_BYTES, 0)
-        except OSError:
-            self.close()
-            return None
-
-    def integer(self) -> int | None:
-        """Return the number that the file holds; None where there is none, or a negative one."""
-        text = self.read()
-        try:
-            value = -1 if text is None else int(text)
-        except ValueError:
-            return None
-        return value if value >= 0 else None
-
-    def text(self) -> str | None:
-        """Return the file's text without its last newline."""
-        data = self.read()
-        return None if data is None else data.decode("utf-8", "replace").strip()
-
-    def close(self) -> None:
-        """Let go of the file."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
 EFA_SYSFS = Path("/sys/class/infiniband")
-# What grows each second and is worth a rate; all the others are read now and then.
+# Read every time, because rates are computed from them; all others every ``all_every_s``.
 RATED_COUNTERS = (
     "tx_bytes",
     "rx_bytes",
@@ -66,13 +26,59 @@ RATED_COUNTERS = (
     "unresponsive_remote_events",
 )
 NAME = re.compile(r"[a-z][a-z0-9_]{0,63}")
+NEURON_SYSFS = Path("/sys/devices/virtual/neuron_device")
+ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
+DEVICE = re.compile(r"neuron(\d+)")
+CORE = re.compile(r"neuron_core(\d+)")
+POWER_VALID = "POWER_STATUS_VALID"
+MICROS = 1e6
+# Without neuron-monitor devices are read this often, and sent with every line.
+WITHOUT_MONITOR_EVERY_S = 10.0
+
+
+class OpenFile:
+    """A file that is opened on first read and kept open; reopened after an error."""
+
+    __slots__ = ("_descriptor", "_path")
+
+    def __init__(self, path: Path) -> None:
+        self._path = str(path)
+        self._descriptor = -1
+
+    def read(self) -> bytes | None:
+        """Return the current content, at most 4 KiB; None if the file cannot be read."""
+        try:
+            if self._descriptor < 0:
+                self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+            return os.pread(self._descriptor, MAX_BYTES, 0)
+        except OSError:
+            self.close()
+            return None
+
+    def integer(self) -> int | None:
+        """Return the content as an integer; None if it is none or negative."""
+        text = self.read()
+        try:
+            value = -1 if text is None else int(text)
+        except ValueError:
+            return None
+        return value if value >= 0 else None
+
+    def text(self) -> str | None:
+        data = self.read()
+        return None if data is None else data.decode("utf-8", "replace").strip()
+
+    def close(self) -> None:
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
 
 
 class EfaCounters:
-    """The EFA devices of this machine; devices keep their place for as long as the agent runs."""
+    """The EFA devices of this machine; a device keeps its index for as long as the agent runs."""
 
     def __init__(self, root: Path = EFA_SYSFS, *, all_every_s: float = 15.0) -> None:
-        """Look below ``root``; all counters, not just those with a rate, are read so often."""
+        """Read below ``root``; counters without a rate are read every ``all_every_s`` only."""
         self._root = root
         self._all_every_s = all_every_s
         self._places: dict[str, int] = {}
@@ -82,14 +88,14 @@ class EfaCounters:
         self._all_s = float("-inf")
 
     def read(self, now_s: float) -> dict[str, Any] | None:
-        """Return what the devices say, as it is sent; None where there are none.
+        """Return the devices' counters as sent to the server; None without devices.
 
-        ``now_s`` is a clock that is never set. ``increase`` is by how much a counter grew since
-        the last reading; a counter that fell was cleared, and says nothing that time.
+        ``now_s`` is monotonic. ``increase`` is how much a counter grew since the last reading;
+        a counter that fell was cleared and is left out.
         """
         whole = now_s - self._all_s >= self._all_every_s
         if whole:
-            self._look()
+            self._discover()
             self._all_s = now_s
         devices = [self._device(key, whole=whole) for key in self._open]
         before_s, self._before_s = self._before_s, now_s
@@ -100,12 +106,7 @@ class EfaCounters:
             return {"devices": known}
         return {"period": round(now_s - before_s, 6), "devices": known}
 
-    def place(self, device: str) -> int | None:
-        """Return a device's number on this machine."""
-        return self._places.get(device)
-
     def _device(self, key: tuple[str, int], *, whole: bool) -> dict[str, Any] | None:
-        """Read one port of one device."""
         files = self._open[key]
         counters = {}
         for name in files if whole else RATED_COUNTERS:
@@ -120,13 +121,23 @@ class EfaCounters:
         )
         self._before[key] = now
         grown = {n: now[n] - before[n] for n in now if n in before and now[n] >= before[n]}
-        said = {"device": key[0], "port": key[1], "index": self._places[key[0]], "increase": grown}
-        return {**said, "counters": counters} if whole else said
+        fields = {
+            "device": key[0],
+            "port": key[1],
+            "index": self._places[key[0]],
+            "increase": grown,
+        }
+        return {**fields, "counters": counters} if whole else fields
 
-    def _look(self) -> None:
-        """Find the devices and their counters, and forget those that went."""
+    def _discover(self) -> None:
+        """Find devices and counters; removed devices are closed."""
+
+        def by_number(name: str) -> list[tuple[int, str]]:
+            # rdmap9s0 before rdmap16s27
+            return [(int(n or 0), word) for word, n in re.findall(r"(\D*)(\d*)", name)]
+
         found = {}
-        for device in sorted(_names(self._root), key=_natural):
+        for device in sorted(_names(self._root), key=by_number):
             folder = self._root / device
             for port in _names(folder / "ports"):
                 counters = folder / "ports" / port / "hw_counters"
@@ -134,7 +145,8 @@ class EfaCounters:
                     self._places.setdefault(device, len(self._places))
                     found[device, int(port)] = (folder / "hw_counters", counters)
         for key in set(self._open) - set(found):
-            _close(self._open.pop(key))
+            for file in self._open.pop(key).values():
+                file.close()
             self._before.pop(key, None)
         for key, folders in found.items():
             files = self._open.setdefault(key, {})
@@ -145,39 +157,18 @@ class EfaCounters:
 
 
 def _names(folder: Path) -> list[str]:
-    """Return what is in a folder, in order; nothing where there is none."""
+    """Return a folder's names, sorted; empty if it does not exist."""
     try:
         return sorted(os.listdir(folder))  # noqa: PTH208 - Path.iterdir costs three times as much
     except OSError:
         return []
 
 
-def _natural(name: str) -> list[tuple[int, str]]:
-    """Sort by numbers as numbers: rdmap9s0 before rdmap16s27."""
-    return [(int(n or 0), word) for word, n in re.findall(r"(\D*)(\d*)", name)]
-
-
-def _close(files: dict[str, OpenFile]) -> None:
-    """Close files."""
-    for file in files.values():
-        file.close()
-
-
-NEURON_SYSFS = Path("/sys/devices/virtual/neuron_device")
-ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
-DEVICE = re.compile(r"neuron(\d+)")
-CORE = re.compile(r"neuron_core(\d+)")
-POWER_VALID = "POWER_STATUS_VALID"
-MICROS = 1e6
-# While nobody else reports, devices are read this often, and told of every time.
-WITHOUT_MONITOR_EVERY_S = 10.0
-
-
 class NeuronSysfs:
-    """The Neuron devices of this machine, as their driver counts."""
+    """The Neuron devices of this machine."""
 
     def __init__(self, root: Path = NEURON_SYSFS, *, slow_every_s: float = 60.0) -> None:
-        """Look below ``root``; power, health and ECC counts are read so often."""
+        """Read below ``root``; power, health and ECC counts every ``slow_every_s``."""
         self._root = root
         self._slow_every_s = slow_every_s
         self._slow_s = float("-inf")
@@ -187,11 +178,11 @@ class NeuronSysfs:
         self._before_s = 0.0
 
     def read(self, now_s: float, *, cores: bool) -> dict[str, Any] | None:
-        """Return what the driver says, as it is sent; None where there is nothing to say.
+        """Return the driver's values as sent to the server; None if there are none now.
 
-        With ``cores``, how busy each core was since the last reading, and what memory it uses.
+        With ``cores``, also each core's utilization since the last reading, and device memory.
         """
-        said: dict[str, Any] = {}
+        fields: dict[str, Any] = {}
         every_s = WITHOUT_MONITOR_EVERY_S if cores else self._slow_every_s
         is_due = now_s - self._slow_s >= every_s
         if is_due:
@@ -199,15 +190,15 @@ class NeuronSysfs:
             folders = _numbered(self._root, DEVICE)
             self._devices = [_device(i, path, memory=cores) for i, path in folders]
         if self._devices and (is_due or cores):
-            said["devices"] = self._devices
+            fields["devices"] = self._devices
         if cores:
-            said.update(self._cores(now_s))
+            fields.update(self._cores(now_s))
         else:
-            self._forget()
-        return said or None
+            self._close_cores()
+        return fields or None
 
     def _cores(self, now_s: float) -> dict[str, Any]:
-        """Return the share of time that each core was in use since the last reading."""
+        """Return each core's utilization since the last reading; empty the first time."""
         if not self._busy:
             self._busy = {
                 (device, core): OpenFile(folder / "stats/other_info/nc_time_in_use")
@@ -226,62 +217,46 @@ class NeuronSysfs:
         ]
         return {"period": round(period_s, 6), "cores": cores} if cores else {}
 
-    def _forget(self) -> None:
-        """Stop watching the cores."""
+    def _close_cores(self) -> None:
         for file in self._busy.values():
             file.close()
         self._busy, self._before = {}, {}
 
 
 def _device(index: int, path: Path, *, memory: bool) -> dict[str, Any]:
-    """Read what one device says of itself."""
+    """Read one device; values that the driver does not give are left out."""
     hardware = path / "stats/hardware"
-    said: dict[str, Any] = {"index": index, "cores": _integer(path / "core_count")}
+    fields: dict[str, Any] = {"index": index, "cores": _integer(path / "core_count")}
     for kind in ECC:
-        said[kind] = _integer(hardware / kind)
-    said["power_ratio"] = _power(_text(path / "stats/power/utilization"))
+        fields[kind] = _integer(hardware / kind)
+    # The fifth field is the average of the last minute, as a percentage of the maximum power.
+    power = (_text(path / "stats/power/utilization") or "").split(",")
+    with suppress(IndexError, ValueError):
+        fields["power_ratio"] = float(power[4]) / 100 if power[0] == POWER_VALID else None
     unhealthy = _text(hardware / "health_status/unhealthy_components")
     if unhealthy is not None:
-        said["unhealthy"] = [word for word in re.split(r"[,\s]+", unhealthy) if word][:16]
+        fields["unhealthy"] = [word for word in re.split(r"[,\s]+", unhealthy) if word][:16]
     used = [_memory(folder) for _, folder in _numbered(path, CORE)] if memory else []
     known = [n_bytes for n_bytes in used if n_bytes is not None]
-    said["memory_used_bytes"] = sum(known) if known else None
-    return {name: value for name, value in said.items() if value is not None}
-
-
-def _power(line: str | None) -> float | None:
-    """Return the average of the last minute as a share of the most a device draws."""
-    words = (line or "").split(",")
-    try:
-        return float(words[4]) / 100 if words[0] == POWER_VALID else None
-    except (IndexError, ValueError):
-        return None
+    fields["memory_used_bytes"] = sum(known) if known else None
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def _memory(core: Path) -> int | None:
-    """Return the device memory used on behalf of one core, over all purposes."""
+    """Return the device memory used for one core, summed over all purposes."""
     folder = core / "stats/memory_usage/device_mem"
-    used = [_integer(folder / purpose / "present") for purpose in _neuron_names(folder)]
+    used = [_integer(folder / purpose / "present") for purpose in _names(folder)]
     known = [n_bytes for n_bytes in used if n_bytes is not None]
     return sum(known) if known else None
 
 
 def _numbered(folder: Path, pattern: re.Pattern[str]) -> list[tuple[int, Path]]:
-    """Return the numbered folders of a kind, by their number."""
-    found = [(pattern.fullmatch(name), name) for name in _neuron_names(folder)]
+    """Return the folders whose name matches, sorted by their number."""
+    found = [(pattern.fullmatch(name), name) for name in _names(folder)]
     return sorted((int(match[1]), folder / name) for match, name in found if match)
 
 
-def _neuron_names(folder: Path) -> list[str]:
-    """Return what is in a folder; nothing where there is none."""
-    try:
-        return os.listdir(folder)  # noqa: PTH208 - Path.iterdir costs three times as much
-    except OSError:
-        return []
-
-
 def _text(path: Path) -> str | None:
-    """Return a file's text; None where there is none."""
     file = OpenFile(path)
     text = file.text()
     file.close()
@@ -289,7 +264,6 @@ def _text(path: Path) -> str | None:
 
 
 def _integer(path: Path) -> int | None:
-    """Return the number in a file; None where there is none."""
     file = OpenFile(path)
     value = file.integer()
     file.close()

@@ -39,6 +39,22 @@ RATED = frozenset(
 )
 SHARES = frozenset({"core_utilization_ratio", "vcpu_usage_ratio"})
 
+HOLE = "\x7f"
+# Holes are told apart by numbers so small that they are within every bound.
+MARK = 1e-6
+MAX_HOLES = 8_000
+LINE_TYPE = msgspec.inspect.type_info(schemas.MonitorLine)
+ERRORS = schemas.ErrorSummary.__struct_fields__
+ENDINGS = schemas.ExecutionSummary.__struct_fields__
+PURPOSES = schemas.CoreMemory.__struct_fields__
+BUSY = ("user", "nice", "system", "io_wait", "irq", "soft_irq")
+ECC = schemas.DeviceCounters.__struct_fields__[1:]
+# How such a line begins, to the letter.
+BEGINS = b'{"columns":'
+MAX_ROWS = 1000
+# Whole numbers up to here are the same as 64-bit floats.
+MAX_EXACT = 2.0**53
+
 
 @dataclass(frozen=True, slots=True)
 class PartSum:
@@ -114,18 +130,6 @@ def indices(rows: Sequence[Sequence[int]], *, n_holes: int) -> IntArray:
     width = max((len(row) for row in rows), default=0)
     filled = [[*row, *[n_holes] * (width - len(row))] for row in rows]
     return np.array(filled, dtype=np.intp).reshape(len(rows), width).T
-
-
-HOLE = "\x7f"
-# Holes are told apart by numbers so small that they are within every bound.
-MARK = 1e-6
-MAX_HOLES = 8_000
-LINE_TYPE = msgspec.inspect.type_info(schemas.MonitorLine)
-ERRORS = schemas.ErrorSummary.__struct_fields__
-ENDINGS = schemas.ExecutionSummary.__struct_fields__
-PURPOSES = schemas.CoreMemory.__struct_fields__
-BUSY = ("user", "nice", "system", "io_wait", "irq", "soft_irq")
-ECC = schemas.DeviceCounters.__struct_fields__[1:]
 
 
 class UnusualError(Exception):
@@ -344,11 +348,6 @@ def _numbers(
             yield from _numbers(kind.item_type, inner)
 
 
-# How such a line begins, to the letter.
-BEGINS = b'{"columns":'
-MAX_ROWS = 1000
-# Whole numbers up to here are the same as 64-bit floats.
-MAX_EXACT = 2.0**53
 Rows = Meta(min_length=1, max_length=MAX_ROWS)
 
 

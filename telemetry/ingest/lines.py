@@ -17,6 +17,10 @@ QUIET_S = 0.05
 CHUNK_BYTES = 1 << 20
 MAX_GROUP_BYTES = 2 * MAX_LINE_BYTES
 
+AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<key>key` in `)?(?P<path>\$[^`]*)`)?$", re.DOTALL)
+STEP = re.compile(r"\.[^.\[]+|\[[^\]]*\]")
+ANY_KEY = "..."
+
 
 def groups_of(file: BinaryIO, *, most: int = 500) -> Iterator[list[bytes]]:
     """Yield a file's lines, ``most`` at a time; of one that is too long only the beginning."""
@@ -64,11 +68,6 @@ def _read_until_quiet(descriptor: int, rest: bytes) -> tuple[bytes, bool]:
         size += len(piece)
         has_line = has_line or b"\n" in piece
     return b"".join(pieces), True
-
-
-AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<key>key` in `)?(?P<path>\$[^`]*)`)?$", re.DOTALL)
-STEP = re.compile(r"\.[^.\[]+|\[[^\]]*\]")
-ANY_KEY = "..."
 
 
 @dataclass(frozen=True, slots=True)

@@ -39,6 +39,9 @@ RATES = {
 # A rate of less than this many seconds is noise.
 MIN_PERIOD_S = 0.05
 
+_LINE = msgspec.json.Decoder(schemas.MonitorLine)
+G = TypeVar("G", bound=schemas.MetricGroup)
+
 
 def reading(sent: schemas.MonitorLine, *, shape: Shape | None) -> Reading:
     """Return what a line without a report says; ``shape`` is what the node is known to have.
@@ -209,9 +212,6 @@ __all__ = [
 ]
 
 
-_LINE = msgspec.json.Decoder(schemas.MonitorLine)
-
-
 def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
     """Read one report; ``shape`` is what the node is known to have, should the report not say.
 
@@ -301,9 +301,6 @@ class Groups:
         everything += _sound([self.hardware, self.vcpu, self.host_memory])
         self.periods = [group.period for group in everything if group.period is not None]
         self.period_s = max(self.periods, default=0.0)
-
-
-G = TypeVar("G", bound=schemas.MetricGroup)
 
 
 def _sound(groups: Iterable[G | None]) -> list[G]:

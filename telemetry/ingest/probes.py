@@ -19,6 +19,31 @@ SCALES = {"": 1.0, "k": KIBI, "m": KIBI**2, "g": KIBI**3}
 FIGURE = re.compile(r"[=^]?([0-9]{1,18}(?:\.[0-9]{0,9})?(?:e[-+]?[0-9]{1,3})?)([kmg]?)", re.I)
 ABSENT = ("n/a", "-", "nan")
 
+NCCOM, NCCL, PINGPONG = "nccom-test", "nccl-tests", "fi_pingpong"
+HEADER = re.compile(r"#\s+size\s+count\s+type\b", re.I)
+MEAN = re.compile(r"#\s{0,4}Avg bus bandwidth\s{0,8}:\s{0,8}([0-9.]{1,20})", re.I)
+WRONG = re.compile(r"#\s{0,4}Out of bounds values\s{0,8}:\s{0,8}([0-9]{1,12})", re.I)
+FAILURES = ("test nccl failure", "test cuda failure", "test failure", "nccl error")
+N_RUN = 4
+N_HEADS = (2, 3, 4, 5)
+SIZE = "size(b)"
+TIMES = ("time:avg(us)", "time(us)")
+PERCENTILE = re.compile(r"time:p(\d{1,2})\(us\)")
+NCCOM_MEAN = re.compile(r"Avg bus bandwidth:\s{0,12}([0-9.]{1,20})\s{0,2}GB/s", re.I)
+NCCOM_FAILURES = (
+    "failure running",
+    "errors found",
+    "test failed",
+    "is not running",
+    "nccom error",
+)
+COLUMNS = ("bytes", "#sent", "#ack", "total", "time", "mb/sec", "usec/xfer", "mxfers/sec")
+PINGPONG_FAILURES = ("fi_", "error", "failed")
+MAX_BYTES = 16 << 20
+MAX_ROWS = 100_000
+MAX_EXAMPLES = 5
+MAX_EXAMPLE_CHARS = 120
+
 
 def figure(word: str) -> float | None:
     """Return a figure, NaN where it says that there is none, None where it is no figure."""
@@ -34,9 +59,6 @@ def figure(word: str) -> float | None:
 def above_zero(value: float | None) -> float:
     """Return a time or a size, NaN where it is none."""
     return value if value is not None and value > 0 else math.nan
-
-
-NCCOM, NCCL, PINGPONG = "nccom-test", "nccl-tests", "fi_pingpong"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,14 +128,6 @@ class Probe:
         return bool(self.rows) and not self.failures and is_right
 
 
-HEADER = re.compile(r"#\s+size\s+count\s+type\b", re.I)
-MEAN = re.compile(r"#\s{0,4}Avg bus bandwidth\s{0,8}:\s{0,8}([0-9.]{1,20})", re.I)
-WRONG = re.compile(r"#\s{0,4}Out of bounds values\s{0,8}:\s{0,8}([0-9]{1,12})", re.I)
-FAILURES = ("test nccl failure", "test cuda failure", "test failure", "nccl error")
-N_RUN = 4
-N_HEADS = (2, 3, 4, 5)
-
-
 class NcclTestReader:
     """Reads the lines of one output; comments begin with a hash, rows do not."""
 
@@ -164,19 +178,6 @@ def _rows(words: list[str]) -> list[ProbeRow]:
         )
         for place, (time_us, algbw, busbw, wrong) in enumerate(runs)
     ]
-
-
-SIZE = "size(b)"
-TIMES = ("time:avg(us)", "time(us)")
-PERCENTILE = re.compile(r"time:p(\d{1,2})\(us\)")
-NCCOM_MEAN = re.compile(r"Avg bus bandwidth:\s{0,12}([0-9.]{1,20})\s{0,2}GB/s", re.I)
-NCCOM_FAILURES = (
-    "failure running",
-    "errors found",
-    "test failed",
-    "is not running",
-    "nccom error",
-)
 
 
 class Nccom:
@@ -254,10 +255,6 @@ def _rate(value: float | None) -> float:
     return math.nan if value is None else value * GIBI
 
 
-COLUMNS = ("bytes", "#sent", "#ack", "total", "time", "mb/sec", "usec/xfer", "mxfers/sec")
-PINGPONG_FAILURES = ("fi_", "error", "failed")
-
-
 class Pingpong:
     """Reads the lines of one output."""
 
@@ -302,12 +299,6 @@ def _pingpong_row(words: list[str], *, is_first: bool) -> ProbeRow | None:
         n_errors=None if lost is None or math.isnan(lost) else int(lost),
         is_warm_up=is_first,
     )
-
-
-MAX_BYTES = 16 << 20
-MAX_ROWS = 100_000
-MAX_EXAMPLES = 5
-MAX_EXAMPLE_CHARS = 120
 
 
 def read_probe(data: bytes) -> Probe:

@@ -41,6 +41,13 @@ BOUNDS = {
 }
 Row = dict[str, float]
 
+KINDS = {"at_s": "time: write Unix seconds or ISO 8601"}
+LIMITS = {
+    "step": f"a whole number from 0 to {MAX_STEP:,}",
+    "step_s": "seconds from 0 to a million",
+    "tokens": "of one step, from 0 on",
+}
+
 
 class TableError(ValueError):
     """A cell, or a file, that cannot be; says where and what to do."""
@@ -172,14 +179,6 @@ def _figure(
     if not low <= value <= high or (name == "step" and value != int(value)):
         raise where.refuse(column, f"{text[:40]} cannot be; {LIMITS.get(name, 'check it')}")
     return value / MS if name == "at_s" and value >= MILLISECONDS_FROM else value
-
-
-KINDS = {"at_s": "time: write Unix seconds or ISO 8601"}
-LIMITS = {
-    "step": f"a whole number from 0 to {MAX_STEP:,}",
-    "step_s": "seconds from 0 to a million",
-    "tokens": "of one step, from 0 on",
-}
 
 
 def _number(text: str) -> float | None:

@@ -33,6 +33,9 @@ COUNTED_RATES = tuple(
     name for name in METRICS if name.endswith("_per_s") and not name.startswith("hbm_")
 )
 
+# Small parts of many nodes share a call of the script, but none that holds Redis up.
+PARTS_AT_ONCE = 32
+
 
 def block_parts(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
     """Yield a part of a change per shard and layout."""
@@ -145,9 +148,6 @@ def encode_change(*, now_s: float, keep_s: int, **parts: Any) -> bytes:
     }
     return msgspec.msgpack.encode(limits | parts)
 
-
-# Small parts of many nodes share a call of the script, but none that holds Redis up.
-PARTS_AT_ONCE = 32
 
 MergedBlock = tuple[Block, PackedLayout, bytes, bytes]
 

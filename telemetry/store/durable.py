@@ -42,6 +42,37 @@ LOSS = FIRST_PHASE + len(PHASES)
 N_COLUMNS = LOSS + 1
 UNITS_PER_S = 10_000
 
+HOUR_S = 3600
+DAY_S = 24 * HOUR_S
+# An hour is settled, and folded into one row, when late reports have had this long.
+SETTLE_S = 10 * MINUTE_S
+# How much longer what is still to be delivered is kept, should nobody take it.
+MAX_HELD_BACK_S = 7 * DAY_S
+CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
+REWRITE_QUEUE = "long-term:again"
+# More than a month of them: beyond it the oldest are let go of, should nobody ever ask.
+MAX_QUEUED_REWRITES = 50_000
+# What was written anew once more meanwhile stays.
+REMOVE_IF_UNCHANGED = """
+if redis.call('ZSCORE', KEYS[1], ARGV[1]) == ARGV[2] then
+  return redis.call('ZREM', KEYS[1], ARGV[1])
+end
+return 0
+"""
+MS = 1000
+# Minutes are rolled up for so long anyway; what is older is late.
+LATE_S = 4 * MINUTE_S
+QUIET_S = 20.0
+KEEP_S = 2 * 24 * HOUR_S
+MAX_AT_ONCE = 2_000
+# Which minutes have late seconds, by when one came last: "shard\nminute".
+LATE_MINUTES = "late:minutes"
+LAYOUT = b"layout:"
+# Nothing waits any more, and nothing has come in the meantime.
+REMOVE_IF_EMPTY = (
+    """if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"""
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
@@ -197,15 +228,6 @@ def decode_chunk(steps: FloatArray, workers: bytes) -> Chunk:
     )
 
 
-HOUR_S = 3600
-DAY_S = 24 * HOUR_S
-# An hour is settled, and folded into one row, when late reports have had this long.
-SETTLE_S = 10 * MINUTE_S
-# How much longer what is still to be delivered is kept, should nobody take it.
-MAX_HELD_BACK_S = 7 * DAY_S
-CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
-
-
 def write_rollups(span: Span) -> None:
     """Keep every whole minute of a span; a minute written again is replaced."""
     new = roll_up(span)
@@ -346,17 +368,6 @@ def delete_older_than(
     RunChunk.objects.filter(start__lt=before - models.F("length_s")).delete()
 
 
-REWRITE_QUEUE = "long-term:again"
-# More than a month of them: beyond it the oldest are let go of, should nobody ever ask.
-MAX_QUEUED_REWRITES = 50_000
-# What was written anew once more meanwhile stays.
-REMOVE_IF_UNCHANGED = """
-if redis.call('ZSCORE', KEYS[1], ARGV[1]) == ARGV[2] then
-  return redis.call('ZREM', KEYS[1], ARGV[1])
-end
-return 0
-"""
-MS = 1000
 QueuedRewrite = tuple[int, int]
 
 
@@ -384,20 +395,6 @@ def finish_rewrites(hot: Connection, marks: Iterable[QueuedRewrite]) -> None:
     """Forget minutes that were passed on, as they were when they were asked for."""
     for minute, score in marks:
         hot.execute("EVAL", REMOVE_IF_UNCHANGED, 1, REWRITE_QUEUE, minute, score)
-
-
-# Minutes are rolled up for so long anyway; what is older is late.
-LATE_S = 4 * MINUTE_S
-QUIET_S = 20.0
-KEEP_S = 2 * 24 * HOUR_S
-MAX_AT_ONCE = 2_000
-# Which minutes have late seconds, by when one came last: "shard\nminute".
-LATE_MINUTES = "late:minutes"
-LAYOUT = b"layout:"
-# Nothing waits any more, and nothing has come in the meantime.
-REMOVE_IF_EMPTY = (
-    """if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"""
-)
 
 
 def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:

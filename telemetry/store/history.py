@@ -34,6 +34,15 @@ MINUTE_S = 60
 GRIDS_S = (MINUTE_S, 300, 600, 1800)
 MAX_ROWS = 2000
 
+HOUR_S = 3600
+MAX_STEPS = 2000
+# With more steps than this in a window, their minutes are read instead.
+MAX_STEPS_READ = 50_000
+# Rows of history have two more columns than steps: how many steps a row stands for, and the
+# tokens of all of them.
+N_EACH, ALL_TOKENS = N_COLUMNS, N_COLUMNS + 1
+NO_STEPS = np.zeros((0, N_COLUMNS))
+
 
 def grid_s(length_s: float) -> int:
     """Return how much time a row of a window stands for: at most 2,000 rows, or half an hour.
@@ -161,16 +170,6 @@ def _widened(arrays: Sequence[FloatArray]) -> list[FloatArray]:
         np.pad(array, [(0, 0), (0, 0), (0, most - array.shape[2])], constant_values=np.nan)
         for array in arrays
     ]
-
-
-HOUR_S = 3600
-MAX_STEPS = 2000
-# With more steps than this in a window, their minutes are read instead.
-MAX_STEPS_READ = 50_000
-# Rows of history have two more columns than steps: how many steps a row stands for, and the
-# tokens of all of them.
-N_EACH, ALL_TOKENS = N_COLUMNS, N_COLUMNS + 1
-NO_STEPS = np.zeros((0, N_COLUMNS))
 
 
 def node_series(

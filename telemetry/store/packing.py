@@ -31,6 +31,11 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
     "exact": np.dtype("<f8"),
 }
 
+_RATIOS = np.append(np.arange(ABSENT_RATIO, dtype="f4") / RATIO_STEPS, np.nan).astype("f4")
+# Which steps are held is a bit per step, in keys of so many steps each.
+STEPS_PER_CHAPTER = 4096
+N_HEAD = 3
+
 
 class _Codec(threading.local):
     """The compressor and decompressor of one thread; neither may be shared."""
@@ -132,9 +137,6 @@ def decode(codes: Codes, packing: str) -> FloatArray:
     if packing == "ratio":
         return _RATIOS[codes]
     return cast("FloatArray", (codes.astype("<u4") << 16).view("<f4"))
-
-
-_RATIOS = np.append(np.arange(ABSENT_RATIO, dtype="f4") / RATIO_STEPS, np.nan).astype("f4")
 
 
 def pack(block: Block) -> tuple[PackedLayout, bytes]:
@@ -244,11 +246,6 @@ def unpack_block(shard: str, tick: int, blob: bytes, layout: PackedLayout) -> Bl
         if codes is not None:
             values[column.name] = decode(codes[0], column.packing)
     return Block(shard, tick, layout.nodes, values)
-
-
-# Which steps are held is a bit per step, in keys of so many steps each.
-STEPS_PER_CHAPTER = 4096
-N_HEAD = 3
 
 
 def pack_steps(batch: StepBatch) -> tuple[bytes, bytes, list[bytes]]:

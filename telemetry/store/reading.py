@@ -28,6 +28,11 @@ from telemetry.store.service import Service
 # A packed block: its tick, whose values it holds, and the values.
 Packed = tuple[int, PackedLayout, bytes]
 
+MINUTE_S = 60
+LAYOUTS_REMEMBERED = 8192
+MAX_WINDOW_S = 24 * 3600
+T = TypeVar("T")
+
 
 def gather(
     held: Mapping[str, Sequence[Packed]], metrics: Sequence[str], *, start: int, end: int
@@ -74,12 +79,6 @@ def _metric_values(
             found = decode(codes, column.packing)
             values[ticks, [rows[node] for node in layout.nodes], : column.n_parts] = found
     return values
-
-
-MINUTE_S = 60
-LAYOUTS_REMEMBERED = 8192
-MAX_WINDOW_S = 24 * 3600
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,14 +38,14 @@ def test_one_process_of_each_node_speaks_for_it() -> None:
     first = identity_of(TORCHRUN | {"LOCAL_RANK": "0", "RANK": "64", "TRNWATCH_NODE": "trn-c"})
     second = identity_of(TORCHRUN | {"TRNWATCH_NODE": "trn-c"})
 
-    assert (first.speaks, first.worker, first.rank, first.n_workers) == (True, "trn-c", 2, 4)
-    assert not second.speaks
+    assert (first.is_reporting, first.worker, first.rank, first.n_workers) == (True, "trn-c", 2, 4)
+    assert not second.is_reporting
 
 
 def test_every_rank_may_speak_for_itself() -> None:
     me = identity_of(TORCHRUN | {"TRNWATCH_NODE": "trn-c", "TRNWATCH_WORKERS": "ranks"}, {"tp": 8})
 
-    assert (me.speaks, me.worker, me.rank, me.n_workers) == (True, "trn-c/1", 65, 128)
+    assert (me.is_reporting, me.worker, me.rank, me.n_workers) == (True, "trn-c/1", 65, 128)
     assert me.group == "tp1"
 
 

@@ -26,9 +26,9 @@ def record(number: int) -> Record:
     return (number, time.time(), 1.0, None, [None, None, None], None, None)
 
 
-def sender_to(server: str, *, most_records: int = 1000) -> ReportSender:
+def sender_to(server: str, *, max_records: int = 1000) -> ReportSender:
     sender = ReportSender(
-        server, lambda: "secret", ME, boot="b", every_s=0.05, most_records=most_records
+        server, lambda: "secret", ME, boot="b", every_s=0.05, max_records=max_records
     )
     sender.start()
     return sender
@@ -70,7 +70,7 @@ def test_what_a_portal_in_between_says_loses_nothing(listener: Listener, status:
 
 def test_many_steps_go_in_several_bodies(listener: Listener) -> None:
     listener.status = 503
-    sender = sender_to(listener.url, most_records=5000)
+    sender = sender_to(listener.url, max_records=5000)
     for number in range(1, 1301):
         sender.put(record(number))
     listener.status = 200
@@ -82,7 +82,7 @@ def test_many_steps_go_in_several_bodies(listener: Listener) -> None:
 
 def test_a_full_queue_loses_the_oldest_and_the_server_hears_how_many(listener: Listener) -> None:
     sender = ReportSender(
-        listener.url, lambda: "secret", ME, boot="b", every_s=0.05, most_records=10
+        listener.url, lambda: "secret", ME, boot="b", every_s=0.05, max_records=10
     )
     for number in range(1, 31):
         sender.put(record(number))

@@ -20,6 +20,11 @@ PATHS = re.compile(r"\s?(?:--output[ =]\S+|\S*\.hlo_module\.pb|\S*\.neff)")
 MAX_FLAGS_CHARS = 500
 MAX_OPEN = 10_000
 
+KERNEL_NAME = "hardware errors"
+ERROR = re.compile(r"NEURON_HW_ERR=([A-Z][A-Z0-9_]{2,59})\b", re.ASCII)
+FIELD = re.compile(r"\b([a-z][a-z-]{1,20})=([^\s=]{1,100})", re.ASCII)
+SYSLOG_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,99}) kernel:", re.ASCII)
+
 
 @dataclass(slots=True)
 class _Begun:
@@ -130,12 +135,6 @@ class Compiler:
 def _module(text: str) -> str:
     found = MODULE.search(text)
     return found[0].removesuffix(".hlo") if found else ""
-
-
-KERNEL_NAME = "hardware errors"
-ERROR = re.compile(r"NEURON_HW_ERR=([A-Z][A-Z0-9_]{2,59})\b", re.ASCII)
-FIELD = re.compile(r"\b([a-z][a-z-]{1,20})=([^\s=]{1,100})", re.ASCII)
-SYSLOG_HOST = re.compile(r"([A-Za-z0-9][\w.-]{0,99}) kernel:", re.ASCII)
 
 
 def read_kernel(entry: LogLine) -> HardwareError | None:

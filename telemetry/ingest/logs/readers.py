@@ -16,6 +16,48 @@ PAIR = re.compile(rf"([\w/.-]{{1,60}})=({NUMBER})", re.ASCII | re.IGNORECASE)
 MAX_STEP = 2_000_000_000
 MAX_STEP_S = 1e6
 
+FLAGS = re.ASCII | re.IGNORECASE
+RATE = rf"(?P<rate>{NUMBER}|\?)\s?(?P<unit>s/it|it/s)(?P<rest>[^\]]*)"
+BAR = re.compile(
+    rf"\d{{1,3}}%\|[^|]{{0,300}}\|\s{{0,4}}(?P<n>\d{{1,12}})/(?P<total>\d{{1,12}})\s{{0,4}}"
+    rf"\[(?P<clock>[\d:]{{1,20}})<[^,\]]{{0,40}},\s{{0,4}}{RATE}",
+    FLAGS,
+)
+OPEN_BAR = re.compile(
+    rf"(?P<n>\d{{1,12}})it\s{{0,4}}\[(?P<clock>[\d:]{{1,20}}),\s{{0,4}}{RATE}", FLAGS
+)
+NAME = "Optimum-Neuron"
+DICTIONARY = re.compile(r"\{\s{0,4}['\"][^{}]{1,8000}\}")
+ITEM = re.compile(rf"['\"]([\w/ .-]{{1,60}})['\"]\s{{0,4}}:\s{{0,4}}['\"]?({NUMBER})['\"]?", FLAGS)
+STEPS = ("step", "global_step", "train/global_step")
+LOSSES = ("loss", "train/loss")
+TOKEN_RATES = ("train/tokens_per_sec", "tokens_per_sec", "train_tokens_per_second")
+STEP_TIMES = ("train/step_time", "step_time", "train_step_runtime")
+SEQUENCE_RATES = ("train_step_samples_per_second", "samples_per_second")
+MAX_SOURCES = 10_000
+TRAINING = (*LOSSES, *TOKEN_RATES, *STEP_TIMES)
+LIGHTNING_NAME = "NxDT"
+LIGHTNING_LOSSES = ("reduced_train_loss", "train_loss", "train_loss_step", "loss")
+NORMS = ("gradient_norm", "grad_norm")
+TIMES = ("iteration_time", "train_step_timing")
+EPOCH = re.compile(r"epoch (\d{1,3})$", re.ASCII)
+NOT_TRAINING = ("valid", "sanity", "test", "predict", "eval")
+MEGATRON_NAME = "Megatron"
+MS = 1e3
+ITERATION = re.compile(r"\biteration\s{1,12}(\d{1,12})\s{0,4}/", FLAGS)
+ELAPSED = re.compile(rf"elapsed time per iteration \((ms|s)\):\s{{0,8}}({NUMBER})", FLAGS)
+OPTIMIZER = re.compile(r"optimizer \.{3,60} ([A-Za-z0-9_.-]{1,40})", re.ASCII)
+VALUE = re.compile(NUMBER, FLAGS)
+MEGATRON_LOSSES = ("lm loss", "loss", "lm_loss", "train loss")
+NEURONX_NAME = "neuronx-distributed"
+STEP = re.compile(r"\bstep[ :=]{1,4}(\d{1,12})\b", FLAGS)
+EPOCH_AND_STEP = re.compile(r"\(\s{0,4}\d{1,9},\s{0,4}(\d{1,12})\)", FLAGS)
+STEP_TIME = re.compile(rf"\bstep_time[ :=]{{1,4}}({NUMBER})\s?s\b", FLAGS)
+THROUGHPUT = re.compile(rf"\bthroughput[ :=]{{1,4}}({NUMBER})\s?seq/s", FLAGS)
+LOSS = re.compile(rf"\b(?:step[ _])?loss[ :=]{{1,4}}({NUMBER})", FLAGS)
+NEURONX_RATE = re.compile(rf"\blearning_rate[ :=]{{1,4}}({NUMBER})", FLAGS)
+NORM = re.compile(rf"\bgrad[ _-]norm[ :=]{{1,4}}({NUMBER})", FLAGS)
+
 
 def figure(text: str | None) -> float:
     """Return a figure; what is missing or not finite is NaN."""
@@ -58,18 +100,6 @@ def clock_seconds(text: str) -> float:
     return float(total)
 
 
-FLAGS = re.ASCII | re.IGNORECASE
-RATE = rf"(?P<rate>{NUMBER}|\?)\s?(?P<unit>s/it|it/s)(?P<rest>[^\]]*)"
-BAR = re.compile(
-    rf"\d{{1,3}}%\|[^|]{{0,300}}\|\s{{0,4}}(?P<n>\d{{1,12}})/(?P<total>\d{{1,12}})\s{{0,4}}"
-    rf"\[(?P<clock>[\d:]{{1,20}})<[^,\]]{{0,40}},\s{{0,4}}{RATE}",
-    FLAGS,
-)
-OPEN_BAR = re.compile(
-    rf"(?P<n>\d{{1,12}})it\s{{0,4}}\[(?P<clock>[\d:]{{1,20}}),\s{{0,4}}{RATE}", FLAGS
-)
-
-
 @dataclass(frozen=True, slots=True)
 class ProgressBar:
     """One state of a progress bar; ``total`` is None where the bar does not know its end."""
@@ -106,18 +136,6 @@ def _seconds_each(rate: str, unit: str) -> float:
     if math.isnan(told):
         return math.nan
     return told if unit.lower() == "s/it" else 1.0 / told
-
-
-NAME = "Optimum-Neuron"
-DICTIONARY = re.compile(r"\{\s{0,4}['\"][^{}]{1,8000}\}")
-ITEM = re.compile(rf"['\"]([\w/ .-]{{1,60}})['\"]\s{{0,4}}:\s{{0,4}}['\"]?({NUMBER})['\"]?", FLAGS)
-STEPS = ("step", "global_step", "train/global_step")
-LOSSES = ("loss", "train/loss")
-TOKEN_RATES = ("train/tokens_per_sec", "tokens_per_sec", "train_tokens_per_second")
-STEP_TIMES = ("train/step_time", "step_time", "train_step_runtime")
-SEQUENCE_RATES = ("train_step_samples_per_second", "samples_per_second")
-MAX_SOURCES = 10_000
-TRAINING = (*LOSSES, *TOKEN_RATES, *STEP_TIMES)
 
 
 class HuggingFace:
@@ -207,14 +225,6 @@ def _totals(told: Mapping[str, str]) -> TrainingTotals:
     )
 
 
-LIGHTNING_NAME = "NxDT"
-LIGHTNING_LOSSES = ("reduced_train_loss", "train_loss", "train_loss_step", "loss")
-NORMS = ("gradient_norm", "grad_norm")
-TIMES = ("iteration_time", "train_step_timing")
-EPOCH = re.compile(r"epoch (\d{1,3})$", re.ASCII)
-NOT_TRAINING = ("valid", "sanity", "test", "predict", "eval")
-
-
 class Lightning:
     """Reader of bars that carry figures.
 
@@ -274,15 +284,6 @@ def _exact(text: str | None) -> float:
     return math.nan if text is None or "e" in text.lower() else positive(text)
 
 
-MEGATRON_NAME = "Megatron"
-MS = 1e3
-ITERATION = re.compile(r"\biteration\s{1,12}(\d{1,12})\s{0,4}/", FLAGS)
-ELAPSED = re.compile(rf"elapsed time per iteration \((ms|s)\):\s{{0,8}}({NUMBER})", FLAGS)
-OPTIMIZER = re.compile(r"optimizer \.{3,60} ([A-Za-z0-9_.-]{1,40})", re.ASCII)
-VALUE = re.compile(NUMBER, FLAGS)
-MEGATRON_LOSSES = ("lm loss", "loss", "lm_loss", "train loss")
-
-
 def read_megatron(entry: LogLine) -> StepRecord | None:
     """Read one line; None where it is not whole.
 
@@ -320,16 +321,6 @@ def fields_of(text: str) -> dict[str, str]:
     parts = (part.partition(":") for part in text.split("|"))
     named = ((name.strip().lower(), value.strip()) for name, _, value in parts)
     return {name: value for name, value in named if VALUE.fullmatch(value)}
-
-
-NEURONX_NAME = "neuronx-distributed"
-STEP = re.compile(r"\bstep[ :=]{1,4}(\d{1,12})\b", FLAGS)
-EPOCH_AND_STEP = re.compile(r"\(\s{0,4}\d{1,9},\s{0,4}(\d{1,12})\)", FLAGS)
-STEP_TIME = re.compile(rf"\bstep_time[ :=]{{1,4}}({NUMBER})\s?s\b", FLAGS)
-THROUGHPUT = re.compile(rf"\bthroughput[ :=]{{1,4}}({NUMBER})\s?seq/s", FLAGS)
-LOSS = re.compile(rf"\b(?:step[ _])?loss[ :=]{{1,4}}({NUMBER})", FLAGS)
-NEURONX_RATE = re.compile(rf"\blearning_rate[ :=]{{1,4}}({NUMBER})", FLAGS)
-NORM = re.compile(rf"\bgrad[ _-]norm[ :=]{{1,4}}({NUMBER})", FLAGS)
 
 
 def read_neuronx(entry: LogLine) -> StepRecord | None:

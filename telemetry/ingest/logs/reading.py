@@ -33,17 +33,6 @@ SURE = (
     b'{"loss"',
 )
 
-
-def may_matter(line: bytes) -> bool:
-    """Whether any reader could know a line; every line of a log passes here."""
-    return ANY.search(line) is not None
-
-
-def is_known_kind(line: bytes) -> bool:
-    """Whether a line is surely of a kind that is read."""
-    return any(mark in line for mark in SURE)
-
-
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
 MONTH = "|".join(MONTHS)
 CLOCK = r"(?P<h>\d\d):(?P<m>\d\d):(?P<s>\d\d)(?:[.,](?P<frac>\d{1,9}))?"
@@ -71,6 +60,35 @@ TAGS = (
 )
 MAX_PREFIXES = 6
 FIRST_YEAR, LAST_YEAR = 2000, 2199
+GZIP = b"\x1f\x8b"
+# Progress bars rewrite one line for hours; a line longer than this is read in part.
+MAX_LINE_BYTES = 1 << 20
+MAX_PIECE_CHARS = 16_384
+COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
+UNPRINTED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
+# Tables are no logs, but become runs as these do.
+TABLE = "table"
+FAMILIES = (
+    readers.NEURONX_NAME,
+    readers.MEGATRON_NAME,
+    readers.LIGHTNING_NAME,
+    readers.NAME,
+    TABLE,
+)
+MAX_EXAMPLES = 5
+MAX_EXAMPLE_CHARS = 120
+MAX_COMPILES = 200_000
+MAX_ERRORS = 1_000
+
+
+def may_matter(line: bytes) -> bool:
+    """Whether any reader could know a line; every line of a log passes here."""
+    return ANY.search(line) is not None
+
+
+def is_known_kind(line: bytes) -> bool:
+    """Whether a line is surely of a kind that is read."""
+    return any(mark in line for mark in SURE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,14 +165,6 @@ def _fraction_s(found: dict[str, str | None]) -> float:
     return int(digits) / 10.0 ** len(digits)
 
 
-GZIP = b"\x1f\x8b"
-# Progress bars rewrite one line for hours; a line longer than this is read in part.
-MAX_LINE_BYTES = 1 << 20
-MAX_PIECE_CHARS = 16_384
-COLOURS = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
-UNPRINTED = re.compile(r"[\x00-\x08\x0b\x0c\x0e-\x1f\x7f]")
-
-
 def opened(path: Path) -> BinaryIO:
     """Open a log for reading, gzipped or not, by its first bytes rather than its name."""
     with path.open("rb") as file:
@@ -185,21 +195,6 @@ def pieces_of(line: bytes) -> Iterator[str]:
     for piece in text.rstrip("\n").split("\r"):
         if piece.strip():
             yield piece[:MAX_PIECE_CHARS]
-
-
-# Tables are no logs, but become runs as these do.
-TABLE = "table"
-FAMILIES = (
-    readers.NEURONX_NAME,
-    readers.MEGATRON_NAME,
-    readers.LIGHTNING_NAME,
-    readers.NAME,
-    TABLE,
-)
-MAX_EXAMPLES = 5
-MAX_EXAMPLE_CHARS = 120
-MAX_COMPILES = 200_000
-MAX_ERRORS = 1_000
 
 
 @dataclass(frozen=True, slots=True)

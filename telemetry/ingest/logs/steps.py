@@ -30,6 +30,9 @@ MAX_STEPS = 1_000_000
 AGAIN_S = 60.0
 AGAIN_STEPS = 5.0
 
+EXACT_RATIO = 0.005
+FAR_APART = 10
+
 
 class TooManyStepsError(ValueError):
     """A log of more steps than are read at once."""
@@ -88,10 +91,6 @@ class LineSteps:
         return {"step": steps[order].astype("f8")} | {
             name: values[:, i] for i, name in enumerate(COLUMNS)
         }
-
-
-EXACT_RATIO = 0.005
-FAR_APART = 10
 
 
 @dataclass(frozen=True, slots=True)

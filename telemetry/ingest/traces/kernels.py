@@ -14,6 +14,12 @@ from telemetry.trace import CODE, BoolArray, Trace, TraceError
 # Less work than this share of the step between two collectives: a worker waited for both.
 RESUMED_RATIO = 0.01
 
+# A collective that shows less than this of itself is hidden behind work and holds nobody up.
+SHOWN_RATIO = 0.05
+COLUMNS = ("step", "dp", "stage", "rank", "kind", "seq", "start_s", "duration_s")
+# Work before a collective, work beside it, idle time, what is to be seen of the collective.
+PIECES = ("compute", "compute", "idle", "collective")
+
 
 @dataclass(frozen=True, slots=True)
 class Pieces:
@@ -98,13 +104,6 @@ def busy(start_s: FloatArray, end_s: FloatArray) -> tuple[FloatArray, FloatArray
     knots = np.stack([opens, closes], axis=1).ravel()
     run = np.stack([np.zeros_like(opens), closes - opens], axis=1).ravel()
     return knots, np.cumsum(run)
-
-
-# A collective that shows less than this of itself is hidden behind work and holds nobody up.
-SHOWN_RATIO = 0.05
-COLUMNS = ("step", "dp", "stage", "rank", "kind", "seq", "start_s", "duration_s")
-# Work before a collective, work beside it, idle time, what is to be seen of the collective.
-PIECES = ("compute", "compute", "idle", "collective")
 
 
 def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:

@@ -16,6 +16,9 @@ from telemetry.trace import Trace, TraceError
 COLUMNS = (*REQUIRED, "rank", "mc", "mb_id")
 LAYOUT = re.compile(r"^(\w+)\s*:\s*(\d{1,6})\s*$", re.MULTILINE)
 
+PARQUET = b"PAR1"
+ENDINGS = (".json", ".json.gz", ".parquet")
+
 
 def read_parquet(path: Path) -> Trace:
     """Read a Parquet file; ``<name>.yaml`` beside it may tell the tensor-parallel degree.
@@ -61,10 +64,6 @@ def _layout(path: Path) -> dict[str, int]:
         return {key: int(value) for key, value in LAYOUT.findall(beside.read_text())}
     except (OSError, UnicodeDecodeError):
         return {}
-
-
-PARQUET = b"PAR1"
-ENDINGS = (".json", ".json.gz", ".parquet")
 
 
 def read_trace(paths: Sequence[Path]) -> Trace:

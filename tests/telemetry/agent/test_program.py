@@ -86,7 +86,7 @@ def test_once_fails_loudly_while_the_server_is_away(one_file: Path, tmp_path: Pa
     done = run(one_file, tmp_path, *words, TRNWATCH_TOKEN="secret")
 
     assert done.returncode == 1
-    assert "1 lines stay in the spool; server: ConnectionRefusedError" in done.stderr
+    assert "1 lines stay in the spool: server: ConnectionRefusedError" in done.stderr
 
 
 def test_reports_from_standard_input_are_sent_to_the_last(
@@ -145,10 +145,13 @@ def test_sysfs_speaks_while_there_is_no_monitor(
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        ((), "--server or TRNWATCH_SERVER"),
-        (("--server", "http://x"), "a token is needed"),
-        (("--server", "x", "--token-file", "t", "--stdin", "--command", "c"), "only one of them"),
-        (("--period", "0"), "give 0.1 to 3600 seconds"),
+        ((), "--server: missing"),
+        (("--server", "http://x"), "token: missing"),
+        (
+            ("--server", "x", "--token-file", "t", "--stdin", "--command", "c"),
+            "exclude each other",
+        ),
+        (("--period", "0"), "Give 0.1 to 3600 seconds"),
         (("--spool-mb", "0"), "give 1 to 100000 megabytes"),
         (("--server", "http://x", "--token-file", "none"), "No such file"),
     ],

@@ -35,11 +35,11 @@ class Node:
     def __init__(self, server: Server, folder: Path) -> None:
         self.clock, self.health = Wrist(), Health()
         boot, now = self.clock.boot, self.clock.now()
-        self.spool = Spool(folder, most_bytes=10_000_000, boot=boot, now=now)
+        self.spool = Spool(folder, max_bytes=10_000_000, boot=boot, now=now)
         token = TokenFile(file=None, secret="secret")
         self.wire = ServerConnection(server.address, token=token, node=None, ca_file=None)
         self.sender = AgentSender(
-            self.spool, self.wire, self.health, self.clock, every_s=1.0, chance=lambda: 1.0
+            self.spool, self.wire, self.health, self.clock, every_s=1.0, jitter=lambda: 1.0
         )
 
     def report(self, *, kind: int = MONITOR, n: int = 1) -> None:
@@ -126,7 +126,7 @@ def test_what_may_be_taken_later_is_kept_and_sent_again(
     assert rests_s[0] < rests_s[1]
     assert rests_s[2] == 0
     assert len(server.numbers) == 2
-    assert node.health.said(n_waiting=0)["n_refused"] == 0
+    assert node.health.summary(n_waiting=0)["n_refused"] == 0
 
 
 def test_retry_after_is_honoured(node: Node, server: Server) -> None:
@@ -141,13 +141,13 @@ def test_the_rest_between_tries_grows_up_to_a_limit_and_is_spread(node: Node) ->
     rests_s = []
     for _ in range(12):
         node.sender._n_failed += 1
-        rests_s.append(node.sender.rest_s(away))
+        rests_s.append(node.sender.backoff_s(away))
 
     assert rests_s[0] == 2
     assert rests_s == sorted(rests_s)
     assert rests_s[-1] == 30
-    node.sender._chance = lambda: 0.0
-    assert node.sender.rest_s(away) == 15
+    node.sender._jitter = lambda: 0.0
+    assert node.sender.backoff_s(away) == 15
 
 
 @pytest.mark.parametrize("status", [400, 415, 422])
@@ -176,7 +176,7 @@ def test_what_is_too_large_together_is_sent_apart(node: Node, server: Server) ->
 
     assert len(server.numbers) == 4
     assert [len(asked.lines) for asked in server.asked] == [1, 2, 1]
-    assert node.health.said(n_waiting=0)["n_refused"] == 0
+    assert node.health.summary(n_waiting=0)["n_refused"] == 0
 
 
 def test_lines_that_were_refused_among_others_are_counted(node: Node, server: Server) -> None:
@@ -185,7 +185,7 @@ def test_lines_that_were_refused_among_others_are_counted(node: Node, server: Se
     server.answers = [(200, {"accepted": 1, "n_refused": 1, "refused": [refusal]}, {})]
     node.sender.deliver()
 
-    said = node.health.said(n_waiting=0)
+    said = node.health.summary(n_waiting=0)
     assert said["n_refused"] == 1
     assert said["problem"] == "refused: is too old"
 
@@ -197,7 +197,7 @@ def test_a_server_that_is_gone_is_said_and_forgotten_when_it_is_back(
         node = Node(gone, tmp_path / "other")
     node.report()
     node.sender.deliver()
-    assert "server: " in node.health.said(n_waiting=0)["problem"]
+    assert "server: " in node.health.summary(n_waiting=0)["problem"]
 
     node.wire = ServerConnection(
         server.address, token=TokenFile(file=None, secret="s"), node="a b", ca_file=None
@@ -206,7 +206,7 @@ def test_a_server_that_is_gone_is_said_and_forgotten_when_it_is_back(
     node.sender.deliver()
 
     assert server.asked[0].path.endswith("?node=a%20b")
-    assert "problem" not in node.health.said(n_waiting=0)
+    assert "problem" not in node.health.summary(n_waiting=0)
     node.wire.close()
     node.spool.close()
 
@@ -250,5 +250,5 @@ def test_a_connection_that_was_idle_for_long_is_not_trusted(
 
 @pytest.mark.parametrize("address", ["trnwatch.example", "ftp://trnwatch.example", "https://"])
 def test_an_address_that_is_none_is_said_at_once(address: str) -> None:
-    with pytest.raises(ValueError, match="no address of a server"):
+    with pytest.raises(ValueError, match="is not a URL"):
         ServerConnection(address, token=TokenFile(file=None, secret="s"), node=None, ca_file=None)

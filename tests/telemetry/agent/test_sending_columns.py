@@ -49,7 +49,7 @@ def test_a_server_that_is_an_older_one_now_gets_the_same_reports_as_they_are(
         node.sender.deliver()
 
     assert [line["report"]["x"] for asked in server.asked for line in asked.lines] == [0, 0, 1, 2]
-    assert node.health.said(n_waiting=0)["n_refused"] == 0
+    assert node.health.summary(n_waiting=0)["n_refused"] == 0
 
 
 def test_runs_follow_each_other_without_a_rest_and_in_order(node: Node, server: Server) -> None:

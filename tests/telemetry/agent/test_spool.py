@@ -23,10 +23,10 @@ def open_spool(tmp_path: Path) -> Iterator[Open]:
     """Give a function that opens the spool, after closing the one before."""
     opened: list[Spool] = []
 
-    def open_one(most_bytes: int = MEGA, now: Moment = NOON) -> Spool:
+    def open_one(max_bytes: int = MEGA, now: Moment = NOON) -> Spool:
         while opened:
             opened.pop().close()
-        opened.append(Spool(tmp_path / "spool", most_bytes=most_bytes, boot=BOOT, now=now))
+        opened.append(Spool(tmp_path / "spool", max_bytes=max_bytes, boot=BOOT, now=now))
         return opened[-1]
 
     yield open_one
@@ -37,9 +37,9 @@ def open_spool(tmp_path: Path) -> Iterator[Open]:
 def waiting(spool: Spool) -> list[bytes]:
     """Deliver everything, and return it."""
     found: list[bytes] = []
-    while frames := spool.next_frames(most=3, most_bytes=MEGA):
+    while frames := spool.next_frames(max_frames=3, max_bytes=MEGA):
         found += [frame.tail for frame in frames]
-        spool.delivered(frames[-1].seq)
+        spool.mark_delivered(frames[-1].seq)
     return found
 
 
@@ -57,13 +57,13 @@ def test_what_was_not_delivered_is_still_there_after_a_restart(open_spool: Open)
     spool = open_spool()
     for i in range(5):
         spool.append(i % 2, NOON, b"%d" % i)
-    spool.delivered(spool.next_frames(most=1, most_bytes=MEGA)[0].seq)
+    spool.mark_delivered(spool.next_frames(max_frames=1, max_bytes=MEGA)[0].seq)
     stream = spool.stream
 
     again = open_spool(now=Moment(0.0, 1.0))
 
     assert again.stream == stream
-    assert [again.next_frames(most=9, most_bytes=MEGA)[0].kind] == [1]
+    assert [again.next_frames(max_frames=9, max_bytes=MEGA)[0].kind] == [1]
     assert waiting(again) == [b"1", b"2", b"3", b"4"]
 
 
@@ -79,15 +79,15 @@ def test_lines_of_two_kinds_are_never_handed_out_together(open_spool: Open) -> N
         spool.append(kind, NOON, b"x")
 
     batches = []
-    while frames := spool.next_frames(most=9, most_bytes=MEGA):
+    while frames := spool.next_frames(max_frames=9, max_bytes=MEGA):
         batches.append([frame.kind for frame in frames])
-        spool.delivered(frames[-1].seq)
+        spool.mark_delivered(frames[-1].seq)
 
     assert batches == [[0, 0], [1], [0]]
 
 
 def test_beyond_its_size_the_oldest_go_and_are_counted(open_spool: Open, tmp_path: Path) -> None:
-    spool = open_spool(most_bytes=100_000)
+    spool = open_spool(max_bytes=100_000)
     for i in range(300):
         spool.append(0, NOON, b"%03d" % i + os.urandom(1_000))
 
@@ -122,7 +122,7 @@ def test_a_damaged_file_is_given_up_rather_than_stood_still_at(
     [path] = (tmp_path / "spool").glob("*.frames")
     path.write_bytes(b"?" * path.stat().st_size)
 
-    assert spool.next_frames(most=1, most_bytes=MEGA) == []
+    assert spool.next_frames(max_frames=1, max_bytes=MEGA) == []
     assert spool.n_dropped == 1
     spool.append(0, NOON, b"kept")
     assert waiting(spool) == [b"kept"]
@@ -147,7 +147,7 @@ def test_two_agents_do_not_share_a_spool(open_spool: Open, tmp_path: Path) -> No
     open_spool()
 
     with pytest.raises(SpoolError, match="another agent"):
-        Spool(tmp_path / "spool", most_bytes=MEGA, boot=BOOT, now=NOON)
+        Spool(tmp_path / "spool", max_bytes=MEGA, boot=BOOT, now=NOON)
 
 
 WRITER = """
@@ -156,11 +156,11 @@ from pathlib import Path
 from telemetry.agent.clock import Clock
 from telemetry.agent.spool import Spool
 clock = Clock()
-spool = Spool(Path(sys.argv[1]), most_bytes=100_000_000, boot=clock.boot, now=clock.now())
+spool = Spool(Path(sys.argv[1]), max_bytes=100_000_000, boot=clock.boot, now=clock.now())
 while True:
     seq = spool.append(0, clock.now(), b"x" * 5000)
     if seq % 3 == 0:
-        spool.delivered(seq - 2)
+        spool.mark_delivered(seq - 2)
     print(seq, flush=True)
 """
 
@@ -176,7 +176,7 @@ def test_a_killed_agent_leaves_all_that_it_had_written(tmp_path: Path) -> None:
             seen += [int(line) for line in writer.stdout if line.endswith("\n")]
         assert seen == sorted(set(seen))
 
-    with_rest = Spool(tmp_path / "spool", most_bytes=10**8, boot=BOOT, now=NOON)
-    found = with_rest.next_frames(most=10**6, most_bytes=10**9)
+    with_rest = Spool(tmp_path / "spool", max_bytes=10**8, boot=BOOT, now=NOON)
+    found = with_rest.next_frames(max_frames=10**6, max_bytes=10**9)
     with_rest.close()
     assert {frame.seq for frame in found} >= {seq for seq in seen if seq >= found[0].seq}

@@ -21,18 +21,18 @@ def answer_of(server_name: str, folder: Path, *, trusts: bool) -> ServerResponse
         )
         answer = wire.post("/", gzip_member(b'{"seq": 1}\n'), {})
         wire.close()
-        assert len(server.asked) == answer.is_taken
+        assert len(server.asked) == answer.is_accepted
         return answer
 
 
 def test_a_server_of_our_own_authority_is_believed_where_that_is_named(tmp_path: Path) -> None:
-    assert answer_of("localhost", tmp_path, trusts=True).is_taken
+    assert answer_of("localhost", tmp_path, trusts=True).is_accepted
 
 
 @pytest.mark.parametrize(("name", "trusts"), [("localhost", False), ("elsewhere.test", True)])
 def test_a_stranger_is_told_nothing(tmp_path: Path, name: str, *, trusts: bool) -> None:
     answer = answer_of(name, tmp_path, trusts=trusts)
 
-    assert not answer.is_taken
-    assert not answer.is_hopeless
+    assert not answer.is_accepted
+    assert not answer.is_rejected
     assert "certificate verify failed" in str(answer)

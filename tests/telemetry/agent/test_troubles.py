@@ -21,8 +21,8 @@ def test_what_a_portal_or_proxy_in_between_says_loses_nothing(
 
     assert node.sender.deliver() > 0
     assert node.spool.n_waiting == 2
-    problem = node.health.said(n_waiting=0)["problem"]
-    assert problem.startswith(f"server: {status} it has moved to https://elsewhere.example")
+    problem = node.health.summary(n_waiting=0)["problem"]
+    assert problem.startswith(f"server: {status} redirected to https://elsewhere.example")
 
 
 def test_trouble_is_logged_when_it_begins_and_ends_and_never_floods(
@@ -39,7 +39,7 @@ def test_trouble_is_logged_when_it_begins_and_ends_and_never_floods(
 
     assert capsys.readouterr().err.splitlines() == [
         "trnwatch-agent: server: 401 The token is not known.",
-        "trnwatch-agent: server: well again",
+        "trnwatch-agent: server: recovered",
     ]
 
 
@@ -49,12 +49,12 @@ def test_what_goes_wrong_inside_does_not_end_the_delivery(
     node.report()
     with monkeypatch.context() as broken:
         broken.setattr("os.pwrite", lambda *_: os.close(-1))
-        assert node.sender.delivered() > 0
-    assert "OSError" in node.health.said(n_waiting=0)["problem"]
+        assert node.sender.deliver_safely() > 0
+    assert "OSError" in node.health.summary(n_waiting=0)["problem"]
     node.report()
 
-    assert node.sender.delivered() == 0
-    assert "problem" not in node.health.said(n_waiting=0)
+    assert node.sender.deliver_safely() == 0
+    assert "problem" not in node.health.summary(n_waiting=0)
 
 
 def test_a_file_of_authorities_that_is_none_is_named(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What goes wrong with reporting: said once in the log, never raised."""
+"""Warnings of the reporter: each is logged once per process and never raised."""
 
 import logging
 
@@ -7,7 +7,7 @@ _warned: set[str] = set()
 
 
 def warn_once(text: str, *about: object) -> None:
-    """Log a trouble the first time it occurs."""
+    """Log a warning the first time it occurs; ``text`` is the format of logging."""
     if text not in _warned:
         _warned.add(text)
         log.warning("trnwatch: " + text, *about)
