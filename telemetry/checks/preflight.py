@@ -142,14 +142,6 @@ def compatible(n: int, bad_pairs: Iterable[tuple[int, int]], cost: FloatArray) -
         peers[other].add(one)
     conflicts: Conflicts = {i: frozenset(others) for i, others in peers.items()}
     taken: list[int] = []
-    for component in _components(conflicts):
-        solve = _exact if len(component) <= EXACTLY else _greedy
-        taken += solve(component, conflicts, cost)
-    return sorted(taken)
-
-
-def _components(conflicts: Conflicts) -> list[frozenset[int]]:
-    """Return groups of nodes that bad pairs tie together."""
     left, found = set(conflicts), []
     while left:
         group, edge = set[int](), {min(left)}
@@ -158,7 +150,10 @@ def _components(conflicts: Conflicts) -> list[frozenset[int]]:
             edge = {peer for i in edge for peer in conflicts[i]} - group
         found.append(frozenset(group))
         left -= group
-    return found
+    for component in found:
+        solve = _exact if len(component) <= EXACTLY else _greedy
+        taken += solve(component, conflicts, cost)
+    return sorted(taken)
 
 
 def _exact(nodes: frozenset[int], conflicts: Conflicts, cost: FloatArray) -> list[int]:

@@ -97,7 +97,8 @@ def _under_way(vitals: DetectionInput, steps: StepBatch) -> Checkpoint | None:
         return None
     held = [alert for alert in vitals.standing if alert.cause == CAUSE]
     writing = _writing(vitals, steps, still.since_s, vitals.now_s)
-    if not (still.loads.mean() > MOST or held or _did_all_write(writing)):
+    # Most nodes writing at one moment: a checkpoint.
+    if not (still.loads.mean() > MOST or held or bool((writing.writes.mean(axis=1) > MOST).any())):
         return None
     # While all still write nobody stands out: a node that is accused already stays so.
     node = _slowest(writing) or next((alert.node for alert in held if alert.node), None)
@@ -141,11 +142,6 @@ def _writing(vitals: DetectionInput, steps: StepBatch, from_s: float, until_s: f
     hosts = of_node(span, HOST)
     writes = (hosts >= LOADING) & (hosts < COMPILING) & ~(peak(span, CORES) >= WORKING)
     return Writing(span.nodes, writes[span.ticks <= until_s])
-
-
-def _did_all_write(writing: Writing) -> bool:
-    """Tell whether there was a moment in which most nodes wrote: then it was a checkpoint."""
-    return bool((writing.writes.mean(axis=1) > MOST).any())
 
 
 def _slowest(writing: Writing) -> str | None:

@@ -222,7 +222,10 @@ def all_reduce(
     if not is_told and (case.is_diluted or (verdict.is_layout and _is_old(case, steps))):
         return None, problems
     if chosen is not None and chosen.look is not None:
-        verdict = _believe(verdict, chosen)
+        # Accuse what the problem accuses.
+        kind = "transferring" if chosen.cause in LINK_CAUSES else "waiting"
+        ruled_out = tuple(look for look in verdict.ruled_out if look.cause != chosen.cause)
+        verdict = replace(verdict, look=chosen.look, kind=kind, ruled_out=ruled_out)
     rest = [p for p in problems if p is not chosen and not _explained(p, verdict)]
     return _finding(case, verdict), rest
 
@@ -308,13 +311,6 @@ def _same(problem: Problem, verdict: Diagnosis) -> bool:
     return problem.node == look.node
 
 
-def _believe(verdict: Diagnosis, problem: Problem) -> Diagnosis:
-    """Put a problem's culprit in the place of the verdict's own."""
-    kind = "transferring" if problem.cause in LINK_CAUSES else "waiting"
-    ruled_out = tuple(look for look in verdict.ruled_out if look.cause != problem.cause)
-    return replace(verdict, look=problem.look, kind=kind, ruled_out=ruled_out)
-
-
 def _explained(problem: Problem, verdict: Diagnosis) -> bool:
     """Tell whether a problem is the share's own, seen another way."""
     if _same(problem, verdict):
@@ -370,7 +366,9 @@ def performance(vitals: DetectionInput, *, open_rules: Collection[str] = ()) -> 
     does not explain it; a share above its limit takes over the problem that explains it.
     """
     steps = reported(vitals.steps)
-    problems = _of_hardware(vitals) if vitals.looks else []
+    problems = (
+        [_of_sighting(each) for each in silicon(vitals) + fabric(vitals)] if vitals.looks else []
+    )
     if not len(steps):
         return _findings(vitals, steps, problems)
     alike, timed = comparable(steps), divided(steps)
@@ -378,7 +376,8 @@ def performance(vitals: DetectionInput, *, open_rules: Collection[str] = ()) -> 
     if not of_steps and _is_calm(vitals, open_rules):
         return _findings(vitals, steps, _unexplained(vitals, problems, seen=problems))
     witness = AccessRecorder(vitals)
-    accused = _accused(vitals, problems)
+    held = {alert.node for alert in vitals.standing if alert.cause in RULE_OF_NODE}
+    accused = held | {problem.node for problem in problems}
     if timed is steps:
         of_steps += _of_steps(witness.vitals, alike, accused)
     else:
@@ -415,11 +414,6 @@ def _told(
     if not len(steps):
         return None, problems
     return all_reduce(vitals, steps, problems, is_open=is_open)
-
-
-def _of_hardware(vitals: DetectionInput) -> list[Problem]:
-    """Return what the machines show of themselves."""
-    return [_of_sighting(each) for each in silicon(vitals) + fabric(vitals)]
 
 
 def _lasting(
@@ -462,12 +456,6 @@ def _onset_s(alert: OpenProblem, now_s: float) -> float:
 def _of_sighting(each: Symptom) -> Problem:
     look = each.look
     return Problem(look.cause, look, KIND_OF[look.cause], each.onset_s, look.strength)
-
-
-def _accused(vitals: DetectionInput, problems: list[Problem]) -> set[str | None]:
-    """Return the nodes whose own hardware says that they are slow, or said so lately."""
-    held = {alert.node for alert in vitals.standing if alert.cause in RULE_OF_NODE}
-    return held | {problem.node for problem in problems}
 
 
 def _of_steps(

@@ -245,13 +245,9 @@ def fabric(vitals: DetectionInput) -> list[Symptom]:
             kept = _kept(vitals, now, alert)
             if kept is not None:
                 found[alert.node] = kept
-    if None in found and len(found) > 1 and _is_everywhere(now, found):
+    if None in found and len(found) > 1 and (len(found) - 1 > MOST * len(now.span.nodes)):
         return [found[None]]
     return together(list(found.values()), n_nodes=len(now.span.nodes))
-
-
-def _is_everywhere(now: EfaReadings, found: dict[str | None, Symptom]) -> bool:
-    return len(found) - 1 > MOST * len(now.span.nodes)
 
 
 def _slow(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
@@ -351,26 +347,20 @@ def _kept(vitals: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Sympt
     bad = _still(now, alert.cause)[:, row, device]
     is_probed = np.isfinite(now.latency_s[:, row, device]).any()
     if alert.cause == "efa_latency" and is_probed and _is_held(now)[row, device].all():
-        return _kept_by_probes(vitals, now, alert, row, device)
+        # Two healthy probes in a row end the alert.
+        far = _probes(vitals)
+        if far is not None and far.latency_s.shape[1] == len(now.span.nodes):
+            last = _newest_apart(far, 2)[:, row, device]
+            well = last <= 1 + HALF * (SLOWER_BY - 1)
+            if well.all(axis=0).mean() > HALF:
+                return None
+        return Symptom(remembered(alert), since(alert, now.span))
     # A well device answers late now and then too; losses of a sick one come now and then.
     is_late = alert.cause == "efa_latency" and bool((bad.mean(axis=0) > HALF).any())
     is_bad = is_late or (alert.cause != "efa_latency" and bool(bad[-PERSISTS_S:].any()))
     known = np.isfinite(now.bytes_per_s[-PERSISTS_S:, row, device])
     if known.any() and not is_bad:
         return None
-    return Symptom(remembered(alert), since(alert, now.span))
-
-
-def _kept_by_probes(
-    vitals: DetectionInput, now: EfaReadings, alert: OpenProblem, row: int, device: slice
-) -> Symptom | None:
-    """Keep an open alert until two probes in a row say that the device is well."""
-    far = _probes(vitals)
-    if far is not None and far.latency_s.shape[1] == len(now.span.nodes):
-        last = _newest_apart(far, 2)[:, row, device]
-        well = last <= 1 + HALF * (SLOWER_BY - 1)
-        if well.all(axis=0).mean() > HALF:
-            return None
     return Symptom(remembered(alert), since(alert, now.span))
 
 

@@ -42,9 +42,17 @@ def hang(vitals: DetectionInput) -> list[Finding]:
     not start it is to blame. Here that shows in hosts and cores instead of the library's logs.
     """
     still = standstill(vitals)
-    if still is None or (still.works.any() and not _is_endless(still)):
+    # Cores fully busy for this long cannot be one long step. Without HBM bandwidth, waiting
+    # cores can look the same.
+    if still is None or (
+        still.works.any()
+        and not (bool(still.peak.max() >= SPINNING) and _lasts(still, LONG_STEPS, LONG_S))
+    ):
         return []
-    if _has_just_compiled(vitals, still):
+    # The time limit for a step counts from the end of a compilation.
+    patience_s = max(PATIENCE_S, PATIENCE_STEPS * float(np.nan_to_num(still.step_s)))
+    is_long = still.overdue_s > CERTAIN_S and not still.spins.any()
+    if is_long and compiled_lately(vitals, still.nodes, within_s=patience_s):
         return []
     busy = np.flatnonzero(still.compiles | still.loads)
     if busy.size and not still.works.any():
@@ -58,24 +66,6 @@ def hang(vitals: DetectionInput) -> list[Finding]:
     # A node that fell silent with the run is its own finding, and explains this one.
     is_hang = not lost(still) and _lasts(still, PATIENCE_STEPS, PATIENCE_S)
     return [_finding(vitals, still, ())] if is_hang else []
-
-
-def _has_just_compiled(vitals: DetectionInput, still: Standstill) -> bool:
-    """Tell whether the run compiles, or has done so a moment ago: its next step is still to come.
-
-    However long a compilation takes, time to end a step counts from its end.
-    """
-    patience_s = max(PATIENCE_S, PATIENCE_STEPS * float(np.nan_to_num(still.step_s)))
-    is_long = still.overdue_s > CERTAIN_S and not still.spins.any()
-    return is_long and compiled_lately(vitals, still.nodes, within_s=patience_s)
-
-
-def _is_endless(still: Standstill) -> bool:
-    """Tell whether cores were as busy as can be for so long that no step explains it.
-
-    Where accelerators do not say what their memory moves, waiting cores may look like these.
-    """
-    return bool(still.peak.max() >= SPINNING) and _lasts(still, LONG_STEPS, LONG_S)
 
 
 def known_dead(vitals: DetectionInput) -> set[str]:

@@ -40,11 +40,10 @@ class CalmCache:
 def fingerprint(steps: StepBatch) -> Fingerprint:
     """Return a few numbers that differ where any figure of the steps does, but for bad luck."""
     figures = (steps.ended_at_s, steps.tokens, *steps.phases.values())
-    return (*steps.step[[0, -1]].tolist(), *(zlib.crc32(_bytes(each)) for each in figures))
-
-
-def _bytes(values: FloatArray) -> memoryview:
-    return np.ascontiguousarray(values).data.cast("B")
+    return (
+        *steps.step[[0, -1]].tolist(),
+        *(zlib.crc32(np.ascontiguousarray(each).data.cast("B")) for each in figures),
+    )
 
 
 EXCHANGE = ("wait_s", "transfer_s")

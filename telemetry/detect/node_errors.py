@@ -301,7 +301,15 @@ def node_idle(vitals: DetectionInput) -> list[Finding]:
     # What an open alert for several accuses stays accused for as long as it rests.
     expected |= set(_nodes_of(group)) if group else set()
     idle = {node: level for node, level in idle.items() if node in expected}
-    together = _together(vitals, idle, known, group, scale)
+    # The group alert keeps its nodes. A node that has been idle for longer keeps its own alert.
+    began_s = vitals.now_s - IDLE_S
+    own = {alert.node for alert in known if alert.node and _since_s(alert) < began_s - TOGETHER_S}
+    mine = set(_nodes_of(group)) if group else set()
+    new = [node for node in idle if node not in mine and node not in own]
+    joins = len(new) >= SEVERAL or (group is not None and _since_s(group) >= began_s - TOGETHER_S)
+    if scale is not None and set(new) & set(scale.left):
+        joins = True
+    together = [node for node in idle if node in mine or (joins and node in new)]
     apart = [n for n in idle if n not in together]
     found = [_single(vitals, n, idle[n], since_s) for n in apart]
     if together:
@@ -402,28 +410,6 @@ def _held_scale(group: OpenProblem | None) -> Scale | None:
     if not told:
         return None
     return Scale(float(told["at_s"]), int(told["n_before"]), int(told["n_after"]), ())
-
-
-def _together(
-    vitals: DetectionInput,
-    idle: Collection[str],
-    known: Collection[OpenProblem],
-    group: OpenProblem | None,
-    scale: Scale | None,
-) -> list[str]:
-    """Return the nodes of the one finding for several; empty where each is its own.
-
-    The open alert for several keeps its nodes down to the last. A node that has been idle for
-    longer than the others keeps its own alert.
-    """
-    began_s = vitals.now_s - IDLE_S
-    own = {alert.node for alert in known if alert.node and _since_s(alert) < began_s - TOGETHER_S}
-    mine = set(_nodes_of(group)) if group else set()
-    new = [node for node in idle if node not in mine and node not in own]
-    joins = len(new) >= SEVERAL or (group is not None and _since_s(group) >= began_s - TOGETHER_S)
-    if scale is not None and set(new) & set(scale.left):
-        joins = True
-    return [node for node in idle if node in mine or (joins and node in new)]
 
 
 def _since_s(alert: OpenProblem) -> float:

@@ -55,20 +55,14 @@ def recompile(vitals: DetectionInput) -> list[Finding]:
     for row in _suspects(vitals, steps):
         end_s, step_s = float(steps.ended_at_s[row]), float(steps.step_s[row])
         lost_s = step_s - _usual_s(vitals, steps)
-        if _is_told(vitals, end_s - step_s, end_s):
+        # A compilation longer than the history is kept cannot be measured again when it ends.
+        start_s = end_s - step_s
+        told = [a.evidence.get("since_s") for a in vitals.standing if a.rule == RULE]
+        if any(each is not None and start_s - 1.0 <= float(each) <= end_s for each in told):
             return [_finding(vitals, steps, end_s - step_s, lost_s, is_over=True)]
         if _compiled_s(vitals, steps, end_s - step_s, end_s) >= 0.5 * lost_s:
             return [_finding(vitals, steps, end_s - step_s, lost_s, is_over=True)]
     return []
-
-
-def _is_told(vitals: DetectionInput, start_s: float, end_s: float) -> bool:
-    """Tell whether an open alert speaks of the compilation within this step.
-
-    One that takes longer than the seconds are kept cannot be measured again when it is over.
-    """
-    told = [a.evidence.get("since_s") for a in vitals.standing if a.rule == RULE]
-    return any(each is not None and start_s - 1.0 <= float(each) <= end_s for each in told)
 
 
 def compiled_lately(vitals: DetectionInput, nodes: Sequence[str], *, within_s: float) -> bool:
@@ -84,7 +78,7 @@ def _is_under_way(vitals: DetectionInput, steps: StepBatch, since_s: float) -> b
     """Tell whether the run compiles now, or has since its last step, as an open alert says."""
     is_open = any(alert.rule == RULE for alert in vitals.standing)
     lasted_s = vitals.now_s - since_s
-    if is_open and _seen_since(vitals, steps, since_s):
+    if is_open and (_ticks_seen(vitals, steps, since_ages(vitals, since_s)) > 0):
         return True
     if not vitals.looks or lasted_s < CERTAIN_S:
         return False
@@ -107,11 +101,6 @@ def _compiles(span: Span) -> FloatArray:
 def _share(flags: FloatArray | NDArray[np.bool_]) -> FloatArray:
     """Return of how many nodes it holds: (n_ticks,), 0 where nobody reported."""
     return np.nan_to_num(mean(np.asarray(flags, dtype=float), axis=1))
-
-
-def _seen_since(vitals: DetectionInput, steps: StepBatch, since_s: float) -> bool:
-    """Tell whether most nodes compiled at some moment since the last step ended."""
-    return _ticks_seen(vitals, steps, since_ages(vitals, since_s)) > 0
 
 
 def _ticks_seen(vitals: DetectionInput, steps: StepBatch, ages_s: Sequence[int]) -> int:

@@ -315,15 +315,11 @@ def _kept(
         part = Suspect(row, int(parts[0]), ratio)
         look = _look(vitals, seen, part, alert.cause, int(alert.device or 0))
         return Symptom(look, since(alert, seen.span))
-    if _has_left(vitals, seen.span.nodes[row]):
+    node = seen.span.nodes[row]
+    steps = reported(vitals.steps)
+    if bool(len(steps)) and node not in training_nodes(vitals, steps):
         return None
     return Symptom(remembered(alert), since(alert, seen.span))
-
-
-def _has_left(vitals: DetectionInput, node: str) -> bool:
-    """Tell whether the run goes on without a node: its newest step was made without it."""
-    steps = reported(vitals.steps)
-    return bool(len(steps)) and node not in training_nodes(vitals, steps)
 
 
 # Fewer nodes than this, or no more than this share of all, are machines that fail alike.

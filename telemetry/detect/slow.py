@@ -366,24 +366,16 @@ def starved(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     if len(steps) < 2:
         return []
     least_s = STARVED_LEAST_RATIO * middle(work_s(steps))
-    everywhere = _everywhere(vitals, steps, least_s)
-    if everywhere is not None and len(steps.workers) > 1:
-        return [_of_run(steps, everywhere, least_s)]
-    return _of_nodes(vitals, steps, least_s)
-
-
-def _everywhere(vitals: DetectionInput, steps: StepBatch, least_s: float) -> Lift | None:
-    """Return the rise of what input takes even the quickest workers."""
     held = [s for s in vitals.standing if s.cause == CAUSE and s.node is None]
     usual = (held[0].evidence.get("culprit") or {}).get("peers_median") if held else None
     n_now = n_newest(steps)
-    return lift(quick(steps.phases["input_s"]), least=least_s, n_now=n_now, usual=usual)
-
-
-def _of_run(steps: StepBatch, found: Lift, least_s: float) -> Problem:
-    """Describe data that come late everywhere."""
-    look = CauseScore(CAUSE, found.excess / least_s, "input_s", found.now, found.usual, 0, "s")
-    return _problem(steps, look, found.at, ())
+    everywhere = lift(quick(steps.phases["input_s"]), least=least_s, n_now=n_now, usual=usual)
+    if everywhere is not None and len(steps.workers) > 1:
+        look = CauseScore(
+            CAUSE, everywhere.excess / least_s, "input_s", everywhere.now, everywhere.usual, 0, "s"
+        )
+        return [_problem(steps, look, everywhere.at, ())]
+    return _of_nodes(vitals, steps, least_s)
 
 
 def _of_nodes(vitals: DetectionInput, steps: StepBatch, least_s: float) -> list[Problem]:

@@ -473,7 +473,9 @@ def longer_stage(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
             continue
         # A stage that is ahead of a slow one does not fall behind when that recovers.
         lag = np.maximum(own.min(axis=1) - lower_median(typical), 0.0)
-        lifted = _lifted(vitals, steps, lag)
+        least_s = LEAST_RATIO * middle(work_s(steps))
+        n_now = max(ENOUGH_STEPS, n_newest(steps))
+        lifted = lift(lag, least=least_s, n_now=n_now, usual=_usual(vitals, steps))
         if lifted is not None and _is_alike(own, lag, lifted):
             names = tuple(np.array(steps.workers)[stage == s].tolist())
             found.append(_problem(steps, lifted, names, vitals.n_stages))
@@ -484,12 +486,6 @@ def stage_of(vitals: DetectionInput, steps: StepBatch) -> IntArray:
     """Return the stage of each worker; of none where some have left: nobody knows their places."""
     told = np.isfinite(steps.phases["compute_s"]).all()
     return vitals.stage if told else np.zeros(0, dtype=int)
-
-
-def _lifted(vitals: DetectionInput, steps: StepBatch, lag: FloatArray) -> Lift | None:
-    least_s = LEAST_RATIO * middle(work_s(steps))
-    n_now = max(ENOUGH_STEPS, n_newest(steps))
-    return lift(lag, least=least_s, n_now=n_now, usual=_usual(vitals, steps))
 
 
 def _is_alike(own: FloatArray, lag: FloatArray, found: Lift) -> bool:

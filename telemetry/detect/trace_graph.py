@@ -75,7 +75,15 @@ def gridded(trace: Trace) -> Grid:
     ranks = _ranks(trace)
     steps, step = np.unique(trace.step, return_inverse=True)
     shape = (len(key), len(steps), int(trace.dp.max()) + 1)
-    _check_size(len(trace), shape)
+    n_rows = len(trace)
+    n_cells = math.prod(shape)
+    if n_cells > SPARSE_CELLS and n_cells > SPARSE_RATIO * n_rows:
+        raise TraceError(
+            "optype, seq_id: steps and workers have next to nothing in common; an operation "
+            "must have the same number in every step"
+        )
+    if n_cells > MOST_CELLS:
+        raise TraceError(f"{n_cells:,} operations are too many at once; give fewer steps")
     start_s, end_s = _laid_out(trace, np.ravel_multi_index((op, step, trace.dp), shape), shape)
     start_s, end_s = (a - np.nanmin(start_s, axis=(0, 2), keepdims=True) for a in (start_s, end_s))
     gaps, irregular = _gaps(start_s)
@@ -116,18 +124,6 @@ def _recorded_whole(gaps: BoolArray) -> BoolArray:
             "operations that the others have; record whole steps of every worker"
         )
     return np.asarray(whole)
-
-
-def _check_size(n_rows: int, shape: tuple[int, int, int]) -> None:
-    """Refuse what does not fit into memory, or would be mostly empty."""
-    n_cells = math.prod(shape)
-    if n_cells > SPARSE_CELLS and n_cells > SPARSE_RATIO * n_rows:
-        raise TraceError(
-            "optype, seq_id: steps and workers have next to nothing in common; an operation "
-            "must have the same number in every step"
-        )
-    if n_cells > MOST_CELLS:
-        raise TraceError(f"{n_cells:,} operations are too many at once; give fewer steps")
 
 
 def _operations(trace: Trace) -> tuple[IntArray, IntArray, IntArray]:

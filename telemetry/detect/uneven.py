@@ -189,7 +189,8 @@ def _restless(vitals: DetectionInput, steps: StepBatch) -> Lift | None:
     least = max(RESTLESS_STEPS, -(-RESTLESS_JUMPS // len(steps.workers)))
     if len(steps) < 2 * least:
         return None
-    jumps = lower_median(_jumps(steps))
+    compute = steps.phases["compute_s"]
+    jumps = lower_median(np.asarray(np.abs(np.diff(compute, axis=0)) / compute[:-1]))
     n_now = n_newest(steps, seconds=RESTLESS_S, least=least)
     usual = _usual(vitals)
     least_ratio = _least(jumps, usual)
@@ -205,9 +206,3 @@ def _least(figure: FloatArray, usual: float | None) -> float:
     """Return the smallest rise that counts: of work that never was even, as much again."""
     before = middle(figure[: max(1, len(figure) // 2)]) if usual is None else usual
     return max(LEAST_RATIO, before if np.isfinite(before) else 0.0)
-
-
-def _jumps(steps: StepBatch) -> FloatArray:
-    """Return by how much each worker's compute time differs from the step before, as a ratio."""
-    compute = steps.phases["compute_s"]
-    return np.asarray(np.abs(np.diff(compute, axis=0)) / compute[:-1])

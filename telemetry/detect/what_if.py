@@ -302,9 +302,12 @@ def explained(grid: Grid, graph: DependencyGraph) -> Explanation:
     J. Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
     OSDI 2025, arXiv:2505.05713: slowdown (1), M_W and M_S (section 5).
     """
-    whatif = _whatif(grid, graph)
+    known = transfers(grid, graph)
+    ideal = like_peers(grid, known)
+    real = np.where(np.isnan(known), ideal, known)
+    whatif = WhatIf(grid, graph, real, ideal, step_time_s(graph, real), step_time_s(graph, ideal))
     n = (grid.n_dp, grid.n_stages)
-    by_dp = np.array([whatif.only(_replica(grid, dp)) for dp in range(n[0])])
+    by_dp = np.array([whatif.only(np.asarray(np.arange(grid.n_dp) == dp)) for dp in range(n[0])])
     by_stage = np.array([whatif.only(_stage(grid, stage)) for stage in range(n[1])])
     likely = np.minimum(by_dp[:, None], by_stage[None, :])
     exact = _exact(whatif, likely)
@@ -321,17 +324,6 @@ def explained(grid: Grid, graph: DependencyGraph) -> Explanation:
         shares={"one_worker": share, **_shares(whatif)} if has_gap else {},
         correlation=pass_correlation(grid, whatif.real),
     )
-
-
-def _whatif(grid: Grid, graph: DependencyGraph) -> WhatIf:
-    known = transfers(grid, graph)
-    ideal = like_peers(grid, known)
-    real = np.where(np.isnan(known), ideal, known)
-    return WhatIf(grid, graph, real, ideal, step_time_s(graph, real), step_time_s(graph, ideal))
-
-
-def _replica(grid: Grid, dp: int) -> BoolArray:
-    return np.asarray(np.arange(grid.n_dp) == dp)
 
 
 def _stage(grid: Grid, stage: int) -> BoolArray:

@@ -158,9 +158,18 @@ def lay_out(
         found = model or model_named(job.model)
     except CatalogError as error:
         raise FieldError(error.field, str(error).removeprefix(f"{error.field}: ")) from error
-    _check_counts(job)
+    for field, most in MOST.items():
+        value = getattr(job, field)
+        if not 1 <= value <= most:
+            raise FieldError(field, f"{value} is out of range; take 1 to {most:,}")
     layout = Layout(job, found, instance, constants or CHIPS[instance.chip.name])
-    _check_precision(layout)
+    chip = layout.instance.chip
+    if layout.job.precision not in chip.peak_flops:
+        raise FieldError(
+            "precision",
+            f"{layout.job.precision!r} is not known on {chip.name}; "
+            f"take one of {', '.join(chip.peak_flops)}",
+        )
     _check_parallelism(layout)
     if job.global_batch % layout.dp:
         raise FieldError(
@@ -169,23 +178,6 @@ def lay_out(
             f"({layout.ranks} cores / tp {job.tp} / pp {job.pp}); take a multiple of {layout.dp}",
         )
     return layout
-
-
-def _check_counts(job: Job) -> None:
-    for field, most in MOST.items():
-        value = getattr(job, field)
-        if not 1 <= value <= most:
-            raise FieldError(field, f"{value} is out of range; take 1 to {most:,}")
-
-
-def _check_precision(layout: Layout) -> None:
-    chip = layout.instance.chip
-    if layout.job.precision not in chip.peak_flops:
-        raise FieldError(
-            "precision",
-            f"{layout.job.precision!r} is not known on {chip.name}; "
-            f"take one of {', '.join(chip.peak_flops)}",
-        )
 
 
 def _check_parallelism(layout: Layout) -> None:

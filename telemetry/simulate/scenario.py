@@ -37,15 +37,13 @@ def validate_run(run: RunSpec) -> None:
         catalog.model(run.model)
         step_plan(run)
     except (catalog.CatalogError, FieldError) as error:
-        raise FieldError(_field_of(error), _message_of(error)) from error
+        raise FieldError(
+            _field_of(error), str(error).removeprefix(f"{_field_of(error)}: ")
+        ) from error
 
 
 def _field_of(error: ValueError) -> str:
     return str(getattr(error, "field", "run"))
-
-
-def _message_of(error: ValueError) -> str:
-    return str(error).removeprefix(f"{_field_of(error)}: ")
 
 
 def validate_fault(fault: Fault, run: RunSpec) -> None:
@@ -54,7 +52,20 @@ def validate_fault(fault: Fault, run: RunSpec) -> None:
         known = suggestion(fault.kind, tuple(FAULTS))
         raise FieldError("kind", f"{fault.kind!r} is no kind of fault; {known}")
     kind = FAULTS[fault.kind]
-    _check_place(fault, kind, run)
+    if (fault.node is None) == (fault.run is None):
+        raise FieldError("node", "name either the node or the run that is hit")
+    if fault.run is not None and kind.scope == "node":
+        raise FieldError(
+            "run", f"{kind.name} hits one node, not the run {fault.run!r}; set node instead"
+        )
+    if fault.node is not None and kind.scope == "run":
+        raise FieldError(
+            "node", f"{kind.name} hits the whole run, not {fault.node!r}; set run instead"
+        )
+    if fault.run is not None and fault.run != run.name:
+        raise FieldError("run", f"{fault.run!r} is not {run.name}")
+    if fault.node is not None:
+        _check_node(fault.node, run)
     _check_device(fault.device, kind, run)
     _check_times(fault.start_s, fault.duration_s)
     if kind.magnitude_unit is not None:
@@ -82,23 +93,6 @@ def validate_benign(event: Benign, run: RunSpec) -> None:
     _check_times(event.start_s, event.duration_s)
     if kind.magnitude_unit is not None and event.magnitude is not None:
         _check_magnitude(event.magnitude, kind.magnitude_unit, kind.low, kind.high)
-
-
-def _check_place(fault: Fault, kind: FaultKind, run: RunSpec) -> None:
-    if (fault.node is None) == (fault.run is None):
-        raise FieldError("node", "name either the node or the run that is hit")
-    if fault.run is not None and kind.scope == "node":
-        raise FieldError(
-            "run", f"{kind.name} hits one node, not the run {fault.run!r}; set node instead"
-        )
-    if fault.node is not None and kind.scope == "run":
-        raise FieldError(
-            "node", f"{kind.name} hits the whole run, not {fault.node!r}; set run instead"
-        )
-    if fault.run is not None and fault.run != run.name:
-        raise FieldError("run", f"{fault.run!r} is not {run.name}")
-    if fault.node is not None:
-        _check_node(fault.node, run)
 
 
 def _check_node(node: str, run: RunSpec) -> None:

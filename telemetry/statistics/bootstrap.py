@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from telemetry.blocks import FloatArray, IntArray
+from telemetry.blocks import FloatArray
 
 MIN_LAGS: Final = 5
 MIN_BLOCKS: Final = 10
@@ -175,7 +175,10 @@ def resampled_sums(
     n_blocks, rest = divmod(n, length)
     whole = _block_sums(columns, length)
     starts = rng.integers(0, n, (n_resamples, n_blocks))
-    sums = _gathered(whole, starts)
+    # (n_resamples, n_columns)
+    sums: FloatArray = np.stack(
+        [column[starts].sum(axis=1) for column in np.ascontiguousarray(whole.T)], axis=1
+    )
     if rest:
         sums += _block_sums(columns, rest)[rng.integers(0, n, n_resamples)]
     return sums
@@ -187,14 +190,6 @@ def _block_sums(columns: FloatArray, length: int) -> FloatArray:
     upto = np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(round_the_end, axis=0)])
     sums: FloatArray = upto[length:] - upto[:-length]
     return sums
-
-
-def _gathered(sums: FloatArray, starts: IntArray) -> FloatArray:
-    """Add up the blocks that begin at ``starts``, (n_resamples, n_blocks), of every column."""
-    total: FloatArray = np.stack(
-        [column[starts].sum(axis=1) for column in np.ascontiguousarray(sums.T)], axis=1
-    )
-    return total
 
 
 N_RESAMPLES: Final = 999

@@ -164,14 +164,13 @@ def stretch(habits: ArmRates, *, has_reuse: bool) -> Amount:
     longer = 1 + recompiling_s / SECONDS_PER_DAY
     restart = np.minimum(failures_per_s * restart_s, MOST_EXPONENT)
     lost = np.minimum(failures_per_s * habits.checkpoint_every_s * longer, MOST_EXPONENT)
-    return longer * np.exp(restart + lost * habits.unlucky_ratio) * _growth(lost)
-
-
-def _growth(exponent: Amount) -> FloatArray:
-    """Return ``(exp(x) - 1) / x``, which is 1 at nothing."""
-    x = np.asarray(exponent, dtype=float)
+    x = np.asarray(lost, dtype=float)
     some = np.where(x > 0, x, 1.0)
-    return np.where(x > 0, np.expm1(some) / some, 1.0)
+    return (
+        longer
+        * np.exp(restart + lost * habits.unlucky_ratio)
+        * np.where(x > 0, np.expm1(some) / some, 1.0)
+    )
 
 
 SURE_RATIO: Final = 0.95
@@ -316,6 +315,9 @@ def drawn(
     recompiles = _happening(
         doubt.recompiles, habits.recompiles_per_day, days, recompile_rng, n_draws
     )
+    # Standard error of the mean of evenly distributed moments.
+    counts = failures * node_days
+    spread = np.sqrt(EVEN_VARIANCE / np.maximum(counts, 1.0))
     return replace(
         habits,
         tokens_per_s=habits.tokens_per_s * _factors(doubt.pace_error_log, pace_rng, n_draws),
@@ -324,7 +326,7 @@ def drawn(
         checkpoint_s_per_hour=_saved(habits.checkpoint_s_per_hour, saving),
         failures_per_node_day=failures,
         recompiles_per_day=recompiles,
-        unlucky_ratio=_unlucky(failures * node_days, loss_rng),
+        unlucky_ratio=np.clip(loss_rng.standard_normal(len(counts)) * spread, -HALF, HALF),
     )
 
 
@@ -335,15 +337,6 @@ def _factors(error_log: float | None, rng: np.random.Generator, n_draws: int) ->
 
 def _saved(per_hour_s: float | FloatArray, factors: FloatArray) -> FloatArray:
     return np.minimum(per_hour_s * factors, np.maximum(per_hour_s, MOST_SAVED_S))
-
-
-def _unlucky(counts: FloatArray, rng: np.random.Generator) -> FloatArray:
-    """Return how far the mean of so many evenly drawn moments is from the middle: (n_draws,).
-
-    It is nearly normal, and within the interval; the variance of one such moment is a twelfth.
-    """
-    spread = np.sqrt(EVEN_VARIANCE / np.maximum(counts, 1.0))
-    return np.clip(rng.standard_normal(len(counts)) * spread, -HALF, HALF)
 
 
 def _happening(
