@@ -23,7 +23,7 @@ from fleet.alerts.snapshots import (
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import changes_in_words, covered_s
 from telemetry.blocks import Span
-from telemetry.detect import RULES, CalmCache, Finding, find, known_dead, silent, uncorrected
+from telemetry.detect import RULES, CalmCache, Finding, find, find_silent, known_dead, uncorrected
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.node_errors import counted, is_settled
@@ -248,7 +248,7 @@ def judge(
         findings += find(vitals, open_rules=mine)
         dead |= known_dead(vitals)
     pulses = {sight.run.name: sight.pulse for sight in sights}
-    return findings + silent(
+    return findings + find_silent(
         last_seen,
         now_s=now_s,
         run_of={name: sight.run.name for sight in sights for name in sight.roster.nodes},

@@ -9,7 +9,7 @@ from fleet.models import Node, Run
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import ECC_METRICS, RULES, DetectionInput
-from telemetry.detect.checkpoints import due_s
+from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.silence import StepHeartbeat
 from telemetry.steps import StepBatch
@@ -169,4 +169,4 @@ def checkpoint_due_s(run: Run) -> float | None:
     shape = catalog.models().get(run.model)
     if shape is None:
         return None
-    return due_s(n_parameters=shape.params, n_nodes=run.n_nodes)
+    return expected_checkpoint_s(n_parameters=shape.params, n_nodes=run.n_nodes)

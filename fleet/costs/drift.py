@@ -17,10 +17,10 @@ from telemetry.detect.drift import (
     RULE,
     Drift,
     MinutePace,
-    clear_of,
     drift,
-    is_alike,
+    is_same_layout,
     pace_of,
+    unexplained_minutes,
 )
 from telemetry.detect.drift import RULE as DRIFT
 from telemetry.detect.findings import UNKNOWN, Finding
@@ -135,14 +135,14 @@ def _estimated(run: Run, pace: MinutePace) -> Expected | None:
     """
     tokens, n_active = pace.layout
     whole = float(np.max(pace.n_active))
-    return _by_estimate(run, tokens) if is_alike((n_active, 0.0), (whole, 0.0)) else None
+    return _by_estimate(run, tokens) if is_same_layout((n_active, 0.0), (whole, 0.0)) else None
 
 
 def _by_estimate(run: Run, tokens: float) -> Expected | None:
     laid_out = float(run.global_batch * run.seq_len)
     if run.shape or run.model not in catalog.models() or not laid_out:
         return None
-    if not is_alike((tokens, 0.0), (laid_out, 0.0)):
+    if not is_same_layout((tokens, 0.0), (laid_out, 0.0)):
         return None
     instance = catalog.instances().get(run.instance_type)
     # What the step model assumes is no yardstick for real hardware.
@@ -168,7 +168,7 @@ def expected_now(run: Run, *, tokens: float) -> Expected | None:
     ``tokens`` are those of a step; whether all workers take part is not asked.
     """
     own = (run.spending or {}).get("own") or {}
-    is_own = "cost" in own and is_alike((tokens, 0.0), (own["tokens"], 0.0))
+    is_own = "cost" in own and is_same_layout((tokens, 0.0), (own["tokens"], 0.0))
     return _by_estimate(run, tokens) or (Expected(own["cost"], OWN) if is_own else None)
 
 
@@ -188,11 +188,11 @@ def _own(run: Run, pace: MinutePace, told: FloatArray, *, now_s: float) -> Expec
     """
     tokens, n_active = pace.layout
     own = dict((run.spending or {}).get("own") or {})
-    if not own or not is_alike((tokens, n_active), (own["tokens"], own["n_active"])):
+    if not own or not is_same_layout((tokens, n_active), (own["tokens"], own["n_active"])):
         # The first window that is whole: what came before it was warm-up.
         own = {"tokens": tokens, "n_active": n_active, "since_s": now_s}
     elif "cost" not in own and now_s - own["since_s"] >= LIMITS["window_s"]:
-        costs = pace.cost[clear_of(pace, told)]
+        costs = pace.cost[unexplained_minutes(pace, told)]
         if len(costs) >= LIMITS["least_minutes"]:
             own["cost"] = float(np.median(costs))
     if own != (run.spending or {}).get("own") and run.spending:

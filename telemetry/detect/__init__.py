@@ -6,7 +6,7 @@ from telemetry.detect.hang import known_dead
 from telemetry.detect.inputs import CalmCache, DetectionInput
 from telemetry.detect.node_errors import ECC_METRICS, uncorrected
 from telemetry.detect.rules import RULES, Rule
-from telemetry.detect.silence import StepHeartbeat, silent
+from telemetry.detect.silence import StepHeartbeat, find_silent
 
 __all__ = [
     "ECC_METRICS",
@@ -17,7 +17,7 @@ __all__ = [
     "Rule",
     "StepHeartbeat",
     "find",
+    "find_silent",
     "known_dead",
-    "silent",
     "uncorrected",
 ]

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import IntArray
 from telemetry.detect.findings import CauseScore, Problem
-from telemetry.detect.inputs import DetectionInput, of_node, peak
+from telemetry.detect.inputs import DetectionInput, node_peak, node_values
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import (
     COMPILING,
@@ -26,7 +26,7 @@ SLOWER_BY = RULES[CAUSE].limits["slower_by_ratio"]
 SLOWER_THAN_DUE = RULES[CAUSE].limits["slower_than_due_ratio"]
 LEAST_S = RULES[CAUSE].limits["least_s"]
 # So many checkpoints make a habit: fewer may all have been slow.
-A_HABIT = 3
+ENOUGH_CHECKPOINTS = 3
 # Nodes that write, of those that are heard of.
 MOST = 0.5
 # How long ago a slow checkpoint is news, and how far back others are looked for.
@@ -38,7 +38,7 @@ LONGEST_S = 240.0
 BYTES_PER_PARAMETER, BYTES_PER_S, OPENING_S = 14.0, 2e9, 2.0
 
 
-def due_s(*, n_parameters: float, n_nodes: int) -> float:
+def expected_checkpoint_s(*, n_parameters: float, n_nodes: int) -> float:
     """Return how long a checkpoint of a model should take on so many nodes.
 
     Notes
@@ -50,21 +50,21 @@ def due_s(*, n_parameters: float, n_nodes: int) -> float:
     return OPENING_S + BYTES_PER_PARAMETER * n_parameters / max(1, n_nodes) / BYTES_PER_S
 
 
-def slow_checkpoint(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_slow_checkpoint(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find out whether a checkpoint is slow: one that is being written, or the newest one.
 
     One that is written is news for a minute. One under way shows as a step that is overdue while
     no core works and the hosts write; it has taken at least what is left of that time when a
     usual step is taken off.
     """
-    taken = _taken(steps)
-    under_way = _under_way(vitals, steps)
-    if under_way is not None and (found := _judged(vitals, steps, taken, under_way)):
+    taken = _durations(steps)
+    under_way = _in_progress(vitals, steps)
+    if under_way is not None and (found := _check(vitals, steps, taken, under_way)):
         return [found]
-    written = _written(vitals, steps, taken, waits=under_way is not None)
+    written = _newest_written(vitals, steps, taken, waits=under_way is not None)
     if written is None:
         return []
-    found = _judged(vitals, steps, taken[:-1], written)
+    found = _check(vitals, steps, taken[:-1], written)
     return [] if found is None else [found]
 
 
@@ -77,7 +77,7 @@ class Checkpoint:
     node: str | None
 
 
-def _judged(
+def _check(
     vitals: DetectionInput, steps: StepBatch, earlier: list[tuple[int, float]], this: Checkpoint
 ) -> Problem | None:
     """Return what is wrong with a checkpoint, beside the ``earlier`` ones."""
@@ -90,7 +90,7 @@ def _judged(
     return Problem(CAUSE, look, "checkpoint", this.ended_s - this.took_s, strength, more=more)
 
 
-def _under_way(vitals: DetectionInput, steps: StepBatch) -> Checkpoint | None:
+def _in_progress(vitals: DetectionInput, steps: StepBatch) -> Checkpoint | None:
     """Return the checkpoint that is being written; None where none is."""
     still = standstill(vitals)
     if still is None or not still.loads.any():
@@ -105,7 +105,7 @@ def _under_way(vitals: DetectionInput, steps: StepBatch) -> Checkpoint | None:
     return Checkpoint(still.overdue_s - still.step_s, vitals.now_s, node)
 
 
-def _written(
+def _newest_written(
     vitals: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], *, waits: bool
 ) -> Checkpoint | None:
     """Return the newest checkpoint that is written, while it is news.
@@ -139,8 +139,8 @@ def _writing(vitals: DetectionInput, steps: StepBatch, from_s: float, until_s: f
     """Look at the hosts within some seconds, the newest of them where these are many."""
     back_s = int(min(vitals.now_s - from_s, LONGEST_S))
     span = vitals.hardware((CORES, HOST), max(1, back_s)).of(training_nodes(vitals, steps))
-    hosts = of_node(span, HOST)
-    writes = (hosts >= LOADING) & (hosts < COMPILING) & ~(peak(span, CORES) >= WORKING)
+    hosts = node_values(span, HOST)
+    writes = (hosts >= LOADING) & (hosts < COMPILING) & ~(node_peak(span, CORES) >= WORKING)
     return Writing(span.nodes, writes[span.ticks <= until_s])
 
 
@@ -155,7 +155,7 @@ def _slowest(writing: Writing) -> str | None:
     return writing.nodes[order[-1]] if most >= max(SLOWER_BY * next_s, next_s + LEAST_S) else None
 
 
-def _taken(steps: StepBatch) -> list[tuple[int, float]]:
+def _durations(steps: StepBatch) -> list[tuple[int, float]]:
     """Return the row and the length of every checkpoint."""
     took_s = np.nan_to_num(steps.phases["checkpoint_s"]).max(axis=1, initial=0.0)
     return [(int(row), float(took_s[row])) for row in np.flatnonzero(took_s > 0)]
@@ -183,12 +183,12 @@ def _usual(
     if not earlier and vitals.earlier is not None:
         past = vitals.earlier(vitals.now_s - EARLIER_S)
         n_then = _n_workers(past)
-        written = [(row, s) for row, s in _taken(past) if past.ended_at_s[row] < ended_at_s]
+        written = [(row, s) for row, s in _durations(past) if past.ended_at_s[row] < ended_at_s]
         earlier = [
             OPENING_S + max(0.0, took_s - OPENING_S) * float(n_then[row]) / n_now
             for row, took_s in written
         ]
-    if len(earlier) >= A_HABIT or (earlier and vitals.checkpoint_s is None):
+    if len(earlier) >= ENOUGH_CHECKPOINTS or (earlier and vitals.checkpoint_s is None):
         return min(earlier), SLOWER_BY
     n_nodes = max(1, len(training_nodes(vitals, steps)))
     due = vitals.checkpoint_s or np.inf

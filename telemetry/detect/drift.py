@@ -72,7 +72,7 @@ def pace_of(minutes: StepBatch, *, nodes_per_worker: float) -> MinutePace:
     return MinutePace(minutes.ended_at_s, cost, minutes.tokens, n_active.astype(float))
 
 
-def clear_of(pace: MinutePace, explained: FloatArray) -> NDArray[np.bool_]:
+def unexplained_minutes(pace: MinutePace, explained: FloatArray) -> NDArray[np.bool_]:
     """Return which minutes nobody explains: (n,), those outside all spans (m, 2)."""
     inside = (pace.began_s[:, None] >= explained[:, 0]) & (
         pace.began_s[:, None] <= explained[:, 1]
@@ -80,7 +80,7 @@ def clear_of(pace: MinutePace, explained: FloatArray) -> NDArray[np.bool_]:
     return np.asarray(~inside.any(axis=1) & np.isfinite(pace.cost))
 
 
-def is_alike(one: tuple[float, float], other: tuple[float, float]) -> bool:
+def is_same_layout(one: tuple[float, float], other: tuple[float, float]) -> bool:
     """Whether two layouts train as many tokens per step on as many workers."""
     return all(
         abs(a - b) <= LIMITS["alike_ratio"] * abs(b) for a, b in zip(one, other, strict=True)
@@ -99,7 +99,7 @@ def drift(
     """
     layout = pace.layout
     same = np.abs(pace.tokens - layout[0]) <= LIMITS["alike_ratio"] * layout[0]
-    usable = clear_of(pace, explained) & same & (pace.n_active == layout[1])
+    usable = unexplained_minutes(pace, explained) & same & (pace.n_active == layout[1])
     middle = (pace.began_s[0] + pace.began_s[-1]) / 2
     halves = [pace.cost[usable & side] for side in (pace.began_s < middle, pace.began_s >= middle)]
     if min(map(len, halves)) < LIMITS["least_minutes"] / 2:

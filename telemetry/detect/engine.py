@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from telemetry.blocks import METRICS, FloatArray
-from telemetry.detect.checkpoints import slow_checkpoint
-from telemetry.detect.fabric import fabric
+from telemetry.detect.checkpoints import find_slow_checkpoint
+from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.findings import (
     KIND_OF,
     LINK_CAUSES,
@@ -18,15 +18,21 @@ from telemetry.detect.findings import (
     Finding,
     Problem,
     Symptom,
-    remembered,
-    ruled_out_figures,
+    ruled_out_json,
+    score_of_alert,
     strongest,
 )
 from telemetry.detect.hang import hang
-from telemetry.detect.inputs import AccessRecorder, DetectionInput, OpenProblem, divided, reported
-from telemetry.detect.links import link_looks
+from telemetry.detect.inputs import (
+    AccessRecorder,
+    DetectionInput,
+    OpenProblem,
+    reported_steps,
+    with_timed_exchange,
+)
+from telemetry.detect.links import score_links
 from telemetry.detect.node_errors import exec_errors, node_idle, uncorrected
-from telemetry.detect.pace import comparable
+from telemetry.detect.pace import comparable_steps
 from telemetry.detect.recompile import recompile
 from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.share import (
@@ -37,25 +43,25 @@ from telemetry.detect.share import (
     episode,
     open_case,
 )
-from telemetry.detect.silicon import silicon
+from telemetry.detect.silicon import find_unhealthy_hardware
 from telemetry.detect.slow import (
-    arriving_late,
-    computing_slowly,
-    loading,
-    moving_slowly,
-    starved,
-    taking_longer,
+    find_input_stall,
+    find_late_workers,
+    find_loading_nodes,
+    find_slow_compute,
+    find_slow_exchange,
+    find_slow_steps,
 )
-from telemetry.detect.stragglers import Lateness, lateness, longer_stage, worker_looks
-from telemetry.detect.uneven import uneven
+from telemetry.detect.stragglers import Lateness, find_longer_stage, lateness, score_workers
+from telemetry.detect.uneven import find_uneven_work
 from telemetry.statistics.peers import mean, middle
 from telemetry.steps import StepBatch
 
 LAYOUT = "communication-bound layout"
 # A second kind of rise is worth looking at where it is at least this share of the first.
-WORTH_A_LOOK = 0.3
+SECOND_KIND_RATIO = 0.3
 # A rise of the share by less than this part of its limit is the run's usual ups and downs.
-LITTLE = 0.1
+SMALL_RISE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +84,7 @@ class Diagnosis:
         return self.kind == LAYOUT
 
 
-def localise(case: ShareCase) -> Diagnosis:
+def diagnose_share(case: ShareCase) -> Diagnosis:
     """Name the cause of a share above its limit, and the culprit only where figures speak.
 
     The larger of the two rises, waiting or transferring, is explained first; the other one
@@ -86,20 +92,20 @@ def localise(case: ShareCase) -> Diagnosis:
     """
     late = lateness(case.after)
     looks: list[CauseScore] = []
-    for kind in _kinds(case):
-        new = worker_looks(case, late) if kind == "waiting" else link_looks(case)
+    for kind in _kinds_to_explain(case):
+        new = score_workers(case, late) if kind == "waiting" else score_links(case)
         looks += new
         if best := strongest(new):
-            return Diagnosis(best, kind, late, _others(looks, best))
+            return Diagnosis(best, kind, late, _ruled_out(looks, best))
     shown = LAYOUT if _is_layout(case) else case.kind
-    return Diagnosis(None, shown, late, _others(looks, None))
+    return Diagnosis(None, shown, late, _ruled_out(looks, None))
 
 
-def _kinds(case: ShareCase) -> list[Kind]:
+def _kinds_to_explain(case: ShareCase) -> list[Kind]:
     """Return which rises to explain, the larger one first."""
     rise_s = case.rise_s
     kinds: list[Kind] = sorted(rise_s, key=lambda kind: -rise_s[kind])
-    least_s = WORTH_A_LOOK * max(rise_s.values())
+    least_s = SECOND_KIND_RATIO * max(rise_s.values())
     return [kind for kind in kinds if rise_s[kind] >= least_s]
 
 
@@ -109,11 +115,11 @@ def _is_layout(case: ShareCase) -> bool:
         return True
     if case.kind == "waiting":
         return False
-    always = case.share_rise_ratio < LITTLE * case.vitals.limit_ratio
+    always = case.share_rise_ratio < SMALL_RISE_RATIO * case.vitals.limit_ratio
     return case.before is None or always or bool(case.changed)
 
 
-def _others(looks: list[CauseScore], best: CauseScore | None) -> tuple[CauseScore, ...]:
+def _ruled_out(looks: list[CauseScore], best: CauseScore | None) -> tuple[CauseScore, ...]:
     """Keep what was looked at and does not stand out."""
     return tuple(look for look in looks if look is not best and not look.stands_out)
 
@@ -138,20 +144,20 @@ def share_evidence(case: ShareCase, verdict: Diagnosis) -> dict[str, Any]:
         "kind": verdict.kind,
         "step": int(after.step[-1]),
         "step_s": middle(case.newest.step_s),
-        "baseline_step_s": _baseline(case),
+        "baseline_step_s": _baseline_step_s(case),
         "changed": list(case.changed),
         "culprit": look.figure() if look else None,
         "wait_by_worker": _wait_by_worker(case),
         "late_workers": [after.workers[i] for i in verdict.lateness.late],
         "unreported": _unreported(case),
-        "ruled_out": ruled_out_figures(verdict.ruled_out),
+        "ruled_out": ruled_out_json(verdict.ruled_out),
         "onset_s": case.onset_s,
         "window": [case.onset_s - LEAD_S, vitals.now_s],
         "charts": _charts(verdict),
     }
 
 
-def _baseline(case: ShareCase) -> float | None:
+def _baseline_step_s(case: ShareCase) -> float | None:
     """Return how long a step took before; None where that was not seen or is not comparable."""
     if case.before is None or case.changed:
         return None
@@ -182,12 +188,12 @@ def _charts(verdict: Diagnosis) -> list[dict[str, Any]]:
 
 SHARE = "allreduce_share"
 # How far before the window one looks for earlier steps.
-LOOK_BACK_S = 300.0
+LOOKBACK_S = 300.0
 # What begins so long after a share rose is not why it rose.
-LATER_S = 60.0
+UNRELATED_AFTER_S = 60.0
 
 
-def all_reduce(
+def apply_share_rule(
     vitals: DetectionInput, steps: StepBatch, problems: list[Problem], *, is_open: bool
 ) -> tuple[Finding | None, list[Problem]]:
     """Apply the headline rule.
@@ -211,23 +217,23 @@ def all_reduce(
     if since is None:
         return None, problems
     case = open_case(vitals, steps, since)
-    verdict = _everywhere_still(vitals, localise(case))
-    chosen = _chosen(vitals, verdict, problems)
+    verdict = _keep_everywhere(vitals, diagnose_share(case))
+    chosen = _choose_problem(vitals, verdict, problems)
     began_s = vitals.now_s if chosen is None else chosen.onset_s
     layout_s = _layout_since_s(vitals)
-    if layout_s is not None and began_s - layout_s > LATER_S:
+    if layout_s is not None and began_s - layout_s > UNRELATED_AFTER_S:
         case = replace(case, onset_s=min(case.onset_s, layout_s))
-        return _finding(case, replace(verdict, look=None, kind=LAYOUT)), problems
+        return _share_finding(case, replace(verdict, look=None, kind=LAYOUT)), problems
     is_told = chosen is not None or verdict.look is not None or is_open
-    if not is_told and (case.is_diluted or (verdict.is_layout and _is_old(case, steps))):
+    if not is_told and (case.is_diluted or (verdict.is_layout and _predates_window(case, steps))):
         return None, problems
     if chosen is not None and chosen.look is not None:
         # Accuse what the problem accuses.
         kind = "transferring" if chosen.cause in LINK_CAUSES else "waiting"
         ruled_out = tuple(look for look in verdict.ruled_out if look.cause != chosen.cause)
         verdict = replace(verdict, look=chosen.look, kind=kind, ruled_out=ruled_out)
-    rest = [p for p in problems if p is not chosen and not _explained(p, verdict)]
-    return _finding(case, verdict), rest
+    rest = [p for p in problems if p is not chosen and not _is_explained(p, verdict)]
+    return _share_finding(case, verdict), rest
 
 
 def _layout_since_s(vitals: DetectionInput) -> float | None:
@@ -243,7 +249,7 @@ def _layout_since_s(vitals: DetectionInput) -> float | None:
     return None
 
 
-def _everywhere_still(vitals: DetectionInput, verdict: Diagnosis) -> Diagnosis:
+def _keep_everywhere(vitals: DetectionInput, verdict: Diagnosis) -> Diagnosis:
     """Blame no single node for a part that the open alert says most nodes had sick."""
     look = verdict.look
     for alert in vitals.standing:
@@ -253,22 +259,24 @@ def _everywhere_still(vitals: DetectionInput, verdict: Diagnosis) -> Diagnosis:
     return verdict
 
 
-def _is_old(case: ShareCase, steps: StepBatch) -> bool:
+def _predates_window(case: ShareCase, steps: StepBatch) -> bool:
     """Tell whether the run was like this for longer than the window, and no alert was due then."""
     if case.before is not None or case.vitals.earlier is None:
         return False
-    earlier = case.vitals.earlier(float(steps.ended_at_s[0]) - LOOK_BACK_S)
+    earlier = case.vitals.earlier(float(steps.ended_at_s[0]) - LOOKBACK_S)
     return bool((earlier.ended_at_s < steps.ended_at_s[0] - 1.0).sum() >= BASELINE_STEPS)
 
 
-def _chosen(vitals: DetectionInput, verdict: Diagnosis, problems: list[Problem]) -> Problem | None:
+def _choose_problem(
+    vitals: DetectionInput, verdict: Diagnosis, problems: list[Problem]
+) -> Problem | None:
     """Return the problem behind the share: of the same culprit, else the worst that could be.
 
     The one that the open alert speaks of comes first, as long as it lasts: a page does not jump
     from one of two culprits to the other and back.
     """
     told = [p for p in problems if p.look is not None]
-    able = [p for p in told if _could(p, verdict)]
+    able = [p for p in told if _can_explain(p, verdict)]
     held = {
         (alert.cause, alert.node)
         for alert in vitals.standing
@@ -279,7 +287,7 @@ def _chosen(vitals: DetectionInput, verdict: Diagnosis, problems: list[Problem])
     if (same := next((p for p in keeps if (p.cause, p.node) in held), None)) is not None:
         return same
     if verdict.look is not None:
-        its = (p for p in able if _same(p, verdict) or _is_late(vitals, p, verdict))
+        its = (p for p in able if _has_same_culprit(p, verdict) or _is_late(vitals, p, verdict))
         chosen = next(its, None)
         if chosen is not None or verdict.cause != UNKNOWN:
             return chosen
@@ -293,7 +301,7 @@ def _is_late(vitals: DetectionInput, problem: Problem, verdict: Diagnosis) -> bo
     return is_stage and problem.node is not None and late == {problem.node}
 
 
-def _could(problem: Problem, verdict: Diagnosis) -> bool:
+def _can_explain(problem: Problem, verdict: Diagnosis) -> bool:
     """Tell whether a problem lifts the share in the way it was lifted."""
     is_link = problem.cause in LINK_CAUSES
     if problem.kind in {"computing", "checkpoint", "step"}:
@@ -301,7 +309,7 @@ def _could(problem: Problem, verdict: Diagnosis) -> bool:
     return is_link == (verdict.kind != "waiting")
 
 
-def _same(problem: Problem, verdict: Diagnosis) -> bool:
+def _has_same_culprit(problem: Problem, verdict: Diagnosis) -> bool:
     """Tell whether a problem is at the machine that the verdict blames, or blames none either."""
     look = verdict.look
     if look is None:
@@ -311,9 +319,9 @@ def _same(problem: Problem, verdict: Diagnosis) -> bool:
     return problem.node == look.node
 
 
-def _explained(problem: Problem, verdict: Diagnosis) -> bool:
+def _is_explained(problem: Problem, verdict: Diagnosis) -> bool:
     """Tell whether a problem is the share's own, seen another way."""
-    if _same(problem, verdict):
+    if _has_same_culprit(problem, verdict):
         # A node may have a sick link, and be late besides.
         if (problem.cause in LINK_CAUSES) != (verdict.kind != "waiting"):
             return False
@@ -323,7 +331,7 @@ def _explained(problem: Problem, verdict: Diagnosis) -> bool:
     return is_symptom and problem.kind == verdict.kind
 
 
-def _finding(case: ShareCase, verdict: Diagnosis) -> Finding:
+def _share_finding(case: ShareCase, verdict: Diagnosis) -> Finding:
     """Put a verdict into words that alerts understand."""
     share = float(case.newest.allreduce_share_ratio.mean())
     look = verdict.look
@@ -337,12 +345,12 @@ def _finding(case: ShareCase, verdict: Diagnosis) -> Finding:
         device=look.device if look else None,
         onset_s=case.onset_s,
         score=share / case.vitals.limit_ratio,
-        victims=_victims(case, verdict),
+        victims=_share_victims(case, verdict),
         evidence=share_evidence(case, verdict),
     )
 
 
-def _victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
+def _share_victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
     """Return the nodes that train and are slowed by what is not their fault."""
     node_of, workers = case.vitals.node_of, case.after.workers
     to_blame = {verdict.look.node} if verdict.look else set()
@@ -354,39 +362,41 @@ def _victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
 
 
 # So many workers are a large crowd.
-LARGE = 24
+MANY_WORKERS = 24
 # Nobody need get up at night for uneven work, or for what has no culprit yet.
 NOT_URGENT = ("seq_imbalance", "stage_imbalance", UNKNOWN)
 
 
-def performance(vitals: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
+def find_slowdowns(vitals: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
     """Return what slows the run: at most one finding for each problem.
 
     What hardware shows comes first; what steps show beside it is told only where the hardware
     does not explain it; a share above its limit takes over the problem that explains it.
     """
-    steps = reported(vitals.steps)
+    steps = reported_steps(vitals.steps)
     problems = (
-        [_of_sighting(each) for each in silicon(vitals) + fabric(vitals)] if vitals.looks else []
+        [_problem_of(each) for each in find_unhealthy_hardware(vitals) + find_efa_symptoms(vitals)]
+        if vitals.looks
+        else []
     )
     if not len(steps):
-        return _findings(vitals, steps, problems)
-    alike, timed = comparable(steps), divided(steps)
-    of_steps = slow_checkpoint(vitals, alike) + loading(vitals, steps)
+        return _performance_findings(vitals, steps, problems)
+    alike, timed = comparable_steps(steps), with_timed_exchange(steps)
+    of_steps = find_slow_checkpoint(vitals, alike) + find_loading_nodes(vitals, steps)
     if not of_steps and _is_calm(vitals, open_rules):
-        return _findings(vitals, steps, _unexplained(vitals, problems, seen=problems))
+        return _performance_findings(vitals, steps, _unexplained(vitals, problems, seen=problems))
     witness = AccessRecorder(vitals)
     held = {alert.node for alert in vitals.standing if alert.cause in RULE_OF_NODE}
     accused = held | {problem.node for problem in problems}
     if timed is steps:
-        of_steps += _of_steps(witness.vitals, alike, accused)
+        of_steps += _step_problems(witness.vitals, alike, accused)
     else:
-        of_steps += _of_untimed(witness.vitals, alike, timed, accused)
-    share, rest = _told(vitals, timed, problems, of_steps, is_open=SHARE in open_rules)
+        of_steps += _untimed_problems(witness.vitals, alike, timed, accused)
+    share, rest = _share_and_rest(vitals, timed, problems, of_steps, is_open=SHARE in open_rules)
     is_quiet = not (of_steps or share or witness.asked or vitals.standing or open_rules)
     if vitals.recall is not None:
         vitals.recall.note(vitals.steps, is_calm=is_quiet)
-    return ([share] if share else []) + _findings(vitals, steps, rest)
+    return ([share] if share else []) + _performance_findings(vitals, steps, rest)
 
 
 def _is_calm(vitals: DetectionInput, open_rules: Collection[str]) -> bool:
@@ -396,7 +406,7 @@ def _is_calm(vitals: DetectionInput, open_rules: Collection[str]) -> bool:
     return vitals.recall.is_calm(vitals.steps)
 
 
-def _told(
+def _share_and_rest(
     vitals: DetectionInput,
     steps: StepBatch,
     problems: list[Problem],
@@ -408,15 +418,15 @@ def _told(
 
     ``steps`` are those whose exchange was timed: without one nobody knows the share.
     """
-    lasting = _lasting(vitals, problems, of_steps)
-    borne_out = [p for p in of_steps if _is_borne_out(p, problems + lasting)]
+    lasting = _outlasting(vitals, problems, of_steps)
+    borne_out = [p for p in of_steps if _is_confirmed(p, problems + lasting)]
     problems = _unexplained(vitals, problems + lasting + borne_out, seen=problems)
     if not len(steps):
         return None, problems
-    return all_reduce(vitals, steps, problems, is_open=is_open)
+    return apply_share_rule(vitals, steps, problems, is_open=is_open)
 
 
-def _lasting(
+def _outlasting(
     vitals: DetectionInput, seen: list[Problem], of_steps: list[Problem]
 ) -> list[Problem]:
     """Return what has open alerts, is mended, and still explains the steps it slowed.
@@ -425,7 +435,7 @@ def _lasting(
     """
     known = {(problem.cause, problem.node) for problem in seen}
     mended = [
-        _of_sighting(Symptom(remembered(alert), _onset_s(alert, vitals.now_s)))
+        _problem_of(Symptom(score_of_alert(alert), _onset_s(alert, vitals.now_s)))
         for alert in vitals.standing
         if alert.cause in RULE_OF_NODE and alert.node and (alert.cause, alert.node) not in known
     ]
@@ -433,7 +443,7 @@ def _lasting(
     return [one for one in mended if any(_explains(vitals, one, p) for p in open_ones)]
 
 
-def _is_borne_out(problem: Problem, seen: list[Problem]) -> bool:
+def _is_confirmed(problem: Problem, seen: list[Problem]) -> bool:
     """Tell whether a part that steps accuse is sick by its own account, now.
 
     Steps tell what was: a machine may be well again when they end, or has not shown it for long
@@ -453,21 +463,21 @@ def _onset_s(alert: OpenProblem, now_s: float) -> float:
     return now_s if onset_s is None else float(onset_s)
 
 
-def _of_sighting(each: Symptom) -> Problem:
+def _problem_of(each: Symptom) -> Problem:
     look = each.look
     return Problem(look.cause, look, KIND_OF[look.cause], each.onset_s, look.strength)
 
 
-def _of_steps(
+def _step_problems(
     vitals: DetectionInput, steps: StepBatch, accused: Collection[str | None]
 ) -> list[Problem]:
     """Return what the steps show, the most special evidence first."""
-    found = starved(vitals, steps) + uneven(vitals, steps, accused=accused)
-    looks = (moving_slowly, longer_stage, arriving_late, computing_slowly)
+    found = find_input_stall(vitals, steps) + find_uneven_work(vitals, steps, accused=accused)
+    looks = (find_slow_exchange, find_longer_stage, find_late_workers, find_slow_compute)
     return found + [problem for look in looks for problem in look(vitals, steps)]
 
 
-def _of_untimed(
+def _untimed_problems(
     vitals: DetectionInput, steps: StepBatch, timed: StepBatch, accused: Collection[str | None]
 ) -> list[Problem]:
     """Return what steps show of which nobody timed the exchange, or only of every so many.
@@ -475,13 +485,13 @@ def _of_untimed(
     Input and the pace as a whole need no split. Who waits for whom, and how long bytes move, is
     told by the steps that were timed.
     """
-    found = starved(vitals, steps)
+    found = find_input_stall(vitals, steps)
     if len(timed):
-        alike = comparable(timed)
-        found += uneven(vitals, alike, accused=accused)
-        looks = (moving_slowly, longer_stage, arriving_late)
+        alike = comparable_steps(timed)
+        found += find_uneven_work(vitals, alike, accused=accused)
+        looks = (find_slow_exchange, find_longer_stage, find_late_workers)
         found += [problem for look in looks for problem in look(vitals, alike)]
-    return found + taking_longer(vitals, steps)
+    return found + find_slow_steps(vitals, steps)
 
 
 def _unexplained(
@@ -509,7 +519,7 @@ def _explains(vitals: DetectionInput, one: Problem, other: Problem) -> bool:
     if other.kind == "computing":
         alone = len(vitals.nodes) == 1 and one.kind == "waiting"
         # Of a large crowd's quickest workers nobody drew a long sequence.
-        is_uneven = one.cause == "seq_imbalance" and len(vitals.steps.workers) < LARGE
+        is_uneven = one.cause == "seq_imbalance" and len(vitals.steps.workers) < MANY_WORKERS
         return alone or is_uneven
     if other.kind == "waiting":
         nodes = {vitals.node_of(worker) for worker in other.late[:1]} | {other.node}
@@ -529,7 +539,9 @@ def _is_same_link(one: Problem, other: Problem) -> bool:
     return other.node is None or one.node == other.node
 
 
-def _findings(vitals: DetectionInput, steps: StepBatch, problems: list[Problem]) -> list[Finding]:
+def _performance_findings(
+    vitals: DetectionInput, steps: StepBatch, problems: list[Problem]
+) -> list[Finding]:
     """Return one finding per rule and subject: of what has an alert already, else the worst."""
     standing = {(alert.rule, alert.cause, alert.node) for alert in vitals.standing}
     order = sorted(
@@ -591,7 +603,7 @@ def _evidence(vitals: DetectionInput, steps: StepBatch, problem: Problem) -> dic
         "transfer_ratio": _mean_ratio(newest.transfer_ratio),
         "culprit": look.figure() if look else None,
         "late_workers": list(problem.late),
-        "ruled_out": ruled_out_figures(problem.ruled_out),
+        "ruled_out": ruled_out_json(problem.ruled_out),
         "onset_s": problem.onset_s,
         "window": [problem.onset_s - LEAD_S, vitals.now_s],
         "charts": [{"metric": look.metric, "node": look.node, "device": look.device}]
@@ -607,7 +619,7 @@ def memory_errors(vitals: DetectionInput) -> list[Finding]:
 
 
 # Rules that stand by themselves, each a function of the vitals: one line for a new one.
-BY_ITSELF: Mapping[str, Callable[[DetectionInput], list[Finding]]] = {
+INDEPENDENT_RULES: Mapping[str, Callable[[DetectionInput], list[Finding]]] = {
     "hang": hang,
     "recompile": recompile,
     "exec_errors": exec_errors,
@@ -623,7 +635,7 @@ def find(vitals: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Fi
     window itself holds neither a breaking nor a mending. A run without steps breaks no rule
     that is judged by steps, and mends none either: leave its alerts as they are.
     """
-    found = performance(vitals, open_rules=open_rules)
-    for look in BY_ITSELF.values():
+    found = find_slowdowns(vitals, open_rules=open_rules)
+    for look in INDEPENDENT_RULES.values():
         found += look(vitals)
     return found

@@ -6,16 +6,32 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.findings import LINK_CAUSES, CauseScore, Symptom, remembered, since
-from telemetry.detect.inputs import DetectionInput, OpenProblem, lasts, measured, newest
+from telemetry.detect.findings import (
+    LINK_CAUSES,
+    CauseScore,
+    Symptom,
+    onset_of_alert,
+    score_of_alert,
+)
+from telemetry.detect.inputs import (
+    DetectionInput,
+    OpenProblem,
+    is_persistent,
+    new_measurements,
+    newest_measurements,
+)
 from telemetry.detect.links import DEAD_RATIO, LOSS_RATIO, MOST, SLOWER_BY
 from telemetry.detect.rules import RULES
-from telemetry.detect.silicon import HALF, PAST_AGES_S, PERSISTS_S, RECENT_S, together
+from telemetry.detect.silicon import HALF, PAST_AGES_S, PERSISTS_S, RECENT_S, merge_common
 from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median
 
 LATENCY, BYTES = "efa_latency_s", "efa_tx_bytes_per_s"
-PACKETS, AGAIN, IMPAIRED = "efa_tx_packets_per_s", "efa_retransmits_per_s", "efa_impaired_per_s"
-METRICS = (LATENCY, BYTES, PACKETS, AGAIN, IMPAIRED)
+PACKETS, RETRANSMITS, IMPAIRED = (
+    "efa_tx_packets_per_s",
+    "efa_retransmits_per_s",
+    "efa_impaired_per_s",
+)
+METRICS = (LATENCY, BYTES, PACKETS, RETRANSMITS, IMPAIRED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +58,7 @@ class EfaReadings:
         A device that carries nothing, or loses nothing, tells the same again and again; all of
         a node's devices do so only where no report came.
         """
-        moved = [measured(each) for each in (self.bytes_per_s, self.packets_per_s)]
+        moved = [new_measurements(each) for each in (self.bytes_per_s, self.packets_per_s)]
         return np.asarray((moved[0] | moved[1]).any(axis=2, keepdims=True))
 
     @property
@@ -53,7 +69,7 @@ class EfaReadings:
         return np.asarray(self.latency_s / usual[:, None, None])
 
 
-def fabric_of(span: Span) -> EfaReadings | None:
+def efa_readings(span: Span) -> EfaReadings | None:
     """Return the EFA devices of a span; None where no node has any."""
     shapes = {v.shape for n, v in span.values.items() if n in METRICS and v.shape[2]}
     if not shapes or not len(span.ticks):
@@ -76,7 +92,7 @@ class EfaScores:
     above: NDArray[np.bool_]
 
 
-def sightings(
+def symptoms_of(
     now: EfaReadings, look: CauseScore, sick: NDArray[np.bool_], figures: "EfaScores"
 ) -> list[Symptom]:
     """Name the worst device of each sick node; the node alone where most of its are sick."""
@@ -107,14 +123,14 @@ def sightings(
 
 DEVIATIONS = 5.0
 # So many packets sent again are no chance any more; a dead device's mates carry so much.
-ENOUGH_AGAIN = RULES["efa_degraded"].limits["least_again"]
+MIN_RETRANSMITS = RULES["efa_degraded"].limits["least_again"]
 AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 
 # On a quiet link losses are counted for so many seconds; some must be of the last part of them.
-QUIET_S, LATELY = 300, 4
+QUIET_S, RECENT_PART = 300, 4
 
 
-def lossy(now: EfaReadings) -> list[Symptom]:
+def find_loss(now: EfaReadings) -> list[Symptom]:
     """Find devices that send more packets again than any healthy path does."""
     again, sent = mean(now.again_per_s, axis=0), mean(now.packets_per_s, axis=0)
     ratio = np.divide(again, sent, out=np.full(sent.shape, np.nan), where=sent > 0)
@@ -129,46 +145,48 @@ def lossy(now: EfaReadings) -> list[Symptom]:
         now.again_per_s > HALF * least * now.packets_per_s for least in (limit, LOSS_RATIO)
     )
     enough, anyhow = (
-        (n_again >= ENOUGH_AGAIN)
-        & lasts(each, now.reports, least=PERSISTS_S)
+        (n_again >= MIN_RETRANSMITS)
+        & is_persistent(each, now.reports, least=PERSISTS_S)
         & each[-3:].any(axis=0)
         for each in (above, at_all)
     )
-    look = CauseScore("efa_loss", 0.0, AGAIN, np.nan, usual, 0, "ratio")
-    found = sightings(now, look, (ratio >= limit) & enough, EfaScores(ratio, ratio / limit, above))
+    look = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
+    found = symptoms_of(
+        now, look, (ratio >= limit) & enough, EfaScores(ratio, ratio / limit, above)
+    )
     if usual >= LOSS_RATIO and float(anyhow.mean()) > MOST:
-        look = CauseScore("efa_loss", usual / LOSS_RATIO, AGAIN, usual, 0.0, 0, "ratio")
+        look = CauseScore("efa_loss", usual / LOSS_RATIO, RETRANSMITS, usual, 0.0, 0, "ratio")
         first = int(np.argmax(at_all.mean(axis=(1, 2)) > MOST))
         found.append(Symptom(look, float(now.span.ticks[first]) - 1.0))
     return found
 
 
-def seldom_lossy(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
+def find_rare_loss(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
     """Find devices that lose packets of so few that it takes minutes to be sure."""
     again, sent = np.nansum(now.again_per_s, axis=0), np.nansum(now.packets_per_s, axis=0)
     held = {alert.node for alert in vitals.standing if alert.cause == "efa_loss"}
-    faint = (again > 0) & (again < ENOUGH_AGAIN) & (again >= LOSS_RATIO * sent)
+    faint = (again > 0) & (again < MIN_RETRANSMITS) & (again >= LOSS_RATIO * sent)
     rows = faint.any(axis=1) | np.array([node in held for node in now.span.nodes])
     if not rows.any():
         return []
     nodes = [now.span.nodes[row] for row in np.flatnonzero(rows)]
-    far = fabric_of(vitals.hardware((PACKETS, AGAIN), QUIET_S).of(nodes))
+    far = efa_readings(vitals.hardware((PACKETS, RETRANSMITS), QUIET_S).of(nodes))
     if far is None:
         return []
     again, sent = np.nansum(far.again_per_s, axis=0), np.nansum(far.packets_per_s, axis=0)
     ratio = np.divide(again, sent, out=np.zeros(sent.shape), where=sent > 0)
     above = far.again_per_s > HALF * LOSS_RATIO * far.packets_per_s
-    lately = np.asarray(above[-QUIET_S // LATELY :].any(axis=0))
-    enough = (again >= ENOUGH_AGAIN) & (above.sum(axis=0) >= PERSISTS_S) & lately
+    lately = np.asarray(above[-QUIET_S // RECENT_PART :].any(axis=0))
+    enough = (again >= MIN_RETRANSMITS) & (above.sum(axis=0) >= PERSISTS_S) & lately
     look = CauseScore(
-        "efa_loss", 0.0, AGAIN, np.nan, float(lower_median(ratio.ravel())), 0, "ratio"
+        "efa_loss", 0.0, RETRANSMITS, np.nan, float(lower_median(ratio.ravel())), 0, "ratio"
     )
-    return sightings(
+    return symptoms_of(
         far, look, enough & (ratio >= LOSS_RATIO), EfaScores(ratio, ratio / LOSS_RATIO, above)
     )
 
 
-def dead(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
+def find_down(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
     """Find devices that carry nothing while their mates do, and that used to, or are missed."""
     moved = mean(now.bytes_per_s, axis=0)
     mates = (
@@ -180,7 +198,7 @@ def dead(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
     sick = (
         (moved < DEAD_RATIO * usual)
         & ~idle
-        & lasts(quiet, now.reports, least=PERSISTS_S)
+        & is_persistent(quiet, now.reports, least=PERSISTS_S)
         & quiet[-2:].any(axis=0)
     )
     if not sick.any():
@@ -190,20 +208,20 @@ def dead(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
     others = (
         np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0).mean(axis=1, keepdims=True) > HALF
     )
-    sick &= missed | (mute & others) | _used_to_carry(vitals, moved)
+    sick &= missed | (mute & others) | _carried_before(vitals, moved)
     left = np.divide(moved, usual, out=np.ones(moved.shape), where=usual > 0)
     badness = DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100)
     look = CauseScore(
         "efa_down", 0.0, BYTES, np.nan, float(median(moved.ravel())), 0, "bytes_per_s"
     )
-    return sightings(now, look, sick, EfaScores(moved, badness, quiet))
+    return symptoms_of(now, look, sick, EfaScores(moved, badness, quiet))
 
 
-def _used_to_carry(vitals: DetectionInput, moved: FloatArray) -> NDArray[np.bool_]:
+def _carried_before(vitals: DetectionInput, moved: FloatArray) -> NDArray[np.bool_]:
     """Tell which devices carried as much as their mates within the last minutes."""
     if vitals.moments is None:
         return np.zeros(moved.shape, dtype=bool)
-    past = fabric_of(vitals.moments([BYTES], PAST_AGES_S))
+    past = efa_readings(vitals.moments([BYTES], PAST_AGES_S))
     if past is None or past.bytes_per_s.shape[1:] != moved.shape:
         return np.zeros(moved.shape, dtype=bool)
     before = mean(past.bytes_per_s, axis=0)
@@ -219,7 +237,7 @@ PROBE_AGES_S, NEWEST_PROBES, ENOUGH_PROBES = tuple(range(405, -1, -15)), 5, 3
 ALL_SLOWER_BY = 1.3
 
 
-def fabric(vitals: DetectionInput) -> list[Symptom]:
+def find_efa_symptoms(vitals: DetectionInput) -> list[Symptom]:
     """Find sick EFA devices, one finding per node, and a fabric that is sick as a whole.
 
     Notes
@@ -232,25 +250,30 @@ def fabric(vitals: DetectionInput) -> list[Symptom]:
     L. Shalev et al., "A Cloud-Optimized Transport Protocol for Elastic and Scalable HPC",
     IEEE Micro 40(6), 2020: what latency and loss say of a path.
     """
-    now = fabric_of(vitals.hardware(METRICS, RECENT_S))
+    now = efa_readings(vitals.hardware(METRICS, RECENT_S))
     if now is None:
         return []
     found: dict[str | None, Symptom] = {}
-    groups = (dead(vitals, now), lossy(now), seldom_lossy(vitals, now), _slow(vitals, now))
+    groups = (
+        find_down(vitals, now),
+        find_loss(now),
+        find_rare_loss(vitals, now),
+        _find_latency(vitals, now),
+    )
     for group in groups:
         for each in group:
             found.setdefault(each.look.node, each)
     for alert in vitals.standing:
         if alert.cause in LINK_CAUSES and alert.node not in found:
-            kept = _kept(vitals, now, alert)
+            kept = _still_open(vitals, now, alert)
             if kept is not None:
                 found[alert.node] = kept
     if None in found and len(found) > 1 and (len(found) - 1 > MOST * len(now.span.nodes)):
         return [found[None]]
-    return together(list(found.values()), n_nodes=len(now.span.nodes))
+    return merge_common(list(found.values()), n_nodes=len(now.span.nodes))
 
 
-def _slow(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
+def _find_latency(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
     """Find devices that answer later than their peers and than they used to.
 
     Each second is compared with its own: when all devices change at once, none stands out.
@@ -267,49 +290,51 @@ def _slow(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
     sick = (badness >= 1.0) & (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
     past = _past(vitals)
     sick &= _is_new(past, typical)
-    held, found = _is_held(now), list[Symptom]()
+    held, found = _is_probed_rarely(now), list[Symptom]()
     sick &= ~held
     look = CauseScore("efa_latency", 0.0, LATENCY, np.nan, usual, 0, "s")
     if (held & (badness >= 1.0)).any():
         # One probe that stands for a minute is one measurement, whatever it says.
         found = _by_probes(vitals, now, look, held=held, limit=limit)
-    found += sightings(now, look, sick, EfaScores(typical * usual, badness, above))
+    found += symptoms_of(now, look, sick, EfaScores(typical * usual, badness, above))
     used_to_s = np.nan if past is None else past.usual_s
-    return found + _slow_everywhere(now, _used_to_s(vitals) if held.all() else used_to_s)
+    return found + _find_latency_everywhere(
+        now, _past_latency_s(vitals) if held.all() else used_to_s
+    )
 
 
-def _is_held(now: EfaReadings) -> NDArray[np.bool_]:
+def _is_probed_rarely(now: EfaReadings) -> NDArray[np.bool_]:
     """Tell which devices are probed less often than each second: (n_nodes, n_efa)."""
-    return np.asarray(measured(now.latency_s).sum(axis=0) < PERSISTS_S)
+    return np.asarray(new_measurements(now.latency_s).sum(axis=0) < PERSISTS_S)
 
 
 def _probes(vitals: DetectionInput) -> EfaReadings | None:
     """Return some seconds of the last minutes, close enough to see every probe of a minute."""
     if vitals.moments is None:
         return None
-    return fabric_of(vitals.moments([LATENCY], PROBE_AGES_S))
+    return efa_readings(vitals.moments([LATENCY], PROBE_AGES_S))
 
 
-def _newest_apart(far: EfaReadings, n: int) -> FloatArray:
+def _newest_ratios(far: EfaReadings, n: int) -> FloatArray:
     """Return how late each device answered its newest probes: (n, n_nodes, n_efa)."""
-    apart = np.where(measured(far.latency_s), far.apart, np.nan)
+    apart = np.where(new_measurements(far.latency_s), far.apart, np.nan)
     # What the run's usual device does meanwhile moves the ratio; the probe is the same one.
-    return newest(apart, n)
+    return newest_measurements(apart, n)
 
 
-def _used_to_s(vitals: DetectionInput) -> float:
+def _past_latency_s(vitals: DetectionInput) -> float:
     """Return what all devices used to take, where the newest probes in a row say it is more."""
     far = _probes(vitals)
     if far is None:
         return float("nan")
-    probes = newest(far.latency_s, 2 * ENOUGH_PROBES)
+    probes = newest_measurements(far.latency_s, 2 * ENOUGH_PROBES)
     usual = lower_median(probes.reshape(len(probes), -1))
     before = float(lower_median(usual[:ENOUGH_PROBES]))
     is_so = bool((usual[ENOUGH_PROBES:] >= ALL_SLOWER_BY * before).all())
     return before if is_so else float("nan")
 
 
-def _slow_everywhere(now: EfaReadings, used_to_s: float) -> list[Symptom]:
+def _find_latency_everywhere(now: EfaReadings, used_to_s: float) -> list[Symptom]:
     """Find out whether all devices answer later than they used to."""
     strength = now.usual_s / used_to_s / ALL_SLOWER_BY
     if not strength >= 1.0:
@@ -324,7 +349,7 @@ def _past(vitals: DetectionInput) -> EfaReadings | None:
     """Return the latencies of some seconds of the last minutes."""
     if vitals.moments is None:
         return None
-    return fabric_of(vitals.moments([LATENCY], PAST_AGES_S[::2]))
+    return efa_readings(vitals.moments([LATENCY], PAST_AGES_S[::2]))
 
 
 def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
@@ -336,32 +361,32 @@ def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
     return np.asarray((typical >= CHANGED_BY * before) | blatant)
 
 
-def _kept(vitals: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Symptom | None:
+def _still_open(vitals: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Symptom | None:
     """Keep what an open alert says while it is so, or while nothing says that it is not."""
     if alert.node is None:
-        return _kept_everywhere(now, alert)
+        return _still_open_everywhere(now, alert)
     if alert.node not in now.span.nodes:
         return None
     row = now.span.nodes.index(alert.node)
     device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
-    bad = _still(now, alert.cause)[:, row, device]
+    bad = _is_still_bad(now, alert.cause)[:, row, device]
     is_probed = np.isfinite(now.latency_s[:, row, device]).any()
-    if alert.cause == "efa_latency" and is_probed and _is_held(now)[row, device].all():
+    if alert.cause == "efa_latency" and is_probed and _is_probed_rarely(now)[row, device].all():
         # Two healthy probes in a row end the alert.
         far = _probes(vitals)
         if far is not None and far.latency_s.shape[1] == len(now.span.nodes):
-            last = _newest_apart(far, 2)[:, row, device]
+            last = _newest_ratios(far, 2)[:, row, device]
             well = last <= 1 + HALF * (SLOWER_BY - 1)
             if well.all(axis=0).mean() > HALF:
                 return None
-        return Symptom(remembered(alert), since(alert, now.span))
+        return Symptom(score_of_alert(alert), onset_of_alert(alert, now.span))
     # A well device answers late now and then too; losses of a sick one come now and then.
     is_late = alert.cause == "efa_latency" and bool((bad.mean(axis=0) > HALF).any())
     is_bad = is_late or (alert.cause != "efa_latency" and bool(bad[-PERSISTS_S:].any()))
     known = np.isfinite(now.bytes_per_s[-PERSISTS_S:, row, device])
     if known.any() and not is_bad:
         return None
-    return Symptom(remembered(alert), since(alert, now.span))
+    return Symptom(score_of_alert(alert), onset_of_alert(alert, now.span))
 
 
 def _by_probes(
@@ -379,7 +404,7 @@ def _by_probes(
     far = _probes(vitals)
     if far is None or far.latency_s.shape[1:] != held.shape:
         return []
-    probes = _newest_apart(far, NEWEST_PROBES)
+    probes = _newest_ratios(far, NEWEST_PROBES)
     late = probes - 1.0 >= limit
     on_the_whole = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
     before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
@@ -387,11 +412,11 @@ def _by_probes(
     sick = held & (late.sum(axis=0) >= ENOUGH_PROBES) & late[-2:].all(axis=0) & is_new
     badness = (on_the_whole - 1.0) / limit
     # The first of the late probes in view says when it began.
-    above = measured(far.latency_s) & (far.apart - 1.0 >= limit)
-    return sightings(far, look, sick, EfaScores(on_the_whole * now.usual_s, badness, above))
+    above = new_measurements(far.latency_s) & (far.apart - 1.0 >= limit)
+    return symptoms_of(far, look, sick, EfaScores(on_the_whole * now.usual_s, badness, above))
 
 
-def _still(now: EfaReadings, cause: str) -> NDArray[np.bool_]:
+def _is_still_bad(now: EfaReadings, cause: str) -> NDArray[np.bool_]:
     """Tell in which seconds a device is bad by the milder measure that ends an alert."""
     if cause == "efa_latency":
         return np.asarray(now.apart > 1 + HALF * (SLOWER_BY - 1))
@@ -401,14 +426,14 @@ def _still(now: EfaReadings, cause: str) -> NDArray[np.bool_]:
     return np.asarray(now.bytes_per_s < 2 * DEAD_RATIO * mates)
 
 
-def _kept_everywhere(now: EfaReadings, alert: OpenProblem) -> Symptom | None:
+def _still_open_everywhere(now: EfaReadings, alert: OpenProblem) -> Symptom | None:
     """Keep a sick fabric while it is as sick as the open alert says."""
-    look = remembered(alert)
+    look = score_of_alert(alert)
     device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
     if alert.cause == "efa_latency" and np.isfinite(look.peers_median):
         recent = lower_median(now.latency_s[-PERSISTS_S:, :, device].ravel())
         if recent < look.peers_median * (1 + HALF * (ALL_SLOWER_BY - 1)):
             return None
-    elif not _still(now, alert.cause)[-PERSISTS_S:, :, device].any(axis=0).mean() > HALF:
+    elif not _is_still_bad(now, alert.cause)[-PERSISTS_S:, :, device].any(axis=0).mean() > HALF:
         return None
-    return Symptom(look, since(alert, now.span))
+    return Symptom(look, onset_of_alert(alert, now.span))

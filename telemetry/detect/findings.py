@@ -71,19 +71,19 @@ class CauseScore:
         """Return the figure as plain JSON: what is not finite is None."""
         return {
             "metric": self.metric,
-            "value": number(self.value),
-            "peers_median": number(self.peers_median),
+            "value": json_number(self.value),
+            "peers_median": json_number(self.peers_median),
             "n_peers": self.n_peers,
             "unit": self.unit,
         }
 
 
-def number(value: float) -> float | None:
+def json_number(value: float) -> float | None:
     """Return a float that JSON can hold, or None."""
     return float(value) if np.isfinite(value) else None
 
 
-def ruled_out_figures(looks: Iterable[CauseScore]) -> dict[str, dict[str, Any]]:
+def ruled_out_json(looks: Iterable[CauseScore]) -> dict[str, dict[str, Any]]:
     """Return the figures of causes that do not hold; that the cause is unknown is no cause."""
     return {look.cause: look.figure() for look in looks if look.cause != UNKNOWN}
 
@@ -121,15 +121,15 @@ class Symptom:
     onset_s: float
 
 
-def remembered(alert: OpenProblem) -> CauseScore:
+def score_of_alert(alert: OpenProblem) -> CauseScore:
     """Return the look that an open alert was made of."""
     figure = alert.evidence.get("culprit") or {}
     return CauseScore(
         cause=alert.cause,
         strength=1.0,
         metric=str(figure.get("metric") or ""),
-        value=_float(figure.get("value")),
-        peers_median=_float(figure.get("peers_median")),
+        value=_number_or_nan(figure.get("value")),
+        peers_median=_number_or_nan(figure.get("peers_median")),
         n_peers=int(figure.get("n_peers") or 0),
         unit=str(figure.get("unit") or ""),
         node=alert.node,
@@ -137,13 +137,13 @@ def remembered(alert: OpenProblem) -> CauseScore:
     )
 
 
-def since(alert: OpenProblem, span: Span) -> float:
+def onset_of_alert(alert: OpenProblem, span: Span) -> float:
     """Return since when an open alert has been so: as it says, or since the window began."""
-    onset_s = _float(alert.evidence.get("onset_s"))
+    onset_s = _number_or_nan(alert.evidence.get("onset_s"))
     return onset_s if np.isfinite(onset_s) else float(span.ticks[0])
 
 
-def _float(value: object) -> float:
+def _number_or_nan(value: object) -> float:
     """Return a number of some evidence; NaN where there is none."""
     return float(value) if isinstance(value, int | float) else np.nan
 

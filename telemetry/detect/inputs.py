@@ -108,7 +108,7 @@ class DetectionInput:
         return (np.arange(1, n_workers + 1) * self.n_stages - 1) // max(1, n_workers)
 
 
-def total(steps: StepBatch, phases: Sequence[str]) -> FloatArray:
+def sum_phases(steps: StepBatch, phases: Sequence[str]) -> FloatArray:
     """Return the sum of some phases: (n_steps, n_workers) seconds."""
     first, *others = (steps.phases[phase] for phase in phases)
     for values in others:
@@ -116,14 +116,14 @@ def total(steps: StepBatch, phases: Sequence[str]) -> FloatArray:
     return first
 
 
-def reported(steps: StepBatch) -> StepBatch:
+def reported_steps(steps: StepBatch) -> StepBatch:
     """Keep the steps that somebody reported, and of each step the workers that did.
 
     A worker counts where it told its compute time. Input, checkpoint and other time that it does
     not split out are part of that, hence zero. Wait and transfer that nobody timed stay NaN: they
     are unknown, and part of the compute time. A worker that did not report is NaN in every phase.
     """
-    told = total(steps, ESSENTIAL)
+    told = sum_phases(steps, ESSENTIAL)
     others = [steps.phases[phase] for phase in PHASES if phase not in ESSENTIAL]
     if (told > 0).all() and all(np.isfinite(values).all() for values in (told, *others)):
         phases = {
@@ -141,9 +141,9 @@ def reported(steps: StepBatch) -> StepBatch:
     return _kept(replace(steps, phases=phases), rows)
 
 
-def divided(steps: StepBatch) -> StepBatch:
+def with_timed_exchange(steps: StepBatch) -> StepBatch:
     """Keep the reported steps whose exchange was timed, and the workers that timed it."""
-    timed = np.isfinite(total(steps, EXCHANGE))
+    timed = np.isfinite(sum_phases(steps, EXCHANGE))
     if (timed == np.isfinite(steps.phases["compute_s"])).all():
         return steps
     phases = {phase: np.where(timed, values, np.nan) for phase, values in steps.phases.items()}
@@ -182,7 +182,7 @@ class AccessRecorder:
         return answer
 
 
-def of_node(span: Span, metric: str) -> FloatArray:
+def node_values(span: Span, metric: str) -> FloatArray:
     """Return a figure that a node has one of: (n_ticks, n_nodes), NaN where nothing was said."""
     values = span.values.get(metric)
     if values is None or values.shape[2] == 0:
@@ -190,7 +190,7 @@ def of_node(span: Span, metric: str) -> FloatArray:
     return np.asarray(values[..., 0], dtype=float)
 
 
-def parts_of(span: Span, metric: str) -> FloatArray:
+def part_values(span: Span, metric: str) -> FloatArray:
     """Return a figure of all parts: (n_ticks, n_nodes, n_parts), one NaN where there is none."""
     values = span.values.get(metric)
     if values is None or values.shape[2] == 0:
@@ -198,15 +198,15 @@ def parts_of(span: Span, metric: str) -> FloatArray:
     return values
 
 
-def peak(span: Span, metric: str) -> FloatArray:
+def node_peak(span: Span, metric: str) -> FloatArray:
     """Return the most of any part: (n_ticks, n_nodes), NaN where nothing was said."""
-    values = parts_of(span, metric)
+    values = part_values(span, metric)
     known = np.isfinite(values)
     most = np.where(known, values, -np.inf).max(axis=2)
     return np.where(known.any(axis=2), most, np.nan)
 
 
-def measured(values: FloatArray) -> NDArray[np.bool_]:
+def new_measurements(values: FloatArray) -> NDArray[np.bool_]:
     """Return which ticks brought a measurement of their own: the shape of ``values``.
 
     A probe of each minute, or a report of each 5 s, stands in every second until the next one
@@ -221,16 +221,16 @@ def measured(values: FloatArray) -> NDArray[np.bool_]:
     return new
 
 
-def newest(values: FloatArray, n: int) -> FloatArray:
+def newest_measurements(values: FloatArray, n: int) -> FloatArray:
     """Return the newest measurements of each part: (n, ...), oldest first, NaN where fewer."""
-    new = measured(values)
+    new = new_measurements(values)
     age = np.cumsum(new[::-1], axis=0)[::-1]
     picked = [np.where(new & (age == i), values, 0.0).sum(axis=0) for i in range(n, 0, -1)]
     known = [(new & (age == i)).any(axis=0) for i in range(n, 0, -1)]
     return np.where(known, picked, np.nan)
 
 
-def lasts(
+def is_persistent(
     above: NDArray[np.bool_], reports: NDArray[np.bool_], *, least: int
 ) -> NDArray[np.bool_]:
     """Tell which parts stood out for long enough: (...), of (n_ticks, ...).

@@ -6,9 +6,9 @@ import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.findings import CauseScore
-from telemetry.detect.inputs import measured
+from telemetry.detect.inputs import new_measurements
 from telemetry.detect.rules import RULES
-from telemetry.detect.share import ShareCase, either_side
+from telemetry.detect.share import ShareCase, hardware_before_and_after
 from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median
 
 LINK_METRICS = (
@@ -45,14 +45,18 @@ class LinkReadings:
     loss_ratio: FloatArray
 
 
-def link_looks(case: ShareCase) -> list[CauseScore]:
+def score_links(case: ShareCase) -> list[CauseScore]:
     """Look for a dead, a lossy and a slow EFA device; none where the nodes have no EFA."""
-    past_span, span = either_side(case, LINK_METRICS)
-    now = links(span)
-    return [] if now is None else [_dead(now), _lossy(now), _slow(now, links(past_span))]
+    past_span, span = hardware_before_and_after(case, LINK_METRICS)
+    now = link_readings(span)
+    return (
+        []
+        if now is None
+        else [_score_down(now), _score_loss(now), _score_latency(now, link_readings(past_span))]
+    )
 
 
-def links(span: Span) -> LinkReadings | None:
+def link_readings(span: Span) -> LinkReadings | None:
     """Sum the EFA devices up over the ticks of a span; None where the nodes have none."""
     shapes = {v.shape for name, v in span.values.items() if name in LINK_METRICS}
     if not shapes or not len(span.ticks):
@@ -66,46 +70,48 @@ def links(span: Span) -> LinkReadings | None:
     return LinkReadings(
         nodes=span.nodes,
         # A probe that stands in many ticks is one measurement.
-        n_probes=measured(latency).sum(axis=0),
+        n_probes=new_measurements(latency).sum(axis=0),
         latency_s=lower_median(np.moveaxis(latency, 0, -1)),
         bytes_per_s=moved,
         loss_ratio=np.divide(again, sent, out=np.full(sent.shape, np.nan), where=sent > 0),
     )
 
 
-def _slow(now: LinkReadings, past: LinkReadings | None) -> CauseScore:
+def _score_latency(now: LinkReadings, past: LinkReadings | None) -> CauseScore:
     """Look for a device that answers later than its peers, or a run's than they used to."""
     x = now.latency_s
-    centre, _ = _bulk(x)
+    centre, _ = _median_and_spread(x)
     slower_by = np.where(now.n_probes >= ENOUGH_PROBES, SLOWER_BY, SLOWER_AT_ONCE)
     floor = (slower_by - 1) / DEVIATIONS * centre
     z = deviations(x.ravel(), floor=floor.ravel()).reshape(x.shape)
     look = CauseScore("efa_latency", 0.0, "efa_latency_s", np.nan, centre, 0, "s")
-    usual = np.nan if past is None else _bulk(past.latency_s)[0]
-    return _named(now, look, x, z / DEVIATIONS, _all_over(centre / usual / ALL_SLOWER_BY))
+    usual = np.nan if past is None else _median_and_spread(past.latency_s)[0]
+    return _name_worst_device(
+        now, look, x, z / DEVIATIONS, _zero_if_unknown(centre / usual / ALL_SLOWER_BY)
+    )
 
 
-def _lossy(now: LinkReadings) -> CauseScore:
+def _score_loss(now: LinkReadings) -> CauseScore:
     """Look for a device that must send packets again."""
     x = now.loss_ratio
-    centre, spread = _bulk(x)
+    centre, spread = _median_and_spread(x)
     look = CauseScore("efa_loss", 0.0, "efa_retransmits_per_s", np.nan, centre, 0, "ratio")
     above = max(LOSS_RATIO, centre + DEVIATIONS * spread, 2 * centre)
-    return _named(now, look, x, x / above, _all_over(centre / LOSS_RATIO))
+    return _name_worst_device(now, look, x, x / above, _zero_if_unknown(centre / LOSS_RATIO))
 
 
-def _dead(now: LinkReadings) -> CauseScore:
+def _score_down(now: LinkReadings) -> CauseScore:
     """Look for a device that carries next to nothing while its node's others do."""
     x = now.bytes_per_s
-    centre, _ = _bulk(x)
+    centre, _ = _median_and_spread(x)
     others = median(x)[:, None] if x.shape[1] > 1 else np.full((1, 1), centre)
     usual = np.broadcast_to(others, x.shape)
     left = np.divide(x, usual, out=np.full(x.shape, np.nan), where=usual > 0)
     look = CauseScore("efa_down", 0.0, "efa_tx_bytes_per_s", np.nan, centre, 0, "bytes_per_s")
-    return _named(now, look, x, DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100), 0.0)
+    return _name_worst_device(now, look, x, DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100), 0.0)
 
 
-def _bulk(x: FloatArray) -> tuple[float, float]:
+def _median_and_spread(x: FloatArray) -> tuple[float, float]:
     """Return the median and the robust deviation of all devices of the run."""
     every = x[np.isfinite(x)]
     if not every.size:
@@ -114,12 +120,12 @@ def _bulk(x: FloatArray) -> tuple[float, float]:
     return centre, GAUSSIAN * float(lower_median(np.abs(every - centre)))
 
 
-def _all_over(strength: float) -> float:
+def _zero_if_unknown(strength: float) -> float:
     """Return a strength, none where a figure it rests on is missing."""
     return strength if np.isfinite(strength) else 0.0
 
 
-def _named(
+def _name_worst_device(
     now: LinkReadings, look: CauseScore, x: FloatArray, strength: FloatArray, all_over: float
 ) -> CauseScore:
     """Name the device that stands out most; its node alone where most of that one's do.

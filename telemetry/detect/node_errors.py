@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.findings import Finding
-from telemetry.detect.inputs import DetectionInput, OpenProblem, of_node, peak
+from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node_values
 from telemetry.detect.rules import RULES, Severity
-from telemetry.detect.standstill import CORES, RECENT_STEPS, TRAINING, recent, usual_step_s
+from telemetry.detect.standstill import CORES, RECENT_STEPS, TRAINING, recent_steps, usual_step_s
 from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
@@ -183,14 +183,14 @@ def exec_errors(vitals: DetectionInput) -> list[Finding]:
 
 def _any(span: Span) -> bool:
     """Tell whether anybody reports any error."""
-    return bool((of_node(span, ERRORS) > 0).any() or (of_node(span, FAILED) > 0).any())
+    return bool((node_values(span, ERRORS) > 0).any() or (node_values(span, FAILED) > 0).any())
 
 
 def failing(
     span: Span, *, run: str | None, now_s: float, known: Collection[str | None] = ()
 ) -> list[Finding]:
     """Return a finding for every node that fails at several moments; at one, where it is known."""
-    rate = np.fmax(of_node(span, ERRORS), of_node(span, FAILED))
+    rate = np.fmax(node_values(span, ERRORS), node_values(span, FAILED))
     n_moments = (rate > 0).sum(axis=0)
     least = np.array([1 if node in known else MOMENTS for node in span.nodes], dtype=int)
     per_s = np.nan_to_num(mean(rate, axis=0))
@@ -231,7 +231,7 @@ def _errors_finding(
 def _failed_ratio(span: Span, row: int) -> float | None:
     """Return the share of a node's executions that failed; None where it executed nothing."""
     done, failed = (
-        float(np.nan_to_num(mean(of_node(span, metric)[:, row], axis=0)))
+        float(np.nan_to_num(mean(node_values(span, metric)[:, row], axis=0)))
         for metric in (DONE, FAILED)
     )
     return failed / (failed + done) if failed + done > 0 else None
@@ -286,7 +286,7 @@ def node_idle(vitals: DetectionInput) -> list[Finding]:
     """
     known = [alert for alert in vitals.standing if alert.rule == IDLE_RULE]
     is_due = bool(known) or int(vitals.now_s) % EVERY_S < FOR_S
-    steps = recent(vitals)
+    steps = recent_steps(vitals)
     if not (vitals.looks and is_due and vitals.moments) or not _trains(vitals, steps):
         return []
     named = {node for alert in known for node in _nodes_of(alert)}
@@ -340,14 +340,14 @@ def _resting(vitals: DetectionInput, suspects: list[str]) -> tuple[dict[str, flo
     if not resting.size:
         return {}, 0.0
     span = vitals.moments((CORES,), IDLE_AGES_S).of([suspects[row] for row in resting])
-    idle, most = _rests(span).all(axis=0), peak(span, CORES)
+    idle, most = _rests(span).all(axis=0), node_peak(span, CORES)
     found = {span.nodes[row]: float(most[:, row].max()) for row in np.flatnonzero(idle)}
     return found, float(span.ticks[0])
 
 
 def _rests(span: Span) -> NDArray[np.bool_]:
     """Return who reports, and has no core that does anything: (n_ticks, n_nodes)."""
-    return np.asarray(peak(span, CORES) < IDLE)
+    return np.asarray(node_peak(span, CORES) < IDLE)
 
 
 def _expected(vitals: DetectionInput) -> set[str]:
@@ -379,7 +379,7 @@ def _scale_down(
 
     An open alert remembers it for longer than the steps of that time are kept.
     """
-    held = _held_scale(group)
+    held = _scale_of_alert(group)
     known = set(_nodes_of(group)) if group else set()
     new = [node for node in idle if node not in known]
     if len(new) < SEVERAL or vitals.earlier is None:
@@ -404,7 +404,7 @@ def _scale_down(
     return Scale(float(ends[row]), n_before, n_after, left)
 
 
-def _held_scale(group: OpenProblem | None) -> Scale | None:
+def _scale_of_alert(group: OpenProblem | None) -> Scale | None:
     """Return the change of scale that an open alert names."""
     told = group.evidence.get("scaled_down") if group else None
     if not told:

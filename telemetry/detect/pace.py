@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from telemetry.blocks import FloatArray
-from telemetry.detect.inputs import EXCHANGE, DetectionInput, total
+from telemetry.detect.inputs import EXCHANGE, DetectionInput, sum_phases
 from telemetry.detect.rules import RULES
 from telemetry.detect.share import (
     BASELINE_STEPS,
@@ -30,7 +30,7 @@ HALF = RULES["step_slow"].limits["half_ratio"]
 
 
 @dataclass(frozen=True, slots=True)
-class Lift:
+class PhaseRise:
     """A figure that rose: what it was and is, and the row of the first step that had it."""
 
     usual: float
@@ -43,7 +43,7 @@ class Lift:
         return self.now - self.usual
 
 
-def comparable(steps: StepBatch) -> StepBatch:
+def comparable_steps(steps: StepBatch) -> StepBatch:
     """Keep the steps that did the same work as the newest one on as many workers.
 
     A step of twice the tokens takes twice as long, and so does one on half the workers: nothing
@@ -69,8 +69,8 @@ def work_s(steps: StepBatch) -> FloatArray:
 
     Checkpoints, evaluations and pauses are events between the work, and none of its pace.
     """
-    worked_s = total(steps, ("compute_s", "input_s"))
-    exchanged_s = total(steps, EXCHANGE)
+    worked_s = sum_phases(steps, ("compute_s", "input_s"))
+    exchanged_s = sum_phases(steps, EXCHANGE)
     # An exchange that nobody timed is part of the compute time already.
     if np.isfinite(exchanged_s).all():
         worked_s = worked_s + exchanged_s
@@ -89,7 +89,7 @@ def n_newest(steps: StepBatch, *, seconds: float = PERSISTS_S, least: int = 1) -
     return max(least, min(n_steps, len(steps) // 2))
 
 
-def quick(values: FloatArray) -> FloatArray:
+def quickest_fifth(values: FloatArray) -> FloatArray:
     """Return what the quickest fifth of the workers takes at most: (n_steps, n_workers) to steps.
 
     Whatever slows a few workers leaves it alone; whatever slows all of them does not.
@@ -100,7 +100,7 @@ def quick(values: FloatArray) -> FloatArray:
     return np.asarray(np.take_along_axis(known, at[:, None], axis=1)[:, 0])
 
 
-def lift(
+def find_rise(
     x: FloatArray,
     *,
     least: float,
@@ -108,7 +108,7 @@ def lift(
     usual: float | None = None,
     n_calm: int = PERSISTS_STEPS,
     clearly: float = CLEARLY,
-) -> Lift | None:
+) -> PhaseRise | None:
     """Find out whether a figure of steps has risen, and still is high.
 
     Parameters
@@ -145,7 +145,7 @@ def lift(
         if back[-min(n_now, n_calm) :].all():
             return None
         at = int(np.flatnonzero(back)[-1]) + 1 if back.any() else 0
-        return Lift(usual, now, min(at, x.size - 1))
+        return PhaseRise(usual, now, min(at, x.size - 1))
     change = rise(x, floor=least / 6)
     if change is None or change.at < BASELINE_STEPS or x.size - change.at < n_now:
         return None
@@ -156,7 +156,7 @@ def lift(
     enough = max(enough, DEVIATIONS * noise(x[: change.at]) / np.sqrt(n_high))
     if now - before < enough or float(x[-n_high:].min()) - before < HALF * least:
         return None
-    return Lift(before, now, change.at)
+    return PhaseRise(before, now, change.at)
 
 
 def case_since(vitals: DetectionInput, steps: StepBatch, at: int) -> ShareCase:

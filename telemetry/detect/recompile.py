@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.findings import Finding
-from telemetry.detect.inputs import DetectionInput, of_node, peak
+from telemetry.detect.inputs import DetectionInput, node_peak, node_values
 from telemetry.detect.rules import RULES, Severity
 from telemetry.detect.standstill import (
     COMPILING,
@@ -16,11 +16,11 @@ from telemetry.detect.standstill import (
     HOST,
     OLDEST_S,
     WORKING,
+    is_training,
     no_step_since,
-    recent,
+    recent_steps,
     since_ages,
     training_nodes,
-    trains,
     usual_step_s,
 )
 from telemetry.statistics.peers import mean
@@ -46,8 +46,8 @@ def recompile(vitals: DetectionInput) -> list[Finding]:
     A compiler keeps hosts busy as nothing else does, while no core computes. A run that says that
     it compiles, or warms up, does so on purpose.
     """
-    steps = recent(vitals)
-    if vitals.moments is None or not trains(vitals, steps):
+    steps = recent_steps(vitals)
+    if vitals.moments is None or not is_training(vitals, steps):
         return []
     since_s = no_step_since(vitals, steps)
     if since_s is not None and _is_under_way(vitals, steps, since_s):
@@ -84,7 +84,7 @@ def _is_under_way(vitals: DetectionInput, steps: StepBatch, since_s: float) -> b
         return False
     nodes = training_nodes(vitals, steps)
     glance = vitals.moments((HOST,), (0,)).of(nodes) if vitals.moments else None
-    if glance is None or not _share(of_node(glance, HOST) >= COMPILING)[-1] > MOST:
+    if glance is None or not _share(node_values(glance, HOST) >= COMPILING)[-1] > MOST:
         return False
     span = vitals.hardware((CORES, HOST), LOOK_S).of(nodes)
     compiles = _compiles(span)
@@ -93,8 +93,8 @@ def _is_under_way(vitals: DetectionInput, steps: StepBatch, since_s: float) -> b
 
 def _compiles(span: Span) -> FloatArray:
     """Return who compiles in which tick: (n_ticks, n_nodes), NaN where nothing was reported."""
-    hosts = of_node(span, HOST)
-    is_so = (hosts >= COMPILING) & ~(peak(span, CORES) >= WORKING)
+    hosts = node_values(span, HOST)
+    is_so = (hosts >= COMPILING) & ~(node_peak(span, CORES) >= WORKING)
     return np.where(np.isfinite(hosts), is_so, np.nan)
 
 

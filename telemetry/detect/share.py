@@ -80,7 +80,7 @@ def _healthy_from(fired: IntArray, mended: IntArray, start: int) -> int:
     return int(mended[mended > earlier[-1]][0]) - STEPS_TO_RESOLVE + 1
 
 
-def own_s(steps: StepBatch) -> FloatArray:
+def busy_s(steps: StepBatch) -> FloatArray:
     """Return for how long each worker was busy by itself: (n_steps, n_workers) seconds."""
     return steps.worker_step_s - steps.phases["wait_s"] - steps.phases["transfer_s"]
 
@@ -224,7 +224,7 @@ def _differs(was: FloatArray, now: FloatArray) -> bool:
     return bool(np.isfinite(a) and np.isfinite(b) and abs(b - a) > CHANGED_RATIO * abs(a))
 
 
-def either_side(
+def hardware_before_and_after(
     case: ShareCase, metrics: Sequence[str], *, nodes: Collection[str] = ()
 ) -> tuple[Span, Span]:
     """Return the hardware before the onset, and during the newest steps above the limit.

@@ -25,7 +25,7 @@ class StepHeartbeat:
     trains: bool = True
 
 
-def silent(
+def find_silent(
     last_seen: Mapping[str, int],
     *,
     now_s: float,
@@ -62,8 +62,8 @@ def silent(
         for node, seen in last_seen.items()
         if now - seen >= after_s or (node in known and now - seen > TOGETHER_S)
     }
-    if len(quiet) == len(last_seen) > 1 and _is_ours(quiet, pulses or {}):
-        return [_blind(last_seen, now_s=now_s, after_s=after_s)]
+    if len(quiet) == len(last_seen) > 1 and _is_monitoring_outage(quiet, pulses or {}):
+        return [_monitoring_finding(last_seen, now_s=now_s, after_s=after_s)]
     run_of = run_of or {}
     n_nodes = Counter(run_of.get(node) for node in last_seen)
     mates: dict[str | None, list[str]] = {}
@@ -72,14 +72,14 @@ def silent(
     found = []
     for run, nodes in mates.items():
         sees_nobody = len(nodes) == n_nodes[run]
-        company = _Company(run, tuple(nodes), (pulses or {}).get(run or ""), sees_nobody, known)
+        company = _RunState(run, tuple(nodes), (pulses or {}).get(run or ""), sees_nobody, known)
         found += [
             _silent(node, quiet[node], company, now_s=now_s, after_s=after_s) for node in nodes
         ]
     return found
 
 
-def _is_ours(quiet: Mapping[str, int], pulses: Mapping[str, StepHeartbeat]) -> bool:
+def _is_monitoring_outage(quiet: Mapping[str, int], pulses: Mapping[str, StepHeartbeat]) -> bool:
     """Tell whether it is monitoring that fell silent.
 
     Nodes that fell silent one by one, while steps still arrive, are ill themselves.
@@ -90,7 +90,7 @@ def _is_ours(quiet: Mapping[str, int], pulses: Mapping[str, StepHeartbeat]) -> b
 
 
 @dataclass(frozen=True, slots=True)
-class _Company:
+class _RunState:
     """The run of a silent node, which of its nodes are silent, and whether it has a pulse.
 
     ``sees_nobody`` where none of the run's nodes is heard of; ``crashed`` are those known to be
@@ -117,7 +117,7 @@ class _Company:
 
 
 def _silent(
-    node: str, seen_s: float, company: _Company, *, now_s: float, after_s: float
+    node: str, seen_s: float, company: _RunState, *, now_s: float, after_s: float
 ) -> Finding:
     """Describe one silent node, and whether its run trains on."""
     pulse = company.pulse
@@ -144,7 +144,7 @@ def _silent(
     )
 
 
-def _blind(last_seen: Mapping[str, int], *, now_s: float, after_s: float) -> Finding:
+def _monitoring_finding(last_seen: Mapping[str, int], *, now_s: float, after_s: float) -> Finding:
     """Describe that nobody at all is heard of."""
     newest = max(last_seen.values())
     return Finding(

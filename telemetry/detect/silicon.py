@@ -8,8 +8,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import METRICS, FloatArray, Span
-from telemetry.detect.findings import CauseScore, Symptom, remembered, since
-from telemetry.detect.inputs import DetectionInput, OpenProblem, lasts, measured, reported
+from telemetry.detect.findings import CauseScore, Symptom, onset_of_alert, score_of_alert
+from telemetry.detect.inputs import (
+    DetectionInput,
+    OpenProblem,
+    is_persistent,
+    new_measurements,
+    reported_steps,
+)
 from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import training_nodes
 from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median
@@ -63,7 +69,7 @@ class PeerDistance:
         return np.asarray(self.ratio - 1.0 >= self.least[:, None])
 
 
-def apart(span: Span, kind: PeerRule) -> PeerDistance | None:
+def compare_parts(span: Span, kind: PeerRule) -> PeerDistance | None:
     """Compare the parts of every node with each other, and with the same part of other nodes.
 
     Parameters
@@ -91,7 +97,7 @@ def apart(span: Span, kind: PeerRule) -> PeerDistance | None:
     if values is None or not values.shape[2] or not len(values):
         return None
     level = mean(values, axis=0)
-    ratio = _by_role(_within(level, kind))
+    ratio = _relative_to_role(_relative_to_node(level, kind))
     spread = GAUSSIAN * lower_median(np.abs(ratio - lower_median(ratio)[:, None]))
     coarse = np.zeros(len(level))
     if METRICS[kind.metric].packing == "ratio":
@@ -100,7 +106,7 @@ def apart(span: Span, kind: PeerRule) -> PeerDistance | None:
     return PeerDistance(kind, span, level, ratio, least)
 
 
-def _within(level: FloatArray, kind: PeerRule) -> FloatArray:
+def _relative_to_node(level: FloatArray, kind: PeerRule) -> FloatArray:
     """Return each part relative to the usual one of its node, over 1 on the sick side.
 
     ``level`` is (..., n_parts). A node that is not at work has no usual part.
@@ -113,7 +119,7 @@ def _within(level: FloatArray, kind: PeerRule) -> FloatArray:
     return np.asarray(sick_up / lower_median(sick_up)[..., None])
 
 
-def _by_role(ratio: FloatArray) -> FloatArray:
+def _relative_to_role(ratio: FloatArray) -> FloatArray:
     """Divide out what is usual for the same part of other nodes: axis -2 are the nodes.
 
     Where the others are not at work, a late node's own parts must not pass for usual.
@@ -126,12 +132,12 @@ def _by_role(ratio: FloatArray) -> FloatArray:
     return np.asarray(ratio / role[..., None, :])
 
 
-def course(span: Span, kind: PeerRule, row: int) -> FloatArray:
+def ratio_history(span: Span, kind: PeerRule, row: int) -> FloatArray:
     """Return the ratios of one node's parts, second by second: (n_ticks, n_parts)."""
     values = span.values[kind.metric]
     if not values.shape[2] or not values.shape[0]:
         return np.full((len(span.ticks), 1), np.nan)
-    return _by_role(_within(values, kind))[:, row]
+    return _relative_to_role(_relative_to_node(values, kind))[:, row]
 
 
 # Seconds that are looked at; in how many a part must stand away, and in the newest of all.
@@ -157,15 +163,15 @@ class Suspect:
     ratio: float
 
 
-def silicon(vitals: DetectionInput) -> list[Symptom]:
+def find_unhealthy_hardware(vitals: DetectionInput) -> list[Symptom]:
     """Find slow cores, throttled accelerators and slow memories: at most one of each per node.
 
     An accelerator whose memory is slow paces its node too, so that its cores stand out as if
     it were throttled: the memory explains them, but no others of the node.
     """
-    memory = _sick(vitals, MEMORY)
+    memory = _find_unhealthy(vitals, MEMORY)
     starved = {(s.look.node, s.look.device) for s in memory}
-    cores = _sick(vitals, CORES, explained=starved)
+    cores = _find_unhealthy(vitals, CORES, explained=starved)
     per_device = vitals.cores_per_device
     return memory + [s for s in cores if (s.look.node, _device(s, per_device)) not in starved]
 
@@ -176,7 +182,7 @@ def _device(sighting: Symptom, per_device: int) -> int:
     return part if sighting.look.cause == "throttle" else part // max(1, per_device)
 
 
-def _sick(
+def _find_unhealthy(
     vitals: DetectionInput,
     kind: PeerRule,
     *,
@@ -186,10 +192,10 @@ def _sick(
 
     Cores of accelerators that are ``explained`` do not count.
     """
-    seen = apart(vitals.hardware([kind.metric], RECENT_S), kind)
+    seen = compare_parts(vitals.hardware([kind.metric], RECENT_S), kind)
     if seen is None:
         return []
-    held = _held(vitals, kind, seen)
+    held = _open_alerts(vitals, kind, seen)
     worst = np.where(seen.suspects, seen.ratio, 0.0)
     per_device = max(1, vitals.cores_per_device)
     for node, device in explained:
@@ -199,25 +205,25 @@ def _sick(
     rows = {int(row) for row in np.flatnonzero(worst.any(axis=1))} | set(held)
     found, past = [], None
     for row in sorted(rows):
-        recent = course(seen.span, kind, row)
-        if row in held and (kept := _kept(vitals, seen, held[row], recent, row)):
+        recent = ratio_history(seen.span, kind, row)
+        if row in held and (kept := _still_open(vitals, seen, held[row], recent, row)):
             found.append(kept)
             continue
         part = Suspect(row, int(np.argmax(worst[row])), float(worst[row].max()))
-        reports = np.asarray(measured(seen.span.values[kind.metric][:, row]).any(axis=1))
+        reports = np.asarray(new_measurements(seen.span.values[kind.metric][:, row]).any(axis=1))
         if not worst[row].any() or not _persists(recent[:, part.part], part.ratio, reports):
             continue
         if past is None and vitals.moments is not None:
             past = vitals.moments([kind.metric], PAST_AGES_S)
         if _is_new(past, seen, part):
-            found.append(_sighting(vitals, seen, part, recent))
+            found.append(_symptom(vitals, seen, part, recent))
     return found
 
 
 def _persists(recent: FloatArray, ratio: float, reports: NDArray[np.bool_]) -> bool:
     """Tell whether a part stands away report by report, and still does."""
     above, known = recent >= 1.0 + HALF * (ratio - 1.0), np.isfinite(recent)
-    is_long = lasts(above[known], reports[known], least=PERSISTS_S)
+    is_long = is_persistent(above[known], reports[known], least=PERSISTS_S)
     return bool(is_long) and bool(above[known][-NEWEST_S:].all())
 
 
@@ -230,24 +236,24 @@ def _is_new(past: Span | None, seen: PeerDistance, part: Suspect) -> bool:
     enough = len(seen.span.nodes) >= ENOUGH_NODES
     before = np.nan
     if past is not None and len(past.nodes):
-        before = float(lower_median(course(past, seen.kind, part.row)[:, part.part]))
+        before = float(lower_median(ratio_history(past, seen.kind, part.row)[:, part.part]))
     excess = part.ratio - 1.0
     if np.isfinite(before) and part.ratio / before - 1.0 >= NEW_SHARE * excess:
         return True
     return enough and excess >= BLATANT
 
 
-def _sighting(
+def _symptom(
     vitals: DetectionInput, seen: PeerDistance, part: Suspect, recent: FloatArray
 ) -> Symptom:
     """Name a suspect, and since when it stands away."""
     above = recent[:, part.part] >= 1.0 + HALF * (part.ratio - 1.0)
     first = int(np.argmax(above))
-    cause, device = _named(vitals, seen, part)
-    return Symptom(_look(vitals, seen, part, cause, device), float(seen.span.ticks[first]) - 1.0)
+    cause, device = _classify(vitals, seen, part)
+    return Symptom(_score(vitals, seen, part, cause, device), float(seen.span.ticks[first]) - 1.0)
 
 
-def _named(vitals: DetectionInput, seen: PeerDistance, part: Suspect) -> tuple[str, int]:
+def _classify(vitals: DetectionInput, seen: PeerDistance, part: Suspect) -> tuple[str, int]:
     """Tell a slow core from a throttled accelerator: then all its cores stand away alike."""
     if seen.kind is MEMORY:
         return "hbm_slow", part.part
@@ -265,7 +271,7 @@ def _named(vitals: DetectionInput, seen: PeerDistance, part: Suspect) -> tuple[s
     return "slow_core", part.part
 
 
-def _look(
+def _score(
     vitals: DetectionInput, seen: PeerDistance, part: Suspect, cause: str, device: int
 ) -> CauseScore:
     """Put a suspect's figure beside that of its node's other parts."""
@@ -287,7 +293,9 @@ def _look(
     )
 
 
-def _held(vitals: DetectionInput, kind: PeerRule, seen: PeerDistance) -> dict[int, OpenProblem]:
+def _open_alerts(
+    vitals: DetectionInput, kind: PeerRule, seen: PeerDistance
+) -> dict[int, OpenProblem]:
     """Return the open alerts that this kind of evidence can end, by the row of their node."""
     causes = ("hbm_slow",) if kind is MEMORY else ("slow_core", "throttle")
     places = {name: row for row, name in enumerate(seen.span.nodes)}
@@ -298,7 +306,7 @@ def _held(vitals: DetectionInput, kind: PeerRule, seen: PeerDistance) -> dict[in
     }
 
 
-def _kept(
+def _still_open(
     vitals: DetectionInput, seen: PeerDistance, alert: OpenProblem, recent: FloatArray, row: int
 ) -> Symptom | None:
     """Keep what an open alert says while it is so, or while nothing says that it is not."""
@@ -313,20 +321,20 @@ def _kept(
             return None
         ratio = float(max(known.mean(), 1.0))
         part = Suspect(row, int(parts[0]), ratio)
-        look = _look(vitals, seen, part, alert.cause, int(alert.device or 0))
-        return Symptom(look, since(alert, seen.span))
+        look = _score(vitals, seen, part, alert.cause, int(alert.device or 0))
+        return Symptom(look, onset_of_alert(alert, seen.span))
     node = seen.span.nodes[row]
-    steps = reported(vitals.steps)
+    steps = reported_steps(vitals.steps)
     if bool(len(steps)) and node not in training_nodes(vitals, steps):
         return None
-    return Symptom(remembered(alert), since(alert, seen.span))
+    return Symptom(score_of_alert(alert), onset_of_alert(alert, seen.span))
 
 
 # Fewer nodes than this, or no more than this share of all, are machines that fail alike.
 EVERYWHERE_ENOUGH_NODES, MOST = 3, 0.5
 
 
-def together(found: Sequence[Symptom], *, n_nodes: int) -> list[Symptom]:
+def merge_common(found: Sequence[Symptom], *, n_nodes: int) -> list[Symptom]:
     """Make one sighting of what most nodes show at the same part, and leave the others.
 
     Machines fail one at a time. Where the same EFA device of most of them falls ill for the same

@@ -11,14 +11,23 @@ from telemetry.detect.findings import (
     CauseScore,
     Kind,
     Problem,
-    remembered,
+    score_of_alert,
     strongest,
 )
-from telemetry.detect.inputs import DetectionInput, OpenProblem, of_node, peak
-from telemetry.detect.links import link_looks
-from telemetry.detect.pace import CLEARLY, HALF, Lift, case_since, lift, n_newest, quick, work_s
+from telemetry.detect.inputs import DetectionInput, OpenProblem, node_peak, node_values
+from telemetry.detect.links import score_links
+from telemetry.detect.pace import (
+    CLEARLY,
+    HALF,
+    PhaseRise,
+    case_since,
+    find_rise,
+    n_newest,
+    quickest_fifth,
+    work_s,
+)
 from telemetry.detect.rules import RULES
-from telemetry.detect.share import CHANGED_RATIO, own_s
+from telemetry.detect.share import CHANGED_RATIO, busy_s
 from telemetry.detect.standstill import (
     COMPILING,
     CORES,
@@ -35,7 +44,7 @@ from telemetry.detect.stragglers import (
     UTILIZATION,
     Lateness,
     lateness,
-    worker_looks,
+    score_workers,
 )
 from telemetry.detect.uneven import CROWD
 from telemetry.statistics.change_points import rise
@@ -52,7 +61,7 @@ SAME_WORK = 0.08
 AS_BUSY = 0.1
 
 
-def overall_looks(vitals: DetectionInput, steps: StepBatch, found: Lift) -> list[CauseScore]:
+def score_overall(vitals: DetectionInput, steps: StepBatch, found: PhaseRise) -> list[CauseScore]:
     """Look why everybody computes for longer: the memories first, then the clocks.
 
     Notes
@@ -61,7 +70,7 @@ def overall_looks(vitals: DetectionInput, steps: StepBatch, found: Lift) -> list
     are the same work done more slowly, for the clock is lower; fewer are less memory. Without
     bandwidth (real nodes do not report it) nobody can tell.
     """
-    before, after = _enough(steps[: found.at]), _enough(steps[found.at :])
+    before, after = _newest_seconds(steps[: found.at]), _newest_seconds(steps[found.at :])
     began_s = before.ended_at_s[0] - before.step_s[0] if len(before) else vitals.now_s
     back_s = min(float(vitals.now_s - began_s), MOST_S + ENOUGH_S)
     span = vitals.hardware(PART_METRICS, int(back_s) + 2)
@@ -94,7 +103,7 @@ def overall_looks(vitals: DetectionInput, steps: StepBatch, found: Lift) -> list
     ]
 
 
-def _enough(steps: StepBatch) -> StepBatch:
+def _newest_seconds(steps: StepBatch) -> StepBatch:
     """Keep the newest steps: of some seconds, one at the least."""
     lasted_s = np.cumsum(steps.step_s[::-1])
     return steps.last(1 + int(np.searchsorted(lasted_s, ENOUGH_S)))
@@ -141,42 +150,46 @@ STEADY_STEPS, UNSTEADY = 3, 0.3
 ENOUGH_ALIKE, ALIKE = 3, 0.15
 
 
-def moving_slowly(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_slow_exchange(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find gradients that take longer to exchange than they used to."""
-    found = _risen(vitals, steps, median(steps.phases["transfer_s"]), "transferring")
+    found = _phase_rise(vitals, steps, median(steps.phases["transfer_s"]), "transferring")
     if found is None:
         return []
-    looks = _as_believed(vitals, link_looks(case_since(vitals, steps, found.at)), "transferring")
+    looks = _prefer_open_cause(
+        vitals, score_links(case_since(vitals, steps, found.at)), "transferring"
+    )
     return _problems(vitals, steps, found, looks, "transferring")
 
 
-def computing_slowly(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_slow_compute(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find computing that takes even the quickest workers longer than it used to."""
-    quickest_s = quick(steps.phases["compute_s"])
-    found = _risen(vitals, steps, quickest_s, "computing")
+    quickest_s = quickest_fifth(steps.phases["compute_s"])
+    found = _phase_rise(vitals, steps, quickest_s, "computing")
     if found is None or not _is_steady(vitals, steps, quickest_s[found.at :], found):
         return []
-    looks = _as_believed(vitals, overall_looks(vitals, steps, found), "computing")
+    looks = _prefer_open_cause(vitals, score_overall(vitals, steps, found), "computing")
     return _problems(vitals, steps, found, looks, "computing")
 
 
-def taking_longer(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_slow_steps(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find steps that take longer than they used to where nobody times the exchange.
 
     Whether workers compute, wait or transfer for longer is not known then, so a lower clock
     cannot be told from a slower network; memories that move fewer bytes a step still can. While
     a machine is accused the first slow step says that its fault still lasts.
     """
-    found = _risen(vitals, steps, work_s(steps), "step")
+    found = _phase_rise(vitals, steps, work_s(steps), "step")
     if found is None:
         return []
-    looks = [each for each in overall_looks(vitals, steps, found) if each.cause != "throttle"]
+    looks = [each for each in score_overall(vitals, steps, found) if each.cause != "throttle"]
     accused = any(each.node and each.cause in RULE_OF_NODE for each in vitals.standing)
-    looks = _as_believed(vitals, looks, "step")
+    looks = _prefer_open_cause(vitals, looks, "step")
     return _problems(vitals, steps, found, looks, "step", is_explained=accused)
 
 
-def _is_steady(vitals: DetectionInput, steps: StepBatch, after_s: FloatArray, found: Lift) -> bool:
+def _is_steady(
+    vitals: DetectionInput, steps: StepBatch, after_s: FloatArray, found: PhaseRise
+) -> bool:
     """Tell whether a few workers compute for longer by as much in every step.
 
     Of many the quickest fifth says so by itself; few may each have drawn a long sequence.
@@ -190,7 +203,7 @@ def _is_steady(vitals: DetectionInput, steps: StepBatch, after_s: FloatArray, fo
     return len(newest) >= n_steps and float(np.ptp(newest)) <= UNSTEADY * found.excess
 
 
-def _are_slower_alike(steps: StepBatch, found: Lift) -> bool:
+def _are_slower_alike(steps: StepBatch, found: PhaseRise) -> bool:
     """Tell whether all workers are slower by the same factor: nobody draws sequences so."""
     compute = steps.phases["compute_s"]
     factor = compute[-1] / median(compute[: found.at].T)
@@ -198,7 +211,7 @@ def _are_slower_alike(steps: StepBatch, found: Lift) -> bool:
     return excess > 0 and float(np.ptp(factor)) <= ALIKE * excess
 
 
-def arriving_late(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_late_workers(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find workers that compute for longer than their peers, step after step.
 
     Notes
@@ -212,11 +225,11 @@ def arriving_late(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     late = lateness(newest)
     if late.pattern != "steady" or late.phase != "compute_s":
         return []
-    own = own_s(steps)
+    own = busy_s(steps)
     found = _lag(vitals, steps, own[:, late.worst] - lower_median(own), len(newest))
     if found is None:
         return []
-    looks = worker_looks(case_since(vitals, steps, found.at), late)
+    looks = score_workers(case_since(vitals, steps, found.at), late)
     may_be = _may_be_chance(steps, found, late, looks) or _may_be_layout(found, looks)
     if may_be and _usual(vitals, steps, "waiting") is None:
         return []
@@ -224,7 +237,9 @@ def arriving_late(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     return _problems(vitals, steps, found, looks, "waiting", late=names)
 
 
-def _lag(vitals: DetectionInput, steps: StepBatch, excess: FloatArray, n_now: int) -> Lift | None:
+def _lag(
+    vitals: DetectionInput, steps: StepBatch, excess: FloatArray, n_now: int
+) -> PhaseRise | None:
     """Return by how much the latest worker is late, more than it used to be."""
     least_s = LEAST_RATIO * middle(work_s(steps))
     calm = excess < HALF * least_s
@@ -235,7 +250,7 @@ def _lag(vitals: DetectionInput, steps: StepBatch, excess: FloatArray, n_now: in
     change = rise(excess, floor=least_s / 6) if at < ENOUGH_LATE else None
     at = change.at if change is not None else at
     usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else 0.0
-    found = Lift(usual, middle(excess[-n_now:]), min(at, len(steps) - 1))
+    found = PhaseRise(usual, middle(excess[-n_now:]), min(at, len(steps) - 1))
     is_held = _usual(vitals, steps, "waiting") is not None
     enough_s = least_s * (HALF if is_held else 1.0)
     n_high = min(2, len(steps) - found.at)
@@ -246,13 +261,15 @@ def _lag(vitals: DetectionInput, steps: StepBatch, excess: FloatArray, n_now: in
     return found
 
 
-def _may_be_chance(steps: StepBatch, found: Lift, late: Lateness, looks: list[CauseScore]) -> bool:
+def _may_be_chance(
+    steps: StepBatch, found: PhaseRise, late: Lateness, looks: list[CauseScore]
+) -> bool:
     """Tell whether a worker may be late by stumbling, though no part of its machine is sick.
 
     Stumbles are rare, but workers are many: a single worker must be late in three steps, or very
     late in two; several of one stage that are late together are no chance.
     """
-    best = _known(looks)
+    best = _known_cause(looks)
     if best is not None and best.node is not None:
         return False
     n_steps, ratio = len(steps) - found.at, found.excess / middle(work_s(steps))
@@ -262,23 +279,25 @@ def _may_be_chance(steps: StepBatch, found: Lift, late: Lateness, looks: list[Ca
     return n_steps < (ENOUGH_LATE - 1 if very else ENOUGH_LATE)
 
 
-def _may_be_layout(found: Lift, looks: list[CauseScore]) -> bool:
+def _may_be_layout(found: PhaseRise, looks: list[CauseScore]) -> bool:
     """Tell whether a worker may be late because it has more to do, as it always had."""
-    best = _known(looks)
+    best = _known_cause(looks)
     return found.at < ENOUGH_LATE and (best is None or best.node is None)
 
 
-def _known(looks: list[CauseScore]) -> CauseScore | None:
+def _known_cause(looks: list[CauseScore]) -> CauseScore | None:
     """Return the look that convinces, if it names a cause."""
     best = strongest(looks)
     return best if best is not None and best.cause != UNKNOWN else None
 
 
-def _risen(vitals: DetectionInput, steps: StepBatch, x: FloatArray, kind: Kind) -> Lift | None:
+def _phase_rise(
+    vitals: DetectionInput, steps: StepBatch, x: FloatArray, kind: Kind
+) -> PhaseRise | None:
     """Return the rise of a phase against the run's past, or against what an open alert says."""
     least_s = LEAST_RATIO * middle(work_s(steps))
     usual = _usual(vitals, steps, kind)
-    return lift(x, least=least_s, n_now=n_newest(steps), usual=usual)
+    return find_rise(x, least=least_s, n_now=n_newest(steps), usual=usual)
 
 
 def _usual(vitals: DetectionInput, steps: StepBatch, kind: Kind) -> float | None:
@@ -287,23 +306,25 @@ def _usual(vitals: DetectionInput, steps: StepBatch, kind: Kind) -> float | None
         held = alert.evidence
         if held.get("kind") != kind or held.get("baseline_phase_s") is None:
             continue
-        if _alike(held.get("tokens"), float(steps.tokens[-1])):
+        if _is_same_batch(held.get("tokens"), float(steps.tokens[-1])):
             return float(held["baseline_phase_s"])
     return None
 
 
-def _as_believed(vitals: DetectionInput, looks: list[CauseScore], kind: Kind) -> list[CauseScore]:
+def _prefer_open_cause(
+    vitals: DetectionInput, looks: list[CauseScore], kind: Kind
+) -> list[CauseScore]:
     """Keep to the cause that an open alert names: hardware mends before slow steps end."""
     for alert in vitals.standing:
         held = alert.evidence
         is_told = held.get("kind") == kind and held.get("baseline_phase_s") is not None
         if is_told and alert.cause != UNKNOWN:
             same = [e for e in looks if (e.cause, e.node) == (alert.cause, alert.node)]
-            return [each for each in same if each.stands_out] or [remembered(alert)]
+            return [each for each in same if each.stands_out] or [score_of_alert(alert)]
     return looks
 
 
-def _alike(was: Any, now: float) -> bool:
+def _is_same_batch(was: Any, now: float) -> bool:
     """Tell whether steps are of the same tokens; where nobody says so they are."""
     return was is None or not np.isfinite(now) or abs(now - was) <= CHANGED_RATIO * abs(was)
 
@@ -311,7 +332,7 @@ def _alike(was: Any, now: float) -> bool:
 def _problems(
     vitals: DetectionInput,
     steps: StepBatch,
-    found: Lift,
+    found: PhaseRise,
     looks: list[CauseScore],
     kind: Kind,
     *,
@@ -326,7 +347,7 @@ def _problems(
     after = steps[found.at :]
     step_s = middle(work_s(steps))
     ratio = found.excess / step_s
-    if not is_explained and _known(looks) is None and _usual(vitals, steps, kind) is None:
+    if not is_explained and _known_cause(looks) is None and _usual(vitals, steps, kind) is None:
         lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
         if ratio < UNKNOWN_RATIO or lasted_s < UNKNOWN_S or len(after) < UNKNOWN_STEPS:
             return []
@@ -354,7 +375,7 @@ CAUSE = "input_stall"
 STARVED_LEAST_RATIO = RULES[CAUSE].limits["least_ratio"]
 
 
-def starved(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_input_stall(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find workers that wait for their data, or a whole run that does.
 
     Notes
@@ -369,18 +390,20 @@ def starved(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     held = [s for s in vitals.standing if s.cause == CAUSE and s.node is None]
     usual = (held[0].evidence.get("culprit") or {}).get("peers_median") if held else None
     n_now = n_newest(steps)
-    everywhere = lift(quick(steps.phases["input_s"]), least=least_s, n_now=n_now, usual=usual)
+    everywhere = find_rise(
+        quickest_fifth(steps.phases["input_s"]), least=least_s, n_now=n_now, usual=usual
+    )
     if everywhere is not None and len(steps.workers) > 1:
         look = CauseScore(
             CAUSE, everywhere.excess / least_s, "input_s", everywhere.now, everywhere.usual, 0, "s"
         )
         return [_problem(steps, look, everywhere.at, ())]
-    return _of_nodes(vitals, steps, least_s)
+    return _stalled_nodes(vitals, steps, least_s)
 
 
-def _of_nodes(vitals: DetectionInput, steps: StepBatch, least_s: float) -> list[Problem]:
+def _stalled_nodes(vitals: DetectionInput, steps: StepBatch, least_s: float) -> list[Problem]:
     """Find the nodes whose workers wait for data and the others' do not: the worst of them."""
-    excess = _excess(steps, _held(vitals))
+    excess = _excess(steps, _usual_input_s(vitals))
     n_now = n_newest(steps)
     newest = excess[-n_now:]
     held = {s.node for s in vitals.standing if s.cause == CAUSE}
@@ -409,7 +432,7 @@ def _of_nodes(vitals: DetectionInput, steps: StepBatch, least_s: float) -> list[
     return [_problem(steps, look, at, tuple(steps.workers[i] for i in np.flatnonzero(sick)))]
 
 
-def _held(vitals: DetectionInput) -> float:
+def _usual_input_s(vitals: DetectionInput) -> float:
     """Return what input used to take, by the open alert of a node; NaN where none is open."""
     figures = [s.evidence.get("culprit") or {} for s in vitals.standing if s.cause == CAUSE]
     usual = [figure.get("peers_median") for figure in figures]
@@ -425,7 +448,7 @@ def _excess(steps: StepBatch, held_s: float) -> FloatArray:
     input_s = steps.phases["input_s"]
     if np.isfinite(input_s[-1]).sum() > 1:
         return np.asarray(input_s - lower_median(input_s)[:, None])
-    return np.asarray(input_s - (held_s if np.isfinite(held_s) else quick(input_s.T)))
+    return np.asarray(input_s - (held_s if np.isfinite(held_s) else quickest_fifth(input_s.T)))
 
 
 def _problem(steps: StepBatch, look: CauseScore, at: int, late: tuple[str, ...]) -> Problem:
@@ -439,7 +462,7 @@ LONG_STEP_S, USUALLY_S = 7.0, 2.0
 FEW, MOST = 0.25, 0.5
 
 
-def loading(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_loading_nodes(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find the nodes that hold up a long step by waiting for their data, before it ends.
 
     Notes
@@ -448,10 +471,11 @@ def loading(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     starve rest while the host reads and decodes. One look covers all of LOOK_S seconds.
     """
     since_s = float(steps.ended_at_s[-1])
-    kept = [alert for alert in vitals.standing if _lasts(alert, since_s)]
+    kept = [alert for alert in vitals.standing if _is_same_step(alert, since_s)]
     if kept:
         return [
-            _loading_problem(remembered(each), float(each.evidence["onset_s"])) for each in kept
+            _loading_problem(score_of_alert(each), float(each.evidence["onset_s"]))
+            for each in kept
         ]
     if (
         not vitals.looks
@@ -461,7 +485,7 @@ def loading(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
         return []
     nodes = training_nodes(vitals, steps)
     span = vitals.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
-    most, hosts = peak(span, CORES), mean(of_node(span, HOST), axis=0)
+    most, hosts = node_peak(span, CORES), mean(node_values(span, HOST), axis=0)
     rests = np.asarray((most < WORKING).all(axis=0))
     loads = rests & (hosts >= LOADING) & (hosts < COMPILING)
     if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or (~rests).mean() < MOST:
@@ -477,7 +501,7 @@ def loading(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     return [_loading_problem(look, float(span.ticks[0]) - 1.0)]
 
 
-def _lasts(alert: OpenProblem, since_s: float) -> bool:
+def _is_same_step(alert: OpenProblem, since_s: float) -> bool:
     """Tell whether an alert speaks of the step that is under way."""
     is_ours = alert.cause == CAUSE and alert.evidence.get("phase_s", 0) is None
     return is_ours and float(alert.evidence.get("onset_s") or 0) >= since_s - 1.0

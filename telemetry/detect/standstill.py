@@ -8,7 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.inputs import DetectionInput, of_node, parts_of, peak, reported
+from telemetry.detect.inputs import (
+    DetectionInput,
+    node_peak,
+    node_values,
+    part_values,
+    reported_steps,
+)
 from telemetry.detect.rules import RULES
 from telemetry.statistics.peers import mean, middle
 from telemetry.steps import StepBatch
@@ -54,7 +60,7 @@ def spinning(
     metrics = (MEMORY, LINKS)
     usual = vitals.moments(metrics, tuple(dict.fromkeys(ages.astype(int).tolist()))).of(nodes)
     now = vitals.hardware(metrics, LOOK_S).of(nodes)
-    is_told = np.isfinite(parts_of(now, MEMORY)).any(axis=(0, 2))
+    is_told = np.isfinite(part_values(now, MEMORY)).any(axis=(0, 2))
     still = [_moved(now, metric) < MOVING * _moved(usual, metric) for metric in metrics]
     # A node without links of its own says nothing by them.
     return np.asarray(busy & is_told & still[0] & (still[1] | ~(_moved(usual, LINKS) > 0)))
@@ -62,7 +68,7 @@ def spinning(
 
 def _moved(span: Span, metric: str) -> FloatArray:
     """Return how much each node moved per second on the whole: (n_nodes,), NaN where unknown."""
-    return mean(mean(parts_of(span, metric).astype(float), axis=2), axis=0)
+    return mean(mean(part_values(span, metric).astype(float), axis=2), axis=0)
 
 
 CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
@@ -177,12 +183,12 @@ def usual_step_s(steps: StepBatch) -> float:
     return middle(steps.last(USUAL_STEPS).step_s) if len(steps) else float("nan")
 
 
-def recent(vitals: DetectionInput) -> StepBatch:
+def recent_steps(vitals: DetectionInput) -> StepBatch:
     """Return the newest steps that somebody reported: enough of them to know the run's pace."""
-    return reported(vitals.steps.last(RECENT_STEPS))
+    return reported_steps(vitals.steps.last(RECENT_STEPS))
 
 
-def trains(vitals: DetectionInput, steps: StepBatch) -> bool:
+def is_training(vitals: DetectionInput, steps: StepBatch) -> bool:
     """Tell whether the run says that it trains, or has ended steps since it said anything else."""
     if vitals.phase == TRAINING or vitals.phase_since_s is None:
         return vitals.phase == TRAINING
@@ -221,32 +227,34 @@ def standstill(vitals: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
     newest = vitals.steps.ended_at_s[-1:]
     if newest.size and vitals.now_s - newest[-1] <= LATE_S:
         return None
-    steps = recent(vitals)
+    steps = recent_steps(vitals)
     since_s = no_step_since(vitals, steps)
-    if since_s is None or not trains(vitals, steps):
+    if since_s is None or not is_training(vitals, steps):
         return None
     step_s = usual_step_s(steps)
     limit_s = max(LATE_S, late_steps * step_s) if np.isfinite(step_s) else FIRST_S
     if vitals.now_s - since_s <= limit_s:
         return None
-    return _look(vitals, training_nodes(vitals, steps), since_s, step_s, limit_s)
+    return _observe(vitals, training_nodes(vitals, steps), since_s, step_s, limit_s)
 
 
-def _look(
+def _observe(
     vitals: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
 ) -> Standstill | None:
     """See what the machines have been doing for some seconds."""
     span = vitals.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
-    heard = is_heard(span)
+    heard = is_reporting(span)
     newest = np.flatnonzero(heard.any(axis=1))
     if not newest.size or span.ticks[newest[-1]] - since_s <= limit_s:
         return None
     upto = heard[: newest[-1] + 1]
     lately = np.asarray(upto[-MUTE_S:].any(axis=0))
-    spins = spinning(vitals, nodes, parts_of(span, CORES), since_s=since_s, step_s=step_s)[lately]
+    spins = spinning(vitals, nodes, part_values(span, CORES), since_s=since_s, step_s=step_s)[
+        lately
+    ]
     is_there = np.asarray(upto[-THERE_S:].any(axis=0))
-    cores, most = parts_of(span, CORES)[:, lately], peak(span, CORES)[:, lately]
-    missed = _missed(vitals, nodes, since_s)
+    cores, most = part_values(span, CORES)[:, lately], node_peak(span, CORES)[:, lately]
+    missed = _missing_since(vitals, nodes, since_s)
     return Standstill(
         since_s=since_s,
         overdue_s=float(span.ticks[newest[-1]] - since_s),
@@ -255,7 +263,7 @@ def _look(
         nodes=_those(nodes, lately),
         peak=np.where(np.isfinite(most), most, -1.0).max(axis=0),
         cores=mean(mean(cores, axis=2), axis=0),
-        hosts=mean(of_node(span, HOST)[:, lately], axis=0),
+        hosts=mean(node_values(span, HOST)[:, lately], axis=0),
         mute=_those(nodes, ~lately),
         gone=_those(nodes, missed),
         back=_those(nodes, missed & is_there),
@@ -267,7 +275,7 @@ def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:
     return tuple(nodes[row] for row in np.flatnonzero(flags))
 
 
-def is_heard(span: Span) -> Flags:
+def is_reporting(span: Span) -> Flags:
     """Return who reported anything in which tick: (n_ticks, n_nodes)."""
     heard = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
     for values in span.values.values():
@@ -281,12 +289,12 @@ def since_ages(vitals: DetectionInput, since_s: float, *, newest: int = 0) -> Se
     return tuple(dict.fromkeys(np.linspace(oldest, newest, MOMENTS).astype(int).tolist()))
 
 
-def _missed(vitals: DetectionInput, nodes: tuple[str, ...], since_s: float) -> Flags:
+def _missing_since(vitals: DetectionInput, nodes: tuple[str, ...], since_s: float) -> Flags:
     """Return who reported when the last step ended, and at some moment since did not."""
     ages = since_ages(vitals, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
     if vitals.moments is None or vitals.now_s - since_s > OLDEST_S:
         return np.zeros(len(nodes), dtype=bool)
-    heard = is_heard(vitals.moments((HOST,), ages).of(nodes))
+    heard = is_reporting(vitals.moments((HOST,), ages).of(nodes))
     # A moment in which nobody was heard of tells nothing about anybody; of a node that is alone
     # it does, once it is heard of again.
     told = np.asarray(heard.any(axis=1))

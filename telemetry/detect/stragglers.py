@@ -8,9 +8,9 @@ import numpy as np
 from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.detect.findings import UNKNOWN, CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
-from telemetry.detect.pace import Lift, lift, n_newest, work_s
+from telemetry.detect.pace import PhaseRise, find_rise, n_newest, work_s
 from telemetry.detect.rules import RULES
-from telemetry.detect.share import CHANGED_RATIO, ShareCase, either_side, own_s
+from telemetry.detect.share import CHANGED_RATIO, ShareCase, busy_s, hardware_before_and_after
 from telemetry.statistics.change_points import noise
 from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median, middle
 from telemetry.steps import StepBatch
@@ -66,10 +66,10 @@ class Lateness:
     @property
     def is_no_luck(self) -> bool:
         """Whether one worker is late too often for that to be its turn by chance."""
-        return self.n_steps >= enough_steps(int(np.isfinite(self.own_s).sum()))
+        return self.n_steps >= steps_beyond_chance(int(np.isfinite(self.own_s).sum()))
 
 
-def enough_steps(n_workers: int) -> int:
+def steps_beyond_chance(n_workers: int) -> int:
     """Return in how many steps the same worker must be last for that to be no luck."""
     if n_workers < 2:
         return 1
@@ -94,7 +94,7 @@ def lateness(steps: StepBatch) -> Lateness:
     J. Lin et al., "Understanding Stragglers in Large Model Training Using What-if Analysis",
     OSDI 2025, arXiv:2505.05713.
     """
-    own = own_s(steps)
+    own = busy_s(steps)
     typical = median(own.T)
     centre = float(lower_median(typical))
     z = deviations(typical, floor=max(SPREAD_RATIO * centre, TINY_S))
@@ -114,7 +114,7 @@ def lateness(steps: StepBatch) -> Lateness:
         own_s=typical,
         strength=float(z[worst] / DEVIATIONS),
         spread_ratio=middle(spread),
-        restless_ratio=float(_scatter(settled)),
+        restless_ratio=float(_step_to_step_spread(settled)),
         phase=_phase(steps, worst),
         n_steps=len(steps),
     )
@@ -128,13 +128,13 @@ def unevenness(steps: StepBatch) -> float:
     Machines fail one at a time and leave the bulk alike; unequal work makes all unlike at once,
     and shows in the very first step.
     """
-    own = own_s(steps)
+    own = busy_s(steps)
     usual = lower_median(own)[:, None]
     spread = GAUSSIAN * lower_median(np.abs(own - usual))
     return middle(spread / np.maximum(usual[:, 0], TINY_S))
 
 
-def _scatter(x: FloatArray) -> float:
+def _step_to_step_spread(x: FloatArray) -> float:
     """Return how much a figure differs from step to step: of a few steps their range tells more.
 
     A machine that fell ill or recovered meanwhile is a single jump, and no unrest.
@@ -210,7 +210,7 @@ class Parts:
         return deviations(self.relative, floor=SPREAD) / LATE_PARTS_DEVIATIONS
 
 
-def part_looks(case: ShareCase, node: str, *, blame_only_device: bool = True) -> list[CauseScore]:
+def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -> list[CauseScore]:
     """Look for slow memory, a slow core and a throttled accelerator, the most special first.
 
     A node with a single accelerator has nothing to compare it with but other nodes: whether to
@@ -222,19 +222,19 @@ def part_looks(case: ShareCase, node: str, *, blame_only_device: bool = True) ->
     alone stays busy while the others wait for it. An accelerator starved of memory moves fewer
     bytes besides, which no slow core or throttled accelerator does to it alone.
     """
-    _, span = either_side(case, PART_METRICS, nodes={node, *_mates(case, node)})
+    _, span = hardware_before_and_after(case, PART_METRICS, nodes={node, *_peer_nodes(case, node)})
     if node not in span.nodes or not len(span.ticks):
         return []
     mates = [i for i, name in enumerate(span.nodes) if name != node]
     looks = []
     if BANDWIDTH in span.values:
-        looks.append(_starved(node, parts(span, BANDWIDTH, node, mates, sign=-1)))
+        looks.append(_score_memory(node, parts(span, BANDWIDTH, node, mates, sign=-1)))
     if UTILIZATION in span.values:
         cores = parts(span, UTILIZATION, node, mates)
         per_device = max(1, case.vitals.cores_per_device)
         if cores.value.size % per_device:
             per_device = 1
-        looks += _busy(node, cores, per_device)
+        looks += _score_cores(node, cores, per_device)
         if case.vitals.cores_per_device == 1:
             # Of an accelerator of one core nobody can tell them apart.
             looks = [each for each in looks if each.cause != "throttle"]
@@ -270,20 +270,20 @@ def parts(span: Span, metric: str, node: str, mates: list[int], *, sign: int = 1
     return Parts(own, role, len(mates), ratio, relative)
 
 
-def _mates(case: ShareCase, node: str) -> list[str]:
+def _peer_nodes(case: ShareCase, node: str) -> list[str]:
     """Return other nodes that train: enough of them to say what is usual."""
     told = np.isfinite(case.after.phases["compute_s"]).any(axis=0)
     training = {case.vitals.node_of(case.after.workers[i]): None for i in np.flatnonzero(told)}
     return [name for name in training if name is not None and name != node][:ENOUGH_MATES]
 
 
-def _starved(node: str, devices: Parts) -> CauseScore:
+def _score_memory(node: str, devices: Parts) -> CauseScore:
     """Look for an accelerator that moves fewer bytes than the others of its node."""
     look = _look("hbm_slow", BANDWIDTH, "bytes_per_s", devices)
-    return _named(look, node, devices, devices.strength)
+    return _name_worst_part(look, node, devices, devices.strength)
 
 
-def _busy(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
+def _score_cores(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
     """Look for cores that stay busy while the others wait: one, or all of an accelerator."""
     devices = Parts(
         value=cores.value.reshape(-1, per_device).mean(axis=1),
@@ -292,18 +292,24 @@ def _busy(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
         to_mates=cores.to_mates.reshape(-1, per_device).min(axis=1),
         relative=cores.relative.reshape(-1, per_device).min(axis=1),
     )
-    whole = devices.strength if devices.value.size == 1 else _least(cores.strength, per_device)
+    whole = (
+        devices.strength
+        if devices.value.size == 1
+        else _least_of_device(cores.strength, per_device)
+    )
     strength = cores.strength
     throttle = _look("throttle", UTILIZATION, "ratio", devices)
     if per_device > 1:
-        throttle = _named(throttle, node, devices, whole)
+        throttle = _name_worst_part(throttle, node, devices, whole)
         # All cores of an accelerator alike are not a slow core: their accelerator is slow.
-        strength = np.where(np.repeat(_least(strength, per_device), per_device) < 1, strength, 0)
+        strength = np.where(
+            np.repeat(_least_of_device(strength, per_device), per_device) < 1, strength, 0
+        )
     slow = _look("slow_core", UTILIZATION, "ratio", cores)
-    return [_named(slow, node, cores, strength), throttle]
+    return [_name_worst_part(slow, node, cores, strength), throttle]
 
 
-def _least(strength: FloatArray, per_device: int) -> FloatArray:
+def _least_of_device(strength: FloatArray, per_device: int) -> FloatArray:
     """Return what holds for all cores of each accelerator: (n_devices,)."""
     return np.asarray(strength.reshape(-1, per_device).min(axis=1))
 
@@ -312,7 +318,9 @@ def _look(cause: str, metric: str, unit: str, among: Parts) -> CauseScore:
     return CauseScore(cause, 0.0, metric, np.nan, among.usual, 0, unit)
 
 
-def _named(look: CauseScore, node: str, among: Parts, strength: FloatArray) -> CauseScore:
+def _name_worst_part(
+    look: CauseScore, node: str, among: Parts, strength: FloatArray
+) -> CauseScore:
     """Name the part that stands out most."""
     if not np.isfinite(strength).any():
         return look
@@ -333,17 +341,22 @@ CAUSE_OF_PHASE = {"input_s": "input_stall", "checkpoint_s": "checkpoint_slow"}
 MACHINE_PHASES = ("compute_s", "other_s")
 
 
-def worker_looks(case: ShareCase, late: Lateness) -> list[CauseScore]:
+def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
     """Look for whatever makes workers wait for others."""
     node = case.vitals.node_of(case.after.workers[late.worst])
-    looks = [_phase_look(case, late, phase, node) for phase in CAUSE_OF_PHASE]
+    looks = [_score_phase(case, late, phase, node) for phase in CAUSE_OF_PHASE]
     if late.pattern == "steady" and late.phase == "compute_s" and node is not None:
-        is_even = _unrest(case, late) < UNEVEN_RATIO and case.vitals.n_stages == 1
-        looks += part_looks(case, node, blame_only_device=is_even)
-    return [*looks, _stage(case, late), _sequences(case, late), _machine(case, late, node)]
+        is_even = _variability(case, late) < UNEVEN_RATIO and case.vitals.n_stages == 1
+        looks += score_parts(case, node, blame_only_device=is_even)
+    return [
+        *looks,
+        _score_stage(case, late),
+        _score_sequences(case, late),
+        _score_machine(case, late, node),
+    ]
 
 
-def _phase_look(case: ShareCase, late: Lateness, phase: str, node: str | None) -> CauseScore:
+def _score_phase(case: ShareCase, late: Lateness, phase: str, node: str | None) -> CauseScore:
     """Look whether the late worker spends its excess in a phase that names the cause."""
     typical = median(case.after.phases[phase].T)
     peers = float(median(typical))
@@ -360,7 +373,7 @@ def _phase_look(case: ShareCase, late: Lateness, phase: str, node: str | None) -
     )
 
 
-def _stage(case: ShareCase, late: Lateness) -> CauseScore:
+def _score_stage(case: ShareCase, late: Lateness) -> CauseScore:
     """Look whether one pipeline stage takes longer than the others, its workers all alike."""
     stage, own = case.vitals.stage, late.own_s
     stages = [own[stage == i] for i in range(case.vitals.n_stages)]
@@ -376,22 +389,22 @@ def _stage(case: ShareCase, late: Lateness) -> CauseScore:
     noise_s = max(float(np.nanmax(unlike)), late.restless_ratio * usual)
     least = max(UNEVEN_RATIO * usual, DEVIATIONS * noise_s)
     strength = (typical[longest] - usual) / least
-    return replace(look, strength=_last_resort(strength), value=float(typical[longest]))
+    return replace(look, strength=_capped_strength(strength), value=float(typical[longest]))
 
 
-def _sequences(case: ShareCase, late: Lateness) -> CauseScore:
+def _score_sequences(case: ShareCase, late: Lateness) -> CauseScore:
     """Look whether the work is uneven.
 
     Then all are unlike at once, another one is last in every step, or the last is late by
     another amount each time; a machine that is slow is so by the same factor in every step.
     """
     before = unevenness(case.before) if case.before else 0.0
-    strength = max(unevenness(case.after) - before, _unrest(case, late)) / UNEVEN_RATIO
+    strength = max(unevenness(case.after) - before, _variability(case, late)) / UNEVEN_RATIO
     if late.pattern == "rotating" and lateness(case.newest).pattern == "rotating":
         strength = max(strength, late.spread_ratio / UNEVEN_RATIO)
     return CauseScore(
         cause="seq_imbalance",
-        strength=_last_resort(strength if late.phase == "compute_s" else 0.0),
+        strength=_capped_strength(strength if late.phase == "compute_s" else 0.0),
         metric="spread_ratio",
         value=late.spread_ratio,
         peers_median=before,
@@ -400,7 +413,7 @@ def _sequences(case: ShareCase, late: Lateness) -> CauseScore:
     )
 
 
-def _unrest(case: ShareCase, late: Lateness) -> float:
+def _variability(case: ShareCase, late: Lateness) -> float:
     """Return by how much the lateness differs from step to step, more than it used to.
 
     A late machine's own noise is no unrest: it is late by about as much in every step.
@@ -411,7 +424,7 @@ def _unrest(case: ShareCase, late: Lateness) -> float:
     return late.restless_ratio - usual
 
 
-def _machine(case: ShareCase, late: Lateness, node: str | None) -> CauseScore:
+def _score_machine(case: ShareCase, late: Lateness, node: str | None) -> CauseScore:
     """Look whether one machine is late in every step, whatever makes it so.
 
     Steps alone convict it: a job may run no agent, or what slows it no counter shows.
@@ -431,10 +444,12 @@ def _machine(case: ShareCase, late: Lateness, node: str | None) -> CauseScore:
     nodes = {case.vitals.node_of(case.after.workers[i]) for i in late.late}
     is_alone = node is not None and nodes == {node}
     is_certain = late.is_steady and late.is_no_luck and late.phase in MACHINE_PHASES
-    return replace(look, strength=_last_resort(late.strength if is_alone and is_certain else 0.0))
+    return replace(
+        look, strength=_capped_strength(late.strength if is_alone and is_certain else 0.0)
+    )
 
 
-def _last_resort(strength: float) -> float:
+def _capped_strength(strength: float) -> float:
     """Return a strength that machines come before: one slow machine may be all of a stage."""
     return float(np.clip(strength, 0.0, 1.0)) if np.isfinite(strength) else 0.0
 
@@ -451,7 +466,7 @@ LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
 ENOUGH_WORKERS, ENOUGH_STEPS, UNLIKE = 2, 3, 0.35
 
 
-def longer_stage(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_longer_stage(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find a stage whose quickest worker takes longer than it used to, against other stages.
 
     Notes
@@ -475,7 +490,7 @@ def longer_stage(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
         lag = np.maximum(own.min(axis=1) - lower_median(typical), 0.0)
         least_s = LEAST_RATIO * middle(work_s(steps))
         n_now = max(ENOUGH_STEPS, n_newest(steps))
-        lifted = lift(lag, least=least_s, n_now=n_now, usual=_usual(vitals, steps))
+        lifted = find_rise(lag, least=least_s, n_now=n_now, usual=_usual(vitals, steps))
         if lifted is not None and _is_alike(own, lag, lifted):
             names = tuple(np.array(steps.workers)[stage == s].tolist())
             found.append(_problem(steps, lifted, names, vitals.n_stages))
@@ -488,7 +503,7 @@ def stage_of(vitals: DetectionInput, steps: StepBatch) -> IntArray:
     return vitals.stage if told else np.zeros(0, dtype=int)
 
 
-def _is_alike(own: FloatArray, lag: FloatArray, found: Lift) -> bool:
+def _is_alike(own: FloatArray, lag: FloatArray, found: PhaseRise) -> bool:
     """Tell whether the stage's workers are late alike, and as late in each of the newest steps."""
     newest = own[-ENOUGH_STEPS:]
     apart = middle(newest.max(axis=1) - newest.min(axis=1))
@@ -508,7 +523,7 @@ def _usual(vitals: DetectionInput, steps: StepBatch) -> float | None:
     return None
 
 
-def _problem(steps: StepBatch, found: Lift, late: tuple[str, ...], n_stages: int) -> Problem:
+def _problem(steps: StepBatch, found: PhaseRise, late: tuple[str, ...], n_stages: int) -> Problem:
     step_s, tokens = middle(work_s(steps)), float(steps.tokens[-1])
     strength = found.excess / (LEAST_RATIO * step_s)
     return Problem(

@@ -67,7 +67,7 @@ class Grid:
         return int(self.ranks.size)
 
 
-def gridded(trace: Trace) -> Grid:
+def grid_of(trace: Trace) -> Grid:
     """Lay a trace out; steps that were not recorded whole are left out."""
     if not len(trace):
         raise TraceError("the trace holds no operation; record at least one whole step")
@@ -174,7 +174,7 @@ Edges = list[tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
-class _Sent:
+class _Direction:
     """One direction of the pipeline: what carries it on, and to which stage."""
 
     compute: str
@@ -188,10 +188,10 @@ class _Sent:
 
 
 _WAYS = (
-    _Sent("forward-compute", "forward-send", +1),
-    _Sent("forward-compute", "forward-recv", -1),
-    _Sent("backward-compute", "backward-send", -1),
-    _Sent("backward-compute", "backward-recv", +1),
+    _Direction("forward-compute", "forward-send", +1),
+    _Direction("forward-compute", "forward-recv", -1),
+    _Direction("backward-compute", "backward-send", -1),
+    _Direction("backward-compute", "backward-recv", +1),
 )
 _PAIRED = (("forward-send", "forward-recv", +1), ("backward-send", "backward-recv", -1))
 
@@ -224,7 +224,7 @@ def pipeline_edges(grid: Grid) -> tuple[Edges, Edges]:
 
 
 def _matched(
-    grid: Grid, way: _Sent, stream: IntArray, done: IntArray
+    grid: Grid, way: _Direction, stream: IntArray, done: IntArray
 ) -> tuple[IntArray, IntArray]:
     """Return the sends or receives that belong to a computation, and which.
 
@@ -245,7 +245,7 @@ def _matched(
     return kept[:n], done[:n] if way.is_send else done[len(done) - n :]
 
 
-def _carried(way: _Sent, of: IntArray, by: IntArray, done: IntArray) -> Edges:
+def _carried(way: _Direction, of: IntArray, by: IntArray, done: IntArray) -> Edges:
     """Return what a stream and the computations it serves wait for."""
     if way.is_send:
         return list(zip(by.tolist(), of.tolist(), strict=True))
@@ -258,7 +258,7 @@ def _carried(way: _Sent, of: IntArray, by: IntArray, done: IntArray) -> Edges:
     return edges
 
 
-def _has_peer(grid: Grid, way: _Sent, by: IntArray) -> BoolArray:
+def _has_peer(grid: Grid, way: _Direction, by: IntArray) -> BoolArray:
     """Return which of them another stage takes part in: the model's two ends do not."""
     part = grid.chunk[by] * grid.n_stages + grid.stage[by]
     n_parts = (int(grid.chunk.max()) + 1) * grid.n_stages
@@ -329,12 +329,12 @@ def graph_of(grid: Grid) -> DependencyGraph:
     edges, pairs = pipeline_edges(grid)
     for stage in range(grid.n_stages):
         edges += _stage_edges(grid, stage)
-    joint = _joint(grid, pairs)
+    joint = _joint_groups(grid, pairs)
     scopes = np.array([kind.scope in ("replicas", "all") for kind in KINDS.values()])
-    return _levelled(len(grid.kind), edges, joint, scopes[grid.kind])
+    return _levels(len(grid.kind), edges, joint, scopes[grid.kind])
 
 
-def chained(rows: Iterable[int]) -> list[tuple[int, int]]:
+def chain_edges(rows: Iterable[int]) -> list[tuple[int, int]]:
     """Return the edges that make each row wait for the one before it."""
     return list(pairwise(rows))
 
@@ -347,13 +347,13 @@ def _stage_edges(grid: Grid, stage: int) -> list[tuple[int, int]]:
     compute = own[is_kind(grid.kind[own], "forward-compute", "backward-compute")]
     gathered = own[is_kind(grid.kind[own], "params-all-gather")]
     reduced = own[is_kind(grid.kind[own], "grads-reduce-scatter")]
-    edges = chained(loose.tolist()) + chained([*gathered.tolist(), *reduced.tolist()])
+    edges = chain_edges(loose.tolist()) + chain_edges([*gathered.tolist(), *reduced.tolist()])
     edges += _gather_edges(grid, compute, gathered)
     overlaps = bool((grid.kind == CODE["separate-grads-all-reduce"]).any())
     names = [name for name in TAIL if not (overlaps and name == "grads-reduce-scatter")]
     tail = [row for name in names for row in own[grid.kind[own] == CODE[name]].tolist()]
     last = compute[-1:].tolist() or loose[-1:].tolist()
-    edges += chained(last + tail)
+    edges += chain_edges(last + tail)
     if overlaps:
         edges += _overlapped_edges(grid, compute, reduced)
         after = [row for row in tail if grid.kind[row] != CODE["gc"]][:1]
@@ -381,7 +381,7 @@ def _overlapped_edges(grid: Grid, compute: IntArray, reduced: IntArray) -> list[
     return edges
 
 
-def _joint(grid: Grid, pairs: Sequence[tuple[int, int]]) -> IntArray:
+def _joint_groups(grid: Grid, pairs: Sequence[tuple[int, int]]) -> IntArray:
     """Return the group of each row: sender with receiver, stages that reduce together."""
     joint = np.arange(len(grid.kind))
     for one, other in pairs:
@@ -395,7 +395,7 @@ def _joint(grid: Grid, pairs: Sequence[tuple[int, int]]) -> IntArray:
     return joint
 
 
-def _levelled(
+def _levels(
     n_ops: int,
     edges: Sequence[tuple[int, int]],
     joint: IntArray,

@@ -8,9 +8,9 @@ from numpy.typing import NDArray
 from telemetry.blocks import FloatArray
 from telemetry.detect.findings import CauseScore, Problem
 from telemetry.detect.inputs import DetectionInput
-from telemetry.detect.pace import Lift, lift, n_newest, quick
+from telemetry.detect.pace import PhaseRise, find_rise, n_newest, quickest_fifth
 from telemetry.detect.share import BASELINE_STEPS
-from telemetry.detect.stragglers import enough_steps, lateness, stage_of
+from telemetry.detect.stragglers import lateness, stage_of, steps_beyond_chance
 from telemetry.statistics.peers import GAUSSIAN, lower_median, median, middle
 from telemetry.steps import StepBatch
 
@@ -35,7 +35,7 @@ SEVERAL, SEVERAL_RATIO = 3, 0.4
 DEVIATIONS, UNSTEADY = 4.0, 0.35
 
 
-def uneven(
+def find_uneven_work(
     vitals: DetectionInput, steps: StepBatch, *, accused: Collection[str | None] = ()
 ) -> list[Problem]:
     """Find work that has become uneven; no machine is to blame for that.
@@ -63,7 +63,7 @@ def uneven(
 
 def _is_a_machine(vitals: DetectionInput, steps: StepBatch) -> bool:
     """Tell whether one machine is late in every step, by as much: that is no uneven work."""
-    newest = steps.last(enough_steps(len(steps.workers)))
+    newest = steps.last(steps_beyond_chance(len(steps.workers)))
     if len(steps.workers) < 2 or not len(newest):
         return False
     late = lateness(newest)
@@ -78,7 +78,7 @@ def _usual(vitals: DetectionInput) -> float | None:
     return (figure or {}).get("peers_median")
 
 
-def _crowd(vitals: DetectionInput, steps: StepBatch) -> Lift | None:
+def _crowd(vitals: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     """Compare the workers of each step, each relative to what it usually takes.
 
     A long stage, or a machine a little slower than others, is so in every step. A stage that
@@ -92,7 +92,7 @@ def _crowd(vitals: DetectionInput, steps: StepBatch) -> Lift | None:
     if usual is not None:
         n_now = max(n_now, CALM_STEPS)
     # Half of a crowd does not stumble at once: a single long step will do.
-    return lift(
+    return find_rise(
         unlike,
         least=_least(unlike, usual),
         n_now=n_now,
@@ -114,7 +114,7 @@ def _centre(vitals: DetectionInput, steps: StepBatch, own: FloatArray) -> FloatA
 
 def _mixed(
     vitals: DetectionInput, steps: StepBatch, accused: Collection[str | None]
-) -> Lift | None:
+) -> PhaseRise | None:
     """Compare the newest long steps of all workers with what each usually takes.
 
     A sick machine makes one worker slow, a long stage its own by the same factor each, a lower
@@ -130,14 +130,14 @@ def _mixed(
     unlike = max(UNLIKE_RATIO[is_crowd], DEVIATIONS * _scatter(steps, width + n_looks - 1))
     slower = slower[:, [vitals.node_of(worker) not in accused for worker in steps.workers]]
     if not is_crowd and n_newest(steps) == 1 and _are_several(slower[-1], unlike):
-        return Lift(0.0, float(np.ptp(slower[-1])), len(steps) - 1)
+        return PhaseRise(0.0, float(np.ptp(slower[-1])), len(steps) - 1)
     for first in range(n_looks):
         rows = slower[first : first + width]
         is_long = rows >= unlike
         least = max(2 + is_crowd, int(np.ceil(MANY * rows.size)))
         if is_long.sum() >= least and _are_unlike(rows, is_long, unlike):
             at = len(steps) - len(slower) + first + int(np.argmax(is_long.any(axis=1)))
-            return Lift(0.0, float(np.ptp(rows[is_long])), at)
+            return PhaseRise(0.0, float(np.ptp(rows[is_long])), at)
     return None
 
 
@@ -150,7 +150,7 @@ def _slower(steps: StepBatch, n_rows: int) -> FloatArray:
     slower = np.asarray(compute[-n_rows:] / median(compute[:-n_rows].T) - 1.0)
     if len(steps.workers) < CROWD:
         return slower
-    return np.asarray(slower - np.maximum(quick(slower), 0.0)[:, None])
+    return np.asarray(slower - np.maximum(quickest_fifth(slower), 0.0)[:, None])
 
 
 def _scatter(steps: StepBatch, n_rows: int) -> float:
@@ -184,7 +184,7 @@ def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> b
     return float(lower_median(np.abs(slower - lower_median(slower)))) >= ALIKE * least
 
 
-def _restless(vitals: DetectionInput, steps: StepBatch) -> Lift | None:
+def _restless(vitals: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     """Compare each worker's step with its step before."""
     least = max(RESTLESS_STEPS, -(-RESTLESS_JUMPS // len(steps.workers)))
     if len(steps) < 2 * least:
@@ -198,8 +198,8 @@ def _restless(vitals: DetectionInput, steps: StepBatch) -> Lift | None:
         return None
     # The middle of three tells ups and downs from a single jump to another level.
     windows = np.sort(np.stack([jumps[:-2], jumps[1:-1], jumps[2:]]), axis=0)[1]
-    found = lift(windows, least=least_ratio, n_now=n_now - 2, usual=usual, n_calm=n_now)
-    return None if found is None else Lift(found.usual, found.now, found.at + 1)
+    found = find_rise(windows, least=least_ratio, n_now=n_now - 2, usual=usual, n_calm=n_now)
+    return None if found is None else PhaseRise(found.usual, found.now, found.at + 1)
 
 
 def _least(figure: FloatArray, usual: float | None) -> float:

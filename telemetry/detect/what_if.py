@@ -6,14 +6,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from telemetry.blocks import FloatArray, IntArray
-from telemetry.detect.trace_graph import DependencyGraph, Grid, graph_of, gridded
+from telemetry.detect.trace_graph import DependencyGraph, Grid, graph_of, grid_of
 from telemetry.steps import PHASES, StepBatch
 from telemetry.trace import KINDS, BoolArray, Trace, is_kind
 
 PASSES = ("forward-compute", "backward-compute")
 
 
-def like_peers(grid: Grid, took_s: FloatArray) -> FloatArray:
+def ideal_durations(grid: Grid, took_s: FloatArray) -> FloatArray:
     """Give every operation what its peers take: the mean of work, the median of transfers.
 
     Notes
@@ -68,14 +68,14 @@ def sequence_weight(grid: Grid, took_s: FloatArray) -> FloatArray:
     (n_ops, n_steps, n_dp); 1 for all that is no computation.
     """
     weight = np.ones_like(took_s)
-    for rows in alike(grid):
+    for rows in same_work_rows(grid):
         axes = (0, 1) if len(rows) > 1 else (1,)
         usual = took_s[rows].mean(axis=axes, keepdims=True)
         weight[rows] = took_s[rows] / np.where(usual > 0, usual, 1.0)
     return weight
 
 
-def alike(grid: Grid) -> list[IntArray]:
+def same_work_rows(grid: Grid) -> list[IntArray]:
     """Return rows by what they do: passes of one stage and chunk, or one piece of work."""
     groups = []
     for stage in _stages(grid):
@@ -117,12 +117,12 @@ def _stage_correlation(grid: Grid, took_s: FloatArray, stage: int) -> FloatArray
     forward, backward = (is_kind(grid.kind[own], name) for name in PASSES)
     _, first, second = np.intersect1d(label[forward], label[backward], return_indices=True)
     if not len(first):
-        return _beside_correlation(took_s[own[is_kind(grid.kind[own], "compute")]])
+        return _overlapped_correlation(took_s[own[is_kind(grid.kind[own], "compute")]])
     rows = own[forward][first], own[backward][second]
     return _correlation(*(took_s[each].reshape(-1, took_s.shape[2]) for each in rows))
 
 
-def _beside_correlation(took_s: FloatArray) -> FloatArray:
+def _overlapped_correlation(took_s: FloatArray) -> FloatArray:
     """Compare work before collectives with work beside them, where passes are not told apart.
 
     In the order of kernels' pieces, the two take turns; the latter is of the backward pass.
@@ -170,7 +170,7 @@ def _least(grid: Grid, graph: DependencyGraph) -> FloatArray:
     return np.asarray(np.where(np.isnan(grid.duration_s), np.nan, least))
 
 
-def replayed(graph: DependencyGraph, took_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+def replay(graph: DependencyGraph, took_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Play a step with operations of these durations, nothing waiting without a reason.
 
     Parameters
@@ -206,7 +206,7 @@ def replayed(graph: DependencyGraph, took_s: FloatArray) -> tuple[FloatArray, Fl
 
 def step_time_s(graph: DependencyGraph, took_s: FloatArray) -> float:
     """Return the mean step time with these durations: seconds."""
-    return float(replayed(graph, took_s)[1].max(axis=(0, 2)).mean())
+    return float(replay(graph, took_s)[1].max(axis=(0, 2)).mean())
 
 
 WORST_WORKERS_RATIO = 0.03
@@ -294,7 +294,7 @@ class Explanation:
         return self.real_s / self.ideal_s
 
 
-def explained(grid: Grid, graph: DependencyGraph) -> Explanation:
+def explain(grid: Grid, graph: DependencyGraph) -> Explanation:
     """Replay a trace as it was, as it should have been, and with one thing changed at a time.
 
     References
@@ -303,21 +303,21 @@ def explained(grid: Grid, graph: DependencyGraph) -> Explanation:
     OSDI 2025, arXiv:2505.05713: slowdown (1), M_W and M_S (section 5).
     """
     known = transfers(grid, graph)
-    ideal = like_peers(grid, known)
+    ideal = ideal_durations(grid, known)
     real = np.where(np.isnan(known), ideal, known)
     whatif = WhatIf(grid, graph, real, ideal, step_time_s(graph, real), step_time_s(graph, ideal))
     n = (grid.n_dp, grid.n_stages)
     by_dp = np.array([whatif.only(np.asarray(np.arange(grid.n_dp) == dp)) for dp in range(n[0])])
     by_stage = np.array([whatif.only(_stage(grid, stage)) for stage in range(n[1])])
     likely = np.minimum(by_dp[:, None], by_stage[None, :])
-    exact = _exact(whatif, likely)
+    exact = _replay_workers(whatif, likely)
     has_gap = whatif.gap_s > LEAST_GAP_RATIO * whatif.ideal_s
     suspects, share = _suspects(whatif, exact) if has_gap else ([], 0.0)
     return Explanation(
         whatif.real_s,
         whatif.ideal_s,
-        m_w=_gone(whatif, _workers(grid, _worst(grid, likely))) if has_gap else None,
-        m_s=_gone(whatif, _stage(grid, n[1] - 1)) if has_gap and n[1] > 1 else None,
+        m_w=_share_removed(whatif, _workers(grid, _worst(grid, likely))) if has_gap else None,
+        m_s=_share_removed(whatif, _stage(grid, n[1] - 1)) if has_gap and n[1] > 1 else None,
         worker_slowdown=exact / whatif.ideal_s,
         stage_slowdown=by_stage / whatif.ideal_s,
         suspects=suspects,
@@ -338,7 +338,7 @@ def _workers(grid: Grid, workers: Sequence[Worker]) -> BoolArray:
     return np.asarray(chosen[grid.stage][:, None, :])
 
 
-def _gone(whatif: WhatIf, mask: BoolArray) -> float:
+def _share_removed(whatif: WhatIf, mask: BoolArray) -> float:
     """Return the share of the slowdown that goes away with some operations."""
     return (whatif.real_s - whatif.without(mask)) / whatif.gap_s
 
@@ -354,7 +354,7 @@ def _worst(grid: Grid, likely: FloatArray) -> list[Worker]:
     return _by_rank(grid, likely)[: int(np.ceil(grid.n_workers * WORST_WORKERS_RATIO))]
 
 
-def _exact(whatif: WhatIf, likely: FloatArray) -> FloatArray:
+def _replay_workers(whatif: WhatIf, likely: FloatArray) -> FloatArray:
     """Replay each worker by itself, or the likeliest where there are many."""
     exact = likely.copy()
     for dp, stage in _by_rank(whatif.grid, likely)[:EXACT_WORKERS]:
@@ -533,7 +533,7 @@ class TraceVerdict:
     share_ratio: float | None = None
 
 
-def verdict(found: Explanation, steps: StepBatch) -> TraceVerdict:
+def judge_trace(found: Explanation, steps: StepBatch) -> TraceVerdict:
     """Name the cause that explains most, and a machine only where one is to blame."""
     if found.slowdown_ratio < SLOW_RATIO:
         is_exposed = steps.transfer_ratio.mean() > EXPOSED_RATIO
@@ -585,10 +585,10 @@ class Analysis:
         )
 
 
-def analysed(trace: Trace, *, run: str) -> Analysis:
+def analyse_trace(trace: Trace, *, run: str) -> Analysis:
     """Make steps of a trace, and say what slowed them down; steps end from second 0 on."""
-    grid = gridded(trace)
+    grid = grid_of(trace)
     graph = graph_of(grid)
     steps = steps_of(grid, graph, run=run)
-    found = explained(grid, graph)
-    return Analysis(grid, steps, found, verdict(found, steps))
+    found = explain(grid, graph)
+    return Analysis(grid, steps, found, judge_trace(found, steps))

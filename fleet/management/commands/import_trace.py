@@ -11,7 +11,7 @@ from django.utils import timezone
 from fleet.ingest.traces import TraceOptions, check_name, doubts, keep, verdict_in_words
 from fleet.management.cli import PlainCommand
 from fleet.models import RecordedTrace
-from telemetry.detect.what_if import analysed
+from telemetry.detect.what_if import analyse_trace
 from telemetry.ingest.traces import read_trace
 
 KEYS = (
@@ -70,7 +70,7 @@ def _imported(options: dict[str, Any]) -> RecordedTrace:
         trace = read_trace(paths)
     except OSError as error:
         raise ValueError(f"FILE: {error.filename}: {error.strerror}") from error
-    analysis = analysed(trace, run=options["run"])
+    analysis = analyse_trace(trace, run=options["run"])
     about = TraceOptions(
         run=options["run"],
         file=paths[0].name,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from telemetry.detect.what_if import Analysis, analysed
+from telemetry.detect.what_if import Analysis, analyse_trace
 from telemetry.trace import Trace
 from tests.telemetry.made_trace import Factor, Job
 
@@ -33,7 +33,7 @@ def congested(step: int, _dp: int, stage: int, _micro: int) -> float:
 
 
 def told(job: Job) -> Analysis:
-    return analysed(job.trace(), run="recorded")
+    return analyse_trace(job.trace(), run="recorded")
 
 
 @pytest.fixture(scope="session")

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from telemetry.detect import Finding, StepHeartbeat, known_dead, silent
+from telemetry.detect import Finding, StepHeartbeat, find_silent, known_dead
 from telemetry.detect.hang import hang
 from telemetry.detect.inputs import DetectionInput
 from telemetry.detect.node_errors import exec_errors, node_idle
@@ -61,7 +61,7 @@ class Life:
         pulse = StepHeartbeat(
             float(steps.ended_at_s[-1]), float(np.median(steps.step_s)), vitals.phase == "training"
         )
-        return silent(
+        return find_silent(
             {node: int(ticks[-1]) for node, ticks in newest.items() if ticks.size},
             now_s=now,
             run_of=dict.fromkeys(span.nodes, vitals.run),

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from telemetry import catalog
 from telemetry.blocks import Span
 from telemetry.detect import ECC_METRICS, DetectionInput, Finding, find
-from telemetry.detect.checkpoints import due_s
+from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.shard import clock_at, play, start_clock
@@ -61,7 +61,9 @@ class Recording:
             ),
             moments=lambda metrics, ages_s: self.window(metrics, int(now) - np.array(ages_s)),
             earlier=lambda since_s: self.steps[int(np.searchsorted(ends, since_s)) : done],
-            checkpoint_s=due_s(n_parameters=catalog.model(run.model).params, n_nodes=run.nodes),
+            checkpoint_s=expected_checkpoint_s(
+                n_parameters=catalog.model(run.model).params, n_nodes=run.nodes
+            ),
         )
 
     @cached_property

@@ -3,7 +3,7 @@
 import numpy as np
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.silicon import CORES, MEMORY, PeerRule, apart, course
+from telemetry.detect.silicon import CORES, MEMORY, PeerRule, compare_parts, ratio_history
 
 
 def span_of(values: FloatArray, kind: PeerRule = CORES) -> Span:
@@ -21,14 +21,14 @@ def test_one_slow_core_in_thousands_is_the_only_suspect() -> None:
     values = healthy(64, 64)
     values[:, 17] /= 1.08
     values[:, 17, 40] *= 1.08
-    seen = apart(span_of(values), CORES)
+    seen = compare_parts(span_of(values), CORES)
     assert seen is not None
     assert np.argwhere(seen.suspects).tolist() == [[17, 40]]
 
 
 def test_thousands_of_healthy_cores_have_no_suspect() -> None:
     for seed in range(20):
-        seen = apart(span_of(healthy(64, 64, seed=seed)), CORES)
+        seen = compare_parts(span_of(healthy(64, 64, seed=seed)), CORES)
         assert seen is not None
         assert not seen.suspects.any()
 
@@ -36,7 +36,7 @@ def test_thousands_of_healthy_cores_have_no_suspect() -> None:
 def test_what_is_so_on_all_nodes_is_a_role() -> None:
     values = healthy(8, 32)
     values[:, :, 5] *= 1.3
-    seen = apart(span_of(values), CORES)
+    seen = compare_parts(span_of(values), CORES)
     assert seen is not None
     assert not seen.suspects.any()
 
@@ -45,7 +45,7 @@ def test_a_late_node_that_works_alone_is_compared_with_itself() -> None:
     values = healthy(8, 32)
     values[:, [i for i in range(8) if i != 2]] = 0.01
     values[:, 2, 9] *= 1.4
-    seen = apart(span_of(values), CORES)
+    seen = compare_parts(span_of(values), CORES)
     assert seen is not None
     assert np.argwhere(seen.suspects).tolist() == [[2, 9]]
 
@@ -53,27 +53,27 @@ def test_a_late_node_that_works_alone_is_compared_with_itself() -> None:
 def test_a_node_that_does_not_work_is_not_judged() -> None:
     values = healthy(4, 32, level=0.02)
     values[:, 1, 3] *= 2
-    seen = apart(span_of(values), CORES)
+    seen = compare_parts(span_of(values), CORES)
     assert seen is not None
     assert not seen.suspects.any()
-    assert np.isnan(course(seen.span, CORES, 1)).all()
+    assert np.isnan(ratio_history(seen.span, CORES, 1)).all()
 
 
 def test_a_memory_that_moves_less_stands_away_upwards() -> None:
     values = healthy(8, 16, level=4e11)
     values[:, 3, 7] *= 0.5
-    seen = apart(span_of(values, MEMORY), MEMORY)
+    seen = compare_parts(span_of(values, MEMORY), MEMORY)
     assert seen is not None
     assert np.argwhere(seen.suspects).tolist() == [[3, 7]]
     assert 1.9 < seen.ratio[3, 7] < 2.1
 
 
 def test_a_metric_that_no_node_has_is_no_evidence() -> None:
-    assert apart(span_of(np.zeros((8, 4, 0))), CORES) is None
-    assert apart(Span("s", np.arange(8), ("n0",), {}), CORES) is None
+    assert compare_parts(span_of(np.zeros((8, 4, 0))), CORES) is None
+    assert compare_parts(Span("s", np.arange(8), ("n0",), {}), CORES) is None
 
 
 def test_silence_is_no_evidence() -> None:
-    seen = apart(span_of(np.full((8, 4, 32), np.nan)), CORES)
+    seen = compare_parts(span_of(np.full((8, 4, 32), np.nan)), CORES)
     assert seen is not None
     assert not seen.suspects.any()

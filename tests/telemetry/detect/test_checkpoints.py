@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from telemetry.detect import Finding, find
-from telemetry.detect.checkpoints import due_s
+from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.steps import StepBatch
 from tests.telemetry.detect.runs import Machines, steps_of, vitals
 
@@ -35,7 +35,7 @@ def test_one_that_takes_twice_as_long_as_ever_is_slow() -> None:
 
 
 def test_the_first_is_compared_with_what_its_size_should_take() -> None:
-    usual_s = due_s(n_parameters=7e9, n_nodes=4)
+    usual_s = expected_checkpoint_s(n_parameters=7e9, n_nodes=4)
     assert usual_s == pytest.approx(2 + 14 * 7 / 4 / 2)
     assert told(steps(1.5 * usual_s), checkpoint_s=usual_s) == []
     assert len(told(steps(2.5 * usual_s), checkpoint_s=usual_s)) == 1

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import Span
-from telemetry.detect import RULES, Finding, find, silent
+from telemetry.detect import RULES, Finding, find, find_silent
 from telemetry.simulate.faults import FAULTS
 from tests.telemetry.detect.runs import steps_at, vitals
 
@@ -26,8 +26,8 @@ def one_of_each() -> list[Finding]:
     ecc = Span("s", np.array([0, 600]), ("steady",), {"mem_ecc_uncorrected": counts})
     return [
         *find(vitals(steps_at([0.1] * 9 + [0.3] * 3), counts=ecc)),
-        *silent({"steady": 0, "calm": 99}, now_s=100),
-        *silent({"steady": 0, "calm": 0}, now_s=100),
+        *find_silent({"steady": 0, "calm": 99}, now_s=100),
+        *find_silent({"steady": 0, "calm": 0}, now_s=100),
     ]
 
 

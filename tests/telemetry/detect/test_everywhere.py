@@ -8,7 +8,7 @@ import pytest
 from telemetry.detect import Finding, find
 from telemetry.detect.findings import CauseScore, Symptom
 from telemetry.detect.inputs import DetectionInput, OpenProblem
-from telemetry.detect.silicon import together
+from telemetry.detect.silicon import merge_common
 from tests.telemetry.detect.runs import T0, Machines, steps_at, steps_of, vitals
 
 LATENCY = "efa_latency_s"
@@ -70,7 +70,9 @@ def test_most_are_three_at_least_and_more_than_half(
         CauseScore("efa_loss", i, "m", 1.0, 0.5, 3, "ratio", node=f"n{i}", device=4)
         for i in range(nodes)
     ]
-    found = together([Symptom(look, 100.0 - i) for i, look in enumerate(looks)], n_nodes=n_nodes)
+    found = merge_common(
+        [Symptom(look, 100.0 - i) for i, look in enumerate(looks)], n_nodes=n_nodes
+    )
     assert len(found) == expected
     if expected == 1:
         assert (found[0].look.node, found[0].look.strength) == (None, nodes - 1)

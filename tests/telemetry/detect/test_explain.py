@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from telemetry.detect.trace_graph import graph_of, gridded
-from telemetry.detect.what_if import analysed, explained, replayed, transfers
+from telemetry.detect.trace_graph import graph_of, grid_of
+from telemetry.detect.what_if import analyse_trace, explain, replay, transfers
 from tests.telemetry.detect.by_the_book import Book
 from tests.telemetry.detect.conftest import (
     congested,
@@ -44,7 +44,7 @@ def _deep() -> Iterator[None]:
 def test_it_agrees_with_the_book(name: str) -> None:
     job = JOBS[name]
     trace = Job(**{**vars(job), "micro": 6, "steps": min(job.steps, 2), "rows": []}).trace()
-    found, expected = analysed(trace, run="book").found, Book(trace).explained()
+    found, expected = analyse_trace(trace, run="book").found, Book(trace).explained()
 
     assert found.real_s == pytest.approx(expected["real_s"], rel=1e-9)
     assert found.ideal_s == pytest.approx(expected["ideal_s"], rel=1e-9)
@@ -56,9 +56,9 @@ def test_it_agrees_with_the_book(name: str) -> None:
 @pytest.mark.parametrize("stage", [0, 3])
 def test_a_replay_of_what_was_recorded_is_what_was_recorded(chunks: int, stage: int) -> None:
     job = Job(chunks=chunks, work=heavy_stage(stage), noise=0.05)
-    grid = gridded(job.trace())
+    grid = grid_of(job.trace())
     graph = graph_of(grid)
-    _, end_s = replayed(graph, transfers(grid, graph))
+    _, end_s = replay(graph, transfers(grid, graph))
 
     np.testing.assert_allclose(end_s, grid.start_s + grid.duration_s, atol=1e-9)
 
@@ -85,8 +85,8 @@ def test_one_slow_worker_shows_in_the_grid_of_workers_and_nowhere_else() -> None
 
 def test_of_many_workers_the_likeliest_are_replayed_by_themselves() -> None:
     job = Job(dp=24, pp=4, micro=4, steps=1, work=one_slow((20, 1)))
-    grid = gridded(job.trace())
-    found = explained(grid, graph_of(grid))
+    grid = grid_of(job.trace())
+    found = explain(grid, graph_of(grid))
 
     assert grid.n_workers == 96
     assert found.suspects == [(20, 1)]

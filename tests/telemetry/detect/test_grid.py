@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from telemetry.detect.trace_graph import gridded
-from telemetry.detect.what_if import analysed
+from telemetry.detect.trace_graph import grid_of
+from telemetry.detect.what_if import analyse_trace
 from telemetry.trace import BoolArray, Trace, TraceError, is_kind
 from tests.telemetry.made_trace import Job
 
@@ -19,7 +19,7 @@ def where(trace: Trace, rows: BoolArray) -> Trace:
 
 def test_a_step_that_was_cut_off_is_left_out(limping: Trace) -> None:
     cut = where(limping, (limping.step < 2) | (limping.start_s < 5.0))
-    grid = gridded(cut)
+    grid = grid_of(cut)
 
     assert grid.steps.tolist() == [0, 1]
     assert grid.n_left_out == 1
@@ -27,7 +27,7 @@ def test_a_step_that_was_cut_off_is_left_out(limping: Trace) -> None:
 
 
 def test_tensor_parallel_ranks_are_one_worker() -> None:
-    alone, together = (analysed(Job(tp=tp, noise=0.1).trace(), run="x") for tp in (1, 4))
+    alone, together = (analyse_trace(Job(tp=tp, noise=0.1).trace(), run="x") for tp in (1, 4))
 
     assert together.grid.n_workers == alone.grid.n_workers == 16
     assert together.found.real_s == pytest.approx(alone.found.real_s)
@@ -35,14 +35,14 @@ def test_tensor_parallel_ranks_are_one_worker() -> None:
 
 def test_nothing_at_all_is_refused(limping: Trace) -> None:
     with pytest.raises(TraceError, match="holds no operation"):
-        gridded(where(limping, np.zeros(len(limping), bool)))
+        grid_of(where(limping, np.zeros(len(limping), bool)))
 
 
 def test_a_worker_that_was_not_recorded_is_named(limping: Trace) -> None:
     seen = (limping.dp != 1) | (limping.stage != 3)
 
     with pytest.raises(TraceError, match="replica 1, stage 3"):
-        gridded(where(limping, seen))
+        grid_of(where(limping, seen))
 
 
 def test_orders_that_contradict_each_other_are_refused(limping: Trace) -> None:
@@ -50,13 +50,13 @@ def test_orders_that_contradict_each_other_are_refused(limping: Trace) -> None:
     backwards = replace(limping, start_s=limping.start_s - 1e3 * early)
 
     with pytest.raises(TraceError, match="circle"):
-        analysed(backwards, run="x")
+        analyse_trace(backwards, run="x")
 
 
 def test_where_each_step_begins_does_not_matter(limping: Trace) -> None:
     later = replace(limping, start_s=limping.start_s + 1e6 * limping.step)
 
-    first, second = (analysed(trace, run="x").found for trace in (limping, later))
+    first, second = (analyse_trace(trace, run="x").found for trace in (limping, later))
     assert first.real_s == pytest.approx(second.real_s, rel=1e-6)
 
 
@@ -64,7 +64,7 @@ def test_numbers_with_gaps_that_would_fill_the_memory_are_refused(limping: Trace
     wide = replace(limping, dp=limping.dp * 3_000_000, stage=limping.stage * 3_000_000)
 
     with pytest.raises(TraceError, match="must count on from 0"):
-        gridded(wide)
+        grid_of(wide)
 
 
 def test_steps_that_have_nothing_in_common_are_refused(limping: Trace) -> None:
@@ -73,4 +73,4 @@ def test_steps_that_have_nothing_in_common_are_refused(limping: Trace) -> None:
     apart = Trace(**columns | {"step": many, "seq": columns["seq"] + 100 * many})
 
     with pytest.raises(TraceError, match="next to nothing in common"):
-        gridded(apart)
+        grid_of(apart)

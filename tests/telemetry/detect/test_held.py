@@ -7,10 +7,15 @@ import numpy as np
 import pytest
 
 from telemetry.blocks import FloatArray, Span
-from telemetry.detect.fabric import fabric
+from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.findings import Symptom
-from telemetry.detect.inputs import OpenProblem, lasts, measured, newest
-from telemetry.detect.silicon import silicon
+from telemetry.detect.inputs import (
+    OpenProblem,
+    is_persistent,
+    new_measurements,
+    newest_measurements,
+)
+from telemetry.detect.silicon import find_unhealthy_hardware
 from tests.telemetry.detect.runs import T0, steps_at, vitals
 
 N_NODES, N_EFA, PERIOD_S = 16, 16, 60
@@ -69,7 +74,7 @@ class Held:
                 now_s=float(self.until_s),
                 standing=open_,
             )
-            mine = fabric(seen)
+            mine = find_efa_symptoms(seen)
             found += [(second, each) for each in mine]
             open_ = tuple(
                 OpenProblem("efa_degraded", s.look.cause, s.look.node, s.look.device) for s in mine
@@ -99,13 +104,13 @@ def test_a_slow_link_that_is_probed_now_and_then_is_found(period_s: int) -> None
 def test_probes_that_leave_gaps_in_place_of_holding_are_found_too() -> None:
     values = np.full((12, 1, 1), NAN)
     values[[0, 5, 10], 0, 0] = [1.0, 2.0, 2.0]
-    assert measured(values)[:, 0, 0].nonzero()[0].tolist() == [0, 5]
+    assert new_measurements(values)[:, 0, 0].nonzero()[0].tolist() == [0, 5]
 
 
 def test_the_newest_measurements_are_the_last_that_differ() -> None:
     values = np.array([1.0, 1, 2, NAN, 2, 3, 3])[:, None]
-    assert newest(values, 2)[:, 0].tolist() == [2.0, 3.0]
-    assert np.isnan(newest(values, 4)[0, 0])
+    assert newest_measurements(values, 2)[:, 0].tolist() == [2.0, 3.0]
+    assert np.isnan(newest_measurements(values, 4)[0, 0])
 
 
 @pytest.mark.parametrize(
@@ -117,7 +122,7 @@ def test_reports_that_come_less_often_must_all_say_so_and_two_at_least(
 ) -> None:
     ticks = np.arange(8)
     reports = ticks % period == 0
-    assert lasts(ticks >= 8 - n_above, reports, least=5) == wanted
+    assert is_persistent(ticks >= 8 - n_above, reports, least=5) == wanted
 
 
 def test_a_core_that_stands_out_in_one_report_only_is_not_slow() -> None:
@@ -135,7 +140,7 @@ def test_a_core_that_stands_out_in_one_report_only_is_not_slow() -> None:
             moments=lambda metrics, ages_s: Span("s", np.arange(6), NODES[:4], {CORES: past}),
             nodes=NODES[:4],
         )
-        return silicon(seen)
+        return find_unhealthy_hardware(seen)
 
     assert cores(1) == []
     assert [(s.look.node, s.look.device) for s in cores(2)] == [("n-02", 5)]

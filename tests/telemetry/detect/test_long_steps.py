@@ -7,8 +7,8 @@ import pytest
 
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect import find
-from telemetry.detect.fabric import fabric
-from telemetry.detect.uneven import uneven
+from telemetry.detect.fabric import find_efa_symptoms
+from telemetry.detect.uneven import find_uneven_work
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.played import record
 from tests.telemetry.detect.runs import steps_of, vitals
@@ -25,7 +25,7 @@ def causes(compute_s: FloatArray, *, accused: Sequence[str] = ()) -> list[str]:
     names = tuple(f"node-{i}" for i in range(compute_s.shape[1]))
     steps = steps_of(compute_s, workers=names)
     seen = vitals(steps, nodes=names)
-    return [problem.cause for problem in uneven(seen, steps, accused=set(accused))]
+    return [problem.cause for problem in find_uneven_work(seen, steps, accused=set(accused))]
 
 
 def test_one_long_step_of_few_workers_tells_uneven_work() -> None:
@@ -82,7 +82,7 @@ def test_losses_on_a_quiet_link_are_counted_for_minutes() -> None:
 
     steps = steps_of(after_calm([1.0, 1.0, 1.0]), workers=("a", "b", "c"))
     seen = vitals(steps, hardware, nodes=("a", "b", "c"), now_s=1000.0)
-    [found] = fabric(seen)
+    [found] = find_efa_symptoms(seen)
     assert (found.look.cause, found.look.node, found.look.device) == ("efa_loss", "b", 2)
     assert not [each for each in find(seen) if each.rule != "efa_degraded"]
 

@@ -5,12 +5,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from telemetry.detect.pace import comparable, lift, n_newest, quick, work_s
+from telemetry.detect.pace import comparable_steps, find_rise, n_newest, quickest_fifth, work_s
 from tests.telemetry.detect.runs import steps_of
 
 
 def test_a_rise_is_found_with_its_first_step() -> None:
-    found = lift(np.array([1.0] * 20 + [1.2] * 3), least=0.1, n_now=2)
+    found = find_rise(np.array([1.0] * 20 + [1.2] * 3), least=0.1, n_now=2)
     assert found is not None
     assert (found.at, found.usual) == (20, 1.0)
     assert found.now == pytest.approx(1.2)
@@ -28,32 +28,34 @@ def test_a_rise_is_found_with_its_first_step() -> None:
     ids=["steady", "one step", "over", "fell", "too little"],
 )
 def test_these_are_no_rises(x: list[float]) -> None:
-    assert lift(np.array(x), least=0.1, n_now=2) is None
+    assert find_rise(np.array(x), least=0.1, n_now=2) is None
 
 
 def test_one_long_step_is_enough_if_it_is_clear() -> None:
-    assert lift(np.array([1.0] * 20 + [1.3]), least=0.1, n_now=1) is not None
-    assert lift(np.array([1.0] * 20 + [1.15]), least=0.1, n_now=1) is None
+    assert find_rise(np.array([1.0] * 20 + [1.3]), least=0.1, n_now=1) is not None
+    assert find_rise(np.array([1.0] * 20 + [1.15]), least=0.1, n_now=1) is None
 
 
 def test_an_open_alert_keeps_to_what_was_usual_when_it_fired() -> None:
-    assert lift(np.full(40, 1.2), least=0.1, n_now=2, usual=1.0) is not None
-    assert lift(np.full(40, 1.04), least=0.1, n_now=2, usual=1.0) is None
+    assert find_rise(np.full(40, 1.2), least=0.1, n_now=2, usual=1.0) is not None
+    assert find_rise(np.full(40, 1.04), least=0.1, n_now=2, usual=1.0) is None
 
 
 def test_noise_is_hardly_ever_a_rise() -> None:
     rng = np.random.default_rng(1)
-    found = [lift(1 + 0.01 * rng.standard_normal(60), least=0.04, n_now=2) for _ in range(2_000)]
+    found = [
+        find_rise(1 + 0.01 * rng.standard_normal(60), least=0.04, n_now=2) for _ in range(2_000)
+    ]
     assert found == [None] * 2_000
 
 
 def test_steps_of_another_batch_or_fleet_are_not_compared() -> None:
     steps = steps_of(np.ones((10, 4)))
     tokens = np.where(np.arange(10) < 4, 8e6, 4e6)
-    assert len(comparable(replace(steps, tokens=tokens))) == 6
+    assert len(comparable_steps(replace(steps, tokens=tokens))) == 6
     compute = np.ones((10, 4))
     compute[:7, 3] = np.nan
-    assert len(comparable(steps_of(compute))) == 3
+    assert len(comparable_steps(steps_of(compute))) == 3
 
 
 def test_a_checkpoint_is_no_part_of_the_pace() -> None:
@@ -66,9 +68,9 @@ def test_a_checkpoint_is_no_part_of_the_pace() -> None:
 def test_the_quickest_fifth_ignores_a_few_late_workers() -> None:
     compute = np.ones((1, 10))
     compute[0, :4] = 3.0
-    assert quick(compute).tolist() == [1.0]
+    assert quickest_fifth(compute).tolist() == [1.0]
     compute[0, 4] = np.nan
-    assert quick(compute).tolist() == [1.0]
+    assert quickest_fifth(compute).tolist() == [1.0]
 
 
 def test_newest_means_seconds_of_short_steps_and_one_long_one() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.detect import find
-from telemetry.detect.share import Episode, episode, own_s
+from telemetry.detect.share import Episode, busy_s, episode
 from tests.telemetry.detect.runs import steps_at, steps_of, vitals
 
 
@@ -98,7 +98,7 @@ def test_time_is_conserved() -> None:
     rng = np.random.default_rng(3)
     steps = steps_of(1 + rng.random((20, 4)), transfer_s=0.2)
     phases = steps.phases
-    total = own_s(steps) + phases["wait_s"] + phases["transfer_s"]
+    total = busy_s(steps) + phases["wait_s"] + phases["transfer_s"]
     np.testing.assert_allclose(total, steps.worker_step_s)
     assert np.ptp(total, axis=1).max() < 1e-12
 

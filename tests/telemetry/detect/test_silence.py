@@ -4,25 +4,25 @@ import json
 
 import pytest
 
-from telemetry.detect import StepHeartbeat, silent
+from telemetry.detect import StepHeartbeat, find_silent
 
 NOW = 1_000
 FLEET = {"steady": 999, "limping": 1_000, "calm": 1_000}
 
 
 def test_a_fleet_that_reports_is_not_silent() -> None:
-    assert silent(FLEET, now_s=NOW) == []
-    assert silent({}, now_s=NOW) == []
+    assert find_silent(FLEET, now_s=NOW) == []
+    assert find_silent({}, now_s=NOW) == []
 
 
 def test_fifteen_seconds_are_silence_and_fourteen_are_not() -> None:
-    assert silent(FLEET | {"quiet": NOW - 14}, now_s=NOW) == []
-    assert silent(FLEET | {"quiet": NOW - 15}, now_s=NOW) != []
-    assert silent(FLEET | {"quiet": NOW - 8}, now_s=NOW, after_s=5) != []
+    assert find_silent(FLEET | {"quiet": NOW - 14}, now_s=NOW) == []
+    assert find_silent(FLEET | {"quiet": NOW - 15}, now_s=NOW) != []
+    assert find_silent(FLEET | {"quiet": NOW - 8}, now_s=NOW, after_s=5) != []
 
 
 def test_a_quiet_node_is_named_since_it_was_last_heard() -> None:
-    (finding,) = silent(FLEET | {"quiet": 980}, now_s=NOW)
+    (finding,) = find_silent(FLEET | {"quiet": 980}, now_s=NOW)
     assert (finding.rule, finding.cause, finding.node) == ("node_silent", "node_silent", "quiet")
     assert finding.onset_s == 980
     assert finding.score == pytest.approx(20 / 15)
@@ -30,7 +30,7 @@ def test_a_quiet_node_is_named_since_it_was_last_heard() -> None:
 
 
 def test_a_run_that_trains_on_has_lost_only_its_telemetry() -> None:
-    (finding,) = silent(
+    (finding,) = find_silent(
         FLEET | {"quiet": 900},
         now_s=NOW,
         run_of={"quiet": "llama", "calm": "llama"},
@@ -42,7 +42,7 @@ def test_a_run_that_trains_on_has_lost_only_its_telemetry() -> None:
 
 
 def test_a_run_that_stopped_with_the_node_has_lost_the_node() -> None:
-    (finding,) = silent(
+    (finding,) = find_silent(
         FLEET | {"quiet": 900},
         now_s=NOW,
         run_of={"quiet": "llama"},
@@ -53,7 +53,7 @@ def test_a_run_that_stopped_with_the_node_has_lost_the_node() -> None:
 
 
 def test_a_long_step_under_way_is_no_evidence_of_death() -> None:
-    (finding,) = silent(
+    (finding,) = find_silent(
         FLEET | {"quiet": 980},
         now_s=NOW,
         run_of={"quiet": "llama"},
@@ -64,13 +64,13 @@ def test_a_long_step_under_way_is_no_evidence_of_death() -> None:
 
 def test_several_nodes_of_a_run_know_of_each_other() -> None:
     runs = {"a": "llama", "b": "llama", "c": "bert", "calm": "llama"}
-    found = silent(FLEET | {"a": 900, "b": 901, "c": 902}, now_s=NOW, run_of=runs)
+    found = find_silent(FLEET | {"a": 900, "b": 901, "c": 902}, now_s=NOW, run_of=runs)
     also = {finding.node: finding.evidence["also_silent"] for finding in found}
     assert also == {"a": ["b"], "b": ["a"], "c": []}
 
 
 def test_a_whole_fleet_that_is_silent_is_one_finding() -> None:
-    (finding,) = silent({f"node-{i}": 900 + i % 3 for i in range(28)}, now_s=NOW)
+    (finding,) = find_silent({f"node-{i}": 900 + i % 3 for i in range(28)}, now_s=NOW)
     assert finding.rule == "monitoring_blind"
     assert (finding.run, finding.node) == (None, None)
     assert finding.evidence["n_nodes"] == 28
@@ -78,16 +78,16 @@ def test_a_whole_fleet_that_is_silent_is_one_finding() -> None:
 
 
 def test_the_only_node_of_a_fleet_is_silent_not_blinding() -> None:
-    (finding,) = silent({"quiet": 900}, now_s=NOW)
+    (finding,) = find_silent({"quiet": 900}, now_s=NOW)
     assert finding.rule == "node_silent"
 
 
 def test_a_clock_that_runs_ahead_is_not_silent() -> None:
-    assert silent(FLEET | {"quiet": NOW + 500}, now_s=NOW) == []
+    assert find_silent(FLEET | {"quiet": NOW + 500}, now_s=NOW) == []
 
 
 def test_a_thousand_nodes_are_heard_in_a_moment() -> None:
-    found = silent({f"n{i}": 1_000 if i % 2 else 900 for i in range(1_000)}, now_s=NOW)
+    found = find_silent({f"n{i}": 1_000 if i % 2 else 900 for i in range(1_000)}, now_s=NOW)
     assert len(found) == 500
 
 
@@ -95,34 +95,34 @@ def test_a_node_with_which_its_run_stopped_has_crashed_and_is_not_waited_for() -
     seen = FLEET | {"quiet": NOW - 6}
     pulses = {"llama": StepHeartbeat(last_step_at_s=NOW - 12, step_s=3)}
     runs = dict.fromkeys(seen, "llama")
-    (finding,) = silent(seen, now_s=NOW, run_of=runs, pulses=pulses, crashed=("quiet",))
+    (finding,) = find_silent(seen, now_s=NOW, run_of=runs, pulses=pulses, crashed=("quiet",))
     assert (finding.rule, finding.cause) == ("node_silent", "node_crash")
     assert finding.evidence["steps_go_on"] is False
-    assert silent(seen, now_s=NOW, run_of=runs, pulses=pulses) == []
+    assert find_silent(seen, now_s=NOW, run_of=runs, pulses=pulses) == []
 
 
 def test_while_peers_are_heard_of_a_late_step_alone_is_no_crash() -> None:
     seen = FLEET | {"quiet": NOW - 600}
     pulses = {"llama": StepHeartbeat(last_step_at_s=NOW - 590, step_s=3)}
-    (finding,) = silent(seen, now_s=NOW, run_of=dict.fromkeys(seen, "llama"), pulses=pulses)
+    (finding,) = find_silent(seen, now_s=NOW, run_of=dict.fromkeys(seen, "llama"), pulses=pulses)
     assert finding.cause == "node_silent"
 
 
 def test_a_run_that_does_not_train_proves_no_death() -> None:
     pulses = {"llama": StepHeartbeat(last_step_at_s=NOW - 590, step_s=3, trains=False)}
     seen = FLEET | {"quiet": NOW - 600}
-    (finding,) = silent(seen, now_s=NOW, run_of={"quiet": "llama"}, pulses=pulses)
+    (finding,) = find_silent(seen, now_s=NOW, run_of={"quiet": "llama"}, pulses=pulses)
     assert finding.cause == "node_silent"
 
 
 def test_a_node_of_no_run_can_wait_for_the_morning() -> None:
-    found = silent(FLEET | {"a": 900, "b": 900}, now_s=NOW, run_of={"a": "llama"})
+    found = find_silent(FLEET | {"a": 900, "b": 900}, now_s=NOW, run_of={"a": "llama"})
     assert {finding.node: finding.severity for finding in found} == {"a": "page", "b": "warn"}
 
 
 def test_nodes_that_fall_silent_one_by_one_while_steps_arrive_are_ill_themselves() -> None:
     pulses = {"llama": StepHeartbeat(last_step_at_s=999, step_s=3)}
-    found = silent({"a": 900, "b": 940}, now_s=NOW, run_of={"a": "llama"}, pulses=pulses)
+    found = find_silent({"a": 900, "b": 940}, now_s=NOW, run_of={"a": "llama"}, pulses=pulses)
     assert [finding.rule for finding in found] == ["node_silent", "node_silent"]
-    (finding,) = silent({"a": 938, "b": 940}, now_s=NOW, pulses=pulses)
+    (finding,) = find_silent({"a": 938, "b": 940}, now_s=NOW, pulses=pulses)
     assert finding.rule == "monitoring_blind"

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telemetry.detect.what_if import CAUSES, analysed
+from telemetry.detect.what_if import CAUSES, analyse_trace
 from telemetry.trace import Trace
 from tests.telemetry.detect.conftest import (
     congested,
@@ -124,7 +124,7 @@ def test_pauses_here_and_there_have_no_name() -> None:
 def test_missing_operations_change_nothing(limping: Trace, lost_ratio: float) -> None:
     kept = np.random.default_rng(1).random(len(limping)) > lost_ratio
     columns = {name: getattr(limping, name)[kept] for name in limping.__slots__[:10]}
-    whole, lossy = (analysed(each, run="x") for each in (limping, Trace(**columns)))
+    whole, lossy = (analyse_trace(each, run="x") for each in (limping, Trace(**columns)))
 
     assert lossy.grid.n_missing == (~kept).sum()
     assert lossy.verdict.culprits == whole.verdict.culprits == ((1, 2),)

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telemetry.detect.what_if import Analysis, analysed
+from telemetry.detect.what_if import Analysis, analyse_trace
 from telemetry.ingest.traces import read_trace
 from telemetry.trace import TraceError, is_kind
 from tests.telemetry.ingest.traces.made_kineto import LAST_MOVE_US, Kineto
 
 
 def told(job: Kineto, folder: Path) -> Analysis:
-    return analysed(read_trace([job.write(folder)]), run="kernels")
+    return analyse_trace(read_trace([job.write(folder)]), run="kernels")
 
 
 def refused(path: Path, text: bytes) -> str:
@@ -103,7 +103,7 @@ def test_all_ranks_may_be_in_one_file(tmp_path: Path) -> None:
         for event in document["traceEvents"]
     ]
     (tmp_path / "merged.json").write_text(json.dumps({"traceEvents": events}))
-    analysis = analysed(read_trace([tmp_path / "merged.json"]), run="merged")
+    analysis = analyse_trace(read_trace([tmp_path / "merged.json"]), run="merged")
 
     assert analysis.verdict.culprits == ((2, 0),)
 
