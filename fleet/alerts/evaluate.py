@@ -244,7 +244,7 @@ def judge(
     for sight in sights:
         mine = {rule for rule, subject in burning if subject == f"run:{sight.run.name}"}
         told = standing.get(sight.run.pk, ())
-        vitals = replace(vitals_of(sight, now_s=now_s, standing=told), recall=recall)
+        vitals = replace(vitals_of(sight, now_s=now_s, standing=told), calm_cache=recall)
         findings += find(vitals, open_rules=mine)
         dead |= known_dead(vitals)
     pulses = {sight.run.name: sight.pulse for sight in sights}

@@ -156,9 +156,9 @@ def vitals_of(
         counts=sight.counts,
         phase=sight.run.phase,
         phase_since_s=sight.run.phase_since.timestamp(),
-        standing=standing,
-        looks=sight.looks or bool(standing),
-        moments=sight.moments,
+        open_problems=standing,
+        reads_hardware=sight.looks or bool(standing),
+        hardware_at=sight.moments,
         earlier=sight.earlier,
         checkpoint_s=checkpoint_due_s(sight.run),
     )

@@ -50,7 +50,7 @@ def expected_checkpoint_s(*, n_parameters: float, n_nodes: int) -> float:
     return OPENING_S + BYTES_PER_PARAMETER * n_parameters / max(1, n_nodes) / BYTES_PER_S
 
 
-def find_slow_checkpoint(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find out whether a checkpoint is slow: one that is being written, or the newest one.
 
     One that is written is news for a minute. One under way shows as a step that is overdue while
@@ -58,13 +58,13 @@ def find_slow_checkpoint(vitals: DetectionInput, steps: StepBatch) -> list[Probl
     usual step is taken off.
     """
     taken = _durations(steps)
-    under_way = _in_progress(vitals, steps)
-    if under_way is not None and (found := _check(vitals, steps, taken, under_way)):
+    under_way = _in_progress(inputs, steps)
+    if under_way is not None and (found := _check(inputs, steps, taken, under_way)):
         return [found]
-    written = _newest_written(vitals, steps, taken, waits=under_way is not None)
+    written = _newest_written(inputs, steps, taken, waits=under_way is not None)
     if written is None:
         return []
-    found = _check(vitals, steps, taken[:-1], written)
+    found = _check(inputs, steps, taken[:-1], written)
     return [] if found is None else [found]
 
 
@@ -78,35 +78,35 @@ class Checkpoint:
 
 
 def _check(
-    vitals: DetectionInput, steps: StepBatch, earlier: list[tuple[int, float]], this: Checkpoint
+    inputs: DetectionInput, steps: StepBatch, earlier: list[tuple[int, float]], this: Checkpoint
 ) -> Problem | None:
     """Return what is wrong with a checkpoint, beside the ``earlier`` ones."""
-    usual_s, limit = _usual(vitals, steps, earlier, this.ended_s)
+    usual_s, limit = _usual(inputs, steps, earlier, this.ended_s)
     if not np.isfinite(usual_s) or this.took_s < max(limit * usual_s, usual_s + LEAST_S):
         return None
     strength = this.took_s / (limit * usual_s)
-    look = CauseScore(CAUSE, strength, "checkpoint_s", this.took_s, usual_s, 0, "s", this.node)
-    more = {"baseline_phase_s": usual_s, "phase_s": this.took_s}
-    return Problem(CAUSE, look, "checkpoint", this.ended_s - this.took_s, strength, more=more)
+    score = CauseScore(CAUSE, strength, "checkpoint_s", this.took_s, usual_s, 0, "s", this.node)
+    extra = {"baseline_phase_s": usual_s, "phase_s": this.took_s}
+    return Problem(CAUSE, score, "checkpoint", this.ended_s - this.took_s, strength, extra=extra)
 
 
-def _in_progress(vitals: DetectionInput, steps: StepBatch) -> Checkpoint | None:
+def _in_progress(inputs: DetectionInput, steps: StepBatch) -> Checkpoint | None:
     """Return the checkpoint that is being written; None where none is."""
-    still = standstill(vitals)
-    if still is None or not still.loads.any():
+    stall = standstill(inputs)
+    if stall is None or not stall.loads.any():
         return None
-    held = [alert for alert in vitals.standing if alert.cause == CAUSE]
-    writing = _writing(vitals, steps, still.since_s, vitals.now_s)
+    held = [alert for alert in inputs.open_problems if alert.cause == CAUSE]
+    writing = _writing(inputs, steps, stall.since_s, inputs.now_s)
     # Most nodes writing at one moment: a checkpoint.
-    if not (still.loads.mean() > MOST or held or bool((writing.writes.mean(axis=1) > MOST).any())):
+    if not (stall.loads.mean() > MOST or held or bool((writing.writes.mean(axis=1) > MOST).any())):
         return None
     # While all still write nobody stands out: a node that is accused already stays so.
     node = _slowest(writing) or next((alert.node for alert in held if alert.node), None)
-    return Checkpoint(still.overdue_s - still.step_s, vitals.now_s, node)
+    return Checkpoint(stall.overdue_s - stall.step_s, inputs.now_s, node)
 
 
 def _newest_written(
-    vitals: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], *, waits: bool
+    inputs: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], *, waits: bool
 ) -> Checkpoint | None:
     """Return the newest checkpoint that is written, while it is news.
 
@@ -117,13 +117,13 @@ def _newest_written(
         return None
     row, took_s = taken[-1]
     ended_s = float(steps.ended_at_s[row])
-    held = [alert for alert in vitals.standing if alert.cause == CAUSE]
-    if vitals.now_s - ended_s > NEWS_S and not (waits and held):
+    held = [alert for alert in inputs.open_problems if alert.cause == CAUSE]
+    if inputs.now_s - ended_s > NEWS_S and not (waits and held):
         return None
     for alert in held:
         if alert.node is not None:
             return Checkpoint(took_s, ended_s, alert.node)
-    writing = _writing(vitals, steps, ended_s - took_s, ended_s)
+    writing = _writing(inputs, steps, ended_s - took_s, ended_s)
     return Checkpoint(took_s, ended_s, _slowest(writing))
 
 
@@ -135,10 +135,10 @@ class Writing:
     writes: NDArray[np.bool_]
 
 
-def _writing(vitals: DetectionInput, steps: StepBatch, from_s: float, until_s: float) -> Writing:
+def _writing(inputs: DetectionInput, steps: StepBatch, from_s: float, until_s: float) -> Writing:
     """Look at the hosts within some seconds, the newest of them where these are many."""
-    back_s = int(min(vitals.now_s - from_s, LONGEST_S))
-    span = vitals.hardware((CORES, HOST), max(1, back_s)).of(training_nodes(vitals, steps))
+    back_s = int(min(inputs.now_s - from_s, LONGEST_S))
+    span = inputs.hardware((CORES, HOST), max(1, back_s)).of(training_nodes(inputs, steps))
     hosts = node_values(span, HOST)
     writes = (hosts >= LOADING) & (hosts < COMPILING) & ~(node_peak(span, CORES) >= WORKING)
     return Writing(span.nodes, writes[span.ticks <= until_s])
@@ -167,29 +167,29 @@ def _n_workers(steps: StepBatch) -> IntArray:
 
 
 def _usual(
-    vitals: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], ended_at_s: float
+    inputs: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], ended_at_s: float
 ) -> tuple[float, float]:
     """Return what a checkpoint takes (infinity: unknown), and how many times that is slow.
 
     The quickest of the earlier ones counts: several slow ones in a row do not become usual. Half
     as many nodes have twice as much to write each.
     """
-    for alert in vitals.standing:
+    for alert in inputs.open_problems:
         held = alert.evidence.get("baseline_phase_s")
         if alert.cause == CAUSE and held is not None:
             return float(held), SLOWER_BY
     n_now = max(1, int(_n_workers(steps)[-1]))
     earlier = [took_s for _, took_s in taken]
-    if not earlier and vitals.earlier is not None:
-        past = vitals.earlier(vitals.now_s - EARLIER_S)
+    if not earlier and inputs.earlier is not None:
+        past = inputs.earlier(inputs.now_s - EARLIER_S)
         n_then = _n_workers(past)
         written = [(row, s) for row, s in _durations(past) if past.ended_at_s[row] < ended_at_s]
         earlier = [
             OPENING_S + max(0.0, took_s - OPENING_S) * float(n_then[row]) / n_now
             for row, took_s in written
         ]
-    if len(earlier) >= ENOUGH_CHECKPOINTS or (earlier and vitals.checkpoint_s is None):
+    if len(earlier) >= ENOUGH_CHECKPOINTS or (earlier and inputs.checkpoint_s is None):
         return min(earlier), SLOWER_BY
-    n_nodes = max(1, len(training_nodes(vitals, steps)))
-    due = vitals.checkpoint_s or np.inf
-    return min([*earlier, due * max(1.0, len(vitals.nodes) / n_nodes)]), SLOWER_THAN_DUE
+    n_nodes = max(1, len(training_nodes(inputs, steps)))
+    due = inputs.checkpoint_s or np.inf
+    return min([*earlier, due * max(1.0, len(inputs.nodes) / n_nodes)]), SLOWER_THAN_DUE

@@ -56,9 +56,9 @@ def pace_of(minutes: StepBatch, *, nodes_per_worker: float) -> MinutePace:
     ``cost = nodes at work * (step_s less checkpoints and evaluation) / tokens``. It is dollars
     per token at any price, and stays as it is where the batch grows or nodes leave.
     """
-    told = np.stack([minutes.phases[phase] for phase in PHASES], axis=-1)
-    known = np.isfinite(told)
-    filled = np.where(known, told, 0.0)
+    reported = np.stack([minutes.phases[phase] for phase in PHASES], axis=-1)
+    known = np.isfinite(reported)
+    filled = np.where(known, reported, 0.0)
     planned = sum(filled[..., PHASES.index(phase)] for phase in PLANNED)
     # A step that nobody divides is all of it work.
     is_divided = known[..., : PHASES.index("checkpoint_s")].any(axis=-1)

@@ -68,7 +68,7 @@ SMALL_RISE_RATIO = 0.1
 class Diagnosis:
     """What is believed: the look that convinces, None where none does, and all that do not."""
 
-    look: CauseScore | None
+    score: CauseScore | None
     kind: str
     lateness: Lateness
     ruled_out: tuple[CauseScore, ...] = ()
@@ -76,7 +76,7 @@ class Diagnosis:
     @property
     def cause(self) -> str:
         """Name of the fault, or that it is unknown."""
-        return self.look.cause if self.look else UNKNOWN
+        return self.score.cause if self.score else UNKNOWN
 
     @property
     def is_layout(self) -> bool:
@@ -91,14 +91,14 @@ def diagnose_share(case: ShareCase) -> Diagnosis:
     only where the first finds nothing and the other is not negligible.
     """
     late = lateness(case.after)
-    looks: list[CauseScore] = []
+    scores: list[CauseScore] = []
     for kind in _kinds_to_explain(case):
         new = score_workers(case, late) if kind == "waiting" else score_links(case)
-        looks += new
+        scores += new
         if best := strongest(new):
-            return Diagnosis(best, kind, late, _ruled_out(looks, best))
+            return Diagnosis(best, kind, late, _ruled_out(scores, best))
     shown = LAYOUT if _is_layout(case) else case.kind
-    return Diagnosis(None, shown, late, _ruled_out(looks, None))
+    return Diagnosis(None, shown, late, _ruled_out(scores, None))
 
 
 def _kinds_to_explain(case: ShareCase) -> list[Kind]:
@@ -115,13 +115,13 @@ def _is_layout(case: ShareCase) -> bool:
         return True
     if case.kind == "waiting":
         return False
-    always = case.share_rise_ratio < SMALL_RISE_RATIO * case.vitals.limit_ratio
+    always = case.share_rise_ratio < SMALL_RISE_RATIO * case.inputs.limit_ratio
     return case.before is None or always or bool(case.changed)
 
 
-def _ruled_out(looks: list[CauseScore], best: CauseScore | None) -> tuple[CauseScore, ...]:
+def _ruled_out(scores: list[CauseScore], best: CauseScore | None) -> tuple[CauseScore, ...]:
     """Keep what was looked at and does not stand out."""
-    return tuple(look for look in looks if look is not best and not look.stands_out)
+    return tuple(score for score in scores if score is not best and not score.stands_out)
 
 
 # The charts begin this long before the onset, so that what was normal can be seen.
@@ -131,28 +131,28 @@ WORST_WORKERS = 64
 
 def share_evidence(case: ShareCase, verdict: Diagnosis) -> dict[str, Any]:
     """Return the evidence of the headline rule; docs/rules.md explains every key."""
-    after, vitals = case.after, case.vitals
+    after, inputs = case.after, case.inputs
     wait = float(case.newest.wait_ratio.mean())
     transfer = float(case.newest.transfer_ratio.mean())
-    look = verdict.look
+    score = verdict.score
     return {
         "share_ratio": wait + transfer,
         "wait_ratio": wait,
         "transfer_ratio": transfer,
-        "limit_ratio": vitals.limit_ratio,
-        "resolve_ratio": vitals.resolve_ratio,
+        "limit_ratio": inputs.limit_ratio,
+        "resolve_ratio": inputs.resolve_ratio,
         "kind": verdict.kind,
         "step": int(after.step[-1]),
         "step_s": middle(case.newest.step_s),
         "baseline_step_s": _baseline_step_s(case),
         "changed": list(case.changed),
-        "culprit": look.figure() if look else None,
+        "culprit": score.figure() if score else None,
         "wait_by_worker": _wait_by_worker(case),
         "late_workers": [after.workers[i] for i in verdict.lateness.late],
         "unreported": _unreported(case),
         "ruled_out": ruled_out_json(verdict.ruled_out),
         "onset_s": case.onset_s,
-        "window": [case.onset_s - LEAD_S, vitals.now_s],
+        "window": [case.onset_s - LEAD_S, inputs.now_s],
         "charts": _charts(verdict),
     }
 
@@ -180,10 +180,10 @@ def _unreported(case: ShareCase) -> list[str]:
 
 def _charts(verdict: Diagnosis) -> list[dict[str, Any]]:
     """Return what is worth drawing beside the steps: the hardware that gives the culprit away."""
-    look = verdict.look
-    if look is None or look.node is None or look.metric not in METRICS:
+    score = verdict.score
+    if score is None or score.node is None or score.metric not in METRICS:
         return []
-    return [{"metric": look.metric, "node": look.node, "device": look.device}]
+    return [{"metric": score.metric, "node": score.node, "device": score.device}]
 
 
 SHARE = "allreduce_share"
@@ -194,7 +194,7 @@ UNRELATED_AFTER_S = 60.0
 
 
 def apply_share_rule(
-    vitals: DetectionInput, steps: StepBatch, problems: list[Problem], *, is_open: bool
+    inputs: DetectionInput, steps: StepBatch, problems: list[Problem], *, is_open: bool
 ) -> tuple[Finding | None, list[Problem]]:
     """Apply the headline rule.
 
@@ -210,38 +210,38 @@ def apply_share_rule(
     """
     since = episode(
         steps.allreduce_share_ratio,
-        limit_ratio=vitals.limit_ratio,
-        resolve_ratio=vitals.resolve_ratio,
+        limit_ratio=inputs.limit_ratio,
+        resolve_ratio=inputs.resolve_ratio,
         is_open=is_open,
     )
     if since is None:
         return None, problems
-    case = open_case(vitals, steps, since)
-    verdict = _keep_everywhere(vitals, diagnose_share(case))
-    chosen = _choose_problem(vitals, verdict, problems)
-    began_s = vitals.now_s if chosen is None else chosen.onset_s
-    layout_s = _layout_since_s(vitals)
+    case = open_case(inputs, steps, since)
+    verdict = _keep_everywhere(inputs, diagnose_share(case))
+    chosen = _choose_problem(inputs, verdict, problems)
+    began_s = inputs.now_s if chosen is None else chosen.onset_s
+    layout_s = _layout_since_s(inputs)
     if layout_s is not None and began_s - layout_s > UNRELATED_AFTER_S:
         case = replace(case, onset_s=min(case.onset_s, layout_s))
-        return _share_finding(case, replace(verdict, look=None, kind=LAYOUT)), problems
-    is_told = chosen is not None or verdict.look is not None or is_open
-    if not is_told and (case.is_diluted or (verdict.is_layout and _predates_window(case, steps))):
+        return _share_finding(case, replace(verdict, score=None, kind=LAYOUT)), problems
+    is_known = chosen is not None or verdict.score is not None or is_open
+    if not is_known and (case.is_diluted or (verdict.is_layout and _predates_window(case, steps))):
         return None, problems
-    if chosen is not None and chosen.look is not None:
+    if chosen is not None and chosen.score is not None:
         # Accuse what the problem accuses.
         kind = "transferring" if chosen.cause in LINK_CAUSES else "waiting"
-        ruled_out = tuple(look for look in verdict.ruled_out if look.cause != chosen.cause)
-        verdict = replace(verdict, look=chosen.look, kind=kind, ruled_out=ruled_out)
+        ruled_out = tuple(score for score in verdict.ruled_out if score.cause != chosen.cause)
+        verdict = replace(verdict, score=chosen.score, kind=kind, ruled_out=ruled_out)
     rest = [p for p in problems if p is not chosen and not _is_explained(p, verdict)]
     return _share_finding(case, verdict), rest
 
 
-def _layout_since_s(vitals: DetectionInput) -> float | None:
+def _layout_since_s(inputs: DetectionInput) -> float | None:
     """Return since when the open alert says that the run is laid out to communicate so much.
 
     What falls ill long after speaks for itself: nobody is told of it by an old alert.
     """
-    for alert in vitals.standing:
+    for alert in inputs.open_problems:
         onset_s = alert.evidence.get("onset_s")
         is_layout = alert.cause == UNKNOWN and alert.evidence.get("kind") == LAYOUT
         if alert.rule == SHARE and is_layout and onset_s is not None:
@@ -249,54 +249,56 @@ def _layout_since_s(vitals: DetectionInput) -> float | None:
     return None
 
 
-def _keep_everywhere(vitals: DetectionInput, verdict: Diagnosis) -> Diagnosis:
+def _keep_everywhere(inputs: DetectionInput, verdict: Diagnosis) -> Diagnosis:
     """Blame no single node for a part that the open alert says most nodes had sick."""
-    look = verdict.look
-    for alert in vitals.standing:
+    score = verdict.score
+    for alert in inputs.open_problems:
         is_everywhere = alert.rule == SHARE and alert.node is None and alert.device is not None
-        if look and is_everywhere and (alert.cause, alert.device) == (look.cause, look.device):
-            return replace(verdict, look=replace(look, node=None))
+        if score and is_everywhere and (alert.cause, alert.device) == (score.cause, score.device):
+            return replace(verdict, score=replace(score, node=None))
     return verdict
 
 
 def _predates_window(case: ShareCase, steps: StepBatch) -> bool:
     """Tell whether the run was like this for longer than the window, and no alert was due then."""
-    if case.before is not None or case.vitals.earlier is None:
+    if case.before is not None or case.inputs.earlier is None:
         return False
-    earlier = case.vitals.earlier(float(steps.ended_at_s[0]) - LOOKBACK_S)
+    earlier = case.inputs.earlier(float(steps.ended_at_s[0]) - LOOKBACK_S)
     return bool((earlier.ended_at_s < steps.ended_at_s[0] - 1.0).sum() >= BASELINE_STEPS)
 
 
 def _choose_problem(
-    vitals: DetectionInput, verdict: Diagnosis, problems: list[Problem]
+    inputs: DetectionInput, verdict: Diagnosis, problems: list[Problem]
 ) -> Problem | None:
     """Return the problem behind the share: of the same culprit, else the worst that could be.
 
     The one that the open alert speaks of comes first, as long as it lasts: a page does not jump
     from one of two culprits to the other and back.
     """
-    told = [p for p in problems if p.look is not None]
-    able = [p for p in told if _can_explain(p, verdict)]
+    reported = [p for p in problems if p.score is not None]
+    possible = [p for p in reported if _can_explain(p, verdict)]
     held = {
         (alert.cause, alert.node)
-        for alert in vitals.standing
+        for alert in inputs.open_problems
         if alert.rule == SHARE or "share_ratio" in alert.evidence
     }
     # A machine keeps the share when worse comes of another kind; what blames none does not.
-    keeps = able + [p for p in told if p.node is not None]
-    if (same := next((p for p in keeps if (p.cause, p.node) in held), None)) is not None:
+    candidates = possible + [p for p in reported if p.node is not None]
+    if (same := next((p for p in candidates if (p.cause, p.node) in held), None)) is not None:
         return same
-    if verdict.look is not None:
-        its = (p for p in able if _has_same_culprit(p, verdict) or _is_late(vitals, p, verdict))
-        chosen = next(its, None)
+    if verdict.score is not None:
+        matching = (
+            p for p in possible if _has_same_culprit(p, verdict) or _is_late(inputs, p, verdict)
+        )
+        chosen = next(matching, None)
         if chosen is not None or verdict.cause != UNKNOWN:
             return chosen
-    return max(able, key=lambda p: p.strength, default=None)
+    return max(possible, key=lambda p: p.strength, default=None)
 
 
-def _is_late(vitals: DetectionInput, problem: Problem, verdict: Diagnosis) -> bool:
+def _is_late(inputs: DetectionInput, problem: Problem, verdict: Diagnosis) -> bool:
     """Tell whether a machine that accuses itself is what the verdict takes for a long stage."""
-    late = {vitals.node_of(vitals.steps.workers[i]) for i in verdict.lateness.late}
+    late = {inputs.node_of(inputs.steps.workers[i]) for i in verdict.lateness.late}
     is_stage = verdict.cause == "stage_imbalance"
     return is_stage and problem.node is not None and late == {problem.node}
 
@@ -311,12 +313,12 @@ def _can_explain(problem: Problem, verdict: Diagnosis) -> bool:
 
 def _has_same_culprit(problem: Problem, verdict: Diagnosis) -> bool:
     """Tell whether a problem is at the machine that the verdict blames, or blames none either."""
-    look = verdict.look
-    if look is None:
+    score = verdict.score
+    if score is None:
         return False
-    if look.node is None or problem.node is None:
-        return problem.cause == look.cause
-    return problem.node == look.node
+    if score.node is None or problem.node is None:
+        return problem.cause == score.cause
+    return problem.node == score.node
 
 
 def _is_explained(problem: Problem, verdict: Diagnosis) -> bool:
@@ -325,26 +327,26 @@ def _is_explained(problem: Problem, verdict: Diagnosis) -> bool:
         # A node may have a sick link, and be late besides.
         if (problem.cause in LINK_CAUSES) != (verdict.kind != "waiting"):
             return False
-        devices = {problem.device, verdict.look.device if verdict.look else None}
+        devices = {problem.device, verdict.score.device if verdict.score else None}
         return None in devices or len(devices) == 1 or problem.cause == verdict.cause
-    is_symptom = problem.look is None or (problem.node is None and bool(problem.late))
+    is_symptom = problem.score is None or (problem.node is None and bool(problem.late))
     return is_symptom and problem.kind == verdict.kind
 
 
 def _share_finding(case: ShareCase, verdict: Diagnosis) -> Finding:
     """Put a verdict into words that alerts understand."""
     share = float(case.newest.allreduce_share_ratio.mean())
-    look = verdict.look
+    score = verdict.score
     return Finding(
         rule=SHARE,
         cause=verdict.cause,
         # Nobody need get up at night for a run that was laid out, or changed, to be like this.
         severity="warn" if verdict.is_layout else RULES[SHARE].severity,
-        run=case.vitals.run,
-        node=look.node if look else None,
-        device=look.device if look else None,
+        run=case.inputs.run,
+        node=score.node if score else None,
+        device=score.device if score else None,
         onset_s=case.onset_s,
-        score=share / case.vitals.limit_ratio,
+        score=share / case.inputs.limit_ratio,
         victims=_share_victims(case, verdict),
         evidence=share_evidence(case, verdict),
     )
@@ -352,13 +354,13 @@ def _share_finding(case: ShareCase, verdict: Diagnosis) -> Finding:
 
 def _share_victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
     """Return the nodes that train and are slowed by what is not their fault."""
-    node_of, workers = case.vitals.node_of, case.after.workers
-    to_blame = {verdict.look.node} if verdict.look else set()
+    node_of, workers = case.inputs.node_of, case.after.workers
+    culprits = {verdict.score.node} if verdict.score else set()
     if verdict.cause == "stage_imbalance":
-        to_blame = {node_of(workers[i]) for i in verdict.lateness.late}
-    told = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
-    training = {node_of(workers[i]) for i in np.flatnonzero(told)}
-    return tuple(node for node in case.vitals.nodes if node in training - to_blame)
+        culprits = {node_of(workers[i]) for i in verdict.lateness.late}
+    reported = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
+    training = {node_of(workers[i]) for i in np.flatnonzero(reported)}
+    return tuple(node for node in case.inputs.nodes if node in training - culprits)
 
 
 # So many workers are a large crowd.
@@ -367,47 +369,47 @@ MANY_WORKERS = 24
 NOT_URGENT = ("seq_imbalance", "stage_imbalance", UNKNOWN)
 
 
-def find_slowdowns(vitals: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
+def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
     """Return what slows the run: at most one finding for each problem.
 
     What hardware shows comes first; what steps show beside it is told only where the hardware
     does not explain it; a share above its limit takes over the problem that explains it.
     """
-    steps = reported_steps(vitals.steps)
+    steps = reported_steps(inputs.steps)
     problems = (
-        [_problem_of(each) for each in find_unhealthy_hardware(vitals) + find_efa_symptoms(vitals)]
-        if vitals.looks
+        [_problem_of(each) for each in find_unhealthy_hardware(inputs) + find_efa_symptoms(inputs)]
+        if inputs.reads_hardware
         else []
     )
     if not len(steps):
-        return _performance_findings(vitals, steps, problems)
+        return _performance_findings(inputs, steps, problems)
     alike, timed = comparable_steps(steps), with_timed_exchange(steps)
-    of_steps = find_slow_checkpoint(vitals, alike) + find_loading_nodes(vitals, steps)
-    if not of_steps and _is_calm(vitals, open_rules):
-        return _performance_findings(vitals, steps, _unexplained(vitals, problems, seen=problems))
-    witness = AccessRecorder(vitals)
-    held = {alert.node for alert in vitals.standing if alert.cause in RULE_OF_NODE}
+    of_steps = find_slow_checkpoint(inputs, alike) + find_loading_nodes(inputs, steps)
+    if not of_steps and _is_calm(inputs, open_rules):
+        return _performance_findings(inputs, steps, _unexplained(inputs, problems, seen=problems))
+    recorder = AccessRecorder(inputs)
+    held = {alert.node for alert in inputs.open_problems if alert.cause in RULE_OF_NODE}
     accused = held | {problem.node for problem in problems}
     if timed is steps:
-        of_steps += _step_problems(witness.vitals, alike, accused)
+        of_steps += _step_problems(recorder.inputs, alike, accused)
     else:
-        of_steps += _untimed_problems(witness.vitals, alike, timed, accused)
-    share, rest = _share_and_rest(vitals, timed, problems, of_steps, is_open=SHARE in open_rules)
-    is_quiet = not (of_steps or share or witness.asked or vitals.standing or open_rules)
-    if vitals.recall is not None:
-        vitals.recall.note(vitals.steps, is_calm=is_quiet)
-    return ([share] if share else []) + _performance_findings(vitals, steps, rest)
+        of_steps += _untimed_problems(recorder.inputs, alike, timed, accused)
+    share, rest = _share_and_rest(inputs, timed, problems, of_steps, is_open=SHARE in open_rules)
+    is_quiet = not (of_steps or share or recorder.was_read or inputs.open_problems or open_rules)
+    if inputs.calm_cache is not None:
+        inputs.calm_cache.note(inputs.steps, is_calm=is_quiet)
+    return ([share] if share else []) + _performance_findings(inputs, steps, rest)
 
 
-def _is_calm(vitals: DetectionInput, open_rules: Collection[str]) -> bool:
+def _is_calm(inputs: DetectionInput, open_rules: Collection[str]) -> bool:
     """Tell whether the steps are known to show nothing, and no alert says otherwise."""
-    if vitals.recall is None or vitals.standing or open_rules:
+    if inputs.calm_cache is None or inputs.open_problems or open_rules:
         return False
-    return vitals.recall.is_calm(vitals.steps)
+    return inputs.calm_cache.is_calm(inputs.steps)
 
 
 def _share_and_rest(
-    vitals: DetectionInput,
+    inputs: DetectionInput,
     steps: StepBatch,
     problems: list[Problem],
     of_steps: list[Problem],
@@ -418,16 +420,16 @@ def _share_and_rest(
 
     ``steps`` are those whose exchange was timed: without one nobody knows the share.
     """
-    lasting = _outlasting(vitals, problems, of_steps)
-    borne_out = [p for p in of_steps if _is_confirmed(p, problems + lasting)]
-    problems = _unexplained(vitals, problems + lasting + borne_out, seen=problems)
+    lasting = _outlasting(inputs, problems, of_steps)
+    confirmed = [p for p in of_steps if _is_confirmed(p, problems + lasting)]
+    problems = _unexplained(inputs, problems + lasting + confirmed, seen=problems)
     if not len(steps):
         return None, problems
-    return apply_share_rule(vitals, steps, problems, is_open=is_open)
+    return apply_share_rule(inputs, steps, problems, is_open=is_open)
 
 
 def _outlasting(
-    vitals: DetectionInput, seen: list[Problem], of_steps: list[Problem]
+    inputs: DetectionInput, seen: list[Problem], of_steps: list[Problem]
 ) -> list[Problem]:
     """Return what has open alerts, is mended, and still explains the steps it slowed.
 
@@ -435,12 +437,12 @@ def _outlasting(
     """
     known = {(problem.cause, problem.node) for problem in seen}
     mended = [
-        _problem_of(Symptom(score_of_alert(alert), _onset_s(alert, vitals.now_s)))
-        for alert in vitals.standing
+        _problem_of(Symptom(score_of_alert(alert), _onset_s(alert, inputs.now_s)))
+        for alert in inputs.open_problems
         if alert.cause in RULE_OF_NODE and alert.node and (alert.cause, alert.node) not in known
     ]
-    open_ones = [p for p in of_steps if not any(_explains(vitals, one, p) for one in seen)]
-    return [one for one in mended if any(_explains(vitals, one, p) for p in open_ones)]
+    open_ones = [p for p in of_steps if not any(_explains(inputs, one, p) for one in seen)]
+    return [one for one in mended if any(_explains(inputs, one, p) for p in open_ones)]
 
 
 def _is_confirmed(problem: Problem, seen: list[Problem]) -> bool:
@@ -449,10 +451,10 @@ def _is_confirmed(problem: Problem, seen: list[Problem]) -> bool:
     Steps tell what was: a machine may be well again when they end, or has not shown it for long
     enough. The only part of a node has no neighbours to stand out from.
     """
-    look = problem.look
-    if look is None or look.node is None or look.device is None:
+    score = problem.score
+    if score is None or score.node is None or score.device is None:
         return True
-    if look.is_only_part or look.n_peers == 0:
+    if score.is_only_part or score.n_peers == 0:
         return True
     return any(one.node == problem.node for one in seen)
 
@@ -464,38 +466,38 @@ def _onset_s(alert: OpenProblem, now_s: float) -> float:
 
 
 def _problem_of(each: Symptom) -> Problem:
-    look = each.look
-    return Problem(look.cause, look, KIND_OF[look.cause], each.onset_s, look.strength)
+    score = each.score
+    return Problem(score.cause, score, KIND_OF[score.cause], each.onset_s, score.strength)
 
 
 def _step_problems(
-    vitals: DetectionInput, steps: StepBatch, accused: Collection[str | None]
+    inputs: DetectionInput, steps: StepBatch, accused: Collection[str | None]
 ) -> list[Problem]:
     """Return what the steps show, the most special evidence first."""
-    found = find_input_stall(vitals, steps) + find_uneven_work(vitals, steps, accused=accused)
-    looks = (find_slow_exchange, find_longer_stage, find_late_workers, find_slow_compute)
-    return found + [problem for look in looks for problem in look(vitals, steps)]
+    found = find_input_stall(inputs, steps) + find_uneven_work(inputs, steps, accused=accused)
+    finders = (find_slow_exchange, find_longer_stage, find_late_workers, find_slow_compute)
+    return found + [problem for finder in finders for problem in finder(inputs, steps)]
 
 
 def _untimed_problems(
-    vitals: DetectionInput, steps: StepBatch, timed: StepBatch, accused: Collection[str | None]
+    inputs: DetectionInput, steps: StepBatch, timed: StepBatch, accused: Collection[str | None]
 ) -> list[Problem]:
     """Return what steps show of which nobody timed the exchange, or only of every so many.
 
     Input and the pace as a whole need no split. Who waits for whom, and how long bytes move, is
     told by the steps that were timed.
     """
-    found = find_input_stall(vitals, steps)
+    found = find_input_stall(inputs, steps)
     if len(timed):
         alike = comparable_steps(timed)
-        found += find_uneven_work(vitals, alike, accused=accused)
-        looks = (find_slow_exchange, find_longer_stage, find_late_workers)
-        found += [problem for look in looks for problem in look(vitals, alike)]
-    return found + find_slow_steps(vitals, steps)
+        found += find_uneven_work(inputs, alike, accused=accused)
+        finders = (find_slow_exchange, find_longer_stage, find_late_workers)
+        found += [problem for finder in finders for problem in finder(inputs, alike)]
+    return found + find_slow_steps(inputs, steps)
 
 
 def _unexplained(
-    vitals: DetectionInput, problems: list[Problem], *, seen: list[Problem]
+    inputs: DetectionInput, problems: list[Problem], *, seen: list[Problem]
 ) -> list[Problem]:
     """Leave out what another problem, earlier in the list, explains.
 
@@ -504,12 +506,12 @@ def _unexplained(
     kept: list[Problem] = []
     for problem in problems:
         is_part = problem.kind == "waiting" and any(problem is each for each in seen)
-        if is_part or not any(_explains(vitals, other, problem) for other in kept):
+        if is_part or not any(_explains(inputs, other, problem) for other in kept):
             kept.append(problem)
     return kept
 
 
-def _explains(vitals: DetectionInput, one: Problem, other: Problem) -> bool:
+def _explains(inputs: DetectionInput, one: Problem, other: Problem) -> bool:
     """Tell whether the second problem is the first one, seen another way."""
     if other.kind == "step":
         # Nobody knows what in the step takes longer: whatever slows steps may be it.
@@ -517,12 +519,12 @@ def _explains(vitals: DetectionInput, one: Problem, other: Problem) -> bool:
     if other.kind == "transferring":
         return one.cause in LINK_CAUSES and _is_same_link(one, other)
     if other.kind == "computing":
-        alone = len(vitals.nodes) == 1 and one.kind == "waiting"
+        alone = len(inputs.nodes) == 1 and one.kind == "waiting"
         # Of a large crowd's quickest workers nobody drew a long sequence.
-        is_uneven = one.cause == "seq_imbalance" and len(vitals.steps.workers) < MANY_WORKERS
+        is_uneven = one.cause == "seq_imbalance" and len(inputs.steps.workers) < MANY_WORKERS
         return alone or is_uneven
     if other.kind == "waiting":
-        nodes = {vitals.node_of(worker) for worker in other.late[:1]} | {other.node}
+        nodes = {inputs.node_of(worker) for worker in other.late[:1]} | {other.node}
         # Uneven work makes somebody late in every step: only its own hardware convicts a machine.
         is_uneven = one.cause == "seq_imbalance" and bool(other.late)
         # A sick link makes everybody wait alike, and nobody late.
@@ -540,82 +542,82 @@ def _is_same_link(one: Problem, other: Problem) -> bool:
 
 
 def _performance_findings(
-    vitals: DetectionInput, steps: StepBatch, problems: list[Problem]
+    inputs: DetectionInput, steps: StepBatch, problems: list[Problem]
 ) -> list[Finding]:
     """Return one finding per rule and subject: of what has an alert already, else the worst."""
-    standing = {(alert.rule, alert.cause, alert.node) for alert in vitals.standing}
+    with_alert = {(alert.rule, alert.cause, alert.node) for alert in inputs.open_problems}
     order = sorted(
-        problems, key=lambda p: ((p.rule, p.cause, p.node) not in standing, -p.strength)
+        problems, key=lambda p: ((p.rule, p.cause, p.node) not in with_alert, -p.strength)
     )
     found: dict[tuple[str, str | None], Finding] = {}
     for problem in order:
         subject = problem.node if RULES[problem.rule].subject == "node" else None
-        found.setdefault((problem.rule, subject), _performance_finding(vitals, steps, problem))
+        found.setdefault((problem.rule, subject), _performance_finding(inputs, steps, problem))
     return list(found.values())
 
 
-def _performance_finding(vitals: DetectionInput, steps: StepBatch, problem: Problem) -> Finding:
+def _performance_finding(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> Finding:
     """Put a problem into words that alerts understand."""
     severity: Severity = RULES[problem.rule].severity
     return Finding(
         rule=problem.rule,
         cause=problem.cause,
         severity="warn" if problem.cause in NOT_URGENT and problem.node is None else severity,
-        run=vitals.run,
+        run=inputs.run,
         node=problem.node,
         device=problem.device,
         onset_s=problem.onset_s,
         score=problem.strength,
-        victims=_performance_victims(vitals, steps, problem),
-        evidence=_evidence(vitals, steps, problem),
+        victims=_performance_victims(inputs, steps, problem),
+        evidence=_evidence(inputs, steps, problem),
     )
 
 
 def _mean_ratio(ratio: FloatArray) -> float | None:
     """Return the mean of the steps that tell it; None where none does: unknown, never zero."""
-    told = ratio[np.isfinite(ratio)]
-    return float(told.mean()) if told.size else None
+    reported = ratio[np.isfinite(ratio)]
+    return float(reported.mean()) if reported.size else None
 
 
 def _performance_victims(
-    vitals: DetectionInput, steps: StepBatch, problem: Problem
+    inputs: DetectionInput, steps: StepBatch, problem: Problem
 ) -> tuple[str, ...]:
     """Return the nodes that train with the culprit: a synchronous step waits for its slowest."""
     if not len(steps) or problem.kind == "checkpoint":
         return ()
-    told = np.isfinite(steps.phases["compute_s"][-1])
-    training = {vitals.node_of(steps.workers[i]) for i in np.flatnonzero(told)}
-    to_blame = {problem.node, *(vitals.node_of(worker) for worker in problem.late)}
-    return tuple(node for node in vitals.nodes if node in training - to_blame)
+    reported = np.isfinite(steps.phases["compute_s"][-1])
+    training = {inputs.node_of(steps.workers[i]) for i in np.flatnonzero(reported)}
+    culprits = {problem.node, *(inputs.node_of(worker) for worker in problem.late)}
+    return tuple(node for node in inputs.nodes if node in training - culprits)
 
 
-def _evidence(vitals: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:
+def _evidence(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:
     """Return the evidence; docs/rules.md explains every key."""
-    look = problem.look
+    score = problem.score
     began = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
     before, newest = steps[:began], steps[began + 1 :].last(NEWEST_STEPS)
-    is_told = look is not None and look.node is not None and look.metric in METRICS
+    is_known = score is not None and score.node is not None and score.metric in METRICS
     return {
         "kind": problem.kind,
         "step_s": middle(newest.step_s) if len(newest) else None,
         "baseline_step_s": middle(before.step_s) if len(before) > 2 else None,
         "wait_ratio": _mean_ratio(newest.wait_ratio),
         "transfer_ratio": _mean_ratio(newest.transfer_ratio),
-        "culprit": look.figure() if look else None,
+        "culprit": score.figure() if score else None,
         "late_workers": list(problem.late),
         "ruled_out": ruled_out_json(problem.ruled_out),
         "onset_s": problem.onset_s,
-        "window": [problem.onset_s - LEAD_S, vitals.now_s],
-        "charts": [{"metric": look.metric, "node": look.node, "device": look.device}]
-        if look is not None and is_told
+        "window": [problem.onset_s - LEAD_S, inputs.now_s],
+        "charts": [{"metric": score.metric, "node": score.node, "device": score.device}]
+        if score is not None and is_known
         else [],
-        **problem.more,
+        **problem.extra,
     }
 
 
-def memory_errors(vitals: DetectionInput) -> list[Finding]:
+def memory_errors(inputs: DetectionInput) -> list[Finding]:
     """Apply the rule ecc_uncorrected where somebody looked at the counts."""
-    return [] if vitals.counts is None else uncorrected(vitals.counts, run=vitals.run)
+    return [] if inputs.counts is None else uncorrected(inputs.counts, run=inputs.run)
 
 
 # Rules that stand by themselves, each a function of the vitals: one line for a new one.
@@ -628,14 +630,14 @@ INDEPENDENT_RULES: Mapping[str, Callable[[DetectionInput], list[Finding]]] = {
 }
 
 
-def find(vitals: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
+def find(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
     """Return every rule that the run breaks now.
 
     ``open_rules`` names the rules whose alert on this run is open: it decides only where the
     window itself holds neither a breaking nor a mending. A run without steps breaks no rule
     that is judged by steps, and mends none either: leave its alerts as they are.
     """
-    found = find_slowdowns(vitals, open_rules=open_rules)
-    for look in INDEPENDENT_RULES.values():
-        found += look(vitals)
+    found = find_slowdowns(inputs, open_rules=open_rules)
+    for rule in INDEPENDENT_RULES.values():
+        found += rule(inputs)
     return found

@@ -42,7 +42,7 @@ class EfaReadings:
     latency_s: FloatArray
     bytes_per_s: FloatArray
     packets_per_s: FloatArray
-    again_per_s: FloatArray
+    retransmits_per_s: FloatArray
     impaired_per_s: FloatArray
 
     @property
@@ -62,7 +62,7 @@ class EfaReadings:
         return np.asarray((moved[0] | moved[1]).any(axis=2, keepdims=True))
 
     @property
-    def apart(self) -> FloatArray:
+    def latency_ratio(self) -> FloatArray:
         """How much later each device answers than the usual one in the same second."""
         n_ticks = len(self.latency_s)
         usual = lower_median(self.latency_s.reshape(n_ticks, -1))
@@ -93,25 +93,25 @@ class EfaScores:
 
 
 def symptoms_of(
-    now: EfaReadings, look: CauseScore, sick: NDArray[np.bool_], figures: "EfaScores"
+    now: EfaReadings, score: CauseScore, unhealthy: NDArray[np.bool_], figures: "EfaScores"
 ) -> list[Symptom]:
     """Name the worst device of each sick node; the node alone where most of its are sick."""
     found = []
-    for row in np.flatnonzero(sick.any(axis=1)):
-        value = np.where(sick[row], figures.badness[row], -np.inf)
+    for row in np.flatnonzero(unhealthy.any(axis=1)):
+        value = np.where(unhealthy[row], figures.badness[row], -np.inf)
         device = int(np.argmax(value))
-        most = sick.shape[1] > 2 and float(sick[row].mean()) > MOST
+        most = unhealthy.shape[1] > 2 and float(unhealthy[row].mean()) > MOST
         first = int(np.argmax(figures.above[:, row, device]))
         found.append(
             Symptom(
                 CauseScore(
-                    cause=look.cause,
+                    cause=score.cause,
                     strength=float(figures.badness[row, device]),
-                    metric=look.metric,
+                    metric=score.metric,
                     value=float(figures.value[row, device]),
-                    peers_median=look.peers_median,
+                    peers_median=score.peers_median,
                     n_peers=int(np.isfinite(figures.value).sum()) - 1,
-                    unit=look.unit,
+                    unit=score.unit,
                     node=now.span.nodes[row],
                     device=None if most else device,
                 ),
@@ -132,96 +132,104 @@ QUIET_S, RECENT_PART = 300, 4
 
 def find_loss(now: EfaReadings) -> list[Symptom]:
     """Find devices that send more packets again than any healthy path does."""
-    again, sent = mean(now.again_per_s, axis=0), mean(now.packets_per_s, axis=0)
-    ratio = np.divide(again, sent, out=np.full(sent.shape, np.nan), where=sent > 0)
+    retransmits, sent = mean(now.retransmits_per_s, axis=0), mean(now.packets_per_s, axis=0)
+    ratio = np.divide(retransmits, sent, out=np.full(sent.shape, np.nan), where=sent > 0)
     known = ratio[np.isfinite(ratio)]
     if not known.size:
         return []
     usual = float(lower_median(known))
     spread = GAUSSIAN * float(lower_median(np.abs(known - usual)))
     limit = max(LOSS_RATIO, usual + DEVIATIONS * spread, 2 * usual)
-    n_again = np.nansum(now.again_per_s, axis=0)
-    above, at_all = (
-        now.again_per_s > HALF * least * now.packets_per_s for least in (limit, LOSS_RATIO)
+    n_retransmits = np.nansum(now.retransmits_per_s, axis=0)
+    above, above_floor = (
+        now.retransmits_per_s > HALF * least * now.packets_per_s for least in (limit, LOSS_RATIO)
     )
-    enough, anyhow = (
-        (n_again >= MIN_RETRANSMITS)
+    enough, enough_above_floor = (
+        (n_retransmits >= MIN_RETRANSMITS)
         & is_persistent(each, now.reports, least=PERSISTS_S)
         & each[-3:].any(axis=0)
-        for each in (above, at_all)
+        for each in (above, above_floor)
     )
-    look = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
+    score = CauseScore("efa_loss", 0.0, RETRANSMITS, np.nan, usual, 0, "ratio")
     found = symptoms_of(
-        now, look, (ratio >= limit) & enough, EfaScores(ratio, ratio / limit, above)
+        now, score, (ratio >= limit) & enough, EfaScores(ratio, ratio / limit, above)
     )
-    if usual >= LOSS_RATIO and float(anyhow.mean()) > MOST:
-        look = CauseScore("efa_loss", usual / LOSS_RATIO, RETRANSMITS, usual, 0.0, 0, "ratio")
-        first = int(np.argmax(at_all.mean(axis=(1, 2)) > MOST))
-        found.append(Symptom(look, float(now.span.ticks[first]) - 1.0))
+    if usual >= LOSS_RATIO and float(enough_above_floor.mean()) > MOST:
+        score = CauseScore("efa_loss", usual / LOSS_RATIO, RETRANSMITS, usual, 0.0, 0, "ratio")
+        first = int(np.argmax(above_floor.mean(axis=(1, 2)) > MOST))
+        found.append(Symptom(score, float(now.span.ticks[first]) - 1.0))
     return found
 
 
-def find_rare_loss(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
+def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
     """Find devices that lose packets of so few that it takes minutes to be sure."""
-    again, sent = np.nansum(now.again_per_s, axis=0), np.nansum(now.packets_per_s, axis=0)
-    held = {alert.node for alert in vitals.standing if alert.cause == "efa_loss"}
-    faint = (again > 0) & (again < MIN_RETRANSMITS) & (again >= LOSS_RATIO * sent)
+    retransmits, sent = (
+        np.nansum(now.retransmits_per_s, axis=0),
+        np.nansum(now.packets_per_s, axis=0),
+    )
+    held = {alert.node for alert in inputs.open_problems if alert.cause == "efa_loss"}
+    faint = (
+        (retransmits > 0) & (retransmits < MIN_RETRANSMITS) & (retransmits >= LOSS_RATIO * sent)
+    )
     rows = faint.any(axis=1) | np.array([node in held for node in now.span.nodes])
     if not rows.any():
         return []
     nodes = [now.span.nodes[row] for row in np.flatnonzero(rows)]
-    far = efa_readings(vitals.hardware((PACKETS, RETRANSMITS), QUIET_S).of(nodes))
-    if far is None:
+    history = efa_readings(inputs.hardware((PACKETS, RETRANSMITS), QUIET_S).of(nodes))
+    if history is None:
         return []
-    again, sent = np.nansum(far.again_per_s, axis=0), np.nansum(far.packets_per_s, axis=0)
-    ratio = np.divide(again, sent, out=np.zeros(sent.shape), where=sent > 0)
-    above = far.again_per_s > HALF * LOSS_RATIO * far.packets_per_s
+    retransmits, sent = (
+        np.nansum(history.retransmits_per_s, axis=0),
+        np.nansum(history.packets_per_s, axis=0),
+    )
+    ratio = np.divide(retransmits, sent, out=np.zeros(sent.shape), where=sent > 0)
+    above = history.retransmits_per_s > HALF * LOSS_RATIO * history.packets_per_s
     lately = np.asarray(above[-QUIET_S // RECENT_PART :].any(axis=0))
-    enough = (again >= MIN_RETRANSMITS) & (above.sum(axis=0) >= PERSISTS_S) & lately
-    look = CauseScore(
+    enough = (retransmits >= MIN_RETRANSMITS) & (above.sum(axis=0) >= PERSISTS_S) & lately
+    score = CauseScore(
         "efa_loss", 0.0, RETRANSMITS, np.nan, float(lower_median(ratio.ravel())), 0, "ratio"
     )
     return symptoms_of(
-        far, look, enough & (ratio >= LOSS_RATIO), EfaScores(ratio, ratio / LOSS_RATIO, above)
+        history, score, enough & (ratio >= LOSS_RATIO), EfaScores(ratio, ratio / LOSS_RATIO, above)
     )
 
 
-def find_down(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
+def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
     """Find devices that carry nothing while their mates do, and that used to, or are missed."""
     moved = mean(now.bytes_per_s, axis=0)
-    mates = (
+    siblings = (
         median(moved)[:, None] if moved.shape[1] > 1 else np.full((1, 1), median(moved.ravel()))
     )
-    usual = np.broadcast_to(mates, moved.shape)
+    usual = np.broadcast_to(siblings, moved.shape)
     quiet = now.bytes_per_s < DEAD_RATIO * usual
     idle = (usual < AT_WORK_BYTES_PER_S) | ~np.isfinite(moved)
-    sick = (
+    unhealthy = (
         (moved < DEAD_RATIO * usual)
         & ~idle
         & is_persistent(quiet, now.reports, least=PERSISTS_S)
         & quiet[-2:].any(axis=0)
     )
-    if not sick.any():
+    if not unhealthy.any():
         return []
     missed = np.nansum(now.impaired_per_s, axis=0) > 0
-    mute = ~np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0)
+    unanswered = ~np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0)
     others = (
         np.isfinite(now.latency_s[-PERSISTS_S:]).any(axis=0).mean(axis=1, keepdims=True) > HALF
     )
-    sick &= missed | (mute & others) | _carried_before(vitals, moved)
+    unhealthy &= missed | (unanswered & others) | _carried_before(inputs, moved)
     left = np.divide(moved, usual, out=np.ones(moved.shape), where=usual > 0)
     badness = DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100)
-    look = CauseScore(
+    score = CauseScore(
         "efa_down", 0.0, BYTES, np.nan, float(median(moved.ravel())), 0, "bytes_per_s"
     )
-    return symptoms_of(now, look, sick, EfaScores(moved, badness, quiet))
+    return symptoms_of(now, score, unhealthy, EfaScores(moved, badness, quiet))
 
 
-def _carried_before(vitals: DetectionInput, moved: FloatArray) -> NDArray[np.bool_]:
+def _carried_before(inputs: DetectionInput, moved: FloatArray) -> NDArray[np.bool_]:
     """Tell which devices carried as much as their mates within the last minutes."""
-    if vitals.moments is None:
+    if inputs.hardware_at is None:
         return np.zeros(moved.shape, dtype=bool)
-    past = efa_readings(vitals.moments([BYTES], PAST_AGES_S))
+    past = efa_readings(inputs.hardware_at([BYTES], PAST_AGES_S))
     if past is None or past.bytes_per_s.shape[1:] != moved.shape:
         return np.zeros(moved.shape, dtype=bool)
     before = mean(past.bytes_per_s, axis=0)
@@ -237,7 +245,7 @@ PROBE_AGES_S, NEWEST_PROBES, ENOUGH_PROBES = tuple(range(405, -1, -15)), 5, 3
 ALL_SLOWER_BY = 1.3
 
 
-def find_efa_symptoms(vitals: DetectionInput) -> list[Symptom]:
+def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
     """Find sick EFA devices, one finding per node, and a fabric that is sick as a whole.
 
     Notes
@@ -250,22 +258,22 @@ def find_efa_symptoms(vitals: DetectionInput) -> list[Symptom]:
     L. Shalev et al., "A Cloud-Optimized Transport Protocol for Elastic and Scalable HPC",
     IEEE Micro 40(6), 2020: what latency and loss say of a path.
     """
-    now = efa_readings(vitals.hardware(METRICS, RECENT_S))
+    now = efa_readings(inputs.hardware(METRICS, RECENT_S))
     if now is None:
         return []
     found: dict[str | None, Symptom] = {}
     groups = (
-        find_down(vitals, now),
+        find_down(inputs, now),
         find_loss(now),
-        find_rare_loss(vitals, now),
-        _find_latency(vitals, now),
+        find_rare_loss(inputs, now),
+        _find_latency(inputs, now),
     )
     for group in groups:
         for each in group:
-            found.setdefault(each.look.node, each)
-    for alert in vitals.standing:
+            found.setdefault(each.score.node, each)
+    for alert in inputs.open_problems:
         if alert.cause in LINK_CAUSES and alert.node not in found:
-            kept = _still_open(vitals, now, alert)
+            kept = _still_open(inputs, now, alert)
             if kept is not None:
                 found[alert.node] = kept
     if None in found and len(found) > 1 and (len(found) - 1 > MOST * len(now.span.nodes)):
@@ -273,7 +281,7 @@ def find_efa_symptoms(vitals: DetectionInput) -> list[Symptom]:
     return merge_common(list(found.values()), n_nodes=len(now.span.nodes))
 
 
-def _find_latency(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
+def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
     """Find devices that answer later than their peers and than they used to.
 
     Each second is compared with its own: when all devices change at once, none stands out.
@@ -281,25 +289,25 @@ def _find_latency(vitals: DetectionInput, now: EfaReadings) -> list[Symptom]:
     usual = now.usual_s
     if not np.isfinite(usual):
         return []
-    apart = now.apart
-    typical = lower_median(np.moveaxis(apart, 0, -1))
+    latency_ratio = now.latency_ratio
+    typical = lower_median(np.moveaxis(latency_ratio, 0, -1))
     spread = GAUSSIAN * float(lower_median(np.abs(typical.ravel() - 1.0)))
     limit = max(SLOWER_BY - 1.0, DEVIATIONS * spread)
     badness = (typical - 1.0) / limit
-    above = apart - 1.0 >= HALF * np.maximum(typical - 1.0, limit)
-    sick = (badness >= 1.0) & (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
-    past = _past(vitals)
-    sick &= _is_new(past, typical)
+    above = latency_ratio - 1.0 >= HALF * np.maximum(typical - 1.0, limit)
+    unhealthy = (badness >= 1.0) & (above.sum(axis=0) >= PERSISTS_S) & above[-2:].any(axis=0)
+    past = _past(inputs)
+    unhealthy &= _is_new(past, typical)
     held, found = _is_probed_rarely(now), list[Symptom]()
-    sick &= ~held
-    look = CauseScore("efa_latency", 0.0, LATENCY, np.nan, usual, 0, "s")
+    unhealthy &= ~held
+    score = CauseScore("efa_latency", 0.0, LATENCY, np.nan, usual, 0, "s")
     if (held & (badness >= 1.0)).any():
         # One probe that stands for a minute is one measurement, whatever it says.
-        found = _by_probes(vitals, now, look, held=held, limit=limit)
-    found += symptoms_of(now, look, sick, EfaScores(typical * usual, badness, above))
+        found = _by_probes(inputs, now, score, held=held, limit=limit)
+    found += symptoms_of(now, score, unhealthy, EfaScores(typical * usual, badness, above))
     used_to_s = np.nan if past is None else past.usual_s
     return found + _find_latency_everywhere(
-        now, _past_latency_s(vitals) if held.all() else used_to_s
+        now, _past_latency_s(inputs) if held.all() else used_to_s
     )
 
 
@@ -308,26 +316,26 @@ def _is_probed_rarely(now: EfaReadings) -> NDArray[np.bool_]:
     return np.asarray(new_measurements(now.latency_s).sum(axis=0) < PERSISTS_S)
 
 
-def _probes(vitals: DetectionInput) -> EfaReadings | None:
+def _probes(inputs: DetectionInput) -> EfaReadings | None:
     """Return some seconds of the last minutes, close enough to see every probe of a minute."""
-    if vitals.moments is None:
+    if inputs.hardware_at is None:
         return None
-    return efa_readings(vitals.moments([LATENCY], PROBE_AGES_S))
+    return efa_readings(inputs.hardware_at([LATENCY], PROBE_AGES_S))
 
 
-def _newest_ratios(far: EfaReadings, n: int) -> FloatArray:
+def _newest_ratios(history: EfaReadings, n: int) -> FloatArray:
     """Return how late each device answered its newest probes: (n, n_nodes, n_efa)."""
-    apart = np.where(new_measurements(far.latency_s), far.apart, np.nan)
+    latency_ratio = np.where(new_measurements(history.latency_s), history.latency_ratio, np.nan)
     # What the run's usual device does meanwhile moves the ratio; the probe is the same one.
-    return newest_measurements(apart, n)
+    return newest_measurements(latency_ratio, n)
 
 
-def _past_latency_s(vitals: DetectionInput) -> float:
+def _past_latency_s(inputs: DetectionInput) -> float:
     """Return what all devices used to take, where the newest probes in a row say it is more."""
-    far = _probes(vitals)
-    if far is None:
+    history = _probes(inputs)
+    if history is None:
         return float("nan")
-    probes = newest_measurements(far.latency_s, 2 * ENOUGH_PROBES)
+    probes = newest_measurements(history.latency_s, 2 * ENOUGH_PROBES)
     usual = lower_median(probes.reshape(len(probes), -1))
     before = float(lower_median(usual[:ENOUGH_PROBES]))
     is_so = bool((usual[ENOUGH_PROBES:] >= ALL_SLOWER_BY * before).all())
@@ -341,15 +349,15 @@ def _find_latency_everywhere(now: EfaReadings, used_to_s: float) -> list[Symptom
         return []
     late = now.latency_s >= used_to_s * (1 + HALF * (ALL_SLOWER_BY - 1))
     first = int(np.argmax(late.mean(axis=(1, 2)) > HALF * np.isfinite(now.latency_s).mean()))
-    look = CauseScore("efa_latency", strength, LATENCY, now.usual_s, used_to_s, 0, "s")
-    return [Symptom(look, float(now.span.ticks[first]) - 1.0)]
+    score = CauseScore("efa_latency", strength, LATENCY, now.usual_s, used_to_s, 0, "s")
+    return [Symptom(score, float(now.span.ticks[first]) - 1.0)]
 
 
-def _past(vitals: DetectionInput) -> EfaReadings | None:
+def _past(inputs: DetectionInput) -> EfaReadings | None:
     """Return the latencies of some seconds of the last minutes."""
-    if vitals.moments is None:
+    if inputs.hardware_at is None:
         return None
-    return efa_readings(vitals.moments([LATENCY], PAST_AGES_S[::2]))
+    return efa_readings(inputs.hardware_at([LATENCY], PAST_AGES_S[::2]))
 
 
 def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
@@ -357,11 +365,11 @@ def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
     blatant = np.asarray(typical >= BLATANT)
     if past is None or past.latency_s.shape[1:] != typical.shape:
         return blatant
-    before = lower_median(np.moveaxis(past.apart, 0, -1))
+    before = lower_median(np.moveaxis(past.latency_ratio, 0, -1))
     return np.asarray((typical >= CHANGED_BY * before) | blatant)
 
 
-def _still_open(vitals: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Symptom | None:
+def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Symptom | None:
     """Keep what an open alert says while it is so, or while nothing says that it is not."""
     if alert.node is None:
         return _still_open_everywhere(now, alert)
@@ -373,9 +381,9 @@ def _still_open(vitals: DetectionInput, now: EfaReadings, alert: OpenProblem) ->
     is_probed = np.isfinite(now.latency_s[:, row, device]).any()
     if alert.cause == "efa_latency" and is_probed and _is_probed_rarely(now)[row, device].all():
         # Two healthy probes in a row end the alert.
-        far = _probes(vitals)
-        if far is not None and far.latency_s.shape[1] == len(now.span.nodes):
-            last = _newest_ratios(far, 2)[:, row, device]
+        history = _probes(inputs)
+        if history is not None and history.latency_s.shape[1] == len(now.span.nodes):
+            last = _newest_ratios(history, 2)[:, row, device]
             well = last <= 1 + HALF * (SLOWER_BY - 1)
             if well.all(axis=0).mean() > HALF:
                 return None
@@ -390,9 +398,9 @@ def _still_open(vitals: DetectionInput, now: EfaReadings, alert: OpenProblem) ->
 
 
 def _by_probes(
-    vitals: DetectionInput,
+    inputs: DetectionInput,
     now: EfaReadings,
-    look: CauseScore,
+    score: CauseScore,
     *,
     held: NDArray[np.bool_],
     limit: float,
@@ -401,39 +409,39 @@ def _by_probes(
 
     A device is late by three of five, the newest two among them, and by more than it used to be.
     """
-    far = _probes(vitals)
-    if far is None or far.latency_s.shape[1:] != held.shape:
+    history = _probes(inputs)
+    if history is None or history.latency_s.shape[1:] != held.shape:
         return []
-    probes = _newest_ratios(far, NEWEST_PROBES)
+    probes = _newest_ratios(history, NEWEST_PROBES)
     late = probes - 1.0 >= limit
-    on_the_whole = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
+    typical = lower_median(np.moveaxis(np.where(late, probes, np.nan), 0, -1))
     before = lower_median(np.moveaxis(np.where(late, np.nan, probes), 0, -1))
-    is_new = (on_the_whole >= CHANGED_BY * before) | (on_the_whole >= BLATANT)
-    sick = held & (late.sum(axis=0) >= ENOUGH_PROBES) & late[-2:].all(axis=0) & is_new
-    badness = (on_the_whole - 1.0) / limit
+    is_new = (typical >= CHANGED_BY * before) | (typical >= BLATANT)
+    unhealthy = held & (late.sum(axis=0) >= ENOUGH_PROBES) & late[-2:].all(axis=0) & is_new
+    badness = (typical - 1.0) / limit
     # The first of the late probes in view says when it began.
-    above = new_measurements(far.latency_s) & (far.apart - 1.0 >= limit)
-    return symptoms_of(far, look, sick, EfaScores(on_the_whole * now.usual_s, badness, above))
+    above = new_measurements(history.latency_s) & (history.latency_ratio - 1.0 >= limit)
+    return symptoms_of(history, score, unhealthy, EfaScores(typical * now.usual_s, badness, above))
 
 
 def _is_still_bad(now: EfaReadings, cause: str) -> NDArray[np.bool_]:
     """Tell in which seconds a device is bad by the milder measure that ends an alert."""
     if cause == "efa_latency":
-        return np.asarray(now.apart > 1 + HALF * (SLOWER_BY - 1))
+        return np.asarray(now.latency_ratio > 1 + HALF * (SLOWER_BY - 1))
     if cause == "efa_loss":
-        return np.asarray(now.again_per_s > HALF * LOSS_RATIO * now.packets_per_s)
-    mates = median(now.bytes_per_s)[..., None]
-    return np.asarray(now.bytes_per_s < 2 * DEAD_RATIO * mates)
+        return np.asarray(now.retransmits_per_s > HALF * LOSS_RATIO * now.packets_per_s)
+    siblings = median(now.bytes_per_s)[..., None]
+    return np.asarray(now.bytes_per_s < 2 * DEAD_RATIO * siblings)
 
 
 def _still_open_everywhere(now: EfaReadings, alert: OpenProblem) -> Symptom | None:
     """Keep a sick fabric while it is as sick as the open alert says."""
-    look = score_of_alert(alert)
+    score = score_of_alert(alert)
     device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
-    if alert.cause == "efa_latency" and np.isfinite(look.peers_median):
+    if alert.cause == "efa_latency" and np.isfinite(score.peers_median):
         recent = lower_median(now.latency_s[-PERSISTS_S:, :, device].ravel())
-        if recent < look.peers_median * (1 + HALF * (ALL_SLOWER_BY - 1)):
+        if recent < score.peers_median * (1 + HALF * (ALL_SLOWER_BY - 1)):
             return None
     elif not _is_still_bad(now, alert.cause)[-PERSISTS_S:, :, device].any(axis=0).mean() > HALF:
         return None
-    return Symptom(look, onset_of_alert(alert, now.span))
+    return Symptom(score, onset_of_alert(alert, now.span))

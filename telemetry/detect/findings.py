@@ -83,21 +83,21 @@ def json_number(value: float) -> float | None:
     return float(value) if np.isfinite(value) else None
 
 
-def ruled_out_json(looks: Iterable[CauseScore]) -> dict[str, dict[str, Any]]:
+def ruled_out_json(scores: Iterable[CauseScore]) -> dict[str, dict[str, Any]]:
     """Return the figures of causes that do not hold; that the cause is unknown is no cause."""
-    return {look.cause: look.figure() for look in looks if look.cause != UNKNOWN}
+    return {score.cause: score.figure() for score in scores if score.cause != UNKNOWN}
 
 
-def strongest(looks: list[CauseScore]) -> CauseScore | None:
+def strongest(scores: list[CauseScore]) -> CauseScore | None:
     """Return the look that stands out most; None where none does.
 
     Of several at the same part of the same machine the first in the list explains the others:
     put the most special cause first.
     """
-    convincing = [look for look in looks if look.stands_out]
+    convincing = [score for score in scores if score.stands_out]
     if not convincing:
         return None
-    most = max(convincing, key=lambda look: look.strength)
+    most = max(convincing, key=lambda score: score.strength)
     return next(e for e in convincing if (e.node, e.device) == (most.node, most.device))
 
 
@@ -117,7 +117,7 @@ LINK_CAUSES = ("efa_latency", "efa_loss", "efa_down")
 class Symptom:
     """A look that stands out, and when what it shows began."""
 
-    look: CauseScore
+    score: CauseScore
     onset_s: float
 
 
@@ -179,23 +179,23 @@ class Problem:
     """
 
     cause: str
-    look: CauseScore | None
+    score: CauseScore | None
     kind: Kind
     onset_s: float
     strength: float
     late: tuple[str, ...] = ()
     ruled_out: tuple[CauseScore, ...] = ()
-    more: Mapping[str, Any] = field(default_factory=dict)
+    extra: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def node(self) -> str | None:
         """The machine to blame, if one is."""
-        return self.look.node if self.look else None
+        return self.score.node if self.score else None
 
     @property
     def device(self) -> int | None:
         """The part of it."""
-        return self.look.device if self.look else None
+        return self.score.device if self.score else None
 
     @property
     def rule(self) -> str:

@@ -29,7 +29,7 @@ LEAD_S = 120.0
 SHOWN = 64
 
 
-def hang(vitals: DetectionInput) -> list[Finding]:
+def hang(inputs: DetectionInput) -> list[Finding]:
     """Find a run whose workers wait for one that does not come.
 
     A run whose cores compute, whose hosts compile, read or write, or which is not meant to train,
@@ -41,123 +41,123 @@ def hang(vitals: DetectionInput) -> list[Finding]:
     Driven Approach", HPCA 2025, arXiv:2406.04594: of workers in one collective, the one that did
     not start it is to blame. Here that shows in hosts and cores instead of the library's logs.
     """
-    still = standstill(vitals)
+    stall = standstill(inputs)
     # Cores fully busy for this long cannot be one long step. Without HBM bandwidth, waiting
     # cores can look the same.
-    if still is None or (
-        still.works.any()
-        and not (bool(still.peak.max() >= SPINNING) and _lasts(still, LONG_STEPS, LONG_S))
+    if stall is None or (
+        stall.works.any()
+        and not (bool(stall.peak.max() >= SPINNING) and _lasts(stall, LONG_STEPS, LONG_S))
     ):
         return []
     # The time limit for a step counts from the end of a compilation.
-    patience_s = max(PATIENCE_S, PATIENCE_STEPS * float(np.nan_to_num(still.step_s)))
-    is_long = still.overdue_s > CERTAIN_S and not still.spins.any()
-    if is_long and compiled_lately(vitals, still.nodes, within_s=patience_s):
+    patience_s = max(PATIENCE_S, PATIENCE_STEPS * float(np.nan_to_num(stall.step_s)))
+    is_long = stall.overdue_s > CERTAIN_S and not stall.spins.any()
+    if is_long and compiled_lately(inputs, stall.nodes, within_s=patience_s):
         return []
-    busy = np.flatnonzero(still.compiles | still.loads)
-    if busy.size and not still.works.any():
+    busy = np.flatnonzero(stall.compiles | stall.loads)
+    if busy.size and not stall.works.any():
         # Somebody prepares the step, or writes down the last one. That ends, or it is a hang.
-        is_endless = _lasts(still, LONG_STEPS, LONG_S) and 2 * busy.size < len(still.nodes)
-        return [_finding(vitals, still, tuple(busy.tolist()))] if is_endless else []
-    if still.back:
-        return [_crash(vitals, still, node) for node in still.back]
-    if still.absent:
-        return [_finding(vitals, still, still.absent)]
+        is_endless = _lasts(stall, LONG_STEPS, LONG_S) and 2 * busy.size < len(stall.nodes)
+        return [_finding(inputs, stall, tuple(busy.tolist()))] if is_endless else []
+    if stall.back:
+        return [_crash(inputs, stall, node) for node in stall.back]
+    if stall.absent:
+        return [_finding(inputs, stall, stall.absent)]
     # A node that fell silent with the run is its own finding, and explains this one.
-    is_hang = not lost(still) and _lasts(still, PATIENCE_STEPS, PATIENCE_S)
-    return [_finding(vitals, still, ())] if is_hang else []
+    is_hang = not lost(stall) and _lasts(stall, PATIENCE_STEPS, PATIENCE_S)
+    return [_finding(inputs, stall, ())] if is_hang else []
 
 
-def known_dead(vitals: DetectionInput) -> set[str]:
+def known_dead(inputs: DetectionInput) -> set[str]:
     """Return the nodes that fell silent as the run stopped, and whose peers all wait for them.
 
     What is open says so for as long as it lasts: a run that restarts no longer shows it.
     """
-    dead = {alert.node for alert in vitals.standing if alert.cause == CRASHED and alert.node}
-    still = standstill(vitals)
-    if still is None or not still.waits.all() or still.absent:
+    dead = {alert.node for alert in inputs.open_problems if alert.cause == CRASHED and alert.node}
+    stall = standstill(inputs)
+    if stall is None or not stall.waits.all() or stall.absent:
         return dead
-    return dead | lost(still)
+    return dead | lost(stall)
 
 
-def _lasts(still: Standstill, steps: float, seconds: float) -> bool:
+def _lasts(stall: Standstill, steps: float, seconds: float) -> bool:
     """Tell whether it has lasted for so many steps, and so many seconds."""
-    return bool(still.overdue_s > max(seconds, steps * np.nan_to_num(still.step_s)))
+    return bool(stall.overdue_s > max(seconds, steps * np.nan_to_num(stall.step_s)))
 
 
-def _finding(vitals: DetectionInput, still: Standstill, absent: tuple[int, ...]) -> Finding:
+def _finding(inputs: DetectionInput, stall: Standstill, absent: tuple[int, ...]) -> Finding:
     """Describe the hang, and who is to blame where that can be told."""
-    away = [still.nodes[row] for row in absent]
+    away = [stall.nodes[row] for row in absent]
     node = away[0] if away else None
     return Finding(
         rule=RULE,
         cause=RULE if node else UNKNOWN,
         severity=RULES[RULE].severity,
-        run=vitals.run,
+        run=inputs.run,
         node=node,
         device=None,
-        onset_s=still.since_s,
-        score=still.overdue_s / still.limit_s,
-        victims=tuple(name for name in still.nodes if name not in away),
-        evidence=_evidence(vitals, still, absent),
+        onset_s=stall.since_s,
+        score=stall.overdue_s / stall.limit_s,
+        victims=tuple(name for name in stall.nodes if name not in away),
+        evidence=_evidence(inputs, stall, absent),
     )
 
 
 def _evidence(
-    vitals: DetectionInput, still: Standstill, absent: tuple[int, ...]
+    inputs: DetectionInput, stall: Standstill, absent: tuple[int, ...]
 ) -> dict[str, Any]:
     """Return the figures that the page shows."""
-    worst = still.nodes[absent[0]] if absent else None
+    worst = stall.nodes[absent[0]] if absent else None
     return {
-        "since_s": still.since_s,
-        "overdue_s": still.overdue_s,
-        "limit_s": still.limit_s,
-        "usual_step_s": still.step_s if np.isfinite(still.step_s) else None,
-        "culprit": _culprit(still, absent) if absent else None,
-        "not_joined": [still.nodes[row] for row in absent],
-        "not_heard_of": list(still.mute),
-        "host_by_node": {still.nodes[i]: float(still.hosts[i]) for i in _least(still)},
-        "window": [still.since_s - LEAD_S, vitals.now_s],
+        "since_s": stall.since_s,
+        "overdue_s": stall.overdue_s,
+        "limit_s": stall.limit_s,
+        "usual_step_s": stall.step_s if np.isfinite(stall.step_s) else None,
+        "culprit": _culprit(stall, absent) if absent else None,
+        "not_joined": [stall.nodes[row] for row in absent],
+        "not_heard_of": list(stall.silent),
+        "host_by_node": {stall.nodes[i]: float(stall.hosts[i]) for i in _least(stall)},
+        "window": [stall.since_s - LEAD_S, inputs.now_s],
         "charts": [{"metric": m, "node": worst, "device": None} for m in (CORES, HOST) if worst],
     }
 
 
-def _culprit(still: Standstill, absent: tuple[int, ...]) -> dict[str, Any]:
+def _culprit(stall: Standstill, absent: tuple[int, ...]) -> dict[str, Any]:
     """Return how little the host of the worst one does, beside those that wait."""
-    peers = np.delete(still.hosts, absent)
+    peers = np.delete(stall.hosts, absent)
     return {
         "metric": HOST,
-        "value": float(still.hosts[absent[0]]),
+        "value": float(stall.hosts[absent[0]]),
         "peers_median": upper_median(peers) if peers.size else None,
         "n_peers": int(peers.size),
         "unit": "ratio",
     }
 
 
-def _least(still: Standstill) -> list[int]:
+def _least(stall: Standstill) -> list[int]:
     """Return the rows of the nodes whose hosts do least: of a large run only so many."""
-    return sorted(np.argsort(still.hosts, kind="stable")[:SHOWN].tolist())
+    return sorted(np.argsort(stall.hosts, kind="stable")[:SHOWN].tolist())
 
 
-def _crash(vitals: DetectionInput, still: Standstill, node: str) -> Finding:
+def _crash(inputs: DetectionInput, stall: Standstill, node: str) -> Finding:
     """Describe a node that was away meanwhile: it reports again, but its worker is lost."""
     return Finding(
         rule=SILENT,
         cause=CRASHED,
         severity=RULES[SILENT].severity,
-        run=vitals.run,
+        run=inputs.run,
         node=node,
         device=None,
-        onset_s=still.since_s,
-        score=still.overdue_s / still.limit_s,
-        victims=tuple(name for name in still.nodes if name != node),
+        onset_s=stall.since_s,
+        score=stall.overdue_s / stall.limit_s,
+        victims=tuple(name for name in stall.nodes if name != node),
         evidence={
-            "last_seen_s": still.since_s,
-            "quiet_s": still.overdue_s,
-            "limit_s": still.limit_s,
+            "last_seen_s": stall.since_s,
+            "quiet_s": stall.overdue_s,
+            "limit_s": stall.limit_s,
             "steps_go_on": False,
-            "since_last_step_s": still.overdue_s,
-            "step_s": still.step_s if np.isfinite(still.step_s) else None,
-            "also_silent": [name for name in still.mute if name != node],
+            "since_last_step_s": stall.overdue_s,
+            "step_s": stall.step_s if np.isfinite(stall.step_s) else None,
+            "also_silent": [name for name in stall.silent if name != node],
         },
     )

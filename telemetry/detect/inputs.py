@@ -89,12 +89,12 @@ class DetectionInput:
     counts: Span | None = None
     phase: str = "training"
     phase_since_s: float | None = None
-    standing: tuple[OpenProblem, ...] = ()
-    looks: bool = True
-    moments: Callable[[Sequence[str], Sequence[int]], Span] | None = None
+    open_problems: tuple[OpenProblem, ...] = ()
+    reads_hardware: bool = True
+    hardware_at: Callable[[Sequence[str], Sequence[int]], Span] | None = None
     earlier: Callable[[float], StepBatch] | None = None
     checkpoint_s: float | None = None
-    recall: CalmCache | None = None
+    calm_cache: CalmCache | None = None
 
     def node_of(self, worker: str) -> str | None:
         """Return the node a worker runs on: itself, or what stands before the first slash."""
@@ -123,9 +123,9 @@ def reported_steps(steps: StepBatch) -> StepBatch:
     not split out are part of that, hence zero. Wait and transfer that nobody timed stay NaN: they
     are unknown, and part of the compute time. A worker that did not report is NaN in every phase.
     """
-    told = sum_phases(steps, ESSENTIAL)
+    reported = sum_phases(steps, ESSENTIAL)
     others = [steps.phases[phase] for phase in PHASES if phase not in ESSENTIAL]
-    if (told > 0).all() and all(np.isfinite(values).all() for values in (told, *others)):
+    if (reported > 0).all() and all(np.isfinite(values).all() for values in (reported, *others)):
         phases = {
             phase: values.astype(float, copy=False) for phase, values in steps.phases.items()
         }
@@ -162,22 +162,22 @@ def _kept(steps: StepBatch, rows: NDArray[np.bool_]) -> StepBatch:
     )
 
 
-Asked = ParamSpec("Asked")
-Answer = TypeVar("Answer")
+Args = ParamSpec("Args")
+Result = TypeVar("Result")
 
 
 class AccessRecorder:
     """Vitals that note whether anybody looked at hardware."""
 
-    def __init__(self, vitals: DetectionInput) -> None:
-        self.asked = False
-        moments = vitals.moments and self._noted(vitals.moments)
-        self.vitals = replace(vitals, hardware=self._noted(vitals.hardware), moments=moments)
+    def __init__(self, inputs: DetectionInput) -> None:
+        self.was_read = False
+        moments = inputs.hardware_at and self._noted(inputs.hardware_at)
+        self.inputs = replace(inputs, hardware=self._noted(inputs.hardware), hardware_at=moments)
 
-    def _noted(self, ask: Callable[Asked, Answer]) -> Callable[Asked, Answer]:
-        def answer(*args: Asked.args, **more: Asked.kwargs) -> Answer:
-            self.asked = True
-            return ask(*args, **more)
+    def _noted(self, ask: Callable[Args, Result]) -> Callable[Args, Result]:
+        def answer(*args: Args.args, **extra: Args.kwargs) -> Result:
+            self.was_read = True
+            return ask(*args, **extra)
 
         return answer
 

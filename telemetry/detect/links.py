@@ -64,7 +64,7 @@ def link_readings(span: Span) -> LinkReadings | None:
     unknown = np.full(shapes.pop(), np.nan)
     value = {name: span.values.get(name, unknown) for name in LINK_METRICS}
     sent = mean(value["efa_tx_packets_per_s"], axis=0)
-    again = mean(value["efa_retransmits_per_s"], axis=0)
+    retransmits = mean(value["efa_retransmits_per_s"], axis=0)
     moved = mean(value["efa_tx_bytes_per_s"], axis=0) + mean(value["efa_rx_bytes_per_s"], axis=0)
     latency = value["efa_latency_s"]
     return LinkReadings(
@@ -73,7 +73,7 @@ def link_readings(span: Span) -> LinkReadings | None:
         n_probes=new_measurements(latency).sum(axis=0),
         latency_s=lower_median(np.moveaxis(latency, 0, -1)),
         bytes_per_s=moved,
-        loss_ratio=np.divide(again, sent, out=np.full(sent.shape, np.nan), where=sent > 0),
+        loss_ratio=np.divide(retransmits, sent, out=np.full(sent.shape, np.nan), where=sent > 0),
     )
 
 
@@ -84,10 +84,10 @@ def _score_latency(now: LinkReadings, past: LinkReadings | None) -> CauseScore:
     slower_by = np.where(now.n_probes >= ENOUGH_PROBES, SLOWER_BY, SLOWER_AT_ONCE)
     floor = (slower_by - 1) / DEVIATIONS * centre
     z = deviations(x.ravel(), floor=floor.ravel()).reshape(x.shape)
-    look = CauseScore("efa_latency", 0.0, "efa_latency_s", np.nan, centre, 0, "s")
+    score = CauseScore("efa_latency", 0.0, "efa_latency_s", np.nan, centre, 0, "s")
     usual = np.nan if past is None else _median_and_spread(past.latency_s)[0]
     return _name_worst_device(
-        now, look, x, z / DEVIATIONS, _zero_if_unknown(centre / usual / ALL_SLOWER_BY)
+        now, score, x, z / DEVIATIONS, _zero_if_unknown(centre / usual / ALL_SLOWER_BY)
     )
 
 
@@ -95,9 +95,9 @@ def _score_loss(now: LinkReadings) -> CauseScore:
     """Look for a device that must send packets again."""
     x = now.loss_ratio
     centre, spread = _median_and_spread(x)
-    look = CauseScore("efa_loss", 0.0, "efa_retransmits_per_s", np.nan, centre, 0, "ratio")
+    score = CauseScore("efa_loss", 0.0, "efa_retransmits_per_s", np.nan, centre, 0, "ratio")
     above = max(LOSS_RATIO, centre + DEVIATIONS * spread, 2 * centre)
-    return _name_worst_device(now, look, x, x / above, _zero_if_unknown(centre / LOSS_RATIO))
+    return _name_worst_device(now, score, x, x / above, _zero_if_unknown(centre / LOSS_RATIO))
 
 
 def _score_down(now: LinkReadings) -> CauseScore:
@@ -107,8 +107,8 @@ def _score_down(now: LinkReadings) -> CauseScore:
     others = median(x)[:, None] if x.shape[1] > 1 else np.full((1, 1), centre)
     usual = np.broadcast_to(others, x.shape)
     left = np.divide(x, usual, out=np.full(x.shape, np.nan), where=usual > 0)
-    look = CauseScore("efa_down", 0.0, "efa_tx_bytes_per_s", np.nan, centre, 0, "bytes_per_s")
-    return _name_worst_device(now, look, x, DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100), 0.0)
+    score = CauseScore("efa_down", 0.0, "efa_tx_bytes_per_s", np.nan, centre, 0, "bytes_per_s")
+    return _name_worst_device(now, score, x, DEAD_RATIO / np.maximum(left, DEAD_RATIO / 100), 0.0)
 
 
 def _median_and_spread(x: FloatArray) -> tuple[float, float]:
@@ -126,7 +126,7 @@ def _zero_if_unknown(strength: float) -> float:
 
 
 def _name_worst_device(
-    now: LinkReadings, look: CauseScore, x: FloatArray, strength: FloatArray, all_over: float
+    now: LinkReadings, score: CauseScore, x: FloatArray, strength: FloatArray, all_over: float
 ) -> CauseScore:
     """Name the device that stands out most; its node alone where most of that one's do.
 
@@ -134,14 +134,14 @@ def _name_worst_device(
     the cause is known and no machine is to blame.
     """
     if not np.isfinite(strength).any():
-        return look
+        return score
     row, device = (int(i) for i in np.unravel_index(int(np.nanargmax(strength)), x.shape))
-    look = replace(look, value=float(x[row, device]), n_peers=int(np.isfinite(x).sum()) - 1)
+    score = replace(score, value=float(x[row, device]), n_peers=int(np.isfinite(x).sum()) - 1)
     if strength[row, device] < 1.0 <= all_over:
-        return replace(look, strength=all_over)
+        return replace(score, strength=all_over)
     most = x.shape[1] > 2 and float(np.mean(strength[row] >= 1.0)) > MOST
     return replace(
-        look,
+        score,
         strength=float(strength[row, device]),
         node=now.nodes[row],
         device=None if most else device,

@@ -46,8 +46,8 @@ def uncorrected(counts: Span, *, run: str | None = None) -> list[Finding]:
     if not metrics or len(counts.ticks) < 2:
         return []
     rises = np.stack([rise(counts.values[metric]) for metric in metrics])
-    sick = np.flatnonzero(rises.sum(axis=(0, 1, 3)) > 0)
-    return [_finding(counts, metrics, rises[:, :, row], int(row), run=run) for row in sick]
+    unhealthy = np.flatnonzero(rises.sum(axis=(0, 1, 3)) > 0)
+    return [_finding(counts, metrics, rises[:, :, row], int(row), run=run) for row in unhealthy]
 
 
 def is_settled(
@@ -81,8 +81,8 @@ def counted(counts: Span, node: str) -> float | None:
     row = counts.nodes.index(node)
     held = [counts.values[metric][:, row] for metric in ECC_METRICS if metric in counts.values]
     each = np.concatenate(held, axis=1) if held else np.zeros((0, 0))
-    told = np.flatnonzero(np.isfinite(each).any(axis=1))
-    return float(np.nansum(each[told[-1]])) if told.size else None
+    reported = np.flatnonzero(np.isfinite(each).any(axis=1))
+    return float(np.nansum(each[reported[-1]])) if reported.size else None
 
 
 def rise(count: FloatArray) -> FloatArray:
@@ -158,7 +158,7 @@ PAGE_RATIO, PAGE_PER_S = (
 LEAD_S = 120.0
 
 
-def exec_errors(vitals: DetectionInput) -> list[Finding]:
+def exec_errors(inputs: DetectionInput) -> list[Finding]:
     """Find the nodes whose executions fail or whose runtime reports errors.
 
     Notes
@@ -166,18 +166,18 @@ def exec_errors(vitals: DetectionInput) -> list[Finding]:
     neuron-monitor counts them per period and class. One is a hiccup that frameworks retry; a
     stream of them is a broken graph, driver or device.
     """
-    if not vitals.looks or vitals.moments is None:
+    if not inputs.reads_hardware or inputs.hardware_at is None:
         return []
-    known = {alert.node for alert in vitals.standing if alert.rule == ERRORS_RULE}
-    if not known and not _any(vitals.moments((ERRORS, FAILED), GLANCE_S)):
+    known = {alert.node for alert in inputs.open_problems if alert.rule == ERRORS_RULE}
+    if not known and not _any(inputs.hardware_at((ERRORS, FAILED), GLANCE_S)):
         return []
-    span = vitals.moments((ERRORS, FAILED, DONE), AGES_OPEN_S if known else AGES_S)
-    found = failing(span, run=vitals.run, known=known, now_s=vitals.now_s)
+    span = inputs.hardware_at((ERRORS, FAILED, DONE), AGES_OPEN_S if known else AGES_S)
+    found = failing(span, run=inputs.run, known=known, now_s=inputs.now_s)
     if not found:
         return []
     # Executions that fail on memory that fails are part of that finding.
-    explained = {alert.node for alert in vitals.standing if alert.rule == RULE}
-    explained |= {each.node for each in uncorrected(vitals.counts)} if vitals.counts else set()
+    explained = {alert.node for alert in inputs.open_problems if alert.rule == RULE}
+    explained |= {each.node for each in uncorrected(inputs.counts)} if inputs.counts else set()
     return [each for each in found if each.node not in explained]
 
 
@@ -194,9 +194,10 @@ def failing(
     n_moments = (rate > 0).sum(axis=0)
     least = np.array([1 if node in known else MOMENTS for node in span.nodes], dtype=int)
     per_s = np.nan_to_num(mean(rate, axis=0))
-    sick = (n_moments >= least) & (per_s >= LEAST_PER_S * least / MOMENTS)
+    unhealthy = (n_moments >= least) & (per_s >= LEAST_PER_S * least / MOMENTS)
     return [
-        _errors_finding(span, rate, int(row), run=run, now_s=now_s) for row in np.flatnonzero(sick)
+        _errors_finding(span, rate, int(row), run=run, now_s=now_s)
+        for row in np.flatnonzero(unhealthy)
     ]
 
 
@@ -276,7 +277,7 @@ class Scale:
     left: tuple[str, ...]
 
 
-def node_idle(vitals: DetectionInput) -> list[Finding]:
+def node_idle(inputs: DetectionInput) -> list[Finding]:
     """Find the nodes that are paid for and that nobody uses.
 
     Nodes that became idle together are one finding: after a change of scale it names the change.
@@ -284,25 +285,25 @@ def node_idle(vitals: DetectionInput) -> list[Finding]:
     is silent, not idle. A worker that reports steps while its cores never do anything computes
     elsewhere, on its host for example: its node is idle as well.
     """
-    known = [alert for alert in vitals.standing if alert.rule == IDLE_RULE]
-    is_due = bool(known) or int(vitals.now_s) % EVERY_S < FOR_S
-    steps = recent_steps(vitals)
-    if not (vitals.looks and is_due and vitals.moments) or not _trains(vitals, steps):
+    known = [alert for alert in inputs.open_problems if alert.rule == IDLE_RULE]
+    is_due = bool(known) or int(inputs.now_s) % EVERY_S < FOR_S
+    steps = recent_steps(inputs)
+    if not (inputs.reads_hardware and is_due and inputs.hardware_at) or not _trains(inputs, steps):
         return []
     named = {node for alert in known for node in _nodes_of(alert)}
     # While the run itself stands still everybody rests: that accuses nobody new.
-    suspects = [n for n in vitals.nodes if n in named or _makes_steps(vitals, steps)]
-    idle, since_s = _resting(vitals, suspects)
+    suspects = [n for n in inputs.nodes if n in named or _makes_steps(inputs, steps)]
+    idle, since_s = _resting(inputs, suspects)
     if not idle:
         return []
     group = next((alert for alert in known if alert.node is None), None)
-    scale = _scale_down(vitals, idle, group)
-    expected = _expected(vitals) | (set(scale.left) if scale else set())
+    scale = _scale_down(inputs, idle, group)
+    expected = _expected(inputs) | (set(scale.left) if scale else set())
     # What an open alert for several accuses stays accused for as long as it rests.
     expected |= set(_nodes_of(group)) if group else set()
     idle = {node: level for node, level in idle.items() if node in expected}
     # The group alert keeps its nodes. A node that has been idle for longer keeps its own alert.
-    began_s = vitals.now_s - IDLE_S
+    began_s = inputs.now_s - IDLE_S
     own = {alert.node for alert in known if alert.node and _since_s(alert) < began_s - TOGETHER_S}
     mine = set(_nodes_of(group)) if group else set()
     new = [node for node in idle if node not in mine and node not in own]
@@ -311,35 +312,35 @@ def node_idle(vitals: DetectionInput) -> list[Finding]:
         joins = True
     together = [node for node in idle if node in mine or (joins and node in new)]
     apart = [n for n in idle if n not in together]
-    found = [_single(vitals, n, idle[n], since_s) for n in apart]
+    found = [_single(inputs, n, idle[n], since_s) for n in apart]
     if together:
-        found.append(_group(vitals, {n: idle[n] for n in together}, scale, group, since_s))
+        found.append(_group(inputs, {n: idle[n] for n in together}, scale, group, since_s))
     return found
 
 
-def _trains(vitals: DetectionInput, steps: StepBatch) -> bool:
+def _trains(inputs: DetectionInput, steps: StepBatch) -> bool:
     """Tell whether the run has trained for as long as a node must have idled."""
-    if vitals.phase != TRAINING or not len(steps):
+    if inputs.phase != TRAINING or not len(steps):
         return False
-    return vitals.phase_since_s is None or vitals.now_s - vitals.phase_since_s >= IDLE_S
+    return inputs.phase_since_s is None or inputs.now_s - inputs.phase_since_s >= IDLE_S
 
 
-def _makes_steps(vitals: DetectionInput, steps: StepBatch) -> bool:
+def _makes_steps(inputs: DetectionInput, steps: StepBatch) -> bool:
     """Tell whether the run ends steps now, and stood still in none of those in view."""
     patience_s = max(ALIVE_S, ALIVE_STEPS * usual_step_s(steps))
-    longest_s = float(np.nanmax(vitals.steps.step_s, initial=0.0))
-    return max(longest_s, vitals.now_s - float(steps.ended_at_s[-1])) <= patience_s
+    longest_s = float(np.nanmax(inputs.steps.step_s, initial=0.0))
+    return max(longest_s, inputs.now_s - float(steps.ended_at_s[-1])) <= patience_s
 
 
-def _resting(vitals: DetectionInput, suspects: list[str]) -> tuple[dict[str, float], float]:
+def _resting(inputs: DetectionInput, suspects: list[str]) -> tuple[dict[str, float], float]:
     """Return which nodes did nothing at any moment, the most that a core did, and since when."""
-    if not suspects or vitals.moments is None:
+    if not suspects or inputs.hardware_at is None:
         return {}, 0.0
-    glance = vitals.moments((CORES,), (0,)).of(suspects)
+    glance = inputs.hardware_at((CORES,), (0,)).of(suspects)
     resting = np.flatnonzero(_rests(glance).all(axis=0))
     if not resting.size:
         return {}, 0.0
-    span = vitals.moments((CORES,), IDLE_AGES_S).of([suspects[row] for row in resting])
+    span = inputs.hardware_at((CORES,), IDLE_AGES_S).of([suspects[row] for row in resting])
     idle, most = _rests(span).all(axis=0), node_peak(span, CORES)
     found = {span.nodes[row]: float(most[:, row].max()) for row in np.flatnonzero(idle)}
     return found, float(span.ticks[0])
@@ -350,30 +351,30 @@ def _rests(span: Span) -> NDArray[np.bool_]:
     return np.asarray(node_peak(span, CORES) < IDLE)
 
 
-def _expected(vitals: DetectionInput) -> set[str]:
+def _expected(inputs: DetectionInput) -> set[str]:
     """Return the nodes that should be computing: all but those the steps leave out.
 
     Only steps since the nodes began to rest tell: a run with long steps still shows older ones.
     """
-    steps = vitals.steps.last(RECENT_STEPS)
-    since = int(np.searchsorted(steps.ended_at_s, vitals.now_s - IDLE_S + SETTLES_S))
-    parts = _parts(vitals, steps[since:] if since < len(steps) else steps)
-    return {node for node in vitals.nodes if node not in parts or parts[node].any()}
+    steps = inputs.steps.last(RECENT_STEPS)
+    since = int(np.searchsorted(steps.ended_at_s, inputs.now_s - IDLE_S + SETTLES_S))
+    parts = _parts(inputs, steps[since:] if since < len(steps) else steps)
+    return {node for node in inputs.nodes if node not in parts or parts[node].any()}
 
 
-def _parts(vitals: DetectionInput, steps: StepBatch) -> dict[str, NDArray[np.bool_]]:
+def _parts(inputs: DetectionInput, steps: StepBatch) -> dict[str, NDArray[np.bool_]]:
     """Return in which steps each node that the steps list had a part: (n_steps,) by node."""
-    told = np.isfinite(steps.phases["compute_s"])
+    reported = np.isfinite(steps.phases["compute_s"])
     parts: dict[str, NDArray[np.bool_]] = {}
     for i, worker in enumerate(steps.workers):
-        node = vitals.node_of(worker)
+        node = inputs.node_of(worker)
         if node is not None:
-            parts[node] = parts[node] | told[:, i] if node in parts else told[:, i]
+            parts[node] = parts[node] | reported[:, i] if node in parts else reported[:, i]
     return parts
 
 
 def _scale_down(
-    vitals: DetectionInput, idle: Collection[str], group: OpenProblem | None
+    inputs: DetectionInput, idle: Collection[str], group: OpenProblem | None
 ) -> Scale | None:
     """Return the change of scale that left several of these nodes without work, if one is seen.
 
@@ -382,12 +383,12 @@ def _scale_down(
     held = _scale_of_alert(group)
     known = set(_nodes_of(group)) if group else set()
     new = [node for node in idle if node not in known]
-    if len(new) < SEVERAL or vitals.earlier is None:
+    if len(new) < SEVERAL or inputs.earlier is None:
         return held
-    history = vitals.earlier(vitals.now_s - HISTORY_S)
+    history = inputs.earlier(inputs.now_s - HISTORY_S)
     if not len(history):
         return held
-    parts = _parts(vitals, history)
+    parts = _parts(inputs, history)
     lasts = {
         node: int(np.flatnonzero(parts[node])[-1])
         for node in new
@@ -406,10 +407,10 @@ def _scale_down(
 
 def _scale_of_alert(group: OpenProblem | None) -> Scale | None:
     """Return the change of scale that an open alert names."""
-    told = group.evidence.get("scaled_down") if group else None
-    if not told:
+    reported = group.evidence.get("scaled_down") if group else None
+    if not reported:
         return None
-    return Scale(float(told["at_s"]), int(told["n_before"]), int(told["n_after"]), ())
+    return Scale(float(reported["at_s"]), int(reported["n_before"]), int(reported["n_after"]), ())
 
 
 def _since_s(alert: OpenProblem) -> float:
@@ -425,19 +426,19 @@ def _nodes_of(alert: OpenProblem) -> tuple[str, ...]:
     return tuple(alert.evidence.get("nodes") or ())
 
 
-def _single(vitals: DetectionInput, node: str, level: float, since_s: float) -> Finding:
+def _single(inputs: DetectionInput, node: str, level: float, since_s: float) -> Finding:
     """Describe one idle node."""
-    for alert in vitals.standing:
+    for alert in inputs.open_problems:
         if alert.rule == IDLE_RULE and alert.node == node:
             since_s = min(since_s, float(alert.evidence.get("since_s", since_s)))
-    listed = {vitals.node_of(worker) for worker in vitals.steps.workers}
+    listed = {inputs.node_of(worker) for worker in inputs.steps.workers}
     return _idle_finding(
-        vitals, {node: level}, since_s, {"claims_steps": node in listed}, node=node
+        inputs, {node: level}, since_s, {"claims_steps": node in listed}, node=node
     )
 
 
 def _group(
-    vitals: DetectionInput,
+    inputs: DetectionInput,
     idle: Mapping[str, float],
     scale: Scale | None,
     group: OpenProblem | None,
@@ -446,22 +447,22 @@ def _group(
     """Describe several nodes that became idle together, and the change of scale that did it."""
     if group is not None:
         since_s = min(since_s, float(group.evidence.get("since_s", since_s)))
-    parts = _parts(vitals, vitals.steps.last(1))
-    more = {
+    parts = _parts(inputs, inputs.steps.last(1))
+    extra = {
         "nodes": list(idle),
         "claims_steps": any(bool(parts[node].any()) for node in idle if node in parts),
         "scaled_down": None
         if scale is None
         else {"at_s": scale.at_s, "n_before": scale.n_before, "n_after": scale.n_after},
     }
-    return _idle_finding(vitals, idle, since_s, more)
+    return _idle_finding(inputs, idle, since_s, extra)
 
 
 def _idle_finding(
-    vitals: DetectionInput,
+    inputs: DetectionInput,
     idle: Mapping[str, float],
     since_s: float,
-    more: Mapping[str, Any],
+    extra: Mapping[str, Any],
     *,
     node: str | None = None,
 ) -> Finding:
@@ -470,7 +471,7 @@ def _idle_finding(
         rule=IDLE_RULE,
         cause=IDLE_RULE,
         severity=RULES[IDLE_RULE].severity,
-        run=vitals.run,
+        run=inputs.run,
         node=node,
         device=None,
         onset_s=since_s,
@@ -484,11 +485,11 @@ def _idle_finding(
                 "metric": CORES,
                 "value": max(idle.values()),
                 "peers_median": None,
-                "n_peers": len(vitals.nodes) - len(idle),
+                "n_peers": len(inputs.nodes) - len(idle),
                 "unit": "ratio",
             },
-            "window": [since_s, vitals.now_s],
+            "window": [since_s, inputs.now_s],
             "charts": [{"metric": CORES, "node": next(iter(idle)), "device": None}],
-            **more,
+            **extra,
         },
     )

@@ -159,11 +159,11 @@ def find_rise(
     return PhaseRise(before, now, change.at)
 
 
-def case_since(vitals: DetectionInput, steps: StepBatch, at: int) -> ShareCase:
+def case_since(inputs: DetectionInput, steps: StepBatch, at: int) -> ShareCase:
     """Lay out steps that are slow since some row, as the headline rule lays out a broken share."""
     before, after = steps[:at], steps[at:]
     return ShareCase(
-        vitals=vitals,
+        inputs=inputs,
         before=before if len(before) >= BASELINE_STEPS else None,
         after=after.last(RECENT_STEPS),
         newest=after.last(NEWEST_STEPS),

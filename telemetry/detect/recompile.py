@@ -40,53 +40,53 @@ LEAD_S = 120.0
 MOST = RULES[RULE].limits["most_ratio"]
 
 
-def recompile(vitals: DetectionInput) -> list[Finding]:
+def recompile(inputs: DetectionInput) -> list[Finding]:
     """Find an unannounced compilation: under way, or in one of the newest steps.
 
     A compiler keeps hosts busy as nothing else does, while no core computes. A run that says that
     it compiles, or warms up, does so on purpose.
     """
-    steps = recent_steps(vitals)
-    if vitals.moments is None or not is_training(vitals, steps):
+    steps = recent_steps(inputs)
+    if inputs.hardware_at is None or not is_training(inputs, steps):
         return []
-    since_s = no_step_since(vitals, steps)
-    if since_s is not None and _is_under_way(vitals, steps, since_s):
-        return [_finding(vitals, steps, since_s, vitals.now_s - since_s, is_over=False)]
-    for row in _suspects(vitals, steps):
+    since_s = no_step_since(inputs, steps)
+    if since_s is not None and _is_under_way(inputs, steps, since_s):
+        return [_finding(inputs, steps, since_s, inputs.now_s - since_s, is_over=False)]
+    for row in _suspects(inputs, steps):
         end_s, step_s = float(steps.ended_at_s[row]), float(steps.step_s[row])
-        lost_s = step_s - _usual_s(vitals, steps)
+        lost_s = step_s - _usual_s(inputs, steps)
         # A compilation longer than the history is kept cannot be measured again when it ends.
         start_s = end_s - step_s
-        told = [a.evidence.get("since_s") for a in vitals.standing if a.rule == RULE]
-        if any(each is not None and start_s - 1.0 <= float(each) <= end_s for each in told):
-            return [_finding(vitals, steps, end_s - step_s, lost_s, is_over=True)]
-        if _compiled_s(vitals, steps, end_s - step_s, end_s) >= 0.5 * lost_s:
-            return [_finding(vitals, steps, end_s - step_s, lost_s, is_over=True)]
+        reported = [a.evidence.get("since_s") for a in inputs.open_problems if a.rule == RULE]
+        if any(each is not None and start_s - 1.0 <= float(each) <= end_s for each in reported):
+            return [_finding(inputs, steps, end_s - step_s, lost_s, is_over=True)]
+        if _compiled_s(inputs, steps, end_s - step_s, end_s) >= 0.5 * lost_s:
+            return [_finding(inputs, steps, end_s - step_s, lost_s, is_over=True)]
     return []
 
 
-def compiled_lately(vitals: DetectionInput, nodes: Sequence[str], *, within_s: float) -> bool:
+def compiled_lately(inputs: DetectionInput, nodes: Sequence[str], *, within_s: float) -> bool:
     """Tell whether most of these nodes compiled at some moment of the last seconds."""
-    if vitals.moments is None or not nodes:
+    if inputs.hardware_at is None or not nodes:
         return False
     ages = np.linspace(min(within_s, OLDEST_S), 0, LATELY).astype(int).tolist()
-    span = vitals.moments((CORES, HOST), tuple(dict.fromkeys(ages))).of(nodes)
+    span = inputs.hardware_at((CORES, HOST), tuple(dict.fromkeys(ages))).of(nodes)
     return bool((_share(_compiles(span)) > MOST).any())
 
 
-def _is_under_way(vitals: DetectionInput, steps: StepBatch, since_s: float) -> bool:
+def _is_under_way(inputs: DetectionInput, steps: StepBatch, since_s: float) -> bool:
     """Tell whether the run compiles now, or has since its last step, as an open alert says."""
-    is_open = any(alert.rule == RULE for alert in vitals.standing)
-    lasted_s = vitals.now_s - since_s
-    if is_open and (_ticks_seen(vitals, steps, since_ages(vitals, since_s)) > 0):
+    is_open = any(alert.rule == RULE for alert in inputs.open_problems)
+    lasted_s = inputs.now_s - since_s
+    if is_open and (_ticks_seen(inputs, steps, since_ages(inputs, since_s)) > 0):
         return True
-    if not vitals.looks or lasted_s < CERTAIN_S:
+    if not inputs.reads_hardware or lasted_s < CERTAIN_S:
         return False
-    nodes = training_nodes(vitals, steps)
-    glance = vitals.moments((HOST,), (0,)).of(nodes) if vitals.moments else None
+    nodes = training_nodes(inputs, steps)
+    glance = inputs.hardware_at((HOST,), (0,)).of(nodes) if inputs.hardware_at else None
     if glance is None or not _share(node_values(glance, HOST) >= COMPILING)[-1] > MOST:
         return False
-    span = vitals.hardware((CORES, HOST), LOOK_S).of(nodes)
+    span = inputs.hardware((CORES, HOST), LOOK_S).of(nodes)
     compiles = _compiles(span)
     return bool((_share(compiles) > MOST).sum() >= CERTAIN_S)
 
@@ -103,65 +103,65 @@ def _share(flags: FloatArray | NDArray[np.bool_]) -> FloatArray:
     return np.nan_to_num(mean(np.asarray(flags, dtype=float), axis=1))
 
 
-def _ticks_seen(vitals: DetectionInput, steps: StepBatch, ages_s: Sequence[int]) -> int:
+def _ticks_seen(inputs: DetectionInput, steps: StepBatch, ages_s: Sequence[int]) -> int:
     """Count the moments at which most nodes compiled."""
-    if vitals.moments is None or not ages_s:
+    if inputs.hardware_at is None or not ages_s:
         return 0
-    span = vitals.moments((CORES, HOST), ages_s).of(training_nodes(vitals, steps))
+    span = inputs.hardware_at((CORES, HOST), ages_s).of(training_nodes(inputs, steps))
     compiles = _compiles(span)
     return int((_share(compiles) > MOST).sum())
 
 
-def _suspects(vitals: DetectionInput, steps: StepBatch) -> list[int]:
+def _suspects(inputs: DetectionInput, steps: StepBatch) -> list[int]:
     """Return the newest steps that took much longer than usual, the latest first."""
-    usual_s = _usual_s(vitals, steps)
+    usual_s = _usual_s(inputs, steps)
     n = len(steps)
     fresh = np.arange(n) >= n - NEWS_STEPS
-    fresh |= steps.ended_at_s >= vitals.now_s - NEWS_S
+    fresh |= steps.ended_at_s >= inputs.now_s - NEWS_S
     longer_s = steps.step_s - usual_s
     is_long = longer_s >= max(LONGER_S, LONGER_STEPS * usual_s) if n else fresh
     return [int(row) for row in np.flatnonzero(fresh & is_long)[::-1]]
 
 
-def _usual_s(vitals: DetectionInput, steps: StepBatch) -> float:
+def _usual_s(inputs: DetectionInput, steps: StepBatch) -> float:
     """Return how long a step usually takes: an open alert knows it for longer than steps last."""
-    held = [a.evidence.get("usual_step_s") for a in vitals.standing if a.rule == RULE]
-    told = [float(each) for each in held if each is not None]
-    return told[0] if told else usual_step_s(steps)
+    held = [a.evidence.get("usual_step_s") for a in inputs.open_problems if a.rule == RULE]
+    reported = [float(each) for each in held if each is not None]
+    return reported[0] if reported else usual_step_s(steps)
 
 
-def _compiled_s(vitals: DetectionInput, steps: StepBatch, start_s: float, end_s: float) -> float:
+def _compiled_s(inputs: DetectionInput, steps: StepBatch, start_s: float, end_s: float) -> float:
     """Return for how long most nodes compiled within a step, by a few of its seconds."""
     first, last = int(np.ceil(start_s)) + 1, int(end_s)
     ticks = np.unique(np.linspace(first, last, MOMENTS).astype(int))
-    ages = tuple(int(vitals.now_s) - int(tick) for tick in ticks if first <= tick <= last)
-    seen = _ticks_seen(vitals, steps, ages)
+    ages = tuple(int(inputs.now_s) - int(tick) for tick in ticks if first <= tick <= last)
+    seen = _ticks_seen(inputs, steps, ages)
     return seen / max(1, len(ages)) * (end_s - start_s)
 
 
 def _finding(
-    vitals: DetectionInput, steps: StepBatch, since_s: float, lost_s: float, *, is_over: bool
+    inputs: DetectionInput, steps: StepBatch, since_s: float, lost_s: float, *, is_over: bool
 ) -> Finding:
     """Describe the compilation, and what it has cost so far."""
-    usual_s = _usual_s(vitals, steps)
+    usual_s = _usual_s(inputs, steps)
     severity: Severity = "page" if lost_s > PAGE_AFTER_S else "warn"
-    nodes = training_nodes(vitals, steps)
+    nodes = training_nodes(inputs, steps)
     return Finding(
         rule=RULE,
         cause=RULE,
         severity=severity,
-        run=vitals.run,
+        run=inputs.run,
         node=None,
         device=None,
         onset_s=since_s,
         score=lost_s / CERTAIN_S,
         victims=nodes,
-        evidence=_evidence(vitals, since_s, lost_s, usual_s, nodes, is_over=is_over),
+        evidence=_evidence(inputs, since_s, lost_s, usual_s, nodes, is_over=is_over),
     )
 
 
 def _evidence(
-    vitals: DetectionInput,
+    inputs: DetectionInput,
     since_s: float,
     lost_s: float,
     usual_s: float,
@@ -175,8 +175,8 @@ def _evidence(
         "lost_s": lost_s,
         "is_over": is_over,
         "usual_step_s": usual_s if np.isfinite(usual_s) else None,
-        "phase": vitals.phase,
+        "phase": inputs.phase,
         "culprit": None,
-        "window": [since_s - LEAD_S, vitals.now_s],
+        "window": [since_s - LEAD_S, inputs.now_s],
         "charts": [{"metric": m, "node": first, "device": None} for m in (HOST, CORES) if first],
     }

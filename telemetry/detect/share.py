@@ -114,7 +114,7 @@ class ShareCase:
     ``newest`` the last few, mended or not.
     """
 
-    vitals: DetectionInput
+    inputs: DetectionInput
     before: StepBatch | None
     after: StepBatch
     newest: StepBatch
@@ -185,7 +185,7 @@ class ShareCase:
         return FELT_RATIO * middle(self.after.step_s)
 
 
-def open_case(vitals: DetectionInput, steps: StepBatch, episode: Episode) -> ShareCase:
+def open_case(inputs: DetectionInput, steps: StepBatch, episode: Episode) -> ShareCase:
     """Find when it began, and what there was before.
 
     The onset is the likeliest rise of the share up to shortly after it crossed the limit, not the
@@ -196,11 +196,11 @@ def open_case(vitals: DetectionInput, steps: StepBatch, episode: Episode) -> Sha
     change = rise(share[first : episode.start + SETTLING_STEPS], floor=SHARE_NOISE)
     onset = episode.start if change is None else min(first + change.at, episode.start)
     before = steps[first:onset]
-    over = np.flatnonzero(share > vitals.limit_ratio)
+    over = np.flatnonzero(share > inputs.limit_ratio)
     until = int(over[-1]) + 1 if over.size else len(steps)
     after = steps[onset:until]
     return ShareCase(
-        vitals=vitals,
+        inputs=inputs,
         before=before if len(before) >= BASELINE_STEPS else None,
         after=after.last(RECENT_STEPS),
         newest=steps[episode.start :].last(NEWEST_STEPS),
@@ -236,7 +236,7 @@ def hardware_before_and_after(
     last_s = np.clip(ENOUGH_STEPS * middle(case.after.step_s), *RECENT_S)
     began_s = float(case.after.ended_at_s[0] - case.after.step_s[0])
     from_s = max(case.onset_s, began_s, until_s - float(last_s))
-    span = case.vitals.hardware(metrics, int(case.vitals.now_s - from_s) + 1 + LEAD_S)
+    span = case.inputs.hardware(metrics, int(case.inputs.now_s - from_s) + 1 + LEAD_S)
     if nodes:
         span = span.of([name for name in span.nodes if name in nodes])
     spoken = np.zeros(len(span.ticks), dtype=bool)

@@ -38,15 +38,18 @@ class PeerRule:
     metric: str
     sign: int
     least: float
-    awake: float
+    min_active: float
 
 
 _CORE, _HBM = RULES["core_slow"].limits, RULES["hbm_slow"].limits
 CORES = PeerRule(
-    "core_utilization_ratio", 1, least=_CORE["least_ratio"], awake=_CORE["awake_ratio"]
+    "core_utilization_ratio", 1, least=_CORE["least_ratio"], min_active=_CORE["awake_ratio"]
 )
 MEMORY = PeerRule(
-    "hbm_bandwidth_bytes_per_s", -1, least=_HBM["least_ratio"], awake=_HBM["awake_bytes_per_s"]
+    "hbm_bandwidth_bytes_per_s",
+    -1,
+    least=_HBM["least_ratio"],
+    min_active=_HBM["awake_bytes_per_s"],
 )
 
 
@@ -112,8 +115,8 @@ def _relative_to_node(level: FloatArray, kind: PeerRule) -> FloatArray:
     ``level`` is (..., n_parts). A node that is not at work has no usual part.
     """
     busiest = np.where(np.isfinite(level), level, 0.0).max(axis=-1, keepdims=True)
-    known = (busiest >= kind.awake) & np.isfinite(level)
-    tiny = kind.awake / 100
+    known = (busiest >= kind.min_active) & np.isfinite(level)
+    tiny = kind.min_active / 100
     value = np.where(known, np.maximum(level, tiny), np.nan)
     sick_up = value if kind.sign > 0 else 1.0 / value
     return np.asarray(sick_up / lower_median(sick_up)[..., None])
@@ -163,27 +166,27 @@ class Suspect:
     ratio: float
 
 
-def find_unhealthy_hardware(vitals: DetectionInput) -> list[Symptom]:
+def find_unhealthy_hardware(inputs: DetectionInput) -> list[Symptom]:
     """Find slow cores, throttled accelerators and slow memories: at most one of each per node.
 
     An accelerator whose memory is slow paces its node too, so that its cores stand out as if
     it were throttled: the memory explains them, but no others of the node.
     """
-    memory = _find_unhealthy(vitals, MEMORY)
-    starved = {(s.look.node, s.look.device) for s in memory}
-    cores = _find_unhealthy(vitals, CORES, explained=starved)
-    per_device = vitals.cores_per_device
-    return memory + [s for s in cores if (s.look.node, _device(s, per_device)) not in starved]
+    memory = _find_unhealthy(inputs, MEMORY)
+    starved = {(s.score.node, s.score.device) for s in memory}
+    cores = _find_unhealthy(inputs, CORES, explained=starved)
+    per_device = inputs.cores_per_device
+    return memory + [s for s in cores if (s.score.node, _device(s, per_device)) not in starved]
 
 
-def _device(sighting: Symptom, per_device: int) -> int:
+def _device(symptom: Symptom, per_device: int) -> int:
     """Return the accelerator a sighting of cores is of."""
-    part = sighting.look.device or 0
-    return part if sighting.look.cause == "throttle" else part // max(1, per_device)
+    part = symptom.score.device or 0
+    return part if symptom.score.cause == "throttle" else part // max(1, per_device)
 
 
 def _find_unhealthy(
-    vitals: DetectionInput,
+    inputs: DetectionInput,
     kind: PeerRule,
     *,
     explained: Collection[tuple[str | None, int | None]] = (),
@@ -192,12 +195,12 @@ def _find_unhealthy(
 
     Cores of accelerators that are ``explained`` do not count.
     """
-    seen = compare_parts(vitals.hardware([kind.metric], RECENT_S), kind)
+    seen = compare_parts(inputs.hardware([kind.metric], RECENT_S), kind)
     if seen is None:
         return []
-    held = _open_alerts(vitals, kind, seen)
+    held = _open_alerts(inputs, kind, seen)
     worst = np.where(seen.suspects, seen.ratio, 0.0)
-    per_device = max(1, vitals.cores_per_device)
+    per_device = max(1, inputs.cores_per_device)
     for node, device in explained:
         if node in seen.span.nodes and device is not None:
             first = device * per_device
@@ -206,17 +209,17 @@ def _find_unhealthy(
     found, past = [], None
     for row in sorted(rows):
         recent = ratio_history(seen.span, kind, row)
-        if row in held and (kept := _still_open(vitals, seen, held[row], recent, row)):
+        if row in held and (kept := _still_open(inputs, seen, held[row], recent, row)):
             found.append(kept)
             continue
         part = Suspect(row, int(np.argmax(worst[row])), float(worst[row].max()))
         reports = np.asarray(new_measurements(seen.span.values[kind.metric][:, row]).any(axis=1))
         if not worst[row].any() or not _persists(recent[:, part.part], part.ratio, reports):
             continue
-        if past is None and vitals.moments is not None:
-            past = vitals.moments([kind.metric], PAST_AGES_S)
+        if past is None and inputs.hardware_at is not None:
+            past = inputs.hardware_at([kind.metric], PAST_AGES_S)
         if _is_new(past, seen, part):
-            found.append(_symptom(vitals, seen, part, recent))
+            found.append(_symptom(inputs, seen, part, recent))
     return found
 
 
@@ -244,20 +247,20 @@ def _is_new(past: Span | None, seen: PeerDistance, part: Suspect) -> bool:
 
 
 def _symptom(
-    vitals: DetectionInput, seen: PeerDistance, part: Suspect, recent: FloatArray
+    inputs: DetectionInput, seen: PeerDistance, part: Suspect, recent: FloatArray
 ) -> Symptom:
     """Name a suspect, and since when it stands away."""
     above = recent[:, part.part] >= 1.0 + HALF * (part.ratio - 1.0)
     first = int(np.argmax(above))
-    cause, device = _classify(vitals, seen, part)
-    return Symptom(_score(vitals, seen, part, cause, device), float(seen.span.ticks[first]) - 1.0)
+    cause, device = _classify(inputs, seen, part)
+    return Symptom(_score(inputs, seen, part, cause, device), float(seen.span.ticks[first]) - 1.0)
 
 
-def _classify(vitals: DetectionInput, seen: PeerDistance, part: Suspect) -> tuple[str, int]:
+def _classify(inputs: DetectionInput, seen: PeerDistance, part: Suspect) -> tuple[str, int]:
     """Tell a slow core from a throttled accelerator: then all its cores stand away alike."""
     if seen.kind is MEMORY:
         return "hbm_slow", part.part
-    per_device = vitals.cores_per_device
+    per_device = inputs.cores_per_device
     n_cores = seen.ratio.shape[1]
     if per_device == 1:
         # An accelerator of one core: nobody can tell them apart, and it is what gets replaced.
@@ -272,13 +275,13 @@ def _classify(vitals: DetectionInput, seen: PeerDistance, part: Suspect) -> tupl
 
 
 def _score(
-    vitals: DetectionInput, seen: PeerDistance, part: Suspect, cause: str, device: int
+    inputs: DetectionInput, seen: PeerDistance, part: Suspect, cause: str, device: int
 ) -> CauseScore:
     """Put a suspect's figure beside that of its node's other parts."""
     level = seen.level[part.row]
     value = level[part.part]
     if cause == "throttle":
-        per_device = vitals.cores_per_device
+        per_device = inputs.cores_per_device
         value = float(np.nanmean(level[device * per_device : (device + 1) * per_device]))
     return CauseScore(
         cause=cause,
@@ -294,23 +297,23 @@ def _score(
 
 
 def _open_alerts(
-    vitals: DetectionInput, kind: PeerRule, seen: PeerDistance
+    inputs: DetectionInput, kind: PeerRule, seen: PeerDistance
 ) -> dict[int, OpenProblem]:
     """Return the open alerts that this kind of evidence can end, by the row of their node."""
     causes = ("hbm_slow",) if kind is MEMORY else ("slow_core", "throttle")
     places = {name: row for row, name in enumerate(seen.span.nodes)}
     return {
         places[each.node]: each
-        for each in vitals.standing
+        for each in inputs.open_problems
         if each.cause in causes and each.node in places and each.device is not None
     }
 
 
 def _still_open(
-    vitals: DetectionInput, seen: PeerDistance, alert: OpenProblem, recent: FloatArray, row: int
+    inputs: DetectionInput, seen: PeerDistance, alert: OpenProblem, recent: FloatArray, row: int
 ) -> Symptom | None:
     """Keep what an open alert says while it is so, or while nothing says that it is not."""
-    per_device = vitals.cores_per_device if alert.cause == "throttle" else 1
+    per_device = inputs.cores_per_device if alert.cause == "throttle" else 1
     first = (alert.device or 0) * per_device
     parts = np.arange(first, first + per_device)
     parts = parts[parts < recent.shape[1]]
@@ -321,11 +324,11 @@ def _still_open(
             return None
         ratio = float(max(known.mean(), 1.0))
         part = Suspect(row, int(parts[0]), ratio)
-        look = _score(vitals, seen, part, alert.cause, int(alert.device or 0))
-        return Symptom(look, onset_of_alert(alert, seen.span))
+        score = _score(inputs, seen, part, alert.cause, int(alert.device or 0))
+        return Symptom(score, onset_of_alert(alert, seen.span))
     node = seen.span.nodes[row]
-    steps = reported_steps(vitals.steps)
-    if bool(len(steps)) and node not in training_nodes(vitals, steps):
+    steps = reported_steps(inputs.steps)
+    if bool(len(steps)) and node not in training_nodes(inputs, steps):
         return None
     return Symptom(score_of_alert(alert), onset_of_alert(alert, seen.span))
 
@@ -343,14 +346,14 @@ def merge_common(found: Sequence[Symptom], *, n_nodes: int) -> list[Symptom]:
     """
     groups: dict[tuple[str, int | None], list[Symptom]] = defaultdict(list)
     for each in found:
-        groups[each.look.cause, each.look.device].append(each)
+        groups[each.score.cause, each.score.device].append(each)
     kept: list[Symptom] = []
     for (_, device), group in groups.items():
-        nodes = {each.look.node for each in group} - {None}
+        nodes = {each.score.node for each in group} - {None}
         if device is None or len(nodes) < EVERYWHERE_ENOUGH_NODES or len(nodes) <= MOST * n_nodes:
             kept += group
             continue
-        worst = max(group, key=lambda each: each.look.strength)
+        worst = max(group, key=lambda each: each.score.strength)
         onset_s = min(each.onset_s for each in group)
-        kept.append(Symptom(replace(worst.look, node=None), onset_s))
+        kept.append(Symptom(replace(worst.score, node=None), onset_s))
     return kept

@@ -61,7 +61,7 @@ SAME_WORK = 0.08
 AS_BUSY = 0.1
 
 
-def score_overall(vitals: DetectionInput, steps: StepBatch, found: PhaseRise) -> list[CauseScore]:
+def score_overall(inputs: DetectionInput, steps: StepBatch, found: PhaseRise) -> list[CauseScore]:
     """Look why everybody computes for longer: the memories first, then the clocks.
 
     Notes
@@ -71,9 +71,9 @@ def score_overall(vitals: DetectionInput, steps: StepBatch, found: PhaseRise) ->
     bandwidth (real nodes do not report it) nobody can tell.
     """
     before, after = _newest_seconds(steps[: found.at]), _newest_seconds(steps[found.at :])
-    began_s = before.ended_at_s[0] - before.step_s[0] if len(before) else vitals.now_s
-    back_s = min(float(vitals.now_s - began_s), MOST_S + ENOUGH_S)
-    span = vitals.hardware(PART_METRICS, int(back_s) + 2)
+    began_s = before.ended_at_s[0] - before.step_s[0] if len(before) else inputs.now_s
+    back_s = min(float(inputs.now_s - began_s), MOST_S + ENOUGH_S)
+    span = inputs.hardware(PART_METRICS, int(back_s) + 2)
     (was_bytes, was_busy), (is_bytes, is_busy) = (
         _per_step(span, each) for each in (before, after)
     )
@@ -81,7 +81,7 @@ def score_overall(vitals: DetectionInput, steps: StepBatch, found: PhaseRise) ->
     if not (np.isfinite(kept) and np.isfinite(busier)):
         return []
     # Of a run on a single node that node is all there is to blame.
-    node = vitals.nodes[0] if len(vitals.nodes) == 1 else None
+    node = inputs.nodes[0] if len(inputs.nodes) == 1 else None
     device = 0 if node and span.values[BANDWIDTH].shape[2] == 1 else None
     starved = (1.0 - kept) / (1.0 - FEWER_BYTES)
     is_throttled = abs(kept - 1.0) <= SAME_WORK and busier >= 1.0 - AS_BUSY
@@ -150,51 +150,51 @@ STEADY_STEPS, UNSTEADY = 3, 0.3
 ENOUGH_ALIKE, ALIKE = 3, 0.15
 
 
-def find_slow_exchange(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_slow_exchange(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find gradients that take longer to exchange than they used to."""
-    found = _phase_rise(vitals, steps, median(steps.phases["transfer_s"]), "transferring")
+    found = _phase_rise(inputs, steps, median(steps.phases["transfer_s"]), "transferring")
     if found is None:
         return []
-    looks = _prefer_open_cause(
-        vitals, score_links(case_since(vitals, steps, found.at)), "transferring"
+    scores = _prefer_open_cause(
+        inputs, score_links(case_since(inputs, steps, found.at)), "transferring"
     )
-    return _problems(vitals, steps, found, looks, "transferring")
+    return _problems(inputs, steps, found, scores, "transferring")
 
 
-def find_slow_compute(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_slow_compute(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find computing that takes even the quickest workers longer than it used to."""
     quickest_s = quickest_fifth(steps.phases["compute_s"])
-    found = _phase_rise(vitals, steps, quickest_s, "computing")
-    if found is None or not _is_steady(vitals, steps, quickest_s[found.at :], found):
+    found = _phase_rise(inputs, steps, quickest_s, "computing")
+    if found is None or not _is_steady(inputs, steps, quickest_s[found.at :], found):
         return []
-    looks = _prefer_open_cause(vitals, score_overall(vitals, steps, found), "computing")
-    return _problems(vitals, steps, found, looks, "computing")
+    scores = _prefer_open_cause(inputs, score_overall(inputs, steps, found), "computing")
+    return _problems(inputs, steps, found, scores, "computing")
 
 
-def find_slow_steps(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find steps that take longer than they used to where nobody times the exchange.
 
     Whether workers compute, wait or transfer for longer is not known then, so a lower clock
     cannot be told from a slower network; memories that move fewer bytes a step still can. While
     a machine is accused the first slow step says that its fault still lasts.
     """
-    found = _phase_rise(vitals, steps, work_s(steps), "step")
+    found = _phase_rise(inputs, steps, work_s(steps), "step")
     if found is None:
         return []
-    looks = [each for each in score_overall(vitals, steps, found) if each.cause != "throttle"]
-    accused = any(each.node and each.cause in RULE_OF_NODE for each in vitals.standing)
-    looks = _prefer_open_cause(vitals, looks, "step")
-    return _problems(vitals, steps, found, looks, "step", is_explained=accused)
+    scores = [each for each in score_overall(inputs, steps, found) if each.cause != "throttle"]
+    accused = any(each.node and each.cause in RULE_OF_NODE for each in inputs.open_problems)
+    scores = _prefer_open_cause(inputs, scores, "step")
+    return _problems(inputs, steps, found, scores, "step", is_explained=accused)
 
 
 def _is_steady(
-    vitals: DetectionInput, steps: StepBatch, after_s: FloatArray, found: PhaseRise
+    inputs: DetectionInput, steps: StepBatch, after_s: FloatArray, found: PhaseRise
 ) -> bool:
     """Tell whether a few workers compute for longer by as much in every step.
 
     Of many the quickest fifth says so by itself; few may each have drawn a long sequence.
     """
-    if len(steps.workers) >= CROWD or _usual(vitals, steps, "computing") is not None:
+    if len(steps.workers) >= CROWD or _usual(inputs, steps, "computing") is not None:
         return True
     if len(steps.workers) >= ENOUGH_ALIKE and _are_slower_alike(steps, found):
         return True
@@ -211,7 +211,7 @@ def _are_slower_alike(steps: StepBatch, found: PhaseRise) -> bool:
     return excess > 0 and float(np.ptp(factor)) <= ALIKE * excess
 
 
-def find_late_workers(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find workers that compute for longer than their peers, step after step.
 
     Notes
@@ -226,19 +226,19 @@ def find_late_workers(vitals: DetectionInput, steps: StepBatch) -> list[Problem]
     if late.pattern != "steady" or late.phase != "compute_s":
         return []
     own = busy_s(steps)
-    found = _lag(vitals, steps, own[:, late.worst] - lower_median(own), len(newest))
+    found = _lag(inputs, steps, own[:, late.worst] - lower_median(own), len(newest))
     if found is None:
         return []
-    looks = score_workers(case_since(vitals, steps, found.at), late)
-    may_be = _may_be_chance(steps, found, late, looks) or _may_be_layout(found, looks)
-    if may_be and _usual(vitals, steps, "waiting") is None:
+    scores = score_workers(case_since(inputs, steps, found.at), late)
+    may_be = _may_be_chance(steps, found, late, scores) or _may_be_layout(found, scores)
+    if may_be and _usual(inputs, steps, "waiting") is None:
         return []
     names = tuple(steps.workers[i] for i in late.late)
-    return _problems(vitals, steps, found, looks, "waiting", late=names)
+    return _problems(inputs, steps, found, scores, "waiting", late=names)
 
 
 def _lag(
-    vitals: DetectionInput, steps: StepBatch, excess: FloatArray, n_now: int
+    inputs: DetectionInput, steps: StepBatch, excess: FloatArray, n_now: int
 ) -> PhaseRise | None:
     """Return by how much the latest worker is late, more than it used to be."""
     least_s = LEAST_RATIO * middle(work_s(steps))
@@ -251,7 +251,7 @@ def _lag(
     at = change.at if change is not None else at
     usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else 0.0
     found = PhaseRise(usual, middle(excess[-n_now:]), min(at, len(steps) - 1))
-    is_held = _usual(vitals, steps, "waiting") is not None
+    is_held = _usual(inputs, steps, "waiting") is not None
     enough_s = least_s * (HALF if is_held else 1.0)
     n_high = min(2, len(steps) - found.at)
     # Each of the newest steps must bear it out: one stumble of a worker that always was a little
@@ -262,14 +262,14 @@ def _lag(
 
 
 def _may_be_chance(
-    steps: StepBatch, found: PhaseRise, late: Lateness, looks: list[CauseScore]
+    steps: StepBatch, found: PhaseRise, late: Lateness, scores: list[CauseScore]
 ) -> bool:
     """Tell whether a worker may be late by stumbling, though no part of its machine is sick.
 
     Stumbles are rare, but workers are many: a single worker must be late in three steps, or very
     late in two; several of one stage that are late together are no chance.
     """
-    best = _known_cause(looks)
+    best = _known_cause(scores)
     if best is not None and best.node is not None:
         return False
     n_steps, ratio = len(steps) - found.at, found.excess / middle(work_s(steps))
@@ -279,30 +279,30 @@ def _may_be_chance(
     return n_steps < (ENOUGH_LATE - 1 if very else ENOUGH_LATE)
 
 
-def _may_be_layout(found: PhaseRise, looks: list[CauseScore]) -> bool:
+def _may_be_layout(found: PhaseRise, scores: list[CauseScore]) -> bool:
     """Tell whether a worker may be late because it has more to do, as it always had."""
-    best = _known_cause(looks)
+    best = _known_cause(scores)
     return found.at < ENOUGH_LATE and (best is None or best.node is None)
 
 
-def _known_cause(looks: list[CauseScore]) -> CauseScore | None:
+def _known_cause(scores: list[CauseScore]) -> CauseScore | None:
     """Return the look that convinces, if it names a cause."""
-    best = strongest(looks)
+    best = strongest(scores)
     return best if best is not None and best.cause != UNKNOWN else None
 
 
 def _phase_rise(
-    vitals: DetectionInput, steps: StepBatch, x: FloatArray, kind: Kind
+    inputs: DetectionInput, steps: StepBatch, x: FloatArray, kind: Kind
 ) -> PhaseRise | None:
     """Return the rise of a phase against the run's past, or against what an open alert says."""
     least_s = LEAST_RATIO * middle(work_s(steps))
-    usual = _usual(vitals, steps, kind)
+    usual = _usual(inputs, steps, kind)
     return find_rise(x, least=least_s, n_now=n_newest(steps), usual=usual)
 
 
-def _usual(vitals: DetectionInput, steps: StepBatch, kind: Kind) -> float | None:
+def _usual(inputs: DetectionInput, steps: StepBatch, kind: Kind) -> float | None:
     """Return what a phase used to take, by an open alert about steps like these."""
-    for alert in vitals.standing:
+    for alert in inputs.open_problems:
         held = alert.evidence
         if held.get("kind") != kind or held.get("baseline_phase_s") is None:
             continue
@@ -312,16 +312,16 @@ def _usual(vitals: DetectionInput, steps: StepBatch, kind: Kind) -> float | None
 
 
 def _prefer_open_cause(
-    vitals: DetectionInput, looks: list[CauseScore], kind: Kind
+    inputs: DetectionInput, scores: list[CauseScore], kind: Kind
 ) -> list[CauseScore]:
     """Keep to the cause that an open alert names: hardware mends before slow steps end."""
-    for alert in vitals.standing:
+    for alert in inputs.open_problems:
         held = alert.evidence
-        is_told = held.get("kind") == kind and held.get("baseline_phase_s") is not None
-        if is_told and alert.cause != UNKNOWN:
-            same = [e for e in looks if (e.cause, e.node) == (alert.cause, alert.node)]
+        is_known = held.get("kind") == kind and held.get("baseline_phase_s") is not None
+        if is_known and alert.cause != UNKNOWN:
+            same = [e for e in scores if (e.cause, e.node) == (alert.cause, alert.node)]
             return [each for each in same if each.stands_out] or [score_of_alert(alert)]
-    return looks
+    return scores
 
 
 def _is_same_batch(was: Any, now: float) -> bool:
@@ -330,10 +330,10 @@ def _is_same_batch(was: Any, now: float) -> bool:
 
 
 def _problems(
-    vitals: DetectionInput,
+    inputs: DetectionInput,
     steps: StepBatch,
     found: PhaseRise,
-    looks: list[CauseScore],
+    scores: list[CauseScore],
     kind: Kind,
     *,
     late: tuple[str, ...] = (),
@@ -343,11 +343,11 @@ def _problems(
 
     ``is_explained``: an open alert of a machine explains it anyway.
     """
-    best = strongest(looks)
+    best = strongest(scores)
     after = steps[found.at :]
     step_s = middle(work_s(steps))
     ratio = found.excess / step_s
-    if not is_explained and _known_cause(looks) is None and _usual(vitals, steps, kind) is None:
+    if not is_explained and _known_cause(scores) is None and _usual(inputs, steps, kind) is None:
         lasted_s = float(after.ended_at_s[-1] - after.ended_at_s[0] + after.step_s[0])
         if ratio < UNKNOWN_RATIO or lasted_s < UNKNOWN_S or len(after) < UNKNOWN_STEPS:
             return []
@@ -355,13 +355,13 @@ def _problems(
     return [
         Problem(
             cause=best.cause if best else UNKNOWN,
-            look=best,
+            score=best,
             kind=kind,
             onset_s=float(after.ended_at_s[0] - after.step_s[0]),
             strength=ratio / LEAST_RATIO,
             late=late,
-            ruled_out=tuple(x for x in looks if x is not best and not x.stands_out),
-            more={
+            ruled_out=tuple(x for x in scores if x is not best and not x.stands_out),
+            extra={
                 "phase_s": found.now,
                 "baseline_phase_s": found.usual,
                 "tokens": tokens if np.isfinite(tokens) else None,
@@ -375,7 +375,7 @@ CAUSE = "input_stall"
 STARVED_LEAST_RATIO = RULES[CAUSE].limits["least_ratio"]
 
 
-def find_input_stall(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find workers that wait for their data, or a whole run that does.
 
     Notes
@@ -387,37 +387,37 @@ def find_input_stall(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
     if len(steps) < 2:
         return []
     least_s = STARVED_LEAST_RATIO * middle(work_s(steps))
-    held = [s for s in vitals.standing if s.cause == CAUSE and s.node is None]
+    held = [s for s in inputs.open_problems if s.cause == CAUSE and s.node is None]
     usual = (held[0].evidence.get("culprit") or {}).get("peers_median") if held else None
     n_now = n_newest(steps)
     everywhere = find_rise(
         quickest_fifth(steps.phases["input_s"]), least=least_s, n_now=n_now, usual=usual
     )
     if everywhere is not None and len(steps.workers) > 1:
-        look = CauseScore(
+        score = CauseScore(
             CAUSE, everywhere.excess / least_s, "input_s", everywhere.now, everywhere.usual, 0, "s"
         )
-        return [_problem(steps, look, everywhere.at, ())]
-    return _stalled_nodes(vitals, steps, least_s)
+        return [_problem(steps, score, everywhere.at, ())]
+    return _stalled_nodes(inputs, steps, least_s)
 
 
-def _stalled_nodes(vitals: DetectionInput, steps: StepBatch, least_s: float) -> list[Problem]:
+def _stalled_nodes(inputs: DetectionInput, steps: StepBatch, least_s: float) -> list[Problem]:
     """Find the nodes whose workers wait for data and the others' do not: the worst of them."""
-    excess = _excess(steps, _usual_input_s(vitals))
+    excess = _excess(steps, _usual_input_s(inputs))
     n_now = n_newest(steps)
     newest = excess[-n_now:]
-    held = {s.node for s in vitals.standing if s.cause == CAUSE}
-    nodes = [vitals.node_of(worker) for worker in steps.workers]
+    held = {s.node for s in inputs.open_problems if s.cause == CAUSE}
+    nodes = [inputs.node_of(worker) for worker in steps.workers]
     least = np.where([node is not None and node in held for node in nodes], HALF, 1.0) * least_s
     typical = median(newest.T)
     # One long step is enough if it says so clearly.
     both = excess[-2:].min(axis=0) >= HALF * least
-    sick = (typical >= least) & (both | ((n_now == 1) & (newest[-1] >= CLEARLY * least)))
-    if not sick.any():
+    unhealthy = (typical >= least) & (both | ((n_now == 1) & (newest[-1] >= CLEARLY * least)))
+    if not unhealthy.any():
         return []
-    worst = int(np.nanargmax(np.where(sick, typical, -np.inf)))
+    worst = int(np.nanargmax(np.where(unhealthy, typical, -np.inf)))
     input_s = median(steps.phases["input_s"][-len(newest) :].T)
-    look = CauseScore(
+    score = CauseScore(
         cause=CAUSE,
         strength=float(typical[worst] / least_s),
         metric="input_s",
@@ -429,12 +429,12 @@ def _stalled_nodes(vitals: DetectionInput, steps: StepBatch, least_s: float) -> 
     )
     low = excess[:, worst] < HALF * least_s
     at = int(np.flatnonzero(low)[-1]) + 1 if low.any() else 0
-    return [_problem(steps, look, at, tuple(steps.workers[i] for i in np.flatnonzero(sick)))]
+    return [_problem(steps, score, at, tuple(steps.workers[i] for i in np.flatnonzero(unhealthy)))]
 
 
-def _usual_input_s(vitals: DetectionInput) -> float:
+def _usual_input_s(inputs: DetectionInput) -> float:
     """Return what input used to take, by the open alert of a node; NaN where none is open."""
-    figures = [s.evidence.get("culprit") or {} for s in vitals.standing if s.cause == CAUSE]
+    figures = [s.evidence.get("culprit") or {} for s in inputs.open_problems if s.cause == CAUSE]
     usual = [figure.get("peers_median") for figure in figures]
     return next((float(each) for each in usual if each is not None), float("nan"))
 
@@ -451,9 +451,9 @@ def _excess(steps: StepBatch, held_s: float) -> FloatArray:
     return np.asarray(input_s - (held_s if np.isfinite(held_s) else quickest_fifth(input_s.T)))
 
 
-def _problem(steps: StepBatch, look: CauseScore, at: int, late: tuple[str, ...]) -> Problem:
+def _problem(steps: StepBatch, score: CauseScore, at: int, late: tuple[str, ...]) -> Problem:
     onset_s = float(steps.ended_at_s[at] - steps.step_s[at])
-    return Problem(CAUSE, look, "input", onset_s, look.strength, late)
+    return Problem(CAUSE, score, "input", onset_s, score.strength, late)
 
 
 # Shorter steps tell by themselves soon enough; input that always takes so long is no news.
@@ -462,7 +462,7 @@ LONG_STEP_S, USUALLY_S = 7.0, 2.0
 FEW, MOST = 0.25, 0.5
 
 
-def find_loading_nodes(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find the nodes that hold up a long step by waiting for their data, before it ends.
 
     Notes
@@ -471,34 +471,34 @@ def find_loading_nodes(vitals: DetectionInput, steps: StepBatch) -> list[Problem
     starve rest while the host reads and decodes. One look covers all of LOOK_S seconds.
     """
     since_s = float(steps.ended_at_s[-1])
-    kept = [alert for alert in vitals.standing if _is_same_step(alert, since_s)]
+    kept = [alert for alert in inputs.open_problems if _is_same_step(alert, since_s)]
     if kept:
         return [
             _loading_problem(score_of_alert(each), float(each.evidence["onset_s"]))
             for each in kept
         ]
     if (
-        not vitals.looks
+        not inputs.reads_hardware
         or usual_step_s(steps) < LONG_STEP_S
-        or vitals.now_s - since_s < STANDSTILL_LOOK_S
+        or inputs.now_s - since_s < STANDSTILL_LOOK_S
     ):
         return []
-    nodes = training_nodes(vitals, steps)
-    span = vitals.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
+    nodes = training_nodes(inputs, steps)
+    span = inputs.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
     most, hosts = node_peak(span, CORES), mean(node_values(span, HOST), axis=0)
     rests = np.asarray((most < WORKING).all(axis=0))
     loads = rests & (hosts >= LOADING) & (hosts < COMPILING)
     if not 0 < loads.sum() <= max(1, FEW * len(nodes)) or (~rests).mean() < MOST:
         return []
     worst = int(np.argmax(np.where(loads, hosts, 0)))
-    usual = float(mean(steps.phases["input_s"][:, _workers(vitals, steps, nodes[worst])], 0).max())
+    usual = float(mean(steps.phases["input_s"][:, _workers(inputs, steps, nodes[worst])], 0).max())
     if usual > USUALLY_S:
         return []
     peers = float(lower_median(hosts))
-    look = CauseScore(
+    score = CauseScore(
         CAUSE, 1.0, HOST, float(hosts[worst]), peers, len(nodes) - 1, "ratio", nodes[worst]
     )
-    return [_loading_problem(look, float(span.ticks[0]) - 1.0)]
+    return [_loading_problem(score, float(span.ticks[0]) - 1.0)]
 
 
 def _is_same_step(alert: OpenProblem, since_s: float) -> bool:
@@ -507,9 +507,9 @@ def _is_same_step(alert: OpenProblem, since_s: float) -> bool:
     return is_ours and float(alert.evidence.get("onset_s") or 0) >= since_s - 1.0
 
 
-def _workers(vitals: DetectionInput, steps: StepBatch, node: str) -> list[int]:
-    return [i for i, worker in enumerate(steps.workers) if vitals.node_of(worker) == node]
+def _workers(inputs: DetectionInput, steps: StepBatch, node: str) -> list[int]:
+    return [i for i, worker in enumerate(steps.workers) if inputs.node_of(worker) == node]
 
 
-def _loading_problem(look: CauseScore, onset_s: float) -> Problem:
-    return Problem(CAUSE, look, "input", onset_s, look.strength, more={"phase_s": None})
+def _loading_problem(score: CauseScore, onset_s: float) -> Problem:
+    return Problem(CAUSE, score, "input", onset_s, score.strength, extra={"phase_s": None})

@@ -29,7 +29,7 @@ USUAL_MOMENTS, USUAL_S, LOOK_S = 6, 60.0, 8
 
 
 def spinning(
-    vitals: DetectionInput,
+    inputs: DetectionInput,
     nodes: tuple[str, ...],
     cores: FloatArray,
     *,
@@ -53,17 +53,17 @@ def spinning(
     known = np.isfinite(cores)
     busy = known.any(axis=(0, 2)) & ((cores >= SPINNING) | ~known).all(axis=(0, 2))
     # One node alone that is as busy as can be is slow, and the others wait for it.
-    if 2 * busy.sum() <= len(nodes) or vitals.moments is None or not np.isfinite(step_s):
+    if 2 * busy.sum() <= len(nodes) or inputs.hardware_at is None or not np.isfinite(step_s):
         return np.zeros(len(nodes), dtype=bool)
     back_s = min(max(2 * step_s, USUAL_MOMENTS), USUAL_S)
-    ages = np.linspace(vitals.now_s - since_s + back_s, vitals.now_s - since_s, USUAL_MOMENTS)
+    ages = np.linspace(inputs.now_s - since_s + back_s, inputs.now_s - since_s, USUAL_MOMENTS)
     metrics = (MEMORY, LINKS)
-    usual = vitals.moments(metrics, tuple(dict.fromkeys(ages.astype(int).tolist()))).of(nodes)
-    now = vitals.hardware(metrics, LOOK_S).of(nodes)
-    is_told = np.isfinite(part_values(now, MEMORY)).any(axis=(0, 2))
-    still = [_moved(now, metric) < MOVING * _moved(usual, metric) for metric in metrics]
+    usual = inputs.hardware_at(metrics, tuple(dict.fromkeys(ages.astype(int).tolist()))).of(nodes)
+    now = inputs.hardware(metrics, LOOK_S).of(nodes)
+    is_known = np.isfinite(part_values(now, MEMORY)).any(axis=(0, 2))
+    stall = [_moved(now, metric) < MOVING * _moved(usual, metric) for metric in metrics]
     # A node without links of its own says nothing by them.
-    return np.asarray(busy & is_told & still[0] & (still[1] | ~(_moved(usual, LINKS) > 0)))
+    return np.asarray(busy & is_known & stall[0] & (stall[1] | ~(_moved(usual, LINKS) > 0)))
 
 
 def _moved(span: Span, metric: str) -> FloatArray:
@@ -115,7 +115,7 @@ class Standstill:
     peak: FloatArray
     cores: FloatArray
     hosts: FloatArray
-    mute: tuple[str, ...]
+    silent: tuple[str, ...]
     gone: tuple[str, ...]
     back: tuple[str, ...]
     spins: Flags
@@ -151,7 +151,7 @@ class Standstill:
         far below those of its peers. The usual figure is the upper median: of two nodes the one
         that does more is in the collective.
         """
-        if len(self.nodes) + len(self.mute) == 1:
+        if len(self.nodes) + len(self.silent) == 1:
             return (0,)
         usual_host, usual_cores = upper_median(self.hosts), upper_median(self.cores)
         if self.spins.any():
@@ -167,9 +167,9 @@ class Standstill:
         return tuple(int(row) for row in order if is_away[row])
 
 
-def lost(still: Standstill) -> set[str]:
+def lost(stall: Standstill) -> set[str]:
     """Return the nodes that fell silent as the run stopped, or without which it never began."""
-    return set(still.mute) & set(still.gone if np.isfinite(still.step_s) else still.mute)
+    return set(stall.silent) & set(stall.gone if np.isfinite(stall.step_s) else stall.silent)
 
 
 def upper_median(x: FloatArray) -> float:
@@ -183,40 +183,40 @@ def usual_step_s(steps: StepBatch) -> float:
     return middle(steps.last(USUAL_STEPS).step_s) if len(steps) else float("nan")
 
 
-def recent_steps(vitals: DetectionInput) -> StepBatch:
+def recent_steps(inputs: DetectionInput) -> StepBatch:
     """Return the newest steps that somebody reported: enough of them to know the run's pace."""
-    return reported_steps(vitals.steps.last(RECENT_STEPS))
+    return reported_steps(inputs.steps.last(RECENT_STEPS))
 
 
-def is_training(vitals: DetectionInput, steps: StepBatch) -> bool:
+def is_training(inputs: DetectionInput, steps: StepBatch) -> bool:
     """Tell whether the run says that it trains, or has ended steps since it said anything else."""
-    if vitals.phase == TRAINING or vitals.phase_since_s is None:
-        return vitals.phase == TRAINING
-    return bool(len(steps)) and float(steps.ended_at_s[-1]) > vitals.phase_since_s + 1.0
+    if inputs.phase == TRAINING or inputs.phase_since_s is None:
+        return inputs.phase == TRAINING
+    return bool(len(steps)) and float(steps.ended_at_s[-1]) > inputs.phase_since_s + 1.0
 
 
-def no_step_since(vitals: DetectionInput, steps: StepBatch) -> float | None:
+def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
     """Return since when the run should have ended a step: its last one, or when it set out.
 
     Steps are kept for some minutes only; beyond them an open alert remembers.
     """
-    known = [vitals.phase_since_s] if vitals.phase_since_s is not None else []
+    known = [inputs.phase_since_s] if inputs.phase_since_s is not None else []
     known += [float(steps.ended_at_s[-1])] if len(steps) else []
-    stood = [alert.evidence for alert in vitals.standing if alert.rule in STANDSTILLS]
+    stood = [alert.evidence for alert in inputs.open_problems if alert.rule in STANDSTILLS]
     known += [float(evidence["since_s"]) for evidence in stood if "since_s" in evidence]
     return max(known, default=None)
 
 
-def training_nodes(vitals: DetectionInput, steps: StepBatch) -> tuple[str, ...]:
+def training_nodes(inputs: DetectionInput, steps: StepBatch) -> tuple[str, ...]:
     """Return the nodes that had a part in the newest step; all where there was none."""
     if not len(steps):
-        return vitals.nodes
-    told = np.isfinite(steps.phases["compute_s"][-1])
-    training = {vitals.node_of(steps.workers[i]) for i in np.flatnonzero(told)}
-    return tuple(node for node in vitals.nodes if node in training)
+        return inputs.nodes
+    reported = np.isfinite(steps.phases["compute_s"][-1])
+    training = {inputs.node_of(steps.workers[i]) for i in np.flatnonzero(reported)}
+    return tuple(node for node in inputs.nodes if node in training)
 
 
-def standstill(vitals: DetectionInput, *, late_steps: float = LATE_STEPS) -> Standstill | None:
+def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Standstill | None:
     """Look at a run whose next step is overdue; None where it is not, or where it need not train.
 
     Notes
@@ -224,37 +224,37 @@ def standstill(vitals: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
     What is late is judged by the newest second that anybody reported, not by the clock: a
     monitoring that lags sees neither hardware nor steps, and knows nothing.
     """
-    newest = vitals.steps.ended_at_s[-1:]
-    if newest.size and vitals.now_s - newest[-1] <= LATE_S:
+    newest = inputs.steps.ended_at_s[-1:]
+    if newest.size and inputs.now_s - newest[-1] <= LATE_S:
         return None
-    steps = recent_steps(vitals)
-    since_s = no_step_since(vitals, steps)
-    if since_s is None or not is_training(vitals, steps):
+    steps = recent_steps(inputs)
+    since_s = no_step_since(inputs, steps)
+    if since_s is None or not is_training(inputs, steps):
         return None
     step_s = usual_step_s(steps)
     limit_s = max(LATE_S, late_steps * step_s) if np.isfinite(step_s) else FIRST_S
-    if vitals.now_s - since_s <= limit_s:
+    if inputs.now_s - since_s <= limit_s:
         return None
-    return _observe(vitals, training_nodes(vitals, steps), since_s, step_s, limit_s)
+    return _observe(inputs, training_nodes(inputs, steps), since_s, step_s, limit_s)
 
 
 def _observe(
-    vitals: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
+    inputs: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
 ) -> Standstill | None:
     """See what the machines have been doing for some seconds."""
-    span = vitals.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
-    heard = is_reporting(span)
-    newest = np.flatnonzero(heard.any(axis=1))
+    span = inputs.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
+    reporting = is_reporting(span)
+    newest = np.flatnonzero(reporting.any(axis=1))
     if not newest.size or span.ticks[newest[-1]] - since_s <= limit_s:
         return None
-    upto = heard[: newest[-1] + 1]
+    upto = reporting[: newest[-1] + 1]
     lately = np.asarray(upto[-MUTE_S:].any(axis=0))
-    spins = spinning(vitals, nodes, part_values(span, CORES), since_s=since_s, step_s=step_s)[
+    spins = spinning(inputs, nodes, part_values(span, CORES), since_s=since_s, step_s=step_s)[
         lately
     ]
     is_there = np.asarray(upto[-THERE_S:].any(axis=0))
     cores, most = part_values(span, CORES)[:, lately], node_peak(span, CORES)[:, lately]
-    missed = _missing_since(vitals, nodes, since_s)
+    missed = _missing_since(inputs, nodes, since_s)
     return Standstill(
         since_s=since_s,
         overdue_s=float(span.ticks[newest[-1]] - since_s),
@@ -264,7 +264,7 @@ def _observe(
         peak=np.where(np.isfinite(most), most, -1.0).max(axis=0),
         cores=mean(mean(cores, axis=2), axis=0),
         hosts=mean(node_values(span, HOST)[:, lately], axis=0),
-        mute=_those(nodes, ~lately),
+        silent=_those(nodes, ~lately),
         gone=_those(nodes, missed),
         back=_those(nodes, missed & is_there),
         spins=spins,
@@ -277,28 +277,28 @@ def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:
 
 def is_reporting(span: Span) -> Flags:
     """Return who reported anything in which tick: (n_ticks, n_nodes)."""
-    heard = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
+    reporting = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
     for values in span.values.values():
-        heard |= np.isfinite(values).any(axis=2)
-    return heard
+        reporting |= np.isfinite(values).any(axis=2)
+    return reporting
 
 
-def since_ages(vitals: DetectionInput, since_s: float, *, newest: int = 0) -> Sequence[int]:
+def since_ages(inputs: DetectionInput, since_s: float, *, newest: int = 0) -> Sequence[int]:
     """Return the ages of a few seconds, from the one in which a step ended until now."""
-    oldest = min(int(vitals.now_s) - int(since_s), OLDEST_S)
+    oldest = min(int(inputs.now_s) - int(since_s), OLDEST_S)
     return tuple(dict.fromkeys(np.linspace(oldest, newest, MOMENTS).astype(int).tolist()))
 
 
-def _missing_since(vitals: DetectionInput, nodes: tuple[str, ...], since_s: float) -> Flags:
+def _missing_since(inputs: DetectionInput, nodes: tuple[str, ...], since_s: float) -> Flags:
     """Return who reported when the last step ended, and at some moment since did not."""
-    ages = since_ages(vitals, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
-    if vitals.moments is None or vitals.now_s - since_s > OLDEST_S:
+    ages = since_ages(inputs, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
+    if inputs.hardware_at is None or inputs.now_s - since_s > OLDEST_S:
         return np.zeros(len(nodes), dtype=bool)
-    heard = is_reporting(vitals.moments((HOST,), ages).of(nodes))
+    reporting = is_reporting(inputs.hardware_at((HOST,), ages).of(nodes))
     # A moment in which nobody was heard of tells nothing about anybody; of a node that is alone
     # it does, once it is heard of again.
-    told = np.asarray(heard.any(axis=1))
+    reported = np.asarray(reporting.any(axis=1))
     if len(nodes) == 1:
-        told = np.logical_or.accumulate(told[::-1])[::-1]
-    missed: Flags = heard[0] & (~heard[told]).any(axis=0)
+        reported = np.logical_or.accumulate(reported[::-1])[::-1]
+    missed: Flags = reporting[0] & (~reporting[reported]).any(axis=0)
     return missed

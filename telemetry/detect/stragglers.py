@@ -165,7 +165,7 @@ PART_METRICS = (UTILIZATION, BANDWIDTH)
 LATE_PARTS_DEVIATIONS, SPREAD = 5.0, 0.015
 # How far the only part of a node must stand away from those of other nodes.
 ALONE = 0.2
-ENOUGH_MATES = 63
+ENOUGH_PEER_NODES = 63
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +178,8 @@ class Parts:
 
     value: FloatArray
     role: FloatArray
-    n_mates: int
-    to_mates: FloatArray
+    n_peer_nodes: int
+    to_peer_nodes: FloatArray
     relative: FloatArray
 
     @property
@@ -191,13 +191,13 @@ class Parts:
     def usual(self) -> float:
         """What is usual for such a part; NaN where there is no other."""
         if self.is_only:
-            return float(self.role[0]) if self.n_mates else np.nan
+            return float(self.role[0]) if self.n_peer_nodes else np.nan
         return float(median(self.value))
 
     @property
     def n_peers(self) -> int:
         """How many others that is judged by."""
-        return self.n_mates if self.is_only else int(np.isfinite(self.value).sum()) - 1
+        return self.n_peer_nodes if self.is_only else int(np.isfinite(self.value).sum()) - 1
 
     @property
     def strength(self) -> FloatArray:
@@ -206,7 +206,7 @@ class Parts:
         An only part has no others; that of other nodes must do, and tells less.
         """
         if self.is_only:
-            return (self.to_mates - 1.0) / ALONE
+            return (self.to_peer_nodes - 1.0) / ALONE
         return deviations(self.relative, floor=SPREAD) / LATE_PARTS_DEVIATIONS
 
 
@@ -225,29 +225,29 @@ def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -
     _, span = hardware_before_and_after(case, PART_METRICS, nodes={node, *_peer_nodes(case, node)})
     if node not in span.nodes or not len(span.ticks):
         return []
-    mates = [i for i, name in enumerate(span.nodes) if name != node]
-    looks = []
+    peer_rows = [i for i, name in enumerate(span.nodes) if name != node]
+    scores = []
     if BANDWIDTH in span.values:
-        looks.append(_score_memory(node, parts(span, BANDWIDTH, node, mates, sign=-1)))
+        scores.append(_score_memory(node, parts(span, BANDWIDTH, node, peer_rows, sign=-1)))
     if UTILIZATION in span.values:
-        cores = parts(span, UTILIZATION, node, mates)
-        per_device = max(1, case.vitals.cores_per_device)
+        cores = parts(span, UTILIZATION, node, peer_rows)
+        per_device = max(1, case.inputs.cores_per_device)
         if cores.value.size % per_device:
             per_device = 1
-        looks += _score_cores(node, cores, per_device)
-        if case.vitals.cores_per_device == 1:
+        scores += _score_cores(node, cores, per_device)
+        if case.inputs.cores_per_device == 1:
             # Of an accelerator of one core nobody can tell them apart.
-            looks = [each for each in looks if each.cause != "throttle"]
-            looks = [
+            scores = [each for each in scores if each.cause != "throttle"]
+            scores = [
                 replace(each, cause="throttle") if each.cause == "slow_core" else each
-                for each in looks
+                for each in scores
             ]
         if cores.value.size == per_device and not blame_only_device:
-            looks = [look for look in looks if look.cause != "throttle"]
-    return looks
+            scores = [score for score in scores if score.cause != "throttle"]
+    return scores
 
 
-def parts(span: Span, metric: str, node: str, mates: list[int], *, sign: int = 1) -> Parts:
+def parts(span: Span, metric: str, node: str, peer_rows: list[int], *, sign: int = 1) -> Parts:
     """Compare the parts of a node with each other, each by its role.
 
     Parameters
@@ -260,27 +260,27 @@ def parts(span: Span, metric: str, node: str, mates: list[int], *, sign: int = 1
     """
     level = mean(span.values[metric], axis=0)
     own = level[span.nodes.index(node)]
-    mates = [row for row in mates if np.isfinite(level[row]).any()]
-    role = median(level[mates].T) if mates else np.ones_like(own)
+    peer_rows = [row for row in peer_rows if np.isfinite(level[row]).any()]
+    role = median(level[peer_rows].T) if peer_rows else np.ones_like(own)
     ratio = np.divide(own, role, out=np.full(own.shape, np.nan), where=role > 0)
     if sign < 0:
         ratio = np.divide(1.0, ratio, out=np.full(own.shape, np.nan), where=ratio > 0)
     usual = float(lower_median(ratio))
     relative = ratio / usual if usual > 0 else np.full(own.shape, np.nan)
-    return Parts(own, role, len(mates), ratio, relative)
+    return Parts(own, role, len(peer_rows), ratio, relative)
 
 
 def _peer_nodes(case: ShareCase, node: str) -> list[str]:
     """Return other nodes that train: enough of them to say what is usual."""
-    told = np.isfinite(case.after.phases["compute_s"]).any(axis=0)
-    training = {case.vitals.node_of(case.after.workers[i]): None for i in np.flatnonzero(told)}
-    return [name for name in training if name is not None and name != node][:ENOUGH_MATES]
+    reported = np.isfinite(case.after.phases["compute_s"]).any(axis=0)
+    training = {case.inputs.node_of(case.after.workers[i]): None for i in np.flatnonzero(reported)}
+    return [name for name in training if name is not None and name != node][:ENOUGH_PEER_NODES]
 
 
 def _score_memory(node: str, devices: Parts) -> CauseScore:
     """Look for an accelerator that moves fewer bytes than the others of its node."""
-    look = _look("hbm_slow", BANDWIDTH, "bytes_per_s", devices)
-    return _name_worst_part(look, node, devices, devices.strength)
+    score = _look("hbm_slow", BANDWIDTH, "bytes_per_s", devices)
+    return _name_worst_part(score, node, devices, devices.strength)
 
 
 def _score_cores(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
@@ -288,8 +288,8 @@ def _score_cores(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
     devices = Parts(
         value=cores.value.reshape(-1, per_device).mean(axis=1),
         role=cores.role.reshape(-1, per_device).mean(axis=1),
-        n_mates=cores.n_mates,
-        to_mates=cores.to_mates.reshape(-1, per_device).min(axis=1),
+        n_peer_nodes=cores.n_peer_nodes,
+        to_peer_nodes=cores.to_peer_nodes.reshape(-1, per_device).min(axis=1),
         relative=cores.relative.reshape(-1, per_device).min(axis=1),
     )
     whole = (
@@ -319,14 +319,14 @@ def _look(cause: str, metric: str, unit: str, among: Parts) -> CauseScore:
 
 
 def _name_worst_part(
-    look: CauseScore, node: str, among: Parts, strength: FloatArray
+    score: CauseScore, node: str, among: Parts, strength: FloatArray
 ) -> CauseScore:
     """Name the part that stands out most."""
     if not np.isfinite(strength).any():
-        return look
+        return score
     part = int(np.nanargmax(strength))
     return replace(
-        look,
+        score,
         strength=float(strength[part]),
         value=float(among.value[part]),
         n_peers=among.n_peers,
@@ -343,13 +343,13 @@ MACHINE_PHASES = ("compute_s", "other_s")
 
 def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
     """Look for whatever makes workers wait for others."""
-    node = case.vitals.node_of(case.after.workers[late.worst])
-    looks = [_score_phase(case, late, phase, node) for phase in CAUSE_OF_PHASE]
+    node = case.inputs.node_of(case.after.workers[late.worst])
+    scores = [_score_phase(case, late, phase, node) for phase in CAUSE_OF_PHASE]
     if late.pattern == "steady" and late.phase == "compute_s" and node is not None:
-        is_even = _variability(case, late) < UNEVEN_RATIO and case.vitals.n_stages == 1
-        looks += score_parts(case, node, blame_only_device=is_even)
+        is_even = _variability(case, late) < UNEVEN_RATIO and case.inputs.n_stages == 1
+        scores += score_parts(case, node, blame_only_device=is_even)
     return [
-        *looks,
+        *scores,
         _score_stage(case, late),
         _score_sequences(case, late),
         _score_machine(case, late, node),
@@ -375,21 +375,21 @@ def _score_phase(case: ShareCase, late: Lateness, phase: str, node: str | None) 
 
 def _score_stage(case: ShareCase, late: Lateness) -> CauseScore:
     """Look whether one pipeline stage takes longer than the others, its workers all alike."""
-    stage, own = case.vitals.stage, late.own_s
-    stages = [own[stage == i] for i in range(case.vitals.n_stages)]
+    stage, own = case.inputs.stage, late.own_s
+    stages = [own[stage == i] for i in range(case.inputs.n_stages)]
     typical = np.array([float(median(each)) for each in stages])
     usual = float(lower_median(typical))
     unlike = [float(median(np.abs(each - median(each)))) for each in stages]
-    look = CauseScore("stage_imbalance", 0.0, "own_s", np.nan, usual, len(stages) - 1, "s")
+    score = CauseScore("stage_imbalance", 0.0, "own_s", np.nan, usual, len(stages) - 1, "s")
     if len(stages) < 2 or not np.isfinite(typical).any() or late.phase != "compute_s":
-        return look
+        return score
     longest = int(np.nanargmax(typical))
     if late.pattern != "steady" or stage[late.worst] != longest:
-        return look
+        return score
     noise_s = max(float(np.nanmax(unlike)), late.restless_ratio * usual)
     least = max(UNEVEN_RATIO * usual, DEVIATIONS * noise_s)
     strength = (typical[longest] - usual) / least
-    return replace(look, strength=_capped_strength(strength), value=float(typical[longest]))
+    return replace(score, strength=_capped_strength(strength), value=float(typical[longest]))
 
 
 def _score_sequences(case: ShareCase, late: Lateness) -> CauseScore:
@@ -431,7 +431,7 @@ def _score_machine(case: ShareCase, late: Lateness, node: str | None) -> CauseSc
     """
     late = late if late.n_steps >= len(case.after) else lateness(case.after)
     typical = late.own_s
-    look = CauseScore(
+    score = CauseScore(
         cause=UNKNOWN,
         strength=0.0,
         metric="own_s",
@@ -441,11 +441,11 @@ def _score_machine(case: ShareCase, late: Lateness, node: str | None) -> CauseSc
         unit="s",
         node=node,
     )
-    nodes = {case.vitals.node_of(case.after.workers[i]) for i in late.late}
+    nodes = {case.inputs.node_of(case.after.workers[i]) for i in late.late}
     is_alone = node is not None and nodes == {node}
     is_certain = late.is_steady and late.is_no_luck and late.phase in MACHINE_PHASES
     return replace(
-        look, strength=_capped_strength(late.strength if is_alone and is_certain else 0.0)
+        score, strength=_capped_strength(late.strength if is_alone and is_certain else 0.0)
     )
 
 
@@ -466,7 +466,7 @@ LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
 ENOUGH_WORKERS, ENOUGH_STEPS, UNLIKE = 2, 3, 0.35
 
 
-def find_longer_stage(vitals: DetectionInput, steps: StepBatch) -> list[Problem]:
+def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
     """Find a stage whose quickest worker takes longer than it used to, against other stages.
 
     Notes
@@ -476,13 +476,13 @@ def find_longer_stage(vitals: DetectionInput, steps: StepBatch) -> list[Problem]
     machine; see ``arriving_late``. J. Lin et al., "Understanding Stragglers in Large Model
     Training Using What-if Analysis", OSDI 2025, arXiv:2505.05713.
     """
-    stage = stage_of(vitals, steps)
-    if vitals.n_stages < 2 or len(stage) != len(steps.workers) or len(steps) < ENOUGH_STEPS:
+    stage = stage_of(inputs, steps)
+    if inputs.n_stages < 2 or len(stage) != len(steps.workers) or len(steps) < ENOUGH_STEPS:
         return []
     compute = steps.phases["compute_s"]
     found: list[Problem] = []
-    typical = np.stack([median(compute[:, stage == s]) for s in range(vitals.n_stages)], axis=1)
-    for s in range(vitals.n_stages):
+    typical = np.stack([median(compute[:, stage == s]) for s in range(inputs.n_stages)], axis=1)
+    for s in range(inputs.n_stages):
         own = compute[:, stage == s]
         if own.shape[1] < ENOUGH_WORKERS:
             continue
@@ -490,17 +490,17 @@ def find_longer_stage(vitals: DetectionInput, steps: StepBatch) -> list[Problem]
         lag = np.maximum(own.min(axis=1) - lower_median(typical), 0.0)
         least_s = LEAST_RATIO * middle(work_s(steps))
         n_now = max(ENOUGH_STEPS, n_newest(steps))
-        lifted = find_rise(lag, least=least_s, n_now=n_now, usual=_usual(vitals, steps))
+        lifted = find_rise(lag, least=least_s, n_now=n_now, usual=_usual(inputs, steps))
         if lifted is not None and _is_alike(own, lag, lifted):
             names = tuple(np.array(steps.workers)[stage == s].tolist())
-            found.append(_problem(steps, lifted, names, vitals.n_stages))
+            found.append(_problem(steps, lifted, names, inputs.n_stages))
     return sorted(found, key=lambda each: -each.strength)[:1]
 
 
-def stage_of(vitals: DetectionInput, steps: StepBatch) -> IntArray:
+def stage_of(inputs: DetectionInput, steps: StepBatch) -> IntArray:
     """Return the stage of each worker; of none where some have left: nobody knows their places."""
-    told = np.isfinite(steps.phases["compute_s"]).all()
-    return vitals.stage if told else np.zeros(0, dtype=int)
+    reported = np.isfinite(steps.phases["compute_s"]).all()
+    return inputs.stage if reported else np.zeros(0, dtype=int)
 
 
 def _is_alike(own: FloatArray, lag: FloatArray, found: PhaseRise) -> bool:
@@ -510,10 +510,10 @@ def _is_alike(own: FloatArray, lag: FloatArray, found: PhaseRise) -> bool:
     return max(apart, float(np.ptp(lag[-ENOUGH_STEPS:]))) <= UNLIKE * found.excess
 
 
-def _usual(vitals: DetectionInput, steps: StepBatch) -> float | None:
+def _usual(inputs: DetectionInput, steps: StepBatch) -> float | None:
     """Return what was usual, by an open alert about such a stage in steps like these."""
     tokens = float(steps.tokens[-1])
-    for alert in vitals.standing:
+    for alert in inputs.open_problems:
         held = alert.evidence
         if alert.cause != CAUSE or held.get("baseline_phase_s") is None:
             continue
@@ -528,12 +528,12 @@ def _problem(steps: StepBatch, found: PhaseRise, late: tuple[str, ...], n_stages
     strength = found.excess / (LEAST_RATIO * step_s)
     return Problem(
         cause=CAUSE,
-        look=CauseScore(CAUSE, strength, "own_s", found.now, found.usual, n_stages - 1, "s"),
+        score=CauseScore(CAUSE, strength, "own_s", found.now, found.usual, n_stages - 1, "s"),
         kind="waiting",
         onset_s=float(steps.ended_at_s[found.at] - steps.step_s[found.at]),
         strength=strength,
         late=late,
-        more={
+        extra={
             "phase_s": found.now,
             "baseline_phase_s": found.usual,
             "tokens": tokens if np.isfinite(tokens) else None,

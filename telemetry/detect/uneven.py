@@ -36,7 +36,7 @@ DEVIATIONS, UNSTEADY = 4.0, 0.35
 
 
 def find_uneven_work(
-    vitals: DetectionInput, steps: StepBatch, *, accused: Collection[str | None] = ()
+    inputs: DetectionInput, steps: StepBatch, *, accused: Collection[str | None] = ()
 ) -> list[Problem]:
     """Find work that has become uneven; no machine is to blame for that.
 
@@ -50,35 +50,35 @@ def find_uneven_work(
     few workers the bulk tells nothing; then each one's time from step to step does.
     """
     is_crowd = len(steps.workers) >= CROWD
-    found = _crowd(vitals, steps) if is_crowd else None
-    if found is None and not _is_a_machine(vitals, steps):
-        found = _mixed(vitals, steps, accused) or _restless(vitals, steps)
+    found = _crowd(inputs, steps) if is_crowd else None
+    if found is None and not _is_a_machine(inputs, steps):
+        found = _mixed(inputs, steps, accused) or _restless(inputs, steps)
     if found is None:
         return []
     strength = found.excess / LEAST_RATIO
-    look = CauseScore(CAUSE, strength, "spread_ratio", found.now, found.usual, 0, "ratio")
+    score = CauseScore(CAUSE, strength, "spread_ratio", found.now, found.usual, 0, "ratio")
     onset_s = float(steps.ended_at_s[found.at] - steps.step_s[found.at])
-    return [Problem(CAUSE, look, "waiting", onset_s, strength)]
+    return [Problem(CAUSE, score, "waiting", onset_s, strength)]
 
 
-def _is_a_machine(vitals: DetectionInput, steps: StepBatch) -> bool:
+def _is_a_machine(inputs: DetectionInput, steps: StepBatch) -> bool:
     """Tell whether one machine is late in every step, by as much: that is no uneven work."""
     newest = steps.last(steps_beyond_chance(len(steps.workers)))
     if len(steps.workers) < 2 or not len(newest):
         return False
     late = lateness(newest)
-    nodes = {vitals.node_of(steps.workers[i]) for i in late.late}
+    nodes = {inputs.node_of(steps.workers[i]) for i in late.late}
     return late.is_steady and late.is_no_luck and len(nodes) == 1
 
 
-def _usual(vitals: DetectionInput) -> float | None:
+def _usual(inputs: DetectionInput) -> float | None:
     """Return how uneven work was when the open alert fired."""
-    held = [s for s in vitals.standing if s.cause == CAUSE]
+    held = [s for s in inputs.open_problems if s.cause == CAUSE]
     figure = held[0].evidence.get("culprit") if held else None
     return (figure or {}).get("peers_median")
 
 
-def _crowd(vitals: DetectionInput, steps: StepBatch) -> PhaseRise | None:
+def _crowd(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     """Compare the workers of each step, each relative to what it usually takes.
 
     A long stage, or a machine a little slower than others, is so in every step. A stage that
@@ -86,9 +86,9 @@ def _crowd(vitals: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     """
     compute = steps.phases["compute_s"]
     own = compute / median(compute.T)
-    centre = _centre(vitals, steps, own)
+    centre = _centre(inputs, steps, own)
     unlike = GAUSSIAN * lower_median(np.abs(own / centre - 1.0))
-    usual, n_now = _usual(vitals), n_newest(steps)
+    usual, n_now = _usual(inputs), n_newest(steps)
     if usual is not None:
         n_now = max(n_now, CALM_STEPS)
     # Half of a crowd does not stumble at once: a single long step will do.
@@ -102,9 +102,9 @@ def _crowd(vitals: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     )
 
 
-def _centre(vitals: DetectionInput, steps: StepBatch, own: FloatArray) -> FloatArray:
+def _centre(inputs: DetectionInput, steps: StepBatch, own: FloatArray) -> FloatArray:
     """Return what is usual among each worker's like: (n_steps, n_workers)."""
-    stage = stage_of(vitals, steps)
+    stage = stage_of(inputs, steps)
     stages = np.unique(stage)
     if len(stages) < 2 or len(stage) < CROWD_OF_STAGE * len(stages):
         return np.broadcast_to(lower_median(own)[:, None], own.shape)
@@ -113,14 +113,14 @@ def _centre(vitals: DetectionInput, steps: StepBatch, own: FloatArray) -> FloatA
 
 
 def _mixed(
-    vitals: DetectionInput, steps: StepBatch, accused: Collection[str | None]
+    inputs: DetectionInput, steps: StepBatch, accused: Collection[str | None]
 ) -> PhaseRise | None:
     """Compare the newest long steps of all workers with what each usually takes.
 
     A sick machine makes one worker slow, a long stage its own by the same factor each, a lower
     clock all of them; who draws longer sequences is slow by as much as chance has it.
     """
-    n_now, is_open = n_newest(steps, seconds=FEW_S), _usual(vitals) is not None
+    n_now, is_open = n_newest(steps, seconds=FEW_S), _usual(inputs) is not None
     if n_now > FEW_STEPS or len(steps) < CALM_STEPS + FEW_STEPS + BASELINE_STEPS:
         return None
     is_crowd = len(steps.workers) >= CROWD
@@ -128,7 +128,7 @@ def _mixed(
     n_looks = CALM_STEPS if is_open else 1
     slower = _slower(steps, width + n_looks - 1)
     unlike = max(UNLIKE_RATIO[is_crowd], DEVIATIONS * _scatter(steps, width + n_looks - 1))
-    slower = slower[:, [vitals.node_of(worker) not in accused for worker in steps.workers]]
+    slower = slower[:, [inputs.node_of(worker) not in accused for worker in steps.workers]]
     if not is_crowd and n_newest(steps) == 1 and _are_several(slower[-1], unlike):
         return PhaseRise(0.0, float(np.ptp(slower[-1])), len(steps) - 1)
     for first in range(n_looks):
@@ -184,7 +184,7 @@ def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> b
     return float(lower_median(np.abs(slower - lower_median(slower)))) >= ALIKE * least
 
 
-def _restless(vitals: DetectionInput, steps: StepBatch) -> PhaseRise | None:
+def _restless(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     """Compare each worker's step with its step before."""
     least = max(RESTLESS_STEPS, -(-RESTLESS_JUMPS // len(steps.workers)))
     if len(steps) < 2 * least:
@@ -192,7 +192,7 @@ def _restless(vitals: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     compute = steps.phases["compute_s"]
     jumps = lower_median(np.asarray(np.abs(np.diff(compute, axis=0)) / compute[:-1]))
     n_now = n_newest(steps, seconds=RESTLESS_S, least=least)
-    usual = _usual(vitals)
+    usual = _usual(inputs)
     least_ratio = _least(jumps, usual)
     if usual is None and middle(jumps[-n_now:]) < least_ratio:
         return None

@@ -37,36 +37,36 @@ class Life:
             clocks.append(clock_at(plan, clocks[-1], EPOCH + second))
         return clocks[1:]
 
-    def at(self, second: int, standing: Sequence[Finding] = ()) -> DetectionInput:
+    def at(self, second: int, open_problems: Sequence[Finding] = ()) -> DetectionInput:
         """Return what detection sees at a second."""
         clock = self.clocks[second]
-        seen = self.recording.at(second, standing=standing)
+        seen = self.recording.at(second, open_problems=open_problems)
         return replace(seen, phase=clock.phase, phase_since_s=clock.phase_since_s)
 
     def watch(self, *, until_s: int | None = None) -> Iterator[tuple[int, list[Finding]]]:
         """Look once each second; what was found last is what is open."""
         found: list[Finding] = []
         for second in range(LISTEN_S, until_s or self.duration_s):
-            vitals = self.at(second, found)
-            found = [finding for rule in RULES for finding in rule(vitals)]
-            found += self._silent(vitals)
+            inputs = self.at(second, found)
+            found = [finding for rule in RULES for finding in rule(inputs)]
+            found += self._silent(inputs)
             yield second, found
 
-    def _silent(self, vitals: DetectionInput) -> list[Finding]:
-        span, now = self.recording.span, int(vitals.now_s)
+    def _silent(self, inputs: DetectionInput) -> list[Finding]:
+        span, now = self.recording.span, int(inputs.now_s)
         upto = span.ticks <= now
         told = np.isfinite(span.values["vcpu_usage_ratio"][upto, :, 0])
         newest = {n: span.ticks[upto][told[:, i]] for i, n in enumerate(span.nodes)}
-        steps = vitals.steps
+        steps = inputs.steps
         pulse = StepHeartbeat(
-            float(steps.ended_at_s[-1]), float(np.median(steps.step_s)), vitals.phase == "training"
+            float(steps.ended_at_s[-1]), float(np.median(steps.step_s)), inputs.phase == "training"
         )
         return find_silent(
             {node: int(ticks[-1]) for node, ticks in newest.items() if ticks.size},
             now_s=now,
-            run_of=dict.fromkeys(span.nodes, vitals.run),
-            pulses={vitals.run: pulse},
-            crashed=known_dead(vitals),
+            run_of=dict.fromkeys(span.nodes, inputs.run),
+            pulses={inputs.run: pulse},
+            crashed=known_dead(inputs),
         )
 
 

@@ -38,7 +38,7 @@ class Recording:
     span: Span
     steps: StepBatch
 
-    def at(self, now_s: float, *, standing: Sequence[Finding] = ()) -> DetectionInput:
+    def at(self, now_s: float, *, open_problems: Sequence[Finding] = ()) -> DetectionInput:
         """Return what detection sees at some second from the start, these alerts being open."""
         now = EPOCH + now_s
         ends = self.steps.ended_at_s
@@ -56,10 +56,10 @@ class Recording:
             n_stages=run.pp,
             phase=self.phases[int(now_s)] if self.phases else "training",
             counts=self.window(ECC_METRICS, now - np.array(ECC_AGES_S)),
-            standing=tuple(
-                OpenProblem(f.rule, f.cause, f.node, f.device, f.evidence) for f in standing
+            open_problems=tuple(
+                OpenProblem(f.rule, f.cause, f.node, f.device, f.evidence) for f in open_problems
             ),
-            moments=lambda metrics, ages_s: self.window(metrics, int(now) - np.array(ages_s)),
+            hardware_at=lambda metrics, ages_s: self.window(metrics, int(now) - np.array(ages_s)),
             earlier=lambda since_s: self.steps[int(np.searchsorted(ends, since_s)) : done],
             checkpoint_s=expected_checkpoint_s(
                 n_parameters=catalog.model(run.model).params, n_nodes=run.nodes
@@ -95,7 +95,7 @@ class Recording:
         found: list[Finding] = []
         for second in seconds:
             is_open = {finding.rule for finding in found}
-            found = find(self.at(second, standing=found), open_rules=is_open)
+            found = find(self.at(second, open_problems=found), open_rules=is_open)
             yield second, found
 
 

@@ -55,7 +55,7 @@ def steps_at(shares: Sequence[float], *, n_workers: int = 4) -> StepBatch:
     return steps_of(1.0 - share, transfer_s=share)
 
 
-def vitals(
+def inputs(
     steps: StepBatch, hardware: Callable[..., Span] = no_hardware, **more: Any
 ) -> DetectionInput:
     """Return what detection sees just after the newest step."""

@@ -8,7 +8,7 @@ import pytest
 from telemetry.detect import find
 from telemetry.simulate.plan import Benign
 from tests.telemetry.detect.played import record
-from tests.telemetry.detect.runs import Machines, steps_at, vitals
+from tests.telemetry.detect.runs import Machines, inputs, steps_at
 
 
 def event(kind: str, **more: Any) -> Benign:
@@ -66,5 +66,5 @@ def test_a_layout_that_only_communicates_says_so_from_its_second_step() -> None:
 
 def test_a_share_that_hovers_at_its_limit_is_a_matter_of_layout() -> None:
     steps = steps_at([0.248, 0.251, 0.246, 0.249] * 10 + [0.252, 0.253])
-    (finding,) = find(vitals(steps, Machines(steps.ended_at_s[-1])))
+    (finding,) = find(inputs(steps, Machines(steps.ended_at_s[-1])))
     assert (finding.severity, finding.node) == ("warn", None)

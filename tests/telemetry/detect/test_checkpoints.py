@@ -8,7 +8,7 @@ import pytest
 from telemetry.detect import Finding, find
 from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.steps import StepBatch
-from tests.telemetry.detect.runs import Machines, steps_of, vitals
+from tests.telemetry.detect.runs import Machines, inputs, steps_of
 
 
 def steps(*took_s: float, since: int = 2) -> StepBatch:
@@ -21,7 +21,7 @@ def steps(*took_s: float, since: int = 2) -> StepBatch:
 
 
 def told(batch: StepBatch, **more: Any) -> list[Finding]:
-    return [f for f in find(vitals(batch, **more)) if f.rule == "checkpoint_slow"]
+    return [f for f in find(inputs(batch, **more)) if f.rule == "checkpoint_slow"]
 
 
 def test_one_that_takes_as_long_as_ever_is_none() -> None:
@@ -55,5 +55,5 @@ def test_one_under_way_shows_as_hosts_that_write_while_no_core_works() -> None:
     machines.mark("core_utilization_ratio", all_parts, times=0.03, since_s=last_s + 1)
     machines.mark("vcpu_usage_ratio", all_parts, times=3.0, since_s=last_s + 1)
     seen = {"now_s": last_s + 45, "checkpoint_s": 15.0, "moments": machines.moments}
-    (found,) = [f for f in find(vitals(batch, machines, **seen)) if f.rule == "checkpoint_slow"]
+    (found,) = [f for f in find(inputs(batch, machines, **seen)) if f.rule == "checkpoint_slow"]
     assert found.evidence["phase_s"] == pytest.approx(44, abs=2)

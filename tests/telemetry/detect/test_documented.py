@@ -9,7 +9,7 @@ import pytest
 from telemetry.blocks import Span
 from telemetry.detect import RULES, Finding, find, find_silent
 from telemetry.simulate.faults import FAULTS
-from tests.telemetry.detect.runs import steps_at, vitals
+from tests.telemetry.detect.runs import inputs, steps_at
 
 ROOT = Path(__file__).resolve().parents[3]
 RULES_PAGE = (ROOT / "docs/rules.md").read_text()
@@ -25,7 +25,7 @@ def one_of_each() -> list[Finding]:
     counts[1, 0, 1] = 3
     ecc = Span("s", np.array([0, 600]), ("steady",), {"mem_ecc_uncorrected": counts})
     return [
-        *find(vitals(steps_at([0.1] * 9 + [0.3] * 3), counts=ecc)),
+        *find(inputs(steps_at([0.1] * 9 + [0.3] * 3), counts=ecc)),
         *find_silent({"steady": 0, "calm": 99}, now_s=100),
         *find_silent({"steady": 0, "calm": 0}, now_s=100),
     ]

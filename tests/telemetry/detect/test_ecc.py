@@ -8,7 +8,7 @@ import pytest
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect import find, uncorrected
 from telemetry.detect.node_errors import counted, is_settled, rise
-from tests.telemetry.detect.runs import steps_at, vitals
+from tests.telemetry.detect.runs import inputs, steps_at
 
 
 def counts(memory: FloatArray, sram: FloatArray | None = None) -> Span:
@@ -79,7 +79,7 @@ def test_the_rise_is_the_literal_sum() -> None:
 def test_find_looks_at_the_counts_it_is_given() -> None:
     memory = np.zeros((2, 2, 3))
     memory[1, 0, 0] = 1
-    (finding,) = find(vitals(steps_at([0.1] * 9), counts=counts(memory)))
+    (finding,) = find(inputs(steps_at([0.1] * 9), counts=counts(memory)))
     assert finding.rule == "ecc_uncorrected"
 
 

@@ -10,7 +10,7 @@ from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.node_errors import AGES_OPEN_S, AGES_S, GLANCE_S, exec_errors, failing
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.lives import life
-from tests.telemetry.detect.runs import CHARACTERS, steps_at, vitals
+from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
 
 NODES = CHARACTERS[:3]
 
@@ -72,12 +72,12 @@ def test_it_looks_back_further_while_it_lasts() -> None:
         asked.append(tuple(ages_s))
         return errors(np.ones((len(ages_s), 3)))
 
-    seen = vitals(steps_at([0.1] * 9), moments=moments)
+    seen = inputs(steps_at([0.1] * 9), hardware_at=moments)
     assert len(exec_errors(seen)) == 3
-    exec_errors(vitals(seen.steps, moments=moments, standing=(_open("exec_errors"),)))
+    exec_errors(inputs(seen.steps, hardware_at=moments, open_problems=(_open("exec_errors"),)))
     assert asked == [GLANCE_S, AGES_S, AGES_OPEN_S]
-    assert exec_errors(vitals(seen.steps, moments=moments, looks=False)) == []
-    assert exec_errors(vitals(seen.steps)) == []
+    assert exec_errors(inputs(seen.steps, hardware_at=moments, reads_hardware=False)) == []
+    assert exec_errors(inputs(seen.steps)) == []
 
 
 def _open(rule: str) -> OpenProblem:
@@ -89,9 +89,9 @@ def test_executions_that_fail_on_failing_memory_are_part_of_that() -> None:
         return errors(np.array([[0.0, 1.0, 0.0]] * len(ages_s)))
 
     steps = steps_at([0.1] * 9)
-    assert len(exec_errors(vitals(steps, moments=moments))) == 1
+    assert len(exec_errors(inputs(steps, hardware_at=moments))) == 1
     known = (_open("ecc_uncorrected"),)
-    assert exec_errors(vitals(steps, moments=moments, standing=known)) == []
+    assert exec_errors(inputs(steps, hardware_at=moments, open_problems=known)) == []
 
 
 @pytest.mark.parametrize("per_minute", [6.0, 600.0])

@@ -9,7 +9,7 @@ from telemetry.detect import Finding, find
 from telemetry.detect.findings import CauseScore, Symptom
 from telemetry.detect.inputs import DetectionInput, OpenProblem
 from telemetry.detect.silicon import merge_common
-from tests.telemetry.detect.runs import T0, Machines, steps_at, steps_of, vitals
+from tests.telemetry.detect.runs import T0, Machines, inputs, steps_at, steps_of
 
 LATENCY = "efa_latency_s"
 SINCE_S = T0 + 190
@@ -17,7 +17,7 @@ Place = tuple[str, str, str | None, int | None]
 
 
 def seen(machines: Machines, **more: Any) -> DetectionInput:
-    return vitals(steps_at([0.1] * 200), machines, moments=machines.moments, **more)
+    return inputs(steps_at([0.1] * 200), machines, hardware_at=machines.moments, **more)
 
 
 def told(findings: list[Finding]) -> set[Place]:
@@ -42,9 +42,11 @@ def test_two_machines_are_two_findings() -> None:
 
 def test_it_lasts_until_the_rail_is_well() -> None:
     (found,) = find(seen(late(0, 1, 2, 3)))
-    standing = (OpenProblem(found.rule, found.cause, None, found.device, found.evidence),)
-    assert told(find(seen(late(0, 1, 2, 3, until_s=20), standing=standing))) == told([found])
-    assert find(seen(Machines(SINCE_S + 8), standing=standing)) == []
+    open_problems = (OpenProblem(found.rule, found.cause, None, found.device, found.evidence),)
+    assert told(find(seen(late(0, 1, 2, 3, until_s=20), open_problems=open_problems))) == told(
+        [found]
+    )
+    assert find(seen(Machines(SINCE_S + 8), open_problems=open_problems)) == []
 
 
 def test_when_the_share_mends_last_no_single_node_is_blamed() -> None:
@@ -56,8 +58,12 @@ def test_when_the_share_mends_last_no_single_node_is_blamed() -> None:
     for node in range(4):
         machines.mark(LATENCY, (node, 1), times=6 + node, since_s=began_s)
         machines.mark(LATENCY, (node, 1), times=1 / (6 + node), since_s=mended_s - 5)
-    standing = (OpenProblem("allreduce_share", "efa_latency", None, 1, {"share_ratio": 0.37}),)
-    found = find(vitals(steps, machines, moments=machines.moments, standing=standing))
+    open_problems = (
+        OpenProblem("allreduce_share", "efa_latency", None, 1, {"share_ratio": 0.37}),
+    )
+    found = find(
+        inputs(steps, machines, hardware_at=machines.moments, open_problems=open_problems)
+    )
     assert ("allreduce_share", "efa_latency", None, 1) in told(found)
     assert {f.node for f in found} == {None}
 
@@ -66,14 +72,14 @@ def test_when_the_share_mends_last_no_single_node_is_blamed() -> None:
 def test_most_are_three_at_least_and_more_than_half(
     nodes: int, n_nodes: int, expected: int
 ) -> None:
-    looks = [
+    scores = [
         CauseScore("efa_loss", i, "m", 1.0, 0.5, 3, "ratio", node=f"n{i}", device=4)
         for i in range(nodes)
     ]
     found = merge_common(
-        [Symptom(look, 100.0 - i) for i, look in enumerate(looks)], n_nodes=n_nodes
+        [Symptom(score, 100.0 - i) for i, score in enumerate(scores)], n_nodes=n_nodes
     )
     assert len(found) == expected
     if expected == 1:
-        assert (found[0].look.node, found[0].look.strength) == (None, nodes - 1)
+        assert (found[0].score.node, found[0].score.strength) == (None, nodes - 1)
         assert found[0].onset_s == 100.0 - (nodes - 1)

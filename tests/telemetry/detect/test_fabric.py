@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.blocks import Span
 from telemetry.detect import Finding, find
 from telemetry.detect.inputs import DetectionInput, OpenProblem
-from tests.telemetry.detect.runs import T0, Machines, steps_at, vitals
+from tests.telemetry.detect.runs import T0, Machines, inputs, steps_at
 
 LATENCY, AGAIN = "efa_latency_s", "efa_retransmits_per_s"
 CARRIED = ("efa_tx_bytes_per_s", "efa_rx_bytes_per_s", "efa_tx_packets_per_s", AGAIN)
@@ -15,7 +15,7 @@ SINCE_S = T0 + 190
 
 
 def seen(machines: Machines, **more: Any) -> DetectionInput:
-    return vitals(steps_at([0.1] * 200), machines, moments=machines.moments, **more)
+    return inputs(steps_at([0.1] * 200), machines, hardware_at=machines.moments, **more)
 
 
 def until(seconds: float) -> Machines:
@@ -97,15 +97,15 @@ def test_real_nodes_measure_no_latency_and_are_not_accused_for_it() -> None:
         span.values.get(LATENCY, np.zeros(1))[:] = np.nan
         return span
 
-    assert find(vitals(steps_at([0.1] * 200), real)) == []
+    assert find(inputs(steps_at([0.1] * 200), real)) == []
 
 
 def test_an_open_alert_ends_with_five_good_seconds_and_not_with_silence() -> None:
-    standing = (OpenProblem("efa_degraded", "efa_latency", "calm", 1),)
-    assert find(seen(until(8), standing=standing)) == []
+    open_problems = (OpenProblem("efa_degraded", "efa_latency", "calm", 1),)
+    assert find(seen(until(8), open_problems=open_problems)) == []
     mute = until(8)
     for metric in (LATENCY, *CARRIED):
         mute.mark(metric, (2, slice(None)), times=np.nan, since_s=T0)
-    assert told(find(seen(mute, standing=standing))) == {
+    assert told(find(seen(mute, open_problems=open_problems))) == {
         ("efa_degraded", "efa_latency", "calm", 1)
     }

@@ -12,7 +12,7 @@ from telemetry.detect.hang import hang, known_dead
 from telemetry.detect.inputs import DetectionInput
 from telemetry.simulate.plan import Benign, Fault
 from tests.telemetry.detect.lives import Life, Spell, life, spells
-from tests.telemetry.detect.runs import CHARACTERS, steps_at, vitals
+from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
 
 AWAY, THERE = (0.0, 0.015), (0.04, 0.115)
 
@@ -25,7 +25,7 @@ def benign(kind: str, **more: Any) -> Benign:
     return Benign(kind=kind, run="run", start_s=120, **more)
 
 
-def standing(
+def open_problems(
     *nodes: tuple[float, float], overdue_s: float = 12, times: int = 9, **more: Any
 ) -> DetectionInput:
     """Return a run of one-second steps that ended one so long ago; (cores, host) by node."""
@@ -40,10 +40,10 @@ def standing(
         whole = {name: np.repeat(v[None], len(ticks), axis=0) for name, v in values.items()}
         return Span("llama/0", ticks.astype(int), names, whole)
 
-    return vitals(
+    return inputs(
         steps,
         lambda _, last_s: span(now_s - np.arange(last_s)[::-1]),
-        moments=lambda _, ages_s: span(now_s - np.array(ages_s)),
+        hardware_at=lambda _, ages_s: span(now_s - np.array(ages_s)),
         now_s=now_s,
         **more,
     )
@@ -60,14 +60,14 @@ def test_the_worker_that_did_not_join_is_named_in_time(run: str) -> None:
 
 
 def test_a_pair_names_the_one_that_rests_and_a_loner_itself() -> None:
-    (finding,) = hang(standing(THERE, AWAY))
+    (finding,) = hang(open_problems(THERE, AWAY))
     assert (finding.node, finding.victims) == ("limping", ("steady",))
-    (finding,) = hang(standing(AWAY))
+    (finding,) = hang(open_problems(AWAY))
     assert (finding.node, finding.victims) == ("steady", ())
 
 
 def test_several_that_did_not_join_are_listed_and_the_idlest_named() -> None:
-    (finding,) = hang(standing(THERE, (0.0, 0.02), THERE, AWAY))
+    (finding,) = hang(open_problems(THERE, (0.0, 0.02), THERE, AWAY))
     assert finding.node == "quiet"
     assert finding.evidence["not_joined"] == ["quiet", "limping"]
     assert finding.victims == ("steady", "calm")
@@ -75,19 +75,19 @@ def test_several_that_did_not_join_are_listed_and_the_idlest_named() -> None:
 
 
 def test_where_all_are_alike_nobody_is_blamed_and_patience_is_longer() -> None:
-    assert hang(standing(THERE, THERE, THERE, overdue_s=25)) == []
-    (finding,) = hang(standing(THERE, THERE, THERE, overdue_s=40))
+    assert hang(open_problems(THERE, THERE, THERE, overdue_s=25)) == []
+    (finding,) = hang(open_problems(THERE, THERE, THERE, overdue_s=40))
     assert (finding.cause, finding.node, finding.evidence["culprit"]) == ("unknown", None, None)
 
 
 def test_a_step_that_is_not_overdue_by_the_runs_own_pace_is_no_hang() -> None:
-    assert hang(standing(THERE, THERE, AWAY, overdue_s=8)) == []
+    assert hang(open_problems(THERE, THERE, AWAY, overdue_s=8)) == []
     slow = steps_at([0.1] * 9)
     slow.ended_at_s[:] = slow.ended_at_s[0] + 30 * np.arange(9)
     slow = replace(slow, phases={name: 30 * value for name, value in slow.phases.items()})
-    late = standing(THERE, THERE, THERE, AWAY)
+    late = open_problems(THERE, THERE, THERE, AWAY)
     now_s = float(slow.ended_at_s[-1] + 40)
-    assert hang(vitals(slow, late.hardware, moments=late.moments, now_s=now_s)) == []
+    assert hang(inputs(slow, late.hardware, hardware_at=late.moments, now_s=now_s)) == []
 
 
 @pytest.mark.parametrize(
@@ -96,38 +96,38 @@ def test_a_step_that_is_not_overdue_by_the_runs_own_pace_is_no_hang() -> None:
     ids=["computes", "transfers", "evaluates", "writes a checkpoint", "compiles"],
 )
 def test_who_does_something_is_late_but_does_not_hang(doing: tuple[float, float]) -> None:
-    assert hang(standing(*[doing] * 4, overdue_s=300)) == []
-    assert hang(standing(THERE, THERE, doing, THERE, overdue_s=300)) == []
+    assert hang(open_problems(*[doing] * 4, overdue_s=300)) == []
+    assert hang(open_problems(THERE, THERE, doing, THERE, overdue_s=300)) == []
 
 
 def test_one_that_prepares_for_ever_is_named_after_all() -> None:
-    (finding,) = hang(standing(THERE, THERE, (0.02, 0.27), THERE, overdue_s=700))
+    (finding,) = hang(open_problems(THERE, THERE, (0.02, 0.27), THERE, overdue_s=700))
     assert finding.node == "calm"
 
 
 @pytest.mark.parametrize("phase", ["pending", "compiling", "warming_up"])
 def test_a_run_that_need_not_train_does_not_hang(phase: str) -> None:
-    seen = standing(THERE, THERE, AWAY, overdue_s=300)
+    seen = open_problems(THERE, THERE, AWAY, overdue_s=300)
     since_s = float(seen.steps.ended_at_s[-1]) + 5
-    still = standing(THERE, THERE, AWAY, overdue_s=300, phase=phase, phase_since_s=since_s)
+    still = open_problems(THERE, THERE, AWAY, overdue_s=300, phase=phase, phase_since_s=since_s)
     assert hang(still) == []
 
 
 def test_a_run_that_has_just_begun_to_train_is_given_its_time() -> None:
-    seen = standing(THERE, THERE, AWAY, overdue_s=60)
+    seen = open_problems(THERE, THERE, AWAY, overdue_s=60)
     began_s = seen.now_s - 5
-    assert hang(standing(THERE, THERE, AWAY, overdue_s=60, phase_since_s=began_s)) == []
+    assert hang(open_problems(THERE, THERE, AWAY, overdue_s=60, phase_since_s=began_s)) == []
 
 
 def test_monitoring_that_lags_sees_no_hang() -> None:
-    seen = standing(THERE, THERE, AWAY, overdue_s=5)
-    late = vitals(seen.steps, seen.hardware, moments=seen.moments, now_s=seen.now_s + 60)
+    seen = open_problems(THERE, THERE, AWAY, overdue_s=5)
+    late = inputs(seen.steps, seen.hardware, hardware_at=seen.moments, now_s=seen.now_s + 60)
     assert hang(late) == []
 
 
 def test_hosts_that_report_nothing_blame_nobody() -> None:
     nan = (float("nan"), float("nan"))
-    assert hang(standing(nan, nan, nan, overdue_s=300)) == []
+    assert hang(open_problems(nan, nan, nan, overdue_s=300)) == []
 
 
 @pytest.mark.parametrize("run", ["trn1", "p5"])
@@ -144,8 +144,8 @@ def test_a_crash_is_one_alert_to_its_end(run: str, duration_s: float) -> None:
 def test_of_two_nodes_the_survivor_of_a_crash_is_not_blamed() -> None:
     found = spells(life("trn1", duration_s=300, nodes=4, faults=[fault("node_crash")]))
     assert [spell.node for spell in found] == ["run-03"]
-    mute = vitals(steps_at([0.1] * 9, n_workers=2))
-    assert hang(mute) == []
+    silent = inputs(steps_at([0.1] * 9, n_workers=2))
+    assert hang(silent) == []
 
 
 @pytest.mark.parametrize(
@@ -187,16 +187,16 @@ def of(found: list[Spell], rule: str) -> list[tuple[str, str | None]]:
 
 
 def test_a_hang_while_another_node_is_silent_is_both_and_no_third() -> None:
-    mute = Fault(kind="node_silent", node="run-05", start_s=110, duration_s=150)
-    found = spells(life("trn1", duration_s=300, faults=[fault("hang"), mute]))
+    silent = Fault(kind="node_silent", node="run-05", start_s=110, duration_s=150)
+    found = spells(life("trn1", duration_s=300, faults=[fault("hang"), silent]))
     assert of(found, "hang") == [("hang", "run-03")]
     assert of(found, "node_silent") == [("node_silent", "run-05")]
     assert len(found) == 2
 
 
 def test_a_node_that_falls_silent_during_a_hang_is_not_taken_for_dead() -> None:
-    mute = Fault(kind="node_silent", node="run-05", start_s=150, duration_s=150)
-    found = spells(life("trn1", duration_s=320, faults=[fault("hang"), mute]))
+    silent = Fault(kind="node_silent", node="run-05", start_s=150, duration_s=150)
+    found = spells(life("trn1", duration_s=320, faults=[fault("hang"), silent]))
     assert of(found, "hang") == [("hang", "run-03")]
     assert of(found, "node_silent") == [("node_silent", "run-05")]
 
@@ -211,9 +211,9 @@ def test_who_is_dead_stays_so_while_the_alert_is_open() -> None:
 
 @pytest.mark.parametrize("nodes", [1, 4])
 def test_a_node_that_is_mute_during_a_long_checkpoint_has_not_crashed(nodes: int) -> None:
-    mute = Fault(kind="node_silent", node="run-00", start_s=125, duration_s=40)
+    silent = Fault(kind="node_silent", node="run-00", start_s=125, duration_s=40)
     writing = benign("checkpoint", duration_s=80)
-    lived = life("trn1", duration_s=260, nodes=nodes, faults=[mute], benign=[writing])
+    lived = life("trn1", duration_s=260, nodes=nodes, faults=[silent], benign=[writing])
     (spell,) = spells(lived)
     assert (spell.rule, spell.cause, spell.node) == ("node_silent", "node_silent", "run-00")
 
@@ -231,7 +231,7 @@ def alone(duration_s: float) -> Fault:
 
 
 def test_a_first_step_that_never_ends_is_a_hang_after_ninety_seconds() -> None:
-    seen = standing(THERE, THERE, AWAY, overdue_s=200)
+    seen = open_problems(THERE, THERE, AWAY, overdue_s=200)
     for since_s, expected in ((80.0, []), (95.0, ["calm"])):
         began_s = seen.now_s - since_s
         still = replace(seen, steps=seen.steps[:0], phase_since_s=began_s)
@@ -240,7 +240,7 @@ def test_a_first_step_that_never_ends_is_a_hang_after_ninety_seconds() -> None:
 
 def test_who_is_mute_in_a_run_that_never_began_is_dead() -> None:
     nan = (float("nan"), float("nan"))
-    seen = standing(THERE, THERE, nan, overdue_s=200)
+    seen = open_problems(THERE, THERE, nan, overdue_s=200)
     still = replace(seen, steps=seen.steps[:0], phase_since_s=seen.now_s - 95)
     assert known_dead(still) == {"calm"}
     assert hang(still) == []

@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.detect import Finding, find
 from telemetry.detect.engine import LAYOUT
 from telemetry.detect.inputs import OpenProblem
-from tests.telemetry.detect.runs import T0, Machines, steps_of, vitals
+from tests.telemetry.detect.runs import T0, Machines, inputs, steps_of
 
 CORE, LATENCY = "core_utilization_ratio", "efa_latency_s"
 
@@ -25,12 +25,18 @@ def test_the_share_stays_with_its_culprit_when_a_worse_one_of_another_kind_comes
     for core in range(7):
         machines.mark(CORE, (1, core), times=0.7, since_s=steps.ended_at_s[29])
     machines.mark(LATENCY, (2, 1), times=6, since_s=steps.ended_at_s[39])
-    standing = (
+    open_problems = (
         OpenProblem("core_slow", "slow_core", "limping", 7, {"share_ratio": 0.3}),
         OpenProblem("efa_degraded", "efa_latency", "calm", 1, {}),
     )
     found = find(
-        vitals(steps, machines, moments=machines.moments, cores_per_device=2, standing=standing)
+        inputs(
+            steps,
+            machines,
+            hardware_at=machines.moments,
+            cores_per_device=2,
+            open_problems=open_problems,
+        )
     )
     assert told(found) == {
         ("allreduce_share", "slow_core", "limping"),
@@ -46,8 +52,10 @@ def test_what_comes_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_o
     for core in range(7):
         machines.mark(CORE, (1, core), times=0.7, since_s=steps.ended_at_s[79])
     evidence = {"kind": LAYOUT, "onset_s": T0 - 500.0}
-    seen = vitals(steps, machines, moments=machines.moments, cores_per_device=2)
-    held = replace(seen, standing=(OpenProblem("allreduce_share", "unknown", evidence=evidence),))
+    seen = inputs(steps, machines, hardware_at=machines.moments, cores_per_device=2)
+    held = replace(
+        seen, open_problems=(OpenProblem("allreduce_share", "unknown", evidence=evidence),)
+    )
     found = {each.rule: each for each in find(held)}
     assert told(list(found.values())) == {
         ("allreduce_share", "unknown", None),
@@ -56,7 +64,9 @@ def test_what_comes_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_o
     assert found["allreduce_share"].severity == "warn"
     assert found["allreduce_share"].onset_s == evidence["onset_s"]
     recent = {"kind": LAYOUT, "onset_s": float(steps.ended_at_s[75])}
-    held = replace(seen, standing=(OpenProblem("allreduce_share", "unknown", evidence=recent),))
+    held = replace(
+        seen, open_problems=(OpenProblem("allreduce_share", "unknown", evidence=recent),)
+    )
     assert told(find(held)) == {("allreduce_share", "slow_core", "limping")}
 
 
@@ -65,6 +75,6 @@ def test_a_share_that_only_comes_back_when_steps_get_shorter_pages_nobody() -> N
     input_s = np.zeros((60, 4))
     input_s[:40] = 2.0
     steps = steps_of(np.ones((60, 4)), transfer_s=transfer, input_s=input_s)
-    (found,) = find(vitals(steps))
+    (found,) = find(inputs(steps))
     assert (found.rule, found.cause, found.severity) == ("allreduce_share", "unknown", "warn")
     assert found.evidence["kind"] == LAYOUT

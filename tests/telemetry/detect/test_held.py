@@ -16,7 +16,7 @@ from telemetry.detect.inputs import (
     newest_measurements,
 )
 from telemetry.detect.silicon import find_unhealthy_hardware
-from tests.telemetry.detect.runs import T0, steps_at, vitals
+from tests.telemetry.detect.runs import T0, inputs, steps_at
 
 N_NODES, N_EFA, PERIOD_S = 16, 16, 60
 NODES = tuple(f"n-{i:02d}" for i in range(N_NODES))
@@ -66,18 +66,19 @@ class Held:
         found, open_ = list[tuple[int, Symptom]](), tuple[OpenProblem, ...]()
         for second in range(0, duration_s, every_s):
             self.until_s = T0 + second
-            seen = vitals(
+            seen = inputs(
                 steps_at([0.1] * 4),
                 self,
-                moments=self.moments,
+                hardware_at=self.hardware_at,
                 nodes=NODES,
                 now_s=float(self.until_s),
-                standing=open_,
+                open_problems=open_,
             )
             mine = find_efa_symptoms(seen)
             found += [(second, each) for each in mine]
             open_ = tuple(
-                OpenProblem("efa_degraded", s.look.cause, s.look.node, s.look.device) for s in mine
+                OpenProblem("efa_degraded", s.score.cause, s.score.node, s.score.device)
+                for s in mine
             )
         return found
 
@@ -91,12 +92,12 @@ def test_calm_links_that_are_probed_once_a_minute_have_no_finding(seed: int) -> 
 def test_a_slow_link_that_is_probed_now_and_then_is_found(period_s: int) -> None:
     held = Held(1, period_s=period_s, sick={(5, 3): (T0 + 600, 1.4)})
     found = held.watch(1_200)
-    assert {(s.look.cause, s.look.node, s.look.device) for _, s in found} == {
+    assert {(s.score.cause, s.score.node, s.score.device) for _, s in found} == {
         ("efa_latency", "n-05", 3)
     }
-    first, sighting = found[0]
+    first, symptom = found[0]
     assert 600 < first <= 600 + 3 * max(period_s, 15) + 10
-    assert abs(sighting.onset_s - T0 - 600) <= period_s + 16
+    assert abs(symptom.onset_s - T0 - 600) <= period_s + 16
     # Found once it stays found: a probe in between ends nothing.
     assert found[-1][0] == 1_195
 
@@ -134,14 +135,14 @@ def test_a_core_that_stands_out_in_one_report_only_is_not_slow() -> None:
             level = np.repeat(level[:n_reports], -(-8 // n_reports), axis=0)[:8]
         span = Span("s", np.arange(8), NODES[:4], {CORES: level})
         past = np.full((6, 4, 8), 0.6)
-        seen = vitals(
+        seen = inputs(
             steps_at([0.1] * 4),
             lambda metrics, last_s: span,
-            moments=lambda metrics, ages_s: Span("s", np.arange(6), NODES[:4], {CORES: past}),
+            hardware_at=lambda metrics, ages_s: Span("s", np.arange(6), NODES[:4], {CORES: past}),
             nodes=NODES[:4],
         )
         return find_unhealthy_hardware(seen)
 
     assert cores(1) == []
-    assert [(s.look.node, s.look.device) for s in cores(2)] == [("n-02", 5)]
-    assert [(s.look.node, s.look.device) for s in cores(8)] == [("n-02", 5)]
+    assert [(s.score.node, s.score.device) for s in cores(2)] == [("n-02", 5)]
+    assert [(s.score.node, s.score.device) for s in cores(8)] == [("n-02", 5)]

@@ -13,7 +13,7 @@ from telemetry.detect.node_errors import IDLE_AGES_S, node_idle
 from telemetry.simulate.plan import Benign
 from tests.telemetry.detect.lives import life
 from tests.telemetry.detect.played import EPOCH
-from tests.telemetry.detect.runs import CHARACTERS, steps_at, vitals
+from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
 
 # A second in which idle nodes are looked for.
 DUE_S = 30
@@ -36,7 +36,7 @@ def seen(cores: dict[str, float], *, workers: int = 3, **more: Any) -> Detection
         "now_s": now_s,
         "phase_since_s": 0.0,
     }
-    return vitals(steps, **(given | more))
+    return inputs(steps, **(given | more))
 
 
 def test_a_node_that_nobody_uses_is_named() -> None:
@@ -85,7 +85,7 @@ def test_it_is_looked_for_now_and_then_but_always_while_it_lasts() -> None:
     due = seen({"quiet": 0.0})
     later = replace(due, now_s=due.now_s + 7)
     assert node_idle(later) == []
-    known = replace(later, standing=(OpenProblem("node_idle", "node_idle", "quiet"),))
+    known = replace(later, open_problems=(OpenProblem("node_idle", "node_idle", "quiet"),))
     assert len(node_idle(known)) == 1
 
 
@@ -129,17 +129,17 @@ def test_nodes_that_became_idle_together_are_one_finding() -> None:
 @pytest.mark.parametrize(("idle", "left"), [("quiet", 0.0), ("calm", 0.0)])
 def test_the_finding_for_several_loses_its_nodes_down_to_the_last(idle: str, left: float) -> None:
     several = group("calm", "quiet", since_s=-5_000.0)
-    (finding,) = node_idle(seen({idle: left}, standing=(several,)))
+    (finding,) = node_idle(seen({idle: left}, open_problems=(several,)))
     assert (finding.node, finding.nodes) == (None, (idle,))
     assert finding.onset_s == -5_000.0
     assert finding.evidence["scaled_down"]["n_before"] == 4
-    assert node_idle(seen({}, standing=(several,))) == []
+    assert node_idle(seen({}, open_problems=(several,))) == []
 
 
 def test_a_node_that_has_been_idle_for_longer_keeps_its_own_alert() -> None:
     old = OpenProblem("node_idle", "node_idle", "limping", None, {"since_s": -5_000.0})
     cores = {"limping": 0.0, "calm": 0.0, "quiet": 0.0}
-    found = node_idle(seen(cores, standing=(old,)))
+    found = node_idle(seen(cores, open_problems=(old,)))
     assert [(f.node, f.nodes) for f in found] == [
         ("limping", ("limping",)),
         (None, ("calm", "quiet")),
@@ -151,7 +151,7 @@ def test_a_node_that_was_the_first_to_be_found_joins_the_others() -> None:
     first = OpenProblem(
         "node_idle", "node_idle", "calm", None, {"since_s": watched.now_s - 600.0 - 60.0}
     )
-    (finding,) = node_idle(replace(watched, standing=(first,)))
+    (finding,) = node_idle(replace(watched, open_problems=(first,)))
     assert finding.nodes == ("calm", "quiet")
 
 
@@ -162,5 +162,5 @@ def test_a_long_step_of_the_run_neither_accuses_nodes_nor_ends_an_alert() -> Non
     far = replace(watched, now_s=watched.now_s + 90.0)
     assert float(ends[-1]) < far.now_s - 60.0
     assert node_idle(far) == []
-    (finding,) = node_idle(replace(far, standing=(group("calm", "quiet"),)))
+    (finding,) = node_idle(replace(far, open_problems=(group("calm", "quiet"),)))
     assert finding.nodes == ("calm", "quiet")

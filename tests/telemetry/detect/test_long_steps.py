@@ -11,7 +11,7 @@ from telemetry.detect.fabric import find_efa_symptoms
 from telemetry.detect.uneven import find_uneven_work
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.played import record
-from tests.telemetry.detect.runs import steps_of, vitals
+from tests.telemetry.detect.runs import inputs, steps_of
 
 
 def after_calm(newest: Sequence[float], *, n_steps: int = 20) -> FloatArray:
@@ -24,7 +24,7 @@ def after_calm(newest: Sequence[float], *, n_steps: int = 20) -> FloatArray:
 def causes(compute_s: FloatArray, *, accused: Sequence[str] = ()) -> list[str]:
     names = tuple(f"node-{i}" for i in range(compute_s.shape[1]))
     steps = steps_of(compute_s, workers=names)
-    seen = vitals(steps, nodes=names)
+    seen = inputs(steps, nodes=names)
     return [problem.cause for problem in find_uneven_work(seen, steps, accused=set(accused))]
 
 
@@ -81,9 +81,9 @@ def test_losses_on_a_quiet_link_are_counted_for_minutes() -> None:
         return Span("x", ticks, ("a", "b", "c"), values)
 
     steps = steps_of(after_calm([1.0, 1.0, 1.0]), workers=("a", "b", "c"))
-    seen = vitals(steps, hardware, nodes=("a", "b", "c"), now_s=1000.0)
+    seen = inputs(steps, hardware, nodes=("a", "b", "c"), now_s=1000.0)
     [found] = find_efa_symptoms(seen)
-    assert (found.look.cause, found.look.node, found.look.device) == ("efa_loss", "b", 2)
+    assert (found.score.cause, found.score.node, found.score.device) == ("efa_loss", "b", 2)
     assert not [each for each in find(seen) if each.rule != "efa_degraded"]
 
 

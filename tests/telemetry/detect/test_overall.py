@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 from telemetry.detect import find
-from tests.telemetry.detect.runs import Machines, vitals
+from tests.telemetry.detect.runs import Machines, inputs
 from tests.telemetry.detect.test_slow import MEMORY, computing, run, told
 
 
@@ -25,6 +25,6 @@ def test_of_a_run_on_one_node_that_node_is_named() -> None:
     steps = run(compute)
     machines = Machines(steps.ended_at_s[-1], n_nodes=1)
     machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
-    seen = vitals(steps, machines, moments=machines.moments)
+    seen = inputs(steps, machines, hardware_at=machines.moments)
     (found,) = find(replace(seen, nodes=("steady",)))
     assert (found.cause, found.node, found.device) == ("throttle", "steady", None)

@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.detect import CalmCache, find
 from telemetry.detect.inputs import OpenProblem
 from telemetry.steps import StepBatch
-from tests.telemetry.detect.runs import Machines, steps_of, vitals
+from tests.telemetry.detect.runs import Machines, inputs, steps_of
 
 
 def calm(n_steps: int = 30) -> StepBatch:
@@ -17,7 +17,7 @@ def calm(n_steps: int = 30) -> StepBatch:
 
 def test_calm_steps_are_known_again_and_others_are_not() -> None:
     recall, steps = CalmCache(), calm()
-    assert find(vitals(steps, recall=recall)) == []
+    assert find(inputs(steps, calm_cache=recall)) == []
     assert recall.is_calm(steps)
     assert recall.is_calm(calm())
     assert not recall.is_calm(calm(29))
@@ -31,7 +31,7 @@ def test_steps_that_show_something_are_judged_each_time() -> None:
     slow = calm().phases["compute_s"].copy()
     slow[-8:, 1] *= 1.5
     steps = steps_of(slow)
-    seen = vitals(steps, Machines(float(steps.ended_at_s[-1])), recall=recall)
+    seen = inputs(steps, Machines(float(steps.ended_at_s[-1])), calm_cache=recall)
     first = find(seen)
     assert first
     assert not recall.is_calm(steps)
@@ -41,5 +41,5 @@ def test_steps_that_show_something_are_judged_each_time() -> None:
 def test_with_an_alert_open_nothing_is_taken_as_known() -> None:
     recall, steps = CalmCache(), calm()
     open_one = (OpenProblem("step_slow", "seq_imbalance", evidence={"kind": "waiting"}),)
-    find(vitals(steps, recall=recall, standing=open_one))
+    find(inputs(steps, calm_cache=recall, open_problems=open_one))
     assert not recall.is_calm(steps)

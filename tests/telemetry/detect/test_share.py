@@ -9,11 +9,11 @@ from hypothesis import strategies as st
 
 from telemetry.detect import find
 from telemetry.detect.share import Episode, busy_s, episode
-from tests.telemetry.detect.runs import steps_at, steps_of, vitals
+from tests.telemetry.detect.runs import inputs, steps_at, steps_of
 
 
 def fires(shares: list[float], **more: Any) -> bool:
-    return bool(find(vitals(steps_at(shares), **more)))
+    return bool(find(inputs(steps_at(shares), **more)))
 
 
 def by_the_book(shares: list[float], *, is_open: bool) -> bool:
@@ -40,7 +40,7 @@ def test_exactly_the_limit_never_fires(kind: type[np.floating]) -> None:
     for step_s in (1.0, 0.7, 3.3, 0.1):
         compute = np.full((50, 4), 0.75 * step_s, kind)
         steps = steps_of(compute, transfer_s=np.full((50, 4), 0.25 * step_s, kind))
-        assert find(vitals(steps)) == []
+        assert find(inputs(steps)) == []
 
 
 def test_a_hair_above_the_limit_fires() -> None:
@@ -68,13 +68,13 @@ def test_exactly_the_lower_limit_does_not_mend() -> None:
 
 
 def test_an_open_alert_lasts_where_the_window_says_nothing() -> None:
-    between = vitals(steps_at([0.23] * 30))
+    between = inputs(steps_at([0.23] * 30))
     assert find(between) == []
     assert len(find(between, open_rules={"allreduce_share"})) == 1
 
 
 def test_an_open_alert_ends_by_five_good_steps() -> None:
-    assert find(vitals(steps_at([0.2] * 5)), open_rules={"allreduce_share"}) == []
+    assert find(inputs(steps_at([0.2] * 5)), open_rules={"allreduce_share"}) == []
 
 
 @given(
@@ -104,7 +104,7 @@ def test_time_is_conserved() -> None:
 
 
 def test_the_score_is_evidence_over_threshold() -> None:
-    (finding,) = find(vitals(steps_at([0.1] * 10 + [0.3] * 5)))
+    (finding,) = find(inputs(steps_at([0.1] * 10 + [0.3] * 5)))
     assert finding.score == pytest.approx(0.3 / 0.25)
-    (just,) = find(vitals(steps_at([0.1] * 10 + [0.24] + [0.2502] * 2)))
+    (just,) = find(inputs(steps_at([0.1] * 10 + [0.24] + [0.2502] * 2)))
     assert 1.0 < just.score < 1.01

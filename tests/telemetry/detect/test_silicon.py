@@ -7,7 +7,7 @@ import numpy as np
 from telemetry.blocks import Span
 from telemetry.detect import Finding, find
 from telemetry.detect.inputs import DetectionInput, OpenProblem
-from tests.telemetry.detect.runs import CHARACTERS, T0, Machines, steps_at, vitals
+from tests.telemetry.detect.runs import CHARACTERS, T0, Machines, inputs, steps_at
 
 CORE, MEMORY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
 SINCE_S = T0 + 190
@@ -15,7 +15,7 @@ SINCE_S = T0 + 190
 
 def seen(machines: Machines, *, n_workers: int = 4, **more: Any) -> DetectionInput:
     steps = steps_at([0.1] * 200, n_workers=n_workers)
-    return vitals(steps, machines, moments=machines.moments, cores_per_device=2, **more)
+    return inputs(steps, machines, hardware_at=machines.moments, cores_per_device=2, **more)
 
 
 def until(seconds: float) -> Machines:
@@ -87,9 +87,9 @@ def test_an_open_alert_lasts_until_five_good_seconds() -> None:
     for core in range(8):
         if core != 6:
             mended.mark(CORE, (1, core), times=1.3, since_s=SINCE_S + 14)
-    assert find(seen(mended, standing=open_alert())) == []
+    assert find(seen(mended, open_problems=open_alert())) == []
     mended.until_s = SINCE_S + 17
-    assert told(find(seen(mended, standing=open_alert()))) == {
+    assert told(find(seen(mended, open_problems=open_alert()))) == {
         ("core_slow", "slow_core", "limping", 6)
     }
 
@@ -102,8 +102,8 @@ def test_an_open_alert_outlasts_silence_and_standstill_but_not_leave() -> None:
         return machines
 
     for machines in (quiet(1, np.nan), quiet(slice(None), 0.01), quiet(1, 0.01)):
-        assert len(find(seen(machines, standing=open_alert()))) == 1
-    left = seen(quiet(1, 0.01), standing=open_alert())
+        assert len(find(seen(machines, open_problems=open_alert()))) == 1
+    left = seen(quiet(1, 0.01), open_problems=open_alert())
     for values in left.steps.phases.values():
         values[-1, 1] = np.nan
     assert find(left) == []
@@ -117,4 +117,4 @@ def test_nodes_that_report_no_bandwidth_are_not_accused_for_it() -> None:
         span.values.get(MEMORY, np.zeros(1))[:] = np.nan
         return span
 
-    assert find(vitals(steps_at([0.1] * 200), real, moments=machines.moments)) == []
+    assert find(inputs(steps_at([0.1] * 200), real, hardware_at=machines.moments)) == []

@@ -10,7 +10,7 @@ from telemetry.blocks import FloatArray
 from telemetry.detect import Finding, find
 from telemetry.detect.inputs import OpenProblem
 from telemetry.steps import StepBatch
-from tests.telemetry.detect.runs import Machines, steps_of, vitals
+from tests.telemetry.detect.runs import Machines, inputs, steps_of
 
 NAMES = tuple(f"n{i}" for i in range(8))
 CORE, MEMORY = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
@@ -26,9 +26,9 @@ def run(compute: FloatArray, **more: Any) -> StepBatch:
 
 
 def told(steps: StepBatch, machines: Machines | None = None, **more: Any) -> list[Finding]:
-    seen = vitals(steps, **more)
+    seen = inputs(steps, **more)
     if machines is not None:
-        seen = replace(seen, hardware=machines, moments=machines.moments)
+        seen = replace(seen, hardware=machines, hardware_at=machines.moments)
     return find(replace(seen, nodes=NAMES))
 
 
@@ -104,10 +104,10 @@ def test_without_evidence_no_cause_is_named_and_nobody_is_called_at_once() -> No
 def test_an_open_alert_remembers_what_was_usual_when_all_it_sees_is_slow() -> None:
     steps = run(2.5 * computing(step_s=1.0))
     evidence = {"kind": "computing", "baseline_phase_s": 2.0, "tokens": 4e6}
-    standing = (OpenProblem("step_slow", "throttle", evidence=evidence),)
-    assert [f.cause for f in told(steps, standing=standing)] == ["throttle"]
+    open_problems = (OpenProblem("step_slow", "throttle", evidence=evidence),)
+    assert [f.cause for f in told(steps, open_problems=open_problems)] == ["throttle"]
     mended = run(computing())
-    assert told(mended, standing=standing) == []
+    assert told(mended, open_problems=open_problems) == []
 
 
 def test_twice_the_batch_takes_twice_as_long_and_is_no_fault() -> None:
@@ -158,7 +158,7 @@ def test_a_slow_core_explains_the_worker_that_is_late_and_both_are_one_finding()
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     for core in range(7):
         machines.mark(CORE, (1, core), times=1 / 1.2, since_s=float(steps.ended_at_s[-7]))
-    seen = vitals(steps, machines, moments=machines.moments, cores_per_device=2)
+    seen = inputs(steps, machines, hardware_at=machines.moments, cores_per_device=2)
     names = ("steady", "limping", "calm", "quiet", *NAMES[4:])
     seen = replace(seen, nodes=names, steps=replace(steps, workers=names))
     (found,) = find(seen)
@@ -181,7 +181,7 @@ def test_two_troubles_of_a_whole_run_are_two_findings() -> None:
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     machines.mark(MEMORY, everywhere, times=0.8, since_s=since_s)
     machines.mark("efa_latency_s", everywhere, times=3, since_s=since_s)
-    found = told(steps, machines, moments=machines.moments)
+    found = told(steps, machines, hardware_at=machines.moments)
     assert {(f.rule, f.cause, f.node) for f in found} == {
         ("core_slow", "throttle", None),
         ("efa_degraded", "efa_latency", None),
@@ -196,7 +196,7 @@ def test_a_sick_link_and_late_input_of_one_node_are_two_findings() -> None:
     steps = steps_of(np.ones((60, 4)), transfer_s=transfer, input_s=late)
     machines = Machines(steps.ended_at_s[-1])
     machines.mark("efa_latency_s", (1, 2), times=4, since_s=float(steps.ended_at_s[-9]))
-    found = find(vitals(steps, machines, moments=machines.moments))
+    found = find(inputs(steps, machines, hardware_at=machines.moments))
     assert {(f.cause, f.node, f.device) for f in found} == {
         ("input_stall", "limping", None),
         ("efa_latency", "limping", 2),
@@ -213,7 +213,7 @@ def test_two_sick_parts_of_one_node_are_two_findings() -> None:
     machines.mark(CORE, (1, 0), times=0.75, since_s=since_s)
     machines.mark(CORE, (1, slice(6, 8)), times=0.85, since_s=since_s)
     machines.mark(MEMORY, (1, 3), times=0.5, since_s=since_s)
-    found = find(vitals(steps, machines, moments=machines.moments, cores_per_device=2))
+    found = find(inputs(steps, machines, hardware_at=machines.moments, cores_per_device=2))
     assert {(f.rule, f.cause, f.node, f.device) for f in found} == {
         ("hbm_slow", "hbm_slow", "limping", 3),
         ("core_slow", "slow_core", "limping", 0),
@@ -226,7 +226,7 @@ def test_the_core_of_an_accelerator_with_one_is_told_as_throttled() -> None:
     for core in range(7):
         since_s = float(steps.ended_at_s[-1]) - 9
         machines.mark(CORE, (1, core), times=0.7, since_s=since_s)
-    (found,) = find(vitals(steps, machines, moments=machines.moments, cores_per_device=1))
+    (found,) = find(inputs(steps, machines, hardware_at=machines.moments, cores_per_device=1))
     assert (found.rule, found.cause, found.device) == ("core_slow", "throttle", 7)
 
 
@@ -237,7 +237,7 @@ def test_two_culprits_are_two_findings() -> None:
     for core in range(7):
         machines.mark(CORE, (1, core), times=0.7, since_s=since_s)
     machines.mark("efa_latency_s", (2, 1), times=4, since_s=since_s)
-    found = find(vitals(steps, machines, moments=machines.moments))
+    found = find(inputs(steps, machines, hardware_at=machines.moments))
     assert {(f.rule, f.node) for f in found} == {
         ("core_slow", "limping"),
         ("efa_degraded", "calm"),

@@ -5,7 +5,7 @@ import numpy as np
 from telemetry.blocks import FloatArray, Span
 from telemetry.detect.hang import hang
 from telemetry.detect.inputs import DetectionInput
-from tests.telemetry.detect.runs import CHARACTERS, steps_at, vitals
+from tests.telemetry.detect.runs import CHARACTERS, inputs, steps_at
 
 
 def spinning(*cores: float, moved: float = 0.0, overdue_s: float = 12) -> DetectionInput:
@@ -26,10 +26,10 @@ def spinning(*cores: float, moved: float = 0.0, overdue_s: float = 12) -> Detect
         }
         return Span("llama/0", ticks.astype(int), names, values)
 
-    return vitals(
+    return inputs(
         steps,
         lambda _, last_s: span(now_s - np.arange(last_s)[::-1]),
-        moments=lambda _, ages_s: span(now_s - np.array(ages_s)),
+        hardware_at=lambda _, ages_s: span(now_s - np.array(ages_s)),
         now_s=now_s,
     )
 

@@ -8,7 +8,7 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.detect import Finding, find
 from telemetry.detect.inputs import OpenProblem
-from tests.telemetry.detect.runs import steps_of, vitals
+from tests.telemetry.detect.runs import inputs, steps_of
 
 NAMES = ("n0", "n1", "n2")
 
@@ -18,10 +18,10 @@ def even(n_steps: int = 60, *, step_s: float = 3.0) -> FloatArray:
     return step_s * (1 + 0.003 * rng.standard_normal((n_steps, 3)))
 
 
-def told(compute: FloatArray, *, standing: tuple[OpenProblem, ...] = ()) -> list[Finding]:
+def told(compute: FloatArray, *, open_problems: tuple[OpenProblem, ...] = ()) -> list[Finding]:
     """Three nodes in two stages: the first node is one, the others are the second."""
     steps = steps_of(compute, workers=NAMES)
-    return find(replace(vitals(steps, n_stages=2, standing=standing), nodes=NAMES))
+    return find(replace(inputs(steps, n_stages=2, open_problems=open_problems), nodes=NAMES))
 
 
 @pytest.mark.parametrize("times", [1.08, 1.2, 1.6])
@@ -38,10 +38,10 @@ def test_it_is_over_when_the_stage_is_as_long_as_it_was() -> None:
     compute = even()
     compute[-14:, 1:] *= 1.2
     (found,) = told(compute[:-5])
-    standing = (OpenProblem(found.rule, found.cause, evidence=found.evidence),)
-    assert told(compute, standing=standing)
+    open_problems = (OpenProblem(found.rule, found.cause, evidence=found.evidence),)
+    assert told(compute, open_problems=open_problems)
     compute[-3:, 1:] /= 1.2
-    assert told(compute, standing=standing) == []
+    assert told(compute, open_problems=open_problems) == []
 
 
 def test_a_stage_that_was_ahead_of_a_slow_one_is_not_longer_when_that_recovers() -> None:
@@ -67,7 +67,7 @@ def crowd(times: float, *, luck: float = 0.0) -> list[Finding]:
     compute[-30:, 4:] *= times
     compute[-5:] *= 1 + luck * rng.uniform(size=(5, 8)) ** 3
     steps = steps_of(compute, workers=CROWD)
-    return find(replace(vitals(steps, n_stages=2), nodes=CROWD))
+    return find(replace(inputs(steps, n_stages=2), nodes=CROWD))
 
 
 def test_half_of_a_crowd_in_a_long_stage_is_no_uneven_work() -> None:

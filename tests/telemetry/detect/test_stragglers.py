@@ -8,7 +8,7 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.detect import Finding, find
 from telemetry.detect.inputs import OpenProblem
-from tests.telemetry.detect.runs import steps_of, vitals
+from tests.telemetry.detect.runs import inputs, steps_of
 from tests.telemetry.detect.test_slow import NAMES, computing
 
 
@@ -23,14 +23,17 @@ def noisy(n_workers: int, *, seed: int, noise: float, step_s: float = 1.0) -> Fl
 def without_agent(compute: FloatArray) -> list[Finding]:
     """Judge steps of nodes that report nothing else, step after step."""
     steps = steps_of(compute, workers=NAMES)
-    standing: tuple[OpenProblem, ...] = ()
+    open_problems: tuple[OpenProblem, ...] = ()
     found: list[Finding] = []
     for n_steps in range(40, len(steps) + 1):
-        seen = vitals(steps[:n_steps], standing=standing)
+        seen = inputs(steps[:n_steps], open_problems=open_problems)
         found = find(
-            replace(seen, nodes=NAMES[: compute.shape[1]]), open_rules={s.rule for s in standing}
+            replace(seen, nodes=NAMES[: compute.shape[1]]),
+            open_rules={s.rule for s in open_problems},
         )
-        standing = tuple(OpenProblem(f.rule, f.cause, f.node, f.device, f.evidence) for f in found)
+        open_problems = tuple(
+            OpenProblem(f.rule, f.cause, f.node, f.device, f.evidence) for f in found
+        )
     return found
 
 
@@ -60,7 +63,7 @@ def test_a_machine_that_recovers_leaves_no_uneven_work_behind() -> None:
     compute[60:70, 1] *= 1.5
     steps = steps_of(compute, workers=NAMES, transfer_s=0.9)
     for n_steps in range(66, 90):
-        seen = replace(vitals(steps[:n_steps]), nodes=NAMES)
+        seen = replace(inputs(steps[:n_steps]), nodes=NAMES)
         assert "seq_imbalance" not in {each.cause for each in find(seen)}
 
 

@@ -9,7 +9,7 @@ import pytest
 from telemetry.detect import find
 from telemetry.simulate.plan import Fault
 from tests.telemetry.detect.played import Recording, record
-from tests.telemetry.detect.runs import steps_at, steps_of, vitals
+from tests.telemetry.detect.runs import inputs, steps_at, steps_of
 
 
 def untimed(recording: Recording, *, every: int | None) -> Recording:
@@ -99,7 +99,7 @@ def test_the_share_of_untimed_steps_is_unknown_and_never_zero() -> None:
     phases = dict(steps.phases)
     for name in ("wait_s", "transfer_s"):
         phases[name] = np.full_like(phases[name], np.nan)
-    (finding,) = find(vitals(replace(steps, phases=phases)))
+    (finding,) = find(inputs(replace(steps, phases=phases)))
     assert (finding.rule, finding.evidence["kind"]) == ("step_slow", "step")
     assert finding.evidence["wait_ratio"] is None
     assert finding.evidence["transfer_ratio"] is None
@@ -112,5 +112,5 @@ def test_a_share_that_is_timed_in_every_fifth_step_fires_by_those() -> None:
     phases["compute_s"][dark] += phases["transfer_s"][dark]
     for name in ("wait_s", "transfer_s"):
         phases[name][dark] = np.nan
-    rules = {each.rule for each in find(vitals(replace(steps, phases=phases)))}
+    rules = {each.rule for each in find(inputs(replace(steps, phases=phases)))}
     assert "allreduce_share" in rules
