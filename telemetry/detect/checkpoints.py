@@ -1,4 +1,4 @@
-"""Checkpoints that take much longer to write than they should."""
+"""The rule checkpoint_slow: checkpoints that take much longer to write than expected."""
 
 from dataclasses import dataclass
 
@@ -21,25 +21,26 @@ from telemetry.detect.standstill import (
 from telemetry.steps import StepBatch
 
 CAUSE = "checkpoint_slow"
-# So many times as long as earlier ones, or as one of that size should take, and so much longer.
+# A checkpoint is slow at this ratio to earlier ones, or to the expected duration, and at least
+# this many seconds longer.
 SLOWER_BY = RULES[CAUSE].limits["slower_by_ratio"]
 SLOWER_THAN_DUE = RULES[CAUSE].limits["slower_than_due_ratio"]
 LEAST_S = RULES[CAUSE].limits["least_s"]
-# So many checkpoints make a habit: fewer may all have been slow.
+# Fewer earlier checkpoints may all have been slow.
 ENOUGH_CHECKPOINTS = 3
-# Nodes that write, of those that are heard of.
+# Share of the reporting nodes that write.
 MOST = 0.5
-# How long ago a slow checkpoint is news, and how far back others are looked for.
+# How long a slow checkpoint is reported, and how far back earlier ones are read.
 NEWS_S, EARLIER_S = 60.0, 900.0
-# Hosts are looked at for so long.
+# Hosts are read for at most this long.
 LONGEST_S = 240.0
-# A checkpoint holds the weights in 16 bit and what Adam keeps in 32; nodes write their parts side
-# by side at this rate, after a while of opening and closing.
+# Weights in 16 bit and Adam states in 32 bit per parameter. Nodes write their shards in parallel
+# at this rate, after a fixed overhead.
 BYTES_PER_PARAMETER, BYTES_PER_S, OPENING_S = 14.0, 2e9, 2.0
 
 
 def expected_checkpoint_s(*, n_parameters: float, n_nodes: int) -> float:
-    """Return how long a checkpoint of a model should take on so many nodes.
+    """How long a checkpoint of a model should take: seconds.
 
     Notes
     -----
@@ -51,11 +52,11 @@ def expected_checkpoint_s(*, n_parameters: float, n_nodes: int) -> float:
 
 
 def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
-    """Find out whether a checkpoint is slow: one that is being written, or the newest one.
+    """Find a slow checkpoint: the one being written, or the newest one.
 
-    One that is written is news for a minute. One under way shows as a step that is overdue while
-    no core works and the hosts write; it has taken at least what is left of that time when a
-    usual step is taken off.
+    A finished checkpoint is reported for NEWS_S seconds. One in progress shows as an overdue step
+    while cores are idle and hosts write; it has taken at least the overdue time less one usual
+    step.
     """
     taken = _durations(steps)
     under_way = _in_progress(inputs, steps)
@@ -70,7 +71,7 @@ def find_slow_checkpoint(inputs: DetectionInput, steps: StepBatch) -> list[Probl
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """One checkpoint: how long it took, or has so far, until when, and who wrote the longest."""
+    """``took_s`` is the time so far if it is in progress; ``node`` wrote the longest."""
 
     took_s: float
     ended_s: float
@@ -80,7 +81,7 @@ class Checkpoint:
 def _check(
     inputs: DetectionInput, steps: StepBatch, earlier: list[tuple[int, float]], this: Checkpoint
 ) -> Problem | None:
-    """Return what is wrong with a checkpoint, beside the ``earlier`` ones."""
+    """Compare a checkpoint with ``earlier`` ones: (row, seconds) each."""
     usual_s, limit = _usual(inputs, steps, earlier, this.ended_s)
     if not np.isfinite(usual_s) or this.took_s < max(limit * usual_s, usual_s + LEAST_S):
         return None
@@ -91,7 +92,6 @@ def _check(
 
 
 def _in_progress(inputs: DetectionInput, steps: StepBatch) -> Checkpoint | None:
-    """Return the checkpoint that is being written; None where none is."""
     stall = standstill(inputs)
     if stall is None or not stall.loads.any():
         return None
@@ -100,7 +100,7 @@ def _in_progress(inputs: DetectionInput, steps: StepBatch) -> Checkpoint | None:
     # Most nodes writing at one moment: a checkpoint.
     if not (stall.loads.mean() > MOST or held or bool((writing.writes.mean(axis=1) > MOST).any())):
         return None
-    # While all still write nobody stands out: a node that is accused already stays so.
+    # While all nodes write no one stands out; an accused node stays accused.
     node = _slowest(writing) or next((alert.node for alert in held if alert.node), None)
     return Checkpoint(stall.overdue_s - stall.step_s, inputs.now_s, node)
 
@@ -108,10 +108,10 @@ def _in_progress(inputs: DetectionInput, steps: StepBatch) -> Checkpoint | None:
 def _newest_written(
     inputs: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], *, waits: bool
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that is written, while it is news.
+    """Return the newest finished checkpoint, while it is recent.
 
-    Where an open alert speaks of it and the next one is under way, it stays news: whether that
-    one is slow as well is not known yet (``waits``).
+    With an open alert and the next checkpoint in progress (``waits``) it stays recent: whether the
+    next one is slow too is not known yet.
     """
     if not taken:
         return None
@@ -129,14 +129,14 @@ def _newest_written(
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Who wrote in which tick while no core of theirs worked: (n_ticks, n_nodes)."""
+    """Which node wrote in which tick while its cores were idle: (n_ticks, n_nodes)."""
 
     nodes: tuple[str, ...]
     writes: NDArray[np.bool_]
 
 
 def _writing(inputs: DetectionInput, steps: StepBatch, from_s: float, until_s: float) -> Writing:
-    """Look at the hosts within some seconds, the newest of them where these are many."""
+    """At most the newest LONGEST_S seconds are read."""
     back_s = int(min(inputs.now_s - from_s, LONGEST_S))
     span = inputs.hardware((CORES, HOST), max(1, back_s)).of(training_nodes(inputs, steps))
     hosts = node_values(span, HOST)
@@ -145,7 +145,7 @@ def _writing(inputs: DetectionInput, steps: StepBatch, from_s: float, until_s: f
 
 
 def _slowest(writing: Writing) -> str | None:
-    """Return the node that wrote for much longer than the others; None where no single one did."""
+    """Return the node that wrote much longer than the others; None where no single node did."""
     n_nodes = len(writing.nodes)
     wrote_s = writing.writes.sum(axis=0)
     if n_nodes < 2 or not wrote_s.size:
@@ -156,23 +156,22 @@ def _slowest(writing: Writing) -> str | None:
 
 
 def _durations(steps: StepBatch) -> list[tuple[int, float]]:
-    """Return the row and the length of every checkpoint."""
+    """Row and duration (seconds) of every checkpoint."""
     took_s = np.nan_to_num(steps.phases["checkpoint_s"]).max(axis=1, initial=0.0)
     return [(int(row), float(took_s[row])) for row in np.flatnonzero(took_s > 0)]
 
 
 def _n_workers(steps: StepBatch) -> IntArray:
-    """Count the workers of each step."""
     return np.asarray(np.isfinite(steps.phases["compute_s"]).sum(axis=1))
 
 
 def _usual(
     inputs: DetectionInput, steps: StepBatch, taken: list[tuple[int, float]], ended_at_s: float
 ) -> tuple[float, float]:
-    """Return what a checkpoint takes (infinity: unknown), and how many times that is slow.
+    """Usual duration of a checkpoint (infinity: unknown), and the ratio from which one is slow.
 
-    The quickest of the earlier ones counts: several slow ones in a row do not become usual. Half
-    as many nodes have twice as much to write each.
+    The fastest earlier checkpoint counts, so several slow ones do not become usual. With half the
+    nodes, each writes twice as much.
     """
     for alert in inputs.open_problems:
         held = alert.evidence.get("baseline_phase_s")

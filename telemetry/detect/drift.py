@@ -1,4 +1,4 @@
-"""Whether tokens have cost more than expected for hours, and nothing else says why."""
+"""The rule cost_drift: tokens have cost more than expected for hours, without another alert."""
 
 from dataclasses import dataclass
 
@@ -11,16 +11,16 @@ from telemetry.steps import PHASES, StepBatch
 
 RULE = "cost_drift"
 LIMITS = RULES[RULE].limits
-# What is planned between the work is no part of its pace.
+# Planned pauses are not part of the pace.
 PLANNED = ("checkpoint_s", "other_s")
 
 
 @dataclass(frozen=True, slots=True)
 class MinutePace:
-    """How a run trains, minute by minute.
+    """The pace of a run, minute by minute.
 
     ``began_s`` (n,) Unix seconds; ``cost`` (n,) node-seconds per token, NaN where no step ended;
-    ``tokens`` and ``n_active`` (n,) of the usual step, and how many workers took part.
+    ``tokens`` and ``n_active`` (n,) tokens and active workers of the usual step.
     """
 
     began_s: FloatArray
@@ -29,19 +29,18 @@ class MinutePace:
     n_active: FloatArray
 
     def __len__(self) -> int:
-        """Count the minutes."""
         return len(self.cost)
 
     @property
     def layout(self) -> tuple[float, float]:
-        """Tokens per step and workers that take part, as of the later half of the minutes."""
+        """Tokens per step and active workers, by the later half of the minutes."""
         late = len(self) // 2
         return float(np.nanmedian(self.tokens[late:])), float(np.median(self.n_active[late:]))
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """By how much of the expected cost the cost is higher, in the calmer half of the window."""
+    """``ratio``: excess over the expected cost, in the half of the window with the lower cost."""
 
     ratio: float
     cost: float
@@ -49,7 +48,7 @@ class Drift:
 
 
 def pace_of(minutes: StepBatch, *, nodes_per_worker: float) -> MinutePace:
-    """Return a run's pace by its average steps, one for each minute.
+    """Compute the pace from the average step of each minute.
 
     Notes
     -----
@@ -60,7 +59,7 @@ def pace_of(minutes: StepBatch, *, nodes_per_worker: float) -> MinutePace:
     known = np.isfinite(reported)
     filled = np.where(known, reported, 0.0)
     planned = sum(filled[..., PHASES.index(phase)] for phase in PLANNED)
-    # A step that nobody divides is all of it work.
+    # A step without phases counts as work.
     is_divided = known[..., : PHASES.index("checkpoint_s")].any(axis=-1)
     work = filled.sum(axis=-1) - np.where(is_divided, planned, 0.0)
     active = known.any(axis=-1)
@@ -73,7 +72,7 @@ def pace_of(minutes: StepBatch, *, nodes_per_worker: float) -> MinutePace:
 
 
 def unexplained_minutes(pace: MinutePace, explained: FloatArray) -> NDArray[np.bool_]:
-    """Return which minutes nobody explains: (n,), those outside all spans (m, 2)."""
+    """Minutes with a known cost outside all explained spans (m, 2): (n,) flags."""
     inside = (pace.began_s[:, None] >= explained[:, 0]) & (
         pace.began_s[:, None] <= explained[:, 1]
     )
@@ -81,7 +80,7 @@ def unexplained_minutes(pace: MinutePace, explained: FloatArray) -> NDArray[np.b
 
 
 def is_same_layout(one: tuple[float, float], other: tuple[float, float]) -> bool:
-    """Whether two layouts train as many tokens per step on as many workers."""
+    """Whether two layouts have the same tokens per step and the same number of workers."""
     return all(
         abs(a - b) <= LIMITS["alike_ratio"] * abs(b) for a, b in zip(one, other, strict=True)
     )
@@ -90,7 +89,7 @@ def is_same_layout(one: tuple[float, float], other: tuple[float, float]) -> bool
 def drift(
     pace: MinutePace, explained: FloatArray, *, expected: float, limit_ratio: float
 ) -> Drift | None:
-    """Return how far a run's cost is above what was expected; None where that is not sure.
+    """Return the excess of the cost over the expected cost; None where it is not certain.
 
     Notes
     -----

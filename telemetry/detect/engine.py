@@ -1,4 +1,4 @@
-"""All rules over the vitals of one run: what is broken now."""
+"""Apply all rules to one run."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
@@ -58,15 +58,15 @@ from telemetry.statistics.peers import mean, middle
 from telemetry.steps import StepBatch
 
 LAYOUT = "communication-bound layout"
-# A second kind of rise is worth looking at where it is at least this share of the first.
+# The second rise is explained only if it is at least this share of the first.
 SECOND_KIND_RATIO = 0.3
-# A rise of the share by less than this part of its limit is the run's usual ups and downs.
+# A rise below this part of the limit is normal variation.
 SMALL_RISE_RATIO = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Diagnosis:
-    """What is believed: the look that convinces, None where none does, and all that do not."""
+    """``score`` is the cause that holds (None: unknown), ``ruled_out`` those that do not."""
 
     score: CauseScore | None
     kind: str
@@ -75,20 +75,19 @@ class Diagnosis:
 
     @property
     def cause(self) -> str:
-        """Name of the fault, or that it is unknown."""
         return self.score.cause if self.score else UNKNOWN
 
     @property
     def is_layout(self) -> bool:
-        """Whether nothing is broken: the run is laid out to communicate that much."""
+        """Whether nothing is broken: the layout of the run needs that much communication."""
         return self.kind == LAYOUT
 
 
 def diagnose_share(case: ShareCase) -> Diagnosis:
-    """Name the cause of a share above its limit, and the culprit only where figures speak.
+    """Find the cause of a share above its limit, and a culprit if the measurements show one.
 
-    The larger of the two rises, waiting or transferring, is explained first; the other one
-    only where the first finds nothing and the other is not negligible.
+    The larger rise, waiting or transferring, is explained first. The other one is tried where the
+    first has no explanation and the other is at least SECOND_KIND_RATIO of it.
     """
     late = lateness(case.after)
     scores: list[CauseScore] = []
@@ -102,7 +101,6 @@ def diagnose_share(case: ShareCase) -> Diagnosis:
 
 
 def _kinds_to_explain(case: ShareCase) -> list[Kind]:
-    """Return which rises to explain, the larger one first."""
     rise_s = case.rise_s
     kinds: list[Kind] = sorted(rise_s, key=lambda kind: -rise_s[kind])
     least_s = SECOND_KIND_RATIO * max(rise_s.values())
@@ -110,7 +108,7 @@ def _kinds_to_explain(case: ShareCase) -> list[Kind]:
 
 
 def _is_layout(case: ShareCase) -> bool:
-    """Tell whether the bytes always took about that long, or do since somebody changed the run."""
+    """Whether the transfer always took that long, or does since the run was changed."""
     if case.takes_no_longer:
         return True
     if case.kind == "waiting":
@@ -120,17 +118,16 @@ def _is_layout(case: ShareCase) -> bool:
 
 
 def _ruled_out(scores: list[CauseScore], best: CauseScore | None) -> tuple[CauseScore, ...]:
-    """Keep what was looked at and does not stand out."""
     return tuple(score for score in scores if score is not best and not score.stands_out)
 
 
-# The charts begin this long before the onset, so that what was normal can be seen.
+# Charts begin this long before the onset to show the normal level.
 LEAD_S = 120.0
 WORST_WORKERS = 64
 
 
 def share_evidence(case: ShareCase, verdict: Diagnosis) -> dict[str, Any]:
-    """Return the evidence of the headline rule; docs/rules.md explains every key."""
+    """Evidence of the rule allreduce_share; docs/rules.md lists the keys."""
     after, inputs = case.after, case.inputs
     wait = float(case.newest.wait_ratio.mean())
     transfer = float(case.newest.transfer_ratio.mean())
@@ -158,14 +155,14 @@ def share_evidence(case: ShareCase, verdict: Diagnosis) -> dict[str, Any]:
 
 
 def _baseline_step_s(case: ShareCase) -> float | None:
-    """Return how long a step took before; None where that was not seen or is not comparable."""
+    """Step time before; None where unknown or not comparable."""
     if case.before is None or case.changed:
         return None
     return middle(case.before.step_s)
 
 
 def _wait_by_worker(case: ShareCase) -> dict[str, float]:
-    """Return the seconds each worker waits per step; of a large run those that wait least."""
+    """Seconds each worker waits per step; in a large run, only the workers that wait least."""
     wait: FloatArray = mean(case.after.phases["wait_s"], axis=0)
     order = np.argsort(wait)[:WORST_WORKERS]
     shown = sorted(int(i) for i in order if np.isfinite(wait[i]))
@@ -173,13 +170,13 @@ def _wait_by_worker(case: ShareCase) -> dict[str, float]:
 
 
 def _unreported(case: ShareCase) -> list[str]:
-    """Return the workers that reported no step since the onset."""
+    """Workers without a step report since the onset."""
     known = np.isfinite(case.after.phases["wait_s"]).any(axis=0)
     return [case.after.workers[i] for i in np.flatnonzero(~known)]
 
 
 def _charts(verdict: Diagnosis) -> list[dict[str, Any]]:
-    """Return what is worth drawing beside the steps: the hardware that gives the culprit away."""
+    """Charts of the hardware metric that identifies the culprit."""
     score = verdict.score
     if score is None or score.node is None or score.metric not in METRICS:
         return []
@@ -187,16 +184,16 @@ def _charts(verdict: Diagnosis) -> list[dict[str, Any]]:
 
 
 SHARE = "allreduce_share"
-# How far before the window one looks for earlier steps.
+# Earlier steps are read this far before the window.
 LOOKBACK_S = 300.0
-# What begins so long after a share rose is not why it rose.
+# A problem that begins this much later than the share rose is not its cause.
 UNRELATED_AFTER_S = 60.0
 
 
 def apply_share_rule(
     inputs: DetectionInput, steps: StepBatch, problems: list[Problem], *, is_open: bool
 ) -> tuple[Finding | None, list[Problem]]:
-    """Apply the headline rule.
+    """Apply the rule allreduce_share.
 
     Parameters
     ----------
@@ -228,7 +225,7 @@ def apply_share_rule(
     if not is_known and (case.is_diluted or (verdict.is_layout and _predates_window(case, steps))):
         return None, problems
     if chosen is not None and chosen.score is not None:
-        # Accuse what the problem accuses.
+        # The culprit of the problem replaces that of the diagnosis.
         kind = "transferring" if chosen.cause in LINK_CAUSES else "waiting"
         ruled_out = tuple(score for score in verdict.ruled_out if score.cause != chosen.cause)
         verdict = replace(verdict, score=chosen.score, kind=kind, ruled_out=ruled_out)
@@ -237,9 +234,9 @@ def apply_share_rule(
 
 
 def _layout_since_s(inputs: DetectionInput) -> float | None:
-    """Return since when the open alert says that the run is laid out to communicate so much.
+    """When the open alert says that the layout needs that much communication.
 
-    What falls ill long after speaks for itself: nobody is told of it by an old alert.
+    A problem that begins much later gets its own alert.
     """
     for alert in inputs.open_problems:
         onset_s = alert.evidence.get("onset_s")
@@ -250,7 +247,7 @@ def _layout_since_s(inputs: DetectionInput) -> float | None:
 
 
 def _keep_everywhere(inputs: DetectionInput, verdict: Diagnosis) -> Diagnosis:
-    """Blame no single node for a part that the open alert says most nodes had sick."""
+    """Accuse no single node while the open alert accuses the same device of most nodes."""
     score = verdict.score
     for alert in inputs.open_problems:
         is_everywhere = alert.rule == SHARE and alert.node is None and alert.device is not None
@@ -260,7 +257,7 @@ def _keep_everywhere(inputs: DetectionInput, verdict: Diagnosis) -> Diagnosis:
 
 
 def _predates_window(case: ShareCase, steps: StepBatch) -> bool:
-    """Tell whether the run was like this for longer than the window, and no alert was due then."""
+    """Whether the run was like this before the window, without an alert."""
     if case.before is not None or case.inputs.earlier is None:
         return False
     earlier = case.inputs.earlier(float(steps.ended_at_s[0]) - LOOKBACK_S)
@@ -270,10 +267,10 @@ def _predates_window(case: ShareCase, steps: StepBatch) -> bool:
 def _choose_problem(
     inputs: DetectionInput, verdict: Diagnosis, problems: list[Problem]
 ) -> Problem | None:
-    """Return the problem behind the share: of the same culprit, else the worst that could be.
+    """Return the problem behind the share: the one with the same culprit, else the strongest.
 
-    The one that the open alert speaks of comes first, as long as it lasts: a page does not jump
-    from one of two culprits to the other and back.
+    The problem of the open alert comes first while it lasts, so that the alert does not alternate
+    between two culprits.
     """
     reported = [p for p in problems if p.score is not None]
     possible = [p for p in reported if _can_explain(p, verdict)]
@@ -282,7 +279,8 @@ def _choose_problem(
         for alert in inputs.open_problems
         if alert.rule == SHARE or "share_ratio" in alert.evidence
     }
-    # A machine keeps the share when worse comes of another kind; what blames none does not.
+    # An accused node stays accused if a stronger problem of another kind appears. A problem
+    # without a node does not.
     candidates = possible + [p for p in reported if p.node is not None]
     if (same := next((p for p in candidates if (p.cause, p.node) in held), None)) is not None:
         return same
@@ -297,14 +295,14 @@ def _choose_problem(
 
 
 def _is_late(inputs: DetectionInput, problem: Problem, verdict: Diagnosis) -> bool:
-    """Tell whether a machine that accuses itself is what the verdict takes for a long stage."""
+    """Whether the accused node is what the diagnosis takes for a long stage."""
     late = {inputs.node_of(inputs.steps.workers[i]) for i in verdict.lateness.late}
     is_stage = verdict.cause == "stage_imbalance"
     return is_stage and problem.node is not None and late == {problem.node}
 
 
 def _can_explain(problem: Problem, verdict: Diagnosis) -> bool:
-    """Tell whether a problem lifts the share in the way it was lifted."""
+    """Whether a problem raises the share in the observed way."""
     is_link = problem.cause in LINK_CAUSES
     if problem.kind in {"computing", "checkpoint", "step"}:
         return False
@@ -312,7 +310,7 @@ def _can_explain(problem: Problem, verdict: Diagnosis) -> bool:
 
 
 def _has_same_culprit(problem: Problem, verdict: Diagnosis) -> bool:
-    """Tell whether a problem is at the machine that the verdict blames, or blames none either."""
+    """Whether a problem has the culprit of the diagnosis, or neither has one."""
     score = verdict.score
     if score is None:
         return False
@@ -322,9 +320,9 @@ def _has_same_culprit(problem: Problem, verdict: Diagnosis) -> bool:
 
 
 def _is_explained(problem: Problem, verdict: Diagnosis) -> bool:
-    """Tell whether a problem is the share's own, seen another way."""
+    """Whether a problem is another view of what raises the share."""
     if _has_same_culprit(problem, verdict):
-        # A node may have a sick link, and be late besides.
+        # A node can have both a bad link and a late worker.
         if (problem.cause in LINK_CAUSES) != (verdict.kind != "waiting"):
             return False
         devices = {problem.device, verdict.score.device if verdict.score else None}
@@ -334,13 +332,12 @@ def _is_explained(problem: Problem, verdict: Diagnosis) -> bool:
 
 
 def _share_finding(case: ShareCase, verdict: Diagnosis) -> Finding:
-    """Put a verdict into words that alerts understand."""
     share = float(case.newest.allreduce_share_ratio.mean())
     score = verdict.score
     return Finding(
         rule=SHARE,
         cause=verdict.cause,
-        # Nobody need get up at night for a run that was laid out, or changed, to be like this.
+        # A layout or a change of the run does not justify a page.
         severity="warn" if verdict.is_layout else RULES[SHARE].severity,
         run=case.inputs.run,
         node=score.node if score else None,
@@ -353,7 +350,7 @@ def _share_finding(case: ShareCase, verdict: Diagnosis) -> Finding:
 
 
 def _share_victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
-    """Return the nodes that train and are slowed by what is not their fault."""
+    """Training nodes that are slowed without being the cause."""
     node_of, workers = case.inputs.node_of, case.after.workers
     culprits = {verdict.score.node} if verdict.score else set()
     if verdict.cause == "stage_imbalance":
@@ -363,17 +360,17 @@ def _share_victims(case: ShareCase, verdict: Diagnosis) -> tuple[str, ...]:
     return tuple(node for node in case.inputs.nodes if node in training - culprits)
 
 
-# So many workers are a large crowd.
+# From this many workers on, sequence lengths average out.
 MANY_WORKERS = 24
-# Nobody need get up at night for uneven work, or for what has no culprit yet.
+# Uneven work, or an unknown cause without a node, does not justify a page.
 NOT_URGENT = ("seq_imbalance", "stage_imbalance", UNKNOWN)
 
 
 def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
-    """Return what slows the run: at most one finding for each problem.
+    """Return what slows the run: at most one finding per problem.
 
-    What hardware shows comes first; what steps show beside it is told only where the hardware
-    does not explain it; a share above its limit takes over the problem that explains it.
+    Hardware symptoms come first. Step symptoms count where no hardware symptom explains them. A
+    share above its limit takes over the problem that explains it.
     """
     steps = reported_steps(inputs.steps)
     problems = (
@@ -402,7 +399,7 @@ def find_slowdowns(inputs: DetectionInput, *, open_rules: Collection[str] = ()) 
 
 
 def _is_calm(inputs: DetectionInput, open_rules: Collection[str]) -> bool:
-    """Tell whether the steps are known to show nothing, and no alert says otherwise."""
+    """Whether these steps are known to be healthy and no alert is open."""
     if inputs.calm_cache is None or inputs.open_problems or open_rules:
         return False
     return inputs.calm_cache.is_calm(inputs.steps)
@@ -416,9 +413,9 @@ def _share_and_rest(
     *,
     is_open: bool,
 ) -> tuple[Finding | None, list[Problem]]:
-    """Return what the headline rule says, and the problems that it does not speak of.
+    """Return the finding of the rule allreduce_share, and the problems it does not cover.
 
-    ``steps`` are those whose exchange was timed: without one nobody knows the share.
+    ``steps`` have a timed exchange; without one the share is unknown.
     """
     lasting = _outlasting(inputs, problems, of_steps)
     confirmed = [p for p in of_steps if _is_confirmed(p, problems + lasting)]
@@ -431,9 +428,9 @@ def _share_and_rest(
 def _outlasting(
     inputs: DetectionInput, seen: list[Problem], of_steps: list[Problem]
 ) -> list[Problem]:
-    """Return what has open alerts, is mended, and still explains the steps it slowed.
+    """Problems with an open alert that are over in hardware but explain steps they slowed.
 
-    A step that is slow ends after its machine is well again: that is no new problem.
+    A slow step ends after its node is healthy again; that is no new problem.
     """
     known = {(problem.cause, problem.node) for problem in seen}
     mended = [
@@ -446,10 +443,10 @@ def _outlasting(
 
 
 def _is_confirmed(problem: Problem, seen: list[Problem]) -> bool:
-    """Tell whether a part that steps accuse is sick by its own account, now.
+    """Whether the hardware confirms what the steps accuse.
 
-    Steps tell what was: a machine may be well again when they end, or has not shown it for long
-    enough. The only part of a node has no neighbours to stand out from.
+    Steps describe the past: a node may be healthy again when they end, or unhealthy for too short
+    a time. The only part of a node has no peers on the node.
     """
     score = problem.score
     if score is None or score.node is None or score.device is None:
@@ -460,7 +457,6 @@ def _is_confirmed(problem: Problem, seen: list[Problem]) -> bool:
 
 
 def _onset_s(alert: OpenProblem, now_s: float) -> float:
-    """Return since when an open alert has been so, as far as it says."""
     onset_s = alert.evidence.get("onset_s")
     return now_s if onset_s is None else float(onset_s)
 
@@ -473,7 +469,7 @@ def _problem_of(each: Symptom) -> Problem:
 def _step_problems(
     inputs: DetectionInput, steps: StepBatch, accused: Collection[str | None]
 ) -> list[Problem]:
-    """Return what the steps show, the most special evidence first."""
+    """Problems by steps, the most specific evidence first."""
     found = find_input_stall(inputs, steps) + find_uneven_work(inputs, steps, accused=accused)
     finders = (find_slow_exchange, find_longer_stage, find_late_workers, find_slow_compute)
     return found + [problem for finder in finders for problem in finder(inputs, steps)]
@@ -482,10 +478,9 @@ def _step_problems(
 def _untimed_problems(
     inputs: DetectionInput, steps: StepBatch, timed: StepBatch, accused: Collection[str | None]
 ) -> list[Problem]:
-    """Return what steps show of which nobody timed the exchange, or only of every so many.
+    """Problems by steps without a timed exchange, or with one every few steps.
 
-    Input and the pace as a whole need no split. Who waits for whom, and how long bytes move, is
-    told by the steps that were timed.
+    Input time and total step time need no split. Waiting and transfer come from the timed steps.
     """
     found = find_input_stall(inputs, steps)
     if len(timed):
@@ -499,9 +494,9 @@ def _untimed_problems(
 def _unexplained(
     inputs: DetectionInput, problems: list[Problem], *, seen: list[Problem]
 ) -> list[Problem]:
-    """Leave out what another problem, earlier in the list, explains.
+    """Drop problems that an earlier one in the list explains.
 
-    Of parts that were ``seen`` to be sick none explains another of its node.
+    Parts with hardware symptoms (``seen``) do not explain each other.
     """
     kept: list[Problem] = []
     for problem in problems:
@@ -512,22 +507,23 @@ def _unexplained(
 
 
 def _explains(inputs: DetectionInput, one: Problem, other: Problem) -> bool:
-    """Tell whether the second problem is the first one, seen another way."""
+    """Whether the second problem is another view of the first."""
     if other.kind == "step":
-        # Nobody knows what in the step takes longer: whatever slows steps may be it.
+        # Without a split, anything that slows steps can be the reason.
         return one.kind != "checkpoint"
     if other.kind == "transferring":
         return one.cause in LINK_CAUSES and _is_same_link(one, other)
     if other.kind == "computing":
         alone = len(inputs.nodes) == 1 and one.kind == "waiting"
-        # Of a large crowd's quickest workers nobody drew a long sequence.
+        # Among many workers the fastest have no long sequences.
         is_uneven = one.cause == "seq_imbalance" and len(inputs.steps.workers) < MANY_WORKERS
         return alone or is_uneven
     if other.kind == "waiting":
         nodes = {inputs.node_of(worker) for worker in other.late[:1]} | {other.node}
-        # Uneven work makes somebody late in every step: only its own hardware convicts a machine.
+        # With uneven work some worker is late in every step. Only hardware evidence accuses a
+        # node.
         is_uneven = one.cause == "seq_imbalance" and bool(other.late)
-        # A sick link makes everybody wait alike, and nobody late.
+        # A bad link delays all workers alike.
         return is_uneven or (
             one.kind != "transferring" and one.node is not None and one.node in nodes
         )
@@ -535,7 +531,7 @@ def _explains(inputs: DetectionInput, one: Problem, other: Problem) -> bool:
 
 
 def _is_same_link(one: Problem, other: Problem) -> bool:
-    """Tell whether two problems of links may be one: no fabric hides a link sick otherwise."""
+    """Whether two link problems can be one. A fabric problem hides no link with another cause."""
     if one.node is None and other.node is not None:
         return one.cause == other.cause
     return other.node is None or one.node == other.node
@@ -544,7 +540,7 @@ def _is_same_link(one: Problem, other: Problem) -> bool:
 def _performance_findings(
     inputs: DetectionInput, steps: StepBatch, problems: list[Problem]
 ) -> list[Finding]:
-    """Return one finding per rule and subject: of what has an alert already, else the worst."""
+    """Return one finding per rule and subject: the one with an open alert, else the strongest."""
     with_alert = {(alert.rule, alert.cause, alert.node) for alert in inputs.open_problems}
     order = sorted(
         problems, key=lambda p: ((p.rule, p.cause, p.node) not in with_alert, -p.strength)
@@ -557,7 +553,6 @@ def _performance_findings(
 
 
 def _performance_finding(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> Finding:
-    """Put a problem into words that alerts understand."""
     severity: Severity = RULES[problem.rule].severity
     return Finding(
         rule=problem.rule,
@@ -574,7 +569,7 @@ def _performance_finding(inputs: DetectionInput, steps: StepBatch, problem: Prob
 
 
 def _mean_ratio(ratio: FloatArray) -> float | None:
-    """Return the mean of the steps that tell it; None where none does: unknown, never zero."""
+    """Mean over steps with a known ratio; None (unknown, not zero) without one."""
     reported = ratio[np.isfinite(ratio)]
     return float(reported.mean()) if reported.size else None
 
@@ -582,7 +577,7 @@ def _mean_ratio(ratio: FloatArray) -> float | None:
 def _performance_victims(
     inputs: DetectionInput, steps: StepBatch, problem: Problem
 ) -> tuple[str, ...]:
-    """Return the nodes that train with the culprit: a synchronous step waits for its slowest."""
+    """Nodes that train with the culprit: a synchronous step waits for its slowest."""
     if not len(steps) or problem.kind == "checkpoint":
         return ()
     reported = np.isfinite(steps.phases["compute_s"][-1])
@@ -592,7 +587,7 @@ def _performance_victims(
 
 
 def _evidence(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dict[str, Any]:
-    """Return the evidence; docs/rules.md explains every key."""
+    """docs/rules.md lists the keys."""
     score = problem.score
     began = int(np.searchsorted(steps.ended_at_s, problem.onset_s))
     before, newest = steps[:began], steps[began + 1 :].last(NEWEST_STEPS)
@@ -616,11 +611,10 @@ def _evidence(inputs: DetectionInput, steps: StepBatch, problem: Problem) -> dic
 
 
 def memory_errors(inputs: DetectionInput) -> list[Finding]:
-    """Apply the rule ecc_uncorrected where somebody looked at the counts."""
     return [] if inputs.counts is None else uncorrected(inputs.counts, run=inputs.run)
 
 
-# Rules that stand by themselves, each a function of the vitals: one line for a new one.
+# Rules that do not depend on others. Add a new one here.
 INDEPENDENT_RULES: Mapping[str, Callable[[DetectionInput], list[Finding]]] = {
     "hang": hang,
     "recompile": recompile,
@@ -631,11 +625,11 @@ INDEPENDENT_RULES: Mapping[str, Callable[[DetectionInput], list[Finding]]] = {
 
 
 def find(inputs: DetectionInput, *, open_rules: Collection[str] = ()) -> list[Finding]:
-    """Return every rule that the run breaks now.
+    """All rules that the run breaks now.
 
-    ``open_rules`` names the rules whose alert on this run is open: it decides only where the
-    window itself holds neither a breaking nor a mending. A run without steps breaks no rule
-    that is judged by steps, and mends none either: leave its alerts as they are.
+    ``open_rules``: the rules with an open alert on this run. It matters only where the window
+    contains neither a start nor an end of a problem. Without steps no step rule fires or resolves:
+    leave such alerts unchanged.
     """
     found = find_slowdowns(inputs, open_rules=open_rules)
     for rule in INDEPENDENT_RULES.values():

@@ -1,4 +1,4 @@
-"""Sick EFA devices, by what all nodes of a run report: slow to answer, lossy, or dead."""
+"""Unhealthy EFA devices by the reports of all nodes of a run: slow, lossy or down."""
 
 from dataclasses import dataclass
 
@@ -53,24 +53,24 @@ class EfaReadings:
 
     @property
     def reports(self) -> NDArray[np.bool_]:
-        """Which ticks brought counters of their own: (n_ticks, n_nodes, 1), by node.
+        """Ticks with new counters, by node: (n_ticks, n_nodes, 1).
 
-        A device that carries nothing, or loses nothing, tells the same again and again; all of
-        a node's devices do so only where no report came.
+        An idle or loss-free device repeats its counters. If all devices of a node repeat them, no
+        report arrived.
         """
         moved = [new_measurements(each) for each in (self.bytes_per_s, self.packets_per_s)]
         return np.asarray((moved[0] | moved[1]).any(axis=2, keepdims=True))
 
     @property
     def latency_ratio(self) -> FloatArray:
-        """How much later each device answers than the usual one in the same second."""
+        """Latency over the usual device in the same second: (n_ticks, n_nodes, n_efa)."""
         n_ticks = len(self.latency_s)
         usual = lower_median(self.latency_s.reshape(n_ticks, -1))
         return np.asarray(self.latency_s / usual[:, None, None])
 
 
 def efa_readings(span: Span) -> EfaReadings | None:
-    """Return the EFA devices of a span; None where no node has any."""
+    """None where no node has an EFA device."""
     shapes = {v.shape for n, v in span.values.items() if n in METRICS and v.shape[2]}
     if not shapes or not len(span.ticks):
         return None
@@ -85,7 +85,7 @@ def efa_readings(span: Span) -> EfaReadings | None:
 
 @dataclass(frozen=True, slots=True)
 class EfaScores:
-    """One figure per device (n_nodes, n_efa), how bad it is over its limit, and in which ticks."""
+    """Value and badness (over its limit) of each device (n_nodes, n_efa); ``above`` by tick."""
 
     value: FloatArray
     badness: FloatArray
@@ -95,7 +95,7 @@ class EfaScores:
 def symptoms_of(
     now: EfaReadings, score: CauseScore, unhealthy: NDArray[np.bool_], figures: "EfaScores"
 ) -> list[Symptom]:
-    """Name the worst device of each sick node; the node alone where most of its are sick."""
+    """Name the worst device of each unhealthy node; only the node where most of them are."""
     found = []
     for row in np.flatnonzero(unhealthy.any(axis=1)):
         value = np.where(unhealthy[row], figures.badness[row], -np.inf)
@@ -122,16 +122,18 @@ def symptoms_of(
 
 
 DEVIATIONS = 5.0
-# So many packets sent again are no chance any more; a dead device's mates carry so much.
+# This many retransmits are not chance. A down device is judged while the others of its node carry
+# this much.
 MIN_RETRANSMITS = RULES["efa_degraded"].limits["least_again"]
 AT_WORK_BYTES_PER_S = RULES["efa_degraded"].limits["at_work_bytes_per_s"]
 
-# On a quiet link losses are counted for so many seconds; some must be of the last part of them.
+# On a link with little traffic losses are counted for this many seconds; some must be in the last
+# part.
 QUIET_S, RECENT_PART = 300, 4
 
 
 def find_loss(now: EfaReadings) -> list[Symptom]:
-    """Find devices that send more packets again than any healthy path does."""
+    """Devices that retransmit more than any healthy path does."""
     retransmits, sent = mean(now.retransmits_per_s, axis=0), mean(now.packets_per_s, axis=0)
     ratio = np.divide(retransmits, sent, out=np.full(sent.shape, np.nan), where=sent > 0)
     known = ratio[np.isfinite(ratio)]
@@ -162,7 +164,7 @@ def find_loss(now: EfaReadings) -> list[Symptom]:
 
 
 def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
-    """Find devices that lose packets of so few that it takes minutes to be sure."""
+    """Devices with so few packets that proof of loss takes minutes."""
     retransmits, sent = (
         np.nansum(now.retransmits_per_s, axis=0),
         np.nansum(now.packets_per_s, axis=0),
@@ -195,7 +197,7 @@ def find_rare_loss(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
 
 
 def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
-    """Find devices that carry nothing while their mates do, and that used to, or are missed."""
+    """Find idle devices on a busy node that were busy before, or are reported impaired."""
     moved = mean(now.bytes_per_s, axis=0)
     siblings = (
         median(moved)[:, None] if moved.shape[1] > 1 else np.full((1, 1), median(moved.ravel()))
@@ -226,7 +228,7 @@ def find_down(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
 
 
 def _carried_before(inputs: DetectionInput, moved: FloatArray) -> NDArray[np.bool_]:
-    """Tell which devices carried as much as their mates within the last minutes."""
+    """Devices that carried as much as the others of the node in the last minutes."""
     if inputs.hardware_at is None:
         return np.zeros(moved.shape, dtype=bool)
     past = efa_readings(inputs.hardware_at([BYTES], PAST_AGES_S))
@@ -236,17 +238,16 @@ def _carried_before(inputs: DetectionInput, moved: FloatArray) -> NDArray[np.boo
     return np.asarray(before >= HALF * median(before)[:, None])
 
 
-# A device must answer so much later than it used to, or than its peers where nobody knows.
+# Required ratio of the latency to before, and to peers where the past is unknown.
 CHANGED_BY, BLATANT = 1.10, RULES["efa_degraded"].limits["blatant_latency_ratio"]
-# Where probes are further apart than seconds: at which ages one looks for them, how many of the
-# newest are looked at, and how many must say that a device is late.
+# For rare probes: ages (seconds) to read, how many of the newest count, and how many must be late.
 PROBE_AGES_S, NEWEST_PROBES, ENOUGH_PROBES = tuple(range(405, -1, -15)), 5, 3
-# All devices of a run must answer so much later than they used to.
+# Required ratio of the latency of all devices to before.
 ALL_SLOWER_BY = 1.3
 
 
 def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
-    """Find sick EFA devices, one finding per node, and a fabric that is sick as a whole.
+    """Unhealthy EFA devices, one per node, and an unhealthy fabric.
 
     Notes
     -----
@@ -282,9 +283,9 @@ def find_efa_symptoms(inputs: DetectionInput) -> list[Symptom]:
 
 
 def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
-    """Find devices that answer later than their peers and than they used to.
+    """Devices that answer later than their peers and than before.
 
-    Each second is compared with its own: when all devices change at once, none stands out.
+    Each second is compared with itself: when all devices change together, none stands out.
     """
     usual = now.usual_s
     if not np.isfinite(usual):
@@ -302,7 +303,7 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
     unhealthy &= ~held
     score = CauseScore("efa_latency", 0.0, LATENCY, np.nan, usual, 0, "s")
     if (held & (badness >= 1.0)).any():
-        # One probe that stands for a minute is one measurement, whatever it says.
+        # A probe repeated for a minute is one measurement.
         found = _by_probes(inputs, now, score, held=held, limit=limit)
     found += symptoms_of(now, score, unhealthy, EfaScores(typical * usual, badness, above))
     used_to_s = np.nan if past is None else past.usual_s
@@ -312,26 +313,26 @@ def _find_latency(inputs: DetectionInput, now: EfaReadings) -> list[Symptom]:
 
 
 def _is_probed_rarely(now: EfaReadings) -> NDArray[np.bool_]:
-    """Tell which devices are probed less often than each second: (n_nodes, n_efa)."""
+    """Devices probed less often than every second: (n_nodes, n_efa)."""
     return np.asarray(new_measurements(now.latency_s).sum(axis=0) < PERSISTS_S)
 
 
 def _probes(inputs: DetectionInput) -> EfaReadings | None:
-    """Return some seconds of the last minutes, close enough to see every probe of a minute."""
+    """Seconds of the last minutes, close enough together to see every probe of a minute."""
     if inputs.hardware_at is None:
         return None
     return efa_readings(inputs.hardware_at([LATENCY], PROBE_AGES_S))
 
 
 def _newest_ratios(history: EfaReadings, n: int) -> FloatArray:
-    """Return how late each device answered its newest probes: (n, n_nodes, n_efa)."""
+    """Latency ratio of the newest probes: (n, n_nodes, n_efa)."""
     latency_ratio = np.where(new_measurements(history.latency_s), history.latency_ratio, np.nan)
-    # What the run's usual device does meanwhile moves the ratio; the probe is the same one.
+    # The ratio changes with the other devices while the probe is the same.
     return newest_measurements(latency_ratio, n)
 
 
 def _past_latency_s(inputs: DetectionInput) -> float:
-    """Return what all devices used to take, where the newest probes in a row say it is more."""
+    """Earlier latency of all devices, where the newest probes in a row are above it; else NaN."""
     history = _probes(inputs)
     if history is None:
         return float("nan")
@@ -343,7 +344,6 @@ def _past_latency_s(inputs: DetectionInput) -> float:
 
 
 def _find_latency_everywhere(now: EfaReadings, used_to_s: float) -> list[Symptom]:
-    """Find out whether all devices answer later than they used to."""
     strength = now.usual_s / used_to_s / ALL_SLOWER_BY
     if not strength >= 1.0:
         return []
@@ -354,14 +354,13 @@ def _find_latency_everywhere(now: EfaReadings, used_to_s: float) -> list[Symptom
 
 
 def _past(inputs: DetectionInput) -> EfaReadings | None:
-    """Return the latencies of some seconds of the last minutes."""
     if inputs.hardware_at is None:
         return None
     return efa_readings(inputs.hardware_at([LATENCY], PAST_AGES_S[::2]))
 
 
 def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
-    """Tell which devices answer later than they used to, as far as anybody knows."""
+    """Devices that answer later than before, if the past is known."""
     blatant = np.asarray(typical >= BLATANT)
     if past is None or past.latency_s.shape[1:] != typical.shape:
         return blatant
@@ -370,7 +369,7 @@ def _is_new(past: EfaReadings | None, typical: FloatArray) -> NDArray[np.bool_]:
 
 
 def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) -> Symptom | None:
-    """Keep what an open alert says while it is so, or while nothing says that it is not."""
+    """Keep an open problem while it lasts, or while no data contradicts it."""
     if alert.node is None:
         return _still_open_everywhere(now, alert)
     if alert.node not in now.span.nodes:
@@ -388,7 +387,7 @@ def _still_open(inputs: DetectionInput, now: EfaReadings, alert: OpenProblem) ->
             if well.all(axis=0).mean() > HALF:
                 return None
         return Symptom(score_of_alert(alert), onset_of_alert(alert, now.span))
-    # A well device answers late now and then too; losses of a sick one come now and then.
+    # A healthy device is late at times. A lossy one loses packets only at times.
     is_late = alert.cause == "efa_latency" and bool((bad.mean(axis=0) > HALF).any())
     is_bad = is_late or (alert.cause != "efa_latency" and bool(bad[-PERSISTS_S:].any()))
     known = np.isfinite(now.bytes_per_s[-PERSISTS_S:, row, device])
@@ -405,9 +404,10 @@ def _by_probes(
     held: NDArray[np.bool_],
     limit: float,
 ) -> list[Symptom]:
-    """Judge devices by their newest probes, each of which counts once.
+    """Judge devices by their newest probes, each counted once.
 
-    A device is late by three of five, the newest two among them, and by more than it used to be.
+    A device is late if three of five probes are, the newest two among them, and if it is later
+    than before.
     """
     history = _probes(inputs)
     if history is None or history.latency_s.shape[1:] != held.shape:
@@ -419,13 +419,13 @@ def _by_probes(
     is_new = (typical >= CHANGED_BY * before) | (typical >= BLATANT)
     unhealthy = held & (late.sum(axis=0) >= ENOUGH_PROBES) & late[-2:].all(axis=0) & is_new
     badness = (typical - 1.0) / limit
-    # The first of the late probes in view says when it began.
+    # The first late probe in view is the onset.
     above = new_measurements(history.latency_s) & (history.latency_ratio - 1.0 >= limit)
     return symptoms_of(history, score, unhealthy, EfaScores(typical * now.usual_s, badness, above))
 
 
 def _is_still_bad(now: EfaReadings, cause: str) -> NDArray[np.bool_]:
-    """Tell in which seconds a device is bad by the milder measure that ends an alert."""
+    """Seconds in which a device is above the lower limit that resolves an alert."""
     if cause == "efa_latency":
         return np.asarray(now.latency_ratio > 1 + HALF * (SLOWER_BY - 1))
     if cause == "efa_loss":
@@ -435,7 +435,6 @@ def _is_still_bad(now: EfaReadings, cause: str) -> NDArray[np.bool_]:
 
 
 def _still_open_everywhere(now: EfaReadings, alert: OpenProblem) -> Symptom | None:
-    """Keep a sick fabric while it is as sick as the open alert says."""
     score = score_of_alert(alert)
     device = slice(None) if alert.device is None else slice(alert.device, alert.device + 1)
     if alert.cause == "efa_latency" and np.isfinite(score.peers_median):

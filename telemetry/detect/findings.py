@@ -1,4 +1,4 @@
-"""One problem: a cause at a culprit, whichever rule will speak of it."""
+"""What detection returns (findings), and the scores, symptoms and problems behind them."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -17,9 +17,9 @@ UNKNOWN = "unknown"
 class Finding:
     """One broken rule.
 
-    ``run`` and ``node`` say whom it concerns; ``node`` and ``device`` are None where no machine
-    is to blame, or several are: then ``nodes`` lists them. ``score`` is evidence over threshold:
-    1 is just enough. ``evidence`` holds plain JSON figures, by the keys that docs/rules.md lists.
+    ``node`` and ``device`` are None where no single one is the culprit; several nodes are in
+    ``nodes``. ``score`` is evidence over threshold: 1 is just enough. ``evidence`` holds JSON
+    values; docs/rules.md lists the keys.
     """
 
     rule: str
@@ -36,19 +36,19 @@ class Finding:
 
     @property
     def accused(self) -> tuple[str, ...]:
-        """Every node to blame: several, one or none."""
+        """Every accused node: none, one or several."""
         return self.nodes or (() if self.node is None else (self.node,))
 
 
 @dataclass(frozen=True, slots=True)
 class CauseScore:
-    """What looking for one cause has shown.
+    """The score of one cause.
 
-    ``strength`` is evidence over threshold: 1 is just enough to believe it, less rules it out.
-    ``value`` is the most conspicuous part's figure in ``unit``, beside the ``peers_median`` of
-    ``n_peers`` others. ``node`` and ``device`` are the machine and the part (core, accelerator or
-    EFA device, by cause); None where no single one is to blame. ``is_only_part``: the machine has
-    no other such part, the peers are those of other machines.
+    ``strength`` is evidence over threshold: from 1 on the cause holds, below it is ruled out.
+    ``value`` is the most conspicuous part's figure in ``unit``, ``peers_median`` that of
+    ``n_peers`` others. ``node`` and ``device`` (core, accelerator or EFA device, by cause) are
+    None where no single one is the culprit. ``is_only_part``: the node has no other such part, the
+    peers are on other nodes.
     """
 
     cause: str
@@ -64,11 +64,10 @@ class CauseScore:
 
     @property
     def stands_out(self) -> bool:
-        """Whether the evidence suffices."""
         return self.strength >= 1.0
 
     def figure(self) -> dict[str, Any]:
-        """Return the figure as plain JSON: what is not finite is None."""
+        """As JSON; non-finite values are None."""
         return {
             "metric": self.metric,
             "value": json_number(self.value),
@@ -79,20 +78,19 @@ class CauseScore:
 
 
 def json_number(value: float) -> float | None:
-    """Return a float that JSON can hold, or None."""
     return float(value) if np.isfinite(value) else None
 
 
 def ruled_out_json(scores: Iterable[CauseScore]) -> dict[str, dict[str, Any]]:
-    """Return the figures of causes that do not hold; that the cause is unknown is no cause."""
+    """Figures of ruled-out causes; ``unknown`` is not a cause."""
     return {score.cause: score.figure() for score in scores if score.cause != UNKNOWN}
 
 
 def strongest(scores: list[CauseScore]) -> CauseScore | None:
-    """Return the look that stands out most; None where none does.
+    """Return the score that stands out most; None where none does.
 
-    Of several at the same part of the same machine the first in the list explains the others:
-    put the most special cause first.
+    Of several scores for the same part the first in the list wins: put the most specific cause
+    first.
     """
     convincing = [score for score in scores if score.stands_out]
     if not convincing:
@@ -101,7 +99,7 @@ def strongest(scores: list[CauseScore]) -> CauseScore | None:
     return next(e for e in convincing if (e.node, e.device) == (most.node, most.device))
 
 
-# The rule that a cause breaks at a node.
+# The rule that a cause breaks on a node.
 RULE_OF_NODE: Mapping[str, str] = {
     "slow_core": "core_slow",
     "throttle": "core_slow",
@@ -115,14 +113,14 @@ LINK_CAUSES = ("efa_latency", "efa_loss", "efa_down")
 
 @dataclass(frozen=True, slots=True)
 class Symptom:
-    """A look that stands out, and when what it shows began."""
+    """A score that stands out, and its onset."""
 
     score: CauseScore
     onset_s: float
 
 
 def score_of_alert(alert: OpenProblem) -> CauseScore:
-    """Return the look that an open alert was made of."""
+    """Return the score that an open alert was made from."""
     figure = alert.evidence.get("culprit") or {}
     return CauseScore(
         cause=alert.cause,
@@ -138,18 +136,17 @@ def score_of_alert(alert: OpenProblem) -> CauseScore:
 
 
 def onset_of_alert(alert: OpenProblem, span: Span) -> float:
-    """Return since when an open alert has been so: as it says, or since the window began."""
+    """Return the onset in the alert's evidence, else the start of the window."""
     onset_s = _number_or_nan(alert.evidence.get("onset_s"))
     return onset_s if np.isfinite(onset_s) else float(span.ticks[0])
 
 
 def _number_or_nan(value: object) -> float:
-    """Return a number of some evidence; NaN where there is none."""
     return float(value) if isinstance(value, int | float) else np.nan
 
 
-# Where the lost time goes: peers wait, bytes move slowly, all compute for longer, data are late;
-# anywhere in the step, where nobody times the exchange of gradients.
+# Where the time is lost: waiting for peers, transfer, compute of all workers, input, checkpoint;
+# or the step as a whole, where the exchange is not timed.
 Kind = Literal["waiting", "transferring", "computing", "input", "checkpoint", "step"]
 KIND_OF: Mapping[str, Kind] = {
     "slow_core": "waiting",
@@ -171,11 +168,10 @@ RULE_OF_RUN: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """What is wrong and who is to blame; ``look`` is the figure that gives it away.
+    """A cause with its culprit.
 
-    ``cause`` is the look's, or unknown where no look convinces. ``late`` names the workers that
-    arrive late, ``ruled_out`` the causes that were looked at and not believed, ``more`` figures
-    that only this kind of problem has.
+    ``cause`` is that of ``score``, or unknown. ``late`` names the workers that arrive late,
+    ``ruled_out`` the causes that do not hold, ``extra`` holds figures of this kind of problem.
     """
 
     cause: str
@@ -189,19 +185,16 @@ class Problem:
 
     @property
     def node(self) -> str | None:
-        """The machine to blame, if one is."""
         return self.score.node if self.score else None
 
     @property
     def device(self) -> int | None:
-        """The part of it."""
         return self.score.device if self.score else None
 
     @property
     def rule(self) -> str:
-        """The rule that is broken where the headline rule is not.
+        """The rule that is broken where allreduce_share is not.
 
-        Sick parts break the same rule on one node and on all: two troubles of a whole run at
-        once are two alerts.
+        A cause breaks the same rule on one node and on all: two run-wide causes are two alerts.
         """
         return RULE_OF_NODE.get(self.cause) or RULE_OF_RUN.get(self.cause, "step_slow")

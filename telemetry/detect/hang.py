@@ -1,4 +1,4 @@
-"""No step ends any more: who did not join the collective, or whose crash the others wait for."""
+"""The rule hang: no step ends; which node did not join the collective, or crashed."""
 
 from typing import Any
 
@@ -20,8 +20,7 @@ from telemetry.detect.standstill import (
 )
 
 RULE = "hang"
-# Where nobody stands out, or somebody still reads or writes, patience is due: so many steps, and
-# so many seconds.
+# Without an outlier, or while a host reads or writes, wait for this many steps and seconds.
 PATIENCE_STEPS = RULES[RULE].limits["patience_steps"]
 PATIENCE_S = RULES[RULE].limits["patience_s"]
 LONG_STEPS, LONG_S = 20.0, 600.0
@@ -30,10 +29,10 @@ SHOWN = 64
 
 
 def hang(inputs: DetectionInput) -> list[Finding]:
-    """Find a run whose workers wait for one that does not come.
+    """Find a run whose workers wait for one that does not arrive.
 
-    A run whose cores compute, whose hosts compile, read or write, or which is not meant to train,
-    is late but does not hang. Nodes that crashed meanwhile and report again explain the rest.
+    A run whose cores compute, whose hosts compile, read or write, or which is not training, is
+    late but not hanging. Nodes that crashed and report again explain the others.
 
     References
     ----------
@@ -56,22 +55,22 @@ def hang(inputs: DetectionInput) -> list[Finding]:
         return []
     busy = np.flatnonzero(stall.compiles | stall.loads)
     if busy.size and not stall.works.any():
-        # Somebody prepares the step, or writes down the last one. That ends, or it is a hang.
+        # A host prepares the step, or writes the last one. That ends, or it is a hang.
         is_endless = _lasts(stall, LONG_STEPS, LONG_S) and 2 * busy.size < len(stall.nodes)
         return [_finding(inputs, stall, tuple(busy.tolist()))] if is_endless else []
     if stall.back:
         return [_crash(inputs, stall, node) for node in stall.back]
     if stall.absent:
         return [_finding(inputs, stall, stall.absent)]
-    # A node that fell silent with the run is its own finding, and explains this one.
+    # A node that fell silent with the run has its own finding, which explains this one.
     is_hang = not lost(stall) and _lasts(stall, PATIENCE_STEPS, PATIENCE_S)
     return [_finding(inputs, stall, ())] if is_hang else []
 
 
 def known_dead(inputs: DetectionInput) -> set[str]:
-    """Return the nodes that fell silent as the run stopped, and whose peers all wait for them.
+    """Nodes that fell silent when the run stopped while their peers wait.
 
-    What is open says so for as long as it lasts: a run that restarts no longer shows it.
+    An open alert preserves this: a restarting run no longer shows it.
     """
     dead = {alert.node for alert in inputs.open_problems if alert.cause == CRASHED and alert.node}
     stall = standstill(inputs)
@@ -81,12 +80,10 @@ def known_dead(inputs: DetectionInput) -> set[str]:
 
 
 def _lasts(stall: Standstill, steps: float, seconds: float) -> bool:
-    """Tell whether it has lasted for so many steps, and so many seconds."""
     return bool(stall.overdue_s > max(seconds, steps * np.nan_to_num(stall.step_s)))
 
 
 def _finding(inputs: DetectionInput, stall: Standstill, absent: tuple[int, ...]) -> Finding:
-    """Describe the hang, and who is to blame where that can be told."""
     away = [stall.nodes[row] for row in absent]
     node = away[0] if away else None
     return Finding(
@@ -106,7 +103,6 @@ def _finding(inputs: DetectionInput, stall: Standstill, absent: tuple[int, ...])
 def _evidence(
     inputs: DetectionInput, stall: Standstill, absent: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Return the figures that the page shows."""
     worst = stall.nodes[absent[0]] if absent else None
     return {
         "since_s": stall.since_s,
@@ -123,7 +119,7 @@ def _evidence(
 
 
 def _culprit(stall: Standstill, absent: tuple[int, ...]) -> dict[str, Any]:
-    """Return how little the host of the worst one does, beside those that wait."""
+    """Host utilization of the most idle absent node, compared with the waiting ones."""
     peers = np.delete(stall.hosts, absent)
     return {
         "metric": HOST,
@@ -135,12 +131,12 @@ def _culprit(stall: Standstill, absent: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _least(stall: Standstill) -> list[int]:
-    """Return the rows of the nodes whose hosts do least: of a large run only so many."""
+    """Rows of the nodes with the least host activity, at most SHOWN."""
     return sorted(np.argsort(stall.hosts, kind="stable")[:SHOWN].tolist())
 
 
 def _crash(inputs: DetectionInput, stall: Standstill, node: str) -> Finding:
-    """Describe a node that was away meanwhile: it reports again, but its worker is lost."""
+    """Return a node that was silent for a while and reports again: its worker is lost."""
     return Finding(
         rule=SILENT,
         cause=CRASHED,

@@ -1,4 +1,4 @@
-"""Readings of a span: one figure of each node, the most of its parts, what was measured anew."""
+"""The input of detection, and functions that read spans and steps."""
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
@@ -16,29 +16,27 @@ Fingerprint = tuple[int, ...]
 
 
 class CalmCache:
-    """Remembers of each run which steps were found to be calm, by their figures alone.
+    """Remembers which steps of each run were healthy, by a checksum of their values.
 
-    A step lasts for seconds, and detection looks each second. Where no alert is open, steps that
-    showed nothing, and led nobody to look at hardware, show nothing the second time.
+    A step lasts for seconds while detection runs every second. Healthy steps that required no
+    hardware data need no second look while no alert is open.
     """
 
     def __init__(self) -> None:
         self._calm: dict[str, Fingerprint] = {}
 
     def is_calm(self, steps: StepBatch) -> bool:
-        """Tell whether these very steps were found to be calm."""
         held = self._calm.get(steps.run)
         return held is not None and held == fingerprint(steps)
 
     def note(self, steps: StepBatch, *, is_calm: bool) -> None:
-        """Remember what was found."""
         self._calm.pop(steps.run, None)
         if is_calm:
             self._calm[steps.run] = fingerprint(steps)
 
 
 def fingerprint(steps: StepBatch) -> Fingerprint:
-    """Return a few numbers that differ where any figure of the steps does, but for bad luck."""
+    """Checksums of all values of the steps."""
     figures = (steps.ended_at_s, steps.tokens, *steps.phases.values())
     return (
         *steps.step[[0, -1]].tolist(),
@@ -52,7 +50,7 @@ ESSENTIAL = ("compute_s", *EXCHANGE)
 
 @dataclass(frozen=True, slots=True)
 class OpenProblem:
-    """An open alert of the run, or of a node of it: what was believed when it was last seen."""
+    """An open alert of the run or of one of its nodes, with its latest evidence."""
 
     rule: str
     cause: str
@@ -63,18 +61,17 @@ class OpenProblem:
 
 @dataclass(frozen=True, slots=True)
 class DetectionInput:
-    """One run as seen now.
+    """One run, now.
 
-    ``steps`` are those of the last minutes, of all workers. ``hardware(metrics, last_s)`` fetches
-    the newest seconds of the run's nodes, ``moments(metrics, ages_s)`` single seconds of so long
-    ago, oldest first. ``counts`` holds the ECC counts at a few moments of the last minutes, oldest
-    first, or None where nobody looked. ``cores_per_device`` counts cores as the runtime does;
-    ``n_stages`` is the depth of the pipeline, whose stages hold whole blocks of workers.
-    ``phase`` is what the run says of itself, since ``phase_since_s`` (None: unknown).
-    ``standing`` are the open alerts of the run and of its nodes. Where ``looks`` is False nobody
-    looks at hardware for its own sake this second. ``earlier(since_s)`` fetches steps from before
-    the window. ``checkpoint_s`` is how long a checkpoint should take. ``recall`` remembers from
-    one look to the next what need not be judged again; without it everything is.
+    ``steps`` are those of the last minutes, of all workers. ``hardware(metrics, last_s)`` reads
+    the newest seconds of the run's nodes, ``hardware_at(metrics, ages_s)`` single seconds of those
+    ages, oldest first. ``counts`` are ECC counts at a few moments of the last minutes, oldest
+    first, or None where they were not read. ``cores_per_device`` counts cores as the runtime does.
+    ``n_stages`` is the pipeline depth; stages are contiguous blocks of workers. ``phase`` is what
+    the run reports, since ``phase_since_s`` (None: unknown). ``open_problems`` are the open alerts
+    of the run and of its nodes. ``reads_hardware``: whether hardware rules run in this second.
+    ``earlier(since_s)`` reads steps before the window. ``checkpoint_s`` is the expected duration
+    of a checkpoint. ``calm_cache`` skips steps known to be healthy.
     """
 
     run: str
@@ -97,7 +94,7 @@ class DetectionInput:
     calm_cache: CalmCache | None = None
 
     def node_of(self, worker: str) -> str | None:
-        """Return the node a worker runs on: itself, or what stands before the first slash."""
+        """Return the node of a worker: its name up to the first slash."""
         node = worker.partition("/")[0]
         return node if node in self.nodes else None
 
@@ -109,7 +106,7 @@ class DetectionInput:
 
 
 def sum_phases(steps: StepBatch, phases: Sequence[str]) -> FloatArray:
-    """Return the sum of some phases: (n_steps, n_workers) seconds."""
+    """Sum of some phases: (n_steps, n_workers) seconds."""
     first, *others = (steps.phases[phase] for phase in phases)
     for values in others:
         first = first + values
@@ -117,11 +114,11 @@ def sum_phases(steps: StepBatch, phases: Sequence[str]) -> FloatArray:
 
 
 def reported_steps(steps: StepBatch) -> StepBatch:
-    """Keep the steps that somebody reported, and of each step the workers that did.
+    """Keep the reported steps, and of each step the workers that reported.
 
-    A worker counts where it told its compute time. Input, checkpoint and other time that it does
-    not split out are part of that, hence zero. Wait and transfer that nobody timed stay NaN: they
-    are unknown, and part of the compute time. A worker that did not report is NaN in every phase.
+    A worker counts where it reported its compute time. Input, checkpoint and other time that it
+    does not report are part of that, hence zero. Untimed wait and transfer stay NaN: unknown, and
+    part of the compute time. A worker without a report is NaN in every phase.
     """
     reported = sum_phases(steps, ESSENTIAL)
     others = [steps.phases[phase] for phase in PHASES if phase not in ESSENTIAL]
@@ -142,7 +139,7 @@ def reported_steps(steps: StepBatch) -> StepBatch:
 
 
 def with_timed_exchange(steps: StepBatch) -> StepBatch:
-    """Keep the reported steps whose exchange was timed, and the workers that timed it."""
+    """Keep the steps and workers with timed wait and transfer."""
     timed = np.isfinite(sum_phases(steps, EXCHANGE))
     if (timed == np.isfinite(steps.phases["compute_s"])).all():
         return steps
@@ -151,7 +148,6 @@ def with_timed_exchange(steps: StepBatch) -> StepBatch:
 
 
 def _kept(steps: StepBatch, rows: NDArray[np.bool_]) -> StepBatch:
-    """Keep some steps."""
     return replace(
         steps,
         step=steps.step[rows],
@@ -167,7 +163,7 @@ Result = TypeVar("Result")
 
 
 class AccessRecorder:
-    """Vitals that note whether anybody looked at hardware."""
+    """Inputs that record whether hardware was read."""
 
     def __init__(self, inputs: DetectionInput) -> None:
         self.was_read = False
@@ -183,7 +179,7 @@ class AccessRecorder:
 
 
 def node_values(span: Span, metric: str) -> FloatArray:
-    """Return a figure that a node has one of: (n_ticks, n_nodes), NaN where nothing was said."""
+    """Return a metric with one value per node: (n_ticks, n_nodes), NaN where missing."""
     values = span.values.get(metric)
     if values is None or values.shape[2] == 0:
         return np.full((len(span.ticks), len(span.nodes)), np.nan)
@@ -191,7 +187,7 @@ def node_values(span: Span, metric: str) -> FloatArray:
 
 
 def part_values(span: Span, metric: str) -> FloatArray:
-    """Return a figure of all parts: (n_ticks, n_nodes, n_parts), one NaN where there is none."""
+    """Return a metric of all parts: (n_ticks, n_nodes, n_parts), at least one part (NaN)."""
     values = span.values.get(metric)
     if values is None or values.shape[2] == 0:
         return np.full((len(span.ticks), len(span.nodes), 1), np.nan)
@@ -199,7 +195,7 @@ def part_values(span: Span, metric: str) -> FloatArray:
 
 
 def node_peak(span: Span, metric: str) -> FloatArray:
-    """Return the most of any part: (n_ticks, n_nodes), NaN where nothing was said."""
+    """Maximum over parts: (n_ticks, n_nodes), NaN where missing."""
     values = part_values(span, metric)
     known = np.isfinite(values)
     most = np.where(known, values, -np.inf).max(axis=2)
@@ -207,10 +203,10 @@ def node_peak(span: Span, metric: str) -> FloatArray:
 
 
 def new_measurements(values: FloatArray) -> NDArray[np.bool_]:
-    """Return which ticks brought a measurement of their own: the shape of ``values``.
+    """Mark the ticks with a new measurement: the shape of ``values``.
 
-    A probe of each minute, or a report of each 5 s, stands in every second until the next one
-    comes. A value that is equal to the last one told is that value held, and counts once.
+    A probe per minute, or a report every 5 s, is repeated each second until the next one. A
+    repeated value is the same measurement and counts once.
     """
     new = np.zeros(values.shape, dtype=bool)
     last = np.full(values.shape[1:], np.nan)
@@ -222,7 +218,7 @@ def new_measurements(values: FloatArray) -> NDArray[np.bool_]:
 
 
 def newest_measurements(values: FloatArray, n: int) -> FloatArray:
-    """Return the newest measurements of each part: (n, ...), oldest first, NaN where fewer."""
+    """Return the newest n measurements of each part: (n, ...), oldest first, NaN where fewer."""
     new = new_measurements(values)
     age = np.cumsum(new[::-1], axis=0)[::-1]
     picked = [np.where(new & (age == i), values, 0.0).sum(axis=0) for i in range(n, 0, -1)]
@@ -233,7 +229,7 @@ def newest_measurements(values: FloatArray, n: int) -> FloatArray:
 def is_persistent(
     above: NDArray[np.bool_], reports: NDArray[np.bool_], *, least: int
 ) -> NDArray[np.bool_]:
-    """Tell which parts stood out for long enough: (...), of (n_ticks, ...).
+    """Parts that stood out for long enough: (...), of (n_ticks, ...).
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""The EFA devices of a run: whether one of them, or one node's, carries the gradients badly."""
+"""Scores of EFA causes: a device, or a node, that slows the gradient exchange."""
 
 from dataclasses import dataclass, replace
 
@@ -18,25 +18,25 @@ LINK_METRICS = (
     "efa_tx_packets_per_s",
     "efa_retransmits_per_s",
 )
-# How far a device must stand above its peers: as a factor, and in their own deviations.
+# Required ratio to the peers, and in their deviations.
 SLOWER_BY = 1.15
-# One probe in a thousand is slow by chance: a single tick must say it very clearly.
+# One probe in a thousand is slow by chance, so a single tick needs a high ratio.
 SLOWER_AT_ONCE = 4.0
 ENOUGH_PROBES = 2
 DEVIATIONS = 5.0
-# How far all devices must stand above their own past where no single one stands out.
+# Required ratio of all devices to their past where no device stands out.
 ALL_SLOWER_BY = 1.5
-# A share of packets sent again that a healthy fabric does not reach.
+# Retransmit ratio that a healthy fabric does not reach.
 LOSS_RATIO = RULES["efa_degraded"].limits["loss_ratio"]
-# A device that carries less than this share of what its node's others do is down.
+# A device below this share of the traffic of the other devices of its node is down.
 DEAD_RATIO = RULES["efa_degraded"].limits["dead_ratio"]
-# A node has trouble as a whole where more than this share of its devices do.
+# Above this share of unhealthy devices the node as a whole is unhealthy.
 MOST = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class LinkReadings:
-    """The EFA devices of a run over some ticks, each figure (n_nodes, n_efa), NaN if unknown."""
+    """EFA devices over a span; arrays (n_nodes, n_efa), NaN where unknown."""
 
     nodes: tuple[str, ...]
     n_probes: IntArray
@@ -46,7 +46,7 @@ class LinkReadings:
 
 
 def score_links(case: ShareCase) -> list[CauseScore]:
-    """Look for a dead, a lossy and a slow EFA device; none where the nodes have no EFA."""
+    """Scores of a down, a lossy and a slow EFA device; none where nodes have no EFA."""
     past_span, span = hardware_before_and_after(case, LINK_METRICS)
     now = link_readings(span)
     return (
@@ -57,7 +57,7 @@ def score_links(case: ShareCase) -> list[CauseScore]:
 
 
 def link_readings(span: Span) -> LinkReadings | None:
-    """Sum the EFA devices up over the ticks of a span; None where the nodes have none."""
+    """None where the nodes have no EFA device."""
     shapes = {v.shape for name, v in span.values.items() if name in LINK_METRICS}
     if not shapes or not len(span.ticks):
         return None
@@ -69,7 +69,7 @@ def link_readings(span: Span) -> LinkReadings | None:
     latency = value["efa_latency_s"]
     return LinkReadings(
         nodes=span.nodes,
-        # A probe that stands in many ticks is one measurement.
+        # A probe repeated over many ticks is one measurement.
         n_probes=new_measurements(latency).sum(axis=0),
         latency_s=lower_median(np.moveaxis(latency, 0, -1)),
         bytes_per_s=moved,
@@ -78,7 +78,7 @@ def link_readings(span: Span) -> LinkReadings | None:
 
 
 def _score_latency(now: LinkReadings, past: LinkReadings | None) -> CauseScore:
-    """Look for a device that answers later than its peers, or a run's than they used to."""
+    """Compare devices with each other, and all of them with before."""
     x = now.latency_s
     centre, _ = _median_and_spread(x)
     slower_by = np.where(now.n_probes >= ENOUGH_PROBES, SLOWER_BY, SLOWER_AT_ONCE)
@@ -92,7 +92,6 @@ def _score_latency(now: LinkReadings, past: LinkReadings | None) -> CauseScore:
 
 
 def _score_loss(now: LinkReadings) -> CauseScore:
-    """Look for a device that must send packets again."""
     x = now.loss_ratio
     centre, spread = _median_and_spread(x)
     score = CauseScore("efa_loss", 0.0, "efa_retransmits_per_s", np.nan, centre, 0, "ratio")
@@ -101,7 +100,7 @@ def _score_loss(now: LinkReadings) -> CauseScore:
 
 
 def _score_down(now: LinkReadings) -> CauseScore:
-    """Look for a device that carries next to nothing while its node's others do."""
+    """Return a device that carries almost nothing while the others of the node do."""
     x = now.bytes_per_s
     centre, _ = _median_and_spread(x)
     others = median(x)[:, None] if x.shape[1] > 1 else np.full((1, 1), centre)
@@ -112,7 +111,7 @@ def _score_down(now: LinkReadings) -> CauseScore:
 
 
 def _median_and_spread(x: FloatArray) -> tuple[float, float]:
-    """Return the median and the robust deviation of all devices of the run."""
+    """Median and robust deviation of all devices of the run."""
     every = x[np.isfinite(x)]
     if not every.size:
         return np.nan, np.nan
@@ -121,17 +120,16 @@ def _median_and_spread(x: FloatArray) -> tuple[float, float]:
 
 
 def _zero_if_unknown(strength: float) -> float:
-    """Return a strength, none where a figure it rests on is missing."""
     return strength if np.isfinite(strength) else 0.0
 
 
 def _name_worst_device(
     now: LinkReadings, score: CauseScore, x: FloatArray, strength: FloatArray, all_over: float
 ) -> CauseScore:
-    """Name the device that stands out most; its node alone where most of that one's do.
+    """Name the device that stands out most; only its node where most devices of it do.
 
-    Where no device stands out from the others and all are worse than they were (``all_over``),
-    the cause is known and no machine is to blame.
+    Without an outlier and with all devices worse than before (``all_over``), the cause has no
+    culprit.
     """
     if not np.isfinite(strength).any():
         return score

@@ -99,7 +99,7 @@ class Machines:
         self.fetched.append(tuple(metrics))
         return self.seconds(metrics, int(self.until_s) - np.arange(last_s)[::-1])
 
-    def moments(self, metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
+    def hardware_at(self, metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
         """Return single seconds of so long ago."""
         return self.seconds(metrics, int(self.until_s) - np.array(ages_s))
 

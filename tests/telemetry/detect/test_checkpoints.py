@@ -54,6 +54,6 @@ def test_one_under_way_shows_as_hosts_that_write_while_no_core_works() -> None:
     all_parts: Any = (slice(None), slice(None))
     machines.mark("core_utilization_ratio", all_parts, times=0.03, since_s=last_s + 1)
     machines.mark("vcpu_usage_ratio", all_parts, times=3.0, since_s=last_s + 1)
-    seen = {"now_s": last_s + 45, "checkpoint_s": 15.0, "moments": machines.moments}
+    seen = {"now_s": last_s + 45, "checkpoint_s": 15.0, "hardware_at": machines.hardware_at}
     (found,) = [f for f in find(inputs(batch, machines, **seen)) if f.rule == "checkpoint_slow"]
     assert found.evidence["phase_s"] == pytest.approx(44, abs=2)

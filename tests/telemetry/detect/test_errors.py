@@ -68,15 +68,15 @@ def test_a_node_that_executes_nothing_has_no_share_that_fails() -> None:
 def test_it_looks_back_further_while_it_lasts() -> None:
     asked: list[tuple[int, ...]] = []
 
-    def moments(_: object, ages_s: tuple[int, ...]) -> Span:
+    def hardware_at(_: object, ages_s: tuple[int, ...]) -> Span:
         asked.append(tuple(ages_s))
         return errors(np.ones((len(ages_s), 3)))
 
-    seen = inputs(steps_at([0.1] * 9), hardware_at=moments)
+    seen = inputs(steps_at([0.1] * 9), hardware_at=hardware_at)
     assert len(exec_errors(seen)) == 3
-    exec_errors(inputs(seen.steps, hardware_at=moments, open_problems=(_open("exec_errors"),)))
+    exec_errors(inputs(seen.steps, hardware_at=hardware_at, open_problems=(_open("exec_errors"),)))
     assert asked == [GLANCE_S, AGES_S, AGES_OPEN_S]
-    assert exec_errors(inputs(seen.steps, hardware_at=moments, reads_hardware=False)) == []
+    assert exec_errors(inputs(seen.steps, hardware_at=hardware_at, reads_hardware=False)) == []
     assert exec_errors(inputs(seen.steps)) == []
 
 
@@ -85,13 +85,13 @@ def _open(rule: str) -> OpenProblem:
 
 
 def test_executions_that_fail_on_failing_memory_are_part_of_that() -> None:
-    def moments(_: object, ages_s: tuple[int, ...]) -> Span:
+    def hardware_at(_: object, ages_s: tuple[int, ...]) -> Span:
         return errors(np.array([[0.0, 1.0, 0.0]] * len(ages_s)))
 
     steps = steps_at([0.1] * 9)
-    assert len(exec_errors(inputs(steps, hardware_at=moments))) == 1
+    assert len(exec_errors(inputs(steps, hardware_at=hardware_at))) == 1
     known = (_open("ecc_uncorrected"),)
-    assert exec_errors(inputs(steps, hardware_at=moments, open_problems=known)) == []
+    assert exec_errors(inputs(steps, hardware_at=hardware_at, open_problems=known)) == []
 
 
 @pytest.mark.parametrize("per_minute", [6.0, 600.0])

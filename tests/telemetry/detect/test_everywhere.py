@@ -17,7 +17,7 @@ Place = tuple[str, str, str | None, int | None]
 
 
 def seen(machines: Machines, **more: Any) -> DetectionInput:
-    return inputs(steps_at([0.1] * 200), machines, hardware_at=machines.moments, **more)
+    return inputs(steps_at([0.1] * 200), machines, hardware_at=machines.hardware_at, **more)
 
 
 def told(findings: list[Finding]) -> set[Place]:
@@ -62,7 +62,7 @@ def test_when_the_share_mends_last_no_single_node_is_blamed() -> None:
         OpenProblem("allreduce_share", "efa_latency", None, 1, {"share_ratio": 0.37}),
     )
     found = find(
-        inputs(steps, machines, hardware_at=machines.moments, open_problems=open_problems)
+        inputs(steps, machines, hardware_at=machines.hardware_at, open_problems=open_problems)
     )
     assert ("allreduce_share", "efa_latency", None, 1) in told(found)
     assert {f.node for f in found} == {None}

@@ -15,7 +15,7 @@ SINCE_S = T0 + 190
 
 
 def seen(machines: Machines, **more: Any) -> DetectionInput:
-    return inputs(steps_at([0.1] * 200), machines, hardware_at=machines.moments, **more)
+    return inputs(steps_at([0.1] * 200), machines, hardware_at=machines.hardware_at, **more)
 
 
 def until(seconds: float) -> Machines:

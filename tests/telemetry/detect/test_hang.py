@@ -87,7 +87,7 @@ def test_a_step_that_is_not_overdue_by_the_runs_own_pace_is_no_hang() -> None:
     slow = replace(slow, phases={name: 30 * value for name, value in slow.phases.items()})
     late = open_problems(THERE, THERE, THERE, AWAY)
     now_s = float(slow.ended_at_s[-1] + 40)
-    assert hang(inputs(slow, late.hardware, hardware_at=late.moments, now_s=now_s)) == []
+    assert hang(inputs(slow, late.hardware, hardware_at=late.hardware_at, now_s=now_s)) == []
 
 
 @pytest.mark.parametrize(
@@ -121,7 +121,7 @@ def test_a_run_that_has_just_begun_to_train_is_given_its_time() -> None:
 
 def test_monitoring_that_lags_sees_no_hang() -> None:
     seen = open_problems(THERE, THERE, AWAY, overdue_s=5)
-    late = inputs(seen.steps, seen.hardware, hardware_at=seen.moments, now_s=seen.now_s + 60)
+    late = inputs(seen.steps, seen.hardware, hardware_at=seen.hardware_at, now_s=seen.now_s + 60)
     assert hang(late) == []
 
 

@@ -33,7 +33,7 @@ def test_the_share_stays_with_its_culprit_when_a_worse_one_of_another_kind_comes
         inputs(
             steps,
             machines,
-            hardware_at=machines.moments,
+            hardware_at=machines.hardware_at,
             cores_per_device=2,
             open_problems=open_problems,
         )
@@ -52,7 +52,7 @@ def test_what_comes_long_after_a_share_that_is_the_layouts_has_an_alert_of_its_o
     for core in range(7):
         machines.mark(CORE, (1, core), times=0.7, since_s=steps.ended_at_s[79])
     evidence = {"kind": LAYOUT, "onset_s": T0 - 500.0}
-    seen = inputs(steps, machines, hardware_at=machines.moments, cores_per_device=2)
+    seen = inputs(steps, machines, hardware_at=machines.hardware_at, cores_per_device=2)
     held = replace(
         seen, open_problems=(OpenProblem("allreduce_share", "unknown", evidence=evidence),)
     )

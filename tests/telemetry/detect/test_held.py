@@ -57,7 +57,7 @@ class Held:
         """Return the newest seconds."""
         return self.seconds(metrics, range(self.until_s - last_s + 1, self.until_s + 1))
 
-    def moments(self, metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
+    def hardware_at(self, metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
         """Return single seconds."""
         return self.seconds(metrics, [self.until_s - age for age in ages_s])
 

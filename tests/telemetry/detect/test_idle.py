@@ -23,7 +23,7 @@ def seen(cores: dict[str, float], *, workers: int = 3, **more: Any) -> Detection
     """Return a run of four nodes, so many of them workers, with cores this busy at all times."""
     level = np.array([cores.get(node, 0.7) for node in CHARACTERS])
 
-    def moments(_: object, ages_s: tuple[int, ...]) -> Span:
+    def hardware_at(_: object, ages_s: tuple[int, ...]) -> Span:
         values = np.broadcast_to(level[None, :, None], (len(ages_s), 4, 8)).copy()
         ticks = -np.array(ages_s)
         return Span("s", ticks, CHARACTERS, {"core_utilization_ratio": values})
@@ -32,7 +32,7 @@ def seen(cores: dict[str, float], *, workers: int = 3, **more: Any) -> Detection
     now_s = float(steps.ended_at_s[-1] // DUE_S * DUE_S + DUE_S)
     given: dict[str, Any] = {
         "nodes": CHARACTERS,
-        "moments": moments,
+        "hardware_at": hardware_at,
         "now_s": now_s,
         "phase_since_s": 0.0,
     }
@@ -72,8 +72,8 @@ def test_a_node_left_out_of_the_steps_on_purpose_does_not_idle() -> None:
         {"phase": "finished"},
         {"phase_since_s": 1_700_000_000.0},
         {"now_s": 1_700_003_600.0},
-        {"looks": False},
-        {"moments": None},
+        {"reads_hardware": False},
+        {"hardware_at": None},
     ],
     ids=["warms up", "is over", "has just begun", "makes no steps", "nobody looks", "no eyes"],
 )

@@ -25,6 +25,6 @@ def test_of_a_run_on_one_node_that_node_is_named() -> None:
     steps = run(compute)
     machines = Machines(steps.ended_at_s[-1], n_nodes=1)
     machines.mark(MEMORY, (slice(None), slice(None)), times=0.8, since_s=steps.ended_at_s[-9])  # type: ignore[arg-type]
-    seen = inputs(steps, machines, hardware_at=machines.moments)
+    seen = inputs(steps, machines, hardware_at=machines.hardware_at)
     (found,) = find(replace(seen, nodes=("steady",)))
     assert (found.cause, found.node, found.device) == ("throttle", "steady", None)

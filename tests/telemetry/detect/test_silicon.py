@@ -15,7 +15,7 @@ SINCE_S = T0 + 190
 
 def seen(machines: Machines, *, n_workers: int = 4, **more: Any) -> DetectionInput:
     steps = steps_at([0.1] * 200, n_workers=n_workers)
-    return inputs(steps, machines, hardware_at=machines.moments, cores_per_device=2, **more)
+    return inputs(steps, machines, hardware_at=machines.hardware_at, cores_per_device=2, **more)
 
 
 def until(seconds: float) -> Machines:
@@ -117,4 +117,4 @@ def test_nodes_that_report_no_bandwidth_are_not_accused_for_it() -> None:
         span.values.get(MEMORY, np.zeros(1))[:] = np.nan
         return span
 
-    assert find(inputs(steps_at([0.1] * 200), real, hardware_at=machines.moments)) == []
+    assert find(inputs(steps_at([0.1] * 200), real, hardware_at=machines.hardware_at)) == []

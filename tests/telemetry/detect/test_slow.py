@@ -28,7 +28,7 @@ def run(compute: FloatArray, **more: Any) -> StepBatch:
 def told(steps: StepBatch, machines: Machines | None = None, **more: Any) -> list[Finding]:
     seen = inputs(steps, **more)
     if machines is not None:
-        seen = replace(seen, hardware=machines, hardware_at=machines.moments)
+        seen = replace(seen, hardware=machines, hardware_at=machines.hardware_at)
     return find(replace(seen, nodes=NAMES))
 
 
@@ -158,7 +158,7 @@ def test_a_slow_core_explains_the_worker_that_is_late_and_both_are_one_finding()
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     for core in range(7):
         machines.mark(CORE, (1, core), times=1 / 1.2, since_s=float(steps.ended_at_s[-7]))
-    seen = inputs(steps, machines, hardware_at=machines.moments, cores_per_device=2)
+    seen = inputs(steps, machines, hardware_at=machines.hardware_at, cores_per_device=2)
     names = ("steady", "limping", "calm", "quiet", *NAMES[4:])
     seen = replace(seen, nodes=names, steps=replace(steps, workers=names))
     (found,) = find(seen)
@@ -181,7 +181,7 @@ def test_two_troubles_of_a_whole_run_are_two_findings() -> None:
     machines = Machines(steps.ended_at_s[-1], n_nodes=4)
     machines.mark(MEMORY, everywhere, times=0.8, since_s=since_s)
     machines.mark("efa_latency_s", everywhere, times=3, since_s=since_s)
-    found = told(steps, machines, hardware_at=machines.moments)
+    found = told(steps, machines, hardware_at=machines.hardware_at)
     assert {(f.rule, f.cause, f.node) for f in found} == {
         ("core_slow", "throttle", None),
         ("efa_degraded", "efa_latency", None),
@@ -196,7 +196,7 @@ def test_a_sick_link_and_late_input_of_one_node_are_two_findings() -> None:
     steps = steps_of(np.ones((60, 4)), transfer_s=transfer, input_s=late)
     machines = Machines(steps.ended_at_s[-1])
     machines.mark("efa_latency_s", (1, 2), times=4, since_s=float(steps.ended_at_s[-9]))
-    found = find(inputs(steps, machines, hardware_at=machines.moments))
+    found = find(inputs(steps, machines, hardware_at=machines.hardware_at))
     assert {(f.cause, f.node, f.device) for f in found} == {
         ("input_stall", "limping", None),
         ("efa_latency", "limping", 2),
@@ -213,7 +213,7 @@ def test_two_sick_parts_of_one_node_are_two_findings() -> None:
     machines.mark(CORE, (1, 0), times=0.75, since_s=since_s)
     machines.mark(CORE, (1, slice(6, 8)), times=0.85, since_s=since_s)
     machines.mark(MEMORY, (1, 3), times=0.5, since_s=since_s)
-    found = find(inputs(steps, machines, hardware_at=machines.moments, cores_per_device=2))
+    found = find(inputs(steps, machines, hardware_at=machines.hardware_at, cores_per_device=2))
     assert {(f.rule, f.cause, f.node, f.device) for f in found} == {
         ("hbm_slow", "hbm_slow", "limping", 3),
         ("core_slow", "slow_core", "limping", 0),
@@ -226,7 +226,7 @@ def test_the_core_of_an_accelerator_with_one_is_told_as_throttled() -> None:
     for core in range(7):
         since_s = float(steps.ended_at_s[-1]) - 9
         machines.mark(CORE, (1, core), times=0.7, since_s=since_s)
-    (found,) = find(inputs(steps, machines, hardware_at=machines.moments, cores_per_device=1))
+    (found,) = find(inputs(steps, machines, hardware_at=machines.hardware_at, cores_per_device=1))
     assert (found.rule, found.cause, found.device) == ("core_slow", "throttle", 7)
 
 
@@ -237,7 +237,7 @@ def test_two_culprits_are_two_findings() -> None:
     for core in range(7):
         machines.mark(CORE, (1, core), times=0.7, since_s=since_s)
     machines.mark("efa_latency_s", (2, 1), times=4, since_s=since_s)
-    found = find(inputs(steps, machines, hardware_at=machines.moments))
+    found = find(inputs(steps, machines, hardware_at=machines.hardware_at))
     assert {(f.rule, f.node) for f in found} == {
         ("core_slow", "limping"),
         ("efa_degraded", "calm"),
