@@ -7,20 +7,20 @@ from django.conf import settings
 
 from fleet.alerts.evaluate import watch
 from fleet.charts.frozen import freeze_what_is_due
-from fleet.checks.preflight_requirements import watch_starts
+from fleet.checks.preflight_requirements import update_preflight_alerts
 from fleet.checks.preflights import advance_all
-from fleet.costs.drift import watch_money
-from fleet.costs.losses import keep_costs
-from fleet.costs.spending import keep_spending
+from fleet.costs.drift import update_cost_alerts
+from fleet.costs.losses import update_alert_costs
+from fleet.costs.spending import update_spending
 from fleet.ingest.steps import follow_reported
 from fleet.metrics.long_term import figures
 from fleet.runs.similar_runs import update_due_comparisons
-from fleet.runs.step_durations import keep_durations
+from fleet.runs.step_durations import update_step_durations
 from fleet.simulation import demo_history
 from fleet.simulation.compiles import keep_simulated
 from fleet.simulation.demo_history import announce_next
 from fleet.simulation.runs import follow_runs, keep_clocks, publish_plans
-from fleet.trials.schedule import keep_observed
+from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_due_figures
 from telemetry.long_term.writer import keep_figures
 from telemetry.store.hot import open_store
@@ -39,7 +39,7 @@ def watch_fleet() -> None:
     if int(now.timestamp()) % COMPILES_EVERY_S == 0:
         keep_simulated(hot, now=now)
     watch(hot, now=now)
-    keep_costs(hot, now=now)
+    update_alert_costs(hot, now=now)
     hot.publish_tick(int(now.timestamp()))
 
 
@@ -99,21 +99,21 @@ def advance_preflights() -> None:
 @shared_task(ignore_result=True, expires=15)
 def look_at_preflights() -> None:
     """Say of the runs that require a preflight whether they had one."""
-    watch_starts(now=datetime.now(UTC))
+    update_preflight_alerts(now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=30)
 def observe_runs() -> None:
     """Look at the runs of trials, so that schedules can be projected from them."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-    keep_observed(hot, now=datetime.now(UTC))
+    update_observed_runs(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=60)
 def count_durations() -> None:
     """Count how long the steps of the last minute took."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-    keep_durations(hot, now=datetime.now(UTC))
+    update_step_durations(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=60)
@@ -121,5 +121,5 @@ def keep_money() -> None:
     """Add up what the runs' dollars went into; judge what they cost."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)
-    keep_spending(hot, now=now)
-    watch_money(hot, now=now)
+    update_spending(hot, now=now)
+    update_cost_alerts(hot, now=now)

@@ -21,7 +21,7 @@ from fleet.alerts.snapshots import (
     vitals_of,
 )
 from fleet.models import Alert, CompileEvent, Node, Run
-from fleet.runs.compiles import changes_in_words, covered_s
+from fleet.runs.compiles import change_lines, covered_s
 from telemetry.blocks import Span
 from telemetry.detect import RULES, CalmCache, Finding, find, find_silent, known_dead, uncorrected
 from telemetry.detect.inputs import OpenProblem
@@ -105,7 +105,7 @@ def finding_of(run: Run, events: Sequence[CompileEvent]) -> Finding | None:
 
 def key_evidence(events: Sequence[CompileEvent]) -> dict[str, Any]:
     """Return what changed in the keys, in words, and how many graphs that made compile."""
-    lines = dict.fromkeys(line for each in events for line in changes_in_words(each.change))
+    lines = dict.fromkeys(line for each in events for line in change_lines(each.change))
     graphs = {each.module or each.pk for each in events}
     return {"key_changes": list(lines)[:MOST_LINES], "n_graphs": len(graphs)}
 

@@ -17,9 +17,9 @@ from fleet.costs.budgets import (
     MOST_USD,
     BudgetRequest,
     BudgetStatus,
-    burn,
-    burning,
+    budget_status,
     end_budget,
+    runs_under_budgets,
     set_budget,
 )
 from fleet.models import Budget
@@ -137,8 +137,8 @@ class BudgetIn(RequestSchema):
 def _told(budgets: list[Budget]) -> list[BudgetOut]:
     now = timezone.now()
     kept = [budget for budget in budgets if budget.ended_at is None]
-    runs = list(burning(kept)) if kept else []
-    burns = {budget.pk: burn(budget, runs, now=now) for budget in kept}
+    runs = list(runs_under_budgets(kept)) if kept else []
+    burns = {budget.pk: budget_status(budget, runs, now=now) for budget in kept}
     return [BudgetOut.of(budget, burns.get(budget.pk), now=now) for budget in budgets]
 
 

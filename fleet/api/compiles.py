@@ -14,14 +14,14 @@ from fleet.api.fields import Key, Moment, ResponseSchema, RunName, Text
 from fleet.api.paging import MOST, PageLinks, Paging, paged
 from fleet.models import CompileEvent, Run
 from fleet.models.compile import CompileEventQuerySet
-from fleet.runs.compiles import CompiledGraph, Compiles, UnplannedCompile, summed_up
+from fleet.runs.compiles import CompiledGraph, CompileSummary, UnplannedCompile, compile_summary
 from fleet.runs.fleet_compiles import (
     WHAT,
     CompileRow,
     RunCompileRow,
     Sums,
-    listed,
-    summed_over,
+    compile_rows,
+    fleet_compile_sums,
 )
 from telemetry.compiles import graph_of
 
@@ -227,7 +227,7 @@ class RunCompiles(CompileFigures):
     graphs: list[GraphOut] = Field(description="At most 200, those that cost most first.")
 
     @classmethod
-    def of(cls, name: str, told: Compiles) -> Self:
+    def of(cls, name: str, told: CompileSummary) -> Self:
         """Tell a run's compiles."""
         plain = {field: getattr(told, field) for field in cls.model_fields.keys() - SUMMED_UP}
         return cls(
@@ -296,14 +296,14 @@ def compile_list(request: HttpRequest, query: Query[CompileQuery]) -> CompilePag
     """List requests to the compile cache, what was learnt of last first."""
     events = query.events.filter(WHAT[KINDS[query.kind]][1])
     rows, links = paged(request, _with_runs(events), query, by="-pk")
-    items = [CompileOut.of(each) for each in listed(rows)]
+    items = [CompileOut.of(each) for each in compile_rows(rows)]
     return CompilePage(items=items, next=links.next, prev=links.prev)
 
 
 @router.get("/sums", response=CompileSums, openapi_extra=needs("read"), summary="Compiles in sum")
 def compile_sums(request: HttpRequest, query: Query[SumsFilter]) -> CompileSums:
     """Graphs, hits, misses, failures, hours and dollars lost: over the fleet, and by run."""
-    return CompileSums.of(summed_over(query.events), most=query.limit)
+    return CompileSums.of(fleet_compile_sums(query.events), most=query.limit)
 
 
 @router.get(
@@ -312,7 +312,7 @@ def compile_sums(request: HttpRequest, query: Query[SumsFilter]) -> CompileSums:
 def compile_one(request: HttpRequest, compile_id: Path[Key]) -> CompileOut:
     """One request to the compile cache."""
     event = get_object_or_404(_with_runs(CompileEvent.objects.all()), pk=compile_id)
-    return CompileOut.of(listed([event])[0])
+    return CompileOut.of(compile_rows([event])[0])
 
 
 @of_runs.get(
@@ -323,7 +323,7 @@ def compile_one(request: HttpRequest, compile_id: Path[Key]) -> CompileOut:
 )
 def run_compiles(request: HttpRequest, name: Path[RunName]) -> RunCompiles:
     """Sum up what a run asked its compile cache for: by graph, and what nobody had announced."""
-    return RunCompiles.of(name, summed_up(get_object_or_404(Run, name=name)))
+    return RunCompiles.of(name, compile_summary(get_object_or_404(Run, name=name)))
 
 
 def _with_runs(events: QuerySet[CompileEvent]) -> QuerySet[CompileEvent]:

@@ -14,7 +14,7 @@ from fleet.api.auth import caller, needs
 from fleet.api.budgets import BurnOut
 from fleet.api.fields import POINTLESS, RequestSchema, ResponseSchema, RunName
 from fleet.costs.budgets import BudgetStatus
-from fleet.costs.panel import MOST, CostShare, panel, tell_length
+from fleet.costs.panel import MOST, CostShare, panel, set_training_length
 from fleet.models import Run
 from telemetry.store.hot import open_store
 
@@ -188,7 +188,7 @@ def run_length(request: HttpRequest, name: Path[RunName], said: LengthIn) -> Run
     """
     run = get_object_or_404(Run, name=name)
     given = {field: "" if n is None else str(n) for field, n in said.model_dump().items()}
-    tell_length(run, given, by=caller(request).name, now=timezone.now())
+    set_training_length(run, given, by=caller(request).name, now=timezone.now())
     run.refresh_from_db()
     return _told(run)
 

@@ -12,7 +12,7 @@ from fleet.api.auth import caller, needs
 from fleet.api.fields import NAME, POINTLESS, Key, RequestSchema, ResponseSchema
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.checks.preflight_text import reasons, sentences
-from fleet.checks.preflights import MOST_NODES, PreflightResult, ask, read
+from fleet.checks.preflights import MAX_NODES, PreflightResult, load_result, request_preflight
 from fleet.models import Preflight, Run
 from fleet.models.problem import ProblemError
 from telemetry.errors import FieldError
@@ -59,7 +59,7 @@ class PreflightOut(ResponseSchema):
     @classmethod
     def of(cls, preflight: Preflight) -> Self:
         """Tell a preflight."""
-        return cls.model_validate(cls.told(preflight, read(preflight)))
+        return cls.model_validate(cls.told(preflight, load_result(preflight)))
 
 
 class PreflightPage(PageLinks):
@@ -101,7 +101,7 @@ class PreflightDetail(PreflightOut):
     @classmethod
     def of(cls, preflight: Preflight) -> Self:
         """Tell a preflight in full."""
-        found = read(preflight)
+        found = load_result(preflight)
         return cls.model_validate(
             cls.told(preflight, found)
             | {
@@ -141,14 +141,14 @@ class PreflightIn(RequestSchema):
 
     nodes: list[Name] = Field(
         min_length=1,
-        max_length=MOST_NODES,
+        max_length=MAX_NODES,
         description="Simulated nodes, all of one type, each once.",
         examples=[["llama-03"]],
     )
     instance_type: str = Field(
         "", pattern=r"^[a-z0-9.-]{0,40}$", description="Where the fleet does not know it."
     )
-    wanted: Annotated[int, Field(ge=1, le=MOST_NODES), POINTLESS] | None = Field(
+    wanted: Annotated[int, Field(ge=1, le=MAX_NODES), POINTLESS] | None = Field(
         None, description="How many are wanted; left out: all that can come."
     )
     run: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,60}$", description="The run they are for.")
@@ -176,7 +176,7 @@ def preflight_new(request: HttpRequest, said: PreflightIn) -> Status[PreflightDe
     if said.run and run is None:
         raise ProblemError(409, f"run: no run is called {said.run!r}.", field="run")
     try:
-        preflight = ask(
+        preflight = request_preflight(
             said.nodes,
             instance_type=said.instance_type,
             take=said.wanted,

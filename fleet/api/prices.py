@@ -24,7 +24,14 @@ from fleet.api.fields import (
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.models import TeamPrice
 from fleet.models.problem import ProblemError
-from fleet.runs.prices import MAX_SOURCE, MAX_TEAM, MOST_USD, PriceRequest, holding, set_price
+from fleet.runs.prices import (
+    MAX_SOURCE,
+    MAX_TEAM,
+    MOST_USD,
+    PriceRequest,
+    price_holding_at,
+    set_price,
+)
 from telemetry import catalog
 from telemetry.errors import FieldError
 
@@ -173,7 +180,7 @@ def _told(prices: list[TeamPrice]) -> list[PriceOut]:
     for price in TeamPrice.objects.filter(instance_type__in=of_type):
         of_type[price.instance_type].append(price)
     pairs = {(price.instance_type, price.team) for price in prices}
-    holds = [holding(of_type[instance_type], team, now) for instance_type, team in pairs]
+    holds = [price_holding_at(of_type[instance_type], team, now) for instance_type, team in pairs]
     held = {price.pk for price in holds if price}
     return [PriceOut.of(price, held=held) for price in prices]
 

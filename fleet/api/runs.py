@@ -17,8 +17,8 @@ from fleet.api.auth import needs
 from fleet.api.fields import Moment, ResponseSchema, RunName, Text
 from fleet.api.paging import Cursor, PageLinks, Paging, WindowQuery, linked, number_of, paged
 from fleet.charts.figures import mean_of
-from fleet.costs.panel import in_cents
-from fleet.costs.spending import as_kept
+from fleet.costs.panel import round_to_cents
+from fleet.costs.spending import stored_account
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Run, SimilarRunsResult
 from fleet.runs.similar_runs import measured_results, similar_runs_panel
@@ -87,10 +87,10 @@ class RunMoney(ResponseSchema):
     @classmethod
     def of(cls, run: Run) -> Self | None:
         """Tell a run's money; None where it was not added up yet."""
-        told = as_kept(run)
+        told = stored_account(run)
         if told is None:
             return None
-        usd = None if told.usd is None else in_cents(told.usd)
+        usd = None if told.usd is None else round_to_cents(told.usd)
         settled = told.usd_per_mtok
         trained = told.settled_tokens + told.warm_tokens
         per_epoch = run.tokens_per_epoch

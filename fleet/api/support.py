@@ -17,14 +17,14 @@ from fleet.api.paging import PageLinks, Paging, paged
 from fleet.checks.support import (
     LONGEST_FILE,
     SupportFile,
-    check,
+    basis_of,
+    basis_sentence,
+    check_operators,
     headline,
     judgements_of,
-    keep,
-    rests_on,
-    to_do,
+    remedy,
+    store_check,
     trial_named,
-    why,
 )
 from fleet.models import SupportCheck
 from fleet.models.problem import ProblemError
@@ -100,7 +100,7 @@ class OperatorOut(ResponseSchema):
     @classmethod
     def of(cls, judged: OperatorJudgement) -> Self:
         """Tell an operator."""
-        return cls(**asdict(judged), why=why(judged), to_do=to_do(judged))
+        return cls(**asdict(judged), why=basis_of(judged), to_do=remedy(judged))
 
 
 class SupportReportOut(ResponseSchema):
@@ -131,7 +131,7 @@ class SupportCheckDetail(SupportCheckOut):
             n_listed=n_listed,
             list_date=date,
             report=SupportReportOut(**report) if report else None,
-            rests_on=rests_on(n_listed, date, has_report=bool(report)),
+            rests_on=basis_sentence(n_listed, date, has_report=bool(report)),
             operators=[OperatorOut.of(each) for each in judgements_of(check)],
         )
 
@@ -219,12 +219,14 @@ def support_new(request: HttpRequest, said: SupportCheckIn) -> Status[SupportChe
     report = SupportFile("result.json", _file(said.report)) if said.report else None
     try:
         trial = trial_named(said.trial)
-        checked = check(SupportFile(said.file, _file(said.text)), report, most_bytes=MOST_BYTES)
+        checked = check_operators(
+            SupportFile(said.file, _file(said.text)), report, most_bytes=MOST_BYTES
+        )
     except FieldError as error:
         status = 409 if error.field == "trial" else 400
         field = FIELDS.get(error.field, error.field)
         raise ProblemError(status, f"{field}: {error.message}.", field=field) from error
-    made = keep(checked, by=caller(request).name, now=timezone.now(), trial=trial)
+    made = store_check(checked, by=caller(request).name, now=timezone.now(), trial=trial)
     return Status(201, SupportCheckDetail.of(made))
 
 

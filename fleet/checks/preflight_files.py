@@ -12,7 +12,7 @@ from pathlib import Path, PurePosixPath
 import numpy as np
 from django.db import transaction
 
-from fleet.checks.preflights import check_names, finish, packed, type_of
+from fleet.checks.preflights import check_names, common_type, pack, store_verdict
 from fleet.models import Node, Preflight, Run
 from fleet.ops.compression import gunzip_pieces
 from telemetry import catalog
@@ -72,7 +72,7 @@ class _Allowance:
             raise FieldError("files", said)
 
 
-def unpacked(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+def unpack_uploads(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
     """Return all files that were handed in, by their names without folders.
 
     Raises
@@ -258,7 +258,7 @@ MOST_BYTES = 16 << 20
 MOST_BYTES_IN_ALL = 512 << 20
 
 
-def keep(
+def judge_files(
     files: Sequence[tuple[str, bytes]],
     *,
     instance_type: str = "",
@@ -278,9 +278,9 @@ def keep(
         read = read_group(files)
         names = list(read.nodes)
         check_names(names, take=take)
-        kind = type_of(instance_type, Node.objects.in_bulk(names, field_name="name"))
+        kind = common_type(instance_type, Node.objects.in_bulk(names, field_name="name"))
         instance = catalog.instances()[kind]
-        measured = laid_out(read, n_efa=instance.n_efa, curve=partial(expected, instance))
+        measured = laid_out(read, n_efa=instance.n_efa, curve=partial(expected_times, instance))
     except GroupError as error:
         raise FieldError("files", str(error)) from error
     with transaction.atomic():
@@ -292,20 +292,20 @@ def keep(
             names=list(measured.nodes),
             take=take,
             source=Preflight.Source.FILES,
-            measured=packed(measured),
+            measured=pack(measured),
         )
-        finish(preflight, measured, now=now)
+        store_verdict(preflight, measured, now=now)
     return preflight
 
 
-def expected(instance: Instance, n_nodes: int, sizes: FloatArray) -> FloatArray:
+def expected_times(instance: Instance, n_nodes: int, sizes: FloatArray) -> FloatArray:
     """Return what an all-reduce over whole nodes should take at each size: (k,) seconds."""
     return np.array(
         [sum(curve_point(instance, n_nodes, max(1, int(size)), "all_reduce")) for size in sizes]
     )
 
 
-def files_at(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
+def read_files(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
     """Read files, and those right inside folders; FieldError where one cannot be read."""
     found = list(_files_within(paths))
     if not found:

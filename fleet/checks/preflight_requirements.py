@@ -6,29 +6,32 @@ from datetime import datetime
 from django.db import transaction
 
 from fleet.alerts import reconcile
-from fleet.checks.preflights import PreflightResult, read
+from fleet.checks.preflights import PreflightResult, load_result
 from fleet.models import Alert, Annotation, Node, Preflight, Run
 from fleet.notifications.manual import note_change
 from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.detect import RULES, Finding
 from telemetry.detect.findings import UNKNOWN
 
-NONE = "No preflight of all its nodes was over within the day before it started."
+NO_PREFLIGHT = "No preflight of all its nodes was over within the day before it started."
 
 
-def look_at_starts() -> int:
+def update_preflight_doubts() -> int:
     """Say of every run that requires a preflight whether it had one; return how many changed."""
     spared = Run.objects.filter(requires_preflight=False).exclude(preflight_doubt="")
     n_changed = spared.update(preflight_doubt="")
     for run in Run.objects.active().filter(requires_preflight=True).prefetch_related("nodes"):
         names = [node.name for node in run.nodes.all()]
-        if names and (said := doubt(names, run.started_at)) != run.preflight_doubt:
+        if (
+            names
+            and (said := missing_preflight_reason(names, run.started_at)) != run.preflight_doubt
+        ):
             n_changed += Run.objects.filter(pk=run.pk).update(preflight_doubt=said)
     return n_changed
 
 
 @transaction.atomic
-def require_by(run: Run, *, requires: bool, by: str, now: datetime) -> None:
+def set_requirement_by(run: Run, *, requires: bool, by: str, now: datetime) -> None:
     """Let a run require a preflight or not, and write down who said so; twice is once."""
     if run.requires_preflight != requires:
         what = "a preflight before it starts" if requires else "no preflight"
@@ -36,27 +39,29 @@ def require_by(run: Run, *, requires: bool, by: str, now: datetime) -> None:
         Annotation.objects.create(
             run=run, at=now, kind=Annotation.Kind.NOTE, by=by, text=f"lets it require {what}"
         )
-    require(run, requires=requires)
+    set_requirement(run, requires=requires)
 
 
-def require(run: Run, *, requires: bool) -> None:
+def set_requirement(run: Run, *, requires: bool) -> None:
     """Let a run require a preflight or not, and say at once whether it had one."""
     names = list(Node.objects.filter(run=run).values_list("name", flat=True))
     run.requires_preflight = requires
-    run.preflight_doubt = doubt(names, run.started_at) if requires and names else ""
+    run.preflight_doubt = (
+        missing_preflight_reason(names, run.started_at) if requires and names else ""
+    )
     run.save(update_fields=["requires_preflight", "preflight_doubt"])
 
 
-def doubt(names: Sequence[str], started_at: datetime) -> str:
+def missing_preflight_reason(names: Sequence[str], started_at: datetime) -> str:
     """Say why nodes should not have been started on; empty where a preflight passed them.
 
     The newest preflight of all of them counts, if it was over by then and not a day before.
     """
     for preflight in Preflight.objects.good_at(started_at).defer("measured"):
-        found = read(preflight)
+        found = load_result(preflight)
         if found is not None and set(names) <= set(found.nodes):
             return _objection(found, set(names), preflight)
-    return NONE
+    return NO_PREFLIGHT
 
 
 def _objection(found: PreflightResult, names: set[str], preflight: Preflight) -> str:
@@ -76,12 +81,12 @@ def _objection(found: PreflightResult, names: set[str], preflight: Preflight) ->
 RULE = "preflight"
 
 
-def watch_starts(*, now: datetime) -> list[Alert]:
+def update_preflight_alerts(*, now: datetime) -> list[Alert]:
     """Look whether runs had the preflights they require, and reconcile the alerts.
 
     Returns the changed. A run that is over keeps its flag, and its alert ends with it.
     """
-    look_at_starts()
+    update_preflight_doubts()
     doubtful = Run.objects.active().filter(requires_preflight=True).exclude(preflight_doubt="")
     findings = [finding_of(run) for run in doubtful.defer("plan", "clock")]
     names = Run.objects.active().values_list("name", flat=True)

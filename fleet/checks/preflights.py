@@ -32,21 +32,25 @@ from telemetry.simulate.preflight import (
     ProbeFault,
 )
 
-WRITTEN = re.compile(
+FAULT_PATTERN = re.compile(
     r"(?P<kind>\w+):(?P<node>[A-Za-z0-9._-]+?)(?:/(?P<device>\d{1,4}))?"
     r"(?:\+(?P<peer>[A-Za-z0-9._-]+?))?(?:=(?P<magnitude>\d{1,6}(?:\.\d{1,6})?))?"
 )
-SHAPE = "KIND:NODE, KIND:NODE/DEVICE or KIND:NODE+PEER, with =STRENGTH behind it if you like"
-LEAST = {"efa_latency": 1.0, "pair_slow": 1.0}
-MOST = {"efa_loss": 0.5, "efa_latency": 100.0, "pair_slow": 100.0}
-ANYTHING = 1_000.0
+FAULT_SYNTAX = (
+    "KIND:NODE, KIND:NODE/DEVICE or KIND:NODE+PEER, with =STRENGTH behind it if you like"
+)
+MIN_STRENGTH = {"efa_latency": 1.0, "pair_slow": 1.0}
+MAX_STRENGTH = {"efa_loss": 0.5, "efa_latency": 100.0, "pair_slow": 100.0}
+DEFAULT_MAX_STRENGTH = 1_000.0
 
 
 class FaultError(ValueError):
     """A fault that cannot be put in: says why, and what can."""
 
 
-def parsed(words: Iterable[str], nodes: Sequence[str], instance: Instance) -> list[ProbeFault]:
+def parse_faults(
+    words: Iterable[str], nodes: Sequence[str], instance: Instance
+) -> list[ProbeFault]:
     """Read faults as people write them, such as ``efa_latency:n-03/5=3``.
 
     Raises
@@ -58,9 +62,9 @@ def parsed(words: Iterable[str], nodes: Sequence[str], instance: Instance) -> li
 
 
 def _parsed(word: str, nodes: Sequence[str], instance: Instance) -> ProbeFault:
-    match = WRITTEN.fullmatch(word)
+    match = FAULT_PATTERN.fullmatch(word)
     if match is None:
-        raise FaultError(f"{word[:60]!r} is no fault; write {SHAPE}")
+        raise FaultError(f"{word[:60]!r} is no fault; write {FAULT_SYNTAX}")
     kind, device, given = match["kind"], match["device"], match["magnitude"]
     if kind not in PROBE_KINDS:
         raise FaultError(f"{kind!r} is no kind; choose one of {', '.join(PROBE_KINDS)}")
@@ -76,8 +80,8 @@ def _parsed(word: str, nodes: Sequence[str], instance: Instance) -> ProbeFault:
             f"{word!r}: name one of the {instance.n_efa} EFA devices of {instance.name}, NODE/0 on"
         )
     magnitude = PROBE_KINDS[kind] if given is None else float(given)
-    if not LEAST.get(kind, 0) <= magnitude <= MOST.get(kind, ANYTHING):
-        low, high = LEAST.get(kind, 0), MOST.get(kind, ANYTHING)
+    if not MIN_STRENGTH.get(kind, 0) <= magnitude <= MAX_STRENGTH.get(kind, DEFAULT_MAX_STRENGTH):
+        low, high = MIN_STRENGTH.get(kind, 0), MAX_STRENGTH.get(kind, DEFAULT_MAX_STRENGTH)
         raise FaultError(f"{word!r}: the strength of {kind} goes from {low:g} to {high:g}")
     return ProbeFault(
         kind=kind,
@@ -88,7 +92,7 @@ def _parsed(word: str, nodes: Sequence[str], instance: Instance) -> ProbeFault:
     )
 
 
-def faults_of(preflight: Preflight) -> tuple[ProbeFault, ...]:
+def faults_on_nodes(preflight: Preflight) -> tuple[ProbeFault, ...]:
     """Return all that is wrong with its nodes: put in on purpose, or a drill as it was asked."""
     put_in = [msgspec.convert(each, ProbeFault) for each in preflight.faults]
     drilled = InjectedFault.objects.filter(
@@ -179,11 +183,11 @@ def _collective_of_chosen(bed: ProbedNodes, measured: Measured, take: int | None
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
-MOST_NODES = 256
-MOST_UNDER_WAY = 20
+MAX_NODES = 256
+MAX_RUNNING = 20
 
 
-def ask(
+def request_preflight(
     names: Sequence[str],
     *,
     instance_type: str = "",
@@ -206,14 +210,14 @@ def ask(
     """
     check_names(names, take=take)
     known = Node.objects.in_bulk(list(names), field_name="name")
-    is_free = may_rehearse() if is_rehearsal is None else is_rehearsal
+    is_free = can_inject_faults() if is_rehearsal is None else is_rehearsal
     _check_played(names, known, is_free=is_free)
-    kind = type_of(instance_type, known)
-    if Preflight.objects.under_way().count() >= MOST_UNDER_WAY:
-        raise FieldError("nodes", f"{MOST_UNDER_WAY} preflights are under way; wait for one")
+    kind = common_type(instance_type, known)
+    if Preflight.objects.under_way().count() >= MAX_RUNNING:
+        raise FieldError("nodes", f"{MAX_RUNNING} preflights are under way; wait for one")
     instance = catalog.instances()[kind]
     try:
-        put_in = parsed(faults, names, instance)
+        put_in = parse_faults(faults, names, instance)
     except FaultError as error:
         raise FieldError("faults", str(error)) from error
     if put_in and not is_free:
@@ -233,8 +237,8 @@ def ask(
 
 def check_names(names: Sequence[str], *, take: int | None) -> None:
     """Refuse too few, too many, nameless or twin nodes, and more wanted than there are."""
-    if not 1 <= len(names) <= MOST_NODES:
-        raise FieldError("nodes", f"{len(names)} are named; name 1 to {MOST_NODES}")
+    if not 1 <= len(names) <= MAX_NODES:
+        raise FieldError("nodes", f"{len(names)} are named; name 1 to {MAX_NODES}")
     for name in names:
         if not NAME.fullmatch(name):
             raise FieldError("nodes", f"{name[:80]!r} is no name of a node")
@@ -244,7 +248,7 @@ def check_names(names: Sequence[str], *, take: int | None) -> None:
         raise FieldError("take", f"{take} of {len(names)} cannot be; choose 1 to {len(names)}")
 
 
-def type_of(given: str, known: dict[str, Node]) -> str:
+def common_type(given: str, known: dict[str, Node]) -> str:
     """Return the one type of all nodes."""
     types = sorted({node.instance_type for node in known.values()} | ({given} - {""}))
     if not types:
@@ -262,7 +266,7 @@ def type_of(given: str, known: dict[str, Node]) -> str:
     return types[0]
 
 
-def may_rehearse() -> bool:
+def can_inject_faults() -> bool:
     """Whether faults may be put into simulated nodes here."""
     return bool(settings.DEMO or settings.ALLOW_DRILLS)
 
@@ -315,7 +319,7 @@ class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
         return self.slowdown is not None and self.slowdown > SLOWER_BY
 
 
-def found_of(judged: PreflightJudgement) -> PreflightResult:
+def result_of(judged: PreflightJudgement) -> PreflightResult:
     """Write a judgement as it is kept."""
     return PreflightResult(
         nodes=judged.nodes,
@@ -331,19 +335,19 @@ def _known(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def kept(found: PreflightResult) -> dict[str, object]:
+def dump_result(found: PreflightResult) -> dict[str, object]:
     """Return what a JSON field keeps."""
     return dict(msgspec.to_builtins(found))
 
 
-def read(preflight: Preflight) -> PreflightResult | None:
+def load_result(preflight: Preflight) -> PreflightResult | None:
     """Return what a preflight found; None while it is under way."""
     if not preflight.is_over or not preflight.found:
         return None
     return msgspec.convert(preflight.found, PreflightResult)
 
 
-def verdict_of(found: PreflightResult, *, take: int | None) -> NodeVerdict:
+def group_verdict(found: PreflightResult, *, take: int | None) -> NodeVerdict:
     """Return what is said of the group.
 
     It fails where fewer can come than are wanted, and is held where some must stay although all
@@ -355,16 +359,16 @@ def verdict_of(found: PreflightResult, *, take: int | None) -> NodeVerdict:
     return NodeVerdict.HOLD if some_stay or found.is_slow else NodeVerdict.PASS
 
 
-PLAIN = tuple(
+PACKED_ARRAYS = tuple(
     each.name
     for each in fields(Measured)
     if each.name not in {"nodes", "rest", "rest_s", "collectives"}
 )
 
 
-def packed(measured: Measured) -> bytes:
+def pack(measured: Measured) -> bytes:
     """Return what was measured as bytes; figures keep seven digits."""
-    arrays: dict[str, Any] = {name: getattr(measured, name).astype("f4") for name in PLAIN}
+    arrays: dict[str, Any] = {name: getattr(measured, name).astype("f4") for name in PACKED_ARRAYS}
     arrays |= {f"rest:{name}": moved for name, moved in measured.rest.items()}
     for i, each in enumerate(measured.collectives):
         arrays[f"collective:{i}:nodes"] = np.array([*each.nodes, each.op], dtype=np.str_)
@@ -380,7 +384,7 @@ def packed(measured: Measured) -> bytes:
     return file.getvalue()
 
 
-def unpacked(data: bytes) -> Measured:
+def unpack(data: bytes) -> Measured:
     """Return what was packed."""
     with np.load(BytesIO(data), allow_pickle=False) as kept:
         held = {name: kept[name] for name in kept.files}
@@ -389,7 +393,7 @@ def unpacked(data: bytes) -> Measured:
     blank = Measured.nothing_of(nodes, n_efa=0)
     return replace(
         blank,
-        **{name: held[name].astype(float) for name in PLAIN},
+        **{name: held[name].astype(float) for name in PACKED_ARRAYS},
         rest={n.removeprefix("rest:"): v for n, v in held.items() if n.startswith("rest:")},
         rest_s=float(held["rest_s"]),
         collectives=tuple(_packing_collective(held, i) for i in range(n_collectives)),
@@ -417,32 +421,32 @@ def advance(preflight: Preflight, *, now: datetime) -> bool:
     """
     if preflight.is_over:
         return False
-    bed, before = bed_of(preflight), preflight.n_done
+    bed, before = probed_nodes(preflight), preflight.n_done
     stage = stages(len(bed.nodes))[before]
-    measured = stage.measure(bed, measured_of(preflight), preflight.take)
+    measured = stage.measure(bed, load_measured(preflight), preflight.take)
     with transaction.atomic():
         mine = Preflight.objects.filter(pk=preflight.pk, n_done=before, finished_at=None)
-        if not mine.update(n_done=before + 1, measured=packed(measured)):
+        if not mine.update(n_done=before + 1, measured=pack(measured)):
             return False
-        preflight.n_done, preflight.measured = before + 1, packed(measured)
+        preflight.n_done, preflight.measured = before + 1, pack(measured)
         if preflight.n_done == preflight.n_stages:
-            finish(preflight, measured, now=now)
+            store_verdict(preflight, measured, now=now)
     return True
 
 
-def run_through(preflight: Preflight, *, now: datetime) -> None:
+def run_all_stages(preflight: Preflight, *, now: datetime) -> None:
     """Take a preflight through all its stages at once."""
     while advance(preflight, now=now):
         pass
 
 
-def finish(preflight: Preflight, measured: Measured, *, now: datetime) -> None:
+def store_verdict(preflight: Preflight, measured: Measured, *, now: datetime) -> None:
     """Judge what was measured, and keep the verdicts."""
     instance = catalog.instances().get(preflight.instance_type)
-    found = found_of(judge(measured, instance, take=preflight.take))
+    found = result_of(judge(measured, instance, take=preflight.take))
     preflight.finished_at = now
-    preflight.found = kept(found)
-    preflight.verdict = verdict_of(found, take=preflight.take).value
+    preflight.found = dump_result(found)
+    preflight.verdict = group_verdict(found, take=preflight.take).value
     preflight.save(update_fields=["finished_at", "found", "verdict"])
     PreflightNode.objects.bulk_create(
         PreflightNode(
@@ -452,21 +456,21 @@ def finish(preflight: Preflight, measured: Measured, *, now: datetime) -> None:
     )
 
 
-def bed_of(preflight: Preflight) -> ProbedNodes:
+def probed_nodes(preflight: Preflight) -> ProbedNodes:
     """Return the nodes to probe, with all that is wrong with them."""
     n_devices = Node.objects.filter(name__in=preflight.names).values_list("name", "n_devices")
     return ProbedNodes(
         nodes=tuple(preflight.names),
         instance_name=preflight.instance_type,
         seed=preflight.pk,
-        faults=faults_of(preflight),
+        faults=faults_on_nodes(preflight),
         n_devices=dict(n_devices),
     )
 
 
-def measured_of(preflight: Preflight) -> Measured:
+def load_measured(preflight: Preflight) -> Measured:
     """Return what was measured so far."""
     if preflight.measured:
-        return unpacked(bytes(preflight.measured))
+        return unpack(bytes(preflight.measured))
     instance = catalog.instances().get(preflight.instance_type)
     return Measured.nothing_of(tuple(preflight.names), n_efa=instance.n_efa if instance else 0)

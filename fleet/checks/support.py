@@ -24,7 +24,7 @@ class SupportFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Checked:
+class CheckedOperators:
     """A file judged. ``basis`` says by what: the published list, and the compiler's report."""
 
     file: str
@@ -37,7 +37,9 @@ class Checked:
         return sum(each.state is state for each in self.judgements)
 
 
-def check(graph: SupportFile, report: SupportFile | None = None, *, most_bytes: int) -> Checked:
+def check_operators(
+    graph: SupportFile, report: SupportFile | None = None, *, most_bytes: int
+) -> CheckedOperators:
     """Read and judge a file of operators, by the compiler's report too where one is given.
 
     Raises
@@ -63,7 +65,7 @@ def check(graph: SupportFile, report: SupportFile | None = None, *, most_bytes: 
             "neuronx_cc": told.report.neuronx_cc,
         }
     found = judge(reading, published(), told.report)
-    return Checked(file_name(graph.name), reading, found, basis)
+    return CheckedOperators(file_name(graph.name), reading, found, basis)
 
 
 def _read(field: str, given: SupportFile, most_bytes: int) -> OperatorList:
@@ -80,7 +82,9 @@ def file_name(path: str) -> str:
     return kept.encode("utf-8", "replace").decode()[:LONGEST_FILE] or "pasted text"
 
 
-def keep(checked: Checked, *, by: str, now: datetime, trial: Trial | None = None) -> SupportCheck:
+def store_check(
+    checked: CheckedOperators, *, by: str, now: datetime, trial: Trial | None = None
+) -> SupportCheck:
     """Keep a check, whole, as it was judged."""
     return SupportCheck.objects.create(
         file=checked.file,
@@ -155,11 +159,11 @@ def headline(n_operators: int, n_unsupported: int, n_unknown: int) -> str:
     )
 
 
-def why(judged: OperatorJudgement) -> str:
+def basis_of(judged: OperatorJudgement) -> str:
     """Say what a judgement rests on."""
     if judged.basis is Basis.REPORT:
         return _by_report(judged)
-    if judged.basis is Basis.NONE and is_own(judged.name):
+    if judged.basis is Basis.NONE and is_custom(judged.name):
         return "an operator of your own: nothing published can know it"
     return WHY[judged.basis].format(detail=judged.detail)
 
@@ -178,7 +182,7 @@ def _by_report(judged: OperatorJudgement) -> str:
     )
 
 
-def to_do(judged: OperatorJudgement) -> str:
+def remedy(judged: OperatorJudgement) -> str:
     """Say what to do about an operator; nothing about one that is supported."""
     if judged.state is SupportState.SUPPORTED:
         return ""
@@ -197,18 +201,18 @@ def _to_find_out(name: str) -> str:
         return "export the model by torch.export, so that modules become operators"
     if kind == "hlo":
         return f"look for it in the output of {LIST_OPERATORS}, or compile one layer with it"
-    if is_own(name):
+    if is_custom(name):
         return "write it in operators of PyTorch or as a kernel (NKI), then compile one layer"
     return "compile a model of one layer that uses it, or run the analyzer on it"
 
 
-def is_own(name: str) -> bool:
+def is_custom(name: str) -> bool:
     """Whether an operator is neither PyTorch's nor XLA's."""
     kind = name.partition("::")[0]
     return kind not in BY_PYTORCH | {"hlo", "module"}
 
 
-def rests_on(n_listed: int, list_date: str, *, has_report: bool) -> str:
+def basis_sentence(n_listed: int, list_date: str, *, has_report: bool) -> str:
     """Say how far the judgement carries."""
     listed = (
         f"The published list has {n_listed} operators and has hardly changed since 2022 "

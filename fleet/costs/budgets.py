@@ -59,7 +59,7 @@ class BudgetStatus:
         return self.forecast_usd > self.budget.usd
 
 
-def burn(budget: Budget, runs: Iterable[Run], *, now: datetime) -> BudgetStatus:
+def budget_status(budget: Budget, runs: Iterable[Run], *, now: datetime) -> BudgetStatus:
     """Return how a budget stands; ``runs`` may hold others than its own.
 
     Notes
@@ -118,20 +118,20 @@ def _used_up_at(
     return at if at < budget.ends_at else None
 
 
-def burning(budgets: Iterable[Budget]) -> QuerySet[Run]:
+def runs_under_budgets(budgets: Iterable[Budget]) -> QuerySet[Run]:
     """Return the runs that go on, or did when the first of these budgets began."""
     first = min(budget.starts_at for budget in budgets)
     runs = Run.objects.filter(Q(finished_at=None) | Q(finished_at__gt=first))
     return runs.defer("plan", "clock", "spending")
 
 
-def burns(*, now: datetime) -> list[BudgetStatus]:
+def budget_statuses(*, now: datetime) -> list[BudgetStatus]:
     """Return how every budget stands that is kept, those forecast to be overrun first."""
     budgets = list(Budget.objects.kept().select_related("run"))
     if not budgets:
         return []
-    runs = list(burning(budgets))
-    found = [burn(budget, runs, now=now) for budget in budgets]
+    runs = list(runs_under_budgets(budgets))
+    found = [budget_status(budget, runs, now=now) for budget in budgets]
     return sorted(found, key=lambda each: (each.budget.ends_at <= now, -each.forecast_ratio))
 
 

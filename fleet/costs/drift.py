@@ -8,7 +8,7 @@ import numpy as np
 from django.db.models import Q
 
 from fleet.alerts import Subject, reconcile, subject_of
-from fleet.costs.budgets import BudgetStatus, burns
+from fleet.costs.budgets import BudgetStatus, budget_statuses
 from fleet.models import Alert, Run
 from telemetry import catalog
 from telemetry.blocks import FloatArray
@@ -205,7 +205,7 @@ OVERRUN = "budget_overrun"
 DRIFT_EVERY_MIN = 10
 
 
-def watch_money(source: Source, *, now: datetime) -> list[Alert]:
+def update_cost_alerts(source: Source, *, now: datetime) -> list[Alert]:
     """Judge what runs cost and how budgets stand, and reconcile the alerts; return the changed."""
     opened = set(
         Alert.objects.open().filter(rule__in=(DRIFT, OVERRUN)).values_list("rule", "subject")
@@ -235,7 +235,7 @@ def _overruns(opened: set[Subject], *, now: datetime) -> tuple[list[Finding], se
     """Return the budgets that will not do; what is withdrawn or past is looked at no more."""
     calm_ratio = RULES[OVERRUN].limits["calm_ratio"]
     findings = []
-    for each in burns(now=now):
+    for each in budget_statuses(now=now):
         budget = each.budget
         if not budget.starts_at <= now < budget.ends_at:
             continue

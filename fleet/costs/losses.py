@@ -59,7 +59,7 @@ class Cost:
     n_others: int = 0
 
 
-def measured(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
+def measure_cost(source: Source, alert: Alert, *, until: datetime) -> Cost | None:
     """Return what an alert had cost its run by a moment; None where nothing can tell.
 
     Notes
@@ -169,15 +169,15 @@ def _is_alike(before: float, after: float) -> bool:
     return abs(after - before) <= SAME_TOKENS_RATIO * before
 
 
-def keep_costs(source: Source, *, now: datetime) -> None:
+def update_alert_costs(source: Source, *, now: datetime) -> None:
     """Write down what the open alerts have cost so far, and the resolved ones in the end."""
     due = Q(resolved_at=None) | Q(resolved_at__gte=now - SETTLED) | Q(cost={})
     for alert in Alert.objects.filter(due).select_related("run"):
         until = alert.resolved_at or now
         if _is_due(alert, until):
-            cost = measured(source, alert, until=until)
+            cost = measure_cost(source, alert, until=until)
             cost = replace(cost, n_others=_others(alert, until)) if cost else None
-            alert.cost = as_kept(cost, until=until)
+            alert.cost = dump_cost(cost, until=until)
             alert.save(update_fields=["cost"])
 
 
@@ -195,6 +195,6 @@ def _is_due(alert: Alert, until: datetime) -> bool:
     return bool(until.timestamp() - kept_s >= (EVERY_S if age_s < BEFORE_S else EVERY_OLD_S))
 
 
-def as_kept(cost: Cost | None, *, until: datetime) -> dict[str, Any]:
+def dump_cost(cost: Cost | None, *, until: datetime) -> dict[str, Any]:
     """Return a cost as an alert keeps it; one that is unknown leaves only when it was asked."""
     return (asdict(cost) if cost else {}) | {"until_s": until.timestamp()}

@@ -9,7 +9,7 @@ from typing import Any
 from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
-from fleet.costs.budgets import BudgetStatus, burn, burning
+from fleet.costs.budgets import BudgetStatus, budget_status, runs_under_budgets
 from fleet.costs.spending import RECOMPILED, Account, account, outlook, trained_tokens
 from fleet.models import Alert, Annotation, Budget, Run
 from fleet.models.run import RunQuerySet
@@ -50,7 +50,7 @@ class CostShare:
         return round(100 * self.ratio, 3)
 
 
-def in_cents(parts: Mapping[str, float]) -> dict[str, float]:
+def round_to_cents(parts: Mapping[str, float]) -> dict[str, float]:
     """Round dollars to cents so that they add up to their rounded sum: the largest rest first.
 
     Examples
@@ -68,7 +68,7 @@ def in_cents(parts: Mapping[str, float]) -> dict[str, float]:
 def parts_of(spent: Account) -> Sequence[CostShare]:
     """Return the sorts that a run spent anything on, in the order of the bar."""
     total_s = sum(spent.seconds.values())
-    usd = in_cents(spent.usd) if spent.usd is not None else None
+    usd = round_to_cents(spent.usd) if spent.usd is not None else None
     found, left = [], 0.0
     for sort in SORTS:
         seconds = spent.seconds[sort]
@@ -86,7 +86,7 @@ def parts_of(spent: Account) -> Sequence[CostShare]:
     return found
 
 
-def saying_what_money_needs(runs: RunQuerySet) -> RunQuerySet:
+def with_cost_fields(runs: RunQuerySet) -> RunQuerySet:
     """Ask, along with the runs, for what few of them have: a recompile, a budget."""
     mine = Alert.objects.filter(RECOMPILED, run=OuterRef("pk"))
     whose = Q(run=OuterRef("pk")) | Q(team=OuterRef("team")) & ~Q(team="")
@@ -109,7 +109,7 @@ def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
         "spent": spent,
         "parts": parts_of(spent),
         "total_s": sum(spent.seconds.values()),
-        "total_usd": None if spent.usd is None else sum(in_cents(spent.usd).values()),
+        "total_usd": None if spent.usd is None else sum(round_to_cents(spent.usd).values()),
         "price": run.price,
         "next_price": _next_price(run, now=now),
         "mfu_ratio": summed_up.mfu_ratio or mfu_ratio(run, spent.settled_tokens_per_s),
@@ -127,8 +127,8 @@ def budgets_of(run: Run, *, now: datetime) -> list[BudgetStatus]:
     whose = Q(run=run) | Q(team=run.team) & ~Q(team="")
     found = list(Budget.objects.current(now).filter(whose))
     is_teams = any(budget.run_id is None for budget in found)
-    runs = burning(found).filter(team=run.team) if is_teams else [run]
-    return [burn(budget, runs, now=now) for budget in found]
+    runs = runs_under_budgets(found).filter(team=run.team) if is_teams else [run]
+    return [budget_status(budget, runs, now=now) for budget in found]
 
 
 def _next_price(run: Run, *, now: datetime) -> Mapping[str, Any] | None:
@@ -170,7 +170,7 @@ def tokens_in(field: str, text: str) -> int | None:
     return number
 
 
-def tell_length(run: Run, given: dict[str, str], *, by: str, now: datetime) -> bool:
+def set_training_length(run: Run, given: dict[str, str], *, by: str, now: datetime) -> bool:
     """Keep what somebody tells of a run's length, noted on the run; whether anything changes."""
     told = {field: tokens_in(field, given.get(field, "")) for field in FIELDS}
     if all(getattr(run, field) == value for field, value in told.items()):

@@ -174,7 +174,7 @@ def account(source: Source, run: Run, *, now: datetime) -> Account:
     return _summed_up(run, state.with_spent(more, edges_s), more.tokens + state.tokens, until)
 
 
-def as_kept(run: Run) -> Account | None:
+def stored_account(run: Run) -> Account | None:
     """Return a run's account as last added up, up to its last step then; None before that."""
     state = state_of(run)
     if not state.seconds:
@@ -243,7 +243,7 @@ def _has_head(steps: StepBatch) -> bool:
     return len(steps) >= HEAD_STEPS or (len(steps) >= LEAST_HEAD and lasted_s >= HEAD_S)
 
 
-def keep_spending(source: Source, *, now: datetime) -> int:
+def update_spending(source: Source, *, now: datetime) -> int:
     """Add up what runs went into since the last look; return how many were looked at."""
     over = Q(finished_at__isnull=False)
     unread = over & Q(spending__isnull=True) & Q(finished_at__lt=now - SETTLED_AFTER)

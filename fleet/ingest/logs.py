@@ -16,8 +16,8 @@ from django.utils.safestring import SafeString
 from fleet.formatting import count, counted, duration, seconds
 from fleet.ingest.traces import NAME, NAME_RULE, NOT_RECORDED
 from fleet.models import Annotation, Node, ReadLog, Run
-from fleet.runs.compiles import FIRST_STEPS, keep_compiles
-from fleet.runs.prices import opening
+from fleet.runs.compiles import FIRST_STEPS, store_compiles
+from fleet.runs.prices import opening_price
 from telemetry.blocks import FloatArray
 from telemetry.ingest.logs import Compile, HardwareError, Log, LoggedSteps, completed
 from telemetry.steps import PHASES, StepBatch
@@ -310,7 +310,7 @@ def keep(log: Log, told: LogOptions, *, file_s: float, now: datetime) -> ReadLog
     RunChunk.objects.filter(run=run.name).delete()
     durable.write_steps(_batch(run.name, steps, times.ended_at_s))
     run.compiles.all().delete()
-    keep_compiles(
+    store_compiles(
         run, log.compiles, moved_s=times.moved_s, trained_from=_trained_from(steps, times)
     )
     annotate_errors(run, log.errors, moved_s=times.moved_s)
@@ -413,7 +413,7 @@ def _whole(value: float) -> int:
 
 def _price(told: LogOptions, began: datetime) -> dict[str, Any]:
     """Return what the run paid by contract or catalogue; 0 where nobody can tell."""
-    found = opening(told.team, told.instance, n_nodes=told.n_nodes, began=began)
+    found = opening_price(told.team, told.instance, n_nodes=told.n_nodes, began=began)
     if told.n_nodes and (found["usd_per_node_hour"] or found["tariff"]):
         return found
     return {"usd_per_node_hour": 0.0, "price_basis": NOT_RECORDED, "tariff": None}

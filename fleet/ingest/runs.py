@@ -7,7 +7,14 @@ from typing import Any
 from django.db import transaction
 
 from fleet.models import Node, Run
-from fleet.runs.prices import AS_REPORTED, entries, is_priced, opening, with_nodes, with_prices
+from fleet.runs.prices import (
+    AS_REPORTED,
+    entries,
+    is_priced,
+    opening_price,
+    with_nodes,
+    with_prices,
+)
 from fleet.runs.state import KEEP_S
 from telemetry import catalog
 from telemetry.ingest.lines import RefusedError
@@ -122,7 +129,7 @@ def _first_price(told: RunLine, run: Run | None, *, now: datetime) -> dict[str, 
     at = datetime.fromtimestamp(told.at, UTC) if told.at else now
     began = run.started_at if run else min(at, now)
     kept = run or Run(n_nodes=1)
-    found = opening(
+    found = opening_price(
         kept.team if told.team is None else told.team,
         told.instance_type or kept.instance_type,
         n_nodes=told.n_nodes or kept.n_nodes,

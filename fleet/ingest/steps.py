@@ -13,7 +13,7 @@ from fleet.ingest.runs import Starts, refresh_run, tie_node
 from fleet.ingest.step_assembly import hand_on, keep_pieces, overdue
 from fleet.models import Run
 from fleet.runs.annotations import annotate_phase
-from fleet.runs.compiles import FIRST_STEPS, keep_compiles
+from fleet.runs.compiles import FIRST_STEPS, store_compiles
 from fleet.runs.state import (
     CLOCKS,
     HEARD,
@@ -21,8 +21,8 @@ from fleet.runs.state import (
     NODES,
     Member,
     RunState,
-    heard_runs,
     members_of,
+    recently_reporting_runs,
     sessions_key,
     state_of,
     workers_key,
@@ -87,7 +87,7 @@ def keep_told(hot: HotStore, taken: Iterable[Said], *, correction_s: float, now_
     now = datetime.fromtimestamp(now_s, UTC)
     for run in Run.objects.filter(name__in=by_run):
         events = [_compile(said, correction_s=correction_s) for said in by_run[run.name]]
-        keep_compiles(run, events, now=now, trained_from=_trained_from(hot, run))
+        store_compiles(run, events, now=now, trained_from=_trained_from(hot, run))
 
 
 def _trained_from(hot: HotStore, run: Run) -> datetime | None:
@@ -348,7 +348,7 @@ def _over(before: Member | None, new: Member) -> Member:
 def follow_reported(hot: HotStore, *, now: datetime) -> None:
     """Hand on steps that wait for nobody any more, and write down how their runs are."""
     now_s = now.timestamp()
-    names = heard_runs(hot, since_s=now_s - LOOK_BACK_S)
+    names = recently_reporting_runs(hot, since_s=now_s - LOOK_BACK_S)
     if not names:
         return
     runs = list(Run.objects.filter(name__in=names).exclude(session=""))

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from prometheus_client.samples import Exemplar
 from prometheus_client.utils import floatToGoString
 
-from fleet.costs.budgets import burns
+from fleet.costs.budgets import budget_statuses
 from fleet.costs.drift import expected_now
 from fleet.metrics.identities import identities
 from fleet.models import Alert, Delivery, Node, Receiver, Run, SenderHeartbeat
@@ -385,7 +385,7 @@ class BudgetCollector(Collector):
         families = held, spent, forecast, burn, ends = [
             spec.family() for spec in (BUDGET, SPENT, FORECAST, BURN, ENDS)
         ]
-        for each in burns(now=self.now):
+        for each in budget_statuses(now=self.now):
             budget = each.budget
             if not budget.starts_at <= self.now < budget.ends_at:
                 continue

@@ -23,7 +23,7 @@ from fleet.charts.runs import RUN_CHARTS, run_figure
 from fleet.charts.windows import Window, window_of
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Alert, InjectedFault, Node, Run
-from fleet.simulation.drill_results import drill_figure, drill_window, told_one
+from fleet.simulation.drill_results import drill_figure, drill_result, drill_window
 from telemetry.errors import FieldError
 from telemetry.store.hot import open_store
 
@@ -129,7 +129,7 @@ def drill_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
     """Answer one chart of a drill, over its own window unless asked otherwise."""
     fault = get_object_or_404(InjectedFault.objects.select_related("run", "node"), pk=pk)
     now = timezone.now()
-    drill = told_one(fault, now=now)
+    drill = drill_result(fault, now=now)
 
     def draw(window: Window) -> Chart:
         hot = open_store(settings.REDIS_URL)

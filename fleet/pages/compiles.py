@@ -10,7 +10,7 @@ from django.views.decorators.http import require_safe
 
 from fleet.models import CompileEvent, Run
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
-from fleet.runs.fleet_compiles import SINCE, WHAT, listed, summed_over
+from fleet.runs.fleet_compiles import SINCE, WHAT, compile_rows, fleet_compile_sums
 
 PARTIALS = ("sums", "events", "by-run")
 FILTERS = ("team", "run", "since", "what")
@@ -42,8 +42,8 @@ def compiles_context(page: str = "1", **filters: str) -> dict[str, Any]:
     return {
         "keep": keep,
         "since": keep.since if keep.since in SINCE else USUAL_SINCE,
-        "sums": summed_over(events),
-        "rows": listed(listing.object_list),
+        "sums": fleet_compile_sums(events),
+        "rows": compile_rows(listing.object_list),
         "page": listing,
         "query": keep.query,
         "what": what[0],

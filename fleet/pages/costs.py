@@ -19,11 +19,11 @@ from fleet.access.roles import requires
 from fleet.costs import budgets
 from fleet.costs.budgets import BudgetRequest
 from fleet.costs.panel import FIELDS as LENGTH_FIELDS
-from fleet.costs.panel import brief_panel, panel, saying_what_money_needs, tell_length
+from fleet.costs.panel import brief_panel, panel, set_training_length, with_cost_fields
 from fleet.formatting import counted
 from fleet.models import Budget, Run, TeamPrice
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.runs.prices import PriceRequest, holding, set_price
+from fleet.runs.prices import PriceRequest, price_holding_at, set_price
 from telemetry import catalog
 from telemetry.errors import FieldError
 from telemetry.store.hot import open_store
@@ -39,7 +39,7 @@ def budgets_context() -> dict[str, Any]:
     """Return how every budget stands, and those withdrawn."""
     now = timezone.now()
     return {
-        "burns": budgets.burns(now=now),
+        "burns": budgets.budget_statuses(now=now),
         "withdrawn": Budget.objects.withdrawn().select_related("run")[:N_WITHDRAWN],
         "at": now,
     }
@@ -129,7 +129,7 @@ def brief_money(run: Run, *, now: datetime) -> dict[str, Any]:
 
 def money_context(name: str) -> dict[str, Any]:
     """Return what changes on the page of one run's money."""
-    run = get_object_or_404(saying_what_money_needs(Run.objects.all()), name=name)
+    run = get_object_or_404(with_cost_fields(Run.objects.all()), name=name)
     money = brief_panel(open_store(settings.REDIS_URL), run, now=timezone.now())
     return {"run": run, "money": money}
 
@@ -146,7 +146,7 @@ def _tell(request: HtmxRequest, run: Run) -> HttpResponse:
     given = {field: request.POST.get(field, "") for field in LENGTH_FIELDS}
     try:
         by, now = request.user.get_username(), timezone.now()
-        changed = tell_length(run, given, by=by, now=now)
+        changed = set_training_length(run, given, by=by, now=now)
     except FieldError as error:
         return _money_show(request, run, given=given, error=error)
     if changed:
@@ -207,7 +207,7 @@ def rows_of(prices: list[TeamPrice], *, now: datetime) -> list[PriceRow]:
     rows = []
     for instance_type, team in sorted(begun | set(active)):
         of_type = [price for price in prices if price.instance_type == instance_type]
-        held = holding(of_type, team, now)
+        held = price_holding_at(of_type, team, now)
         rows.append(PriceRow(instance_type, team, held, active.get((instance_type, team), 0)))
     return rows
 

@@ -25,10 +25,10 @@ from fleet.simulation.drill_results import (
     DrillResult,
     by_kind,
     charts_of,
+    drill_result,
+    drill_results,
     drill_window,
     score_of,
-    told,
-    told_one,
 )
 from fleet.simulation.drills import (
     DEFAULT_KIND,
@@ -37,7 +37,7 @@ from fleet.simulation.drills import (
     end,
     inject,
     previewed,
-    why_not,
+    why_not_allowed,
 )
 from fleet.simulation.ground_truth import FaultTruth
 from fleet.simulation.scoring import IN_TIME_S, IN_TIME_STEPS
@@ -92,11 +92,11 @@ def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
     now, chosen = timezone.now(), {name: filters.get(name, "") for name in FILTERS}
     begun = InjectedFault.objects.filter(Q(starts_at__lte=now) | ~Q(injected_by=""))
     begun = begun.filter(run__is_simulated=True).select_related("run", "node")
-    scored = told(begun[:SCORED], now=now)
+    scored = drill_results(begun[:SCORED], now=now)
     listing = Paginator(_filtered(begun, chosen), PER_PAGE).get_page(page)
     query = urlencode({name: value for name, value in chosen.items() if value})
     return {
-        "rows": [row_of(drill) for drill in told(listing.object_list, now=now)],
+        "rows": [row_of(drill) for drill in drill_results(listing.object_list, now=now)],
         "page": listing,
         "chosen": chosen,
         "query": query,
@@ -151,7 +151,7 @@ def _believed(drill: DrillResult) -> dict[str, Any]:
 
 def _why_not_start(request: HtmxRequest) -> str:
     """Say why the one who looks cannot start a drill; empty where they can."""
-    if reason := why_not():
+    if reason := why_not_allowed():
         return reason
     if not may(request.user, "operator"):
         return "starting one needs the role operator"
@@ -164,7 +164,7 @@ def drill_context(pk: str) -> dict[str, Any]:
     """Return what changes on the page of one drill."""
     now = timezone.now()
     faults = InjectedFault.objects.select_related("run", "node")
-    drill = told_one(get_object_or_404(faults, pk=pk), now=now)
+    drill = drill_result(get_object_or_404(faults, pk=pk), now=now)
     others: Any = []
     if drill.alert is None:
         others = Alert.objects.open().filter(run=drill.fault.run).select_related("run", "node")
@@ -278,7 +278,7 @@ def drill_new(request: HtmxRequest) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
     runs = list(drillable().order_by("name"))
     run = _chosen(runs, given.get("run"))
-    reason = why_not() or ("" if run else "no simulated run is under way")
+    reason = why_not_allowed() or ("" if run else "no simulated run is under way")
     if run is None or reason:
         status = 422 if request.method == "POST" else 200
         return _show(request, {"why_not": reason}, status=status)

@@ -15,7 +15,7 @@ from django.utils.safestring import SafeString
 from fleet.alerts.text import AlertText
 from fleet.charts.frozen import as_of
 from fleet.charts.windows import DEFAULT, Window, lengths_within, window_of
-from fleet.costs.losses import as_kept, measured
+from fleet.costs.losses import dump_cost, measure_cost
 from fleet.formatting import count, percent, seconds, si, usd
 from fleet.metrics.long_term import history_s, long_term_history
 from fleet.models import Alert, AlertEvent, Node, Run
@@ -123,7 +123,7 @@ def alert_then(
     """Return an alert as it was, with what it had cost by then."""
     then = as_of(alert, events, at=moment)
     until = then.resolved_at or moment
-    then.cost = as_kept(measured(hot, then, until=until), until=until)
+    then.cost = dump_cost(measure_cost(hot, then, until=until), until=until)
     return then
 
 

@@ -26,7 +26,7 @@ from fleet.ingest.logs import (
 from fleet.ingest.traces import CAUSES, NOT_RECORDED, SHORT, verdict_in_words
 from fleet.ingest.traces import doubts as traces_doubts
 from fleet.models import ReadLog, RecordedTrace, Run
-from fleet.runs.compiles import Compiles, summed_up
+from fleet.runs.compiles import CompileSummary, compile_summary
 from fleet.runs.summaries import usd_per_mtok
 from telemetry import catalog
 from telemetry.blocks import FloatArray
@@ -82,9 +82,9 @@ def log_page(request: HttpRequest, run: Run, log: ReadLog) -> dict[str, Any]:
     return page
 
 
-def compiles_of(run: Run) -> Compiles | None:
+def compiles_of(run: Run) -> CompileSummary | None:
     """Return what is known of a run's compile cache, None where nothing is."""
-    return summed_up(run) if getattr(run, "has_compiles", True) else None
+    return compile_summary(run) if getattr(run, "has_compiles", True) else None
 
 
 def figures_of(run: Run, curves: Curves) -> LogFigures:

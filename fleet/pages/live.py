@@ -24,7 +24,7 @@ from fleet.models import Alert
 from fleet.pages.hub import CrowdedError, Hub
 from fleet.pages.topic_table import TOPICS
 from fleet.pages.topics import Events, LiveTopic, UnknownTopicError, as_json, event, live_topic
-from fleet.runs.state import heard_nodes
+from fleet.runs.state import reporting_nodes
 from fleet.runs.summaries import reporting_now
 from telemetry.store.hot import TICKS, HotStore, open_store
 
@@ -118,7 +118,7 @@ def _freshness(n_watchers: int) -> dict[str, Any]:
     try:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
         hot.gauge_share("stream_clients", n_watchers, by=_process(), now_s=now_s)
-        heard = (*hot.last_seen().values(), *map(int, heard_nodes(hot).values()))
+        heard = (*hot.last_seen().values(), *map(int, reporting_nodes(hot).values()))
         tick = max(heard, default=None)
         firing = Alert.objects.open().unacknowledged().count()
         is_fresh = tick is not None and now_s - tick <= STALE_AFTER_S

@@ -15,7 +15,7 @@ from django.views.decorators.gzip import gzip_page
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
 from fleet.access.roles import requires
-from fleet.checks.preflight_files import keep, unpacked
+from fleet.checks.preflight_files import judge_files, unpack_uploads
 from fleet.checks.preflight_matrix import (
     WORST,
     as_json,
@@ -24,9 +24,16 @@ from fleet.checks.preflight_matrix import (
     pair_rows,
     written_csv,
 )
-from fleet.checks.preflight_requirements import require_by
+from fleet.checks.preflight_requirements import set_requirement_by
 from fleet.checks.preflight_text import LIMITS, reasons, sentences
-from fleet.checks.preflights import PreflightResult, ask, may_rehearse, measured_of, read, stages
+from fleet.checks.preflights import (
+    PreflightResult,
+    can_inject_faults,
+    load_measured,
+    load_result,
+    request_preflight,
+    stages,
+)
 from fleet.formatting import counted
 from fleet.models import Node, Preflight, Run
 from fleet.pages.charts import chart_table
@@ -55,7 +62,7 @@ def preflight_list(request: HtmxRequest) -> HttpResponseBase:
 def _ask(request: HtmxRequest) -> HttpResponse:
     given = {name: request.POST.get(name, "")[:LONGEST_TEXT].strip() for name in ASKED}
     try:
-        preflight = ask(
+        preflight = request_preflight(
             _words(given["nodes"]),
             instance_type=given["instance_type"],
             take=whole_number(given["take"]),
@@ -101,7 +108,8 @@ def show(
     preflights = Preflight.objects.defer("measured").select_related("run")
     page = Paginator(preflights, PER_PAGE).get_page(request.GET.get("page"))
     rows = [
-        (each, sentences(each, found)) if (found := read(each)) else (each, []) for each in page
+        (each, sentences(each, found)) if (found := load_result(each)) else (each, [])
+        for each in page
     ]
     context = {
         "rows": rows,
@@ -110,7 +118,7 @@ def show(
         "runs": _runs(),
         "types": [name for name, kind in catalog.instances().items() if kind.can_train],
         "kinds": list(PROBE_KINDS),
-        "may_rehearse": may_rehearse(),
+        "may_rehearse": can_inject_faults(),
         "given": given if given is not None else _proposed(request),
         "of_files": of_files or {},
         "most_mb": settings.SUPPORT_MAX_BODY_BYTES // 1_000_000,
@@ -143,7 +151,7 @@ def _proposed(request: HtmxRequest) -> dict[str, str]:
 
 def preflight_context(preflight: Preflight) -> dict[str, Any]:
     """Return what changes on the page of one preflight."""
-    measured, found = measured_of(preflight), read(preflight)
+    measured, found = load_measured(preflight), load_result(preflight)
     context: dict[str, Any] = {
         "preflight": preflight,
         "found": found,
@@ -197,7 +205,7 @@ def preflight_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_safe
 def preflight_chart(request: HtmxRequest, pk: int) -> HttpResponse:
     """Answer the chart of a preflight's collectives."""
-    measured = measured_of(get_object_or_404(Preflight, pk=pk))
+    measured = load_measured(get_object_or_404(Preflight, pk=pk))
     body = msgspec.json.encode(collective_figure(measured).as_json())
     return chart_table(request, body) or HttpResponse(body, "application/json")
 
@@ -207,7 +215,7 @@ def preflight_chart(request: HtmxRequest, pk: int) -> HttpResponse:
 def preflight_pairs(request: HtmxRequest, pk: int) -> HttpResponse:
     """Give what was measured of every pair: to a spreadsheet, or to the page's pointer."""
     preflight = get_object_or_404(Preflight, pk=pk)
-    measured = measured_of(preflight)
+    measured = load_measured(preflight)
     if request.GET.get("format") == "json":
         return JsonResponse(as_json(measured))
     headers = {"Content-Disposition": f'attachment; filename="preflight-{preflight.pk}-pairs.csv"'}
@@ -221,7 +229,7 @@ def run_preflight(request: HtmxRequest, name: str) -> HttpResponse:
     run = get_object_or_404(Run, name=name)
     requires_one = request.POST.get("requires") == "yes"
     by = request.user.get_username()
-    require_by(run, requires=requires_one, by=by, now=timezone.now())
+    set_requirement_by(run, requires=requires_one, by=by, now=timezone.now())
     if not requires_one:
         said = f"{run.name} requires no preflight."
     else:
@@ -240,8 +248,8 @@ def preflight_files(request: HtmxRequest) -> HttpResponse:
     given = {name: request.POST.get(f"files_{name}", "")[:200].strip() for name in GIVEN}
     uploads = [each for each in request.FILES.getlist("files") if isinstance(each, UploadedFile)]
     try:
-        preflight = keep(
-            unpacked((each.name or "file", each.read()) for each in uploads),
+        preflight = judge_files(
+            unpack_uploads((each.name or "file", each.read()) for each in uploads),
             instance_type=given["instance_type"],
             take=whole_number(given["take"]),
             by=request.user.get_username(),

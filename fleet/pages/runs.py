@@ -16,7 +16,7 @@ from fleet import formatting
 from fleet.alerts.text import AlertText
 from fleet.charts import runs as charts
 from fleet.charts.runs import charts_of, saying_newest_steps
-from fleet.costs.panel import saying_what_money_needs
+from fleet.costs.panel import with_cost_fields
 from fleet.formatting import duration, percent
 from fleet.models import Alert, Run
 from fleet.models.run import RunQuerySet
@@ -26,7 +26,7 @@ from fleet.pages.frozen import run_alerts_then, run_in_window, run_then, window_
 from fleet.pages.imported_runs import log_context, log_page, trace_context, trace_page
 from fleet.pages.nodes import rows_of
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.runs.compiles import saying_whether_compiled
+from fleet.runs.compiles import with_compile_flag
 from fleet.runs.flops import peak_flops
 from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import state_of
@@ -138,9 +138,9 @@ def run_list(request: HtmxRequest) -> HttpResponse:
 
 def _asked_for(*, is_whole: bool) -> RunQuerySet:
     """Return the runs, along with what a page of one needs to know of it."""
-    runs = saying_whether_compiled(Run.objects.select_related("trace", "log", "similar_runs"))
+    runs = with_compile_flag(Run.objects.select_related("trace", "log", "similar_runs"))
     runs = saying_newest_steps(runs) if is_whole else runs
-    return saying_what_money_needs(runs)
+    return with_cost_fields(runs)
 
 
 def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from fleet.models import Trial
 from fleet.pages.charts import chart_table
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.trials.figures import load_figures
-from fleet.trials.schedule_forms import CHARTS, ScheduleRequest, asked_of
-from fleet.trials.schedule_text import assumed, costs_of, schedule_of
+from fleet.trials.schedule_forms import CHARTS, ScheduleRequest, parse_request
+from fleet.trials.schedule_text import assumption_rows, costs_of, schedule_of
 from fleet.trials.verdict import differing_fields
 from telemetry.errors import FieldError
 
@@ -29,7 +29,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
     asked, worked, error = ScheduleRequest(), None, None
     try:
-        asked = asked_of(request.GET.dict())
+        asked = parse_request(request.GET.dict())
         worked = schedule_of(trial, asked)
     except FieldError as refused:
         error = refused
@@ -41,7 +41,7 @@ def trial_schedule(request: HtmxRequest, name: str) -> HttpResponse:
         "costs": costs_of(worked.found, has_reuse=asked.has_reuse, planned=worked.planned)
         if worked
         else None,
-        "assumed": assumed(worked.planned) if worked else (),
+        "assumed": assumption_rows(worked.planned) if worked else (),
         "candidates": [arm for arm in trial.arms.all() if not arm.is_baseline],
         "unlike": _unlike(trial, asked.candidate),
         "error": error,
@@ -78,7 +78,7 @@ def trial_schedule_chart(request: HttpRequest, name: str, chart: str) -> HttpRes
         raise Http404(f"a schedule has no chart {chart}; it has dollars-by-{CHARTS[0]}")
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
     try:
-        asked = asked_of(request.GET.dict() | {"by": by})
+        asked = parse_request(request.GET.dict() | {"by": by})
         worked = schedule_of(trial, asked)
     except FieldError as error:
         refusal = {"error": {"field": error.field, "message": error.message}}

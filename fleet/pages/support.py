@@ -16,14 +16,14 @@ from fleet.access.roles import requires
 from fleet.checks.support import (
     ANALYZE,
     SupportFile,
-    check,
+    basis_of,
+    basis_sentence,
+    check_operators,
     headline,
     judgements_of,
-    keep,
-    rests_on,
-    to_do,
+    remedy,
+    store_check,
     trial_named,
-    why,
 )
 from fleet.models import SupportCheck, Trial
 from fleet.pages.render import HtmxRequest, render_page
@@ -77,11 +77,11 @@ def _check(request: HtmxRequest) -> HttpResponse:
     most = settings.SUPPORT_MAX_BODY_BYTES
     try:
         trial = trial_named(request.POST.get("trial", ""))
-        checked = check(_graph(request), _uploaded(request, "report"), most_bytes=most)
+        checked = check_operators(_graph(request), _uploaded(request, "report"), most_bytes=most)
     except FieldError as error:
         return _show(request, error=error)
     by = request.user.get_username()
-    kept = keep(checked, by=by, now=timezone.now(), trial=trial)
+    kept = store_check(checked, by=by, now=timezone.now(), trial=trial)
     messages.success(request, f"{kept.file} is checked and kept.")
     return HttpResponseRedirect(kept.get_absolute_url())
 
@@ -131,7 +131,9 @@ def support_detail(request: HtmxRequest, pk: int) -> HttpResponse:
         "headline": headline_of(kept),
         "groups": groups_of(kept),
         "report": basis.get("report"),
-        "rests_on": rests_on(basis["n_listed"], basis["list_date"], has_report="report" in basis),
+        "rests_on": basis_sentence(
+            basis["n_listed"], basis["list_date"], has_report="report" in basis
+        ),
         "analyze": ANALYZE,
     }
     return render_page(request, "checks/support_detail.html", context)
@@ -148,7 +150,7 @@ def groups_of(kept: SupportCheck) -> list[OperatorGroup]:
     groups = []
     for state, (colour, shape, words) in STATES.items():
         of_state = [each for each in found if each.state is state]
-        rows = [OperatorRow(each, why(each), to_do(each)) for each in of_state[:MOST_SHOWN]]
+        rows = [OperatorRow(each, basis_of(each), remedy(each)) for each in of_state[:MOST_SHOWN]]
         if rows:
             groups.append(OperatorGroup(state.value, colour, shape, words, len(of_state), rows))
     return groups

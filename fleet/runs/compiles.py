@@ -77,7 +77,9 @@ def history_of(run: Run, *, before: datetime | None) -> History:
     return History(compile_of(row) for row in reversed(newest))
 
 
-def elsewhere(run: Run, graphs: Collection[str], *, before: datetime) -> dict[str, CompileEvent]:
+def compiles_of_other_runs(
+    run: Run, graphs: Collection[str], *, before: datetime
+) -> dict[str, CompileEvent]:
     """Return the last compile or hit of these graphs in another run of the same team."""
     if not graphs:
         return {}
@@ -113,7 +115,7 @@ class CompileVerdict:
     change: Mapping[str, Any] | None = None
 
 
-def judged(
+def judge_compile(
     event: Compile,
     history: History,
     *,
@@ -163,14 +165,14 @@ def _is_beside(before: Compile, event: Compile) -> bool:
 def change_of(before: Compile, after: Compile, *, run: str = "") -> dict[str, Any]:
     """Return what changed as an event keeps it: plain JSON."""
     return {
-        "parts": [as_kept(part) for part in key_changes(before, after)],
+        "parts": [dump_change(part) for part in key_changes(before, after)],
         "before_s": None if math.isnan(before.at_s) else before.at_s,
         "before": before.outcome,
         "run": run,
     }
 
 
-def as_kept(part: KeyChange) -> dict[str, str]:
+def dump_change(part: KeyChange) -> dict[str, str]:
     """Return one part of a key as it is kept."""
     return {"what": part.what, "before": part.before[:500], "after": part.after[:500]}
 
@@ -179,7 +181,7 @@ BATCH = 2_000
 FAR_PAST = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def keep_compiles(
+def store_compiles(
     run: Run,
     events: Iterable[Compile],
     *,
@@ -198,11 +200,11 @@ def keep_compiles(
     first = _moment(told[0].at_s)
     history = history_of(run, before=first)
     graphs = {each.graph for each in told if each.outcome == MISS and each.graph}
-    others = elsewhere(run, graphs, before=first or now or FAR_PAST)
+    others = compiles_of_other_runs(run, graphs, before=first or now or FAR_PAST)
     trained_from_s = None if trained_from is None else trained_from.timestamp()
     rows = []
     for each in told:
-        found = judged(each, history, trained_from_s=trained_from_s, others=others)
+        found = judge_compile(each, history, trained_from_s=trained_from_s, others=others)
         rows.append(_row(run, each, noted_at=now, verdict=found.verdict, change=found.change))
         history.add(each)
     CompileEvent.objects.bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
@@ -262,7 +264,7 @@ SHARED_PATHS = ("s3://", "/fsx", "/efs", "/lustre", "/shared", "/mnt/")
 UNKNOWN_KEY = "not known: nothing was told of an earlier compile"
 
 
-def changes_in_words(change: Mapping[str, Any] | None) -> Sequence[str]:
+def change_lines(change: Mapping[str, Any] | None) -> Sequence[str]:
     """Return a line for each part of the key that changed; none where nobody judged."""
     if change is None:
         return []
@@ -299,7 +301,7 @@ def short(change: Mapping[str, Any] | None) -> str:
     return ", ".join(names.get(part["what"], part["what"]) for part in parts) or "not known"
 
 
-def since_in_words(event: CompileEvent) -> str:
+def since_text(event: CompileEvent) -> str:
     """Say what the compile is held against: found or compiled, and by which run."""
     change = event.change or {}
     did = {"hit": "found in the cache", "miss": "compiled"}.get(change.get("before", ""), "")
@@ -307,7 +309,7 @@ def since_in_words(event: CompileEvent) -> str:
     return f"{did}{by}" if did else ""
 
 
-def sharing(path: str) -> str:
+def cache_kind(path: str) -> str:
     """Say whether a cache's path is one that several nodes see: shared, local or unknown.
 
     The path alone tells: ``s3://`` and the usual mounts of FSx, EFS and NFS are shared, the
@@ -319,7 +321,7 @@ def sharing(path: str) -> str:
 
 
 MOST_GRAPHS = 200
-MOST_ACCIDENTS = 4
+MAX_UNPLANNED = 4
 Outcome, SummingVerdict = CompileEvent.Outcome, CompileEvent.Verdict
 LOST = (SummingVerdict.AGAIN, SummingVerdict.AMID)
 
@@ -363,11 +365,11 @@ class UnplannedCompile:
     @property
     def changes(self) -> Sequence[str]:
         """What changed, a line for each part of the key."""
-        return changes_in_words(self.change)
+        return change_lines(self.change)
 
 
 @dataclass(frozen=True, slots=True)
-class Compiles:
+class CompileSummary:
     """A run's compiles; ``wall_s`` counts time in which anybody compiled once.
 
     ``lost_s`` is that of the unannounced ones, ``usd`` what the run was paid meanwhile (None
@@ -393,7 +395,7 @@ class Compiles:
     @property
     def sharing(self) -> str:
         """Whether all nodes see the cache, as far as its path tells."""
-        return sharing(self.cache)
+        return cache_kind(self.cache)
 
     @property
     def hit_ratio(self) -> float | None:
@@ -425,12 +427,12 @@ class Compiles:
         }
 
 
-def saying_whether_compiled(runs: RunQuerySet) -> RunQuerySet:
+def with_compile_flag(runs: RunQuerySet) -> RunQuerySet:
     """Ask, along with the runs, which of them have compiles at all: most have none."""
     return runs.annotate(has_compiles=Exists(CompileEvent.objects.filter(run=OuterRef("pk"))))
 
 
-def summed_up(run: Run) -> Compiles:
+def compile_summary(run: Run) -> CompileSummary:
     """Sum up a run's compiles; of very many graphs, only the costliest are listed."""
     found = list(_by_module(run))
     graphs = sorted(map(_graph, found), key=_costliest_first)
@@ -440,7 +442,7 @@ def summed_up(run: Run) -> Compiles:
         UnplannedCompile(at, seconds, change) for at, seconds, why, change in timed if why in LOST
     ]
     lost_spans = [(each.at.timestamp(), each.seconds) for each in lost]
-    return Compiles(
+    return CompileSummary(
         graphs=tuple(graphs[:MOST_GRAPHS]),
         n_graphs=sum(bool(each.module) for each in graphs),
         n_hits=sum(each.n_hits for each in graphs),
@@ -453,7 +455,7 @@ def summed_up(run: Run) -> Compiles:
         compiler=max((row["version"] for row in found), default=""),
         lost_s=covered_s(lost_spans),
         usd=usd_of(run, lost_spans),
-        accidents=tuple(lost[: -MOST_ACCIDENTS - 1 : -1]),
+        accidents=tuple(lost[: -MAX_UNPLANNED - 1 : -1]),
         n_accidents=len(lost),
         beside_s=sum(seconds for _, seconds, why, _ in timed if why == SummingVerdict.BESIDE),
     )
@@ -529,4 +531,4 @@ def usd_of(run: Run, spans: Iterable[tuple[float, float]]) -> float | None:
     return usd if math.isfinite(usd) and run.usd_per_hour else None
 
 
-__all__ = ["Compiles", "covered_s", "keep_compiles", "saying_whether_compiled", "summed_up"]
+__all__ = ["CompileSummary", "compile_summary", "covered_s", "store_compiles", "with_compile_flag"]

@@ -10,11 +10,11 @@ from django.db.models import Count, Max, Q, QuerySet
 from fleet.models import CompileEvent, Run
 from fleet.runs.compiles import (
     LOST,
-    changes_in_words,
+    cache_kind,
+    change_lines,
     covered_s,
-    sharing,
     short,
-    since_in_words,
+    since_text,
     usd_of,
 )
 
@@ -65,7 +65,7 @@ class RunCompileRow:
     @property
     def sharing(self) -> str:
         """Whether the cache is one that all nodes see, as far as its path tells."""
-        return sharing(self.cache)
+        return cache_kind(self.cache)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ class CompileRow:
     @property
     def changes(self) -> Sequence[str]:
         """What changed in its key, a line for each part."""
-        return changes_in_words(self.event.change)
+        return change_lines(self.event.change)
 
     @property
     def short(self) -> str:
@@ -110,7 +110,7 @@ class CompileRow:
     @property
     def before(self) -> str:
         """What it is held against: found or compiled, and by whom."""
-        return since_in_words(self.event)
+        return since_text(self.event)
 
     @property
     def before_s(self) -> float | None:
@@ -118,7 +118,7 @@ class CompileRow:
         return (self.event.change or {}).get("before_s")
 
 
-def summed_over(events: QuerySet[CompileEvent]) -> Sums:
+def fleet_compile_sums(events: QuerySet[CompileEvent]) -> Sums:
     """Sum up compiles by run and in all: three questions to the database."""
     found = list(_by_run(events))
     runs = Run.objects.defer("plan", "clock").in_bulk([each["run"] for each in found])
@@ -188,7 +188,7 @@ def _row(run: Run, found: Mapping[str, Any], spans: Sequence[Span]) -> RunCompil
     )
 
 
-def listed(events: Iterable[CompileEvent]) -> Sequence[CompileRow]:
+def compile_rows(events: Iterable[CompileEvent]) -> Sequence[CompileRow]:
     """Put compiles in words, each with what the run was paid meanwhile."""
     return [
         CompileRow(event, usd_of(event.run, [(event.at.timestamp(), event.seconds)]))

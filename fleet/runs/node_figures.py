@@ -22,10 +22,10 @@ class LatestFigures:
     ecc_uncorrected: int | None
 
 
-NOTHING = LatestFigures(None, None, None, None, None, None, None)
+NO_FIGURES = LatestFigures(None, None, None, None, None, None, None)
 
 
-def vitals_of(blocks: Iterable[Block]) -> Mapping[tuple[str, str], LatestFigures]:
+def latest_figures(blocks: Iterable[Block]) -> Mapping[tuple[str, str], LatestFigures]:
     """Return what blocks say of their nodes, by shard and node.
 
     Notes

@@ -104,7 +104,7 @@ def basis_of(price: TeamPrice) -> str:
     return text if len(text) <= MAX_BASIS else terms
 
 
-def holding(prices: Iterable[TeamPrice], team: str, at: datetime) -> TeamPrice | None:
+def price_holding_at(prices: Iterable[TeamPrice], team: str, at: datetime) -> TeamPrice | None:
     """Return the price that holds at a moment: the team's newest, or else everybody's newest.
 
     ``prices`` are of one instance type, in the order in which they hold.
@@ -114,14 +114,18 @@ def holding(prices: Iterable[TeamPrice], team: str, at: datetime) -> TeamPrice |
     return next(reversed(own or begun), None)
 
 
-def opening(team: str, instance_type: str, *, n_nodes: int, began: datetime) -> dict[str, Any]:
+def opening_price(
+    team: str, instance_type: str, *, n_nodes: int, began: datetime
+) -> dict[str, Any]:
     """Return what a run that begins pays, as fields of its row: now, and as announced.
 
     A dated contract of its team holds, or else the catalogue's default; 0 where nobody knows.
     """
     known = list(TeamPrice.objects.of(team, instance_type)) if instance_type else []
-    first = holding(known, team, began)
-    usd, basis = (first.usd_per_node_hour, basis_of(first)) if first else published(instance_type)
+    first = price_holding_at(known, team, began)
+    usd, basis = (
+        (first.usd_per_node_hour, basis_of(first)) if first else published_price(instance_type)
+    )
     fields = {"usd_per_node_hour": usd, "price_basis": basis, "tariff": None}
     to_come = _changes(known, team, after=began)
     if to_come:
@@ -130,7 +134,7 @@ def opening(team: str, instance_type: str, *, n_nodes: int, began: datetime) -> 
     return fields
 
 
-def published(instance_type: str) -> tuple[float, str]:
+def published_price(instance_type: str) -> tuple[float, str]:
     """Return the catalogue's price of a type and by which list; 0 where none is published."""
     found = catalog.instances().get(instance_type)
     if found is None or not found.prices:
@@ -143,7 +147,7 @@ def _changes(
 ) -> list[tuple[datetime, float, str]]:
     """Return the prices that hold from later moments on."""
     dates = sorted({price.valid_from for price in known if price.valid_from > after})
-    held = [(at, holding(known, team, at)) for at in dates]
+    held = [(at, price_holding_at(known, team, at)) for at in dates]
     return [(at, price.usd_per_node_hour, basis_of(price)) for at, price in held if price]
 
 
@@ -177,11 +181,13 @@ def _under_way(price: TeamPrice) -> QuerySet[Run]:
 def _reprice(run: Run, *, now: datetime) -> bool:
     """Make a run pay what holds from now on; say whether that changes anything."""
     known = list(TeamPrice.objects.of(run.team, run.instance_type))
-    if not is_priced(run) and holding(known, run.team, run.started_at):
+    if not is_priced(run) and price_holding_at(known, run.team, run.started_at):
         # Nothing was told of it yet: it has paid this all along.
-        fields = opening(run.team, run.instance_type, n_nodes=run.n_nodes, began=run.started_at)
+        fields = opening_price(
+            run.team, run.instance_type, n_nodes=run.n_nodes, began=run.started_at
+        )
         return bool(Run.objects.filter(pk=run.pk).update(**fields))
-    current = holding(known, run.team, now)
+    current = price_holding_at(known, run.team, now)
     prices = _changes(known, run.team, after=now)
     if current:
         prices = [(now, current.usd_per_node_hour, basis_of(current)), *prices]

@@ -100,12 +100,12 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
     )
 
 
-def heard_runs(hot: HotStore, *, since_s: float) -> list[str]:
+def recently_reporting_runs(hot: HotStore, *, since_s: float) -> list[str]:
     """Return the runs of which something was heard since."""
     return [name.decode() for name in hot.execute("ZRANGEBYSCORE", HEARD, since_s, "+inf")]
 
 
-def heard_nodes(hot: HotStore) -> dict[str, float]:
+def reporting_nodes(hot: HotStore) -> dict[str, float]:
     """Return when each node's workers were heard last."""
     found = hot.execute("ZRANGE", NODES, 0, -1, "WITHSCORES", withscores=True)
     return {name.decode(): float(at_s) for name, at_s in found}

@@ -19,7 +19,7 @@ LATE_S = 60
 # once, and so often in one look after an outage.
 PIECE_S, MOST_PIECES = 300, 48
 # Runs that are over are told of for so long.
-TOLD_AFTER_END = timedelta(days=1)
+EXPORTED_AFTER_END = timedelta(days=1)
 
 
 # Twelve to a decade (E12): each edge is at most a quarter above the one before.
@@ -42,13 +42,13 @@ def count_by_edge(values: FloatArray, edges: Sequence[float] = EDGES_S) -> NDArr
     return np.bincount(places, minlength=len(edges) + 1).astype(np.int64)
 
 
-def keep_durations(source: Source, *, now: datetime) -> int:
+def update_step_durations(source: Source, *, now: datetime) -> int:
     """Count what steps have taken since the last look; return how many were counted.
 
     Each step is counted once, a minute after its end, and for good. Of a run that was under way
     before anybody counted, what the hot tier has forgotten is not counted.
     """
-    due = Q(finished_at=None) | Q(finished_at__gt=now - TOLD_AFTER_END)
+    due = Q(finished_at=None) | Q(finished_at__gt=now - EXPORTED_AFTER_END)
     runs = Run.objects.filter(due, trace=None).select_related("step_durations")
     until_s = int(now.timestamp()) - LATE_S
     n = 0
@@ -91,7 +91,7 @@ def _keep(before: StepDurations, fields: dict[str, Any]) -> bool:
 
 def duration_rows(*, now: datetime) -> Iterable[tuple[str, list[int], float]]:
     """Yield run, counts and seconds in all of the runs that go on, or ended within a day."""
-    recent = Q(run__finished_at=None) | Q(run__finished_at__gt=now - TOLD_AFTER_END)
+    recent = Q(run__finished_at=None) | Q(run__finished_at__gt=now - EXPORTED_AFTER_END)
     rows = StepDurations.objects.filter(recent).order_by("run__name")
     for name, counts, total_s in rows.values_list("run__name", "counts", "total_s"):
         # Of edges that were others once nothing can be told.

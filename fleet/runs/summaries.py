@@ -7,8 +7,8 @@ import numpy as np
 
 from fleet.models import Alert, Node, Run
 from fleet.runs.flops import mfu_ratio
-from fleet.runs.node_figures import NOTHING, LatestFigures, vitals_of
-from fleet.runs.state import heard_nodes
+from fleet.runs.node_figures import NO_FIGURES, LatestFigures, latest_figures
+from fleet.runs.state import reporting_nodes
 from telemetry.blocks import Block, FloatArray
 from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
@@ -179,15 +179,17 @@ def nodes_now(
 ) -> list[NodeNow]:
     """Sum up each node by its newest block; ``latest`` are the blocks, where they are at hand."""
     vitals, seen = (
-        vitals_of((hot.latest() if latest is None else latest).values()),
+        latest_figures((hot.latest() if latest is None else latest).values()),
         hot.last_seen(),
     )
     nodes = list(nodes)
-    by_job = heard_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
+    by_job = (
+        reporting_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
+    )
     return [
         _node_now(
             node,
-            vitals.get((node.shard, node.name), NOTHING),
+            vitals.get((node.shard, node.name), NO_FIGURES),
             (by_job if node.source == Node.Source.STEPS else seen).get(node.name),
             now_s,
         )
@@ -197,7 +199,7 @@ def nodes_now(
 
 def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
     """Count the nodes that report, of those that should, and those that should."""
-    seen, by_job = hot.last_seen(), heard_nodes(hot)
+    seen, by_job = hot.last_seen(), reporting_nodes(hot)
     expected = Node.objects.filter(run__finished_at=None).values_list("name", "source")
     reporting = [
         _is_heard(source, (by_job if source == Node.Source.STEPS else seen).get(name), now_s)
@@ -214,7 +216,7 @@ def _is_heard(source: str, seen_s: float | None, now_s: float) -> bool:
 def _node_now(node: Node, vitals: LatestFigures, seen_s: float | None, now_s: float) -> NodeNow:
     by_job = node.source == Node.Source.STEPS
     is_up = _is_heard(node.source, seen_s, now_s) and not (by_job and node.is_released)
-    told = vitals if is_up else NOTHING
+    told = vitals if is_up else NO_FIGURES
     return NodeNow(
         node,
         last_seen_s=seen_s,

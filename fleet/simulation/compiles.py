@@ -10,7 +10,7 @@ from django.db.models import Count
 
 from fleet.models import CompileEvent, InjectedFault, Run
 from fleet.runs.annotations import announced
-from fleet.runs.compiles import keep_compiles
+from fleet.runs.compiles import store_compiles
 from telemetry.compiles import HIT, Compile
 from telemetry.simulate.compiles import (
     ACCIDENTS,
@@ -71,7 +71,7 @@ def keep_announced(
             is_planned=True,
         )
         told_at = now if as_they_came else note.ends_at
-        keep_compiles(run, events, now=told_at, trained_from=run.started_at)
+        store_compiles(run, events, now=told_at, trained_from=run.started_at)
 
 
 def keep_first(
@@ -85,7 +85,7 @@ def keep_first(
         if _end_s(event) <= now.timestamp()
     ]
     if n_kept < len(due):
-        keep_compiles(run, due, now=noted_at)
+        store_compiles(run, due, now=noted_at)
 
 
 def keep_recompiles(
@@ -117,7 +117,7 @@ def keep_recompiles(
         )
         told_at = datetime.fromtimestamp(at_s + fault.magnitude, UTC)
         noted_at = now if as_they_came else told_at
-        found += keep_compiles(run, events, now=noted_at, trained_from=run.started_at)
+        found += store_compiles(run, events, now=noted_at, trained_from=run.started_at)
     return found
 
 

@@ -7,8 +7,8 @@ import msgspec
 from django.db import transaction
 
 from fleet.alerts.actions import acknowledge
-from fleet.checks.preflight_requirements import require, watch_starts
-from fleet.checks.preflights import ask, run_through
+from fleet.checks.preflight_requirements import set_requirement, update_preflight_alerts
+from fleet.checks.preflights import request_preflight, run_all_stages
 from fleet.models import Budget, Preflight, Run, TeamPrice, Trial
 from fleet.simulation import runs as simulated
 from fleet.simulation.compiles import keep_first
@@ -386,7 +386,7 @@ def ensure_preflight() -> Preflight | None:
         return None
     nodes = list(run.nodes.order_by("rank").values_list("name", flat=True))
     at = run.started_at - BEFORE_START
-    preflight = ask(
+    preflight = request_preflight(
         [*nodes, *SPARES],
         take=len(nodes),
         run=run,
@@ -395,11 +395,11 @@ def ensure_preflight() -> Preflight | None:
         now=at,
         is_rehearsal=True,
     )
-    run_through(preflight, now=at + timedelta(minutes=9))
-    require(run, requires=True)
+    run_all_stages(preflight, now=at + timedelta(minutes=9))
+    set_requirement(run, requires=True)
     for hurried in Run.objects.simulated().filter(name=IN_A_HURRY):
-        require(hurried, requires=True)
+        set_requirement(hurried, requires=True)
         at = hurried.started_at + TAKEN_AFTER
-        for alert in watch_starts(now=at):
+        for alert in update_preflight_alerts(now=at):
             acknowledge(alert, by="the demo", comment=WHY, now=at)
     return preflight

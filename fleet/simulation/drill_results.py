@@ -31,7 +31,7 @@ from telemetry.simulate.plan import RunSpec
 from telemetry.store.reading import LongTerm, Source
 
 # An alert that comes a little late may be about either of two faults this close.
-BESIDE = timedelta(minutes=10)
+NEARBY = timedelta(minutes=10)
 BEGINNINGS = (AlertEvent.Kind.FIRED, AlertEvent.Kind.REFIRED)
 
 
@@ -83,11 +83,11 @@ class DrillResult:
         return "missed" if self.truth.counts else "faint"
 
 
-def told(faults: Iterable[InjectedFault], *, now: datetime) -> list[DrillResult]:
+def drill_results(faults: Iterable[InjectedFault], *, now: datetime) -> list[DrillResult]:
     """Hold faults against the alerts of their runs; ask for them with run and node."""
     faults, now_s = list(faults), now.timestamp()
     truths = [live_truth(fault) for fault in faults]
-    pairs = burned(truths, {fault.run_id for fault in faults}, now=now)
+    pairs = match_live_alerts(truths, {fault.run_id for fault in faults}, now=now)
     found = match(truths, [firing for firing, _ in pairs])
     repeats = list(found.repeats.values())
     drills = []
@@ -97,12 +97,12 @@ def told(faults: Iterable[InjectedFault], *, now: datetime) -> list[DrillResult]
     return drills
 
 
-def told_one(fault: InjectedFault, *, now: datetime) -> DrillResult:
+def drill_result(fault: InjectedFault, *, now: datetime) -> DrillResult:
     """Hold one fault against the alerts of its run, beside the faults it shared the time with."""
     beside = InjectedFault.objects.filter(
-        run=fault.run, starts_at__lt=fault.ends_at + BESIDE, ends_at__gt=fault.starts_at - BESIDE
+        run=fault.run, starts_at__lt=fault.ends_at + NEARBY, ends_at__gt=fault.starts_at - NEARBY
     )
-    drills = told(beside.select_related("run", "node"), now=now)
+    drills = drill_results(beside.select_related("run", "node"), now=now)
     return next(drill for drill in drills if drill.fault.pk == fault.pk)
 
 
@@ -121,7 +121,7 @@ def live_truth(injected: InjectedFault) -> FaultTruth:
     )
 
 
-def burned(
+def match_live_alerts(
     truths: Sequence[FaultTruth], runs: set[int], *, now: datetime
 ) -> list[tuple[Firing, Alert]]:
     """Return every firing that may be about these faults, with its alert."""

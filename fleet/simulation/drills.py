@@ -109,7 +109,7 @@ def _save_and_publish(hot: HotStore, injected: InjectedFault, *, now: datetime) 
         publish_plan(hot, injected.run, now=now)
 
 
-def why_not() -> str:
+def why_not_allowed() -> str:
     """Say why nothing can be drilled here; empty where it can."""
     if settings.DEMO or settings.ALLOW_DRILLS:
         return ""
@@ -118,7 +118,7 @@ def why_not() -> str:
 
 def _check(run: Run, *, node: Node | None, duration_s: float) -> None:
     """Refuse a drill of what is real or over, or that would last too long."""
-    if reason := why_not():
+    if reason := why_not_allowed():
         raise FieldError("run", reason)
     if not run.is_simulated or run.finished_at is not None:
         raise FieldError("run", "only a simulated run that is under way can be drilled")

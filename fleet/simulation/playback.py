@@ -77,11 +77,11 @@ class Firings:
             n_refired = alert.events.filter(kind=AlertEvent.Kind.REFIRED).count()
             is_back = n_refired > self._n_refired.get(alert.pk, 0)
             self._n_refired[alert.pk] = n_refired
-            if firing is not None and (is_back or is_news(firing, alert, at_s=at_s)):
+            if firing is not None and (is_back or is_new_event(firing, alert, at_s=at_s)):
                 firing.resolved_s = at_s
                 firing = None
             if firing is not None:
-                tell(firing, alert)
+                update_firing(firing, alert)
             elif alert.is_open:
                 self._burning[alert.pk] = firing_of(alert, epoch_s=self._epoch_s, fired_s=at_s)
                 self._all.append(self._burning[alert.pk])
@@ -91,7 +91,7 @@ class Firings:
     def all(self) -> list[Firing]:
         """Return every firing; those that burn still say what their alerts say now."""
         for alert in Alert.objects.filter(pk__in=self._burning).select_related("run", "node"):
-            tell(self._burning[alert.pk], alert)
+            update_firing(self._burning[alert.pk], alert)
         return list(self._all)
 
 
@@ -119,7 +119,7 @@ def _onset_at_s(alert: Alert) -> float:
     return max(alert.onset_at.timestamp(), onset_s or 0.0)
 
 
-def is_news(firing: Firing, alert: Alert, *, at_s: float) -> bool:
+def is_new_event(firing: Firing, alert: Alert, *, at_s: float) -> bool:
     """Whether an alert that accused somebody accuses somebody else now.
 
     What it says better within the first minute is what it meant from the start. What had no cause
@@ -137,7 +137,7 @@ def is_news(firing: Firing, alert: Alert, *, at_s: float) -> bool:
     return is_elsewhere or at_s - firing.fired_s >= SETTLED_S
 
 
-def tell(firing: Firing, alert: Alert) -> None:
+def update_firing(firing: Firing, alert: Alert) -> None:
     """Let a firing say what its alert says."""
     firing.rule, firing.cause, firing.severity = alert.rule, alert.cause, alert.severity
     firing.run = alert.run.name if alert.run else None

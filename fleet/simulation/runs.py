@@ -8,7 +8,7 @@ from django.db import transaction
 
 from fleet.models import Annotation, InjectedFault, Node, Run
 from fleet.runs.annotations import annotate_phase, announced, benign_of
-from fleet.runs.prices import opening
+from fleet.runs.prices import opening_price
 from telemetry import catalog
 from telemetry.simulate.plan import Fault, Plan, RunSpec
 from telemetry.simulate.timeline import RunClock
@@ -39,7 +39,7 @@ def create_run(
         plan=msgspec.to_builtins(spec),
         phase_since=started_at,
         started_at=started_at,
-        **opening(team, instance.name, n_nodes=spec.nodes, began=started_at),
+        **opening_price(team, instance.name, n_nodes=spec.nodes, began=started_at),
     )
     Node.objects.bulk_create(_nodes(run, spec, zone=zone))
     return run

@@ -11,7 +11,7 @@ import numpy as np
 from fleet.costs.spending import usd_between
 from fleet.models import Run, Trial, TrialArm
 from fleet.models.run import SECONDS_PER_HOUR
-from fleet.runs.compiles import summed_up
+from fleet.runs.compiles import compile_summary
 from fleet.runs.step_sums import COLUMNS, ArmSteps, steps_of
 from fleet.trials.figures import (
     ArmFigures,
@@ -113,7 +113,7 @@ def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) ->
     sums, warm, settled = steps.sums, *np.split(steps.sums, [steps.n_warm_rows])
     began_s = steps.first_began_s if len(steps) else until.timestamp()
     ready_s = round(max(0.0, began_s - run.started_at.timestamp()), 3)
-    compiled_s = summed_up(run).wall_s
+    compiled_s = compile_summary(run).wall_s
     if compiled_s is None and run.is_simulated:
         compile_s = run.plan.get("compile_s")
     else:

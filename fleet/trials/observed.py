@@ -71,7 +71,7 @@ def _start(run: Run, begun: datetime, ready: datetime) -> Start:
     return Start(compile_s, max(0.0, taken_s - (compile_s or 0.0)), len(spans))
 
 
-def starts_alike(run: Run) -> tuple[Start, ...]:
+def starts_of_similar_runs(run: Run) -> tuple[Start, ...]:
     """Return the starts that are kept of other runs of the same training on the same nodes."""
     alike = similar_runs(run).filter(precision=run.precision).values("pk")
     kept = ObservedRun.objects.filter(run__in=alike).order_by("run")
@@ -168,7 +168,7 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         run_days=run_days,
         checkpoint_error_log=spread_log(saved_s, of_next=False),
         starts=starts,
-        alike=starts_alike(run),
+        alike=starts_of_similar_runs(run),
     )
 
 

@@ -308,7 +308,7 @@ def _span(expected: float | FloatArray, could: float | FloatArray) -> Range:
 AGAIN = timedelta(minutes=5)
 
 
-def keep_observed(hot: Source, *, now: datetime) -> int:
+def update_observed_runs(hot: Source, *, now: datetime) -> int:
     """Look at the runs of trials again: those not seen for five minutes; return how many.
 
     A trial that is over is looked at once more, as of its end.
@@ -323,12 +323,12 @@ def keep_observed(hot: Source, *, now: datetime) -> int:
     for run, until in due.items():
         last = kept.get(run.pk)
         if last is None or (last < until and now - last >= AGAIN):
-            keep(hot, run, until=until)
+            store_observed(hot, run, until=until)
             n += 1
     return n
 
 
-def keep(hot: Source, run: Run, *, until: datetime) -> Observed:
+def store_observed(hot: Source, run: Run, *, until: datetime) -> Observed:
     """Look at a run, and keep what was seen."""
     seen = observe(hot, run, until=until)
     figures = msgspec.to_builtins(seen)
@@ -338,7 +338,7 @@ def keep(hot: Source, run: Run, *, until: datetime) -> Observed:
     return seen
 
 
-def kept_of(runs: Iterable[Run]) -> dict[int, tuple[Observed, datetime]]:
+def stored_observations(runs: Iterable[Run]) -> dict[int, tuple[Observed, datetime]]:
     """Return what is kept of some runs, by their key, and as of when."""
     rows = ObservedRun.objects.filter(run__in=list(runs))
     return {row.run_id: (msgspec.convert(row.figures, Observed), row.observed_at) for row in rows}
@@ -375,7 +375,7 @@ def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
     return baseline, chosen
 
 
-def kept_pair(trial: Trial, *, candidate: str) -> Pair | None:
+def stored_pair(trial: Trial, *, candidate: str) -> Pair | None:
     """Return a trial's arms by the newest look that is kept; None where there was none yet.
 
     Raises
@@ -384,7 +384,7 @@ def kept_pair(trial: Trial, *, candidate: str) -> Pair | None:
         Where an arm has no price or too few steps, or there is no such candidate.
     """
     arms = pair_of(trial, candidate=candidate)
-    kept = kept_of(arm.run for arm in arms)
+    kept = stored_observations(arm.run for arm in arms)
     if any(arm.run.pk not in kept for arm in arms):
         return None
     looks = [kept[arm.run.pk] for arm in arms]

@@ -280,7 +280,7 @@ class ArmFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arm: Annotated[tuple[GivenArm, ...], msgspec.Meta(min_length=1, max_length=2)]
 
 
-def arms_by_hand(path: Path) -> tuple[Planned, ...]:
+def arms_from_file(path: Path) -> tuple[Planned, ...]:
     """Read one arm, or a baseline and a candidate.
 
     Raises

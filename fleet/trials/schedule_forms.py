@@ -56,7 +56,7 @@ class ScheduleRequest:
         return urlencode({name: value for name, value in told.items() if value})
 
 
-def asked_of(given: Mapping[str, str]) -> ScheduleRequest:
+def parse_request(given: Mapping[str, str]) -> ScheduleRequest:
     """Read what an address asks; what it leaves out is as usual.
 
     Raises

@@ -20,9 +20,9 @@ from fleet.trials.schedule import (
     ReuseScenario,
     arms_of,
     at_equal_kinds,
-    kept_pair,
     kinds_of,
     project,
+    stored_pair,
 )
 from fleet.trials.schedule_arms import Assumption, Planned, with_failures
 from fleet.trials.schedule_forms import ScheduleRequest
@@ -170,7 +170,7 @@ def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
     return " ".join([*parts, f"As paid ({kinds.text}) {said}"])
 
 
-def assumed_sentence(planned: tuple[Planned, ...]) -> str:
+def assumption_sentence(planned: tuple[Planned, ...]) -> str:
     """Say of which arms the pace is assumed, not measured; empty where it was measured of all."""
     simulated = [each.label for each in planned if each.is_simulated]
     if not simulated:
@@ -459,7 +459,7 @@ def _even(even: BreakEvenPoint | None) -> ScheduleCell:
     return ScheduleCell(days(even.days.value), days_ends(even.days))
 
 
-def assumed(planned: tuple[Planned, ...]) -> tuple[ScheduleRow, ...]:
+def assumption_rows(planned: tuple[Planned, ...]) -> tuple[ScheduleRow, ...]:
     """Return every figure that is reckoned with, a cell for each arm."""
     by_name = zip(*(each.assumptions for each in planned), strict=True)
     return tuple(
@@ -584,7 +584,7 @@ class Schedule:
     @property
     def assumed_sentence(self) -> str:
         """Of which arms the pace is assumed; empty where all were measured."""
-        return assumed_sentence(self.planned)
+        return assumption_sentence(self.planned)
 
     @property
     def kinds(self) -> PriceKinds | None:
@@ -605,7 +605,7 @@ def schedule_of(trial: Trial, asked: ScheduleRequest) -> Schedule | None:
     FieldError
         Where an arm cannot be projected, or there is no such candidate.
     """
-    pair = kept_pair(trial, candidate=asked.candidate)
+    pair = stored_pair(trial, candidate=asked.candidate)
     if pair is None:
         return None
     planned = pair.planned

@@ -5,7 +5,7 @@ import re
 import pytest
 from playwright.sync_api import Page, expect
 
-from fleet.trials.schedule import keep_observed
+from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
 from tests.browser.test_accessibility import ASK, AXE
 from tests.fleet.trials.conftest import LATER
@@ -19,7 +19,7 @@ def schedule(fleet: str, hot: HotStore) -> str:
     """Let a trial's arms train, and give the address of its schedule."""
     trial_of_two()
     let_train()
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
     return f"{fleet}/trials/bakeoff/schedule/"
 
 

@@ -16,7 +16,7 @@ from fleet.runs.step_durations import (
     LATE_S,
     count_by_edge,
     duration_rows,
-    keep_durations,
+    update_step_durations,
 )
 from telemetry.exporter.exposition import write_page
 from telemetry.steps import StepBatch
@@ -60,7 +60,7 @@ def test_edges_rise_by_a_quarter_at_most() -> None:
 
 def test_strict_readers_of_open_metrics_read_the_histogram(hot: HotStore, run: Run) -> None:
     hot.append_steps(made(100))
-    keep_durations(hot, now=NOON + 10 * MINUTE)
+    update_step_durations(hot, now=NOON + 10 * MINUTE)
 
     families = StepDurationCollector(now=NOON).collect()
     page = write_page(families, is_open_metrics=True).decode()
@@ -76,8 +76,8 @@ def test_every_step_is_counted_once_minute_by_minute(hot: HotStore, run: Run) ->
     seen = [0]
 
     for minute in range(1, 18):
-        keep_durations(hot, now=NOON + minute * MINUTE)
-        keep_durations(hot, now=NOON + minute * MINUTE)
+        update_step_durations(hot, now=NOON + minute * MINUTE)
+        update_step_durations(hot, now=NOON + minute * MINUTE)
         seen.append(sum(kept().counts) if StepDurations.objects.exists() else 0)
 
     assert seen == sorted(seen)
@@ -91,7 +91,7 @@ def test_a_step_is_counted_only_when_no_worker_can_add_to_it(hot: HotStore, run:
     hot.append_steps(batch)
     now = NOON + timedelta(seconds=LATE_S + 61)
 
-    keep_durations(hot, now=now)
+    update_step_durations(hot, now=now)
 
     assert sum(kept().counts) == (batch.ended_at_s < NOON_S + 61).sum()
 
@@ -100,12 +100,12 @@ def test_no_bucket_falls_when_the_hot_tier_is_lost(hot: HotStore, run: Run) -> N
     batch = made(200)
     hot.append_steps(batch)
     durable.write_steps(batch)
-    keep_durations(hot, now=NOON + 5 * MINUTE)
+    update_step_durations(hot, now=NOON + 5 * MINUTE)
     before = kept().counts
 
     hot.execute("FLUSHDB")
-    keep_durations(hot, now=NOON + 6 * MINUTE)
-    keep_durations(hot, now=NOON + 12 * MINUTE)
+    update_step_durations(hot, now=NOON + 6 * MINUTE)
+    update_step_durations(hot, now=NOON + 12 * MINUTE)
 
     assert (np.array(kept().counts) >= before).all()
     assert kept().counts == count_by_edge(batch.step_s).tolist()
@@ -119,9 +119,9 @@ def test_an_outage_is_made_up_for(hot: HotStore, run: Run) -> None:
     )
     now = NOON + timedelta(hours=6)
 
-    first = keep_durations(hot, now=now)
+    first = update_step_durations(hot, now=now)
     for _ in range(3):
-        keep_durations(hot, now=now)
+        update_step_durations(hot, now=now)
 
     # Four hours at a time.
     assert 0 < first < 9_000
@@ -134,7 +134,7 @@ def test_an_outage_is_made_up_for(hot: HotStore, run: Run) -> None:
 def test_a_run_that_was_under_way_is_counted_from_now_on(hot: HotStore, run: Run) -> None:
     hot.append_steps(made(600))
 
-    keep_durations(hot, now=NOON + timedelta(hours=10))
+    update_step_durations(hot, now=NOON + timedelta(hours=10))
 
     assert sum(kept().counts) == 0
 
@@ -146,20 +146,20 @@ def test_steps_of_a_run_that_ends_are_all_counted_and_then_left(
     hot.append_steps(batch)
     Run.objects.update(finished_at=NOON + 2 * MINUTE)
     for minute in (1, 2, 3, 4, 5):
-        keep_durations(hot, now=NOON + minute * MINUTE)
+        update_step_durations(hot, now=NOON + minute * MINUTE)
 
     ended = batch.ended_at_s < NOON_S + 240
     assert sum(kept().counts) == ended.sum() == 60
     with django_assert_num_queries(1):
-        assert keep_durations(hot, now=NOON + 20 * MINUTE) == 0
+        assert update_step_durations(hot, now=NOON + 20 * MINUTE) == 0
 
 
 def test_of_two_who_count_at_once_one_is_kept(hot: HotStore, run: Run) -> None:
     batch = made(100)
     hot.append_steps(batch)
-    keep_durations(hot, now=NOON + 2 * MINUTE)
+    update_step_durations(hot, now=NOON + 2 * MINUTE)
     stale = kept()
-    keep_durations(hot, now=NOON + 3 * MINUTE)
+    update_step_durations(hot, now=NOON + 3 * MINUTE)
 
     changed = StepDurations.objects.filter(pk=run.pk, until_s=stale.until_s).update(total_s=0)
 
@@ -169,7 +169,7 @@ def test_of_two_who_count_at_once_one_is_kept(hot: HotStore, run: Run) -> None:
 
 def test_rows_are_told_for_a_day_after_the_end(hot: HotStore, run: Run) -> None:
     hot.append_steps(made(60))
-    keep_durations(hot, now=NOON + 5 * MINUTE)
+    update_step_durations(hot, now=NOON + 5 * MINUTE)
 
     assert [(name, sum(counts)) for name, counts, _ in duration_rows(now=NOON)] == [("llama", 60)]
     Run.objects.update(finished_at=NOON)

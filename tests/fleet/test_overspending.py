@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fleet.costs.drift import expected_now, judge_drift, watch_money
-from fleet.costs.spending import keep_spending
+from fleet.costs.drift import expected_now, judge_drift, update_cost_alerts
+from fleet.costs.spending import update_spending
 from fleet.models import Alert, Run
 from fleet.simulation.runs import create_run
 from telemetry.simulate.plan import Benign, Fault, Plan
@@ -36,8 +36,8 @@ def alerts_of(hot: HotStore, *, hours: float = 3.5) -> set[str]:
     found = set()
     for minute in range(10, int(hours * 60) + 1, 10):
         now = NOON + timedelta(minutes=minute)
-        keep_spending(hot, now=now)
-        found |= {alert.rule for alert in watch_money(hot, now=now)}
+        update_spending(hot, now=now)
+        found |= {alert.rule for alert in update_cost_alerts(hot, now=now)}
     return found
 
 
@@ -155,7 +155,7 @@ def test_drift_is_over_when_another_rule_names_the_fault(hot: HotStore) -> None:
         last_seen_at=at,
     )
 
-    watch_money(hot, now=NOON + timedelta(hours=3.5, seconds=1))
+    update_cost_alerts(hot, now=NOON + timedelta(hours=3.5, seconds=1))
 
     drift = Alert.objects.get(rule="cost_drift")
     assert drift.resolved_at is not None
@@ -166,7 +166,7 @@ def test_a_run_without_steps_keeps_its_alert(hot: HotStore) -> None:
     trained(faults=(slow(),))
     alerts_of(hot)
 
-    watch_money(hot, now=LATE)
+    update_cost_alerts(hot, now=LATE)
 
     assert Alert.objects.get().is_open
 

@@ -17,7 +17,7 @@ from fleet.alerts.evaluate import (
 )
 from fleet.alerts.text import AlertText
 from fleet.models import Alert, AlertEvent, Run
-from fleet.runs.compiles import keep_compiles
+from fleet.runs.compiles import store_compiles
 from telemetry.compiles import MISS, Compile
 from telemetry.detect import Finding
 from telemetry.store.hot import HotStore
@@ -33,8 +33,8 @@ def recompiled(run: Run, *, at_s: float = NOON_S, seconds: float = 90.0, n: int 
         was = Compile(f"{graph}+a", MISS, at_s - 86_400, 60.0, process="p", flags="-O1")
         now = Compile(f"{graph}+b", MISS, at_s + each * seconds, seconds, process="p", flags="-O2")
         told_at = datetime.fromtimestamp(at_s + (each + 1) * seconds, UTC)
-        keep_compiles(run, [was], now=told_at - timedelta(days=1))
-        keep_compiles(run, [now], now=told_at)
+        store_compiles(run, [was], now=told_at - timedelta(days=1))
+        store_compiles(run, [now], now=told_at)
 
 
 def seen_by_telemetry() -> Finding:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fleet.runs.node_figures import NOTHING, vitals_of
+from fleet.runs.node_figures import NO_FIGURES, latest_figures
 from telemetry.blocks import Block
 from tests.parts import block
 
@@ -11,7 +11,7 @@ from tests.parts import block
 def test_each_node_is_summed_up_over_its_own_parts() -> None:
     cores = np.random.default_rng(1).random((2, 32))
     hbm = np.arange(32.0).reshape(2, 16)
-    vitals = vitals_of([block(core_utilization_ratio=cores, hbm_bandwidth_bytes_per_s=hbm)])
+    vitals = latest_figures([block(core_utilization_ratio=cores, hbm_bandwidth_bytes_per_s=hbm)])
 
     for i, name in enumerate(("steady", "limping")):
         told = vitals["llama/0", name]
@@ -23,7 +23,7 @@ def test_each_node_is_summed_up_over_its_own_parts() -> None:
 def test_parts_without_a_reading_are_left_out() -> None:
     cores = np.full((2, 32), np.nan)
     cores[0, :2] = 0.2, 0.4
-    vitals = vitals_of([block(core_utilization_ratio=cores)])
+    vitals = latest_figures([block(core_utilization_ratio=cores)])
 
     assert vitals["llama/0", "steady"].utilization_mean == pytest.approx(0.3)
     assert vitals["llama/0", "limping"].utilization_mean is None
@@ -31,13 +31,13 @@ def test_parts_without_a_reading_are_left_out() -> None:
 
 
 def test_a_block_that_lacks_everything_says_nothing() -> None:
-    assert vitals_of([Block("a/0", 1, ("a",), {})]) == {("a/0", "a"): NOTHING}
+    assert latest_figures([Block("a/0", 1, ("a",), {})]) == {("a/0", "a"): NO_FIGURES}
 
 
 def test_errors_of_both_kinds_are_counted_together() -> None:
     memory = np.zeros((2, 16))
     memory[1, 3] = 2
-    vitals = vitals_of([block(mem_ecc_uncorrected=memory, sram_ecc_uncorrected=memory)])
+    vitals = latest_figures([block(mem_ecc_uncorrected=memory, sram_ecc_uncorrected=memory)])
 
     assert vitals["llama/0", "steady"].ecc_uncorrected == 0
     assert vitals["llama/0", "limping"].ecc_uncorrected == 4

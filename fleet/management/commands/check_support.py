@@ -11,15 +11,15 @@ from django.db import DatabaseError
 from django.utils import timezone
 
 from fleet.checks.support import (
-    Checked,
+    CheckedOperators,
     SupportFile,
-    check,
+    basis_of,
+    basis_sentence,
+    check_operators,
     headline,
-    keep,
-    rests_on,
-    to_do,
+    remedy,
+    store_check,
     trial_named,
-    why,
 )
 from fleet.management.cli import PlainCommand
 from fleet.models import SupportCheck
@@ -58,7 +58,7 @@ class Command(PlainCommand):
         if checked.count(SupportState.SUPPORTED) < len(checked.judgements):
             sys.exit(NOT_ALL_SUPPORTED)
 
-    def _write(self, checked: Checked, kept: SupportCheck | None) -> None:
+    def _write(self, checked: CheckedOperators, kept: SupportCheck | None) -> None:
         self.stdout.write(f"{_headline(checked)}\n")
         for state in SupportState:
             found = [each for each in checked.judgements if each.state is state]
@@ -66,10 +66,9 @@ class Command(PlainCommand):
                 continue
             self.stdout.write(f"\n{state.value}:\n")
             for each in found:
-                self.stdout.write(
-                    f"  {each.name}  {each.n:,}\u00d7, first on line {each.line:,}: {why(each)}"
-                )
-                if what := to_do(each):
+                where = f"{each.n:,}\u00d7, first on line {each.line:,}"
+                self.stdout.write(f"  {each.name}  {where}: {basis_of(each)}")
+                if what := remedy(each):
                     self.stdout.write(f"      {what}")
         self.stdout.write(f"\n{_rests_on(checked)}\n")
         if checked.reading.n_cut:
@@ -78,7 +77,7 @@ class Command(PlainCommand):
             self.stdout.write(f"Kept: {kept.get_absolute_url()}")
 
 
-def _checked(file: str, report: str) -> Checked:
+def _checked(file: str, report: str) -> CheckedOperators:
     """Open what was named, and check it."""
     with ExitStack() as opened:
         given = [
@@ -87,7 +86,7 @@ def _checked(file: str, report: str) -> Checked:
         graph, told = given
         if graph is None:
             raise ValueError("FILE: name the graph, the list or the report; - reads stdin")
-        return check(graph, told, most_bytes=MOST_BYTES)
+        return check_operators(graph, told, most_bytes=MOST_BYTES)
 
 
 def _given(field: str, name: str, opened: ExitStack) -> SupportFile | None:
@@ -102,16 +101,16 @@ def _given(field: str, name: str, opened: ExitStack) -> SupportFile | None:
         raise ValueError(f"{field}: cannot read {name} ({reason})") from error
 
 
-def _kept(checked: Checked, options: dict[str, Any]) -> SupportCheck:
+def _kept(checked: CheckedOperators, options: dict[str, Any]) -> SupportCheck:
     try:
         trial = trial_named(options["trial"])
         by = options["by"][:150] or "the command line"
-        return keep(checked, by=by, now=timezone.now(), trial=trial)
+        return store_check(checked, by=by, now=timezone.now(), trial=trial)
     except DatabaseError as error:
         raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
 
 
-def answer(checked: Checked, kept: SupportCheck | None) -> dict[str, object]:
+def answer(checked: CheckedOperators, kept: SupportCheck | None) -> dict[str, object]:
     """Return what was found, for ``--json``."""
     return {
         "file": checked.file,
@@ -124,13 +123,14 @@ def answer(checked: Checked, kept: SupportCheck | None) -> dict[str, object]:
         **{f"n_{state.value}": checked.count(state) for state in SupportState},
         "basis": checked.basis,
         "operators": [
-            asdict(each) | {"why": why(each), "to_do": to_do(each)} for each in checked.judgements
+            asdict(each) | {"why": basis_of(each), "to_do": remedy(each)}
+            for each in checked.judgements
         ],
         "kept": kept.pk if kept else None,
     }
 
 
-def _headline(checked: Checked) -> str:
+def _headline(checked: CheckedOperators) -> str:
     unsupported, unknown = (
         checked.count(SupportState.UNSUPPORTED),
         checked.count(SupportState.UNKNOWN),
@@ -138,6 +138,6 @@ def _headline(checked: Checked) -> str:
     return headline(len(checked.judgements), unsupported, unknown)
 
 
-def _rests_on(checked: Checked) -> str:
+def _rests_on(checked: CheckedOperators) -> str:
     basis = checked.basis
-    return rests_on(basis["n_listed"], basis["list_date"], has_report="report" in basis)
+    return basis_sentence(basis["n_listed"], basis["list_date"], has_report="report" in basis)

@@ -23,7 +23,7 @@ from fleet.ingest.logs import (
 )
 from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog
-from fleet.runs.compiles import summed_up
+from fleet.runs.compiles import compile_summary
 from telemetry import catalog
 from telemetry.ingest.logs import Log, LogContext, read_logs
 
@@ -197,7 +197,7 @@ def _unknown(options: dict[str, Any]) -> list[str]:
 def _answer(kept: ReadLog) -> dict[str, object]:
     """Return what was found; what is not known is null."""
     run, curves = kept.run, unpacked(bytes(kept.curves))
-    compiles = summed_up(run)
+    compiles = compile_summary(run)
     return {
         "run": run.name,
         "family": kept.family or None,

@@ -7,10 +7,16 @@ from typing import Any
 import msgspec
 from django.core.management.base import CommandError, CommandParser
 
-from fleet.checks.preflight_files import files_at, keep
+from fleet.checks.preflight_files import judge_files, read_files
 from fleet.checks.preflight_matrix import collectives_json
 from fleet.checks.preflight_text import reasons, sentences
-from fleet.checks.preflights import PreflightResult, ask, measured_of, read, run_through
+from fleet.checks.preflights import (
+    PreflightResult,
+    load_measured,
+    load_result,
+    request_preflight,
+    run_all_stages,
+)
 from fleet.management.cli import PlainCommand
 from fleet.models import Preflight, Run
 from telemetry.errors import FieldError
@@ -49,7 +55,7 @@ class Command(PlainCommand):
     def handle(self, *, json: bool, **options: Any) -> None:
         """Probe, judge, keep and print."""
         preflight = _made(options)
-        found = read(preflight)
+        found = load_result(preflight)
         if found is None:
             raise CommandError("the preflight was taken away while it ran", returncode=NOT_PASSED)
         if json:
@@ -78,13 +84,13 @@ def _made(options: dict[str, Any]) -> Preflight:
     if options["files"]:
         if names or options["fault"]:
             raise FieldError("FILES", "go with neither --nodes nor --fault")
-        return keep(files_at(options["files"]), **common, by=by, now=now)
+        return judge_files(read_files(options["files"]), **common, by=by, now=now)
     if run is not None and not names:
         names = list(run.nodes.order_by("rank", "name").values_list("name", flat=True))
     if not names:
         raise FieldError("nodes", "name them: --nodes a,b,c or --run NAME, or hand in FILES")
-    preflight = ask(names, **common, faults=options["fault"], by=by, now=now)
-    run_through(preflight, now=now)
+    preflight = request_preflight(names, **common, faults=options["fault"], by=by, now=now)
+    run_all_stages(preflight, now=now)
     return preflight
 
 
@@ -117,5 +123,5 @@ def answer(preflight: Preflight, found: PreflightResult) -> dict[str, object]:
         "take": list(found.chosen),
         "usual": dict(found.usual),
         "collective_slowdown_ratio": found.slowdown,
-        "collectives": list(collectives_json(measured_of(preflight))),
+        "collectives": list(collectives_json(load_measured(preflight))),
     }

@@ -14,7 +14,7 @@ from django.conf import settings
 from django.core.management.base import BaseCommand
 from django.db import connections, transaction
 
-from fleet.costs.spending import keep_spending
+from fleet.costs.spending import update_spending
 from fleet.models import Run
 from fleet.ops.tied import tie
 from fleet.runs.similar_runs import update_due_comparisons
@@ -55,7 +55,7 @@ class Command(BaseCommand):
         ensure_trials(now=now)
         ensure_preflight()
         update_due_figures(hot, now=datetime.now(UTC))
-        keep_spending(hot, now=datetime.now(UTC))
+        update_spending(hot, now=datetime.now(UTC))
         update_due_comparisons(hot, now=datetime.now(UTC), at_a_time=20)
         demo_history.extend(hot, now=now)
         demo_history.welcome(hot, now=now)

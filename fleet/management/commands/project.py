@@ -12,12 +12,12 @@ from redis import RedisError
 from fleet.management.cli import PlainCommand
 from fleet.models import Trial
 from fleet.trials.schedule import Projection, ReuseScenario, pair_now, project, runs_now
-from fleet.trials.schedule_arms import Planned, arms_by_hand, with_failures
+from fleet.trials.schedule_arms import Planned, arms_from_file, with_failures
 from fleet.trials.schedule_forms import DAYS, days_of, failures_of, porting_of, tokens_of
 from fleet.trials.schedule_text import (
     NAMES,
     as_json,
-    assumed_sentence,
+    assumption_sentence,
     basis_written,
     days,
     days_span,
@@ -79,7 +79,7 @@ class Command(PlainCommand):
             return
         self.stdout.write(f"{sentence(found, planned, has_reuse=reuses[0])}\n")
         self.stdout.write(f"{reuse_sentence(found, planned)}\n")
-        if told := assumed_sentence(planned):
+        if told := assumption_sentence(planned):
             self.stdout.write(f"{told}\n")
         self.stdout.write("\n")
         for has_reuse in reuses:
@@ -111,7 +111,7 @@ def _arms(options: dict[str, Any]) -> tuple[Planned, ...]:
     if sum(bool(options[name]) for name in SOURCES) != 1:
         raise FieldError("trial", "give one of --trial, --run and --figures")
     if options["figures"]:
-        return arms_by_hand(Path(options["figures"]))
+        return arms_from_file(Path(options["figures"]))
     hot, now = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S), timezone.now()
     if options["run"]:
         return runs_now(hot, options["run"], now=now)

@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 
 from fleet import alerts
-from fleet.checks.support import SupportFile, check, keep
+from fleet.checks.support import SupportFile, check_operators, store_check
 from fleet.models import (
     Alert,
     Annotation,
@@ -83,7 +83,9 @@ def fleet(run: Run, steady: Node, limping: Node, silent: Node, hot: HotStore) ->
 def money(run: Run, *pks: int) -> None:
     """Keep a price, a budget, a compile and a support check under each of these numbers."""
     now = just_now()
-    checked = check(SupportFile("ops.txt", io.BytesIO(b"aten::add\nmine::op\n")), most_bytes=100)
+    checked = check_operators(
+        SupportFile("ops.txt", io.BytesIO(b"aten::add\nmine::op\n")), most_bytes=100
+    )
     for pk in pks:
         TeamPrice.objects.create(
             pk=pk,
@@ -108,7 +110,7 @@ def money(run: Run, *pks: int) -> None:
             verdict="again",
             change={"parts": [{"what": "flags", "before": "-O1", "after": "-O2"}]},
         )
-        kept = keep(checked, by="ada", now=now)
+        kept = store_check(checked, by="ada", now=now)
         SupportCheck.objects.filter(pk=kept.pk).update(id=pk)
 
 

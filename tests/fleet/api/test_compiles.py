@@ -6,7 +6,7 @@ import pytest
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import CompileEvent, Run
-from fleet.runs.compiles import keep_compiles
+from fleet.runs.compiles import store_compiles
 from telemetry.compiles import FAIL, HIT, MISS, Compile
 from tests.fleet.api.conftest import Ask
 from tests.parts import just_now
@@ -20,7 +20,7 @@ def recompiled(run: Run) -> Run:
     now_s = just_now().timestamp()
     Run.objects.update(started_at=just_now() - timedelta(days=2))
     run.refresh_from_db()
-    keep_compiles(
+    store_compiles(
         run,
         [
             Compile("MODULE_1+a", MISS, now_s - 90_000, 1800.0, flags="-O1", cache=CACHE),

@@ -10,7 +10,7 @@ import pytest
 from django.contrib.auth.models import User
 
 from fleet.models import Alert, Node, Run, Silence, Token
-from fleet.trials.schedule import keep_observed
+from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.api.conftest import money
@@ -49,7 +49,7 @@ def named(fleet: Alert, hot: HotStore) -> None:
     money(Run.objects.get(), 4, 6)
     trial_of_two()
     let_train()
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
 
 
 @pytest.mark.curl

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from fleet.costs.spending import keep_spending
+from fleet.costs.spending import update_spending
 from fleet.models import Annotation, Budget, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Ask
@@ -25,7 +25,7 @@ def told(client: Client) -> dict[str, object]:
 def known(client: Client, hot: HotStore, alive: Run) -> Run:  # noqa: F811
     """Give a run that is over, and was added up."""
     Run.objects.update(finished_at=just_now(), n_tokens=0, tokens_per_epoch=10**9)
-    keep_spending(hot, now=just_now())
+    update_spending(hot, now=just_now())
     return Run.objects.get()
 
 

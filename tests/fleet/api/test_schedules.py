@@ -8,7 +8,7 @@ import pytest
 from django.core.management import call_command
 
 from fleet.models import Run, Trial
-from fleet.trials.schedule import keep_observed
+from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Ask
 from tests.fleet.trials.conftest import LATER
@@ -29,7 +29,7 @@ def seen(hot: HotStore, trial: Trial) -> Trial:
     """Let both arms train, end the trial, and look at them as of then."""
     let_train()
     Trial.objects.update(ended_at=LATER)
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
     return Trial.objects.get()
 
 

@@ -13,7 +13,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.models import Alert, Annotation, Node, Run, Silence, Token
-from fleet.trials.schedule import keep_observed
+from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.api.conftest import money
@@ -72,7 +72,7 @@ def known(fleet: Alert, run: Run, hot: HotStore, settings: Settings) -> None:
     money(run, 1, 2)
     trial_of_two()
     let_train()
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
 
 
 def bearing(scope: str) -> list[str]:

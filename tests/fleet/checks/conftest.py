@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from fleet.checks.preflights import ask, run_through
+from fleet.checks.preflights import request_preflight, run_all_stages
 from fleet.models import Preflight
 from tests.parts import NOON
 
@@ -27,7 +27,7 @@ def asked(db: None, _rehearsing: None) -> Callable[..., Preflight]:
 
     def asking(names: Sequence[str] = SIXTEEN, **fields: Any) -> Preflight:
         given: dict[str, Any] = {"instance_type": "trn2.48xlarge", "by": "ada", "now": NOON}
-        return ask(names, **given | fields)
+        return request_preflight(names, **given | fields)
 
     return asking
 
@@ -38,7 +38,7 @@ def done(asked: Callable[..., Preflight]) -> Callable[..., Preflight]:
 
     def doing(names: Sequence[str] = SIXTEEN, **fields: Any) -> Preflight:
         preflight = asked(names, **fields)
-        run_through(preflight, now=fields.get("now", NOON))
+        run_all_stages(preflight, now=fields.get("now", NOON))
         return preflight
 
     return doing

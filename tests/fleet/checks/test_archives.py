@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fleet.checks import preflight_files
-from fleet.checks.preflight_files import files_at, unpacked
+from fleet.checks.preflight_files import read_files, unpack_uploads
 from fleet.ops import compression
 from telemetry.errors import FieldError
 
@@ -98,7 +98,7 @@ def test_a_header_is_refused_by_its_size_before_it_is_read(n_unpacked: Callable[
     for kind in (tarfile.XHDTYPE, tarfile.XGLTYPE, tarfile.GNUTYPE_LONGNAME):
         bomb = swollen(header("x", 150 * MB, kind), 150 * MB)
         with at_most(5 * MB), pytest.raises(FieldError, match=r"out\.tgz has a header of"):
-            unpacked([("out.tgz", bomb)])
+            unpack_uploads([("out.tgz", bomb)])
 
     assert n_unpacked() < 3 * MB
 
@@ -110,7 +110,7 @@ def test_a_member_is_refused_by_its_size_before_it_is_read(
     bomb = swollen(header(name, 150 * MB), 150 * MB)
 
     with at_most(5 * MB), pytest.raises(FieldError, match="more than 64 MB unpacked"):
-        unpacked([("out.tgz", bomb)])
+        unpack_uploads([("out.tgz", bomb)])
 
     assert n_unpacked() < MB
 
@@ -120,7 +120,7 @@ def test_what_is_passed_over_counts(n_unpacked: Callable[[], int]) -> None:
     bomb = swollen(*hidden, *hidden, *hidden, *hidden)
 
     with at_most(5 * MB), pytest.raises(FieldError, match="more than 64 MB unpacked"):
-        unpacked([("out.tgz", bomb)])
+        unpack_uploads([("out.tgz", bomb)])
 
     assert n_unpacked() < 70 * MB
 
@@ -129,21 +129,21 @@ def test_all_uploads_share_one_limit() -> None:
     half = tarred(("pair__a__b.txt", bytes(40 * MB)))
 
     with pytest.raises(FieldError, match=r"with second\.tgz they hold more than 64 MB"):
-        unpacked([("first.tgz", half), ("second.tgz", half)])
+        unpack_uploads([("first.tgz", half), ("second.tgz", half)])
 
 
 def test_a_zip_that_claims_little_is_read_no_further() -> None:
     bomb = claiming_less(zipped(("pair__a__b.txt", bytes(100 * MB))), 1_000)
 
     with at_most(5 * MB), pytest.raises(FieldError, match="damaged"):
-        unpacked([("out.zip", bomb)])
+        unpack_uploads([("out.zip", bomb)])
 
 
 def test_a_zip_that_claims_much_is_not_opened() -> None:
     bomb = zipped(("pair__a__b.txt", bytes(100 * MB)))
 
     with at_most(5 * MB), pytest.raises(FieldError, match="more than 64 MB unpacked"):
-        unpacked([("out.zip", bomb)])
+        unpack_uploads([("out.zip", bomb)])
 
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
@@ -151,14 +151,14 @@ def test_a_zip_by_a_method_without_bounds_is_not_unpacked(method: int) -> None:
     bomb = claiming_less(zipped(("pair__a__b.txt", bytes(100 * MB)), method=method), 1_000)
 
     with at_most(5 * MB), pytest.raises(FieldError, match="packed in another way"):
-        unpacked([("out.zip", bomb)])
+        unpack_uploads([("out.zip", bomb)])
 
 
 def test_a_zip_of_very_many_members_is_not_opened() -> None:
     bomb = zipped(*((f".{number}", b"") for number in range(preflight_files.MOST_MEMBERS + 1)))
 
     with at_most(MB), pytest.raises(FieldError, match="more than 20,000 members"):
-        unpacked([("out.zip", bomb)])
+        unpack_uploads([("out.zip", bomb)])
 
 
 def test_a_tar_of_very_many_members_is_read_no_further() -> None:
@@ -166,14 +166,14 @@ def test_a_tar_of_very_many_members_is_read_no_further() -> None:
     bomb = swollen(one * (preflight_files.MOST_MEMBERS + 1))
 
     with at_most(5 * MB), pytest.raises(FieldError, match="more than 20,000 members"):
-        unpacked([("out.tgz", bomb)])
+        unpack_uploads([("out.tgz", bomb)])
 
 
 def test_very_many_empty_gzip_members_are_read_no_further() -> None:
     bomb = gzip.compress(b"", mtime=0) * (compression.MOST_MEMBERS + 1)
 
     with pytest.raises(FieldError, match="damaged"):
-        unpacked([("out.tgz", bomb)])
+        unpack_uploads([("out.tgz", bomb)])
 
 
 def test_files_of_a_folder_are_read_up_to_a_limit_in_all(
@@ -184,7 +184,7 @@ def test_files_of_a_folder_are_read_up_to_a_limit_in_all(
         (tmp_path / f"pair__{name}__z.txt").write_bytes(bytes(MB))
 
     with pytest.raises(FieldError, match=r"with pair__c__z\.txt they hold more than 2 MiB"):
-        files_at([tmp_path])
+        read_files([tmp_path])
 
 
 @pytest.mark.parametrize("style", [tarfile.USTAR_FORMAT, tarfile.GNU_FORMAT, tarfile.PAX_FORMAT])
@@ -193,7 +193,7 @@ def test_tars_of_every_style_are_read(style: int) -> None:
     files = [(f"{folder}/pair__a__b.txt", bytes(1_000)), (f"{folder}/node__a.json", b"{}" * 256)]
     files.append(("pair__a__c.txt", b""))
 
-    found = unpacked([("out.tar.gz", tarred(*files, style=style))])
+    found = unpack_uploads([("out.tar.gz", tarred(*files, style=style))])
 
     assert found == [(name.rpartition("/")[2], data) for name, data in files]
 
@@ -201,7 +201,7 @@ def test_tars_of_every_style_are_read(style: int) -> None:
 def test_names_beyond_ascii_and_very_long_ones_are_read() -> None:
     name = f"out/{'ü' * 150}.txt"
     for style in (tarfile.GNU_FORMAT, tarfile.PAX_FORMAT):
-        assert unpacked([("o.tgz", tarred((name, b"x"), style=style))]) == [(name[4:], b"x")]
+        assert unpack_uploads([("o.tgz", tarred((name, b"x"), style=style))]) == [(name[4:], b"x")]
 
 
 def test_folders_and_links_are_passed_over() -> None:
@@ -215,7 +215,7 @@ def test_folders_and_links_are_passed_over() -> None:
         entry.size = len(FILE[1])
         archive.addfile(entry, io.BytesIO(FILE[1]))
 
-    assert unpacked([("out.tgz", body.getvalue())]) == [FILE]
+    assert unpack_uploads([("out.tgz", body.getvalue())]) == [FILE]
 
 
 @pytest.mark.parametrize(
@@ -233,4 +233,4 @@ def test_folders_and_links_are_passed_over() -> None:
 )
 def test_a_damaged_tar_is_named(tar: bytes) -> None:
     with pytest.raises(FieldError, match=r"out\.tgz is no \.zip or \.tar\.gz"):
-        unpacked([("out.tgz", gzip.compress(tar))])
+        unpack_uploads([("out.tgz", gzip.compress(tar))])

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.checks import preflights
-from fleet.checks.preflights import ask
+from fleet.checks.preflights import request_preflight
 from fleet.models import Node, Preflight
 from telemetry.errors import FieldError
 from tests.parts import NOON
@@ -45,32 +45,32 @@ def test_what_cannot_be_is_refused_and_nothing_kept(
 
 
 def test_the_type_is_that_of_the_nodes(steady: Node) -> None:
-    assert ask(["steady"], by="ada", now=NOON).instance_type == "trn1.32xlarge"
+    assert request_preflight(["steady"], by="ada", now=NOON).instance_type == "trn1.32xlarge"
 
 
 def test_nodes_of_two_types_are_not_compared(steady: Node, limping: Node) -> None:
     Node.objects.filter(pk=limping.pk).update(instance_type="trn2.48xlarge")
 
     with pytest.raises(FieldError, match=r"alike; here are trn1\.32xlarge, trn2\.48xlarge"):
-        ask(["steady", "limping"], by="ada", now=NOON)
+        request_preflight(["steady", "limping"], by="ada", now=NOON)
 
 
 def test_real_nodes_are_probed_where_they_stand(steady: Node) -> None:
     Node.objects.filter(pk=steady.pk).update(source=Node.Source.NEURON_MONITOR)
 
     with pytest.raises(FieldError, match="steady is a real node"):
-        ask(["steady"], by="ada", now=NOON)
+        request_preflight(["steady"], by="ada", now=NOON)
 
 
 def test_without_drills_there_are_neither_strangers_nor_faults(steady: Node) -> None:
     with pytest.raises(FieldError, match="stranger is no node of the fleet"):
-        ask(["steady", "stranger"], by="ada", now=NOON)
+        request_preflight(["steady", "stranger"], by="ada", now=NOON)
     with pytest.raises(FieldError, match="TRNWATCH_ALLOW_DRILLS"):
-        ask(["steady"], faults=["chip_missing:steady"], by="ada", now=NOON)
+        request_preflight(["steady"], faults=["chip_missing:steady"], by="ada", now=NOON)
 
 
 def test_no_more_than_so_many_are_under_way(asked: Callable[..., Preflight]) -> None:
-    for _ in range(preflights.MOST_UNDER_WAY):
+    for _ in range(preflights.MAX_RUNNING):
         asked(["a"])
 
     with pytest.raises(FieldError, match="wait for one"):

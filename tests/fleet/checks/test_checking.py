@@ -6,12 +6,12 @@ from pathlib import Path
 import pytest
 
 from fleet.checks.support import (
-    Checked,
+    CheckedOperators,
     SupportFile,
-    check,
+    check_operators,
     file_name,
     judgements_of,
-    keep,
+    store_check,
     trial_named,
 )
 from fleet.models import SupportCheck, Trial
@@ -27,8 +27,8 @@ def given(name: str, text: bytes | None = None) -> SupportFile:
     return SupportFile(name, io.BytesIO((DATA / name).read_bytes() if text is None else text))
 
 
-def checked(name: str = "export.txt", report: str = "") -> Checked:
-    return check(given(name), given(report) if report else None, most_bytes=MOST)
+def checked(name: str = "export.txt", report: str = "") -> CheckedOperators:
+    return check_operators(given(name), given(report) if report else None, most_bytes=MOST)
 
 
 def test_it_says_by_what_it_judged() -> None:
@@ -71,14 +71,14 @@ def test_what_cannot_be_judged_names_its_field(
 
 def test_a_bad_line_is_named() -> None:
     with pytest.raises(FieldError, match="file: line 2: “how are you” is no operator"):
-        check(given("a.txt", b"aten::add\nhow are you\n"), most_bytes=MOST)
+        check_operators(given("a.txt", b"aten::add\nhow are you\n"), most_bytes=MOST)
 
 
 @pytest.mark.django_db
 def test_it_is_kept_whole() -> None:
     trial = Trial.objects.create(name="move", question="?", created_by="x", created_at=NOON)
     found = checked()
-    keep(found, by="lee", now=NOON, trial=trial)
+    store_check(found, by="lee", now=NOON, trial=trial)
 
     kept = SupportCheck.objects.get()
     assert judgements_of(kept) == found.judgements
@@ -91,7 +91,7 @@ def test_it_is_kept_whole() -> None:
 @pytest.mark.django_db
 def test_it_outlives_its_trial() -> None:
     trial = Trial.objects.create(name="move", question="?", created_by="x", created_at=NOON)
-    keep(checked(), by="lee", now=NOON, trial=trial)
+    store_check(checked(), by="lee", now=NOON, trial=trial)
     trial.delete()
 
     assert SupportCheck.objects.get().trial is None

@@ -4,7 +4,7 @@ from dataclasses import fields, replace
 
 import numpy as np
 
-from fleet.checks.preflights import packed, unpacked
+from fleet.checks.preflights import pack, unpack
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.simulate import preflight
 from telemetry.simulate.preflight import ProbedNodes
@@ -22,7 +22,7 @@ def test_everything_comes_back() -> None:
     )
 
     for measured in (blank, full):
-        again = unpacked(packed(measured))
+        again = unpack(pack(measured))
         assert again.nodes == measured.nodes
         assert list(again.rest) == list(measured.rest)
         for field in fields(Measured):
@@ -42,4 +42,4 @@ def test_sixteen_nodes_take_few_bytes() -> None:
         bed = ProbedNodes(nodes, "trn2.48xlarge", 1)
         measured = measured.with_pairs(rows, columns, preflight.pairs(bed, rows, columns))
 
-    assert len(packed(measured)) < 12_000
+    assert len(pack(measured)) < 12_000

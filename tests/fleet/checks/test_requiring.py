@@ -5,7 +5,12 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.checks.preflight_requirements import NONE, doubt, look_at_starts, require
+from fleet.checks.preflight_requirements import (
+    NO_PREFLIGHT,
+    missing_preflight_reason,
+    set_requirement,
+    update_preflight_doubts,
+)
 from fleet.models import Node, Preflight, Run
 from tests.parts import NOON
 
@@ -20,7 +25,7 @@ def passed(done: Callable[..., Preflight], *, hours_before: float, **fields: obj
 
 
 def flagged(run: Run) -> str:
-    look_at_starts()
+    update_preflight_doubts()
     run.refresh_from_db()
     return run.preflight_doubt
 
@@ -34,10 +39,10 @@ def requiring(run: Run, steady: Node, limping: Node) -> Run:
 def test_a_run_without_one_is_flagged_and_one_that_requires_none_is_not(
     requiring: Run, steady: Node
 ) -> None:
-    assert flagged(requiring) == NONE
-    assert look_at_starts() == 0
+    assert flagged(requiring) == NO_PREFLIGHT
+    assert update_preflight_doubts() == 0
 
-    require(requiring, requires=False)
+    set_requirement(requiring, requires=False)
 
     assert flagged(requiring) == ""
 
@@ -56,7 +61,7 @@ def test_a_pass_that_comes_after_the_start_is_none(
 ) -> None:
     passed(done, hours_before=-1)
 
-    assert flagged(requiring) == NONE
+    assert flagged(requiring) == NO_PREFLIGHT
 
 
 def test_it_must_have_been_of_all_its_nodes(
@@ -64,7 +69,7 @@ def test_it_must_have_been_of_all_its_nodes(
 ) -> None:
     passed(done, hours_before=1, names=("steady", "other"))
 
-    assert flagged(requiring) == NONE
+    assert flagged(requiring) == NO_PREFLIGHT
 
 
 def test_the_newest_counts_and_says_who_did_not_pass(
@@ -82,16 +87,22 @@ def test_both_nodes_of_a_bad_pair_must_not_come_and_one_may(
     names = (*PAIR, "other", "another", "fifth")
     pair = passed(done, hours_before=1, names=names, faults=["pair_slow:steady+limping"])
 
-    assert doubt(names, NOON) == (f"Preflight {pair.pk} lets only one of steady and limping come.")
-    assert doubt(["steady", "other"], NOON) == doubt(["limping", "other"], NOON) == ""
+    assert missing_preflight_reason(names, NOON) == (
+        f"Preflight {pair.pk} lets only one of steady and limping come."
+    )
+    assert (
+        missing_preflight_reason(["steady", "other"], NOON)
+        == missing_preflight_reason(["limping", "other"], NOON)
+        == ""
+    )
 
 
 def test_who_requires_one_now_is_told_at_once(
     run: Run, steady: Node, limping: Node, done: Callable[..., Preflight]
 ) -> None:
-    require(run, requires=True)
-    assert Run.objects.get(pk=run.pk).preflight_doubt == NONE
+    set_requirement(run, requires=True)
+    assert Run.objects.get(pk=run.pk).preflight_doubt == NO_PREFLIGHT
 
     passed(done, hours_before=1)
-    require(run, requires=True)
+    set_requirement(run, requires=True)
     assert Run.objects.get(pk=run.pk).preflight_doubt == ""

@@ -6,7 +6,14 @@ from datetime import timedelta
 import numpy as np
 import pytest
 
-from fleet.checks.preflights import advance, advance_all, ask, measured_of, read, run_through
+from fleet.checks.preflights import (
+    advance,
+    advance_all,
+    load_measured,
+    load_result,
+    request_preflight,
+    run_all_stages,
+)
 from fleet.models import InjectedFault, Node, Preflight, Run
 from tests.fleet.checks.conftest import BAD
 from tests.parts import NOON
@@ -18,7 +25,7 @@ LATER = NOON + timedelta(minutes=5)
 def test_it_names_exactly_what_is_wrong(done: Callable[..., Preflight]) -> None:
     preflight = done(faults=BAD, take=12)
 
-    found = read(preflight)
+    found = load_result(preflight)
     assert found is not None
     assert [(t.kind, t.node, t.peer, t.device) for t in found.troubles] == [
         ("device_missing", "n-09", None, None),
@@ -43,7 +50,7 @@ def test_stages_fill_the_matrix_one_by_one(asked: Callable[..., Preflight]) -> N
     preflight = asked()
     probed = []
     while advance(preflight, now=LATER):
-        probed.append(int(measured_of(preflight).was_probed.sum()))
+        probed.append(int(load_measured(preflight).was_probed.sum()))
 
     assert len(probed) == preflight.n_stages
     assert probed == sorted(probed)
@@ -77,11 +84,11 @@ def test_it_measures_the_same_in_one_go_and_after_being_put_away(
     asked: Callable[..., Preflight],
 ) -> None:
     preflight = asked(faults=BAD)
-    run_through(preflight, now=LATER)
+    run_all_stages(preflight, now=LATER)
     again = Preflight.objects.get(pk=preflight.pk)
 
-    np.testing.assert_array_equal(measured_of(again).p99_s, measured_of(preflight).p99_s)
-    [whole, chosen] = measured_of(again).collectives
+    np.testing.assert_array_equal(load_measured(again).p99_s, load_measured(preflight).p99_s)
+    [whole, chosen] = load_measured(again).collectives
     assert (len(whole.nodes), len(chosen.nodes)) == (16, 13)
 
 
@@ -100,16 +107,16 @@ def test_a_drill_under_way_is_found_and_a_chip_the_node_lacks(
     )
     Node.objects.filter(pk=limping.pk).update(n_devices=15)
 
-    preflight = ask(["steady", "limping"], by="ada", now=NOON)
-    run_through(preflight, now=LATER)
+    preflight = request_preflight(["steady", "limping"], by="ada", now=NOON)
+    run_all_stages(preflight, now=LATER)
 
-    found = read(preflight)
+    found = load_result(preflight)
     assert found is not None
     assert {(t.kind, t.node, t.device) for t in found.troubles} == {
         ("efa_down", "steady", 3),
         ("device_missing", "limping", None),
     }
     assert preflight.verdict == "fail"
-    later = ask(["steady"], by="ada", now=NOON + timedelta(hours=1))
-    run_through(later, now=NOON + timedelta(hours=1))
+    later = request_preflight(["steady"], by="ada", now=NOON + timedelta(hours=1))
+    run_all_stages(later, now=NOON + timedelta(hours=1))
     assert later.verdict == "pass"

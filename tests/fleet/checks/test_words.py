@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.checks.preflight_text import WRITERS, listed, reason
-from fleet.checks.support import headline, rests_on, to_do, why
+from fleet.checks.support import basis_of, basis_sentence, headline, remedy
 from telemetry.checks.preflight_pairs import KINDS, PAIRS, PreflightFinding
 from telemetry.checks.support import Basis, OperatorJudgement, SupportState
 from tests.telemetry.checks.files import from_file, judged
@@ -50,28 +50,30 @@ def test_what_stands_comes_first(counts: tuple[int, int, int], said: str) -> Non
 def test_the_compiler_refuses_a_listed_operator() -> None:
     found = judged(from_file("result.json"))
 
-    assert why(found["aten::mul"]) == (
+    assert basis_of(found["aten::mul"]) == (
         "the compiler refused 1 of 2 uses (neuronx-cc, policy.py 24); "
         "the published list has it, but its word stands"
     )
-    assert why(found["aten::cumsum"]) == "the compiler took it; the published list lacks it"
-    assert why(found["aten::add"]) == "the compiler took it"
+    assert basis_of(found["aten::cumsum"]) == "the compiler took it; the published list lacks it"
+    assert basis_of(found["aten::add"]) == "the compiler took it"
 
 
 def test_what_is_known_of_a_graph() -> None:
     found = judged(from_file("export.txt"))
 
-    assert why(found["aten::add"]) == "on the published list"
-    assert why(found["aten::add_"]) == "on the published list as aten::add"
-    assert why(found["aten::mul"]).endswith("a type that the compiler refuses: c64, NCC_EVRF004")
-    assert why(found["aten::cumsum"]) == "nothing published names it"
-    assert why(found["rl::advantage"]).startswith("an operator of your own")
+    assert basis_of(found["aten::add"]) == "on the published list"
+    assert basis_of(found["aten::add_"]) == "on the published list as aten::add"
+    assert basis_of(found["aten::mul"]).endswith(
+        "a type that the compiler refuses: c64, NCC_EVRF004"
+    )
+    assert basis_of(found["aten::cumsum"]) == "nothing published names it"
+    assert basis_of(found["rl::advantage"]).startswith("an operator of your own")
 
 
 def test_every_operator_that_is_not_supported_has_something_to_do() -> None:
     for name in ("export.txt", "nodes.txt", "module.hlo", "module.mlir", "result.json"):
         for each in judged(from_file(name)).values():
-            assert bool(to_do(each)) == (each.state is not SupportState.SUPPORTED)
+            assert bool(remedy(each)) == (each.state is not SupportState.SUPPORTED)
 
 
 @pytest.mark.parametrize(
@@ -86,12 +88,12 @@ def test_every_operator_that_is_not_supported_has_something_to_do() -> None:
 def test_an_unknown_operator_says_how_to_find_out(name: str, said: str) -> None:
     judgement = OperatorJudgement(name, name, 1, 1, SupportState.UNKNOWN, Basis.NONE)
 
-    assert said in to_do(judgement)
+    assert said in remedy(judgement)
 
 
 def test_the_list_is_no_oracle_and_says_so() -> None:
-    said = rests_on(41, "2026-04", has_report=False)
+    said = basis_sentence(41, "2026-04", has_report=False)
 
     assert "41 operators" in said
     assert "no oracle" in said
-    assert "overrides" in rests_on(41, "2026-04", has_report=True)
+    assert "overrides" in basis_sentence(41, "2026-04", has_report=True)

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from fleet.costs.budgets import burn
-from fleet.costs.drift import watch_money
+from fleet.costs.budgets import budget_status
+from fleet.costs.drift import update_cost_alerts
 from fleet.models import Alert, Budget, Run
 from telemetry.store.hot import HotStore
 from tests.parts import NOON
@@ -33,8 +33,8 @@ def test_a_budget_that_will_not_do_is_raised_once_and_resolves(run: Run, hot: Ho
     small = budget(1000)
     budget(4000)
 
-    first = watch_money(hot, now=at(1))
-    again = watch_money(hot, now=at(2))
+    first = update_cost_alerts(hot, now=at(1))
+    again = update_cost_alerts(hot, now=at(2))
     alert = Alert.objects.get()
 
     assert [each.subject for each in first] == [f"budget:{small.pk}"]
@@ -43,7 +43,7 @@ def test_a_budget_that_will_not_do_is_raised_once_and_resolves(run: Run, hot: Ho
     assert alert.evidence["whose"] == "LLM"
     assert alert.evidence["forecast_usd"] == pytest.approx(24 * 86)
     Run.objects.update(finished_at=at(3))
-    watch_money(hot, now=at(4))
+    update_cost_alerts(hot, now=at(4))
     assert Alert.objects.get().resolved_at is not None
 
 
@@ -51,7 +51,7 @@ def test_each_budget_has_an_alert_of_its_own(run: Run, hot: HotStore) -> None:
     budget(1000)
     budget(500, run=run)
 
-    watch_money(hot, now=at(1))
+    update_cost_alerts(hot, now=at(1))
 
     told = Alert.objects.order_by("subject")
     assert [(each.rule, each.run_id) for each in told] == [
@@ -65,15 +65,15 @@ def test_a_budget_that_is_withdrawn_or_over_wakes_nobody(run: Run, hot: HotStore
     gone = budget(1000)
     Budget.objects.filter(pk=gone.pk).update(ended_at=NOON, ended_by="lea")
 
-    assert watch_money(hot, now=at(1)) == []
+    assert update_cost_alerts(hot, now=at(1)) == []
 
 
 def test_hovering_at_its_budget_does_not_flap(run: Run, hot: HotStore) -> None:
     held = budget(24 * 86 * 0.999)
-    watch_money(hot, now=at(1))
+    update_cost_alerts(hot, now=at(1))
     Budget.objects.filter(pk=held.pk).update(usd=24 * 86 * 1.01)
 
-    watch_money(hot, now=at(2))
+    update_cost_alerts(hot, now=at(2))
 
     assert Alert.objects.get().is_open
 
@@ -82,14 +82,14 @@ def test_a_run_that_plans_its_end_burns_no_longer(run: Run, hot: HotStore) -> No
     Run.objects.update(n_tokens=1_000_000, planned_tokens=2_000_000)
     budget(1000)
 
-    assert watch_money(hot, now=at(1)) == []
+    assert update_cost_alerts(hot, now=at(1)) == []
 
 
 def test_runs_without_a_price_are_unknown_and_raise_nothing(run: Run, hot: HotStore) -> None:
     Run.objects.update(usd_per_node_hour=0.0)
     budget(1)
 
-    assert watch_money(hot, now=at(1)) == []
+    assert update_cost_alerts(hot, now=at(1)) == []
 
 
 def test_a_budget_to_come_pays_only_for_its_own_days(run: Run) -> None:
@@ -97,7 +97,7 @@ def test_a_budget_to_come_pays_only_for_its_own_days(run: Run) -> None:
     kept = budget(1_000, days=2)
     kept.starts_at = NOON + timedelta(days=1)
 
-    found = burn(kept, [run], now=at(1))
+    found = budget_status(kept, [run], now=at(1))
 
     assert found.spent_usd == 0
     assert found.forecast_usd == pytest.approx(24 * 86)
@@ -115,7 +115,7 @@ def test_a_month_ends_with_its_last_second_by_utc(run: Run) -> None:
     hours = (month.ends_at - run.started_at) / timedelta(hours=1)
 
     for now in (at(1), month.ends_at, month.ends_at + timedelta(days=3)):
-        assert burn(month, [run], now=now).forecast_usd == pytest.approx(hours * 86)
-    assert burn(month, [run], now=month.ends_at + timedelta(days=3)).spent_usd == pytest.approx(
-        hours * 86
-    )
+        assert budget_status(month, [run], now=now).forecast_usd == pytest.approx(hours * 86)
+    assert budget_status(
+        month, [run], now=month.ends_at + timedelta(days=3)
+    ).spent_usd == pytest.approx(hours * 86)

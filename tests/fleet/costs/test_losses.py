@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from fleet.alerts.text import loss
-from fleet.costs.losses import keep_costs, measured
+from fleet.costs.losses import measure_cost, update_alert_costs
 from fleet.models import Alert, Node, Run
 from telemetry.store.hot import HotStore
 from tests.parts import NOON, NOON_S, steps
@@ -60,7 +60,7 @@ def slowed(hot: HotStore) -> HotStore:
 
 
 def test_it_is_what_the_steps_took_beyond_the_usual_pace(slowed: HotStore, make: Make) -> None:
-    cost = measured(slowed, make(), until=END)
+    cost = measure_cost(slowed, make(), until=END)
 
     assert cost is not None
     assert cost.usual_s == USUAL_S
@@ -73,7 +73,7 @@ def test_it_is_what_the_steps_took_beyond_the_usual_pace(slowed: HotStore, make:
 def test_a_run_that_goes_on_as_before_loses_nothing(hot: HotStore, make: Make) -> None:
     train(hot, 1, 250, NOON_S - 200, compute_s=USUAL_S)
     alert = make(rule="node_silent")
-    keep_costs(hot, now=END)
+    update_alert_costs(hot, now=END)
     alert.refresh_from_db()
     lost = loss(alert)
 
@@ -84,7 +84,7 @@ def test_a_run_that_goes_on_as_before_loses_nothing(hot: HotStore, make: Make) -
 
 def test_a_run_that_hangs_loses_all_of_the_time(hot: HotStore, make: Make) -> None:
     train(hot, 1, 100, NOON_S - 200, compute_s=USUAL_S)
-    cost = measured(hot, make(rule="hang", cause="hang"), until=END)
+    cost = measure_cost(hot, make(rule="hang", cause="hang"), until=END)
 
     assert cost is not None
     assert cost.n_done == 0
@@ -94,7 +94,7 @@ def test_a_run_that_hangs_loses_all_of_the_time(hot: HotStore, make: Make) -> No
 def test_the_step_under_way_is_not_counted_as_lost(hot: HotStore, make: Make) -> None:
     train(hot, 1, 100, NOON_S - 200, compute_s=USUAL_S)
     until = NOON + timedelta(seconds=USUAL_S * 0.9)
-    cost = measured(hot, make(), until=until)
+    cost = measure_cost(hot, make(), until=until)
 
     assert cost is not None
     assert cost.lost_s == 0
@@ -104,7 +104,7 @@ def test_a_checkpoint_is_no_loss(hot: HotStore, make: Make) -> None:
     train(hot, 1, 100, NOON_S - 200, compute_s=USUAL_S)
     over_s = train(hot, 101, 1, NOON_S, compute_s=USUAL_S, checkpoint_s=60.0)
     train(hot, 102, 130, over_s, compute_s=USUAL_S)
-    cost = measured(hot, make(), until=END)
+    cost = measure_cost(hot, make(), until=END)
 
     assert cost is not None
     assert cost.paused_s == pytest.approx(60)
@@ -117,7 +117,7 @@ def test_a_slow_checkpoint_costs_what_it_takes_beyond_the_usual(hot: HotStore, m
     over_s = train(hot, 102, 1, NOON_S, compute_s=USUAL_S, checkpoint_s=60.0)
     train(hot, 103, 130, over_s, compute_s=USUAL_S)
     slow = make(rule="checkpoint_slow", cause="checkpoint_slow")
-    cost = measured(hot, slow, until=END)
+    cost = measure_cost(hot, slow, until=END)
 
     assert cost is not None
     assert cost.lost_s == pytest.approx(40, abs=0.1)
@@ -129,7 +129,7 @@ def test_another_batch_is_another_pace(hot: HotStore, make: Make) -> None:
         steps(n_steps=50, first=101, ended_at_s=NOON_S + 3, compute_s=3.0, tokens=8192)
     )
 
-    assert measured(hot, make(), until=END) is None
+    assert measure_cost(hot, make(), until=END) is None
 
 
 @pytest.mark.parametrize(
@@ -138,28 +138,28 @@ def test_another_batch_is_another_pace(hot: HotStore, make: Make) -> None:
 def test_what_is_not_comparable_has_no_price(
     slowed: HotStore, make: Make, evidence: dict[str, Any]
 ) -> None:
-    assert measured(slowed, make(evidence=evidence), until=END) is None
+    assert measure_cost(slowed, make(evidence=evidence), until=END) is None
 
 
 def test_without_steps_before_nothing_can_tell(hot: HotStore, make: Make) -> None:
     train(hot, 1, 100, NOON_S, compute_s=SLOW_S)
 
-    assert measured(hot, make(), until=END) is None
+    assert measure_cost(hot, make(), until=END) is None
 
 
 def test_what_concerns_no_run_has_no_price(slowed: HotStore, make: Make) -> None:
-    assert measured(slowed, make(run=None), until=END) is None
+    assert measure_cost(slowed, make(run=None), until=END) is None
 
 
 def test_an_open_alert_is_measured_again_and_again(slowed: HotStore, make: Make) -> None:
     alert = make()
-    keep_costs(slowed, now=NOON + timedelta(seconds=100))
+    update_alert_costs(slowed, now=NOON + timedelta(seconds=100))
     alert.refresh_from_db()
     early = alert.cost
-    keep_costs(slowed, now=NOON + timedelta(seconds=105))
+    update_alert_costs(slowed, now=NOON + timedelta(seconds=105))
     alert.refresh_from_db()
     assert alert.cost == early
-    keep_costs(slowed, now=NOON + timedelta(seconds=200))
+    update_alert_costs(slowed, now=NOON + timedelta(seconds=200))
     alert.refresh_from_db()
 
     assert alert.cost["n_steps"] > 1.8 * early["n_steps"]
@@ -169,10 +169,10 @@ def test_a_resolved_alert_is_measured_up_to_its_end_and_no_more(
     slowed: HotStore, make: Make
 ) -> None:
     alert = make(resolved_at=NOON + timedelta(seconds=100))
-    keep_costs(slowed, now=END)
+    update_alert_costs(slowed, now=END)
     alert.refresh_from_db()
     first = alert.cost
-    keep_costs(slowed, now=END + timedelta(seconds=30))
+    update_alert_costs(slowed, now=END + timedelta(seconds=30))
     alert.refresh_from_db()
 
     assert first["span_s"] <= 100 + SLOW_S
@@ -181,7 +181,7 @@ def test_a_resolved_alert_is_measured_up_to_its_end_and_no_more(
 
 def test_a_loss_says_how_it_was_found(slowed: HotStore, make: Make) -> None:
     alert = make()
-    keep_costs(slowed, now=END)
+    update_alert_costs(slowed, now=END)
     alert.refresh_from_db()
     lost = loss(alert)
 
@@ -203,8 +203,8 @@ def test_an_accidental_recompile_is_a_loss_and_an_evaluation_is_none(
     train(hot, 1, 100, NOON_S - 200, compute_s=USUAL_S)
     over_s = train(hot, 101, 1, NOON_S, compute_s=USUAL_S, other_s=120.0)
     train(hot, 102, 120, over_s, compute_s=USUAL_S)
-    recompiled = measured(hot, make(rule="recompile", cause="recompile"), until=END)
-    evaluated = measured(hot, make(), until=END)
+    recompiled = measure_cost(hot, make(rule="recompile", cause="recompile"), until=END)
+    evaluated = measure_cost(hot, make(), until=END)
 
     assert recompiled is not None
     assert evaluated is not None
@@ -218,7 +218,7 @@ def test_what_another_alert_slowed_before_is_not_this_one_s_doing(
     train(hot, 1, 100, NOON_S - 260, compute_s=USUAL_S)
     train(hot, 101, 20, NOON_S - 60, compute_s=SLOW_S)
     train(hot, 121, 75, NOON_S, compute_s=4.0)
-    cost = measured(hot, make(), until=END)
+    cost = measure_cost(hot, make(), until=END)
 
     assert cost is not None
     assert cost.usual_s == SLOW_S
@@ -226,7 +226,7 @@ def test_what_another_alert_slowed_before_is_not_this_one_s_doing(
 
 def test_a_loss_says_that_another_alert_s_is_in_it(slowed: HotStore, make: Make) -> None:
     alert, _ = make(), make(rule="node_silent", subject="node:limping")
-    keep_costs(slowed, now=END)
+    update_alert_costs(slowed, now=END)
     alert.refresh_from_db()
     lost = loss(alert)
 
@@ -238,7 +238,7 @@ def test_a_run_without_a_price_loses_steps_only(slowed: HotStore, make: Make, ru
     run.usd_per_node_hour = 0.0
     run.save()
     alert = make()
-    keep_costs(slowed, now=END)
+    update_alert_costs(slowed, now=END)
     alert.refresh_from_db()
     lost = loss(alert)
 

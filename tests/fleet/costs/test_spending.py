@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import numpy as np
 import pytest
 
-from fleet.costs.spending import account, keep, keep_spending
+from fleet.costs.spending import account, keep, update_spending
 from fleet.models import Alert, CompileEvent, Run
 from telemetry.store.hot import HotStore
 from tests.parts import NOON, NOON_S, steps
@@ -161,6 +161,6 @@ def test_all_runs_are_added_up_and_old_ones_once(run: Run, hot: HotStore) -> Non
     run.finished_at = at(260)
     run.save()
 
-    assert keep_spending(hot, now=at(10_000)) == 0
+    assert update_spending(hot, now=at(10_000)) == 0
     assert told(hot, run, 10_000) == {"training": 250, "idle": 10}
     assert Run.objects.get().spending is not None

@@ -5,7 +5,7 @@ import time
 import numpy as np
 import pytest
 
-from fleet.checks.preflight_requirements import NONE, look_at_starts
+from fleet.checks.preflight_requirements import NO_PREFLIGHT, update_preflight_doubts
 from fleet.ingest.step_assembly import PENDING
 from fleet.models import Run
 from telemetry.steps import StepBatch
@@ -160,12 +160,12 @@ def test_a_run_says_that_it_requires_a_preflight_and_takes_it_back(
     deliver(said("run", **ABOUT, requires_preflight=True), at_s=now_s)
     deliver(*whole_step(1, ended_at=now_s), at_s=now_s)
     deliver(said("run", **ABOUT), at_s=now_s)
-    look_at_starts()
+    update_preflight_doubts()
     flagged = Run.objects.get(name="real")
-    assert (flagged.requires_preflight, flagged.preflight_doubt) == (True, NONE)
+    assert (flagged.requires_preflight, flagged.preflight_doubt) == (True, NO_PREFLIGHT)
 
     deliver(said("run", **ABOUT, requires_preflight=False), at_s=now_s)
-    look_at_starts()
+    update_preflight_doubts()
     spared = Run.objects.get(name="real")
     assert (spared.requires_preflight, spared.preflight_doubt) == (False, "")
 

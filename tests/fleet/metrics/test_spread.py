@@ -10,7 +10,7 @@ import pytest
 
 from fleet.metrics.collectors import DURATIONS
 from fleet.models import Run
-from fleet.runs.step_durations import EDGES_S, LATE_S, keep_durations
+from fleet.runs.step_durations import EDGES_S, LATE_S, update_step_durations
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
@@ -57,14 +57,14 @@ def test_quantiles_are_those_of_the_steps_and_no_counter_falls(
     hot.append_steps(first)
     durable.write_steps(first)
     settled_s = float(first.ended_at_s[-1]) + LATE_S + 1
-    keep_durations(hot, now=datetime.fromtimestamp(settled_s, UTC))
+    update_step_durations(hot, now=datetime.fromtimestamp(settled_s, UTC))
     counted = f"{NAME}_count == 400"
     assert eventually(lambda: scraping.values(counted))
 
     # Redis is lost, and comes back empty; the run goes on.
     hot.execute("FLUSHDB")
     hot.append_steps(second)
-    keep_durations(hot, now=just_now())
+    update_step_durations(hot, now=just_now())
 
     assert eventually(lambda: scraping.values(f"{NAME}_count == 800"))
     assert scraping.values(f"sum(resets({NAME}_bucket[5m])) + sum(resets({NAME}_sum[5m]))") == {

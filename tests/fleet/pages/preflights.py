@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fleet.checks.preflights import ask, run_through
+from fleet.checks.preflights import request_preflight, run_all_stages
 from fleet.models import Preflight
 from tests.fleet.checks.conftest import BAD, SIXTEEN
 from tests.parts import NOON
@@ -17,11 +17,11 @@ def asked(**fields: Any) -> Preflight:
         "by": "ada",
         "now": NOON,
     }
-    return ask(fields.pop("names", SIXTEEN), **given | fields)
+    return request_preflight(fields.pop("names", SIXTEEN), **given | fields)
 
 
 def done(**fields: Any) -> Preflight:
     """Ask for them, and wait for the verdict."""
     preflight = asked(**fields)
-    run_through(preflight, now=NOON)
+    run_all_stages(preflight, now=NOON)
     return preflight

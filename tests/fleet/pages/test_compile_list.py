@@ -9,7 +9,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries, Settings
 
 from fleet.models import CompileEvent, Run
-from fleet.runs.compiles import keep_compiles
+from fleet.runs.compiles import store_compiles
 from telemetry.compiles import HIT, MISS, Compile
 
 Page = Callable[..., str]
@@ -32,7 +32,7 @@ def recompiled(run: Run, now_s: float) -> Run:
     Run.objects.update(started_at=datetime.now(UTC) - timedelta(days=2))
     run.refresh_from_db()
     cache = "/fsx/cache"
-    keep_compiles(
+    store_compiles(
         run,
         [
             asked("MODULE_1+a", at_s=now_s - 90_000, flags="-O1", cache=cache),
@@ -55,7 +55,7 @@ def test_it_says_what_was_lost_and_what_changed(page: Page, recompiled: Run) -> 
 
 
 def test_without_an_accident_it_says_so(page: Page, run: Run, now_s: float) -> None:
-    keep_compiles(run, [asked("MODULE_1+a", at_s=now_s - 100)])
+    store_compiles(run, [asked("MODULE_1+a", at_s=now_s - 100)])
 
     assert "nothing was compiled by accident" in page(COMPILES)
 
@@ -68,7 +68,7 @@ def test_processes_without_a_shared_cache_are_warned_of(
     page: Page, run: Run, now_s: float
 ) -> None:
     place = "/var/tmp/neuron-compile-cache"
-    keep_compiles(
+    store_compiles(
         run,
         [
             asked("MODULE_1+a", at_s=now_s - 4_000 + n, process=f"n{n}", cache=place)
@@ -112,7 +112,7 @@ def test_long_ago_is_listed_only_when_asked_for(page: Page, recompiled: Run) -> 
 
 
 def test_many_go_on_another_page(page: Page, recompiled: Run, now_s: float) -> None:
-    keep_compiles(recompiled, [asked("MODULE_1+c", at_s=now_s - n) for n in range(60)])
+    store_compiles(recompiled, [asked("MODULE_1+c", at_s=now_s - n) for n in range(60)])
 
     assert "1 of 3" in page(COMPILES)
     assert 'rel="prev"' in page(f"{COMPILES}?page=2&what=compiled")
@@ -148,7 +148,7 @@ def test_strangers_must_sign_in(client: Client, db: None, settings: Settings) ->
 def test_what_was_announced_has_a_list_of_its_own_and_cost_nothing(
     page: Page, run: Run, now_s: float
 ) -> None:
-    keep_compiles(run, [asked("MODULE_7+a", at_s=now_s - 100, is_planned=True)])
+    store_compiles(run, [asked("MODULE_7+a", at_s=now_s - 100, is_planned=True)])
 
     text = page(f"{COMPILES}?what=announced")
 

@@ -10,7 +10,7 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.costs.spending import keep_spending
+from fleet.costs.spending import update_spending
 from fleet.models import Alert, InjectedFault, Node, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.test_run_list import another
@@ -101,7 +101,7 @@ def test_a_run_that_is_over_says_so_and_shows_how_it_went_to_the_end(
     page: Page, alive: Run, silent: Node, hot: HotStore
 ) -> None:
     ended_at = datetime.now(UTC)
-    keep_spending(hot, now=ended_at)
+    update_spending(hot, now=ended_at)
     Run.objects.update(phase=Run.Phase.FAILED, finished_at=ended_at)
     text = page("/runs/llama/")
 

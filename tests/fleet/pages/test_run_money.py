@@ -7,7 +7,7 @@ import pytest
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.costs.spending import keep_spending
+from fleet.costs.spending import update_spending
 from fleet.models import Annotation, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
@@ -41,7 +41,7 @@ def test_the_parts_that_are_shown_are_the_whole_to_the_cent(page: Page, alive: R
 
 def test_it_stands_on_the_page_of_the_run(page: Page, alive: Run, hot: HotStore) -> None:
     before = page("/runs/llama/")
-    keep_spending(hot, now=just_now())
+    update_spending(hot, now=just_now())
     after = page("/runs/llama/")
 
     assert "is being added up" in before

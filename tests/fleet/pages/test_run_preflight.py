@@ -6,7 +6,7 @@ import pytest
 from django.contrib.auth.models import User
 from django.test import Client
 
-from fleet.checks.preflight_requirements import require
+from fleet.checks.preflight_requirements import set_requirement
 from fleet.models import Node, Run
 from tests.fleet.pages.conftest import Page
 from tests.fleet.pages.preflights import done
@@ -33,7 +33,7 @@ def test_who_requires_one_reads_at_once_that_there_was_none(
 def test_the_overview_flags_it(page: Page, alive: Run) -> None:
     assert "no preflight" not in page("/")
 
-    require(alive, requires=True)
+    set_requirement(alive, requires=True)
 
     assert "</span> no preflight</span>" in page("/")
 
@@ -44,7 +44,7 @@ def test_a_run_whose_nodes_passed_says_so(
     before = alive.started_at - timedelta(hours=2)
     preflight = done(names=["steady", "limping"], instance_type="", faults=(), take=None)
     type(preflight).objects.filter(pk=preflight.pk).update(finished_at=before)
-    require(alive, requires=True)
+    set_requirement(alive, requires=True)
 
     text = page("/runs/llama/")
 

@@ -5,7 +5,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.checks.support import check, keep
+from fleet.checks.support import check_operators, store_check
 from fleet.models import SupportCheck, Trial
 from fleet.pages.support import MOST_SHOWN
 from tests.fleet.checks.test_checking import checked, given
@@ -19,7 +19,7 @@ def kept(name: str = "export.txt", report: str = "") -> SupportCheck:
     trial, _ = Trial.objects.get_or_create(
         name="move", defaults={"question": "?", "created_by": "x", "created_at": NOON}
     )
-    return keep(checked(name, report), by="lee", now=NOON, trial=trial)
+    return store_check(checked(name, report), by="lee", now=NOON, trial=trial)
 
 
 def test_what_stands_comes_first_then_the_worst(page: Page) -> None:
@@ -57,8 +57,8 @@ def test_the_compilers_word_is_said_to_override(page: Page) -> None:
 
 
 def test_all_supported_asks_for_nothing(page: Page) -> None:
-    found = check(given("ops.txt", b"aten::add\n"), most_bytes=100)
-    text = page(keep(found, by="lee", now=NOON).get_absolute_url())
+    found = check_operators(given("ops.txt", b"aten::add\n"), most_bytes=100)
+    text = page(store_check(found, by="lee", now=NOON).get_absolute_url())
 
     assert "The only operator is supported." in text
     assert "What to do" not in text
@@ -66,8 +66,8 @@ def test_all_supported_asks_for_nothing(page: Page) -> None:
 
 def test_many_are_counted_and_some_shown(page: Page) -> None:
     lines = "\n".join(f"aten::strange{i}" for i in range(MOST_SHOWN + 7))
-    found = check(given("ops.txt", lines.encode()), most_bytes=100_000)
-    text = page(keep(found, by="lee", now=NOON).get_absolute_url())
+    found = check_operators(given("ops.txt", lines.encode()), most_bytes=100_000)
+    text = page(store_check(found, by="lee", now=NOON).get_absolute_url())
 
     assert "7 more are counted" in text
     assert text.count("<code>aten::strange") == MOST_SHOWN

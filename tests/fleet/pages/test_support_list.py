@@ -6,7 +6,7 @@ from django.core.files.uploadedfile import SimpleUploadedFile
 from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.checks.support import keep
+from fleet.checks.support import store_check
 from fleet.models import SupportCheck, Trial
 from tests.fleet.checks.test_checking import checked
 from tests.fleet.pages.conftest import Page
@@ -107,7 +107,7 @@ def test_it_stays_within_its_queries(
 ) -> None:
     trial = Trial.objects.create(name="move", question="?", created_by="x", created_at=NOON)
     for _ in range(5):
-        keep(checked(), by="lee", now=NOON, trial=trial)
+        store_check(checked(), by="lee", now=NOON, trial=trial)
 
     with django_assert_max_num_queries(10):
         text = client.get("/support/").text

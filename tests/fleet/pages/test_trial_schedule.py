@@ -5,7 +5,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Run, Trial
-from fleet.trials.schedule import keep_observed
+from fleet.trials.schedule import update_observed_runs
 from fleet.trials.services import update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
@@ -27,7 +27,7 @@ def seen(hot: HotStore, trial: Trial) -> Trial:
     """Let both arms train, and look at them."""
     let_train()
     update_figures(hot, trial, now=LATER)
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
     return trial
 
 
@@ -141,7 +141,7 @@ def test_an_odd_third_arm_says_nothing_of_the_two_that_are_compared(
     train("vit-trn1", [3.0, 3.02] * 100)
     seen.arms.create(run=other, label="4 trn1", position=2)
     update_figures(hot, Trial.objects.get(pk=seen.pk), now=LATER)
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
 
     assert "do not train the same thing" not in page(PAGE)
     assert "do not train the same thing: global batch" in page(f"{PAGE}?candidate=vit-trn1")
@@ -163,7 +163,7 @@ def test_arms_without_steps_or_price_say_what_is_missing(
     hot: HotStore,
     trial: Trial,
 ) -> None:
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
     assert "vit-p5 has 0 settled steps whose tokens were counted; let it train" in page(PAGE)
 
     Run.objects.filter(name="vit-p5").update(usd_per_node_hour=0.0)
@@ -174,7 +174,7 @@ def test_of_several_candidates_one_is_chosen(page: Page, hot: HotStore, seen: Tr
     other = made("vit-trn1", "trn1.32xlarge", 20.0)
     train("vit-trn1", [3.0, 3.02] * 100)
     seen.arms.create(run=other, label="4 trn1", position=2)
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
 
     text = page(f"{PAGE}?candidate=vit-trn1")
 

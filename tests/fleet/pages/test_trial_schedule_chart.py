@@ -4,7 +4,7 @@ import pytest
 from django.test import Client
 
 from fleet.models import Trial
-from fleet.trials.schedule import keep_observed
+from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER
 from tests.fleet.trials.schedule.arms import let_train, trial_of_two
@@ -22,7 +22,7 @@ def trial(db: None) -> Trial:
 def seen(hot: HotStore, trial: Trial) -> Trial:
     """Let both arms train, and look at them."""
     let_train()
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
     return trial
 
 

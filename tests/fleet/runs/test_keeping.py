@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from fleet.models import CompileEvent, Run
-from fleet.runs.compiles import changes_in_words, keep_compiles, sharing, short
+from fleet.runs.compiles import cache_kind, change_lines, short, store_compiles
 from telemetry.compiles import HIT, MISS, Compile
 from tests.parts import NOON, NOON_S
 
@@ -22,7 +22,7 @@ def asked(
 
 
 def keep(run: Run, *events: Compile, **more: Any) -> Sequence[CompileEvent]:
-    return keep_compiles(run, events, now=NOON, **more)
+    return store_compiles(run, events, now=NOON, **more)
 
 
 def verdicts(run: Run) -> list[str]:
@@ -66,7 +66,7 @@ def test_other_flags_make_it_compile_again_and_are_named(run: Run) -> None:
     (again,) = keep(run, asked("MODULE_1+b", after_s=DAY_S, flags="--target=trn2 -O2"))
 
     assert (again.verdict, short(again.change)) == ("again", "flags")
-    assert changes_in_words(again.change) == ["flags: -O1 became -O2"]
+    assert change_lines(again.change) == ["flags: -O1 became -O2"]
     assert again.change is not None
     assert again.change["before_s"] == NOON_S + 9
 
@@ -75,7 +75,7 @@ def test_another_compiler_is_named(run: Run) -> None:
     keep(run, asked("MODULE_1+a", compiler="2.19.1"))
     (again,) = keep(run, asked("MODULE_1+a", after_s=DAY_S, compiler="2.21.3"))
 
-    assert changes_in_words(again.change) == ["compiler: neuronx-cc 2.19.1 became 2.21.3"]
+    assert change_lines(again.change) == ["compiler: neuronx-cc 2.19.1 became 2.21.3"]
 
 
 def test_the_same_key_again_means_that_the_cache_lost_it(run: Run) -> None:
@@ -89,7 +89,7 @@ def test_another_place_for_the_cache_is_named(run: Run) -> None:
     keep(run, asked("MODULE_1+a", cache="/fsx/cache"))
     (again,) = keep(run, asked("MODULE_1+a", after_s=DAY_S, cache="/var/tmp/cache"))
 
-    assert changes_in_words(again.change) == ["the cache: /var/tmp/cache in place of /fsx/cache"]
+    assert change_lines(again.change) == ["the cache: /var/tmp/cache in place of /fsx/cache"]
 
 
 def test_processes_that_compile_side_by_side_share_no_cache(run: Run) -> None:
@@ -116,7 +116,7 @@ def test_a_shape_that_both_tell_is_named(run: Run) -> None:
     keep(run, asked("MODULE_1+a", shape="8x4096"))
     (amid,) = keep(run, asked("MODULE_2+a", after_s=200, shape="7x4096"), trained_from=NOON)
 
-    assert changes_in_words(amid.change) == ["shapes: 8x4096 became 7x4096"]
+    assert change_lines(amid.change) == ["shapes: 8x4096 became 7x4096"]
 
 
 def test_what_was_announced_is_no_accident(run: Run) -> None:
@@ -164,4 +164,4 @@ def test_the_run_says_what_its_newest_compile_was_called_with(run: Run) -> None:
     ],
 )
 def test_a_path_tells_who_sees_it(path: str, is_seen: str) -> None:
-    assert sharing(path) == is_seen
+    assert cache_kind(path) == is_seen

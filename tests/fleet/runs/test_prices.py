@@ -8,7 +8,7 @@ import pytest
 
 from fleet.costs.spending import usd_between
 from fleet.models import Run, TeamPrice
-from fleet.runs.prices import AS_REPORTED, PriceRequest, opening, set_price
+from fleet.runs.prices import AS_REPORTED, PriceRequest, opening_price, set_price
 from telemetry.errors import FieldError
 from tests.parts import NOON
 
@@ -24,7 +24,7 @@ def a_price(usd: float, valid_from: datetime, *, team: str = "LLM", now: datetim
 
 def begun(at: datetime, team: str = "LLM") -> dict[str, Any]:
     """Return what a run of four nodes pays that begins at a moment."""
-    return opening(team, "trn1.32xlarge", n_nodes=4, began=at)
+    return opening_price(team, "trn1.32xlarge", n_nodes=4, began=at)
 
 
 @pytest.mark.django_db
@@ -40,11 +40,11 @@ def test_a_run_begins_at_the_price_of_its_teams_contract() -> None:
 
 @pytest.mark.django_db
 def test_without_a_contract_the_catalogue_tells_and_else_nobody_does() -> None:
-    unpriced = opening("LLM", "trn2u.48xlarge", n_nodes=4, began=NOON)
+    unpriced = opening_price("LLM", "trn2u.48xlarge", n_nodes=4, began=NOON)
 
     assert begun(NOON)["price_basis"].startswith("on demand, 2026")
     assert (unpriced["usd_per_node_hour"], unpriced["price_basis"]) == (0.0, "no price is known")
-    assert opening("", "toaster", n_nodes=1, began=NOON)["usd_per_node_hour"] == 0.0
+    assert opening_price("", "toaster", n_nodes=1, began=NOON)["usd_per_node_hour"] == 0.0
 
 
 @pytest.mark.django_db

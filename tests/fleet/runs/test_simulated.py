@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fleet.models import CompileEvent, InjectedFault, Run
-from fleet.runs.compiles import changes_in_words
+from fleet.runs.compiles import change_lines
 from fleet.simulation.compiles import RECOMPILE, keep_simulated
 from telemetry.simulate.compiles import graphs_of
 from telemetry.simulate.plan import RunSpec
@@ -79,7 +79,7 @@ def test_a_recompile_is_kept_once_its_step_is_over_and_says_what_changed(
         datetime.fromtimestamp(after(2_000).timestamp(), UTC),
         300,
     )
-    assert changes_in_words(first.change) == ["flags: -O1 became -O2"]
+    assert change_lines(first.change) == ["flags: -O1 became -O2"]
 
 
 def test_a_fault_that_held_nothing_up_made_nobody_compile(

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fleet.models import CompileEvent, Run
-from fleet.runs.compiles import covered_s, saying_whether_compiled, summed_up
+from fleet.runs.compiles import compile_summary, covered_s, with_compile_flag
 from tests.parts import NOON
 
 
@@ -21,7 +21,7 @@ def test_a_graph_counts_once_and_every_process_that_asked_for_it(run: Run) -> No
     for rank in range(4):
         compiled(run, "MODULE_1+a", "hit" if rank else "miss", rank=rank, process=f"{rank}")
     compiled(run, "MODULE_2+a", "fail")
-    found = summed_up(run)
+    found = compile_summary(run)
 
     assert (found.n_graphs, found.n_hits, found.n_misses, found.n_failures) == (2, 3, 1, 1)
     assert found.hit_ratio == 0.6
@@ -31,7 +31,7 @@ def test_time_that_processes_compile_side_by_side_passes_once(run: Run) -> None:
     compiled(run, "MODULE_1+a", "miss", seconds=100.0, process="1")
     compiled(run, "MODULE_1+a", "miss", seconds=100.0, process="2", after_s=50)
     compiled(run, "MODULE_2+a", "miss", seconds=30.0, process="1", after_s=500)
-    found = summed_up(run)
+    found = compile_summary(run)
 
     assert (found.seconds, found.wall_s, found.n_timed) == (230.0, 180.0, 3)
     assert found.graphs[0].is_compiled_again
@@ -43,22 +43,22 @@ def test_other_flags_for_the_same_graph_are_noticed(run: Run) -> None:
     compiled(run, "MODULE_1+b", "miss")
     compiled(run, "MODULE_2+a", "miss")
 
-    assert summed_up(run).n_flag_changes == 1
+    assert compile_summary(run).n_flag_changes == 1
 
 
 def test_what_nobody_timed_has_no_time(run: Run) -> None:
     compiled(run, "MODULE_1+a", "miss")
 
-    assert summed_up(run).wall_s is None
+    assert compile_summary(run).wall_s is None
 
 
 def test_a_run_without_compiles_says_so_in_one_question(run: Run) -> None:
-    asked = saying_whether_compiled(Run.objects.all())
+    asked = with_compile_flag(Run.objects.all())
 
     assert not asked.get().has_compiles  # type: ignore[attr-defined]
     compiled(run, "", "hit")
     assert asked.get().has_compiles  # type: ignore[attr-defined]
-    assert summed_up(run).n_graphs == 0
+    assert compile_summary(run).n_graphs == 0
 
 
 def test_an_event_is_kept_once_and_a_hit_takes_no_time(run: Run) -> None:

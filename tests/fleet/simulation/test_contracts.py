@@ -4,7 +4,7 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.costs.budgets import burns
+from fleet.costs.budgets import budget_statuses
 from fleet.models import Budget, Run, TeamPrice
 from fleet.simulation.demo import BUDGETS, CHANGED_AGO, create_fleet
 from telemetry import catalog
@@ -40,7 +40,7 @@ def test_one_run_spans_a_change_of_price(fleet: list[Run]) -> None:
 
 
 def test_every_team_has_a_budget_that_will_do(fleet: list[Run]) -> None:
-    found = burns(now=NOON)
+    found = budget_statuses(now=NOON)
 
     assert {each.budget.name for each in found} == set(BUDGETS) == {run.team for run in fleet}
     assert [each.budget.name for each in found if each.is_over] == []

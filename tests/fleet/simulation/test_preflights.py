@@ -5,7 +5,7 @@ from datetime import timedelta
 import pytest
 from pytest_django import Settings
 
-from fleet.checks.preflight_requirements import look_at_starts
+from fleet.checks.preflight_requirements import update_preflight_doubts
 from fleet.models import Alert, Preflight, Run
 from fleet.simulation.demo import SPARES, create_fleet, ensure_preflight
 from tests.parts import NOON
@@ -36,7 +36,7 @@ def test_the_nodes_of_the_run_were_taken_and_the_spares_left_each_for_its_reason
 def test_the_run_passed_and_the_one_in_a_hurry_says_that_it_did_not() -> None:
     create_fleet(now=NOON, longest=timedelta(hours=24))
     ensure_preflight()
-    look_at_starts()
+    update_preflight_doubts()
 
     doubts = {run.name: run.preflight_doubt for run in Run.objects.filter(requires_preflight=True)}
     assert doubts["pretrain-gpt"] == ""

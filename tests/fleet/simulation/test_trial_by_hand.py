@@ -12,7 +12,7 @@ from fleet.simulation.demo_history import live_through
 from fleet.simulation.runs import plan_of
 from fleet.trials.comparison import compare
 from fleet.trials.figures import TrialFigures
-from fleet.trials.schedule import keep_observed
+from fleet.trials.schedule import update_observed_runs
 from fleet.trials.schedule_forms import ScheduleRequest
 from fleet.trials.schedule_text import schedule_of
 from telemetry.blocks import FloatArray
@@ -121,7 +121,7 @@ def test_the_interval_is_as_wide_as_the_steps_scatter(
 def test_the_compile_is_earned_back_when_the_dollars_are_even(
     hot: HotStore, trial: Trial, taken: tuple[StepBatch, ...], now: datetime
 ) -> None:
-    keep_observed(hot, now=now)
+    update_observed_runs(hot, now=now)
 
     worked = schedule_of(trial, ScheduleRequest(failures=0.0))
 

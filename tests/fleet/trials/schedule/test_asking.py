@@ -2,12 +2,12 @@
 
 import pytest
 
-from fleet.trials.schedule_forms import ScheduleRequest, asked_of
+from fleet.trials.schedule_forms import ScheduleRequest, parse_request
 from telemetry.errors import FieldError
 
 
 def test_nothing_asked_is_two_weeks_with_reuse() -> None:
-    assert asked_of({}) == ScheduleRequest(days=14, porting_usd=0, has_reuse=True, by="saved")
+    assert parse_request({}) == ScheduleRequest(days=14, porting_usd=0, has_reuse=True, by="saved")
 
 
 def test_an_address_says_all_that_differs_and_reads_back_the_same() -> None:
@@ -18,7 +18,7 @@ def test_an_address_says_all_that_differs_and_reads_back_the_same() -> None:
     assert asked.query == (
         "days=21.5&porting_usd=20000&reuse=no&by=tokens&candidate=b&failures=0.01"
     )
-    assert asked_of(dict(part.split("=") for part in asked.query.split("&"))) == asked
+    assert parse_request(dict(part.split("=") for part in asked.query.split("&"))) == asked
     assert ScheduleRequest().query == ""
 
 
@@ -48,7 +48,7 @@ def test_the_command_that_says_the_same_is_written_out() -> None:
 )
 def test_what_cannot_be_names_its_field(field: str, text: str) -> None:
     with pytest.raises(FieldError) as refused:
-        asked_of({field: text})
+        parse_request({field: text})
 
     assert refused.value.field == field
     assert str(refused.value).startswith(f"{field}: ")

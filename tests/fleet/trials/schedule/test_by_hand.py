@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from fleet.trials.schedule import project
-from fleet.trials.schedule_arms import arms_by_hand
+from fleet.trials.schedule_arms import arms_from_file
 from telemetry.errors import FieldError
 
 BASELINE = """
@@ -40,7 +40,7 @@ def written(folder: Path, text: str) -> Path:
 
 
 def test_two_arms_come_to_what_the_same_figures_come_to(tmp_path: Path) -> None:
-    planned = arms_by_hand(written(tmp_path, BASELINE + CANDIDATE))
+    planned = arms_from_file(written(tmp_path, BASELINE + CANDIDATE))
 
     saved = project(planned, days=14, porting_usd=20_000).scenario(has_reuse=True).saved_usd
     assert saved is not None
@@ -49,7 +49,7 @@ def test_two_arms_come_to_what_the_same_figures_come_to(tmp_path: Path) -> None:
 
 
 def test_an_error_of_the_pace_is_its_interval(tmp_path: Path) -> None:
-    pace = arms_by_hand(written(tmp_path, CANDIDATE))[0].assumptions[1]
+    pace = arms_from_file(written(tmp_path, CANDIDATE))[0].assumptions[1]
 
     assert (pace.name, pace.value) == ("tokens_per_s", 90_000)
     assert pace.low == pytest.approx(90_000 / 1.0198, rel=1e-4)
@@ -71,14 +71,14 @@ def test_an_error_of_the_pace_is_its_interval(tmp_path: Path) -> None:
 )
 def test_a_mistake_is_named_by_its_place(tmp_path: Path, text: str, words: str) -> None:
     with pytest.raises(FieldError, match=words):
-        arms_by_hand(written(tmp_path, text))
+        arms_from_file(written(tmp_path, text))
 
 
 def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match=r"figures: .*nowhere\.toml: No such file"):
-        arms_by_hand(tmp_path / "nowhere.toml")
+        arms_from_file(tmp_path / "nowhere.toml")
 
 
 def test_a_file_that_goes_on_and_on_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FieldError, match="too long"):
-        arms_by_hand(written(tmp_path, "# " + "x" * 100_001))
+        arms_from_file(written(tmp_path, "# " + "x" * 100_001))

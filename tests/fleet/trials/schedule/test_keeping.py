@@ -4,7 +4,7 @@ from datetime import timedelta
 
 from fleet.models import ObservedRun, Run, Trial
 from fleet.trials.observed import observe
-from fleet.trials.schedule import keep_observed, kept_of
+from fleet.trials.schedule import stored_observations, update_observed_runs
 from fleet.trials.services import end
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import made
@@ -16,21 +16,21 @@ def test_the_runs_of_a_trial_are_looked_at_and_no_others(
 ) -> None:
     made("of-no-trial", "trn1.2xlarge", 1.0)
 
-    assert keep_observed(hot, now=LATER) == 2
-    assert kept_of([p5])[p5.pk] == (observe(hot, p5, until=LATER), LATER)
+    assert update_observed_runs(hot, now=LATER) == 2
+    assert stored_observations([p5])[p5.pk] == (observe(hot, p5, until=LATER), LATER)
 
 
 def test_they_are_looked_at_again_after_five_minutes(hot: HotStore, trained: Trial) -> None:
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
 
-    assert keep_observed(hot, now=LATER + timedelta(minutes=4)) == 0
-    assert keep_observed(hot, now=LATER + timedelta(minutes=5)) == 2
+    assert update_observed_runs(hot, now=LATER + timedelta(minutes=4)) == 0
+    assert update_observed_runs(hot, now=LATER + timedelta(minutes=5)) == 2
     assert ObservedRun.objects.count() == 2
 
 
 def test_a_trial_that_is_over_is_looked_at_once_more(hot: HotStore, trained: Trial) -> None:
-    keep_observed(hot, now=LATER)
+    update_observed_runs(hot, now=LATER)
     end(trained, now=LATER + timedelta(minutes=1))
 
-    assert keep_observed(hot, now=LATER + timedelta(minutes=6)) == 2
-    assert keep_observed(hot, now=LATER + timedelta(hours=6)) == 0
+    assert update_observed_runs(hot, now=LATER + timedelta(minutes=6)) == 2
+    assert update_observed_runs(hot, now=LATER + timedelta(hours=6)) == 0

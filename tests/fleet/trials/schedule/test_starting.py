@@ -6,8 +6,15 @@ import pytest
 
 from fleet.models import CompileEvent, Run
 from fleet.runs.annotations import annotate_phase
-from fleet.trials.observed import Observed, Start, compiles_of, loads_of, starts_alike, starts_of
-from fleet.trials.schedule import keep
+from fleet.trials.observed import (
+    Observed,
+    Start,
+    compiles_of,
+    loads_of,
+    starts_of,
+    starts_of_similar_runs,
+)
+from fleet.trials.schedule import store_observed
 from fleet.trials.schedule_arms import Planned, planned_of
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.schedule.conftest import LATER, train
@@ -72,12 +79,12 @@ def test_starts_of_similar_runs_are_observed(hot: HotStore, p5: Run, trn2: Run) 
         run.instance_type, run.last_step = "trn2.48xlarge", 100
         run.save()
     train("vit-trn2", [2.0] * 100, began_s=600.0)
-    keep(hot, trn2, until=LATER)
+    store_observed(hot, trn2, until=LATER)
 
-    assert starts_alike(p5) == (Start(None, 600.0),)
+    assert starts_of_similar_runs(p5) == (Start(None, 600.0),)
 
     Run.objects.filter(pk=trn2.pk).update(global_batch=trn2.global_batch + 1)
-    assert starts_alike(p5) == ()
+    assert starts_of_similar_runs(p5) == ()
 
 
 def seen_with(*starts: Start) -> Observed:

@@ -8,7 +8,7 @@ import pytest
 from fleet.trials.schedule import Range, project
 from fleet.trials.schedule_arms import Planned
 from fleet.trials.schedule_text import (
-    assumed_sentence,
+    assumption_sentence,
     days,
     days_span,
     dollars,
@@ -100,8 +100,8 @@ def test_where_no_list_price_is_common_only_what_is_paid_is_said() -> None:
 def test_of_simulated_arms_the_pace_is_called_assumed() -> None:
     p5, trn2 = planned()
 
-    assert assumed_sentence((p5, trn2)) == ""
-    assert assumed_sentence((p5, replace(trn2, is_simulated=True))).startswith(
+    assert assumption_sentence((p5, trn2)) == ""
+    assert assumption_sentence((p5, replace(trn2, is_simulated=True))).startswith(
         "trn2: simulated. The pace follows from assumed constants"
     )
 
