@@ -1,14 +1,16 @@
 """How figures read inside a sentence: a number with its noun, a value by its unit's name."""
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
+from html import unescape
 from typing import TypeGuard
 
 from django import template
 from django.utils import timezone
-from django.utils.html import format_html
-from django.utils.safestring import SafeString
+from django.utils.html import format_html, strip_tags
+from django.utils.safestring import SafeString, mark_safe
 
 ABSENT = "\u2013"
 MINUS = "\u2212"
@@ -197,6 +199,16 @@ def listed(names: Sequence[str], most: int = 24) -> str:
     """Write names one after another; of very many the first, and how many more there are."""
     shown = ", ".join(names[:most])
     return shown if len(names) <= most else f"{shown} and {count(len(names) - most)} more"
+
+
+# What Markdown reads as markup.
+MARKUP = re.compile(r"([\\`*_\[\]<>#|~])")
+
+
+def markdown(text: object) -> SafeString:
+    """Write text for Markdown, on one line: text shows as it is, HTML of ours loses its tags."""
+    bare = unescape(strip_tags(text)) if isinstance(text, SafeString) else str(text)
+    return mark_safe(MARKUP.sub(r"\\\1", " ".join(bare.split())))  # noqa: S308
 
 
 WRITERS: Mapping[str, Callable[[float], str]] = {

@@ -36,44 +36,44 @@ Problem = tuple[object, ...]
 
 @dataclass(frozen=True, slots=True)
 class RelatedAlert:
-    """Another alert of the same run or node, and the last thing a person said of it."""
+    """Another alert of the same run or node, and the last comment on it."""
 
     alert: Alert
-    said: str
-    said_by: str
+    comment: str
+    comment_by: str
 
 
 @dataclass(frozen=True, slots=True)
 class SimilarAlert:
-    """An earlier alert, in what it is the same, and the last thing a person said of it."""
+    """An earlier alert, what it has in common, and the last comment on it."""
 
     alert: Alert
     same: str
-    said: str
-    said_by: str
+    comment: str
+    comment_by: str
 
     @property
     def headline(self) -> str:
-        """What was wrong then."""
+        """What was wrong, in one clause."""
         return headline(self.alert)
 
     @property
     def lasted(self) -> timedelta:
-        """For how long, as far as is known."""
+        """How long it lasted; of an open one, until it was last seen."""
         return self.alert.lasted(self.alert.last_seen_at)
 
 
 @dataclass(frozen=True, slots=True)
 class SimilarAlerts:
-    """The earlier alerts like one, and how often the very same problem came within the week."""
+    """Earlier alerts similar to one, and how often the same problem fired within the week."""
 
-    likes: Sequence[SimilarAlert]
+    alerts: Sequence[SimilarAlert]
     nth_this_week: int
     where: str
 
     @property
     def recurring(self) -> str:
-        """Say it in words, where it is not the first time: 3rd time this week on this core."""
+        """Such as: 3rd time this week on this core; empty the first time."""
         return recurring(self.nth_this_week, self.where)
 
 
@@ -114,8 +114,8 @@ def neighbours_of(
     ]
 
 
-def likes_of(alert: Alert, neighbours: Sequence[RelatedAlert]) -> SimilarAlerts:
-    """Return the earlier alerts that have most in common with one, the closest first."""
+def similar_alerts(alert: Alert, neighbours: Sequence[RelatedAlert]) -> SimilarAlerts:
+    """Return the earlier alerts most similar to one, the closest first."""
     mine, week = problem_of(alert), alert.fired_at - WEEK
     earlier = [each for each in neighbours if each.alert.fired_at < alert.fired_at]
     n_week = sum(
@@ -123,11 +123,11 @@ def likes_of(alert: Alert, neighbours: Sequence[RelatedAlert]) -> SimilarAlerts:
     )
     alike = [each for each in earlier if _is_alike(alert, each.alert)]
     ranked = sorted(alike, key=lambda each: _distance(alert, each.alert))[:SHOWN]
-    likes = [
-        SimilarAlert(each.alert, _same(alert, each.alert), each.said, each.said_by)
+    similar = [
+        SimilarAlert(each.alert, _same(alert, each.alert), each.comment, each.comment_by)
         for each in ranked
     ]
-    return SimilarAlerts(likes, n_week + 1, where_of(alert))
+    return SimilarAlerts(similar, n_week + 1, where_of(alert))
 
 
 def _is_alike(alert: Alert, other: Alert) -> bool:

@@ -22,10 +22,10 @@ from fleet.models.alert import AlertQuerySet
 from fleet.pages.alert_context import (
     SAID_BY_PEOPLE,
     changes_of,
-    likes_of,
     neighbours_of,
     nth_this_week,
     recurring,
+    similar_alerts,
     until_of,
     where_of,
 )
@@ -97,7 +97,7 @@ def rows_of(alerts: Iterable[Alert], *, now: datetime) -> list[AlertRow]:
 LIST_PARTIALS = ("open", "resolved")
 # What changes by itself while somebody looks; the others only when somebody does something.
 PARTIALS = ("story", "act", "facts", "timeline", "bar")
-SOUGHT_PARTIALS = (*PARTIALS, "changes", "likes")
+SOUGHT_PARTIALS = (*PARTIALS, "changes", "similar")
 PER_PAGE = 25
 FILTERS = ("state", "rule", "run", "node", "who", "since")
 SHOWN_VICTIMS = 8
@@ -187,14 +187,14 @@ def incident_context(context: dict[str, Any]) -> dict[str, Any]:
     then, now, moment = context["then"], context["now"], context["moment"]
     until = until_of(then, now=moment or now)
     neighbours = neighbours_of(then, until=until, at=moment)
-    likes = likes_of(then, neighbours)
+    similar = similar_alerts(then, neighbours)
     hot = open_store(settings.REDIS_URL)
     about = {"run": then.run.name} if then.run else {"node": then.node.name if then.node else ""}
     return {
-        "likes": likes,
+        "similar": similar,
         "check_first": check_first(then.rule),
         "changes": changes_of(hot, then, neighbours, now=moment or now),
-        "facts": facts(then, recurring=likes.recurring),
+        "facts": facts(then, recurring=similar.recurring),
         "shown_victims": then.victims[:SHOWN_VICTIMS],
         "more_victims": then.victims[SHOWN_VICTIMS:],
         **_window(context),

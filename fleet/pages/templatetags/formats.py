@@ -14,6 +14,7 @@ for write in (
     formatting.duration,
     formatting.figure,
     formatting.listed,
+    formatting.markdown,
     formatting.moment,
     formatting.per_hour,
     formatting.percent,

@@ -13,7 +13,7 @@ from tests.parts import just_now
 
 Page = Callable[..., str]
 Fire = Callable[..., Alert]
-PARTIALS = ("story", "act", "facts", "timeline", "bar", "changes", "likes")
+PARTIALS = ("story", "act", "facts", "timeline", "bar", "changes", "similar")
 
 
 def test_it_says_what_where_how_bad_and_why(page: Page, alert: Alert) -> None:
@@ -199,7 +199,7 @@ def test_it_lists_what_changed_before_and_what_was_like_it(
     text = page(f"/alerts/{fired().pk}/")
 
     assert "loader" in text.partition('id="changes"')[2].partition("</section>")[0]
-    likes = text.partition('id="likes"')[2].partition("</section>")[0]
+    likes = text.partition('id="similar"')[2].partition("</section>")[0]
     assert "2nd time this week on this core" in likes
     assert "same core, same cause" in likes
     assert "<q>drained it</q>" in likes
@@ -215,7 +215,7 @@ def test_a_few_victims_are_shown_and_many_are_folded(page: Page, fired: Fire) ->
 def test_its_runbook_says_what_to_check_first(page: Page, alert: Alert) -> None:
     runbook = page(f"/alerts/{alert.pk}/").partition('id="runbook"')[2]
 
-    assert "The worker that waits least is the late one" in runbook
+    assert "Which worker waits least?" in runbook
     assert 'href="/runbooks/allreduce_share/"' in runbook
 
 

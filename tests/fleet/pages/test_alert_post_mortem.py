@@ -17,7 +17,7 @@ SECTIONS = (
     "## Cause and evidence",
     "## What changed around the onset",
     "## Who did what",
-    "## Earlier alerts like this",
+    "## Earlier similar alerts",
     "## Follow-ups",
 )
 
@@ -61,10 +61,10 @@ def test_it_has_every_section_in_order(read: Callable[[Alert], str], over: Alert
 def test_it_tells_the_impact_in_figures(read: Callable[[Alert], str], over: Alert) -> None:
     text = read(over)
 
-    assert "| Lasted | 20 min |" in text
+    assert "| Duration | 20 min |" in text
     assert "by olga, 2 min after it fired" in text
     assert "| Lost | $1.43, 30 steps. 60 steps ended in the 3 min" in text
-    assert "| Slowed with it | 1 node: steady |" in text
+    assert "| Also affected | 1 node: steady |" in text
 
 
 def test_it_tells_who_did_what_and_nothing_of_theirs_is_markup(
@@ -110,9 +110,9 @@ def test_an_open_alert_is_said_to_be_open(read: Callable[[Alert], str], alert: A
     text = read(alert)
 
     assert "still open (firing)" in text
-    assert "| Over | not yet |" in text
-    assert "| Taken | by nobody |" in text
-    assert "Nobody did anything about it in trnwatch." in text
+    assert "| Resolved | not yet |" in text
+    assert "| Acknowledged | no |" in text
+    assert "No action is recorded in trnwatch." in text
 
 
 def test_a_drill_is_said_to_be_one(read: Callable[[Alert], str], fired: Fire) -> None:
@@ -125,7 +125,7 @@ def test_every_rule_can_be_written_up(
 ) -> None:
     alert = fired(rule=rule, cause=rule, evidence={}, run=None, victims=[], cost={})
 
-    assert "not known: no comparable pace before it" in read(alert)
+    assert "unknown: no comparable step time before it" in read(alert)
 
 
 def test_it_is_markdown_that_nobody_keeps(client: Client, alert: Alert) -> None:

@@ -7,14 +7,14 @@ import pytest
 
 from fleet.models import Alert, AlertEvent, Node
 from fleet.pages.alert_context import SimilarAlerts, neighbours_of, nth_this_week, recurring
-from fleet.pages.alert_context import likes_of as rank
+from fleet.pages.alert_context import similar_alerts as rank
 from tests.parts import NOON
 
 Make = Callable[..., Alert]
 DAY = timedelta(days=1)
 
 
-def likes_of(alert: Alert) -> SimilarAlerts:
+def similar_to(alert: Alert) -> SimilarAlerts:
     return rank(alert, neighbours_of(alert, until=NOON))
 
 
@@ -35,10 +35,10 @@ def test_the_same_core_comes_before_the_same_node_and_the_same_cause(
     cause = ago(1, node=steady)
     node = ago(2, cause="efa_loss")
     core = ago(3)
-    found = likes_of(make())
+    found = similar_to(make())
 
-    assert [like.alert for like in found.likes] == [core, node, cause]
-    assert [like.same for like in found.likes] == [
+    assert [like.alert for like in found.alerts] == [core, node, cause]
+    assert [like.same for like in found.alerts] == [
         "same core, same cause",
         "same node",
         "same cause",
@@ -48,7 +48,7 @@ def test_the_same_core_comes_before_the_same_node_and_the_same_cause(
 def test_it_counts_the_week_at_this_very_core(make: Make, ago: Make) -> None:
     ago(1), ago(2), ago(8), ago(3, device=8)
 
-    assert likes_of(make()).recurring == "3rd time this week on this core"
+    assert similar_to(make()).recurring == "3rd time this week on this core"
 
 
 def test_it_tells_the_last_thing_a_person_said(make: Make, ago: Make) -> None:
@@ -60,9 +60,9 @@ def test_it_tells_the_last_thing_a_person_said(make: Make, ago: Make) -> None:
         ("resolved", "", ""),
     ):
         AlertEvent.objects.create(alert=core, at=NOON, kind=kind, by=by, text=text)
-    (like,) = likes_of(make()).likes
+    (like,) = similar_to(make()).alerts
 
-    assert (like.said, like.said_by) == ("drained it", "olga")
+    assert (like.comment, like.comment_by) == ("drained it", "olga")
 
 
 def test_an_unknown_cause_is_like_what_the_same_rule_said_of_the_same_run(
@@ -70,16 +70,16 @@ def test_an_unknown_cause_is_like_what_the_same_rule_said_of_the_same_run(
 ) -> None:
     ago(1, cause="unknown", node=None, device=None)
     ago(2)
-    found = likes_of(make(cause="unknown", node=None, device=None))
+    found = similar_to(make(cause="unknown", node=None, device=None))
 
-    assert [like.same for like in found.likes] == ["same run, same cause", "same rule"]
+    assert [like.same for like in found.alerts] == ["same run, same cause", "same rule"]
     assert found.recurring == "2nd time this week on this run"
 
 
 def test_a_first_time_is_like_nothing(make: Make) -> None:
-    found = likes_of(make())
+    found = similar_to(make())
 
-    assert (found.likes, found.recurring) == ([], "")
+    assert (found.alerts, found.recurring) == ([], "")
 
 
 def test_a_list_is_counted_in_one_query(
