@@ -1,22 +1,19 @@
-"""A shift, handed over: what happened, what is open, what must not be forgotten."""
+"""The shift handover: what happened, what is open, and notes for the next shift."""
 
-import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from html import unescape
 from typing import Self
 
 from django.db import transaction
 from django.db.models import Max, OuterRef, Q, QuerySet, Subquery, Sum
-from django.utils.html import strip_tags
+from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
 from fleet.access.roles import answering
 from fleet.alerts.actions import AlertError, assign
 from fleet.alerts.evidence import cause_name
 from fleet.alerts.text import AlertText
-from fleet.formatting import duration
 from fleet.models import Alert, AlertEvent, HandoverNote, Silence
 from telemetry.detect import RULES
 from telemetry.detect.findings import UNKNOWN
@@ -26,102 +23,111 @@ LONGEST_NOTE = 5000
 
 @transaction.atomic
 def hand_over(
-    text: str, *, by: str, to: str, since: datetime, now: datetime, gives: bool = False
+    text: str, *, by: str, to: str, since: datetime, now: datetime, assigns: bool = False
 ) -> HandoverNote:
-    """Keep a note of a shift; with ``gives``, all that its writer has goes to ``to``.
+    """Save the note of a shift; with ``assigns``, assign the alerts of its writer to ``to``.
 
     Raises
     ------
     AlertError
-        Where there is no text, it is too long, or nobody who may act is called ``to``.
+        If the text is empty or too long, or ``to`` is not the name of an operator.
     """
     text = text.strip()
     if not text:
-        raise AlertError("note: is empty; write what the next shift should know")
+        raise AlertError("note: is empty. Write what the next shift should know.")
     if len(text) > LONGEST_NOTE:
-        raise AlertError(f"note: is longer than {LONGEST_NOTE:,} characters; shorten it")
+        raise AlertError(f"note: is longer than {LONGEST_NOTE:,} characters. Shorten it.")
     if to and not answering().filter(username=to).exists():
-        raise AlertError(f"to: nobody who may act is called {to[:40]!r}; choose from the list")
-    if gives and not to:
-        raise AlertError("to: name whom your alerts go to")
-    if gives:
+        raise AlertError(f"to: {to[:40]!r} is not an operator. Choose a name from the list.")
+    if assigns and not to:
+        raise AlertError("to: is empty. Choose who gets your alerts.")
+    if assigns:
         for alert in Alert.objects.open():
             if alert.owner == by != to:
-                assign(alert, to=to, by=by, comment="handed over", now=now)
+                assign(alert, to=to, by=by, comment="shift handover", now=now)
     return HandoverNote.objects.create(at=now, since=min(since, now), by=by, to=to, text=text)
 
 
-NO_NEWS = timedelta(hours=4)
+# An acknowledged alert without a timeline entry for so long is shown as stale.
+STALE_AFTER = timedelta(hours=4)
 OLD, ENDS_SOON = timedelta(days=1), timedelta(minutes=30)
+WEEK = timedelta(days=7)
+DEFAULT_SHIFT, LONGEST_SHIFT = timedelta(hours=8), timedelta(days=7)
+Kind = AlertEvent.Kind
+BY_PEOPLE = (Kind.COMMENTED, Kind.ACKNOWLEDGED, Kind.UNACKNOWLEDGED, Kind.ASSIGNED, Kind.RESOLVED)
+LIMIT = 200
 
 
-def with_news(alerts: QuerySet[Alert]) -> QuerySet[Alert]:
-    """Ask of each alert when its timeline last gained a line: ``news_at``."""
+def with_updates(alerts: QuerySet[Alert]) -> QuerySet[Alert]:
+    """Annotate each alert with the time of its last timeline entry: ``updated_at``."""
     latest = AlertEvent.objects.filter(alert=OuterRef("pk")).order_by("-at").values("at")[:1]
-    return alerts.annotate(news_at=Subquery(latest))
+    return alerts.annotate(updated_at=Subquery(latest))
 
 
 @dataclass(frozen=True, slots=True)
-class AcknowledgedAlert:
-    """Who has an alert since when, and when there was last news of it."""
+class Ownership:
+    """Who owns an alert since when, and for how long it had no timeline entry."""
 
     by: str
     since: datetime
-    news_at: datetime
-    is_forgotten: bool
+    updated_at: datetime
+    idle: timedelta
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether it had no update for long."""
+        return self.idle > STALE_AFTER
 
     @classmethod
     def of(cls, alert: Alert, *, now: datetime) -> Self | None:
-        """Say it of an alert asked for with its news; None where nobody has it."""
+        """Return the owner of an alert that is annotated by ``with_updates``; None without one."""
         if not alert.owner:
             return None
         since = alert.assigned_at if alert.assigned_to else alert.acknowledged_at
         since = since or alert.fired_at
-        news_at = getattr(alert, "news_at", None) or since
-        return cls(alert.owner, since, news_at, is_forgotten=now - news_at > NO_NEWS)
+        updated_at = getattr(alert, "updated_at", None) or since
+        return cls(alert.owner, since, updated_at, now - updated_at)
 
 
 @dataclass(frozen=True, slots=True)
 class AgedSilence:
-    """A silence, and what is to be said of its age."""
+    """A silence, and whether it is active, old or about to expire."""
 
     silence: Silence
     is_active: bool
     is_old: bool
     ends_soon: bool
 
+    @classmethod
+    def of(cls, silence: Silence, *, now: datetime) -> Self:
+        """Judge a silence by its age."""
+        is_active = silence.is_active(now)
+        return cls(
+            silence,
+            is_active=is_active,
+            is_old=is_active and now - silence.starts_at > OLD,
+            ends_soon=is_active and silence.ends_at - now <= ENDS_SOON,
+        )
 
-def aged(silence: Silence, *, now: datetime) -> AgedSilence:
-    """Say whether a silence is over, old, or soon over."""
-    is_active = silence.is_active(now)
-    return AgedSilence(
-        silence,
-        is_active=is_active,
-        is_old=is_active and now - silence.starts_at > OLD,
-        ends_soon=is_active and silence.ends_at - now <= ENDS_SOON,
-    )
-
-
-WEEK = timedelta(days=7)
-USUAL, LONGEST = timedelta(hours=8), timedelta(days=7)
-Kind = AlertEvent.Kind
-SAID = (Kind.COMMENTED, Kind.ACKNOWLEDGED, Kind.UNACKNOWLEDGED, Kind.ASSIGNED, Kind.RESOLVED)
-MOST = 200
+    @property
+    def matchers(self) -> str:
+        """The matchers as Markdown code."""
+        return self.silence.matchers.replace("`", "'") or "everything"
 
 
 @dataclass(frozen=True, slots=True)
 class OpenAlert:
-    """An open alert, in words, and who has it since when."""
+    """An open alert, its owner and its active silence."""
 
     alert: Alert
     headline: SafeString
-    taken: AcknowledgedAlert | None
+    owned: Ownership | None
     silence: Silence | None
 
 
 @dataclass(frozen=True, slots=True)
 class ResolvedAlert:
-    """An alert that ended within the shift, in words."""
+    """An alert that was resolved during the shift."""
 
     alert: Alert
     headline: SafeString
@@ -130,7 +136,7 @@ class ResolvedAlert:
 
 @dataclass(frozen=True, slots=True)
 class RecurringAlert:
-    """A problem that came back within the shift: how often it fired in the last seven days."""
+    """A problem that fired again during the shift, and how often it fired in seven days."""
 
     rule: str
     subject: str
@@ -140,8 +146,8 @@ class RecurringAlert:
     latest: int
 
     @property
-    def words(self) -> str:
-        """Say what it is and where."""
+    def text(self) -> str:
+        """What it is and where."""
         what = RULES[self.rule].title if self.rule in RULES else self.rule.replace("_", " ")
         where = self.node or self.subject.partition(":")[2]
         cause = "" if self.cause == UNKNOWN else f", {cause_name(self.cause)}"
@@ -150,66 +156,73 @@ class RecurringAlert:
 
 @dataclass(frozen=True, slots=True)
 class Shift:
-    """Everything that whoever comes next should know."""
+    """Everything that the next shift should know."""
 
     since: datetime
     until: datetime
-    held: list[OpenAlert]
-    over: list[ResolvedAlert]
+    open: list[OpenAlert]
+    resolved: list[ResolvedAlert]
     silences: list[AgedSilence]
     recurring: list[RecurringAlert]
-    remarks: list[AlertEvent]
+    comments: list[AlertEvent]
 
     @property
     def n_unowned(self) -> int:
-        """How many open alerts nobody has."""
-        return sum(each.taken is None for each in self.held)
+        """How many open alerts have no owner."""
+        return sum(each.owned is None for each in self.open)
 
     @property
-    def n_forgotten(self) -> int:
-        """How many alerts somebody has, without news for long."""
-        return sum(each.taken is not None and each.taken.is_forgotten for each in self.held)
+    def n_stale(self) -> int:
+        """How many owned alerts had no update for long."""
+        return sum(each.owned is not None and each.owned.is_stale for each in self.open)
 
 
-def looked_back(since: datetime, *, now: datetime) -> Shift:
-    """Gather what happened between two moments, and what is the matter at the second."""
-    both = with_news(Alert.objects.filter(Q(resolved_at=None) | Q(resolved_at__gte=since)))
+def shift_between(since: datetime, *, now: datetime) -> Shift:
+    """Gather what happened since a moment, and what is open now.
+
+    Alerts without an owner come first, then those owned the longest.
+    """
+    both = with_updates(Alert.objects.filter(Q(resolved_at=None) | Q(resolved_at__gte=since)))
     alerts = list(both.select_related("run", "node", "silence").order_by("fired_at", "pk"))
-    held = [_held(alert, now=now) for alert in alerts if alert.is_open]
-    over = [alert for alert in alerts if not alert.is_open][-MOST:]
+    open_ = [
+        OpenAlert(
+            alert,
+            AlertText(alert, now).headline,
+            Ownership.of(alert, now=now),
+            alert.silence if alert.is_silenced(now) else None,
+        )
+        for alert in alerts
+        if alert.is_open
+    ]
+    open_.sort(
+        key=lambda each: (
+            each.owned is not None,
+            each.owned.since if each.owned else each.alert.fired_at,
+        )
+    )
+    resolved = [alert for alert in alerts if not alert.is_open][-LIMIT:]
     silences = Silence.objects.filter(ends_at__gt=since, starts_at__lte=now)
-    remarks = AlertEvent.objects.filter(at__gt=since, at__lte=now, kind__in=SAID).exclude(by="")
+    comments = AlertEvent.objects.filter(at__gt=since, at__lte=now, kind__in=BY_PEOPLE)
     return Shift(
         since,
         now,
-        held=sorted(held, key=_longest_first),
-        over=[
-            ResolvedAlert(each, AlertText(each, now).headline, each.lasted(now)) for each in over
+        open=open_,
+        resolved=[
+            ResolvedAlert(each, AlertText(each, now).headline, each.lasted(now))
+            for each in resolved
         ],
-        silences=[aged(each, now=now) for each in silences.order_by("starts_at", "pk")],
+        silences=[AgedSilence.of(each, now=now) for each in silences.order_by("starts_at", "pk")],
         recurring=list(_recurring(since, now=now)),
-        remarks=list(remarks.exclude(text="").select_related("alert")[:MOST]),
+        comments=list(comments.exclude(by="").exclude(text="").select_related("alert")[:LIMIT]),
     )
 
 
-def _longest_first(held: OpenAlert) -> tuple[bool, datetime]:
-    """Sort what nobody has first, then what somebody has had the longest."""
-    return held.taken is not None, held.taken.since if held.taken else held.alert.fired_at
-
-
-def _held(alert: Alert, *, now: datetime) -> OpenAlert:
-    silence = alert.silence if alert.is_silenced(now) else None
-    return OpenAlert(
-        alert, AlertText(alert, now).headline, AcknowledgedAlert.of(alert, now=now), silence
-    )
-
-
-def _recurring(since: datetime, *, now: datetime) -> Iterable[RecurringAlert]:
+def _recurring(since: datetime, *, now: datetime) -> Iterator[RecurringAlert]:
     names = ("rule", "subject", "cause", "node__name")
     week = Alert.objects.filter(last_seen_at__gt=now - WEEK).values(*names)
     often = week.annotate(n=Sum("n_firings"), at=Max("last_seen_at"), latest=Max("pk"))
-    back = often.filter(n__gte=2, at__gte=since)
-    for row in back.order_by("-n", "rule", "subject")[:MOST]:
+    again = often.filter(n__gte=2, at__gte=since)
+    for row in again.order_by("-n", "rule", "subject")[:LIMIT]:
         yield RecurringAlert(
             rule=row["rule"],
             subject=row["subject"],
@@ -220,94 +233,16 @@ def _recurring(since: datetime, *, now: datetime) -> Iterable[RecurringAlert]:
         )
 
 
-def began(asked: str, *, now: datetime) -> datetime:
-    """Return when the shift began: so many hours ago, or else at the last note of the day."""
-    if asked.isdecimal() and 0 < int(asked) <= LONGEST.total_seconds() // 3600:
-        return now - timedelta(hours=int(asked))
+def shift_start(hours: str, *, now: datetime) -> datetime:
+    """Return when the shift began: ``hours`` ago, or at the last note of the past day."""
+    if hours.isdecimal() and 0 < int(hours) <= LONGEST_SHIFT.total_seconds() // 3600:
+        return now - timedelta(hours=int(hours))
     last = HandoverNote.objects.filter(at__gt=now - timedelta(days=1), at__lte=now).first()
-    return now - USUAL if last is None else last.at
+    return now - DEFAULT_SHIFT if last is None else last.at
 
 
-SPECIAL = re.compile(r"([\\`*_\[\]<>#|])")
-
-
-def as_markdown(shift: Shift, notes: Iterable[HandoverNote], *, address: str) -> str:
-    """Write a shift and its notes as Markdown; links begin with ``address``."""
-    sections: tuple[tuple[str, list[str]], ...] = (
-        ("Open", [_markdown_held(each, shift.until, address) for each in shift.held]),
-        ("Silenced", [_silence(each, address) for each in shift.silences]),
-        ("Over", [_over(each, address) for each in shift.over]),
-        ("Recurs", [_markdown_recurring(each, address) for each in shift.recurring]),
-        ("Said", list(_remarks(shift))),
+def as_markdown(shift: Shift, notes: Iterable[HandoverNote], *, root: str) -> str:
+    """Write a shift and its notes as Markdown; ``root`` goes before the addresses of pages."""
+    return render_to_string(
+        "alerts/handover.md", {"shift": shift, "notes": list(notes), "root": root}
     )
-    lines = [f"# Hand-over: {_at(shift.since)} to {_at(shift.until)}"]
-    for title, entries in sections:
-        lines += ["", f"## {title}: {len(entries)}", ""]
-        lines += [f"- {entry}" for entry in entries] or ["Nothing."]
-    for note in notes:
-        lines += ["", f"## {plain(str(note))}", "", note.text]
-    return "\n".join(lines) + "\n"
-
-
-def plain(text: str) -> str:
-    """Write a text so that Markdown leaves it as it is, on one line."""
-    return SPECIAL.sub(r"\\\1", " ".join(text.split()))
-
-
-def _said(headline: SafeString) -> str:
-    return plain(unescape(strip_tags(headline)))
-
-
-def _markdown_held(held: OpenAlert, now: datetime, address: str) -> str:
-    alert, taken = held.alert, held.taken
-    told = [f"{_link(alert.pk, address)} {_said(held.headline)}, since {_at(alert.fired_at)}"]
-    if taken is None:
-        told.append("**nobody has it**")
-    else:
-        told.append(f"{plain(taken.by)} has it since {_at(taken.since)}")
-        if taken.is_forgotten:
-            told.append(f"**no news for {duration(now - taken.news_at)}**")
-    if held.silence is not None:
-        told.append(f"silenced until {_at(held.silence.ends_at)}: {plain(held.silence.reason)}")
-    if alert.flapping_since is not None:
-        told.append(f"comes and goes, fired {alert.n_firings} times")
-    return "; ".join(told)
-
-
-def _silence(each: AgedSilence, address: str) -> str:
-    silence = each.silence
-    link = f"[silence {silence.pk}]({address}{silence.get_absolute_url()})"
-    verb = "until" if each.is_active else "over since"
-    code = silence.matchers.replace("`", "'") or "everything"
-    age = "; **older than a day**" if each.is_old else ""
-    who = f"{plain(silence.by)}: {plain(silence.reason)}"
-    return f"{link} `{code}` {verb} {_at(silence.ends_at)}, by {who}{age}"
-
-
-def _over(over: ResolvedAlert, address: str) -> str:
-    alert = over.alert
-    by = plain(alert.owner) or "nobody"
-    ended = f"over {_at(alert.resolved_at)}" if alert.resolved_at else "over"
-    return (
-        f"{_link(alert.pk, address)} {_said(over.headline)}, {ended} "
-        f"after {duration(over.lasted)}; taken by {by}"
-    )
-
-
-def _markdown_recurring(each: RecurringAlert, address: str) -> str:
-    last = _link(each.latest, address)
-    return f"{plain(each.words)}: {each.n_firings} times in 7 days, last {last}"
-
-
-def _remarks(shift: Shift) -> Iterator[str]:
-    for event in shift.remarks:
-        done = event.get_kind_display().lower()
-        yield f"{_at(event.at)} {plain(event.by)} {done}: {plain(event.text)}"
-
-
-def _link(pk: int, address: str) -> str:
-    return f"[alert {pk}]({address}/alerts/{pk}/)"
-
-
-def _at(moment: datetime) -> str:
-    return f"{moment:%Y-%m-%d %H:%M} UTC"

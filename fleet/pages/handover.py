@@ -1,4 +1,4 @@
-"""The page of the hand-over: what the next shift should know, and a note for it."""
+"""The page of the shift handover: what the next shift should know, and the form of a note."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,24 +13,24 @@ from django.views.decorators.http import require_http_methods, require_safe
 from fleet import alerts
 from fleet.access.roles import may, names
 from fleet.alerts import AlertError
-from fleet.alerts.handover import Shift, as_markdown, began, looked_back
+from fleet.alerts.handover import Shift, as_markdown, shift_between, shift_start
 from fleet.models import HandoverNote
 from fleet.pages.render import HtmxRequest, render_page
 
 HOURS = (4, 8, 12, 24, 168)
 N_NOTES = 20
-# What changes by itself while somebody looks; the note only when somebody writes it.
-LIVE_PARTIALS = ("held", "over", "recurring", "said", "silenced")
+# What updates by itself; the note changes only when it is saved.
+LIVE_PARTIALS = ("open", "resolved", "recurring", "comments", "silenced")
 PARTIALS = (*LIVE_PARTIALS, "note")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def hand_over(request: HtmxRequest) -> HttpResponse:
-    """Look back on a shift, or keep a note of it."""
+    """Show a shift, or save a note of it."""
     if request.method != "POST":
         return _show(request, request.GET.get("hours", ""))
     if not may(request.user, "operator"):
-        raise PermissionDenied("A hand-over note needs the role operator.")
+        raise PermissionDenied("A handover note needs the role operator.")
     hours, now = request.POST.get("hours", ""), timezone.now()
     given = {name: request.POST.get(name, "") for name in ("text", "to", "gives")}
     try:
@@ -38,33 +38,33 @@ def hand_over(request: HtmxRequest) -> HttpResponse:
             given["text"],
             by=request.user.get_username(),
             to=given["to"],
-            since=began(hours, now=now),
-            gives=bool(given["gives"]),
+            since=shift_start(hours, now=now),
+            assigns=bool(given["gives"]),
             now=now,
         )
     except AlertError as error:
         return _show(request, hours, given=given, error=str(error))
-    messages.success(request, "The note is kept.")
+    messages.success(request, "The note is saved.")
     return HttpResponseRedirect(reverse("hand-over"))
 
 
 def shift_context(hours: str = "") -> dict[str, Any]:
-    """Return the shift of so many hours, or else since the last note of the day."""
+    """Return the shift of so many hours, or since the last note of the past day."""
     now = timezone.now()
-    return {"shift": looked_back(began(hours, now=now), now=now), "hours": hours}
+    return {"shift": shift_between(shift_start(hours, now=now), now=now), "hours": hours}
 
 
 def _show(
     request: HtmxRequest, hours: str, *, given: dict[str, str] | None = None, error: str = ""
 ) -> HttpResponse:
     me, choices = request.user.get_username(), [str(choice) for choice in HOURS]
-    looked = shift_context(hours)
+    context = shift_context(hours)
     notes = list(HandoverNote.objects.all()[:N_NOTES])
-    context: dict[str, Any] = looked | {
+    context |= {
         "choices": choices,
         "stream_filters": f"hours={hours}" if hours in choices else "",
         "notes": notes,
-        "markdown": _markdown(request, looked["shift"], notes),
+        "markdown": _markdown(request, context["shift"], notes),
         "people": [name for name in names() if name != me],
         "given": given or {},
         "error": error,
@@ -75,15 +75,15 @@ def _show(
 
 @require_safe
 def hand_over_markdown(request: HtmxRequest) -> HttpResponse:
-    """Give the same as Markdown, with the notes of the shift."""
+    """Return the shift and its notes as Markdown."""
     now = timezone.now()
-    shift = looked_back(began(request.GET.get("hours", ""), now=now), now=now)
+    shift = shift_between(shift_start(request.GET.get("hours", ""), now=now), now=now)
     text = _markdown(request, shift, HandoverNote.objects.all()[:N_NOTES])
     return HttpResponse(text, "text/markdown; charset=utf-8")
 
 
 def _markdown(request: HtmxRequest, shift: Shift, notes: Iterable[HandoverNote]) -> str:
-    """Write a shift and its notes; a shift that begins with a note begins with that one."""
-    address = request.build_absolute_uri("/").rstrip("/")
-    told = [note for note in notes if note.at >= shift.since]
-    return as_markdown(shift, told[::-1], address=address)
+    """Write a shift and its notes, the note that began it first."""
+    root = request.build_absolute_uri("/").rstrip("/")
+    recent = [note for note in notes if note.at >= shift.since]
+    return as_markdown(shift, recent[::-1], root=root)

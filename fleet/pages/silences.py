@@ -17,7 +17,7 @@ from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 from fleet import alerts as alerts_module
 from fleet.access.roles import requires
 from fleet.alerts import SilenceError
-from fleet.alerts.handover import aged
+from fleet.alerts.handover import AgedSilence
 from fleet.alerts.matchers import (
     FIELDS,
     SPANS,
@@ -58,7 +58,9 @@ def silences_context() -> dict[str, Any]:
     muted = Prefetch("alerts", Alert.objects.open().select_related("run", "node"))
     held = Silence.objects.active(now).order_by("starts_at", "pk").prefetch_related(muted)
     return {
-        "silences": [(aged(silence, now=now), worded(silence.alerts.all())) for silence in held],
+        "silences": [
+            (AgedSilence.of(silence, now=now), worded(silence.alerts.all())) for silence in held
+        ],
         "over": list(Silence.objects.over(now)[:N_PAST]),
     }
 
@@ -78,7 +80,7 @@ def silence_context(pk: str | int) -> dict[str, Any]:
     silence = get_object_or_404(Silence, pk=pk)
     return {
         "silence": silence,
-        "aged": aged(silence, now=timezone.now()),
+        "aged": AgedSilence.of(silence, now=timezone.now()),
         "events": silence.events.all(),
         "muted": worded(silence.alerts.open().select_related("run", "node")),
         "spans": SPANS,

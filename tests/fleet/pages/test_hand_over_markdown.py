@@ -28,7 +28,7 @@ def test_it_tells_the_same_with_links(
     assert response["Content-Type"] == "text/markdown; charset=utf-8"
     assert f"[alert {alert.pk}](http://testserver/alerts/{alert.pk}/)" in response.text
     assert f"[alert {over.pk}](http://testserver/alerts/{over.pk}/)" in response.text
-    assert "olga has it since" in response.text
+    assert "acknowledged by olga, since" in response.text
     assert r"`run=llama` until" in response.text
     assert r"\*known\*" in response.text
     assert r"commented: see \<b\>rack\_4\</b\>" in response.text
