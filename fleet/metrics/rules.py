@@ -1,9 +1,11 @@
 """The rule file: recordings, an alert for every rule of detection, and alerts about trnwatch."""
 
-import json
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
+
+import yaml
 
 from fleet.costs.drift import UNRELATED
 from fleet.runs.summaries import LATE_AFTER_S
@@ -286,59 +288,24 @@ _ALL = (
 WATCHES: Mapping[str, Watch] = {watch.name: watch for watch in _ALL}
 
 
-Value = str | int | float | Mapping[str, "Value"] | Sequence["Value"]
-# What needs no quotes: plain words and durations, nothing that YAML would read as something else.
-PLAIN = re.compile(r"[A-Za-z_][\w:./-]*|\d+(?:ms|s|m|h|d)")
-KEYWORDS = {"true", "false", "yes", "no", "on", "off", "null", "y", "n"}
+class _Dumper(yaml.SafeDumper):
+    """Writes texts of several lines as blocks, as people write PromQL."""
 
 
-def written(value: Value) -> str:
-    """Write a value as a YAML document."""
-    return "\n".join(_lines(value)) + "\n"
+def _block_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
+    return dumper.represent_scalar(
+        "tag:yaml.org,2002:str", text, style="|" if "\n" in text else None
+    )
 
 
-def _lines(value: Value) -> Iterator[str]:
-    """Yield the lines of a map or a list, from the left margin."""
-    if isinstance(value, Mapping):
-        for key, each in value.items():
-            yield from _after(f"{key}:", each)
-    elif isinstance(value, Sequence) and not isinstance(value, str):
-        for each in value:
-            first, *rest = _lines(each)
-            yield f"- {first}"
-            yield from (f"  {line}" if line else "" for line in rest)
-    else:
-        yield _scalar(value)
-
-
-def _after(key: str, value: Value) -> Iterator[str]:
-    """Yield a key and its value: short ones on the same line."""
-    if isinstance(value, str) and "\n" in value:
-        yield f"{key} |-"
-        yield from (f"  {line}" if line else "" for line in value.strip("\n").split("\n"))
-    elif isinstance(value, str | int | float):
-        yield f"{key} {_scalar(value)}"
-    else:
-        yield key
-        yield from (f"  {line}" if line else "" for line in _lines(value))
-
-
-def _scalar(value: str | float) -> str:
-    """Write a text, quoted as JSON where YAML might misread it, or a number."""
-    if not isinstance(value, str):
-        return json.dumps(value)
-    if PLAIN.fullmatch(value) and value.lower() not in KEYWORDS:
-        return value
-    if '"' in value and "'" not in value and value.isprintable():
-        return f"'{value}'"
-    return json.dumps(value, ensure_ascii=False)
+_Dumper.add_representer(str, _block_text)
 
 
 # Where links lead unless somebody says; the committed file says this.
 EXAMPLE_URL = "https://trnwatch.example.org"
 HEAD = """\
-# Written by `manage.py export_rules`: change the definitions in telemetry/detect/rulebook and
-# fleet/prometheus instead, and `--url` to what people call your trnwatch. See docs/prometheus.md.
+# Written by `manage.py export_rules`. Do not edit: change telemetry/detect/rules.py or
+# fleet/metrics/rules.py. `--url` sets the address of your trnwatch. See docs/prometheus.md.
 """
 PAGES = {
     "run": "/runs/{{ $labels.run }}/",
@@ -366,10 +333,13 @@ def rule_file(url: str = EXAMPLE_URL) -> str:
         "trnwatch-service": [_of_service(watch, url) for watch in WATCHES.values()],
     }
     every = {"trnwatch-money": {"interval": f"{MONEY_EVERY_S}s"}}
-    named: list[Value] = [
+    named: list[dict[str, Any]] = [
         {"name": name, **every.get(name, {}), "rules": rules} for name, rules in groups.items()
     ]
-    return HEAD + written({"groups": named})
+    body = yaml.dump(
+        {"groups": named}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf
+    )
+    return f"{HEAD}{body}"
 
 
 def base_url(given: str) -> str:
@@ -379,12 +349,12 @@ def base_url(given: str) -> str:
     return given.rstrip("/")
 
 
-def recordings(rules: Iterable[Recording]) -> list[Value]:
+def recordings(rules: Iterable[Recording]) -> list[dict[str, Any]]:
     """Return recording rules as Prometheus reads them."""
     return [{"record": record, "expr": expr} for record, expr in rules]
 
 
-def alerts(rule: Rule, url: str) -> Iterator[Value]:
+def alerts(rule: Rule, url: str) -> Iterator[dict[str, Any]]:
     """Yield what stands for a rule: its queries, or what trnwatch itself says of it."""
     if not rule.queries:
         yield _told(rule, url)
@@ -392,7 +362,7 @@ def alerts(rule: Rule, url: str) -> Iterator[Value]:
         yield _alert(rule, query, url)
 
 
-def _alert(rule: Rule, query: Query, url: str) -> Value:
+def _alert(rule: Rule, query: Query, url: str) -> dict[str, Any]:
     """Write one query of a rule as an alert, under the name its alerts have here too."""
     says = rule.filled(query.says)
     return {
@@ -409,7 +379,7 @@ def _alert(rule: Rule, query: Query, url: str) -> Value:
     }
 
 
-def _told(rule: Rule, url: str) -> Value:
+def _told(rule: Rule, url: str) -> dict[str, Any]:
     """Write an alert for a rule that only trnwatch can judge: it says how many there are."""
     return {
         "alert": rule.name,
@@ -425,7 +395,7 @@ def _told(rule: Rule, url: str) -> Value:
     }
 
 
-def _of_service(watch: Watch, url: str) -> Value:
+def _of_service(watch: Watch, url: str) -> dict[str, Any]:
     """Write an alert about the service."""
     return {
         "alert": watch.name,
@@ -441,7 +411,7 @@ def _of_service(watch: Watch, url: str) -> Value:
     }
 
 
-def _times(for_s: float, keep_s: float) -> dict[str, Value]:
+def _times(for_s: float, keep_s: float) -> dict[str, Any]:
     """Write how long an alert is pending, and how long it outlives what it saw."""
-    times: dict[str, Value] = {"for": f"{for_s:g}s"} if for_s else {}
+    times: dict[str, Any] = {"for": f"{for_s:g}s"} if for_s else {}
     return times | ({"keep_firing_for": f"{keep_s:g}s"} if keep_s else {})
