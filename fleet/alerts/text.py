@@ -90,7 +90,7 @@ class Loss:
         """How the loss was computed, with every figure that went into it, as plain text."""
         span_s, paused_s = self.cost["span_s"], self.cost.get("paused_s", 0.0)
         context = {
-            "cost": self.cost | {"usd_per_hour": _number(self.cost, "usd_per_hour")},
+            "cost": dict(self.cost) | {"usd_per_hour": _number(self.cost, "usd_per_hour")},
             "n_possible": max(0.0, span_s - paused_s) / self.cost["usual_s"],
             "n_others": int(_number(self.cost, "n_others") or 0),
         }

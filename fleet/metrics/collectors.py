@@ -356,7 +356,9 @@ class AlertCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         """Count the alerts."""
-        firing = Counter({(rule.name, rule.severity): 0 for rule in RULES.values()})
+        firing: Counter[tuple[str, str]] = Counter(
+            {(rule.name, rule.severity): 0 for rule in RULES.values()}
+        )
         unacknowledged = firing.copy()
         for alert in Alert.objects.open().only("rule", "severity", "acknowledged_at"):
             key = (alert.rule, Alert.Severity(alert.severity).label)
@@ -365,7 +367,9 @@ class AlertCollector(Collector):
         by_run = Alert.objects.open().annotate(
             of_run=Coalesce(F("run__name"), F("node__run__name"))
         )
-        run_alerts = Counter(by_run.exclude(of_run=None).values_list("of_run", "rule"))
+        run_alerts: Counter[tuple[str, str]] = Counter(
+            by_run.exclude(of_run=None).values_list("of_run", "rule")
+        )
         counts = {FIRING: firing, UNACKNOWLEDGED: unacknowledged, RUN_ALERTS: run_alerts}
         for spec, counted in counts.items():
             family = spec.family()

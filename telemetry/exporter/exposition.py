@@ -32,12 +32,15 @@ PIECE_BYTES = 1 << 16
 MAX_LINES = 1024
 
 
+SeriesKind = Literal["gauge", "counter", "info", "histogram"]
+
+
 @dataclass(frozen=True, slots=True)
 class Spec:
     """The declaration of a metric family; ``name`` is the name of its series as scraped."""
 
     name: str
-    kind: Literal["gauge", "counter", "info", "histogram"]
+    kind: SeriesKind
     help: str
     labels: tuple[str, ...] = ()
 
@@ -175,7 +178,8 @@ class ArrayFamily(Metric):
             yield from lines
 
     def _header(self, *, is_open_metrics: bool) -> bytes:
-        name, kind, about = self.spec.name, self.spec.kind, self.spec.help
+        name, about = self.spec.name, self.spec.help
+        kind: str = self.spec.kind
         about = about.replace("\\", r"\\").replace("\n", r"\n")
         if is_open_metrics:
             name, kind = self.name, self.type

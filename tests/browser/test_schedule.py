@@ -8,8 +8,8 @@ from playwright.sync_api import Page, expect
 from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
 from tests.browser.test_accessibility import ASK, AXE
+from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
-from tests.fleet.trials.schedule.arms import let_train, trial_of_two
 
 pytestmark = pytest.mark.browser
 

@@ -56,7 +56,7 @@ class Command(BaseCommand):
         ensure_preflight()
         update_due_figures(hot, now=datetime.now(UTC))
         update_spending(hot, now=datetime.now(UTC))
-        update_due_comparisons(hot, now=datetime.now(UTC), at_a_time=20)
+        update_due_comparisons(hot, now=datetime.now(UTC), batch_size=20)
         demo_history.extend(hot, now=now)
         demo_history.welcome(hot, now=now)
         publish_plans(hot, now=datetime.now(UTC))

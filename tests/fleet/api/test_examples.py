@@ -14,8 +14,8 @@ from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.api.conftest import money
+from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
-from tests.fleet.trials.schedule.arms import let_train, trial_of_two
 from tests.parts import just_now
 
 TEXT = (Path(__file__).parents[3] / "docs/api.md").read_text()

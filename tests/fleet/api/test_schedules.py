@@ -11,8 +11,8 @@ from fleet.models import Run, Trial
 from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Ask
+from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
-from tests.fleet.trials.schedule.arms import let_train, trial_of_two
 from tests.parts import NOON
 
 PATH = "trials/bakeoff/schedule"

@@ -18,8 +18,8 @@ from telemetry.store.hot import HotStore
 from tests.alerts import straggling
 from tests.fleet.api.conftest import money
 from tests.fleet.test_doors import member
+from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
-from tests.fleet.trials.schedule.arms import let_train, trial_of_two
 from tests.parts import just_now
 
 HERE = Path(__file__).parent

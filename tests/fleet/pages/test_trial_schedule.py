@@ -10,8 +10,8 @@ from fleet.trials.services import update_figures
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.conftest import Page
 from tests.fleet.test_doors import member
+from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER, made, train
-from tests.fleet.trials.schedule.arms import let_train, trial_of_two
 
 PAGE = "/trials/bakeoff/schedule/"
 

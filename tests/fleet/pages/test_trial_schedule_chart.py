@@ -6,8 +6,8 @@ from django.test import Client
 from fleet.models import Trial
 from fleet.trials.schedule import update_observed_runs
 from telemetry.store.hot import HotStore
+from tests.fleet.trials.arms import let_train, trial_of_two
 from tests.fleet.trials.conftest import LATER
-from tests.fleet.trials.schedule.arms import let_train, trial_of_two
 
 CHARTS = "/trials/bakeoff/schedule/charts"
 

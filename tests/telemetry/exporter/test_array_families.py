@@ -18,6 +18,7 @@ from telemetry.exporter.exposition import (
     Collected,
     LabelRows,
     SeriesArray,
+    SeriesKind,
     Spec,
     format_values,
     stream_page,
@@ -42,13 +43,13 @@ def heat(n_rows: int, n_parts: int, *, zone: str = "b") -> ArrayFamily:
 
 @pytest.mark.parametrize("shape", [(1, 1), (3, 2), (2, MAX_LINES), (MAX_LINES + 1, 1)])
 @pytest.mark.parametrize("kind", ["gauge", "counter", "info"])
-def test_it_writes_what_the_client_writes(shape: tuple[int, int], kind: str) -> None:
+def test_it_writes_what_the_client_writes(shape: tuple[int, int], kind: SeriesKind) -> None:
     name = {"gauge": "heat_ratio", "counter": "heat_total", "info": "heat_info"}[kind]
     spec = replace(HEAT, name=name, kind=kind, help='How "hot" it is:\nback\\slash.')
     family = ArrayFamily(spec, heat(*shape).arrays)
 
     assert write_page([family]) == generate_latest(Collected([family]))
-    page: bytes = openmetrics.generate_latest(Collected([family]))
+    page: bytes = openmetrics.generate_latest(Collected([family]))  # type: ignore[no-untyped-call]
     assert write_page([family], is_open_metrics=True) == page
 
 
@@ -56,7 +57,7 @@ def test_a_counter_without_total_keeps_its_name() -> None:
     family = ArrayFamily(replace(HEAT, name="tx_bytes", kind="counter"), heat(1, 1).arrays)
 
     assert write_page([family]).startswith(b"# HELP tx_bytes Heat.\n# TYPE tx_bytes counter\n")
-    page: bytes = openmetrics.generate_latest(Collected([family]))
+    page: bytes = openmetrics.generate_latest(Collected([family]))  # type: ignore[no-untyped-call]
     assert write_page([family], is_open_metrics=True) == page
     assert b"# TYPE tx_bytes unknown\n" in page
 

@@ -45,7 +45,7 @@ def test_it_writes_what_the_client_writes(values: list[float], label: str) -> No
     made = families(0.5, *values, label=label)
 
     assert write_page(made) == generate_latest(Collected(made))
-    page: bytes = openmetrics.generate_latest(Collected(made))
+    page: bytes = openmetrics.generate_latest(Collected(made))  # type: ignore[no-untyped-call]
     assert write_page(made, is_open_metrics=True) == page
 
 
