@@ -2,7 +2,6 @@
 
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from django.db import transaction
@@ -11,12 +10,23 @@ from django.http import HttpRequest
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router
+from ninja.params.functions import Header
 
 from fleet import alerts
 from fleet.alerts import AlertError, SilenceError
 from fleet.alerts.matchers import meaning, written
 from fleet.api.auth import caller, needs
-from fleet.api.fields import Key, Moment, RequestSchema, ResponseSchema, Text, Whole, among, choice
+from fleet.api.fields import (
+    Key,
+    Moment,
+    Operation,
+    RequestSchema,
+    ResponseSchema,
+    Text,
+    Whole,
+    among,
+    choice,
+)
 from fleet.api.paging import PageLinks, Paging, check_unchanged, paged
 from fleet.models import Alert, AlertEvent
 from fleet.models.problem import ProblemError
@@ -165,7 +175,7 @@ class AlertQuery(Paging):
     until: Moment = Field(None, description="Fired before then.")
 
 
-@router.get("", response=AlertPage, openapi_extra=needs("read"), summary="List alerts")
+@router.get("", response=AlertPage, **needs("read"), summary="List alerts")
 def alert_list(request: HttpRequest, query: Query[AlertQuery]) -> AlertPage:
     """Alerts, open and over, the one that fired first last comes first."""
     now = timezone.now()
@@ -193,7 +203,7 @@ def detail_of(pk: int) -> AlertDetail:
     )
 
 
-@router.get("/{alert_id}", response=AlertDetail, openapi_extra=needs("read"), summary="One alert")
+@router.get("/{alert_id}", response=AlertDetail, **needs("read"), summary="One alert")
 def alert_one(request: HttpRequest, alert_id: Path[Key]) -> AlertDetail:
     """One alert, with its timeline, its evidence and what it has cost."""
     return detail_of(alert_id)
@@ -204,7 +214,18 @@ SAID = r"^[^\x00-\x1f\x7f]*$"
 SAYING = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
 LONGEST_S = 30 * 86_400
 Act = Callable[[Alert, str, datetime], str]
-an_act = partial(router.post, response=AlertDetail, openapi_extra=needs("act"))
+
+
+def action(path: str, summary: str) -> Callable[[Operation], Operation]:
+    """Return the route of an operation that changes one alert."""
+    return router.post(path, response=AlertDetail, **needs("act"), summary=summary)
+
+
+IF_MATCH: Any = Header(
+    None,
+    alias="If-Match",
+    description="The `version` of the alert in quotes: act only if nothing has happened since.",
+)
 
 
 class CommentIn(RequestSchema):
@@ -248,79 +269,94 @@ class AlertSilenceIn(RequestSchema):
     )
 
 
-@an_act("/{alert_id}/acknowledge", summary="Take an alert")
-def alert_acknowledge(request: HttpRequest, alert_id: Path[Key], said: CommentIn) -> AlertDetail:
+@action("/{alert_id}/acknowledge", summary="Take an alert")
+def alert_acknowledge(
+    request: HttpRequest, alert_id: Path[Key], payload: CommentIn, if_match: str | None = IF_MATCH
+) -> AlertDetail:
     """Take an alert; whoever had it first keeps it, and others are answered 409."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
-        if alerts.acknowledge(alert, by=by, comment=said.comment, now=now):
+        if alerts.acknowledge(alert, by=by, comment=payload.comment, now=now):
             return ""
         return _meanwhile(alert, "{0.acknowledged_by} has it already.")
 
-    return _answer(request, alert_id, act)
+    return _change(request, alert_id, if_match, act)
 
 
-@an_act("/{alert_id}/unacknowledge", summary="Give an alert back")
-def alert_unacknowledge(request: HttpRequest, alert_id: Path[Key], said: CommentIn) -> AlertDetail:
+@action("/{alert_id}/unacknowledge", summary="Give an alert back")
+def alert_unacknowledge(
+    request: HttpRequest, alert_id: Path[Key], payload: CommentIn, if_match: str | None = IF_MATCH
+) -> AlertDetail:
     """Give an alert back: nobody has it any more."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
-        if alerts.unacknowledge(alert, by=by, comment=said.comment, now=now):
+        if alerts.unacknowledge(alert, by=by, comment=payload.comment, now=now):
             return ""
         return _meanwhile(alert, "Nobody has it: there is nothing to give back.")
 
-    return _answer(request, alert_id, act)
+    return _change(request, alert_id, if_match, act)
 
 
-@an_act("/{alert_id}/assign", summary="Give an alert to somebody")
-def alert_assign(request: HttpRequest, alert_id: Path[Key], said: Assignment) -> AlertDetail:
+@action("/{alert_id}/assign", summary="Give an alert to somebody")
+def alert_assign(
+    request: HttpRequest, alert_id: Path[Key], payload: Assignment, if_match: str | None = IF_MATCH
+) -> AlertDetail:
     """Give an alert to somebody who may act; 409 where nobody of that name may."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
-        if alerts.assign(alert, to=said.to, by=by, comment=said.comment, now=now):
+        if alerts.assign(alert, to=payload.to, by=by, comment=payload.comment, now=now):
             return ""
         return _meanwhile(alert, "It went to {0.assigned_to} meanwhile.")
 
-    return _answer(request, alert_id, act)
+    return _change(request, alert_id, if_match, act)
 
 
-@an_act("/{alert_id}/comment", summary="Say something about an alert")
-def alert_comment(request: HttpRequest, alert_id: Path[Key], said: Comment) -> AlertDetail:
+@action("/{alert_id}/comment", summary="Say something about an alert")
+def alert_comment(
+    request: HttpRequest, alert_id: Path[Key], payload: Comment, if_match: str | None = IF_MATCH
+) -> AlertDetail:
     """Add a remark to an alert's timeline."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
-        alerts.comment(alert, by=by, text=said.comment, now=now)
+        alerts.comment(alert, by=by, text=payload.comment, now=now)
         return ""
 
-    return _answer(request, alert_id, act)
+    return _change(request, alert_id, if_match, act)
 
 
-@an_act("/{alert_id}/resolve", summary="Call an alert over")
-def alert_resolve(request: HttpRequest, alert_id: Path[Key], said: CommentIn) -> AlertDetail:
+@action("/{alert_id}/resolve", summary="Call an alert over")
+def alert_resolve(
+    request: HttpRequest, alert_id: Path[Key], payload: CommentIn, if_match: str | None = IF_MATCH
+) -> AlertDetail:
     """Call over what trnwatch can no longer see; 409 where it was seen broken a minute ago."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
-        done = alerts.resolve_by_hand(alert, by=by, comment=said.comment, now=now)
+        done = alerts.resolve_by_hand(alert, by=by, comment=payload.comment, now=now)
         return "" if done else OVER
 
-    return _answer(request, alert_id, act)
+    return _change(request, alert_id, if_match, act)
 
 
-@an_act("/{alert_id}/silence", summary="Silence the problem of an alert")
-def alert_silence(request: HttpRequest, alert_id: Path[Key], said: AlertSilenceIn) -> AlertDetail:
+@action("/{alert_id}/silence", summary="Silence the problem of an alert")
+def alert_silence(
+    request: HttpRequest,
+    alert_id: Path[Key],
+    payload: AlertSilenceIn,
+    if_match: str | None = IF_MATCH,
+) -> AlertDetail:
     """Silence whatever is this problem, under whichever rule it is seen; others are told of."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
         alerts.silence(
             written(meaning(alert)),
-            ends_at=now + timedelta(seconds=said.duration_s),
-            reason=said.reason,
+            ends_at=now + timedelta(seconds=payload.duration_s),
+            reason=payload.reason,
             by=by,
             now=now,
         )
         return ""
 
-    return _answer(request, alert_id, act)
+    return _change(request, alert_id, if_match, act)
 
 
 def _meanwhile(alert: Alert, said: str) -> str:
@@ -329,13 +365,13 @@ def _meanwhile(alert: Alert, said: str) -> str:
     return said.format(alert) if alert.is_open else OVER
 
 
-def _answer(request: HttpRequest, pk: int, act: Act) -> AlertDetail:
+def _change(request: HttpRequest, pk: int, if_match: str | None, act: Act) -> AlertDetail:
     """Act if nothing has changed since the caller looked, and tell the alert as it is then."""
     with transaction.atomic():
         held = Alert.objects.select_for_update(of=("self",)).select_related("run", "node")
         alert = get_object_or_404(held, pk=pk)
         last = alert.events.aggregate(last=Max("pk"))["last"]
-        check_unchanged(request, version_of(pk, last))
+        check_unchanged(if_match, version_of(pk, last))
         try:
             refusal = act(alert, caller(request).name, timezone.now())
         except (AlertError, SilenceError) as error:

@@ -1,4 +1,4 @@
-"""Annotations: what machines and people say happened, and what was said."""
+"""Annotations: what machines and people say happened, and what was payload."""
 
 from datetime import UTC, datetime
 from typing import Annotated, Any, Literal
@@ -11,9 +11,7 @@ from fleet.api.auth import caller, needs
 from fleet.api.fields import Key, Moment, RequestSchema, ResponseSchema, Text, among, choice
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.models import Annotation
-from fleet.models.problem import ProblemError
 from fleet.runs.annotations import LONGEST, AnnotationRequest, annotate
-from telemetry.errors import FieldError
 
 router = Router(tags=["annotations"])
 KINDS = tuple(Annotation.Kind.values)
@@ -68,7 +66,7 @@ class AnnotationFilter(Paging):
     until: Moment = Field(None, description="Happened before then.")
 
 
-@router.get("", response=AnnotationPage, openapi_extra=needs("read"), summary="List annotations")
+@router.get("", response=AnnotationPage, **needs("read"), summary="List annotations")
 def annotation_list(request: HttpRequest, query: Query[AnnotationFilter]) -> AnnotationPage:
     """Annotations, what was said last first."""
     notes = Annotation.objects.filter_by(**query.fields).select_related("run", "node")
@@ -80,7 +78,7 @@ def annotation_list(request: HttpRequest, query: Query[AnnotationFilter]) -> Ann
 @router.get(
     "/{annotation_id}",
     response=AnnotationOut,
-    openapi_extra=needs("read"),
+    **needs("read"),
     summary="One annotation",
 )
 def annotation_one(request: HttpRequest, annotation_id: Path[Key]) -> AnnotationOut:
@@ -92,18 +90,15 @@ def annotation_one(request: HttpRequest, annotation_id: Path[Key]) -> Annotation
 @router.post(
     "",
     response={200: AnnotationOut, 201: AnnotationOut},
-    openapi_extra=needs("annotate"),
+    **needs("annotate"),
     summary="Annotate",
 )
-def annotation_new(request: HttpRequest, said: AnnotationIn) -> Status[AnnotationOut]:
+def annotation_new(request: HttpRequest, payload: AnnotationIn) -> Status[AnnotationOut]:
     """Keep one annotation: 201 where it is new, 200 where it was said before."""
     now, who = datetime.now(UTC), caller(request)
     by = who.token.name if who.token else who.name
-    given = AnnotationRequest(**said.model_dump() | {"at": said.at or now})
-    try:
-        note, is_new = annotate(given, by=by, now=now)
-    except FieldError as error:
-        raise ProblemError(400, f"{error.field}: {error.message}.", field=error.field) from error
+    given = AnnotationRequest(**payload.model_dump() | {"at": payload.at or now})
+    note, is_new = annotate(given, by=by, now=now)
     return Status(201 if is_new else 200, AnnotationOut(**_told(note)))
 
 

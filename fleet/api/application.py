@@ -3,13 +3,15 @@
 A resource is a router of its own: copy one, name it here, and it is described and guarded too.
 """
 
+from functools import cache
 from typing import Any
 
+from django.conf import settings
 from django.db import DatabaseError
 from django.http import Http404, HttpRequest, HttpResponse
-from django.urls import URLPattern, URLResolver, path
+from django.urls import URLPattern, path
 from ninja import NinjaAPI, Router
-from ninja.errors import HttpError, ValidationError
+from ninja.errors import HttpError, Throttled, ValidationError
 from ninja.operation import Operation
 from redis.exceptions import RedisError
 
@@ -31,12 +33,20 @@ from fleet.api import (
     tokens,
     trials,
 )
-from fleet.api.auth import guarded, scope_of
+from fleet.api.auth import (
+    ANYBODY,
+    CallerThrottle,
+    check_query,
+    conditional,
+    needs,
+    with_all_methods,
+)
 from fleet.api.fields import PlainRenderer, Problem, StrictParser
 from fleet.api.ingest_schemas import DOORS, SCHEMAS
 from fleet.api.ingest_service import RETRY_AFTER_S
 from fleet.models.problem import ProblemError, problem
 from fleet.version import VERSION
+from telemetry.errors import FieldError
 from telemetry.store.connection import StoreUnavailable
 
 ABOUT = """\
@@ -97,14 +107,16 @@ def described(schema: Document) -> Document:
 
 def _finish(operation: Document, *, is_read: bool) -> None:
     """Add to an operation what it has in common with the others."""
-    scope = scope_of(operation)
+    scopes = operation["security"][0]["bearer"]
     about = operation.get("description", "")
-    operation["description"] = f"{about}\n\nNeeds scope `{scope}`." if scope else about
+    operation["description"] = f"{about}\n\nNeeds scope `{scopes[0]}`." if scopes else about
     for parameter in operation["parameters"]:
         parameter.setdefault("description", "Which one: its name, or its number.")
         # Of a parameter OpenAPI wants one example, or a table of them; ninja gives a list.
         if examples := parameter.pop("examples", []):
             parameter["example"] = examples[0]
+        if parameter["in"] == "header":
+            parameter["schema"] = {"type": "string"}
     responses = operation["responses"] = {str(k): v for k, v in operation["responses"].items()}
     # What is read may be impossible as things stand, too: then the operation's own words say so.
     conflicts = ("409",) if "409" in about else ()
@@ -113,19 +125,6 @@ def _finish(operation: Document, *, is_read: bool) -> None:
     if is_read:
         responses["200"]["headers"] = TAG
         responses["304"] = {"description": "It has not changed (`If-None-Match`)."}
-    elif operation["operationId"].startswith("alert_"):
-        said = "The `version` of the alert in quotes: act only if nothing has happened since."
-        operation["parameters"].append(_header("If-Match", said))
-
-
-def _header(name: str, said: str) -> Document:
-    return {
-        "in": "header",
-        "name": name,
-        "required": False,
-        "description": said,
-        "schema": {"type": "string"},
-    }
 
 
 def _without_null_defaults(node: Any) -> Any:
@@ -162,35 +161,11 @@ AWAY = "A store is away; nothing was changed. Ask again."
 
 
 class Api(NinjaAPI):
-    """Ninja's application with a gate before every address."""
-
-    _described: dict[str, Any] | None = None
-
-    def _get_urls(self) -> list[URLResolver | URLPattern]:
-        document = path("openapi.json", guarded(self.document, []), name="openapi")
-        patterns: list[URLResolver | URLPattern] = [document]
-        for bound in self._get_bound_routers():
-            # There is one address per operation, though those of one path share a view.
-            views = [view for view in bound.path_operations.values() for _ in view.operations]
-            for view, pattern in zip(views, bound.urls_paths(bound.prefix), strict=True):
-                pattern.callback = guarded(pattern.callback, view.operations)
-                patterns.append(pattern)
-        return patterns
+    """Ninja's application, with operations named after their functions."""
 
     def get_openapi_operation_id(self, operation: Operation) -> str:
-        """Name an operation as its function."""
+        """Return the name of the operation's function."""
         return operation.view_func.__name__
-
-    def document(self, request: HttpRequest) -> HttpResponse:
-        """Answer with the description of it all (OpenAPI 3.1)."""
-        if self._described is None:
-            self._described = described(self.get_openapi_schema(path_prefix="api/v1/"))
-        return self.create_response(request, self._described, status=200)
-
-
-def _refuse(request: HttpRequest, error: Any) -> HttpResponse:
-    refused: ProblemError = error
-    return refused.response()
 
 
 def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
@@ -223,26 +198,71 @@ def _away(request: HttpRequest, error: Any) -> HttpResponse:
     return problem(503, AWAY, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
+def _problem(request: HttpRequest, error: Any) -> HttpResponse:
+    refused: ProblemError = error
+    return refused.response()
+
+
+def _field_error(request: HttpRequest, error: Any) -> HttpResponse:
+    return ProblemError.of(error).response()
+
+
+def _throttled(request: HttpRequest, error: Any) -> HttpResponse:
+    limit = settings.API_REQUESTS_PER_MINUTE
+    return problem(
+        429, f"More than {limit:,} requests in a minute. Ask less often, or for more at once."
+    )
+
+
 api = Api(
     title="trnwatch",
     version=VERSION,
     description=ABOUT,
+    throttle=CallerThrottle(),
     renderer=PlainRenderer(),
     parser=StrictParser(),
     docs_url=None,
     openapi_url=None,
     urls_namespace="api",
 )
-for _kind, _handler in (
-    (ProblemError, _refuse),
+for _error, _handler in (
+    (ProblemError, _problem),
+    (FieldError, _field_error),
     (ValidationError, _invalid),
+    (Throttled, _throttled),
     (HttpError, _unreadable),
     (Http404, _absent),
     (DatabaseError, _away),
     (RedisError, _away),
     (StoreUnavailable, _away),
 ):
-    api.add_exception_handler(_kind, _handler)
+    api.add_exception_handler(_error, _handler)
+api.add_decorator(check_query)
+api.add_decorator(conditional, mode="view")
 for _prefix, _router in ROUTERS:
     api.add_router(_prefix, _router)
-urls = api.urls
+
+
+@api.get("/openapi.json", include_in_schema=False, url_name="openapi", **needs(ANYBODY))
+def openapi(request: HttpRequest) -> Document:
+    """Return the description of all operations (OpenAPI 3.1)."""
+    return document()
+
+
+@cache
+def document() -> Document:
+    """Describe the API; it does not change while the process runs."""
+    return described(api.get_openapi_schema(path_prefix="api/v1/"))
+
+
+_patterns, _app_name, _namespace = api.urls
+urls = (
+    [
+        path(str(each.pattern), with_all_methods(each.callback), name=each.name)
+        for each in _patterns
+        # Without the page of ninja's own documentation.
+        if isinstance(each, URLPattern) and each.name != "api-root"
+    ],
+    _app_name,
+    _namespace,
+)

@@ -1,7 +1,7 @@
-"""What stands before every address of the API: who calls, how much, and with which parameters."""
+"""Authentication, throttling and HTTP rules of the API, attached by django-ninja's own hooks."""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import wraps
 from typing import Any
@@ -10,10 +10,10 @@ from urllib.parse import unquote_to_bytes
 from django.conf import settings
 from django.contrib.auth.models import User
 from django.core.exceptions import RequestDataTooBig
-from django.db import DatabaseError
-from django.http import HttpRequest, HttpResponse, HttpResponseBase
-from django.views.decorators.csrf import csrf_exempt
-from ninja.operation import Operation
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseNotAllowed
+from django.utils.cache import patch_vary_headers
+from django.views.decorators.http import conditional_page
+from ninja.throttling import BaseThrottle
 from ninja.utils import check_csrf
 from redis.exceptions import RedisError
 
@@ -29,49 +29,23 @@ from fleet.access.roles import (
 )
 from fleet.access.throttling import RequestGate
 from fleet.access.tokens import CHALLENGE, Maker, TokenError, bearer, check_token
-from fleet.api.ingest_service import check_announced, check_utf8, too_large, unavailable
-from fleet.api.paging import with_tag
+from fleet.api.ingest_service import check_announced, check_utf8, too_large
 from fleet.models import Token
 from fleet.models.problem import ProblemError, problem
 from telemetry.store.connection import StoreUnavailable
 from telemetry.store.hot import open_store
 
+# The scope of operations that any authenticated caller may use.
 ANYBODY = ""
-
-
-# How large a body may be where an operation says nothing else.
+# The limit of a request body, unless an operation has its own.
 USUAL_BYTES = 16_384
 MOST_BYTES = "x-body-limit-bytes"
-
-
-def needs(scope: str, *, most_bytes: int = USUAL_BYTES) -> dict[str, Any]:
-    """Return what an operation says of who may call it, for its ``openapi_extra``.
-
-    People need a role that has the scope; an empty scope is anybody who is known. A body may
-    have as many bytes as ``most_bytes``, and never more than Django reads.
-    """
-    scopes = [scope] if scope else []
-    limit = {} if most_bytes == USUAL_BYTES else {MOST_BYTES: most_bytes}
-    return {"security": [{"bearer": scopes}, {"session": scopes}], **limit}
-
-
-def scope_of(extra: dict[str, Any] | None) -> str:
-    """Return the scope that an operation needs, by its ``openapi_extra``."""
-    scopes = (extra or {}).get("security", [{}])[0].get("bearer", [])
-    return scopes[0] if scopes else ANYBODY
-
-
-def limit_of(extra: dict[str, Any] | None) -> int:
-    """Return how many bytes the body of an operation may have."""
-    return int((extra or {}).get(MOST_BYTES, USUAL_BYTES))
-
-
 REMEDY = "Sign in, or send `Authorization: Bearer <token>`."
 
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Whoever calls: ``name`` is who did it, wherever that is kept."""
+    """A person, a token or an anonymous reader; timelines keep ``name``."""
 
     kind: str
     name: str
@@ -81,21 +55,64 @@ class Caller:
 
     @property
     def key(self) -> str:
-        """Return under what name its calls are counted."""
+        """The key under which requests are counted."""
         if self.token is not None:
             return f"api:{self.token.digest}"
         return f"api:{self.kind}:{self.user.pk if self.user else ''}"
 
     @property
     def maker(self) -> Maker:
-        """Return the caller as the maker of tokens; with `admin` it hands on machines' scopes."""
+        """The caller as the maker of tokens; scope `admin` also hands on the machines' scopes."""
         owner = owner_of(self.token) if self.token else self.name
         machines = MACHINE_SCOPES if "admin" in self.scopes else frozenset()
         return Maker(self.name, owner, self.scopes | machines)
 
 
-def caller_of(request: HttpRequest) -> Caller:
-    """Find out who calls; raises ProblemError where nobody may know."""
+class Permission:
+    """The ``auth`` of an operation: identifies the caller; checks scope, size and encoding.
+
+    Raises
+    ------
+    ProblemError
+        401 or 403 for callers that may not, 413 for a body that is too large, 400 for a query or
+        body that is not UTF-8.
+    """
+
+    def __init__(self, scope: str, most_bytes: int = USUAL_BYTES) -> None:
+        self.scope = scope
+        self.most_bytes = most_bytes
+
+    def __call__(self, request: HttpRequest) -> Caller:
+        """Return the caller, which ninja keeps as ``request.auth``."""
+        caller = identify(request)
+        if self.scope and self.scope not in caller.scopes:
+            raise _forbidden(caller, self.scope)
+        check_announced(request.META.get("CONTENT_LENGTH"), limit=self.most_bytes)
+        try:
+            if len(request.body) > self.most_bytes:
+                raise too_large(self.most_bytes)
+        except RequestDataTooBig as error:
+            raise too_large(self.most_bytes) from error
+        check_utf8("query", unquote_to_bytes(request.META.get("QUERY_STRING", "")))
+        check_utf8("body", request.body)
+        return caller
+
+
+def needs(scope: str, *, most_bytes: int = USUAL_BYTES) -> dict[str, Any]:
+    """Return the arguments of a route: its authentication, and what OpenAPI says of that.
+
+    People need a role that has the scope; an empty scope is for any authenticated caller.
+    """
+    scopes = [scope] if scope else []
+    limit = {} if most_bytes == USUAL_BYTES else {MOST_BYTES: most_bytes}
+    return {
+        "auth": Permission(scope, most_bytes),
+        "openapi_extra": {"security": [{"bearer": scopes}, {"session": scopes}], **limit},
+    }
+
+
+def identify(request: HttpRequest) -> Caller:
+    """Return the caller by token, session or (in the demo) as anonymous; raises ProblemError."""
     if "Authorization" in request.headers:
         token = check_token(bearer(request.headers["Authorization"]), "")
         scopes = powers([token])[token.pk]
@@ -111,24 +128,7 @@ def caller_of(request: HttpRequest) -> Caller:
     raise ProblemError(401, REMEDY, headers={"WWW-Authenticate": CHALLENGE})
 
 
-def admit(request: HttpRequest, scope: str, *, gate: RequestGate, most: int) -> Caller:
-    """Let in whoever may do ``scope`` (empty: anybody known) and does not call too often."""
-    caller = caller_of(request)
-    if scope and scope not in caller.scopes:
-        raise _refused(caller, scope)
-    try:
-        hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        left = gate.left(hot, {caller.key: 1}, now_s=time.time())
-    except (RedisError, StoreUnavailable):
-        # Without Redis nobody counts; what the database knows can be told all the same.
-        return caller
-    if left[caller.key] < 0:
-        detail = f"More than {most:,} requests in a minute. Ask less often, or for more at once."
-        raise ProblemError(429, detail, headers={"Retry-After": "60"})
-    return caller
-
-
-def _refused(caller: Caller, scope: str) -> ProblemError:
+def _forbidden(caller: Caller, scope: str) -> ProblemError:
     if caller.token is not None:
         reason = f"This needs a token of scope `{scope}`; this one has `{caller.token.scope}`."
         if scope in caller.token.grants:
@@ -145,81 +145,92 @@ def _refused(caller: Caller, scope: str) -> ProblemError:
 
 
 def caller(request: HttpRequest) -> Any:
-    """Return who was let in to this request."""
+    """Return the authenticated caller of a request."""
     return request.auth  # type: ignore[attr-defined]
 
 
-gate = RequestGate("API_REQUESTS_PER_MINUTE")
-View = Callable[..., HttpResponseBase]
+class CallerThrottle(BaseThrottle):
+    """Requests per caller and minute, counted in Redis for all processes.
 
+    ninja's own throttles read and write a cache without a lock, so that requests at the same
+    moment pass together. While Redis does not answer, no request is refused: the database can
+    still be read.
+    """
 
-def guarded(view: View, operations: Sequence[Operation]) -> View:
-    """Return a view that lets in only whoever may, and tags what it answers to GET."""
-    by_method = {method: each for each in operations for method in each.methods}
-    allowed = sorted({*by_method, "OPTIONS"} | ({"GET", "HEAD"} if _is_read(by_method) else set()))
+    def __init__(self) -> None:
+        self._gate = RequestGate("API_REQUESTS_PER_MINUTE")
 
-    @csrf_exempt
-    @wraps(view)
-    def answered(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        if request.method == "OPTIONS":
-            options = HttpResponse(status=204, headers={"Allow": ", ".join(allowed)})
-            del options["Content-Type"]
-            return options
-        if request.method not in allowed:
-            detail = f"{request.method} is not understood here; {', '.join(allowed)} are."
-            return problem(405, detail, headers={"Allow": ", ".join(allowed)})
-        sent, method = request.method, "GET" if request.method == "HEAD" else str(request.method)
+    def allow_request(self, request: HttpRequest) -> bool:
+        """Count the request; whether it is within the limit."""
+        key = caller(request).key
         try:
-            _let_in(request, by_method.get(method))
-        except ProblemError as error:
-            return error.response()
-        except DatabaseError:
-            return unavailable().response()
-        request.method = method
-        response = view(request, *args, **kwargs)
-        request.method = sent
-        if method == "GET" and response.status_code == 200 and isinstance(response, HttpResponse):
-            return with_tag(request, response)
-        response["Cache-Control"] = "no-store"
+            hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
+            return self._gate.left(hot, {key: 1}, now_s=time.time())[key] >= 0
+        except (RedisError, StoreUnavailable):
+            return True
+
+    def wait(self) -> float:
+        """Return the seconds after which a caller may try again."""
+        return 60.0
+
+
+def check_query(operation: Callable[..., Any]) -> Callable[..., Any]:
+    """Refuse query parameters that an operation does not have, and repeated ones.
+
+    An operation declares its parameters as a schema under the name ``query``.
+    """
+
+    @wraps(operation)
+    def checked(request: HttpRequest, **values: Any) -> Any:
+        known = list(type(values["query"]).model_fields) if "query" in values else []
+        for name, given in request.GET.lists():
+            if name not in known:
+                names = ", ".join(known) or "none"
+                detail = f"{name[:40]!r} is no parameter of this; known are: {names}."
+                raise ProblemError(400, detail, field=name[:40])
+            if len(given) > 1:
+                detail = f"{name}: is given {len(given)} times. Give it once."
+                raise ProblemError(400, detail, field=name)
+        return operation(request, **values)
+
+    return checked
+
+
+def conditional(run: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Give what was read an ETag, and answer 304 where the client has it; store nothing else."""
+
+    @wraps(run)
+    def answered(request: HttpRequest, **values: Any) -> HttpResponseBase:
+        response = run(request, **values)
+        if request.method == "GET" and response.status_code == 200:
+            response["Cache-Control"] = "private, no-cache"
+            patch_vary_headers(response, ["Authorization", "Cookie"])
+        else:
+            response["Cache-Control"] = "no-store"
         return response
 
+    return conditional_page(answered)
+
+
+def with_all_methods(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
+    """Answer HEAD as GET, OPTIONS by the methods that exist, and others by a problem document."""
+
+    @wraps(view)
+    def answered(request: HttpRequest, **values: Any) -> HttpResponseBase:
+        method = request.method
+        request.method = "GET" if method == "HEAD" else method
+        response = view(request, **values)
+        request.method = method
+        if not isinstance(response, HttpResponseNotAllowed):
+            return response
+        allowed = {*response["Allow"].split(", "), "OPTIONS"}
+        names = ", ".join(sorted(allowed | ({"HEAD"} if "GET" in allowed else set())))
+        if method == "OPTIONS":
+            options = HttpResponse(status=204, headers={"Allow": names})
+            del options["Content-Type"]
+            return options
+        return problem(
+            405, f"{method} is not supported here; {names} are.", headers={"Allow": names}
+        )
+
     return answered
-
-
-def _is_read(by_method: dict[str, Operation]) -> bool:
-    """Whether an address can be read; the description, which is no operation, can."""
-    return not by_method or "GET" in by_method
-
-
-def _let_in(request: HttpRequest, operation: Operation | None) -> None:
-    """Refuse whoever may not, what is too large, and what is asked that nobody knows."""
-    extra = operation.openapi_extra if operation else None
-    scope, limit = scope_of(extra), limit_of(extra)
-    most = settings.API_REQUESTS_PER_MINUTE
-    request.auth = admit(request, scope, gate=gate, most=most)  # type: ignore[attr-defined]
-    check_announced(request.META.get("CONTENT_LENGTH"), limit=limit)
-    try:
-        if len(request.body) > limit:
-            raise too_large(limit)
-    except RequestDataTooBig as error:
-        raise too_large(limit) from error
-    check_utf8("query", unquote_to_bytes(request.META.get("QUERY_STRING", "")))
-    check_utf8("body", request.body)
-    known = parameters_of(operation) if operation else []
-    for name, values in request.GET.lists():
-        if name not in known:
-            said = ", ".join(known) or "none"
-            detail = f"{name[:40]!r} is no parameter of this; known are: {said}."
-            raise ProblemError(400, detail, field=name[:40])
-        if len(values) > 1:
-            raise ProblemError(400, f"{name}: is there {len(values)} times; once.", field=name)
-
-
-def parameters_of(operation: Operation) -> list[str]:
-    """Return the names of an operation's query parameters."""
-    return [
-        name
-        for model in operation.models
-        if model.__ninja_param_source__ == "query"
-        for name in getattr(model, "__ninja_flatten_map__", {})
-    ]

@@ -10,7 +10,7 @@ from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.alerts import SAID
 from fleet.api.auth import caller, needs
-from fleet.api.fields import Instant, Key, RequestSchema, ResponseSchema, Text
+from fleet.api.fields import Instant, Key, RequestSchema, ResponseSchema, Text, conflict_on
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.costs.budgets import (
     MAX_TEAM,
@@ -24,7 +24,6 @@ from fleet.costs.budgets import (
 )
 from fleet.models import Budget
 from fleet.models.problem import ProblemError
-from telemetry.errors import FieldError
 
 
 class BurnOut(ResponseSchema):
@@ -142,7 +141,7 @@ def _told(budgets: list[Budget]) -> list[BudgetOut]:
     return [BudgetOut.of(budget, burns.get(budget.pk), now=now) for budget in budgets]
 
 
-@router.get("", response=BudgetPage, openapi_extra=needs("lead"), summary="List budgets")
+@router.get("", response=BudgetPage, **needs("lead"), summary="List budgets")
 def budget_list(request: HttpRequest, query: Query[BudgetFilter]) -> BudgetPage:
     """Budgets with their burn and forecast, the one set last first. Needs the role lead."""
     budgets = Budget.objects.filter_by(now=timezone.now(), **query.fields).select_related("run")
@@ -150,28 +149,26 @@ def budget_list(request: HttpRequest, query: Query[BudgetFilter]) -> BudgetPage:
     return BudgetPage(items=_told(rows), next=links.next, prev=links.prev)
 
 
-@router.get("/{budget_id}", response=BudgetOut, openapi_extra=needs("lead"), summary="One budget")
+@router.get("/{budget_id}", response=BudgetOut, **needs("lead"), summary="One budget")
 def budget_one(request: HttpRequest, budget_id: Path[Key]) -> BudgetOut:
     """One budget, with its burn and forecast. Needs the role lead."""
     return _told([_found(budget_id)])[0]
 
 
-@router.post("", response={201: BudgetOut}, openapi_extra=needs("lead"), summary="Set a budget")
-def budget_new(request: HttpRequest, said: BudgetIn) -> Status[BudgetOut]:
+@router.post("", response={201: BudgetOut}, **needs("lead"), summary="Set a budget")
+@conflict_on("run")
+def budget_new(request: HttpRequest, payload: BudgetIn) -> Status[BudgetOut]:
     """Set a budget; 409 where no run is called so. Needs the role lead."""
-    try:
-        asked = BudgetRequest(**said.model_dump())
-        budget = set_budget(asked, by=caller(request).name, now=timezone.now())
-    except FieldError as error:
-        status = 409 if error.field == "run" else 400
-        raise ProblemError(status, f"{error}.", field=error.field) from error
+    budget = set_budget(
+        BudgetRequest(**payload.model_dump()), by=caller(request).name, now=timezone.now()
+    )
     return Status(201, _told([budget])[0])
 
 
 @router.post(
     "/{budget_id}/end",
     response=BudgetOut,
-    openapi_extra=needs("lead"),
+    **needs("lead"),
     summary="Withdraw a budget",
 )
 def budget_end(request: HttpRequest, budget_id: Path[Key]) -> BudgetOut:

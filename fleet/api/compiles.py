@@ -291,7 +291,7 @@ class SumsFilter(CompileStretch):
     limit: int = Field(50, ge=1, le=MOST, description="How many runs at most.", examples=[20])
 
 
-@router.get("", response=CompilePage, openapi_extra=needs("read"), summary="List compiles")
+@router.get("", response=CompilePage, **needs("read"), summary="List compiles")
 def compile_list(request: HttpRequest, query: Query[CompileQuery]) -> CompilePage:
     """List requests to the compile cache, what was learnt of last first."""
     events = query.events.filter(WHAT[KINDS[query.kind]][1])
@@ -300,15 +300,13 @@ def compile_list(request: HttpRequest, query: Query[CompileQuery]) -> CompilePag
     return CompilePage(items=items, next=links.next, prev=links.prev)
 
 
-@router.get("/sums", response=CompileSums, openapi_extra=needs("read"), summary="Compiles in sum")
+@router.get("/sums", response=CompileSums, **needs("read"), summary="Compiles in sum")
 def compile_sums(request: HttpRequest, query: Query[SumsFilter]) -> CompileSums:
     """Graphs, hits, misses, failures, hours and dollars lost: over the fleet, and by run."""
     return CompileSums.of(fleet_compile_sums(query.events), most=query.limit)
 
 
-@router.get(
-    "/{compile_id}", response=CompileOut, openapi_extra=needs("read"), summary="One compile"
-)
+@router.get("/{compile_id}", response=CompileOut, **needs("read"), summary="One compile")
 def compile_one(request: HttpRequest, compile_id: Path[Key]) -> CompileOut:
     """One request to the compile cache."""
     event = get_object_or_404(_with_runs(CompileEvent.objects.all()), pk=compile_id)
@@ -318,7 +316,7 @@ def compile_one(request: HttpRequest, compile_id: Path[Key]) -> CompileOut:
 @of_runs.get(
     "/{name}/compiles",
     response=RunCompiles,
-    openapi_extra=needs("read"),
+    **needs("read"),
     summary="A run's compiles",
 )
 def run_compiles(request: HttpRequest, name: Path[RunName]) -> RunCompiles:

@@ -164,9 +164,7 @@ class LengthIn(RequestSchema):
     )
 
 
-@router.get(
-    "/{name}/money", response=RunMoneyDetail, openapi_extra=needs("read"), summary="A run's money"
-)
+@router.get("/{name}/money", response=RunMoneyDetail, **needs("read"), summary="A run's money")
 def run_money(request: HttpRequest, name: Path[RunName]) -> RunMoneyDetail:
     """Tell what a run's dollars went into and buy, brought up to now, as its page shows it.
 
@@ -178,16 +176,16 @@ def run_money(request: HttpRequest, name: Path[RunName]) -> RunMoneyDetail:
 @router.post(
     "/{name}/length",
     response=RunMoneyDetail,
-    openapi_extra=needs("lead"),
+    **needs("lead"),
     summary="Say how long a run is",
 )
-def run_length(request: HttpRequest, name: Path[RunName], said: LengthIn) -> RunMoneyDetail:
+def run_length(request: HttpRequest, name: Path[RunName], payload: LengthIn) -> RunMoneyDetail:
     """Say how many tokens an epoch has and the run is to train; its forecast follows.
 
     What is said stands as a note on the run. Needs the role lead.
     """
     run = get_object_or_404(Run, name=name)
-    given = {field: "" if n is None else str(n) for field, n in said.model_dump().items()}
+    given = {field: "" if n is None else str(n) for field, n in payload.model_dump().items()}
     set_training_length(run, given, by=caller(request).name, now=timezone.now())
     run.refresh_from_db()
     return _told(run)

@@ -1,8 +1,9 @@
 """The kinds of values that the API takes and gives, each described once."""
 
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from datetime import UTC, datetime
+from functools import wraps
 from typing import Annotated, Any
 
 import msgspec
@@ -11,6 +12,11 @@ from ninja import Field, Schema
 from ninja.parser import Parser
 from ninja.renderers import BaseRenderer
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, WithJsonSchema
+
+from fleet.models.problem import ProblemError
+from telemetry.errors import FieldError
+
+Operation = Callable[..., Any]
 
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 LARGEST_KEY = 2**63 - 1
@@ -94,6 +100,27 @@ class ResponseSchema(Schema):
     """What is answered: all fields are there, null where there is nothing to tell."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
+
+
+def conflict_on(*fields: str, **renamed: str) -> Callable[[Operation], Operation]:
+    """Answer 409 instead of 400 where one of these fields does not fit what exists.
+
+    ``renamed`` are fields that the API calls otherwise: ``take="wanted"``.
+    """
+
+    def decorate(operation: Operation) -> Operation:
+        @wraps(operation)
+        def answered(*args: Any, **values: Any) -> Any:
+            try:
+                return operation(*args, **values)
+            except FieldError as error:
+                found = FieldError(renamed.get(error.field, error.field), error.message)
+                status = 409 if found.field in fields else 400
+                raise ProblemError.of(found, status=status) from error
+
+        return answered
+
+    return decorate
 
 
 class Problem(Schema):

@@ -22,7 +22,7 @@ class Me(ResponseSchema):
     expires_at: datetime | None = Field(description="When its token ends, UTC; null: never.")
 
 
-@router.get("", response=Me, openapi_extra=needs(ANYBODY), summary="Who asks")
+@router.get("", response=Me, **needs(ANYBODY), summary="Who asks")
 def me(request: HttpRequest) -> Me:
     """Who asks, and what they may do; a token of any scope may ask."""
     who = caller(request)

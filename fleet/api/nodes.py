@@ -139,7 +139,7 @@ def _told(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
     return [NodeOut.of(each) for each in told]
 
 
-@router.get("", response=NodePage, openapi_extra=needs("read"), summary="List nodes")
+@router.get("", response=NodePage, **needs("read"), summary="List nodes")
 def node_list(request: HttpRequest, query: Query[NodeQuery]) -> NodePage:
     """Nodes by name, each with its newest report."""
     hot = open_store(settings.REDIS_URL)
@@ -151,7 +151,7 @@ def node_list(request: HttpRequest, query: Query[NodeQuery]) -> NodePage:
     return NodePage(items=_told(rows, hot), next=links.next, prev=links.prev)
 
 
-@router.get("/{name}", response=NodeOut, openapi_extra=needs("read"), summary="One node")
+@router.get("/{name}", response=NodeOut, **needs("read"), summary="One node")
 def node_one(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
     """One node, with its newest report."""
     node = get_object_or_404(Node.objects.select_related("run"), name=name)

@@ -9,12 +9,11 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.auth import caller, needs
-from fleet.api.fields import NAME, POINTLESS, Key, RequestSchema, ResponseSchema
+from fleet.api.fields import NAME, POINTLESS, Key, RequestSchema, ResponseSchema, conflict_on
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.checks.preflight_text import reasons, sentences
 from fleet.checks.preflights import MAX_NODES, PreflightResult, load_result, request_preflight
 from fleet.models import Preflight, Run
-from fleet.models.problem import ProblemError
 from telemetry.errors import FieldError
 
 State = Literal["pass", "hold", "fail"]
@@ -157,7 +156,7 @@ class PreflightIn(RequestSchema):
     )
 
 
-@router.get("", response=PreflightPage, openapi_extra=needs("read"), summary="List preflights")
+@router.get("", response=PreflightPage, **needs("read"), summary="List preflights")
 def preflight_list(request: HttpRequest, query: Query[PreflightFilter]) -> PreflightPage:
     """Preflights, the one that was asked for last first."""
     preflights = Preflight.objects.filter_by(**query.fields)
@@ -167,33 +166,26 @@ def preflight_list(request: HttpRequest, query: Query[PreflightFilter]) -> Prefl
     return PreflightPage(items=items, next=links.next, prev=links.prev)
 
 
-@router.post(
-    "", response={201: PreflightDetail}, openapi_extra=needs("act"), summary="Ask for a preflight"
-)
-def preflight_new(request: HttpRequest, said: PreflightIn) -> Status[PreflightDetail]:
+@router.post("", response={201: PreflightDetail}, **needs("act"), summary="Ask for a preflight")
+@conflict_on(*PreflightIn.model_fields, take="wanted")
+def preflight_new(request: HttpRequest, payload: PreflightIn) -> Status[PreflightDetail]:
     """Ask for a preflight of simulated nodes; its verdict comes within seconds. 409: not so."""
-    run = Run.objects.filter(name=said.run).first() if said.run else None
-    if said.run and run is None:
-        raise ProblemError(409, f"run: no run is called {said.run!r}.", field="run")
-    try:
-        preflight = request_preflight(
-            said.nodes,
-            instance_type=said.instance_type,
-            take=said.wanted,
-            run=run,
-            faults=said.faults,
-            by=caller(request).name,
-            now=timezone.now(),
-        )
-    except FieldError as error:
-        field = {"take": "wanted"}.get(error.field, error.field)
-        raise ProblemError(409, f"{field}: {error.message}.", field=field) from error
+    run = Run.objects.filter(name=payload.run).first() if payload.run else None
+    if payload.run and run is None:
+        raise FieldError("run", f"no run is called {payload.run!r}")
+    preflight = request_preflight(
+        payload.nodes,
+        instance_type=payload.instance_type,
+        take=payload.wanted,
+        run=run,
+        faults=payload.faults,
+        by=caller(request).name,
+        now=timezone.now(),
+    )
     return Status(201, PreflightDetail.of(preflight))
 
 
-@router.get(
-    "/{number}", response=PreflightDetail, openapi_extra=needs("read"), summary="One preflight"
-)
+@router.get("/{number}", response=PreflightDetail, **needs("read"), summary="One preflight")
 def preflight_one(request: HttpRequest, number: Path[Key]) -> PreflightDetail:
     """One preflight, with every node, everything that is wrong, and whom to take."""
     preflights = Preflight.objects.defer("measured").select_related("run")

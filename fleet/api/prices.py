@@ -23,7 +23,6 @@ from fleet.api.fields import (
 )
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.models import TeamPrice
-from fleet.models.problem import ProblemError
 from fleet.runs.prices import (
     MAX_SOURCE,
     MAX_TEAM,
@@ -33,7 +32,6 @@ from fleet.runs.prices import (
     set_price,
 )
 from telemetry import catalog
-from telemetry.errors import FieldError
 
 
 class PriceOut(ResponseSchema):
@@ -185,7 +183,7 @@ def _told(prices: list[TeamPrice]) -> list[PriceOut]:
     return [PriceOut.of(price, held=held) for price in prices]
 
 
-@router.get("", response=PricePage, openapi_extra=needs("lead"), summary="List prices")
+@router.get("", response=PricePage, **needs("lead"), summary="List prices")
 def price_list(request: HttpRequest, query: Query[PriceFilter]) -> PricePage:
     """Prices of contracts, the one set last first. Needs the role lead."""
     rows, links = paged(request, TeamPrice.objects.filter_by(**query.fields), query, by="-pk")
@@ -195,7 +193,7 @@ def price_list(request: HttpRequest, query: Query[PriceFilter]) -> PricePage:
 @router.get(
     "/published",
     response=PublishedPrices,
-    openapi_extra=needs("read"),
+    **needs("read"),
     summary="Published prices",
 )
 def price_published(request: HttpRequest) -> PublishedPrices:
@@ -209,24 +207,21 @@ def price_published(request: HttpRequest) -> PublishedPrices:
     )
 
 
-@router.get("/{price_id}", response=PriceOut, openapi_extra=needs("lead"), summary="One price")
+@router.get("/{price_id}", response=PriceOut, **needs("lead"), summary="One price")
 def price_one(request: HttpRequest, price_id: Path[Key]) -> PriceOut:
     """One price of a contract. Needs the role lead."""
     return _told([get_object_or_404(TeamPrice, pk=price_id)])[0]
 
 
-@router.post("", response={201: PriceNew}, openapi_extra=needs("lead"), summary="Set a price")
-def price_new(request: HttpRequest, said: PriceIn) -> Status[PriceNew]:
+@router.post("", response={201: PriceNew}, **needs("lead"), summary="Set a price")
+def price_new(request: HttpRequest, payload: PriceIn) -> Status[PriceNew]:
     """Set a price from a date on; none is ever changed. Needs the role lead.
 
     Runs under way pay it from then on, never for time that has passed; what is over stays as it
     was paid. A mistake is mended by another price.
     """
-    try:
-        price, n_runs = set_price(
-            PriceRequest(**said.model_dump()), by=caller(request).name, now=timezone.now()
-        )
-    except FieldError as error:
-        raise ProblemError(400, f"{error}.", field=error.field) from error
+    price, n_runs = set_price(
+        PriceRequest(**payload.model_dump()), by=caller(request).name, now=timezone.now()
+    )
     told = _told([price])[0].model_dump()
     return Status(201, PriceNew(**told, n_runs_changed=n_runs))

@@ -342,23 +342,21 @@ def _told(runs: list[Run]) -> list[RunOut]:
     return [RunOut.of(each, n_open_alerts=n_open[each.run.pk]) for each in now]
 
 
-@router.get("", response=RunPage, openapi_extra=needs("read"), summary="List runs")
+@router.get("", response=RunPage, **needs("read"), summary="List runs")
 def run_list(request: HttpRequest, query: Query[RunFilter]) -> RunPage:
     """List runs, the one first heard of last first, each with the last minute of its steps."""
     rows, links = paged(request, Run.objects.filter_by(**query.fields), query, by="-pk")
     return RunPage(items=_told(rows), next=links.next, prev=links.prev)
 
 
-@router.get("/{name}", response=RunOut, openapi_extra=needs("read"), summary="One run")
+@router.get("/{name}", response=RunOut, **needs("read"), summary="One run")
 def run_one(request: HttpRequest, name: Path[RunName]) -> RunOut:
     """One run, with the last minute of its steps."""
     return _told([get_object_or_404(Run, name=name)])[0]
 
 
-@router.get(
-    "/{name}/steps", response=StepPage, openapi_extra=needs("read"), summary="A run's steps"
-)
-def run_steps(request: HttpRequest, name: Path[RunName], asked: Query[StepFilter]) -> StepPage:
+@router.get("/{name}/steps", response=StepPage, **needs("read"), summary="A run's steps")
+def run_steps(request: HttpRequest, name: Path[RunName], query: Query[StepFilter]) -> StepPage:
     """List steps that ended in a window, the newest first, each the mean over its workers.
 
     In windows with more than 2,000 steps that the hot tier has no more, a row is several
@@ -366,7 +364,7 @@ def run_steps(request: HttpRequest, name: Path[RunName], asked: Query[StepFilter
     them, so that tokens add up over the window. `stretches` says how finely each part is kept.
     """
     run = get_object_or_404(Run, name=name)
-    start, end = asked.window(now=timezone.now())
+    start, end = query.window(now=timezone.now())
     steps, stretches = run_history(
         open_store(settings.REDIS_URL),
         run.name,
@@ -374,7 +372,7 @@ def run_steps(request: HttpRequest, name: Path[RunName], asked: Query[StepFilter
         end_s=end,
         long_term=long_term_history(),
     )
-    page, has_next, has_prev = _page(steps, asked)
+    page, has_next, has_prev = _page(steps, query)
     items = _rows(page)
     links = linked(
         request,
@@ -394,16 +392,16 @@ def run_steps(request: HttpRequest, name: Path[RunName], asked: Query[StepFilter
     )
 
 
-def _page(steps: StepBatch, asked: StepFilter) -> tuple[StepBatch, bool, bool]:
+def _page(steps: StepBatch, query: StepFilter) -> tuple[StepBatch, bool, bool]:
     """Return the steps of a page, rising, and whether there are older and newer ones."""
-    letter, _, key = asked.cursor.partition(".")
+    letter, _, key = query.cursor.partition(".")
     n = len(steps)
     if letter == "b":
         first = int(np.searchsorted(steps.step, number_of(key), "right"))
-        last = min(n, first + asked.limit)
+        last = min(n, first + query.limit)
     else:
         last = int(np.searchsorted(steps.step, number_of(key))) if letter else n
-        first = max(0, last - asked.limit)
+        first = max(0, last - query.limit)
     return steps[first:last], first > 0, last < n
 
 
@@ -425,9 +423,7 @@ def _rows(steps: StepBatch) -> list[StepOut]:
     return told[::-1]
 
 
-@router.get(
-    "/{name}/like", response=SimilarRunsOut, openapi_extra=needs("read"), summary="Similar runs"
-)
+@router.get("/{name}/like", response=SimilarRunsOut, **needs("read"), summary="Similar runs")
 def run_like(request: HttpRequest, name: Path[RunName]) -> SimilarRunsOut:
     """Compare the settings of a run with others, measured on similar runs or predicted."""
     runs = Run.objects.select_related("similar_runs").defer("plan", "clock", "spending")

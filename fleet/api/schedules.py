@@ -8,7 +8,7 @@ from django.shortcuts import get_object_or_404
 from ninja import Field, Path, Query, Router, Schema
 
 from fleet.api.auth import needs
-from fleet.api.fields import NAME, ResponseSchema
+from fleet.api.fields import NAME, ResponseSchema, conflict_on
 from fleet.api.trials import TrialName
 from fleet.formatting import NBSP
 from fleet.models import Trial
@@ -24,7 +24,6 @@ from fleet.trials.schedule_forms import (
     ScheduleRequest,
 )
 from fleet.trials.schedule_text import as_json, schedule_of
-from telemetry.errors import FieldError
 
 
 class SpanOut(ResponseSchema):
@@ -200,27 +199,22 @@ class ScheduleAsked(Schema):
     )
 
 
-@router.get(
-    "/{name}/schedule", response=ScheduleOut, openapi_extra=needs("read"), summary="Its schedule"
-)
+@router.get("/{name}/schedule", response=ScheduleOut, **needs("read"), summary="Its schedule")
+@conflict_on("trial", "candidate")
 def trial_schedule(
-    request: HttpRequest, name: Path[TrialName], asked: Query[ScheduleAsked]
+    request: HttpRequest, name: Path[TrialName], query: Query[ScheduleAsked]
 ) -> ScheduleOut:
     """Project a run of any length: what `manage.py project --trial NAME --json` prints.
 
     409 where an arm cannot be projected, or no candidate is called so.
     """
     trial = get_object_or_404(Trial.objects.with_arms(), name=name)
-    has_reuse = asked.reuse != "no"
-    given = ScheduleRequest(has_reuse=has_reuse, **asked.model_dump(exclude={"reuse"}))
-    try:
-        found = schedule_of(trial, given)
-    except FieldError as error:
-        status = 409 if error.field in {"trial", "candidate"} else 400
-        raise ProblemError(status, f"{error}.", field=error.field) from error
+    has_reuse = query.reuse != "no"
+    given = ScheduleRequest(has_reuse=has_reuse, **query.model_dump(exclude={"reuse"}))
+    found = schedule_of(trial, given)
     if found is None:
         raise ProblemError(409, NOT_YET, field="trial")
-    told = as_json(found.found, found.planned, reuses=(has_reuse,) if asked.reuse else REUSES)
+    told = as_json(found.found, found.planned, reuses=(has_reuse,) if query.reuse else REUSES)
     return ScheduleOut(
         trial=name,
         as_of=found.as_of,

@@ -197,11 +197,11 @@ def unit_of(metric: str) -> str:
 @router.get(
     "/nodes/{name}/series",
     response=SeriesOut,
-    openapi_extra=needs("read"),
+    **needs("read"),
     summary="A metric of a node",
 )
 def node_metric(
-    request: HttpRequest, name: Path[NodeName], asked: Query[NodeDrawing]
+    request: HttpRequest, name: Path[NodeName], query: Query[NodeDrawing]
 ) -> SeriesOut:
     """One metric of one node over a window, a series for each of its parts.
 
@@ -209,8 +209,8 @@ def node_metric(
     the lowest and highest of what it is the mean of.
     """
     node = get_object_or_404(Node, name=name)
-    hot, (start, end) = open_store(settings.REDIS_URL), asked.window(now=timezone.now())
-    metric = METRICS[asked.metric]
+    hot, (start, end) = open_store(settings.REDIS_URL), query.window(now=timezone.now())
+    metric = METRICS[query.metric]
     series = node_series(
         hot,
         shard=node.shard,
@@ -231,20 +231,20 @@ def node_metric(
         table=Table(series.t_s, series.values, series.low, series.high),
         names=["node"] if metric.part == "node" and n_parts else many,
         stretches=series.stretches,
-        most=asked.max_points,
+        most=query.max_points,
     )
 
 
 @router.get(
     "/runs/{name}/series",
     response=SeriesOut,
-    openapi_extra=needs("read"),
+    **needs("read"),
     summary="A metric of a run",
 )
-def run_metric(request: HttpRequest, name: Path[RunName], asked: Query[RunDrawing]) -> SeriesOut:
+def run_metric(request: HttpRequest, name: Path[RunName], query: Query[RunDrawing]) -> SeriesOut:
     """One metric of one run over a window, step by step while steps are kept one by one."""
     run = get_object_or_404(Run, name=name)
-    start, end = asked.window(now=timezone.now())
+    start, end = query.window(now=timezone.now())
     steps, stretches = run_history(
         open_store(settings.REDIS_URL),
         run.name,
@@ -252,7 +252,7 @@ def run_metric(request: HttpRequest, name: Path[RunName], asked: Query[RunDrawin
         end_s=end,
         long_term=long_term_history(),
     )
-    metric = asked.metric
+    metric = query.metric
     return series_out(
         of=run.name,
         metric=metric,
@@ -262,7 +262,7 @@ def run_metric(request: HttpRequest, name: Path[RunName], asked: Query[RunDrawin
         table=Table(steps.ended_at_s, _values(steps, metric)[:, None]),
         names=["run"],
         stretches=stretches,
-        most=asked.max_points,
+        most=query.max_points,
     )
 
 

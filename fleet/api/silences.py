@@ -91,7 +91,7 @@ class SilenceIn(SilenceChange):
     )
 
 
-@router.get("", response=SilencePage, openapi_extra=needs("read"), summary="List silences")
+@router.get("", response=SilencePage, **needs("read"), summary="List silences")
 def silence_list(request: HttpRequest, query: Query[SilenceFilter]) -> SilencePage:
     """Silences, the one that was made last first."""
     now = timezone.now()
@@ -101,15 +101,15 @@ def silence_list(request: HttpRequest, query: Query[SilenceFilter]) -> SilencePa
     return SilencePage(items=items, next=links.next, prev=links.prev)
 
 
-@router.post("", response={201: SilenceOut}, openapi_extra=needs("act"), summary="Silence alerts")
-def silence_new(request: HttpRequest, said: SilenceIn) -> Status[SilenceOut]:
+@router.post("", response={201: SilenceOut}, **needs("act"), summary="Silence alerts")
+def silence_new(request: HttpRequest, payload: SilenceIn) -> Status[SilenceOut]:
     """Mute whatever the matchers mean, from now on; alerts stay visible all the same."""
     now = timezone.now()
     try:
         made = alerts.silence(
-            said.matchers,
-            ends_at=now + timedelta(seconds=said.duration_s),
-            reason=said.reason,
+            payload.matchers,
+            ends_at=now + timedelta(seconds=payload.duration_s),
+            reason=payload.reason,
             by=caller(request).name,
             now=now,
         )
@@ -119,17 +119,13 @@ def silence_new(request: HttpRequest, said: SilenceIn) -> Status[SilenceOut]:
     return Status(201, SilenceOut.of(made, now=now))
 
 
-@router.get(
-    "/{silence_id}", response=SilenceOut, openapi_extra=needs("read"), summary="One silence"
-)
+@router.get("/{silence_id}", response=SilenceOut, **needs("read"), summary="One silence")
 def silence_one(request: HttpRequest, silence_id: Path[Key]) -> SilenceOut:
     """One silence."""
     return SilenceOut.of(get_object_or_404(Silence, pk=silence_id), now=timezone.now())
 
 
-@router.post(
-    "/{silence_id}/end", response=SilenceOut, openapi_extra=needs("act"), summary="End a silence"
-)
+@router.post("/{silence_id}/end", response=SilenceOut, **needs("act"), summary="End a silence")
 def silence_end(request: HttpRequest, silence_id: Path[Key]) -> SilenceOut:
     """End a silence now; 409 where it is over."""
     silence, now = get_object_or_404(Silence, pk=silence_id), timezone.now()
@@ -141,13 +137,15 @@ def silence_end(request: HttpRequest, silence_id: Path[Key]) -> SilenceOut:
 @router.post(
     "/{silence_id}/move",
     response=SilenceOut,
-    openapi_extra=needs("act"),
+    **needs("act"),
     summary="Move the end of a silence",
 )
-def silence_move(request: HttpRequest, silence_id: Path[Key], said: SilenceChange) -> SilenceOut:
+def silence_move(
+    request: HttpRequest, silence_id: Path[Key], payload: SilenceChange
+) -> SilenceOut:
     """Let a silence end at another time; 409 where it is over."""
     silence, now = get_object_or_404(Silence, pk=silence_id), timezone.now()
-    ends_at = now + timedelta(seconds=said.duration_s)
+    ends_at = now + timedelta(seconds=payload.duration_s)
     if not alerts.move_end(silence, to=ends_at, by=caller(request).name, now=now):
         raise ProblemError(409, OVER)
     return SilenceOut.of(silence, now=now)

@@ -12,7 +12,7 @@ from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.alerts import SAID
 from fleet.api.auth import caller, needs
-from fleet.api.fields import Key, RequestSchema, ResponseSchema, Text
+from fleet.api.fields import Key, RequestSchema, ResponseSchema, Text, conflict_on
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.checks.support import (
     LONGEST_FILE,
@@ -27,9 +27,7 @@ from fleet.checks.support import (
     trial_named,
 )
 from fleet.models import SupportCheck
-from fleet.models.problem import ProblemError
 from telemetry.checks.support import OperatorJudgement
-from telemetry.errors import FieldError
 
 
 class SupportCheckOut(ResponseSchema):
@@ -139,7 +137,6 @@ class SupportCheckDetail(SupportCheckOut):
 router = Router(tags=["support checks"])
 # A graph of one layer; larger files are for the page, or for `manage.py check_support`.
 MOST_BYTES = 1_000_000
-FIELDS = {"file": "text"}
 
 
 class SupportFilter(Paging):
@@ -181,9 +178,7 @@ class SupportCheckIn(RequestSchema):
     )
 
 
-@router.get(
-    "", response=SupportCheckPage, openapi_extra=needs("read"), summary="List support checks"
-)
+@router.get("", response=SupportCheckPage, **needs("read"), summary="List support checks")
 def support_list(request: HttpRequest, query: Query[SupportFilter]) -> SupportCheckPage:
     """Support checks, the one made last first."""
     checks = SupportCheck.objects.filter_by(**query.fields)
@@ -196,7 +191,7 @@ def support_list(request: HttpRequest, query: Query[SupportFilter]) -> SupportCh
 @router.get(
     "/{check_id}",
     response=SupportCheckDetail,
-    openapi_extra=needs("read"),
+    **needs("read"),
     summary="One support check",
 )
 def support_one(request: HttpRequest, check_id: Path[Key]) -> SupportCheckDetail:
@@ -208,24 +203,20 @@ def support_one(request: HttpRequest, check_id: Path[Key]) -> SupportCheckDetail
 @router.post(
     "",
     response={201: SupportCheckDetail},
-    openapi_extra=needs("act", most_bytes=MOST_BYTES),
+    **needs("act", most_bytes=MOST_BYTES),
     summary="Check operators",
 )
-def support_new(request: HttpRequest, said: SupportCheckIn) -> Status[SupportCheckDetail]:
+@conflict_on("trial", file="text")
+def support_new(request: HttpRequest, payload: SupportCheckIn) -> Status[SupportCheckDetail]:
     """Check operators and keep what is found; 409 where no trial is called so.
 
     The body may have up to a megabyte. The check is the page's own, and stands beside its others.
     """
-    report = SupportFile("result.json", _file(said.report)) if said.report else None
-    try:
-        trial = trial_named(said.trial)
-        checked = check_operators(
-            SupportFile(said.file, _file(said.text)), report, most_bytes=MOST_BYTES
-        )
-    except FieldError as error:
-        status = 409 if error.field == "trial" else 400
-        field = FIELDS.get(error.field, error.field)
-        raise ProblemError(status, f"{field}: {error.message}.", field=field) from error
+    report = SupportFile("result.json", _file(payload.report)) if payload.report else None
+    trial = trial_named(payload.trial)
+    checked = check_operators(
+        SupportFile(payload.file, _file(payload.text)), report, most_bytes=MOST_BYTES
+    )
     made = store_check(checked, by=caller(request).name, now=timezone.now(), trial=trial)
     return Status(201, SupportCheckDetail.of(made))
 

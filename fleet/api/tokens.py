@@ -17,7 +17,6 @@ from fleet.api.fields import POINTLESS, Key, RequestSchema, ResponseSchema
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.models import Token
 from fleet.models.problem import ProblemError
-from telemetry.errors import FieldError
 
 router = Router(tags=["tokens"])
 Scope = Literal["ingest", "scrape", "annotate", "read", "act", "lead", "admin"]
@@ -105,7 +104,7 @@ def _told(tokens: Sequence[Token]) -> list[TokenOut]:
     return [TokenOut.of(token, allowed[token.pk]) for token in tokens]
 
 
-@router.get("", response=TokenPage, openapi_extra=needs("admin"), summary="List tokens")
+@router.get("", response=TokenPage, **needs("admin"), summary="List tokens")
 def token_list(request: HttpRequest, query: Query[TokenFilter]) -> TokenPage:
     """Tokens, the one that was made last first; never their secrets."""
     tokens = Token.objects.filter_by(now=timezone.now(), **query.fields)
@@ -113,26 +112,23 @@ def token_list(request: HttpRequest, query: Query[TokenFilter]) -> TokenPage:
     return TokenPage(items=_told(rows), next=links.next, prev=links.prev)
 
 
-@router.post("", response={201: NewToken}, openapi_extra=needs("admin"), summary="Make a token")
-def token_new(request: HttpRequest, said: TokenIn) -> Status[NewToken]:
+@router.post("", response={201: NewToken}, **needs("admin"), summary="Make a token")
+def token_new(request: HttpRequest, payload: TokenIn) -> Status[NewToken]:
     """Make a token; its secret is in this answer and nowhere else."""
     now, maker = timezone.now(), caller(request).maker
-    try:
-        token, secret = make_token(said.name, said.scope, days=said.days, maker=maker, now=now)
-    except FieldError as error:
-        raise ProblemError(400, f"{error}.", field=error.field) from error
+    token, secret = make_token(
+        payload.name, payload.scope, days=payload.days, maker=maker, now=now
+    )
     return Status(201, NewToken(**_told([token])[0].model_dump(), secret=secret))
 
 
-@router.get("/{token_id}", response=TokenOut, openapi_extra=needs("admin"), summary="One token")
+@router.get("/{token_id}", response=TokenOut, **needs("admin"), summary="One token")
 def token_one(request: HttpRequest, token_id: Path[Key]) -> TokenOut:
     """One token, without its secret."""
     return _told([get_object_or_404(Token, pk=token_id)])[0]
 
 
-@router.post(
-    "/{token_id}/revoke", response=TokenOut, openapi_extra=needs("admin"), summary="Revoke a token"
-)
+@router.post("/{token_id}/revoke", response=TokenOut, **needs("admin"), summary="Revoke a token")
 def token_revoke(request: HttpRequest, token_id: Path[Key]) -> TokenOut:
     """Revoke a token for good; doors that trust it close within seconds.
 

@@ -12,7 +12,15 @@ from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.alerts import SAID, SAYING
 from fleet.api.auth import caller, needs
-from fleet.api.fields import NAME, POINTLESS, RequestSchema, ResponseSchema, Text, Whole
+from fleet.api.fields import (
+    NAME,
+    POINTLESS,
+    RequestSchema,
+    ResponseSchema,
+    Text,
+    Whole,
+    conflict_on,
+)
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.models import Trial
 from fleet.models.problem import ProblemError
@@ -30,7 +38,6 @@ from fleet.trials.measures import VendorClaim, claim_for
 from fleet.trials.services import MOST_CANDIDATES, MOST_STEPS, MOST_TOKENS
 from fleet.trials.text import sentence
 from fleet.trials.verdict import ARMS_DIFFER, NO_VERDICT, Verdict, judge
-from telemetry.errors import FieldError
 from telemetry.statistics.verdicts import DEFAULT_STEPS
 
 UNKNOWN = "null where nobody can tell"
@@ -375,7 +382,7 @@ class TrialIn(RequestSchema):
     )
 
 
-@router.get("", response=TrialPage, openapi_extra=needs("read"), summary="List trials")
+@router.get("", response=TrialPage, **needs("read"), summary="List trials")
 def trial_list(request: HttpRequest, query: Query[TrialFilter]) -> TrialPage:
     """Trials, the one that was begun last first."""
     trials = Trial.objects.filter_by(**query.fields).defer("figures").with_arms()
@@ -383,36 +390,21 @@ def trial_list(request: HttpRequest, query: Query[TrialFilter]) -> TrialPage:
     return TrialPage(items=[TrialOut.of(row) for row in rows], next=links.next, prev=links.prev)
 
 
-@router.post("", response={201: TrialDetail}, openapi_extra=needs("lead"), summary="Begin a trial")
-def trial_new(request: HttpRequest, said: TrialIn) -> Status[TrialDetail]:
+@router.post("", response={201: TrialDetail}, **needs("lead"), summary="Begin a trial")
+@conflict_on("name", "baseline", "candidates")
+def trial_new(request: HttpRequest, payload: TrialIn) -> Status[TrialDetail]:
     """Begin a trial; its figures come within a minute. Needs the role lead."""
-    try:
-        made = services.begin(
-            said.name,
-            said.question,
-            baseline=said.baseline,
-            candidates=said.candidates,
-            team=said.team,
-            planned_steps=said.planned_steps,
-            planned_tokens=said.planned_tokens,
-            by=caller(request).name,
-            now=timezone.now(),
-        )
-    except FieldError as error:
-        status = 409 if error.field in {"name", "baseline", "candidates"} else 400
-        raise ProblemError(status, str(error), field=error.field) from error
+    made = services.begin(**payload.model_dump(), by=caller(request).name, now=timezone.now())
     return Status(201, TrialDetail.of(made))
 
 
-@router.get("/{name}", response=TrialDetail, openapi_extra=needs("read"), summary="One trial")
+@router.get("/{name}", response=TrialDetail, **needs("read"), summary="One trial")
 def trial_one(request: HttpRequest, name: Path[TrialName]) -> TrialDetail:
     """One trial, with what must match, what its arms took, and each candidate's figures."""
     return TrialDetail.of(_found(name))
 
 
-@router.post(
-    "/{name}/end", response=TrialDetail, openapi_extra=needs("lead"), summary="End a trial"
-)
+@router.post("/{name}/end", response=TrialDetail, **needs("lead"), summary="End a trial")
 def trial_end(request: HttpRequest, name: Path[TrialName]) -> TrialDetail:
     """End a trial: later steps do not count; 409 where it is over. Needs the role lead."""
     trial = _found(name)

@@ -9,8 +9,7 @@ from django.contrib.auth.models import User
 from django.test import Client
 from pytest_django import Settings
 
-from fleet.api.application import api
-from fleet.api.auth import scope_of
+from fleet.api.application import document
 from fleet.models import Alert, Node, Run, Token
 from fleet.models.token import GRANTS
 from tests.fleet.api.conftest import Ask
@@ -22,12 +21,11 @@ pytestmark = pytest.mark.django_db
 
 def operations() -> Iterator[tuple[str, str, str]]:
     """Return method, address and scope of every operation, of things that are not there."""
-    for bound in api._get_bound_routers():
-        for path, view in bound.path_operations.items():
-            for operation in view.operations:
-                address = f"/api/v1{bound.prefix}{path}"
-                address = re.sub(r"\{\w+\}", "987654", address)
-                yield operation.methods[0], address, scope_of(operation.openapi_extra)
+    for path, methods in document()["paths"].items():
+        for method, operation in methods.items():
+            if operation["tags"] != ["ingest"]:
+                scopes = operation["security"][0]["bearer"]
+                yield method.upper(), re.sub(r"\{\w+\}", "987654", path), "".join(scopes)
 
 
 OPERATIONS = sorted(set(operations()))
