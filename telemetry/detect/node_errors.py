@@ -1,4 +1,4 @@
-"""Allocated but idle: nodes of a run that trains, whose cores have done nothing for long."""
+"""Rules about single nodes: ecc_uncorrected, exec_errors and node_idle."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from telemetry.statistics.peers import lower_median, mean
 from telemetry.steps import StepBatch
 
 RULE = "ecc_uncorrected"
-# How long a finding outlives the last error where its alert asks for more: by so many of the gaps
-# between errors, within these seconds.
+# How long an alert stays after the last error: this many gaps between errors, within these
+# seconds.
 GAPS, HOLD_S = 3.0, (RULES[RULE].limits["hold_s"], 3 * 3600.0)
 ECC_METRICS = ("mem_ecc_uncorrected", "sram_ecc_uncorrected")
 
@@ -77,7 +77,7 @@ def is_settled(
 
 
 def counted(counts: Span, node: str) -> float | None:
-    """Return how many errors a node has counted by the newest moment that it told; None: never."""
+    """Count of a node by its newest report; None without one."""
     row = counts.nodes.index(node)
     held = [counts.values[metric][:, row] for metric in ECC_METRICS if metric in counts.values]
     each = np.concatenate(held, axis=1) if held else np.zeros((0, 0))
@@ -86,9 +86,9 @@ def counted(counts: Span, node: str) -> float | None:
 
 
 def rise(count: FloatArray) -> FloatArray:
-    """Return by how much a count rose from each moment to the next: (n - 1, ...), never negative.
+    """Compute the increase from each moment to the next: (n - 1, ...), never negative.
 
-    Where a moment is missing the rise appears at the next one that is not; a fall is a reset.
+    Across a missing moment the increase appears at the next one. A decrease is a counter reset.
     """
     held = count.copy()
     for i in range(1, len(held)):
@@ -100,7 +100,7 @@ def rise(count: FloatArray) -> FloatArray:
 def _finding(
     counts: Span, metrics: list[str], rises: FloatArray, row: int, *, run: str | None
 ) -> Finding:
-    """Describe one node; ``rises`` is (n_metrics, n_moments - 1, n_devices)."""
+    """``rises`` is (n_metrics, n_moments - 1, n_devices)."""
     node = counts.nodes[row]
     by_device = rises.sum(axis=(0, 1))
     device = int(np.argmax(by_device))
@@ -127,7 +127,6 @@ def _finding(
 
 
 def _culprit(by_device: FloatArray, device: int, metric: str) -> dict[str, Any]:
-    """Set the errors of the worst device beside those of the node's others."""
     others = np.delete(by_device, device)
     return {
         "metric": metric,
@@ -144,13 +143,13 @@ FAILED, ERRORS, DONE = (
     "execution_errors_per_s",
     "executions_completed_per_s",
 )
-# Seconds looked at, oldest first: at a glance, closely where that shows any, further back while
-# it lasts.
+# Ages (seconds) to read, oldest first: a quick check, more where it shows errors, and further back
+# while an alert is open.
 GLANCE_S, AGES_S = (1, 0), (20, 15, 10, 7, 4, 2, 1, 0)
 AGES_OPEN_S = (120, 90, 60, 45, 30, 20, 10, 5, 0)
-# So many of these seconds must show errors, and so many errors a second, to be no chance.
+# Moments with errors, and errors per second, that rule out chance.
 MOMENTS, LEAST_PER_S = 2, RULES[ERRORS_RULE].limits["least_per_s"]
-# Somebody must get up where this share of executions fails, or so many errors come each second.
+# A page from this share of failed executions, or this many errors per second.
 PAGE_RATIO, PAGE_PER_S = (
     RULES[ERRORS_RULE].limits["page_ratio"],
     RULES[ERRORS_RULE].limits["page_per_s"],
@@ -159,7 +158,7 @@ LEAD_S = 120.0
 
 
 def exec_errors(inputs: DetectionInput) -> list[Finding]:
-    """Find the nodes whose executions fail or whose runtime reports errors.
+    """Find nodes whose executions fail or whose runtime reports errors.
 
     Notes
     -----
@@ -175,21 +174,23 @@ def exec_errors(inputs: DetectionInput) -> list[Finding]:
     found = failing(span, run=inputs.run, known=known, now_s=inputs.now_s)
     if not found:
         return []
-    # Executions that fail on memory that fails are part of that finding.
+    # Failed executions on a node with memory errors belong to that finding.
     explained = {alert.node for alert in inputs.open_problems if alert.rule == RULE}
     explained |= {each.node for each in uncorrected(inputs.counts)} if inputs.counts else set()
     return [each for each in found if each.node not in explained]
 
 
 def _any(span: Span) -> bool:
-    """Tell whether anybody reports any error."""
     return bool((node_values(span, ERRORS) > 0).any() or (node_values(span, FAILED) > 0).any())
 
 
 def failing(
     span: Span, *, run: str | None, now_s: float, known: Collection[str | None] = ()
 ) -> list[Finding]:
-    """Return a finding for every node that fails at several moments; at one, where it is known."""
+    """Return one finding per failing node.
+
+    A node fails with errors at several moments, or at one if its alert is open.
+    """
     rate = np.fmax(node_values(span, ERRORS), node_values(span, FAILED))
     n_moments = (rate > 0).sum(axis=0)
     least = np.array([1 if node in known else MOMENTS for node in span.nodes], dtype=int)
@@ -204,7 +205,6 @@ def failing(
 def _errors_finding(
     span: Span, rate: FloatArray, row: int, *, run: str | None, now_s: float
 ) -> Finding:
-    """Describe one node."""
     per_s, ratio = mean(rate, axis=0), _failed_ratio(span, row)
     own = float(per_s[row])
     is_bad = own >= PAGE_PER_S or (ratio is not None and ratio >= PAGE_RATIO)
@@ -230,7 +230,7 @@ def _errors_finding(
 
 
 def _failed_ratio(span: Span, row: int) -> float | None:
-    """Return the share of a node's executions that failed; None where it executed nothing."""
+    """Failed executions over all; None without executions."""
     done, failed = (
         float(np.nan_to_num(mean(node_values(span, metric)[:, row], axis=0)))
         for metric in (DONE, FAILED)
@@ -239,7 +239,6 @@ def _failed_ratio(span: Span, row: int) -> float | None:
 
 
 def _errors_culprit(own: float, others: FloatArray) -> dict[str, Any]:
-    """Set a node's errors beside those of the run's others."""
     usual = float(np.nan_to_num(lower_median(others))) if others.size else None
     return {
         "metric": ERRORS,
@@ -252,24 +251,24 @@ def _errors_culprit(own: float, others: FloatArray) -> dict[str, Any]:
 
 IDLE_RULE = "node_idle"
 IDLE, IDLE_S = RULES[IDLE_RULE].limits["idle_ratio"], RULES[IDLE_RULE].limits["idle_s"]
-# A node must have done nothing at all of these moments, oldest first.
+# A node must be idle at all of these ages, oldest first.
 IDLE_AGES_S = (int(IDLE_S), 480, 360, 240, 120, 60, 15, 0)
-# The run itself must be making steps: one within so many step times, and seconds.
+# The run itself must make steps: one within this many step times, and seconds.
 ALIVE_STEPS, ALIVE_S = 3.0, 60.0
-# What lasts ten minutes need not be looked for in every second.
+# A condition of ten minutes needs no check every second.
 EVERY_S, FOR_S = 30, 3
-# Nodes that stopped working within these seconds stopped for one reason: one finding for all.
+# Nodes that became idle within these seconds are one finding.
 TOGETHER_S = 120.0
 SEVERAL = 2
-# Steps are kept for 15 minutes: far enough back to see a change of scale ten minutes ago.
+# Steps are stored for 15 minutes, enough to see a change of scale ten minutes ago.
 HISTORY_S = 900.0
-# A step may end a little after the last of its nodes has gone quiet.
+# A step may end shortly after its last node became idle.
 SETTLES_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A run that went on with fewer nodes: when, with how many of how many, without whom."""
+    """A run that continued with fewer nodes; ``left`` are the nodes that left."""
 
     at_s: float
     n_before: int
@@ -278,12 +277,12 @@ class Scale:
 
 
 def node_idle(inputs: DetectionInput) -> list[Finding]:
-    """Find the nodes that are paid for and that nobody uses.
+    """Find nodes that cost money and do no work.
 
-    Nodes that became idle together are one finding: after a change of scale it names the change.
-    A single node that the steps leave out was drained on purpose. A node that does not report
-    is silent, not idle. A worker that reports steps while its cores never do anything computes
-    elsewhere, on its host for example: its node is idle as well.
+    Nodes that became idle together are one finding; after a change of scale it names the change. A
+    single node without part in the steps was drained on purpose. A node that does not report is
+    silent, not idle. A worker that reports steps while its cores stay idle computes elsewhere, for
+    example on its host: its node is idle too.
     """
     known = [alert for alert in inputs.open_problems if alert.rule == IDLE_RULE]
     is_due = bool(known) or int(inputs.now_s) % EVERY_S < FOR_S
@@ -291,7 +290,7 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     if not (inputs.reads_hardware and is_due and inputs.hardware_at) or not _trains(inputs, steps):
         return []
     named = {node for alert in known for node in _nodes_of(alert)}
-    # While the run itself stands still everybody rests: that accuses nobody new.
+    # While the run makes no steps all nodes are idle: no new accusations.
     suspects = [n for n in inputs.nodes if n in named or _makes_steps(inputs, steps)]
     idle, since_s = _resting(inputs, suspects)
     if not idle:
@@ -299,7 +298,7 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
     group = next((alert for alert in known if alert.node is None), None)
     scale = _scale_down(inputs, idle, group)
     expected = _expected(inputs) | (set(scale.left) if scale else set())
-    # What an open alert for several accuses stays accused for as long as it rests.
+    # Nodes of an open group alert stay accused while they are idle.
     expected |= set(_nodes_of(group)) if group else set()
     idle = {node: level for node, level in idle.items() if node in expected}
     # The group alert keeps its nodes. A node that has been idle for longer keeps its own alert.
@@ -319,21 +318,21 @@ def node_idle(inputs: DetectionInput) -> list[Finding]:
 
 
 def _trains(inputs: DetectionInput, steps: StepBatch) -> bool:
-    """Tell whether the run has trained for as long as a node must have idled."""
+    """Whether the run has been training for IDLE_S."""
     if inputs.phase != TRAINING or not len(steps):
         return False
     return inputs.phase_since_s is None or inputs.now_s - inputs.phase_since_s >= IDLE_S
 
 
 def _makes_steps(inputs: DetectionInput, steps: StepBatch) -> bool:
-    """Tell whether the run ends steps now, and stood still in none of those in view."""
+    """Whether steps end now, and none in view took too long."""
     patience_s = max(ALIVE_S, ALIVE_STEPS * usual_step_s(steps))
     longest_s = float(np.nanmax(inputs.steps.step_s, initial=0.0))
     return max(longest_s, inputs.now_s - float(steps.ended_at_s[-1])) <= patience_s
 
 
 def _resting(inputs: DetectionInput, suspects: list[str]) -> tuple[dict[str, float], float]:
-    """Return which nodes did nothing at any moment, the most that a core did, and since when."""
+    """Idle nodes with their highest core utilization, and since when."""
     if not suspects or inputs.hardware_at is None:
         return {}, 0.0
     glance = inputs.hardware_at((CORES,), (0,)).of(suspects)
@@ -347,14 +346,14 @@ def _resting(inputs: DetectionInput, suspects: list[str]) -> tuple[dict[str, flo
 
 
 def _rests(span: Span) -> NDArray[np.bool_]:
-    """Return who reports, and has no core that does anything: (n_ticks, n_nodes)."""
+    """Nodes that report only idle cores: (n_ticks, n_nodes)."""
     return np.asarray(node_peak(span, CORES) < IDLE)
 
 
 def _expected(inputs: DetectionInput) -> set[str]:
-    """Return the nodes that should be computing: all but those the steps leave out.
+    """Nodes that should compute: all but those without part in the steps.
 
-    Only steps since the nodes began to rest tell: a run with long steps still shows older ones.
+    Only steps since the nodes became idle count.
     """
     steps = inputs.steps.last(RECENT_STEPS)
     since = int(np.searchsorted(steps.ended_at_s, inputs.now_s - IDLE_S + SETTLES_S))
@@ -363,7 +362,7 @@ def _expected(inputs: DetectionInput) -> set[str]:
 
 
 def _parts(inputs: DetectionInput, steps: StepBatch) -> dict[str, NDArray[np.bool_]]:
-    """Return in which steps each node that the steps list had a part: (n_steps,) by node."""
+    """Participation of each node in the steps: (n_steps,) by node."""
     reported = np.isfinite(steps.phases["compute_s"])
     parts: dict[str, NDArray[np.bool_]] = {}
     for i, worker in enumerate(steps.workers):
@@ -376,9 +375,9 @@ def _parts(inputs: DetectionInput, steps: StepBatch) -> dict[str, NDArray[np.boo
 def _scale_down(
     inputs: DetectionInput, idle: Collection[str], group: OpenProblem | None
 ) -> Scale | None:
-    """Return the change of scale that left several of these nodes without work, if one is seen.
+    """Return the change of scale that left several of these nodes idle, if any.
 
-    An open alert remembers it for longer than the steps of that time are kept.
+    An open alert preserves it for longer than steps are stored.
     """
     held = _scale_of_alert(group)
     known = set(_nodes_of(group)) if group else set()
@@ -406,7 +405,6 @@ def _scale_down(
 
 
 def _scale_of_alert(group: OpenProblem | None) -> Scale | None:
-    """Return the change of scale that an open alert names."""
     reported = group.evidence.get("scaled_down") if group else None
     if not reported:
         return None
@@ -414,20 +412,18 @@ def _scale_of_alert(group: OpenProblem | None) -> Scale | None:
 
 
 def _since_s(alert: OpenProblem) -> float:
-    """Return since when the nodes of an open alert have been idle; long ago where it is silent."""
+    """Onset of an idle alert; minus infinity where unknown."""
     since_s = alert.evidence.get("since_s")
     return -np.inf if since_s is None else float(since_s)
 
 
 def _nodes_of(alert: OpenProblem) -> tuple[str, ...]:
-    """Return the nodes that an open alert accuses."""
     if alert.node is not None:
         return (alert.node,)
     return tuple(alert.evidence.get("nodes") or ())
 
 
 def _single(inputs: DetectionInput, node: str, level: float, since_s: float) -> Finding:
-    """Describe one idle node."""
     for alert in inputs.open_problems:
         if alert.rule == IDLE_RULE and alert.node == node:
             since_s = min(since_s, float(alert.evidence.get("since_s", since_s)))
@@ -444,7 +440,6 @@ def _group(
     group: OpenProblem | None,
     since_s: float,
 ) -> Finding:
-    """Describe several nodes that became idle together, and the change of scale that did it."""
     if group is not None:
         since_s = min(since_s, float(group.evidence.get("since_s", since_s)))
     parts = _parts(inputs, inputs.steps.last(1))
@@ -466,7 +461,7 @@ def _idle_finding(
     *,
     node: str | None = None,
 ) -> Finding:
-    """Describe idle nodes; without ``node`` the finding is about their run."""
+    """Without ``node`` the finding is about the run."""
     return Finding(
         rule=IDLE_RULE,
         cause=IDLE_RULE,

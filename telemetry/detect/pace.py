@@ -1,4 +1,4 @@
-"""How steps compare with the run's own past: which part of them takes longer, since when."""
+"""Compare steps with the past of the run: which phase takes longer, and since when."""
 
 from dataclasses import dataclass, replace
 
@@ -18,20 +18,20 @@ from telemetry.statistics.change_points import noise, rise
 from telemetry.statistics.peers import middle
 from telemetry.steps import StepBatch
 
-# Steps that must bear something out: of so many seconds, and so many at the least. One step that
-# takes longer than that is enough, if it says so clearly.
+# Newest steps that confirm a rise: seconds, and steps. A single longer step is enough if its rise
+# is clear.
 PERSISTS_S, PERSISTS_STEPS, CLEARLY = 5.0, 2, 2.0
-# Deviations of its own ups and downs by which a figure must rise.
+# Required rise in deviations of the normal variation.
 DEVIATIONS = 4.0
-# What a run's quickest fifth of workers takes is what all take: a few late ones don't count.
+# The fastest fifth of the workers ignores a few late ones.
 QUICK = 0.2
-# An open alert ends where a figure has come back by this share of the limit.
+# An open alert resolves at this share of the limit.
 HALF = RULES["step_slow"].limits["half_ratio"]
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseRise:
-    """A figure that rose: what it was and is, and the row of the first step that had it."""
+    """``usual`` before, ``now``, and ``at``, the row of the first step with the higher value."""
 
     usual: float
     now: float
@@ -39,15 +39,13 @@ class PhaseRise:
 
     @property
     def excess(self) -> float:
-        """By how much it rose."""
         return self.now - self.usual
 
 
 def comparable_steps(steps: StepBatch) -> StepBatch:
-    """Keep the steps that did the same work as the newest one on as many workers.
+    """Keep steps with the tokens and the number of workers of the newest one.
 
-    A step of twice the tokens takes twice as long, and so does one on half the workers: nothing
-    is wrong with either, and neither tells anything about the other.
+    A step with twice the tokens, or half the workers, takes twice as long without a problem.
     """
     n_workers = np.isfinite(steps.phases["compute_s"]).sum(axis=1)
     tokens = np.nan_to_num(steps.tokens)
@@ -65,13 +63,10 @@ def comparable_steps(steps: StepBatch) -> StepBatch:
 
 
 def work_s(steps: StepBatch) -> FloatArray:
-    """Return how long each step trained, whatever else it did: (n_steps,) seconds.
-
-    Checkpoints, evaluations and pauses are events between the work, and none of its pace.
-    """
+    """Step time without checkpoints, evaluations and pauses: (n_steps,) seconds."""
     worked_s = sum_phases(steps, ("compute_s", "input_s"))
     exchanged_s = sum_phases(steps, EXCHANGE)
-    # An exchange that nobody timed is part of the compute time already.
+    # An untimed exchange is part of the compute time.
     if np.isfinite(exchanged_s).all():
         worked_s = worked_s + exchanged_s
     else:
@@ -83,16 +78,16 @@ def work_s(steps: StepBatch) -> FloatArray:
 
 
 def n_newest(steps: StepBatch, *, seconds: float = PERSISTS_S, least: int = 1) -> int:
-    """Return how many of the newest steps make up so many seconds, at most half of all."""
+    """Count the newest steps that cover the required seconds, at most half of all."""
     lasted_s = np.cumsum(work_s(steps)[::-1])
     n_steps = int(np.searchsorted(lasted_s, seconds)) + 1
     return max(least, min(n_steps, len(steps) // 2))
 
 
 def quickest_fifth(values: FloatArray) -> FloatArray:
-    """Return what the quickest fifth of the workers takes at most: (n_steps, n_workers) to steps.
+    """Return the upper bound of the fastest fifth of workers: (n_steps, n_workers) to (n_steps,).
 
-    Whatever slows a few workers leaves it alone; whatever slows all of them does not.
+    It rises only if all workers become slower.
     """
     known = np.sort(values, axis=1)
     n = np.isfinite(known).sum(axis=1)
@@ -109,7 +104,7 @@ def find_rise(
     n_calm: int = PERSISTS_STEPS,
     clearly: float = CLEARLY,
 ) -> PhaseRise | None:
-    """Find out whether a figure of steps has risen, and still is high.
+    """Find a rise that lasts until now.
 
     Parameters
     ----------
@@ -152,7 +147,7 @@ def find_rise(
     before = middle(x[: change.at])
     n_high = min(PERSISTS_STEPS, x.size - change.at)
     enough = least if n_high == PERSISTS_STEPS else clearly * least
-    # What always goes up and down must rise clearly above that.
+    # A varying figure must rise clearly above its variation.
     enough = max(enough, DEVIATIONS * noise(x[: change.at]) / np.sqrt(n_high))
     if now - before < enough or float(x[-n_high:].min()) - before < HALF * least:
         return None
@@ -160,7 +155,7 @@ def find_rise(
 
 
 def case_since(inputs: DetectionInput, steps: StepBatch, at: int) -> ShareCase:
-    """Lay out steps that are slow since some row, as the headline rule lays out a broken share."""
+    """Return a ShareCase for steps that are slow since a row."""
     before, after = steps[:at], steps[at:]
     return ShareCase(
         inputs=inputs,

@@ -1,4 +1,4 @@
-"""A run that compiles though nobody announced it: now, or within a step that has just ended."""
+"""The rule recompile: an unannounced compilation, in progress or within a recent step."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -27,24 +27,25 @@ from telemetry.statistics.peers import mean
 from telemetry.steps import StepBatch
 
 RULE = "recompile"
-# Seconds of hosts compiling and cores at rest that are no chance, and how many of the newest look.
+# Seconds of compiling hosts with idle cores that rule out chance, and how many recent seconds are
+# read.
 CERTAIN_S, LOOK_S = RULES[RULE].limits["certain_s"], 8
-# A step that took this much longer than usual may hold a compilation; it is news for so long.
+# A step this much longer than usual may contain a compilation; it is reported for this long.
 LONGER_S, LONGER_STEPS = 2.0, 0.5
 NEWS_STEPS, NEWS_S, MOMENTS = 1, 10.0, 10
-# At so many moments one sees whether a compilation has ended just now.
+# Moments that show a compilation that has just ended.
 LATELY = 12
-# As long as this a run stands still before anybody need get up for it.
+# A standstill this long justifies a page.
 PAGE_AFTER_S = RULES[RULE].limits["page_after_s"]
 LEAD_S = 120.0
 MOST = RULES[RULE].limits["most_ratio"]
 
 
 def recompile(inputs: DetectionInput) -> list[Finding]:
-    """Find an unannounced compilation: under way, or in one of the newest steps.
+    """Find an unannounced compilation, in progress or in one of the newest steps.
 
-    A compiler keeps hosts busy as nothing else does, while no core computes. A run that says that
-    it compiles, or warms up, does so on purpose.
+    A compiler keeps hosts busier than anything else while cores are idle. A run that reports
+    compiling or warm-up does so on purpose.
     """
     steps = recent_steps(inputs)
     if inputs.hardware_at is None or not is_training(inputs, steps):
@@ -66,7 +67,7 @@ def recompile(inputs: DetectionInput) -> list[Finding]:
 
 
 def compiled_lately(inputs: DetectionInput, nodes: Sequence[str], *, within_s: float) -> bool:
-    """Tell whether most of these nodes compiled at some moment of the last seconds."""
+    """Whether most of these nodes compiled at some moment of the last seconds."""
     if inputs.hardware_at is None or not nodes:
         return False
     ages = np.linspace(min(within_s, OLDEST_S), 0, LATELY).astype(int).tolist()
@@ -75,7 +76,7 @@ def compiled_lately(inputs: DetectionInput, nodes: Sequence[str], *, within_s: f
 
 
 def _is_under_way(inputs: DetectionInput, steps: StepBatch, since_s: float) -> bool:
-    """Tell whether the run compiles now, or has since its last step, as an open alert says."""
+    """Whether a compilation is in progress, or was since the last step of an open alert."""
     is_open = any(alert.rule == RULE for alert in inputs.open_problems)
     lasted_s = inputs.now_s - since_s
     if is_open and (_ticks_seen(inputs, steps, since_ages(inputs, since_s)) > 0):
@@ -92,14 +93,14 @@ def _is_under_way(inputs: DetectionInput, steps: StepBatch, since_s: float) -> b
 
 
 def _compiles(span: Span) -> FloatArray:
-    """Return who compiles in which tick: (n_ticks, n_nodes), NaN where nothing was reported."""
+    """Nodes that compile: (n_ticks, n_nodes), NaN where missing."""
     hosts = node_values(span, HOST)
     is_so = (hosts >= COMPILING) & ~(node_peak(span, CORES) >= WORKING)
     return np.where(np.isfinite(hosts), is_so, np.nan)
 
 
 def _share(flags: FloatArray | NDArray[np.bool_]) -> FloatArray:
-    """Return of how many nodes it holds: (n_ticks,), 0 where nobody reported."""
+    """Share of compiling nodes: (n_ticks,), 0 without reports."""
     return np.nan_to_num(mean(np.asarray(flags, dtype=float), axis=1))
 
 
@@ -113,7 +114,7 @@ def _ticks_seen(inputs: DetectionInput, steps: StepBatch, ages_s: Sequence[int])
 
 
 def _suspects(inputs: DetectionInput, steps: StepBatch) -> list[int]:
-    """Return the newest steps that took much longer than usual, the latest first."""
+    """Recent steps that took much longer than usual, newest first."""
     usual_s = _usual_s(inputs, steps)
     n = len(steps)
     fresh = np.arange(n) >= n - NEWS_STEPS
@@ -124,14 +125,14 @@ def _suspects(inputs: DetectionInput, steps: StepBatch) -> list[int]:
 
 
 def _usual_s(inputs: DetectionInput, steps: StepBatch) -> float:
-    """Return how long a step usually takes: an open alert knows it for longer than steps last."""
+    """Usual step time; an open alert preserves it for longer than steps are stored."""
     held = [a.evidence.get("usual_step_s") for a in inputs.open_problems if a.rule == RULE]
     reported = [float(each) for each in held if each is not None]
     return reported[0] if reported else usual_step_s(steps)
 
 
 def _compiled_s(inputs: DetectionInput, steps: StepBatch, start_s: float, end_s: float) -> float:
-    """Return for how long most nodes compiled within a step, by a few of its seconds."""
+    """Seconds for which most nodes compiled within a step, estimated by sampling."""
     first, last = int(np.ceil(start_s)) + 1, int(end_s)
     ticks = np.unique(np.linspace(first, last, MOMENTS).astype(int))
     ages = tuple(int(inputs.now_s) - int(tick) for tick in ticks if first <= tick <= last)
@@ -142,7 +143,6 @@ def _compiled_s(inputs: DetectionInput, steps: StepBatch, start_s: float, end_s:
 def _finding(
     inputs: DetectionInput, steps: StepBatch, since_s: float, lost_s: float, *, is_over: bool
 ) -> Finding:
-    """Describe the compilation, and what it has cost so far."""
     usual_s = _usual_s(inputs, steps)
     severity: Severity = "page" if lost_s > PAGE_AFTER_S else "warn"
     nodes = training_nodes(inputs, steps)

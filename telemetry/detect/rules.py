@@ -1,4 +1,4 @@
-"""The rules that can break: the registry of everything detection, and Prometheus, may say."""
+"""The registry of rules: limits, texts and PromQL."""
 
 import re
 from collections.abc import Mapping
@@ -7,19 +7,19 @@ from typing import Literal
 
 Severity = Literal["page", "warn"]
 Subject = Literal["run", "node", "fleet", "budget"]
-# A scrape or two may fail: series vanish, and nothing is mended by that.
+# One or two scrapes may fail. Missing series do not resolve an alert.
 KEEP_S = 120.0
 LIMIT = re.compile(r"<(\w+)>")
 
 
 @dataclass(frozen=True, slots=True)
 class Query:
-    """What Prometheus asks in place of a rule.
+    """The PromQL of a rule.
 
-    In ``expr`` and ``says``, `<name>` stands for the rule's limit of that name. ``says`` goes on
-    with the sentence that the rule's help begins, in the templates of Prometheus. The alert is
-    pending for ``for_s`` seconds, and outlives the last evidence by ``keep_s``: each a figure,
-    or the name of a limit. ``severity`` is the rule's own where it is not given.
+    In ``expr`` and ``says``, `<name>` stands for the limit of that name. ``says`` continues the
+    sentence that the help of the rule begins, with Prometheus templates. The alert is pending for
+    ``for_s`` seconds and stays for ``keep_s`` after the last evidence: a number, or the name of a
+    limit. ``severity`` defaults to that of the rule.
     """
 
     expr: str
@@ -31,11 +31,10 @@ class Query:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One thing that may be wrong, in words for people; ``subject`` is whom an alert is about.
+    """A rule; ``subject`` is what its alerts are about.
 
-    ``limits`` are the figures that decide, by names that carry their unit; detection and PromQL
-    both take them from here. ``falls_short`` says what the queries do not see that detection
-    does; without ``queries``, why there are none.
+    ``limits`` are the thresholds, with units in their names; detection and PromQL both use them.
+    ``falls_short`` says what PromQL misses, or why there is none.
     """
 
     name: str
@@ -49,15 +48,15 @@ class Rule:
 
     @property
     def runbook(self) -> str:
-        """Path of the page that says what to do."""
+        """Path of the runbook."""
         return f"docs/runbooks/{self.name}.md"
 
     def filled(self, text: str) -> str:
-        """Put the rule's limits into a text; a name that is no limit of it is an error."""
+        """Insert limits into a text. An unknown name is an error."""
         return LIMIT.sub(lambda found: f"{self.limits[found[1]]:.12g}", text)
 
     def seconds(self, given: float | str) -> float:
-        """Return a duration: a figure, or the limit of that name."""
+        """Return a duration, or the limit of that name."""
         return self.limits[given] if isinstance(given, str) else given
 
 
@@ -145,7 +144,7 @@ node:trnwatch_core_utilization_ratio:max < <idle_ratio>
 and on (run) trnwatch_run_info{phase="training"}
 and on (run) rate(trnwatch_run_steps_total[10m]) > 0
 """
-# Where nobody is heard of, monitoring_blind speaks for all.
+# Without any reporting node, monitoring_blind replaces this rule.
 SILENT = """
 max by (node) (trnwatch_node_up)
   * on (node) group_left (run) node:trnwatch_run:info{run!=""} == 0
@@ -233,10 +232,10 @@ NODES = (
 )
 
 
-# By how much a part must stand away from its role alone, which so many nodes make.
+# Required distance from the role alone, with at least this many nodes.
 APART = {"blatant_ratio": 0.10, "enough_nodes": 3}
-# Each part over the usual one of its node, over two minutes, with the run that its node trains.
-# Both are means of the same scrapes: a step seen by one and not by the other is no difference.
+# Each part over the usual one of its node, over two minutes, with the run of the node.
+# Both are means of the same scrapes, so a step seen by only one is no difference.
 CORE = """
 avg_over_time(trnwatch_core_utilization_ratio[2m])
   / on (node) group_left ()
@@ -327,7 +326,7 @@ label_replace(
   {_in_lines(LATE, 2)}
   , "kind", "latency", "", "")
 """
-# What the value is depends on the kind.
+# The unit of the value depends on the kind.
 KINDS = (
     "Device {{ $labels.device }} "
     '{{ if eq $labels.kind "loss" }}sends {{ $value | humanizePercentage }} of its packets again'
@@ -397,10 +396,10 @@ PARTS = (
 )
 
 
-# What hosts and cores do while a run stands still; above the first a core computes or moves
-# bytes, above the others a host compiles, or reads and writes.
+# Hosts and cores during a standstill: above the first limit a core computes or moves bytes, above
+# the others a host compiles, or reads and writes.
 ACTIVITY = {"working_ratio": 0.15, "compiling_ratio": 0.45, "loading_ratio": 0.2}
-# The store forgets a run's steps after a while; Prometheus remembers when the last one ended.
+# The store drops the steps of a run after a while; Prometheus still has the time of the last one.
 HANG = """
 (time() - max by (run) (last_over_time(trnwatch_run_last_step_timestamp_seconds[1d])))
   > on (run) clamp_min(
@@ -473,7 +472,7 @@ STARTS = (
 )
 
 
-# Figures are means of the run's last minute; several web servers may tell the same.
+# Values are means of the last minute of the run; several web servers may export the same series.
 SHARE = """
 max by (run) (trnwatch_run_allreduce_share_ratio)
   > on (run) max by (run) (trnwatch_run_allreduce_limit_ratio)
@@ -487,7 +486,7 @@ max by (run) (last_over_time(trnwatch_run_allreduce_share_ratio[1d]))
   and on (run) ALERTS{alertname="allreduce_share", alertstate="firing"}
   unless on (run) trnwatch_run_allreduce_share_ratio
 """
-# What is usual is the median of six hours until ten minutes ago.
+# The usual value is the median of six hours until ten minutes ago.
 SLOW = """
 (
   max by (run) (trnwatch_run_step_seconds)

@@ -1,4 +1,4 @@
-"""The headline rule: too much of each step is spent in the gradient all-reduce."""
+"""The rule allreduce_share: too much of each step is exposed gradient communication."""
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,15 +17,15 @@ from telemetry.steps import StepBatch
 _LIMITS = RULES["allreduce_share"].limits
 STEPS_TO_FIRE = int(_LIMITS["steps_to_fire"])
 STEPS_TO_RESOLVE = int(_LIMITS["steps_to_resolve"])
-# Seconds may come in single precision: a share of exactly the limit must not look above it.
+# With single-precision input, a share of exactly the limit must not exceed it.
 ROUNDING = 1e-6
 
 
 @dataclass(frozen=True, slots=True)
 class Episode:
-    """A stretch of steps, rows ``start`` (inclusive) to the newest, in which the rule is broken.
+    """Steps ``start`` (inclusive) to the newest, in which the rule is broken.
 
-    ``healthy_from`` is the first row after the previous episode: where a baseline may begin.
+    ``healthy_from`` is the first row after the previous episode, where a baseline may begin.
     """
 
     start: int
@@ -33,7 +33,7 @@ class Episode:
 
 
 def streaks(flags: NDArray[np.bool_], length: int) -> IntArray:
-    """Return the rows at which ``flags`` has been true ``length`` times running."""
+    """Rows that complete ``length`` true flags in a row."""
     total = np.concatenate([[0], np.cumsum(flags)])
     full = np.flatnonzero(total[length:] - total[:-length] == length)
     return np.asarray(full + length - 1, dtype=int)
@@ -42,7 +42,7 @@ def streaks(flags: NDArray[np.bool_], length: int) -> IntArray:
 def episode(
     share_ratio: FloatArray, *, limit_ratio: float, resolve_ratio: float, is_open: bool
 ) -> Episode | None:
-    """Tell whether the rule is broken at the newest step, and since which.
+    """Find the episode that lasts at the newest step.
 
     Parameters
     ----------
@@ -73,7 +73,7 @@ def episode(
 
 
 def _healthy_from(fired: IntArray, mended: IntArray, start: int) -> int:
-    """Return the row at which the previous episode was over: the first of five good steps."""
+    """Return the first of the five good steps that ended the previous episode."""
     earlier = fired[fired < start]
     if not earlier.size:
         return 0
@@ -81,25 +81,25 @@ def _healthy_from(fired: IntArray, mended: IntArray, start: int) -> int:
 
 
 def busy_s(steps: StepBatch) -> FloatArray:
-    """Return for how long each worker was busy by itself: (n_steps, n_workers) seconds."""
+    """Time without waiting and transfer: (n_steps, n_workers) seconds."""
     return steps.worker_step_s - steps.phases["wait_s"] - steps.phases["transfer_s"]
 
 
-# Steps that make a baseline at the least, and those that say how it is now.
+# Minimum steps of a baseline, and the steps that describe the present.
 BASELINE_STEPS = 3
 RECENT_STEPS = 12
 NEWEST_STEPS = 5
-# Hardware is looked at for so many steps, within these seconds, and for so long before the onset.
+# Hardware is read for this many steps, within these seconds, and this long before the onset.
 ENOUGH_STEPS, RECENT_S, LEAD_S = 4, (15.0, 60.0), 15
-# How many steps past the first one above the limit help to find the onset.
+# Steps after the first one above the limit that help to find the onset.
 SETTLING_STEPS = 8
-# Deviation of a healthy run's share taken at the least.
+# Minimum deviation assumed for the share of a healthy run.
 SHARE_NOISE = 0.005
-# A rise by less than this share of the step explains nothing.
+# A smaller rise (share of the step) explains nothing.
 FELT_RATIO = 0.02
-# As long as ever, but for this.
+# Up to this ratio a duration counts as unchanged.
 SAME = 1.1
-# A batch or a fleet that changed by more than this was changed by somebody.
+# A larger relative change of tokens or workers was made on purpose.
 CHANGED_RATIO = 0.02
 
 Kind = Literal["waiting", "transferring"]
@@ -107,11 +107,11 @@ Kind = Literal["waiting", "transferring"]
 
 @dataclass(frozen=True, slots=True)
 class ShareCase:
-    """One run whose share is above its limit.
+    """A run with its share above the limit.
 
-    ``before`` holds the steps of the last healthy stretch and is None where none was seen;
-    ``after`` those from the onset to the last one above the limit, at most RECENT_STEPS;
-    ``newest`` the last few, mended or not.
+    ``before``: steps of the last healthy stretch, None without one. ``after``: steps from the
+    onset to the last one above the limit, at most RECENT_STEPS. ``newest``: the last few steps,
+    resolved or not.
     """
 
     inputs: DetectionInput
@@ -122,9 +122,9 @@ class ShareCase:
 
     @property
     def rise_s(self) -> Mapping[Kind, float]:
-        """How much longer workers wait, and the bytes move, per step than they used to.
+        """Rise of wait and transfer per step: seconds.
 
-        Where neither does, or what was before is unknown, how long they do at all.
+        Without a rise, or without a baseline, the absolute values.
         """
         now: dict[Kind, float] = {
             "waiting": _typical(self.after, "wait_s"),
@@ -140,19 +140,19 @@ class ShareCase:
 
     @property
     def share_rise_ratio(self) -> float:
-        """By how much the share rose: all of it where what was before is unknown."""
+        """Rise of the share; the whole share without a baseline."""
         now = middle(self.after.allreduce_share_ratio)
         return now - (middle(self.before.allreduce_share_ratio) if self.before else 0.0)
 
     @property
     def kind(self) -> Kind:
-        """Whether the share rose by waiting for a peer or by moving bytes."""
+        """The larger rise."""
         rise_s = self.rise_s
         return "waiting" if rise_s["waiting"] > rise_s["transferring"] else "transferring"
 
     @property
     def changed(self) -> tuple[str, ...]:
-        """What somebody changed at the onset: the batch, or how many workers there are."""
+        """What was changed at the onset: the batch, or the number of workers."""
         if self.before is None:
             return ()
         figures = {
@@ -163,15 +163,15 @@ class ShareCase:
 
     @property
     def is_diluted(self) -> bool:
-        """Whether somebody changed the run, and bytes and peers take no longer than they did.
+        """Whether the run was changed and communication takes no longer.
 
-        Then only what the share is a share of has shrunk: nothing is slower.
+        The share rose because the rest of the step became shorter: nothing is slower.
         """
         return bool(self.changed) and self.takes_no_longer
 
     @property
     def takes_no_longer(self) -> bool:
-        """Whether bytes and peers take no longer than before: the rest of the step has shrunk."""
+        """Whether wait and transfer take no longer than before."""
         if self.before is None:
             return False
         return all(
@@ -181,15 +181,15 @@ class ShareCase:
 
     @property
     def _felt_s(self) -> float:
-        """Seconds of a step below which nothing is explained."""
+        """Smallest rise that counts: seconds per step."""
         return FELT_RATIO * middle(self.after.step_s)
 
 
 def open_case(inputs: DetectionInput, steps: StepBatch, episode: Episode) -> ShareCase:
-    """Find when it began, and what there was before.
+    """Find the onset and the baseline.
 
-    The onset is the likeliest rise of the share up to shortly after it crossed the limit, not the
-    crossing itself: a share that goes from 10 % to 24 % to 26 % began with the 24 %.
+    The onset is the likeliest rise up to shortly after the share crossed the limit: a share that
+    goes from 10 % to 24 % to 26 % began with the 24 %.
     """
     first = episode.healthy_from
     share = steps.allreduce_share_ratio
@@ -209,17 +209,16 @@ def open_case(inputs: DetectionInput, steps: StepBatch, episode: Episode) -> Sha
 
 
 def _typical(steps: StepBatch, phase: str) -> float:
-    """Return the median over steps of a phase's mean over workers."""
+    """Median over steps of the mean over workers."""
     return middle(np.nanmean(steps.phases[phase], axis=1))
 
 
 def _n_workers(steps: StepBatch) -> FloatArray:
-    """Count the workers that reported each step."""
     return np.asarray(np.isfinite(steps.phases["compute_s"]).sum(axis=1), dtype=float)
 
 
 def _differs(was: FloatArray, now: FloatArray) -> bool:
-    """Tell whether a figure that is constant in a run's life has another value since."""
+    """Whether two medians differ by more than CHANGED_RATIO."""
     a, b = middle(was), middle(now)
     return bool(np.isfinite(a) and np.isfinite(b) and abs(b - a) > CHANGED_RATIO * abs(a))
 
@@ -227,10 +226,10 @@ def _differs(was: FloatArray, now: FloatArray) -> bool:
 def hardware_before_and_after(
     case: ShareCase, metrics: Sequence[str], *, nodes: Collection[str] = ()
 ) -> tuple[Span, Span]:
-    """Return the hardware before the onset, and during the newest steps above the limit.
+    """Read hardware before the onset, and during the newest steps above the limit.
 
-    Of ``nodes``, or of all; only ticks in which anyone spoke. Where none of them is younger than
-    the onset yet, the newest one must do.
+    Of ``nodes``, or of all; only ticks with data. If no tick is younger than the onset, the newest
+    one is used.
     """
     until_s = float(case.after.ended_at_s[-1])
     last_s = np.clip(ENOUGH_STEPS * middle(case.after.step_s), *RECENT_S)
@@ -242,7 +241,7 @@ def hardware_before_and_after(
     spoken = np.zeros(len(span.ticks), dtype=bool)
     for values in span.values.values():
         spoken |= np.isfinite(values).any(axis=(1, 2))
-    middle_s = span.ticks - 0.5 * span.every_s  # a tick sums up the second that ends with it
+    middle_s = span.ticks - 0.5 * span.every_s  # a tick covers the second before it
     since = spoken & (middle_s >= from_s) & (middle_s <= until_s)
     if spoken.any() and not since.any():
         since[np.flatnonzero(spoken)[-1]] = True
@@ -250,6 +249,5 @@ def hardware_before_and_after(
 
 
 def _rows(span: Span, rows: NDArray[np.bool_]) -> Span:
-    """Keep some ticks of a span."""
     values = {name: array[rows] for name, array in span.values.items()}
     return replace(span, ticks=span.ticks[rows], values=values)

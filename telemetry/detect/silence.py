@@ -1,4 +1,4 @@
-"""Who has stopped reporting, and whether the silence is the node's or our own."""
+"""The rules node_silent and monitoring_blind: nodes that stopped reporting."""
 
 from collections import Counter
 from collections.abc import Collection, Mapping
@@ -10,15 +10,15 @@ from telemetry.detect.rules import RULES
 SILENT = "node_silent"
 CRASHED = "node_crash"
 BLIND = "monitoring_blind"
-# A run whose machines nobody can see has stopped when its next step is so much overdue.
+# Without any reporting node, a run has stopped if its next step is this overdue.
 STEPS_OVERDUE, OVERDUE_S = 3.0, 40.0
-# Nodes fell silent together if they did so within these seconds.
+# Within these seconds, nodes fell silent together.
 TOGETHER_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class StepHeartbeat:
-    """A run's heartbeat: when its newest step ended, how long its steps take, if it should."""
+    """The newest step of a run, its usual step time, and whether it should make steps."""
 
     last_step_at_s: float
     step_s: float
@@ -34,7 +34,7 @@ def find_silent(
     pulses: Mapping[str, StepHeartbeat] | None = None,
     crashed: Collection[str] = (),
 ) -> list[Finding]:
-    """Find the nodes that reported before and have not for ``after_s`` seconds.
+    """Find nodes that reported before and have not for ``after_s`` seconds.
 
     Parameters
     ----------
@@ -80,9 +80,9 @@ def find_silent(
 
 
 def _is_monitoring_outage(quiet: Mapping[str, int], pulses: Mapping[str, StepHeartbeat]) -> bool:
-    """Tell whether it is monitoring that fell silent.
+    """Whether monitoring itself failed.
 
-    Nodes that fell silent one by one, while steps still arrive, are ill themselves.
+    It did not if nodes fell silent one by one while steps still arrive.
     """
     newest = max(quiet.values())
     arrive = any(pulse.last_step_at_s > newest + TOGETHER_S for pulse in pulses.values())
@@ -91,10 +91,9 @@ def _is_monitoring_outage(quiet: Mapping[str, int], pulses: Mapping[str, StepHea
 
 @dataclass(frozen=True, slots=True)
 class _RunState:
-    """The run of a silent node, which of its nodes are silent, and whether it has a pulse.
+    """The run of a silent node.
 
-    ``sees_nobody`` where none of the run's nodes is heard of; ``crashed`` are those known to be
-    dead.
+    ``sees_nobody``: no node of the run reports. ``crashed``: nodes known to have crashed.
     """
 
     run: str | None
@@ -104,9 +103,9 @@ class _RunState:
     crashed: Collection[str]
 
     def is_dead(self, node: str, *, now_s: float) -> bool:
-        """Tell whether a silent node has crashed: its run stopped with it.
+        """Whether a silent node has crashed: its run stopped with it.
 
-        Its peers know best. Where none of them is heard of, a step that is long overdue must do.
+        Its peers are the best evidence. Without any, a long overdue step decides.
         """
         if node in self.crashed:
             return True
@@ -119,13 +118,12 @@ class _RunState:
 def _silent(
     node: str, seen_s: float, company: _RunState, *, now_s: float, after_s: float
 ) -> Finding:
-    """Describe one silent node, and whether its run trains on."""
     pulse = company.pulse
     is_dead = company.is_dead(node, now_s=now_s)
     return Finding(
         rule=SILENT,
         cause=CRASHED if is_dead else SILENT,
-        # A node that trains nothing can wait for the morning.
+        # A node without a run does not justify a page.
         severity="warn" if company.run is None else RULES[SILENT].severity,
         run=company.run,
         node=node,
@@ -145,7 +143,6 @@ def _silent(
 
 
 def _monitoring_finding(last_seen: Mapping[str, int], *, now_s: float, after_s: float) -> Finding:
-    """Describe that nobody at all is heard of."""
     newest = max(last_seen.values())
     return Finding(
         rule=BLIND,

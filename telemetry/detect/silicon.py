@@ -1,4 +1,4 @@
-"""Sick cores, accelerators and memories, by what all nodes of a run report of themselves."""
+"""Unhealthy cores, accelerators and memories, compared with their peers on all nodes of a run."""
 
 from collections import defaultdict
 from collections.abc import Collection, Sequence
@@ -20,19 +20,19 @@ from telemetry.detect.rules import RULES
 from telemetry.detect.standstill import training_nodes
 from telemetry.statistics.peers import GAUSSIAN, lower_median, mean, median
 
-# Deviations of its node's own parts that a part must stand away, beside the least ratio.
+# Required distance in deviations of the parts of the node, in addition to the minimum ratio.
 DEVIATIONS = RULES["core_slow"].limits["deviations"]
-# With fewer nodes there is no telling what is usual in a role.
+# Fewer nodes do not define what is usual in a role.
 ENOUGH_NODES = int(RULES["core_slow"].limits["enough_nodes"])
 RATIO_STEP = 1 / 254
 
 
 @dataclass(frozen=True, slots=True)
 class PeerRule:
-    """What to look at: a metric, whether the sick lie above (1) or below (-1), and limits.
+    """A metric, the side of unhealthy parts (1 above, -1 below), and limits.
 
-    ``least`` is the smallest part of its usual value that a part must stand away; ``awake`` the
-    value that the busiest part of a node must reach, or the node is not at work.
+    ``least``: smallest relative distance from the usual value. ``min_active``: the value that the
+    busiest part of a node must reach, or the node is not at work.
     """
 
     metric: str
@@ -55,9 +55,9 @@ MEMORY = PeerRule(
 
 @dataclass(frozen=True, slots=True)
 class PeerDistance:
-    """How far each part stands away, on the sick side: (n_nodes, n_parts) ratios, 1 is usual.
+    """Distance of each part on the unhealthy side: (n_nodes, n_parts) ratios, 1 is usual.
 
-    ``least`` (n_nodes,) is what counts as unlike on each node, ``level`` the values themselves.
+    ``least`` (n_nodes,) is the limit on each node, ``level`` the values.
     """
 
     kind: PeerRule
@@ -68,7 +68,7 @@ class PeerDistance:
 
     @property
     def suspects(self) -> NDArray[np.bool_]:
-        """Which parts stand away far enough: (n_nodes, n_parts)."""
+        """Parts beyond the limit: (n_nodes, n_parts)."""
         return np.asarray(self.ratio - 1.0 >= self.least[:, None])
 
 
@@ -110,7 +110,7 @@ def compare_parts(span: Span, kind: PeerRule) -> PeerDistance | None:
 
 
 def _relative_to_node(level: FloatArray, kind: PeerRule) -> FloatArray:
-    """Return each part relative to the usual one of its node, over 1 on the sick side.
+    """Ratio to the usual part of the node, above 1 on the unhealthy side.
 
     ``level`` is (..., n_parts). A node that is not at work has no usual part.
     """
@@ -123,9 +123,9 @@ def _relative_to_node(level: FloatArray, kind: PeerRule) -> FloatArray:
 
 
 def _relative_to_role(ratio: FloatArray) -> FloatArray:
-    """Divide out what is usual for the same part of other nodes: axis -2 are the nodes.
+    """Divide by the usual value of the same part on other nodes (axis -2).
 
-    Where the others are not at work, a late node's own parts must not pass for usual.
+    Without other nodes at work, the parts of a late node must not pass for usual.
     """
     if ratio.shape[-2] < ENOUGH_NODES:
         return ratio
@@ -136,30 +136,29 @@ def _relative_to_role(ratio: FloatArray) -> FloatArray:
 
 
 def ratio_history(span: Span, kind: PeerRule, row: int) -> FloatArray:
-    """Return the ratios of one node's parts, second by second: (n_ticks, n_parts)."""
+    """Ratios of the parts of one node: (n_ticks, n_parts)."""
     values = span.values[kind.metric]
     if not values.shape[2] or not values.shape[0]:
         return np.full((len(span.ticks), 1), np.nan)
     return _relative_to_role(_relative_to_node(values, kind))[:, row]
 
 
-# Seconds that are looked at; in how many a part must stand away, and in the newest of all.
+# Seconds to read; in how many, and in how many of the newest, a part must stand out.
 RECENT_S, PERSISTS_S, NEWEST_S = 8, 5, 2
-# A second counts where the part stands away by this share of its mean; an open alert ends where
-# it does not even by this share of the least.
+# A second counts from this share of the mean distance. An open alert resolves below this share of
+# the limit.
 HALF = 0.5
-# What a part was like before: single seconds of so long ago, oldest first.
+# Ages (seconds) that show the past of a part, oldest first.
 PAST_AGES_S = (120, 90, 60, 48, 36, 24)
-# By how much a part must stand away from its peers alone where it always did, or nobody knows.
+# Required distance from the peers alone where the part always differed, or its past is unknown.
 BLATANT = RULES["core_slow"].limits["blatant_ratio"]
-# A part that was like this before has not changed: of the excess over its peers at least so much
-# must be new.
+# At least this share of the distance must be new.
 NEW_SHARE = 0.6
 
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """One suspect: its node's row and its own number, and how far away it stands."""
+    """``row`` of the node, number of the part, and its ratio."""
 
     row: int
     part: int
@@ -169,8 +168,8 @@ class Suspect:
 def find_unhealthy_hardware(inputs: DetectionInput) -> list[Symptom]:
     """Find slow cores, throttled accelerators and slow memories: at most one of each per node.
 
-    An accelerator whose memory is slow paces its node too, so that its cores stand out as if
-    it were throttled: the memory explains them, but no others of the node.
+    An accelerator with slow memory slows its node too, so that its cores stand out as if
+    throttled. The memory explains its own cores only.
     """
     memory = _find_unhealthy(inputs, MEMORY)
     starved = {(s.score.node, s.score.device) for s in memory}
@@ -180,7 +179,7 @@ def find_unhealthy_hardware(inputs: DetectionInput) -> list[Symptom]:
 
 
 def _device(symptom: Symptom, per_device: int) -> int:
-    """Return the accelerator a sighting of cores is of."""
+    """Return the accelerator of a symptom of cores."""
     part = symptom.score.device or 0
     return part if symptom.score.cause == "throttle" else part // max(1, per_device)
 
@@ -191,9 +190,9 @@ def _find_unhealthy(
     *,
     explained: Collection[tuple[str | None, int | None]] = (),
 ) -> list[Symptom]:
-    """Find the worst part of each node that stands away, does so persistently, and newly.
+    """Find the worst part of each node with a persistent, new distance.
 
-    Cores of accelerators that are ``explained`` do not count.
+    Cores of ``explained`` accelerators do not count.
     """
     seen = compare_parts(inputs.hardware([kind.metric], RECENT_S), kind)
     if seen is None:
@@ -224,17 +223,17 @@ def _find_unhealthy(
 
 
 def _persists(recent: FloatArray, ratio: float, reports: NDArray[np.bool_]) -> bool:
-    """Tell whether a part stands away report by report, and still does."""
+    """Whether a part stands out in enough reports, and in the newest."""
     above, known = recent >= 1.0 + HALF * (ratio - 1.0), np.isfinite(recent)
     is_long = is_persistent(above[known], reports[known], least=PERSISTS_S)
     return bool(is_long) and bool(above[known][-NEWEST_S:].all())
 
 
 def _is_new(past: Span | None, seen: PeerDistance, part: Suspect) -> bool:
-    """Tell whether a part was like its peers before, as far as anybody knows.
+    """Whether a part was like its peers before, if known.
 
-    A core that holds other work than its peers does so for good. Where that is not known, or a
-    fault is older than what is remembered, only peers in the same role on several nodes will do.
+    A core with other work than its peers always differs. Without a known past, only peers in the
+    same role on several nodes count.
     """
     enough = len(seen.span.nodes) >= ENOUGH_NODES
     before = np.nan
@@ -249,7 +248,6 @@ def _is_new(past: Span | None, seen: PeerDistance, part: Suspect) -> bool:
 def _symptom(
     inputs: DetectionInput, seen: PeerDistance, part: Suspect, recent: FloatArray
 ) -> Symptom:
-    """Name a suspect, and since when it stands away."""
     above = recent[:, part.part] >= 1.0 + HALF * (part.ratio - 1.0)
     first = int(np.argmax(above))
     cause, device = _classify(inputs, seen, part)
@@ -257,13 +255,14 @@ def _symptom(
 
 
 def _classify(inputs: DetectionInput, seen: PeerDistance, part: Suspect) -> tuple[str, int]:
-    """Tell a slow core from a throttled accelerator: then all its cores stand away alike."""
+    """Slow core, or throttled accelerator if all its cores stand out alike."""
     if seen.kind is MEMORY:
         return "hbm_slow", part.part
     per_device = inputs.cores_per_device
     n_cores = seen.ratio.shape[1]
     if per_device == 1:
-        # An accelerator of one core: nobody can tell them apart, and it is what gets replaced.
+        # With one core per accelerator the two cannot be told apart; the accelerator is what gets
+        # replaced.
         return "throttle", part.part
     if n_cores % per_device:
         return "slow_core", part.part
@@ -277,7 +276,6 @@ def _classify(inputs: DetectionInput, seen: PeerDistance, part: Suspect) -> tupl
 def _score(
     inputs: DetectionInput, seen: PeerDistance, part: Suspect, cause: str, device: int
 ) -> CauseScore:
-    """Put a suspect's figure beside that of its node's other parts."""
     level = seen.level[part.row]
     value = level[part.part]
     if cause == "throttle":
@@ -299,7 +297,7 @@ def _score(
 def _open_alerts(
     inputs: DetectionInput, kind: PeerRule, seen: PeerDistance
 ) -> dict[int, OpenProblem]:
-    """Return the open alerts that this kind of evidence can end, by the row of their node."""
+    """Open alerts that this metric can resolve, by the row of their node."""
     causes = ("hbm_slow",) if kind is MEMORY else ("slow_core", "throttle")
     places = {name: row for row, name in enumerate(seen.span.nodes)}
     return {
@@ -312,7 +310,7 @@ def _open_alerts(
 def _still_open(
     inputs: DetectionInput, seen: PeerDistance, alert: OpenProblem, recent: FloatArray, row: int
 ) -> Symptom | None:
-    """Keep what an open alert says while it is so, or while nothing says that it is not."""
+    """Keep an open problem while it lasts, or while no data contradicts it."""
     per_device = inputs.cores_per_device if alert.cause == "throttle" else 1
     first = (alert.device or 0) * per_device
     parts = np.arange(first, first + per_device)
@@ -333,16 +331,16 @@ def _still_open(
     return Symptom(score_of_alert(alert), onset_of_alert(alert, seen.span))
 
 
-# Fewer nodes than this, or no more than this share of all, are machines that fail alike.
+# With fewer nodes than this, or up to this share of all, nodes fail independently.
 EVERYWHERE_ENOUGH_NODES, MOST = 3, 0.5
 
 
 def merge_common(found: Sequence[Symptom], *, n_nodes: int) -> list[Symptom]:
-    """Make one sighting of what most nodes show at the same part, and leave the others.
+    """Merge symptoms that most nodes show at the same part.
 
-    Machines fail one at a time. Where the same EFA device of most of them falls ill for the same
-    cause, it is the rail that they share: one problem, of the run. As C4 tells one slow connection
-    from all of a node's by the row of the matrix that they fill: J. Dong et al., arXiv:2406.04594.
+    Nodes fail one at a time. The same cause at the same EFA device of most nodes is their shared
+    rail: one problem of the run. C4 tells one slow connection from all of a node by the filled row
+    of a matrix: J. Dong et al., arXiv:2406.04594.
     """
     groups: dict[tuple[str, int | None], list[Symptom]] = defaultdict(list)
     for each in found:

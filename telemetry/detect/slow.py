@@ -1,4 +1,4 @@
-"""Steps that take longer than they used to: whose work, or what, takes the time."""
+"""The rules step_slow and input_stall: steps that take longer than before, and why."""
 
 from typing import Any
 
@@ -51,18 +51,18 @@ from telemetry.statistics.change_points import rise
 from telemetry.statistics.peers import lower_median, mean, median, middle
 from telemetry.steps import StepBatch
 
-# Whole steps that are looked at, before and after, by how long they take together.
+# Duration of the whole steps that are read, before and after.
 ENOUGH_S, MOST_S = 20.0, 120.0
-# A step's memory traffic that shrinks by this is not the same work any more.
+# At this ratio of memory traffic per step the work differs.
 FEWER_BYTES = 0.94
-# As many bytes as ever, within this.
+# Up to this difference the bytes per step are the same.
 SAME_WORK = 0.08
-# Cores that are as busy as ever, or busier, but for this.
+# Tolerance for cores that are as busy as before.
 AS_BUSY = 0.1
 
 
 def score_overall(inputs: DetectionInput, steps: StepBatch, found: PhaseRise) -> list[CauseScore]:
-    """Look why everybody computes for longer: the memories first, then the clocks.
+    """Score why all workers compute for longer: memory, then clocks.
 
     Notes
     -----
@@ -80,7 +80,7 @@ def score_overall(inputs: DetectionInput, steps: StepBatch, found: PhaseRise) ->
     kept, busier = is_bytes / was_bytes, is_busy / was_busy
     if not (np.isfinite(kept) and np.isfinite(busier)):
         return []
-    # Of a run on a single node that node is all there is to blame.
+    # With a single node, that node is the culprit.
     node = inputs.nodes[0] if len(inputs.nodes) == 1 else None
     device = 0 if node and span.values[BANDWIDTH].shape[2] == 1 else None
     starved = (1.0 - kept) / (1.0 - FEWER_BYTES)
@@ -104,16 +104,13 @@ def score_overall(inputs: DetectionInput, steps: StepBatch, found: PhaseRise) ->
 
 
 def _newest_seconds(steps: StepBatch) -> StepBatch:
-    """Keep the newest steps: of some seconds, one at the least."""
+    """Keep the newest steps that cover ENOUGH_S, at least one."""
     lasted_s = np.cumsum(steps.step_s[::-1])
     return steps.last(1 + int(np.searchsorted(lasted_s, ENOUGH_S)))
 
 
 def _per_step(span: Span, steps: StepBatch) -> tuple[float, float]:
-    """Return the bytes moved in an average step, and how busy cores were on the whole.
-
-    NaN where the seconds are not known, or the accelerators do not say.
-    """
+    """Bytes moved per step, and mean core utilization; NaN where unknown."""
     if any(name not in span.values or not span.values[name].shape[2] for name in PART_METRICS):
         return np.nan, np.nan
     if not len(steps):
@@ -125,7 +122,7 @@ def _per_step(span: Span, steps: StepBatch) -> tuple[float, float]:
 
 
 def _sum_between(span: Span, metric: str, edges_s: FloatArray) -> float:
-    """Return a rate's sum between two moments, parts of ticks counted as parts."""
+    """Integral of a rate between two moments, with partial ticks."""
     rate = mean(mean(span.values[metric].astype(float), axis=2), axis=1)
     known = np.isfinite(rate)
     if not known.any() or edges_s[0] < span.ticks[0] - 1 or edges_s[1] > span.ticks[-1] + 1:
@@ -135,23 +132,22 @@ def _sum_between(span: Span, metric: str, edges_s: FloatArray) -> float:
     return float(np.diff(np.interp(edges_s, at_s, total))[0])
 
 
-# A phase may take so much of a step more than it used to before anybody asks why.
+# Smallest rise of a phase that counts, as a share of the step.
 LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
-# Where no cause is found a problem must last, and cost, more before somebody is called.
+# A problem without a known cause must last longer and be larger.
 UNKNOWN_RATIO = RULES["step_slow"].limits["unknown_ratio"]
 UNKNOWN_S, UNKNOWN_STEPS = 25.0, 4
-# A stumble may make a worker late twice in a row; by this much it does not.
+# A random delay may hit a worker twice in a row, but not by this much.
 VERY_LATE_RATIO, ENOUGH_LATE = 0.12, 3
-# Several workers of one stage do not stumble at once.
+# Random delays do not hit several workers of one stage at once.
 STAGE_LATE_RATIO = 0.05
-# Slow clocks are slow by the same factor in each of these steps, within this part of it.
+# Slow clocks slow each of these steps by the same factor, within this tolerance.
 STEADY_STEPS, UNSTEADY = 3, 0.3
-# So many workers that are slower by the same factor, within this part of it, say so in one step.
+# This many workers slower by the same factor, within this tolerance, need only one step.
 ENOUGH_ALIKE, ALIKE = 3, 0.15
 
 
 def find_slow_exchange(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
-    """Find gradients that take longer to exchange than they used to."""
     found = _phase_rise(inputs, steps, median(steps.phases["transfer_s"]), "transferring")
     if found is None:
         return []
@@ -162,7 +158,7 @@ def find_slow_exchange(inputs: DetectionInput, steps: StepBatch) -> list[Problem
 
 
 def find_slow_compute(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
-    """Find computing that takes even the quickest workers longer than it used to."""
+    """Find compute that takes even the fastest workers longer than before."""
     quickest_s = quickest_fifth(steps.phases["compute_s"])
     found = _phase_rise(inputs, steps, quickest_s, "computing")
     if found is None or not _is_steady(inputs, steps, quickest_s[found.at :], found):
@@ -172,11 +168,11 @@ def find_slow_compute(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
 
 
 def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
-    """Find steps that take longer than they used to where nobody times the exchange.
+    """Find steps that take longer than before where the exchange is not timed.
 
-    Whether workers compute, wait or transfer for longer is not known then, so a lower clock
-    cannot be told from a slower network; memories that move fewer bytes a step still can. While
-    a machine is accused the first slow step says that its fault still lasts.
+    Compute, wait and transfer cannot be told apart then, nor a lower clock from a slower network.
+    Memories that move fewer bytes per step still can. While a node is accused, the first slow step
+    shows that its fault lasts.
     """
     found = _phase_rise(inputs, steps, work_s(steps), "step")
     if found is None:
@@ -190,9 +186,9 @@ def find_slow_steps(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
 def _is_steady(
     inputs: DetectionInput, steps: StepBatch, after_s: FloatArray, found: PhaseRise
 ) -> bool:
-    """Tell whether a few workers compute for longer by as much in every step.
+    """Whether a few workers compute for longer by the same amount in every step.
 
-    Of many the quickest fifth says so by itself; few may each have drawn a long sequence.
+    With many workers the fastest fifth is enough; few may all have long sequences.
     """
     if len(steps.workers) >= CROWD or _usual(inputs, steps, "computing") is not None:
         return True
@@ -204,7 +200,7 @@ def _is_steady(
 
 
 def _are_slower_alike(steps: StepBatch, found: PhaseRise) -> bool:
-    """Tell whether all workers are slower by the same factor: nobody draws sequences so."""
+    """Whether all workers are slower by the same factor; sequence lengths would differ."""
     compute = steps.phases["compute_s"]
     factor = compute[-1] / median(compute[: found.at].T)
     excess = float(median(factor)) - 1.0
@@ -240,13 +236,13 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
 def _lag(
     inputs: DetectionInput, steps: StepBatch, excess: FloatArray, n_now: int
 ) -> PhaseRise | None:
-    """Return by how much the latest worker is late, more than it used to be."""
+    """Rise of the delay of the latest worker."""
     least_s = LEAST_RATIO * middle(work_s(steps))
     calm = excess < HALF * least_s
-    # One step in between may pass: somebody else stumbled.
+    # One step in between may be healthy: another worker was delayed.
     quiet = np.flatnonzero(calm[1:] & calm[:-1])
     at = int(quiet[-1]) + 2 if quiet.size else 0
-    # Of a run whose steps are never calm, the likeliest change tells what was usual.
+    # If steps vary all the time, the likeliest change defines the usual value.
     change = rise(excess, floor=least_s / 6) if at < ENOUGH_LATE else None
     at = change.at if change is not None else at
     usual = max(0.0, middle(excess[:at])) if at >= ENOUGH_LATE else 0.0
@@ -254,7 +250,7 @@ def _lag(
     is_held = _usual(inputs, steps, "waiting") is not None
     enough_s = least_s * (HALF if is_held else 1.0)
     n_high = min(2, len(steps) - found.at)
-    # Each of the newest steps must bear it out: one stumble of a worker that always was a little
+    # Each of the newest steps must confirm it. A random delay of a worker that is always a little
     # late does not.
     if found.excess < enough_s or float(excess[-n_high:].min()) - found.usual < HALF * least_s:
         return None
@@ -264,10 +260,10 @@ def _lag(
 def _may_be_chance(
     steps: StepBatch, found: PhaseRise, late: Lateness, scores: list[CauseScore]
 ) -> bool:
-    """Tell whether a worker may be late by stumbling, though no part of its machine is sick.
+    """Whether a single delay may be chance, without a hardware symptom.
 
-    Stumbles are rare, but workers are many: a single worker must be late in three steps, or very
-    late in two; several of one stage that are late together are no chance.
+    Delays are rare, but workers are many: a single worker must be late in three steps, or very
+    late in two. Several late workers of one stage are not chance.
     """
     best = _known_cause(scores)
     if best is not None and best.node is not None:
@@ -280,13 +276,13 @@ def _may_be_chance(
 
 
 def _may_be_layout(found: PhaseRise, scores: list[CauseScore]) -> bool:
-    """Tell whether a worker may be late because it has more to do, as it always had."""
+    """Whether a worker may always have had more work."""
     best = _known_cause(scores)
     return found.at < ENOUGH_LATE and (best is None or best.node is None)
 
 
 def _known_cause(scores: list[CauseScore]) -> CauseScore | None:
-    """Return the look that convinces, if it names a cause."""
+    """Return the strongest score, if it names a cause."""
     best = strongest(scores)
     return best if best is not None and best.cause != UNKNOWN else None
 
@@ -294,14 +290,14 @@ def _known_cause(scores: list[CauseScore]) -> CauseScore | None:
 def _phase_rise(
     inputs: DetectionInput, steps: StepBatch, x: FloatArray, kind: Kind
 ) -> PhaseRise | None:
-    """Return the rise of a phase against the run's past, or against what an open alert says."""
+    """Rise of a phase over the past of the run, or over the baseline of an open alert."""
     least_s = LEAST_RATIO * middle(work_s(steps))
     usual = _usual(inputs, steps, kind)
     return find_rise(x, least=least_s, n_now=n_newest(steps), usual=usual)
 
 
 def _usual(inputs: DetectionInput, steps: StepBatch, kind: Kind) -> float | None:
-    """Return what a phase used to take, by an open alert about steps like these."""
+    """Baseline of a phase in an open alert about steps with the same tokens."""
     for alert in inputs.open_problems:
         held = alert.evidence
         if held.get("kind") != kind or held.get("baseline_phase_s") is None:
@@ -314,7 +310,7 @@ def _usual(inputs: DetectionInput, steps: StepBatch, kind: Kind) -> float | None
 def _prefer_open_cause(
     inputs: DetectionInput, scores: list[CauseScore], kind: Kind
 ) -> list[CauseScore]:
-    """Keep to the cause that an open alert names: hardware mends before slow steps end."""
+    """Keep the cause of an open alert: hardware recovers before slow steps end."""
     for alert in inputs.open_problems:
         held = alert.evidence
         is_known = held.get("kind") == kind and held.get("baseline_phase_s") is not None
@@ -325,7 +321,7 @@ def _prefer_open_cause(
 
 
 def _is_same_batch(was: Any, now: float) -> bool:
-    """Tell whether steps are of the same tokens; where nobody says so they are."""
+    """Whether steps have the same tokens; true where unknown."""
     return was is None or not np.isfinite(now) or abs(now - was) <= CHANGED_RATIO * abs(was)
 
 
@@ -339,9 +335,9 @@ def _problems(
     late: tuple[str, ...] = (),
     is_explained: bool = False,
 ) -> list[Problem]:
-    """Name the cause that convinces; without one only what lasts and costs is a problem.
+    """Name the cause; without one, only a lasting and large rise is a problem.
 
-    ``is_explained``: an open alert of a machine explains it anyway.
+    ``is_explained``: an open alert of a node explains it anyway.
     """
     best = strongest(scores)
     after = steps[found.at :]
@@ -371,7 +367,7 @@ def _problems(
 
 
 CAUSE = "input_stall"
-# Input may take so much of a step more than it used to, or than it takes the other workers.
+# Smallest excess of input time that counts, as a share of the step.
 STARVED_LEAST_RATIO = RULES[CAUSE].limits["least_ratio"]
 
 
@@ -402,7 +398,7 @@ def find_input_stall(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
 
 
 def _stalled_nodes(inputs: DetectionInput, steps: StepBatch, least_s: float) -> list[Problem]:
-    """Find the nodes whose workers wait for data and the others' do not: the worst of them."""
+    """Nodes whose workers wait for data while others do not; the worst is accused."""
     excess = _excess(steps, _usual_input_s(inputs))
     n_now = n_newest(steps)
     newest = excess[-n_now:]
@@ -410,7 +406,7 @@ def _stalled_nodes(inputs: DetectionInput, steps: StepBatch, least_s: float) -> 
     nodes = [inputs.node_of(worker) for worker in steps.workers]
     least = np.where([node is not None and node in held for node in nodes], HALF, 1.0) * least_s
     typical = median(newest.T)
-    # One long step is enough if it says so clearly.
+    # One long step is enough if the excess is clear.
     both = excess[-2:].min(axis=0) >= HALF * least
     unhealthy = (typical >= least) & (both | ((n_now == 1) & (newest[-1] >= CLEARLY * least)))
     if not unhealthy.any():
@@ -433,17 +429,16 @@ def _stalled_nodes(inputs: DetectionInput, steps: StepBatch, least_s: float) -> 
 
 
 def _usual_input_s(inputs: DetectionInput) -> float:
-    """Return what input used to take, by the open alert of a node; NaN where none is open."""
+    """Usual input time in the open alert of a node; NaN without one."""
     figures = [s.evidence.get("culprit") or {} for s in inputs.open_problems if s.cause == CAUSE]
     usual = [figure.get("peers_median") for figure in figures]
     return next((float(each) for each in usual if each is not None), float("nan"))
 
 
 def _excess(steps: StepBatch, held_s: float) -> FloatArray:
-    """Return how much longer each worker's input takes than usual: (n_steps, n_workers).
+    """Input time above the usual: (n_steps, n_workers).
 
-    Usual is what its peers take; where it has none, what it took before the open alert, else what
-    it always took itself.
+    Usual is that of the peers; without peers, that of the open alert; else the past of the worker.
     """
     input_s = steps.phases["input_s"]
     if np.isfinite(input_s[-1]).sum() > 1:
@@ -456,14 +451,14 @@ def _problem(steps: StepBatch, score: CauseScore, at: int, late: tuple[str, ...]
     return Problem(CAUSE, score, "input", onset_s, score.strength, late)
 
 
-# Shorter steps tell by themselves soon enough; input that always takes so long is no news.
+# Shorter steps end soon enough. Input that always takes long is not a problem.
 LONG_STEP_S, USUALLY_S = 7.0, 2.0
-# So many of the nodes may load while at least so many compute.
+# Maximum share of loading nodes, and minimum share of computing ones.
 FEW, MOST = 0.25, 0.5
 
 
 def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
-    """Find the nodes that hold up a long step by waiting for their data, before it ends.
+    """Find nodes that delay a long step in progress by waiting for their data.
 
     Notes
     -----
@@ -502,7 +497,7 @@ def find_loading_nodes(inputs: DetectionInput, steps: StepBatch) -> list[Problem
 
 
 def _is_same_step(alert: OpenProblem, since_s: float) -> bool:
-    """Tell whether an alert speaks of the step that is under way."""
+    """Whether an alert is about the step in progress."""
     is_ours = alert.cause == CAUSE and alert.evidence.get("phase_s", 0) is None
     return is_ours and float(alert.evidence.get("onset_s") or 0) >= since_s - 1.0
 
