@@ -94,6 +94,12 @@ def test_a_new_episode_begins_its_baseline_after_the_last_one() -> None:
     assert found == Episode(start=18, healthy_from=10)
 
 
+def test_a_third_episode_begins_its_baseline_after_the_second_one() -> None:
+    shares = np.array(([0.1] * 6 + [0.4] * 3) * 3)
+    found = episode(shares, limit_ratio=0.25, resolve_ratio=0.22, is_open=False)
+    assert found == Episode(start=24, healthy_from=18)
+
+
 def test_time_is_conserved() -> None:
     rng = np.random.default_rng(3)
     steps = steps_of(1 + rng.random((20, 4)), transfer_s=0.2)

@@ -8,7 +8,11 @@ import pytest
 
 from telemetry.blocks import FloatArray
 from telemetry.detect import Finding, find
+from telemetry.detect.findings import CauseScore
 from telemetry.detect.inputs import OpenProblem
+from telemetry.detect.pace import PhaseRise
+from telemetry.detect.slow import LEAST_RATIO, STAGE_LATE_RATIO, _lag, _may_be_chance, _usual
+from telemetry.detect.stragglers import lateness
 from telemetry.steps import StepBatch
 from tests.telemetry.detect.runs import Machines, inputs, steps_of
 
@@ -242,3 +246,63 @@ def test_two_culprits_are_two_findings() -> None:
         ("core_slow", "limping"),
         ("efa_degraded", "calm"),
     }
+
+
+LEAST_S = LEAST_RATIO * 2.0
+
+
+def lag(*excess: float) -> PhaseRise | None:
+    """Find the rise of one worker's lag, in units of the smallest rise that counts."""
+    values = LEAST_S * np.array(excess)
+    steps = steps_of(np.full((len(values), 8), 2.0), transfer_s=0.0, workers=NAMES)
+    return _lag(inputs(steps), steps, values, n_now=3)
+
+
+def test_a_lag_begins_after_the_last_calm_steps() -> None:
+    found = lag(0.0, 0.0, 0.0, 0.6, 3.0, 3.0, 3.0, 3.0)
+    assert found is not None
+    assert (found.at, found.usual) == (3, 0.0)
+
+
+def test_a_lag_without_calm_steps_begins_at_the_likeliest_change() -> None:
+    found = lag(*[1.0] * 6, *[3.0] * 6)
+    assert found is not None
+    assert found.at == 6
+    assert found.usual == pytest.approx(LEAST_S)
+
+
+@pytest.mark.parametrize(
+    ("n_slow", "ratio", "expected"),
+    [(2, 0.04, True), (3, 0.04, False), (2, 0.06, False), (2, STAGE_LATE_RATIO, False)],
+)
+def test_several_late_workers_of_a_stage_are_chance_only_if_brief_and_small(
+    n_slow: int, ratio: float, *, expected: bool
+) -> None:
+    compute = np.full((20, 4), 1.0)
+    compute[:, 2:] = 1.5
+    steps = steps_of(compute, transfer_s=0.0, workers=NAMES)
+    late = lateness(steps)
+    assert set(late.late) == {2, 3}
+    step_s = float(steps.step_s[-1])
+    found = PhaseRise(0.0, ratio * step_s, len(steps) - n_slow)
+    score = CauseScore("stage_imbalance", 2.0, "own_s", 1.5, 1.0, 1, "s")
+    assert _may_be_chance(steps, found, late, [score]) is expected
+
+
+def test_the_baseline_of_an_open_alert_holds_for_steps_with_its_tokens() -> None:
+    steps = run(computing())
+
+    def usual(*tokens: float | None) -> float | None:
+        alerts = tuple(
+            OpenProblem(
+                "step_slow",
+                "unknown",
+                evidence={"kind": "waiting", "baseline_phase_s": 1.0 + i, "tokens": n},
+            )
+            for i, n in enumerate(tokens)
+        )
+        return _usual(inputs(steps, open_problems=alerts), steps, "waiting")
+
+    assert usual(4e6) == usual(None) == 1.0
+    assert usual(8e6) is None
+    assert usual(8e6, 4e6) == 2.0

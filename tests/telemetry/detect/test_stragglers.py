@@ -8,6 +8,7 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.detect import Finding, find
 from telemetry.detect.inputs import OpenProblem
+from telemetry.detect.stragglers import lateness, steps_beyond_chance
 from tests.telemetry.detect.runs import inputs, steps_of
 from tests.telemetry.detect.test_slow import NAMES, computing
 
@@ -76,3 +77,23 @@ def test_processes_that_scatter_by_percents_are_no_uneven_work(
     for _ in range(5):
         compute = step_s * (1 + 0.02 * rng.standard_normal((80, n_workers)))
         assert without_agent(compute) == []
+
+
+@pytest.mark.parametrize(
+    ("n_workers", "n_steps"), [(1, 1), (2, 8), (4, 5), (9, 4), (10, 3), (1000, 3)]
+)
+def test_the_same_worker_is_last_by_chance_in_few_steps_only(n_workers: int, n_steps: int) -> None:
+    """One in n_workers for each step after the first: below 1 %, and three steps at least."""
+    assert steps_beyond_chance(n_workers) == n_steps
+
+
+def test_variation_from_step_to_step_is_half_the_range_of_few_steps() -> None:
+    def restless(*late_s: float) -> float:
+        compute = np.ones((len(late_s), 4))
+        compute[:, 0] += np.array(late_s)
+        return lateness(steps_of(compute, transfer_s=0.0)).restless_ratio
+
+    # The first step may be half healthy and does not count.
+    assert restless(0.9, 0.2, 0.2, 0.6) == pytest.approx(0.2)
+    # A single jump of more steps is no variation.
+    assert restless(0.9, 0.2, 0.2, 0.2, 0.6) == pytest.approx(0.0, abs=1e-9)
