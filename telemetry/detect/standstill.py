@@ -1,4 +1,4 @@
-"""A run that ends no step: since when, and what its machines do meanwhile."""
+"""A run that ends no step: since when, and what its nodes do meanwhile."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -20,11 +20,11 @@ from telemetry.statistics.peers import mean, middle
 from telemetry.steps import StepBatch
 
 MEMORY, LINKS = "hbm_bandwidth_bytes_per_s", "efa_tx_bytes_per_s"
-# Cores that are all this busy without a break, while memory and links move less than this part of
-# what they do in a step, spin.
+# Cores spin if they are always this busy while memory and links move less than this part of their
+# rate in a step.
 SPINNING, MOVING = 0.9, 0.03
-# At how many moments of so many seconds before the last step's end one sees what is usual, and
-# for how long one looks now.
+# Moments and seconds before the end of the last step that define the usual rate, and seconds that
+# show the present.
 USUAL_MOMENTS, USUAL_S, LOOK_S = 6, 60.0, 8
 
 
@@ -36,7 +36,7 @@ def spinning(
     since_s: float,
     step_s: float,
 ) -> NDArray[np.bool_]:
-    """Return whose cores are busy without a break and move nothing: (n_nodes,).
+    """Mark nodes whose cores are always busy without moving data: (n_nodes,).
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ def spinning(
     """
     known = np.isfinite(cores)
     busy = known.any(axis=(0, 2)) & ((cores >= SPINNING) | ~known).all(axis=(0, 2))
-    # One node alone that is as busy as can be is slow, and the others wait for it.
+    # A single fully busy node is slow, and the others wait for it.
     if 2 * busy.sum() <= len(nodes) or inputs.hardware_at is None or not np.isfinite(step_s):
         return np.zeros(len(nodes), dtype=bool)
     back_s = min(max(2 * step_s, USUAL_MOMENTS), USUAL_S)
@@ -62,34 +62,34 @@ def spinning(
     now = inputs.hardware(metrics, LOOK_S).of(nodes)
     is_known = np.isfinite(part_values(now, MEMORY)).any(axis=(0, 2))
     stall = [_moved(now, metric) < MOVING * _moved(usual, metric) for metric in metrics]
-    # A node without links of its own says nothing by them.
+    # A node without EFA devices has no link rate.
     return np.asarray(busy & is_known & stall[0] & (stall[1] | ~(_moved(usual, LINKS) > 0)))
 
 
 def _moved(span: Span, metric: str) -> FloatArray:
-    """Return how much each node moved per second on the whole: (n_nodes,), NaN where unknown."""
+    """Bytes moved per second by each node: (n_nodes,), NaN where unknown."""
     return mean(mean(part_values(span, metric).astype(float), axis=2), axis=0)
 
 
 CORES, HOST = "core_utilization_ratio", "vcpu_usage_ratio"
 TRAINING = "training"
-# Rules whose alerts remember when a run's last step ended.
+# Alerts of these rules contain the time of the last step.
 STANDSTILLS = ("hang", "recompile")
-# A step is overdue after so many of the run's own step times, and so many seconds at the least.
+# A step is overdue after this many step times, at least this many seconds.
 _LIMITS = RULES["hang"].limits
 LATE_STEPS, LATE_S = _LIMITS["late_steps"], _LIMITS["late_s"]
-# Nobody knows how long a run's very first step may take; so long it does something, though.
+# The duration of the first step of a run is unknown, so allow this long.
 FIRST_S = _LIMITS["first_s"]
 USUAL_STEPS, RECENT_STEPS = 12, 24
-# How long machines are looked at, and at how many moments since the last step ended.
+# Seconds of hardware to read, and moments since the end of the last step.
 STANDSTILL_LOOK_S, MUTE_S, MOMENTS, OLDEST_S = 8, 5, 12, 840
-# What is younger may yet arrive; who was heard of in the newest of these seconds is there.
+# Younger data may still arrive. A node is present if it reported within these newest seconds.
 ARRIVED_S, THERE_S = 3, 2
-# A core above this computes or moves bytes. Below it, a host above the first of these compiles,
-# above the second it reads or writes; one that is less busy waits.
+# Above this a core computes or moves bytes. Below it, a host above the first limit compiles, above
+# the second it reads or writes, otherwise it waits.
 WORKING, COMPILING = _LIMITS["working_ratio"], _LIMITS["compiling_ratio"]
 LOADING = _LIMITS["loading_ratio"]
-# A worker whose cores and host do less than this part of what its peers' do is not with them.
+# A worker below this part of the activity of its peers is not in the collective.
 WITH_THEM = 0.5
 LEAST_HOST = 0.03
 
@@ -98,13 +98,13 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Standstill:
-    """A run that trains and ended no step since ``since_s``, as its machines showed lately.
+    """A training run without a finished step since ``since_s``.
 
-    ``nodes`` are those that had a part in the newest step and are heard of. Of each there is, over
-    the last seconds, the most that any core did and how busy cores and host were on the whole:
-    (n_nodes,). ``mute`` had a part in the newest step and are not heard of now; ``gone`` are those
-    that fell silent only after that step, ``back`` those of them that are heard of again.
-    ``limit_s`` is how long a step may take. ``spins`` are those whose cores are busy with waiting.
+    ``nodes`` had a part in the newest step and report now. For each of them, over the last
+    seconds: ``peak`` of all cores, mean of ``cores`` and ``hosts`` (n_nodes,). ``silent`` had a
+    part in the newest step and do not report now; ``gone`` fell silent only after that step,
+    ``back`` are those of them that report again. ``limit_s`` is how long a step may take.
+    ``spins`` marks nodes whose cores are busy with waiting.
     """
 
     since_s: float
@@ -122,27 +122,27 @@ class Standstill:
 
     @property
     def works(self) -> Flags:
-        """Who computes, or moves bytes."""
+        """Nodes that compute or move bytes."""
         return np.asarray((self.peak >= WORKING) & ~self.spins)
 
     @property
     def compiles(self) -> Flags:
-        """Whose host is busy as only compilers keep it, while its cores do nothing."""
+        """Nodes with compiling hosts and idle cores."""
         return ~self.works & (self.hosts >= COMPILING)
 
     @property
     def loads(self) -> Flags:
-        """Whose host reads or writes, while its cores do nothing."""
+        """Nodes with reading or writing hosts and idle cores."""
         return ~self.works & (self.hosts >= LOADING) & ~self.compiles
 
     @property
     def waits(self) -> Flags:
-        """Who does nothing but wait."""
+        """Nodes that only wait."""
         return ~(self.works | self.compiles | self.loads)
 
     @cached_property
     def absent(self) -> tuple[int, ...]:
-        """Rows of the nodes that are not with the others, the most idle first.
+        """Rows of nodes that are not in the collective, the most idle first.
 
         Notes
         -----
@@ -159,7 +159,7 @@ class Standstill:
             return tuple(int(row) for row in np.argsort(self.cores, kind="stable") if rests[row])
         if usual_host < LEAST_HOST:
             return ()
-        # Cores that say nothing while they wait, as some do, leave it to the hosts.
+        # Some cores report nothing while they wait; then the hosts decide.
         is_away = (self.hosts < WITH_THEM * usual_host) & (
             (self.cores < WITH_THEM * usual_cores) | (usual_cores == 0)
         )
@@ -168,7 +168,7 @@ class Standstill:
 
 
 def lost(stall: Standstill) -> set[str]:
-    """Return the nodes that fell silent as the run stopped, or without which it never began."""
+    """Nodes that fell silent when the run stopped, or without which it never began."""
     return set(stall.silent) & set(stall.gone if np.isfinite(stall.step_s) else stall.silent)
 
 
@@ -179,26 +179,26 @@ def upper_median(x: FloatArray) -> float:
 
 
 def usual_step_s(steps: StepBatch) -> float:
-    """Return how long the run's own steps took lately; NaN where there was none."""
+    """Recent step time; NaN without steps."""
     return middle(steps.last(USUAL_STEPS).step_s) if len(steps) else float("nan")
 
 
 def recent_steps(inputs: DetectionInput) -> StepBatch:
-    """Return the newest steps that somebody reported: enough of them to know the run's pace."""
+    """Return the newest reported steps, enough to know the pace."""
     return reported_steps(inputs.steps.last(RECENT_STEPS))
 
 
 def is_training(inputs: DetectionInput, steps: StepBatch) -> bool:
-    """Tell whether the run says that it trains, or has ended steps since it said anything else."""
+    """Whether the run reports training, or ended steps after it reported another phase."""
     if inputs.phase == TRAINING or inputs.phase_since_s is None:
         return inputs.phase == TRAINING
     return bool(len(steps)) and float(steps.ended_at_s[-1]) > inputs.phase_since_s + 1.0
 
 
 def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
-    """Return since when the run should have ended a step: its last one, or when it set out.
+    """When the run last ended a step, or began training.
 
-    Steps are kept for some minutes only; beyond them an open alert remembers.
+    Steps are stored for some minutes; an open alert preserves the time for longer.
     """
     known = [inputs.phase_since_s] if inputs.phase_since_s is not None else []
     known += [float(steps.ended_at_s[-1])] if len(steps) else []
@@ -208,7 +208,7 @@ def no_step_since(inputs: DetectionInput, steps: StepBatch) -> float | None:
 
 
 def training_nodes(inputs: DetectionInput, steps: StepBatch) -> tuple[str, ...]:
-    """Return the nodes that had a part in the newest step; all where there was none."""
+    """Nodes with a part in the newest step; all without steps."""
     if not len(steps):
         return inputs.nodes
     reported = np.isfinite(steps.phases["compute_s"][-1])
@@ -217,7 +217,7 @@ def training_nodes(inputs: DetectionInput, steps: StepBatch) -> tuple[str, ...]:
 
 
 def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Standstill | None:
-    """Look at a run whose next step is overdue; None where it is not, or where it need not train.
+    """None where the next step is not overdue, or the run need not train.
 
     Notes
     -----
@@ -241,7 +241,6 @@ def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
 def _observe(
     inputs: DetectionInput, nodes: tuple[str, ...], since_s: float, step_s: float, limit_s: float
 ) -> Standstill | None:
-    """See what the machines have been doing for some seconds."""
     span = inputs.hardware((CORES, HOST), STANDSTILL_LOOK_S).of(nodes)
     reporting = is_reporting(span)
     newest = np.flatnonzero(reporting.any(axis=1))
@@ -276,7 +275,7 @@ def _those(nodes: tuple[str, ...], flags: Flags) -> tuple[str, ...]:
 
 
 def is_reporting(span: Span) -> Flags:
-    """Return who reported anything in which tick: (n_ticks, n_nodes)."""
+    """Nodes that report, by tick: (n_ticks, n_nodes)."""
     reporting = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
     for values in span.values.values():
         reporting |= np.isfinite(values).any(axis=2)
@@ -284,19 +283,18 @@ def is_reporting(span: Span) -> Flags:
 
 
 def since_ages(inputs: DetectionInput, since_s: float, *, newest: int = 0) -> Sequence[int]:
-    """Return the ages of a few seconds, from the one in which a step ended until now."""
+    """Ages (seconds) of a few moments from the end of the last step until now."""
     oldest = min(int(inputs.now_s) - int(since_s), OLDEST_S)
     return tuple(dict.fromkeys(np.linspace(oldest, newest, MOMENTS).astype(int).tolist()))
 
 
 def _missing_since(inputs: DetectionInput, nodes: tuple[str, ...], since_s: float) -> Flags:
-    """Return who reported when the last step ended, and at some moment since did not."""
+    """Nodes that reported when the last step ended, and did not at a later moment."""
     ages = since_ages(inputs, since_s, newest=ARRIVED_S if len(nodes) > 1 else 0)
     if inputs.hardware_at is None or inputs.now_s - since_s > OLDEST_S:
         return np.zeros(len(nodes), dtype=bool)
     reporting = is_reporting(inputs.hardware_at((HOST,), ages).of(nodes))
-    # A moment in which nobody was heard of tells nothing about anybody; of a node that is alone
-    # it does, once it is heard of again.
+    # A moment without any report proves nothing. For a single node it does, once it reports again.
     reported = np.asarray(reporting.any(axis=1))
     if len(nodes) == 1:
         reported = np.logical_or.accumulate(reported[::-1])[::-1]

@@ -1,4 +1,4 @@
-"""Who makes the others wait: one worker, several, or every one in turn."""
+"""Workers that make others wait: one, several, or a different one in each step."""
 
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -15,20 +15,20 @@ from telemetry.statistics.change_points import noise
 from telemetry.statistics.peers import GAUSSIAN, deviations, lower_median, mean, median, middle
 from telemetry.steps import StepBatch
 
-# The phases of a worker's own time, and the cause that a late worker's excess in each points at.
+# Phases that a worker spends on its own.
 OWN_PHASES = ("compute_s", "input_s", "checkpoint_s", "other_s")
-# Deviations a worker's own time must lie above its peers', and the least deviation assumed.
+# Required deviations above the peers, and the smallest deviation assumed.
 DEVIATIONS = 5.0
 SPREAD_RATIO, TINY_S = 0.01, 1e-9
-# The last to arrive is this much later than the typical worker, or the work is even.
+# Below this excess of the last worker, the work is even.
 UNEVEN_RATIO = 0.05
-# A worker is late, and does not just have its turn, if it is so in this share of the steps.
+# A worker is late repeatedly if it is late in this share of the steps.
 USUALLY = 0.75
-# Workers beyond this share of the worst one's excess are as late as it is.
+# Workers above this share of the largest excess count as late too.
 AS_LATE = 0.5
-# A machine is late by the same factor in every step: within this part of it.
+# A slow node has the same delay in every step, within this tolerance.
 STEADY_RATIO = 0.35
-# That the same worker is last by luck, in every step, must be less likely than this.
+# Upper bound of the probability that the same worker is last by chance.
 LUCK = 0.01
 
 Pattern = Literal["steady", "rotating", "none"]
@@ -36,14 +36,12 @@ Pattern = Literal["steady", "rotating", "none"]
 
 @dataclass(frozen=True, slots=True)
 class Lateness:
-    """How the workers' own times compare, over some steps.
+    """Comparison of the busy times of workers over some steps.
 
-    ``late`` are the columns of those that are late again and again, worst first; ``worst`` is the
-    first of them, else the one that is latest on the whole. ``own_s`` (n_workers,) is each one's
-    typical own time. ``spread_ratio`` is how much longer than usual the last to arrive is busy,
-    ``restless_ratio`` by how much that differs from step to step: a robust deviation, for one
-    stumble is no unrest. ``phase`` is where the worst one's excess lies, ``n_steps`` how many
-    steps say so.
+    ``late``: columns of workers that are late repeatedly, worst first. ``worst``: the first of
+    them, else the latest on average. ``own_s`` (n_workers,): typical busy times. ``spread_ratio``:
+    how much longer the last worker is busy than the usual one; ``restless_ratio``: robust
+    deviation of that from step to step. ``phase`` contains most of the excess of the worst worker.
     """
 
     pattern: Pattern
@@ -58,26 +56,26 @@ class Lateness:
 
     @property
     def is_steady(self) -> bool:
-        """Whether the same workers are late by about as much in every step."""
+        """Whether the same workers are late by about the same amount in every step."""
         return self.pattern == "steady" and (
             self.restless_ratio <= STEADY_RATIO * self.spread_ratio
         )
 
     @property
     def is_no_luck(self) -> bool:
-        """Whether one worker is late too often for that to be its turn by chance."""
+        """Whether one worker is last too often for chance."""
         return self.n_steps >= steps_beyond_chance(int(np.isfinite(self.own_s).sum()))
 
 
 def steps_beyond_chance(n_workers: int) -> int:
-    """Return in how many steps the same worker must be last for that to be no luck."""
+    """Count the steps in which the same worker must be last to rule out chance."""
     if n_workers < 2:
         return 1
     return max(3, 1 + int(np.ceil(np.log(1 / LUCK) / np.log(n_workers))))
 
 
 def lateness(steps: StepBatch) -> Lateness:
-    """Compare the own times of the workers.
+    """Compare the busy times of workers.
 
     Parameters
     ----------
@@ -105,7 +103,7 @@ def lateness(steps: StepBatch) -> Lateness:
     late = tuple(int(i) for i in order if z[i] >= DEVIATIONS and again[i] >= USUALLY)
     worst = late[0] if late else int(order[0])
     spread = latest / np.maximum(usual, TINY_S)
-    # The step in which it began may be half healthy: it is no sign of unrest.
+    # The first step may be half healthy and does not count.
     settled = spread[1:, 0] if len(spread) > 2 else spread[:, 0]
     return Lateness(
         pattern=_pattern(late, middle(spread)),
@@ -121,7 +119,7 @@ def lateness(steps: StepBatch) -> Lateness:
 
 
 def unevenness(steps: StepBatch) -> float:
-    """Return how unlike the bulk of the workers is within a step: a robust deviation, as a ratio.
+    """Robust relative deviation of workers within a step.
 
     Notes
     -----
@@ -135,22 +133,21 @@ def unevenness(steps: StepBatch) -> float:
 
 
 def _step_to_step_spread(x: FloatArray) -> float:
-    """Return how much a figure differs from step to step: of a few steps their range tells more.
+    """Variation from step to step; of a few steps, half their range.
 
-    A machine that fell ill or recovered meanwhile is a single jump, and no unrest.
+    A node that became slow or recovered in between is a single jump, not variation.
     """
     return float(np.ptp(x)) / 2 if x.size < 4 else noise(x)
 
 
 def _pattern(late: tuple[int, ...], spread_ratio: float) -> Pattern:
-    """Put the comparison in a word."""
     if late:
         return "steady"
     return "rotating" if spread_ratio >= UNEVEN_RATIO else "none"
 
 
 def _phase(steps: StepBatch, worker: int) -> str:
-    """Return the phase in which a worker exceeds its peers the most."""
+    """Return the phase with the largest excess over the peers."""
     excess = {}
     for phase in OWN_PHASES:
         typical = median(steps.phases[phase].T)
@@ -160,20 +157,20 @@ def _phase(steps: StepBatch, worker: int) -> str:
 
 UTILIZATION, BANDWIDTH = "core_utilization_ratio", "hbm_bandwidth_bytes_per_s"
 PART_METRICS = (UTILIZATION, BANDWIDTH)
-# Deviations a part must stand away from the other parts of its node, and the least deviation
-# assumed, as a share of the usual value: together 7.5 %.
+# Required deviations from the other parts of the node, and the smallest deviation assumed,
+# relative to the usual value: together 7.5 %.
 LATE_PARTS_DEVIATIONS, SPREAD = 5.0, 0.015
-# How far the only part of a node must stand away from those of other nodes.
+# Required distance of the only part of a node from other nodes.
 ALONE = 0.2
 ENOUGH_PEER_NODES = 63
 
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """The like parts of a late node, each figure (n,), NaN where not reported.
+    """Parts of the same kind of a late node; each array (n,), NaN where missing.
 
-    ``role`` is the usual figure of the same part on ``n_mates`` other nodes, ``to_mates`` how a
-    part compares with it, ``relative`` that relative to the usual part of this node.
+    ``role``: usual value of the same part on ``n_peer_nodes`` other nodes. ``to_peer_nodes``:
+    ratio to it. ``relative``: that ratio over the usual one of this node.
     """
 
     value: FloatArray
@@ -184,26 +181,25 @@ class Parts:
 
     @property
     def is_only(self) -> bool:
-        """Whether the node has but one such part, and others can only be those of its mates."""
+        """Whether the node has one such part, so that its peers are on other nodes."""
         return self.relative.size == 1
 
     @property
     def usual(self) -> float:
-        """What is usual for such a part; NaN where there is no other."""
+        """NaN without peers."""
         if self.is_only:
             return float(self.role[0]) if self.n_peer_nodes else np.nan
         return float(median(self.value))
 
     @property
     def n_peers(self) -> int:
-        """How many others that is judged by."""
         return self.n_peer_nodes if self.is_only else int(np.isfinite(self.value).sum()) - 1
 
     @property
     def strength(self) -> FloatArray:
-        """Evidence that each part lies above the others, over threshold: (n,).
+        """Evidence over threshold that each part is above its peers: (n,).
 
-        An only part has no others; that of other nodes must do, and tells less.
+        A comparison with other nodes proves less, so its threshold is higher.
         """
         if self.is_only:
             return (self.to_peer_nodes - 1.0) / ALONE
@@ -211,10 +207,10 @@ class Parts:
 
 
 def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -> list[CauseScore]:
-    """Look for slow memory, a slow core and a throttled accelerator, the most special first.
+    """Score slow memory, slow cores and throttled accelerators, the most specific first.
 
-    A node with a single accelerator has nothing to compare it with but other nodes: whether to
-    blame it for its node, all of whose cores are busy for longer, is the caller's to say.
+    A single accelerator can only be compared with other nodes. The caller decides whether it is
+    accused when all cores of the node are busy for longer (``blame_only_device``).
 
     Notes
     -----
@@ -236,7 +232,7 @@ def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -
             per_device = 1
         scores += _score_cores(node, cores, per_device)
         if case.inputs.cores_per_device == 1:
-            # Of an accelerator of one core nobody can tell them apart.
+            # With one core per accelerator the two cannot be told apart.
             scores = [each for each in scores if each.cause != "throttle"]
             scores = [
                 replace(each, cause="throttle") if each.cause == "slow_core" else each
@@ -248,7 +244,7 @@ def score_parts(case: ShareCase, node: str, *, blame_only_device: bool = True) -
 
 
 def parts(span: Span, metric: str, node: str, peer_rows: list[int], *, sign: int = 1) -> Parts:
-    """Compare the parts of a node with each other, each by its role.
+    """Compare the parts of a node, each by its role.
 
     Parameters
     ----------
@@ -271,20 +267,20 @@ def parts(span: Span, metric: str, node: str, peer_rows: list[int], *, sign: int
 
 
 def _peer_nodes(case: ShareCase, node: str) -> list[str]:
-    """Return other nodes that train: enough of them to say what is usual."""
+    """Other training nodes, at most ENOUGH_PEER_NODES."""
     reported = np.isfinite(case.after.phases["compute_s"]).any(axis=0)
     training = {case.inputs.node_of(case.after.workers[i]): None for i in np.flatnonzero(reported)}
     return [name for name in training if name is not None and name != node][:ENOUGH_PEER_NODES]
 
 
 def _score_memory(node: str, devices: Parts) -> CauseScore:
-    """Look for an accelerator that moves fewer bytes than the others of its node."""
+    """Score accelerators that move fewer bytes than the others of the node."""
     score = _look("hbm_slow", BANDWIDTH, "bytes_per_s", devices)
     return _name_worst_part(score, node, devices, devices.strength)
 
 
 def _score_cores(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
-    """Look for cores that stay busy while the others wait: one, or all of an accelerator."""
+    """Score cores that stay busy while others wait: one, or all of an accelerator."""
     devices = Parts(
         value=cores.value.reshape(-1, per_device).mean(axis=1),
         role=cores.role.reshape(-1, per_device).mean(axis=1),
@@ -301,7 +297,7 @@ def _score_cores(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
     throttle = _look("throttle", UTILIZATION, "ratio", devices)
     if per_device > 1:
         throttle = _name_worst_part(throttle, node, devices, whole)
-        # All cores of an accelerator alike are not a slow core: their accelerator is slow.
+        # If all cores of an accelerator are slow alike, the accelerator is slow.
         strength = np.where(
             np.repeat(_least_of_device(strength, per_device), per_device) < 1, strength, 0
         )
@@ -310,7 +306,7 @@ def _score_cores(node: str, cores: Parts, per_device: int) -> list[CauseScore]:
 
 
 def _least_of_device(strength: FloatArray, per_device: int) -> FloatArray:
-    """Return what holds for all cores of each accelerator: (n_devices,)."""
+    """Minimum over the cores of each accelerator: (n_devices,)."""
     return np.asarray(strength.reshape(-1, per_device).min(axis=1))
 
 
@@ -321,7 +317,6 @@ def _look(cause: str, metric: str, unit: str, among: Parts) -> CauseScore:
 def _name_worst_part(
     score: CauseScore, node: str, among: Parts, strength: FloatArray
 ) -> CauseScore:
-    """Name the part that stands out most."""
     if not np.isfinite(strength).any():
         return score
     part = int(np.nanargmax(strength))
@@ -336,13 +331,13 @@ def _name_worst_part(
     )
 
 
-# Phases of a worker's own time that name their cause by themselves.
+# Phases that name their cause.
 CAUSE_OF_PHASE = {"input_s": "input_stall", "checkpoint_s": "checkpoint_slow"}
 MACHINE_PHASES = ("compute_s", "other_s")
 
 
 def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
-    """Look for whatever makes workers wait for others."""
+    """Score every cause of workers that wait for others."""
     node = case.inputs.node_of(case.after.workers[late.worst])
     scores = [_score_phase(case, late, phase, node) for phase in CAUSE_OF_PHASE]
     if late.pattern == "steady" and late.phase == "compute_s" and node is not None:
@@ -357,7 +352,7 @@ def score_workers(case: ShareCase, late: Lateness) -> list[CauseScore]:
 
 
 def _score_phase(case: ShareCase, late: Lateness, phase: str, node: str | None) -> CauseScore:
-    """Look whether the late worker spends its excess in a phase that names the cause."""
+    """Score a phase that names the cause, by the excess of the late worker."""
     typical = median(case.after.phases[phase].T)
     peers = float(median(typical))
     is_it = late.pattern == "steady" and late.phase == phase
@@ -374,7 +369,7 @@ def _score_phase(case: ShareCase, late: Lateness, phase: str, node: str | None) 
 
 
 def _score_stage(case: ShareCase, late: Lateness) -> CauseScore:
-    """Look whether one pipeline stage takes longer than the others, its workers all alike."""
+    """Score a pipeline stage with alike workers that takes longer than the others."""
     stage, own = case.inputs.stage, late.own_s
     stages = [own[stage == i] for i in range(case.inputs.n_stages)]
     typical = np.array([float(median(each)) for each in stages])
@@ -393,10 +388,10 @@ def _score_stage(case: ShareCase, late: Lateness) -> CauseScore:
 
 
 def _score_sequences(case: ShareCase, late: Lateness) -> CauseScore:
-    """Look whether the work is uneven.
+    """Score uneven work.
 
-    Then all are unlike at once, another one is last in every step, or the last is late by
-    another amount each time; a machine that is slow is so by the same factor in every step.
+    All workers differ at once, the last one changes from step to step, or its delay does. A slow
+    node is slow by the same factor in every step.
     """
     before = unevenness(case.before) if case.before else 0.0
     strength = max(unevenness(case.after) - before, _variability(case, late)) / UNEVEN_RATIO
@@ -414,9 +409,9 @@ def _score_sequences(case: ShareCase, late: Lateness) -> CauseScore:
 
 
 def _variability(case: ShareCase, late: Lateness) -> float:
-    """Return by how much the lateness differs from step to step, more than it used to.
+    """Rise of the variation of the delay from step to step.
 
-    A late machine's own noise is no unrest: it is late by about as much in every step.
+    The noise of a steadily late node does not count.
     """
     if late.is_steady:
         return 0.0
@@ -425,9 +420,9 @@ def _variability(case: ShareCase, late: Lateness) -> float:
 
 
 def _score_machine(case: ShareCase, late: Lateness, node: str | None) -> CauseScore:
-    """Look whether one machine is late in every step, whatever makes it so.
+    """Score one node that is late in every step, for whatever reason.
 
-    Steps alone convict it: a job may run no agent, or what slows it no counter shows.
+    Steps alone are enough: a job may run without agent, or the reason may have no counter.
     """
     late = late if late.n_steps >= len(case.after) else lateness(case.after)
     typical = late.own_s
@@ -450,7 +445,7 @@ def _score_machine(case: ShareCase, late: Lateness, node: str | None) -> CauseSc
 
 
 def _capped_strength(strength: float) -> float:
-    """Return a strength that machines come before: one slow machine may be all of a stage."""
+    """At most 1, so that slow nodes come first: one slow node may be all of a stage."""
     return float(np.clip(strength, 0.0, 1.0)) if np.isfinite(strength) else 0.0
 
 
@@ -459,15 +454,15 @@ def _n_peers(late: Lateness) -> int:
 
 
 CAUSE = "stage_imbalance"
-# A stage may take so much of a step more than it used to, against the others.
+# Smallest rise of a stage relative to the others, as a share of the step.
 LEAST_RATIO = RULES["step_slow"].limits["least_ratio"]
-# So many workers of a stage do not stumble at once; they are late alike, and in each of so many
-# steps by as much, within this part of it.
+# Random delays do not hit this many workers of a stage at once. They are late alike in each of
+# this many steps, within this tolerance.
 ENOUGH_WORKERS, ENOUGH_STEPS, UNLIKE = 2, 3, 0.35
 
 
 def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]:
-    """Find a stage whose quickest worker takes longer than it used to, against other stages.
+    """Find a stage whose fastest worker takes longer than before, relative to other stages.
 
     Notes
     -----
@@ -486,7 +481,7 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
         own = compute[:, stage == s]
         if own.shape[1] < ENOUGH_WORKERS:
             continue
-        # A stage that is ahead of a slow one does not fall behind when that recovers.
+        # When a slow stage recovers, the stage ahead of it is not late.
         lag = np.maximum(own.min(axis=1) - lower_median(typical), 0.0)
         least_s = LEAST_RATIO * middle(work_s(steps))
         n_now = max(ENOUGH_STEPS, n_newest(steps))
@@ -498,20 +493,20 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
 
 
 def stage_of(inputs: DetectionInput, steps: StepBatch) -> IntArray:
-    """Return the stage of each worker; of none where some have left: nobody knows their places."""
+    """Stage of each worker; empty if some have left, since positions are unknown then."""
     reported = np.isfinite(steps.phases["compute_s"]).all()
     return inputs.stage if reported else np.zeros(0, dtype=int)
 
 
 def _is_alike(own: FloatArray, lag: FloatArray, found: PhaseRise) -> bool:
-    """Tell whether the stage's workers are late alike, and as late in each of the newest steps."""
+    """Whether the workers of the stage are late alike, in each of the newest steps."""
     newest = own[-ENOUGH_STEPS:]
     apart = middle(newest.max(axis=1) - newest.min(axis=1))
     return max(apart, float(np.ptp(lag[-ENOUGH_STEPS:]))) <= UNLIKE * found.excess
 
 
 def _usual(inputs: DetectionInput, steps: StepBatch) -> float | None:
-    """Return what was usual, by an open alert about such a stage in steps like these."""
+    """Baseline in an open alert about a stage in steps with the same tokens."""
     tokens = float(steps.tokens[-1])
     for alert in inputs.open_problems:
         held = alert.evidence

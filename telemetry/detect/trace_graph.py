@@ -1,4 +1,4 @@
-"""Which operation waits for which: the dependencies of one step of one replica's pipeline."""
+"""The dependency graph of a recorded step: which operation waits for which."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -10,11 +10,12 @@ import numpy as np
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.trace import CODE, KINDS, BoolArray, Trace, TraceError, is_kind
 
-# A step that misses more of its operations than this was not recorded whole.
+# A step without more than this share of its operations was not recorded completely.
 MISSING_LIMIT_RATIO = 0.05
-# An operation that fewer lanes have than this happens now and then: where absent, it took 0 s.
+# An operation in a smaller share of replicas and steps happens only at times: where missing, it
+# took 0 s.
 REGULAR_RATIO = 0.5
-# What is laid out takes about 100 bytes per operation.
+# The grid takes about 100 bytes per operation.
 MOST_CELLS = 50_000_000
 SPARSE_CELLS, SPARSE_RATIO = 100_000, 10
 
@@ -53,22 +54,19 @@ class Grid:
 
     @property
     def n_stages(self) -> int:
-        """Pipeline stages."""
         return int(self.ranks.shape[1])
 
     @property
     def n_dp(self) -> int:
-        """Data-parallel replicas."""
         return int(self.ranks.shape[0])
 
     @property
     def n_workers(self) -> int:
-        """Workers: one per replica and stage."""
         return int(self.ranks.size)
 
 
 def grid_of(trace: Trace) -> Grid:
-    """Lay a trace out; steps that were not recorded whole are left out."""
+    """Arrange a trace as a grid, without incompletely recorded steps."""
     if not len(trace):
         raise TraceError("the trace holds no operation; record at least one whole step")
     key, head, op = _operations(trace)
@@ -109,14 +107,14 @@ def grid_of(trace: Trace) -> Grid:
 
 
 def _gaps(start_s: FloatArray) -> tuple[BoolArray, BoolArray]:
-    """Return what is missing, and which operations (n_ops,) only happen now and then."""
+    """Missing operations, and flags (n_ops,) of operations that happen only at times."""
     missing = np.isnan(start_s)
     irregular = missing.mean(axis=(1, 2)) > REGULAR_RATIO
     return missing & ~irregular[:, None, None], irregular
 
 
 def _recorded_whole(gaps: BoolArray) -> BoolArray:
-    """Return which steps were recorded whole, or nearly so: (n_steps,)."""
+    """Mark the steps that were recorded completely, or nearly so: (n_steps,)."""
     whole = gaps.mean(axis=(0, 2)) <= MISSING_LIMIT_RATIO
     if not whole.any():
         raise TraceError(
@@ -127,7 +125,7 @@ def _recorded_whole(gaps: BoolArray) -> BoolArray:
 
 
 def _operations(trace: Trace) -> tuple[IntArray, IntArray, IntArray]:
-    """Return the distinct operations of a replica, a row that has each, and each row's own."""
+    """Distinct operations of a replica, a row of each, and the operation of each row."""
     n_stages, n_seq = int(trace.stage.max()) + 1, int(trace.seq.max()) + 1
     key = (trace.kind.astype("i8") * n_stages + trace.stage) * n_seq + trace.seq
     found: tuple[IntArray, IntArray, IntArray] = np.unique(
@@ -139,7 +137,7 @@ def _operations(trace: Trace) -> tuple[IntArray, IntArray, IntArray]:
 def _laid_out(
     trace: Trace, place: IntArray, shape: tuple[int, int, int]
 ) -> tuple[FloatArray, FloatArray]:
-    """Return when each operation began and ended; tensor-parallel ranks count as one worker."""
+    """Start and end of each operation; tensor-parallel ranks count as one worker."""
     start_s = np.full(shape, np.inf)
     end_s = np.full(shape, -np.inf)
     np.minimum.at(start_s.reshape(-1), place, trace.start_s)
@@ -150,7 +148,7 @@ def _laid_out(
 
 
 def _ranks(trace: Trace) -> IntArray:
-    """Return the lowest rank of each worker: (n_dp, n_stages)."""
+    """Lowest rank of each worker: (n_dp, n_stages)."""
     shape = int(trace.dp.max()) + 1, int(trace.stage.max()) + 1
     if math.prod(shape) > len(trace):
         raise TraceError(
@@ -167,7 +165,7 @@ def _ranks(trace: Trace) -> IntArray:
     return ranks
 
 
-# Clocks of a node's streams differ by as much.
+# Clock difference between the streams of a node.
 CLOCK_S = 5e-5
 
 Edges = list[tuple[int, int]]
@@ -175,7 +173,7 @@ Edges = list[tuple[int, int]]
 
 @dataclass(frozen=True, slots=True)
 class _Direction:
-    """One direction of the pipeline: what carries it on, and to which stage."""
+    """One direction of the pipeline: its operations, and the next stage."""
 
     compute: str
     kind: str
@@ -183,7 +181,6 @@ class _Direction:
 
     @property
     def is_send(self) -> bool:
-        """Whether it gives away, rather than takes."""
         return self.kind.endswith("send")
 
 
@@ -197,7 +194,7 @@ _PAIRED = (("forward-send", "forward-recv", +1), ("backward-send", "backward-rec
 
 
 def pipeline_edges(grid: Grid) -> tuple[Edges, Edges]:
-    """Return who waits for whom in the pipeline, and who sends to whom.
+    """Dependencies within the pipeline, and pairs of sender and receiver.
 
     Notes
     -----
@@ -226,11 +223,11 @@ def pipeline_edges(grid: Grid) -> tuple[Edges, Edges]:
 def _matched(
     grid: Grid, way: _Direction, stream: IntArray, done: IntArray
 ) -> tuple[IntArray, IntArray]:
-    """Return the sends or receives that belong to a computation, and which.
+    """Match sends or receives with their computations.
 
-    A profiler may also record calls that had nothing to carry: receives after the last
-    computation has begun, sends before the first is over. Each computation has its call, or
-    each that has something to carry; else, the first receive is missing.
+    A profiler may record calls without data: receives after the last computation began, sends
+    before the first ended. Each computation has its call, or each with data to transfer; otherwise
+    the first receive is missing.
     """
     if not len(done) or not len(stream):
         return stream[:0], done[:0]
@@ -246,7 +243,7 @@ def _matched(
 
 
 def _carried(way: _Direction, of: IntArray, by: IntArray, done: IntArray) -> Edges:
-    """Return what a stream and the computations it serves wait for."""
+    """Dependencies of a stream and of the computations it serves."""
     if way.is_send:
         return list(zip(by.tolist(), of.tolist(), strict=True))
     place = {row: i for i, row in enumerate(done.tolist())}
@@ -259,7 +256,7 @@ def _carried(way: _Direction, of: IntArray, by: IntArray, done: IntArray) -> Edg
 
 
 def _has_peer(grid: Grid, way: _Direction, by: IntArray) -> BoolArray:
-    """Return which of them another stage takes part in: the model's two ends do not."""
+    """Operations with another stage: not those at the two ends of the model."""
     part = grid.chunk[by] * grid.n_stages + grid.stage[by]
     n_parts = (int(grid.chunk.max()) + 1) * grid.n_stages
     peer = part + way.towards
@@ -267,7 +264,7 @@ def _has_peer(grid: Grid, way: _Direction, by: IntArray) -> BoolArray:
 
 
 def _pairs(grid: Grid, real: dict[tuple[str, int], IntArray]) -> Edges:
-    """Return sender and receiver of everything that is sent, in order."""
+    """Sender and receiver of each transfer, in order."""
     pairs: Edges = []
     for sends, receives, towards in _PAIRED:
         for stage in range(grid.n_stages):
@@ -281,7 +278,7 @@ def _pairs(grid: Grid, real: dict[tuple[str, int], IntArray]) -> Edges:
 
 
 def _first_backward(grid: Grid, compute: IntArray, own: IntArray) -> Edges:
-    """Keep the first backward exchange from beginning before the warm-up is nearly over."""
+    """Delay the first backward exchange until the warm-up is nearly complete."""
     at = np.flatnonzero(grid.kind[compute] == CODE["backward-compute"])
     if not len(at) or at[0] < 2:
         return []
@@ -289,7 +286,7 @@ def _first_backward(grid: Grid, compute: IntArray, own: IntArray) -> Edges:
     return [(int(compute[at[0] - 2]), row) for row in rows.tolist()]
 
 
-# After the last computation, a worker does these one after the other.
+# A worker does these after its last computation, one after the other.
 TAIL = (
     "gc",
     "layernorm-grads-all-reduce",
@@ -325,7 +322,7 @@ class DependencyGraph:
 
 
 def graph_of(grid: Grid) -> DependencyGraph:
-    """Return the dependencies of a step, from kinds, stages and usual order."""
+    """Derive dependencies from kinds, stages and usual order."""
     edges, pairs = pipeline_edges(grid)
     for stage in range(grid.n_stages):
         edges += _stage_edges(grid, stage)
@@ -335,12 +332,12 @@ def graph_of(grid: Grid) -> DependencyGraph:
 
 
 def chain_edges(rows: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the edges that make each row wait for the one before it."""
+    """Edges from each row to the next one."""
     return list(pairwise(rows))
 
 
 def _stage_edges(grid: Grid, stage: int) -> list[tuple[int, int]]:
-    """Return what a worker's own order demands: gather, compute, reduce, optimize."""
+    """Edges of the order of a worker: gather, compute, reduce, optimize."""
     own = np.flatnonzero(grid.stage == stage)
     own = own[np.lexsort((grid.kind[own], grid.seq[own], grid.order_s[own]))]
     loose = own[is_kind(grid.kind[own], "compute", "idle", "collective")]
@@ -362,7 +359,7 @@ def _stage_edges(grid: Grid, stage: int) -> list[tuple[int, int]]:
 
 
 def _gather_edges(grid: Grid, compute: IntArray, gathered: IntArray) -> list[tuple[int, int]]:
-    """Let a chunk's first forward pass wait for the last gathering of its parameters."""
+    """Edges from the last parameter gathering of a chunk to its first forward pass."""
     edges = []
     forward = compute[is_kind(grid.kind[compute], "forward-compute")]
     for chunk in np.unique(grid.chunk[gathered]):
@@ -372,7 +369,7 @@ def _gather_edges(grid: Grid, compute: IntArray, gathered: IntArray) -> list[tup
 
 
 def _overlapped_edges(grid: Grid, compute: IntArray, reduced: IntArray) -> list[tuple[int, int]]:
-    """Let a chunk's first reduction wait for the last backward pass of that chunk."""
+    """Edges from the last backward pass of a chunk to its first reduction."""
     edges = []
     backward = compute[is_kind(grid.kind[compute], "backward-compute")]
     for chunk in np.unique(grid.chunk[reduced]):
@@ -382,7 +379,7 @@ def _overlapped_edges(grid: Grid, compute: IntArray, reduced: IntArray) -> list[
 
 
 def _joint_groups(grid: Grid, pairs: Sequence[tuple[int, int]]) -> IntArray:
-    """Return the group of each row: sender with receiver, stages that reduce together."""
+    """Group of each row: sender with receiver, stages that reduce together."""
     joint = np.arange(len(grid.kind))
     for one, other in pairs:
         joint[[one, other]] = min(one, other)
@@ -401,7 +398,7 @@ def _levels(
     joint: IntArray,
     across: BoolArray,
 ) -> DependencyGraph:
-    """Sort rows into rounds: each a longest path from the start of the step."""
+    """Sort rows into rounds by their longest path from the start of the step."""
     source, target = np.array(sorted(set(edges)), int).reshape(-1, 2).T
     level = _rounds(joint, joint[source], joint[target])[joint]
     levels, before, groups, member_of = [], [], [], []
@@ -421,7 +418,7 @@ def _levels(
 
 
 def _rounds(joint: IntArray, source: IntArray, target: IntArray) -> IntArray:
-    """Return the round of each group: one more than the latest it waits for."""
+    """Round of each group: one more than the latest it waits for."""
     level = np.zeros(len(joint), int)
     for _ in range(len(joint) + 1):
         new = level.copy()

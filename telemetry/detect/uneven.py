@@ -1,4 +1,4 @@
-"""Work that is uneven: all workers unlike at once, each step another way."""
+"""The cause seq_imbalance: all workers differ at once, in each step differently."""
 
 from collections.abc import Collection
 
@@ -15,32 +15,33 @@ from telemetry.statistics.peers import GAUSSIAN, lower_median, median, middle
 from telemetry.steps import StepBatch
 
 CAUSE = "seq_imbalance"
-# Fewer workers than this are no crowd: their own ups and downs must tell.
+# Fewer workers are compared with their own past.
 CROWD = 6
-# With fewer workers to a stage their own middle tells nothing.
+# The median of a stage needs this many workers.
 CROWD_OF_STAGE = 3
-# How much more unlike workers, or a worker's steps, must be than they were.
+# Required rise of the deviation between workers, or between steps of a worker.
 LEAST_RATIO = 0.02
-# Ups and downs show over more steps than a crowd needs.
+# Variation over steps needs more steps than variation over workers.
 RESTLESS_S, RESTLESS_STEPS, RESTLESS_JUMPS = 10.0, 3, 8
-# Luck varies: so many even steps end an open alert.
+# Chance varies: this many even steps resolve an open alert.
 CALM_STEPS = 4
-# In long steps, few as they are: workers that take so much longer, of few or of many; so many of
-# all, three at least; unlike by that, or on the whole by this part of it.
+# For long steps: required excess with few and with many workers; required share of workers, at
+# least three; required deviation between them, absolute or relative.
 UNLIKE_RATIO, FEW_STEPS, FEW_S = (0.05, 0.04), 2, 6.0
 MANY, ENOUGH_TO_TELL, ALIKE = 0.15, 4, 0.2
-# So many of few workers make a single step uneven, late by this part of that.
+# This many of a few workers make a single step uneven, each late by this part of the limit.
 SEVERAL, SEVERAL_RATIO = 3, 0.4
-# Deviations of its own ups and downs; a machine's slowness differs by less than this part of it.
+# Required deviations of the normal variation. The slowness of a node varies by less than this
+# part.
 DEVIATIONS, UNSTEADY = 4.0, 0.35
 
 
 def find_uneven_work(
     inputs: DetectionInput, steps: StepBatch, *, accused: Collection[str | None] = ()
 ) -> list[Problem]:
-    """Find work that has become uneven; no machine is to blame for that.
+    """Find work that became uneven; no node is accused.
 
-    ``accused`` are the nodes whose own hardware says what makes them slow.
+    ``accused``: nodes whose own hardware explains their delay.
 
     Notes
     -----
@@ -62,7 +63,7 @@ def find_uneven_work(
 
 
 def _is_a_machine(inputs: DetectionInput, steps: StepBatch) -> bool:
-    """Tell whether one machine is late in every step, by as much: that is no uneven work."""
+    """Whether one node is late in every step by the same amount."""
     newest = steps.last(steps_beyond_chance(len(steps.workers)))
     if len(steps.workers) < 2 or not len(newest):
         return False
@@ -72,17 +73,18 @@ def _is_a_machine(inputs: DetectionInput, steps: StepBatch) -> bool:
 
 
 def _usual(inputs: DetectionInput) -> float | None:
-    """Return how uneven work was when the open alert fired."""
+    """Unevenness when the open alert fired."""
     held = [s for s in inputs.open_problems if s.cause == CAUSE]
     figure = held[0].evidence.get("culprit") if held else None
     return (figure or {}).get("peers_median")
 
 
 def _crowd(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
-    """Compare the workers of each step, each relative to what it usually takes.
+    """Compare the workers of each step, each relative to its usual time.
 
-    A long stage, or a machine a little slower than others, is so in every step. A stage that
-    grows longer makes half of a crowd unlike the other half: each stage is its own crowd.
+    A long stage, or a slightly slower node, is the same in every step. Each stage is compared
+    within itself: a stage that becomes longer makes half of the workers differ from the other
+    half.
     """
     compute = steps.phases["compute_s"]
     own = compute / median(compute.T)
@@ -91,7 +93,7 @@ def _crowd(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     usual, n_now = _usual(inputs), n_newest(steps)
     if usual is not None:
         n_now = max(n_now, CALM_STEPS)
-    # Half of a crowd does not stumble at once: a single long step will do.
+    # Random delays do not hit half of many workers at once, so a single long step is enough.
     return find_rise(
         unlike,
         least=_least(unlike, usual),
@@ -103,7 +105,7 @@ def _crowd(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
 
 
 def _centre(inputs: DetectionInput, steps: StepBatch, own: FloatArray) -> FloatArray:
-    """Return what is usual among each worker's like: (n_steps, n_workers)."""
+    """Usual value among comparable workers: (n_steps, n_workers)."""
     stage = stage_of(inputs, steps)
     stages = np.unique(stage)
     if len(stages) < 2 or len(stage) < CROWD_OF_STAGE * len(stages):
@@ -115,10 +117,10 @@ def _centre(inputs: DetectionInput, steps: StepBatch, own: FloatArray) -> FloatA
 def _mixed(
     inputs: DetectionInput, steps: StepBatch, accused: Collection[str | None]
 ) -> PhaseRise | None:
-    """Compare the newest long steps of all workers with what each usually takes.
+    """Compare the newest long steps of all workers with their usual times.
 
-    A sick machine makes one worker slow, a long stage its own by the same factor each, a lower
-    clock all of them; who draws longer sequences is slow by as much as chance has it.
+    A slow node affects one worker, a long stage its own by the same factor, a lower clock all of
+    them. Sequence lengths differ at random.
     """
     n_now, is_open = n_newest(steps, seconds=FEW_S), _usual(inputs) is not None
     if n_now > FEW_STEPS or len(steps) < CALM_STEPS + FEW_STEPS + BASELINE_STEPS:
@@ -142,9 +144,9 @@ def _mixed(
 
 
 def _slower(steps: StepBatch, n_rows: int) -> FloatArray:
-    """Return how much longer each worker computes than it used to, as a ratio, newest steps.
+    """Relative excess of compute time in the newest steps.
 
-    Of many, what all take longer is taken off: that is no unevenness.
+    With many workers a common excess is removed: it is not unevenness.
     """
     compute = steps.phases["compute_s"]
     slower = np.asarray(compute[-n_rows:] / median(compute[:-n_rows].T) - 1.0)
@@ -154,16 +156,16 @@ def _slower(steps: StepBatch, n_rows: int) -> FloatArray:
 
 
 def _scatter(steps: StepBatch, n_rows: int) -> float:
-    """Return by how much a worker's computing differs from step to step, before the newest."""
+    """Variation of the compute time of a worker before the newest steps."""
     compute = steps.phases["compute_s"][:-n_rows]
     typical = median(compute.T)
     return GAUSSIAN * middle(lower_median(np.abs(compute - typical).T) / typical)
 
 
 def _are_several(slower: FloatArray, least: float) -> bool:
-    """Tell whether a single long step was uneven: three of few workers late, no two alike.
+    """Whether one long step was uneven: three of a few workers late, no two alike.
 
-    Two machines may fall ill in the same second, three do not.
+    Two nodes may fail in the same second, three do not.
     """
     late = np.sort(slower[slower >= least * SEVERAL_RATIO])
     return (
@@ -172,9 +174,9 @@ def _are_several(slower: FloatArray, least: float) -> bool:
 
 
 def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> bool:
-    """Tell whether figures differ on the whole, not by one that sticks out.
+    """Whether values differ in general, not by a single outlier.
 
-    One worker that is slow by the same factor each time is a slow machine.
+    A worker that is slow by the same factor each time is a slow node.
     """
     slower = rows[is_long]
     if is_long.any(axis=0).sum() == 1:
@@ -185,7 +187,7 @@ def _are_unlike(rows: FloatArray, is_long: NDArray[np.bool_], least: float) -> b
 
 
 def _restless(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
-    """Compare each worker's step with its step before."""
+    """Compare each step of a worker with its previous one."""
     least = max(RESTLESS_STEPS, -(-RESTLESS_JUMPS // len(steps.workers)))
     if len(steps) < 2 * least:
         return None
@@ -196,13 +198,13 @@ def _restless(inputs: DetectionInput, steps: StepBatch) -> PhaseRise | None:
     least_ratio = _least(jumps, usual)
     if usual is None and middle(jumps[-n_now:]) < least_ratio:
         return None
-    # The middle of three tells ups and downs from a single jump to another level.
+    # The median of three steps tells variation from a single jump.
     windows = np.sort(np.stack([jumps[:-2], jumps[1:-1], jumps[2:]]), axis=0)[1]
     found = find_rise(windows, least=least_ratio, n_now=n_now - 2, usual=usual, n_calm=n_now)
     return None if found is None else PhaseRise(found.usual, found.now, found.at + 1)
 
 
 def _least(figure: FloatArray, usual: float | None) -> float:
-    """Return the smallest rise that counts: of work that never was even, as much again."""
+    """Smallest rise that counts; where work was never even, the same amount again."""
     before = middle(figure[: max(1, len(figure) // 2)]) if usual is None else usual
     return max(LEAST_RATIO, before if np.isfinite(before) else 0.0)

@@ -1,4 +1,4 @@
-"""What if nobody had been slow: a recorded trace, replayed with other durations."""
+"""What-if analysis of a recorded trace: replay with other durations, find the cause."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ PASSES = ("forward-compute", "backward-compute")
 
 
 def ideal_durations(grid: Grid, took_s: FloatArray) -> FloatArray:
-    """Give every operation what its peers take: the mean of work, the median of transfers.
+    """Replace each duration by that of its peers: mean of work, median of transfers.
 
     Notes
     -----
@@ -36,7 +36,7 @@ def ideal_durations(grid: Grid, took_s: FloatArray) -> FloatArray:
 
 
 def stage_weight(grid: Grid, took_s: FloatArray) -> FloatArray:
-    """Return how much heavier each computation is than an average stage's: (n_ops, 1, 1).
+    """Weight of each computation relative to an average stage: (n_ops, 1, 1).
 
     Notes
     -----
@@ -58,14 +58,14 @@ def _stages(grid: Grid) -> range:
 
 
 def _quickest(took_s: FloatArray) -> float:
-    """Return the mean of the replica that takes least: (n, n_steps, n_dp) to seconds."""
+    """Mean of the fastest replica: (n, n_steps, n_dp) to seconds."""
     return float(took_s.mean(axis=(0, 1)).min()) if len(took_s) else float("nan")
 
 
 def sequence_weight(grid: Grid, took_s: FloatArray) -> FloatArray:
-    """Return how much longer each computation took than this worker's usually do.
+    """Duration of each computation relative to the usual one of its worker.
 
-    (n_ops, n_steps, n_dp); 1 for all that is no computation.
+    (n_ops, n_steps, n_dp); 1 for everything else.
     """
     weight = np.ones_like(took_s)
     for rows in same_work_rows(grid):
@@ -76,7 +76,7 @@ def sequence_weight(grid: Grid, took_s: FloatArray) -> FloatArray:
 
 
 def same_work_rows(grid: Grid) -> list[IntArray]:
-    """Return rows by what they do: passes of one stage and chunk, or one piece of work."""
+    """Rows by what they do: passes of one stage and chunk, or one kind of work."""
     groups = []
     for stage in _stages(grid):
         for name in PASSES:
@@ -86,7 +86,7 @@ def same_work_rows(grid: Grid) -> list[IntArray]:
 
 
 def pass_correlation(grid: Grid, took_s: FloatArray) -> float:
-    """Return how closely backward passes follow forward passes, micro-batch by micro-batch.
+    """Correlation of backward with forward passes, by micro-batch.
 
     Returns
     -------
@@ -110,7 +110,7 @@ def pass_correlation(grid: Grid, took_s: FloatArray) -> float:
 
 
 def _stage_correlation(grid: Grid, took_s: FloatArray, stage: int) -> FloatArray:
-    """Return the correlation of each replica's worker of a stage: (n_dp,)."""
+    """Correlation for each replica of a stage: (n_dp,)."""
     own = np.flatnonzero(grid.stage == stage)
     label = grid.chunk[own] * (grid.seq.max() + 1)
     label += np.where(grid.microbatch[own] >= 0, grid.microbatch[own], grid.seq[own])
@@ -123,9 +123,9 @@ def _stage_correlation(grid: Grid, took_s: FloatArray, stage: int) -> FloatArray
 
 
 def _overlapped_correlation(took_s: FloatArray) -> FloatArray:
-    """Compare work before collectives with work beside them, where passes are not told apart.
+    """Compare work before and during collectives, where passes are unlabelled.
 
-    In the order of kernels' pieces, the two take turns; the latter is of the backward pass.
+    The two alternate in the order of kernels; the latter belongs to the backward pass.
     """
     if len(took_s) < 2:
         return np.full(took_s.shape[2], np.nan)
@@ -133,7 +133,7 @@ def _overlapped_correlation(took_s: FloatArray) -> FloatArray:
 
 
 def _correlation(one: FloatArray, other: FloatArray) -> FloatArray:
-    """Return Pearson's correlation of each column: (n, n_columns) to (n_columns,)."""
+    """Pearson's correlation of columns: (n, n_columns) to (n_columns,)."""
     if len(one) < 3:
         return np.full(one.shape[1], np.nan)
     one, other = one - one.mean(axis=0), other - other.mean(axis=0)
@@ -142,7 +142,7 @@ def _correlation(one: FloatArray, other: FloatArray) -> FloatArray:
 
 
 def transfers(grid: Grid, graph: DependencyGraph) -> FloatArray:
-    """Return how long each operation takes once everyone it needs is there.
+    """Durations once all participants are present.
 
     Returns
     -------
@@ -161,7 +161,7 @@ def transfers(grid: Grid, graph: DependencyGraph) -> FloatArray:
 
 
 def _least(grid: Grid, graph: DependencyGraph) -> FloatArray:
-    """Return the shortest duration among those who take part in an operation."""
+    """Shortest duration among the participants of an operation."""
     duration_s = np.where(np.isnan(grid.duration_s), np.inf, grid.duration_s)
     least = np.full_like(duration_s, np.inf)
     np.minimum.at(least, graph.joint, duration_s)
@@ -171,7 +171,7 @@ def _least(grid: Grid, graph: DependencyGraph) -> FloatArray:
 
 
 def replay(graph: DependencyGraph, took_s: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Play a step with operations of these durations, nothing waiting without a reason.
+    """Compute start and end of all operations, without unnecessary waiting.
 
     Parameters
     ----------
@@ -205,18 +205,17 @@ def replay(graph: DependencyGraph, took_s: FloatArray) -> tuple[FloatArray, Floa
 
 
 def step_time_s(graph: DependencyGraph, took_s: FloatArray) -> float:
-    """Return the mean step time with these durations: seconds."""
     return float(replay(graph, took_s)[1].max(axis=(0, 2)).mean())
 
 
 WORST_WORKERS_RATIO = 0.03
-# Of so many workers each is looked at by itself; of more, only as many of the likeliest.
+# Up to this many workers are replayed separately; of more, the most likely ones.
 EXACT_WORKERS = 64
-# With less between the timelines than this, there is nothing to explain.
+# A smaller gap between real and ideal needs no explanation.
 LEAST_GAP_RATIO = 0.005
 FEWEST_PER_SUSPECT = 8
 MOST_SUSPECTS = 4
-# A longer list of suspects must explain noticeably more than a shorter one.
+# More suspects must explain clearly more than fewer.
 ENOUGH_RATIO = 0.9
 
 Worker = tuple[int, int]
@@ -224,7 +223,7 @@ Worker = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class WhatIf:
-    """A recorded step, and the step in which no operation is slower than its peers."""
+    """A recorded step, and the step with every operation like its peers."""
 
     grid: Grid
     graph: DependencyGraph
@@ -239,19 +238,18 @@ class WhatIf:
         return self.real_s - self.ideal_s
 
     def step_s(self, took_s: FloatArray) -> float:
-        """Return the mean step time with other durations."""
         return step_time_s(self.graph, took_s)
 
     def only(self, mask: BoolArray) -> float:
-        """Return the step time if all but these operations were like their peers."""
+        """Step time if all other operations were like their peers."""
         return self.step_s(np.where(mask, self.real, self.ideal))
 
     def without(self, mask: BoolArray) -> float:
-        """Return the step time if these operations were like their peers."""
+        """Step time if these operations were like their peers."""
         return self.step_s(np.where(mask, self.ideal, self.real))
 
     def share(self, *, without_s: float, only_s: float) -> float:
-        """Return how much of the slowdown a cause explains, taken away and put back.
+        """Share of the slowdown that a cause explains, removed and alone.
 
         Notes
         -----
@@ -295,7 +293,7 @@ class Explanation:
 
 
 def explain(grid: Grid, graph: DependencyGraph) -> Explanation:
-    """Replay a trace as it was, as it should have been, and with one thing changed at a time.
+    """Replay a trace as recorded, ideally, and with one change at a time.
 
     References
     ----------
@@ -331,7 +329,7 @@ def _stage(grid: Grid, stage: int) -> BoolArray:
 
 
 def _workers(grid: Grid, workers: Sequence[Worker]) -> BoolArray:
-    """Return the mask of the operations of some workers: (n_ops, 1, n_dp)."""
+    """Mask of the operations of some workers: (n_ops, 1, n_dp)."""
     chosen = np.zeros((grid.n_stages, grid.n_dp), bool)
     for dp, stage in workers:
         chosen[stage, dp] = True
@@ -339,23 +337,23 @@ def _workers(grid: Grid, workers: Sequence[Worker]) -> BoolArray:
 
 
 def _share_removed(whatif: WhatIf, mask: BoolArray) -> float:
-    """Return the share of the slowdown that goes away with some operations."""
+    """Share of the slowdown that disappears without some operations."""
     return (whatif.real_s - whatif.without(mask)) / whatif.gap_s
 
 
 def _by_rank(grid: Grid, score: FloatArray) -> list[Worker]:
-    """Return the workers, the highest score first, the lower rank of equals before."""
+    """Workers by score, highest first; of equals the lower rank first."""
     order = np.lexsort((grid.ranks.ravel(), -score.ravel()))
     return [(int(i) // grid.n_stages, int(i) % grid.n_stages) for i in order]
 
 
 def _worst(grid: Grid, likely: FloatArray) -> list[Worker]:
-    """Return the worst 3 % of workers, at least one, by their replica and stage."""
+    """Return the worst 3 % of workers, at least one."""
     return _by_rank(grid, likely)[: int(np.ceil(grid.n_workers * WORST_WORKERS_RATIO))]
 
 
 def _replay_workers(whatif: WhatIf, likely: FloatArray) -> FloatArray:
-    """Replay each worker by itself, or the likeliest where there are many."""
+    """Replay each worker separately; with many workers, the most likely ones."""
     exact = likely.copy()
     for dp, stage in _by_rank(whatif.grid, likely)[:EXACT_WORKERS]:
         exact[dp, stage] = whatif.only(_workers(whatif.grid, [(dp, stage)]))
@@ -363,7 +361,7 @@ def _replay_workers(whatif: WhatIf, likely: FloatArray) -> FloatArray:
 
 
 def _suspects(whatif: WhatIf, exact: FloatArray) -> tuple[list[Worker], float]:
-    """Return the fewest workers that explain nearly as much as a few can, and how much."""
+    """Return the fewest workers that explain nearly as much as more do, and their share."""
     few = max(1, min(MOST_SUSPECTS, whatif.grid.n_workers // FEWEST_PER_SUSPECT))
     ranked = _by_rank(whatif.grid, exact)
     shares = []
@@ -376,7 +374,7 @@ def _suspects(whatif: WhatIf, exact: FloatArray) -> tuple[list[Worker], float]:
 
 
 def _shares(whatif: WhatIf) -> dict[str, float]:
-    """Return how much uneven stages, uneven sequences and communication explain."""
+    """Shares that uneven stages, uneven sequences and communication explain."""
     comm = np.array([kind.is_comm for kind in KINDS.values()])[whatif.grid.kind][:, None, None]
     shares = {
         "communication": whatif.share(without_s=whatif.without(comm), only_s=whatif.only(comm))
@@ -393,7 +391,7 @@ def _shares(whatif: WhatIf) -> dict[str, float]:
     return shares
 
 
-# What a worker does by itself; tensor-parallel collectives count as its own work.
+# Work of a single worker; tensor-parallel collectives count as such.
 WORK = (
     "forward-compute",
     "backward-compute",
@@ -402,7 +400,7 @@ WORK = (
     "compute",
     "layernorm-grads-all-reduce",
 )
-# The exchange of gradients, and of the parameters they make.
+# Exchange of gradients and of updated parameters.
 EXCHANGE = (
     "grads-reduce-scatter",
     "separate-grads-all-reduce",
@@ -413,9 +411,9 @@ EXCHANGE = (
 
 
 def steps_of(grid: Grid, graph: DependencyGraph, *, run: str) -> StepBatch:
-    """Split each step of each worker into computing, waiting, transferring and the rest.
+    """Split each step of each worker into compute, wait, transfer and other.
 
-    The first step begins at second 0, each other where the one before ends.
+    The first step begins at second 0, each other one where the previous one ends.
 
     Notes
     -----
@@ -451,7 +449,7 @@ def steps_of(grid: Grid, graph: DependencyGraph, *, run: str) -> StepBatch:
 
 
 def worker_names(grid: Grid) -> tuple[str, ...]:
-    """Return the names of workers, by replica, then stage."""
+    """By replica, then stage."""
     return tuple(
         f"rank{rank}-dp{dp}-stage{stage}"
         for dp, ranks in enumerate(grid.ranks.tolist())
@@ -471,7 +469,7 @@ def _hidden(
     work: BoolArray,
     exchange: BoolArray,
 ) -> FloatArray:
-    """Return how long computing went on beside each exchange: (n_exchanges, n_steps, n_dp).
+    """Compute time that overlaps each exchange: (n_exchanges, n_steps, n_dp) seconds.
 
     Notes
     -----
@@ -496,22 +494,23 @@ def _hidden(
     return np.asarray(np.interp(until, knots, done) - np.interp(begin, knots, done))
 
 
-# The paper calls a job straggling from here on.
+# From here on the paper calls a job straggling.
 STRAGGLING_RATIO = 1.10
-# Below this, steps differ by noise; from here to STRAGGLING, a cause must explain most of it.
+# Below this, differences are noise. Up to STRAGGLING_RATIO a cause must explain most.
 SLOW_RATIO = 1.05
 MOST_RATIO = 0.5
 LARGEST_RATIO = 0.3
-# Of many that are slow by chance, the worst few always explain some: several take more proof.
+# Of many workers slow by chance, the worst few always explain something, so several suspects need
+# more proof.
 SEVERAL_RATIO = 0.7
-# Forward and backward passes that follow each other so closely differ by their sequences. The
-# paper asks for 0.9 of all workers' passes together, where slow stages help; this is of each.
+# Passes this closely correlated differ by their sequences. The paper requires 0.9 over the passes
+# of all workers, where slow stages help; this is per worker.
 CORRELATED_RATIO = 0.8
-# A machine is only blamed where it explains clearly more than the work it was given does.
+# Workers are accused only if they explain clearly more than their work does.
 CLEARLY_RATIO = 0.1
 EXPOSED_RATIO = 0.25
 
-# Of two causes that explain about as much, the earlier is believed: work before machines.
+# Of two causes that explain about as much, the earlier one wins: work before workers.
 CAUSES = ("sequence_imbalance", "stage_imbalance", "communication", "one_worker")
 
 
@@ -534,7 +533,7 @@ class TraceVerdict:
 
 
 def judge_trace(found: Explanation, steps: StepBatch) -> TraceVerdict:
-    """Name the cause that explains most, and a machine only where one is to blame."""
+    """Name the cause that explains most, and workers only if they are the cause."""
     if found.slowdown_ratio < SLOW_RATIO:
         is_exposed = steps.transfer_ratio.mean() > EXPOSED_RATIO
         return TraceVerdict("communication" if is_exposed else "none")
@@ -548,14 +547,14 @@ def judge_trace(found: Explanation, steps: StepBatch) -> TraceVerdict:
 
 
 def _needed(found: Explanation, cause: str) -> float:
-    """Return the share from which a cause is believed: blaming machines takes most."""
+    """Return the share a cause needs; accusing workers requires the most."""
     if cause == "one_worker":
         return MOST_RATIO if len(found.suspects) == 1 else SEVERAL_RATIO
     return LARGEST_RATIO if found.slowdown_ratio >= STRAGGLING_RATIO else MOST_RATIO
 
 
 def _largest(found: Explanation) -> tuple[str, float]:
-    """Return the cause that explains most; of those about equal, the one that blames least."""
+    """Return the cause that explains most; of about equal ones, the first in CAUSES."""
     possible = {
         cause: min(1.0, found.shares.get(cause, 0.0))
         for cause in CAUSES
@@ -569,8 +568,6 @@ def _largest(found: Explanation) -> tuple[str, float]:
 
 @dataclass(frozen=True, slots=True)
 class Analysis:
-    """All that is made of a trace."""
-
     grid: Grid
     steps: StepBatch
     found: Explanation
@@ -578,7 +575,7 @@ class Analysis:
 
     @property
     def culprits(self) -> tuple[str, ...]:
-        """The names of the workers to blame, the worst first."""
+        """Names of the accused workers, the worst first."""
         return tuple(
             self.steps.workers[dp * self.grid.n_stages + stage]
             for dp, stage in self.verdict.culprits
@@ -586,7 +583,7 @@ class Analysis:
 
 
 def analyse_trace(trace: Trace, *, run: str) -> Analysis:
-    """Make steps of a trace, and say what slowed them down; steps end from second 0 on."""
+    """Derive steps and the cause of the slowdown from a trace."""
     grid = grid_of(trace)
     graph = graph_of(grid)
     steps = steps_of(grid, graph, run=run)

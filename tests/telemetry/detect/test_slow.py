@@ -278,13 +278,13 @@ def test_a_lag_without_calm_steps_begins_at_the_likeliest_change() -> None:
 def test_several_late_workers_of_a_stage_are_chance_only_if_brief_and_small(
     n_slow: int, ratio: float, *, expected: bool
 ) -> None:
-    compute = np.full((20, 4), 1.0)
-    compute[:, 2:] = 1.5
+    compute = np.full((20, 4), 0.5)
+    compute[:, 2:] = 1.0
     steps = steps_of(compute, transfer_s=0.0, workers=NAMES)
     late = lateness(steps)
     assert set(late.late) == {2, 3}
-    step_s = float(steps.step_s[-1])
-    found = PhaseRise(0.0, ratio * step_s, len(steps) - n_slow)
+    # Steps take one second.
+    found = PhaseRise(0.0, ratio, len(steps) - n_slow)
     score = CauseScore("stage_imbalance", 2.0, "own_s", 1.5, 1.0, 1, "s")
     assert _may_be_chance(steps, found, late, [score]) is expected
 
