@@ -12,7 +12,13 @@ from fleet.api.auth import caller, needs
 from fleet.api.fields import NAME, POINTLESS, Key, RequestSchema, ResponseSchema, conflict_on
 from fleet.api.paging import PageLinks, Paging, paged
 from fleet.checks.preflight_text import reasons, sentences
-from fleet.checks.preflights import MAX_NODES, PreflightResult, load_result, request_preflight
+from fleet.checks.preflights import (
+    MAX_NODES,
+    PreflightResult,
+    load_result,
+    parse_faults,
+    request_preflight,
+)
 from fleet.models import Preflight, Run
 from telemetry.errors import FieldError
 
@@ -178,7 +184,7 @@ def preflight_new(request: HttpRequest, payload: PreflightIn) -> Status[Prefligh
         instance_type=payload.instance_type,
         take=payload.wanted,
         run=run,
-        faults=payload.faults,
+        faults=parse_faults(payload.faults),
         by=caller(request).name,
         now=timezone.now(),
     )

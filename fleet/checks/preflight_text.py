@@ -68,7 +68,7 @@ def reason(trouble: PreflightFinding, *, of: str = "") -> str:
 
 def reasons(found: PreflightResult, node: str) -> list[str]:
     """Say all that is held against a node."""
-    said = [reason(each, of=node) for each in found.of(node)]
+    said = [reason(each, of=node) for each in found.findings_of(node)]
     stays = found.nodes[node] is NodeVerdict.HOLD and node not in {t.node for t in found.own}
     return [*said, *(["so that the most can come, it stays"] if stays else [])]
 

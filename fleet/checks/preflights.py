@@ -1,4 +1,4 @@
-"""Taking preflights through their stages; whoever comes second to a stage changes nothing."""
+"""Request preflights, run their stages, and store what they find."""
 
 import math
 import re
@@ -36,119 +36,131 @@ FAULT_PATTERN = re.compile(
     r"(?P<kind>\w+):(?P<node>[A-Za-z0-9._-]+?)(?:/(?P<device>\d{1,4}))?"
     r"(?:\+(?P<peer>[A-Za-z0-9._-]+?))?(?:=(?P<magnitude>\d{1,6}(?:\.\d{1,6})?))?"
 )
-FAULT_SYNTAX = (
-    "KIND:NODE, KIND:NODE/DEVICE or KIND:NODE+PEER, with =STRENGTH behind it if you like"
-)
+FAULT_SYNTAX = "KIND:NODE, KIND:NODE/DEVICE or KIND:NODE+PEER, optionally with =STRENGTH"
 MIN_STRENGTH = {"efa_latency": 1.0, "pair_slow": 1.0}
 MAX_STRENGTH = {"efa_loss": 0.5, "efa_latency": 100.0, "pair_slow": 100.0}
 DEFAULT_MAX_STRENGTH = 1_000.0
 
 
-class FaultError(ValueError):
-    """A fault that cannot be put in: says why, and what can."""
-
-
-def parse_faults(
-    words: Iterable[str], nodes: Sequence[str], instance: Instance
-) -> list[ProbeFault]:
-    """Read faults as people write them, such as ``efa_latency:n-03/5=3``.
+def parse_faults(texts: Iterable[str]) -> list[ProbeFault]:
+    """Read faults as the page and the API take them, such as ``efa_latency:n-03/5=3``.
 
     Raises
     ------
-    FaultError
-        Naming the first that cannot be.
+    FieldError
+        Naming the first text that is no fault.
     """
-    return [_parsed(word, nodes, instance) for word in words]
+    faults = []
+    for text in texts:
+        match = FAULT_PATTERN.fullmatch(text)
+        if match is None:
+            raise FieldError("faults", f"{text[:60]!r} is no fault; write {FAULT_SYNTAX}")
+        kind, device, magnitude = match["kind"], match["device"], match["magnitude"]
+        faults.append(
+            ProbeFault(
+                kind=kind,
+                node=match["node"],
+                peer=match["peer"],
+                device=None if device is None or kind not in EFA_KINDS else int(device),
+                magnitude=PROBE_KINDS.get(kind, 1.0) if magnitude is None else float(magnitude),
+            )
+        )
+    return faults
 
 
-def _parsed(word: str, nodes: Sequence[str], instance: Instance) -> ProbeFault:
-    match = FAULT_PATTERN.fullmatch(word)
-    if match is None:
-        raise FaultError(f"{word[:60]!r} is no fault; write {FAULT_SYNTAX}")
-    kind, device, given = match["kind"], match["device"], match["magnitude"]
-    if kind not in PROBE_KINDS:
-        raise FaultError(f"{kind!r} is no kind; choose one of {', '.join(PROBE_KINDS)}")
-    for node in filter(None, (match["node"], match["peer"])):
-        if node not in nodes:
-            raise FaultError(f"{node!r} is none of the nodes asked for")
-    if (kind in PAIR_KINDS) != (match["peer"] is not None) or match["peer"] == match["node"]:
-        raise FaultError(
-            f"{word!r}: {', '.join(PAIR_KINDS)} take two nodes, NODE+PEER; others one"
-        )
-    if kind in EFA_KINDS and (device is None or int(device) >= instance.n_efa):
-        raise FaultError(
-            f"{word!r}: name one of the {instance.n_efa} EFA devices of {instance.name}, NODE/0 on"
-        )
-    magnitude = PROBE_KINDS[kind] if given is None else float(given)
-    if not MIN_STRENGTH.get(kind, 0) <= magnitude <= MAX_STRENGTH.get(kind, DEFAULT_MAX_STRENGTH):
-        low, high = MIN_STRENGTH.get(kind, 0), MAX_STRENGTH.get(kind, DEFAULT_MAX_STRENGTH)
-        raise FaultError(f"{word!r}: the strength of {kind} goes from {low:g} to {high:g}")
-    return ProbeFault(
-        kind=kind,
-        node=match["node"],
-        peer=match["peer"],
-        device=None if device is None or kind not in EFA_KINDS else int(device),
-        magnitude=magnitude,
-    )
+def strength_limits(kind: str) -> tuple[float, float]:
+    """Least and greatest strength of a kind of fault."""
+    return MIN_STRENGTH.get(kind, 0.0), MAX_STRENGTH.get(kind, DEFAULT_MAX_STRENGTH)
+
+
+def check_faults(faults: Iterable[ProbeFault], nodes: Sequence[str], instance: Instance) -> None:
+    """Raise FieldError where a fault does not fit the nodes or its kind."""
+    for fault in faults:
+        kind = fault.kind
+        if kind not in PROBE_KINDS:
+            raise FieldError(
+                "faults", f"{kind!r} is no kind; choose one of {', '.join(PROBE_KINDS)}"
+            )
+        for node in filter(None, (fault.node, fault.peer)):
+            if node not in nodes:
+                raise FieldError("faults", f"{kind}: {node!r} is none of the nodes to probe")
+        if (kind in PAIR_KINDS) != (fault.peer is not None) or fault.peer == fault.node:
+            raise FieldError(
+                "faults",
+                f"{kind} of {fault.node}: {', '.join(PAIR_KINDS)} take two nodes, others one",
+            )
+        if kind in EFA_KINDS and (fault.device is None or fault.device >= instance.n_efa):
+            raise FieldError(
+                "faults",
+                f"{kind} of {fault.node}: name one of the {instance.n_efa} EFA devices of "
+                f"{instance.name}, from 0",
+            )
+        low, high = strength_limits(kind)
+        if not low <= fault.magnitude <= high:
+            raise FieldError(
+                "faults",
+                f"{kind} of {fault.node}: {fault.magnitude:g} is out of range; give a strength "
+                f"from {low:g} to {high:g}",
+            )
 
 
 def faults_on_nodes(preflight: Preflight) -> tuple[ProbeFault, ...]:
-    """Return all that is wrong with its nodes: put in on purpose, or a drill as it was asked."""
-    put_in = [msgspec.convert(each, ProbeFault) for each in preflight.faults]
-    drilled = InjectedFault.objects.filter(
+    """List the faults of its nodes: injected for it, or by a drill that was running then."""
+    faults = [msgspec.convert(each, ProbeFault) for each in preflight.faults]
+    drills = InjectedFault.objects.filter(
         Q(node__name__in=preflight.names) | Q(node=None, run__nodes__name__in=preflight.names),
         kind__in=PROBE_KINDS,
         starts_at__lte=preflight.asked_at,
         ends_at__gt=preflight.asked_at,
     )
-    for fault in drilled.select_related("node", "run").distinct():
+    for fault in drills.select_related("node", "run").distinct():
         hit = [fault.node.name] if fault.node else preflight.names
-        put_in += [
+        faults += [
             ProbeFault(kind=fault.kind, node=name, device=fault.device, magnitude=fault.magnitude)
             for name in hit
         ]
-    return tuple(put_in)
+    return tuple(faults)
 
 
-# Rounds of pairs are told in so many stages, so that the heat map fills while one looks.
+# Rounds of pairs are split into so many stages, so that the heat map fills step by step.
 MOST_PAIR_STAGES = 6
 
 
 @dataclass(frozen=True, slots=True)
 class PreflightStage:
-    """One stage: its words, and what it adds to what was measured."""
+    """One stage: its label, and a function that adds to what was measured."""
 
-    words: str
+    label: str
     measure: Callable[[ProbedNodes, Measured, int | None], Measured]
 
 
 def stages(n_nodes: int) -> list[PreflightStage]:
-    """Return the stages that so many nodes go through."""
+    """List the stages of a preflight of so many nodes."""
     n_rounds = len(preflight.rounds(n_nodes))
     n_stages = min(n_rounds, MOST_PAIR_STAGES)
     cuts = [n_rounds * i // n_stages for i in range(n_stages + 1)] if n_stages else []
     return [
-        PreflightStage("counting accelerators and EFA devices", _count),
-        PreflightStage("reading health and counters at rest", _read),
+        PreflightStage("counting accelerators and EFA devices", _count_devices),
+        PreflightStage("reading health and counters at rest", _read_counters),
         PreflightStage("probing each EFA device", _probe_devices),
         *(
             PreflightStage(
                 f"probing pairs, round {first + 1} to {last} of {n_rounds}",
-                partial(_pairs, slice(first, last)),
+                partial(_probe_pairs, slice(first, last)),
             )
             for first, last in pairwise(cuts)
         ),
-        PreflightStage("running the collective over all nodes", _collective),
-        PreflightStage("running the collective over the nodes to take", _collective_of_chosen),
+        PreflightStage("running the collective over all nodes", _run_collective),
+        PreflightStage("running the collective over the nodes to take", _run_collective_of_chosen),
     ]
 
 
-def _count(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
+def _count_devices(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
     n_devices, n_efa = preflight.counts(bed)
     return replace(measured, n_devices=n_devices, n_efa_seen=n_efa)
 
 
-def _read(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
+def _read_counters(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
     ecc, errors = preflight.errors(bed)
     return replace(
         measured,
@@ -164,22 +176,24 @@ def _probe_devices(bed: ProbedNodes, measured: Measured, take: int | None) -> Me
     return replace(measured, device_s=device_s, device_loss_ratio=loss)
 
 
-def _pairs(rounds: slice, bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
+def _probe_pairs(
+    rounds: slice, bed: ProbedNodes, measured: Measured, take: int | None
+) -> Measured:
     for rows, columns in preflight.rounds(len(bed.nodes))[rounds]:
         measured = measured.with_pairs(rows, columns, preflight.pairs(bed, rows, columns))
     return measured
 
 
-def _collective(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
+def _run_collective(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
     return replace(measured, collectives=(preflight.collective(bed, bed.nodes),))
 
 
-def _collective_of_chosen(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
+def _run_collective_of_chosen(bed: ProbedNodes, measured: Measured, take: int | None) -> Measured:
     chosen = judge(measured, bed.instance, take=take).chosen
     if not chosen or chosen == bed.nodes:
         return measured
-    also = preflight.collective(bed, chosen)
-    return replace(measured, collectives=(*measured.collectives, also))
+    result = preflight.collective(bed, chosen)
+    return replace(measured, collectives=(*measured.collectives, result))
 
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
@@ -193,35 +207,32 @@ def request_preflight(
     instance_type: str = "",
     take: int | None = None,
     run: Run | None = None,
-    faults: Sequence[str] = (),
+    faults: Sequence[ProbeFault] = (),
     by: str,
     now: datetime,
     is_rehearsal: bool | None = None,
 ) -> Preflight:
-    """Ask for a preflight of simulated nodes; workers will take it through its stages.
+    """Request a preflight of simulated nodes; workers run its stages.
 
-    Nodes that the fleet does not know are played too, where faults may be put in: a group is
-    often tried before it exists. Whether they may is a setting, unless ``is_rehearsal`` says so.
+    Where faults may be injected, nodes that the fleet does not know are simulated too: a group is
+    often tried before it exists. A setting decides this, unless ``is_rehearsal`` does.
 
     Raises
     ------
     FieldError
-        Where a field cannot be.
+        Where a field is invalid.
     """
     check_names(names, take=take)
     known = Node.objects.in_bulk(list(names), field_name="name")
     is_free = can_inject_faults() if is_rehearsal is None else is_rehearsal
-    _check_played(names, known, is_free=is_free)
+    _check_simulated(names, known, is_free=is_free)
     kind = common_type(instance_type, known)
     if Preflight.objects.under_way().count() >= MAX_RUNNING:
-        raise FieldError("nodes", f"{MAX_RUNNING} preflights are under way; wait for one")
+        raise FieldError("nodes", f"{MAX_RUNNING} preflights are running; wait for one to end")
     instance = catalog.instances()[kind]
-    try:
-        put_in = parse_faults(faults, names, instance)
-    except FaultError as error:
-        raise FieldError("faults", str(error)) from error
-    if put_in and not is_free:
-        raise FieldError("faults", "are not put in here; set TRNWATCH_ALLOW_DRILLS=1")
+    check_faults(faults, names, instance)
+    if faults and not is_free:
+        raise FieldError("faults", "cannot be injected here; set TRNWATCH_ALLOW_DRILLS=1")
     preflight: Preflight = Preflight.objects.create(
         asked_by=by,
         asked_at=now,
@@ -229,34 +240,36 @@ def request_preflight(
         instance_type=kind,
         names=list(names),
         take=take,
-        faults=[msgspec.to_builtins(each) for each in put_in],
+        faults=[msgspec.to_builtins(each) for each in faults],
         n_stages=len(stages(len(names))),
     )
     return preflight
 
 
 def check_names(names: Sequence[str], *, take: int | None) -> None:
-    """Refuse too few, too many, nameless or twin nodes, and more wanted than there are."""
+    """Raise FieldError for invalid names of nodes, or where more are wanted than there are."""
     if not 1 <= len(names) <= MAX_NODES:
-        raise FieldError("nodes", f"{len(names)} are named; name 1 to {MAX_NODES}")
+        raise FieldError("nodes", f"{len(names)} are given; give 1 to {MAX_NODES}")
     for name in names:
         if not NAME.fullmatch(name):
             raise FieldError("nodes", f"{name[:80]!r} is no name of a node")
-    if twins := sorted({name for name in names if names.count(name) > 1}):
-        raise FieldError("nodes", f"{twins[0]} is named twice; name each node once")
+    if duplicates := sorted({name for name in names if names.count(name) > 1}):
+        raise FieldError("nodes", f"{duplicates[0]} is given twice; give each node once")
     if take is not None and not 1 <= take <= len(names):
-        raise FieldError("take", f"{take} of {len(names)} cannot be; choose 1 to {len(names)}")
+        raise FieldError(
+            "take", f"{take} of {len(names)} nodes is impossible; choose 1 to {len(names)}"
+        )
 
 
 def common_type(given: str, known: dict[str, Node]) -> str:
-    """Return the one type of all nodes."""
+    """Find the instance type that all nodes share."""
     types = sorted({node.instance_type for node in known.values()} | ({given} - {""}))
     if not types:
-        raise FieldError("instance_type", "say what type the nodes are")
+        raise FieldError("instance_type", "give the type of the nodes")
     if len(types) > 1:
         raise FieldError(
             "instance_type",
-            f"nodes must be alike; here are {', '.join(types)}: ask for each alone",
+            f"nodes must be of one type; these are {', '.join(types)}: probe each type alone",
         )
     if types[0] not in catalog.instances():
         raise FieldError(
@@ -267,30 +280,26 @@ def common_type(given: str, known: dict[str, Node]) -> str:
 
 
 def can_inject_faults() -> bool:
-    """Whether faults may be put into simulated nodes here."""
+    """Whether this installation lets users inject faults into simulated nodes."""
     return bool(settings.DEMO or settings.ALLOW_DRILLS)
 
 
-def _check_played(names: Sequence[str], known: dict[str, Node], *, is_free: bool) -> None:
-    """Refuse nodes that nobody can probe from here."""
-    real = [name for name in names if name in known and not _is_played(known[name])]
-    strange = [name for name in names if name not in known]
+def _check_simulated(names: Sequence[str], known: dict[str, Node], *, is_free: bool) -> None:
+    """Raise FieldError for nodes that cannot be probed from here."""
+    real = [node.name for node in known.values() if node.source != Node.Source.SIMULATED]
+    unknown = [name for name in names if name not in known]
     if real:
         raise FieldError(
             "nodes",
-            f"{real[0]} is a real node: probe it where it stands and hand in the files, "
+            f"{real[0]} is a real node: probe it on its host and judge the files, "
             "`manage.py preflight FILES`; docs/preflight.md has the loop",
         )
-    if strange and not is_free:
-        raise FieldError("nodes", f"{strange[0]} is no node of the fleet")
-
-
-def _is_played(node: Node) -> bool:
-    return node.source == Node.Source.SIMULATED
+    if unknown and not is_free:
+        raise FieldError("nodes", f"{unknown[0]} is no node of the fleet")
 
 
 class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdicts of one preflight; figures that nobody knows are null."""
+    """The verdicts of one preflight; unknown figures are None."""
 
     nodes: Mapping[str, NodeVerdict]
     troubles: tuple[PreflightFinding, ...] = ()
@@ -299,18 +308,18 @@ class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
     usual: Mapping[str, float | None] = {}
     slowdown: float | None = None
 
-    def of(self, node: str) -> list[PreflightFinding]:
-        """Return what is held against a node, alone or with another."""
+    def findings_of(self, node: str) -> list[PreflightFinding]:
+        """Select the findings about a node, alone or in a pair."""
         return [each for each in self.troubles if node in {each.node, each.peer}]
 
     @property
     def own(self) -> list[PreflightFinding]:
-        """What nodes have by themselves."""
+        """Findings about single nodes."""
         return [each for each in self.troubles if not each.is_of_pair]
 
     @property
     def pairs(self) -> list[PreflightFinding]:
-        """What two nodes have together."""
+        """Findings about pairs of nodes."""
         return [each for each in self.troubles if each.is_of_pair]
 
     @property
@@ -320,7 +329,7 @@ class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def result_of(judged: PreflightJudgement) -> PreflightResult:
-    """Write a judgement as it is kept."""
+    """Convert a judgement to what is stored; infinite figures become None."""
     return PreflightResult(
         nodes=judged.nodes,
         troubles=tuple(judged.troubles),
@@ -336,27 +345,27 @@ def _known(value: float) -> float | None:
 
 
 def dump_result(found: PreflightResult) -> dict[str, object]:
-    """Return what a JSON field keeps."""
+    """Convert a result to what a JSON field stores."""
     return dict(msgspec.to_builtins(found))
 
 
 def load_result(preflight: Preflight) -> PreflightResult | None:
-    """Return what a preflight found; None while it is under way."""
+    """Read the result of a preflight; None while it runs."""
     if not preflight.is_over or not preflight.found:
         return None
     return msgspec.convert(preflight.found, PreflightResult)
 
 
 def group_verdict(found: PreflightResult, *, take: int | None) -> NodeVerdict:
-    """Return what is said of the group.
+    """Judge the group.
 
-    It fails where fewer can come than are wanted, and is held where some must stay although all
-    were asked for, or where the collective over those that come is too slow.
+    It fails where fewer nodes can be used than are wanted. It is held where some cannot be used
+    although all are wanted, or where the collective over the chosen nodes is too slow.
     """
     if not found.chosen or len(found.chosen) < (take or 0):
         return NodeVerdict.FAIL
-    some_stay = take is None and len(found.chosen) < len(found.nodes)
-    return NodeVerdict.HOLD if some_stay or found.is_slow else NodeVerdict.PASS
+    are_some_excluded = take is None and len(found.chosen) < len(found.nodes)
+    return NodeVerdict.HOLD if are_some_excluded or found.is_slow else NodeVerdict.PASS
 
 
 PACKED_ARRAYS = tuple(
@@ -367,7 +376,7 @@ PACKED_ARRAYS = tuple(
 
 
 def pack(measured: Measured) -> bytes:
-    """Return what was measured as bytes; figures keep seven digits."""
+    """Pack what was measured into bytes; figures keep seven digits."""
     arrays: dict[str, Any] = {name: getattr(measured, name).astype("f4") for name in PACKED_ARRAYS}
     arrays |= {f"rest:{name}": moved for name, moved in measured.rest.items()}
     for i, each in enumerate(measured.collectives):
@@ -385,29 +394,29 @@ def pack(measured: Measured) -> bytes:
 
 
 def unpack(data: bytes) -> Measured:
-    """Return what was packed."""
-    with np.load(BytesIO(data), allow_pickle=False) as kept:
-        held = {name: kept[name] for name in kept.files}
-    nodes = tuple(str(name) for name in held["nodes"])
-    n_collectives = sum(name.endswith(":nodes") for name in held)
+    """Unpack what :func:`pack` wrote."""
+    with np.load(BytesIO(data), allow_pickle=False) as stored:
+        arrays = {name: stored[name] for name in stored.files}
+    nodes = tuple(str(name) for name in arrays["nodes"])
+    n_collectives = sum(name.endswith(":nodes") for name in arrays)
     blank = Measured.nothing_of(nodes, n_efa=0)
     return replace(
         blank,
-        **{name: held[name].astype(float) for name in PACKED_ARRAYS},
-        rest={n.removeprefix("rest:"): v for n, v in held.items() if n.startswith("rest:")},
-        rest_s=float(held["rest_s"]),
-        collectives=tuple(_packing_collective(held, i) for i in range(n_collectives)),
+        **{name: arrays[name].astype(float) for name in PACKED_ARRAYS},
+        rest={n.removeprefix("rest:"): v for n, v in arrays.items() if n.startswith("rest:")},
+        rest_s=float(arrays["rest_s"]),
+        collectives=tuple(_unpack_collective(arrays, i) for i in range(n_collectives)),
     )
 
 
-def _packing_collective(held: dict[str, Any], i: int) -> Collective:
-    *nodes, op = (str(name) for name in held[f"collective:{i}:nodes"])
-    size_bytes, time_s, expected_s = held[f"collective:{i}"]
+def _unpack_collective(arrays: dict[str, Any], i: int) -> Collective:
+    *nodes, op = (str(name) for name in arrays[f"collective:{i}:nodes"])
+    size_bytes, time_s, expected_s = arrays[f"collective:{i}"]
     return Collective(tuple(nodes), size_bytes, time_s, expected_s, op)
 
 
 def advance_all(*, now: datetime) -> int:
-    """Take every preflight that is under way one stage further; return how many there were."""
+    """Run one stage of every preflight in progress; return their number."""
     waiting = list(Preflight.objects.under_way().filter(source=Preflight.Source.SIMULATED))
     for each in waiting:
         advance(each, now=now)
@@ -415,7 +424,7 @@ def advance_all(*, now: datetime) -> int:
 
 
 def advance(preflight: Preflight, *, now: datetime) -> bool:
-    """Take a preflight one stage further; False where another worker did or it is over.
+    """Run the next stage of a preflight; False where another worker did, or it is over.
 
     The last stage judges what was measured.
     """
@@ -435,13 +444,13 @@ def advance(preflight: Preflight, *, now: datetime) -> bool:
 
 
 def run_all_stages(preflight: Preflight, *, now: datetime) -> None:
-    """Take a preflight through all its stages at once."""
+    """Run all stages of a preflight at once."""
     while advance(preflight, now=now):
         pass
 
 
 def store_verdict(preflight: Preflight, measured: Measured, *, now: datetime) -> None:
-    """Judge what was measured, and keep the verdicts."""
+    """Judge what was measured, and store the verdicts."""
     instance = catalog.instances().get(preflight.instance_type)
     found = result_of(judge(measured, instance, take=preflight.take))
     preflight.finished_at = now
@@ -457,7 +466,7 @@ def store_verdict(preflight: Preflight, measured: Measured, *, now: datetime) ->
 
 
 def probed_nodes(preflight: Preflight) -> ProbedNodes:
-    """Return the nodes to probe, with all that is wrong with them."""
+    """Build the nodes to probe, with their faults."""
     n_devices = Node.objects.filter(name__in=preflight.names).values_list("name", "n_devices")
     return ProbedNodes(
         nodes=tuple(preflight.names),
@@ -469,7 +478,7 @@ def probed_nodes(preflight: Preflight) -> ProbedNodes:
 
 
 def load_measured(preflight: Preflight) -> Measured:
-    """Return what was measured so far."""
+    """Read what was measured so far."""
     if preflight.measured:
         return unpack(bytes(preflight.measured))
     instance = catalog.instances().get(preflight.instance_type)

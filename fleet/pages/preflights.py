@@ -31,6 +31,7 @@ from fleet.checks.preflights import (
     can_inject_faults,
     load_measured,
     load_result,
+    parse_faults,
     request_preflight,
     stages,
 )
@@ -67,7 +68,7 @@ def _ask(request: HtmxRequest) -> HttpResponse:
             instance_type=given["instance_type"],
             take=whole_number(given["take"]),
             run=run_named(given["run"]),
-            faults=_words(given["faults"]),
+            faults=parse_faults(_words(given["faults"])),
             by=request.user.get_username(),
             now=timezone.now(),
         )
@@ -190,7 +191,7 @@ def _verdicts(preflight: Preflight, measured: Measured, found: PreflightResult) 
 def _stage(preflight: Preflight) -> str:
     if preflight.is_over:
         return ""
-    return stages(len(preflight.names))[preflight.n_done].words
+    return stages(len(preflight.names))[preflight.n_done].label
 
 
 @require_safe

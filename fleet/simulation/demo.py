@@ -16,6 +16,7 @@ from fleet.simulation.runs import follow, plan_of
 from fleet.trials.services import begin
 from telemetry import catalog
 from telemetry.simulate.plan import RunSpec
+from telemetry.simulate.preflight import ProbeFault
 from telemetry.simulate.shard import clock_at, played_steps
 from telemetry.simulate.timeline import start_clock
 from telemetry.statistics.verdicts import DEFAULT_STEPS
@@ -361,14 +362,13 @@ def ensure_probe(*, now: datetime) -> Run | None:
 
 
 RUN, SPARES = "pretrain-gpt", ("spare-01", "spare-02", "spare-03", "spare-04")
-# A bad EFA device, an accelerator short, memory that fails, and a spare that two others cannot
-# work with.
-FOUND = (
-    "efa_latency:spare-02/11=4",
-    "chip_missing:spare-03",
-    "ecc_uncorrected:spare-04",
-    f"pair_slow:{RUN}-05+spare-01=2.5",
-    f"pair_slow:{RUN}-09+spare-01=2.5",
+# A bad EFA device, a missing accelerator, failing memory, and a spare slow with two others.
+PREFLIGHT_FAULTS = (
+    ProbeFault(kind="efa_latency", node="spare-02", device=11, magnitude=4.0),
+    ProbeFault(kind="chip_missing", node="spare-03"),
+    ProbeFault(kind="ecc_uncorrected", node="spare-04", magnitude=6.0),
+    ProbeFault(kind="pair_slow", node=f"{RUN}-05", peer="spare-01", magnitude=2.5),
+    ProbeFault(kind="pair_slow", node=f"{RUN}-09", peer="spare-01", magnitude=2.5),
 )
 BEFORE_START = timedelta(minutes=40)
 # This one did not wait for its preflight, and somebody answers for it.
@@ -390,7 +390,7 @@ def ensure_preflight() -> Preflight | None:
         [*nodes, *SPARES],
         take=len(nodes),
         run=run,
-        faults=FOUND,
+        faults=PREFLIGHT_FAULTS,
         by="the demo",
         now=at,
         is_rehearsal=True,

@@ -11,10 +11,15 @@ from django.core.management import CommandError, call_command
 from pytest_django import Settings
 
 from fleet.models import Node, Preflight, Run
-from tests.fleet.checks.conftest import BAD, SIXTEEN
+from tests.fleet.checks.conftest import SIXTEEN
 from tests.fleet.checks.printed import collective, group, node, pingpong
 
 pytestmark = pytest.mark.django_db
+FAULTS = (
+    *("--efa-latency", "n-03", "5", "3"),
+    *("--pair-slow", "n-06", "n-11", "2"),
+    *("--chip-missing", "n-09"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -46,8 +51,7 @@ def said(*arguments: str) -> tuple[int, dict[str, Any]]:
 
 
 def sixteen(*arguments: str) -> tuple[int, dict[str, Any]]:
-    faults = [f"--fault={fault}" for fault in BAD]
-    return said(f"--nodes={','.join(SIXTEEN)}", "--instance=trn2.48xlarge", *faults, *arguments)
+    return said(f"--nodes={','.join(SIXTEEN)}", "--instance=trn2.48xlarge", *FAULTS, *arguments)
 
 
 def test_it_names_exactly_what_is_wrong_with_sixteen_nodes() -> None:
@@ -121,14 +125,21 @@ def test_a_slow_collective_of_healthy_nodes_holds_them(folder: Callable[..., str
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], "nodes: name them"),
-        (["--nodes=a"], "instance_type: say what type"),
+        ([], "nodes: give --nodes"),
+        (["--nodes=a"], "instance_type: give the type"),
         (["--nodes=a", "--instance=m5.large"], "is not in the catalogue"),
         (["--run=nobody"], "run: no run is called 'nobody'"),
-        (["--nodes=a", "--instance=trn1.32xlarge", "--fault=melted:a"], "faults: "),
+        (
+            ["--nodes=a", "--instance=trn1.32xlarge", "--chip-missing", "c"],
+            "is none of the",
+        ),
+        (["--nodes=a", "--instance=trn1.32xlarge", "--efa-loss", "a"], "--efa-loss: 'a' is wrong"),
+        (["--nodes=a", "--instance=trn1.32xlarge", "--efa-loss", "a", "x"], "give NODE DEVICE"),
+        (["--nodes=a", "--instance=trn1.32xlarge", "--efa-loss", "a", "1", "9"], "0 to 0.5"),
+        (["--nodes=a,b", "--instance=trn1.32xlarge", "--pair-slow", "a", "a"], "two nodes"),
         (["--nodes=a", "--instance=trn1.32xlarge", "--take=2"], "take: 2 of 1"),
         (["/nowhere/at/all.txt"], "files: cannot read"),
-        (["/nowhere", "--nodes=a"], "FILES: go with neither"),
+        (["/nowhere", "--nodes=a"], "FILES: cannot be combined"),
     ],
 )
 def test_bad_input_ends_with_2_and_names_the_field(arguments: list[str], words: str) -> None:

@@ -1,5 +1,6 @@
 """`manage.py preflight`: probe simulated nodes, or judge what probes of real ones printed."""
 
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,50 +17,76 @@ from fleet.checks.preflights import (
     load_result,
     request_preflight,
     run_all_stages,
+    strength_limits,
 )
 from fleet.management.cli import PlainCommand
 from fleet.models import Preflight, Run
 from telemetry.errors import FieldError
+from telemetry.simulate.preflight import EFA_KINDS, PAIR_KINDS, PROBE_KINDS, ProbeFault
 
 NOT_PASSED = 1
+FAULT_HELP = {
+    "efa_latency": "an EFA device answers STRENGTH times later",
+    "efa_loss": "an EFA device sends this share of its packets again",
+    "efa_down": "an EFA device does not answer",
+    "ecc_uncorrected": "uncorrectable memory errors per minute",
+    "pair_slow": "two nodes are STRENGTH times slower to each other",
+    "pair_silent": "two nodes cannot reach each other",
+    "chip_missing": "number of accelerators that the node lacks",
+    "rest_moving": "packets dropped while nothing runs",
+}
+
+
+def option_of(kind: str) -> str:
+    """Name the option that injects a kind of fault."""
+    return f"--{kind.replace('_', '-')}"
 
 
 class Command(PlainCommand):
-    """Say which nodes to take; exit code 1 where the group is held or fails."""
+    """Say which nodes to use; exit code 1 where the group is held or fails."""
 
     help = (
         "Probe nodes before scaling out (simulated ones, or FILES that probes of real ones "
-        "printed), and say which to take. Exit code 0: pass, 1: hold or fail, 2: bad input."
+        "printed), and say which to use. Exit code 0: pass, 1: hold or fail, 2: bad input."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take nodes, a run, or files."""
+        """Take nodes, a run, or files; and one option per kind of fault."""
         super().add_arguments(parser)
         parser.add_argument(
             "files", nargs="*", type=Path, metavar="FILES", help="outputs, or folders of them"
         )
-        parser.add_argument("--nodes", default="", help="simulated nodes, apart by commas")
+        parser.add_argument("--nodes", default="", help="simulated nodes, separated by commas")
         parser.add_argument("--run", default="", help="all nodes of a run; with FILES, whose run")
         parser.add_argument(
-            "--instance", default="", help="type, where the fleet does not know it"
+            "--instance", default="", help="instance type, if the fleet does not know the nodes"
         )
-        parser.add_argument("--take", type=int, help="how many are wanted; else all that can come")
-        parser.add_argument(
-            "--fault",
-            action="append",
-            default=[],
-            metavar="KIND:NODE[/DEVICE][+PEER][=STRENGTH]",
-            help="put something in that must be found (simulated nodes); may be repeated",
+        parser.add_argument("--take", type=int, help="how many are wanted; default: all that pass")
+        faults = parser.add_argument_group(
+            "faults", "Inject a fault that must be found (simulated nodes). Repeat for more."
         )
+        for kind, usual in PROBE_KINDS.items():
+            second = " DEVICE" if kind in EFA_KINDS else " NODE" if kind in PAIR_KINDS else ""
+            low, high = strength_limits(kind)
+            has_strength = kind not in ("efa_down", "pair_silent")
+            strength = f" (STRENGTH {low:g} to {high:g}, default {usual:g})"
+            faults.add_argument(
+                option_of(kind),
+                action="append",
+                nargs="+",
+                default=[],
+                metavar=(f"NODE{second}", "STRENGTH"),
+                help=f"{FAULT_HELP[kind]}{strength if has_strength else ''}",
+            )
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Probe, judge, keep and print."""
-        preflight = _made(options)
+        """Probe, judge, store and print."""
+        preflight = _run_preflight(options)
         found = load_result(preflight)
         if found is None:
-            raise CommandError("the preflight was taken away while it ran", returncode=NOT_PASSED)
+            raise CommandError("the preflight was removed while it ran", returncode=NOT_PASSED)
         if json:
-            self.write_json(answer(preflight, found))
+            self.write_json(as_json(preflight, found))
         else:
             self._write(preflight, found)
         if preflight.verdict != Preflight.Verdict.PASS:
@@ -70,41 +97,61 @@ class Command(PlainCommand):
         for sentence in sentences(preflight, found):
             self.stdout.write(f"  {sentence}")
         for node, verdict in found.nodes.items():
-            said = "; ".join(reasons(found, node)) or ("to take" if node in found.chosen else "")
-            self.stdout.write(f"  {verdict.value:<5} {node}  {said}".rstrip())
+            text = "; ".join(reasons(found, node)) or ("use it" if node in found.chosen else "")
+            self.stdout.write(f"  {verdict.value:<5} {node}  {text}".rstrip())
         self.stdout.write(f"take: {','.join(found.chosen)}")
 
 
-def _made(options: dict[str, Any]) -> Preflight:
-    """Make the preflight that was asked for."""
+def _run_preflight(options: dict[str, Any]) -> Preflight:
+    """Judge files, or probe the nodes given by name or by run."""
     now, by = datetime.now(UTC), "a command"
-    run = _run(options["run"])
+    run = Run.objects.filter(name=options["run"]).first()
+    if options["run"] and run is None:
+        raise FieldError("run", f"no run is called {options['run'][:60]!r}")
     names = [name.strip() for name in options["nodes"].split(",") if name.strip()]
+    faults = list(injected_faults(options))
     common = {"instance_type": options["instance"], "take": options["take"], "run": run}
     if options["files"]:
-        if names or options["fault"]:
-            raise FieldError("FILES", "go with neither --nodes nor --fault")
+        if names or faults:
+            raise FieldError("FILES", "cannot be combined with --nodes or faults")
         return judge_files(read_files(options["files"]), **common, by=by, now=now)
     if run is not None and not names:
         names = list(run.nodes.order_by("rank", "name").values_list("name", flat=True))
     if not names:
-        raise FieldError("nodes", "name them: --nodes a,b,c or --run NAME, or hand in FILES")
-    preflight = request_preflight(names, **common, faults=options["fault"], by=by, now=now)
+        raise FieldError("nodes", "give --nodes a,b,c or --run NAME, or FILES")
+    preflight = request_preflight(names, **common, faults=faults, by=by, now=now)
     run_all_stages(preflight, now=now)
     return preflight
 
 
-def _run(name: str) -> Run | None:
-    if not name:
-        return None
-    run = Run.objects.filter(name=name).first()
-    if run is None:
-        raise FieldError("run", f"no run is called {name[:60]!r}")
-    return run
+def injected_faults(options: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[ProbeFault]:
+    """Read the faults that the options name; FieldError names the option that is wrong."""
+    for kind, usual in PROBE_KINDS.items():
+        is_of_device, is_of_pair = kind in EFA_KINDS, kind in PAIR_KINDS
+        n_names = 2 if is_of_device or is_of_pair else 1
+        for node, *rest in options[kind]:
+            names, strength = rest[: n_names - 1], rest[n_names - 1 :]
+            second = "DEVICE" if is_of_device else "NODE"
+            try:
+                if len(names) < n_names - 1 or len(strength) > 1:
+                    raise ValueError
+                yield ProbeFault(
+                    kind=kind,
+                    node=node,
+                    peer=names[0] if is_of_pair else None,
+                    device=int(names[0]) if is_of_device else None,
+                    magnitude=float(strength[0]) if strength else usual,
+                )
+            except ValueError as error:
+                expected = f"NODE {second} [STRENGTH]" if n_names > 1 else "NODE [STRENGTH]"
+                text = " ".join([node, *rest])
+                raise FieldError(
+                    option_of(kind), f"{text[:60]!r} is wrong; give {expected}"
+                ) from error
 
 
-def answer(preflight: Preflight, found: PreflightResult) -> dict[str, object]:
-    """Return a preflight as one object; what is not known is null."""
+def as_json(preflight: Preflight, found: PreflightResult) -> dict[str, object]:
+    """Describe a preflight as one object; unknown figures are null."""
     return {
         "preflight": preflight.pk,
         "verdict": preflight.verdict,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from fleet.checks.preflights import request_preflight, run_all_stages
+from fleet.checks.preflights import parse_faults, request_preflight, run_all_stages
 from fleet.models import Preflight
 from tests.parts import NOON
 
@@ -27,7 +27,8 @@ def asked(db: None, _rehearsing: None) -> Callable[..., Preflight]:
 
     def asking(names: Sequence[str] = SIXTEEN, **fields: Any) -> Preflight:
         given: dict[str, Any] = {"instance_type": "trn2.48xlarge", "by": "ada", "now": NOON}
-        return request_preflight(names, **given | fields)
+        faults = parse_faults(fields.pop("faults", ()))
+        return request_preflight(names, **given | fields, faults=faults)
 
     return asking
 

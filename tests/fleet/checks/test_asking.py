@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from fleet.checks import preflights
-from fleet.checks.preflights import request_preflight
+from fleet.checks.preflights import parse_faults, request_preflight
 from fleet.models import Node, Preflight
 from telemetry.errors import FieldError
 from tests.parts import NOON
@@ -51,7 +51,7 @@ def test_the_type_is_that_of_the_nodes(steady: Node) -> None:
 def test_nodes_of_two_types_are_not_compared(steady: Node, limping: Node) -> None:
     Node.objects.filter(pk=limping.pk).update(instance_type="trn2.48xlarge")
 
-    with pytest.raises(FieldError, match=r"alike; here are trn1\.32xlarge, trn2\.48xlarge"):
+    with pytest.raises(FieldError, match=r"one type; these are trn1\.32xlarge, trn2\.48xlarge"):
         request_preflight(["steady", "limping"], by="ada", now=NOON)
 
 
@@ -65,8 +65,9 @@ def test_real_nodes_are_probed_where_they_stand(steady: Node) -> None:
 def test_without_drills_there_are_neither_strangers_nor_faults(steady: Node) -> None:
     with pytest.raises(FieldError, match="stranger is no node of the fleet"):
         request_preflight(["steady", "stranger"], by="ada", now=NOON)
+    faults = parse_faults(["chip_missing:steady"])
     with pytest.raises(FieldError, match="TRNWATCH_ALLOW_DRILLS"):
-        request_preflight(["steady"], faults=["chip_missing:steady"], by="ada", now=NOON)
+        request_preflight(["steady"], faults=faults, by="ada", now=NOON)
 
 
 def test_no_more_than_so_many_are_under_way(asked: Callable[..., Preflight]) -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fleet.checks.preflights import request_preflight, run_all_stages
+from fleet.checks.preflights import parse_faults, request_preflight, run_all_stages
 from fleet.models import Preflight
 from tests.fleet.checks.conftest import BAD, SIXTEEN
 from tests.parts import NOON
@@ -12,12 +12,12 @@ def asked(**fields: Any) -> Preflight:
     """Ask for sixteen nodes, of which three are bad and two do not get on."""
     given: dict[str, Any] = {
         "instance_type": "trn2.48xlarge",
-        "faults": BAD,
         "take": 12,
         "by": "ada",
         "now": NOON,
     }
-    return request_preflight(fields.pop("names", SIXTEEN), **given | fields)
+    faults = parse_faults(fields.pop("faults", BAD))
+    return request_preflight(fields.pop("names", SIXTEEN), **given | fields, faults=faults)
 
 
 def done(**fields: Any) -> Preflight:
