@@ -94,7 +94,7 @@ class RandomScenario:
             table = self._shape()
             try:
                 plan = step_plan(RunSpec(**table))
-            except (catalog.CatalogError, FieldError):
+            except FieldError:
                 continue
             is_sound = plan.fits and plan.allreduce_share_ratio <= MOST_SHARE_RATIO
             if is_sound and STEP_S[0] <= plan.step_s <= STEP_S[1]:

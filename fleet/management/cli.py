@@ -8,7 +8,8 @@ from typing import Any
 import msgspec
 from django.core.management.base import BaseCommand, CommandError, CommandParser
 
-from telemetry.catalog import CatalogError, Model, models
+from telemetry.catalog import Model, models
+from telemetry.errors import FieldError
 
 BAD_INPUT = 2
 
@@ -16,7 +17,7 @@ BAD_INPUT = 2
 class PlainCommand(BaseCommand):
     """A command that answers in words, or with ``--json`` as one object; no system checks.
 
-    Any ValueError (FieldError, CatalogError, …) becomes one line on stderr and exit code 2.
+    Any ValueError (such as FieldError) becomes one line on stderr and exit code 2.
     """
 
     requires_system_checks: list[str] = []
@@ -63,7 +64,7 @@ OPTIONAL = {"kv_heads"}
 def described_model(name: str, given: Mapping[str, Any]) -> Model | None:
     """Return the model that the flags describe, None where there are none.
 
-    What isn't given comes from the catalogue if it knows the name; else CatalogError says
+    What isn't given comes from the catalogue if it knows the name; else FieldError says
     which flags are missing.
     """
     if not given:
@@ -74,7 +75,8 @@ def described_model(name: str, given: Mapping[str, Any]) -> Model | None:
     lacking = [flag for flag in MODEL_FLAGS if flag not in given and flag not in OPTIONAL]
     if known is None and lacking:
         flags = ", ".join(f"--{flag.replace('_', '-')}" for flag in lacking)
-        raise CatalogError("model", name, f"is not in the catalogue; describe it: {flags} missing")
+        missing = f"{name!r} is not in the catalogue; describe it: {flags} missing"
+        raise FieldError("model", missing)
     shape |= {flag: value for flag, value in given.items() if flag != "params_b"}
     if "params_b" in given:
         shape["params"] = given["params_b"] * 1e9
@@ -95,11 +97,11 @@ def _kind(name: str) -> str:
 def _check(given: Mapping[str, Any]) -> None:
     for flag, value in given.items():
         if not isfinite(value) or not 0 < value <= MOST:
-            raise CatalogError(flag, value, f"is out of range; take more than 0, up to {MOST:,}")
+            raise FieldError(flag, f"{value!r} is out of range; take more than 0, up to {MOST:,}")
 
 
 def _check_heads(found: Model) -> None:
     if found.hidden % found.heads:
-        raise CatalogError("heads", found.heads, f"must divide hidden {found.hidden}")
+        raise FieldError("heads", f"{found.heads} must divide hidden {found.hidden}")
     if found.heads % found.kv_heads:
-        raise CatalogError("kv_heads", found.kv_heads, f"must divide heads {found.heads}")
+        raise FieldError("kv_heads", f"{found.kv_heads} must divide heads {found.heads}")

@@ -1,6 +1,6 @@
 """What exists: chips, instance types, prices and model shapes, each figure with its source."""
 
-from telemetry.catalog.hardware import CatalogError, Chip, Instance, Price, Source
+from telemetry.catalog.hardware import Chip, Instance, Price, Source
 from telemetry.catalog.lookup import (
     instance,
     instances,
@@ -11,7 +11,6 @@ from telemetry.catalog.lookup import (
 from telemetry.catalog.models import Model
 
 __all__ = [
-    "CatalogError",
     "Chip",
     "Instance",
     "Model",

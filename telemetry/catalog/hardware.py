@@ -6,21 +6,15 @@ from typing import Annotated
 
 import msgspec
 
-
-class CatalogError(ValueError):
-    """A name or figure that the catalogue can't serve: says the field, the value, the remedy."""
-
-    def __init__(self, field: str, value: object, remedy: str) -> None:
-        """Keep the field beside the message."""
-        super().__init__(f"{field}: {value!r} {remedy}")
-        self.field = field
+from telemetry.errors import FieldError
 
 
-def unknown(field: str, value: str, known: Collection[str]) -> CatalogError:
-    """Return the error for a name that nothing has, with the nearest names that exist."""
+def unknown(field: str, value: str, known: Collection[str]) -> FieldError:
+    """Return the error of an unknown name; its message proposes similar names that exist."""
     close = get_close_matches(value.lower(), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
-    return CatalogError(field, value, f"is not known; {hint}known are {', '.join(sorted(known))}")
+    names = ", ".join(sorted(known))
+    return FieldError(field, f"{value!r} is not known; {hint}known are {names}")
 
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
@@ -114,9 +108,9 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def price(self) -> Price:
-        """The price to reckon with unless told otherwise; CatalogError if none is published."""
+        """The price to reckon with unless told otherwise; FieldError if none is published."""
         if not self.prices:
-            raise CatalogError("instance", self.name, "has no published price; state your own")
+            raise FieldError("instance", f"{self.name!r} has no published price; state your own")
         return self.prices[0]
 
     def peak_flops(self, precision: str) -> float:

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 
-from telemetry.catalog.hardware import CatalogError, Instance, unknown
+from telemetry.catalog.hardware import Instance, unknown
 from telemetry.catalog.models import Model
 from telemetry.catalog.read import Catalog, read_catalog
+from telemetry.errors import FieldError
 
 
 @cache
@@ -26,27 +27,27 @@ def models() -> Mapping[str, Model]:
 
 
 def instance(name: str) -> Instance:
-    """Return an instance type; CatalogError if there is none of that name."""
+    """Return an instance type; FieldError if there is none of that name."""
     if name not in instances():
         raise unknown("instance", name, instances())
     return instances()[name]
 
 
 def model(name: str) -> Model:
-    """Return a model shape; CatalogError if there is none of that name."""
+    """Return a model shape; FieldError if there is none of that name."""
     if name not in models():
         raise unknown("model", name, models())
     return models()[name]
 
 
 def training_instance(name: str) -> Instance:
-    """Return an instance type that can train; CatalogError if it is made for inference only."""
+    """Return an instance type that can train; FieldError if it is made for inference only."""
     found = instance(name)
     if not found.can_train:
         able = ", ".join(
             n for n, i in instances().items() if i.can_train and i.chip.vendor == "AWS"
         )
-        raise CatalogError(
-            "instance", name, f"is made for inference only and can't train; use one of {able}"
+        raise FieldError(
+            "instance", f"{name!r} is made for inference only and can't train; use one of {able}"
         )
     return found

@@ -7,8 +7,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from telemetry.catalog.hardware import CatalogError, Chip, Instance, Price, Source, unknown
+from telemetry.catalog.hardware import Chip, Instance, Price, Source, unknown
 from telemetry.catalog.models import Model
+from telemetry.errors import FieldError
 
 Table = dict[str, Any]
 T = TypeVar("T")
@@ -24,7 +25,7 @@ class Catalog(msgspec.Struct, frozen=True):
 
 
 def read_catalog(folder: Path) -> Catalog:
-    """Read the four files of a catalogue; raise CatalogError where they don't hold together."""
+    """Read the four files of a catalogue; raise FieldError where they don't hold together."""
     sources = {
         name: _typed(Source, entry, f"sources.toml {name}")
         for name, entry in _table(folder / "sources.toml").items()
@@ -47,7 +48,7 @@ def _table(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise CatalogError(path.name, "TOML", f"can't be read: {error}") from error
+        raise FieldError(path.name, f"can't be read as TOML: {error}") from error
 
 
 def _chip(name: str, entry: Table, sources: Mapping[str, Source]) -> Chip:
@@ -86,7 +87,7 @@ def _figures(
         if key in UNSOURCED:
             continue
         if not isinstance(figure, dict) or figure.keys() != {"value", "source"}:
-            raise CatalogError(f"{where}.{key}", figure, "must be { value = …, source = … }")
+            raise FieldError(f"{where}.{key}", f"{figure!r} must be {{ value = …, source = … }}")
         values[key] = figure["value"]
         of[key] = _source(figure, sources, f"{where}.{key}")
     return values, of
@@ -103,4 +104,4 @@ def _typed(kind: type[T], values: Table, where: str) -> T:
     try:
         return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
-        raise CatalogError(where, values.get("name", "entry"), f"is wrong: {error}") from error
+        raise FieldError(where, f"{values.get('name', 'entry')!r} is wrong: {error}") from error

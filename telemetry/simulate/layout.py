@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import cached_property
 
-from telemetry.catalog import CatalogError, Instance, Model, training_instance
+from telemetry.catalog import Instance, Model, training_instance
 from telemetry.catalog import model as model_named
 from telemetry.errors import FieldError
 from telemetry.simulate.constants import (
@@ -153,11 +153,8 @@ def lay_out(
 
     ``model`` and ``constants`` stand in for the catalogue's and the chip's own.
     """
-    try:
-        instance = training_instance(job.instance)
-        found = model or model_named(job.model)
-    except CatalogError as error:
-        raise FieldError(error.field, str(error).removeprefix(f"{error.field}: ")) from error
+    instance = training_instance(job.instance)
+    found = model or model_named(job.model)
     for field, most in MOST.items():
         value = getattr(job, field)
         if not 1 <= value <= most:

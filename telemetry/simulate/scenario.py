@@ -32,18 +32,9 @@ def validate_run(run: RunSpec) -> None:
         raise FieldError("name", f"{run.name!r} is no name; use letters, digits and dashes")
     if run.nodes > MOST_NODES:
         raise FieldError("nodes", f"{run.nodes} are too many; give at most {MOST_NODES}")
-    try:
-        catalog.training_instance(run.instance)
-        catalog.model(run.model)
-        step_plan(run)
-    except (catalog.CatalogError, FieldError) as error:
-        raise FieldError(
-            _field_of(error), str(error).removeprefix(f"{_field_of(error)}: ")
-        ) from error
-
-
-def _field_of(error: ValueError) -> str:
-    return str(getattr(error, "field", "run"))
+    catalog.training_instance(run.instance)
+    catalog.model(run.model)
+    step_plan(run)
 
 
 def validate_fault(fault: Fault, run: RunSpec) -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from telemetry.catalog import CatalogError, instance, instances
+from telemetry.catalog import instance, instances
+from telemetry.errors import FieldError
 
 GIB = 2**30
 
@@ -52,7 +53,7 @@ def test_trn1_is_priced_on_demand_unless_told_otherwise() -> None:
 
 
 def test_a_type_without_a_published_price_says_so() -> None:
-    with pytest.raises(CatalogError, match=r"trn2u\.48xlarge.*no published price"):
+    with pytest.raises(FieldError, match=r"trn2u\.48xlarge.*no published price"):
         _ = instance("trn2u.48xlarge").price
 
 

@@ -2,7 +2,8 @@
 
 import pytest
 
-from telemetry.catalog import CatalogError, instance, model, training_instance
+from telemetry.catalog import instance, model, training_instance
+from telemetry.errors import FieldError
 
 
 def test_a_known_name_is_found() -> None:
@@ -11,17 +12,17 @@ def test_a_known_name_is_found() -> None:
 
 
 def test_a_nearly_known_instance_is_answered_with_the_nearest() -> None:
-    with pytest.raises(CatalogError, match=r"^instance: 'trn2\.48xl' .* did you mean trn2\.48xl"):
+    with pytest.raises(FieldError, match=r"^instance: 'trn2\.48xl' .* did you mean trn2\.48xl"):
         instance("trn2.48xl")
 
 
 def test_a_nearly_known_model_is_answered_with_the_nearest() -> None:
-    with pytest.raises(CatalogError, match=r"^model: 'Llama2-7B' .* did you mean llama2-7b"):
+    with pytest.raises(FieldError, match=r"^model: 'Llama2-7B' .* did you mean llama2-7b"):
         model("Llama2-7B")
 
 
 def test_a_stranger_is_answered_with_all_there_are() -> None:
-    with pytest.raises(CatalogError, match=r"known are bert-base, .*, vit-large") as caught:
+    with pytest.raises(FieldError, match=r"known are bert-base, .*, vit-large") as caught:
         model("q")
 
     assert "did you mean" not in str(caught.value)
@@ -29,9 +30,7 @@ def test_a_stranger_is_answered_with_all_there_are() -> None:
 
 
 def test_an_inference_type_refuses_to_train_and_says_what_can() -> None:
-    with pytest.raises(
-        CatalogError, match=r"inference only .* use one of trn1\.2xlarge"
-    ) as caught:
+    with pytest.raises(FieldError, match=r"inference only .* use one of trn1\.2xlarge") as caught:
         training_instance("inf2.48xlarge")
 
     assert "inf2" not in str(caught.value).partition("use one of")[2]
