@@ -1,4 +1,4 @@
-"""What people do about an alert: take it, give it on, silence it, say something about it."""
+"""Actions on an alert: acknowledge, assign, silence, comment, resolve."""
 
 from collections.abc import Callable
 
@@ -17,77 +17,77 @@ from fleet.models import Alert
 from fleet.pages.alerts import PARTIALS, alert_context
 from fleet.pages.render import HtmxRequest
 
-OVER = "It is over already: there is nothing left to do."
+RESOLVED = "The alert is already resolved."
 Act = Callable[[Alert, str], str]
 
 
 @require_POST
 @requires("operator")
 def alert_acknowledge(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Take an alert; whoever had it first keeps it."""
+    """Acknowledge an alert; the first acknowledgement stays."""
 
     def act(alert: Alert, by: str) -> str:
-        said = request.POST.get("comment", "")
-        if alerts.acknowledge(alert, by=by, comment=said, now=timezone.now()):
+        comment = request.POST.get("comment", "")
+        if alerts.acknowledge(alert, by=by, comment=comment, now=timezone.now()):
             return ""
         alert.refresh_from_db()
-        return f"{alert.acknowledged_by} has it already." if alert.is_open else OVER
+        return f"Already acknowledged by {alert.acknowledged_by}." if alert.is_open else RESOLVED
 
-    return _answer(request, pk, act)
+    return _respond(request, pk, act)
 
 
 @require_POST
 @requires("operator")
 def alert_unacknowledge(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Give an alert back: nobody has it any more."""
+    """Undo the acknowledgement of an alert."""
 
     def act(alert: Alert, by: str) -> str:
         if alerts.unacknowledge(alert, by=by, now=timezone.now()):
             return ""
         alert.refresh_from_db()
-        return "Nobody has it: there is nothing to give back." if alert.is_open else OVER
+        return "The alert is not acknowledged." if alert.is_open else RESOLVED
 
-    return _answer(request, pk, act)
+    return _respond(request, pk, act)
 
 
 @require_POST
 @requires("operator")
 def alert_assign(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Give an alert to somebody."""
+    """Assign an alert."""
 
     def act(alert: Alert, by: str) -> str:
-        to, said = request.POST.get("to", ""), request.POST.get("comment", "")
-        if alerts.assign(alert, to=to, by=by, comment=said, now=timezone.now()):
+        to, comment = request.POST.get("to", ""), request.POST.get("comment", "")
+        if alerts.assign(alert, to=to, by=by, comment=comment, now=timezone.now()):
             return ""
         alert.refresh_from_db()
-        return f"It went to {alert.assigned_to} meanwhile." if alert.is_open else OVER
+        return f"Somebody else assigned it to {alert.assigned_to}." if alert.is_open else RESOLVED
 
-    return _answer(request, pk, act)
+    return _respond(request, pk, act)
 
 
 @require_POST
 @requires("operator")
 def alert_comment(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Add a remark to an alert's timeline."""
+    """Comment on an alert."""
 
     def act(alert: Alert, by: str) -> str:
         alerts.comment(alert, by=by, text=request.POST.get("comment", ""), now=timezone.now())
         return ""
 
-    return _answer(request, pk, act)
+    return _respond(request, pk, act)
 
 
 @require_POST
 @requires("operator")
 def alert_resolve(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Call an alert over that trnwatch can no longer see."""
+    """Resolve an alert that trnwatch no longer detects."""
 
     def act(alert: Alert, by: str) -> str:
-        said = request.POST.get("comment", "")
-        done = alerts.resolve_by_hand(alert, by=by, comment=said, now=timezone.now())
-        return "" if done else OVER
+        comment = request.POST.get("comment", "")
+        done = alerts.resolve_by_hand(alert, by=by, comment=comment, now=timezone.now())
+        return "" if done else RESOLVED
 
-    return _answer(request, pk, act)
+    return _respond(request, pk, act)
 
 
 @require_POST
@@ -96,21 +96,19 @@ def alert_silence(request: HtmxRequest, pk: int) -> HttpResponse:
     """Silence the problem of one alert for one of the usual spans."""
 
     def act(alert: Alert, by: str) -> str:
-        now, asked = timezone.now(), request.POST
-        matchers = asked.get("matchers", "")
+        now, data = timezone.now(), request.POST
+        matchers = data.get("matchers", "")
         if not matchers.strip():
-            return (
-                "matchers: are empty, which would mute everything; make that a silence of its own"
-            )
-        ends_at = end_of(asked.get("span", ""), until=asked.get("until", ""), now=now)
-        alerts.silence(matchers, ends_at=ends_at, reason=asked.get("reason", ""), by=by, now=now)
+            return "matchers: are empty, which silences every alert. Use the silence form."
+        ends_at = end_of(data.get("span", ""), until=data.get("until", ""), now=now)
+        alerts.silence(matchers, ends_at=ends_at, reason=data.get("reason", ""), by=by, now=now)
         return ""
 
-    return _answer(request, pk, act)
+    return _respond(request, pk, act)
 
 
-def _answer(request: HtmxRequest, pk: int, act: Act) -> HttpResponse:
-    """Act, and give htmx the part that changed, everybody else the page anew."""
+def _respond(request: HtmxRequest, pk: int, act: Act) -> HttpResponse:
+    """Act, then return the changed part to htmx, or redirect to the page."""
     alert = get_object_or_404(Alert, pk=pk)
     try:
         error = act(alert, request.user.get_username())
@@ -125,7 +123,7 @@ def _answer(request: HtmxRequest, pk: int, act: Act) -> HttpResponse:
 
 
 def _part(request: HtmxRequest, alert: Alert, error: str) -> HttpResponse:
-    """Render the part that asked; a page that has no such part only learns that it happened."""
+    """Render the targeted part; a page without it gets an empty response."""
     target = request.htmx.target
     if target not in PARTIALS:
         return HttpResponse(error, "text/plain", status=409) if error else HttpResponse(status=204)

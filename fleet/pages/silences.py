@@ -41,25 +41,26 @@ LIST_PARTIALS, PARTIALS = ("silences", "over"), ("silence",)
 
 @dataclass(frozen=True, slots=True)
 class SilencedAlertRow:
-    """An alert with what is said of it in a list."""
+    """An alert and its headline."""
 
     alert: Alert
-    words: SafeString
+    headline: SafeString
 
 
-def worded(alerts: Iterable[Alert]) -> list[SilencedAlertRow]:
-    """Put alerts, asked for with run and node, in a clause each."""
+def with_headlines(alerts: Iterable[Alert]) -> list[SilencedAlertRow]:
+    """Pair alerts, selected with run and node, with their headlines."""
     return [SilencedAlertRow(alert, headline(alert)) for alert in alerts]
 
 
 def silences_context() -> dict[str, Any]:
-    """Return the silences that hold, the oldest first, then those that are over."""
+    """Return the active silences, oldest first, and the expired ones."""
     now = timezone.now()
     muted = Prefetch("alerts", Alert.objects.open().select_related("run", "node"))
     held = Silence.objects.active(now).order_by("starts_at", "pk").prefetch_related(muted)
     return {
         "silences": [
-            (AgedSilence.of(silence, now=now), worded(silence.alerts.all())) for silence in held
+            (AgedSilence.of(silence, now=now), with_headlines(silence.alerts.all()))
+            for silence in held
         ],
         "over": list(Silence.objects.over(now)[:N_PAST]),
     }
@@ -74,15 +75,15 @@ def silence_list(request: HtmxRequest) -> HttpResponse:
 
 
 def silence_context(pk: str | int) -> dict[str, Any]:
-    """Return what one silence mutes, until when, why, and what became of it."""
+    """Return the context of one silence: what it mutes, its end and its history."""
     if not str(pk).isdecimal() or len(str(pk)) > LONGEST_NUMBER:
-        raise Http404(f"{str(pk)[:20]!r} is no number of a silence")
+        raise Http404(f"{str(pk)[:20]!r} is not the number of a silence")
     silence = get_object_or_404(Silence, pk=pk)
     return {
         "silence": silence,
         "aged": AgedSilence.of(silence, now=timezone.now()),
         "events": silence.events.all(),
-        "muted": worded(silence.alerts.open().select_related("run", "node")),
+        "muted": with_headlines(silence.alerts.open().select_related("run", "node")),
         "spans": SPANS,
         "stream": f"silence:{silence.pk}",
     }
@@ -104,7 +105,7 @@ def _detail(request: HtmxRequest, pk: int, *, error: str = "", status: int = 200
 @require_POST
 @requires("operator")
 def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
-    """End a silence now, or let it end at another time."""
+    """Expire a silence, or change its end."""
     silence, now, by = (
         get_object_or_404(Silence, pk=pk),
         timezone.now(),
@@ -117,7 +118,11 @@ def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
         else:
             ends_at = end_of(span, until=request.POST.get("until", ""), now=now)
             done = alerts_module.move_end(silence, to=ends_at, by=by, now=now)
-        error = "" if done else "It is over already, or was moved meanwhile."
+        error = (
+            ""
+            if done
+            else "The silence has already expired, or its end was changed by somebody else."
+        )
     except (SilenceError, SpanError) as refused:
         error = str(refused)
     if request.htmx:
@@ -133,7 +138,7 @@ def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("operator")
 def silence_new(request: HtmxRequest) -> HttpResponse:
-    """Offer the form of a silence, or make it."""
+    """Show the form of a silence, or create it."""
     if request.method != "POST":
         given = {name: request.GET.get(name, "") for name in ASKED} | _of_alert(request)
         return _form(request, given)
@@ -150,27 +155,27 @@ def silence_new(request: HtmxRequest) -> HttpResponse:
         )
     except (MatcherError, SilenceError, SpanError) as refused:
         return _form(request, given, error=str(refused), status=422)
-    messages.success(request, f"Silence {made.pk} holds.")
+    messages.success(request, f"Silence {made.pk} is active.")
     there = made.get_absolute_url()
     return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
 
 
 def _confirm(seen: SilencePreview, *, is_confirmed: bool) -> None:
-    """Let a silence that mutes everything pass only if somebody means it."""
+    """Refuse a silence of every alert that is not confirmed."""
     if seen.is_everything and not is_confirmed:
         raise SilenceError(
-            f"matchers: mute everything, all {seen.n_open} open alerts and all {seen.n_past} of "
-            "the last 7 days; narrow them, or tick that this is meant"
+            f"matchers: match every alert, all {seen.n_open} open ones and all {seen.n_past} of "
+            "the last 7 days. Narrow them, or confirm below."
         )
 
 
 def _of_alert(request: HtmxRequest) -> dict[str, str]:
-    """Fill the form in for an alert."""
+    """Return the form's values for an alert."""
     pk = request.GET.get("alert", "")
     if not pk.isdecimal():
         return {}
     alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
-    return {"matchers": written(meaning(alert)), "reason": f"being worked on: alert {alert.pk}"}
+    return {"matchers": written(meaning(alert)), "reason": f"in progress: alert {alert.pk}"}
 
 
 def _form(
@@ -186,7 +191,7 @@ def _form(
 @require_safe
 @requires("operator")
 def silence_preview(request: HtmxRequest) -> HttpResponse:
-    """Say what matchers would mute."""
+    """Show what matchers would silence."""
     context = _seen(request.GET.get("matchers", ""))
     return render_page(request, "alerts/_silence_preview.html", context)
 
@@ -195,7 +200,7 @@ def _seen(matchers: str) -> dict[str, Any]:
     try:
         seen = preview(matchers, now=timezone.now())
     except MatcherError as error:
-        return {"unreadable": str(error)}
+        return {"matchers_error": str(error)}
     n_more = max(0, len(seen.past) - N_LISTED)
-    past = worded(seen.past[:N_LISTED])
-    return {"seen": seen, "open": worded(seen.open), "past": past, "n_more": n_more}
+    past = with_headlines(seen.past[:N_LISTED])
+    return {"seen": seen, "open": with_headlines(seen.open), "past": past, "n_more": n_more}

@@ -43,8 +43,8 @@ def test_an_alert_is_taken_in_one_tap_and_given_back(
     page.locator("#bar").get_by_role("button", name="Acknowledge").click()
     expect(page.locator("#story")).to_contain_text("olga")
 
-    page.get_by_role("button", name="Give it back").click()
-    expect(page.locator("#act")).to_contain_text("nobody has it yet")
+    page.get_by_role("button", name="Unacknowledge").click()
+    expect(page.locator("#act")).to_contain_text("Unacknowledged")
 
 
 def test_s_silences_the_alert_of_the_page(page: Page, signed_in: str, alert: Alert) -> None:
@@ -79,9 +79,9 @@ def test_a_silence_ends_from_the_list(page: Page, signed_in: str, alert: Alert) 
     page.get_by_role("button", name="Silence", exact=True).click()
     expect(page.locator("#silence")).to_contain_text("in force until")
     page.goto(f"{signed_in}/silences/")
-    page.get_by_role("button", name="End now: silence").click()
+    page.get_by_role("button", name="Expire now: silence").click()
 
-    expect(page.locator("#silences")).to_contain_text("nothing is silenced")
+    expect(page.locator("#silences")).to_contain_text("no silences")
     expect(page.locator("#over")).to_contain_text("by olga")
 
 

@@ -45,7 +45,7 @@ def test_page_link_cause_acknowledge_are_two_taps(on_call: Page, fleet: str, ale
     assert "core 7 of limping" in on_call.locator("#story .sentence").inner_text()
     on_call.locator("#bar").get_by_role("button", name="Acknowledge").click()
 
-    expect(on_call.locator("#act")).to_contain_text("Give it back")
+    expect(on_call.locator("#act")).to_contain_text("Unacknowledge")
     alert.refresh_from_db()
     assert alert.acknowledged_by == "olga"
 
@@ -55,7 +55,7 @@ def test_a_frozen_link_is_one_tap_away_from_acknowledging(
 ) -> None:
     on_call.goto(fleet + frozen_link(alert, at=just_now()))
     expect(on_call.get_by_role("button", name="Acknowledge")).to_have_count(0)
-    on_call.locator("#bar").get_by_role("link", name="Open as it is now").click()
+    on_call.locator("#bar").get_by_role("link", name="Open current state").click()
 
     expect(on_call.locator("#bar").get_by_role("button", name="Acknowledge")).to_be_visible()
 
@@ -99,7 +99,7 @@ def test_j_a_and_s_answer_from_the_list(on_call: Page, fleet: str, alert: Alert)
     on_call.goto(f"{fleet}/alerts/")
     on_call.keyboard.press("j")
     on_call.keyboard.press("a")
-    expect(on_call.locator("#open")).to_contain_text("olga has it")
+    expect(on_call.locator("#open")).to_contain_text("Acknowledged by olga")
     on_call.keyboard.press("s")
     on_call.wait_for_url(f"**/silences/new/?alert={alert.pk}")
 
@@ -123,5 +123,5 @@ def test_without_scripts_it_can_be_read_and_taken(
     plain.goto(f"{fleet}{alert.get_absolute_url()}")
     assert "core 7 of limping" in plain.locator("#story .sentence").inner_text()
     plain.locator("#bar").get_by_role("button", name="Acknowledge").click()
-    expect(plain.locator("#story")).to_contain_text("olga has it")
+    expect(plain.locator("#story")).to_contain_text("Acknowledged by olga")
     context.close()

@@ -118,7 +118,7 @@ def run_annotations(context: template.Context, run: Run) -> dict[str, Any]:
 
 @register.inclusion_tag("alerts/_alert_actions.html", takes_context=True)
 def alert_actions(context: template.Context, alert: Alert) -> dict[str, Any]:
-    """Offer to give an alert to somebody, silence it, give it back or call it over."""
+    """Show the forms to assign, silence, unacknowledge and resolve an alert."""
     return {
         "alert": alert,
         "people": [name for name in names() if name != alert.assigned_to],

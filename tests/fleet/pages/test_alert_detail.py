@@ -69,7 +69,7 @@ def test_it_says_when_the_same_was_there_before(page: Page, fired: Fire) -> None
 def test_it_folds_its_victims_in(page: Page, alert: Alert) -> None:
     text = page(f"/alerts/{alert.pk}/")
 
-    assert "Slowed with it" in text
+    assert "Also affected" in text
     assert '<a class="mono" href="/nodes/steady/">steady</a>' in text
 
 
@@ -209,7 +209,7 @@ def test_a_few_victims_are_shown_and_many_are_folded(page: Page, fired: Fire) ->
     text = page(f"/alerts/{fired(victims=[f'n-{i}' for i in range(20)]).pk}/")
 
     assert "<summary>and 12 more</summary>" in text
-    assert "20 nodes, folded into this one alert" in text
+    assert "20 nodes, grouped into this alert" in text
 
 
 def test_its_runbook_says_what_to_check_first(page: Page, alert: Alert) -> None:
@@ -233,7 +233,7 @@ def test_a_frozen_link_shows_it_as_it_was(page: Page, fired: Fire) -> None:
     assert "The cause is <b>unknown</b>" in text
     assert "Frozen in time" in text
     assert "olga" not in text
-    assert f'<a href="{alert.get_absolute_url()}">open it as it is now</a>' in text
+    assert f'<a href="{alert.get_absolute_url()}">open the current state</a>' in text
     assert f"&amp;at={then}" in text
     assert 'data-live="' not in text
 

@@ -145,7 +145,7 @@ def test_it_shows_what_was_done_before_it(
     text = page(html.unescape(frozen_link_on(page(alert.get_absolute_url()))))
 
     assert "swapped the cable" in text
-    assert "bob has it" in text
+    assert "Assigned to bob" in text
     assert "silenced by olga until" in text
     assert "“draining”" in text
 

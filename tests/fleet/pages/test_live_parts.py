@@ -105,7 +105,7 @@ def test_a_silence_that_ends_is_told(quiet: Silence) -> None:
     assert b"rule=allreduce_share" in topic.render()["silences"]
 
     Silence.objects.update(expired_by="olga")
-    assert b"nothing is silenced" in topic.render()["silences"]
+    assert b"no silences" in topic.render()["silences"]
 
 
 def test_a_silence_is_moved_by_a_form_that_stays_as_it_is(quiet: Silence) -> None:
@@ -116,10 +116,10 @@ def test_a_silence_is_moved_by_a_form_that_stays_as_it_is(quiet: Silence) -> Non
 
 def test_an_alert_that_fires_is_told_to_the_next_shift(fired: Fire) -> None:
     topic = live_topic(TOPICS, "hand-over", {"hours": "8"})
-    assert b"nothing is open" in topic.render()["held"]
+    assert b"no open alerts" in topic.render()["open"]
 
     fired()
-    assert b"nobody has it" in topic.render()["held"]
+    assert b"Unacknowledged" in topic.render()["open"]
 
 
 def test_what_is_given_up_is_told_without_buttons_of_a_form(dead: Delivery) -> None:

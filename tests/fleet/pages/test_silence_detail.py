@@ -27,7 +27,7 @@ def test_it_shows_the_whole_page(page: Page, alert: Alert, operator: User) -> No
     assert "“known”" in told
     assert f'href="/alerts/{alert.pk}/"' in told
     assert "created: until" in told
-    assert "End it now" in told
+    assert "Expire now" in told
 
 
 def test_what_is_over_offers_nothing_more(page: Page, db: None) -> None:
@@ -35,9 +35,9 @@ def test_what_is_over_offers_nothing_more(page: Page, db: None) -> None:
     alerts.expire(silence, by="omar", now=just_now())
 
     told = page(silence.get_absolute_url())
-    assert "over since" in told
+    assert "expired" in told
     assert "omar</span> ended early" in told
-    assert "End it now" not in told
+    assert "Expire now" not in told
 
 
 def test_it_gives_htmx_only_the_part_it_asks_for(page: Page, db: None) -> None:

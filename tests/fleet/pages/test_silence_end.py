@@ -78,7 +78,7 @@ def test_what_is_over_stays_over(client: Client, silence: Silence, operator: Use
 
     status, told = end(client, silence, span="4h")
     assert status == 422
-    assert "It is over already" in told
+    assert "already expired" in told
 
 
 def test_without_javascript_it_leads_back(

@@ -21,14 +21,14 @@ def test_the_form_begins_empty_and_says_what_that_would_mute(
 
     assert "until tomorrow 09:00 UTC" in told
     assert "Open now: 1 of 1" in told
-    assert "It mutes <b>everything</b>" in told
+    assert "Confirm: this silences <b>every alert</b>" in told
 
 
 def test_it_is_filled_in_for_an_alert(page: Page, alert: Alert, operator: User) -> None:
     told = page(f"/silences/new/?alert={alert.pk}")
 
     assert 'value="node=limping cause=slow_core"' in told
-    assert f"being worked on: alert {alert.pk}" in told
+    assert f"in progress: alert {alert.pk}" in told
 
 
 def test_an_alert_that_is_none_is_not_found(client: Client, operator: User) -> None:
@@ -71,7 +71,7 @@ def test_until_a_day(client: Client, operator: User) -> None:
         ({"reason": "x" * 501}, "reason: is longer than 500 characters"),
         ({"span": "until", "until": ""}, "end: name a day and a time"),
         ({"span": ""}, "is none of"),
-        ({"matchers": ""}, "matchers: mute everything"),
+        ({"matchers": ""}, "matchers: match every alert"),
     ],
 )
 def test_what_cannot_be_is_said_beside_what_was_given(
@@ -94,8 +94,8 @@ def test_everything_is_muted_only_if_that_is_meant(
 
     refused = client.post("/silences/new/", all_of_it)
     assert refused.status_code == 422
-    assert "all 3 open alerts and all 0 of the last 7 days" in refused.text
-    assert "I mean to mute everything" in refused.text
+    assert "all 3 open ones and all 0 of the last 7 days" in refused.text
+    assert "Confirm: this silences every alert" in refused.text
 
     client.post("/silences/new/", all_of_it | {"confirmed": "yes"})
     assert Silence.objects.get().matchers == "rule=allreduce_share"
