@@ -49,7 +49,7 @@ def _moment(given: str) -> datetime | None:
     try:
         return datetime.fromisoformat(given).replace(tzinfo=UTC)
     except ValueError:
-        raise FieldError("at", "must be a date and a time, as 2026-11-21T14:29") from None
+        raise FieldError("at", "must be a date and time, for example 2026-11-21T14:29") from None
 
 
 def annotate_context(*, run: str = "", node: str = "", back: str = "") -> dict[str, Any]:
@@ -78,7 +78,7 @@ def _kept(request: HtmxRequest, fields: dict[str, str]) -> HttpResponse:
         context = {"kinds": Kind.values, "given": about, "is_kept": True}
         response = render_page(request, TEMPLATE, context, partials=PARTIALS)
         return trigger_client_event(response, "annotations-changed")
-    messages.success(request, "The annotation is kept.")
+    messages.success(request, "Annotation saved.")
     back = fields["back"]
     is_safe = url_has_allowed_host_and_scheme(back, {request.get_host()})
     return HttpResponseRedirect(back if is_safe else "/")

@@ -57,7 +57,7 @@ def budget_list(request: HtmxRequest) -> HttpResponse:
         budget = budgets.set_budget(_asked(given), by=by, now=now)
     except FieldError as error:
         return _show(request, given=given, error=error)
-    messages.success(request, f"The budget is kept: {budget}.")
+    messages.success(request, f"Budget saved: {budget}.")
     return HttpResponseRedirect(reverse("budget-list"))
 
 
@@ -67,9 +67,9 @@ def budget_end(request: HtmxRequest, pk: int) -> HttpResponse:
     """Withdraw a budget: it is watched no more."""
     budget = get_object_or_404(Budget.objects.select_related("run"), pk=pk)
     if budgets.end_budget(budget, by=request.user.get_username(), now=timezone.now()):
-        messages.success(request, f"The budget of {budget.name} is withdrawn.")
+        messages.success(request, f"Budget of {budget.name} withdrawn.")
     else:
-        messages.error(request, f"The budget of {budget.name} was withdrawn already.")
+        messages.error(request, f"The budget of {budget.name} is already withdrawn.")
     there = reverse("budget-list")
     return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
 
@@ -150,7 +150,7 @@ def _tell(request: HtmxRequest, run: Run) -> HttpResponse:
     except FieldError as error:
         return _money_show(request, run, given=given, error=error)
     if changed:
-        messages.success(request, f"The length of {run.name} is kept.")
+        messages.success(request, f"Training length of {run.name} saved.")
     return HttpResponseRedirect(run.get_absolute_url())
 
 
@@ -225,7 +225,7 @@ def price_list(request: HtmxRequest) -> HttpResponse:
         )
     except FieldError as error:
         return _prices_show(request, given=given, error=error)
-    runs = f"; it changes what {counted(n_runs, 'run')} under way will pay" if n_runs else ""
+    runs = f"; applies to {counted(n_runs, 'active run')}" if n_runs else ""
     messages.success(request, f"{price} from {price.valid_from:%-d %b %Y} on{runs}.")
     return HttpResponseRedirect(reverse("price-list"))
 

@@ -84,7 +84,7 @@ FILTERS = ("by", "kind", "run")
 PER_PAGE = 25
 # The score card looks at this many of the last drills.
 SCORED = 100
-BY = {"": "everybody", "people": "people", "demo": "the demo"}
+BY = {"": "anyone", "people": "users", "demo": "demo"}
 
 
 def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
@@ -154,9 +154,9 @@ def _why_not_start(request: HtmxRequest) -> str:
     if reason := why_not_allowed():
         return reason
     if not may(request.user, "operator"):
-        return "starting one needs the role operator"
+        return "this needs the role operator"
     if not Run.objects.active().simulated().exists():
-        return "no simulated run is under way, and real ones are never drilled"
+        return "no simulated run is active, and real runs cannot be drilled"
     return ""
 
 
@@ -278,7 +278,7 @@ def drill_new(request: HtmxRequest) -> HttpResponse:
     given = request.POST if request.method == "POST" else request.GET
     runs = list(drillable().order_by("name"))
     run = _chosen(runs, given.get("run"))
-    reason = why_not_allowed() or ("" if run else "no simulated run is under way")
+    reason = why_not_allowed() or ("" if run else "no simulated run is active")
     if run is None or reason:
         status = 422 if request.method == "POST" else 200
         return _show(request, {"why_not": reason}, status=status)
@@ -299,7 +299,7 @@ def drill_preview(request: HtmxRequest) -> HttpResponse:
     """Say what the chosen fault would do to the chosen run."""
     run = _chosen(list(drillable()), request.GET.get("run"))
     if run is None:
-        raise Http404("there is no simulated run under way to preview a fault in")
+        raise Http404("no simulated run is active")
     form = DrillForm(run, request.GET.get("kind", ""), request.GET)
     return render_page(
         request,
@@ -318,7 +318,7 @@ def _chosen(runs: Sequence[Run], name: str | None) -> Run | None:
     if name:
         found = next((run for run in runs if run.name == name), None)
         if found is None:
-            raise Http404(f"{name} is no simulated run that is under way")
+            raise Http404(f"{name} is not an active simulated run")
         return found
     return max(runs, key=lambda run: run.n_nodes, default=None)
 

@@ -1,4 +1,4 @@
-"""What is shown when something went wrong; the API says it as a problem document."""
+"""Error pages; for API paths the same errors as problem documents."""
 
 import sys
 
@@ -12,61 +12,56 @@ from fleet.models.problem import problem
 from fleet.ops import outages
 from fleet.pages.middleware import database_away
 
-TOO_MUCH = "The form holds more text than a page takes; where there is a choice, give a file."
-FORGED = "The form was too old, or came from elsewhere. Reload the page and try again."
+TOO_MUCH = "The form contains too much text. Upload a file instead if the form allows it."
+FORGED = "The form has expired or was sent from another site. Reload the page and try again."
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer a request that makes no sense."""
     if isinstance(exception, RequestDataTooBig):
-        return _say(request, 400, TOO_MUCH)
-    return _say(request, 400, "The address or its values are not understood.")
+        return _error_page(request, 400, TOO_MUCH)
+    return _error_page(request, 400, "The address or its parameters are not valid.")
 
 
 def forbidden(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer whoever lacks the role for it."""
-    return _say(request, 403, str(exception) or "This is not yours to do.")
+    return _error_page(request, 403, str(exception) or "Your role does not allow this.")
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """Answer a form that did not come from our own page."""
-    return _say(request, 403, FORGED)
+    return _error_page(request, 403, FORGED)
 
 
 def not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
-    """Answer for what does not exist."""
-    return _say(request, 404, f"Nothing is at {request.path[:200]}.")
+    return _error_page(request, 404, f"There is no page at {request.path[:200]}.")
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """Answer after a failure of our own; asks neither the database nor Redis.
+    """Answer an unhandled exception without using the database or Redis.
 
-    Sessions and access ask the database before any view does: if it is away, their error arrives
-    here, as the one that is being handled.
+    Session and access middleware query the database before any view. If it is unavailable, their
+    error arrives here as the current exception.
     """
     error = sys.exc_info()[1]
     if error is not None and outages.is_outage(error):
         return database_away(request, error)
     if request.path.startswith("/api/"):
-        return problem(500, "trnwatch failed. The error is in its log.")
+        return problem(500, "Internal error. The cause is in the server log.")
     return HttpResponse(render_to_string("500.html"), status=500)
 
 
-def _say(request: HttpRequest, status: int, detail: str) -> HttpResponse:
-    """Show the page of an error, or send it as a document."""
+def _error_page(request: HttpRequest, status: int, detail: str) -> HttpResponse:
     if request.path.startswith("/api/"):
         return problem(status, detail)
-    # An async view's error is shown by a thread that no request is finished in: what its
-    # connection to the database needs at the beginning and the end of one is done here.
-    _let_go()
+    # Errors of async views are rendered in a thread without request signals, so its database
+    # connections are checked here before and after.
+    _close_old_connections()
     try:
         return render(request, f"{status}.html", {"detail": detail}, status=status)
     finally:
-        _let_go()
+        _close_old_connections()
 
 
-def _let_go() -> None:
-    """Close this thread's connections that are broken or old, but none amid a transaction."""
+def _close_old_connections() -> None:
+    """Close broken or expired connections of this thread that are not in a transaction."""
     for connection in connections.all(initialized_only=True):
         if not connection.in_atomic_block:
             connection.close_if_unusable_or_obsolete()

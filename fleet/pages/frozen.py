@@ -29,7 +29,7 @@ from telemetry.store.hot import HotStore, open_store
 def of_run_then(then: RunNow, *, n_steps: int, start_s: float, end_s: float) -> SafeString:
     """Say how a run got on in a window."""
     if not n_steps:
-        text = "<b>{}</b> finished no step {}."
+        text = "<b>{}</b> completed no step {}."
         return format_html(text, then.run.name, _window(start_s, end_s))
     return format_html(
         "{} <b>{}</b> took <b>{}</b> step{} of <b>{}</b>, <b{}>{}</b> of it in all-reduce: "
@@ -49,7 +49,7 @@ def of_run_then(then: RunNow, *, n_steps: int, start_s: float, end_s: float) -> 
 def of_node_then(node: Node, *, start_s: float, end_s: float) -> SafeString:
     """Say what a node's page shows of a window, and where it stands now."""
     return format_html(
-        'What <b>{}</b> did {} stands in the charts; how it is now, on <a href="{}">its page</a>.',
+        'The charts show <b>{}</b> {}. For its current state see <a href="{}">the live page</a>.',
         node.name,
         _window(start_s, end_s),
         node.get_absolute_url(),

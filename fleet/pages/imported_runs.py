@@ -149,7 +149,7 @@ def layout_of(run: Run, log: ReadLog) -> Sequence[tuple[str, str]]:
     batch = f"{run.global_batch:,} sequences" if run.global_batch else "sequences"
     length = f" of {run.seq_len:,} tokens" if run.seq_len else ""
     price = f"${run.usd_per_node_hour:,.2f} per node and hour, {run.price_basis}"
-    assumed, last = f"not told; for MFU {ASSUMED_PRECISION} is assumed", count(run.last_step)
+    assumed, last = f"unknown; MFU assumes {ASSUMED_PRECISION}", count(run.last_step)
     known = [
         ("Read from", log.file),
         ("Written by", log.family),
@@ -159,10 +159,10 @@ def layout_of(run: Run, log: ReadLog) -> Sequence[tuple[str, str]]:
         ("Batch", batch + length if run.global_batch or length else ""),
         ("Precision", run.precision or (assumed if run.instance_type == hardware else "")),
         ("Price", price if run.usd_per_node_hour else ""),
-        ("Steps", f"{count(log.n_steps)} logged, the last is {last}" if log.n_steps else "none"),
+        ("Steps", f"{count(log.n_steps)} logged, last step {last}" if log.n_steps else "none"),
         ("Imported", f"{log.imported_at:%-d %b %Y %H:%M} UTC"),
         ("Times", times_in_words(log) if log.n_steps else ""),
-        ("All-reduce", f"not in a log; limit {percent(run.allreduce_limit_ratio, 0)}"),
+        ("All-reduce", f"not in the log; limit {percent(run.allreduce_limit_ratio, 0)}"),
     ]
     return [(name, value) for name, value in known if value]
 
@@ -290,7 +290,7 @@ def traces_layout_of(run: Run, trace: RecordedTrace) -> Sequence[tuple[str, str]
         ("Imported", f"{trace.imported_at:%-d %b %Y %H:%M} UTC"),
         (
             "Times",
-            "" if trace.is_dated else "not recorded; set so that the run ends at the import",
+            "" if trace.is_dated else "not recorded; the end is set to the import time",
         ),
         ("Limit", f"{percent(run.allreduce_limit_ratio, 0)} all-reduce"),
     ]

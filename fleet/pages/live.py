@@ -54,11 +54,11 @@ async def live(request: HttpRequest) -> HttpResponseBase:
     except UnknownTopicError as error:
         return HttpResponse(str(error), status=400, content_type="text/plain; charset=utf-8")
     except CrowdedError:
-        return HttpResponse("Too many streams.", status=503, headers={"Retry-After": "10"})
+        return HttpResponse("Too many open streams.", status=503, headers={"Retry-After": "10"})
     except (DatabaseError, RedisError) as error:
         # The page says "reconnecting" and the browser comes back by itself.
         logger.warning("No stream for %s: %r", topic.key, error)
-        return HttpResponse("A store is away.", status=503, headers={"Retry-After": "2"})
+        return HttpResponse("The store is unavailable.", status=503, headers={"Retry-After": "2"})
     return StreamingHttpResponse(
         hub().stream(topic, told),
         content_type="text/event-stream",
@@ -124,9 +124,9 @@ def _freshness(n_watchers: int) -> dict[str, Any]:
         is_fresh = tick is not None and now_s - tick <= STALE_AFTER_S
         told = {"why": ""} if is_fresh else _reporting(hot, now_s)
     except RedisError:
-        return {"now": now_s, "tick": None, "why": "Redis does not answer"}
+        return {"now": now_s, "tick": None, "why": "Redis is not responding"}
     except DatabaseError:
-        return {"now": now_s, "tick": None, "why": "the database does not answer"}
+        return {"now": now_s, "tick": None, "why": "the database is not responding"}
     return {"now": now_s, "tick": tick, "firing": firing, **told}
 
 
@@ -134,5 +134,5 @@ def _reporting(hot: HotStore, now_s: float) -> dict[str, Any]:
     """Say of data that are old whether nodes are silent, or data only come late."""
     n_reporting, n_expected = reporting_now(hot, now_s=now_s)
     if not n_reporting:
-        return {"why": "no node reports"}
+        return {"why": "no nodes are reporting"}
     return {"why": "", "reporting": [n_reporting, n_expected]}

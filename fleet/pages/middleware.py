@@ -1,4 +1,4 @@
-"""What is shown while Redis or the database is away; the page comes back by itself."""
+"""Middleware for static files, and for answers while Redis or the database is unavailable."""
 
 import logging
 
@@ -15,12 +15,11 @@ from telemetry.store.connection import StoreUnavailable
 
 
 class WholeFilesMiddleware(MiddlewareMixin):
-    """Send files in one piece: WhiteNoise reads them bit by bit; ours are small enough."""
+    """Send static files in one piece: WhiteNoise streams them, and ours are small."""
 
     def process_response(
         self, request: HttpRequest, response: HttpResponseBase
     ) -> HttpResponseBase:
-        """Replace a file that would be streamed by its content."""
         if not isinstance(response, FileResponse):
             return response
         whole = b"".join(response)
@@ -29,47 +28,52 @@ class WholeFilesMiddleware(MiddlewareMixin):
         return HttpResponse(whole, status=response.status_code, headers=headers)
 
 
-AGAIN_S = "5"
-WHY = "Redis does not answer. Live figures live there; nothing that was stored for good is lost."
-WHY_DATABASE = "The database does not answer. Nothing that was stored is lost."
-WHY_DAMAGED = "The database file is damaged. The log of trnwatch names it and says what to do."
+RETRY_AFTER_S = "5"
+REDIS_UNAVAILABLE = "Redis is not responding. Live data is unavailable; stored data is not lost."
+DATABASE_UNAVAILABLE = "The database is not responding. Stored data is not lost."
+DATABASE_DAMAGED = (
+    "The database file is damaged. The server log names the file and the steps to restore it."
+)
 
 log = logging.getLogger(__name__)
-complaints = RateLimiter(every_s=10.0)
+log_limiter = RateLimiter(every_s=10.0)
 
 
 class StoreAwayMiddleware(MiddlewareMixin):
-    """Turn a store that cannot be reached into an answer of 503."""
+    """Answer 503 while Redis or the database is unavailable."""
 
     def process_exception(self, request: HttpRequest, exception: Exception) -> HttpResponse | None:
-        """Say it as a page, or as JSON to whoever asked for that."""
         if isinstance(exception, StoreUnavailable):
             if request.accepts("text/html"):
-                return _later(render(request, "503.html", {"why": WHY}, status=503))
-            return _later(_as_json(WHY))
+                return _unavailable(
+                    render(request, "503.html", {"reason": REDIS_UNAVAILABLE}, status=503)
+                )
+            return _unavailable(_as_json(REDIS_UNAVAILABLE))
         if outages.is_outage(exception):
             return database_away(request, exception)
         return None
 
 
 def database_away(request: HttpRequest, error: BaseException) -> HttpResponse:
-    """Answer while the database is away, without asking it for anything."""
-    if complaints.is_due():
+    """Answer 503 without using the database."""
+    if log_limiter.is_due():
         log.error("%s", outages.database_advice(error))
-    why = WHY_DAMAGED if outages.is_damage(error) else WHY_DATABASE
+    reason = DATABASE_DAMAGED if outages.is_damage(error) else DATABASE_UNAVAILABLE
     if request.path.startswith("/api/"):
-        return _later(problem(503, why))
+        return _unavailable(problem(503, reason))
     if not request.accepts("text/html"):
-        return _later(_as_json(why))
-    return _later(HttpResponse(render_to_string("database_away.html", {"why": why}), status=503))
+        return _unavailable(_as_json(reason))
+    return _unavailable(
+        HttpResponse(render_to_string("database_away.html", {"reason": reason}), status=503)
+    )
 
 
-def _as_json(why: str) -> HttpResponse:
-    return JsonResponse({"error": {"field": "store", "message": why}}, status=503)
+def _as_json(reason: str) -> HttpResponse:
+    return JsonResponse({"error": {"field": "store", "message": reason}}, status=503)
 
 
-def _later(response: HttpResponse) -> HttpResponse:
-    """Ask whoever gets this answer to come again, and nobody to keep it."""
-    response["Retry-After"] = AGAIN_S
+def _unavailable(response: HttpResponse) -> HttpResponse:
+    """Add headers: retry soon, do not cache."""
+    response["Retry-After"] = RETRY_AFTER_S
     response["Cache-Control"] = "no-store"
     return response

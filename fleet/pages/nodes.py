@@ -31,9 +31,9 @@ from telemetry.store.node_state import read_sidecars
 # So many lines wait when a minute or two could not be sent.
 MANY_WAITING = 90
 COUNTED = {
-    "n_dropped": "were dropped because its spool was full",
-    "n_refused": "were refused",
-    "n_skipped": "could not be read or kept",
+    "n_dropped": "were dropped (spool full)",
+    "n_refused": "were rejected",
+    "n_skipped": "could not be read",
 }
 
 
@@ -53,11 +53,11 @@ def _agent(said: Mapping[str, Any] | None) -> list[str]:
     words = []
     lost = [f"{said[name]:,} {what}" for name, what in COUNTED.items() if said.get(name)]
     if lost:
-        words.append(f"Of its agent's reports since that started, {', '.join(lost)}.")
+        words.append(f"Agent reports lost since its start: {', '.join(lost)}.")
     if said.get("n_waiting", 0) > MANY_WAITING:
-        words.append(f"Its agent has {said['n_waiting']:,} reports still to send.")
+        words.append(f"The agent has {said['n_waiting']:,} unsent reports.")
     if problem := said.get("problem"):
-        words.append(f"Its agent says: {problem.rstrip('.')}.")
+        words.append(f"Agent error: {problem.rstrip('.')}.")
     return words
 
 
@@ -68,7 +68,7 @@ def _driver(devices: Sequence[Mapping[str, Any]] | None) -> list[str]:
         for device in devices or ()
         if device.get("unhealthy")
     ]
-    return [f"The Neuron driver finds unhealthy: {'; '.join(bad)}."] if bad else []
+    return [f"The Neuron driver reports as unhealthy: {'; '.join(bad)}."] if bad else []
 
 
 RUN_OR_LAST = F("run__name").asc(nulls_last=True)

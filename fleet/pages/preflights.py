@@ -85,7 +85,7 @@ def run_named(name: str) -> Run | None:
     """Return the run whose nodes are asked for; FieldError where there is none."""
     run = Run.objects.filter(name=name).first() if name and "\0" not in name else None
     if name and run is None:
-        raise FieldError("run", f"no run is called {name[:60]!r}")
+        raise FieldError("run", f"there is no run {name[:60]!r}")
     return run
 
 
@@ -94,7 +94,7 @@ def whole_number(text: str) -> int | None:
     if not text:
         return None
     if not text.isdecimal() or len(text) > 6:
-        raise FieldError("take", "give a whole number, or leave it empty for all that can")
+        raise FieldError("take", "enter a whole number, or leave it empty for all usable nodes")
     return int(text)
 
 
@@ -232,9 +232,9 @@ def run_preflight(request: HtmxRequest, name: str) -> HttpResponse:
     by = request.user.get_username()
     set_requirement_by(run, requires=requires_one, by=by, now=timezone.now())
     if not requires_one:
-        said = f"{run.name} requires no preflight."
+        said = f"{run.name} does not require a preflight."
     else:
-        said = run.preflight_doubt or f"{run.name} requires a preflight, and it had one."
+        said = run.preflight_doubt or f"{run.name} requires a preflight, and its nodes passed one."
     messages.success(request, said)
     return HttpResponseRedirect(run.get_absolute_url())
 
@@ -258,5 +258,5 @@ def preflight_files(request: HtmxRequest) -> HttpResponse:
         )
     except FieldError as error:
         return show(request, of_files=given, error=error)
-    messages.success(request, f"{counted(len(uploads), 'file')} read and judged.")
+    messages.success(request, f"{counted(len(uploads), 'file')} evaluated.")
     return HttpResponseRedirect(preflight.get_absolute_url())

@@ -18,7 +18,7 @@ MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 # What is no rule of the fleet's, and has a runbook all the same.
 OF_SERVICE = {
     "notifications": "Notifications",
-    "service": "trnwatch itself",
+    "service": "trnwatch service",
 }
 
 

@@ -50,15 +50,17 @@ def reports_of(hot: HotStore, run: Run, *, now: datetime) -> list[tuple[str, str
     if state is None:
         return []
     who = formatting.counted(state.n_workers, "worker")
-    heard = f"{who}, last heard {duration(max(0.0, now.timestamp() - state.heard_s))} ago"
+    heard = f"{who}, last report {duration(max(0.0, now.timestamp() - state.heard_s))} ago"
     lines = [("Reports", heard)]
     n_missing = state.n_workers - len(state.members)
     if n_missing:
         lines.append(("Missing", f"{formatting.counted(n_missing, 'worker')} never reported"))
     if state.n_dropped:
-        lines.append(("Lost", f"{formatting.counted(state.n_dropped, 'report')} on the way here"))
+        lines.append(("Lost", f"{formatting.counted(state.n_dropped, 'report')} in transit"))
     if run.step_shift:
-        lines.append(("Steps", f"{run.step_shift:,} ahead of the job's own count: trained again"))
+        lines.append(
+            ("Steps", f"{run.step_shift:,} ahead of the job's count: repeated after a restart")
+        )
     reasons = sorted({member.reason for member in state.members.values() if member.reason})
     return lines + [("Failed", reason) for reason in reasons]
 

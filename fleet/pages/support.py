@@ -82,7 +82,7 @@ def _check(request: HtmxRequest) -> HttpResponse:
         return _show(request, error=error)
     by = request.user.get_username()
     kept = store_check(checked, by=by, now=timezone.now(), trial=trial)
-    messages.success(request, f"{kept.file} is checked and kept.")
+    messages.success(request, f"{kept.file} checked.")
     return HttpResponseRedirect(kept.get_absolute_url())
 
 
@@ -90,11 +90,11 @@ def _graph(request: HtmxRequest) -> SupportFile:
     """Return the file, or what was pasted in its place."""
     uploaded, text = _uploaded(request, "file"), request.POST.get("text", "")
     if uploaded and text.strip():
-        raise FieldError("file", "give a file or paste its text, not both")
+        raise FieldError("file", "upload a file or paste text, not both")
     if uploaded:
         return uploaded
     if not text.strip():
-        raise FieldError("file", "choose a file, or paste its text below")
+        raise FieldError("file", "upload a file or paste text")
     return SupportFile(PASTED, io.BytesIO(text.encode("utf-8", "replace")))
 
 

@@ -24,7 +24,7 @@ def of_node(now: NodeNow, *, n_alerts: int, at: datetime) -> SafeString:
         _how_it_is(now, at),
         _where(now.node),
         _alerts(n_alerts),
-        " Nothing is wrong with it." if is_fine else "",
+        " No open alerts." if is_fine else "",
     )
 
 
@@ -36,7 +36,7 @@ def _how_it_is(now: NodeNow, at: datetime) -> SafeString:
         return format_html("<b>{}</b> has <b class='bad-text'>never reported</b>.", name)
     age_s = at.timestamp() - now.last_seen_s
     if not now.is_up and not now.is_silent:
-        return format_html("<b>{}</b> was last heard of {} ago.", name, duration(age_s))
+        return format_html("<b>{}</b> last reported {} ago.", name, duration(age_s))
     if not now.is_up:
         seen = datetime.fromtimestamp(now.last_seen_s, UTC)
         return format_html(
@@ -51,13 +51,13 @@ def _how_it_is(now: NodeNow, at: datetime) -> SafeString:
 def _busy(now: NodeNow) -> SafeString:
     name = now.node.name
     if now.node.source == Node.Source.STEPS:
-        text = "<b>{}</b> trains: its job reports. No agent does, so its hardware is not seen."
+        text = "<b>{}</b> is training. No agent reports, so there are no hardware metrics."
         return format_html(text, name)
     if now.utilization_mean is None:
-        return format_html("<b>{}</b> reports, but no process holds its cores.", name)
+        return format_html("<b>{}</b> is reporting, but no process uses its cores.", name)
     cores = "core is" if now.node.n_cores == 1 else "cores are"
     return format_html(
-        "<b>{}</b> reports; its {} {} <b>{}</b> busy.",
+        "<b>{}</b> is reporting; its {} {} <b>{}</b> busy.",
         name,
         now.node.n_cores,
         cores,
@@ -67,9 +67,9 @@ def _busy(now: NodeNow) -> SafeString:
 
 def _where(node: Node) -> SafeString:
     if node.run is None:
-        return format_html("It belongs to no run, seen since {}.", _day(node.first_seen_at))
+        return format_html("It belongs to no run. First seen {}.", _day(node.first_seen_at))
     return format_html(
-        'It is rank {} of <a href="{}">{}</a>, which {}; seen since {}.',
+        'It is rank {} of <a href="{}">{}</a>, which {}. First seen {}.',
         node.rank,
         node.run.get_absolute_url(),
         node.run.name,
@@ -90,15 +90,15 @@ def doing(run: Run) -> str:
     """Return what a run does, as the end of a sentence."""
     match run.phase:
         case Run.Phase.PENDING:
-            return "waits for its nodes"
+            return "is waiting for its nodes"
         case Run.Phase.COMPILING:
             done = f", {percent(run.phase_progress_ratio, 0)} done" if run.knows_progress else ""
-            return f"compiles{done}"
+            return f"is compiling{done}"
         case Run.Phase.FINISHED:
             return "has finished"
         case Run.Phase.FAILED:
             return "has failed"
-    return "warms up" if run.phase == Run.Phase.WARMING_UP else "trains"
+    return "is warming up" if run.phase == Run.Phase.WARMING_UP else "is training"
 
 
 def remaining_s(run: Run, *, now: datetime) -> float | None:
@@ -142,11 +142,11 @@ def _getting_ready(run: Run, at: datetime) -> SafeString:
     if run.is_reported:
         return _before_its_first_step(run, at)
     left_s = remaining_s(run, now=at)
-    left = "" if left_s is None else f", about {duration(left_s)} to go"
-    word = "compiles" if run.phase == Run.Phase.COMPILING else "warms up"
+    left = "" if left_s is None else f", about {duration(left_s)} left"
+    word = "is compiling" if run.phase == Run.Phase.COMPILING else "is warming up"
     since = duration(at - run.phase_since)
     done = percent(run.phase_progress_ratio, 0)
-    text = "<b>{}</b> {}: <b>{}</b> done after {}{}. No step is trained before that."
+    text = "<b>{}</b> {}: <b>{}</b> done after {}{}. Steps start after that."
     return format_html(text, run.name, word, done, since, left)
 
 
@@ -154,20 +154,20 @@ def _before_its_first_step(run: Run, at: datetime) -> SafeString:
     """Say how long a job has been without a step: it does not say how far it has come."""
     since = duration(at - run.phase_since)
     heard_s = (at - run.heard_at).total_seconds() if run.heard_at else 0.0
-    quiet = f", and nothing was heard of it for {duration(heard_s)}" if heard_s > QUIET_S else ""
-    text = "<b>{}</b> has reported for <b>{}</b> without a step: it compiles{}."
+    quiet = f"; last report {duration(heard_s)} ago" if heard_s > QUIET_S else ""
+    text = "<b>{}</b> has reported for <b>{}</b> without a step: it is compiling{}."
     return format_html(text, run.name, since, quiet)
 
 
 def _training(now: RunNow, at: datetime) -> SafeString:
     if now.step_s is None:
-        return format_html("<b>{}</b> trains, but no step has been seen yet.", now.run.name)
+        return format_html("<b>{}</b> is training, but no steps have been reported.", now.run.name)
     if now.is_stale and now.last_step_at_s is not None:
         age = duration(at.timestamp() - now.last_step_at_s)
-        text = "<b>{}</b> has finished <b class='bad-text'>no step for {}</b>; the last took {}."
+        text = "<b>{}</b> has completed <b class='bad-text'>no step for {}</b>; the last took {}."
         return format_html(text, now.run.name, age, seconds(now.step_s))
     if now.share_ratio is None:
-        text = "<b>{}</b> trains at <b>{}</b> per step; its all-reduce is not reported: {}"
+        text = "<b>{}</b> trains at <b>{}</b> per step. Its all-reduce share is not reported: {}"
         return format_html(text, now.run.name, seconds(now.step_s), _pace(now))
     share = percent(now.share_ratio)
     return format_html(
@@ -186,7 +186,7 @@ def _training(now: RunNow, at: datetime) -> SafeString:
 def _pace(now: RunNow) -> SafeString:
     """Say how fast a run trains, as far as anybody counts."""
     if now.tokens_per_s is None:
-        return SafeString("tokens are not counted.")
+        return SafeString("token counts are not reported.")
     if now.usd_per_mtok is None:
         return format_html("{} tokens/s.", si(now.tokens_per_s))
     per_mtok = usd(now.usd_per_mtok)
@@ -195,7 +195,7 @@ def _pace(now: RunNow) -> SafeString:
 
 def _spent(run: Run, at: datetime) -> SafeString:
     if math.isnan(run.usd_by(at)):
-        return format_html("Its price is not known; it began {}.", _day(run.started_at))
+        return format_html("Its price is unknown. It started {}.", _day(run.started_at))
     return format_html("<b>{}</b> spent since {}.", usd(run.usd_by(at)), _day(run.started_at))
 
 

@@ -65,7 +65,7 @@ def _begin(request: HtmxRequest) -> HttpResponse:
         )
     except FieldError as error:
         return _show(request, given=given, chosen=candidates, error=error)
-    messages.success(request, f"{trial.name} has begun; its figures come within a minute.")
+    messages.success(request, f"{trial.name} started. Its figures appear within one minute.")
     return HttpResponseRedirect(trial.get_absolute_url())
 
 
@@ -145,9 +145,9 @@ def trial_end(request: HtmxRequest, name: str) -> HttpResponse:
     """End a trial: later steps do not count."""
     trial = get_object_or_404(Trial, name=name)
     if services.end(trial, now=timezone.now()):
-        messages.success(request, f"{trial.name} is over: later steps do not count.")
+        messages.success(request, f"{trial.name} ended. Later steps are ignored.")
     else:
-        messages.error(request, f"{trial.name} was over already.")
+        messages.error(request, f"{trial.name} has already ended.")
     return HttpResponseRedirect(trial.get_absolute_url())
 
 

@@ -90,7 +90,7 @@ def test_one_key_copies_the_link_that_is_frozen(on_call: Page, fleet: str, alert
     assert urlsplit(link).path == alert.get_absolute_url()
     assert "&at=" in link
     on_call.goto(link)
-    expect(on_call.locator(".frozen")).to_contain_text("Frozen in time")
+    expect(on_call.locator(".frozen")).to_contain_text("Showing data from")
     expect(on_call.locator("figure.chart[data-state=error]")).to_have_count(0)
 
 

@@ -57,6 +57,6 @@ def test_without_scripts_it_opens_all_the_same(browser: Browser, fleet: str) -> 
 
     assert plain.url == f"{fleet}/silences/"
     plain.goto(f"{fleet}/runs/llama/")
-    plain.locator("figure#share").get_by_role("link", name="Read it as a table").click()
+    plain.locator("figure#share").get_by_role("link", name="Show as table").click()
     expect(plain.locator("h1")).to_have_text("Share of llama")
     context.close()

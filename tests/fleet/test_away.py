@@ -17,7 +17,7 @@ def test_a_page_says_it_and_tries_again(client: Client, run: Run) -> None:
 
     assert response.status_code == 503
     assert response["Retry-After"] == "5"
-    assert "Redis does not answer" in response.text
+    assert "Redis is not responding" in response.text
     assert 'http-equiv="refresh"' in response.text
 
 

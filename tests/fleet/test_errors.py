@@ -33,7 +33,7 @@ def test_what_does_not_exist_has_a_page(client: Client) -> None:
     response = client.get("/nowhere/<script>")
 
     assert response.status_code == 404
-    assert "Nothing is at /nowhere/&lt;script&gt;" in response.text
+    assert "There is no page at /nowhere/&lt;script&gt;" in response.text
     assert "<h1" in response.text
 
 
@@ -62,7 +62,7 @@ def test_a_host_that_is_not_ours_is_a_bad_request(client: Client) -> None:
     response = client.get("/", headers={"Host": "evil.example"})
 
     assert response.status_code == 400
-    assert "not understood" in response.text
+    assert "not valid" in response.text
 
 
 def test_a_page_that_is_not_yours_says_why(client: Client) -> None:

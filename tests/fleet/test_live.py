@@ -182,7 +182,7 @@ def test_an_open_tab_outlives_redis(
                 report(open_store(settings.REDIS_URL))
                 events = await tabs.enter_async_context(stream(address, "overview"))
                 await told(events, "")
-            await told(events, "Redis does not answer")
+            await told(events, "Redis is not responding")
             with redis_server(tmp_path, port=port):
                 report(open_store(settings.REDIS_URL))
                 await told(events, "")
@@ -198,7 +198,7 @@ def test_stale_data_are_told(address: str, hot: HotStore, steady: Node, limping:
             said: dict[str, Any] = json.loads((await first(events, "tick")).data)
             return said
 
-    assert watch(story())["why"] == "no node reports"
+    assert watch(story())["why"] == "no nodes are reporting"
 
 
 @pytest.mark.parametrize("nodes", [("steady", "limping"), ("steady",)])

@@ -103,7 +103,7 @@ def test_it_shows_a_node_that_fell_silent(client: Client, alive: Run, silent: No
 def test_an_empty_fleet_is_told_how_to_begin(client: Client, db: None, redis_url: str) -> None:
     page = text(client)
 
-    assert "No node has reported yet" in page
+    assert "No nodes are reporting" in page
     assert "/api/v1/ingest/neuron-monitor" in page
 
 
@@ -170,7 +170,7 @@ def test_it_says_how_late_the_ticks_are(client: Client, hot: HotStore, alive: Ru
     hot.gauge("tick_lateness_s", 0.23)
     hot.count("ticks_late", 12)
     page = text(client)
-    assert "12 ticks came late" in page
+    assert "12 late ticks" in page
     assert "ms late" not in page
 
     hot.gauge("tick_lateness_s", 4.2)

@@ -28,7 +28,7 @@ def test_it_finds_runs(client: Client, limping: Node) -> None:
 def test_it_says_when_there_is_nothing(client: Client, db: None) -> None:
     page = client.get("/search", {"q": "<zebra>"}).text
 
-    assert "Nothing in the fleet is called “&lt;zebra&gt;”" in page
+    assert "No node, run or alert matches “&lt;zebra&gt;”" in page
 
 
 def test_it_gives_htmx_only_the_results(client: Client, limping: Node) -> None:

@@ -1,4 +1,4 @@
-"""Marks that say a state by shape, word and colour, and a share by length and hatching."""
+"""Template tags for states (shape, word and colour) and for shares (bars)."""
 
 import math
 from collections.abc import Sequence
@@ -31,7 +31,7 @@ STATES = {
     "pending": ("", "○"),
     "compiling": ("warn", "◐"),
     "warming_up": ("warn", "◕"),
-    # What a run does says nothing of how well it does: that is a mark of its own.
+    # The phase of a run. Its health has a tag of its own.
     "training": ("", "▸"),
     "healthy": ("ok", "✓"),
     "over_limit": ("bad", "▲"),
@@ -54,7 +54,7 @@ EMPTY_BAR = SafeString('<svg class="spread" role="img" aria-label="no data"></sv
 @register.simple_tag
 @lru_cache(maxsize=1024)
 def tag(state: str, words: str = "", extra: str = "") -> SafeString:
-    """Mark a state; ``words`` in place of its name, ``extra`` a further class (small)."""
+    """Render a state tag; ``words`` replaces its name, ``extra`` is one more CSS class."""
     colour, shape = STATES.get(str(state), ("", "○"))
     return format_html(
         '<span class="{}"><span aria-hidden="true">{}</span> {}</span>',
@@ -106,17 +106,17 @@ def spread_bar(low: float | None, mean: float | None, high: float | None) -> Saf
 
 # outcome → (colour class, shape, words)
 OUTCOMES = {
-    "noticed": ("ok", "✓", "noticed"),
+    "noticed": ("ok", "✓", "detected"),
     "missed": ("bad", "✕", "missed"),
-    "waiting": ("ack", "◇", "not noticed yet"),
-    "planned": ("", "○", "about to begin"),
-    "faint": ("", "○", "too faint to count"),
+    "waiting": ("ack", "◇", "not detected yet"),
+    "planned": ("", "○", "scheduled"),
+    "faint": ("", "○", "not scored"),
 }
 
 
 @register.simple_tag
 def outcome(told: Any, extra: str = "") -> SafeString:
-    """Mark whether a fault was noticed, and after how long."""
+    """Render whether a fault was detected, and after how long."""
     colour, shape, words = OUTCOMES[told.outcome]
     after = f" after {soon(told.delay_s)}" if told.delay_s is not None else ""
     return format_html(
@@ -130,7 +130,7 @@ def outcome(told: Any, extra: str = "") -> SafeString:
 
 @register.simple_tag
 def verdict(named: str, right: str, wrong: str) -> SafeString:
-    """Mark what was named: "right" or "wrong", in words for either."""
+    """Render a correct or wrong detection result, with the words for each."""
     colour, shape, words = ("ok", "✓", right) if named == "right" else ("bad", "✕", wrong)
     return format_html(
         '<span class="tag small {}"><span aria-hidden="true">{}</span> {}</span>',
@@ -142,7 +142,7 @@ def verdict(named: str, right: str, wrong: str) -> SafeString:
 
 @register.filter
 def soon(value: float | None) -> str:
-    """Write how long something took: whole seconds up to two minutes."""
+    """Format a duration: whole seconds up to two minutes."""
     if value is None:
         return ABSENT
     return f"{value:.0f}{NBSP}s" if value < 120 else duration(value)
@@ -150,25 +150,25 @@ def soon(value: float | None) -> str:
 
 @register.filter
 def times(value: float | None) -> str:
-    """Write a factor: 1.4982 becomes 1.50 behind a cross."""
+    """Format a factor: 1.4982 becomes 1.50 after a multiplication sign."""
     return ABSENT if value is None else f"\u00d7 {value:.2f}"
 
 
 State = Delivery.State
 # (colour class, shape, word)
 MARKS = {
-    State.PENDING: ("", "○", "waits"),
-    State.SENDING: ("warn", "◐", "being sent"),
+    State.PENDING: ("", "○", "pending"),
+    State.SENDING: ("warn", "◐", "sending"),
     State.SENT: ("ok", "✓", "sent"),
-    State.DEAD: ("bad", "✕", "given up"),
+    State.DEAD: ("bad", "✕", "failed"),
     State.DROPPED: ("", "■", "dropped"),
 }
-RETRYING = ("warn", "◔", "tried again")
+RETRYING = ("warn", "◔", "retrying")
 
 
 @register.simple_tag
 def delivery_tag(delivery: Delivery) -> SafeString:
-    """Mark how far a delivery got."""
+    """Render the state of a delivery."""
     state = State(delivery.state)
     is_retrying = state == State.PENDING and delivery.n_attempts > 0
     colour, shape, word = RETRYING if is_retrying else MARKS[state]
@@ -178,11 +178,11 @@ def delivery_tag(delivery: Delivery) -> SafeString:
 
 @register.inclusion_tag("notifications/_undelivered.html", takes_context=True)
 def undelivered(context: template.Context) -> dict[str, Any]:
-    """Tell, on every page, of notifications that were given up or that nobody sends."""
+    """Warn on every page about failed and delayed notifications and long-term writes."""
     request = context.get("request")
     trouble = trouble_for(request)
     match = getattr(request, "resolver_match", None)
-    # The page of notifications has a whole part for it.
+    # The notification page lists failed deliveries itself.
     is_there = match is not None and match.url_name == "notification-list"
     streams = list(in_trouble(timezone.now())) if trouble.n_behind else []
     return {
@@ -193,13 +193,13 @@ def undelivered(context: template.Context) -> dict[str, Any]:
 
 
 def behind_in_words(row: LongTermPosition, *, now: datetime) -> str:
-    """Say how far behind a stream is, what was refused, and what stands in the way."""
+    """Describe the lag of a stream, its rejected samples and the cause."""
     lag_s = now.timestamp() - row.second
     said = []
     if lag_s > BEHIND_S:
         said.append(f"{row.stream} are {duration(lag_s)} behind")
     if row.dropped_at is not None:
-        said.append(f"{row.n_dropped:,} samples of the {row.stream} were refused")
+        said.append(f"{row.n_dropped:,} samples of the {row.stream} were rejected")
     return ", ".join(said) + (f" ({row.trouble})" if row.trouble else "")
 
 
@@ -208,19 +208,19 @@ N_SHOWN = 3
 
 @register.simple_tag
 def checks_of(trial: Trial) -> Sequence[SupportCheck]:
-    """Return the newest checks of a trial, fetched once."""
+    """Return the newest checks of a trial."""
     return list(SupportCheck.objects.filter(trial=trial).defer("operators")[:N_SHOWN])
 
 
 @register.filter
 def in_words(check: SupportCheck) -> str:
-    """Say what stands: 3 of 47 operators are unsupported, 9 unknown."""
+    """Summarise a check: 3 of 47 operators are unsupported, 9 unknown."""
     return headline(check.n_operators, check.n_unsupported, check.n_unknown)
 
 
 @register.inclusion_tag("checks/_support_tag.html")
 def support_tag(check: SupportCheck) -> dict[str, object]:
-    """Mark a check by its worst operator, in shape, word and colour."""
+    """Render a check by its worst operator."""
     if check.n_unsupported:
         return {"colour": "bad", "shape": "▲", "word": "unsupported"}
     if check.n_unknown:

@@ -1,5 +1,5 @@
-// Lines over numbers, such as dollars over days: each with the band that it may lie in.
-import { common } from "./chart-kinds.js";
+// Lines over a numeric axis, for example cost over days, with confidence bands.
+import { common } from "./chart-base.js";
 import { eventsPaint } from "./chart-marks.js";
 import { pointer } from "./chart-pointer.js";
 import { colour, faded } from "./palette.js";

@@ -1,5 +1,5 @@
-// A curve over named places, such as sizes: lines, no time, a logarithmic height.
-import { common, line, thinLog } from "./chart-kinds.js";
+// Lines over categories, for example message sizes, on a logarithmic y axis.
+import { common, line, thinLog } from "./chart-base.js";
 import { faded, css } from "./palette.js";
 import { pointer } from "./chart-pointer.js";
 import { logTicks } from "./units.js";

@@ -1,5 +1,5 @@
-// Lines with more points than pixels, which would fill the plot: drawn by stretches of time,
-// their mean as the line, from their lowest to their highest as a band behind it.
+// Lines with more points than pixels: drawn per time bucket, the mean as a line and the range from
+// minimum to maximum as a band.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
 
 const DENSE = 0.75; // points per pixel: from here on a line is drawn by stretches

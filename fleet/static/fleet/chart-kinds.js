@@ -1,23 +1,19 @@
-// How each kind of chart is drawn: lines, stacked steps, bars by worker, heat over time; curves stand beside.
+// The kinds of charts over time and by worker: lines, stacked steps, bars, heat map.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
 import { course } from "./chart-course.js";
 import { curve } from "./chart-curve.js";
-import { density } from "./chart-dense.js";
+import { common, isNumber, line, spacing, thinLog, Y_AXIS } from "./chart-base.js";
 import { eventsPaint, marksPaint, reachPaint } from "./chart-marks.js";
 import { barPaint, heatPaint, limitPaint, shadePaint, stackPaint } from "./chart-paint.js";
 import { pointer } from "./chart-pointer.js";
 import { touch } from "./chart-touch.js";
-import { colour, css, faded } from "./palette.js";
 import { isUtc, moment } from "./time.js";
-import { logTicks, ticks } from "./units.js";
+import { logTicks } from "./units.js";
 
-const FONT = "11px system-ui, sans-serif";
-const Y_AXIS = 58;
 const HEADROOM = 1.08;
 const MINUTE = 60, HOUR = 3600, DAY = 86400;
 const TIME_STEPS_S = [1, 2, 5, 10, 15, 30, ...[1, 2, 5, 10, 15, 30].map((n) => n * MINUTE), ...[1, 2, 3, 6, 12].map((n) => n * HOUR), ...[1, 2, 5, 10].map((n) => n * DAY)];
 const FAR = 8; // times what nine of ten steps take
-const HOLE = 3; // times the usual spacing: nothing is drawn across it
 
 const KINDS = { lines, stack, bars, heat, curve, course };
 
@@ -26,13 +22,7 @@ export function toDrawing(kind, data, chart) {
   return (KINDS[kind] ?? lines)(data, chart);
 }
 
-const isNumber = (value) => value !== null && value !== undefined;
 const isBlank = (series) => !series.some(({ values }) => values.some(isNumber));
-
-function spacing(t) {
-  const steps = t.slice(1).map((moment, i) => moment - t[i]).sort((a, b) => a - b);
-  return steps.length ? steps[steps.length >> 1] : 1;
-}
 
 // ---- lines
 
@@ -50,40 +40,7 @@ function lines(data, chart) {
   return { options, data: [t, ...series.map((one) => one.values)], span: spanOf(data), isEven: isEven(t, data.every_s) };
 }
 
-export function line({ label, role }, index, { t, series, has_gaps: hasGaps }) {
-  const ink = colour(role, index);
-  const isMuted = role === "muted";
-  return {
-    label,
-    stroke: isMuted ? faded(ink, 0.38) : ink,
-    width: isMuted ? 1 : role === "bad" ? 2.2 : 1.6,
-    points: { show: false },
-    ...density(role, series, faded(ink, 0.2)),
-    // Steps come unevenly: where they stopped, the figure itself says so.
-    gaps: (u, seriesIdx, from, to, gaps) => hasGaps ? gaps : [...gaps, ...holes(u, t, from, to)].sort((a, b) => a[0] - b[0]),
-  };
-}
-
-function holes(u, t, from, to) {
-  const widest = HOLE * spacing(t.slice(from, to + 1));
-  const found = [];
-  for (let i = from + 1; i <= to; i += 1) {
-    if (t[i] - t[i - 1] > widest) found.push([u.valToPos(t[i - 1], "x", true), u.valToPos(t[i], "x", true)]);
-  }
-  return found;
-}
-
 const isEven = (t, everyS) => t.length < 3 || spacing(t) <= everyS * 1.5;
-
-// Of a decade only 1, 3 and 10 are labelled.
-export function thinLog(splits) {
-  const few = splits.filter(isNumber).length <= 6;
-  return splits.map((value) => {
-    if (!isNumber(value)) return null;
-    const lead = Math.round(value / 10 ** Math.floor(Math.log10(value) + 1e-9));
-    return few || lead === 1 || lead === 3 ? value : null;
-  });
-}
 
 function floorAtZero(low, high) {
   return [Math.min(0, low ?? 0), high > 0 ? high * HEADROOM : 1];
@@ -162,7 +119,7 @@ function quarters(n) {
   return Array.from({ length: Math.ceil(n / by) }, (_, i) => i * by);
 }
 
-// ---- what they share
+// ---- shared by charts over time
 
 function spanOf({ window, t }) {
   return window ? window[1] - window[0] : Math.max(1, t.at(-1) - t[0]);
@@ -201,19 +158,4 @@ function timeTick(second, step) {
   const isMidnight = step >= 3 * HOUR && moment(second * 1000, "minute") === "00:00";
   if (step >= DAY || isMidnight) return moment(second * 1000, "date");
   return moment(second * 1000, step >= 60 ? "minute" : "clock");
-}
-
-export function common(data, plugins) {
-  const axis = { stroke: css("--muted"), font: FONT, ticks: { show: false }, grid: { stroke: css("--line"), width: 1 } };
-  return {
-    padding: [10, 24, 0, 0],
-    legend: { show: false },
-    focus: { alpha: 0.25 },
-    hooks: {},
-    plugins,
-    axes: [
-      { ...axis, size: 24, gap: 5, space: 64, grid: { show: false } },
-      { ...axis, size: Y_AXIS, gap: 6, space: 30, values: (u, splits) => ticks(splits, data.unit) },
-    ],
-  };
 }

@@ -1,4 +1,4 @@
-// The line under a chart: each series with its colour and its latest value, or that at the pointer.
+// The legend of a chart: each series with its colour and its value at the cursor, or its latest value.
 import { colour } from "./palette.js";
 import { figure } from "./units.js";
 

@@ -1,4 +1,4 @@
-// What explains a curve: levels to compare it with, and moments at which something was done.
+// Annotations in a chart: reference levels and events.
 import { css } from "./palette.js";
 
 const FONT = () => `${11 * devicePixelRatio}px system-ui, sans-serif`;

@@ -1,4 +1,4 @@
-// What is painted by hand on a chart's canvas: limits, shades, stacked bars, heat.
+// Custom painting on a chart's canvas: limits, shaded ranges, stacked bars, heat map.
 import { CIVIDIS, colour, css, faded, hatch } from "./palette.js";
 import { figure } from "./units.js";
 

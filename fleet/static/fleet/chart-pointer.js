@@ -1,4 +1,4 @@
-// Reading a chart: a small table beside the pointer, and the same by arrow keys and ear.
+// The tooltip of a chart, for pointer, arrow keys and screen readers.
 import { legendOf } from "./chart-legend.js";
 import { colour } from "./palette.js";
 import { say } from "./shell.js";

@@ -1,4 +1,4 @@
-// The line under a chart that says how finely each part of it is told, and by which store.
+// The note under a chart on the resolution and the store of each part of the data.
 import { moment } from "./time.js";
 
 const AFAR = ", from the long-term store";

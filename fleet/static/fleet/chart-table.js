@@ -1,4 +1,4 @@
-// The same figures as a table, for those who cannot or would rather not read the picture.
+// The data of a chart as a table, for screen readers and for exact values.
 import { moment, zoneName } from "./time.js";
 import { figure } from "./units.js";
 
@@ -48,8 +48,8 @@ export function tableOf(chart) {
   const details = document.createElement("details");
   const scroll = Object.assign(document.createElement("div"), { className: "scroll chart-table", tabIndex: 0 });
   scroll.setAttribute("role", "region");
-  scroll.setAttribute("aria-label", "The chart as a table");
-  details.append(Object.assign(document.createElement("summary"), { textContent: "as a table" }), scroll);
+  scroll.setAttribute("aria-label", "Chart data");
+  details.append(Object.assign(document.createElement("summary"), { textContent: "Show as table" }), scroll);
   const refresh = () => {
     if (details.open) scroll.replaceChildren(chart.drawing && chart.plot ? build(chart) : "No data in this window.");
   };

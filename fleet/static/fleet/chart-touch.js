@@ -1,4 +1,4 @@
-// Fingers on a chart: one reads it, or moves what is zoomed; two zoom; up and down still scroll.
+// Touch on a chart: one finger reads or pans, two fingers zoom, vertical swipes scroll the page.
 
 const LEAST_S = 10; // closer than this nothing more is to be seen
 

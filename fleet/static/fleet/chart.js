@@ -1,4 +1,4 @@
-// One chart: fetched, drawn, appended to; loading, empty and failed look like what they are.
+// One chart: fetch, draw, append; loading, empty and error states.
 import uPlot from "../vendor/uplot/dist/uPlot.esm.js";
 import { legendOf } from "./chart-legend.js";
 import { reachOf } from "./chart-reach.js";
@@ -54,7 +54,7 @@ export class Chart {
     try {
       const answer = await fetch(this.src, { headers: { Accept: "application/json" } });
       if (!answer.ok) throw new Error(await reason(answer));
-      this.data = await answer.json().catch(() => { throw new Error("The chart could not be read."); });
+      this.data = await answer.json().catch(() => { throw new Error("Could not read the chart data."); });
       this.isFed = false;
       this.draw();
     } catch (error) {
@@ -68,7 +68,7 @@ export class Chart {
   #fail(error, quietly) {
     if (quietly && this.plot) return; // keep what is drawn; the clock says that it is stale
     this.#clear();
-    this.#say("error", error.message || "The chart could not be fetched.");
+    this.#say("error", error.message || "Could not load the chart.");
     const again = Object.assign(document.createElement("button"), { type: "button", textContent: "Try again" });
     again.addEventListener("click", () => this.load());
     this.body.querySelector(".chart-note").append(again);
@@ -184,8 +184,8 @@ export class Chart {
 async function reason(answer) {
   try {
     const body = await answer.json();
-    return body.error?.message ? `${body.error.field}: ${body.error.message}` : `The chart could not be fetched (${answer.status}).`;
+    return body.error?.message ? `${body.error.field}: ${body.error.message}` : `Could not load the chart (${answer.status}).`;
   } catch {
-    return `The chart could not be fetched (${answer.status}).`;
+    return `Could not load the chart (${answer.status}).`;
   }
 }

@@ -1,4 +1,4 @@
-// The charts of a page: finds them, keeps them fresh, links their cursors and their zoom.
+// All charts of a page: find them, refresh them, link cursors and zoom.
 import { Chart } from "./chart.js";
 import { isFollowing } from "./live.js";
 import { onTheme } from "./shell.js";

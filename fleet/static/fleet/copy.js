@@ -11,6 +11,6 @@ document.addEventListener("click", async (event) => {
   } catch {
     field.closest("details")?.setAttribute("open", "");
     field.select();
-    notify("Selected: copy it with the keyboard.");
+    notify("Text selected. Press Ctrl+C to copy it.");
   }
 });

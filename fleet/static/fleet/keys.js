@@ -1,4 +1,4 @@
-// The keyboard: every key the help names, and nothing while somebody types.
+// Keyboard shortcuts as listed in the help; inactive while typing in a field.
 import { frozenLink } from "./charts.js";
 import { togglePause } from "./live.js";
 import { notify } from "./shell.js";
@@ -33,14 +33,14 @@ function press(key) {
   const all = [...document.querySelectorAll(`[data-key="${key}"]`)].filter((button) => button.offsetParent);
   const button = chosen ?? (all.length === 1 ? all[0] : null);
   if (button) button.click();
-  else if (all.length) notify(`There are ${all.length} to choose from: pick one with j and k first.`);
+  else if (all.length) notify(`${all.length} items: select one with j and k first.`);
 }
 
 async function freeze() {
   const link = frozenLink();
   try {
     await navigator.clipboard.writeText(link);
-    notify("Link copied: it shows this window for good.");
+    notify("Link copied. It always shows this time range.");
   } catch {
     location.assign(link);
   }

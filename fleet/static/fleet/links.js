@@ -1,4 +1,4 @@
-// Links that are to be passed on: a click copies them; without a clipboard it follows them.
+// Links to share: a click copies them, or follows them where there is no clipboard.
 import { notify } from "./shell.js";
 
 async function copy(event) {
@@ -7,7 +7,7 @@ async function copy(event) {
   event.preventDefault();
   try {
     await navigator.clipboard.writeText(link.href);
-    notify("Link copied: it shows this moment for good.");
+    notify("Link copied. It always shows this time.");
   } catch {
     location.assign(link.href);
   }

@@ -1,5 +1,5 @@
-// The page's one stream of changes: parts are morphed in place, points and heat handed on.
-// It pauses while nobody looks, comes back by itself, and always says how fresh the page is.
+// The event stream of the page: morphs partials, passes on points and heat map data.
+// It pauses in hidden tabs, reconnects automatically and shows the age of the data.
 import { moment, now, onZone, refreshTimes, setServerNow, duration } from "./time.js";
 import { say } from "./shell.js";
 
@@ -134,7 +134,7 @@ function show() {
   if (clock.title !== title) clock.title = title;
   const isTroubled = is === "stale" || is === "reconnecting";
   document.body.classList.toggle("is-stale", isTroubled);
-  explain(isTroubled, is === "stale" ? why : "the server does not answer");
+  explain(isTroubled, is === "stale" ? why : "the server is not responding");
 }
 
 /** Say above the page what is wrong and how old its data are, once it lasts. */
@@ -142,7 +142,7 @@ function explain(isTroubled, reason) {
   const box = document.getElementById("why");
   troubledSince = isTroubled ? troubledSince || now() : 0;
   const isLasting = isTroubled && now() - troubledSince > EXPLAINED_AFTER_MS;
-  const text = reason || tick === null ? outage(reason || "no node reports") : lateness();
+  const text = reason || tick === null ? outage(reason || "no nodes are reporting") : lateness();
   if (isLasting && box.textContent !== text) box.textContent = text;
   if (box.hidden !== isLasting) return;
   box.hidden = !isLasting;
@@ -159,7 +159,7 @@ function lateness() {
   const age = `Data is ${duration((now() - tick) / 1000)} old`;
   if (!reporting) return `${age}.`;
   const [n, all] = reporting;
-  return `${age}; ${n === all ? "all nodes report" : `${n} of ${all} nodes report`}.`;
+  return `${age}; ${n === all ? "all nodes reporting" : `${n} of ${all} nodes report`}.`;
 }
 
 export function togglePause() {

@@ -1,4 +1,4 @@
-// What every page runs, in this order: times and frame first, then what moves.
+// Entry point of every page. The order matters: times and frame first, then live parts.
 import { startCharts } from "./charts.js";
 import { startLinks } from "./links.js";
 import { startHeat } from "./heat.js";

@@ -1,4 +1,4 @@
-// Reading a matrix of pairs: a tip beside the pointer, and the same by arrow keys and ear.
+// The tooltip of the pair matrix, for pointer, arrow keys and screen readers.
 import { say } from "./shell.js";
 import { figure } from "./units.js";
 
@@ -16,7 +16,7 @@ function words(data, name, row, column) {
   const pair = `${data.nodes[row]} and ${data.nodes[column]}`;
   if (row === column) return data.nodes[row];
   const value = data[name][row][column];
-  return `${pair}: ${value === null ? "no answer, or not probed" : figure(value, UNITS[name])}`;
+  return `${pair}: ${value === null ? "no response, or not probed" : figure(value, UNITS[name])}`;
 }
 
 function frame(shape, row, column, n) {

@@ -1,4 +1,4 @@
-// A slider beside the field it stands for: moving either moves the other.
+// A slider and its number field, kept in sync.
 
 function mirror(from, to) {
   from.addEventListener("input", () => { if (from.value !== "") to.value = from.value; });

@@ -1,4 +1,4 @@
-// Colours: taken from the style sheet, so that charts follow the theme; cividis for heat.
+// Colours from the style sheet, so that charts follow the theme; cividis for heat maps.
 
 const SERIES = 8;
 

@@ -1,4 +1,4 @@
-// The frame of every page: theme, notices, and what is said to those who listen.
+// The frame of every page: theme, toasts and screen reader announcements.
 import { recall, remember } from "./store.js";
 
 const CHOICES = ["system", "light", "dark"];
@@ -47,20 +47,20 @@ export function say(text) {
 }
 
 const REFUSALS = {
-  401: "Please sign in to do this.",
-  403: "You may not do this: it needs the role of an operator.",
-  404: "That is not there any more.",
-  409: "Somebody was faster; look again.",
-  429: "Too many requests; wait a moment.",
+  401: "Sign in to do this.",
+  403: "This needs the role operator.",
+  404: "This item no longer exists.",
+  409: "Changed by another user in the meantime. Reload the page.",
+  429: "Too many requests. Try again in a moment.",
 };
 
 function startNotices() {
   document.body.addEventListener("htmx:responseError", ({ detail }) => {
     const { status } = detail.xhr;
-    notify(REFUSALS[status] ?? `The server could not do it (${status}). Try again.`, { error: true });
+    notify(REFUSALS[status] ?? `The server returned an error (${status}). Try again.`, { error: true });
   });
-  document.body.addEventListener("htmx:sendError", () => notify("The server cannot be reached. Nothing was changed.", { error: true }));
-  document.body.addEventListener("htmx:timeout", () => notify("The server took too long. Look whether it was done.", { error: true }));
+  document.body.addEventListener("htmx:sendError", () => notify("The server is not reachable. No changes were made.", { error: true }));
+  document.body.addEventListener("htmx:timeout", () => notify("The server took too long. Check whether the change was made.", { error: true }));
 }
 
 function startMenu() {

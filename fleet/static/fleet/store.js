@@ -1,4 +1,4 @@
-// What the browser remembers of this viewer's choices; without storage they last for the page.
+// Viewer preferences in local storage; kept for the page only where storage is blocked.
 
 const page = {};
 

@@ -1,4 +1,4 @@
-// Chooses dark or light before the first paint; loaded in the head, blocking, so that nothing flashes.
+// Set dark or light theme before the first paint; blocking, so that the page does not flash.
 (() => {
   const root = document.documentElement;
   root.classList.remove("no-js");

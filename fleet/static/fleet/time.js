@@ -1,4 +1,4 @@
-// Times: how long ago, kept fresh; clock times in UTC or the viewer's own zone.
+// Relative times, updated every second; clock times in UTC or local time.
 import { recall, remember } from "./store.js";
 
 const NBSP = "\u202f";

@@ -1,4 +1,4 @@
-// The sheet of a trial at the largest size at which all of it fits on one A4 page across.
+// Scale the trial report to the largest size that fits one A4 page, landscape.
 
 const LARGEST = 1, SMALLEST = 0.3, TRIES = 12;
 const sheet = document.querySelector(".sheet");

@@ -1,4 +1,4 @@
-// Figures for people, as the server writes them: absent is a dash, never zero.
+// Number formatting, same as fleet/formatting.py: a missing value is a dash, never zero.
 
 const NBSP = "\u202f";
 export const ABSENT = "–";

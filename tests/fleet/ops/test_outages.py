@@ -246,7 +246,7 @@ def _say_it_is_away(port: int) -> None:
         # A session is looked up before any view is asked.
         status, text, headers = asked(port, path, Cookie=COOKIE)
         assert (path, status, headers["Retry-After"]) == (path, 503, "5")
-        assert "The database does not answer" in text
+        assert "The database is not responding" in text
         is_page = "html" in headers["Content-Type"]
         assert is_page == ('http-equiv="refresh"' in text)
     status, text, _ = asked(port, "/", Accept="application/json")

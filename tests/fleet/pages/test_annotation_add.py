@@ -35,7 +35,7 @@ def test_the_form_answers_itself_and_tells_the_page(
     response = client.post(URL, DEPLOY, headers=FROM_FORM)
 
     assert response["HX-Trigger"] == '{"annotations-changed": {}}'
-    assert "Kept." in response.text
+    assert "Annotation saved." in response.text
     assert "<html" not in response.text
 
 
@@ -64,7 +64,7 @@ def test_it_never_sends_anybody_to_another_site(
 def test_it_stands_by_itself_too(client: Client, operator: object) -> None:
     response = client.get(f"{URL}?run=llama&kind=deploy")
 
-    assert "<h1>Annotate</h1>" in response.text
+    assert "<h1>Annotations</h1>" in response.text
     assert 'name="run" value="llama"' in response.text
     assert "HX-Target" in response["Vary"]
 

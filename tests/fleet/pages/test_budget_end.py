@@ -41,7 +41,7 @@ def test_it_is_withdrawn_once(lead: Client) -> None:
     path = f"/budgets/{Budget.objects.get().pk}/end/"
     lead.post(path)
 
-    assert "was withdrawn already" in lead.post(path, follow=True).text
+    assert "is already withdrawn" in lead.post(path, follow=True).text
 
 
 def test_others_may_not_and_nothing_else_can_be_done(lead: Client, client: Client) -> None:

@@ -35,7 +35,7 @@ def lead(client: Client) -> Client:
 
 
 def test_without_budgets_it_says_what_they_are_for(lead: Client) -> None:
-    assert "There is no budget yet" in lead.get("/budgets/").text
+    assert "No budgets." in lead.get("/budgets/").text
 
 
 def test_a_budget_is_set_and_its_last_day_counts(lead: Client) -> None:

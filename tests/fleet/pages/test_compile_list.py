@@ -51,13 +51,13 @@ def test_it_says_what_was_lost_and_what_changed(page: Page, recompiled: Run) -> 
     # Half an hour of four nodes at $21.50.
     assert "$43.0" in text
     assert "33 %" in text
-    assert "last found in the cache" in text
+    assert "previous: found in the cache" in text
 
 
 def test_without_an_accident_it_says_so(page: Page, run: Run, now_s: float) -> None:
     store_compiles(run, [asked("MODULE_1+a", at_s=now_s - 100)])
 
-    assert "nothing was compiled by accident" in page(COMPILES)
+    assert "no unplanned compiles" in page(COMPILES)
 
 
 def test_an_empty_fleet_says_where_compiles_come_from(page: Page, db: None) -> None:
@@ -77,7 +77,7 @@ def test_processes_without_a_shared_cache_are_warned_of(
     )
     text = page(COMPILES)
 
-    assert "shares no cache" in text
+    assert "does not share a compile cache" in text
     assert "3 processes compiled the same graphs themselves" in text
     assert "which each node has to itself" in text
     assert "NEURON_COMPILE_CACHE_URL" in text
@@ -101,7 +101,7 @@ def test_it_lists_what_is_asked_for(
     text = page(COMPILES + query)
 
     assert ("flags: -O1 became -O2" in text) == is_listed
-    assert ("No compile is like that" in text) != is_listed
+    assert ("No compile matches" in text) != is_listed
 
 
 def test_long_ago_is_listed_only_when_asked_for(page: Page, recompiled: Run) -> None:
@@ -154,4 +154,4 @@ def test_what_was_announced_has_a_list_of_its_own_and_cost_nothing(
 
     assert "Compiles: announced" in text
     assert "MODULE_7+a" in text
-    assert "nothing was compiled by accident" in page(COMPILES)
+    assert "no unplanned compiles" in page(COMPILES)

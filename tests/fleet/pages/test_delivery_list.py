@@ -21,7 +21,7 @@ def test_it_lists_how_each_went(page: Page, dead: Delivery, hook: Receiver, aler
     delivery(hook, alert, n_attempts=2, last_error="503")
     text = page(HERE)
 
-    for word in ("given up", "404: no_service", "sent", "tried again", "503"):
+    for word in ("failed", "404: no_service", "sent", "retrying", "503"):
         assert word in text
 
 

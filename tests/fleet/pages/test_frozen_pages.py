@@ -35,14 +35,14 @@ def test_a_run_says_what_it_did_in_the_window(page: Page, alive: Run, minute: st
 
     assert " UTC <b>llama</b> took <b>10</b> steps of <b>2.00 s</b>" in text
     assert ">From " in text
-    assert "Spent in this window" in text
+    assert "Cost in this time range" in text
     assert "over the last minute" not in text
 
 
 def test_a_run_that_took_no_step_then_says_so(page: Page, alive: Run) -> None:
     text = page(f"/runs/llama/?{window(ago_s=3600, length_s=60)}")
 
-    assert "<b>llama</b> finished no step from" in text
+    assert "<b>llama</b> completed no step from" in text
 
 
 def test_what_stands_for_now_is_left_out(page: Page, alive: Run, minute: str) -> None:
@@ -54,7 +54,7 @@ def test_what_stands_for_now_is_left_out(page: Page, alive: Run, minute: str) ->
 def test_a_node_leads_back_to_how_it_is_now(page: Page, alive: Run, minute: str) -> None:
     text = page(f"/nodes/steady/?{minute}")
 
-    assert 'how it is now, on <a href="/nodes/steady/">its page</a>' in text
+    assert 'see <a href="/nodes/steady/">the live page</a>' in text
 
 
 def test_the_alerts_are_those_that_were_open_then(
@@ -162,7 +162,7 @@ def test_it_offers_nothing_to_do(
     assert "Acknowledge" not in content
     assert "<form" not in content
     assert "hx-post" not in content
-    assert "Frozen in time" in content
+    assert "Showing data from" in content
 
 
 def test_the_price_is_that_of_its_end(page: Page, alive: Run) -> None:

@@ -86,7 +86,7 @@ def stray(run: Run | None, name: str = "stray") -> Node:
 def test_a_filter_that_nothing_matches_offers_the_way_back(page: Page, alive: Run) -> None:
     text = page("/nodes/?q=nobody")
 
-    assert "No node is like that" in text
+    assert "No node matches" in text
     assert "Show all 2" in text
 
 
@@ -95,7 +95,7 @@ def test_the_live_stream_follows_the_same_filter(page: Page, alive: Run) -> None
 
 
 def test_an_empty_fleet_says_how_to_begin(page: Page, redis_url: str, db: None) -> None:
-    assert "No node has reported yet" in page("/nodes/")
+    assert "No nodes are reporting" in page("/nodes/")
 
 
 def test_a_node_without_efa_says_so(page: Page, alive: Run) -> None:

@@ -40,7 +40,7 @@ def test_it_says_exactly_what_is_wrong_and_whom_to_take(page: Page) -> None:
     assert len(names) == 12
     assert not {"n-03", "n-09"} & set(names)
     assert not {"n-06", "n-11"} <= set(names)
-    assert "Put in on purpose" in text
+    assert "Injected faults" in text
     assert "hx-trigger" not in text.partition('id="found"')[2].partition(">")[0]
 
 
@@ -88,7 +88,7 @@ def test_where_none_can_come_it_says_so(page: Page) -> None:
     text = page(f"/preflight/{preflight.pk}/")
 
     assert "Only 0 of the 1 node wanted can be taken." in text
-    assert "No node can be taken" in text
+    assert "No usable nodes" in text
 
 
 def test_nodes_of_the_fleet_are_linked(page: Page, steady: Node, limping: Node) -> None:

@@ -66,7 +66,7 @@ def test_files_are_judged_and_kept(at_the_desk: Client) -> None:
     assert (preflight.asked_by, preflight.source) == ("operator", "files")
     assert preflight.verdict == "pass"
     assert "All 5 nodes can be taken." in response.text
-    assert "read from files" in response.text
+    assert "uploaded; requested by" in response.text
     assert "How it is judged" in response.text
 
 

@@ -23,7 +23,7 @@ def at_the_desk(client: Client) -> Client:
 def test_without_any_it_says_what_happens(page: Page) -> None:
     text = page("/preflight/")
 
-    assert "Nothing was probed yet" in text
+    assert "No preflights." in text
     assert "An operator names the nodes here" in text
     assert "<form" not in text.partition("<main")[2]
 

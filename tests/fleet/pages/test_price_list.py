@@ -31,7 +31,7 @@ def lead(client: Client) -> Client:
 def test_without_prices_it_tells_what_is_published(lead: Client) -> None:
     page = lead.get("/prices/").text
 
-    assert "No price has been set yet" in page
+    assert "No contract prices" in page
     assert "capacity block" in page
     assert "$35.76" in page
 
@@ -52,7 +52,7 @@ def test_a_price_is_set_and_says_whom_it_changes(lead: Client, run: Run) -> None
 
     assert (price.usd_per_node_hour, price.set_by) == (12.5, "lead")
     assert price.valid_from == datetime(2026, 11, 1, tzinfo=UTC)
-    assert "changes what 1 run under way" in page.text.replace("\u202f", " ")
+    assert "applies to 1 active run" in page.text.replace("\u202f", " ")
     assert page.context["rows"][0].contract == price
     assert run.price[0] == 12.5
 
@@ -66,7 +66,7 @@ def test_history_has_every_price_the_last_set_first(lead: Client) -> None:
     page = lead.get("/prices/")
 
     assert [price.usd_per_node_hour for price in page.context["history"]] == [11.0, 12.5]
-    assert page.text.count("to come") == 1
+    assert page.text.count(">scheduled<") == 1
 
 
 @pytest.mark.parametrize(

@@ -40,7 +40,7 @@ def test_a_run_compiles_without_a_share_of_it_done(client: Client, say: Say) -> 
     say(line("run", **ABOUT), line("beat", worker="trn-a", n_workers=4))
     page, runs, overview = (read(client, url) for url in ("/runs/real/", "/runs/", "/"))
 
-    assert "without a step: it compiles." in page
+    assert "without a step: it is compiling." in page
     assert "3 workers never reported" in page
     assert "0 % done" not in page + runs + overview
     assert "compiling" in runs
@@ -51,7 +51,7 @@ def test_a_run_of_which_little_is_known_says_what_is_missing(client: Client, say
     say(*(step(n, "own", ended_at=time.time(), collective_s=None, n_workers=1) for n in (1, 2, 3)))
     page = read(client, "/runs/real/")
 
-    assert "its all-reduce is not reported" in page
+    assert "Its all-reduce share is not reported" in page
     assert "tokens are not counted" in page
     assert "Its price is not known" in page
     assert "peak not known" in page
@@ -74,7 +74,7 @@ def test_what_was_lost_and_why_it_failed_is_said(client: Client, say: Say) -> No
     say(line("end", worker="trn-c", failed=True, reason="RuntimeError"))
     page = read(client, "/runs/real/")
 
-    assert "7 reports on the way here" in page
+    assert "7 reports in transit" in page
     assert "RuntimeError" in page
     assert "failed" in page
 
@@ -90,7 +90,7 @@ def test_pages_show_nodes_without_an_agent(client: Client, say: Say, path: str) 
 def test_a_node_says_that_only_its_job_reports(client: Client, say: Say) -> None:
     say(line("run", **ABOUT), *whole_step(1, ended_at=time.time()))
 
-    assert "trains: its job reports. No agent does" in read(client, "/nodes/trn-a/")
+    assert "is training. No agent reports" in read(client, "/nodes/trn-a/")
 
 
 def test_a_node_whose_job_is_over_is_not_said_to_train(client: Client, say: Say) -> None:
@@ -99,7 +99,7 @@ def test_a_node_whose_job_is_over_is_not_said_to_train(client: Client, say: Say)
     page = read(client, "/nodes/trn-a/")
 
     assert "trains: its job reports" not in page
-    assert "was last heard of" in page
+    assert "last reported" in page
     assert "silent" not in read(client, "/nodes/")
 
 

@@ -82,7 +82,7 @@ def test_a_compiling_run_shows_how_long_it_takes_yet(page: Page, alive: Run) -> 
     another("bert", phase="compiling", phase_progress_ratio=0.75, phase_since=since)
     text = page("/runs/bert/")
 
-    assert "<b>75 %</b> done after 30 min, about 10 min to go" in text
+    assert "<b>75 %</b> done after 30 min, about 10 min left" in text
     assert "No step has been trained yet" in text
     assert "<figure" not in text
 
@@ -107,7 +107,7 @@ def test_a_run_that_is_over_says_so_and_shows_how_it_went_to_the_end(
 
     assert "failed 0 s ago, after 2 h 0 min and 10 steps." in text
     assert "<b>2.00 s</b>" in text
-    assert "in its last 15m" in text
+    assert "over the last 15m" in text
     assert f"to={int(ended_at.timestamp())}" in text
     assert "released" in text
     assert 'data-live="head"' in text
@@ -119,7 +119,7 @@ def test_a_run_that_is_over_follows_its_money_until_that_is_added_up(
     Run.objects.update(phase=Run.Phase.FINISHED, finished_at=datetime.now(UTC))
     text = page("/runs/llama/")
 
-    assert "is being added up" in text
+    assert "is being calculated" in text
     assert 'data-live="run-money:llama"' in text
 
 
@@ -162,15 +162,15 @@ def test_the_demo_s_own_weather_is_no_drill(page: Page, alive: Run) -> None:
 
 
 def test_only_a_simulated_run_can_be_drilled(page: Page, alive: Run) -> None:
-    assert "Drill…" not in page("/runs/llama/")
+    assert "Start a drill…" not in page("/runs/llama/")
     Run.objects.update(is_simulated=True)
-    assert "Drill…" in page("/runs/llama/")
+    assert "Start a drill…" in page("/runs/llama/")
 
 
 def test_a_frozen_window_follows_no_stream(page: Page, alive: Run) -> None:
     text = page("/runs/llama/?from=1700000000&to=1700000900")
 
-    assert "Frozen in time" in text
+    assert "Showing data from" in text
     assert 'data-live="' not in text
 
 

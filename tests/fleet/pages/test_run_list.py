@@ -60,7 +60,7 @@ def test_a_compiling_run_shows_its_progress_and_what_is_left(page: Page, alive: 
     text = page("/runs/")
 
     assert 'value="0.75"' in text
-    assert "10 min to go" in text
+    assert "10 min left" in text
 
 
 def test_an_alert_stands_beside_the_phase(page: Page, alert: Alert) -> None:
@@ -74,11 +74,11 @@ def test_a_finished_run_has_no_present(page: Page, alive: Run) -> None:
     text = page("/runs/")
 
     assert "finished" in text
-    assert "1 under way" in text
+    assert "1 active" in text
 
 
 def test_without_runs_it_says_how_they_come(page: Page, redis_url: str, db: None) -> None:
-    assert "No run is known yet" in page("/runs/")
+    assert "No runs." in page("/runs/")
 
 
 def test_a_team_is_text_and_never_markup(page: Page, alive: Run) -> None:

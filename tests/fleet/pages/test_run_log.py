@@ -49,12 +49,12 @@ def page(hot: HotStore, db: None, client: Client, tmp_path: Path, lines: list[st
 def test_it_says_how_far_the_run_came_and_what_a_log_cannot_tell(page: str) -> None:
     assert "trained to <b>step 30</b> at 9.20\u202fs each" in page
     assert "does not tell computing from all-reduce" in page
-    assert "not in a log; limit 25" in page
+    assert "not in the log; limit 25" in page
 
 
 def test_it_shows_pace_price_and_loss(page: str) -> None:
     assert "<b>227\u202fk</b>" in page
-    assert "from 8.90 at first" in page
+    assert "from 8.90 at the start" in page
     assert re.search(r"<b>\$0\.\d+</b>", page)
     assert "of 12.2\u202fPFLOP/s" in page
 
@@ -64,13 +64,13 @@ def test_it_shows_every_graph_who_found_and_who_compiled_it(page: str) -> None:
 
     assert 'title="MODULE_1652+aa11">1652</td><td class="mono wide">aa11</td>' in panel
     assert "1\u202fmin" in panel
-    assert "1 graph was asked for with more than one set of compiler flags" in panel
+    assert "1 graph was requested with more than one set of compiler flags" in panel
     assert "/fsx/cache" in panel
     assert "25\u202f% of requests" in panel
 
 
 def test_broken_hardware_comes_before_the_charts(page: str) -> None:
-    before, _ = page.split("Step by step", 1)
+    before, _ = page.split("Time range", 1)
 
     assert "HBM_UNCORRECTABLE_ERROR on steady device 3" in before
 

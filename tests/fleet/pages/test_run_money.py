@@ -44,7 +44,7 @@ def test_it_stands_on_the_page_of_the_run(page: Page, alive: Run, hot: HotStore)
     update_spending(hot, now=just_now())
     after = page("/runs/llama/")
 
-    assert "is being added up" in before
+    assert "is being calculated" in before
     assert 'id="money"' in after
     assert "all included" in after
 
@@ -59,7 +59,7 @@ def test_what_is_not_known_is_said_and_never_nought(page: Page, alive: Run) -> N
     text = page("/runs/llama/money/")
 
     assert dollars(text) == []
-    assert "price not known" in text
+    assert "price unknown" in text
     assert "nobody says how many tokens an epoch has" in text
 
 

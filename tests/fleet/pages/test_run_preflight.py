@@ -26,7 +26,7 @@ def test_who_requires_one_reads_at_once_that_there_was_none(
 
     again = client.post("/runs/llama/preflight/", {"requires": "no"}, follow=True).text
 
-    assert "llama requires no preflight." in again
+    assert "llama does not require a preflight." in again
     assert "started without a pass" not in again
 
 

@@ -40,12 +40,12 @@ def test_it_shows_every_worker_and_marks_the_culprit(page: str) -> None:
 def test_it_says_what_each_cause_explains_and_how_that_was_found(page: str) -> None:
     for cause in ("A worker or a few", "Uneven stages", "Uneven sequences", "Communication"):
         assert cause in page
-    assert "played again on paper" in page
+    assert "simulated again" in page
 
 
 def test_it_invents_neither_cost_nor_hardware(page: str) -> None:
     assert "$" not in page.split("<main", 1)[1].split("</main>", 1)[0]
-    assert "not recorded; set so that the run ends at the import" in page
+    assert "not recorded; the end is set to the import time" in page
 
 
 def test_its_charts_are_of_its_own_time(page: str, client: Client) -> None:
@@ -92,7 +92,7 @@ def test_a_healthy_run_has_nothing_to_explain(
     text = client.get("/runs/recorded/").text
 
     assert "as long as it should" in text
-    assert "there is one stage" in text
+    assert "single stage" in text
 
 
 def test_the_list_of_runs_shows_no_price_for_it(page: str, client: Client) -> None:

@@ -23,7 +23,7 @@ def upload(name: str, text: bytes | None = None) -> SimpleUploadedFile:
 def test_without_checks_it_says_how_to_begin(page: Page, viewer: User) -> None:
     text = page("/support/")
 
-    assert "No model has been checked yet" in text
+    assert "No checks." in text
     assert "an operator gives it to the form here" in text
     assert 'type="file"' not in text
 
@@ -57,7 +57,7 @@ def test_a_viewer_may_not(client: Client, viewer: User) -> None:
 @pytest.mark.parametrize(
     ("data", "field", "said"),
     [
-        ({"text": ""}, "file", "choose a file, or paste its text below"),
+        ({"text": ""}, "file", "upload a file or paste text"),
         ({"text": "aten::add\nhow are you"}, "file", "line 2: “how are you” is no operator"),
         ({"text": "aten::add", "trial": "nobody"}, "trial", "there is none called"),
     ],

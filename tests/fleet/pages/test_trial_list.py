@@ -38,7 +38,7 @@ def lead(client: Client) -> Client:
 def test_without_trials_it_says_how_to_begin(page: Page, redis_url: str) -> None:
     text = page("/trials/")
 
-    assert "There is no trial yet" in text
+    assert "No trials." in text
     assert "a lead chooses them here" in text
     assert "<form" not in text.partition("<main")[2]
 
@@ -49,7 +49,7 @@ def test_a_lead_begins_one(lead: Client, redis_url: str, arms: tuple[Run, Run]) 
     trial = Trial.objects.get()
     assert response.redirect_chain == [("/trials/move/", 302)]
     assert (trial.created_by, trial.planned_steps) == ("lead", 2_000)
-    assert "its figures come within a minute" in response.text
+    assert "figures appear within one minute" in response.text
     assert "being worked out" in response.text
 
 

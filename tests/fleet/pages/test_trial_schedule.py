@@ -130,7 +130,7 @@ def test_arms_that_train_different_things_are_told_first(
 
     text = page(PAGE)
 
-    assert "The arms do not train the same thing: global batch" in text
+    assert "The arms train different workloads: global batch" in text
 
 
 def test_an_odd_third_arm_says_nothing_of_the_two_that_are_compared(

@@ -25,8 +25,8 @@ def test_it_says_that_it_was_noticed_and_rightly(
 
     text = page(f"/drills/{fault.pk}/")
 
-    assert "olga put it into" in text
-    assert "noticed after 6 s, and named cause and place rightly" in text
+    assert "Started by olga on" in text
+    assert "detected after 6 s, and Cause and location correct" in text
     assert f'href="/alerts/{alert.pk}/"' in text
     assert "One core computes slowly" in text
     assert f'data-src="/drills/{fault.pk}/charts/metric?from=' in text
@@ -40,13 +40,13 @@ def test_it_says_whom_else_detection_blamed(
 
     text = page(f"/drills/{fault.pk}/")
 
-    assert "but blamed slow HBM" in text
+    assert "but reported as slow HBM" in text
 
 
 def test_it_says_that_nobody_noticed(page: Page, drilled: Drilled) -> None:
     text = page(f"/drills/{drilled(ago=timedelta(hours=1)).pk}/")
 
-    assert "Detection did not notice." in text
+    assert "Not detected." in text
 
 
 def test_it_follows_a_fault_that_is_under_way(page: Page, drilled: Drilled) -> None:
@@ -54,7 +54,7 @@ def test_it_follows_a_fault_that_is_under_way(page: Page, drilled: Drilled) -> N
 
     text = page(f"/drills/{fault.pk}/")
 
-    assert "Nothing has been noticed so far." in text
+    assert "Not detected yet." in text
     assert "<progress" in text
     # A chart that still moves is asked for again and again; a frozen one is not.
     assert f'data-src="/drills/{fault.pk}/charts/metric"' in text
@@ -70,7 +70,7 @@ def test_an_alert_that_fired_again_notices_a_second_fault(
         alert=alert, at=second.starts_at + timedelta(seconds=9), kind=AlertEvent.Kind.REFIRED
     )
 
-    assert "noticed after 6 s" in page(f"/drills/{first.pk}/")
+    assert "detected after 6 s" in page(f"/drills/{first.pk}/")
     assert "noticed after 9 s" in page(f"/drills/{second.pk}/")
 
 
@@ -79,7 +79,7 @@ def test_a_fault_of_a_whole_run_names_no_node(page: Page, drilled: Drilled) -> N
 
     text = page(f"/drills/{fault.pk}/")
 
-    assert "The demo put it into" in text
+    assert "Started by the demo on" in text
     assert "whole run" in text
     assert "charts/metric" not in text
 
@@ -102,7 +102,7 @@ def test_the_stream_renders_what_lives_on_it(drilled: Drilled) -> None:
 
     events = live_topic(TOPICS, f"drill:{fault.pk}", {}).render()
 
-    assert b"not noticed yet" in events["verdict"]
+    assert b"not detected yet" in events["verdict"]
     assert b"Truth" in events["answer"]
 
 

@@ -25,7 +25,7 @@ def test_it_shows_truth_beside_what_was_noticed(
 
     assert "<h1>Drills</h1>" in text
     assert f'id="drill-{fault.pk}"' in text
-    assert "noticed after 6 s" in text
+    assert "detected after 6 s" in text
     assert "1 of 1 that count" in text
     assert "100 %" in text
 
@@ -36,7 +36,7 @@ def test_what_nobody_noticed_is_missed(page: Page, drilled: Drilled) -> None:
     text = page(DRILLS)
 
     assert "missed" in text
-    assert "0 of 1 that count" in text
+    assert "0 of 1 scored" in text
 
 
 def test_what_is_under_way_is_not_missed_yet(page: Page, drilled: Drilled) -> None:
@@ -44,7 +44,7 @@ def test_what_is_under_way_is_not_missed_yet(page: Page, drilled: Drilled) -> No
 
     text = page(DRILLS)
 
-    assert "not noticed yet" in text
+    assert "not detected yet" in text
     assert "under way" in text
 
 
@@ -75,13 +75,13 @@ def test_an_alert_of_another_run_notices_nothing(
     )
     noticed(drilled(ago=timedelta(hours=2)), run=other, node=None, subject="run:other")
 
-    assert "0 of 1 that count" in page(DRILLS)
+    assert "0 of 1 scored" in page(DRILLS)
 
 
 def test_the_weather_to_come_stays_a_secret(page: Page, drilled: Drilled) -> None:
     drilled(ago=timedelta(hours=-1), injected_by="")
 
-    assert "Nothing has been drilled yet" in page(DRILLS)
+    assert "No drills." in page(DRILLS)
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_it_keeps_what_the_address_asks_for(
 def test_a_filter_without_drills_says_so(page: Page, drilled: Drilled) -> None:
     drilled()
 
-    assert "No drill is like that" in page(f"{DRILLS}?kind=hang&run=nobody&page=x")
+    assert "No drill matches" in page(f"{DRILLS}?kind=hang&run=nobody&page=x")
 
 
 @pytest.mark.parametrize("partial", ["card", "history"])
@@ -144,7 +144,7 @@ def test_where_drills_are_switched_off_it_says_so(
 
 
 def test_where_all_runs_are_real_it_says_so(page: Page, alive: Run, operator: User) -> None:
-    assert "real ones are never drilled" in page(DRILLS)
+    assert "real runs cannot be drilled" in page(DRILLS)
 
 
 def test_it_knows_no_other_method(client: Client, operator: User) -> None:

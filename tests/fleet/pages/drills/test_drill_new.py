@@ -36,7 +36,7 @@ def test_it_offers_runs_and_faults_and_says_what_the_fault_is(
     assert "<h1>Start a drill</h1>" in text
     assert 'value="llama" selected' in text
     assert "A whole accelerator runs at a lower clock" in text
-    assert "It should be noticed within" in text
+    assert "Expected detection within" in text
 
 
 @pytest.mark.parametrize("kind", FAULTS)
@@ -100,7 +100,7 @@ def test_where_drills_are_switched_off_it_says_so(
 
 
 def test_a_real_run_is_not_to_be_had(client: Client, alive: Run, operator: User) -> None:
-    assert "no simulated run is under way" in client.get(NEW).text
+    assert "no simulated run is active" in client.get(NEW).text
     assert post(client).status_code == 404
     assert not InjectedFault.objects.exists()
 

@@ -16,28 +16,28 @@ def test_it_says_how_much_longer_steps_take(page: Page, simulated: Run, operator
 
     assert text.strip().startswith('<section class="panel" id="preview"')
     assert "with this fault" in text
-    assert "It should be noticed within" in text
+    assert "Expected detection within" in text
     assert "It wastes about" in text
 
 
 def test_it_says_that_only_hardware_shows_it(page: Page, simulated: Run, operator: User) -> None:
-    assert "only its hardware shows it" in page(PREVIEW.format(kind="node_silent"))
+    assert "Only hardware metrics do" in page(PREVIEW.format(kind="node_silent"))
 
 
 def test_it_says_that_no_step_gets_on(page: Page, simulated: Run, operator: User) -> None:
-    assert "No step of llama gets on" in page(PREVIEW.format(kind="node_crash"))
+    assert "llama makes no progress" in page(PREVIEW.format(kind="node_crash"))
 
 
 def test_it_says_that_a_fault_is_too_faint(page: Page, simulated: Run, operator: User) -> None:
     text = page(PREVIEW.format(kind="input_stall") + "&magnitude=0")
 
-    assert "too faint to count" in text
+    assert "Too small to require detection" in text
 
 
 def test_what_does_not_fit_is_asked_for(page: Page, simulated: Run, operator: User) -> None:
     text = page(PREVIEW.format(kind="slow_core") + "&magnitude=4711")
 
-    assert "Fill in what is missing" in text
+    assert "Complete the form" in text
 
 
 def test_it_breaks_nothing(page: Page, simulated: Run, operator: User) -> None:
