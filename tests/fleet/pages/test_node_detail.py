@@ -23,7 +23,7 @@ def test_it_says_in_one_sentence_how_the_node_is(page: Page, alive: Run) -> None
 
     assert "<b>steady</b> is reporting; its 32 cores are <b>50 %</b> busy." in text
     assert 'rank 0 of <a href="/runs/llama/">llama</a>' in text
-    assert "Nothing is wrong with it." in text
+    assert "No open alerts." in text
 
 
 def test_it_shows_the_alert_that_blames_it(page: Page, alert: Alert) -> None:

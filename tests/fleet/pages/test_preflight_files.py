@@ -67,7 +67,7 @@ def test_files_are_judged_and_kept(at_the_desk: Client) -> None:
     assert preflight.verdict == "pass"
     assert "All 5 nodes can be taken." in response.text
     assert "uploaded; requested by" in response.text
-    assert "How it is judged" in response.text
+    assert "Criteria" in response.text
 
 
 @pytest.mark.parametrize(("name", "pack"), [("out.zip", zipped), ("out.tar.gz", tarred)])

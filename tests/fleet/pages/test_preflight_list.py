@@ -24,7 +24,7 @@ def test_without_any_it_says_what_happens(page: Page) -> None:
     text = page("/preflight/")
 
     assert "No preflights." in text
-    assert "An operator names the nodes here" in text
+    assert "An operator can start one here" in text
     assert "<form" not in text.partition("<main")[2]
 
 

@@ -52,10 +52,10 @@ def test_a_run_of_which_little_is_known_says_what_is_missing(client: Client, say
     page = read(client, "/runs/real/")
 
     assert "Its all-reduce share is not reported" in page
-    assert "tokens are not counted" in page
-    assert "Its price is not known" in page
-    assert "peak not known" in page
-    assert "1 worker, last heard" in page
+    assert "token counts are not reported" in page
+    assert "Its price is unknown" in page
+    assert "peak unknown" in page
+    assert "1 worker, last report" in page
 
 
 def test_a_model_that_the_catalogue_lacks_has_an_mfu(client: Client, say: Say) -> None:
@@ -65,7 +65,7 @@ def test_a_model_that_the_catalogue_lacks_has_an_mfu(client: Client, say: Say) -
     run = Run.objects.get(name="real")
 
     assert run.shape == {"params": 7e9, "layers": 32, "hidden": 4096}
-    assert "peak not known" not in read(client, "/runs/real/")
+    assert "peak unknown" not in read(client, "/runs/real/")
 
 
 def test_what_was_lost_and_why_it_failed_is_said(client: Client, say: Say) -> None:

@@ -83,7 +83,7 @@ def test_a_compiling_run_shows_how_long_it_takes_yet(page: Page, alive: Run) -> 
     text = page("/runs/bert/")
 
     assert "<b>75 %</b> done after 30 min, about 10 min left" in text
-    assert "No step has been trained yet" in text
+    assert "No steps yet" in text
     assert "<figure" not in text
 
 

@@ -46,7 +46,7 @@ def test_it_stands_on_the_page_of_the_run(page: Page, alive: Run, hot: HotStore)
 
     assert "is being calculated" in before
     assert 'id="money"' in after
-    assert "all included" in after
+    assert "including all overhead" in after
 
 
 def test_mfu_names_the_peak_that_it_assumes(page: Page, alive: Run) -> None:
@@ -60,7 +60,7 @@ def test_what_is_not_known_is_said_and_never_nought(page: Page, alive: Run) -> N
 
     assert dollars(text) == []
     assert "price unknown" in text
-    assert "nobody says how many tokens an epoch has" in text
+    assert "tokens per epoch are not set" in text
 
 
 def test_an_epoch_has_a_price_once_somebody_says_its_tokens(lead: Client, alive: Run) -> None:

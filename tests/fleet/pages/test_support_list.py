@@ -24,7 +24,7 @@ def test_without_checks_it_says_how_to_begin(page: Page, viewer: User) -> None:
     text = page("/support/")
 
     assert "No checks." in text
-    assert "an operator gives it to the form here" in text
+    assert "an operator can upload it here" in text
     assert 'type="file"' not in text
 
 

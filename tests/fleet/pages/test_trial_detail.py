@@ -146,7 +146,7 @@ def test_a_trial_whose_other_arm_is_gone_says_so(page: Page, hot: HotStore, tria
     update_figures(hot, Trial.objects.with_arms().get(pk=trial.pk), now=LATER)
 
     assert "The run of one arm was deleted" in page("/trials/bakeoff/")
-    assert "run was removed" in page("/trials/")
+    assert "run of the other arm was deleted" in page("/trials/")
     assert "The run of one arm was deleted" in page("/trials/bakeoff/print/")
 
 

@@ -22,7 +22,7 @@ def test_a_lead_ends_it_once(client: Client, trial: Trial) -> None:
     second = client.post("/trials/bakeoff/end/", follow=True)
 
     assert "Later steps are ignored" in first.text
-    assert "was over already" in second.text
+    assert "has already ended" in second.text
     assert ended_at is not None
     assert Trial.objects.get().ended_at == ended_at
 

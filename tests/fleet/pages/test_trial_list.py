@@ -39,7 +39,7 @@ def test_without_trials_it_says_how_to_begin(page: Page, redis_url: str) -> None
     text = page("/trials/")
 
     assert "No trials." in text
-    assert "a lead chooses them here" in text
+    assert "a lead selects them here" in text
     assert "<form" not in text.partition("<main")[2]
 
 
@@ -50,7 +50,7 @@ def test_a_lead_begins_one(lead: Client, redis_url: str, arms: tuple[Run, Run]) 
     assert response.redirect_chain == [("/trials/move/", 302)]
     assert (trial.created_by, trial.planned_steps) == ("lead", 2_000)
     assert "figures appear within one minute" in response.text
-    assert "being worked out" in response.text
+    assert "being calculated" in response.text
 
 
 def test_an_operator_may_not(client: Client, redis_url: str, arms: tuple[Run, Run]) -> None:

@@ -65,8 +65,8 @@ def test_mismatches_come_before_the_verdict(page: Page, hot: HotStore, trial: Tr
     text = page("/trials/bakeoff/print/")
 
     assert text.index("The arms train different workloads") < text.index("1M tokens cost")
-    assert "<b>optimizer</b>: SGD against AdamW" in text
-    assert "No verdict follows" in text
+    assert "<b>optimizer</b>: SGD vs. AdamW" in text
+    assert "There is no verdict" in text
 
 
 def test_before_it_is_worked_out_it_says_so(page: Page, trial: Trial) -> None:

@@ -26,7 +26,7 @@ def test_it_says_that_it_was_noticed_and_rightly(
     text = page(f"/drills/{fault.pk}/")
 
     assert "Started by olga on" in text
-    assert "detected after 6 s, and Cause and location correct" in text
+    assert "Detected after 6 s. Cause and location correct." in text
     assert f'href="/alerts/{alert.pk}/"' in text
     assert "One core computes slowly" in text
     assert f'data-src="/drills/{fault.pk}/charts/metric?from=' in text
@@ -71,7 +71,7 @@ def test_an_alert_that_fired_again_notices_a_second_fault(
     )
 
     assert "detected after 6 s" in page(f"/drills/{first.pk}/")
-    assert "noticed after 9 s" in page(f"/drills/{second.pk}/")
+    assert "detected after 9 s" in page(f"/drills/{second.pk}/")
 
 
 def test_a_fault_of_a_whole_run_names_no_node(page: Page, drilled: Drilled) -> None:
@@ -103,7 +103,7 @@ def test_the_stream_renders_what_lives_on_it(drilled: Drilled) -> None:
     events = live_topic(TOPICS, f"drill:{fault.pk}", {}).render()
 
     assert b"not detected yet" in events["verdict"]
-    assert b"Truth" in events["answer"]
+    assert b"Ground truth" in events["answer"]
 
 
 def test_it_asks_the_database_a_few_times(

@@ -26,7 +26,7 @@ def test_it_shows_truth_beside_what_was_noticed(
     assert "<h1>Drills</h1>" in text
     assert f'id="drill-{fault.pk}"' in text
     assert "detected after 6 s" in text
-    assert "1 of 1 that count" in text
+    assert "1 of 1 scored" in text
     assert "100 %" in text
 
 
@@ -45,7 +45,7 @@ def test_what_is_under_way_is_not_missed_yet(page: Page, drilled: Drilled) -> No
     text = page(DRILLS)
 
     assert "not detected yet" in text
-    assert "under way" in text
+    assert "running" in text
 
 
 def test_a_wrong_cause_and_a_wrong_place_are_told(

@@ -17,7 +17,7 @@ def test_it_says_how_much_longer_steps_take(page: Page, simulated: Run, operator
     assert text.strip().startswith('<section class="panel" id="preview"')
     assert "with this fault" in text
     assert "Expected detection within" in text
-    assert "It wastes about" in text
+    assert "Cost: about" in text
 
 
 def test_it_says_that_only_hardware_shows_it(page: Page, simulated: Run, operator: User) -> None:
