@@ -16,7 +16,6 @@ FILES = (
     "templates/runs/**/*.html",
     "templates/simulation/**/*.html",
     "templates/trials/**/*.html",
-    "fleet/pages/**/*.py",
     "fleet/static/fleet/*.js",
 )
 # Phrase (a regular expression) and what to write instead.
