@@ -48,7 +48,7 @@ def _table(path: Path) -> Table:
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
     except tomllib.TOMLDecodeError as error:
-        raise FieldError(path.name, f"can't be read as TOML: {error}") from error
+        raise FieldError(path.name, f"the file can't be read as TOML: {error}") from error
 
 
 def _chip(name: str, entry: Table, sources: Mapping[str, Source]) -> Chip:
