@@ -35,7 +35,7 @@ class SpanOut(ResponseSchema):
 
 
 class AssumptionOut(ResponseSchema):
-    """One figure that is reckoned with."""
+    """One assumed figure."""
 
     name: str = Field(description="Which; units end it.", examples=["failures_per_node_day"])
     value: float = Field(description="The figure.")
@@ -45,7 +45,7 @@ class AssumptionOut(ResponseSchema):
 
 
 class ScheduledArm(ResponseSchema):
-    """One arm, and what is reckoned with."""
+    """One arm and its assumptions."""
 
     label: str = Field(description="What it is called.", examples=["4 \u00d7 trn2.48xlarge"])
     run: str | None = Field(description="Name of its run.", examples=["llama"])

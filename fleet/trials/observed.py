@@ -1,4 +1,4 @@
-"""What a run was seen to do: pace, checkpoints, start, failures, recompiles; nothing assumed."""
+"""What was observed of a run: pace, checkpoints, starts, failures and recompiles."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -20,13 +20,13 @@ from telemetry.store.durable import ENDED, FIRST_PHASE, LOSS, decode_steps
 from telemetry.store.models import RunChunk
 from telemetry.store.reading import Source
 
-# Texts of the annotations that a run's phases leave.
+# Texts of the annotations that a run's phases write.
 STOPPED, TRAINS = PHASES[Run.Phase.PENDING][1], PHASES[Run.Phase.TRAINING][1]
 MOST_STARTS = 50
 
 
 class Start(msgspec.Struct, frozen=True):
-    """One start: seconds of compiling, None where nobody told, and of all else until it trained.
+    """One start: seconds of compiling (None: not reported), and of the rest until it trained.
 
     ``n_compiled`` graphs were compiled, not found in a cache.
     """
@@ -37,15 +37,15 @@ class Start(msgspec.Struct, frozen=True):
 
 
 def starts_of(run: Run, *, first_began: datetime, until: datetime) -> tuple[Start, ...]:
-    """Return a run's first start, then each time that it began anew."""
-    spans = [(run.started_at, first_began), *_anew(run, first_began, until)]
+    """List a run's first start, then its restarts."""
+    spans = [(run.started_at, first_began), *_restarts(run, first_began, until)]
     return tuple(_start(run, begun, ready) for begun, ready in spans[:MOST_STARTS])
 
 
-def _anew(run: Run, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
-    """Yield from when to when a run got ready again.
+def _restarts(run: Run, after: datetime, until: datetime) -> Iterator[tuple[datetime, datetime]]:
+    """Yield when a run stopped, and when it trained again.
 
-    A simulated run may compile amid training, by plan; it has begun anew only where it stopped.
+    A simulated run may compile during training by plan. That is no restart unless it stopped.
     """
     kinds = (Annotation.Kind.RESTART, Annotation.Kind.COMPILE)
     notes = run.annotations.filter(by="", kind__in=kinds, at__gt=after, at__lte=until)
@@ -60,19 +60,19 @@ def _anew(run: Run, after: datetime, until: datetime) -> Iterator[tuple[datetime
 
 
 def _start(run: Run, begun: datetime, ready: datetime) -> Start:
-    told = run.compiles.filter(at__gte=begun - timedelta(seconds=1), at__lt=ready)
+    compiles = run.compiles.filter(at__gte=begun - timedelta(seconds=1), at__lt=ready)
     spans = [
         (at.timestamp(), seconds)
-        for at, seconds in told.exclude(seconds=None).values_list("at", "seconds")
+        for at, seconds in compiles.exclude(seconds=None).values_list("at", "seconds")
         if at is not None and seconds is not None
     ]
-    compile_s = covered_s(spans) if spans else (0.0 if told.exists() else None)
+    compile_s = covered_s(spans) if spans else (0.0 if compiles.exists() else None)
     taken_s = (ready - begun).total_seconds()
     return Start(compile_s, max(0.0, taken_s - (compile_s or 0.0)), len(spans))
 
 
 def starts_of_similar_runs(run: Run) -> tuple[Start, ...]:
-    """Return the starts that are kept of other runs of the same training on the same nodes."""
+    """List the stored starts of similar runs with the same precision."""
     alike = similar_runs(run).filter(precision=run.precision).values("pk")
     kept = ObservedRun.objects.filter(run__in=alike).order_by("run")
     found = (figures.get("starts", ()) for figures in kept.values_list("figures", flat=True))
@@ -80,7 +80,7 @@ def starts_of_similar_runs(run: Run) -> tuple[Start, ...]:
 
 
 def compiles_of(first: Start, others: Iterable[Start]) -> tuple[float, ...]:
-    """Return the seconds of each compile of as many graphs as the first start's, or more."""
+    """List the seconds of each compile of at least as many graphs as in the first start."""
     return tuple(
         each.compile_s
         for each in (first, *others)
@@ -89,28 +89,27 @@ def compiles_of(first: Start, others: Iterable[Start]) -> tuple[float, ...]:
 
 
 def loads_of(first: Start, others: Iterable[Start]) -> tuple[float, ...]:
-    """Return the seconds of each loading; where compiling is told apart, only of such starts."""
-    is_told = first.compile_s is not None
-    alike = (each for each in others if (each.compile_s is not None) == is_told)
+    """List the seconds of each loading, of starts that report compiling in the same way."""
+    has_compile = first.compile_s is not None
+    alike = (each for each in others if (each.compile_s is not None) == has_compile)
     return tuple(each.load_s for each in (first, *alike) if each.load_s > 0)
 
 
 SECONDS_PER_HOUR = 3_600.0
 SECONDS_PER_DAY = 86_400.0
 CHECKPOINT = FIRST_PHASE + STEP_PHASES.index("checkpoint_s")
-# A failure fires more than one alert: those that begin so close together are one.
+# A failure fires more than one alert. Alerts that begin this close together are one failure.
 ONE_FAILURE = timedelta(minutes=10)
 FAILED = Q(rule="hang") | Q(cause__in=("hang", "node_crash"))
 
 
 class Observed(msgspec.Struct, frozen=True, kw_only=True):
-    """What was seen of one run; None where nobody can tell.
+    """What was observed of one run; None where unknown.
 
-    ``tokens_per_s`` is the pace of settled steps without their checkpoints, ``compile_s`` what
-    of the start was compiling, ``load_s`` the rest of it, ``warm_up_s`` what warming up took
-    beyond what its steps take once settled. ``node_days`` and ``run_days`` are time spent in
-    steps, over which failures and recompiles were counted. ``starts`` are this run's, ``alike``
-    those of others that train the same on the same nodes.
+    ``tokens_per_s`` is the pace of settled steps without their checkpoints, ``compile_s`` the
+    part of the start spent compiling, ``load_s`` the rest of it, ``warm_up_s`` the extra time of
+    the warm-up steps. ``node_days`` and ``run_days`` are time spent in steps, over which failures
+    and recompiles were counted. ``starts`` are this run's, ``alike`` those of similar runs.
     """
 
     n_steps: int
@@ -134,17 +133,17 @@ class Observed(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
-    """Return what a run was seen to do up to a moment.
+    """Observe a run up to a time.
 
     Notes
     -----
-    Chance is drawn from a seed of the run: the same steps give the same figures.
+    Random draws are seeded by the run: the same steps give the same figures.
     """
     steps = steps_of(hot, run, until=until)
     settled = _totals(steps.sums[steps.n_warm_rows :])
-    saved_s, seen_s = _checkpoints(run, steps, until_s=until.timestamp())
-    n_saved = len(saved_s)
-    ratio = float(saved_s.sum()) / seen_s if seen_s else 0.0
+    checkpoint_s, total_s = _checkpoints(run, steps, until_s=until.timestamp())
+    n_saved = len(checkpoint_s)
+    ratio = float(checkpoint_s.sum()) / total_s if total_s else 0.0
     pace = _pace(settled, ratio)
     run_days = float(steps.sums[:, 1].sum()) / SECONDS_PER_DAY
     began = datetime.fromtimestamp(steps.first_began_s, until.tzinfo) if len(steps) else until
@@ -157,7 +156,7 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         pace_error_log=_error(run, steps),
         n_checkpoints=n_saved,
         checkpoint_s_per_hour=ratio * SECONDS_PER_HOUR,
-        checkpoint_every_s=seen_s / n_saved if n_saved else None,
+        checkpoint_every_s=total_s / n_saved if n_saved else None,
         compile_s=compile_s,
         is_compile_planned=is_planned,
         load_s=load_s,
@@ -166,7 +165,7 @@ def observe(hot: Source, run: Run, *, until: datetime) -> Observed:
         node_days=run_days * run.n_nodes,
         n_recompiles=_n_recompiles(run, began, until),
         run_days=run_days,
-        checkpoint_error_log=spread_log(saved_s, of_next=False),
+        checkpoint_error_log=spread_log(checkpoint_s, of_next=False),
         starts=starts,
         alike=starts_of_similar_runs(run),
     )
@@ -177,7 +176,7 @@ def _totals(sums: FloatArray) -> dict[str, float]:
 
 
 def _pace(settled: dict[str, float], checkpoint_ratio: float) -> float | None:
-    """Return tokens per second of steps, their checkpoints left out."""
+    """Tokens per second of steps, without their checkpoints."""
     training_s = settled["counted_s"] * (1 - checkpoint_ratio)
     return settled["tokens"] / training_s if settled["tokens"] > 0 and training_s > 0 else None
 
@@ -190,7 +189,7 @@ def _error(run: Run, steps: ArmSteps) -> float | None:
 
 
 def _warm_up_s(steps: ArmSteps, settled: dict[str, float]) -> float:
-    """Return what the steps of the warm-up took beyond as many settled ones."""
+    """Extra time of the warm-up steps, compared with as many settled ones."""
     warm = _totals(steps.sums[: steps.n_warm_rows])
     if not settled["steps"]:
         return 0.0
@@ -199,20 +198,20 @@ def _warm_up_s(steps: ArmSteps, settled: dict[str, float]) -> float:
 
 
 def _checkpoints(run: Run, steps: ArmSteps, *, until_s: float) -> tuple[FloatArray, float]:
-    """Return the seconds of each checkpoint that is kept, (n,), and those of all steps."""
-    saved_s, seen_s = [np.empty(0)], 0.0
+    """Seconds of each stored checkpoint, (n,), and of all steps."""
+    checkpoint_s, total_s = [np.empty(0)], 0.0
     if not len(steps):
-        return saved_s[0], seen_s
-    for rows in _kept(run, until_s):
+        return checkpoint_s[0], total_s
+    for rows in _stored_steps(run, until_s):
         phases = rows[:, FIRST_PHASE:LOSS]
         known = np.where(np.isfinite(phases), phases, 0.0)
         spent_s = known[:, CHECKPOINT - FIRST_PHASE]
-        saved_s.append(spent_s[spent_s > 0])
-        seen_s += float(known.sum())
-    return np.concatenate(saved_s), seen_s
+        checkpoint_s.append(spent_s[spent_s > 0])
+        total_s += float(known.sum())
+    return np.concatenate(checkpoint_s), total_s
 
 
-def _kept(run: Run, until_s: float) -> Iterator[FloatArray]:
+def _stored_steps(run: Run, until_s: float) -> Iterator[FloatArray]:
     kept = RunChunk.objects.filter(run=run.name, start__lt=until_s).order_by("start")
     for data in kept.values_list("steps", flat=True).iterator(chunk_size=24):
         rows = decode_steps(bytes(data))
@@ -220,13 +219,13 @@ def _kept(run: Run, until_s: float) -> Iterator[FloatArray]:
 
 
 def _first_start(run: Run, starts: tuple[Start, ...]) -> tuple[float | None, bool, float | None]:
-    """Return seconds of compiling before the first step, whether a plan says so, and the rest."""
+    """Seconds of compiling before the first step, whether they are planned, and of the rest."""
     if run.is_simulated and "compile_s" in run.plan:
         compile_s: float | None = float(run.plan["compile_s"])
         is_planned = True
     else:
         compile_s, is_planned = starts[0].compile_s if starts else None, False
-    # Graphs that were all found in the cache took no compiling; silence says nothing.
+    # Where all graphs were found in the cache, nothing was compiled.
     if compile_s is None and starts and run.compiles.filter(outcome="hit").exists():
         compile_s = 0.0
     if not starts:
@@ -236,7 +235,7 @@ def _first_start(run: Run, starts: tuple[Start, ...]) -> tuple[float | None, boo
 
 
 def _n_failures(run: Run, began: datetime, until: datetime) -> int:
-    """Count the failures that stopped a run, drills left out."""
+    """Count the failures that stopped a run, without drills."""
     onsets = (
         run.alerts.filter(FAILED, is_drill=False, onset_at__gte=began, onset_at__lt=until)
         .order_by("onset_at")
@@ -251,7 +250,7 @@ def _n_failures(run: Run, began: datetime, until: datetime) -> int:
 
 
 def _n_recompiles(run: Run, began: datetime, until: datetime) -> int:
-    """Count the recompiles that nobody had announced, drills left out."""
+    """Count the unplanned recompiles, without drills."""
     return run.alerts.filter(
         rule="recompile", is_drill=False, onset_at__gte=began, onset_at__lt=until
     ).count()

@@ -1,4 +1,4 @@
-"""Arms whose figures somebody gives in a TOML file, for hardware that nobody has run on yet."""
+"""The arms of a schedule: rates and assumptions from an observed run, or from a TOML file."""
 
 import math
 import tomllib
@@ -23,13 +23,14 @@ from telemetry.statistics.forecast import (
 
 USUAL_CHECKPOINT_S = 3_600.0
 LEAST_STEPS = 20
-# Half a failure in so many node-days is added to what was seen. That is twenty times the rate in
-# the log of OPT-175B (some 35 restarts of 124 hosts in two months): cautious, and soon outweighed.
+# Half a failure in so many node-days is added to the observed ones. That is twenty times the rate
+# in the log of OPT-175B (some 35 restarts of 124 hosts in two months): cautious at first, and
+# negligible after a few weeks.
 EXTRA_NODE_DAYS = 5.0
 
 
 class Assumption(msgspec.Struct, frozen=True):
-    """One figure that is reckoned with: its value, its 95 % interval if any, its source."""
+    """One assumed figure: its value, its 95 % interval if any, its source."""
 
     name: str
     value: float
@@ -40,9 +41,9 @@ class Assumption(msgspec.Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """One arm, ready to be projected; ``seed`` is where its chance comes from.
+    """One arm, ready to be projected; ``seed`` seeds its random draws.
 
-    ``price_basis`` are the terms of the price that it is projected at; empty: nobody said.
+    ``price_basis`` is the basis of its price; empty: unknown.
     """
 
     label: str
@@ -57,12 +58,12 @@ class Planned:
 
 
 def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run") -> Planned:
-    """Return the arm that a run stands for, from what it was seen to do.
+    """Derive an arm from what was observed of a run.
 
     Raises
     ------
     FieldError
-        Where it has no price, or too few steps to tell its pace.
+        Where it has no price, or too few steps to know its pace.
     """
     if not run.usd_per_hour:
         raise FieldError(field, f"{run} has no price; set one for {run.instance_type}")
@@ -81,7 +82,18 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
         load_error_log=spread_log(loads_s, of_next=True),
         checkpoint_error_log=seen.checkpoint_error_log,
     )
-    habits = _habits(run, seen, seen.tokens_per_s, doubt)
+    habits = ArmRates(
+        n_nodes=run.n_nodes,
+        usd_per_hour=run.usd_per_hour,
+        tokens_per_s=seen.tokens_per_s,
+        checkpoint_s_per_hour=seen.checkpoint_s_per_hour,
+        checkpoint_every_s=seen.checkpoint_every_s or USUAL_CHECKPOINT_S,
+        compile_s=_mean(compiles_s),
+        load_s=_mean(loads_s),
+        warm_up_s=seen.warm_up_s,
+        failures_per_node_day=doubt.failures.mean if doubt.failures else 0.0,
+        recompiles_per_day=doubt.recompiles.mean if doubt.recompiles else 0.0,
+    )
     return Planned(
         label=label or run.name,
         run=run.name,
@@ -96,7 +108,7 @@ def planned_of(run: Run, seen: Observed, *, label: str = "", field: str = "run")
 
 
 def _times(seen: Observed) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Return each compile and each loading that was seen, in seconds; of a plan it is one."""
+    """List the seconds of each observed compile and loading; a plan has one of each."""
     first, *more = seen.starts or (None,)
     others = [*more, *seen.alike]
     if first is None or seen.is_compile_planned:
@@ -108,32 +120,15 @@ def _mean(values: tuple[float, ...]) -> float:
     return math.fsum(values) / len(values) if values else 0.0
 
 
-def _habits(run: Run, seen: Observed, tokens_per_s: float, doubt: Uncertainty) -> ArmRates:
-    """Return what is expected of a run; what was not seen is taken as it is told to be."""
-    compiles_s, loads_s = _times(seen)
-    return ArmRates(
-        n_nodes=run.n_nodes,
-        usd_per_hour=run.usd_per_hour,
-        tokens_per_s=tokens_per_s,
-        checkpoint_s_per_hour=seen.checkpoint_s_per_hour,
-        checkpoint_every_s=seen.checkpoint_every_s or USUAL_CHECKPOINT_S,
-        compile_s=_mean(compiles_s),
-        load_s=_mean(loads_s),
-        warm_up_s=seen.warm_up_s,
-        failures_per_node_day=doubt.failures.mean if doubt.failures else 0.0,
-        recompiles_per_day=doubt.recompiles.mean if doubt.recompiles else 0.0,
-    )
-
-
 def with_failures(planned: Planned, per_node_day: float) -> Planned:
-    """Return an arm that fails as often as somebody says, not as it was seen to."""
-    told = Assumption("failures_per_node_day", per_node_day, None, None, "given by hand")
+    """Replace the observed rate of failures with a given one."""
+    given = Assumption("failures_per_node_day", per_node_day, None, None, "given")
     return replace(
         planned,
         habits=replace(planned.habits, failures_per_node_day=per_node_day),
         doubt=replace(planned.doubt, failures=None),
         assumptions=tuple(
-            told if each.name == told.name else each for each in planned.assumptions
+            given if each.name == given.name else each for each in planned.assumptions
         ),
     )
 
@@ -158,7 +153,7 @@ def _checkpoints(
 ) -> tuple[Assumption, ...]:
     saved_s, basis = seen.checkpoint_s_per_hour, _saved(run, seen)
     ends = _ends(saved_s, doubt.checkpoint_error_log)
-    every = basis if seen.n_checkpoints else "assumed: an hour, as no checkpoint was seen"
+    every = basis if seen.n_checkpoints else "assumed: an hour, as no checkpoint was observed"
     return (
         Assumption("checkpoint_s_per_hour", saved_s, *ends, basis),
         Assumption("checkpoint_every_s", float(habits.checkpoint_every_s), None, None, every),
@@ -172,7 +167,7 @@ def _starts(
     compile_s, load_s = float(habits.compile_s), float(habits.load_s)
     compiled = _compiled(run, seen, len(compiles_s))
     loaded = f"the rest until {run.name}'s first step; {_seen(len(loads_s))}"
-    warm = f"{run.name}: beyond what its first steps take once settled"
+    warm = f"{run.name}: extra time of its first steps, compared with settled ones"
     return (
         Assumption("compile_s", compile_s, *_ends(compile_s, doubt.compile_error_log), compiled),
         Assumption("load_s", load_s, *_ends(load_s, doubt.load_error_log), loaded),
@@ -181,7 +176,7 @@ def _starts(
 
 
 def _pace(habits: ArmRates, doubt: Uncertainty, basis: str, *, is_assumed: bool) -> Assumption:
-    """Tell the pace; a simulated one is what the step model assumes, and has no interval."""
+    """Describe the pace. A simulated one is what the step model assumes: it has no interval."""
     pace, error = float(habits.tokens_per_s), doubt.pace_error_log
     if is_assumed:
         return Assumption("tokens_per_s", pace, None, None, basis)
@@ -191,26 +186,26 @@ def _pace(habits: ArmRates, doubt: Uncertainty, basis: str, *, is_assumed: bool)
 
 
 def _ends(value: float, error_log: float | None) -> tuple[float | None, float | None]:
-    """Return the 95 % interval of a time; nothing where it was seen too seldom."""
+    """95 % interval of a time; None where there are too few observations."""
     return (None, None) if error_log is None else pace_ends(value, error_log)
 
 
 def _seen(n: int) -> str:
-    """Say how often a time was seen."""
+    """Write how often a time was observed."""
     if n < LEAST_SEEN:
         return "one observation" if n < 2 else f"mean of {n} observations, too few for an interval"
-    return f"mean of {count(n)} observations, of this run and its like"
+    return f"mean of {count(n)} observations, of this run and similar runs"
 
 
 def pace_ends(pace: float, error_log: float) -> tuple[float, float]:
-    """Return the 95 % interval of a pace, or of a time."""
+    """95 % interval of a pace or a time."""
     factor = math.exp(NORMAL_QUANTILE * error_log)
     return pace / factor, pace * factor
 
 
 def _saved(run: Run, seen: Observed) -> str:
     if not seen.n_checkpoints:
-        return f"no checkpoint was seen on {run.name}: none is reckoned with"
+        return f"no checkpoint was observed on {run.name}: none is assumed"
     steps = "one step" if seen.n_checkpoints == 1 else f"{count(seen.n_checkpoints)} steps"
     how = "assumed: simulated" if run.is_simulated else "measured"
     return f"{how} on {run.name}, {steps} with a checkpoint"
@@ -220,7 +215,7 @@ def _compiled(run: Run, seen: Observed, n: int) -> str:
     if seen.is_compile_planned:
         return f"{run.name}'s plan: one figure, no interval"
     if seen.compile_s is None:
-        return f"not reported by {run.name}: all of its start is taken for loading"
+        return f"not reported by {run.name}: its whole start counts as loading"
     if not seen.compile_s:
         return f"{run.name} found all its graphs in the cache"
     return f"measured on {run.name}, before its first step; {_seen(n)}"
@@ -229,10 +224,10 @@ def _compiled(run: Run, seen: Observed, n: int) -> str:
 def _failures(run: Run, seen: Observed, doubt: Uncertainty) -> Assumption:
     rate = doubt.failures or Rate(0, 0.0)
     low, high = rate.interval
-    what = f"{count(seen.n_failures)} seen" if seen.n_failures else "none seen"
+    what = f"{count(seen.n_failures)} observed" if seen.n_failures else "none observed"
     basis = (
         f"{what} on {run.name} in {seen.node_days:.1f} node-days; half a failure in "
-        f"{EXTRA_NODE_DAYS:g} node-days is added, as none seen is not none to come"
+        f"{EXTRA_NODE_DAYS:g} node-days is added, since failures may still come"
     )
     return Assumption("failures_per_node_day", rate.mean, low, high, basis)
 
@@ -240,33 +235,33 @@ def _failures(run: Run, seen: Observed, doubt: Uncertainty) -> Assumption:
 def _recompiles(run: Run, seen: Observed, doubt: Uncertainty) -> Assumption:
     rate = doubt.recompiles or Rate(0, 0.0, extra=0.0)
     if not seen.n_recompiles:
-        basis = f"none seen on {run.name} in {seen.run_days:.1f} days, and none reckoned with"
+        basis = f"none observed on {run.name} in {seen.run_days:.1f} days, and none assumed"
         return Assumption("recompiles_per_day", 0.0, None, None, basis)
     low, high = rate.interval
-    basis = f"{count(seen.n_recompiles)} seen on {run.name} in {seen.run_days:.1f} days"
+    basis = f"{count(seen.n_recompiles)} observed on {run.name} in {seen.run_days:.1f} days"
     return Assumption("recompiles_per_day", rate.mean, low, high, basis)
 
 
 MOST_BYTES = 100_000
-# The figures of an arm that a file gives under their own names.
+# The figures of an arm that a file gives by name.
 NAMES = tuple(name for name in ArmRates.__slots__ if name not in ("n_nodes", "unlucky_ratio"))
 Amount = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
-Some = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
+PositiveAmount = Annotated[float, msgspec.Meta(gt=0, le=1e15)]
 
 
 class GivenArm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One arm by hand, in the units of `telemetry.statistics.forecast.ArmRates`.
+    """One arm of a file, in the units of `telemetry.statistics.forecast.ArmRates`.
 
-    ``tokens_per_s_error_ratio`` is how far the pace may be off, as a standard error: 0.02 for 2 %.
+    ``tokens_per_s_error_ratio`` is the standard error of the pace: 0.02 for 2 %.
     """
 
     label: Annotated[str, msgspec.Meta(min_length=1, max_length=60)]
     nodes: Annotated[int, msgspec.Meta(ge=1, le=1_000_000)]
-    usd_per_hour: Some
-    tokens_per_s: Some
+    usd_per_hour: PositiveAmount
+    tokens_per_s: PositiveAmount
     tokens_per_s_error_ratio: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0.0
     checkpoint_s_per_hour: Annotated[float, msgspec.Meta(ge=0, lt=3600)] = 0.0
-    checkpoint_every_s: Some = 3_600.0
+    checkpoint_every_s: PositiveAmount = 3_600.0
     compile_s: Amount = 0.0
     load_s: Amount = 0.0
     warm_up_s: Amount = 0.0
@@ -286,7 +281,7 @@ def arms_from_file(path: Path) -> tuple[Planned, ...]:
     Raises
     ------
     FieldError
-        Where the file or a figure in it cannot be.
+        Where the file or a figure in it is invalid.
     """
     try:
         with path.open("rb") as file:
@@ -300,23 +295,21 @@ def arms_from_file(path: Path) -> tuple[Planned, ...]:
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise FieldError("figures", f"{path} is no TOML: {error}") from error
     except msgspec.ValidationError as error:
-        raise FieldError("figures", _mended(str(error))) from error
-    return tuple(_planned(each, seed=i) for i, each in enumerate(given.arm))
+        # Name the field first, as in the file: ``arm[0].nodes``.
+        text, _, place = str(error).partition(" - at `$.")
+        message = f"{place.rstrip('`')}: {text}" if place else text
+        raise FieldError("figures", message) from error
+    return tuple(_from_file(each, seed=i) for i, each in enumerate(given.arm))
 
 
-def _mended(message: str) -> str:
-    """Say it with the field first, as the file has it: ``arm[0].nodes``."""
-    words, _, place = message.partition(" - at `$.")
-    return f"{place.rstrip('`')}: {words}" if place else message
-
-
-def _planned(given: GivenArm, *, seed: int) -> Planned:
+def _from_file(given: GivenArm, *, seed: int) -> Planned:
     plain = msgspec.to_builtins(given)
     habits = ArmRates(
         n_nodes=given.nodes,
         **{name: float(plain[name]) for name in NAMES},
     )
     error = given.tokens_per_s_error_ratio
+    ends = {"tokens_per_s": pace_ends(given.tokens_per_s, error)} if error else {}
     return Planned(
         label=given.label,
         run=None,
@@ -324,14 +317,8 @@ def _planned(given: GivenArm, *, seed: int) -> Planned:
         habits=habits,
         doubt=Uncertainty(error or None),
         assumptions=tuple(
-            Assumption(name, float(plain[name]), *_by_hand_ends(given, name), "given by hand")
+            Assumption(name, float(plain[name]), *ends.get(name, (None, None)), "given")
             for name in NAMES
         ),
         seed=seed,
     )
-
-
-def _by_hand_ends(given: GivenArm, name: str) -> tuple[float | None, float | None]:
-    if name != "tokens_per_s" or not given.tokens_per_s_error_ratio:
-        return None, None
-    return pace_ends(given.tokens_per_s, given.tokens_per_s_error_ratio)

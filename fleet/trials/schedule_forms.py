@@ -1,4 +1,4 @@
-"""What is asked of a schedule: read from an address or a command line, and checked."""
+"""Parse and check the parameters of a schedule, from a URL or a command line."""
 
 import math
 from collections.abc import Mapping
@@ -11,16 +11,16 @@ DAYS, MOST_DAYS, LEAST_DAYS = 14.0, 365.0, 0.5
 MOST_USD = 1e9
 MOST_TOKENS = 1e18
 MOST_FAILURES = 24.0
-# What a chart shows: what is saved by each day; or dollars of both arms, over days or tokens.
+# What a chart shows: cost saved by day, or the cost of both arms over days or tokens.
 CHARTS = ("saved", "days", "tokens")
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleRequest:
-    """A schedule's length, what porting costs, whether graphs are reused, and how it is drawn.
+    """A schedule's length, the cost of porting, whether graphs are reused, and its chart.
 
-    ``tokens`` instead of ``days`` asks for as long as training on them takes; ``failures`` per
-    node and day, where somebody knows better than what was seen.
+    ``tokens`` instead of ``days`` projects until they are trained. ``failures`` per node and day
+    replace the observed rate.
     """
 
     days: float = DAYS
@@ -34,17 +34,19 @@ class ScheduleRequest:
     @property
     def options(self) -> str:
         """The same as options of `manage.py project`."""
-        told = [f"--days {self.days:g}" if self.tokens is None else f"--tokens {self.tokens:.12g}"]
+        options = [
+            f"--days {self.days:g}" if self.tokens is None else f"--tokens {self.tokens:.12g}"
+        ]
         if self.porting_usd:
-            told.append(f"--porting-usd {self.porting_usd:.12g}")
+            options.append(f"--porting-usd {self.porting_usd:.12g}")
         if self.failures is not None:
-            told.append(f"--failures {self.failures:.12g}")
-        return " ".join(told)
+            options.append(f"--failures {self.failures:.12g}")
+        return " ".join(options)
 
     @property
     def query(self) -> str:
-        """The same as the query of an address; what is as usual is left out."""
-        told = {
+        """The same as the query of a URL, without defaults."""
+        values = {
             "days": "" if self.days == DAYS else f"{self.days:g}",
             "porting_usd": f"{self.porting_usd:.12g}" if self.porting_usd else "",
             "reuse": "" if self.has_reuse else "no",
@@ -53,16 +55,16 @@ class ScheduleRequest:
             "tokens": "" if self.tokens is None else f"{self.tokens:.12g}",
             "failures": "" if self.failures is None else f"{self.failures:.12g}",
         }
-        return urlencode({name: value for name, value in told.items() if value})
+        return urlencode({name: value for name, value in values.items() if value})
 
 
 def parse_request(given: Mapping[str, str]) -> ScheduleRequest:
-    """Read what an address asks; what it leaves out is as usual.
+    """Read the query of a URL; what it leaves out has its default.
 
     Raises
     ------
     FieldError
-        Where a field cannot be.
+        Where a field is invalid.
     """
     return ScheduleRequest(
         days=days_of(given.get("days", "")),
@@ -76,7 +78,7 @@ def parse_request(given: Mapping[str, str]) -> ScheduleRequest:
 
 
 def days_of(text: str | float) -> float:
-    """Return a schedule's length in days."""
+    """Parse a schedule's length in days."""
     days = DAYS if text == "" else _number("days", text)
     if not LEAST_DAYS <= days <= MOST_DAYS:
         raise FieldError("days", f"choose {LEAST_DAYS:g} to {MOST_DAYS:g}")
@@ -84,7 +86,7 @@ def days_of(text: str | float) -> float:
 
 
 def porting_of(text: str | float) -> float:
-    """Return what porting costs, in dollars."""
+    """Parse the cost of porting in dollars."""
     usd = 0.0 if text == "" else _number("porting_usd", text)
     if not 0 <= usd <= MOST_USD:
         raise FieldError("porting_usd", f"give dollars, 0 to {MOST_USD:,.0f}")
@@ -92,7 +94,7 @@ def porting_of(text: str | float) -> float:
 
 
 def tokens_of(text: str | float) -> float:
-    """Return the work that costs are told for, in tokens."""
+    """Parse the number of tokens to train on."""
     tokens = _number("tokens", text)
     if not 1 <= tokens <= MOST_TOKENS:
         raise FieldError("tokens", "give how many to train on, 1 or more, such as 300e9")
@@ -100,11 +102,12 @@ def tokens_of(text: str | float) -> float:
 
 
 def failures_of(text: str | float) -> float:
-    """Return failures per node and day."""
+    """Parse failures per node and day."""
     rate = _number("failures", text)
     if not 0 <= rate <= MOST_FAILURES:
         raise FieldError(
-            "failures", f"give failures per node and day, 0 to {MOST_FAILURES:g}; empty: as seen"
+            "failures",
+            f"give failures per node and day, 0 to {MOST_FAILURES:g}, or none",
         )
     return rate
 

@@ -1,4 +1,4 @@
-"""A schedule that was asked for, worked out: of a trial, as its arms were last looked at."""
+"""The text of a schedule: sentences, tables and JSON of what a long run costs on each arm."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -29,11 +29,11 @@ from fleet.trials.schedule_forms import ScheduleRequest
 from telemetry.statistics.break_even import Curve, Reason, over_days
 
 HOURS_PER_DAY = 24.0
-# Below this, hours read better.
+# Below this, the next smaller unit is easier to read.
 FEW_DAYS, FEW_HOURS = 2.0, 2.0
-SURE = 0.975
-# Times that differ by less are alike.
-ALIKE_DAYS_RATIO = 0.01
+CERTAIN_RATIO = 0.975
+# Times that differ by less are taken for the same.
+SAME_DAYS_RATIO = 0.01
 ONE_MINUTE_S = 60.0
 
 NAMES: Mapping[str, str] = {
@@ -56,12 +56,12 @@ WRITERS: Mapping[str, Callable[[float], str]] = {
 
 
 def _seconds(value: float) -> str:
-    """Write a duration, tenths of a second where it is short."""
+    """Write a duration, with tenths of a second where it is short."""
     return duration(value) if value >= ONE_MINUTE_S else seconds(value)
 
 
 def rounded(value: float) -> float:
-    """Round to three digits: a projection is no invoice."""
+    """Round to three digits, which is more than a projection is worth."""
     return round(value, 2 - floor(log10(abs(value)))) if value else 0.0
 
 
@@ -81,13 +81,13 @@ def tokens_span(span: Range) -> str:
 
 
 def days(value: float) -> str:
-    """Write a length of time by its size: 3.1 days, 5.2 h, 20 min."""
+    """Write a length of time in a suitable unit: 3.1 days, 5.2 h, 20 min."""
     factor, unit, decimals = _unit(value)
     return f"{value * factor:.{decimals}f}{NBSP}{unit}"
 
 
 def _unit(value: float) -> tuple[float, str, int]:
-    """Return the unit that suits so many days: how many of it are a day, its name, decimals."""
+    """Choose a unit for a number of days: how many of it make a day, its name, its decimals."""
     if abs(value) >= FEW_DAYS:
         return 1.0, "days", 1
     is_hours = abs(value) * HOURS_PER_DAY >= FEW_HOURS
@@ -106,7 +106,7 @@ def days_ends(span: Range) -> str:
 
 
 def ends(span: Range, write: Callable[[float], str]) -> str:
-    """Write an interval: from its low end to its high one, which may be open."""
+    """Write an interval, which may be open at its high end."""
     if span.high is None:
         return f"{ABSENT if span.low is None else write(span.low)} or more"
     return f"{ABSENT if span.low is None else write(span.low)} to {write(span.high)}"
@@ -118,7 +118,7 @@ def written(assumption: Assumption) -> str:
 
 
 def ends_written(assumption: Assumption) -> str:
-    """Write the interval of an assumption, nothing where it has none."""
+    """Write the interval of an assumption; empty where it has none."""
     if assumption.low is None or assumption.high is None:
         return ""
     write = WRITERS.get(assumption.name, _seconds)
@@ -131,26 +131,26 @@ def basis_written(assumption: Assumption) -> str:
 
 
 def length(value: float) -> str:
-    """Write how long a schedule is: 14 days, 1 day."""
+    """Write the length of a schedule: 14 days, 1 day."""
     return f"{value:g}{NBSP}{'day' if value == 1 else 'days'}"
 
 
 def span_of(found: Projection) -> str:
-    """Write what a schedule covers: over 14 days, or for so many tokens."""
+    """Write what a schedule covers: over 14 days, or for 300G tokens."""
     if found.is_by_tokens:
         return f"for {si(found.tokens)} tokens ({days(found.days)})"
     return f"over {length(found.days)}"
 
 
 def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
-    """Say what a schedule comes to: of two arms whether it pays, of one what it costs.
+    """Summarise a schedule: whether two arms pay off, or what one arm costs.
 
-    Where the arms are paid on unlike terms, equal price kinds come first.
+    Where the arms are paid at different kinds of prices, equal price kinds come first.
     """
     kinds = kinds_of(planned)
-    said = _sentence(found, planned, has_reuse=has_reuse)
+    as_paid = _sentence(found, planned, has_reuse=has_reuse)
     if kinds is None or kinds.is_alike:
-        return said
+        return as_paid
     at_kinds = at_equal_kinds(found, planned)
     saved = found.scenario(has_reuse=has_reuse).saved_usd
     signs = {
@@ -158,8 +158,8 @@ def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
         for _, other in at_kinds
         if (each := other.scenario(has_reuse=has_reuse).saved_usd) is not None
     }
-    is_told = signs == {saved is not None and saved.value > 0}
-    parts = [] if is_told else ["Cannot tell across price kinds."]
+    is_certain = signs == {saved is not None and saved.value > 0}
+    parts = [] if is_certain else ["Cannot tell across price kinds."]
     parts += [
         f"At equal {common.kind.replace(' ', '-')} list prices "
         f"{_sentence(other, planned, has_reuse=has_reuse)}"
@@ -167,41 +167,54 @@ def sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
     ]
     if not at_kinds:
         parts.append("The catalogue lists no price kind for both.")
-    return " ".join([*parts, f"As paid ({kinds.text}) {said}"])
+    return " ".join([*parts, f"As paid ({kinds.text}) {as_paid}"])
 
 
 def assumption_sentence(planned: tuple[Planned, ...]) -> str:
-    """Say of which arms the pace is assumed, not measured; empty where it was measured of all."""
+    """Name the arms whose pace is assumed; empty where it was measured on all of them."""
     simulated = [each.label for each in planned if each.is_simulated]
     if not simulated:
         return ""
     return (
         f"{' and '.join(simulated)}: simulated. The pace follows from assumed constants of the "
-        "step model; it is no measurement of real hardware."
+        "step model. It is no measurement of real hardware."
     )
 
 
 def _sentence(found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool) -> str:
-    """Say what a schedule comes to at its prices."""
+    """Summarise a schedule at one set of prices."""
     scenario = found.scenario(has_reuse=has_reuse)
-    candidate = scenario.arms[-1]
-    if scenario.break_even is None or scenario.saved_usd is None:
-        return _alone(found, candidate)
-    what = _owed(found, planned[-1])
-    over = span_of(found)
-    said = f"{_earned(scenario, what, found)}; {_saved(scenario.saved_usd, over)}"
-    said = f"{said}{_later(scenario)}."
-    return f"{said} {_chance(scenario.break_even)}".rstrip()
+    arm, even = scenario.arms[-1], scenario.break_even
+    if even is None or scenario.saved_usd is None:
+        if found.is_by_tokens:
+            return (
+                f"{si(found.tokens)} tokens on {arm.label} take "
+                f"{days_span(arm.same_tokens_days)} and cost {dollars_span(arm.same_tokens_usd)}."
+            )
+        return (
+            f"{length(found.days)} on {arm.label} cost {dollars(arm.same_days_usd)} "
+            f"and train on {tokens_span(arm.same_days_tokens)} tokens."
+        )
+    parts = ["compile"] if planned[-1].habits.compile_s else []
+    parts += ["porting"] if found.porting_usd else []
+    investment = " and ".join(parts) or "start"
+    text = (
+        f"{_break_even(scenario, even, investment, found)}; "
+        f"{_saved(scenario.saved_usd, span_of(found))}{_later(scenario)}."
+    )
+    if even.days is not None and even.chance_ratio < CERTAIN_RATIO:
+        text = f"{text} In {100 * (1 - even.chance_ratio):.0f} of 100 cases it never does."
+    return text
 
 
 def _later(scenario: ReuseScenario) -> str:
-    """Say how much longer, or shorter, the same tokens take on the candidate."""
+    """Compare how long the same tokens take on the candidate."""
     if scenario.extra_days is None:
         return ""
     baseline, candidate = scenario.arms
     before, after = baseline.same_tokens_days.value, candidate.same_tokens_days.value
     extra = scenario.extra_days.value
-    if abs(extra) < ALIKE_DAYS_RATIO * before:
+    if abs(extra) < SAME_DAYS_RATIO * before:
         return f" and takes about as long for the same tokens ({days(after)})"
     way = "longer" if extra > 0 else "less"
     factor, unit, decimals = _unit(after)
@@ -213,80 +226,45 @@ def _later(scenario: ReuseScenario) -> str:
     )
 
 
-def _alone(found: Projection, arm: ArmCost) -> str:
-    if found.is_by_tokens:
-        return (
-            f"{si(found.tokens)} tokens on {arm.label} take {days_span(arm.same_tokens_days)} "
-            f"and cost {dollars_span(arm.same_tokens_usd)}."
-        )
-    return (
-        f"{length(found.days)} on {arm.label} cost {dollars(arm.same_days_usd)} "
-        f"and train on {tokens_span(arm.same_days_tokens)} tokens."
-    )
-
-
-def _owed(found: Projection, candidate: Planned) -> str:
-    """Say what has to be earned back."""
-    parts = []
-    if candidate.habits.compile_s:
-        parts.append("compile")
-    if found.porting_usd:
-        parts.append("porting")
-    return " and ".join(parts) or "start"
-
-
-def _earned(scenario: ReuseScenario, what: str, found: Projection) -> str:
+def _break_even(
+    scenario: ReuseScenario, even: BreakEvenPoint, investment: str, found: Projection
+) -> str:
     baseline, candidate = scenario.arms
-    even = scenario.break_even
-    if even is None or even.days is None:
-        return _never(baseline, candidate, what, is_ahead=_is_ahead_at_first(even))
+    if even.days is None:
+        text = f"{candidate.label} costs more for every token than {baseline.label}"
+        if even.reason == Reason.AHEAD_AT_FIRST:
+            return f"{text}, and is ahead at first only because it starts sooner"
+        return f"{text}, so that it never earns back its {investment}"
     if even.reason == Reason.FROM_THE_START:
         return f"{candidate.label} is ahead of {baseline.label} from its first step on"
     if even.days.value > found.days:
         within = days(found.days) if found.is_by_tokens else length(found.days)
         return (
-            f"{candidate.label} does not earn back its {what} within {within}, "
+            f"{candidate.label} does not earn back its {investment} within {within}, "
             f"that takes {days_span(even.days)}"
         )
-    return f"{candidate.label} earns back its {what} after {days_span(even.days)}"
-
-
-def _is_ahead_at_first(even: BreakEvenPoint | None) -> bool:
-    return even is not None and even.reason == Reason.AHEAD_AT_FIRST
-
-
-def _never(baseline: ArmCost, candidate: ArmCost, what: str, *, is_ahead: bool) -> str:
-    said = f"{candidate.label} costs more for every token than {baseline.label}"
-    if is_ahead:
-        return f"{said}, and is ahead at first only because it starts sooner"
-    return f"{said}, so that it never earns back its {what}"
+    return f"{candidate.label} earns back its {investment} after {days_span(even.days)}"
 
 
 def _saved(saved: Range, over: str) -> str:
-    words = f"{over} it "
+    start = f"{over} it "
     if saved.low is None or saved.high is None:
-        return f"{words}saves {dollars(saved.value)}"
+        return f"{start}saves {dollars(saved.value)}"
     if saved.low < 0 < saved.high:
         way = "saves" if saved.value >= 0 else "costs"
         more = "" if saved.value >= 0 else " more"
         return (
-            f"{words}{way} {dollars(abs(saved.value))}{more}, anything from {dollars(-saved.low)} "
+            f"{start}{way} {dollars(abs(saved.value))}{more}, anything from {dollars(-saved.low)} "
             f"lost to {dollars(saved.high)} saved"
         )
     if saved.value < 0:
         turned = Range(-saved.value, -saved.high, -saved.low)
-        return f"{words}costs {dollars(turned.value)} more ({ends(turned, dollars)})"
-    return f"{words}saves {dollars_span(saved)}"
-
-
-def _chance(even: BreakEvenPoint) -> str:
-    if even.days is None or even.chance_ratio >= SURE:
-        return ""
-    return f"In {100 * (1 - even.chance_ratio):.0f} of 100 cases it never does."
+        return f"{start}costs {dollars(turned.value)} more ({ends(turned, dollars)})"
+    return f"{start}saves {dollars_span(saved)}"
 
 
 def reuse_sentence(found: Projection, planned: tuple[Planned, ...]) -> str:
-    """Say what keeping compiled graphs saves the candidate, for the same tokens."""
+    """Write what keeping compiled graphs saves the candidate, for the same tokens."""
     candidate = planned[-1]
     saved = found.reuse_saves[-1]
     if not candidate.habits.compile_s:
@@ -305,9 +283,9 @@ def change_of(usd_saved: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleCell:
-    """A figure as people read it, and below it its interval or where it comes from.
+    """A figure as text, with a note: its interval, or where it comes from.
 
-    ``of`` is its arm; ``is_other`` where it belongs to the way that was not asked about.
+    ``of`` is its arm; ``is_other`` marks the scenario that was not chosen.
     """
 
     text: str
@@ -326,7 +304,7 @@ class ScheduleRow:
 
 @dataclass(frozen=True, slots=True)
 class ScheduleColumn:
-    """The head of a column: an arm under one way to go."""
+    """The head of a column: an arm in one scenario."""
 
     label: str
     way: str
@@ -344,9 +322,9 @@ class ScheduleCosts:
 def costs_of(
     found: Projection, *, has_reuse: bool, planned: tuple[Planned, ...] = ()
 ) -> ScheduleCosts:
-    """Return what a schedule costs, the baseline under the way that is asked about.
+    """Tabulate what a schedule costs, the baseline in the chosen scenario.
 
-    With ``planned`` arms that are paid on unlike terms, savings at equal price kinds as well.
+    Where the ``planned`` arms pay different kinds of prices, savings at equal kinds follow.
     """
     chosen = found.scenario(has_reuse=has_reuse)
     baseline = chosen.arms[0] if len(chosen.arms) > 1 else None
@@ -362,19 +340,34 @@ def costs_of(
         for each in found.scenarios
     ]
     arms = [*([baseline] if baseline else []), *(each.arms[-1] for each in found.scenarios)]
-    rows = [ScheduleRow(name, tuple(map(cell, arms))) for name, cell in _of_arms(found)]
+    rows = [ScheduleRow(name, tuple(map(cell, arms))) for name, cell in _arm_rows(found)]
     if baseline is not None:
         at_kinds = at_equal_kinds(found, planned)
         kinds = kinds_of(planned)
         rows += [
             ScheduleRow(
                 f"saved on those tokens, {common.kind} list prices",
-                (ScheduleCell(""), *(_tables_saved(each.saved_usd) for each in other.scenarios)),
+                (ScheduleCell(""), *(_saved_cell(each.saved_usd) for each in other.scenarios)),
             )
             for common, other in at_kinds
         ]
         is_unlike = kinds is not None and not kinds.is_alike
-        rows += _against(found.scenarios, as_paid=", as paid" if is_unlike else "")
+        as_paid = ", as paid" if is_unlike else ""
+        first = ScheduleCell("")
+        rows += [
+            ScheduleRow(
+                f"saved on those tokens{as_paid}",
+                (first, *(_saved_cell(each.saved_usd) for each in found.scenarios)),
+            ),
+            ScheduleRow(
+                "longer than the baseline",
+                (first, *(_days_cell(each.extra_days) for each in found.scenarios)),
+            ),
+            ScheduleRow(
+                f"break-even after{as_paid}",
+                (first, *(_break_even_cell(each.break_even) for each in found.scenarios)),
+            ),
+        ]
     marked = (
         ScheduleRow(
             row.name,
@@ -388,16 +381,21 @@ def costs_of(
     return ScheduleCosts(tuple(columns), tuple(marked))
 
 
-def _of_arms(found: Projection) -> list[tuple[str, Callable[[ArmCost], ScheduleCell]]]:
+def _arm_rows(found: Projection) -> list[tuple[str, Callable[[ArmCost], ScheduleCell]]]:
     return [
         (
             f"{days(found.days) if found.is_by_tokens else length(found.days)} cost",
             lambda arm: ScheduleCell(dollars(arm.same_days_usd)),
         ),
         ("tokens in them", lambda arm: _cell(arm.same_days_tokens, si)),
-        ("$ per 1M tokens, start included", lambda arm: _cell(arm.usd_per_mtok, _cents)),
+        (
+            "$ per 1M tokens, start included",
+            lambda arm: _cell(
+                arm.usd_per_mtok, lambda value: usd(value) if value >= 1 else f"${value:.4f}"
+            ),
+        ),
         (f"{si(found.tokens)} tokens cost", lambda arm: _cell(arm.same_tokens_usd, dollars)),
-        ("and take", lambda arm: _time(arm.same_tokens_days)),
+        ("and take", lambda arm: _days_cell(arm.same_tokens_days)),
         (
             "until the first step",
             lambda arm: ScheduleCell(
@@ -407,30 +405,10 @@ def _of_arms(found: Projection) -> list[tuple[str, Callable[[ArmCost], ScheduleC
     ]
 
 
-def _against(scenarios: tuple[ReuseScenario, ...], *, as_paid: str) -> list[ScheduleRow]:
-    """Return what the candidate saves, how much longer it takes, and when the saving begins."""
-    first = ScheduleCell("")
-    saved = (first, *(_tables_saved(each.saved_usd) for each in scenarios))
-    return [
-        ScheduleRow(f"saved on those tokens{as_paid}", saved),
-        ScheduleRow(
-            "longer than the baseline",
-            (first, *(_tables_later(each.extra_days) for each in scenarios)),
-        ),
-        ScheduleRow(
-            f"earned back after{as_paid}", (first, *(_even(e.break_even) for e in scenarios))
-        ),
-    ]
-
-
-def _tables_later(span: Range | None) -> ScheduleCell:
+def _days_cell(span: Range | None) -> ScheduleCell:
     return (
         ScheduleCell(ABSENT) if span is None else ScheduleCell(days(span.value), days_ends(span))
     )
-
-
-def _cents(value: float) -> str:
-    return usd(value) if value >= 1 else f"${value:.4f}"
 
 
 def _cell(span: Range | None, write: Callable[[float], str]) -> ScheduleCell:
@@ -441,11 +419,7 @@ def _cell(span: Range | None, write: Callable[[float], str]) -> ScheduleCell:
     )
 
 
-def _time(span: Range) -> ScheduleCell:
-    return ScheduleCell(days(span.value), days_ends(span))
-
-
-def _tables_saved(span: Range | None) -> ScheduleCell:
+def _saved_cell(span: Range | None) -> ScheduleCell:
     return (
         ScheduleCell(ABSENT)
         if span is None
@@ -453,14 +427,14 @@ def _tables_saved(span: Range | None) -> ScheduleCell:
     )
 
 
-def _even(even: BreakEvenPoint | None) -> ScheduleCell:
+def _break_even_cell(even: BreakEvenPoint | None) -> ScheduleCell:
     if even is None or even.days is None:
         return ScheduleCell("never", even.reason if even else "")
     return ScheduleCell(days(even.days.value), days_ends(even.days))
 
 
 def assumption_rows(planned: tuple[Planned, ...]) -> tuple[ScheduleRow, ...]:
-    """Return every figure that is reckoned with, a cell for each arm."""
+    """List every assumed figure, with a cell for each arm."""
     by_name = zip(*(each.assumptions for each in planned), strict=True)
     return tuple(
         ScheduleRow(
@@ -480,12 +454,25 @@ N_POINTS = 57
 def as_json(
     found: Projection, planned: tuple[Planned, ...], *, reuses: Sequence[bool]
 ) -> dict[str, Any]:
-    """Return a schedule as one object, with and without reuse as asked."""
+    """Describe a schedule as one object, with the scenarios that are asked for."""
     return {
         "days": found.days,
         "porting_usd": found.porting_usd,
         "tokens": found.tokens,
-        "arms": [_arm(each) for each in planned],
+        "arms": [
+            {
+                "label": each.label,
+                "run": each.run,
+                "instance_type": each.instance_type or None,
+                "nodes": each.habits.n_nodes,
+                # Machines expect ordinary spaces.
+                "assumptions": [
+                    msgspec.to_builtins(one) | {"basis": one.basis.replace(NBSP, " ")}
+                    for one in each.assumptions
+                ],
+            }
+            for each in planned
+        ],
         "scenarios": [
             msgspec.to_builtins(found.scenario(has_reuse=has_reuse))
             | {"curves": _curves(found, planned, has_reuse=has_reuse)}
@@ -498,14 +485,14 @@ def as_json(
 def _price_kinds(
     found: Projection, planned: tuple[Planned, ...], *, reuses: Sequence[bool]
 ) -> dict[str, Any]:
-    """Return on which terms the arms are paid, and what a schedule saves at equal ones.
+    """Describe the kinds of prices of both arms, and what a schedule saves at equal kinds.
 
-    Nothing of one arm, or of figures given by hand, which say no terms.
+    Empty for one arm, and for figures from a file, which name no kind.
     """
     kinds = kinds_of(planned)
     if kinds is None:
         return {}
-    told = {
+    described = {
         "baseline": kinds.baseline,
         "candidate": kinds.candidate,
         "is_alike": kinds.is_alike,
@@ -527,29 +514,13 @@ def _price_kinds(
             for common, other in at_equal_kinds(found, planned)
         ],
     }
-    return {"price_kinds": told}
-
-
-def _arm(planned: Planned) -> dict[str, Any]:
-    return {
-        "label": planned.label,
-        "run": planned.run,
-        "instance_type": planned.instance_type or None,
-        "nodes": planned.habits.n_nodes,
-        "assumptions": [_plain(each) for each in planned.assumptions],
-    }
-
-
-def _plain(assumption: Assumption) -> dict[str, Any]:
-    """Return an assumption with the spaces that machines expect."""
-    told: dict[str, Any] = msgspec.to_builtins(assumption)
-    return told | {"basis": assumption.basis.replace(NBSP, " ")}
+    return {"price_kinds": described}
 
 
 def _curves(
     found: Projection, planned: tuple[Planned, ...], *, has_reuse: bool
 ) -> dict[str, Any] | None:
-    """Return dollars by day: of the candidate, and of the baseline for the same tokens."""
+    """Draw the cost by day: of the candidate, and of the baseline for the same tokens."""
     if len(planned) < 2:
         return None
     ways = arms_of(planned, days=found.days, porting_usd=found.porting_usd, has_reuse=has_reuse)
@@ -569,7 +540,7 @@ def _curve(curve: Curve) -> dict[str, list[float]]:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """A schedule that was asked for, worked out."""
+    """A projected schedule with its request."""
 
     asked: ScheduleRequest
     planned: tuple[Planned, ...]
@@ -578,32 +549,32 @@ class Schedule:
 
     @property
     def sentence(self) -> str:
-        """Whether it pays, in words."""
+        """Whether the move pays off."""
         return sentence(self.found, self.planned, has_reuse=self.asked.has_reuse)
 
     @property
     def assumed_sentence(self) -> str:
-        """Of which arms the pace is assumed; empty where all were measured."""
+        """Which arms have an assumed pace; empty where all were measured."""
         return assumption_sentence(self.planned)
 
     @property
     def kinds(self) -> PriceKinds | None:
-        """On which terms the arms are paid; None where nobody said."""
+        """The kinds of prices of both arms; None where unknown."""
         return kinds_of(self.planned)
 
     @property
     def reuse_sentence(self) -> str:
-        """What a compile cache saves, in words."""
+        """What a compile cache saves."""
         return reuse_sentence(self.found, self.planned)
 
 
 def schedule_of(trial: Trial, asked: ScheduleRequest) -> Schedule | None:
-    """Return a trial's schedule; None where its arms were not looked at yet.
+    """Project a trial's schedule; None where its arms were not observed yet.
 
     Raises
     ------
     FieldError
-        Where an arm cannot be projected, or there is no such candidate.
+        Where an arm cannot be projected, or the candidate does not exist.
     """
     pair = stored_pair(trial, candidate=asked.candidate)
     if pair is None:

@@ -87,7 +87,7 @@ class Command(PlainCommand):
             self.stdout.write("compiled graphs reused" if has_reuse else "without reuse")
             self.write_table(_rows(found, scenario))
         for each in planned:
-            self.stdout.write(f"\n{each.label} is reckoned with")
+            self.stdout.write(f"\n{each.label}: assumptions")
             self.write_table(_assumed(each))
 
 

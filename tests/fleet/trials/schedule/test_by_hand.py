@@ -45,7 +45,7 @@ def test_two_arms_come_to_what_the_same_figures_come_to(tmp_path: Path) -> None:
     saved = project(planned, days=14, porting_usd=20_000).scenario(has_reuse=True).saved_usd
     assert saved is not None
     assert saved.value == pytest.approx(3_764, abs=5)
-    assert {each.basis for each in planned[0].assumptions} == {"given by hand"}
+    assert {each.basis for each in planned[0].assumptions} == {"given"}
 
 
 def test_an_error_of_the_pace_is_its_interval(tmp_path: Path) -> None:

@@ -75,7 +75,7 @@ def test_a_trial_is_projected_from_what_its_arms_showed() -> None:
     assert per_mtok == pytest.approx(216 / 3_600 * 2.2 * 7 / (7 - 0.5 / 24), rel=2e-3)
     bases = {each["name"]: each["basis"] for each in found["arms"][1]["assumptions"]}
     assert bases["usd_per_hour"] == "vit-trn2: on demand"
-    assert bases["failures_per_node_day"] == "given by hand"
+    assert bases["failures_per_node_day"] == "given"
     assert "not reported by vit-trn2" in bases["compile_s"]
 
 
