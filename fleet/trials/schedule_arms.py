@@ -296,8 +296,8 @@ def arms_from_file(path: Path) -> tuple[Planned, ...]:
         raise FieldError("figures", f"{path} is no TOML: {error}") from error
     except msgspec.ValidationError as error:
         # Name the field first, as in the file: ``arm[0].nodes``.
-        text, _, place = str(error).partition(" - at `$.")
-        message = f"{place.rstrip('`')}: {text}" if place else text
+        rule, _, place = str(error).partition(" - at `$.")
+        message = f"{place.rstrip('`')}: {rule}" if place else rule
         raise FieldError("figures", message) from error
     return tuple(_from_file(each, seed=i) for i, each in enumerate(given.arm))
 
@@ -309,7 +309,7 @@ def _from_file(given: GivenArm, *, seed: int) -> Planned:
         **{name: float(plain[name]) for name in NAMES},
     )
     error = given.tokens_per_s_error_ratio
-    ends = {"tokens_per_s": pace_ends(given.tokens_per_s, error)} if error else {}
+    low, high = pace_ends(given.tokens_per_s, error) if error else (None, None)
     return Planned(
         label=given.label,
         run=None,
@@ -317,7 +317,13 @@ def _from_file(given: GivenArm, *, seed: int) -> Planned:
         habits=habits,
         doubt=Uncertainty(error or None),
         assumptions=tuple(
-            Assumption(name, float(plain[name]), *ends.get(name, (None, None)), "given")
+            Assumption(
+                name,
+                float(plain[name]),
+                low if name == "tokens_per_s" else None,
+                high if name == "tokens_per_s" else None,
+                "given",
+            )
             for name in NAMES
         ),
         seed=seed,
