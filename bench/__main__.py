@@ -1,10 +1,12 @@
-"""`python -m bench [NAME …]`: run the benchmarks, or those named."""
+"""`python -m bench [NAME …] [--json]`: run all benchmarks, or those named."""
 
 import importlib
 import subprocess
 import sys
+from argparse import ArgumentParser, Namespace
 
 from bench.installation import installation
+from bench.table import collect_json, print_json
 
 NAMES = (
     "store",
@@ -19,21 +21,57 @@ NAMES = (
     "trials",
     "detection",
 )
+# `detection` includes some healthy hours; `healthy` continues where they stopped.
+CHOICES = (*NAMES, "healthy")
+OPTIONS = {"fleet": ("nodes", "seconds"), "healthy": ("hours",)}
 
 
-def main(names: list[str]) -> int:
-    """Measure one benchmark here; each of several in a process and an installation of its own.
+def main(arguments: list[str]) -> int:
+    """Run one benchmark here, each of several in a process and an installation of its own.
 
-    What one leaves behind in Redis and the database must not weigh on the next.
+    What a benchmark leaves in Redis and in the database must not affect the next one.
     """
-    if len(names) == 1:
-        with installation() as env:
-            importlib.import_module(f"bench.{names[0]}").measure(env)
-        return 0
-    return max(
-        subprocess.run([sys.executable, "-m", "bench", name], check=False).returncode
-        for name in names or NAMES
-    )
+    parser = ArgumentParser(prog="python -m bench", description="Measure speed and detection.")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=", ".join(CHOICES))
+    parser.add_argument("--json", action="store_true", help="one JSON object per benchmark")
+    parser.add_argument("--nodes", type=int, help="fleet: trn2.48xlarge nodes (1000)")
+    parser.add_argument("--seconds", type=int, help="fleet: how long to measure (30)")
+    parser.add_argument("--hours", type=int, help="healthy: hours of 64 nodes to play (24)")
+    given = parser.parse_args(arguments)
+    for name in given.names:
+        if name not in CHOICES:
+            parser.error(f"{name!r} is not a benchmark. Choose from {', '.join(CHOICES)}.")
+    for name, options in OPTIONS.items():
+        for option in options:
+            value = getattr(given, option)
+            if value is not None and value < 1:
+                parser.error(f"--{option}: {value} is below 1.")
+            if value is not None and name not in (given.names or NAMES):
+                parser.error(f"--{option} is an option of {name}. Name that benchmark.")
+    if len(given.names) != 1:
+        return max(
+            subprocess.run(
+                [sys.executable, "-m", "bench", name, *_options_of(name, given)], check=False
+            ).returncode
+            for name in given.names or NAMES
+        )
+    [name] = given.names
+    options = {option: getattr(given, option) for option in OPTIONS.get(name, ())}
+    if given.json:
+        collect_json()
+    with installation() as env:
+        figures = importlib.import_module(f"bench.{name}").measure(
+            env, **{option: value for option, value in options.items() if value is not None}
+        )
+    if given.json:
+        print_json(name, figures)
+    return 0
+
+
+def _options_of(name: str, given: Namespace) -> list[str]:
+    options = {f"--{each}": getattr(given, each) for each in OPTIONS.get(name, ())}
+    pairs = [f"{option}={value}" for option, value in options.items() if value is not None]
+    return pairs + ["--json"] * given.json
 
 
 if __name__ == "__main__":

@@ -92,7 +92,7 @@ def hour_of(outcome: Outcome) -> int:
 
 def state_of_code() -> int:
     """Return a number that differs where what finds alerts, or what is played, does."""
-    rooms = ("telemetry/detect", "telemetry/simulate", "fleet/alerting", "fleet/drills")
+    rooms = ("telemetry/detect", "telemetry/simulate", "fleet/alerts", "fleet/simulation")
     files = sorted(path for room in rooms for path in (ROOT / room).rglob("*.py"))
     return zlib.crc32(b"".join(path.read_bytes() for path in files))
 
@@ -110,7 +110,7 @@ def told(title: str, answers: Sequence[Outcome]) -> None:
     print_table(heading, summary(outcomes, faults))
     print_table("By kind: noticed, placed, named, in time; seconds to detect", kinds(faults))
     for broken in (answer for answer in answers if "error" in answer):
-        print(f"\n{broken['scenario']} broke detection:\n{broken['error']}")
+        print_table(f"{broken['scenario']} broke detection", [("error", broken["error"])])
     misses = list(disappointments(outcomes))
     if misses:
         print_table(f"What was wrong, of {len(misses)}", misses[:MOST_MISSES])

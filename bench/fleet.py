@@ -1,4 +1,4 @@
-"""A thousand nodes at one tick a second: simulated, stored and watched by real workers."""
+"""A large fleet at one tick a second: simulated, stored and watched by real workers."""
 
 import subprocess
 import sys
@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 
+import msgspec
 import psutil
 from django.conf import settings
 
@@ -33,25 +34,29 @@ SPEC = RunSpec(
 START_WITHIN_S = 90
 SETTLE_S = 5
 MEASURE_S = 30
+SEQUENCES_PER_NODE = 16
 CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 SOLO = ("worker", "--pool", "solo", "--loglevel", "ERROR", "--without-gossip", "--without-mingle")
 
 
-def measure(env: Mapping[str, str]) -> None:
-    """Let beat and two workers run the fleet in real time, and print what that took."""
-    create_fleet()
+def measure(
+    env: Mapping[str, str], *, nodes: int = SPEC.nodes, seconds: int = MEASURE_S
+) -> dict[str, float]:
+    """Let beat and two workers run the fleet in real time; print and return the cost."""
+    spec = msgspec.structs.replace(SPEC, nodes=nodes, global_batch=SEQUENCES_PER_NODE * nodes)
+    create_fleet(spec)
     hot = open_store(settings.REDIS_URL)
     with workers(Path(settings.DATA_DIR), env) as processes:
-        until_under_way(hot)
+        until_under_way(hot, spec)
         before_s, before, began = cpu_s(processes), hot.counters(), time.monotonic()
-        time.sleep(MEASURE_S)
+        time.sleep(seconds)
         lasted_s = time.monotonic() - began
         used_s = {name: s - before_s[name] for name, s in cpu_s(processes).items()}
         after, newest, now_s = hot.counters(), hot.newest(), time.time()
     made, late = (after.get(name, 0) - before.get(name, 0) for name in ("ticks", "ticks_late"))
-    n_cores = SPEC.nodes * catalog.instance(SPEC.instance).n_cores
+    n_cores = spec.nodes * catalog.instance(spec.instance).n_cores
     print_table(
-        f"{SPEC.nodes:,} x {SPEC.instance}, {n_cores:,} cores, {lasted_s:.0f} s in real time",
+        f"{spec.nodes:,} x {spec.instance}, {n_cores:,} cores, {lasted_s:.0f} s in real time",
         [
             *cpu_rows(used_s, lasted_s, n_samples=n_cores * made / len(newest)),
             ("shard-ticks stored", f"{made:.0f} of {len(newest) * lasted_s:.0f}"),
@@ -61,6 +66,17 @@ def measure(env: Mapping[str, str]) -> None:
             ("alerts on the healthy fleet", f"{Alert.objects.count()}"),
         ],
     )
+    return {
+        "nodes": spec.nodes,
+        "seconds": lasted_s,
+        "cores_used": sum(used_s.values()) / lasted_s,
+        "ticks": int(made),
+        "ticks_expected": round(len(newest) * lasted_s),
+        "ticks_late": int(late),
+        "oldest_s": now_s - min(newest.values()),
+        "redis_bytes": hot.bytes_used(),
+        "alerts": Alert.objects.count(),
+    }
 
 
 def cpu_rows(
@@ -76,10 +92,10 @@ def cpu_rows(
     ]
 
 
-def until_under_way(hot: HotStore) -> None:
+def until_under_way(hot: HotStore, spec: RunSpec) -> None:
     """Wait until every shard has been ticked, and a little longer."""
     deadline = time.monotonic() + START_WITHIN_S
-    n_shards = len(Plan(run=SPEC, seed=0, epoch_s=0).shards)
+    n_shards = len(Plan(run=spec, seed=0, epoch_s=0).shards)
     while len(hot.newest()) < n_shards:
         if time.monotonic() > deadline:
             raise TimeoutError(f"only {len(hot.newest())} of {n_shards} shards are ticked")
@@ -87,10 +103,10 @@ def until_under_way(hot: HotStore) -> None:
     time.sleep(SETTLE_S)
 
 
-def create_fleet() -> None:
+def create_fleet(spec: RunSpec) -> None:
     """Make the run and its nodes, and hand the plan to the workers."""
     now = datetime.now(UTC).replace(microsecond=0)
-    create_run(DemoRun(SPEC, "LLM", "a thousand nodes", "us-east-2b"), started_at=now)
+    create_run(DemoRun(spec, "LLM", "a large fleet", "us-east-2b"), started_at=now)
     publish_plans(open_store(settings.REDIS_URL), now=now)
 
 

@@ -46,7 +46,7 @@ def measure(env: Mapping[str, str]) -> None:
                 ("10 % dearer: told at the end", counted(other[:, -1], ">= 95 %")),
             ],
         )
-    print(f"  in {time.perf_counter() - began_s:.0f} s")
+    print_table("Trials", [("took", f"{time.perf_counter() - began_s:.0f} s")])
 
 
 def counted(words: npt.NDArray[np.bool_], budget: str) -> str:
