@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from bench.random_scenarios import TUNING_SEEDS
-from bench.scenario_grid import matrix_scenarios
+from bench.scenario_grid import grid_scenarios
 from bench.table import print_table
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.scenario import Scenario
@@ -49,14 +49,14 @@ OTHERS = (
 
 def measure(env: Mapping[str, str]) -> None:
     """Play the set, unseen scenarios and healthy hours, and print how well each went."""
-    scenarios = matrix_scenarios()
+    scenarios = grid_scenarios()
     names = sorted(scenarios, key=lambda name: zlib.crc32(name.encode()))
     lasts_s = {name: _load(scenario) for name, scenario in scenarios.items()}
-    told("the set", played(shares(names, lasts_s), env, patience_s=PATIENCE_S["set"]))
+    print_quality("the set", play(shares(names, lasts_s), env, patience_s=PATIENCE_S["set"]))
     unseen = [f"chance-{TUNING_SEEDS + i}" for i in range(N_UNSEEN)]
     dealt = [unseen[i::N_PROCESSES] for i in range(N_PROCESSES)]
-    told("unseen scenarios", played(dealt, env, patience_s=PATIENCE_S["unseen"]))
-    healthy(env, patience_s=PATIENCE_S["calm"])
+    print_quality("unseen scenarios", play(dealt, env, patience_s=PATIENCE_S["unseen"]))
+    healthy(env, patience_s=PATIENCE_S["print_healthy"])
     print_table("Others, of faults in production unless it says otherwise", OTHERS)
 
 
@@ -70,11 +70,11 @@ def healthy(env: Mapping[str, str], *, patience_s: float, most: int = N_CALM) ->
     first = 1 + max((hour_of(each) for each in before), default=-1)
     hours = [f"calm-{i}" for i in range(first, first + most)]
     dealt = [hours[i::N_PROCESSES] for i in range(N_PROCESSES)]
-    new = played(dealt, env, patience_s=patience_s)
+    new = play(dealt, env, patience_s=patience_s)
     kept.parent.mkdir(parents=True, exist_ok=True)
     with kept.open("a", encoding="utf-8") as file:
         file.writelines(json.dumps(each) + "\n" for each in new)
-    calm([*before, *new])
+    print_healthy([*before, *new])
 
 
 def read_kept(path: Path) -> list[Outcome]:
@@ -97,7 +97,7 @@ def state_of_code() -> int:
     return zlib.crc32(b"".join(path.read_bytes() for path in files))
 
 
-def told(title: str, answers: Sequence[Outcome]) -> None:
+def print_quality(title: str, answers: Sequence[Outcome]) -> None:
     """Print how well the faults of some scenarios were noticed."""
     outcomes = [answer for answer in answers if "error" not in answer]
     faults = [fault for outcome in outcomes for fault in outcome["faults"] if fault["counts"]]
@@ -111,12 +111,12 @@ def told(title: str, answers: Sequence[Outcome]) -> None:
     print_table("By kind: noticed, placed, named, in time; seconds to detect", kinds(faults))
     for broken in (answer for answer in answers if "error" in answer):
         print_table(f"{broken['scenario']} broke detection", [("error", broken["error"])])
-    misses = list(disappointments(outcomes))
+    misses = list(misses_of(outcomes))
     if misses:
         print_table(f"What was wrong, of {len(misses)}", misses[:MOST_MISSES])
 
 
-def calm(outcomes: Sequence[Outcome]) -> None:
+def print_healthy(outcomes: Sequence[Outcome]) -> None:
     """Print how often healthy runs paged anybody."""
     outcomes = [outcome for outcome in outcomes if "error" not in outcome]
     days = sum(outcome["duration_s"] for outcome in outcomes) / DAY_S
@@ -129,12 +129,12 @@ def calm(outcomes: Sequence[Outcome]) -> None:
         ("other alerts", str(len(alerts) - pages)),
     ]
     print_table("Healthy runs", rows)
-    misses = list(disappointments(outcomes))
+    misses = list(misses_of(outcomes))
     if misses:
         print_table("What fired in them", misses[:MOST_MISSES])
 
 
-def played(
+def play(
     dealt: Sequence[Sequence[str]], env: Mapping[str, str], *, patience_s: float
 ) -> list[Outcome]:
     """Play scenarios by name, each hand of them in a process of its own."""
@@ -209,12 +209,12 @@ def kinds(faults: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
         yield kind, f"{len(mine):3d} faults   {'   '.join(shares)}   {_delays(noticed)}"
 
 
-def disappointments(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, str]]:
+def misses_of(outcomes: Iterable[Outcome]) -> Iterator[tuple[str, str]]:
     """Yield every fault that was missed, misplaced, misnamed or late, and every false alert."""
     for outcome in outcomes:
         for fault in outcome["faults"]:
             if fault["counts"] and (wrong := _wrong_with(fault)):
-                yield outcome["scenario"], f"{_told(fault)}: {wrong}"
+                yield outcome["scenario"], f"{_described(fault)}: {wrong}"
         for alert in outcome["alerts"]:
             if alert["became"] != "notice":
                 where = f"{alert['node']}/{alert['device']} at {alert['fired_s']:.0f} s"
@@ -232,7 +232,7 @@ def _wrong_with(fault: Outcome) -> str:
     return f"{', '.join(wrong)} ({fault['alert']}, {fault['delay_s']:.0f} s)" if wrong else ""
 
 
-def _told(fault: Outcome) -> str:
+def _described(fault: Outcome) -> str:
     cost = "no step got on" if fault["ratio"] is None else f"steps x {fault['ratio']:.2f}"
     at = f"{fault['node']}/{fault['device']} {fault['start_s']:.0f}-{fault['end_s']:.0f} s"
     return f"{fault['kind']} {fault['magnitude']:g} {at}, {cost}"

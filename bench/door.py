@@ -62,9 +62,9 @@ def measure(env: Mapping[str, str]) -> None:
     hot = open_store(settings.REDIS_URL)
     _, secret = Token.issue("bench", Token.Scope.INGEST, now=datetime.now(UTC))
     with web_server(dict(env), secret) as site:
-        each = asyncio.run(crowd(site, hot, one_request_each))
-        live = asyncio.run(crowd(site, hot, one_stream))
-        ten = asyncio.run(crowd(site, hot, columns_of_ten))
+        each = asyncio.run(cpu_per_report_us(site, hot, one_request_each))
+        live = asyncio.run(cpu_per_report_us(site, hot, one_stream))
+        ten = asyncio.run(cpu_per_report_us(site, hot, columns_of_ten))
     blocks = [block for shard, block in hot.latest().items() if shard.startswith("node:i-bench")]
     readings = n_readings(blocks) / len(blocks)
     pages = [rendered(hot, blocks[0].tick)]
@@ -130,7 +130,7 @@ async def until_open(port: int) -> None:
             return
 
 
-async def crowd(site: Site, hot: HotStore, way: "Way") -> float:
+async def cpu_per_report_us(site: Site, hot: HotStore, way: "Way") -> float:
     """Let every node report; return the CPU per report, web and Redis, in microseconds."""
     until = time.time() + WARM_UP_S + MEASURED_S
     nodes = [asyncio.create_task(way(site, number, until)) for number in range(N_NODES)]

@@ -12,9 +12,9 @@ import msgspec
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "fleet.settings")
 django.setup()
 
-from bench.healthy_runs import calm_scenario  # noqa: E402
-from bench.random_scenarios import chance_scenario  # noqa: E402
-from bench.scenario_grid import matrix_scenarios  # noqa: E402
+from bench.healthy_runs import healthy_scenario  # noqa: E402
+from bench.random_scenarios import random_scenario  # noqa: E402
+from bench.scenario_grid import grid_scenarios  # noqa: E402
 from fleet.simulation.scoring import (  # noqa: E402
     DrillReport,
     drill,
@@ -45,8 +45,8 @@ def main(patience_s: float) -> None:
 def scenario_named(name: str) -> Scenario:
     """Return a scenario of the set, or one that a seed draws: ``chance-1007``, ``calm-3``."""
     kind, _, seed = name.partition("-")
-    drawn = {"chance": chance_scenario, "calm": calm_scenario}
-    return drawn[kind](int(seed)) if kind in drawn else matrix_scenarios()[name]
+    drawn = {"chance": random_scenario, "calm": healthy_scenario}
+    return drawn[kind](int(seed)) if kind in drawn else grid_scenarios()[name]
 
 
 def outcome_of(report: DrillReport) -> dict[str, Any]:

@@ -25,7 +25,7 @@ LOOK_ALIKES: tuple[dict[str, Any], ...] = (
 )
 
 
-def calm_scenario(seed: int) -> Scenario:
+def healthy_scenario(seed: int) -> Scenario:
     """Return an hour of 64 healthy nodes; each third one with look-alikes in a random order."""
     rng = np.random.default_rng([2027, seed])
     run = {

@@ -172,7 +172,7 @@ class RandomScenario:
         return float(np.round(self._rng.uniform(low, high)))
 
 
-def chance_scenario(seed: int) -> Scenario:
+def random_scenario(seed: int) -> Scenario:
     """Return the scenario of a seed: the same each time."""
     return scenario_of(RandomScenario(seed).table())
 

@@ -154,7 +154,7 @@ def matrix_tables(path: Path = MATRIX) -> dict[str, Table]:
     return {table["name"]: table for table in tables}
 
 
-def matrix_scenarios(path: Path = MATRIX) -> dict[str, Scenario]:
+def grid_scenarios(path: Path = MATRIX) -> dict[str, Scenario]:
     """Return every scenario of the set, by name."""
     return {name: scenario_of(table) for name, table in matrix_tables(path).items()}
 

@@ -29,11 +29,11 @@ def measure(env: Mapping[str, str]) -> None:
     began_s = time.perf_counter()
     for name, steps in (
         ("a simulated run, checkpoints and all", simulated()),
-        ("steps that remember fifty, and rare long ones", remembering()),
+        ("steps that remember fifty, and rare long ones", autocorrelated()),
     ):
         windows = steps.reshape(-1, 2, DEFAULT_STEPS)
-        same = told(windows, ratio=1.0, looks=LOOKS)
-        other = told(windows, ratio=TRUE_RATIO, looks=(1.0,))
+        same = has_verdict(windows, ratio=1.0, looks=LOOKS)
+        other = has_verdict(windows, ratio=TRUE_RATIO, looks=(1.0,))
         n = len(windows)
         print_table(
             f"{n:,} trials of {DEFAULT_STEPS:,} steps a side: {name}",
@@ -54,7 +54,9 @@ def counted(words: npt.NDArray[np.bool_], budget: str) -> str:
     return f"{words.sum():,} ({words.mean():.1%}, budget {budget})"
 
 
-def told(windows: FloatArray, *, ratio: float, looks: tuple[float, ...]) -> npt.NDArray[np.bool_]:
+def has_verdict(
+    windows: FloatArray, *, ratio: float, looks: tuple[float, ...]
+) -> npt.NDArray[np.bool_]:
     """Return whether a word fell: (n_trials, n_looks)."""
     rng = np.random.default_rng(1)
     words = np.zeros((len(windows), len(looks)), bool)
@@ -87,7 +89,7 @@ def simulated() -> FloatArray:
     return np.concatenate(found)[-N_STEPS:]
 
 
-def remembering() -> FloatArray:
+def autocorrelated() -> FloatArray:
     """Return steps of which each remembers 98 % of the one before, and rare long ones."""
     rng = np.random.default_rng(2)
     noise = rng.normal(size=(DEFAULT_STEPS, N_STEPS // DEFAULT_STEPS))

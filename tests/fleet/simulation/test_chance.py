@@ -1,12 +1,12 @@
 """Scenarios drawn from a seed: the same each time, sound, and of every kind."""
 
-from bench.healthy_runs import calm_scenario
+from bench.healthy_runs import healthy_scenario
 from bench.random_scenarios import (
     MOST_SHARE_RATIO,
     STEP_S,
     TUNING_SEEDS,
     RandomScenario,
-    chance_scenario,
+    random_scenario,
 )
 from telemetry.simulate.faults import FAULTS
 from telemetry.simulate.step_model import step_plan
@@ -20,7 +20,7 @@ def test_a_seed_draws_the_same_scenario_each_time() -> None:
 def test_drawn_scenarios_are_sound_and_of_many_kinds() -> None:
     kinds, instances = set(), set()
     for seed in range(TUNING_SEEDS, TUNING_SEEDS + 60):
-        scenario = chance_scenario(seed)
+        scenario = random_scenario(seed)
         run = scenario.runs[0]
         plan = step_plan(run)
         assert plan.allreduce_share_ratio <= MOST_SHARE_RATIO
@@ -34,7 +34,7 @@ def test_drawn_scenarios_are_sound_and_of_many_kinds() -> None:
 
 
 def test_each_third_healthy_hour_has_look_alikes_and_none_has_a_fault() -> None:
-    hours = [calm_scenario(seed) for seed in range(9)]
+    hours = [healthy_scenario(seed) for seed in range(9)]
     assert [bool(hour.benign) for hour in hours] == [True, False, False] * 3
     assert not any(hour.faults for hour in hours)
     assert {hour.runs[0].instance for hour in hours} == {

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from bench.scenario_grid import MATRIX, as_toml, matrix_scenarios, matrix_tables
+from bench.scenario_grid import MATRIX, as_toml, grid_scenarios, matrix_tables
 from telemetry.simulate.faults import BENIGN, FAULTS
 from telemetry.simulate.scenario import load_scenario
 
@@ -13,7 +13,7 @@ PLAIN = sorted(path for path in MATRIX.parent.glob("*.toml") if path != MATRIX)
 
 
 def test_it_deals_every_kind_of_fault_on_every_kind_of_machine() -> None:
-    scenarios = matrix_scenarios().values()
+    scenarios = grid_scenarios().values()
     kinds = Counter(fault.kind for each in scenarios for fault in each.faults)
     machines = {each.runs[0].instance.partition(".")[0] for each in scenarios}
     sizes = {each.runs[0].nodes for each in scenarios}
@@ -26,13 +26,13 @@ def test_it_deals_every_kind_of_fault_on_every_kind_of_machine() -> None:
 
 def test_every_kind_that_has_a_strength_comes_in_three() -> None:
     for kind in FAULTS.values():
-        faults = [f for s in matrix_scenarios().values() for f in s.faults if f.kind == kind.name]
+        faults = [f for s in grid_scenarios().values() for f in s.faults if f.kind == kind.name]
         strengths = {f.magnitude if kind.magnitude_unit else f.duration_s for f in faults}
         assert len(strengths) >= 3, kind.name
 
 
 def test_it_deals_look_alikes_and_pairs_and_healthy_runs() -> None:
-    scenarios = matrix_scenarios()
+    scenarios = grid_scenarios()
     benign = {event.kind for each in scenarios.values() for event in each.benign}
     healthy = [each for name, each in scenarios.items() if name.endswith("-healthy")]
     first, second, *_ = next(s for n, s in scenarios.items() if n.endswith("-pairs")).faults
@@ -47,13 +47,13 @@ def test_it_deals_the_same_each_time() -> None:
 
 
 def test_a_scenario_of_the_set_is_the_file_it_could_have_been() -> None:
-    scenarios = matrix_scenarios()
+    scenarios = grid_scenarios()
     for name, table in matrix_tables().items():
         assert load_scenario(as_toml(table)) == scenarios[name]
 
 
 def test_every_fault_has_time_to_be_noticed() -> None:
-    for scenario in matrix_scenarios().values():
+    for scenario in grid_scenarios().values():
         for fault in scenario.faults:
             assert fault.start_s + fault.duration_s + 60 <= scenario.duration_s
 
