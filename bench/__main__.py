@@ -56,12 +56,12 @@ def main(arguments: list[str]) -> int:
             for name in given.names or NAMES
         )
     [name] = given.names
-    options = {option: getattr(given, option) for option in OPTIONS.get(name, ())}
+    chosen = {option: getattr(given, option) for option in OPTIONS.get(name, ())}
     if given.json:
         collect_json()
     with installation() as env:
         figures = importlib.import_module(f"bench.{name}").measure(
-            env, **{option: value for option, value in options.items() if value is not None}
+            env, **{option: value for option, value in chosen.items() if value is not None}
         )
     if given.json:
         print_json(name, figures)

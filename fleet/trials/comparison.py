@@ -119,7 +119,7 @@ def measure_arm(hot: Source, trial: Trial, arm: TrialArm, *, until: datetime) ->
     else:
         compile_s = None if compiled_s is None else round(compiled_s, 3)
     # The median, since the last batch of an epoch may be short.
-    is_counted = (sums[:, TOKENS] > 0) & (sums[:, STEPS] > 0)
+    is_counted = sums[:, TOKENS] > 0
     per_step = sums[is_counted, TOKENS] / sums[is_counted, STEPS]
     epoch = first_epoch(sums, run.tokens_per_epoch)
     epoch_ratio = None

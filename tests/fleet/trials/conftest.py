@@ -42,8 +42,9 @@ def train(
     share: float | Sequence[float] = 0.25,
     began_s: float = 0.0,
     loss: Sequence[float] | None = None,
+    tokens: float | Sequence[float] = 1e6,
 ) -> None:
-    """Keep steps of a million tokens that follow one another, from so long after noon."""
+    """Store consecutive steps of a run, the first one ``began_s`` seconds after noon."""
     lasting, share_ratio = np.array(step_s), np.asarray(share)
     told = steps(run, n_steps=len(step_s), tokens=1e6)
     told.phases["compute_s"][:] = (lasting * (1 - share_ratio))[:, None]
@@ -56,7 +57,7 @@ def train(
             told.step,
             ended_at_s,
             told.phases,
-            told.tokens,
+            np.broadcast_to(np.asarray(tokens, float), len(step_s)).copy(),
             None if loss is None else np.array(loss, float),
         )
     )

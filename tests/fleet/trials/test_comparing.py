@@ -156,6 +156,27 @@ def test_heavy_steps_are_the_quarter_with_the_largest_share(hot: HotStore, trial
     assert of(figures, "allreduce_share_ratio").baseline == pytest.approx(0.26, rel=1e-3)
 
 
+def test_without_any_exchange_there_are_no_heavy_steps(hot: HotStore, trial: Trial) -> None:
+    for name in ("vit-p5", "vit-trn2"):
+        train(name, [1.0, 2.0] * 100, share=0.0)
+
+    figures = compare(hot, trial, now=LATER)
+
+    assert figures.candidates[0].get("heavy_step_s") is None
+    # All other measures are known.
+    assert of(figures, "step_s").baseline == pytest.approx(1.5, rel=1e-3)
+    assert of(figures, "usd_per_mtok").ratio == pytest.approx(-0.2, abs=1e-3)
+
+
+def test_the_usual_tokens_of_a_step_are_those_of_steps_that_report_some(
+    hot: HotStore, trial: Trial
+) -> None:
+    for name in ("vit-p5", "vit-trn2"):
+        train(name, [1.0] * 200, tokens=[1e6, 0.0, np.nan, np.nan] * 50)
+
+    assert compare(hot, trial, now=LATER).arms[0].tokens_per_step == pytest.approx(1e6, rel=1e-3)
+
+
 def test_a_run_without_a_price_is_judged_by_its_pace(hot: HotStore, trial: Trial, p5: Run) -> None:
     Run.objects.filter(pk=p5.pk).update(usd_per_node_hour=0.0)
     train("vit-p5", [2.0] * 200)
