@@ -211,6 +211,11 @@ def markdown(text: object) -> SafeString:
     return mark_safe(MARKUP.sub(r"\\\1", " ".join(bare.split())))  # noqa: S308
 
 
+def slack(text: str) -> str:
+    """Write text so that Slack reads no links, mentions or markup into it."""
+    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
 WRITERS: Mapping[str, Callable[[float], str]] = {
     "s": seconds,
     "ratio": percent,

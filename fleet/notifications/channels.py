@@ -14,7 +14,9 @@ from urllib.parse import unquote, urlsplit
 
 import msgspec
 from django.conf import settings
+from django.template.loader import render_to_string
 
+from fleet.formatting import slack
 from fleet.models import Delivery, Receiver
 from fleet.notifications.http_client import (
     AddressError,
@@ -93,7 +95,7 @@ def postable(item: AlertItem, *, kind: Delivery.Kind, now: datetime) -> dict[str
     return {
         "labels": item.labels,
         "annotations": {
-            "summary": item.words,
+            "summary": item.summary,
             "description": item.story,
             "rule": item.rule,
             "cause": item.cause_name,
@@ -123,7 +125,7 @@ def watchdog(*, base_url: str, now: datetime) -> list[dict[str, Any]]:
     return [
         {
             "labels": {"alertname": "Watchdog", "source": "trnwatch"},
-            "annotations": {"summary": "trnwatch watches; worry when this stops."},
+            "annotations": {"summary": "trnwatch is running; when this ends, it has stopped."},
             "startsAt": now.isoformat(),
             "endsAt": (now + VALID_FOR).isoformat(),
             "generatorURL": base_url,
@@ -178,13 +180,9 @@ class Mail:
 
     def render(self, notice: Message) -> Body:
         """Write a letter of plain text."""
-        parts = [_told(item) for item in notice.items]
-        parts += [
-            f"{change.by or 'trnwatch'}: {change.text}" for change in notice.changes if change.text
-        ]
         return {
             "subject": " ".join(notice.title.split())[:LONGEST_SUBJECT],
-            "text": "\n\n".join([notice.title, *parts, f"All open alerts: {notice.list_url}"]),
+            "text": render_to_string("notifications/mail.txt", {"message": notice}).rstrip("\n"),
         }
 
     def send(
@@ -241,19 +239,6 @@ def _refusal(code: int, said: bytes | str) -> Exception:
     return AddressError(text) if code >= PERMANENT else UnreachableError(text)
 
 
-def _told(item: AlertItem) -> str:
-    return "\n".join(
-        [
-            item.story,
-            f"  severity  {item.severity}",
-            f"  since     {item.onset_at:%Y-%m-%d %H:%M:%S} UTC",
-            f"  alert     {item.url}",
-            f"  as it was {item.frozen_url}",
-            f"  runbook   {item.runbook_url}",
-        ]
-    )
-
-
 EVENTS_URL = "https://events.pagerduty.com/v2/enqueue"
 LONGEST_SUMMARY = 1024
 SEVERITIES = {"page": "critical", "warn": "warning"}
@@ -279,7 +264,7 @@ class PagerDuty:
             "client_url": item.url,
             "links": [
                 {"href": item.url, "text": "Open alert"},
-                {"href": item.frozen_url, "text": "As it was then"},
+                {"href": item.frozen_url, "text": "Charts at that time"},
                 {"href": item.runbook_url, "text": "Runbook"},
             ],
             "payload": _payload(item, notice),
@@ -305,7 +290,7 @@ class PagerDuty:
 def _payload(item: AlertItem, notice: Message) -> dict[str, Any]:
     drill = "DRILL: " if item.is_drill else ""
     payload: dict[str, Any] = {
-        "summary": f"{drill}{item.words}"[:LONGEST_SUMMARY],
+        "summary": f"{drill}{item.summary}"[:LONGEST_SUMMARY],
         "source": item.node or item.run or "trnwatch",
         "severity": SEVERITIES.get(item.severity, "error"),
         "timestamp": item.onset_at.isoformat(),
@@ -314,7 +299,7 @@ def _payload(item: AlertItem, notice: Message) -> dict[str, Any]:
             "cause": item.cause_name,
             "story": item.story,
             "victims": item.n_victims,
-            "what": notice.mark.lower(),
+            "what": notice.label.lower(),
         },
     }
     if item.run:
@@ -335,9 +320,9 @@ def _about_ourselves(notice: Message) -> dict[str, Any]:
     }
 
 
-# Slack takes 150 characters in a header, 3,000 in a section, and 50 blocks.
+# Slack takes 150 characters in a header, 3,000 in a section (the template cuts the story),
+# and 50 blocks.
 LONGEST_HEADER = 150
-LONGEST_STORY = 2_400
 MOST_ITEMS = 10
 MARKS = {
     Delivery.Kind.FIRING: ":red_circle:",
@@ -357,11 +342,11 @@ class Slack:
         """Say it in one line for the phone, and with links and the story below."""
         title = f"{MARKS[notice.kind]} {notice.title}"
         blocks: list[dict[str, Any]] = [_header(title)]
-        blocks += [_section(_slack_told(item, notice)) for item in notice.items[:MOST_ITEMS]]
+        blocks += [_section(_alert_text(item, notice)) for item in notice.items[:MOST_ITEMS]]
         if (more := len(notice.items) - MOST_ITEMS) > 0:
             blocks.append(_section(f"and {more} more: <{notice.list_url}|all open alerts>"))
-        blocks.append(_small(f"{escape(notice.who or 'trnwatch')} · {_date(notice.at)}"))
-        return {"text": escape(title), "blocks": blocks}
+        blocks.append(_small(f"{slack(notice.by or 'trnwatch')} · {_date(notice.at)}"))
+        return {"text": slack(title), "blocks": blocks}
 
     def send(
         self, receiver: Receiver, body: Body, *, key: str, at: datetime, door: HttpClient
@@ -375,22 +360,9 @@ class Slack:
         return not is_page(answer)
 
 
-def escape(text: str) -> str:
-    """Write text so that Slack reads no links, mentions or marks into it."""
-    return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
-
-
-def _slack_told(item: AlertItem, notice: Message) -> str:
-    links = [
-        f"<{item.url}|Open>",
-        f"<{item.frozen_url}|As it was>",
-        f"<{item.runbook_url}|Runbook>",
-    ]
-    if notice.kind == Delivery.Kind.ACKNOWLEDGED:
-        said = next((c.text for c in reversed(notice.changes) if c.text), "")
-        return f"*{escape(item.headline)}*\n{escape(said)}\n{' · '.join(links)}"
-    story = escape(item.story)[:LONGEST_STORY]
-    return f"*{escape(item.headline)}* ({item.severity})\n{story}\n{' · '.join(links)}"
+def _alert_text(item: AlertItem, message: Message) -> str:
+    context = {"item": item, "message": message}
+    return render_to_string("notifications/slack_alert.txt", context).rstrip("\n")
 
 
 def _header(text: str) -> dict[str, Any]:

@@ -15,7 +15,7 @@ from fleet.models import Delivery, NotifiedState, Receiver, Route
 from fleet.models.delivery import DeliveryQuerySet
 from fleet.notifications.channels import CHANNELS, Body, postable
 from fleet.notifications.http_client import AddressError, HttpClient, HttpResult, UnreachableError
-from fleet.notifications.messages import Message, item_of, notice_of
+from fleet.notifications.messages import Message, item_of, message_of
 
 OK = range(200, 300)
 REDIRECTS = range(300, 400)
@@ -105,7 +105,7 @@ def tell_others(delivery: Delivery, why: str, *, now: datetime) -> None:
     """Put word into the outbox for the other receivers of the route, and of the default one."""
     if delivery.kind == KIND:
         return
-    text = f"{delivery.receiver} could not be told ({delivery.get_kind_display().lower()}): {why}"
+    text = f"Could not notify {delivery.receiver} ({delivery.get_kind_display().lower()}): {why}"
     lane = f"undelivered {delivery.receiver_id}"
     recent = Delivery.objects.filter(kind=KIND, lane=lane, created_at__gt=now - QUIET)
     known = set(recent.values_list("receiver_id", flat=True))
@@ -258,7 +258,7 @@ class DeliveryClient:
             receiver=delivery.receiver, alert__deliveries=delivery
         )
         labels = dict(known.order_by("since").values_list("alert_id", "labels"))
-        return notice_of(delivery, labels, base_url=self.base_url, now=now)
+        return message_of(delivery, labels, base_url=self.base_url, now=now)
 
 
 MOST_PER_POST = 500

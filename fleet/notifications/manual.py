@@ -65,7 +65,7 @@ def try_out(
 ) -> DeliveryResult:
     """Send a receiver a test at once, past the outbox, and say what came of it."""
     key = f"test-{uuid.uuid4().hex}"
-    text = f"{by} sees whether trnwatch reaches {receiver.name}. Nothing is wrong."
+    text = f"{by} tests whether trnwatch reaches {receiver.name}. No alert is firing."
     notice = Message(KIND.TEST, key, now, (), list_url=f"{courier.base_url}/alerts/", text=text)
     body = CHANNELS[receiver.kind].render(notice)
     return courier.send(receiver, body, key=key, now=now)

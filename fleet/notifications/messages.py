@@ -1,20 +1,30 @@
-"""What a notification says, in plain words and figures, before it is given a form."""
+"""The content of a notification, before a channel gives it its form."""
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
+
+from django.template.loader import render_to_string
 
 from fleet.alerts.events import labels_of
 from fleet.alerts.text import AlertText, plain
 from fleet.charts.frozen import frozen_link
-from fleet.models import Alert, AlertEvent, Delivery
+from fleet.models import Alert, Delivery
 
 KIND = Delivery.Kind
+LABELS = {
+    KIND.FIRING: "FIRING",
+    KIND.CHANGED: "UPDATE",
+    KIND.ACKNOWLEDGED: "ACKNOWLEDGED",
+    KIND.REPEATED: "STILL FIRING",
+    KIND.RESOLVED: "RESOLVED",
+    KIND.UNDELIVERED: "NOT DELIVERED",
+    KIND.TEST: "TEST",
+}
 
 
 @dataclass(frozen=True, slots=True)
 class AlertItem:
-    """One alert of a notification."""
+    """One alert of a notification; the names of its fields are keys of the webhook's JSON."""
 
     pk: int
     headline: str
@@ -41,16 +51,14 @@ class AlertItem:
     labels: dict[str, str]
 
     @property
-    def words(self) -> str:
-        """The headline, with what is to blame where that is known."""
-        return (
-            f"{self.headline}. {self.blame}".strip().rstrip(".") if self.blame else self.headline
-        )
+    def summary(self) -> str:
+        """The headline and the likely cause, in one line."""
+        return f"{self.headline}. {self.blame}".rstrip(". ") if self.blame else self.headline
 
 
 @dataclass(frozen=True, slots=True)
 class TimelineItem:
-    """One line of a timeline that the notification tells of."""
+    """A timeline entry that the notification reports."""
 
     alert: int
     kind: str
@@ -61,7 +69,7 @@ class TimelineItem:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What happened to one alert or several, to be told to one receiver."""
+    """What happened to one or several alerts, for one receiver."""
 
     kind: Delivery.Kind
     key: str
@@ -72,39 +80,35 @@ class Message:
     text: str = ""
 
     @property
-    def mark(self) -> str:
+    def label(self) -> str:
         """What happened, in a word or two."""
-        return {
-            KIND.FIRING: "FIRING",
-            KIND.CHANGED: "UPDATE",
-            KIND.ACKNOWLEDGED: "TAKEN",
-            KIND.REPEATED: "STILL FIRING",
-            KIND.RESOLVED: "RESOLVED",
-            KIND.UNDELIVERED: "NOT DELIVERED",
-            KIND.TEST: "TEST",
-        }[self.kind]
+        return LABELS[self.kind]
+
+    @property
+    def is_drill(self) -> bool:
+        """Whether all its alerts are drills."""
+        return bool(self.items) and all(item.is_drill for item in self.items)
 
     @property
     def title(self) -> str:
-        """All of it in one line."""
-        drill = " DRILL" if self.items and all(item.is_drill for item in self.items) else ""
-        mark = f"[{self.mark}{drill}]"
-        if self.text:
-            return f"{mark} {self.text}"
-        if len(self.items) == 1:
-            return f"{mark} {self.items[0].words}"
-        return f"{mark} {len(self.items)} alerts: {self.items[0].headline}, and more"
+        """The whole message in one line."""
+        return render_to_string("notifications/title.txt", {"message": self}).rstrip("\n")
 
     @property
-    def who(self) -> str:
-        """Who did it, where a person did."""
+    def by(self) -> str:
+        """The person whose action it reports last; empty without one."""
         return next((change.by for change in reversed(self.changes) if change.by), "")
 
+    @property
+    def comment(self) -> str:
+        """The last text of the timeline entries it reports."""
+        return next((change.text for change in reversed(self.changes) if change.text), "")
 
-def notice_of(
+
+def message_of(
     delivery: Delivery, labels: dict[int, dict[str, str]], *, base_url: str, now: datetime
 ) -> Message:
-    """Say what a delivery is about, as things stand now."""
+    """Return the content of a delivery, as of now."""
     alerts = delivery.alerts.select_related("run", "node").order_by("severity", "fired_at", "pk")
     return Message(
         kind=KIND(delivery.kind),
@@ -113,7 +117,10 @@ def notice_of(
         items=tuple(
             item_of(alert, labels.get(alert.pk), base_url=base_url, now=now) for alert in alerts
         ),
-        changes=tuple(_changes(delivery.events.all())),
+        changes=tuple(
+            TimelineItem(event.alert_id, event.kind, event.at, event.by, event.text)
+            for event in delivery.events.all()
+        ),
         list_url=f"{base_url}/alerts/",
         text=delivery.note if delivery.kind == KIND.UNDELIVERED else "",
     )
@@ -122,7 +129,7 @@ def notice_of(
 def item_of(
     alert: Alert, labels: dict[str, str] | None, *, base_url: str, now: datetime
 ) -> AlertItem:
-    """Say what one alert is."""
+    """Return an alert as part of a notification."""
     url = base_url + alert.get_absolute_url()
     text = AlertText(alert, now)
     return AlertItem(
@@ -150,8 +157,3 @@ def item_of(
         runbook_url=f"{base_url}/runbooks/{alert.rule}/",
         labels=labels or labels_of(alert),
     )
-
-
-def _changes(events: Iterable[AlertEvent]) -> Iterable[TimelineItem]:
-    for event in events:
-        yield TimelineItem(event.alert_id, event.kind, event.at, event.by, event.text)

@@ -77,7 +77,7 @@ def test_a_silence_says_what_it_mutes_while_it_is_written(
 def test_a_silence_ends_from_the_list(page: Page, signed_in: str, alert: Alert) -> None:
     page.goto(f"{signed_in}/silences/new/?alert={alert.pk}")
     page.get_by_role("button", name="Silence", exact=True).click()
-    expect(page.locator("#silence")).to_contain_text("in force until")
+    expect(page.locator("#silence")).to_contain_text("active until")
     page.goto(f"{signed_in}/silences/")
     page.get_by_role("button", name="Expire now: silence").click()
 

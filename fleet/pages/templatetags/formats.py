@@ -22,6 +22,7 @@ for write in (
     formatting.seconds,
     formatting.si,
     formatting.size,
+    formatting.slack,
     formatting.tick,
     formatting.usd,
 ):

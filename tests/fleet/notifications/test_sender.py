@@ -130,7 +130,7 @@ def test_a_plain_no_is_final_and_is_told_to_others(
     assert Receiver.objects.get(name="hook").n_dead == 1
     word = other.deliveries.get()
     assert (word.kind, word.state) == ("undelivered", "sent")
-    assert "hook could not be told (firing): 404: no_service" in stranger.posts[1].told["text"]
+    assert "Could not notify hook (firing): 404: no_service" in stranger.posts[1].told["text"]
 
 
 def test_patience_ends(

@@ -45,4 +45,4 @@ def test_the_api_lists_them(client: Client, alert: Alert) -> None:
 
 def test_the_notification_lists_them(alert: Alert) -> None:
     item = item_of(alert, None, base_url="https://trnwatch.example", now=NOON)
-    assert all(name in item.words and name in item.story for name in NODES)
+    assert all(name in item.summary and name in item.story for name in NODES)

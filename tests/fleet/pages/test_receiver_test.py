@@ -36,7 +36,7 @@ def test_it_is_sent_at_once_and_its_answer_shown(
     assert "taken: 200" in text
     [post] = stranger.posts
     assert post.told["kind"] == "test"
-    assert "olga sees whether trnwatch reaches hook" in post.told["title"]
+    assert "olga tests whether trnwatch reaches hook" in post.told["title"]
     assert not Delivery.objects.exists()
 
 
