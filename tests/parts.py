@@ -15,7 +15,7 @@ from django.db.models import Model
 from redis import Redis
 from redis.exceptions import ConnectionError as RedisConnectionError
 
-from fleet.ops.redis import REDIS_SERVER
+from fleet.ops.embedded_redis import REDIS_SERVER
 from telemetry.blocks import METRICS, Block, FloatArray
 from telemetry.simulate.plan import RunSpec
 from telemetry.steps import PHASES, StepBatch

@@ -18,7 +18,7 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from redis.exceptions import RedisError
 
-from fleet.ops import redis as embedded
+from fleet.ops import embedded_redis
 from fleet.ops.reload import changed_files
 from fleet.ops.supervisor import Program, Supervisor, last_line
 
@@ -161,13 +161,13 @@ class Services:
         url = self._env.get("REDIS_URL")
         if not url:
             folder = self._folder / "redis"
-            place = embedded.choose_place(folder)
-            self._redis = [embedded.program(folder, place)]
+            place = embedded_redis.choose_place(folder)
+            self._redis = [embedded_redis.program(folder, place)]
             self._keeper.keep(self._redis)
             self._say(f"Redis listens on 127.0.0.1:{place.port}.")
             url = place.url
         try:
-            await embedded.until_ready(url, timeout_s=60 if self._redis else 5)
+            await embedded_redis.until_ready(url, timeout_s=60 if self._redis else 5)
         except RedisError as error:
             if not self._redis:
                 raise
@@ -175,7 +175,7 @@ class Services:
             msg = f"trnwatch's own Redis does not start; it says: {said}"
             raise StartError(msg) from error
         if self._redis:
-            watch = embedded.follow_disk(self._folder, url, say=self._say)
+            watch = embedded_redis.follow_disk(self._folder, url, say=self._say)
             self._disk = asyncio.create_task(watch)
 
     async def _prepare_demo(self) -> None:

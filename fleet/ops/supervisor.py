@@ -16,7 +16,7 @@ from typing import IO
 
 import psutil
 
-TIED = Path(__file__).with_name("tied.py")
+TIED = Path(__file__).with_name("child_process.py")
 # A program that ends sooner than this after its start is given longer and longer pauses.
 QUICK_END_S = 5.0
 PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)

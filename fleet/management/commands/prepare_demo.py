@@ -16,7 +16,7 @@ from django.db import connections, transaction
 
 from fleet.costs.spending import update_spending
 from fleet.models import Run
-from fleet.ops.tied import tie
+from fleet.ops.child_process import tie
 from fleet.runs.similar_runs import update_due_comparisons
 from fleet.simulation import demo_history
 from fleet.simulation.demo import create_fleet, ensure_preflight, ensure_probe, ensure_trials

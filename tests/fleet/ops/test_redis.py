@@ -11,7 +11,7 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
-from fleet.ops.redis import RedisPlace, choose_place, program, repair, until_ready
+from fleet.ops.embedded_redis import RedisPlace, choose_place, program, repair, until_ready
 from fleet.ops.sockets import listen
 
 

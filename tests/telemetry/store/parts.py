@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from fleet.ops.redis import REDIS_SERVER
+from fleet.ops.embedded_redis import REDIS_SERVER
 from telemetry.blocks import METRICS, FloatArray, Span
 from tests.parts import NOON_S, until_answers
 

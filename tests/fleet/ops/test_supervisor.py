@@ -121,7 +121,7 @@ def test_what_runs_once_gives_its_exit_code(housekeeper: Callable[[], Supervisor
 
 def test_a_killed_keeper_takes_its_programs_along(folder: Path) -> None:
     parent = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("a_keeper.py")), str(folder)], cwd=ROOT
+        [sys.executable, str(Path(__file__).with_name("supervised_process.py")), str(folder)], cwd=ROOT
     )
     [pid] = asyncio.run(pids(folder, "napper", 1))
     parent.kill()

@@ -1,6 +1,6 @@
 """Run a command that ends when the process that started it does, even if that was killed.
 
-Called as ``python tied.py <pid of the parent> <command> …``; becomes the command.
+Called as ``python child_process.py <pid of the parent> <command> …``; becomes the command.
 """
 
 import ctypes
