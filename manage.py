@@ -24,7 +24,7 @@ def main() -> None:
             raise
         said = outages.database_advice(error)
     except OSError as error:
-        if not outages.is_disk_trouble(error):
+        if not outages.is_disk_error(error):
             raise
         said = outages.disk_advice(error, Path.cwd())
     else:

@@ -36,7 +36,7 @@ HOSTS = "trnwatch_node_vcpu_usage_ratio"
 QUANTILES = {"q01": "0.01", "q50": "0.5", "q99": "0.99"}
 
 
-def of_nodes() -> Iterator[Recording]:
+def node_recordings() -> Iterator[Recording]:
     """Yield what is kept of each node, with the run that it trains."""
     yield RUN, "group by (node, run) (trnwatch_node_info)"
     for metric, figures in PARTS.items():
@@ -54,7 +54,7 @@ def of_nodes() -> Iterator[Recording]:
     )
 
 
-def of_runs() -> Iterator[Recording]:
+def run_recordings() -> Iterator[Recording]:
     """Yield what is kept of each run."""
     for metric, figures in OF_NODES.items():
         for figure, how in figures.items():
@@ -70,7 +70,7 @@ def of_runs() -> Iterator[Recording]:
     yield "run:trnwatch_nodes_up:sum", f"sum by (run) ({up})"
 
 
-def of_fleet() -> Iterator[Recording]:
+def fleet_recordings() -> Iterator[Recording]:
     """Yield what is kept of the whole fleet."""
     cores = "trnwatch_core_utilization_ratio"
     for figure in ("min", "avg", "max"):
@@ -100,7 +100,7 @@ HALF_S = DRIFT["window_s"] / 2
 MONEY_EVERY_S = 60
 
 
-def of_money() -> Iterator[Recording]:
+def cost_recordings() -> Iterator[Recording]:
     """Yield what the rules about money judge: what tokens take beside what they should."""
     explaining = "run:trnwatch_alerts_explaining:sum"
     cost = "run:trnwatch_node_seconds_per_million_tokens:unexplained"
@@ -139,7 +139,7 @@ STOPPED_S = 60
 
 
 @dataclass(frozen=True, slots=True)
-class Watch:
+class ServiceAlert:
     """One alert about the service: what is asked, for how long, and in words what it means."""
 
     name: str
@@ -152,7 +152,7 @@ class Watch:
 
 
 _ALL = (
-    Watch(
+    ServiceAlert(
         "trnwatch_absent",
         "Prometheus does not scrape trnwatch",
         "page",
@@ -160,7 +160,7 @@ _ALL = (
         300,
         "No target of the job trnwatch is known: its scrape configuration is gone.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_scrape_down",
         "trnwatch does not answer",
         "page",
@@ -168,7 +168,7 @@ _ALL = (
         120,
         "Every scrape fails: no page, no watching, and alerts of nodes go stale.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_not_watching",
         "Nobody looks at the fleet",
         "page",
@@ -177,7 +177,7 @@ _ALL = (
         "The rules were last applied {{ $value | humanizeDuration }} ago: workers, beat or the "
         "broker stand still.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_nothing_to_watch",
         "trnwatch tells of no node",
         "warn",
@@ -185,7 +185,7 @@ _ALL = (
         300,
         "It answers, and knows no node that ought to report.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_ticks_stale",
         "No ticks arrive",
         "page",
@@ -194,7 +194,7 @@ _ALL = (
         60,
         "Simulated nodes have stood still for five minutes.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_reports_stale",
         "No reports arrive",
         "page",
@@ -203,7 +203,7 @@ _ALL = (
         60,
         "Real nodes reported within the hour, and none has for five minutes.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_tick_late",
         "Ticks come late",
         "warn",
@@ -211,7 +211,7 @@ _ALL = (
         120,
         "The latest tick was {{ $value | humanizeDuration }} late: too few workers.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_queue_long",
         "Tasks wait for workers",
         "warn",
@@ -219,7 +219,7 @@ _ALL = (
         120,
         "{{ $value }} tasks wait in {{ $labels.queue }}.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_dead_letters",
         "Notifications were given up",
         "page",
@@ -228,7 +228,7 @@ _ALL = (
         "{{ $value }} that {{ $labels.receiver }} did not take: somebody may not know.",
         NOTIFICATIONS,
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_sender_gone",
         "Nobody sends notifications",
         "page",
@@ -237,7 +237,7 @@ _ALL = (
         "No sender was heard of for {{ $value | humanizeDuration }}.",
         NOTIFICATIONS,
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_untaken",
         "A page that nobody has taken",
         "page",
@@ -246,7 +246,7 @@ _ALL = (
         900,
         "{{ $value }} of {{ $labels.rule }}, for a quarter of an hour.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_refuses_data",
         "Data are refused",
         "warn",
@@ -257,7 +257,7 @@ _ALL = (
         "{{ $value | humanize }} within ten minutes came too late, from the future, or beyond "
         "what there is room for.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_refuses_deliveries",
         "Deliveries of nodes are refused",
         "warn",
@@ -268,7 +268,7 @@ _ALL = (
         300,
         "{{ $value | humanize }} a second: tokens that expired, or agents too old.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_clocks_wrong",
         "Clocks of nodes are wrong",
         "warn",
@@ -276,7 +276,7 @@ _ALL = (
         600,
         "{{ $value | humanize }} reports within ten minutes had to be corrected.",
     ),
-    Watch(
+    ServiceAlert(
         "trnwatch_scrape_slow",
         "Scrapes take long",
         "warn",
@@ -285,7 +285,7 @@ _ALL = (
         "The latest took {{ $value | humanizeDuration }}.",
     ),
 )
-WATCHES: Mapping[str, Watch] = {watch.name: watch for watch in _ALL}
+SERVICE_ALERTS: Mapping[str, ServiceAlert] = {watch.name: watch for watch in _ALL}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -314,7 +314,7 @@ PAGES = {
     "budget": "/budgets/",
 }
 # A budget is a team's or a run's: one of the two labels is empty.
-WHOM = {
+SUBJECT_SUFFIX = {
     "run": ": {{ $labels.run }}",
     "node": ": {{ $labels.node }}",
     "fleet": "",
@@ -325,12 +325,12 @@ WHOM = {
 def rule_file(url: str = EXAMPLE_URL) -> str:
     """Write the rule file; links begin with ``url``."""
     groups = {
-        "trnwatch-nodes": recordings(of_nodes()),
-        "trnwatch-runs": recordings(of_runs()),
-        "trnwatch-fleet": recordings(of_fleet()),
-        "trnwatch-money": recordings(of_money()),
+        "trnwatch-nodes": recordings(node_recordings()),
+        "trnwatch-runs": recordings(run_recordings()),
+        "trnwatch-fleet": recordings(fleet_recordings()),
+        "trnwatch-money": recordings(cost_recordings()),
         "trnwatch-alerts": [alert for rule in RULES.values() for alert in alerts(rule, url)],
-        "trnwatch-service": [_of_service(watch, url) for watch in WATCHES.values()],
+        "trnwatch-service": [_of_service(watch, url) for watch in SERVICE_ALERTS.values()],
     }
     every = {"trnwatch-money": {"interval": f"{MONEY_EVERY_S}s"}}
     named: list[dict[str, Any]] = [
@@ -371,7 +371,7 @@ def _alert(rule: Rule, query: Query, url: str) -> dict[str, Any]:
         **_times(rule.seconds(query.for_s), rule.seconds(query.keep_s)),
         "labels": {"severity": query.severity or rule.severity, "rule": rule.name},
         "annotations": {
-            "summary": f"{rule.title}{WHOM[rule.subject]}",
+            "summary": f"{rule.title}{SUBJECT_SUFFIX[rule.subject]}",
             "description": f"{rule.help} {says}",
             "runbook_url": f"{url}/runbooks/{rule.name}/",
             "dashboard": f"{url}{PAGES[rule.subject]}",
@@ -395,7 +395,7 @@ def _told(rule: Rule, url: str) -> dict[str, Any]:
     }
 
 
-def _of_service(watch: Watch, url: str) -> dict[str, Any]:
+def _of_service(watch: ServiceAlert, url: str) -> dict[str, Any]:
     """Write an alert about the service."""
     return {
         "alert": watch.name,

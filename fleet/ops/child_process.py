@@ -11,7 +11,7 @@ import sys
 PR_SET_PDEATHSIG = 1
 
 
-def tie(parent: int, number: int) -> None:
+def signal_on_parent_exit(parent: int, number: int) -> None:
     """Ask the kernel for a signal when ``parent`` dies; end at once if it is dead already.
 
     Only Linux can do that; elsewhere nothing happens.
@@ -24,7 +24,7 @@ def tie(parent: int, number: int) -> None:
 
 def main(parent: int, command: list[str]) -> None:
     """Become the command, which is sent SIGTERM at the parent's death."""
-    tie(parent, signal.SIGTERM)
+    signal_on_parent_exit(parent, signal.SIGTERM)
     os.execvp(command[0], command)  # noqa: S606
 
 

@@ -52,7 +52,7 @@ CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE}
 
 
 @dataclass(frozen=True)
-class RedisPlace:
+class RedisAddress:
     """Where an installation's Redis listens, and its password."""
 
     port: int
@@ -64,7 +64,7 @@ class RedisPlace:
         return f"redis://:{self.password}@{LOOPBACK}:{self.port}/0"
 
 
-def choose_place(folder: Path) -> RedisPlace:
+def choose_address(folder: Path) -> RedisAddress:
     """Return last time's port, or a free one, and the password made once for this folder.
 
     Every other process of this installation finds it in ``<folder>/url``.
@@ -73,13 +73,13 @@ def choose_place(folder: Path) -> RedisPlace:
     note = folder / "url"
     last = urlsplit(note.read_text()) if note.exists() else urlsplit("")
     port = last.port if last.port and is_free(LOOPBACK, last.port) else 0
-    place = RedisPlace(port or free_port(), last.password or secrets.token_urlsafe(32))
+    place = RedisAddress(port or free_port(), last.password or secrets.token_urlsafe(32))
     note.touch(mode=0o600)
     note.write_text(place.url)
     return place
 
 
-def program(folder: Path, place: RedisPlace) -> Program:
+def program(folder: Path, place: RedisAddress) -> Program:
     """Return how to run the Redis of ``folder``; its password stays out of the process list."""
     config = folder / "redis.conf"
     config.touch(mode=0o600)
@@ -87,7 +87,7 @@ def program(folder: Path, place: RedisPlace) -> Program:
         f"bind {LOOPBACK}\n"
         f"port {place.port}\n"
         f"requirepass {place.password}\n"
-        f"dir {quoted(str(folder))}\n"
+        f"dir {quote(str(folder))}\n"
         'save ""\n'
         "appendonly yes\n"
         "appendfsync everysec\n"
@@ -124,7 +124,7 @@ def repair(folder: Path, code: int, words: str) -> str:
     )
 
 
-def quoted(text: str) -> str:
+def quote(text: str) -> str:
     r"""Quote a word for Redis' configuration file.
 
     >>> print(quoted('a "b" c'))
@@ -133,7 +133,7 @@ def quoted(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
-async def until_ready(url: str, *, timeout_s: float = 60.0) -> None:
+async def wait_until_ready(url: str, *, timeout_s: float = 60.0) -> None:
     """Wait until the Redis at ``url`` answers; raise its own error if it never does."""
     deadline = time.monotonic() + timeout_s
     client = Redis.from_url(url, socket_timeout=5)
@@ -153,7 +153,7 @@ async def until_ready(url: str, *, timeout_s: float = 60.0) -> None:
         await client.aclose()
 
 
-async def follow_disk(folder: Path, url: str, *, say: Callable[[str], None]) -> None:
+async def monitor_disk(folder: Path, url: str, *, say: Callable[[str], None]) -> None:
     """Stop Redis from writing its file while the disk is nearly full, for ever."""
     async with Redis.from_url(url, socket_timeout=5, decode_responses=True) as client:
         was_low = False

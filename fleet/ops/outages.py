@@ -9,7 +9,7 @@ from django.db import DatabaseError, InterfaceError, OperationalError, connectio
 # What SQLite says of a file that is no longer a database, or only in part.
 DAMAGE = ("malformed", "not a database")
 # SQLite counts these among its operational errors; they are ours.
-MISTAKES = ("no such table", "no such column", "syntax error")
+STATEMENT_ERRORS = ("no such table", "no such column", "syntax error")
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
@@ -24,7 +24,7 @@ def is_outage(error: BaseException | None) -> bool:
     if is_damage(error):
         return True
     is_away = isinstance(error, (OperationalError, InterfaceError))
-    return is_away and not any(word in str(error) for word in MISTAKES)
+    return is_away and not any(word in str(error) for word in STATEMENT_ERRORS)
 
 
 def first_line(error: BaseException) -> str:
@@ -64,7 +64,7 @@ def disk_advice(error: OSError, folder: Path) -> str:
     return f"{place} cannot be used: {error.strerror or error}."
 
 
-def is_disk_trouble(error: OSError) -> bool:
+def is_disk_error(error: OSError) -> bool:
     """Whether a full disk or a folder that cannot be written is behind an error."""
     return error.errno in NO_ROOM | UNWRITABLE
 

@@ -27,7 +27,7 @@ OWN_NAMES = (
 
 
 @dataclass(frozen=True)
-class Mended:
+class PermissionFixes:
     """What was open to other users of this machine, and what could not be closed."""
 
     paths: list[Path] = field(default_factory=list)
@@ -38,7 +38,7 @@ class Mended:
         return any(path.name == name for path in self.paths)
 
 
-def make(folder: Path) -> Mended:
+def make_private(folder: Path) -> PermissionFixes:
     """Make the data folder, or close the one that is there, to everybody but its owner.
 
     Symbolic links are neither followed nor changed, nor is what belongs to another user. In a
@@ -46,7 +46,7 @@ def make(folder: Path) -> Mended:
     """
     os.umask(OTHERS)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    mended = Mended()
+    mended = PermissionFixes()
     if _is_shared(folder):
         tops = sorted({path for name in OWN_NAMES for path in folder.glob(name)})
         paths: Iterator[Path] = (path for top in tops for path in _below(top))
@@ -105,7 +105,7 @@ def _below(path: Path) -> Iterator[Path]:
         yield from _below(child)
 
 
-def _close(path: Path, mended: Mended) -> None:
+def _close(path: Path, mended: PermissionFixes) -> None:
     """Take every right of others from one file or folder, and note it."""
     try:
         told = path.lstat()

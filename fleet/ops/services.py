@@ -66,7 +66,7 @@ def sender() -> Program:
     return Program("sender", (sys.executable, "manage.py", "send_notifications"))
 
 
-def asked_for(env: Mapping[str, str]) -> list[Program]:
+def optional_programs(env: Mapping[str, str]) -> list[Program]:
     """Return what runs only where a setting asks for it: the writer to the long-term store."""
     if not (env.get("LONG_TERM_WRITE_URL") or env.get("LONG_TERM_WRITE_URL_FILE")):
         return []
@@ -78,7 +78,7 @@ def _celery() -> tuple[str, ...]:
     return (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 
 
-STOPPING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 FIRST_PAGE_WITHIN_S = 60.0
 
 
@@ -104,7 +104,7 @@ class Services:
     async def run(self, listener: socket.socket, *, greet: Callable[[], None]) -> None:
         """Start everything, ``greet`` once a page can be had, and stop at a signal."""
         told = asyncio.Event()
-        for signal_number in STOPPING:
+        for signal_number in STOP_SIGNALS:
             asyncio.get_running_loop().add_signal_handler(signal_number, told.set)
         life = asyncio.create_task(self._live(listener, greet=greet))
         order = asyncio.create_task(told.wait())
@@ -133,8 +133,8 @@ class Services:
             await self._prepare_demo()
         workers = [worker(name) for name in WORKERS]
         self._keep([*workers, beat(), sender()])
-        self._keep(asked_for(self._env))
-        await first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
+        self._keep(optional_programs(self._env))
+        await wait_for_first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
         await asyncio.to_thread(greet)
         async with asyncio.TaskGroup() as group:
             group.create_task(self._keeper.trim_logs())
@@ -161,13 +161,13 @@ class Services:
         url = self._env.get("REDIS_URL")
         if not url:
             folder = self._folder / "redis"
-            place = embedded_redis.choose_place(folder)
+            place = embedded_redis.choose_address(folder)
             self._redis = [embedded_redis.program(folder, place)]
             self._keeper.keep(self._redis)
             self._say(f"Redis listens on 127.0.0.1:{place.port}.")
             url = place.url
         try:
-            await embedded_redis.until_ready(url, timeout_s=60 if self._redis else 5)
+            await embedded_redis.wait_until_ready(url, timeout_s=60 if self._redis else 5)
         except RedisError as error:
             if not self._redis:
                 raise
@@ -175,7 +175,7 @@ class Services:
             msg = f"trnwatch's own Redis does not start; it says: {said}"
             raise StartError(msg) from error
         if self._redis:
-            watch = embedded_redis.follow_disk(self._folder, url, say=self._say)
+            watch = embedded_redis.monitor_disk(self._folder, url, say=self._say)
             self._disk = asyncio.create_task(watch)
 
     async def _prepare_demo(self) -> None:
@@ -189,7 +189,7 @@ class Services:
         self._say(f"The demo fleet stands ({time.monotonic() - began_s:.1f} s).")
 
 
-async def first_page(address: tuple[str, int], *, within_s: float) -> None:
+async def wait_for_first_page(address: tuple[str, int], *, within_s: float) -> None:
     """Wait until the web server answers one request."""
     host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address[0], address[0])  # noqa: S104
     async with asyncio.timeout(within_s):
@@ -206,11 +206,11 @@ START_BYTES = 10 * MB
 CHECKED_BYTES = 200 * MB
 
 
-class NoRoomError(RuntimeError):
+class DiskFullError(RuntimeError):
     """The disk is too full to start on; says how full."""
 
 
-def check_room(folder: Path) -> None:
+def check_disk_space(folder: Path) -> None:
     """See that a folder can be written, and that its disk has room for a start.
 
     Raises OSError where it cannot be written.
@@ -219,7 +219,7 @@ def check_room(folder: Path) -> None:
         file.write(bytes(4096))
     free = shutil.disk_usage(folder).free
     if free < START_BYTES:
-        raise NoRoomError(
+        raise DiskFullError(
             f"The disk is full: {folder} has {free / MB:.1f} MB left, and a start takes "
             f"{START_BYTES // MB} MB. Free some space and start again, or name another folder by "
             "TRNWATCH_DATA_DIR."

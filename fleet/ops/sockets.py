@@ -50,7 +50,7 @@ def free_port() -> int:
     return port
 
 
-def open_door(bind: str, port: int, *, insist: bool) -> socket.socket:
+def open_listener(bind: str, port: int, *, insist: bool) -> socket.socket:
     """Listen on ``port``, or on the next free one unless we ``insist`` on it."""
     last = port if insist else min(port + N_PORTS_TRIED, HIGHEST_PORT)
     for candidate in range(port, last + 1):

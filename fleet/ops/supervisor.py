@@ -16,7 +16,7 @@ from typing import IO
 
 import psutil
 
-TIED = Path(__file__).with_name("child_process.py")
+CHILD_PROCESS = Path(__file__).with_name("child_process.py")
 # A program that ends sooner than this after its start is given longer and longer pauses.
 QUICK_END_S = 5.0
 PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
@@ -85,7 +85,7 @@ class Supervisor:
         while True:
             for log in (self._folder / "log").glob("*.log"):
                 try:
-                    set_aside(log)
+                    rotate(log)
                 except OSError as error:
                     # A log that cannot be cut must not end what writes it.
                     self._say(f"{log.name} cannot be shortened: {error.strerror}.")
@@ -105,7 +105,7 @@ class Supervisor:
             written = _size(self.log(program))
             try:
                 code = await (await self._start(program)).wait()
-                end = ending(code)
+                end = describe_exit(code)
             except OSError as error:
                 code, end = 0, f"could not be started: {error.strerror}"
             n_quick = n_quick + 1 if time.monotonic() - began_s < QUICK_END_S else 0
@@ -128,7 +128,7 @@ class Supervisor:
         """Start a program in a session of its own, so that Ctrl-C reaches the keeper alone."""
         with self._open_log(program) as log:
             process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-IS", str(TIED), str(psutil.Process().pid)),
+                *(sys.executable, "-IS", str(CHILD_PROCESS), str(psutil.Process().pid)),
                 *program.command,
                 stdin=asyncio.subprocess.DEVNULL,
                 stdout=None if to_console else log,
@@ -211,7 +211,7 @@ def end_leftovers(folder: Path, *, within_s: float = 5.0) -> int:
     return len(left)
 
 
-def ending(code: int) -> str:
+def describe_exit(code: int) -> str:
     """Say how a process ended.
 
     >>> ending(-9), ending(3)
@@ -242,7 +242,7 @@ def _size(log: Path) -> int:
     return log.stat().st_size if log.exists() else 0
 
 
-def set_aside(log: Path) -> None:
+def rotate(log: Path) -> None:
     """Move what a long log says into ``<log>.1``; whoever appends to it need not know.
 
     On a full disk its end stays in place and the rest goes, which takes no room.

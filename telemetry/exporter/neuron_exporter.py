@@ -71,7 +71,9 @@ class SimulatedBatch:
         return self.machine.n_cores
 
 
-def played(snapshot: HotSnapshot, who: Mapping[str, NodeLabels]) -> Iterator[SimulatedBatch]:
+def simulated_batches(
+    snapshot: HotSnapshot, who: Mapping[str, NodeLabels]
+) -> Iterator[SimulatedBatch]:
     """Yield the simulated nodes that are up and have AWS' chips, those of a kind together."""
     for batch in snapshot.batches:
         kinds: dict[str, list[int]] = {}
@@ -450,7 +452,7 @@ def neuron_families(
     who : the machine behind each node
     kept : the last report of each real node
     """
-    simulated = tuple(played(snapshot, who))
+    simulated = tuple(simulated_batches(snapshot, who))
     told = (reported(n, kept[n], who.get(n)) for n in sorted(kept) if n in snapshot.up)
     real = tuple(each for each in told if each is not None)
     return [ArrayFamily(spec, partial(_arrays, spec, simulated, real)) for spec in names.ALL]

@@ -81,12 +81,12 @@ def test_links_out_of_the_folder_are_left_alone(tmp_path: Path) -> None:
     for path in loosen_only:
         path.chmod(0o755)
 
-    mended = private_files.make(folder)
+    mended = private_files.make_private(folder)
 
     assert mended.paths == list(loosen_only)
     assert (outside / "shared").stat().st_mode & 0o777 == 0o755
     assert (outside / "shared" / "file").stat().st_mode & 0o777 == 0o644
-    assert private_files.make(folder).paths == []
+    assert private_files.make_private(folder).paths == []
 
 
 def test_in_a_place_for_everybody_only_our_own_files_are_closed(tmp_path: Path) -> None:
@@ -96,7 +96,7 @@ def test_in_a_place_for_everybody_only_our_own_files_are_closed(tmp_path: Path) 
     loosen(tmp_path)
     tmp_path.chmod(0o1777)
 
-    private_files.make(tmp_path)
+    private_files.make_private(tmp_path)
 
     assert tmp_path.stat().st_mode & 0o7777 == 0o1777
     assert (tmp_path / "somebody-else").stat().st_mode & 0o777 == 0o644
@@ -111,7 +111,7 @@ def test_what_belongs_to_another_user_is_named_and_left(tmp_path: Path) -> None:
     other.chmod(0o644)
     os.chown(other, 65534, 65534)
 
-    mended = private_files.make(tmp_path)
+    mended = private_files.make_private(tmp_path)
 
     assert mended.refused == [other]
     assert other.stat().st_mode & 0o777 == 0o644

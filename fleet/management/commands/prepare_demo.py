@@ -16,7 +16,7 @@ from django.db import connections, transaction
 
 from fleet.costs.spending import update_spending
 from fleet.models import Run
-from fleet.ops.child_process import tie
+from fleet.ops.child_process import signal_on_parent_exit
 from fleet.runs.similar_runs import update_due_comparisons
 from fleet.simulation import demo_history
 from fleet.simulation.demo import create_fleet, ensure_preflight, ensure_probe, ensure_trials
@@ -81,7 +81,7 @@ def end_with(parent: int) -> None:
     A pool's processes wait for work for ever if the command is killed.
     """
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    tie(parent, signal.SIGKILL)
+    signal_on_parent_exit(parent, signal.SIGKILL)
     Thread(target=_watch, args=(parent,), daemon=True).start()
 
 

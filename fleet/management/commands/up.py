@@ -33,7 +33,7 @@ class Command(BaseCommand):
         """Take the lock and the door, prepare, then run until told to stop."""
         folder: Path = settings.DATA_DIR
         try:
-            services.check_room(folder)
+            services.check_disk_space(folder)
             with sockets.Lock(folder / "up.lock") as lock, self._door() as listener:
                 lock.note(self._address(listener))
                 self._tell_of_mended(folder)
@@ -56,14 +56,14 @@ class Command(BaseCommand):
         except RedisError as error:
             msg = f"Redis does not answer; see REDIS_URL. It says: {error}"
             raise CommandError(msg, returncode=BAD_INPUT) from error
-        except services.NoRoomError as error:
+        except services.DiskFullError as error:
             raise CommandError(str(error)) from error
         except (StartError, TimeoutError) as error:
             said = str(error) or "The first page did not come in time."
             msg = f"{said} See {folder / 'log'}."
             raise CommandError(msg) from error
         except OSError as error:
-            if not outages.is_disk_trouble(error):
+            if not outages.is_disk_error(error):
                 raise
             raise CommandError(outages.disk_advice(error, folder)) from error
 
@@ -72,7 +72,7 @@ class Command(BaseCommand):
         asked = os.environ.get("PORT")
         bind = os.environ.get("BIND") or "127.0.0.1"
         port = sockets.port_from(asked) if asked else 8000
-        listener = sockets.open_door(bind, port, insist=bool(asked))
+        listener = sockets.open_listener(bind, port, insist=bool(asked))
         if (chosen := listener.getsockname()[1]) != port:
             self._say(f"Port {port} is taken; using {chosen}. PORT chooses another.")
         return listener

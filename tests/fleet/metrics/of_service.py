@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from fleet.metrics.rules import STOPPED_S, WATCHES
+from fleet.metrics.rules import SERVICE_ALERTS, STOPPED_S
 from fleet.runs.summaries import LATE_AFTER_S
 from tests.fleet.metrics.stories import ABSENT, Course, Story, always, nodes, rising
 
@@ -23,7 +23,7 @@ def of(
     **labels: str,
 ) -> Story:
     """Return a story with the severity that its alert has."""
-    return Story(alert, told, series, quiet, fires, labels, WATCHES[alert].severity)
+    return Story(alert, told, series, quiet, fires, labels, SERVICE_ALERTS[alert].severity)
 
 
 def level(alert: str, series: str, limit: float, more: float, **labels: str) -> Story:

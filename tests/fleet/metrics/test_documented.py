@@ -7,14 +7,21 @@ import pytest
 import yaml
 
 from fleet.metrics.dashboards import DASHBOARDS
-from fleet.metrics.rules import WATCHES, of_fleet, of_money, of_nodes, of_runs, rule_file
+from fleet.metrics.rules import (
+    SERVICE_ALERTS,
+    cost_recordings,
+    fleet_recordings,
+    node_recordings,
+    rule_file,
+    run_recordings,
+)
 from telemetry.detect import RULES, Rule
 
 ROOT = Path(__file__).parents[3]
 EXPORTED = re.compile(r"(?<![:\w])trnwatch_\w+")
 TEXT = (ROOT / "docs/prometheus.md").read_text()
 RUNBOOK = (ROOT / "docs/runbooks/service.md").read_text()
-NOTIFIED = {name for name, watch in WATCHES.items() if watch.runbook == "notifications"}
+NOTIFIED = {name for name, watch in SERVICE_ALERTS.items() if watch.runbook == "notifications"}
 
 
 @pytest.mark.parametrize("rule", RULES.values(), ids=lambda rule: rule.name)
@@ -29,7 +36,7 @@ def test_it_says_what_an_alert_of_prometheus_does_not_see(rule: Rule) -> None:
     assert row[2] == rule.filled(rule.falls_short)
 
 
-@pytest.mark.parametrize("name", WATCHES)
+@pytest.mark.parametrize("name", SERVICE_ALERTS)
 def test_an_alert_about_trnwatch_has_a_line_and_a_remedy(name: str) -> None:
     assert f"`{name}`" in TEXT
     assert name in NOTIFIED or f"- **`{name}`**: " in RUNBOOK
@@ -42,7 +49,7 @@ def test_every_example_is_named(path: Path) -> None:
 
 
 def test_it_counts_what_is_recorded() -> None:
-    groups = (of_nodes, of_runs, of_fleet, of_money)
+    groups = (node_recordings, run_recordings, fleet_recordings, cost_recordings)
     n_nodes, n_runs, n_fleet, n_money = (len(list(each())) for each in groups)
 
     told = f"{n_nodes} recordings of nodes, {n_runs} of runs and {n_fleet} of the fleet"

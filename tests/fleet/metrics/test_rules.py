@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.core.management import CommandError, call_command
 
-from fleet.metrics.rules import EXAMPLE_URL, WATCHES, rule_file
+from fleet.metrics.rules import EXAMPLE_URL, SERVICE_ALERTS, rule_file
 from telemetry.detect import RULES
 from tests.fleet.metrics import of_nodes, of_parts, of_runs, of_service
 from tests.fleet.metrics.stories import told, untold, worlds
@@ -63,7 +63,7 @@ def test_what_nothing_is_heard_of_is_not_told_of(tmp_path: Path) -> None:
 def test_there_is_a_story_of_every_alert() -> None:
     alerts = set(re.findall(r"- alert: (\w+)", rule_file()))
 
-    assert alerts == {*RULES, *WATCHES}
+    assert alerts == {*RULES, *SERVICE_ALERTS}
     assert {story.alert for story in STORIES if story.fires and story.quiet} == alerts
 
 

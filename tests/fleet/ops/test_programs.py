@@ -26,8 +26,8 @@ def test_the_web_server_limits_clients_that_are_not_known(how: str) -> None:
 
 @pytest.mark.parametrize("name", ["LONG_TERM_WRITE_URL", "LONG_TERM_WRITE_URL_FILE"])
 def test_the_long_term_store_is_written_to_where_one_is_named(name: str) -> None:
-    assert [each.name for each in services.asked_for({name: "somewhere"})] == ["long-term"]
+    assert [each.name for each in services.optional_programs({name: "somewhere"})] == ["long-term"]
 
 
 def test_else_nothing_more_runs() -> None:
-    assert services.asked_for({"LONG_TERM_WRITE_URL": ""}) == []
+    assert services.optional_programs({"LONG_TERM_WRITE_URL": ""}) == []

@@ -11,7 +11,13 @@ import pytest
 from redis import Redis
 from redis.exceptions import AuthenticationError
 
-from fleet.ops.embedded_redis import RedisPlace, choose_place, program, repair, until_ready
+from fleet.ops.embedded_redis import (
+    RedisAddress,
+    choose_address,
+    program,
+    repair,
+    wait_until_ready,
+)
 from fleet.ops.sockets import listen
 
 
@@ -21,11 +27,11 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def server(folder: Path) -> Iterator[tuple[RedisPlace, subprocess.Popen[bytes]]]:
-    place = choose_place(folder)
+def server(folder: Path) -> Iterator[tuple[RedisAddress, subprocess.Popen[bytes]]]:
+    place = choose_address(folder)
     process = subprocess.Popen(program(folder, place).command, stdout=subprocess.DEVNULL)
     try:
-        asyncio.run(until_ready(place.url))
+        asyncio.run(wait_until_ready(place.url))
         yield place, process
     finally:
         process.kill()
@@ -33,7 +39,7 @@ def server(folder: Path) -> Iterator[tuple[RedisPlace, subprocess.Popen[bytes]]]
 
 
 def test_nobody_gets_in_without_the_password(
-    server: tuple[RedisPlace, subprocess.Popen[bytes]],
+    server: tuple[RedisAddress, subprocess.Popen[bytes]],
 ) -> None:
     place, _ = server
     with Redis(port=place.port) as stranger, pytest.raises(AuthenticationError):
@@ -41,7 +47,7 @@ def test_nobody_gets_in_without_the_password(
 
 
 def test_it_neither_evicts_nor_grows_without_bound(
-    server: tuple[RedisPlace, subprocess.Popen[bytes]],
+    server: tuple[RedisAddress, subprocess.Popen[bytes]],
 ) -> None:
     with Redis.from_url(server[0].url) as client:
         config = client.config_get("maxmemory*")
@@ -51,7 +57,7 @@ def test_it_neither_evicts_nor_grows_without_bound(
 
 
 def test_what_was_written_a_moment_before_a_kill_is_there_again(
-    server: tuple[RedisPlace, subprocess.Popen[bytes]], folder: Path
+    server: tuple[RedisAddress, subprocess.Popen[bytes]], folder: Path
 ) -> None:
     place, process = server
     with Redis.from_url(place.url) as client:
@@ -61,7 +67,7 @@ def test_what_was_written_a_moment_before_a_kill_is_there_again(
 
     again = subprocess.Popen(program(folder, place).command, stdout=subprocess.DEVNULL)
     try:
-        asyncio.run(until_ready(place.url))
+        asyncio.run(wait_until_ready(place.url))
         with Redis.from_url(place.url) as client:
             assert client.get("tick") == b"7"
     finally:
@@ -70,20 +76,20 @@ def test_what_was_written_a_moment_before_a_kill_is_there_again(
 
 
 def test_the_password_is_for_the_owner_alone(
-    server: tuple[RedisPlace, subprocess.Popen[bytes]], folder: Path
+    server: tuple[RedisAddress, subprocess.Popen[bytes]], folder: Path
 ) -> None:
     for name in ("url", "redis.conf"):
         assert (folder / name).stat().st_mode & 0o077 == 0
 
 
 def test_port_and_password_outlive_a_restart(folder: Path) -> None:
-    assert choose_place(folder) == choose_place(folder)
+    assert choose_address(folder) == choose_address(folder)
 
 
 def test_a_port_that_is_taken_by_now_is_given_up(folder: Path) -> None:
-    before = choose_place(folder)
+    before = choose_address(folder)
     with listen("127.0.0.1", before.port):
-        after = choose_place(folder)
+        after = choose_address(folder)
 
     assert after.port != before.port
     assert after.password == before.password

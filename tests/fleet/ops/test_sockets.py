@@ -14,7 +14,7 @@ from fleet.ops.sockets import (
     address,
     host_names,
     listen,
-    open_door,
+    open_listener,
     port_from,
 )
 
@@ -28,13 +28,13 @@ def test_a_taken_port_that_was_asked_for_is_said(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
 
     with taken, pytest.raises(SocketError, match=f"PORT={port} is taken"):
-        open_door("127.0.0.1", port, insist=True)
+        open_listener("127.0.0.1", port, insist=True)
 
 
 def test_a_taken_port_that_nobody_asked_for_gives_way(taken: socket.socket) -> None:
     port = taken.getsockname()[1]
 
-    with taken, open_door("127.0.0.1", port, insist=False) as door:
+    with taken, open_listener("127.0.0.1", port, insist=False) as door:
         assert port < door.getsockname()[1] <= port + 50
 
 
@@ -47,7 +47,7 @@ def test_a_port_that_is_none_is_refused(text: str) -> None:
 @pytest.mark.parametrize("bind", ["203.0.113.7", "no such place"])
 def test_an_address_of_another_machine_is_refused(bind: str) -> None:
     with pytest.raises(SocketError, match=f"BIND={bind}"):
-        open_door(bind, 8000, insist=False)
+        open_listener(bind, 8000, insist=False)
 
 
 @pytest.mark.parametrize(

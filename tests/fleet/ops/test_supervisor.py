@@ -15,7 +15,7 @@ import psutil
 import pytest
 
 from fleet.ops import supervisor
-from fleet.ops.supervisor import Program, Supervisor, end_leftovers, last_line, set_aside
+from fleet.ops.supervisor import Program, Supervisor, end_leftovers, last_line, rotate
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -121,7 +121,8 @@ def test_what_runs_once_gives_its_exit_code(housekeeper: Callable[[], Supervisor
 
 def test_a_killed_keeper_takes_its_programs_along(folder: Path) -> None:
     parent = subprocess.Popen(
-        [sys.executable, str(Path(__file__).with_name("supervised_process.py")), str(folder)], cwd=ROOT
+        [sys.executable, str(Path(__file__).with_name("supervised_process.py")), str(folder)],
+        cwd=ROOT,
     )
     [pid] = asyncio.run(pids(folder, "napper", 1))
     parent.kill()
@@ -158,9 +159,9 @@ def test_a_long_log_is_set_aside_under_the_hands_of_its_writer(
     log = folder / "web.log"
     with log.open("ab", buffering=0) as writer:
         writer.write(b"a long story\n")
-        set_aside(log)
+        rotate(log)
         writer.write(b"the end\n")
-        set_aside(log)
+        rotate(log)
 
     assert log.read_text() == "the end\n"
     assert (folder / "web.log.1").read_text() == "a long story\n"
@@ -176,7 +177,7 @@ def test_a_long_log_keeps_its_end_where_it_cannot_be_set_aside(
     (folder / "web.log.1").symlink_to("/dev/full")
     with log.open("ab", buffering=0) as writer:
         writer.write(b"a long story\nthe end\n")
-        set_aside(log)
+        rotate(log)
         writer.write(b"another\n")
 
     assert log.read_text() == "the end\nanother\n"
