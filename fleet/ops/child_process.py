@@ -1,4 +1,4 @@
-"""Run a command that ends when the process that started it does, even if that was killed.
+"""Run a command that ends when its parent ends, even if the parent was killed.
 
 Called as ``python child_process.py <pid of the parent> <command> …``; becomes the command.
 """
@@ -12,18 +12,18 @@ PR_SET_PDEATHSIG = 1
 
 
 def signal_on_parent_exit(parent: int, number: int) -> None:
-    """Ask the kernel for a signal when ``parent`` dies; end at once if it is dead already.
+    """Let the kernel send a signal when ``parent`` ends; exit if it has ended already.
 
-    Only Linux can do that; elsewhere nothing happens.
+    Linux only; does nothing on other systems.
     """
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
         if os.getppid() != parent:
-            sys.exit("The process that started this is gone.")
+            sys.exit("The parent process has ended.")
 
 
 def main(parent: int, command: list[str]) -> None:
-    """Become the command, which is sent SIGTERM at the parent's death."""
+    """Replace this process by the command, which gets SIGTERM when the parent ends."""
     signal_on_parent_exit(parent, signal.SIGTERM)
     os.execvp(command[0], command)  # noqa: S606
 

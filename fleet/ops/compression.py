@@ -1,33 +1,33 @@
-"""Gzip unpacked in small pieces, so that a caller can stop before a bomb costs anything."""
+"""Gzip decompression in small pieces, so that a caller can stop a decompression bomb early."""
 
 import zlib
 from collections.abc import Iterator
 
 GZIP = 16 + zlib.MAX_WBITS
-# A body may be many gzip members in a row; what follows a member is copied, so feed little.
+# zlib copies what follows a member, and a body may have many members: feed little.
 FEED_BYTES = 16_384
 PIECE_BYTES = 1 << 18
 # An empty member takes 20 bytes and some microseconds.
-MOST_MEMBERS = 50_000
+MAX_MEMBERS = 50_000
 
 
 def gunzip_pieces(packed: bytes) -> Iterator[bytes]:
-    """Yield what gzip members in a row hold, at most ``PIECE_BYTES`` at a time.
+    """Yield the content of consecutive gzip members, at most ``PIECE_BYTES`` at a time.
 
     Raises
     ------
     zlib.error
-        Where it is not gzip, or damaged.
+        If it is not gzip, or damaged.
     EOFError
-        Where it ends early.
+        If it is truncated.
     ValueError
-        Where it has more than ``MOST_MEMBERS`` members.
+        If it has more than ``MAX_MEMBERS`` members.
     """
     view, start, n_members = memoryview(packed), 0, 0
     while start < len(view):
         n_members += 1
-        if n_members > MOST_MEMBERS:
-            raise ValueError(f"it has more than {MOST_MEMBERS:,} gzip members")
+        if n_members > MAX_MEMBERS:
+            raise ValueError(f"it has more than {MAX_MEMBERS:,} gzip members")
         unpacker = zlib.decompressobj(GZIP)
         while not unpacker.eof:
             fed = view[start : start + FEED_BYTES]

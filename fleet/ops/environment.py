@@ -1,4 +1,4 @@
-"""Reading settings from the environment: text, numbers, yes or no, lists, and secrets in files."""
+"""Settings from environment variables: text, numbers, flags, lists, and secrets in files."""
 
 import os
 from collections.abc import Mapping
@@ -8,18 +8,17 @@ from django.core.exceptions import ImproperlyConfigured
 
 
 class Environment:
-    """What a deployment chose, by name.
+    """The settings of a deployment.
 
-    A value may lie in a file instead, as orchestrators hand secrets over: ``NAME_FILE`` says
-    where. Both at once are refused, so that nobody wonders which one holds.
+    A value may be in a file instead, as orchestrators provide secrets: ``NAME_FILE`` is its
+    path. Setting both is an error.
     """
 
     def __init__(self, values: Mapping[str, str] = os.environ) -> None:
-        """Read from ``values``, the process's own environment unless given."""
         self._values = values
 
     def text(self, name: str, default: str = "") -> str:
-        """Return a setting as it is written, without the line break a file may end with."""
+        """Return a text; that of a file without surrounding white space."""
         value, path = self._values.get(name, ""), self._values.get(f"{name}_FILE", "")
         if not path:
             return value or default
@@ -31,19 +30,18 @@ class Environment:
             raise ImproperlyConfigured(f"{name}_FILE: cannot read {path}: {error}.") from error
 
     def flag(self, name: str) -> bool:
-        """Return a setting that is on (1) or off (0, or not set)."""
+        """Return whether a setting is 1; 0 and unset are False."""
         value = self.text(name, "0")
         if value not in {"0", "1"}:
             raise ImproperlyConfigured(f"{name} must be 1 or 0, not {value!r}.")
         return value == "1"
 
     def whole_number(self, name: str, default: int) -> int:
-        """Return a setting that counts something."""
         value = self.text(name, str(default))
         if not value.isdecimal():
             raise ImproperlyConfigured(f"{name} must be a whole number, not {value!r}.")
         return int(value)
 
     def names(self, name: str, default: str = "") -> list[str]:
-        """Return a setting that lists something, by comma."""
+        """Return a list separated by commas."""
         return [part.strip() for part in self.text(name, default).split(",") if part.strip()]

@@ -1,4 +1,4 @@
-"""A database or a disk that cannot be used: how to recognise it, and what to tell people."""
+"""Failures of database and disk: how to recognise them, and advice for the operator."""
 
 import errno
 import logging
@@ -6,21 +6,21 @@ from pathlib import Path
 
 from django.db import DatabaseError, InterfaceError, OperationalError, connection
 
-# What SQLite says of a file that is no longer a database, or only in part.
+# Messages of SQLite for a damaged file.
 DAMAGE = ("malformed", "not a database")
-# SQLite counts these among its operational errors; they are ours.
+# SQLite reports these as operational errors, but they are errors in our statements.
 STATEMENT_ERRORS = ("no such table", "no such column", "syntax error")
 NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT})
 UNWRITABLE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 
 
 def is_damage(error: BaseException | None) -> bool:
-    """Whether SQLite's file is damaged."""
+    """Whether the SQLite file is damaged."""
     return isinstance(error, DatabaseError) and any(word in str(error) for word in DAMAGE)
 
 
 def is_outage(error: BaseException | None) -> bool:
-    """Whether the database does not answer, rather than refuse a statement of ours."""
+    """Whether the database is unreachable or damaged; a refused statement is neither."""
     if is_damage(error):
         return True
     is_away = isinstance(error, (OperationalError, InterfaceError))
@@ -28,13 +28,12 @@ def is_outage(error: BaseException | None) -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Return what an error says, in one line."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
 
 
 def database_advice(error: BaseException) -> str:
-    """Say what is wrong with the database, and what to do."""
+    """Describe what is wrong with the database, and what to do."""
     path = Path(str(connection.settings_dict["NAME"]))
     if is_damage(error):
         return (
@@ -45,27 +44,27 @@ def database_advice(error: BaseException) -> str:
         )
     if connection.vendor == "sqlite":
         return (
-            f"The database {path} cannot be used: {first_line(error)}. See that its folder can be "
-            "written and its disk is not full, then start again."
+            f"The database {path} cannot be used: {first_line(error)}. Make sure that its "
+            "folder is writable and its disk is not full, then start again."
         )
     return f"The database cannot be used; see DATABASE_URL. It says: {first_line(error)}"
 
 
 def disk_advice(error: OSError, folder: Path) -> str:
-    """Say what is wrong with a folder or its disk, and what to do."""
-    place = error.filename or folder
+    """Describe what is wrong with a folder or its disk, and what to do."""
+    path = error.filename or folder
     if error.errno in NO_ROOM:
-        return f"The disk is full: {place} cannot be written. Free some space and start again."
+        return f"The disk is full: {path} cannot be written. Free some space and start again."
     if error.errno in UNWRITABLE:
         return (
-            f"{place} cannot be used: {error.strerror}. Make {folder} writable for the user who "
+            f"{path} cannot be used: {error.strerror}. Make {folder} writable for the user who "
             "runs trnwatch, or name another folder by TRNWATCH_DATA_DIR."
         )
-    return f"{place} cannot be used: {error.strerror or error}."
+    return f"{path} cannot be used: {error.strerror or error}."
 
 
 def is_disk_error(error: OSError) -> bool:
-    """Whether a full disk or a folder that cannot be written is behind an error."""
+    """Whether an error comes from a full disk or a folder that is not writable."""
     return error.errno in NO_ROOM | UNWRITABLE
 
 
@@ -73,7 +72,7 @@ class BriefOutages(logging.Filter):
     """Log an outage of the database in one line: a traceback per request would fill the disk."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Put the reason into the message, in place of the traceback."""
+        """Replace the traceback by its last line."""
         error = record.exc_info[1] if record.exc_info else None
         if error is not None and is_outage(error):
             record.msg, record.args = f"{record.getMessage()}: {first_line(error)}", None

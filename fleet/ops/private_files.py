@@ -28,39 +28,39 @@ OWN_NAMES = (
 
 @dataclass(frozen=True)
 class PermissionFixes:
-    """What was open to other users of this machine, and what could not be closed."""
+    """Paths that were readable by other users, and those that could not be changed."""
 
     paths: list[Path] = field(default_factory=list)
     refused: list[Path] = field(default_factory=list)
 
     def exposed(self, name: str) -> bool:
-        """Whether other users could read the file or folder of this name until now."""
+        """Whether other users could read a file or folder of this name until now."""
         return any(path.name == name for path in self.paths)
 
 
 def make_private(folder: Path) -> PermissionFixes:
-    """Make the data folder, or close the one that is there, to everybody but its owner.
+    """Create the data folder, or make the existing one private to its owner.
 
-    Symbolic links are neither followed nor changed, nor is what belongs to another user. In a
-    place that is not trnwatch's alone (``/tmp``, a home folder) only its own files are closed.
+    Symbolic links are neither followed nor changed, nor are files of other users. In a shared
+    folder (``/tmp``, a home folder) only trnwatch's own files are changed.
     """
     os.umask(OTHERS)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    mended = PermissionFixes()
+    fixes = PermissionFixes()
     if _is_shared(folder):
         tops = sorted({path for name in OWN_NAMES for path in folder.glob(name)})
         paths: Iterator[Path] = (path for top in tops for path in _below(top))
     else:
-        # The folder first: from then on nobody else can get at what is in it.
+        # The folder first: then other users cannot reach what is in it.
         paths = _below(folder.resolve())
     for path in paths:
-        _close(path, mended)
-    return mended
+        _make_private(path, fixes)
+    return fixes
 
 
 @contextmanager
 def usable(folder: Path) -> Iterator[None]:
-    """Say what is wrong with the data folder, or its disk, where it cannot be used."""
+    """Turn an OSError inside the block into advice about the data folder or its disk."""
     try:
         yield
     except OSError as error:
@@ -68,9 +68,9 @@ def usable(folder: Path) -> Iterator[None]:
 
 
 def write_once(path: Path, text: str) -> None:
-    """Write a file that many programs may make at the same moment: one of them wins.
+    """Write a file that several programs may create at the same time: the first one wins.
 
-    It appears whole or not at all. An empty one, as a full disk leaves it, is replaced.
+    The file appears complete or not at all. An empty file, left by a full disk, is replaced.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     try:
@@ -85,15 +85,15 @@ def write_once(path: Path, text: str) -> None:
 
 
 def _is_shared(folder: Path) -> bool:
-    """Whether a folder is for more than trnwatch: sticky, the root, or somebody's home."""
+    """Whether a folder is not trnwatch's alone: sticky, the root, or a home folder."""
     place = folder.resolve()
-    # Unlike Path.home() it raises nothing for a user without a home, as in a container.
+    # Path.home() raises for a user without a home, as in a container.
     home = Path(os.path.expanduser("~")).resolve()  # noqa: PTH111
     return bool(place.stat().st_mode & stat.S_ISVTX) or place in {home, Path(place.anchor)}
 
 
 def _below(path: Path) -> Iterator[Path]:
-    """Yield a path and, of a real folder, all that is in it; each folder before its content."""
+    """Yield a path and, if it is a real folder, all paths below it, folders first."""
     yield path
     if path.is_symlink() or not path.is_dir():
         return
@@ -105,19 +105,19 @@ def _below(path: Path) -> Iterator[Path]:
         yield from _below(child)
 
 
-def _close(path: Path, mended: PermissionFixes) -> None:
-    """Take every right of others from one file or folder, and note it."""
+def _make_private(path: Path, fixes: PermissionFixes) -> None:
+    """Remove all permissions of other users from one path, and record it."""
     try:
-        told = path.lstat()
-        if stat.S_ISLNK(told.st_mode) or not told.st_mode & OTHERS:
+        status = path.lstat()
+        if stat.S_ISLNK(status.st_mode) or not status.st_mode & OTHERS:
             return
-        if told.st_uid != os.geteuid():
-            mended.refused.append(path)
+        if status.st_uid != os.geteuid():
+            fixes.refused.append(path)
             return
-        path.chmod(stat.S_IMODE(told.st_mode) & ~OTHERS)
-        mended.paths.append(path)
+        path.chmod(stat.S_IMODE(status.st_mode) & ~OTHERS)
+        fixes.paths.append(path)
     except FileNotFoundError:
-        # It was there a moment ago: a database's -wal goes when the last program closes it.
+        # The -wal of a database disappears when the last program closes it.
         return
     except OSError:
-        mended.refused.append(path)
+        fixes.refused.append(path)

@@ -1,4 +1,4 @@
-"""What must stand before the first page: the tables, and the static files in one folder."""
+"""The programs of `make up`, their order of start, and the checks before it."""
 
 import asyncio
 import hashlib
@@ -23,12 +23,13 @@ from fleet.ops.reload import changed_files
 from fleet.ops.supervisor import Program, Supervisor, last_line
 
 WORKERS = ("worker-1", "worker-2")
+CELERY = (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 
 
 def web(*, listener: int) -> Program:
     """Return the web server, which inherits the listening socket.
 
-    While it starts again after a fall, callers wait in the socket's queue and are not refused.
+    While it restarts, connections wait in the socket's queue and are not refused.
     """
     options = (
         *("--fd", str(listener)),
@@ -36,7 +37,7 @@ def web(*, listener: int) -> Program:
         *("--log-level", "warning"),
         *("--http", "fleet.api.connections:LimitedProtocol"),
         "--no-server-header",
-        # fleet/asgi.py reads them, from trusted proxies alone.
+        # fleet/asgi.py reads these headers, and only from trusted proxies.
         "--no-proxy-headers",
     )
     command = (sys.executable, "-m", "uvicorn", "fleet.asgi:application", *options)
@@ -44,7 +45,7 @@ def web(*, listener: int) -> Program:
 
 
 def worker(name: str) -> Program:
-    """Return one Celery worker; one process each, so the keeper sees every one that dies."""
+    """Return a Celery worker with one process, so that the supervisor sees it end."""
     options = (
         *("--pool", "solo"),
         *("--hostname", f"{name}@trnwatch"),
@@ -53,29 +54,23 @@ def worker(name: str) -> Program:
         "--without-mingle",
         "--without-heartbeat",
     )
-    return Program(name, (*_celery(), "worker", *options))
+    return Program(name, (*CELERY, "worker", *options))
 
 
 def beat() -> Program:
-    """Return Celery's clock."""
-    return Program("beat", (*_celery(), "beat", "--pidfile", "", "--loglevel", "WARNING"))
+    return Program("beat", (*CELERY, "beat", "--pidfile", "", "--loglevel", "WARNING"))
 
 
 def sender() -> Program:
-    """Return what sends notifications, and watches the watching from outside Celery."""
+    """Return the notification sender, which also checks from outside Celery that tasks run."""
     return Program("sender", (sys.executable, "manage.py", "send_notifications"))
 
 
 def optional_programs(env: Mapping[str, str]) -> list[Program]:
-    """Return what runs only where a setting asks for it: the writer to the long-term store."""
+    """Return the programs that a setting turns on: the writer to the long-term store."""
     if not (env.get("LONG_TERM_WRITE_URL") or env.get("LONG_TERM_WRITE_URL_FILE")):
         return []
     return [Program("long-term", (sys.executable, "manage.py", "write_long_term"))]
-
-
-def _celery() -> tuple[str, ...]:
-    """Return the start of every Celery command."""
-    return (sys.executable, "-m", "celery", "--quiet", "--app", "fleet.celery")
 
 
 STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
@@ -83,11 +78,11 @@ FIRST_PAGE_WITHIN_S = 60.0
 
 
 class StartError(RuntimeError):
-    """Something that must run before the first page did not."""
+    """A program that the first page needs did not start."""
 
 
 class Services:
-    """Everything that runs, around one folder and one listening socket."""
+    """All programs of one data folder and one listening socket."""
 
     def __init__(
         self, folder: Path, *, root: Path, env: Mapping[str, str], say: Callable[[str], None]
@@ -96,48 +91,48 @@ class Services:
         self._env = env
         self._say = say
         self._root = root
-        self._keeper = Supervisor(folder, env=env, cwd=root, say=say)
+        self._supervisor = Supervisor(folder, env=env, cwd=root, say=say)
         self._redis: list[Program] = []
-        self._rest: list[Program] = []
-        self._disk: asyncio.Task[None] | None = None
+        self._programs: list[Program] = []
+        self._disk_monitor: asyncio.Task[None] | None = None
 
-    async def run(self, listener: socket.socket, *, greet: Callable[[], None]) -> None:
-        """Start everything, ``greet`` once a page can be had, and stop at a signal."""
-        told = asyncio.Event()
+    async def run(self, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
+        """Start everything, call ``on_ready`` once pages are served, and stop at a signal."""
+        stop_requested = asyncio.Event()
         for signal_number in STOP_SIGNALS:
-            asyncio.get_running_loop().add_signal_handler(signal_number, told.set)
-        life = asyncio.create_task(self._live(listener, greet=greet))
-        order = asyncio.create_task(told.wait())
+            asyncio.get_running_loop().add_signal_handler(signal_number, stop_requested.set)
+        running = asyncio.create_task(self._start_all(listener, on_ready=on_ready))
+        stopping = asyncio.create_task(stop_requested.wait())
         try:
-            await asyncio.wait({life, order}, return_when=asyncio.FIRST_COMPLETED)
-            if life.done():
-                life.result()
+            await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if running.done():
+                running.result()
             self._say("Stopping.")
         finally:
-            order.cancel()
-            tasks = [life, self._disk] if self._disk else [life]
+            stopping.cancel()
+            tasks = [running, self._disk_monitor] if self._disk_monitor else [running]
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
-            await self._keeper.stop(self._rest, self._redis)
+            await self._supervisor.stop(self._programs, self._redis)
 
-    async def _live(self, listener: socket.socket, *, greet: Callable[[], None]) -> None:
-        """Start everything in order, then look after the logs.
+    async def _start_all(self, listener: socket.socket, *, on_ready: Callable[[], None]) -> None:
+        """Start everything in order, then rotate logs.
 
-        Pages come first: they can be had while the demo's past is still being made. Workers
-        and beat, by which time goes on, follow when it stands.
+        The web server comes first: it serves pages while the history of the demo is made.
+        Workers and beat follow, because they continue that history.
         """
         await self._start_redis()
-        self._keep([web(listener=listener.fileno())])
+        self._start([web(listener=listener.fileno())])
         if self._env["TRNWATCH_DEMO"] == "1":
             await self._prepare_demo()
         workers = [worker(name) for name in WORKERS]
-        self._keep([*workers, beat(), sender()])
-        self._keep(optional_programs(self._env))
+        self._start([*workers, beat(), sender()])
+        self._start(optional_programs(self._env))
         await wait_for_first_page(listener.getsockname(), within_s=FIRST_PAGE_WITHIN_S)
-        await asyncio.to_thread(greet)
+        await asyncio.to_thread(on_ready)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._keeper.trim_logs())
+            group.create_task(self._supervisor.trim_logs())
             if self._env.get("TRNWATCH_DEBUG") == "1":
                 group.create_task(self._reload_on_change())
 
@@ -146,47 +141,46 @@ class Services:
         async for changed in changed_files(self._root):
             more = f" and {len(changed) - 1} more" if len(changed) > 1 else ""
             self._say(f"{changed[0]}{more} changed. Restarting.")
-            # One after the other, the web server first: it is back before the workers start.
-            for program in self._rest:
-                await self._keeper.stop([program])
-                self._keeper.keep([program])
+            # One by one, the web server first: it is back before the workers start.
+            for program in self._programs:
+                await self._supervisor.stop([program])
+                self._supervisor.keep([program])
 
-    def _keep(self, more: list[Program]) -> None:
-        """Keep more programs running."""
-        self._rest += more
-        self._keeper.keep(more)
+    def _start(self, programs: list[Program]) -> None:
+        self._programs += programs
+        self._supervisor.keep(programs)
 
     async def _start_redis(self) -> None:
-        """Run our own Redis, or see that the one we were told of answers."""
+        """Start our own Redis, or check that the Redis of REDIS_URL answers."""
         url = self._env.get("REDIS_URL")
         if not url:
             folder = self._folder / "redis"
-            place = embedded_redis.choose_address(folder)
-            self._redis = [embedded_redis.program(folder, place)]
-            self._keeper.keep(self._redis)
-            self._say(f"Redis listens on 127.0.0.1:{place.port}.")
-            url = place.url
+            address = embedded_redis.choose_address(folder)
+            self._redis = [embedded_redis.program(folder, address)]
+            self._supervisor.keep(self._redis)
+            self._say(f"Redis listens on 127.0.0.1:{address.port}.")
+            url = address.url
         try:
             await embedded_redis.wait_until_ready(url, timeout_s=60 if self._redis else 5)
         except RedisError as error:
             if not self._redis:
                 raise
-            said = last_line(self._keeper.log(self._redis[0]))
-            msg = f"trnwatch's own Redis does not start; it says: {said}"
+            reason = last_line(self._supervisor.log(self._redis[0]))
+            msg = f"trnwatch's own Redis does not start: {reason}"
             raise StartError(msg) from error
         if self._redis:
-            watch = embedded_redis.monitor_disk(self._folder, url, say=self._say)
-            self._disk = asyncio.create_task(watch)
+            monitor = embedded_redis.monitor_disk(self._folder, url, say=self._say)
+            self._disk_monitor = asyncio.create_task(monitor)
 
     async def _prepare_demo(self) -> None:
-        """Make the demo fleet's past, once."""
+        """Simulate the history of the demo fleet, once per data folder."""
         began_s = time.monotonic()
         command = (sys.executable, "manage.py", "prepare_demo")
-        code = await self._keeper.once(Program("prepare-demo", command))
+        code = await self._supervisor.once(Program("prepare-demo", command))
         if code:
-            msg = "The demo fleet could not be prepared; its words stand above."
+            msg = "The demo fleet could not be prepared: see the output above."
             raise StartError(msg)
-        self._say(f"The demo fleet stands ({time.monotonic() - began_s:.1f} s).")
+        self._say(f"The demo fleet is ready ({time.monotonic() - began_s:.1f} s).")
 
 
 async def wait_for_first_page(address: tuple[str, int], *, within_s: float) -> None:
@@ -200,20 +194,20 @@ async def wait_for_first_page(address: tuple[str, int], *, within_s: float) -> N
 
 
 MB = 1_000_000
-# What a start writes: tables, static files, Redis' first file, logs.
+# A start writes tables, static files, the first file of Redis, and logs.
 START_BYTES = 10 * MB
-# Reading so much takes a fraction of a second.
-CHECKED_BYTES = 200 * MB
+# A larger database is not checked at each start: reading it takes too long.
+MAX_CHECKED_BYTES = 200 * MB
 
 
 class DiskFullError(RuntimeError):
-    """The disk is too full to start on; says how full."""
+    """The disk has too little room for a start."""
 
 
 def check_disk_space(folder: Path) -> None:
-    """See that a folder can be written, and that its disk has room for a start.
+    """Check that a folder is writable and its disk has room for a start.
 
-    Raises OSError where it cannot be written.
+    Raises OSError where the folder is not writable.
     """
     with tempfile.TemporaryFile(dir=folder) as file:
         file.write(bytes(4096))
@@ -227,35 +221,35 @@ def check_disk_space(folder: Path) -> None:
 
 
 def check_database() -> None:
-    """Look through a small SQLite database for damage, which a start would not meet at once.
+    """Check a small SQLite database for damage that a start would not meet at once.
 
     Raises DatabaseError where it is damaged.
     """
     if connection.vendor != "sqlite":
         return
     path = Path(str(connection.settings_dict["NAME"]))
-    if not path.exists() or path.stat().st_size > CHECKED_BYTES:
+    if not path.exists() or path.stat().st_size > MAX_CHECKED_BYTES:
         return
     with connection.cursor() as cursor:
         cursor.execute("PRAGMA quick_check(1)")
-        [said] = cursor.fetchone()
-    if said != "ok":
-        raise DatabaseError(f"database disk image is malformed: {said.splitlines()[-1]}")
+        [result] = cursor.fetchone()
+    if result != "ok":
+        raise DatabaseError(f"database disk image is malformed: {result.splitlines()[-1]}")
 
 
 def migrate_if_needed() -> int:
-    """Bring the tables up to date; gives how many migrations that took."""
+    """Apply missing migrations; return their number."""
     executor = MigrationExecutor(connection)
     plan = executor.migration_plan(executor.loader.graph.leaf_nodes())
     if plan:
         call_command("migrate", verbosity=0, interactive=False)
-        # All that runs on this folder begins after this: nobody is left who reads plain text.
+        # No program of this folder runs yet, so no program still needs the plain text.
         call_command("seal_receivers", stdout=StringIO())
     return len(plan)
 
 
 def collect_static_if_needed(folder: Path) -> bool:
-    """Gather the static files into ``folder`` unless they are what was gathered last."""
+    """Collect the static files into ``folder``, unless none has changed since the last time."""
     mark = folder.with_name(f"{folder.name}.mark")
     now = _fingerprint()
     if folder.is_dir() and mark.exists() and mark.read_text() == now:
@@ -266,7 +260,7 @@ def collect_static_if_needed(folder: Path) -> bool:
 
 
 def _fingerprint() -> str:
-    """Sum up the name, size and age of every static file."""
+    """Return a digest of name, size and modification time of every static file."""
     digest = hashlib.sha256()
     for finder in get_finders():
         for name, storage in finder.list([]):

@@ -1,4 +1,4 @@
-"""Which address the web server listens on, and who keeps a second `up` out."""
+"""The socket of the web server, and the lock that allows one `up` per data folder."""
 
 import errno
 import fcntl
@@ -17,11 +17,10 @@ N_FILES = 65_536
 
 
 class SocketError(ValueError):
-    """The address asked for cannot be had; says which setting to change."""
+    """The address cannot be used; the message names the setting to change."""
 
 
 def port_from(text: str) -> int:
-    """Read PORT."""
     if not text.isdecimal() or not 0 < int(text) <= HIGHEST_PORT:
         msg = f"PORT must be a number from 1 to {HIGHEST_PORT}, not {text!r}."
         raise SocketError(msg)
@@ -29,13 +28,12 @@ def port_from(text: str) -> int:
 
 
 def listen(bind: str, port: int) -> socket.socket:
-    """Listen on one address; raises OSError where that cannot be."""
+    """Listen on one address; raises OSError where that fails."""
     family, _, _, _, address = socket.getaddrinfo(bind, port, type=socket.SOCK_STREAM)[0]
     return socket.create_server(address[:2], family=family, backlog=BACKLOG)
 
 
 def is_free(bind: str, port: int) -> bool:
-    """Whether nobody listens there."""
     try:
         listen(bind, port).close()
     except OSError:
@@ -51,20 +49,20 @@ def free_port() -> int:
 
 
 def open_listener(bind: str, port: int, *, insist: bool) -> socket.socket:
-    """Listen on ``port``, or on the next free one unless we ``insist`` on it."""
+    """Listen on ``port``, or on the next free port unless ``insist``."""
     last = port if insist else min(port + N_PORTS_TRIED, HIGHEST_PORT)
     for candidate in range(port, last + 1):
         try:
             return listen(bind, candidate)
         except socket.gaierror as error:
-            msg = f"BIND={bind} is no address of this machine: {error.strerror}."
+            msg = f"BIND={bind} is not an address of this machine: {error.strerror}."
             raise SocketError(msg) from error
         except PermissionError as error:
             msg = f"PORT={candidate} is for root only; choose one above 1023."
             raise SocketError(msg) from error
         except OSError as error:
             if error.errno != errno.EADDRINUSE:
-                msg = f"BIND={bind} is no address of this machine: {error.strerror}."
+                msg = f"BIND={bind} is not an address of this machine: {error.strerror}."
                 raise SocketError(msg) from error
     if insist:
         msg = f"PORT={port} is taken by another program; choose another."
@@ -74,9 +72,9 @@ def open_listener(bind: str, port: int, *, insist: bool) -> socket.socket:
 
 
 def raise_file_limit() -> None:
-    """Let this process and its children open more files, as far as the system allows.
+    """Raise the limit of open files for this process and its children, if the system allows.
 
-    A connection takes one, and the usual limit of 1,024 is soon reached.
+    Each connection takes one, and the usual limit is 1,024.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = N_FILES if hard == resource.RLIM_INFINITY else min(N_FILES, hard)
@@ -85,57 +83,57 @@ def raise_file_limit() -> None:
 
 
 def address(bind: str, port: int) -> str:
-    """Return the address to type into a browser on this machine."""
+    """Return the URL for a browser on this machine."""
     if bind in {"", "0.0.0.0", "::"}:  # noqa: S104
         bind = "127.0.0.1"
     return f"http://[{bind}]:{port}" if ":" in bind else f"http://{bind}:{port}"
 
 
 def host_names(bind: str) -> list[str]:
-    """Return the names under which browsers may ask for what listens on ``bind``."""
+    """Return the host names that browsers may use for a server on ``bind``."""
     names = ["127.0.0.1", "localhost", "[::1]"]
     if bind not in {"127.0.0.1", "::1", "localhost"}:
         found = psutil.net_if_addrs().values()
         wanted = {socket.AF_INET, socket.AF_INET6}
-        places = [place.address for card in found for place in card if place.family in wanted]
+        addresses = [each.address for card in found for each in card if each.family in wanted]
         names += [socket.gethostname(), socket.getfqdn(), bind]
-        names += [f"[{place}]" if ":" in place else place for place in places]
+        names += [f"[{each}]" if ":" in each else each for each in addresses]
     return list(dict.fromkeys(names))
 
 
 class AlreadyRunningError(RuntimeError):
-    """Another `up` holds this folder."""
+    """Another `up` runs on this folder; the message is its address."""
 
 
 class Lock(AbstractContextManager["Lock"]):
-    """Held by the one `up` of a folder; the kernel lets go of it however that ends."""
+    """The lock of a data folder; the kernel releases it however the process ends."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._file: IO[str] | None = None
 
     def __enter__(self) -> Self:
-        """Take the lock, or say who has it."""
+        """Take the lock; raises AlreadyRunningError with the address that its holder wrote."""
         self._file = self._path.open("a+")
         try:
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             self._file.seek(0)
-            holder = self._file.read().strip() or "an address it has yet to choose"
+            holder = self._file.read().strip() or "an address not chosen yet"
             self._file.close()
             raise AlreadyRunningError(holder) from error
         self.note("")
         return self
 
     def note(self, text: str) -> None:
-        """Leave word for whoever comes second."""
+        """Write the address that a second `up` will name."""
         if self._file is not None:
             self._file.truncate(0)
             self._file.write(text)
             self._file.flush()
 
     def __exit__(self, *_: object) -> None:
-        """Let go."""
+        """Release the lock."""
         if self._file is not None:
             self._file.truncate(0)
             self._file.close()

@@ -1,4 +1,4 @@
-"""A keeper of processes: starts them, starts them again when they end, and stops them all."""
+"""A process supervisor: starts programs, restarts those that end, and stops them all."""
 
 import asyncio
 import json
@@ -17,22 +17,22 @@ from typing import IO
 import psutil
 
 CHILD_PROCESS = Path(__file__).with_name("child_process.py")
-# A program that ends sooner than this after its start is given longer and longer pauses.
+# The pause before a restart grows while a program ends sooner than this after its start.
 QUICK_END_S = 5.0
 PAUSES_S = (0.1, 0.5, 1.0, 2.0, 5.0)
 LOG_BYTES = 5_000_000
 LOG_CHECK_S = 30.0
-# What stays of a long log where the disk has no room to set it aside.
+# The part of a long log that stays where the disk has no room to rotate it.
 LOG_END_BYTES = 64 * 1024
 
 
 @dataclass(frozen=True)
 class Program:
-    """One thing to run, and how long it may take to stop.
+    """A program to run, and how long it may take to stop.
 
-    ``repair`` is called whenever it has ended, with its exit code and what it wrote since its
-    start (nothing if that is long): it may mend what keeps the program from starting, and then
-    says what it did.
+    ``repair`` is called whenever the program has ended, with its exit code and its output since
+    the start (empty if that is long). It may repair what keeps the program from starting, and
+    returns what it did.
     """
 
     name: str
@@ -43,11 +43,11 @@ class Program:
 
 
 class Supervisor:
-    """Keeps programs running until it is told to stop.
+    """Keeps programs running until `stop`.
 
-    Every program writes to ``<folder>/log/<name>.log`` and is tied to this process: if the
-    keeper is killed, so is the program. Where the system cannot tie processes, the next keeper
-    finds what is left by ``<folder>/processes.json``.
+    Every program writes to ``<folder>/log/<name>.log`` and ends with this process, even if that
+    is killed. On systems without such a signal, the next supervisor finds the remaining
+    processes in ``<folder>/processes.json``.
     """
 
     def __init__(
@@ -62,16 +62,15 @@ class Supervisor:
         (folder / "log").mkdir(parents=True, exist_ok=True)
 
     def log(self, program: Program) -> Path:
-        """Return where a program writes."""
         return self._folder / "log" / f"{program.name}.log"
 
     def keep(self, programs: Iterable[Program]) -> None:
-        """Start programs, each again whenever it ends, until `stop`."""
+        """Start programs, and restart each whenever it ends, until `stop`."""
         for program in programs:
             self._tasks[program] = asyncio.create_task(self._keep(program))
 
     async def once(self, program: Program) -> int:
-        """Run a program that ends by itself, its words on the console; gives its exit code."""
+        """Run a program that ends by itself, with output to the console; return its exit code."""
         process = await self._start(program, to_console=True)
         try:
             return await process.wait()
@@ -81,28 +80,27 @@ class Supervisor:
             del self._running[program]
 
     async def trim_logs(self) -> None:
-        """Set logs that have grown long aside, the latest one only, for ever."""
+        """Rotate long logs, until cancelled."""
         while True:
             for log in (self._folder / "log").glob("*.log"):
                 try:
                     rotate(log)
                 except OSError as error:
-                    # A log that cannot be cut must not end what writes it.
-                    self._say(f"{log.name} cannot be shortened: {error.strerror}.")
+                    # A log that cannot be rotated must not end its program.
+                    self._say(f"{log.name} cannot be rotated: {error.strerror}.")
             await asyncio.sleep(LOG_CHECK_S)
 
     async def stop(self, *groups: Iterable[Program]) -> None:
-        """Stop group after group of programs, each within the time it was given."""
+        """Stop group after group of programs, each program within its ``stop_within_s``."""
         for group in groups:
             await asyncio.gather(*(self._stop(program) for program in group))
-        self._note()
+        self._write_process_list()
 
     async def _keep(self, program: Program) -> None:
-        """Start a program again whenever it ends."""
         n_quick = 0
         while True:
             began_s = time.monotonic()
-            written = _size(self.log(program))
+            log_bytes = _size(self.log(program))
             try:
                 code = await (await self._start(program)).wait()
                 end = describe_exit(code)
@@ -110,22 +108,22 @@ class Supervisor:
                 code, end = 0, f"could not be started: {error.strerror}"
             n_quick = n_quick + 1 if time.monotonic() - began_s < QUICK_END_S else 0
             pause_s = PAUSES_S[min(n_quick, len(PAUSES_S) - 1)]
-            words = f" ({last_line(self.log(program))})" if code > 0 else ""
-            self._say(f"{program.name} {end}{words}; starts again in {pause_s:g} s.")
-            if program.repair and (done := program.repair(code, self._words(program, written))):
+            reason = f" ({last_line(self.log(program))})" if code > 0 else ""
+            self._say(f"{program.name} {end}{reason}; restarts in {pause_s:g} s.")
+            if program.repair and (done := program.repair(code, self._output(program, log_bytes))):
                 self._say(done)
                 with suppress(OSError), self._open_log(program) as log:
                     log.write(f"{done}\n".encode())
             await asyncio.sleep(pause_s)
 
-    def _words(self, program: Program, since: int) -> str:
-        """Return what a program wrote since its log had a size; nothing if that is long by now."""
+    def _output(self, program: Program, since: int) -> str:
+        """Return the output since a log had ``since`` bytes; empty if that is long."""
         log = self.log(program)
         n_bytes = _size(log) - since
         return read_end(log, n_bytes) if 0 < n_bytes <= LOG_END_BYTES else ""
 
     async def _start(self, program: Program, *, to_console: bool = False) -> Process:
-        """Start a program in a session of its own, so that Ctrl-C reaches the keeper alone."""
+        """Start a program in its own session, so that Ctrl-C reaches only the supervisor."""
         with self._open_log(program) as log:
             process = await asyncio.create_subprocess_exec(
                 *(sys.executable, "-IS", str(CHILD_PROCESS), str(psutil.Process().pid)),
@@ -139,11 +137,11 @@ class Supervisor:
                 cwd=self._cwd,
             )
         self._running[program] = process
-        self._note()
+        self._write_process_list()
         return process
 
     def _open_log(self, program: Program) -> IO[bytes]:
-        """Open a program's log to append to; without one it runs all the same."""
+        """Open a program's log to append to; if that fails, the program runs without a log."""
         try:
             return self.log(program).open("ab")
         except OSError as error:
@@ -151,7 +149,7 @@ class Supervisor:
             return Path(os.devnull).open("ab")
 
     async def _stop(self, program: Program) -> None:
-        """Stop keeping a program, and end it."""
+        """Stop restarting a program, and end it."""
         task = self._tasks.pop(program, None)
         if task is not None:
             task.cancel()
@@ -160,25 +158,25 @@ class Supervisor:
         if process is not None:
             await _end(process, program.stop_within_s)
 
-    def _note(self) -> None:
-        """Note what runs, for the next keeper should this one be killed."""
+    def _write_process_list(self) -> None:
+        """List the running processes, for the next supervisor if this one is killed."""
         alive = [process.pid for process in self._running.values() if process.returncode is None]
         started = {
             pid: psutil.Process(pid).create_time() for pid in alive if psutil.pid_exists(pid)
         }
-        note = self._folder / "processes.json"
-        draft = note.with_suffix(".draft")
+        path = self._folder / "processes.json"
+        draft = path.with_suffix(".draft")
         try:
             draft.write_text(json.dumps(started))
-            draft.rename(note)
+            draft.rename(path)
         except OSError:
-            # The next keeper then knows of fewer programs; those that run go on.
+            # The next supervisor may miss a process; the running programs are not affected.
             with suppress(OSError):
                 draft.unlink()
 
 
 async def _end(process: Process, within_s: float) -> None:
-    """Ask a process to end; insist after ``within_s``."""
+    """Terminate a process; kill it after ``within_s``."""
     if process.returncode is None:
         process.send_signal(signal.SIGTERM)
     try:
@@ -189,7 +187,7 @@ async def _end(process: Process, within_s: float) -> None:
 
 
 def end_leftovers(folder: Path, *, within_s: float = 5.0) -> int:
-    """End what a killed keeper left running in ``folder``; gives how many there were."""
+    """End the processes that a killed supervisor left in ``folder``; return their number."""
     try:
         started = json.loads((folder / "processes.json").read_text())
     except (FileNotFoundError, ValueError):
@@ -198,7 +196,7 @@ def end_leftovers(folder: Path, *, within_s: float = 5.0) -> int:
     for pid, created_s in started.items():
         try:
             process = psutil.Process(int(pid))
-            # A number may have passed on to a stranger; its time of birth has not.
+            # The system may have given the number to another process, with a later start.
             if abs(process.create_time() - created_s) < 1:
                 process.terminate()
                 left.append(process)
@@ -212,7 +210,7 @@ def end_leftovers(folder: Path, *, within_s: float = 5.0) -> int:
 
 
 def describe_exit(code: int) -> str:
-    """Say how a process ended.
+    """Describe how a process ended.
 
     >>> ending(-9), ending(3)
     ('was killed (SIGKILL)', 'ended with exit code 3')
@@ -223,13 +221,13 @@ def describe_exit(code: int) -> str:
 
 
 def last_line(log: Path) -> str:
-    """Return the last words in a log."""
+    """Return the last line of a log, "none" if it is empty."""
     lines = read_end(log, 4096).strip().splitlines()
     return lines[-1] if lines else "none"
 
 
 def read_end(log: Path, n_bytes: int) -> str:
-    """Return the last bytes of a log as text; nothing of a log that is not there."""
+    """Return the last bytes of a log as text; empty if there is no log."""
     try:
         with log.open("rb") as file:
             file.seek(max(0, log.stat().st_size - n_bytes))
@@ -243,19 +241,19 @@ def _size(log: Path) -> int:
 
 
 def rotate(log: Path) -> None:
-    """Move what a long log says into ``<log>.1``; whoever appends to it need not know.
+    """Copy a long log to ``<log>.1`` and truncate it; programs go on appending to it.
 
-    On a full disk its end stays in place and the rest goes, which takes no room.
+    On a full disk only its end is kept, in place.
     """
     if log.stat().st_size <= LOG_BYTES:
         return
-    aside, end = log.with_suffix(".log.1"), b""
+    rotated, end = log.with_suffix(".log.1"), b""
     try:
-        with log.open("rb") as source, aside.open("wb") as target:
+        with log.open("rb") as source, rotated.open("wb") as target:
             shutil.copyfileobj(source, target)
     except OSError:
         with suppress(OSError):
-            aside.unlink()
+            rotated.unlink()
         end = read_end(log, LOG_END_BYTES).encode()
     with log.open("r+b") as file:
         file.truncate(0)

@@ -42,8 +42,8 @@ class Command(BaseCommand):
                 self._prepare()
                 sockets.raise_file_limit()
                 env = self._environment(listener)
-                house = Services(folder, root=settings.ROOT, env=env, say=self._say)
-                asyncio.run(house.run(listener, greet=lambda: self._greet(listener)))
+                running = Services(folder, root=settings.ROOT, env=env, say=self._say)
+                asyncio.run(running.run(listener, on_ready=lambda: self._greet(listener)))
         except sockets.AlreadyRunningError as holder:
             msg = f"trnwatch is already running here, at {holder}."
             raise CommandError(msg, returncode=BAD_INPUT) from holder

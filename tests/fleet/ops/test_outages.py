@@ -97,7 +97,7 @@ def test_a_full_disk_and_a_long_log_end_no_program_and_are_reported(tmp_path: Pa
             file.write(b"a line of a long story\n" * 300_000)
             file.write(b"the end\n")
         fill(folder / "filler", leave=20 * MB)
-        wait_for(lambda: "Redis keeps live figures in memory" in up.said, within_s=30)
+        wait_for(lambda: "Redis keeps live data in memory" in up.said, within_s=30)
         fill(folder / "filler")
 
         status, text, _ = asked(up.port, "/readyz")

@@ -96,7 +96,7 @@ def test_what_fails_at_once_is_tried_again_with_longer_and_longer_pauses(
         await keeper.stop([program])
 
     asyncio.run(story())
-    assert said[0] == "broken ended with exit code 1 (no such luck); starts again in 0.02 s."
+    assert said[0] == "broken ended with exit code 1 (no such luck); restarts in 0.02 s."
     assert said[2].endswith("in 0.04 s.")
 
 
@@ -207,7 +207,7 @@ def test_a_log_that_cannot_be_cut_or_opened_ends_nothing(
         return code
 
     assert asyncio.run(story()) == 3
-    assert "broken.log cannot be shortened: No such file or directory." in said
+    assert "broken.log cannot be rotated: No such file or directory." in said
     assert any(each.startswith("once runs without a log") for each in said)
 
 

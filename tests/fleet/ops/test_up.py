@@ -100,7 +100,7 @@ def test_it_copes_with_what_a_killed_one_left(up_to_end: Up) -> None:
     ("setting", "value", "said"),
     [
         ("PORT", "web", "PORT must be a number from 1 to 65535, not 'web'."),
-        ("BIND", "203.0.113.7", "BIND=203.0.113.7 is no address of this machine"),
+        ("BIND", "203.0.113.7", "BIND=203.0.113.7 is not an address of this machine"),
         ("REDIS_URL", "redis://127.0.0.1:1/0", "Redis does not answer; see REDIS_URL."),
         ("DATABASE_URL", "postgres://127.0.0.1:1/x", "The database cannot be used; see DATABASE"),
     ],
