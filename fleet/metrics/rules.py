@@ -1,4 +1,4 @@
-"""The rule file: recordings, an alert for every rule of detection, and alerts about trnwatch."""
+"""The rule file: recording rules, an alert for every detection rule, alerts about trnwatch."""
 
 import math
 from collections.abc import Iterable, Iterator, Mapping
@@ -13,40 +13,40 @@ from telemetry.detect.rules import RULES, Query, Rule, Severity
 
 Recording = tuple[str, str]
 
-# Which run each node trains, if any: multiplied with figures of nodes it gives them the label.
+# The run of each node: multiplying a series by it adds the label ``run``.
 RUN = "node:trnwatch_run:info"
-OF_RUN = f"on (node) group_left (run) {RUN}"
-OF_RUNS = f'{OF_RUN}{{run!=""}}'
-# What is kept of the parts of a node: for each the figures that an average would hide.
-PARTS = {
+WITH_RUN = f"on (node) group_left (run) {RUN}"
+IN_A_RUN = f'{WITH_RUN}{{run!=""}}'
+# Aggregates over the parts of a node. An average alone would hide the slowest part.
+NODE_AGGREGATES = {
     "trnwatch_core_utilization_ratio": ("min", "avg", "median", "max"),
     "trnwatch_device_hbm_bandwidth_bytes_per_second": ("min", "median", "sum"),
     "trnwatch_device_memory_used_bytes": ("max", "sum"),
     "trnwatch_efa_latency_seconds": ("median", "max"),
     "trnwatch_efa_tx_bytes_per_second": ("min", "sum"),
 }
-# What is kept of the nodes of a run: from the figure of a node.
-OF_NODES = {
+# Aggregates over the nodes of a run, by aggregate of the node.
+RUN_AGGREGATES = {
     "trnwatch_core_utilization_ratio": {"min": "min", "avg": "avg", "max": "max"},
     "trnwatch_device_hbm_bandwidth_bytes_per_second": {"min": "min", "sum": "sum"},
     "trnwatch_efa_latency_seconds": {"median": "avg", "max": "max"},
     "trnwatch_efa_tx_bytes_per_second": {"sum": "sum"},
 }
-HOSTS = "trnwatch_node_vcpu_usage_ratio"
+VCPU_USAGE = "trnwatch_node_vcpu_usage_ratio"
 QUANTILES = {"q01": "0.01", "q50": "0.5", "q99": "0.99"}
 
 
 def node_recordings() -> Iterator[Recording]:
-    """Yield what is kept of each node, with the run that it trains."""
+    """Yield the recording rules about nodes, with the label ``run``."""
     yield RUN, "group by (node, run) (trnwatch_node_info)"
-    for metric, figures in PARTS.items():
-        for figure in figures:
-            how = "quantile by (node) (0.5, " if figure == "median" else f"{figure} by (node) ("
-            yield f"node:{metric}:{figure}", f"{how}{metric}) * {OF_RUN}"
-    again, sent = "trnwatch_efa_retransmits_per_second", "trnwatch_efa_tx_packets_per_second"
+    for metric, aggregates in NODE_AGGREGATES.items():
+        for name in aggregates:
+            start = "quantile by (node) (0.5, " if name == "median" else f"{name} by (node) ("
+            yield f"node:{metric}:{name}", f"{start}{metric}) * {WITH_RUN}"
+    retransmits, sent = "trnwatch_efa_retransmits_per_second", "trnwatch_efa_tx_packets_per_second"
     yield (
         "efa:trnwatch_efa_retransmit_ratio:avg2m",
-        f"avg_over_time({again}[2m])\n/ (avg_over_time({sent}[2m]) > 0)\n* {OF_RUN}",
+        f"avg_over_time({retransmits}[2m])\n/ (avg_over_time({sent}[2m]) > 0)\n* {WITH_RUN}",
     )
     yield (
         "node:trnwatch_efa_retransmit_ratio:max",
@@ -55,26 +55,25 @@ def node_recordings() -> Iterator[Recording]:
 
 
 def run_recordings() -> Iterator[Recording]:
-    """Yield what is kept of each run."""
-    for metric, figures in OF_NODES.items():
-        for figure, how in figures.items():
-            yield f"run:{metric}:{figure}", f'{how} by (run) (node:{metric}:{figure}{{run!=""}})'
-    for figure in ("avg", "max"):
-        yield f"run:{HOSTS}:{figure}", f"{figure} by (run) ({HOSTS} * {OF_RUNS})"
+    for metric, aggregates in RUN_AGGREGATES.items():
+        for name, over_nodes in aggregates.items():
+            expr = f'{over_nodes} by (run) (node:{metric}:{name}{{run!=""}})'
+            yield f"run:{metric}:{name}", expr
+    for name in ("avg", "max"):
+        yield f"run:{VCPU_USAGE}:{name}", f"{name} by (run) ({VCPU_USAGE} * {IN_A_RUN})"
     yield (
         "run:trnwatch_efa_retransmit_ratio:max",
         'max by (run) (node:trnwatch_efa_retransmit_ratio:max{run!=""})',
     )
-    up = f"max by (node) (trnwatch_node_up) * {OF_RUNS}"
+    up = f"max by (node) (trnwatch_node_up) * {IN_A_RUN}"
     yield "run:trnwatch_nodes:count", f"count by (run) ({up})"
     yield "run:trnwatch_nodes_up:sum", f"sum by (run) ({up})"
 
 
 def fleet_recordings() -> Iterator[Recording]:
-    """Yield what is kept of the whole fleet."""
     cores = "trnwatch_core_utilization_ratio"
-    for figure in ("min", "avg", "max"):
-        yield f"fleet:{cores}:{figure}", f"{figure}(node:{cores}:{figure})"
+    for name in ("min", "avg", "max"):
+        yield f"fleet:{cores}:{name}", f"{name}(node:{cores}:{name})"
     for name, q in QUANTILES.items():
         yield f"fleet:{cores}:{name}", f"quantile({q}, {cores})"
     yield "fleet:trnwatch_efa_latency_seconds:max", "max(node:trnwatch_efa_latency_seconds:max)"
@@ -92,21 +91,21 @@ def fleet_recordings() -> Iterator[Recording]:
     )
 
 
-# What slows no step explains no cost.
+# Alerts that do not slow steps do not explain a cost increase.
 UNRELATED_RULES = "|".join(UNRELATED)
 DRIFT = RULES["cost_drift"].limits
 HALF_S = DRIFT["window_s"] / 2
-# What is found each minute; of a half of the window so many are needed.
-MONEY_EVERY_S = 60
+# Interval of the cost rules.
+COST_INTERVAL_S = 60
 
 
 def cost_recordings() -> Iterator[Recording]:
-    """Yield what the rules about money judge: what tokens take beside what they should."""
+    """Yield the series behind the cost alerts: node time per token, real over expected."""
     explaining = "run:trnwatch_alerts_explaining:sum"
     cost = "run:trnwatch_node_seconds_per_million_tokens:unexplained"
     half, least = f"[{HALF_S:g}s]", DRIFT["least_minutes"] / 2
-    told = f'trnwatch_run_alerts_firing{{rule!~"{UNRELATED_RULES}"}}'
-    yield explaining, f"sum by (run) (\n  max by (run, rule) (\n    {told}\n  )\n)"
+    alerts = f'trnwatch_run_alerts_firing{{rule!~"{UNRELATED_RULES}"}}'
+    yield explaining, f"sum by (run) (\n  max by (run, rule) (\n    {alerts}\n  )\n)"
     yield (
         cost,
         "max by (run) (trnwatch_run_node_seconds_per_million_tokens)\n"
@@ -125,29 +124,29 @@ def cost_recordings() -> Iterator[Recording]:
         "run:trnwatch_cost_drift_ratio:min2h",
         f"({late} < {early})\nor\n({early} <= {late})",
     )
-    of_one = "max by (budget, team, run)"
+    of_budget = "max by (budget, team, run)"
     yield (
         "budget:trnwatch_budget_forecast_ratio:max",
-        f"{of_one} (trnwatch_budget_forecast_usd) / {of_one} (trnwatch_budget_usd)",
+        f"{of_budget} (trnwatch_budget_forecast_usd) / {of_budget} (trnwatch_budget_usd)",
     )
 
 
 RUNBOOK = "service"
 NOTIFICATIONS = "notifications"
-# How long watching may pause before it counts as stopped.
+# A longer pause between evaluations counts as stopped.
 STOPPED_S = 60
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceAlert:
-    """One alert about the service: what is asked, for how long, and in words what it means."""
+    """An alert about trnwatch itself; ``for_s`` is how long ``expr`` must hold."""
 
     name: str
     title: str
     severity: Severity
     expr: str
     for_s: float
-    says: str
+    description: str
     runbook: str = RUNBOOK
 
 
@@ -158,7 +157,7 @@ _ALL = (
         "page",
         'absent(up{job="trnwatch"})',
         300,
-        "No target of the job trnwatch is known: its scrape configuration is gone.",
+        "Prometheus has no target of the job trnwatch: its scrape configuration is missing.",
     ),
     ServiceAlert(
         "trnwatch_scrape_down",
@@ -166,24 +165,24 @@ _ALL = (
         "page",
         'max by (job) (up{job="trnwatch"}) == 0',
         120,
-        "Every scrape fails: no page, no watching, and alerts of nodes go stale.",
+        "Every scrape fails: no pages, no evaluation, and alerts about nodes are out of date.",
     ),
     ServiceAlert(
         "trnwatch_not_watching",
-        "Nobody looks at the fleet",
+        "The fleet is not evaluated",
         "page",
         f"time() - max(trnwatch_watched_timestamp_seconds) > {STOPPED_S}",
         30,
-        "The rules were last applied {{ $value | humanizeDuration }} ago: workers, beat or the "
-        "broker stand still.",
+        "The rules were last evaluated {{ $value | humanizeDuration }} ago: workers, beat or the "
+        "broker have stopped.",
     ),
     ServiceAlert(
         "trnwatch_nothing_to_watch",
-        "trnwatch tells of no node",
+        "trnwatch exports no node",
         "warn",
         'absent(trnwatch_node_up) and on () up{job="trnwatch"} == 1',
         300,
-        "It answers, and knows no node that ought to report.",
+        "It answers, but knows no node that should report.",
     ),
     ServiceAlert(
         "trnwatch_ticks_stale",
@@ -192,7 +191,7 @@ _ALL = (
         "max(increase(trnwatch_ticks_total[5m])) == 0\n"
         'and on () count(trnwatch_node_info{source="simulated", run!=""}) > 0',
         60,
-        "Simulated nodes have stood still for five minutes.",
+        "Simulated nodes have sent nothing for five minutes.",
     ),
     ServiceAlert(
         "trnwatch_reports_stale",
@@ -201,11 +200,11 @@ _ALL = (
         "max(increase(trnwatch_ingest_reports_total[5m])) == 0\n"
         "and max(increase(trnwatch_ingest_reports_total[1h] offset 5m)) > 0",
         60,
-        "Real nodes reported within the hour, and none has for five minutes.",
+        "Real nodes reported within the last hour, but none in the last five minutes.",
     ),
     ServiceAlert(
         "trnwatch_tick_late",
-        "Ticks come late",
+        "Ticks are late",
         "warn",
         f"max(trnwatch_tick_lateness_seconds) > {LATE_AFTER_S:g}",
         120,
@@ -213,7 +212,7 @@ _ALL = (
     ),
     ServiceAlert(
         "trnwatch_queue_long",
-        "Tasks wait for workers",
+        "The task queue is long",
         "warn",
         "max by (queue) (trnwatch_queue_tasks) > 100",
         120,
@@ -221,41 +220,42 @@ _ALL = (
     ),
     ServiceAlert(
         "trnwatch_dead_letters",
-        "Notifications were given up",
+        "Notifications failed for good",
         "page",
         "max by (receiver) (trnwatch_notifications_dead) > 0",
         0,
-        "{{ $value }} that {{ $labels.receiver }} did not take: somebody may not know.",
+        "{{ $value }} notifications to {{ $labels.receiver }} failed: people may not know of "
+        "an alert.",
         NOTIFICATIONS,
     ),
     ServiceAlert(
         "trnwatch_sender_gone",
-        "Nobody sends notifications",
+        "The notification sender has stopped",
         "page",
         "max(trnwatch_notifications_sender_age_seconds) > 60",
         30,
-        "No sender was heard of for {{ $value | humanizeDuration }}.",
+        "The last heartbeat of a sender was {{ $value | humanizeDuration }} ago.",
         NOTIFICATIONS,
     ),
     ServiceAlert(
         "trnwatch_untaken",
-        "A page that nobody has taken",
+        "A page is unacknowledged",
         "page",
         'sum by (rule) (max by (rule, severity) (trnwatch_alerts_unacknowledged{severity="page"}))'
         " > 0",
         900,
-        "{{ $value }} of {{ $labels.rule }}, for a quarter of an hour.",
+        "{{ $value }} alerts of {{ $labels.rule }} have been unacknowledged for 15 minutes.",
     ),
     ServiceAlert(
         "trnwatch_refuses_data",
-        "Data are refused",
+        "Data is refused",
         "warn",
         "sum(increase(trnwatch_refused_blocks_total[10m]))\n"
         "+ sum(increase(trnwatch_refused_steps_total[10m]))\n"
         "+ sum(increase(trnwatch_refused_for_room_total[10m])) > 0",
         300,
-        "{{ $value | humanize }} within ten minutes came too late, from the future, or beyond "
-        "what there is room for.",
+        "{{ $value | humanize }} blocks or steps in ten minutes were too old, from the future, or "
+        "above the limits of shards, runs and steps.",
     ),
     ServiceAlert(
         "trnwatch_refuses_deliveries",
@@ -266,7 +266,7 @@ _ALL = (
         "  + sum(rate(trnwatch_ingest_errors_total[10m]))\n"
         ")",
         300,
-        "{{ $value | humanize }} a second: tokens that expired, or agents too old.",
+        "{{ $value | humanize }} per second: expired tokens, or old agents.",
     ),
     ServiceAlert(
         "trnwatch_clocks_wrong",
@@ -274,7 +274,7 @@ _ALL = (
         "warn",
         "sum(increase(trnwatch_ingest_skewed_total[10m])) > 0",
         600,
-        "{{ $value | humanize }} reports within ten minutes had to be corrected.",
+        "{{ $value | humanize }} reports in ten minutes had their time corrected.",
     ),
     ServiceAlert(
         "trnwatch_scrape_slow",
@@ -282,10 +282,10 @@ _ALL = (
         "warn",
         'max by (job) (scrape_duration_seconds{job="trnwatch"}) > 5',
         300,
-        "The latest took {{ $value | humanizeDuration }}.",
+        "The latest scrape took {{ $value | humanizeDuration }}.",
     ),
 )
-SERVICE_ALERTS: Mapping[str, ServiceAlert] = {watch.name: watch for watch in _ALL}
+SERVICE_ALERTS: Mapping[str, ServiceAlert] = {alert.name: alert for alert in _ALL}
 
 
 class _Dumper(yaml.SafeDumper):
@@ -301,7 +301,7 @@ def _block_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
 _Dumper.add_representer(str, _block_text)
 
 
-# Where links lead unless somebody says; the committed file says this.
+# The address in links, unless `--url` is given; also in the committed file.
 EXAMPLE_URL = "https://trnwatch.example.org"
 HEAD = """\
 # Written by `manage.py export_rules`. Do not edit: change telemetry/detect/rules.py or
@@ -313,7 +313,7 @@ PAGES = {
     "fleet": "/",
     "budget": "/budgets/",
 }
-# A budget is a team's or a run's: one of the two labels is empty.
+# A budget belongs to a team or a run: one of the two labels is empty.
 SUBJECT_SUFFIX = {
     "run": ": {{ $labels.run }}",
     "node": ": {{ $labels.node }}",
@@ -323,18 +323,18 @@ SUBJECT_SUFFIX = {
 
 
 def rule_file(url: str = EXAMPLE_URL) -> str:
-    """Write the rule file; links begin with ``url``."""
+    """Return the rule file as YAML; links begin with ``url``."""
     groups = {
         "trnwatch-nodes": recordings(node_recordings()),
         "trnwatch-runs": recordings(run_recordings()),
         "trnwatch-fleet": recordings(fleet_recordings()),
         "trnwatch-money": recordings(cost_recordings()),
         "trnwatch-alerts": [alert for rule in RULES.values() for alert in alerts(rule, url)],
-        "trnwatch-service": [_of_service(watch, url) for watch in SERVICE_ALERTS.values()],
+        "trnwatch-service": [_service_alert(alert, url) for alert in SERVICE_ALERTS.values()],
     }
-    every = {"trnwatch-money": {"interval": f"{MONEY_EVERY_S}s"}}
-    named: list[dict[str, Any]] = [
-        {"name": name, **every.get(name, {}), "rules": rules} for name, rules in groups.items()
+    intervals = {"trnwatch-money": {"interval": f"{COST_INTERVAL_S}s"}}
+    named = [
+        {"name": name, **intervals.get(name, {}), "rules": rules} for name, rules in groups.items()
     ]
     body = yaml.dump(
         {"groups": named}, Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=math.inf
@@ -343,27 +343,25 @@ def rule_file(url: str = EXAMPLE_URL) -> str:
 
 
 def base_url(given: str) -> str:
-    """Return what links begin with, without a slash; ValueError where it is no address."""
+    """Return a URL without its last slash; raises ValueError where it is not http(s)."""
     if not given.startswith(("http://", "https://")):
-        raise ValueError("--url: begins with http:// or https://.")
+        raise ValueError(f"--url: {given} is not a URL. Start it with http:// or https://.")
     return given.rstrip("/")
 
 
 def recordings(rules: Iterable[Recording]) -> list[dict[str, Any]]:
-    """Return recording rules as Prometheus reads them."""
     return [{"record": record, "expr": expr} for record, expr in rules]
 
 
 def alerts(rule: Rule, url: str) -> Iterator[dict[str, Any]]:
-    """Yield what stands for a rule: its queries, or what trnwatch itself says of it."""
+    """Yield the alerts of a detection rule: its queries, or the count of trnwatch's alerts."""
     if not rule.queries:
-        yield _told(rule, url)
+        yield _count_alert(rule, url)
     for query in rule.queries:
-        yield _alert(rule, query, url)
+        yield _query_alert(rule, query, url)
 
 
-def _alert(rule: Rule, query: Query, url: str) -> dict[str, Any]:
-    """Write one query of a rule as an alert, under the name its alerts have here too."""
+def _query_alert(rule: Rule, query: Query, url: str) -> dict[str, Any]:
     says = rule.filled(query.says)
     return {
         "alert": rule.name,
@@ -379,8 +377,8 @@ def _alert(rule: Rule, query: Query, url: str) -> dict[str, Any]:
     }
 
 
-def _told(rule: Rule, url: str) -> dict[str, Any]:
-    """Write an alert for a rule that only trnwatch can judge: it says how many there are."""
+def _count_alert(rule: Rule, url: str) -> dict[str, Any]:
+    """Return an alert on the count of alerts, for a rule that PromQL cannot express."""
     return {
         "alert": rule.name,
         "expr": f'max by (rule, severity) (trnwatch_alerts_firing{{rule="{rule.name}"}}) > 0',
@@ -388,30 +386,29 @@ def _told(rule: Rule, url: str) -> dict[str, Any]:
         "labels": {"severity": "{{ $labels.severity }}", "rule": rule.name},
         "annotations": {
             "summary": rule.title,
-            "description": f"{rule.help} {{{{ $value }}}} of them; trnwatch says where.",
+            "description": f"{rule.help} {{{{ $value }}}} firing; see trnwatch for details.",
             "runbook_url": f"{url}/runbooks/{rule.name}/",
             "dashboard": f"{url}/alerts/?rule={rule.name}",
         },
     }
 
 
-def _of_service(watch: ServiceAlert, url: str) -> dict[str, Any]:
-    """Write an alert about the service."""
+def _service_alert(alert: ServiceAlert, url: str) -> dict[str, Any]:
     return {
-        "alert": watch.name,
-        "expr": watch.expr,
-        **_times(watch.for_s, 0),
-        "labels": {"severity": watch.severity, "rule": watch.name},
+        "alert": alert.name,
+        "expr": alert.expr,
+        **_times(alert.for_s, 0),
+        "labels": {"severity": alert.severity, "rule": alert.name},
         "annotations": {
-            "summary": watch.title,
-            "description": watch.says,
-            "runbook_url": f"{url}/runbooks/{watch.runbook}/",
+            "summary": alert.title,
+            "description": alert.description,
+            "runbook_url": f"{url}/runbooks/{alert.runbook}/",
             "dashboard": f"{url}/",
         },
     }
 
 
 def _times(for_s: float, keep_s: float) -> dict[str, Any]:
-    """Write how long an alert is pending, and how long it outlives what it saw."""
+    """Return the fields ``for`` and ``keep_firing_for``, without zeros."""
     times: dict[str, Any] = {"for": f"{for_s:g}s"} if for_s else {}
     return times | ({"keep_firing_for": f"{keep_s:g}s"} if keep_s else {})

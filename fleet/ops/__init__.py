@@ -1,1 +1,1 @@
-"""What `manage.py up` stands on: a keeper of processes, a Redis, a door, a lock."""
+"""Operation: the process supervisor behind `manage.py up`, its Redis, backups, settings."""
