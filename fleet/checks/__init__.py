@@ -1,1 +1,1 @@
-"""Preflights: asked for by people and commands, measured in stages, judged, and asked after."""
+"""Checks before a run: preflights of nodes, and support of operators."""

@@ -1,4 +1,4 @@
-"""Preflights of real nodes: what the probes on them printed, judged and kept."""
+"""Preflights of real nodes: read and judge the output of their probes."""
 
 import io
 import tarfile
@@ -25,7 +25,7 @@ from telemetry.simulate.preflight import curve_point
 ZIP, GZIP = b"PK\x03\x04", b"\x1f\x8b"
 ZIP_ENTRY = b"PK\x01\x02"
 MOST_FILES = 10_000
-# Folders, and what desktops add beside each file, are members too.
+# Folders, and metadata files that desktops add, are members too.
 MOST_MEMBERS = 2 * MOST_FILES
 MOST_UNPACKED_BYTES = 64_000_000
 # A PAX or GNU header holds a long name. It is read whole, and its records cost more than bytes.
@@ -49,7 +49,7 @@ BROKEN = (*DAMAGED, RuntimeError, ValueError)
 
 
 class _Allowance:
-    """How much all uploads together may still unpack to."""
+    """How much all uploads together may still unpack."""
 
     def __init__(self) -> None:
         self.left_bytes = MOST_UNPACKED_BYTES
@@ -73,7 +73,7 @@ class _Allowance:
 
 
 def unpack_uploads(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
-    """Return all files that were handed in, by their names without folders.
+    """Unpack all uploads into (name without folders, content).
 
     Raises
     ------
@@ -120,7 +120,7 @@ def _zipped(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str
             for entry in archive.infolist()
             if not entry.is_dir() and (inner := _name(entry.filename))
         ]
-        # The directory may lie, so this only refuses early; what is read counts once more.
+        # The directory may be wrong, so this only refuses early; what is read counts too.
         allowance.check_size(name, sum(entry.file_size for _, entry in wanted))
         for inner, entry in wanted:
             if entry.compress_type not in ZIP_METHODS:
@@ -179,7 +179,7 @@ class _TarStream:
         return taken
 
     def read(self, n_bytes: int) -> bytes:
-        """Read so many bytes; none at the very end."""
+        """Read a number of bytes; none at the end."""
         found = bytearray()
         while len(found) < n_bytes and (piece := self._next(n_bytes - len(found))):
             found += piece
@@ -220,7 +220,7 @@ def _padded(n_bytes: int) -> int:
 
 
 def _pax(records: bytes, path: str, size: int) -> tuple[str, int]:
-    """Return path and size as PAX records give them, else as they were.
+    """Read path and size from PAX records, if they give them.
 
     A record is its own length in decimal, a space, ``key=value`` and a line feed (POSIX pax).
     """
@@ -247,7 +247,7 @@ def _text(raw: bytes) -> str:
 
 
 def _name(path: str) -> str:
-    """Return a file's name; nothing of what desktops add unasked."""
+    """File name of a member; empty for metadata files that desktops add."""
     parts = PurePosixPath(path).parts
     hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
     return "" if hidden or not parts else parts[-1]
@@ -267,12 +267,12 @@ def judge_files(
     by: str,
     now: datetime,
 ) -> Preflight:
-    """Judge the outputs of probes, and keep them as a preflight that is over.
+    """Judge the outputs of probes, and store them as a finished preflight.
 
     Raises
     ------
     FieldError
-        Naming what is wrong; then nothing is kept.
+        Naming what is wrong; then nothing is stored.
     """
     try:
         read = read_group(files)
@@ -299,7 +299,7 @@ def judge_files(
 
 
 def expected_times(instance: Instance, n_nodes: int, sizes: FloatArray) -> FloatArray:
-    """Return what an all-reduce over whole nodes should take at each size: (k,) seconds."""
+    """Compute the expected seconds of an all-reduce over whole nodes at each size, (k,)."""
     return np.array(
         [sum(curve_point(instance, n_nodes, max(1, int(size)), "all_reduce")) for size in sizes]
     )

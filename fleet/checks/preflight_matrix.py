@@ -1,4 +1,4 @@
-"""The chart of a preflight: its collectives over sizes, beside what they should take."""
+"""A preflight drawn: the matrices of its pairs, and its collectives by size."""
 
 import base64
 import csv
@@ -36,7 +36,7 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A row's name and where it stands."""
+    """The name of a row and its position."""
 
     text: str
     y: float
@@ -88,7 +88,7 @@ class PairMatrix:
 
 
 def matrices(measured: Measured, found: PreflightResult | None) -> list[PairMatrix]:
-    """Draw what was probed so far; nothing where there are no pairs."""
+    """Draw what was probed so far; empty where there are no pairs."""
     if len(measured.nodes) < 2:
         return []
     failed = (
@@ -118,7 +118,7 @@ def _usual(value: float, *, is_rate: bool) -> str:
 
 
 def _worse(values: FloatArray, usual: float, *, is_rate: bool) -> FloatArray:
-    """Return how many times worse than usual each pair is; no answer is infinitely so."""
+    """Each pair's factor over usual; infinite where a pair does not answer."""
     if not is_rate:
         return np.asarray(values / usual)
     worse = np.full(values.shape, np.inf)
@@ -127,7 +127,7 @@ def _worse(values: FloatArray, usual: float, *, is_rate: bool) -> FloatArray:
 
 
 def picture(worse: FloatArray) -> str:
-    """Return an indexed PNG of a matrix as a data address; what is not known is clear.
+    """Draw a matrix as an indexed PNG in a data URL; unknown cells are transparent.
 
     References
     ----------
@@ -164,7 +164,7 @@ def _palette() -> bytes:
 
 
 def _labels(nodes: Sequence[str], failed: set[str]) -> list[Label]:
-    """Name the rows, as many as there is room for: those that failed before all others."""
+    """Label as many rows as there is room for, failed nodes first."""
     cell = SIDE / len(nodes)
     every = int(np.ceil(LABEL_EVERY / cell))
     shown: list[int] = []
@@ -179,7 +179,7 @@ def _labels(nodes: Sequence[str], failed: set[str]) -> list[Label]:
 
 
 def short(name: str) -> str:
-    """Return the end of a name, where nodes differ, cut between its words if it has any."""
+    """Shorten a name to its end, where nodes differ, at a hyphen if it has one."""
     if len(name) <= LONGEST_LABEL:
         return name
     end = name[1 - LONGEST_LABEL :]
@@ -227,7 +227,7 @@ class PairRow:
 
 
 def pair_rows(measured: Measured, *, worst: int | None = None) -> list[PairRow]:
-    """Return every pair that was probed in order, or only the worst, the worst first."""
+    """List every probed pair in order, or only the worst, the worst first."""
     rows, columns = np.nonzero(np.triu(measured.was_probed, 1))
     if worst is not None:
         far = distances(looked_at(measured))[rows, columns]
@@ -245,7 +245,7 @@ def pair_rows(measured: Measured, *, worst: int | None = None) -> list[PairRow]:
 
 
 def written_csv(measured: Measured) -> str:
-    """Write every pair as a line; what did not answer is left empty."""
+    """Write every pair as a line; figures of a pair that did not answer are empty."""
     text = StringIO()
     table = csv.writer(text, lineterminator="\r\n")
     table.writerow(["node", "peer", *(figure.name for figure in FIGURES)])
@@ -260,14 +260,14 @@ def _cell(value: float) -> str:
 
 
 def as_json(measured: Measured) -> dict[str, Any]:
-    """Return the matrices for the pointer to read; null is not measured, or no answer."""
+    """Matrices for the page's tooltip; null where not measured, or without an answer."""
     return {"nodes": list(measured.nodes)} | {
         figure.name: nulled(getattr(measured, figure.name)) for figure in FIGURES
     }
 
 
 def nulled(values: FloatArray) -> list[list[float | None]]:
-    """Return rows of four digits, null where there is no figure."""
+    """Rows rounded to four digits; null where there is no figure."""
     return [[_rounded(value) for value in row] for row in values.tolist()]
 
 
@@ -276,7 +276,7 @@ def _rounded(value: float) -> float | None:
 
 
 def collectives_json(measured: Measured) -> Sequence[dict[str, Any]]:
-    """Return each collective's times beside the expected ones."""
+    """Describe each collective: measured and expected times."""
     return [
         {
             "nodes": list(each.nodes),

@@ -1,4 +1,4 @@
-"""Starts without a required preflight as alerts: open until the run is over, or requires none."""
+"""Required preflights: alerts for runs that started without one."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -17,7 +17,7 @@ NO_PREFLIGHT = "No preflight of all its nodes was over within the day before it 
 
 
 def update_preflight_doubts() -> int:
-    """Say of every run that requires a preflight whether it had one; return how many changed."""
+    """Check every run that requires a preflight; return how many changed."""
     spared = Run.objects.filter(requires_preflight=False).exclude(preflight_doubt="")
     n_changed = spared.update(preflight_doubt="")
     for run in Run.objects.active().filter(requires_preflight=True).prefetch_related("nodes"):
@@ -32,7 +32,7 @@ def update_preflight_doubts() -> int:
 
 @transaction.atomic
 def set_requirement_by(run: Run, *, requires: bool, by: str, now: datetime) -> None:
-    """Let a run require a preflight or not, and write down who said so; twice is once."""
+    """Set whether a run requires a preflight, and log who did; repeating it changes nothing."""
     if run.requires_preflight != requires:
         what = "a preflight before it starts" if requires else "no preflight"
         note_change(f"let {run.name} require {what}", by=by, now=now)
@@ -43,7 +43,7 @@ def set_requirement_by(run: Run, *, requires: bool, by: str, now: datetime) -> N
 
 
 def set_requirement(run: Run, *, requires: bool) -> None:
-    """Let a run require a preflight or not, and say at once whether it had one."""
+    """Set whether a run requires a preflight, and check at once whether it had one."""
     names = list(Node.objects.filter(run=run).values_list("name", flat=True))
     run.requires_preflight = requires
     run.preflight_doubt = (
@@ -53,7 +53,7 @@ def set_requirement(run: Run, *, requires: bool) -> None:
 
 
 def missing_preflight_reason(names: Sequence[str], started_at: datetime) -> str:
-    """Say why nodes should not have been started on; empty where a preflight passed them.
+    """Explain why a run should not have started; empty where a preflight passed its nodes.
 
     The newest preflight of all of them counts, if it was over by then and not a day before.
     """
@@ -65,7 +65,7 @@ def missing_preflight_reason(names: Sequence[str], started_at: datetime) -> str:
 
 
 def _objection(found: PreflightResult, names: set[str], preflight: Preflight) -> str:
-    """Say what a preflight holds against a group of nodes."""
+    """Explain why a preflight did not pass a group of nodes."""
     own = {t.node for t in found.own if t.verdict is not NodeVerdict.PASS}
     if bad := sorted(own & names):
         more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
@@ -82,9 +82,9 @@ RULE = "preflight"
 
 
 def update_preflight_alerts(*, now: datetime) -> list[Alert]:
-    """Look whether runs had the preflights they require, and reconcile the alerts.
+    """Check the runs that require a preflight, and reconcile their alerts.
 
-    Returns the changed. A run that is over keeps its flag, and its alert ends with it.
+    Returns the changed alerts. A finished run keeps its flag, and its alert resolves.
     """
     update_preflight_doubts()
     doubtful = Run.objects.active().filter(requires_preflight=True).exclude(preflight_doubt="")
@@ -94,7 +94,7 @@ def update_preflight_alerts(*, now: datetime) -> list[Alert]:
 
 
 def finding_of(run: Run) -> Finding:
-    """Say that a run began without the preflight it requires."""
+    """Build the finding of a run that started without its required preflight."""
     return Finding(
         rule=RULE,
         cause=UNKNOWN,

@@ -1,4 +1,4 @@
-"""By which limits preflights judge, as a table for their page: each beside why it is so."""
+"""The text of a preflight: its verdict, its findings, and the limits it judges by."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ def _compared(trouble: PreflightFinding) -> str:
 
 
 def reason(trouble: PreflightFinding, *, of: str = "") -> str:
-    """Say one trouble; of a pair, as seen from one of the two nodes."""
+    """Describe a finding; of a pair, from the view of one of the two nodes."""
     if not trouble.is_of_pair:
         return WRITERS[trouble.kind](trouble)
     other = trouble.node if of == trouble.peer else trouble.peer
@@ -67,14 +67,14 @@ def reason(trouble: PreflightFinding, *, of: str = "") -> str:
 
 
 def reasons(found: PreflightResult, node: str) -> list[str]:
-    """Say all that is held against a node."""
+    """List the reasons against a node."""
     said = [reason(each, of=node) for each in found.findings_of(node)]
     stays = found.nodes[node] is NodeVerdict.HOLD and node not in {t.node for t in found.own}
     return [*said, *(["so that the most can come, it stays"] if stays else [])]
 
 
 def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
-    """Say the verdict: how many can come, who stays and why, and how the group does."""
+    """Write the verdict: how many nodes can be used, which cannot and why, and the collective."""
     failed = [node for node, verdict in found.nodes.items() if verdict is NodeVerdict.FAIL]
     own_held = sorted({t.node for t in found.own if t.verdict is NodeVerdict.HOLD} - set(failed))
     return [
@@ -87,7 +87,7 @@ def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
 
 
 def _left(found: PreflightResult, failed: Sequence[str]) -> list[str]:
-    """Say who must stay: of a few why, of many only who."""
+    """Name the nodes to exclude; with reasons if there are few."""
     if len(failed) > MOST_EXPLAINED:
         return [f"Leave {listed(failed)}."]
     return [
@@ -126,7 +126,7 @@ def _collective(preflight: Preflight, found: PreflightResult) -> str:
 
 
 def listed(names: Sequence[str], *, most: int = 8) -> str:
-    """List names as a sentence does; of very many the first."""
+    """List names in a sentence; of many only the first."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
@@ -141,7 +141,7 @@ NAMES = {
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """One check: what is looked at, what counts as wrong, what follows, and why."""
+    """One check: what is measured, its limit, the verdict, and the reason."""
 
     what: str
     wrong: str

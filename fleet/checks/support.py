@@ -17,7 +17,7 @@ LONGEST_FILE = 200
 
 @dataclass(frozen=True, slots=True)
 class SupportFile:
-    """A file as somebody gave it."""
+    """A file as it was uploaded."""
 
     name: str
     content: BinaryIO
@@ -76,7 +76,7 @@ def _read(field: str, given: SupportFile, most_bytes: int) -> OperatorList:
 
 
 def file_name(path: str) -> str:
-    """Return a file's name as it can be kept: printable, without folders."""
+    """Clean a file's name: printable, without folders."""
     last = path.replace("\\", "/").rstrip("/").rpartition("/")[2]
     kept = "".join(char if char.isprintable() else "_" for char in last)
     return kept.encode("utf-8", "replace").decode()[:LONGEST_FILE] or "pasted text"
@@ -85,7 +85,7 @@ def file_name(path: str) -> str:
 def store_check(
     checked: CheckedOperators, *, by: str, now: datetime, trial: Trial | None = None
 ) -> SupportCheck:
-    """Keep a check, whole, as it was judged."""
+    """Store a check with all its judgements."""
     return SupportCheck.objects.create(
         file=checked.file,
         digest=checked.reading.digest,
@@ -103,17 +103,17 @@ def store_check(
 
 
 def judgements_of(kept: SupportCheck) -> tuple[OperatorJudgement, ...]:
-    """Return what a kept check said of each operator."""
+    """Read the judgements of a stored check."""
     return tuple(msgspec.convert(each, OperatorJudgement) for each in kept.operators)
 
 
 def trial_named(name: str) -> Trial | None:
-    """Return the trial of that name, None for no name.
+    """Look up a trial; None for no name.
 
     Raises
     ------
     FieldError
-        Where there is none of that name.
+        Where it does not exist.
     """
     if not name:
         return None
@@ -138,7 +138,7 @@ WHY = {
 
 
 def headline(n_operators: int, n_unsupported: int, n_unknown: int) -> str:
-    """Say first what stands.
+    """Summarise a check in a sentence.
 
     Examples
     --------
@@ -160,7 +160,7 @@ def headline(n_operators: int, n_unsupported: int, n_unknown: int) -> str:
 
 
 def basis_of(judged: OperatorJudgement) -> str:
-    """Say what a judgement rests on."""
+    """Write what a judgement is based on."""
     if judged.basis is Basis.REPORT:
         return _by_report(judged)
     if judged.basis is Basis.NONE and is_custom(judged.name):
@@ -183,7 +183,7 @@ def _by_report(judged: OperatorJudgement) -> str:
 
 
 def remedy(judged: OperatorJudgement) -> str:
-    """Say what to do about an operator; nothing about one that is supported."""
+    """Write what to do about an operator; empty for a supported one."""
     if judged.state is SupportState.SUPPORTED:
         return ""
     if judged.state is SupportState.UNKNOWN:
@@ -213,7 +213,7 @@ def is_custom(name: str) -> bool:
 
 
 def basis_sentence(n_listed: int, list_date: str, *, has_report: bool) -> str:
-    """Say how far the judgement carries."""
+    """Write how reliable the judgements are."""
     listed = (
         f"The published list has {n_listed} operators and has hardly changed since 2022 "
         f"(last in {list_date}): it is no oracle. What it lacks is unknown, not unsupported: "

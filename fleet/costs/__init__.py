@@ -1,1 +1,1 @@
-"""What things cost: prices, what is paid for, what an alert has lost."""
+"""Costs: spending, budgets, drift, and what alerts have lost."""

@@ -20,7 +20,7 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class BudgetRequest:
-    """A budget as somebody asks for it: of a team, or of a run."""
+    """A budget as it was sent: of a team, or of a run."""
 
     team: str
     run: str
@@ -31,7 +31,7 @@ class BudgetRequest:
 
 @dataclass(frozen=True, slots=True)
 class BudgetStatus:
-    """How a budget stands: dollars spent in its period, per hour now, and by its end.
+    """Status of a budget: cost in its period so far, per hour now, and by its end.
 
     ``n_unpriced`` runs have no price: what they cost is in none of the figures.
     """
@@ -60,7 +60,7 @@ class BudgetStatus:
 
 
 def budget_status(budget: Budget, runs: Iterable[Run], *, now: datetime) -> BudgetStatus:
-    """Return how a budget stands; ``runs`` may hold others than its own.
+    """Compute the status of a budget; ``runs`` may include others than its own.
 
     Notes
     -----
@@ -126,7 +126,7 @@ def runs_under_budgets(budgets: Iterable[Budget]) -> QuerySet[Run]:
 
 
 def budget_statuses(*, now: datetime) -> list[BudgetStatus]:
-    """Return how every budget stands that is kept, those forecast to be overrun first."""
+    """Compute the status of every active budget, those forecast to be overrun first."""
     budgets = list(Budget.objects.kept().select_related("run"))
     if not budgets:
         return []
@@ -153,7 +153,7 @@ def set_budget(asked: BudgetRequest, *, by: str, now: datetime) -> Budget:
 
 
 def end_budget(budget: Budget, *, by: str, now: datetime) -> bool:
-    """Withdraw a budget; False where somebody did so before."""
+    """Withdraw a budget; False where it was withdrawn before."""
     kept = Budget.objects.kept().filter(pk=budget.pk)
     return bool(kept.update(ended_at=now, ended_by=by))
 

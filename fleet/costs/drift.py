@@ -128,7 +128,7 @@ def explained(run: Run, *, start_s: float, now_s: float) -> tuple[FloatArray, bo
 
 
 def _estimated(run: Run, pace: MinutePace) -> Expected | None:
-    """Return what the estimate tells of a run as it is laid out; None where it tells nothing.
+    """Estimate the cost of a token by the step model; None where it cannot.
 
     A run that trains other batches than its row says, or without some of its workers, is no more
     the run that was estimated.
@@ -163,9 +163,9 @@ def _by_estimate(run: Run, tokens: float) -> Expected | None:
 
 
 def expected_now(run: Run, *, tokens: float) -> Expected | None:
-    """Return what a token is expected to cost, by what is known without a look at its minutes.
+    """Compute the expected cost of a token from what is known without reading its minutes.
 
-    ``tokens`` are those of a step; whether all workers take part is not asked.
+    ``tokens`` are those of a step; missing workers are not considered.
     """
     own = (run.spending or {}).get("own") or {}
     is_own = "cost" in own and is_same_layout((tokens, 0.0), (own["tokens"], 0.0))
@@ -182,9 +182,9 @@ def _step_s(job: Job) -> float | None:
 
 
 def _own(run: Run, pace: MinutePace, told: FloatArray, *, now_s: float) -> Expected | None:
-    """Return what a token cost in the first settled hours of the run as it is laid out now.
+    """Cost of a token in the first settled hours of the run with its current layout.
 
-    It is kept with the run's account, and begins anew where its batch or its workers change.
+    It is stored with the run's account, and restarts where its batch or its workers change.
     """
     tokens, n_active = pace.layout
     own = dict((run.spending or {}).get("own") or {})
@@ -232,7 +232,7 @@ def _drifts(
 
 
 def _overruns(opened: set[Subject], *, now: datetime) -> tuple[list[Finding], set[Subject]]:
-    """Return the budgets that will not do; what is withdrawn or past is looked at no more."""
+    """Find the budgets that will be overrun; withdrawn and past ones are not checked."""
     calm_ratio = RULES[OVERRUN].limits["calm_ratio"]
     findings = []
     for each in budget_statuses(now=now):

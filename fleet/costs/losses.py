@@ -23,7 +23,7 @@ LEAST_STEPS = 3
 PACE_STEPS = 20
 # Steps of another size than before are no measure of what was lost.
 SAME_TOKENS_RATIO = 0.02
-# After so many usual steps without one, the time up to now counts as well.
+# After this many typical steps without one, the time up to now counts too.
 OVERDUE_STEPS = 2.0
 TINY_S = 1e-3
 EVERY_S, EVERY_OLD_S = 10.0, 60.0
@@ -32,7 +32,7 @@ SETTLED = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True)
 class RunPace:
-    """How a run got on before: seconds per step, by the median of so many, and where it stood."""
+    """A run's pace before the alert: median seconds per step, and its last step."""
 
     usual_s: float
     n_steps: int
@@ -182,7 +182,7 @@ def update_alert_costs(source: Source, *, now: datetime) -> None:
 
 
 def _others(alert: Alert, until: datetime) -> int:
-    """Count the other alerts of the run that were open meanwhile: their losses are in this one."""
+    """Count the other alerts of the run open at the same time: this loss includes theirs."""
     others = Alert.objects.filter(run=alert.run_id, onset_at__lt=until).exclude(pk=alert.pk)
     return others.filter(Q(resolved_at=None) | Q(resolved_at__gt=alert.onset_at)).count()
 
@@ -196,5 +196,5 @@ def _is_due(alert: Alert, until: datetime) -> bool:
 
 
 def dump_cost(cost: Cost | None, *, until: datetime) -> dict[str, Any]:
-    """Return a cost as an alert keeps it; one that is unknown leaves only when it was asked."""
+    """Convert a cost to what an alert stores; an unknown one stores only its time."""
     return (asdict(cost) if cost else {}) | {"until_s": until.timestamp()}

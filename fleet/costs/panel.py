@@ -159,7 +159,7 @@ def tokens_in(field: str, text: str) -> int | None:
     scale = SCALES.get(written[-1], 1)
     digits = written[:-1] if written[-1] in SCALES else written
     try:
-        # Whole numbers beyond 2**53 keep their last digits.
+        # Integers beyond 2**53 keep their last digits.
         number = int(digits) * scale if digits.isdecimal() else round(float(digits) * scale)
     except (ValueError, OverflowError):
         number = 0
@@ -171,7 +171,7 @@ def tokens_in(field: str, text: str) -> int | None:
 
 
 def set_training_length(run: Run, given: dict[str, str], *, by: str, now: datetime) -> bool:
-    """Keep what somebody tells of a run's length, noted on the run; whether anything changes."""
+    """Set a run's planned length, and annotate the run; return whether anything changes."""
     told = {field: tokens_in(field, given.get(field, "")) for field in FIELDS}
     if all(getattr(run, field) == value for field, value in told.items()):
         return False

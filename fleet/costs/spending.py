@@ -55,7 +55,7 @@ def compiled_spans(
     if run.is_simulated:
         spans.append((began_s, began_s + _planned_s(run)))
     elif run.is_reported and not is_begun and not spans:
-        # A job that does not say otherwise compiles until its first step.
+        # By default a job is assumed to compile until its first step.
         first = (
             float(steps.ended_at_s[0] - np.nan_to_num(steps.step_s[0])) if len(steps) else end_s
         )
@@ -71,7 +71,7 @@ def _planned_s(run: Run) -> float:
 
 
 TINY_S = 1e-3
-# Reports may come so late; what is added up stays as it is.
+# Reports may be this late. Sums are never changed afterwards.
 LATE_S = 60.0
 # The warm-up is looked for in the first steps; until they are there, nothing is settled.
 HEAD_STEPS, LEAST_HEAD, HEAD_S = 200, 20, 900.0
@@ -99,7 +99,7 @@ class Account:
 
     @property
     def settled_tokens_per_s(self) -> float | None:
-        """Tokens per second at work, since the warm-up; None where nobody counted them."""
+        """Tokens per second since the warm-up; None where they are not reported."""
         at_work_s = sum(self.seconds[sort] for sort in AT_WORK)
         return self.settled_tokens / at_work_s if at_work_s and self.settled_tokens else None
 
@@ -113,7 +113,7 @@ class Account:
 
 @dataclass(frozen=True, slots=True)
 class SpendingState:
-    """What has been added up: by rate in SORTS and by kind of tokens, and where it stands."""
+    """The running sums, by rate in SORTS and by kind of tokens, and how far they go."""
 
     until_s: float
     shift: int
@@ -137,7 +137,7 @@ class SpendingState:
 
 
 def state_of(run: Run) -> SpendingState:
-    """Return where a run's account stands: as kept, or at its beginning."""
+    """Read the stored state of a run's account, or start one."""
     kept = run.spending or {}
     if not kept:
         return SpendingState(run.started_at.timestamp(), run.step_shift, run.last_step)
@@ -204,7 +204,7 @@ def _summed_up(
 def _stretch(
     source: Source, run: Run, state: SpendingState, end_s: float, *, now: datetime
 ) -> tuple[StepBatch, TimeSlice]:
-    """Return a run's steps since the account was last added up, and what is known beside them."""
+    """Read a run's steps since the account was last updated, with the facts around them."""
     start_s = min(state.until_s, end_s)
     steps = run_steps(source, run.name, start_s=start_s + TINY_S, end_s=end_s + TINY_S)
     warm_step = state.warm_step
@@ -296,13 +296,13 @@ def usd_between(run: Run, start: datetime, end: datetime) -> float:
     return run.rates.usd(start.timestamp(), max(start, end).timestamp())
 
 
-# Beyond this nobody plans, and dates end.
+# Beyond this, dates overflow.
 LONGEST = timedelta(days=3660)
 
 
 @dataclass(frozen=True, slots=True)
 class Outlook:
-    """A run's dollars per yield, and its end; None where nobody can tell.
+    """A run's cost per result, and its end; None where unknown.
 
     ``usd_per_mtok`` is over the last minute, ``settled_usd_per_mtok`` over all steps after the
     warm-up, ``whole_usd_per_mtok`` all that was paid over the tokens that were not lost.
@@ -350,7 +350,7 @@ def trained_tokens(run: Run, spent: Account) -> float:
 def planned_end(
     run: Run, trained: float, tokens_per_s: float | None, *, at: datetime
 ) -> datetime | None:
-    """Return when a run will have trained the tokens that it plans; None where nobody can tell."""
+    """Forecast when a run has trained its planned tokens; None where unknown."""
     if run.finished_at is not None or not run.planned_tokens or not tokens_per_s:
         return None
     left_s = max(0.0, run.planned_tokens - trained) / tokens_per_s

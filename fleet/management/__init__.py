@@ -1,1 +1,1 @@
-"""What can be asked of trnwatch on the command line."""
+"""Management commands, and what they share."""

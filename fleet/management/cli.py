@@ -1,4 +1,4 @@
-"""What trnwatch's commands share: JSON or a table on stdout, bad input on stderr with exit 2."""
+"""Base of all commands: JSON or a table on stdout, bad input on stderr with exit code 2."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -15,7 +15,7 @@ BAD_INPUT = 2
 
 
 class PlainCommand(BaseCommand):
-    """A command that answers in words, or with ``--json`` as one object; no system checks.
+    """A command that prints text, or with ``--json`` one object; without system checks.
 
     Any ValueError (such as FieldError) becomes one line on stderr and exit code 2.
     """
@@ -36,7 +36,7 @@ class PlainCommand(BaseCommand):
             raise CommandError(str(error), returncode=BAD_INPUT) from error
 
     def write_json(self, answer: Mapping[str, object]) -> None:
-        """Print one JSON object; what is not known is null, never NaN."""
+        """Print one JSON object; unknown values are null, never NaN."""
         self.stdout.write(json.dumps(answer, allow_nan=False))
 
     def write_table(self, rows: Iterable[tuple[str, str, str]]) -> None:
@@ -88,7 +88,7 @@ def described_model(name: str, given: Mapping[str, Any]) -> Model | None:
 
 
 def _kind(name: str) -> str:
-    """Guess what a model is from its name: decoder unless it says otherwise."""
+    """Guess the kind of a model from its name; decoder by default."""
     if "bert" in name.lower():
         return "encoder"
     return "vision" if "vit" in name.lower().split("-") else "decoder"

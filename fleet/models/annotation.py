@@ -15,7 +15,7 @@ def moment_of(second: float) -> datetime:
 
 
 class AnnotationQuerySet(models.QuerySet["Annotation"]):
-    """The questions that pages and charts ask about annotations."""
+    """Queries of annotations for pages and charts."""
 
     def within(self, start: datetime, end: datetime) -> Self:
         """Keep what happened, or went on, between two moments."""

@@ -1,4 +1,4 @@
-"""A compile event: one process that asked for one compiled graph, and what came of it."""
+"""A compile event: one process requested one compiled graph, and its outcome."""
 
 from datetime import datetime
 from typing import Self
@@ -13,7 +13,7 @@ class CompileEventQuerySet(models.QuerySet["CompileEvent"]):
     """The questions that pages and tasks ask about compiles."""
 
     def unannounced(self) -> Self:
-        """Keep what was compiled again, or amid training, though nobody announced it."""
+        """Keep the unplanned compiles: again, or during training."""
         return self.filter(verdict__in=(CompileEvent.Verdict.AGAIN, CompileEvent.Verdict.AMID))
 
     def filter_by(
@@ -44,7 +44,7 @@ class CompileEvent(models.Model):
         FAIL = "fail", "failed"
 
     class Verdict(models.TextChoices):
-        """Why it had to be compiled, as far as what was known then tells."""
+        """Why it was compiled, by what was known then."""
 
         FIRST = "first", "first time"
         PLANNED = "planned", "announced"

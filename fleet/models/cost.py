@@ -13,7 +13,7 @@ class BudgetQuerySet(models.QuerySet["Budget"]):
     """The questions that pages and tasks ask about budgets."""
 
     def kept(self) -> Self:
-        """Keep those that nobody has withdrawn."""
+        """Keep those that are not withdrawn."""
         return self.filter(ended_at=None)
 
     def current(self, now: datetime) -> Self:
@@ -21,7 +21,7 @@ class BudgetQuerySet(models.QuerySet["Budget"]):
         return self.kept().filter(starts_at__lte=now, ends_at__gt=now)
 
     def withdrawn(self) -> Self:
-        """Keep those that somebody has withdrawn."""
+        """Keep those that are withdrawn."""
         return self.exclude(ended_at=None)
 
     def filter_by(self, *, now: datetime, team: str = "", run: str = "", state: str = "") -> Self:
@@ -100,7 +100,7 @@ class TeamPriceQuerySet(models.QuerySet["TeamPrice"]):
     """The questions that runs and pages ask about prices."""
 
     def of(self, team: str, instance_type: str) -> Self:
-        """Keep what a team may be charged for a type: its own prices, and everybody's."""
+        """Keep the prices that apply to a team and a type: its own, and those for all teams."""
         return self.filter(Q(team=team) | Q(team=""), instance_type=instance_type)
 
     def filter_by(

@@ -50,10 +50,10 @@ class NodeQuerySet(models.QuerySet["Node"]):
 
 
 class Node(models.Model):
-    """One machine of the fleet, simulated or real: no page can tell."""
+    """One machine of the fleet, simulated or real."""
 
     class Source(models.TextChoices):
-        """Who speaks for the node."""
+        """What reports for the node."""
 
         SIMULATED = "simulated"
         NEURON_MONITOR = "neuron-monitor"
@@ -88,7 +88,7 @@ class Node(models.Model):
 
     @property
     def is_released(self) -> bool:
-        """Whether its run is over: nobody expects to hear of it any more."""
+        """Whether its run is over: it is not expected to report any more."""
         return self.run is not None and self.run.finished_at is not None
 
     @property
@@ -98,7 +98,7 @@ class Node(models.Model):
 
 
 class InjectedFault(models.Model):
-    """One fault of a simulated run; the truth, which detection never reads."""
+    """One fault of a simulated run: ground truth, which detection never reads."""
 
     run = models.ForeignKey("fleet.Run", models.CASCADE, related_name="injected_faults")
     node = models.ForeignKey(

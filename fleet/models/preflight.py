@@ -1,4 +1,4 @@
-"""A preflight: nodes probed before a run is put on them, and what was found."""
+"""A preflight: nodes probed before a run starts on them, and the findings."""
 
 from datetime import datetime, timedelta
 from typing import Self
@@ -9,30 +9,30 @@ from django.urls import reverse
 
 from fleet.models.filters import given
 
-# A pass older than this says little about the nodes as they are.
+# An older pass says little about the current state of the nodes.
 GOOD_FOR = timedelta(days=1)
 
 
 class PreflightQuerySet(models.QuerySet["Preflight"]):
-    """The questions that pages and tasks ask about preflights."""
+    """Queries of preflights for pages and tasks."""
 
     def filter_by(self, *, verdict: str = "") -> Self:
         """Keep the preflights with a verdict: pass, hold or fail; empty: all."""
         return self.filter(**given(verdict=verdict))
 
     def under_way(self) -> Self:
-        """Keep those that are asked for and not over."""
+        """Keep those that are not over."""
         return self.filter(finished_at=None)
 
     def good_at(self, moment: datetime) -> Self:
-        """Keep those that were over by a moment, and not a day old then; the newest first."""
+        """Keep those that were over by a time, and not a day old then; the newest first."""
         return self.filter(finished_at__lte=moment, finished_at__gt=moment - GOOD_FOR).order_by(
             "-finished_at", "-pk"
         )
 
 
 class Preflight(models.Model):
-    """One group of alike nodes, probed and judged."""
+    """One group of nodes of one type, probed and judged."""
 
     class Source(models.TextChoices):
         """Where the figures come from."""
@@ -41,7 +41,7 @@ class Preflight(models.Model):
         FILES = "files", "files of probes"
 
     class Verdict(models.TextChoices):
-        """What is said of the group as a whole."""
+        """Verdict on the group as a whole."""
 
         PASS = "pass"  # noqa: S105
         HOLD = "hold"
@@ -104,7 +104,7 @@ class Preflight(models.Model):
 
 
 class PreflightNode(models.Model):
-    """What one preflight says of one node; the node need not be of the fleet yet."""
+    """The verdict of one preflight on one node, which the fleet need not know yet."""
 
     preflight = models.ForeignKey(Preflight, models.CASCADE, related_name="nodes")
     name = models.CharField(max_length=80, db_index=True)

@@ -18,7 +18,7 @@ SHARE = RULES["allreduce_share"].limits
 
 
 class RunQuerySet(models.QuerySet["Run"]):
-    """The questions that pages and tasks ask about runs."""
+    """Queries of runs for pages and tasks."""
 
     def active(self) -> Self:
         """Keep the runs that are not over."""
@@ -196,13 +196,13 @@ class Run(models.Model):
 
     @property
     def knows_progress(self) -> bool:
-        """Whether anybody knows how far it has come in a phase that makes no steps."""
+        """Whether its progress is known in a phase without steps."""
         is_getting_ready = self.phase in (self.Phase.COMPILING, self.Phase.WARMING_UP)
         return is_getting_ready and not self.is_reported
 
     @property
     def rates(self) -> Tariff:
-        """What all its nodes cost per second, from when on; NaN where nobody knows."""
+        """Cost of all its nodes per second, with its start; NaN where unknown."""
         began = {
             "from_s": self.started_at.timestamp(),
             "n_nodes": self.n_nodes,
@@ -214,7 +214,7 @@ class Run(models.Model):
         )
 
     def price_at(self, at: datetime) -> tuple[float, str]:
-        """Return what a node costs by the hour at a moment, and by which terms; 0: unknown."""
+        """Price of a node-hour at a time, and its basis; 0: unknown."""
         held = (self.usd_per_node_hour, self.price_basis)
         for each in self.tariff or ():
             if each["from_s"] <= at.timestamp():
@@ -223,7 +223,7 @@ class Run(models.Model):
 
     @property
     def price(self) -> tuple[float, str]:
-        """What a node costs by the hour now, or did when the run ended, and by which terms."""
+        """Price of a node-hour now, or when the run ended, and its basis."""
         return (
             self.price_at(self.finished_at or timezone.now())
             if self.tariff
@@ -235,11 +235,11 @@ class Run(models.Model):
 
     @property
     def usd_per_hour(self) -> float:
-        """What the run costs per hour now, or did when it ended; 0 where nobody knows."""
+        """What the run costs per hour now, or did when it ended; 0 where unknown."""
         return self.n_nodes * self.price[0]
 
     def paid_by(self, now: datetime) -> datetime:
-        """Return up to when its nodes are paid for, as far as is known at a moment."""
+        """Time up to which its nodes are paid for, as known at a given time."""
         if self.finished_at is not None:
             until = max(self.finished_at, self.paid_until or self.finished_at)
         else:
@@ -247,5 +247,5 @@ class Run(models.Model):
         return max(self.started_at, min(now, until))
 
     def usd_by(self, now: datetime) -> float:
-        """Return what the run has cost so far: never less than it was, NaN without a price."""
+        """Cost of the run so far; it never decreases, and is NaN without a price."""
         return self.rates.usd(self.started_at.timestamp(), self.paid_by(now).timestamp())

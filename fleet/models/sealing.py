@@ -47,7 +47,7 @@ def _keys() -> tuple[str, ...]:
 
 @lru_cache(maxsize=8)
 def _locks(keys: tuple[str, ...]) -> MultiFernet:
-    """Derive the locks from keys; any text is a key, and this purpose has locks of its own."""
+    """Derive encryption keys for this purpose; any text can be a key."""
     return MultiFernet([Fernet(base64.urlsafe_b64encode(_derived(key))) for key in keys])
 
 

@@ -1,4 +1,4 @@
-"""A support check: a model's operators as they were judged, when, by whom, for which trial."""
+"""A support check: a model's operators and their judgements, for a trial or none."""
 
 from typing import Self
 
@@ -29,7 +29,7 @@ class SupportCheckQuerySet(models.QuerySet["SupportCheck"]):
 
 
 class SupportCheck(models.Model):
-    """One file of operators, judged; what is published later changes nothing here."""
+    """One file of operators, judged by the list published at that time."""
 
     class Kind(models.TextChoices):
         """What the file was."""

@@ -12,10 +12,10 @@ from telemetry.statistics.verdicts import DEFAULT_STEPS
 
 
 class TrialQuerySet(models.QuerySet["Trial"]):
-    """The questions that pages and tasks ask about trials."""
+    """Queries of trials for pages and tasks."""
 
     def due(self) -> Self:
-        """Keep the trials whose figures may still change, or were not worked out at their end."""
+        """Keep the trials whose figures may still change, or are older than their end."""
         return self.filter(Q(ended_at=None) | Q(figured_at=None) | Q(figured_at__lt=F("ended_at")))
 
     def filter_by(self, *, state: str = "", team: str = "") -> Self:
@@ -24,12 +24,12 @@ class TrialQuerySet(models.QuerySet["Trial"]):
         return trials.filter(ended_at__isnull=state == "open") if state else trials
 
     def with_arms(self) -> Self:
-        """Bring the arms and their runs along."""
+        """Prefetch the arms and their runs."""
         return self.prefetch_related("arms__run")
 
 
 class Trial(models.Model):
-    """One question, and the runs that answer it."""
+    """A comparison of runs that answers one question."""
 
     name = models.SlugField(max_length=60, unique=True)
     question = models.CharField(max_length=200, help_text="What is to be decided, in a line.")
@@ -64,11 +64,11 @@ class Trial(models.Model):
         return self.name
 
     def get_absolute_url(self) -> str:
-        """Return the page of this trial."""
+        """URL of the trial's page."""
         return reverse("trial-detail", args=[self.name])
 
     def until(self, now: datetime) -> datetime:
-        """Return when it stopped counting steps: now, unless it is over."""
+        """Time up to which steps count: now, unless it is over."""
         return self.ended_at or now
 
 

@@ -15,7 +15,7 @@ Kind = Annotation.Kind
 M = TypeVar("M", Run, Node)
 LONGEST = 300
 LONGEST_SPAN = timedelta(days=7)
-# Clocks differ a little; what is announced for later is no annotation.
+# Clocks differ a little. Further in the future nothing has happened yet.
 AHEAD = timedelta(minutes=5)
 OLDEST = timedelta(days=366)
 PHASES = {
@@ -30,7 +30,7 @@ PHASES = {
 
 @dataclass(frozen=True, slots=True)
 class AnnotationRequest:
-    """What somebody says happened, unchecked: names as they were given."""
+    """An annotation as it was sent, not checked yet."""
 
     kind: str
     text: str
@@ -41,7 +41,7 @@ class AnnotationRequest:
 
 
 def annotate(said: AnnotationRequest, *, by: str, now: datetime) -> tuple[Annotation, bool]:
-    """Keep an annotation; return it, and whether it is new: saying it twice keeps it once.
+    """Store an annotation; return it, and whether it is new. Sent twice, it is stored once.
 
     Raises
     ------
@@ -111,7 +111,7 @@ def annotate_phase(run: Run, *, was: str, at: datetime) -> None:
     Annotation.objects.get_or_create(run=run, at=at, kind=kind, by="", defaults={"text": words})
 
 
-# Only what is announced in this name is played: what people say of a run does nothing to it.
+# The simulator follows only annotations by this name, not those of users.
 ANNOUNCER = "the plan"
 PLANNED_COMPILE = "planned_compile"
 

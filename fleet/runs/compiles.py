@@ -1,4 +1,4 @@
-"""The compile cache: what was found, compiled or failed, why, what changed, and what it cost."""
+"""The compile cache of a run: hits, compiles, failures, their reasons and their cost."""
 
 import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +18,7 @@ FIELDS = ("module", "outcome", "at", "seconds", "process", "compiler", "flags", 
 
 
 def compile_of(row: CompileEvent) -> Compile:
-    """Return a kept event as telemetry knows it."""
+    """Convert a stored event to telemetry's."""
     return Compile(
         module=row.module,
         outcome=row.outcome,
@@ -36,7 +36,7 @@ class History:
     """Compiles of one run in the order in which they came, by graph."""
 
     def __init__(self, events: Iterable[Compile] = ()) -> None:
-        """Know these; failed ones left nothing behind that could be found again."""
+        """Add these events; failed ones left nothing in the cache."""
         self._by_graph: dict[str, list[Compile]] = {}
         self._last: Compile | None = None
         self._flags: dict[str, str] = {}
@@ -44,7 +44,7 @@ class History:
             self.add(event)
 
     def add(self, event: Compile) -> None:
-        """Take one more."""
+        """Add one event."""
         if event.flags and event.flags_hash:
             self._flags.setdefault(event.flags_hash, event.flags)
         if event.outcome != FAIL and event.graph:
@@ -52,11 +52,11 @@ class History:
             self._last = event
 
     def last(self) -> Compile | None:
-        """Return the newest compile of any graph, its flags told if anybody told them."""
+        """Find the newest compile of any graph, preferring one with known flags."""
         return None if self._last is None else self._told(self._last)
 
     def of(self, event: Compile) -> Iterator[Compile]:
-        """Yield what came of the same graph before, the newest first."""
+        """Yield the earlier events of the same graph, the newest first."""
         return map(self._told, reversed(self._by_graph.get(event.graph, ())))
 
     def _told(self, event: Compile) -> Compile:
@@ -70,7 +70,7 @@ class History:
 
 
 def history_of(run: Run, *, before: datetime | None) -> History:
-    """Return what a run had asked for before a moment; all that is kept where it is unknown."""
+    """Read a run's events before a time; all events where the time is unknown."""
     rows = run.compiles.exclude(outcome=CompileEvent.Outcome.FAIL)
     rows = rows.filter(at__lt=before) if before else rows
     newest = rows.only(*FIELDS).order_by("-at", "-pk")[:MOST_EVENTS]
@@ -80,7 +80,7 @@ def history_of(run: Run, *, before: datetime | None) -> History:
 def compiles_of_other_runs(
     run: Run, graphs: Collection[str], *, before: datetime
 ) -> dict[str, CompileEvent]:
-    """Return the last compile or hit of these graphs in another run of the same team."""
+    """Find the last compile or hit of these graphs in another run of the same team."""
     if not graphs:
         return {}
     since = datetime.fromtimestamp(before.timestamp() - 90 * 86_400, UTC)
@@ -109,7 +109,7 @@ FIRST_STEPS = 10
 
 @dataclass(frozen=True, slots=True)
 class CompileVerdict:
-    """A verdict and, where nobody had announced the compile, what changed since which event."""
+    """A verdict and, for an unplanned compile, what changed since which event."""
 
     verdict: str = ""
     change: Mapping[str, Any] | None = None
@@ -154,7 +154,7 @@ def judge_compile(
 
 
 def _is_beside(before: Compile, event: Compile) -> bool:
-    """Whether another process compiled the very same just before, or does so still."""
+    """Whether another process compiled the same graph just before, or still does."""
     if before.outcome == HIT or before.process == event.process:
         return False
     begun_apart_s = event.at_s - before.at_s
@@ -163,7 +163,7 @@ def _is_beside(before: Compile, event: Compile) -> bool:
 
 
 def change_of(before: Compile, after: Compile, *, run: str = "") -> dict[str, Any]:
-    """Return what changed as an event keeps it: plain JSON."""
+    """Describe what changed as plain JSON."""
     return {
         "parts": [dump_change(part) for part in key_changes(before, after)],
         "before_s": None if math.isnan(before.at_s) else before.at_s,
@@ -173,7 +173,7 @@ def change_of(before: Compile, after: Compile, *, run: str = "") -> dict[str, An
 
 
 def dump_change(part: KeyChange) -> dict[str, str]:
-    """Return one part of a key as it is kept."""
+    """Convert one part of a key to JSON."""
     return {"what": part.what, "before": part.before[:500], "after": part.after[:500]}
 
 
@@ -189,10 +189,10 @@ def store_compiles(
     now: datetime | None = None,
     trained_from: datetime | None = None,
 ) -> Sequence[CompileEvent]:
-    """Keep compile events of a run; one that is kept already stays as it is.
+    """Store compile events of a run; one that is stored already does not change.
 
     ``moved_s`` is added to their times; ``now`` is when they came in, None for a log of the past;
-    ``trained_from`` since when the run trains. Returns those that nobody had announced.
+    ``trained_from`` since when the run trains. Returns the unplanned ones.
     """
     told = sorted((_moved(each, moved_s) for each in events), key=_when)
     if not told:
@@ -214,7 +214,7 @@ def store_compiles(
 
 
 def _moved(event: Compile, moved_s: float) -> Compile:
-    """Return an event at the time it is placed at."""
+    """Move an event by a number of seconds."""
     fields = {name: getattr(event, name) for name in Compile.__slots__}
     return Compile(**fields | {"at_s": event.at_s + moved_s})
 
@@ -246,7 +246,7 @@ def _row(run: Run, event: Compile, **judgement: Any) -> CompileEvent:
 
 
 def _learn(run: Run, told: Sequence[Compile]) -> None:
-    """Let the run say what its newest compile was called with, where that is told."""
+    """Copy flags and versions of the newest compile to the run, where they are reported."""
     newest = {
         "compiler_flags": next((each.flags for each in reversed(told) if each.flags), "")[:500],
         "compiler_version": next((e.compiler for e in reversed(told) if e.compiler), "")[:60],
@@ -261,11 +261,11 @@ def _learn(run: Run, told: Sequence[Compile]) -> None:
 # The compiler's own default, and other places that only one node sees.
 LOCAL_PATHS = ("/var/tmp/", "/tmp/", "/dev/shm/", "/scratch/local", "/local")  # noqa: S108
 SHARED_PATHS = ("s3://", "/fsx", "/efs", "/lustre", "/shared", "/mnt/")
-UNKNOWN_KEY = "not known: nothing was told of an earlier compile"
+UNKNOWN_KEY = "unknown: no earlier compile was reported"
 
 
 def change_lines(change: Mapping[str, Any] | None) -> Sequence[str]:
-    """Return a line for each part of the key that changed; none where nobody judged."""
+    """Write a line for each part of the key that changed."""
     if change is None:
         return []
     return [_line(part) for part in change.get("parts", ())] or [UNKNOWN_KEY]
@@ -295,14 +295,14 @@ def _flags(before: str, after: str) -> str:
 
 
 def short(change: Mapping[str, Any] | None) -> str:
-    """Return the parts that changed by name: ``flags, compiler``."""
+    """Name the parts that changed: ``flags, compiler``."""
     names = {"nothing": "same key", "graph": "new graph"}
     parts = (change or {}).get("parts", ())
     return ", ".join(names.get(part["what"], part["what"]) for part in parts) or "not known"
 
 
 def since_text(event: CompileEvent) -> str:
-    """Say what the compile is held against: found or compiled, and by which run."""
+    """Write which earlier event the compile is compared with, and of which run."""
     change = event.change or {}
     did = {"hit": "found in the cache", "miss": "compiled"}.get(change.get("before", ""), "")
     by = f" by {change['run']}" if change.get("run") else ""
@@ -310,9 +310,9 @@ def since_text(event: CompileEvent) -> str:
 
 
 def cache_kind(path: str) -> str:
-    """Say whether a cache's path is one that several nodes see: shared, local or unknown.
+    """Classify a cache by its path: shared between nodes, local or unknown.
 
-    The path alone tells: ``s3://`` and the usual mounts of FSx, EFS and NFS are shared, the
+    Only the path is known: ``s3://`` and the usual mounts of FSx, EFS and NFS are shared, the
     compiler's default ``/var/tmp/neuron-compile-cache`` is each node's own.
     """
     if path.startswith(SHARED_PATHS):
@@ -328,7 +328,7 @@ LOST = (SummingVerdict.AGAIN, SummingVerdict.AMID)
 
 @dataclass(frozen=True, slots=True)
 class CompiledGraph:
-    """One graph with one set of flags: how many processes found, compiled or failed it."""
+    """One graph with one set of flags: how many processes found it, compiled it or failed."""
 
     module: str
     n_hits: int
@@ -340,12 +340,12 @@ class CompiledGraph:
 
     @property
     def graph(self) -> str:
-        """What the graph's operations hash to."""
+        """Hash of the graph's operations."""
         return self.module.removeprefix("MODULE_").partition("+")[0]
 
     @property
     def flags(self) -> str:
-        """What the flags hash to; empty where the log does not say."""
+        """Hash of the flags; empty where the log has none."""
         return self.module.partition("+")[2]
 
     @property
@@ -356,7 +356,7 @@ class CompiledGraph:
 
 @dataclass(frozen=True, slots=True)
 class UnplannedCompile:
-    """A compile that nobody had announced, and what had changed in its key."""
+    """An unplanned compile, and what had changed in its key."""
 
     at: datetime
     seconds: float
@@ -370,9 +370,9 @@ class UnplannedCompile:
 
 @dataclass(frozen=True, slots=True)
 class CompileSummary:
-    """A run's compiles; ``wall_s`` counts time in which anybody compiled once.
+    """A run's compiles; ``wall_s`` counts time in which several processes compiled once.
 
-    ``lost_s`` is that of the unannounced ones, ``usd`` what the run was paid meanwhile (None
+    ``lost_s`` is that of the unplanned ones, ``usd`` what the run cost in that time (None
     where nobody knows), ``beside_s`` what processes compiled that another compiled as well.
     """
 
@@ -394,18 +394,18 @@ class CompileSummary:
 
     @property
     def sharing(self) -> str:
-        """Whether all nodes see the cache, as far as its path tells."""
+        """Whether all nodes share the cache, judged by its path."""
         return cache_kind(self.cache)
 
     @property
     def hit_ratio(self) -> float | None:
-        """Share of the requests that the cache answered; failures count as not answered."""
+        """Share of the requests that the cache served; failures count as misses."""
         asked = self.n_hits + self.n_misses + self.n_failures
         return self.n_hits / asked if asked else None
 
     @property
     def n_flag_changes(self) -> int:
-        """How many graphs were asked for with more than one set of flags."""
+        """How many graphs were compiled with more than one set of flags."""
         sets: dict[str, set[str]] = {}
         for each in self.graphs:
             if each.module:
@@ -413,7 +413,7 @@ class CompileSummary:
         return sum(len(flags) > 1 for flags in sets.values())
 
     def as_json(self) -> dict[str, object]:
-        """Return the figures as a command prints them."""
+        """Build the object that commands print."""
         return {
             "graphs": self.n_graphs,
             "hits": self.n_hits,
@@ -428,12 +428,12 @@ class CompileSummary:
 
 
 def with_compile_flag(runs: RunQuerySet) -> RunQuerySet:
-    """Ask, along with the runs, which of them have compiles at all: most have none."""
+    """Annotate runs with whether they have compiles: most have none."""
     return runs.annotate(has_compiles=Exists(CompileEvent.objects.filter(run=OuterRef("pk"))))
 
 
 def compile_summary(run: Run) -> CompileSummary:
-    """Sum up a run's compiles; of very many graphs, only the costliest are listed."""
+    """Summarise a run's compiles; of many graphs only the most expensive are listed."""
     found = list(_by_module(run))
     graphs = sorted(map(_graph, found), key=_costliest_first)
     timed = _timed(run)
@@ -477,7 +477,7 @@ Timed = tuple[datetime, float, str, Mapping[str, Any] | None]
 
 
 def _timed(run: Run) -> list[Timed]:
-    """Return begin, length, verdict and change of every compile that has both, in order."""
+    """List start, length, verdict and change of every compile with known times, in order."""
     timed = run.compiles.exclude(seconds=None).exclude(at=None).order_by("at")
     return [
         (at, seconds, verdict, change)
@@ -487,7 +487,7 @@ def _timed(run: Run) -> list[Timed]:
 
 
 def _by_module(run: Run) -> Iterable[Mapping[str, Any]]:
-    """Return what the database sums up by module; of several caches and compilers, the last."""
+    """Sum the events by module in the database; of several caches or compilers, take the last."""
     return (
         run.compiles.order_by()
         .values("module")
@@ -509,7 +509,7 @@ def _costliest_first(graph: CompiledGraph) -> tuple[float, int, str]:
 
 
 def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Return (begin, end) of stretches in which at least one span lasted: of (begin, length)."""
+    """Merge spans (start, length) that overlap into (start, end)."""
     stretches: list[tuple[float, float]] = []
     for begin, length in spans:
         if stretches and begin <= stretches[-1][1]:
@@ -520,12 +520,12 @@ def merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 def covered_s(spans: Iterable[tuple[float, float]]) -> float:
-    """Return how long at least one span lasted: of (begin, length) by begin, overlaps once."""
+    """Total seconds covered by spans (start, length), overlaps counted once."""
     return sum(end - begin for begin, end in merged(spans))
 
 
 def usd_of(run: Run, spans: Iterable[tuple[float, float]]) -> float | None:
-    """Return what the run's nodes were paid while somebody compiled; None without a price."""
+    """Cost of the run's nodes during compiles; None without a price."""
     rates = run.rates
     usd = sum(rates.usd(begin, end) for begin, end in merged(spans))
     return usd if math.isfinite(usd) and run.usd_per_hour else None

@@ -1,4 +1,4 @@
-"""Compiles over the fleet: what is asked for by filter, summed up by run, and what was lost."""
+"""Compiles of the fleet, filtered and summed by run, with the unplanned ones."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -19,7 +19,7 @@ from fleet.runs.compiles import (
 )
 
 Outcome, Verdict = CompileEvent.Outcome, CompileEvent.Verdict
-# How far back a page looks; None: as far as anything is kept.
+# How far back a page goes; None: all stored events.
 SINCE: Mapping[str, timedelta | None] = {
     "24h": timedelta(hours=24),
     "7d": timedelta(days=7),
@@ -64,7 +64,7 @@ class RunCompileRow:
 
     @property
     def sharing(self) -> str:
-        """Whether the cache is one that all nodes see, as far as its path tells."""
+        """Whether all nodes share the cache, judged by its path."""
         return cache_kind(self.cache)
 
 
@@ -109,7 +109,7 @@ class CompileRow:
 
     @property
     def before(self) -> str:
-        """What it is held against: found or compiled, and by whom."""
+        """Which earlier event it is compared with."""
         return since_text(self.event)
 
     @property
@@ -189,7 +189,7 @@ def _row(run: Run, found: Mapping[str, Any], spans: Sequence[Span]) -> RunCompil
 
 
 def compile_rows(events: Iterable[CompileEvent]) -> Sequence[CompileRow]:
-    """Put compiles in words, each with what the run was paid meanwhile."""
+    """Write compiles as text, each with its cost."""
     return [
         CompileRow(event, usd_of(event.run, [(event.at.timestamp(), event.seconds)]))
         if event.at and event.seconds

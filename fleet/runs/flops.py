@@ -1,4 +1,4 @@
-"""What a run's work amounts to in FLOPs, and what its nodes could do; None where nobody knows."""
+"""FLOPs that a run's tokens need, and its nodes' peak; None where unknown."""
 
 import math
 

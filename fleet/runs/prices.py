@@ -1,4 +1,4 @@
-"""Which price holds: a team's contract by its date, or else what the catalogue has published."""
+"""Prices of a run: a team's contract by its date, or else the catalogue's list price."""
 
 import math
 import re
@@ -18,7 +18,7 @@ Entry = dict[str, Any]
 
 
 def entries(run: Run) -> list[Entry]:
-    """Return what a run pays from when on, oldest first; one that never changed has one entry."""
+    """List the prices of a run with their start, oldest first; there is at least one."""
     if run.tariff:
         return [dict(each) for each in run.tariff]
     began = {
@@ -31,14 +31,14 @@ def entries(run: Run) -> list[Entry]:
 
 
 def is_priced(run: Run) -> bool:
-    """Whether anybody has said what a node of the run costs, at any time."""
+    """Whether the run has a price at any time."""
     return any(each["usd_per_node_hour"] > 0 for each in entries(run))
 
 
 def with_nodes(run: Run, n_nodes: int, *, now: datetime) -> list[Entry] | None:
-    """Return the tariff of a run that has so many nodes from now on.
+    """Build the tariff of a run whose number of nodes changes now.
 
-    Of a run without a price nothing was told that could change: it has had them all along.
+    A run without a price has no tariff to change.
     """
     if not is_priced(run):
         return None
@@ -50,7 +50,7 @@ def with_nodes(run: Run, n_nodes: int, *, now: datetime) -> list[Entry] | None:
 def with_prices(
     run: Run, prices: Iterable[tuple[datetime, float, str]], *, now: datetime
 ) -> list[Entry]:
-    """Return the tariff of a run with other prices from now on: (from when, dollars, terms).
+    """Build the tariff of a run with other prices from now on: (start, dollars, basis).
 
     A price of an earlier moment holds from now on: what was paid was paid.
     """
@@ -86,7 +86,7 @@ LONGEST_AGO, LONGEST_AHEAD = timedelta(days=3660), timedelta(days=3660)
 
 @dataclass(frozen=True, slots=True)
 class PriceRequest:
-    """A price as somebody asks for it; ``team`` empty: every team that has none of its own."""
+    """A price as it was sent; ``team`` empty: every team without its own price."""
 
     team: str
     instance_type: str
@@ -97,7 +97,7 @@ class PriceRequest:
 
 
 def basis_of(price: TeamPrice) -> str:
-    """Return the terms of a price in a line, as runs keep them; no source that is too long."""
+    """Write the basis of a price in a line, without a source that is too long."""
     whose = f" of {price.team}" if price.team else ""
     terms = f"{price.basis}{whose}, {price.valid_from:%Y-%m-%d}"
     text = f"{terms}, {price.source}"
@@ -105,7 +105,7 @@ def basis_of(price: TeamPrice) -> str:
 
 
 def price_holding_at(prices: Iterable[TeamPrice], team: str, at: datetime) -> TeamPrice | None:
-    """Return the price that holds at a moment: the team's newest, or else everybody's newest.
+    """Find the price at a time: the team's newest, or else the newest for all teams.
 
     ``prices`` are of one instance type, in the order in which they hold.
     """
@@ -117,9 +117,9 @@ def price_holding_at(prices: Iterable[TeamPrice], team: str, at: datetime) -> Te
 def opening_price(
     team: str, instance_type: str, *, n_nodes: int, began: datetime
 ) -> dict[str, Any]:
-    """Return what a run that begins pays, as fields of its row: now, and as announced.
+    """Build the price fields of a run that starts: the price now, and those to come.
 
-    A dated contract of its team holds, or else the catalogue's default; 0 where nobody knows.
+    A contract of its team holds, or else the catalogue's default; 0 where unknown.
     """
     known = list(TeamPrice.objects.of(team, instance_type)) if instance_type else []
     first = price_holding_at(known, team, began)
@@ -135,7 +135,7 @@ def opening_price(
 
 
 def published_price(instance_type: str) -> tuple[float, str]:
-    """Return the catalogue's price of a type and by which list; 0 where none is published."""
+    """Look up the catalogue's price of a type and its basis; 0 where none is published."""
     found = catalog.instances().get(instance_type)
     if found is None or not found.prices:
         return 0.0, NO_PRICE
@@ -145,7 +145,7 @@ def published_price(instance_type: str) -> tuple[float, str]:
 def _changes(
     known: Sequence[TeamPrice], team: str, *, after: datetime
 ) -> list[tuple[datetime, float, str]]:
-    """Return the prices that hold from later moments on."""
+    """List the price changes to come."""
     dates = sorted({price.valid_from for price in known if price.valid_from > after})
     held = [(at, price_holding_at(known, team, at)) for at in dates]
     return [(at, price.usd_per_node_hour, basis_of(price)) for at, price in held if price]
@@ -153,7 +153,7 @@ def _changes(
 
 @transaction.atomic
 def set_price(asked: PriceRequest, *, by: str, now: datetime) -> tuple[TeamPrice, int]:
-    """Set a price from a date on; return it, and how many runs under way it changes.
+    """Set a price from a date on; return it, and the number of active runs that change.
 
     Runs under way pay it from its date on, but never for time that has passed; runs that are
     over stay as they are. Raises FieldError where a field cannot be.
@@ -179,10 +179,10 @@ def _under_way(price: TeamPrice) -> QuerySet[Run]:
 
 
 def _reprice(run: Run, *, now: datetime) -> bool:
-    """Make a run pay what holds from now on; say whether that changes anything."""
+    """Apply the current prices to a run; return whether anything changes."""
     known = list(TeamPrice.objects.of(run.team, run.instance_type))
     if not is_priced(run) and price_holding_at(known, run.team, run.started_at):
-        # Nothing was told of it yet: it has paid this all along.
+        # It had no price before: this one holds from its start.
         fields = opening_price(
             run.team, run.instance_type, n_nodes=run.n_nodes, began=run.started_at
         )
@@ -223,7 +223,7 @@ def _check(asked: PriceRequest, *, now: datetime) -> None:
         raise FieldError("source", "say where it is from: a contract, an invoice, a page")
 
 
-# In the order in which they are told. "reserved" is a list that does not say for how long.
+# In the order of display. "reserved" is a list price without a term.
 KINDS = (
     *("on demand", "1-year", "3-year", "reserved"),
     *("capacity block", "spot", "contract"),
@@ -247,7 +247,7 @@ NOT_STATED, THEN = "terms not stated", " then "
 
 @dataclass(frozen=True, slots=True)
 class ListPrice:
-    """What the catalogue lists for a node-hour of one kind; a range where several were seen."""
+    """The catalogue's price of a node-hour of one kind; a range where several are listed."""
 
     low_usd: float
     high_usd: float
@@ -271,10 +271,10 @@ class CommonKind:
 
 @dataclass(frozen=True, slots=True)
 class PriceKinds:
-    """On which terms two arms were paid, and for which kinds both have a list price.
+    """The kinds of prices of two arms, and the kinds for which both have a list price.
 
-    ``baseline`` and ``candidate`` are kinds; several, joined by "then", where an arm changed its
-    kind on the way, and empty where no price or no known kind is stated.
+    ``baseline`` and ``candidate`` are kinds: several, joined by "then", where an arm changed its
+    kind during the run, and empty where the price or its kind is unknown.
     """
 
     baseline: str
@@ -283,7 +283,7 @@ class PriceKinds:
 
     @property
     def is_alike(self) -> bool:
-        """Whether both arms were paid by one and the same kind, as far as is known."""
+        """Whether both arms paid one and the same kind of price."""
         return self.baseline == self.candidate and THEN not in self.baseline
 
     @property
@@ -293,7 +293,7 @@ class PriceKinds:
 
 
 def kind_of(basis: str) -> str:
-    """Return the kind that a price's terms begin with; empty where they name none.
+    """Find the kind that a price's basis begins with; empty where it names none.
 
     >>> kind_of("capacity block of retail vision, 2026-10-23"), kind_of("as reported")
     ('capacity block', '')
@@ -304,7 +304,7 @@ def kind_of(basis: str) -> str:
 
 
 def list_prices(instance_type: str) -> dict[str, ListPrice]:
-    """Return the newest list price of an instance type by kind, in the order of KINDS."""
+    """List the newest list price of an instance type by kind, in the order of KINDS."""
     instance = catalog.instances().get(instance_type)
     prices = instance.prices if instance else ()
     found = {}
@@ -330,7 +330,7 @@ def price_kinds(
     baseline_bases: Collection[str],
     candidate_bases: Collection[str],
 ) -> PriceKinds:
-    """Compare on which terms two arms are paid.
+    """Compare the kinds of prices of two arms.
 
     Parameters
     ----------

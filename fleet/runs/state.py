@@ -9,7 +9,7 @@ from telemetry.store.hot import HotStore
 KEEP_S = 7 * 24 * 3600
 # Sorted sets: runs and nodes by when they were heard last, runs by their newest step.
 HEARD, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
-# A hash: what is known of the clock of each node whose workers report.
+# A hash with the clock of each node whose workers report.
 CLOCKS = "steps-in:clocks"
 
 
@@ -55,7 +55,7 @@ class RunState(msgspec.Struct, frozen=True):
 
     @property
     def n_workers(self) -> int:
-        """How many workers there are, as far as anybody says."""
+        """How many workers are reported."""
         said = max((member.n_workers for member in self.members.values()), default=0)
         return max(said, len(self.members))
 
@@ -76,7 +76,7 @@ def members_of(hot: HotStore, run: str, session: str) -> dict[str, Member]:
 
 
 def state_of(hot: HotStore, run: str) -> RunState | None:
-    """Return how a run stands by its newest start; None where Redis knows none."""
+    """Read the state of a run since its newest start; None where Redis has none."""
     newest, heard, last = hot.execute_all(
         [
             ("ZREVRANGE", sessions_key(run), 0, 0),

@@ -13,12 +13,12 @@ from telemetry.blocks import FloatArray
 from telemetry.store.history import run_steps
 from telemetry.store.reading import Source
 
-# Workers may report a step so late; what is counted is never taken back.
+# Workers may report a step this late. Counts never decrease.
 LATE_S = 60
 # The database gives 2,000 steps at a time without averaging neighbours: so much is asked for at
 # once, and so often in one look after an outage.
 PIECE_S, MOST_PIECES = 300, 48
-# Runs that are over are told of for so long.
+# Finished runs are exported for this long.
 EXPORTED_AFTER_END = timedelta(days=1)
 
 
@@ -70,7 +70,7 @@ def _count(source: Source, run: Run, kept: StepDurations, *, until_s: int) -> in
     for start_s in range(kept.until_s, until_s, PIECE_S)[:MOST_PIECES]:
         end_s = min(start_s + PIECE_S, until_s)
         steps = run_steps(source, run.name, start_s=start_s, end_s=end_s)
-        # The tiers may differ by a breath in when a step ended: its number tells it apart.
+        # The tiers may differ slightly in when a step ended: its number identifies it.
         step_s = steps.step_s[(steps.step > last_step) & (steps.step_s > 0)]
         last_step = max([last_step, *steps.step[-1:].tolist()])
         counts += count_by_edge(step_s)
@@ -94,6 +94,6 @@ def duration_rows(*, now: datetime) -> Iterable[tuple[str, list[int], float]]:
     recent = Q(run__finished_at=None) | Q(run__finished_at__gt=now - EXPORTED_AFTER_END)
     rows = StepDurations.objects.filter(recent).order_by("run__name")
     for name, counts, total_s in rows.values_list("run__name", "counts", "total_s"):
-        # Of edges that were others once nothing can be told.
+        # Counts by other edges, of an earlier version, cannot be exported.
         if len(counts) == len(EDGES_S) + 1:
             yield name, counts, total_s

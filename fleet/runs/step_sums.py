@@ -43,7 +43,7 @@ WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "tra
 
 @dataclass(frozen=True, slots=True)
 class ArmSteps:
-    """What the steps of a run took and yielded.
+    """Sums over the steps of a run.
 
     ``sums`` (n_rows, 14) holds COLUMNS: steps counted, their seconds; seconds, tokens and
     dollars of those whose tokens were counted; seconds and exposed all-reduce seconds of those
@@ -65,11 +65,11 @@ class ArmSteps:
 
 
 def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
-    """Return a run's steps that ended before a moment, from durable and hot tier.
+    """Sum a run's steps that ended before a time, from durable and hot tier.
 
     Notes
     -----
-    Sums over neighbours keep every ratio of sums as it is. All-reduce-heavy are, in each hour,
+    Summing neighbouring steps does not change ratios of sums. All-reduce-heavy are, in each hour,
     the quarter of the steps whose all-reduce share was largest.
     """
     until_s = until.timestamp()
@@ -96,13 +96,13 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
 
 
 def starts_of(run: Run, until_s: float) -> list[tuple[float, float]]:
-    """Return a run's starts before a moment: first step, and its count less the job's own."""
+    """List a run's starts before a time: first step, and our step count less the job's."""
     told = (start for start in run.starts or () if start["began_s"] < until_s)
     return [(start["first_step"], start["shift"]) for start in told]
 
 
 def _arm_steps(sums: FloatArray, n_warm_rows: int, ends: Sequence[FloatArray]) -> ArmSteps:
-    """Return sums with what their first and last step say."""
+    """Combine sums with the facts of the first and last step."""
     if not ends:
         return ArmSteps(sums)
     first, last = ends
@@ -117,7 +117,7 @@ def _counting(rows: FloatArray, until_s: float) -> FloatArray:
 
 
 def _first_settled(hours: Iterable[FloatArray], until_s: float) -> float:
-    """Return the number of the first step after warm-up."""
+    """Find the number of the first step after warm-up."""
     head = np.zeros((0, N_COLUMNS))
     for hour in hours:
         head = np.concatenate([head, _counting(hour, until_s)])
@@ -130,9 +130,9 @@ def _first_settled(hours: Iterable[FloatArray], until_s: float) -> float:
 
 
 def _recent(hot: Source, run: str, newest_first: Iterable[tuple[int, int]]) -> FloatArray:
-    """Return what the durable tier may not have yet.
+    """Read the steps that the durable tier may not have yet.
 
-    Its newest minute may have been kept before it was over: some of its steps come twice.
+    Its newest minute may have been stored before it was over: some steps come twice.
     """
     done = max((start + length_s for start, length_s in newest_first), default=0)
     batch = hot.steps(run, since_s=float(done - MINUTE_S))
@@ -140,7 +140,7 @@ def _recent(hot: Source, run: str, newest_first: Iterable[tuple[int, int]]) -> F
 
 
 def _hours(kept: QuerySet[RunChunk], recent: FloatArray) -> Iterator[FloatArray]:
-    """Return the rows hour by hour, each step once, in order."""
+    """Yield the rows hour by hour, each step once, in order."""
     rows = kept.values_list("start", "steps").iterator(chunk_size=24)
     pieces = ((start // HOUR_S, decode_steps(bytes(data))) for start, data in rows)
     hour_of = recent[:, ENDED] // HOUR_S
@@ -151,14 +151,14 @@ def _hours(kept: QuerySet[RunChunk], recent: FloatArray) -> Iterator[FloatArray]
 
 
 def _step_s(rows: FloatArray) -> FloatArray:
-    """Return how long each step took: (n_steps,) seconds, NaN where nothing is told."""
+    """Seconds of each step, (n_steps,); NaN where nothing is reported."""
     phases = rows[:, FIRST_PHASE:LOSS]
     known = np.isfinite(phases)
     return np.where(known.any(axis=1), np.where(known, phases, 0.0).sum(axis=1), np.nan)
 
 
 def _columns(rows: FloatArray, rates: Tariff, lost: FloatArray) -> FloatArray:
-    """Return COLUMNS of each step, which all have a duration: (n_steps, 14)."""
+    """Compute COLUMNS of each step, (n_steps, 14); every step must have a duration."""
     step_s, tokens = _step_s(rows), rows[:, TOKENS]
     usd = rates.each_usd(rows[:, ENDED] - step_s, rows[:, ENDED])
     allreduce_s = rows[:, WAIT] + rows[:, TRANSFER]
@@ -192,7 +192,7 @@ def _columns(rows: FloatArray, rates: Tariff, lost: FloatArray) -> FloatArray:
 
 
 def _summed(keys: FloatArray, columns: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Add up the rows of one key, which stand together."""
+    """Sum neighbouring rows of the same key."""
     if not len(keys):
         return keys, columns
     first = np.flatnonzero(np.diff(keys, prepend=keys[0] - 1))

@@ -1,4 +1,4 @@
-"""What pages and /metrics say about now: runs, nodes and the fleet in a few figures each."""
+"""Current figures of runs, nodes and the fleet, for pages and /metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -69,13 +69,13 @@ class NodeNow:
 
     @property
     def is_silent(self) -> bool:
-        """Whether it ought to report and does not."""
+        """Whether it should report and does not."""
         return not self.is_up and not self.node.is_released
 
 
 @dataclass(frozen=True, slots=True)
 class FleetNow:
-    """The first line of the first page: is anything wrong, where, since when, at what cost."""
+    """The fleet in one line: is anything wrong, where, since when, at what cost."""
 
     tick: int | None
     n_nodes: int
@@ -101,12 +101,12 @@ class FleetNow:
 
     @property
     def is_late(self) -> bool:
-        """Whether ticks come so late that whoever looks should know."""
+        """Whether ticks are late enough to tell users."""
         return (self.tick_lateness_s or 0.0) > LATE_AFTER_S
 
 
 def recent_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
-    """Return the last minute of a run's steps, or its last few where they are slow."""
+    """Read the last minute of a run's steps, or its last few where they are slow."""
     steps = hot.steps(run, since_s=now_s - RECENT_S)
     if len(steps) >= SLOW_STEPS:
         return steps
@@ -142,26 +142,26 @@ def run_now(
 
 
 def mean_known(values: FloatArray) -> float | None:
-    """Return the mean of what was reported, None where nothing was."""
+    """Mean of the known values; None where there are none."""
     told = values[np.isfinite(values)]
     return float(told.mean()) if len(told) else None
 
 
 def pace_of(tokens: FloatArray, step_s: FloatArray) -> float | None:
-    """Return tokens per second over some steps, None where nobody counted them."""
+    """Tokens per second over some steps; None where they are not reported."""
     total_s = float(step_s.sum())
     return float(tokens.sum()) / total_s if total_s > 0 else None
 
 
 def usd_per_mtok(usd_per_hour: float, tokens_per_s: float | None) -> float | None:
-    """Return dollars per million tokens at this pace; None without a pace or a price."""
+    """US dollars per million tokens; None without a pace or a price."""
     if not tokens_per_s or tokens_per_s < 0 or usd_per_hour <= 0:
         return None
     return usd_per_hour / SECONDS_PER_HOUR / tokens_per_s * TOKENS_PER_MTOK
 
 
 def runs_now(hot: HotStore, runs: Iterable[Run], *, now_s: float) -> list[RunNow]:
-    """Sum up each run; a finished one has no present."""
+    """Summarise each run; a finished one has no current figures."""
     return [RunNow(run) if run.finished_at else _run_now(hot, run, now_s=now_s) for run in runs]
 
 
@@ -177,7 +177,7 @@ def nodes_now(
     now_s: float,
     latest: Mapping[str, Block] | None = None,
 ) -> list[NodeNow]:
-    """Sum up each node by its newest block; ``latest`` are the blocks, where they are at hand."""
+    """Summarise each node by its newest block; ``latest`` are the blocks, if already read."""
     vitals, seen = (
         latest_figures((hot.latest() if latest is None else latest).values()),
         hot.last_seen(),
@@ -198,7 +198,7 @@ def nodes_now(
 
 
 def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
-    """Count the nodes that report, of those that should, and those that should."""
+    """Count the nodes that report, and the nodes that should."""
     seen, by_job = hot.last_seen(), reporting_nodes(hot)
     expected = Node.objects.filter(run__finished_at=None).values_list("name", "source")
     reporting = [
@@ -239,7 +239,7 @@ def fleet_now(
     alerts: Sequence[Alert],
     tick: int | None,
 ) -> FleetNow:
-    """Sum up the fleet from what is known of its runs, nodes and open alerts."""
+    """Summarise the fleet by its runs, nodes and open alerts."""
     unowned = sorted(
         (alert for alert in alerts if alert.acknowledged_at is None), key=lambda one: one.fired_at
     )

@@ -1,1 +1,1 @@
-"""The simulated fleet: its plans, its clocks, and the drills that people put into it."""
+"""The simulated fleet: runs, drills, and the demo."""

@@ -1,4 +1,4 @@
-"""Compiles of simulated runs, as they begin and as recompile faults strike: kept like real."""
+"""Compile events of simulated runs, at their start and by recompile faults."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -26,7 +26,7 @@ from telemetry.store.history import run_steps
 from telemetry.store.reading import Source
 
 RECOMPILE = "recompile"
-# A fault whose step has not ended by then stopped with the run it was put into.
+# A fault whose step has not ended by then ended with its run.
 LOOK_BACK = timedelta(hours=6)
 # Steps may be a little shorter than what the fault holds them up for: clocks have a grain.
 NEARLY = 0.99
@@ -77,7 +77,7 @@ def keep_announced(
 def keep_first(
     run: Run, spec: RunSpec, *, n_kept: int, now: datetime, noted_at: datetime | None
 ) -> None:
-    """Keep what a run has compiled or found before it trained, as far as it is over."""
+    """Store the compiles and hits of a run before it trained, once they are over."""
     tools = toolchain_of(spec)
     due = [
         event
@@ -131,7 +131,7 @@ def _end_s(event: Compile) -> float:
 
 
 def _began_s(source: Source, run: Run, fault: InjectedFault, *, now: datetime) -> float | None:
-    """Return when the step began that a fault held up; None as long as it is not over."""
+    """Find when the step began that a fault delayed; None until it is over."""
     start_s = fault.starts_at.timestamp()
     end_s = min(now.timestamp(), start_s + 2 * fault.magnitude + 600.0)
     steps = run_steps(source, run.name, start_s=start_s, end_s=end_s)

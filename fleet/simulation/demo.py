@@ -371,7 +371,7 @@ PREFLIGHT_FAULTS = (
     ProbeFault(kind="pair_slow", node=f"{RUN}-09", peer="spare-01", magnitude=2.5),
 )
 BEFORE_START = timedelta(minutes=40)
-# This one did not wait for its preflight, and somebody answers for it.
+# This run started without its preflight; its alert is acknowledged.
 IN_A_HURRY = "longctx"
 WHY, TAKEN_AFTER = (
     "taken over as they stood from the last job, which ran clean",

@@ -146,7 +146,7 @@ FRONTS = (
 
 
 def brew(runs: Sequence[Run], *, hour: datetime) -> list[InjectedFault]:
-    """Return the unsaved faults that begin within one hour, the same however often asked."""
+    """Draw the unsaved faults that start within one hour; the same every time."""
     rng = np.random.default_rng([int(hour.timestamp()) // 3600, len(runs)])
     starts_s = np.sort(rng.uniform(0, 3600, rng.poisson(FAULTS_PER_HOUR)))
     # Every node is as likely to fail as any other.
@@ -190,7 +190,7 @@ def _parts(node: Node, kind: str) -> int:
 
 
 def extend(hot: HotStore, *, now: datetime) -> list[InjectedFault]:
-    """Make sure that the next hours have their weather; what is there already stays."""
+    """Make sure that the next hours have their faults; existing ones do not change."""
     last = InjectedFault.objects.filter(injected_by="").order_by("-starts_at").first()
     known_until = last.starts_at if last else now
     runs = list(Run.objects.active().simulated().prefetch_related("nodes").order_by("pk"))

@@ -84,7 +84,7 @@ class DrillResult:
 
 
 def drill_results(faults: Iterable[InjectedFault], *, now: datetime) -> list[DrillResult]:
-    """Hold faults against the alerts of their runs; ask for them with run and node."""
+    """Score faults by the alerts of their runs; select them with run and node."""
     faults, now_s = list(faults), now.timestamp()
     truths = [live_truth(fault) for fault in faults]
     pairs = match_live_alerts(truths, {fault.run_id for fault in faults}, now=now)
@@ -98,7 +98,7 @@ def drill_results(faults: Iterable[InjectedFault], *, now: datetime) -> list[Dri
 
 
 def drill_result(fault: InjectedFault, *, now: datetime) -> DrillResult:
-    """Hold one fault against the alerts of its run, beside the faults it shared the time with."""
+    """Score one fault by the alerts of its run, together with simultaneous faults."""
     beside = InjectedFault.objects.filter(
         run=fault.run, starts_at__lt=fault.ends_at + NEARBY, ends_at__gt=fault.starts_at - NEARBY
     )
@@ -124,7 +124,7 @@ def live_truth(injected: InjectedFault) -> FaultTruth:
 def match_live_alerts(
     truths: Sequence[FaultTruth], runs: set[int], *, now: datetime
 ) -> list[tuple[Firing, Alert]]:
-    """Return every firing that may be about these faults, with its alert."""
+    """Match every firing that may be about these faults, with its alert."""
     if not truths:
         return []
     since = datetime.fromtimestamp(min(truth.start_s for truth in truths), UTC)

@@ -1,4 +1,4 @@
-"""The drills of a run: the faults that people put into it, and how far each has got."""
+"""Drills of a run: the faults that users inject, and their progress."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -117,7 +117,7 @@ def why_not_allowed() -> str:
 
 
 def _check(run: Run, *, node: Node | None, duration_s: float) -> None:
-    """Refuse a drill of what is real or over, or that would last too long."""
+    """Raise FieldError for a run that is real or over, or a drill that is too long."""
     if reason := why_not_allowed():
         raise FieldError("run", reason)
     if not run.is_simulated or run.finished_at is not None:
@@ -155,7 +155,7 @@ class Drill:
 
 
 def drills_of(run: Run, *, now: datetime) -> Sequence[Drill]:
-    """Return the faults people put into a run: those at work, and the last few before."""
+    """List a run's drills: the active ones, and the last few before."""
     faults = run.injected_faults.exclude(injected_by="").select_related("node")[:LOOKED_AT]
     drills = [drill_of(fault, now=now) for fault in faults]
     over = [drill for drill in drills if not drill.is_running]
@@ -216,7 +216,6 @@ class DrillForm(forms.Form):
         }
 
     def usual(self) -> dict[str, Any]:
-        """Return what the form would choose as it is offered."""
         node = self.fields["node"].initial if "node" in self.fields else None
         device = self.fields["device"].initial if "device" in self.fields else None
         return {

@@ -1,4 +1,4 @@
-"""The truth of a scenario: its faults, what each costs, and how long it is felt."""
+"""Ground truth of a scenario: its faults, their effect, and how long it lasts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ SHOWN_BY_HARDWARE: Mapping[str, Callable[[Fault], bool]] = {
     "node_silent": lambda fault: fault.duration_s >= 30,
     "node_crash": lambda fault: True,
 }
-# So many packets must be sent again in all, or nobody can tell loss from chance.
+# With fewer retransmitted packets, loss cannot be told from chance.
 LEAST_AGAIN = 6
 ONE_CORE = ("slow_core", "throttle")
 PIECE_S = 3600
@@ -88,7 +88,7 @@ def truth_of(plan: Plan) -> FaultTruth:
 
 
 def _truths(plan: Plan, duration_s: float) -> Iterator[tuple[Fault, FaultTruth]]:
-    """Play a run with each of its faults alone, and compare it with its healthy twin."""
+    """Play a run with each of its faults alone, and compare it with a healthy run."""
     twin = msgspec.structs.replace(plan, faults=())
     healthy, last_s = _Paces(), max((_end_s(f, duration_s) for f in plan.faults), default=0.0)
     clock = _played(twin, start_clock(plan), plan.epoch_s + int(last_s), healthy)
@@ -124,7 +124,7 @@ def _truth(
 
 
 def _is_faint(plan: Plan, fault: Fault, lasts_s: float) -> bool:
-    """Tell whether a link is too quiet to lose packets that anybody could count."""
+    """Whether a link carries too little traffic for its loss to be measured."""
     if fault.kind != "efa_loss":
         return False
     healthy = step_plan(plan.run)
@@ -133,7 +133,7 @@ def _is_faint(plan: Plan, fault: Fault, lasts_s: float) -> bool:
 
 
 def _looks_like(plan: Plan, fault: Fault) -> tuple[str, ...]:
-    """Name the kinds that nobody could tell apart: of one core, a core is the accelerator."""
+    """Name the kinds that cannot be distinguished, as on accelerators with one core."""
     is_one_core = catalog.instance(plan.run.instance).chip.cores_logical == 1
     return ONE_CORE if is_one_core and fault.kind in ONE_CORE else ()
 

@@ -70,7 +70,7 @@ class Firings:
     def note(self, changed: Iterable[Alert], *, at_s: float) -> None:
         """Take note of alerts that have just changed.
 
-        One that burns again fires again; so does one that has come to accuse somebody else.
+        An alert that re-fires counts as another firing; so does one that names another culprit.
         """
         for alert in {alert.pk: alert for alert in changed}.values():
             firing = self._burning.get(alert.pk)
@@ -114,13 +114,13 @@ def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
 
 
 def _onset_at_s(alert: Alert) -> float:
-    """Return since when: its row keeps the first onset, its evidence knows the last."""
+    """Onset of an alert: its row has the first, its evidence the last."""
     onset_s = Evidence(alert.evidence).number("onset_s")
     return max(alert.onset_at.timestamp(), onset_s or 0.0)
 
 
 def is_new_event(firing: Firing, alert: Alert, *, at_s: float) -> bool:
-    """Whether an alert that accused somebody accuses somebody else now.
+    """Whether an alert names another culprit than before.
 
     What it says better within the first minute is what it meant from the start. What had no cause
     and could wait for longer, and is urgent now, is news to whoever must get up.
@@ -190,7 +190,7 @@ def _in_place_of_ours() -> Iterator[DatabaseWrapper]:
             private.connection.close()
 
 
-# As long as the hot tier keeps seconds; and how much is played at a time.
+# How long the hot tier stores seconds, and how much is played at a time.
 KEEP_S = 900
 STRETCH_S = 300
 
@@ -318,7 +318,7 @@ def exact(steps: StepBatch) -> StepBatch:
 class Replay:
     """Some runs of a source that is read at one second after the other.
 
-    The database is asked only when something burns or is about to: a quiet second costs what
+    The database is queried only while something fires or is about to: a quiet second costs what
     detection costs, and no more.
     """
 
@@ -353,7 +353,7 @@ class Replay:
         return changed
 
     def _open_rules(self) -> set[Subject]:
-        """Return the open alerts of these runs: others may be replayed beside them."""
+        """Select the open alerts of these runs only: others may be replayed at the same time."""
         ours = Q(run__in=self._runs) | Q(run=None, node=None)
         return set(Alert.objects.open().filter(ours).values_list("rule", "subject"))
 

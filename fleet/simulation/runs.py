@@ -1,4 +1,4 @@
-"""Simulated runs and their nodes, as rows: made for the demo and for drills alike."""
+"""Create simulated runs and their nodes, and keep their rows up to date."""
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime, timedelta

@@ -1,4 +1,4 @@
-"""How well alerts told the truth: precision, recall, localisation, cause, time to detect."""
+"""Score alerts by the ground truth: precision, recall, location, cause, time to detect."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -15,13 +15,13 @@ from telemetry.simulate.scenario import Scenario
 # An alert may come a little after the fault is over; a crash also costs the restart.
 GRACE_S = 60.0
 RESTART_S = 180.0
-# Kinds that slow several machines alike wherever they begin: naming one is not the point.
+# Kinds that slow several machines equally: naming one of them is not required.
 OF_MANY = ("seq_imbalance", "stage_imbalance")
 
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """What became of every fault and every alert; rows are places in their lists."""
+    """Which alert matches which fault, by position in their lists."""
 
     noticed: dict[int, int]
     repeats: dict[int, int]
@@ -31,8 +31,8 @@ class Matches:
 def match(truths: Sequence[FaultTruth], firings: Sequence[Firing]) -> Matches:
     """Match alerts with faults, one to one, the best fitting first.
 
-    An alert that is left over repeats a fault it could have noticed, unless it blames a node
-    that is not the fault's; then, as without any fault at the time, it is false.
+    An unmatched alert repeats a fault it could have detected, unless it names a node
+    that is not the fault's. Then, and without any fault at the time, it is false.
     """
     pairs = [
         (_fit(truth, firing), -firing.fired_s, -i, -j)
@@ -61,18 +61,18 @@ def overlaps(truth: FaultTruth, firing: Firing) -> bool:
 
 
 def grace_until_s(truth: FaultTruth) -> float:
-    """Return until when an alert may be about a fault."""
+    """Latest time of an alert about a fault."""
     until_s = max(truth.end_s, truth.felt_until_s) + GRACE_S
     return until_s + (RESTART_S if truth.fault.kind == "node_crash" else 0.0)
 
 
 def is_cause_right(truth: FaultTruth, firing: Firing) -> bool:
-    """Whether the alert believes in the fault's kind, or in one that looks exactly like it."""
+    """Whether the alert names the fault's kind, or one that looks exactly the same."""
     return firing.cause in {truth.fault.kind, *truth.looks_like}
 
 
 def is_place_right(truth: FaultTruth, firing: Firing) -> bool:
-    """Whether the alert names the node that is hit, none where the whole run is.
+    """Whether the alert names the affected node, or none where the whole run is affected.
 
     A part of the node that is named must be the right one; it need not be named.
     """
@@ -118,7 +118,7 @@ class Tally:
     delays_s: list[float] = field(default_factory=list)
 
     def score(self) -> dict[str, Any]:
-        """Return counts and ratios, None where a ratio has nothing to stand on."""
+        """Compute counts and ratios; a ratio of nothing is None."""
         return {
             "n_faults": self.n_faults,
             "n_countable": self.n_countable,
@@ -189,7 +189,7 @@ def ratio(part: float, whole: float) -> float | None:
 
 
 def percentile(values: Sequence[float], q: float) -> float | None:
-    """Return a percentile, None of no values."""
+    """Percentile; None without values."""
     return float(np.percentile(values, q)) if values else None
 
 
@@ -204,7 +204,7 @@ HEADS = {
 
 @dataclass(frozen=True, slots=True)
 class DrillReport:
-    """One scenario played, beside its truth."""
+    """One scenario played, with its ground truth."""
 
     scenario: Scenario
     seed: int
@@ -221,7 +221,7 @@ class DrillReport:
         ).score()
 
     def as_json(self) -> dict[str, Any]:
-        """Return the answer of ``drill --json``."""
+        """Build the object of ``drill --json``."""
         return {
             "scenario": self.scenario.name,
             "seed": self.seed,
@@ -233,7 +233,7 @@ class DrillReport:
 
 
 def drill(scenario: Scenario, *, seed: int | None = None) -> DrillReport:
-    """Play a scenario, and hold what fired against what was wrong."""
+    """Play a scenario, and match its alerts with its faults."""
     played = play_scenario(scenario, seed=seed)
     truths = tuple(truths_of(scenario, played.plans))
     used = scenario.seed if seed is None else seed
@@ -241,7 +241,7 @@ def drill(scenario: Scenario, *, seed: int | None = None) -> DrillReport:
 
 
 def fault_json(truth: FaultTruth) -> dict[str, Any]:
-    """Return a fault as ``drill --json`` prints it."""
+    """Describe a fault for ``drill --json``."""
     fault, kind = truth.fault, FAULTS[truth.fault.kind]
     return {
         "kind": fault.kind,
@@ -256,7 +256,7 @@ def fault_json(truth: FaultTruth) -> dict[str, Any]:
 
 
 def alert_json(firing: Firing) -> dict[str, Any]:
-    """Return an alert as ``drill --json`` prints it."""
+    """Describe an alert for ``drill --json``."""
     return {
         "rule": firing.rule,
         "cause": firing.cause,
@@ -274,12 +274,12 @@ def alert_json(firing: Firing) -> dict[str, Any]:
 
 
 def rounded(value: float | None) -> float | None:
-    """Round to a thousandth: no clock here is finer."""
+    """Round to a millisecond, the resolution of all clocks here."""
     return None if value is None else round(value, 3)
 
 
 def lines(report: DrillReport) -> Iterator[str]:
-    """Yield the report for people, line by line."""
+    """Yield the report as text, line by line."""
     scenario, score = report.scenario, report.score
     yield f"{scenario.name}: {scenario.duration_s:,.0f} s, seed {report.seed}"
     yield f"\nFaults: {len(report.truths)}"

@@ -1,1 +1,1 @@
-"""One command per module: estimate, ingest, up, and the like."""
+"""One command per module."""

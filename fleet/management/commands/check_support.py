@@ -32,7 +32,7 @@ EXIT_CODES = "exit codes: 0 all supported, 1 some unsupported or unknown, 2 bad 
 
 
 class Command(PlainCommand):
-    """Read, judge and print; keep it too where it is asked for."""
+    """Read, judge and print; store the check with --trial or --keep."""
 
     help = f"Check the operators of a model: supported, unsupported or unknown ({EXIT_CODES})."
 

@@ -32,7 +32,7 @@ class Command(PlainCommand):
 
 
 def read_scenario(path: Path) -> Scenario:
-    """Read a scenario file; ValueError says what is wrong with it, and what to do."""
+    """Read a scenario file; ValueError explains what is wrong."""
     try:
         text = path.read_text(encoding="utf-8")
     except OSError as error:

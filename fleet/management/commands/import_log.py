@@ -47,7 +47,7 @@ NUMBERS = (
 
 
 class Command(PlainCommand):
-    """Read a training log, keep it as a run that is over, and say what was understood."""
+    """Read a training log, store it as a finished run, and print a summary."""
 
     help = "Import a training log (plain or gzipped): steps, compile cache, hardware errors."
     files = "a log; several of one run"
@@ -79,7 +79,7 @@ class Command(PlainCommand):
         )
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Read, keep and print."""
+        """Read, store and print."""
         try:
             kept = self.imported(options)
         except DatabaseError as error:
@@ -195,7 +195,7 @@ def _unknown(options: dict[str, Any]) -> list[str]:
 
 
 def _answer(kept: ReadLog) -> dict[str, object]:
-    """Return what was found; what is not known is null."""
+    """Build the documented object; unknown values are null."""
     run, curves = kept.run, unpacked(bytes(kept.curves))
     compiles = compile_summary(run)
     return {

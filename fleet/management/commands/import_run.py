@@ -1,4 +1,4 @@
-"""import_run: keep a run that was trained elsewhere, from a table of its steps."""
+"""`manage.py import_run`: store a run trained elsewhere, from a table of its steps."""
 
 from pathlib import Path
 from typing import Any
@@ -14,7 +14,7 @@ from telemetry.ingest.tables import FIELD_OF, TableError, read_tables
 
 
 class Command(import_log.Command):
-    """Read tables of one run's steps, keep it as a run that is over, and say what was found."""
+    """Read tables of one run's steps, store it as a finished run, and print a summary."""
 
     help = "Import a run from CSV, or from an export of TensorBoard, W&B or MLflow (CSV, JSON)."
     files = "a table; of a single metric, NAME=FILE says which (else: loss)"

@@ -27,7 +27,7 @@ KEYS = (
 
 
 class Command(PlainCommand):
-    """Read a per-operation trace, say what slowed the job down, and keep it as a run."""
+    """Read a per-operation trace, find what slowed the job down, and store it as a run."""
 
     help = "Import a recorded trace (Parquet, or Chrome/Kineto JSON) as a run, with a verdict."
 
@@ -46,7 +46,7 @@ class Command(PlainCommand):
         parser.add_argument("--nodes", type=int, default=0, help="number of nodes, for the page")
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Read, analyse, keep and print."""
+        """Read, analyse, store and print."""
         try:
             kept = _imported(options)
         except DatabaseError as error:
@@ -85,7 +85,7 @@ def _imported(options: dict[str, Any]) -> RecordedTrace:
 
 
 def _answer(kept: RecordedTrace) -> dict[str, object]:
-    """Return the promised keys; what is not known is null."""
+    """Build the documented object; unknown values are null."""
     answer: dict[str, object] = {
         "run": kept.run.name,
         "workers": kept.n_workers,

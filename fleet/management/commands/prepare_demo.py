@@ -38,7 +38,7 @@ class Command(BaseCommand):
         parser.add_argument("--hours", type=float, default=24.0, help="history to make (24)")
 
     def handle(self, *, hours: float, **options: object) -> None:
-        """Create what is missing and publish every plan."""
+        """Create missing parts of the demo, and publish every plan."""
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
         now = datetime.now(UTC).replace(microsecond=0)
         if not Run.objects.simulated().exists():

@@ -1,4 +1,4 @@
-"""`manage.py project`: what a long run will cost on each arm, and when a move is earned back."""
+"""`manage.py project`: what a long run costs on each arm, and when a move breaks even."""
 
 from pathlib import Path
 from typing import Any
@@ -92,7 +92,7 @@ class Command(PlainCommand):
 
 
 def _flag(field: str) -> str:
-    """Return the option that a field is given by; what stands in a file keeps its name."""
+    """Name the option of a field; fields of a file keep their name."""
     return field if field.startswith("arm") else f"--{field.replace('_', '-')}"
 
 

@@ -1,4 +1,4 @@
-"""Put a backup in place of the database: whole, or not at all; trnwatch must not run."""
+"""Replace the database by a backup, atomically; trnwatch must not run."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ class Command(PlainCommand):
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Say which backup, and whether what is there may go."""
+        """Take the backup, and whether to overwrite."""
         super().add_arguments(parser)
         parser.add_argument("file", type=Path, help="what `manage.py backup` wrote")
         parser.add_argument(
@@ -25,7 +25,7 @@ class Command(PlainCommand):
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Restore it, and say what is to be done next."""
+        """Restore it, and print the next steps."""
         path: Path = options["file"]
         try:
             with Lock(settings.DATA_DIR / "up.lock"):

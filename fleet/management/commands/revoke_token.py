@@ -1,4 +1,4 @@
-"""Revoke bearer tokens by name; whoever still uses them is refused within seconds."""
+"""Revoke bearer tokens by name; requests with them are refused within seconds."""
 
 from datetime import UTC, datetime
 from typing import Any

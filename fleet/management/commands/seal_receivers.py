@@ -10,7 +10,7 @@ from fleet.models import Receiver
 
 
 class Command(PlainCommand):
-    """Seal what is plain or sealed with an older key; running it twice does no harm."""
+    """Encrypt secrets that are plain or use an older key; running it twice changes nothing."""
 
     help = "Seal receivers with the newest key, after an upgrade or with a new key; see --open."
 

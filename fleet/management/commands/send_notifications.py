@@ -51,7 +51,7 @@ class Command(BaseCommand):
             )
 
     def handle(self, **times: float) -> None:
-        """Send, and do the chores beside it, until told to stop."""
+        """Send, and run periodic checks, until stopped."""
         told = Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: told.set())

@@ -1,4 +1,4 @@
-"""`manage.py up`: everything trnwatch is made of, running until Ctrl-C."""
+"""`manage.py up`: run all of trnwatch until Ctrl-C."""
 
 import asyncio
 import os
@@ -30,7 +30,7 @@ class Command(BaseCommand):
     requires_system_checks = ()
 
     def handle(self, **_: object) -> None:
-        """Take the lock and the door, prepare, then run until told to stop."""
+        """Take the lock and the port, prepare, then run until stopped."""
         folder: Path = settings.DATA_DIR
         try:
             services.check_disk_space(folder)
@@ -78,7 +78,7 @@ class Command(BaseCommand):
         return listener
 
     def _environment(self, listener: socket.socket) -> dict[str, str]:
-        """Return what the programs are told: a demo, under this machine's names, unless said."""
+        """Environment of the programs: by default a demo under this machine's host names."""
         defaults = {
             "TRNWATCH_DEMO": "1",
             "TRNWATCH_BASE_URL": self._address(listener),
@@ -98,7 +98,7 @@ class Command(BaseCommand):
         connection.close()
 
     def _tell_of_mended(self, folder: Path) -> None:
-        """Say which files other users of this machine could read until now."""
+        """Report files that other users of this machine could read until now."""
         mended = settings.MENDED
         if mended.paths:
             n_files = len(mended.paths)
@@ -108,14 +108,14 @@ class Command(BaseCommand):
             self._say(f"{first} belongs to another user: see that only trnwatch can read it.")
 
     def _end_exposed_sessions(self) -> None:
-        """Sign everybody out if other users could read the session keys in the database."""
+        """Sign all users out if the session keys in the database were readable by others."""
         if settings.MENDED.exposed("trnwatch.sqlite3"):
             n_sessions, _ = Session.objects.all().delete()
             if n_sessions:
                 self._say("The database was open to other users: everybody must sign in again.")
 
     def _greet(self, listener: socket.socket) -> None:
-        """Say where it is, how to get in, and how to stop."""
+        """Print the address, how to sign in, and how to stop."""
         password = ensure_demo_admin()
         connection.close()
         how = f"password {password} (shown this once)" if password else "with its password"
@@ -138,7 +138,7 @@ class Command(BaseCommand):
         self._print(f"{now:%H:%M:%S}  {text}")
 
     def _print(self, text: str) -> None:
-        """Print at once; that nobody reads any more, or the disk is full, stops nothing."""
+        """Print at once; a closed pipe or a full disk is ignored."""
         with suppress(OSError):
             self.stdout.write(text)
             self.stdout.flush()

@@ -37,7 +37,7 @@ class Command(BaseCommand):
         )
 
     def handle(self, *, minutes_since: str | None, once: bool, **_: object) -> None:
-        """Write until told to stop."""
+        """Write until stopped."""
         told = Event()
         since = _moment(minutes_since) if minutes_since else None
         writer = _writer(told)
