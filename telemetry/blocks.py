@@ -1,4 +1,4 @@
-"""What the hardware says: the metrics, one tick of a shard (Block), and many (Span)."""
+"""Hardware metrics: one tick of a shard (Block), and many (Span)."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -71,7 +71,7 @@ class Block:
 
     @property
     def reported(self) -> NDArray[np.bool_]:
-        """Which nodes said anything at all: (n_nodes,)."""
+        """Nodes with any value: (n_nodes,)."""
         seen = np.zeros(len(self.nodes), dtype=bool)
         for values in self.values.values():
             seen |= np.isfinite(values).any(axis=1)
@@ -94,13 +94,13 @@ class Span:
     every_s: int = 1
 
     def blocks(self) -> Iterable[Block]:
-        """Take the span apart again, tick by tick."""
+        """Split the span into ticks."""
         for i, tick in enumerate(self.ticks):
             values = {name: array[i] for name, array in self.values.items()}
             yield Block(self.shard, int(tick), self.nodes, values)
 
     def of(self, nodes: Sequence[str]) -> Self:
-        """Return the named nodes, in the order given; one that is not here is NaN throughout."""
+        """Select nodes by name, in order; missing nodes are NaN."""
         if tuple(nodes) == self.nodes:
             return self
         places = {node: i for i, node in enumerate(self.nodes)}
@@ -114,7 +114,7 @@ class Span:
 
     @classmethod
     def beside(cls, spans: Sequence[Self]) -> Self:
-        """Return spans of the same ticks and metrics, their nodes side by side, as one."""
+        """Concatenate spans of the same ticks and metrics by nodes."""
         first = spans[0]
         values = {m: _joined([s.values[m] for s in spans], axis=1) for m in first.values}
         nodes = tuple(node for span in spans for node in span.nodes)
@@ -122,7 +122,7 @@ class Span:
 
     @classmethod
     def after_another(cls, spans: Sequence[Self]) -> Self | None:
-        """Return spans of the same nodes and metrics, in order of time, as one; None of none."""
+        """Concatenate spans of the same nodes and metrics by time; None of none."""
         if not spans:
             return None
         first = spans[0]
@@ -132,10 +132,9 @@ class Span:
 
 
 def _joined(arrays: Sequence[FloatArray], axis: int = 0) -> FloatArray:
-    """Join arrays (n_ticks, n_nodes, n_parts) by ticks or nodes.
+    """Concatenate arrays (n_ticks, n_nodes, n_parts) by ticks or nodes.
 
-    Nobody knows how many parts a metric has of which nothing is stored: such an array has none,
-    and is NaN in the parts of the others.
+    An array without stored values has no parts; it becomes NaN in the parts of the others.
     """
     n_parts = max(array.shape[2] for array in arrays)
     missing = [((0, 0), (0, 0), (0, n_parts - array.shape[2])) for array in arrays]

@@ -1,4 +1,4 @@
-"""A compile: one process that asked for one compiled graph, and what its cache key is made of."""
+"""Compilations and the parts of their cache keys."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,18 +38,17 @@ class Compile:
 
     @property
     def graph(self) -> str:
-        """What the graph's operations hash to."""
         return graph_of(self.module)
 
     @property
     def flags_hash(self) -> str:
-        """What the compiler's flags hash to; empty where the log does not say."""
+        """Hash of the compiler flags; empty where not logged."""
         return self.module.partition("+")[2]
 
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """One part of a cache key that differs: what it was and is, empty where nobody says."""
+    """A changed part of a cache key, before and after; empty where unknown."""
 
     what: What
     before: str = ""
@@ -57,16 +56,12 @@ class KeyChange:
 
 
 def graph_of(module: str) -> str:
-    """Return what a module's operations hash to.
-
-    >>> graph_of("MODULE_051daf37f1af2e155915+2e99804e")
-    '051daf37f1af2e155915'
-    """
+    """Hash of the operations in a module name."""
     return module.removeprefix("MODULE_").partition("+")[0]
 
 
 def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
-    """Return what differs between the keys under which a cache would hold two compiles.
+    """Compare the cache keys of two compilations.
 
     Notes
     -----
@@ -102,7 +97,7 @@ def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
 
 
 def _flag_changes(before: Compile, after: Compile) -> list[KeyChange]:
-    """Return how the flags differ: those that went and those that came."""
+    """Return removed and added flags."""
     hashes = before.flags_hash, after.flags_hash
     if all(hashes) and hashes[0] == hashes[1]:
         return []
@@ -115,11 +110,7 @@ def _flag_changes(before: Compile, after: Compile) -> list[KeyChange]:
 
 
 def flags_of(text: str) -> Sequence[str]:
-    """Return a compiler's flags one by one, each once and in one spelling.
-
-    >>> flags_of("--model-type transformer --optlevel=2 --model-type=transformer")
-    ['--model-type=transformer', '-O2']
-    """
+    """Normalize compiler flags, without duplicates."""
     flags: list[str] = []
     for word in text.split():
         if word.startswith("-") or not flags:

@@ -1,8 +1,8 @@
-"""What is said of input that cannot be used."""
+"""The error of unusable input."""
 
 
 class FieldError(ValueError):
-    """Input that cannot be used; ``field`` names what to change, ``message`` says how."""
+    """Unusable input: ``field`` is what to change, ``message`` says how."""
 
     def __init__(self, field: str, message: str) -> None:
         super().__init__(f"{field}: {message}")
@@ -10,5 +10,5 @@ class FieldError(ValueError):
         self.message = message
 
     def inside(self, place: str) -> "FieldError":
-        """Return the same error for a field inside a larger whole."""
+        """Return the same error for a field of a larger structure."""
         return FieldError(f"{place}.{self.field}", self.message)

@@ -1,4 +1,4 @@
-"""One metric over a window, on its way out of the store."""
+"""One metric over a window, as read from the store."""
 
 from dataclasses import dataclass
 from typing import Literal

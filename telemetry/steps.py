@@ -1,4 +1,4 @@
-"""What training says: the phases of every step, per worker."""
+"""Training steps: the phases of every step, per worker."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -55,14 +55,13 @@ class StepBatch:
     merged: Merged | None = None
 
     def __len__(self) -> int:
-        """Count the steps."""
         return len(self.step)
 
     @property
     def worker_step_s(self) -> FloatArray:
-        """Duration of each step by each worker's account: (n_steps, n_workers) seconds.
+        """Duration of each step by worker: (n_steps, n_workers) seconds.
 
-        Of phases that a worker does not tell apart only those told count; NaN where none is.
+        The sum of the reported phases; NaN without any.
         """
         told = [self.phases[phase] for phase in PHASES]
         total: FloatArray = np.sum(told, axis=0)
@@ -108,22 +107,20 @@ class StepBatch:
         return self.wait_ratio + self.transfer_ratio
 
     def _ratio(self, phase: str) -> FloatArray:
-        """Return a phase's share of the step: (n_steps,), mean over workers."""
+        """Share of a phase: (n_steps,), mean over workers."""
         # A worker that tells of no time at all has no share: 0 / 0, and no warning.
         with np.errstate(invalid="ignore"):
             return _mean(self.phases[phase] / self.worker_step_s)
 
     def last(self, n_steps: int) -> Self:
-        """Keep the newest steps."""
         return self[max(0, len(self) - n_steps) :]
 
     def newest(self, within_s: float, *, at_least: int) -> Self:
-        """Keep the steps that ended ``within_s`` before the end of the last, or so many."""
+        """Keep the steps that ended within ``within_s`` of the last one, or a number of them."""
         n_within = int((self.ended_at_s > self.ended_at_s[-1:] - within_s).sum())
         return self.last(max(n_within, at_least))
 
     def __getitem__(self, rows: slice) -> Self:
-        """Keep some of the steps."""
         phases = {phase: values[rows] for phase, values in self.phases.items()}
         return type(self)(
             self.run,
@@ -140,14 +137,13 @@ class StepBatch:
 
     @classmethod
     def empty(cls, run: str, workers: tuple[str, ...] = ()) -> Self:
-        """Return a batch of no steps."""
         none = np.zeros((0, len(workers)))
         phases = dict.fromkeys(PHASES, none)
         return cls(run, workers, np.zeros(0, int), np.zeros(0), phases, np.zeros(0))
 
     @classmethod
     def joined(cls, batches: Sequence[Self]) -> Self:
-        """Return batches of one run and the same workers, in order, as one."""
+        """Concatenate batches of one run with the same workers."""
         phases = {p: np.concatenate([b.phases[p] for b in batches]) for p in PHASES}
         any_told = any(batch.told_loss is not None for batch in batches)
         is_merged = any(batch.merged is not None for batch in batches)
@@ -169,7 +165,7 @@ class StepBatch:
 
 
 def _mean(values: FloatArray) -> FloatArray:
-    """Return the mean over the workers that reported: (n_steps, n_workers) to (n_steps,)."""
+    """Mean over reporting workers: (n_steps, n_workers) to (n_steps,)."""
     known = np.isfinite(values)
     total: FloatArray = np.where(known, values, 0.0).sum(axis=1)
     # A step that nobody reported is 0 / 0: not a number, and no warning either.

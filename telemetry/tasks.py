@@ -1,4 +1,4 @@
-"""What Celery workers do for telemetry: each task joins two stages, and no more."""
+"""Celery tasks of telemetry; each connects two stages."""
 
 import time
 
@@ -26,14 +26,14 @@ ROLLED_UP_TO = "rolled_up_to"
 # A tick that has waited longer than this is late news: let it expire, the next catches up.
 @shared_task(ignore_result=True, expires=10)
 def start_tick() -> None:
-    """Ask for every shard of every simulated run to be brought up to this second."""
+    """Request every shard of every simulated run up to this second."""
     until = int(time.time())
     for run, shard in shards_due(open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)):
         simulate_shard.apply_async((run, shard, until))
 
 
 def shards_due(hot: HotStore) -> list[tuple[str, str]]:
-    """Return the run and name of every shard that is simulated."""
+    """Run and name of every simulated shard."""
     plans = hot.plans().items()
     return [
         (run, shard)
@@ -50,7 +50,7 @@ def shards_due(hot: HotStore) -> list[tuple[str, str]]:
     retry_backoff=True,
 )
 def simulate_shard(run: str, shard: str, until: int) -> None:
-    """Play one shard up to a second and store it; running it twice changes nothing."""
+    """Play one shard up to a second and store it. Idempotent."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     encoded = hot.plan(run)
     if encoded is None:
@@ -79,7 +79,7 @@ def simulate_shard(run: str, shard: str, until: int) -> None:
 
 @shared_task(ignore_result=True, expires=60)
 def roll_up() -> None:
-    """Write the latest whole minutes down for good; a minute written twice is one minute."""
+    """Store the latest complete minutes. Idempotent."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     end = (int(time.time()) - SETTLE_S) // 60 * 60
     # After an outage of everything, from where it was left, as far as the hot tier still has it.
@@ -96,5 +96,5 @@ def roll_up() -> None:
 
 @shared_task(ignore_result=True, expires=600)
 def forget() -> None:
-    """Drop what is older than the durable tier keeps, and delivered to the long-term one."""
+    """Delete what is older than the retention, and delivered to the long-term store."""
     durable.delete_older_than(settings.DURABLE_KEEP_DAYS, unless_since=undelivered_since())

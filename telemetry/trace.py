@@ -1,4 +1,4 @@
-"""What a profiler says: every operation of every worker in some steps, one row each."""
+"""A profiler trace: operations of workers in some steps, one row each."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from telemetry.blocks import FloatArray, IntArray
 
 
 class TraceError(ValueError):
-    """A trace that cannot be made sense of; says what is wrong and what to do."""
+    """A trace that cannot be used: what is wrong, and the fix."""
 
 
 BoolArray = NDArray[np.bool_]
@@ -93,10 +93,9 @@ class Trace:
     n_ranks_missing: int = 0
 
     def __len__(self) -> int:
-        """Count the operations."""
         return len(self.kind)
 
 
 def is_kind(codes: IntArray, *names: str) -> BoolArray:
-    """Return where codes are of one of these kinds."""
+    """Mark codes of some kinds."""
     return np.isin(codes, [CODE[name] for name in names])

@@ -1,4 +1,4 @@
-"""What exists: chips, instance types, prices and model shapes, each figure with its source."""
+"""Chips, instance types, prices and model shapes, each figure with its source."""
 
 from telemetry.catalog.hardware import Chip, Instance, Price, Source
 from telemetry.catalog.lookup import (

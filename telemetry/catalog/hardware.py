@@ -1,4 +1,4 @@
-"""Accelerators and the instances that hold them, as the vendors publish them."""
+"""Accelerators and instance types, as published by vendors."""
 
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
@@ -22,7 +22,7 @@ Amount = Annotated[float, msgspec.Meta(gt=0)]
 
 
 class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Where a figure was read, and when (ISO date, or year and month)."""
+    """Where and when a figure was read (ISO date, or year and month)."""
 
     title: str
     date: str

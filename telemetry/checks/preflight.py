@@ -1,4 +1,4 @@
-"""From what was measured to a verdict: each node, each bad pair, the group, and whom to take."""
+"""From measurements to a verdict: nodes, bad pairs, the group, and the nodes to use."""
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ def counts(measured: Measured, instance: Instance | None) -> Iterator[PreflightF
 
 
 def health(measured: Measured) -> Iterator[PreflightFinding]:
-    """Find nodes whose memory or hardware has made errors that nothing could correct."""
+    """Find nodes with uncorrected memory or hardware errors."""
     for kind in ("ecc_uncorrected", "hardware_errors"):
         seen: FloatArray = getattr(measured, kind)
         for i in np.flatnonzero(seen > 0):
@@ -47,7 +47,7 @@ def health(measured: Measured) -> Iterator[PreflightFinding]:
 
 
 def rest(measured: Measured) -> Iterator[PreflightFinding]:
-    """Find nodes whose counters of trouble move although nothing runs."""
+    """Find nodes whose error counters rise without load."""
     for counter, moved in measured.rest.items():
         for i in np.flatnonzero(moved > 0):
             yield PreflightFinding(
@@ -87,7 +87,7 @@ def devices(measured: Measured) -> Iterator[PreflightFinding]:
 
 
 def slower(device_s: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return which devices stand out from their node and from their like: (n, n_efa)."""
+    """Devices that stand out from their node and from their role: (n, n_efa)."""
     if not device_s.size or not np.isfinite(device_s).any():
         return np.zeros(device_s.shape, dtype=bool)
     logs = np.log(_finite(device_s))
@@ -112,7 +112,7 @@ Conflicts = dict[int, frozenset[int]]
 
 
 def compatible(n: int, bad_pairs: Iterable[tuple[int, int]], cost: FloatArray) -> list[int]:
-    """Return the most nodes of which no two are a bad pair, in order.
+    """Find the most nodes without a bad pair, in order.
 
     Parameters
     ----------
@@ -157,7 +157,7 @@ def compatible(n: int, bad_pairs: Iterable[tuple[int, int]], cost: FloatArray) -
 
 
 def _exact(nodes: frozenset[int], conflicts: Conflicts, cost: FloatArray) -> list[int]:
-    """Return the best independent set: the largest, then the cheapest, then the first."""
+    """Find the best independent set: the largest, then the cheapest, then the first."""
     if not nodes:
         return []
     hub = max(nodes, key=lambda i: (len(conflicts[i] & nodes), -i))
@@ -173,7 +173,7 @@ def _price(chosen: list[int], cost: FloatArray) -> tuple[int, float, list[int]]:
 
 
 def _greedy(nodes: frozenset[int], conflicts: Conflicts, cost: FloatArray) -> list[int]:
-    """Take whoever conflicts with fewest of those left, again and again."""
+    """Take the node with the fewest conflicts, repeatedly."""
     left, taken = set(nodes), []
     while left:
         best = min(left, key=lambda i: (len(conflicts[i] & left), float(cost[i]), i))
@@ -183,7 +183,7 @@ def _greedy(nodes: frozenset[int], conflicts: Conflicts, cost: FloatArray) -> li
 
 
 def closest(candidates: Collection[int], distance: FloatArray, *, take: int) -> list[int]:
-    """Return so many of the candidates, near each other, in order.
+    """Choose candidates near each other, in order.
 
     Parameters
     ----------
@@ -213,10 +213,10 @@ ORDER = (NodeVerdict.PASS, NodeVerdict.HOLD, NodeVerdict.FAIL)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreflightJudgement:
-    """What a preflight has found.
+    """The result of a preflight.
 
-    ``chosen`` are the nodes to take, ``usual`` what a usual pair and device show, and
-    ``slowdown`` how many times as long as expected the last collective over them took.
+    ``chosen``: nodes to use. ``usual``: values of a usual pair and device. ``slowdown``: ratio of
+    the last collective over the chosen nodes to the expected time.
     """
 
     nodes: Mapping[str, NodeVerdict]
@@ -228,18 +228,18 @@ class PreflightJudgement:
 
     @property
     def bad_pairs(self) -> list[tuple[str, str]]:
-        """Pairs of which one node may come."""
+        """Pairs of which only one node may be used."""
         return [(t.node, t.peer) for t in self.troubles if t.peer is not None]
 
     def of(self, node: str) -> list[PreflightFinding]:
-        """Return what is held against a node, alone or with another."""
+        """Return findings about a node, alone or in a pair."""
         return [trouble for trouble in self.troubles if node in {trouble.node, trouble.peer}]
 
 
 def judge(
     measured: Measured, instance: Instance | None, *, take: int | None = None
 ) -> PreflightJudgement:
-    """Judge everything that was measured.
+    """Judge all measurements.
 
     Parameters
     ----------
@@ -285,13 +285,13 @@ def judge(
 
 
 def group_slowdown(collectives: Sequence[Collective], chosen: Collection[str]) -> float:
-    """Return how slow the last collective over just these nodes was; NaN where none was."""
+    """Slowdown of the last collective over exactly these nodes; NaN without one."""
     over = [each for each in collectives if set(each.nodes) == set(chosen)]
     return slowdown(over[-1]) if over else float("nan")
 
 
 def distances(looks: Sequence[PairAnalysis]) -> FloatArray:
-    """Return how much farther than usual any two nodes are, as logarithms: (n, n)."""
+    """Log distance between nodes relative to the usual: (n, n)."""
     return np.asarray(
         sum(
             np.nan_to_num(look.split.pair + look.split.node[:, None] + look.split.node)
@@ -305,7 +305,7 @@ def _of(troubles: Sequence[PreflightFinding], verdict: NodeVerdict) -> set[str]:
 
 
 def _not_measured(measured: Measured) -> list[PreflightFinding]:
-    """Hold nodes that no pair was probed of, where there is more than one node."""
+    """Hold nodes without a probed pair, if there are several nodes."""
     if len(measured.nodes) < 2:
         return []
     seen = np.any(measured.was_probed, axis=1)
@@ -316,7 +316,7 @@ def _not_measured(measured: Measured) -> list[PreflightFinding]:
 
 
 def _verdicts(nodes: Sequence[str], own: Sequence[PreflightFinding]) -> dict[str, NodeVerdict]:
-    """Return the worst that each node's own troubles say."""
+    """Worst verdict by the own findings of each node."""
     verdicts = dict.fromkeys(nodes, NodeVerdict.PASS)
     for trouble in own:
         verdicts[trouble.node] = max(verdicts[trouble.node], trouble.verdict, key=ORDER.index)
@@ -329,7 +329,7 @@ def _fit(
     together: Sequence[PreflightFinding],
     distance: FloatArray,
 ) -> list[int]:
-    """Return the most of the able nodes of which no two are a bad pair."""
+    """Return the most usable nodes without a bad pair."""
     place = {nodes[i]: at for at, i in enumerate(able)}
     bad = [
         (place[trouble.node], place[trouble.peer])

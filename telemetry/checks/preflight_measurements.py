@@ -1,4 +1,4 @@
-"""The collective test: sizes up to 1 GB, and how far what was measured lies from the expected."""
+"""Measurements of a preflight: pairs of nodes and collectives."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -68,7 +68,7 @@ class Measured:
 
     @classmethod
     def nothing_of(cls, nodes: tuple[str, ...], *, n_efa: int) -> "Measured":
-        """Return what is known before the first probe."""
+        """Empty measurements."""
         n = len(nodes)
 
         def blank(*shape: int) -> FloatArray:
@@ -89,13 +89,13 @@ class Measured:
 
     @property
     def was_probed(self) -> NDArray[np.bool_]:
-        """Which pairs were probed: (n, n)."""
+        """Probed pairs: (n, n)."""
         return ~np.isnan(self.p50_s)
 
     def with_pairs(
         self, rows: IntArray, columns: IntArray, values: Mapping[str, FloatArray]
     ) -> "Measured":
-        """Return the same with some pairs measured; ``values`` (n_pairs,) by field."""
+        """Add measured pairs; ``values`` (n_pairs,) by field."""
         changes = {}
         for name, measured in values.items():
             matrix = getattr(self, name).copy()
@@ -114,7 +114,7 @@ JUDGED_FROM_BYTES = 2.0**20
 
 
 def slowdown(measured: Collective) -> float:
-    """Return how many times as long as expected a collective takes; NaN if that is not known.
+    """Ratio of a collective to its expected time; NaN if unknown.
 
     Notes
     -----
@@ -128,5 +128,4 @@ def slowdown(measured: Collective) -> float:
 
 
 def is_slow(measured: Collective) -> bool:
-    """Whether a collective takes much longer than this type of instance should need."""
     return slowdown(measured) > SLOWER_BY

@@ -1,4 +1,4 @@
-"""The matrix of pairs: which node is slow to everybody, which pair only to each other."""
+"""The matrix of pairs: nodes that are slow to all, pairs that are slow to each other."""
 
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 
 
 class NodeVerdict(StrEnum):
-    """What becomes of a node: take it, look at it first, or send it back."""
+    """Use the node, inspect it first, or replace it."""
 
     PASS = "pass"  # noqa: S105
     HOLD = "hold"
@@ -41,10 +41,10 @@ PAIRS = ("pair_slow", "pair_silent")
 
 @dataclass(frozen=True, slots=True)
 class PreflightFinding:
-    """One thing that is wrong; of a pair, ``peer`` is the other node.
+    """One problem; of a pair, ``peer`` is the other node.
 
-    ``metric`` says which figure shows it, ``value`` and ``usual`` its value here and elsewhere;
-    None where there is nothing to compare.
+    ``metric`` names the figure, ``value`` and ``usual`` are its value here and elsewhere; None
+    where not comparable.
     """
 
     kind: str
@@ -57,12 +57,12 @@ class PreflightFinding:
 
     @property
     def verdict(self) -> NodeVerdict:
-        """What this alone means for the node."""
+        """Verdict for the node by this finding alone."""
         return KINDS[self.kind]
 
     @property
     def is_of_pair(self) -> bool:
-        """Whether two nodes have it together and neither alone."""
+        """Whether neither node has the problem alone."""
         return self.kind in PAIRS
 
 
@@ -82,12 +82,12 @@ class TwoWay:
 
     @property
     def node_spread(self) -> float:
-        """How much nodes differ, as a robust standard deviation."""
+        """Robust standard deviation of nodes."""
         return float(GAUSSIAN * median(np.abs(self.node)))
 
     @property
     def pair_spread(self) -> float:
-        """How much pairs differ beyond their nodes, as a robust standard deviation."""
+        """Robust standard deviation of pairs beyond their nodes."""
         above = self.pair[np.triu_indices(len(self.node), 1)]
         return float(GAUSSIAN * median(np.abs(above)))
 
@@ -176,7 +176,7 @@ NODE_DEVIATIONS, PAIR_DEVIATIONS = 6.0, 8.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairAnalysis:
-    """One matrix taken apart: in ``excess_*`` 1 is the limit, NaN where nothing is known."""
+    """Decomposition of a matrix; in ``excess_*`` 1 is the limit, NaN means unknown."""
 
     figure: PairMeasure
     values: FloatArray
@@ -184,25 +184,24 @@ class PairAnalysis:
 
     @property
     def usual(self) -> float:
-        """What a usual pair shows."""
         level = float(np.exp(self.split.level))
         return 1 / level if self.figure.is_rate else level
 
     @property
     def slow_nodes(self) -> NDArray[np.bool_]:
-        """Which nodes are slow to everybody: (n,)."""
+        """Nodes that are slow to all: (n,)."""
         least = max(np.log(self.figure.node), NODE_DEVIATIONS * self.split.node_spread)
         return np.asarray(self.split.node > least)
 
     @property
     def slow_pairs(self) -> NDArray[np.bool_]:
-        """Which pairs are slow to each other beyond what their nodes are: (n, n)."""
+        """Pairs that are slow beyond what their nodes are: (n, n)."""
         least = max(np.log(self.figure.pair), PAIR_DEVIATIONS * self.split.pair_spread)
         return np.asarray(self.split.pair > least)
 
 
 def looked_at(measured: Measured) -> list[PairAnalysis]:
-    """Take each of the three matrices apart."""
+    """Decompose each of the three matrices."""
     found = []
     for figure in FIGURES:
         values: FloatArray = getattr(measured, figure.name)
@@ -216,7 +215,7 @@ def looked_at(measured: Measured) -> list[PairAnalysis]:
 
 
 def silent(measured: Measured) -> NDArray[np.bool_]:
-    """Return which nodes most of their peers cannot reach, and more than one: (n,)."""
+    """Nodes that most of their peers, and several, cannot reach: (n,)."""
     n_dead = np.isinf(measured.p50_s).sum(axis=1)
     n_probed = measured.was_probed.sum(axis=1)
     return np.asarray((n_dead > 1) & (n_dead > MOST_SILENT * n_probed))
@@ -225,7 +224,7 @@ def silent(measured: Measured) -> NDArray[np.bool_]:
 def nodes(
     measured: Measured, looks: list[PairAnalysis], *, known: Collection[str]
 ) -> Iterator[PreflightFinding]:
-    """Find nodes that are silent or slow to everybody; the ``known`` have a better reason."""
+    """Find nodes that are silent or slow to all; those in ``known`` have a better reason."""
     gone = silent(measured)
     for i, node in enumerate(measured.nodes):
         if node in known:
@@ -251,7 +250,7 @@ def nodes(
 def pairs(
     measured: Measured, looks: list[PairAnalysis], *, apart: Collection[str]
 ) -> Iterator[PreflightFinding]:
-    """Find pairs that are silent or slow only to each other, among nodes that may be taken."""
+    """Find usable nodes that are silent or slow only to each other."""
     dead, slow = np.isinf(measured.p50_s), [look.slow_pairs for look in looks]
     may = np.array([node not in apart for node in measured.nodes], dtype=bool)
     bad = np.triu((dead | np.logical_or.reduce(slow)) & may & may[:, None], 1)

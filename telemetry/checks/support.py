@@ -1,4 +1,4 @@
-"""Operators of a model against what is published and what the compiler reported."""
+"""Judge the operators of a model by published lists and compiler reports."""
 
 import tomllib
 from collections.abc import Iterable, Mapping
@@ -24,15 +24,11 @@ FILE = Path(__file__).parent / "operators.toml"
 
 
 class Names(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names that one source gives."""
-
     source: str
     names: frozenset[str]
 
 
 class Pairs(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Names with what one source says of each."""
-
     source: str
     names: Mapping[str, str]
 
@@ -53,24 +49,24 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     targets: Names
 
     def listed_as(self, name: str) -> str:
-        """Return the listed operator that a name stands for, empty where there is none."""
+        """Return the listed operator that a name stands for; empty without one."""
         same = (name, f"{name}_", name.removesuffix("_"), self.aliases.names.get(name, ""))
         return next((each for each in same if each in self.listed.names), "")
 
     @property
     def list_date(self) -> str:
-        """When the list was last changed (year and month)."""
+        """Last change of the list (year and month)."""
         return self.sources[self.listed.source].date
 
 
 @cache
 def published() -> Published:
-    """Return what comes with trnwatch, read once per process."""
+    """Return published data in the package, read once per process."""
     return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), Published)
 
 
 class SupportState(StrEnum):
-    """What is known of an operator, the worst first."""
+    """Support of an operator, the worst first."""
 
     UNSUPPORTED = "unsupported"
     UNKNOWN = "unknown"
@@ -78,7 +74,7 @@ class SupportState(StrEnum):
 
 
 class Basis(StrEnum):
-    """What a judgement rests on, the strongest first."""
+    """What a judgement is based on, the strongest first."""
 
     REPORT = "report"
     REFUSED_TYPE = "refused_type"

@@ -1,1 +1,1 @@
-"""The physics of a training fleet: what nodes and runs would report. Knows no store."""
+"""The simulated fleet: what nodes and runs would report."""

@@ -1,4 +1,4 @@
-"""Collectives inside a step: tensor-parallel ones, and the gradient exchange."""
+"""Collectives within a step: tensor-parallel ones, and the gradient exchange."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -18,14 +18,13 @@ KIB, MIB = 1024, 1024**2
 
 @dataclass(frozen=True, slots=True)
 class CollectiveTime:
-    """Duration of one collective: start-up and hops, then bytes."""
+    """Duration of a collective: latency part, then bandwidth part."""
 
     latency_s: float
     bandwidth_s: float
 
     @property
     def total_s(self) -> float:
-        """Duration of the whole."""
         return self.latency_s + self.bandwidth_s
 
 
@@ -48,16 +47,14 @@ class Traffic:
 
     @property
     def is_reduction(self) -> bool:
-        """Whether it reduces: these were measured with an older release than the others."""
+        """Reductions were measured with an older release than the others."""
         return self.op in {"all_reduce", "reduce_scatter"}
 
 
 class Fabric(Protocol):
     """A family of fabrics."""
 
-    def time(self, traffic: Traffic) -> CollectiveTime:
-        """Return how long a collective takes."""
-        ...
+    def time(self, traffic: Traffic) -> CollectiveTime: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +93,6 @@ class NeuronLinkV2:
     exchange_s: float = 900 * US
 
     def time(self, traffic: Traffic) -> CollectiveTime:
-        """Return how long a collective takes."""
         moved = self._local_s(traffic) + self._network_s(traffic)
         return CollectiveTime(self._start_s(traffic, moved), moved)
 
@@ -144,7 +140,6 @@ class NeuronLinkV3:
     rdh_below: float = 56 * MIB
 
     def time(self, traffic: Traffic) -> CollectiveTime:
-        """Return how long a collective takes."""
         fabric = STEP_FABRICS["Trainium2"]
         phases = 2 if traffic.op == "all_reduce" else 1
         local_ranks = traffic.n_ranks // traffic.n_nodes
@@ -188,7 +183,6 @@ class NcclFabric:
     full_hop_s: float = 1830 * US
 
     def time(self, traffic: Traffic) -> CollectiveTime:
-        """Return how long a collective takes: the quicker of the two protocols."""
         return min(self._quick(traffic), self._full(traffic), key=lambda time: time.total_s)
 
     def _quick(self, traffic: Traffic) -> CollectiveTime:
@@ -297,7 +291,7 @@ def collective_time_s(
 
 
 def bus_bytes_per_s(time: CollectiveTime, *, n_ranks: int, n_bytes: int, op: str) -> float:
-    """Return the bus bandwidth: bytes that passed each link of a flat ring, per second."""
+    """Bus bandwidth: bytes per second over each link of a flat ring."""
     return OPS[op](n_ranks) * n_bytes / time.total_s
 
 
@@ -344,7 +338,6 @@ class Exchange:
 
     @property
     def total_s(self) -> float:
-        """Duration with nothing beside it."""
         return float(
             exchange_s(self.local_s, self.latency_s, self.bandwidth_s, overlaps=self.overlaps)
         )
@@ -353,7 +346,7 @@ class Exchange:
 def exchange_s(
     local_s: Seconds, latency_s: Seconds, bandwidth_s: Seconds, *, overlaps: bool
 ) -> Seconds:
-    """Return the duration of an exchange from its parts; GPUs move inside and outside at once."""
+    """Compute the duration of an exchange; GPUs use both fabrics at once."""
     moved = np.maximum(local_s, bandwidth_s) if overlaps else np.add(local_s, bandwidth_s)
     return np.asarray(latency_s + moved)
 
@@ -363,12 +356,12 @@ def _fabric(layout: Layout) -> StepFabric:
 
 
 def link_bytes_per_s(layout: Layout) -> float:
-    """Return the bus bandwidth that one rank's ring gets inside a node."""
+    """Bus bandwidth of the ring of one rank inside a node."""
     return _fabric(layout).link_ratio * layout.instance.link_bytes_per_s
 
 
 def tensor_parallel_s(layout: Layout) -> float:
-    """Return what the tensor-parallel all-reduces of one micro-batch take, seconds.
+    """Compute the tensor-parallel all-reduces of one micro-batch: seconds.
 
     Notes
     -----
@@ -387,7 +380,7 @@ def tensor_parallel_s(layout: Layout) -> float:
 
 
 def gradient_exchange(layout: Layout) -> Exchange:
-    """Return the exchange of gradients between the replicas, once per step.
+    """Compute the gradient exchange between replicas, once per step.
 
     Notes
     -----

@@ -1,4 +1,4 @@
-"""The compiles of a simulated run: which graphs, under which keys, by which nodes, how long."""
+"""Compilations of a simulated run: graphs, cache keys, nodes, durations."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ ACCIDENTS: Final[tuple[Accident, ...]] = ("flags", "compiler", "lost")
 
 @dataclass(frozen=True, slots=True)
 class Toolchain:
-    """What compiles a run's graphs, and where they are kept."""
+    """Compiler, flags and cache of a run."""
 
     compiler: str = COMPILER
     flags: str = FLAGS
@@ -35,12 +35,11 @@ class Toolchain:
 
     @property
     def is_shared(self) -> bool:
-        """Whether all nodes see the same cache."""
+        """Whether all nodes share one cache."""
         return self.cache != LOCAL
 
 
 def toolchain_of(job: Job) -> Toolchain:
-    """Return what a simulated job compiles with, before anybody changes it."""
     is_shared = job.nodes >= SHARED_FROM_NODES or job.instance.startswith("trn2.48")
     target = "trn2" if job.instance.startswith("trn2") else "trn1"
     flags = f"--target={target} {FLAGS}"
@@ -48,18 +47,12 @@ def toolchain_of(job: Job) -> Toolchain:
 
 
 def compiles_at_all(job: Job) -> bool:
-    """Whether its instance runs what neuronx-cc compiles: GPUs do not."""
+    """Whether the instance uses neuronx-cc; GPUs do not."""
     return catalog.training_instance(job.instance).chip.vendor == "AWS"
 
 
 def graphs_of(job: Job) -> Sequence[str]:
-    """Return the hashes of a job's graphs, the step's own first: what is laid out alike is alike.
-
-    >>> job = Job(model="llama2-7b", instance="trn1.32xlarge", nodes=4, tp=8, seq_len=4096,
-    ...           global_batch=64)
-    >>> len(graphs_of(job))
-    26
-    """
+    """Hashes of the graphs of a job, that of the step first. Equal layouts have equal graphs."""
     is_large = catalog.model(job.model).params >= LARGE_PARAMS
     n_graphs = GRAPHS_OF_LARGE if is_large else GRAPHS_OF_SMALL
     layout = f"{job.model} {job.tp} {job.pp} {job.seq_len} {job.global_batch} {job.nodes}"
@@ -72,12 +65,11 @@ def _digits(text: str) -> str:
 
 
 def module_of(graph: str, tools: Toolchain) -> str:
-    """Return a graph's module under some flags."""
     return f"MODULE_{graph}+{blake2b(tools.flags.encode(), digest_size=4).hexdigest()}"
 
 
 def first_compiles(spec: RunSpec, tools: Toolchain, *, epoch_s: float) -> Sequence[Compile]:
-    """Return all that a run's nodes ask the cache for before they train.
+    """Cache requests of the nodes of a run before it trains.
 
     Parameters
     ----------
@@ -113,7 +105,7 @@ def recompiled(
     start: str = "",
     is_planned: bool = False,
 ) -> Sequence[Compile]:
-    """Return what the nodes ask for when the step's own graph is compiled again."""
+    """Cache requests when the graph of the step is compiled again."""
     graph = graphs_of(spec)[0]
     return [
         replace(event, is_planned=is_planned)
@@ -130,7 +122,7 @@ def _asked(
     seconds: float,
     start: str = "",
 ) -> Iterator[Compile]:
-    """Yield what each node asks for: one compiles or each does, the others find it then."""
+    """Yield the request of each node: one compiles, or all do; others find the result."""
     for rank, node in enumerate(spec.node_names):
         compiles = seconds > 0 and (rank == 0 or not tools.is_shared)
         event = Compile(
@@ -147,7 +139,7 @@ def _asked(
 
 
 def changed(tools: Toolchain, accident: Accident) -> Toolchain:
-    """Return what is compiled with after an accident: other flags, another compiler, or alike."""
+    """Return the toolchain after an accident: other flags, another compiler, or the same."""
     if accident == "flags":
         is_usual = "-O1" in tools.flags.split()
         before, after = ("-O1", "-O2") if is_usual else ("-O2", "-O1")

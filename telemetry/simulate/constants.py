@@ -1,4 +1,4 @@
-"""The few constants of the physics, one set per chip: docs/physics.md says where from."""
+"""Constants of the step model, one set per chip; docs/physics.md has the sources."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

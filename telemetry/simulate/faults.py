@@ -1,4 +1,4 @@
-"""Every kind of fault and benign look-alike: what it hits, and what its magnitude means."""
+"""Kinds of faults and of benign events: scope, and meaning of the magnitude."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ class FaultKind:
 
 @dataclass(frozen=True, slots=True)
 class BenignKind:
-    """One kind of event that looks like trouble and is none.
+    """An event that looks like a fault and is none.
 
-    ``default_duration_s`` None: the event lasts as long as the physics says, or for good.
+    ``default_duration_s`` None: the event lasts as long as the model says, or forever.
     """
 
     name: str
@@ -101,5 +101,5 @@ BENIGN: Mapping[str, BenignKind] = {kind.name: kind for kind in _BENIGN}
 
 
 def slowdown(magnitude: float) -> float:
-    """Return how many times longer something takes, however its magnitude was put."""
+    """Convert a magnitude to the ratio of durations."""
     return magnitude if magnitude >= 1 else 1 / magnitude

@@ -1,4 +1,4 @@
-"""What healthy hardware reports while a run lives on it: cores, accelerators, host."""
+"""Reports of the hardware of a run: cores, accelerators, EFA devices, host."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -40,7 +40,7 @@ class Occupancy:
 
 
 class _Meter:
-    """Measures how much of each tick falls into some part of the rows."""
+    """Measures the share of each tick in parts of the rows."""
 
     def __init__(self, rows: TimelineRows, ticks: IntArray) -> None:
         edges = np.concatenate([ticks - TICK_S, ticks])
@@ -48,14 +48,14 @@ class _Meter:
         self.at_s = edges - rows.start_s[self.row]
 
     def share(self, begins_s: FloatArray, length_s: FloatArray) -> FloatArray:
-        """Return how much of each tick lies in a part of the rows that begins and lasts so."""
+        """Share of each tick within a part of the rows."""
         before = np.zeros((len(length_s) + 1, *length_s.shape[1:]))
         np.cumsum(length_s, axis=0, out=before[1:])
         into = np.clip(self._at(begins_s) - begins_s[self.row], 0, length_s[self.row])
         return self._gained(before[self.row] + into) / TICK_S
 
     def progress(self, begins_s: FloatArray, length_s: FloatArray) -> FloatArray:
-        """Return how many of these parts each tick got through, fractions included."""
+        """Return number of such parts that each tick completed, with fractions."""
         before = np.zeros((len(length_s) + 1, *length_s.shape[1:]))
         np.cumsum(length_s > 0, axis=0, out=before[1:])
         length = length_s[self.row]
@@ -74,7 +74,7 @@ class _Meter:
 
 
 def occupancy(rows: TimelineRows, ticks: IntArray) -> Occupancy:
-    """Return what the workers of these rows spent each tick on.
+    """Compute how workers spent each tick.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ def occupancy(rows: TimelineRows, ticks: IntArray) -> Occupancy:
 
 
 def rows_at(rows: TimelineRows, ticks: IntArray) -> IntArray:
-    """Return the row under way at the end of each tick: (n_ticks,)."""
+    """Row in progress at the end of each tick: (n_ticks,)."""
     return np.searchsorted(rows.start_s, ticks, side="left") - 1
 
 
@@ -138,7 +138,7 @@ ECC_CORRECTED_PER_DAY = 0.5
 
 @dataclass(frozen=True, slots=True)
 class PartVariation:
-    """Lasting differences between alike parts: (n_nodes, n_parts) each."""
+    """Permanent differences between parts: (n_nodes, n_parts) each."""
 
     core: Floats
     device: Floats
@@ -148,7 +148,7 @@ class PartVariation:
 
 
 def nature(script: Script) -> PartVariation:
-    """Return what tells the parts of a run's nodes apart for good."""
+    """Permanent differences between the parts of the nodes of a run."""
     return _nature(int(script.key("nature")), script.run.instance, script.run.nodes)
 
 
@@ -171,7 +171,7 @@ def _nature(key: int, instance_name: str, n: int) -> PartVariation:
 
 
 def _in_gaps(spent: Occupancy, levels: Mapping[str, float]) -> FloatArray:
-    """Return what gaps in training contribute, so much for each kind: (n_ticks, 1)."""
+    """Contribution of gaps in training, by kind: (n_ticks, 1)."""
     total = np.zeros((len(spent.compute), 1))
     for life, share in spent.life.items():
         total += levels.get(life, 0.0) * share
@@ -179,7 +179,7 @@ def _in_gaps(spent: Occupancy, levels: Mapping[str, float]) -> FloatArray:
 
 
 def busy_ratio(script: Script, spent: Occupancy) -> FloatArray:
-    """Return how busy the average core of each node is: (n_ticks, n_nodes).
+    """Mean core utilization of each node: (n_ticks, n_nodes).
 
     Notes
     -----
@@ -198,7 +198,7 @@ def busy_ratio(script: Script, spent: Occupancy) -> FloatArray:
 
 
 def core_utilization(script: Script, busy: FloatArray, noise: TickNoise, nodes: slice) -> Floats:
-    """Return how busy every core is: (n_ticks, n_nodes, n_cores), 0 to 1.
+    """Utilization of each core: (n_ticks, n_nodes, n_cores), 0 to 1.
 
     Notes
     -----
@@ -218,7 +218,7 @@ def core_utilization(script: Script, busy: FloatArray, noise: TickNoise, nodes: 
 
 
 def exchanged(script: Script, spent: Occupancy) -> FloatArray:
-    """Return how much of a step's gradients each node exchanged per second, in steps."""
+    """Gradient exchange of each node per second, in steps."""
     plan = script.step_plan
     whole_s = plan.exposed_allreduce_s + plan.hidden_allreduce_s
     exposed = plan.exposed_allreduce_s / whole_s if whole_s else 1.0
@@ -228,7 +228,7 @@ def exchanged(script: Script, spent: Occupancy) -> FloatArray:
 def device_values(
     script: Script, spent: Occupancy, ticks: IntArray, noise: TickNoise, nodes: slice
 ) -> dict[str, Floats]:
-    """Return HBM bandwidth, memory and ECC counts of every accelerator.
+    """HBM bandwidth, memory and ECC counts of accelerators.
 
     Notes
     -----
@@ -260,7 +260,7 @@ def device_values(
 
 
 def node_values(script: Script, spent: Occupancy, noise: TickNoise) -> dict[str, Floats]:
-    """Return what the host and the runtime of every node report: (n_ticks, n_nodes, 1)."""
+    """Values of the host and the runtime: (n_ticks, n_nodes, 1)."""
     plan, instance = script.step_plan, script.instance
     wobble = 1 + 0.06 * noise.normal(1)[..., 0]
     training = spent.compute + spent.wait + spent.transfer
@@ -299,7 +299,7 @@ RETRANSMIT_RATIO = 2.0e-6
 def efa_values(
     script: Script, spent: Occupancy, noise: TickNoise, nodes: slice
 ) -> dict[str, Floats]:
-    """Return latency, traffic and troubles of every EFA device: (n_ticks, n_nodes, n_efa).
+    """Latency, traffic and errors of EFA devices: (n_ticks, n_nodes, n_efa).
 
     Notes
     -----
@@ -341,10 +341,10 @@ SILENT = ("node_silent", "node_crash", "node_joins")
 
 @dataclass(frozen=True, slots=True)
 class MarkedRows:
-    """Where an act leaves its marks: on the values of some nodes, while it is under way.
+    """Values that an event changes.
 
-    ``values`` are (n_ticks, n_nodes, n_parts) each, ``rows`` the nodes that are hit, and
-    ``when`` the ticks at whose end the act is under way.
+    ``values`` are (n_ticks, n_nodes, n_parts) each, ``rows`` the affected nodes, ``when`` the
+    ticks that end during the event.
     """
 
     values: dict[str, Floats]
@@ -353,12 +353,11 @@ class MarkedRows:
     rows: IntArray
 
     def __getitem__(self, name: str) -> Floats:
-        """Return one metric while the act is under way."""
         return self.values[name][self.when]
 
 
 def mark(script: Script, values: dict[str, Floats], ticks: IntArray, nodes: slice) -> None:
-    """Leave the marks of all that happens to some nodes on their values, in place.
+    """Apply the effects of all events on values, in place.
 
     Parameters
     ----------
@@ -375,13 +374,13 @@ def mark(script: Script, values: dict[str, Floats], ticks: IntArray, nodes: slic
 
 
 def _blank(_script: Script, _act: Act, here: MarkedRows) -> None:
-    """Report nothing at all."""
+    """Report nothing."""
     for name in here.values:
         here[name][:, here.rows] = np.nan
 
 
 def _slow_part(script: Script, act: Act, here: MarkedRows) -> None:
-    """Let the slow cores stay busy while the others of their node wait for them."""
+    """Slow cores stay busy while the others of the node wait."""
     if isinstance(act.parts, slice):
         return
     n_cores = 1 if act.kind == "slow_core" else script.instance.chip.cores_logical
@@ -393,19 +392,19 @@ def _slow_part(script: Script, act: Act, here: MarkedRows) -> None:
 
 
 def _slow_memory(script: Script, act: Act, here: MarkedRows) -> None:
-    """Let the accelerator move fewer bytes, and its node compute at its pace."""
+    """Let the accelerator move fewer bytes and slow down its node."""
     left = np.float32(1 / slowdown(act.magnitude))
     here["hbm_bandwidth_bytes_per_s"][:, here.rows, act.parts] *= left
     _slow_part(script, act, here)
 
 
 def _slow_link(_script: Script, act: Act, here: MarkedRows) -> None:
-    """Let probes over the link come back late."""
+    """Probes over the link are slow."""
     here["efa_latency_s"][:, here.rows, act.parts] *= np.float32(act.magnitude)
 
 
 def _lossy_link(_script: Script, act: Act, here: MarkedRows) -> None:
-    """Let the link send many packets twice, and answer probes a little later."""
+    """Let the link retransmit many packets and answer probes slightly later."""
     at = (slice(None), here.rows, act.parts)
     again = here["efa_tx_packets_per_s"][at] * np.float32(act.magnitude / (1 - act.magnitude))
     here["efa_retransmits_per_s"][at] += again
@@ -415,7 +414,7 @@ def _lossy_link(_script: Script, act: Act, here: MarkedRows) -> None:
 
 
 def _dead_link(script: Script, act: Act, here: MarkedRows) -> None:
-    """Let the device carry nothing, its neighbour twice as much, and its peers complain."""
+    """Stop the device; its neighbour carries twice as much, and peers report it as impaired."""
     dead, n_efa = act.parts, script.instance.n_efa
     at = (slice(None), here.rows, dead)
     for name in ("efa_tx_bytes_per_s", "efa_rx_bytes_per_s", "efa_tx_packets_per_s"):
@@ -431,7 +430,7 @@ def _dead_link(script: Script, act: Act, here: MarkedRows) -> None:
 
 
 def _bad_memory(_script: Script, act: Act, here: MarkedRows) -> None:
-    """Count errors from the first on, never back; executions fail while they come."""
+    """Error counts rise and never fall; executions fail meanwhile."""
     counts = _counts(act, here.ticks)
     shaped = counts[:, None] if isinstance(act.parts, int) else counts[:, None, None]
     here.values["mem_ecc_uncorrected"][:, here.rows, act.parts] += shaped
@@ -440,7 +439,7 @@ def _bad_memory(_script: Script, act: Act, here: MarkedRows) -> None:
 
 
 def _counts(act: Act, ticks: IntArray) -> Floats:
-    """Return the errors counted so far: (n_ticks,); the first comes as the fault begins."""
+    """Errors so far: (n_ticks,); the first at the onset of the fault."""
     lasted_s = np.minimum(ticks, act.end_s) - act.start_s
     counts = np.where(lasted_s > 0, 1 + np.floor(lasted_s * act.magnitude / 60), 0)
     return counts.astype(np.float32)

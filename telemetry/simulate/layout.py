@@ -1,4 +1,4 @@
-"""How a job lies on its machines: ranks, micro-batches, sharding, and the memory it takes."""
+"""Layout of a job: ranks, micro-batches, sharding, and memory."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,10 +28,10 @@ MOST = {
 
 @dataclass(frozen=True)
 class Layout:
-    """A job that fits its machines.
+    """A job that fits its nodes.
 
-    A rank is a core as the runtime counts it. Ranks of one tensor-parallel group stand side
-    by side in a node; data-parallel neighbours come next; pipeline stages are farthest apart.
+    A rank is a core as the runtime counts it. Ranks of a tensor-parallel group are adjacent in a
+    node, then come data-parallel neighbours; pipeline stages are farthest apart.
     """
 
     job: Job
@@ -41,12 +41,11 @@ class Layout:
 
     @property
     def ranks(self) -> int:
-        """Cores of all nodes."""
         return self.job.nodes * self.instance.n_cores
 
     @property
     def dp(self) -> int:
-        """Replicas of the model: the ranks that exchange one gradient."""
+        """Number of replicas: ranks that exchange one gradient."""
         return self.ranks // (self.job.tp * self.job.pp)
 
     @property
@@ -56,17 +55,17 @@ class Layout:
 
     @property
     def dp_nodes(self) -> int:
-        """Nodes that one gradient is exchanged between."""
+        """Nodes that exchange one gradient."""
         return -(-self.dp // self.dp_local)
 
     @property
     def layers(self) -> int:
-        """Layers on the longest pipeline stage."""
+        """Layers of the longest pipeline stage."""
         return -(-self.model.layers // self.job.pp)
 
     @property
     def stage_chunks(self) -> int:
-        """Interleaved pieces of a pipeline stage."""
+        """Interleaved chunks of a pipeline stage."""
         return max(1, min(self.constants.stage_chunks, self.model.layers // self.job.pp))
 
     @property
@@ -76,7 +75,7 @@ class Layout:
 
     @property
     def sequences(self) -> int:
-        """Sequences that one replica trains on in a step."""
+        """Sequences of one replica per step."""
         return self.job.global_batch // self.dp
 
     @property
@@ -106,30 +105,30 @@ class Layout:
 
     @property
     def sequence_activation_bytes(self) -> float:
-        """What one sequence leaves on one rank for its backward pass, nothing recomputed."""
+        """Activations of one sequence on one rank, without recomputation."""
         held = self.layers * self.job.seq_len * self.model.hidden / self.job.tp
         return ACTIVATION_BYTES * held * min(self.job.pp, self.sequences)
 
     @cached_property
     def recompute_ratio(self) -> float:
-        """Share of the layers that must run forwards twice, for one sequence to fit."""
+        """Share of layers that must be recomputed for one sequence to fit."""
         lacking = self.state_bytes + self.sequence_activation_bytes - self.usable_bytes
         return min(1.0, max(0.0, lacking / self.sequence_activation_bytes))
 
     @property
     def usable_bytes(self) -> float:
-        """HBM of one rank that weights, states and activations may fill."""
+        """HBM of one rank for weights, states and activations."""
         return 0.9 * self.memory_bytes
 
     @property
     def activation_bytes(self) -> float:
-        """What the micro-batches in flight leave on one rank."""
+        """Activations of the micro-batches in flight on one rank."""
         kept = 1 - self.recompute_ratio
         return self.sequence_activation_bytes * kept * self.micro_batch
 
     @cached_property
     def micro_batch(self) -> int:
-        """Sequences computed at once: enough to fill the chip, as far as memory goes."""
+        """Sequences computed at once: enough to use the chip, as memory allows."""
         room = self.usable_bytes - self.state_bytes
         fits = max(1, int(room / self.sequence_activation_bytes))
         wanted = max(1, self.constants.micro_tokens // self.job.seq_len) if self.job.pp == 1 else 1
@@ -137,21 +136,20 @@ class Layout:
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches that one replica works through in a step."""
+        """Micro-batches of one replica per step."""
         return self.sequences // self.micro_batch
 
     @property
     def micro_tokens(self) -> int:
-        """Tokens of one micro-batch."""
         return self.micro_batch * self.job.seq_len
 
 
 def lay_out(
     job: Job, model: Model | None = None, *, constants: ChipConstants | None = None
 ) -> Layout:
-    """Place a job on its machines; FieldError says which field stands in the way, and the remedy.
+    """Place a job on its nodes. FieldError names the field and the fix.
 
-    ``model`` and ``constants`` stand in for the catalogue's and the chip's own.
+    ``model`` and ``constants`` replace those of the catalogue and of the chip.
     """
     instance = training_instance(job.instance)
     found = model or model_named(job.model)

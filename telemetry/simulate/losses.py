@@ -1,4 +1,4 @@
-"""How the loss of a simulated run falls: a power law of its size and its tokens, and some luck."""
+"""Training loss of a simulated run: a power law of model size and tokens, with noise."""
 
 import math
 
@@ -17,7 +17,7 @@ LUCK, LUCK_TOKENS, MOST_LUCK = 0.02, 1e6, 0.2
 
 
 def expected_loss(n_params: float, n_tokens: FloatArray, *, n_words: int) -> FloatArray:
-    """Return the loss of a language model after so many tokens.
+    """Compute the loss of a language model after a number of tokens.
 
     Parameters
     ----------

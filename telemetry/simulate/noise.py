@@ -34,8 +34,8 @@ Tape = Literal["normal", "uniform", "hiccup", "latency"]
 def _record() -> Mapping[Tape, Floats]:
     """Draw all tapes, the same in every process.
 
-    Hiccup: now and then a worker stumbles over collected garbage, a page fault, a neighbour
-    on the host. Latency: a probe's median is a narrow lognormal, rarely a much later one.
+    Hiccup: a rare delay of a worker by garbage collection, a page fault, or a neighbour on the
+    host. Latency: the median of a probe is a narrow lognormal, rarely much later.
     """
     rng, n = np.random.Generator(np.random.Philox(key=1986)), _TAPE_LENGTH
     stumble = 0.02 + 0.03 * rng.standard_exponential(n)
@@ -55,7 +55,7 @@ _TAPES = _record()
 
 
 def stream(seed: int, *names: str) -> np.uint64:
-    """Return the key of one named stream of noise."""
+    """Key of a named noise stream."""
     text = "/".join((str(seed), *names)).encode()
     return np.uint64(zlib.crc32(text) | zlib.crc32(text[::-1]) << 32)
 
@@ -121,15 +121,13 @@ class TickNoise:
         return windows(tape, self._hashes * odd, width)
 
     def normal(self, width: int) -> Floats:
-        """Return standard normal noise."""
         return self._windows("normal", width)
 
     def uniform(self, width: int) -> Floats:
-        """Return noise from 0 to 1, each value as likely."""
         return self._windows("uniform", width)
 
     def latency(self, width: int) -> Floats:
-        """Return factors around 1, as the medians of probes scatter."""
+        """Factors around 1 that scatter like medians of probes."""
         return self._windows("latency", width)
 
     def drift(self, *, every: int) -> Floats:

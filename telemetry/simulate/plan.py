@@ -42,7 +42,7 @@ class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     @property
     def node_names(self) -> tuple[str, ...]:
-        """Names of the run's nodes, in order of rank."""
+        """In order of rank."""
         return tuple(f"{self.name}-{i:02d}" for i in range(self.nodes))
 
 
@@ -64,7 +64,7 @@ class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
 
 class Benign(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What looks like trouble and is none."""
+    """An event that looks like a fault and is none."""
 
     kind: str
     run: str
@@ -89,6 +89,5 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
 
     @property
     def shards(self) -> tuple[str, ...]:
-        """Names of the shards that the run's nodes are ticked in."""
         n_shards = -(-self.run.nodes // self.shard_size)
         return tuple(f"{self.run.name}/{i}" for i in range(n_shards))

@@ -39,7 +39,7 @@ PAIR_KINDS = ("pair_slow", "pair_silent")
 
 
 class ProbeFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is wrong with a node, a device of it, or the way to one peer: the truth."""
+    """A fault of a node, of one of its devices, or of the path to one peer."""
 
     kind: str
     node: str
@@ -50,7 +50,7 @@ class ProbeFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 @dataclass(frozen=True)
 class ProbedNodes:
-    """The nodes that are probed, alike in type, and what is wrong with them."""
+    """The probed nodes, all of one type, and their faults."""
 
     nodes: tuple[str, ...]
     instance_name: str
@@ -60,28 +60,26 @@ class ProbedNodes:
 
     @cached_property
     def instance(self) -> Instance:
-        """The type of all of them."""
         return catalog.instance(self.instance_name)
 
     @cached_property
     def ids(self) -> IntArray:
-        """A number for each name, whatever the others are: (n,)."""
+        """A number per name, independent of other names: (n,)."""
         return np.array([zlib.crc32(name.encode()) for name in self.nodes], dtype=np.uint64)
 
     def normal(self, name: str, of: IntArray, width: int = 1) -> FloatArray:
-        """Return standard normal noise: (len(of), width), named by what it is noise of."""
+        """Return standard normal noise by name: (len(of), width)."""
         return _noise(self.seed, name, of, width)
 
     def lasting(self, name: str, of: IntArray, width: int = 1) -> FloatArray:
-        """Return what tells parts apart whenever they are probed: (len(of), width), -3 to 3."""
+        """Permanent differences between parts: (len(of), width), -3 to 3."""
         return np.clip(_noise(0, f"lasting {name}", of, width), -3, 3)
 
     def row(self, node: str) -> int:
-        """Return a node's place."""
         return self.nodes.index(node)
 
     def of(self, *kinds: str) -> Iterable[ProbeFault]:
-        """Return the faults of some kinds on nodes that are here."""
+        """Faults of some kinds on present nodes."""
         return (f for f in self.faults if f.kind in kinds and f.node in self.nodes)
 
     @cached_property
@@ -129,7 +127,7 @@ PROBE_SHARE = 0.8
 
 
 def counts(bed: ProbedNodes) -> tuple[FloatArray, FloatArray]:
-    """Return how many accelerators and EFA devices each node shows: (n,) each."""
+    """Accelerators and EFA devices that each node shows: (n,) each."""
     n_devices = np.array([bed.n_devices.get(n, bed.instance.n_devices) for n in bed.nodes], float)
     for fault in bed.of("chip_missing"):
         n_devices[bed.row(fault.node)] -= max(1.0, round(fault.magnitude))
@@ -138,7 +136,7 @@ def counts(bed: ProbedNodes) -> tuple[FloatArray, FloatArray]:
 
 
 def at_rest(bed: ProbedNodes) -> dict[str, FloatArray]:
-    """Return by how much each counter moves in REST_S without work: (n,) by name."""
+    """Increase of each counter in REST_S without work: (n,) by name."""
     moved: dict[str, FloatArray] = {name: np.zeros(len(bed.nodes)) for name in REST_COUNTERS}
     for fault in bed.of("rest_moving"):
         moved["rx_drops"][bed.row(fault.node)] += max(1.0, round(fault.magnitude))
@@ -146,7 +144,7 @@ def at_rest(bed: ProbedNodes) -> dict[str, FloatArray]:
 
 
 def errors(bed: ProbedNodes) -> tuple[FloatArray, FloatArray]:
-    """Return uncorrected memory errors and hardware errors of each node: (n,) each."""
+    """Uncorrected memory errors and hardware errors: (n,) each."""
     ecc = np.zeros(len(bed.nodes))
     for fault in bed.of("ecc_uncorrected"):
         ecc[bed.row(fault.node)] += max(1.0, round(fault.magnitude * REST_S / 60))
@@ -154,7 +152,7 @@ def errors(bed: ProbedNodes) -> tuple[FloatArray, FloatArray]:
 
 
 def devices(bed: ProbedNodes) -> tuple[FloatArray, FloatArray]:
-    """Return latency and loss of each EFA device, probed on its own: (n, n_efa) each."""
+    """Latency and loss of EFA devices, probed one by one: (n, n_efa) each."""
     n = bed.instance.n_efa
     latency, _, loss = bed.stretch
     own = 1 + DEVICE_SPREAD * bed.lasting("device", bed.ids, n)
@@ -166,7 +164,7 @@ def devices(bed: ProbedNodes) -> tuple[FloatArray, FloatArray]:
 
 
 def rounds(n: int) -> list[tuple[IntArray, IntArray]]:
-    """Return rounds in which every node is in one pair at most, and in the end met all others.
+    """Return rounds of disjoint pairs that together contain every pair once.
 
     Notes
     -----
@@ -225,7 +223,7 @@ def pairs(bed: ProbedNodes, rows: IntArray, columns: IntArray) -> dict[str, Floa
 
 
 def _ways(bed: ProbedNodes, rows: IntArray, columns: IntArray) -> tuple[FloatArray, FloatArray]:
-    """Return how much longer than usual, and how much thinner, the way of each pair is."""
+    """Latency and bandwidth factors of the path of each pair."""
     rack = bed.ids % np.uint64(N_RACKS)
     between = (bed.ids[rows] * np.uint64(17)) ^ (bed.ids[columns] * np.uint64(17))
     way = np.exp(PAIR_SPREAD * bed.lasting("way", between)[:, 0])
@@ -271,7 +269,7 @@ def collective(bed: ProbedNodes, nodes: Sequence[str], *, op: str = "all_reduce"
 
 
 def curve_point(instance: Instance, n_nodes: int, n_bytes: int, op: str) -> tuple[float, float]:
-    """Return what a collective over whole nodes should take: its start, and its bytes."""
+    """Return expected start-up time and bandwidth of a collective over whole nodes."""
     time = collective_time_s(
         instance, n_nodes=n_nodes, n_ranks=n_nodes * instance.n_cores, n_bytes=n_bytes, op=op
     )

@@ -1,4 +1,4 @@
-"""Scenario files: runs, faults and benign events, read from TOML into plans to play."""
+"""Scenario files: runs, faults and benign events, from TOML to plans."""
 
 import math
 import re
@@ -20,14 +20,14 @@ PART_NAMES = {"core": "core", "device": "accelerator", "efa": "EFA device"}
 
 
 def suggestion(value: object, known: Collection[str]) -> str:
-    """Name the nearest known word and all that there are."""
+    """Name the nearest known word, and all of them."""
     near = get_close_matches(str(value), known, n=1)
     hint = f"did you mean {near[0]!r}? " if near else ""
     return f"{hint}choose one of {', '.join(known)}"
 
 
 def validate_run(run: RunSpec) -> None:
-    """Refuse a run that cannot be laid out, or that its instance cannot train."""
+    """Refuse a run without a layout, or that its instance cannot train."""
     if not re.fullmatch(r"[A-Za-z0-9_-]+", run.name):
         raise FieldError("name", f"{run.name!r} is no name; use letters, digits and dashes")
     if run.nodes > MOST_NODES:
@@ -38,7 +38,6 @@ def validate_run(run: RunSpec) -> None:
 
 
 def validate_fault(fault: Fault, run: RunSpec) -> None:
-    """Refuse a fault that its run cannot have."""
     if fault.kind not in FAULTS:
         known = suggestion(fault.kind, tuple(FAULTS))
         raise FieldError("kind", f"{fault.kind!r} is no kind of fault; {known}")
@@ -68,7 +67,6 @@ def validate_fault(fault: Fault, run: RunSpec) -> None:
 
 
 def validate_benign(event: Benign, run: RunSpec) -> None:
-    """Refuse a benign event that its run cannot have."""
     if event.kind not in BENIGN:
         known = suggestion(event.kind, tuple(BENIGN))
         raise FieldError("kind", f"{event.kind!r} is no benign event; {known}")
@@ -114,7 +112,7 @@ def _check_device(device: int | None, kind: FaultKind, run: RunSpec) -> None:
 
 
 def parts_per_node(part: DevicePart, run: RunSpec) -> int:
-    """Count the cores, accelerators or EFA devices of each of a run's nodes."""
+    """Return number of cores, accelerators or EFA devices per node."""
     instance = catalog.instance(run.instance)
     return {"core": instance.n_cores, "device": instance.n_devices, "efa": instance.n_efa}[part]
 
@@ -134,7 +132,7 @@ def _check_magnitude(magnitude: float, unit: str, low: float, high: float) -> No
 
 
 def refuse_twins(names: Iterable[str]) -> None:
-    """Refuse two runs of one name."""
+    """Refuse two runs with one name."""
     seen: set[str] = set()
     for name in names:
         if name in seen:
@@ -181,7 +179,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
-    """What happens to some runs within some time; seconds count from its start."""
+    """Runs and events; seconds count from the start."""
 
     name: str
     duration_s: float
@@ -191,7 +189,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     benign: tuple[Benign, ...] = ()
 
     def plans(self, *, epoch_s: int, seed: int | None = None) -> tuple[Plan, ...]:
-        """Return one plan for each run, with the faults and events that are its own."""
+        """Return one plan per run, with its own faults and events."""
         return tuple(
             self._plan(run, epoch_s, self.seed if seed is None else seed) for run in self.runs
         )
@@ -241,7 +239,7 @@ def scenario_of(table: Table) -> Scenario:
 
 
 def run_of(fault: Fault, runs: tuple[RunSpec, ...]) -> RunSpec | None:
-    """Return the run that a fault hits, None where it is none of these."""
+    """Return the run that a fault affects; None where it is none of these."""
     for run in runs:
         if fault.run == run.name or (fault.node is not None and fault.node in run.node_names):
             return run
@@ -291,7 +289,7 @@ def _check_within(start_s: float, head: _Head) -> None:
 
 
 def _stranger(run: str | None, node: str | None, runs: tuple[RunSpec, ...], where: str) -> RunSpec:
-    """Refuse what belongs to no run; where nothing is named the first run will say so."""
+    """Refuse an event without a run. A missing name is checked with the first run."""
     if run is not None:
         known = suggestion(run, [each.name for each in runs])
         raise FieldError(f"{where}.run", f"{run!r} is no run of this scenario; {known}")
@@ -302,7 +300,7 @@ def _stranger(run: str | None, node: str | None, runs: tuple[RunSpec, ...], wher
 
 
 def _read(table: Table, struct: type[StructType], *, where: str) -> StructType:
-    """Make a struct of a table, or say which of its fields is wrong."""
+    """Convert a table to a struct. FieldError names the wrong field."""
     place = f"{where}." if where else ""
     fields = {field.name: field for field in msgspec.structs.fields(struct)}
     for key in table:
@@ -324,7 +322,7 @@ def _read(table: Table, struct: type[StructType], *, where: str) -> StructType:
 
 
 def _wanted(what: str) -> str:
-    """Say in words what msgspec expected of a value."""
+    """Describe what msgspec expected of a value."""
     found = re.match(r"Expected `(\w+)[^`]*`(?: (>=?) ([\d.]+))?", what)
     if found is None:
         return f"what is asked for: {what.lower()}"

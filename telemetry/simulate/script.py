@@ -1,4 +1,4 @@
-"""The script of a run: what happens to which of its nodes, from when until when."""
+"""The script of a run: what happens to which nodes, and when."""
 
 import math
 from collections.abc import Iterable
@@ -27,10 +27,10 @@ ONE_OFF = ("checkpoint", "evaluation", "recompile", "checkpoint_slow")
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Act:
-    """One fault or benign event in Unix seconds; ``rows`` are the nodes it hits.
+    """A fault or benign event in Unix seconds; ``rows`` are the affected nodes.
 
-    A node that joins is away until then: that is what its act says. ``parts`` are cores,
-    accelerators or EFA devices, as the kind has it.
+    Before its act a joining node is absent. ``parts`` are cores, accelerators or EFA devices, by
+    kind.
     """
 
     kind: str
@@ -41,12 +41,11 @@ class Act:
     magnitude: float
 
     def is_on(self, at_s: float) -> bool:
-        """Whether it is under way at that second."""
         return self.start_s <= at_s < self.end_s
 
 
 class Script:
-    """A plan made ready to be played; the same plan is read once per process."""
+    """A plan prepared for playing; the same plan is prepared once per process."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
@@ -60,12 +59,11 @@ class Script:
         self._edges = np.unique(np.array([e for e in edges if math.isfinite(e)], np.float64))
 
     def key(self, name: str) -> np.uint64:
-        """Return the key of one of the run's streams of noise."""
         return stream(self.plan.seed, self.run.name, name)
 
     @cached_property
     def compile_s(self) -> float:
-        """Seconds of the first compilation."""
+        """Duration of the first compilation."""
         if self.run.compile_s is not None:
             return self.run.compile_s
         return catalog.model(self.run.model).default_compile_s
@@ -77,15 +75,15 @@ class Script:
         return (np.arange(1, n_nodes + 1) * pp - 1) // n_nodes
 
     def on(self, at_s: float) -> tuple[Act, ...]:
-        """Return what is under way at a second."""
+        """Acts in progress at a second."""
         return tuple(act for act in self.acts if act.is_on(at_s))
 
     def begun(self, after_s: float, until_s: float) -> tuple[Act, ...]:
-        """Return what began after one second, and by another."""
+        """Acts that began after one second and by another."""
         return tuple(act for act in self.acts if after_s < act.start_s <= until_s)
 
     def membership_changed(self, after_s: float, until_s: float) -> bool:
-        """Whether nodes joined or left after one second, and by another."""
+        """Whether nodes joined or left after one second and by another."""
         return any(
             act.kind in MEMBERSHIP
             and (after_s < act.start_s <= until_s or after_s < act.end_s <= until_s)
@@ -93,7 +91,7 @@ class Script:
         )
 
     def next_edge(self, after_s: float) -> float:
-        """Return the next second at which anything begins or ends."""
+        """Next second at which an act begins or ends."""
         i = int(np.searchsorted(self._edges, after_s, side="right"))
         edge = float(self._edges[i]) if i < len(self._edges) else FOREVER_S
         for every_s in (self.run.checkpoint_every_s, self.run.evaluate_every_s):
@@ -103,7 +101,7 @@ class Script:
         return edge
 
     def is_due(self, every_s: float | None, after_s: float, until_s: float) -> bool:
-        """Whether a periodic event falls after one second, and by another."""
+        """Whether a periodic event occurs after one second and by another."""
         if every_s is None:
             return False
         n = math.floor((until_s - self.epoch_s) / every_s)
@@ -146,26 +144,25 @@ class Script:
 
 
 def _parts(fault: Fault) -> int | slice:
-    """Return the parts a fault sits on: one of a node's, all of a whole run's."""
+    """Parts that a fault affects: one of a node, all of a run."""
     if fault.device is not None:
         return fault.device
     return slice(None) if fault.node is None else 0
 
 
 def window_of(act: Act, ticks: IntArray) -> slice:
-    """Return the rows of rising ticks at whose end an act is under way."""
+    """Rows of increasing ticks that end during an act."""
     first, last = np.searchsorted(ticks, [act.start_s, act.end_s], side="right")
     return slice(int(first), int(last))
 
 
 @lru_cache(maxsize=64)
 def script_of(plan: Plan) -> Script:
-    """Return the script of a plan."""
     return Script(plan)
 
 
 def spread(key: np.uint64, n: int, *, deviation: float, most: float) -> FloatArray:
-    """Return lasting differences between n alike parts: (n,), factors around 1."""
+    """Permanent differences between n parts: (n,) factors around 1."""
     rng = np.random.Generator(np.random.Philox(key=int(key)))
     return 1 + np.clip(rng.standard_normal(n) * deviation, -most, most)
 
@@ -206,12 +203,12 @@ class Conditions:
 
     @property
     def shortest_s(self) -> float:
-        """A step is hardly ever shorter than this."""
+        """Lower bound of the step time, with rare exceptions."""
         return float(0.97 * (self.compute_s + self.input_s).max() + 0.9 * self.transfer_s)
 
 
 def conditions(script: Script, acts: Iterable[Act]) -> Conditions:
-    """Return the pace of a run while these acts are under way."""
+    """Return the pace of a run during these acts."""
     acts = tuple(acts)
     plan = script.step_plan
     active = _active(script, acts)
@@ -237,7 +234,7 @@ def conditions(script: Script, acts: Iterable[Act]) -> Conditions:
 
 
 def _active(script: Script, acts: tuple[Act, ...]) -> NDArray[np.bool_]:
-    """Return which nodes take part: (n_nodes,); one always does."""
+    """Active nodes: (n_nodes,), at least one."""
     active = np.ones(script.run.nodes, dtype=bool)
     for act in acts:
         if act.kind in MEMBERSHIP:
@@ -247,7 +244,7 @@ def _active(script: Script, acts: tuple[Act, ...]) -> NDArray[np.bool_]:
 
 
 def memory_bound_ratio(script: Script) -> float:
-    """Return the share of a step's computing that would stretch with slower memory."""
+    """Share of the compute time that slower memory would stretch."""
     plan, chip = script.step_plan, script.instance.chip
     moving_s = plan.hbm_bytes / (chip.hbm_bytes_per_s * plan.layout.constants.hbm_ratio)
     busy_s = plan.compute_s + plan.optimizer_s
@@ -255,7 +252,7 @@ def memory_bound_ratio(script: Script) -> float:
 
 
 def core_factor(script: Script, act: Act) -> float:
-    """Return how many times longer the nodes compute that an act hits."""
+    """Compute slowdown of the nodes that an act affects."""
     if act.kind in {"slow_core", "throttle"}:
         return slowdown(act.magnitude)
     if act.kind == "hbm_slow":
@@ -266,10 +263,10 @@ def core_factor(script: Script, act: Act) -> float:
 
 
 def _compute_factor(script: Script, acts: tuple[Act, ...]) -> FloatArray:
-    """Return how many times longer each node computes: (n_nodes,).
+    """Compute slowdown of each node: (n_nodes,).
 
-    A tensor-parallel group meets after every layer, so one slow core or accelerator paces
-    its node; the slowest part counts.
+    A tensor-parallel group synchronizes after every layer, so one slow core or accelerator slows
+    its node. The slowest part counts.
     """
     factor = np.ones(script.run.nodes)
     for act in acts:
@@ -289,7 +286,7 @@ def _stall_s(script: Script, acts: tuple[Act, ...]) -> FloatArray:
 
 
 def efa_stretch(act: Act) -> tuple[float, float]:
-    """Return how many times longer latency and bytes take over the links that an act hits.
+    """Slowdown of latency and bandwidth over the links that an act affects.
 
     Notes
     -----
@@ -318,10 +315,10 @@ def efa_stretch(act: Act) -> tuple[float, float]:
 
 
 def _transfer_s(script: Script, acts: tuple[Act, ...]) -> float:
-    """Return the exposed gradient collective: paced by the slowest link of all nodes.
+    """Exposed gradient exchange at the pace of the slowest link of all nodes.
 
-    Every collective is striped over all EFA devices of all nodes in fixed shares, so all
-    workers see the pace of the worst one.
+    Every collective is striped over all EFA devices of all nodes in fixed shares, so all workers
+    see the slowest one.
     """
     latency, bandwidth = np.array([(1.0, 1.0), *(efa_stretch(act) for act in acts)]).max(axis=0)
     return float(
@@ -330,12 +327,12 @@ def _transfer_s(script: Script, acts: tuple[Act, ...]) -> float:
 
 
 def _checkpoint_s(script: Script, n_nodes: int) -> float:
-    """Return the seconds of one checkpoint: all nodes write their part side by side."""
+    """Duration of a checkpoint: all nodes write in parallel."""
     return CHECKPOINT_LATENCY_S + script.step_plan.checkpoint_s * script.run.nodes / n_nodes
 
 
 def _writing_factor(script: Script, acts: tuple[Act, ...]) -> FloatArray:
-    """Return how many times longer each node writes: (n_nodes,); the run waits for the slowest."""
+    """Write slowdown of each node: (n_nodes,); the run waits for the slowest."""
     factor = np.ones(script.run.nodes)
     for act in acts:
         if act.kind == "checkpoint_slow":

@@ -1,4 +1,4 @@
-"""Play one shard of a run: what its nodes report, tick by tick, and the steps of the whole run."""
+"""Play one shard: what its nodes report, tick by tick, and the steps of the run."""
 
 from dataclasses import dataclass
 
@@ -38,7 +38,7 @@ PIECE_VALUES = 2**18
 
 @dataclass(frozen=True, slots=True)
 class PlayedShard:
-    """What an interval brought: the clock at its end, the shard's telemetry, the run's steps."""
+    """An interval: the clock at its end, telemetry of the shard, steps of the run."""
 
     clock: RunClock
     span: Span
@@ -92,12 +92,12 @@ def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 
 
 
 def clock_at(plan: Plan, clock: RunClock, until: int) -> RunClock:
-    """Return where a run's clock stands at a later second."""
+    """Return the clock of a run at a later second."""
     return advance(script_of(plan), clock, until)[1]
 
 
 def played_steps(plan: Plan, clock: RunClock, until: int) -> StepBatch:
-    """Return the steps of a run that end up to a second, without what its nodes report."""
+    """Return steps of a run that end by a second, without telemetry."""
     script = script_of(plan)
     rows, _ = advance(script, clock, until)
     return _batch(script, rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= until)])
@@ -106,7 +106,7 @@ def played_steps(plan: Plan, clock: RunClock, until: int) -> StepBatch:
 def hardware(
     script: Script, rows: TimelineRows, ticks: IntArray, nodes: slice
 ) -> dict[str, Floats]:
-    """Return every metric of some nodes: (n_ticks, n_nodes, n_parts) each."""
+    """All metrics of some nodes: (n_ticks, n_nodes, n_parts) each."""
     spent = occupancy(rows.of(nodes), ticks)
     noise = TickNoise(script.key("ticks"), ticks, np.arange(nodes.start, nodes.stop))
     values = {
@@ -132,7 +132,7 @@ def _nodes_of(plan: Plan, shard: str) -> slice:
 
 
 def _batch(script: Script, rows: TimelineRows) -> StepBatch:
-    """Return steps as training reports them; a worker that took no part reports nothing."""
+    """Return steps as training reports them; an absent worker reports nothing."""
     alike = np.zeros(rows.compute_s.shape)
     phases = (
         rows.compute_s,

@@ -1,4 +1,4 @@
-"""What a job makes of its steps: throughput, utilization of peak, all-reduce share and cost."""
+"""The step model: throughput, MFU, all-reduce share and cost of a job."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -74,9 +74,9 @@ def product(rows: float, inner: float, columns: float) -> ComputeWork:
 
 
 def is_gated(model: Model) -> bool:
-    """Whether the feed-forward block has a gate (SwiGLU): three matrices, not two.
+    """Whether the feed-forward block is gated (SwiGLU): three matrices instead of two.
 
-    The parameter count tells: the shape that comes nearer to it is taken.
+    The shape closer to the parameter count is taken.
     """
     embeddings = 1.5 * model.head_params
     two, three = (
@@ -91,7 +91,7 @@ def _layer_params(model: Model, matrices: int) -> float:
 
 
 def layer_work(layout: Layout) -> ComputeWork:
-    """Return what one layer takes on one rank for one micro-batch, forwards and backwards.
+    """Work of one layer on one rank for one micro-batch, forward and backward.
 
     Notes
     -----
@@ -116,16 +116,16 @@ def layer_work(layout: Layout) -> ComputeWork:
 
 
 def head_work(layout: Layout) -> ComputeWork:
-    """Return what the output projection takes on one rank of the last stage."""
+    """Work of the output projection on one rank of the last stage."""
     model = layout.model
     share = {"decoder": 1.0, "encoder": MASKED_RATIO, "vision": 1 / layout.job.seq_len}[model.kind]
     return product(share * layout.micro_tokens, model.hidden, model.vocab / layout.job.tp)
 
 
 def micro_batch_work(layout: Layout) -> ComputeWork:
-    """Return what the busiest rank does for one micro-batch: the last pipeline stage.
+    """Work of the busiest rank for one micro-batch: the last pipeline stage.
 
-    A layer whose activations don't fit runs forwards twice: 4/3 of its work.
+    A layer whose activations do not fit runs forward twice: 4/3 of its work.
     """
     again = 1 + layout.recompute_ratio / 3
     gathered = layout.micro_batches > 1
@@ -134,10 +134,10 @@ def micro_batch_work(layout: Layout) -> ComputeWork:
 
 
 def seconds(layout: Layout, work: ComputeWork) -> float:
-    """Return how long one rank takes for some work.
+    """Duration of work on one rank.
 
-    A GPU moves the matrices of a product while it multiplies; on Trainium the two are
-    reckoned one after the other. Attention and the rest always follow.
+    A GPU overlaps memory traffic of a product with computing; on Trainium the two are added.
+    Attention and the rest always follow.
     """
     chip, constants = layout.instance.chip, layout.constants
     precision = layout.job.precision
@@ -154,7 +154,7 @@ def seconds(layout: Layout, work: ComputeWork) -> float:
 
 
 def rank_hbm_bytes_per_s(layout: Layout) -> float:
-    """Return the HBM bandwidth that one rank gets."""
+    """HBM bandwidth of one rank."""
     chip = layout.instance.chip
     return chip.hbm_bytes_per_s / chip.cores_logical * layout.constants.hbm_ratio
 
@@ -190,12 +190,11 @@ class StepPlan:
 
     @property
     def step_s(self) -> float:
-        """Duration of the step."""
         return self.work_s + self.exposed_allreduce_s + self.input_s
 
     @property
     def phases(self) -> Mapping[str, float]:
-        """Seconds of each phase of the step; they add up to it."""
+        """Seconds of each phase of the step; their sum is the step."""
         return {
             "compute": self.compute_s,
             "bubble": self.bubble_s,
@@ -212,7 +211,7 @@ class StepPlan:
 
     @cached_property
     def exposed_allreduce_s(self) -> float:
-        """Part of the gradient exchange that nothing hides."""
+        """Exposed gradient exchange with slower links or computing."""
         return float(exposed_allreduce_s(self))
 
     @property
@@ -247,7 +246,7 @@ class StepPlan:
 
     @property
     def n_hops(self) -> int:
-        """Hops between nodes, of all messages one after another."""
+        """Sequential hops between nodes of all messages."""
         return self.exchange.n_hops
 
     @property
@@ -262,22 +261,20 @@ class StepPlan:
 
     @property
     def efa_device_bytes(self) -> float:
-        """Bytes that one EFA device sends per step; all carry the same. 0 without EFA."""
+        """Bytes that one EFA device sends per step, equal for all; 0 without EFA."""
         return self.efa_bytes / self.layout.instance.n_efa if self.layout.instance.has_efa else 0.0
 
     @property
     def tokens(self) -> int:
-        """Tokens trained in a step."""
         return self.layout.job.global_batch * self.layout.job.seq_len
 
     @property
     def flops(self) -> float:
-        """FLOPs that the tokens of a step need, whatever is computed twice."""
+        """FLOPs of the tokens of a step, without recomputation."""
         return self.layout.model.flops_per_token(self.layout.job.seq_len) * self.tokens
 
     @property
     def params(self) -> float:
-        """Parameters of the model."""
         return self.layout.model.params
 
     @property
@@ -288,7 +285,7 @@ class StepPlan:
 
     @property
     def fits(self) -> bool:
-        """Whether the job fits into the memory of its devices."""
+        """Whether the job fits into device memory."""
         return self.device_memory_bytes <= self.layout.instance.chip.hbm_bytes
 
     @property
@@ -334,7 +331,7 @@ def exposed_allreduce_s(
     local_factor: FloatArray | float = 1.0,
     compute_factor: FloatArray | float = 1.0,
 ) -> FloatArray:
-    """Return the exposed gradient exchange when a link, or the computing, is slower.
+    """Exposed gradient exchange with slower links or computing.
 
     Parameters
     ----------
@@ -379,7 +376,7 @@ TOKENS_PER_MTOK = 1e6
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """What a job makes of its steps; ``usd_per_mtok`` None where no price is published."""
+    """``usd_per_mtok`` is None without a published price."""
 
     step_s: float
     seq_per_s: float
@@ -390,7 +387,7 @@ class Estimate:
 
 
 def estimate(job: Job, model: Model | None = None) -> Estimate:
-    """Predict a job's throughput, utilization of peak, all-reduce share and cost.
+    """Predict throughput, MFU, all-reduce share and cost of a job.
 
     Examples
     --------
@@ -403,7 +400,6 @@ def estimate(job: Job, model: Model | None = None) -> Estimate:
 
 
 def estimate_of(plan: StepPlan) -> Estimate:
-    """Return what a job makes of its steps."""
     job, instance = plan.layout.job, plan.layout.instance
     tokens_per_s = plan.tokens / plan.step_s
     usd_per_mtok = None

@@ -1,4 +1,4 @@
-"""The timeline of a run: from where its clock stands to some later second."""
+"""The timeline of a run, from its clock to a later second."""
 
 import math
 from collections.abc import Sequence
@@ -58,17 +58,17 @@ class RunClock(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def grain(seconds: float) -> float:
-    """Put seconds on the grid that adds up without rounding."""
+    """Round seconds to the grid that adds up without rounding."""
     return round(seconds / GRAIN_S) * GRAIN_S
 
 
 def grains(seconds: FloatArray) -> FloatArray:
-    """Put an array of seconds (...) on the grid that adds up without rounding."""
+    """Round seconds (...) to the grid that adds up without rounding."""
     return np.rint(np.asarray(seconds, np.float64) * (1 / GRAIN_S)) * GRAIN_S
 
 
 def start_clock(plan: Plan) -> RunClock:
-    """Return the clock of a run that is about to begin, just before its epoch."""
+    """Return the clock just before the epoch of a run."""
     start_s = plan.epoch_s - 1.0
     return RunClock(
         tick=plan.epoch_s - 1,
@@ -81,9 +81,9 @@ def start_clock(plan: Plan) -> RunClock:
 
 
 def resume(clock: RunClock, tick: int) -> RunClock:
-    """Return the clock after an outage of the simulator: time moved on, the run did not.
+    """Return the clock after an outage of the simulator: time advanced, the run did not.
 
-    Steps and tokens stay; the step or phase that was under way is as far along as it was.
+    Steps and tokens stay; the step or phase in progress is as far as before.
     """
     gap_s = float(tick - clock.tick)
     ends_s = None if clock.phase_ends_s is None else clock.phase_ends_s + gap_s
@@ -138,31 +138,27 @@ class TimelineRows:
     active: NDArray[np.bool_]
 
     def __len__(self) -> int:
-        """Count the rows."""
         return len(self.start_s)
 
     @property
     def arrival_s(self) -> FloatArray:
-        """When each worker is ready for the collective, from the row's start."""
+        """When each worker is ready for the collective, from the start of the row."""
         return self.pause_s[:, None] + self.input_s + self.compute_s + self.late_s
 
     @property
     def wait_s(self) -> FloatArray:
-        """How long each worker waits for the last; nobody waits where there is no step."""
+        """Wait of each worker for the last one; zero without a step."""
         return np.where(self.active, self.ready_s[:, None] - self.arrival_s, 0.0)
 
     @property
     def duration_s(self) -> FloatArray:
-        """How long each row takes."""
         return self.ready_s + self.transfer_s + self.checkpoint_s + self.after_s
 
     @property
     def end_s(self) -> FloatArray:
-        """When each row is over."""
         return self.start_s + self.duration_s
 
     def __getitem__(self, rows: slice | NDArray[np.bool_]) -> Self:
-        """Keep some of the rows."""
         return type(self)(*(getattr(self, each.name)[rows] for each in fields(self)))
 
     def of(self, workers: slice) -> Self:
@@ -171,14 +167,14 @@ class TimelineRows:
         return type(self)(*(v[:, workers] if v.ndim == 2 else v for v in values))
 
     def hold(self, row: int, workers: IntArray, *, until_s: float) -> None:
-        """Keep some workers from joining the collective of a row before some second."""
+        """Keep workers from joining the collective of a row before a time."""
         late_s = until_s - self.start_s[row] - self.arrival_s[row, workers]
         self.late_s[row, workers] += np.maximum(late_s, 0)
         self.ready_s[row] = self.arrival_s[row, self.active[row]].max()
 
 
 def joined(pieces: Sequence[TimelineRows]) -> TimelineRows:
-    """Put rows one after the other."""
+    """Concatenate rows."""
     if len(pieces) == 1:
         return pieces[0]
     columns = ([getattr(piece, each.name) for piece in pieces] for each in fields(TimelineRows))
@@ -186,7 +182,7 @@ def joined(pieces: Sequence[TimelineRows]) -> TimelineRows:
 
 
 def gap(script: Script, life: str, *, start_s: float, end_s: float) -> TimelineRows:
-    """Return the one row of a time without steps."""
+    """Return the single row of a time without steps."""
     nothing = np.zeros((1, script.run.nodes))
     length_s, none, zero = np.array([end_s - start_s]), np.zeros(1), np.zeros(1, np.int64)
     return TimelineRows(
@@ -212,7 +208,7 @@ def gap(script: Script, life: str, *, start_s: float, end_s: float) -> TimelineR
 def steps_under(
     script: Script, now: Conditions, *, first: int, n_steps: int, start_s: float
 ) -> TimelineRows:
-    """Return consecutive steps under unchanging conditions.
+    """Compute consecutive steps under constant conditions.
 
     Parameters
     ----------
@@ -261,7 +257,7 @@ def steps_under(
 
 
 def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
-    """Return how much longer than expected each worker computes: (n_steps, n_workers)."""
+    """Compute slowdown of each worker: (n_steps, n_workers)."""
     n_nodes = script.run.nodes
     pace = SLOW_NOISE * smooth(script.key("drift"), step, every=SLOW_NOISE_STEPS, width=n_nodes)
     pace += FAST_NOISE * windows("normal", mixed(script.key("pace"), step), n_nodes)
@@ -276,7 +272,7 @@ def _pace(script: Script, now: Conditions, step: IntArray) -> FloatArray:
 def add_one_offs(
     rows: TimelineRows, *, pause_s: float, checkpoint_s: float, brief_s: float, after_s: float
 ) -> TimelineRows:
-    """Let the first step stand still, write a checkpoint or evaluate; the others follow."""
+    """Add a pause, a checkpoint or an evaluation to the first step; the others follow later."""
     rows.pause_s = rows.pause_s.copy()
     rows.pause_s[0] += pause_s
     rows.ready_s[0] += pause_s
@@ -297,11 +293,10 @@ replace = msgspec.structs.replace
 
 @lru_cache(maxsize=4)
 def advance(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, RunClock]:
-    """Return the rows that overlap (clock.tick, until], and the clock at ``until``.
+    """Rows that overlap (clock.tick, until], and the clock at ``until``.
 
-    The first row is the one under way at the clock's tick, the last the one under way at
-    ``until`` (or ending right there). Cutting the interval anywhere gives the same rows.
-    The shards of a run are played one after another: its latest rows are remembered.
+    The first row is the one in progress at the tick of the clock, the last one that at ``until``
+    (or ending there). Splitting the interval anywhere gives the same rows.
     """
     pieces: list[TimelineRows] = []
     while clock.step_started_s < until:
@@ -318,7 +313,7 @@ def advance(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, 
 
 
 def _progress(script: Script, clock: RunClock) -> float:
-    """Return how far a phase has come that has an end, 0 to 1."""
+    """Progress of a phase with an end, 0 to 1."""
     if clock.phase == "training" and script.run.max_steps is not None:
         return clock.step / script.run.max_steps
     if clock.phase_ends_s is None:
@@ -328,7 +323,7 @@ def _progress(script: Script, clock: RunClock) -> float:
 
 
 def _stretch(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, RunClock]:
-    """Return the next rows, and the clock where the last of them that is over ended."""
+    """Return the next rows, and the clock at the end of the last completed one."""
     if clock.phase == "training":
         return _steps(script, clock, until)
     end_s = clock.phase_ends_s
@@ -349,7 +344,7 @@ def _enter(clock: RunClock, phase: str, at_s: float, length_s: float | None) -> 
 
 
 def _after_gap(script: Script, clock: RunClock, at_s: float) -> RunClock:
-    """Return the clock in the phase that follows: pending, compiling, warming up, training."""
+    """Return the clock in the next phase: pending, compiling, warming up, training."""
     if clock.phase == "pending" and not clock.n_restarts and script.compile_s:
         return _enter(clock, "compiling", at_s, script.compile_s)
     if clock.phase != "warming_up":
@@ -358,7 +353,7 @@ def _after_gap(script: Script, clock: RunClock, at_s: float) -> RunClock:
 
 
 def _interruption(script: Script, clock: RunClock) -> RunClock | None:
-    """Return the clock in a gap that begins with the step that would be next, if one does."""
+    """Return the clock in a gap that begins with the next step, if one does."""
     if clock.phase != "training":
         return None
     at_s, since_s = clock.step_started_s, clock.gaps_until_s
@@ -379,7 +374,7 @@ def _conditions(script: Script, acts: tuple[Act, ...]) -> Conditions:
 
 
 def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, RunClock]:
-    """Return the steps up to where conditions change, and the clock after those that are over."""
+    """Return steps until conditions change, and the clock after the completed ones."""
     start_s = clock.step_started_s
     now = _conditions(script, script.on(start_s))
     horizon_s = min(float(until), script.next_edge(start_s))
@@ -401,7 +396,7 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, R
 
 
 def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineRows) -> None:
-    """Let the first step do what has fallen due since the one before began."""
+    """Add what became due to the first step."""
     at_s, since_s, run = clock.step_started_s, clock.due_until_s, script.run
     acts = script.begun(since_s, at_s)
     rhythm_s = max(since_s, clock.phase_since_s)
@@ -428,7 +423,7 @@ def _make_room(script: Script, clock: RunClock, now: Conditions, rows: TimelineR
 def _checkpoint_s(
     script: Script, now: Conditions, step: int, acts: list[Act]
 ) -> tuple[float, float]:
-    """Return how long a checkpoint takes, and how long those write whose storage is not slow."""
+    """Duration of a checkpoint, and of writing without slow storage."""
     told = [a.end_s - a.start_s for a in acts if a.kind == "checkpoint" and a.end_s < FOREVER_S]
     if told:
         return grain(max(told)), grain(max(told))
@@ -467,7 +462,7 @@ def _get_stuck(script: Script, rows: TimelineRows) -> Act | None:
 
 
 def _cut_off(rows: TimelineRows, row: int, *, after_s: float) -> None:
-    """Let what follows the exchange of a step, a checkpoint or an evaluation, end early."""
+    """End the part after the exchange of a step (checkpoint, evaluation) early."""
     rows.checkpoint_s[row] = min(float(rows.checkpoint_s[row]), after_s)
     rows.brief_s[row] = min(float(rows.brief_s[row]), after_s)
     rows.after_s[row] = min(float(rows.after_s[row]), after_s - float(rows.checkpoint_s[row]))
@@ -489,7 +484,7 @@ def _count(clock: RunClock, rows: TimelineRows, n_over: int) -> RunClock:
 
 
 def _give_up(script: Script, clock: RunClock, crash: Act, at_s: float) -> RunClock:
-    """Return the clock after a crash: failed, or waiting for the node to come back."""
+    """Return the clock after a crash: failed, or waiting for the node."""
     lost = replace(
         clock,
         n_restarts=clock.n_restarts + 1,

@@ -1,1 +1,1 @@
-"""Two runs that train the same thing beside each other: how they differ, and how surely."""
+"""Statistics of trials, steps and long runs."""

@@ -1,4 +1,4 @@
-"""By how much one run's figure differs from another's, with an interval that can be relied on."""
+"""Differences between two runs with confidence intervals (block bootstrap)."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -42,7 +42,6 @@ def block_length(values: FloatArray) -> int:
 
 
 def _length(values: FloatArray) -> int:
-    """Return the block length that values want as they are."""
     n = len(values)
     centred = values - values.mean()
     variance = float(centred @ centred) / n
@@ -64,7 +63,7 @@ def _length(values: FloatArray) -> int:
 
 
 def _autocovariance(centred: FloatArray) -> FloatArray:
-    """Return the autocovariance at every lag, by way of the spectrum: (n,)."""
+    """At every lag, by FFT: (n,)."""
     n = len(centred)
     spectrum = np.fft.rfft(centred, 2 * n)
     covariance: FloatArray = np.fft.irfft(spectrum * spectrum.conj())[:n] / n
@@ -72,7 +71,7 @@ def _autocovariance(centred: FloatArray) -> FloatArray:
 
 
 def _last_lag_that_counts(correlation: FloatArray) -> int:
-    """Return the lag after which a run of lags is as small as chance would have it."""
+    """Return the lag before a run of lags within chance."""
     n = len(correlation)
     in_a_row = max(MIN_LAGS, int(np.ceil(np.sqrt(np.log10(n)))))
     # As far as blocks could reach; a longer memory than that no bootstrap can mend.
@@ -87,10 +86,10 @@ def _last_lag_that_counts(correlation: FloatArray) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What blocks do not show of how long steps remember.
+    """Correlation of steps beyond the block length.
 
-    ``unseen_ratio`` is the variance of the mean that blocks miss over the one they see; 0 where
-    they miss none. ``n_pieces`` is into how many independent pieces the steps fall.
+    ``unseen_ratio``: variance of the mean that blocks miss over the one they contain; 0 where they
+    miss none. ``n_pieces``: number of independent pieces.
     """
 
     unseen_ratio: float
@@ -98,7 +97,7 @@ class Memory:
 
 
 def memory(values: FloatArray, length: int) -> Memory:
-    """Return how much more the mean of values wavers than blocks of such a length show.
+    """Estimate how much more the mean varies than blocks of a length show.
 
     Parameters
     ----------
@@ -145,7 +144,7 @@ def memory(values: FloatArray, length: int) -> Memory:
 
 
 def _block_variance(centred: FloatArray, length: int) -> float:
-    """Return the variance of a mean, times steps, that blocks of such a length show."""
+    """Variance of a mean, times steps, by blocks of a length."""
     sums = _block_sums(centred[:, None], length)
     return float((sums**2).mean()) / length
 
@@ -153,7 +152,7 @@ def _block_variance(centred: FloatArray, length: int) -> float:
 def resampled_sums(
     columns: FloatArray, length: int, *, n_resamples: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Return the sums that other draws of the same steps would have had.
+    """Return sums of resampled steps.
 
     Parameters
     ----------
@@ -185,7 +184,7 @@ def resampled_sums(
 
 
 def _block_sums(columns: FloatArray, length: int) -> FloatArray:
-    """Return the sum of every block of so many steps, round the end: (n_steps, n_columns)."""
+    """Sum of each circular block: (n_steps, n_columns)."""
     round_the_end = np.concatenate([columns, columns[: length - 1]]) if length > 1 else columns
     upto = np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(round_the_end, axis=0)])
     sums: FloatArray = upto[length:] - upto[:-length]
@@ -200,7 +199,7 @@ DIFFERENCES_MIN_BLOCKS: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class ArmSamples:
-    """What the steps of one run took and yielded.
+    """Samples of the steps of one run.
 
     Parameters
     ----------
@@ -214,11 +213,10 @@ class ArmSamples:
     lines: Mapping[str, tuple[float, float]] = field(default_factory=dict)
 
     def __len__(self) -> int:
-        """Count the steps."""
         return len(self.columns)
 
     def place(self, name: str) -> int:
-        """Return where a column stands; ``steps`` are counted, not kept."""
+        """Index of a column; ``steps`` are counted, not stored."""
         return list(self.names).index(name)
 
 
@@ -262,7 +260,7 @@ def differences(
     *,
     rng: np.random.Generator,
 ) -> dict[str, Difference]:
-    """Compare two arms by several measures, each with its 95 % interval.
+    """Compare two arms by several measures, with 95 % intervals.
 
     Notes
     -----
@@ -276,7 +274,7 @@ def differences(
 
 
 class _Drawn:
-    """An arm, and what it could have been."""
+    """An arm and its resampled sums."""
 
     def __init__(
         self, arm: ArmSamples, measures: Iterable[Measure], rng: np.random.Generator
@@ -287,19 +285,18 @@ class _Drawn:
         self.sums = resampled_sums(arm.columns, self.length, n_resamples=N_RESAMPLES, rng=rng)
 
     def figure(self, measure: Measure) -> float:
-        """Return a measure's figure as it was."""
         over, under = self.arm.place(measure.over), self.arm.place(measure.under)
         start, slope = self.arm.lines.get(measure.line, (0.0, 1.0))
         return start + slope * float(self.total[over] / self.total[under])
 
     def memory(self, measure: Measure) -> Memory:
-        """Return what blocks do not show of how long a measure's steps remember."""
+        """Estimate how much more the mean varies than blocks of a length show."""
         return memory(self._parts(measure), self.length)
 
     def logs(self, measure: Measure, unseen: float) -> FloatArray:
-        """Return the logarithms of the figures that could have been: (n_resamples,).
+        """Logarithms of the resampled figures: (n_resamples,).
 
-        ``unseen`` is the variance that blocks miss, over the one they see.
+        ``unseen``: the variance that blocks miss, over the one they contain.
         """
         over, under = self.arm.place(measure.over), self.arm.place(measure.under)
         start, slope = self.arm.lines.get(measure.line, (0.0, 1.0))
@@ -308,11 +305,10 @@ class _Drawn:
         return middle + (drawn - middle) * math.sqrt(1 + unseen)
 
     def _length(self, measure: Measure) -> int:
-        """Return the block length that a ratio of sums wants."""
         return block_length(self._parts(measure))
 
     def _parts(self, measure: Measure) -> FloatArray:
-        """Return what each step adds to a ratio of sums, beyond its mean: (n_steps,)."""
+        """Contribution of each step to a ratio of sums, minus the mean: (n_steps,)."""
         over, under = self.arm.place(measure.over), self.arm.place(measure.under)
         columns, ratio = self.arm.columns, self.total[over] / self.total[under]
         parts: FloatArray = columns[:, over] - ratio * columns[:, under]
@@ -344,7 +340,7 @@ def _compared(baseline: _Drawn, candidate: _Drawn, measure: Measure) -> Differen
 
 
 def student_quantile(freedom: float, ratio: float = (1 + SURE_RATIO) / 2) -> float:
-    """Return a quantile of Student's distribution.
+    """Quantile of Student's distribution.
 
     Notes
     -----

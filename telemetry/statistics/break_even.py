@@ -1,4 +1,4 @@
-"""Two arms side by side as they go on: dollars over days or tokens, with what chance may do."""
+"""Cost of two arms over days or tokens, and their break-even, with intervals."""
 
 from dataclasses import dataclass
 from enum import StrEnum
@@ -20,7 +20,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BreakEven:
-    """The moment from the candidate's start, and the tokens by then; None where there is none."""
+    """Days from the start of the candidate, and tokens by then; None without one."""
 
     reason: Reason
     days: float | None
@@ -28,7 +28,7 @@ class BreakEven:
 
 
 def break_even(baseline: Course, candidate: Course) -> BreakEven:
-    """Return when the candidate has cost less than the baseline would for the same tokens.
+    """Find when the candidate has cost less than the baseline for the same tokens.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ def break_even(baseline: Course, candidate: Course) -> BreakEven:
 
 
 def break_even_days(baseline: Course, candidate: Course) -> FloatArray:
-    """Return the moment of every draw: (n_draws,) days, infinity where it never comes."""
+    """Break-even of every draw: (n_draws,) days, infinity without one."""
     owed = np.asarray(candidate.usd_at_first_step - baseline.usd_at_first_step, dtype=float)
     gained = np.asarray(baseline.usd_per_token - candidate.usd_per_token, dtype=float)
     is_ahead = gained > 0
@@ -74,7 +74,7 @@ def break_even_days(baseline: Course, candidate: Course) -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """Dollars at each point, from ``low`` to ``high`` in 95 of 100 cases: each (n_points,)."""
+    """Dollars at each point with a 95 % interval: (n_points,) each."""
 
     usd: FloatArray
     low: FloatArray
@@ -97,14 +97,14 @@ class Curves:
 
 @dataclass(frozen=True, slots=True)
 class ArmForecast:
-    """An arm as it is expected to go, and as it could: draws of (n_draws,)."""
+    """The expected course of an arm, and draws of it (n_draws,)."""
 
     expected: Course
     could: Course
 
 
 def over_days(baseline: ArmForecast, candidate: ArmForecast, days: FloatArray) -> Curves:
-    """Return what the candidate has cost by each day, beside the baseline for the same tokens."""
+    """Cost of the candidate by day, and of the baseline for the same tokens."""
     tokens = np.asarray(candidate.expected.tokens_by(days))
     could = np.asarray(_columns(candidate.could).tokens_by(days[:, None]))
     spent = np.asarray(candidate.expected.usd_by(days))
@@ -120,7 +120,7 @@ def over_days(baseline: ArmForecast, candidate: ArmForecast, days: FloatArray) -
 
 
 def over_tokens(baseline: ArmForecast, candidate: ArmForecast, tokens: FloatArray) -> Curves:
-    """Return what each arm costs until it has trained on so many tokens."""
+    """Cost of each arm by tokens."""
     curves = [
         _curve(
             np.asarray(arm.expected.usd_for(tokens)),
@@ -133,7 +133,7 @@ def over_tokens(baseline: ArmForecast, candidate: ArmForecast, tokens: FloatArra
 
 
 def _columns(could: Course) -> Course:
-    """Let draws run along the second axis, points along the first."""
+    """Reshape: draws along the second axis, points along the first."""
     return Course(
         *(
             np.atleast_1d(np.asarray(value, dtype=float))[None, :]

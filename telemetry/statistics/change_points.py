@@ -1,4 +1,4 @@
-"""When it began: the change point of a short series, and its noise whether it changes or not."""
+"""Change point of a short series, and its noise."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a long run will cost and yield, from what a short one showed."""
+"""Forecast of cost and progress of a long run from a short one."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -69,19 +69,19 @@ class Course:
     tokens_per_day: Amount
 
     def usd_by(self, days: Amount) -> Amount:
-        """Return the dollars spent so many days after the start."""
+        """Dollars spent after some days."""
         return self.fixed_usd + self.usd_per_day * days
 
     def tokens_by(self, days: Amount) -> Amount:
-        """Return the tokens trained on so many days after the start."""
+        """Tokens trained after some days."""
         return np.maximum(days - self.start_days, 0.0) * self.tokens_per_day
 
     def days_for(self, tokens: Amount) -> Amount:
-        """Return the days that training on so many tokens takes, the start included."""
+        """Days to train on some tokens, with the start."""
         return self.start_days + tokens / self.tokens_per_day
 
     def usd_for(self, tokens: Amount) -> Amount:
-        """Return the dollars that training on so many tokens takes, the start included."""
+        """Dollars to train on some tokens, with the start."""
         return self.usd_by(self.days_for(tokens))
 
     @property
@@ -96,7 +96,7 @@ class Course:
 
 
 def course(habits: ArmRates, *, has_reuse: bool, porting_usd: float = 0.0) -> Course:
-    """Return where an arm goes, with or without its compiled graphs being kept.
+    """Compute the course of an arm, with or without reuse of compiled graphs.
 
     Parameters
     ----------
@@ -134,7 +134,7 @@ def course(habits: ArmRates, *, has_reuse: bool, porting_usd: float = 0.0) -> Co
 
 
 def stretch(habits: ArmRates, *, has_reuse: bool) -> Amount:
-    """Return how many days a day of training takes, failures and recompiles included: 1 or more.
+    """Days per day of training, with failures and recompilations: 1 or more.
 
     Notes
     -----
@@ -204,14 +204,14 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The exact 95 % interval of the rate by the count alone, per unit of exposure."""
+        """The 95 % interval of draws; ends may be infinite."""
         if not self.exposure > 0:
             return math.nan, math.nan
         low, high = poisson_interval(self.n)
         return low / self.exposure, high / self.exposure
 
     def drawn(self, n_draws: int, *, rng: np.random.Generator) -> FloatArray:
-        """Return rates that the count allows: (n_draws,) per unit of exposure."""
+        """Draw the rates of an arm over some days: uncertain figures become (n_draws,)."""
         exposure = self.exposure + self.extra_exposure
         return np.asarray(rng.standard_gamma(self.n + self.extra, n_draws) / exposure)
 
@@ -240,7 +240,7 @@ def poisson_interval(n: int) -> tuple[float, float]:
 
 
 def at_most(n: int, mean: float) -> float:
-    """Return the chance that a Poisson count of this mean is ``n`` or fewer."""
+    """Probability that a Poisson count with this mean is at most ``n``."""
     if mean <= 0:
         return 1.0
     logs = [k * math.log(mean) - mean - math.lgamma(k + 1) for k in range(n + 1)]
@@ -248,7 +248,7 @@ def at_most(n: int, mean: float) -> float:
 
 
 def _root(falling: Callable[[float], float], high: float) -> float:
-    """Return where a falling function crosses zero between 0 and ``high``."""
+    """Zero of a decreasing function between 0 and ``high``."""
     low = 0.0
     for _ in range(N_HALVINGS):
         middle = (low + high) / 2
@@ -291,7 +291,7 @@ def drawn(
     rng: np.random.Generator,
     n_draws: int = N_DRAWS,
 ) -> ArmRates:
-    """Return what an arm could do over so many days: every doubtful figure is (n_draws,).
+    """Draw the rates of an arm over some days: uncertain figures become (n_draws,).
 
     Notes
     -----
@@ -331,7 +331,7 @@ def drawn(
 
 
 def _factors(error_log: float | None, rng: np.random.Generator, n_draws: int) -> FloatArray:
-    """Return by what a figure could be off: lognormal around 1, (n_draws,)."""
+    """Lognormal factors around 1: (n_draws,)."""
     return np.exp(rng.standard_normal(n_draws) * (error_log or 0.0))
 
 
@@ -346,7 +346,7 @@ def _happening(
     rng: np.random.Generator,
     n_draws: int,
 ) -> FloatArray:
-    """Return how often it happens per unit of exposure: (n_draws,)."""
+    """Draw the observed rate per unit of exposure: (n_draws,)."""
     rates_rng, counts_rng = rng.spawn(2)
     per_unit = np.asarray(known) if rate is None else rate.drawn(n_draws, rng=rates_rng)
     counts = counts_rng.poisson(np.broadcast_to(per_unit * exposure, n_draws))
@@ -354,7 +354,7 @@ def _happening(
 
 
 def interval(values: FloatArray) -> tuple[float, float]:
-    """Return the ends between which 95 of 100 draws lie; they may be infinite."""
+    """Return the 95 % interval of draws; ends may be infinite."""
     low, high = np.quantile(values, ENDS, method="nearest")
     return float(low), float(high)
 
@@ -388,7 +388,7 @@ def spread_log(seen: Sequence[float] | FloatArray, *, of_next: bool) -> float | 
 
 
 def pace_error_log(tokens: FloatArray, taken_s: FloatArray, *, rng: np.random.Generator) -> float:
-    """Return the standard error of the logarithm of a pace; NaN of too few steps.
+    """Return standard error of the logarithm of a pace; NaN with too few steps.
 
     Parameters
     ----------

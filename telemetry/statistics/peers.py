@@ -1,4 +1,4 @@
-"""Who is not like the others? Robust comparison of parts that play the same role."""
+"""Robust statistics of parts in the same role; NaN means not reported."""
 
 import numpy as np
 
@@ -46,7 +46,7 @@ def deviations(x: FloatArray, *, floor: float | FloatArray) -> FloatArray:
 
 
 def median(x: FloatArray) -> FloatArray:
-    """Return the median over the last axis, NaN where nobody reported; says nothing on the way."""
+    """Median over the last axis, NaN without values; no warnings."""
     if _is_whole(x):
         known, n_all = np.sort(x, axis=-1), x.shape[-1]
         return np.asarray((known[..., (n_all - 1) // 2] + known[..., n_all // 2]) / 2)
@@ -57,7 +57,7 @@ def median(x: FloatArray) -> FloatArray:
 
 
 def lower_median(x: FloatArray) -> FloatArray:
-    """Return the lower of the two middle values over the last axis, NaN where nobody reported."""
+    """Lower of the two middle values over the last axis, NaN without values."""
     if _is_whole(x):
         return np.asarray(np.sort(x, axis=-1)[..., (x.shape[-1] - 1) // 2])
     known, n = _sorted(x)
@@ -65,7 +65,7 @@ def lower_median(x: FloatArray) -> FloatArray:
 
 
 def middle(x: FloatArray) -> float:
-    """Return the median of all values of a small array; NaN where one is, or of none."""
+    """Median of a small array; NaN if it is empty or contains one."""
     known = np.sort(x, axis=None)
     if not x.size or np.isnan(known[-1]):
         return float("nan")
@@ -73,12 +73,12 @@ def middle(x: FloatArray) -> float:
 
 
 def _is_whole(x: FloatArray) -> bool:
-    """Tell whether there is a last axis and everybody reported: then no place needs a look."""
+    """Whether the last axis exists and contains no NaN."""
     return x.shape[-1] > 0 and bool(np.isfinite(x).all())
 
 
 def _sorted(x: FloatArray) -> tuple[FloatArray, IntArray]:
-    """Sort the last axis, NaN last, and count what is no NaN; an empty axis becomes one NaN."""
+    """Sort the last axis, NaN last, and count other values; an empty axis becomes one NaN."""
     if x.shape[-1] == 0:
         x = np.full((*x.shape[:-1], 1), np.nan)
     known = np.sort(x, axis=-1)
@@ -86,7 +86,7 @@ def _sorted(x: FloatArray) -> tuple[FloatArray, IntArray]:
 
 
 def mean(x: FloatArray, axis: int) -> FloatArray:
-    """Return the mean of what was reported, NaN where nothing was."""
+    """Mean of the reported values, NaN without any."""
     known = np.isfinite(x)
     if x.shape[axis] and known.all():
         return np.asarray(x.mean(axis=axis))

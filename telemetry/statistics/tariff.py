@@ -1,4 +1,4 @@
-"""What something costs by the second, which may change on the way: from rates to dollars."""
+"""Dollars for seconds at rates that change."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,23 +24,23 @@ class Tariff:
 
     @classmethod
     def of(cls, rates: Iterable[tuple[float, float]]) -> Self:
-        """Return the tariff of (moment, dollars per second)."""
+        """Create a tariff from (Unix second, dollars per second)."""
         table = np.array(list(rates), dtype=float).reshape(-1, 2)
         return cls(table[:, 0], table[:, 1])
 
     def rate_at(self, at_s: float) -> float:
-        """Return the dollars per second at a moment; before the first one's, the first."""
+        """Rate at a time; before the first one, the first."""
         place = int(np.searchsorted(self.from_s, at_s, side="right")) - 1
         return float(self.usd_per_s[max(0, place)])
 
     def seconds(self, start_s: float, end_s: float) -> FloatArray:
-        """Return how long each rate held between two moments: (n,) seconds."""
+        """Seconds at each rate between two times: (n,)."""
         ends = np.append(self.from_s[1:], np.inf)
         lasted = np.minimum(ends, end_s) - np.maximum(self.from_s, start_s)
         return np.asarray(np.maximum(lasted, 0.0))
 
     def usd(self, start_s: float, end_s: float) -> float:
-        """Return what was paid between two moments, NaN where a price of it is not known.
+        """Dollars between two times; NaN if a rate is unknown.
 
         Notes
         -----
@@ -58,7 +58,7 @@ class Tariff:
         return self.dollars(seconds) if seconds.any() else 0.0 * self.rate_at(start_s)
 
     def each_usd(self, start_s: FloatArray, end_s: FloatArray) -> FloatArray:
-        """Return what each of (n,) stretches cost; the first rate holds from ever.
+        """Dollars of (n,) intervals; the first rate also holds before its time.
 
         Examples
         --------
@@ -76,5 +76,5 @@ class Tariff:
         return total
 
     def dollars(self, seconds: FloatArray) -> float:
-        """Return what (n,) seconds at each rate cost; seconds that nobody spent cost nothing."""
+        """Dollars of (n,) seconds at each rate; zero seconds cost nothing at any rate."""
         return float(np.where(seconds > 0, seconds * self.usd_per_s, 0.0).sum())

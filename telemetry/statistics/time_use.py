@@ -1,4 +1,4 @@
-"""What a run's time went into, every second of it once: training, and all that is paid beside."""
+"""Use of the time of a run: each second belongs to training or to one kind of overhead."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ USUAL_STEPS = 20
 
 
 def nothing() -> FloatArray:
-    """Return no spans: (0, 2)."""
+    """No spans: (0, 2)."""
     return np.zeros((0, 2))
 
 
@@ -69,7 +69,7 @@ class TimeUse:
 
 
 def spent(steps: StepBatch, stretch: TimeSlice, *, edges_s: FloatArray) -> TimeUse:
-    """Return what a stretch of a run went into.
+    """Compute the use of a time slice.
 
     Parameters
     ----------
@@ -114,7 +114,7 @@ class _Rows:
 
 
 def _rows(steps: StepBatch, stretch: TimeSlice) -> _Rows:
-    """Return the rows of some steps, and one for the time after the last."""
+    """Rows of steps, and one for the time after the last."""
     before = int(steps.step[0]) - 1 if len(steps) else 0
     if stretch.last_step is not None:
         before = stretch.last_step
@@ -139,7 +139,7 @@ def _rows(steps: StepBatch, stretch: TimeSlice) -> _Rows:
 
 
 def _shares(steps: StepBatch) -> FloatArray:
-    """Return what each step was: (n_steps, 9), adding up to one; undivided, it trained."""
+    """Shares of each step by kind: (n_steps, 9), summing to one; without phases it trained."""
     told = np.stack([steps.phases[phase] for phase in PHASES], axis=-1)
     known = np.isfinite(told)
     mean_s = np.where(known, told, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
@@ -152,7 +152,7 @@ def _shares(steps: StepBatch) -> FloatArray:
 
 
 def _seconds(rows: _Rows, stretch: TimeSlice, low: float, high: float) -> FloatArray:
-    """Return what the rows went into between two moments: (9,) seconds."""
+    """Seconds by kind between two times: (9,)."""
     gap = _within(rows.begins, rows.turns, low, high)
     told_from = np.clip(stretch.told_from_s, rows.begins, rows.turns)
     untold = _within(rows.begins, told_from, low, high)
@@ -169,14 +169,14 @@ def _seconds(rows: _Rows, stretch: TimeSlice, low: float, high: float) -> FloatA
 
 
 def _within(begins: FloatArray, ends: FloatArray, low: float, high: float) -> FloatArray:
-    """Return how much of each interval lies between two moments: (n,) seconds."""
+    """Seconds of each interval between two times: (n,)."""
     return np.array(np.maximum(np.minimum(ends, high) - np.maximum(begins, low), 0.0))
 
 
 def _covered(
     spans: FloatArray, begins: FloatArray, ends: FloatArray, low: float, high: float
 ) -> FloatArray:
-    """Return how much of each interval lies in spans and between two moments: (n,) seconds."""
+    """Seconds of each interval in spans and between two times: (n,)."""
     if not len(spans):
         return np.zeros(len(begins))
     lasted = np.append(0.0, np.cumsum(spans[:, 1] - spans[:, 0]))
@@ -188,7 +188,7 @@ def _covered(
 
 
 def merged(spans: Sequence[tuple[float, float]]) -> FloatArray:
-    """Return spans (from, to) as a union: (n, 2), in order and apart."""
+    """Union of spans (from, to): (n, 2), disjoint and in order."""
     found: list[list[float]] = []
     for begin, end in sorted(spans):
         if found and begin <= found[-1][1]:

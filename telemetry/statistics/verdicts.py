@@ -1,4 +1,4 @@
-"""Better, worse, or cannot tell yet: a verdict that may be looked at every day."""
+"""Sequential verdicts of trials: better, worse, or undecided, valid at every look."""
 
 import math
 from collections.abc import Sequence
@@ -21,8 +21,6 @@ WRONG_RATIO: Final = 0.05
 
 
 class TrialWord(StrEnum):
-    """What a trial says of its candidate."""
-
     BETTER = "better"
     WORSE = "worse"
     CANNOT_TELL = "cannot tell yet"
@@ -30,7 +28,7 @@ class TrialWord(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrialVerdict:
-    """A word, and how many more steps of each arm would roughly tell; None where none would."""
+    """``more_steps`` of each arm would roughly decide; None where none would."""
 
     word: TrialWord
     n_more_steps: int | None
@@ -75,7 +73,7 @@ def verdict(
 
 
 def boundary(wrong_ratio: float) -> float:
-    """Return the height that a Brownian motion B passes by time 1 so often.
+    """Height that a Brownian motion exceeds by time 1 with a given probability.
 
     Notes
     -----
@@ -100,7 +98,7 @@ def _more(size: float, reach: float, n_steps: int, n_planned: int) -> int | None
 
 
 def is_lost(step: FloatArray, starts: Sequence[tuple[float, float]]) -> FloatArray:
-    """Return which steps a later start of the job trained again.
+    """Mark steps that a later start of the job trained again.
 
     Parameters
     ----------
@@ -143,7 +141,7 @@ WORTH_IT = 1.1
 
 
 def settled_from(step_s: FloatArray) -> int:
-    """Return the first step, by place, that counts as settled.
+    """First settled step, by position.
 
     Parameters
     ----------
@@ -175,7 +173,7 @@ def settled_from(step_s: FloatArray) -> int:
 
 
 def _cut_off(step_s: FloatArray) -> FloatArray:
-    """Return steps of which none is longer than what usual ones scatter."""
+    """Limit steps to the range of usual ones."""
     middle = float(np.median(step_s)) if len(step_s) else 0.0
     usual = CUT_AT_MADS * float(np.median(np.abs(step_s - middle))) if len(step_s) else 0.0
     return np.minimum(step_s, middle + usual) if usual else step_s

@@ -178,7 +178,7 @@ def test_the_usual_tokens_of_a_step_are_those_of_steps_that_report_some(
 
 
 def test_a_run_without_a_price_is_judged_by_its_pace(hot: HotStore, trial: Trial, p5: Run) -> None:
-    Run.objects.filter(pk=p5.pk).update(usd_per_node_hour=0.0)
+    Run.objects.filter(pk=p5.pk).update(usd_per_node_hour=0.0, tokens_per_epoch=10**9)
     train("vit-p5", [2.0] * 200)
     train("vit-trn2", [1.25] * 200)
 
@@ -186,6 +186,7 @@ def test_a_run_without_a_price_is_judged_by_its_pace(hot: HotStore, trial: Trial
 
     assert figures.arms[0].usd is None
     assert figures.candidates[0].get("usd_per_mtok") is None
+    assert figures.candidates[0].get("usd_per_epoch") is None
     assert of(figures, "tokens_per_s").ratio == pytest.approx(0.6, abs=1e-3)
 
 
