@@ -76,7 +76,7 @@ def test_how_a_loss_was_counted_is_one_tap_away(on_call: Page, fleet: str, alert
     on_call.get_by_role("button", name="How it is computed").click()
 
     expect(on_call.locator("#lost-how")).to_be_visible()
-    expect(on_call.locator("#lost-how")).to_contain_text("there would have been")
+    expect(on_call.locator("#lost-how")).to_contain_text("would have ended")
 
 
 def test_one_key_copies_the_link_that_is_frozen(on_call: Page, fleet: str, alert: Alert) -> None:

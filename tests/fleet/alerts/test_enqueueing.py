@@ -167,6 +167,20 @@ def test_what_flaps_pages_nobody_anew_until_its_end_was_told(
     assert kinds(pager) == ["firing", "resolved", "firing"]
 
 
+@pytest.mark.parametrize(
+    ("kind", "is_reminder"), [("refired", True), ("cause_changed", False), ("acknowledged", False)]
+)
+def test_only_a_repeated_notification_restarts_the_reminder_interval(
+    run: Run, hook: Receiver, default: Route, kind: str, *, is_reminder: bool
+) -> None:
+    alert = alert_on(run)
+    say(alert, "fired")
+    say(alert, kind, after_s=300)
+
+    state = NotifiedState.objects.get()
+    assert state.last_at == NOON + (300 if is_reminder else 0) * SECOND
+
+
 def test_whoever_was_told_is_told_of_the_end_and_nobody_else(
     run: Run, hook: Receiver, pager: Receiver, default: Route
 ) -> None:

@@ -80,6 +80,48 @@ def test_evidence_that_fades_does_not_unname_the_culprit(finding: Finding) -> No
     assert Alert.objects.get().cause == "slow_core"
 
 
+def test_a_node_found_before_its_cause_is_named(finding: Finding) -> None:
+    unknown = replace(finding, cause="unknown", node=None, device=None)
+    reconcile([unknown], watched=[SHARE], now=NOON)
+    reconcile([replace(unknown, node=finding.node)], watched=[SHARE], now=NOON + SECOND)
+
+    alert = Alert.objects.get()
+    assert alert.node is not None
+    assert kinds(alert) == ["fired", "cause_changed"]
+
+
+@pytest.mark.parametrize(
+    ("first", "then"),
+    [
+        ({"cause": "efa_latency", "node": None, "device": None}, {"cause": "unknown"}),
+        ({"cause": "unknown"}, {"cause": "unknown", "device": None}),
+        ({"cause": "unknown"}, {"cause": "unknown", "node": None, "device": None}),
+        (
+            {"cause": "unknown", "node": None, "device": None},
+            {"cause": "unknown", "node": None, "device": 3},
+        ),
+    ],
+    ids=["known cause", "known node", "node faded", "still no node"],
+)
+def test_an_unknown_cause_renames_nothing_else(
+    finding: Finding, first: dict[str, str | None], then: dict[str, str | None]
+) -> None:
+    reconcile([replace(finding, **first)], watched=[SHARE], now=NOON)  # type: ignore[arg-type]
+    second = replace(finding, **then)  # type: ignore[arg-type]
+    reconcile([second], watched=[SHARE], now=NOON + 2 * timedelta(minutes=1))
+
+    assert kinds(Alert.objects.get()) == ["fired"]
+
+
+def test_a_second_evaluation_of_the_same_moment_changes_nothing(finding: Finding) -> None:
+    reconcile([finding], watched=[SHARE], now=NOON)
+    changed = reconcile([replace(finding, score=1.6)], watched=[SHARE], now=NOON)
+
+    alert = Alert.objects.get()
+    assert changed == []
+    assert (alert.score, kinds(alert)) == (1.2, ["fired"])
+
+
 def test_getting_worse_is_said_and_getting_a_little_worse_is_not(finding: Finding) -> None:
     reconcile([finding], watched=[SHARE], now=NOON)
     reconcile([replace(finding, score=1.25)], watched=[SHARE], now=NOON + SECOND)

@@ -4,6 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from fleet.alerts import acknowledge
+from fleet.alerts.correlation import damp
 from fleet.models import Alert
 from telemetry.detect.engine import LAYOUT
 from telemetry.detect.findings import Finding
@@ -188,3 +189,12 @@ def test_firings_on_rows_that_follow_each_other_count_together(
     assert Alert.objects.count() == 3
     assert latest.flapping_since is not None
     assert latest.is_open
+
+
+def test_a_flapping_alert_that_fires_once_more_is_not_reported_as_flapping_again(
+    look: Look, finding: Finding
+) -> None:
+    alert = flapped(look, finding)
+    damp(alert, now=NOON + timedelta(seconds=3 * MINUTE))
+
+    assert kinds(alert).count("flapping") == 1
