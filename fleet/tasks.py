@@ -12,7 +12,7 @@ from fleet.checks.preflights import advance_all
 from fleet.costs.drift import update_cost_alerts
 from fleet.costs.losses import update_alert_costs
 from fleet.costs.spending import update_spending
-from fleet.ingest.steps import follow_reported
+from fleet.ingest.steps import update_reported_runs
 from fleet.metrics.long_term import figures
 from fleet.runs.similar_runs import update_due_comparisons
 from fleet.runs.step_durations import update_step_durations
@@ -35,7 +35,7 @@ def watch_fleet() -> None:
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
-    follow_reported(hot, now=now)
+    update_reported_runs(hot, now=now)
     if int(now.timestamp()) % COMPILES_EVERY_S == 0:
         keep_simulated(hot, now=now)
     watch(hot, now=now)

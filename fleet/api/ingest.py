@@ -151,7 +151,7 @@ def intake_of(redis_url: str, database: str) -> StepIngest:
 
 def _told(outcome: StepIngestResult) -> dict[str, object]:
     """Return what became of the lines; raises ProblemError where none was taken."""
-    told = outcome.told()
+    told = outcome.response()
     if outcome.refused and not outcome.n_accepted and not outcome.n_repeated:
         first = outcome.refused[0]
         raise ProblemError(400, f"No line was taken. {first}", **told["refused"][0] | told)

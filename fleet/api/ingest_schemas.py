@@ -11,7 +11,7 @@ from telemetry.ingest.columns import ColumnsLine
 Document = dict[str, Any]
 REF = "#/components/schemas/{name}"
 (STEP_LINE, PLAIN_LINE, COLUMNS_LINE), SCHEMAS = msgspec.json.schema_components(
-    [step_reports.Said, schemas.MonitorLine, ColumnsLine], ref_template=REF
+    [step_reports.StepReport, schemas.MonitorLine, ColumnsLine], ref_template=REF
 )
 NODE_LINE = {"anyOf": [PLAIN_LINE, COLUMNS_LINE]}
 WHOLE = {"type": "integer", "minimum": 0}

@@ -16,7 +16,15 @@ from redis.exceptions import RedisError
 
 from fleet.access.throttling import RateLimiter, RequestGate
 from fleet.access.tokens import TokenBook, bearer
-from fleet.ingest.nodes import NAME, NAME_RULE, Arrivals, IngestBatch, clock_of, store, told
+from fleet.ingest.nodes import (
+    NAME,
+    NAME_RULE,
+    IngestBatch,
+    NodeIngest,
+    clock_of,
+    response_of,
+    store_batches,
+)
 from fleet.models import Token
 from fleet.models.problem import ProblemError
 from fleet.ops.compression import gunzip_pieces
@@ -131,19 +139,19 @@ def check_unpacked(encoding: str) -> None:
 
 def gunzip(packed: bytes, *, limit: int) -> bytes:
     """Unpack gzip, never more than ``limit`` bytes of it."""
-    pieces = []
+    lines_of_node = []
     size = 0
     try:
-        for piece in gunzip_pieces(packed):
-            size += len(piece)
+        for line in gunzip_pieces(packed):
+            size += len(line)
             if size > limit:
                 raise too_large(limit, unpacked=True)
-            pieces.append(piece)
+            lines_of_node.append(line)
     except EOFError as error:
         raise ProblemError(400, "The gzip body ends early.", field="body") from error
     except (zlib.error, ValueError) as error:
         raise ProblemError(400, f"The body is not gzip: {error}.", field="body") from error
-    return b"".join(pieces)
+    return b"".join(lines_of_node)
 
 
 log = logging.getLogger(__name__)
@@ -155,7 +163,7 @@ complaints = RateLimiter(every_s=10.0)
 
 @dataclass(slots=True)
 class IngestRequest:
-    """One request, or one piece of a stream: its headers, its lines, and when they came.
+    """One request, or one line of a stream: its headers, its lines, and when they came.
 
     Lines that come ``alone`` have no report of neuron-monitor in them.
     """
@@ -170,14 +178,14 @@ class IngestRequest:
     delivery: IngestBatch | None = None
     problem: ProblemError | None = None
 
-    def absorb(self, piece: "IngestRequest") -> None:
-        """Add what became of a piece of this stream; a problem ends the stream."""
-        if piece.problem is not None:
-            raise piece.problem
+    def absorb(self, line: "IngestRequest") -> None:
+        """Add what became of a line of this stream; a problem ends the stream."""
+        if line.problem is not None:
+            raise line.problem
         if self.delivery is None:
             self.delivery = IngestBatch()
-        if piece.delivery is not None:
-            self.delivery.absorb(piece.delivery)
+        if line.delivery is not None:
+            self.delivery.absorb(line.delivery)
 
 
 def serve(calls: Sequence[IngestRequest]) -> None:
@@ -216,7 +224,7 @@ def _admit(calls: Sequence[IngestRequest], hot: HotStore) -> None:
             call.problem = too_often(settings.INGEST_REQUESTS_PER_MINUTE)
 
 
-def _read(call: IngestRequest, arrivals: Arrivals) -> None:
+def _read(call: IngestRequest, arrivals: NodeIngest) -> None:
     """Read the lines of a call that was admitted."""
     if call.problem is not None:
         return
@@ -252,12 +260,12 @@ def _plain(call: IngestRequest) -> bytes:
     return gunzip(call.body, limit=settings.INGEST_MAX_UNPACKED_BYTES)
 
 
-def _store(calls: Sequence[IngestRequest], hot: HotStore, arrivals: Arrivals) -> None:
+def _store(calls: Sequence[IngestRequest], hot: HotStore, arrivals: NodeIngest) -> None:
     """Store what all the calls brought, and count it."""
     deliveries = [call.delivery for call in calls if call.delivery is not None]
     n_refused_whole = sum(call.problem is not None for call in calls)
     try:
-        store(hot, deliveries, n_refused_whole=n_refused_whole)
+        store_batches(hot, deliveries, n_refused_whole=n_refused_whole)
     except RedisError:
         for delivery in deliveries:
             arrivals.forget(delivery.node)
@@ -265,13 +273,13 @@ def _store(calls: Sequence[IngestRequest], hot: HotStore, arrivals: Arrivals) ->
 
 
 @lru_cache(maxsize=4096)
-def arrivals_of(redis_url: str, database: str) -> Arrivals:
+def arrivals_of(redis_url: str, database: str) -> NodeIngest:
     """Return what this process knows of the nodes that report to these stores."""
     keep_s = settings.HOT_KEEP_S
-    return Arrivals(
+    return NodeIngest(
         keep_s=keep_s,
         late_s=settings.DURABLE_KEEP_DAYS * DAY_S,
-        recall_clock=lambda node: clock_of(open_store(redis_url, keep_s=keep_s), node),
+        restore_clock=lambda node: clock_of(open_store(redis_url, keep_s=keep_s), node),
     )
 
 
@@ -280,7 +288,7 @@ def answer(call: IngestRequest) -> dict[str, Any]:
     if call.problem is not None:
         raise call.problem
     delivery = call.delivery or IngestBatch()
-    outcome = told(delivery)
+    outcome = response_of(delivery)
     if delivery.refused and not delivery.n_accepted and not delivery.n_repeated:
         reason = f"No line was taken. {delivery.refused[0]}"
         raise ProblemError(400, reason, **outcome["refused"][0] | outcome)

@@ -7,7 +7,7 @@ import numpy as np
 
 from fleet.charts.figures import Chart, ChartLine, thinned
 from fleet.charts.windows import Window
-from fleet.ingest.logs import Curves, unpacked
+from fleet.ingest.logs import Curves, unpack_curves
 from fleet.models import ReadLog
 from telemetry.blocks import FloatArray
 
@@ -54,13 +54,13 @@ LOG_CHARTS: Mapping[str, LogChart] = {chart.name: chart for chart in _ALL}
 
 def charts_of(log: ReadLog) -> list[LogChart]:
     """Return the charts that the log has figures for."""
-    curves = unpacked(bytes(log.curves))
+    curves = unpack_curves(bytes(log.curves))
     return [each for each in _ALL if np.isfinite(each.draw(curves)[1].values).any()]
 
 
 def log_figure(log: ReadLog, chart: str, window: Window) -> Chart:
     """Return one chart over a window; empty where the log has no steps in it."""
-    curves = unpacked(bytes(log.curves))
+    curves = unpack_curves(bytes(log.curves))
     ends = curves["ended_at_s"]
     rows = (ends >= window.start) & (ends < window.end)
     unit, line = LOG_CHARTS[chart].draw(curves)

@@ -19,7 +19,7 @@ from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.catalog import Instance
 from telemetry.errors import FieldError
-from telemetry.ingest.probe_groups import GroupError, laid_out, read_group
+from telemetry.ingest.probe_groups import GroupError, measured_group, read_group
 from telemetry.simulate.preflight import curve_point
 
 ZIP, GZIP = b"PK\x03\x04", b"\x1f\x8b"
@@ -280,7 +280,9 @@ def judge_files(
         check_names(names, take=take)
         kind = common_type(instance_type, Node.objects.in_bulk(names, field_name="name"))
         instance = catalog.instances()[kind]
-        measured = laid_out(read, n_efa=instance.n_efa, curve=partial(expected_times, instance))
+        measured = measured_group(
+            read, n_efa=instance.n_efa, curve=partial(expected_times, instance)
+        )
     except GroupError as error:
         raise FieldError("files", str(error)) from error
     with transaction.atomic():

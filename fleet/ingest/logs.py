@@ -19,7 +19,7 @@ from fleet.models import Annotation, Node, ReadLog, Run
 from fleet.runs.compiles import FIRST_STEPS, store_compiles
 from fleet.runs.prices import opening_price
 from telemetry.blocks import FloatArray
-from telemetry.ingest.logs import Compile, HardwareError, Log, LoggedSteps, completed
+from telemetry.ingest.logs import Compile, HardwareError, Log, LoggedSteps, complete_steps
 from telemetry.steps import PHASES, StepBatch
 from telemetry.store import durable
 from telemetry.store.models import RunChunk
@@ -83,32 +83,32 @@ class LogOptions:
     started_at: datetime | None = None
 
 
-def checked(told: LogOptions) -> LogOptions:
+def check_options(options: LogOptions) -> LogOptions:
     """Return what was said, where it can be."""
-    check_name(told.run)
+    check_name(options.run)
     whole = (
-        ("--nodes", told.n_nodes, 0),
-        ("--global-batch", told.global_batch, 0),
-        ("--seq-len", told.seq_len, 0),
-        ("--tp", told.tp, 1),
-        ("--pp", told.pp, 1),
+        ("--nodes", options.n_nodes, 0),
+        ("--global-batch", options.global_batch, 0),
+        ("--seq-len", options.seq_len, 0),
+        ("--tp", options.tp, 1),
+        ("--pp", options.pp, 1),
     )
     for option, value, least in whole:
         if not least <= value <= MAX_COUNT:
             raise ValueError(f"{option}: {value} cannot be; give {least} or more")
-    if not 0 <= told.tokens_per_epoch <= MAX_TOKENS:
-        raise ValueError(f"--tokens-per-epoch: {told.tokens_per_epoch} cannot be")
+    if not 0 <= options.tokens_per_epoch <= MAX_TOKENS:
+        raise ValueError(f"--tokens-per-epoch: {options.tokens_per_epoch} cannot be")
     words = (
-        ("--model", told.model, 60),
-        ("--instance", told.instance, 40),
-        ("--precision", told.precision, 10),
-        ("--optimizer", told.optimizer, 40),
-        ("--team", told.team, 40),
+        ("--model", options.model, 60),
+        ("--instance", options.instance, 40),
+        ("--precision", options.precision, 10),
+        ("--optimizer", options.optimizer, 40),
+        ("--team", options.team, 40),
     )
     for option, text, longest in words:
         if len(text) > longest or not text.isprintable():
             raise ValueError(f"{option}: give at most {longest} printable characters")
-    return told
+    return options
 
 
 def check_name(name: str) -> None:
@@ -127,7 +127,7 @@ def check_name(name: str) -> None:
         raise ValueError(f"--run: {name} is a run that no log made; choose another name")
 
 
-def known(value: int) -> float:
+def nan_if_unset(value: int) -> float:
     """Return what was said, NaN where nothing was."""
     return float(value) if value else math.nan
 
@@ -139,12 +139,12 @@ def curves_of(steps: LoggedSteps, ended_at_s: FloatArray) -> dict[str, FloatArra
     """Return ``step``, ``ended_at_s`` and COLUMNS, (n,) each; NaN where the log is silent."""
     rate = np.full(len(steps), np.nan)
     np.divide(steps.tokens, steps.step_s, out=rate, where=steps.step_s > 0)
-    told = {name: getattr(steps, name) for name in COLUMNS if name != "tokens_per_s"}
+    logged = {name: getattr(steps, name) for name in COLUMNS if name != "tokens_per_s"}
     columns = {"step": steps.step.astype("f8"), "ended_at_s": ended_at_s, "tokens_per_s": rate}
-    return _thinned(columns | told)
+    return _thin(columns | logged)
 
 
-def _thinned(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
+def _thin(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
     """Average neighbours until few enough points are left; step and end are the last one's."""
     n = len(columns["step"])
     every = -(-n // MAX_POINTS)
@@ -162,14 +162,14 @@ def _thinned(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
     return thin
 
 
-def packed(curves: Curves) -> bytes:
+def pack_curves(curves: Curves) -> bytes:
     """Return curves as bytes to keep."""
     file = BytesIO()
     np.savez_compressed(file, allow_pickle=False, **curves)
     return file.getvalue()
 
 
-def unpacked(data: bytes) -> dict[str, FloatArray]:
+def unpack_curves(data: bytes) -> dict[str, FloatArray]:
     """Return curves that were packed; none from no bytes."""
     names = ("step", "ended_at_s", *COLUMNS)
     if not data:
@@ -206,7 +206,7 @@ def _annotation(
     end = run.finished_at or run.started_at
     at = datetime.fromtimestamp(moments[0], UTC) if moments else end
     last = datetime.fromtimestamp(moments[-1], UTC) if moments else None
-    text = in_words(group[0], n=sum(counts[error] for error in group))
+    text = error_text(group[0], n=sum(counts[error] for error in group))
     if not moments:
         text = f"{text}; the line has no time"
     return Annotation(
@@ -220,7 +220,7 @@ def _annotation(
     )
 
 
-def in_words(error: HardwareError, *, n: int) -> str:
+def error_text(error: HardwareError, *, n: int) -> str:
     """Say what broke, where, how often, and what its driver asks for."""
     where = [error.node or error.instance or "an unnamed node"]
     where += [f"device {error.device}"] if error.device is not None else []
@@ -243,7 +243,7 @@ class StepTimes:
     why_moved: str = ""
 
 
-def placed(
+def step_times(
     steps: LoggedSteps,
     *,
     started_at: datetime | None,
@@ -261,15 +261,15 @@ def placed(
     if lasted_s[-1:].sum() > MAX_LOG_S:
         raise ValueError("FILE: its steps take more than a hundred years; give one log alone")
     if steps.is_dated:
-        found = StepTimes(_dated(steps.at_s, lasted_s), BY_LOG)
+        found = StepTimes(_fill_times(steps.at_s, lasted_s), BY_LOG)
     elif started_at is not None:
         found = StepTimes(started_at.timestamp() + lasted_s, BY_START)
     else:
         found = StepTimes(file_s - lasted_s[-1:].sum() + lasted_s, BY_FILE)
-    return _kept(found, now_s=now_s, keep_days=keep_days)
+    return _within_retention(found, now_s=now_s, keep_days=keep_days)
 
 
-def _dated(at_s: FloatArray, lasted_s: FloatArray) -> FloatArray:
+def _fill_times(at_s: FloatArray, lasted_s: FloatArray) -> FloatArray:
     """Fill in the ends that no line tells: counted on from the nearest that one does."""
     known = np.isfinite(at_s)
     drift_s = at_s[known] - lasted_s[known]
@@ -277,7 +277,7 @@ def _dated(at_s: FloatArray, lasted_s: FloatArray) -> FloatArray:
     return np.maximum.accumulate(ends)
 
 
-def _kept(found: StepTimes, *, now_s: float, keep_days: float) -> StepTimes:
+def _within_retention(found: StepTimes, *, now_s: float, keep_days: float) -> StepTimes:
     """Move what would be forgotten at once, or has not happened yet."""
     if not len(found.ended_at_s):
         return found
@@ -290,22 +290,22 @@ def _kept(found: StepTimes, *, now_s: float, keep_days: float) -> StepTimes:
 
 
 @transaction.atomic
-def keep(log: Log, told: LogOptions, *, file_s: float, now: datetime) -> ReadLog:
+def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> ReadLog:
     """Store a log as a finished run with its steps, compiles and errors.
 
     The steps' split is not in a log: all of a step is ``other_s``, and its share is absent.
     """
-    check_name(told.run)
-    steps = _completed(log, told)
-    times = placed(
+    check_name(options.run)
+    steps = _complete_steps(log, options)
+    times = step_times(
         steps,
-        started_at=told.started_at,
+        started_at=options.started_at,
         file_s=file_s,
         now_s=now.timestamp(),
         keep_days=settings.DURABLE_KEEP_DAYS,
     )
     run, _ = Run.objects.update_or_create(
-        name=told.run, defaults=_run_fields(log, steps, times, told, file_s=file_s)
+        name=options.run, defaults=_run_fields(log, steps, times, options, file_s=file_s)
     )
     RunChunk.objects.filter(run=run.name).delete()
     durable.write_steps(_batch(run.name, steps, times.ended_at_s))
@@ -315,7 +315,7 @@ def keep(log: Log, told: LogOptions, *, file_s: float, now: datetime) -> ReadLog
     )
     annotate_errors(run, log.errors, moved_s=times.moved_s)
     kept, _ = ReadLog.objects.update_or_create(
-        run=run, defaults=_found(log, steps, times, told, now=now)
+        run=run, defaults=_log_fields(log, steps, times, options, now=now)
     )
     return kept
 
@@ -330,13 +330,15 @@ def _trained_from(steps: LoggedSteps, times: StepTimes) -> datetime | None:
     return datetime.fromtimestamp(float(times.ended_at_s[FIRST_STEPS - 1]), UTC)
 
 
-def _completed(log: Log, told: LogOptions) -> LoggedSteps:
+def _complete_steps(log: Log, options: LogOptions) -> LoggedSteps:
     """Return the steps; a batch that only the log's last words tell counts where no other does."""
-    seq_len = known(told.seq_len)
-    steps = completed(log.steps, global_batch=known(told.global_batch), seq_len=seq_len)
+    seq_len = nan_if_unset(options.seq_len)
+    steps = complete_steps(
+        log.steps, global_batch=nan_if_unset(options.global_batch), seq_len=seq_len
+    )
     if not math.isnan(steps.global_batch) or math.isnan(log.totals.global_batch):
         return steps
-    return completed(log.steps, global_batch=log.totals.global_batch, seq_len=seq_len)
+    return complete_steps(log.steps, global_batch=log.totals.global_batch, seq_len=seq_len)
 
 
 def _batch(run: str, steps: LoggedSteps, ended_at_s: FloatArray) -> StepBatch:
@@ -351,24 +353,24 @@ def _batch(run: str, steps: LoggedSteps, ended_at_s: FloatArray) -> StepBatch:
 
 
 def _run_fields(
-    log: Log, steps: LoggedSteps, times: StepTimes, told: LogOptions, *, file_s: float
+    log: Log, steps: LoggedSteps, times: StepTimes, options: LogOptions, *, file_s: float
 ) -> dict[str, Any]:
     """Return the run's row; what neither log nor people say stays unsaid."""
     began_s, ended_s = _span(log, steps, times, file_s=file_s)
     ended_at = datetime.fromtimestamp(ended_s, UTC)
     return {
-        "team": told.team,
-        "purpose": f"training log {told.file}"[:200],
-        "model": told.model or NOT_RECORDED,
-        "instance_type": told.instance or NOT_RECORDED,
-        "n_nodes": told.n_nodes,
-        "tp": told.tp,
-        "pp": told.pp,
-        "seq_len": told.seq_len,
-        "global_batch": _whole(steps.global_batch),
-        "precision": told.precision,
-        "optimizer": told.optimizer or log.optimizer,
-        "tokens_per_epoch": told.tokens_per_epoch or None,
+        "team": options.team,
+        "purpose": f"training log {options.file}"[:200],
+        "model": options.model or NOT_RECORDED,
+        "instance_type": options.instance or NOT_RECORDED,
+        "n_nodes": options.n_nodes,
+        "tp": options.tp,
+        "pp": options.pp,
+        "seq_len": options.seq_len,
+        "global_batch": _int_or_zero(steps.global_batch),
+        "precision": options.precision,
+        "optimizer": options.optimizer or log.optimizer,
+        "tokens_per_epoch": options.tokens_per_epoch or None,
         "phase": Run.Phase.FINISHED,
         "phase_since": ended_at,
         "started_at": datetime.fromtimestamp(began_s, UTC),
@@ -376,7 +378,7 @@ def _run_fields(
         "last_step": int(steps.step[-1]) if len(steps) else 0,
         "n_tokens": n_tokens(steps) or 0,
         "spending": None,
-        **_price(told, datetime.fromtimestamp(began_s, UTC)),
+        **_price(options, datetime.fromtimestamp(began_s, UTC)),
     }
 
 
@@ -387,14 +389,14 @@ def _span(log: Log, steps: LoggedSteps, times: StepTimes, *, file_s: float) -> t
         first_s = float(np.nan_to_num(steps.step_s[0])) * int(steps.weight[0])
         began_s = float(times.ended_at_s[0]) - first_s
         if times.by == BY_LOG:
-            began_s = _with_compiles(began_s, dated, moved_s=times.moved_s)
+            began_s = _start_with_compiles(began_s, dated, moved_s=times.moved_s)
         return max(0.0, began_s), float(times.ended_at_s[-1])
     moments = [moment for each in dated for moment in (each.at_s, _end_s(each))]
     moments += [error.at_s for error in log.errors if not math.isnan(error.at_s)]
     return (min(moments), max(moments)) if moments else (file_s, file_s)
 
 
-def _with_compiles(began_s: float, dated: Sequence[Compile], *, moved_s: float) -> float:
+def _start_with_compiles(began_s: float, dated: Sequence[Compile], *, moved_s: float) -> float:
     """Go back over the compiles before the first step; after a long pause it is another run."""
     for event in sorted(dated, key=_end_s, reverse=True):
         if began_s - (_end_s(event) + moved_s) > MAX_PAUSE_S:
@@ -407,14 +409,14 @@ def _end_s(event: Compile) -> float:
     return event.at_s + (0.0 if math.isnan(event.seconds) else event.seconds)
 
 
-def _whole(value: float) -> int:
+def _int_or_zero(value: float) -> int:
     return round(value) if math.isfinite(value) and value <= MAX_COUNT else 0
 
 
-def _price(told: LogOptions, began: datetime) -> dict[str, Any]:
+def _price(options: LogOptions, began: datetime) -> dict[str, Any]:
     """Return what the run paid by contract or catalogue; 0 where nobody can tell."""
-    found = opening_price(told.team, told.instance, n_nodes=told.n_nodes, began=began)
-    if told.n_nodes and (found["usd_per_node_hour"] or found["tariff"]):
+    found = opening_price(options.team, options.instance, n_nodes=options.n_nodes, began=began)
+    if options.n_nodes and (found["usd_per_node_hour"] or found["tariff"]):
         return found
     return {"usd_per_node_hour": 0.0, "price_basis": NOT_RECORDED, "tariff": None}
 
@@ -425,12 +427,12 @@ def n_tokens(steps: LoggedSteps) -> int | None:
     return round(total) if math.isfinite(total) and total <= MAX_RUN_TOKENS else None
 
 
-def _found(
-    log: Log, steps: LoggedSteps, times: StepTimes, told: LogOptions, *, now: datetime
+def _log_fields(
+    log: Log, steps: LoggedSteps, times: StepTimes, options: LogOptions, *, now: datetime
 ) -> dict[str, Any]:
     """Return what was understood, and what was not."""
     return {
-        "file": told.file[:200],
+        "file": options.file[:200],
         "imported_at": now,
         "family": log.family,
         "is_dated": times.by == BY_LOG and not times.moved_s,
@@ -438,12 +440,12 @@ def _found(
         "n_lines": log.n_lines,
         "n_other": log.n_other,
         "n_damaged": log.n_damaged,
-        "curves": packed(curves_of(steps, times.ended_at_s)),
+        "curves": pack_curves(curves_of(steps, times.ended_at_s)),
         "details": {
             "understood": dict(log.understood),
             "others": [asdict(example) for example in log.others],
             "damaged": [asdict(example) for example in log.damaged],
-            "n_again": log.steps.n_again,
+            "n_again": log.steps.n_retrained,
             "n_left_out": log.n_left_out,
             "n_guessed": log.n_guessed,
             "n_untimed": int(np.isnan(steps.step_s).sum()),
@@ -472,35 +474,35 @@ def headline(run: Run, log: ReadLog, step_s: float | None) -> SafeString:
     )
 
 
-def times_in_words(log: ReadLog) -> str:
+def times_text(log: ReadLog) -> str:
     """Say where the run's times come from."""
     return MOVED.get(log.details["why_moved"]) or PLACED[log.details["placed_by"]]
 
 
-def doubts(log: ReadLog) -> list[str]:
+def log_caveats(log: ReadLog) -> list[str]:
     """Say what makes the figures less certain, or leaves some of them out."""
-    details, told = log.details, []
+    details, caveats = log.details, []
     if n := log.n_damaged:
-        told.append(f"{counted(n, 'line')} cut off or garbled, skipped")
+        caveats.append(f"{counted(n, 'line')} cut off or garbled, skipped")
     if n := details["n_guessed"]:
-        told.append(
+        caveats.append(
             f"the log does not number its steps: {counted(n, 'line')} counted instead, "
             "--log-every steps each"
         )
     if n := details["n_again"]:
-        told.append(f"{counted(n, 'step')} trained again after a restart; the later one counts")
+        caveats.append(f"{counted(n, 'step')} trained again after a restart; the later one counts")
     if n := details["n_untimed"]:
-        told.append(f"{counted(n, 'step')} without a time, in the loss only")
+        caveats.append(f"{counted(n, 'step')} without a time, in the loss only")
     if n := details["n_left_out"]:
-        told.append(
+        caveats.append(
             f"{counted(n, 'compile or error', 'compiles or errors')} beyond what is kept, left out"
         )
     if how := HOW.get(details["how"]):
-        told.append(how)
-    return told
+        caveats.append(how)
+    return caveats
 
 
-def read_in_words(log: ReadLog) -> str:
+def coverage_text(log: ReadLog) -> str:
     """Say how much of the log was understood."""
     n = sum(log.details["understood"].values())
     return (

@@ -10,16 +10,16 @@ from typing import Any
 
 import msgspec
 
-from fleet.ingest.sequences import NumberedLine, remembering, sifted
+from fleet.ingest.sequences import NumberedLine, new_lines, remember_commands
 from fleet.models import Node
 from telemetry import catalog
 from telemetry.blocks import Block
 from telemetry.ingest import neuron_monitor
 from telemetry.ingest.columns import BEGINS, read_columns
 from telemetry.ingest.lines import Refusal, RefusedError
-from telemetry.ingest.neuron_monitor import decoded, read_line
+from telemetry.ingest.neuron_monitor import decode_line, read_line
 from telemetry.ingest.readings import NodeIdentity, Reading, Shape
-from telemetry.ingest.timing import NodeClock, blocks, shard_of
+from telemetry.ingest.timing import NodeClock, blocks_of, shard_of
 from telemetry.store.durable import save_late
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import NodeReport, save_reports, save_sidecars
@@ -28,7 +28,7 @@ from telemetry.store.node_state import NodeReport, save_reports, save_sidecars
 MAX_REFUSALS = 100
 # Redis: by node, seconds between its reports, by how many its clock is off, and what else is
 # known of its clock: a web process that starts must not mistake waiting for a wrong clock.
-MANNERS = "ingest:manners"
+TIMINGS = "ingest:manners"
 # Forms of lines beside the plain one: senders use only what they are told is understood.
 TAKES = ("columns",)
 
@@ -41,7 +41,7 @@ UNKNOWN_TYPE = "unknown"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 NAME_RULE = "letters, digits, dots, dashes and underscores, at most 80"
 # A node is looked up in the database again after so long, should somebody have changed it.
-LOOK_AGAIN_S = 60.0
+REFRESH_S = 60.0
 # Two machines may not use one name at the same time.
 IN_USE_S = 60.0
 MAX_KNOWN = 20_000
@@ -62,8 +62,8 @@ class IngestBatch:
     clock: str = ""
     refused: list[Refusal] = field(default_factory=list)
     blocks: list[Block] = field(default_factory=list)
-    notes: list[NodeReport] = field(default_factory=list)
-    pieces: list[NumberedLine] = field(default_factory=list)
+    reports: list[NodeReport] = field(default_factory=list)
+    numbered: list[NumberedLine] = field(default_factory=list)
     sidecars: list[Mapping[str, object]] = field(default_factory=list)
 
     def refuse(self, refusal: Refusal) -> None:
@@ -84,7 +84,7 @@ class IngestBatch:
         self.refused += later.refused[: MAX_REFUSALS - len(self.refused)]
 
 
-def told(delivery: IngestBatch) -> dict[str, Any]:
+def response_of(delivery: IngestBatch) -> dict[str, Any]:
     """Return what the sender is told became of the lines."""
     return {
         "node": delivery.node or None,
@@ -98,17 +98,19 @@ def told(delivery: IngestBatch) -> dict[str, Any]:
     }
 
 
-def store(hot: HotStore, deliveries: Sequence[IngestBatch], *, n_refused_whole: int = 0) -> None:
+def store_batches(
+    hot: HotStore, deliveries: Sequence[IngestBatch], *, n_refused_whole: int = 0
+) -> None:
     """Store what nodes brought, and count it for whoever watches the service itself.
 
     ``n_refused_whole`` is how many deliveries did not even come to be read.
     """
-    numbered = _take_new(hot, deliveries)
+    numbered = _accept_new_lines(hot, deliveries)
     now_s = hot.now()
     blocks = [block for delivery in deliveries for block in delivery.blocks]
     hot.merge(block for block in blocks if block.tick > now_s - hot.keep_s)
     save_late(hot, blocks, now_s=now_s)
-    save_reports(hot, (note for delivery in deliveries for note in delivery.notes))
+    save_reports(hot, (note for delivery in deliveries for note in delivery.reports))
     save_sidecars(hot, [(d.node, content) for d in deliveries for content in d.sidecars])
     unread = sum(bool(d.n_refused) and not d.n_accepted + d.n_repeated for d in deliveries)
     counts = {
@@ -123,29 +125,31 @@ def store(hot: HotStore, deliveries: Sequence[IngestBatch], *, n_refused_whole: 
     commands: list[tuple[object, ...]] = [
         ("HINCRBYFLOAT", key, name, n) for name, n in counts.items() if n
     ]
-    manners = {
+    timings = {
         d.node: f"{d.period_s:.3f} {d.skew_s:.3f} {d.clock}" for d in deliveries if d.n_accepted
     }
-    if manners:
-        commands.append(("HSET", MANNERS, *chain.from_iterable(manners.items())))
+    if timings:
+        commands.append(("HSET", TIMINGS, *chain.from_iterable(timings.items())))
     # Only now that they are stored may lines be taken for repeated when they come again.
-    hot.execute_all([*commands, *chain.from_iterable(remembering(*lines) for lines in numbered)])
+    hot.execute_all(
+        [*commands, *chain.from_iterable(remember_commands(*lines) for lines in numbered)]
+    )
 
 
-def _take_new(
+def _accept_new_lines(
     hot: HotStore, deliveries: Sequence[IngestBatch]
 ) -> list[tuple[str, Sequence[NumberedLine]]]:
     """Give deliveries the blocks of their numbered lines, those aside that were taken before."""
     numbered: list[tuple[str, Sequence[NumberedLine]]] = [
-        (d.node, d.pieces) for d in deliveries if d.pieces
+        (d.node, d.numbered) for d in deliveries if d.numbered
     ]
-    with_pieces = [d for d in deliveries if d.pieces]
-    for delivery, found in zip(with_pieces, sifted(hot, numbered), strict=True):
-        delivery.pieces = []
+    with_numbered = [d for d in deliveries if d.numbered]
+    for delivery, found in zip(with_numbered, new_lines(hot, numbered), strict=True):
+        delivery.numbered = []
         delivery.n_repeated += found.n_repeated
         delivery.n_accepted += len(found.new)
-        delivery.blocks += chain.from_iterable(piece.blocks for piece in found.new)
-        delivery.notes += [piece.note for piece in found.new if piece.note]
+        delivery.blocks += chain.from_iterable(line.blocks for line in found.new)
+        delivery.reports += [line.report for line in found.new if line.report]
     return numbered
 
 
@@ -167,9 +171,9 @@ class ReportTiming:
         return text + "."
 
 
-def manner_of(hot: HotStore, node: str) -> ReportTiming | None:
+def timing_of(hot: HotStore, node: str) -> ReportTiming | None:
     """Return how a real node reports, None where it never did."""
-    held: bytes | None = hot.execute("HGET", MANNERS, node)
+    held: bytes | None = hot.execute("HGET", TIMINGS, node)
     if held is None:
         return None
     period_s, skew_s = held.split()[:2]
@@ -178,18 +182,18 @@ def manner_of(hot: HotStore, node: str) -> ReportTiming | None:
 
 def clock_of(hot: HotStore, node: str) -> str:
     """Return what was kept of a node's clock, as `ClockOffset.recall` takes it."""
-    held: bytes | None = hot.execute("HGET", MANNERS, node)
+    held: bytes | None = hot.execute("HGET", TIMINGS, node)
     return held.decode().split(" ", 2)[2] if held is not None and held.count(b" ") > 1 else ""
 
 
 @dataclass(slots=True)
-class LastKept:
+class LastStored:
     """What was last kept of one node."""
 
     kept_s: float = -KEEP_EVERY_S
     processes: frozenset[str] | None = None
 
-    def notes(
+    def reports(
         self, node: str, accepted: Sequence[tuple[Reading, float]], *, now_s: float
     ) -> list[NodeReport]:
         """Return a note per report, given with the second it ended; some keep the last one."""
@@ -224,7 +228,7 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
         "n_efa": n_efa or (kind.n_efa if kind else 0),
     }
     facts = {fact: value for fact, value in said.items() if value}
-    node = Node.objects.filter(name=name).first() or _create(name, facts)
+    node = Node.objects.filter(name=name).first() or _create_node(name, facts)
     if node.source == Node.Source.STEPS:
         # Known by its training job so far: from now on it speaks for itself.
         facts |= {"source": Node.Source.NEURON_MONITOR, "shard": shard_of(name)}
@@ -240,7 +244,7 @@ def row_shape(name: str) -> Shape | None:
     return Shape(node.n_devices, node.n_cores) if node and node.n_devices else None
 
 
-def _create(name: str, facts: Mapping[str, str | int]) -> Node:
+def _create_node(name: str, facts: Mapping[str, str | int]) -> Node:
     """Create the node's row, if the fleet has room for it."""
     real = Node.objects.filter(source=Node.Source.NEURON_MONITOR)
     if real.count() >= MAX_NODES:
@@ -256,20 +260,20 @@ def _create(name: str, facts: Mapping[str, str | int]) -> Node:
 
 
 @dataclass(slots=True)
-class Known:
+class KnownNode:
     """What this process remembers of a node that reports."""
 
     clock: NodeClock = field(default_factory=NodeClock)
     shape: Shape | None = None
     identity: NodeIdentity | None = None
-    seen_s: float = -LOOK_AGAIN_S
-    stored_s: float = -LOOK_AGAIN_S
-    notebook: LastKept = field(default_factory=LastKept)
-    is_recalled: bool = False
+    seen_s: float = -REFRESH_S
+    stored_s: float = -REFRESH_S
+    last_stored: LastStored = field(default_factory=LastStored)
+    is_restored: bool = False
     n_efa: int = 0
 
 
-class Arrivals:
+class NodeIngest:
     """The nodes that report to this process, and how their lines become blocks."""
 
     def __init__(
@@ -278,18 +282,18 @@ class Arrivals:
         keep_s: int,
         late_s: float = 0.0,
         monotonic: Callable[[], float] = time.monotonic,
-        recall_clock: Callable[[str], str] | None = None,
+        restore_clock: Callable[[str], str] | None = None,
     ) -> None:
         """Take nothing that is older than ``keep_s``, or ``late_s`` where lines are numbered.
 
-        The store would not keep it, by the second or by the minute. ``recall_clock`` tells what
+        The store would not keep it, by the second or by the minute. ``restore_clock`` tells what
         is known of a node's clock from before this process started.
         """
         self._keep_s = keep_s
         self._late_s = late_s
         self._monotonic = monotonic
-        self._recall_clock = recall_clock
-        self._known: dict[str, Known] = {}
+        self._restore_clock = restore_clock
+        self._known: dict[str, KnownNode] = {}
 
     def deliver(
         self,
@@ -329,10 +333,10 @@ class Arrivals:
     def _clock_of(self, node: str, *, now_s: float) -> NodeClock:
         """Return what is known of a node's clock, from earlier processes too."""
         known = self._known[node]
-        if not known.is_recalled:
-            if self._recall_clock is not None:
-                known.clock.offset.recall(self._recall_clock(node), now_s)
-            known.is_recalled = True
+        if not known.is_restored:
+            if self._restore_clock is not None:
+                known.clock.offset.restore(self._restore_clock(node), now_s)
+            known.is_restored = True
         return known.clock
 
     def _read(
@@ -384,11 +388,11 @@ class Arrivals:
 
     def _read_alone(self, line: bytes, name: str) -> Reading:
         """Read a line without a report; the node's row may know what the node has."""
-        sent = decoded(line)
+        sent = decode_line(line)
         name = name or (sent.instance and sent.instance.instance_id) or ""
         known = self._known.get(name)
         shape = known.shape if known else row_shape(name)
-        return neuron_monitor.reading(sent, shape=shape)
+        return neuron_monitor.read_sidecar_line(sent, shape=shape)
 
     def _admit(self, reading: Reading, name: str) -> str:
         """Return the name of the node that a reading is of, with a row in the database."""
@@ -398,21 +402,23 @@ class Arrivals:
             raise RefusedError("instance_info.instance_id", "is empty: name the node (node=NAME)")
         if not NAME.fullmatch(name):
             raise RefusedError("node", f"{name[:40]!r} is no name for a node: {NAME_RULE}")
-        known = self._known.get(name) or Known()
+        known = self._known.get(name) or KnownNode()
         now_s = self._monotonic()
         self._one_machine(name, known, identity, now_s)
         identity = identity.completed_by(known.identity)
         n_efa = max(known.n_efa, reading.n_efa)
         news = (reading.shape, identity, n_efa)
         same = (known.shape, known.identity, known.n_efa) == news
-        if not same or now_s - known.stored_s > LOOK_AGAIN_S:
+        if not same or now_s - known.stored_s > REFRESH_S:
             store_row(name, identity, reading.shape, n_efa)
             known.stored_s, known.n_efa = now_s, n_efa
         known.shape, known.identity, known.seen_s = reading.shape, identity, now_s
         self._remember(name, known)
         return name
 
-    def _one_machine(self, name: str, known: Known, identity: NodeIdentity, now_s: float) -> None:
+    def _one_machine(
+        self, name: str, known: KnownNode, identity: NodeIdentity, now_s: float
+    ) -> None:
         """Refuse a second machine under the name of one that reported just now."""
         before = known.identity.instance_id if known.identity else ""
         if before and identity.instance_id and before != identity.instance_id:
@@ -421,7 +427,7 @@ class Arrivals:
                 reason = f"{name} is {before}, which reported {ago_s:.0f} s ago; use another name"
                 raise RefusedError("instance_info.instance_id", reason)
 
-    def _remember(self, name: str, known: Known) -> None:
+    def _remember(self, name: str, known: KnownNode) -> None:
         """Keep what is known, and at most so much."""
         self._known[name] = known
         if len(self._known) > MAX_KNOWN:
@@ -436,7 +442,7 @@ class Arrivals:
     ) -> None:
         """Find out which seconds each reading covers, and make its blocks."""
         clock = self._known[delivery.node].clock
-        delivery.skew_s, delivery.clock = clock.correction_s, clock.offset.packed()
+        delivery.skew_s, delivery.clock = clock.correction_s, clock.offset.dump()
         delivery.period_s = max(reading.period_s for _, _, reading in good)
         accepted: list[tuple[Reading, float]] = []
         for (number, line, reading), end_s in zip(good, ends, strict=True):
@@ -456,15 +462,15 @@ class Arrivals:
         known = self._known[delivery.node]
         reports = [(reading, end_s) for reading, end_s in accepted if reading.line]
         moment_s = self._monotonic()
-        notes = iter(known.notebook.notes(delivery.node, reports, now_s=moment_s))
+        notes = iter(known.last_stored.reports(delivery.node, reports, now_s=moment_s))
         for reading, end_s in accepted:
-            made = blocks(delivery.node, reading, known.clock.ticks(end_s, reading.period_s))
+            made = blocks_of(delivery.node, reading, known.clock.ticks(end_s, reading.period_s))
             note = next(notes) if reading.line else None
-            if reading.kept:
-                delivery.sidecars.append(reading.kept)
+            if reading.sidecars:
+                delivery.sidecars.append(reading.sidecars)
             if reading.stream is not None and reading.seq is not None:
-                delivery.pieces.append(NumberedLine(reading.stream, reading.seq, made, note))
+                delivery.numbered.append(NumberedLine(reading.stream, reading.seq, made, note))
             else:
                 delivery.blocks += made
-                delivery.notes += [note] if note else []
+                delivery.reports += [note] if note else []
                 delivery.n_accepted += 1

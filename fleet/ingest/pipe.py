@@ -8,8 +8,8 @@ from typing import BinaryIO
 
 from redis.exceptions import RedisError
 
-from fleet.ingest.nodes import Arrivals, IngestBatch, store
-from telemetry.ingest.lines import groups_of, together
+from fleet.ingest.nodes import IngestBatch, NodeIngest, store_batches
+from telemetry.ingest.lines import read_groups, read_together
 from telemetry.ingest.neuron_monitor import read_lines
 from telemetry.store.hot import HotStore
 
@@ -24,51 +24,51 @@ class PipeIngest:
         self._hot = hot
         self._node = node
         self._keep_s = keep_s
-        self._arrivals = Arrivals(keep_s=keep_s)
-        self._kept_back = IngestBatch()
+        self._arrivals = NodeIngest(keep_s=keep_s)
+        self._buffered = IngestBatch()
 
-    def live(self, descriptor: int) -> Iterator[IngestBatch]:
+    def read_pipe(self, descriptor: int) -> Iterator[IngestBatch]:
         """Take in what arrives on a pipe, as it arrives."""
-        for number, lines in _numbered(together(descriptor)):
+        for number, lines in _numbered(read_together(descriptor)):
             yield self._take(lines, number, time.time(), time.time())
 
-    def replayed(self, path: Path, *, start_s: float | None) -> Iterator[IngestBatch]:
+    def replay_file(self, path: Path, *, start_s: float | None) -> Iterator[IngestBatch]:
         """Take in a file, its reports laid end to end from ``start_s``, or so as to end now."""
         now_s = time.time()
         with path.open("rb") as file:
-            covered = [_covered_s(lines) for lines in groups_of(file)]
+            covered = [_covered_s(lines) for lines in read_groups(file)]
             end_s = now_s - sum(covered) if start_s is None else start_s
             file.seek(0)
-            groups = _numbered(groups_of(file))
+            groups = _numbered(read_groups(file))
             for (number, lines), seconds in zip(groups, covered, strict=True):
                 end_s += seconds
                 yield self._take(lines, number, end_s, now_s)
 
-    def whole(self, file: BinaryIO) -> Iterator[IngestBatch]:
+    def read_stream(self, file: BinaryIO) -> Iterator[IngestBatch]:
         """Take in a stream that is no pipe, at once."""
-        for number, lines in _numbered(groups_of(file)):
+        for number, lines in _numbered(read_groups(file)):
             yield self._take(lines, number, time.time(), time.time())
 
     @property
-    def n_kept_back(self) -> int:
+    def n_buffered(self) -> int:
         """How many seconds of the node could not be stored yet."""
-        return len(self._kept_back.blocks)
+        return len(self._buffered.blocks)
 
     def _take(self, lines: Sequence[bytes], number: int, at_s: float, now_s: float) -> IngestBatch:
         """Read lines that ended at ``at_s``, and store them with what was kept back."""
         delivery = self._arrivals.deliver(
             lines, node=self._node, arrived_s=at_s, now_s=now_s, first_line=number
         )
-        kept = self._kept_back
+        kept = self._buffered
         kept.absorb(delivery)
         kept.blocks = [*kept.blocks, *delivery.blocks][-self._keep_s :]
-        kept.notes = [*kept.notes, *delivery.notes][-self._keep_s :]
+        kept.reports = [*kept.reports, *delivery.reports][-self._keep_s :]
         try:
-            store(self._hot, [kept])
+            store_batches(self._hot, [kept])
         except RedisError as error:
             log.warning("%s Seconds kept back: %d.", error, len(kept.blocks))
         else:
-            self._kept_back = IngestBatch()
+            self._buffered = IngestBatch()
         return delivery
 
 

@@ -28,7 +28,7 @@ NO_PRICE = "no price known"
 MAX_RUNS = 4_000
 MAX_NODES = 4_000
 SHAPE = ("params", "layers", "hidden")
-PLAIN = (
+FACTS = (
     *("team", "purpose", "model", "instance_type", "n_nodes", "n_workers"),
     "requires_preflight",
 )
@@ -40,19 +40,19 @@ AUTO = "auto"
 
 
 @transaction.atomic
-def refresh_run(told: RunLine, *, now: datetime) -> Run:
-    """Make the run that reports, or bring it up to date: what is not said stays as it was.
+def refresh_run(report: RunLine, *, now: datetime) -> Run:
+    """Make the run that reports, or bring it up to date: what is not report stays as it was.
 
     Raises RefusedError where the name belongs to a run that is simulated or was imported.
     """
-    run = Run.objects.select_for_update().filter(name=told.run).first()
+    run = Run.objects.select_for_update().filter(name=report.run).first()
     if run is None:
-        return _create(told, now=now)
+        return _create(report, now=now)
     if not run.is_reported:
         kind = "a simulated" if run.is_simulated else "an imported"
-        raise RefusedError("run", f"{told.run} is {kind} run; report under another name")
-    changes = _said(told) | _price(told, run, now=now)
-    shape = (run.shape or {}) | _shape(told)
+        raise RefusedError("run", f"{report.run} is {kind} run; report under another name")
+    changes = _facts(report) | _price(report, run, now=now)
+    shape = (run.shape or {}) | _shape(report)
     if shape != run.shape:
         changes["shape"] = shape
     changed = [name for name, value in changes.items() if getattr(run, name) != value]
@@ -63,11 +63,11 @@ def refresh_run(told: RunLine, *, now: datetime) -> Run:
     return run
 
 
-def _create(told: RunLine, *, now: datetime) -> Run:
+def _create(report: RunLine, *, now: datetime) -> Run:
     """Make the row of a run that nobody knew: it compiles until its first step."""
     if Run.objects.exclude(session="").count() >= MAX_RUNS:
-        raise RefusedError("run", f"{told.run} is new, and {MAX_RUNS:,} runs are all we take")
-    at = datetime.fromtimestamp(told.at, UTC) if told.at else now
+        raise RefusedError("run", f"{report.run} is new, and {MAX_RUNS:,} runs are all we take")
+    at = datetime.fromtimestamp(report.at, UTC) if report.at else now
     unsaid = {
         "model": NOT_REPORTED,
         "instance_type": NOT_REPORTED,
@@ -80,12 +80,12 @@ def _create(told: RunLine, *, now: datetime) -> Run:
     }
     return Run.objects.create(
         **unsaid
-        | _said(told)
-        | _price(told, None, now=now)
+        | _facts(report)
+        | _price(report, None, now=now)
         | {
-            "name": told.run,
-            "session": told.session,
-            "shape": _shape(told),
+            "name": report.run,
+            "session": report.session,
+            "shape": _shape(report),
             "phase": Run.Phase.COMPILING,
             "phase_since": min(at, now),
             "started_at": min(at, now),
@@ -94,60 +94,60 @@ def _create(told: RunLine, *, now: datetime) -> Run:
     )
 
 
-def _said(told: RunLine) -> dict[str, Any]:
+def _facts(report: RunLine) -> dict[str, Any]:
     """Return the facts that a report gives."""
-    given = {name: getattr(told, name) for name in (*PLAIN, *LAYOUT, *LENGTH, *SETTINGS)}
+    given = {name: getattr(report, name) for name in (*FACTS, *LAYOUT, *LENGTH, *SETTINGS)}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _shape(told: RunLine) -> dict[str, float]:
+def _shape(report: RunLine) -> dict[str, float]:
     """Return the figures of a model that the report describes."""
-    given = {name: getattr(told, name) for name in SHAPE}
+    given = {name: getattr(report, name) for name in SHAPE}
     return {name: value for name, value in given.items() if value is not None}
 
 
-def _price(told: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
+def _price(report: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
     """Return what the run pays: as reported, or by contract and catalogue when it begins.
 
     What has been paid stays as it was: another price, or another number of nodes, holds from now.
     """
     if run is None or not is_priced(run):
-        return _first_price(told, run, now=now)
+        return _first_price(report, run, now=now)
     tariff = run.tariff
-    if told.n_nodes not in (None, run.n_nodes):
-        tariff = with_nodes(run, told.n_nodes or 0, now=now)
-    usd = told.usd_per_node_hour
+    if report.n_nodes not in (None, run.n_nodes):
+        tariff = with_nodes(run, report.n_nodes or 0, now=now)
+    usd = report.usd_per_node_hour
     if usd and usd != run.price_at(now)[0]:
-        held = Run(n_nodes=told.n_nodes or run.n_nodes, tariff=tariff or entries(run))
+        held = Run(n_nodes=report.n_nodes or run.n_nodes, tariff=tariff or entries(run))
         tariff = with_prices(held, [(now, usd, AS_REPORTED)], now=now)
     return {} if tariff == run.tariff else {"tariff": tariff}
 
 
-def _first_price(told: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
-    if told.usd_per_node_hour:
-        return {"usd_per_node_hour": told.usd_per_node_hour, "price_basis": AS_REPORTED}
-    at = datetime.fromtimestamp(told.at, UTC) if told.at else now
+def _first_price(report: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
+    if report.usd_per_node_hour:
+        return {"usd_per_node_hour": report.usd_per_node_hour, "price_basis": AS_REPORTED}
+    at = datetime.fromtimestamp(report.at, UTC) if report.at else now
     began = run.started_at if run else min(at, now)
     kept = run or Run(n_nodes=1)
     found = opening_price(
-        kept.team if told.team is None else told.team,
-        told.instance_type or kept.instance_type,
-        n_nodes=told.n_nodes or kept.n_nodes,
+        kept.team if report.team is None else report.team,
+        report.instance_type or kept.instance_type,
+        n_nodes=report.n_nodes or kept.n_nodes,
         began=began,
     )
     return found if found["usd_per_node_hour"] or found["tariff"] else {}
 
 
-def tie_node(run: Run, told: WorkerLine, *, now: datetime) -> None:
+def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
     """Say that a worker's node trains this run; one that has no agent gets a row here.
 
     Raises RefusedError where the node is simulated, or the fleet is full.
     """
-    name = told.runs_on
+    name = report.runs_on
     node = Node.objects.filter(name=name).first() or _new_node(run, name, now=now)
     if node.source == Node.Source.SIMULATED:
         raise RefusedError("node", f"{name} is a simulated node; report under another name")
-    rank = node.rank if told.rank is None else told.rank
+    rank = node.rank if report.rank is None else report.rank
     if (node.run_id, node.rank) != (run.pk, rank):
         Node.objects.filter(pk=node.pk).update(run=run, rank=rank)
 
@@ -177,8 +177,8 @@ def tokens_of(run: Run) -> float:
     return float(run.global_batch * run.seq_len) or math.nan
 
 
-class Starts:
-    """Starts told apart by their workers: one that comes again belongs to the next start.
+class SessionResolver:
+    """Starts report apart by their workers: one that comes again belongs to the next start.
 
     Every process of a job has a mark of its own (``boot``). The first start to which its worker
     has not come yet takes it, in Redis, so that all web processes agree.
@@ -188,11 +188,11 @@ class Starts:
         """Know nobody yet."""
         self._known: dict[tuple[str, str, str], str] = {}
 
-    def session_of(self, hot: HotStore, said: WorkerLine) -> str:
+    def session_of(self, hot: HotStore, report: WorkerLine) -> str:
         """Return the start that a line is of."""
-        if said.session != AUTO or said.boot is None:
-            return said.session
-        key = (said.run, said.worker, said.boot)
+        if report.session != AUTO or report.boot is None:
+            return report.session
+        key = (report.run, report.worker, report.boot)
         if key not in self._known:
             if len(self._known) > 50_000:
                 self._known.clear()

@@ -20,7 +20,7 @@ class NumberedLine:
     stream: str
     seq: int
     blocks: Sequence[Block]
-    note: NodeReport | None
+    report: NodeReport | None
 
 
 @dataclass(slots=True)
@@ -31,32 +31,38 @@ class NewLines:
     n_repeated: int
 
 
-def sifted(hot: Connection, lines: Sequence[tuple[str, Sequence[NumberedLine]]]) -> list[NewLines]:
+def new_lines(
+    hot: Connection, lines: Sequence[tuple[str, Sequence[NumberedLine]]]
+) -> list[NewLines]:
     """Tell new lines from those taken before, for each (node, its lines in order)."""
-    asked = [(node, stream) for node, pieces in lines for stream in {p.stream for p in pieces}]
+    asked = [
+        (node, stream)
+        for node, lines_of_node in lines
+        for stream in {p.stream for p in lines_of_node}
+    ]
     scores = hot.execute_all(("ZSCORE", STREAMS + node, stream) for node, stream in asked)
     last = {key: float(s) for key, s in zip(asked, scores, strict=True) if s is not None}
-    return [_sifted(node, pieces, last) for node, pieces in lines]
+    return [_new_lines_of(node, lines_of_node, last) for node, lines_of_node in lines]
 
 
-def _sifted(
-    node: str, pieces: Sequence[NumberedLine], last: dict[tuple[str, str], float]
+def _new_lines_of(
+    node: str, lines_of_node: Sequence[NumberedLine], last: dict[tuple[str, str], float]
 ) -> NewLines:
     new = []
-    for piece in pieces:
-        key = (node, piece.stream)
-        if piece.seq > last.get(key, -1.0):
-            last[key] = piece.seq
-            new.append(piece)
-    return NewLines(new, len(pieces) - len(new))
+    for line in lines_of_node:
+        key = (node, line.stream)
+        if line.seq > last.get(key, -1.0):
+            last[key] = line.seq
+            new.append(line)
+    return NewLines(new, len(lines_of_node) - len(new))
 
 
-def remembering(node: str, pieces: Sequence[NumberedLine]) -> list[Command]:
+def remember_commands(node: str, lines_of_node: Sequence[NumberedLine]) -> list[Command]:
     """Return the commands that remember lines as taken; run them once they are stored."""
     key = STREAMS + node
     newest: dict[str, int] = {}
-    for piece in pieces:
-        newest[piece.stream] = max(piece.seq, newest.get(piece.stream, 0))
+    for line in lines_of_node:
+        newest[line.stream] = max(line.seq, newest.get(line.stream, 0))
     commands: list[Command] = [("ZADD", key, "GT", seq, s) for s, seq in newest.items()]
     if commands:
         # Numbers begin at the time, so that the lowest are those of the oldest streams.

@@ -1,7 +1,7 @@
-"""What workers said of steps, until a step is whole or nobody is waited for any longer.
+"""Steps in the making: workers' reports wait in Redis until a step is complete or overdue.
 
-Everything lies in Redis and may be done twice, so any process may end at any line: a piece is
-kept once, and a step handed on again is the same step.
+Every operation may be repeated, so a process may end at any time: a report is stored once, and a
+step that is assembled again is the same step.
 """
 
 import math
@@ -13,7 +13,7 @@ import numpy as np
 from fleet.ingest.runs import tokens_of
 from fleet.models import Run
 from fleet.runs.state import KEEP_S, LAST, Member, members_of, run_key
-from telemetry.ingest.step_assembly import WorkerStep, assembled
+from telemetry.ingest.step_assembly import WorkerStep, assemble_steps
 from telemetry.steps import StepBatch
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
@@ -29,19 +29,19 @@ PENDING = "steps-in:pending"
 WAIT_S = 10.0
 # Where nobody says how many workers there are, whoever reports soon after belongs to the step.
 GATHER_S = 2.0
-PIECES_KEEP_S = 900
-HANDED_ON = b""
+WORKER_STEPS_KEEP_S = 900
+ASSEMBLED = b""
 
 
-def keep_steps(
+def store_steps(
     hot: HotStore | None, batch: StepBatch, *, now_s: float, amends: bool = False
 ) -> int:
-    """Keep a run's steps, each once, and return how many of them were new to the hot tier.
+    """Store steps in hot and durable tier; return how many were new to the hot tier.
 
-    With ``amends`` steps that the hot tier holds are told anew: some of their workers were late.
+    With ``amends`` stored steps are replaced, because reports of late workers arrived.
 
-    Without a hot store (a finished log, say) they go straight to the durable tier, as do those
-    that are too old for the hot one.
+    Without ``hot`` all steps go to the durable tier, otherwise only those that are too old for
+    the hot tier.
     """
     age_s = now_s - batch.ended_at_s
     n_new = 0
@@ -66,28 +66,30 @@ def _step(name: bytes) -> Step:
     return run, session, int(number)
 
 
-def keep_pieces(
-    hot: HotStore, pieces: Sequence[tuple[Step, WorkerStep]], *, now_s: float
+def store_worker_steps(
+    hot: HotStore, worker_steps: Sequence[tuple[Step, WorkerStep]], *, now_s: float
 ) -> tuple[int, list[Step]]:
-    """Keep pieces; return how many of them were new, and the steps that are whole by now."""
+    """Keep worker_steps; return how many of them were new, and the steps that are whole by now."""
     commands: list[tuple[object, ...]] = []
-    for step, piece in pieces:
+    for step, worker_step in worker_steps:
         name = _name(step)
         key = f"steps-in:step:{name}"
         commands += [
             ("ZADD", PENDING, "NX", now_s, name),
-            ("HSETNX", key, piece.worker, msgspec.msgpack.encode(piece)),
-            ("EXPIRE", key, PIECES_KEEP_S),
+            ("HSETNX", key, worker_step.worker, msgspec.msgpack.encode(worker_step)),
+            ("EXPIRE", key, WORKER_STEPS_KEEP_S),
             ("HLEN", key),
-            ("HEXISTS", key, HANDED_ON),
+            ("HEXISTS", key, ASSEMBLED),
         ]
     answers = hot.execute_all(commands)
     is_new, n_held, is_late = answers[1::5], answers[3::5], answers[4::5]
     whole, known = set(), []
-    for (step, piece), new, n, late in zip(pieces, is_new, n_held, is_late, strict=True):
+    for (step, worker_step), new, n, late in zip(
+        worker_steps, is_new, n_held, is_late, strict=True
+    ):
         if late and not new:
             known.append(_name(step))
-        elif late or 0 < piece.n_workers <= n:
+        elif late or 0 < worker_step.n_workers <= n:
             whole.add(step)
     if known:
         hot.execute("ZREM", PENDING, *known)
@@ -106,17 +108,17 @@ def overdue(hot: HotStore, *, now_s: float) -> list[Step]:
 
 def _is_counted(hot: HotStore, step: Step) -> bool:
     """Whether somebody says how many workers a step has."""
-    return any(piece.n_workers for piece in _pieces(hot, [step])[step])
+    return any(worker_step.n_workers for worker_step in _worker_steps(hot, [step])[step])
 
 
-def _pieces(hot: HotStore, steps: Sequence[Step]) -> dict[Step, list[WorkerStep]]:
-    """Return what was said of some steps."""
+def _worker_steps(hot: HotStore, steps: Sequence[Step]) -> dict[Step, list[WorkerStep]]:
+    """Return what was report of some steps."""
     held = hot.execute_all(("HGETALL", f"steps-in:step:{_name(step)}") for step in steps)
     return {
         step: [
             msgspec.msgpack.decode(packed, type=WorkerStep)
             for worker, packed in sorted(_pairs(answer))
-            if worker != HANDED_ON
+            if worker != ASSEMBLED
         ]
         for step, answer in zip(steps, held, strict=True)
     }
@@ -129,40 +131,48 @@ def _pairs(answer: Mapping[bytes, bytes] | Sequence[bytes]) -> Iterable[tuple[by
     return zip(answer[::2], answer[1::2], strict=True)
 
 
-def hand_on(hot: HotStore, steps: Sequence[Step], *, now_s: float, rows: Mapping[str, Run]) -> int:
+def store_assembled(
+    hot: HotStore, steps: Sequence[Step], *, now_s: float, rows: Mapping[str, Run]
+) -> int:
     """Give steps to the store, complete or not; return how many of them were new.
 
     ``rows`` are the runs by name, as far as they are known. Steps of a start that begins again
     before where the run had come are counted on, not over.
     """
-    found = _pieces(hot, steps)
+    found = _worker_steps(hot, steps)
     amends = any(
-        hot.execute_all(("HEXISTS", f"steps-in:step:{_name(s)}", HANDED_ON) for s in steps)
+        hot.execute_all(("HEXISTS", f"steps-in:step:{_name(s)}", ASSEMBLED) for s in steps)
     )
     by_session: dict[tuple[str, str], dict[int, list[WorkerStep]]] = {}
-    for (run, session, number), pieces in found.items():
-        if pieces:
-            by_session.setdefault((run, session), {})[number] = pieces
+    for (run, session, number), worker_steps in found.items():
+        if worker_steps:
+            by_session.setdefault((run, session), {})[number] = worker_steps
     n_new = 0
-    for (run, session), told in by_session.items():
+    for (run, session), by_step in by_session.items():
         row = rows.get(run)
-        shift = _shift(hot, run, session, told, row)
+        shift = _shift(hot, run, session, by_step, row)
         members = members_of(hot, run, session)
-        batch = assembled(
+        batch = assemble_steps(
             run,
-            {number + shift: pieces for number, pieces in told.items()},
-            _workers(members, told),
+            {number + shift: worker_steps for number, worker_steps in by_step.items()},
+            _workers(members, by_step),
             tokens=tokens_of(row) if row else math.nan,
         )
-        n_new += keep_steps(hot, batch, now_s=now_s, amends=amends)
-        hot.execute("ZADD", LAST, "GT", max(told) + shift, run)
-    _done(hot, steps, [step for step in steps if found[step]])
+        n_new += store_steps(hot, batch, now_s=now_s, amends=amends)
+        hot.execute("ZADD", LAST, "GT", max(by_step) + shift, run)
+    _mark_assembled(hot, steps, [step for step in steps if found[step]])
     return n_new
 
 
-def _workers(members: Mapping[str, Member], told: Mapping[int, Sequence[WorkerStep]]) -> list[str]:
+def _workers(
+    members: Mapping[str, Member], by_step: Mapping[int, Sequence[WorkerStep]]
+) -> list[str]:
     """Return all workers of a session in order, those that Redis has forgotten at the end."""
-    heard = {piece.worker: None for pieces in told.values() for piece in pieces}
+    heard = {
+        worker_step.worker: None
+        for worker_steps in by_step.values()
+        for worker_step in worker_steps
+    }
     return list({**dict.fromkeys(members), **heard})
 
 
@@ -170,7 +180,7 @@ def _shift(
     hot: HotStore,
     run: str,
     session: str,
-    told: Mapping[int, Sequence[WorkerStep]],
+    by_step: Mapping[int, Sequence[WorkerStep]],
     row: Run | None,
 ) -> int:
     """Return what is added to a session's step numbers, so that the run's only ever rise.
@@ -181,12 +191,12 @@ def _shift(
     held = hot.execute("HGET", key, field)
     if held is not None:
         return int(held)
-    first, last = min(told), hot.execute("ZSCORE", LAST, run)
+    first, last = min(by_step), hot.execute("ZSCORE", LAST, run)
     shift = 0 if last is None else max(0, int(float(last)) + 1 - first)
     if last is None and row is not None:
         is_same = row.session == session
         shift = row.step_shift if is_same else max(0, row.last_step + bool(row.last_step) - first)
-    began_s = min(piece.ended_at_s - piece.step_s for piece in told[first])
+    began_s = min(worker_step.ended_at_s - worker_step.step_s for worker_step in by_step[first])
     hot.execute_all(
         [
             ("HSETNX", key, field, shift),
@@ -198,9 +208,9 @@ def _shift(
     return int(hot.execute("HGET", key, field))
 
 
-def _done(hot: HotStore, steps: Sequence[Step], handed_on: Sequence[Step]) -> None:
-    """Wait no longer for these; a piece that comes yet is late."""
+def _mark_assembled(hot: HotStore, steps: Sequence[Step], handed_on: Sequence[Step]) -> None:
+    """Wait no longer for these; a worker_step that comes yet is late."""
     commands: list[tuple[object, ...]] = [
-        ("HSET", f"steps-in:step:{_name(step)}", HANDED_ON, "1") for step in handed_on
+        ("HSET", f"steps-in:step:{_name(step)}", ASSEMBLED, "1") for step in handed_on
     ]
     hot.execute_all([*commands, *(("ZREM", PENDING, _name(step)) for step in steps)])

@@ -9,8 +9,8 @@ from typing import Any
 import msgspec
 from django.conf import settings
 
-from fleet.ingest.runs import Starts, refresh_run, tie_node
-from fleet.ingest.step_assembly import hand_on, keep_pieces, overdue
+from fleet.ingest.runs import SessionResolver, assign_node, refresh_run
+from fleet.ingest.step_assembly import overdue, store_assembled, store_worker_steps
 from fleet.models import Run
 from fleet.runs.annotations import annotate_phase
 from fleet.runs.compiles import FIRST_STEPS, store_compiles
@@ -29,14 +29,14 @@ from fleet.runs.state import (
 )
 from telemetry.compiles import Compile
 from telemetry.ingest.lines import Refusal, RefusedError
-from telemetry.ingest.step_assembly import piece_of
+from telemetry.ingest.step_assembly import worker_step_of
 from telemetry.ingest.step_reports import (
     BeatLine,
     CompileLine,
     EndLine,
     RunLine,
-    Said,
     StepLine,
+    StepReport,
     WorkerLine,
     read_step_line,
 )
@@ -46,11 +46,11 @@ from telemetry.store.hot import HotStore
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0
 # What this process has admitted it need not ask the database about again so soon.
-LOOK_AGAIN_S = 60.0
+REFRESH_S = 60.0
 MAX_KNOWN = 50_000
 MAX_REFUSALS = 100
 DAY_S = 86_400.0
-FOLLOWED = (
+UPDATED_FIELDS = (
     "session",
     "step_shift",
     "starts",
@@ -70,23 +70,25 @@ COUNT_EVERY_S = 10
 LOST_S = 30 * 60.0
 LOST_COMPILING_S = 6 * 3600.0
 # Once one worker is done, the others have this long to say so too.
-LAST_WORDS_S = 60.0
+END_GRACE_S = 60.0
 LOOK_BACK_S = LOST_COMPILING_S + 3600.0
 BASES, TOTALS = "steps-in:tokens", "totals:tokens"
 OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
 
 
-def keep_told(hot: HotStore, taken: Iterable[Said], *, correction_s: float, now_s: float) -> None:
-    """Keep the compiles among what arrived; told twice, one is kept once."""
+def store_reported_compiles(
+    hot: HotStore, taken: Iterable[StepReport], *, correction_s: float, now_s: float
+) -> None:
+    """Keep the compiles among what arrived; report twice, one is kept once."""
     by_run: dict[str, list[CompileLine]] = {}
-    for said in taken:
-        if isinstance(said, CompileLine):
-            by_run.setdefault(said.run, []).append(said)
+    for report in taken:
+        if isinstance(report, CompileLine):
+            by_run.setdefault(report.run, []).append(report)
     if not by_run:
         return
     now = datetime.fromtimestamp(now_s, UTC)
     for run in Run.objects.filter(name__in=by_run):
-        events = [_compile(said, correction_s=correction_s) for said in by_run[run.name]]
+        events = [_compile(report, correction_s=correction_s) for report in by_run[run.name]]
         store_compiles(run, events, now=now, trained_from=_trained_from(hot, run))
 
 
@@ -100,19 +102,19 @@ def _trained_from(hot: HotStore, run: Run) -> datetime | None:
     return datetime.fromtimestamp(float(steps.ended_at_s[FIRST_STEPS - 1]), UTC)
 
 
-def _compile(said: CompileLine, *, correction_s: float) -> Compile:
+def _compile(report: CompileLine, *, correction_s: float) -> Compile:
     return Compile(
-        module=said.module,
-        outcome=said.outcome,
-        at_s=said.at + correction_s,
-        seconds=math.nan if said.seconds is None else said.seconds,
-        rank=said.rank,
-        process=f"{said.session}:{said.worker}",
-        compiler=said.compiler,
-        flags=said.flags,
-        cache=said.cache,
-        shape=said.shape,
-        is_planned=said.planned,
+        module=report.module,
+        outcome=report.outcome,
+        at_s=report.at + correction_s,
+        seconds=math.nan if report.seconds is None else report.seconds,
+        rank=report.rank,
+        process=f"{report.session}:{report.worker}",
+        compiler=report.compiler,
+        flags=report.flags,
+        cache=report.cache,
+        shape=report.shape,
+        is_planned=report.planned,
     )
 
 
@@ -133,8 +135,8 @@ class StepIngestResult:
         if len(self.refused) < MAX_REFUSALS:
             self.refused.append(refusal)
 
-    def told(self) -> dict[str, Any]:
-        """Return what the sender is told."""
+    def response(self) -> dict[str, Any]:
+        """Return what the sender is report."""
         return {
             "accepted": self.n_accepted,
             "repeated": self.n_repeated,
@@ -152,7 +154,7 @@ class StepIngest:
         self._monotonic = monotonic
         self._runs: dict[str, tuple[float, Run]] = {}
         self._tied: dict[tuple[str, str, str], float] = {}
-        self._starts = Starts()
+        self._starts = SessionResolver()
         self._clocks: dict[str, ClockOffset] = {}
         self._kept_clocks: dict[str, str] = {}
 
@@ -175,32 +177,34 @@ class StepIngest:
         for number, line in enumerate(lines, first_line):
             if line.strip():
                 try:
-                    said = read_step_line(line)
-                    if isinstance(said, WorkerLine):
-                        said.session = self._starts.session_of(hot, said)
-                    self._admit(said, arrived_s)
+                    report = read_step_line(line)
+                    if isinstance(report, WorkerLine):
+                        report.session = self._starts.session_of(hot, report)
+                    self._admit(report, arrived_s)
                 except RefusedError as error:
                     outcome.refuse(error.at(number))
                 else:
-                    taken.append(said)
+                    taken.append(report)
         outcome.skew_s = self._skew_s(hot, taken, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
         self._keep(hot, taken, outcome, now_s=arrived_s)
         return outcome
 
-    def _admit(self, said: Said, now_s: float) -> None:
+    def _admit(self, report: StepReport, now_s: float) -> None:
         """Make room for the run, and for the node of the worker; refuse what has no place."""
         now = datetime.fromtimestamp(now_s, UTC)
-        since_s, run = self._runs.get(said.run, (-LOOK_AGAIN_S, None))
-        is_fresh = self._monotonic() - since_s < LOOK_AGAIN_S
-        if isinstance(said, RunLine):
-            run = self._remember(refresh_run(said, now=now))
+        since_s, run = self._runs.get(report.run, (-REFRESH_S, None))
+        is_fresh = self._monotonic() - since_s < REFRESH_S
+        if isinstance(report, RunLine):
+            run = self._remember(refresh_run(report, now=now))
         elif run is None or not is_fresh:
-            run = self._remember(refresh_run(RunLine(run=said.run, session=said.session), now=now))
+            run = self._remember(
+                refresh_run(RunLine(run=report.run, session=report.session), now=now)
+            )
         keep_days = settings.DURABLE_KEEP_DAYS
-        if isinstance(said, StepLine) and said.ended_at < now_s - keep_days * DAY_S:
+        if isinstance(report, StepLine) and report.ended_at < now_s - keep_days * DAY_S:
             raise RefusedError("ended_at", f"is older than {keep_days} days")
-        if isinstance(said, WorkerLine):
-            self._tie(run, said, now)
+        if isinstance(report, WorkerLine):
+            self._tie(run, report, now)
 
     def _remember(self, run: Run) -> Run:
         if len(self._runs) >= MAX_KNOWN:
@@ -208,13 +212,13 @@ class StepIngest:
         self._runs[run.name] = (self._monotonic(), run)
         return run
 
-    def _tie(self, run: Run, said: WorkerLine, now: datetime) -> None:
+    def _tie(self, run: Run, report: WorkerLine, now: datetime) -> None:
         """Tie a worker's node to the run, once in a while."""
-        key = (said.run, said.session, said.worker)
+        key = (report.run, report.session, report.worker)
         at_s = self._monotonic()
-        if at_s - self._tied.get(key, -LOOK_AGAIN_S) < LOOK_AGAIN_S:
+        if at_s - self._tied.get(key, -REFRESH_S) < REFRESH_S:
             return
-        tie_node(run, said, now=now)
+        assign_node(run, report, now=now)
         if len(self._tied) >= MAX_KNOWN:
             self._tied.clear()
         self._tied[key] = at_s
@@ -222,7 +226,7 @@ class StepIngest:
     def _skew_s(
         self,
         hot: HotStore,
-        taken: Sequence[Said],
+        taken: Sequence[StepReport],
         *,
         arrived_s: float,
         sent_s: float | None,
@@ -230,18 +234,18 @@ class StepIngest:
     ) -> float:
         """Return our clock less the sender's; 0 as long as that is nearly right.
 
-        Without a moment of sending only a clock that is ahead can be told.
+        Without a moment of sending only a clock that is ahead can be report.
         """
         if sent_s is None:
             newest = max((s.ended_at for s in taken if isinstance(s, StepLine)), default=0.0)
             off_s = min(0.0, arrived_s - newest)
             return off_s if off_s < -SKEW_S else 0.0
-        node = next((said.runs_on for said in taken if isinstance(said, WorkerLine)), None)
+        node = next((report.runs_on for report in taken if isinstance(report, WorkerLine)), None)
         if node is None:
             return 0.0
         clock = self._clock_of(hot, node, now_s=arrived_s)
         if up_s is not None:
-            clock.was_booted(sent_s - up_s, arrived_s - sent_s)
+            clock.follow_boot(sent_s - up_s, arrived_s - sent_s)
         clock.observe(arrived_s - sent_s, arrived_s, may_wait=True)
         self._keep_clock(hot, node, clock)
         return clock.correction_s
@@ -252,7 +256,7 @@ class StepIngest:
         if clock is None:
             clock = ClockOffset(ahead_s=SKEW_S, behind_s=SKEW_S)
             held = hot.execute("HGET", CLOCKS, node)
-            clock.recall(held.decode() if held else "", now_s)
+            clock.restore(held.decode() if held else "", now_s)
             if len(self._clocks) >= MAX_KNOWN:
                 self._clocks.clear()
                 self._kept_clocks.clear()
@@ -263,43 +267,53 @@ class StepIngest:
         """Keep what is known of a clock, where that has changed by more than it always does."""
         rounded = f"{clock.offset_s:.0f} {clock.epoch_s:.0f}"
         if clock.is_known and self._kept_clocks.get(node) != rounded:
-            hot.execute("HSET", CLOCKS, node, clock.packed())
+            hot.execute("HSET", CLOCKS, node, clock.dump())
             self._kept_clocks[node] = rounded
 
     def _keep(
-        self, hot: HotStore, taken: Sequence[Said], outcome: StepIngestResult, *, now_s: float
+        self,
+        hot: HotStore,
+        taken: Sequence[StepReport],
+        outcome: StepIngestResult,
+        *,
+        now_s: float,
     ) -> None:
         """Keep what was admitted, and hand on the steps that are whole."""
         if not taken:
             return
-        _note(hot, taken, now_s=now_s)
-        keep_told(hot, taken, correction_s=outcome.skew_s, now_s=now_s)
-        pieces = [
-            ((said.run, said.session, said.step), piece_of(said, correction_s=outcome.skew_s))
-            for said in taken
-            if isinstance(said, StepLine)
+        _save_members(hot, taken, now_s=now_s)
+        store_reported_compiles(hot, taken, correction_s=outcome.skew_s, now_s=now_s)
+        worker_steps = [
+            (
+                (report.run, report.session, report.step),
+                worker_step_of(report, correction_s=outcome.skew_s),
+            )
+            for report in taken
+            if isinstance(report, StepLine)
         ]
-        n_new, whole = keep_pieces(hot, pieces, now_s=now_s) if pieces else (0, [])
+        n_new, whole = (
+            store_worker_steps(hot, worker_steps, now_s=now_s) if worker_steps else (0, [])
+        )
         if whole:
             rows = {name: run for name, (_, run) in dict(self._runs).items()}
-            outcome.n_steps = hand_on(hot, whole, now_s=now_s, rows=rows)
-        outcome.n_repeated = len(pieces) - n_new
+            outcome.n_steps = store_assembled(hot, whole, now_s=now_s, rows=rows)
+        outcome.n_repeated = len(worker_steps) - n_new
         outcome.n_accepted = len(taken) - outcome.n_repeated
 
 
-def _note(hot: HotStore, taken: Sequence[Said], *, now_s: float) -> None:
+def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -> None:
     """Write down who was heard, and what each worker says of itself."""
     latest: dict[tuple[str, str, str], Member] = {}
-    for said in taken:
-        if isinstance(said, WorkerLine):
-            key = (said.run, said.session, said.worker)
-            latest[key] = _member(said, latest.get(key), now_s)
+    for report in taken:
+        if isinstance(report, WorkerLine):
+            key = (report.run, report.session, report.worker)
+            latest[key] = _member(report, latest.get(key), now_s)
     commands: list[tuple[object, ...]] = []
     for run, session in {(run, session) for run, session, _ in latest}:
         known = members_of(hot, run, session)
         mine = {w: m for (r, s, w), m in latest.items() if (r, s) == (run, session)}
         for worker, member in mine.items():
-            packed = msgspec.msgpack.encode(_over(known.get(worker), member))
+            packed = msgspec.msgpack.encode(_merge_members(known.get(worker), member))
             commands += [
                 ("HSET", workers_key(run, session), worker, packed),
                 ("ZADD", NODES, "GT", now_s, member.node),
@@ -313,25 +327,25 @@ def _note(hot: HotStore, taken: Sequence[Said], *, now_s: float) -> None:
     hot.execute_all(commands)
 
 
-def _member(said: WorkerLine, before: Member | None, now_s: float) -> Member:
+def _member(report: WorkerLine, before: Member | None, now_s: float) -> Member:
     """Return what one line says of its worker."""
     new = Member(
-        node=said.runs_on,
-        rank=said.rank or 0,
-        stage=said.stage or 0,
-        n_workers=said.n_workers or 0,
+        node=report.runs_on,
+        rank=report.rank or 0,
+        stage=report.stage or 0,
+        n_workers=report.n_workers or 0,
         heard_s=now_s,
     )
-    if isinstance(said, StepLine):
-        new = msgspec.structs.replace(new, step=said.step)
-    elif isinstance(said, BeatLine):
-        new = msgspec.structs.replace(new, n_dropped=said.n_dropped)
-    elif isinstance(said, EndLine):
-        new = msgspec.structs.replace(new, ended=1 + said.failed, reason=said.reason)
-    return _over(before, new)
+    if isinstance(report, StepLine):
+        new = msgspec.structs.replace(new, step=report.step)
+    elif isinstance(report, BeatLine):
+        new = msgspec.structs.replace(new, n_dropped=report.n_dropped)
+    elif isinstance(report, EndLine):
+        new = msgspec.structs.replace(new, ended=1 + report.failed, reason=report.reason)
+    return _merge_members(before, new)
 
 
-def _over(before: Member | None, new: Member) -> Member:
+def _merge_members(before: Member | None, new: Member) -> Member:
     """Lay what is new over what was known: an end stays, counts never fall."""
     if before is None:
         return new
@@ -345,7 +359,7 @@ def _over(before: Member | None, new: Member) -> Member:
     )
 
 
-def follow_reported(hot: HotStore, *, now: datetime) -> None:
+def update_reported_runs(hot: HotStore, *, now: datetime) -> None:
     """Hand on steps that wait for nobody any more, and write down how their runs are."""
     now_s = now.timestamp()
     names = recently_reporting_runs(hot, since_s=now_s - LOOK_BACK_S)
@@ -354,7 +368,7 @@ def follow_reported(hot: HotStore, *, now: datetime) -> None:
     runs = list(Run.objects.filter(name__in=names).exclude(session=""))
     waited_for = overdue(hot, now_s=now_s)
     if waited_for:
-        hand_on(hot, waited_for, now_s=now_s, rows={run.name: run for run in runs})
+        store_assembled(hot, waited_for, now_s=now_s, rows={run.name: run for run in runs})
     is_count_due = int(now_s) % COUNT_EVERY_S == 0
     changed = []
     for run in runs:
@@ -362,27 +376,27 @@ def follow_reported(hot: HotStore, *, now: datetime) -> None:
         if state is None:
             continue
         was, counted = run.phase, (run.last_step, run.n_tokens)
-        follow(run, state, now=now)
+        update_run(run, state, now=now)
         # That a job begins is no news; that it does so again is.
         if run.phase != was and (counted[0] or run.phase in OVER):
             annotate_phase(run, was=was, at=run.phase_since)
         if run.phase != was or is_count_due:
-            _count(hot, run)
+            _update_tokens(hot, run)
             is_active = run.finished_at is None
             if run.phase != was or is_active or counted != (run.last_step, run.n_tokens):
                 changed.append(run)
     if changed:
-        Run.objects.bulk_update(changed, FOLLOWED)
+        Run.objects.bulk_update(changed, UPDATED_FIELDS)
 
 
-def follow(run: Run, state: RunState, *, now: datetime) -> None:
+def update_run(run: Run, state: RunState, *, now: datetime) -> None:
     """Make a run say what its workers say; counts never go back."""
     heard_at = datetime.fromtimestamp(state.heard_s, UTC)
     run.heard_at = heard_at
-    # Should it fall silent, it is over as of now: nothing is told beyond that.
+    # Should it fall silent, it is over as of now: nothing is report beyond that.
     run.paid_until = max(run.paid_until or heard_at, heard_at)
     run.n_workers = max(run.n_workers, state.n_workers)
-    _begin_anew(run, state)
+    _record_restart(run, state)
     run.last_step = max(run.last_step, state.last_step)
     if state.session != run.session:
         run.session, run.finished_at = state.session, None
@@ -398,7 +412,7 @@ def follow(run: Run, state: RunState, *, now: datetime) -> None:
         run.finished_at = heard_at
 
 
-def _begin_anew(run: Run, state: RunState) -> None:
+def _record_restart(run: Run, state: RunState) -> None:
     """Note where a start's own count is another than that of the start before."""
     if state.shift is None or state.shift == run.step_shift:
         return
@@ -425,13 +439,13 @@ def _end_of(run: Run, state: RunState, now_s: float) -> Run.Phase | None:
     if any(end == 2 for end in ends):
         return Run.Phase.FAILED
     n_done = sum(end == 1 for end in ends)
-    if n_done and (n_done >= state.n_workers or quiet_s > LAST_WORDS_S):
+    if n_done and (n_done >= state.n_workers or quiet_s > END_GRACE_S):
         return Run.Phase.FINISHED
     lost_s = LOST_COMPILING_S if run.phase == Run.Phase.COMPILING else LOST_S
     return Run.Phase.FAILED if quiet_s > lost_s else None
 
 
-def _count(hot: HotStore, run: Run) -> None:
+def _update_tokens(hot: HotStore, run: Run) -> None:
     """Count a run's tokens on from where its row stands, should Redis have begun anew."""
     total, held = hot.execute_all([("HGET", TOTALS, run.name), ("HGET", BASES, run.name)])
     # Redis counts from nought since it began: what the row has then came before.

@@ -82,7 +82,7 @@ def check_name(name: str, *, is_replaced: bool) -> None:
 
 
 @transaction.atomic
-def keep(
+def save_trace(
     analysis: Analysis, about: TraceOptions, *, is_replaced: bool, now: datetime
 ) -> RecordedTrace:
     """Store a trace as a finished run with its steps; what is kept of it is kept whole.
@@ -97,7 +97,7 @@ def keep(
     steps = _placed(analysis.steps, about, now=now)
     run = Run.objects.create(**_run_fields(analysis, about, steps))
     durable.write_steps(steps)
-    return RecordedTrace.objects.create(run=run, **_found(analysis, about, now=now))
+    return RecordedTrace.objects.create(run=run, **_verdict_fields(analysis, about, now=now))
 
 
 def _placed(steps: StepBatch, about: TraceOptions, *, now: datetime) -> StepBatch:
@@ -140,7 +140,7 @@ def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> di
     }
 
 
-def _found(analysis: Analysis, about: TraceOptions, *, now: datetime) -> dict[str, Any]:
+def _verdict_fields(analysis: Analysis, about: TraceOptions, *, now: datetime) -> dict[str, Any]:
     """Return the verdict and what it rests on."""
     found, steps = analysis.found, analysis.steps
     return {
@@ -182,29 +182,29 @@ def _details(analysis: Analysis) -> dict[str, Any]:
     }
 
 
-def verdict_in_words(trace: RecordedTrace) -> str:
+def verdict_text(trace: RecordedTrace) -> str:
     """Say in a sentence or two what slowed a recorded run down, and whom to look at."""
     return f"{_how_slow(trace)} {_why(trace)}"
 
 
-def doubts(trace: RecordedTrace) -> list[str]:
+def verdict_caveats(trace: RecordedTrace) -> list[str]:
     """Say what makes a verdict less certain: what was not recorded, or does not add up."""
     details = trace.details
-    told = []
+    caveats = []
     if n := details["n_left_out"]:
-        told.append(f"{counted(n, 'step')} not recorded whole, left out")
+        caveats.append(f"{counted(n, 'step')} not recorded whole, left out")
     if n := details["n_missing"]:
-        told.append(f"{counted(n, 'operation')} missing, counted as their peers")
+        caveats.append(f"{counted(n, 'operation')} missing, counted as their peers")
     if n := details.get("n_ranks_missing"):
-        told.append(
+        caveats.append(
             f"{counted(n, 'rank')} of the job not in the trace; the one to blame may be among them"
         )
     if trace.step_s > FITS_RATIO * details["recorded_step_s"]:
-        told.append(
+        caveats.append(
             "played again, the operations take longer than they did: they do not wait for each "
             "other as a pipeline's do, and the verdict is a guess"
         )
-    return told
+    return caveats
 
 
 def _how_slow(trace: RecordedTrace) -> str:

@@ -17,14 +17,14 @@ from fleet.ingest.logs import (
     BY,
     KINDS,
     Curves,
-    doubts,
+    coverage_text,
     headline,
-    read_in_words,
-    times_in_words,
-    unpacked,
+    log_caveats,
+    times_text,
+    unpack_curves,
 )
-from fleet.ingest.traces import CAUSES, NOT_RECORDED, SHORT, verdict_in_words
-from fleet.ingest.traces import doubts as traces_doubts
+from fleet.ingest.traces import CAUSES, NOT_RECORDED, SHORT, verdict_text
+from fleet.ingest.traces import verdict_caveats as traces_doubts
 from fleet.models import ReadLog, RecordedTrace, Run
 from fleet.runs.compiles import CompileSummary, compile_summary
 from fleet.runs.summaries import usd_per_mtok
@@ -57,7 +57,7 @@ def log_context(run: Run) -> dict[str, Any]:
     log: ReadLog | None = getattr(run, "log", None)
     if log is None:
         return {"compiles": compiles} if compiles else {}
-    figures = figures_of(run, unpacked(bytes(log.curves)))
+    figures = figures_of(run, unpack_curves(bytes(log.curves)))
     return {
         "log": log,
         "compiles": compiles,
@@ -65,8 +65,8 @@ def log_context(run: Run) -> dict[str, Any]:
         "errors": run.annotations.filter(by=BY)[:MOST_ERRORS],
         "headline": headline(run, log, figures.step_s),
         "kinds": [(KINDS.get(name, name), n) for name, n in log.details["understood"].items()],
-        "read": read_in_words(log),
-        "doubts": doubts(log),
+        "read": coverage_text(log),
+        "doubts": log_caveats(log),
         "layout": layout_of(run, log),
     }
 
@@ -161,7 +161,7 @@ def layout_of(run: Run, log: ReadLog) -> Sequence[tuple[str, str]]:
         ("Price", price if run.usd_per_node_hour else ""),
         ("Steps", f"{count(log.n_steps)} logged, last step {last}" if log.n_steps else "none"),
         ("Imported", f"{log.imported_at:%-d %b %Y %H:%M} UTC"),
-        ("Times", times_in_words(log) if log.n_steps else ""),
+        ("Times", times_text(log) if log.n_steps else ""),
         ("All-reduce", f"not in the log; limit {percent(run.allreduce_limit_ratio, 0)}"),
     ]
     return [(name, value) for name, value in known if value]
@@ -211,7 +211,7 @@ def trace_context(run: Run) -> dict[str, Any]:
         return {}
     return {
         "trace": trace,
-        "headline": verdict_in_words(trace),
+        "headline": verdict_text(trace),
         "m_w": _at_least_zero(trace.m_w),
         "m_s": _at_least_zero(trace.m_s),
         "causes": causes_of(trace),

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.text import AlertText
 from fleet.charts import nodes as charts
 from fleet.charts.nodes import charts_of, note_of, unmeasured_of
-from fleet.ingest.nodes import manner_of
+from fleet.ingest.nodes import timing_of
 from fleet.models import Alert, Node
 from fleet.models.addresses import address
 from fleet.pages import text
@@ -183,7 +183,7 @@ def node_context(name: str) -> dict[str, Any]:
         "node": node,
         "stream": f"node:{node.name}",
         "is_measured": node.source != Node.Source.SIMULATED,
-        "manner": manner_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
+        "manner": timing_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
         "agent": agent_words(hot, node),
         "row": NodeRow(summed_up, tuple(alerts)),
         "alerts": [AlertText(alert, now) for alert in alerts],

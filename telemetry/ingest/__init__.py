@@ -1,1 +1,1 @@
-"""How readings of real nodes come in; foreign units and shapes end here."""
+"""Parsers for what real nodes and training jobs send; units are converted here."""

@@ -1,7 +1,8 @@
-"""Reports that are alike but for their numbers, as one line: a template, and columns of numbers.
+"""Column lines: reports that differ only in numbers, sent as one template and a table of numbers.
 
-What the line stands for is what its reports are one by one: ``expanded`` gives those. Where the
-template holds nothing unusual, ``readings`` gives the same readings in a fraction of the time.
+``ReportTable.expanded`` gives the single reports. ``ReportTable.readings`` gives the same readings
+in a fraction of the time, where the template contains nothing unusual. A *hole* is the place of
+a number in a template.
 """
 
 import base64
@@ -25,7 +26,7 @@ from telemetry.ingest.neuron_monitor import (
     MIN_PERIOD_S,
     RATES,
     Groups,
-    decoded,
+    decode_line,
     identity_of,
     n_efa,
     shape_of,
@@ -33,14 +34,14 @@ from telemetry.ingest.neuron_monitor import (
 from telemetry.ingest.readings import PERCENT, NodeIdentity, Reading, Shape
 from telemetry.ingest.schemas import AgentState, SequenceNumber, StreamName, UnixSeconds
 
-# Of these a node has one figure: the sum of the processes' rates, each over its own period.
-RATED = frozenset(
+# Per node one value: the sum of the processes' rates, each over its own period.
+PROCESS_RATES = frozenset(
     {"executions_completed_per_s", "executions_failed_per_s", "execution_errors_per_s"}
 )
 SHARES = frozenset({"core_utilization_ratio", "vcpu_usage_ratio"})
 
 HOLE = "\x7f"
-# Holes are told apart by numbers so small that they are within every bound.
+# Each hole is filled with its own multiple of this, small enough for every bound.
 MARK = 1e-6
 MAX_HOLES = 8_000
 LINE_TYPE = msgspec.inspect.type_info(schemas.MonitorLine)
@@ -58,7 +59,7 @@ MAX_EXACT = 2.0**53
 
 @dataclass(frozen=True, slots=True)
 class PartSum:
-    """One part's value: the sum of some holes over a divisor, which may be another hole."""
+    """One part's value: the sum of some holes, divided by ``over`` and by the hole ``period``."""
 
     holes: tuple[int, ...]
     over: float = 1.0
@@ -67,7 +68,7 @@ class PartSum:
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What a template makes of its numbers, and the bounds within which it may."""
+    """How to compute values from a template's numbers, and the bounds of each number."""
 
     shape: Shape
     identity: NodeIdentity
@@ -82,22 +83,22 @@ class Recipe:
     period: IntArray
 
     def fits(self, numbers: FloatArray) -> bool:
-        """Whether all numbers, (n_rows, n_holes), are as the door wants them."""
+        """Whether all numbers, (n_rows, n_holes), are within the schema's bounds."""
         return bool(((numbers >= self.lowest) & (numbers <= self.highest)).all())
 
-    def made(
+    def apply(
         self, numbers: FloatArray
     ) -> tuple[dict[str, FloatArray], list[float], dict[str, list[list[float]]]]:
         """Return values (n_rows, n_parts) by name, seconds covered, and counts by process."""
         n_rows = len(numbers)
         constants = np.repeat([[0.0], [1.0], [math.nan]], n_rows, axis=1)
         known = np.concatenate([numbers.T, constants])
-        # Along the first axis numpy adds one after the other, as a loop over a report does.
+        # numpy adds along the first axis in order, as a loop over a report does: same rounding.
         flat = known[self.holes].sum(axis=0) / self.over[:, None] / known[self.period]
         values = {}
         for name, place in self.places.items():
             parts = flat[place]
-            if name in RATED:
+            if name in PROCESS_RATES:
                 parts = parts.sum(axis=0, keepdims=True)
             elif name in SHARES:
                 parts = np.minimum(parts, 1.0)
@@ -109,36 +110,36 @@ class Recipe:
         return values, periods_s, executed
 
 
-def laid_out(
+def part_layout(
     parts: Mapping[str, Sequence[PartSum]], *, n_holes: int
 ) -> tuple[dict[str, slice], IntArray, FloatArray, IntArray]:
-    """Return where each metric's parts are, and of every part holes, divisor and period."""
+    """Return each metric's slice of parts, and holes, divisor and period of every part."""
     places: dict[str, slice] = {}
     flat: list[PartSum] = []
     for name, some in parts.items():
         places[name] = slice(len(flat), len(flat) + len(some))
         flat += some
     one, absent = n_holes + 1, n_holes + 2
-    holes = indices([[*part.holes] or [absent] for part in flat], n_holes=n_holes)
+    holes = hole_indices([[*part.holes] or [absent] for part in flat], n_holes=n_holes)
     over = np.array([part.over for part in flat])
     period = np.array([one if part.period is None else part.period for part in flat])
     return places, holes, over, period
 
 
-def indices(rows: Sequence[Sequence[int]], *, n_holes: int) -> IntArray:
-    """Return lists of holes as columns; below the shorter ones stands the hole that is 0."""
+def hole_indices(rows: Sequence[Sequence[int]], *, n_holes: int) -> IntArray:
+    """Return lists of holes as columns, padded with the constant hole that is 0."""
     width = max((len(row) for row in rows), default=0)
     filled = [[*row, *[n_holes] * (width - len(row))] for row in rows]
     return np.array(filled, dtype=np.intp).reshape(len(rows), width).T
 
 
 class UnusualError(Exception):
-    """A template with something in it that is better read report by report."""
+    """A template that has to be read report by report."""
 
 
 @lru_cache(maxsize=1024)
 def recipe_of(template: str) -> Recipe | None:
-    """Return what to make of a template's numbers; None where it must be read as text."""
+    """Return the recipe of a template; None if its reports must be read one by one."""
     n_holes = template.count(HOLE)
     if n_holes > MAX_HOLES:
         return None
@@ -146,14 +147,14 @@ def recipe_of(template: str) -> Recipe | None:
     pieces = template.split(HOLE)
     text = "".join(piece + mark for piece, mark in zip(pieces, [*marks, ""], strict=True))
     try:
-        return _Making(decoded(text.encode()), marks).recipe(msgspec.json.decode(text))
+        return _RecipeBuilder(decode_line(text.encode()), marks).recipe(msgspec.json.decode(text))
     except (UnusualError, RefusedError):
         return None
 
 
 @dataclass(slots=True)
-class _Making:
-    """A recipe in the making: a template as it is read, each number the mark of its hole."""
+class _RecipeBuilder:
+    """Builds a recipe from a parsed template in which each number is the mark of its hole."""
 
     sent: schemas.MonitorLine
     marks: Sequence[str]
@@ -166,7 +167,7 @@ class _Making:
         self.by_mark = {float(mark): hole for hole, mark in enumerate(self.marks)}
 
     def recipe(self, document: Any) -> Recipe:
-        """Return the recipe; raises UnusualError where there is none."""
+        """Return the recipe; raises UnusualError if there is none."""
         sent, report = self.sent, self._usual()
         shape, groups = shape_of(report, None), Groups(report)
         self._cores(groups.counters, shape)
@@ -180,7 +181,9 @@ class _Making:
         periods = [self.hole(p) for p in groups.periods]
         identity = identity_of(report.instance_info)
         n_holes = len(self.marks)
-        executed = {tag: indices(holes, n_holes=n_holes) for tag, holes in self.executed.items()}
+        executed = {
+            tag: hole_indices(holes, n_holes=n_holes) for tag, holes in self.executed.items()
+        }
         return Recipe(
             shape,
             identity,
@@ -189,11 +192,11 @@ class _Making:
             highest,
             np.array(periods, dtype=np.intp),
             executed,
-            *laid_out(self.parts, n_holes=n_holes),
+            *part_layout(self.parts, n_holes=n_holes),
         )
 
     def _usual(self) -> schemas.MonitorReport:
-        """Return the report, where nothing stands beside it that only a whole line can tell."""
+        """Return the report if the line has nothing else; raises UnusualError otherwise."""
         sent, report = self.sent, self.sent.report
         if report is None or sent.neuron or sent.hbm_bytes_per_step or sent.steps_per_s:
             raise UnusualError
@@ -205,13 +208,12 @@ class _Making:
         return report
 
     def hole(self, number: float) -> int:
-        """Return the hole that a number marks."""
         if number not in self.by_mark:
             raise UnusualError
         return self.by_mark[number]
 
     def known(self, numbers: Iterable[float | None]) -> tuple[int, ...]:
-        """Return the holes of the numbers that are there."""
+        """Return the holes of the numbers that are not None."""
         return tuple(self.hole(number) for number in numbers if number is not None)
 
     def _cores(self, groups: Sequence[schemas.NeuroncoreCounters], shape: Shape) -> None:
@@ -241,8 +243,8 @@ class _Making:
             self.parts["device_memory_used_bytes"] = [PartSum(holes) for holes in devices]
 
     def _machine(self, groups: Groups, shape: Shape) -> None:
-        told = (groups.hardware and groups.hardware.neuron_devices) or []
-        by_device = {device.neuron_device_index: device for device in told}
+        devices = (groups.hardware and groups.hardware.neuron_devices) or []
+        by_device = {device.neuron_device_index: device for device in devices}
         if max(by_device, default=0) >= shape.n_devices:
             raise UnusualError
         for kind in ECC:
@@ -312,10 +314,10 @@ class _Making:
         }
 
     def _bounds(self, document: Any) -> tuple[FloatArray, FloatArray]:
-        """Return the lowest and highest number of each hole."""
+        """Return the lowest and highest allowed number of each hole."""
         lowest = np.full(len(self.marks), -math.inf)
         highest = np.full(len(self.marks), math.inf)
-        for kind, number in _numbers(LINE_TYPE, document):
+        for kind, number in _bounded_numbers(LINE_TYPE, document):
             hole = self.hole(number)
             lowest[hole] = max(-math.inf if kind.ge is None else kind.ge, lowest[hole])
             if kind.gt is not None:
@@ -326,10 +328,10 @@ class _Making:
         return lowest, highest
 
 
-def _numbers(
+def _bounded_numbers(
     kind: msgspec.inspect.Type, value: Any
 ) -> Iterator[tuple[msgspec.inspect.FloatType, float]]:
-    """Yield each number of a document that some type holds to bounds, with its type."""
+    """Yield each number of a document with its type, which has the bounds."""
     if isinstance(kind, msgspec.inspect.UnionType):
         if value is None:
             return
@@ -339,24 +341,24 @@ def _numbers(
     elif isinstance(kind, msgspec.inspect.StructType):
         for each in kind.fields:
             if each.encode_name in value:
-                yield from _numbers(each.type, value[each.encode_name])
+                yield from _bounded_numbers(each.type, value[each.encode_name])
     elif isinstance(kind, msgspec.inspect.DictType):
         for inner in value.values():
-            yield from _numbers(kind.value_type, inner)
+            yield from _bounded_numbers(kind.value_type, inner)
     elif isinstance(kind, msgspec.inspect.ListType):
         for inner in value:
-            yield from _numbers(kind.item_type, inner)
+            yield from _bounded_numbers(kind.item_type, inner)
 
 
 Rows = Meta(min_length=1, max_length=MAX_ROWS)
 
 
 class Columns(Struct, gc=False):
-    """Reports of one stream; ``template`` has U+007F where each number belongs.
+    """Reports of one stream; ``template`` has U+007F in place of each number.
 
-    ``once`` has the first report's numbers, ``more`` those of the later ones that differ
-    somewhere, report by report: their places are in ``varies``. Both are little-endian 64-bit
-    floats in Base64. ``agent`` is how the sender fares.
+    ``once`` has the numbers of the first report. ``more`` has, for each later report, the
+    numbers at the indices in ``varies``. Both are little-endian 64-bit floats in Base64.
+    ``agent`` is the sender's health.
     """
 
     stream: StreamName
@@ -380,7 +382,7 @@ _LINE = msgspec.json.Decoder(ColumnsLine)
 
 @dataclass(frozen=True, slots=True)
 class TemplateReport:
-    """One report of a line, written out only when somebody wants it."""
+    """One report of a table; its text is built only on demand."""
 
     template: str
     numbers: FloatArray
@@ -397,13 +399,13 @@ class TemplateReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """A line that was read: what was sent, and its numbers (n_rows, n_holes)."""
+    """A decoded column line and its numbers (n_rows, n_holes)."""
 
     sent: Columns
     numbers: FloatArray
 
     def expanded(self) -> Iterator[bytes]:
-        """Yield the reports one by one, each as it would have been sent alone."""
+        """Yield the reports as single lines."""
         last = len(self.numbers) - 1
         for row, (at_s, seq) in enumerate(zip(self.sent.at, self.sent.seq, strict=True)):
             head: dict[str, object] = {"at": at_s, "seq": seq, "stream": self.sent.stream}
@@ -413,14 +415,14 @@ class ReportTable:
             yield msgspec.json.encode(head)[:-1] + b"," + text[1:]
 
     def readings(self) -> list[Reading] | None:
-        """Return a reading for each report; None where they must be read one by one."""
+        """Return a reading for each report; None if they must be read one by one."""
         recipe = recipe_of(self.sent.template)
         if recipe is None or not recipe.fits(self.numbers):
             return None
         return self._read(recipe)
 
     def _read(self, recipe: Recipe) -> list[Reading]:
-        values, periods_s, executed = recipe.made(self.numbers)
+        values, periods_s, executed = recipe.apply(self.numbers)
         sent, last = self.sent, len(self.numbers) - 1
         agent = {} if sent.agent is None else {"agent": msgspec.to_builtins(sent.agent)}
         return [
@@ -442,7 +444,7 @@ class ReportTable:
 
 
 def read_columns(line: bytes) -> ReportTable:
-    """Read a line of many reports; raises RefusedError, naming the field, if it is none."""
+    """Decode a column line; raises RefusedError, naming the field, if it is invalid."""
     try:
         sent = _LINE.decode(line).columns
     except msgspec.MsgspecError as error:
@@ -453,7 +455,7 @@ def read_columns(line: bytes) -> ReportTable:
     if len(sent.at) != n_rows:
         raise RefusedError("columns.at", f"has {len(sent.at)} moments for {n_rows} numbers in seq")
     if not sent.template.startswith("{") or "\n" in sent.template:
-        raise RefusedError("columns.template", "is no JSON object on one line")
+        raise RefusedError("columns.template", "is not a JSON object on one line")
     if sent.varies and max(sent.varies) >= n_holes:
         reason = f"names hole {max(sent.varies)}; the template has {n_holes}"
         raise RefusedError("columns.varies", reason)
@@ -465,14 +467,13 @@ def read_columns(line: bytes) -> ReportTable:
 
 
 def _floats(field: str, text: str, n_wanted: int) -> FloatArray:
-    """Return numbers that were sent as text."""
     try:
         data = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError) as error:
-        raise RefusedError(field, "is no Base64") from error
+        raise RefusedError(field, "is not Base64") from error
     if len(data) != 8 * n_wanted:
         raise RefusedError(field, f"has {len(data):,} bytes for {n_wanted:,} numbers of 8 bytes")
     found = np.frombuffer(data, "<f8")
     if not (np.abs(found) <= MAX_EXACT).all():
-        raise RefusedError(field, "has a number that is none, or more than 2^53")
+        raise RefusedError(field, "has a number that is NaN or above 2^53")
     return found

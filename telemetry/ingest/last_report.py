@@ -1,4 +1,4 @@
-"""The last report of a node, read again for all that its own exporter would show of it."""
+"""A node's stored last report, with the fields that neuron-monitor's exporter shows."""
 
 from collections.abc import Mapping
 from operator import attrgetter
@@ -14,27 +14,25 @@ _NO_ERRORS, _NO_ENDINGS = schemas.ErrorSummary(), schemas.ExecutionSummary()
 
 
 class LastVcpuUsage(schemas.VcpuUsage, kw_only=True):
-    """The host's vCPUs; how many there are is how many are told of."""
+    """Usage of the host's vCPUs; ``usage_data`` has an entry per vCPU, which counts them."""
 
     usage_data: dict[str, msgspec.Raw] | None = None
 
 
 class LastSystemData(schemas.SystemData):
-    """The groups of the machine."""
+    """The groups of the host."""
 
     vcpu_usage: LastVcpuUsage | None = None
 
 
 class LastInstanceInfo(schemas.InstanceInfo):
-    """Which machine this is, and where."""
+    """The instance and its location."""
 
     instance_region: Name | None = None
     subnet_id: Name | None = None
 
 
 class LastReport(msgspec.Struct):
-    """One report."""
-
     neuron_runtime_data: list[schemas.Runtime] | None = None
     system_data: LastSystemData | None = None
     instance_info: LastInstanceInfo | None = None
@@ -42,7 +40,7 @@ class LastReport(msgspec.Struct):
 
 
 class _Line(LastReport):
-    """A report as it is, or in its sender's envelope."""
+    """A report, plain or wrapped by the agent."""
 
     report: LastReport | None = None
 
@@ -51,21 +49,21 @@ _LINE = msgspec.json.Decoder(_Line)
 
 
 def read_last_report(line: bytes) -> LastReport:
-    """Read a report that was taken before."""
+    """Decode a report that was accepted before."""
     sent = _LINE.decode(line)
     return sent.report or sent
 
 
 def tag_of(process: schemas.Runtime) -> str:
-    """Return how the exporter names a process."""
+    """Return the exporter's name of a process: its tag, else its pid."""
     return process.neuron_runtime_tag or str(process.pid or "")
 
 
 def executed(processes: list[schemas.Runtime] | None) -> Mapping[str, list[float]]:
     """Return what each process executed in the period, by its tag.
 
-    The list counts errors by kind and then executions by how they ended, in the order of the
-    report. A process whose statistics failed is left out.
+    Each list has the errors by kind, then the executions by ending, in the schema's order.
+    Processes whose statistics failed are left out.
     """
     counts: dict[str, list[float]] = {}
     for process in processes or ():

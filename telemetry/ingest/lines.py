@@ -1,4 +1,4 @@
-"""Lines from a file or a pipe, in groups that arrived together, never more than memory bears."""
+"""Reading lines in bounded groups, refusing lines, and naming the field a decoder refused."""
 
 import contextlib
 import os
@@ -12,18 +12,20 @@ import msgspec
 
 from telemetry.ingest.schemas import MAX_LINE_BYTES
 
-# Lines that come closer together than this arrived together.
+# Lines that follow each other within this time belong to one group.
 QUIET_S = 0.05
 CHUNK_BYTES = 1 << 20
 MAX_GROUP_BYTES = 2 * MAX_LINE_BYTES
 
-AT = re.compile(r"^(?P<reason>.*?)(?: - at `(?P<key>key` in `)?(?P<path>\$[^`]*)`)?$", re.DOTALL)
-STEP = re.compile(r"\.[^.\[]+|\[[^\]]*\]")
+DECODER_MESSAGE = re.compile(
+    r"^(?P<reason>.*?)(?: - at `(?P<key>key` in `)?(?P<path>\$[^`]*)`)?$", re.DOTALL
+)
+PATH_STEP = re.compile(r"\.[^.\[]+|\[[^\]]*\]")
 ANY_KEY = "..."
 
 
-def groups_of(file: BinaryIO, *, most: int = 500) -> Iterator[list[bytes]]:
-    """Yield a file's lines, ``most`` at a time; of one that is too long only the beginning."""
+def read_groups(file: BinaryIO, *, most: int = 500) -> Iterator[list[bytes]]:
+    """Yield a file's lines, ``most`` at a time; a line that is too long is cut."""
     group: list[bytes] = []
     size = 0
     while line := file.readline(MAX_LINE_BYTES + 1):
@@ -38,13 +40,13 @@ def groups_of(file: BinaryIO, *, most: int = 500) -> Iterator[list[bytes]]:
         yield group
 
 
-def together(descriptor: int) -> Iterator[list[bytes]]:
-    """Yield the lines that arrive together on a pipe, as soon as none follows at once."""
+def read_together(descriptor: int) -> Iterator[list[bytes]]:
+    """Yield lines from a pipe in groups; a group ends with a pause of ``QUIET_S``."""
     rest, is_open, skips = b"", True, False
     while is_open:
         read, is_open = _read_until_quiet(descriptor, rest)
         if skips:
-            # The rest of a line whose beginning was too long already.
+            # The rest of a line that was too long and was cut.
             _, newline, read = read.partition(b"\n")
             skips = not newline
         whole, _, rest = read.rpartition(b"\n") if is_open else (read, b"", b"")
@@ -55,7 +57,7 @@ def together(descriptor: int) -> Iterator[list[bytes]]:
 
 
 def _read_until_quiet(descriptor: int, rest: bytes) -> tuple[bytes, bool]:
-    """Read on until there is a line and then silence; also say whether more may come."""
+    """Read until there is a line and then a pause; also return whether the pipe is open."""
     pieces, size, has_line = [rest], len(rest), False
     while size <= MAX_GROUP_BYTES:
         ready, _, _ = select.select([descriptor], [], [], QUIET_S if has_line else None)
@@ -72,7 +74,7 @@ def _read_until_quiet(descriptor: int, rest: bytes) -> tuple[bytes, bool]:
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """One line that was not taken; ``field`` is empty where the whole line is at fault."""
+    """One refused line; ``field`` is empty if the line as a whole is invalid."""
 
     line: int
     field: str
@@ -84,53 +86,52 @@ class Refusal:
 
 
 class RefusedError(ValueError):
-    """A report that is not taken, for the reason it carries."""
+    """A report is refused, with field and reason."""
 
     def __init__(self, field: str, reason: str) -> None:
-        """Name the field and what is wrong with it."""
+        """``reason`` continues the field's name: "is not Base64"."""
         super().__init__(f"{field}: {reason}" if field else reason)
         self.field = field
         self.reason = reason
 
     def at(self, line: int) -> Refusal:
-        """Say which line it was."""
         return Refusal(line, self.field, self.reason)
 
 
 def explain(error: msgspec.MsgspecError, line: bytes, kind: type) -> RefusedError:
-    """Turn a decoder's complaint into the field it is about and the reason."""
-    found = AT.match(str(error))
+    """Turn a decoder's error into a refusal that names the field."""
+    found = DECODER_MESSAGE.match(str(error))
     if found is None or found["path"] is None:
         return RefusedError("", str(error))
-    steps = [_step(word) for word in STEP.findall(found["path"])]
+    steps = [_step(word) for word in PATH_STEP.findall(found["path"])]
     if ANY_KEY in steps:
-        # The line may be damaged elsewhere too: then the field goes without the key.
+        # The line may have other errors, too: then the field is named without its key.
         with contextlib.suppress(ValueError, LookupError, TypeError, RecursionError):
-            steps = _named(steps, msgspec.json.decode(line), kind)
+            steps = _with_keys(steps, msgspec.json.decode(line), kind)
     if found["key"]:
         steps.append("<key>")
     return RefusedError(".".join(str(step)[:40] for step in steps), found["reason"])
 
 
 def _step(word: str) -> str | int:
-    """Read one step of a path: a name, a place in a list, or any key."""
+    """Parse one step of a path: a name, an index, or "any key"."""
     inside = word.removeprefix(".").removeprefix("[").removesuffix("]")
     return int(inside) if inside.isdecimal() else inside
 
 
-def _named(steps: list[str | int], document: Any, kind: type) -> list[str | int]:
-    """Replace each "any key" of a path by the key that the document fails by."""
+def _with_keys(steps: list[str | int], document: Any, kind: type) -> list[str | int]:
+    """Replace each "any key" of a path by the invalid key."""
     named: list[str | int] = []
     here = document
     for step in steps:
-        key = _culprit(here, document, kind) if step == ANY_KEY else step
+        key = _failing_key(here, document, kind) if step == ANY_KEY else step
         named.append(key)
         here = here[key]
     return named
 
 
-def _culprit(mapping: dict[str, Any], document: Any, kind: type) -> str:
-    """Halve a mapping in place until one key is left that the whole document fails by."""
+def _failing_key(mapping: dict[str, Any], document: Any, kind: type) -> str:
+    """Find the invalid key by bisection, halving the mapping in place."""
     everything = dict(mapping)
     keys = list(everything)
     while len(keys) > 1:
@@ -144,7 +145,7 @@ def _culprit(mapping: dict[str, Any], document: Any, kind: type) -> str:
 
 
 def _fails(document: Any, kind: type) -> bool:
-    """Whether a document is not of the kind."""
+    """Whether a document does not match the type."""
     try:
         msgspec.json.decode(msgspec.json.encode(document), type=kind)
     except msgspec.ValidationError:

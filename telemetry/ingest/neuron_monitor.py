@@ -1,4 +1,4 @@
-"""From neuron-monitor's JSON to readings in our units: the door for real Trainium nodes."""
+"""Parsing neuron-monitor reports and the agent's lines into readings in our units."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,26 +36,26 @@ RATES = {
     "efa_impaired_per_s": "impaired_remote_conn_events",
     "efa_unresponsive_per_s": "unresponsive_remote_events",
 }
-# A rate of less than this many seconds is noise.
+# Rates over a shorter period are noise.
 MIN_PERIOD_S = 0.05
 
 _LINE = msgspec.json.Decoder(schemas.MonitorLine)
 G = TypeVar("G", bound=schemas.MetricGroup)
 
 
-def reading(sent: schemas.MonitorLine, *, shape: Shape | None) -> Reading:
-    """Return what a line without a report says; ``shape`` is what the node is known to have.
+def read_sidecar_line(sent: schemas.MonitorLine, *, shape: Shape | None) -> Reading:
+    """Return the reading of a line without a report; ``shape`` is the node's known hardware.
 
-    Raises RefusedError where the line says nothing, or cannot be true.
+    Raises RefusedError if the line is empty or invalid.
     """
     if sent.efa is None and sent.neuron is None:
-        raise RefusedError("", "says nothing: neither efa nor neuron is there")
-    shape = shape or _counted(sent.neuron)
+        raise RefusedError("", "is empty: has neither efa nor neuron")
+    shape = shape or _driver_shape(sent.neuron)
     if shape is None:
-        reason = "counts no cores, and the node is not known: send a report of neuron-monitor too"
+        reason = "counts no cores, and the node is unknown: send a neuron-monitor report first"
         raise RefusedError("neuron.devices", reason)
     periods = [part.period or 0.0 for part in (sent.efa, sent.neuron) if part is not None]
-    values = {name: row[None, :] for name, row in values_beside(sent, shape, {}).items()}
+    values = {name: row[None, :] for name, row in sidecar_values(sent, shape, {}).items()}
     return Reading(
         _identity(sent.instance or bw.LineInstance()),
         shape,
@@ -65,19 +65,19 @@ def reading(sent: schemas.MonitorLine, *, shape: Shape | None) -> Reading:
         sent.seq,
         stream=sent.stream,
         n_efa=n_efa(sent.efa),
-        kept=kept(sent),
+        sidecars=sidecars_of(sent),
     )
 
 
 def n_efa(efa: bw.EfaLine | None) -> int:
-    """Return how many EFA devices a node has, as far as a line tells."""
+    """Return how many EFA devices a line shows."""
     return 1 + max((port.index for port in efa.devices), default=-1) if efa else 0
 
 
-def values_beside(
+def sidecar_values(
     sent: schemas.MonitorLine, shape: Shape, known: Mapping[str, FloatArray]
 ) -> dict[str, FloatArray]:
-    """Return what a line says beside its report; what the report has told already stays."""
+    """Return the EFA and driver values of a line that its report does not have."""
     values = efa_values(sent.efa) if sent.efa else {}
     if sent.neuron:
         values |= neuron_values(sent.neuron, shape)
@@ -85,11 +85,13 @@ def values_beside(
 
 
 def efa_values(efa: bw.EfaLine) -> dict[str, FloatArray]:
-    """Return rates and probed latencies of EFA devices: (n_efa,) each, NaN where none is told.
+    """Return rates and probed latencies of EFA devices: (n_efa,) each, NaN where unknown.
 
-    The ports of a device add up; of their latencies the highest holds.
+    The rates of a device's ports add up; the highest of their latencies counts.
     """
-    _once([(port.device, port.port) for port in efa.devices], "efa.devices", "device and port")
+    _check_unique(
+        [(port.device, port.port) for port in efa.devices], "efa.devices", "device and port"
+    )
     size = n_efa(efa)
     rows = {name: [math.nan] * size for name in (*RATES, "efa_latency_s")}
     for port in efa.devices:
@@ -105,9 +107,9 @@ def efa_values(efa: bw.EfaLine) -> dict[str, FloatArray]:
 
 
 def neuron_values(neuron: bw.NeuronLine, shape: Shape) -> dict[str, FloatArray]:
-    """Return what the driver tells of devices, (n_devices,), and cores, (n_cores,)."""
+    """Return the driver's values of devices, (n_devices,), and cores, (n_cores,)."""
     devices = neuron.devices or []
-    _once([device.index for device in devices], "neuron.devices", "index")
+    _check_unique([device.index for device in devices], "neuron.devices", "index")
     if devices and (index := max(device.index for device in devices)) >= shape.n_devices:
         reason = f"device {index}, but the node has {shape.n_devices}"
         raise RefusedError("neuron.devices", reason)
@@ -130,14 +132,14 @@ def neuron_values(neuron: bw.NeuronLine, shape: Shape) -> dict[str, FloatArray]:
     if np.isfinite(used).any():
         values["device_memory_used_bytes"] = np.array(used)
     if neuron.cores:
-        values["core_utilization_ratio"] = core_use(neuron.cores, shape)
+        values["core_utilization_ratio"] = physical_core_utilization(neuron.cores, shape)
     return values
 
 
-def core_use(cores: Sequence[bw.CoreBusy], shape: Shape) -> FloatArray:
-    """Return how busy each core was: (n_cores,), 0 to 1; NaN where nothing was told.
+def physical_core_utilization(cores: Sequence[bw.CoreBusy], shape: Shape) -> FloatArray:
+    """Return the utilization of each core: (n_cores,), 0 to 1; NaN where unknown.
 
-    The driver counts physical cores; a logical one is the mean of those that it is made of.
+    The driver counts physical cores; a logical core is the mean of its physical ones.
     """
     per_device = shape.n_cores // shape.n_devices
     n_physical = max(per_device, 1 + max(core.core for core in cores))
@@ -154,25 +156,25 @@ def core_use(cores: Sequence[bw.CoreBusy], shape: Shape) -> FloatArray:
     return np.minimum(mean, 1.0, dtype=float)
 
 
-def kept(sent: schemas.MonitorLine) -> dict[str, object]:
-    """Return what pages and /metrics may want of a line beside its values: the last of each."""
-    said: dict[str, object] = {}
+def sidecars_of(sent: schemas.MonitorLine) -> dict[str, object]:
+    """Return the parts of a line that pages and /metrics show besides values, by kind."""
+    sidecars: dict[str, object] = {}
     if sent.efa:
         ports = [port for port in sent.efa.devices if port.counters is not None]
         if ports:
-            said["efa"] = [
+            sidecars["efa"] = [
                 {"device": port.device, "port": port.port, "counters": port.counters}
                 for port in ports
             ]
     if sent.neuron and sent.neuron.devices:
-        said["neuron"] = msgspec.to_builtins(sent.neuron.devices)
+        sidecars["neuron"] = msgspec.to_builtins(sent.neuron.devices)
     if sent.agent:
-        said["agent"] = msgspec.to_builtins(sent.agent)
-    return said
+        sidecars["agent"] = msgspec.to_builtins(sent.agent)
+    return sidecars
 
 
-def _counted(neuron: bw.NeuronLine | None) -> Shape | None:
-    """Return the shape that the driver counts, None where it does not."""
+def _driver_shape(neuron: bw.NeuronLine | None) -> Shape | None:
+    """Return the shape that the driver counts, None if it does not."""
     devices = (neuron and neuron.devices) or []
     per_device = max((device.cores or 0 for device in devices), default=0)
     n_devices = 1 + max((device.index for device in devices), default=-1)
@@ -180,7 +182,6 @@ def _counted(neuron: bw.NeuronLine | None) -> Shape | None:
 
 
 def _identity(instance: bw.LineInstance) -> NodeIdentity:
-    """Return which machine a line is of."""
     return NodeIdentity(
         instance.instance_id or "",
         instance.instance_name or "",
@@ -193,8 +194,7 @@ def _add(row: list[float], place: int, more: float) -> None:
     row[place] = more if math.isnan(row[place]) else row[place] + more
 
 
-def _once(keys: Sequence[object], field: str, what: str) -> None:
-    """Refuse a list that names something twice."""
+def _check_unique(keys: Sequence[object], field: str, what: str) -> None:
     if len(set(keys)) < len(keys):
         raise RefusedError(field, f"names a {what} twice")
 
@@ -204,7 +204,7 @@ __all__ = [
     "NodeIdentity",
     "Reading",
     "Shape",
-    "decoded",
+    "decode_line",
     "identity_of",
     "read_line",
     "read_lines",
@@ -213,16 +213,16 @@ __all__ = [
 
 
 def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
-    """Read one report; ``shape`` is what the node is known to have, should the report not say.
+    """Read one report; ``shape`` is the node's known hardware, for reports without it.
 
-    Raises RefusedError, naming the field, for whatever is no report or cannot be true.
+    Raises RefusedError, naming the field, if the line is invalid.
     """
-    sent = decoded(line)
+    sent = decode_line(line)
     return _reading(sent, sent.report or sent, shape, line)
 
 
-def decoded(line: bytes) -> schemas.MonitorLine:
-    """Return a line as it was sent; raises RefusedError, naming the field, if it is none."""
+def decode_line(line: bytes) -> schemas.MonitorLine:
+    """Decode a line; raises RefusedError, naming the field, if it is invalid."""
     if len(line) > MAX_LINE_BYTES:
         raise RefusedError(
             "", f"{len(line):,} bytes in a line; at most {MAX_LINE_BYTES:,} are read"
@@ -240,7 +240,7 @@ def decoded(line: bytes) -> schemas.MonitorLine:
 def read_lines(
     lines: Iterable[bytes], *, shape: Shape | None = None, first: int = 1
 ) -> tuple[list[tuple[int, Reading]], list[Refusal]]:
-    """Read many reports: those that are good, each with its line number, and the refusals."""
+    """Read many reports; return readings with their line numbers, and refusals."""
     readings: list[tuple[int, Reading]] = []
     refusals: list[Refusal] = []
     for number, line in enumerate(lines, first):
@@ -259,7 +259,6 @@ def read_lines(
 def _reading(
     sent: schemas.MonitorLine, report: schemas.MonitorReport, known: Shape | None, line: bytes
 ) -> Reading:
-    """Read the groups of a decoded report."""
     if report.neuron_runtime_data is None and report.system_data is None:
         raise RefusedError("", "no report: neither neuron_runtime_data nor system_data is there")
     shape = shape_of(report, known)
@@ -275,41 +274,41 @@ def _reading(
         **executions(groups.executions),
         "hbm_bandwidth_bytes_per_s": hbm_bandwidth(sent, n_devices=shape.n_devices),
     }
-    told = {name: array for name, array in values.items() if array is not None}
-    told |= values_beside(sent, shape, told)
-    rows = {name: array[None, :] for name, array in told.items()}
+    present = {name: array for name, array in values.items() if array is not None}
+    present |= sidecar_values(sent, shape, present)
+    rows = {name: array[None, :] for name, array in present.items()}
     identity = identity_of(report.instance_info)
     done = executed(report.neuron_runtime_data)
-    more = (sent.stream, n_efa(sent.efa), kept(sent))
+    more = (sent.stream, n_efa(sent.efa), sidecars_of(sent))
     return Reading(identity, shape, groups.period_s, rows, sent.at, sent.seq, done, line, *more)
 
 
 class Groups:
-    """The groups of a report by kind, over all its processes; one that failed is left out."""
+    """The groups of a report by kind, over all processes; failed groups are left out."""
 
     def __init__(self, report: schemas.MonitorReport) -> None:
         reports = [process.report for process in report.neuron_runtime_data or ()]
         known = [each for each in reports if each is not None]
         system = report.system_data or schemas.SystemData()
-        self.counters = _sound(each.neuroncore_counters for each in known)
-        self.memory = _sound(each.memory_used for each in known)
-        self.executions = _sound(each.execution_stats for each in known)
-        self.hardware = next(iter(_sound([system.neuron_hw_counters])), None)
-        self.vcpu = next(iter(_sound([system.vcpu_usage])), None)
-        self.host_memory = next(iter(_sound([system.memory_info])), None)
+        self.counters = _without_errors(each.neuroncore_counters for each in known)
+        self.memory = _without_errors(each.memory_used for each in known)
+        self.executions = _without_errors(each.execution_stats for each in known)
+        self.hardware = next(iter(_without_errors([system.neuron_hw_counters])), None)
+        self.vcpu = next(iter(_without_errors([system.vcpu_usage])), None)
+        self.host_memory = next(iter(_without_errors([system.memory_info])), None)
         everything: list[schemas.MetricGroup] = [*self.counters, *self.memory, *self.executions]
-        everything += _sound([self.hardware, self.vcpu, self.host_memory])
+        everything += _without_errors([self.hardware, self.vcpu, self.host_memory])
         self.periods = [group.period for group in everything if group.period is not None]
         self.period_s = max(self.periods, default=0.0)
 
 
-def _sound(groups: Iterable[G | None]) -> list[G]:
-    """Keep the groups that are there and report no error: what failed is absent, not zero."""
+def _without_errors(groups: Iterable[G | None]) -> list[G]:
+    """Keep the groups that exist and report no error."""
     return [group for group in groups if group is not None and not group.error]
 
 
 def shape_of(report: schemas.MonitorReport, known: Shape | None) -> Shape:
-    """Return the shape that the report gives, or else what is known, catalogued or apparent."""
+    """Return the shape: reported, else known, else from the catalog, else apparent."""
     hardware = report.neuron_hardware_info or schemas.HardwareInfo()
     n_devices = hardware.neuron_device_count or 0
     per_device = hardware.neuroncore_per_device_count or 0
@@ -318,21 +317,20 @@ def shape_of(report: schemas.MonitorReport, known: Shape | None) -> Shape:
         raise RefusedError("neuron_hardware_info", reason)
     if n_devices and per_device:
         return Shape(n_devices, n_devices * per_device)
-    shape = known or _catalogued(report.instance_info) or _apparent(report)
+    shape = known or _catalog_shape(report.instance_info) or _apparent(report)
     if shape is None:
-        reason = "counts no devices or cores, and nothing else in the report does"
+        reason = "has no device or core count, and the report shows none"
         raise RefusedError("neuron_hardware_info", reason)
     return shape
 
 
-def _catalogued(info: schemas.InstanceInfo | None) -> Shape | None:
-    """Return the shape that the catalogue gives the instance type, None if it has none."""
+def _catalog_shape(info: schemas.InstanceInfo | None) -> Shape | None:
     kind = catalog.instances().get((info and info.instance_type) or "")
     return Shape(kind.n_devices, kind.n_cores) if kind else None
 
 
 def _apparent(report: schemas.MonitorReport) -> Shape | None:
-    """Return the least shape with every device and core that the report speaks of."""
+    """Return the smallest shape with every device and core that the report names."""
     groups = Groups(report)
     devices = (groups.hardware and groups.hardware.neuron_devices) or []
     cores = [core for group in groups.counters for core in group.neuroncores_in_use or ()]
@@ -344,7 +342,6 @@ def _apparent(report: schemas.MonitorReport) -> Shape | None:
 
 
 def identity_of(info: schemas.InstanceInfo | None) -> NodeIdentity:
-    """Return which machine speaks; empty where the report does not say."""
     info = info or schemas.InstanceInfo()
     return NodeIdentity(
         instance_id=info.instance_id or "",

@@ -1,9 +1,9 @@
-"""What probes of a group of nodes printed, by the names of their files, as one measurement.
+"""Probe outputs of a group of nodes, identified by file name, as one measurement.
 
-A file is named for what it is of: ``pair__A__B.txt`` (fi_pingpong, nccom-test or nccl-tests
-between two nodes), ``device__A__3.txt`` (fi_pingpong of one EFA device over loop-back),
-``collective__ANYTHING.txt`` (nccom-test or nccl-tests over all), ``node__A.json`` (counts). A
-pair or a device whose file says ``no answer`` did not give any.
+File names: ``pair__A__B.txt`` (fi_pingpong, nccom-test or nccl-tests between two nodes),
+``device__A__3.txt`` (fi_pingpong of one EFA device over loop-back), ``collective__ANYTHING.txt``
+(nccom-test or nccl-tests over all nodes), ``node__A.json`` (counts). A file that contains
+``no answer`` is a pair or device that did not respond.
 """
 
 import re
@@ -23,10 +23,10 @@ PAIR = re.compile(rf"pair__({NODE})__({NODE})(?:__\w+)?\.\w+")
 DEVICE = re.compile(rf"device__({NODE})__(\d{{1,3}})(?:__\w+)?\.\w+")
 NODE_FILE = re.compile(rf"node__({NODE})\.json")
 COLLECTIVE = re.compile(r"collective(?:__[\w.-]*)?\.\w+")
-SHAPES = "pair__A__B.txt, device__A__0.txt, collective.txt and node__A.json"
-# What the loop writes where a probe could not reach its peer.
+FILE_NAMES = "pair__A__B.txt, device__A__0.txt, collective.txt and node__A.json"
+# Written by the probe script if the peer did not respond.
 NO_ANSWER = b"no answer"
-# Latency is that of messages up to this size; bandwidth that of the largest.
+# Latency is measured on messages up to this size, bandwidth on the largest.
 SMALL_BYTES = 8192.0
 Count = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 # Expected seconds of an all-reduce over so many nodes at these sizes, (k,) each.
@@ -34,11 +34,11 @@ Curve = Callable[[int, FloatArray], FloatArray]
 
 
 class GroupError(ValueError):
-    """Files that are no probes of a group: says which, and what to do."""
+    """A file is not a valid probe output; the message names the file and the fix."""
 
 
 class NodeCounts(msgspec.Struct, forbid_unknown_fields=True):
-    """What a node counts of itself; what is left out is not known."""
+    """Hardware counts of a node; missing fields are unknown."""
 
     n_devices: Count | None = None
     n_efa: Count | None = None
@@ -49,8 +49,8 @@ class NodeCounts(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @dataclass(slots=True)
-class Read:
-    """Everything that was read, before it is laid out: probes by pair and by device."""
+class ProbeFiles:
+    """The parsed files: probes by pair and by device, collectives, counts."""
 
     pairs: dict[tuple[str, str], list[Probe]] = field(default_factory=dict)
     devices: dict[tuple[str, int], list[Probe]] = field(default_factory=dict)
@@ -59,36 +59,36 @@ class Read:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """Every node that a file is of, in order."""
+        """All nodes, sorted."""
         ends = {end for pair in self.pairs for end in pair}
         return tuple(sorted(ends | {node for node, _ in self.devices} | set(self.counts)))
 
 
-def read_group(files: Iterable[tuple[str, bytes]]) -> Read:
-    """Read the outputs of a group's probes: names and contents, in any order.
+def read_group(files: Iterable[tuple[str, bytes]]) -> ProbeFiles:
+    """Read the probe outputs of a group, as (name, content) in any order.
 
     Raises
     ------
     GroupError
-        Where a name or a content is not as the module says, or no file names a node.
+        If a name or a content is invalid, or no file names a node.
     """
-    read = Read()
+    read = ProbeFiles()
     for name, data in files:
-        _take(read, name, data)
+        _add_file(read, name, data)
     if not read.nodes:
-        raise GroupError(f"no file names a node; name files {SHAPES}")
+        raise GroupError(f"no file names a node; name files {FILE_NAMES}")
     return read
 
 
-def laid_out(read: Read, *, n_efa: int, curve: Curve) -> Measured:
-    """Lay out what was read; GroupError where a device is one that this type has not.
+def measured_group(read: ProbeFiles, *, n_efa: int, curve: Curve) -> Measured:
+    """Return the files as one measurement; raises GroupError for an unknown device.
 
     Parameters
     ----------
     n_efa : int
-        EFA devices of this type of instance.
-    curve : expected seconds of an all-reduce
-        By number of nodes and sizes.
+        EFA devices of this instance type.
+    curve : Curve
+        Expected seconds of an all-reduce, by number of nodes and sizes.
     """
     measured = Measured.nothing_of(read.nodes, n_efa=n_efa)
     measured = _with_devices(_with_pairs(measured, read), read)
@@ -100,16 +100,15 @@ def laid_out(read: Read, *, n_efa: int, curve: Curve) -> Measured:
     )
 
 
-def _take(read: Read, name: str, data: bytes) -> None:
-    """Read one file into its place."""
+def _add_file(read: ProbeFiles, name: str, data: bytes) -> None:
     if match := NODE_FILE.fullmatch(name):
         read.counts[match[1]] = _counts(name, data)
         return
     pair, device = PAIR.fullmatch(name), DEVICE.fullmatch(name)
     if not (pair or device or COLLECTIVE.fullmatch(name)):
-        raise GroupError(f"{name[:80]} is named for nothing; name files {SHAPES}")
+        raise GroupError(f"{name[:80]}: unknown file name; name files {FILE_NAMES}")
     if pair and pair[1] == pair[2]:
-        raise GroupError(f"{name[:80]}: a node is no pair with itself")
+        raise GroupError(f"{name[:80]}: names the same node twice; give two nodes")
     probe = read_probe(data)
     if not probe.rows and NO_ANSWER in data:
         probe.failures.append(Failure(NO_ANSWER.decode()))
@@ -136,7 +135,7 @@ def _counts(name: str, data: bytes) -> NodeCounts:
     return counts
 
 
-def _with_pairs(measured: Measured, read: Read) -> Measured:
+def _with_pairs(measured: Measured, read: ProbeFiles) -> Measured:
     place = {node: i for i, node in enumerate(measured.nodes)}
     ends = [(place[one], place[other]) for one, other in read.pairs]
     if not ends:
@@ -152,9 +151,9 @@ def figures_of(probes: Sequence[Probe]) -> tuple[float, float, float]:
 
     Notes
     -----
-    nccom-test can print percentiles; fi_pingpong prints means, so that the percentiles are those
-    of its rows, over all runs of the pair: run it several times. Its first row is set-up, and
-    counts for nothing. A probe that failed, and measured nothing, is no answer.
+    nccom-test can print percentiles. fi_pingpong prints means, so its percentiles are those of
+    its rows over all runs of the pair: run it several times. Its first row includes connection
+    set-up and is ignored. A probe without rows gives infinite latency and no bandwidth.
     """
     rows = [
         row for probe in probes for row in probe.rows if row.is_measured and not row.is_warm_up
@@ -177,7 +176,7 @@ def _rate(row: ProbeRow) -> float:
     return row.busbw_bytes_per_s if known else row.size_bytes / row.time_s
 
 
-def _with_devices(measured: Measured, read: Read) -> Measured:
+def _with_devices(measured: Measured, read: ProbeFiles) -> Measured:
     place = {node: i for i, node in enumerate(measured.nodes)}
     device_s = measured.device_s.copy()
     for (node, device), probes in read.devices.items():
@@ -189,11 +188,11 @@ def _with_devices(measured: Measured, read: Read) -> Measured:
 
 
 def _with_counts(measured: Measured, counts: Mapping[str, NodeCounts]) -> Measured:
-    told = [counts.get(node, NodeCounts()) for node in measured.nodes]
-    rest_s = [each.rest_s for each in told if each.rest_s is not None]
+    by_node = [counts.get(node, NodeCounts()) for node in measured.nodes]
+    rest_s = [each.rest_s for each in by_node if each.rest_s is not None]
 
     def column(name: str) -> FloatArray:
-        return np.array([np.nan if (v := getattr(t, name)) is None else v for t in told])
+        return np.array([np.nan if (v := getattr(t, name)) is None else v for t in by_node])
 
     return replace(
         measured,
@@ -202,18 +201,20 @@ def _with_counts(measured: Measured, counts: Mapping[str, NodeCounts]) -> Measur
         ecc_uncorrected=column("ecc_uncorrected"),
         hardware_errors=column("hardware_errors"),
         rest={
-            name: np.array([each.rest.get(name, np.nan) for each in told])
+            name: np.array([each.rest.get(name, np.nan) for each in by_node])
             for name in REST_COUNTERS
-            if any(name in each.rest for each in told)
+            if any(name in each.rest for each in by_node)
         },
         rest_s=min(rest_s, default=float("nan")),
     )
 
 
 def _collective(probe: Probe, nodes: tuple[str, ...], curve: Curve) -> Collective:
-    """Lay one collective's rows out by size, the out-of-place ones where there are both."""
+    """Return one collective's times by size, out-of-place rows only."""
     if probe.tool == PINGPONG:
-        raise GroupError("a collective is what nccom-test or nccl-tests print, not fi_pingpong")
+        raise GroupError(
+            "collective: give the output of nccom-test or nccl-tests, not fi_pingpong"
+        )
     rows = {row.size_bytes: row for row in reversed(probe.rows) if not row.in_place}
     sizes = np.array(sorted(rows))
     times = np.array([rows[size].time_s for size in sizes])

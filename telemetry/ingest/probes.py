@@ -1,4 +1,4 @@
-"""What network and collective probes print, as rows in bytes, seconds and bytes per second."""
+"""Outputs of network and collective probes, as rows in bytes, seconds and bytes per second."""
 
 import math
 import re
@@ -22,7 +22,7 @@ ABSENT = ("n/a", "-", "nan")
 NCCOM, NCCL, PINGPONG = "nccom-test", "nccl-tests", "fi_pingpong"
 HEADER = re.compile(r"#\s+size\s+count\s+type\b", re.I)
 MEAN = re.compile(r"#\s{0,4}Avg bus bandwidth\s{0,8}:\s{0,8}([0-9.]{1,20})", re.I)
-WRONG = re.compile(r"#\s{0,4}Out of bounds values\s{0,8}:\s{0,8}([0-9]{1,12})", re.I)
+WRONG_COUNT = re.compile(r"#\s{0,4}Out of bounds values\s{0,8}:\s{0,8}([0-9]{1,12})", re.I)
 FAILURES = ("test nccl failure", "test cuda failure", "test failure", "nccl error")
 N_RUN = 4
 N_HEADS = (2, 3, 4, 5)
@@ -45,8 +45,8 @@ MAX_EXAMPLES = 5
 MAX_EXAMPLE_CHARS = 120
 
 
-def figure(word: str) -> float | None:
-    """Return a figure, NaN where it says that there is none, None where it is no figure."""
+def parse_number(word: str) -> float | None:
+    """Parse a number with an optional k, m or g; NaN for "n/a", None if it is not a number."""
     if word.lower() in ABSENT:
         return math.nan
     match = FIGURE.fullmatch(word)
@@ -56,14 +56,14 @@ def figure(word: str) -> float | None:
     return value if math.isfinite(value) else math.nan
 
 
-def above_zero(value: float | None) -> float:
-    """Return a time or a size, NaN where it is none."""
+def positive_or_nan(value: float | None) -> float:
+    """Return a positive value, else NaN."""
     return value if value is not None and value > 0 else math.nan
 
 
 @dataclass(frozen=True, slots=True)
 class ProbeRow:
-    """One size that was measured; NaN and None where the probe does not say.
+    """One measured size; NaN and None where the probe prints nothing.
 
     Parameters
     ----------
@@ -92,13 +92,13 @@ class ProbeRow:
 
     @property
     def is_measured(self) -> bool:
-        """Whether there is a time to judge."""
+        """Whether the row has a time."""
         return not isnan(self.time_s)
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a probe says went wrong, and at which size, NaN where it was not at one."""
+    """An error that a probe printed, and its message size, NaN if it has none."""
 
     text: str
     size_bytes: float = nan
@@ -106,10 +106,10 @@ class Failure:
 
 @dataclass(slots=True)
 class Probe:
-    """What one output holds; ``tool`` is empty where no table was found.
+    """The parsed output of one probe; ``tool`` is empty if no table was found.
 
-    ``n_lines`` that are neither row nor failure nor known words count as ``n_skipped``;
-    ``skipped`` are the first of them with their line numbers.
+    ``n_skipped`` of ``n_lines`` were not understood; ``skipped`` has the first of them with
+    their line numbers.
     """
 
     tool: str = ""
@@ -123,13 +123,13 @@ class Probe:
 
     @property
     def is_sound(self) -> bool:
-        """Whether there are rows, none has wrong elements, and nothing failed."""
+        """Whether there are rows, no wrong elements and no failures."""
         is_right = not self.n_wrong and not any(row.n_errors for row in self.rows)
         return bool(self.rows) and not self.failures and is_right
 
 
 class NcclTestReader:
-    """Reads the lines of one output; comments begin with a hash, rows do not."""
+    """Reads nccl-tests; comments start with a hash, rows do not."""
 
     def __init__(self) -> None:
         self._has_header = False
@@ -139,8 +139,8 @@ class NcclTestReader:
         if HEADER.search(line):
             self._has_header, probe.tool = True, NCCL
         elif mean := MEAN.search(line):
-            probe.mean_busbw_bytes_per_s = above_zero(figure(mean[1])) * GIGA
-        elif wrong := WRONG.search(line):
+            probe.mean_busbw_bytes_per_s = positive_or_nan(parse_number(mean[1])) * GIGA
+        elif wrong := WRONG_COUNT.search(line):
             probe.n_wrong = int(wrong[1])
         elif any(words in line.lower() for words in FAILURES):
             probe.failures.append(Failure(line.strip()[:300]))
@@ -152,16 +152,16 @@ class NcclTestReader:
 
 
 def _rows(words: list[str]) -> list[ProbeRow]:
-    """Make two rows of a line: size, count, type, operation, root, then four figures twice.
+    """Parse a line into two rows: size, count, type, operation, root, then four numbers twice.
 
-    Operations without reduction or root leave out their columns.
+    Operations without reduction or root omit those columns.
     """
     n_head = len(words) - 2 * N_RUN
     if n_head not in N_HEADS:
         return []
-    size = figure(words[0])
+    size = parse_number(words[0])
     runs = [
-        [figure(word) for word in words[start : start + N_RUN]]
+        [parse_number(word) for word in words[start : start + N_RUN]]
         for start in (n_head, n_head + N_RUN)
     ]
     if size is None or math.isnan(size) or any(value is None for run in runs for value in run):
@@ -169,7 +169,7 @@ def _rows(words: list[str]) -> list[ProbeRow]:
     return [
         ProbeRow(
             size_bytes=size,
-            time_s=above_zero(time_us) * MICRO,
+            time_s=positive_or_nan(time_us) * MICRO,
             algbw_bytes_per_s=math.nan if algbw is None else algbw * GIGA,
             busbw_bytes_per_s=math.nan if busbw is None else busbw * GIGA,
             n_errors=None if wrong is None or math.isnan(wrong) else int(wrong),
@@ -180,8 +180,8 @@ def _rows(words: list[str]) -> list[ProbeRow]:
     ]
 
 
-class Nccom:
-    """Reads the lines of one output; the header says which column is what."""
+class NccomReader:
+    """Reads nccom-test; the header names the columns."""
 
     def __init__(self) -> None:
         self._columns: tuple[str, ...] = ()
@@ -190,12 +190,12 @@ class Nccom:
         """Read a line; return whether it was understood."""
         words = line.split()
         if mean := NCCOM_MEAN.search(line):
-            probe.mean_busbw_bytes_per_s = above_zero(figure(mean[1])) * GIBI
+            probe.mean_busbw_bytes_per_s = positive_or_nan(parse_number(mean[1])) * GIBI
         elif words and words[0].lower() == SIZE and "algbw(gb/s)" in line.lower():
             self._columns, probe.tool = tuple(word.lower() for word in words), NCCOM
         elif any(words_of in line.lower() for words_of in NCCOM_FAILURES):
-            size = figure(words[0]) if words[1:2] == ["Failure"] else None
-            probe.failures.append(Failure(line.strip()[:300], above_zero(size)))
+            size = parse_number(words[0]) if words[1:2] == ["Failure"] else None
+            probe.failures.append(Failure(line.strip()[:300], positive_or_nan(size)))
         elif self._columns and (row := _row(dict(zip(self._columns, words, strict=False)))):
             probe.rows.append(row)
         else:
@@ -204,20 +204,20 @@ class Nccom:
 
 
 def read_report(document: object, probe: Probe) -> None:
-    """Read the rows of a report as JSON."""
+    """Read the rows of nccom-test's JSON report."""
     results = document.get("results") if isinstance(document, Mapping) else None
     probe.tool = NCCOM
     for each in results if isinstance(results, Sequence) and not isinstance(results, str) else ():
-        told = each if isinstance(each, Mapping) else {}
-        words = {str(name).lower(): str(value) for name, value in told.items()}
+        entry = each if isinstance(each, Mapping) else {}
+        words = {str(name).lower(): str(value) for name, value in entry.items()}
         if row := _row(words):
             probe.rows.append(row)
         else:
             probe.n_skipped += 1
 
 
-def is_report(text: str) -> object | None:
-    """Return a JSON document, None where the text is none."""
+def decode_report(text: str) -> object | None:
+    """Decode a JSON document; None if the text is not one."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -228,8 +228,8 @@ def is_report(text: str) -> object | None:
 
 
 def _row(words: Mapping[str, str]) -> ProbeRow | None:
-    """Make a row of a table's words by column; None where size or time is missing."""
-    figures = {name: figure(word) for name, word in words.items()}
+    """Parse a row, given as words by column; None without size or time."""
+    figures = {name: parse_number(word) for name, word in words.items()}
     size = figures.get(SIZE)
     time_us = next((figures[name] for name in TIMES if name in figures), None)
     if size is None or time_us is None or math.isnan(size):
@@ -241,7 +241,7 @@ def _row(words: Mapping[str, str]) -> ProbeRow | None:
     }
     return ProbeRow(
         size_bytes=size,
-        time_s=above_zero(time_us) * MICRO,
+        time_s=positive_or_nan(time_us) * MICRO,
         algbw_bytes_per_s=_rate(figures.get("algbw(gb/s)")),
         busbw_bytes_per_s=_rate(figures.get("busbw(gb/s)")),
         element=words.get("type", ""),
@@ -251,12 +251,12 @@ def _row(words: Mapping[str, str]) -> ProbeRow | None:
 
 
 def _rate(value: float | None) -> float:
-    """Return bytes per second; what rounds to nothing is nothing, and not absent."""
+    """Return bytes per second; a printed 0 stays 0."""
     return math.nan if value is None else value * GIBI
 
 
-class Pingpong:
-    """Reads the lines of one output."""
+class PingpongReader:
+    """Reads fi_pingpong."""
 
     def __init__(self) -> None:
         self._has_header = False
@@ -279,13 +279,15 @@ class Pingpong:
 
 
 def _pingpong_row(words: list[str], *, is_first: bool) -> ProbeRow | None:
-    """Make a row; the time is that of one way, as the table counts transfers.
+    """Parse a row; the time is one way, because the table counts transfers.
 
-    What the connection's set-up is in, the first row of a table, is no measure of the network.
+    The first row of a table includes connection set-up and is marked as warm-up.
     """
     if len(words) != len(COLUMNS):
         return None
-    figures = [figure(word.removesuffix("s") if i == 4 else word) for i, word in enumerate(words)]
+    figures = [
+        parse_number(word.removesuffix("s") if i == 4 else word) for i, word in enumerate(words)
+    ]
     size, rate, each_us = figures[0], figures[5], figures[6]
     if size is None or math.isnan(size) or each_us is None or rate is None:
         return None
@@ -293,7 +295,7 @@ def _pingpong_row(words: list[str], *, is_first: bool) -> ProbeRow | None:
     lost = None if sent is None or ack is None else max(0.0, sent - ack)
     return ProbeRow(
         size_bytes=size,
-        time_s=above_zero(each_us) * MICRO,
+        time_s=positive_or_nan(each_us) * MICRO,
         algbw_bytes_per_s=rate * MEGA,
         busbw_bytes_per_s=rate * MEGA,
         n_errors=None if lost is None or math.isnan(lost) else int(lost),
@@ -302,16 +304,16 @@ def _pingpong_row(words: list[str], *, is_first: bool) -> ProbeRow | None:
 
 
 def read_probe(data: bytes) -> Probe:
-    """Read the output of nccom-test (table or report), nccl-tests or fi_pingpong.
+    """Read the output of nccom-test (table or JSON), nccl-tests or fi_pingpong.
 
-    Never raises: what is not understood is counted, of what is too long the beginning is read.
+    Never raises: lines that are not understood are counted, and a long output is cut.
     """
     data, probe = data[:MAX_BYTES], Probe()
-    document = is_report(data.decode("utf-8", "replace"))
+    document = decode_report(data.decode("utf-8", "replace"))
     if document is not None:
         read_report(document, probe)
         return probe
-    readers = (Nccom(), NcclTestReader(), Pingpong())
+    readers = (NccomReader(), NcclTestReader(), PingpongReader())
     for number, line in enumerate(data.splitlines(), start=1):
         probe.n_lines += 1
         pieces = list(pieces_of(line))

@@ -1,4 +1,4 @@
-"""One reading of a node: which machine, what it has, which seconds it covers, and its values."""
+"""One reading of a node, and how each metric is computed from neuron-monitor's groups."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -24,15 +24,15 @@ _ERRORS = attrgetter(*schemas.ErrorSummary.__struct_fields__)
 
 
 def core_utilization(groups: Iterable[schemas.NeuroncoreCounters], *, n_cores: int) -> FloatArray:
-    """Return how busy each core was: (n_cores,), 0 to 1.
+    """Return the utilization of each core: (n_cores,), 0 to 1.
 
-    A core that no process holds reads NaN: absent is not idle. Where one process took a core
-    over from another within the period, their shares add up.
+    A core that no process holds is NaN, not 0. If two processes used a core within the
+    period, their shares add up.
     """
     percent = [math.nan] * n_cores
     for group in groups:
         in_use = group.neuroncores_in_use or {}
-        _within(in_use, n_cores, "neuroncores_in_use", "core")
+        _check_index(in_use, n_cores, "neuroncores_in_use", "core")
         for core, use in in_use.items():
             share = use.neuroncore_utilization
             if share is None:
@@ -45,10 +45,10 @@ def core_utilization(groups: Iterable[schemas.NeuroncoreCounters], *, n_cores: i
 def device_memory(
     groups: Iterable[schemas.MemoryUsed], *, n_devices: int, n_cores: int
 ) -> FloatArray | None:
-    """Return the memory used on each device: (n_devices,) bytes; None where none is reported.
+    """Return the memory used on each device: (n_devices,) bytes; None if none is reported.
 
-    A process reports it core by core; a device's is the sum over its cores and over processes.
-    A device that no process holds reads NaN.
+    It is the sum over the device's cores and over processes. A device that no process holds
+    is NaN.
     """
     used: dict[int, float] = {}
     per_device = n_cores // n_devices
@@ -56,7 +56,7 @@ def device_memory(
         total = group.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes()
         breakdown = total.usage_breakdown or schemas.UsageBreakdown()
         cores = breakdown.neuroncore_memory_usage or {}
-        _within(cores, n_cores, "neuroncore_memory_usage", "core")
+        _check_index(cores, n_cores, "neuroncore_memory_usage", "core")
         for core, purposes in cores.items():
             device = core // per_device
             used[device] = used.get(device, 0.0) + _all_purposes(purposes)
@@ -68,7 +68,7 @@ def device_memory(
 
 
 def _all_purposes(memory: schemas.CoreMemory) -> float:
-    """Add up what a core's memory is used for, purpose by purpose: loops cost five times this."""
+    """Sum a core's memory over all purposes; a loop over the fields costs five times as much."""
     return (
         (memory.constants or 0.0)
         + (memory.model_code or 0.0)
@@ -79,10 +79,10 @@ def _all_purposes(memory: schemas.CoreMemory) -> float:
 
 
 def ecc(group: schemas.HwCounters | None, *, n_devices: int) -> Mapping[str, FloatArray]:
-    """Return the ECC counts of each device as read, (n_devices,), for each kind reported."""
+    """Return the ECC counts of each device, (n_devices,), for each kind reported."""
     devices = (group and group.neuron_devices) or []
     by_device = {device.neuron_device_index: _ECC(device) for device in devices}
-    _within(by_device, n_devices, "neuron_devices", "device")
+    _check_index(by_device, n_devices, "neuron_devices", "device")
     nothing = (None,) * len(_ECC_KINDS)
     columns = zip(*(by_device.get(device, nothing) for device in range(n_devices)), strict=True)
     return {
@@ -93,7 +93,7 @@ def ecc(group: schemas.HwCounters | None, *, n_devices: int) -> Mapping[str, Flo
 
 
 def vcpu_usage(group: schemas.VcpuUsage | None) -> FloatArray | None:
-    """Return the share of the host's vCPUs in use: (1,), 0 to 1; None where not reported."""
+    """Return the share of the host's vCPUs in use: (1,), 0 to 1; None if not reported."""
     if group is None or group.average_usage is None:
         return None
     shares = [share for share in _BUSY(group.average_usage) if share is not None]
@@ -101,7 +101,7 @@ def vcpu_usage(group: schemas.VcpuUsage | None) -> FloatArray | None:
 
 
 def host_memory(group: schemas.MemoryInfo | None) -> FloatArray | None:
-    """Return the host memory in use: (1,) bytes; None where not reported."""
+    """Return the host memory in use: (1,) bytes; None if not reported."""
     if group is None or group.memory_used_bytes is None:
         return None
     return np.array([group.memory_used_bytes])
@@ -110,7 +110,7 @@ def host_memory(group: schemas.MemoryInfo | None) -> FloatArray | None:
 def executions(groups: Sequence[schemas.ExecutionStats]) -> Mapping[str, FloatArray]:
     """Return executions and errors per second, each (1,), summed over processes.
 
-    Every ending but ``completed`` counts as failed.
+    Every ending except ``completed`` counts as failed.
     """
     rates: dict[str, float] = {}
     for group in groups:
@@ -118,42 +118,42 @@ def executions(groups: Sequence[schemas.ExecutionStats]) -> Mapping[str, FloatAr
             continue
         if group.execution_summary is not None:
             completed, *failed = _ENDINGS(group.execution_summary)
-            _accrue(rates, "executions_completed_per_s", [completed], group.period)
-            _accrue(rates, "executions_failed_per_s", failed, group.period)
+            _add_rate(rates, "executions_completed_per_s", [completed], group.period)
+            _add_rate(rates, "executions_failed_per_s", failed, group.period)
         if group.error_summary is not None:
             kinds = _ERRORS(group.error_summary)
-            _accrue(rates, "execution_errors_per_s", kinds, group.period)
+            _add_rate(rates, "execution_errors_per_s", kinds, group.period)
     return {name: np.array([rate]) for name, rate in rates.items()}
 
 
 def hbm_bandwidth(sent: schemas.MonitorLine, *, n_devices: int) -> FloatArray | None:
-    """Estimate each device's HBM traffic: (n_devices,) bytes/s; None where it can't be known.
+    """Estimate each device's HBM bandwidth: (n_devices,) bytes/s; None without a profile.
 
-    neuron-monitor does not measure it. A profile tells how many bytes a step reads and writes
-    on a device; times the steps per second that is the mean over the step, the same for all.
+    neuron-monitor does not measure it. The estimate is the bytes per step and device, from a
+    profile, times the steps per second; it is the same for all devices.
     """
     if sent.hbm_bytes_per_step is None or sent.steps_per_s is None:
         return None
     return np.full(n_devices, sent.hbm_bytes_per_step * sent.steps_per_s)
 
 
-def _within(parts: Mapping[int, object], n_parts: int, field: str, word: str) -> None:
-    """Refuse an index that the node's hardware has no part for."""
+def _check_index(parts: Mapping[int, object], n_parts: int, field: str, word: str) -> None:
+    """Refuse an index beyond the node's hardware."""
     if parts and (index := max(parts)) >= n_parts:
         reason = f"{word} {index}, but the node counts {n_parts} (neuron_hardware_info)"
         raise RefusedError(field, reason)
 
 
 def _physical_mean(cores: Mapping[str, schemas.PhysicalCoreUse]) -> float:
-    """Average the physical cores that a logical core stands for, in percent."""
+    """Average the physical cores of a logical core, in percent."""
     known = [use for use in map(_UTILIZATION, cores.values()) if use is not None]
     return sum(known) / len(known) if known else math.nan
 
 
-def _accrue(
+def _add_rate(
     rates: dict[str, float], name: str, counts: Sequence[float | None], period_s: float
 ) -> None:
-    """Add counts of a period to a rate per second; what is not reported adds nothing."""
+    """Add counts of a period to a rate per second; missing counts add nothing."""
     known = [count for count in counts if count is not None]
     if known:
         rates[name] = rates.get(name, 0.0) + sum(known) / period_s
@@ -161,7 +161,7 @@ def _accrue(
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """How many devices a node has, and cores as its runtime counts them."""
+    """How many devices a node has, and cores as the runtime counts them."""
 
     n_devices: int
     n_cores: int
@@ -169,7 +169,7 @@ class Shape:
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Which machine a report speaks of; empty where it does not say."""
+    """The machine of a report; unknown fields are empty."""
 
     instance_id: str = ""
     instance_name: str = ""
@@ -177,7 +177,7 @@ class NodeIdentity:
     zone: str = ""
 
     def completed_by(self, known: "NodeIdentity | None") -> "NodeIdentity":
-        """Take what is not said from what is known."""
+        """Fill empty fields from what is known."""
         if known is None or self == known:
             return self
         return NodeIdentity(
@@ -190,13 +190,12 @@ class NodeIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One report: ``values[name]`` is (1, n_parts) as a Block's; it covers ``period_s``.
+    """One report: ``values[name]`` is (1, n_parts) as in a Block; it covers ``period_s``.
 
-    ``at_s`` is when it was made by the node's own clock, None where the report does not say.
-    ``executed`` counts what each process did in the period; ``line`` is the report as it came,
-    or what writes it as it would have come, and empty where the line had none. ``seq`` only
-    rises within a ``stream``. ``n_efa`` is 0 where no EFA device is told of; ``kept`` is what was
-    said beside the report.
+    ``at_s`` is when it was made by the node's clock, None if unknown. ``executed`` counts what
+    each process did in the period. ``line`` is the report as received, or an object that
+    builds it; empty if the line had no report. ``seq`` rises within a ``stream``. ``n_efa`` is
+    0 without EFA data. ``sidecars`` is what came along with the report, by kind.
     """
 
     identity: NodeIdentity
@@ -209,9 +208,9 @@ class Reading:
     line: bytes | SupportsBytes = b""
     stream: str | None = None
     n_efa: int = 0
-    kept: Mapping[str, object] = field(default_factory=dict)
+    sidecars: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def is_numbered(self) -> bool:
-        """Whether it can be told from every other of its sender, whenever it comes."""
+        """Whether stream and number identify the report, so that repeats are recognised."""
         return self.stream is not None and self.seq is not None

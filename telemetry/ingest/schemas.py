@@ -310,8 +310,6 @@ class HardwareInfo(Struct, gc=False):
 
 
 class MonitorReport(Struct, gc=False):
-    """One report."""
-
     neuron_runtime_data: list[Runtime] | None = None
     system_data: SystemData | None = None
     instance_info: InstanceInfo | None = None

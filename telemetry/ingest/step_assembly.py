@@ -1,4 +1,4 @@
-"""From what workers said of a step to the step: who waited, who moved bytes, when it ended."""
+"""Assembling a step from its workers' reports: waiting, transfer, compute, end."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,12 +10,12 @@ from telemetry.blocks import FloatArray
 from telemetry.ingest.step_reports import StepLine
 from telemetry.steps import PHASES, StepBatch
 
-# Moments of different machines are comparable where all leave a collective about together.
+# Clocks of machines are comparable if all workers leave a collective within this time.
 CLOCKS_AGREE_S = 0.02
 
 
 class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
-    """What one worker said of one step, its moments by our clock; None where not told."""
+    """One worker's report of one step, with times by our clock; None where not reported."""
 
     worker: str
     node: str
@@ -34,40 +34,40 @@ class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
     loss: float | None = None
 
 
-def piece_of(said: StepLine, *, correction_s: float) -> WorkerStep:
-    """Return a step line as a piece; ``correction_s`` is our clock less the worker's."""
-    arrivals = said.arrivals
+def worker_step_of(line: StepLine, *, correction_s: float) -> WorkerStep:
+    """Convert a step line; ``correction_s`` is our clock minus the worker's."""
+    arrivals = line.arrivals
     return WorkerStep(
-        said.worker,
-        said.runs_on,
-        said.rank or 0,
-        said.stage or 0,
-        said.group,
-        said.n_workers or 0,
-        said.ended_at + correction_s,
-        said.step_s,
-        said.collectives,
+        line.worker,
+        line.runs_on,
+        line.rank or 0,
+        line.stage or 0,
+        line.group,
+        line.n_workers or 0,
+        line.ended_at + correction_s,
+        line.step_s,
+        line.collectives,
         None if arrivals is None else [moment + correction_s for moment in arrivals],
-        said.input_s,
-        said.checkpoint_s,
-        said.other_s,
-        said.tokens,
-        said.loss,
+        line.input_s,
+        line.checkpoint_s,
+        line.other_s,
+        line.tokens,
+        line.loss,
     )
 
 
-def assembled(
+def assemble_steps(
     run: str,
     steps: Mapping[int, Sequence[WorkerStep]],
     workers: Sequence[str],
     *,
     tokens: float = math.nan,
 ) -> StepBatch:
-    """Put the pieces of some steps together; a worker of which nothing came reads NaN.
+    """Assemble steps from worker reports; a worker without a report is NaN.
 
     Parameters
     ----------
-    steps : the pieces of each step, by its number
+    steps : the worker_steps of each step, by its number
     workers : (n_workers,) names of all that belong to the run, in order
     tokens : what a step trains on where nobody says
     """
@@ -89,29 +89,29 @@ def _median(values: Iterable[float]) -> float:
     return float(np.median(np.fromiter(values, float)))
 
 
-def _tokens(pieces: Sequence[WorkerStep], otherwise: float) -> float:
-    """Return the tokens of a step: all say the same, or else most of them are right."""
-    told = [piece.tokens for piece in pieces if piece.tokens is not None]
-    return _median(told) if told else otherwise
+def _tokens(worker_steps: Sequence[WorkerStep], otherwise: float) -> float:
+    """Return the tokens of a step: the median over workers."""
+    values = [step.tokens for step in worker_steps if step.tokens is not None]
+    return _median(values) if values else otherwise
 
 
 def _loss(steps: Sequence[Sequence[WorkerStep]]) -> FloatArray | None:
-    """Return the loss of each step, the mean over those who tell it: (n_steps,); None: nobody."""
-    told = [[p.loss for p in pieces if p.loss is not None] for pieces in steps]
-    if not any(told):
+    """Return the mean loss of each step over workers that report it: (n_steps,); None without."""
+    values = [[p.loss for p in worker_steps if p.loss is not None] for worker_steps in steps]
+    if not any(values):
         return None
-    return np.array([math.fsum(each) / len(each) if each else math.nan for each in told])
+    return np.array([math.fsum(each) / len(each) if each else math.nan for each in values])
 
 
-def _row(pieces: Sequence[WorkerStep], workers: Sequence[str]) -> FloatArray:
+def _row(worker_steps: Sequence[WorkerStep], workers: Sequence[str]) -> FloatArray:
     """Return one step: (len(PHASES), n_workers) seconds."""
     place = {name: i for i, name in enumerate(workers)}
-    columns = [place[piece.worker] for piece in pieces]
-    wait_s, transfer_s = shared(pieces)
-    told = [[p.step_s, p.input_s, p.checkpoint_s, p.other_s] for p in pieces]
-    step_s, input_s, checkpoint_s, other_s = np.array(told, float).T
+    columns = [place[step.worker] for step in worker_steps]
+    wait_s, transfer_s = shared(worker_steps)
+    values = [[p.step_s, p.input_s, p.checkpoint_s, p.other_s] for p in worker_steps]
+    step_s, input_s, checkpoint_s, other_s = np.array(values, float).T
     parts = (wait_s, transfer_s, input_s, checkpoint_s, other_s)
-    exchange_s = np.array([math.fsum(piece.collectives or ()) for piece in pieces])
+    exchange_s = np.array([math.fsum(step.collectives or ()) for step in worker_steps])
     rest_s = step_s - exchange_s - np.nansum(parts[2:], axis=0)
     compute_s = np.maximum(0.0, rest_s)
     row = np.full((len(PHASES), len(workers)), np.nan)
@@ -119,58 +119,58 @@ def _row(pieces: Sequence[WorkerStep], workers: Sequence[str]) -> FloatArray:
     return row
 
 
-def shared(pieces: Sequence[WorkerStep]) -> tuple[FloatArray, FloatArray]:
+def shared(worker_steps: Sequence[WorkerStep]) -> tuple[FloatArray, FloatArray]:
     """Split each worker's gradient exchange into waiting and transferring.
 
     Parameters
     ----------
-    pieces : what the workers of one step said
+    worker_steps : the reports of one step
 
     Returns
     -------
-    wait_s, transfer_s : (len(pieces),) seconds; NaN for workers that told no collective, and for
-        one that has nobody to compare with because the others are missing
+    wait_s, transfer_s : (n_workers,) seconds; NaN for workers without collectives,
+        and for one whose group members are all missing
 
     Notes
     -----
     All workers of a group leave a collective together, so the last to arrive only transfers:
-    ``transfer_s = min over the group``, ``wait_s`` is the rest, collective by collective. Where
-    all say when they arrived, and their clocks agree, that tells directly who came last.
+    per collective ``transfer_s`` is the minimum over the group and ``wait_s`` the rest. Where
+    all report arrival times, and their clocks agree, these are used instead.
     """
-    wait_s, transfer_s = np.full((2, len(pieces)), np.nan)
-    is_whole = len(pieces) >= max(piece.n_workers for piece in pieces)
-    for members in _groups(pieces):
-        rows = [i for i in members if pieces[i].collectives is not None]
+    wait_s, transfer_s = np.full((2, len(worker_steps)), np.nan)
+    is_whole = len(worker_steps) >= max(step.n_workers for step in worker_steps)
+    for members in _groups(worker_steps):
+        rows = [i for i in members if worker_steps[i].collectives is not None]
         if len(rows) > 1 or (rows and is_whole):
-            seconds = _table([pieces[i].collectives for i in rows])
-            moments = _moments([pieces[i].arrivals for i in rows], seconds)
+            seconds = _table([worker_steps[i].collectives for i in rows])
+            moments = _moments([worker_steps[i].arrivals for i in rows], seconds)
             moved = _transfer_s(seconds, moments)
             transfer_s[rows] = moved.sum(axis=1)
             wait_s[rows] = (seconds - moved).sum(axis=1)
     return wait_s, transfer_s
 
 
-def _groups(pieces: Sequence[WorkerStep]) -> list[list[int]]:
-    """Return which pieces belong to each data-parallel group."""
+def _groups(worker_steps: Sequence[WorkerStep]) -> list[list[int]]:
+    """Return the indices of each data-parallel group."""
     found: dict[tuple[int, str], list[int]] = {}
-    for i, piece in enumerate(pieces):
-        found.setdefault((piece.stage, piece.group), []).append(i)
+    for i, step in enumerate(worker_steps):
+        found.setdefault((step.stage, step.group), []).append(i)
     return list(found.values())
 
 
-def _table(told: Sequence[Sequence[float] | None]) -> FloatArray:
-    """Return (n_workers, n_collectives); one column of sums where they count differently."""
-    lists = [each or [] for each in told]
+def _table(values: Sequence[Sequence[float] | None]) -> FloatArray:
+    """Return (n_workers, n_collectives); one column of sums if workers' counts differ."""
+    lists = [each or [] for each in values]
     if len({len(each) for each in lists}) == 1 and lists[0]:
         return np.array(lists, float)
     return np.array([[math.fsum(each)] for each in lists], float)
 
 
-def _moments(told: Sequence[Sequence[float] | None], seconds: FloatArray) -> FloatArray | None:
-    """Return when each worker arrived at each collective; None where that cannot be compared."""
-    if any(each is None or len(each) != seconds.shape[1] for each in told):
+def _moments(values: Sequence[Sequence[float] | None], seconds: FloatArray) -> FloatArray | None:
+    """Return when each worker arrived at each collective; None if clocks do not agree."""
+    if any(each is None or len(each) != seconds.shape[1] for each in values):
         return None
-    moments = np.array(told, float)
+    moments = np.array(values, float)
     ends = moments + seconds
     return moments if (np.ptp(ends, axis=0) <= CLOCKS_AGREE_S).all() else None
 

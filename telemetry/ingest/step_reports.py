@@ -27,10 +27,10 @@ Worker = Annotated[
 ]
 Group = Annotated[str, Meta(pattern=r"^[A-Za-z0-9._:-]{0,40}$")]
 Flags = Annotated[str, Meta(max_length=500, pattern=r"^[^\x00-\x1f\x7f]*$")]
-Whole = Annotated[int, Meta(ge=1, le=2_000_000_000)]
-Whole64 = Annotated[int, Meta(ge=1, le=10**18)]
+PositiveInt = Annotated[int, Meta(ge=1, le=2_000_000_000)]
+PositiveInt64 = Annotated[int, Meta(ge=1, le=10**18)]
 Index = Annotated[int, Meta(ge=0, le=MAX_WORKERS)]
-Several = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
+WorkerCount = Annotated[int, Meta(ge=1, le=MAX_WORKERS)]
 Loss = Annotated[float, Meta(ge=-1e9, le=1e9)]
 Span = Annotated[float, Meta(gt=0, le=1e6)]
 Each = Annotated[list[Seconds], Meta(max_length=MAX_COLLECTIVES)]
@@ -52,23 +52,23 @@ class RunLine(StepReportLine, tag="run", kw_only=True, gc=False):
     purpose: Annotated[str, Meta(max_length=200)] | None = None
     model: Annotated[str, Meta(min_length=1, max_length=60)] | None = None
     params: Annotated[float, Meta(gt=0, le=1e15)] | None = None
-    layers: Whole | None = None
-    hidden: Whole | None = None
+    layers: PositiveInt | None = None
+    hidden: PositiveInt | None = None
     instance_type: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
-    n_nodes: Several | None = None
-    n_workers: Several | None = None
-    tp: Several | None = None
-    pp: Several | None = None
-    seq_len: Whole | None = None
-    global_batch: Whole | None = None
+    n_nodes: WorkerCount | None = None
+    n_workers: WorkerCount | None = None
+    tp: WorkerCount | None = None
+    pp: WorkerCount | None = None
+    seq_len: PositiveInt | None = None
+    global_batch: PositiveInt | None = None
     precision: Annotated[str, Meta(min_length=1, max_length=10)] | None = None
     compiler_flags: Flags | None = None
     compiler_version: Annotated[str, Meta(max_length=60)] | None = None
     sdk_version: Annotated[str, Meta(max_length=40)] | None = None
     optimizer: Annotated[str, Meta(min_length=1, max_length=40)] | None = None
     requires_preflight: bool | None = None
-    tokens_per_epoch: Whole64 | None = None
-    planned_tokens: Whole64 | None = None
+    tokens_per_epoch: PositiveInt64 | None = None
+    planned_tokens: PositiveInt64 | None = None
     usd_per_node_hour: Annotated[float, Meta(ge=0, le=1e5)] | None = None
 
 
@@ -84,7 +84,7 @@ class WorkerLine(StepReportLine, kw_only=True, gc=False):
     rank: Index | None = None
     stage: Index | None = None
     group: Group = ""
-    n_workers: Several | None = None
+    n_workers: WorkerCount | None = None
 
     @property
     def runs_on(self) -> str:
@@ -113,15 +113,15 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
 
     @property
     def collectives(self) -> list[float] | None:
-        """Seconds in each gradient exchange; None where not told."""
-        told = self.collective_s
-        return [told] if isinstance(told, float) else told
+        """Seconds in each gradient exchange; None where not seconds."""
+        seconds = self.collective_s
+        return [seconds] if isinstance(seconds, float) else seconds
 
     @property
     def arrivals(self) -> list[float] | None:
-        """When the worker came to each; None where not told."""
-        told = self.arrived_at
-        return [told] if isinstance(told, float) else told
+        """When the worker came to each; None where not seconds."""
+        seconds = self.arrived_at
+        return [seconds] if isinstance(seconds, float) else seconds
 
 
 class BeatLine(WorkerLine, tag="beat", kw_only=True, gc=False):
@@ -156,11 +156,11 @@ class EndLine(WorkerLine, tag="end", kw_only=True, gc=False):
     reason: Reason = ""
 
 
-Said = RunLine | StepLine | BeatLine | CompileLine | EndLine
-_LINE = msgspec.json.Decoder(Said)
+StepReport = RunLine | StepLine | BeatLine | CompileLine | EndLine
+_LINE = msgspec.json.Decoder(StepReport)
 
 
-def read_step_line(line: bytes) -> Said:
+def read_step_line(line: bytes) -> StepReport:
     """Read one line.
 
     Raises RefusedError, naming the field, for whatever is no report or cannot be true.
@@ -168,19 +168,19 @@ def read_step_line(line: bytes) -> Said:
     if len(line) > MAX_LINE_BYTES:
         raise RefusedError("", f"{len(line):,} bytes; a line has at most {MAX_LINE_BYTES:,}")
     try:
-        said: Said = _LINE.decode(line)
+        report: StepReport = _LINE.decode(line)
     except msgspec.MsgspecError as error:
-        raise _named(explain(error, line, StepLine)) from error
+        raise _with_field(explain(error, line, StepLine)) from error
     except UnicodeDecodeError as error:
         raise RefusedError("", "is not UTF-8") from error
     except RecursionError as error:
         raise RefusedError("", "nested too deeply to be a report") from error
-    if isinstance(said, StepLine):
-        _check(said)
-    return said
+    if isinstance(report, StepLine):
+        _check(report)
+    return report
 
 
-def _named(refused: RefusedError) -> RefusedError:
+def _with_field(refused: RefusedError) -> RefusedError:
     """Name the field that a refusal only quotes: one that is missing, or that nobody knows."""
     quoted = QUOTED.search(refused.reason)
     if refused.field or quoted is None:
@@ -188,14 +188,14 @@ def _named(refused: RefusedError) -> RefusedError:
     return RefusedError(quoted[1][:40], refused.reason)
 
 
-def _check(said: StepLine) -> None:
+def _check(report: StepLine) -> None:
     """Refuse a step whose parts do not fit it."""
-    told, arrivals = said.collectives, said.arrivals
-    if arrivals is not None and len(arrivals) != len(told or ()):
+    seconds, arrivals = report.collectives, report.arrivals
+    if arrivals is not None and len(arrivals) != len(seconds or ()):
         raise RefusedError("arrived_at", "must have one moment for each of collective_s")
-    parts = sum(told or ()) + sum(
-        part or 0.0 for part in (said.input_s, said.checkpoint_s, said.other_s)
+    parts = sum(seconds or ()) + sum(
+        part or 0.0 for part in (report.input_s, report.checkpoint_s, report.other_s)
     )
-    if parts > said.step_s * (1 + SLACK_RATIO) + SLACK_S:
-        reason = f"is {said.step_s:g}, but its parts add up to {parts:g} s"
+    if parts > report.step_s * (1 + SLACK_RATIO) + SLACK_S:
+        reason = f"is {report.step_s:g}, but its parts add up to {parts:g} s"
         raise RefusedError("step_s", reason)

@@ -1,4 +1,4 @@
-"""Steps in tables: our own CSV, and what TensorBoard, Weights & Biases and MLflow export."""
+"""Steps from tables: our own CSV, and exports of TensorBoard, Weights & Biases and MLflow."""
 
 import csv
 import json
@@ -14,11 +14,11 @@ from telemetry.ingest.logs.records import StepRecord
 
 MAX_BYTES = 512 * 2**20
 MAX_STEP = 2_000_000_000
-# Later than any Unix time in seconds: milliseconds, as MLflow counts them.
+# Numbers from here on are Unix milliseconds, as MLflow exports them.
 MILLISECONDS_FROM = 1e11
 MS = 1e3
 UNKNOWN = frozenset(("", "nan", "null", "none", "na", "n/a", "-"))
-# Ours first, then what trackers and trainers call the same.
+# Our name, then the names that trackers and trainers use.
 NAMES: Mapping[str, tuple[str, ...]] = {
     "step": ("_step", "global_step", "train/global_step", "iteration"),
     "at_s": ("ended_at", "_timestamp", "timestamp", "wall time", "wall_time"),
@@ -50,18 +50,15 @@ LIMITS = {
 
 
 class TableError(ValueError):
-    """A cell, or a file, that cannot be; says where and what to do."""
+    """An invalid cell or file; the message names the place and the fix."""
 
 
 @dataclass(frozen=True, slots=True)
 class FilePlace:
-    """A place in a file."""
-
     file: str
     line: int
 
     def refuse(self, column: str, reason: str) -> TableError:
-        """Return an error that names the place."""
         return TableError(f"{self.file}: line {self.line}, column {column!r}: {reason}")
 
 
@@ -83,12 +80,12 @@ def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0)
     for field, path in files:
         for where, row in _rows_of(path, field, ignored, utc_offset_s):
             if "step" not in row:
-                raise where.refuse("step", "a row needs the number of its step")
+                raise where.refuse("step", "is missing; each row needs its step number")
             log.n_lines += 1
             steps.setdefault(int(row["step"]), {}).update(row)
     for number in sorted(steps):
-        told = {name: value for name, value in steps[number].items() if name != "step"}
-        log.gathered[TABLE].add(StepRecord(number, **told))
+        fields = {name: value for name, value in steps[number].items() if name != "step"}
+        log.gathered[TABLE].add(StepRecord(number, **fields))
     log.understood[TABLE] = log.n_lines
     if ignored:
         log.understood["columns left out: " + ", ".join(sorted(ignored))[:200]] = len(ignored)
@@ -98,7 +95,7 @@ def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0)
 def _rows_of(
     path: Path, field: str, ignored: set[str], utc_offset_s: float
 ) -> Iterator[tuple[FilePlace, Row]]:
-    """Yield the rows of one file, whatever it is."""
+    """Yield the rows of one file, CSV or JSON."""
     if path.stat().st_size > MAX_BYTES:
         raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; cut it")
     try:
@@ -119,16 +116,16 @@ def _rows_of(
 
 
 def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, dict[str, Any]]]:
-    """Yield the cells of a CSV by column; TensorBoard's ``Value`` is the field."""
+    """Yield a CSV's cells by column; TensorBoard's ``Value`` is ``field``."""
     lines = csv.reader(text.splitlines())
     head = next(lines, [])
     columns = [field if name.strip().casefold() == "value" else name for name in head]
     known = [FIELD_OF.get(name.strip().casefold()) for name in columns]
     if "step" not in known:
         raise TableError(f"{file}: line 1: has no column 'step'; it has {', '.join(head)[:120]}")
-    told = [name for name in known if name is not None]
-    if len(set(told)) < len(told):
-        twice = next(name for name in told if told.count(name) > 1)
+    named_columns = [name for name in known if name is not None]
+    if len(set(named_columns)) < len(named_columns):
+        twice = next(name for name in named_columns if named_columns.count(name) > 1)
         raise TableError(f"{file}: line 1: two columns mean {twice}; keep one of them")
     for cells in lines:
         where = FilePlace(file, lines.line_num)
@@ -144,10 +141,10 @@ def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, dic
 def _json_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, dict[str, Any]]]:
     """Yield the entries of MLflow's metric history, TensorBoard's triples, or plain objects."""
     try:
-        told = json.loads(text)
+        document = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise TableError(f"{file}: is no whole JSON: {error}") from error
-    entries = told.get("metrics") if isinstance(told, dict) else told
+        raise TableError(f"{file}: is not complete JSON: {error}") from error
+    entries = document.get("metrics") if isinstance(document, dict) else document
     if not isinstance(entries, list):
         raise TableError(f"{file}: has no list of entries; docs/trials.md names the formats")
     for number, entry in enumerate(entries, 1):
@@ -166,7 +163,7 @@ def _json_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, di
 def _figure(
     cell: object, name: str, column: str, where: FilePlace, utc_offset_s: float
 ) -> float | None:
-    """Return what a cell says; None where it says nothing."""
+    """Return a cell's number; None if it is empty."""
     text = "" if cell is None else str(cell).strip()
     if text.casefold() in UNKNOWN:
         return None
@@ -189,7 +186,7 @@ def _number(text: str) -> float | None:
 
 
 def _moment(text: str, utc_offset_s: float) -> float | None:
-    """Return Unix seconds, or milliseconds, of a time that is a number or ISO 8601."""
+    """Return a time in Unix seconds or milliseconds, from a number or ISO 8601."""
     number = _number(text)
     if number is not None:
         return number

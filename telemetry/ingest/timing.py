@@ -1,4 +1,4 @@
-"""When a report was: neuron-monitor does not say, so arrival, envelope and period tell."""
+"""The time of reports: from arrival, sending time and period, corrected for clock skew."""
 
 import math
 from collections.abc import Sequence
@@ -11,51 +11,51 @@ from telemetry.ingest.readings import Reading
 # and this far from the past.
 AHEAD_S = 2.0
 SKEW_S = 30.0
-# How long the least delay seen of a node is believed to tell its clock's offset.
+# The smallest delay of this long is taken as the clock's offset.
 OFFSET_KEEP_S = 300.0
-# A first request that comes this late may have waited: in the listening socket while the server
-# started, or with a proxy. What comes later still has a wrong clock.
+# A first request this late may have been queued, in the listening socket or in a proxy. A later
+# one comes from a wrong clock.
 MAX_WAIT_S = 300.0
-# Requests that wait are served together, each with a delay of its own. A clock that is behind
-# shows the same delay again and again: in so many requests, over so long, within so much.
+# Queued requests each have their own delay. A clock that is behind shows the same delay in
+# N_AGREEING requests, over MIN_AGREEING_S, within MAX_SPREAD_S.
 N_AGREEING = 3
-AGREEING_S = 10.0
-AGREEMENT_S = 1.0
+MIN_AGREEING_S = 10.0
+MAX_SPREAD_S = 1.0
 # A report covers at most this much, whatever its period claims.
 MAX_COVER_S = 60
-# A report that comes this much late after the one before still leaves no gap between them.
+# A gap up to this between two reports is closed.
 JITTER_S = 1.0
-# Sums of periods are right only so far.
+# Sums of periods are exact only up to this.
 ROUNDING_S = 1e-4
 N_REMEMBERED = 512
-# A clock that moves this far against the seconds since boot was set; less is its rate at work.
-STEP_S = 1.0
+# A clock that moves this far against the time since boot was set; less is drift.
+CLOCK_SET_S = 1.0
 
 
 @dataclass(slots=True)
 class ClockOffset:
-    """Our clock less a sender's, as far as requests show it.
+    """Our clock minus a sender's, estimated from requests.
 
-    A request shows a delay: its arrival by our clock less its sending by the sender's. That is
-    the offset plus the time on the way, which is never negative. So the least delay of the last
-    minutes is the best bound, a smaller delay is believed at once, and a larger one only when
-    nothing smaller has come for ``keep_s``. Of a sender that is new here, a delay that may be
-    waiting is not believed before others agree: until then its clock is taken to be right.
+    A request has a delay: its arrival by our clock minus its sending by the sender's. That is
+    the offset plus the time on the way, which is never negative. So the smallest delay of the
+    last minutes is the best estimate. A smaller delay is used at once, a larger one only when
+    nothing smaller has come for ``keep_s``. For a new sender, a delay that may be queueing is
+    used only when several requests agree; until then its clock counts as correct.
 
-    ``ahead_s`` and ``behind_s`` say how far a clock may be off before it is corrected.
+    ``ahead_s`` and ``behind_s`` are how far a clock may be off before it is corrected.
     """
 
     ahead_s: float = AHEAD_S
     behind_s: float = SKEW_S
     keep_s: float = OFFSET_KEEP_S
-    # The least delay of this window and of the one before.
+    # The smallest delay of this window and of the previous one.
     least_s: float = math.inf
     before_s: float = math.inf
     since_s: float = -math.inf
     # When the sender booted, by its own clock.
     epoch_s: float = math.nan
-    is_recalled: bool = False
-    # Delays that agree, but are not believed yet.
+    is_restored: bool = False
+    # Delays that agree but are not used yet.
     n_agreeing: int = 0
     agreeing_since_s: float = 0.0
     lowest_s: float = 0.0
@@ -63,30 +63,30 @@ class ClockOffset:
 
     @property
     def offset_s(self) -> float:
-        """Our clock less the sender's; infinite where nothing is known."""
+        """Our clock minus the sender's; infinite if unknown."""
         return min(self.least_s, self.before_s)
 
     @property
     def is_known(self) -> bool:
-        """Whether some delay was believed."""
+        """Whether the offset has an estimate."""
         return self.offset_s < math.inf
 
     @property
     def correction_s(self) -> float:
-        """What is added to the sender's times: 0 as long as its clock is nearly right."""
+        """What is added to the sender's times; 0 while its clock is nearly correct."""
         offset_s = self.offset_s
         is_right = -self.ahead_s <= offset_s <= self.behind_s
         return 0.0 if is_right or not self.is_known else offset_s
 
     def observe(self, delay_s: float, now_s: float, *, may_wait: bool) -> None:
-        """Take in one delay, by our clock at its arrival.
+        """Record one delay; ``now_s`` is our clock at its arrival.
 
-        ``may_wait`` is whether it is known when the request was sent: without that a sender that
-        is new is believed at once.
+        ``may_wait`` is whether the sending time is known, so that the delay may include
+        queueing; without it the first delay is used at once.
         """
-        if self.is_recalled and self._is_outdated(delay_s):
+        if self.is_restored and self._is_outdated(delay_s):
             self.forget()
-        self.is_recalled = False
+        self.is_restored = False
         if self.is_known:
             if abs(now_s - self.since_s) > self.keep_s:
                 self.before_s, self.least_s, self.since_s = self.least_s, math.inf, now_s
@@ -98,64 +98,63 @@ class ClockOffset:
             delay_s = self.lowest_s
         self.least_s, self.since_s = delay_s, now_s
 
-    def was_booted(self, epoch_s: float, delay_s: float) -> None:
-        """Follow a clock that was set, given when the sender booted by that clock.
+    def follow_boot(self, epoch_s: float, delay_s: float) -> None:
+        """Handle a clock that was set; ``epoch_s`` is the sender's boot time by its own clock.
 
-        If it is the same boot, the clock was set by what that moment moved; if it is another,
-        the clock may be as right or wrong as before. The one that leaves the shorter wait holds.
+        If the boot time moved, either the clock was set by that much, or the machine was
+        rebooted with its clock unchanged. The explanation with the shorter delay is used.
         """
         moved_s = epoch_s - self.epoch_s
         self.epoch_s = epoch_s
-        # Nothing is compared with NaN.
-        if not abs(moved_s) > STEP_S:
+        # False for NaN, too: nothing to compare with yet.
+        if not abs(moved_s) > CLOCK_SET_S:
             return
         waits = {shift_s: delay_s - self.offset_s - shift_s for shift_s in (-moved_s, 0.0)}
         shift_s = min(waits, key=lambda shift_s: abs(waits[shift_s]))
-        if -STEP_S <= waits[shift_s] <= SKEW_S:
+        if -CLOCK_SET_S <= waits[shift_s] <= SKEW_S:
             self.least_s += shift_s
             self.before_s += shift_s
         else:
             self.forget()
 
     def forget(self) -> None:
-        """Know nothing any more of the offset."""
         self.least_s = self.before_s = math.inf
         self.n_agreeing = 0
 
-    def packed(self) -> str:
-        """Write down what is known, for a process that starts; empty where that is nothing."""
+    def dump(self) -> str:
+        """Return the estimate as text, for ``restore``; empty if unknown."""
         return f"{self.offset_s:.3f} {self.epoch_s:.3f}" if self.is_known else ""
 
-    def recall(self, packed: str, now_s: float) -> None:
-        """Take over what was written down."""
+    def restore(self, packed: str, now_s: float) -> None:
+        """Restore an estimate from ``dump``."""
         offset_s, _, epoch_s = packed.partition(" ")
         if offset_s:
             self.before_s, self.since_s = float(offset_s), now_s
-            self.epoch_s, self.is_recalled = float(epoch_s or "nan"), True
+            self.epoch_s, self.is_restored = float(epoch_s or "nan"), True
 
     def _is_outdated(self, delay_s: float) -> bool:
-        """Whether the sender's clock is right by now, although it was ahead by minutes.
+        """Whether the restored offset is wrong: the sender's clock is correct now.
 
-        So it looks also where our own clock was wrong when the offset was written down.
+        That also happens if our own clock was wrong when the offset was stored.
         """
         is_right = -self.ahead_s <= delay_s <= self.behind_s
         return is_right and delay_s - self.offset_s > MAX_WAIT_S
 
     def _agrees(self, delay_s: float, now_s: float) -> bool:
-        """Whether a delay agrees with those before, and they are enough to be no waiting."""
+        """Whether enough delays agree to rule out queueing."""
         lowest_s, highest_s = min(self.lowest_s, delay_s), max(self.highest_s, delay_s)
-        if self.n_agreeing and highest_s - lowest_s <= AGREEMENT_S:
+        if self.n_agreeing and highest_s - lowest_s <= MAX_SPREAD_S:
             self.lowest_s, self.highest_s = lowest_s, highest_s
             self.n_agreeing += 1
         else:
             self.n_agreeing, self.agreeing_since_s = 1, now_s
             self.lowest_s = self.highest_s = delay_s
-        return self.n_agreeing >= N_AGREEING and now_s - self.agreeing_since_s >= AGREEING_S
+        return self.n_agreeing >= N_AGREEING and now_s - self.agreeing_since_s >= MIN_AGREEING_S
 
 
 @dataclass(slots=True)
 class NodeClock:
-    """What is known of one node's sense of time, carried from one delivery to the next."""
+    """The clock state of one node, kept between deliveries."""
 
     offset: ClockOffset = field(default_factory=ClockOffset)
     last_end_s: float = -math.inf
@@ -169,17 +168,17 @@ class NodeClock:
         sent_s: float | None = None,
         up_s: float | None = None,
     ) -> list[float]:
-        """Return when each report ended, Unix seconds by our clock.
+        """Return when each report ended, in Unix seconds by our clock.
 
-        Reports that say when they were made (``at_s``) are believed, less the offset of a clock
-        that is wrong. Those that don't, and arrived together, are laid end to end, the last
-        ending at ``sent_s`` (the node's clock at sending) or else on arrival. ``up_s`` are the
-        node's seconds since boot at sending: they tell when its clock was set.
+        Reports with a time (``at_s``) keep it, corrected by the clock's offset. Others that
+        arrived together are laid end to end, the last one ending at ``sent_s`` (the node's
+        clock at sending) or on arrival. ``up_s`` are the node's seconds since boot at sending:
+        they show when its clock was set.
         """
         newest = max((r.at_s for r in readings if r.at_s is not None), default=None)
         shown = newest if sent_s is None else sent_s
         if sent_s is not None and up_s is not None:
-            self.offset.was_booted(sent_s - up_s, arrived_s - sent_s)
+            self.offset.follow_boot(sent_s - up_s, arrived_s - sent_s)
         if shown is not None:
             self.offset.observe(arrived_s - shown, arrived_s, may_wait=sent_s is not None)
         end_s = arrived_s if sent_s is None else sent_s + self.correction_s
@@ -193,14 +192,14 @@ class NodeClock:
 
     @property
     def correction_s(self) -> float:
-        """What is added to the node's times: 0 as long as its clock is nearly right."""
+        """What is added to the node's times; 0 while its clock is nearly correct."""
         return self.offset.correction_s
 
     def ticks(self, end_s: float, period_s: float) -> range:
-        """Return the seconds that a report covers: the whole ones in its period, at least one.
+        """Return the whole seconds that a report covers, at least one.
 
-        A report that follows closely on the one before reaches back to it, so that a network
-        that dawdles makes no gap.
+        A report shortly after the previous one is extended back to it, so that network delays
+        leave no gap.
         """
         start_s = end_s - min(period_s, MAX_COVER_S)
         if 0 < start_s - self.last_end_s <= max(JITTER_S, period_s / 2):
@@ -210,7 +209,7 @@ class NodeClock:
         return range(min(math.floor(start_s + ROUNDING_S) + 1, last), last + 1)
 
     def is_repeated(self, reading: Reading, content: bytes) -> bool:
-        """Whether a numbered report came before with the same number and content."""
+        """Whether a report with the same number and content came before."""
         if reading.seq is None:
             return False
         key = hash((reading.seq, content))
@@ -223,11 +222,11 @@ class NodeClock:
 
 
 def shard_of(node: str) -> str:
-    """Return the shard that keeps a real node: one of its own."""
+    """Return the shard of a real node, which is its own."""
     return f"node:{node}"
 
 
-def blocks(node: str, reading: Reading, ticks: Sequence[int]) -> list[Block]:
-    """Return one block for each second that a report covers."""
+def blocks_of(node: str, reading: Reading, ticks: Sequence[int]) -> list[Block]:
+    """Return one block per second that a report covers."""
     shard, nodes = shard_of(node), (node,)
     return [Block(shard, tick, nodes, reading.values) for tick in ticks]

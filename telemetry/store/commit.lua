@@ -1,13 +1,13 @@
--- Write what one tick of a shard made, all of it or none.
+-- Store a change, such as one tick of a shard, atomically.
 --
--- ARGV[1]: a msgpack map, built in changes.py. Answers {written, blocks, steps}: how many were
--- new; written is 0 when somebody moved the clock first, and then nothing was changed.
+-- ARGV[1]: a msgpack map, built in commits.py. Returns {written, blocks, steps}: how many were
+-- new. written is 0, and nothing is changed, if the clock is no longer the expected one.
 
 local ask = redis.call
 local new = cmsgpack.unpack(ARGV[1])
 local newest = tonumber(ask('GET', 'hot:newest') or '0')
 
--- Time is the data's own: older than keep_s before the newest is too old.
+-- Age is relative to the newest data: older than keep_s before it is refused.
 local function admits(what, at)
   if at < newest - new.keep_s or at > new.latest then
     ask('HINCRBY', 'service:counters', 'refused_' .. what, 1)
@@ -26,7 +26,7 @@ local function keep(layout)
   if ask('EXPIRE', key, ttl_s) == 0 then ask('SET', key, layout.encoded, 'EX', ttl_s) end
 end
 
--- Whether an index (a sorted set: name, newest) knows the name or has room for it.
+-- Whether an index (a sorted set: name, newest) has the name or room for it.
 local function has_room(index, name, n_wanted)
   if ask('ZSCORE', index, name) or ask('ZCARD', index) < new.most_names then return true end
   ask('HINCRBY', 'service:counters', 'refused_for_room', n_wanted)
@@ -39,14 +39,14 @@ local function names(joined)
   return list
 end
 
--- Say of each node, or of those whose byte in the mask is 1, that it reported in a tick.
+-- Record that each node, or those whose byte in the mask is 1, reported in a tick.
 local function saw_each(nodes, tick, mask)
   for i, node in ipairs(names(nodes)) do
     if mask == '' or string.byte(mask, i) == 1 then ask('ZADD', 'hot:seen', 'GT', tick, node) end
   end
 end
 
--- When all of a shard's nodes report, which is nearly always, one line says so for all.
+-- Usually all of a shard's nodes report: then one field records it for all of them.
 local function saw(part, block)
   local heard = ask('HGET', 'hot:heard', part.shard)
   local tick, nodes = string.match(heard or '0\n', '^(%d+)\n(.*)$')
@@ -58,7 +58,7 @@ local function saw(part, block)
   end
 end
 
-local function forget_the_long_unheard()
+local function remove_silent_nodes()
   local heard = ask('HGETALL', 'hot:heard')
   for i = 1, #heard, 2 do
     if tonumber(string.match(heard[i + 1], '^%d+')) < newest - new.remember_s then
@@ -68,13 +68,13 @@ local function forget_the_long_unheard()
   ask('ZREMRANGEBYSCORE', 'hot:seen', '-inf', newest - new.remember_s)
 end
 
--- Whether a list begins with another; both are joined by newlines.
+-- Whether a list starts with another; both are joined by newlines.
 local function begins_with(list, start)
   return start == '' or string.sub(list .. '\n', 1, #start + 1) == start .. '\n'
 end
 
--- Totals are (metric, node) in one flat list; a node that joins starts from zero. Metrics that
--- this part does not speak of stay, behind those that it does.
+-- Totals are (metric, node) in one flat list; a node that joins starts at zero. Metrics that are
+-- not in this part are kept after those that are.
 local function totals_so_far(key, part)
   local old = ask('HMGET', key, 'nodes', 'counted', 'sums')
   if old[1] == part.nodes and begins_with(old[2], part.counted) then
@@ -103,7 +103,7 @@ local function totals_so_far(key, part)
   return sums
 end
 
--- A second is written once, but for what takes the place of a block that it was made to hold.
+-- A second is written once, unless the block replaces one of the layout `over`.
 local function put(minute, over, block)
   if over == '' then return ask('HSETNX', minute, block.second, block.blob) == 1 end
   local held = ask('HGET', minute, block.second)
@@ -134,13 +134,13 @@ local function append_blocks(part)
     keep(part.layout)
     ask('HSET', key, 'sums', cmsgpack.pack(sums))
     ask('EXPIRE', key, new.remember_s)
-    if ask('ZADD', 'hot:shards', 'GT', last, part.shard) == 1 then forget_the_long_unheard() end
+    if ask('ZADD', 'hot:shards', 'GT', last, part.shard) == 1 then remove_silent_nodes() end
     ask('ZREMRANGEBYSCORE', 'hot:shards', '-inf', newest - new.keep_s)
   end
   return n
 end
 
--- Put a step that is held in the place of what was said of it before, some of its workers late.
+-- Replace a stored step after late reports of some of its workers.
 local function amend_step(run, row)
   local number = string.sub(row.record, 9, 16)
   for _, minute in ipairs({ row.minute, row.minute - 60, row.minute + 60 }) do
@@ -151,7 +151,7 @@ local function amend_step(run, row)
   end
 end
 
--- A bit per step number says which steps are held, so that each counts once.
+-- A bit per step number marks stored steps, so that each counts once.
 local function append_step(run, row, amends)
   local minute = 'steps:' .. run .. ':' .. row.minute
   local held = 'steps:' .. run .. ':held:' .. row.chapter

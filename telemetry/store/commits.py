@@ -1,4 +1,4 @@
-"""Two doors, one second: what another sender said of the same node and tick is laid beside."""
+"""The write path of the hot tier: blocks and steps as arguments of the commit script."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import groupby
@@ -22,23 +22,23 @@ from telemetry.store.reading import Packed, Reader
 
 MINUTE_S = 60
 WEEK_S = 7 * 24 * 3600
-# Beyond these the store refuses, and counts what it refused: memory stays bounded.
+# Beyond these limits the store refuses, and counts refusals, so that memory stays bounded.
 AHEAD_S = 120
 MAX_NAMES = 4096
 MAX_STEPS_PER_MINUTE = 6000
 BLOCKS_PER_PART = 60
 
-# Rates that are worth a total: summed over a node's parts, once per block.
+# Rates that are added up to totals: summed over a node's parts, once per block.
 COUNTED_RATES = tuple(
     name for name in METRICS if name.endswith("_per_s") and not name.startswith("hbm_")
 )
 
-# Small parts of many nodes share a call of the script, but none that holds Redis up.
+# Parts per call of the script: few enough that a call does not block Redis for long.
 PARTS_AT_ONCE = 32
 
 
 def block_parts(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
-    """Yield a part of a change per shard and layout."""
+    """Yield blocks as parts of a change, by shard and layout."""
     given = list(blocks)
     packed = [(b, *told) for b, told in zip(given, pack_all(given), strict=True)]
     packed.sort(key=lambda p: (p[0].shard, p[1].digest, p[0].tick))
@@ -51,10 +51,10 @@ def block_parts(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
 def blocks_part(
     shard: str, members: Sequence[tuple[Block, PackedLayout, bytes]], *, over: bytes = b""
 ) -> dict[str, Any]:
-    """Return blocks of one shard and one layout as the script wants them.
+    """Return blocks of one shard and layout as the script's argument.
 
-    ``over`` is the layout of the blocks that they are to take the place of; each is then given
-    with what it adds.
+    ``over`` is the digest of the layout of the blocks that they replace; each block's values
+    are then only those that it adds.
     """
     layout = members[0][1]
     told = members[0][0].values if over else {c.name: None for c in layout.columns}
@@ -70,7 +70,6 @@ def blocks_part(
 
 
 def _block(block: Block, blob: bytes, counted: Sequence[str]) -> dict[str, Any]:
-    """Return one block as the script wants it."""
     minute = block.tick - block.tick % MINUTE_S
     reported = block.reported
     return {
@@ -84,9 +83,9 @@ def _block(block: Block, blob: bytes, counted: Sequence[str]) -> dict[str, Any]:
 
 
 def _sums(block: Block, counted: Sequence[str]) -> list[float]:
-    """Add up rates over each node's parts: what happened in the tick's one second.
+    """Sum rates over each node's parts, which is the count of one tick (1 s).
 
-    The list is (metric, node), flat; what is absent adds nothing.
+    The list is (metric, node), flat; NaN adds nothing.
     """
     sums: list[float] = []
     for _, names in groupby(counted, key=lambda name: block.values[name].shape[1]):
@@ -99,7 +98,7 @@ def _sums(block: Block, counted: Sequence[str]) -> list[float]:
 
 
 def steps_part(batch: StepBatch, *, amends: bool = False) -> dict[str, Any]:
-    """Return a run's steps as the script wants them."""
+    """Return a run's steps as the script's argument."""
     digest, names, records = pack_steps(batch)
     return {
         "run": batch.run,
@@ -115,7 +114,6 @@ def steps_part(batch: StepBatch, *, amends: bool = False) -> dict[str, Any]:
 
 
 def _row(step: int, ended_at_s: float, tokens: float, record: bytes) -> dict[str, Any]:
-    """Return one step as the script wants it."""
     minute = int(ended_at_s // MINUTE_S) * MINUTE_S
     return {
         "chapter": step // STEPS_PER_CHAPTER,
@@ -128,17 +126,16 @@ def _row(step: int, ended_at_s: float, tokens: float, record: bytes) -> dict[str
 
 
 def _layout(digest: bytes, encoded: bytes) -> dict[str, Any]:
-    """Return the names that packed bytes refer to by digest."""
     return {"digest": raw(digest), "encoded": raw(encoded)}
 
 
 def raw(data: bytes) -> msgspec.Raw:
-    """Return bytes as a msgpack string: Redis' Lua reads those, and no binaries."""
+    """Encode bytes as a msgpack string, because Redis' Lua cannot read msgpack binaries."""
     return msgspec.Raw(b"\xdb" + len(data).to_bytes(4, "big") + data)
 
 
 def encode_change(*, now_s: float, keep_s: int, **parts: Any) -> bytes:
-    """Return a change as the script's argument."""
+    """Encode a change, with its limits, as the script's argument."""
     limits = {
         "keep_s": keep_s,
         "latest": now_s + AHEAD_S,
@@ -153,15 +150,15 @@ MergedBlock = tuple[Block, PackedLayout, bytes, bytes]
 
 
 class BlockMerger(Reader):
-    """Blocks that may come in pieces: a node's report through one door, its EFA through another.
+    """Merges blocks of one node and second from several senders, such as a report and EFA data.
 
-    A second's first word on a metric holds, whoever says it and however often.
+    The first value of a metric in a second is kept; repeats change nothing.
     """
 
     def merge(self, blocks: Iterable[Block]) -> int:
-        """Keep blocks beside those of the same node and second; return how many told anew."""
+        """Merge blocks into those of the same node and second; return how many added something."""
         wanted = tuple(blocks)
-        # Nearly always the second is new: one trip, and nothing is read.
+        # Nearly always the second is new: one round trip, and nothing is read.
         parts = list(block_parts(wanted))
         changes = [
             self._change(parts=parts[i : i + PARTS_AT_ONCE])
@@ -179,7 +176,7 @@ class BlockMerger(Reader):
         return n_new + sum(n for _, n, _ in self.commit_all(changes))
 
     def _laid(self, block: Block) -> list[MergedBlock]:
-        """Return a block laid beside what is held of its second, if it tells anything new."""
+        """Merge a block with the stored one of its second; empty if it adds no metric."""
         held: list[Packed] = self._held([(block.shard, block.tick, block.tick)])[block.shard]
         if not held or held[0][1].nodes != block.nodes:
             return []
@@ -197,7 +194,6 @@ class BlockMerger(Reader):
 def _alike(
     laid: Sequence[MergedBlock],
 ) -> list[tuple[tuple[str, bytes, bytes], list[MergedBlock]]]:
-    """Group pieces by shard, new layout and old layout."""
     groups = groupby(laid, key=lambda piece: (piece[0].shard, piece[1].digest, piece[3]))
     return [(key, list(pieces)) for key, pieces in groups]
 
@@ -205,7 +201,7 @@ def _alike(
 def merge_packed(
     first: tuple[PackedLayout, bytes], second: tuple[PackedLayout, bytes]
 ) -> tuple[PackedLayout, bytes]:
-    """Return two packed blocks of the same nodes as one; no metric may be in both."""
+    """Join two packed blocks of the same nodes without decoding; no metric may be in both."""
     columns = [*first[0].columns, *second[0].columns]
     layout = layout_of(first[0].nodes, tuple((c.name, c.n_parts) for c in columns))
     heads, bodies = [], []

@@ -1,4 +1,4 @@
-"""The wire to Redis: one way to ask, one error when nobody answers."""
+"""The connection to Redis, with one exception for all outages."""
 
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -17,25 +17,25 @@ _UNAVAILABLE = (
 
 
 class StoreUnavailable(exceptions.ConnectionError, ConnectionError):  # noqa: N818
-    """Redis cannot be reached, or cannot take what it is given; try again soon."""
+    """Redis is unreachable, out of memory or read-only; try again later."""
 
 
 class Connection:
-    """Asks Redis, and reconnects by itself when Redis was away."""
+    """Executes commands on Redis; reconnects after an outage."""
 
     def __init__(self, redis: Redis) -> None:
         self._redis = redis
         self._commit = redis.register_script(COMMIT)
 
     def execute(self, *command: Any, **reading: Any) -> Any:
-        """Send one command and return the answer; ``reading`` tells redis-py how to read it."""
+        """Execute one command; ``reading`` are redis-py's options for parsing the reply."""
         try:
             return self._redis.execute_command(*command, **reading)  # type: ignore[no-untyped-call]
         except _UNAVAILABLE as error:
             _raise_unavailable(error)
 
     def execute_all(self, commands: Iterable[Command]) -> list[Any]:
-        """Send many commands in one trip and return their answers."""
+        """Execute many commands in one round trip; return their replies."""
         pipeline = self._redis.pipeline(transaction=False)
         for command in commands:
             pipeline.execute_command(*command)  # type: ignore[no-untyped-call]
@@ -45,12 +45,12 @@ class Connection:
             _raise_unavailable(error)
 
     def commit_all(self, changes: Sequence[bytes]) -> list[list[int]]:
-        """Run the commit script once per change, each one whole or not at all."""
+        """Run the commit script once per change; each change is atomic."""
         calls = [("EVALSHA", self._commit.sha, 0, change) for change in changes]
         try:
             return self.execute_all(calls) if len(calls) > 1 else [self.execute(*c) for c in calls]
         except exceptions.NoScriptError:
-            # Redis was restarted and has forgotten the script: none of them ran.
+            # Redis was restarted without the script: no change was made.
             self.execute("SCRIPT LOAD", COMMIT)
             return self.execute_all(calls)
 

@@ -1,4 +1,4 @@
-"""The durable tier: minutes and steps in the Django database, for good or for so many days."""
+"""The durable tier: minutes, hours and steps in the Django database, for a number of days."""
 
 import json
 import time
@@ -36,7 +36,7 @@ from telemetry.store.rollups import (
 from telemetry.store.rollups import encode_minute as rollups_minute_bytes
 
 MINUTE_S = 60
-# A step's row: its number, its end, its tokens, the phases, and the loss.
+# Columns of a step's row: number, end, tokens, phases, loss.
 STEP, ENDED, TOKENS, FIRST_PHASE = 0, 1, 2, 3
 LOSS = FIRST_PHASE + len(PHASES)
 N_COLUMNS = LOSS + 1
@@ -44,15 +44,15 @@ UNITS_PER_S = 10_000
 
 HOUR_S = 3600
 DAY_S = 24 * HOUR_S
-# An hour is settled, and folded into one row, when late reports have had this long.
+# An hour is settled, and merged into one row, this long after its end: late reports are in.
 SETTLE_S = 10 * MINUTE_S
-# How much longer what is still to be delivered is kept, should nobody take it.
+# How much longer undelivered minutes are kept for the long-term store.
 MAX_HELD_BACK_S = 7 * DAY_S
 CHUNK_DATA = ("n_steps", "steps", "minutes", "workers")
 REWRITE_QUEUE = "long-term:again"
-# More than a month of them: beyond it the oldest are let go of, should nobody ever ask.
+# More than a month of minutes; beyond that the oldest are dropped.
 MAX_QUEUED_REWRITES = 50_000
-# What was written anew once more meanwhile stays.
+# A minute that was queued again meanwhile stays in the queue.
 REMOVE_IF_UNCHANGED = """
 if redis.call('ZSCORE', KEYS[1], ARGV[1]) == ARGV[2] then
   return redis.call('ZREM', KEYS[1], ARGV[1])
@@ -60,15 +60,15 @@ end
 return 0
 """
 MS = 1000
-# Minutes are rolled up for so long anyway; what is older is late.
+# The regular roll-up covers this long; older blocks are late.
 LATE_S = 4 * MINUTE_S
 QUIET_S = 20.0
 KEEP_S = 2 * 24 * HOUR_S
 MAX_AT_ONCE = 2_000
-# Which minutes have late seconds, by when one came last: "shard\nminute".
+# Minutes with late seconds, scored by when the last one came: "shard\nminute".
 LATE_MINUTES = "late:minutes"
 LAYOUT = b"layout:"
-# Nothing waits any more, and nothing has come in the meantime.
+# Remove the minute unless more late seconds arrived meanwhile.
 REMOVE_IF_EMPTY = (
     """if redis.call('EXISTS', KEYS[1]) == 0 then redis.call('ZREM', KEYS[2], ARGV[1]) end"""
 )
@@ -91,7 +91,7 @@ class Chunk:
     means: FloatArray
 
     def between(self, start: int, end: int) -> "Chunk":
-        """Keep the steps that ended in [start, end); both are whole minutes."""
+        """Select the steps that ended in [start, end); both are whole minutes."""
         rows = slice(*np.searchsorted(self.steps[:, ENDED], [start, end]))
         kept = (self.minutes >= start) & (self.minutes < end)
         return Chunk(
@@ -100,7 +100,7 @@ class Chunk:
 
 
 def chunk_of(batch: StepBatch) -> Chunk:
-    """Boil a batch, in order of time, down to what is kept for good."""
+    """Reduce a batch, sorted by end, to a chunk."""
     minute_of = batch.ended_at_s.astype("i8") // MINUTE_S * MINUTE_S
     minutes, first, n = np.unique(minute_of, return_index=True, return_counts=True)
     columns = [batch.step, batch.ended_at_s, batch.tokens]
@@ -117,12 +117,12 @@ def chunk_of(batch: StepBatch) -> Chunk:
 
 
 def _ratio(total: FloatArray, n: IntArray) -> FloatArray:
-    """Divide, where there is nothing to divide by NaN."""
+    """Divide; NaN where ``n`` is 0."""
     return np.asarray(np.where(n > 0, total, np.nan) / np.maximum(n, 1))
 
 
 def join_chunks(chunks: Sequence[Chunk]) -> Chunk:
-    """Join chunks that share no step; a minute that several have is weighted by steps."""
+    """Join chunks that share no step; a minute in several chunks is weighted by steps."""
     steps = np.concatenate([chunk.steps for chunk in chunks])
     minutes = np.unique(np.concatenate([chunk.minutes for chunk in chunks]))
     workers = tuple(dict.fromkeys(name for chunk in chunks for name in chunk.workers))
@@ -149,7 +149,7 @@ def minute_means(chunk: Chunk) -> FloatArray:
 
 
 def average_groups(steps: FloatArray, group: IntArray) -> FloatArray:
-    """Average consecutive rows of one group; number and end are those of its last row."""
+    """Average consecutive rows of each group; number and end are those of its last row."""
     first = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
     if not len(first):
         return steps[:0]
@@ -162,11 +162,11 @@ def average_groups(steps: FloatArray, group: IntArray) -> FloatArray:
 
 
 def encode_steps(steps: FloatArray) -> bytes:
-    """Pack steps: numbers and ends as differences, the rest to 0.012 %.
+    """Pack steps: numbers and ends as differences, the rest rounded to 0.012 %.
 
-    The bytes are the number of steps, and first number and end (in 0.1 ms) as 64-bit
-    integers, then a 32-bit number per step and column, first bytes first, compressed. The
-    column of the loss is left out where no step tells one, as in all bytes of earlier versions.
+    The bytes are the number of steps, first number and first end (in 0.1 ms) as 64-bit
+    integers, then a 32-bit number per step and column, byte-shuffled and compressed. The loss
+    column is left out if no step has a loss, as in earlier versions.
     """
     n_columns = N_COLUMNS if np.isfinite(steps[:, LOSS]).any() else LOSS
     whole = np.rint(steps[:, :TOKENS] * [1, UNITS_PER_S]).astype("<i8")
@@ -181,7 +181,7 @@ def encode_steps(steps: FloatArray) -> bytes:
 
 
 def decode_steps(data: bytes) -> FloatArray:
-    """Return packed steps: (n_steps, 10)."""
+    """Unpack steps: (n_steps, 10)."""
     n, number, end = np.frombuffer(data[:24], "<i8").tolist()
     flat = np.frombuffer(codec.decompress(data[24:]), "u1")
     n_columns = len(flat) // (4 * n) if n else LOSS
@@ -195,18 +195,18 @@ def decode_steps(data: bytes) -> FloatArray:
 
 
 def encode_minutes(chunk: Chunk) -> bytes:
-    """Pack what is kept of each minute: (n_minutes, 9) as 64-bit floats, without the loss."""
+    """Pack a chunk's minutes: (n_minutes, 9) as 64-bit floats, without the loss."""
     return codec.compress(minute_means(chunk)[:, :LOSS].astype("<f8").tobytes())
 
 
 def decode_minutes(data: bytes) -> FloatArray:
-    """Return packed minutes: (n_minutes, 10), of which no loss is known."""
+    """Unpack minutes: (n_minutes, 10), with the loss NaN."""
     told = np.frombuffer(codec.decompress(data), "<f8").reshape(-1, LOSS)
     return np.pad(told, ((0, 0), (0, 1)), constant_values=np.nan)
 
 
 def encode_workers(chunk: Chunk) -> bytes:
-    """Pack each worker's minutes to 0.4 %, with who they are and how many steps there were."""
+    """Pack each worker's minutes, rounded to 0.4 %, with their names and step counts."""
     header = json.dumps([chunk.workers, chunk.minutes.tolist(), chunk.n.tolist()]).encode()
     codes = encode(chunk.means, "rounded").transpose(2, 1, 0)
     packed = codec.compress(header)
@@ -214,7 +214,7 @@ def encode_workers(chunk: Chunk) -> bytes:
 
 
 def decode_chunk(steps: FloatArray, workers: bytes) -> Chunk:
-    """Return a chunk with these rows, and the workers' minutes that were packed."""
+    """Return a chunk of these steps and of packed workers' minutes."""
     start = 4 + int.from_bytes(workers[:4], "little")
     names, minutes, n = json.loads(codec.decompress(workers[4:start]))
     codes = np.frombuffer(codec.decompress(workers[start:]), "<u2")
@@ -229,7 +229,7 @@ def decode_chunk(steps: FloatArray, workers: bytes) -> Chunk:
 
 
 def write_rollups(span: Span) -> None:
-    """Keep every whole minute of a span; a minute written again is replaced."""
+    """Store every whole minute of a span; a minute that exists is replaced."""
     new = roll_up(span)
     if not len(new.minutes):
         return
@@ -246,12 +246,11 @@ def write_rollups(span: Span) -> None:
 
 
 def _settled(newest_minute: int) -> int:
-    """Return the second before which hours are over and late reports are in."""
+    """Return the second before which all hours are settled."""
     return (newest_minute + MINUTE_S - SETTLE_S) // HOUR_S * HOUR_S
 
 
 def _put_minutes(new: Minutes) -> None:
-    """Write minutes as rows of their own."""
     rows = [
         MinuteRollup(shard=new.shard, minute=minute, layout=layout, data=data)
         for i, minute in enumerate(new.minutes.tolist())
@@ -261,7 +260,6 @@ def _put_minutes(new: Minutes) -> None:
 
 
 def _put_hour(hour: int, minutes: Minutes) -> None:
-    """Write an hour; minutes that had rows of their own no longer need them."""
     rows = [
         HourRollup(shard=minutes.shard, metric=metric, hour=hour, data=data)
         for metric, data in encode_hour(minutes)
@@ -270,7 +268,7 @@ def _put_hour(hour: int, minutes: Minutes) -> None:
 
 
 def _fold_minutes(shard: str, settled: int) -> None:
-    """Move the minutes of settled hours into hours."""
+    """Merge the minute rows of settled hours into hour rows."""
     rows = MinuteRollup.objects.filter(shard=shard, minute__lt=settled).order_by("minute")
     loose = list(rows.select_for_update())
     by_hour: dict[int, list[MinuteRollup]] = {}
@@ -287,7 +285,7 @@ def _fold_minutes(shard: str, settled: int) -> None:
 
 
 def write_steps(batch: StepBatch) -> None:
-    """Keep every step of a batch; one that is held already stays as it is."""
+    """Store the steps of a batch; steps that exist are not changed."""
     if not len(batch):
         return
     batch = sort_by_end(batch)
@@ -306,7 +304,7 @@ def write_steps(batch: StepBatch) -> None:
 
 
 def _new_steps(batch: StepBatch, held: Sequence[Chunk]) -> Chunk | None:
-    """Return the steps of a batch that no chunk holds yet, None where there are none."""
+    """Return a chunk of the steps that no chunk has yet, None without any."""
     known = [chunk.steps[:, STEP].astype("i8") for chunk in held]
     new = ~np.isin(batch.step, np.concatenate(known)) if known else np.ones(len(batch), bool)
     return chunk_of(steps_where(batch, new)) if new.any() else None
@@ -315,7 +313,7 @@ def _new_steps(batch: StepBatch, held: Sequence[Chunk]) -> Chunk | None:
 def _put_chunks(
     run: str, everything: Chunk, rows: Sequence[RunChunk], minutes: Sequence[int], settled: int
 ) -> None:
-    """Write the minutes that changed, and fold those of settled hours into hours."""
+    """Write changed minutes; merge those of settled hours into hour chunks."""
     loose = [row for row in rows if row.length_s == MINUTE_S and row.start < settled]
     changed = {m // HOUR_S * HOUR_S for m in [*minutes, *(row.start for row in loose)]}
     spans = [(hour, HOUR_S) for hour in sorted(changed) if hour < settled]
@@ -329,7 +327,6 @@ def _put_chunks(
 
 
 def _chunk_row(run: str, start: int, length_s: int, chunk: Chunk) -> RunChunk:
-    """Return a chunk as the row that keeps it."""
     return RunChunk(
         run=run,
         start=start,
@@ -347,7 +344,7 @@ def _upsert(
     unique: Sequence[str],
     data: Sequence[str],
 ) -> None:
-    """Write rows, those that exist already anew."""
+    """Insert rows, or replace ``data`` of those that exist."""
     model._default_manager.bulk_create(
         rows, update_conflicts=True, unique_fields=unique, update_fields=data
     )
@@ -356,9 +353,10 @@ def _upsert(
 def delete_older_than(
     days: float, *, now_s: float | None = None, unless_since: int | None = None
 ) -> None:
-    """Drop minutes, hours and steps that are older than so many days.
+    """Delete minutes, hours and steps older than ``days``.
 
-    What began at ``unless_since`` or later is wanted elsewhere first, and held back for a week.
+    Data from ``unless_since`` on is not delivered to the long-term store yet, and is kept for
+    up to a week longer.
     """
     before = int((time.time() if now_s is None else now_s) - days * DAY_S)
     if unless_since is not None:
@@ -372,7 +370,7 @@ QueuedRewrite = tuple[int, int]
 
 
 def queue_rewrites(hot: Connection, minutes: Iterable[int], *, now_s: float) -> None:
-    """Note minutes that are not what they were."""
+    """Queue changed minutes for another delivery to the long-term store."""
     pairs = [part for minute in minutes for part in (round(now_s * MS), minute)]
     if pairs:
         hot.execute_all(
@@ -384,7 +382,7 @@ def queue_rewrites(hot: Connection, minutes: Iterable[int], *, now_s: float) -> 
 
 
 def queued_rewrites(hot: Connection, *, most: int) -> list[QueuedRewrite]:
-    """Return some of these minutes, those that were noted first, and what to call them done by."""
+    """Return the oldest queued minutes, each with the mark that ``finish_rewrites`` needs."""
     members: list[bytes] = hot.execute("ZRANGE", REWRITE_QUEUE, 0, most - 1)
     scores = hot.execute_all(("ZSCORE", REWRITE_QUEUE, member) for member in members)
     marks = zip(members, scores, strict=True)
@@ -392,13 +390,13 @@ def queued_rewrites(hot: Connection, *, most: int) -> list[QueuedRewrite]:
 
 
 def finish_rewrites(hot: Connection, marks: Iterable[QueuedRewrite]) -> None:
-    """Forget minutes that were passed on, as they were when they were asked for."""
+    """Remove delivered minutes from the queue, unless they were queued again."""
     for minute, score in marks:
         hot.execute("EVAL", REMOVE_IF_UNCHANGED, 1, REWRITE_QUEUE, minute, score)
 
 
 def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:
-    """Keep those blocks that are late until they are rolled up; the first of a second holds."""
+    """Store late blocks until they are rolled up; the first block of a second is kept."""
     commands: list[tuple[object, ...]] = []
     for block in blocks:
         if block.tick >= now_s - LATE_S:
@@ -417,9 +415,9 @@ def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None
 
 
 def fold_late(hot: HotStore, *, now_s: float) -> int:
-    """Roll up the minutes of which nothing has come for a while; return how many there were.
+    """Roll up late minutes after ``QUIET_S`` without new blocks; return how many.
 
-    A second time changes nothing, for minutes that came late as a whole.
+    Repeating it changes nothing for minutes that were late as a whole.
     """
     quiet = ("ZRANGEBYSCORE", LATE_MINUTES, "-inf", now_s - QUIET_S, "LIMIT", 0, MAX_AT_ONCE)
     members: list[bytes] = hot.execute(*quiet)
@@ -442,7 +440,7 @@ def fold_late(hot: HotStore, *, now_s: float) -> int:
 def _write_late_minute(
     hot: HotStore, shard: str, minute: int, held: dict[bytes, bytes], *, is_hot: bool
 ) -> None:
-    """Write a minute with its late seconds: from the hot tier as long as that has all of it."""
+    """Write a minute with its late seconds; from the hot tier if that has the whole minute."""
     end = minute + MINUTE_S - 1
     if is_hot:
         write_rollups(hot.window(shard, (), start=minute, end=end))
@@ -463,7 +461,7 @@ def _write_late_minute(
 
 
 def _late_blocks(held: dict[bytes, bytes]) -> list[Packed]:
-    """Return the blocks that wait."""
+    """Return the waiting blocks in order of tick."""
     layouts = {
         field.removeprefix(LAYOUT): read_layout(encoded)
         for field, encoded in held.items()
@@ -478,7 +476,7 @@ def _late_blocks(held: dict[bytes, bytes]) -> list[Packed]:
 
 
 def _stored_minute(shard: str, minute: int) -> Minutes | None:
-    """Return what the durable tier has of a minute, None where it has nothing."""
+    """Return a minute from the durable tier, None if it is not there."""
     hour = minute - minute % HOUR_S
     rows = HourRollup.objects.filter(shard=shard, hour=hour)
     pieces = [decode_hour(row.metric, hour, bytes(row.data)) for row in rows]
@@ -490,7 +488,7 @@ def _stored_minute(shard: str, minute: int) -> Minutes | None:
 
 
 def _merge_late(before: Minutes, late: Minutes, *, share: float) -> Minutes:
-    """Join two parts of a minute of one node; the late one is ``share`` of it."""
+    """Merge late seconds into a stored minute; they are ``share`` of it."""
     values = dict(before.values)
     for name, stats in late.values.items():
         held = before.values.get(name)
@@ -503,7 +501,7 @@ def _merge_late(before: Minutes, late: Minutes, *, share: float) -> Minutes:
 
 
 def _merge_stats(held: FloatArray, late: FloatArray, share: float) -> FloatArray:
-    """Join lowest, mean and highest of two parts of a minute: the mean by their lengths."""
+    """Merge minimum, mean and maximum of two parts of a minute, weighted by length."""
     (low, mean, high), (low_2, mean_2, high_2) = _stats(held), _stats(late)
     both = mean * (1 - share) + mean_2 * share
     mean = np.where(np.isnan(mean), mean_2, np.where(np.isnan(mean_2), mean, both))
@@ -511,5 +509,4 @@ def _merge_stats(held: FloatArray, late: FloatArray, share: float) -> FloatArray
 
 
 def _stats(stats: FloatArray) -> Sequence[FloatArray]:
-    """Return lowest, mean and highest of each part."""
     return np.split(stats, 3, axis=2)

@@ -1,4 +1,4 @@
-"""Out of both tiers: seconds while they are hot, minutes from then on, and no seam between."""
+"""History from all tiers: seconds from the hot tier, then minutes, then the long-term store."""
 
 from collections.abc import Sequence
 
@@ -29,23 +29,22 @@ from telemetry.store.reading import LongTerm, LongTermError, Source
 from telemetry.store.rollups import N_STATS, as_stored, decode_hour, roll_up
 
 MINUTE_S = 60
-# Divisors of an hour, by which the durable tier lets go of what is old: a border between tiers
-# is one between rows.
+# Divisors of an hour. The durable tier deletes by hours, so tiers meet between two rows.
 GRIDS_S = (MINUTE_S, 300, 600, 1800)
 MAX_ROWS = 2000
 
 HOUR_S = 3600
 MAX_STEPS = 2000
-# With more steps than this in a window, their minutes are read instead.
+# Windows with more steps than this are read by minutes.
 MAX_STEPS_READ = 50_000
-# Rows of history have two more columns than steps: how many steps a row stands for, and the
-# tokens of all of them.
+# Rows of history have two more columns than steps: the number of steps in a row, and their
+# tokens in all.
 N_EACH, ALL_TOKENS = N_COLUMNS, N_COLUMNS + 1
 NO_STEPS = np.zeros((0, N_COLUMNS))
 
 
 def grid_s(length_s: float) -> int:
-    """Return how much time a row of a window stands for: at most 2,000 rows, or half an hour.
+    """Return the seconds per row of a window: at most 2,000 rows, or half an hour per row.
 
     >>> [grid_s(days * 86_400) for days in (1, 7, 30)]
     [60, 600, 1800]
@@ -54,26 +53,26 @@ def grid_s(length_s: float) -> int:
 
 
 def durable_from() -> int | None:
-    """Return the oldest second that the durable tier still has, of anything; None of nothing."""
+    """Return the oldest second in the durable tier, None if it is empty."""
     hour = HourRollup.objects.aggregate(oldest=Min("hour"))["oldest"]
     minute = MinuteRollup.objects.aggregate(oldest=Min("minute"))["oldest"]
     return min((second for second in (hour, minute) if second is not None), default=None)
 
 
 def coarser(stats: FloatArray, n_each: int) -> FloatArray:
-    """Merge neighbours: lowest of the lowest, mean of the means, highest of the highest.
+    """Merge neighbouring rows: minimum of minima, mean of means, maximum of maxima.
 
     Parameters
     ----------
     stats : (n, 3, n_parts)
-        Lowest, mean and highest; NaN for gaps.
+        Minimum, mean and maximum; NaN for gaps.
     n_each : int
-        How many neighbours make one row.
+        How many rows become one.
 
     Returns
     -------
     merged : (ceil(n / n_each), 3, n_parts)
-        Of what is there; NaN where nothing is.
+        NaN where all rows are.
     """
     if n_each == 1:
         return stats
@@ -98,9 +97,9 @@ def fill_from_long_term(
     stats: FloatArray,
     every_s: int,
 ) -> tuple[FloatArray, tuple[SeriesSource, ...]]:
-    """Fill the rows that begin before the durable tier does from the long-term store.
+    """Fill rows older than the durable tier from the long-term store.
 
-    Where the store does not answer they stay as they are, and the stretch says why.
+    If the store fails, the rows stay as they are and their source has the reason.
     """
     kept_from = durable_from()
     n_older = len(t_s) if kept_from is None else int(np.searchsorted(t_s, kept_from))
@@ -123,7 +122,7 @@ def fill_from_long_term(
 def older_steps(
     long_term: LongTerm, run: str, kept: FloatArray, stretch: SeriesSource, *, end_s: float
 ) -> tuple[FloatArray, tuple[SeriesSource, ...]]:
-    """Return average steps from before those that are kept, out of the long-term store.
+    """Return average steps from the long-term store, older than those of the durable tier.
 
     Parameters
     ----------
@@ -150,7 +149,7 @@ def older_steps(
     cut = max(begin, first // every_s * every_s)
     found, why = [kept[:0]], ""
     try:
-        # The last rows before the seam are short, so that no minute is told twice or not at all.
+        # The last rows before the border are single minutes, so that none is missing or double.
         for start, end, grid in ((begin, cut, every_s), (cut, first, MINUTE_S)):
             if start < end:
                 found.append(long_term.run_minutes(run, start=start, end=end, every_s=grid))
@@ -164,7 +163,7 @@ def older_steps(
 
 
 def _widened(arrays: Sequence[FloatArray]) -> list[FloatArray]:
-    """Give arrays of stats room for the same number of parts."""
+    """Pad arrays of stats to the same number of parts."""
     most = max(array.shape[2] for array in arrays)
     return [
         np.pad(array, [(0, 0), (0, 0), (0, most - array.shape[2])], constant_values=np.nan)
@@ -184,11 +183,11 @@ def node_series(
 ) -> Series:
     """Return one metric of one node from start to end, both included; gaps are NaN.
 
-    Seconds where the hot tier still has all of them, else minutes, by their first second,
-    with lowest and highest; minutes that are not rolled up yet come from the hot tier. Where
-    the hot tier was emptied not long ago, the seconds before read as their minutes do. Windows
-    of more than 2,000 minutes come in longer stretches, merged as minutes are from seconds.
-    What lies before the durable tier's oldest minute comes from the long-term store.
+    Seconds if the hot tier has the whole window, else minutes, by their first second, with
+    minimum and maximum. Minutes that are not rolled up yet come from the hot tier. If the hot
+    tier was emptied recently, the seconds before that show their minute's values. Windows of
+    more than 2,000 minutes have longer rows. Rows older than the durable tier come from the
+    long-term store.
     """
     newest = hot.newest().get(shard, 0)
     if start >= newest - hot.keep_s and end - start <= hot.keep_s:
@@ -213,7 +212,7 @@ def node_series(
 
 
 def _seconds(span: Span, shard: str, node: str, metric: str) -> Series:
-    """Return seconds; those before the first that the hot tier has, as their minutes say."""
+    """Return seconds; those before the first in the hot tier show their minute's values."""
     ticks, values = span.ticks, span.of((node,)).values[metric][:, 0]
     told = np.flatnonzero(np.isfinite(span.values[metric]).any(axis=(1, 2)))
     n_before = int(told[0]) if told.size else len(ticks)
@@ -235,12 +234,12 @@ def _seconds(span: Span, shard: str, node: str, metric: str) -> Series:
     return Series(metric, ticks, mean, 1, low, high, tuple(stretches))
 
 
-# Minutes, and for each the lowest of each part, the means, and the highest: (n, 3 * n_parts).
+# Minutes, and for each the minima of all parts, the means and the maxima: (n, 3 * n_parts).
 MinuteStats = tuple[IntArray, FloatArray]
 
 
 def _stored_minutes(shard: str, node: str, metric: str, start: int, end: int) -> list[MinuteStats]:
-    """Return what the durable tier has, in order of precedence and time."""
+    """Return the minutes of the durable tier; later entries take precedence."""
     hours = HourRollup.objects.filter(
         shard=shard, metric=metric, hour__gte=start - start % HOUR_S, hour__lte=end
     )
@@ -263,14 +262,14 @@ def _stored_minutes(shard: str, node: str, metric: str, start: int, end: int) ->
 
 
 def _fresh(span: Span, node: str, metric: str) -> MinuteStats:
-    """Roll up what the hot tier has beyond the durable one, the running minute included."""
+    """Roll up a span of the hot tier, rounded as the durable tier does."""
     minutes = roll_up(span.of((node,)))
     values = minutes.values.get(metric, np.zeros((len(minutes.minutes), 1, 0)))
     return minutes.minutes, as_stored(metric, values[:, 0])
 
 
 def _on_grid(grid: IntArray, pieces: list[MinuteStats], *, n_parts: int = 0) -> FloatArray:
-    """Lay pieces on a grid of minutes, of at least so many parts, a later one holds: (n, 3, n)."""
+    """Put minutes on a grid, (n_minutes, 3, n_parts); later entries take precedence."""
     n_parts = max(n_parts, *(values.shape[1] // N_STATS for _, values in pieces), 0)
     stats = np.full((len(grid), N_STATS, n_parts), np.nan)
     for minutes, values in pieces:
@@ -283,9 +282,8 @@ def _on_grid(grid: IntArray, pieces: list[MinuteStats], *, n_parts: int = 0) -> 
 def run_steps(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBatch:
     """Return a run's steps that ended in [start_s, end_s), from hot and durable tier.
 
-    Of all workers where the hot tier still has them; else of one worker, "mean", and thinned
-    to at most 2,000 by averaging neighbours: a row is then an average step, and ``merged`` says
-    of how many.
+    With all workers if the hot tier has the whole window. Otherwise with one worker, "mean",
+    and averaged to at most 2,000 rows; ``merged`` is then the number of steps per row.
     """
     return run_history(hot, run, start_s=start_s, end_s=end_s)[0]
 
@@ -293,9 +291,9 @@ def run_steps(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBat
 def run_history(
     hot: Source, run: str, *, start_s: float, end_s: float, long_term: LongTerm | None = None
 ) -> tuple[StepBatch, tuple[SeriesSource, ...]]:
-    """Return a run's steps as ``run_steps`` does, and which tier told of which part.
+    """Return a run's steps as ``run_steps`` does, and the source of each part.
 
-    Before the durable tier's oldest minute come average steps from the long-term store.
+    Steps older than the durable tier are averages from the long-term store.
     """
     newest = hot.newest_step_at(run)
     if newest is not None and start_s >= newest - hot.keep_s:
@@ -325,14 +323,14 @@ def run_history(
     if long_term is not None:
         told_steps = kept[:, :N_COLUMNS]
         older, stretches = older_steps(long_term, run, told_steps, stretches[0], end_s=end_s)
-        # Of a store's averages the step numbers tell how many steps each is of, but for the first.
+        # Step numbers give the number of steps in each average except the first.
         n_each = np.diff(older[:, STEP], prepend=np.nan)
         kept = np.concatenate([_counted(older, np.where(n_each > 0, n_each, np.nan)), kept])
     return _mean_batch(run, kept), stretches
 
 
 def _hot_tier_lacks_steps(run: str, steps: StepBatch, start_s: float, end_s: float) -> bool:
-    """Whether the durable tier has steps of a window from before the first of the hot tier."""
+    """Whether the durable tier has steps of a window before the hot tier's first step."""
     first_s = float(steps.ended_at_s[0] - steps.step_s[0]) if len(steps) else end_s
     if first_s < start_s + MINUTE_S:
         return False
@@ -342,13 +340,13 @@ def _hot_tier_lacks_steps(run: str, steps: StepBatch, start_s: float, end_s: flo
 
 
 def _between(steps: FloatArray, start_s: float, end_s: float) -> FloatArray:
-    """Keep the rows that ended in [start_s, end_s), each step once, in order."""
+    """Select the rows that ended in [start_s, end_s), each step once, in order."""
     steps = steps[(steps[:, ENDED] >= start_s) & (steps[:, ENDED] < end_s)]
     return steps[np.unique(steps[:, STEP], return_index=True)[1]]
 
 
 def _counted(steps: FloatArray, n_each: FloatArray) -> FloatArray:
-    """Add how many steps each row stands for, and their tokens: (n, 10) to (n, 12)."""
+    """Append the number of steps per row and their tokens: (n, 10) to (n, 12)."""
     return np.column_stack([steps, n_each, steps[:, TOKENS] * n_each])
 
 
@@ -357,10 +355,10 @@ def _each_counted(steps: FloatArray) -> FloatArray:
 
 
 def _minutes_counted(minutes: FloatArray, n_steps: int) -> FloatArray:
-    """Add how many steps ended in each minute of a chunk that has so many.
+    """Append the number of steps in each minute of a chunk of ``n_steps``.
 
-    A minute's row has the number of its last step, so numbers tell all but the first minute's.
-    Where steps are missing, the minutes share those there are: the chunk's sum is always right.
+    A minute's row has its last step's number, so differences give the counts of all minutes
+    but the first. Counts are scaled so that they add up to ``n_steps``.
     """
     between = np.maximum(np.diff(minutes[:, STEP]), 1.0)
     first = n_steps - between.sum()
@@ -372,9 +370,9 @@ def _minutes_counted(minutes: FloatArray, n_steps: int) -> FloatArray:
 
 
 def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
-    """Return rows of history as a batch of one worker, thinned."""
+    """Return rows of history as a batch of one worker, at most ``MAX_STEPS`` rows."""
     if len(steps) > MAX_STEPS:
-        # Neighbours are chosen by their number, so that a moving window does not flicker.
+        # Groups are aligned to step numbers, so that a moving window does not flicker.
         span = steps[-1, STEP] - steps[0, STEP] + 1
         n_in_row = int(np.ceil(span / (MAX_STEPS - 1)))
         steps = _thin(steps, steps[:, STEP].astype("i8") // n_in_row)
@@ -388,7 +386,7 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
 
 
 def _thin(steps: FloatArray, group: IntArray) -> FloatArray:
-    """Average rows of one group; how many they stand for and their tokens are added up."""
+    """Average the rows of each group; counts and tokens are added up."""
     first = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
     rows = average_groups(steps, group)
     rows[:, N_EACH] = np.add.reduceat(steps[:, N_EACH], first)
@@ -400,7 +398,7 @@ def _thin(steps: FloatArray, group: IntArray) -> FloatArray:
 
 
 def worker_minutes(hot: Source, run: str, *, start_s: float, end_s: float) -> StepBatch:
-    """Return a run minute by minute with all its workers: a row is the minute's average step.
+    """Return a run's average step per minute, with all workers.
 
     Minutes that began in [start_s, end_s); number, end and tokens as in ``run_steps``.
     """

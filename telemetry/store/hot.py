@@ -1,4 +1,4 @@
-"""The hot tier: the last quarter of an hour of everything, by the second, in Redis."""
+"""The hot tier: the last 15 minutes of every metric and step, per second, in Redis."""
 
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
@@ -17,28 +17,28 @@ __all__ = ["TICKS", "HotStore", "StoreUnavailable", "Totals", "open_store"]
 
 
 class HotStore(BlockMerger):
-    """Blocks, steps and clocks of the last minutes.
+    """Blocks, steps and simulation clocks of the last minutes.
 
-    A minute of a shard is a hash with a field per second, written once: what comes twice is
-    the same, and what comes late is welcome. Minutes expire, so that memory stays bounded.
-    Every method raises StoreUnavailable while Redis is away.
+    A minute of a shard is a hash with a field per second. A second is written once: repeats
+    change nothing, and late seconds are accepted. Minutes expire, so that memory stays bounded.
+    Every method raises StoreUnavailable during an outage of Redis.
     """
 
     def append(self, blocks: Iterable[Block]) -> int:
-        """Keep blocks, and return how many of them were new."""
+        """Store blocks and return how many were new."""
         changes = [self._change(parts=[part]) for part in block_parts(blocks)]
         return sum(n_new for _, n_new, _ in self.commit_all(changes))
 
     def append_steps(self, batch: StepBatch, *, amends: bool = False) -> int:
-        """Keep a run's steps, and return how many of them were new.
+        """Store a run's steps and return how many were new.
 
-        With ``amends`` those that are held already are replaced: more of their workers are known.
+        With ``amends`` stored steps are replaced, because reports of more workers arrived.
         """
         changes = [self._change(steps=steps_part(batch, amends=amends))] if len(batch) else []
         return sum(n_new for _, _, n_new in self.commit_all(changes))
 
     def clock(self, shard: str) -> bytes | None:
-        """Return where a shard's simulation stands."""
+        """Return the state of a shard's simulation."""
         clock: bytes | None = self.execute("HGET", "clocks", shard)
         return clock
 
@@ -51,12 +51,12 @@ class HotStore(BlockMerger):
         blocks: Sequence[Block],
         steps: StepBatch | None,
     ) -> bool:
-        """Move a shard's clock on together with what the tick made, all or nothing.
+        """Advance a shard's clock and store the tick's blocks and steps, atomically.
 
-        Returns False, with nothing written, when the clock no longer reads ``before``.
+        Returns False, with nothing written, if the clock is no longer ``before``.
         """
         if others := {block.shard for block in blocks} - {shard}:
-            msg = f"blocks: of {sorted(others)}, but the clock is that of {shard!r}"
+            msg = f"blocks: are of {sorted(others)}, but the clock is of {shard!r}"
             raise ValueError(msg)
         made: dict[str, Any] = {"parts": list(block_parts(blocks))}
         if steps is not None and len(steps):
@@ -68,5 +68,5 @@ class HotStore(BlockMerger):
 
 @lru_cache(maxsize=8)
 def open_store(url: str, *, keep_s: int = 900) -> HotStore:
-    """Return this process's store behind a redis:// address."""
+    """Return this process's store at a redis:// address."""
     return HotStore(Redis.from_url(url), keep_s=keep_s)

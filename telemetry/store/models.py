@@ -1,10 +1,10 @@
-"""The durable tier's rows: minutes as they end, hours once they are settled."""
+"""The rows of the durable tier: minutes, hours, and steps of runs."""
 
 from django.db import models
 
 
 class MinuteRollup(models.Model):
-    """One minute of a shard, every metric; it is folded into hours when the hour is over."""
+    """One minute of a shard, every metric; settled hours are merged into HourRollup."""
 
     shard = models.CharField(max_length=90)
     minute = models.BigIntegerField(help_text="Unix second at which the minute begins.")
@@ -21,7 +21,7 @@ class MinuteRollup(models.Model):
 
 
 class HourRollup(models.Model):
-    """One hour of one metric of a shard, minute by minute; each node can be read alone."""
+    """One hour of one metric of a shard, by minute; each node can be read alone."""
 
     shard = models.CharField(max_length=90)
     metric = models.CharField(max_length=40)
@@ -61,7 +61,7 @@ class RunChunk(models.Model):
 
 
 class LongTermPosition(models.Model):
-    """How far a stream has come on its way to the long-term store, and how it fared."""
+    """The delivery state of one stream to the long-term store."""
 
     stream = models.CharField(max_length=20, primary_key=True)
     second = models.BigIntegerField(help_text="Everything before this Unix second is delivered.")

@@ -1,4 +1,4 @@
-"""How a block becomes bytes: quantised, byte-shuffled, compressed, each metric readable alone."""
+"""Packing of blocks and steps: quantised, byte-shuffled, compressed; each metric separate."""
 
 import hashlib
 import json
@@ -19,7 +19,7 @@ from telemetry.steps import PHASES, Merged, StepBatch
 Codes = NDArray[Any]
 
 DIGEST_BYTES = 8
-# Values that are rounded in one pass, and bytes that are not worth compressing.
+# Values rounded in one pass, and the size up to which bytes are not compressed.
 MAX_AT_ONCE = 100_000
 MAX_RAW_BYTES = 16
 RATIO_STEPS = 254
@@ -32,13 +32,13 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 
 _RATIOS = np.append(np.arange(ABSENT_RATIO, dtype="f4") / RATIO_STEPS, np.nan).astype("f4")
-# Which steps are held is a bit per step, in keys of so many steps each.
+# Stored steps are marked in bitmaps of this many steps each.
 STEPS_PER_CHAPTER = 4096
 N_HEAD = 3
 
 
 class _Codec(threading.local):
-    """The compressor and decompressor of one thread; neither may be shared."""
+    """A compressor and a decompressor per thread; they are not thread-safe."""
 
     def __init__(self) -> None:
         bare = zstd.FORMAT_ZSTD1_MAGICLESS
@@ -52,7 +52,7 @@ codec = _Codec()
 
 @dataclass(frozen=True, slots=True)
 class PackedColumn:
-    """One metric of a layout: how many parts a node has, and how they are rounded."""
+    """One metric of a layout: parts per node, and packing."""
 
     name: str
     n_parts: int
@@ -61,7 +61,7 @@ class PackedColumn:
 
 @dataclass(frozen=True, slots=True)
 class PackedLayout:
-    """Whose values a packed block holds, in which order; kept once, named by its content."""
+    """The nodes and metrics of a packed block, in order; stored once under its digest."""
 
     nodes: tuple[str, ...] = field(compare=False)
     columns: tuple[PackedColumn, ...] = field(compare=False)
@@ -69,7 +69,7 @@ class PackedLayout:
     encoded: bytes = field(compare=False, repr=False)
 
     def column(self, name: str) -> int | None:
-        """Return the place of a metric, None where no node of the block has it."""
+        """Return the index of a metric, None if the block does not have it."""
         return next((i for i, c in enumerate(self.columns) if c.name == name), None)
 
 
@@ -77,10 +77,10 @@ class PackedLayout:
 def layout_of(nodes: tuple[str, ...], shape: tuple[tuple[str, int], ...]) -> PackedLayout:
     """Return the layout of blocks with these nodes and these (metric, number of parts)."""
     if unknown := [name for name, _ in shape if name not in METRICS]:
-        msg = f"values: no such metric as {unknown[0]!r}; telemetry.blocks.METRICS names them all"
+        msg = f"values: {unknown[0]!r} is unknown. Give a metric of telemetry.blocks.METRICS"
         raise ValueError(msg)
     if broken := [node for node in nodes if "\n" in node or not node]:
-        msg = f"nodes: {broken[0]!r} is no name; it must be one line and not empty"
+        msg = f"nodes: {broken[0]!r} is not a name. Give one line that is not empty"
         raise ValueError(msg)
     columns = tuple(PackedColumn(name, n, METRICS[name].packing) for name, n in shape)
     parts = [[c.name, c.n_parts, c.packing] for c in columns]
@@ -89,7 +89,7 @@ def layout_of(nodes: tuple[str, ...], shape: tuple[tuple[str, int], ...]) -> Pac
 
 
 def read_layout(encoded: bytes) -> PackedLayout:
-    """Return the layout that ``encoded`` describes, as whoever wrote it understood it."""
+    """Decode a layout, with the packings it was written with."""
     nodes, parts = json.loads(encoded)
     return PackedLayout(
         tuple(nodes), tuple(PackedColumn(*p) for p in parts), digest(encoded), encoded
@@ -97,7 +97,7 @@ def read_layout(encoded: bytes) -> PackedLayout:
 
 
 def digest(content: bytes) -> bytes:
-    """Name bytes by their content: 8 bytes."""
+    """Hash bytes to 8 bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
@@ -131,7 +131,7 @@ def encode(values: FloatArray, packing: str) -> Codes:
 
 
 def decode(codes: Codes, packing: str) -> FloatArray:
-    """Return the values that codes stand for; NaN where absent."""
+    """Return the values of codes; NaN where absent."""
     if packing == "exact":
         return codes
     if packing == "ratio":
@@ -140,16 +140,16 @@ def decode(codes: Codes, packing: str) -> FloatArray:
 
 
 def pack(block: Block) -> tuple[PackedLayout, bytes]:
-    """Return a block's layout, and its values as bytes.
+    """Return a block's layout and its values as bytes.
 
-    The bytes are the layout's digest, the length of each metric's part (32 bits each), and
-    the parts: codes with all first bytes first, then all second bytes, compressed.
+    The bytes are the layout's digest, the length of each metric's section (32 bits each), and
+    the sections: codes with all first bytes first, then all second bytes, compressed.
     """
     return pack_all([block])[0]
 
 
 def pack_all(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
-    """Pack blocks; of many small ones those of the same shape are rounded in one pass."""
+    """Pack blocks; those of the same shape are rounded together."""
     groups: dict[tuple[Any, ...], list[int]] = {}
     for i, block in enumerate(blocks):
         shape = tuple((name, values.shape) for name, values in block.values.items())
@@ -165,7 +165,6 @@ def pack_all(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
 
 
 def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
-    """Pack blocks whose values have the same shapes."""
     for name, values in blocks[0].values.items():
         if values.ndim != 2 or len(values) != len(blocks[0].nodes):
             wanted = f"({len(blocks[0].nodes)}, parts)"
@@ -186,7 +185,7 @@ def _pack_same(blocks: Sequence[Block]) -> list[tuple[PackedLayout, bytes]]:
 def _pack_alike(
     blocks: Sequence[Block], layout: PackedLayout, packing: str, parts: Sequence[list[bytes]]
 ) -> None:
-    """Pack the metrics that are rounded alike, in one pass."""
+    """Pack the metrics of one packing, in one pass."""
     places = [i for i, column in enumerate(layout.columns) if column.packing == packing]
     if not places:
         return
@@ -204,7 +203,7 @@ def _pack_alike(
 
 
 def framed(data: bytes) -> bytes:
-    """Return bytes as a frame of Zstandard: a few as they are, which costs nothing."""
+    """Return bytes as a Zstandard frame; up to ``MAX_RAW_BYTES`` are not compressed."""
     n = len(data)
     if n > MAX_RAW_BYTES:
         return codec.compress(data)
@@ -213,9 +212,9 @@ def framed(data: bytes) -> bytes:
 
 
 def unpack(blobs: Sequence[bytes], layout: PackedLayout, name: str) -> Codes | None:
-    """Return one metric's codes in blocks of one layout: (n_blobs, n_nodes, n_parts).
+    """Return one metric's codes from blocks of one layout: (n_blobs, n_nodes, n_parts).
 
-    None where no node has the metric. The other metrics are not decompressed.
+    None if the layout does not have the metric. Other metrics are not decompressed.
     """
     place = layout.column(name)
     if place is None:
@@ -231,7 +230,7 @@ def unpack(blobs: Sequence[bytes], layout: PackedLayout, name: str) -> Codes | N
 
 
 def unshuffle(planes: bytes, packing: str, shape: tuple[int, int, int]) -> Codes:
-    """Put bytes that lie first with first and second with second together again."""
+    """Undo the byte shuffle."""
     dtype = DTYPES[packing]
     rows = np.frombuffer(planes, "u1").reshape(shape[0], dtype.itemsize, shape[1] * shape[2])
     codes: Codes = np.ascontiguousarray(rows.transpose(0, 2, 1)).view(dtype).reshape(shape)
@@ -239,7 +238,7 @@ def unshuffle(planes: bytes, packing: str, shape: tuple[int, int, int]) -> Codes
 
 
 def unpack_block(shard: str, tick: int, blob: bytes, layout: PackedLayout) -> Block:
-    """Return the whole block that ``blob`` holds."""
+    """Decode all metrics of a block."""
     values: dict[str, FloatArray] = {}
     for column in layout.columns:
         codes = unpack([blob], layout, column.name)
@@ -251,8 +250,8 @@ def unpack_block(shard: str, tick: int, blob: bytes, layout: PackedLayout) -> Bl
 def pack_steps(batch: StepBatch) -> tuple[bytes, bytes, list[bytes]]:
     """Return the digest of the workers' names, the names as bytes, and a record per step.
 
-    A record is the digest, then step number, end, tokens, each phase of each worker, and at the
-    end the loss, where the batch tells any: without one, records are as they always were.
+    A record is the digest, then as 64-bit floats step number, end, tokens, each phase of each
+    worker and, only if the batch has any, the loss.
     """
     names = json.dumps(batch.workers, separators=(",", ":")).encode()
     head = np.stack([batch.step, batch.ended_at_s, batch.tokens], axis=1).astype("<f8")
@@ -266,9 +265,9 @@ def pack_steps(batch: StepBatch) -> tuple[bytes, bytes, list[bytes]]:
 def unpack_steps(
     run: str, records: Sequence[bytes], workers_of: Callable[[bytes], Iterable[str] | None]
 ) -> StepBatch:
-    """Put records together again, in order of step; workers come and go as NaN.
+    """Return records as a batch, in order of step; absent workers are NaN.
 
-    ``workers_of`` names the workers behind a digest, None where that was lost.
+    ``workers_of`` returns the workers of a digest, None if that was lost.
     """
     groups: dict[tuple[bytes, int], list[bytes]] = {}
     for record in records:
@@ -288,7 +287,7 @@ def unpack_steps(
 
 
 def _widen(records: Sequence[bytes], columns: Sequence[int], n_workers: int) -> FloatArray:
-    """Return records as rows that have a column for every worker of the batch, and one of loss."""
+    """Return records as rows with a column for every worker of the batch, and the loss."""
     told = N_HEAD + len(PHASES) * len(columns)
     narrow = np.frombuffer(b"".join(records), "<f8").reshape(len(records), -1)
     if len(columns) == n_workers and narrow.shape[1] > told:
@@ -303,7 +302,6 @@ def _widen(records: Sequence[bytes], columns: Sequence[int], n_workers: int) -> 
 
 
 def _batch(run: str, workers: tuple[str, ...], rows: FloatArray) -> StepBatch:
-    """Sort rows by step and name their columns."""
     rows = rows[np.argsort(rows[:, 0], kind="stable")]
     phases = rows[:, N_HEAD:-1].reshape(len(rows), len(PHASES), len(workers))
     named = {phase: phases[:, i] for i, phase in enumerate(PHASES)}
@@ -317,21 +315,20 @@ def steps_between(batch: StepBatch, since_s: float, until_s: float) -> StepBatch
 
 
 def sort_by_end(batch: StepBatch) -> StepBatch:
-    """Return a batch in order of the steps' ends, which clocks and restarts may mix up."""
+    """Sort a batch by the steps' ends; clocks and restarts may change the order."""
     if (np.diff(batch.ended_at_s) >= 0).all():
         return batch
     return _chosen(batch, np.argsort(batch.ended_at_s, kind="stable"))
 
 
 def steps_where(batch: StepBatch, kept: NDArray[np.bool_]) -> StepBatch:
-    """Keep some of a batch's steps."""
     if kept.all():
         return batch
     return _chosen(batch, kept)
 
 
 def _chosen(batch: StepBatch, rows: NDArray[np.bool_] | IntArray) -> StepBatch:
-    """Return some of a batch's steps, or all in another order."""
+    """Return the steps at ``rows``, a mask or indices."""
     phases = {phase: values[rows] for phase, values in batch.phases.items()}
     step, ended_at_s, tokens = batch.step[rows], batch.ended_at_s[rows], batch.tokens[rows]
     loss = None if batch.told_loss is None else batch.told_loss[rows]

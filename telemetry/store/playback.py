@@ -1,4 +1,4 @@
-"""Some minutes of a run, played back: read as the hot tier would be at a chosen second."""
+"""Recorded minutes of a run, read as the hot tier was at a chosen second."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -12,10 +12,10 @@ MINUTE_S = 60
 
 
 class Playback:
-    """A Source over what was just played; ``second`` is its present.
+    """A Source over a recording; ``second`` is its present.
 
-    ``seen`` says when nodes were seen that do not report in these minutes; ``keep_s`` how far
-    back from the present there is anything to be read: all of it unless told otherwise.
+    ``seen`` is the last tick of nodes that do not report in the recording. ``keep_s`` is how
+    far back from the present data can be read; default: all.
     """
 
     def __init__(
@@ -34,16 +34,15 @@ class Playback:
         self._newest = _newest_reports(hardware)
 
     def newest(self) -> dict[str, int]:
-        """Return the present: every shard was ticked up to it."""
+        """Return the present as the newest tick of the shard."""
         return {self._hardware.shard: self.second}
 
     def newest_step_at(self, run: str) -> float | None:
-        """Return when the newest step ended."""
         known = self.steps(run, since_s=0.0)
         return float(known.ended_at_s[-1]) if len(known) else None
 
     def last_seen(self) -> dict[str, int]:
-        """Return the newest tick up to the present in which each node reported, if it ever did."""
+        """Return the newest tick up to the present in which each node reported."""
         ticks = self._hardware.ticks
         newest = self._newest[int(np.searchsorted(ticks, self.second, side="right")) - 1]
         names = self._hardware.nodes
@@ -56,7 +55,7 @@ class Playback:
     def window(
         self, shards: Sequence[str] | str, metrics: Sequence[str] = (), *, start: int, end: int
     ) -> Span:
-        """Return ticks from start to end; what is not kept, or to come, is NaN."""
+        """Return ticks from start to end; expired and future ticks are NaN."""
         del shards  # a playback is of one run
         held = self._hardware
         first, oldest = int(held.ticks[0]), max(int(held.ticks[0]), self.second - self.keep_s)
@@ -76,13 +75,13 @@ class Playback:
         return Span(held.shard, np.arange(start, end + 1), nodes, values)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
-        """Return the steps that ended in [since_s, until_s) and not after the present."""
+        """Return the steps that ended in [since_s, until_s), up to the present."""
         del run
         until_s = min(until_s, self.second + 1e-6)
         return self._steps[slice(*np.searchsorted(self._steps.ended_at_s, [since_s, until_s]))]
 
     def followed_by(self, hardware: Span, steps: StepBatch, *, keep_s: int) -> "Playback":
-        """Return the playback that goes on with the next seconds, and forgets the oldest."""
+        """Return a playback with the next seconds added and the oldest dropped."""
         recent = self.window((), start=self.second - keep_s + 1, end=self.second)
         old = self._hardware.ticks[0]
         rows = recent.ticks >= old
@@ -100,7 +99,7 @@ class Playback:
 
 
 def _newest_reports(span: Span) -> IntArray:
-    """Return, for each tick and node, the newest tick so far in which the node reported."""
+    """Return the newest tick so far in which each node reported: (n_ticks, n_nodes)."""
     seen = np.zeros((len(span.ticks), len(span.nodes)), dtype=bool)
     for values in span.values.values():
         seen |= np.isfinite(values).any(axis=2)

@@ -1,4 +1,4 @@
-"""Out of the hot tier: windows of blocks, steps of runs, who was seen when."""
+"""Reading the hot tier: windows of blocks, steps of runs, when nodes were last seen."""
 
 import json
 import math
@@ -25,7 +25,7 @@ from telemetry.store.packing import (
 )
 from telemetry.store.service import Service
 
-# A packed block: its tick, whose values it holds, and the values.
+# A packed block: tick, layout, bytes.
 Packed = tuple[int, PackedLayout, bytes]
 
 MINUTE_S = 60
@@ -37,7 +37,7 @@ T = TypeVar("T")
 def gather(
     held: Mapping[str, Sequence[Packed]], metrics: Sequence[str], *, start: int, end: int
 ) -> Span:
-    """Return metrics of all shards' blocks as one span; none named means all there are."""
+    """Return metrics of all shards' blocks as one span; no names means all metrics."""
     groups = _by_layout(held)
     nodes = tuple(dict.fromkeys(node for layout in groups for node in layout.nodes))
     names = metrics or [
@@ -48,7 +48,7 @@ def gather(
 
 
 def _by_layout(held: Mapping[str, Sequence[Packed]]) -> dict[PackedLayout, list[Packed]]:
-    """Group packed blocks by layout: each group is decoded in one pass."""
+    """Group packed blocks by layout, so that each group is decoded in one pass."""
     groups: dict[PackedLayout, list[Packed]] = {}
     for blocks in held.values():
         for block in blocks:
@@ -64,7 +64,7 @@ def _metric_values(
     start: int,
     end: int,
 ) -> FloatArray:
-    """Return one metric: (n_ticks, n_nodes, n_parts), NaN where nothing was said."""
+    """Return one metric: (n_ticks, n_nodes, n_parts), NaN where nothing was reported."""
     places = [(layout, place) for layout in groups if (place := layout.column(name)) is not None]
     n_parts = max((layout.columns[place].n_parts for layout, place in places), default=0)
     dtype = "f8" if METRICS[name].packing == "exact" else "f4"
@@ -83,7 +83,7 @@ def _metric_values(
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """What has been counted since the store began, each block and step once.
+    """Totals since the store was created; each block and step counts once.
 
     ``nodes`` is by metric (its ``_per_s`` summed over the node's parts) and node;
     ``tokens`` and ``steps`` are by run.
@@ -95,7 +95,7 @@ class Totals:
 
 
 class Reader(Service):
-    """Everything that can be read from the hot tier without changing it."""
+    """Read-only access to the hot tier."""
 
     def __init__(
         self, redis: Redis, *, keep_s: int = 900, now: Callable[[], float] = time.time
@@ -103,25 +103,23 @@ class Reader(Service):
         super().__init__(redis)
         self.keep_s = keep_s
         self.now = now
-        # Named by content, so what was read once holds for ever.
+        # By digest of the content, so entries never become stale.
         self._layouts: dict[bytes, PackedLayout] = {}
         self._workers: dict[bytes, tuple[str, ...]] = {}
 
     def newest(self) -> dict[str, int]:
-        """Return the newest tick of each shard that has blocks here."""
+        """Return the newest tick of each shard."""
         return self._ticks("hot:shards")
 
     def _ticks(self, key: str) -> dict[str, int]:
-        """Return a sorted set of names by tick."""
         query = ("ZRANGE", key, 0, -1, "WITHSCORES")
         return {name.decode(): int(tick) for name, tick in self.execute(*query, withscores=True)}
 
     def shards(self) -> tuple[str, ...]:
-        """Return the shards that have blocks here."""
         return tuple(self.newest())
 
     def last_seen(self) -> dict[str, int]:
-        """Return, for each node that reported in the last week, the newest tick it did."""
+        """Return the newest tick of each node that reported in the last week."""
         seen = self._ticks("hot:seen")
         for heard in self.execute("HGETALL", "hot:heard").values():
             tick, *nodes = heard.decode().split("\n")
@@ -130,14 +128,14 @@ class Reader(Service):
         return seen
 
     def latest(self) -> dict[str, Block]:
-        """Return the newest block of each shard; it may be old: look at its tick."""
+        """Return the newest block of each shard; it may be old, so check its tick."""
         return {
             shard: unpack_block(shard, tick, blob, layout)
             for shard, (tick, layout, blob) in self.latest_packed().items()
         }
 
     def latest_packed(self, shards: Collection[str] | None = None) -> dict[str, Packed]:
-        """Return the newest block of each shard, or of some shards, as it is kept."""
+        """Return the newest block of each shard, or of some shards, without decoding it."""
         newest = self.newest().items()
         wanted = [(s, tick, tick) for s, tick in newest if shards is None or s in shards]
         held = self._held(wanted)
@@ -146,7 +144,7 @@ class Reader(Service):
     def recent_packed(
         self, newest: Mapping[str, int], *, within_s: int
     ) -> dict[str, list[Packed]]:
-        """Return the blocks of shards up to a tick each, as they are kept, the newest last."""
+        """Return packed blocks of shards up to a tick each, the newest last."""
         return self._held([(shard, tick - within_s, tick) for shard, tick in newest.items()])
 
     def window(
@@ -154,8 +152,8 @@ class Reader(Service):
     ) -> Span:
         """Return metrics of all nodes of some shards, tick by tick from start to end.
 
-        No metrics named means all that there are. Ticks, nodes and parts that are missing
-        are NaN; a metric that none of the shards has is (n_ticks, n_nodes, 0).
+        No ``metrics`` means all. Missing ticks, nodes and parts are NaN; a metric that no
+        shard has is (n_ticks, n_nodes, 0).
         """
         if not 0 <= end - start < MAX_WINDOW_S:
             msg = f"end: {end - start} s after start; a window lasts at most {MAX_WINDOW_S} s"
@@ -191,7 +189,7 @@ class Reader(Service):
     def _learn(
         self, known: dict[bytes, T], digests: set[bytes], read: Callable[[bytes], T]
     ) -> dict[bytes, T]:
-        """Fetch what this process has not read yet, and return all it knows."""
+        """Fetch the entries of unknown digests into the cache, and return it."""
         if len(known) > LAYOUTS_REMEMBERED:
             known.clear()
         if new := sorted(digests - known.keys()):
@@ -200,12 +198,12 @@ class Reader(Service):
         return known
 
     def newest_step_at(self, run: str) -> float | None:
-        """Return when the newest step of a run ended, None if it made none in a week."""
+        """Return when the newest step of a run ended, None without one in the last week."""
         newest = self.execute("ZSCORE", "hot:runs", run)
         return None if newest is None else float(newest)
 
     def active_runs(self, *, since_s: float) -> tuple[str, ...]:
-        """Return the runs that have ended a step since."""
+        """Return the runs with a step that ended at ``since_s`` or later."""
         found = self.execute("ZRANGEBYSCORE", "hot:runs", since_s, "+inf")
         return tuple(run.decode() for run in found)
 
@@ -224,7 +222,7 @@ class Reader(Service):
         return steps_between(unpack_steps(run, records, workers.get), since_s, until_s)
 
     def totals(self, shards: Collection[str] | None = None) -> Totals:
-        """Return what has been counted, of all nodes or those of some shards, and of runs."""
+        """Return the totals of all nodes, or those of some shards, and of runs."""
         shards = self.shards() if shards is None else shards
         found = self.execute_all(
             ("HMGET", f"totals:{shard}", "nodes", "counted", "sums") for shard in shards
@@ -245,17 +243,17 @@ def _read_workers(encoded: bytes) -> tuple[str, ...]:
 
 
 class Source(Protocol):
-    """The questions that watching and charts ask about the last minutes."""
+    """What detection and charts read of the last minutes."""
 
     @property
     def keep_s(self) -> int:
-        """How many seconds are kept."""
+        """Seconds of data that are available."""
 
     def newest(self) -> dict[str, int]:
         """Return the newest tick of each shard."""
 
     def newest_step_at(self, run: str) -> float | None:
-        """Return when a run's newest step ended."""
+        """Return when a run's newest step ended, None without any."""
 
     def last_seen(self) -> dict[str, int]:
         """Return the newest tick in which each node reported."""
@@ -270,16 +268,16 @@ class Source(Protocol):
 
 
 class LongTermError(Exception):
-    """The long-term store does not answer, or not what was asked for; the message says why."""
+    """The long-term store is unreachable or its response is invalid."""
 
 
 class LongTerm(Protocol):
-    """What history asks of the long-term store; it raises LongTermError."""
+    """What history reads from the long-term store; methods raise LongTermError."""
 
     def node_minutes(
         self, node: str, metric: str, *, start: int, end: int, every_s: int
     ) -> tuple[IntArray, FloatArray]:
-        """Return lowest, mean and highest of each part, (n, 3 * n_parts), per ``every_s``."""
+        """Return minimum, mean and maximum of each part, (n, 3 * n_parts), per ``every_s``."""
 
     def run_minutes(self, run: str, *, start: int, end: int, every_s: int) -> FloatArray:
         """Return a run's average step per ``every_s``: (n, 9)."""

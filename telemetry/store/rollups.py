@@ -1,4 +1,4 @@
-"""Minutes and hours: lowest, mean and highest of every part, and how they become bytes."""
+"""Roll-ups to minutes and hours: minimum, mean and maximum of every part, and their packing."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,13 +37,12 @@ class Minutes:
     values: Mapping[str, FloatArray]
 
     def where(self, kept: Any) -> "Minutes":
-        """Keep some of the minutes."""
         values = {name: array[kept] for name, array in self.values.items()}
         return Minutes(self.shard, self.minutes[kept], self.nodes, values)
 
 
 def roll_up(span: Span) -> Minutes:
-    """Roll a span up to minutes; those that it covers in part or that are empty are left out.
+    """Roll a span up to minutes; partly covered and empty minutes are left out.
 
     Parameters
     ----------
@@ -53,7 +52,7 @@ def roll_up(span: Span) -> Minutes:
     Returns
     -------
     minutes : Minutes
-        Over the samples of each minute that are not NaN: lowest, mean, highest.
+        Minimum, mean and maximum over the samples of each minute that are not NaN.
     """
     if MINUTE_S % span.every_s:
         msg = f"every_s: {span.every_s} s does not divide a minute; thin by a divisor of 60"
@@ -74,9 +73,9 @@ def roll_up(span: Span) -> Minutes:
 
 
 def _whole_minutes(span: Span) -> tuple[int, int]:
-    """Return the row at which the first wholly covered minute begins, and how many there are.
+    """Return the first row of the first whole minute, and the number of whole minutes.
 
-    A minute is covered when the ticks just outside the span would fall into other minutes.
+    A minute is whole if the ticks just outside the span would fall into other minutes.
     """
     if not len(span.ticks):
         return 0, 0
@@ -87,7 +86,7 @@ def _whole_minutes(span: Span) -> tuple[int, int]:
 
 
 def _stats(samples: FloatArray) -> FloatArray:
-    """Return lowest, mean and highest: (n_minutes, n_samples, n_nodes, n_parts) to Minutes'."""
+    """Reduce (n_minutes, n_samples, n_nodes, n_parts) to the layout of ``Minutes.values``."""
     with np.errstate(invalid="ignore"):
         low, high = np.fmin.reduce(samples, axis=1), np.fmax.reduce(samples, axis=1)
         total = samples.sum(axis=1, dtype="f8")
@@ -101,7 +100,7 @@ def _stats(samples: FloatArray) -> FloatArray:
 
 
 def as_stored(name: str, values: FloatArray) -> FloatArray:
-    """Round values as the durable tier would: before and after a seam they are the same."""
+    """Round values as the durable tier does, so that both tiers show the same values."""
     packing = METRICS[name].packing
     return decode(encode(values, packing), packing)
 
@@ -114,7 +113,6 @@ def encode_minute(minutes: Minutes, i: int) -> tuple[bytes, bytes]:
 
 
 def decode_minute(shard: str, minute: int, layout: bytes, data: bytes) -> Minutes:
-    """Return one packed minute."""
     block = unpack_block(shard, minute, data, read_layout(layout))
     values = {name: array[None] for name, array in block.values.items()}
     return Minutes(shard, np.array([minute]), block.nodes, values)
@@ -123,8 +121,9 @@ def decode_minute(shard: str, minute: int, layout: bytes, data: bytes) -> Minute
 def encode_hour(minutes: Minutes) -> Iterator[tuple[str, bytes]]:
     """Yield each metric of one hour's minutes as (name, bytes).
 
-    The bytes are a length and a header that says whose minutes these are, the length of each
-    node's part, and the parts: a part's minutes lie together, first bytes first, compressed.
+    The bytes are the header's length, the header (nodes, minutes, columns, packing), the length
+    of each node's section, and the sections: byte-shuffled and compressed, so that one node
+    can be read alone.
     """
     offsets = ((minutes.minutes % HOUR_S) // MINUTE_S).tolist()
     for name, values in minutes.values.items():
@@ -138,13 +137,12 @@ def encode_hour(minutes: Minutes) -> Iterator[tuple[str, bytes]]:
 
 
 def _joined(header: bytes, frames: Sequence[bytes]) -> bytes:
-    """Lay a header and frames one after another, lengths first."""
     lengths = np.array([len(header), *map(len, frames)], "<u4")
     return b"".join([lengths[:1].tobytes(), header, lengths[1:].tobytes(), *frames])
 
 
 def decode_hour(name: str, hour: int, data: bytes, node: str | None = None) -> Minutes | None:
-    """Return one metric of an hour, of all its nodes or of one; None if it is not there."""
+    """Return one metric of an hour, of all nodes or of one; None if the node is not in it."""
     n_header = int.from_bytes(data[:4], "little")
     nodes, offsets, n_columns, packing = json.loads(codec.decompress(data[4 : 4 + n_header]))
     if node is not None and node not in nodes:
@@ -161,7 +159,7 @@ def decode_hour(name: str, hour: int, data: bytes, node: str | None = None) -> M
 
 
 def merge_minutes(shard: str, pieces: Sequence[Minutes]) -> Minutes:
-    """Join pieces; where two tell of the same node and minute, the later one holds."""
+    """Join minutes; where several have the same node and minute, the last one is kept."""
     minutes = np.unique(np.concatenate([piece.minutes for piece in pieces]))
     nodes = tuple(dict.fromkeys(node for piece in pieces for node in piece.nodes))
     column = {node: i for i, node in enumerate(nodes)}
@@ -179,7 +177,7 @@ def merge_minutes(shard: str, pieces: Sequence[Minutes]) -> Minutes:
 
 
 def widened(stats: FloatArray, width: int) -> FloatArray:
-    """Give stats room for more parts, which are NaN."""
+    """Pad stats with parts that are NaN."""
     if stats.shape[2] == width:
         return stats
     apart = stats.reshape(*stats.shape[:2], N_STATS, -1)

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from telemetry.ingest.probe_groups import laid_out, read_group
+from telemetry.ingest.probe_groups import measured_group, read_group
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy/preflight/probe.sh"
 # "ssh -n NODE COMMAND" runs the command here, and the ping-pong knows which node it is.
@@ -63,7 +63,7 @@ def test_what_the_loop_writes_is_what_is_read(
 
     assert done.returncode == 0, done.stderr
     read = read_group((path.name, path.read_bytes()) for path in out.iterdir())
-    measured = laid_out(read, n_efa=2, curve=lambda _, sizes: sizes)
+    measured = measured_group(read, n_efa=2, curve=lambda _, sizes: sizes)
     assert measured.nodes == ("a", "b", "dead")
     assert measured.n_devices.tolist() == [3, 3, 3]
     assert measured.n_efa_seen.tolist() == [2, 2, 2]

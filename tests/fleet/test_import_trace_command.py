@@ -210,5 +210,5 @@ def test_nothing_is_half_stored(file: Path, monkeypatch: pytest.MonkeyPatch) -> 
 def test_a_broken_trace_leaves_nothing_behind(tmp_path: Path) -> None:
     (tmp_path / "x.json").write_text('{"traceEvents": [')
 
-    assert "is no whole JSON" in refused(tmp_path / "x.json")
+    assert "is not complete JSON" in refused(tmp_path / "x.json")
     assert not Run.objects.exists()

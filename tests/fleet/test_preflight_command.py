@@ -154,6 +154,6 @@ def test_bad_files_keep_nothing(folder: Callable[..., str], tmp_path: Path) -> N
     there = folder()
     (tmp_path / "notes.txt").write_text("hello")
 
-    with pytest.raises(CommandError, match=r"notes\.txt is named for nothing"):
+    with pytest.raises(CommandError, match=r"notes\.txt: unknown file name"):
         call_command("preflight", there, "--instance=trn1.32xlarge")
     assert not Preflight.objects.exists()

@@ -14,12 +14,12 @@ from fleet.alerts.evaluate import raise_from_log
 from fleet.formatting import si
 from fleet.ingest.logs import (
     LogOptions,
-    checked,
-    doubts,
-    keep,
-    read_in_words,
-    times_in_words,
-    unpacked,
+    check_options,
+    coverage_text,
+    log_caveats,
+    save_log,
+    times_text,
+    unpack_curves,
 )
 from fleet.management.cli import PlainCommand
 from fleet.models import ReadLog
@@ -84,13 +84,13 @@ class Command(PlainCommand):
             kept = self.imported(options)
         except DatabaseError as error:
             raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
-        for doubt in [*_unknown(options), *doubts(kept)]:
+        for doubt in [*_unknown(options), *log_caveats(kept)]:
             self.stderr.write(f"warning: {doubt}")
         answer = _answer(kept)
         if json:
             self.write_json(answer)
             return
-        self.stdout.write(f"{kept.run}: {read_in_words(kept)}.\n\n")
+        self.stdout.write(f"{kept.run}: {coverage_text(kept)}.\n\n")
         self.write_table(_rows(kept, answer))
         self._write_examples(kept)
 
@@ -122,7 +122,7 @@ def _imported(options: dict[str, Any]) -> ReadLog:
         raise ValueError(f"FILE: {error.filename or paths[0]}: {error.strerror}") from error
     _check_known(log, paths)
     now = timezone.now()
-    kept = keep(log, told, file_s=file_s, now=now)
+    kept = save_log(log, told, file_s=file_s, now=now)
     raise_from_log(kept.run, now=now)
     return kept
 
@@ -138,7 +138,7 @@ def utc_offset_s(options: dict[str, Any]) -> float:
 def told_of(options: dict[str, Any]) -> LogOptions:
     """Return what people say of the run."""
     name = Path(options["file"][0]).name
-    return checked(
+    return check_options(
         LogOptions(
             run=options["run"],
             file=name.encode("utf-8", "replace").decode(),
@@ -196,7 +196,7 @@ def _unknown(options: dict[str, Any]) -> list[str]:
 
 def _answer(kept: ReadLog) -> dict[str, object]:
     """Build the documented object; unknown values are null."""
-    run, curves = kept.run, unpacked(bytes(kept.curves))
+    run, curves = kept.run, unpack_curves(bytes(kept.curves))
     compiles = compile_summary(run)
     return {
         "run": run.name,
@@ -244,7 +244,7 @@ def _rows(kept: ReadLog, answer: dict[str, Any]) -> list[tuple[str, str, str]]:
         ("compiled", f"{compiles['misses']:,}", f"{compiles['seconds']:,.0f} s, all processes"),
         ("failed", f"{compiles['failures']:,}", ""),
         ("hardware errors", f"{answer['hardware_errors']:,}", "annotated on the run"),
-        ("times", "", times_in_words(kept)),
+        ("times", "", times_text(kept)),
     ]
 
 

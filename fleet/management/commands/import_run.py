@@ -6,7 +6,7 @@ from typing import Any
 from django.core.management.base import CommandParser
 from django.utils import timezone
 
-from fleet.ingest.logs import keep
+from fleet.ingest.logs import save_log
 from fleet.management.commands import import_log
 from fleet.management.commands.import_log import told_of, utc_offset_s
 from fleet.models import ReadLog
@@ -36,7 +36,7 @@ class Command(import_log.Command):
             raise ValueError(f"FILE: {error.filename}: {error.strerror}") from error
         if not log.n_lines:
             raise ValueError(f"FILE: {given[0][1].name} has no step; export it anew")
-        return keep(log, told, file_s=file_s, now=timezone.now())
+        return save_log(log, told, file_s=file_s, now=timezone.now())
 
 
 def _named(text: str) -> tuple[str, Path]:

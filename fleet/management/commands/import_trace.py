@@ -8,7 +8,7 @@ from django.core.management.base import CommandError, CommandParser
 from django.db import DatabaseError
 from django.utils import timezone
 
-from fleet.ingest.traces import TraceOptions, check_name, doubts, keep, verdict_in_words
+from fleet.ingest.traces import TraceOptions, check_name, save_trace, verdict_caveats, verdict_text
 from fleet.management.cli import PlainCommand
 from fleet.models import RecordedTrace
 from telemetry.detect.what_if import analyse_trace
@@ -51,12 +51,12 @@ class Command(PlainCommand):
             kept = _imported(options)
         except DatabaseError as error:
             raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
-        for doubt in doubts(kept):
+        for doubt in verdict_caveats(kept):
             self.stderr.write(f"warning: {doubt}")
         if json:
             self.write_json(_answer(kept))
             return
-        self.stdout.write(f"{kept.run}: {verdict_in_words(kept)}\n\n")
+        self.stdout.write(f"{kept.run}: {verdict_text(kept)}\n\n")
         self.write_table(_rows(kept))
 
 
@@ -81,7 +81,7 @@ def _imported(options: dict[str, Any]) -> RecordedTrace:
         n_ranks_missing=trace.n_ranks_missing,
         began_at_s=trace.began_at_s,
     )
-    return keep(analysis, about, is_replaced=options["replace"], now=timezone.now())
+    return save_trace(analysis, about, is_replaced=options["replace"], now=timezone.now())
 
 
 def _answer(kept: RecordedTrace) -> dict[str, object]:

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.core.management import CommandError, CommandParser
 from django.db import DatabaseError
 
-from fleet.ingest.nodes import NAME, NAME_RULE, IngestBatch, told
+from fleet.ingest.nodes import NAME, NAME_RULE, IngestBatch, response_of
 from fleet.ingest.pipe import PipeIngest
 from fleet.management.cli import PlainCommand
 from telemetry.store.hot import open_store
@@ -57,8 +57,8 @@ class Command(PlainCommand):
         except DatabaseError as error:
             raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
         self._sum_up(total, as_json=options["json"])
-        if intake.n_kept_back:
-            raise CommandError(f"The store is away; {intake.n_kept_back} seconds are lost.")
+        if intake.n_buffered:
+            raise CommandError(f"The store is away; {intake.n_buffered} seconds are lost.")
 
     def _sum_up(self, total: IngestBatch, *, as_json: bool) -> None:
         """Print what was taken; that it was nothing is an error."""
@@ -68,7 +68,7 @@ class Command(PlainCommand):
             f"{total.n_repeated} repeated"
         )
         if as_json:
-            self.write_json(told(total))
+            self.write_json(response_of(total))
         else:
             self.stdout.write(text)
         if not total.n_accepted and not total.n_repeated:
@@ -79,7 +79,7 @@ def _deliveries(intake: PipeIngest, file: str, start_s: float | None) -> Iterato
     """Yield what arrives, as it arrives, or what a file says of the past."""
     if file != "-":
         try:
-            yield from intake.replayed(Path(file), start_s=start_s)
+            yield from intake.replay_file(Path(file), start_s=start_s)
         except OSError as error:
             raise ValueError(f"FILE: {file}: {error.strerror}") from error
         return
@@ -88,6 +88,6 @@ def _deliveries(intake: PipeIngest, file: str, start_s: float | None) -> Iterato
     try:
         descriptor = sys.stdin.fileno()
     except OSError:
-        yield from intake.whole(sys.stdin.buffer)
+        yield from intake.read_stream(sys.stdin.buffer)
     else:
-        yield from intake.live(descriptor)
+        yield from intake.read_pipe(descriptor)

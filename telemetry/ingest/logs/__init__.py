@@ -2,7 +2,7 @@
 
 from telemetry.ingest.logs.reading import Log, LogContext, LogReader, UnreadLine, read_logs
 from telemetry.ingest.logs.records import FAIL, HIT, MISS, Compile, HardwareError, TrainingTotals
-from telemetry.ingest.logs.steps import LoggedSteps, completed
+from telemetry.ingest.logs.steps import LoggedSteps, complete_steps
 
 __all__ = [
     "FAIL",
@@ -16,6 +16,6 @@ __all__ = [
     "LoggedSteps",
     "TrainingTotals",
     "UnreadLine",
-    "completed",
+    "complete_steps",
     "read_logs",
 ]

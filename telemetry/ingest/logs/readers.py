@@ -132,10 +132,10 @@ def bar_of(text: str) -> ProgressBar | None:
 
 
 def _seconds_each(rate: str, unit: str) -> float:
-    told = positive(None if rate == "?" else rate)
-    if math.isnan(told):
+    value = positive(None if rate == "?" else rate)
+    if math.isnan(value):
         return math.nan
-    return told if unit.lower() == "s/it" else 1.0 / told
+    return value if unit.lower() == "s/it" else 1.0 / value
 
 
 class HuggingFace:
@@ -158,12 +158,12 @@ class HuggingFace:
         """Read one line: a step, the end's totals, or whether it was understood at all."""
         has_bar = self._follow(entry.text)
         match = DICTIONARY.search(entry.text)
-        told = dict(_items(match[0])) if match else {}
-        if "train_runtime" in told or any(name.startswith("summary/") for name in told):
-            return _totals(told)
-        if not any(name in told for name in TRAINING):
-            return has_bar or any(name.startswith("eval") for name in told)
-        return self._said(entry, told)
+        figures = dict(_items(match[0])) if match else {}
+        if "train_runtime" in figures or any(name.startswith("summary/") for name in figures):
+            return _totals(figures)
+        if not any(name in figures for name in TRAINING):
+            return has_bar or any(name.startswith("eval") for name in figures)
+        return self._said(entry, figures)
 
     def _follow(self, text: str) -> bool:
         """Keep up with the training bar; return whether this line moved it."""
@@ -175,20 +175,20 @@ class HuggingFace:
             self._at = (bar.n, bar.elapsed_s, bar.rate_s)
         return True
 
-    def _said(self, entry: LogLine, told: Mapping[str, str]) -> StepRecord:
-        step = step_number(_first(told, STEPS))
+    def _said(self, entry: LogLine, figures: Mapping[str, str]) -> StepRecord:
+        step = step_number(_first(figures, STEPS))
         n, elapsed_s, rate_s = self._at or (None, math.nan, math.nan)
         if step is None and n is None:
-            n = self._counted(entry.source, has_loss=any(name in told for name in LOSSES))
+            n = self._counted(entry.source, has_loss=any(name in figures for name in LOSSES))
         return StepRecord(
             step if step is not None else n or 0,
             at_s=entry.at_s,
-            step_s=step_seconds(_first(told, STEP_TIMES)),
-            seq_per_s=positive(_first(told, SEQUENCE_RATES)),
-            tokens_per_s=positive(_first(told, TOKEN_RATES)),
-            loss=figure(_first(told, LOSSES)),
-            grad_norm=figure(told.get("grad_norm")),
-            learning_rate=figure(told.get("learning_rate")),
+            step_s=step_seconds(_first(figures, STEP_TIMES)),
+            seq_per_s=positive(_first(figures, SEQUENCE_RATES)),
+            tokens_per_s=positive(_first(figures, TOKEN_RATES)),
+            loss=figure(_first(figures, LOSSES)),
+            grad_norm=figure(figures.get("grad_norm")),
+            learning_rate=figure(figures.get("learning_rate")),
             elapsed_s=elapsed_s,
             rate_s=rate_s,
         )
@@ -207,21 +207,21 @@ def _items(text: str) -> list[tuple[str, str]]:
     return [(name.lower(), value) for name, value in ITEM.findall(text)]
 
 
-def _first(told: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    return next((told[name] for name in names if name in told), None)
+def _first(figures: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((figures[name] for name in names if name in figures), None)
 
 
-def _totals(told: Mapping[str, str]) -> TrainingTotals:
+def _totals(figures: Mapping[str, str]) -> TrainingTotals:
     """Return what the end of a run sums up."""
     runtime_s, steps_per_s = (
-        positive(told.get("train_runtime")),
-        positive(told.get("train_steps_per_second")),
+        positive(figures.get("train_runtime")),
+        positive(figures.get("train_steps_per_second")),
     )
     return TrainingTotals(
         runtime_s=runtime_s,
-        n_steps=positive(told.get("summary/total_steps")),
-        n_tokens=positive(told.get("summary/total_tokens_processed")),
-        global_batch=positive(told.get("train_samples_per_second")) / steps_per_s,
+        n_steps=positive(figures.get("summary/total_steps")),
+        n_tokens=positive(figures.get("summary/total_tokens_processed")),
+        global_batch=positive(figures.get("train_samples_per_second")) / steps_per_s,
     )
 
 
@@ -240,29 +240,29 @@ class Lightning:
         bar = bar_of(entry.text)
         if bar is None or bar.label.startswith(NOT_TRAINING) or not _is_training(bar.figures):
             return None
-        told = bar.figures
+        figures = bar.figures
         return StepRecord(
             self._step(bar),
             at_s=entry.at_s,
-            step_s=step_seconds(_lightning_first(told, TIMES)),
-            seq_per_s=positive(told.get("throughput")),
-            loss=figure(_lightning_first(told, LIGHTNING_LOSSES)),
-            grad_norm=figure(_lightning_first(told, NORMS)),
-            learning_rate=figure(told.get("lr")),
-            consumed=_exact(told.get("consumed_samples")),
+            step_s=step_seconds(_lightning_first(figures, TIMES)),
+            seq_per_s=positive(figures.get("throughput")),
+            loss=figure(_lightning_first(figures, LIGHTNING_LOSSES)),
+            grad_norm=figure(_lightning_first(figures, NORMS)),
+            learning_rate=figure(figures.get("lr")),
+            consumed=_exact(figures.get("consumed_samples")),
             elapsed_s=bar.elapsed_s,
             rate_s=bar.rate_s,
         )
 
     def _step(self, bar: ProgressBar) -> int:
         text = bar.figures.get("global_step", "")
-        told, position = step_number(text), _position(bar)
-        if told is None:
+        step, position = step_number(text), _position(bar)
+        if step is None:
             return position
         if "e" in text.lower():
             return max(0, position + self._ahead)
-        self._ahead = told - position
-        return told
+        self._ahead = step - position
+        return step
 
 
 def _position(bar: ProgressBar) -> int:
@@ -271,12 +271,14 @@ def _position(bar: ProgressBar) -> int:
     return bar.n + (int(epoch[1]) * bar.total if epoch and bar.total else 0)
 
 
-def _is_training(told: Mapping[str, str]) -> bool:
-    return any(name in told for name in (*LIGHTNING_LOSSES, *TIMES, "global_step", "throughput"))
+def _is_training(figures: Mapping[str, str]) -> bool:
+    return any(
+        name in figures for name in (*LIGHTNING_LOSSES, *TIMES, "global_step", "throughput")
+    )
 
 
-def _lightning_first(told: Mapping[str, str], names: tuple[str, ...]) -> str | None:
-    return next((told[name] for name in names if name in told), None)
+def _lightning_first(figures: Mapping[str, str], names: tuple[str, ...]) -> str | None:
+    return next((figures[name] for name in names if name in figures), None)
 
 
 def _exact(text: str | None) -> float:
@@ -287,15 +289,15 @@ def _exact(text: str | None) -> float:
 def read_megatron(entry: LogLine) -> StepRecord | None:
     """Read one line; None where it is not whole.
 
-    The time is the mean over the iterations since the last line. Throughput is told in FLOP/s
+    The time is the mean over the iterations since the last line. Throughput is figures in FLOP/s
     per device, which is no count of tokens, and left alone.
     """
     number, elapsed = ITERATION.search(entry.text), ELAPSED.search(entry.text)
     step = step_number(number[1]) if number else None
     if step is None or elapsed is None:
         return None
-    told = positive(elapsed[2])
-    step_s = told / MS if elapsed[1].lower() == "ms" else told
+    elapsed_in_unit = positive(elapsed[2])
+    step_s = elapsed_in_unit / MS if elapsed[1].lower() == "ms" else elapsed_in_unit
     fields = fields_of(entry.text)
     loss = next((fields[name] for name in MEGATRON_LOSSES if name in fields), None)
     return StepRecord(

@@ -146,13 +146,13 @@ def _unix_s(time: re.Match[str], *, year: int, utc_offset_s: float) -> float:
     return moment.timestamp() + _fraction_s(found)
 
 
-def _zone(told: str, utc_offset_s: float) -> timezone:
-    if not told:
+def _zone(text: str, utc_offset_s: float) -> timezone:
+    if not text:
         return timezone(timedelta(seconds=utc_offset_s))
-    if told == "Z":
+    if text == "Z":
         return UTC
-    sign = -1 if told[0] == "-" else 1
-    return timezone(sign * timedelta(hours=int(told[1:3]), minutes=int(told[-2:])))
+    sign = -1 if text[0] == "-" else 1
+    return timezone(sign * timedelta(hours=int(text[1:3]), minutes=int(text[-2:])))
 
 
 def _fraction_s(found: dict[str, str | None]) -> float:
@@ -323,20 +323,20 @@ class LogReader:
         return self._bar_or_dictionary(entry)
 
     def _bar_or_dictionary(self, entry: LogLine) -> str:
-        if said := self._lightning.read(entry):
-            return self._step(readers.LIGHTNING_NAME, said)
-        told = self._trainer.read(entry)
-        if isinstance(told, TrainingTotals):
-            self._trainer.totals = _merged(self._trainer.totals, told)
+        if record := self._lightning.read(entry):
+            return self._step(readers.LIGHTNING_NAME, record)
+        parsed = self._trainer.read(entry)
+        if isinstance(parsed, TrainingTotals):
+            self._trainer.totals = _merge_totals(self._trainer.totals, parsed)
             return readers.NAME
-        if isinstance(told, StepRecord):
-            return self._step(readers.NAME, told)
-        return "progress" if told else ""
+        if isinstance(parsed, StepRecord):
+            return self._step(readers.NAME, parsed)
+        return "progress" if parsed else ""
 
-    def _step(self, family: str, said: StepRecord | None) -> str:
-        if said is None or said.step > MAX_STEP:
+    def _step(self, family: str, record: StepRecord | None) -> str:
+        if record is None or record.step > MAX_STEP:
             return ""
-        self.log.gathered[family].add(said)
+        self.log.gathered[family].add(record)
         return family
 
     def _keep(self, event: Compile) -> None:
@@ -365,11 +365,11 @@ def read_logs(paths: Sequence[Path], about: LogContext) -> Log:
     return reading.finish()
 
 
-def _merged(old: TrainingTotals, new: TrainingTotals) -> TrainingTotals:
+def _merge_totals(old: TrainingTotals, new: TrainingTotals) -> TrainingTotals:
     """Lay newer totals over older ones, where they say something."""
-    told = {
+    known = {
         name: value
         for name in TrainingTotals.__slots__
         if not math.isnan(value := getattr(new, name))
     }
-    return replace(old, **told)
+    return replace(old, **known)

@@ -26,9 +26,9 @@ COLUMNS = (
 N = len(COLUMNS)
 KEPT_FIRST = {COLUMNS.index("at_s"), COLUMNS.index("elapsed_s")}
 MAX_STEPS = 1_000_000
-# A step that is told again so much later was trained again, after a restart.
-AGAIN_S = 60.0
-AGAIN_STEPS = 5.0
+# A step that is columns again so much later was trained again, after a restart.
+RETRAINED_S = 60.0
+RETRAINED_STEPS = 5.0
 
 EXACT_RATIO = 0.005
 FAR_APART = 10
@@ -49,39 +49,41 @@ class LineSteps:
         self._row_of: dict[int, int] = {}
         self._values = array("d")
         self.n_lines = 0
-        self.n_again = 0
+        self.n_retrained = 0
 
     def __len__(self) -> int:
         """Count the steps."""
         return len(self._row_of)
 
-    def add(self, said: StepRecord) -> None:
+    def add(self, record: StepRecord) -> None:
         """Take in what a line says of a step."""
         self.n_lines += 1
-        new = [getattr(said, name) for name in COLUMNS]
-        row = self._row_of.get(said.step)
+        new = [getattr(record, name) for name in COLUMNS]
+        row = self._row_of.get(record.step)
         if row is None:
             if len(self._row_of) >= MAX_STEPS:
                 raise TooManyStepsError(
                     f"FILE: has more than {MAX_STEPS:,} steps; split it, or thin it out"
                 )
-            self._row_of[said.step] = len(self._row_of)
+            self._row_of[record.step] = len(self._row_of)
             self._values.extend(new)
             return
         start = row * N
-        is_again = self._is_again(start, said)
-        self.n_again += is_again
+        is_retrained = self._is_retrained(start, record)
+        self.n_retrained += is_retrained
         for i, value in enumerate(new):
-            is_kept = i in KEPT_FIRST and not is_again and not math.isnan(self._values[start + i])
+            is_kept = (
+                i in KEPT_FIRST and not is_retrained and not math.isnan(self._values[start + i])
+            )
             if not math.isnan(value) and not is_kept:
                 self._values[start + i] = value
 
-    def _is_again(self, start: int, said: StepRecord) -> bool:
-        """Whether a step was trained anew, rather than told by another rank."""
-        later_s = said.at_s - self._values[start]
+    def _is_retrained(self, start: int, record: StepRecord) -> bool:
+        """Whether a step was trained anew, rather than columns by another rank."""
+        later_s = record.at_s - self._values[start]
         step_s = self._values[start + 1]
         usual_s = 0.0 if math.isnan(step_s) else step_s
-        return later_s > max(AGAIN_S, AGAIN_STEPS * usual_s)
+        return later_s > max(RETRAINED_S, RETRAINED_STEPS * usual_s)
 
     def columns(self) -> dict[str, FloatArray]:
         """Return the steps in order: ``step`` (n,) and each of COLUMNS (n,), NaN where unsaid."""
@@ -141,8 +143,8 @@ class LoggedSteps:
         return bool(np.isfinite(self.at_s).any())
 
 
-def completed(gathered: LineSteps, *, global_batch: float, seq_len: float) -> LoggedSteps:
-    """Return gathered steps with what follows from what was told.
+def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) -> LoggedSteps:
+    """Return gathered steps with what follows from what was columns.
 
     Parameters
     ----------
@@ -152,17 +154,17 @@ def completed(gathered: LineSteps, *, global_batch: float, seq_len: float) -> Lo
 
     Notes
     -----
-    A step's duration is, in this order: told; batch ÷ sequences per second; the difference of
+    A step's duration is, in this order: as logged; batch ÷ sequences per second; the difference of
     the bar's clock, or of the lines' times, over the steps between; the bar's smoothed rate.
     """
-    told = gathered.columns()
-    batch = _batch(told, global_batch)
+    columns = gathered.columns()
+    batch = _batch(columns, global_batch)
     durations = (
-        ("told", told["step_s"]),
-        ("batch", _over(batch, told["seq_per_s"])),
-        ("bar", _between(told["elapsed_s"], told["step"])),
-        ("clock", _between(told["at_s"], told["step"])),
-        ("bar", told["rate_s"]),
+        ("told", columns["step_s"]),
+        ("batch", _divide(batch, columns["seq_per_s"])),
+        ("bar", _seconds_per_step(columns["elapsed_s"], columns["step"])),
+        ("clock", _seconds_per_step(columns["at_s"], columns["step"])),
+        ("bar", columns["rate_s"]),
     )
     step_s, how = np.full(len(gathered), np.nan), ""
     for name, values in durations:
@@ -170,48 +172,50 @@ def completed(gathered: LineSteps, *, global_batch: float, seq_len: float) -> Lo
         if (missing & np.isfinite(values)).any():
             how = how or name
             step_s = np.where(missing, values, step_s)
-    seq_per_s = np.where(np.isnan(told["seq_per_s"]), _over(batch, step_s), told["seq_per_s"])
+    seq_per_s = np.where(
+        np.isnan(columns["seq_per_s"]), _divide(batch, step_s), columns["seq_per_s"]
+    )
     return LoggedSteps(
-        step=told["step"].astype("i8"),
+        step=columns["step"].astype("i8"),
         step_s=step_s,
-        at_s=_never_falling(told["at_s"]),
-        tokens=_tokens(told, step_s, batch, seq_len),
+        at_s=_never_falling(columns["at_s"]),
+        tokens=_tokens(columns, step_s, batch, seq_len),
         seq_per_s=seq_per_s,
-        loss=told["loss"],
-        grad_norm=told["grad_norm"],
-        learning_rate=told["learning_rate"],
-        global_batch=_usual(batch),
+        loss=columns["loss"],
+        grad_norm=columns["grad_norm"],
+        learning_rate=columns["learning_rate"],
+        global_batch=_median(batch),
         how=how,
     )
 
 
-def _batch(told: dict[str, FloatArray], said: float) -> FloatArray:
-    """Return sequences per step: said by people, told, or from how many were consumed."""
-    if np.isfinite(said):
-        return np.full(len(told["step"]), said)
-    consumed = _consumed_each(told)
-    return np.where(np.isnan(told["global_batch"]), consumed, told["global_batch"])
+def _batch(columns: dict[str, FloatArray], record: float) -> FloatArray:
+    """Return sequences per step: record by people, columns, or from how many were consumed."""
+    if np.isfinite(record):
+        return np.full(len(columns["step"]), record)
+    consumed = _consumed_each(columns)
+    return np.where(np.isnan(columns["global_batch"]), consumed, columns["global_batch"])
 
 
-def _consumed_each(told: dict[str, FloatArray]) -> float:
+def _consumed_each(columns: dict[str, FloatArray]) -> float:
     """Return the sequences per step by the count of all so far; NaN where that is no number."""
-    known = np.isfinite(told["consumed"])
+    known = np.isfinite(columns["consumed"])
     if known.sum() < 2:
         return np.nan
-    step, consumed = told["step"][known], told["consumed"][known]
+    step, consumed = columns["step"][known], columns["consumed"][known]
     each = float(np.median(np.diff(consumed) / np.diff(step)))
     return round(each) if each >= 1 and abs(each - round(each)) <= EXACT_RATIO * each else np.nan
 
 
 def _tokens(
-    told: dict[str, FloatArray], step_s: FloatArray, batch: FloatArray, seq_len: float
+    columns: dict[str, FloatArray], step_s: FloatArray, batch: FloatArray, seq_len: float
 ) -> FloatArray:
-    """Return tokens per step: as told, by the log's rate, by the batch, or by its sequences."""
+    """Return tokens per step: as columns, by the log's rate, by the batch, or by its sequences."""
     ways = (
-        told["tokens"],
-        told["tokens_per_s"] * step_s,
+        columns["tokens"],
+        columns["tokens_per_s"] * step_s,
         batch * seq_len,
-        told["seq_per_s"] * step_s * seq_len,
+        columns["seq_per_s"] * step_s * seq_len,
     )
     tokens = ways[0]
     for way in ways[1:]:
@@ -219,13 +223,13 @@ def _tokens(
     return np.asarray(tokens)
 
 
-def _over(amount: FloatArray, per: FloatArray) -> FloatArray:
+def _divide(amount: FloatArray, per: FloatArray) -> FloatArray:
     """Divide where there is something to divide by; NaN elsewhere."""
     empty = np.full(len(per), np.nan)
     return np.asarray(np.divide(amount, per, out=empty, where=per > 0))
 
 
-def _between(clock_s: FloatArray, step: FloatArray) -> FloatArray:
+def _seconds_per_step(clock_s: FloatArray, step: FloatArray) -> FloatArray:
     """Return seconds per step since the row before that has a time; NaN where none passed."""
     known = np.flatnonzero(np.isfinite(clock_s))
     each = np.full(len(step), np.nan)
@@ -243,6 +247,6 @@ def _never_falling(at_s: FloatArray) -> FloatArray:
     return kept
 
 
-def _usual(values: FloatArray) -> float:
+def _median(values: FloatArray) -> float:
     known = values[np.isfinite(values)]
     return float(np.median(known)) if len(known) else np.nan

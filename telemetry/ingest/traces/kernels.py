@@ -15,14 +15,14 @@ from telemetry.trace import CODE, BoolArray, Trace, TraceError
 RESUMED_RATIO = 0.01
 
 # A collective that shows less than this of itself is hidden behind work and holds nobody up.
-SHOWN_RATIO = 0.05
+VISIBLE_RATIO = 0.05
 COLUMNS = ("step", "dp", "stage", "rank", "kind", "seq", "start_s", "duration_s")
 # Work before a collective, work beside it, idle time, what is to be seen of the collective.
-PIECES = ("compute", "compute", "idle", "collective")
+SEGMENT_KINDS = ("compute", "compute", "idle", "collective")
 
 
 @dataclass(frozen=True, slots=True)
-class Pieces:
+class StepSegments:
     """What a rank did up to the end of each collective, and in the rest of the step.
 
     Each (n_collectives + 1,) seconds: work before the collective began and beside it, idle
@@ -50,11 +50,11 @@ class Pieces:
         return np.stack([before, work - before, idle, shown], axis=1)
 
 
-def pieces_of(
+def segments_of(
     collectives: tuple[FloatArray, FloatArray],
     work: tuple[FloatArray, FloatArray],
     span: tuple[float, float],
-) -> Pieces:
+) -> StepSegments:
     """Cut a step at the end of every collective.
 
     Parameters
@@ -69,7 +69,7 @@ def pieces_of(
     """
     begin, until = span
     start_s, end_s = collectives
-    knots, done = busy(*work)
+    knots, done = busy_time(*work)
     cuts = np.concatenate([[begin], np.minimum(end_s, until), [until]])
     starts = np.append(np.maximum(start_s, cuts[:-2]), until)
     by_start, by_end = (np.interp(moments, knots, done) for moments in (starts, cuts))
@@ -78,10 +78,10 @@ def pieces_of(
     idle = np.maximum(np.diff(cuts) - before - beside - shown, 0.0)
     resumed = (before + beside)[1:] > RESUMED_RATIO * (until - begin)
     whole = np.append(end_s - start_s, 0.0)
-    return Pieces(before, beside, idle, _waited_through(shown, resumed), whole)
+    return StepSegments(before, beside, idle, _wait_to_last(shown, resumed), whole)
 
 
-def _waited_through(shown: FloatArray, resumed: BoolArray) -> FloatArray:
+def _wait_to_last(shown: FloatArray, resumed: BoolArray) -> FloatArray:
     """Give what is seen of collectives to the last before work goes on."""
     if len(shown) < 2:
         return shown
@@ -93,7 +93,7 @@ def _waited_through(shown: FloatArray, resumed: BoolArray) -> FloatArray:
     return moved
 
 
-def busy(start_s: FloatArray, end_s: FloatArray) -> tuple[FloatArray, FloatArray]:
+def busy_time(start_s: FloatArray, end_s: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Return moments, and how long some kernel had run by then; streams overlap."""
     if not len(start_s):
         return np.zeros(1), np.zeros(1)
@@ -123,11 +123,11 @@ def trace_of_ranks(ranks: Sequence[RankEvents]) -> Trace:
     groups = {each.rank: _gradient_group(each) for each in ranks}
     places = _places(groups, is_pipeline=any(each.is_exchange.any() for each in ranks))
     steps = [
-        ((number, *places[each.rank], each.rank), _pieces(each, groups[each.rank], span))
+        ((number, *places[each.rank], each.rank), _step_segments(each, groups[each.rank], span))
         for each in ranks
         for number, span in _spans(each).items()
     ]
-    kept = _shown([pieces for _, pieces in steps])
+    kept = _visible_collectives([pieces for _, pieces in steps])
     return _trace(np.concatenate([_rows(pieces, kept, head) for head, pieces in steps]), ranks)
 
 
@@ -168,7 +168,9 @@ def _spans(each: RankEvents) -> dict[int, tuple[float, float]]:
     }
 
 
-def _pieces(each: RankEvents, members: tuple[int, ...], span: tuple[float, float]) -> Pieces:
+def _step_segments(
+    each: RankEvents, members: tuple[int, ...], span: tuple[float, float]
+) -> StepSegments:
     """Cut one step at the end of every gradient collective."""
     begin, until = span
     inside = (each.start_s >= begin) & (each.start_s < until)
@@ -177,28 +179,28 @@ def _pieces(each: RankEvents, members: tuple[int, ...], span: tuple[float, float
     mine = mine[np.argsort(each.end_s[mine])]
     work = inside & ~each.is_exchange
     work[mine] = False
-    return pieces_of(
+    return segments_of(
         (each.start_s[mine], each.end_s[mine]), (each.start_s[work], each.end_s[work]), span
     )
 
 
-def _shown(steps: Sequence[Pieces]) -> IntArray:
+def _visible_collectives(steps: Sequence[StepSegments]) -> IntArray:
     """Return which collectives of a step hold somebody up, by their place in it."""
     n = max(len(pieces.shown) for pieces in steps) - 1
     ratio = np.full((len(steps), n), np.nan)
     for row, pieces in zip(ratio, steps, strict=True):
         whole = np.where(pieces.whole > 0, pieces.whole, 1.0)
         row[: len(whole) - 1] = (pieces.shown / whole)[:-1]
-    return np.flatnonzero(np.nanmedian(ratio, axis=0) >= SHOWN_RATIO) if n else np.zeros(0, int)
+    return np.flatnonzero(np.nanmedian(ratio, axis=0) >= VISIBLE_RATIO) if n else np.zeros(0, int)
 
 
-def _rows(pieces: Pieces, kept: IntArray, head: tuple[int, int, int, int]) -> FloatArray:
+def _rows(pieces: StepSegments, kept: IntArray, head: tuple[int, int, int, int]) -> FloatArray:
     """Return one step of one rank as operations: (n, 8) in the order of COLUMNS."""
     took_s = pieces.joined(kept).ravel()[:-1]
     place = np.arange(len(took_s))
     rows = np.empty((len(took_s), len(COLUMNS)))
     rows[:, :4] = head
-    rows[:, 4] = np.resize([CODE[name] for name in PIECES], len(took_s))
+    rows[:, 4] = np.resize([CODE[name] for name in SEGMENT_KINDS], len(took_s))
     rows[:, 5] = place
     rows[:, 6] = np.concatenate([[0.0], np.cumsum(took_s)[:-1]])
     rows[:, 7] = took_s

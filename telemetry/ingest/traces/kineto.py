@@ -29,7 +29,7 @@ COLLECTIVE = re.compile(
 EXCHANGE = re.compile(r"send[-_ ]?recv|\bncclDevKernel_(?:Send|Recv)|collective[-_]?permute", re.I)
 LIBRARY = re.compile(r"nccl|rccl|^cc[-_:]|neuron|collective|^(?:all|reduce)[-_ ]", re.IGNORECASE)
 # PyTorch up to 2.5 writes a process group without description as nothing at all.
-NOTHING = re.compile(rb'("Process Group (?:Description|Name)"\s*:\s*)(?=[,}])')
+EMPTY_VALUE = re.compile(rb'("Process Group (?:Description|Name)"\s*:\s*)(?=[,}])')
 
 
 class _Event(msgspec.Struct):
@@ -104,7 +104,7 @@ def _decoded(path: Path) -> _File:
         raise TraceError(f"{path.name}: the compressed file is cut off; copy it anew") from error
     if len(raw) > MAX_BYTES:
         raise _too_large(path)
-    raw = NOTHING.sub(rb'\1""', raw)
+    raw = EMPTY_VALUE.sub(rb'\1""', raw)
     try:
         if raw.lstrip()[:1] == b"[":
             return _File(msgspec.json.decode(raw, type=list[_Event]))
@@ -112,7 +112,7 @@ def _decoded(path: Path) -> _File:
     except msgspec.ValidationError as error:
         raise TraceError(f"{path.name}: is no Chrome trace: {error}") from error
     except msgspec.DecodeError as error:
-        raise TraceError(f"{path.name}: is no whole JSON ({error}); copy it anew") from error
+        raise TraceError(f"{path.name}: is not complete JSON ({error}); copy it anew") from error
 
 
 def _too_large(path: Path) -> TraceError:

@@ -6,7 +6,7 @@ import time
 import numpy as np
 import pytest
 
-from fleet.ingest.nodes import manner_of
+from fleet.ingest.nodes import timing_of
 from telemetry.store.hot import HotStore
 from tests.fleet.api.conftest import Post
 from tests.telemetry.ingest.reports import encoded, lines, report
@@ -110,8 +110,8 @@ def test_how_a_node_reports_is_remembered(post: Post, hot: HotStore) -> None:
     post(encoded(slow), node="slow")
     post(envelope(time.time() - 7200), node="behind")
 
-    assert str(manner_of(hot, "slow")) == (
+    assert str(timing_of(hot, "slow")) == (
         "Reports every 5 s; each figure stands for all of them."
     )
-    assert "Its clock is 7,200 s behind ours, and corrected." in str(manner_of(hot, "behind"))
-    assert manner_of(hot, "nobody") is None
+    assert "Its clock is 7,200 s behind ours, and corrected." in str(timing_of(hot, "behind"))
+    assert timing_of(hot, "nobody") is None

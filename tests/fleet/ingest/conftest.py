@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fleet.ingest.steps import StepIngest, StepIngestResult, follow_reported
+from fleet.ingest.steps import StepIngest, StepIngestResult, update_reported_runs
 from telemetry.store.hot import HotStore
 from tests.fleet.ingest.importing import BROKEN, A, Write, dated
 from tests.telemetry.ingest.logs.made_log import call, done, hit, neuronx
@@ -30,7 +30,7 @@ def deliver(db: None, hot: HotStore) -> Deliver:
 @pytest.fixture
 def follow(db: None, hot: HotStore) -> Follow:
     """Give a function that follows the runs, as a worker does each second."""
-    return lambda at_s: follow_reported(hot, now=datetime.fromtimestamp(at_s, UTC))
+    return lambda at_s: update_reported_runs(hot, now=datetime.fromtimestamp(at_s, UTC))
 
 
 @pytest.fixture

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from fleet.ingest.nodes import IN_USE_S, LOOK_AGAIN_S, Arrivals
+from fleet.ingest.nodes import IN_USE_S, REFRESH_S, NodeIngest
 from fleet.models import Node
 from tests.parts import NOON_S
 from tests.telemetry.ingest.reports import encoded, lines, report
@@ -29,21 +29,21 @@ def watch() -> Watch:
 
 
 @pytest.fixture
-def arrivals(watch: Watch) -> Arrivals:
-    return Arrivals(keep_s=900, monotonic=watch)
+def arrivals(watch: Watch) -> NodeIngest:
+    return NodeIngest(keep_s=900, monotonic=watch)
 
 
-def test_a_node_that_somebody_deleted_comes_back(arrivals: Arrivals, watch: Watch) -> None:
+def test_a_node_that_somebody_deleted_comes_back(arrivals: NodeIngest, watch: Watch) -> None:
     arrivals.deliver([LINE], node="real", arrived_s=NOON_S)
     Node.objects.all().delete()
-    watch.now_s += LOOK_AGAIN_S + 1
+    watch.now_s += REFRESH_S + 1
 
     arrivals.deliver([LINE], node="real", arrived_s=NOON_S + 61)
 
     assert Node.objects.get().name == "real"
 
 
-def test_what_could_not_be_stored_may_be_sent_again(arrivals: Arrivals) -> None:
+def test_what_could_not_be_stored_may_be_sent_again(arrivals: NodeIngest) -> None:
     line = json.dumps({"at": NOON_S, "seq": 1, "report": report("trn1.2xlarge")}).encode()
     assert arrivals.deliver([line], node="real", arrived_s=NOON_S).n_accepted == 1
     assert arrivals.deliver([line], node="real", arrived_s=NOON_S).n_repeated == 1
@@ -54,7 +54,7 @@ def test_what_could_not_be_stored_may_be_sent_again(arrivals: Arrivals) -> None:
 
 
 def test_a_machine_may_take_over_the_name_of_one_that_is_gone(
-    arrivals: Arrivals, watch: Watch
+    arrivals: NodeIngest, watch: Watch
 ) -> None:
     successor = report("trn1.2xlarge")
     successor["instance_info"]["instance_id"] = "i-9"
@@ -69,7 +69,7 @@ def test_a_machine_may_take_over_the_name_of_one_that_is_gone(
 
 
 def test_a_report_without_hardware_is_read_by_what_the_node_said_before(
-    arrivals: Arrivals,
+    arrivals: NodeIngest,
 ) -> None:
     bare = report("trn1.2xlarge")
     bare["neuron_hardware_info"] = None
@@ -84,13 +84,13 @@ def test_a_report_without_hardware_is_read_by_what_the_node_said_before(
     assert after.n_accepted == 1
 
 
-def test_line_numbers_go_on_from_where_the_stream_was(arrivals: Arrivals) -> None:
+def test_line_numbers_go_on_from_where_the_stream_was(arrivals: NodeIngest) -> None:
     delivery = arrivals.deliver([b"", b"x"], node="real", arrived_s=NOON_S, first_line=10)
 
     assert [refusal.line for refusal in delivery.refused] == [11]
 
 
-def test_what_a_report_does_not_say_stays(arrivals: Arrivals) -> None:
+def test_what_a_report_does_not_say_stays(arrivals: NodeIngest) -> None:
     bare = report("trn1.2xlarge")
     bare["instance_info"] = None
 
@@ -101,7 +101,7 @@ def test_what_a_report_does_not_say_stays(arrivals: Arrivals) -> None:
     assert (node.instance_type, node.instance_id) == ("trn1.2xlarge", "i-0000002810962580")
 
 
-def test_a_machine_of_no_known_type_is_taken_all_the_same(arrivals: Arrivals) -> None:
+def test_a_machine_of_no_known_type_is_taken_all_the_same(arrivals: NodeIngest) -> None:
     bare = report("trn1.2xlarge")
     bare["instance_info"] = None
 
@@ -110,13 +110,15 @@ def test_a_machine_of_no_known_type_is_taken_all_the_same(arrivals: Arrivals) ->
     assert Node.objects.get().instance_type == "unknown"
 
 
-def test_the_catalogue_knows_how_many_links_there_are(arrivals: Arrivals) -> None:
+def test_the_catalogue_knows_how_many_links_there_are(arrivals: NodeIngest) -> None:
     arrivals.deliver([lines("trn2.48xlarge")[0]], node="real", arrived_s=NOON_S)
 
     assert Node.objects.get().n_efa == 16
 
 
-def test_a_fleet_has_room_for_so_many(arrivals: Arrivals, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fleet_has_room_for_so_many(
+    arrivals: NodeIngest, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("fleet.ingest.nodes.MAX_NODES", 1)
     arrivals.deliver([LINE], node="first", arrived_s=NOON_S)
 
@@ -127,7 +129,7 @@ def test_a_fleet_has_room_for_so_many(arrivals: Arrivals, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("text", ["a\0b", "\x1b[31m"])
-def test_names_have_no_control_characters(arrivals: Arrivals, text: str) -> None:
+def test_names_have_no_control_characters(arrivals: NodeIngest, text: str) -> None:
     bent = report("trn1.2xlarge")
     bent["instance_info"]["instance_type"] = text
 

@@ -4,7 +4,7 @@ import time
 from datetime import UTC, datetime
 
 from fleet.alerts.evaluate import watch
-from fleet.ingest.steps import follow_reported
+from fleet.ingest.steps import update_reported_runs
 from fleet.models import Alert, Run, Token
 from telemetry.store.hot import HotStore
 from tests.fleet.api.jobs import ABOUT, NODES
@@ -23,7 +23,7 @@ def test_the_alert_fires_and_names_the_node(address: str, hot: HotStore) -> None
         train(workers, n_steps=10, first=21 + 10 * i, compute_s=0.05, late_s=late, part="input")
         time.sleep(1.2)
         now = datetime.now(UTC)
-        follow_reported(hot, now=now)
+        update_reported_runs(hot, now=now)
         watch(hot, now=now)
         if Alert.objects.filter(rule="allreduce_share").exclude(node=None).exists():
             break

@@ -8,7 +8,7 @@ from collections.abc import Collection
 import numpy as np
 import pytest
 
-from fleet.ingest.nodes import MANNERS, Arrivals, clock_of, store
+from fleet.ingest.nodes import TIMINGS, NodeIngest, clock_of, store_batches
 from fleet.ingest.steps import StepIngest
 from fleet.runs.state import CLOCKS
 from telemetry.ingest.timing import ClockOffset
@@ -70,7 +70,7 @@ def test_every_sample_of_twenty_nodes_stands_at_its_second(
 ) -> None:
     epoch_s = int(time.time()) - 170
     before, after = (
-        Arrivals(keep_s=900, late_s=30 * DAY_S, recall_clock=lambda node: clock_of(hot, node))
+        NodeIngest(keep_s=900, late_s=30 * DAY_S, restore_clock=lambda node: clock_of(hot, node))
         for _ in range(2)
     )
     n_taken: dict[str, int] = defaultdict(int)
@@ -83,7 +83,7 @@ def test_every_sample_of_twenty_nodes_stands_at_its_second(
             sent_s=epoch_s + one.sent_s - skew_s,
             up_s=UP_S + one.sent_s,
         )
-        store(hot, [delivery])
+        store_batches(hot, [delivery])
         n_taken[node] += delivery.n_accepted
 
     everything = {second: second for second in range(LAST_S + 1)}
@@ -101,8 +101,8 @@ def clocks(request: pytest.FixtureRequest, hot: HotStore) -> dict[str, float]:
     for node, skew_s in (RIGHT | WRONG).items():
         clock = ClockOffset()
         clock.observe(skew_s + 0.5, time.time() - 3600, may_wait=False)
-        clock.was_booted(time.time() - 170 - skew_s - UP_S, skew_s + 0.5)
-        hot.execute("HSET", MANNERS, node, f"1.000 {skew_s} {clock.packed()}")
+        clock.follow_boot(time.time() - 170 - skew_s - UP_S, skew_s + 0.5)
+        hot.execute("HSET", TIMINGS, node, f"1.000 {skew_s} {clock.dump()}")
     return RIGHT | WRONG
 
 
@@ -115,9 +115,9 @@ def test_what_one_process_learnt_the_next_one_knows(
     placed = []
     for second in (*range(20), 60):
         if second in {0, 60}:
-            arrivals = Arrivals(keep_s=900, recall_clock=lambda node: clock_of(hot, node))
+            arrivals = NodeIngest(keep_s=900, restore_clock=lambda node: clock_of(hot, node))
         if second == 60 and forgets:
-            hot.execute("DEL", MANNERS)
+            hot.execute("DEL", TIMINGS)
         shown_s = epoch_s + second - 60.0
         delivery = arrivals.deliver(
             [line(second, shown_s)],
@@ -126,7 +126,7 @@ def test_what_one_process_learnt_the_next_one_knows(
             sent_s=shown_s,
             up_s=UP_S + second,
         )
-        store(hot, [delivery])
+        store_batches(hot, [delivery])
         placed.append([block.tick - epoch_s for block in delivery.blocks])
 
     assert placed[19][-1] == 19

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import pytest
 
 from fleet.api.ingest_service import arrivals_of
-from fleet.ingest.nodes import Arrivals
+from fleet.ingest.nodes import NodeIngest
 from telemetry.store.durable import QUIET_S, fold_late
 from telemetry.store.history import node_series
 from telemetry.store.hot import HotStore, StoreUnavailable
@@ -148,7 +148,7 @@ def test_a_minute_that_came_in_two_parts_is_whole(post: Post, hot: HotStore) -> 
 @pytest.mark.parametrize("set_by", [7_200.0, -7_200.0])
 def test_a_clock_that_is_set_makes_no_gap_and_nothing_twice(db: None, set_by: float) -> None:
     """Two hours off for ten seconds, then set right again; the machine knows how long it is up."""
-    arrivals = Arrivals(keep_s=900, late_s=DAY_S)
+    arrivals = NodeIngest(keep_s=900, late_s=DAY_S)
     ticks: list[int] = []
     for second in range(30):
         now_s = NOON_S + second + 0.5
@@ -160,6 +160,6 @@ def test_a_clock_that_is_set_makes_no_gap_and_nothing_twice(db: None, set_by: fl
             sent_s=shown_s,
             up_s=5_000.0 + second,
         )
-        ticks += [block.tick for piece in delivery.pieces for block in piece.blocks]
+        ticks += [block.tick for line in delivery.numbered for block in line.blocks]
 
     assert ticks == list(range(NOON_S, NOON_S + 30))

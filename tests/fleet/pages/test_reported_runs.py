@@ -9,7 +9,7 @@ from django.test import Client
 from pytest_django import Settings
 
 from fleet.formatting import NBSP
-from fleet.ingest.steps import StepIngest, follow_reported
+from fleet.ingest.steps import StepIngest, update_reported_runs
 from fleet.models import Node, Run
 from telemetry.store.hot import HotStore
 from tests.fleet.api.jobs import ABOUT, NODES, line, step, whole_step
@@ -26,7 +26,7 @@ def say(db: None, hot: HotStore, settings: Settings) -> Say:
     def report(*lines: bytes) -> None:
         now_s = time.time()
         intake.deliver(hot, lines, arrived_s=now_s)
-        follow_reported(hot, now=datetime.fromtimestamp(now_s, UTC))
+        update_reported_runs(hot, now=datetime.fromtimestamp(now_s, UTC))
 
     return report
 

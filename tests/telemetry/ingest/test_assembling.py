@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.ingest.step_assembly import WorkerStep, assembled, shared
+from telemetry.ingest.step_assembly import WorkerStep, assemble_steps, shared
 from telemetry.steps import PHASES
 
 SECONDS = st.floats(0.0, 10.0)
@@ -72,7 +72,7 @@ def test_one_alone_of_many_cannot_be_split() -> None:
 
 
 def test_what_nobody_tells_is_not_a_number() -> None:
-    batch = assembled("real", {1: [piece("a", None, step_s=2.0)]}, ["a", "b"])
+    batch = assemble_steps("real", {1: [piece("a", None, step_s=2.0)]}, ["a", "b"])
 
     np.testing.assert_allclose(batch.phases["compute_s"], [[2.0, math.nan]])
     assert np.isnan(batch.phases["wait_s"]).all()
@@ -87,7 +87,7 @@ def test_time_is_conserved(told: list[tuple[float, float, float]]) -> None:
         piece(f"w{i}", [exchange], input_s=input_s, checkpoint_s=saved_s)
         for i, (exchange, input_s, saved_s) in enumerate(told)
     ]
-    batch = assembled("real", {7: pieces}, [each.worker for each in pieces])
+    batch = assemble_steps("real", {7: pieces}, [each.worker for each in pieces])
 
     np.testing.assert_allclose(batch.worker_step_s, np.full((1, len(told)), 50.0), rtol=1e-9)
     assert all((np.nan_to_num(batch.phases[phase]) >= 0).all() for phase in PHASES)
@@ -107,7 +107,7 @@ def test_a_step_ended_when_most_clocks_say_so() -> None:
     ends = (100.0, 100.2, 400.0)
     pieces = [piece(f"w{i}", [1.0], ended_at_s=end) for i, end in enumerate(ends)]
 
-    assert assembled("real", {1: pieces}, ["w0", "w1", "w2"]).ended_at_s == [100.2]
+    assert assemble_steps("real", {1: pieces}, ["w0", "w1", "w2"]).ended_at_s == [100.2]
 
 
 def test_a_steps_loss_is_the_mean_over_those_who_tell_it() -> None:
@@ -117,5 +117,7 @@ def test_a_steps_loss_is_the_mean_over_those_who_tell_it() -> None:
         3: [piece("a", None), piece("b", None)],
     }
 
-    np.testing.assert_array_equal(assembled("real", steps, ["a", "b"]).loss, [2.5, 1.5, np.nan])
-    assert assembled("real", {3: steps[3]}, ["a", "b"]).told_loss is None
+    np.testing.assert_array_equal(
+        assemble_steps("real", steps, ["a", "b"]).loss, [2.5, 1.5, np.nan]
+    )
+    assert assemble_steps("real", {3: steps[3]}, ["a", "b"]).told_loss is None

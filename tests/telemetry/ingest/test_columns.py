@@ -212,14 +212,14 @@ def line(**changed: Any) -> bytes:
     [
         ({"at": [1.0]}, "columns.at", "1 moments for 2"),
         ({"seq": []}, "columns.seq", "length >= 1"),
-        ({"template": "[]"}, "columns.template", "no JSON object"),
-        ({"template": '{"x":\x7f}\n'}, "columns.template", "no JSON object"),
+        ({"template": "[]"}, "columns.template", "not a JSON object"),
+        ({"template": '{"x":\x7f}\n'}, "columns.template", "not a JSON object"),
         ({"varies": [1]}, "columns.varies", "names hole 1"),
         ({"varies": [-1]}, "columns.varies.0", ">= 0"),
-        ({"once": "@"}, "columns.once", "no Base64"),
+        ({"once": "@"}, "columns.once", "not Base64"),
         ({"once": ""}, "columns.once", "0 bytes for 1 numbers"),
         ({"more": ""}, "columns.more", "0 bytes for 1 numbers"),
-        ({"once": base64.b64encode(b"\xff" * 8).decode()}, "columns.once", "is none"),
+        ({"once": base64.b64encode(b"\xff" * 8).decode()}, "columns.once", "is NaN"),
         ({"stream": "x"}, "columns.stream", "pattern|match"),
     ],
 )

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from telemetry.ingest.logs import LoggedSteps, completed
+from telemetry.ingest.logs import LoggedSteps, complete_steps
 from telemetry.ingest.tables import TableError, read_tables
 
 Write = Callable[..., Path]
@@ -26,7 +26,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def steps_of(*files: tuple[str, Path]) -> LoggedSteps:
-    return completed(read_tables(files).steps, global_batch=np.nan, seq_len=np.nan)
+    return complete_steps(read_tables(files).steps, global_batch=np.nan, seq_len=np.nan)
 
 
 def test_our_own_columns(write: Write) -> None:
@@ -63,7 +63,7 @@ def test_a_weights_and_biases_history(write: Write) -> None:
     )
     log = read_tables([("loss", path)])
 
-    steps = completed(log.steps, global_batch=np.nan, seq_len=np.nan)
+    steps = complete_steps(log.steps, global_batch=np.nan, seq_len=np.nan)
 
     assert steps.loss.tolist() == [9.5, 9.25]
     assert steps.step_s[1] == 2.5
@@ -107,13 +107,13 @@ def test_mlflows_history_of_a_metric(write: Write) -> None:
         (("step,loss", "1,9.5", "2,many"), "line 3, column 'loss': 'many' is no number"),
         (("step,step_s", "1,-2"), "line 2, column 'step_s': -2 cannot be"),
         (("step,loss", "1.5,9"), "line 2, column 'step': 1.5 cannot be"),
-        (("step,loss", ",9"), "line 2, column 'step': a row needs the number"),
+        (("step,loss", ",9"), "line 2, column 'step': is missing"),
         (("step,ended_at", "1,yesterday"), "line 2, column 'ended_at': 'yesterday' is no time"),
         (("step,loss", "1"), "line 2, column 'step': 1 cells, and the first line has 2"),
         (("step,loss", "1,2,3"), "3 cells, and the first line has 2"),
         (("epoch,loss", "1,2"), "line 1: has no column 'step'; it has epoch, loss"),
         (("step,loss,train/loss", "1,2,3"), "line 1: two columns mean loss"),
-        (("{",), "is no whole JSON"),
+        (("{",), "is not complete JSON"),
         (('{"runs": []}',), "has no list of entries"),
         (("[5]",), "line 1, column 'entry'"),
         (("",), "line 1: has no column 'step'"),

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from telemetry.ingest.neuron_monitor import Reading, Shape
 from telemetry.ingest.readings import NodeIdentity
 from telemetry.ingest.timing import (
-    AGREEING_S,
     MAX_COVER_S,
+    MIN_AGREEING_S,
     N_REMEMBERED,
     OFFSET_KEEP_S,
     NodeClock,
-    blocks,
+    blocks_of,
 )
 from tests.parts import NOON_S
 from tests.telemetry.ingest.restarts import requests
@@ -158,7 +158,7 @@ def test_a_new_clock_that_is_behind_is_believed_when_requests_agree(
     placed = [sent(clock, NOON_S + s, skew_s=skew_s) for s in range(20)]
 
     assert placed[0] == pytest.approx(-skew_s), "one request alone cannot tell"
-    assert placed[int(AGREEING_S) + 1 :] == pytest.approx([0.02] * 9)
+    assert placed[int(MIN_AGREEING_S) + 1 :] == pytest.approx([0.02] * 9)
 
 
 @pytest.mark.parametrize("skew_s", [-86_400.0, -40.0, -2.5, 301.0, 7_200.0])
@@ -202,20 +202,20 @@ def test_what_was_known_of_a_clock_outlasts_the_process(clock: NodeClock) -> Non
     for s in range(15):
         sent(clock, NOON_S + s, skew_s=90.0)
     successor = NodeClock()
-    successor.offset.recall(clock.offset.packed(), NOON_S + 60.0)
+    successor.offset.restore(clock.offset.dump(), NOON_S + 60.0)
 
     assert sent(successor, NOON_S + 20.0, skew_s=90.0, wait_s=40.0) == pytest.approx(0.02)
     # While nobody listened it was set right; the machine has been up all the while.
     successor = NodeClock()
-    successor.offset.recall(clock.offset.packed(), NOON_S + 60.0)
+    successor.offset.restore(clock.offset.dump(), NOON_S + 60.0)
     assert sent(successor, NOON_S + 30.0, wait_s=30.0) == pytest.approx(0.0)
-    assert NodeClock().offset.packed() == ""
+    assert NodeClock().offset.dump() == ""
 
 
 def test_what_was_written_by_a_clock_of_ours_that_was_wrong_is_dropped(clock: NodeClock) -> None:
     sent(clock, NOON_S, skew_s=-3600.0)
     successor = NodeClock()
-    successor.offset.recall(clock.offset.packed(), NOON_S)
+    successor.offset.restore(clock.offset.dump(), NOON_S)
 
     assert sent(successor, NOON_S + 10.0) == pytest.approx(0.0)
 
@@ -276,7 +276,7 @@ def test_a_new_process_that_recalls_a_wrong_clock_corrects_what_waited(
     before, after = NodeClock(), NodeClock()
     for s in range(-20, 0):
         sent(before, NOON_S + s, skew_s=skew_s, wait_s=0.5, up_s=9_000.0)
-    after.offset.recall(before.offset.packed(), NOON_S + stop_s + stopped_for_s)
+    after.offset.restore(before.offset.dump(), NOON_S + stop_s + stopped_for_s)
     found = replayed(
         (before, after), skew_s=skew_s, stop_s=stop_s, stopped_for_s=stopped_for_s, seed=seed
     )
@@ -302,7 +302,7 @@ def test_memory_of_numbers_is_bounded(clock: NodeClock) -> None:
 
 
 def test_a_block_per_second_of_the_nodes_own_shard() -> None:
-    made = blocks("real", reading(), range(NOON_S, NOON_S + 3))
+    made = blocks_of("real", reading(), range(NOON_S, NOON_S + 3))
 
     assert [block.tick for block in made] == [NOON_S, NOON_S + 1, NOON_S + 2]
     assert {(block.shard, block.nodes) for block in made} == {("node:real", ("real",))}

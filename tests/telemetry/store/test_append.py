@@ -104,7 +104,7 @@ def test_who_was_not_heard_of_for_a_week_is_forgotten(hot: HotStore) -> None:
 
 
 def test_a_name_must_be_one_line(hot: HotStore) -> None:
-    with pytest.raises(ValueError, match=r"nodes: .* must be one line"):
+    with pytest.raises(ValueError, match=r"nodes: .* Give one line"):
         hot.append([block(nodes=["two\nlines"])])
 
 

@@ -36,7 +36,7 @@ def test_a_long_catch_up_is_one_commit(hot: HotStore) -> None:
 
 
 def test_blocks_of_another_shard_are_refused(hot: HotStore) -> None:
-    with pytest.raises(ValueError, match=r"blocks: of \['x/0'\]"):
+    with pytest.raises(ValueError, match=r"blocks: are of \['x/0'\]"):
         hot.commit("llama/0", before=None, after=b"1", blocks=[block("x/0")], steps=None)
 
     assert hot.clock("llama/0") is None

@@ -3,7 +3,7 @@
 import io
 from datetime import UTC, datetime, timedelta
 
-from telemetry.ingest.logs import Log, LogContext, LoggedSteps, LogReader, completed
+from telemetry.ingest.logs import Log, LogContext, LoggedSteps, LogReader, complete_steps
 from telemetry.ingest.logs.reading import lines_of
 
 BEGAN = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
@@ -22,7 +22,7 @@ def steps_of(
     text: str | bytes, *, global_batch: float = NAN, seq_len: float = NAN, log_every: int = 1
 ) -> LoggedSteps:
     log = read(text, log_every=log_every)
-    return completed(log.steps, global_batch=global_batch, seq_len=seq_len)
+    return complete_steps(log.steps, global_batch=global_batch, seq_len=seq_len)
 
 
 def at(seconds: float) -> str:

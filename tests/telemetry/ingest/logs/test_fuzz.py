@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from telemetry.ingest.logs import completed
+from telemetry.ingest.logs import complete_steps
 from telemetry.ingest.logs.steps import COLUMNS
 from tests.telemetry.ingest.logs.made_log import (
     NAN,
@@ -54,7 +54,7 @@ DATA = st.lists(st.one_of(LINES.map(bytes), st.binary(max_size=60)), max_size=20
 def survives(data: bytes) -> None:
     log = read(data)
     lines = list(io.BytesIO(data))
-    steps = completed(log.steps, global_batch=NAN, seq_len=4096.0)
+    steps = complete_steps(log.steps, global_batch=NAN, seq_len=4096.0)
 
     assert log.n_lines == len(lines)
     assert log.n_other + log.n_damaged <= log.n_lines

@@ -87,7 +87,7 @@ def test_ranks_that_repeat_a_line_do_not_train_it_again() -> None:
     log = read("\n".join(lines))
 
     assert len(log.steps) == 5
-    assert (log.steps.n_lines, log.steps.n_again) == (40, 0)
+    assert (log.steps.n_lines, log.steps.n_retrained) == (40, 0)
     # The first to tell is nearest to the step's end.
     assert log.steps.columns()["at_s"][0] == BEGAN_S + 10
 
@@ -99,7 +99,7 @@ def test_a_step_trained_again_after_a_restart_counts_once_and_is_told() -> None:
     columns = log.steps.columns()
 
     assert columns["step"].tolist() == list(range(1, 13))
-    assert log.steps.n_again == 5
+    assert log.steps.n_retrained == 5
     assert columns["loss"].tolist() == [5.0] * 5 + [4.0] * 7
     assert columns["at_s"][5] == BEGAN_S + 960
 

@@ -7,7 +7,7 @@ from telemetry.catalog import instance
 from telemetry.checks.preflight import judge
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import PreflightFinding
-from telemetry.ingest.probe_groups import GroupError, laid_out, read_group
+from telemetry.ingest.probe_groups import GroupError, measured_group, read_group
 from tests.fleet.checks.printed import collective, group, node, pingpong
 
 HEADER = "size(B) count(elems) type time:avg(us) time:p50(us) time:p99(us) algbw(GB/s) busbw(GB/s)"
@@ -18,7 +18,7 @@ NCCOM_PAIR = f"""{HEADER}
 
 
 def measured(files: list[tuple[str, bytes]]) -> Measured:
-    return laid_out(read_group(files), n_efa=8, curve=lambda n, sizes: sizes * n)
+    return measured_group(read_group(files), n_efa=8, curve=lambda n, sizes: sizes * n)
 
 
 def test_set_up_counts_for_nothing_and_runs_of_a_pair_are_put_together() -> None:
@@ -81,8 +81,8 @@ def test_a_collective_is_laid_beside_its_curve() -> None:
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("notes.txt", b"", "named for nothing"),
-        ("pair__a__a.txt", pingpong(17), "no pair with itself"),
+        ("notes.txt", b"", "unknown file name"),
+        ("pair__a__a.txt", pingpong(17), "names the same node twice"),
         ("pair__a__b.txt", b"hello", "holds no table"),
         ("device__a__8.txt", pingpong(17), "this type has 8"),
         ("node__a.json", b"{", "node__a.json"),

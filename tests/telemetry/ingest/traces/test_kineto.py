@@ -132,7 +132,7 @@ def test_a_group_without_description_is_no_reason_to_stop(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        (b'{"traceEvents": [{"ph": "X"', "is no whole JSON"),
+        (b'{"traceEvents": [{"ph": "X"', "is not complete JSON"),
         (b'{"events": []}', "is no Chrome trace"),
         (b'{"traceEvents": 3}', "is no Chrome trace"),
         (b'{"traceEvents": []}', "holds no kernels, only nothing"),
