@@ -48,7 +48,10 @@ def match(truths: Sequence[FaultTruth], firings: Sequence[Firing]) -> Matches:
             taken[-j] = -i
     repeats: dict[int, int] = {}
     for _, _, i, j in sorted(pairs, reverse=True):
-        if -j not in taken and -j not in repeats and _blames_nobody_else(truths[-i], firings[-j]):
+        accused = firings[-j].accused
+        if accused and truths[-i].fault.node not in {None, *accused}:
+            continue
+        if -j not in taken and -j not in repeats:
             repeats[-j] = -i
     false = [j for j in range(len(firings)) if j not in taken and j not in repeats]
     return Matches(noticed, repeats, tuple(false))
@@ -88,10 +91,6 @@ def _part(truth: FaultTruth) -> int:
 def _fit(truth: FaultTruth, firing: Firing) -> int:
     is_node = firing.node == truth.fault.node
     return 2 * is_node + 2 * is_cause_right(truth, firing) + is_place_right(truth, firing)
-
-
-def _blames_nobody_else(truth: FaultTruth, firing: Firing) -> bool:
-    return not firing.accused or truth.fault.node in {None, *firing.accused}
 
 
 DAY_S = 86_400.0
@@ -193,12 +192,12 @@ def percentile(values: Sequence[float], q: float) -> float | None:
     return float(np.percentile(values, q)) if values else None
 
 
-HEADS = {
+SCORE_LABELS = {
     "precision": "of the alerts were about a fault",
-    "recall": "of the faults that count were noticed",
-    "localisation": "of those noticed, the right place named",
-    "cause": "of those noticed, the right cause named",
-    "in_time": "of those noticed, within 15 s or two steps",
+    "recall": "of the faults that count were detected",
+    "localisation": "of those detected, with the correct location",
+    "cause": "of those detected, with the correct cause",
+    "in_time": "of those detected, within 15 s or two steps",
 }
 
 
@@ -287,27 +286,24 @@ def lines(report: DrillReport) -> Iterator[str]:
     yield f"\nAlerts: {len(report.firings)}"
     yield from _table([_alert_row(report, j) for j in range(len(report.firings))])
     yield "\nScore"
-    rows = [(name, _share(score[name]), text) for name, text in HEADS.items()]
+    rows = [(name, _share(score[name]), text) for name, text in SCORE_LABELS.items()]
     delay = score["time_to_detect_s"]
     rows.append(("time to detect", _seconds(delay["p50"]), f"p90 {_seconds(delay['p90'])}"))
-    rows.append(("false alerts", str(score["false_alerts"]), _false_pages(score)))
+    pages = f"{score['false_pages']} of them pages, {score['false_pages_per_day']:.2g} per day"
+    rows.append(("false alerts", str(score["false_alerts"]), pages))
     yield from _table(rows)
-
-
-def _false_pages(score: dict[str, Any]) -> str:
-    return f"{score['false_pages']} of them pages, {score['false_pages_per_day']:.2g} per day"
 
 
 def _fault_row(report: DrillReport, i: int) -> tuple[str, ...]:
     truth = report.truths[i]
     cost = truth.step_slowdown_ratio
-    ratio = "no step got on" if cost is None else f"steps x {cost:.3f}"
+    ratio = "no step completed" if cost is None else f"steps x {cost:.3f}"
     noticed = report.matches.noticed.get(i)
     if noticed is None:
-        verdict = "MISSED" if truth.counts else "not noticed, need not be"
+        verdict = "MISSED" if truth.counts else "not detected, need not be"
     else:
         delay_s = report.firings[noticed].fired_s - truth.start_s
-        verdict = f"noticed after {delay_s:,.0f} s"
+        verdict = f"detected after {delay_s:,.0f} s"
     at = f"{truth.start_s:,.0f}-{truth.end_s:,.0f} s"
     return (
         truth.fault.kind,
@@ -320,7 +316,7 @@ def _fault_row(report: DrillReport, i: int) -> tuple[str, ...]:
 
 def _alert_row(report: DrillReport, j: int) -> tuple[str, ...]:
     firing = report.firings[j]
-    over = "open still" if firing.resolved_s is None else f"over {firing.resolved_s:,.0f} s"
+    over = "still open" if firing.resolved_s is None else f"over {firing.resolved_s:,.0f} s"
     verdict = "FALSE" if j in report.matches.false else ""
     if j in report.matches.repeats:
         verdict = "again"

@@ -117,7 +117,7 @@ def test_it_says_the_same_in_words(scenario: Path) -> None:
     call_command("drill", str(scenario), stdout=out)
 
     assert "slow_core" in out.getvalue()
-    assert "noticed after" in out.getvalue()
+    assert "detected after" in out.getvalue()
 
 
 @pytest.mark.django_db

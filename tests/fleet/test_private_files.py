@@ -44,7 +44,7 @@ def test_a_running_installation_in_an_old_folder_is_closed_and_keeps_its_data(
         assert up.answers() == 200
         assert open_to_others(folder) == []
         assert "were open to other users; closed." in up.said
-        assert "everybody must sign in again" in up.said
+        assert "all users must sign in again" in up.said
     assert open_to_others(folder) == []
     assert (folder / "secret_key").read_text() == key
     with closing(sqlite3.connect(folder / "trnwatch.sqlite3")) as database:

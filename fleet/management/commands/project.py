@@ -45,18 +45,18 @@ class Command(PlainCommand):
         parser.add_argument("--trial", help="name of a trial: its baseline and a candidate")
         parser.add_argument("--candidate", default="", help="run of the candidate (the first)")
         parser.add_argument(
-            "--run", action="append", help="name of a run; given twice, the baseline comes first"
+            "--run",
+            action="append",
+            help="name of a run; repeat it for a second one",
         )
-        parser.add_argument("--figures", metavar="FILE", help="TOML of one or two arms by hand")
+        parser.add_argument("--figures", metavar="FILE", help="TOML file of one or two arms")
         parser.add_argument("--days", default=DAYS, help=f"length of the run ({DAYS:g})")
         parser.add_argument("--porting-usd", default=0.0, help="what porting costs (0)")
-        parser.add_argument("--tokens", help="instead of days: as long as so many tokens take")
-        parser.add_argument(
-            "--failures", help="per node and day, if known better than what was seen"
-        )
+        parser.add_argument("--tokens", help="instead of --days: train this many tokens")
+        parser.add_argument("--failures", help="per node and day (default: as observed)")
         reuse = parser.add_mutually_exclusive_group()
         reuse.add_argument(
-            "--reuse", action="store_const", const=True, help="only with graphs kept (both)"
+            "--reuse", action="store_const", const=True, help="only with a compile cache (both)"
         )
         reuse.add_argument(
             "--no-reuse", dest="reuse", action="store_const", const=False, help="only without"
@@ -65,22 +65,25 @@ class Command(PlainCommand):
     def handle(self, *, json: bool, **options: Any) -> None:
         """Project and print."""
         try:
-            planned, found = _projected(options)
+            planned, found = _project(options)
         except FieldError as error:
-            raise ValueError(f"{_flag(error.field)}: {error.message}") from error
+            # Fields of a file keep their name; all others are options.
+            is_of_file = error.field.startswith("arm")
+            field = error.field if is_of_file else f"--{error.field.replace('_', '-')}"
+            raise ValueError(f"{field}: {error.message}") from error
         except DatabaseError as error:
             raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
         except RedisError as error:
             raise CommandError(f"Redis: {error}. Is it running at REDIS_URL?") from error
-        asked = options["reuse"]
-        reuses = (True, False) if asked is None else (asked,)
+        reuse = options["reuse"]
+        reuses = (True, False) if reuse is None else (reuse,)
         if json:
             self.write_json(as_json(found, planned, reuses=reuses))
             return
         self.stdout.write(f"{sentence(found, planned, has_reuse=reuses[0])}\n")
         self.stdout.write(f"{reuse_sentence(found, planned)}\n")
-        if told := assumption_sentence(planned):
-            self.stdout.write(f"{told}\n")
+        if note := assumption_sentence(planned):
+            self.stdout.write(f"{note}\n")
         self.stdout.write("\n")
         for has_reuse in reuses:
             scenario = found.scenario(has_reuse=has_reuse)
@@ -88,15 +91,12 @@ class Command(PlainCommand):
             self.write_table(_rows(found, scenario))
         for each in planned:
             self.stdout.write(f"\n{each.label}: assumptions")
-            self.write_table(_assumed(each))
+            self.write_table(
+                (NAMES[one.name], written(one), basis_written(one)) for one in each.assumptions
+            )
 
 
-def _flag(field: str) -> str:
-    """Name the option of a field; fields of a file keep their name."""
-    return field if field.startswith("arm") else f"--{field.replace('_', '-')}"
-
-
-def _projected(options: dict[str, Any]) -> tuple[tuple[Planned, ...], Projection]:
+def _project(options: dict[str, Any]) -> tuple[tuple[Planned, ...], Projection]:
     length_days, porting_usd = days_of(options["days"]), porting_of(options["porting_usd"])
     tokens = None if options["tokens"] is None else tokens_of(options["tokens"])
     failures = None if options["failures"] is None else failures_of(options["failures"])
@@ -141,7 +141,3 @@ def _rows(found: Projection, scenario: ReuseScenario) -> list[tuple[str, str, st
     if scenario.extra_days is not None:
         rows.append(("longer", days_span(scenario.extra_days), "than the baseline, for those"))
     return rows
-
-
-def _assumed(planned: Planned) -> list[tuple[str, str, str]]:
-    return [(NAMES[each.name], written(each), basis_written(each)) for each in planned.assumptions]

@@ -34,14 +34,22 @@ class Command(BaseCommand):
         folder: Path = settings.DATA_DIR
         try:
             services.check_disk_space(folder)
-            with sockets.Lock(folder / "up.lock") as lock, self._door() as listener:
+            with sockets.Lock(folder / "up.lock") as lock, self._listen() as listener:
                 lock.note(self._address(listener))
-                self._tell_of_mended(folder)
+                self._report_closed_files(folder)
                 if n_left := end_leftovers(folder):
                     self._say(f"Ended {n_left} processes that an earlier `up` had left.")
                 self._prepare()
                 sockets.raise_file_limit()
-                env = self._environment(listener)
+                # By default a demo, under the host names of this machine.
+                defaults = {
+                    "TRNWATCH_DEMO": "1",
+                    "TRNWATCH_BASE_URL": self._address(listener),
+                    "TRNWATCH_ALLOWED_HOSTS": ",".join(
+                        sockets.host_names(listener.getsockname()[0])
+                    ),
+                }
+                env = defaults | os.environ
                 running = Services(folder, root=settings.ROOT, env=env, say=self._say)
                 asyncio.run(running.run(listener, on_ready=lambda: self._greet(listener)))
         except sockets.AlreadyRunningError as holder:
@@ -59,32 +67,23 @@ class Command(BaseCommand):
         except services.DiskFullError as error:
             raise CommandError(str(error)) from error
         except (StartError, TimeoutError) as error:
-            said = str(error) or "The first page did not come in time."
-            msg = f"{said} See {folder / 'log'}."
+            reason = str(error) or "The first page did not come in time."
+            msg = f"{reason} See {folder / 'log'}."
             raise CommandError(msg) from error
         except OSError as error:
             if not outages.is_disk_error(error):
                 raise
             raise CommandError(outages.disk_advice(error, folder)) from error
 
-    def _door(self) -> socket.socket:
+    def _listen(self) -> socket.socket:
         """Listen where PORT and BIND say."""
-        asked = os.environ.get("PORT")
+        chosen_port = os.environ.get("PORT")
         bind = os.environ.get("BIND") or "127.0.0.1"
-        port = sockets.port_from(asked) if asked else 8000
-        listener = sockets.open_listener(bind, port, insist=bool(asked))
+        port = sockets.port_from(chosen_port) if chosen_port else 8000
+        listener = sockets.open_listener(bind, port, insist=bool(chosen_port))
         if (chosen := listener.getsockname()[1]) != port:
             self._say(f"Port {port} is taken; using {chosen}. PORT chooses another.")
         return listener
-
-    def _environment(self, listener: socket.socket) -> dict[str, str]:
-        """Environment of the programs: by default a demo under this machine's host names."""
-        defaults = {
-            "TRNWATCH_DEMO": "1",
-            "TRNWATCH_BASE_URL": self._address(listener),
-            "TRNWATCH_ALLOWED_HOSTS": ",".join(sockets.host_names(listener.getsockname()[0])),
-        }
-        return defaults | os.environ
 
     def _prepare(self) -> None:
         """Bring tables and static files up to date."""
@@ -94,10 +93,12 @@ class Command(BaseCommand):
             took_s = time.monotonic() - began_s
             self._say(f"The database is up to date: {n_migrations} migrations, {took_s:.1f} s.")
         services.collect_static_if_needed(settings.STATIC_ROOT)
-        self._end_exposed_sessions()
+        # If other users could read the session keys in the database, sign all users out.
+        if settings.MENDED.exposed("trnwatch.sqlite3") and Session.objects.all().delete()[0]:
+            self._say("The database was open to other users: all users must sign in again.")
         connection.close()
 
-    def _tell_of_mended(self, folder: Path) -> None:
+    def _report_closed_files(self, folder: Path) -> None:
         """Report files that other users of this machine could read until now."""
         mended = settings.MENDED
         if mended.paths:
@@ -105,14 +106,7 @@ class Command(BaseCommand):
             self._say(f"{n_files} files and folders in {folder} were open to other users; closed.")
         if mended.refused:
             first = mended.refused[0]
-            self._say(f"{first} belongs to another user: see that only trnwatch can read it.")
-
-    def _end_exposed_sessions(self) -> None:
-        """Sign all users out if the session keys in the database were readable by others."""
-        if settings.MENDED.exposed("trnwatch.sqlite3"):
-            n_sessions, _ = Session.objects.all().delete()
-            if n_sessions:
-                self._say("The database was open to other users: everybody must sign in again.")
+            self._say(f"{first} belongs to another user: make it readable for trnwatch alone.")
 
     def _greet(self, listener: socket.socket) -> None:
         """Print the address, how to sign in, and how to stop."""
@@ -128,7 +122,6 @@ class Command(BaseCommand):
         )
 
     def _address(self, listener: socket.socket) -> str:
-        """Return the address to type into a browser."""
         host, port = listener.getsockname()[:2]
         return sockets.address(host, port)
 
