@@ -1,9 +1,11 @@
-"""Print how large the product is and how it hangs together: modules, lines, packages, imports.
+"""Print the size and structure of the product: modules, lines, packages, imports, paths.
 
-`python tools/structure.py` prints a table; with `--names` also what it counted.
+`make structure` prints a table; `ARGS=--names` also lists what was counted. The files on a path
+are listed by `python tools/files_touched.py --names`.
 """
 
 import ast
+import subprocess
 import sys
 from collections import Counter, defaultdict
 from pathlib import Path
@@ -13,7 +15,6 @@ PRODUCT = ("fleet", "telemetry", "trnwatch")
 
 
 def name_of(path: Path) -> str:
-    """Return a module's dotted name."""
     parts = path.relative_to(ROOT).with_suffix("").parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
@@ -25,7 +26,6 @@ def product() -> dict[str, Path]:
 
 
 def imports_of(tree: ast.AST, known: set[str]) -> set[str]:
-    """Return the modules of the product that a module imports."""
     found = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -38,7 +38,7 @@ def imports_of(tree: ast.AST, known: set[str]) -> set[str]:
 
 
 def single_use(trees: dict[str, ast.Module]) -> tuple[list[str], int]:
-    """Return the private functions that are named once besides their definition, and all."""
+    """Return the private functions used exactly once, and the number of all."""
     defined: Counter[str] = Counter()
     named: Counter[str] = Counter()
     for tree in trees.values():
@@ -54,8 +54,8 @@ def single_use(trees: dict[str, ast.Module]) -> tuple[list[str], int]:
     return once, sum(defined.values())
 
 
-def circles(edges: dict[str, set[str]]) -> list[list[str]]:
-    """Return the groups of modules that import each other in a circle (Tarjan)."""
+def cycles(edges: dict[str, set[str]]) -> list[list[str]]:
+    """Return the groups of modules that import each other in a cycle (Tarjan)."""
     index: dict[str, int] = {}
     low: dict[str, int] = {}
     stack: list[str] = []
@@ -103,7 +103,7 @@ def main() -> None:
     packages = [p for p in packages if p.name not in {"migrations", "__pycache__"}]
     singles = [p for p in (ROOT / "fleet").glob("*.py") if p.name != "__init__.py"]
     sizes = sorted(lines.values())
-    rows = [
+    rows: list[tuple[str, object]] = [
         ("modules", len(files)),
         ("lines of Python", sum(sizes)),
         ("longest module", sizes[-1]),
@@ -112,11 +112,21 @@ def main() -> None:
             f"{sizes[len(sizes) // 2]}, {sizes[len(sizes) * 95 // 100]}",
         ),
         ("packages in fleet", len(packages)),
-        ("single modules beside them", len(singles)),
+        ("single modules in fleet", len(singles)),
         ("modules whose only importer is a neighbour", len(neighbours)),
         ("private functions used exactly once", f"{len(once)} of {n_private}"),
-        ("import circles", len(circles(edges))),
+        ("import cycles", len(cycles(edges))),
     ]
+    # In its own process: it runs the product, and this one only reads it.
+    paths = subprocess.run(
+        [sys.executable, str(ROOT / "tools/files_touched.py")],
+        check=True,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    for line in paths.stdout.splitlines():
+        label, _, number = line.partition("\t")
+        rows.append((label, number))
     for label, value in rows:
         print(f"{label:<46}{value}")
     if "--names" in sys.argv:
