@@ -52,7 +52,7 @@ def modules_run() -> Iterator[set[str]]:
 @contextmanager
 def installation() -> Iterator[None]:
     """Prepare a small demo fleet in a temporary folder, with its own Redis."""
-    from fleet.ops.redis import REDIS_SERVER
+    from fleet.ops.embedded_redis import REDIS_SERVER
 
     with tempfile.TemporaryDirectory(prefix="trnwatch-paths-") as folder:
         with socket.socket() as probe:
