@@ -18,7 +18,7 @@ from telemetry.blocks import METRICS, FloatArray, IntArray
 from telemetry.store.history import MINUTE_S, node_series, run_steps, worker_minutes
 from telemetry.store.reading import LongTerm, Source
 
-# Which metric shows each cause; a rule may name others in its evidence.
+# The metric that shows each cause; a rule may name others in its evidence.
 SHOWN_BY: Mapping[str, str] = {
     "efa_latency": "efa_latency_s",
     "efa_loss": "efa_retransmits_per_s",
@@ -31,9 +31,9 @@ SHOWN_BY: Mapping[str, str] = {
     "ecc_uncorrected": "mem_ecc_uncorrected",
 }
 MOST_CHARTS = 3
-# Of a larger run, peers beyond these are not drawn one by one.
+# More peers than this are not drawn one by one.
 MOST_PEERS = 32
-# Peers out of the durable tier cost a query each.
+# Each peer from the durable tier costs a query.
 MOST_PEERS_BY_MINUTE = 8
 PARTS = {"node": "host", "core": "core", "device": "device", "efa": "EFA"}
 UNITS = {
@@ -66,8 +66,8 @@ def chart_of_metric(metric: str) -> NodeChart:
     if known is not None:
         return known
     unit = next((unit for ending, unit in UNITS.items() if metric.endswith(ending)), "count")
-    told = METRICS[metric]
-    return NodeChart(metric, told.help.rstrip("."), metric, PARTS[told.part], unit)
+    described = METRICS[metric]
+    return NodeChart(metric, described.help.rstrip("."), metric, PARTS[described.part], unit)
 
 
 def culprit_figure(
@@ -174,7 +174,7 @@ def _minutes(
 BEFORE_S = 300
 AFTER_S = 120
 LONGEST_S = 3600
-# Where the time of a step goes that too much goes into: the phase to set workers side by side in.
+# The phase to compare workers in, by what takes too much of the step.
 PHASE_OF: Mapping[str, tuple[str, str, str]] = {
     "input_stall": ("input_s", "input", "Input by worker"),
     "checkpoint_slow": ("checkpoint_s", "checkpoint", "Checkpoint by worker"),
@@ -193,7 +193,7 @@ class AlertChart:
 
 
 def alert_window(alert: Alert, *, now: datetime) -> Window:
-    """Return the stretch that an alert is about: from before its onset to after its end.
+    """Return the window of an alert: from before its onset to after its end.
 
     An open alert's stretch grows for an hour; then what made it fire stays in view.
     """
@@ -211,7 +211,7 @@ def charts_of(alert: Alert) -> Sequence[AlertChart]:
     convicting = _convicting(alert)
     if alert.run is None:
         return convicting
-    # What a node rule found stands in its own metric; what a run's rule found, in the steps.
+    # A node rule is shown by its own metric, a run rule by the steps.
     of_node = alert.subject.startswith("node:")
     found = [*convicting, phases] if of_node else [phases, *convicting]
     return [*found, *_by_worker(alert)]
@@ -267,9 +267,9 @@ def alert_figure(
     now: datetime,
     long_term: LongTerm | None = None,
 ) -> Chart | Heat | None:
-    """Return one chart of an alert, the broken stretch shaded; None where it has no such chart.
+    """Return one chart of an alert, the affected window shaded; None if it has no such chart.
 
-    What the database no longer keeps is asked of ``long_term``, but for single workers.
+    What the database no longer keeps is read from ``long_term``, except single workers.
     """
     if chart not in {each.name for each in charts_of(alert)}:
         return None

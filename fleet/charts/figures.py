@@ -24,7 +24,7 @@ ALONE = "each worker's figures are kept here only"
 
 
 def resolution(every_s: int) -> str:
-    """Say in words how finely something is told.
+    """Describe the resolution of data in words.
 
     >>> [resolution(every_s) for every_s in (EVERY_STEP, SOME_STEPS, 1, 60, 1800)]
     ['every step', 'averages of steps', '1 s', '1 min', '30 min']
@@ -56,14 +56,14 @@ def reach_of(stretches: Sequence[SeriesSource]) -> dict[str, Any]:
 
 def reach_in_words(reach: Sequence[dict[str, Any]]) -> str:
     """Say what a chart's parts are, the newest first, in UTC."""
-    said = []
+    texts = []
     for i, part in enumerate(reach):
         newer = reach[i + 1] if i + 1 < len(reach) else None
         before = f" before {_moment(newer['since'])}" if newer else ""
         source = ", from the long-term store" if part["tier"] == "long term" else ""
-        told = f"{part['detail']}{before}{source}"
-        said.append(f"nothing{before}: {part['why']}" if part["why"] else told)
-    return " · ".join(reversed(said))
+        detail = f"{part['detail']}{before}{source}"
+        texts.append(f"nothing{before}: {part['why']}" if part["why"] else detail)
+    return " · ".join(reversed(texts))
 
 
 def workers_reach(window: Window) -> Sequence[SeriesSource]:
@@ -197,7 +197,7 @@ def rounded(values: FloatArray) -> FloatArray:
     exact = np.asarray(values, dtype=float)
     size = np.abs(np.where(np.isfinite(exact) & (exact != 0), exact, 1.0))
     power = SIGNIFICANT_DIGITS - 1 - np.floor(np.log10(size))
-    # Powers of ten above one are exact, those below are not: divide by the former only.
+    # Powers of ten above one are exact floats, those below are not: divide by the former only.
     up, down = 10.0 ** np.maximum(power, 0), 10.0 ** np.maximum(-power, 0)
     return np.asarray(np.round(exact * up / down) * down / up)
 
@@ -209,7 +209,7 @@ def _with_nulls(values: FloatArray) -> list[float | None]:
 def thinned(
     t_s: FloatArray | IntArray, values: FloatArray, *, most: int = MAX_POINTS
 ) -> tuple[FloatArray, FloatArray]:
-    """Average runs of neighbours until at most so many points are left.
+    """Average neighbouring points until at most so many are left.
 
     Parameters
     ----------
@@ -326,7 +326,7 @@ Drawn = TypeVar("Drawn", Chart, Chart | Heat, bytes | Chart | Heat)
 def annotated(
     drawn: Drawn, window: Window, *, run: int | None = None, node: int | None = None
 ) -> Drawn:
-    """Return a chart with what is said of its run, its node or everything, by their keys.
+    """Return a chart with the annotations of its run, its node and the fleet.
 
     Bars have no moments to mark, and a heat map has no room for words. A chart that was frozen
     as JSON is marked with what has been said since, too.
@@ -341,8 +341,10 @@ def annotated(
 def said_within(window: Window, *, run: int | None, node: int | None) -> Sequence[Event]:
     """Return the newest annotations of a window, the oldest first."""
     within = Annotation.objects.within(moment_of(window.start), moment_of(window.end))
-    said = within.about(run=run, node=node).order_by("-at", "-pk")[:MOST]
-    return [(each.at.timestamp(), f"{each.kind}: {each.text}", each.kind) for each in said][::-1]
+    annotations = within.about(run=run, node=node).order_by("-at", "-pk")[:MOST]
+    return [(each.at.timestamp(), f"{each.kind}: {each.text}", each.kind) for each in annotations][
+        ::-1
+    ]
 
 
 def _marked(frozen: bytes, events: Sequence[Event]) -> bytes:

@@ -24,9 +24,9 @@ from telemetry.blocks import FloatArray
 from telemetry.store.reading import LongTerm, Source
 
 Drawn = dict[str, Any]
-# What would be forgotten this soon is kept now; whatever keeps it may be late.
+# Data that expires this soon is kept now: the task may run late.
 IN_TIME_S = 180
-# The newest seconds may not all be there yet.
+# The newest seconds may be incomplete.
 NEWEST_S = 5
 
 
@@ -43,7 +43,7 @@ def frozen_figure(alert: Alert, chart: str) -> bytes | None:
 
 
 def lasting_figure(source: Source, alert: Alert, chart: str, *, now: datetime) -> bytes | None:
-    """Return a chart of an alert that goes on: what is kept of it, then what is live.
+    """Return a chart of an open alert: the kept part, then live data.
 
     None where nothing is kept yet: then all of it is live.
     """
@@ -60,7 +60,7 @@ def lasting_figure(source: Source, alert: Alert, chart: str, *, now: datetime) -
 
 
 def freeze_what_is_due(hot: Source, *, now: datetime) -> list[Alert]:
-    """Keep what would soon be forgotten, and what is over as a whole; return the latter.
+    """Keep data that expires soon, and resolved alerts as a whole; return the latter.
 
     An alert that lasts longer than the hot tier keeps is kept piece by piece, each piece while
     it is there by the second.
@@ -105,8 +105,8 @@ def _keep(
     source: Source, alert: Alert, window: Window, *, now: datetime, kept_until: datetime | None
 ) -> None:
     """Keep the charts over a window, after what of them is kept already."""
-    held = FrozenChart.objects.filter(alert=alert, kept_until__isnull=False)
-    before = {chart.name: chart.figure for chart in held}
+    unfinished = FrozenChart.objects.filter(alert=alert, kept_until__isnull=False)
+    before = {chart.name: chart.figure for chart in unfinished}
     for chart in charts_of(alert):
         figure = alert_figure(source, alert, chart.name, window, now=now)
         if figure is None:
@@ -119,11 +119,11 @@ def _keep(
             alert=alert, name=chart.name, defaults={"figure": packed, "kept_until": kept_until}
         )
     if kept_until is None:
-        held.update(kept_until=None)
+        unfinished.update(kept_until=None)
 
 
 def joined(older: Mapping[str, Any], newer: Mapping[str, Any]) -> Drawn:
-    """Lay one piece of a chart after another: lines by their labels, a gap where one has none.
+    """Join two parts of a chart: lines by label, a gap where a part lacks the line.
 
     Bars have no time: the newer stand for both.
     """
@@ -148,7 +148,7 @@ def _unpacked(packed: bytes | memoryview) -> bytes:
 
 
 Kind = AlertEvent.Kind
-# Unix seconds of this age, to the microsecond: whole seconds would miss, or add, an event.
+# Unix seconds with microseconds: whole seconds would miss or add an event.
 MOMENT = re.compile(r"\d{1,11}(\.\d{1,6})?", re.ASCII)
 SILENCED = re.compile(r"until (\d{4}-\d\d-\d\d \d\d:\d\d) UTC: (.*)", re.DOTALL)
 
@@ -166,7 +166,7 @@ def written(moment: datetime) -> str:
 
 
 def asked_moment(given: str, *, alert: Alert, now: datetime) -> datetime | None:
-    """Read the moment of an address, in Unix seconds; None where it can be none of this alert's.
+    """Parse a time from a URL, in Unix seconds; None where it is outside this alert's life.
 
     The alert's own second is as early as it gets: before it fired there was nothing to show.
     """
@@ -177,16 +177,16 @@ def asked_moment(given: str, *, alert: Alert, now: datetime) -> datetime | None:
 
 
 def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
-    """Return a copy of an alert as it was at a moment; it is never to be saved.
+    """Return a copy of an alert as it was at a time. Never save it.
 
     What it said is what the last event that changed it wrote down; who had it, and whether it
     was over, follow from the events up to then.
     """
     then = copy.copy(alert)
     past = [event for event in events if event.at <= at]
-    told = [event.snapshot for event in past if event.snapshot]
-    if told:
-        _say_again(then, told[-1])
+    snapshots = [event.snapshot for event in past if event.snapshot]
+    if snapshots:
+        _restore(then, snapshots[-1])
     then.resolved_at = then.acknowledged_at = None
     then.acknowledged_by = then.assigned_to = ""
     then.assigned_at = then.flapping_since = then.quiet_since = then.silence = None
@@ -196,11 +196,11 @@ def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
     return then
 
 
-def _say_again(then: Alert, told: dict[str, object]) -> None:
+def _restore(then: Alert, snapshot: dict[str, object]) -> None:
     for name in SAID:
-        if name in told:
-            setattr(then, name, told[name])
-    node = told.get("node")
+        if name in snapshot:
+            setattr(then, name, snapshot[name])
+    node = snapshot.get("node")
     if node != (then.node.name if then.node else None):
         then.node = Node.objects.filter(name=node).first() if node else None
 
@@ -229,20 +229,20 @@ def _replay(then: Alert, event: AlertEvent) -> None:
 
 def _silence(event: AlertEvent) -> Silence | None:
     """Return a silence as its event announced it: its own row may have changed, or be gone."""
-    told = SILENCED.fullmatch(event.text)
-    if told is None:
+    match = SILENCED.fullmatch(event.text)
+    if match is None:
         return None
-    ends_at = datetime.strptime(told[1], "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
-    return Silence(by=event.by, reason=told[2], starts_at=event.at, ends_at=ends_at)
+    ends_at = datetime.strptime(match[1], "%Y-%m-%d %H:%M").replace(tzinfo=UTC)
+    return Silence(by=event.by, reason=match[2], starts_at=event.at, ends_at=ends_at)
 
 
 def with_worst(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> dict[str, object]:
-    """Return an alert's evidence with the worst share that its timeline ever told of.
+    """Return an alert's evidence with the worst share of its timeline.
 
     The evidence itself is of the last time that something was worth telling.
     """
-    told = [event.snapshot.get("evidence", {}) for event in events if event.at <= at]
-    shares = [share for each in told if isinstance(share := each.get("share_ratio"), float)]
+    evidence = [event.snapshot.get("evidence", {}) for event in events if event.at <= at]
+    shares = [share for each in evidence if isinstance(share := each.get("share_ratio"), float)]
     return {**alert.evidence, "worst_share_ratio": max(shares)} if shares else alert.evidence
 
 
@@ -256,7 +256,7 @@ def incident_figure(
     now: datetime,
     long_term: LongTerm | None = None,
 ) -> bytes | Chart | Heat | None:
-    """Return one chart of an alert, as of a moment if one is asked for; None: no such chart.
+    """Return one chart of an alert, frozen at a time if given; None if it has no such chart.
 
     A window inside the one that was frozen is cut out of it, by the second as on the first day.
     """
@@ -278,11 +278,16 @@ def _blamed(alert: Alert) -> tuple[object, ...]:
 def _cut(frozen: bytes, window: Window) -> bytes | None:
     """Cut a window out of a frozen chart; None where it is not inside."""
     figure: dict[str, Any] = msgspec.json.decode(frozen)
-    held, moments = figure.get("window"), figure.get("t")
-    if not held or not moments or window.start < held[0] or window.end > held[1]:
+    kept_window, times = figure.get("window"), figure.get("t")
+    if (
+        not kept_window
+        or not times
+        or window.start < kept_window[0]
+        or window.end > kept_window[1]
+    ):
         return None
-    kept = [i for i, second in enumerate(moments) if window.start <= second <= window.end]
-    figure["t"] = [moments[i] for i in kept]
+    kept = [i for i, second in enumerate(times) if window.start <= second <= window.end]
+    figure["t"] = [times[i] for i in kept]
     for series in figure.get("series", ()):
         series["values"] = [series["values"][i] for i in kept]
     figure["window"] = [window.start, window.end]

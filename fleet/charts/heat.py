@@ -18,7 +18,7 @@ ByteArray = npt.NDArray[np.uint8]
 NO_DATA = 255
 FULL = 254
 
-# What the device number of an alert counts, by cause.
+# The kind of part that the device number of an alert means, by cause.
 PARTS: Mapping[str, str] = {
     "efa_latency": "EFA",
     "efa_loss": "EFA",
@@ -32,7 +32,7 @@ PARTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class HeatRow:
-    """One node of the heat map: its cores, packed, and the alert that blames it.
+    """One node of the heat map: its packed cores, and the alert about it.
 
     ``stem`` is the beginning of its name that is its run's, which stands above the row.
     """
@@ -109,15 +109,15 @@ def heat_groups(
         return (run is None, run.name if run else "", now.node.rank, now.node.name)
 
     def row(now: NodeNow) -> HeatRow:
-        told = cores.get(now.node.name) if now.is_up else None
-        return HeatRow.of(now, told or unknown_cores(now.node.n_cores), blamed.get(now.node.pk))
+        known = cores.get(now.node.name) if now.is_up else None
+        return HeatRow.of(now, known or unknown_cores(now.node.n_cores), blamed.get(now.node.pk))
 
     together = groupby(sorted(nodes, key=place), key=lambda now: now.node.run)
     return [HeatGroup(run, [row(now) for now in members]) for run, members in together]
 
 
 def packed_cores(blocks: Iterable[Block]) -> dict[str, str]:
-    """Return how busy each core of each node is: a byte per core in base64, by node.
+    """Return the utilization of each core: one byte per core in base64, by node.
 
     0 to 254 stand for idle to busy, and 255 for no reading.
     """

@@ -25,7 +25,7 @@ OUTLIER_RATIO = 0.08  # a part that differs from its peers by less is not worth 
 
 
 def outliers(values: FloatArray) -> list[int]:
-    """Return the parts that differ from their peers, the furthest first, at most four.
+    """Return the parts that differ most from their peers, at most four.
 
     Parameters
     ----------
@@ -51,21 +51,21 @@ def outliers(values: FloatArray) -> list[int]:
 def _out(recent: FloatArray) -> list[int]:
     """Return the parts that are out in these samples, the furthest first."""
     seen = np.flatnonzero(np.isfinite(recent).any(axis=0))
-    told = recent[np.isfinite(recent).any(axis=1)][:, seen].astype(float)
-    if not told.size:
+    reported = recent[np.isfinite(recent).any(axis=1)][:, seen].astype(float)
+    if not reported.size:
         return []
-    # What all parts do together, as computing and waiting in turn, sets none apart.
-    apart = told - np.nanmedian(told, axis=1)[:, None]
+    # Changes common to all parts, as compute and wait phases, are no difference.
+    apart = reported - np.nanmedian(reported, axis=1)[:, None]
     level = np.nanmedian(apart, axis=0)
     off = np.abs(level - np.median(level))
     spread = 1.4826 * np.median(off)
-    alike = max(OUTLIER_DEVIATIONS * spread, OUTLIER_RATIO * abs(np.nanmedian(told)), 1e-12)
+    alike = max(OUTLIER_DEVIATIONS * spread, OUTLIER_RATIO * abs(np.nanmedian(reported)), 1e-12)
     found = np.flatnonzero(off > np.maximum(alike, NOISE_DEVIATIONS * np.nanstd(apart, axis=0)))
     return [int(seen[i]) for i in found[np.argsort(-off[found])]]
 
 
 def part_lines(series: Series, part: str, *, marked: Sequence[int] = ()) -> list[ChartLine]:
-    """Draw each part as a line, peers muted; where parts are many, only their spread.
+    """Draw each part as a line, peers muted; of many parts only the spread.
 
     ``marked`` parts stand out whatever they do: the culprit of an alert.
     """
@@ -125,8 +125,8 @@ def _total(series: Series) -> FloatArray:
 
 ESTIMATE = "estimate: bytes per step from a profile times steps per second"
 PROBE = "measured by a probe: EFA itself counts no latency"
-# What neuron-monitor has no counter for.
-UNTOLD = frozenset(
+# Metrics without a counter in neuron-monitor.
+NOT_IN_NEURON_MONITOR = frozenset(
     {
         "hbm_bandwidth_bytes_per_s",
         "efa_latency_s",
@@ -176,7 +176,7 @@ _ALL = (
         "core_utilization_ratio",
         "core",
         "ratio",
-        help="lowest, mean and highest core, and whoever stands out",
+        help="lowest, mean and highest core, and outliers",
     ),
     NodeChart(
         "efa-latency",
@@ -247,8 +247,8 @@ def unmeasured_of(node: Node, block: Block | None) -> Sequence[NodeChart]:
     """Return the charts a real node has no figures for: neuron-monitor cannot see everything."""
     if node.source == Node.Source.SIMULATED:
         return []
-    told = METRICS.keys() - UNTOLD if block is None else block.values.keys()
-    return [chart for chart in charts_of(node) if chart.metric not in told]
+    known = METRICS.keys() - NOT_IN_NEURON_MONITOR if block is None else block.values.keys()
+    return [chart for chart in charts_of(node) if chart.metric not in known]
 
 
 def node_figure(
@@ -261,7 +261,7 @@ def node_figure(
     long_term: LongTerm | None = None,
 ) -> Chart | Heat:
     """Return one chart of a node; ``marked`` parts stand out: the culprit of an alert."""
-    # What has not been told yet is no gap: a live window ends where its shard does.
+    # Data that has not arrived yet is no gap: a live window ends at its shard's newest tick.
     newest = hot.newest().get(node.shard, window.end) if window.is_live else window.end
     end = max(window.start, min(window.end, newest))
 
@@ -347,7 +347,7 @@ def rolling(series: Series, *, over_s: int) -> Series:
         return series
     there = np.isfinite(series.values)
     totals = [np.where(there, series.values, 0.0), there.astype(float)]
-    # The difference of two running sums is the sum of what lies between them.
+    # The difference of two running sums is the sum between them.
     ahead = np.zeros((over_s, series.values.shape[1]))
     summed = [np.concatenate([ahead, each.cumsum(axis=0)]) for each in totals]
     total, n = (each[over_s:] - each[:-over_s] for each in summed)

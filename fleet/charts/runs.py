@@ -25,7 +25,7 @@ SLACK_S = 2.0
 SECONDS_PER_HOUR = 3600.0
 TOKENS_PER_MTOK = 1e6
 PER_STEP = "seconds per step"
-# Only said where an alert found that a worker is late: otherwise some worker waits least too.
+# Shown only if an alert found a late worker: some worker always waits least.
 WHO_WAITS = f"{PER_STEP}; the culprit is the worker that waits least"
 LAYERS = (
     ("compute_s", "compute", "compute"),
@@ -38,7 +38,7 @@ LAYERS = (
 
 
 def with_gaps(steps: StepBatch, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Lay values (n_steps, n) over time, with an empty row wherever no step was under way.
+    """Place values (n_steps, n) in time, with a NaN row wherever no step ran.
 
     Notes
     -----
@@ -81,7 +81,7 @@ def tokens(run: Run, steps: StepBatch) -> Chart:
 
 def mfu(run: Run, steps: StepBatch) -> Chart:
     """Draw the share of the hardware's peak that training uses: model FLOPs utilization."""
-    # What was recorded or reported need not say what trained on what.
+    # Imported runs may have no model or instance type.
     per_token, peak = flops_per_token(run) or np.nan, peak_flops(run) or np.nan
     return _line(steps, "MFU", pace(steps) * per_token / peak, "ratio")
 
@@ -98,16 +98,16 @@ def cost(run: Run, steps: StepBatch) -> Chart:
 
 def loss(run: Run, steps: StepBatch) -> Chart:
     """Draw the training loss of the steps that tell one; a job need not tell it of each."""
-    told = np.flatnonzero(np.isfinite(steps.loss))
+    known = np.flatnonzero(np.isfinite(steps.loss))
     kept = replace(
         steps,
-        step=steps.step[told],
-        ended_at_s=steps.ended_at_s[told],
-        phases={phase: values[told] for phase, values in steps.phases.items()},
-        tokens=steps.tokens[told],
-        told_loss=steps.loss[told],
+        step=steps.step[known],
+        ended_at_s=steps.ended_at_s[known],
+        phases={phase: values[known] for phase, values in steps.phases.items()},
+        tokens=steps.tokens[known],
+        told_loss=steps.loss[known],
     )
-    # Of a loss only how it falls is of interest: from zero on it would be a flat line.
+    # The axis of a loss does not start at zero: the curve would look flat.
     return replace(_line(kept, "loss", kept.loss, "count"), scale="close")
 
 
@@ -218,7 +218,7 @@ def saying_newest_steps(runs: RunQuerySet) -> RunQuerySet:
 
 
 def charts_of(hot: Source, run: Run, alerts: Iterable[Alert] = ()) -> Collection[RunChart]:
-    """Return the charts of a run, that of the loss only where it tells one.
+    """Return the charts of a run, with the loss only if the run reports one.
 
     Only where one of the ``alerts`` found a late worker is a culprit looked for in who waits.
     """
@@ -231,7 +231,7 @@ def charts_of(hot: Source, run: Run, alerts: Iterable[Alert] = ()) -> Collection
 
 
 def tells_loss(hot: Source, run: Run) -> bool:
-    """Whether any step of a run's newest hour, or of its few minutes so far, tells a loss.
+    """Whether any step of a run's newest hour has a loss.
 
     The run is to be asked for with ``saying_newest_steps``.
     """
@@ -242,7 +242,7 @@ def tells_loss(hot: Source, run: Run) -> bool:
 
 
 EVERY_S = 10
-# A step speaks for this long after its end, or for three times its own length.
+# A step counts for this long after its end, or for three times its duration.
 HOLDS_S = 15.0
 HOLDS_STEPS = 3.0
 
@@ -254,7 +254,7 @@ def grid(start_s: float, end_s: float) -> FloatArray:
 
 
 def share_now(steps: StepBatch, t_s: FloatArray) -> FloatArray:
-    """Return a run's all-reduce share as it stood at some moments.
+    """Return a run's all-reduce share at some times.
 
     Parameters
     ----------

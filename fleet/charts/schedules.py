@@ -17,16 +17,16 @@ N_POINTS = 57
 
 
 def schedule_figure(
-    found: Projection, planned: tuple[Planned, ...], asked: ScheduleRequest
+    found: Projection, planned: tuple[Planned, ...], request: ScheduleRequest
 ) -> dict[str, Any]:
     """Return what the page's script draws: lines over numbers, each with its 95 % band.
 
     A line whose role is low or high bounds the one named before it.
     """
-    points = _points(found, planned, asked)
-    by_days = asked.by != "tokens"
+    points = _points(found, planned, request)
+    by_days = request.by != "tokens"
     at = points.days if by_days else points.tokens
-    if asked.by == "saved":
+    if request.by == "saved":
         lines = _lines("saved", _less(points.baseline, points.candidate))
     else:
         lines = [
@@ -39,16 +39,16 @@ def schedule_figure(
         "x_unit": "days" if by_days else "tokens",
         "unit": "usd",
         "series": lines,
-        "events": _events(found, asked),
+        "events": _events(found, request),
     }
 
 
-def _points(found: Projection, planned: tuple[Planned, ...], asked: ScheduleRequest) -> Curves:
+def _points(found: Projection, planned: tuple[Planned, ...], request: ScheduleRequest) -> Curves:
     ways = arms_of(
-        planned, days=found.days, porting_usd=found.porting_usd, has_reuse=asked.has_reuse
+        planned, days=found.days, porting_usd=found.porting_usd, has_reuse=request.has_reuse
     )
     baseline, candidate = ways.arms
-    if asked.by != "tokens":
+    if request.by != "tokens":
         return over_days(baseline, candidate, np.linspace(0, found.days, N_POINTS))
     return over_tokens(baseline, candidate, np.linspace(0, found.tokens, N_POINTS))
 
@@ -81,12 +81,12 @@ def _label(at: float, *, by_days: bool) -> str:
     return f"day {at:.2f}" if by_days else f"{si(at)} tokens"
 
 
-def _events(found: Projection, asked: ScheduleRequest) -> Sequence[tuple[float, str, str]]:
+def _events(found: Projection, request: ScheduleRequest) -> Sequence[tuple[float, str, str]]:
     """Mark the break-even where it lies within what is drawn."""
-    even = found.scenario(has_reuse=asked.has_reuse).break_even
+    even = found.scenario(has_reuse=request.has_reuse).break_even
     if even is None or even.days is None or even.tokens is None:
         return []
-    at = even.tokens if asked.by == "tokens" else even.days.value
-    is_shown = at <= (found.tokens if asked.by == "tokens" else found.days)
+    at = even.tokens if request.by == "tokens" else even.days.value
+    is_shown = at <= (found.tokens if request.by == "tokens" else found.days)
     words = f"earned back after {days_in_words(even.days.value)}"
     return [(at, words, "break-even")] if is_shown and even.tokens else []

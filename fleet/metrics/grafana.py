@@ -9,13 +9,13 @@ Kind = Literal["timeseries", "stat", "table", "bargauge"]
 SCHEMA_VERSION = 38
 COLUMNS = 24
 SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-# Of Okabe and Ito's palette: told apart by everybody.
-CALM, ALARM, TOLD = "#0072B2", "#D55E00", "#E69F00"
+# The palette of Okabe and Ito, which colour-blind people can distinguish.
+NORMAL, CRITICAL, WARNING = "#0072B2", "#D55E00", "#E69F00"
 
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """One query of a panel, and how its series are called; ``rare`` may well find nothing."""
+    """One query of a panel and its legend; a ``rare`` query usually returns nothing."""
 
     expr: str
     legend: str = "__auto"
@@ -24,7 +24,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Panel:
-    """One panel: ``limit`` is drawn as a line, ``link`` leads from a series to trnwatch."""
+    """One panel: ``limit`` is drawn as a line, ``link`` is the URL of a series in trnwatch."""
 
     title: str
     asks: Sequence[Ask]
@@ -49,7 +49,7 @@ class PanelRow:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """A variable: the label's values of a metric; ``expr`` may speak of earlier variables."""
+    """A variable: the values of a label; ``metric`` may use earlier variables."""
 
     name: str
     title: str
@@ -206,16 +206,16 @@ def _panel(panel: Panel, number: int, at: Json) -> Json:
 
 def _field(panel: Panel) -> Json:
     """Write how values look: unit, scale, limit, and where a click leads."""
-    steps: list[Json] = [{"color": CALM, "value": None}]
+    steps: list[Json] = [{"color": NORMAL, "value": None}]
     if panel.limit is not None:
-        steps.append({"color": ALARM, "value": panel.limit})
+        steps.append({"color": CRITICAL, "value": panel.limit})
     custom: Json = {}
     if panel.kind == "timeseries":
         custom = {
             "lineWidth": 1,
             "fillOpacity": 20 if panel.stacks else 0,
             "showPoints": "never",
-            # A gap is drawn as a gap: absent is not zero.
+            # Missing data is not zero.
             "spanNulls": False,
             "stacking": {"mode": "normal" if panel.stacks else "none"},
             "thresholdsStyle": {"mode": "off" if panel.limit is None else "dashed"},

@@ -1,4 +1,4 @@
-"""Which machine each node is to AWS' exporters: what names have to do with their labels."""
+"""The labels of each node in the families of AWS's exporters."""
 
 from collections.abc import Mapping
 
@@ -12,18 +12,18 @@ COLUMNS = ("name", "source", "instance_id", "instance_type", "zone", "run__name"
 
 
 def identities(nodes: QuerySet[Node]) -> Mapping[str, NodeLabels]:
-    """Return who every one of these nodes is, by name.
+    """Return the labels of nodes, by name.
 
-    Of real nodes under one instance id only the first goes by what the machine says its own
-    name is; the others go by the names they have here, so that no two are taken for one.
+    Of real nodes with the same instance id only the first has the instance name that its machine
+    reports; the others have their node name, so that no two have the same labels.
     """
     rows: list[Row] = list(nodes.order_by("name").values_list(*COLUMNS))
-    twins = _namesakes(rows)
-    return {row[0]: _who(row, is_namesake=row[0] in twins) for row in rows}
+    duplicates = _duplicates(rows)
+    return {row[0]: _labels(row, is_duplicate=row[0] in duplicates) for row in rows}
 
 
-def _namesakes(rows: list[Row]) -> set[str]:
-    """Return the nodes that share their instance id with one of an earlier name."""
+def _duplicates(rows: list[Row]) -> set[str]:
+    """Return the nodes whose instance id a node with an earlier name has too."""
     ids = {row[2] for row in rows if row[2]}
     first: dict[str, str] = {}
     known = Node.objects.filter(instance_id__in=ids) if len(rows) == 1 else None
@@ -37,15 +37,14 @@ def _namesakes(rows: list[Row]) -> set[str]:
     return {row[0] for row in rows if row[2] and first[row[2]] != row[0]}
 
 
-def _who(row: Row, *, is_namesake: bool) -> NodeLabels:
-    """Return who a node is."""
+def _labels(row: Row, *, is_duplicate: bool) -> NodeLabels:
     name, source, instance_id, instance_type, zone, run = row
     if source == Node.Source.SIMULATED:
         subnet = f"subnet-{zone}" if zone else ""
         base = (name, instance_id or name, instance_type, zone, region_of(zone), subnet)
         return NodeLabels(*base, runtime_tag=run or "")
     return NodeLabels(
-        name if is_namesake else "",
+        name if is_duplicate else "",
         instance_id,
         instance_type,
         zone,

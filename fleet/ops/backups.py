@@ -151,7 +151,7 @@ def client_program(name: str) -> str | None:
 FORMAT = 1
 MANIFEST, DATABASE = "manifest.json", "database"
 PIECE_BYTES = 1 << 20
-# A manifest lists migrations by name; whatever is longer is no manifest.
+# A manifest lists migrations; a longer file is no manifest.
 MAX_MANIFEST_BYTES = 1 << 20
 
 
@@ -236,7 +236,7 @@ def _poured(source: IO[bytes], target: IO[bytes]) -> str:
     return digest.hexdigest()
 
 
-# Tables that hold what people would miss; a row in one of them is not overwritten unasked.
+# Tables with data of people: a database with rows in them is overwritten only with --replace.
 PRECIOUS = ("fleet_run", "fleet_alert", "fleet_node", "fleet_token", "auth_user")
 
 
@@ -264,7 +264,7 @@ def back_up(path: Path, *, now: datetime) -> Manifest:
 
 
 def restore(path: Path, *, replaces: bool) -> Manifest:
-    """Put a backup in place of the database: whole, or not at all.
+    """Replace the database by a backup, completely or not at all.
 
     Everything is checked before anything changes: that the file is whole, of this kind of
     database, of no newer release, and that nothing is overwritten unasked (``replaces``).

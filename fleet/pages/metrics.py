@@ -1,4 +1,4 @@
-"""What Prometheus scrapes, as streams: `/metrics`, `/metrics/neuron`, `/metrics/nodes/<name>`."""
+"""Pages for Prometheus: `/metrics`, `/metrics/neuron`, `/metrics/nodes/<name>`, discovery."""
 
 import time
 import zlib
@@ -34,26 +34,26 @@ from telemetry.store.hot import open_store
 
 @require_safe
 def sd_prometheus(request: HttpRequest) -> HttpResponse:
-    """List every node that ought to report, or does: all of them, or the request fails.
+    """List every node that should report, or does. The list is complete, or the request fails.
 
-    Each is two targets: its own page, and its part of the page of AWS's names.
+    Each node is two targets: its own page, and its part of `/metrics/neuron`.
     """
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     try:
         seen = hot.last_seen()
         nodes = list(Node.objects.select_related("run").order_by("name"))
     except (DatabaseError, StoreUnavailable) as error:
-        # Prometheus keeps the targets that it knows.
+        # After a failed request Prometheus keeps its targets.
         return store_away(error)
     since_s = time.time() - settings.HOT_KEEP_S
-    told = [node for node in nodes if not node.is_released or seen.get(node.name, 0) > since_s]
+    listed = [node for node in nodes if not node.is_released or seen.get(node.name, 0) > since_s]
     neuron = reverse("metrics-neuron")
-    groups = [group for node in told for group in _groups(request, node, neuron=neuron)]
+    groups = [group for node in listed for group in _groups(request, node, neuron=neuron)]
     return JsonResponse(groups, safe=False, headers={"Cache-Control": "no-store"})
 
 
 def _groups(request: HttpRequest, node: Node, *, neuron: str) -> list[dict[str, Any]]:
-    """Return one node as two targets, and what it is.
+    """Return the two targets of a node, with its labels.
 
     Both have the same ``instance``: the label ``metrics_path`` keeps their ``up`` apart.
     """
@@ -76,13 +76,13 @@ def _groups(request: HttpRequest, node: Node, *, neuron: str) -> list[dict[str, 
 
 
 OPEN_METRICS = "application/openmetrics-text"
-GZIP_WINDOW = 31  # zlib's way to ask for gzip's header and trailer
+GZIP_WINDOW = 31  # zlib: write the header and trailer of gzip
 COMPRESS_LEVEL = 1
 
 
 @require_safe
 def metrics(request: HttpRequest) -> HttpResponseBase:
-    """Answer a scrape of everything; ``?nodes=0`` leaves out what each node's page tells."""
+    """Serve all families; ``?nodes=0`` leaves out the hardware, which each node's page has."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     with_nodes = request.GET.get("nodes") != "0"
     try:
@@ -93,7 +93,7 @@ def metrics(request: HttpRequest) -> HttpResponseBase:
 
 @require_safe
 def metrics_neuron(request: HttpRequest) -> HttpResponseBase:
-    """Answer a scrape of the names of AWS's exporters; ``?node=NAME`` asks for one node's."""
+    """Serve the names of AWS's exporters, of all nodes or of ``?node=NAME``."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     name = request.GET.get("node")
     try:
@@ -107,7 +107,7 @@ def metrics_neuron(request: HttpRequest) -> HttpResponseBase:
 
 @require_safe
 def metrics_node(request: HttpRequest, name: str) -> HttpResponseBase:
-    """Answer a scrape of one node."""
+    """Serve the families of one node."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     try:
         node = _node(name)
@@ -120,7 +120,7 @@ def metrics_node(request: HttpRequest, name: str) -> HttpResponseBase:
 
 def _node(name: str) -> Node | None:
     if "\0" in name:
-        # PostgreSQL refuses such text.
+        # PostgreSQL refuses NUL in text.
         return None
     return Node.objects.select_related("run").filter(name=name).first()
 
@@ -150,13 +150,13 @@ def streamed(request: HttpRequest, collector: Collector) -> HttpResponseBase:
 
 
 def _takes_gzip(accepted: str) -> bool:
-    """Whether a client takes gzip; a weight of zero says that it does not."""
+    """Whether a client accepts gzip; a weight of zero means no."""
     codings = (coding.replace(" ", "").partition(";q=") for coding in accepted.split(","))
     return any(name == "gzip" and (not q or weight.strip("0.")) for name, q, weight in codings)
 
 
 def _packed(page: Iterator[bytes]) -> Iterator[bytes]:
-    """Compress a page as it goes by."""
+    """Compress a page piece by piece."""
     packer = zlib.compressobj(COMPRESS_LEVEL, wbits=GZIP_WINDOW)
     for piece in page:
         if packed := packer.compress(piece):
@@ -165,7 +165,7 @@ def _packed(page: Iterator[bytes]) -> Iterator[bytes]:
 
 
 async def _served(page: Iterator[bytes]) -> AsyncIterator[bytes]:
-    """Write each piece in a thread, so that the loop goes on listening meanwhile."""
+    """Write each piece in a thread, so that the event loop is not blocked."""
     step = sync_to_async(_next, thread_sensitive=False)
     while piece := await step(page):
         yield piece

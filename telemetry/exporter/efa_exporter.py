@@ -22,8 +22,8 @@ from telemetry.store.hot import HotStore
 from telemetry.store.node_state import RATES, EfaCounts, efa_counts, read_sidecars
 
 COUNTERS = tuple(names.COUNTERS)
-MOST_NODES = 64
-# What simulated devices do not count follows from what they do, or from these.
+MAX_NODES = 64
+# Assumed sizes for counters that the simulation does not have.
 PACKET_BYTES, WRITE_BYTES = 8192.0, 2.0**20
 N_COMMANDS, LIFESPAN_MS = 1024.0, 10.0
 PORT = "1"
@@ -79,13 +79,13 @@ def _real(
     nodes = iter(
         sorted(n for n in snapshot.up if n in identities and not identities[n].is_simulated)
     )
-    while some := tuple(islice(nodes, MOST_NODES)):
+    while some := tuple(islice(nodes, MAX_NODES)):
         for node, ports in read_sidecars(hot, "efa", some).items():
             parts, counts = _read(ports)
             alike.setdefault(parts, []).append((node, counts))
     for parts, members in alike.items():
-        for i in range(0, len(members), MOST_NODES):
-            names_, counted = zip(*members[i : i + MOST_NODES], strict=True)
+        for i in range(0, len(members), MAX_NODES):
+            names_, counted = zip(*members[i : i + MAX_NODES], strict=True)
             yield Devices(tuple(names_), parts, np.stack(counted, axis=1))
 
 
@@ -140,7 +140,7 @@ def _derived(counts: EfaCounts, up: Sequence[int]) -> FloatArray:
     sent, got = known["efa_tx_bytes_per_s"], known["efa_rx_bytes_per_s"]
     again = known["efa_retransmits_per_s"]
     impaired = known["efa_impaired_per_s"]
-    told: dict[str, FloatArray | float] = {
+    known_counters: dict[str, FloatArray | float] = {
         "tx_bytes": sent,
         "tx_pkts": known["efa_tx_packets_per_s"],
         "rx_bytes": got,
@@ -160,4 +160,6 @@ def _derived(counts: EfaCounts, up: Sequence[int]) -> FloatArray:
         "keep_alive_rcvd": float(counts.n_ticks),
         **dict.fromkeys(names.OF_SOME_DRIVERS, np.nan),
     }
-    return np.stack([np.broadcast_to(told.get(name, 0.0), sent.shape) for name in COUNTERS])
+    return np.stack(
+        [np.broadcast_to(known_counters.get(name, 0.0), sent.shape) for name in COUNTERS]
+    )

@@ -72,35 +72,35 @@ class SimulatedBatch:
 
 
 def simulated_batches(
-    snapshot: HotSnapshot, who: Mapping[str, NodeLabels]
+    snapshot: HotSnapshot, identities: Mapping[str, NodeLabels]
 ) -> Iterator[SimulatedBatch]:
     """Yield the simulated nodes that are up and have AWS' chips, those of a kind together."""
     for batch in snapshot.batches:
         kinds: dict[str, list[int]] = {}
         for place, node in enumerate(batch.nodes):
-            known = who.get(node)
+            known = identities.get(node)
             if known and known.is_simulated and known.machine:
                 kinds.setdefault(known.instance_type, []).append(place)
         for kind, places in kinds.items():
-            members = [who[batch.nodes[place]] for place in places]
+            members = [identities[batch.nodes[place]] for place in places]
             rows = rows_of((member.base, member.runtime_tag) for member in members)
             machine = catalog.instances()[kind]
             yield SimulatedBatch(batch, np.array(places), machine, rows, snapshot.totals)
 
 
 MIB = 2.0**20
-# What a core holds beside tensors, if there is room; as neuron-monitor shows it of a trn2.
+# Memory of a core except tensors, if there is room; values of neuron-monitor on a trn2.
 CORE_BYTES = {
     "constants": 0.1875 * MIB,
     "model_code": 96.0 * MIB,
     "model_shared_scratchpad": 0.0,
     "runtime_memory": 6.0 * MIB,
 }
-# Host memory of a process for each of its cores, and at most this share of what is in use.
+# Host memory of a process per core, limited to this share of the memory in use.
 HOST_BYTES_PER_CORE, HOST_SHARE = 293.0 * MIB, 0.5
-# Of the vCPU time in use: what the process takes, and how much of either is the kernel's.
+# Shares of the vCPU time in use: of the process, and of the kernel.
 PROCESS_SHARE, KERNEL_SHARE = 0.9, 0.07
-# Percentiles of the execution latency, over its mean.
+# Percentiles of the execution latency, relative to its mean.
 SPREAD = {"p0": 0.95, "p1": 0.97, "p25": 0.99, "p50": 1.0, "p75": 1.01, "p99": 1.05, "p100": 1.2}
 
 Derived = Callable[[SimulatedBatch], SeriesArray | None]
@@ -145,11 +145,11 @@ def core_memory(nodes: SimulatedBatch, *, purpose: str) -> SeriesArray | None:
     device = np.where(nodes.runs_process, nodes.values("device_memory_used_bytes"), np.nan)
     per_device = nodes.n_cores // nodes.machine.n_devices
     core = device / per_device
-    beside = sum(CORE_BYTES.values())
+    others = sum(CORE_BYTES.values())
     if purpose in CORE_BYTES:
-        held = CORE_BYTES[purpose] * np.minimum(core / beside, 1.0)
+        held = CORE_BYTES[purpose] * np.minimum(core / others, 1.0)
     else:
-        held = np.maximum(core - beside, 0.0)
+        held = np.maximum(core - others, 0.0)
     held = np.rint(held)
     parts = [(str(i), names.NOWHERE) for i in range(held.shape[1] * per_device)]
     texts = np.repeat(format_values(held), per_device, axis=1)
@@ -298,13 +298,13 @@ class Reported:
             self.series.setdefault(spec, []).append(NodeSeries(tag, parts, found))
 
 
-def reported(node: str, kept: LastReportState, who: NodeLabels | None) -> Reported | None:
+def reported(node: str, kept: LastReportState, identities: NodeLabels | None) -> Reported | None:
     """Return what the exporter would show of a node; None where the report cannot be read."""
     try:
         report = read_last_report(kept.line)
     except msgspec.MsgspecError:
         return None
-    shown = Reported(_base(node, report, who))
+    shown = Reported(_base(node, report, identities))
     for process in report.neuron_runtime_data or ():
         if process.report is not None:
             _process(shown, process, kept.executed.get(tag_of(process)))
@@ -312,15 +312,19 @@ def reported(node: str, kept: LastReportState, who: NodeLabels | None) -> Report
     return shown
 
 
-def _base(node: str, report: LastReport, who: NodeLabels | None) -> tuple[str, ...]:
+def _base(node: str, report: LastReport, identities: NodeLabels | None) -> tuple[str, ...]:
     """Return the labels on everything; a node always has a name, lest two be taken for one."""
     info = report.instance_info or schemas.InstanceInfo()
-    zone = info.instance_availability_zone or (who.availability_zone if who else "")
-    name = who.instance_name if who and who.instance_name else info.instance_name or node
+    zone = info.instance_availability_zone or (identities.availability_zone if identities else "")
+    name = (
+        identities.instance_name
+        if identities and identities.instance_name
+        else info.instance_name or node
+    )
     return (
         name,
-        info.instance_id or (who.instance_id if who else ""),
-        info.instance_type or (who.instance_type if who else ""),
+        info.instance_id or (identities.instance_id if identities else ""),
+        info.instance_type or (identities.instance_type if identities else ""),
         zone,
         getattr(info, "instance_region", None) or region_of(zone),
         getattr(info, "subnet_id", None) or "",
@@ -437,23 +441,25 @@ def _sum(shares: Iterable[float | None]) -> float | None:
     return sum(known) if known else None
 
 
-# Nodes, or processes, that are written side by side.
-MOST_ROWS = 64
+# Nodes or processes written together.
+MAX_ROWS = 64
 
 
 def neuron_families(
-    snapshot: HotSnapshot, who: Mapping[str, NodeLabels], kept: Mapping[str, LastReportState]
+    snapshot: HotSnapshot,
+    identities: Mapping[str, NodeLabels],
+    kept: Mapping[str, LastReportState],
 ) -> list[ArrayFamily]:
-    """Return what neuron-monitor's exporter would show of every node that is up.
+    """Return the families of neuron-monitor's exporter for every node that is up.
 
     Parameters
     ----------
     snapshot : what the hot tier holds
-    who : the machine behind each node
+    identities : the machine behind each node
     kept : the last report of each real node
     """
-    simulated = tuple(simulated_batches(snapshot, who))
-    told = (reported(n, kept[n], who.get(n)) for n in sorted(kept) if n in snapshot.up)
+    simulated = tuple(simulated_batches(snapshot, identities))
+    told = (reported(n, kept[n], identities.get(n)) for n in sorted(kept) if n in snapshot.up)
     real = tuple(each for each in told if each is not None)
     return [ArrayFamily(spec, partial(_arrays, spec, simulated, real)) for spec in names.ALL]
 
@@ -475,8 +481,8 @@ def _real(spec: Spec, nodes: Sequence[Reported]) -> Iterator[SeriesArray]:
         for shown in node.series.get(spec, ()):
             alike.setdefault(shown.parts, []).append((node.base, shown))
     for parts, members in alike.items():
-        for i in range(0, len(members), MOST_ROWS):
-            some = members[i : i + MOST_ROWS]
+        for i in range(0, len(members), MAX_ROWS):
+            some = members[i : i + MAX_ROWS]
             values = np.stack([shown.values for _, shown in some])
             rows = rows_of((base, shown.tag) for base, shown in some)
             yield SeriesArray(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from telemetry import catalog
 from telemetry.exporter.exposition import LabelRows, Spec
 
-# On every family, in the order in which the exporter fills them in.
+# Labels of every family, in the exporter's order.
 BASE = (
     "instance_name",
     "instance_id",
@@ -29,7 +29,7 @@ ENDINGS = (
 )
 PERCENTILES = ("p0", "p1", "p25", "p50", "p75", "p99", "p100")
 ECC = ("mem_ecc_corrected", "mem_ecc_uncorrected", "sram_ecc_corrected", "sram_ecc_uncorrected")
-# Of a core's memory the exporter says nowhere in particular.
+# The exporter's location of a core's memory.
 NOWHERE = "None"
 
 
@@ -118,7 +118,7 @@ def own_labels(spec: Spec) -> tuple[str, ...]:
 
 
 LABELS = ("device", "port")
-# Where many nodes share a page; on its own page a node's series go without, as the exporter's do.
+# Only on pages of many nodes: the real exporter has no such label.
 NODE = "node"
 
 OF_PORTS: Mapping[str, str] = {
@@ -160,7 +160,7 @@ OF_DEVICES: Mapping[str, str] = {
     "create_ah_err": "Address handles that could not be created.",
     "mmap_err": "Memory maps that failed.",
 }
-# Counters that some versions of the driver have.
+# Counters of some driver versions only.
 OF_SOME_DRIVERS: Mapping[str, str] = {
     "alloc_mr_err": "Memory regions that could not be allocated.",
     "get_dma_mr_err": "DMA memory regions that could not be had.",
@@ -175,7 +175,7 @@ EFA_NAMES_ALL = (*COUNTERS.values(), INFO)
 
 @dataclass(frozen=True, slots=True)
 class NodeLabels:
-    """A node as its exporters would name it, in the order of BASE.
+    """The labels of a node, in the order of BASE.
 
     ``runtime_tag`` names the one process that a simulated node runs: its run. A real node's
     last report names its processes, and says better than we know what else it is.

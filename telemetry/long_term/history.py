@@ -1,4 +1,4 @@
-"""History out of the long-term store: the same minutes as the durable tier's, or their sums."""
+"""History from the long-term store: the minutes of the durable tier, or aggregates of them."""
 
 import logging
 import math
@@ -31,12 +31,12 @@ log = logging.getLogger(__name__)
 
 QUERY_RANGE = "/api/v1/query_range"
 FORM = {"Content-Type": "application/x-www-form-urlencoded", "Accept": "application/json"}
-# A store that did not answer is left alone for so long: a page asks for many charts at once.
+# Pause after a failed request: a page queries many charts at once.
 REST_S = 10.0
 MOST_BYTES = 32 << 20
 TIMEOUT_S = 8.0
 LONGEST_WHY = 120
-# Readers are told what is missing; the log says of which address and why.
+# Readers see what is missing; address and reason are only in the log.
 STORE = "the long-term store"
 AWAY = f"{STORE} does not answer"
 
@@ -70,7 +70,7 @@ class PromQL:
         """Return what a query gives at start, start + step, … up to end, both included."""
         if self.clock() < self._rests_until:
             raise LongTermError(AWAY)
-        # Where the store would move start and end to whole steps, nocache keeps it from that.
+        # nocache stops VictoriaMetrics from rounding start and end to whole steps.
         asked = {"query": query, "start": start, "end": end, "step": step_s, "nocache": 1}
         try:
             answer = self.endpoint.post(QUERY_RANGE, urlencode(asked).encode(), FORM)
@@ -106,10 +106,10 @@ def _quoted(value: str) -> str:
     return plain.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
 
-# How minutes, or samples, become one figure for a longer time: as minutes come from seconds.
+# Aggregation over a longer time, in the order of STATS.
 MERGES = ("min", "avg", "max")
 MOST_PARTS = 1024
-# No metric has it, so an answer's label of this name is ours.
+# A label that no metric has.
 KIND = "trnwatch_kind"
 
 
@@ -135,7 +135,7 @@ class LongTermHistory:
         names = [minute_name(metric, stat) for stat in STATS]
         values = self._parts(node, metric, names, t_s, every_s)
         if np.isnan(values).all(axis=1).any():
-            # Nobody wrote minutes there; what was sampled, by us or by a scrape, will do.
+            # No minutes were written there: use the samples.
             sampled = self._parts(node, metric, [HARDWARE[metric].name] * N_STATS, t_s, every_s)
             values = _filled(values, sampled)
         return t_s, values

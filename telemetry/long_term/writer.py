@@ -1,4 +1,4 @@
-"""The writer: takes what is new from hot and durable tier, in order, and has it delivered."""
+"""The writer to the long-term store: delivers new data of the hot and durable tiers in order."""
 
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -37,10 +37,10 @@ from telemetry.store.packing import DTYPES, digest, encode
 from telemetry.store.reading import Reader
 from telemetry.store.rollups import HOUR_S, MINUTE_S, N_STATS, Minutes, decode_hour, decode_minute
 
-# By Unix second; the first process to tell of one is believed, so that a repeated task changes
-# nothing. Seconds that the hot tier has let go of are let go of here.
+# By Unix second. The first write of a second wins, so that a repeated task changes nothing.
+# Seconds expire together with those of the hot tier.
 FIGURES = "long-term:figures"
-# Whose figures they are: kept once, named by content, for as long as a second refers to it.
+# The series of the figures, by digest of their names; kept while a second refers to them.
 NAMES = b"long-term:names:"
 MS = 1000
 
@@ -122,11 +122,11 @@ class FigureReader:
                 ]
 
 
-# Minutes stand under names of their own, as Prometheus would name what a rule recorded: lowest,
-# mean and highest of each minute, in the order in which the durable tier has them.
+# Suffixes of the names of minutes, as of recording rules: lowest, mean and highest, in the order
+# of the durable tier.
 STATS = ("min_1m", "avg_1m", "max_1m")
 assert len(STATS) == N_STATS  # noqa: S101
-# A minute's value stands in its middle: no border of a range can take it for a neighbour's.
+# A minute has its time in its middle, so that no range border assigns it to a neighbour.
 MIDDLE_S = 30
 
 RUN_PHASE = "trnwatch_run_phase_seconds:avg_1m"
@@ -136,7 +136,7 @@ PHASE_NAMES = tuple(phase.removesuffix("_s") for phase in PHASES)
 
 
 def minute_name(metric: str, stat: str) -> str:
-    """Return what the minutes of a metric are called.
+    """Return the series name of the minutes of a metric.
 
     >>> minute_name("efa_latency_s", "avg_1m")
     'trnwatch_efa_latency_seconds:avg_1m'
@@ -181,8 +181,8 @@ Row = TypeVar("Row", bound=Model)
 AVERAGE, HIGHEST = STATS.index("avg_1m"), STATS.index("max_1m")
 
 
-# Chunks that have no series in common. What comes after must be delivered after: a store may
-# refuse what is older than what it has.
+# Chunks without common series. Groups are delivered in order: a store may refuse samples that
+# are older than its newest.
 Group = Iterable[SeriesChunk]
 
 
@@ -234,7 +234,7 @@ def _times_ms(minutes: IntArray) -> IntArray:
 def _held(start: int, end: int) -> Iterator[Iterable[Minutes]]:
     """Yield what the durable tier has: hours, then minutes that are not folded one by one."""
     yield _hours(start, end)
-    # Row by row, and nothing held open: the store may keep us waiting for hours.
+    # Row by row without an open cursor: a delivery may wait for hours.
     loose = MinuteRollup.objects.filter(minute__gte=start, minute__lt=end).order_by("minute")
     keys = loose.values_list("minute", "pk")
     for _, group in groupby(keys, key=itemgetter(0)):
@@ -294,10 +294,10 @@ def run_heads(run: str) -> list[bytes]:
 
 SECONDS, MINUTES = "seconds", "minutes"
 LONGEST_WHY = 300
-# A stream that has not come further for so long is in trouble that people should know of.
+# A stream that is further behind is reported as a problem.
 BEHIND_S = 15 * 60
-# A refusal is told of for so long.
-TELL_S = 60 * 60
+# A refusal is reported for this long.
+REPORTED_S = 60 * 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -314,7 +314,7 @@ class Position:
         return row.second
 
     def move(self, *, before: int, after: int, delivered: Delivered, now: datetime) -> None:
-        """Note that everything before ``after`` is delivered, and what became of it.
+        """Record that everything before ``after`` is delivered, with its counts.
 
         Another writer may have come further: a position never goes back.
         """
@@ -342,20 +342,20 @@ class Position:
 
 
 def streams() -> QuerySet[LongTermPosition]:
-    """Return the streams that are written; none where nobody is asked to any more."""
+    """Return the streams; none while LONG_TERM_WRITE_URL is empty."""
     everything = LongTermPosition.objects.order_by("stream")
     return everything if settings.LONG_TERM_WRITE_URL else everything.none()
 
 
 def in_trouble(now: datetime) -> QuerySet[LongTermPosition]:
-    """Return the streams that people should know of: far behind, or refused lately."""
+    """Return the streams with a problem: far behind, or refused recently."""
     behind = Q(second__lt=int(now.timestamp()) - BEHIND_S)
-    refused = Q(dropped_at__gt=now - timedelta(seconds=TELL_S))
+    refused = Q(dropped_at__gt=now - timedelta(seconds=REPORTED_S))
     return streams().filter(behind | refused)
 
 
 def undelivered_since() -> int | None:
-    """Return from which second on minutes are still to be delivered; None where nobody writes."""
+    """Return the first second whose minutes are not delivered; None without a writer."""
     row = streams().filter(stream=MINUTES).first()
     return None if row is None else row.second
 
@@ -404,11 +404,10 @@ def newest_rows(span: Span, every_s: int) -> IntArray:
 log = logging.getLogger(__name__)
 
 
-# Seconds are sent once late reports have had this long; minutes when they are rolled up for
-# good: until then they may still be written anew.
+# Seconds are sent after this time for late reports, minutes once their rollup is final.
 SECONDS_SETTLE_S = 15
 MINUTES_SETTLE_S = 6 * MINUTE_S
-# What the hot tier is about to forget cannot be relied on any more.
+# The hot tier may drop its oldest seconds while they are read.
 FORGETTING_S = 30
 LEAST_SLICE_S = 15
 MINUTES_AT_ONCE = 60
@@ -419,8 +418,8 @@ class Writer:
     """Delivers two streams: seconds as exported, and minutes as the durable tier keeps them.
 
     A stream moves on when everything of a slice of time was delivered, and its position is
-    kept in the database only then: a writer that is killed delivers a slice again, and never
-    misses one. At most one slice and one batch per lane are in memory.
+    stored in the database only then: a killed writer repeats a slice and never misses one. At
+    most one slice and one batch per lane are in memory.
     """
 
     hot: Reader
@@ -451,7 +450,7 @@ class Writer:
         start = position.start_at(hot_from, now=self._now())
         if start < hot_from:
             return self._stand_in(position, start, _up(hot_from, MINUTE_S))
-        # With another setting than before, a little is delivered twice.
+        # After a change of ``every_s`` a few seconds are delivered twice.
         first, length_s = self._whole(start), max(self.every_s, LEAST_SLICE_S)
         end = min(first + self._whole(length_s), due)
         if end <= start:
@@ -483,7 +482,7 @@ class Writer:
         due = position.start_at(int(self.clock()), now=self._now())
         marks = queued_rewrites(self.hot, most=MINUTES_AT_ONCE)
         for minute, _ in marks:
-            # One that lies ahead is delivered in its turn.
+            # A minute that is not due yet is delivered later anyway.
             if minute < due:
                 groups = minute_groups(start=minute, end=minute + MINUTE_S)
                 self._deliver(position, due, due, groups)
