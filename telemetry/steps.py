@@ -34,7 +34,7 @@ class StepBatch:
     ended_at_s : (n_steps,) Unix seconds at which the step was over
     phases : for each of PHASES, (n_steps, n_workers) seconds; NaN where not reported
     tokens : (n_steps,) tokens trained in the step
-    told_loss : (n_steps,) training loss, NaN for a step that tells none; None where none does
+    reported_loss : (n_steps,) training loss, NaN for a step that tells none; None where none does
     merged : where rows are averages of several steps, how many and with how many tokens in all;
         None where each row is one step
 
@@ -51,7 +51,7 @@ class StepBatch:
     ended_at_s: FloatArray
     phases: Mapping[str, FloatArray]
     tokens: FloatArray
-    told_loss: FloatArray | None = None
+    reported_loss: FloatArray | None = None
     merged: Merged | None = None
 
     def __len__(self) -> int:
@@ -79,7 +79,7 @@ class StepBatch:
     @property
     def loss(self) -> FloatArray:
         """Training loss of each step: (n_steps,), NaN where not told."""
-        return np.full(len(self), np.nan) if self.told_loss is None else self.told_loss
+        return np.full(len(self), np.nan) if self.reported_loss is None else self.reported_loss
 
     @property
     def n_merged(self) -> FloatArray:
@@ -129,7 +129,7 @@ class StepBatch:
             self.ended_at_s[rows],
             phases,
             self.tokens[rows],
-            None if self.told_loss is None else self.told_loss[rows],
+            None if self.reported_loss is None else self.reported_loss[rows],
             None
             if self.merged is None
             else Merged(self.merged.n_steps[rows], self.merged.tokens[rows]),
@@ -145,7 +145,7 @@ class StepBatch:
     def joined(cls, batches: Sequence[Self]) -> Self:
         """Concatenate batches of one run with the same workers."""
         phases = {p: np.concatenate([b.phases[p] for b in batches]) for p in PHASES}
-        any_told = any(batch.told_loss is not None for batch in batches)
+        any_told = any(batch.reported_loss is not None for batch in batches)
         is_merged = any(batch.merged is not None for batch in batches)
         return cls(
             batches[0].run,

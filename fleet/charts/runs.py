@@ -105,7 +105,7 @@ def loss(run: Run, steps: StepBatch) -> Chart:
         ended_at_s=steps.ended_at_s[known],
         phases={phase: values[known] for phase, values in steps.phases.items()},
         tokens=steps.tokens[known],
-        told_loss=steps.loss[known],
+        reported_loss=steps.loss[known],
     )
     # The axis of a loss does not start at zero: the curve would look flat.
     return replace(_line(kept, "loss", kept.loss, "count"), scale="close")
@@ -178,7 +178,7 @@ def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:
     """Return what the run's charts append: the steps that ended since."""
     steps = hot.steps(run.name, since_s=since_s - ROLLING_S)
     fed = [chart for chart in RUN_CHARTS.values() if chart.is_fed]
-    if steps.told_loss is None:
+    if steps.reported_loss is None:
         fed.remove(RUN_CHARTS["loss"])
     figures = {chart.name: chart.draw(run, steps) for chart in fed}
     return {name: figure.since(since_s) for name, figure in figures.items()}

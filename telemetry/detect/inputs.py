@@ -154,7 +154,7 @@ def _kept(steps: StepBatch, rows: NDArray[np.bool_]) -> StepBatch:
         ended_at_s=steps.ended_at_s[rows],
         phases={phase: values[rows] for phase, values in steps.phases.items()},
         tokens=steps.tokens[rows],
-        told_loss=None if steps.told_loss is None else steps.told_loss[rows],
+        reported_loss=None if steps.reported_loss is None else steps.reported_loss[rows],
     )
 
 

@@ -81,7 +81,7 @@ def assemble_steps(
         ended_at_s=np.array([_median(p.ended_at_s for p in steps[number]) for number in order]),
         phases={phase: values[:, i] for i, phase in enumerate(PHASES)},
         tokens=np.array([_tokens(steps[number], tokens) for number in order], float),
-        told_loss=_loss([steps[number] for number in order]),
+        reported_loss=_loss([steps[number] for number in order]),
     )
 
 

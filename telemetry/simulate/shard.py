@@ -150,5 +150,5 @@ def _batch(script: Script, rows: TimelineRows) -> StepBatch:
         ended_at_s=rows.end_s,
         phases=dict(zip(PHASES, reported, strict=True)),
         tokens=rows.tokens.astype(float),
-        told_loss=losses(script, rows.step),
+        reported_loss=losses(script, rows.step),
     )

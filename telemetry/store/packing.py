@@ -256,7 +256,7 @@ def pack_steps(batch: StepBatch) -> tuple[bytes, bytes, list[bytes]]:
     names = json.dumps(batch.workers, separators=(",", ":")).encode()
     head = np.stack([batch.step, batch.ended_at_s, batch.tokens], axis=1).astype("<f8")
     phases = np.stack([batch.phases[phase] for phase in PHASES], axis=1).reshape(len(batch), -1)
-    loss = [] if batch.told_loss is None else [batch.told_loss[:, None]]
+    loss = [] if batch.reported_loss is None else [batch.reported_loss[:, None]]
     rows = np.concatenate([head, phases, *loss], axis=1, dtype="<f8")
     key = digest(names)
     return key, names, [key + row.tobytes() for row in rows]
@@ -331,6 +331,6 @@ def _chosen(batch: StepBatch, rows: NDArray[np.bool_] | IntArray) -> StepBatch:
     """Return the steps at ``rows``, a mask or indices."""
     phases = {phase: values[rows] for phase, values in batch.phases.items()}
     step, ended_at_s, tokens = batch.step[rows], batch.ended_at_s[rows], batch.tokens[rows]
-    loss = None if batch.told_loss is None else batch.told_loss[rows]
+    loss = None if batch.reported_loss is None else batch.reported_loss[rows]
     merged = batch.merged and Merged(batch.merged.n_steps[rows], batch.merged.tokens[rows])
     return StepBatch(batch.run, batch.workers, step, ended_at_s, phases, tokens, loss, merged)

@@ -17,7 +17,7 @@ FALLING = np.linspace(3.0, 2.0, 10)
 def test_steps_that_tell_no_loss_leave_no_hole(run: Run) -> None:
     each_third = np.where(np.arange(10) % 3 == 0, FALLING, np.nan)
 
-    figure = loss(run, replace(steps(n_steps=10, compute_s=1.0), told_loss=each_third))
+    figure = loss(run, replace(steps(n_steps=10, compute_s=1.0), reported_loss=each_third))
 
     assert figure.lines[0].values.tolist() == FALLING[::3].tolist()
     assert len(figure.t_s) == 4
@@ -27,7 +27,7 @@ def test_a_pause_is_a_gap(run: Run) -> None:
     batch = steps(n_steps=10, compute_s=1.0)
     late = batch.ended_at_s + 60.0 * (np.arange(10) >= 5)
 
-    figure = loss(run, replace(batch, ended_at_s=late, told_loss=FALLING))
+    figure = loss(run, replace(batch, ended_at_s=late, reported_loss=FALLING))
 
     assert np.flatnonzero(np.isnan(figure.lines[0].values)).tolist() == [5]
 
@@ -40,7 +40,7 @@ def test_a_job_that_tells_none_has_nothing_to_draw(run: Run) -> None:
 def test_whether_it_tells_one_is_seen_in_either_tier(
     run: Run, hot: HotStore, *, told: bool
 ) -> None:
-    batch = replace(steps(n_steps=10), told_loss=FALLING if told else None)
+    batch = replace(steps(n_steps=10), reported_loss=FALLING if told else None)
 
     hot.append_steps(batch)
     fresh = tells_loss(hot, run)
@@ -55,7 +55,7 @@ def test_only_a_chart_that_is_there_is_fed(run: Run, hot: HotStore) -> None:
     hot.append_steps(steps(n_steps=5))
     silent = run_points(hot, run, since_s=NOON_S - 60)
     hot.append_steps(
-        replace(steps(n_steps=5, first=6, ended_at_s=NOON_S + 20), told_loss=FALLING[:5])
+        replace(steps(n_steps=5, first=6, ended_at_s=NOON_S + 20), reported_loss=FALLING[:5])
     )
 
     told = run_points(hot, run, since_s=NOON_S - 60)

@@ -180,7 +180,7 @@ def test_a_loss_is_drawn_where_the_job_tells_one(page: Page, hot: HotStore, run:
     before = page("/runs/llama/")
     told = steps(n_steps=1, first=3, ended_at_s=now_s - 30, compute_s=1.0)
 
-    hot.append_steps(replace(told, told_loss=np.array([2.5])))
+    hot.append_steps(replace(told, reported_loss=np.array([2.5])))
 
     assert "Tokens per second" in before
     assert "Training loss" not in before

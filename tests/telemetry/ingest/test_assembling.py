@@ -120,4 +120,4 @@ def test_a_steps_loss_is_the_mean_over_those_who_tell_it() -> None:
     np.testing.assert_array_equal(
         assemble_steps("real", steps, ["a", "b"]).loss, [2.5, 1.5, np.nan]
     )
-    assert assemble_steps("real", {3: steps[3]}, ["a", "b"]).told_loss is None
+    assert assemble_steps("real", {3: steps[3]}, ["a", "b"]).reported_loss is None

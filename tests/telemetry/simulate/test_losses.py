@@ -73,4 +73,4 @@ def test_a_model_that_the_law_does_not_speak_of_tells_none() -> None:
     batch = played(vit, until=600)
 
     assert len(batch)
-    assert batch.told_loss is None
+    assert batch.reported_loss is None

@@ -60,7 +60,7 @@ def test_records_without_a_loss_are_as_they_always_were() -> None:
     digest, _, records = pack_steps(told())
 
     assert {len(record) - len(digest) for record in records} == {8 * (3 + 6 * 2)}
-    assert unpack_steps("llama", records, lambda _: ("a", "b")).told_loss is None
+    assert unpack_steps("llama", records, lambda _: ("a", "b")).reported_loss is None
 
 
 @pytest.mark.django_db
