@@ -1,1 +1,1 @@
-"""What trnwatch costs: measured, beside a peer in the same run."""
+"""Benchmarks of trnwatch, each with a comparable program in the same run."""

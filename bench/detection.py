@@ -1,4 +1,4 @@
-"""Detection: the scenario set played through it, beside what others report of theirs."""
+"""Quality of detection on simulated scenarios, and what others report of theirs."""
 
 import json
 import subprocess
@@ -117,7 +117,7 @@ def print_quality(title: str, answers: Sequence[Outcome]) -> None:
 
 
 def print_healthy(outcomes: Sequence[Outcome]) -> None:
-    """Print how often healthy runs paged anybody."""
+    """Print how often healthy runs caused pages."""
     outcomes = [outcome for outcome in outcomes if "error" not in outcome]
     days = sum(outcome["duration_s"] for outcome in outcomes) / DAY_S
     alerts = [alert for outcome in outcomes for alert in outcome["alerts"]]
@@ -178,7 +178,7 @@ def _load(scenario: Scenario) -> float:
 
 
 def summary(outcomes: Sequence[Outcome], faults: Sequence[Outcome]) -> Iterator[tuple[str, str]]:
-    """Yield the figures over everything, each beside its aim."""
+    """Yield the figures over everything, each with its aim."""
     alerts = [alert for outcome in outcomes for alert in outcome["alerts"]]
     noticed = [fault for fault in faults if fault["delay_s"] is not None]
     figures = {

@@ -1,6 +1,6 @@
-"""Real nodes over HTTP beside Prometheus: CPU per report, from the socket to queryable.
+"""Reports of real nodes over HTTP, and Prometheus: CPU per report until it can be queried.
 
-A node reports as anybody may, or as the agent does with ``--every 10``: ten reports as columns.
+A node sends single reports, or as the agent does with ``--every 10``: ten reports as columns.
 """
 
 import asyncio
@@ -119,7 +119,7 @@ def web_server(env: dict[str, str], secret: str) -> Iterator[Site]:
 
 
 async def until_open(port: int) -> None:
-    """Wait until somebody listens."""
+    """Wait until the port is open."""
     for _ in range(300):
         try:
             _, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -1,4 +1,4 @@
-"""Long days without any fault: large runs, their own rhythm, and what only looks like trouble."""
+"""Hours of large healthy runs, some with benign events that look like faults."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""What is scraped, beside prometheus-client's own writer, and the memory pages need by size."""
+"""Scraped pages: CPU against prometheus-client's writer, and memory by size."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""What the reporter costs a training step, beside a context manager that does nothing."""
+"""Cost of the reporter per training step, against an empty context manager."""
 
 import time
 from collections.abc import Callable, Mapping

@@ -16,7 +16,7 @@ from telemetry.simulate.step_model import step_plan
 
 MATRIX = Path(__file__).resolve().parents[1] / "scenarios" / "matrix.toml"
 SIZES = ("small", "medium", "large")
-# Storage is shared: whoever writes a checkpoint slowly, all do.
+# Storage is shared: if one node writes a checkpoint slowly, all do.
 WHOLE = ("checkpoint_slow",)
 # After the last fault, for its alert to resolve.
 TAIL_S = 200

@@ -1,4 +1,4 @@
-"""The store beside Prometheus: CPU per million core-samples to queryable, bytes per core-tick."""
+"""The store and Prometheus: CPU per million core-samples to queryable, bytes per core-tick."""
 
 import json
 import os

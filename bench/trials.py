@@ -50,7 +50,7 @@ def measure(env: Mapping[str, str]) -> None:
 
 
 def counted(words: npt.NDArray[np.bool_], budget: str) -> str:
-    """Write how many of the trials, beside what may be."""
+    """Format a count of trials, with its budget."""
     return f"{words.sum():,} ({words.mean():.1%}, budget {budget})"
 
 

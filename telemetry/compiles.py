@@ -20,7 +20,7 @@ class Compile:
     """One process that asked for one compiled graph: found in the cache, compiled, or failed.
 
     ``module`` is MODULE_<hash of the graph>+<hash of the flags>; ``at_s`` Unix seconds, NaN where
-    unsaid; ``shape`` the input shapes, ``is_planned`` whether somebody announced it, both as the
+    unsaid; ``shape`` the input shapes, ``is_planned`` whether it was announced, both as the
     job says them.
     """
 

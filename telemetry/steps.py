@@ -15,7 +15,7 @@ PHASES = ("compute_s", "wait_s", "transfer_s", "input_s", "checkpoint_s", "other
 class Merged:
     """How many steps each row of a batch stands for, and the tokens of all of them together.
 
-    Both are (n_rows,); NaN where nobody counted.
+    Both are (n_rows,); NaN where unknown.
     """
 
     n_steps: FloatArray
@@ -42,7 +42,7 @@ class StepBatch:
     -----
     ``compute_s`` is a worker's own work, tensor-parallel collectives included; ``wait_s`` is
     the time it had arrived at the gradient collective and its peers had not; ``transfer_s``
-    is the time the bytes moved with all present and no computing beside it.
+    is the time the bytes moved with all present without overlapping compute.
     """
 
     run: str
@@ -168,7 +168,7 @@ def _mean(values: FloatArray) -> FloatArray:
     """Mean over reporting workers: (n_steps, n_workers) to (n_steps,)."""
     known = np.isfinite(values)
     total: FloatArray = np.where(known, values, 0.0).sum(axis=1)
-    # A step that nobody reported is 0 / 0: not a number, and no warning either.
+    # A step without reports is 0 / 0: NaN, without a warning.
     with np.errstate(invalid="ignore"):
         mean: FloatArray = total / known.sum(axis=1)
     return mean

@@ -22,7 +22,7 @@ Scope = Literal["worker", "pair", "replicas", "stages", "all"]
 class OperationKind:
     """One kind of operation.
 
-    ``scope`` is who must be there before it moves a byte: nobody else, the sender or receiver
+    ``scope`` is who must be present before it moves a byte: only itself, the sender or receiver
     in the next stage, the same stage of all replicas, other stages of this replica, or all.
     ``is_comm`` tells communication, whose peers' median stands for it, from work, whose mean.
     """

@@ -1,1 +1,1 @@
-"""Preflight: what was probed before scaling out, judged: whom to take, whom to leave."""
+"""Preflight of nodes before a run, and operator support."""

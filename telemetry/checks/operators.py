@@ -120,7 +120,7 @@ class OperatorFileKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OperatorUse:
-    """One use of an operator: its name, as it was written, and the doubtful types it has."""
+    """One use of an operator: its name as written, and its doubtful types."""
 
     name: str
     written: str

@@ -121,7 +121,7 @@ def compatible(n: int, bad_pairs: Iterable[tuple[int, int]], cost: FloatArray) -
     bad_pairs : of two numbers each
         Of each at most one may be taken.
     cost : (n,)
-        Whom to leave rather than another, where it is a choice: the costlier, then the later.
+        Which node to leave out where there is a choice: the costlier, then the later.
 
     Notes
     -----

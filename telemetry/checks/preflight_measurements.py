@@ -22,7 +22,7 @@ REST_COUNTERS = (
 class Collective:
     """One collective at several sizes over some of the nodes: ``size_bytes`` and times (k,).
 
-    ``expected_s`` is what this type of instance should take, NaN where nobody knows.
+    ``expected_s`` is what this type of instance should take, NaN where unknown.
     """
 
     nodes: tuple[str, ...]
@@ -34,7 +34,7 @@ class Collective:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Measured:
-    """All that was measured of n nodes; NaN wherever nobody has looked.
+    """All measurements of n nodes; NaN where not measured.
 
     Parameters
     ----------

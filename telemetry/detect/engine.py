@@ -197,13 +197,13 @@ def apply_share_rule(
 
     Parameters
     ----------
-    problems : what steps and hardware show otherwise
+    problems : by steps and hardware
 
     Returns
     -------
-    The finding, if the share is above its limit, and the problems that it does not speak of.
-    None where somebody changed the run and the all-reduce takes no longer than it did: a smaller
-    batch makes any share larger, and nobody is to be called for it.
+    The finding, if the share is above its limit, and the problems it does not cover. None where
+    the run was changed and the all-reduce takes no longer than before: a smaller batch makes any
+    share larger, which is not a fault.
     """
     since = episode(
         steps.allreduce_share_ratio,

@@ -66,7 +66,7 @@ def is_settled(
     -----
     Errors may come minutes or hours apart, and each alone would be found, forgotten and found
     again. They are over after three times the usual gap between two of them; of a single error
-    nobody knows the gap. A count that fell was reset: the device was reset or replaced.
+    the gap is unknown. A count that fell was reset: the device was reset or replaced.
     """
     before = evidence.get("count_before")
     if before is None or count < before:

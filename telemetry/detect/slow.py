@@ -68,7 +68,7 @@ def score_overall(inputs: DetectionInput, steps: StepBatch, found: PhaseRise) ->
     -----
     What the memories moved in whole steps, before and since, tells: as many bytes a step as ever
     are the same work done more slowly, for the clock is lower; fewer are less memory. Without
-    bandwidth (real nodes do not report it) nobody can tell.
+    bandwidth (real nodes do not report it) the cause is unknown.
     """
     before, after = _newest_seconds(steps[: found.at]), _newest_seconds(steps[found.at :])
     began_s = before.ended_at_s[0] - before.step_s[0] if len(before) else inputs.now_s
@@ -212,7 +212,7 @@ def find_late_workers(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
 
     Notes
     -----
-    As in the headline rule, whoever waits least is late; here its own time is compared with that
+    The worker that waits least is late. Its own time is compared with that
     of its peers, and with how late it used to be: a stage that always took longer is a layout.
     """
     if len(steps.workers) < 2 or len(steps) < 2:

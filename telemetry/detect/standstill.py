@@ -47,7 +47,7 @@ def spinning(
 
     Notes
     -----
-    NCCL waits in a kernel that polls: a GPU in a collective that somebody did not join reads
+    NCCL waits in a kernel that polls: a GPU in an incomplete collective reads
     100 % busy for as long as it hangs, and touches its memory hardly at all.
     """
     known = np.isfinite(cores)
@@ -221,7 +221,7 @@ def standstill(inputs: DetectionInput, *, late_steps: float = LATE_STEPS) -> Sta
 
     Notes
     -----
-    What is late is judged by the newest second that anybody reported, not by the clock: a
+    What is late is judged by the newest second of any report, not by the clock: a
     monitoring that lags sees neither hardware nor steps, and knows nothing.
     """
     newest = inputs.steps.ended_at_s[-1:]

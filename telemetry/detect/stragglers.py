@@ -84,8 +84,8 @@ def lateness(steps: StepBatch) -> Lateness:
 
     Notes
     -----
-    All workers end the collective together, so whoever waits least arrived last, and its own time
-    is the longest. Durations of the collective itself tell nothing: a barrier makes them equal.
+    All workers end the collective together, so the one that waits least arrived last, and its own
+    time is the longest. The duration of the collective shows nothing: a barrier makes all equal.
 
     References
     ----------
@@ -467,7 +467,7 @@ def find_longer_stage(inputs: DetectionInput, steps: StepBatch) -> list[Problem]
     Notes
     -----
     Where most workers belong to the long stage, as of three nodes in two stages, they are what is
-    usual and nobody is late: stages are compared, not workers. A stage of one worker may be a
+    usual and none is late: stages are compared, not workers. A stage of one worker may be a
     machine; see ``arriving_late``. J. Lin et al., "Understanding Stragglers in Large Model
     Training Using What-if Analysis", OSDI 2025, arXiv:2505.05713.
     """

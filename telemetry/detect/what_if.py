@@ -268,7 +268,7 @@ class Explanation:
     real_s, ideal_s : mean step time, as replayed and with every operation like its peers
     m_w, m_s : share of the slowdown that goes away with the worst 3 % of workers, and with
         the last stage; None where there is none to go away, or only one stage
-    worker_slowdown : (n_dp, n_stages) step time over ideal if only this worker was as it was
+    worker_slowdown : (n_dp, n_stages) step time over ideal with only this worker as recorded
     stage_slowdown : (n_stages,) the same of stages
     suspects : the fewest workers that explain what workers can
     shares : share of the slowdown that each cause explains: one_worker, stage_imbalance,
@@ -521,7 +521,7 @@ class TraceVerdict:
     Parameters
     ----------
     cause : one of CAUSES, or ``none``
-    culprits : the workers to blame, the worst first; empty where no machine is
+    culprits : the accused workers, the worst first; empty if the cause is not a worker
     stage : the stage that is too heavy, where stages are uneven
     share_ratio : share of the slowdown that the cause explains; None where that says nothing
     """

@@ -64,7 +64,7 @@ class NeuronLinkV2:
     Parameters
     ----------
     pair_s, pair_start_s, pair_ratio
-        The two cores of one chip: no reduction ends sooner; start beside the bytes; bus
+        The two cores of one chip: no reduction ends sooner; start before the bytes; bus
         bandwidth over link bandwidth.
     doubling_s
         What each doubling of ranks beyond two adds to the start of a reduction inside a node.
@@ -367,7 +367,7 @@ def tensor_parallel_s(layout: Layout) -> float:
     -----
     Each layer all-reduces the hidden state twice forwards and twice backwards (M. Shoeybi et
     al., arXiv:1909.08053); a ring moves ``2 (tp - 1) / tp`` of it in ``2 (tp - 1)`` hops.
-    Where a chip overlaps, half of that goes beside the products it is for.
+    Where a chip overlaps, half of that overlaps the products it is for.
     """
     tp, fabric = layout.job.tp, _fabric(layout)
     if tp == 1:

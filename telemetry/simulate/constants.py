@@ -38,8 +38,8 @@ class ChipConstants:
     hbm_ratio
         HBM bandwidth that streaming gets, over peak.
     overlaps
-        Whether the memory traffic of matrix products goes beside them, half of the
-        tensor-parallel collectives too, and bytes inside a node beside those between nodes:
+        Whether the memory traffic of matrix products overlaps them, half of the
+        tensor-parallel collectives too, and bytes inside a node with those between nodes:
         hardware and libraries of GPUs do that.
     stage_chunks
         Pieces that a pipeline stage is cut into, interleaved (D. Narayanan et al.,
@@ -48,7 +48,7 @@ class ChipConstants:
         Tokens that a micro-batch aims at, where sequences are shorter.
     passes
         Times that a layer's hidden state goes to or from HBM, forwards and backwards,
-        beside the matrix products: norms, residuals, activation function, rotary, casts.
+        besides the matrix products: norms, residuals, activation function, rotary, casts.
         Counted: about 26 forwards, twice as many backwards.
     """
 

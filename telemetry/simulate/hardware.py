@@ -121,7 +121,7 @@ def rows_at(rows: TimelineRows, ticks: IntArray) -> IntArray:
 
 # Sent: read once; received: written, and half of it read and added to what was there.
 HBM_BYTES_PER_EFA_BYTE = 3.0
-# How busy a core is in each phase. Collectives run on engines of their own beside the cores.
+# How busy a core is in each phase. Collectives run on separate engines.
 BUSY = 0.97
 BUSY_WAITING, BUSY_TRANSFERRING, BUSY_BLOCKED = 0.04, 0.28, 0.02
 BUSY_EVALUATING = 0.6

@@ -2,7 +2,7 @@
 
 A generator must be asked in order; a tick must not. So the noise is drawn once, and each
 (seed, stream, step or tick, node) hashes to the place on the tape where its values stand.
-The same question has the same answer wherever an interval is cut and whoever plays it.
+The result does not depend on how an interval is split, or on the process.
 """
 
 import zlib

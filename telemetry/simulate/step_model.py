@@ -216,7 +216,7 @@ class StepPlan:
 
     @property
     def hidden_allreduce_s(self) -> float:
-        """Part of the gradient exchange that goes beside computing."""
+        """Part of the gradient exchange that overlaps computing."""
         return self.exchange.total_s - self.exposed_allreduce_s
 
     @property

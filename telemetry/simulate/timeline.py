@@ -98,7 +98,7 @@ def resume(clock: RunClock, tick: int) -> RunClock:
     )
 
 
-# A run's phases, and "absent": it waits for its nodes, and there is nobody to report.
+# A run's phases, and "absent": it waits for its nodes, and none reports.
 LIFE = ("absent", "pending", "compiling", "warming_up", "training", "finished", "failed")
 TRAINING = LIFE.index("training")
 

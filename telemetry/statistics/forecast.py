@@ -39,7 +39,7 @@ class ArmRates:
     load_s : seconds from a start to the first step, besides compiling
     warm_up_s : seconds that warming up takes beyond what its steps take once settled
     failures_per_node_day : failures that stop the run, per node and day of training
-    recompiles_per_day : recompiles that nobody planned, per day of training
+    recompiles_per_day : unplanned recompilations per day of training
     unlucky_ratio : how much more of an interval than its half a failure loses, -0.5 to 0.5
     """
 
@@ -260,7 +260,7 @@ N_DRAWS: Final = 4_000
 N_RESAMPLES: Final = 999
 NORMAL_QUANTILE: Final = 1.959964
 EVEN_VARIANCE: Final = 1 / 12
-# Of fewer, spread is anybody's guess.
+# With fewer, the spread is unknown.
 LEAST_SEEN: Final = 3
 # Draws of checkpoints leave some of each hour for training.
 MOST_SAVED_S: Final = 3_420.0

@@ -17,7 +17,7 @@ def deviations(x: FloatArray, *, floor: float | FloatArray) -> FloatArray:
         One figure per peer; NaN where it did not report.
     floor : same unit as x, one figure or one per peer
         Deviation taken at the least: peers that agree to the last digit must not make a
-        difference that nobody would feel look infinite.
+        negligible difference look infinite.
 
     Returns
     -------

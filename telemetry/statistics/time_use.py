@@ -40,13 +40,13 @@ def nothing() -> FloatArray:
 
 @dataclass(frozen=True, slots=True)
 class TimeSlice:
-    """Some of a run's time, and what is known of it beside its steps. Moments in Unix seconds.
+    """Part of a run's time, and what is known besides its steps. Times in Unix seconds.
 
     ``compiled`` (n, 2) are times in which it compiled, apart and in order. ``last_step`` is the
     step before the first of these, None where there was none: then it got ready up to the first.
     Steps below ``warm_step`` are warm-up; those of ``again`` (m, 2), each after one step and up
     to another, trained again what was lost.
-    Before ``told_from_s`` nobody remembers its steps. While ``goes_on``, what is done since the
+    Before ``told_from_s`` its steps are not stored. While ``goes_on``, what is done since the
     last step is the next.
     """
 
@@ -79,7 +79,7 @@ def spent(steps: StepBatch, stretch: TimeSlice, *, edges_s: FloatArray) -> TimeU
     Notes
     -----
     Between the ends of two rows, ``n`` steps apart, ``n * step_s`` was stepping and what is left
-    was not: compiling, as far as anybody said so, and else idle. Phases divide a step by their
+    was not: compiling where reported, otherwise idle. Phases divide a step by their
     share of it. Every second has one sort, so that the sum over all is the stretch's length.
     """
     rows = _rows(steps, stretch)
