@@ -1,6 +1,5 @@
-"""What people say happened: the small form on the pages of runs and alerts, and by itself."""
+"""The annotation form on run and alert pages, and its own page with the list."""
 
-from datetime import UTC, datetime
 from typing import Any
 
 from django.contrib import messages
@@ -13,12 +12,13 @@ from django_htmx.http import trigger_client_event
 
 from fleet.access.roles import requires
 from fleet.models import Annotation
+from fleet.pages.forms import AnnotationForm, add_field_error
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.runs.annotations import AnnotationRequest, Kind, annotate
+from fleet.runs.annotations import annotate
 from telemetry.errors import FieldError
 
-FIELDS = ("kind", "text", "at", "run", "node", "back")
 SHOWN = 50
+SUBJECT = ("run", "node", "back")
 TEMPLATE, PARTIALS = "runs/annotation_add.html", ("annotate",)
 
 
@@ -26,59 +26,37 @@ TEMPLATE, PARTIALS = "runs/annotation_add.html", ("annotate",)
 @requires("operator")
 def annotation_add(request: HtmxRequest) -> HttpResponse:
     """Add an annotation, or show the form for it."""
-    given = request.POST if request.method == "POST" else request.GET
-    fields = {name: given.get(name, "").strip() for name in FIELDS}
     if request.method != "POST":
-        return _form(request, fields)
-    now = timezone.now()
+        return _show(request, AnnotationForm(initial=request.GET.dict()))
+    form, now = AnnotationForm(request.POST), timezone.now()
+    if not form.is_valid():
+        return _show(request, form)
     try:
-        at = _moment(fields["at"]) or now
-        said = AnnotationRequest(
-            fields["kind"], fields["text"], at, run=fields["run"], node=fields["node"]
-        )
-        annotate(said, by=request.user.get_username(), now=now)
+        annotate(form.request(now=now), by=request.user.get_username(), now=now)
     except FieldError as error:
-        return _form(request, fields, error=error, status=422)
-    return _kept(request, fields)
-
-
-def _moment(given: str) -> datetime | None:
-    """Read the moment that a browser's field gives: UTC, to the minute or second."""
-    if not given:
-        return None
-    try:
-        return datetime.fromisoformat(given).replace(tzinfo=UTC)
-    except ValueError:
-        raise FieldError("at", "must be a date and time, for example 2026-11-21T14:29") from None
-
-
-def annotate_context(*, run: str = "", node: str = "", back: str = "") -> dict[str, Any]:
-    """Return what the form needs wherever it stands."""
-    return {"kinds": Kind.values, "given": {"run": run, "node": node, "back": back}}
-
-
-def _form(
-    request: HtmxRequest,
-    fields: dict[str, str],
-    *,
-    error: FieldError | None = None,
-    status: int = 200,
-) -> HttpResponse:
-    about = Annotation.objects.select_related("run", "node").order_by("-at")
-    if fields["run"]:
-        about = about.filter(Q(run__name=fields["run"]) | Q(run=None))
-    context = {"kinds": Kind.values, "given": fields, "error": error, "said": about[:SHOWN]}
-    return render_page(request, TEMPLATE, context, partials=PARTIALS, status=status)
-
-
-def _kept(request: HtmxRequest, fields: dict[str, str]) -> HttpResponse:
-    """Say that it is kept: to htmx by an empty form, to others on the page they came from."""
+        add_field_error(form, error)
+        return _show(request, form)
     if request.htmx:
-        about = {name: fields[name] for name in ("run", "node", "back")}
-        context = {"kinds": Kind.values, "given": about, "is_kept": True}
+        subject = {name: form.cleaned_data[name] for name in SUBJECT}
+        context = annotate_context(**subject) | {"is_saved": True}
         response = render_page(request, TEMPLATE, context, partials=PARTIALS)
         return trigger_client_event(response, "annotations-changed")
     messages.success(request, "Annotation saved.")
-    back = fields["back"]
+    back = form.cleaned_data["back"]
     is_safe = url_has_allowed_host_and_scheme(back, {request.get_host()})
     return HttpResponseRedirect(back if is_safe else "/")
+
+
+def annotate_context(*, run: str = "", node: str = "", back: str = "") -> dict[str, Any]:
+    """Return the context of ``runs/_annotate.html``."""
+    return {"annotation_form": AnnotationForm(initial={"run": run, "node": node, "back": back})}
+
+
+def _show(request: HtmxRequest, form: AnnotationForm) -> HttpResponse:
+    run = form["run"].value() or ""
+    annotations = Annotation.objects.select_related("run", "node").order_by("-at")
+    if run:
+        annotations = annotations.filter(Q(run__name=run) | Q(run=None))
+    context = {"annotation_form": form, "run": run, "annotations": annotations[:SHOWN]}
+    status = 422 if form.errors else 200
+    return render_page(request, TEMPLATE, context, partials=PARTIALS, status=status)

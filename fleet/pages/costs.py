@@ -1,8 +1,7 @@
 """Page of the prices: what holds now, what held and will, and a form for a new one; for leads."""
 
-import math
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from django.conf import settings
@@ -17,22 +16,19 @@ from django_htmx.http import HttpResponseClientRedirect
 
 from fleet.access.roles import requires
 from fleet.costs import budgets
-from fleet.costs.budgets import BudgetRequest
-from fleet.costs.panel import FIELDS as LENGTH_FIELDS
 from fleet.costs.panel import brief_panel, panel, set_training_length, with_cost_fields
 from fleet.formatting import counted
 from fleet.models import Budget, Run, TeamPrice
+from fleet.pages.forms import BudgetForm, LengthForm, PriceForm, add_field_error
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.runs.prices import PriceRequest, price_holding_at, set_price
+from fleet.runs.prices import price_holding_at, set_price
 from telemetry import catalog
 from telemetry.errors import FieldError
 from telemetry.store.hot import open_store
 
-FIELDS = ("team", "run", "usd", "starts_at", "ends_at")
 PARTIALS = ("budgets",)
 N_RUNS = 200
 N_WITHDRAWN = 50
-DAY = timedelta(days=1)
 
 
 def budgets_context() -> dict[str, Any]:
@@ -49,16 +45,26 @@ def budgets_context() -> dict[str, Any]:
 @requires("lead")
 def budget_list(request: HtmxRequest) -> HttpResponse:
     """List the budgets, those forecast to be overrun first; set one."""
-    if request.method != "POST":
-        return _show(request)
-    given = {name: request.POST.get(name, "").strip() for name in FIELDS}
-    try:
-        by, now = request.user.get_username(), timezone.now()
-        budget = budgets.set_budget(_asked(given), by=by, now=now)
-    except FieldError as error:
-        return _show(request, given=given, error=error)
-    messages.success(request, f"Budget saved: {budget}.")
-    return HttpResponseRedirect(reverse("budget-list"))
+    now = timezone.now()
+    runs = list(Run.objects.order_by("-pk").values("name", "team")[:N_RUNS])
+    names = [run["name"] for run in runs]
+    form = BudgetForm(request.POST if request.method == "POST" else None, runs=names, now=now)
+    if form.is_valid():
+        try:
+            budget = budgets.set_budget(form.request(), by=request.user.get_username(), now=now)
+        except FieldError as error:
+            add_field_error(form, error)
+        else:
+            messages.success(request, f"Budget saved: {budget}.")
+            return HttpResponseRedirect(reverse("budget-list"))
+    context = {"form": form, "teams": sorted({run["team"] for run in runs} - {""})}
+    return render_page(
+        request,
+        "costs/budget_list.html",
+        context | budgets_context(),
+        partials=PARTIALS,
+        status=422 if form.errors else 200,
+    )
 
 
 @require_POST
@@ -72,50 +78,6 @@ def budget_end(request: HtmxRequest, pk: int) -> HttpResponse:
         messages.error(request, f"The budget of {budget.name} is already withdrawn.")
     there = reverse("budget-list")
     return HttpResponseClientRedirect(there) if request.htmx else HttpResponseRedirect(there)
-
-
-def _asked(given: dict[str, str]) -> BudgetRequest:
-    try:
-        usd = float(given["usd"].replace(",", "").removeprefix("$"))
-    except ValueError:
-        usd = math.nan
-    return BudgetRequest(
-        team=given["team"],
-        run=given["run"],
-        usd=usd,
-        starts_at=_day("starts_at", given["starts_at"]),
-        # The last day counts whole.
-        ends_at=_day("ends_at", given["ends_at"]) + DAY,
-    )
-
-
-def _day(field: str, text: str) -> datetime:
-    try:
-        return datetime.fromisoformat(text[:10]).replace(tzinfo=UTC)
-    except ValueError:
-        raise FieldError(field, "give a date, as 2026-11-30") from None
-
-
-def _show(
-    request: HtmxRequest,
-    *,
-    given: dict[str, str] | None = None,
-    error: FieldError | None = None,
-) -> HttpResponse:
-    now = timezone.now()
-    last = (now.replace(day=1) + timedelta(days=32)).replace(day=1) - DAY
-    runs = Run.objects.order_by("-pk").values("name", "team")[:N_RUNS]
-    context: dict[str, Any] = {
-        "runs": list(runs),
-        "teams": sorted({run["team"] for run in runs} - {""}),
-        "given": given or {"starts_at": f"{now:%Y-%m-01}", "ends_at": f"{last:%Y-%m-%d}"},
-        "error": error,
-    }
-    context |= budgets_context()
-    status = 422 if error else 200
-    return render_page(
-        request, "costs/budget_list.html", context, partials=PARTIALS, status=status
-    )
 
 
 MONEY_PARTIALS = ("money",)
@@ -138,47 +100,47 @@ def money_context(name: str) -> dict[str, Any]:
 def run_money(request: HtmxRequest, name: str) -> HttpResponseBase:
     """Show what a run's dollars went into; leads say how long it is to be."""
     run = get_object_or_404(Run, name=name)
-    return _tell(request, run) if request.method == "POST" else _money_show(request, run)
+    if request.method == "POST":
+        return _set_length(request, run)
+    return _show_money(request, run, LengthForm(run))
 
 
 @requires("lead")
-def _tell(request: HtmxRequest, run: Run) -> HttpResponse:
-    given = {field: request.POST.get(field, "") for field in LENGTH_FIELDS}
+def _set_length(request: HtmxRequest, run: Run) -> HttpResponse:
+    form = LengthForm(run, request.POST)
+    if not form.is_valid():
+        return _show_money(request, run, form)
     try:
         by, now = request.user.get_username(), timezone.now()
-        changed = set_training_length(run, given, by=by, now=now)
+        changed = set_training_length(run, form.cleaned_data, by=by, now=now)
     except FieldError as error:
-        return _money_show(request, run, given=given, error=error)
+        add_field_error(form, error)
+        return _show_money(request, run, form)
     if changed:
         messages.success(request, f"Training length of {run.name} saved.")
     return HttpResponseRedirect(run.get_absolute_url())
 
 
-def _money_show(
-    request: HtmxRequest,
-    run: Run,
-    *,
-    given: dict[str, str] | None = None,
-    error: FieldError | None = None,
-) -> HttpResponse:
+def _show_money(request: HtmxRequest, run: Run, form: LengthForm) -> HttpResponse:
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     money = brief_panel(hot, run, now=now)
-    # What is over moves no more; and the stream never adds up a whole past.
+    # A finished run does not change, and the stream never adds up a long past.
     is_moving = money is not None and run.finished_at is None
     context = {
         "run": run,
         "money": money or panel(hot, run, now=now),
-        "given": given or {},
-        "error": error,
+        "form": form,
         "stream": f"run-money:{run.name}" if is_moving else "head",
     }
-    status = 422 if error else 200
     return render_page(
-        request, "runs/run_money.html", context, partials=MONEY_PARTIALS, status=status
+        request,
+        "runs/run_money.html",
+        context,
+        partials=MONEY_PARTIALS,
+        status=422 if form.errors else 200,
     )
 
 
-PRICES_FIELDS = ("team", "instance_type", "basis", "usd_per_node_hour", "valid_from", "source")
 N_HISTORY = 200
 
 
@@ -216,63 +178,30 @@ def rows_of(prices: list[TeamPrice], *, now: datetime) -> list[PriceRow]:
 @requires("lead")
 def price_list(request: HtmxRequest) -> HttpResponse:
     """List the prices that hold, with their history; set a new one from a date on."""
-    if request.method != "POST":
-        return _prices_show(request)
-    given = {name: request.POST.get(name, "").strip() for name in PRICES_FIELDS}
-    try:
-        price, n_runs = set_price(
-            _prices_asked(given), by=request.user.get_username(), now=timezone.now()
-        )
-    except FieldError as error:
-        return _prices_show(request, given=given, error=error)
-    runs = f"; applies to {counted(n_runs, 'active run')}" if n_runs else ""
-    messages.success(request, f"{price} from {price.valid_from:%-d %b %Y} on{runs}.")
-    return HttpResponseRedirect(reverse("price-list"))
+    now = timezone.now()
+    form = PriceForm(request.POST if request.method == "POST" else None, now=now)
+    if form.is_valid():
+        try:
+            price, n_runs = set_price(form.request(), by=request.user.get_username(), now=now)
+        except FieldError as error:
+            add_field_error(form, error)
+        else:
+            runs = f"; applies to {counted(n_runs, 'active run')}" if n_runs else ""
+            messages.success(request, f"{price} from {price.valid_from:%-d %b %Y}{runs}.")
+            return HttpResponseRedirect(reverse("price-list"))
+    status = 422 if form.errors else 200
+    context = prices_context(now=now) | {"form": form}
+    return render_page(request, "costs/price_list.html", context, status=status)
 
 
-def _prices_asked(given: dict[str, str]) -> PriceRequest:
-    try:
-        usd = float(given["usd_per_node_hour"].replace(",", "").removeprefix("$"))
-    except ValueError:
-        raise FieldError("usd_per_node_hour", "give a number of dollars, as 35.76") from None
-    return PriceRequest(
-        team=given["team"],
-        instance_type=given["instance_type"],
-        basis=given["basis"],
-        usd_per_node_hour=usd,
-        valid_from=day("valid_from", given["valid_from"]),
-        source=given["source"],
-    )
-
-
-def day(field: str, text: str) -> datetime:
-    """Read a date as a browser's field gives it: its first moment, UTC."""
-    try:
-        return datetime.fromisoformat(text).replace(tzinfo=UTC)
-    except ValueError:
-        raise FieldError(field, "give a date, as 2026-11-30") from None
-
-
-def _prices_show(
-    request: HtmxRequest,
-    *,
-    given: dict[str, str] | None = None,
-    error: FieldError | None = None,
-) -> HttpResponse:
-    now, prices = timezone.now(), list(TeamPrice.objects.all())
-    teams = sorted({*Run.objects.values_list("team", flat=True), *(p.team for p in prices)} - {""})
-    context: dict[str, Any] = {
+def prices_context(*, now: datetime) -> dict[str, Any]:
+    prices = list(TeamPrice.objects.all())
+    teams = {*Run.objects.values_list("team", flat=True), *(price.team for price in prices)}
+    by_time = sorted(prices, key=lambda price: (price.set_at, price.pk), reverse=True)
+    return {
         "rows": rows_of(prices, now=now),
-        "history": sorted(prices, key=lambda price: (price.set_at, price.pk))[
-            : -N_HISTORY - 1 : -1
-        ],
+        "history": by_time[:N_HISTORY],
         "published": [(each, each.prices) for each in catalog.instances().values() if each.prices],
-        "types": list(catalog.instances()),
-        "bases": TeamPrice.Basis.choices,
-        "teams": teams,
-        "given": given or {"valid_from": f"{now:%Y-%m-%d}", "basis": "contract"},
-        "error": error,
+        "teams": sorted(teams - {""}),
         "at": now,
     }
-    status = 422 if error else 200
-    return render_page(request, "costs/price_list.html", context, status=status)

@@ -20,6 +20,7 @@ from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 from fleet.access.roles import may, requires
 from fleet.alerts.evidence import cause_name
 from fleet.models import Alert, InjectedFault, Run
+from fleet.pages.forms import add_field_error
 from fleet.pages.render import HtmxRequest, render_page, with_page
 from fleet.simulation.drill_results import (
     DrillResult,
@@ -331,7 +332,7 @@ def _injected(request: HtmxRequest, run: Run, form: DrillForm) -> InjectedFault 
     try:
         return inject(hot, run, **form.chosen(), by=by, now=timezone.now())
     except FieldError as error:
-        form.add_error(error.field if error.field in form.fields else None, error.message)
+        add_field_error(form, error)
         return None
 
 

@@ -1,12 +1,10 @@
 """Pages of preflights: the list with its form, one preflight while it runs and after."""
 
-import re
 from typing import Any
 
 import msgspec
 from django.conf import settings
 from django.contrib import messages
-from django.core.files.uploadedfile import UploadedFile
 from django.core.paginator import Paginator
 from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect, JsonResponse
 from django.shortcuts import get_object_or_404
@@ -38,116 +36,105 @@ from fleet.checks.preflights import (
 from fleet.formatting import counted
 from fleet.models import Node, Preflight, Run
 from fleet.pages.charts import chart_table
+from fleet.pages.forms import LONGEST_LIST, PreflightFilesForm, PreflightForm, add_field_error
 from fleet.pages.render import HtmxRequest, render_page
-from telemetry import catalog
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.errors import FieldError
-from telemetry.simulate.preflight import PROBE_KINDS
 
-ASKED = ("nodes", "instance_type", "take", "faults", "run")
 PER_PAGE = 25
-LONGEST_TEXT = 20_000
 PARTIALS = ("found",)
 WORST_FIRST = (NodeVerdict.FAIL, NodeVerdict.HOLD, NodeVerdict.PASS)
-BETWEEN = re.compile(r"[\s,;]+")
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 def preflight_list(request: HtmxRequest) -> HttpResponseBase:
     """List the preflights, the last asked for first; operators ask for one here."""
-    return _ask(request) if request.method == "POST" else show(request)
+    if request.method == "POST":
+        return _ask(request)
+    return _show(request, form=_form(initial=_proposed(request)))
+
+
+def _form(data: Any = None, *, initial: dict[str, str] | None = None) -> PreflightForm:
+    return PreflightForm(data, initial=initial, has_faults=can_inject_faults())
+
+
+def _files_form(*args: Any) -> PreflightFilesForm:
+    most_mb = settings.SUPPORT_MAX_BODY_BYTES // 1_000_000
+    limits = f"up to {settings.DATA_UPLOAD_MAX_NUMBER_FILES} files, or one .zip or .tar.gz of them"
+    return PreflightFilesForm(*args, limits=f"{limits}; {most_mb} MB in total")
 
 
 @requires("operator")
 def _ask(request: HtmxRequest) -> HttpResponse:
-    given = {name: request.POST.get(name, "")[:LONGEST_TEXT].strip() for name in ASKED}
+    form = _form(request.POST)
+    if not form.is_valid():
+        return _show(request, form=form)
+    given = form.cleaned_data
     try:
         preflight = request_preflight(
-            _words(given["nodes"]),
+            given["nodes"],
             instance_type=given["instance_type"],
-            take=whole_number(given["take"]),
+            take=given["take"],
             run=run_named(given["run"]),
-            faults=parse_faults(_words(given["faults"])),
+            faults=parse_faults(given.get("faults") or []),
             by=request.user.get_username(),
             now=timezone.now(),
         )
     except FieldError as error:
-        return show(request, given=given, error=error)
+        add_field_error(form, error)
+        return _show(request, form=form)
     return HttpResponseRedirect(preflight.get_absolute_url())
 
 
-def _words(text: str) -> list[str]:
-    return [word for word in BETWEEN.split(text) if word]
-
-
 def run_named(name: str) -> Run | None:
-    """Return the run whose nodes are asked for; FieldError where there is none."""
+    """Find the run whose nodes are checked; FieldError if there is none of that name."""
     run = Run.objects.filter(name=name).first() if name and "\0" not in name else None
     if name and run is None:
         raise FieldError("run", f"there is no run {name[:60]!r}")
     return run
 
 
-def whole_number(text: str) -> int | None:
-    """Read how many nodes are wanted; empty is all that can come."""
-    if not text:
-        return None
-    if not text.isdecimal() or len(text) > 6:
-        raise FieldError("take", "enter a whole number, or leave it empty for all usable nodes")
-    return int(text)
-
-
-def show(
+def _show(
     request: HtmxRequest,
     *,
-    given: dict[str, str] | None = None,
-    of_files: dict[str, str] | None = None,
-    error: FieldError | None = None,
+    form: PreflightForm | None = None,
+    files_form: PreflightFilesForm | None = None,
 ) -> HttpResponse:
-    """Show the list with its forms, each with what was given and what is wrong with it."""
     preflights = Preflight.objects.defer("measured").select_related("run")
     page = Paginator(preflights, PER_PAGE).get_page(request.GET.get("page"))
-    rows = [
-        (each, sentences(each, found)) if (found := load_result(each)) else (each, [])
-        for each in page
-    ]
+    form, files_form = form or _form(), files_form or _files_form()
     context = {
-        "rows": rows,
+        "rows": [
+            (each, sentences(each, found)) if (found := load_result(each)) else (each, [])
+            for each in page
+        ],
         "page": page,
         "is_moving": any(not each.is_over for each in page),
-        "runs": _runs(),
-        "types": [name for name, kind in catalog.instances().items() if kind.can_train],
-        "kinds": list(PROBE_KINDS),
-        "may_rehearse": can_inject_faults(),
-        "given": given if given is not None else _proposed(request),
-        "of_files": of_files or {},
-        "most_mb": settings.SUPPORT_MAX_BODY_BYTES // 1_000_000,
-        "most_files": settings.DATA_UPLOAD_MAX_NUMBER_FILES,
-        "error": error,
+        "runs": Run.objects.active().simulated().only("name", "n_nodes", "instance_type"),
+        "form": form,
+        "files_form": files_form,
     }
     return render_page(
         request,
         "checks/preflight_list.html",
         context,
         partials=("preflights",),
-        status=422 if error else 200,
+        status=422 if form.errors or files_form.errors else 200,
     )
-
-
-def _runs() -> Any:
-    return Run.objects.active().simulated().only("name", "n_nodes", "instance_type")
 
 
 def _proposed(request: HtmxRequest) -> dict[str, str]:
     """Fill the form with a run's nodes, or with those that the address names."""
     name = request.GET.get("run", "")
-    given = {"nodes": request.GET.get("nodes", "")[:LONGEST_TEXT], "take": "", "run": ""}
     nodes = list(Node.objects.filter(run__name=name).order_by("rank", "name")) if name else []
-    if nodes:
-        given["nodes"] = "\n".join(node.name for node in nodes)
-        given |= {"instance_type": nodes[0].instance_type, "run": name}
-    return given
+    if not nodes:
+        return {"nodes": request.GET.get("nodes", "")[:LONGEST_LIST]}
+    return {
+        "nodes": "\n".join(node.name for node in nodes),
+        "instance_type": nodes[0].instance_type,
+        "run": name,
+    }
 
 
 def preflight_context(preflight: Preflight) -> dict[str, Any]:
@@ -239,24 +226,24 @@ def run_preflight(request: HtmxRequest, name: str) -> HttpResponse:
     return HttpResponseRedirect(run.get_absolute_url())
 
 
-GIVEN = ("instance_type", "take")
-
-
 @require_POST
 @requires("operator")
 def preflight_files(request: HtmxRequest) -> HttpResponse:
-    """Judge what probes printed; nothing is kept of what cannot be read."""
-    given = {name: request.POST.get(f"files_{name}", "")[:200].strip() for name in GIVEN}
-    uploads = [each for each in request.FILES.getlist("files") if isinstance(each, UploadedFile)]
+    """Evaluate the output of probes; nothing is stored if a file cannot be read."""
+    form = _files_form(request.POST, request.FILES)
+    if not form.is_valid():
+        return _show(request, files_form=form)
+    given = form.cleaned_data
     try:
         preflight = judge_files(
-            unpack_uploads((each.name or "file", each.read()) for each in uploads),
-            instance_type=given["instance_type"],
-            take=whole_number(given["take"]),
+            unpack_uploads((each.name or "file", each.read()) for each in given["files"]),
+            instance_type=given["files_instance_type"],
+            take=given["files_take"],
             by=request.user.get_username(),
             now=timezone.now(),
         )
     except FieldError as error:
-        return show(request, of_files=given, error=error)
-    messages.success(request, f"{counted(len(uploads), 'file')} evaluated.")
+        add_field_error(form, error, instance_type="files_instance_type", take="files_take")
+        return _show(request, files_form=form)
+    messages.success(request, f"{counted(len(given['files']), 'file')} evaluated.")
     return HttpResponseRedirect(preflight.get_absolute_url())

@@ -1,12 +1,10 @@
 """Pages of the support checks: all of them with the form, and one with its operators."""
 
-import io
 from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
 from django.contrib import messages
-from django.core.files.uploadedfile import UploadedFile
 from django.http import HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
@@ -15,7 +13,6 @@ from django.views.decorators.http import require_http_methods, require_safe
 from fleet.access.roles import requires
 from fleet.checks.support import (
     ANALYZE,
-    SupportFile,
     basis_of,
     basis_sentence,
     check_operators,
@@ -26,12 +23,12 @@ from fleet.checks.support import (
     trial_named,
 )
 from fleet.models import SupportCheck, Trial
+from fleet.pages.forms import SupportForm, add_field_error
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.checks.support import OperatorJudgement, SupportState
 from telemetry.errors import FieldError
 
 N_CHECKS, N_TRIALS, MOST_SHOWN = 100, 100, 500
-PASTED = "pasted text"
 # Shape, word and colour of each state, the worst first.
 STATES = {
     SupportState.UNSUPPORTED: ("bad", "▲", "Unsupported"),
@@ -69,53 +66,39 @@ class OperatorGroup:
 @require_http_methods(["GET", "HEAD", "POST"])
 def support_list(request: HtmxRequest) -> HttpResponseBase:
     """List the checks, the newest first; operators make one here."""
-    return _check(request) if request.method == "POST" else _show(request)
+    if request.method == "POST":
+        return _check(request)
+    return _show(request, _form(trial=request.GET.get("trial", "")))
+
+
+def _form(*args: Any, trial: str = "") -> SupportForm:
+    trials = Trial.objects.values_list("name", flat=True)[:N_TRIALS]
+    most_mb = settings.SUPPORT_MAX_BODY_BYTES // 1_000_000
+    return SupportForm(*args, trials=trials, trial=trial, most_mb=most_mb)
 
 
 @requires("operator")
 def _check(request: HtmxRequest) -> HttpResponse:
-    most = settings.SUPPORT_MAX_BODY_BYTES
+    form = _form(request.POST, request.FILES)
+    if not form.is_valid():
+        return _show(request, form)
     try:
-        trial = trial_named(request.POST.get("trial", ""))
-        checked = check_operators(_graph(request), _uploaded(request, "report"), most_bytes=most)
+        trial = trial_named(form.cleaned_data["trial"])
+        most = settings.SUPPORT_MAX_BODY_BYTES
+        checked = check_operators(form.graph(), form.uploaded("report"), most_bytes=most)
     except FieldError as error:
-        return _show(request, error=error)
+        add_field_error(form, error)
+        return _show(request, form)
     by = request.user.get_username()
     kept = store_check(checked, by=by, now=timezone.now(), trial=trial)
     messages.success(request, f"{kept.file} checked.")
     return HttpResponseRedirect(kept.get_absolute_url())
 
 
-def _graph(request: HtmxRequest) -> SupportFile:
-    """Return the file, or what was pasted in its place."""
-    uploaded, text = _uploaded(request, "file"), request.POST.get("text", "")
-    if uploaded and text.strip():
-        raise FieldError("file", "upload a file or paste text, not both")
-    if uploaded:
-        return uploaded
-    if not text.strip():
-        raise FieldError("file", "upload a file or paste text")
-    return SupportFile(PASTED, io.BytesIO(text.encode("utf-8", "replace")))
-
-
-def _uploaded(request: HtmxRequest, field: str) -> SupportFile | None:
-    file = request.FILES.get(field)
-    if not isinstance(file, UploadedFile):
-        return None
-    return SupportFile(file.name or field, io.BytesIO(file.read()))
-
-
-def _show(request: HtmxRequest, *, error: FieldError | None = None) -> HttpResponse:
+def _show(request: HtmxRequest, form: SupportForm) -> HttpResponse:
     checks = SupportCheck.objects.select_related("trial").defer("operators", "trial__figures")
-    context: dict[str, Any] = {
-        "checks": [(each, headline_of(each)) for each in checks[:N_CHECKS]],
-        "trials": list(Trial.objects.values_list("name", flat=True)[:N_TRIALS]),
-        "trial": (request.POST if error else request.GET).get("trial", ""),
-        "text": request.POST.get("text", "") if error else "",
-        "error": error,
-        "most_mb": settings.SUPPORT_MAX_BODY_BYTES // 1_000_000,
-    }
-    status = 422 if error else 200
+    context = {"checks": [(each, headline_of(each)) for each in checks[:N_CHECKS]], "form": form}
+    status = 422 if form.errors else 200
     return render_page(
         request, "checks/support_list.html", context, partials=("checks",), status=status
     )

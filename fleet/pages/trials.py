@@ -11,15 +11,14 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from fleet.access.roles import requires
 from fleet.models import Run, Trial
+from fleet.pages.forms import TrialForm, add_field_error
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.trials import services
 from fleet.trials.figures import MatchState, TrialFigures, load_figures, mismatches, unknowns
 from fleet.trials.measures import BY_NAME, DECIDING, definitions
 from fleet.trials.tables import CandidateReport, candidate_reports, written_csv
 from telemetry.errors import FieldError
-from telemetry.statistics.verdicts import DEFAULT_STEPS
 
-ASKED = ("name", "question", "team", "baseline", "planned_steps", "planned_tokens")
 N_RUNS, N_TRIALS = 200, 100
 
 
@@ -43,59 +42,39 @@ def trial_row(trial: Trial) -> TrialRow:
 @require_http_methods(["GET", "HEAD", "POST"])
 def trial_list(request: HtmxRequest) -> HttpResponseBase:
     """List the trials, the last begun first; leads begin one here."""
-    return _begin(request) if request.method == "POST" else _show(request)
+    if request.method == "POST":
+        return _begin(request)
+    return _show(request, TrialForm(runs=_newest_runs()))
+
+
+def _newest_runs() -> list[dict[str, str]]:
+    return list(Run.objects.order_by("-pk").values("name", "instance_type")[:N_RUNS])
 
 
 @requires("lead")
 def _begin(request: HtmxRequest) -> HttpResponse:
-    given = {name: request.POST.get(name, "") for name in ASKED}
-    candidates = request.POST.getlist("candidates")
-    n_steps, n_tokens = given["planned_steps"], given["planned_tokens"].replace(",", "")
+    form = TrialForm(request.POST, runs=_newest_runs())
+    if not form.is_valid():
+        return _show(request, form)
     try:
-        trial = services.begin(
-            given["name"],
-            given["question"],
-            baseline=given["baseline"],
-            candidates=candidates,
-            team=given["team"],
-            planned_steps=_whole(n_steps),
-            planned_tokens=_whole(n_tokens) if n_tokens.strip() else None,
-            by=request.user.get_username(),
-            now=timezone.now(),
-        )
+        by = request.user.get_username()
+        trial = services.begin(**form.cleaned_data, by=by, now=timezone.now())
     except FieldError as error:
-        return _show(request, given=given, chosen=candidates, error=error)
+        add_field_error(form, error)
+        return _show(request, form)
     messages.success(request, f"{trial.name} started. Its figures appear within one minute.")
     return HttpResponseRedirect(trial.get_absolute_url())
 
 
-def _whole(text: str) -> int:
-    """Return a whole number that was typed, 0 for what is none."""
-    text = text.strip()
-    return int(text) if text.isascii() and text.isdecimal() and len(text) < 30 else 0
-
-
-def _show(
-    request: HtmxRequest,
-    *,
-    given: dict[str, str] | None = None,
-    chosen: list[str] | None = None,
-    error: FieldError | None = None,
-) -> HttpResponse:
+def _show(request: HtmxRequest, form: TrialForm) -> HttpResponse:
     trials = Trial.objects.with_arms()[:N_TRIALS]
-    context: dict[str, Any] = {
-        "rows": [trial_row(trial) for trial in trials],
-        "runs": list(Run.objects.order_by("-pk").values("name", "instance_type")[:N_RUNS]),
-        "given": given or {"planned_steps": str(DEFAULT_STEPS)},
-        "chosen": chosen or [],
-        "error": error,
-    }
+    context = {"rows": [trial_row(trial) for trial in trials], "form": form}
     return render_page(
         request,
         "trials/trial_list.html",
         context,
         partials=("trials",),
-        status=422 if error else 200,
+        status=422 if form.errors else 200,
     )
 
 

@@ -107,7 +107,7 @@ def test_j_a_and_s_answer_from_the_list(on_call: Page, fleet: str, alert: Alert)
 def test_an_annotation_appears_among_what_changed(on_call: Page, fleet: str, alert: Alert) -> None:
     on_call.goto(f"{fleet}{alert.get_absolute_url()}")
     on_call.locator("#annotate-here summary").click()
-    on_call.get_by_label("What happened to llama").fill("loader 2.4.1")
+    on_call.locator("#annotation-text").fill("loader 2.4.1")
     on_call.locator("#annotate").get_by_role("button", name="Annotate").click()
 
     expect(on_call.locator("#changes .timeline")).to_contain_text("loader 2.4.1")

@@ -1,5 +1,7 @@
 """Style sheets and scripts reach the browser whole, also through an ASGI server."""
 
+import re
+from graphlib import TopologicalSorter
 from http.client import HTTPConnection
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -56,3 +58,14 @@ def test_what_is_known_already_is_not_sent_again(address: str) -> None:
 )
 def test_what_the_pages_lean_on_is_there(path: str) -> None:
     assert finders.find(path)
+
+
+def test_no_script_imports_itself_through_others() -> None:
+    folder = Path(str(finders.find("fleet/main.js"))).parent
+    graph = {
+        path.name: re.findall(r'from "\./([\w-]+\.js)"', path.read_text())
+        for path in folder.glob("*.js")
+    }
+
+    assert "chart-base.js" in graph["chart-kinds.js"]
+    list(TopologicalSorter(graph).static_order())

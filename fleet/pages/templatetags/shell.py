@@ -11,7 +11,8 @@ from django.utils.safestring import SafeString
 from fleet.access.roles import names, reads_anonymously
 from fleet.alerts.header_counts import trouble_for
 from fleet.alerts.matchers import SPANS, meaning, written
-from fleet.models import Alert, Annotation, Run
+from fleet.models import Alert, Run
+from fleet.pages.annotations import annotate_context
 
 register = template.Library()
 
@@ -110,8 +111,7 @@ def run_annotations(context: template.Context, run: Run) -> dict[str, Any]:
     """Offer to annotate a run; what was said stands in its charts, and behind a link."""
     return {
         "run": run,
-        "kinds": Annotation.Kind.values,
-        "given": {"run": run.name, "back": run.get_absolute_url()},
+        **annotate_context(run=run.name, back=run.get_absolute_url()),
         "csrf_token": context.get("csrf_token"),
     }
 

@@ -43,7 +43,7 @@ def test_a_silent_node_is_not_said_to_be_fine(silent: Node) -> None:
 def test_a_node_that_is_idle(steady: Node) -> None:
     now = NodeNow(steady, last_seen_s=NOON_S + 3600, is_up=True)
 
-    assert "no process holds its cores" in node(now)
+    assert "no process uses its cores" in node(now)
 
 
 def test_a_node_of_no_run(steady: Node) -> None:
@@ -93,7 +93,7 @@ def test_a_run_that_has_stopped(run: Run) -> None:
 
 
 def test_a_run_without_steps(run: Run) -> None:
-    assert "no step has been seen yet" in run_says(RunNow(run))
+    assert "no steps have been reported" in run_says(RunNow(run))
 
 
 @pytest.mark.parametrize("phase", ["pending", "finished", "failed"])

@@ -78,7 +78,7 @@ def test_what_is_wrong_is_named_and_nothing_is_set(
     page = lead.post("/budgets/", new(**fields))
 
     assert page.status_code == 422
-    assert page.context["error"].field == field
+    assert list(page.context["form"].errors) == [field]
     assert not Budget.objects.exists()
 
 

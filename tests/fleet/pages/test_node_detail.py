@@ -89,7 +89,7 @@ def test_what_a_real_node_does_not_measure_is_said_once_and_not_drawn_empty(
     assert "Not measured<" in text
     assert "EFA probe latency, HBM bandwidth, EFA throughput" in text
     assert 'id="efa-latency' not in text
-    assert "Links now" not in text
+    assert "EFA devices</h2>" not in text
 
 
 def test_a_simulated_node_makes_no_such_excuses(page: Page, alive: Run) -> None:

@@ -82,7 +82,7 @@ def test_one_archive_holds_them_all(
 @pytest.mark.parametrize(
     ("files", "says"),
     [
-        ([], "files: there are none"),
+        ([], "there are none"),
         ([("pair__a__b.txt", b"nothing that any probe prints")], "pair__a__b.txt"),
         ([("notes.txt", b"hello")], "notes.txt"),
         ([("pair__a__b.txt", b"\x89PNG\r\n\x1a\n" + bytes(range(256)))], "pair__a__b.txt"),
@@ -129,7 +129,7 @@ def test_a_type_or_a_number_that_cannot_be_is_named(at_the_desk: Client) -> None
         response = at_the_desk.post("/preflight/files", given(*group(), **other))
 
         assert response.status_code == 422
-        assert response.context["error"].field == field
+        assert list(response.context["files_form"].errors) == [f"files_{field}"]
     assert not Preflight.objects.exists()
 
 

@@ -86,7 +86,7 @@ def test_what_is_wrong_is_named_and_nothing_is_set(lead: Client, field: str, val
     page = lead.post("/prices/", NEW | {field: value})
 
     assert page.status_code == 422
-    assert page.context["error"].field == field
+    assert list(page.context["form"].errors) == [field]
     assert 'aria-invalid="true"' in page.text
     assert not TeamPrice.objects.exists()
 

@@ -98,7 +98,7 @@ def test_a_node_whose_job_is_over_is_not_said_to_train(client: Client, say: Say)
     say(*(line("end", worker=node) for node in NODES))
     page = read(client, "/nodes/trn-a/")
 
-    assert "trains: its job reports" not in page
+    assert "is training." not in page
     assert "last reported" in page
     assert "silent" not in read(client, "/nodes/")
 

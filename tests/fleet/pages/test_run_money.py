@@ -91,7 +91,7 @@ def test_a_wrong_number_is_named_and_nothing_is_kept(lead: Client, alive: Run, w
     page = lead.post("/runs/llama/money/", {"tokens_per_epoch": "5", "planned_tokens": wrong})
 
     assert page.status_code == 422
-    assert page.context["error"].field == "planned_tokens"
+    assert list(page.context["form"].errors) == ["planned_tokens"]
     assert Run.objects.get().tokens_per_epoch is None
 
 

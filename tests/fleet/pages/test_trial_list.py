@@ -70,7 +70,7 @@ def test_what_is_wrong_is_named_and_what_was_given_is_kept(
     response = lead.post("/trials/", NEW | {field: value})
 
     assert response.status_code == 422
-    assert response.context["error"].field == field
+    assert list(response.context["form"].errors) == [field]
     assert '<option value="vit-trn2" selected>' in response.text
     assert not Trial.objects.exists()
 

@@ -155,7 +155,7 @@ def test_one_arm_alone_has_no_schedule(page: Page, seen: Trial) -> None:
 
 @pytest.mark.usefixtures("trial", "hot")
 def test_before_anybody_looked_it_says_so(page: Page) -> None:
-    assert "The arms have not been looked at yet" in page(PAGE)
+    assert "The projection is being calculated" in page(PAGE)
 
 
 def test_arms_without_steps_or_price_say_what_is_missing(

@@ -1,0 +1,427 @@
+"""The HTML forms of prices, budgets, trials, preflights, support checks and annotations.
+
+Forms parse text into numbers and dates. The services behind them hold the rules.
+"""
+
+import io
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django import forms
+from django.core.files.uploadedfile import UploadedFile
+
+from fleet.checks.support import SupportFile
+from fleet.costs.budgets import BudgetRequest
+from fleet.models import Annotation, Run, TeamPrice
+from fleet.runs.annotations import AnnotationRequest
+from fleet.runs.prices import PriceRequest
+from telemetry import catalog
+from telemetry.errors import FieldError
+from telemetry.simulate.preflight import PROBE_KINDS
+from telemetry.statistics.verdicts import DEFAULT_STEPS
+
+LONGEST_LIST = 20_000
+DAY = timedelta(days=1)
+SEPARATORS = re.compile(r"[\s,;]+")
+DATE = forms.DateInput(attrs={"type": "date"}, format="%Y-%m-%d")
+DATE_ERROR = {"invalid": "Enter a date, for example 2026-11-30."}
+
+
+def add_field_error(form: forms.Form, error: FieldError, **form_fields: str) -> None:
+    """Show an error of a service at its form field, or above the form if there is none.
+
+    ``form_fields`` gives the form's name of a service's field where the two differ.
+    """
+    name = form_fields.get(error.field, error.field)
+    if name in form.fields:
+        form.add_error(name, error.message)
+    else:
+        form.add_error(None, str(error))
+
+
+class UsdField(forms.CharField):
+    """Dollars as people write them: 250,000 or $35.76."""
+
+    widget = forms.TextInput(attrs={"inputmode": "decimal"})
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(max_length=20, **options)
+
+    def clean(self, value: Any) -> float:
+        text = super().clean(value)
+        try:
+            return float(text.replace(",", "").removeprefix("$"))
+        except ValueError:
+            raise forms.ValidationError("Enter an amount in USD, for example 35.76.") from None
+
+
+class NamesField(forms.CharField):
+    """Words separated by spaces, commas or lines."""
+
+    def clean(self, value: Any) -> list[str]:
+        return [word for word in SEPARATORS.split(super().clean(value)) if word]
+
+
+class WholeNumberField(forms.IntegerField):
+    """A whole number, with or without commas between thousands."""
+
+    widget = forms.TextInput(attrs={"inputmode": "numeric"})
+
+    def to_python(self, value: Any) -> int | None:
+        return super().to_python(str(value or "")[:40].replace(",", ""))
+
+
+class ServiceChoiceField(forms.ChoiceField):
+    """A choice whose value the service checks: it may have been removed meanwhile."""
+
+    def valid_value(self, value: Any) -> bool:
+        return True
+
+
+class ServiceMultipleChoiceField(forms.MultipleChoiceField):
+    """Choices whose values the service checks."""
+
+    def valid_value(self, value: Any) -> bool:
+        return True
+
+
+class FilesInput(forms.ClearableFileInput):
+    """A file input for several files."""
+
+    allow_multiple_selected = True
+
+
+class FilesField(forms.FileField):
+    """One or more uploaded files."""
+
+    widget = FilesInput
+
+    def clean(self, data: Any, initial: Any = None) -> list[UploadedFile]:
+        return [super(FilesField, self).clean(each, initial) for each in data or []]
+
+
+def choices(names: Iterable[str], empty: str) -> list[tuple[str, str]]:
+    return [("", empty), *((name, name) for name in names)]
+
+
+def set_choices(form: forms.Form, name: str, options: Sequence[tuple[str, str]]) -> None:
+    field = form.fields[name]
+    if isinstance(field, forms.ChoiceField | forms.MultipleChoiceField):
+        field.choices = options
+
+
+def trainable_types() -> list[tuple[str, str]]:
+    names = [name for name, instance in catalog.instances().items() if instance.can_train]
+    return choices(names, "as registered in the fleet")
+
+
+def utc(day: Any) -> datetime:
+    return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+class BudgetForm(forms.Form):
+    """A new budget of a team or of one run."""
+
+    team = forms.CharField(
+        required=False, max_length=40, widget=forms.TextInput(attrs={"list": "teams"})
+    )
+    run = ServiceChoiceField(label="Or run", required=False)
+    usd = UsdField(label="Amount (USD)", widget=forms.TextInput(attrs={"placeholder": "250,000"}))
+    starts_at = forms.DateField(label="First day", widget=DATE, error_messages=DATE_ERROR)
+    ends_at = forms.DateField(
+        label="Last day",
+        widget=DATE,
+        error_messages=DATE_ERROR,
+        help_text="Days in UTC, inclusive. Runs that started earlier count from the first day.",
+    )
+
+    def __init__(
+        self, data: Mapping[str, Any] | None = None, *, runs: Sequence[str], now: datetime
+    ) -> None:
+        last = (now.replace(day=1) + timedelta(days=32)).replace(day=1) - DAY
+        initial = {"starts_at": now.replace(day=1).date(), "ends_at": last.date()}
+        super().__init__(data, initial=initial, label_suffix="")
+        set_choices(self, "run", choices(runs, "none"))
+
+    def request(self) -> BudgetRequest:
+        given = self.cleaned_data
+        return BudgetRequest(
+            team=given["team"],
+            run=given["run"],
+            usd=given["usd"],
+            starts_at=utc(given["starts_at"]),
+            # The last day counts whole.
+            ends_at=utc(given["ends_at"]) + DAY,
+        )
+
+
+class PriceForm(forms.Form):
+    """A new contract price of an instance type."""
+
+    team = forms.CharField(
+        required=False,
+        max_length=40,
+        widget=forms.TextInput(
+            attrs={"list": "teams", "placeholder": "all teams without a contract"}
+        ),
+    )
+    instance_type = forms.ChoiceField()
+    basis = forms.ChoiceField(label="Terms", choices=TeamPrice.Basis.choices, initial="contract")
+    usd_per_node_hour = UsdField(label="USD per node-hour")
+    valid_from = forms.DateField(
+        label="From",
+        widget=DATE,
+        error_messages=DATE_ERROR,
+        help_text="From 00:00 UTC of that day. Active runs use it from then on, not for past "
+        "time. Finished runs do not change.",
+    )
+    source = forms.CharField(
+        max_length=200, widget=forms.TextInput(attrs={"placeholder": "contract 2026-17, page 3"})
+    )
+
+    def __init__(self, data: Mapping[str, Any] | None = None, *, now: datetime) -> None:
+        super().__init__(data, initial={"valid_from": now.date()}, label_suffix="")
+        set_choices(self, "instance_type", choices(catalog.instances(), "select a type"))
+
+    def request(self) -> PriceRequest:
+        return PriceRequest(
+            **self.cleaned_data | {"valid_from": utc(self.cleaned_data["valid_from"])}
+        )
+
+
+class LengthForm(forms.Form):
+    """The length of a run's training; an empty field clears the value."""
+
+    tokens_per_epoch = forms.CharField(
+        label="Tokens per epoch",
+        required=False,
+        max_length=40,
+        widget=forms.TextInput(attrs={"placeholder": "unknown"}),
+        help_text="Tokens in one pass over the data, for example 300B or 14,197,122. Jobs can "
+        "report it.",
+    )
+    planned_tokens = forms.CharField(
+        label="Planned tokens",
+        required=False,
+        max_length=40,
+        widget=forms.TextInput(attrs={"placeholder": "unknown"}),
+        help_text="Length of the training. Used to project its end and total cost.",
+    )
+
+    def __init__(self, run: Run, data: Mapping[str, Any] | None = None) -> None:
+        initial = {name: getattr(run, name) for name in ("tokens_per_epoch", "planned_tokens")}
+        super().__init__(data, initial=initial, label_suffix="")
+
+
+class TrialForm(forms.Form):
+    """A new trial: a baseline run and the runs to compare with it."""
+
+    name = forms.CharField(
+        max_length=60,
+        widget=forms.TextInput(
+            attrs={"pattern": r"[A-Za-z0-9_\-]+", "placeholder": "vit-trn2-or-p5"}
+        ),
+    )
+    question = forms.CharField(
+        max_length=200, widget=forms.TextInput(attrs={"placeholder": "Do we move to trn2?"})
+    )
+    team = forms.CharField(required=False, max_length=40)
+    baseline = ServiceChoiceField()
+    candidates = ServiceMultipleChoiceField(
+        label="Candidates, one or more", widget=forms.SelectMultiple(attrs={"size": 6})
+    )
+    planned_steps = forms.IntegerField(
+        label="Planned steps per arm",
+        min_value=1,
+        initial=DEFAULT_STEPS,
+        help_text="The verdict is final after this many settled steps. Earlier verdicts need "
+        "stronger evidence.",
+    )
+    planned_tokens = WholeNumberField(
+        label="Tokens of the whole training (optional)",
+        required=False,
+        widget=forms.TextInput(attrs={"inputmode": "numeric", "placeholder": "260,000,000,000"}),
+        help_text="Used to project the time to train.",
+    )
+
+    def __init__(
+        self, data: Mapping[str, Any] | None = None, *, runs: Sequence[Mapping[str, str]]
+    ) -> None:
+        super().__init__(data, label_suffix="")
+        names = [(run["name"], f"{run['name']}, {run['instance_type']}") for run in runs]
+        set_choices(self, "baseline", [("", "select a run"), *names])
+        set_choices(self, "candidates", names)
+
+
+PLAIN_TEXT = {"spellcheck": "false", "autocapitalize": "off", "autocomplete": "off"}
+
+
+class PreflightForm(forms.Form):
+    """A new preflight of simulated nodes."""
+
+    run = forms.CharField(required=False, widget=forms.HiddenInput)
+    nodes = NamesField(
+        label="Nodes, all of one instance type",
+        max_length=LONGEST_LIST,
+        widget=forms.Textarea(attrs=PLAIN_TEXT | {"rows": 6, "placeholder": "node-00 node-01 …"}),
+        help_text="Names, separated by spaces, commas or lines. Simulated nodes only. They are "
+        "probed as if idle.",
+    )
+    instance_type = ServiceChoiceField(required=False)
+    take = forms.IntegerField(
+        label="Nodes needed", required=False, min_value=1, help_text="Empty: all usable nodes."
+    )
+    faults = NamesField(
+        label="Injected faults (optional)",
+        required=False,
+        max_length=LONGEST_LIST,
+        widget=forms.Textarea(
+            attrs=PLAIN_TEXT | {"rows": 3, "placeholder": "efa_latency:node-03/5=3"}
+        ),
+        help_text="KIND:NODE, KIND:NODE/DEVICE or KIND:NODE+PEER, optionally =MAGNITUDE. Kinds: "
+        f"{', '.join(PROBE_KINDS)}. Active drills also apply.",
+    )
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | None = None,
+        *,
+        initial: Mapping[str, Any] | None = None,
+        has_faults: bool,
+    ) -> None:
+        super().__init__(data, initial=dict(initial or {}), label_suffix="")
+        set_choices(self, "instance_type", trainable_types())
+        if not has_faults and not (data or {}).get("faults"):
+            del self.fields["faults"]
+
+
+class PreflightFilesForm(forms.Form):
+    """A preflight from the output of probes on real nodes."""
+
+    files = FilesField(
+        label="Probe output", allow_empty_file=True, widget=FilesInput(attrs={"required": True})
+    )
+    files_instance_type = ServiceChoiceField(label="Instance type", required=False)
+    files_take = forms.IntegerField(
+        label="Nodes needed", required=False, min_value=1, help_text="Empty: all usable nodes."
+    )
+
+    def __init__(
+        self, data: Mapping[str, Any] | None = None, files: Any = None, *, limits: str
+    ) -> None:
+        super().__init__(data, files, label_suffix="")
+        set_choices(self, "files_instance_type", trainable_types())
+        self.fields["files"].help_text = (
+            "fi_pingpong, nccom-test or nccl-tests, named pair__A__B.txt, device__A__0.txt, "
+            f"collective.txt, node__A.json: {limits}. Written by deploy/preflight/probe.sh."
+        )
+
+
+class SupportForm(forms.Form):
+    """A model to check for operator support: an uploaded file or its text."""
+
+    file = forms.FileField(required=False, allow_empty_file=True)
+    text = forms.CharField(
+        label="Or paste the text",
+        required=False,
+        strip=False,
+        widget=forms.Textarea(
+            attrs=PLAIN_TEXT
+            | {"rows": 6, "class": "mono", "placeholder": "aten::add 12\naten::cumsum"}
+        ),
+    )
+    report = forms.FileField(
+        label="Compiler report (optional)",
+        required=False,
+        allow_empty_file=True,
+        help_text="The analyzer's result.json: it overrides the published list.",
+    )
+    trial = ServiceChoiceField(required=False)
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | None = None,
+        files: Any = None,
+        *,
+        trials: Iterable[str],
+        trial: str = "",
+        most_mb: int,
+    ) -> None:
+        super().__init__(data, files, initial={"trial": trial}, label_suffix="")
+        set_choices(self, "trial", choices(trials, "none"))
+        self.fields["file"].help_text = (
+            "A graph of torch.export or FX, HLO or StableHLO text, a list with one operator per "
+            f"line, or the analyzer's result.json. Up to {most_mb} MB; check_support takes larger "
+            "ones."
+        )
+
+    def graph(self) -> SupportFile:
+        """Return the uploaded file or the pasted text.
+
+        Raises
+        ------
+        FieldError
+            If both or neither is given.
+        """
+        uploaded, text = self.uploaded("file"), self.cleaned_data["text"]
+        if uploaded and text.strip():
+            raise FieldError("file", "upload a file or paste text, not both")
+        if uploaded:
+            return uploaded
+        if not text.strip():
+            raise FieldError("file", "upload a file or paste text")
+        return SupportFile("pasted text", io.BytesIO(text.encode("utf-8", "replace")))
+
+    def uploaded(self, field: str) -> SupportFile | None:
+        file = self.cleaned_data[field]
+        return SupportFile(file.name or field, io.BytesIO(file.read())) if file else None
+
+
+class AnnotationForm(forms.Form):
+    """What happened at some time, to a run, a node or the fleet."""
+
+    run = forms.CharField(required=False, widget=forms.HiddenInput)
+    node = forms.CharField(required=False, widget=forms.HiddenInput)
+    back = forms.CharField(required=False, widget=forms.HiddenInput)
+    kind = ServiceChoiceField(
+        choices=[(kind, kind) for kind in Annotation.Kind.values], initial=Annotation.Kind.NOTE
+    )
+    at = forms.CharField(
+        label="Time, UTC (empty: now)",
+        required=False,
+        widget=forms.DateTimeInput(attrs={"type": "datetime-local", "step": 1}),
+    )
+    text = forms.CharField(
+        max_length=300,
+        widget=forms.TextInput(attrs={"placeholder": "a new data loader was deployed"}),
+    )
+
+    def __init__(
+        self,
+        data: Mapping[str, Any] | None = None,
+        *,
+        initial: Mapping[str, Any] | None = None,
+    ) -> None:
+        initial = {name: value for name, value in (initial or {}).items() if value}
+        super().__init__(data, initial=initial, label_suffix="", auto_id="annotation-%s")
+
+    def clean_at(self) -> datetime | None:
+        given = self.cleaned_data["at"]
+        try:
+            return datetime.fromisoformat(given).replace(tzinfo=UTC) if given else None
+        except ValueError:
+            raise forms.ValidationError(
+                "Enter a date and time, for example 2026-11-21T14:29."
+            ) from None
+
+    def request(self, *, now: datetime) -> AnnotationRequest:
+        given = self.cleaned_data
+        return AnnotationRequest(
+            given["kind"],
+            given["text"],
+            given["at"] or now,
+            run=given["run"],
+            node=given["node"],
+        )
