@@ -10,7 +10,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django import forms
-from django.core.files.uploadedfile import UploadedFile
 
 from fleet.checks.support import SupportFile
 from fleet.costs.budgets import BudgetRequest
@@ -98,7 +97,7 @@ class FilesField(forms.FileField):
 
     widget = FilesInput
 
-    def clean(self, data: Any, initial: Any = None) -> list[UploadedFile]:
+    def clean(self, data: Any, initial: Any = None) -> list[Any]:
         return [super(FilesField, self).clean(each, initial) for each in data or []]
 
 
@@ -247,7 +246,7 @@ class TrialForm(forms.Form):
     )
 
     def __init__(
-        self, data: Mapping[str, Any] | None = None, *, runs: Sequence[Mapping[str, str]]
+        self, data: Mapping[str, Any] | None = None, *, runs: Sequence[Mapping[str, Any]]
     ) -> None:
         super().__init__(data, label_suffix="")
         names = [(run["name"], f"{run['name']}, {run['instance_type']}") for run in runs]
@@ -300,9 +299,7 @@ class PreflightForm(forms.Form):
 class PreflightFilesForm(forms.Form):
     """A preflight from the output of probes on real nodes."""
 
-    files = FilesField(
-        label="Probe output", allow_empty_file=True, widget=FilesInput(attrs={"required": True})
-    )
+    field_order = ("files", "files_instance_type", "files_take")
     files_instance_type = ServiceChoiceField(label="Instance type", required=False)
     files_take = forms.IntegerField(
         label="Nodes needed", required=False, min_value=1, help_text="Empty: all usable nodes."
@@ -313,10 +310,16 @@ class PreflightFilesForm(forms.Form):
     ) -> None:
         super().__init__(data, files, label_suffix="")
         set_choices(self, "files_instance_type", trainable_types())
-        self.fields["files"].help_text = (
-            "fi_pingpong, nccom-test or nccl-tests, named pair__A__B.txt, device__A__0.txt, "
-            f"collective.txt, node__A.json: {limits}. Written by deploy/preflight/probe.sh."
+        # Not an attribute of the class: forms have one of this name.
+        self.fields["files"] = FilesField(
+            label="Probe output",
+            allow_empty_file=True,
+            widget=FilesInput(attrs={"required": True}),
+            help_text="fi_pingpong, nccom-test or nccl-tests, named pair__A__B.txt, "
+            f"device__A__0.txt, collective.txt, node__A.json: {limits}. Written by "
+            "deploy/preflight/probe.sh.",
         )
+        self.order_fields(self.field_order)
 
 
 class SupportForm(forms.Form):

@@ -1,5 +1,6 @@
 """Pages of the trials: the list with its form, and one trial with its verdict."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,7 +48,7 @@ def trial_list(request: HtmxRequest) -> HttpResponseBase:
     return _show(request, TrialForm(runs=_newest_runs()))
 
 
-def _newest_runs() -> list[dict[str, str]]:
+def _newest_runs() -> Sequence[Mapping[str, Any]]:
     return list(Run.objects.order_by("-pk").values("name", "instance_type")[:N_RUNS])
 
 
