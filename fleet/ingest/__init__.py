@@ -1,1 +1,1 @@
-"""Real nodes on their way in: from lines to blocks in the store and rows of their own."""
+"""Ingest of real nodes and training jobs, and import of logs and traces."""

@@ -1,4 +1,4 @@
-"""What is said of a log that was read: how the run went, and what the log leaves open."""
+"""Importing a training log as a finished run, and the texts that its page shows."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -65,7 +65,7 @@ KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class LogOptions:
-    """What people say of a run that a log leaves out; 0, empty or None where they don't."""
+    """Facts of a run given on import; 0, empty or None where not given."""
 
     run: str
     file: str
@@ -84,7 +84,7 @@ class LogOptions:
 
 
 def check_options(options: LogOptions) -> LogOptions:
-    """Return what was said, where it can be."""
+    """Return valid options; raises ValueError that names the option."""
     check_name(options.run)
     whole = (
         ("--nodes", options.n_nodes, 0),
@@ -112,10 +112,9 @@ def check_options(options: LogOptions) -> LogOptions:
 
 
 def check_name(name: str) -> None:
-    """Refuse a name that is none, or of a run that no log was read for.
+    """Refuse an invalid name, or that of a run that was not imported from a log.
 
-    A log is not laid over what a job reported: it has no split of a step, and where both tell
-    of a step nobody could say which of them a figure is from.
+    Steps of a log are never mixed with reported steps: a log has no split of a step.
     """
     if not NAME.fullmatch(name):
         raise ValueError(f"--run: {name[:80]!r} is no name for a run: {NAME_RULE}")
@@ -128,7 +127,6 @@ def check_name(name: str) -> None:
 
 
 def nan_if_unset(value: int) -> float:
-    """Return what was said, NaN where nothing was."""
     return float(value) if value else math.nan
 
 
@@ -145,7 +143,7 @@ def curves_of(steps: LoggedSteps, ended_at_s: FloatArray) -> dict[str, FloatArra
 
 
 def _thin(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
-    """Average neighbours until few enough points are left; step and end are the last one's."""
+    """Average neighbours down to ``MAX_POINTS``; step and end are those of the last one."""
     n = len(columns["step"])
     every = -(-n // MAX_POINTS)
     if every <= 1:
@@ -163,14 +161,13 @@ def _thin(columns: dict[str, FloatArray]) -> dict[str, FloatArray]:
 
 
 def pack_curves(curves: Curves) -> bytes:
-    """Return curves as bytes to keep."""
     file = BytesIO()
     np.savez_compressed(file, allow_pickle=False, **curves)
     return file.getvalue()
 
 
 def unpack_curves(data: bytes) -> dict[str, FloatArray]:
-    """Return curves that were packed; none from no bytes."""
+    """Unpack curves; empty arrays from no bytes."""
     names = ("step", "ended_at_s", *COLUMNS)
     if not data:
         return {name: np.zeros(0) for name in names}
@@ -179,7 +176,7 @@ def unpack_curves(data: bytes) -> dict[str, FloatArray]:
 
 
 def annotate_errors(run: Run, errors: Mapping[HardwareError, int], *, moved_s: float) -> None:
-    """Keep what broke, where and when; what an earlier reading kept is replaced."""
+    """Annotate the run with hardware errors, replacing those of an earlier import."""
     run.annotations.filter(by=BY).delete()
     groups: dict[tuple[str, str, int | None, int | None], list[HardwareError]] = {}
     for error in errors:
@@ -221,7 +218,7 @@ def _annotation(
 
 
 def error_text(error: HardwareError, *, n: int) -> str:
-    """Say what broke, where, how often, and what its driver asks for."""
+    """Describe an error: kind, place, count and the driver's action."""
     where = [error.node or error.instance or "an unnamed node"]
     where += [f"device {error.device}"] if error.device is not None else []
     where += [f"core {error.core}"] if error.core is not None else []
@@ -235,7 +232,7 @@ def error_text(error: HardwareError, *, n: int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """Ends of steps (n,) in Unix seconds, how they are known, and by how much time was moved."""
+    """Ends of steps (n,) in Unix seconds, their source, and the shift applied."""
 
     ended_at_s: FloatArray
     by: str
@@ -270,7 +267,7 @@ def step_times(
 
 
 def _fill_times(at_s: FloatArray, lasted_s: FloatArray) -> FloatArray:
-    """Fill in the ends that no line tells: counted on from the nearest that one does."""
+    """Fill missing ends from the nearest known ones and the durations between."""
     known = np.isfinite(at_s)
     drift_s = at_s[known] - lasted_s[known]
     ends = np.where(known, at_s, lasted_s + np.interp(lasted_s, lasted_s[known], drift_s))
@@ -278,7 +275,7 @@ def _fill_times(at_s: FloatArray, lasted_s: FloatArray) -> FloatArray:
 
 
 def _within_retention(found: StepTimes, *, now_s: float, keep_days: float) -> StepTimes:
-    """Move what would be forgotten at once, or has not happened yet."""
+    """Shift times that are in the future or older than the retention, so that they end now."""
     if not len(found.ended_at_s):
         return found
     newest_s = float(found.ended_at_s[-1])
@@ -293,7 +290,7 @@ def _within_retention(found: StepTimes, *, now_s: float, keep_days: float) -> St
 def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> ReadLog:
     """Store a log as a finished run with its steps, compiles and errors.
 
-    The steps' split is not in a log: all of a step is ``other_s``, and its share is absent.
+    A log has no split of a step: all of it is ``other_s``, and the all-reduce share is unknown.
     """
     check_name(options.run)
     steps = _complete_steps(log, options)
@@ -342,7 +339,7 @@ def _complete_steps(log: Log, options: LogOptions) -> LoggedSteps:
 
 
 def _batch(run: str, steps: LoggedSteps, ended_at_s: FloatArray) -> StepBatch:
-    """Return the steps whose duration is known, in one piece: nothing tells them apart."""
+    """Return the steps of known duration, each as ``other_s`` of one worker."""
     timed = np.isfinite(steps.step_s)
     whole = steps.step_s[timed][:, None]
     phases = {phase: np.full(whole.shape, np.nan) for phase in PHASES} | {"other_s": whole}
@@ -355,7 +352,6 @@ def _batch(run: str, steps: LoggedSteps, ended_at_s: FloatArray) -> StepBatch:
 def _run_fields(
     log: Log, steps: LoggedSteps, times: StepTimes, options: LogOptions, *, file_s: float
 ) -> dict[str, Any]:
-    """Return the run's row; what neither log nor people say stays unsaid."""
     began_s, ended_s = _span(log, steps, times, file_s=file_s)
     ended_at = datetime.fromtimestamp(ended_s, UTC)
     return {
@@ -430,7 +426,6 @@ def n_tokens(steps: LoggedSteps) -> int | None:
 def _log_fields(
     log: Log, steps: LoggedSteps, times: StepTimes, options: LogOptions, *, now: datetime
 ) -> dict[str, Any]:
-    """Return what was understood, and what was not."""
     return {
         "file": options.file[:200],
         "imported_at": now,

@@ -1,4 +1,4 @@
-"""Real nodes coming in: from the lines a node sent to blocks in the store and a row of its own."""
+"""Ingest of real nodes: from the lines a node sent to blocks in the store and its row."""
 
 import re
 import time
@@ -24,25 +24,25 @@ from telemetry.store.durable import save_late
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import NodeReport, save_reports, save_sidecars
 
-# Refusals named; the rest are counted.
+# Refusals that are listed in a response; the rest are counted.
 MAX_REFUSALS = 100
-# Redis: by node, seconds between its reports, by how many its clock is off, and what else is
-# known of its clock: a web process that starts must not mistake waiting for a wrong clock.
+# Redis, by node: seconds between reports, clock skew, and the state of the clock estimate, so that
+# a web process that starts does not mistake queueing for a wrong clock.
 TIMINGS = "ingest:manners"
-# Forms of lines beside the plain one: senders use only what they are told is understood.
+# Line formats besides the plain one; responses list them, and senders use only those listed.
 TAKES = ("columns",)
 
-# A node's newest report is kept at most this often, or as soon as its processes change: it
-# stands for figures that move slowly, and packing it costs more than taking it.
+# A node's newest report is stored at most this often, or when its processes change: its values
+# change slowly, and packing it costs more than reading it.
 KEEP_EVERY_S = 5.0
 # A token cannot fill the database with nodes that do not exist.
 MAX_NODES = 4_000
 UNKNOWN_TYPE = "unknown"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,79}")
 NAME_RULE = "letters, digits, dots, dashes and underscores, at most 80"
-# A node is looked up in the database again after so long, should somebody have changed it.
+# A node's row is read again after this time, because it may have been changed.
 REFRESH_S = 60.0
-# Two machines may not use one name at the same time.
+# Two machines may not use one name within this time.
 IN_USE_S = 60.0
 MAX_KNOWN = 20_000
 MAX_REPORTS = 10_000
@@ -50,7 +50,7 @@ MAX_REPORTS = 10_000
 
 @dataclass(slots=True)
 class IngestBatch:
-    """Some lines of one node: how many were taken, which were not and why, and their blocks."""
+    """Lines of one node: counts, refusals, and the blocks and reports to store."""
 
     node: str = ""
     n_accepted: int = 0
@@ -67,13 +67,13 @@ class IngestBatch:
     sidecars: list[Mapping[str, object]] = field(default_factory=list)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Note a line that was not taken; of very many only the first are kept."""
+        """Record a refused line; only the first ``MAX_REFUSALS`` are listed."""
         self.n_refused += 1
         if len(self.refused) < MAX_REFUSALS:
             self.refused.append(refusal)
 
     def absorb(self, later: "IngestBatch") -> None:
-        """Add what became of a later delivery of the same stream."""
+        """Add the counts of a later batch of the same node."""
         self.node = later.node or self.node
         self.n_accepted += later.n_accepted
         self.n_late += later.n_late
@@ -85,7 +85,7 @@ class IngestBatch:
 
 
 def response_of(delivery: IngestBatch) -> dict[str, Any]:
-    """Return what the sender is told became of the lines."""
+    """Return the body of the response to the sender."""
     return {
         "node": delivery.node or None,
         "accepted": delivery.n_accepted,
@@ -101,9 +101,9 @@ def response_of(delivery: IngestBatch) -> dict[str, Any]:
 def store_batches(
     hot: HotStore, deliveries: Sequence[IngestBatch], *, n_refused_whole: int = 0
 ) -> None:
-    """Store what nodes brought, and count it for whoever watches the service itself.
+    """Store batches of nodes and count them in the service's own counters.
 
-    ``n_refused_whole`` is how many deliveries did not even come to be read.
+    ``n_refused_whole`` is how many requests were refused before any line was read.
     """
     numbered = _accept_new_lines(hot, deliveries)
     now_s = hot.now()
@@ -130,7 +130,7 @@ def store_batches(
     }
     if timings:
         commands.append(("HSET", TIMINGS, *chain.from_iterable(timings.items())))
-    # Only now that they are stored may lines be taken for repeated when they come again.
+    # Remember lines as known only after they are stored.
     hot.execute_all(
         [*commands, *chain.from_iterable(remember_commands(*lines) for lines in numbered)]
     )
@@ -139,7 +139,7 @@ def store_batches(
 def _accept_new_lines(
     hot: HotStore, deliveries: Sequence[IngestBatch]
 ) -> list[tuple[str, Sequence[NumberedLine]]]:
-    """Give deliveries the blocks of their numbered lines, those aside that were taken before."""
+    """Move the blocks of new numbered lines into their batches; count the repeated ones."""
     numbered: list[tuple[str, Sequence[NumberedLine]]] = [
         (d.node, d.numbered) for d in deliveries if d.numbered
     ]
@@ -155,7 +155,7 @@ def _accept_new_lines(
 
 @dataclass(frozen=True, slots=True)
 class ReportTiming:
-    """How a real node reports: how often, and how far its clock was off ours (0: right)."""
+    """A node's report interval, and its clock's skew (0: correct)."""
 
     period_s: float
     skew_s: float
@@ -172,7 +172,7 @@ class ReportTiming:
 
 
 def timing_of(hot: HotStore, node: str) -> ReportTiming | None:
-    """Return how a real node reports, None where it never did."""
+    """Return a node's timing, None if it never reported."""
     held: bytes | None = hot.execute("HGET", TIMINGS, node)
     if held is None:
         return None
@@ -181,14 +181,14 @@ def timing_of(hot: HotStore, node: str) -> ReportTiming | None:
 
 
 def clock_of(hot: HotStore, node: str) -> str:
-    """Return what was kept of a node's clock, as `ClockOffset.recall` takes it."""
+    """Return a node's stored clock estimate, for ``ClockOffset.restore``."""
     held: bytes | None = hot.execute("HGET", TIMINGS, node)
     return held.decode().split(" ", 2)[2] if held is not None and held.count(b" ") > 1 else ""
 
 
 @dataclass(slots=True)
 class LastStored:
-    """What was last kept of one node."""
+    """When a node's report was last stored, and its processes then."""
 
     kept_s: float = -KEEP_EVERY_S
     processes: frozenset[str] | None = None
@@ -216,7 +216,7 @@ class LastStored:
 
 
 def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> None:
-    """Create the node's row, or bring it up to date; what a report does not say stays."""
+    """Create or update the node's row; facts that a report lacks stay unchanged."""
     kind = catalog.instances().get(identity.instance_type)
     said: dict[str, str | int] = {
         "instance_type": identity.instance_type[:40],
@@ -224,13 +224,13 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
         "zone": identity.zone[:40],
         "n_cores": shape.n_cores,
         "n_devices": shape.n_devices,
-        # Where nobody counts them, the catalogue knows how many there are.
+        # Without EFA data the catalog has the number of devices.
         "n_efa": n_efa or (kind.n_efa if kind else 0),
     }
     facts = {fact: value for fact, value in said.items() if value}
     node = Node.objects.filter(name=name).first() or _create_node(name, facts)
     if node.source == Node.Source.STEPS:
-        # Known by its training job so far: from now on it speaks for itself.
+        # Known only from its training job so far.
         facts |= {"source": Node.Source.NEURON_MONITOR, "shard": shard_of(name)}
     elif node.source != Node.Source.NEURON_MONITOR:
         raise RefusedError("node", f"{name} is a simulated node; use another name (node=NAME)")
@@ -239,13 +239,13 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
 
 
 def row_shape(name: str) -> Shape | None:
-    """Return what a node is known to have, None where it is not known."""
+    """Return the shape in a node's row, None if unknown."""
     node = Node.objects.filter(name=name).first()
     return Shape(node.n_devices, node.n_cores) if node and node.n_devices else None
 
 
 def _create_node(name: str, facts: Mapping[str, str | int]) -> Node:
-    """Create the node's row, if the fleet has room for it."""
+    """Create a node's row; refuses above ``MAX_NODES``."""
     real = Node.objects.filter(source=Node.Source.NEURON_MONITOR)
     if real.count() >= MAX_NODES:
         raise RefusedError("node", f"{name} is new, and {MAX_NODES:,} real nodes are all we take")
@@ -261,7 +261,7 @@ def _create_node(name: str, facts: Mapping[str, str | int]) -> Node:
 
 @dataclass(slots=True)
 class KnownNode:
-    """What this process remembers of a node that reports."""
+    """The cached state of one reporting node."""
 
     clock: NodeClock = field(default_factory=NodeClock)
     shape: Shape | None = None
@@ -274,7 +274,7 @@ class KnownNode:
 
 
 class NodeIngest:
-    """The nodes that report to this process, and how their lines become blocks."""
+    """Reads nodes' lines into batches; caches what it knows of each node."""
 
     def __init__(
         self,
@@ -284,10 +284,9 @@ class NodeIngest:
         monotonic: Callable[[], float] = time.monotonic,
         restore_clock: Callable[[str], str] | None = None,
     ) -> None:
-        """Take nothing that is older than ``keep_s``, or ``late_s`` where lines are numbered.
+        """Refuse reports older than ``keep_s``, or ``late_s`` for numbered lines.
 
-        The store would not keep it, by the second or by the minute. ``restore_clock`` tells what
-        is known of a node's clock from before this process started.
+        ``restore_clock`` returns a node's clock estimate from before this process started.
         """
         self._keep_s = keep_s
         self._late_s = late_s
@@ -307,12 +306,11 @@ class NodeIngest:
         up_s: float | None = None,
         alone: bool = False,
     ) -> IngestBatch:
-        """Read what arrived together, and make room in the fleet for the node it speaks of.
+        """Read lines that arrived together, and create or update the node's row.
 
-        Nothing is stored but the node's row: the caller appends ``blocks``. The lines of one
-        delivery are one node's, ``node`` or else the first one that names itself. ``now_s`` is
-        given where what is read was not sent just now; ``up_s`` with ``sent_s``, where the
-        sender knows how long its machine has been up. Lines that come ``alone`` have no report.
+        The caller stores the batch. All lines are of one node: ``node``, else the first that
+        a line names. ``now_s`` is given if the lines are a replay. ``up_s``, with ``sent_s``,
+        is the sender's time since boot. Lines that come ``alone`` have no report.
         """
         delivery = IngestBatch(node=node or "")
         good: list[tuple[int, bytes, Reading]] = []
@@ -327,11 +325,11 @@ class NodeIngest:
         return delivery
 
     def forget(self, node: str) -> None:
-        """Forget a node whose blocks could not be stored, so that it may send them again."""
+        """Drop the cache of a node whose blocks could not be stored: it can resend them."""
         self._known.pop(node, None)
 
     def _clock_of(self, node: str, *, now_s: float) -> NodeClock:
-        """Return what is known of a node's clock, from earlier processes too."""
+        """Return a node's clock, restored from Redis on first use."""
         known = self._known[node]
         if not known.is_restored:
             if self._restore_clock is not None:
@@ -348,7 +346,7 @@ class NodeIngest:
         *,
         alone: bool,
     ) -> None:
-        """Read one line, and hold it to the delivery's node."""
+        """Read one line and check that it is of the batch's node."""
         try:
             if line.startswith(BEGINS):
                 self._read_many(line, number, delivery, good, alone=alone)
@@ -373,7 +371,7 @@ class NodeIngest:
         *,
         alone: bool,
     ) -> None:
-        """Read a line of many reports: at once, or one by one where something is unusual."""
+        """Read a column line: all reports at once, or one by one if the template is unusual."""
         table = read_columns(line)
         if len(good) + len(table.numbers) > MAX_REPORTS:
             reason = f"more than {MAX_REPORTS:,} reports at a time; send fewer"
@@ -387,7 +385,7 @@ class NodeIngest:
         good += [(number, line, reading) for reading in readings]
 
     def _read_alone(self, line: bytes, name: str) -> Reading:
-        """Read a line without a report; the node's row may know what the node has."""
+        """Read a line without a report; the node's row may have its shape."""
         sent = decode_line(line)
         name = name or (sent.instance and sent.instance.instance_id) or ""
         known = self._known.get(name)
@@ -395,7 +393,7 @@ class NodeIngest:
         return neuron_monitor.read_sidecar_line(sent, shape=shape)
 
     def _admit(self, reading: Reading, name: str) -> str:
-        """Return the name of the node that a reading is of, with a row in the database."""
+        """Return the reading's node name; create or update its row."""
         identity = reading.identity
         name = name or identity.instance_id or identity.instance_name
         if not name:
@@ -419,7 +417,7 @@ class NodeIngest:
     def _one_machine(
         self, name: str, known: KnownNode, identity: NodeIdentity, now_s: float
     ) -> None:
-        """Refuse a second machine under the name of one that reported just now."""
+        """Refuse a second machine under a name that is in use."""
         before = known.identity.instance_id if known.identity else ""
         if before and identity.instance_id and before != identity.instance_id:
             ago_s = now_s - known.seen_s
@@ -428,7 +426,6 @@ class NodeIngest:
                 raise RefusedError("instance_info.instance_id", reason)
 
     def _remember(self, name: str, known: KnownNode) -> None:
-        """Keep what is known, and at most so much."""
         self._known[name] = known
         if len(self._known) > MAX_KNOWN:
             del self._known[next(iter(self._known))]
@@ -440,7 +437,7 @@ class NodeIngest:
         delivery: IngestBatch,
         now_s: float,
     ) -> None:
-        """Find out which seconds each reading covers, and make its blocks."""
+        """Refuse old readings, skip repeated ones, and accept the rest."""
         clock = self._known[delivery.node].clock
         delivery.skew_s, delivery.clock = clock.correction_s, clock.offset.dump()
         delivery.period_s = max(reading.period_s for _, _, reading in good)
@@ -458,7 +455,7 @@ class NodeIngest:
         self._take(accepted, delivery)
 
     def _take(self, accepted: Sequence[tuple[Reading, float]], delivery: IngestBatch) -> None:
-        """Make the blocks of readings; whether numbered ones are new, the store knows."""
+        """Add readings' blocks to the batch; numbered ones wait for the check against Redis."""
         known = self._known[delivery.node]
         reports = [(reading, end_s) for reading, end_s in accepted if reading.line]
         moment_s = self._monotonic()

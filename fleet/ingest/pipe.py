@@ -1,4 +1,4 @@
-"""One node's lines from a pipe or a file into the store; what cannot be stored yet is kept."""
+"""Ingest of one node's lines from a pipe or file; buffers them while the store is down."""
 
 import logging
 import time
@@ -17,10 +17,9 @@ log = logging.getLogger(__name__)
 
 
 class PipeIngest:
-    """Deliveries of one node on their way to the store."""
+    """Stores one node's lines; blocks that cannot be stored yet are buffered."""
 
     def __init__(self, hot: HotStore, *, node: str | None, keep_s: int) -> None:
-        """Take in for one node, with nothing kept back."""
         self._hot = hot
         self._node = node
         self._keep_s = keep_s
@@ -28,12 +27,12 @@ class PipeIngest:
         self._buffered = IngestBatch()
 
     def read_pipe(self, descriptor: int) -> Iterator[IngestBatch]:
-        """Take in what arrives on a pipe, as it arrives."""
+        """Store lines from a pipe as they arrive."""
         for number, lines in _numbered(read_together(descriptor)):
             yield self._take(lines, number, time.time(), time.time())
 
     def replay_file(self, path: Path, *, start_s: float | None) -> Iterator[IngestBatch]:
-        """Take in a file, its reports laid end to end from ``start_s``, or so as to end now."""
+        """Store a file's reports end to end, from ``start_s`` on, or so that they end now."""
         now_s = time.time()
         with path.open("rb") as file:
             covered = [_covered_s(lines) for lines in read_groups(file)]
@@ -45,17 +44,17 @@ class PipeIngest:
                 yield self._take(lines, number, end_s, now_s)
 
     def read_stream(self, file: BinaryIO) -> Iterator[IngestBatch]:
-        """Take in a stream that is no pipe, at once."""
+        """Store a stream that is not a pipe."""
         for number, lines in _numbered(read_groups(file)):
             yield self._take(lines, number, time.time(), time.time())
 
     @property
     def n_buffered(self) -> int:
-        """How many seconds of the node could not be stored yet."""
+        """How many seconds are buffered."""
         return len(self._buffered.blocks)
 
     def _take(self, lines: Sequence[bytes], number: int, at_s: float, now_s: float) -> IngestBatch:
-        """Read lines that ended at ``at_s``, and store them with what was kept back."""
+        """Read lines that ended at ``at_s``; store them with the buffered ones."""
         delivery = self._arrivals.deliver(
             lines, node=self._node, arrived_s=at_s, now_s=now_s, first_line=number
         )

@@ -1,4 +1,4 @@
-"""The rows of runs that report: made by the first report, brought up to date by later ones."""
+"""Rows of reported runs and their nodes, created and updated by step reports."""
 
 import math
 from datetime import UTC, datetime
@@ -24,7 +24,7 @@ from telemetry.store.hot import HotStore
 
 NOT_REPORTED = "not reported"
 NO_PRICE = "no price known"
-# A token cannot fill the database with what does not exist.
+# Limits, so that one token cannot fill the database.
 MAX_RUNS = 4_000
 MAX_NODES = 4_000
 SHAPE = ("params", "layers", "hidden")
@@ -41,9 +41,9 @@ AUTO = "auto"
 
 @transaction.atomic
 def refresh_run(report: RunLine, *, now: datetime) -> Run:
-    """Make the run that reports, or bring it up to date: what is not report stays as it was.
+    """Create or update the run of a report; facts that the report lacks stay unchanged.
 
-    Raises RefusedError where the name belongs to a run that is simulated or was imported.
+    Raises RefusedError if the name belongs to a simulated or imported run.
     """
     run = Run.objects.select_for_update().filter(name=report.run).first()
     if run is None:
@@ -64,7 +64,7 @@ def refresh_run(report: RunLine, *, now: datetime) -> Run:
 
 
 def _create(report: RunLine, *, now: datetime) -> Run:
-    """Make the row of a run that nobody knew: it compiles until its first step."""
+    """Create a run; its phase is compiling until the first step."""
     if Run.objects.exclude(session="").count() >= MAX_RUNS:
         raise RefusedError("run", f"{report.run} is new, and {MAX_RUNS:,} runs are all we take")
     at = datetime.fromtimestamp(report.at, UTC) if report.at else now
@@ -95,21 +95,20 @@ def _create(report: RunLine, *, now: datetime) -> Run:
 
 
 def _facts(report: RunLine) -> dict[str, Any]:
-    """Return the facts that a report gives."""
     given = {name: getattr(report, name) for name in (*FACTS, *LAYOUT, *LENGTH, *SETTINGS)}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _shape(report: RunLine) -> dict[str, float]:
-    """Return the figures of a model that the report describes."""
+    """Return the model's size as reported."""
     given = {name: getattr(report, name) for name in SHAPE}
     return {name: value for name, value in given.items() if value is not None}
 
 
 def _price(report: RunLine, run: Run | None, *, now: datetime) -> dict[str, Any]:
-    """Return what the run pays: as reported, or by contract and catalogue when it begins.
+    """Return the run's price: as reported, else by contract and catalog at its start.
 
-    What has been paid stays as it was: another price, or another number of nodes, holds from now.
+    A changed price or number of nodes applies from now on; past cost is unchanged.
     """
     if run is None or not is_priced(run):
         return _first_price(report, run, now=now)
@@ -139,9 +138,9 @@ def _first_price(report: RunLine, run: Run | None, *, now: datetime) -> dict[str
 
 
 def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
-    """Say that a worker's node trains this run; one that has no agent gets a row here.
+    """Assign a worker's node to the run; a node without an agent gets a row here.
 
-    Raises RefusedError where the node is simulated, or the fleet is full.
+    Raises RefusedError if the node is simulated, or there are too many nodes.
     """
     name = report.runs_on
     node = Node.objects.filter(name=name).first() or _new_node(run, name, now=now)
@@ -153,7 +152,7 @@ def assign_node(run: Run, report: WorkerLine, *, now: datetime) -> None:
 
 
 def _new_node(run: Run, name: str, *, now: datetime) -> Node:
-    """Make the row of a node of which only its training job speaks."""
+    """Create the row of a node that is known only from its training job."""
     if Node.objects.exclude(source=Node.Source.SIMULATED).count() >= MAX_NODES:
         raise RefusedError("node", f"{name} is new, and {MAX_NODES:,} real nodes are all we take")
     instance = catalog.instances().get(run.instance_type)
@@ -173,23 +172,21 @@ def _new_node(run: Run, name: str, *, now: datetime) -> Node:
 
 
 def tokens_of(run: Run) -> float:
-    """Return the tokens of one step of a run, where it is laid out; NaN where not."""
+    """Return the tokens per step from batch and sequence length, NaN if unknown."""
     return float(run.global_batch * run.seq_len) or math.nan
 
 
 class SessionResolver:
-    """Starts report apart by their workers: one that comes again belongs to the next start.
+    """Tells starts of a job apart where no launcher numbers them.
 
-    Every process of a job has a mark of its own (``boot``). The first start to which its worker
-    has not come yet takes it, in Redis, so that all web processes agree.
+    Every process has a random id (``boot``). It joins the first start that does not have its
+    worker yet, in Redis, so that all web processes agree.
     """
 
     def __init__(self) -> None:
-        """Know nobody yet."""
         self._known: dict[tuple[str, str, str], str] = {}
 
     def session_of(self, hot: HotStore, report: WorkerLine) -> str:
-        """Return the start that a line is of."""
         if report.session != AUTO or report.boot is None:
             return report.session
         key = (report.run, report.worker, report.boot)
@@ -200,7 +197,7 @@ class SessionResolver:
         return self._known[key]
 
     def _joined(self, hot: HotStore, run: str, worker: str, boot: str) -> str:
-        """Put a worker's process into the first start that has none of this worker."""
+        """Assign a worker's process to the first start without this worker."""
         key = f"steps-in:starts:{run}"
         held, number = hot.execute("HMGET", key, f"boot:{worker}:{boot}", "newest")
         if held is not None:

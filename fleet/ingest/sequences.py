@@ -1,4 +1,4 @@
-"""Numbered lines: which of them were taken before, by whichever process, is known in Redis."""
+"""Deduplication of numbered lines, shared by all processes through Redis."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from telemetry.blocks import Block
 from telemetry.store.connection import Command, Connection
 from telemetry.store.node_state import NodeReport
 
-# Redis: of a node, the last number of each of its streams.
+# Redis, by node: the last number of each of its streams.
 STREAMS = "ingest:streams:"
 MAX_STREAMS = 16
 KEEP_S = 30 * 24 * 3600
@@ -15,7 +15,7 @@ KEEP_S = 30 * 24 * 3600
 
 @dataclass(frozen=True, slots=True)
 class NumberedLine:
-    """One numbered line: its blocks, and what is noted of its report."""
+    """One numbered line: its blocks and its report."""
 
     stream: str
     seq: int
@@ -25,7 +25,7 @@ class NumberedLine:
 
 @dataclass(slots=True)
 class NewLines:
-    """Numbered lines of one delivery that are new, and how many were not."""
+    """The new numbered lines of one batch, and how many were repeated."""
 
     new: list[NumberedLine]
     n_repeated: int
@@ -34,7 +34,7 @@ class NewLines:
 def new_lines(
     hot: Connection, lines: Sequence[tuple[str, Sequence[NumberedLine]]]
 ) -> list[NewLines]:
-    """Tell new lines from those taken before, for each (node, its lines in order)."""
+    """Separate new lines from repeated ones, for each (node, lines in order)."""
     asked = [
         (node, stream)
         for node, lines_of_node in lines
@@ -58,13 +58,13 @@ def _new_lines_of(
 
 
 def remember_commands(node: str, lines_of_node: Sequence[NumberedLine]) -> list[Command]:
-    """Return the commands that remember lines as taken; run them once they are stored."""
+    """Return the commands that mark lines as known; run them after storing."""
     key = STREAMS + node
     newest: dict[str, int] = {}
     for line in lines_of_node:
         newest[line.stream] = max(line.seq, newest.get(line.stream, 0))
     commands: list[Command] = [("ZADD", key, "GT", seq, s) for s, seq in newest.items()]
     if commands:
-        # Numbers begin at the time, so that the lowest are those of the oldest streams.
+        # Numbers start at the time, so the lowest belong to the oldest streams.
         commands += [("ZREMRANGEBYRANK", key, 0, -1 - MAX_STREAMS), ("EXPIRE", key, KEEP_S)]
     return commands

@@ -19,15 +19,15 @@ from telemetry.store import durable
 from telemetry.store.hot import HotStore
 from telemetry.store.packing import steps_where
 
-# What ended longer ago than this the regular roll-up may have passed already.
+# The regular roll-up may have passed steps that ended longer ago than this.
 ROLLED_UP_S = 240.0
-# The hot tier's own clock is the data's: keep clear of its edge.
+# A margin to the hot tier's retention, which is relative to the newest data.
 EDGE_S = 60.0
 
 PENDING = "steps-in:pending"
-# A worker of which nothing comes for so long after the first is not waited for.
+# How long a step waits for more workers after its first report.
 WAIT_S = 10.0
-# Where nobody says how many workers there are, whoever reports soon after belongs to the step.
+# The same if no report has the number of workers.
 GATHER_S = 2.0
 WORKER_STEPS_KEEP_S = 900
 ASSEMBLED = b""
@@ -97,7 +97,7 @@ def store_worker_steps(
 
 
 def overdue(hot: HotStore, *, now_s: float) -> list[Step]:
-    """Return the steps whose workers have been waited for long enough."""
+    """Return the steps that have waited long enough."""
     early = [_step(name) for name in hot.execute("ZRANGEBYSCORE", PENDING, "-inf", now_s - WAIT_S)]
     recent = [
         _step(name)
@@ -107,7 +107,7 @@ def overdue(hot: HotStore, *, now_s: float) -> list[Step]:
 
 
 def _is_counted(hot: HotStore, step: Step) -> bool:
-    """Whether somebody says how many workers a step has."""
+    """Whether a report has the step's number of workers."""
     return any(worker_step.n_workers for worker_step in _worker_steps(hot, [step])[step])
 
 
@@ -167,7 +167,7 @@ def store_assembled(
 def _workers(
     members: Mapping[str, Member], by_step: Mapping[int, Sequence[WorkerStep]]
 ) -> list[str]:
-    """Return all workers of a session in order, those that Redis has forgotten at the end."""
+    """Return all workers of a session in order; those missing in Redis come last."""
     heard = {
         worker_step.worker: None
         for worker_steps in by_step.values()
@@ -183,9 +183,9 @@ def _shift(
     by_step: Mapping[int, Sequence[WorkerStep]],
     row: Run | None,
 ) -> int:
-    """Return what is added to a session's step numbers, so that the run's only ever rise.
+    """Return the offset of a session's step numbers, so that the run's numbers always rise.
 
-    Should Redis have lost how far the run had come, its row says.
+    If Redis lost the run's last step, its row has it.
     """
     key, field = run_key(run), f"shift:{session}"
     held = hot.execute("HGET", key, field)
@@ -209,7 +209,7 @@ def _shift(
 
 
 def _mark_assembled(hot: HotStore, steps: Sequence[Step], handed_on: Sequence[Step]) -> None:
-    """Wait no longer for these; a worker_step that comes yet is late."""
+    """Mark steps as assembled; further worker reports are late and amend them."""
     commands: list[tuple[object, ...]] = [
         ("HSET", f"steps-in:step:{_name(step)}", ASSEMBLED, "1") for step in handed_on
     ]

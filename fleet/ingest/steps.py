@@ -1,4 +1,4 @@
-"""Training jobs on their way in: what their workers report becomes runs and steps."""
+"""Ingest of training jobs: step reports of workers become runs and steps."""
 
 import math
 from collections.abc import Callable, Iterable, Sequence
@@ -45,7 +45,7 @@ from telemetry.store.hot import HotStore
 
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0
-# What this process has admitted it need not ask the database about again so soon.
+# Rows are read from the database again after this time.
 REFRESH_S = 60.0
 MAX_KNOWN = 50_000
 MAX_REFUSALS = 100
@@ -64,12 +64,12 @@ UPDATED_FIELDS = (
     "last_step",
     "n_tokens",
 )
-# Counts move with every step; a page reads them from the steps, so the row may lag a little.
+# Counts change with every step; pages read them from the steps, so the row may lag.
 COUNT_EVERY_S = 10
-# A job of which nothing is heard for so long is over; one that compiles may be quiet for longer.
+# A silent job counts as failed after this time; a compiling one may be silent for longer.
 LOST_S = 30 * 60.0
 LOST_COMPILING_S = 6 * 3600.0
-# Once one worker is done, the others have this long to say so too.
+# After the first worker has ended, the others have this long to report their end.
 END_GRACE_S = 60.0
 LOOK_BACK_S = LOST_COMPILING_S + 3600.0
 BASES, TOTALS = "steps-in:tokens", "totals:tokens"
@@ -79,7 +79,7 @@ OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
 def store_reported_compiles(
     hot: HotStore, taken: Iterable[StepReport], *, correction_s: float, now_s: float
 ) -> None:
-    """Keep the compiles among what arrived; report twice, one is kept once."""
+    """Store the compiles among the reports, each once."""
     by_run: dict[str, list[CompileLine]] = {}
     for report in taken:
         if isinstance(report, CompileLine):
@@ -93,7 +93,7 @@ def store_reported_compiles(
 
 
 def _trained_from(hot: HotStore, run: Run) -> datetime | None:
-    """Return since when a graph that is new surprises; None while its first steps go by."""
+    """Return from when on a new graph is unexpected; None during the first steps."""
     if run.phase != Run.Phase.TRAINING:
         return None
     steps = hot.steps(run.name, since_s=run.phase_since.timestamp())
@@ -120,7 +120,7 @@ def _compile(report: CompileLine, *, correction_s: float) -> Compile:
 
 @dataclass(slots=True)
 class StepIngestResult:
-    """What became of the lines of one call."""
+    """Counts and refusals of one request."""
 
     n_accepted: int = 0
     n_repeated: int = 0
@@ -130,13 +130,13 @@ class StepIngestResult:
     refused: list[Refusal] = field(default_factory=list)
 
     def refuse(self, refusal: Refusal) -> None:
-        """Note a line that was not taken; of very many only the first are kept."""
+        """Record a refused line; only the first ``MAX_REFUSALS`` are listed."""
         self.n_refused += 1
         if len(self.refused) < MAX_REFUSALS:
             self.refused.append(refusal)
 
     def response(self) -> dict[str, Any]:
-        """Return what the sender is report."""
+        """Return the body of the response."""
         return {
             "accepted": self.n_accepted,
             "repeated": self.n_repeated,
@@ -147,10 +147,10 @@ class StepIngestResult:
 
 
 class StepIngest:
-    """What this process knows of the runs that report to it."""
+    """Reads step reports; caches runs, nodes and clocks of this process."""
 
     def __init__(self, monotonic: Callable[[], float]) -> None:
-        """Know nothing yet; ``monotonic`` tells how long ago something was looked up."""
+        """``monotonic`` is the clock of the caches."""
         self._monotonic = monotonic
         self._runs: dict[str, tuple[float, Run]] = {}
         self._tied: dict[tuple[str, str, str], float] = {}
@@ -190,7 +190,7 @@ class StepIngest:
         return outcome
 
     def _admit(self, report: StepReport, now_s: float) -> None:
-        """Make room for the run, and for the node of the worker; refuse what has no place."""
+        """Create or update the rows of run and node; refuses what is not allowed."""
         now = datetime.fromtimestamp(now_s, UTC)
         since_s, run = self._runs.get(report.run, (-REFRESH_S, None))
         is_fresh = self._monotonic() - since_s < REFRESH_S
@@ -213,7 +213,7 @@ class StepIngest:
         return run
 
     def _tie(self, run: Run, report: WorkerLine, now: datetime) -> None:
-        """Tie a worker's node to the run, once in a while."""
+        """Assign a worker's node to the run, at most every ``REFRESH_S``."""
         key = (report.run, report.session, report.worker)
         at_s = self._monotonic()
         if at_s - self._tied.get(key, -REFRESH_S) < REFRESH_S:
@@ -232,9 +232,9 @@ class StepIngest:
         sent_s: float | None,
         up_s: float | None,
     ) -> float:
-        """Return our clock less the sender's; 0 as long as that is nearly right.
+        """Return our clock minus the sender's; 0 while that is nearly correct.
 
-        Without a moment of sending only a clock that is ahead can be report.
+        Without a sending time only a clock that is ahead can be recognised.
         """
         if sent_s is None:
             newest = max((s.ended_at for s in taken if isinstance(s, StepLine)), default=0.0)
@@ -251,7 +251,7 @@ class StepIngest:
         return clock.correction_s
 
     def _clock_of(self, hot: HotStore, node: str, *, now_s: float) -> ClockOffset:
-        """Return what is known of a sender's clock, from earlier processes too."""
+        """Return a sender's clock, restored from Redis on first use."""
         clock = self._clocks.get(node)
         if clock is None:
             clock = ClockOffset(ahead_s=SKEW_S, behind_s=SKEW_S)
@@ -264,7 +264,7 @@ class StepIngest:
         return clock
 
     def _keep_clock(self, hot: HotStore, node: str, clock: ClockOffset) -> None:
-        """Keep what is known of a clock, where that has changed by more than it always does."""
+        """Store a clock estimate if it changed by a second or more."""
         rounded = f"{clock.offset_s:.0f} {clock.epoch_s:.0f}"
         if clock.is_known and self._kept_clocks.get(node) != rounded:
             hot.execute("HSET", CLOCKS, node, clock.dump())
@@ -278,7 +278,7 @@ class StepIngest:
         *,
         now_s: float,
     ) -> None:
-        """Keep what was admitted, and hand on the steps that are whole."""
+        """Store accepted reports, and assemble the steps that are complete."""
         if not taken:
             return
         _save_members(hot, taken, now_s=now_s)
@@ -302,7 +302,7 @@ class StepIngest:
 
 
 def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -> None:
-    """Write down who was heard, and what each worker says of itself."""
+    """Store which workers reported, and their state."""
     latest: dict[tuple[str, str, str], Member] = {}
     for report in taken:
         if isinstance(report, WorkerLine):
@@ -360,7 +360,7 @@ def _merge_members(before: Member | None, new: Member) -> Member:
 
 
 def update_reported_runs(hot: HotStore, *, now: datetime) -> None:
-    """Hand on steps that wait for nobody any more, and write down how their runs are."""
+    """Assemble overdue steps and update the rows of reported runs."""
     now_s = now.timestamp()
     names = recently_reporting_runs(hot, since_s=now_s - LOOK_BACK_S)
     if not names:
@@ -377,7 +377,7 @@ def update_reported_runs(hot: HotStore, *, now: datetime) -> None:
             continue
         was, counted = run.phase, (run.last_step, run.n_tokens)
         update_run(run, state, now=now)
-        # That a job begins is no news; that it does so again is.
+        # The first start of a job is not annotated; a restart is.
         if run.phase != was and (counted[0] or run.phase in OVER):
             annotate_phase(run, was=was, at=run.phase_since)
         if run.phase != was or is_count_due:
@@ -390,10 +390,10 @@ def update_reported_runs(hot: HotStore, *, now: datetime) -> None:
 
 
 def update_run(run: Run, state: RunState, *, now: datetime) -> None:
-    """Make a run say what its workers say; counts never go back."""
+    """Update a run from its workers' state; counts never decrease."""
     heard_at = datetime.fromtimestamp(state.heard_s, UTC)
     run.heard_at = heard_at
-    # Should it fall silent, it is over as of now: nothing is report beyond that.
+    # If it falls silent, it is paid up to now.
     run.paid_until = max(run.paid_until or heard_at, heard_at)
     run.n_workers = max(run.n_workers, state.n_workers)
     _record_restart(run, state)
@@ -413,7 +413,7 @@ def update_run(run: Run, state: RunState, *, now: datetime) -> None:
 
 
 def _record_restart(run: Run, state: RunState) -> None:
-    """Note where a start's own count is another than that of the start before."""
+    """Record a start whose step numbers have another offset than the previous start's."""
     if state.shift is None or state.shift == run.step_shift:
         return
     before = {"first_step": 0, "shift": run.step_shift, "began_s": run.started_at.timestamp()}
@@ -430,9 +430,9 @@ def _enter(run: Run, phase: Run.Phase, at: datetime) -> None:
 
 
 def _end_of(run: Run, state: RunState, now_s: float) -> Run.Phase | None:
-    """Return how a run has ended; None while it goes on.
+    """Return the final phase of a run, None while it is running.
 
-    One worker that failed takes all down. A job that falls silent is given up in the end.
+    One failed worker fails the run. A silent job fails after ``LOST_S``.
     """
     ends = [member.ended for member in state.members.values()]
     quiet_s = now_s - state.heard_s
@@ -446,9 +446,9 @@ def _end_of(run: Run, state: RunState, now_s: float) -> Run.Phase | None:
 
 
 def _update_tokens(hot: HotStore, run: Run) -> None:
-    """Count a run's tokens on from where its row stands, should Redis have begun anew."""
+    """Update a run's tokens; if Redis was emptied, continue from its row."""
     total, held = hot.execute_all([("HGET", TOTALS, run.name), ("HGET", BASES, run.name)])
-    # Redis counts from nought since it began: what the row has then came before.
+    # Redis counts from zero after it was emptied: the row's count came before.
     base = float(run.n_tokens if held is None else held)
     if held is None:
         hot.execute("HSET", BASES, run.name, base)

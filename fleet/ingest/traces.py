@@ -1,4 +1,4 @@
-"""A recorded trace becomes a run: its steps and its verdict, all of it or nothing."""
+"""Importing a recorded trace as a finished run with steps and a verdict."""
 
 import re
 from dataclasses import dataclass, replace
@@ -21,9 +21,9 @@ NAME_RULE = "letters, digits, dashes and underscores, at most 60"
 SECONDS_PER_DAY = 86_400.0
 NOT_RECORDED = "not recorded"
 
-# A replay leaves gaps out, so that it cannot take longer than what was recorded.
+# A replay has no gaps, so it should not take longer than the recording.
 FITS_RATIO = 1.05
-# One word, for where there is room for one.
+# Short labels.
 SHORT = {
     "one_worker": "one worker",
     "stage_imbalance": "stages",
@@ -53,7 +53,7 @@ CAUSES = {
 
 @dataclass(frozen=True, slots=True)
 class TraceOptions:
-    """What people say of a trace: the run's name, the file, and what it ran on."""
+    """Facts of a trace given on import: run name, file, hardware."""
 
     run: str
     file: str
@@ -66,7 +66,7 @@ class TraceOptions:
 
 
 def check_name(name: str, *, is_replaced: bool) -> None:
-    """Refuse a name that is none, or that a run has already."""
+    """Refuse an invalid name, or that of another run."""
     if not NAME.fullmatch(name):
         raise ValueError(f"--run: {name[:80]!r} is no name for a run: {NAME_RULE}")
     found = Run.objects.filter(name=name).select_related("trace").first()
@@ -101,14 +101,14 @@ def save_trace(
 
 
 def _placed(steps: StepBatch, about: TraceOptions, *, now: datetime) -> StepBatch:
-    """Set the steps in time: when they were recorded, or, unknown, so that they end now."""
+    """Shift the steps to when they were recorded, or, if unknown, so that they end now."""
     if about.began_at_s is not None:
         return replace(steps, ended_at_s=steps.ended_at_s + about.began_at_s)
     return replace(steps, ended_at_s=steps.ended_at_s + now.timestamp() - steps.ended_at_s[-1])
 
 
 def _is_dated(began_at_s: float | None, *, now: datetime) -> bool:
-    """Whether a trace says when it was recorded, and its steps would be kept until now."""
+    """Whether a trace has a recording time within the retention."""
     if began_at_s is None:
         return False
     age_s = now.timestamp() - began_at_s
@@ -116,7 +116,6 @@ def _is_dated(began_at_s: float | None, *, now: datetime) -> bool:
 
 
 def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> dict[str, Any]:
-    """Return the run's row; what a trace does not say stays unsaid, cost and tokens too."""
     ended_at = datetime.fromtimestamp(float(steps.ended_at_s[-1]), UTC)
     began_s = float(steps.ended_at_s[0] - steps.step_s[0])
     return {
@@ -141,7 +140,6 @@ def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> di
 
 
 def _verdict_fields(analysis: Analysis, about: TraceOptions, *, now: datetime) -> dict[str, Any]:
-    """Return the verdict and what it rests on."""
     found, steps = analysis.found, analysis.steps
     return {
         "file": about.file[:200],
@@ -163,7 +161,7 @@ def _verdict_fields(analysis: Analysis, about: TraceOptions, *, now: datetime) -
 
 
 def _details(analysis: Analysis) -> dict[str, Any]:
-    """Return what the page shows beside the verdict."""
+    """Return the details that the page shows."""
     found, grid = analysis.found, analysis.grid
     correlation = found.correlation
     return {
