@@ -1,4 +1,4 @@
-"""What Celery workers do for the fleet: watch it, follow its runs, hand over its plans."""
+"""The fleet's Celery tasks: thin wrappers that open the store and call one feature each."""
 
 from datetime import UTC, datetime
 
@@ -25,13 +25,13 @@ from fleet.trials.services import update_due_figures
 from telemetry.long_term.writer import keep_figures
 from telemetry.store.hot import open_store
 
-# Compiles take minutes: nobody need know of one in the very second in which it is over.
+# Compiles take minutes, so a few seconds of delay do not matter.
 COMPILES_EVERY_S = 5
 
 
 @shared_task(ignore_result=True, expires=5)
 def watch_fleet() -> None:
-    """Judge the newest ticks, then tell the pages that there is something to show."""
+    """Update runs, run detection and alerts, then announce the tick to the pages."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)
     follow_runs(hot, now=now)
@@ -45,7 +45,7 @@ def watch_fleet() -> None:
 
 @shared_task(ignore_result=True, expires=30)
 def hand_over_plans() -> None:
-    """Give the workers what to simulate, again: Redis may have lost it."""
+    """Publish the simulation plans again, because Redis may have lost them."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)
     if settings.DEMO:
@@ -56,20 +56,20 @@ def hand_over_plans() -> None:
 
 @shared_task(ignore_result=True, expires=60)
 def copy_clocks() -> None:
-    """Copy the runs' clocks into the database."""
+    """Copy the simulated runs' clocks into the database."""
     keep_clocks(open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S))
 
 
 @shared_task(ignore_result=True, expires=60)
 def freeze_evidence() -> None:
-    """Keep the evidence of alerts that are over, while it is there by the second."""
+    """Save the evidence of resolved alerts while the hot tier still has it."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     freeze_what_is_due(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=15)
 def keep_figures_for_long_term() -> None:
-    """Keep what only this moment can tell, for whoever writes to the long-term store."""
+    """Snapshot the current figures for delivery to the long-term store."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)
     second = int(now.timestamp()) // settings.LONG_TERM_EVERY_S * settings.LONG_TERM_EVERY_S
@@ -85,40 +85,40 @@ def compare_similar_runs() -> None:
 
 @shared_task(ignore_result=True, expires=30)
 def update_trials() -> None:
-    """Work out what the trials have shown, so that pages need not."""
+    """Compute due trial comparisons in advance, for their pages."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     update_due_figures(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=2)
 def advance_preflights() -> None:
-    """Take the preflights that are under way one stage further."""
+    """Advance the running preflights by one stage."""
     advance_all(now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=15)
 def look_at_preflights() -> None:
-    """Say of the runs that require a preflight whether they had one."""
+    """Check whether runs that require a preflight had one."""
     update_preflight_alerts(now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=30)
 def observe_runs() -> None:
-    """Look at the runs of trials, so that schedules can be projected from them."""
+    """Record the progress of trial runs, for schedule projections."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     update_observed_runs(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=60)
 def count_durations() -> None:
-    """Count how long the steps of the last minute took."""
+    """Add the last minute's step durations to the histograms."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     update_step_durations(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=60)
 def keep_money() -> None:
-    """Add up what the runs' dollars went into; judge what they cost."""
+    """Update the runs' spending and the cost alerts."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     now = datetime.now(UTC)
     update_spending(hot, now=now)
