@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from fleet.alerts.evidence import cause_name, part_name
 from fleet.alerts.matchers import MatcherError, matches, parse_matchers, silences_of
@@ -44,7 +44,7 @@ def post(
     alert: Alert,
     event: AlertEvent | None,
     *,
-    lane: str,
+    group_key: str,
     route: Route | None,
     now: datetime,
 ) -> Delivery:
@@ -52,14 +52,14 @@ def post(
 
     Must be called within the transaction of what it tells of.
     """
-    delivery = _waiting(receiver, kind, lane)
+    delivery = _waiting(receiver, kind, group_key)
     if delivery is None:
         wait = route.group_wait_s if route is not None and kind in JOINS else 0
         delivery = Delivery.objects.create(
             receiver=receiver,
             route=route,
             kind=kind,
-            lane=lane,
+            group_key=group_key,
             created_at=now,
             next_try_at=now + timedelta(seconds=wait),
         )
@@ -69,9 +69,9 @@ def post(
     return delivery
 
 
-def _waiting(receiver: Receiver, kind: Delivery.Kind, lane: str) -> Delivery | None:
-    """Return the lane's last message if this may join it, held until the transaction ends."""
-    last = Delivery.objects.unfinished().filter(receiver=receiver, lane=lane).last()
+def _waiting(receiver: Receiver, kind: Delivery.Kind, group_key: str) -> Delivery | None:
+    """Return the last message of a group if this may join it, locked until the commit."""
+    last = Delivery.objects.unfinished().filter(receiver=receiver, group_key=group_key).last()
     if last is None or last.kind not in JOINS.get(kind, ()):
         return None
     untried = Delivery.objects.filter(
@@ -113,7 +113,7 @@ def traits_of(receiver: Receiver) -> Traits:
     return TRAITS[Receiver.Kind(receiver.kind)]
 
 
-LONGEST_LANE = 200
+LONGEST_GROUP_KEY = 200
 
 
 def routing_table() -> list[Route]:
@@ -148,8 +148,8 @@ def receivers_of(alert: Alert, table: Iterable[Route]) -> list[tuple[Route, Rece
     return list(found.values())
 
 
-def lane_of(route: Route, receiver: Receiver, alert: Alert) -> str:
-    """Name the lane an alert travels in: those who share it may share a message."""
+def group_key_of(route: Route, receiver: Receiver, alert: Alert) -> str:
+    """Return the key of an alert's group: alerts of one group may share a message."""
     if route.group_by == Route.GroupBy.ALERT or not traits_of(receiver).is_grouped:
         return f"alert {alert.pk}"
     values = {
@@ -158,7 +158,7 @@ def lane_of(route: Route, receiver: Receiver, alert: Alert) -> str:
         "rule": alert.rule,
     }
     group = " ".join(values[field] for field in route.group_by.split(","))
-    return f"route {route.pk} {group}"[:LONGEST_LANE]
+    return f"route {route.pk} {group}"[:LONGEST_GROUP_KEY]
 
 
 EVENT_KIND = AlertEvent.Kind
@@ -173,31 +173,31 @@ GOES_ON = {
 
 @transaction.atomic
 def enqueue(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
-    """Put into the outbox whatever an event on an alert's timeline is to tell people.
+    """Put the notifications of a timeline event into the outbox.
 
     Must be called within the transaction that writes the event: then either both are there
     after a crash or neither is. Without receivers it does nothing.
     """
     kind = EVENT_KIND(event.kind)
     if kind == EVENT_KIND.RESOLVED:
-        _tell_the_end(alert, event, now=now)
+        _notify_end(alert, event, now=now)
     elif kind in STARTS:
         if not silences_of(alert, now=now):
-            _tell_the_start(alert, event, now=now)
+            _notify_start(alert, event, now=now)
     elif kind in GOES_ON and not silences_of(alert, now=now):
-        for told in alert.told.filter(ended_at=None).select_related("receiver", "route"):
-            _tell(told, GOES_ON[kind], event, now=now)
+        for state in _notified(alert):
+            _notify(state, GOES_ON[kind], event, now=now)
 
 
-def _tell_the_start(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
+def _notify_start(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
     for route, receiver in receivers_of(alert, routing_table()):
-        told, is_new = NotifiedState.objects.get_or_create(
+        state, is_new = NotifiedState.objects.get_or_create(
             receiver=receiver,
             alert=alert,
             ended_at=None,
             defaults={
                 "route": route,
-                "lane": lane_of(route, receiver, alert),
+                "group_key": group_key_of(route, receiver, alert),
                 "labels": labels_of(alert),
                 "since": now,
                 "last_at": now,
@@ -206,29 +206,33 @@ def _tell_the_start(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
         is_damped = alert.flapping_since is not None and event.kind == EVENT_KIND.REFIRED
         if is_new or not is_damped:
             kind = Delivery.Kind.FIRING if is_new else Delivery.Kind.REPEATED
-            _tell(told, kind, event, now=now)
+            _notify(state, kind, event, now=now)
 
 
-def _tell_the_end(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
-    """Tell whoever knows of the alert that it is over, silenced or not."""
-    for told in alert.told.filter(ended_at=None).select_related("receiver", "route"):
-        told.ended_at = now
-        told.save(update_fields=["ended_at"])
-        if told.route is None or told.route.sends_resolved:
-            _tell(told, Delivery.Kind.RESOLVED, event, now=now)
+def _notified(alert: Alert) -> QuerySet[NotifiedState]:
+    """Return what receivers know of an alert whose end they were not notified of."""
+    return alert.notified_states.filter(ended_at=None).select_related("receiver", "route")
 
 
-def _tell(told: NotifiedState, kind: Delivery.Kind, event: AlertEvent, *, now: datetime) -> None:
-    receiver = told.receiver
+def _notify_end(alert: Alert, event: AlertEvent, *, now: datetime) -> None:
+    """Notify the receivers that know the alert that it is resolved, silenced or not."""
+    for state in _notified(alert):
+        state.ended_at = now
+        state.save(update_fields=["ended_at"])
+        if state.route is None or state.route.sends_resolved:
+            _notify(state, Delivery.Kind.RESOLVED, event, now=now)
+
+
+def _notify(
+    state: NotifiedState, kind: Delivery.Kind, event: AlertEvent, *, now: datetime
+) -> None:
+    receiver = state.receiver
     if not receiver.is_enabled or kind not in traits_of(receiver).takes:
         return
     if kind == Delivery.Kind.REPEATED:
-        told.last_at = now
-        told.save(update_fields=["last_at"])
-    post(receiver, kind, event.alert, event, lane=told.lane, route=told.route, now=now)
-
-
-__all__ = ["enqueue"]
+        state.last_at = now
+        state.save(update_fields=["last_at"])
+    post(receiver, kind, event.alert, event, group_key=state.group_key, route=state.route, now=now)
 
 
 Kind = AlertEvent.Kind

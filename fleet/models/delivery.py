@@ -136,11 +136,11 @@ class DeliveryQuerySet(models.QuerySet["Delivery"]):
         return late.exclude(Exists(tried))
 
     def due(self, now: datetime) -> Self:
-        """Keep the first of each lane, if its time has come or its sender has gone."""
+        """Keep the first of each group, if it is due or the lease of its sender has expired."""
         pending = Q(state=Delivery.State.PENDING, next_try_at__lte=now)
         forsaken = Q(state=Delivery.State.SENDING, claimed_until__lte=now)
         before = Delivery.objects.unfinished().filter(
-            receiver=OuterRef("receiver"), lane=OuterRef("lane"), pk__lt=OuterRef("pk")
+            receiver=OuterRef("receiver"), group_key=OuterRef("group_key"), pk__lt=OuterRef("pk")
         )
         return self.filter(pending | forsaken).exclude(Exists(before))
 
@@ -175,8 +175,10 @@ class Delivery(models.Model):
     alerts = models.ManyToManyField("fleet.Alert", related_name="deliveries", blank=True)
     events = models.ManyToManyField("fleet.AlertEvent", related_name="deliveries", blank=True)
     kind = models.CharField(max_length=16, choices=Kind)
-    lane = models.CharField(
-        max_length=200, help_text="What shares a lane is sent in the order it happened."
+    group_key = models.CharField(
+        max_length=200,
+        db_column="lane",
+        help_text="Notifications of one group are sent in order.",
     )
     key = models.CharField(
         max_length=40, unique=True, default=new_key, help_text="The same at every attempt."
@@ -201,7 +203,7 @@ class Delivery(models.Model):
     class Meta:
         indexes = (
             models.Index(
-                fields=["receiver", "lane", "id"],
+                fields=["receiver", "group_key", "id"],
                 condition=Q(state__in=("pending", "sending")),
                 name="unfinished_by_lane",
             ),
@@ -222,12 +224,12 @@ class Delivery(models.Model):
 class NotifiedState(models.Model):
     """What one receiver has been told of one alert, so that it is also told of its end."""
 
-    receiver = models.ForeignKey("fleet.Receiver", models.CASCADE, related_name="told")
-    alert = models.ForeignKey("fleet.Alert", models.CASCADE, related_name="told")
+    receiver = models.ForeignKey("fleet.Receiver", models.CASCADE, related_name="notified_states")
+    alert = models.ForeignKey("fleet.Alert", models.CASCADE, related_name="notified_states")
     route = models.ForeignKey(
-        "fleet.Route", models.SET_NULL, null=True, blank=True, related_name="told"
+        "fleet.Route", models.SET_NULL, null=True, blank=True, related_name="notified_states"
     )
-    lane = models.CharField(max_length=200)
+    group_key = models.CharField(max_length=200, db_column="lane")
     labels = models.JSONField(
         default=dict, blank=True, help_text="What the alert was called there."
     )

@@ -106,15 +106,15 @@ def tell_others(delivery: Delivery, why: str, *, now: datetime) -> None:
     if delivery.kind == KIND:
         return
     text = f"Could not notify {delivery.receiver} ({delivery.get_kind_display().lower()}): {why}"
-    lane = f"undelivered {delivery.receiver_id}"
-    recent = Delivery.objects.filter(kind=KIND, lane=lane, created_at__gt=now - QUIET)
+    group_key = f"undelivered {delivery.receiver_id}"
+    recent = Delivery.objects.filter(kind=KIND, group_key=group_key, created_at__gt=now - QUIET)
     known = set(recent.values_list("receiver_id", flat=True))
     for other in _others(delivery):
         if other.pk not in known and KIND in traits_of(other).takes:
             Delivery.objects.create(
                 receiver=other,
                 kind=KIND,
-                lane=lane,
+                group_key=group_key,
                 created_at=now,
                 next_try_at=now,
                 note=text[:LONGEST],
@@ -272,16 +272,18 @@ class Refresher:
     _next: dict[int, datetime] = field(default_factory=dict)
 
     def due(self, *, now: datetime) -> list[Receiver]:
-        """Return the Alertmanagers to be told now."""
+        """Return the Alertmanagers that are due."""
         enabled = Receiver.objects.enabled().filter(kind=Receiver.Kind.ALERTMANAGER)
         return [each for each in enabled if now >= self._next.setdefault(each.pk, now)]
 
     def tell(self, receiver: Receiver, courier: DeliveryClient, *, now: datetime) -> None:
         """State all that lasts; meanwhile nothing else may be sent to this receiver."""
         self._next[receiver.pk] = now + self.every
-        lasting = receiver.told.filter(ended_at=None, alert__resolved_at=None).order_by("-since")
-        told = list(lasting.select_related("alert__run", "alert__node")[:MOST_PER_POST])
-        if not told:
+        lasting = receiver.notified_states.filter(ended_at=None, alert__resolved_at=None).order_by(
+            "-since"
+        )
+        states = list(lasting.select_related("alert__run", "alert__node")[:MOST_PER_POST])
+        if not states:
             return
         body = [
             postable(
@@ -289,7 +291,7 @@ class Refresher:
                 kind=Delivery.Kind.FIRING,
                 now=now,
             )
-            for each in told
+            for each in states
         ]
         outcome = courier.send(receiver, body, key=f"refresh-{now.timestamp():.0f}", now=now)
         if not outcome.is_sent:
@@ -307,28 +309,36 @@ def remind(*, now: datetime) -> int:
         route__repeat_s__gt=0,
     )
     due = [
-        told
-        for told in lasting.select_related("receiver", "route", "alert__run", "alert__node")
-        if told.route is not None
-        and traits_of(told.receiver).is_reminded
-        and now - told.last_at >= timedelta(seconds=told.route.repeat_s)
+        state
+        for state in lasting.select_related("receiver", "route", "alert__run", "alert__node")
+        if state.route is not None
+        and traits_of(state.receiver).is_reminded
+        and now - state.last_at >= timedelta(seconds=state.route.repeat_s)
     ]
-    return sum(_remind(told, now=now) for told in due if not _is_silenced(told, now=now))
+    return sum(_remind(state, now=now) for state in due if not _is_silenced(state, now=now))
 
 
-def _is_silenced(told: NotifiedState, *, now: datetime) -> bool:
+def _is_silenced(state: NotifiedState, *, now: datetime) -> bool:
     try:
-        return bool(silences_of(told.alert, now=now))
+        return bool(silences_of(state.alert, now=now))
     except MatcherError:
         return False
 
 
 @transaction.atomic
-def _remind(told: NotifiedState, *, now: datetime) -> bool:
+def _remind(state: NotifiedState, *, now: datetime) -> bool:
     """Write one reminder, unless another sender has just done so."""
-    as_read = NotifiedState.objects.filter(pk=told.pk, ended_at=None, last_at=told.last_at)
+    as_read = NotifiedState.objects.filter(pk=state.pk, ended_at=None, last_at=state.last_at)
     if not as_read.update(last_at=now, n_repeats=F("n_repeats") + 1):
         return False
     kind = Delivery.Kind.REPEATED
-    post(told.receiver, kind, told.alert, None, lane=told.lane, route=told.route, now=now)
+    post(
+        state.receiver,
+        kind,
+        state.alert,
+        None,
+        group_key=state.group_key,
+        route=state.route,
+        now=now,
+    )
     return True

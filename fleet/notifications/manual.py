@@ -40,7 +40,7 @@ def send_again(delivery: Delivery, *, by: str, note: str, now: datetime) -> None
             KIND.RESOLVED,
             alert,
             alert.events.filter(kind="resolved").last(),
-            lane=delivery.lane,
+            group_key=delivery.group_key,
             route=delivery.route,
             now=now,
         )

@@ -44,7 +44,7 @@ def told(fleet: str, stranger: Stranger) -> str:
     dead = Delivery.objects.create(
         receiver=receiver,
         kind="firing",
-        lane="a",
+        group_key="a",
         state="dead",
         created_at=now,
         next_try_at=now,

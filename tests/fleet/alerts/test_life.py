@@ -206,10 +206,13 @@ class Life(RuleBasedStateMachine):
         for event in AlertEvent.objects.filter(at=self.now).select_related("alert"):
             if event.kind in {Kind.FIRED, Kind.REFIRED, Kind.UNSILENCED}:
                 assert event.pk in told or silences_of(event.alert, now=self.now)
-        known = Alert.objects.filter(told__isnull=False)
+        known = Alert.objects.filter(notified_states__isnull=False)
         over = AlertEvent.objects.filter(kind=Kind.RESOLVED, alert__in=known, at=self.now)
         assert (
-            set(over.filter(alert__told__ended_at=self.now).values_list("pk", flat=True)) <= told
+            set(
+                over.filter(alert__notified_states__ended_at=self.now).values_list("pk", flat=True)
+            )
+            <= told
         )
 
 

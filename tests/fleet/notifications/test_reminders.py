@@ -42,9 +42,9 @@ def test_what_nobody_takes_is_said_again(firing: Alert) -> None:
 
 def test_several_are_said_again_in_one_message(firing: Alert, run: Run) -> None:
     Route.objects.update(group_by="run")
-    NotifiedState.objects.update(lane="route 1 llama")
+    NotifiedState.objects.update(group_key="route 1 llama")
     say(an_alert(run, "node:steady", "node_silent"), "fired")
-    NotifiedState.objects.update(lane="route 1 llama")
+    NotifiedState.objects.update(group_key="route 1 llama")
     Delivery.objects.update(state="sent")
 
     assert remind(now=just_now() + 31 * MINUTE) == 2

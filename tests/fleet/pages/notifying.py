@@ -43,7 +43,7 @@ def dead(hook: Receiver, alert: Alert) -> Delivery:
 def delivery(receiver: Receiver, alert: Alert, **fields: Any) -> Delivery:
     """Make a delivery of an alert."""
     now = just_now()
-    usual: dict[str, Any] = {"kind": "firing", "lane": f"alert {alert.pk}", "created_at": now}
+    usual: dict[str, Any] = {"kind": "firing", "group_key": f"alert {alert.pk}", "created_at": now}
     made: Delivery = Delivery.objects.create(
         receiver=receiver, **usual | {"next_try_at": now} | fields
     )
