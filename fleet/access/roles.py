@@ -21,18 +21,18 @@ from fleet.models import Token
 from fleet.models.problem import problem
 from fleet.models.token import GRANTS
 
-ANSWERING = ("operator", "lead", "admin")
+ASSIGNABLE_ROLES = ("operator", "lead", "admin")
 
 
-def answering() -> QuerySet[User]:
+def assignable_users() -> QuerySet[User]:
     """Return the people an alert can be given to, by name."""
-    may = Q(groups__name__in=ANSWERING) | Q(is_superuser=True)
+    may = Q(groups__name__in=ASSIGNABLE_ROLES) | Q(is_superuser=True)
     return User.objects.filter(may, is_active=True).distinct().order_by("username")
 
 
-def names() -> list[str]:
+def assignable_names() -> list[str]:
     """Return the names of the people an alert can be given to."""
-    return list(answering().values_list("username", flat=True))
+    return list(assignable_users().values_list("username", flat=True))
 
 
 class FamiliarWordsValidator:
@@ -94,13 +94,13 @@ DEMO_ADMIN = "admin"
 MACHINE_PREFIX = "token "
 
 # Doors with a lock of their own, or that must open while everything else is shut.
-DOORS = frozenset({"ingest-neuron-monitor", "ingest-efa", "ingest-steps"})
-PUBLIC = DOORS | {"sign-in", "sign-out", "healthz"}
+INGEST_VIEWS = frozenset({"ingest-neuron-monitor", "ingest-efa", "ingest-steps"})
+PUBLIC_VIEWS = INGEST_VIEWS | {"sign-in", "sign-out", "healthz"}
 # The API has a gate of its own: fleet/api/auth.py.
-API = "api"
+API_NAMESPACE = "api"
 # Machines come with a token of scope `scrape`, people sign in.
-SCRAPED = frozenset({"metrics", "metrics-neuron", "metrics-node", "sd-prometheus", "readyz"})
-READING = frozenset({"GET", "HEAD", "OPTIONS"})
+SCRAPE_VIEWS = frozenset({"metrics", "metrics-neuron", "metrics-node", "sd-prometheus", "readyz"})
+SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FORWARDED = ("X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Host", "Via")
 
 P = ParamSpec("P")
@@ -118,7 +118,7 @@ def role_of(user: AbstractBaseUser | AnonymousUser) -> str:
     return max((role for role in ROLES if role in held), key=ROLES.index, default=ROLES[0])
 
 
-def powers(tokens: Iterable[Token]) -> dict[int, frozenset[str]]:
+def effective_scopes(tokens: Iterable[Token]) -> dict[int, frozenset[str]]:
     """Return what each token allows now, by its key: its scope, as far as its owner's role goes.
 
     An owner who was deactivated or deleted has no role. A token without an owner was made on the
@@ -149,7 +149,7 @@ def maker(user: AbstractBaseUser | AnonymousUser) -> Maker:
     return Maker(name, name, SCOPES[role] | machines)
 
 
-def may(user: AbstractBaseUser | AnonymousUser, role: str) -> bool:
+def has_role(user: AbstractBaseUser | AnonymousUser, role: str) -> bool:
     """Whether a user has at least this role."""
     return ROLES.index(role_of(user)) >= ROLES.index(role)
 
@@ -160,7 +160,7 @@ def requires(role: str) -> Callable[[View[R, P]], View[R, P]]:
     def guard(view: View[R, P]) -> View[R, P]:
         @wraps(view)
         def guarded(request: R, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
-            if not may(request.user, role):
+            if not has_role(request.user, role):
                 mine = role_of(request.user)
                 raise PermissionDenied(f"This needs the role {role}; yours is {mine}.")
             return view(request, *args, **kwargs)
@@ -197,21 +197,21 @@ class AccessMiddleware(MiddlewareMixin):
         """Let the request pass (None), or answer it."""
         match = request.resolver_match
         name = match.url_name if match else None
-        if name in PUBLIC or (match and API in match.namespaces):
+        if name in PUBLIC_VIEWS or (match and API_NAMESPACE in match.namespaces):
             return None
-        if name in SCRAPED and "Authorization" in request.headers:
+        if name in SCRAPE_VIEWS and "Authorization" in request.headers:
             return _refuse_token(request)
         if name == "readyz" and is_loopback(request):
             return None
         if request.user.is_authenticated or reads_anonymously(request):
             return None
-        return _ask_to_sign_in(request, scraped=name in SCRAPED)
+        return _ask_to_sign_in(request, scraped=name in SCRAPE_VIEWS)
 
 
 def reads_anonymously(request: HttpRequest) -> bool:
     """Whether this request may read without signing in: the demo, on its own machine."""
     allowed = settings.ANONYMOUS_READING and is_loopback(request)
-    return allowed and request.method in READING
+    return allowed and request.method in SAFE_METHODS
 
 
 def _refuse_token(request: HttpRequest) -> HttpResponse | None:
@@ -232,7 +232,7 @@ def _ask_to_sign_in(request: HttpRequest, *, scraped: bool) -> HttpResponse:
         back = request.headers.get("HX-Current-URL", "")
         there = redirect_to_login(back, resolve_url(settings.LOGIN_URL)).url
         return HttpResponse(status=403, headers={"HX-Redirect": there})
-    if request.method not in READING:
+    if request.method not in SAFE_METHODS:
         raise PermissionDenied("Sign in to do this.")
     return redirect_to_login(request.get_full_path(), resolve_url(settings.LOGIN_URL))
 

@@ -23,7 +23,7 @@ PER_ACCOUNT = 20
 PER_DEVICE = 5
 MAX_LOCAL_COUNTS = 10_000
 # The braces keep the keys of one script in one slot of a Redis Cluster.
-PREFIX = "{signin}:"
+KEY_PREFIX = "{signin}:"
 # Both scripts run as a whole, so attempts at the same moment see each other.
 COUNT = """
 local wait_s = 0
@@ -38,7 +38,7 @@ for _, key in ipairs(KEYS) do
 end
 return 0
 """
-TAKE_BACK = """
+UNCOUNT = """
 redis.call('DEL', KEYS[1])
 for i = 2, #KEYS do
   if tonumber(redis.call('GET', KEYS[i]) or '0') > 0 then redis.call('DECR', KEYS[i]) end
@@ -46,7 +46,7 @@ end
 """
 MINUTE_S = 60
 # Requests that a process may keep to itself, as a share of the limit.
-MAX_UNTOLD_RATIO = 0.005
+MAX_UNREPORTED_RATIO = 0.005
 
 log = logging.getLogger(__name__)
 
@@ -74,12 +74,12 @@ class SignInAttempt:
         who, network = _hashed(account.casefold()), _hashed(network_of(address))
         # The first counter is the caller's own: a successful sign-in clears it.
         self._limits = (
-            {f"{PREFIX}device:{_hashed(device)}": PER_DEVICE}
+            {f"{KEY_PREFIX}device:{_hashed(device)}": PER_DEVICE}
             if device
             else {
-                f"{PREFIX}account:{who}:network:{network}": PER_ACCOUNT_AND_NETWORK,
-                f"{PREFIX}network:{network}": PER_NETWORK,
-                f"{PREFIX}account:{who}": PER_ACCOUNT,
+                f"{KEY_PREFIX}account:{who}:network:{network}": PER_ACCOUNT_AND_NETWORK,
+                f"{KEY_PREFIX}network:{network}": PER_NETWORK,
+                f"{KEY_PREFIX}account:{who}": PER_ACCOUNT,
             }
         )
 
@@ -94,7 +94,7 @@ class SignInAttempt:
     def succeeded(self) -> None:
         """Clear the caller's own counter, and take this attempt back from the shared ones."""
         try:
-            self._run(TAKE_BACK)
+            self._run(UNCOUNT)
         except RedisError:
             local_counts.take_back(list(self._limits))
 
@@ -181,7 +181,7 @@ class RequestGate:
                 self._minute, self._untold, self._total = minute, Counter(), Counter()
             is_first = any(token not in self._total for token in n_by_token)
             self._untold.update(n_by_token)
-            if is_first or self._untold.total() > limit * MAX_UNTOLD_RATIO:
+            if is_first or self._untold.total() > limit * MAX_UNREPORTED_RATIO:
                 self._tell(hot)
             return Counter(
                 {token: limit - self._total[token] - self._untold[token] for token in n_by_token}

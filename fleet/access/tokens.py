@@ -17,10 +17,10 @@ from telemetry.errors import FieldError
 SCHEME = "bearer"
 CHALLENGE = 'Bearer realm="trnwatch"'
 # A token's last use is written down at most this often.
-NOTE_USE_EVERY_S = 60.0
+RECORD_USE_EVERY_S = 60.0
 # A token that was good is not asked for again so soon; a revoked one closes as late as that.
-TRUST_S = 5.0
-MAX_TRUSTED = 1_000
+CACHE_S = 5.0
+MAX_CACHED = 1_000
 MAX_NAME, MAX_DAYS = 80, 36_500
 
 
@@ -53,13 +53,13 @@ def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Toke
     if scope and scope not in token.grants:
         reason = f"This needs a token of scope `{scope}`; this one has scope `{token.scope}`."
         raise TokenError(403, reason)
-    _note_use(token, now)
+    _record_use(token, now)
     return token
 
 
-def _note_use(token: Token, now: datetime) -> None:
+def _record_use(token: Token, now: datetime) -> None:
     """Write down that a token is in use, once a minute; nobody is refused where that fails."""
-    due = now - timedelta(seconds=NOTE_USE_EVERY_S)
+    due = now - timedelta(seconds=RECORD_USE_EVERY_S)
     if token.last_used_at is not None and token.last_used_at > due:
         return
     unnoted = Q(last_used_at=None) | Q(last_used_at__lte=due)
@@ -121,7 +121,7 @@ def revoke(token: Token, *, by: str, now: datetime) -> bool:
     return True
 
 
-class TokenBook:
+class TokenCache:
     """Tokens that were good a moment ago, so that the database is not asked for every report."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
@@ -136,7 +136,7 @@ class TokenBook:
         now_s, key = self._monotonic(), (digest(secret), scope)
         self._trusted.pop(key, None)
         token = check_token(secret, scope)
-        if len(self._trusted) >= MAX_TRUSTED:
+        if len(self._trusted) >= MAX_CACHED:
             self._trusted.clear()
         self._trusted[key] = (now_s, token)
         return token
@@ -147,4 +147,4 @@ class TokenBook:
 
     def _recent(self, secret: str, scope: str) -> Token | None:
         since_s, token = self._trusted.get((digest(secret), scope), (0.0, None))
-        return token if self._monotonic() - since_s < TRUST_S else None
+        return token if self._monotonic() - since_s < CACHE_S else None

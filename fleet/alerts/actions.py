@@ -4,7 +4,7 @@ from datetime import datetime, timedelta
 
 from django.db import transaction
 
-from fleet.access.roles import answering
+from fleet.access.roles import assignable_users
 from fleet.alerts.events import LONGEST, Kind, change, note
 from fleet.models import Alert, AlertEvent
 
@@ -51,7 +51,7 @@ def assign(alert: Alert, *, to: str, by: str, now: datetime, comment: str = "") 
         Where nobody who may act has that name.
     """
     text = _said(comment)
-    if not answering().filter(username=to).exists():
+    if not assignable_users().filter(username=to).exists():
         raise AlertError(f"to: nobody who may act is called {to[:40]!r}; choose from the list")
     was = {"assigned_to": alert.assigned_to, "resolved_at": None}
     if not change(alert, if_still=was, to={"assigned_to": to, "assigned_at": now}):

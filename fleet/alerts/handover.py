@@ -10,7 +10,7 @@ from django.db.models import Max, OuterRef, Q, QuerySet, Subquery, Sum
 from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
-from fleet.access.roles import answering
+from fleet.access.roles import assignable_users
 from fleet.alerts.actions import AlertError, assign
 from fleet.alerts.evidence import cause_name
 from fleet.alerts.text import AlertText
@@ -37,7 +37,7 @@ def hand_over(
         raise AlertError("note: is empty. Write what the next shift should know.")
     if len(text) > LONGEST_NOTE:
         raise AlertError(f"note: is longer than {LONGEST_NOTE:,} characters. Shorten it.")
-    if to and not answering().filter(username=to).exists():
+    if to and not assignable_users().filter(username=to).exists():
         raise AlertError(f"to: {to[:40]!r} is not an operator. Choose a name from the list.")
     if assigns and not to:
         raise AlertError("to: is empty. Choose who gets your alerts.")

@@ -18,16 +18,16 @@ from fleet.alerts.matchers import meaning, written
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
     Key,
-    Moment,
     Operation,
+    OptionalTime,
     RequestSchema,
     ResponseSchema,
     Text,
-    Whole,
+    WholeNumber,
     among,
     choice,
 )
-from fleet.api.paging import PageLinks, Paging, check_unchanged, paged
+from fleet.api.paging import PageLinks, Paging, check_unchanged, paginate
 from fleet.models import Alert, AlertEvent
 from fleet.models.problem import ProblemError
 from telemetry.detect import RULES
@@ -171,8 +171,10 @@ class AlertQuery(Paging):
     team: Text = Field("", description="Whose run it is, exactly.")
     who: Text = Field("", description="Who took it, or was given it.", examples=["ada"])
     drill: Literal["", "yes", "no"] = Field("", description="Whether a drill caused it.")
-    since: Moment = Field(None, description="Fired then or later: RFC 3339, or Unix seconds.")
-    until: Moment = Field(None, description="Fired before then.")
+    since: OptionalTime = Field(
+        None, description="Fired then or later: RFC 3339, or Unix seconds."
+    )
+    until: OptionalTime = Field(None, description="Fired before then.")
 
 
 @router.get("", response=AlertPage, **needs("read"), summary="List alerts")
@@ -181,7 +183,7 @@ def alert_list(request: HttpRequest, query: Query[AlertQuery]) -> AlertPage:
     now = timezone.now()
     alerts = Alert.objects.filter_by(now=now, **query.fields)
     alerts = alerts.select_related("run", "node", "silence").defer("victims", "evidence")
-    rows, links = paged(request, alerts, query, by="-pk")
+    rows, links = paginate(request, alerts, query, by="-pk")
     events = AlertEvent.objects.filter(alert__in=[alert.pk for alert in rows]).order_by()
     last = dict(events.values_list("alert").annotate(last=Max("pk")))
     items = [AlertOut.of(alert, now=now, last_event=last.get(alert.pk)) for alert in rows]
@@ -261,7 +263,7 @@ class Assignment(CommentIn):
 class AlertSilenceIn(RequestSchema):
     """For how long nobody needs to be told of the problem, and why."""
 
-    duration_s: Whole = Field(
+    duration_s: WholeNumber = Field(
         ge=60, le=LONGEST_S, description="How long from now, in seconds.", examples=[3600]
     )
     reason: str = Field(

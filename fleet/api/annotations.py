@@ -8,8 +8,8 @@ from django.shortcuts import get_object_or_404
 from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.auth import caller, needs
-from fleet.api.fields import Key, Moment, RequestSchema, ResponseSchema, Text, among, choice
-from fleet.api.paging import PageLinks, Paging, paged
+from fleet.api.fields import Key, OptionalTime, RequestSchema, ResponseSchema, Text, among, choice
+from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import Annotation
 from fleet.runs.annotations import LONGEST, AnnotationRequest, annotate
 
@@ -28,8 +28,8 @@ class AnnotationIn(RequestSchema):
         examples=["data loader 2.4.1"],
         json_schema_extra={"maxLength": LONGEST},
     )
-    at: Moment = Field(None, description="When: RFC 3339, or Unix seconds; left out: now.")
-    ends_at: Moment = Field(None, description="When it was over, at most 7 days later.")
+    at: OptionalTime = Field(None, description="When: RFC 3339, or Unix seconds; left out: now.")
+    ends_at: OptionalTime = Field(None, description="When it was over, at most 7 days later.")
     run: str = Field("", description="Name of a run.", examples=["llama"])
     node: str = Field("", description="Name of a node.")
 
@@ -62,15 +62,17 @@ class AnnotationFilter(Paging):
     )
     run: Text = Field("", description="Name of the run they concern.", examples=["llama"])
     node: Text = Field("", description="Name of the node they concern.")
-    since: Moment = Field(None, description="Happened then or later: RFC 3339, or Unix seconds.")
-    until: Moment = Field(None, description="Happened before then.")
+    since: OptionalTime = Field(
+        None, description="Happened then or later: RFC 3339, or Unix seconds."
+    )
+    until: OptionalTime = Field(None, description="Happened before then.")
 
 
 @router.get("", response=AnnotationPage, **needs("read"), summary="List annotations")
 def annotation_list(request: HttpRequest, query: Query[AnnotationFilter]) -> AnnotationPage:
     """Annotations, what was said last first."""
     notes = Annotation.objects.filter_by(**query.fields).select_related("run", "node")
-    rows, links = paged(request, notes, query, by="-pk")
+    rows, links = paginate(request, notes, query, by="-pk")
     items = [AnnotationOut(**_told(row)) for row in rows]
     return AnnotationPage(items=items, next=links.next, prev=links.prev)
 

@@ -34,7 +34,7 @@ from fleet.api import (
     trials,
 )
 from fleet.api.auth import (
-    ANYBODY,
+    ANY_SCOPE,
     CallerThrottle,
     check_query,
     conditional,
@@ -42,7 +42,7 @@ from fleet.api.auth import (
     with_all_methods,
 )
 from fleet.api.fields import PlainRenderer, Problem, StrictParser
-from fleet.api.ingest_schemas import DOORS, SCHEMAS
+from fleet.api.ingest_schemas import INGEST_PATHS, SCHEMAS
 from fleet.api.ingest_service import RETRY_AFTER_S
 from fleet.models.problem import ProblemError, problem
 from fleet.version import VERSION
@@ -62,7 +62,7 @@ never 0. Refusals are problem documents (RFC 9457), and nothing is kept of what 
 """
 Document = dict[str, Any]
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
-SAID = {
+RESPONSES = {
     "400": "A field or parameter cannot be, or is not known; `field` names it.",
     "401": "Nobody knows who asks.",
     "403": "Who asks may not.",
@@ -75,18 +75,18 @@ SAID = {
     "429": "Too many requests; `Retry-After` says when to ask again.",
     "503": "A store is away; `Retry-After` says when to ask again.",
 }
-READING = ("400", "401", "403", "404", "405", "429", "503")
-CHANGING = (*READING, "409", "412", "413")
+READ_ERRORS = ("400", "401", "403", "404", "405", "429", "503")
+WRITE_ERRORS = (*READ_ERRORS, "409", "412", "413")
 TAG = {"ETag": {"description": "Tag of exactly this body.", "schema": {"type": "string"}}}
 
 
-def described(schema: Document) -> Document:
+def finished_document(schema: Document) -> Document:
     """Return the whole description, from what ninja derives of types."""
     document = dict(schema)
     for operations in document["paths"].values():
         for method, operation in operations.items():
             _finish(operation, is_read=method == "get")
-    document["paths"] |= DOORS
+    document["paths"] |= INGEST_PATHS
     components = document["components"]
     components["schemas"] |= SCHEMAS
     components["schemas"]["Problem"] = Problem.model_json_schema(mode="serialization")
@@ -95,7 +95,7 @@ def described(schema: Document) -> Document:
             "description": said,
             "content": {"application/problem+json": {"schema": PROBLEM}},
         }
-        for status, said in SAID.items()
+        for status, said in RESPONSES.items()
     }
     components["securitySchemes"] = {
         "bearer": {"type": "http", "scheme": "bearer", "description": "A token of trnwatch."},
@@ -120,7 +120,7 @@ def _finish(operation: Document, *, is_read: bool) -> None:
     responses = operation["responses"] = {str(k): v for k, v in operation["responses"].items()}
     # What is read may be impossible as things stand, too: then the operation's own words say so.
     conflicts = ("409",) if "409" in about else ()
-    for status in (*READING, *conflicts) if is_read else CHANGING:
+    for status in (*READ_ERRORS, *conflicts) if is_read else WRITE_ERRORS:
         responses.setdefault(status, {"$ref": f"#/components/responses/{status}"})
     if is_read:
         responses["200"]["headers"] = TAG
@@ -157,7 +157,7 @@ ROUTERS: tuple[tuple[str, Router], ...] = (
     ("/preflights", preflights.router),
     ("/me", me.router),
 )
-AWAY = "A store is away; nothing was changed. Ask again."
+STORE_UNAVAILABLE = "A store is away; nothing was changed. Ask again."
 
 
 class Api(NinjaAPI):
@@ -190,12 +190,12 @@ def _unreadable(request: HttpRequest, error: Any) -> HttpResponse:
     return problem(error.status_code, f"The body is no JSON: {why}.", field="body")
 
 
-def _absent(request: HttpRequest, error: Any) -> HttpResponse:
+def _not_found(request: HttpRequest, error: Any) -> HttpResponse:
     return problem(404, f"Nothing is at {request.path[:200]}.")
 
 
-def _away(request: HttpRequest, error: Any) -> HttpResponse:
-    return problem(503, AWAY, headers={"Retry-After": str(RETRY_AFTER_S)})
+def _store_unavailable(request: HttpRequest, error: Any) -> HttpResponse:
+    return problem(503, STORE_UNAVAILABLE, headers={"Retry-After": str(RETRY_AFTER_S)})
 
 
 def _problem(request: HttpRequest, error: Any) -> HttpResponse:
@@ -231,10 +231,10 @@ for _error, _handler in (
     (ValidationError, _invalid),
     (Throttled, _throttled),
     (HttpError, _unreadable),
-    (Http404, _absent),
-    (DatabaseError, _away),
-    (RedisError, _away),
-    (StoreUnavailable, _away),
+    (Http404, _not_found),
+    (DatabaseError, _store_unavailable),
+    (RedisError, _store_unavailable),
+    (StoreUnavailable, _store_unavailable),
 ):
     api.add_exception_handler(_error, _handler)
 api.add_decorator(check_query)
@@ -243,7 +243,7 @@ for _prefix, _router in ROUTERS:
     api.add_router(_prefix, _router)
 
 
-@api.get("/openapi.json", include_in_schema=False, url_name="openapi", **needs(ANYBODY))
+@api.get("/openapi.json", include_in_schema=False, url_name="openapi", **needs(ANY_SCOPE))
 def openapi(request: HttpRequest) -> Document:
     """Return the description of all operations (OpenAPI 3.1)."""
     return document()
@@ -252,7 +252,7 @@ def openapi(request: HttpRequest) -> Document:
 @cache
 def document() -> Document:
     """Describe the API; it does not change while the process runs."""
-    return described(api.get_openapi_schema(path_prefix="api/v1/"))
+    return finished_document(api.get_openapi_schema(path_prefix="api/v1/"))
 
 
 _patterns, _app_name, _namespace = api.urls

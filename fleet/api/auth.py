@@ -20,10 +20,10 @@ from redis.exceptions import RedisError
 from fleet.access.roles import (
     MACHINE_PREFIX,
     MACHINE_SCOPES,
-    READING,
+    SAFE_METHODS,
     SCOPES,
+    effective_scopes,
     owner_of,
-    powers,
     reads_anonymously,
     role_of,
 )
@@ -36,10 +36,10 @@ from telemetry.store.connection import StoreUnavailable
 from telemetry.store.hot import open_store
 
 # The scope of operations that any authenticated caller may use.
-ANYBODY = ""
+ANY_SCOPE = ""
 # The limit of a request body, unless an operation has its own.
-USUAL_BYTES = 16_384
-MOST_BYTES = "x-body-limit-bytes"
+DEFAULT_BODY_BYTES = 16_384
+BODY_LIMIT_KEY = "x-body-limit-bytes"
 REMEDY = "Sign in, or send `Authorization: Bearer <token>`."
 
 
@@ -78,7 +78,7 @@ class Permission:
         body that is not UTF-8.
     """
 
-    def __init__(self, scope: str, most_bytes: int = USUAL_BYTES) -> None:
+    def __init__(self, scope: str, most_bytes: int = DEFAULT_BODY_BYTES) -> None:
         self.scope = scope
         self.most_bytes = most_bytes
 
@@ -98,13 +98,13 @@ class Permission:
         return caller
 
 
-def needs(scope: str, *, most_bytes: int = USUAL_BYTES) -> dict[str, Any]:
+def needs(scope: str, *, most_bytes: int = DEFAULT_BODY_BYTES) -> dict[str, Any]:
     """Return the arguments of a route: its authentication, and what OpenAPI says of that.
 
     People need a role that has the scope; an empty scope is for any authenticated caller.
     """
     scopes = [scope] if scope else []
-    limit = {} if most_bytes == USUAL_BYTES else {MOST_BYTES: most_bytes}
+    limit = {} if most_bytes == DEFAULT_BODY_BYTES else {BODY_LIMIT_KEY: most_bytes}
     return {
         "auth": Permission(scope, most_bytes),
         "openapi_extra": {"security": [{"bearer": scopes}, {"session": scopes}], **limit},
@@ -115,10 +115,10 @@ def identify(request: HttpRequest) -> Caller:
     """Return the caller by token, session or (in the demo) as anonymous; raises ProblemError."""
     if "Authorization" in request.headers:
         token = check_token(bearer(request.headers["Authorization"]), "")
-        scopes = powers([token])[token.pk]
+        scopes = effective_scopes([token])[token.pk]
         return Caller("token", f"{MACHINE_PREFIX}{token.name}", scopes, token=token)
     if isinstance(request.user, User):
-        if request.method not in READING and check_csrf(request) is not None:
+        if request.method not in SAFE_METHODS and check_csrf(request) is not None:
             detail = "Send the session's CSRF token as X-CSRFToken, or a bearer token."
             raise ProblemError(403, detail, field="X-CSRFToken")
         user = request.user

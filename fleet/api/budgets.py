@@ -10,8 +10,8 @@ from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.alerts import SAID
 from fleet.api.auth import caller, needs
-from fleet.api.fields import Instant, Key, RequestSchema, ResponseSchema, Text, conflict_on
-from fleet.api.paging import PageLinks, Paging, paged
+from fleet.api.fields import Key, RequestSchema, ResponseSchema, Text, Time, conflict_on
+from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.costs.budgets import (
     MAX_TEAM,
     MOST_USD,
@@ -123,11 +123,11 @@ class BudgetIn(RequestSchema):
     usd: float = Field(
         gt=0, le=MOST_USD, description="What may be spent, US dollars.", examples=[250000]
     )
-    starts_at: Instant = Field(
+    starts_at: Time = Field(
         description="From when on spending counts: RFC 3339, or Unix seconds.",
         examples=["2026-11-01T00:00:00Z"],
     )
-    ends_at: Instant = Field(
+    ends_at: Time = Field(
         description="The first moment that does not count, at most ten years later.",
         examples=["2026-12-01T00:00:00Z"],
     )
@@ -145,7 +145,7 @@ def _told(budgets: list[Budget]) -> list[BudgetOut]:
 def budget_list(request: HttpRequest, query: Query[BudgetFilter]) -> BudgetPage:
     """Budgets with their burn and forecast, the one set last first. Needs the role lead."""
     budgets = Budget.objects.filter_by(now=timezone.now(), **query.fields).select_related("run")
-    rows, links = paged(request, budgets, query, by="-pk")
+    rows, links = paginate(request, budgets, query, by="-pk")
     return BudgetPage(items=_told(rows), next=links.next, prev=links.prev)
 
 

@@ -10,8 +10,8 @@ from django.shortcuts import get_object_or_404
 from ninja import Field, Path, Query, Router, Schema
 
 from fleet.api.auth import needs
-from fleet.api.fields import Key, Moment, ResponseSchema, RunName, Text
-from fleet.api.paging import MOST, PageLinks, Paging, paged
+from fleet.api.fields import Key, OptionalTime, ResponseSchema, RunName, Text
+from fleet.api.paging import MAX_LIMIT, PageLinks, Paging, paginate
 from fleet.models import CompileEvent, Run
 from fleet.models.compile import CompileEventQuerySet
 from fleet.runs.compiles import CompiledGraph, CompileSummary, UnplannedCompile, compile_summary
@@ -261,10 +261,10 @@ class CompileStretch(Schema):
 
     team: Text = Field("", description="Whose run asked, exactly.", examples=["LLM"])
     run: Text = Field("", description="Name of the run that asked.", examples=["llama"])
-    since: Moment = Field(
+    since: OptionalTime = Field(
         None, description="Then or later: RFC 3339, or Unix seconds; left out: ever, undated too."
     )
-    until: Moment = Field(None, description="Before then.")
+    until: OptionalTime = Field(None, description="Before then.")
 
     @property
     def events(self) -> CompileEventQuerySet:
@@ -288,14 +288,14 @@ class CompileQuery(CompileStretch, Paging):
 class SumsFilter(CompileStretch):
     """Over what to sum up, and how many runs to tell one by one."""
 
-    limit: int = Field(50, ge=1, le=MOST, description="How many runs at most.", examples=[20])
+    limit: int = Field(50, ge=1, le=MAX_LIMIT, description="How many runs at most.", examples=[20])
 
 
 @router.get("", response=CompilePage, **needs("read"), summary="List compiles")
 def compile_list(request: HttpRequest, query: Query[CompileQuery]) -> CompilePage:
     """List requests to the compile cache, what was learnt of last first."""
     events = query.events.filter(WHAT[KINDS[query.kind]][1])
-    rows, links = paged(request, _with_runs(events), query, by="-pk")
+    rows, links = paginate(request, _with_runs(events), query, by="-pk")
     items = [CompileOut.of(each) for each in compile_rows(rows)]
     return CompilePage(items=items, next=links.next, prev=links.prev)
 

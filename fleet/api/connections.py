@@ -75,7 +75,7 @@ class Unlimited:
 network_of = lru_cache(maxsize=4096)(throttling.network_of)
 
 
-class Ledger:
+class ConnectionTracker:
     """The requests of one server that wait for their client, and the bytes held for them."""
 
     def __init__(self, limits: Limits, loop: asyncio.AbstractEventLoop) -> None:
@@ -87,7 +87,9 @@ class Ledger:
         self._held_bytes: dict[str, int] = {}
         self.held_bytes = 0
         # As fleet/asgi.py reads their headers.
-        self._proxies = ProxyHeadersMiddleware(_nothing, settings.TRUSTED_PROXIES).trusted_hosts
+        self._proxies = ProxyHeadersMiddleware(
+            _no_application, settings.TRUSTED_PROXIES
+        ).trusted_hosts
 
     def network_of_peer(self, host: str) -> str:
         """Return the network of who connects; empty for a proxy, who speaks for many."""
@@ -101,7 +103,7 @@ class Ledger:
         """Begin to wait. Beyond a cap the oldest waiting request makes room for this one."""
         network = connection.network
         self._since_s[connection] = self._loop.time()
-        _add(self._n_waiting, network, 1)
+        _add_count(self._n_waiting, network, 1)
         if self._timer is None:
             self._wait()
         if network and self._n_waiting[network] > self._limits.n_waiting_per_network:
@@ -113,12 +115,12 @@ class Ledger:
     def leave(self, connection: "LimitedProtocol") -> None:
         """Wait no longer."""
         if self._since_s.pop(connection, None) is not None:
-            _add(self._n_waiting, connection.network, -1)
+            _add_count(self._n_waiting, connection.network, -1)
 
     def hold(self, network: str, n_bytes: int) -> None:
         """Count bytes; negative: bytes that are held no longer."""
         self.held_bytes += n_bytes
-        _add(self._held_bytes, network, n_bytes)
+        _add_count(self._held_bytes, network, n_bytes)
 
     def refusal(self, network: str) -> tuple[int, str] | None:
         """Return what to answer where too much is held, None where it is not."""
@@ -146,7 +148,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 with deadlines and caps for clients that are not identified yet."""
 
     limits: ClassVar[Limits] = Limits()
-    _ledgers: ClassVar[WeakKeyDictionary[ServerState, Ledger]] = WeakKeyDictionary()
+    _ledgers: ClassVar[WeakKeyDictionary[ServerState, ConnectionTracker]] = WeakKeyDictionary()
 
     def __init__(
         self,
@@ -158,7 +160,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().__init__(config, server_state, app_state, _loop)
         ledger = self._ledgers.get(server_state)
         if ledger is None:
-            ledger = self._ledgers[server_state] = Ledger(self.limits, self.loop)
+            ledger = self._ledgers[server_state] = ConnectionTracker(self.limits, self.loop)
         self._ledger = ledger
         self.network = ""
         self._held_bytes = 0
@@ -215,7 +217,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._release()
         self._unset_keepalive_if_required()
         if not any(cycle.response_started for cycle in self._unanswered()):
-            self.transport.write(_answer(ProblemError(status, detail)))
+            self.transport.write(_response_bytes(ProblemError(status, detail)))
         self._hang_up()
         if self.transport.is_closing():
             return
@@ -343,7 +345,7 @@ class LimitedProtocol(HttpToolsProtocol):
             self._held_bytes = 0
 
 
-def _add(counts: dict[str, int], network: str, n: int) -> None:
+def _add_count(counts: dict[str, int], network: str, n: int) -> None:
     """Count; a network that nothing is counted for takes no room."""
     n += counts.get(network, 0)
     if n:
@@ -352,11 +354,11 @@ def _add(counts: dict[str, int], network: str, n: int) -> None:
         counts.pop(network, None)
 
 
-async def _nothing(*_: object) -> None:
+async def _no_application(*_: object) -> None:
     """Stand in for an application where only the list of proxies is wanted."""
 
 
-def _answer(error: ProblemError) -> bytes:
+def _response_bytes(error: ProblemError) -> bytes:
     """Return a whole response of HTTP/1.1."""
     headers: Mapping[str, str] = {
         **error.headers,

@@ -12,7 +12,7 @@ from ninja import Field, Path, Router
 
 from fleet.api.auth import caller, needs
 from fleet.api.budgets import BurnOut
-from fleet.api.fields import POINTLESS, RequestSchema, ResponseSchema, RunName
+from fleet.api.fields import INTEGRAL_FLOAT, RequestSchema, ResponseSchema, RunName
 from fleet.costs.budgets import BudgetStatus
 from fleet.costs.panel import MOST, CostShare, panel, set_training_length
 from fleet.models import Run
@@ -150,7 +150,7 @@ AHEAD = (
 
 
 router = Router(tags=["runs"])
-Tokens = Annotated[int, Field(ge=1, le=MOST), POINTLESS] | None
+Tokens = Annotated[int, Field(ge=1, le=MOST), INTEGRAL_FLOAT] | None
 
 
 class LengthIn(RequestSchema):

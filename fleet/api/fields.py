@@ -21,21 +21,21 @@ Operation = Callable[..., Any]
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 LARGEST_KEY = 2**63 - 1
 # As RFC 3339 writes moments; a leap second is the second before it.
-MOMENT = re.compile(
+RFC3339_TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:)(\d\d)(\.\d+)?([Zz]|[+-]\d\d:?\d\d)", re.ASCII
 )
-UNIX = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+UNIX_SECONDS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
-def moment_of(given: Any) -> datetime | None:
+def parse_time(given: Any) -> datetime | None:
     """Read a moment: RFC 3339 with its zone, or Unix seconds; one beyond all time is its edge."""
     if given is None or isinstance(given, datetime):
         return given
     text = str(given)
-    if UNIX.fullmatch(text):
+    if UNIX_SECONDS.fullmatch(text):
         unix_s = min(max(float(text), EARLIEST.timestamp()), LATEST.timestamp())
         return datetime.fromtimestamp(unix_s, UTC)
-    found = MOMENT.fullmatch(text)
+    found = RFC3339_TIME.fullmatch(text)
     if found is None:
         raise ValueError("is no moment; write 2026-11-21T14:30:00Z, or Unix seconds")
     day, minute, second, fraction, zone = found.groups()
@@ -47,15 +47,15 @@ def moment_of(given: Any) -> datetime | None:
         return EARLIEST if moment.year == 1 else LATEST
 
 
-Moment = Annotated[
+OptionalTime = Annotated[
     datetime | None,
-    BeforeValidator(moment_of),
+    BeforeValidator(parse_time),
     WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}]}),
 ]
 # The same where there must be one.
-Instant = Annotated[
+Time = Annotated[
     datetime,
-    BeforeValidator(moment_of),
+    BeforeValidator(parse_time),
     WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}]}),
 ]
 NAME = r"^[A-Za-z0-9._-]{1,80}$"
@@ -81,13 +81,13 @@ def choice(values: Collection[str]) -> WithJsonSchema:
     return WithJsonSchema({"type": "string", "enum": list(values)})
 
 
-def _whole(given: Any) -> Any:
+def _without_point(given: Any) -> Any:
     """Return a number without its point where it has nothing after it: JSON knows no integers."""
     return int(given) if isinstance(given, float) and given.is_integer() else given
 
 
-POINTLESS = BeforeValidator(_whole)
-Whole = Annotated[int, POINTLESS]
+INTEGRAL_FLOAT = BeforeValidator(_without_point)
+WholeNumber = Annotated[int, INTEGRAL_FLOAT]
 
 
 class RequestSchema(Schema):

@@ -12,18 +12,18 @@ from django.core.exceptions import ValidationError
 from django.db import DatabaseError, close_old_connections
 from django.http import parse_cookie
 
-from fleet.access.tokens import CHALLENGE, TokenBook, bearer
-from fleet.api.ingest_service import unavailable
+from fleet.access.tokens import CHALLENGE, TokenCache, bearer
+from fleet.api.ingest_service import store_unavailable
 from fleet.models.problem import ProblemError
 
 # What anybody may send in a body: forms of people who sign in are far smaller.
-UNIDENTIFIED_BYTES = 65_536
+ANONYMOUS_BYTES = 65_536
 
 
-class Identities:
+class ClientCheck:
     """Asks the database in a thread of its own, so that the event loop is free to listen."""
 
-    def __init__(self, tokens: TokenBook) -> None:
+    def __init__(self, tokens: TokenCache) -> None:
         """Share the book of tokens that were good a moment ago."""
         self._tokens = tokens
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="identify")
@@ -41,23 +41,23 @@ class Identities:
         if scope or header:
             secret = bearer(header)
             if not self._tokens.trusts(secret, scope):
-                await loop.run_in_executor(self._thread, _asked, self._tokens, secret, scope)
+                await loop.run_in_executor(self._thread, _check_token, self._tokens, secret, scope)
             return
         key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")
         if not key or not await loop.run_in_executor(self._thread, _is_signed_in, key):
             detail = (
-                f"A body above {UNIDENTIFIED_BYTES:,} bytes is read from known clients only. "
+                f"A body above {ANONYMOUS_BYTES:,} bytes is read from known clients only. "
                 "Sign in, or send `Authorization: Bearer <token>`."
             )
             raise ProblemError(401, detail, headers={"WWW-Authenticate": CHALLENGE})
 
 
-def _asked(tokens: TokenBook, secret: str, scope: str) -> None:
+def _check_token(tokens: TokenCache, secret: str, scope: str) -> None:
     close_old_connections()
     try:
         tokens.check(secret, scope)
     except DatabaseError as error:
-        raise unavailable() from error
+        raise store_unavailable() from error
     finally:
         close_old_connections()
 
@@ -75,6 +75,6 @@ def _is_signed_in(key: str) -> bool:
     except (ValueError, ValidationError):
         return False
     except DatabaseError as error:
-        raise unavailable() from error
+        raise store_unavailable() from error
     finally:
         close_old_connections()

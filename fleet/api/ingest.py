@@ -12,19 +12,19 @@ from django.views.decorators.csrf import csrf_exempt
 from redis.exceptions import RedisError
 
 from fleet.access.throttling import RateLimiter, RequestGate
-from fleet.access.tokens import TokenBook, bearer
+from fleet.access.tokens import TokenCache, bearer
 from fleet.api.ingest_service import (
     IngestRequest,
-    answer,
     check_announced,
     check_kind,
     check_sent,
     check_up,
     gunzip,
+    outcome_of,
+    rate_exceeded,
     serve,
+    store_unavailable,
     too_large,
-    too_often,
-    unavailable,
 )
 from fleet.ingest.steps import StepIngest, StepIngestResult
 from fleet.models import Token
@@ -35,31 +35,31 @@ from telemetry.store.hot import HotStore, open_store
 @csrf_exempt
 def ingest_neuron_monitor(request: HttpRequest) -> HttpResponse:
     """Take the reports of one node, and say what became of them."""
-    return _taken(request, alone=False)
+    return _ingest_node(request, alone=False)
 
 
 @csrf_exempt
 def ingest_efa(request: HttpRequest) -> HttpResponse:
     """Take what one node says of its EFA devices and its driver, and say what became of it."""
-    return _taken(request, alone=True)
+    return _ingest_node(request, alone=True)
 
 
-def _taken(request: HttpRequest, *, alone: bool) -> HttpResponse:
+def _ingest_node(request: HttpRequest, *, alone: bool) -> HttpResponse:
     """Take the lines of one node."""
     if request.method != "POST":
         return problem(405, "Send the lines by POST.", headers={"Allow": "POST"})
     try:
         headers = {name.lower(): value for name, value in request.headers.items()}
         node = request.GET.get("node")
-        call = IngestRequest(headers, node, _body(request), time.time(), alone=alone)
+        call = IngestRequest(headers, node, _read_body(request), time.time(), alone=alone)
         serve([call])
-        told = answer(call)
+        told = outcome_of(call)
     except ProblemError as error:
         return error.response()
     return HttpResponse(msgspec.json.encode(told), content_type="application/json")
 
 
-def _body(request: HttpRequest) -> bytes:
+def _read_body(request: HttpRequest) -> bytes:
     """Read the body, if it is not too large."""
     limit = settings.INGEST_MAX_BODY_BYTES
     check_announced(request.META.get("CONTENT_LENGTH"), limit=limit)
@@ -70,9 +70,9 @@ def _body(request: HttpRequest) -> bytes:
 
 
 log = logging.getLogger(__name__)
-tokens = TokenBook()
+tokens = TokenCache()
 gate = RequestGate()
-complaints = RateLimiter(every_s=10.0)
+log_limit = RateLimiter(every_s=10.0)
 
 MAX_BODY_BYTES = 1_000_000
 MAX_UNPACKED_BYTES = 16_000_000
@@ -86,31 +86,31 @@ def ingest_steps(request: HttpRequest) -> HttpResponse:
         return problem(405, "Send the lines by POST.", headers={"Allow": "POST"})
     try:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        _admit(request, hot)
-        told = _told(_steps_taken(request, hot))
+        _authenticate(request, hot)
+        told = _outcome(_store_steps(request, hot))
     except ProblemError as error:
         return error.response()
     except (RedisError, DatabaseError) as error:
-        if complaints.is_due():
+        if log_limit.is_due():
             log.warning("Step reports cannot be taken: %s", error)
-        return unavailable().response()
+        return store_unavailable().response()
     return HttpResponse(msgspec.json.encode(told), content_type="application/json")
 
 
-def _admit(request: HttpRequest, hot: HotStore) -> None:
+def _authenticate(request: HttpRequest, hot: HotStore) -> None:
     """Find out who calls, and whether too often."""
     secret = bearer(request.headers.get("Authorization", ""))
     token = tokens.check(secret, Token.Scope.INGEST)
     left = gate.left(hot, {token.digest: 1}, now_s=time.time())
     if left[token.digest] < 0:
-        raise too_often(settings.INGEST_REQUESTS_PER_MINUTE)
+        raise rate_exceeded(settings.INGEST_REQUESTS_PER_MINUTE)
 
 
-def _steps_taken(request: HttpRequest, hot: HotStore) -> StepIngestResult:
+def _store_steps(request: HttpRequest, hot: HotStore) -> StepIngestResult:
     """Read the body's lines and take them in."""
-    lines = _lines(request)
+    lines = _read_lines(request)
     sent_s = check_sent(request.headers.get("X-Trnwatch-At"))
-    intake = intake_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
+    intake = step_ingest(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
     up_s = check_up(request.headers.get("X-Trnwatch-Up"))
     outcome = intake.deliver(hot, lines, arrived_s=time.time(), sent_s=sent_s, up_s=up_s)
     counts = {
@@ -124,7 +124,7 @@ def _steps_taken(request: HttpRequest, hot: HotStore) -> StepIngestResult:
     return outcome
 
 
-def _lines(request: HttpRequest) -> list[bytes]:
+def _read_lines(request: HttpRequest) -> list[bytes]:
     """Return the lines of the body, if it is neither too large nor blank."""
     is_packed = check_kind(
         request.headers.get("Content-Type", ""), request.headers.get("Content-Encoding", "")
@@ -144,12 +144,12 @@ def _lines(request: HttpRequest) -> list[bytes]:
 
 
 @lru_cache(maxsize=4096)
-def intake_of(redis_url: str, database: str) -> StepIngest:
+def step_ingest(redis_url: str, database: str) -> StepIngest:
     """Return what this process knows of the runs that report to these stores."""
     return StepIngest(time.monotonic)
 
 
-def _told(outcome: StepIngestResult) -> dict[str, object]:
+def _outcome(outcome: StepIngestResult) -> dict[str, object]:
     """Return what became of the lines; raises ProblemError where none was taken."""
     told = outcome.response()
     if outcome.refused and not outcome.n_accepted and not outcome.n_repeated:

@@ -19,12 +19,12 @@ from django.conf import settings
 from django.db import close_old_connections
 
 from fleet.api.connections import EXTENSION, Connection, Unlimited
-from fleet.api.identity import UNIDENTIFIED_BYTES, Identities
+from fleet.api.identity import ANONYMOUS_BYTES, ClientCheck
 from fleet.api.ingest_service import (
     IngestRequest,
-    answer,
     check_announced,
     check_unpacked,
+    outcome_of,
     serve,
     tokens,
     too_large,
@@ -74,7 +74,7 @@ class Batcher:
             self._due_s = 0.0 if self._waiting else math.inf
             calls = [call for call, _ in batch]
             try:
-                await loop.run_in_executor(self._thread, _serve, calls)
+                await loop.run_in_executor(self._thread, _serve_in_thread, calls)
             except Exception as error:
                 for _, done in batch:
                     if not done.done():
@@ -94,7 +94,7 @@ class Batcher:
                     await self._came.wait()
 
 
-def _serve(calls: Sequence[IngestRequest]) -> None:
+def _serve_in_thread(calls: Sequence[IngestRequest]) -> None:
     """Serve in the desk's own thread, which has a database connection of its own."""
     close_old_connections()
     try:
@@ -116,24 +116,24 @@ UPLOADS = ("/support/", "/preflight/files")
 # Lines of a stream that come closer together than this are one delivery.
 QUIET_S = 0.05
 # A client that sends too much is read on for a while, so that it gets to hear why.
-LINGER_S = 10.0
+DRAIN_S = 10.0
 # A body of which nothing comes for so long, and a live stream without a line, are given up.
 BODY_IDLE_S = 60.0
 LIVE_IDLE_S = 3600.0
 # Bodies of known nodes that this process holds at once.
-MOST_HELD_BYTES = 256_000_000
+MAX_HELD_BYTES = 256_000_000
 WAIT = re.compile(r"\bwait=(\d{1,4})\b", re.ASCII)
-LONGEST_WAIT_S = 1.0
+MAX_WAIT_S = 1.0
 
 
 class ClientGoneError(Exception):
     """The client hung up before it had sent its body: nothing of it is taken."""
 
 
-class Held:
+class BodyMemory:
     """How many bytes of bodies are in memory; more than the limit is asked to come again."""
 
-    def __init__(self, limit: int = MOST_HELD_BYTES) -> None:
+    def __init__(self, limit: int = MAX_HELD_BYTES) -> None:
         """Hold nothing yet."""
         self._limit = limit
         self._n_bytes = 0
@@ -164,8 +164,8 @@ class IngestApplication:
         """Stand in front of ``app``."""
         self._app = app
         self._desk = Batcher()
-        self._identities = Identities(tokens)
-        self._held = Held()
+        self._identities = ClientCheck(tokens)
+        self._held = BodyMemory()
         self._body_idle_s = body_idle_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -189,8 +189,10 @@ class IngestApplication:
             return
         except ProblemError as error:
             connection.drop_body()
-            await _say(send, error.status, error.headers | {"Connection": "close"}, error.body)
-            await _linger(receive)
+            await _send_response(
+                send, error.status, error.headers | {"Connection": "close"}, error.body
+            )
+            await _drain(receive)
             await send({"type": "http.response.body"})
 
     async def _identify(self, scope: Scope, headers: dict[str, str], needed: str = "") -> None:
@@ -207,7 +209,7 @@ class IngestApplication:
         limit = page_limit(scope["path"])
         length = headers.get("content-length")
         check_announced(length, limit=limit)
-        is_known = int(length or 0) > UNIDENTIFIED_BYTES
+        is_known = int(length or 0) > ANONYMOUS_BYTES
         if is_known:
             await self._identify(scope, headers)
         size, is_whole = 0, False
@@ -219,12 +221,12 @@ class IngestApplication:
                 # Django now waits for the client to hang up, as long as its answer takes.
                 return await receive()
             try:
-                message = await _received(receive, self._body_idle_s)
+                message = await _receive_within(receive, self._body_idle_s)
                 is_whole = not message.get("more_body")
                 size += len(message.get("body", b""))
                 if size > limit:
                     raise too_large(limit)
-                if size > UNIDENTIFIED_BYTES and not is_known:
+                if size > ANONYMOUS_BYTES and not is_known:
                     await self._identify(scope, headers)
                     is_known = True
             except ProblemError as error:
@@ -248,11 +250,11 @@ class IngestApplication:
         else:
             check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
             with self._held.hold() as count:
-                body = await _body(receive, count, self._body_idle_s)
+                body = await _read_body(receive, count, self._body_idle_s)
                 call = IngestRequest(headers, node, body, time.time(), alone=alone)
                 await self._desk.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
-        told = msgspec.json.encode(answer(call))
-        await _say(send, 200, {"Content-Type": "application/json"}, told)
+        told = msgspec.json.encode(outcome_of(call))
+        await _send_response(send, 200, {"Content-Type": "application/json"}, told)
         await send({"type": "http.response.body"})
 
     async def _stream(self, call: IngestRequest, receive: Receive) -> IngestRequest:
@@ -260,7 +262,7 @@ class IngestApplication:
         check_unpacked(call.headers.get("content-encoding", ""))
         rest, is_open, first_line = b"", True, 1
         while is_open:
-            rest, is_open = await _piece(receive, rest)
+            rest, is_open = await _read_lines(receive, rest)
             lines, newline, rest = rest.rpartition(b"\n") if is_open else (rest, b"", b"")
             if lines.strip():
                 piece = IngestRequest(
@@ -275,10 +277,10 @@ class IngestApplication:
 def _wait_s(prefer: str) -> float:
     """Return how long a client said that it may wait (``Prefer: wait=1``, RFC 7240), and we do."""
     found = WAIT.search(prefer)
-    return min(float(found[1]), LONGEST_WAIT_S) if found else 0.0
+    return min(float(found[1]), MAX_WAIT_S) if found else 0.0
 
 
-async def _received(receive: Receive, within_s: float) -> Message:
+async def _receive_within(receive: Receive, within_s: float) -> Message:
     """Wait for the next piece of a body."""
     try:
         async with asyncio.timeout(within_s):
@@ -288,13 +290,13 @@ async def _received(receive: Receive, within_s: float) -> Message:
         raise ProblemError(408, detail) from error
 
 
-async def _body(receive: Receive, count: Callable[[int], None], idle_s: float) -> bytes:
+async def _read_body(receive: Receive, count: Callable[[int], None], idle_s: float) -> bytes:
     """Read a body to its end, if it is not too large."""
     limit = settings.INGEST_MAX_BODY_BYTES
     pieces: list[bytes] = []
     size = 0
     while True:
-        message = await _received(receive, idle_s)
+        message = await _receive_within(receive, idle_s)
         if message["type"] == "http.disconnect":
             raise ClientGoneError
         pieces.append(message.get("body", b""))
@@ -306,7 +308,7 @@ async def _body(receive: Receive, count: Callable[[int], None], idle_s: float) -
             return b"".join(pieces)
 
 
-async def _piece(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
+async def _read_lines(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
     """Read on until there is a whole line and nothing follows for a moment.
 
     Returns what has been read and not served yet, and whether more may come.
@@ -341,7 +343,7 @@ def page_limit(path: str) -> int:
     return int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
 
 
-async def _say(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
+async def _send_response(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
     """Send an answer but for its last word, so that reading may go on."""
     headers = headers | {"Content-Length": str(len(body)), "Cache-Control": "no-store"}
     pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
@@ -349,10 +351,10 @@ async def _say(send: Send, status: int, headers: dict[str, str], body: bytes) ->
     await send({"type": "http.response.body", "body": body, "more_body": True})
 
 
-async def _linger(receive: Receive) -> None:
+async def _drain(receive: Receive) -> None:
     """Read and drop what the client still sends, lest the connection breaks before it listens."""
     try:
-        async with asyncio.timeout(LINGER_S):
+        async with asyncio.timeout(DRAIN_S):
             while (await receive()).get("more_body"):
                 pass
     except TimeoutError:

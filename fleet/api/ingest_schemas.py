@@ -59,13 +59,13 @@ LIVE: Document = {
     "description": "1: lines are taken as they come, for as long as the connection lasts.",
     "schema": {"type": "string", "enum": ["0", "1"]},
 }
-SENT: Document = {
+SENT_AT: Document = {
     "in": "header",
     "name": "X-Trnwatch-At",
     "description": "When it is sent, by the sender's clock, in Unix seconds: tells its skew.",
     "schema": {"type": "number"},
 }
-PATIENT: Document = {
+PREFER_WAIT: Document = {
     "in": "header",
     "name": "Prefer",
     "description": "wait=1: it may be served together with what comes within a second.",
@@ -74,7 +74,9 @@ PATIENT: Document = {
 REFUSALS = ("400", "401", "403", "405", "413", "415", "429", "503")
 
 
-def _door(name: str, summary: str, about: str, line: Document, *parameters: Document) -> Document:
+def _ingest_path(
+    name: str, summary: str, about: str, line: Document, *parameters: Document
+) -> Document:
     """Describe one door."""
     lines = {
         "schema": {"type": "string", "description": "A JSON object per line."},
@@ -101,31 +103,31 @@ def _door(name: str, summary: str, about: str, line: Document, *parameters: Docu
     }
 
 
-DOORS: Document = {
-    "/api/v1/ingest/neuron-monitor": _door(
+INGEST_PATHS: Document = {
+    "/api/v1/ingest/neuron-monitor": _ingest_path(
         "neuron_monitor",
         "Report a node",
         "Takes what neuron-monitor prints, as it is or in an envelope.",
         NODE_LINE,
         NODE,
         LIVE,
-        SENT,
-        PATIENT,
+        SENT_AT,
+        PREFER_WAIT,
     ),
-    "/api/v1/ingest/efa": _door(
+    "/api/v1/ingest/efa": _ingest_path(
         "efa",
         "Report a node's links",
         "Takes EFA counters and the driver's figures, which neuron-monitor lacks.",
         NODE_LINE,
         NODE,
-        SENT,
-        PATIENT,
+        SENT_AT,
+        PREFER_WAIT,
     ),
-    "/api/v1/ingest/steps": _door(
+    "/api/v1/ingest/steps": _ingest_path(
         "steps",
         "Report a job's steps",
         "Takes what a training job says: what it is, its steps by worker, and its end.",
         STEP_LINE,
-        SENT,
+        SENT_AT,
     ),
 }

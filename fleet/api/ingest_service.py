@@ -15,7 +15,7 @@ from django.db import DatabaseError, connection
 from redis.exceptions import RedisError
 
 from fleet.access.throttling import RateLimiter, RequestGate
-from fleet.access.tokens import TokenBook, bearer
+from fleet.access.tokens import TokenCache, bearer
 from fleet.ingest.nodes import (
     NAME,
     NAME_RULE,
@@ -34,7 +34,7 @@ RETRY_AFTER_S = 5
 MAX_LINES = 10_000
 
 
-def unavailable() -> ProblemError:
+def store_unavailable() -> ProblemError:
     """Return the answer while Redis or the database is away: nothing was stored, try again."""
     return ProblemError(
         503,
@@ -43,7 +43,7 @@ def unavailable() -> ProblemError:
     )
 
 
-def too_often(limit: int) -> ProblemError:
+def rate_exceeded(limit: int) -> ProblemError:
     """Return the answer to a token that sends too many requests."""
     detail = f"More than {limit:,} requests in a minute with this token. Send more lines in each."
     return ProblemError(429, detail, headers={"Retry-After": "60"})
@@ -155,10 +155,10 @@ def gunzip(packed: bytes, *, limit: int) -> bytes:
 
 
 log = logging.getLogger(__name__)
-tokens = TokenBook()
+tokens = TokenCache()
 gate = RequestGate()
 DAY_S = 24 * 3600
-complaints = RateLimiter(every_s=10.0)
+log_limit = RateLimiter(every_s=10.0)
 
 
 @dataclass(slots=True)
@@ -195,17 +195,17 @@ def serve(calls: Sequence[IngestRequest]) -> None:
     """
     try:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        _admit(calls, hot)
+        _authenticate(calls, hot)
         arrivals = arrivals_of(settings.REDIS_URL, str(connection.settings_dict["NAME"]))
         for call in calls:
             _read(call, arrivals)
         _store(calls, hot, arrivals)
     except RedisError as error:
         for call in calls:
-            call.delivery, call.problem = None, call.problem or _away(error)
+            call.delivery, call.problem = None, call.problem or _store_unavailable(error)
 
 
-def _admit(calls: Sequence[IngestRequest], hot: HotStore) -> None:
+def _authenticate(calls: Sequence[IngestRequest], hot: HotStore) -> None:
     """Find out who calls, and who calls too often."""
     for call in calls:
         try:
@@ -214,14 +214,14 @@ def _admit(calls: Sequence[IngestRequest], hot: HotStore) -> None:
         except ProblemError as error:
             call.problem = error
         except DatabaseError as error:
-            call.problem = _away(error)
+            call.problem = _store_unavailable(error)
     n_by_token = Counter(call.token.digest for call in calls if call.token)
     if not n_by_token:
         return
     left = gate.left(hot, n_by_token, now_s=time.time())
     for call in calls:
         if call.token and left[call.token.digest] < 0:
-            call.problem = too_often(settings.INGEST_REQUESTS_PER_MINUTE)
+            call.problem = rate_exceeded(settings.INGEST_REQUESTS_PER_MINUTE)
 
 
 def _read(call: IngestRequest, arrivals: NodeIngest) -> None:
@@ -230,7 +230,7 @@ def _read(call: IngestRequest, arrivals: NodeIngest) -> None:
         return
     try:
         call.delivery = arrivals.deliver(
-            split_lines(_plain(call)),
+            split_lines(_unpacked_body(call)),
             node=check_node(call.node),
             arrived_s=call.arrived_s,
             sent_s=check_sent(call.headers.get("x-trnwatch-at")),
@@ -241,17 +241,17 @@ def _read(call: IngestRequest, arrivals: NodeIngest) -> None:
     except ProblemError as error:
         call.problem = error
     except DatabaseError as error:
-        call.problem = _away(error)
+        call.problem = _store_unavailable(error)
 
 
-def _away(error: Exception) -> ProblemError:
+def _store_unavailable(error: Exception) -> ProblemError:
     """Return the answer while a store is away; the log is told now and then."""
-    if complaints.is_due():
+    if log_limit.is_due():
         log.warning("Reports cannot be taken: %s", error)
-    return unavailable()
+    return store_unavailable()
 
 
-def _plain(call: IngestRequest) -> bytes:
+def _unpacked_body(call: IngestRequest) -> bytes:
     """Return the body of a call, unpacked."""
     headers = call.headers
     packed = check_kind(headers.get("content-type", ""), headers.get("content-encoding", ""))
@@ -283,7 +283,7 @@ def arrivals_of(redis_url: str, database: str) -> NodeIngest:
     )
 
 
-def answer(call: IngestRequest) -> dict[str, Any]:
+def outcome_of(call: IngestRequest) -> dict[str, Any]:
     """Return what became of the lines of a call; raises ProblemError when none was taken."""
     if call.problem is not None:
         raise call.problem

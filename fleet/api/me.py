@@ -6,7 +6,7 @@ from django.http import HttpRequest
 from ninja import Field, Router
 
 from fleet.access.roles import role_of
-from fleet.api.auth import ANYBODY, caller, needs
+from fleet.api.auth import ANY_SCOPE, caller, needs
 from fleet.api.fields import ResponseSchema
 
 router = Router(tags=["me"])
@@ -22,7 +22,7 @@ class Me(ResponseSchema):
     expires_at: datetime | None = Field(description="When its token ends, UTC; null: never.")
 
 
-@router.get("", response=Me, **needs(ANYBODY), summary="Who asks")
+@router.get("", response=Me, **needs(ANY_SCOPE), summary="Who asks")
 def me(request: HttpRequest) -> Me:
     """Who asks, and what they may do; a token of any scope may ask."""
     who = caller(request)

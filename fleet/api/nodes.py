@@ -11,7 +11,7 @@ from ninja import Field, Path, Query, Router
 
 from fleet.api.auth import needs
 from fleet.api.fields import NodeName, ResponseSchema, Text
-from fleet.api.paging import PageLinks, Paging, paged
+from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import Node
 from fleet.runs.summaries import STALE_AFTER_S, NodeNow, nodes_now
 from telemetry.store.hot import HotStore, open_store
@@ -147,7 +147,7 @@ def node_list(request: HttpRequest, query: Query[NodeQuery]) -> NodePage:
     up = {name for name, seen_s in hot.last_seen().items() if seen_s >= oldest_s}
     nodes = Node.objects.filter_by(**query.model_dump(include=NODE_FIELDS))
     nodes = nodes.in_state(query.state, up=up).select_related("run")
-    rows, links = paged(request, nodes, query, by="name")
+    rows, links = paginate(request, nodes, query, by="name")
     return NodePage(items=_told(rows, hot), next=links.next, prev=links.prev)
 
 

@@ -9,12 +9,12 @@ from django.http import HttpRequest, QueryDict
 from django.utils.http import parse_etags
 from ninja import Field, Schema
 
-from fleet.api.fields import EARLIEST, LARGEST_KEY, Moment
+from fleet.api.fields import EARLIEST, LARGEST_KEY, OptionalTime
 from fleet.charts.windows import LONGEST_S
 from fleet.models.problem import ProblemError
 
 T = TypeVar("T", bound=Model)
-MOST = 200
+MAX_LIMIT = 200
 Cursor = Annotated[
     str,
     Field(
@@ -28,7 +28,7 @@ class Paging(Schema):
     """Which page of a list."""
 
     cursor: Cursor = ""
-    limit: int = Field(50, ge=1, le=MOST, description="How many rows at most.", examples=[20])
+    limit: int = Field(50, ge=1, le=MAX_LIMIT, description="How many rows at most.", examples=[20])
 
     @property
     def fields(self) -> dict[str, Any]:
@@ -43,7 +43,7 @@ class PageLinks(Schema):
     prev: str | None = Field(description="Path of the page before; null on the first.")
 
 
-def paged(
+def paginate(
     request: HttpRequest, rows: QuerySet[T], asked: Paging, *, by: str
 ) -> tuple[list[T], PageLinks]:
     """Return one page of rows in order of a unique field, ``-`` before it for descending.
@@ -52,7 +52,7 @@ def paged(
     neither repeat nor hide another.
     """
     field, is_down = by.removeprefix("-"), by.startswith("-")
-    after, key = _read(asked.cursor, field)
+    after, key = _parse_cursor(asked.cursor, field)
     is_back = after is False
     if key is not None:
         beyond = "lt" if is_down is not is_back else "gt"
@@ -63,7 +63,7 @@ def paged(
     page = found[: asked.limit]
     if is_back:
         page.reverse()
-    links = linked(
+    links = page_links(
         request,
         page,
         key=lambda row: getattr(row, field),
@@ -73,7 +73,7 @@ def paged(
     return page, links
 
 
-def linked(
+def page_links(
     request: HttpRequest,
     page: Sequence[Any],
     *,
@@ -98,15 +98,15 @@ def linked(
     )
 
 
-def _read(cursor: str, field: str) -> tuple[bool | None, str | int | None]:
+def _parse_cursor(cursor: str, field: str) -> tuple[bool | None, str | int | None]:
     """Return whether a cursor asks for what comes after it, and the key it stands at."""
     if not cursor:
         return None, None
     letter, _, key = cursor.partition(".")
-    return letter == "a", key if field == "name" else number_of(key)
+    return letter == "a", key if field == "name" else cursor_number(key)
 
 
-def number_of(key: str) -> int:
+def cursor_number(key: str) -> int:
     """Return a cursor's key as a number; what is none stands before every row."""
     return min(int(key), LARGEST_KEY) if key.isascii() and key.isdecimal() else 0
 
@@ -121,19 +121,19 @@ def check_unchanged(if_match: str | None, version: str) -> None:
         raise ProblemError(412, detail, field="If-Match", version=version)
 
 
-USUAL = timedelta(minutes=15)
+DEFAULT_WINDOW = timedelta(minutes=15)
 
 
 class WindowQuery(Schema):
     """From when until when; a window longer than 31 days begins 31 days before its end."""
 
-    since: Moment = Field(
+    since: OptionalTime = Field(
         None,
         description="Where the window begins: RFC 3339, or Unix seconds. Left out: 15 minutes "
         "before its end. At most 31 days before it.",
         examples=["2026-11-21T14:30:00Z"],
     )
-    until: Moment = Field(
+    until: OptionalTime = Field(
         None,
         description="Where it ends, itself left out: RFC 3339, or Unix seconds. Left out: now.",
         examples=["2026-11-21T15:30:00Z"],
@@ -142,7 +142,7 @@ class WindowQuery(Schema):
     def window(self, *, now: datetime) -> tuple[int, int]:
         """Return the window in Unix seconds; one that ends before it begins is empty."""
         end = min(self.until or now, now + timedelta(minutes=1))
-        start = self.since or max(EARLIEST, end - USUAL)
+        start = self.since or max(EARLIEST, end - DEFAULT_WINDOW)
         longest = max(EARLIEST, end - timedelta(seconds=LONGEST_S))
         start = min(max(start, longest), end)
         return int(start.astimezone(UTC).timestamp()), int(end.astimezone(UTC).timestamp())

@@ -9,8 +9,8 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
 from fleet.api.auth import caller, needs
-from fleet.api.fields import NAME, POINTLESS, Key, RequestSchema, ResponseSchema, conflict_on
-from fleet.api.paging import PageLinks, Paging, paged
+from fleet.api.fields import INTEGRAL_FLOAT, NAME, Key, RequestSchema, ResponseSchema, conflict_on
+from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.checks.preflight_text import reasons, sentences
 from fleet.checks.preflights import (
     MAX_NODES,
@@ -153,7 +153,7 @@ class PreflightIn(RequestSchema):
     instance_type: str = Field(
         "", pattern=r"^[a-z0-9.-]{0,40}$", description="Where the fleet does not know it."
     )
-    wanted: Annotated[int, Field(ge=1, le=MAX_NODES), POINTLESS] | None = Field(
+    wanted: Annotated[int, Field(ge=1, le=MAX_NODES), INTEGRAL_FLOAT] | None = Field(
         None, description="How many are wanted; left out: all that can come."
     )
     run: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,60}$", description="The run they are for.")
@@ -167,7 +167,7 @@ def preflight_list(request: HttpRequest, query: Query[PreflightFilter]) -> Prefl
     """Preflights, the one that was asked for last first."""
     preflights = Preflight.objects.filter_by(**query.fields)
     preflights = preflights.defer("measured").select_related("run")
-    rows, links = paged(request, preflights, query, by="-pk")
+    rows, links = paginate(request, preflights, query, by="-pk")
     items = [PreflightOut.of(row) for row in rows]
     return PreflightPage(items=items, next=links.next, prev=links.prev)
 

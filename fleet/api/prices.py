@@ -12,16 +12,16 @@ from ninja import Field, Path, Query, Router, Status
 from fleet.api.alerts import SAID, SAYING
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
-    Instant,
     Key,
-    Moment,
+    OptionalTime,
     RequestSchema,
     ResponseSchema,
     Text,
+    Time,
     among,
     choice,
 )
-from fleet.api.paging import PageLinks, Paging, paged
+from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import TeamPrice
 from fleet.runs.prices import (
     MAX_SOURCE,
@@ -136,8 +136,10 @@ class PriceFilter(Paging):
     basis: Annotated[str, among(("", *BASES)), choice(("", *BASES))] = Field(
         "", description="On which terms."
     )
-    since: Moment = Field(None, description="In force then or later: RFC 3339, or Unix seconds.")
-    until: Moment = Field(None, description="In force before then.")
+    since: OptionalTime = Field(
+        None, description="In force then or later: RFC 3339, or Unix seconds."
+    )
+    until: OptionalTime = Field(None, description="In force before then.")
 
 
 class PriceIn(RequestSchema):
@@ -159,7 +161,7 @@ class PriceIn(RequestSchema):
     usd_per_node_hour: float = Field(
         gt=0, le=MOST_USD, description="US dollars per node and hour.", examples=[27.83]
     )
-    valid_from: Instant = Field(
+    valid_from: Time = Field(
         description="From when on, within ten years of now: RFC 3339, or Unix seconds. Time "
         "that has passed stays as it was paid.",
         examples=["2026-12-01T00:00:00Z"],
@@ -186,7 +188,7 @@ def _told(prices: list[TeamPrice]) -> list[PriceOut]:
 @router.get("", response=PricePage, **needs("lead"), summary="List prices")
 def price_list(request: HttpRequest, query: Query[PriceFilter]) -> PricePage:
     """Prices of contracts, the one set last first. Needs the role lead."""
-    rows, links = paged(request, TeamPrice.objects.filter_by(**query.fields), query, by="-pk")
+    rows, links = paginate(request, TeamPrice.objects.filter_by(**query.fields), query, by="-pk")
     return PricePage(items=_told(rows), next=links.next, prev=links.prev)
 
 

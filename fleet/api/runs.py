@@ -14,8 +14,16 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router
 
 from fleet.api.auth import needs
-from fleet.api.fields import Moment, ResponseSchema, RunName, Text
-from fleet.api.paging import Cursor, PageLinks, Paging, WindowQuery, linked, number_of, paged
+from fleet.api.fields import OptionalTime, ResponseSchema, RunName, Text
+from fleet.api.paging import (
+    Cursor,
+    PageLinks,
+    Paging,
+    WindowQuery,
+    cursor_number,
+    page_links,
+    paginate,
+)
 from fleet.charts.figures import mean_of
 from fleet.costs.panel import round_to_cents
 from fleet.costs.spending import stored_account
@@ -324,8 +332,10 @@ class RunFilter(Paging):
         Field("", description="Where in their life they are.")
     )
     team: Text = Field("", description="Whose they are, exactly.", examples=["LLM"])
-    since: Moment = Field(None, description="Started then or later: RFC 3339, or Unix seconds.")
-    until: Moment = Field(None, description="Started before then.")
+    since: OptionalTime = Field(
+        None, description="Started then or later: RFC 3339, or Unix seconds."
+    )
+    until: OptionalTime = Field(None, description="Started before then.")
 
 
 class StepFilter(WindowQuery):
@@ -345,7 +355,7 @@ def _told(runs: list[Run]) -> list[RunOut]:
 @router.get("", response=RunPage, **needs("read"), summary="List runs")
 def run_list(request: HttpRequest, query: Query[RunFilter]) -> RunPage:
     """List runs, the one first heard of last first, each with the last minute of its steps."""
-    rows, links = paged(request, Run.objects.filter_by(**query.fields), query, by="-pk")
+    rows, links = paginate(request, Run.objects.filter_by(**query.fields), query, by="-pk")
     return RunPage(items=_told(rows), next=links.next, prev=links.prev)
 
 
@@ -374,7 +384,7 @@ def run_steps(request: HttpRequest, name: Path[RunName], query: Query[StepFilter
     )
     page, has_next, has_prev = _page(steps, query)
     items = _rows(page)
-    links = linked(
+    links = page_links(
         request,
         items,
         key=lambda item: item.step,
@@ -397,10 +407,10 @@ def _page(steps: StepBatch, query: StepFilter) -> tuple[StepBatch, bool, bool]:
     letter, _, key = query.cursor.partition(".")
     n = len(steps)
     if letter == "b":
-        first = int(np.searchsorted(steps.step, number_of(key), "right"))
+        first = int(np.searchsorted(steps.step, cursor_number(key), "right"))
         last = min(n, first + query.limit)
     else:
-        last = int(np.searchsorted(steps.step, number_of(key))) if letter else n
+        last = int(np.searchsorted(steps.step, cursor_number(key))) if letter else n
         first = max(0, last - query.limit)
     return steps[first:last], first > 0, last < n
 

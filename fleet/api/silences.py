@@ -13,8 +13,8 @@ from fleet.alerts import SilenceError
 from fleet.alerts.matchers import MatcherError
 from fleet.api.alerts import LONGEST_S, SAYING
 from fleet.api.auth import caller, needs
-from fleet.api.fields import Key, RequestSchema, ResponseSchema, Text, Whole
-from fleet.api.paging import PageLinks, Paging, paged
+from fleet.api.fields import Key, RequestSchema, ResponseSchema, Text, WholeNumber
+from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import Silence
 from fleet.models.problem import ProblemError
 
@@ -71,7 +71,7 @@ class SilenceFilter(Paging):
 class SilenceChange(RequestSchema):
     """When a silence is to end."""
 
-    duration_s: Whole = Field(
+    duration_s: WholeNumber = Field(
         ge=60, le=LONGEST_S, description="How long from now, in seconds.", examples=[3600]
     )
 
@@ -96,7 +96,7 @@ def silence_list(request: HttpRequest, query: Query[SilenceFilter]) -> SilencePa
     """Silences, the one that was made last first."""
     now = timezone.now()
     silences = Silence.objects.filter_by(now=now, **query.fields)
-    rows, links = paged(request, silences, query, by="-pk")
+    rows, links = paginate(request, silences, query, by="-pk")
     items = [SilenceOut.of(each, now=now) for each in rows]
     return SilencePage(items=items, next=links.next, prev=links.prev)
 

@@ -13,7 +13,7 @@ from ninja import Field, Path, Query, Router, Status
 from fleet.api.alerts import SAID
 from fleet.api.auth import caller, needs
 from fleet.api.fields import Key, RequestSchema, ResponseSchema, Text, conflict_on
-from fleet.api.paging import PageLinks, Paging, paged
+from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.checks.support import (
     LONGEST_FILE,
     SupportFile,
@@ -136,7 +136,7 @@ class SupportCheckDetail(SupportCheckOut):
 
 router = Router(tags=["support checks"])
 # A graph of one layer; larger files are for the page, or for `manage.py check_support`.
-MOST_BYTES = 1_000_000
+MAX_FILE_BYTES = 1_000_000
 
 
 class SupportFilter(Paging):
@@ -156,7 +156,7 @@ class SupportCheckIn(RequestSchema):
 
     text: str = Field(
         min_length=1,
-        max_length=MOST_BYTES,
+        max_length=MAX_FILE_BYTES,
         description="The graph (torch.export or FX, HLO, StableHLO), a list of operators, or the "
         "analyzer's result.json, as text; what it is shows by itself.",
         examples=["aten.mm\naten.softmax\naten.sort\n"],
@@ -170,7 +170,7 @@ class SupportCheckIn(RequestSchema):
     )
     report: str = Field(
         "",
-        max_length=MOST_BYTES,
+        max_length=MAX_FILE_BYTES,
         description="The analyzer's result.json besides, as text: its word stands above lists.",
     )
     trial: str = Field(
@@ -183,7 +183,7 @@ def support_list(request: HttpRequest, query: Query[SupportFilter]) -> SupportCh
     """Support checks, the one made last first."""
     checks = SupportCheck.objects.filter_by(**query.fields)
     checks = checks.select_related("trial").defer("operators", "trial__figures")
-    rows, links = paged(request, checks, query, by="-pk")
+    rows, links = paginate(request, checks, query, by="-pk")
     items = [SupportCheckOut.of(row) for row in rows]
     return SupportCheckPage(items=items, next=links.next, prev=links.prev)
 
@@ -203,7 +203,7 @@ def support_one(request: HttpRequest, check_id: Path[Key]) -> SupportCheckDetail
 @router.post(
     "",
     response={201: SupportCheckDetail},
-    **needs("act", most_bytes=MOST_BYTES),
+    **needs("act", most_bytes=MAX_FILE_BYTES),
     summary="Check operators",
 )
 @conflict_on("trial", file="text")
@@ -215,7 +215,7 @@ def support_new(request: HttpRequest, payload: SupportCheckIn) -> Status[Support
     report = SupportFile("result.json", _file(payload.report)) if payload.report else None
     trial = trial_named(payload.trial)
     checked = check_operators(
-        SupportFile(payload.file, _file(payload.text)), report, most_bytes=MOST_BYTES
+        SupportFile(payload.file, _file(payload.text)), report, most_bytes=MAX_FILE_BYTES
     )
     made = store_check(checked, by=caller(request).name, now=timezone.now(), trial=trial)
     return Status(201, SupportCheckDetail.of(made))

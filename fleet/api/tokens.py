@@ -9,12 +9,12 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
-from fleet.access.roles import powers
+from fleet.access.roles import effective_scopes
 from fleet.access.tokens import MAX_DAYS, MAX_NAME, make_token, revoke
 from fleet.api.alerts import SAYING
 from fleet.api.auth import caller, needs
-from fleet.api.fields import POINTLESS, Key, RequestSchema, ResponseSchema
-from fleet.api.paging import PageLinks, Paging, paged
+from fleet.api.fields import INTEGRAL_FLOAT, Key, RequestSchema, ResponseSchema
+from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import Token
 from fleet.models.problem import ProblemError
 
@@ -94,13 +94,13 @@ class TokenIn(RequestSchema):
         "Never more than the maker may do, and no longer than the maker may.",
         examples=["read"],
     )
-    days: Annotated[int, Field(ge=1, le=MAX_DAYS), POINTLESS] | None = Field(
+    days: Annotated[int, Field(ge=1, le=MAX_DAYS), INTEGRAL_FLOAT] | None = Field(
         None, description="How many days it lasts; null: for good."
     )
 
 
 def _told(tokens: Sequence[Token]) -> list[TokenOut]:
-    allowed = powers(tokens)
+    allowed = effective_scopes(tokens)
     return [TokenOut.of(token, allowed[token.pk]) for token in tokens]
 
 
@@ -108,7 +108,7 @@ def _told(tokens: Sequence[Token]) -> list[TokenOut]:
 def token_list(request: HttpRequest, query: Query[TokenFilter]) -> TokenPage:
     """Tokens, the one that was made last first; never their secrets."""
     tokens = Token.objects.filter_by(now=timezone.now(), **query.fields)
-    rows, links = paged(request, tokens, query, by="-pk")
+    rows, links = paginate(request, tokens, query, by="-pk")
     return TokenPage(items=_told(rows), next=links.next, prev=links.prev)
 
 

@@ -13,15 +13,15 @@ from ninja import Field, Path, Query, Router, Status
 from fleet.api.alerts import SAID, SAYING
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
+    INTEGRAL_FLOAT,
     NAME,
-    POINTLESS,
     RequestSchema,
     ResponseSchema,
     Text,
-    Whole,
+    WholeNumber,
     conflict_on,
 )
-from fleet.api.paging import PageLinks, Paging, paged
+from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import Trial
 from fleet.models.problem import ProblemError
 from fleet.trials import services
@@ -369,13 +369,13 @@ class TrialIn(RequestSchema):
         description="Runs to compare, each once.",
         examples=[["llama-2"]],
     )
-    planned_steps: Whole = Field(
+    planned_steps: WholeNumber = Field(
         DEFAULT_STEPS,
         ge=1,
         le=MOST_STEPS,
         description="Settled steps of each arm after which it is decided.",
     )
-    planned_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS), POINTLESS] | None = Field(
+    planned_tokens: Annotated[int, Field(ge=1, le=MOST_TOKENS), INTEGRAL_FLOAT] | None = Field(
         None,
         description="Tokens of the whole training, for the time that it takes.",
         examples=[260_000_000_000],
@@ -386,7 +386,7 @@ class TrialIn(RequestSchema):
 def trial_list(request: HttpRequest, query: Query[TrialFilter]) -> TrialPage:
     """Trials, the one that was begun last first."""
     trials = Trial.objects.filter_by(**query.fields).defer("figures").with_arms()
-    rows, links = paged(request, trials, query, by="-pk")
+    rows, links = paginate(request, trials, query, by="-pk")
     return TrialPage(items=[TrialOut.of(row) for row in rows], next=links.next, prev=links.prev)
 
 

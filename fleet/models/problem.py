@@ -51,7 +51,7 @@ def problem(
     return ProblemError(status, detail, headers=headers, **more).response()
 
 
-def store_away(error: Exception) -> HttpResponse:
+def store_unavailable(error: Exception) -> HttpResponse:
     """Return the 503 of a store that does not answer; the client tries again after 5 s."""
     why = f"{error}" if isinstance(error, RedisError) else "The database does not answer."
     return problem(503, why, headers={"Retry-After": "5", "Cache-Control": "no-store"})

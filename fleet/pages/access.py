@@ -18,7 +18,7 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.debug import sensitive_post_parameters
 from django.views.decorators.http import require_http_methods, require_POST
 
-from fleet.access.roles import maker, owner_of, powers, requires
+from fleet.access.roles import effective_scopes, maker, owner_of, requires
 from fleet.access.throttling import SignInAttempt
 from fleet.access.tokens import make_token, revoke
 from fleet.models import Token
@@ -183,7 +183,7 @@ def _show(
     now = timezone.now()
     valid = Token.objects.valid(now)
     tokens = list(valid.order_by("name", "pk"))
-    allowed = powers(tokens)
+    allowed = effective_scopes(tokens)
     over = Token.objects.exclude(pk__in=valid.values("pk"))
     context: dict[str, Any] = {
         "tokens": [(token, sorted(allowed[token.pk]), owner_of(token)) for token in tokens],

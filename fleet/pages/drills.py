@@ -17,7 +17,7 @@ from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 
-from fleet.access.roles import may, requires
+from fleet.access.roles import has_role, requires
 from fleet.alerts.evidence import cause_name
 from fleet.models import Alert, InjectedFault, Run
 from fleet.pages.forms import add_field_error
@@ -154,7 +154,7 @@ def _why_not_start(request: HtmxRequest) -> str:
     """Say why the one who looks cannot start a drill; empty where they can."""
     if reason := why_not_allowed():
         return reason
-    if not may(request.user, "operator"):
+    if not has_role(request.user, "operator"):
         return "this needs the role operator"
     if not Run.objects.active().simulated().exists():
         return "no simulated run is active, and real runs cannot be drilled"
@@ -189,7 +189,7 @@ def drill_detail(request: HtmxRequest, pk: int) -> HttpResponse:
         # What no longer moves need not be asked for again.
         "chart_query": window.query if is_settled and not is_burning else "",
         "explained": explained(fault.kind),
-        "may_end": may(request.user, "operator"),
+        "may_end": has_role(request.user, "operator"),
     }
     return render_page(request, "simulation/drill_detail.html", context, partials=PARTIALS)
 

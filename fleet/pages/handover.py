@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.views.decorators.http import require_http_methods, require_safe
 
 from fleet import alerts
-from fleet.access.roles import may, names
+from fleet.access.roles import assignable_names, has_role
 from fleet.alerts import AlertError
 from fleet.alerts.handover import Shift, as_markdown, shift_between, shift_start
 from fleet.models import HandoverNote
@@ -29,7 +29,7 @@ def hand_over(request: HtmxRequest) -> HttpResponse:
     """Show a shift, or save a note of it."""
     if request.method != "POST":
         return _show(request, request.GET.get("hours", ""))
-    if not may(request.user, "operator"):
+    if not has_role(request.user, "operator"):
         raise PermissionDenied("A handover note needs the role operator.")
     hours, now = request.POST.get("hours", ""), timezone.now()
     given = {name: request.POST.get(name, "") for name in ("text", "to", "gives")}
@@ -65,7 +65,7 @@ def _show(
         "stream_filters": f"hours={hours}" if hours in choices else "",
         "notes": notes,
         "markdown": _markdown(request, context["shift"], notes),
-        "people": [name for name in names() if name != me],
+        "people": [name for name in assignable_names() if name != me],
         "given": given or {},
         "error": error,
     }

@@ -19,7 +19,7 @@ from redis.asyncio import Redis as AsyncRedis
 from redis.asyncio.client import PubSub
 from redis.exceptions import RedisError
 
-from fleet.access.roles import ROLES, may
+from fleet.access.roles import ROLES, has_role
 from fleet.models import Alert
 from fleet.pages.hub import CrowdedError, Hub
 from fleet.pages.topic_table import TOPICS
@@ -69,7 +69,7 @@ async def live(request: HttpRequest) -> HttpResponseBase:
 async def _let_in(request: HttpRequest, topic: LiveTopic) -> None:
     """Refuse whoever may not read the page either; most pages are everybody's."""
     role = topic.topic.role
-    if role != ROLES[0] and not await sync_to_async(may)(request.user, role):
+    if role != ROLES[0] and not await sync_to_async(has_role)(request.user, role):
         raise PermissionDenied(f"This needs the role {role}.")
 
 

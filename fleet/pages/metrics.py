@@ -26,7 +26,7 @@ from prometheus_client.registry import Collector
 from fleet.metrics.collectors import NeuronCollector, fleet_registry, node_registry
 from fleet.models import Node
 from fleet.models.addresses import address
-from fleet.models.problem import problem, store_away
+from fleet.models.problem import problem, store_unavailable
 from telemetry.exporter.exposition import stream_page
 from telemetry.store.connection import StoreUnavailable
 from telemetry.store.hot import open_store
@@ -44,7 +44,7 @@ def sd_prometheus(request: HttpRequest) -> HttpResponse:
         nodes = list(Node.objects.select_related("run").order_by("name"))
     except (DatabaseError, StoreUnavailable) as error:
         # After a failed request Prometheus keeps its targets.
-        return store_away(error)
+        return store_unavailable(error)
     since_s = time.time() - settings.HOT_KEEP_S
     listed = [node for node in nodes if not node.is_released or seen.get(node.name, 0) > since_s]
     neuron = reverse("metrics-neuron")
@@ -88,7 +88,7 @@ def metrics(request: HttpRequest) -> HttpResponseBase:
     try:
         return streamed(request, fleet_registry(hot, now=timezone.now(), with_nodes=with_nodes))
     except (DatabaseError, StoreUnavailable) as error:
-        return store_away(error)
+        return store_unavailable(error)
 
 
 @require_safe
@@ -102,7 +102,7 @@ def metrics_neuron(request: HttpRequest) -> HttpResponseBase:
             return _unknown(name)
         return streamed(request, NeuronCollector(hot, now=timezone.now(), node=node))
     except (DatabaseError, StoreUnavailable) as error:
-        return store_away(error)
+        return store_unavailable(error)
 
 
 @require_safe
@@ -115,7 +115,7 @@ def metrics_node(request: HttpRequest, name: str) -> HttpResponseBase:
             return _unknown(name)
         return streamed(request, node_registry(hot, node, now=timezone.now()))
     except (DatabaseError, StoreUnavailable) as error:
-        return store_away(error)
+        return store_unavailable(error)
 
 
 def _node(name: str) -> Node | None:

@@ -16,7 +16,7 @@ from django.utils import timezone
 from django.utils.http import urlencode
 from django.views.decorators.http import require_http_methods, require_POST, require_safe
 
-from fleet.access.roles import may, requires
+from fleet.access.roles import has_role, requires
 from fleet.alerts.events import routing_table
 from fleet.alerts.matchers import FIELDS, MatcherError
 from fleet.models import Delivery, NotificationChange, Receiver, Route, SenderHeartbeat
@@ -160,7 +160,7 @@ def notification_list(request: HtmxRequest) -> HttpResponse:
         "has_default": any(route.is_default for route in table),
         "lost": lost if table else [],
         "changes": NotificationChange.objects.all()[:N_CHANGES],
-        "can_manage": may(request.user, "admin"),
+        "can_manage": has_role(request.user, "admin"),
     }
     return render_page(
         request, "notifications/notification_list.html", context, partials=NOTIFICATIONS_PARTIALS

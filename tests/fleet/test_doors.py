@@ -6,7 +6,7 @@ from django.test import Client, RequestFactory
 from django.urls import get_resolver, reverse
 from pytest_django import Settings
 
-from fleet.access.roles import PUBLIC, SCRAPED, is_loopback
+from fleet.access.roles import PUBLIC_VIEWS, SCRAPE_VIEWS, is_loopback
 from fleet.models import Token
 from tests.parts import NOON
 
@@ -112,9 +112,9 @@ def test_readiness_is_for_the_own_machine_or_a_token(client: Client, redis_url: 
 
 
 def test_every_open_door_is_one_that_exists() -> None:
-    for name in (*PUBLIC, "metrics", "readyz"):
+    for name in (*PUBLIC_VIEWS, "metrics", "readyz"):
         assert reverse(name)
-    assert {"metrics", "readyz"} <= SCRAPED
+    assert {"metrics", "readyz"} <= SCRAPE_VIEWS
 
 
 # Prometheus

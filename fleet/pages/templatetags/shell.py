@@ -8,7 +8,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.access.roles import names, reads_anonymously
+from fleet.access.roles import assignable_names, reads_anonymously
 from fleet.alerts.header_counts import trouble_for
 from fleet.alerts.matchers import SPANS, meaning, written
 from fleet.models import Alert, Run
@@ -121,7 +121,7 @@ def alert_actions(context: template.Context, alert: Alert) -> dict[str, Any]:
     """Show the forms to assign, silence, unacknowledge and resolve an alert."""
     return {
         "alert": alert,
-        "people": [name for name in names() if name != alert.assigned_to],
+        "people": [name for name in assignable_names() if name != alert.assigned_to],
         "matchers": written(meaning(alert)),
         "spans": {name: words for name, words in SPANS.items() if name != "until"},
         "is_silenced": alert.is_silenced(timezone.now()),

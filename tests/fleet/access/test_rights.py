@@ -11,7 +11,7 @@ from django.test import Client, RequestFactory
 from django.urls import reverse
 from pytest_django import Settings
 
-from fleet.access.roles import ROLES, ensure_demo_admin, may, requires, role_of
+from fleet.access.roles import ROLES, ensure_demo_admin, has_role, requires, role_of
 from fleet.models import Alert, Node, Run
 from tests.parts import NOON
 
@@ -51,7 +51,7 @@ def test_a_superuser_is_an_admin() -> None:
 
 def test_whoever_is_anonymous_may_at_most_read() -> None:
     assert role_of(AnonymousUser()) == "viewer"
-    assert not may(AnonymousUser(), "operator")
+    assert not has_role(AnonymousUser(), "operator")
 
 
 @pytest.mark.parametrize("needed", ROLES)

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from pytest_django import DjangoAssertNumQueries
 
-from fleet.api.fields import EARLIEST, LATEST, moment_of
+from fleet.api.fields import EARLIEST, LATEST, parse_time
 from fleet.api.series import MOST_NUMBERS, Table
 from fleet.models import Alert, Node, Run
 from fleet.version import VERSION
@@ -154,7 +154,7 @@ def test_a_window_that_holds_nothing_is_empty(ask: Ask, fleet: Alert, window: st
     ],
 )
 def test_any_moment_can_be_read(text: str, moment: datetime) -> None:
-    assert moment_of(text) == moment
+    assert parse_time(text) == moment
 
 
 @pytest.mark.parametrize("text", ["", "now", "2026-03-02", "2026-03-02T12:00:00", "nan", "1_0"])
