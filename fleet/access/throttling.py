@@ -96,7 +96,7 @@ class SignInAttempt:
         try:
             self._run(UNCOUNT)
         except RedisError:
-            local_counts.take_back(list(self._limits))
+            local_counts.uncount(list(self._limits))
 
     def _run(self, script: str, *arguments: int) -> Any:
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
@@ -127,7 +127,7 @@ class LocalCounts:
                 self._counts |= {key: (n + 1, ends_s) for key, (n, ends_s) in held.items()}
             return math.ceil(max(over, default=0))
 
-    def take_back(self, keys: Sequence[str]) -> None:
+    def uncount(self, keys: Sequence[str]) -> None:
         """Do what the script `TAKE_BACK` does."""
         with self._lock:
             self._counts.pop(keys[0], None)
@@ -169,7 +169,7 @@ class RequestGate:
         self._setting = setting
         self._lock = Lock()
         self._minute = 0
-        self._untold: Counter[str] = Counter()
+        self._unreported: Counter[str] = Counter()
         self._total: Counter[str] = Counter()
 
     def left(self, hot: HotStore, n_by_token: Mapping[str, int], *, now_s: float) -> Counter[str]:
@@ -178,26 +178,29 @@ class RequestGate:
         minute = int(now_s // MINUTE_S)
         with self._lock:
             if minute != self._minute:
-                self._minute, self._untold, self._total = minute, Counter(), Counter()
+                self._minute, self._unreported, self._total = minute, Counter(), Counter()
             is_first = any(token not in self._total for token in n_by_token)
-            self._untold.update(n_by_token)
-            if is_first or self._untold.total() > limit * MAX_UNREPORTED_RATIO:
-                self._tell(hot)
+            self._unreported.update(n_by_token)
+            if is_first or self._unreported.total() > limit * MAX_UNREPORTED_RATIO:
+                self._report(hot)
             return Counter(
-                {token: limit - self._total[token] - self._untold[token] for token in n_by_token}
+                {
+                    token: limit - self._total[token] - self._unreported[token]
+                    for token in n_by_token
+                }
             )
 
-    def _tell(self, hot: HotStore) -> None:
+    def _report(self, hot: HotStore) -> None:
         """Add our counts to those of all processes, and learn the sum; call with the lock held."""
         commands: list[tuple[object, ...]] = []
-        for token, n_requests in self._untold.items():
+        for token, n_requests in self._unreported.items():
             key = f"rate:{token}:{self._minute}"
             commands += [("INCRBY", key, n_requests), ("EXPIRE", key, 2 * MINUTE_S)]
         answers = hot.execute_all(commands)[::2]
-        self._total.update(dict.fromkeys(self._untold, 0))
-        for token, n_requests in zip(self._untold, answers, strict=True):
+        self._total.update(dict.fromkeys(self._unreported, 0))
+        for token, n_requests in zip(self._unreported, answers, strict=True):
             self._total[token] = int(n_requests)
-        self._untold.clear()
+        self._unreported.clear()
 
 
 class RateLimiter:

@@ -127,24 +127,24 @@ class TokenCache:
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         """Trust nobody yet."""
         self._monotonic = monotonic
-        self._trusted: dict[tuple[str, str], tuple[float, Token]] = {}
+        self._cached: dict[tuple[str, str], tuple[float, Token]] = {}
 
     def check(self, secret: str, scope: str) -> Token:
         """Return the token a secret belongs to, if it may do ``scope``."""
         if (token := self._recent(secret, scope)) is not None:
             return token
         now_s, key = self._monotonic(), (digest(secret), scope)
-        self._trusted.pop(key, None)
+        self._cached.pop(key, None)
         token = check_token(secret, scope)
-        if len(self._trusted) >= MAX_CACHED:
-            self._trusted.clear()
-        self._trusted[key] = (now_s, token)
+        if len(self._cached) >= MAX_CACHED:
+            self._cached.clear()
+        self._cached[key] = (now_s, token)
         return token
 
-    def trusts(self, secret: str, scope: str) -> bool:
+    def has(self, secret: str, scope: str) -> bool:
         """Whether ``check`` would let a secret through without asking the database."""
         return self._recent(secret, scope) is not None
 
     def _recent(self, secret: str, scope: str) -> Token | None:
-        since_s, token = self._trusted.get((digest(secret), scope), (0.0, None))
+        since_s, token = self._cached.get((digest(secret), scope), (0.0, None))
         return token if self._monotonic() - since_s < CACHE_S else None

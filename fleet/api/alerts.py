@@ -69,10 +69,10 @@ class AlertOut(ResponseSchema):
     url: str = Field(description="Path of its page.", examples=["/alerts/42/"])
 
     @classmethod
-    def told(cls, alert: Alert, *, now: datetime, last_event: int | None) -> dict[str, Any]:
+    def values_of(cls, alert: Alert, *, now: datetime, last_event: int | None) -> dict[str, Any]:
         """Return the fields of an alert, asked for with run, node and silence."""
         return {
-            **{name: getattr(alert, name) for name in PLAIN},
+            **{name: getattr(alert, name) for name in SAME_FIELDS},
             "version": version_of(alert.pk, last_event),
             "title": RULES[alert.rule].title if alert.rule in RULES else alert.rule,
             "severity": alert.get_severity_display(),
@@ -90,11 +90,10 @@ class AlertOut(ResponseSchema):
 
     @classmethod
     def of(cls, alert: Alert, *, now: datetime, last_event: int | None) -> Self:
-        """Tell an alert."""
-        return cls(**cls.told(alert, now=now, last_event=last_event))
+        return cls(**cls.values_of(alert, now=now, last_event=last_event))
 
 
-PLAIN = (
+SAME_FIELDS = (
     "id",
     "rule",
     "cause",
@@ -128,7 +127,6 @@ class EventOut(ResponseSchema):
 
     @classmethod
     def of(cls, event: AlertEvent) -> Self:
-        """Tell a line of the timeline."""
         return cls(at=event.at, kind=event.kind, by=event.by or None, text=event.text)
 
 
@@ -196,7 +194,7 @@ def detail_of(pk: int) -> AlertDetail:
     events = list(alert.events.all())
     last = max((event.pk for event in events), default=None)
     return AlertDetail(
-        **AlertOut.told(alert, now=timezone.now(), last_event=last),
+        **AlertOut.values_of(alert, now=timezone.now(), last_event=last),
         nodes=alert.nodes,
         victims=alert.victims,
         evidence=alert.evidence,
@@ -212,9 +210,9 @@ def alert_one(request: HttpRequest, alert_id: Path[Key]) -> AlertDetail:
 
 
 OVER = "It is over already: there is nothing left to do."
-SAID = r"^[^\x00-\x1f\x7f]*$"
-SAYING = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
-LONGEST_S = 30 * 86_400
+LINE = r"^[^\x00-\x1f\x7f]*$"
+NON_BLANK_LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
+MAX_SILENCE_S = 30 * 86_400
 Act = Callable[[Alert, str, datetime], str]
 
 
@@ -234,7 +232,7 @@ class CommentIn(RequestSchema):
     """What to write on the timeline beside what is done."""
 
     comment: str = Field(
-        "", max_length=500, pattern=SAID, description="For the timeline.", examples=["on it"]
+        "", max_length=500, pattern=LINE, description="For the timeline.", examples=["on it"]
     )
 
 
@@ -243,7 +241,7 @@ class Comment(RequestSchema):
 
     comment: str = Field(
         max_length=500,
-        pattern=SAYING,
+        pattern=NON_BLANK_LINE,
         description="What the next reader should know.",
         examples=["swapped the node, watching"],
     )
@@ -254,7 +252,7 @@ class Assignment(CommentIn):
 
     to: str = Field(
         max_length=150,
-        pattern=SAYING,
+        pattern=NON_BLANK_LINE,
         description="Name of somebody who may act: an operator, lead or admin.",
         examples=["ada"],
     )
@@ -264,10 +262,10 @@ class AlertSilenceIn(RequestSchema):
     """For how long nobody needs to be told of the problem, and why."""
 
     duration_s: WholeNumber = Field(
-        ge=60, le=LONGEST_S, description="How long from now, in seconds.", examples=[3600]
+        ge=60, le=MAX_SILENCE_S, description="How long from now, in seconds.", examples=[3600]
     )
     reason: str = Field(
-        max_length=500, pattern=SAYING, description="Why.", examples=["node being swapped"]
+        max_length=500, pattern=NON_BLANK_LINE, description="Why.", examples=["node being swapped"]
     )
 
 

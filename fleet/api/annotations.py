@@ -73,7 +73,7 @@ def annotation_list(request: HttpRequest, query: Query[AnnotationFilter]) -> Ann
     """Annotations, what was said last first."""
     notes = Annotation.objects.filter_by(**query.fields).select_related("run", "node")
     rows, links = paginate(request, notes, query, by="-pk")
-    items = [AnnotationOut(**_told(row)) for row in rows]
+    items = [AnnotationOut(**_serialize(row)) for row in rows]
     return AnnotationPage(items=items, next=links.next, prev=links.prev)
 
 
@@ -86,7 +86,7 @@ def annotation_list(request: HttpRequest, query: Query[AnnotationFilter]) -> Ann
 def annotation_one(request: HttpRequest, annotation_id: Path[Key]) -> AnnotationOut:
     """One annotation."""
     notes = Annotation.objects.select_related("run", "node")
-    return AnnotationOut(**_told(get_object_or_404(notes, pk=annotation_id)))
+    return AnnotationOut(**_serialize(get_object_or_404(notes, pk=annotation_id)))
 
 
 @router.post(
@@ -101,10 +101,10 @@ def annotation_new(request: HttpRequest, payload: AnnotationIn) -> Status[Annota
     by = who.token.name if who.token else who.name
     given = AnnotationRequest(**payload.model_dump() | {"at": payload.at or now})
     note, is_new = annotate(given, by=by, now=now)
-    return Status(201 if is_new else 200, AnnotationOut(**_told(note)))
+    return Status(201 if is_new else 200, AnnotationOut(**_serialize(note)))
 
 
-def _told(note: Annotation) -> dict[str, Any]:
+def _serialize(note: Annotation) -> dict[str, Any]:
     return {
         "id": note.pk,
         "at": note.at,

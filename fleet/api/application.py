@@ -141,7 +141,7 @@ def _without_null_defaults(node: Any) -> Any:
 ROUTERS: tuple[tuple[str, Router], ...] = (
     ("/runs", runs.router),
     ("/runs", costs.router),
-    ("/runs", compiles.of_runs),
+    ("/runs", compiles.run_router),
     ("/nodes", nodes.router),
     ("", series.router),
     ("/alerts", alerts.router),

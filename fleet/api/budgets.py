@@ -8,7 +8,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
-from fleet.api.alerts import SAID
+from fleet.api.alerts import LINE
 from fleet.api.auth import caller, needs
 from fleet.api.fields import Key, RequestSchema, ResponseSchema, Text, Time, conflict_on
 from fleet.api.paging import PageLinks, Paging, paginate
@@ -45,7 +45,6 @@ class BurnOut(ResponseSchema):
 
     @classmethod
     def of(cls, burn: BudgetStatus) -> Self:
-        """Tell how a budget stands."""
         return cls(
             spent_usd=round(burn.spent_usd, 2),
             used_ratio=burn.used_ratio,
@@ -79,9 +78,8 @@ class BudgetOut(ResponseSchema):
 
     @classmethod
     def of(cls, budget: Budget, burn: BudgetStatus | None, *, now: datetime) -> Self:
-        """Tell a budget, asked for with its run."""
         return cls(
-            **{name: getattr(budget, name) for name in PLAIN},
+            **{name: getattr(budget, name) for name in SAME_FIELDS},
             team=budget.team or None,
             run=budget.run.name if budget.run else None,
             state=budget.state(now),
@@ -90,7 +88,7 @@ class BudgetOut(ResponseSchema):
         )
 
 
-PLAIN = ("id", "usd", "starts_at", "ends_at", "set_by", "set_at", "ended_at")
+SAME_FIELDS = ("id", "usd", "starts_at", "ends_at", "set_by", "set_at", "ended_at")
 
 
 class BudgetPage(PageLinks):
@@ -117,7 +115,7 @@ class BudgetIn(RequestSchema):
     """A budget to set: of a team or of a run, one of the two."""
 
     team: str = Field(
-        "", max_length=MAX_TEAM, pattern=SAID, description="Whose it is.", examples=["LLM"]
+        "", max_length=MAX_TEAM, pattern=LINE, description="Whose it is.", examples=["LLM"]
     )
     run: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,60}$", description="Or the run it is for.")
     usd: float = Field(
@@ -133,7 +131,7 @@ class BudgetIn(RequestSchema):
     )
 
 
-def _told(budgets: list[Budget]) -> list[BudgetOut]:
+def _serialize(budgets: list[Budget]) -> list[BudgetOut]:
     now = timezone.now()
     kept = [budget for budget in budgets if budget.ended_at is None]
     runs = list(runs_under_budgets(kept)) if kept else []
@@ -146,13 +144,13 @@ def budget_list(request: HttpRequest, query: Query[BudgetFilter]) -> BudgetPage:
     """Budgets with their burn and forecast, the one set last first. Needs the role lead."""
     budgets = Budget.objects.filter_by(now=timezone.now(), **query.fields).select_related("run")
     rows, links = paginate(request, budgets, query, by="-pk")
-    return BudgetPage(items=_told(rows), next=links.next, prev=links.prev)
+    return BudgetPage(items=_serialize(rows), next=links.next, prev=links.prev)
 
 
 @router.get("/{budget_id}", response=BudgetOut, **needs("lead"), summary="One budget")
 def budget_one(request: HttpRequest, budget_id: Path[Key]) -> BudgetOut:
     """One budget, with its burn and forecast. Needs the role lead."""
-    return _told([_found(budget_id)])[0]
+    return _serialize([_get_budget(budget_id)])[0]
 
 
 @router.post("", response={201: BudgetOut}, **needs("lead"), summary="Set a budget")
@@ -162,7 +160,7 @@ def budget_new(request: HttpRequest, payload: BudgetIn) -> Status[BudgetOut]:
     budget = set_budget(
         BudgetRequest(**payload.model_dump()), by=caller(request).name, now=timezone.now()
     )
-    return Status(201, _told([budget])[0])
+    return Status(201, _serialize([budget])[0])
 
 
 @router.post(
@@ -173,11 +171,11 @@ def budget_new(request: HttpRequest, payload: BudgetIn) -> Status[BudgetOut]:
 )
 def budget_end(request: HttpRequest, budget_id: Path[Key]) -> BudgetOut:
     """Withdraw a budget: it is watched no more; 409 where it was. Needs the role lead."""
-    budget = _found(budget_id)
+    budget = _get_budget(budget_id)
     if not end_budget(budget, by=caller(request).name, now=timezone.now()):
         raise ProblemError(409, "It was withdrawn already.")
-    return _told([_found(budget_id)])[0]
+    return _serialize([_get_budget(budget_id)])[0]
 
 
-def _found(number: int) -> Budget:
+def _get_budget(number: int) -> Budget:
     return get_object_or_404(Budget.objects.select_related("run"), pk=number)

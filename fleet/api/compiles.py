@@ -37,7 +37,7 @@ class KeyChangeOut(ResponseSchema):
     after: str = Field(description="What it is.")
 
 
-def _to_the_ms(told: dict[str, Any]) -> dict[str, Any]:
+def _round_seconds(told: dict[str, Any]) -> dict[str, Any]:
     """Round seconds to what clocks can tell."""
     return {
         name: round(value, 3) if name.endswith("_s") and value is not None else value
@@ -88,10 +88,9 @@ class CompileOut(ResponseSchema):
 
     @classmethod
     def of(cls, listed: CompileRow) -> Self:
-        """Tell a compile, asked for with its run."""
         event, before_s = listed.event, listed.before_s
         return cls(
-            **{name: getattr(event, name) for name in PLAIN},
+            **{name: getattr(event, name) for name in SAME_FIELDS},
             run=event.run.name,
             verdict=event.verdict or None,
             graph=graph_of(event.module),
@@ -103,7 +102,7 @@ class CompileOut(ResponseSchema):
         )
 
 
-PLAIN = (
+SAME_FIELDS = (
     *("id", "outcome", "module", "at", "seconds", "rank", "process"),
     *("compiler", "flags", "shape", "cache"),
 )
@@ -147,12 +146,11 @@ class CompileRunOut(CompileFigures):
 
     @classmethod
     def of(cls, row: RunCompileRow) -> Self:
-        """Tell a run's row."""
-        told = {name: getattr(row, name) for name in cls.model_fields.keys() - OTHERS}
-        return cls(**_to_the_ms(told), run=row.run.name, team=row.run.team, lost_usd=row.usd)
+        told = {name: getattr(row, name) for name in cls.model_fields.keys() - RUN_OWN_FIELDS}
+        return cls(**_round_seconds(told), run=row.run.name, team=row.run.team, lost_usd=row.usd)
 
 
-OTHERS = {"run", "team", "lost_usd"}
+RUN_OWN_FIELDS = {"run", "team", "lost_usd"}
 
 
 class CompileSums(CompileFigures):
@@ -164,13 +162,12 @@ class CompileSums(CompileFigures):
 
     @classmethod
     def of(cls, sums: Sums, *, most: int) -> Self:
-        """Tell the sums, and the first rows of them."""
-        told = {name: getattr(sums, name) for name in cls.model_fields.keys() - SUMMED}
+        told = {name: getattr(sums, name) for name in cls.model_fields.keys() - SUMS_OWN_FIELDS}
         runs = [CompileRunOut.of(row) for row in sums.rows[:most]]
-        return cls(**_to_the_ms(told), n_runs=len(sums.rows), lost_usd=sums.usd, runs=runs)
+        return cls(**_round_seconds(told), n_runs=len(sums.rows), lost_usd=sums.usd, runs=runs)
 
 
-SUMMED = {"n_runs", "lost_usd", "runs"}
+SUMS_OWN_FIELDS = {"n_runs", "lost_usd", "runs"}
 
 
 class GraphOut(ResponseSchema):
@@ -187,7 +184,6 @@ class GraphOut(ResponseSchema):
 
     @classmethod
     def of(cls, graph: CompiledGraph) -> Self:
-        """Tell a graph."""
         return cls(**{name: getattr(graph, name) for name in cls.model_fields})
 
 
@@ -201,7 +197,6 @@ class AccidentOut(ResponseSchema):
 
     @classmethod
     def of(cls, accident: UnplannedCompile) -> Self:
-        """Tell an accident."""
         return cls(
             at=accident.at,
             seconds=accident.seconds,
@@ -228,10 +223,11 @@ class RunCompiles(CompileFigures):
 
     @classmethod
     def of(cls, name: str, told: CompileSummary) -> Self:
-        """Tell a run's compiles."""
-        plain = {field: getattr(told, field) for field in cls.model_fields.keys() - SUMMED_UP}
+        plain = {
+            field: getattr(told, field) for field in cls.model_fields.keys() - COMPILES_OWN_FIELDS
+        }
         return cls(
-            **_to_the_ms(plain),
+            **_round_seconds(plain),
             run=name,
             lost_usd=told.usd,
             cache=told.cache or None,
@@ -241,11 +237,11 @@ class RunCompiles(CompileFigures):
         )
 
 
-SUMMED_UP = {"run", "lost_usd", "cache", "compiler", "accidents", "graphs"}
+COMPILES_OWN_FIELDS = {"run", "lost_usd", "cache", "compiler", "accidents", "graphs"}
 
 
 router = Router(tags=["compiles"])
-of_runs = Router(tags=["runs"])
+run_router = Router(tags=["runs"])
 # What may be asked for, by the words that the page's filter has for it.
 KINDS: Mapping[str, str] = {
     "": "all",
@@ -295,7 +291,7 @@ class SumsFilter(CompileStretch):
 def compile_list(request: HttpRequest, query: Query[CompileQuery]) -> CompilePage:
     """List requests to the compile cache, what was learnt of last first."""
     events = query.events.filter(WHAT[KINDS[query.kind]][1])
-    rows, links = paginate(request, _with_runs(events), query, by="-pk")
+    rows, links = paginate(request, _with_run(events), query, by="-pk")
     items = [CompileOut.of(each) for each in compile_rows(rows)]
     return CompilePage(items=items, next=links.next, prev=links.prev)
 
@@ -309,11 +305,11 @@ def compile_sums(request: HttpRequest, query: Query[SumsFilter]) -> CompileSums:
 @router.get("/{compile_id}", response=CompileOut, **needs("read"), summary="One compile")
 def compile_one(request: HttpRequest, compile_id: Path[Key]) -> CompileOut:
     """One request to the compile cache."""
-    event = get_object_or_404(_with_runs(CompileEvent.objects.all()), pk=compile_id)
+    event = get_object_or_404(_with_run(CompileEvent.objects.all()), pk=compile_id)
     return CompileOut.of(compile_rows([event])[0])
 
 
-@of_runs.get(
+@run_router.get(
     "/{name}/compiles",
     response=RunCompiles,
     **needs("read"),
@@ -324,5 +320,5 @@ def run_compiles(request: HttpRequest, name: Path[RunName]) -> RunCompiles:
     return RunCompiles.of(name, compile_summary(get_object_or_404(Run, name=name)))
 
 
-def _with_runs(events: QuerySet[CompileEvent]) -> QuerySet[CompileEvent]:
+def _with_run(events: QuerySet[CompileEvent]) -> QuerySet[CompileEvent]:
     return events.select_related("run").defer("run__plan", "run__clock", "run__spending")

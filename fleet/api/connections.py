@@ -1,7 +1,7 @@
-"""What a client may hold before we know who it is: time, bytes and connections.
+"""Limits for clients that are not identified yet: time, bytes and connections.
 
-uvicorn waits for ever for the rest of a request, and reads headers of any length. Web servers are
-therefore started with ``--http fleet.api.connections:LimitedProtocol``.
+uvicorn waits without limit for the rest of a request and reads headers of any length. Web servers
+therefore start with ``--http fleet.api.connections:LimitedProtocol``.
 """
 
 import asyncio
@@ -33,43 +33,43 @@ class Limits:
 
     header_s: float = 10.0
     request_s: float = 20.0
-    # An answer was sent, and the client still sends its body: so long it is read and dropped.
+    # How long the rest of a body is read and dropped after the response was sent.
     unread_s: float = 2.0
     header_bytes: int = 32_768
     n_headers: int = 100
     n_pipelined: int = 8
-    # After a restart everybody who waited in the listening socket's queue comes at once.
+    # After a restart all clients in the queue of the listening socket connect at once.
     n_waiting: int = 2_000
     n_waiting_per_network: int = 1_000
-    # Bytes received in requests that are not answered yet.
+    # Bytes received in requests without a response yet.
     held_bytes: int = 32_000_000
     held_bytes_per_network: int = 16_000_000
 
 
 class Connection(Protocol):
-    """What an application may say to the connection of a request."""
+    """What an application tells the connection of a request."""
 
     def identify(self) -> None:
-        """Say that the client is known: the limits of this module end for this request."""
+        """Lift the limits of this module for this request: the client is identified."""
 
     def count_for(self, host: str) -> None:
-        """Say which client a proxy speaks for."""
+        """Count for the client behind a proxy."""
 
     def drop_body(self) -> None:
-        """Keep nothing of the body that still comes."""
+        """Drop the rest of the body."""
 
 
 class Unlimited:
     """The connection of a server without limits, as tests of the application use it."""
 
     def identify(self) -> None:
-        """Do nothing."""
+        """No limit to lift or count."""
 
     def count_for(self, host: str) -> None:
-        """Do nothing."""
+        """No limit to lift or count."""
 
     def drop_body(self) -> None:
-        """Do nothing."""
+        """No limit to lift or count."""
 
 
 network_of = lru_cache(maxsize=4096)(throttling.network_of)
@@ -92,15 +92,15 @@ class ConnectionTracker:
         ).trusted_hosts
 
     def network_of_peer(self, host: str) -> str:
-        """Return the network of who connects; empty for a proxy, who speaks for many."""
+        """Return the network of a peer; empty for a proxy, which forwards for many clients."""
         return "" if host in self._proxies else network_of(host)
 
     def __contains__(self, connection: object) -> bool:
-        """Whether a connection waits for its client."""
+        """Whether a request of a connection is still incomplete."""
         return connection in self._since_s
 
     def enter(self, connection: "LimitedProtocol") -> None:
-        """Begin to wait. Beyond a cap the oldest waiting request makes room for this one."""
+        """Add a waiting request; beyond a limit the oldest one is refused."""
         network = connection.network
         self._since_s[connection] = self._loop.time()
         _add_count(self._n_waiting, network, 1)
@@ -113,17 +113,16 @@ class ConnectionTracker:
             next(iter(self._since_s)).refuse(503, "Too many unfinished requests. Try again.")
 
     def leave(self, connection: "LimitedProtocol") -> None:
-        """Wait no longer."""
         if self._since_s.pop(connection, None) is not None:
             _add_count(self._n_waiting, connection.network, -1)
 
     def hold(self, network: str, n_bytes: int) -> None:
-        """Count bytes; negative: bytes that are held no longer."""
+        """Count bytes held; negative: bytes released."""
         self.held_bytes += n_bytes
         _add_count(self._held_bytes, network, n_bytes)
 
     def refusal(self, network: str) -> tuple[int, str] | None:
-        """Return what to answer where too much is held, None where it is not."""
+        """Return the status and detail of a refusal where too many bytes are held, else None."""
         if network and self._held_bytes.get(network, 0) > self._limits.held_bytes_per_network:
             return 429, "Too many unanswered bytes from this network. Try again."
         if self.held_bytes > self._limits.held_bytes:
@@ -135,7 +134,7 @@ class ConnectionTracker:
         self._timer = self._loop.call_later(pause_s, self._check)
 
     def _check(self) -> None:
-        """Refuse whoever takes too long; look again while anybody waits."""
+        """Refuse requests that take too long; repeat while any waits."""
         now_s = self._loop.time()
         for connection, since_s in list(self._since_s.items()):
             connection.check_age(now_s - since_s)
@@ -148,7 +147,7 @@ class LimitedProtocol(HttpToolsProtocol):
     """uvicorn's HTTP/1.1 with deadlines and caps for clients that are not identified yet."""
 
     limits: ClassVar[Limits] = Limits()
-    _ledgers: ClassVar[WeakKeyDictionary[ServerState, ConnectionTracker]] = WeakKeyDictionary()
+    _trackers: ClassVar[WeakKeyDictionary[ServerState, ConnectionTracker]] = WeakKeyDictionary()
 
     def __init__(
         self,
@@ -158,10 +157,10 @@ class LimitedProtocol(HttpToolsProtocol):
         _loop: asyncio.AbstractEventLoop | None = None,
     ) -> None:
         super().__init__(config, server_state, app_state, _loop)
-        ledger = self._ledgers.get(server_state)
-        if ledger is None:
-            ledger = self._ledgers[server_state] = ConnectionTracker(self.limits, self.loop)
-        self._ledger = ledger
+        tracker = self._trackers.get(server_state)
+        if tracker is None:
+            tracker = self._trackers[server_state] = ConnectionTracker(self.limits, self.loop)
+        self._tracker = tracker
         self.network = ""
         self._held_bytes = 0
         self._header_bytes = 0
@@ -170,30 +169,30 @@ class LimitedProtocol(HttpToolsProtocol):
         self._refusal: tuple[int, str] | None = None
         self._cycles: list[RequestResponseCycle] = []
 
-    # What the ledger and the application ask for
+    # Called by the tracker and the application
 
     def identify(self) -> None:
-        """Lift the limits for the request that is read now."""
+        """Lift the limits for the request being read."""
         if self._has_begun:
             self._is_identified = True
-            self._ledger.leave(self)
+            self._tracker.leave(self)
         self._release()
 
     def count_for(self, host: str) -> None:
-        """Count for the client a proxy speaks for."""
+        """Count for the client behind a proxy."""
         network = network_of(host)
         if network == self.network:
             return
-        is_waiting, held_bytes = self in self._ledger, self._held_bytes
-        self._ledger.leave(self)
+        is_waiting, held_bytes = self in self._tracker, self._held_bytes
+        self._tracker.leave(self)
         self._release()
         self.network = network
         self._hold(held_bytes)
         if is_waiting:
-            self._ledger.enter(self)
+            self._tracker.enter(self)
 
     def drop_body(self) -> None:
-        """Drop what still comes of the body."""
+        """Drop the rest of the body."""
         self._is_dropping = True
         self.cycle.body = bytearray()
         self._release()
@@ -209,48 +208,48 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.transport.close()
 
     def refuse(self, status: int, detail: str) -> None:
-        """Answer, unless an answer has begun, and close; for a moment what comes is dropped."""
+        """Send a refusal, unless a response has begun, then close; input is dropped meanwhile."""
         if self._is_refused:
             return
         self._is_refused = True
-        self._ledger.leave(self)
+        self._tracker.leave(self)
         self._release()
         self._unset_keepalive_if_required()
         if not any(cycle.response_started for cycle in self._unanswered()):
             self.transport.write(_response_bytes(ProblemError(status, detail)))
-        self._hang_up()
+        self._disconnect()
         if self.transport.is_closing():
             return
-        # To close with bytes unread resets the connection, and the client loses the answer.
+        # Closing with unread bytes resets the connection, and the client loses the response.
         self.transport.write_eof()
         self.flow.resume_reading()
         self.loop.call_later(self.limits.unread_s, self.transport.abort)
 
-    # What the event loop calls
+    # Called by the event loop
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Wait for a first request."""
         super().connection_made(transport)
-        self.network = self._ledger.network_of_peer(self.client[0] if self.client else "")
-        self._ledger.enter(self)
+        self.network = self._tracker.network_of_peer(self.client[0] if self.client else "")
+        self._tracker.enter(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Forget the client."""
-        self._ledger.leave(self)
+        """Release what was counted for the client."""
+        self._tracker.leave(self)
         self._release()
-        self._hang_up()
+        self._disconnect()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Count what comes, and read it."""
+        """Count the bytes, then parse them."""
         if self._is_refused:
             return
         had_begun = self._has_begun
         if not self._is_identified:
-            if self not in self._ledger:
-                self._ledger.enter(self)
+            if self not in self._tracker:
+                self._tracker.enter(self)
             self._hold(len(data))
-            if refusal := self._ledger.refusal(self.network):
+            if refusal := self._tracker.refusal(self.network):
                 self.refuse(*refusal)
                 return
         super().data_received(data)
@@ -261,21 +260,21 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.refuse(*self._header_too_large())
 
     def send_400_response(self, msg: str) -> None:
-        """Answer to what is no HTTP, or above a limit."""
+        """Refuse input that is not HTTP, or that is above a limit."""
         self.refuse(*(self._refusal or (400, "This is not a request of HTTP/1.1.")))
 
-    # What the parser calls
+    # Called by the parser
 
     def on_message_begin(self) -> None:
         """Wait for a request to be whole."""
         super().on_message_begin()
         self.scope["extensions"] = {EXTENSION: self}  # type: ignore[dict-item]
         self._has_begun, self._has_header, self._header_bytes = True, False, 0
-        if self not in self._ledger:
-            self._ledger.enter(self)
+        if self not in self._tracker:
+            self._tracker.enter(self)
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Take a header, up to a number and size of all."""
+        """Keep a header, up to a number and total size."""
         self._header_bytes += len(name) + len(value)
         limits = self.limits
         if self._header_bytes > limits.header_bytes or len(self.headers) >= limits.n_headers:
@@ -284,7 +283,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
-        """Begin a request, unless too many of the same client wait for it."""
+        """Begin a request, unless too many of the same connection are pending."""
         if len(self.url) > self.limits.header_bytes:
             self._refusal = 414, f"The URL has more than {self.limits.header_bytes:,} bytes."
             raise ValueError("too long a URL")
@@ -296,18 +295,18 @@ class LimitedProtocol(HttpToolsProtocol):
         self._cycles = [*self._unanswered(), self.cycle]
 
     def on_body(self, body: bytes) -> None:
-        """Take a piece of the body, where anybody still reads it."""
+        """Keep a part of the body, unless it is dropped."""
         if not self._is_dropping and not self._is_refused:
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """Wait no longer: the rest is ours to do."""
+        """End the wait: the request is complete."""
         super().on_message_complete()
         self._has_begun = self._is_identified = self._is_dropping = False
-        self._ledger.leave(self)
+        self._tracker.leave(self)
 
     def on_response_complete(self) -> None:
-        """Close a connection whose client still sends what nobody reads."""
+        """Close a connection whose client still sends a body that is not read."""
         super().on_response_complete()
         self._release()
         if self._has_begun and self._has_header and not self.pipeline:
@@ -316,8 +315,8 @@ class LimitedProtocol(HttpToolsProtocol):
     def _unanswered(self) -> list[RequestResponseCycle]:
         return [cycle for cycle in self._cycles if not cycle.response_complete]
 
-    def _hang_up(self) -> None:
-        """Tell the application of every request here that its client is gone."""
+    def _disconnect(self) -> None:
+        """Signal every pending request that its client disconnected."""
         self.pipeline.clear()
         for cycle in self._unanswered():
             cycle.disconnected = True
@@ -337,16 +336,16 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _hold(self, n_bytes: int) -> None:
         self._held_bytes += n_bytes
-        self._ledger.hold(self.network, n_bytes)
+        self._tracker.hold(self.network, n_bytes)
 
     def _release(self) -> None:
         if self._held_bytes:
-            self._ledger.hold(self.network, -self._held_bytes)
+            self._tracker.hold(self.network, -self._held_bytes)
             self._held_bytes = 0
 
 
 def _add_count(counts: dict[str, int], network: str, n: int) -> None:
-    """Count; a network that nothing is counted for takes no room."""
+    """Add to a count; a count of zero is deleted to save memory."""
     n += counts.get(network, 0)
     if n:
         counts[network] = n
@@ -355,11 +354,11 @@ def _add_count(counts: dict[str, int], network: str, n: int) -> None:
 
 
 async def _no_application(*_: object) -> None:
-    """Stand in for an application where only the list of proxies is wanted."""
+    """Do nothing: only the list of proxies is needed."""
 
 
 def _response_bytes(error: ProblemError) -> bytes:
-    """Return a whole response of HTTP/1.1."""
+    """Return a complete HTTP/1.1 response."""
     headers: Mapping[str, str] = {
         **error.headers,
         "Content-Length": str(len(error.body)),

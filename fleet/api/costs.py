@@ -34,7 +34,6 @@ class PortionOut(ResponseSchema):
 
     @classmethod
     def of(cls, part: CostShare) -> Self:
-        """Tell a part."""
         return cls(**{name: getattr(part, name) for name in cls.model_fields})
 
 
@@ -47,7 +46,6 @@ class NextPriceOut(ResponseSchema):
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """Tell an entry of a run's tariff."""
         return cls(
             valid_from=datetime.fromtimestamp(told["from_s"], UTC),
             usd_per_node_hour=told["usd_per_node_hour"],
@@ -65,7 +63,6 @@ class RunBudgetOut(BurnOut):
 
     @classmethod
     def of(cls, burn: BudgetStatus) -> Self:
-        """Tell a budget by its burn."""
         budget = burn.budget
         return cls(
             **BurnOut.of(burn).model_dump(),
@@ -121,7 +118,6 @@ class RunMoneyDetail(ResponseSchema):
 
     @classmethod
     def of(cls, run: Run, panel: Mapping[str, Any]) -> Self:
-        """Tell what the panel of the run's page shows."""
         spent, ahead = panel["spent"], panel["outlook"]
         total, price = panel["total_usd"], panel["price"]
         return cls(
@@ -170,7 +166,7 @@ def run_money(request: HttpRequest, name: Path[RunName]) -> RunMoneyDetail:
 
     `money` of the run itself is the same as last added up, within the minute, and is cheaper.
     """
-    return _told(get_object_or_404(Run, name=name))
+    return _serialize(get_object_or_404(Run, name=name))
 
 
 @router.post(
@@ -188,8 +184,8 @@ def run_length(request: HttpRequest, name: Path[RunName], payload: LengthIn) -> 
     given = {field: "" if n is None else str(n) for field, n in payload.model_dump().items()}
     set_training_length(run, given, by=caller(request).name, now=timezone.now())
     run.refresh_from_db()
-    return _told(run)
+    return _serialize(run)
 
 
-def _told(run: Run) -> RunMoneyDetail:
+def _serialize(run: Run) -> RunMoneyDetail:
     return RunMoneyDetail.of(run, panel(open_store(settings.REDIS_URL), run, now=timezone.now()))

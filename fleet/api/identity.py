@@ -1,4 +1,4 @@
-"""Whether a request comes from somebody we know, by its header alone: asked before its body."""
+"""Identify a client by the headers of a request, before its body is read."""
 
 import asyncio
 from collections.abc import Mapping
@@ -16,31 +16,30 @@ from fleet.access.tokens import CHALLENGE, TokenCache, bearer
 from fleet.api.ingest_service import store_unavailable
 from fleet.models.problem import ProblemError
 
-# What anybody may send in a body: forms of people who sign in are far smaller.
+# The largest body of an unidentified client; the sign-in form is far smaller.
 ANONYMOUS_BYTES = 65_536
 
 
 class ClientCheck:
-    """Asks the database in a thread of its own, so that the event loop is free to listen."""
+    """Checks tokens and sessions; queries run in one thread, so that the event loop stays free."""
 
     def __init__(self, tokens: TokenCache) -> None:
-        """Share the book of tokens that were good a moment ago."""
         self._tokens = tokens
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="identify")
 
     async def check(self, headers: Mapping[str, str], scope: str = "") -> None:
-        """Let through a token that may do ``scope``; with no scope, any token or session.
+        """Accept a token with ``scope``; without a scope, any token or session.
 
         Raises
         ------
         ProblemError
-            401 or 403 for anybody else, 503 while the database is away.
+            401 or 403 for other clients, 503 while the database is unavailable.
         """
         header, cookies = headers.get("authorization", ""), headers.get("cookie", "")
         loop = asyncio.get_running_loop()
         if scope or header:
             secret = bearer(header)
-            if not self._tokens.trusts(secret, scope):
+            if not self._tokens.has(secret, scope):
                 await loop.run_in_executor(self._thread, _check_token, self._tokens, secret, scope)
             return
         key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")
@@ -65,8 +64,8 @@ def _check_token(tokens: TokenCache, secret: str, scope: str) -> None:
 def _is_signed_in(key: str) -> bool:
     """Whether a session belongs to an active user.
 
-    Django decides later who may do what; it may then also give the session a new key, which must
-    not happen here.
+    Permissions are checked later by Django, which may also rotate the session key; that must not
+    happen here.
     """
     close_old_connections()
     try:

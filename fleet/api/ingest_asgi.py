@@ -1,7 +1,7 @@
-"""The fast way in: nodes' lines straight from the web server, without Django between.
+"""ASGI application that ingests node reports directly, without Django.
 
-Everything else goes on to Django, which keeps whole bodies. So this comes first: who sends a large
-body must be known before it is read, and a body that is too large or does not come ends here.
+All other requests go on to Django, which keeps whole bodies in memory. Therefore this application
+identifies clients before it reads a large body, and refuses bodies that are too large or too slow.
 """
 
 import asyncio
@@ -33,18 +33,17 @@ from fleet.models import Token
 from fleet.models.problem import ProblemError
 
 MAX_AT_ONCE = 256
-# While calls keep coming, each waits up to this long for others to be served with.
+# While requests keep coming, each waits up to this long to share a batch with others.
 GATHER_S = 0.1
 
 
 class Batcher:
-    """One per process (and event loop): one thread serves, so that the loop is free to listen.
+    """Serves ingest requests in batches, in one thread per process; the event loop stays free.
 
-    A trip to Redis costs more than a report: calls that come close together share one.
+    A round trip to Redis costs more than a report: requests that arrive together share one.
     """
 
     def __init__(self) -> None:
-        """Open, with nobody waiting."""
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ingest")
         self._waiting: list[tuple[IngestRequest, asyncio.Future[None]]] = []
         self._work: asyncio.Task[None] | None = None
@@ -53,7 +52,7 @@ class Batcher:
         self._came = asyncio.Event()
 
     async def serve(self, call: IngestRequest, *, wait_s: float = 0.0) -> None:
-        """Serve a call; it holds its outcome afterwards. It may wait so long for others."""
+        """Serve a request and set its outcome; it may wait ``wait_s`` to share a batch."""
         loop = asyncio.get_running_loop()
         done = loop.create_future()
         self._waiting.append((call, done))
@@ -64,10 +63,10 @@ class Batcher:
         await done
 
     async def _serve_all(self) -> None:
-        """Serve whoever waits, until nobody does."""
+        """Serve batches until no request waits."""
         loop = asyncio.get_running_loop()
         while self._waiting:
-            # Whoever comes to an idle desk is served at once.
+            # A request to an idle batcher is served at once.
             await asyncio.sleep(max(0.0, self._free_at_s - loop.time()))
             await self._until_due()
             batch, self._waiting = self._waiting[:MAX_AT_ONCE], self._waiting[MAX_AT_ONCE:]
@@ -85,7 +84,7 @@ class Batcher:
                     done.set_result(None)
 
     async def _until_due(self) -> None:
-        """Wait while everybody may, and there is room for more."""
+        """Wait until a request is due or the batch is full."""
         loop = asyncio.get_running_loop()
         while (left_s := self._due_s - loop.time()) > 0 and len(self._waiting) < MAX_AT_ONCE:
             self._came.clear()
@@ -95,7 +94,7 @@ class Batcher:
 
 
 def _serve_in_thread(calls: Sequence[IngestRequest]) -> None:
-    """Serve in the desk's own thread, which has a database connection of its own."""
+    """Serve in the batcher's thread, which has its own database connection."""
     close_old_connections()
     try:
         serve(calls)
@@ -109,38 +108,37 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
-# The doors, and whether their lines come without neuron-monitor's reports.
+# Paths, and whether their lines come without a report of neuron-monitor.
 PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
 # The pages that files are uploaded to.
 UPLOADS = ("/support/", "/preflight/files")
-# Lines of a stream that come closer together than this are one delivery.
+# Lines of a stream that come closer together than this form one batch.
 QUIET_S = 0.05
-# A client that sends too much is read on for a while, so that it gets to hear why.
+# How long the rest of a refused body is read, so that the client receives the refusal.
 DRAIN_S = 10.0
-# A body of which nothing comes for so long, and a live stream without a line, are given up.
+# Timeouts of a body without new bytes, and of a live stream without a line.
 BODY_IDLE_S = 60.0
 LIVE_IDLE_S = 3600.0
-# Bodies of known nodes that this process holds at once.
+# The memory for bodies of identified clients in one process.
 MAX_HELD_BYTES = 256_000_000
 WAIT = re.compile(r"\bwait=(\d{1,4})\b", re.ASCII)
 MAX_WAIT_S = 1.0
 
 
 class ClientGoneError(Exception):
-    """The client hung up before it had sent its body: nothing of it is taken."""
+    """The client disconnected before its body was complete; nothing is stored."""
 
 
 class BodyMemory:
-    """How many bytes of bodies are in memory; more than the limit is asked to come again."""
+    """Bytes of bodies in memory; above the limit a request is refused with 503."""
 
     def __init__(self, limit: int = MAX_HELD_BYTES) -> None:
-        """Hold nothing yet."""
         self._limit = limit
         self._n_bytes = 0
 
     @contextmanager
     def hold(self) -> Iterator[Callable[[int], None]]:
-        """Yield what counts the bytes of one body; they are held until it ends."""
+        """Yield a function that counts bytes of one body; they are released at the end."""
         n_held = 0
 
         def count(n_bytes: int) -> None:
@@ -158,18 +156,17 @@ class BodyMemory:
 
 
 class IngestApplication:
-    """An ASGI application in front of another."""
+    """ASGI application that serves the ingest paths and forwards the rest to ``app``."""
 
     def __init__(self, app: App, *, body_idle_s: float = BODY_IDLE_S) -> None:
-        """Stand in front of ``app``."""
         self._app = app
-        self._desk = Batcher()
-        self._identities = ClientCheck(tokens)
-        self._held = BodyMemory()
+        self._batcher = Batcher()
+        self._client_check = ClientCheck(tokens)
+        self._body_memory = BodyMemory()
         self._body_idle_s = body_idle_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or let it pass."""
+        """Serve a request, or forward it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -182,9 +179,9 @@ class IngestApplication:
             connection.count_for(scope["client"][0])
         try:
             if is_ours:
-                await self._take(scope, headers, receive, send)
+                await self._ingest(scope, headers, receive, send)
             else:
-                await self._pass(scope, headers, receive, send)
+                await self._forward(scope, headers, receive, send)
         except ClientGoneError:
             return
         except ProblemError as error:
@@ -196,16 +193,16 @@ class IngestApplication:
             await send({"type": "http.response.body"})
 
     async def _identify(self, scope: Scope, headers: dict[str, str], needed: str = "") -> None:
-        """Refuse who is not known; lift the connection's limits for who is."""
-        await self._identities.check(headers, needed)
+        """Refuse unidentified clients; lift the connection's limits for the others."""
+        await self._client_check.check(headers, needed)
         connection = scope.get("extensions", {}).get(EXTENSION)
         if connection is not None:
             connection.identify()
 
-    async def _pass(
+    async def _forward(
         self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
     ) -> None:
-        """Hand a request on to Django, as long as its body is not too large."""
+        """Forward a request to Django, unless its body is too large."""
         limit = page_limit(scope["path"])
         length = headers.get("content-length")
         check_announced(length, limit=limit)
@@ -238,10 +235,10 @@ class IngestApplication:
         if problem is not None:
             raise problem
 
-    async def _take(
+    async def _ingest(
         self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
     ) -> None:
-        """Take lines: the body at once, or (``live=1``) as they come, for as long as they come."""
+        """Ingest lines: a whole body, or (``live=1``) a stream until its end."""
         await self._identify(scope, headers, Token.Scope.INGEST)
         query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         node, alone = query.get("node", [None])[-1], PATHS[scope["path"]]
@@ -249,16 +246,16 @@ class IngestApplication:
             call = await self._stream(IngestRequest(headers, node, b"", 0.0, alone=alone), receive)
         else:
             check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
-            with self._held.hold() as count:
+            with self._body_memory.hold() as count:
                 body = await _read_body(receive, count, self._body_idle_s)
                 call = IngestRequest(headers, node, body, time.time(), alone=alone)
-                await self._desk.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
+                await self._batcher.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
         told = msgspec.json.encode(outcome_of(call))
         await _send_response(send, 200, {"Content-Type": "application/json"}, told)
         await send({"type": "http.response.body"})
 
     async def _stream(self, call: IngestRequest, receive: Receive) -> IngestRequest:
-        """Serve lines as they come in, until the client has no more."""
+        """Serve lines as they arrive, until the stream ends."""
         check_unpacked(call.headers.get("content-encoding", ""))
         rest, is_open, first_line = b"", True, 1
         while is_open:
@@ -268,20 +265,20 @@ class IngestApplication:
                 piece = IngestRequest(
                     call.headers, call.node, lines, time.time(), first_line, alone=call.alone
                 )
-                await self._desk.serve(piece)
+                await self._batcher.serve(piece)
                 call.absorb(piece)
             first_line += (lines + newline).count(b"\n")
         return call
 
 
 def _wait_s(prefer: str) -> float:
-    """Return how long a client said that it may wait (``Prefer: wait=1``, RFC 7240), and we do."""
+    """Return the seconds a client lets us wait (``Prefer: wait=1``, RFC 7240), limited."""
     found = WAIT.search(prefer)
     return min(float(found[1]), MAX_WAIT_S) if found else 0.0
 
 
 async def _receive_within(receive: Receive, within_s: float) -> Message:
-    """Wait for the next piece of a body."""
+    """Wait for the next part of a body; 408 after ``within_s``."""
     try:
         async with asyncio.timeout(within_s):
             return await receive()
@@ -291,7 +288,7 @@ async def _receive_within(receive: Receive, within_s: float) -> Message:
 
 
 async def _read_body(receive: Receive, count: Callable[[int], None], idle_s: float) -> bytes:
-    """Read a body to its end, if it is not too large."""
+    """Read a whole body; 413 where it is too large."""
     limit = settings.INGEST_MAX_BODY_BYTES
     pieces: list[bytes] = []
     size = 0
@@ -309,9 +306,9 @@ async def _read_body(receive: Receive, count: Callable[[int], None], idle_s: flo
 
 
 async def _read_lines(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
-    """Read on until there is a whole line and nothing follows for a moment.
+    """Read until there is a complete line and no more bytes follow for `QUIET_S`.
 
-    Returns what has been read and not served yet, and whether more may come.
+    Returns the bytes read, and whether the stream goes on.
     """
     limit = settings.INGEST_MAX_BODY_BYTES
     pieces, size, has_line = [rest], len(rest), False
@@ -337,14 +334,14 @@ async def _read_lines(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
 
 
 def page_limit(path: str) -> int:
-    """Return how many bytes may be sent to a page; Django holds pasted text to less."""
+    """Return the limit of a body by path; upload pages take more."""
     if path in UPLOADS:
         return int(settings.SUPPORT_MAX_BODY_BYTES)
     return int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
 
 
 async def _send_response(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:
-    """Send an answer but for its last word, so that reading may go on."""
+    """Send a response without ending it, so that the body can still be read."""
     headers = headers | {"Content-Length": str(len(body)), "Cache-Control": "no-store"}
     pairs = [(name.lower().encode(), value.encode()) for name, value in headers.items()]
     await send({"type": "http.response.start", "status": status, "headers": pairs})
@@ -352,7 +349,7 @@ async def _send_response(send: Send, status: int, headers: dict[str, str], body:
 
 
 async def _drain(receive: Receive) -> None:
-    """Read and drop what the client still sends, lest the connection breaks before it listens."""
+    """Read and drop the rest of a body: otherwise the client may lose the response."""
     try:
         async with asyncio.timeout(DRAIN_S):
             while (await receive()).get("more_body"):

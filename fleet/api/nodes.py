@@ -68,11 +68,10 @@ class NodeOut(ResponseSchema):
 
     @classmethod
     def of(cls, now: NodeNow) -> Self:
-        """Tell a node; ask for it with its run."""
         node = now.node
         seen_s = now.last_seen_s
         return cls(
-            **{name: getattr(node, name) for name in PLAIN},
+            **{name: getattr(node, name) for name in SAME_FIELDS},
             run=node.run.name if node.run else None,
             last_seen_at=None if seen_s is None else datetime.fromtimestamp(seen_s, UTC),
             state=state_of(now),
@@ -81,7 +80,7 @@ class NodeOut(ResponseSchema):
         )
 
 
-PLAIN = (
+SAME_FIELDS = (
     "name",
     "instance_type",
     "instance_id",
@@ -129,7 +128,7 @@ class NodeQuery(Paging):
 NODE_FIELDS = {"run", "team", "instance_type", "source"}
 
 
-def _told(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
+def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
     packed = hot.latest_packed({node.shard for node in nodes})
     latest = {
         shard: unpack_block(shard, tick, blob, layout)
@@ -148,11 +147,11 @@ def node_list(request: HttpRequest, query: Query[NodeQuery]) -> NodePage:
     nodes = Node.objects.filter_by(**query.model_dump(include=NODE_FIELDS))
     nodes = nodes.in_state(query.state, up=up).select_related("run")
     rows, links = paginate(request, nodes, query, by="name")
-    return NodePage(items=_told(rows, hot), next=links.next, prev=links.prev)
+    return NodePage(items=_serialize(rows, hot), next=links.next, prev=links.prev)
 
 
 @router.get("/{name}", response=NodeOut, **needs("read"), summary="One node")
 def node_one(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
     """One node, with its newest report."""
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
-    return _told([node], open_store(settings.REDIS_URL))[0]
+    return _serialize([node], open_store(settings.REDIS_URL))[0]

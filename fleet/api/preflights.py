@@ -43,7 +43,7 @@ class PreflightOut(ResponseSchema):
     take: list[str] | None = Field(description="The nodes to take.", examples=[["llama-03"]])
 
     @classmethod
-    def told(cls, preflight: Preflight, found: PreflightResult | None) -> dict[str, object]:
+    def values_of(cls, preflight: Preflight, found: PreflightResult | None) -> dict[str, object]:
         """Return what all shapes of a preflight tell."""
         return {
             "id": preflight.pk,
@@ -63,8 +63,7 @@ class PreflightOut(ResponseSchema):
 
     @classmethod
     def of(cls, preflight: Preflight) -> Self:
-        """Tell a preflight."""
-        return cls.model_validate(cls.told(preflight, load_result(preflight)))
+        return cls.model_validate(cls.values_of(preflight, load_result(preflight)))
 
 
 class PreflightPage(PageLinks):
@@ -105,10 +104,9 @@ class PreflightDetail(PreflightOut):
 
     @classmethod
     def of(cls, preflight: Preflight) -> Self:
-        """Tell a preflight in full."""
         found = load_result(preflight)
         return cls.model_validate(
-            cls.told(preflight, found)
+            cls.values_of(preflight, found)
             | {
                 "nodes": found and [_node(found, name) for name in found.nodes],
                 "troubles": found

@@ -9,7 +9,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
-from fleet.api.alerts import SAID, SAYING
+from fleet.api.alerts import LINE, NON_BLANK_LINE
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
     Key,
@@ -58,15 +58,14 @@ class PriceOut(ResponseSchema):
 
     @classmethod
     def of(cls, price: TeamPrice, *, held: Iterable[int]) -> Self:
-        """Tell a price; ``held`` are the keys of those that hold now."""
         return cls(
-            **{name: getattr(price, name) for name in PLAIN},
+            **{name: getattr(price, name) for name in SAME_FIELDS},
             team=price.team or None,
             holds_now=price.pk in held,
         )
 
 
-PLAIN = sorted(
+SAME_FIELDS = sorted(
     {field.name for field in TeamPrice._meta.fields} & set(PriceOut.model_fields) - {"team"}
 )
 
@@ -102,7 +101,6 @@ class PublishedPriceOut(ResponseSchema):
 
     @classmethod
     def of(cls, instance: catalog.Instance, price: catalog.Price) -> Self:
-        """Tell a price of the catalogue."""
         return cls(
             instance_type=instance.name,
             basis=price.basis,
@@ -148,7 +146,7 @@ class PriceIn(RequestSchema):
     team: str = Field(
         "",
         max_length=MAX_TEAM,
-        pattern=SAID,
+        pattern=LINE,
         description="Who pays it; left out: every team without a price of its own.",
         examples=["LLM"],
     )
@@ -168,13 +166,13 @@ class PriceIn(RequestSchema):
     )
     source: str = Field(
         max_length=MAX_SOURCE,
-        pattern=SAYING,
+        pattern=NON_BLANK_LINE,
         description="Contract, invoice or page it is from.",
         examples=["contract 2026-117"],
     )
 
 
-def _told(prices: list[TeamPrice]) -> list[PriceOut]:
+def _serialize(prices: list[TeamPrice]) -> list[PriceOut]:
     now = timezone.now()
     of_type: dict[str, list[TeamPrice]] = {price.instance_type: [] for price in prices}
     for price in TeamPrice.objects.filter(instance_type__in=of_type):
@@ -189,7 +187,7 @@ def _told(prices: list[TeamPrice]) -> list[PriceOut]:
 def price_list(request: HttpRequest, query: Query[PriceFilter]) -> PricePage:
     """Prices of contracts, the one set last first. Needs the role lead."""
     rows, links = paginate(request, TeamPrice.objects.filter_by(**query.fields), query, by="-pk")
-    return PricePage(items=_told(rows), next=links.next, prev=links.prev)
+    return PricePage(items=_serialize(rows), next=links.next, prev=links.prev)
 
 
 @router.get(
@@ -212,7 +210,7 @@ def price_published(request: HttpRequest) -> PublishedPrices:
 @router.get("/{price_id}", response=PriceOut, **needs("lead"), summary="One price")
 def price_one(request: HttpRequest, price_id: Path[Key]) -> PriceOut:
     """One price of a contract. Needs the role lead."""
-    return _told([get_object_or_404(TeamPrice, pk=price_id)])[0]
+    return _serialize([get_object_or_404(TeamPrice, pk=price_id)])[0]
 
 
 @router.post("", response={201: PriceNew}, **needs("lead"), summary="Set a price")
@@ -225,5 +223,5 @@ def price_new(request: HttpRequest, payload: PriceIn) -> Status[PriceNew]:
     price, n_runs = set_price(
         PriceRequest(**payload.model_dump()), by=caller(request).name, now=timezone.now()
     )
-    told = _told([price])[0].model_dump()
+    told = _serialize([price])[0].model_dump()
     return Status(201, PriceNew(**told, n_runs_changed=n_runs))

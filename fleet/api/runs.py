@@ -57,7 +57,6 @@ class RunFigures(ResponseSchema):
 
     @classmethod
     def of(cls, now: RunNow) -> Self:
-        """Tell the present of a run."""
         return cls(
             step_s=now.step_s,
             allreduce_share_ratio=now.share_ratio,
@@ -94,7 +93,6 @@ class RunMoney(ResponseSchema):
 
     @classmethod
     def of(cls, run: Run) -> Self | None:
-        """Tell a run's money; None where it was not added up yet."""
         told = stored_account(run)
         if told is None:
             return None
@@ -159,9 +157,8 @@ class RunOut(ResponseSchema):
 
     @classmethod
     def of(cls, now: RunNow, *, n_open_alerts: int) -> Self:
-        """Tell a run."""
         run = now.run
-        told = {name: getattr(run, name) for name in PLAIN}
+        told = {name: getattr(run, name) for name in SAME_FIELDS}
         price, spent = run.usd_per_node_hour or None, run.usd_by(timezone.now())
         return cls(
             **told,
@@ -177,7 +174,7 @@ class RunOut(ResponseSchema):
 
 
 # What a run tells as its row has it.
-PLAIN = sorted(
+SAME_FIELDS = sorted(
     {field.name for field in Run._meta.fields} & set(RunOut.model_fields) - {"usd_per_node_hour"}
 )
 
@@ -218,7 +215,6 @@ class StretchOut(ResponseSchema):
 
     @classmethod
     def of(cls, stretch: SeriesSource) -> Self:
-        """Tell where a part of a window comes from."""
         return cls(
             since_s=stretch.since, every_s=stretch.every_s, tier=stretch.tier, why=stretch.why
         )
@@ -266,7 +262,6 @@ class LikeOut(ResponseSchema):
 
     @classmethod
     def of(cls, told: Mapping[str, Any]) -> Self:
-        """Tell what was measured of another run."""
         plain = {name: told[name] for name in cls.model_fields if name != "differ"}
         differ = [
             DifferenceOut(what=part["what"], mine=part["mine"], theirs=part["theirs"])
@@ -321,7 +316,7 @@ SETTINGS = ("precision", "compiler_flags", "compiler_version", "sdk_version")
 
 
 router = Router(tags=["runs"])
-MOST_STEPS = 1_000
+MAX_STEPS = 1_000
 
 
 class RunFilter(Paging):
@@ -342,10 +337,10 @@ class StepFilter(WindowQuery):
     """Which steps to list."""
 
     cursor: Cursor = ""
-    limit: int = Field(100, ge=1, le=MOST_STEPS, description="How many steps at most.")
+    limit: int = Field(100, ge=1, le=MAX_STEPS, description="How many steps at most.")
 
 
-def _told(runs: list[Run]) -> list[RunOut]:
+def _serialize(runs: list[Run]) -> list[RunOut]:
     counted = Run.objects.filter(pk__in=[run.pk for run in runs]).values_list("pk")
     n_open = dict(counted.annotate(n=Count("alerts", filter=Q(alerts__resolved_at=None))))
     now = runs_now(open_store(settings.REDIS_URL), runs, now_s=timezone.now().timestamp())
@@ -356,13 +351,13 @@ def _told(runs: list[Run]) -> list[RunOut]:
 def run_list(request: HttpRequest, query: Query[RunFilter]) -> RunPage:
     """List runs, the one first heard of last first, each with the last minute of its steps."""
     rows, links = paginate(request, Run.objects.filter_by(**query.fields), query, by="-pk")
-    return RunPage(items=_told(rows), next=links.next, prev=links.prev)
+    return RunPage(items=_serialize(rows), next=links.next, prev=links.prev)
 
 
 @router.get("/{name}", response=RunOut, **needs("read"), summary="One run")
 def run_one(request: HttpRequest, name: Path[RunName]) -> RunOut:
     """One run, with the last minute of its steps."""
-    return _told([get_object_or_404(Run, name=name)])[0]
+    return _serialize([get_object_or_404(Run, name=name)])[0]
 
 
 @router.get("/{name}/steps", response=StepPage, **needs("read"), summary="A run's steps")

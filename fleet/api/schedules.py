@@ -170,7 +170,7 @@ class ScheduleOut(ResponseSchema):
 
 
 router = Router(tags=["trials"])
-NOT_YET = "Its arms were not looked at yet: that is done every five minutes."
+NOT_COMPUTED = "Its arms were not looked at yet: that is done every five minutes."
 
 
 class ScheduleAsked(Schema):
@@ -213,7 +213,7 @@ def trial_schedule(
     given = ScheduleRequest(has_reuse=has_reuse, **query.model_dump(exclude={"reuse"}))
     found = schedule_of(trial, given)
     if found is None:
-        raise ProblemError(409, NOT_YET, field="trial")
+        raise ProblemError(409, NOT_COMPUTED, field="trial")
     told = as_json(found.found, found.planned, reuses=(has_reuse,) if query.reuse else REUSES)
     return ScheduleOut(
         trial=name,

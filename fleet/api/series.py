@@ -27,7 +27,7 @@ from telemetry.store.hot import open_store
 
 Numbers = list[float | None]
 # No answer has more numbers than this in its means, whatever was asked.
-MOST_NUMBERS = 50_000
+MAX_NUMBERS = 50_000
 SIGNIFICANT_DIGITS = 6
 
 
@@ -71,10 +71,10 @@ class Table:
     low: FloatArray | None = None
     high: FloatArray | None = None
 
-    def slim(self, most: int) -> Self:
+    def downsampled(self, most: int) -> Self:
         """Merge neighbours until at most so many moments are left."""
         n_parts = max(1, self.mean.shape[1])
-        most = max(1, min(most, MOST_NUMBERS // n_parts))
+        most = max(1, min(most, MAX_NUMBERS // n_parts))
         n_each = -(-len(self.t_s) // most)
         if n_each <= 1:
             return self
@@ -118,7 +118,7 @@ def series_out(
     most: int,
 ) -> SeriesOut:
     """Tell a series in at most so many points."""
-    slim = table.slim(most)
+    slim = table.downsampled(most)
     t_s = np.asarray(slim.t_s, float)
     every_s = float(t_s[-1] - t_s[0]) / (len(t_s) - 1) if len(t_s) > 1 else 0.0
     return SeriesOut(
@@ -134,16 +134,16 @@ def series_out(
         parts=[
             PartOut.model_construct(
                 part=name,
-                values=_told(slim.mean[:, i]),
-                low=None if slim.low is None else _told(slim.low[:, i]),
-                high=None if slim.high is None else _told(slim.high[:, i]),
+                values=_rounded(slim.mean[:, i]),
+                low=None if slim.low is None else _rounded(slim.low[:, i]),
+                high=None if slim.high is None else _rounded(slim.high[:, i]),
             )
             for i, name in enumerate(names)
         ],
     )
 
 
-def _told(column: FloatArray) -> Numbers:
+def _rounded(column: FloatArray) -> Numbers:
     """Return a column as JSON has it: to six digits, null where there is nothing."""
     digits = f".{SIGNIFICANT_DIGITS}g"
     return [float(format(value, digits)) if isfinite(value) else None for value in column.tolist()]

@@ -11,7 +11,7 @@ from ninja import Field, Path, Query, Router, Status
 from fleet import alerts
 from fleet.alerts import SilenceError
 from fleet.alerts.matchers import MatcherError
-from fleet.api.alerts import LONGEST_S, SAYING
+from fleet.api.alerts import MAX_SILENCE_S, NON_BLANK_LINE
 from fleet.api.auth import caller, needs
 from fleet.api.fields import Key, RequestSchema, ResponseSchema, Text, WholeNumber
 from fleet.api.paging import PageLinks, Paging, paginate
@@ -40,7 +40,6 @@ class SilenceOut(ResponseSchema):
 
     @classmethod
     def of(cls, silence: Silence, *, now: datetime) -> Self:
-        """Tell a silence."""
         return cls(
             id=silence.pk,
             matchers=silence.matchers,
@@ -72,7 +71,7 @@ class SilenceChange(RequestSchema):
     """When a silence is to end."""
 
     duration_s: WholeNumber = Field(
-        ge=60, le=LONGEST_S, description="How long from now, in seconds.", examples=[3600]
+        ge=60, le=MAX_SILENCE_S, description="How long from now, in seconds.", examples=[3600]
     )
 
 
@@ -81,13 +80,13 @@ class SilenceIn(SilenceChange):
 
     matchers: str = Field(
         max_length=500,
-        pattern=SAYING,
+        pattern=NON_BLANK_LINE,
         description="Which alerts: `field=value`, with one of = != =~ !~ between, by spaces "
         "apart; fields are rule, cause, severity, run, node, team, subject, drill.",
         examples=["rule=allreduce_share team=~blue|green"],
     )
     reason: str = Field(
-        max_length=500, pattern=SAYING, description="Why.", examples=["maintenance"]
+        max_length=500, pattern=NON_BLANK_LINE, description="Why.", examples=["maintenance"]
     )
 
 

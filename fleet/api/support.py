@@ -10,7 +10,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
-from fleet.api.alerts import SAID
+from fleet.api.alerts import LINE
 from fleet.api.auth import caller, needs
 from fleet.api.fields import Key, RequestSchema, ResponseSchema, Text, conflict_on
 from fleet.api.paging import PageLinks, Paging, paginate
@@ -48,10 +48,10 @@ class SupportCheckOut(ResponseSchema):
     url: str = Field(description="Path of its page.", examples=["/support/6/"])
 
     @classmethod
-    def told(cls, check: SupportCheck) -> dict[str, Any]:
+    def values_of(cls, check: SupportCheck) -> dict[str, Any]:
         """Return what a check, asked for with its trial, tells."""
         return {
-            **{name: getattr(check, name) for name in PLAIN},
+            **{name: getattr(check, name) for name in SAME_FIELDS},
             "headline": headline(check.n_operators, check.n_unsupported, check.n_unknown),
             "trial": check.trial.name if check.trial else None,
             "url": check.get_absolute_url(),
@@ -59,11 +59,10 @@ class SupportCheckOut(ResponseSchema):
 
     @classmethod
     def of(cls, check: SupportCheck) -> Self:
-        """Tell a check."""
-        return cls(**cls.told(check))
+        return cls(**cls.values_of(check))
 
 
-PLAIN = (
+SAME_FIELDS = (
     *("id", "file", "digest", "form", "n_operators"),
     *("n_supported", "n_unsupported", "n_unknown", "checked_at", "by"),
 )
@@ -97,7 +96,6 @@ class OperatorOut(ResponseSchema):
 
     @classmethod
     def of(cls, judged: OperatorJudgement) -> Self:
-        """Tell an operator."""
         return cls(**asdict(judged), why=basis_of(judged), to_do=remedy(judged))
 
 
@@ -121,11 +119,10 @@ class SupportCheckDetail(SupportCheckOut):
 
     @classmethod
     def of(cls, check: SupportCheck) -> Self:
-        """Tell a check in full."""
         basis = check.basis
         report, n_listed, date = basis.get("report"), basis["n_listed"], basis["list_date"]
         return cls(
-            **cls.told(check),
+            **cls.values_of(check),
             n_listed=n_listed,
             list_date=date,
             report=SupportReportOut(**report) if report else None,
@@ -164,7 +161,7 @@ class SupportCheckIn(RequestSchema):
     file: str = Field(
         "",
         max_length=LONGEST_FILE,
-        pattern=SAID,
+        pattern=LINE,
         description="Its name, for people.",
         examples=["rl_module.txt"],
     )

@@ -11,7 +11,7 @@ from ninja import Field, Path, Query, Router, Status
 
 from fleet.access.roles import effective_scopes
 from fleet.access.tokens import MAX_DAYS, MAX_NAME, make_token, revoke
-from fleet.api.alerts import SAYING
+from fleet.api.alerts import NON_BLANK_LINE
 from fleet.api.auth import caller, needs
 from fleet.api.fields import INTEGRAL_FLOAT, Key, RequestSchema, ResponseSchema
 from fleet.api.paging import PageLinks, Paging, paginate
@@ -43,9 +43,8 @@ class TokenOut(ResponseSchema):
 
     @classmethod
     def of(cls, token: Token, allows: Collection[str]) -> Self:
-        """Tell a token, and the scopes it has now."""
         return cls(
-            **{name: getattr(token, name) for name in PLAIN},
+            **{name: getattr(token, name) for name in SAME_FIELDS},
             state=token.state(timezone.now()),
             allows=sorted(allows),
             created_by=token.created_by or None,
@@ -53,7 +52,7 @@ class TokenOut(ResponseSchema):
         )
 
 
-PLAIN = ("id", "name", "scope", "created_at", "expires_at", "revoked_at", "last_used_at")
+SAME_FIELDS = ("id", "name", "scope", "created_at", "expires_at", "revoked_at", "last_used_at")
 
 
 class NewToken(TokenOut):
@@ -85,7 +84,7 @@ class TokenIn(RequestSchema):
     """What token to make."""
 
     name: str = Field(
-        max_length=MAX_NAME, pattern=SAYING, description="What it is for.", examples=["ci"]
+        max_length=MAX_NAME, pattern=NON_BLANK_LINE, description="What it is for.", examples=["ci"]
     )
     scope: Scope = Field(
         description="What the bearer may do: ingest (nodes' reports and steps), scrape "
@@ -99,7 +98,7 @@ class TokenIn(RequestSchema):
     )
 
 
-def _told(tokens: Sequence[Token]) -> list[TokenOut]:
+def _serialize(tokens: Sequence[Token]) -> list[TokenOut]:
     allowed = effective_scopes(tokens)
     return [TokenOut.of(token, allowed[token.pk]) for token in tokens]
 
@@ -109,7 +108,7 @@ def token_list(request: HttpRequest, query: Query[TokenFilter]) -> TokenPage:
     """Tokens, the one that was made last first; never their secrets."""
     tokens = Token.objects.filter_by(now=timezone.now(), **query.fields)
     rows, links = paginate(request, tokens, query, by="-pk")
-    return TokenPage(items=_told(rows), next=links.next, prev=links.prev)
+    return TokenPage(items=_serialize(rows), next=links.next, prev=links.prev)
 
 
 @router.post("", response={201: NewToken}, **needs("admin"), summary="Make a token")
@@ -119,13 +118,13 @@ def token_new(request: HttpRequest, payload: TokenIn) -> Status[NewToken]:
     token, secret = make_token(
         payload.name, payload.scope, days=payload.days, maker=maker, now=now
     )
-    return Status(201, NewToken(**_told([token])[0].model_dump(), secret=secret))
+    return Status(201, NewToken(**_serialize([token])[0].model_dump(), secret=secret))
 
 
 @router.get("/{token_id}", response=TokenOut, **needs("admin"), summary="One token")
 def token_one(request: HttpRequest, token_id: Path[Key]) -> TokenOut:
     """One token, without its secret."""
-    return _told([get_object_or_404(Token, pk=token_id)])[0]
+    return _serialize([get_object_or_404(Token, pk=token_id)])[0]
 
 
 @router.post("/{token_id}/revoke", response=TokenOut, **needs("admin"), summary="Revoke a token")
@@ -139,4 +138,4 @@ def token_revoke(request: HttpRequest, token_id: Path[Key]) -> TokenOut:
         raise ProblemError(409, "It is the token you ask with; revoke it with another.")
     if not revoke(token, by=who.name, now=timezone.now()):
         raise ProblemError(409, "It was revoked already.")
-    return _told([token])[0]
+    return _serialize([token])[0]

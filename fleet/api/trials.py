@@ -10,7 +10,7 @@ from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
-from fleet.api.alerts import SAID, SAYING
+from fleet.api.alerts import LINE, NON_BLANK_LINE
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
     INTEGRAL_FLOAT,
@@ -72,22 +72,21 @@ class TrialOut(ResponseSchema):
     url: str = Field(description="Path of its page.", examples=["/trials/bakeoff/"])
 
     @classmethod
-    def told(cls, trial: Trial) -> dict[str, Any]:
+    def values_of(cls, trial: Trial) -> dict[str, Any]:
         """Return what a trial, asked for with its arms, tells."""
         arms = [
             TrialArmOut(label=arm.label, run=arm.run.name, is_baseline=arm.is_baseline)
             for arm in trial.arms.all()
         ]
-        plain = {name: getattr(trial, name) for name in PLAIN}
+        plain = {name: getattr(trial, name) for name in SAME_FIELDS}
         return plain | {"arms": arms, "url": trial.get_absolute_url()}
 
     @classmethod
     def of(cls, trial: Trial) -> Self:
-        """Tell a trial."""
-        return cls(**cls.told(trial))
+        return cls(**cls.values_of(trial))
 
 
-PLAIN = (
+SAME_FIELDS = (
     *("id", "name", "question", "team", "planned_steps", "planned_tokens"),
     *("created_by", "created_at", "ended_at", "figured_at"),
 )
@@ -102,7 +101,6 @@ class TrialMatch(ResponseSchema):
 
     @classmethod
     def of(cls, match: Match) -> Self:
-        """Tell a match."""
         return cls(field=match.field, values=list(match.values), state=match.state)
 
 
@@ -259,12 +257,11 @@ class TrialDetail(TrialOut):
 
     @classmethod
     def of(cls, trial: Trial) -> Self:
-        """Tell a trial with its figures."""
         figures = load_figures(trial.figures) or TrialFigures()
         arms = {arm.run: arm for arm in figures.arms}
         baseline = next((arm for arm in figures.arms if arm.is_baseline), None)
         return cls(
-            **cls.told(trial),
+            **cls.values_of(trial),
             matches=[TrialMatch.of(match) for match in figures.matches],
             figures=[TrialArmFigures(**msgspec.to_builtins(arm)) for arm in figures.arms],
             candidates=[
@@ -355,11 +352,11 @@ class TrialIn(RequestSchema):
     )
     question: str = Field(
         max_length=services.MAX_QUESTION,
-        pattern=SAYING,
+        pattern=NON_BLANK_LINE,
         description="What is to be decided.",
         examples=["Do we move to trn2?"],
     )
-    team: str = Field("", max_length=services.MAX_TEAM, pattern=SAID, description="Whose it is.")
+    team: str = Field("", max_length=services.MAX_TEAM, pattern=LINE, description="Whose it is.")
     baseline: ArmName = Field(
         description="Run that the others are compared with.", examples=["llama"]
     )
@@ -401,17 +398,17 @@ def trial_new(request: HttpRequest, payload: TrialIn) -> Status[TrialDetail]:
 @router.get("/{name}", response=TrialDetail, **needs("read"), summary="One trial")
 def trial_one(request: HttpRequest, name: Path[TrialName]) -> TrialDetail:
     """One trial, with what must match, what its arms took, and each candidate's figures."""
-    return TrialDetail.of(_found(name))
+    return TrialDetail.of(_get_trial(name))
 
 
 @router.post("/{name}/end", response=TrialDetail, **needs("lead"), summary="End a trial")
 def trial_end(request: HttpRequest, name: Path[TrialName]) -> TrialDetail:
     """End a trial: later steps do not count; 409 where it is over. Needs the role lead."""
-    trial = _found(name)
+    trial = _get_trial(name)
     if not services.end(trial, now=timezone.now()):
         raise ProblemError(409, "It is over already.")
     return TrialDetail.of(trial)
 
 
-def _found(name: str) -> Trial:
+def _get_trial(name: str) -> Trial:
     return get_object_or_404(Trial.objects.with_arms(), name=name)

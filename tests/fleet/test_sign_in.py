@@ -351,7 +351,7 @@ def test_a_process_counts_as_redis_does() -> None:
     limits = {"own": 2, "shared": 3}
 
     assert [counts.count(limits) for _ in range(3)] == [0, 0, WINDOW_S]
-    counts.take_back(["own", "shared"])
+    counts.uncount(["own", "shared"])
     assert [counts.count(limits) for _ in range(3)] == [0, 0, WINDOW_S]
     now_s = float(WINDOW_S)
     assert counts.count(limits) == 0

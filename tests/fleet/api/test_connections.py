@@ -63,13 +63,13 @@ class Server:
 
     @property
     def held_bytes(self) -> int:
-        return sum(ledger.held_bytes for ledger in self._protocol._ledgers.values())
+        return sum(tracker.held_bytes for tracker in self._protocol._trackers.values())
 
 
 @contextmanager
 def limited(limits: Limits, app: Any = application) -> Iterator[Server]:
     class Protocol(LimitedProtocol):
-        _ledgers: ClassVar = type(LimitedProtocol._ledgers)()
+        _trackers: ClassVar = type(LimitedProtocol._trackers)()
 
     Protocol.limits = limits
     with served(app, Protocol) as url:

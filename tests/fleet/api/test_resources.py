@@ -9,7 +9,7 @@ import pytest
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.api.fields import EARLIEST, LATEST, parse_time
-from fleet.api.series import MOST_NUMBERS, Table
+from fleet.api.series import MAX_NUMBERS, Table
 from fleet.models import Alert, Node, Run
 from fleet.version import VERSION
 from telemetry.blocks import METRICS
@@ -167,7 +167,7 @@ def test_what_is_no_moment_is_refused(ask: Ask, text: str) -> None:
 def test_neighbours_are_averaged_and_their_extremes_kept() -> None:
     values = np.array([[1.0], [3.0], [np.nan], [np.nan], [5.0]])
 
-    slim = Table(np.arange(5), values).slim(3)
+    slim = Table(np.arange(5), values).downsampled(3)
 
     assert slim.low is not None
     assert slim.high is not None
@@ -178,9 +178,9 @@ def test_neighbours_are_averaged_and_their_extremes_kept() -> None:
 
 
 def test_many_parts_are_told_in_fewer_points() -> None:
-    slim = Table(np.arange(2_000), np.zeros((2_000, 128))).slim(2_000)
+    slim = Table(np.arange(2_000), np.zeros((2_000, 128))).downsampled(2_000)
 
-    assert slim.mean.size <= MOST_NUMBERS
+    assert slim.mean.size <= MAX_NUMBERS
 
 
 @pytest.mark.parametrize("path", LISTS)
