@@ -25,8 +25,8 @@ def test_a_node_that_works(steady: Node) -> None:
     now = NodeNow(steady, last_seen_s=NOON_S + 3600, is_up=True, utilization_mean=0.694)
 
     assert node(now) == (
-        "steady reports; its 32 cores are 69 % busy. "
-        "It is rank 0 of llama, which trains; seen since 2 Mar 12:00. Nothing is wrong with it."
+        "steady is reporting; its 32 cores are 69 % busy. "
+        "It is rank 0 of llama, which is training. First seen 2 Mar 12:00. No open alerts."
     )
 
 
@@ -87,7 +87,7 @@ def test_a_run_above_its_limit(run: Run) -> None:
 
 
 def test_a_run_that_has_stopped(run: Run) -> None:
-    assert "has finished no step for 1 min; the last took 6.31 s" in run_says(
+    assert "has completed no step for 1 min; the last took 6.31 s" in run_says(
         trains(run, is_stale=True)
     )
 
@@ -123,4 +123,4 @@ def test_the_rest_takes_as_long_as_the_pace_so_far_says(
 def test_a_run_that_compiles_says_what_is_left(run: Run) -> None:
     run.phase, run.phase_progress_ratio = Run.Phase.COMPILING, 0.75
 
-    assert "compiles: 75 % done after 1 h 0 min, about 20 min to go" in run_says(RunNow(run))
+    assert "is compiling: 75 % done after 1 h 0 min, about 20 min left" in run_says(RunNow(run))
