@@ -125,7 +125,7 @@ def test_it_is_one_a4_page_across_with_every_sentence_and_nothing_cut_off(
     assert [text.strip() for text in texts if bare(text) not in found] == []
     assert any("corrected for repeated looks" in text for text in texts)
     if trial.arms.count() > 1:
-        assert any("dollars of the settled steps" in text for text in texts)
+        assert any("cost of the settled steps" in text for text in texts)
         assert any("Break-even" in text for text in texts)
     assert page.evaluate(CUT) == []
 
