@@ -7,6 +7,16 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FILES = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "docs/runbooks/*.md",
+    "fleet/access/**/*.py",
+    "fleet/costs/**/*.py",
+    "fleet/pages/**/*.py",
+    "fleet/simulation/**/*.py",
+    "fleet/trials/**/*.py",
+    "telemetry/agent/**/*.py",
+    "templates/alerts/**/*.html",
     "templates/*.html",
     "templates/charts/**/*.html",
     "templates/checks/**/*.html",
