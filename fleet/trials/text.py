@@ -187,7 +187,7 @@ def notes(
         bases = [arm.price_basis or NOT_STATED for arm in arms]
         texts.append(
             f"The prices are of different kinds: {baseline.label} {bases[0]}; "
-            f"{other.label} {bases[1]}. So no verdict follows from the cost as paid."
+            f"{other.label} {bases[1]}. No verdict follows from cost as paid."
         )
     if verdict.at_list_prices:
         listed = "; ".join(
