@@ -63,7 +63,7 @@ def test_without_scripts_it_is_a_form_that_keeps_what_was_given(page: Page) -> N
     assert 'name="days" id="days" min="0.5" max="365" step="any" value="21.5"' in text
     assert 'value="2500"' in text
     assert 'name="reuse" value="no" checked' in text
-    assert '<noscript><button class="primary">Project</button></noscript>' in text
+    assert '<noscript><button class="primary">Calculate</button></noscript>' in text
     assert "dollars-by-tokens?days=21.5&amp;porting_usd=2500&amp;reuse=no&amp;by=tokens" in text
 
 
@@ -116,7 +116,7 @@ def test_a_mistake_names_its_field_and_is_left_to_be_mended(
 def test_tokens_that_a_trial_plans_may_be_asked_for(page: Page, seen: Trial) -> None:
     Trial.objects.filter(pk=seen.pk).update(planned_tokens=10**12)
 
-    assert '<a href="?tokens=1000000000000">the whole training</a>' in page(PAGE)
+    assert '<a href="?tokens=1000000000000">whole training</a>' in page(PAGE)
     text = page(f"{PAGE}?tokens=1e12")
     assert "for 1.00 T tokens (" in text
     assert 'name="tokens" id="tokens" min="1" step="any" value="1e12"' in text
@@ -143,8 +143,8 @@ def test_an_odd_third_arm_says_nothing_of_the_two_that_are_compared(
     update_figures(hot, Trial.objects.get(pk=seen.pk), now=LATER)
     update_observed_runs(hot, now=LATER)
 
-    assert "do not train the same thing" not in page(PAGE)
-    assert "do not train the same thing: global batch" in page(f"{PAGE}?candidate=vit-trn1")
+    assert "train different workloads" not in page(PAGE)
+    assert "train different workloads: global batch" in page(f"{PAGE}?candidate=vit-trn1")
 
 
 def test_one_arm_alone_has_no_schedule(page: Page, seen: Trial) -> None:
