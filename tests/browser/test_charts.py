@@ -60,7 +60,7 @@ def test_a_chart_that_fails_says_so_and_tries_again(page: Page, fleet: str) -> N
 
     page.route("**/overview/shares*", fail_once)
     page.goto(fleet)
-    expect(page.locator("#shares .chart-note")).to_contain_text("could not be read")
+    expect(page.locator("#shares .chart-note")).to_contain_text("Could not read")
 
     page.locator("#shares").get_by_role("button", name="Try again").click()
     expect(page.locator("#shares")).to_have_attribute("data-state", "drawn")

@@ -24,7 +24,7 @@ def test_it_opens_and_escape_or_a_click_elsewhere_closes_it(page: Page, fleet: s
 def test_it_leads_to_the_keys(page: Page, fleet: str) -> None:
     page.goto(f"{fleet}/runs/")
     page.get_by_text("More", exact=True).click()
-    page.get_by_role("button", name="Keys").click()
+    page.get_by_role("button", name="Keyboard shortcuts").click()
 
     expect(page.locator("#keys")).to_be_visible()
     expect(page.locator("#pages-more > div")).to_be_hidden()
