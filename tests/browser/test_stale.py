@@ -43,7 +43,7 @@ def test_what_is_wrong_stands_above_the_page_for_all_to_read(
     expect(page.locator("#clock-word")).to_contain_text("stale")
     expect(page.locator("#clock-word")).to_be_visible()
     expect(page.locator("#why")).to_be_hidden()
-    expect(page.locator("#why")).to_contain_text("No node reports. Showing", timeout=30_000)
+    expect(page.locator("#why")).to_contain_text("No nodes are reporting. Showing", timeout=30_000)
     assert covered(page) == []
     assert page.evaluate("document.documentElement.scrollWidth") == width
     # The tab leaves before the server does.
@@ -70,7 +70,7 @@ def test_data_that_only_come_late_are_not_called_silence(
     try:
         why = page.locator("#why")
         expect(why).to_have_text(
-            re.compile(r"^Data is [678]\ss old; all nodes report\.$"), timeout=30_000
+            re.compile(r"^Data is [678]\ss old; all nodes reporting\.$"), timeout=30_000
         )
         expect(why).to_be_visible(timeout=30_000)
         assert covered(page) == []
