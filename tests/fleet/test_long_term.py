@@ -76,7 +76,7 @@ def test_prometheus_is_told(hot: HotStore) -> None:
     [
         (60, 0, None),
         (7_200, 0, "minutes are 2\u202fh 0\u202fmin behind"),
-        (60, 3, "3 samples of the minutes were refused (400 too old)"),
+        (60, 3, "3 samples of the minutes were rejected (400 too old)"),
     ],
 )
 def test_every_page_says_where_it_falls_behind(
