@@ -5,351 +5,159 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     initial = True
 
-    dependencies = []
+    dependencies = [
+    ]
 
     operations = [
         migrations.CreateModel(
-            name="Alert",
+            name='Alert',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("rule", models.CharField(max_length=40)),
-                ("cause", models.CharField(default="unknown", max_length=40)),
-                (
-                    "severity",
-                    models.CharField(
-                        choices=[("1-page", "page"), ("2-warn", "warn")], max_length=8
-                    ),
-                ),
-                (
-                    "subject",
-                    models.CharField(help_text="`run:<name>` or `node:<name>`.", max_length=100),
-                ),
-                (
-                    "device",
-                    models.IntegerField(
-                        blank=True,
-                        help_text="Core, accelerator or EFA device, by cause.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "score",
-                    models.FloatField(help_text="Evidence over threshold; 1 is just enough."),
-                ),
-                (
-                    "victims",
-                    models.JSONField(blank=True, default=list, help_text="Names of nodes slowed."),
-                ),
-                (
-                    "evidence",
-                    models.JSONField(
-                        blank=True,
-                        default=dict,
-                        help_text="The figures the alert rests on, frozen when it fired.",
-                    ),
-                ),
-                ("onset_at", models.DateTimeField(help_text="When the signal changed.")),
-                ("fired_at", models.DateTimeField(help_text="When we noticed.")),
-                ("last_seen_at", models.DateTimeField(help_text="When it was last broken.")),
-                ("resolved_at", models.DateTimeField(blank=True, null=True)),
-                ("acknowledged_at", models.DateTimeField(blank=True, null=True)),
-                ("acknowledged_by", models.CharField(blank=True, max_length=150)),
-                ("is_drill", models.BooleanField(default=False)),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('rule', models.CharField(max_length=40)),
+                ('cause', models.CharField(default='unknown', max_length=40)),
+                ('severity', models.CharField(choices=[('1-page', 'page'), ('2-warn', 'warn')], max_length=8)),
+                ('subject', models.CharField(help_text='`run:<name>` or `node:<name>`.', max_length=100)),
+                ('device', models.IntegerField(blank=True, help_text='Core, accelerator or EFA device, by cause.', null=True)),
+                ('score', models.FloatField(help_text='Evidence over threshold; 1 is just enough.')),
+                ('victims', models.JSONField(blank=True, default=list, help_text='Names of nodes slowed.')),
+                ('evidence', models.JSONField(blank=True, default=dict, help_text='The figures the alert rests on, frozen when it fired.')),
+                ('onset_at', models.DateTimeField(help_text='When the signal changed.')),
+                ('fired_at', models.DateTimeField(help_text='When we noticed.')),
+                ('last_seen_at', models.DateTimeField(help_text='When it was last broken.')),
+                ('resolved_at', models.DateTimeField(blank=True, null=True)),
+                ('acknowledged_at', models.DateTimeField(blank=True, null=True)),
+                ('acknowledged_by', models.CharField(blank=True, max_length=150)),
+                ('is_drill', models.BooleanField(default=False)),
             ],
         ),
         migrations.CreateModel(
-            name="Node",
+            name='Node',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("name", models.CharField(max_length=80, unique=True)),
-                ("instance_type", models.CharField(max_length=40)),
-                ("instance_id", models.CharField(blank=True, max_length=40)),
-                ("zone", models.CharField(blank=True, max_length=40)),
-                (
-                    "source",
-                    models.CharField(
-                        choices=[("simulated", "Simulated"), ("neuron-monitor", "Neuron Monitor")],
-                        max_length=20,
-                    ),
-                ),
-                ("shard", models.CharField(help_text="Where the store keeps it.", max_length=90)),
-                (
-                    "rank",
-                    models.PositiveIntegerField(default=0, help_text="Place within the run."),
-                ),
-                ("n_cores", models.PositiveIntegerField(help_text="As the runtime counts them.")),
-                ("n_devices", models.PositiveIntegerField()),
-                ("n_efa", models.PositiveIntegerField(default=0)),
-                ("first_seen_at", models.DateTimeField()),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=80, unique=True)),
+                ('instance_type', models.CharField(max_length=40)),
+                ('instance_id', models.CharField(blank=True, max_length=40)),
+                ('zone', models.CharField(blank=True, max_length=40)),
+                ('source', models.CharField(choices=[('simulated', 'Simulated'), ('neuron-monitor', 'Neuron Monitor')], max_length=20)),
+                ('shard', models.CharField(help_text='Where the store keeps it.', max_length=90)),
+                ('rank', models.PositiveIntegerField(default=0, help_text='Place within the run.')),
+                ('n_cores', models.PositiveIntegerField(help_text='As the runtime counts them.')),
+                ('n_devices', models.PositiveIntegerField()),
+                ('n_efa', models.PositiveIntegerField(default=0)),
+                ('first_seen_at', models.DateTimeField()),
             ],
             options={
-                "ordering": ("name",),
+                'ordering': ('name',),
             },
         ),
         migrations.CreateModel(
-            name="Token",
+            name='Token',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("name", models.CharField(max_length=80)),
-                ("digest", models.CharField(max_length=64, unique=True)),
-                (
-                    "scope",
-                    models.CharField(
-                        choices=[("ingest", "Ingest"), ("scrape", "Scrape")], max_length=10
-                    ),
-                ),
-                ("created_at", models.DateTimeField()),
-                ("expires_at", models.DateTimeField(blank=True, null=True)),
-                ("revoked_at", models.DateTimeField(blank=True, null=True)),
-                ("last_used_at", models.DateTimeField(blank=True, null=True)),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=80)),
+                ('digest', models.CharField(max_length=64, unique=True)),
+                ('scope', models.CharField(choices=[('ingest', 'Ingest'), ('scrape', 'Scrape')], max_length=10)),
+                ('created_at', models.DateTimeField()),
+                ('expires_at', models.DateTimeField(blank=True, null=True)),
+                ('revoked_at', models.DateTimeField(blank=True, null=True)),
+                ('last_used_at', models.DateTimeField(blank=True, null=True)),
             ],
         ),
         migrations.CreateModel(
-            name="AlertEvent",
+            name='AlertEvent',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("at", models.DateTimeField()),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[
-                            ("fired", "Fired"),
-                            ("cause_changed", "cause changed"),
-                            ("worsened", "Worsened"),
-                            ("acknowledged", "Acknowledged"),
-                            ("commented", "Commented"),
-                            ("resolved", "Resolved"),
-                        ],
-                        max_length=16,
-                    ),
-                ),
-                (
-                    "by",
-                    models.CharField(
-                        blank=True, help_text="Empty: trnwatch itself.", max_length=150
-                    ),
-                ),
-                ("text", models.CharField(blank=True, max_length=500)),
-                (
-                    "alert",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="events",
-                        to="fleet.alert",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.DateTimeField()),
+                ('kind', models.CharField(choices=[('fired', 'Fired'), ('cause_changed', 'cause changed'), ('worsened', 'Worsened'), ('acknowledged', 'Acknowledged'), ('commented', 'Commented'), ('resolved', 'Resolved')], max_length=16)),
+                ('by', models.CharField(blank=True, help_text='Empty: trnwatch itself.', max_length=150)),
+                ('text', models.CharField(blank=True, max_length=500)),
+                ('alert', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='fleet.alert')),
             ],
             options={
-                "ordering": ("at", "pk"),
+                'ordering': ('at', 'pk'),
             },
         ),
         migrations.AddField(
-            model_name="alert",
-            name="node",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="alerts",
-                to="fleet.node",
-            ),
+            model_name='alert',
+            name='node',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='alerts', to='fleet.node'),
         ),
         migrations.CreateModel(
-            name="Run",
+            name='Run',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("name", models.SlugField(max_length=60, unique=True)),
-                ("team", models.CharField(blank=True, max_length=40)),
-                (
-                    "purpose",
-                    models.CharField(blank=True, help_text="One line for people.", max_length=200),
-                ),
-                ("model", models.CharField(max_length=60)),
-                ("instance_type", models.CharField(max_length=40)),
-                ("n_nodes", models.PositiveIntegerField()),
-                ("tp", models.PositiveIntegerField(default=1)),
-                ("pp", models.PositiveIntegerField(default=1)),
-                ("seq_len", models.PositiveIntegerField()),
-                ("global_batch", models.PositiveIntegerField()),
-                ("precision", models.CharField(default="bf16", max_length=10)),
-                (
-                    "usd_per_node_hour",
-                    models.FloatField(help_text="The price when the run began."),
-                ),
-                (
-                    "price_basis",
-                    models.CharField(help_text="Where that price comes from.", max_length=80),
-                ),
-                ("allreduce_limit_ratio", models.FloatField(default=0.25)),
-                ("allreduce_resolve_ratio", models.FloatField(default=0.22)),
-                ("is_simulated", models.BooleanField(default=False)),
-                (
-                    "plan",
-                    models.JSONField(
-                        blank=True,
-                        default=dict,
-                        help_text="What the simulator plays; empty for real runs.",
-                    ),
-                ),
-                (
-                    "clock",
-                    models.JSONField(
-                        blank=True,
-                        default=dict,
-                        help_text="The run's clocks, once a minute, should Redis be lost.",
-                    ),
-                ),
-                (
-                    "phase",
-                    models.CharField(
-                        choices=[
-                            ("pending", "Pending"),
-                            ("compiling", "Compiling"),
-                            ("warming_up", "warming up"),
-                            ("training", "Training"),
-                            ("finished", "Finished"),
-                            ("failed", "Failed"),
-                        ],
-                        default="pending",
-                        max_length=12,
-                    ),
-                ),
-                ("phase_progress_ratio", models.FloatField(default=0.0)),
-                ("phase_since", models.DateTimeField()),
-                ("started_at", models.DateTimeField()),
-                ("finished_at", models.DateTimeField(blank=True, null=True)),
-                ("last_step", models.BigIntegerField(default=0)),
-                ("n_tokens", models.BigIntegerField(default=0)),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.SlugField(max_length=60, unique=True)),
+                ('team', models.CharField(blank=True, max_length=40)),
+                ('purpose', models.CharField(blank=True, help_text='One line for people.', max_length=200)),
+                ('model', models.CharField(max_length=60)),
+                ('instance_type', models.CharField(max_length=40)),
+                ('n_nodes', models.PositiveIntegerField()),
+                ('tp', models.PositiveIntegerField(default=1)),
+                ('pp', models.PositiveIntegerField(default=1)),
+                ('seq_len', models.PositiveIntegerField()),
+                ('global_batch', models.PositiveIntegerField()),
+                ('precision', models.CharField(default='bf16', max_length=10)),
+                ('usd_per_node_hour', models.FloatField(help_text='The price when the run began.')),
+                ('price_basis', models.CharField(help_text='Where that price comes from.', max_length=80)),
+                ('allreduce_limit_ratio', models.FloatField(default=0.25)),
+                ('allreduce_resolve_ratio', models.FloatField(default=0.22)),
+                ('is_simulated', models.BooleanField(default=False)),
+                ('plan', models.JSONField(blank=True, default=dict, help_text='What the simulator plays; empty for real runs.')),
+                ('clock', models.JSONField(blank=True, default=dict, help_text="The run's clocks, once a minute, should Redis be lost.")),
+                ('phase', models.CharField(choices=[('pending', 'Pending'), ('compiling', 'Compiling'), ('warming_up', 'warming up'), ('training', 'Training'), ('finished', 'Finished'), ('failed', 'Failed')], default='pending', max_length=12)),
+                ('phase_progress_ratio', models.FloatField(default=0.0)),
+                ('phase_since', models.DateTimeField()),
+                ('started_at', models.DateTimeField()),
+                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('last_step', models.BigIntegerField(default=0)),
+                ('n_tokens', models.BigIntegerField(default=0)),
             ],
             options={
-                "ordering": ("name",),
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("allreduce_resolve_ratio__lte", models.F("allreduce_limit_ratio"))
-                        ),
-                        name="resolves_at_or_below_its_limit",
-                    )
-                ],
+                'ordering': ('name',),
+                'constraints': [models.CheckConstraint(condition=models.Q(('allreduce_resolve_ratio__lte', models.F('allreduce_limit_ratio'))), name='resolves_at_or_below_its_limit')],
             },
         ),
         migrations.AddField(
-            model_name="node",
-            name="run",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="nodes",
-                to="fleet.run",
-            ),
+            model_name='node',
+            name='run',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='nodes', to='fleet.run'),
         ),
         migrations.AddField(
-            model_name="alert",
-            name="run",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="alerts",
-                to="fleet.run",
-            ),
+            model_name='alert',
+            name='run',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='alerts', to='fleet.run'),
         ),
         migrations.CreateModel(
-            name="InjectedFault",
+            name='InjectedFault',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("kind", models.CharField(max_length=24)),
-                ("device", models.IntegerField(blank=True, null=True)),
-                ("magnitude", models.FloatField()),
-                ("starts_at", models.DateTimeField()),
-                ("ends_at", models.DateTimeField()),
-                (
-                    "injected_by",
-                    models.CharField(
-                        blank=True,
-                        help_text="Who drilled; empty: the demo's own weather.",
-                        max_length=150,
-                    ),
-                ),
-                (
-                    "node",
-                    models.ForeignKey(
-                        blank=True,
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="injected_faults",
-                        to="fleet.node",
-                    ),
-                ),
-                (
-                    "run",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="injected_faults",
-                        to="fleet.run",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(max_length=24)),
+                ('device', models.IntegerField(blank=True, null=True)),
+                ('magnitude', models.FloatField()),
+                ('starts_at', models.DateTimeField()),
+                ('ends_at', models.DateTimeField()),
+                ('injected_by', models.CharField(blank=True, help_text="Who drilled; empty: the demo's own weather.", max_length=150)),
+                ('node', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='injected_faults', to='fleet.node')),
+                ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='injected_faults', to='fleet.run')),
             ],
             options={
-                "ordering": ("-starts_at",),
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("ends_at__gt", models.F("starts_at"))),
-                        name="a_fault_lasts_some_time",
-                    )
-                ],
+                'ordering': ('-starts_at',),
+                'constraints': [models.CheckConstraint(condition=models.Q(('ends_at__gt', models.F('starts_at'))), name='a_fault_lasts_some_time')],
             },
         ),
         migrations.AddIndex(
-            model_name="alert",
-            index=models.Index(fields=["-fired_at"], name="alerts_newest_first"),
+            model_name='alert',
+            index=models.Index(fields=['-fired_at'], name='alerts_newest_first'),
         ),
         migrations.AddConstraint(
-            model_name="alert",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("resolved_at", None)),
-                fields=("rule", "subject"),
-                name="one_open_alert_per_rule_and_subject",
-            ),
+            model_name='alert',
+            constraint=models.UniqueConstraint(condition=models.Q(('resolved_at', None)), fields=('rule', 'subject'), name='one_open_alert_per_rule_and_subject'),
         ),
         migrations.AddConstraint(
-            model_name="alert",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("fired_at__gte", models.F("onset_at"))),
-                name="noticed_after_onset",
-            ),
+            model_name='alert',
+            constraint=models.CheckConstraint(condition=models.Q(('fired_at__gte', models.F('onset_at'))), name='noticed_after_onset'),
         ),
     ]

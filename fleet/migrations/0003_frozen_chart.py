@@ -5,42 +5,22 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     dependencies = [
-        ("fleet", "0002_roles"),
+        ('fleet', '0002_roles'),
     ]
 
     operations = [
         migrations.CreateModel(
-            name="FrozenChart",
+            name='FrozenChart',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("name", models.CharField(max_length=20)),
-                (
-                    "figure",
-                    models.BinaryField(
-                        help_text="What the page's script draws: JSON, by zstandard."
-                    ),
-                ),
-                (
-                    "alert",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="frozen_charts",
-                        to="fleet.alert",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=20)),
+                ('figure', models.BinaryField(help_text="What the page's script draws: JSON, by zstandard.")),
+                ('alert', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='frozen_charts', to='fleet.alert')),
             ],
             options={
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("alert", "name"), name="a_chart_is_frozen_once"
-                    )
-                ],
+                'constraints': [models.UniqueConstraint(fields=('alert', 'name'), name='a_chart_is_frozen_once')],
             },
         ),
     ]

@@ -6,737 +6,313 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     dependencies = [
-        ("fleet", "0003_frozen_chart"),
+        ('fleet', '0003_frozen_chart'),
     ]
 
     operations = [
         migrations.CreateModel(
-            name="HandOver",
+            name='HandOver',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("at", models.DateTimeField()),
-                (
-                    "since",
-                    models.DateTimeField(help_text="When the shift that it tells of began."),
-                ),
-                ("by", models.CharField(max_length=150)),
-                (
-                    "to",
-                    models.CharField(
-                        blank=True, help_text="Empty: whoever comes next.", max_length=150
-                    ),
-                ),
-                ("text", models.TextField(max_length=5000)),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.DateTimeField()),
+                ('since', models.DateTimeField(help_text='When the shift that it tells of began.')),
+                ('by', models.CharField(max_length=150)),
+                ('to', models.CharField(blank=True, help_text='Empty: whoever comes next.', max_length=150)),
+                ('text', models.TextField(max_length=5000)),
             ],
             options={
-                "ordering": ("-at", "-pk"),
+                'ordering': ('-at', '-pk'),
             },
         ),
         migrations.CreateModel(
-            name="Receiver",
+            name='Receiver',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("name", models.CharField(max_length=60, unique=True)),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[
-                            ("webhook", "Webhook"),
-                            ("slack", "Slack"),
-                            ("pagerduty", "PagerDuty"),
-                            ("alertmanager", "Alertmanager"),
-                            ("email", "e-mail"),
-                        ],
-                        max_length=16,
-                    ),
-                ),
-                (
-                    "target",
-                    models.CharField(
-                        help_text="An address of the web, or addresses of mail, by commas.",
-                        max_length=500,
-                    ),
-                ),
-                (
-                    "secret",
-                    models.CharField(
-                        blank=True,
-                        help_text="Signing secret, integration key or password, by kind; never shown again.",
-                        max_length=500,
-                    ),
-                ),
-                ("is_enabled", models.BooleanField(default=True)),
-                ("created_at", models.DateTimeField()),
-                ("n_sent", models.PositiveBigIntegerField(default=0)),
-                (
-                    "n_failed",
-                    models.PositiveBigIntegerField(
-                        default=0, help_text="Attempts, not notifications."
-                    ),
-                ),
-                ("n_dead", models.PositiveBigIntegerField(default=0)),
-                ("last_sent_at", models.DateTimeField(blank=True, null=True)),
-                ("last_failed_at", models.DateTimeField(blank=True, null=True)),
-                ("last_error", models.CharField(blank=True, max_length=300)),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=60, unique=True)),
+                ('kind', models.CharField(choices=[('webhook', 'Webhook'), ('slack', 'Slack'), ('pagerduty', 'PagerDuty'), ('alertmanager', 'Alertmanager'), ('email', 'e-mail')], max_length=16)),
+                ('target', models.CharField(help_text='An address of the web, or addresses of mail, by commas.', max_length=500)),
+                ('secret', models.CharField(blank=True, help_text='Signing secret, integration key or password, by kind; never shown again.', max_length=500)),
+                ('is_enabled', models.BooleanField(default=True)),
+                ('created_at', models.DateTimeField()),
+                ('n_sent', models.PositiveBigIntegerField(default=0)),
+                ('n_failed', models.PositiveBigIntegerField(default=0, help_text='Attempts, not notifications.')),
+                ('n_dead', models.PositiveBigIntegerField(default=0)),
+                ('last_sent_at', models.DateTimeField(blank=True, null=True)),
+                ('last_failed_at', models.DateTimeField(blank=True, null=True)),
+                ('last_error', models.CharField(blank=True, max_length=300)),
             ],
             options={
-                "ordering": ("name",),
+                'ordering': ('name',),
             },
         ),
         migrations.CreateModel(
-            name="SenderPulse",
+            name='SenderPulse',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("name", models.CharField(max_length=64, unique=True)),
-                ("started_at", models.DateTimeField()),
-                ("seen_at", models.DateTimeField()),
-                (
-                    "is_watched",
-                    models.BooleanField(default=False, help_text="Whether watching is alive."),
-                ),
-                (
-                    "beat_at",
-                    models.DateTimeField(
-                        blank=True,
-                        help_text="When the dead man's switch was last held.",
-                        null=True,
-                    ),
-                ),
-                ("beat_error", models.CharField(blank=True, max_length=300)),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(max_length=64, unique=True)),
+                ('started_at', models.DateTimeField()),
+                ('seen_at', models.DateTimeField()),
+                ('is_watched', models.BooleanField(default=False, help_text='Whether watching is alive.')),
+                ('beat_at', models.DateTimeField(blank=True, help_text="When the dead man's switch was last held.", null=True)),
+                ('beat_error', models.CharField(blank=True, max_length=300)),
             ],
             options={
-                "ordering": ("-seen_at",),
+                'ordering': ('-seen_at',),
             },
         ),
         migrations.CreateModel(
-            name="SilenceEvent",
+            name='SilenceEvent',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("at", models.DateTimeField()),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[
-                            ("created", "Created"),
-                            ("end_moved", "end moved"),
-                            ("expired", "ended early"),
-                        ],
-                        max_length=12,
-                    ),
-                ),
-                ("by", models.CharField(max_length=150)),
-                ("text", models.CharField(blank=True, max_length=200)),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.DateTimeField()),
+                ('kind', models.CharField(choices=[('created', 'Created'), ('end_moved', 'end moved'), ('expired', 'ended early')], max_length=12)),
+                ('by', models.CharField(max_length=150)),
+                ('text', models.CharField(blank=True, max_length=200)),
             ],
             options={
-                "ordering": ("at", "pk"),
+                'ordering': ('at', 'pk'),
             },
         ),
         migrations.CreateModel(
-            name="Told",
+            name='Told',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("lane", models.CharField(max_length=200)),
-                (
-                    "labels",
-                    models.JSONField(
-                        blank=True, default=dict, help_text="What the alert was called there."
-                    ),
-                ),
-                ("since", models.DateTimeField()),
-                ("last_at", models.DateTimeField(help_text="When it was last said or repeated.")),
-                ("n_repeats", models.PositiveIntegerField(default=0)),
-                ("ended_at", models.DateTimeField(blank=True, null=True)),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('lane', models.CharField(max_length=200)),
+                ('labels', models.JSONField(blank=True, default=dict, help_text='What the alert was called there.')),
+                ('since', models.DateTimeField()),
+                ('last_at', models.DateTimeField(help_text='When it was last said or repeated.')),
+                ('n_repeats', models.PositiveIntegerField(default=0)),
+                ('ended_at', models.DateTimeField(blank=True, null=True)),
             ],
         ),
         migrations.AddField(
-            model_name="alert",
-            name="assigned_at",
+            model_name='alert',
+            name='assigned_at',
             field=models.DateTimeField(blank=True, null=True),
         ),
         migrations.AddField(
-            model_name="alert",
-            name="assigned_to",
-            field=models.CharField(blank=True, help_text="Whose job it is.", max_length=150),
+            model_name='alert',
+            name='assigned_to',
+            field=models.CharField(blank=True, help_text='Whose job it is.', max_length=150),
         ),
         migrations.AddField(
-            model_name="alert",
-            name="cost",
-            field=models.JSONField(
-                blank=True,
-                default=dict,
-                help_text="What it has cost so far, as fleet/costs.py measures.",
-            ),
+            model_name='alert',
+            name='cost',
+            field=models.JSONField(blank=True, default=dict, help_text='What it has cost so far, as fleet/costs.py measures.'),
         ),
         migrations.AddField(
-            model_name="alert",
-            name="earlier",
-            field=models.ForeignKey(
-                blank=True,
-                help_text="The same problem within the hour before.",
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="later",
-                to="fleet.alert",
-            ),
+            model_name='alert',
+            name='earlier',
+            field=models.ForeignKey(blank=True, help_text='The same problem within the hour before.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='later', to='fleet.alert'),
         ),
         migrations.AddField(
-            model_name="alert",
-            name="flapping_since",
-            field=models.DateTimeField(
-                blank=True,
-                help_text="It comes and goes: it is over after quiet minutes only.",
-                null=True,
-            ),
+            model_name='alert',
+            name='flapping_since',
+            field=models.DateTimeField(blank=True, help_text='It comes and goes: it is over after quiet minutes only.', null=True),
         ),
         migrations.AddField(
-            model_name="alert",
-            name="n_firings",
-            field=models.PositiveIntegerField(default=1, help_text="How often it has fired."),
+            model_name='alert',
+            name='n_firings',
+            field=models.PositiveIntegerField(default=1, help_text='How often it has fired.'),
         ),
         migrations.AddField(
-            model_name="alert",
-            name="quiet_since",
-            field=models.DateTimeField(
-                blank=True,
-                help_text="While flapping: since when it has not been broken.",
-                null=True,
-            ),
+            model_name='alert',
+            name='quiet_since',
+            field=models.DateTimeField(blank=True, help_text='While flapping: since when it has not been broken.', null=True),
         ),
         migrations.AddField(
-            model_name="alertevent",
-            name="snapshot",
-            field=models.JSONField(
-                blank=True,
-                default=dict,
-                help_text="What the alert said then, for links frozen in time.",
-            ),
+            model_name='alertevent',
+            name='snapshot',
+            field=models.JSONField(blank=True, default=dict, help_text='What the alert said then, for links frozen in time.'),
         ),
         migrations.AddField(
-            model_name="frozenchart",
-            name="kept_until",
-            field=models.DateTimeField(
-                blank=True, help_text="Of an alert that lasts: kept up to here, so far.", null=True
-            ),
+            model_name='frozenchart',
+            name='kept_until',
+            field=models.DateTimeField(blank=True, help_text='Of an alert that lasts: kept up to here, so far.', null=True),
         ),
         migrations.AlterField(
-            model_name="alertevent",
-            name="kind",
-            field=models.CharField(
-                choices=[
-                    ("fired", "Fired"),
-                    ("refired", "fired again"),
-                    ("rule_changed", "seen otherwise"),
-                    ("cause_changed", "cause changed"),
-                    ("worsened", "Worsened"),
-                    ("flapping", "comes and goes"),
-                    ("acknowledged", "Acknowledged"),
-                    ("unacknowledged", "gave it back"),
-                    ("assigned", "Assigned"),
-                    ("silenced", "Silenced"),
-                    ("unsilenced", "silence over"),
-                    ("commented", "Commented"),
-                    ("resolved", "Resolved"),
-                ],
-                max_length=16,
-            ),
+            model_name='alertevent',
+            name='kind',
+            field=models.CharField(choices=[('fired', 'Fired'), ('refired', 'fired again'), ('rule_changed', 'seen otherwise'), ('cause_changed', 'cause changed'), ('worsened', 'Worsened'), ('flapping', 'comes and goes'), ('acknowledged', 'Acknowledged'), ('unacknowledged', 'gave it back'), ('assigned', 'Assigned'), ('silenced', 'Silenced'), ('unsilenced', 'silence over'), ('commented', 'Commented'), ('resolved', 'Resolved')], max_length=16),
         ),
         migrations.AlterField(
-            model_name="token",
-            name="scope",
-            field=models.CharField(
-                choices=[("ingest", "Ingest"), ("scrape", "Scrape"), ("annotate", "Annotate")],
-                max_length=10,
-            ),
+            model_name='token',
+            name='scope',
+            field=models.CharField(choices=[('ingest', 'Ingest'), ('scrape', 'Scrape'), ('annotate', 'Annotate')], max_length=10),
         ),
         migrations.CreateModel(
-            name="Annotation",
+            name='Annotation',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("at", models.DateTimeField(help_text="When it happened, or began.")),
-                (
-                    "ends_at",
-                    models.DateTimeField(blank=True, help_text="Empty: a moment.", null=True),
-                ),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[
-                            ("deploy", "Deploy"),
-                            ("checkpoint", "Checkpoint"),
-                            ("compile", "Compile"),
-                            ("restart", "Restart"),
-                            ("scale", "Scale"),
-                            ("note", "Note"),
-                        ],
-                        max_length=12,
-                    ),
-                ),
-                ("text", models.CharField(max_length=300)),
-                (
-                    "by",
-                    models.CharField(
-                        blank=True,
-                        help_text="Who says so; empty: trnwatch saw it itself.",
-                        max_length=150,
-                    ),
-                ),
-                (
-                    "node",
-                    models.ForeignKey(
-                        blank=True,
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="annotations",
-                        to="fleet.node",
-                    ),
-                ),
-                (
-                    "run",
-                    models.ForeignKey(
-                        blank=True,
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="annotations",
-                        to="fleet.run",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.DateTimeField(help_text='When it happened, or began.')),
+                ('ends_at', models.DateTimeField(blank=True, help_text='Empty: a moment.', null=True)),
+                ('kind', models.CharField(choices=[('deploy', 'Deploy'), ('checkpoint', 'Checkpoint'), ('compile', 'Compile'), ('restart', 'Restart'), ('scale', 'Scale'), ('note', 'Note')], max_length=12)),
+                ('text', models.CharField(max_length=300)),
+                ('by', models.CharField(blank=True, help_text='Who says so; empty: trnwatch saw it itself.', max_length=150)),
+                ('node', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='annotations', to='fleet.node')),
+                ('run', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='annotations', to='fleet.run')),
             ],
             options={
-                "ordering": ("at", "pk"),
+                'ordering': ('at', 'pk'),
             },
         ),
         migrations.CreateModel(
-            name="Change",
+            name='Change',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("at", models.DateTimeField()),
-                ("by", models.CharField(max_length=150)),
-                ("text", models.CharField(max_length=300)),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('at', models.DateTimeField()),
+                ('by', models.CharField(max_length=150)),
+                ('text', models.CharField(max_length=300)),
             ],
             options={
-                "ordering": ("-at", "-pk"),
-                "indexes": [models.Index(fields=["-at"], name="changes_newest_first")],
+                'ordering': ('-at', '-pk'),
+                'indexes': [models.Index(fields=['-at'], name='changes_newest_first')],
             },
         ),
         migrations.CreateModel(
-            name="RecordedTrace",
+            name='RecordedTrace',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("file", models.CharField(help_text="What it was read from.", max_length=200)),
-                ("imported_at", models.DateTimeField()),
-                (
-                    "is_dated",
-                    models.BooleanField(help_text="Whether the trace says when it was recorded."),
-                ),
-                ("n_workers", models.PositiveIntegerField()),
-                ("n_steps", models.PositiveIntegerField()),
-                (
-                    "step_s",
-                    models.FloatField(
-                        help_text="Mean step, without gaps that no operation explains."
-                    ),
-                ),
-                (
-                    "slowdown_ratio",
-                    models.FloatField(help_text="Step time over that without stragglers."),
-                ),
-                (
-                    "m_w",
-                    models.FloatField(
-                        help_text="Slowdown gone with the worst 3 % of workers.", null=True
-                    ),
-                ),
-                (
-                    "m_s",
-                    models.FloatField(
-                        help_text="Slowdown gone with the last pipeline stage.", null=True
-                    ),
-                ),
-                ("allreduce_share_ratio", models.FloatField()),
-                ("wait_share_ratio", models.FloatField()),
-                ("transfer_share_ratio", models.FloatField()),
-                (
-                    "cause",
-                    models.CharField(
-                        choices=[
-                            ("one_worker", "one worker"),
-                            ("stage_imbalance", "uneven pipeline stages"),
-                            ("sequence_imbalance", "uneven sequence lengths"),
-                            ("communication", "communication"),
-                            ("none", "nothing to blame"),
-                        ],
-                        max_length=20,
-                    ),
-                ),
-                (
-                    "culprit",
-                    models.CharField(blank=True, help_text="A worker, or nobody.", max_length=60),
-                ),
-                (
-                    "details",
-                    models.JSONField(
-                        default=dict, help_text="Grid of workers, stages, other causes."
-                    ),
-                ),
-                (
-                    "run",
-                    models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="trace",
-                        to="fleet.run",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('file', models.CharField(help_text='What it was read from.', max_length=200)),
+                ('imported_at', models.DateTimeField()),
+                ('is_dated', models.BooleanField(help_text='Whether the trace says when it was recorded.')),
+                ('n_workers', models.PositiveIntegerField()),
+                ('n_steps', models.PositiveIntegerField()),
+                ('step_s', models.FloatField(help_text='Mean step, without gaps that no operation explains.')),
+                ('slowdown_ratio', models.FloatField(help_text='Step time over that without stragglers.')),
+                ('m_w', models.FloatField(help_text='Slowdown gone with the worst 3 % of workers.', null=True)),
+                ('m_s', models.FloatField(help_text='Slowdown gone with the last pipeline stage.', null=True)),
+                ('allreduce_share_ratio', models.FloatField()),
+                ('wait_share_ratio', models.FloatField()),
+                ('transfer_share_ratio', models.FloatField()),
+                ('cause', models.CharField(choices=[('one_worker', 'one worker'), ('stage_imbalance', 'uneven pipeline stages'), ('sequence_imbalance', 'uneven sequence lengths'), ('communication', 'communication'), ('none', 'nothing to blame')], max_length=20)),
+                ('culprit', models.CharField(blank=True, help_text='A worker, or nobody.', max_length=60)),
+                ('details', models.JSONField(default=dict, help_text='Grid of workers, stages, other causes.')),
+                ('run', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='trace', to='fleet.run')),
             ],
         ),
         migrations.CreateModel(
-            name="Route",
+            name='Route',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("position", models.PositiveIntegerField(default=0)),
-                ("name", models.CharField(max_length=60)),
-                (
-                    "matchers",
-                    models.TextField(
-                        blank=True, help_text="All must hold; empty takes every alert."
-                    ),
-                ),
-                (
-                    "group_by",
-                    models.CharField(
-                        choices=[
-                            ("alert", "each alert alone"),
-                            ("run", "run"),
-                            ("rule", "rule"),
-                            ("run,rule", "run and rule"),
-                            ("team", "team"),
-                        ],
-                        default="run",
-                        max_length=16,
-                    ),
-                ),
-                (
-                    "group_wait_s",
-                    models.PositiveIntegerField(
-                        default=5,
-                        help_text="How long the first alert of a group waits for others.",
-                    ),
-                ),
-                (
-                    "repeat_s",
-                    models.PositiveIntegerField(
-                        default=1800,
-                        help_text="Reminder while nobody has acknowledged; 0 sends none.",
-                    ),
-                ),
-                ("sends_resolved", models.BooleanField(default=True)),
-                (
-                    "goes_on",
-                    models.BooleanField(default=False, help_text="Try the routes below as well."),
-                ),
-                ("is_default", models.BooleanField(default=False)),
-                (
-                    "receivers",
-                    models.ManyToManyField(blank=True, related_name="routes", to="fleet.receiver"),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('position', models.PositiveIntegerField(default=0)),
+                ('name', models.CharField(max_length=60)),
+                ('matchers', models.TextField(blank=True, help_text='All must hold; empty takes every alert.')),
+                ('group_by', models.CharField(choices=[('alert', 'each alert alone'), ('run', 'run'), ('rule', 'rule'), ('run,rule', 'run and rule'), ('team', 'team')], default='run', max_length=16)),
+                ('group_wait_s', models.PositiveIntegerField(default=5, help_text='How long the first alert of a group waits for others.')),
+                ('repeat_s', models.PositiveIntegerField(default=1800, help_text='Reminder while nobody has acknowledged; 0 sends none.')),
+                ('sends_resolved', models.BooleanField(default=True)),
+                ('goes_on', models.BooleanField(default=False, help_text='Try the routes below as well.')),
+                ('is_default', models.BooleanField(default=False)),
+                ('receivers', models.ManyToManyField(blank=True, related_name='routes', to='fleet.receiver')),
             ],
         ),
         migrations.CreateModel(
-            name="Delivery",
+            name='Delivery',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "kind",
-                    models.CharField(
-                        choices=[
-                            ("firing", "Firing"),
-                            ("changed", "Changed"),
-                            ("acknowledged", "Acknowledged"),
-                            ("repeated", "still firing"),
-                            ("resolved", "Resolved"),
-                            ("undelivered", "others not reached"),
-                            ("test", "Test"),
-                        ],
-                        max_length=16,
-                    ),
-                ),
-                (
-                    "lane",
-                    models.CharField(
-                        help_text="What shares a lane is sent in the order it happened.",
-                        max_length=200,
-                    ),
-                ),
-                (
-                    "key",
-                    models.CharField(
-                        default=fleet.models.delivery.new_key,
-                        help_text="The same at every attempt.",
-                        max_length=40,
-                        unique=True,
-                    ),
-                ),
-                (
-                    "state",
-                    models.CharField(
-                        choices=[
-                            ("pending", "Pending"),
-                            ("sending", "Sending"),
-                            ("sent", "Sent"),
-                            ("dead", "Dead"),
-                            ("dropped", "Dropped"),
-                        ],
-                        default="pending",
-                        max_length=8,
-                    ),
-                ),
-                ("created_at", models.DateTimeField()),
-                ("next_try_at", models.DateTimeField()),
-                ("n_attempts", models.PositiveIntegerField(default=0)),
-                ("claimed_by", models.CharField(blank=True, max_length=64)),
-                ("claimed_until", models.DateTimeField(blank=True, null=True)),
-                (
-                    "body",
-                    models.JSONField(
-                        blank=True,
-                        help_text="What is sent, fixed before the first attempt.",
-                        null=True,
-                    ),
-                ),
-                ("ended_at", models.DateTimeField(blank=True, null=True)),
-                ("last_status", models.PositiveIntegerField(blank=True, null=True)),
-                ("last_error", models.CharField(blank=True, max_length=300)),
-                ("handled_by", models.CharField(blank=True, max_length=150)),
-                ("note", models.CharField(blank=True, max_length=300)),
-                (
-                    "alerts",
-                    models.ManyToManyField(
-                        blank=True, related_name="deliveries", to="fleet.alert"
-                    ),
-                ),
-                (
-                    "events",
-                    models.ManyToManyField(
-                        blank=True, related_name="deliveries", to="fleet.alertevent"
-                    ),
-                ),
-                (
-                    "receiver",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="deliveries",
-                        to="fleet.receiver",
-                    ),
-                ),
-                (
-                    "route",
-                    models.ForeignKey(
-                        blank=True,
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="deliveries",
-                        to="fleet.route",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('kind', models.CharField(choices=[('firing', 'Firing'), ('changed', 'Changed'), ('acknowledged', 'Acknowledged'), ('repeated', 'still firing'), ('resolved', 'Resolved'), ('undelivered', 'others not reached'), ('test', 'Test')], max_length=16)),
+                ('lane', models.CharField(help_text='What shares a lane is sent in the order it happened.', max_length=200)),
+                ('key', models.CharField(default=fleet.models.delivery.new_key, help_text='The same at every attempt.', max_length=40, unique=True)),
+                ('state', models.CharField(choices=[('pending', 'Pending'), ('sending', 'Sending'), ('sent', 'Sent'), ('dead', 'Dead'), ('dropped', 'Dropped')], default='pending', max_length=8)),
+                ('created_at', models.DateTimeField()),
+                ('next_try_at', models.DateTimeField()),
+                ('n_attempts', models.PositiveIntegerField(default=0)),
+                ('claimed_by', models.CharField(blank=True, max_length=64)),
+                ('claimed_until', models.DateTimeField(blank=True, null=True)),
+                ('body', models.JSONField(blank=True, help_text='What is sent, fixed before the first attempt.', null=True)),
+                ('ended_at', models.DateTimeField(blank=True, null=True)),
+                ('last_status', models.PositiveIntegerField(blank=True, null=True)),
+                ('last_error', models.CharField(blank=True, max_length=300)),
+                ('handled_by', models.CharField(blank=True, max_length=150)),
+                ('note', models.CharField(blank=True, max_length=300)),
+                ('alerts', models.ManyToManyField(blank=True, related_name='deliveries', to='fleet.alert')),
+                ('events', models.ManyToManyField(blank=True, related_name='deliveries', to='fleet.alertevent')),
+                ('receiver', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='deliveries', to='fleet.receiver')),
+                ('route', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='deliveries', to='fleet.route')),
             ],
         ),
         migrations.CreateModel(
-            name="Silence",
+            name='Silence',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "matchers",
-                    models.CharField(help_text="As fleet/matching.py reads them.", max_length=500),
-                ),
-                ("reason", models.CharField(max_length=500)),
-                ("by", models.CharField(max_length=150)),
-                ("starts_at", models.DateTimeField()),
-                ("ends_at", models.DateTimeField()),
-                (
-                    "expired_by",
-                    models.CharField(blank=True, help_text="Who ended it early.", max_length=150),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('matchers', models.CharField(help_text='As fleet/matching.py reads them.', max_length=500)),
+                ('reason', models.CharField(max_length=500)),
+                ('by', models.CharField(max_length=150)),
+                ('starts_at', models.DateTimeField()),
+                ('ends_at', models.DateTimeField()),
+                ('expired_by', models.CharField(blank=True, help_text='Who ended it early.', max_length=150)),
             ],
             options={
-                "indexes": [models.Index(fields=["ends_at"], name="silences_by_their_end")],
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("ends_at__gte", models.F("starts_at"))),
-                        name="ends_after_it_starts",
-                    )
-                ],
+                'indexes': [models.Index(fields=['ends_at'], name='silences_by_their_end')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('ends_at__gte', models.F('starts_at'))), name='ends_after_it_starts')],
             },
         ),
         migrations.AddField(
-            model_name="alert",
-            name="silence",
-            field=models.ForeignKey(
-                blank=True,
-                help_text="What mutes it, as of the last look.",
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="alerts",
-                to="fleet.silence",
-            ),
+            model_name='alert',
+            name='silence',
+            field=models.ForeignKey(blank=True, help_text='What mutes it, as of the last look.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='alerts', to='fleet.silence'),
         ),
         migrations.AddIndex(
-            model_name="alert",
-            index=models.Index(
-                fields=["rule", "subject", "-resolved_at"], name="alerts_of_a_problem"
-            ),
+            model_name='alert',
+            index=models.Index(fields=['rule', 'subject', '-resolved_at'], name='alerts_of_a_problem'),
         ),
         migrations.AddField(
-            model_name="silenceevent",
-            name="silence",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="events",
-                to="fleet.silence",
-            ),
+            model_name='silenceevent',
+            name='silence',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='events', to='fleet.silence'),
         ),
         migrations.AddField(
-            model_name="told",
-            name="alert",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE, related_name="told", to="fleet.alert"
-            ),
+            model_name='told',
+            name='alert',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='told', to='fleet.alert'),
         ),
         migrations.AddField(
-            model_name="told",
-            name="receiver",
-            field=models.ForeignKey(
-                on_delete=django.db.models.deletion.CASCADE,
-                related_name="told",
-                to="fleet.receiver",
-            ),
+            model_name='told',
+            name='receiver',
+            field=models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='told', to='fleet.receiver'),
         ),
         migrations.AddField(
-            model_name="told",
-            name="route",
-            field=models.ForeignKey(
-                blank=True,
-                null=True,
-                on_delete=django.db.models.deletion.SET_NULL,
-                related_name="told",
-                to="fleet.route",
-            ),
+            model_name='told',
+            name='route',
+            field=models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='told', to='fleet.route'),
         ),
         migrations.AddIndex(
-            model_name="annotation",
-            index=models.Index(fields=["at"], name="annotations_by_time"),
+            model_name='annotation',
+            index=models.Index(fields=['at'], name='annotations_by_time'),
         ),
         migrations.AddConstraint(
-            model_name="annotation",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    ("ends_at", None), ("ends_at__gte", models.F("at")), _connector="OR"
-                ),
-                name="an_annotation_ends_after_it_begins",
-            ),
+            model_name='annotation',
+            constraint=models.CheckConstraint(condition=models.Q(('ends_at', None), ('ends_at__gte', models.F('at')), _connector='OR'), name='an_annotation_ends_after_it_begins'),
         ),
         migrations.AddConstraint(
-            model_name="recordedtrace",
-            constraint=models.CheckConstraint(
-                condition=models.Q(("culprit", ""), ("cause", "one_worker"), _connector="OR"),
-                name="a_machine_is_blamed_only_where_one_is_to_blame",
-            ),
+            model_name='recordedtrace',
+            constraint=models.CheckConstraint(condition=models.Q(('culprit', ''), ('cause', 'one_worker'), _connector='OR'), name='a_machine_is_blamed_only_where_one_is_to_blame'),
         ),
         migrations.AddConstraint(
-            model_name="route",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("is_default", True)),
-                fields=("is_default",),
-                name="one_default_route",
-            ),
+            model_name='route',
+            constraint=models.UniqueConstraint(condition=models.Q(('is_default', True)), fields=('is_default',), name='one_default_route'),
         ),
         migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(
-                condition=models.Q(("state__in", ("pending", "sending"))),
-                fields=["receiver", "lane", "id"],
-                name="unfinished_by_lane",
-            ),
+            model_name='delivery',
+            index=models.Index(condition=models.Q(('state__in', ('pending', 'sending'))), fields=['receiver', 'lane', 'id'], name='unfinished_by_lane'),
         ),
         migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(fields=["state", "next_try_at"], name="deliveries_by_state"),
+            model_name='delivery',
+            index=models.Index(fields=['state', 'next_try_at'], name='deliveries_by_state'),
         ),
         migrations.AddIndex(
-            model_name="delivery",
-            index=models.Index(fields=["-created_at"], name="deliveries_newest_first"),
+            model_name='delivery',
+            index=models.Index(fields=['-created_at'], name='deliveries_newest_first'),
         ),
         migrations.AddConstraint(
-            model_name="delivery",
-            constraint=models.CheckConstraint(
-                condition=models.Q(
-                    models.Q(("state", "sending"), _negated=True),
-                    ("claimed_until__isnull", False),
-                    _connector="OR",
-                ),
-                name="who_sends_has_a_lease",
-            ),
+            model_name='delivery',
+            constraint=models.CheckConstraint(condition=models.Q(models.Q(('state', 'sending'), _negated=True), ('claimed_until__isnull', False), _connector='OR'), name='who_sends_has_a_lease'),
         ),
         migrations.AddConstraint(
-            model_name="told",
-            constraint=models.UniqueConstraint(
-                condition=models.Q(("ended_at", None)),
-                fields=("receiver", "alert"),
-                name="a_receiver_is_told_once",
-            ),
+            model_name='told',
+            constraint=models.UniqueConstraint(condition=models.Q(('ended_at', None)), fields=('receiver', 'alert'), name='a_receiver_is_told_once'),
         ),
     ]

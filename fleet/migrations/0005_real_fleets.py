@@ -6,887 +6,316 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     dependencies = [
-        ("fleet", "0004_alert_life"),
+        ('fleet', '0004_alert_life'),
     ]
 
     operations = [
         migrations.CreateModel(
-            name="LikeRuns",
+            name='LikeRuns',
             fields=[
-                (
-                    "run",
-                    models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        primary_key=True,
-                        related_name="like_runs",
-                        serialize=False,
-                        to="fleet.run",
-                    ),
-                ),
-                ("worked_out_at", models.DateTimeField()),
-                ("told", models.JSONField(default=dict, help_text="As fleet/like keeps it.")),
+                ('run', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='like_runs', serialize=False, to='fleet.run')),
+                ('worked_out_at', models.DateTimeField()),
+                ('told', models.JSONField(default=dict, help_text='As fleet/like keeps it.')),
             ],
             options={
-                "verbose_name_plural": "like runs",
+                'verbose_name_plural': 'like runs',
             },
         ),
         migrations.AddField(
-            model_name="receiver",
-            name="sealed",
-            field=models.TextField(
-                blank=True,
-                db_default="",
-                help_text="Both of these, sealed; empty: they are plain.",
-            ),
+            model_name='receiver',
+            name='sealed',
+            field=models.TextField(blank=True, db_default='', help_text='Both of these, sealed; empty: they are plain.'),
         ),
         migrations.AddField(
-            model_name="run",
-            name="compiler_flags",
-            field=models.CharField(
-                blank=True,
-                db_default="",
-                help_text="As neuronx-cc gets them; empty: unsaid.",
-                max_length=500,
-            ),
+            model_name='run',
+            name='compiler_flags',
+            field=models.CharField(blank=True, db_default='', help_text='As neuronx-cc gets them; empty: unsaid.', max_length=500),
         ),
         migrations.AddField(
-            model_name="run",
-            name="compiler_version",
-            field=models.CharField(
-                blank=True, db_default="", help_text="Of neuronx-cc; empty: unsaid.", max_length=60
-            ),
+            model_name='run',
+            name='compiler_version',
+            field=models.CharField(blank=True, db_default='', help_text='Of neuronx-cc; empty: unsaid.', max_length=60),
         ),
         migrations.AddField(
-            model_name="run",
-            name="heard_at",
-            field=models.DateTimeField(
-                blank=True, help_text="The last report's arrival.", null=True
-            ),
+            model_name='run',
+            name='heard_at',
+            field=models.DateTimeField(blank=True, help_text="The last report's arrival.", null=True),
         ),
         migrations.AddField(
-            model_name="run",
-            name="n_workers",
-            field=models.PositiveIntegerField(
-                db_default=0, default=0, help_text="How many report; 0: unknown."
-            ),
+            model_name='run',
+            name='n_workers',
+            field=models.PositiveIntegerField(db_default=0, default=0, help_text='How many report; 0: unknown.'),
         ),
         migrations.AddField(
-            model_name="run",
-            name="optimizer",
-            field=models.CharField(
-                blank=True,
-                db_default="",
-                help_text="Such as AdamW; empty: not reported.",
-                max_length=40,
-            ),
+            model_name='run',
+            name='optimizer',
+            field=models.CharField(blank=True, db_default='', help_text='Such as AdamW; empty: not reported.', max_length=40),
         ),
         migrations.AddField(
-            model_name="run",
-            name="paid_until",
-            field=models.DateTimeField(
-                blank=True,
-                help_text="While it goes on: up to when it is known to be paid for.",
-                null=True,
-            ),
+            model_name='run',
+            name='paid_until',
+            field=models.DateTimeField(blank=True, help_text='While it goes on: up to when it is known to be paid for.', null=True),
         ),
         migrations.AddField(
-            model_name="run",
-            name="planned_tokens",
-            field=models.BigIntegerField(
-                blank=True,
-                help_text="Tokens after which it is to be over; none: unknown.",
-                null=True,
-            ),
+            model_name='run',
+            name='planned_tokens',
+            field=models.BigIntegerField(blank=True, help_text='Tokens after which it is to be over; none: unknown.', null=True),
         ),
         migrations.AddField(
-            model_name="run",
-            name="preflight_doubt",
-            field=models.CharField(
-                blank=True,
-                db_default="",
-                default="",
-                help_text="Why it started without a pass that it requires; empty: it did not.",
-                max_length=200,
-            ),
+            model_name='run',
+            name='preflight_doubt',
+            field=models.CharField(blank=True, db_default='', default='', help_text='Why it started without a pass that it requires; empty: it did not.', max_length=200),
         ),
         migrations.AddField(
-            model_name="run",
-            name="requires_preflight",
-            field=models.BooleanField(
-                db_default=False,
-                default=False,
-                help_text="Whether its nodes must have passed within a day before it starts.",
-            ),
+            model_name='run',
+            name='requires_preflight',
+            field=models.BooleanField(db_default=False, default=False, help_text='Whether its nodes must have passed within a day before it starts.'),
         ),
         migrations.AddField(
-            model_name="run",
-            name="sdk_version",
-            field=models.CharField(
-                blank=True,
-                db_default="",
-                help_text="Of the Neuron SDK; empty: unsaid.",
-                max_length=40,
-            ),
+            model_name='run',
+            name='sdk_version',
+            field=models.CharField(blank=True, db_default='', help_text='Of the Neuron SDK; empty: unsaid.', max_length=40),
         ),
         migrations.AddField(
-            model_name="run",
-            name="session",
-            field=models.CharField(
-                blank=True,
-                db_default="",
-                help_text="Which start of the job reports; empty: none does.",
-                max_length=60,
-            ),
+            model_name='run',
+            name='session',
+            field=models.CharField(blank=True, db_default='', help_text='Which start of the job reports; empty: none does.', max_length=60),
         ),
         migrations.AddField(
-            model_name="run",
-            name="shape",
-            field=models.JSONField(
-                blank=True,
-                default=dict,
-                help_text="Figures of a model that the catalogue lacks: params, layers, hidden.",
-                null=True,
-            ),
+            model_name='run',
+            name='shape',
+            field=models.JSONField(blank=True, default=dict, help_text='Figures of a model that the catalogue lacks: params, layers, hidden.', null=True),
         ),
         migrations.AddField(
-            model_name="run",
-            name="spending",
-            field=models.JSONField(
-                blank=True,
-                help_text="What its time went into, as fleet/money/spending.py keeps.",
-                null=True,
-            ),
+            model_name='run',
+            name='spending',
+            field=models.JSONField(blank=True, help_text='What its time went into, as fleet/money/spending.py keeps.', null=True),
         ),
         migrations.AddField(
-            model_name="run",
-            name="step_shift",
-            field=models.BigIntegerField(
-                db_default=0,
-                default=0,
-                help_text="Steps that were trained again: our count less the job's own.",
-            ),
+            model_name='run',
+            name='step_shift',
+            field=models.BigIntegerField(db_default=0, default=0, help_text="Steps that were trained again: our count less the job's own."),
         ),
         migrations.AddField(
-            model_name="run",
-            name="tariff",
-            field=models.JSONField(
-                blank=True,
-                help_text="What it pays from when on, oldest first, once that has changed or will.",
-                null=True,
-            ),
+            model_name='run',
+            name='tariff',
+            field=models.JSONField(blank=True, help_text='What it pays from when on, oldest first, once that has changed or will.', null=True),
         ),
         migrations.AddField(
-            model_name="run",
-            name="tokens_per_epoch",
-            field=models.BigIntegerField(
-                blank=True, help_text="Tokens of one pass over the data; none: unknown.", null=True
-            ),
+            model_name='run',
+            name='tokens_per_epoch',
+            field=models.BigIntegerField(blank=True, help_text='Tokens of one pass over the data; none: unknown.', null=True),
         ),
         migrations.AddField(
-            model_name="token",
-            name="created_by",
-            field=models.CharField(
-                blank=True, db_default="", help_text="Empty: on the command line.", max_length=150
-            ),
+            model_name='token',
+            name='created_by',
+            field=models.CharField(blank=True, db_default='', help_text='Empty: on the command line.', max_length=150),
         ),
         migrations.AddField(
-            model_name="token",
-            name="revoked_by",
-            field=models.CharField(
-                blank=True, db_default="", help_text="Empty: on the command line.", max_length=150
-            ),
+            model_name='token',
+            name='revoked_by',
+            field=models.CharField(blank=True, db_default='', help_text='Empty: on the command line.', max_length=150),
         ),
         migrations.AlterField(
-            model_name="alertevent",
-            name="kind",
-            field=models.CharField(
-                choices=[
-                    ("fired", "Fired"),
-                    ("refired", "fired again"),
-                    ("rule_changed", "seen otherwise"),
-                    ("cause_changed", "cause changed"),
-                    ("worsened", "Worsened"),
-                    ("learned", "learnt what changed"),
-                    ("flapping", "comes and goes"),
-                    ("acknowledged", "Acknowledged"),
-                    ("unacknowledged", "gave it back"),
-                    ("assigned", "Assigned"),
-                    ("silenced", "Silenced"),
-                    ("unsilenced", "silence over"),
-                    ("commented", "Commented"),
-                    ("resolved", "Resolved"),
-                ],
-                max_length=16,
-            ),
+            model_name='alertevent',
+            name='kind',
+            field=models.CharField(choices=[('fired', 'Fired'), ('refired', 'fired again'), ('rule_changed', 'seen otherwise'), ('cause_changed', 'cause changed'), ('worsened', 'Worsened'), ('learned', 'learnt what changed'), ('flapping', 'comes and goes'), ('acknowledged', 'Acknowledged'), ('unacknowledged', 'gave it back'), ('assigned', 'Assigned'), ('silenced', 'Silenced'), ('unsilenced', 'silence over'), ('commented', 'Commented'), ('resolved', 'Resolved')], max_length=16),
         ),
         migrations.AlterField(
-            model_name="node",
-            name="source",
-            field=models.CharField(
-                choices=[
-                    ("simulated", "Simulated"),
-                    ("neuron-monitor", "Neuron Monitor"),
-                    ("step-reports", "Steps"),
-                ],
-                max_length=20,
-            ),
+            model_name='node',
+            name='source',
+            field=models.CharField(choices=[('simulated', 'Simulated'), ('neuron-monitor', 'Neuron Monitor'), ('step-reports', 'Steps')], max_length=20),
         ),
         migrations.AlterField(
-            model_name="token",
-            name="scope",
-            field=models.CharField(
-                choices=[
-                    ("ingest", "Ingest"),
-                    ("scrape", "Scrape"),
-                    ("annotate", "Annotate"),
-                    ("read", "Read"),
-                    ("act", "Act"),
-                    ("admin", "Admin"),
-                ],
-                max_length=10,
-            ),
+            model_name='token',
+            name='scope',
+            field=models.CharField(choices=[('ingest', 'Ingest'), ('scrape', 'Scrape'), ('annotate', 'Annotate'), ('read', 'Read'), ('act', 'Act'), ('admin', 'Admin')], max_length=10),
         ),
         migrations.CreateModel(
-            name="ObservedRun",
+            name='ObservedRun',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "figures",
-                    models.JSONField(help_text="As fleet/projecting/observing.py keeps them."),
-                ),
-                ("observed_at", models.DateTimeField()),
-                (
-                    "run",
-                    models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="observed",
-                        to="fleet.run",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('figures', models.JSONField(help_text='As fleet/projecting/observing.py keeps them.')),
+                ('observed_at', models.DateTimeField()),
+                ('run', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='observed', to='fleet.run')),
             ],
         ),
         migrations.CreateModel(
-            name="Preflight",
+            name='Preflight',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("asked_by", models.CharField(max_length=150)),
-                ("asked_at", models.DateTimeField()),
-                ("finished_at", models.DateTimeField(blank=True, null=True)),
-                ("instance_type", models.CharField(max_length=40)),
-                ("names", models.JSONField(help_text="The nodes, in order.")),
-                (
-                    "take",
-                    models.PositiveIntegerField(
-                        blank=True,
-                        help_text="How many are wanted; empty: all that can come.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "source",
-                    models.CharField(
-                        choices=[("simulated", "Simulated"), ("files", "files of probes")],
-                        default="simulated",
-                        max_length=12,
-                    ),
-                ),
-                (
-                    "faults",
-                    models.JSONField(
-                        blank=True,
-                        default=list,
-                        help_text="What was put in on purpose, beside drills.",
-                    ),
-                ),
-                (
-                    "n_done",
-                    models.PositiveIntegerField(default=0, help_text="Stages that are over."),
-                ),
-                ("n_stages", models.PositiveIntegerField(default=0)),
-                ("measured", models.BinaryField(default=bytes, help_text="All figures, packed.")),
-                (
-                    "verdict",
-                    models.CharField(
-                        blank=True,
-                        choices=[("pass", "Pass"), ("hold", "Hold"), ("fail", "Fail")],
-                        max_length=4,
-                    ),
-                ),
-                (
-                    "found",
-                    models.JSONField(
-                        blank=True,
-                        default=dict,
-                        help_text="What was found, as pages and machines show it.",
-                    ),
-                ),
-                (
-                    "run",
-                    models.ForeignKey(
-                        blank=True,
-                        help_text="Whose nodes were asked for, if a run's were.",
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="preflights",
-                        to="fleet.run",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('asked_by', models.CharField(max_length=150)),
+                ('asked_at', models.DateTimeField()),
+                ('finished_at', models.DateTimeField(blank=True, null=True)),
+                ('instance_type', models.CharField(max_length=40)),
+                ('names', models.JSONField(help_text='The nodes, in order.')),
+                ('take', models.PositiveIntegerField(blank=True, help_text='How many are wanted; empty: all that can come.', null=True)),
+                ('source', models.CharField(choices=[('simulated', 'Simulated'), ('files', 'files of probes')], default='simulated', max_length=12)),
+                ('faults', models.JSONField(blank=True, default=list, help_text='What was put in on purpose, beside drills.')),
+                ('n_done', models.PositiveIntegerField(default=0, help_text='Stages that are over.')),
+                ('n_stages', models.PositiveIntegerField(default=0)),
+                ('measured', models.BinaryField(default=bytes, help_text='All figures, packed.')),
+                ('verdict', models.CharField(blank=True, choices=[('pass', 'Pass'), ('hold', 'Hold'), ('fail', 'Fail')], max_length=4)),
+                ('found', models.JSONField(blank=True, default=dict, help_text='What was found, as pages and machines show it.')),
+                ('run', models.ForeignKey(blank=True, help_text="Whose nodes were asked for, if a run's were.", null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='preflights', to='fleet.run')),
             ],
             options={
-                "ordering": ("-pk",),
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("n_done__lte", models.F("n_stages"))),
-                        name="no_more_stages_than_there_are",
-                    )
-                ],
+                'ordering': ('-pk',),
+                'constraints': [models.CheckConstraint(condition=models.Q(('n_done__lte', models.F('n_stages'))), name='no_more_stages_than_there_are')],
             },
         ),
         migrations.CreateModel(
-            name="PreflightNode",
+            name='PreflightNode',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("name", models.CharField(db_index=True, max_length=80)),
-                (
-                    "verdict",
-                    models.CharField(
-                        choices=[("pass", "Pass"), ("hold", "Hold"), ("fail", "Fail")],
-                        max_length=4,
-                    ),
-                ),
-                ("is_chosen", models.BooleanField(help_text="Among the nodes to take.")),
-                (
-                    "preflight",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="nodes",
-                        to="fleet.preflight",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.CharField(db_index=True, max_length=80)),
+                ('verdict', models.CharField(choices=[('pass', 'Pass'), ('hold', 'Hold'), ('fail', 'Fail')], max_length=4)),
+                ('is_chosen', models.BooleanField(help_text='Among the nodes to take.')),
+                ('preflight', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='nodes', to='fleet.preflight')),
             ],
             options={
-                "ordering": ("pk",),
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("preflight", "name"), name="a_preflight_judges_a_node_once"
-                    )
-                ],
+                'ordering': ('pk',),
+                'constraints': [models.UniqueConstraint(fields=('preflight', 'name'), name='a_preflight_judges_a_node_once')],
             },
         ),
         migrations.CreateModel(
-            name="ReadLog",
+            name='ReadLog',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("file", models.CharField(help_text="What it was read from.", max_length=200)),
-                ("imported_at", models.DateTimeField()),
-                (
-                    "family",
-                    models.CharField(
-                        blank=True,
-                        help_text="Whose step lines they are; empty: there are none.",
-                        max_length=40,
-                    ),
-                ),
-                (
-                    "is_dated",
-                    models.BooleanField(
-                        help_text="Whether its steps stand at the log's own times."
-                    ),
-                ),
-                ("n_steps", models.PositiveIntegerField(help_text="Steps that it has a line of.")),
-                ("n_lines", models.PositiveBigIntegerField()),
-                ("n_other", models.PositiveBigIntegerField(help_text="Lines of no known kind.")),
-                (
-                    "n_damaged",
-                    models.PositiveBigIntegerField(help_text="Lines of a known kind, not whole."),
-                ),
-                (
-                    "details",
-                    models.JSONField(
-                        default=dict, help_text="Counts by kind, examples, what is missing."
-                    ),
-                ),
-                (
-                    "curves",
-                    models.BinaryField(
-                        default=bytes,
-                        help_text="Step, end, duration, loss and rates, thinned, as numpy's npz.",
-                    ),
-                ),
-                (
-                    "run",
-                    models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="log",
-                        to="fleet.run",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('file', models.CharField(help_text='What it was read from.', max_length=200)),
+                ('imported_at', models.DateTimeField()),
+                ('family', models.CharField(blank=True, help_text='Whose step lines they are; empty: there are none.', max_length=40)),
+                ('is_dated', models.BooleanField(help_text="Whether its steps stand at the log's own times.")),
+                ('n_steps', models.PositiveIntegerField(help_text='Steps that it has a line of.')),
+                ('n_lines', models.PositiveBigIntegerField()),
+                ('n_other', models.PositiveBigIntegerField(help_text='Lines of no known kind.')),
+                ('n_damaged', models.PositiveBigIntegerField(help_text='Lines of a known kind, not whole.')),
+                ('details', models.JSONField(default=dict, help_text='Counts by kind, examples, what is missing.')),
+                ('curves', models.BinaryField(default=bytes, help_text="Step, end, duration, loss and rates, thinned, as numpy's npz.")),
+                ('run', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, related_name='log', to='fleet.run')),
             ],
         ),
         migrations.CreateModel(
-            name="TeamPrice",
+            name='TeamPrice',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "team",
-                    models.CharField(
-                        blank=True, help_text="Empty: every team without one.", max_length=40
-                    ),
-                ),
-                ("instance_type", models.CharField(max_length=40)),
-                (
-                    "basis",
-                    models.CharField(
-                        choices=[
-                            ("on demand", "On Demand"),
-                            ("reserved", "Reserved"),
-                            ("capacity block", "Capacity Block"),
-                            ("spot", "Spot"),
-                            ("contract", "private contract"),
-                        ],
-                        max_length=20,
-                    ),
-                ),
-                ("usd_per_node_hour", models.FloatField()),
-                (
-                    "valid_from",
-                    models.DateTimeField(help_text="From when on the contract has it."),
-                ),
-                (
-                    "source",
-                    models.CharField(
-                        help_text="Contract, invoice or page it is from.", max_length=200
-                    ),
-                ),
-                ("set_by", models.CharField(max_length=150)),
-                ("set_at", models.DateTimeField()),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('team', models.CharField(blank=True, help_text='Empty: every team without one.', max_length=40)),
+                ('instance_type', models.CharField(max_length=40)),
+                ('basis', models.CharField(choices=[('on demand', 'On Demand'), ('reserved', 'Reserved'), ('capacity block', 'Capacity Block'), ('spot', 'Spot'), ('contract', 'private contract')], max_length=20)),
+                ('usd_per_node_hour', models.FloatField()),
+                ('valid_from', models.DateTimeField(help_text='From when on the contract has it.')),
+                ('source', models.CharField(help_text='Contract, invoice or page it is from.', max_length=200)),
+                ('set_by', models.CharField(max_length=150)),
+                ('set_at', models.DateTimeField()),
             ],
             options={
-                "ordering": ("valid_from", "set_at", "pk"),
-                "indexes": [
-                    models.Index(
-                        fields=["instance_type", "team"], name="prices_of_a_type_and_team"
-                    )
-                ],
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("usd_per_node_hour__gt", 0)), name="a_price_is_paid"
-                    )
-                ],
+                'ordering': ('valid_from', 'set_at', 'pk'),
+                'indexes': [models.Index(fields=['instance_type', 'team'], name='prices_of_a_type_and_team')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('usd_per_node_hour__gt', 0)), name='a_price_is_paid')],
             },
         ),
         migrations.CreateModel(
-            name="Trial",
+            name='Trial',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("name", models.SlugField(max_length=60, unique=True)),
-                (
-                    "question",
-                    models.CharField(
-                        help_text="What is to be decided, in a line.", max_length=200
-                    ),
-                ),
-                ("team", models.CharField(blank=True, max_length=40)),
-                (
-                    "planned_steps",
-                    models.PositiveIntegerField(
-                        default=2000,
-                        help_text="Settled steps of each arm after which it is decided.",
-                    ),
-                ),
-                (
-                    "planned_tokens",
-                    models.BigIntegerField(
-                        blank=True,
-                        help_text="Tokens of the whole training, for the time that it takes; none: not asked.",
-                        null=True,
-                    ),
-                ),
-                ("created_by", models.CharField(help_text="Who began it.", max_length=150)),
-                ("created_at", models.DateTimeField()),
-                (
-                    "ended_at",
-                    models.DateTimeField(
-                        blank=True, help_text="Later steps do not count.", null=True
-                    ),
-                ),
-                (
-                    "figures",
-                    models.JSONField(
-                        blank=True,
-                        default=dict,
-                        help_text="What the arms have shown; empty: not worked out yet.",
-                    ),
-                ),
-                (
-                    "figured_at",
-                    models.DateTimeField(blank=True, help_text="When that was.", null=True),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('name', models.SlugField(max_length=60, unique=True)),
+                ('question', models.CharField(help_text='What is to be decided, in a line.', max_length=200)),
+                ('team', models.CharField(blank=True, max_length=40)),
+                ('planned_steps', models.PositiveIntegerField(default=2000, help_text='Settled steps of each arm after which it is decided.')),
+                ('planned_tokens', models.BigIntegerField(blank=True, help_text='Tokens of the whole training, for the time that it takes; none: not asked.', null=True)),
+                ('created_by', models.CharField(help_text='Who began it.', max_length=150)),
+                ('created_at', models.DateTimeField()),
+                ('ended_at', models.DateTimeField(blank=True, help_text='Later steps do not count.', null=True)),
+                ('figures', models.JSONField(blank=True, default=dict, help_text='What the arms have shown; empty: not worked out yet.')),
+                ('figured_at', models.DateTimeField(blank=True, help_text='When that was.', null=True)),
             ],
             options={
-                "ordering": ("-pk",),
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("planned_steps__gte", 1)),
-                        name="a_trial_plans_some_steps",
-                    )
-                ],
+                'ordering': ('-pk',),
+                'constraints': [models.CheckConstraint(condition=models.Q(('planned_steps__gte', 1)), name='a_trial_plans_some_steps')],
             },
         ),
         migrations.CreateModel(
-            name="SupportCheck",
+            name='SupportCheck',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("file", models.CharField(help_text="Its name, without folders.", max_length=200)),
-                ("digest", models.CharField(help_text="SHA-256 of the file.", max_length=64)),
-                (
-                    "form",
-                    models.CharField(
-                        choices=[
-                            ("fx", "graph of PyTorch"),
-                            ("hlo", "HLO"),
-                            ("stablehlo", "StableHLO"),
-                            ("list", "list"),
-                            ("report", "report of the compiler"),
-                        ],
-                        max_length=12,
-                    ),
-                ),
-                (
-                    "n_operators",
-                    models.PositiveIntegerField(help_text="Different ones, not uses."),
-                ),
-                ("n_supported", models.PositiveIntegerField()),
-                ("n_unsupported", models.PositiveIntegerField()),
-                ("n_unknown", models.PositiveIntegerField()),
-                (
-                    "operators",
-                    models.JSONField(
-                        help_text="Each operator with its judgement, the worst first."
-                    ),
-                ),
-                (
-                    "basis",
-                    models.JSONField(
-                        default=dict,
-                        help_text="The published list's size and date; the compiler's report.",
-                    ),
-                ),
-                ("checked_at", models.DateTimeField()),
-                ("by", models.CharField(help_text="Who checked.", max_length=150)),
-                (
-                    "trial",
-                    models.ForeignKey(
-                        blank=True,
-                        help_text="What it was checked for.",
-                        null=True,
-                        on_delete=django.db.models.deletion.SET_NULL,
-                        related_name="support_checks",
-                        to="fleet.trial",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('file', models.CharField(help_text='Its name, without folders.', max_length=200)),
+                ('digest', models.CharField(help_text='SHA-256 of the file.', max_length=64)),
+                ('form', models.CharField(choices=[('fx', 'graph of PyTorch'), ('hlo', 'HLO'), ('stablehlo', 'StableHLO'), ('list', 'list'), ('report', 'report of the compiler')], max_length=12)),
+                ('n_operators', models.PositiveIntegerField(help_text='Different ones, not uses.')),
+                ('n_supported', models.PositiveIntegerField()),
+                ('n_unsupported', models.PositiveIntegerField()),
+                ('n_unknown', models.PositiveIntegerField()),
+                ('operators', models.JSONField(help_text='Each operator with its judgement, the worst first.')),
+                ('basis', models.JSONField(default=dict, help_text="The published list's size and date; the compiler's report.")),
+                ('checked_at', models.DateTimeField()),
+                ('by', models.CharField(help_text='Who checked.', max_length=150)),
+                ('trial', models.ForeignKey(blank=True, help_text='What it was checked for.', null=True, on_delete=django.db.models.deletion.SET_NULL, related_name='support_checks', to='fleet.trial')),
             ],
             options={
-                "ordering": ("-checked_at", "-pk"),
-                "indexes": [
-                    models.Index(fields=["-checked_at"], name="support_checks_newest_first")
-                ],
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            (
-                                "n_operators",
-                                django.db.models.expressions.CombinedExpression(
-                                    django.db.models.expressions.CombinedExpression(
-                                        models.F("n_supported"), "+", models.F("n_unsupported")
-                                    ),
-                                    "+",
-                                    models.F("n_unknown"),
-                                ),
-                            ),
-                            ("n_operators__gte", 1),
-                        ),
-                        name="every_operator_is_judged_once",
-                    )
-                ],
+                'ordering': ('-checked_at', '-pk'),
+                'indexes': [models.Index(fields=['-checked_at'], name='support_checks_newest_first')],
+                'constraints': [models.CheckConstraint(condition=models.Q(('n_operators', django.db.models.expressions.CombinedExpression(django.db.models.expressions.CombinedExpression(models.F('n_supported'), '+', models.F('n_unsupported')), '+', models.F('n_unknown'))), ('n_operators__gte', 1)), name='every_operator_is_judged_once')],
             },
         ),
         migrations.CreateModel(
-            name="TrialArm",
+            name='TrialArm',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "label",
-                    models.CharField(
-                        help_text="What to call it, such as its hardware.", max_length=60
-                    ),
-                ),
-                ("is_baseline", models.BooleanField(default=False)),
-                ("position", models.PositiveSmallIntegerField(default=0)),
-                (
-                    "run",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="trial_arms",
-                        to="fleet.run",
-                    ),
-                ),
-                (
-                    "trial",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="arms",
-                        to="fleet.trial",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('label', models.CharField(help_text='What to call it, such as its hardware.', max_length=60)),
+                ('is_baseline', models.BooleanField(default=False)),
+                ('position', models.PositiveSmallIntegerField(default=0)),
+                ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='trial_arms', to='fleet.run')),
+                ('trial', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='arms', to='fleet.trial')),
             ],
             options={
-                "ordering": ("-is_baseline", "position", "pk"),
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("trial", "run"), name="a_run_is_one_arm_of_a_trial"
-                    ),
-                    models.UniqueConstraint(
-                        condition=models.Q(("is_baseline", True)),
-                        fields=("trial",),
-                        name="one_baseline_per_trial",
-                    ),
-                ],
+                'ordering': ('-is_baseline', 'position', 'pk'),
+                'constraints': [models.UniqueConstraint(fields=('trial', 'run'), name='a_run_is_one_arm_of_a_trial'), models.UniqueConstraint(condition=models.Q(('is_baseline', True)), fields=('trial',), name='one_baseline_per_trial')],
             },
         ),
         migrations.CreateModel(
-            name="Budget",
+            name='Budget',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                ("team", models.CharField(blank=True, max_length=40)),
-                ("usd", models.FloatField()),
-                ("starts_at", models.DateTimeField()),
-                (
-                    "ends_at",
-                    models.DateTimeField(help_text="The first moment that does not count."),
-                ),
-                ("set_by", models.CharField(max_length=150)),
-                ("set_at", models.DateTimeField()),
-                ("ended_at", models.DateTimeField(blank=True, help_text="Withdrawn.", null=True)),
-                ("ended_by", models.CharField(blank=True, max_length=150)),
-                (
-                    "run",
-                    models.ForeignKey(
-                        blank=True,
-                        null=True,
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="budgets",
-                        to="fleet.run",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('team', models.CharField(blank=True, max_length=40)),
+                ('usd', models.FloatField()),
+                ('starts_at', models.DateTimeField()),
+                ('ends_at', models.DateTimeField(help_text='The first moment that does not count.')),
+                ('set_by', models.CharField(max_length=150)),
+                ('set_at', models.DateTimeField()),
+                ('ended_at', models.DateTimeField(blank=True, help_text='Withdrawn.', null=True)),
+                ('ended_by', models.CharField(blank=True, max_length=150)),
+                ('run', models.ForeignKey(blank=True, null=True, on_delete=django.db.models.deletion.CASCADE, related_name='budgets', to='fleet.run')),
             ],
             options={
-                "ordering": ("ends_at", "pk"),
-                "constraints": [
-                    models.CheckConstraint(
-                        condition=models.Q(("usd__gt", 0)), name="a_budget_is_money"
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(("ends_at__gt", models.F("starts_at"))),
-                        name="a_budget_ends_after_it_starts",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            models.Q(("run", None), models.Q(("team", ""), _negated=True)),
-                            models.Q(("run__isnull", False), ("team", "")),
-                            _connector="OR",
-                        ),
-                        name="a_budget_is_a_teams_or_a_runs",
-                    ),
-                ],
+                'ordering': ('ends_at', 'pk'),
+                'constraints': [models.CheckConstraint(condition=models.Q(('usd__gt', 0)), name='a_budget_is_money'), models.CheckConstraint(condition=models.Q(('ends_at__gt', models.F('starts_at'))), name='a_budget_ends_after_it_starts'), models.CheckConstraint(condition=models.Q(models.Q(('run', None), models.Q(('team', ''), _negated=True)), models.Q(('run__isnull', False), ('team', '')), _connector='OR'), name='a_budget_is_a_teams_or_a_runs')],
             },
         ),
         migrations.CreateModel(
-            name="CompileEvent",
+            name='CompileEvent',
             fields=[
-                (
-                    "id",
-                    models.BigAutoField(
-                        auto_created=True, primary_key=True, serialize=False, verbose_name="ID"
-                    ),
-                ),
-                (
-                    "module",
-                    models.CharField(
-                        blank=True,
-                        help_text="MODULE_<hash of the graph>+<hash of the flags>; empty where unsaid.",
-                        max_length=120,
-                    ),
-                ),
-                (
-                    "outcome",
-                    models.CharField(
-                        choices=[
-                            ("hit", "found in the cache"),
-                            ("miss", "compiled"),
-                            ("fail", "failed"),
-                        ],
-                        max_length=4,
-                    ),
-                ),
-                (
-                    "rank",
-                    models.PositiveIntegerField(
-                        help_text="Empty where nobody says it.", null=True
-                    ),
-                ),
-                (
-                    "process",
-                    models.CharField(
-                        blank=True, help_text="Who asked: source and id.", max_length=160
-                    ),
-                ),
-                (
-                    "at",
-                    models.DateTimeField(
-                        help_text="When it was found, or began to compile.", null=True
-                    ),
-                ),
-                (
-                    "seconds",
-                    models.FloatField(
-                        help_text="How long it took, where that follows.", null=True
-                    ),
-                ),
-                (
-                    "compiler",
-                    models.CharField(
-                        blank=True, help_text="Version of neuronx-cc.", max_length=60
-                    ),
-                ),
-                (
-                    "flags",
-                    models.CharField(
-                        blank=True, help_text="As the compiler got them.", max_length=500
-                    ),
-                ),
-                (
-                    "cache",
-                    models.CharField(blank=True, help_text="Where the cache is.", max_length=500),
-                ),
-                (
-                    "shape",
-                    models.CharField(
-                        blank=True,
-                        db_default="",
-                        help_text="Input shapes, where the job says them.",
-                        max_length=200,
-                    ),
-                ),
-                (
-                    "noted_at",
-                    models.DateTimeField(
-                        blank=True,
-                        help_text="When we learnt of it; empty: read with a log.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "verdict",
-                    models.CharField(
-                        blank=True,
-                        choices=[
-                            ("first", "first time"),
-                            ("planned", "announced"),
-                            ("again", "compiled again"),
-                            ("amid", "new amid training"),
-                            ("beside", "compiled beside another process"),
-                        ],
-                        db_default="",
-                        help_text="Of what was compiled: why; empty where nobody judged it.",
-                        max_length=8,
-                    ),
-                ),
-                (
-                    "change",
-                    models.JSONField(
-                        blank=True,
-                        help_text="Of an unannounced compile: what changed, and since when.",
-                        null=True,
-                    ),
-                ),
-                (
-                    "run",
-                    models.ForeignKey(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        related_name="compiles",
-                        to="fleet.run",
-                    ),
-                ),
+                ('id', models.BigAutoField(auto_created=True, primary_key=True, serialize=False, verbose_name='ID')),
+                ('module', models.CharField(blank=True, help_text='MODULE_<hash of the graph>+<hash of the flags>; empty where unsaid.', max_length=120)),
+                ('outcome', models.CharField(choices=[('hit', 'found in the cache'), ('miss', 'compiled'), ('fail', 'failed')], max_length=4)),
+                ('rank', models.PositiveIntegerField(help_text='Empty where nobody says it.', null=True)),
+                ('process', models.CharField(blank=True, help_text='Who asked: source and id.', max_length=160)),
+                ('at', models.DateTimeField(help_text='When it was found, or began to compile.', null=True)),
+                ('seconds', models.FloatField(help_text='How long it took, where that follows.', null=True)),
+                ('compiler', models.CharField(blank=True, help_text='Version of neuronx-cc.', max_length=60)),
+                ('flags', models.CharField(blank=True, help_text='As the compiler got them.', max_length=500)),
+                ('cache', models.CharField(blank=True, help_text='Where the cache is.', max_length=500)),
+                ('shape', models.CharField(blank=True, db_default='', help_text='Input shapes, where the job says them.', max_length=200)),
+                ('noted_at', models.DateTimeField(blank=True, help_text='When we learnt of it; empty: read with a log.', null=True)),
+                ('verdict', models.CharField(blank=True, choices=[('first', 'first time'), ('planned', 'announced'), ('again', 'compiled again'), ('amid', 'new amid training'), ('beside', 'compiled beside another process')], db_default='', help_text='Of what was compiled: why; empty where nobody judged it.', max_length=8)),
+                ('change', models.JSONField(blank=True, help_text='Of an unannounced compile: what changed, and since when.', null=True)),
+                ('run', models.ForeignKey(on_delete=django.db.models.deletion.CASCADE, related_name='compiles', to='fleet.run')),
             ],
             options={
-                "ordering": ("at", "pk"),
-                "indexes": [
-                    models.Index(fields=["-at", "-id"], name="compiles_newest_first"),
-                    models.Index(fields=["noted_at"], name="compiles_as_they_came"),
-                ],
-                "constraints": [
-                    models.UniqueConstraint(
-                        fields=("run", "module", "outcome", "process", "at"),
-                        name="a_compile_event_is_kept_once",
-                    ),
-                    models.CheckConstraint(
-                        condition=models.Q(
-                            ("seconds", None),
-                            models.Q(
-                                ("seconds__gte", 0), models.Q(("outcome", "hit"), _negated=True)
-                            ),
-                            _connector="OR",
-                        ),
-                        name="what_is_found_takes_no_compile_time",
-                    ),
-                ],
+                'ordering': ('at', 'pk'),
+                'indexes': [models.Index(fields=['-at', '-id'], name='compiles_newest_first'), models.Index(fields=['noted_at'], name='compiles_as_they_came')],
+                'constraints': [models.UniqueConstraint(fields=('run', 'module', 'outcome', 'process', 'at'), name='a_compile_event_is_kept_once'), models.CheckConstraint(condition=models.Q(('seconds', None), models.Q(('seconds__gte', 0), models.Q(('outcome', 'hit'), _negated=True)), _connector='OR'), name='what_is_found_takes_no_compile_time')],
             },
         ),
     ]

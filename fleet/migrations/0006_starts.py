@@ -4,18 +4,15 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     dependencies = [
-        ("fleet", "0005_real_fleets"),
+        ('fleet', '0005_real_fleets'),
     ]
 
     operations = [
         migrations.AddField(
-            model_name="run",
-            name="starts",
-            field=models.JSONField(
-                blank=True,
-                help_text="Once it began anew: each start's first step, our count less its own, and when.",
-                null=True,
-            ),
+            model_name='run',
+            name='starts',
+            field=models.JSONField(blank=True, help_text="Once it began anew: each start's first step, our count less its own, and when.", null=True),
         ),
     ]

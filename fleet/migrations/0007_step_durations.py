@@ -5,39 +5,23 @@ from django.db import migrations, models
 
 
 class Migration(migrations.Migration):
+
     dependencies = [
-        ("fleet", "0006_starts"),
+        ('fleet', '0006_starts'),
     ]
 
     operations = [
         migrations.CreateModel(
-            name="StepDurations",
+            name='StepDurations',
             fields=[
-                (
-                    "run",
-                    models.OneToOneField(
-                        on_delete=django.db.models.deletion.CASCADE,
-                        primary_key=True,
-                        related_name="step_durations",
-                        serialize=False,
-                        to="fleet.run",
-                    ),
-                ),
-                (
-                    "until_s",
-                    models.BigIntegerField(
-                        help_text="Steps that ended before are counted. Unix s."
-                    ),
-                ),
-                ("last_step", models.BigIntegerField(help_text="The newest that is counted.")),
-                (
-                    "counts",
-                    models.JSONField(help_text="By bucket, as telemetry/histograms.py has them."),
-                ),
-                ("total_s", models.FloatField(help_text="All of them together.")),
+                ('run', models.OneToOneField(on_delete=django.db.models.deletion.CASCADE, primary_key=True, related_name='step_durations', serialize=False, to='fleet.run')),
+                ('until_s', models.BigIntegerField(help_text='Steps that ended before are counted. Unix s.')),
+                ('last_step', models.BigIntegerField(help_text='The newest that is counted.')),
+                ('counts', models.JSONField(help_text='By bucket, as telemetry/histograms.py has them.')),
+                ('total_s', models.FloatField(help_text='All of them together.')),
             ],
             options={
-                "verbose_name_plural": "step durations",
+                'verbose_name_plural': 'step durations',
             },
         ),
     ]
