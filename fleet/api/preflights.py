@@ -16,11 +16,11 @@ from fleet.checks.preflights import (
     MAX_NODES,
     PreflightResult,
     load_result,
-    parse_faults,
     request_preflight,
 )
 from fleet.models import Preflight, Run
 from telemetry.errors import FieldError
+from telemetry.simulate.preflight import ProbeFault
 
 State = Literal["pass", "hold", "fail"]
 
@@ -130,13 +130,38 @@ def _node(found: PreflightResult, name: str) -> dict[str, object]:
 
 router = Router(tags=["preflights"])
 Name = Annotated[str, Field(pattern=NAME)]
-FAULT = r"^[A-Za-z0-9_]{1,40}:[A-Za-z0-9._/+=-]{1,200}$"
+FaultKind = Literal[
+    "efa_latency",
+    "efa_loss",
+    "efa_down",
+    "ecc_uncorrected",
+    "pair_slow",
+    "pair_silent",
+    "chip_missing",
+    "rest_moving",
+]
 
 
 class PreflightFilter(Paging):
     """Which preflights to list."""
 
     verdict: Literal["", "pass", "hold", "fail"] = Field("", description="With which verdict.")
+
+
+class PreflightFaultIn(RequestSchema):
+    """A fault to inject into a simulated node: docs/preflight.md has the kinds."""
+
+    kind: FaultKind = Field(description="Kind of fault.", examples=["efa_latency"])
+    node: Name = Field(description="The node.", examples=["llama-03"])
+    device: Annotated[int, Field(ge=0, le=9999), INTEGRAL_FLOAT] | None = Field(
+        None, description="The EFA device, from 0; for efa_latency, efa_loss and efa_down."
+    )
+    peer: Name | None = Field(
+        None, description="The second node; for pair_slow and pair_silent.", examples=[None]
+    )
+    magnitude: float | None = Field(
+        None, description="How strong; left out: the usual magnitude of the kind."
+    )
 
 
 class PreflightIn(RequestSchema):
@@ -155,8 +180,8 @@ class PreflightIn(RequestSchema):
         None, description="How many are wanted; left out: all that can come."
     )
     run: str = Field("", pattern=r"^[A-Za-z0-9_-]{0,60}$", description="The run they are for.")
-    faults: list[Annotated[str, Field(pattern=FAULT)]] = Field(
-        [], max_length=50, description="What to put in that must be found: docs/preflight.md."
+    faults: list[PreflightFaultIn] = Field(
+        [], max_length=50, description="Faults to inject into the simulated nodes."
     )
 
 
@@ -182,7 +207,7 @@ def preflight_new(request: HttpRequest, payload: PreflightIn) -> Status[Prefligh
         instance_type=payload.instance_type,
         take=payload.wanted,
         run=run,
-        faults=parse_faults(payload.faults),
+        faults=[ProbeFault.of_kind(**fault.model_dump()) for fault in payload.faults],
         by=caller(request).name,
         now=timezone.now(),
     )

@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
@@ -32,76 +32,38 @@ from telemetry.simulate.preflight import (
     ProbeFault,
 )
 
-FAULT_PATTERN = re.compile(
-    r"(?P<kind>\w+):(?P<node>[A-Za-z0-9._-]+?)(?:/(?P<device>\d{1,4}))?"
-    r"(?:\+(?P<peer>[A-Za-z0-9._-]+?))?(?:=(?P<magnitude>\d{1,6}(?:\.\d{1,6})?))?"
-)
-FAULT_SYNTAX = "KIND:NODE, KIND:NODE/DEVICE or KIND:NODE+PEER, optionally with =STRENGTH"
-MIN_STRENGTH = {"efa_latency": 1.0, "pair_slow": 1.0}
-MAX_STRENGTH = {"efa_loss": 0.5, "efa_latency": 100.0, "pair_slow": 100.0}
-DEFAULT_MAX_STRENGTH = 1_000.0
-
-
-def parse_faults(texts: Iterable[str]) -> list[ProbeFault]:
-    """Read faults as the page and the API take them, such as ``efa_latency:n-03/5=3``.
-
-    Raises
-    ------
-    FieldError
-        Naming the first text that is no fault.
-    """
-    faults = []
-    for text in texts:
-        match = FAULT_PATTERN.fullmatch(text)
-        if match is None:
-            raise FieldError("faults", f"{text[:60]!r} is no fault; write {FAULT_SYNTAX}")
-        kind, device, magnitude = match["kind"], match["device"], match["magnitude"]
-        faults.append(
-            ProbeFault(
-                kind=kind,
-                node=match["node"],
-                peer=match["peer"],
-                device=None if device is None or kind not in EFA_KINDS else int(device),
-                magnitude=PROBE_KINDS.get(kind, 1.0) if magnitude is None else float(magnitude),
-            )
-        )
-    return faults
-
-
-def strength_limits(kind: str) -> tuple[float, float]:
-    """Least and greatest strength of a kind of fault."""
-    return MIN_STRENGTH.get(kind, 0.0), MAX_STRENGTH.get(kind, DEFAULT_MAX_STRENGTH)
+# Least and greatest magnitude of each kind of fault.
+MAGNITUDES = dict.fromkeys(PROBE_KINDS, (0.0, 1_000.0)) | {
+    "efa_latency": (1.0, 100.0),
+    "efa_loss": (0.0, 0.5),
+    "pair_slow": (1.0, 100.0),
+}
 
 
 def check_faults(faults: Iterable[ProbeFault], nodes: Sequence[str], instance: Instance) -> None:
     """Raise FieldError where a fault does not fit the nodes or its kind."""
     for fault in faults:
-        kind = fault.kind
-        if kind not in PROBE_KINDS:
-            raise FieldError(
-                "faults", f"{kind!r} is no kind; choose one of {', '.join(PROBE_KINDS)}"
-            )
-        for node in filter(None, (fault.node, fault.peer)):
-            if node not in nodes:
-                raise FieldError("faults", f"{kind}: {node!r} is none of the nodes to probe")
-        if (kind in PAIR_KINDS) != (fault.peer is not None) or fault.peer == fault.node:
-            raise FieldError(
-                "faults",
-                f"{kind} of {fault.node}: {', '.join(PAIR_KINDS)} take two nodes, others one",
-            )
-        if kind in EFA_KINDS and (fault.device is None or fault.device >= instance.n_efa):
-            raise FieldError(
-                "faults",
-                f"{kind} of {fault.node}: name one of the {instance.n_efa} EFA devices of "
-                f"{instance.name}, from 0",
-            )
-        low, high = strength_limits(kind)
-        if not low <= fault.magnitude <= high:
-            raise FieldError(
-                "faults",
-                f"{kind} of {fault.node}: {fault.magnitude:g} is out of range; give a strength "
-                f"from {low:g} to {high:g}",
-            )
+        for message in _fault_errors(fault, nodes, instance):
+            raise FieldError("faults", message)
+
+
+def _fault_errors(fault: ProbeFault, nodes: Sequence[str], instance: Instance) -> Iterator[str]:
+    kind, of = fault.kind, f"{fault.kind} of {fault.node}"
+    if kind not in PROBE_KINDS:
+        yield f"{kind!r} is no kind of fault; choose one of {', '.join(PROBE_KINDS)}"
+    for node in filter(None, (fault.node, fault.peer)):
+        if node not in nodes:
+            yield f"{kind}: {node!r} is not one of the nodes to probe"
+    if (kind in PAIR_KINDS) != (fault.peer is not None) or fault.peer == fault.node:
+        yield f"{of}: {' and '.join(PAIR_KINDS)} take two nodes, the others one"
+    if kind not in EFA_KINDS:
+        if fault.device is not None:
+            yield f"{of}: only {', '.join(EFA_KINDS)} take a device; leave it out"
+    elif fault.device is None or not 0 <= fault.device < instance.n_efa:
+        yield f"{of}: give one of the {instance.n_efa} EFA devices of {instance.name}, from 0"
+    low, high = MAGNITUDES[kind]
+    if not low <= fault.magnitude <= high:
+        yield f"{of}: magnitude {fault.magnitude:g} is out of range; give {low:g} to {high:g}"
 
 
 def faults_on_nodes(preflight: Preflight) -> tuple[ProbeFault, ...]:

@@ -18,7 +18,7 @@ from fleet.runs.annotations import AnnotationRequest
 from fleet.runs.prices import PriceRequest
 from telemetry import catalog
 from telemetry.errors import FieldError
-from telemetry.simulate.preflight import PROBE_KINDS
+from telemetry.simulate.preflight import EFA_KINDS, PAIR_KINDS, PROBE_KINDS, ProbeFault
 from telemetry.statistics.verdicts import DEFAULT_STEPS
 
 LONGEST_LIST = 20_000
@@ -272,15 +272,30 @@ class PreflightForm(forms.Form):
     take = forms.IntegerField(
         label="Nodes needed", required=False, min_value=1, help_text="Empty: all usable nodes."
     )
-    faults = NamesField(
-        label="Injected faults (optional)",
+    fault_kind = forms.ChoiceField(
+        label="Injected fault (optional)",
         required=False,
-        max_length=LONGEST_LIST,
-        widget=forms.Textarea(
-            attrs=PLAIN_TEXT | {"rows": 3, "placeholder": "efa_latency:node-03/5=3"}
-        ),
-        help_text="KIND:NODE, KIND:NODE/DEVICE or KIND:NODE+PEER, optionally =MAGNITUDE. Kinds: "
-        f"{', '.join(PROBE_KINDS)}. Active drills also apply.",
+        choices=choices(PROBE_KINDS, "none"),
+        help_text="Active drills also apply.",
+    )
+    fault_node = forms.CharField(label="Node with the fault", required=False, max_length=80)
+    fault_device = forms.IntegerField(
+        label="EFA device",
+        required=False,
+        min_value=0,
+        help_text=f"From 0. For {', '.join(EFA_KINDS)}.",
+    )
+    fault_peer = forms.CharField(
+        label="Second node",
+        required=False,
+        max_length=80,
+        help_text=f"For {' and '.join(PAIR_KINDS)}.",
+    )
+    fault_magnitude = forms.FloatField(
+        label="Magnitude",
+        required=False,
+        min_value=0,
+        help_text="Empty: the usual one of the kind.",
     )
 
     def __init__(
@@ -292,8 +307,30 @@ class PreflightForm(forms.Form):
     ) -> None:
         super().__init__(data, initial=dict(initial or {}), label_suffix="")
         set_choices(self, "instance_type", trainable_types())
-        if not has_faults and not (data or {}).get("faults"):
-            del self.fields["faults"]
+        if not has_faults and not (data or {}).get("fault_kind"):
+            for name in [name for name in self.fields if name.startswith("fault_")]:
+                del self.fields[name]
+
+    def faults(self) -> list[ProbeFault]:
+        given = self.cleaned_data
+        if not given.get("fault_kind"):
+            return []
+        fault = ProbeFault.of_kind(
+            given["fault_kind"],
+            given["fault_node"],
+            device=given["fault_device"],
+            peer=given["fault_peer"] or None,
+            magnitude=given["fault_magnitude"],
+        )
+        return [fault]
+
+
+class RequirementForm(forms.Form):
+    """Whether a run requires a preflight before it starts."""
+
+    requires = forms.TypedChoiceField(
+        choices=[("yes", "yes"), ("no", "no")], coerce=lambda value: value == "yes"
+    )
 
 
 class PreflightFilesForm(forms.Form):

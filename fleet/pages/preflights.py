@@ -29,14 +29,19 @@ from fleet.checks.preflights import (
     can_inject_faults,
     load_measured,
     load_result,
-    parse_faults,
     request_preflight,
     stages,
 )
 from fleet.formatting import counted
 from fleet.models import Node, Preflight, Run
 from fleet.pages.charts import chart_table
-from fleet.pages.forms import LONGEST_LIST, PreflightFilesForm, PreflightForm, add_field_error
+from fleet.pages.forms import (
+    LONGEST_LIST,
+    PreflightFilesForm,
+    PreflightForm,
+    RequirementForm,
+    add_field_error,
+)
 from fleet.pages.render import HtmxRequest, render_page
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import NodeVerdict
@@ -77,12 +82,12 @@ def _ask(request: HtmxRequest) -> HttpResponse:
             instance_type=given["instance_type"],
             take=given["take"],
             run=run_named(given["run"]),
-            faults=parse_faults(given.get("faults") or []),
+            faults=form.faults(),
             by=request.user.get_username(),
             now=timezone.now(),
         )
     except FieldError as error:
-        add_field_error(form, error)
+        add_field_error(form, error, faults="fault_kind")
         return _show(request, form=form)
     return HttpResponseRedirect(preflight.get_absolute_url())
 
@@ -215,7 +220,11 @@ def preflight_pairs(request: HtmxRequest, pk: int) -> HttpResponse:
 def run_preflight(request: HtmxRequest, name: str) -> HttpResponse:
     """Let a run require a pass before it starts, or no longer."""
     run = get_object_or_404(Run, name=name)
-    requires_one = request.POST.get("requires") == "yes"
+    form = RequirementForm(request.POST)
+    if not form.is_valid():
+        messages.error(request, f"requires: {form.errors['requires'][0]}")
+        return HttpResponseRedirect(run.get_absolute_url())
+    requires_one = form.cleaned_data["requires"]
     by = request.user.get_username()
     set_requirement_by(run, requires=requires_one, by=by, now=timezone.now())
     if not requires_one:

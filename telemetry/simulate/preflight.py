@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from typing import Any, Self
 
 import msgspec
 import numpy as np
@@ -23,7 +24,7 @@ from telemetry.simulate.hardware import PROBE_S, RETRANSMIT_RATIO
 from telemetry.simulate.noise import mixed, stream, windows
 from telemetry.simulate.script import Act, efa_stretch
 
-# What no drill injects, but preflights must find: with its usual strength.
+# The faults that preflights must find, with their usual magnitude. Drills inject some of them.
 PROBE_KINDS = {
     "efa_latency": 6.0,
     "efa_loss": 0.05,
@@ -46,6 +47,16 @@ class ProbeFault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     peer: str | None = None
     device: int | None = None
     magnitude: float = 1.0
+
+    @classmethod
+    def of_kind(
+        cls, kind: str, node: str, *, magnitude: float | None = None, **place: Any
+    ) -> Self:
+        """Build a fault; without a magnitude it has the usual one of its kind."""
+        usual = PROBE_KINDS.get(kind, 1.0)
+        return cls(
+            kind=kind, node=node, magnitude=usual if magnitude is None else magnitude, **place
+        )
 
 
 @dataclass(frozen=True)

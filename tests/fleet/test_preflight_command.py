@@ -131,7 +131,7 @@ def test_a_slow_collective_of_healthy_nodes_holds_them(folder: Callable[..., str
         (["--run=nobody"], "run: no run is called 'nobody'"),
         (
             ["--nodes=a", "--instance=trn1.32xlarge", "--chip-missing", "c"],
-            "is none of the",
+            "is not one of the",
         ),
         (["--nodes=a", "--instance=trn1.32xlarge", "--efa-loss", "a"], "--efa-loss: 'a' is wrong"),
         (["--nodes=a", "--instance=trn1.32xlarge", "--efa-loss", "a", "x"], "give NODE DEVICE"),

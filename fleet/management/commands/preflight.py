@@ -12,12 +12,12 @@ from fleet.checks.preflight_files import judge_files, read_files
 from fleet.checks.preflight_matrix import collectives_json
 from fleet.checks.preflight_text import reasons, sentences
 from fleet.checks.preflights import (
+    MAGNITUDES,
     PreflightResult,
     load_measured,
     load_result,
     request_preflight,
     run_all_stages,
-    strength_limits,
 )
 from fleet.management.cli import PlainCommand
 from fleet.models import Preflight, Run
@@ -67,7 +67,7 @@ class Command(PlainCommand):
         )
         for kind, usual in PROBE_KINDS.items():
             second = " DEVICE" if kind in EFA_KINDS else " NODE" if kind in PAIR_KINDS else ""
-            low, high = strength_limits(kind)
+            low, high = MAGNITUDES[kind]
             has_strength = kind not in ("efa_down", "pair_silent")
             strength = f" (STRENGTH {low:g} to {high:g}, default {usual:g})"
             faults.add_argument(

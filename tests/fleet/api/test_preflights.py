@@ -1,18 +1,31 @@
 """Preflights by the API: asked for, listed, and told with what they found."""
 
+from typing import get_args
+
 import pytest
 from django.test import Client
 from pytest_django import Settings
 
+from fleet.api.preflights import FaultKind
 from fleet.checks.preflights import advance_all
 from fleet.models import Node, Preflight, Run
+from telemetry.simulate.preflight import PROBE_KINDS
 from tests.fleet.api.conftest import Ask
-from tests.fleet.checks.conftest import BAD, SIXTEEN
+from tests.fleet.checks.conftest import SIXTEEN
 from tests.fleet.test_doors import member
 from tests.parts import NOON
 
 pytestmark = pytest.mark.django_db
-NEW = {"nodes": list(SIXTEEN), "instance_type": "trn2.48xlarge", "wanted": 12, "faults": list(BAD)}
+NEW = {
+    "nodes": list(SIXTEEN),
+    "instance_type": "trn2.48xlarge",
+    "wanted": 12,
+    "faults": [
+        {"kind": "efa_latency", "node": "n-03", "device": 5, "magnitude": 3},
+        {"kind": "pair_slow", "node": "n-06", "peer": "n-11", "magnitude": 2},
+        {"kind": "chip_missing", "node": "n-09"},
+    ],
+}
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +72,7 @@ def test_they_are_listed_the_last_first(ask: Ask) -> None:
         ("wanted", 17, 409),
         ("wanted", 0, 400),
         ("instance_type", "m5.large", 409),
-        ("faults", ["melted:n-00"], 409),
+        ("faults", [{"kind": "chip_missing", "node": "stranger"}], 409),
         ("run", "nobody", 409),
     ],
 )
@@ -70,6 +83,10 @@ def test_what_cannot_be_is_refused_by_name(
 
     assert (response.status_code, response.json()["field"]) == (status, field)
     assert not Preflight.objects.exists()
+
+
+def test_the_schema_has_every_kind_of_fault() -> None:
+    assert set(get_args(FaultKind)) == set(PROBE_KINDS)
 
 
 def test_a_run_is_told_with_it(ask: Ask, run: Run, steady: Node, limping: Node) -> None:

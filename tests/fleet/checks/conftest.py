@@ -6,13 +6,18 @@ from typing import Any
 import pytest
 from pytest_django import Settings
 
-from fleet.checks.preflights import parse_faults, request_preflight, run_all_stages
+from fleet.checks.preflights import request_preflight, run_all_stages
 from fleet.models import Preflight
+from telemetry.simulate.preflight import ProbeFault
 from tests.parts import NOON
 
 SIXTEEN = tuple(f"n-{i:02d}" for i in range(16))
 # One bad EFA device, one bad pair, and one node short of a chip.
-BAD = ("efa_latency:n-03/5=3", "pair_slow:n-06+n-11=2", "chip_missing:n-09")
+BAD = (
+    ProbeFault.of_kind("efa_latency", "n-03", device=5, magnitude=3),
+    ProbeFault.of_kind("pair_slow", "n-06", peer="n-11", magnitude=2),
+    ProbeFault.of_kind("chip_missing", "n-09"),
+)
 
 
 @pytest.fixture
@@ -27,8 +32,7 @@ def asked(db: None, _rehearsing: None) -> Callable[..., Preflight]:
 
     def asking(names: Sequence[str] = SIXTEEN, **fields: Any) -> Preflight:
         given: dict[str, Any] = {"instance_type": "trn2.48xlarge", "by": "ada", "now": NOON}
-        faults = parse_faults(fields.pop("faults", ()))
-        return request_preflight(names, **given | fields, faults=faults)
+        return request_preflight(names, **given | fields)
 
     return asking
 

@@ -12,6 +12,7 @@ from fleet.checks.preflight_requirements import (
     update_preflight_alerts,
 )
 from fleet.models import Alert, Annotation, Node, NotificationChange, Preflight, Run
+from telemetry.simulate.preflight import ProbeFault
 from tests.parts import NOON
 
 pytestmark = pytest.mark.django_db
@@ -83,7 +84,7 @@ def test_a_fault_found_meanwhile_changes_the_open_alert_and_opens_no_twin(
         ("steady", "limping"),
         instance_type="trn1.32xlarge",
         now=NOON - timedelta(hours=1),
-        faults=["chip_missing:limping"],
+        faults=[ProbeFault.of_kind("chip_missing", "limping")],
     )
 
     update_preflight_alerts(now=LATER + timedelta(seconds=15))

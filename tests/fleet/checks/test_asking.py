@@ -6,12 +6,14 @@ from typing import Any
 import pytest
 
 from fleet.checks import preflights
-from fleet.checks.preflights import parse_faults, request_preflight
+from fleet.checks.preflights import request_preflight
 from fleet.models import Node, Preflight
 from telemetry.errors import FieldError
+from telemetry.simulate.preflight import ProbeFault
 from tests.parts import NOON
 
 pytestmark = pytest.mark.django_db
+fault = ProbeFault.of_kind
 
 
 @pytest.mark.parametrize(
@@ -25,13 +27,14 @@ pytestmark = pytest.mark.django_db
         ("take", {"take": 3}),
         ("instance_type", {"instance_type": ""}),
         ("instance_type", {"instance_type": "m5.large"}),
-        ("faults", {"faults": ["nonsense"]}),
-        ("faults", {"faults": ["melted:a"]}),
-        ("faults", {"faults": ["chip_missing:c"]}),
-        ("faults", {"faults": ["pair_slow:a"]}),
-        ("faults", {"faults": ["pair_slow:a+a"]}),
-        ("faults", {"faults": ["efa_down:a/8"]}),
-        ("faults", {"faults": ["efa_loss:a/1=0.9"]}),
+        ("faults", {"faults": [fault("melted", "a")]}),
+        ("faults", {"faults": [fault("chip_missing", "c")]}),
+        ("faults", {"faults": [fault("chip_missing", "a", device=0)]}),
+        ("faults", {"faults": [fault("pair_slow", "a")]}),
+        ("faults", {"faults": [fault("pair_slow", "a", peer="a")]}),
+        ("faults", {"faults": [fault("efa_down", "a")]}),
+        ("faults", {"faults": [fault("efa_down", "a", device=8)]}),
+        ("faults", {"faults": [fault("efa_loss", "a", device=1, magnitude=0.9)]}),
     ],
 )
 def test_what_cannot_be_is_refused_and_nothing_kept(
@@ -65,7 +68,7 @@ def test_real_nodes_are_probed_where_they_stand(steady: Node) -> None:
 def test_without_drills_there_are_neither_strangers_nor_faults(steady: Node) -> None:
     with pytest.raises(FieldError, match="stranger is no node of the fleet"):
         request_preflight(["steady", "stranger"], by="ada", now=NOON)
-    faults = parse_faults(["chip_missing:steady"])
+    faults = [fault("chip_missing", "steady")]
     with pytest.raises(FieldError, match="TRNWATCH_ALLOW_DRILLS"):
         request_preflight(["steady"], faults=faults, by="ada", now=NOON)
 

@@ -12,6 +12,7 @@ from fleet.checks.preflight_requirements import (
     update_preflight_doubts,
 )
 from fleet.models import Node, Preflight, Run
+from telemetry.simulate.preflight import ProbeFault
 from tests.parts import NOON
 
 pytestmark = pytest.mark.django_db
@@ -76,7 +77,7 @@ def test_the_newest_counts_and_says_who_did_not_pass(
     requiring: Run, done: Callable[..., Preflight]
 ) -> None:
     passed(done, hours_before=3)
-    newest = passed(done, hours_before=1, faults=["chip_missing:limping"])
+    newest = passed(done, hours_before=1, faults=[ProbeFault.of_kind("chip_missing", "limping")])
 
     assert flagged(requiring) == f"Preflight {newest.pk} did not pass limping."
 
@@ -85,7 +86,8 @@ def test_both_nodes_of_a_bad_pair_must_not_come_and_one_may(
     done: Callable[..., Preflight],
 ) -> None:
     names = (*PAIR, "other", "another", "fifth")
-    pair = passed(done, hours_before=1, names=names, faults=["pair_slow:steady+limping"])
+    pair_fault = ProbeFault.of_kind("pair_slow", "steady", peer="limping")
+    pair = passed(done, hours_before=1, names=names, faults=[pair_fault])
 
     assert missing_preflight_reason(names, NOON) == (
         f"Preflight {pair.pk} lets only one of steady and limping come."

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from fleet.checks.preflights import parse_faults, request_preflight, run_all_stages
+from fleet.checks.preflights import request_preflight, run_all_stages
 from fleet.models import Preflight
 from tests.fleet.checks.conftest import BAD, SIXTEEN
 from tests.parts import NOON
@@ -15,9 +15,9 @@ def asked(**fields: Any) -> Preflight:
         "take": 12,
         "by": "ada",
         "now": NOON,
+        "faults": BAD,
     }
-    faults = parse_faults(fields.pop("faults", BAD))
-    return request_preflight(fields.pop("names", SIXTEEN), **given | fields, faults=faults)
+    return request_preflight(fields.pop("names", SIXTEEN), **given | fields)
 
 
 def done(**fields: Any) -> Preflight:

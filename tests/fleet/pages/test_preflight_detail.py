@@ -10,6 +10,7 @@ from pytest_django import DjangoAssertNumQueries
 
 from fleet.checks.preflights import advance
 from fleet.models import Node, Preflight
+from telemetry.simulate.preflight import ProbeFault
 from tests.fleet.pages.conftest import Page
 from tests.fleet.pages.preflights import asked, done
 from tests.fleet.test_doors import member
@@ -83,7 +84,7 @@ def test_while_it_runs_it_says_what_it_does_and_fills_in(page: Page) -> None:
 
 
 def test_where_none_can_come_it_says_so(page: Page) -> None:
-    preflight = done(names=["a"], faults=["chip_missing:a"], take=1)
+    preflight = done(names=["a"], faults=[ProbeFault.of_kind("chip_missing", "a")], take=1)
 
     text = page(f"/preflight/{preflight.pk}/")
 

@@ -6,13 +6,15 @@ from io import StringIO
 import pytest
 from django.test import Client
 
+from telemetry.simulate.preflight import ProbeFault
 from tests.fleet.pages.preflights import asked, done
 
 pytestmark = pytest.mark.django_db
 
 
 def test_a_spreadsheet_gets_every_pair_once(client: Client) -> None:
-    preflight = done(faults=["pair_silent:n-00+n-01"], take=None)
+    fault = ProbeFault.of_kind("pair_silent", "n-00", peer="n-01")
+    preflight = done(faults=[fault], take=None)
 
     response = client.get(f"/preflight/{preflight.pk}/pairs")
 

@@ -60,5 +60,11 @@ def test_others_may_not_and_unknown_runs_are_not_found(
     assert client.get("/runs/llama/preflight/").status_code == 405
 
 
+def test_another_value_changes_nothing(client: Client, operator: User, alive: Run) -> None:
+    client.post("/runs/llama/preflight/", {"requires": "perhaps"})
+
+    assert not Run.objects.get().requires_preflight
+
+
 def test_an_unknown_run_is_not_found(client: Client, operator: User) -> None:
     assert client.post("/runs/nobody/preflight/", {"requires": "yes"}).status_code == 404
