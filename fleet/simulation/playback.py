@@ -2,11 +2,11 @@
 
 import math
 import sqlite3
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 from django.core.management import call_command
@@ -21,8 +21,9 @@ from fleet.alerts.evidence import Evidence
 from fleet.alerts.snapshots import rosters, sight_of
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
-from telemetry.blocks import METRICS, FloatArray, Span
+from telemetry.blocks import METRICS, FloatArray, IntArray, Span
 from telemetry.detect import CalmCache
+from telemetry.simulate.observation import arrived_until, observed, report_phases
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.scenario import Scenario
 from telemetry.simulate.shard import clock_at, play
@@ -193,27 +194,54 @@ def _in_place_of_ours() -> Iterator[DatabaseWrapper]:
 # How long the hot tier stores seconds, and how much is played at a time.
 KEEP_S = 900
 STRETCH_S = 300
+# What is observed at a second depends on this many seconds before its report.
+OBSERVED_FROM_S = 60
 
 
 class PlayedRun:
-    """One run on the stage: its clocks, and the last minutes of what it reported."""
+    """One run on the stage: its clocks, and the last minutes of what is observed of it."""
 
     def __init__(self, plan: Plan) -> None:
         self.plan = plan
         self.clocks = dict.fromkeys(plan.shards, start_clock(plan))
         self.playback: Playback | None = None
+        self._recent: Span | None = None
+        self._phases = report_phases(plan.inputs, plan.seed, plan.run.node_names)
 
     def play(self, until: int) -> Iterator[RunClock]:
-        """Play on until a second; yields the clock at every change of phase, in order."""
-        before = self.clocks[self.plan.shards[0]]
-        played = [play(self.plan, shard, clock, until) for shard, clock in self.clocks.items()]
+        """Play on until a second; yields the clock at every change of phase, in order.
+
+        A report that is not over by then is played to its end.
+        """
+        inputs, before = self.plan.inputs, self.clocks[self.plan.shards[0]]
+        ahead = until + inputs.agent_every_s - 1
+        played = [play(self.plan, shard, clock, ahead) for shard, clock in self.clocks.items()]
         self.clocks = {p.span.shard: p.clock for p in played}
-        hardware, steps = as_stored(Span.beside([p.span for p in played])), exact(played[0].steps)
+        truth = Span.beside([p.span for p in played])
+        hardware, steps = as_stored(self._observed(truth, until)), exact(played[0].steps)
         if self.playback is None:
-            self.playback = Playback(hardware, steps, keep_s=KEEP_S)
+            self.playback = Playback(hardware, steps, keep_s=KEEP_S, arrived=self._arrived)
         else:
             self.playback = self.playback.followed_by(hardware, steps, keep_s=KEEP_S)
         yield from phases(self.plan, before, self.clocks[self.plan.shards[0]])
+
+    @property
+    def _arrived(self) -> Callable[[int], IntArray] | None:
+        inputs = self.plan.inputs
+        return None if inputs.is_full else partial(arrived_until, inputs, self._phases)
+
+    def _observed(self, truth: Span, until: int) -> Span:
+        """Return what is observed of the seconds from the last call up to ``until``."""
+        inputs = self.plan.inputs
+        if inputs.is_full:
+            return truth
+        newest = -1 if self.playback is None else int(self.playback.second)
+        whole = truth if self._recent is None else Span.after_another([self._recent, truth])
+        assert whole is not None
+        oldest = until - OBSERVED_FROM_S - 2 * inputs.agent_every_s
+        self._recent = whole.between(oldest, int(whole.ticks[-1]))
+        seen = observed(inputs, whole, self._phases)
+        return seen.between(newest + 1, until)
 
 
 class ScenarioPlayback:
@@ -386,9 +414,10 @@ def _firings(plans: tuple[Plan, ...], duration_s: int) -> Iterator[Firing]:
     runs = {plan.run.name: create_run(plan.run, started_at=EPOCH) for plan in plans}
     stage, firings = ScenarioPlayback(plans), Firings(EPOCH_S)
     replay = Replay(stage, list(runs.values()))
+    entered: dict[int, list[tuple[str, RunClock]]] = {}
     for start_s in range(0, duration_s, STRETCH_S):
         until = EPOCH_S + min(start_s + STRETCH_S, duration_s)
-        entered = stage.play(until)
+        entered |= stage.play(until)
         for second in range(EPOCH_S + start_s + (start_s > 0), until + 1):
             stage.turn_to(second)
             for name, clock in entered.get(second, ()):

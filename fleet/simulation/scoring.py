@@ -225,6 +225,7 @@ class DrillReport:
             "scenario": self.scenario.name,
             "seed": self.seed,
             "duration_s": self.scenario.duration_s,
+            "tier": self.scenario.inputs.tier,
             "faults": [fault_json(truth) for truth in self.truths],
             "alerts": [alert_json(firing) for firing in self.firings],
             "score": self.score,
@@ -280,7 +281,7 @@ def rounded(value: float | None) -> float | None:
 def lines(report: DrillReport) -> Iterator[str]:
     """Yield the report as text, line by line."""
     scenario, score = report.scenario, report.score
-    yield f"{scenario.name}: {scenario.duration_s:,.0f} s, seed {report.seed}"
+    yield f"{scenario.name}: {scenario.duration_s:,.0f} s, seed {report.seed}, tier {scenario.inputs.tier}"
     yield f"\nFaults: {len(report.truths)}"
     yield from _table([_fault_row(report, i) for i in range(len(report.truths))])
     yield f"\nAlerts: {len(report.firings)}"

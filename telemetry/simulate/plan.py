@@ -4,6 +4,8 @@ from typing import Annotated
 
 import msgspec
 
+from telemetry.simulate.inputs import FULL, Inputs
+
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[float, msgspec.Meta(gt=0)]
@@ -77,7 +79,8 @@ class Benign(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One run with all that will happen to it: what a tick is a pure function of.
 
-    ``epoch_s`` is the Unix second from which the scenario's seconds count.
+    ``epoch_s`` is the Unix second from which the scenario's seconds count. ``inputs`` are what
+    of it is observed.
     """
 
     run: RunSpec
@@ -86,6 +89,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     faults: tuple[Fault, ...] = ()
     benign: tuple[Benign, ...] = ()
     shard_size: Count = 32
+    inputs: Inputs = FULL
 
     @property
     def shards(self) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ import msgspec
 from telemetry import catalog
 from telemetry.errors import FieldError
 from telemetry.simulate.faults import BENIGN, FAULTS, BenignKind, DevicePart, FaultKind
+from telemetry.simulate.inputs import CUSTOM, FULL, KEYS, Inputs, tier_named
 from telemetry.simulate.plan import Benign, Fault, Job, Plan, RunSpec
 from telemetry.simulate.step_model import step_plan
 
@@ -176,6 +177,7 @@ class _Head(msgspec.Struct, forbid_unknown_fields=True):
     seed: int = 0
     fault: list[dict[str, Any]] = []
     benign: list[dict[str, Any]] = []
+    inputs: dict[str, Any] = {}
 
 
 class Scenario(msgspec.Struct, frozen=True, kw_only=True):
@@ -187,6 +189,13 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     runs: tuple[RunSpec, ...]
     faults: tuple[Fault, ...] = ()
     benign: tuple[Benign, ...] = ()
+    inputs: Inputs = FULL
+
+    def at_tier(self, tier: str) -> "Scenario":
+        """Return the scenario observed at another input tier; what happens stays the same."""
+        busy = self.inputs.busy_while_waiting
+        inputs = tier_named(tier, busy_while_waiting=busy)
+        return msgspec.structs.replace(self, inputs=inputs)
 
     def plans(self, *, epoch_s: int, seed: int | None = None) -> tuple[Plan, ...]:
         """Return one plan per run, with its own faults and events."""
@@ -197,7 +206,14 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
     def _plan(self, run: RunSpec, epoch_s: int, seed: int) -> Plan:
         faults = tuple(f for f in self.faults if run_of(f, self.runs) is run)
         benign = tuple(b for b in self.benign if b.run == run.name)
-        return Plan(run=run, seed=seed, epoch_s=epoch_s, faults=faults, benign=benign)
+        return Plan(
+            run=run,
+            seed=seed,
+            epoch_s=epoch_s,
+            faults=faults,
+            benign=benign,
+            inputs=self.inputs,
+        )
 
 
 def load_scenario(text: str) -> Scenario:
@@ -235,7 +251,26 @@ def scenario_of(table: Table) -> Scenario:
         runs=runs,
         faults=faults,
         benign=benign,
+        inputs=_inputs(head.inputs),
     )
+
+
+def _inputs(table: Table) -> Inputs:
+    """Read the inputs: a tier, single keys, or a tier with single keys changed."""
+    known = ("tier", *KEYS)
+    for key, value in table.items():
+        if key not in known:
+            raise FieldError(
+                f"inputs.{key}", f"{value!r} sets an unknown key; {suggestion(key, known)}"
+            )
+    try:
+        base = tier_named(str(table.get("tier", FULL.tier)))
+    except FieldError as error:
+        raise error.inside("inputs") from error
+    single = {key: value for key, value in table.items() if key != "tier"}
+    is_other = bool(single.keys() - {"busy_while_waiting"})
+    changed = msgspec.structs.asdict(base) | single | ({"tier": CUSTOM} if is_other else {})
+    return _read(changed, Inputs, where="inputs")
 
 
 def run_of(fault: Fault, runs: tuple[RunSpec, ...]) -> RunSpec | None:

@@ -15,8 +15,10 @@ from telemetry.simulate.hardware import (
     occupancy,
     rows_at,
 )
+from telemetry.simulate.inputs import FULL, Inputs
 from telemetry.simulate.losses import losses
 from telemetry.simulate.noise import Floats, TickNoise
+from telemetry.simulate.observation import observed_phases
 from telemetry.simulate.plan import Plan
 from telemetry.simulate.script import Script, script_of
 from telemetry.simulate.timeline import (
@@ -88,7 +90,7 @@ def play(plan: Plan, shard: str, clock: RunClock, until: int, *, every_s: int = 
         steps.append(rows[rows.is_step & (rows.end_s > clock.tick) & (rows.end_s <= piece_until)])
         clock = after
     span = Span(shard, ticks, script.names[nodes], values, every_s)
-    return PlayedShard(clock, span, _batch(script, joined(steps)))
+    return PlayedShard(clock, span, _batch(script, joined(steps), plan.inputs))
 
 
 def clock_at(plan: Plan, clock: RunClock, until: int) -> RunClock:
@@ -131,18 +133,14 @@ def _nodes_of(plan: Plan, shard: str) -> slice:
     return slice(first, min(first + plan.shard_size, plan.run.nodes))
 
 
-def _batch(script: Script, rows: TimelineRows) -> StepBatch:
+def _batch(script: Script, rows: TimelineRows, inputs: Inputs = FULL) -> StepBatch:
     """Return steps as training reports them; an absent worker reports nothing."""
-    alike = np.zeros(rows.compute_s.shape)
-    phases = (
-        rows.compute_s,
-        rows.wait_s,
-        alike + rows.transfer_s[:, None],
-        rows.input_s,
-        alike + rows.checkpoint_s[:, None],
-        rows.late_s + (rows.pause_s + rows.after_s)[:, None],
+    if not inputs.step_reports:
+        return StepBatch.empty(script.run.name, script.names)
+    reported = (
+        np.where(rows.active, phase, np.nan).astype(np.float32)
+        for phase in observed_phases(inputs, rows)
     )
-    reported = (np.where(rows.active, phase, np.nan).astype(np.float32) for phase in phases)
     return StepBatch(
         run=script.run.name,
         workers=script.names,

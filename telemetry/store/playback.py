@@ -1,11 +1,11 @@
 """Recorded minutes of a run, read as the hot tier was at a chosen second."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from telemetry.blocks import IntArray, Span
+from telemetry.blocks import FloatArray, IntArray, Span
 from telemetry.steps import StepBatch
 
 MINUTE_S = 60
@@ -15,7 +15,8 @@ class Playback:
     """A Source over a recording; ``second`` is its present.
 
     ``seen`` is the last tick of nodes that do not report in the recording. ``keep_s`` is how
-    far back from the present data can be read; default: all.
+    far back from the present data can be read; default: all. ``arrived`` returns the newest tick
+    of each node, (n_nodes,), that had arrived at a second; default: that second.
     """
 
     def __init__(
@@ -25,7 +26,9 @@ class Playback:
         *,
         seen: Mapping[str, int] | None = None,
         keep_s: int | None = None,
+        arrived: Callable[[int], IntArray] | None = None,
     ) -> None:
+        self._arrived = arrived
         self.second = int(hardware.ticks[-1])
         self.keep_s = keep_s or len(hardware.ticks)
         self._hardware = hardware
@@ -44,7 +47,11 @@ class Playback:
     def last_seen(self) -> dict[str, int]:
         """Return the newest tick up to the present in which each node reported."""
         ticks = self._hardware.ticks
-        newest = self._newest[int(np.searchsorted(ticks, self.second, side="right")) - 1]
+        if self._arrived is None:
+            newest = self._newest[int(np.searchsorted(ticks, self.second, side="right")) - 1]
+        else:
+            rows = np.searchsorted(ticks, self._arrived(self.second), side="right") - 1
+            newest = np.where(rows < 0, -1, self._newest[rows, np.arange(len(rows))])
         names = self._hardware.nodes
         return self._seen | {
             name: tick
@@ -72,6 +79,8 @@ class Playback:
                     values[name][known.start - start : known.stop - start] = kept
             else:
                 values[name] = kept
+        if nodes and self._arrived is not None:
+            _blank_after(values, self._arrived(self.second) - start)
         return Span(held.shard, np.arange(start, end + 1), nodes, values)
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
@@ -91,11 +100,25 @@ class Playback:
             self._hardware.nodes,
             {name: values[rows] for name, values in recent.values.items()},
         )
-        known = self.steps("", since_s=self.second - keep_s - MINUTE_S)
+        oldest_s = self.second - keep_s - MINUTE_S
+        known = self._steps[slice(*np.searchsorted(self._steps.ended_at_s, [oldest_s, np.inf]))]
         joined = Span.after_another([kept, hardware]) or hardware
         return Playback(
-            joined, StepBatch.joined([known, steps]), seen=self.last_seen(), keep_s=keep_s
+            joined,
+            StepBatch.joined([known, steps]),
+            seen=self.last_seen(),
+            keep_s=keep_s,
+            arrived=self._arrived,
         )
+
+
+def _blank_after(values: dict[str, FloatArray], last: IntArray) -> None:
+    """Make values (n_ticks, n_nodes, n_parts) NaN after each node's last row, in copies."""
+    n_ticks = max((len(array) for array in values.values()), default=0)
+    late = np.arange(n_ticks)[:, None] > last
+    if late.any():
+        for name, array in values.items():
+            values[name] = np.where(late[..., None], np.nan, array).astype(array.dtype)
 
 
 def _newest_reports(span: Span) -> IntArray:

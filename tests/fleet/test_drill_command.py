@@ -69,7 +69,9 @@ def refused(path: Path) -> str:
 def test_it_answers_by_the_keys_that_others_rely_on(scenario: Path) -> None:
     answer = drilled(scenario)
 
-    assert set(answer) == {"scenario", "seed", "duration_s", "faults", "alerts", "score"}
+    assert set(answer) == {
+        "scenario", "seed", "duration_s", "tier", "faults", "alerts", "score",
+    }  # fmt: skip
     assert (answer["scenario"], answer["seed"], answer["duration_s"]) == ("brown-out", 3, 300)
     assert [set(fault) for fault in answer["faults"]] == [FAULT]
     assert answer["alerts"]

@@ -7,6 +7,7 @@ from django.core.management.base import CommandParser
 
 from fleet.management.cli import PlainCommand
 from fleet.simulation.scoring import drill, lines
+from telemetry.simulate.inputs import TIERS
 from telemetry.simulate.scenario import Scenario, load_scenario
 
 
@@ -20,10 +21,14 @@ class Command(PlainCommand):
         super().add_arguments(parser)
         parser.add_argument("scenario", type=Path, help="scenario file (TOML); see docs/drills.md")
         parser.add_argument("--seed", type=int, help="another seed than the file's")
+        parser.add_argument("--tier", help=f"input tier: {', '.join(TIERS)}; else the file's")
 
-    def handle(self, *, scenario: Path, seed: int | None, json: bool, **_: Any) -> None:
+    def handle(
+        self, *, scenario: Path, seed: int | None, tier: str | None, json: bool, **_: Any
+    ) -> None:
         """Play and print."""
-        report = drill(read_scenario(scenario), seed=seed)
+        played = read_scenario(scenario)
+        report = drill(played if tier is None else played.at_tier(tier), seed=seed)
         if json:
             self.write_json(report.as_json())
             return

@@ -1,0 +1,103 @@
+"""Which telemetry reaches us: input tiers, and the inputs that each one has.
+
+What happens in a simulated run does not depend on the tier. The tier decides what of it is
+observed (``telemetry.simulate.observation``). Detection is not told the tier.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
+
+import msgspec
+
+from telemetry.errors import FieldError
+
+Seconds = Annotated[float, msgspec.Meta(ge=0, le=3600)]
+Collective = Literal["every_step", "every_20", "none"]
+# With collectives timed in every twentieth step, all workers time the same ones.
+SPARSE_STEPS = 20
+
+
+class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The inputs of one run; see docs/drills.md for each.
+
+    ``agent`` and ``agent_every_s`` are the node's reports. ``is_scraped``: instead of an agent, a
+    Prometheus scrapes neuron-monitor's exporter and node_exporter and sends on what it has.
+    ``step_reports`` come every ``report_every_s`` from clocks that are off by up to
+    ``clock_skew_s``; ``lost_ratio`` of them never come. ``probe_every_s`` 0: no EFA probe.
+    ``busy_while_waiting`` belongs to the hardware: whether a core that waits in a collective
+    counts as busy.
+    """
+
+    tier: str = "full"
+    agent: bool = True
+    agent_every_s: int = 1
+    is_scraped: bool = False
+    hbm_bandwidth: bool = True
+    power: bool = True
+    probe_every_s: Seconds = 1
+    step_reports: bool = True
+    runtime_trace: bool = False
+    collective: Collective = "every_step"
+    report_every_s: Seconds = 0
+    clock_skew_s: Annotated[float, msgspec.Meta(ge=0, le=2)] = 0
+    lost_ratio: Annotated[float, msgspec.Meta(ge=0, lt=1)] = 0
+    busy_while_waiting: bool = False
+
+    @property
+    def is_full(self) -> bool:
+        """Whether everything is observed as it is, each second."""
+        return msgspec.structs.replace(self, busy_while_waiting=FULL.busy_while_waiting) == FULL
+
+
+FULL = Inputs()
+CUSTOM = "custom"
+# What a scenario file may set one by one.
+KEYS = (
+    "hbm_bandwidth",
+    "power",
+    "runtime_trace",
+    "step_reports",
+    "agent",
+    "probe_every_s",
+    "collective",
+    "report_every_s",
+    "clock_skew_s",
+    "lost_ratio",
+    "busy_while_waiting",
+)
+
+
+def _tier(tier: str, **inputs: Any) -> Inputs:
+    """A tier of real nodes: no HBM bandwidth, reports each second by clocks that differ."""
+    usual: dict[str, Any] = {
+        "hbm_bandwidth": False,
+        "probe_every_s": 0,
+        "collective": "none",
+        "report_every_s": 1,
+        "clock_skew_s": 2,
+    }
+    return Inputs(tier=tier, **usual | inputs)
+
+
+# The tiers of real fleets, from most to least telemetry.
+TIERS: Mapping[str, Inputs] = {
+    each.tier: each
+    for each in (
+        FULL,
+        _tier("agent_collectives", collective="every_step"),
+        _tier("agent_trace", agent_every_s=5, runtime_trace=True),
+        _tier("agent_hooks", agent_every_s=5, probe_every_s=60),
+        _tier("hooks_only", agent=False, power=False),
+        _tier("agent_only", agent_every_s=5, step_reports=False),
+        _tier(
+            "prometheus_15s", agent_every_s=15, is_scraped=True, power=False, step_reports=False
+        ),
+    )
+}
+
+
+def tier_named(name: str, *, busy_while_waiting: bool = FULL.busy_while_waiting) -> Inputs:
+    """Return the inputs of a tier; FieldError for an unknown name."""
+    if name not in TIERS:
+        raise FieldError("tier", f"{name!r} is no input tier; choose one of {', '.join(TIERS)}")
+    return msgspec.structs.replace(TIERS[name], busy_while_waiting=busy_while_waiting)

@@ -1,0 +1,142 @@
+"""What of the simulated truth is observed: the layer between a run and detection.
+
+The hardware of a run is played second by second. A real agent reports every few seconds: each
+report holds means and rates over its period, is stored in every second that it covers, and
+arrives when the period ends. Until then those seconds are gaps.
+"""
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+
+from telemetry.blocks import METRICS, FloatArray, IntArray, Span
+from telemetry.simulate.inputs import SPARSE_STEPS, Inputs
+from telemetry.simulate.noise import mixed, stream
+from telemetry.simulate.timeline import TimelineRows
+
+# Newer values than the last report are in no sample, so an observer plays ahead by a period.
+SCRAPE_DELAY_S = 5
+PROBED = "efa_latency_s"
+# What neuron-monitor's exporter and node_exporter do not have.
+NOT_SCRAPED = frozenset({"hbm_bandwidth_bytes_per_s", PROBED})
+
+
+def report_phases(inputs: Inputs, seed: int, nodes: tuple[str, ...]) -> IntArray:
+    """Second within its period in which each node's report ends: (n_nodes,)."""
+    if inputs.agent_every_s == 1:
+        return np.zeros(len(nodes), int)
+    keys = np.array([stream(seed, name, "report") for name in nodes], np.uint64)
+    return (mixed(np.uint64(1), keys) % np.uint64(inputs.agent_every_s)).astype(int)
+
+
+def arrived_until(inputs: Inputs, phases: IntArray, now: int) -> IntArray:
+    """Newest second of each node that has arrived by now: (n_nodes,)."""
+    now -= SCRAPE_DELAY_S if inputs.is_scraped else 0
+    every_s = inputs.agent_every_s
+    return now - (now - phases) % every_s
+
+
+def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
+    """Return the hardware as it is stored once all of it has arrived.
+
+    Parameters
+    ----------
+    span : every second of the truth, over some periods more than is asked for
+    phases : (n_nodes,) as ``report_phases`` returned them
+
+    Returns
+    -------
+    The same seconds. A report that the span does not hold whole is a gap.
+    """
+    if not inputs.agent:
+        return Span(span.shard, span.ticks, span.nodes, {}, span.every_s)
+    values: dict[str, FloatArray] = {}
+    for name, truth in span.values.items():
+        if not _is_observed(inputs, name):
+            continue
+        values[name] = truth
+        if name == PROBED and inputs.probe_every_s > 1:
+            values[name] = _probed(truth, span.ticks, phases, int(inputs.probe_every_s))
+        if inputs.agent_every_s > 1:
+            # A count, and a probe that is held, is what it was when the report was made.
+            is_last = name == PROBED or METRICS[name].packing == "exact"
+            values[name] = _reported(
+                values[name], span.ticks, phases, inputs.agent_every_s, is_last=is_last
+            )
+    return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
+
+
+def _is_observed(inputs: Inputs, name: str) -> bool:
+    if name == "hbm_bandwidth_bytes_per_s":
+        return inputs.hbm_bandwidth
+    if name == PROBED:
+        return inputs.probe_every_s > 0 and not inputs.is_scraped
+    return not (inputs.is_scraped and name in NOT_SCRAPED)
+
+
+def _by_phase(phases: IntArray) -> Mapping[int, IntArray]:
+    return {int(phase): np.flatnonzero(phases == phase) for phase in np.unique(phases)}
+
+
+def _reported(
+    truth: FloatArray, ticks: IntArray, phases: IntArray, every_s: int, *, is_last: bool
+) -> FloatArray:
+    """Hold the mean of each period, or its last value, over the period: same shape."""
+    held = np.full_like(truth, np.nan)
+    for phase, nodes in _by_phase(phases).items():
+        first = int((phase + 1 - ticks[0]) % every_s)
+        n_periods = (len(ticks) - first) // every_s
+        if n_periods <= 0:
+            continue
+        rows = slice(first, first + n_periods * every_s)
+        cut = truth[rows][:, nodes].reshape(n_periods, every_s, len(nodes), truth.shape[2])
+        value = cut[:, -1] if is_last else cut.mean(axis=1)
+        # An agent that is not there when the period ends, or was not all the time, reports none.
+        held[rows, nodes] = np.repeat(value, every_s, axis=0)
+    return held
+
+
+def _probed(truth: FloatArray, ticks: IntArray, phases: IntArray, every_s: int) -> FloatArray:
+    """Hold what each probe measured until the next one: same shape."""
+    held = np.full_like(truth, np.nan)
+    for phase, nodes in _by_phase(phases).items():
+        age = (ticks - phase) % every_s
+        at = np.arange(len(ticks)) - age
+        known = np.flatnonzero(at >= 0)
+        held[np.ix_(known, nodes)] = truth[np.ix_(at[known], nodes)]
+    # A node that does not report holds no probe.
+    held[np.isnan(truth).all(axis=2)] = np.nan
+    return held
+
+
+def observed_phases(inputs: Inputs, rows: TimelineRows) -> tuple[FloatArray, ...]:
+    """Phases of steps as workers report them, in the order of PHASES: (n_steps, n_workers).
+
+    Where the exchange is not timed, waiting and transferring are unknown, and their time is
+    part of ``compute_s``, as is the time that a worker was late: a hook sees the whole step, and
+    what it times itself. A runtime trace shows executions and collectives: it knows waiting and
+    transferring, and not why no graph is executed in between.
+    """
+    alike = np.zeros(rows.compute_s.shape)
+    transfer_s, checkpoint_s = alike + rows.transfer_s[:, None], alike + rows.checkpoint_s[:, None]
+    pause_s, after_s = alike + rows.pause_s[:, None], alike + rows.after_s[:, None]
+    unknown = np.full(alike.shape, np.nan)
+    wait_s, input_s, compute_s = rows.wait_s, rows.input_s, rows.compute_s
+    if inputs.is_full:
+        other_s = rows.late_s + (pause_s + after_s)
+        return compute_s, wait_s, transfer_s, input_s, checkpoint_s, other_s
+    if inputs.runtime_trace:
+        idle_s = pause_s + input_s + rows.late_s + checkpoint_s + after_s
+        return compute_s, wait_s, transfer_s, unknown, unknown, idle_s
+    own_s = pause_s + compute_s + rows.late_s
+    is_timed = _is_timed(inputs, rows.step)[:, None]
+    compute_s = np.where(is_timed, own_s, own_s + wait_s + transfer_s)
+    wait_s, transfer_s = (np.where(is_timed, s, np.nan) for s in (wait_s, transfer_s))
+    return compute_s, wait_s, transfer_s, input_s, checkpoint_s, after_s
+
+
+def _is_timed(inputs: Inputs, step: IntArray) -> NDArray[np.bool_]:
+    """Whether workers time the exchange of a step: (n_steps,)."""
+    every = {"every_step": 1, "every_20": SPARSE_STEPS, "none": 0}[inputs.collective]
+    return step % every == 0 if every else np.zeros(len(step), bool)

@@ -1,0 +1,136 @@
+"""Input tiers: what of a simulated run is observed, and when."""
+
+import msgspec
+import numpy as np
+import pytest
+
+from telemetry.blocks import Span
+from telemetry.errors import FieldError
+from telemetry.simulate.inputs import TIERS
+from telemetry.simulate.observation import arrived_until, observed, report_phases
+from telemetry.simulate.plan import Plan
+from telemetry.simulate.scenario import load_scenario
+from telemetry.simulate.shard import play, start_clock
+from tests.telemetry.simulate.played import SMALL
+
+NODES = tuple(f"n-{i}" for i in range(8))
+TICKS = np.arange(1000, 1150)
+
+
+def counted(name: str = "efa_tx_bytes_per_s") -> Span:
+    """A metric whose value is its second, the same for all nodes."""
+    values = np.broadcast_to(TICKS[:, None, None], (len(TICKS), len(NODES), 2)).astype(float)
+    return Span("s", TICKS, NODES, {name: values.copy()})
+
+
+def test_every_tier_of_the_design_is_there() -> None:
+    assert list(TIERS) == [
+        "full",
+        "agent_collectives",
+        "agent_trace",
+        "agent_hooks",
+        "hooks_only",
+        "agent_only",
+        "prometheus_15s",
+    ]
+
+
+def test_a_report_holds_the_mean_of_its_period_and_arrives_when_it_ends() -> None:
+    inputs = TIERS["agent_hooks"]
+    phases = report_phases(inputs, 1, NODES)
+    assert len(set(phases.tolist())) > 1
+
+    seen = observed(inputs, counted(), phases).values["efa_tx_bytes_per_s"]
+
+    for node, phase in enumerate(phases):
+        end = int(1100 + (phase - 1100) % 5)
+        rows = slice(end - 4 - 1000, end + 1 - 1000)
+        assert seen[rows, node].tolist() == [[end - 2.0] * 2] * 5
+        assert arrived_until(inputs, phases, end)[node] == end
+        assert arrived_until(inputs, phases, end + 4)[node] == end
+
+
+def test_a_probe_is_held_until_the_next_one() -> None:
+    inputs = TIERS["agent_hooks"]
+    phases = report_phases(inputs, 1, NODES)
+
+    seen = observed(inputs, counted("efa_latency_s"), phases).values["efa_latency_s"]
+
+    known = [np.unique(seen[80:, node][np.isfinite(seen[80:, node])]) for node in range(8)]
+    assert all(2 <= len(values) <= 3 for values in known)
+    assert all(set(np.diff(values)) == {60.0} for values in known)
+
+
+@pytest.mark.parametrize("tier", [name for name in TIERS if name != "full"])
+def test_no_real_node_reports_hbm_bandwidth(tier: str) -> None:
+    inputs = TIERS[tier]
+    seen = observed(inputs, counted("hbm_bandwidth_bytes_per_s"), report_phases(inputs, 1, NODES))
+
+    assert not seen.values
+
+
+def test_without_an_agent_no_hardware_is_seen() -> None:
+    inputs = TIERS["hooks_only"]
+
+    assert not observed(inputs, counted(), report_phases(inputs, 1, NODES)).values
+
+
+def test_hooks_do_not_know_what_is_waiting_and_what_transferring() -> None:
+    plan = Plan(run=SMALL, seed=3, epoch_s=1000)
+    full = play(plan, plan.shards[0], start_clock(plan), 1120).steps
+    hooked = msgspec.structs.replace(plan, inputs=TIERS["agent_hooks"])
+    seen = play(hooked, plan.shards[0], start_clock(plan), 1120).steps
+
+    assert len(full) == len(seen) > 0
+    assert np.isnan(seen.phases["wait_s"]).all()
+    assert np.isnan(seen.phases["transfer_s"]).all()
+    np.testing.assert_allclose(seen.step_s, full.step_s, rtol=1e-5)
+
+
+def test_sparse_collectives_are_timed_in_every_twentieth_step() -> None:
+    sparse = msgspec.structs.replace(TIERS["agent_hooks"], collective="every_20")
+    plan = Plan(run=SMALL, seed=3, epoch_s=1000, inputs=sparse)
+    steps = play(plan, plan.shards[0], start_clock(plan), 1240).steps
+
+    is_timed = np.isfinite(steps.phases["transfer_s"]).all(axis=1)
+    assert (is_timed == (steps.step % 20 == 0)).all()
+    assert is_timed.any()
+
+
+SCENARIO = """
+name = "tiers"
+duration_s = 60
+[[run]]
+name = "tiny"
+model = "llama3.1-8b"
+instance = "trn2.48xlarge"
+nodes = 2
+tp = 8
+seq_len = 4096
+global_batch = 64
+[inputs]
+"""
+
+
+def test_a_file_names_a_tier_or_sets_inputs_one_by_one() -> None:
+    assert load_scenario(SCENARIO + 'tier = "agent_hooks"').inputs == TIERS["agent_hooks"]
+    changed = load_scenario(SCENARIO + 'tier = "agent_hooks"\nprobe_every_s = 0').inputs
+    assert (changed.tier, changed.probe_every_s, changed.agent_every_s) == ("custom", 0, 5)
+
+
+@pytest.mark.parametrize(
+    ("line", "field", "remedy"),
+    [
+        ('tier = "agent"', "inputs.tier", "choose one of full"),
+        ("hbm_bandwith = true", "inputs.hbm_bandwith", "did you mean 'hbm_bandwidth'"),
+        ('collective = "each"', "inputs.collective", "'each'"),
+        ("lost_ratio = 2", "inputs.lost_ratio", "2"),
+        ("agent_every_s = 3", "inputs.agent_every_s", "unknown key"),
+    ],
+)
+def test_wrong_inputs_are_refused_by_name(line: str, field: str, remedy: str) -> None:
+    with pytest.raises(FieldError) as refusal:
+        load_scenario(SCENARIO + line)
+
+    assert refusal.value.field == field
+    assert remedy in str(refusal.value)
