@@ -236,8 +236,8 @@ class PlayedRun:
         if inputs.is_full:
             return truth
         newest = -1 if self.playback is None else int(self.playback.second)
-        whole = truth if self._recent is None else Span.after_another([self._recent, truth])
-        assert whole is not None
+        pieces = [piece for piece in (self._recent, truth) if piece is not None]
+        whole = Span.after_another(pieces) or truth
         oldest = until - OBSERVED_FROM_S - 2 * inputs.agent_every_s
         self._recent = whole.between(oldest, int(whole.ticks[-1]))
         seen = observed(inputs, whole, self._phases)

@@ -281,7 +281,8 @@ def rounded(value: float | None) -> float | None:
 def lines(report: DrillReport) -> Iterator[str]:
     """Yield the report as text, line by line."""
     scenario, score = report.scenario, report.score
-    yield f"{scenario.name}: {scenario.duration_s:,.0f} s, seed {report.seed}, tier {scenario.inputs.tier}"
+    played = f"{scenario.duration_s:,.0f} s, seed {report.seed}, tier {scenario.inputs.tier}"
+    yield f"{scenario.name}: {played}"
     yield f"\nFaults: {len(report.truths)}"
     yield from _table([_fault_row(report, i) for i in range(len(report.truths))])
     yield f"\nAlerts: {len(report.firings)}"

@@ -68,7 +68,7 @@ KEYS = (
 
 
 def _tier(tier: str, **inputs: Any) -> Inputs:
-    """A tier of real nodes: no HBM bandwidth, reports each second by clocks that differ."""
+    """Build a tier of real nodes: no HBM bandwidth, step reports by clocks that differ."""
     usual: dict[str, Any] = {
         "hbm_bandwidth": False,
         "probe_every_s": 0,
