@@ -46,7 +46,7 @@ UNITS = {
 
 
 def culprit_charts(alert: Alert) -> Sequence[NodeChart]:
-    """Return the charts of the metrics that give the culprit away, the most telling first."""
+    """Return the charts of the metrics that reveal the culprit, the most telling first."""
     if alert.node is None:
         return []
     named = alert.evidence.get("charts")
@@ -61,7 +61,6 @@ def _dicts(value: object) -> Sequence[Mapping[str, object]]:
 
 
 def chart_of_metric(metric: str) -> NodeChart:
-    """Return how a metric is drawn: as the node's page does, or plainly where it does not."""
     known = BY_METRIC.get(metric)
     if known is not None:
         return known
@@ -78,7 +77,7 @@ def culprit_figure(
     *,
     long_term: LongTerm | None = None,
 ) -> Chart | None:
-    """Draw a metric of the culprit: its parts beside each other, or its node beside the others."""
+    """Draw a metric of the culprit: its parts, or its node next to the other nodes."""
     if alert.node is None:
         return None
     is_host = METRICS[chart.metric].part == "node"
@@ -93,7 +92,7 @@ def culprit_figure(
 
 
 def marked_parts(alert: Alert) -> Sequence[int]:
-    """Return the parts to mark: a throttled device is all of its cores."""
+    """Return the parts to highlight: a throttled device marks all of its cores."""
     if alert.device is None or alert.node is None:
         return []
     if alert.cause != "throttle":
@@ -103,7 +102,7 @@ def marked_parts(alert: Alert) -> Sequence[int]:
 
 
 def marks_of(alert: Alert, chart: NodeChart) -> Sequence[Mark]:
-    """Return the levels to draw: what peers do, and from where on it counts as broken."""
+    """Return the levels to draw: the usual level of peers, and the firing threshold."""
     culprit = Evidence(alert.evidence).culprit
     if culprit.metric != chart.metric or culprit.unit != chart.unit:
         return []
@@ -116,14 +115,13 @@ def marks_of(alert: Alert, chart: NodeChart) -> Sequence[Mark]:
 
 
 def stands_out(alert: Alert) -> str:
-    """Say what to look at in the culprit's chart."""
     if alert.device is None:
         return "the window in which it happened"
     return f"{part_name(alert.cause) or 'device'} {alert.device} stands out"
 
 
 def _beside_nodes(source: Source, node: Node, chart: NodeChart, window: Window) -> Chart | None:
-    """Draw what a whole node does beside the other nodes of its run."""
+    """Draw a node total next to those of the other nodes of its run."""
     peers = list(Node.objects.filter(run=node.run_id).exclude(pk=node.pk).order_by("rank", "name"))
     hot = source.newest().get(node.shard, 0)
     is_hot = window.start >= hot - source.keep_s
@@ -183,8 +181,6 @@ PHASE_OF: Mapping[str, tuple[str, str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class AlertChart:
-    """One chart of the alert page."""
-
     name: str
     title: str
     kind: str
@@ -206,7 +202,7 @@ def alert_window(alert: Alert, *, now: datetime) -> Window:
 
 
 def charts_of(alert: Alert) -> Sequence[AlertChart]:
-    """Return the charts that speak for an alert, the most telling first."""
+    """Return the charts that support an alert, the most telling first."""
     phases = AlertChart("phases", "Step time by phase", "stack", "per step, seconds")
     convicting = _convicting(alert)
     if alert.run is None:
@@ -290,7 +286,6 @@ def alert_figure(
 
 
 def _usual(alert: Alert) -> Sequence[Mark]:
-    """Return how long a step took before, as a level to draw."""
     evidence = Evidence(alert.evidence)
     usual_s = evidence.number("baseline_step_s") or evidence.number("usual_step_s")
     return [] if usual_s is None else [(usual_s, f"before {seconds(usual_s)}", "peers")]
@@ -302,7 +297,7 @@ def _by_node(alert: Alert) -> Chart:
 
 
 def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:
-    """Draw how long each worker waited, or what it was late with, while it was so."""
+    """Draw how long each worker waited, or its delay, during the alert."""
     if alert.run is None:
         return None
     broken = replace(window, start=int(alert.onset_at.timestamp()))
@@ -316,7 +311,7 @@ def _workers(source: Source, alert: Alert, window: Window) -> Chart | None:
 
 
 def _phase(source: Source, run: Run, cause: str, window: Window) -> Chart:
-    """Set the workers side by side: their mean, or the longest where it comes now and then."""
+    """Draw one phase by worker: the mean, or the maximum if the phase is intermittent."""
     phase, label, _ = PHASE_OF[cause]
     steps = run_steps(source, run.name, start_s=window.start, end_s=window.end)
     if len(steps.workers) != run.n_nodes:
@@ -329,7 +324,6 @@ def _phase(source: Source, run: Run, cause: str, window: Window) -> Chart:
 
 
 def shade_of(alert: Alert, *, now: datetime) -> Shade:
-    """Return the broken stretch, with its words."""
     limit = Evidence(alert.evidence).number("limit_ratio")
     is_share = alert.rule == "allreduce_share" and limit is not None
     words = f"above {percent(limit, 0)}" if is_share else "broken"

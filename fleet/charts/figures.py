@@ -35,7 +35,7 @@ def resolution(every_s: int) -> str:
 
 
 def reach_of(stretches: Sequence[SeriesSource]) -> dict[str, Any]:
-    """Return what a chart says of its parts; nothing where one tier tells all, in full detail."""
+    """Describe the segments of a chart; empty where one tier has all of it in full detail."""
     is_plain = len(stretches) < 2 and all(
         each.tier != "long term" and each.every_s <= MINUTE_S for each in stretches
     )
@@ -55,7 +55,7 @@ def reach_of(stretches: Sequence[SeriesSource]) -> dict[str, Any]:
 
 
 def reach_in_words(reach: Sequence[dict[str, Any]]) -> str:
-    """Say what a chart's parts are, the newest first, in UTC."""
+    """Describe the segments, the newest first, in UTC."""
     texts = []
     for i, part in enumerate(reach):
         newer = reach[i + 1] if i + 1 < len(reach) else None
@@ -67,7 +67,7 @@ def reach_in_words(reach: Sequence[dict[str, Any]]) -> str:
 
 
 def workers_reach(window: Window) -> Sequence[SeriesSource]:
-    """Return what a chart of single workers has of a window: nothing from the long-term store."""
+    """Return the segments of a chart by worker: the long-term store has none."""
     kept_from = durable_from()
     if kept_from is None or kept_from <= window.start:
         return ()
@@ -119,7 +119,7 @@ class Chart:
     stretches: Sequence[SeriesSource] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the page's script draws; a gap is null."""
+        """Return the data for the page's script; a gap is null."""
         answer: dict[str, Any] = {
             "t": seconds(self.t_s),
             "series": [
@@ -140,7 +140,6 @@ class Chart:
         return answer | ({"labels": list(self.labels)} if self.labels else {})
 
     def since(self, second: float) -> dict[str, Any]:
-        """Return what a chart appends: the points after ``second``."""
         new = self.t_s > second
         return {
             "t": seconds(self.t_s[new]),
@@ -162,7 +161,7 @@ class Heat:
     stretches: Sequence[SeriesSource] = ()
 
     def as_json(self) -> dict[str, Any]:
-        """Return what the page's script draws; a gap is null."""
+        """Return the data for the page's script; a gap is null."""
         return {
             "t": seconds(self.t_s),
             "window": self.window,
@@ -173,19 +172,18 @@ class Heat:
         } | reach_of(self.stretches)
 
     def until(self, second: float) -> "Heat":
-        """Keep the columns that are whole once ``second`` has been told."""
+        """Keep the columns that are complete at ``second``."""
         whole = self.t_s + (self.every_s - 1) / 2 <= second
         return replace(self, t_s=self.t_s[whole], values=self.values[:, whole])
 
     def since(self, second: float) -> dict[str, Any]:
-        """Return what a chart appends: the columns after ``second``."""
         new = self.t_s > second
         values = np.round(self.values[:, new].astype(float), 2)
         return {"t": seconds(self.t_s[new]), "values": [_with_nulls(row) for row in values]}
 
 
 def seconds(t_s: FloatArray | IntArray) -> list[float]:
-    """Return moments as short as JSON can say them: whole seconds, or to the millisecond."""
+    """Shorten times for JSON: whole seconds, or milliseconds."""
     rounded_s = np.round(np.asarray(t_s, dtype=float), 3)
     is_whole = bool((rounded_s == np.floor(rounded_s)).all())
     moments: list[float] = (rounded_s.astype(int) if is_whole else rounded_s).tolist()
@@ -193,7 +191,7 @@ def seconds(t_s: FloatArray | IntArray) -> list[float]:
 
 
 def rounded(values: FloatArray) -> FloatArray:
-    """Round to four significant digits, which is more than a screen shows."""
+    """Round to four significant digits."""
     exact = np.asarray(values, dtype=float)
     size = np.abs(np.where(np.isfinite(exact) & (exact != 0), exact, 1.0))
     power = SIGNIFICANT_DIGITS - 1 - np.floor(np.log10(size))
@@ -240,7 +238,7 @@ def _padded(values: FloatArray, n_rows: int) -> FloatArray:
 
 
 def mean_of(values: FloatArray) -> FloatArray:
-    """Average over axis 1 what is there; NaN where nothing is."""
+    """Average over axis 1 without NaN; NaN where all values are."""
     there = np.isfinite(values)
     return _ratio(np.where(there, values, 0.0).sum(axis=1), there.sum(axis=1))
 
@@ -269,7 +267,7 @@ def heat_of(series: Series, part: str, *, every_s: int) -> Heat:
 
 
 def column_s(length_s: float, *, every_s: int) -> int:
-    """Return how much time a column of a heat map over such a window stands for."""
+    """Return the seconds per column of a heat map over such a window."""
     return every_s * max(1, -(-int(length_s) // (every_s * MAX_COLUMNS)))
 
 
@@ -288,7 +286,7 @@ WRITERS: Mapping[str, Callable[[float | None], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class ChartTable:
-    """Column heads, and rows of as many cells; the newest row first where rows are moments."""
+    """Column heads and rows of cells; where rows are times, the newest comes first."""
 
     heads: Sequence[str]
     rows: Sequence[Sequence[str]]
@@ -296,7 +294,7 @@ class ChartTable:
 
 
 def table_of(drawn: Mapping[str, Any]) -> ChartTable:
-    """Return what a chart draws (``Figure.as_json``, ``Heat.as_json``) in words."""
+    """Convert a chart (``Figure.as_json``, ``Heat.as_json``) to a table."""
     columns = drawn.get("series") or [
         {"label": label, "values": values}
         for label, values in zip(drawn.get("rows", ()), drawn.get("values", ()), strict=True)
@@ -311,7 +309,7 @@ def table_of(drawn: Mapping[str, Any]) -> ChartTable:
 
 
 def _newest_first(n: int) -> range:
-    """Count down, leaving out what makes a table too long to read."""
+    """Count down, to the greatest length of a table."""
     return range(n - 1, -1, -max(1, -(-n // MOST_ROWS)))
 
 

@@ -31,12 +31,12 @@ NEWEST_S = 5
 
 
 def freeze(source: Source, alert: Alert, *, now: datetime) -> None:
-    """Keep the charts of an alert as they can be drawn now."""
+    """Store the current charts of an alert."""
     _keep(source, alert, alert_window(alert, now=now), now=now, kept_until=None)
 
 
 def frozen_figure(alert: Alert, chart: str) -> bytes | None:
-    """Return a frozen chart as JSON; None where an alert has none, or goes on."""
+    """Return a frozen chart as JSON; None where an alert has none or is open."""
     whole = alert.frozen_charts.filter(name=chart, kept_until=None)
     packed = None if alert.is_open else whole.values_list("figure", flat=True).first()
     return None if packed is None else _unpacked(packed)
@@ -83,7 +83,7 @@ def freeze_what_is_due(hot: Source, *, now: datetime) -> list[Alert]:
 def _keep_piece(
     hot: Source, alert: Alert, kept: list[FrozenChart], *, is_over: bool, now: datetime
 ) -> bool:
-    """Keep the next piece of an alert if it is over, or if its seconds are soon forgotten."""
+    """Store the next part of an alert if it is over, or if its seconds expire soon."""
     whole, oldest = alert_window(alert, now=now), int(now.timestamp()) - hot.keep_s
     known = [int(c.kept_until.timestamp()) for c in kept if c.kept_until is not None]
     start = max(known, default=whole.start)
@@ -104,7 +104,7 @@ def _keep_piece(
 def _keep(
     source: Source, alert: Alert, window: Window, *, now: datetime, kept_until: datetime | None
 ) -> None:
-    """Keep the charts over a window, after what of them is kept already."""
+    """Store the charts over a window, appended to what is stored already."""
     unfinished = FrozenChart.objects.filter(alert=alert, kept_until__isnull=False)
     before = {chart.name: chart.figure for chart in unfinished}
     for chart in charts_of(alert):
@@ -154,14 +154,14 @@ SILENCED = re.compile(r"until (\d{4}-\d\d-\d\d \d\d:\d\d) UTC: (.*)", re.DOTALL)
 
 
 def frozen_link(alert: Alert, *, at: datetime) -> str:
-    """Return the address of an alert's page as it stands at a moment: window, evidence, state."""
+    """Return the address of an alert's page frozen at a time: window, evidence, state."""
     window = alert_window(alert, now=at)
     query = {"from": window.start, "to": window.end, "at": written(at)}
     return f"{alert.get_absolute_url()}?{urlencode(query)}"
 
 
 def written(moment: datetime) -> str:
-    """Write a moment as addresses hold it, in Unix seconds."""
+    """Format a time for addresses, in Unix seconds."""
     return f"{moment.timestamp():.6f}".rstrip("0").rstrip(".")
 
 
@@ -206,7 +206,7 @@ def _restore(then: Alert, snapshot: dict[str, object]) -> None:
 
 
 def _replay(then: Alert, event: AlertEvent) -> None:
-    """Let one event happen to an alert again, as far as people and its end are concerned."""
+    """Apply one event to an earlier state of an alert."""
     match event.kind:
         case Kind.ACKNOWLEDGED:
             then.acknowledged_at, then.acknowledged_by = event.at, event.by
@@ -228,7 +228,7 @@ def _replay(then: Alert, event: AlertEvent) -> None:
 
 
 def _silence(event: AlertEvent) -> Silence | None:
-    """Return a silence as its event announced it: its own row may have changed, or be gone."""
+    """Return a silence as its event recorded it: its row may have changed or be gone."""
     match = SILENCED.fullmatch(event.text)
     if match is None:
         return None
@@ -276,7 +276,6 @@ def _blamed(alert: Alert) -> tuple[object, ...]:
 
 
 def _cut(frozen: bytes, window: Window) -> bytes | None:
-    """Cut a window out of a frozen chart; None where it is not inside."""
     figure: dict[str, Any] = msgspec.json.decode(frozen)
     kept_window, times = figure.get("window"), figure.get("t")
     if (
@@ -299,7 +298,7 @@ NEGLIGIBLE_RATIO = 1e-3
 
 @dataclass(frozen=True, slots=True)
 class FigureRow:
-    """One line of a chart in two figures, written with their unit."""
+    """One line of a chart, summarised in two figures with their unit."""
 
     chart: str
     line: str
@@ -308,7 +307,7 @@ class FigureRow:
 
 
 def figures_of(source: Source, alert: Alert, *, now: datetime) -> Sequence[FigureRow]:
-    """Return the medians of the lines that matter: phases, shares, the culprit and its peers."""
+    """Return the medians of the most important lines: phases, shares, culprit and peers."""
     window, found = alert_window(alert, now=now), []
     for chart in charts_of(alert):
         figure = alert_figure(source, alert, chart.name, window, now=now)
@@ -339,7 +338,7 @@ def _rows(title: str, figure: Chart, onset_s: float, end_s: float) -> list[Figur
 
 
 def _told(figure: Chart) -> Sequence[ChartLine]:
-    """Return the lines to tell of: all but the peers, and those as one."""
+    """Return the lines to report: peers are summarised as one line."""
     muted = [line for line in figure.lines if line.role == "muted"]
     others = [line for line in figure.lines if line.role != "muted"]
     if not muted:

@@ -50,7 +50,6 @@ class HeatRow:
 
     @classmethod
     def of(cls, now: NodeNow, cores: str, alert: Alert | None) -> Self:
-        """Lay a node out: a page has hundreds of rows, and looks up what lies at hand faster."""
         node = now.node
         name, run = node.name, node.run
         stem = run.name if run and name.startswith(f"{run.name}-") else ""
@@ -69,7 +68,6 @@ class HeatRow:
 
     @property
     def what(self) -> str:
-        """What is wrong with the node, in two words."""
         if self.alert is None or self.alert.rule == "node_silent":
             return "silent"
         part = PARTS.get(self.alert.cause)
@@ -80,19 +78,16 @@ class HeatRow:
 
 @dataclass(frozen=True, slots=True)
 class HeatGroup:
-    """The nodes of one run, or those of none."""
-
     run: Run | None
     rows: Sequence[HeatRow]
 
     @property
     def first(self) -> Node:
-        """One node that stands for its like."""
         return self.rows[0].now.node
 
     @property
     def is_alike(self) -> bool:
-        """Whether that one speaks for all: machines without a run may be of any type."""
+        """Whether the first node represents all; nodes without a run may be of any type."""
         types = {(row.now.node.instance_type, row.now.node.n_cores) for row in self.rows}
         return len(types) == 1
 
@@ -100,7 +95,7 @@ class HeatGroup:
 def heat_groups(
     nodes: Iterable[NodeNow], alerts: Sequence[Alert], blocks: Iterable[Block]
 ) -> list[HeatGroup]:
-    """Lay out the nodes by run and rank; nodes without a run come last."""
+    """Arrange the nodes by run and rank; nodes without a run come last."""
     blamed = {alert.node_id: alert for alert in reversed(alerts) if alert.node_id}
     cores = packed_cores(blocks)
 
@@ -130,11 +125,9 @@ def packed_cores(blocks: Iterable[Block]) -> dict[str, str]:
 
 
 def unknown_cores(n_cores: int) -> str:
-    """Return the same of a node that tells nothing."""
     return base64.b64encode(bytes([NO_DATA]) * n_cores).decode()
 
 
 def _as_bytes(ratio: FloatArray) -> ByteArray:
-    """Return ratios as bytes of the same shape."""
     steps = np.round(np.clip(np.nan_to_num(ratio), 0.0, 1.0) * FULL)
     return np.where(np.isfinite(ratio), steps, NO_DATA).astype(np.uint8)

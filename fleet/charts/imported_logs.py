@@ -17,8 +17,6 @@ SLACK_RATIO = 1.5
 
 @dataclass(frozen=True, slots=True)
 class LogChart:
-    """One chart: what it is called and what it draws from the curves."""
-
     name: str
     title: str
     help: str
@@ -28,19 +26,17 @@ class LogChart:
 
 
 def pace(curves: Curves) -> tuple[str, ChartLine]:
-    """Draw seconds per step."""
     return "s", ChartLine("step", curves["step_s"])
 
 
 def throughput(curves: Curves) -> tuple[str, ChartLine]:
-    """Draw tokens per second; where a log does not tell them, sequences."""
+    """Draw tokens per second, or sequences where the log has no tokens."""
     if np.isfinite(curves["tokens_per_s"]).any():
         return "per_s", ChartLine("tokens", curves["tokens_per_s"])
     return "per_s", ChartLine("sequences", curves["seq_per_s"])
 
 
 def loss(curves: Curves) -> tuple[str, ChartLine]:
-    """Draw the loss as logged."""
     return "count", ChartLine("loss", curves["loss"])
 
 
@@ -53,13 +49,11 @@ LOG_CHARTS: Mapping[str, LogChart] = {chart.name: chart for chart in _ALL}
 
 
 def charts_of(log: ReadLog) -> list[LogChart]:
-    """Return the charts that the log has figures for."""
     curves = unpack_curves(bytes(log.curves))
     return [each for each in _ALL if np.isfinite(each.draw(curves)[1].values).any()]
 
 
 def log_figure(log: ReadLog, chart: str, window: Window) -> Chart:
-    """Return one chart over a window; empty where the log has no steps in it."""
     curves = unpack_curves(bytes(log.curves))
     ends = curves["ended_at_s"]
     rows = (ends >= window.start) & (ends < window.end)
@@ -72,7 +66,7 @@ def log_figure(log: ReadLog, chart: str, window: Window) -> Chart:
 
 
 def _with_gaps(curves: Curves, values: FloatArray) -> tuple[FloatArray, FloatArray]:
-    """Lay values over time, NaN where much longer passed than the steps between them take."""
+    """Insert NaN where much more time passed than the steps between take."""
     t_s, values = thinned(curves["ended_at_s"], values)
     if len(t_s) != len(curves["step"]) or len(t_s) < 2:
         return t_s, values

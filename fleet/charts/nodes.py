@@ -49,7 +49,7 @@ def outliers(values: FloatArray) -> list[int]:
 
 
 def _out(recent: FloatArray) -> list[int]:
-    """Return the parts that are out in these samples, the furthest first."""
+    """Return the outliers among the parts, the furthest first."""
     seen = np.flatnonzero(np.isfinite(recent).any(axis=0))
     reported = recent[np.isfinite(recent).any(axis=1)][:, seen].astype(float)
     if not reported.size:
@@ -81,7 +81,6 @@ def part_lines(series: Series, part: str, *, marked: Sequence[int] = ()) -> list
 
 
 def spread_lines(series: Series) -> list[ChartLine]:
-    """Draw the lowest, the mean and the highest of all parts."""
     low = series.values if series.low is None else series.low
     high = series.values if series.high is None else series.high
     return [
@@ -92,14 +91,12 @@ def spread_lines(series: Series) -> list[ChartLine]:
 
 
 def _extreme(values: FloatArray, pick: np.ufunc) -> FloatArray:
-    """Return the lowest or highest part of each row: NaN only where all are."""
     return np.asarray(pick.reduce(values, axis=1, initial=np.nan))
 
 
 def series_figure(
     series: Series, part: str, unit: str, *, marked: Sequence[int] = (), **more: Any
 ) -> Chart:
-    """Return the chart of one metric of one node, all its parts."""
     t_s, values = thinned(series.t_s, series.values)
     low = None if series.low is None else thinned(series.t_s, series.low)[1]
     high = None if series.high is None else thinned(series.t_s, series.high)[1]
@@ -109,7 +106,6 @@ def series_figure(
 
 
 def throughput(fetch: Callable[[str], Series]) -> Chart:
-    """Sum what all links send and receive."""
     sent, received = fetch("efa_tx_bytes_per_s"), fetch("efa_rx_bytes_per_s")
     t_s, out = thinned(sent.t_s, _total(sent))
     _, back = thinned(received.t_s, _total(received))
@@ -138,7 +134,7 @@ NOT_IN_NEURON_MONITOR = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class NodeChart:
-    """One chart of the node page: which metric, of which parts, drawn how."""
+    """One chart of the node page: its metric, its parts and its kind."""
 
     name: str
     title: str
@@ -152,11 +148,10 @@ class NodeChart:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it takes the width of the page."""
         return self.kind == "heat"
 
     def has_spread(self, node: Node) -> bool:
-        """Whether its parts are too many for a line each: then it says which lines it has."""
+        """Whether there are too many parts for one line each."""
         return self.kind == "lines" and self.part == "core" and node.n_cores > MANY_PARTS
 
 
@@ -232,19 +227,18 @@ BY_METRIC: Mapping[str, NodeChart] = {
 
 
 def note_of(chart: NodeChart, node: Node) -> str | None:
-    """Say of a real node which figures no counter gives."""
+    """Explain, for a real node, which figures have no counter."""
     if node.source == Node.Source.SIMULATED:
         return None
     return {"hbm": ESTIMATE, "efa-latency": PROBE}.get(chart.name)
 
 
 def charts_of(node: Node) -> Sequence[NodeChart]:
-    """Return the charts that a node can have: no links, no link charts."""
     return [chart for chart in _ALL if node.n_efa or chart.part != "EFA"]
 
 
 def unmeasured_of(node: Node, block: Block | None) -> Sequence[NodeChart]:
-    """Return the charts a real node has no figures for: neuron-monitor cannot see everything."""
+    """Return the charts without data on a real node: neuron-monitor has no such counters."""
     if node.source == Node.Source.SIMULATED:
         return []
     known = METRICS.keys() - NOT_IN_NEURON_MONITOR if block is None else block.values.keys()
@@ -260,7 +254,7 @@ def node_figure(
     marked: Sequence[int] = (),
     long_term: LongTerm | None = None,
 ) -> Chart | Heat:
-    """Return one chart of a node; ``marked`` parts stand out: the culprit of an alert."""
+    """Return one chart of a node; ``marked`` parts are highlighted."""
     # Data that has not arrived yet is no gap: a live window ends at its shard's newest tick.
     newest = hot.newest().get(node.shard, window.end) if window.is_live else window.end
     end = max(window.start, min(window.end, newest))
@@ -293,7 +287,7 @@ def node_figure(
 
 
 def _heat(series: Series, chart: NodeChart, window: Window, end: int) -> Heat:
-    """Return a heat map; the column that is under way comes with the stream, once it is whole."""
+    """Return a heat map of complete columns; the stream appends the current one later."""
     every_s = column_s(window.end - window.start, every_s=series.every_s)
     heat = heat_of(series, chart.part, every_s=every_s)
     is_fed = window.is_live and series.every_s == 1
@@ -301,7 +295,7 @@ def _heat(series: Series, chart: NodeChart, window: Window, end: int) -> Heat:
 
 
 def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dict[str, Any]:
-    """Return what the node's charts append: the seconds since, of heat maps whole columns."""
+    """Return the points to append; heat maps grow by complete columns."""
     start, end = int(since_s) - N_RECENT, min(int(now_s), hot.newest().get(node.shard, 0))
     if end <= since_s:
         return {}
@@ -320,7 +314,6 @@ def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dic
 def _news(
     fetch: Callable[[str], Series], chart: NodeChart, node: Node, since_s: float
 ) -> dict[str, Any]:
-    """Return what one chart appends."""
     if chart.kind == "heat":
         series = fetch(chart.metric)
         heat = heat_of(series, chart.part, every_s=column_s(LENGTHS[DEFAULT], every_s=1))

@@ -55,7 +55,6 @@ def with_gaps(steps: StepBatch, values: FloatArray) -> tuple[FloatArray, FloatAr
 
 
 def phases(run: Run, steps: StepBatch) -> Chart:
-    """Stack the phases of each step, averaged over workers."""
     layers = np.stack([mean_of(steps.phases[phase]) for phase, _, _ in LAYERS], axis=1)
     t_s, values = with_gaps(steps, layers)
     lines = [ChartLine(label, values[:, i], role) for i, (_, label, role) in enumerate(LAYERS)]
@@ -75,19 +74,17 @@ def share(run: Run, steps: StepBatch) -> Chart:
 
 
 def tokens(run: Run, steps: StepBatch) -> Chart:
-    """Draw tokens per second, step by step."""
     return _line(steps, "tokens", pace(steps), "per_s")
 
 
 def mfu(run: Run, steps: StepBatch) -> Chart:
-    """Draw the share of the hardware's peak that training uses: model FLOPs utilization."""
     # Imported runs may have no model or instance type.
     per_token, peak = flops_per_token(run) or np.nan, peak_flops(run) or np.nan
     return _line(steps, "MFU", pace(steps) * per_token / peak, "ratio")
 
 
 def cost(run: Run, steps: StepBatch) -> Chart:
-    """Draw dollars per million tokens, rolling over a minute."""
+    """Draw dollars per million tokens, averaged over a minute."""
     tokens_per_s = rolling_pace(steps, over_s=ROLLING_S)
     usd_per_s = (run.usd_per_hour or np.nan) / SECONDS_PER_HOUR
     per_token = np.divide(
@@ -97,7 +94,7 @@ def cost(run: Run, steps: StepBatch) -> Chart:
 
 
 def loss(run: Run, steps: StepBatch) -> Chart:
-    """Draw the training loss of the steps that tell one; a job need not tell it of each."""
+    """Draw the training loss of the steps that report one."""
     known = np.flatnonzero(np.isfinite(steps.loss))
     kept = replace(
         steps,
@@ -117,7 +114,6 @@ def _line(steps: StepBatch, label: str, values: FloatArray, unit: str) -> Chart:
 
 
 def workers(run: Run, steps: StepBatch) -> Chart:
-    """Set beside each other how long each worker waits and transfers per step."""
     lines = [
         ChartLine("waiting", mean_of(steps.phases["wait_s"].T), "wait"),
         ChartLine("transferring", mean_of(steps.phases["transfer_s"].T), "transfer"),
@@ -127,8 +123,6 @@ def workers(run: Run, steps: StepBatch) -> Chart:
 
 @dataclass(frozen=True, slots=True)
 class RunChart:
-    """One chart of the run page: what it draws from the steps."""
-
     name: str
     title: str
     kind: str
@@ -137,12 +131,11 @@ class RunChart:
 
     @property
     def is_whole(self) -> bool:
-        """Whether it takes the width of its column."""
         return self.name in ("phases", "share", "workers", "loss")
 
     @property
     def is_fed(self) -> bool:
-        """Whether new steps are appended as they come, rather than all drawn anew."""
+        """Whether new steps are appended, instead of all drawn again."""
         return self.kind != "bars"
 
 
@@ -161,7 +154,6 @@ RUN_CHARTS: Mapping[str, RunChart] = {chart.name: chart for chart in _ALL}
 def run_figure(
     hot: Source, run: Run, chart: str, window: Window, *, long_term: LongTerm | None = None
 ) -> Chart:
-    """Return one chart of a run over a window; empty where it has no steps."""
     start_s, end_s = window.start, window.end
     if chart == "workers":
         steps = worker_minutes(hot, run.name, start_s=start_s, end_s=end_s)
@@ -175,7 +167,6 @@ def run_figure(
 
 
 def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:
-    """Return what the run's charts append: the steps that ended since."""
     steps = hot.steps(run.name, since_s=since_s - ROLLING_S)
     fed = [chart for chart in RUN_CHARTS.values() if chart.is_fed]
     if steps.reported_loss is None:
@@ -185,7 +176,6 @@ def run_points(hot: Source, run: Run, *, since_s: float) -> dict[str, Any]:
 
 
 def pace(steps: StepBatch) -> FloatArray:
-    """Return tokens per second of each step: (n_steps,)."""
     step_s = steps.step_s if len(steps) else np.zeros(0)
     empty = np.full(len(steps), np.nan)
     return np.asarray(np.divide(steps.tokens, step_s, out=empty, where=step_s > 0))
@@ -212,7 +202,7 @@ def rolling_pace(steps: StepBatch, *, over_s: float) -> FloatArray:
 
 
 def saying_newest_steps(runs: RunQuerySet) -> RunQuerySet:
-    """Ask, along with the runs, for the newest of their steps that are kept for good."""
+    """Annotate runs with the newest of their stored steps."""
     kept = RunChunk.objects.filter(run=OuterRef("name")).order_by("-start")
     return runs.annotate(newest_steps=Subquery(kept.values("steps")[:1]))
 

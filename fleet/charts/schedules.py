@@ -54,7 +54,7 @@ def _points(found: Projection, planned: tuple[Planned, ...], request: ScheduleRe
 
 
 def _less(baseline: Curve, candidate: Curve) -> Curve:
-    """Return what is saved by each day: what has been spent by then is sure."""
+    """Return the savings by day; past spending is certain."""
     return Curve(
         baseline.usd - candidate.usd,
         baseline.low - candidate.usd,
@@ -82,7 +82,6 @@ def _label(at: float, *, by_days: bool) -> str:
 
 
 def _events(found: Projection, request: ScheduleRequest) -> Sequence[tuple[float, str, str]]:
-    """Mark the break-even where it lies within what is drawn."""
     even = found.scenario(has_reuse=request.has_reuse).break_even
     if even is None or even.days is None or even.tokens is None:
         return []

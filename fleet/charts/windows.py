@@ -19,7 +19,6 @@ LONGEST_S = 31 * 86_400
 
 
 def lengths_within(keep_s: float) -> list[str]:
-    """Name the windows that can be shown where history goes back so far."""
     return [name for name, length_s in LENGTHS.items() if length_s <= keep_s]
 
 
@@ -33,17 +32,15 @@ class Window:
 
     @property
     def is_live(self) -> bool:
-        """Whether the window moves with the clock."""
         return self.name is not None
 
     @property
     def query(self) -> str:
-        """Return what the address of a chart or page says of it."""
         return f"window={self.name}" if self.name else f"from={self.start}&to={self.end}"
 
     @property
     def frozen(self) -> str:
-        """Return in words where time stands still; empty for a live window."""
+        """Return the frozen time in words; empty for a live window."""
         if self.is_live:
             return ""
         first, last = (

@@ -93,7 +93,6 @@ def unpack_uploads(uploads: Iterable[tuple[str, bytes]]) -> list[tuple[str, byte
 
 
 def _within(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str, bytes]]:
-    """Yield a file, or those in an archive."""
     read = _zipped if data.startswith(ZIP) else _tarred if data.startswith(GZIP) else None
     if read is None:
         allowance.take_bytes(name, len(data))
@@ -161,7 +160,7 @@ def _tarred(name: str, data: bytes, allowance: _Allowance) -> Iterator[tuple[str
 
 
 class _TarStream:
-    """The bytes of an archive, unpacked as they are read; all of them count."""
+    """The bytes of an archive, counted as they are unpacked."""
 
     def __init__(self, name: str, pieces: Iterator[bytes], allowance: _Allowance) -> None:
         self._name = name
@@ -170,7 +169,7 @@ class _TarStream:
         self._held = memoryview(b"")
 
     def _next(self, most_bytes: int) -> memoryview:
-        """Take some bytes, at least one; none at the end."""
+        """Return up to ``most_bytes`` bytes; none at the end."""
         if not self._held:
             piece = next(self._pieces, b"")
             self._allowance.take_bytes(self._name, len(piece))
@@ -179,7 +178,6 @@ class _TarStream:
         return taken
 
     def read(self, n_bytes: int) -> bytes:
-        """Read a number of bytes; none at the end."""
         found = bytearray()
         while len(found) < n_bytes and (piece := self._next(n_bytes - len(found))):
             found += piece
@@ -188,7 +186,7 @@ class _TarStream:
         return bytes(found)
 
     def skip(self, n_bytes: int) -> None:
-        """Pass over a member's data, padded to whole blocks."""
+        """Skip a member's data, padded to whole blocks."""
         # What is held was counted when it was unpacked.
         self._allowance.check_size(self._name, n_bytes - len(self._held))
         left = _padded(n_bytes)
@@ -196,7 +194,7 @@ class _TarStream:
             left -= len(piece)
 
     def content(self, n_bytes: int) -> bytes:
-        """Read a member's data; refuse it by the size it gives before any of it is unpacked."""
+        """Read a member's data; refuse it by its declared size before unpacking."""
         self._allowance.check_size(self._name, n_bytes - len(self._held))
         found = self.read(n_bytes)
         if len(found) < n_bytes:
@@ -205,7 +203,7 @@ class _TarStream:
         return found
 
     def extended(self, n_bytes: int) -> bytes:
-        """Read the data of a header that belongs to the next member."""
+        """Read the data of a header that applies to the next member."""
         if n_bytes > MOST_HEADER_BYTES:
             said = (
                 f"{self._name[:60]} has a header of {n_bytes:,} bytes, above the limit of "
@@ -247,7 +245,7 @@ def _text(raw: bytes) -> str:
 
 
 def _name(path: str) -> str:
-    """File name of a member; empty for metadata files that desktops add."""
+    """Return a member's file name; empty for metadata files that desktops add."""
     parts = PurePosixPath(path).parts
     hidden = any(part.startswith(".") or part == "__MACOSX" for part in parts)
     return "" if hidden or not parts else parts[-1]
@@ -308,7 +306,7 @@ def expected_times(instance: Instance, n_nodes: int, sizes: FloatArray) -> Float
 
 
 def read_files(paths: Sequence[Path]) -> list[tuple[str, bytes]]:
-    """Read files, and those right inside folders; FieldError where one cannot be read."""
+    """Read files, and those directly in folders; FieldError where one cannot be read."""
     found = list(_files_within(paths))
     if not found:
         raise FieldError("files", "there are none; name files or a folder with them")

@@ -36,8 +36,6 @@ TITLES = {
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """The name of a row and its position."""
-
     text: str
     y: float
     is_bad: bool
@@ -68,27 +66,22 @@ class PairMatrix:
 
     @property
     def side(self) -> float:
-        """How wide and high the picture is."""
         return SIDE
 
     @property
     def left(self) -> float:
-        """Where the picture begins, right of the names."""
         return LABELS
 
     @property
     def width(self) -> float:
-        """How wide picture and names are."""
         return SIDE + LABELS
 
     @property
     def text_at(self) -> float:
-        """Where the names end."""
         return LABELS - 6
 
 
 def matrices(measured: Measured, found: PreflightResult | None) -> list[PairMatrix]:
-    """Draw what was probed so far; empty where there are no pairs."""
     if len(measured.nodes) < 2:
         return []
     failed = (
@@ -118,7 +111,7 @@ def _usual(value: float, *, is_rate: bool) -> str:
 
 
 def _worse(values: FloatArray, usual: float, *, is_rate: bool) -> FloatArray:
-    """Each pair's factor over usual; infinite where a pair does not answer."""
+    """Return each pair's factor over usual; infinite where a pair does not respond."""
     if not is_rate:
         return np.asarray(values / usual)
     worse = np.full(values.shape, np.inf)
@@ -164,7 +157,7 @@ def _palette() -> bytes:
 
 
 def _labels(nodes: Sequence[str], failed: set[str]) -> list[Label]:
-    """Label as many rows as there is room for, failed nodes first."""
+    """Label as many rows as fit, failed nodes first."""
     cell = SIDE / len(nodes)
     every = int(np.ceil(LABEL_EVERY / cell))
     shown: list[int] = []
@@ -188,14 +181,12 @@ def short(name: str) -> str:
 
 
 def _rows(nodes: Sequence[str], failed: set[str]) -> list[MatrixMark]:
-    """Frame the row and the column of every node that failed."""
     cell = round(SIDE / len(nodes), 3)
     at = [round(i * cell, 2) for i, node in enumerate(nodes) if node in failed][:MOST_MARKS]
     return [MatrixMark(0, y, SIDE, cell) for y in at] + [MatrixMark(x, 0, cell, SIDE) for x in at]
 
 
 def _cells(nodes: Sequence[str], found: PreflightResult | None) -> list[MatrixMark]:
-    """Frame both cells of every bad pair."""
     if found is None:
         return []
     cell, place = SIDE / len(nodes), {node: i for i, node in enumerate(nodes)}
@@ -212,7 +203,7 @@ WORST = 20
 
 @dataclass(frozen=True, slots=True)
 class PairRow:
-    """One pair; no answer is infinite, or a bandwidth of 0."""
+    """One pair; without a response latency is infinite, and bandwidth 0."""
 
     node: str
     peer: str
@@ -222,7 +213,6 @@ class PairRow:
 
     @property
     def answers(self) -> bool:
-        """Whether the two reach each other."""
         return bool(np.isfinite(self.p50_s))
 
 
@@ -245,7 +235,7 @@ def pair_rows(measured: Measured, *, worst: int | None = None) -> list[PairRow]:
 
 
 def written_csv(measured: Measured) -> str:
-    """Write every pair as a line; figures of a pair that did not answer are empty."""
+    """Write one line per pair; figures of a pair without a response are empty."""
     text = StringIO()
     table = csv.writer(text, lineterminator="\r\n")
     table.writerow(["node", "peer", *(figure.name for figure in FIGURES)])
@@ -260,14 +250,14 @@ def _cell(value: float) -> str:
 
 
 def as_json(measured: Measured) -> dict[str, Any]:
-    """Matrices for the page's tooltip; null where not measured, or without an answer."""
+    """Return the matrices for tooltips; null where not measured, or without a response."""
     return {"nodes": list(measured.nodes)} | {
         figure.name: nulled(getattr(measured, figure.name)) for figure in FIGURES
     }
 
 
 def nulled(values: FloatArray) -> list[list[float | None]]:
-    """Rows rounded to four digits; null where there is no figure."""
+    """Round to four digits; null where unknown."""
     return [[_rounded(value) for value in row] for row in values.tolist()]
 
 
@@ -276,7 +266,6 @@ def _rounded(value: float) -> float | None:
 
 
 def collectives_json(measured: Measured) -> Sequence[dict[str, Any]]:
-    """Describe each collective: measured and expected times."""
     return [
         {
             "nodes": list(each.nodes),
@@ -293,13 +282,11 @@ UNITS = ("B", "KiB", "MiB", "GiB")
 
 
 def size_name(n_bytes: float) -> str:
-    """Write a size in binary units: 1024 is 1 KiB."""
     power = min(int(np.log2(max(n_bytes, 1))) // 10, len(UNITS) - 1)
     return f"{n_bytes / 1024**power:g}{NBSP}{UNITS[power]}"
 
 
 def collective_figure(measured: Measured) -> Chart:
-    """Draw the collectives of a preflight, and the curve of the last one's group."""
     if not measured.collectives:
         return Chart("s", scale="log")
     last = measured.collectives[-1]

@@ -32,7 +32,7 @@ def update_preflight_doubts() -> int:
 
 @transaction.atomic
 def set_requirement_by(run: Run, *, requires: bool, by: str, now: datetime) -> None:
-    """Set whether a run requires a preflight, and log who did; repeating it changes nothing."""
+    """Set whether a run requires a preflight, and log a change."""
     if run.requires_preflight != requires:
         what = "a preflight before it starts" if requires else "no preflight"
         note_change(f"let {run.name} require {what}", by=by, now=now)
@@ -94,7 +94,6 @@ def update_preflight_alerts(*, now: datetime) -> list[Alert]:
 
 
 def finding_of(run: Run) -> Finding:
-    """Build the finding of a run that started without its required preflight."""
     return Finding(
         rule=RULE,
         cause=UNKNOWN,

@@ -67,7 +67,6 @@ def reason(trouble: PreflightFinding, *, of: str = "") -> str:
 
 
 def reasons(found: PreflightResult, node: str) -> list[str]:
-    """List the reasons against a node."""
     said = [reason(each, of=node) for each in found.findings_of(node)]
     stays = found.nodes[node] is NodeVerdict.HOLD and node not in {t.node for t in found.own}
     return [*said, *(["so that the most can come, it stays"] if stays else [])]
@@ -87,7 +86,6 @@ def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
 
 
 def _left(found: PreflightResult, failed: Sequence[str]) -> list[str]:
-    """Name the nodes to exclude; with reasons if there are few."""
     if len(failed) > MOST_EXPLAINED:
         return [f"Leave {listed(failed)}."]
     return [
@@ -126,7 +124,6 @@ def _collective(preflight: Preflight, found: PreflightResult) -> str:
 
 
 def listed(names: Sequence[str], *, most: int = 8) -> str:
-    """List names in a sentence; of many only the first."""
     if len(names) > most:
         return f"{', '.join(names[:most])} and {len(names) - most} more"
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))

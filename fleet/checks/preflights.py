@@ -41,7 +41,6 @@ MAGNITUDES = dict.fromkeys(PROBE_KINDS, (0.0, 1_000.0)) | {
 
 
 def check_faults(faults: Iterable[ProbeFault], nodes: Sequence[str], instance: Instance) -> None:
-    """Raise FieldError where a fault does not fit the nodes or its kind."""
     for fault in faults:
         for message in _fault_errors(fault, nodes, instance):
             raise FieldError("faults", message)
@@ -67,7 +66,7 @@ def _fault_errors(fault: ProbeFault, nodes: Sequence[str], instance: Instance) -
 
 
 def faults_on_nodes(preflight: Preflight) -> tuple[ProbeFault, ...]:
-    """List the faults of its nodes: injected for it, or by a drill that was running then."""
+    """List a preflight's own faults, and those of drills that were active then."""
     faults = [msgspec.convert(each, ProbeFault) for each in preflight.faults]
     drills = InjectedFault.objects.filter(
         Q(node__name__in=preflight.names) | Q(node=None, run__nodes__name__in=preflight.names),
@@ -90,14 +89,11 @@ MOST_PAIR_STAGES = 6
 
 @dataclass(frozen=True, slots=True)
 class PreflightStage:
-    """One stage: its label, and a function that adds to what was measured."""
-
     label: str
     measure: Callable[[ProbedNodes, Measured, int | None], Measured]
 
 
 def stages(n_nodes: int) -> list[PreflightStage]:
-    """List the stages of a preflight of so many nodes."""
     n_rounds = len(preflight.rounds(n_nodes))
     n_stages = min(n_rounds, MOST_PAIR_STAGES)
     cuts = [n_rounds * i // n_stages for i in range(n_stages + 1)] if n_stages else []
@@ -209,7 +205,6 @@ def request_preflight(
 
 
 def check_names(names: Sequence[str], *, take: int | None) -> None:
-    """Raise FieldError for invalid names of nodes, or where more are wanted than there are."""
     if not 1 <= len(names) <= MAX_NODES:
         raise FieldError("nodes", f"{len(names)} are given; give 1 to {MAX_NODES}")
     for name in names:
@@ -224,7 +219,6 @@ def check_names(names: Sequence[str], *, take: int | None) -> None:
 
 
 def common_type(given: str, known: dict[str, Node]) -> str:
-    """Find the instance type that all nodes share."""
     types = sorted({node.instance_type for node in known.values()} | ({given} - {""}))
     if not types:
         raise FieldError("instance_type", "give the type of the nodes")
@@ -242,12 +236,10 @@ def common_type(given: str, known: dict[str, Node]) -> str:
 
 
 def can_inject_faults() -> bool:
-    """Whether this installation lets users inject faults into simulated nodes."""
     return bool(settings.DEMO or settings.ALLOW_DRILLS)
 
 
 def _check_simulated(names: Sequence[str], known: dict[str, Node], *, is_free: bool) -> None:
-    """Raise FieldError for nodes that cannot be probed from here."""
     real = [node.name for node in known.values() if node.source != Node.Source.SIMULATED]
     unknown = [name for name in names if name not in known]
     if real:
@@ -271,17 +263,14 @@ class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
     slowdown: float | None = None
 
     def findings_of(self, node: str) -> list[PreflightFinding]:
-        """Select the findings about a node, alone or in a pair."""
         return [each for each in self.troubles if node in {each.node, each.peer}]
 
     @property
     def own(self) -> list[PreflightFinding]:
-        """Findings about single nodes."""
         return [each for each in self.troubles if not each.is_of_pair]
 
     @property
     def pairs(self) -> list[PreflightFinding]:
-        """Findings about pairs of nodes."""
         return [each for each in self.troubles if each.is_of_pair]
 
     @property
@@ -307,12 +296,10 @@ def _known(value: float) -> float | None:
 
 
 def dump_result(found: PreflightResult) -> dict[str, object]:
-    """Convert a result to what a JSON field stores."""
     return dict(msgspec.to_builtins(found))
 
 
 def load_result(preflight: Preflight) -> PreflightResult | None:
-    """Read the result of a preflight; None while it runs."""
     if not preflight.is_over or not preflight.found:
         return None
     return msgspec.convert(preflight.found, PreflightResult)
@@ -338,7 +325,7 @@ PACKED_ARRAYS = tuple(
 
 
 def pack(measured: Measured) -> bytes:
-    """Pack what was measured into bytes; figures keep seven digits."""
+    """Pack measurements into bytes; figures keep seven digits."""
     arrays: dict[str, Any] = {name: getattr(measured, name).astype("f4") for name in PACKED_ARRAYS}
     arrays |= {f"rest:{name}": moved for name, moved in measured.rest.items()}
     for i, each in enumerate(measured.collectives):
@@ -356,7 +343,6 @@ def pack(measured: Measured) -> bytes:
 
 
 def unpack(data: bytes) -> Measured:
-    """Unpack what :func:`pack` wrote."""
     with np.load(BytesIO(data), allow_pickle=False) as stored:
         arrays = {name: stored[name] for name in stored.files}
     nodes = tuple(str(name) for name in arrays["nodes"])
@@ -406,13 +392,11 @@ def advance(preflight: Preflight, *, now: datetime) -> bool:
 
 
 def run_all_stages(preflight: Preflight, *, now: datetime) -> None:
-    """Run all stages of a preflight at once."""
     while advance(preflight, now=now):
         pass
 
 
 def store_verdict(preflight: Preflight, measured: Measured, *, now: datetime) -> None:
-    """Judge what was measured, and store the verdicts."""
     instance = catalog.instances().get(preflight.instance_type)
     found = result_of(judge(measured, instance, take=preflight.take))
     preflight.finished_at = now
@@ -428,7 +412,6 @@ def store_verdict(preflight: Preflight, measured: Measured, *, now: datetime) ->
 
 
 def probed_nodes(preflight: Preflight) -> ProbedNodes:
-    """Build the nodes to probe, with their faults."""
     n_devices = Node.objects.filter(name__in=preflight.names).values_list("name", "n_devices")
     return ProbedNodes(
         nodes=tuple(preflight.names),
@@ -440,7 +423,6 @@ def probed_nodes(preflight: Preflight) -> ProbedNodes:
 
 
 def load_measured(preflight: Preflight) -> Measured:
-    """Read what was measured so far."""
     if preflight.measured:
         return unpack(bytes(preflight.measured))
     instance = catalog.instances().get(preflight.instance_type)

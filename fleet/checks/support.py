@@ -17,8 +17,6 @@ LONGEST_FILE = 200
 
 @dataclass(frozen=True, slots=True)
 class SupportFile:
-    """A file as it was uploaded."""
-
     name: str
     content: BinaryIO
 
@@ -33,7 +31,6 @@ class CheckedOperators:
     basis: dict[str, Any]
 
     def count(self, state: SupportState) -> int:
-        """Count the operators in a state."""
         return sum(each.state is state for each in self.judgements)
 
 
@@ -85,7 +82,6 @@ def file_name(path: str) -> str:
 def store_check(
     checked: CheckedOperators, *, by: str, now: datetime, trial: Trial | None = None
 ) -> SupportCheck:
-    """Store a check with all its judgements."""
     return SupportCheck.objects.create(
         file=checked.file,
         digest=checked.reading.digest,
@@ -103,7 +99,6 @@ def store_check(
 
 
 def judgements_of(kept: SupportCheck) -> tuple[OperatorJudgement, ...]:
-    """Read the judgements of a stored check."""
     return tuple(msgspec.convert(each, OperatorJudgement) for each in kept.operators)
 
 
@@ -160,7 +155,6 @@ def headline(n_operators: int, n_unsupported: int, n_unknown: int) -> str:
 
 
 def basis_of(judged: OperatorJudgement) -> str:
-    """Write what a judgement is based on."""
     if judged.basis is Basis.REPORT:
         return _by_report(judged)
     if judged.basis is Basis.NONE and is_custom(judged.name):
@@ -207,13 +201,11 @@ def _to_find_out(name: str) -> str:
 
 
 def is_custom(name: str) -> bool:
-    """Whether an operator is neither PyTorch's nor XLA's."""
     kind = name.partition("::")[0]
     return kind not in BY_PYTORCH | {"hlo", "module"}
 
 
 def basis_sentence(n_listed: int, list_date: str, *, has_report: bool) -> str:
-    """Write how reliable the judgements are."""
     listed = (
         f"The published list has {n_listed} operators and has hardly changed since 2022 "
         f"(last in {list_date}): it is no oracle. What it lacks is unknown, not unsupported: "

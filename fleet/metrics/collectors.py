@@ -169,7 +169,6 @@ SENDER_AGE = Spec(
 
 
 def registry_of(*collectors: Collector) -> CollectorRegistry:
-    """Return a registry of these collectors alone."""
     registry = CollectorRegistry()
     for collector in collectors:
         registry.register(collector)
@@ -196,20 +195,16 @@ def fleet_registry(hot: HotStore, *, now: datetime, with_nodes: bool = True) -> 
 
 
 def node_registry(hot: HotStore, node: Node, *, now: datetime) -> CollectorRegistry:
-    """Return the collectors of one node alone."""
     return registry_of(HardwareCollector(hot, now=now, node=node), NodeInfoCollector(node))
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class HardwareCollector(Collector):
-    """Collects the hardware of all nodes, or of one."""
-
     hot: HotStore
     now: datetime
     node: Node | None = None
 
     def collect(self) -> Iterable[ArrayFamily]:
-        """Read the hot tier; the families format their series when they are written."""
         only = None if self.node is None else {self.node.name: self.node.shard}
         snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
         expected = _expected_nodes(self.node).values_list("name", flat=True)
@@ -217,19 +212,18 @@ class HardwareCollector(Collector):
 
 
 def _expected_nodes(node: Node | None) -> QuerySet[Node]:
-    """Return the nodes, or one, that should report: all but those of finished runs."""
+    """Return the nodes that should report: all but those of finished runs."""
     nodes = Node.objects.filter(run__finished_at=None)
     return nodes if node is None else nodes.filter(pk=node.pk)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NodeInfoCollector(Collector):
-    """Collects what the nodes are that should report; ``run`` is empty for idle nodes."""
+    """One series per expected node; its label ``run`` is empty while the node is idle."""
 
     node: Node | None = None
 
     def collect(self) -> Iterable[ArrayFamily]:
-        """Read the nodes."""
         columns = ("name", "run__name", "instance_type", "source")
         found = _expected_nodes(self.node).values_list(*columns)
         rows = [(name, run or "", *rest) for name, run, *rest in found]
@@ -242,14 +236,13 @@ class NodeInfoCollector(Collector):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NeuronCollector(Collector):
-    """Collects the families of AWS's exporters, of all nodes or of one."""
+    """The families of AWS's exporters, of all nodes or of one."""
 
     hot: HotStore
     now: datetime
     node: Node | None = None
 
     def collect(self) -> Iterable[ArrayFamily]:
-        """Read nodes, hot tier and last reports."""
         rows, only = Node.objects.all(), None
         if self.node is not None:
             rows, only = rows.filter(pk=self.node.pk), {self.node.name: self.node.shard}
@@ -264,13 +257,12 @@ class NeuronCollector(Collector):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class RunCollector(Collector):
-    """Collects pace, totals and costs of the runs that go on, or ended within a day."""
+    """Pace, totals and costs of the runs that are active or ended within a day."""
 
     hot: HotStore
     now: datetime
 
     def collect(self) -> Iterator[Metric]:
-        """Read the runs and their newest steps."""
         recent = Q(finished_at=None) | Q(finished_at__gt=self.now - KEPT_AFTER_END)
         found = Run.objects.filter(recent, trace=None)
         runs = runs_now(self.hot, found, now_s=self.now.timestamp())
@@ -336,12 +328,11 @@ def cost_families(runs: Iterable[RunNow]) -> list[Metric]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class StepDurationCollector(Collector):
-    """Collects a histogram of step durations for each run that goes on, or ended within a day."""
+    """A histogram of step durations per run that is active or ended within a day."""
 
     now: datetime
 
     def collect(self) -> Iterator[Metric]:
-        """Read the counts."""
         edges = [*map(floatToGoString, EDGES_S), "+Inf"]
         family = HistogramMetricFamily(DURATIONS.name, DURATIONS.help, labels=DURATIONS.labels)
         for run, counts, total_s in duration_rows(now=self.now):
@@ -352,10 +343,9 @@ class StepDurationCollector(Collector):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class AlertCollector(Collector):
-    """Collects open alerts by rule and by run; a rule without alerts counts zero."""
+    """Open alerts by rule and by run; a rule without alerts counts zero."""
 
     def collect(self) -> Iterator[Metric]:
-        """Count the alerts."""
         firing: Counter[tuple[str, str]] = Counter(
             {(rule.name, rule.severity): 0 for rule in RULES.values()}
         )
@@ -380,12 +370,11 @@ class AlertCollector(Collector):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class BudgetCollector(Collector):
-    """Collects the budgets whose period includes ``now``."""
+    """The budgets whose period includes ``now``."""
 
     now: datetime
 
     def collect(self) -> Iterable[Metric]:
-        """Read budgets, spending and forecasts."""
         families = held, spent, forecast, burn, ends = [
             spec.family() for spec in (BUDGET, SPENT, FORECAST, BURN, ENDS)
         ]
@@ -404,12 +393,11 @@ class BudgetCollector(Collector):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class NotificationCollector(Collector):
-    """Collects deliveries by receiver and the age of the sender; no series without receivers."""
+    """Deliveries by receiver, and the sender's age; no series without receivers."""
 
     now: datetime
 
     def collect(self) -> Iterable[Metric]:
-        """Count the deliveries."""
         total, pending, dead, age = (
             spec.family() for spec in (NOTIFICATIONS, PENDING, DEAD, SENDER_AGE)
         )

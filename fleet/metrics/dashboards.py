@@ -44,7 +44,6 @@ RUN_PAGE, NODE_PAGE = "/runs/${__field.labels.run}/", "/nodes/${__field.labels.n
 
 
 def of_run(name: str) -> tuple[Ask, ...]:
-    """Ask for one figure of every run."""
     return (Ask(f"max by (run) (trnwatch_run_{name})", "{{run}}"),)
 
 
@@ -267,19 +266,16 @@ FLEET = Dashboard(
 
 
 def of_node(name: str, legend: str = "", *, rate: bool = False) -> Ask:
-    """Ask for one figure of the node."""
     told = f'trnwatch_node_{name}{{node="$node"}}'
     expr = f"rate({told}[$__rate_interval])" if rate else told
     return Ask(f"max({expr})", legend or name)
 
 
 def of_parts(metric: str, label: str = "device") -> tuple[Ask, ...]:
-    """Ask for one figure of all parts."""
     return (Ask(f'max by ({label}) ({metric}{{node="$node"}})', f"{label} {{{{{label}}}}}"),)
 
 
 def counted(*names: str) -> tuple[Ask, ...]:
-    """Ask for errors that its accelerators counted."""
     return tuple(
         Ask(
             f'max by (device) (trnwatch_device_{name}_total{{node="$node"}})',
@@ -444,19 +440,16 @@ RUN_CORES, HBM = (
 
 
 def figure(name: str, legend: str = "") -> Ask:
-    """Ask for one figure of the run."""
     return Ask(f'max(trnwatch_run_{name}{{run="$run"}})', legend or name)
 
 
 def quantile(q: str) -> Ask:
-    """Ask for a quantile of its steps, one by one."""
     buckets = 'trnwatch_run_step_duration_seconds_bucket{run="$run"}'
     counted = f"max by (le) (rate({buckets}[10m]))"
     return Ask(f"histogram_quantile({q}, {counted})", f"quantile {q}", rare=True)
 
 
 def by_node(metric: str, *, rare: bool = False) -> tuple[Ask, ...]:
-    """Ask for one figure of each of its nodes."""
     return (Ask(f'{metric}{{run="$run"}}', "{{node}}", rare=rare),)
 
 
@@ -643,7 +636,7 @@ DASHBOARDS: Mapping[str, Dashboard] = {"fleet": FLEET, "run": RUN, "node": NODE}
 
 
 def dashboard_files(url: str = EXAMPLE_URL) -> dict[str, str]:
-    """Write every dashboard: its file's name, and what stands in it."""
+    """Return the dashboards as JSON by file name."""
     return {
         f"trnwatch-{name}.json": json.dumps(board.as_json(url), indent=2) + "\n"
         for name, board in DASHBOARDS.items()

@@ -41,8 +41,6 @@ class Panel:
 
 @dataclass(frozen=True, slots=True)
 class PanelRow:
-    """A heading, and the panels below it."""
-
     title: str
     panels: Sequence[Panel]
 
@@ -57,13 +55,12 @@ class Choice:
 
     @property
     def query(self) -> str:
-        """What Grafana asks for its values."""
         return f"label_values({self.metric}, {self.name})"
 
 
 @dataclass(frozen=True, slots=True)
 class Dashboard:
-    """A whole dashboard; ``page`` is the page of trnwatch that shows the same."""
+    """A dashboard; ``page`` is the page of trnwatch with the same content."""
 
     uid: str
     title: str
@@ -74,11 +71,10 @@ class Dashboard:
 
     @property
     def asks(self) -> list[Ask]:
-        """Everything that its panels ask."""
         return [ask for row in self.rows for panel in row.panels for ask in panel.asks]
 
     def as_json(self, url: str) -> Json:
-        """Write it; links to trnwatch begin with ``url`` unless somebody types another."""
+        """Return Grafana's JSON; ``url`` is the default of the variable for trnwatch's URL."""
         return {
             "uid": self.uid,
             "title": self.title,
@@ -99,7 +95,6 @@ class Dashboard:
 
 
 def _links(page: str) -> list[Json]:
-    """Lead to trnwatch's page of the same, and to the other dashboards."""
     link = {
         "type": "link",
         "title": "trnwatch",
@@ -122,7 +117,7 @@ def _links(page: str) -> list[Json]:
 
 
 def _given(url: str) -> list[Json]:
-    """Return the variables that every dashboard has: the data source, and where trnwatch is."""
+    """Return the variables of every dashboard: the data source, and trnwatch's URL."""
     where = {"text": url, "value": url}
     return [
         {
@@ -161,7 +156,7 @@ def _variable(choice: Choice) -> Json:
 
 
 def _panels(rows: Sequence[PanelRow]) -> Iterator[Json]:
-    """Lay rows out, from left to right and then down."""
+    """Place panels from left to right, then down."""
     y, number = 0, 1
     for row in rows:
         at = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
@@ -177,7 +172,6 @@ def _panels(rows: Sequence[PanelRow]) -> Iterator[Json]:
 
 
 def _panel(panel: Panel, number: int, at: Json) -> Json:
-    """Write one panel."""
     is_now = panel.kind != "timeseries"
     targets = [
         {
@@ -205,7 +199,7 @@ def _panel(panel: Panel, number: int, at: Json) -> Json:
 
 
 def _field(panel: Panel) -> Json:
-    """Write how values look: unit, scale, limit, and where a click leads."""
+    """Return the display of values: unit, scale, limit, and link."""
     steps: list[Json] = [{"color": NORMAL, "value": None}]
     if panel.limit is not None:
         steps.append({"color": CRITICAL, "value": panel.limit})
@@ -231,7 +225,6 @@ def _field(panel: Panel) -> Json:
 
 
 def _options(kind: Kind) -> Json:
-    """Write what a kind of panel needs beside its values."""
     newest = {"calcs": ["lastNotNull"], "fields": "", "values": False}
     if kind == "timeseries":
         legend = {"displayMode": "list", "placement": "bottom", "showLegend": True}
@@ -243,6 +236,6 @@ def _options(kind: Kind) -> Json:
 
 
 def _columns() -> list[Json]:
-    """Leave columns out of a table that say nothing."""
+    """Hide columns of a table that carry no information."""
     hidden = dict.fromkeys(("Time", "__name__", "instance", "job"), True)
     return [{"id": "organize", "options": {"excludeByName": hidden}}]

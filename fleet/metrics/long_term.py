@@ -32,10 +32,9 @@ def figures(hot: HotStore, *, now: datetime) -> list[Metric]:
 
 
 def long_term_history() -> LongTermHistory | None:
-    """Return access to older history; None where LONG_TERM_READ_URL names no store."""
     return open_history(settings.LONG_TERM_READ_URL, settings.LONG_TERM_TOKEN_FILE)
 
 
 def history_s() -> float:
-    """Return how far back pages can go, in seconds: infinite with a long-term store to read."""
+    """Return how far back pages reach, in seconds: infinite with a long-term store."""
     return math.inf if settings.LONG_TERM_READ_URL else settings.DURABLE_KEEP_DAYS * DAY_S

@@ -100,7 +100,6 @@ COST_INTERVAL_S = 60
 
 
 def cost_recordings() -> Iterator[Recording]:
-    """Yield the series behind the cost alerts: node time per token, real over expected."""
     explaining = "run:trnwatch_alerts_explaining:sum"
     cost = "run:trnwatch_node_seconds_per_million_tokens:unexplained"
     half, least = f"[{HALF_S:g}s]", DRIFT["least_minutes"] / 2
@@ -289,7 +288,7 @@ SERVICE_ALERTS: Mapping[str, ServiceAlert] = {alert.name: alert for alert in _AL
 
 
 class _Dumper(yaml.SafeDumper):
-    """Writes texts of several lines as blocks, as people write PromQL."""
+    """Writes multi-line strings as blocks, for readable PromQL."""
 
 
 def _block_text(dumper: yaml.SafeDumper, text: str) -> yaml.Node:
@@ -323,7 +322,6 @@ SUBJECT_SUFFIX = {
 
 
 def rule_file(url: str = EXAMPLE_URL) -> str:
-    """Return the rule file as YAML; links begin with ``url``."""
     groups = {
         "trnwatch-nodes": recordings(node_recordings()),
         "trnwatch-runs": recordings(run_recordings()),
@@ -343,7 +341,7 @@ def rule_file(url: str = EXAMPLE_URL) -> str:
 
 
 def base_url(given: str) -> str:
-    """Return a URL without its last slash; raises ValueError where it is not http(s)."""
+    """Strip the final slash; ValueError where the URL is not http(s)."""
     if not given.startswith(("http://", "https://")):
         raise ValueError(f"--url: {given} is not a URL. Start it with http:// or https://.")
     return given.rstrip("/")
@@ -354,7 +352,7 @@ def recordings(rules: Iterable[Recording]) -> list[dict[str, Any]]:
 
 
 def alerts(rule: Rule, url: str) -> Iterator[dict[str, Any]]:
-    """Yield the alerts of a detection rule: its queries, or the count of trnwatch's alerts."""
+    """Yield a rule's alerts: its own queries, or the count of trnwatch's alerts."""
     if not rule.queries:
         yield _count_alert(rule, url)
     for query in rule.queries:
@@ -378,7 +376,7 @@ def _query_alert(rule: Rule, query: Query, url: str) -> dict[str, Any]:
 
 
 def _count_alert(rule: Rule, url: str) -> dict[str, Any]:
-    """Return an alert on the count of alerts, for a rule that PromQL cannot express."""
+    """Build an alert on trnwatch's own alerts, for a rule that PromQL cannot express."""
     return {
         "alert": rule.name,
         "expr": f'max by (rule, severity) (trnwatch_alerts_firing{{rule="{rule.name}"}}) > 0',
@@ -409,6 +407,5 @@ def _service_alert(alert: ServiceAlert, url: str) -> dict[str, Any]:
 
 
 def _times(for_s: float, keep_s: float) -> dict[str, Any]:
-    """Return the fields ``for`` and ``keep_firing_for``, without zeros."""
     times: dict[str, Any] = {"for": f"{for_s:g}s"} if for_s else {}
     return times | ({"keep_firing_for": f"{keep_s:g}s"} if keep_s else {})

@@ -10,7 +10,7 @@ from telemetry.errors import FieldError
 
 
 def unknown(field: str, value: str, known: Collection[str]) -> FieldError:
-    """Return the error of an unknown name; its message proposes similar names that exist."""
+    """FieldError for an unknown name; proposes similar names."""
     close = get_close_matches(value.lower(), known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(close)}? " if close else ""
     names = ", ".join(sorted(known))
@@ -29,7 +29,7 @@ class Source(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What an hour costs, on which terms; ``usd_per_hour_high`` where a range was seen."""
+    """The price of an hour and its terms; ``usd_per_hour_high`` where a range is published."""
 
     usd_per_hour: Amount
     basis: str
@@ -39,7 +39,6 @@ class Price(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def date(self) -> str:
-        """When the price was read."""
         return self.source.date
 
 
@@ -83,36 +82,33 @@ class Instance(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=
 
     @property
     def n_cores(self) -> int:
-        """Cores as the runtime counts them: one worker process, or rank, runs on each."""
+        """Cores as the runtime counts them: each runs one worker process (rank)."""
         return self.n_devices * self.chip.cores_logical
 
     @property
     def n_cores_physical(self) -> int:
-        """Cores on silicon."""
         return self.n_devices * self.chip.cores_physical
 
     @property
     def hbm_bytes(self) -> int:
-        """HBM of all devices together."""
         return self.n_devices * self.chip.hbm_bytes
 
     @property
     def hbm_bytes_per_s(self) -> float:
-        """HBM bandwidth of all devices together."""
         return self.n_devices * self.chip.hbm_bytes_per_s
 
     @property
     def has_efa(self) -> bool:
-        """Whether nodes talk over EFA; else it is plain TCP."""
+        """Whether nodes communicate over EFA; otherwise over TCP."""
         return self.n_efa > 0
 
     @property
     def price(self) -> Price:
-        """The price to reckon with unless told otherwise; FieldError if none is published."""
+        """The default price; FieldError if none is published."""
         if not self.prices:
             raise FieldError("instance", f"{self.name!r} has no published price; state your own")
         return self.prices[0]
 
     def peak_flops(self, precision: str) -> float:
-        """Return the dense FLOPs per second of the whole node; KeyError if it has no such."""
+        """Dense FLOPs per second of the whole node; KeyError if the precision is unknown."""
         return self.n_devices * self.chip.peak_flops[precision]

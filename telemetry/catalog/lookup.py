@@ -12,36 +12,31 @@ from telemetry.errors import FieldError
 
 @cache
 def catalog() -> Catalog:
-    """Return the catalogue that comes with trnwatch, read once per process."""
     return read_catalog(Path(__file__).parent)
 
 
 def instances() -> Mapping[str, Instance]:
-    """Return every instance type by name."""
     return catalog().instances
 
 
 def models() -> Mapping[str, Model]:
-    """Return every model shape by name."""
     return catalog().models
 
 
 def instance(name: str) -> Instance:
-    """Return an instance type; FieldError if there is none of that name."""
     if name not in instances():
         raise unknown("instance", name, instances())
     return instances()[name]
 
 
 def model(name: str) -> Model:
-    """Return a model shape; FieldError if there is none of that name."""
     if name not in models():
         raise unknown("model", name, models())
     return models()[name]
 
 
 def training_instance(name: str) -> Instance:
-    """Return an instance type that can train; FieldError if it is made for inference only."""
+    """Return an instance type; FieldError if it is for inference only."""
     found = instance(name)
     if not found.can_train:
         able = ", ".join(

@@ -29,7 +29,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def default_compile_s(self) -> float:
-        """Seconds of a first compile, with nothing in the cache."""
+        """Seconds of a first compile, without a cache."""
         return self.compile_s
 
     @property
@@ -39,7 +39,7 @@ class Model(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
 
     @property
     def is_causal(self) -> bool:
-        """Whether a token sees only what stands before it."""
+        """Whether a token attends only to earlier ones."""
         return self.kind == "decoder"
 
     def flops_per_token(self, seq_len: int) -> float:

@@ -17,15 +17,13 @@ UNSOURCED = frozenset({"vendor", "chip", "can_train"})
 
 
 class Catalog(msgspec.Struct, frozen=True):
-    """All there is, by name."""
-
     chips: Mapping[str, Chip]
     instances: Mapping[str, Instance]
     models: Mapping[str, Model]
 
 
 def read_catalog(folder: Path) -> Catalog:
-    """Read the four files of a catalogue; raise FieldError where they don't hold together."""
+    """Read the four files of a catalogue; FieldError where they are inconsistent."""
     sources = {
         name: _typed(Source, entry, f"sources.toml {name}")
         for name, entry in _table(folder / "sources.toml").items()
@@ -80,7 +78,7 @@ def _instance(
 def _figures(
     entry: Table, sources: Mapping[str, Source], where: str
 ) -> tuple[Table, dict[str, Source]]:
-    """Take ``{ value, source }`` apart: the values, and where each comes from."""
+    """Split ``{ value, source }`` entries into the values and their sources."""
     values = {key: entry[key] for key in entry if key in UNSOURCED}
     of = {}
     for key, figure in entry.items():

@@ -45,7 +45,7 @@ BUILT_IN = re.compile(r"<(?:built-in )?(?:function|method) (\w{1,200})", re.ASCI
 
 
 def uses(line: str) -> Iterator[OperatorUse]:
-    """Yield the operators that one line of a graph calls; none where it calls none."""
+    """Yield the operators that one line of a graph calls."""
     text = line.partition("#")[0]
     if not text.strip():
         return
@@ -55,7 +55,6 @@ def uses(line: str) -> Iterator[OperatorUse]:
 
 
 def _written(text: str) -> Iterator[tuple[str, str]]:
-    """Yield each operator as written, and its name."""
     calls = TORCH_OPS.findall(text)
     if calls:
         yield from ((call, operator_name(call)) for call in calls)
@@ -70,7 +69,7 @@ def _written(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _target(kind: str, target: str) -> str:
-    """Name what a node calls; a module or a stranger keeps a name of its own, to be unknown."""
+    """Name what a node calls; modules and unknown targets keep a name of their own."""
     if kind == "module":
         return f"{MODULE}::{target}"
     if kind == "method":
@@ -92,27 +91,24 @@ TARGET = re.compile(r'custom_call_target="([^"]{1,200})"')
 
 
 def hlo_uses(line: str) -> Iterator[OperatorUse]:
-    """Yield the operator of one instruction; none where the line is none."""
     if (opcode := opcode_of(line)) and not opcode.endswith("-done"):
         name = _named(opcode.removesuffix("-start"), line)
         yield OperatorUse(name, opcode, doubtful_types(line))
 
 
 def opcode_of(line: str) -> str:
-    """Return the opcode of an instruction, empty where a line is none."""
     head = HEAD.match(line)
     return bare_opcode(line, head.end()) if head else ""
 
 
 def bare_opcode(line: str, start: int = 0) -> str:
-    """Return the opcode that follows a shape, as the analyzer writes instructions."""
+    """Return the opcode after a shape, as the analyzer writes instructions; empty without."""
     end = _end_of_type(line, start)
     found = OPCODE.match(line, end) if end else None
     return found[1] if found else ""
 
 
 def _end_of_type(line: str, start: int) -> int:
-    """Return where a type ends; 0 where there is none."""
     if not line.startswith("(", start):
         shape = SHAPE.match(line, start)
         return shape.end() if shape else 0
@@ -156,7 +152,7 @@ def plain_uses(line: str, number: int) -> Iterator[OperatorUse]:
 
 
 def bare(line: str) -> str:
-    """Return a line without comment, bullet, table frame and quotes."""
+    """Strip comment, bullet, table frame and quotes."""
     text = line.partition("#")[0].strip()
     if FRAME.match(text):
         return ""
@@ -165,7 +161,6 @@ def bare(line: str) -> str:
 
 
 def use_of(text: str) -> OperatorUse | None:
-    """Read one entry; None where it is none."""
     if found := AFTER.match(text):
         written, count = found[1], found[2]
     elif found := BEFORE.match(text):
@@ -188,7 +183,7 @@ STABLEHLO_MARKS = re.compile(r'(?<![\w.#!])"?(?:stablehlo|mhlo|chlo)\.\w', re.AS
 
 
 def stablehlo_uses(line: str) -> Iterator[OperatorUse]:
-    """Yield the operators of one line; a reduction names its inner operator on the same line."""
+    """Yield the operators of one line; a reduction has its inner operator on the same line."""
     text = line.partition("//")[0]
     types = doubtful_types(text)
     for written, name in OPERATION.findall(text):
@@ -249,7 +244,7 @@ def _document(text: str) -> dict[str, Any]:
 
 
 def _by_kind(section: Any, field: str) -> Iterator[tuple[str, str, Any]]:
-    """Yield field, kind and entries of a section, which may have no kinds."""
+    """Yield field, kind and entries of a section; older reports have no kinds."""
     if isinstance(section, dict) and section.keys() <= {"aten", "xla"}:
         for kind, entries in section.items():
             yield f"{field}.{kind}", kind, entries
@@ -280,7 +275,7 @@ def _failed(section: Any) -> Iterator[tuple[str, str]]:
 
 
 def _failure(entry: dict[str, Any], kind: str, field: str) -> tuple[str, str]:
-    """Return what failed, and where in the script or in the compiler."""
+    """Return what failed, and where in the script or the compiler."""
     if kind == "xla":
         instruction = str(entry.get("hlo_instruction", ""))
         return _opcode(instruction, field), instruction[:LONGEST_WHERE]
@@ -322,7 +317,7 @@ def _first(told: list[str]) -> tuple[str, ...]:
 
 
 def _operators(report: CompilerReport, text: str) -> dict[str, Operator]:
-    """Return the operators of PyTorch; the HLO instructions below them say why, not what."""
+    """Return PyTorch's operators; the HLO instructions below them are only reasons."""
     lines: dict[str, int] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         for found in OPERATOR.findall(line):
@@ -350,7 +345,7 @@ BINARY = "not text, such as a protobuf of HLO (.pb); write the graph's text to a
 
 
 class Lines:
-    """Lines of one file, cut where they are too long; counts what it read on the way."""
+    """The lines of a file, cut where they are too long, with counts."""
 
     def __init__(self, file: BinaryIO, *, most_bytes: int = MOST_BYTES) -> None:
         self._file = file
@@ -362,11 +357,10 @@ class Lines:
 
     @property
     def digest(self) -> str:
-        """SHA-256 of all bytes read so far, in hexadecimal."""
         return self._hash.hexdigest()
 
     def __iter__(self) -> Iterator[str]:
-        """Yield each line without its end; of one that is too long only the beginning."""
+        """Yield each line without its end, cut to LONGEST_LINE_BYTES."""
         while piece := self._piece():
             self.n_lines += 1
             check_text(piece, is_first=self.n_lines == 1)
@@ -387,7 +381,7 @@ class Lines:
 
 
 def check_text(line: bytes, *, is_first: bool) -> None:
-    """Refuse what is no text, with what to do instead."""
+    """Refuse binary files, with what to do instead."""
     marks = NOT_TEXT.items() if is_first else ()
     kind = next((words for mark, words in marks if line.startswith(mark)), "")
     if not kind and b"\0" in line:
@@ -440,7 +434,7 @@ def read_operators(file: BinaryIO, *, most_bytes: int = MOST_BYTES) -> OperatorL
 
 
 def form_of(head: list[str]) -> OperatorFileKind:
-    """Return what the first lines are: a graph, unless each could be an entry of a list."""
+    """Recognise the form by the first lines; a list if each could be an entry of one."""
     for line in head:
         if use_of(bare(line)):
             continue
@@ -463,7 +457,6 @@ def _graph(form: OperatorFileKind, lines: Iterator[str]) -> OperatorList:
 
 
 def _report(lines: Lines, head: list[str], rest: Iterator[str]) -> OperatorList:
-    """Read a report whole: it is small, or it is none."""
     if lines.n_cut:
         raise SupportError("a line is too long for a report; give it as the analyzer wrote it")
     text, size = list(head), sum(map(len, head))

@@ -60,7 +60,7 @@ def operator_name(text: str) -> str:
 
 
 def _of_dots(parts: list[str]) -> str:
-    """Name what stands between dots: torch.nn.functional.relu, aten.add.Tensor, add.Tensor."""
+    """Name a dotted path: torch.nn.functional.relu, aten.add.Tensor, add.Tensor."""
     if parts[0] in {"torch", "torch_xla", "math"}:
         return _joined(ATEN, parts[-1]) if len(parts) > 1 else ""
     if len(parts) == 1 and "-" in parts[0]:
@@ -75,12 +75,11 @@ def _joined(space: str, name: str) -> str:
 
 
 def hlo_name(opcode: str) -> str:
-    """Name an opcode of HLO, written with hyphens or, in StableHLO, with underscores."""
     return f"{HLO}::{opcode.replace('_', '-')}"
 
 
 def is_structure(name: str) -> bool:
-    """Whether a node only holds the graph together: inputs, constants, tuples, calls."""
+    """Whether a node only connects the graph: inputs, constants, tuples, calls."""
     return name in STRUCTURE or name.startswith("prim::")
 
 
@@ -99,7 +98,6 @@ class SupportError(ValueError):
 
 
 def quoted(text: str) -> str:
-    """Show what was found, shortened and printable."""
     shown = "".join(char if char.isprintable() else "\u00b7" for char in text.strip())
     cut = shown if len(shown) <= LONGEST_QUOTE else f"{shown[:LONGEST_QUOTE]}\u2026"
     return f"\u201c{cut}\u201d"
@@ -109,8 +107,6 @@ MOST_OPERATORS = 10_000
 
 
 class OperatorFileKind(StrEnum):
-    """What a file of operators may be."""
-
     FX = "fx"
     HLO = "hlo"
     STABLEHLO = "stablehlo"
@@ -130,7 +126,7 @@ class OperatorUse:
 
 @dataclass(slots=True)
 class Operator:
-    """An operator: how often it is used, on which line first, and with which doubtful types."""
+    """An operator: its uses, the line of the first, and its doubtful types."""
 
     name: str
     written: str
@@ -153,7 +149,7 @@ class CompilerReport:
     failures: Mapping[str, tuple[str, ...]]
 
     def name_of(self, name: str) -> str:
-        """Return what the report calls an operator, in place or not; empty where it is silent."""
+        """Return the report's name of an operator, in place or not; empty without one."""
         same = (name, f"{name}_", name.removesuffix("_"))
         return next((each for each in same if each in self.passed or each in self.failed), "")
 
@@ -175,7 +171,6 @@ class OperatorList:
     digest: str = ""
 
     def add(self, use: OperatorUse, line: int) -> None:
-        """Count one use."""
         if is_structure(use.name):
             self.n_structure += use.n
             return
@@ -190,7 +185,6 @@ class OperatorList:
         operator.types |= use.types
 
     def __iter__(self) -> Iterator[Operator]:
-        """Yield the operators."""
         return iter(self.operators.values())
 
 

@@ -37,7 +37,6 @@ def counts(measured: Measured, instance: Instance | None) -> Iterator[PreflightF
 
 
 def health(measured: Measured) -> Iterator[PreflightFinding]:
-    """Find nodes with uncorrected memory or hardware errors."""
     for kind in ("ecc_uncorrected", "hardware_errors"):
         seen: FloatArray = getattr(measured, kind)
         for i in np.flatnonzero(seen > 0):
@@ -87,7 +86,7 @@ def devices(measured: Measured) -> Iterator[PreflightFinding]:
 
 
 def slower(device_s: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Devices that stand out from their node and from their role: (n, n_efa)."""
+    """Mark devices that differ from both their node and their position: (n, n_efa)."""
     if not device_s.size or not np.isfinite(device_s).any():
         return np.zeros(device_s.shape, dtype=bool)
     logs = np.log(_finite(device_s))
@@ -228,11 +227,9 @@ class PreflightJudgement:
 
     @property
     def bad_pairs(self) -> list[tuple[str, str]]:
-        """Pairs of which only one node may be used."""
         return [(t.node, t.peer) for t in self.troubles if t.peer is not None]
 
     def of(self, node: str) -> list[PreflightFinding]:
-        """Return findings about a node, alone or in a pair."""
         return [trouble for trouble in self.troubles if node in {trouble.node, trouble.peer}]
 
 
@@ -285,13 +282,12 @@ def judge(
 
 
 def group_slowdown(collectives: Sequence[Collective], chosen: Collection[str]) -> float:
-    """Slowdown of the last collective over exactly these nodes; NaN without one."""
     over = [each for each in collectives if set(each.nodes) == set(chosen)]
     return slowdown(over[-1]) if over else float("nan")
 
 
 def distances(looks: Sequence[PairAnalysis]) -> FloatArray:
-    """Log distance between nodes relative to the usual: (n, n)."""
+    """Return the log distance between nodes relative to the usual: (n, n)."""
     return np.asarray(
         sum(
             np.nan_to_num(look.split.pair + look.split.node[:, None] + look.split.node)
@@ -316,7 +312,6 @@ def _not_measured(measured: Measured) -> list[PreflightFinding]:
 
 
 def _verdicts(nodes: Sequence[str], own: Sequence[PreflightFinding]) -> dict[str, NodeVerdict]:
-    """Worst verdict by the own findings of each node."""
     verdicts = dict.fromkeys(nodes, NodeVerdict.PASS)
     for trouble in own:
         verdicts[trouble.node] = max(verdicts[trouble.node], trouble.verdict, key=ORDER.index)
@@ -329,7 +324,6 @@ def _fit(
     together: Sequence[PreflightFinding],
     distance: FloatArray,
 ) -> list[int]:
-    """Return the most usable nodes without a bad pair."""
     place = {nodes[i]: at for at, i in enumerate(able)}
     bad = [
         (place[trouble.node], place[trouble.peer])

@@ -68,7 +68,6 @@ class Measured:
 
     @classmethod
     def nothing_of(cls, nodes: tuple[str, ...], *, n_efa: int) -> "Measured":
-        """Empty measurements."""
         n = len(nodes)
 
         def blank(*shape: int) -> FloatArray:
@@ -89,7 +88,6 @@ class Measured:
 
     @property
     def was_probed(self) -> NDArray[np.bool_]:
-        """Probed pairs: (n, n)."""
         return ~np.isnan(self.p50_s)
 
     def with_pairs(

@@ -57,12 +57,10 @@ class PreflightFinding:
 
     @property
     def verdict(self) -> NodeVerdict:
-        """Verdict for the node by this finding alone."""
         return KINDS[self.kind]
 
     @property
     def is_of_pair(self) -> bool:
-        """Whether neither node has the problem alone."""
         return self.kind in PAIRS
 
 
@@ -82,12 +80,10 @@ class TwoWay:
 
     @property
     def node_spread(self) -> float:
-        """Robust standard deviation of nodes."""
         return float(GAUSSIAN * median(np.abs(self.node)))
 
     @property
     def pair_spread(self) -> float:
-        """Robust standard deviation of pairs beyond their nodes."""
         above = self.pair[np.triu_indices(len(self.node), 1)]
         return float(GAUSSIAN * median(np.abs(above)))
 
@@ -176,7 +172,7 @@ NODE_DEVIATIONS, PAIR_DEVIATIONS = 6.0, 8.0
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PairAnalysis:
-    """Decomposition of a matrix; in ``excess_*`` 1 is the limit, NaN means unknown."""
+    """The decomposition of one matrix."""
 
     figure: PairMeasure
     values: FloatArray
@@ -189,19 +185,17 @@ class PairAnalysis:
 
     @property
     def slow_nodes(self) -> NDArray[np.bool_]:
-        """Nodes that are slow to all: (n,)."""
         least = max(np.log(self.figure.node), NODE_DEVIATIONS * self.split.node_spread)
         return np.asarray(self.split.node > least)
 
     @property
     def slow_pairs(self) -> NDArray[np.bool_]:
-        """Pairs that are slow beyond what their nodes are: (n, n)."""
+        """Whether pairs are slower than their nodes explain: (n, n)."""
         least = max(np.log(self.figure.pair), PAIR_DEVIATIONS * self.split.pair_spread)
         return np.asarray(self.split.pair > least)
 
 
 def looked_at(measured: Measured) -> list[PairAnalysis]:
-    """Decompose each of the three matrices."""
     found = []
     for figure in FIGURES:
         values: FloatArray = getattr(measured, figure.name)
@@ -215,7 +209,7 @@ def looked_at(measured: Measured) -> list[PairAnalysis]:
 
 
 def silent(measured: Measured) -> NDArray[np.bool_]:
-    """Nodes that most of their peers, and several, cannot reach: (n,)."""
+    """Find nodes that most of their peers, and several, cannot reach: (n,)."""
     n_dead = np.isinf(measured.p50_s).sum(axis=1)
     n_probed = measured.was_probed.sum(axis=1)
     return np.asarray((n_dead > 1) & (n_dead > MOST_SILENT * n_probed))
@@ -224,7 +218,7 @@ def silent(measured: Measured) -> NDArray[np.bool_]:
 def nodes(
     measured: Measured, looks: list[PairAnalysis], *, known: Collection[str]
 ) -> Iterator[PreflightFinding]:
-    """Find nodes that are silent or slow to all; those in ``known`` have a better reason."""
+    """Find nodes that are silent or slow to all, except ``known``, which have a better reason."""
     gone = silent(measured)
     for i, node in enumerate(measured.nodes):
         if node in known:

@@ -55,13 +55,11 @@ class Published(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def list_date(self) -> str:
-        """Last change of the list (year and month)."""
         return self.sources[self.listed.source].date
 
 
 @cache
 def published() -> Published:
-    """Return published data in the package, read once per process."""
     return msgspec.convert(tomllib.loads(FILE.read_text(encoding="utf-8")), Published)
 
 

@@ -33,7 +33,7 @@ Parts = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Devices:
-    """The EFA devices of nodes that have the same: ``counts`` (n_counters, n_nodes, n_devices)."""
+    """The EFA devices of similar nodes: ``counts`` (n_counters, n_nodes, n_devices)."""
 
     nodes: tuple[str, ...]
     parts: Parts
@@ -74,7 +74,6 @@ def _arrays(place: int, devices: Sequence[Devices]) -> Iterator[SeriesArray]:
 def _real(
     hot: HotStore, snapshot: HotSnapshot, identities: Mapping[str, NodeLabels]
 ) -> Iterator[Devices]:
-    """Yield the devices of real nodes as their agents last read them."""
     alike: dict[Parts, list[tuple[str, FloatArray]]] = {}
     nodes = iter(
         sorted(n for n in snapshot.up if n in identities and not identities[n].is_simulated)
@@ -90,7 +89,7 @@ def _real(
 
 
 def _read(ports: Sequence[Mapping[str, Any]]) -> tuple[Parts, FloatArray]:
-    """Return device and port of each counted port, and the counters: (n_counters, n_ports)."""
+    """Device and port of each counted port, and the counters (n_counters, n_ports)."""
     parts = tuple((port["device"], str(port["port"])) for port in ports)
     rows = [port["counters"] for port in ports]
     counts = [[row.get(name) for row in rows] for name in COUNTERS]
@@ -100,7 +99,7 @@ def _read(ports: Sequence[Mapping[str, Any]]) -> tuple[Parts, FloatArray]:
 def _simulated(
     hot: HotStore, snapshot: HotSnapshot, identities: Mapping[str, NodeLabels]
 ) -> Iterator[Devices]:
-    """Yield the devices of simulated nodes, from what their rates have added up to."""
+    """Yield the devices of simulated nodes; their counters are the sums of their rates."""
     shards = {
         shard: tick
         for batch in snapshot.batches
@@ -118,7 +117,6 @@ def _simulated(
 
 
 def _has_efa(nodes: Collection[str], identities: Mapping[str, NodeLabels]) -> bool:
-    """Whether nodes of a shard are simulated, AWS' own, and have EFA."""
     known = next((identities[node] for node in nodes if node in identities), None)
     machine = known.machine if known and known.is_simulated else None
     return machine is not None and machine.has_efa
@@ -126,7 +124,7 @@ def _has_efa(nodes: Collection[str], identities: Mapping[str, NodeLabels]) -> bo
 
 @cache
 def _parts(n_efa: int) -> Parts:
-    """Name simulated devices as the driver names real ones: after their place on the bus."""
+    """Name simulated devices as the driver names real ones, after their PCI bus."""
     return tuple((f"rdmap{16 * (i + 1)}s27", PORT) for i in range(n_efa))
 
 

@@ -59,7 +59,6 @@ class Spec:
         return {"counter": "_total", "info": "_info"}.get(self.kind, "")
 
     def family(self) -> GaugeMetricFamily | CounterMetricFamily:
-        """Return a gauge or counter without series."""
         make = CounterMetricFamily if self.kind == "counter" else GaugeMetricFamily
         return make(self.name, self.help, labels=self.labels)
 
@@ -80,7 +79,6 @@ class LabelRows:
         self._joined: dict[tuple[str, ...], ObjectArray] = {}
 
     def __len__(self) -> int:
-        """Count the rows."""
         return len(next(iter(self.labels.values())))
 
     def joined(self, labels: tuple[str, ...]) -> ObjectArray:
@@ -144,7 +142,6 @@ class SeriesArray:
         return stem
 
     def samples(self, spec: Spec) -> Iterator[Sample]:
-        """Yield the series one by one."""
         columns = self.rows.labels
         for i in range(len(self.rows)):
             for j, part in enumerate(self.parts):
@@ -213,7 +210,6 @@ def stream_page(families: Iterable[Metric], *, is_open_metrics: bool = False) ->
 
 
 def write_page(families: Iterable[Metric], *, is_open_metrics: bool = False) -> bytes:
-    """Write families as one page."""
     return b"".join(stream_page(families, is_open_metrics=is_open_metrics))
 
 
@@ -236,12 +232,10 @@ class Collected(Collector):
     families: Iterable[Metric]
 
     def collect(self) -> Iterable[Metric]:
-        """Return the families."""
         return self.families
 
 
 def format_value(value: float) -> bytes:
-    """Write a value as the end of a line."""
     text: str = floatToGoString(value)  # type: ignore[no-untyped-call]
     return text.encode() + b"\n"
 
@@ -264,7 +258,6 @@ def format_codes(codes: Codes, packing: str) -> ObjectArray:
 
 
 def has_value(codes: Codes, packing: str) -> NDArray[np.bool_]:
-    """Return which codes are not the code of a missing value."""
     if packing == "exact":
         return np.isfinite(codes)
     return np.asarray(codes != (ABSENT_RATIO if packing == "ratio" else ABSENT_ROUNDED))
@@ -272,7 +265,6 @@ def has_value(codes: Codes, packing: str) -> NDArray[np.bool_]:
 
 @cache
 def _code_texts(packing: str) -> NDArray[Any]:
-    """Return the text of every code of a packing."""
     if packing == "ratio":
         values: list[float] = [round(code / RATIO_STEPS, 4) for code in range(ABSENT_RATIO)]
         return _objects([*map(format_value, values), b"NaN\n"])

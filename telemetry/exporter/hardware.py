@@ -52,7 +52,6 @@ def _spec(metric: Metric) -> Spec:
 
 
 def _total_spec(name: str) -> Spec:
-    """Name the total of a rate, summed over all parts of a node."""
     about = METRICS[name].help.replace(" per second", "").rstrip(".")
     stem = name.removesuffix("_per_s")
     return Spec(
@@ -99,7 +98,7 @@ class NodeBatch:
     rows: LabelRows
 
     def codes(self, name: str) -> Codes | None:
-        """Return the codes of one metric: (n_nodes, n_parts); None where no node has it."""
+        """Return encoded values (n_nodes, n_parts); None where no node has the metric."""
         if name not in self.metrics:
             return None
         _, layout, _ = self.packed[0]
@@ -110,7 +109,7 @@ class NodeBatch:
         return whole if all(self.is_up) else whole[list(self.is_up)]
 
     def values(self, name: str) -> FloatArray | None:
-        """Return one metric: (n_nodes, n_parts), NaN where absent; None where no node has it."""
+        """Return values (n_nodes, n_parts), NaN where absent; None without the metric."""
         codes, (_, layout, _) = self.codes(name), self.packed[0]
         place = layout.column(name)
         if codes is None or place is None:
@@ -232,8 +231,6 @@ def node_families(snapshot: HotSnapshot, *, expected: Iterable[str] = ()) -> lis
 
 
 def node_family(spec: Spec, values: Mapping[str, float]) -> ArrayFamily:
-    """Return a family with one series per node; NaN is left out."""
-
     def array() -> SeriesArray:
         column = np.array(list(values.values()), float)[:, None]
         rows = LabelRows({"node": tuple(values)})
@@ -243,7 +240,6 @@ def node_family(spec: Spec, values: Mapping[str, float]) -> ArrayFamily:
 
 
 def _arrays(snapshot: HotSnapshot, name: str) -> Iterator[SeriesArray]:
-    """Yield the newest values of a metric of all nodes that are up."""
     metric = METRICS[name]
     labels = LABELS[metric.part][1:]
     for batch in snapshot.batches:

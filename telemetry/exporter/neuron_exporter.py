@@ -33,7 +33,7 @@ from telemetry.store.packing import Codes
 
 @dataclass(frozen=True)
 class SimulatedBatch:
-    """Simulated nodes of one instance type, out of one batch, ``places`` there."""
+    """Simulated nodes of one instance type; ``places`` are their rows in the batch."""
 
     batch: NodeBatch
     places: NDArray[np.int64]
@@ -42,39 +42,38 @@ class SimulatedBatch:
     totals: Mapping[str, Mapping[str, float]]
 
     def codes(self, name: str) -> Codes | None:
-        """Return the codes of a metric: (n_nodes, n_parts); None where no node has it."""
+        """Return encoded values (n_nodes, n_parts); None where no node has the metric."""
         codes = self.batch.codes(name)
         return None if codes is None else np.asarray(codes[self.places])
 
     def values(self, name: str) -> FloatArray:
-        """Return a metric: (n_nodes, n_parts), NaN where absent; one part where nobody has it."""
+        """Values (n_nodes, n_parts), NaN where absent; one part where no node has the metric."""
         values = self.batch.values(name)
         if values is None:
             return np.full((len(self.places), 1), np.nan)
         return np.asarray(values[self.places])
 
     def counted(self, name: str) -> FloatArray:
-        """Return what each node has counted of a rate so far: (n_nodes, 1), NaN if nothing."""
+        """Add up a rate so far: (n_nodes, 1), NaN without any."""
         held = self.totals.get(name, {})
         total = [held.get(self.batch.nodes[place], np.nan) for place in self.places.tolist()]
         return np.asarray(np.floor(total))[:, None]
 
     @cached_property
     def runs_process(self) -> NDArray[np.bool_]:
-        """Whether a process holds the node's cores: (n_nodes, 1); it does if it holds memory."""
+        """Whether a process holds the node's cores, which are those with memory in use."""
         held = self.values("device_memory_used_bytes")
         return np.asarray((held > 0).any(axis=1, keepdims=True))
 
     @property
     def n_cores(self) -> int:
-        """Cores as the runtime counts them."""
         return self.machine.n_cores
 
 
 def simulated_batches(
     snapshot: HotSnapshot, identities: Mapping[str, NodeLabels]
 ) -> Iterator[SimulatedBatch]:
-    """Yield the simulated nodes that are up and have AWS' chips, those of a kind together."""
+    """Yield the simulated AWS nodes that are up, by instance type."""
     for batch in snapshot.batches:
         kinds: dict[str, list[int]] = {}
         for place, node in enumerate(batch.nodes):
@@ -112,7 +111,7 @@ def _slab(
     parts: Sequence[tuple[str, ...]],
     values: FloatArray,
 ) -> SeriesArray:
-    """Return values of the nodes, (n_nodes, n_parts); what is NaN is absent."""
+    """Series of the nodes (n_nodes, n_parts); NaN is absent."""
     return SeriesArray(nodes.rows, labels, parts, format_values(values), np.isfinite(values))
 
 
@@ -122,7 +121,7 @@ def _of_process(
     parts: Sequence[tuple[str, ...]],
     values: FloatArray,
 ) -> SeriesArray:
-    """Return values of the nodes' processes; a node without one shows none."""
+    """Series of the nodes' processes; a node without a process has none."""
     return _slab(nodes, labels, parts, np.where(nodes.runs_process, values, np.nan))
 
 
@@ -131,7 +130,6 @@ def _parts(*values: str) -> list[tuple[str, ...]]:
 
 
 def utilization(nodes: SimulatedBatch) -> SeriesArray | None:
-    """Return how busy each core is, as it was reported."""
     codes = nodes.codes("core_utilization_ratio")
     if codes is None:
         return None
@@ -141,7 +139,7 @@ def utilization(nodes: SimulatedBatch) -> SeriesArray | None:
 
 
 def core_memory(nodes: SimulatedBatch, *, purpose: str) -> SeriesArray | None:
-    """Return each core's even share of its device's memory, by purpose."""
+    """Each core's even share of its device's memory, by purpose."""
     device = np.where(nodes.runs_process, nodes.values("device_memory_used_bytes"), np.nan)
     per_device = nodes.n_cores // nodes.machine.n_devices
     core = device / per_device
@@ -158,7 +156,6 @@ def core_memory(nodes: SimulatedBatch, *, purpose: str) -> SeriesArray | None:
 
 
 def runtime_memory(nodes: SimulatedBatch) -> SeriesArray:
-    """Return the memory of the process, on the host and on all devices."""
     device = np.nansum(nodes.values("device_memory_used_bytes"), axis=1, keepdims=True)
     used = nodes.values("host_memory_used_bytes")
     host = np.rint(np.minimum(nodes.n_cores * HOST_BYTES_PER_CORE, HOST_SHARE * used))
@@ -167,7 +164,6 @@ def runtime_memory(nodes: SimulatedBatch) -> SeriesArray:
 
 
 def vcpu(nodes: SimulatedBatch, *, of_process: bool) -> SeriesArray:
-    """Return the vCPU time in use, by kind."""
     used = nodes.values("vcpu_usage_ratio") * (PROCESS_SHARE if of_process else 1.0)
     values = np.round(np.hstack([used * (1 - KERNEL_SHARE), used * KERNEL_SHARE]), 4)
     make = _of_process if of_process else _slab
@@ -175,13 +171,12 @@ def vcpu(nodes: SimulatedBatch, *, of_process: bool) -> SeriesArray:
 
 
 def errors(nodes: SimulatedBatch) -> SeriesArray:
-    """Return errors by kind: whatever fails in a simulated node fails for its hardware."""
+    """All errors of a simulated node are hardware errors."""
     total = nodes.counted("execution_errors_per_s")
     return _kinds(nodes, "error_type", names.ERRORS, {"hardware": total}, known=total)
 
 
 def status(nodes: SimulatedBatch) -> SeriesArray:
-    """Return executions by how they ended."""
     done, failed = (nodes.counted(f"executions_{how}_per_s") for how in ("completed", "failed"))
     ended = {"completed": done, "completed_with_err": failed}
     return _kinds(nodes, "status_type", names.ENDINGS, ended, known=done)
@@ -195,14 +190,14 @@ def _kinds(
     *,
     known: FloatArray,
 ) -> SeriesArray:
-    """Return counts by kind; those of other kinds are zero where there are any counts."""
+    """Show counts by kind; other kinds are zero where there are any counts."""
     none = np.where(np.isfinite(known), 0.0, np.nan)
     values = np.hstack([counts.get(kind, none) for kind in kinds])
     return _of_process(nodes, (label,), _parts(*kinds), values)
 
 
 def latency(nodes: SimulatedBatch) -> SeriesArray:
-    """Return how long executions take: a core's busy time over what it executes, if it does."""
+    """Divide a core's busy time by its executions."""
     busy = np.nanmean(np.nan_to_num(nodes.values("core_utilization_ratio")), axis=1, keepdims=True)
     per_s = nodes.values("executions_completed_per_s") / nodes.n_cores
     mean_s = np.divide(busy, per_s, out=np.full(busy.shape, np.nan), where=per_s > 0)
@@ -211,7 +206,6 @@ def latency(nodes: SimulatedBatch) -> SeriesArray:
 
 
 def ecc_events(nodes: SimulatedBatch) -> SeriesArray:
-    """Return ECC counts by kind and device, as reported."""
     n_devices = nodes.machine.n_devices
     shape = (len(nodes.rows), n_devices)
     values = np.hstack([np.broadcast_to(nodes.values(kind), shape) for kind in names.ECC])
@@ -220,17 +214,14 @@ def ecc_events(nodes: SimulatedBatch) -> SeriesArray:
 
 
 def memory_used(nodes: SimulatedBatch) -> SeriesArray:
-    """Return the host memory in use, as reported."""
     return _slab(nodes, (), [()], np.rint(nodes.values("host_memory_used_bytes")))
 
 
 def constant(nodes: SimulatedBatch, *, figure: Callable[[SimulatedBatch], float]) -> SeriesArray:
-    """Return what is the same for all nodes of a kind."""
     return _slab(nodes, (), [()], np.full((len(nodes.rows), 1), float(figure(nodes))))
 
 
 def hardware(nodes: SimulatedBatch) -> SeriesArray:
-    """Return how many devices and cores there are."""
     n_devices = nodes.machine.n_devices
     labels = ("neuron_device_count", "neuroncore_per_device_count")
     parts = [(str(n_devices), str(nodes.n_cores // n_devices))]
@@ -271,7 +262,7 @@ _KERNEL = attrgetter("system", "io_wait", "irq", "soft_irq")
 
 @dataclass(frozen=True, slots=True)
 class NodeSeries:
-    """The series of one family that a node, or one process of it, has: values by part."""
+    """The series of one family of a node or of one of its processes: values by part."""
 
     tag: str
     parts: Parts
@@ -280,7 +271,7 @@ class NodeSeries:
 
 @dataclass(frozen=True, slots=True)
 class Reported:
-    """Everything that the exporter would show of a node, by family."""
+    """All series of a real node, by family."""
 
     base: tuple[str, ...]
     series: dict[Spec, list[NodeSeries]] = field(default_factory=dict)
@@ -288,7 +279,7 @@ class Reported:
     def show(
         self, spec: Spec, parts: Parts, values: Iterable[float | None], tag: str = ""
     ) -> None:
-        """Add series; what is None is absent. Of series told twice the first holds."""
+        """Add series; None is absent. The first of repeated series wins."""
         found = np.array([*values], float)
         known = self.series.get(spec, ())
         told = {part for each in known if each.tag == tag for part in each.parts}
@@ -299,7 +290,7 @@ class Reported:
 
 
 def reported(node: str, kept: LastReportState, identities: NodeLabels | None) -> Reported | None:
-    """Return what the exporter would show of a node; None where the report cannot be read."""
+    """Convert a node's last report to series; None where it cannot be read."""
     try:
         report = read_last_report(kept.line)
     except msgspec.MsgspecError:
@@ -313,7 +304,7 @@ def reported(node: str, kept: LastReportState, identities: NodeLabels | None) ->
 
 
 def _base(node: str, report: LastReport, identities: NodeLabels | None) -> tuple[str, ...]:
-    """Return the labels on everything; a node always has a name, lest two be taken for one."""
+    """Labels of all series of a node; the name is never empty, so that nodes stay distinct."""
     info = report.instance_info or schemas.InstanceInfo()
     zone = info.instance_availability_zone or (identities.availability_zone if identities else "")
     name = (
@@ -347,12 +338,11 @@ def _of_devices(devices: tuple[int, ...]) -> Parts:
 
 
 def _sound(group: G | None) -> G | None:
-    """Return a group that is there and reports no error."""
+    """Return a group of the report unless it is missing or reports an error."""
     return None if group is None or group.error else group
 
 
 def _process(shown: Reported, process: schemas.Runtime, executed: Sequence[float] | None) -> None:
-    """Show the groups of one process."""
     report, tag = process.report or schemas.RuntimeReport(), tag_of(process)
     if counters := _sound(report.neuroncore_counters):
         cores = counters.neuroncores_in_use or {}
@@ -369,7 +359,6 @@ def _process(shown: Reported, process: schemas.Runtime, executed: Sequence[float
 
 
 def _memory(shown: Reported, used: schemas.RuntimeUsedBytes, tag: str) -> None:
-    """Show the memory of one process."""
     held = (used.host, used.neuron_device)
     shown.show(names.RUNTIME_MEMORY, _named("host", "neuron_device"), held, tag)
     breakdown = used.usage_breakdown or schemas.UsageBreakdown()
@@ -383,7 +372,7 @@ def _memory(shown: Reported, used: schemas.RuntimeUsedBytes, tag: str) -> None:
 def _executions(
     shown: Reported, stats: schemas.ExecutionStats, executed: Sequence[float] | None, tag: str
 ) -> None:
-    """Show what a process has executed since it was first heard of, and how long it took."""
+    """Add executions and errors since the process was first seen, and latencies."""
     counts = executed or (math.nan,) * (len(names.ERRORS) + len(names.ENDINGS))
     if stats.error_summary:
         values = _told(counts, _ERRORS(stats.error_summary))
@@ -403,7 +392,7 @@ def _told(counts: Iterable[float], told: Iterable[float | None]) -> Iterator[flo
 
 
 def _machine(shown: Reported, report: LastReport) -> None:
-    """Show the groups of the machine: there even where no process runs."""
+    """Add the host's series, which exist without a process too."""
     system = report.system_data
     if system and (hardware := _sound(system.neuron_hw_counters)):
         devices = {each.neuron_device_index: each for each in hardware.neuron_devices or ()}
@@ -436,7 +425,7 @@ def _ratio(percent: float | None) -> float | None:
 
 
 def _sum(shares: Iterable[float | None]) -> float | None:
-    """Add up what is told; None where nothing is."""
+    """Sum the known values; None where none is known."""
     known = [share for share in shares if share is not None]
     return sum(known) if known else None
 
@@ -475,7 +464,7 @@ def _arrays(
 
 
 def _real(spec: Spec, nodes: Sequence[Reported]) -> Iterator[SeriesArray]:
-    """Yield the series of real nodes, those with the same parts side by side."""
+    """Yield the series of real nodes, grouped by equal parts."""
     alike: dict[Parts, list[tuple[tuple[str, ...], NodeSeries]]] = {}
     for node in nodes:
         for shown in node.series.get(spec, ()):

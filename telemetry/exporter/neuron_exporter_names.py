@@ -113,7 +113,7 @@ ALL = (*OF_RUNTIMES, *OF_NODES)
 
 
 def own_labels(spec: Spec) -> tuple[str, ...]:
-    """Return the labels that tell a family's series of one node, or process, apart."""
+    """Labels that distinguish the series of one node or process."""
     return tuple(label for label in spec.labels if label not in {*BASE, TAG})
 
 
@@ -192,12 +192,11 @@ class NodeLabels:
 
     @property
     def base(self) -> tuple[str, ...]:
-        """The values of the labels on everything."""
         return tuple(getattr(self, label) for label in BASE)
 
     @property
     def machine(self) -> catalog.Instance | None:
-        """What the catalogue knows of the instance type, None where it is none of AWS' chips."""
+        """The instance type in the catalogue; None unless it has AWS chips."""
         found = catalog.instances().get(self.instance_type)
         return found if found and found.chip.vendor == "AWS" else None
 
@@ -212,7 +211,6 @@ def region_of(zone: str) -> str:
 
 
 def rows_of(nodes: Iterable[tuple[tuple[str, ...], str]]) -> LabelRows:
-    """Return rows of base labels and runtime tag."""
     columns = list(zip(*((*base, tag) for base, tag in nodes), strict=True))
     labels: Mapping[str, tuple[str, ...]] = dict(zip((*BASE, TAG), columns, strict=True))
     return LabelRows(labels)

@@ -59,7 +59,6 @@ class ServiceCollector(Collector):
     queue: str = "celery"
 
     def collect(self) -> Iterator[Metric]:
-        """Read the figures and yield their families."""
         gauges, counters = self.hot.gauges(), self.hot.counters()
         figures = {spec: gauges.get(name) for name, spec in GAUGES.items()}
         figures |= {spec: counters.get(name, 0.0) for name, spec in COUNTERS.items()}

@@ -42,7 +42,7 @@ AWAY = f"{STORE} does not answer"
 
 
 class PromSeries(msgspec.Struct):
-    """One series of an answer: its labels, and (second, value as text) pairs."""
+    """One series of a response: its labels, and (second, value as text) pairs."""
 
     metric: dict[str, str]
     values: list[tuple[float, str]]
@@ -60,14 +60,14 @@ class _Answer(msgspec.Struct):
 
 @dataclass
 class PromQL:
-    """Asks one store; an error is one of LongTermError, whatever went wrong."""
+    """A client of one store; every failure is a LongTermError."""
 
     endpoint: Endpoint
     clock: Callable[[], float] = time.monotonic
     _rests_until: float = field(default=-math.inf, init=False)
 
     def query_range(self, query: str, *, start: int, end: int, step_s: int) -> list[PromSeries]:
-        """Return what a query gives at start, start + step, … up to end, both included."""
+        """Values at start, start + step, … up to and including end."""
         if self.clock() < self._rests_until:
             raise LongTermError(AWAY)
         # nocache stops VictoriaMetrics from rounding start and end to whole steps.
@@ -101,7 +101,6 @@ def selector(name: str, **labels: str) -> str:
 
 
 def _quoted(value: str) -> str:
-    """Escape what ends a string or changes it; what is no Unicode text is replaced."""
     plain = value.encode("utf-8", "replace").decode()
     return plain.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
 
@@ -114,7 +113,7 @@ KIND = "trnwatch_kind"
 
 
 class LongTermHistory:
-    """Answers what history asks of a store that has been written to, or that scrapes us."""
+    """Reads history that this service wrote to a store, or that the store scraped."""
 
     def __init__(self, promql: PromQL) -> None:
         self._promql = promql
@@ -159,7 +158,7 @@ class LongTermHistory:
         return values.reshape(len(t_s), -1)
 
     def run_minutes(self, run: str, *, start: int, end: int, every_s: int) -> FloatArray:
-        """Return a run's average step per ``every_s``, as ``run_chunks.minute_means`` has them."""
+        """Return average steps per ``every_s``, in the columns of ``run_chunks.minute_means``."""
         t_s = np.arange(start, end, every_s)
         over = f"[{_range(every_s)}]"
         phases, tokens, step = (
@@ -178,13 +177,13 @@ class LongTermHistory:
         return np.asarray(rows[np.isfinite(rows[:, STEP])])
 
     def _ask(self, query: str, t_s: IntArray, every_s: int) -> list[PromSeries]:
-        """Ask at the last second of each stretch, which sees that stretch and no more."""
+        """Query at the last second of each interval, so that values cover one interval each."""
         first, last = int(t_s[0]) + every_s - 1, int(t_s[-1]) + every_s - 1
         return self._promql.query_range(query, start=first, end=last, step_s=every_s)
 
 
 def _range(every_s: int) -> str:
-    """Return how far back to look; a millisecond less than to the neighbour's last second."""
+    """Return the lookback: a millisecond less than the step, so that intervals do not overlap."""
     return f"{every_s * 1000 - 1}ms"
 
 
@@ -193,7 +192,6 @@ def _named(query: str, phase: str) -> str:
 
 
 def _part(found: PromSeries, label: str) -> int:
-    """Return which part a series is of."""
     text = found.metric.get(label, "0") if label else "0"
     if not re.fullmatch(r"\d{1,4}", text) or int(text) >= MOST_PARTS:
         raise LongTermError(f"the store names a part {text[:20]!r}; expected a small number")
@@ -201,7 +199,7 @@ def _part(found: PromSeries, label: str) -> int:
 
 
 def _lay(column: FloatArray, found: PromSeries, t_s: IntArray, every_s: int) -> None:
-    """Lay a series on the grid it was asked for."""
+    """Write a series into a column of the time grid."""
     try:
         moments = np.array([second for second, _ in found.values])
         values = np.array([float(text) for _, text in found.values])
@@ -213,7 +211,6 @@ def _lay(column: FloatArray, found: PromSeries, t_s: IntArray, every_s: int) -> 
 
 
 def _filled(values: FloatArray, other: FloatArray) -> FloatArray:
-    """Take from another what is absent."""
     wide = max(values.shape[1], other.shape[1])
     values, other = (
         _apart(each, wide // N_STATS).reshape(len(values), wide) for each in (values, other)
@@ -222,7 +219,7 @@ def _filled(values: FloatArray, other: FloatArray) -> FloatArray:
 
 
 def _apart(values: FloatArray, n_parts: int) -> FloatArray:
-    """Give stats room for more parts."""
+    """Pad (n, 3 * m) to (n, 3, n_parts) with NaN."""
     stats = values.reshape(len(values), N_STATS, -1)
     lacking = [(0, 0), (0, 0), (0, n_parts - stats.shape[2])]
     return np.pad(stats, lacking, constant_values=np.nan)
@@ -230,7 +227,7 @@ def _apart(values: FloatArray, n_parts: int) -> FloatArray:
 
 @lru_cache(maxsize=4)
 def open_history(url: str, token_file: str) -> LongTermHistory | None:
-    """Return this process's way to a long-term store; None where no address is set."""
+    """Open a long-term store, once per process; None without a URL."""
     if not url:
         return None
     endpoint = Endpoint(url, token_file, timeout_s=TIMEOUT_S, most_bytes=MOST_BYTES)

@@ -61,7 +61,6 @@ SERIES_FIELD = b"\x0a"
 
 
 def _descriptor() -> FileDescriptorProto:
-    """Describe the messages as protobuf's own compiler would."""
     file = FileDescriptorProto(name="remote.proto", package=PACKAGE, syntax="proto3")
     for message, fields in MESSAGES.items():
         described = DescriptorProto(name=message)
@@ -158,7 +157,6 @@ def request(heads: Sequence[bytes], values: FloatArray, times_ms: IntArray) -> b
 
 @lru_cache(maxsize=65_536)
 def _varint(number: int) -> bytes:
-    """Write a number seven bits at a time, the lowest first."""
     pieces: list[int] = []
     while number >= 0x80:
         pieces.append(number & 0x7F | 0x80)
@@ -184,29 +182,25 @@ class SeriesChunk:
     times_ms: IntArray
 
     def rows(self, begin: int, end: int) -> "SeriesChunk":
-        """Keep some of the series."""
         times_ms = self.times_ms if len(self.times_ms) == 1 else self.times_ms[begin:end]
         return SeriesChunk(self.heads[begin:end], self.values[begin:end], times_ms)
 
 
 @dataclass(frozen=True, slots=True)
 class WriteBatch:
-    """What is sent in one request; a series is in one batch only."""
+    """The content of one request; a series is in one batch only."""
 
     chunks: Sequence[SeriesChunk]
 
     @property
     def n_samples(self) -> int:
-        """How many samples it has; what is absent is none."""
         return sum(int(np.count_nonzero(~np.isnan(chunk.values))) for chunk in self.chunks)
 
     @property
     def n_times(self) -> int:
-        """Over how many moments it goes."""
         return max(int(chunk.values.shape[1]) for chunk in self.chunks)
 
     def body(self) -> bytes:
-        """Return the request."""
         n_times = self.n_times
         heads = [head for chunk in self.chunks for head in chunk.heads]
         values = np.concatenate([_wide(chunk.values, n_times, np.nan) for chunk in self.chunks])
@@ -219,7 +213,7 @@ class WriteBatch:
         return request(heads, values, times_ms)
 
     def by_time(self) -> Iterator["WriteBatch"]:
-        """Take it apart, moment by moment."""
+        """Split by time: one batch per moment."""
         for i in range(self.n_times):
             chunks = [
                 SeriesChunk(chunk.heads, chunk.values[:, i : i + 1], chunk.times_ms[:, i : i + 1])
@@ -231,13 +225,13 @@ class WriteBatch:
 
 
 def _wide(values: NDArray[Number], n_times: int, absent: float) -> NDArray[Number]:
-    """Give rows room for more moments, which are absent."""
+    """Pad rows to ``n_times`` columns."""
     lacking = [(0, 0), (0, n_times - values.shape[1])]
     return np.pad(values, lacking, constant_values=absent) if lacking[1][1] else values
 
 
 def batches(chunks: Iterable[SeriesChunk], *, most: int = MOST_SAMPLES) -> Iterator[WriteBatch]:
-    """Cut chunks into batches of at most so many samples; a series alone may have more."""
+    """Split chunks into batches of at most ``most`` samples; a single series may have more."""
     held: list[SeriesChunk] = []
     room = most
     for chunk in chunks:
@@ -259,20 +253,18 @@ KEPT_OF_ANSWER = 300
 
 
 class EndpointUnreachableError(Exception):
-    """No proper answer came within the time and size allowed; the message says why."""
+    """No valid response within the time and size limits; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class EndpointAnswer:
-    """What came back."""
-
     status: int
     body: bytes
     retry_after: str = ""
 
     @property
     def said(self) -> str:
-        """The beginning of the answer, as one line of plain text."""
+        """The beginning of the response as one line of plain text."""
         text = self.body[: 4 * KEPT_OF_ANSWER].decode("utf-8", "replace")
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[
             :KEPT_OF_ANSWER
@@ -305,7 +297,7 @@ class Endpoint:
 
     @property
     def shown(self) -> str:
-        """The address without user and password."""
+        """The URL without user and password."""
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -339,7 +331,7 @@ class Endpoint:
         return answer
 
     def _read(self, response: HTTPResponse, ends_at_s: float) -> bytes:
-        """Read an answer piece by piece, so that neither time nor length has no end."""
+        """Read the response in pieces, within the limits of time and size."""
         body = bytearray()
         while piece := response.read1(PIECE):
             body += piece
@@ -385,12 +377,11 @@ class Endpoint:
         return held
 
     def close(self) -> None:
-        """Close the connections of all threads; to be called when none is in use."""
+        """Close the connections of all threads. Call it when none is in use."""
         while self._open:
             self._open.pop().close()
 
     def _forget(self) -> None:
-        """Close this thread's connection; the next request makes a new one."""
         held: HTTPConnection | None = getattr(self._own, "connection", None)
         if held is not None:
             held.close()
@@ -413,12 +404,12 @@ TELL_S = 2.0
 
 
 class StoppedError(Exception):
-    """Told to stop before everything was delivered."""
+    """The writer was stopped before everything was delivered."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What became of samples: taken by the store, or refused by it for good."""
+    """Counts of samples that the store accepted, or rejected for good."""
 
     sent: int = 0
     dropped: int = 0
@@ -426,7 +417,7 @@ class Delivered:
     why: str = ""
 
     def __add__(self, other: "Delivered") -> "Delivered":
-        """Sum up; the last reason holds."""
+        """Sum the counts; the last reason wins."""
         return Delivered(
             self.sent + other.sent,
             self.dropped + other.dropped,
@@ -458,7 +449,7 @@ class WriteClient:
         self._trouble = ""
 
     def close(self) -> None:
-        """Let go of threads and connections; to be called when nothing is under way."""
+        """Stop threads and close connections. Call it when nothing is being delivered."""
         self._pool.shutdown(cancel_futures=True)
         self.endpoint.close()
 
@@ -486,7 +477,7 @@ class WriteClient:
     def _collect(
         self, total: Delivered, under_way: set[Future[Delivered]]
     ) -> tuple[Delivered, set[Future[Delivered]]]:
-        """Add what has been delivered; what stands in the way is told every few seconds."""
+        """Wait for deliveries; report the current problem every few seconds."""
         done, rest = wait(under_way, timeout=TELL_S, return_when=FIRST_COMPLETED)
         if self._trouble:
             self.on_trouble(self._trouble)
@@ -513,7 +504,7 @@ class WriteClient:
         return outcome
 
     def _insist(self, batch: WriteBatch) -> Delivered:
-        """Post a batch until it is taken or refused."""
+        """Send a batch until it is accepted or rejected."""
         body, n_tries = batch.body(), 0
         while not self.told.is_set():
             n_tries += 1
@@ -531,7 +522,7 @@ class WriteClient:
         raise StoppedError
 
     def _pause(self, why: str, asked: str, n_tries: int) -> None:
-        """Wait as long as the store asks for, else ever longer, not all lanes at once."""
+        """Wait as long as the store asks for, or exponentially longer, with jitter."""
         self._trouble = why
         longer_s = min(LONGEST_PAUSE_S, self.first_pause_s * 2 ** min(n_tries - 1, 16))
         pause_s = longer_s * self.dice.uniform(0.5, 1.0)
@@ -539,12 +530,12 @@ class WriteClient:
 
 
 def _is_passing(answer: EndpointAnswer) -> bool:
-    """Whether the same may be taken later: the store is busy, or has trouble of its own."""
+    """Whether a retry may succeed: the store is overloaded or failing."""
     return answer.status == TOO_MANY or answer.status >= 500
 
 
 def asked_s(retry_after: str) -> float:
-    """Return how long a store asks to be left alone, by seconds or by date; 0 if it does not."""
+    """Seconds of a Retry-After header, given in seconds or as a date; 0 without one."""
     try:
         if retry_after.strip().isdecimal():
             return float(retry_after)

@@ -46,7 +46,7 @@ MS = 1000
 
 
 class _Names(msgspec.Struct, array_like=True):
-    """The series of a family: its name, the names of its labels, their values."""
+    """The series of a family: its name, label names and label values."""
 
     name: str
     labels: tuple[str, ...]
@@ -54,14 +54,14 @@ class _Names(msgspec.Struct, array_like=True):
 
 
 class _Figures(msgspec.Struct, array_like=True):
-    """A family at one second: the digest of its names, and a 64-bit float for each series."""
+    """A family at one second: the digest of its names, and one 64-bit float per series."""
 
     names: bytes
     values: bytes
 
 
 def keep_figures(hot: Connection, second: int, families: Iterable[Metric], *, keep_s: int) -> None:
-    """Keep families as they are at a second, histograms excepted, and forget old seconds."""
+    """Store the values of families at a second, without histograms, and drop old seconds."""
     names, figures = {}, []
     for family in families:
         samples = list(family.samples)
@@ -81,7 +81,7 @@ def keep_figures(hot: Connection, second: int, families: Iterable[Metric], *, ke
 
 
 def _keep_names(hot: Connection, names: dict[bytes, bytes], *, keep_s: int) -> None:
-    """Write down names that are new, and let the others last longer."""
+    """Store new names, and extend the life of known ones."""
     known = hot.execute_all(("EXPIRE", NAMES + key, keep_s) for key in names)
     for (key, encoded), is_there in zip(names.items(), known, strict=True):
         if not is_there:
@@ -89,14 +89,14 @@ def _keep_names(hot: Connection, names: dict[bytes, bytes], *, keep_s: int) -> N
 
 
 class FigureReader:
-    """Reads figures back, and remembers the names of the latest second."""
+    """Reads stored values; caches the names of the latest second."""
 
     def __init__(self, hot: Connection) -> None:
         self._hot = hot
         self._heads: dict[bytes, Sequence[bytes]] = {}
 
     def seconds(self, *, start: int, end: int) -> Iterator[Iterable[SeriesChunk]]:
-        """Yield what was kept from start up to end, second by second."""
+        """Yield the stored values from start up to end, second by second."""
         kept = sorted(int(field) for field in self._hot.execute("HKEYS", FIGURES))
         for second in kept:
             if start <= second < end and (packed := self._hot.execute("HGET", FIGURES, second)):
@@ -111,7 +111,7 @@ class FigureReader:
                 yield SeriesChunk(heads, values, np.array([[second * MS]]))
 
     def _learn(self, wanted: set[bytes]) -> None:
-        """Keep the names that are wanted now, and those only."""
+        """Load the names that are needed, and forget all others."""
         self._heads = {key: heads for key, heads in self._heads.items() if key in wanted}
         for key in wanted - self._heads.keys():
             if packed := self._hot.execute("GET", NAMES + key):
@@ -162,7 +162,7 @@ def heads(
 
 
 def as_exported(metric: str, values: FloatArray) -> FloatArray:
-    """Round values as /metrics writes them: what is scraped and what is sent are the same."""
+    """Round values as /metrics does, so that scraped and written values are equal."""
     packing = METRICS[metric].packing
     if packing == "exact":
         return np.asarray(values, float)
@@ -171,7 +171,7 @@ def as_exported(metric: str, values: FloatArray) -> FloatArray:
 
 @cache
 def _exported(packing: str) -> FloatArray:
-    """Return every value that a packing knows, as written for Prometheus."""
+    """Every value of a packing, as exported."""
     dtype = DTYPES[packing]
     codes = np.arange(1 << 8 * dtype.itemsize, dtype=dtype)
     return np.array([float(text) for text in format_codes(codes, packing)])
@@ -187,7 +187,7 @@ Group = Iterable[SeriesChunk]
 
 
 def minute_groups(*, start: int, end: int) -> Iterator[Group]:
-    """Yield the minutes of all nodes and runs from start up to end, at most an hour."""
+    """Yield the minutes of all nodes and runs from start up to end, an hour at most."""
     for held in _held(start, end):
         yield (chunk for minutes in held for chunk in _stat_chunks(minutes))
     yield from _run_groups(start, end)
@@ -203,7 +203,7 @@ def _stat_chunks(minutes: Minutes) -> Iterator[SeriesChunk]:
 
 
 def means_as_seconds(*, start: int, end: int) -> Iterator[Group]:
-    """Yield minutes in place of seconds that are gone: their means, of counts the highest."""
+    """Yield minutes instead of seconds that have expired: means, and the maximum of counts."""
     for held in _held(start, end):
         yield (chunk for minutes in held for chunk in _mean_chunks(minutes))
 
@@ -216,13 +216,13 @@ def _mean_chunks(minutes: Minutes) -> Iterator[SeriesChunk]:
 
 
 def _apart(values: FloatArray) -> FloatArray:
-    """Set lowest, mean and highest apart: (n_minutes, 3, n_nodes, n_parts)."""
+    """Split into lowest, mean and highest: (n_minutes, 3, n_nodes, n_parts)."""
     stats = values.reshape(*values.shape[:2], N_STATS, -1)
     return stats.transpose(0, 2, 1, 3)
 
 
 def _chunk(series_heads: Sequence[bytes], values: FloatArray, minutes: Minutes) -> SeriesChunk:
-    """Return one figure per minute and part as samples: (n_minutes, n_nodes, n_parts)."""
+    """Convert (n_minutes, n_nodes, n_parts) to samples."""
     flat = values.transpose(1, 2, 0).reshape(len(series_heads), -1)
     return SeriesChunk(series_heads, flat, _times_ms(minutes.minutes))
 
@@ -232,7 +232,7 @@ def _times_ms(minutes: IntArray) -> IntArray:
 
 
 def _held(start: int, end: int) -> Iterator[Iterable[Minutes]]:
-    """Yield what the durable tier has: hours, then minutes that are not folded one by one."""
+    """Yield the stored hours, then the minutes that are not yet folded into hours."""
     yield _hours(start, end)
     # Row by row without an open cursor: a delivery may wait for hours.
     loose = MinuteRollup.objects.filter(minute__gte=start, minute__lt=end).order_by("minute")
@@ -242,19 +242,18 @@ def _held(start: int, end: int) -> Iterator[Iterable[Minutes]]:
 
 
 def _loose(keys: Sequence[int]) -> Iterator[Minutes]:
-    """Yield one minute, shard by shard."""
     for row in _one_by_one(MinuteRollup, keys):
         yield decode_minute(row.shard, row.minute, bytes(row.layout), bytes(row.data))
 
 
 def _one_by_one(model: type[Row], keys: Iterable[int]) -> Iterator[Row]:
-    """Yield rows that are still there."""
+    """Yield the rows that still exist."""
     found = (model._default_manager.filter(pk=key).first() for key in keys)
     return (row for row in found if row is not None)
 
 
 def _hours(start: int, end: int) -> Iterator[Minutes]:
-    """Yield the minutes of folded hours, a metric of a shard at a time."""
+    """Yield the minutes of folded hours, one metric of one shard at a time."""
     hours = HourRollup.objects.filter(metric__in=METRICS, hour__gt=start - HOUR_S, hour__lt=end)
     keys = list(hours.order_by("hour", "shard", "metric").values_list("pk", flat=True))
     for row in _one_by_one(HourRollup, keys):
@@ -265,7 +264,6 @@ def _hours(start: int, end: int) -> Iterator[Minutes]:
 
 
 def _run_groups(start: int, end: int) -> Iterator[Group]:
-    """Yield the minutes of runs: their average step, and the number of the last."""
     rows = RunChunk.objects.filter(start__gt=start - F("length_s"), start__lt=end)
     told = rows.order_by("start", "run").values_list("start", "run", "minutes")
     for _, group in groupby(told, key=itemgetter(0)):
@@ -286,7 +284,6 @@ def _run_chunk(run: str, packed: bytes, start: int, end: int) -> Iterator[Series
 
 
 def run_heads(run: str) -> list[bytes]:
-    """Return the series of a run's minutes: number of the last step, tokens, phases."""
     mine = ("run", run)
     phases = [series(RUN_PHASE, (mine, ("phase", phase))) for phase in PHASE_NAMES]
     return [series(RUN_STEP, (mine,)), series(RUN_TOKENS, (mine,)), *phases]
@@ -302,12 +299,10 @@ REPORTED_S = 60 * 60
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """Where one stream stands."""
-
     stream: str
 
     def start_at(self, second: int, *, now: datetime) -> int:
-        """Return where to go on; a stream that never went anywhere begins at ``second``."""
+        """Return the stored position; a new stream starts at ``second``."""
         row, _ = LongTermPosition.objects.get_or_create(
             stream=self.stream, defaults={"second": second, "moved_at": now}
         )
@@ -348,7 +343,7 @@ def streams() -> QuerySet[LongTermPosition]:
 
 
 def in_trouble(now: datetime) -> QuerySet[LongTermPosition]:
-    """Return the streams with a problem: far behind, or refused recently."""
+    """Return the streams that are far behind, or whose samples were rejected recently."""
     behind = Q(second__lt=int(now.timestamp()) - BEHIND_S)
     refused = Q(dropped_at__gt=now - timedelta(seconds=REPORTED_S))
     return streams().filter(behind | refused)
@@ -373,7 +368,6 @@ def second_chunks(hot: Reader, *, start: int, end: int, every_s: int) -> Iterato
 
 
 def _chunks(span: Span, every_s: int) -> Iterator[SeriesChunk]:
-    """Yield the metrics of one shard."""
     rows = newest_rows(span, every_s)
     columns = np.arange(len(span.nodes))
     times_ms = span.ticks[rows].T * MS
@@ -504,7 +498,6 @@ class Writer:
 
 
 def _up(second: int, step_s: int) -> int:
-    """Round up to a whole step."""
     return -(-second // step_s) * step_s
 
 
@@ -537,12 +530,11 @@ RETRIES = Spec(
 
 @dataclass(frozen=True, eq=False, slots=True)
 class LongTermCollector(Collector):
-    """Collects the progress of each stream; no series while LONG_TERM_WRITE_URL is empty."""
+    """The progress of each stream; no series while LONG_TERM_WRITE_URL is empty."""
 
     now: datetime
 
     def collect(self) -> Iterator[Metric]:
-        """Read the positions and yield their families."""
         lag, sent, dropped, retries = (spec.family() for spec in (LAG, SENT, DROPPED, RETRIES))
         for row in streams():
             add(lag, self.now.timestamp() - row.second, row.stream)

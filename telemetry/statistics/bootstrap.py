@@ -71,7 +71,7 @@ def _autocovariance(centred: FloatArray) -> FloatArray:
 
 
 def _last_lag_that_counts(correlation: FloatArray) -> int:
-    """Return the lag before a run of lags within chance."""
+    """Return the lag before the first run of insignificant lags."""
     n = len(correlation)
     in_a_row = max(MIN_LAGS, int(np.ceil(np.sqrt(np.log10(n)))))
     # As far as blocks could reach; a longer memory than that no bootstrap can mend.
@@ -184,7 +184,6 @@ def resampled_sums(
 
 
 def _block_sums(columns: FloatArray, length: int) -> FloatArray:
-    """Sum of each circular block: (n_steps, n_columns)."""
     round_the_end = np.concatenate([columns, columns[: length - 1]]) if length > 1 else columns
     upto = np.concatenate([np.zeros((1, columns.shape[1])), np.cumsum(round_the_end, axis=0)])
     sums: FloatArray = upto[length:] - upto[:-length]
@@ -274,8 +273,6 @@ def differences(
 
 
 class _Drawn:
-    """An arm and its resampled sums."""
-
     def __init__(
         self, arm: ArmSamples, measures: Iterable[Measure], rng: np.random.Generator
     ) -> None:
@@ -316,7 +313,6 @@ class _Drawn:
 
 
 def _compared(baseline: _Drawn, candidate: _Drawn, measure: Measure) -> Difference:
-    """Compare two arms by one measure."""
     before, after = baseline.figure(measure), candidate.figure(measure)
     kept = [drawn.memory(measure) for drawn in (baseline, candidate)]
     n_blocks = min(int(each.n_pieces) for each in kept)

@@ -133,7 +133,7 @@ def over_tokens(baseline: ArmForecast, candidate: ArmForecast, tokens: FloatArra
 
 
 def _columns(could: Course) -> Course:
-    """Reshape: draws along the second axis, points along the first."""
+    """Reshape so that draws vary along the second axis, and points along the first."""
     return Course(
         *(
             np.atleast_1d(np.asarray(value, dtype=float))[None, :]

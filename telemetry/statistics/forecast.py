@@ -69,11 +69,9 @@ class Course:
     tokens_per_day: Amount
 
     def usd_by(self, days: Amount) -> Amount:
-        """Dollars spent after some days."""
         return self.fixed_usd + self.usd_per_day * days
 
     def tokens_by(self, days: Amount) -> Amount:
-        """Tokens trained after some days."""
         return np.maximum(days - self.start_days, 0.0) * self.tokens_per_day
 
     def days_for(self, tokens: Amount) -> Amount:
@@ -86,12 +84,10 @@ class Course:
 
     @property
     def usd_per_token(self) -> Amount:
-        """Dollars for one more token, once it trains."""
         return self.usd_per_day / self.tokens_per_day
 
     @property
     def usd_at_first_step(self) -> Amount:
-        """Dollars spent before the first token."""
         return self.usd_by(self.start_days)
 
 
@@ -204,7 +200,6 @@ class Rate:
 
     @property
     def interval(self) -> tuple[float, float]:
-        """The 95 % interval of draws; ends may be infinite."""
         if not self.exposure > 0:
             return math.nan, math.nan
         low, high = poisson_interval(self.n)
@@ -248,7 +243,6 @@ def at_most(n: int, mean: float) -> float:
 
 
 def _root(falling: Callable[[float], float], high: float) -> float:
-    """Zero of a decreasing function between 0 and ``high``."""
     low = 0.0
     for _ in range(N_HALVINGS):
         middle = (low + high) / 2

@@ -73,7 +73,6 @@ def middle(x: FloatArray) -> float:
 
 
 def _is_whole(x: FloatArray) -> bool:
-    """Whether the last axis exists and contains no NaN."""
     return x.shape[-1] > 0 and bool(np.isfinite(x).all())
 
 

@@ -34,7 +34,6 @@ class Tariff:
         return float(self.usd_per_s[max(0, place)])
 
     def seconds(self, start_s: float, end_s: float) -> FloatArray:
-        """Seconds at each rate between two times: (n,)."""
         ends = np.append(self.from_s[1:], np.inf)
         lasted = np.minimum(ends, end_s) - np.maximum(self.from_s, start_s)
         return np.asarray(np.maximum(lasted, 0.0))

@@ -34,7 +34,6 @@ USUAL_STEPS = 20
 
 
 def nothing() -> FloatArray:
-    """No spans: (0, 2)."""
     return np.zeros((0, 2))
 
 

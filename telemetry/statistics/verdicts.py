@@ -173,7 +173,6 @@ def settled_from(step_s: FloatArray) -> int:
 
 
 def _cut_off(step_s: FloatArray) -> FloatArray:
-    """Limit steps to the range of usual ones."""
     middle = float(np.median(step_s)) if len(step_s) else 0.0
     usual = CUT_AT_MADS * float(np.median(np.abs(step_s - middle))) if len(step_s) else 0.0
     return np.minimum(step_s, middle + usual) if usual else step_s
