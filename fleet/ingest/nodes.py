@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from fleet.ingest.sequences import NumberedLine, new_lines, remember_commands
+from fleet.ingest.sequences import NodeLines, NumberedLine, known_lines, remember_commands
 from fleet.models import Node
 from telemetry import catalog
 from telemetry.blocks import Block
@@ -20,7 +20,7 @@ from telemetry.ingest.lines import Refusal, RefusedError
 from telemetry.ingest.neuron_monitor import decode_line, read_line
 from telemetry.ingest.readings import NodeIdentity, Reading, Shape
 from telemetry.ingest.timing import NodeClock, blocks_of, shard_of
-from telemetry.store.durable import save_late
+from telemetry.store.durable import forget_late, save_late
 from telemetry.store.hot import HotStore
 from telemetry.store.node_state import NodeReport, save_reports, save_sidecars
 
@@ -105,11 +105,19 @@ def store_batches(
 
     ``n_refused_whole`` is how many requests were refused before any line was read.
     """
-    numbered = _accept_new_lines(hot, deliveries)
+    known = _accept_new_lines(hot, deliveries)
     now_s = hot.now()
+    # A first copy that was placed worse leaves its seconds before others may take them.
+    moved = [block for lines in known.values() for block in lines.right_blocks()]
+    if moved:
+        wrong = [block for lines in known.values() for block in lines.wrong_blocks()]
+        hot.remove(wrong)
+        forget_late(hot, wrong, now_s=now_s)
+        # Totals have them from the first copy.
+        hot.merge((b for b in moved if b.tick > now_s - hot.keep_s), is_counted=False)
     blocks = [block for delivery in deliveries for block in delivery.blocks]
     hot.merge(block for block in blocks if block.tick > now_s - hot.keep_s)
-    save_late(hot, blocks, now_s=now_s)
+    save_late(hot, [*moved, *blocks], now_s=now_s)
     save_reports(hot, (note for delivery in deliveries for note in delivery.reports))
     save_sidecars(hot, [(d.node, content) for d in deliveries for content in d.sidecars])
     unread = sum(bool(d.n_refused) and not d.n_accepted + d.n_repeated for d in deliveries)
@@ -131,26 +139,21 @@ def store_batches(
     if timings:
         commands.append(("HSET", TIMINGS, *chain.from_iterable(timings.items())))
     # Remember lines as known only after they are stored.
-    hot.execute_all(
-        [*commands, *chain.from_iterable(remember_commands(*lines) for lines in numbered)]
-    )
+    hot.execute_all([*commands, *remember_commands(known)])
 
 
-def _accept_new_lines(
-    hot: HotStore, deliveries: Sequence[IngestBatch]
-) -> list[tuple[str, Sequence[NumberedLine]]]:
+def _accept_new_lines(hot: HotStore, deliveries: Sequence[IngestBatch]) -> dict[str, NodeLines]:
     """Move the blocks of new numbered lines into their batches; count the repeated ones."""
-    numbered: list[tuple[str, Sequence[NumberedLine]]] = [
-        (d.node, d.numbered) for d in deliveries if d.numbered
-    ]
     with_numbered = [d for d in deliveries if d.numbered]
-    for delivery, found in zip(with_numbered, new_lines(hot, numbered), strict=True):
+    known = known_lines(hot, [(d.node, d.numbered) for d in with_numbered])
+    separated = [(d, known[d.node].add(d.numbered)) for d in with_numbered]
+    for delivery, found in separated:
         delivery.numbered = []
         delivery.n_repeated += found.n_repeated
         delivery.n_accepted += len(found.new)
         delivery.blocks += chain.from_iterable(line.blocks for line in found.new)
         delivery.reports += [line.report for line in found.new if line.report]
-    return numbered
+    return known
 
 
 @dataclass(frozen=True, slots=True)
@@ -466,7 +469,11 @@ class NodeIngest:
             if reading.sidecars:
                 delivery.sidecars.append(reading.sidecars)
             if reading.stream is not None and reading.seq is not None:
-                delivery.numbered.append(NumberedLine(reading.stream, reading.seq, made, note))
+                placed_s = None if reading.at_s is None else end_s
+                line = NumberedLine(
+                    reading.stream, reading.seq, made, note, placed_s, known.clock.offset.offset_s
+                )
+                delivery.numbered.append(line)
             else:
                 delivery.blocks += made
                 delivery.reports += [note] if note else []

@@ -69,7 +69,10 @@ def _step(name: bytes) -> Step:
 def store_worker_steps(
     hot: HotStore, worker_steps: Sequence[tuple[Step, WorkerStep]], *, now_s: float
 ) -> tuple[int, list[Step]]:
-    """Keep worker_steps; return how many of them were new, and the steps that are whole by now."""
+    """Store worker steps; return how many were new, and the steps to assemble.
+
+    A repeat with a better time replaces the first copy, and its step is assembled again.
+    """
     commands: list[tuple[object, ...]] = []
     for step, worker_step in worker_steps:
         name = _name(step)
@@ -83,7 +86,10 @@ def store_worker_steps(
         ]
     answers = hot.execute_all(commands)
     is_new, n_held, is_late = answers[1::5], answers[3::5], answers[4::5]
-    whole, known = set(), []
+    is_late_by_step = dict(zip((step for step, _ in worker_steps), is_late, strict=True))
+    repeated = [each for each, new in zip(worker_steps, is_new, strict=True) if not new]
+    moved = _replace_moved(hot, repeated)
+    whole, known = {step for step in moved if is_late_by_step[step]}, []
     for (step, worker_step), new, n, late in zip(
         worker_steps, is_new, n_held, is_late, strict=True
     ):
@@ -94,6 +100,23 @@ def store_worker_steps(
     if known:
         hot.execute("ZREM", PENDING, *known)
     return sum(is_new), sorted(whole)
+
+
+def _replace_moved(hot: HotStore, repeated: Sequence[tuple[Step, WorkerStep]]) -> list[Step]:
+    """Replace stored reports that a repeat places better; return their steps."""
+    held = hot.execute_all(
+        ("HGET", f"steps-in:step:{_name(step)}", repeat.worker) for step, repeat in repeated
+    )
+    moved = [
+        (step, repeat)
+        for (step, repeat), packed in zip(repeated, held, strict=True)
+        if packed and msgspec.msgpack.decode(packed, type=WorkerStep).is_improved_by(repeat)
+    ]
+    hot.execute_all(
+        ("HSET", f"steps-in:step:{_name(step)}", repeat.worker, msgspec.msgpack.encode(repeat))
+        for step, repeat in moved
+    )
+    return [step for step, _ in moved]
 
 
 def overdue(hot: HotStore, *, now_s: float) -> list[Step]:

@@ -185,8 +185,10 @@ class StepIngest:
                     outcome.refuse(error.at(number))
                 else:
                     taken.append(report)
-        outcome.skew_s = self._skew_s(hot, taken, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s)
-        self._keep(hot, taken, outcome, now_s=arrived_s)
+        outcome.skew_s, offset_s = self._observe_clock(
+            hot, taken, arrived_s=arrived_s, sent_s=sent_s, up_s=up_s
+        )
+        self._keep(hot, taken, outcome, now_s=arrived_s, offset_s=offset_s)
         return outcome
 
     def _admit(self, report: StepReport, now_s: float) -> None:
@@ -223,7 +225,7 @@ class StepIngest:
             self._tied.clear()
         self._tied[key] = at_s
 
-    def _skew_s(
+    def _observe_clock(
         self,
         hot: HotStore,
         taken: Sequence[StepReport],
@@ -231,24 +233,24 @@ class StepIngest:
         arrived_s: float,
         sent_s: float | None,
         up_s: float | None,
-    ) -> float:
-        """Return our clock minus the sender's; 0 while that is nearly correct.
+    ) -> tuple[float, float]:
+        """Return the correction of the sender's times, and the offset it follows from.
 
         Without a sending time only a clock that is ahead can be recognised.
         """
         if sent_s is None:
             newest = max((s.ended_at for s in taken if isinstance(s, StepLine)), default=0.0)
             off_s = min(0.0, arrived_s - newest)
-            return off_s if off_s < -SKEW_S else 0.0
+            return off_s if off_s < -SKEW_S else 0.0, math.inf
         node = next((report.runs_on for report in taken if isinstance(report, WorkerLine)), None)
         if node is None:
-            return 0.0
+            return 0.0, math.inf
         clock = self._clock_of(hot, node, now_s=arrived_s)
         if up_s is not None:
             clock.follow_boot(sent_s - up_s, arrived_s - sent_s)
         clock.observe(arrived_s - sent_s, arrived_s, may_wait=True)
         self._keep_clock(hot, node, clock)
-        return clock.correction_s
+        return clock.correction_s, clock.offset_s
 
     def _clock_of(self, hot: HotStore, node: str, *, now_s: float) -> ClockOffset:
         """Return a sender's clock, restored from Redis on first use."""
@@ -277,6 +279,7 @@ class StepIngest:
         outcome: StepIngestResult,
         *,
         now_s: float,
+        offset_s: float,
     ) -> None:
         """Store accepted reports, and assemble the steps that are complete."""
         if not taken:
@@ -286,7 +289,7 @@ class StepIngest:
         worker_steps = [
             (
                 (report.run, report.session, report.step),
-                worker_step_of(report, correction_s=outcome.skew_s),
+                worker_step_of(report, correction_s=outcome.skew_s, offset_s=offset_s),
             )
             for report in taken
             if isinstance(report, StepLine)

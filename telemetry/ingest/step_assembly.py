@@ -12,6 +12,8 @@ from telemetry.steps import PHASES, StepBatch
 
 # Clocks of machines are comparable if all workers leave a collective within this time.
 CLOCKS_AGREE_S = 0.02
+# A repeated report that is placed this far from the first copy replaces it.
+MOVED_S = 1.0
 
 
 class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
@@ -32,10 +34,25 @@ class WorkerStep(msgspec.Struct, array_like=True, gc=False, frozen=True):
     other_s: float | None = None
     tokens: float | None = None
     loss: float | None = None
+    # The estimate of the worker's clock that placed it; infinite if unknown.
+    offset_s: float = math.inf
+
+    def is_improved_by(self, repeat: "WorkerStep") -> bool:
+        """Whether a repeat of this report is placed elsewhere, by a better estimate.
+
+        A delay is never shorter than the clock's offset, so the smaller estimate is better.
+        """
+        is_moved = abs(repeat.ended_at_s - self.ended_at_s) >= MOVED_S
+        return is_moved and repeat.offset_s < self.offset_s
 
 
-def worker_step_of(line: StepLine, *, correction_s: float) -> WorkerStep:
-    """Convert a step line; ``correction_s`` is our clock minus the worker's."""
+def worker_step_of(
+    line: StepLine, *, correction_s: float, offset_s: float = math.inf
+) -> WorkerStep:
+    """Convert a step line.
+
+    ``correction_s`` is added to the worker's times; ``offset_s`` is the estimate it follows from.
+    """
     arrivals = line.arrivals
     return WorkerStep(
         line.worker,
@@ -53,6 +70,7 @@ def worker_step_of(line: StepLine, *, correction_s: float) -> WorkerStep:
         line.other_s,
         line.tokens,
         line.loss,
+        offset_s,
     )
 
 

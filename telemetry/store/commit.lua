@@ -140,14 +140,38 @@ local function append_blocks(part)
   return n
 end
 
--- Replace a stored step after late reports of some of its workers.
-local function amend_step(run, row)
-  local number = string.sub(row.record, 9, 16)
-  for _, minute in ipairs({ row.minute, row.minute - 60, row.minute + 60 }) do
-    local key = 'steps:' .. run .. ':' .. minute
-    for i, record in ipairs(ask('LRANGE', key, 0, -1)) do
-      if string.sub(record, 9, 16) == number then return ask('LSET', key, i - 1, row.record) end
+-- A block is removed only if nothing else was stored in its second.
+local function remove_blocks(part)
+  for _, block in ipairs(part.blocks) do
+    local minute = 'hot:' .. part.shard .. ':' .. block.minute
+    if ask('HGET', minute, block.second) == block.blob then ask('HDEL', minute, block.second) end
+  end
+end
+
+-- Replace a step in one minute; a step that ended in another minute moves there.
+local function replace_step(run, minute, row)
+  local key, number = 'steps:' .. run .. ':' .. minute, string.sub(row.record, 9, 16)
+  for i, record in ipairs(ask('LRANGE', key, 0, -1)) do
+    if string.sub(record, 9, 16) == number then
+      if minute == row.minute then
+        ask('LSET', key, i - 1, row.record)
+      else
+        local right = 'steps:' .. run .. ':' .. row.minute
+        ask('LREM', key, 1, record)
+        ask('RPUSH', right, row.record)
+        ask('EXPIRE', right, ttl(row.minute))
+      end
+      return true
     end
+  end
+  return false
+end
+
+-- Replace a stored step after better reports of its workers: more of them, or better placed ones.
+local function amend_step(run, row)
+  for away = 0, new.keep_s, 60 do
+    if replace_step(run, row.minute - away, row) then return end
+    if away > 0 and replace_step(run, row.minute + away, row) then return end
   end
 end
 
@@ -196,6 +220,7 @@ if new.clock then
   ask('HSET', 'clocks', new.clock.shard, new.clock.after)
 end
 local n_blocks, n_steps = 0, 0
+for _, part in ipairs(new.removed or {}) do remove_blocks(part) end
 for _, part in ipairs(new.parts or {}) do n_blocks = n_blocks + append_blocks(part) end
 if new.steps then n_steps = append_steps(new.steps) end
 ask('SET', 'hot:newest', newest, 'EX', new.keep_s + 60)

@@ -37,7 +37,7 @@ COUNTED_RATES = tuple(
 PARTS_AT_ONCE = 32
 
 
-def block_parts(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
+def block_parts(blocks: Iterable[Block], *, is_counted: bool = True) -> Iterator[dict[str, Any]]:
     """Yield blocks as parts of a change, by shard and layout."""
     given = list(blocks)
     packed = [(b, *told) for b, told in zip(given, pack_all(given), strict=True)]
@@ -45,20 +45,27 @@ def block_parts(blocks: Iterable[Block]) -> Iterator[dict[str, Any]]:
     for (shard, _), group in groupby(packed, key=lambda p: (p[0].shard, p[1].digest)):
         members = list(group)
         for i in range(0, len(members), BLOCKS_PER_PART):
-            yield blocks_part(shard, members[i : i + BLOCKS_PER_PART])
+            some = members[i : i + BLOCKS_PER_PART]
+            yield blocks_part(shard, some, is_counted=is_counted)
 
 
 def blocks_part(
-    shard: str, members: Sequence[tuple[Block, PackedLayout, bytes]], *, over: bytes = b""
+    shard: str,
+    members: Sequence[tuple[Block, PackedLayout, bytes]],
+    *,
+    over: bytes = b"",
+    is_counted: bool = True,
 ) -> dict[str, Any]:
     """Return blocks of one shard and layout as the script's argument.
 
     ``over`` is the digest of the layout of the blocks that they replace; each block's values
-    are then only those that it adds.
+    are then only those that it adds. Blocks that are not counted leave the totals unchanged.
     """
     layout = members[0][1]
     told = members[0][0].values if over else {c.name: None for c in layout.columns}
-    counted = [c.name for c in layout.columns if c.name in COUNTED_RATES and c.name in told]
+    counted = [
+        c.name for c in layout.columns if is_counted and c.name in COUNTED_RATES and c.name in told
+    ]
     return {
         "over": raw(over),
         "shard": shard,
@@ -155,11 +162,14 @@ class BlockMerger(Reader):
     The first value of a metric in a second is kept; repeats change nothing.
     """
 
-    def merge(self, blocks: Iterable[Block]) -> int:
-        """Merge blocks into those of the same node and second; return how many added something."""
+    def merge(self, blocks: Iterable[Block], *, is_counted: bool = True) -> int:
+        """Merge blocks into those of the same node and second; return how many added something.
+
+        Blocks that are not counted leave the totals unchanged.
+        """
         wanted = tuple(blocks)
         # Nearly always the second is new: one round trip, and nothing is read.
-        parts = list(block_parts(wanted))
+        parts = list(block_parts(wanted, is_counted=is_counted))
         changes = [
             self._change(parts=parts[i : i + PARTS_AT_ONCE])
             for i in range(0, len(parts), PARTS_AT_ONCE)
@@ -169,11 +179,16 @@ class BlockMerger(Reader):
             return n_new
         laid = [piece for block in wanted for piece in self._laid(block)]
         laid.sort(key=lambda piece: (piece[0].shard, piece[1].digest, piece[3]))
-        changes = [
-            self._change(parts=[blocks_part(shard, [piece[:3] for piece in pieces], over=over)])
-            for (shard, _, over), pieces in _alike(laid)
-        ]
+        changes = []
+        for (shard, _, over), pieces in _alike(laid):
+            members = [piece[:3] for piece in pieces]
+            part = blocks_part(shard, members, over=over, is_counted=is_counted)
+            changes.append(self._change(parts=[part]))
         return n_new + sum(n for _, n, _ in self.commit_all(changes))
+
+    def remove(self, blocks: Iterable[Block]) -> None:
+        """Remove blocks, where exactly they are stored; totals stay unchanged."""
+        self.commit_all([self._change(removed=[part]) for part in block_parts(blocks)])
 
     def _laid(self, block: Block) -> list[MergedBlock]:
         """Merge a block with the stored one of its second; empty if it adds no metric."""

@@ -414,6 +414,17 @@ def save_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None
         hot.execute_all(commands)
 
 
+def forget_late(hot: Connection, blocks: Iterable[Block], *, now_s: float) -> None:
+    """Remove late blocks that wait for their roll-up; others of the same second stay."""
+    for block in blocks:
+        if block.tick < now_s - LATE_S:
+            layout, blob = pack(block)
+            key = f"late:{block.shard}:{block.tick - block.tick % MINUTE_S}"
+            field = b"%d:" % block.tick + layout.digest
+            if hot.execute("HGET", key, field) == blob:
+                hot.execute("HDEL", key, field)
+
+
 def fold_late(hot: HotStore, *, now_s: float) -> int:
     """Roll up late minutes after ``QUIET_S`` without new blocks; return how many.
 

@@ -174,3 +174,40 @@ def test_a_sender_of_steps_that_is_behind_is_believed_when_requests_agree(
 
     assert skews[0] == 0.0
     assert skews[-1] == pytest.approx(20.1)
+
+
+@pytest.mark.parametrize("is_assembled", [True, False])
+@pytest.mark.parametrize("off_s", [20.0, 150.0])
+def test_a_resent_step_replaces_a_copy_that_was_placed_wrong(
+    db: None, hot: HotStore, *, off_s: float, is_assembled: bool
+) -> None:
+    """A clock that was 20 s or more behind when a process before noted it is right now."""
+    epoch_s = int(time.time()) - 170
+    senders = NODES if is_assembled else NODES[:3]
+    for node in NODES:
+        hot.execute("HSET", CLOCKS, node, f"{off_s:.3f} {epoch_s - UP_S:.3f}")
+    for waited_s in (off_s, 0.1, 3.0):
+        # Each request is served by another process.
+        for node in senders:
+            result = StepIngest(time.monotonic).deliver(
+                hot,
+                [step(1, node, ended_at=epoch_s + 0.5, tokens=100.0)],
+                arrived_s=epoch_s + 1 + waited_s,
+                sent_s=epoch_s + 1.0,
+                up_s=UP_S + 1,
+            )
+        if waited_s == off_s:
+            assert result.skew_s == off_s
+    for node in set(NODES) - set(senders):
+        StepIngest(time.monotonic).deliver(
+            hot, [step(1, node, ended_at=epoch_s + 0.5)], arrived_s=epoch_s + 5.0
+        )
+
+    batch = hot.steps("real", since_s=epoch_s - 600)
+    assert batch.step.tolist() == [1]
+    assert batch.ended_at_s.tolist() == [epoch_s + 0.5]
+    assert np.isfinite(batch.phases["compute_s"]).all()
+    near = hot.steps("real", since_s=epoch_s, until_s=epoch_s + 1)
+    assert near.step.tolist() == [1], "it is in the minute where it ended"
+    assert hot.totals().tokens == {"real": 100.0}
+    assert hot.totals().steps == {"real": 1}

@@ -4,10 +4,12 @@ import json
 import time
 from collections.abc import Sequence
 
+import numpy as np
 import pytest
 
 from fleet.api.ingest_service import arrivals_of
-from fleet.ingest.nodes import NodeIngest
+from fleet.ingest.nodes import NodeIngest, store_batches
+from telemetry.blocks import Block
 from telemetry.store.durable import QUIET_S, fold_late
 from telemetry.store.history import node_series
 from telemetry.store.hot import HotStore, StoreUnavailable
@@ -163,3 +165,79 @@ def test_a_clock_that_is_set_makes_no_gap_and_nothing_twice(db: None, set_by: fl
         ticks += [block.tick for line in delivery.numbered for block in line.blocks]
 
     assert ticks == list(range(NOON_S, NOON_S + 30))
+
+
+UP_S = 10_000.0
+
+
+def reported(*lines: tuple[int, float]) -> bytes:
+    """Return numbered lines, given as (number, time), each with its number as vCPU usage."""
+    return b"\n".join(numbered([at_s], first=seq, user_percent=float(seq)) for seq, at_s in lines)
+
+
+def percents_of(hot: HotStore, since: int, until: int) -> dict[int, int]:
+    """Return the vCPU usage of each second, in percent, by seconds before ``until``."""
+    span = hot.window("node:real", ("vcpu_usage_ratio",), start=since, end=until)
+    ratios = span.values["vcpu_usage_ratio"][:, 0, 0]
+    seen = np.isfinite(ratios)
+    percents = np.rint(100 * ratios[seen]).astype(int)
+    return dict(zip((until - span.ticks[seen]).tolist(), percents.tolist(), strict=True))
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_a_resend_replaces_a_copy_that_was_placed_wrong(
+    post: Post, hot: HotStore, *, restarts: bool
+) -> None:
+    now = int(time.time())
+    first = [(seq, now - 314.5 + seq) for seq in (1, 2, 3)]
+    # It waited for so long that its node's clock looks wrong.
+    post(reported(*first), **sent_at(now - 311, UP_S - 311))
+    assert min(percents_of(hot, now - 400, now + 5)) < 10
+    totals = hot.totals().nodes
+    if restarts:
+        another_process()
+
+    again = post(reported(*first, (4, now - 1.5)), **sent_at(now, UP_S)).json()
+    # A copy that was sent before, and comes late, changes nothing.
+    post(reported(*first), **sent_at(now - 200, UP_S - 200))
+
+    assert (again["accepted"], again["repeated"]) == (1, 3)
+    assert percents_of(hot, now - 400, now + 5) == {319: 1, 318: 2, 317: 3, 7: 4}
+    name = "executions_completed_per_s"
+    before, after = totals[name]["real"], hot.totals().nodes[name]["real"]
+    assert after == pytest.approx(before * 4 / 3), "moved seconds count once"
+
+
+def test_a_moved_copy_leaves_the_seconds_of_others(post: Post, hot: HotStore) -> None:
+    now = int(time.time())
+    late, sent = reported((1, now - 310.5)), sent_at(now - 310, UP_S - 310)
+    post(late, **sent)
+    [ago] = percents_of(hot, now - 400, now + 5)
+    probed = {"efa_latency_s": np.full((1, 1), 2e-5)}
+    hot.merge([Block("node:real", now + 5 - ago, ("real",), probed)])
+
+    post(late, **sent_at(now, UP_S))
+
+    percents = percents_of(hot, now - 400, now + 5)
+    assert percents[316] == 1, "it is at its second"
+    assert ago in percents, "a second with figures of another sender stays"
+
+
+def test_copies_in_one_batch_are_placed_by_the_best(post: Post, hot: HotStore) -> None:
+    now = int(time.time())
+    arrivals = NodeIngest(keep_s=900, late_s=DAY_S)
+    batches = [
+        arrivals.deliver(
+            [reported((1, now - 400.5))],
+            node="real",
+            arrived_s=float(now),
+            sent_s=now - waited_s,
+            up_s=UP_S - waited_s,
+        )
+        for waited_s in (400, 320, 5)
+    ]
+
+    store_batches(hot, batches)
+
+    assert percents_of(hot, now - 800, now) == {401: 1}
+    assert [batch.n_repeated for batch in batches] == [0, 1, 1]
