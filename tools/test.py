@@ -14,6 +14,8 @@ from common import ROOT
 from postgres import postgres_program, throw_away_postgres
 
 PYTEST = (sys.executable, "-m", "pytest", "-q")
+# Without bytecode, each of the hundreds of processes that tests start compiles all of trnwatch.
+UNWANTED = {"DATABASE_URL", "REDIS_URL", "PYTHONDONTWRITEBYTECODE"}
 # Much of a test is waiting for other programs: three keep two cores busy. The tests of a module
 # that need a browser stay together, since each such module connects to one.
 AT_ONCE = ("-n", "3", "--dist", "loadgroup")
@@ -53,12 +55,14 @@ ONCE = ("tests/fleet/api/test_schemathesis.py",)
 
 
 def pytest(*words: str, **env: str) -> int:
-    """Run pytest, its data in a place of its own; gives the exit code."""
-    clean = {k: v for k, v in os.environ.items() if k not in {"DATABASE_URL", "REDIS_URL"}}
+    """Run pytest with a temporary data folder; gives the exit code."""
+    inherited = {name: value for name, value in os.environ.items() if name not in UNWANTED}
     with tempfile.TemporaryDirectory(prefix="trnwatch-test-") as folder:
-        place = {"TRNWATCH_DATA_DIR": folder, "TRNWATCH_DEMO": "0"}
+        ours = {"TRNWATCH_DATA_DIR": folder, "TRNWATCH_DEMO": "0"}
         command = [*PYTEST, *words]
-        return subprocess.run(command, cwd=ROOT, env=clean | place | env, check=False).returncode
+        return subprocess.run(
+            command, cwd=ROOT, env=inherited | ours | env, check=False
+        ).returncode
 
 
 def is_chosen(words: Sequence[str]) -> bool:
