@@ -79,15 +79,15 @@ class PromQL:
             self._rests_until = self.clock() + REST_S
             raise LongTermError(AWAY) from error
         try:
-            told = msgspec.json.decode(answer.body, type=_Answer)
+            result = msgspec.json.decode(answer.body, type=_Answer)
         except (msgspec.DecodeError, UnicodeError):
-            log.warning("%s: %s %s", self.endpoint.shown, answer.status, answer.said)
+            log.warning("%s: %s %s", self.endpoint.safe_url, answer.status, answer.text)
             raise LongTermError(f"{STORE} answers no PromQL ({answer.status})") from None
-        if told.status != "success" or told.data is None:
-            log.warning("%s: %s %s", self.endpoint.shown, answer.status, answer.said)
-            why = told.error[:LONGEST_WHY] or answer.status
+        if result.status != "success" or result.data is None:
+            log.warning("%s: %s %s", self.endpoint.safe_url, answer.status, answer.text)
+            why = result.error[:LONGEST_WHY] or answer.status
             raise LongTermError(f"{STORE} refuses: {why}")
-        return told.data.result
+        return result.data.result
 
 
 def selector(name: str, **labels: str) -> str:

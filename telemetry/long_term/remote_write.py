@@ -1,4 +1,4 @@
-"""What brings batches to a long-term store: side by side, again and again, never too many."""
+"""Prometheus remote write: encode series, batch them, and send them with retries."""
 
 import base64
 import logging
@@ -95,9 +95,9 @@ WriteRequest: Any = GetMessageClass(_POOL.FindMessageTypeByName(f"{PACKAGE}.Writ
 
 @lru_cache(maxsize=1 << 20)
 def series(name: str, labels: tuple[tuple[str, str], ...]) -> bytes:
-    """Return the head of a TimeSeries: its labels in order of name, those without value left out.
+    """Encode the labels of a TimeSeries, sorted by name, without empty values.
 
-    They are written once per process and series; a fleet says the same names every second.
+    Cached, because a fleet sends the same series every second.
     """
     pairs = sorted([("__name__", name), *((key, value) for key, value in labels if value)])
     message: bytes = TimeSeries(
@@ -107,7 +107,7 @@ def series(name: str, labels: tuple[tuple[str, str], ...]) -> bytes:
 
 
 def samples(values: FloatArray, times_ms: IntArray) -> NDArray[np.void]:
-    """Return samples as they go into a TimeSeries.
+    """Encode samples as fields of a TimeSeries.
 
     Parameters
     ----------
@@ -164,7 +164,7 @@ def _varint(number: int) -> bytes:
     return bytes([*pieces, number])
 
 
-# About 180 kB before compression; stores ask for some thousand samples at a time.
+# About 180 kB before compression; stores recommend some thousand samples per request.
 MOST_SAMPLES = 10_000
 Number = TypeVar("Number", bound=np.number[Any])
 
@@ -173,8 +173,8 @@ Number = TypeVar("Number", bound=np.number[Any])
 class SeriesChunk:
     """Series over the same number of moments.
 
-    ``heads`` (n_series,) are their labels, see ``wire.series``; ``values`` (n_series, n_times),
-    NaN where there is nothing to say; ``times_ms`` of the same shape, or (1, n_times).
+    ``heads`` (n_series,) are their encoded labels, see `series`; ``values`` (n_series, n_times),
+    NaN for no sample; ``times_ms`` of the same shape, or (1, n_times).
     """
 
     heads: Sequence[bytes]
@@ -249,7 +249,7 @@ def batches(chunks: Iterable[SeriesChunk], *, most: int = MOST_SAMPLES) -> Itera
 
 
 PIECE = 64 * 1024
-KEPT_OF_ANSWER = 300
+MAX_TEXT = 300
 
 
 class EndpointUnreachableError(Exception):
@@ -263,52 +263,45 @@ class EndpointAnswer:
     retry_after: str = ""
 
     @property
-    def said(self) -> str:
+    def text(self) -> str:
         """The beginning of the response as one line of plain text."""
-        text = self.body[: 4 * KEPT_OF_ANSWER].decode("utf-8", "replace")
-        return " ".join("".join(c if c.isprintable() else " " for c in text).split())[
-            :KEPT_OF_ANSWER
-        ]
+        text = self.body[: 4 * MAX_TEXT].decode("utf-8", "replace")
+        words = "".join(c if c.isprintable() else " " for c in text).split()
+        return " ".join(words)[:MAX_TEXT]
 
 
 @dataclass
 class Endpoint:
-    """One address of a long-term store.
+    """The URL of a long-term store.
 
-    Where connections are kept, each thread has one of its own; that is for threads that last.
-    ``url`` may carry a user and password; ``token_file`` is read for every request, so that a
-    token which is renewed on disk is used at once.
+    With ``keep_alive`` each thread keeps one connection. ``url`` may contain user and password;
+    ``token_file`` is read for every request, so that a rotated token is used at once.
     """
 
     url: str
     token_file: str = ""
     timeout_s: float = 10.0
     most_bytes: int = 1 << 20
-    is_kept: bool = False
+    keep_alive: bool = False
     _own: threading.local = field(default_factory=threading.local)
     _open: set[HTTPConnection] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        """Check the address once, before anything is sent."""
         parts = urlsplit(self.url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            msg = f"{self.shown!r} is no address of a long-term store; http://host:port/path is"
+            msg = (
+                f"{self.safe_url!r} is not a URL of a long-term store; give http://host:port/path"
+            )
             raise ValueError(msg)
 
     @property
-    def shown(self) -> str:
+    def safe_url(self) -> str:
         """The URL without user and password."""
         parts = urlsplit(self.url)
         return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
     def post(self, path: str, body: bytes, headers: Mapping[str, str]) -> EndpointAnswer:
-        """Post once; ``path`` is added to the address.
-
-        Raises
-        ------
-        UnreachableError
-            Nobody answered, or not in time, or at too great a length.
-        """
+        """Post once to ``url`` + ``path``; EndpointUnreachableError without a valid response."""
         connection = self._connection()
         ends_at_s = time.monotonic() + self.timeout_s
         try:
@@ -321,13 +314,13 @@ class Endpoint:
                 response.headers.get("Retry-After", ""),
             )
         except (OSError, HTTPException, ValueError) as error:
-            self._forget()
-            raise EndpointUnreachableError(f"{self.shown}: {_why(error)}") from error
-        except EndpointUnreachableError:
-            self._forget()
-            raise
-        if response.will_close or not self.is_kept:
-            self._forget()
+            self._close_own()
+            why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
+            if isinstance(error, TimeoutError):
+                why = f"no complete response in {self.timeout_s:g} s"
+            raise EndpointUnreachableError(f"{self.safe_url}: {why}") from error
+        if response.will_close or not self.keep_alive:
+            self._close_own()
         return answer
 
     def _read(self, response: HTTPResponse, ends_at_s: float) -> bytes:
@@ -336,16 +329,12 @@ class Endpoint:
         while piece := response.read1(PIECE):
             body += piece
             if len(body) > self.most_bytes:
-                raise EndpointUnreachableError(
-                    f"{self.shown}: answers more than {self.most_bytes} bytes"
-                )
+                raise ValueError(f"the response is longer than {self.most_bytes} bytes")
             if time.monotonic() > ends_at_s:
-                raise EndpointUnreachableError(
-                    f"{self.shown}: no whole answer in {self.timeout_s:g} s"
-                )
+                raise TimeoutError
         if response.length:
-            raise EndpointUnreachableError(f"{self.shown}: the answer breaks off")
-        response.close()  # of an answer of known length it takes this to be done with
+            raise ValueError("the response is incomplete")
+        response.close()  # needed to reuse the connection if the length is known
         return bytes(body)
 
     def _authorization(self) -> Mapping[str, str]:
@@ -381,7 +370,7 @@ class Endpoint:
         while self._open:
             self._open.pop().close()
 
-    def _forget(self) -> None:
+    def _close_own(self) -> None:
         held: HTTPConnection | None = getattr(self._own, "connection", None)
         if held is not None:
             held.close()
@@ -389,18 +378,12 @@ class Endpoint:
         self._own.connection = None
 
 
-def _why(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return "no answer in time"
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
-
-
 log = logging.getLogger(__name__)
 
-TOO_MANY = 429
-LONGEST_PAUSE_S = 30.0
-LONGEST_ASKED_S = 300.0
-TELL_S = 2.0
+TOO_MANY_REQUESTS = 429
+MAX_PAUSE_S = 30.0
+MAX_RETRY_AFTER_S = 300.0
+REPORT_EVERY_S = 2.0
 
 
 class StoppedError(Exception):
@@ -428,24 +411,23 @@ class Delivered:
 
 @dataclass
 class WriteClient:
-    """Delivers batches over a few lanes, each until the store has taken or refused it.
+    """Sends batches from a few threads until the store accepts or rejects each.
 
-    A store that is away or busy (no answer, 429, 5xx) is tried again, after as long as it asks
-    for or ever longer pauses; nothing else is fetched meanwhile, so memory stays bounded. A
-    refusal (any other answer) is final: the samples are dropped, counted and logged.
+    While the store is unreachable or busy (no response, 429, 5xx) a request is repeated, after
+    Retry-After or with exponential backoff; no further batches are made meanwhile, so memory
+    stays bounded. Any other response is final: the samples are dropped, counted and logged.
     """
 
     endpoint: Endpoint
-    told: Event
-    lanes: int = 4
+    stopping: Event
+    n_threads: int = 4
     first_pause_s: float = 0.5
     headers: dict[str, str] = field(default_factory=lambda: dict(HEADERS))
-    dice: random.Random = field(default_factory=random.SystemRandom)
+    rng: random.Random = field(default_factory=random.SystemRandom)
     on_trouble: Callable[[str], None] = lambda _: None
 
     def __post_init__(self) -> None:
-        """Have a thread for each lane."""
-        self._pool = ThreadPoolExecutor(self.lanes, thread_name_prefix="long-term")
+        self._pool = ThreadPoolExecutor(self.n_threads, thread_name_prefix="long-term")
         self._trouble = ""
 
     def close(self) -> None:
@@ -454,87 +436,82 @@ class WriteClient:
         self.endpoint.close()
 
     def deliver(self, batches: Iterator[WriteBatch]) -> Delivered:
-        """Deliver all, at most one batch per lane made and not yet delivered.
+        """Deliver all; at most one batch per thread is in memory.
 
         Raises
         ------
         StoppedError
-            Told to stop; what was not delivered is to be delivered again.
+            The caller must deliver all of it again.
         """
         total, under_way = Delivered(), set[Future[Delivered]]()
         try:
             for batch in batches:
-                under_way.add(self._pool.submit(self._carry, batch))
-                while len(under_way) >= self.lanes:
+                under_way.add(self._pool.submit(self._deliver_batch, batch))
+                while len(under_way) >= self.n_threads:
                     total, under_way = self._collect(total, under_way)
             while under_way:
                 total, under_way = self._collect(total, under_way)
             return total
         finally:
-            # Whatever happens, no batch of this slice outlives it: its order must hold.
+            # The next slice must not overtake a batch of this one.
             wait(under_way)
 
     def _collect(
         self, total: Delivered, under_way: set[Future[Delivered]]
     ) -> tuple[Delivered, set[Future[Delivered]]]:
         """Wait for deliveries; report the current problem every few seconds."""
-        done, rest = wait(under_way, timeout=TELL_S, return_when=FIRST_COMPLETED)
+        done, rest = wait(under_way, timeout=REPORT_EVERY_S, return_when=FIRST_COMPLETED)
         if self._trouble:
             self.on_trouble(self._trouble)
             self._trouble = ""
         return sum((each.result() for each in done), total), rest
 
-    def _carry(self, batch: WriteBatch) -> Delivered:
-        """Deliver one batch; one that is refused is tried once more, moment by moment.
+    def _deliver_batch(self, batch: WriteBatch) -> Delivered:
+        """Deliver one batch; a rejected one is split by time and sent again.
 
-        A store refuses a batch whole where it has some of its samples already, or finds them
-        too old: what is new and fine must not be lost with them.
+        A store rejects a whole batch if it already has some of its samples, or finds some too
+        old. The others must not be lost with them.
         """
-        outcome = self._insist(batch)
+        outcome = self._send(batch)
         if outcome.dropped and batch.n_times > 1:
-            parts = sum((self._insist(part) for part in batch.by_time()), Delivered())
+            parts = sum((self._send(part) for part in batch.by_time()), Delivered())
             outcome = Delivered(retries=outcome.retries) + parts
         if outcome.dropped:
             log.error(
-                "%d samples were refused by %s: %s",
+                "%d samples were rejected by %s: %s",
                 outcome.dropped,
-                self.endpoint.shown,
+                self.endpoint.safe_url,
                 outcome.why,
             )
         return outcome
 
-    def _insist(self, batch: WriteBatch) -> Delivered:
+    def _send(self, batch: WriteBatch) -> Delivered:
         """Send a batch until it is accepted or rejected."""
         body, n_tries = batch.body(), 0
-        while not self.told.is_set():
+        while not self.stopping.is_set():
             n_tries += 1
             try:
                 answer = self.endpoint.post("", body, self.headers)
             except EndpointUnreachableError as error:
-                self._pause(str(error), "", n_tries)
+                self._back_off(str(error), "", n_tries)
                 continue
             if answer.status < 300:
                 return Delivered(sent=batch.n_samples, retries=n_tries - 1)
-            why = f"{answer.status} {answer.said}"
-            if not _is_passing(answer):
+            why = f"{answer.status} {answer.text}"
+            if answer.status != TOO_MANY_REQUESTS and answer.status < 500:
                 return Delivered(dropped=batch.n_samples, retries=n_tries - 1, why=why)
-            self._pause(f"{self.endpoint.shown}: {why}", answer.retry_after, n_tries)
+            self._back_off(f"{self.endpoint.safe_url}: {why}", answer.retry_after, n_tries)
         raise StoppedError
 
-    def _pause(self, why: str, asked: str, n_tries: int) -> None:
+    def _back_off(self, why: str, retry_after: str, n_tries: int) -> None:
         """Wait as long as the store asks for, or exponentially longer, with jitter."""
         self._trouble = why
-        longer_s = min(LONGEST_PAUSE_S, self.first_pause_s * 2 ** min(n_tries - 1, 16))
-        pause_s = longer_s * self.dice.uniform(0.5, 1.0)
-        self.told.wait(max(pause_s, min(asked_s(asked), LONGEST_ASKED_S)))
+        longest_s = min(MAX_PAUSE_S, self.first_pause_s * 2 ** min(n_tries - 1, 16))
+        pause_s = longest_s * self.rng.uniform(0.5, 1.0)
+        self.stopping.wait(max(pause_s, min(retry_after_s(retry_after), MAX_RETRY_AFTER_S)))
 
 
-def _is_passing(answer: EndpointAnswer) -> bool:
-    """Whether a retry may succeed: the store is overloaded or failing."""
-    return answer.status == TOO_MANY or answer.status >= 500
-
-
-def asked_s(retry_after: str) -> float:
+def retry_after_s(retry_after: str) -> float:
     """Seconds of a Retry-After header, given in seconds or as a date; 0 without one."""
     try:
         if retry_after.strip().isdecimal():

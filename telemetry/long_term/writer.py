@@ -103,22 +103,22 @@ class FigureReader:
                 yield self._chunks(second, packed)
 
     def _chunks(self, second: int, packed: bytes) -> Iterator[SeriesChunk]:
-        told = msgspec.msgpack.decode(zstd.decompress(packed), type=list[_Figures])
-        self._learn({each.names for each in told})
-        for each in told:
+        figures = msgspec.msgpack.decode(zstd.decompress(packed), type=list[_Figures])
+        self._load_names({each.names for each in figures})
+        for each in figures:
             values: FloatArray = np.frombuffer(each.values, "<f8")[:, None]
             if heads := self._heads.get(each.names):
                 yield SeriesChunk(heads, values, np.array([[second * MS]]))
 
-    def _learn(self, wanted: set[bytes]) -> None:
+    def _load_names(self, wanted: set[bytes]) -> None:
         """Load the names that are needed, and forget all others."""
         self._heads = {key: heads for key, heads in self._heads.items() if key in wanted}
         for key in wanted - self._heads.keys():
             if packed := self._hot.execute("GET", NAMES + key):
-                told = msgspec.msgpack.decode(zstd.decompress(packed), type=_Names)
+                names = msgspec.msgpack.decode(zstd.decompress(packed), type=_Names)
                 self._heads[key] = [
-                    series(told.name, tuple(zip(told.labels, values, strict=True)))
-                    for values in told.series
+                    series(names.name, tuple(zip(names.labels, values, strict=True)))
+                    for values in names.series
                 ]
 
 
@@ -198,8 +198,8 @@ def _stat_chunks(minutes: Minutes) -> Iterator[SeriesChunk]:
         stats = _apart(values)
         n_parts = stats.shape[3]
         for i, stat in enumerate(STATS):
-            told = as_exported(name, stats[:, i])
-            yield _chunk(heads(name, minutes.nodes, n_parts, stat), told, minutes)
+            exported = as_exported(name, stats[:, i])
+            yield _chunk(heads(name, minutes.nodes, n_parts, stat), exported, minutes)
 
 
 def means_as_seconds(*, start: int, end: int) -> Iterator[Group]:
@@ -211,8 +211,8 @@ def means_as_seconds(*, start: int, end: int) -> Iterator[Group]:
 def _mean_chunks(minutes: Minutes) -> Iterator[SeriesChunk]:
     for name, values in minutes.values.items():
         stats = _apart(values)
-        told = stats[:, HIGHEST if METRICS[name].packing == "exact" else AVERAGE]
-        yield _chunk(heads(name, minutes.nodes, stats.shape[3]), as_exported(name, told), minutes)
+        means = stats[:, HIGHEST if METRICS[name].packing == "exact" else AVERAGE]
+        yield _chunk(heads(name, minutes.nodes, stats.shape[3]), as_exported(name, means), minutes)
 
 
 def _apart(values: FloatArray) -> FloatArray:
@@ -265,8 +265,8 @@ def _hours(start: int, end: int) -> Iterator[Minutes]:
 
 def _run_groups(start: int, end: int) -> Iterator[Group]:
     rows = RunChunk.objects.filter(start__gt=start - F("length_s"), start__lt=end)
-    told = rows.order_by("start", "run").values_list("start", "run", "minutes")
-    for _, group in groupby(told, key=itemgetter(0)):
+    chunks = rows.order_by("start", "run").values_list("start", "run", "minutes")
+    for _, group in groupby(chunks, key=itemgetter(0)):
         yield [
             chunk
             for _, run, packed in group
@@ -374,10 +374,10 @@ def _chunks(span: Span, every_s: int) -> Iterator[SeriesChunk]:
     for name, values in span.values.items():
         n_parts = values.shape[2]
         if n_parts:
-            told = as_exported(name, values[rows, columns]).transpose(1, 2, 0)
+            newest = as_exported(name, values[rows, columns]).transpose(1, 2, 0)
             yield SeriesChunk(
                 heads(name, span.nodes, n_parts),
-                told.reshape(len(span.nodes) * n_parts, -1),
+                newest.reshape(len(span.nodes) * n_parts, -1),
                 np.repeat(times_ms, n_parts, axis=0),
             )
 
@@ -417,7 +417,7 @@ class Writer:
     """
 
     hot: Reader
-    courier: WriteClient
+    client: WriteClient
     every_s: int = 15
     clock: Callable[[], float] = field(default=lambda: datetime.now(UTC).timestamp())
 
@@ -490,10 +490,10 @@ class Writer:
         self, position: Position, start: int, end: int, groups: Iterable[Iterable[SeriesChunk]]
     ) -> None:
         """Deliver a slice, one group after another, then note it."""
-        self.courier.on_trouble = lambda why: position.complain(why, now=self._now())
+        self.client.on_trouble = lambda why: position.complain(why, now=self._now())
         if position.stream == SECONDS:
             groups = chain(groups, self._figures.seconds(start=start, end=end))
-        delivered = sum((self.courier.deliver(batches(group)) for group in groups), Delivered())
+        delivered = sum((self.client.deliver(batches(group)) for group in groups), Delivered())
         position.move(before=start, after=end, delivered=delivered, now=self._now())
 
 

@@ -151,7 +151,7 @@ def test_history_goes_back_as_far_as_it_is_kept(settings: Settings) -> None:
     ("name", "value", "words"),
     [
         ("LONG_TERM_WRITE_URL", "", "LONG_TERM_WRITE_URL is not set"),
-        ("LONG_TERM_WRITE_URL", "victoria:8428", "is no address of a long-term store"),
+        ("LONG_TERM_WRITE_URL", "victoria:8428", "is not a URL of a long-term store"),
         ("LONG_TERM_EVERY_S", 7, "does not divide a minute"),
     ],
 )

@@ -38,32 +38,32 @@ class Command(BaseCommand):
 
     def handle(self, *, minutes_since: str | None, once: bool, **_: object) -> None:
         """Write until stopped."""
-        told = Event()
+        stopping = Event()
         since = _moment(minutes_since) if minutes_since else None
-        writer = _writer(told)
+        writer = _writer(stopping)
         for number in (signal.SIGTERM, signal.SIGINT):
-            signal.signal(number, lambda *_: told.set())
+            signal.signal(number, lambda *_: stopping.set())
         if since:
             Position(MINUTES).rewind(int(since.timestamp()) // 60 * 60, now=datetime.now(UTC))
-        while not told.is_set():
-            has_more = _turn(writer, told)
+        while not stopping.is_set():
+            has_more = _turn(writer, stopping)
             if once and not has_more:
                 break
             if not has_more:
-                told.wait(PAUSE_S)
-        writer.courier.close()
+                stopping.wait(PAUSE_S)
+        writer.client.close()
         connection.close()
 
 
-def _writer(told: Event) -> Writer:
+def _writer(stopping: Event) -> Writer:
     if not settings.LONG_TERM_WRITE_URL:
         raise CommandError("LONG_TERM_WRITE_URL is not set: there is nowhere to write to.")
     try:
         endpoint = Endpoint(
-            settings.LONG_TERM_WRITE_URL, settings.LONG_TERM_TOKEN_FILE, is_kept=True
+            settings.LONG_TERM_WRITE_URL, settings.LONG_TERM_TOKEN_FILE, keep_alive=True
         )
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-        return Writer(hot, WriteClient(endpoint, told), every_s=settings.LONG_TERM_EVERY_S)
+        return Writer(hot, WriteClient(endpoint, stopping), every_s=settings.LONG_TERM_EVERY_S)
     except ValueError as error:
         raise CommandError(f"LONG_TERM: {error}") from error
 
@@ -76,7 +76,7 @@ def _moment(text: str) -> datetime:
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
-def _turn(writer: Writer, told: Event) -> bool:
+def _turn(writer: Writer, stopping: Event) -> bool:
     """Deliver the next slices; without Redis or the database, try again a little later."""
     try:
         close_old_connections()
@@ -89,5 +89,5 @@ def _turn(writer: Writer, told: Event) -> bool:
     except Exception:
         # One bad turn must not end all writing; it is said, and tried again.
         log.exception("a turn failed")
-    told.wait(AFTER_TROUBLE_S)
+    stopping.wait(AFTER_TROUBLE_S)
     return True

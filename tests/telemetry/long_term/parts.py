@@ -8,14 +8,17 @@ from telemetry.store.hot import HotStore
 
 
 def writer_to(
-    url: str, hot: HotStore, *, now_s: float, every_s: int = 15, lanes: int = 2
+    url: str, hot: HotStore, *, now_s: float, every_s: int = 15, n_threads: int = 2
 ) -> Writer:
     """Return a writer that believes it is a given time."""
     hot.now = lambda: now_s
-    courier = WriteClient(
-        Endpoint(url, timeout_s=10.0, is_kept=True), Event(), lanes=lanes, first_pause_s=0.05
+    client = WriteClient(
+        Endpoint(url, timeout_s=10.0, keep_alive=True),
+        Event(),
+        n_threads=n_threads,
+        first_pause_s=0.05,
     )
-    return Writer(hot, courier, every_s=every_s, clock=lambda: now_s)
+    return Writer(hot, client, every_s=every_s, clock=lambda: now_s)
 
 
 def write_all(writer: Writer) -> None:
@@ -24,4 +27,4 @@ def write_all(writer: Writer) -> None:
         while writer.turn():
             pass
     finally:
-        writer.courier.close()
+        writer.client.close()

@@ -86,12 +86,12 @@ def test_it_shows_every_minute_of_all_three(
         lambda: chart(admin_client, past), wants=lambda drawn: len(read(drawn)) >= n_minutes - 1
     )
 
-    told = read(drawn)
-    whole = [second for second in told if second < past.now_s // MINUTE_S * MINUTE_S]
+    found = read(drawn)
+    whole = [second for second in found if second < past.now_s // MINUTE_S * MINUTE_S]
     assert whole == list(range(past.start, past.now_s // MINUTE_S * MINUTE_S, MINUTE_S))
     for second in whole:
         expected = LONG_AGO if second < past.border else LATELY if second < past.fresh else NOW
-        assert told[second] == pytest.approx(expected, abs=0.003)
+        assert found[second] == pytest.approx(expected, abs=0.003)
     assert [(part["tier"], part["since"]) for part in drawn["reach"]] == [
         ("long term", past.start),
         ("durable", past.border),

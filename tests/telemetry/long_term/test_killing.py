@@ -27,7 +27,7 @@ BACK_S = 700
 
 
 def counting(start: int, end: int) -> Span:
-    """Return ticks of one device whose count is the second itself: each can be told apart."""
+    """Return ticks of one device whose count is the second itself: each is distinct."""
     ticks = np.arange(start, end)
     values = {"mem_ecc_corrected": ticks[:, None, None].astype(float)}
     return Span("llama/0", ticks, ("steady",), values)

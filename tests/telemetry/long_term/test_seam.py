@@ -21,7 +21,7 @@ from tests.telemetry.long_term.parts import write_all, writer_to
 
 pytestmark = pytest.mark.django_db
 MINUTE_S, HOUR_S = 60, 3600
-# What is told, about how much it is, and of how many parts.
+# The metrics, their typical size, and their number of parts.
 METRICS = {
     "core_utilization_ratio": (0.6, 8),
     "efa_latency_s": (2e-5, 4),
@@ -32,7 +32,7 @@ METRICS = {
 N_HOURS, KEPT_HOURS, FRESH_S = 36, 5, 400
 
 
-def told_by(shard: str, nodes: tuple[str, ...], ticks: IntArray, start: int) -> Span:
+def span_of(shard: str, nodes: tuple[str, ...], ticks: IntArray, start: int) -> Span:
     """Return a few metrics, with a gap of an hour and a node that says nothing for another."""
     # Counted from the start: a gap by the clock would lie on the seam once a day.
     hour = (ticks - start) // HOUR_S % 24
@@ -60,8 +60,8 @@ class Fleet:
         start = self.now_s // HOUR_S * HOUR_S - N_HOURS * HOUR_S
         past = (self.now_s - FRESH_S) // MINUTE_S * MINUTE_S
         nodes = (f"{name}-steady", self.node)
-        durable.write_rollups(told_by(self.shard, nodes, np.arange(start, past, 30), start))
-        hot.append(told_by(self.shard, nodes, np.arange(past, self.now_s), start).blocks())
+        durable.write_rollups(span_of(self.shard, nodes, np.arange(start, past, 30), start))
+        hot.append(span_of(self.shard, nodes, np.arange(past, self.now_s), start).blocks())
         n_steps = (past - start) // 20
         ends = start + 20 * np.arange(n_steps) + 7
         made = steps(name, n_steps=n_steps, compute_s=1.5, transfer_s=0.5)
@@ -104,12 +104,12 @@ def write_from_the_start(store: LongTermStore, fleet: Fleet) -> None:
     eventually(lambda: store.ask("query", query=last, time=fleet.now_s - 400, nocache=1))
 
 
-def same(told: Series, expected: Series) -> None:
+def same(found: Series, expected: Series) -> None:
     for mine, theirs in (
-        (told.t_s, expected.t_s),
-        (told.values, expected.values),
-        (told.low, expected.low),
-        (told.high, expected.high),
+        (found.t_s, expected.t_s),
+        (found.values, expected.values),
+        (found.low, expected.low),
+        (found.high, expected.high),
     ):
         assert mine is not None
         assert theirs is not None
@@ -129,11 +129,11 @@ def test_what_the_durable_tier_forgot_reads_as_it_did(
     kept_from = HourRollup.objects.order_by("hour").values_list("hour", flat=True)[0]
 
     for (metric, hours), expected in zip(asked, before, strict=True):
-        told = fleet.window(metric, hours, past)
-        same(told, expected)
+        found = fleet.window(metric, hours, past)
+        same(found, expected)
         every_s = 60 if hours == 12 else 300
-        assert told.stretches == (
-            SeriesSource(int(told.t_s[0]), every_s, "long term"),
+        assert found.stretches == (
+            SeriesSource(int(found.t_s[0]), every_s, "long term"),
             SeriesSource(kept_from, every_s, "durable"),
         )
 
@@ -160,7 +160,7 @@ def test_a_run_reads_on_where_the_durable_tier_ends(
     np.testing.assert_array_equal(steps_now.n_merged[1 : older.sum()], counted)
     np.testing.assert_allclose(steps_now.phases["compute_s"], 1.5, rtol=1e-4)
     np.testing.assert_allclose(steps_now.phases["transfer_s"], 0.5, rtol=1e-4)
-    # Every minute before the seam is told of, and none twice.
+    # Every minute before the seam is there, and none twice.
     assert steps_now.step[-1] == last
     assert (np.diff(steps_now.ended_at_s) > 0).all()
     assert np.diff(steps_now.ended_at_s).max() <= 300
@@ -176,12 +176,12 @@ def test_a_window_before_everything_kept_comes_from_the_store_alone(
         model.objects.all().delete()
     hot.execute("FLUSHDB")
 
-    told = fleet.window("efa_latency_s", 12, past)
+    found = fleet.window("efa_latency_s", 12, past)
     settled = (fleet.now_s - 6 * MINUTE_S) // MINUTE_S * MINUTE_S
-    kept = told.t_s < min(settled, (fleet.now_s - FRESH_S) // MINUTE_S * MINUTE_S)
+    kept = found.t_s < min(settled, (fleet.now_s - FRESH_S) // MINUTE_S * MINUTE_S)
 
-    assert [each.tier for each in told.stretches] == ["long term"]
-    np.testing.assert_allclose(told.values[kept], expected.values[kept], rtol=5e-4)
+    assert [each.tier for each in found.stretches] == ["long term"]
+    np.testing.assert_allclose(found.values[kept], expected.values[kept], rtol=5e-4)
 
 
 def test_a_name_cannot_break_out_of_its_question(

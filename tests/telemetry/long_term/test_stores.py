@@ -28,8 +28,8 @@ def scraped(client: Client) -> dict[str, float]:
 
 
 def name_of(metric: dict[str, str]) -> str:
-    told = sorted((k, json.dumps(v, ensure_ascii=False)) for k, v in metric.items())
-    labels = ",".join(f"{k}={v}" for k, v in told if k != "__name__")
+    found = sorted((k, json.dumps(v, ensure_ascii=False)) for k, v in metric.items())
+    labels = ",".join(f"{k}={v}" for k, v in found if k != "__name__")
     return metric["__name__"] + (f"{{{labels}}}" if labels else "")
 
 

@@ -38,9 +38,9 @@ def test_what_is_absent_is_not_sent() -> None:
     heads = [remote_write.series("x", (("node", name),)) for name in "abc"]
     values = np.array([[np.nan, 2.0, np.nan], [np.nan] * 3, [0.0, np.nan, 3.0]])
 
-    told = read(remote_write.request(heads, values, np.array(TIMES)))
+    found = read(remote_write.request(heads, values, np.array(TIMES)))
 
-    assert [(labels["node"], samples) for labels, samples in told] == [
+    assert [(labels["node"], samples) for labels, samples in found] == [
         ("a", [(TIMES[1], 2.0)]),
         ("c", [(TIMES[0], 0.0), (TIMES[2], 3.0)]),
     ]
@@ -49,11 +49,11 @@ def test_what_is_absent_is_not_sent() -> None:
 def test_each_series_may_have_times_of_its_own() -> None:
     heads = [remote_write.series("x", (("node", name),)) for name in "ab"]
 
-    told = read(
+    found = read(
         remote_write.request(heads, np.ones((2, 1)), np.array([[NOON_MS], [NOON_MS + 999]]))
     )
 
-    assert [samples[0][0] for _, samples in told] == [NOON_MS, NOON_MS + 999]
+    assert [samples[0][0] for _, samples in found] == [NOON_MS, NOON_MS + 999]
 
 
 def test_labels_stand_in_order_and_empty_ones_are_left_out() -> None:
@@ -97,6 +97,6 @@ def test_nothing_is_an_empty_request() -> None:
 
 def test_many_samples_need_longer_lengths() -> None:
     times = NOON_MS + 1_000 * np.arange(5_000)
-    told = read(remote_write.request([remote_write.series("x", ())], np.ones((1, 5_000)), times))
+    found = read(remote_write.request([remote_write.series("x", ())], np.ones((1, 5_000)), times))
 
-    assert len(told[0][1]) == 5_000
+    assert len(found[0][1]) == 5_000

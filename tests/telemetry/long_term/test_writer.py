@@ -22,7 +22,7 @@ from tests.telemetry.store.parts import training
 
 pytestmark = pytest.mark.django_db
 VCPU = "trnwatch_node_vcpu_usage_ratio"
-Told = dict[tuple[str, str], dict[int, float]]
+Written = dict[tuple[str, str], dict[int, float]]
 
 
 @pytest.fixture
@@ -31,9 +31,9 @@ def store() -> Iterator[Moody]:
         yield moody
 
 
-def told(store: Moody) -> Told:
+def written_to(store: Moody) -> Written:
     """Return the samples of one metric by series name and node, and by second."""
-    found: Told = {}
+    found: Written = {}
     for body in store.bodies:
         message = remote_write.WriteRequest.FromString(bytes(cramjam.snappy.decompress_raw(body)))
         for one in message.timeseries:
@@ -45,11 +45,11 @@ def told(store: Moody) -> Told:
     return found
 
 
-def write(store: Moody, hot: HotStore, now_s: float, *, every_s: int = 15) -> Told:
+def write(store: Moody, hot: HotStore, now_s: float, *, every_s: int = 15) -> Written:
     """Write what is due at a time, and return what that was."""
     store.bodies.clear()
     write_all(writer_to(store.url, hot, now_s=now_s, every_s=every_s))
-    return told(store)
+    return written_to(store)
 
 
 def test_each_second_is_sent_under_its_own_time(store: Moody, hot: HotStore) -> None:
@@ -92,7 +92,7 @@ def test_what_was_not_taken_is_sent_again(store: Moody, hot: HotStore) -> None:
     hot.append(training(start=NOON_S, n_ticks=60).blocks())
     store.answers += [(503, {}, b"")] * 10_000
     writer = writer_to(store.url, hot, now_s=NOON_S + 75, every_s=1)
-    threading.Timer(0.3, writer.courier.told.set).start()
+    threading.Timer(0.3, writer.client.stopping.set).start()
     with pytest.raises(StoppedError):
         write_all(writer)
     store.answers.clear()

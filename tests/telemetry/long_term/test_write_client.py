@@ -19,8 +19,8 @@ from telemetry.long_term.remote_write import (
     StoppedError,
     WriteBatch,
     WriteClient,
-    asked_s,
     batches,
+    retry_after_s,
 )
 from tests.longterm import Moody, moody_server
 
@@ -39,20 +39,20 @@ def store() -> Iterator[Moody]:
 
 
 @pytest.fixture
-def courier_to() -> Iterator[Callable[..., WriteClient]]:
+def client_to() -> Iterator[Callable[..., WriteClient]]:
     made: list[WriteClient] = []
 
     def make(url: str, token_file: str = "") -> WriteClient:
-        endpoint = Endpoint(url, token_file, timeout_s=5.0, is_kept=True)
-        dice = random.Random(0)
+        endpoint = Endpoint(url, token_file, timeout_s=5.0, keep_alive=True)
+        rng = random.Random(0)
         made.append(
-            WriteClient(endpoint, threading.Event(), lanes=2, first_pause_s=0.01, dice=dice)
+            WriteClient(endpoint, threading.Event(), n_threads=2, first_pause_s=0.01, rng=rng)
         )
         return made[-1]
 
     yield make
-    for courier in made:
-        courier.close()
+    for client in made:
+        client.close()
 
 
 def batch(n_series: int = 3, n_times: int = 1) -> WriteBatch:
@@ -67,11 +67,11 @@ def seconds_of(body: bytes) -> set[int]:
 
 
 def test_a_batch_is_posted_as_the_specification_says(
-    store: Moody, courier_to: Callable[..., WriteClient]
+    store: Moody, client_to: Callable[..., WriteClient]
 ) -> None:
-    told = courier_to(f"{store.url}/api/v1/write").deliver(iter([batch()]))
+    found = client_to(f"{store.url}/api/v1/write").deliver(iter([batch()]))
 
-    assert told == Delivered(sent=3)
+    assert found == Delivered(sent=3)
     assert store.paths == ["/api/v1/write"]
     assert store.headers[0]["Content-Type"] == "application/x-protobuf"
     assert store.headers[0]["Content-Encoding"] == "snappy"
@@ -80,70 +80,70 @@ def test_a_batch_is_posted_as_the_specification_says(
 
 
 def test_a_token_that_changes_on_disk_is_used_at_once(
-    store: Moody, courier_to: Callable[..., WriteClient], tmp_path: Path
+    store: Moody, client_to: Callable[..., WriteClient], tmp_path: Path
 ) -> None:
     token = tmp_path / "token"
-    courier = courier_to(store.url, token_file=str(token))
+    client = client_to(store.url, token_file=str(token))
     for secret in ("one\n", "two\n"):
         token.write_text(secret)
-        courier.deliver(iter([batch()]))
+        client.deliver(iter([batch()]))
 
     assert [h["Authorization"] for h in store.headers] == ["Bearer one", "Bearer two"]
 
 
 def test_a_password_in_the_address_signs_in_and_is_never_shown(
-    store: Moody, courier_to: Callable[..., WriteClient]
+    store: Moody, client_to: Callable[..., WriteClient]
 ) -> None:
     url = store.url.replace("//", "//us%40er:p%3Ass@")
-    courier = courier_to(url)
-    courier.deliver(iter([batch()]))
+    client = client_to(url)
+    client.deliver(iter([batch()]))
 
     assert store.headers[0]["Authorization"] == "Basic dXNAZXI6cDpzcw=="
-    assert courier.endpoint.shown == store.url
+    assert client.endpoint.safe_url == store.url
 
 
 @pytest.mark.parametrize("trouble", [FULL, BROKEN_OFF, GARBAGE, ENDLESS])
 def test_trouble_that_passes_costs_nothing(
     store: Moody,
-    courier_to: Callable[..., WriteClient],
+    client_to: Callable[..., WriteClient],
     trouble: tuple[int, dict[str, str], bytes],
 ) -> None:
     store.answers += [trouble, trouble]
 
-    told = courier_to(store.url).deliver(iter([batch()]))
+    found = client_to(store.url).deliver(iter([batch()]))
 
-    assert told == Delivered(sent=3, retries=2)
+    assert found == Delivered(sent=3, retries=2)
     assert len(set(store.bodies)) == 1
 
 
 def test_a_store_that_asks_for_a_pause_gets_it(
-    store: Moody, courier_to: Callable[..., WriteClient]
+    store: Moody, client_to: Callable[..., WriteClient]
 ) -> None:
     store.answers.append((503, {"Retry-After": "1"}, b""))
     began = datetime.now(UTC)
 
-    courier_to(store.url).deliver(iter([batch()]))
+    client_to(store.url).deliver(iter([batch()]))
 
     assert datetime.now(UTC) - began >= timedelta(seconds=1)
 
 
 def test_what_is_refused_takes_nothing_else_with_it(
-    store: Moody, courier_to: Callable[..., WriteClient], caplog: pytest.LogCaptureFixture
+    store: Moody, client_to: Callable[..., WriteClient], caplog: pytest.LogCaptureFixture
 ) -> None:
     store.answers += [(400, {}, b"out of order"), (204, {}, b""), (400, {}, b"too old")]
 
-    told = courier_to(store.url).deliver(iter([batch(n_series=2, n_times=4)]))
+    found = client_to(store.url).deliver(iter([batch(n_series=2, n_times=4)]))
 
-    assert told == Delivered(sent=6, dropped=2, why="400 too old")
+    assert found == Delivered(sent=6, dropped=2, why="400 too old")
     assert [seconds_of(body) for body in store.bodies] == [{0, 1, 2, 3}, {0}, {1}, {2}, {3}]
-    assert "2 samples were refused" in caplog.text
+    assert "2 samples were rejected" in caplog.text
 
 
-def test_it_stops_when_told_to_and_makes_no_more_than_it_can_carry(
-    store: Moody, courier_to: Callable[..., WriteClient]
+def test_it_stops_on_request_and_holds_one_batch_per_thread(
+    store: Moody, client_to: Callable[..., WriteClient]
 ) -> None:
     store.answers += [GARBAGE] * 10_000
-    courier = courier_to(store.url)
+    client = client_to(store.url)
     made: list[int] = []
 
     def endless() -> Iterator[WriteBatch]:
@@ -151,27 +151,27 @@ def test_it_stops_when_told_to_and_makes_no_more_than_it_can_carry(
             made.append(1)
             yield batch()
 
-    threading.Timer(0.3, courier.told.set).start()
+    threading.Timer(0.3, client.stopping.set).start()
     with pytest.raises(StoppedError):
-        courier.deliver(endless())
+        client.deliver(endless())
 
-    assert len(made) == courier.lanes
+    assert len(made) == client.n_threads
 
 
-def test_trouble_is_told_while_it_lasts(
-    store: Moody, courier_to: Callable[..., WriteClient]
+def test_a_problem_is_reported_while_it_lasts(
+    store: Moody, client_to: Callable[..., WriteClient]
 ) -> None:
     store.answers += [GARBAGE] * 10_000
-    courier = courier_to(store.url)
+    client = client_to(store.url)
     heard: list[str] = []
 
     def hear(why: str) -> None:
         heard.append(why)
-        courier.told.set()
+        client.stopping.set()
 
-    courier.on_trouble = hear
+    client.on_trouble = hear
     with pytest.raises(StoppedError):
-        courier.deliver(iter([batch()]))
+        client.deliver(iter([batch()]))
 
     assert "503" in heard[0]
     assert store.url in heard[0]
@@ -180,14 +180,14 @@ def test_trouble_is_told_while_it_lasts(
 def test_a_pause_may_be_asked_for_by_date() -> None:
     later = datetime.now(UTC) + timedelta(seconds=90)
 
-    assert 80 < asked_s(format_datetime(later)) <= 90
-    assert asked_s("12") == 12.0
-    assert asked_s("soon") == asked_s("") == asked_s("-5") == 0.0
+    assert 80 < retry_after_s(format_datetime(later)) <= 90
+    assert retry_after_s("12") == 12.0
+    assert retry_after_s("soon") == retry_after_s("") == retry_after_s("-5") == 0.0
 
 
 @pytest.mark.parametrize("url", ["", "victoria:8428", "ftp://victoria/write", "http:///write"])
 def test_an_address_that_is_none_is_refused_at_once(url: str) -> None:
-    with pytest.raises(ValueError, match="is no address of a long-term store"):
+    with pytest.raises(ValueError, match="is not a URL of a long-term store"):
         Endpoint(url)
 
 
