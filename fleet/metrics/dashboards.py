@@ -1,643 +1,268 @@
-"""Grafana's dashboards: what they show, in words and PromQL; their JSON is written from it."""
+"""The dashboards of dashboards.toml as JSON that Grafana 10 and newer imports."""
 
 import json
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal
 
-from fleet.metrics.grafana import Ask, Choice, Dashboard, Panel, PanelRow
+import msgspec
+
 from fleet.metrics.rules import EXAMPLE_URL, STOPPED_S
 from fleet.runs.summaries import LATE_AFTER_S
 from telemetry.detect.rules import RULES
 
-OF_BUDGET = "max by (budget, team, run)"
-MONEY = PanelRow(
-    "Budgets",
-    (
-        Panel(
-            "Forecast share of each budget",
-            (Ask("budget:trnwatch_budget_forecast_ratio:max", "{{team}}{{run}}"),),
-            "percentunit",
-            "At today's pace and the prices announced; above 100 % it will be overrun.",
-            limit=1,
-            link="/budgets/",
-        ),
-        Panel(
-            "Share spent so far",
-            (
-                Ask(
-                    f"{OF_BUDGET} (trnwatch_budget_spent_usd)\n"
-                    f"/ {OF_BUDGET} (trnwatch_budget_usd)",
-                    "{{team}}{{run}}",
-                ),
-            ),
-            "percentunit",
-            limit=1,
-            link="/budgets/",
-        ),
-    ),
-)
+FILE = Path(__file__).with_name("dashboards.toml")
+# Limits that the file may refer to: of each rule, and of the alerts on the service itself.
+LIMITS = {name: rule.limits for name, rule in RULES.items()} | {
+    "service": {"late_s": LATE_AFTER_S, "stopped_s": STOPPED_S}
+}
+Json = dict[str, Any]
+Kind = Literal["timeseries", "stat", "table", "bargauge"]
+SCHEMA_VERSION = 38
+COLUMNS = 24
+SOURCE = {"type": "prometheus", "uid": "${datasource}"}
+# The palette of Okabe and Ito, which colour-blind people can distinguish.
+NORMAL, CRITICAL, WARNING = "#0072B2", "#D55E00", "#E69F00"
 
 
-SHARE = RULES["allreduce_share"].limits["limit_ratio"]
-LOSS = RULES["efa_degraded"].limits["loss_ratio"]
-CORES = "trnwatch_core_utilization_ratio"
-RUN_PAGE, NODE_PAGE = "/runs/${__field.labels.run}/", "/nodes/${__field.labels.node}/"
+class Ask(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One query of a panel and its legend; a ``rare`` query usually returns nothing."""
+
+    expr: str
+    legend: str = "__auto"
+    rare: bool = False
 
 
-def of_run(name: str) -> tuple[Ask, ...]:
-    return (Ask(f"max by (run) (trnwatch_run_{name})", "{{run}}"),)
+class Panel(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A panel: ``limit`` is drawn as a line, ``link`` is the URL of a series in trnwatch."""
+
+    title: str
+    asks: Sequence[Ask]
+    unit: str = "short"
+    about: str = ""
+    kind: Kind = "timeseries"
+    width: int = 12
+    height: int = 8
+    limit: int | float | str | None = None
+    link: str = ""
+    most: int | float | None = None
+    stacks: bool = False
 
 
-GLANCE = PanelRow(
-    "Is anything wrong?",
-    (
-        Panel(
-            "Pages firing",
-            (Ask('fleet:trnwatch_alerts_firing:sum{severity="page"}'),),
-            kind="stat",
-            width=4,
-            height=4,
-            limit=1,
-            link="/alerts/?state=firing",
-            about="Alerts that are not resolved, taken or not.",
-        ),
-        Panel(
-            "Nobody has taken",
-            (Ask("sum(max by (rule, severity) (trnwatch_alerts_unacknowledged))"),),
-            kind="stat",
-            width=4,
-            height=4,
-            limit=1,
-            link="/alerts/?state=firing",
-        ),
-        Panel(
-            "Nodes down",
-            (Ask("fleet:trnwatch_nodes:count - fleet:trnwatch_nodes_up:sum"),),
-            kind="stat",
-            width=4,
-            height=4,
-            limit=1,
-            link="/nodes/",
-        ),
-        Panel(
-            "Nodes",
-            (Ask("fleet:trnwatch_nodes:count"),),
-            kind="stat",
-            width=4,
-            height=4,
-            link="/nodes/",
-        ),
-        Panel(
-            "Tokens per second",
-            (Ask("fleet:trnwatch_tokens_per_second:sum"),),
-            kind="stat",
-            width=4,
-            height=4,
-        ),
-        Panel(
-            "Dollars per hour",
-            (Ask("fleet:trnwatch_cost_usd_per_hour:sum"),),
-            "currencyUSD",
-            kind="stat",
-            width=4,
-            height=4,
-        ),
-        Panel(
-            "Alerts of trnwatch, by rule",
-            (Ask("max by (rule, severity) (trnwatch_alerts_firing) > 0", "{{rule}}", rare=True),),
-            stacks=True,
-            about="What trnwatch itself has found. Its own page names the culprit.",
-        ),
-        Panel(
-            "Alerts of Prometheus",
-            (
-                Ask(
-                    'count by (alertname, severity) (ALERTS{alertstate="firing"})',
-                    "{{alertname}}",
-                    rare=True,
-                ),
-            ),
-            stacks=True,
-        ),
-    ),
-)
-RUNS = PanelRow(
-    "Runs",
-    (
-        Panel(
-            "All-reduce share of a step",
-            of_run("allreduce_share_ratio"),
-            "percentunit",
-            "Each run has a limit of its own; the line is the usual one.",
-            limit=SHARE,
-            link=RUN_PAGE,
-        ),
-        Panel("Seconds per step", of_run("step_seconds"), "s", link=RUN_PAGE),
-        Panel("Tokens per second", of_run("tokens_per_second"), link=RUN_PAGE),
-        Panel(
-            "Model FLOPs utilization",
-            of_run("mfu_ratio"),
-            "percentunit",
-            link=RUN_PAGE,
-        ),
-        Panel(
-            "Dollars per million tokens",
-            of_run("cost_per_million_tokens_usd"),
-            "currencyUSD",
-            link=RUN_PAGE,
-        ),
-        Panel(
-            "Since the last step",
-            (Ask("time() - max by (run) (trnwatch_run_last_step_timestamp_seconds)", "{{run}}"),),
-            "s",
-            "Rises without falling when a run stands still.",
-            link=RUN_PAGE,
-        ),
-    ),
-)
-PARTS = PanelRow(
-    "The worst parts, which an average hides",
-    (
-        Panel(
-            "Core utilization, all cores",
-            tuple(
-                Ask(f"fleet:{CORES}:{name}", name)
-                for name in ("min", "q01", "q50", "avg", "q99", "max")
-            ),
-            "percentunit",
-            "The least and the most beside the mean.",
-            most=1,
-        ),
-        Panel(
-            "Nodes whose cores are least alike",
-            (Ask(f"topk(10, node:{CORES}:max - node:{CORES}:median)", "{{node}}"),),
-            "percentunit",
-            "A sick core stays busy while the rest of its node waits for it.",
-            link=NODE_PAGE,
-        ),
-        Panel(
-            "Slowest EFA devices, by node",
-            (Ask("topk(10, node:trnwatch_efa_latency_seconds:max)", "{{node}}"),),
-            "s",
-            "Latency is probed; where nobody probes there is none.",
-            link=NODE_PAGE,
-        ),
-        Panel(
-            "Packets sent again, by node",
-            (Ask("topk(10, node:trnwatch_efa_retransmit_ratio:max)", "{{node}}"),),
-            "percentunit",
-            "The worst device of each node.",
-            limit=LOSS,
-            link=NODE_PAGE,
-        ),
-        Panel(
-            "Uncorrected memory errors, last hour",
-            (
-                Ask(
-                    "sum by (node, device) "
-                    "(increase(trnwatch_device_mem_ecc_uncorrected_total[1h])) > 0",
-                    rare=True,
-                ),
-            ),
-            kind="table",
-        ),
-        Panel(
-            "Nodes that are down",
-            (
-                Ask(
-                    "max by (node) (trnwatch_node_up) * on (node) group_left (run) "
-                    "node:trnwatch_run:info == 0",
-                    rare=True,
-                ),
-            ),
-            kind="table",
-        ),
-    ),
-)
-SERVICE = PanelRow(
-    "trnwatch itself",
-    (
-        Panel(
-            "Late by",
-            (
-                Ask("max(trnwatch_tick_lateness_seconds)", "tick", rare=True),
-                Ask("time() - max(trnwatch_watched_timestamp_seconds)", "watching", rare=True),
-            ),
-            "s",
-            f"Ticks late by {LATE_AFTER_S:g} s, or watching by {STOPPED_S} s, are an alert.",
-            width=8,
-        ),
-        Panel(
-            "Tasks that wait",
-            (Ask("max by (queue) (trnwatch_queue_tasks)", "{{queue}}"),),
-            width=8,
-        ),
-        Panel(
-            "Scrape",
-            (Ask('max(scrape_duration_seconds{job="trnwatch"})', "seconds"),),
-            "s",
-            width=8,
-        ),
-        Panel(
-            "Reports of real nodes",
-            (
-                Ask("sum(rate(trnwatch_ingest_reports_total[$__rate_interval]))", "taken"),
-                Ask("sum(rate(trnwatch_ingest_errors_total[$__rate_interval]))", "refused"),
-            ),
-            "ops",
-            width=8,
-        ),
-        Panel("Redis holds", (Ask("max(trnwatch_hot_bytes)", "bytes"),), "bytes", width=8),
-        Panel(
-            "Notifications given up",
-            (Ask("max by (receiver) (trnwatch_notifications_dead)", "{{receiver}}", rare=True),),
-            width=8,
-            limit=1,
-            link="/notifications/",
-        ),
-    ),
-)
-FLEET = Dashboard(
-    "trnwatch-fleet",
-    "trnwatch / fleet",
-    "Is anything wrong, where, and how every run and the worst parts get on.",
-    "/",
-    (GLANCE, RUNS, MONEY, PARTS, SERVICE),
-)
+class PanelRow(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    title: str
+    panels: Sequence[Panel]
 
 
-def of_node(name: str, legend: str = "", *, rate: bool = False) -> Ask:
-    told = f'trnwatch_node_{name}{{node="$node"}}'
-    expr = f"rate({told}[$__rate_interval])" if rate else told
-    return Ask(f"max({expr})", legend or name)
+class Choice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A variable: the values of a label; ``metric`` may use earlier variables."""
+
+    name: str
+    title: str
+    metric: str
+
+    @property
+    def query(self) -> str:
+        return f"label_values({self.metric}, {self.name})"
 
 
-def of_parts(metric: str, label: str = "device") -> tuple[Ask, ...]:
-    return (Ask(f'max by ({label}) ({metric}{{node="$node"}})', f"{label} {{{{{label}}}}}"),)
+class Dashboard(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A dashboard; ``page`` is the page of trnwatch with the same content."""
+
+    uid: str
+    title: str
+    about: str
+    page: str
+    rows: Sequence[PanelRow]
+    choices: Sequence[Choice] = ()
+
+    @property
+    def asks(self) -> list[Ask]:
+        return [ask for row in self.rows for panel in row.panels for ask in panel.asks]
+
+    def as_json(self, url: str) -> Json:
+        """Return Grafana's JSON; ``url`` is the default of the variable for trnwatch's URL."""
+        return {
+            "uid": self.uid,
+            "title": self.title,
+            "description": self.about,
+            "tags": ["trnwatch"],
+            "schemaVersion": SCHEMA_VERSION,
+            "version": 1,
+            "editable": True,
+            "graphTooltip": 1,
+            "timezone": "",
+            "refresh": "30s",
+            "time": {"from": "now-1h", "to": "now"},
+            "links": _links(self.page),
+            "templating": {"list": [*_given(url), *map(_variable, self.choices)]},
+            "annotations": {"list": []},
+            "panels": list(_panels(self.rows)),
+        }
 
 
-def counted(*names: str) -> tuple[Ask, ...]:
-    return tuple(
-        Ask(
-            f'max by (device) (trnwatch_device_{name}_total{{node="$node"}})',
-            f"{name} {{{{device}}}}",
-        )
-        for name in names
-    )
-
-
-NODE_GLANCE = PanelRow(
-    "Now",
-    (
-        Panel(
-            "Reports",
-            (of_node("up"),),
-            kind="stat",
-            width=6,
-            height=4,
-            about="1 where it reported within the last seconds.",
-        ),
-        Panel(
-            "Busiest core",
-            (Ask('node:trnwatch_core_utilization_ratio:max{node="$node"}'),),
-            "percentunit",
-            kind="stat",
-            width=6,
-            height=4,
-        ),
-        Panel(
-            "Alerts of Prometheus",
-            (Ask('count(ALERTS{alertstate="firing", node="$node"}) or vector(0)'),),
-            kind="stat",
-            width=6,
-            height=4,
-            limit=1,
-        ),
-        Panel(
-            "What it is",
-            (Ask('trnwatch_node_info{node="$node"}'),),
-            kind="table",
-            width=6,
-            height=4,
-        ),
-    ),
-)
-NODE_CORES = PanelRow(
-    "Cores",
-    (
-        Panel(
-            "Utilization of every core",
-            of_parts("trnwatch_core_utilization_ratio", "core"),
-            "percentunit",
-            "One line that lies above the others is a sick core.",
-            width=24,
-            height=10,
-            most=1,
-        ),
-        Panel(
-            "Utilization now",
-            of_parts("trnwatch_core_utilization_ratio", "core"),
-            "percentunit",
-            kind="bargauge",
-            width=24,
-            height=12,
-            most=1,
-        ),
-    ),
-)
-DEVICES = PanelRow(
-    "Accelerators",
-    (
-        Panel(
-            "HBM bandwidth",
-            of_parts("trnwatch_device_hbm_bandwidth_bytes_per_second"),
-            "Bps",
-            "An estimate on real nodes, the same for all devices.",
-        ),
-        Panel("HBM in use", of_parts("trnwatch_device_memory_used_bytes"), "bytes"),
-        Panel(
-            "Memory errors that were not corrected",
-            counted("mem_ecc_uncorrected", "sram_ecc_uncorrected"),
-            about="Any rise is an alert: a result may be wrong.",
-        ),
-        Panel(
-            "Memory errors that were corrected", counted("mem_ecc_corrected", "sram_ecc_corrected")
-        ),
-    ),
-)
-EFA = PanelRow(
-    "EFA",
-    (
-        Panel(
-            "Probe latency",
-            of_parts("trnwatch_efa_latency_seconds"),
-            "s",
-            "EFA counts no latency: where nobody probes there is none.",
-        ),
-        Panel(
-            "Packets sent again",
-            (
-                Ask(
-                    'efa:trnwatch_efa_retransmit_ratio:avg2m{node="$node"}',
-                    "device {{device}}",
-                ),
-            ),
-            "percentunit",
-            limit=LOSS,
-        ),
-        Panel("Sends", of_parts("trnwatch_efa_tx_bytes_per_second"), "Bps"),
-        Panel("Receives", of_parts("trnwatch_efa_rx_bytes_per_second"), "Bps"),
-        Panel("Packets dropped", of_parts("trnwatch_efa_drops_per_second"), "pps"),
-        Panel(
-            "Connections impaired, peers unresponsive",
-            (
-                *of_parts("trnwatch_efa_impaired_per_second"),
-                *of_parts("trnwatch_efa_unresponsive_per_second"),
-            ),
-            "ops",
-        ),
-    ),
-)
-HOST = PanelRow(
-    "Host and executions",
-    (
-        Panel("vCPUs in use", (of_node("vcpu_usage_ratio", "vCPUs"),), "percentunit", most=1),
-        Panel("Memory in use", (of_node("host_memory_used_bytes", "host"),), "bytes"),
-        Panel(
-            "Executions",
-            (of_node("executions_completed_total", "completed", rate=True),),
-            "ops",
-        ),
-        Panel(
-            "Executions that failed, errors",
-            (
-                of_node("executions_failed_total", "failed", rate=True),
-                of_node("execution_errors_total", "errors", rate=True),
-            ),
-            "ops",
-        ),
-    ),
-)
-NODE = Dashboard(
-    "trnwatch-node",
-    "trnwatch / node",
-    "Every core, accelerator and EFA device of one node beside its neighbours.",
-    "/nodes/${node}/",
-    (NODE_GLANCE, NODE_CORES, DEVICES, EFA, HOST),
-    (
-        Choice("run", "Run", "trnwatch_node_info"),
-        Choice("node", "Node", 'trnwatch_node_info{run="$run"}'),
-    ),
-)
-
-
-DRIFT = RULES["cost_drift"].limits
-IDLE = RULES["node_idle"].limits["idle_ratio"]
-RUN_NODE_PAGE = "/nodes/${__field.labels.node}/"
-RUN_CORES, HBM = (
-    "trnwatch_core_utilization_ratio",
-    "trnwatch_device_hbm_bandwidth_bytes_per_second",
-)
-
-
-def figure(name: str, legend: str = "") -> Ask:
-    return Ask(f'max(trnwatch_run_{name}{{run="$run"}})', legend or name)
-
-
-def quantile(q: str) -> Ask:
-    buckets = 'trnwatch_run_step_duration_seconds_bucket{run="$run"}'
-    counted = f"max by (le) (rate({buckets}[10m]))"
-    return Ask(f"histogram_quantile({q}, {counted})", f"quantile {q}", rare=True)
-
-
-def by_node(metric: str, *, rare: bool = False) -> tuple[Ask, ...]:
-    return (Ask(f'{metric}{{run="$run"}}', "{{node}}", rare=rare),)
-
-
-RUN_GLANCE = PanelRow(
-    "Now",
-    (
-        Panel(
-            "Nodes down",
-            (Ask('run:trnwatch_nodes:count{run="$run"} - run:trnwatch_nodes_up:sum{run="$run"}'),),
-            kind="stat",
-            width=4,
-            height=4,
-            limit=1,
-        ),
-        Panel(
-            "Since the last step",
-            (Ask('time() - max(trnwatch_run_last_step_timestamp_seconds{run="$run"})'),),
-            "s",
-            kind="stat",
-            width=4,
-            height=4,
-        ),
-        Panel("Steps", (figure("steps_total"),), kind="stat", width=4, height=4),
-        Panel("Tokens", (figure("tokens_total"),), kind="stat", width=4, height=4),
-        Panel(
-            "Spent",
-            (figure("cost_usd_total"),),
-            "currencyUSD",
-            kind="stat",
-            width=4,
-            height=4,
-        ),
-        Panel(
-            "Alerts of Prometheus",
-            (Ask('count(ALERTS{alertstate="firing", run="$run"}) or vector(0)'),),
-            kind="stat",
-            width=4,
-            height=4,
-            limit=1,
-        ),
-    ),
-)
-STEPS = PanelRow(
-    "Steps",
-    (
-        Panel(
-            "All-reduce share",
-            (
-                figure("allreduce_wait_ratio", "waiting for peers"),
-                figure("allreduce_transfer_ratio", "moving gradients"),
-            ),
-            "percentunit",
-            "Waiting: somebody arrives late. Moving: look at the links.",
-            stacks=True,
-        ),
-        Panel(
-            "All-reduce share against its limits",
-            (
-                figure("allreduce_share_ratio", "share"),
-                figure("allreduce_limit_ratio", "fires above"),
-                figure("allreduce_resolve_ratio", "resolves below"),
-            ),
-            "percentunit",
-        ),
-        Panel(
-            "Seconds per step",
-            (figure("step_seconds", "mean of a minute"), *map(quantile, ("0.5", "0.99"))),
-            "s",
-            "Quantiles are of every step, a minute late, and as fine as their buckets.",
-            width=8,
-        ),
-        Panel("Tokens per second", (figure("tokens_per_second"),), width=8),
-        Panel("Model FLOPs utilization", (figure("mfu_ratio"),), "percentunit", width=8),
-        Panel(
-            "Dollars per million tokens",
-            (figure("cost_per_million_tokens_usd"),),
-            "currencyUSD",
-            width=8,
-        ),
-        Panel(
-            "Node-seconds per million tokens",
-            (
-                figure("node_seconds_per_million_tokens", "taken"),
-                figure("expected_node_seconds_per_million_tokens", "expected"),
-            ),
-            "s",
-            f"Alerts where hours are {DRIFT['estimate_ratio']:.0%} above the estimate, or "
-            f"{DRIFT['own_ratio']:.0%} above the run's own first hours.",
-            width=8,
-        ),
-        Panel("Dollars per hour", (figure("cost_usd_per_hour"),), "currencyUSD", width=8),
-        Panel(
-            "What it is",
-            (Ask('trnwatch_run_info{run="$run"}'),),
-            kind="table",
-            width=24,
-        ),
-    ),
-)
-NODES = PanelRow(
-    "Nodes: the worst part of each",
-    (
-        Panel(
-            "Core utilization of the run",
-            tuple(
-                Ask(f'run:{RUN_CORES}:{name}{{run="$run"}}', name)
-                for name in ("min", "avg", "max")
-            ),
-            "percentunit",
-            most=1,
-        ),
-        Panel(
-            "Busiest core over the usual one, by node",
-            (
-                Ask(
-                    f'node:{RUN_CORES}:max{{run="$run"}} / on (node) '
-                    f'(node:{RUN_CORES}:median{{run="$run"}} > 0)',
-                    "{{node}}",
-                ),
-            ),
-            "short",
-            "1 is even; a sick core is busier than its neighbours.",
-            link=RUN_NODE_PAGE,
-        ),
-        Panel(
-            "Least busy node",
-            by_node(f"node:{RUN_CORES}:max"),
-            "percentunit",
-            f"A node whose busiest core stays below {IDLE:.0%} does nothing.",
-            link=RUN_NODE_PAGE,
-        ),
-        Panel(
-            "Slowest memory, by node",
-            by_node(f"node:{HBM}:min"),
-            "Bps",
-            "An estimate on real nodes.",
-            link=RUN_NODE_PAGE,
-        ),
-        Panel(
-            "Slowest EFA device, by node",
-            by_node("node:trnwatch_efa_latency_seconds:max"),
-            "s",
-            link=RUN_NODE_PAGE,
-        ),
-        Panel(
-            "Packets sent again, by node",
-            by_node("node:trnwatch_efa_retransmit_ratio:max"),
-            "percentunit",
-            limit=LOSS,
-            link=RUN_NODE_PAGE,
-        ),
-        Panel(
-            "EFA sends",
-            by_node("node:trnwatch_efa_tx_bytes_per_second:sum"),
-            "Bps",
-            link=RUN_NODE_PAGE,
-        ),
-        Panel(
-            "Host vCPUs in use",
-            (
-                Ask(
-                    "max by (node) (trnwatch_node_vcpu_usage_ratio) * on (node) group_left (run) "
-                    'node:trnwatch_run:info{run="$run"}',
-                    "{{node}}",
-                ),
-            ),
-            "percentunit",
-            "Compilers keep hosts busy while cores rest.",
-            link=RUN_NODE_PAGE,
-        ),
-    ),
-)
-RUN = Dashboard(
-    "trnwatch-run",
-    "trnwatch / run",
-    "Where the time of a run's steps goes, what it costs, and which of its nodes stands out.",
-    "/runs/${run}/",
-    (RUN_GLANCE, STEPS, NODES),
-    (Choice("run", "Run", "trnwatch_run_info"),),
-)
-
-
-DASHBOARDS: Mapping[str, Dashboard] = {"fleet": FLEET, "run": RUN, "node": NODE}
+@cache
+def dashboards() -> Mapping[str, Dashboard]:
+    tables = tomllib.loads(FILE.read_text(encoding="utf-8"))
+    return msgspec.convert(tables, dict[str, Dashboard])
 
 
 def dashboard_files(url: str = EXAMPLE_URL) -> dict[str, str]:
     """Return the dashboards as JSON by file name."""
     return {
         f"trnwatch-{name}.json": json.dumps(board.as_json(url), indent=2) + "\n"
-        for name, board in DASHBOARDS.items()
+        for name, board in dashboards().items()
     }
+
+
+def _links(page: str) -> list[Json]:
+    link = {
+        "type": "link",
+        "title": "trnwatch",
+        "tooltip": "The same in trnwatch, with causes and culprits",
+        "icon": "external link",
+        "tags": [],
+        "url": "${trnwatch}" + page,
+        "targetBlank": True,
+    }
+    others = {
+        "type": "dashboards",
+        "title": "trnwatch dashboards",
+        "tags": ["trnwatch"],
+        "asDropdown": True,
+        "targetBlank": False,
+        "includeVars": True,
+        "keepTime": True,
+    }
+    return [link, others]
+
+
+def _given(url: str) -> list[Json]:
+    """Return the variables of every dashboard: the data source, and trnwatch's URL."""
+    where = {"text": url, "value": url}
+    return [
+        {
+            "type": "datasource",
+            "name": "datasource",
+            "label": "Prometheus",
+            "query": "prometheus",
+            "current": {},
+            "refresh": 1,
+        },
+        {
+            "type": "textbox",
+            "name": "trnwatch",
+            "label": "trnwatch",
+            "query": url,
+            "current": where,
+            "options": [where | {"selected": True}],
+        },
+    ]
+
+
+def _variable(choice: Choice) -> Json:
+    return {
+        "type": "query",
+        "name": choice.name,
+        "label": choice.title,
+        "datasource": SOURCE,
+        "query": {"query": choice.query, "refId": "values"},
+        "definition": choice.query,
+        "current": {},
+        "multi": False,
+        "includeAll": False,
+        "refresh": 2,
+        "sort": 1,
+    }
+
+
+def _panels(rows: Sequence[PanelRow]) -> Iterator[Json]:
+    """Place panels from left to right, then down."""
+    y, number = 0, 1
+    for row in rows:
+        at = {"x": 0, "y": y, "w": COLUMNS, "h": 1}
+        heading = {"type": "row", "title": row.title, "gridPos": at, "collapsed": False}
+        yield heading | {"id": number, "panels": []}
+        x, y, tallest, number = 0, y + 1, 0, number + 1
+        for panel in row.panels:
+            if x + panel.width > COLUMNS:
+                x, y, tallest = 0, y + tallest, 0
+            yield _panel(panel, number, {"x": x, "y": y, "w": panel.width, "h": panel.height})
+            x, tallest, number = x + panel.width, max(tallest, panel.height), number + 1
+        y += tallest
+
+
+def _panel(panel: Panel, number: int, at: Json) -> Json:
+    is_now = panel.kind != "timeseries"
+    targets = [
+        {
+            "refId": chr(ord("A") + i),
+            "datasource": SOURCE,
+            "expr": ask.expr,
+            "legendFormat": ask.legend,
+            "instant": is_now,
+            "range": not is_now,
+            "format": "table" if panel.kind == "table" else "time_series",
+        }
+        for i, ask in enumerate(panel.asks)
+    ]
+    return {
+        "id": number,
+        "type": panel.kind,
+        "title": panel.title,
+        "description": panel.about.format_map(LIMITS),
+        "gridPos": at,
+        "datasource": SOURCE,
+        "targets": targets,
+        "fieldConfig": {"defaults": _field(panel), "overrides": []},
+        "options": _options(panel.kind),
+    } | ({"transformations": _columns()} if panel.kind == "table" else {})
+
+
+def _field(panel: Panel) -> Json:
+    """Return the display of values: unit, scale, limit, and link."""
+    steps: list[Json] = [{"color": NORMAL, "value": None}]
+    limit = panel.limit
+    if isinstance(limit, str):
+        rule, _, name = limit.partition(".")
+        limit = LIMITS[rule][name]
+    if limit is not None:
+        steps.append({"color": CRITICAL, "value": limit})
+    custom: Json = {}
+    if panel.kind == "timeseries":
+        custom = {
+            "lineWidth": 1,
+            "fillOpacity": 20 if panel.stacks else 0,
+            "showPoints": "never",
+            # Missing data is not zero.
+            "spanNulls": False,
+            "stacking": {"mode": "normal" if panel.stacks else "none"},
+            "thresholdsStyle": {"mode": "off" if limit is None else "dashed"},
+        }
+    links = [{"title": "trnwatch", "url": "${trnwatch}" + panel.link, "targetBlank": True}]
+    return {
+        "unit": panel.unit,
+        "custom": custom,
+        "thresholds": {"mode": "absolute", "steps": steps},
+        "links": links if panel.link else [],
+        "color": {"mode": "palette-classic" if panel.kind == "timeseries" else "thresholds"},
+    } | ({"min": 0, "max": panel.most} if panel.most is not None else {})
+
+
+def _options(kind: Kind) -> Json:
+    newest = {"calcs": ["lastNotNull"], "fields": "", "values": False}
+    if kind == "timeseries":
+        legend = {"displayMode": "list", "placement": "bottom", "showLegend": True}
+        return {"legend": legend, "tooltip": {"mode": "multi", "sort": "desc"}}
+    if kind == "table":
+        return {"showHeader": True}
+    look = {"graphMode": "none"} if kind == "stat" else {"orientation": "horizontal"}
+    return {"reduceOptions": newest, "textMode": "auto", **look}
+
+
+def _columns() -> list[Json]:
+    """Hide columns of a table that carry no information."""
+    hidden = dict.fromkeys(("Time", "__name__", "instance", "job"), True)
+    return [{"id": "organize", "options": {"excludeByName": hidden}}]

@@ -14,8 +14,7 @@ from django.test import override_settings
 from pytest_django import DjangoDbBlocker
 from redis import Redis
 
-from fleet.metrics.dashboards import DASHBOARDS, dashboard_files
-from fleet.metrics.grafana import COLUMNS, Ask
+from fleet.metrics.dashboards import COLUMNS, Ask, dashboard_files, dashboards
 from telemetry.store.hot import HotStore
 from tests.fleet.metrics import living, of_aws
 from tests.serving import served
@@ -32,8 +31,8 @@ PUT = {
     "$run": living.RUN,
     "$node": living.NODE,
 }
-ASKS = [(name, ask) for name, board in DASHBOARDS.items() for ask in board.asks]
-CHOICES = [(name, choice) for name, board in DASHBOARDS.items() for choice in board.choices]
+ASKS = [(name, ask) for name, board in dashboards().items() for ask in board.asks]
+CHOICES = [(name, choice) for name, board in dashboards().items() for choice in board.choices]
 
 
 def filled(expr: str) -> str:
