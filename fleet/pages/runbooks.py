@@ -17,6 +17,7 @@ MARKDOWN = MarkdownIt("commonmark", {"html": False}).enable("table")
 
 # What is no rule of the fleet's, and has a runbook all the same.
 OF_SERVICE = {
+    "input-tiers": "Input tiers",
     "notifications": "Notifications",
     "service": "trnwatch service",
 }

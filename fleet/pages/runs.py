@@ -28,6 +28,7 @@ from fleet.pages.nodes import rows_of
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.runs.compiles import with_compile_flag
 from fleet.runs.flops import peak_flops
+from fleet.runs.inputs import inputs_of
 from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import state_of
 from fleet.runs.summaries import RunNow, runs_now
@@ -201,6 +202,11 @@ def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
     }
     if context["frozen"]:
         context |= run_alerts_then(run, context["window"])
+    elif run.finished_at is None and not context.get("log") and not context.get("trace"):
+        nodes = [(row.node.name, row.node.shard) for row in context["rows"]]
+        context["inputs"] = inputs_of(
+            open_store(settings.REDIS_URL), run.name, nodes, now_s=now.timestamp()
+        )
     alerts = [each.alert for each in context["alerts"]]
     context["charts"] = charts_of(open_store(settings.REDIS_URL), run, alerts)
     context |= trace_page(request, run) | similar_runs_context(run)

@@ -37,3 +37,12 @@ def test_its_pages_and_its_api_say_so_and_do_not_break(
     told = client.get(f"/api/v1/runs/{untimed.name}")
     assert told.status_code == 200
     assert "NaN" not in told.text
+
+
+def test_the_page_names_the_inputs_and_what_they_leave_unknown(page: Page, untimed: Run) -> None:
+    panel = page("/runs/llama/").partition('id="run-inputs"')[2].partition("</section>")[0]
+
+    assert "agent_collectives" in panel
+    assert "timed in 67 % of steps" in panel
+    assert 'href="/runbooks/input-tiers/"' in panel
+    assert "agent_hooks" in page("/runbooks/input-tiers/")

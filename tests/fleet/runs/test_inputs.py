@@ -1,0 +1,81 @@
+"""The input tier of a run, inferred from what arrives."""
+
+import numpy as np
+import pytest
+
+from fleet.runs.inputs import METRICS, inputs_of, observed_inputs
+from telemetry.blocks import FloatArray, Span
+from telemetry.steps import StepBatch
+from telemetry.store.hot import HotStore
+from tests.parts import NOON_S, block, just_now, steps
+
+NODES = ("trn-a", "trn-b")
+
+
+def hardware(every_s: int, *, probe_every_s: int = 0, hbm: bool = False) -> Span:
+    """Return 150 s of two nodes whose agents report every ``every_s`` seconds."""
+    rng = np.random.default_rng(1)
+    ticks = np.arange(NOON_S - 150, NOON_S + 1)
+
+    def held(each_s: int) -> FloatArray:
+        reports = rng.random((len(ticks), len(NODES), 1))
+        return reports[np.arange(len(ticks)) // each_s]
+
+    values = {name: held(every_s) for name in METRICS[:3]}
+    if hbm:
+        values["hbm_bandwidth_bytes_per_s"] = held(every_s)
+    if probe_every_s:
+        values["efa_latency_s"] = held(probe_every_s)
+    return Span("llama/0", ticks, NODES, values)
+
+
+NO_HARDWARE = Span("llama/0", np.arange(3), NODES, {})
+TIMED = steps(workers=NODES, n_steps=40, compute_s=1.0, wait_s=0.1, transfer_s=0.1)
+UNTIMED = steps(workers=NODES, n_steps=40, compute_s=1.2, wait_s=np.nan, transfer_s=np.nan)
+NO_STEPS = TIMED[:0]
+
+
+@pytest.mark.parametrize(
+    ("span", "reported", "is_traced", "tier"),
+    [
+        (hardware(1, probe_every_s=1, hbm=True), TIMED, False, "full"),
+        (hardware(1), TIMED, False, "agent_collectives"),
+        (hardware(5), TIMED, True, "agent_trace"),
+        (hardware(5, probe_every_s=60), UNTIMED, False, "agent_hooks"),
+        (hardware(5), UNTIMED, True, "agent_hooks"),
+        (hardware(5), NO_STEPS, False, "agent_only"),
+        (NO_HARDWARE, UNTIMED, False, "hooks_only"),
+        (hardware(15), NO_STEPS, False, "prometheus_15s"),
+        (NO_HARDWARE, NO_STEPS, False, ""),
+    ],
+)
+def test_the_tier_follows_from_what_arrives(
+    span: Span,
+    reported: StepBatch,
+    is_traced: bool,  # noqa: FBT001
+    tier: str,
+) -> None:
+    assert observed_inputs(span, reported, is_traced=is_traced).tier == tier
+
+
+def test_periods_and_sampled_steps_are_measured() -> None:
+    sparse = steps(workers=NODES, n_steps=40, compute_s=1.0)
+    for phase in ("wait_s", "transfer_s"):
+        sparse.phases[phase][np.arange(40) % 20 != 0] = np.nan
+    found = observed_inputs(hardware(5, probe_every_s=60), sparse)
+
+    assert (found.agent_every_s, found.has_hbm) == (5, False)
+    assert found.timed_ratio == pytest.approx(0.05)
+    assert found.probe_every_s is not None
+    assert 45 <= found.probe_every_s <= 80
+
+
+def test_it_is_read_from_the_store(hot: HotStore) -> None:
+    now = just_now().timestamp()
+    hot.append(
+        block("llama/0", int(now) - age, NODES, fill=0.3 + age / 100) for age in range(9, -1, -1)
+    )
+    found = inputs_of(hot, "llama", [(name, "llama/0") for name in NODES], now_s=now)
+
+    assert found.agent_every_s == 1
+    assert found.tier == "agent_only"
