@@ -1,4 +1,4 @@
-"""Importing a training log as a finished run, and the texts that its page shows."""
+"""Import of a training log as a finished run, and the texts of its page."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -33,7 +33,7 @@ BY = "import_log"
 MAX_ERROR_ANNOTATIONS = 200
 MAX_TEXT_CHARS = 300
 SECONDS_PER_DAY = 86_400.0
-# Clocks differ a little; what ended later than this ahead of now has a wrong one.
+# Clocks differ a little; a run that ends further in the future has a wrong clock.
 AHEAD_S = 300.0
 MAX_LOG_S = 100 * 365 * SECONDS_PER_DAY
 BY_LOG, BY_START, BY_FILE = "log", "start", "file"
@@ -43,18 +43,18 @@ JOB = "job"
 MAX_PAUSE_S = 6 * 3_600.0
 HOW = {
     "told": "",
-    "batch": "step times follow from the batch and the sequences per second",
-    "bar": "step times follow from the progress bar's clock, to the second",
-    "clock": "step times follow from the times of the lines, pauses included",
+    "batch": "step times are calculated from the batch and the sequences per second",
+    "bar": "step times are calculated from the progress bar's clock, to the second",
+    "clock": "step times are calculated from the times of the lines, pauses included",
 }
 PLACED = {
-    "log": "by the log's own times",
+    "log": "from the log",
     "start": "counted from --started-at",
-    "file": "counted back from when the file was written last; the log has none",
+    "file": "counted back from the file's last change, because the log has no times",
 }
 MOVED = {
-    "too old": "older than steps are kept: set so that the run ends at the import",
-    "ahead": "ahead of the clock here: set so that the run ends at the import",
+    TOO_OLD: "older than the retention of steps: shifted so that the run ends at the import",
+    AHEAD: "in the future: shifted so that the run ends at the import",
 }
 KINDS = {
     "progress": "Bare progress bars",
@@ -95,9 +95,10 @@ def check_options(options: LogOptions) -> LogOptions:
     )
     for option, value, least in whole:
         if not least <= value <= MAX_COUNT:
-            raise ValueError(f"{option}: {value} cannot be; give {least} or more")
+            raise ValueError(f"{option}: {value} is out of range; give {least} to {MAX_COUNT}")
     if not 0 <= options.tokens_per_epoch <= MAX_TOKENS:
-        raise ValueError(f"--tokens-per-epoch: {options.tokens_per_epoch} cannot be")
+        n = options.tokens_per_epoch
+        raise ValueError(f"--tokens-per-epoch: {n} is out of range; give 0 to {MAX_TOKENS}")
     words = (
         ("--model", options.model, 60),
         ("--instance", options.instance, 40),
@@ -112,18 +113,18 @@ def check_options(options: LogOptions) -> LogOptions:
 
 
 def check_name(name: str) -> None:
-    """Refuse an invalid name, or that of a run that was not imported from a log.
+    """Raise ValueError for an invalid name, or that of a run that was not imported from a log.
 
-    Steps of a log are never mixed with reported steps: a log has no split of a step.
+    Steps of a log are never mixed with reported steps: a log has no phases of a step.
     """
     if not NAME.fullmatch(name):
-        raise ValueError(f"--run: {name[:80]!r} is no name for a run: {NAME_RULE}")
+        raise ValueError(f"--run: {name[:80]!r} is not a valid run name: use {NAME_RULE}")
     found = Run.objects.filter(name=name).select_related("log").first()
     if found is not None and found.heard_at is not None:
-        reason = "reports its own steps, which tell more than its log"
+        reason = "reports its own steps, which have more detail than its log"
         raise ValueError(f"--run: {name} {reason}; import the log as another run")
     if found is not None and not hasattr(found, "log"):
-        raise ValueError(f"--run: {name} is a run that no log made; choose another name")
+        raise ValueError(f"--run: {name} is not an imported log; choose another name")
 
 
 def nan_if_unset(value: int) -> float:
@@ -134,7 +135,7 @@ Curves = Mapping[str, FloatArray]
 
 
 def curves_of(steps: LoggedSteps, ended_at_s: FloatArray) -> dict[str, FloatArray]:
-    """Return ``step``, ``ended_at_s`` and COLUMNS, (n,) each; NaN where the log is silent."""
+    """Return ``step``, ``ended_at_s`` and COLUMNS, (n,) each; NaN if not logged."""
     rate = np.full(len(steps), np.nan)
     np.divide(steps.tokens, steps.step_s, out=rate, where=steps.step_s > 0)
     logged = {name: getattr(steps, name) for name in COLUMNS if name != "tokens_per_s"}
@@ -205,7 +206,7 @@ def _annotation(
     last = datetime.fromtimestamp(moments[-1], UTC) if moments else None
     text = error_text(group[0], n=sum(counts[error] for error in group))
     if not moments:
-        text = f"{text}; the line has no time"
+        text = f"{text}; no time logged"
     return Annotation(
         at=at,
         ends_at=last if last is not None and last > at else None,
@@ -248,17 +249,21 @@ def step_times(
     now_s: float,
     keep_days: float,
 ) -> StepTimes:
-    """Set steps in time.
+    """Return when each step ended.
 
-    Steps without a time are counted on from those that have one; without any, from the moment
-    people give, else back from when the file was written last. What is older than steps are
-    kept, or lies ahead, is moved so that it ends now.
+    Missing times are filled from the nearest known ones. Without any, steps are counted from
+    ``started_at``, else back from ``file_s``, the file's last change. A run that is older than
+    the retention, or in the future, is shifted so that it ends now.
     """
     lasted_s = np.cumsum(np.nan_to_num(steps.step_s) * steps.weight)
     if lasted_s[-1:].sum() > MAX_LOG_S:
-        raise ValueError("FILE: its steps take more than a hundred years; give one log alone")
+        raise ValueError("FILE: its steps take more than 100 years; give one log only")
     if steps.is_dated:
-        found = StepTimes(_fill_times(steps.at_s, lasted_s), BY_LOG)
+        known = np.isfinite(steps.at_s)
+        drift_s = steps.at_s[known] - lasted_s[known]
+        ends = lasted_s + np.interp(lasted_s, lasted_s[known], drift_s)
+        ends = np.maximum.accumulate(np.where(known, steps.at_s, ends))
+        found = StepTimes(ends, BY_LOG)
     elif started_at is not None:
         found = StepTimes(started_at.timestamp() + lasted_s, BY_START)
     else:
@@ -266,16 +271,7 @@ def step_times(
     return _within_retention(found, now_s=now_s, keep_days=keep_days)
 
 
-def _fill_times(at_s: FloatArray, lasted_s: FloatArray) -> FloatArray:
-    """Fill missing ends from the nearest known ones and the durations between."""
-    known = np.isfinite(at_s)
-    drift_s = at_s[known] - lasted_s[known]
-    ends = np.where(known, at_s, lasted_s + np.interp(lasted_s, lasted_s[known], drift_s))
-    return np.maximum.accumulate(ends)
-
-
 def _within_retention(found: StepTimes, *, now_s: float, keep_days: float) -> StepTimes:
-    """Shift times that are in the future or older than the retention, so that they end now."""
     if not len(found.ended_at_s):
         return found
     newest_s = float(found.ended_at_s[-1])
@@ -290,7 +286,7 @@ def _within_retention(found: StepTimes, *, now_s: float, keep_days: float) -> St
 def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> ReadLog:
     """Store a log as a finished run with its steps, compiles and errors.
 
-    A log has no split of a step: all of it is ``other_s``, and the all-reduce share is unknown.
+    A log has no phases: the whole step is ``other_s``, and the all-reduce share is unknown.
     """
     check_name(options.run)
     steps = _complete_steps(log, options)
@@ -318,9 +314,9 @@ def save_log(log: Log, options: LogOptions, *, file_s: float, now: datetime) -> 
 
 
 def _trained_from(steps: LoggedSteps, times: StepTimes) -> datetime | None:
-    """Return since when a graph that is new surprises; None where the log's lines have no times.
+    """Return from when on a new graph is unexpected; None without times in the log.
 
-    The first steps are those in which the graphs of a step are traced and compiled.
+    The graphs of a step are traced and compiled in the first steps.
     """
     if times.by != BY_LOG or len(steps) < FIRST_STEPS:
         return None
@@ -328,7 +324,7 @@ def _trained_from(steps: LoggedSteps, times: StepTimes) -> datetime | None:
 
 
 def _complete_steps(log: Log, options: LogOptions) -> LoggedSteps:
-    """Return the steps; a batch that only the log's last words tell counts where no other does."""
+    """Complete the steps; the batch from the log's totals is used if no other is known."""
     seq_len = nan_if_unset(options.seq_len)
     steps = complete_steps(
         log.steps, global_batch=nan_if_unset(options.global_batch), seq_len=seq_len
@@ -354,6 +350,7 @@ def _run_fields(
 ) -> dict[str, Any]:
     began_s, ended_s = _span(log, steps, times, file_s=file_s)
     ended_at = datetime.fromtimestamp(ended_s, UTC)
+    has_batch = math.isfinite(steps.global_batch) and steps.global_batch <= MAX_COUNT
     return {
         "team": options.team,
         "purpose": f"training log {options.file}"[:200],
@@ -363,7 +360,7 @@ def _run_fields(
         "tp": options.tp,
         "pp": options.pp,
         "seq_len": options.seq_len,
-        "global_batch": _int_or_zero(steps.global_batch),
+        "global_batch": round(steps.global_batch) if has_batch else 0,
         "precision": options.precision,
         "optimizer": options.optimizer or log.optimizer,
         "tokens_per_epoch": options.tokens_per_epoch or None,
@@ -393,7 +390,7 @@ def _span(log: Log, steps: LoggedSteps, times: StepTimes, *, file_s: float) -> t
 
 
 def _start_with_compiles(began_s: float, dated: Sequence[Compile], *, moved_s: float) -> float:
-    """Go back over the compiles before the first step; after a long pause it is another run."""
+    """Extend the run's start to the compiles before it; before a long pause they are another's."""
     for event in sorted(dated, key=_end_s, reverse=True):
         if began_s - (_end_s(event) + moved_s) > MAX_PAUSE_S:
             break
@@ -405,12 +402,8 @@ def _end_s(event: Compile) -> float:
     return event.at_s + (0.0 if math.isnan(event.seconds) else event.seconds)
 
 
-def _int_or_zero(value: float) -> int:
-    return round(value) if math.isfinite(value) and value <= MAX_COUNT else 0
-
-
 def _price(options: LogOptions, began: datetime) -> dict[str, Any]:
-    """Return what the run paid by contract or catalogue; 0 where nobody can tell."""
+    """Return the price by contract or catalog; 0 if unknown."""
     found = opening_price(options.team, options.instance, n_nodes=options.n_nodes, began=began)
     if options.n_nodes and (found["usd_per_node_hour"] or found["tariff"]):
         return found
@@ -418,7 +411,7 @@ def _price(options: LogOptions, began: datetime) -> dict[str, Any]:
 
 
 def n_tokens(steps: LoggedSteps) -> int | None:
-    """Return the tokens trained in all, None where a step's are not known."""
+    """Return the tokens of all steps; None if unknown for any."""
     total = float((steps.tokens * steps.weight).sum()) if len(steps) else math.nan
     return round(total) if math.isfinite(total) and total <= MAX_RUN_TOKENS else None
 
@@ -453,15 +446,14 @@ def _log_fields(
 
 
 def headline(run: Run, log: ReadLog, step_s: float | None) -> SafeString:
-    """Say what was read, how far the run came, and what a log cannot tell."""
+    """Summarize the run in a sentence or two."""
     took_s = (run.finished_at or run.started_at) - run.started_at
     if not log.n_steps:
-        text = "<b>{}</b> was read from a log that tells of no step."
-        return format_html(text, run.name)
+        return format_html("<b>{}</b> was imported from a log without steps.", run.name)
     pace = f" at {seconds(step_s)} each" if step_s is not None else ""
     return format_html(
-        "<b>{}</b> trained to <b>step {}</b>{} in {}. It was read from a log, which does not "
-        "tell computing from all-reduce.",
+        "<b>{}</b> trained to <b>step {}</b>{} in {}. It was imported from a log, which does not "
+        "separate compute from all-reduce.",
         run.name,
         count(run.last_step),
         pace,
@@ -470,27 +462,29 @@ def headline(run: Run, log: ReadLog, step_s: float | None) -> SafeString:
 
 
 def times_text(log: ReadLog) -> str:
-    """Say where the run's times come from."""
+    """Return the source of the run's times."""
     return MOVED.get(log.details["why_moved"]) or PLACED[log.details["placed_by"]]
 
 
 def log_caveats(log: ReadLog) -> list[str]:
-    """Say what makes the figures less certain, or leaves some of them out."""
+    """List what makes the figures less certain or incomplete."""
     details, caveats = log.details, []
     if n := log.n_damaged:
-        caveats.append(f"{counted(n, 'line')} cut off or garbled, skipped")
+        caveats.append(f"{counted(n, 'line')} truncated or garbled, skipped")
     if n := details["n_guessed"]:
         caveats.append(
-            f"the log does not number its steps: {counted(n, 'line')} counted instead, "
+            f"the log has no step numbers: {counted(n, 'line')} counted instead, "
             "--log-every steps each"
         )
     if n := details["n_again"]:
-        caveats.append(f"{counted(n, 'step')} trained again after a restart; the later one counts")
+        caveats.append(
+            f"{counted(n, 'step')} trained again after a restart, used with the later figures"
+        )
     if n := details["n_untimed"]:
-        caveats.append(f"{counted(n, 'step')} without a time, in the loss only")
+        caveats.append(f"{counted(n, 'step')} without a duration, shown in the loss chart only")
     if n := details["n_left_out"]:
         caveats.append(
-            f"{counted(n, 'compile or error', 'compiles or errors')} beyond what is kept, left out"
+            f"{counted(n, 'compile or error', 'compiles or errors')} above the limit, left out"
         )
     if how := HOW.get(details["how"]):
         caveats.append(how)
@@ -498,9 +492,9 @@ def log_caveats(log: ReadLog) -> list[str]:
 
 
 def coverage_text(log: ReadLog) -> str:
-    """Say how much of the log was understood."""
+    """Return how much of the log was parsed."""
     n = sum(log.details["understood"].values())
     return (
-        f"{counted(n, 'entry', 'entries')} of {counted(log.n_lines, 'line')} understood, "
-        f"{count(log.n_other)} of other kinds left alone, {count(log.n_damaged)} not whole"
+        f"{counted(n, 'entry', 'entries')} of {counted(log.n_lines, 'line')} parsed, "
+        f"{count(log.n_other)} of other kinds ignored, {count(log.n_damaged)} incomplete"
     )

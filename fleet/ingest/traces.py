@@ -1,5 +1,6 @@
 """Importing a recorded trace as a finished run with steps and a verdict."""
 
+import math
 import re
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -21,9 +22,7 @@ NAME_RULE = "letters, digits, dashes and underscores, at most 60"
 SECONDS_PER_DAY = 86_400.0
 NOT_RECORDED = "not recorded"
 
-# A replay has no gaps, so it should not take longer than the recording.
 FITS_RATIO = 1.05
-# Short labels.
 SHORT = {
     "one_worker": "one worker",
     "stage_imbalance": "stages",
@@ -38,16 +37,13 @@ CAUSES = {
     ),
     "stage_imbalance": (
         "Uneven stages",
-        "a pipeline stage that has more to do than others, on every replica",
+        "one pipeline stage has more work than the others, on every replica",
     ),
     "sequence_imbalance": (
         "Uneven sequences",
-        "micro-batches that take long forward and backward, on every worker in turn",
+        "some micro-batches take long forward and backward, on every worker in turn",
     ),
-    "communication": (
-        "Communication",
-        "transfers that take longer than the same transfers usually do",
-    ),
+    "communication": ("Communication", "some transfers take longer than usual"),
 }
 
 
@@ -66,14 +62,14 @@ class TraceOptions:
 
 
 def check_name(name: str, *, is_replaced: bool) -> None:
-    """Refuse an invalid name, or that of another run."""
+    """Raise ValueError for an invalid name, or that of another run."""
     if not NAME.fullmatch(name):
-        raise ValueError(f"--run: {name[:80]!r} is no name for a run: {NAME_RULE}")
+        raise ValueError(f"--run: {name[:80]!r} is not a valid run name: use {NAME_RULE}")
     found = Run.objects.filter(name=name).select_related("trace").first()
     if found is None:
         return
     if not hasattr(found, "trace"):
-        raise ValueError(f"--run: {name} is a run of the fleet; choose another name")
+        raise ValueError(f"--run: {name} is not an imported trace; choose another name")
     if not is_replaced:
         at = f"{found.trace.imported_at:%Y-%m-%d %H:%M} UTC"
         raise ValueError(
@@ -85,34 +81,24 @@ def check_name(name: str, *, is_replaced: bool) -> None:
 def save_trace(
     analysis: Analysis, about: TraceOptions, *, is_replaced: bool, now: datetime
 ) -> RecordedTrace:
-    """Store a trace as a finished run with its steps; what is kept of it is kept whole.
+    """Store a trace as a finished run with its steps.
 
-    A trace older than steps are kept is set in time as if it said nothing of it.
+    A trace without a time, or older than steps are kept, is stored so that it ends now.
     """
     check_name(about.run, is_replaced=is_replaced)
     Run.objects.filter(name=about.run).delete()
     RunChunk.objects.filter(run=about.run).delete()
-    if not _is_dated(about.began_at_s, now=now):
-        about = replace(about, began_at_s=None)
-    steps = _placed(analysis.steps, about, now=now)
+    steps, began_at_s = analysis.steps, about.began_at_s
+    age_s = math.inf if began_at_s is None else now.timestamp() - began_at_s
+    is_dated = 0 <= age_s < settings.DURABLE_KEEP_DAYS * SECONDS_PER_DAY
+    shift_s = now.timestamp() - steps.ended_at_s[-1]
+    if is_dated and began_at_s is not None:
+        shift_s = began_at_s
+    steps = replace(steps, ended_at_s=steps.ended_at_s + shift_s)
     run = Run.objects.create(**_run_fields(analysis, about, steps))
     durable.write_steps(steps)
-    return RecordedTrace.objects.create(run=run, **_verdict_fields(analysis, about, now=now))
-
-
-def _placed(steps: StepBatch, about: TraceOptions, *, now: datetime) -> StepBatch:
-    """Shift the steps to when they were recorded, or, if unknown, so that they end now."""
-    if about.began_at_s is not None:
-        return replace(steps, ended_at_s=steps.ended_at_s + about.began_at_s)
-    return replace(steps, ended_at_s=steps.ended_at_s + now.timestamp() - steps.ended_at_s[-1])
-
-
-def _is_dated(began_at_s: float | None, *, now: datetime) -> bool:
-    """Whether a trace has a recording time within the retention."""
-    if began_at_s is None:
-        return False
-    age_s = now.timestamp() - began_at_s
-    return 0 <= age_s < settings.DURABLE_KEEP_DAYS * SECONDS_PER_DAY
+    fields = _verdict_fields(analysis, about)
+    return RecordedTrace.objects.create(run=run, imported_at=now, is_dated=is_dated, **fields)
 
 
 def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> dict[str, Any]:
@@ -139,13 +125,11 @@ def _run_fields(analysis: Analysis, about: TraceOptions, steps: StepBatch) -> di
     }
 
 
-def _verdict_fields(analysis: Analysis, about: TraceOptions, *, now: datetime) -> dict[str, Any]:
-    found, steps = analysis.found, analysis.steps
+def _verdict_fields(analysis: Analysis, about: TraceOptions) -> dict[str, Any]:
+    found, steps, grid = analysis.found, analysis.steps, analysis.grid
     return {
         "file": about.file[:200],
-        "imported_at": now,
-        "is_dated": about.began_at_s is not None,
-        "n_workers": analysis.grid.n_workers,
+        "n_workers": grid.n_workers,
         "n_steps": len(steps),
         "step_s": found.real_s,
         "slowdown_ratio": found.slowdown_ratio,
@@ -156,105 +140,84 @@ def _verdict_fields(analysis: Analysis, about: TraceOptions, *, now: datetime) -
         "transfer_share_ratio": float(steps.transfer_ratio.mean()),
         "cause": analysis.verdict.cause,
         "culprit": (analysis.culprits or ("",))[0],
-        "details": _details(analysis) | {"n_ranks_missing": about.n_ranks_missing},
-    }
-
-
-def _details(analysis: Analysis) -> dict[str, Any]:
-    """Return the details that the page shows."""
-    found, grid = analysis.found, analysis.grid
-    correlation = found.correlation
-    return {
-        "recorded_step_s": float(analysis.steps.step_s.mean()),
-        "ideal_step_s": found.ideal_s,
-        "ranks": grid.ranks.tolist(),
-        "worker_slowdown": np.round(found.worker_slowdown, 4).tolist(),
-        "stage_slowdown": np.round(found.stage_slowdown, 4).tolist(),
-        "shares": found.shares,
-        "share_ratio": analysis.verdict.share_ratio,
-        "correlation": correlation if np.isfinite(correlation) else None,
-        "culprits": list(analysis.culprits),
-        "stage": analysis.verdict.stage,
-        "n_left_out": grid.n_left_out,
-        "n_missing": grid.n_missing,
+        "details": {
+            "recorded_step_s": float(steps.step_s.mean()),
+            "ideal_step_s": found.ideal_s,
+            "ranks": grid.ranks.tolist(),
+            "worker_slowdown": np.round(found.worker_slowdown, 4).tolist(),
+            "stage_slowdown": np.round(found.stage_slowdown, 4).tolist(),
+            "shares": found.shares,
+            "share_ratio": analysis.verdict.share_ratio,
+            "correlation": found.correlation if np.isfinite(found.correlation) else None,
+            "culprits": list(analysis.culprits),
+            "stage": analysis.verdict.stage,
+            "n_left_out": grid.n_left_out,
+            "n_missing": grid.n_missing,
+            "n_ranks_missing": about.n_ranks_missing,
+        },
     }
 
 
 def verdict_text(trace: RecordedTrace) -> str:
-    """Say in a sentence or two what slowed a recorded run down, and whom to look at."""
-    return f"{_how_slow(trace)} {_why(trace)}"
+    """Describe the slowdown of a recorded run and its cause."""
+    step, ideal = seconds(trace.step_s), seconds(trace.details["ideal_step_s"])
+    if trace.slowdown_ratio < 1.005:
+        slowdown = f"A step takes {step}, the ideal time."
+    else:
+        slowdown = f"A step takes {step}, {trace.slowdown_ratio:.2f} times the ideal {ideal}."
+    return f"{slowdown} {_cause_text(trace)}"
+
+
+def _cause_text(trace: RecordedTrace) -> str:
+    details, share_ratio = trace.details, trace.details["share_ratio"]
+    share = percent(min(1.0, max(0.0, share_ratio or 0.0)), 0)
+    first, *others = details["culprits"] or [""]
+    texts = {
+        "one_worker": f"One worker is the cause: {first} explains {share} of the slowdown.",
+        "stage_imbalance": (
+            f"Pipeline stage {details['stage']} has more work than the others, on every replica: "
+            f"uneven stages explain {share} of the slowdown. No single machine is the cause."
+        ),
+        "sequence_imbalance": (
+            "Some micro-batches take much longer than others, forward and backward, on every "
+            f"worker in turn: uneven sequence lengths explain {share} of the slowdown. No single "
+            "machine is the cause."
+        ),
+        "communication": (
+            f"Slow transfers explain {share} of the slowdown. All participants of a transfer see "
+            "the same delay, so no machine is named."
+        ),
+        "none": (
+            "No single cause explains it: not a few workers, the stages, the sequence lengths or "
+            "communication. Pauses at random times on all workers look like this."
+        ),
+    }
+    if trace.cause == "one_worker" and others:
+        return f"Several workers are the cause: {', '.join([first, *others])}: {share} together."
+    if share_ratio is None and trace.cause == "communication":
+        return (
+            f"{percent(trace.transfer_share_ratio, 0)} of the step is gradient transfer with all "
+            "workers present: the network or the layout is the limit, no single machine."
+        )
+    if share_ratio is None and trace.cause == "none":
+        return "No significant slowdown."
+    return texts[trace.cause]
 
 
 def verdict_caveats(trace: RecordedTrace) -> list[str]:
-    """Say what makes a verdict less certain: what was not recorded, or does not add up."""
+    """List what makes the verdict less certain."""
     details = trace.details
     caveats = []
     if n := details["n_left_out"]:
-        caveats.append(f"{counted(n, 'step')} not recorded whole, left out")
+        caveats.append(f"{counted(n, 'step')} incomplete, left out")
     if n := details["n_missing"]:
-        caveats.append(f"{counted(n, 'operation')} missing, counted as their peers")
+        caveats.append(f"{counted(n, 'operation')} missing; durations of their peers are used")
     if n := details.get("n_ranks_missing"):
-        caveats.append(
-            f"{counted(n, 'rank')} of the job not in the trace; the one to blame may be among them"
-        )
+        caveats.append(f"{counted(n, 'rank')} of the job not in the trace, which may be the cause")
+    # The simulated step has no gaps, so it should not take longer than the recorded one.
     if trace.step_s > FITS_RATIO * details["recorded_step_s"]:
         caveats.append(
-            "played again, the operations take longer than they did: they do not wait for each "
-            "other as a pipeline's do, and the verdict is a guess"
+            "the simulated step takes longer than the recorded one: the operations do not wait "
+            "for each other as in a pipeline, so the verdict is uncertain"
         )
     return caveats
-
-
-def _how_slow(trace: RecordedTrace) -> str:
-    ideal = seconds(trace.details["ideal_step_s"])
-    if trace.slowdown_ratio < 1.005:
-        return f"A step takes {seconds(trace.step_s)}, as long as it should."
-    return (
-        f"A step takes {seconds(trace.step_s)}; had every operation taken as long as its peers, "
-        f"it would take {ideal}: {trace.slowdown_ratio:.2f} times as long as it should."
-    )
-
-
-def _why(trace: RecordedTrace) -> str:
-    share = percent(min(1.0, max(0.0, trace.details["share_ratio"] or 0.0)), 0)
-    match trace.cause:
-        case RecordedTrace.Cause.ONE_WORKER:
-            return _blamed(trace.details["culprits"], share)
-        case RecordedTrace.Cause.STAGE_IMBALANCE:
-            return (
-                f"Pipeline stage {trace.details['stage']} has more work than the others, on every "
-                f"replica: uneven stages explain {share} of the slowdown. No machine is to blame."
-            )
-        case RecordedTrace.Cause.SEQUENCE_IMBALANCE:
-            return (
-                "Some micro-batches take much longer than others, forward and backward alike, on "
-                f"every worker in turn: uneven sequence lengths explain {share} of the slowdown. "
-                "No machine is to blame."
-            )
-        case RecordedTrace.Cause.COMMUNICATION:
-            return _moving(trace, share)
-    if trace.details["share_ratio"] is None:
-        return "Nothing slows it down that is worth a look."
-    return (
-        "No single cause explains it: neither a few workers, nor the stages, the sequence "
-        "lengths or communication. Pauses that come and go everywhere look like this."
-    )
-
-
-def _blamed(culprits: list[str], share: str) -> str:
-    if len(culprits) == 1:
-        return f"One worker is to blame: {culprits[0]} explains {share} of the slowdown."
-    others = ", ".join(culprits[1:])
-    return f"A few workers are to blame, first {culprits[0]}, then {others}: {share} together."
-
-
-def _moving(trace: RecordedTrace, share: str) -> str:
-    if trace.details["share_ratio"] is None:
-        return (
-            f"Yet {percent(trace.transfer_share_ratio, 0)} of the step goes by moving gradients "
-            "with all workers present: the network or the layout is the limit, no single machine."
-        )
-    return (
-        f"Transfers that take longer than the same transfers usually do explain {share} of the "
-        "slowdown. All who take part in one see it alike, so no machine is named."
-    )

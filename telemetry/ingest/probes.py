@@ -8,7 +8,7 @@ from math import isnan, nan
 
 import msgspec
 
-from telemetry.ingest.logs.reading import pieces_of
+from telemetry.ingest.logs.records import pieces_of
 
 MICRO = 1e-6
 MEGA = 1e6

@@ -92,7 +92,7 @@ def test_in_words_it_names_cause_and_worker(file: Path) -> None:
     out = StringIO()
     call_command("import_trace", str(file), run="recorded", stdout=out)
 
-    assert "One worker is to blame: rank0-dp0-stage0" in out.getvalue()
+    assert "One worker is the cause: rank0-dp0-stage0" in out.getvalue()
     assert "M_W" in out.getvalue()
 
 
@@ -171,7 +171,7 @@ def test_the_same_name_twice_is_refused_unless_replaced(file: Path) -> None:
 
 
 def test_a_run_of_the_fleet_is_never_replaced(file: Path, run: Run) -> None:
-    assert "is a run of the fleet" in refused(file, run=run.name, replace=True)
+    assert "is not an imported trace" in refused(file, run=run.name, replace=True)
     assert Run.objects.filter(name=run.name).exists()
 
 

@@ -1,7 +1,8 @@
-"""Training logs come in: steps, compiles and hardware errors out of any text."""
+"""Ingest of training logs: steps, compiles and hardware errors from text of any framework."""
 
-from telemetry.ingest.logs.reading import Log, LogContext, LogReader, UnreadLine, read_logs
-from telemetry.ingest.logs.records import FAIL, HIT, MISS, Compile, HardwareError, TrainingTotals
+from telemetry.compiles import FAIL, HIT, MISS, Compile
+from telemetry.ingest.logs.reading import Log, LogContext, LogReader, read_logs
+from telemetry.ingest.logs.records import HardwareError
 from telemetry.ingest.logs.steps import LoggedSteps, complete_steps
 
 __all__ = [
@@ -14,8 +15,6 @@ __all__ = [
     "LogContext",
     "LogReader",
     "LoggedSteps",
-    "TrainingTotals",
-    "UnreadLine",
     "complete_steps",
     "read_logs",
 ]

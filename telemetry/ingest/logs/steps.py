@@ -1,4 +1,4 @@
-"""Gathered steps made whole: how long each took, when it ended, how much it trained."""
+"""Steps of a log: gathered from lines, and completed with durations, batch and tokens."""
 
 import math
 from array import array
@@ -26,7 +26,7 @@ COLUMNS = (
 N = len(COLUMNS)
 KEPT_FIRST = {COLUMNS.index("at_s"), COLUMNS.index("elapsed_s")}
 MAX_STEPS = 1_000_000
-# A step that is columns again so much later was trained again, after a restart.
+# A step that is logged again this much later was trained again after a restart.
 RETRAINED_S = 60.0
 RETRAINED_STEPS = 5.0
 
@@ -35,14 +35,14 @@ FAR_APART = 10
 
 
 class TooManyStepsError(ValueError):
-    """A log of more steps than are read at once."""
+    """A log has more than ``MAX_STEPS`` steps."""
 
 
 class LineSteps:
     """The steps of one family of lines; memory grows with steps, not with lines.
 
-    Of what several lines say of one step the newest counts, but for the time: the first line
-    that tells of a step is nearest to its end.
+    If several lines report a step, the newest figures count, but the first time: it is nearest
+    to the step's end.
     """
 
     def __init__(self) -> None:
@@ -52,11 +52,9 @@ class LineSteps:
         self.n_retrained = 0
 
     def __len__(self) -> int:
-        """Count the steps."""
         return len(self._row_of)
 
     def add(self, record: StepRecord) -> None:
-        """Take in what a line says of a step."""
         self.n_lines += 1
         new = [getattr(record, name) for name in COLUMNS]
         row = self._row_of.get(record.step)
@@ -79,14 +77,14 @@ class LineSteps:
                 self._values[start + i] = value
 
     def _is_retrained(self, start: int, record: StepRecord) -> bool:
-        """Whether a step was trained anew, rather than columns by another rank."""
+        """Whether a step was trained again, rather than logged by another rank."""
         later_s = record.at_s - self._values[start]
         step_s = self._values[start + 1]
         usual_s = 0.0 if math.isnan(step_s) else step_s
         return later_s > max(RETRAINED_S, RETRAINED_STEPS * usual_s)
 
     def columns(self) -> dict[str, FloatArray]:
-        """Return the steps in order: ``step`` (n,) and each of COLUMNS (n,), NaN where unsaid."""
+        """Return ``step`` and each of COLUMNS, (n,) in order of step; NaN if not logged."""
         steps = np.fromiter(self._row_of, "i8", len(self._row_of))
         order = np.argsort(steps, kind="stable")
         values = np.array(self._values).reshape(-1, N)[order]
@@ -97,18 +95,18 @@ class LineSteps:
 
 @dataclass(frozen=True, slots=True)
 class LoggedSteps:
-    """The steps that a log tells of, in order; all (n,), NaN where the log does not say.
+    """The steps of a log in order; all (n,), NaN if unknown.
 
     Parameters
     ----------
-    step : numbers, rising, not always by one: scripts log every so many steps
+    step : numbers, rising; scripts may log every few steps only
     step_s : seconds
     at_s : Unix seconds at which the line was written, never falling
     tokens : tokens trained in the step
     seq_per_s : sequences per second, as logged or from the batch
     loss, grad_norm, learning_rate : as logged
-    global_batch : sequences per step, NaN where nothing tells
-    how : how the duration of a step is known: told, batch, clock or bar; empty where it is not
+    global_batch : sequences per step
+    how : source of the durations: told (logged), batch, clock or bar; empty without durations
     """
 
     step: IntArray
@@ -123,14 +121,13 @@ class LoggedSteps:
     how: str
 
     def __len__(self) -> int:
-        """Count the steps."""
         return len(self.step)
 
     @property
     def weight(self) -> IntArray:
-        """How many steps each row stands for: those since the row before, of this log.
+        """How many steps each row stands for: those since the previous row.
 
-        Where numbers jump by far more than usual, what lies between was trained elsewhere.
+        Steps in a jump that is far larger than usual are not in this log.
         """
         usual = int(np.median(np.diff(self.step))) if len(self) > 1 else 1
         first = min(usual, max(1, int(self.step[0]))) if len(self) else 1
@@ -139,18 +136,15 @@ class LoggedSteps:
 
     @property
     def is_dated(self) -> bool:
-        """Whether the log says when its steps ended."""
         return bool(np.isfinite(self.at_s).any())
 
 
 def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) -> LoggedSteps:
-    """Return gathered steps with what follows from what was columns.
+    """Complete gathered steps with the figures that follow from those logged.
 
     Parameters
     ----------
-    gathered : Gathered
-    global_batch, seq_len : float
-        What people say of the run; NaN where they don't.
+    global_batch, seq_len : given by the user, NaN if not
 
     Notes
     -----
@@ -189,16 +183,16 @@ def complete_steps(gathered: LineSteps, *, global_batch: float, seq_len: float) 
     )
 
 
-def _batch(columns: dict[str, FloatArray], record: float) -> FloatArray:
-    """Return sequences per step: record by people, columns, or from how many were consumed."""
-    if np.isfinite(record):
-        return np.full(len(columns["step"]), record)
+def _batch(columns: dict[str, FloatArray], given: float) -> FloatArray:
+    """Return sequences per step: as given, as logged, or from the count of consumed ones."""
+    if np.isfinite(given):
+        return np.full(len(columns["step"]), given)
     consumed = _consumed_each(columns)
     return np.where(np.isnan(columns["global_batch"]), consumed, columns["global_batch"])
 
 
 def _consumed_each(columns: dict[str, FloatArray]) -> float:
-    """Return the sequences per step by the count of all so far; NaN where that is no number."""
+    """Return the sequences per step from ``consumed``; NaN if that is no whole number."""
     known = np.isfinite(columns["consumed"])
     if known.sum() < 2:
         return np.nan
@@ -210,7 +204,7 @@ def _consumed_each(columns: dict[str, FloatArray]) -> float:
 def _tokens(
     columns: dict[str, FloatArray], step_s: FloatArray, batch: FloatArray, seq_len: float
 ) -> FloatArray:
-    """Return tokens per step: as columns, by the log's rate, by the batch, or by its sequences."""
+    """Return tokens per step: as logged, or by the rate, the batch, or the sequences."""
     ways = (
         columns["tokens"],
         columns["tokens_per_s"] * step_s,
@@ -224,13 +218,13 @@ def _tokens(
 
 
 def _divide(amount: FloatArray, per: FloatArray) -> FloatArray:
-    """Divide where there is something to divide by; NaN elsewhere."""
+    """Divide; NaN where the divisor is not positive."""
     empty = np.full(len(per), np.nan)
     return np.asarray(np.divide(amount, per, out=empty, where=per > 0))
 
 
 def _seconds_per_step(clock_s: FloatArray, step: FloatArray) -> FloatArray:
-    """Return seconds per step since the row before that has a time; NaN where none passed."""
+    """Return seconds per step since the previous row with a time; NaN if none passed."""
     known = np.flatnonzero(np.isfinite(clock_s))
     each = np.full(len(step), np.nan)
     if len(known) > 1:
@@ -240,7 +234,7 @@ def _seconds_per_step(clock_s: FloatArray, step: FloatArray) -> FloatArray:
 
 
 def _never_falling(at_s: FloatArray) -> FloatArray:
-    """Keep time from running backwards where clocks differ."""
+    """Make times monotonic: clocks of ranks differ."""
     known = np.isfinite(at_s)
     kept = np.full(len(at_s), np.nan)
     kept[known] = np.maximum.accumulate(at_s[known])

@@ -98,7 +98,7 @@ def test_a_single_metric_is_named_before_its_file(tmp_path: Path) -> None:
 def test_a_run_that_reports_is_not_overwritten(table: Path) -> None:
     made("elsewhere", "p5.48xlarge", 90.0)
 
-    with pytest.raises(CommandError, match="a run that no log made"):
+    with pytest.raises(CommandError, match="not an imported log"):
         imported(str(table))
 
 

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.django_db
 
 
 def test_a_run_of_the_fleet_is_never_replaced(file: Path, run: Run) -> None:
-    assert "is a run that no log made; choose another name" in refused(file, run=run.name)
+    assert "is not an imported log; choose another name" in refused(file, run=run.name)
     assert not ReadLog.objects.exists()
 
 
@@ -59,7 +59,7 @@ def test_files_that_say_nothing_are_refused(write: Write, tmp_path: Path) -> Non
 def test_steps_that_take_longer_than_anybody_waits_are_refused(write: Write) -> None:
     path = write(*(neuronx(10**9 * n, step_s=900_000) for n in (1, 2)))
 
-    assert "take more than a hundred years" in refused(path)
+    assert "take more than 100 years" in refused(path)
     assert not Run.objects.exists()
 
 
@@ -90,6 +90,6 @@ def test_a_log_is_not_laid_over_what_a_job_reported(file: Path, run: Run) -> Non
     said = refused(file, run=run.name)
 
     assert said == (
-        f"--run: {run.name} reports its own steps, which tell more than its log; "
+        f"--run: {run.name} reports its own steps, which have more detail than its log; "
         "import the log as another run"
     )

@@ -1,4 +1,4 @@
-"""The page of a run that was read from a log: what it tells, and what it leaves open."""
+"""The page of an imported log: its figures, and what it lacks."""
 
 import json
 import re
@@ -48,7 +48,7 @@ def page(hot: HotStore, db: None, client: Client, tmp_path: Path, lines: list[st
 
 def test_it_says_how_far_the_run_came_and_what_a_log_cannot_tell(page: str) -> None:
     assert "trained to <b>step 30</b> at 9.20\u202fs each" in page
-    assert "does not tell computing from all-reduce" in page
+    assert "does not separate compute from all-reduce" in page
     assert "not in the log; limit 25" in page
 
 
@@ -76,7 +76,7 @@ def test_broken_hardware_comes_before_the_charts(page: str) -> None:
 
 
 def test_it_names_what_was_not_understood(page: str) -> None:
-    assert "1\u202fline cut off or garbled, skipped" in page
+    assert "1\u202fline truncated or garbled, skipped" in page
     assert "<code>step 31 step_time 9</code>" in page
     assert "<code>something else</code>" in page
 
@@ -137,7 +137,7 @@ def test_a_log_of_compiles_alone_has_no_charts(
     imported(tmp_path, call(A), done(A, seconds=600))
     page = main_of(client)
 
-    assert "tells of no step" in page
+    assert "a log without steps" in page
     assert "/charts/" not in page
     assert "10\u202fmin" in page
 

@@ -26,9 +26,9 @@ def page(hot: HotStore, db: None, client: Client, tmp_path: Path) -> str:
     return client.get("/runs/recorded/").text
 
 
-def test_it_says_how_slow_it_was_and_who_is_to_blame(page: str) -> None:
-    assert "1.68 times as long as it should" in page
-    assert "One worker is to blame: rank0-dp0-stage0" in page
+def test_it_says_how_slow_it_was_and_the_culprit(page: str) -> None:
+    assert "1.68 times the ideal" in page
+    assert "One worker is the cause: rank0-dp0-stage0" in page
 
 
 def test_it_shows_every_worker_and_marks_the_culprit(page: str) -> None:
@@ -73,7 +73,7 @@ def test_a_heavy_stage_is_named_and_no_machine(
     text = client.get("/runs/recorded/").text
 
     assert "Pipeline stage 3 has more work than the others" in text
-    assert "No machine is to blame" in text
+    assert "No single machine is the cause" in text
     assert "▲" not in text.split("<main", 1)[1]
 
 
@@ -91,7 +91,7 @@ def test_a_healthy_run_has_nothing_to_explain(
     imported(Job(pp=1), tmp_path)
     text = client.get("/runs/recorded/").text
 
-    assert "as long as it should" in text
+    assert "the ideal time" in text
     assert "single stage" in text
 
 
