@@ -22,7 +22,6 @@ from prometheus_client.utils import floatToGoString
 
 from fleet.costs.budgets import budget_statuses
 from fleet.costs.drift import expected_now
-from fleet.metrics.identities import identities
 from fleet.models import Alert, Delivery, Node, Receiver, Run, SenderHeartbeat
 from fleet.runs.step_durations import EDGES_S, duration_rows
 from fleet.runs.summaries import TOKENS_PER_MTOK, RunNow, runs_now
@@ -38,6 +37,7 @@ from telemetry.exporter.exposition import (
 )
 from telemetry.exporter.hardware import node_families, read_snapshot
 from telemetry.exporter.neuron_exporter import neuron_families
+from telemetry.exporter.neuron_exporter_names import NodeLabels, region_of
 from telemetry.exporter.service import ServiceCollector
 from telemetry.long_term.writer import LongTermCollector
 from telemetry.store.hot import HotStore
@@ -45,6 +45,7 @@ from telemetry.store.node_state import last_reports
 
 # A finished run stays for a day, so that its last totals are scraped.
 KEPT_AFTER_END = timedelta(days=1)
+LABEL_COLUMNS = ("name", "source", "instance_id", "instance_type", "zone", "run__name")
 # OpenMetrics limits the labels of an exemplar, names included.
 EXEMPLAR_CHARACTERS = 128
 
@@ -247,12 +248,40 @@ class NeuronCollector(Collector):
         if self.node is not None:
             rows, only = rows.filter(pk=self.node.pk), {self.node.name: self.node.shard}
         snapshot = read_snapshot(self.hot, now_s=self.now.timestamp(), only=only)
-        labels = identities(rows)
+        labels = node_labels(rows)
         real = [n for n in snapshot.up if n in labels and not labels[n].is_simulated]
         return [
             *neuron_families(snapshot, labels, last_reports(self.hot, real)),
             *efa_families(self.hot, snapshot, labels, is_alone=self.node is not None),
         ]
+
+
+def node_labels(nodes: QuerySet[Node]) -> Mapping[str, NodeLabels]:
+    """Return the labels of all nodes, or of one, in the families of AWS's exporters, by name.
+
+    Of real nodes with the same instance id only the first has the instance name that its machine
+    reports; the others have their node name, so that no two have the same labels.
+    """
+    rows = list(nodes.order_by("name").values_list(*LABEL_COLUMNS))
+    pairs = [(row[2], row[0]) for row in rows if row[2]]
+    if len(rows) == 1:
+        same = Node.objects.filter(instance_id__in=[instance_id for instance_id, _ in pairs])
+        pairs = list(same.order_by("name").values_list("instance_id", "name"))
+    first: dict[str, str] = {}
+    for instance_id, name in pairs:
+        first.setdefault(instance_id, name)
+    found = {}
+    for name, source, instance_id, instance_type, zone, run in rows:
+        place = (instance_type, zone, region_of(zone))
+        if source == Node.Source.SIMULATED:
+            subnet = f"subnet-{zone}" if zone else ""
+            found[name] = NodeLabels(
+                name, instance_id or name, *place, subnet, runtime_tag=run or ""
+            )
+        else:
+            own_name = name if instance_id and first[instance_id] != name else ""
+            found[name] = NodeLabels(own_name, instance_id, *place, is_simulated=False)
+    return found
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -57,7 +57,7 @@ def _total_spec(name: str) -> Spec:
     return Spec(
         f"trnwatch_node_{stem}_total",
         "counter",
-        f"{about}, all told since counting began.",
+        f"{about}, in total since counting began.",
         ("node",),
     )
 

@@ -70,6 +70,82 @@ class SimulatedBatch:
         return self.machine.n_cores
 
 
+Parts = tuple[tuple[str, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSeries:
+    """The series of one family of a node or of one of its processes: values by part."""
+
+    tag: str
+    parts: Parts
+    values: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class ReportedSeries:
+    """All series of a real node, by family."""
+
+    base: tuple[str, ...]
+    by_spec: dict[Spec, list[NodeSeries]] = field(default_factory=dict)
+
+    def add(self, spec: Spec, parts: Parts, values: Iterable[float | None], tag: str = "") -> None:
+        """Add series; None is absent. The first of repeated series wins."""
+        found = np.array([*values], float)
+        known = self.by_spec.get(spec, ())
+        earlier = {part for each in known if each.tag == tag for part in each.parts}
+        if earlier:
+            found = np.where([part in earlier for part in parts], np.nan, found)
+        if np.isfinite(found).any():
+            self.by_spec.setdefault(spec, []).append(NodeSeries(tag, parts, found))
+
+
+def neuron_families(
+    snapshot: HotSnapshot,
+    identities: Mapping[str, NodeLabels],
+    kept: Mapping[str, LastReportState],
+) -> list[ArrayFamily]:
+    """Return the families of neuron-monitor's exporter for every node that is up.
+
+    Parameters
+    ----------
+    snapshot : what the hot tier holds
+    identities : the machine behind each node
+    kept : the last report of each real node
+    """
+    simulated = tuple(simulated_batches(snapshot, identities))
+    up = (node for node in sorted(kept) if node in snapshot.up)
+    found = (reported(node, kept[node], identities.get(node)) for node in up)
+    real = tuple(each for each in found if each is not None)
+    return [ArrayFamily(spec, partial(_arrays, spec, simulated, real)) for spec in names.ALL]
+
+
+def _arrays(
+    spec: Spec, simulated: Sequence[SimulatedBatch], real: Sequence[ReportedSeries]
+) -> Iterator[SeriesArray]:
+    for nodes in simulated:
+        array = DERIVED[spec](nodes)
+        if array is not None:
+            yield array
+    yield from _real(spec, real)
+
+
+def _real(spec: Spec, nodes: Sequence[ReportedSeries]) -> Iterator[SeriesArray]:
+    """Yield the series of real nodes, grouped by equal parts."""
+    alike: dict[Parts, list[tuple[tuple[str, ...], NodeSeries]]] = {}
+    for node in nodes:
+        for series in node.by_spec.get(spec, ()):
+            alike.setdefault(series.parts, []).append((node.base, series))
+    for parts, members in alike.items():
+        for i in range(0, len(members), MAX_ROWS):
+            some = members[i : i + MAX_ROWS]
+            values = np.stack([series.values for _, series in some])
+            rows = rows_of((base, series.tag) for base, series in some)
+            yield SeriesArray(
+                rows, names.own_labels(spec), parts, format_values(values), np.isfinite(values)
+            )
+
+
 def simulated_batches(
     snapshot: HotSnapshot, identities: Mapping[str, NodeLabels]
 ) -> Iterator[SimulatedBatch]:
@@ -88,6 +164,8 @@ def simulated_batches(
 
 
 MIB = 2.0**20
+
+
 # Memory of a core except tensors, if there is room; values of neuron-monitor on a trn2.
 CORE_BYTES = {
     "constants": 0.1875 * MIB,
@@ -95,17 +173,22 @@ CORE_BYTES = {
     "model_shared_scratchpad": 0.0,
     "runtime_memory": 6.0 * MIB,
 }
+
+
 # Host memory of a process per core, limited to this share of the memory in use.
 HOST_BYTES_PER_CORE, HOST_SHARE = 293.0 * MIB, 0.5
+
+
 # Shares of the vCPU time in use: of the process, and of the kernel.
 PROCESS_SHARE, KERNEL_SHARE = 0.9, 0.07
+
+
 # Percentiles of the execution latency, relative to its mean.
 SPREAD = {"p0": 0.95, "p1": 0.97, "p25": 0.99, "p50": 1.0, "p75": 1.01, "p99": 1.05, "p100": 1.2}
-
 Derived = Callable[[SimulatedBatch], SeriesArray | None]
 
 
-def _slab(
+def _of_node(
     nodes: SimulatedBatch,
     labels: tuple[str, ...],
     parts: Sequence[tuple[str, ...]],
@@ -122,7 +205,7 @@ def _of_process(
     values: FloatArray,
 ) -> SeriesArray:
     """Series of the nodes' processes; a node without a process has none."""
-    return _slab(nodes, labels, parts, np.where(nodes.runs_process, values, np.nan))
+    return _of_node(nodes, labels, parts, np.where(nodes.runs_process, values, np.nan))
 
 
 def _parts(*values: str) -> list[tuple[str, ...]]:
@@ -166,7 +249,7 @@ def runtime_memory(nodes: SimulatedBatch) -> SeriesArray:
 def vcpu(nodes: SimulatedBatch, *, of_process: bool) -> SeriesArray:
     used = nodes.values("vcpu_usage_ratio") * (PROCESS_SHARE if of_process else 1.0)
     values = np.round(np.hstack([used * (1 - KERNEL_SHARE), used * KERNEL_SHARE]), 4)
-    make = _of_process if of_process else _slab
+    make = _of_process if of_process else _of_node
     return make(nodes, ("usage_type",), _parts("user", "system"), values)
 
 
@@ -210,22 +293,22 @@ def ecc_events(nodes: SimulatedBatch) -> SeriesArray:
     shape = (len(nodes.rows), n_devices)
     values = np.hstack([np.broadcast_to(nodes.values(kind), shape) for kind in names.ECC])
     parts = [(kind, str(device)) for kind in names.ECC for device in range(n_devices)]
-    return _slab(nodes, ("event_type", "neuron_device_index"), parts, values)
+    return _of_node(nodes, ("event_type", "neuron_device_index"), parts, values)
 
 
 def memory_used(nodes: SimulatedBatch) -> SeriesArray:
-    return _slab(nodes, (), [()], np.rint(nodes.values("host_memory_used_bytes")))
+    return _of_node(nodes, (), [()], np.rint(nodes.values("host_memory_used_bytes")))
 
 
 def constant(nodes: SimulatedBatch, *, figure: Callable[[SimulatedBatch], float]) -> SeriesArray:
-    return _slab(nodes, (), [()], np.full((len(nodes.rows), 1), float(figure(nodes))))
+    return _of_node(nodes, (), [()], np.full((len(nodes.rows), 1), float(figure(nodes))))
 
 
 def hardware(nodes: SimulatedBatch) -> SeriesArray:
     n_devices = nodes.machine.n_devices
     labels = ("neuron_device_count", "neuroncore_per_device_count")
     parts = [(str(n_devices), str(nodes.n_cores // n_devices))]
-    return _slab(nodes, labels, parts, np.ones((len(nodes.rows), 1)))
+    return _of_node(nodes, labels, parts, np.ones((len(nodes.rows), 1)))
 
 
 DERIVED: Mapping[Spec, Derived] = {
@@ -247,11 +330,12 @@ DERIVED: Mapping[Spec, Derived] = {
     names.HARDWARE: hardware,
 }
 
-
 PERCENT = 100.0
-Parts = tuple[tuple[str, ...], ...]
-G = TypeVar("G", bound=schemas.MetricGroup)
 
+
+# Nodes or processes written together.
+MAX_ROWS = 64
+G = TypeVar("G", bound=schemas.MetricGroup)
 _UTILIZATION = attrgetter("neuroncore_utilization")
 _PURPOSES = attrgetter(*names.PURPOSES)
 _ERRORS, _ENDINGS = attrgetter(*names.ERRORS), attrgetter(*names.ENDINGS)
@@ -260,62 +344,31 @@ _USER = attrgetter("user", "nice")
 _KERNEL = attrgetter("system", "io_wait", "irq", "soft_irq")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSeries:
-    """The series of one family of a node or of one of its processes: values by part."""
-
-    tag: str
-    parts: Parts
-    values: FloatArray
-
-
-@dataclass(frozen=True, slots=True)
-class Reported:
-    """All series of a real node, by family."""
-
-    base: tuple[str, ...]
-    series: dict[Spec, list[NodeSeries]] = field(default_factory=dict)
-
-    def show(
-        self, spec: Spec, parts: Parts, values: Iterable[float | None], tag: str = ""
-    ) -> None:
-        """Add series; None is absent. The first of repeated series wins."""
-        found = np.array([*values], float)
-        known = self.series.get(spec, ())
-        told = {part for each in known if each.tag == tag for part in each.parts}
-        if told:
-            found = np.where([part in told for part in parts], np.nan, found)
-        if np.isfinite(found).any():
-            self.series.setdefault(spec, []).append(NodeSeries(tag, parts, found))
-
-
-def reported(node: str, kept: LastReportState, identities: NodeLabels | None) -> Reported | None:
+def reported(
+    node: str, kept: LastReportState, identities: NodeLabels | None
+) -> ReportedSeries | None:
     """Convert a node's last report to series; None where it cannot be read."""
     try:
         report = read_last_report(kept.line)
     except msgspec.MsgspecError:
         return None
-    shown = Reported(_base(node, report, identities))
+    series = ReportedSeries(_base(node, report, identities))
     for process in report.neuron_runtime_data or ():
         if process.report is not None:
-            _process(shown, process, kept.executed.get(tag_of(process)))
-    _machine(shown, report)
-    return shown
+            _add_process(series, process, kept.executed.get(tag_of(process)))
+    _add_machine(series, report)
+    return series
 
 
 def _base(node: str, report: LastReport, identities: NodeLabels | None) -> tuple[str, ...]:
     """Labels of all series of a node; the name is never empty, so that nodes stay distinct."""
     info = report.instance_info or schemas.InstanceInfo()
-    zone = info.instance_availability_zone or (identities.availability_zone if identities else "")
-    name = (
-        identities.instance_name
-        if identities and identities.instance_name
-        else info.instance_name or node
-    )
+    known = identities or NodeLabels("", "", "")
+    zone = info.instance_availability_zone or known.availability_zone
     return (
-        name,
-        info.instance_id or (identities.instance_id if identities else ""),
-        info.instance_type or (identities.instance_type if identities else ""),
+        known.instance_name or info.instance_name or node,
+        info.instance_id or known.instance_id,
+        info.instance_type or known.instance_type,
         zone,
         getattr(info, "instance_region", None) or region_of(zone),
         getattr(info, "subnet_id", None) or "",
@@ -337,87 +390,89 @@ def _of_devices(devices: tuple[int, ...]) -> Parts:
     return tuple((kind, str(device)) for device in devices for kind in names.ECC)
 
 
-def _sound(group: G | None) -> G | None:
+def _valid(group: G | None) -> G | None:
     """Return a group of the report unless it is missing or reports an error."""
     return None if group is None or group.error else group
 
 
-def _process(shown: Reported, process: schemas.Runtime, executed: Sequence[float] | None) -> None:
+def _add_process(
+    series: ReportedSeries, process: schemas.Runtime, executed: Sequence[float] | None
+) -> None:
     report, tag = process.report or schemas.RuntimeReport(), tag_of(process)
-    if counters := _sound(report.neuroncore_counters):
+    if counters := _valid(report.neuroncore_counters):
         cores = counters.neuroncores_in_use or {}
         shares = map(_UTILIZATION, cores.values())
         ratios = [None if share is None else share / PERCENT for share in shares]
-        shown.show(names.UTILIZATION, _cores(tuple(cores)), ratios, tag)
-    if memory := _sound(report.memory_used):
-        _memory(shown, memory.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes(), tag)
-    if (vcpu := _sound(report.neuron_runtime_vcpu_usage)) and vcpu.vcpu_usage:
+        series.add(names.UTILIZATION, _cores(tuple(cores)), ratios, tag)
+    if memory := _valid(report.memory_used):
+        _add_memory(series, memory.neuron_runtime_used_bytes or schemas.RuntimeUsedBytes(), tag)
+    if (vcpu := _valid(report.neuron_runtime_vcpu_usage)) and vcpu.vcpu_usage:
         used = (vcpu.vcpu_usage.user, vcpu.vcpu_usage.system)
-        shown.show(names.RUNTIME_VCPU, _named("user", "system"), map(_ratio, used), tag)
-    if stats := _sound(report.execution_stats):
-        _executions(shown, stats, executed, tag)
+        series.add(names.RUNTIME_VCPU, _named("user", "system"), map(_ratio, used), tag)
+    if stats := _valid(report.execution_stats):
+        _add_executions(series, stats, executed, tag)
 
 
-def _memory(shown: Reported, used: schemas.RuntimeUsedBytes, tag: str) -> None:
+def _add_memory(series: ReportedSeries, used: schemas.RuntimeUsedBytes, tag: str) -> None:
     held = (used.host, used.neuron_device)
-    shown.show(names.RUNTIME_MEMORY, _named("host", "neuron_device"), held, tag)
+    series.add(names.RUNTIME_MEMORY, _named("host", "neuron_device"), held, tag)
     breakdown = used.usage_breakdown or schemas.UsageBreakdown()
     cores = breakdown.neuroncore_memory_usage or {}
     parts = _cores(tuple(cores), names.NOWHERE)
     rows = [_PURPOSES(core) for core in cores.values()]
     for spec, values in zip(names.CORE_MEMORY.values(), zip(*rows, strict=True), strict=False):
-        shown.show(spec, parts, values, tag)
+        series.add(spec, parts, values, tag)
 
 
-def _executions(
-    shown: Reported, stats: schemas.ExecutionStats, executed: Sequence[float] | None, tag: str
+def _add_executions(
+    series: ReportedSeries,
+    stats: schemas.ExecutionStats,
+    executed: Sequence[float] | None,
+    tag: str,
 ) -> None:
     """Add executions and errors since the process was first seen, and latencies."""
     counts = executed or (math.nan,) * (len(names.ERRORS) + len(names.ENDINGS))
     if stats.error_summary:
-        values = _told(counts, _ERRORS(stats.error_summary))
-        shown.show(names.EXECUTION_ERRORS, _named(*names.ERRORS), values, tag)
+        values = _reported_only(counts, _ERRORS(stats.error_summary))
+        series.add(names.EXECUTION_ERRORS, _named(*names.ERRORS), values, tag)
     if stats.execution_summary:
-        values = _told(counts[len(names.ERRORS) :], _ENDINGS(stats.execution_summary))
-        shown.show(names.EXECUTION_STATUS, _named(*names.ENDINGS), values, tag)
+        values = _reported_only(counts[len(names.ERRORS) :], _ENDINGS(stats.execution_summary))
+        series.add(names.EXECUTION_STATUS, _named(*names.ENDINGS), values, tag)
     latency = (stats.latency_stats and stats.latency_stats.total_latency) or {}
     percentiles = [latency.get(name) for name in names.PERCENTILES]
-    shown.show(names.LATENCY, _named(*names.PERCENTILES), percentiles, tag)
+    series.add(names.LATENCY, _named(*names.PERCENTILES), percentiles, tag)
 
 
-def _told(counts: Iterable[float], told: Iterable[float | None]) -> Iterator[float | None]:
-    """Keep the counts of what a report tells of."""
-    pairs = zip(counts, told, strict=False)
-    return (None if now is None else count for count, now in pairs)
+def _reported_only(
+    counts: Iterable[float], report: Iterable[float | None]
+) -> Iterator[float | None]:
+    """Keep the counts that the latest report has too."""
+    return (None if n is None else count for count, n in zip(counts, report, strict=False))
 
 
-def _machine(shown: Reported, report: LastReport) -> None:
+def _add_machine(series: ReportedSeries, report: LastReport) -> None:
     """Add the host's series, which exist without a process too."""
     system = report.system_data
-    if system and (hardware := _sound(system.neuron_hw_counters)):
+    if system and (hardware := _valid(system.neuron_hw_counters)):
         devices = {each.neuron_device_index: each for each in hardware.neuron_devices or ()}
         values = [count for each in devices.values() for count in _ECC(each)]
-        shown.show(names.ECC_EVENTS, _of_devices(tuple(devices)), values)
-    if system and (memory := _sound(system.memory_info)):
-        _single(shown, names.MEMORY_TOTAL, memory.memory_total_bytes)
-        _single(shown, names.MEMORY_USED, memory.memory_used_bytes)
-        _single(shown, names.SWAP_TOTAL, memory.swap_total_bytes)
-        _single(shown, names.SWAP_USED, memory.swap_used_bytes)
-    if system and (vcpu := _sound(system.vcpu_usage)):
+        series.add(names.ECC_EVENTS, _of_devices(tuple(devices)), values)
+    if system and (memory := _valid(system.memory_info)):
+        series.add(names.MEMORY_TOTAL, ((),), [memory.memory_total_bytes])
+        series.add(names.MEMORY_USED, ((),), [memory.memory_used_bytes])
+        series.add(names.SWAP_TOTAL, ((),), [memory.swap_total_bytes])
+        series.add(names.SWAP_USED, ((),), [memory.swap_used_bytes])
+    if system and (vcpu := _valid(system.vcpu_usage)):
         if vcpu.usage_data:
-            _single(shown, names.VCPU_COUNT, len(vcpu.usage_data))
+            series.add(names.VCPU_COUNT, ((),), [len(vcpu.usage_data)])
         if used := vcpu.average_usage:
             shares = (_sum(_USER(used)), _sum(_KERNEL(used)))
-            shown.show(names.VCPU_USAGE, _named("user", "system"), map(_ratio, shares))
-    _single(shown, names.INSTANCE, 1.0)
+            series.add(names.VCPU_USAGE, _named("user", "system"), map(_ratio, shares))
+    series.add(names.INSTANCE, ((),), [1.0])
     info = report.neuron_hardware_info
     if info and info.neuron_device_count and not info.error:
         counts = (str(info.neuron_device_count), str(info.neuroncore_per_device_count or ""))
-        shown.show(names.HARDWARE, (counts,), [1.0])
-
-
-def _single(shown: Reported, spec: Spec, value: float | None) -> None:
-    shown.show(spec, ((),), [value])
+        series.add(names.HARDWARE, (counts,), [1.0])
 
 
 def _ratio(percent: float | None) -> float | None:
@@ -428,52 +483,3 @@ def _sum(shares: Iterable[float | None]) -> float | None:
     """Sum the known values; None where none is known."""
     known = [share for share in shares if share is not None]
     return sum(known) if known else None
-
-
-# Nodes or processes written together.
-MAX_ROWS = 64
-
-
-def neuron_families(
-    snapshot: HotSnapshot,
-    identities: Mapping[str, NodeLabels],
-    kept: Mapping[str, LastReportState],
-) -> list[ArrayFamily]:
-    """Return the families of neuron-monitor's exporter for every node that is up.
-
-    Parameters
-    ----------
-    snapshot : what the hot tier holds
-    identities : the machine behind each node
-    kept : the last report of each real node
-    """
-    simulated = tuple(simulated_batches(snapshot, identities))
-    told = (reported(n, kept[n], identities.get(n)) for n in sorted(kept) if n in snapshot.up)
-    real = tuple(each for each in told if each is not None)
-    return [ArrayFamily(spec, partial(_arrays, spec, simulated, real)) for spec in names.ALL]
-
-
-def _arrays(
-    spec: Spec, simulated: Sequence[SimulatedBatch], real: Sequence[Reported]
-) -> Iterator[SeriesArray]:
-    for nodes in simulated:
-        array = DERIVED[spec](nodes)
-        if array is not None:
-            yield array
-    yield from _real(spec, real)
-
-
-def _real(spec: Spec, nodes: Sequence[Reported]) -> Iterator[SeriesArray]:
-    """Yield the series of real nodes, grouped by equal parts."""
-    alike: dict[Parts, list[tuple[tuple[str, ...], NodeSeries]]] = {}
-    for node in nodes:
-        for shown in node.series.get(spec, ()):
-            alike.setdefault(shown.parts, []).append((node.base, shown))
-    for parts, members in alike.items():
-        for i in range(0, len(members), MAX_ROWS):
-            some = members[i : i + MAX_ROWS]
-            values = np.stack([shown.values for _, shown in some])
-            rows = rows_of((base, shown.tag) for base, shown in some)
-            yield SeriesArray(
-                rows, names.own_labels(spec), parts, format_values(values), np.isfinite(values)
-            )

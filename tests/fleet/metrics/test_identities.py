@@ -1,6 +1,6 @@
 """Which machine each node is to AWS' exporters: no two nodes are taken for one."""
 
-from fleet.metrics.identities import identities
+from fleet.metrics.collectors import node_labels
 from fleet.models import Node
 from tests.parts import just_now
 
@@ -23,7 +23,7 @@ def real(name: str, instance_id: str = "") -> Node:
 def test_a_simulated_node_goes_by_its_name_and_its_process_by_its_run(steady: Node) -> None:
     Node.objects.update(zone="us-west-2d")
 
-    [who] = identities(Node.objects.all()).values()
+    [who] = node_labels(Node.objects.all()).values()
 
     assert who.base == (
         "steady",
@@ -40,7 +40,7 @@ def test_a_simulated_node_goes_by_its_name_and_its_process_by_its_run(steady: No
 def test_a_real_node_is_left_to_say_what_it_is_called(db: None) -> None:
     real("trn2-a", "i-1")
 
-    who = identities(Node.objects.all())["trn2-a"]
+    who = node_labels(Node.objects.all())["trn2-a"]
 
     assert who.instance_name == ""
     assert (who.instance_id, who.region) == ("i-1", "us-east-2")
@@ -51,7 +51,7 @@ def test_of_two_nodes_under_one_id_the_second_goes_by_its_name_here(db: None) ->
     for name, instance_id in (("a", "i-1"), ("b", "i-1"), ("c", "i-2"), ("d", ""), ("e", "")):
         real(name, instance_id)
 
-    whole = identities(Node.objects.all())
+    whole = node_labels(Node.objects.all())
 
     assert {name: who.instance_name for name, who in whole.items()} == {
         "a": "",
@@ -66,7 +66,7 @@ def test_on_its_own_page_a_node_is_who_it_is_on_the_whole_one(db: None) -> None:
     for name in ("a", "b"):
         real(name, "i-1")
 
-    whole = identities(Node.objects.all())
+    whole = node_labels(Node.objects.all())
 
     for name in whole:
-        assert identities(Node.objects.filter(name=name)) == {name: whole[name]}
+        assert node_labels(Node.objects.filter(name=name)) == {name: whole[name]}
