@@ -35,8 +35,7 @@ CREDENTIALS = {"username": "ada", "password": "correct horse"}
 
 
 @pytest.fixture(autouse=True)
-def ada(db: None, redis_url: str, settings: Settings) -> User:
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def ada(db: None, redis_url: str) -> User:
     return User.objects.create_user(**CREDENTIALS)
 
 
