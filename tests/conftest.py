@@ -1,5 +1,6 @@
 """What every test may ask for: a real Redis of its own, a browser, nodes with characters."""
 
+import gc
 import itertools
 import os
 import shutil
@@ -12,8 +13,9 @@ import hypothesis
 import pytest
 from django.apps import AppConfig, apps
 from django.conf import settings as project
-from django.core import serializers
-from django.db import connection
+from django.contrib.contenttypes.management import create_contenttypes
+from django.db import connection, transaction
+from django.db.models import Model
 from django.db.models.signals import post_migrate
 from playwright.sync_api import Browser, Page, sync_playwright
 from pytest_django import DjangoDbBlocker, Settings
@@ -100,6 +102,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             items[:] = [item for item in items if item not in left_out]
 
 
+def pytest_collection_finish() -> None:
+    """Spare the garbage collector the thousands of tests that stay until the end."""
+    gc.collect()
+    gc.freeze()
+
+
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, exitstatus: int, config: pytest.Config
 ) -> None:
@@ -132,20 +140,13 @@ def django_db_modify_db_settings(
         connection.settings_dict["TEST"]["NAME"] = str(folder / "test.sqlite3")
 
 
-def rows_of_migrations() -> list[dict[str, object]]:
-    """Return what a fresh database holds, but for what Django makes after each flush itself."""
-    made_anyway = {"auth.permission", "contenttypes.contenttype"}
+def all_rows() -> list[list[Model]]:
+    """Return every row of the database, by model."""
     return [
-        row
-        for model in apps.get_models()
-        if model._meta.managed and model._meta.label_lower not in made_anyway
-        for row in serializers.serialize("python", model._default_manager.all())
+        list(model._base_manager.all())
+        for model in apps.get_models(include_auto_created=True)
+        if model._meta.managed and not model._meta.proxy
     ]
-
-
-def last_app() -> AppConfig:
-    """Return the app that is told last of a flush or a migration."""
-    return [each for each in apps.get_app_configs() if each.models_module is not None][-1]
 
 
 def restart_counting() -> None:
@@ -157,23 +158,27 @@ def restart_counting() -> None:
 
 @pytest.fixture(scope="session")
 def django_db_setup(django_db_setup: None, django_db_blocker: DjangoDbBlocker) -> Iterator[None]:
-    """Keep what migrations wrote; let go of the database in the end, whoever still holds it.
+    """Keep what migrations wrote; close every connection to the database at the end.
 
-    A test that commits leaves an empty database behind: roles too are gone. They are put back
-    then, and rows are counted from the start again where that costs nothing.
+    A test that commits is followed by a flush, which deletes roles, content types and permissions
+    too. They are restored here: Django's own receivers would ask for each of them, app by app.
     """
     with django_db_blocker.unblock():
-        written = rows_of_migrations()
+        written = all_rows()
+    last_app = [each for each in apps.get_app_configs() if each.models_module is not None][-1]
 
-    def put_back(sender: AppConfig, **_: object) -> None:
-        if sender is last_app():
+    def restore(sender: AppConfig, **_: object) -> None:
+        if sender is last_app:
             restart_counting()
-            for row in serializers.deserialize("python", written):
-                row.save()
+            with transaction.atomic():
+                for rows in filter(None, written):
+                    type(rows[0])._base_manager.bulk_create(rows, ignore_conflicts=True)
 
-    post_migrate.connect(put_back)
+    post_migrate.disconnect(dispatch_uid="django.contrib.auth.management.create_permissions")
+    post_migrate.disconnect(create_contenttypes)
+    post_migrate.connect(restore)
     yield
-    post_migrate.disconnect(put_back)
+    post_migrate.disconnect(restore)
     if connection.vendor == "postgresql":
         with django_db_blocker.unblock(), connection.cursor() as cursor:
             cursor.execute(

@@ -1,7 +1,8 @@
-"""A living fleet behind a real web server, for tests that look at it through a browser."""
+"""A fleet that reports every second, behind a real web server, for tests in a browser."""
 
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import UTC, datetime
 from threading import Event, Thread
 
@@ -17,8 +18,8 @@ from tests.parts import block, steps
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _django_beside_the_browser() -> Iterator[None]:
-    """Let Django be asked from the thread in which the browser's event loop runs, too."""
+def _allow_django_in_browser_thread() -> Iterator[None]:
+    """Let the thread of the browser's event loop use Django, too."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("DJANGO_ALLOW_ASYNC_UNSAFE", "1")
         yield
@@ -30,7 +31,7 @@ PAST_S = 120
 
 @pytest.fixture
 def alert(run: Run, limping: Node) -> Alert:
-    """Fire one alert that blames a node and that nobody has."""
+    """Fire one unacknowledged alert that names a node."""
     now = datetime.now(UTC)
     return straggling(
         run,
@@ -54,43 +55,43 @@ def alert(run: Run, limping: Node) -> Alert:
     )
 
 
-def report(hot: HotStore, tick: int) -> None:
-    """Store one second of two nodes whose cores change with time."""
-    cores = np.linspace(0.2, 0.8, 64).reshape(2, 32) + (tick % 5) / 25
-    hot.append([block(tick=tick, nodes=NODES, core_utilization_ratio=cores)])
-    hot.append_steps(
-        steps(
-            workers=NODES,
-            n_steps=1,
-            first=tick,
-            ended_at_s=tick,
-            compute_s=[0.6, 0.7],
-            wait_s=[0.1, 0.0],
-            transfer_s=0.2,
-        )
+def report(hot: HotStore, *ticks: int) -> None:
+    """Store some seconds of two nodes whose cores change with time."""
+    cores = np.linspace(0.2, 0.8, 64).reshape(2, 32)
+    hot.append(
+        block(tick=tick, nodes=NODES, core_utilization_ratio=cores + (tick % 5) / 25)
+        for tick in ticks
     )
+    trained = steps(
+        workers=NODES,
+        n_steps=len(ticks),
+        first=ticks[0],
+        compute_s=[0.6, 0.7],
+        wait_s=[0.1, 0.0],
+        transfer_s=0.2,
+    )
+    hot.append_steps(replace(trained, ended_at_s=np.array(ticks, dtype=float)))
 
 
 @pytest.fixture
 def fleet(
     address: str, page: Page, settings: Settings, hot: HotStore, steady: Node, alert: Alert
 ) -> Iterator[str]:
-    """Let two nodes report every second, from two minutes ago on; gives the address."""
+    """Let two nodes report every second since two minutes ago; gives the address."""
     settings.ANONYMOUS_READING = True
     now_s = int(time.time())
-    for tick in range(now_s - PAST_S, now_s):
-        report(hot, tick)
-    over = Event()
+    report(hot, *range(now_s - PAST_S, now_s))
+    ended = Event()
 
     def go_on() -> None:
-        while not over.wait(1 - time.time() % 1):
+        while not ended.wait(1 - time.time() % 1):
             report(hot, int(time.time()))
             hot.publish_tick(int(time.time()))
 
     thread = Thread(target=go_on)
     thread.start()
     yield address
-    # The tab leaves before the server does: no complaint about a stream that broke off.
+    # The tab leaves before the server stops, so no broken stream is reported on its console.
     page.goto("about:blank")
-    over.set()
+    ended.set()
     thread.join()
