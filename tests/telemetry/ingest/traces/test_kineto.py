@@ -133,12 +133,12 @@ def test_a_group_without_description_is_no_reason_to_stop(tmp_path: Path) -> Non
     ("text", "words"),
     [
         (b'{"traceEvents": [{"ph": "X"', "is not complete JSON"),
-        (b'{"events": []}', "is no Chrome trace"),
-        (b'{"traceEvents": 3}', "is no Chrome trace"),
-        (b'{"traceEvents": []}', "holds no kernels, only nothing"),
+        (b'{"events": []}', "is not a Chrome trace"),
+        (b'{"traceEvents": 3}', "is not a Chrome trace"),
+        (b'{"traceEvents": []}', "has no kernels, only nothing"),
         (
             b'{"traceEvents": [{"ph": "X", "cat": "cpu_op", "ts": 1, "dur": 1}]}',
-            "holds no kernels, only cpu_op",
+            "has no kernels, only cpu_op",
         ),
         (
             b'[{"ph": "X", "cat": "kernel", "name": "gemm", "ts": 1, "dur": 1}]',
@@ -148,7 +148,7 @@ def test_a_group_without_description_is_no_reason_to_stop(tmp_path: Path) -> Non
             b'[{"ph": "X", "cat": "kernel", "name": "nccl_AllReduce", "ts": 1, "dur": -1}]',
             "dur 0 to a day",
         ),
-        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "cut off"),
+        (gzip.compress(b'{"traceEvents": []}', mtime=0)[:-9], "truncated"),
     ],
 )
 def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes, words: str) -> None:
@@ -158,7 +158,7 @@ def test_what_is_no_trace_is_refused(tmp_path: Path, text: bytes, words: str) ->
 def test_what_is_far_too_large_is_refused_before_it_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("telemetry.ingest.traces.kineto.MAX_BYTES", 1_000_000)
+    monkeypatch.setattr("telemetry.ingest.traces.MAX_BYTES", 1_000_000)
     path = tmp_path / "x.json"
     with path.open("wb") as file:
         file.write(b"{")
@@ -178,7 +178,7 @@ def test_the_same_rank_twice_is_refused(tmp_path: Path) -> None:
     for name in ("a.json", "b.json"):
         (tmp_path / name).write_text(document)
 
-    with pytest.raises(TraceError, match="rank 0: comes twice"):
+    with pytest.raises(TraceError, match="rank 0: occurs twice"):
         read_trace([tmp_path])
 
 

@@ -69,7 +69,7 @@ def test_further_columns_are_left_alone(small: Trace, tmp_path: Path) -> None:
         ("duration", 1e6, "duration: row 3 is more than a day; times must be in seconds"),
         ("duration", np.nan, "duration: row 3 is not a number"),
         ("start_ts", np.inf, "start_ts: row 3 is not a number"),
-        ("dp_rank", -1, "dp_rank: row 3 must be a whole number from 0 on"),
+        ("dp_rank", -1, "dp_rank: row 3 must be a whole number, 0 or more"),
         ("stage", 0.5, "stage: row 3 must be a whole number"),
         ("seq_id", 10**9, "seq_id: row 3 must be a whole number"),
     ],
@@ -113,7 +113,7 @@ def test_an_unknown_operation_is_named(small: Trace, tmp_path: Path) -> None:
     names = pa.array(["sideways-compute"] * len(small))
     told = refused(write_parquet(small, tmp_path / "x.parquet", optype=names))
 
-    assert "'sideways-compute' is no operation known here" in told
+    assert "'sideways-compute' is unknown" in told
     assert "forward-compute" in told
 
 
@@ -121,14 +121,14 @@ def test_a_file_without_rows_is_refused(small: Trace, tmp_path: Path) -> None:
     path = write_parquet(small, tmp_path / "x.parquet")
     pq.write_table(pq.read_table(path).slice(0, 0), path)
 
-    assert "holds no operation" in refused(path)
+    assert "has no operations" in refused(path)
 
 
 def test_half_a_file_is_refused(small: Trace, tmp_path: Path) -> None:
     path = write_parquet(small, tmp_path / "x.parquet")
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
-    assert "is no whole Parquet file" in refused(path)
+    assert "is not a complete Parquet file" in refused(path)
 
 
 @pytest.mark.parametrize(
