@@ -1,7 +1,4 @@
-"""The API as a whole: its routers, how it says no, and its addresses.
-
-A resource is a router of its own: copy one, name it here, and it is described and guarded too.
-"""
+"""The API: its routers, error responses, OpenAPI description and URLs."""
 
 from functools import cache
 from typing import Any
@@ -10,29 +7,11 @@ from django.conf import settings
 from django.db import DatabaseError
 from django.http import Http404, HttpRequest, HttpResponse
 from django.urls import URLPattern, path
-from ninja import NinjaAPI, Router
+from ninja import NinjaAPI
 from ninja.errors import HttpError, Throttled, ValidationError
 from ninja.operation import Operation
 from redis.exceptions import RedisError
 
-from fleet.api import (
-    alerts,
-    annotations,
-    budgets,
-    compiles,
-    costs,
-    me,
-    nodes,
-    preflights,
-    prices,
-    runs,
-    schedules,
-    series,
-    silences,
-    support,
-    tokens,
-    trials,
-)
 from fleet.api.auth import (
     ANY_SCOPE,
     CallerThrottle,
@@ -42,7 +21,7 @@ from fleet.api.auth import (
     with_all_methods,
 )
 from fleet.api.fields import PlainRenderer, Problem, StrictParser
-from fleet.api.ingest_schemas import INGEST_PATHS, SCHEMAS
+from fleet.api.ingest import INGEST_PATHS, SCHEMAS
 from fleet.api.ingest_service import RETRY_AFTER_S
 from fleet.models.problem import ProblemError, problem
 from fleet.version import VERSION
@@ -50,126 +29,65 @@ from telemetry.errors import FieldError
 from telemetry.store.connection import StoreUnavailable
 
 ABOUT = """\
-Runs, nodes, series, alerts, silences, annotations and tokens of a fleet that trains; trials and
-their schedules, prices, budgets and dollars, compiles, preflights and support checks.
+Runs, nodes, series, alerts, silences, annotations and tokens of a training fleet; trials and
+their schedules, prices, budgets and costs, compiles, preflights and support checks.
 
-Send `Authorization: Bearer <token>`, or the session cookie of a person who has signed in; with
-the cookie, changes need the CSRF token as `X-CSRFToken` too. Every operation says which scope
-it needs. Lists come by the page: follow `next` and `prev`. What is read carries an `ETag`; send
-it as `If-None-Match` and what has not changed is answered 304. Moments are ISO 8601 in UTC;
-names end in their units (`_s` seconds, `_bytes`, `_ratio` 0 to 1). Whatever is unknown is null,
-never 0. Refusals are problem documents (RFC 9457), and nothing is kept of what is refused.
+Send `Authorization: Bearer <token>` or the session cookie of a signed-in person. With the
+cookie, changes also need the CSRF token as `X-CSRFToken`. Every operation names the scope that it
+needs. Lists are paginated: follow `next` and `prev`. Responses to GET carry an `ETag`; send it as
+`If-None-Match` to get 304 if nothing has changed. Times are ISO 8601 in UTC. Names end in their
+units (`_s` seconds, `_bytes`, `_ratio` 0 to 1). Unknown values are null, never 0. Errors are
+problem documents (RFC 9457); a refused request changes nothing.
 """
 Document = dict[str, Any]
 PROBLEM = {"$ref": "#/components/schemas/Problem"}
 RESPONSES = {
-    "400": "A field or parameter cannot be, or is not known; `field` names it.",
-    "401": "Nobody knows who asks.",
-    "403": "Who asks may not.",
-    "404": "There is no such thing.",
-    "405": "Not by this method; `Allow` names those that do.",
-    "409": "It cannot be done as things stand.",
-    "412": "It has changed since (`If-Match`).",
+    "400": "A field or parameter is invalid or unknown; `field` names it.",
+    "401": "The caller is not authenticated.",
+    "403": "The caller lacks the scope.",
+    "404": "Not found.",
+    "405": "The method is not supported; `Allow` names those that are.",
+    "409": "It conflicts with the current state.",
+    "412": "It has changed (`If-Match`).",
     "413": "The body is too large.",
-    "415": "It is not packed as understood: only gzip is.",
-    "429": "Too many requests; `Retry-After` says when to ask again.",
-    "503": "A store is away; `Retry-After` says when to ask again.",
+    "415": "The content encoding is not supported; only gzip is.",
+    "429": "Too many requests; `Retry-After` says when to try again.",
+    "503": "A store is unavailable; `Retry-After` says when to try again.",
 }
 READ_ERRORS = ("400", "401", "403", "404", "405", "429", "503")
 WRITE_ERRORS = (*READ_ERRORS, "409", "412", "413")
-TAG = {"ETag": {"description": "Tag of exactly this body.", "schema": {"type": "string"}}}
-
-
-def finished_document(schema: Document) -> Document:
-    """Return the whole description, from what ninja derives of types."""
-    document = dict(schema)
-    for operations in document["paths"].values():
-        for method, operation in operations.items():
-            _finish(operation, is_read=method == "get")
-    document["paths"] |= INGEST_PATHS
-    components = document["components"]
-    components["schemas"] |= SCHEMAS
-    components["schemas"]["Problem"] = Problem.model_json_schema(mode="serialization")
-    components["responses"] = {
-        status: {
-            "description": said,
-            "content": {"application/problem+json": {"schema": PROBLEM}},
-        }
-        for status, said in RESPONSES.items()
-    }
-    components["securitySchemes"] = {
-        "bearer": {"type": "http", "scheme": "bearer", "description": "A token of trnwatch."},
-        "session": {"type": "apiKey", "in": "cookie", "name": "trnwatch_session"},
-    }
-    document["security"] = [{"bearer": []}, {"session": []}]
-    return {name: _without_null_defaults(part) for name, part in document.items()}
-
-
-def _finish(operation: Document, *, is_read: bool) -> None:
-    """Add to an operation what it has in common with the others."""
-    scopes = operation["security"][0]["bearer"]
-    about = operation.get("description", "")
-    operation["description"] = f"{about}\n\nNeeds scope `{scopes[0]}`." if scopes else about
-    for parameter in operation["parameters"]:
-        parameter.setdefault("description", "Which one: its name, or its number.")
-        # Of a parameter OpenAPI wants one example, or a table of them; ninja gives a list.
-        if examples := parameter.pop("examples", []):
-            parameter["example"] = examples[0]
-        if parameter["in"] == "header":
-            parameter["schema"] = {"type": "string"}
-    responses = operation["responses"] = {str(k): v for k, v in operation["responses"].items()}
-    # What is read may be impossible as things stand, too: then the operation's own words say so.
-    conflicts = ("409",) if "409" in about else ()
-    for status in (*READ_ERRORS, *conflicts) if is_read else WRITE_ERRORS:
-        responses.setdefault(status, {"$ref": f"#/components/responses/{status}"})
-    if is_read:
-        responses["200"]["headers"] = TAG
-        responses["304"] = {"description": "It has not changed (`If-None-Match`)."}
-
-
-def _without_null_defaults(node: Any) -> Any:
-    """Leave out defaults of null: where a parameter is left out, it is not null but absent."""
-    if isinstance(node, dict):
-        return {
-            key: _without_null_defaults(value)
-            for key, value in node.items()
-            if not (key == "default" and value is None)
-        }
-    return [_without_null_defaults(each) for each in node] if isinstance(node, list) else node
-
-
-ROUTERS: tuple[tuple[str, Router], ...] = (
-    ("/runs", runs.router),
-    ("/runs", costs.router),
-    ("/runs", compiles.run_router),
-    ("/nodes", nodes.router),
-    ("", series.router),
-    ("/alerts", alerts.router),
-    ("/silences", silences.router),
-    ("/annotations", annotations.router),
-    ("/tokens", tokens.router),
-    ("/trials", trials.router),
-    ("/trials", schedules.router),
-    ("/prices", prices.router),
-    ("/budgets", budgets.router),
-    ("/compiles", compiles.router),
-    ("/support-checks", support.router),
-    ("/preflights", preflights.router),
-    ("/me", me.router),
+TAG = {"ETag": {"description": "Entity tag of this body.", "schema": {"type": "string"}}}
+# Each resource is a module with a router: prefix, and where the router is.
+ROUTERS = (
+    ("/runs", "runs.router"),
+    ("/runs", "costs.router"),
+    ("/runs", "compiles.run_router"),
+    ("/nodes", "nodes.router"),
+    ("", "series.router"),
+    ("/alerts", "alerts.router"),
+    ("/silences", "silences.router"),
+    ("/annotations", "annotations.router"),
+    ("/tokens", "tokens.router"),
+    ("/trials", "trials.router"),
+    ("/trials", "schedules.router"),
+    ("/prices", "prices.router"),
+    ("/budgets", "budgets.router"),
+    ("/compiles", "compiles.router"),
+    ("/support-checks", "support.router"),
+    ("/preflights", "preflights.router"),
+    ("/me", "tokens.me_router"),
 )
-STORE_UNAVAILABLE = "A store is away; nothing was changed. Ask again."
+STORE_UNAVAILABLE = "A store is unavailable; nothing was changed. Try again."
 
 
 class Api(NinjaAPI):
-    """Ninja's application, with operations named after their functions."""
+    """NinjaAPI with operations named after their functions."""
 
     def get_openapi_operation_id(self, operation: Operation) -> str:
-        """Return the name of the operation's function."""
         return operation.view_func.__name__
 
 
 def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
-    """Name every field that cannot be."""
     errors = [{"field": _field(each["loc"]), "reason": str(each["msg"])} for each in error.errors]
     first = errors[0]
     return problem(
@@ -178,20 +96,19 @@ def _invalid(request: HttpRequest, error: Any) -> HttpResponse:
 
 
 def _field(place: tuple[str | int, ...]) -> str:
-    """Return a field's name: ninja says where it stood, and in which argument, before it."""
+    """Return a field's name without the source and argument that ninja puts before it."""
     if place[0] == "body":
         return ".".join(map(str, place[2:])) or "body"
     return str(place[-1])
 
 
 def _unreadable(request: HttpRequest, error: Any) -> HttpResponse:
-    """Say that a body is no JSON."""
     why = f"{error.__cause__}" if error.__cause__ else str(error)
-    return problem(error.status_code, f"The body is no JSON: {why}.", field="body")
+    return problem(error.status_code, f"The body is not JSON: {why}.", field="body")
 
 
 def _not_found(request: HttpRequest, error: Any) -> HttpResponse:
-    return problem(404, f"Nothing is at {request.path[:200]}.")
+    return problem(404, f"Not found: {request.path[:200]}.")
 
 
 def _store_unavailable(request: HttpRequest, error: Any) -> HttpResponse:
@@ -210,7 +127,7 @@ def _field_error(request: HttpRequest, error: Any) -> HttpResponse:
 def _throttled(request: HttpRequest, error: Any) -> HttpResponse:
     limit = settings.API_REQUESTS_PER_MINUTE
     return problem(
-        429, f"More than {limit:,} requests in a minute. Ask less often, or for more at once."
+        429, f"More than {limit:,} requests in a minute. Send fewer, or read larger pages."
     )
 
 
@@ -240,19 +157,76 @@ for _error, _handler in (
 api.add_decorator(check_query)
 api.add_decorator(conditional, mode="view")
 for _prefix, _router in ROUTERS:
-    api.add_router(_prefix, _router)
+    api.add_router(_prefix, f"fleet.api.{_router}")
 
 
 @api.get("/openapi.json", include_in_schema=False, url_name="openapi", **needs(ANY_SCOPE))
 def openapi(request: HttpRequest) -> Document:
-    """Return the description of all operations (OpenAPI 3.1)."""
+    """Describe all operations (OpenAPI 3.1)."""
     return document()
 
 
 @cache
 def document() -> Document:
-    """Describe the API; it does not change while the process runs."""
     return finished_document(api.get_openapi_schema(path_prefix="api/v1/"))
+
+
+def finished_document(schema: Document) -> Document:
+    """Complete the description that ninja derives from types."""
+    document = dict(schema)
+    for operations in document["paths"].values():
+        for method, operation in operations.items():
+            _finish(operation, is_read=method == "get")
+    document["paths"] |= INGEST_PATHS
+    components = document["components"]
+    components["schemas"] |= SCHEMAS
+    components["schemas"]["Problem"] = Problem.model_json_schema(mode="serialization")
+    components["responses"] = {
+        status: {
+            "description": description,
+            "content": {"application/problem+json": {"schema": PROBLEM}},
+        }
+        for status, description in RESPONSES.items()
+    }
+    components["securitySchemes"] = {
+        "bearer": {"type": "http", "scheme": "bearer", "description": "A trnwatch token."},
+        "session": {"type": "apiKey", "in": "cookie", "name": "trnwatch_session"},
+    }
+    document["security"] = [{"bearer": []}, {"session": []}]
+    return {name: _without_null_defaults(part) for name, part in document.items()}
+
+
+def _finish(operation: Document, *, is_read: bool) -> None:
+    """Add what all operations have in common."""
+    scopes = operation["security"][0]["bearer"]
+    about = operation.get("description", "")
+    operation["description"] = f"{about}\n\nNeeds scope `{scopes[0]}`." if scopes else about
+    for parameter in operation["parameters"]:
+        parameter.setdefault("description", "Name or number.")
+        # OpenAPI wants one example of a parameter; ninja gives a list.
+        if examples := parameter.pop("examples", []):
+            parameter["example"] = examples[0]
+        if parameter["in"] == "header":
+            parameter["schema"] = {"type": "string"}
+    responses = operation["responses"] = {str(k): v for k, v in operation["responses"].items()}
+    # Some reads can conflict, too; their description says so.
+    conflicts = ("409",) if "409" in about else ()
+    for status in (*READ_ERRORS, *conflicts) if is_read else WRITE_ERRORS:
+        responses.setdefault(status, {"$ref": f"#/components/responses/{status}"})
+    if is_read:
+        responses["200"]["headers"] = TAG
+        responses["304"] = {"description": "Not changed (`If-None-Match`)."}
+
+
+def _without_null_defaults(node: Any) -> Any:
+    """Drop ``default: null``: an omitted parameter is absent, not null."""
+    if isinstance(node, dict):
+        return {
+            key: _without_null_defaults(value)
+            for key, value in node.items()
+            if not (key == "default" and value is None)
+        }
+    return [_without_null_defaults(each) for each in node] if isinstance(node, list) else node
 
 
 _patterns, _app_name, _namespace = api.urls
@@ -260,7 +234,7 @@ urls = (
     [
         path(str(each.pattern), with_all_methods(each.callback), name=each.name)
         for each in _patterns
-        # Without the page of ninja's own documentation.
+        # Without ninja's documentation page.
         if isinstance(each, URLPattern) and each.name != "api-root"
     ],
     _app_name,

@@ -1,4 +1,4 @@
-"""Authentication, throttling and HTTP rules of the API, attached by django-ninja's own hooks."""
+"""Authentication, throttling and HTTP rules of the API, as django-ninja hooks."""
 
 import time
 from collections.abc import Callable
@@ -45,7 +45,7 @@ REMEDY = "Sign in, or send `Authorization: Bearer <token>`."
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """A person, a token or an anonymous reader; timelines keep ``name``."""
+    """A person, a token or an anonymous reader; timelines record ``name``."""
 
     kind: str
     name: str
@@ -62,7 +62,7 @@ class Caller:
 
     @property
     def maker(self) -> Maker:
-        """The caller as the maker of tokens; scope `admin` also hands on the machines' scopes."""
+        """The caller as the maker of tokens; scope `admin` may also grant machine scopes."""
         owner = owner_of(self.token) if self.token else self.name
         machines = MACHINE_SCOPES if "admin" in self.scopes else frozenset()
         return Maker(self.name, owner, self.scopes | machines)
@@ -83,7 +83,6 @@ class Permission:
         self.most_bytes = most_bytes
 
     def __call__(self, request: HttpRequest) -> Caller:
-        """Return the caller, which ninja keeps as ``request.auth``."""
         caller = identify(request)
         if self.scope and self.scope not in caller.scopes:
             raise _forbidden(caller, self.scope)
@@ -99,9 +98,9 @@ class Permission:
 
 
 def needs(scope: str, *, most_bytes: int = DEFAULT_BODY_BYTES) -> dict[str, Any]:
-    """Return the arguments of a route: its authentication, and what OpenAPI says of that.
+    """Return the arguments of a route: its authentication, and its security in OpenAPI.
 
-    People need a role that has the scope; an empty scope is for any authenticated caller.
+    People need a role with the scope; an empty scope is for any authenticated caller.
     """
     scopes = [scope] if scope else []
     limit = {} if most_bytes == DEFAULT_BODY_BYTES else {BODY_LIMIT_KEY: most_bytes}
@@ -161,7 +160,6 @@ class CallerThrottle(BaseThrottle):
         self._gate = RequestGate("API_REQUESTS_PER_MINUTE")
 
     def allow_request(self, request: HttpRequest) -> bool:
-        """Count the request; whether it is within the limit."""
         key = caller(request).key
         try:
             hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
@@ -170,15 +168,11 @@ class CallerThrottle(BaseThrottle):
             return True
 
     def wait(self) -> float:
-        """Return the seconds after which a caller may try again."""
         return 60.0
 
 
 def check_query(operation: Callable[..., Any]) -> Callable[..., Any]:
-    """Refuse query parameters that an operation does not have, and repeated ones.
-
-    An operation declares its parameters as a schema under the name ``query``.
-    """
+    """Refuse unknown and repeated query parameters; operations declare a schema ``query``."""
 
     @wraps(operation)
     def checked(request: HttpRequest, **values: Any) -> Any:
@@ -186,10 +180,10 @@ def check_query(operation: Callable[..., Any]) -> Callable[..., Any]:
         for name, given in request.GET.lists():
             if name not in known:
                 names = ", ".join(known) or "none"
-                detail = f"{name[:40]!r} is no parameter of this; known are: {names}."
+                detail = f"{name[:40]!r} is not a parameter of this operation. Known: {names}."
                 raise ProblemError(400, detail, field=name[:40])
             if len(given) > 1:
-                detail = f"{name}: is given {len(given)} times. Give it once."
+                detail = f"{name}: given {len(given)} times. Give it once."
                 raise ProblemError(400, detail, field=name)
         return operation(request, **values)
 
@@ -197,7 +191,7 @@ def check_query(operation: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def conditional(run: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """Give what was read an ETag, and answer 304 where the client has it; store nothing else."""
+    """Add an ETag to responses of GET, answer 304, and forbid caching of other responses."""
 
     @wraps(run)
     def answered(request: HttpRequest, **values: Any) -> HttpResponseBase:
@@ -213,7 +207,7 @@ def conditional(run: Callable[..., HttpResponseBase]) -> Callable[..., HttpRespo
 
 
 def with_all_methods(view: Callable[..., HttpResponseBase]) -> Callable[..., HttpResponseBase]:
-    """Answer HEAD as GET, OPTIONS by the methods that exist, and others by a problem document."""
+    """Answer HEAD as GET and OPTIONS by the allowed methods; 405 is a problem document."""
 
     @wraps(view)
     def answered(request: HttpRequest, **values: Any) -> HttpResponseBase:
@@ -230,7 +224,7 @@ def with_all_methods(view: Callable[..., HttpResponseBase]) -> Callable[..., Htt
             del options["Content-Type"]
             return options
         return problem(
-            405, f"{method} is not supported here; {names} are.", headers={"Allow": names}
+            405, f"{method} is not supported here. Use one of {names}.", headers={"Allow": names}
         )
 
     return answered

@@ -1,8 +1,7 @@
-"""A run's money: what every dollar went into and buys, what it will come to; its length."""
+"""Cost of a run: spending by category, price per token, forecast; length of its training."""
 
-from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Self
+from typing import Annotated
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -11,138 +10,87 @@ from django.utils import timezone
 from ninja import Field, Path, Router
 
 from fleet.api.auth import caller, needs
-from fleet.api.budgets import BurnOut
+from fleet.api.budgets import BurnOut, burn_values
 from fleet.api.fields import INTEGRAL_FLOAT, RequestSchema, ResponseSchema, RunName
 from fleet.costs.budgets import BudgetStatus
-from fleet.costs.panel import MOST, CostShare, panel, set_training_length
+from fleet.costs.panel import MOST, panel, set_training_length
 from fleet.models import Run
 from telemetry.store.hot import open_store
 
 
 class PortionOut(ResponseSchema):
-    """One sort of spending."""
+    """One category of spending."""
 
     sort: str = Field(
         description="training, communication, input, saving, compiling, warming_up, repeated, "
         "idle or untold.",
         examples=["communication"],
     )
-    words: str = Field(description="The same for people.")
-    seconds: float = Field(description="Seconds of the run that went into it.")
+    words: str = Field(description="The category as text.")
+    seconds: float = Field(description="Seconds of the run.")
     usd: float | None = Field(description="US dollars, to the cent; null without a price.")
-    ratio: float = Field(description="Of all dollars, or of all time without a price, 0 to 1.")
-
-    @classmethod
-    def of(cls, part: CostShare) -> Self:
-        return cls(**{name: getattr(part, name) for name in cls.model_fields})
+    ratio: float = Field(description="Share of dollars, or of time without a price, 0 to 1.")
 
 
 class NextPriceOut(ResponseSchema):
-    """A price that is announced to hold next."""
+    """The next announced price."""
 
-    valid_from: datetime = Field(description="From when on, UTC.")
+    valid_from: datetime = Field(description="Start, UTC.")
     usd_per_node_hour: float = Field(description="US dollars per node and hour.")
-    basis: str = Field(description="By which terms.")
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        return cls(
-            valid_from=datetime.fromtimestamp(told["from_s"], UTC),
-            usd_per_node_hour=told["usd_per_node_hour"],
-            basis=told["basis"],
-        )
+    basis: str = Field(description="Pricing terms.")
 
 
 class RunBudgetOut(BurnOut):
-    """A budget that the run burns, whether its own or its team's, and how that stands."""
+    """A budget of the run or its team, and its status."""
 
     id: int = Field(description="Number of the budget.", examples=[4])
     whose: str = Field(description="Name of its team or run.", examples=["LLM"])
-    usd: float = Field(description="What may be spent, US dollars.")
-    ends_at: datetime = Field(description="The first moment that does not count, UTC.")
-
-    @classmethod
-    def of(cls, burn: BudgetStatus) -> Self:
-        budget = burn.budget
-        return cls(
-            **BurnOut.of(burn).model_dump(),
-            id=budget.pk,
-            whose=budget.name,
-            usd=budget.usd,
-            ends_at=budget.ends_at,
-        )
+    usd: float = Field(description="The budget in US dollars.")
+    ends_at: datetime = Field(description="End of its period, exclusive, UTC.")
 
 
 class RunMoneyDetail(ResponseSchema):
-    """What a run's dollars went into and buy, up to now; null where nobody can tell."""
+    """Cost of a run up to now; null where unknown."""
 
     run: str = Field(description="Name of the run.", examples=["llama"])
-    until: datetime = Field(description="Up to when this is, UTC.")
+    until: datetime = Field(description="Time up to which costs are counted, UTC.")
     portions: list[PortionOut] = Field(
-        description="What it was spent on, each second once; they add up to `total_usd`."
+        description="Spending by category, each second counted once; adds up to `total_usd`."
     )
     total_usd: float | None = Field(description="US dollars spent so far; null without a price.")
     total_s: float = Field(description="Seconds paid for so far.")
     usd_per_hour: float | None = Field(
-        description="US dollars per hour of all its nodes now, or when it ended."
+        description="US dollars per hour of all its nodes, now or when it ended."
     )
-    usd_per_node_hour: float | None = Field(description="The price of a node by the hour.")
-    price_basis: str = Field(description="By which terms.", examples=["on demand"])
-    next_price: NextPriceOut | None = Field(description="The price announced to hold next.")
+    usd_per_node_hour: float | None = Field(description="US dollars per node and hour.")
+    price_basis: str = Field(description="Pricing terms.", examples=["on demand"])
+    next_price: NextPriceOut | None = Field(description="The next announced price.")
     usd_per_mtok: float | None = Field(
-        description="US dollars per million tokens, rolling: the last minute of steps."
+        description="US dollars per million tokens over the last minute of steps."
     )
     settled_usd_per_mtok: float | None = Field(
-        description="The same in the steady state: all steps since the warm-up, and only those."
+        description="The same over all steps since the warm-up."
     )
     whole_usd_per_mtok: float | None = Field(
-        description="The same, cumulative: all that was paid over the tokens trained once."
+        description="All costs over the tokens trained, each counted once."
     )
     usd_per_epoch: float | None = Field(
-        description="US dollars per epoch at the settled price of a token."
+        description="US dollars per epoch at `settled_usd_per_mtok`."
     )
-    n_epochs: float | None = Field(description="Epochs done.")
-    trained_tokens: float = Field(description="Tokens trained, each once.")
-    planned_tokens: int | None = Field(description="Tokens it is to train.")
+    n_epochs: float | None = Field(description="Completed epochs.")
+    trained_tokens: float = Field(description="Tokens trained, each counted once.")
+    planned_tokens: int | None = Field(description="Tokens planned.")
     ends_at: datetime | None = Field(
-        description="Forecast: when it will have trained them, at the last minute's pace, UTC."
+        description="Forecast of when they are trained, at the pace of the last minute, UTC."
     )
     usd_at_end: float | None = Field(
-        description="Forecast: US dollars it will have cost then, at the prices announced."
+        description="Forecast of US dollars by then, at announced prices."
     )
     mfu_ratio: float | None = Field(description="Model FLOPs over the peak, 0 to 1.")
     peak_flops: float | None = Field(
-        description="That peak: dense FLOPs per second of all nodes at the run's precision."
+        description="Peak dense FLOPs per second of all nodes at the precision of the run."
     )
-    budgets: list[RunBudgetOut] = Field(description="The budgets that it burns now.")
-
-    @classmethod
-    def of(cls, run: Run, panel: Mapping[str, Any]) -> Self:
-        spent, ahead = panel["spent"], panel["outlook"]
-        total, price = panel["total_usd"], panel["price"]
-        return cls(
-            run=run.name,
-            until=spent.until,
-            portions=[PortionOut.of(part) for part in panel["parts"]],
-            total_usd=None if total is None else round(total, 2),
-            total_s=round(panel["total_s"], 3),
-            usd_per_hour=run.usd_per_hour or None,
-            usd_per_node_hour=price[0] or None,
-            price_basis=price[1],
-            next_price=NextPriceOut.of(panel["next_price"]) if panel["next_price"] else None,
-            **{name: getattr(ahead, name) for name in AHEAD},
-            trained_tokens=panel["trained"],
-            planned_tokens=run.planned_tokens,
-            mfu_ratio=panel["mfu_ratio"],
-            peak_flops=panel["peak_flops"],
-            budgets=[RunBudgetOut.of(each) for each in panel["budgets"]],
-        )
-
-
-AHEAD = (
-    *("usd_per_mtok", "settled_usd_per_mtok", "whole_usd_per_mtok"),
-    *("usd_per_epoch", "n_epochs", "ends_at", "usd_at_end"),
-)
+    budgets: list[RunBudgetOut] = Field(description="Current budgets of the run and its team.")
 
 
 router = Router(tags=["runs"])
@@ -150,35 +98,32 @@ Tokens = Annotated[int, Field(ge=1, le=MOST), INTEGRAL_FLOAT] | None
 
 
 class LengthIn(RequestSchema):
-    """How long a run is to be: both figures, null where that is not known."""
+    """Planned length of a run; null where unknown."""
 
     tokens_per_epoch: Tokens = Field(
-        description="Tokens of one pass over the data.", examples=[300_000_000_000]
+        description="Tokens of one epoch.", examples=[300_000_000_000]
     )
     planned_tokens: Tokens = Field(
-        description="Tokens after which it is to be over.", examples=[2_000_000_000_000]
+        description="Tokens after which the run ends.", examples=[2_000_000_000_000]
     )
 
 
-@router.get("/{name}/money", response=RunMoneyDetail, **needs("read"), summary="A run's money")
+@router.get("/{name}/money", response=RunMoneyDetail, **needs("read"), summary="Cost of a run")
 def run_money(request: HttpRequest, name: Path[RunName]) -> RunMoneyDetail:
-    """Tell what a run's dollars went into and buy, brought up to now, as its page shows it.
+    """Get the cost of a run up to now, as its page shows it.
 
-    `money` of the run itself is the same as last added up, within the minute, and is cheaper.
+    `money` of the run itself is up to a minute old, and faster.
     """
     return _serialize(get_object_or_404(Run, name=name))
 
 
 @router.post(
-    "/{name}/length",
-    response=RunMoneyDetail,
-    **needs("lead"),
-    summary="Say how long a run is",
+    "/{name}/length", response=RunMoneyDetail, **needs("lead"), summary="Set a run's length"
 )
 def run_length(request: HttpRequest, name: Path[RunName], payload: LengthIn) -> RunMoneyDetail:
-    """Say how many tokens an epoch has and the run is to train; its forecast follows.
+    """Set the tokens per epoch and the planned tokens of a run, for its forecast.
 
-    What is said stands as a note on the run. Needs the role lead.
+    The change is recorded as an annotation of the run. Needs the role lead.
     """
     run = get_object_or_404(Run, name=name)
     given = {field: "" if n is None else str(n) for field, n in payload.model_dump().items()}
@@ -188,4 +133,37 @@ def run_length(request: HttpRequest, name: Path[RunName], payload: LengthIn) -> 
 
 
 def _serialize(run: Run) -> RunMoneyDetail:
-    return RunMoneyDetail.of(run, panel(open_store(settings.REDIS_URL), run, now=timezone.now()))
+    found = panel(open_store(settings.REDIS_URL), run, now=timezone.now())
+    total, price, next_price = found["total_usd"], found["price"], found["next_price"]
+    return RunMoneyDetail.from_object(
+        found["outlook"],
+        run=run.name,
+        until=found["spent"].until,
+        portions=[PortionOut.from_object(part) for part in found["parts"]],
+        total_usd=None if total is None else round(total, 2),
+        total_s=round(found["total_s"], 3),
+        usd_per_hour=run.usd_per_hour or None,
+        usd_per_node_hour=price[0] or None,
+        price_basis=price[1],
+        next_price=next_price
+        and NextPriceOut(
+            **next_price, valid_from=datetime.fromtimestamp(next_price["from_s"], UTC)
+        ),
+        trained_tokens=found["trained"],
+        planned_tokens=run.planned_tokens,
+        mfu_ratio=found["mfu_ratio"],
+        peak_flops=found["peak_flops"],
+        budgets=[_run_budget(burn) for burn in found["budgets"]],
+    )
+
+
+def _run_budget(burn: BudgetStatus) -> RunBudgetOut:
+    budget = burn.budget
+    return RunBudgetOut.from_object(
+        burn,
+        **burn_values(burn),
+        id=budget.pk,
+        whose=budget.name,
+        usd=budget.usd,
+        ends_at=budget.ends_at,
+    )

@@ -1,12 +1,14 @@
-"""The kinds of values that the API takes and gives, each described once."""
+"""Types of request and response fields, base schemas, JSON parser and renderer."""
 
 import re
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import wraps
-from typing import Annotated, Any
+from typing import Annotated, Any, Self
 
 import msgspec
+from annotated_types import GroupedMetadata
 from django.http import HttpRequest
 from ninja import Field, Schema
 from ninja.parser import Parser
@@ -20,7 +22,7 @@ Operation = Callable[..., Any]
 
 EARLIEST, LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9999, 1, 1, tzinfo=UTC)
 LARGEST_KEY = 2**63 - 1
-# As RFC 3339 writes moments; a leap second is the second before it.
+# A leap second is read as the second before it.
 RFC3339_TIME = re.compile(
     r"(\d{4}-\d\d-\d\d)[Tt ](\d\d:\d\d:)(\d\d)(\.\d+)?([Zz]|[+-]\d\d:?\d\d)", re.ASCII
 )
@@ -28,7 +30,7 @@ UNIX_SECONDS = re.compile(r"-?(0|[1-9]\d*)(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 
 
 def parse_time(given: Any) -> datetime | None:
-    """Read a moment: RFC 3339 with its zone, or Unix seconds; one beyond all time is its edge."""
+    """Read RFC 3339 with its zone, or Unix seconds; limited to EARLIEST and LATEST."""
     if given is None or isinstance(given, datetime):
         return given
     text = str(given)
@@ -37,7 +39,7 @@ def parse_time(given: Any) -> datetime | None:
         return datetime.fromtimestamp(unix_s, UTC)
     found = RFC3339_TIME.fullmatch(text)
     if found is None:
-        raise ValueError("is no moment; write 2026-11-21T14:30:00Z, or Unix seconds")
+        raise ValueError("is not a time; write 2026-11-21T14:30:00Z, or Unix seconds")
     day, minute, second, fraction, zone = found.groups()
     plain = f"{day}T{minute}{'59' if second == '60' else second}{fraction or ''}{zone.upper()}"
     moment = datetime.fromisoformat(plain)
@@ -52,7 +54,6 @@ OptionalTime = Annotated[
     BeforeValidator(parse_time),
     WithJsonSchema({"anyOf": [{"type": "string", "format": "date-time"}, {"type": "number"}]}),
 ]
-# The same where there must be one.
 Time = Annotated[
     datetime,
     BeforeValidator(parse_time),
@@ -61,51 +62,65 @@ Time = Annotated[
 NAME = r"^[A-Za-z0-9._-]{1,80}$"
 RunName = Annotated[str, Field(pattern=NAME, examples=["llama"])]
 NodeName = Annotated[str, Field(pattern=NAME, examples=["llama-03"])]
-Text = Annotated[str, Field(pattern=r"^[^\x00-\x1f\x7f]*$")]
 Key = Annotated[int, Field(ge=1, le=LARGEST_KEY, examples=[1])]
+LINE = r"^[^\x00-\x1f\x7f]*$"
+NON_BLANK_LINE = r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$"
+Text = Annotated[str, Field(pattern=LINE)]
+# A slug, or empty.
+OPTIONAL_SLUG = r"^[A-Za-z0-9_-]{0,60}$"
 
 
-def among(values: Collection[str]) -> AfterValidator:
-    """Return a check that a text is one of these."""
+# Reads null from an empty string, and the name from a run, node or trial.
+NullableText = Annotated[
+    str | None, BeforeValidator(lambda value: getattr(value, "name", value) or None)
+]
 
-    def check(given: str) -> str:
-        if given not in values:
-            raise ValueError(f"must be one of {', '.join(filter(None, values))}")
+
+@dataclass(frozen=True)
+class OneOf(GroupedMetadata):
+    """A text that is one of ``values``, as validation and OpenAPI enum."""
+
+    values: tuple[str, ...]
+
+    def __iter__(self) -> Iterator[object]:
+        yield AfterValidator(self.check)
+        yield WithJsonSchema({"type": "string", "enum": list(self.values)})
+
+    def check(self, given: str) -> str:
+        if given not in self.values:
+            raise ValueError(f"must be one of {', '.join(filter(None, self.values))}")
         return given
 
-    return AfterValidator(check)
 
-
-def choice(values: Collection[str]) -> WithJsonSchema:
-    """Return what the description says of a text that is one of these."""
-    return WithJsonSchema({"type": "string", "enum": list(values)})
-
-
-def _without_point(given: Any) -> Any:
-    """Return a number without its point where it has nothing after it: JSON knows no integers."""
-    return int(given) if isinstance(given, float) and given.is_integer() else given
-
-
-INTEGRAL_FLOAT = BeforeValidator(_without_point)
+# JSON has no integers: 3.0 is accepted as 3.
+INTEGRAL_FLOAT = BeforeValidator(
+    lambda value: int(value) if isinstance(value, float) and value.is_integer() else value
+)
 WholeNumber = Annotated[int, INTEGRAL_FLOAT]
 
 
 class RequestSchema(Schema):
-    """What is sent: every field of its very type, and none that is not known."""
+    """A request body; fields have exactly their type, and unknown fields are refused."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
 class ResponseSchema(Schema):
-    """What is answered: all fields are there, null where there is nothing to tell."""
+    """A response; every field is present, null where unknown."""
 
     model_config = ConfigDict(json_schema_serialization_defaults_required=True)
 
+    @classmethod
+    def from_object(cls, source: Any, /, **values: Any) -> Self:
+        """Return ``values``, and the other fields from attributes of ``source``."""
+        names = cls.model_fields.keys() - values.keys()
+        return cls(**{name: getattr(source, name) for name in names}, **values)
+
 
 def conflict_on(*fields: str, **renamed: str) -> Callable[[Operation], Operation]:
-    """Answer 409 instead of 400 where one of these fields does not fit what exists.
+    """Answer 409 instead of 400 where one of these fields conflicts with stored data.
 
-    ``renamed`` are fields that the API calls otherwise: ``take="wanted"``.
+    ``renamed`` maps names of the domain to names of the API: ``take="wanted"``.
     """
 
     def decorate(operation: Operation) -> Operation:
@@ -124,40 +139,38 @@ def conflict_on(*fields: str, **renamed: str) -> Callable[[Operation], Operation
 
 
 class Problem(Schema):
-    """A problem document (RFC 9457): what is wrong, and where."""
+    """A problem document (RFC 9457)."""
 
     model_config = ConfigDict(extra="allow")
 
-    type: str = Field("about:blank", description="The kind of problem; the status tells it.")
-    title: str = Field(description="The status in words.", examples=["Bad Request"])
+    type: str = Field("about:blank", description="Always about:blank: see `status`.")
+    title: str = Field(description="The status as text.", examples=["Bad Request"])
     status: int = Field(description="The HTTP status.", examples=[400])
     detail: str = Field(
-        description="What is wrong and what to do about it, for people.",
+        description="What is wrong and how to fix it, for people.",
         examples=["limit: must be at most 200."],
     )
     field: str | None = Field(
-        None, description="The first field or parameter to mend.", examples=["limit"]
+        None, description="The first invalid field or parameter.", examples=["limit"]
     )
     errors: list[dict[str, str]] | None = Field(
         None,
-        description="Every field to mend, and why.",
+        description="Every invalid field, and why.",
         examples=[[{"field": "limit", "reason": "must be at most 200"}]],
     )
 
 
 class StrictParser(Parser):
-    """Reads a body as JSON, whatever type it says it has; NaN is none."""
+    """Reads a body as JSON, whatever its Content-Type; refuses NaN."""
 
     def parse_body(self, request: HttpRequest) -> Any:
-        """Return what the body says."""
         return msgspec.json.decode(request.body)
 
 
 class PlainRenderer(BaseRenderer):
-    """Writes JSON: NaN as null, moments as ISO 8601 in UTC."""
+    """Writes JSON: NaN as null, times as ISO 8601 in UTC."""
 
     media_type = "application/json"
 
     def render(self, request: HttpRequest, data: Any, *, response_status: int) -> bytes:
-        """Return the body of an answer."""
         return msgspec.json.encode(data)

@@ -11,30 +11,208 @@ import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from importlib import import_module
 from typing import Any
 from urllib.parse import parse_qs
 
 import msgspec
 from django.conf import settings
-from django.db import close_old_connections
+from django.contrib.auth import SESSION_KEY
+from django.contrib.auth.models import User
+from django.core.exceptions import ValidationError
+from django.db import DatabaseError, close_old_connections
+from django.http import parse_cookie
 
+from fleet.access.tokens import CHALLENGE, TokenCache, bearer
 from fleet.api.connections import EXTENSION, Connection, Unlimited
-from fleet.api.identity import ANONYMOUS_BYTES, ClientCheck
 from fleet.api.ingest_service import (
     IngestRequest,
     check_announced,
-    check_unpacked,
     outcome_of,
     serve,
+    store_unavailable,
     tokens,
     too_large,
 )
 from fleet.models import Token
 from fleet.models.problem import ProblemError
 
+Scope = dict[str, Any]
+Message = Mapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+App = Callable[[Scope, Receive, Send], Awaitable[None]]
+
+# The largest body of an unidentified client; the sign-in form is far smaller.
+ANONYMOUS_BYTES = 65_536
 MAX_AT_ONCE = 256
 # While requests keep coming, each waits up to this long to share a batch with others.
 GATHER_S = 0.1
+# Paths, and whether their lines contain no report of neuron-monitor.
+PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
+# The pages that files are uploaded to.
+UPLOADS = ("/support/", "/preflight/files")
+# Lines of a stream that come closer together than this form one batch.
+QUIET_S = 0.05
+# How long the rest of a refused body is read, so that the client receives the refusal.
+DRAIN_S = 10.0
+# Timeouts of a body without new bytes, and of a live stream without a line.
+BODY_IDLE_S = 60.0
+LIVE_IDLE_S = 3600.0
+# The memory for bodies of identified clients in one process.
+MAX_HELD_BYTES = 256_000_000
+WAIT = re.compile(r"\bwait=(\d{1,4})\b", re.ASCII)
+MAX_WAIT_S = 1.0
+
+
+class ClientGoneError(Exception):
+    """The client disconnected before its body was complete; nothing is stored."""
+
+
+class BodyMemory:
+    """Bytes of bodies in memory; above the limit a request is refused with 503."""
+
+    def __init__(self, limit: int = MAX_HELD_BYTES) -> None:
+        self._limit = limit
+        self._n_bytes = 0
+
+    @contextmanager
+    def hold(self) -> Iterator[Callable[[int], None]]:
+        """Yield a function that counts bytes of one body; they are released at the end."""
+        n_held = 0
+
+        def count(n_bytes: int) -> None:
+            nonlocal n_held
+            n_held += n_bytes
+            self._n_bytes += n_bytes
+            if self._n_bytes > self._limit:
+                detail = f"More than {self._limit:,} bytes are being received. Send it again."
+                raise ProblemError(503, detail, headers={"Retry-After": "5"})
+
+        try:
+            yield count
+        finally:
+            self._n_bytes -= n_held
+
+
+class IngestApplication:
+    """ASGI application that serves the ingest paths and forwards the rest to ``app``."""
+
+    def __init__(self, app: App, *, body_idle_s: float = BODY_IDLE_S) -> None:
+        self._app = app
+        self._batcher = Batcher()
+        self._client_check = ClientCheck(tokens)
+        self._body_memory = BodyMemory()
+        self._body_idle_s = body_idle_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        headers = {
+            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
+        }
+        connection: Connection = scope.get("extensions", {}).get(EXTENSION) or Unlimited()
+        is_ours = scope["path"] in PATHS and scope["method"] == "POST"
+        if scope.get("client"):
+            connection.count_for(scope["client"][0])
+        try:
+            if is_ours:
+                await self._ingest(scope, headers, receive, send)
+            else:
+                await self._forward(scope, headers, receive, send)
+        except ClientGoneError:
+            return
+        except ProblemError as error:
+            connection.drop_body()
+            await _send_response(
+                send, error.status, error.headers | {"Connection": "close"}, error.body
+            )
+            await _drain(receive)
+            await send({"type": "http.response.body"})
+
+    async def _identify(self, scope: Scope, headers: dict[str, str], needed: str = "") -> None:
+        """Refuse unidentified clients; lift the connection's limits for the others."""
+        await self._client_check.check(headers, needed)
+        connection = scope.get("extensions", {}).get(EXTENSION)
+        if connection is not None:
+            connection.identify()
+
+    async def _forward(
+        self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
+    ) -> None:
+        """Forward a request to Django, unless its body is too large."""
+        is_upload = scope["path"] in UPLOADS
+        limit: int = (
+            settings.SUPPORT_MAX_BODY_BYTES if is_upload else settings.DATA_UPLOAD_MAX_MEMORY_SIZE
+        )
+        length = headers.get("content-length")
+        check_announced(length, limit=limit)
+        is_known = int(length or 0) > ANONYMOUS_BYTES
+        if is_known:
+            await self._identify(scope, headers)
+        size, is_whole = 0, False
+        problem: ProblemError | None = None
+
+        async def counted() -> Message:
+            nonlocal size, is_whole, is_known, problem
+            if is_whole:
+                # Django now waits for the client to hang up, as long as its answer takes.
+                return await receive()
+            try:
+                message = await _receive_within(receive, self._body_idle_s)
+                is_whole = not message.get("more_body")
+                size += len(message.get("body", b""))
+                if size > limit:
+                    raise too_large(limit)
+                if size > ANONYMOUS_BYTES and not is_known:
+                    await self._identify(scope, headers)
+                    is_known = True
+            except ProblemError as error:
+                problem = error
+                return {"type": "http.disconnect"}
+            return message
+
+        await self._app(scope, counted, send)
+        if problem is not None:
+            raise problem
+
+    async def _ingest(
+        self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
+    ) -> None:
+        """Ingest lines: a whole body, or (``live=1``) a stream until its end."""
+        await self._identify(scope, headers, Token.Scope.INGEST)
+        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+        node, alone = query.get("node", [None])[-1], PATHS[scope["path"]]
+        if query.get("live", ["0"])[-1] == "1":
+            call = await self._stream(IngestRequest(headers, node, b"", 0.0, alone=alone), receive)
+        else:
+            check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
+            with self._body_memory.hold() as count:
+                body = await _read_body(receive, count, self._body_idle_s)
+                call = IngestRequest(headers, node, body, time.time(), alone=alone)
+                await self._batcher.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
+        body = msgspec.json.encode(outcome_of(call))
+        await _send_response(send, 200, {"Content-Type": "application/json"}, body)
+        await send({"type": "http.response.body"})
+
+    async def _stream(self, call: IngestRequest, receive: Receive) -> IngestRequest:
+        """Serve lines as they arrive, until the stream ends."""
+        if call.headers.get("content-encoding", "").strip().lower() not in {"", "identity"}:
+            detail = "A live stream cannot be compressed. Omit live=1 to send gzip."
+            raise ProblemError(415, detail, field="Content-Encoding")
+        rest, is_open, first_line = b"", True, 1
+        while is_open:
+            rest, is_open = await _read_lines(receive, rest)
+            lines, newline, rest = rest.rpartition(b"\n") if is_open else (rest, b"", b"")
+            if lines.strip():
+                piece = IngestRequest(
+                    call.headers, call.node, lines, time.time(), first_line, alone=call.alone
+                )
+                await self._batcher.serve(piece)
+                call.absorb(piece)
+            first_line += (lines + newline).count(b"\n")
+        return call
 
 
 class Batcher:
@@ -102,193 +280,77 @@ def _serve_in_thread(calls: Sequence[IngestRequest]) -> None:
         close_old_connections()
 
 
-Scope = dict[str, Any]
-Message = Mapping[str, Any]
-Receive = Callable[[], Awaitable[Message]]
-Send = Callable[[Message], Awaitable[None]]
-App = Callable[[Scope, Receive, Send], Awaitable[None]]
+class ClientCheck:
+    """Checks tokens and sessions; queries run in one thread, so that the event loop stays free."""
 
-# Paths, and whether their lines come without a report of neuron-monitor.
-PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
-# The pages that files are uploaded to.
-UPLOADS = ("/support/", "/preflight/files")
-# Lines of a stream that come closer together than this form one batch.
-QUIET_S = 0.05
-# How long the rest of a refused body is read, so that the client receives the refusal.
-DRAIN_S = 10.0
-# Timeouts of a body without new bytes, and of a live stream without a line.
-BODY_IDLE_S = 60.0
-LIVE_IDLE_S = 3600.0
-# The memory for bodies of identified clients in one process.
-MAX_HELD_BYTES = 256_000_000
-WAIT = re.compile(r"\bwait=(\d{1,4})\b", re.ASCII)
-MAX_WAIT_S = 1.0
+    def __init__(self, tokens: TokenCache) -> None:
+        self._tokens = tokens
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="identify")
 
+    async def check(self, headers: Mapping[str, str], scope: str = "") -> None:
+        """Accept a token with ``scope``; without a scope, any token or session.
 
-class ClientGoneError(Exception):
-    """The client disconnected before its body was complete; nothing is stored."""
-
-
-class BodyMemory:
-    """Bytes of bodies in memory; above the limit a request is refused with 503."""
-
-    def __init__(self, limit: int = MAX_HELD_BYTES) -> None:
-        self._limit = limit
-        self._n_bytes = 0
-
-    @contextmanager
-    def hold(self) -> Iterator[Callable[[int], None]]:
-        """Yield a function that counts bytes of one body; they are released at the end."""
-        n_held = 0
-
-        def count(n_bytes: int) -> None:
-            nonlocal n_held
-            n_held += n_bytes
-            self._n_bytes += n_bytes
-            if self._n_bytes > self._limit:
-                detail = f"More than {self._limit:,} bytes are being received. Send it again."
-                raise ProblemError(503, detail, headers={"Retry-After": "5"})
-
-        try:
-            yield count
-        finally:
-            self._n_bytes -= n_held
-
-
-class IngestApplication:
-    """ASGI application that serves the ingest paths and forwards the rest to ``app``."""
-
-    def __init__(self, app: App, *, body_idle_s: float = BODY_IDLE_S) -> None:
-        self._app = app
-        self._batcher = Batcher()
-        self._client_check = ClientCheck(tokens)
-        self._body_memory = BodyMemory()
-        self._body_idle_s = body_idle_s
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve a request, or forward it."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
+        Raises
+        ------
+        ProblemError
+            401 or 403 for other clients, 503 while the database is unavailable.
+        """
+        header, cookies = headers.get("authorization", ""), headers.get("cookie", "")
+        loop = asyncio.get_running_loop()
+        if scope or header:
+            secret = bearer(header)
+            if not self._tokens.has(secret, scope):
+                await loop.run_in_executor(self._thread, _check_token, self._tokens, secret, scope)
             return
-        headers = {
-            name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]
-        }
-        connection: Connection = scope.get("extensions", {}).get(EXTENSION) or Unlimited()
-        is_ours = scope["path"] in PATHS and scope["method"] == "POST"
-        if scope.get("client"):
-            connection.count_for(scope["client"][0])
-        try:
-            if is_ours:
-                await self._ingest(scope, headers, receive, send)
-            else:
-                await self._forward(scope, headers, receive, send)
-        except ClientGoneError:
-            return
-        except ProblemError as error:
-            connection.drop_body()
-            await _send_response(
-                send, error.status, error.headers | {"Connection": "close"}, error.body
+        key = parse_cookie(cookies).get(settings.SESSION_COOKIE_NAME, "")
+        if not key or not await loop.run_in_executor(self._thread, _is_signed_in, key):
+            detail = (
+                f"Only authenticated clients may send more than {ANONYMOUS_BYTES:,} bytes. "
+                "Sign in, or send `Authorization: Bearer <token>`."
             )
-            await _drain(receive)
-            await send({"type": "http.response.body"})
+            raise ProblemError(401, detail, headers={"WWW-Authenticate": CHALLENGE})
 
-    async def _identify(self, scope: Scope, headers: dict[str, str], needed: str = "") -> None:
-        """Refuse unidentified clients; lift the connection's limits for the others."""
-        await self._client_check.check(headers, needed)
-        connection = scope.get("extensions", {}).get(EXTENSION)
-        if connection is not None:
-            connection.identify()
 
-    async def _forward(
-        self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
-    ) -> None:
-        """Forward a request to Django, unless its body is too large."""
-        limit = page_limit(scope["path"])
-        length = headers.get("content-length")
-        check_announced(length, limit=limit)
-        is_known = int(length or 0) > ANONYMOUS_BYTES
-        if is_known:
-            await self._identify(scope, headers)
-        size, is_whole = 0, False
-        problem: ProblemError | None = None
+def _check_token(tokens: TokenCache, secret: str, scope: str) -> None:
+    close_old_connections()
+    try:
+        tokens.check(secret, scope)
+    except DatabaseError as error:
+        raise store_unavailable(error) from error
+    finally:
+        close_old_connections()
 
-        async def counted() -> Message:
-            nonlocal size, is_whole, is_known, problem
-            if is_whole:
-                # Django now waits for the client to hang up, as long as its answer takes.
-                return await receive()
-            try:
-                message = await _receive_within(receive, self._body_idle_s)
-                is_whole = not message.get("more_body")
-                size += len(message.get("body", b""))
-                if size > limit:
-                    raise too_large(limit)
-                if size > ANONYMOUS_BYTES and not is_known:
-                    await self._identify(scope, headers)
-                    is_known = True
-            except ProblemError as error:
-                problem = error
-                return {"type": "http.disconnect"}
-            return message
 
-        await self._app(scope, counted, send)
-        if problem is not None:
-            raise problem
-
-    async def _ingest(
-        self, scope: Scope, headers: dict[str, str], receive: Receive, send: Send
-    ) -> None:
-        """Ingest lines: a whole body, or (``live=1``) a stream until its end."""
-        await self._identify(scope, headers, Token.Scope.INGEST)
-        query = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
-        node, alone = query.get("node", [None])[-1], PATHS[scope["path"]]
-        if query.get("live", ["0"])[-1] == "1":
-            call = await self._stream(IngestRequest(headers, node, b"", 0.0, alone=alone), receive)
-        else:
-            check_announced(headers.get("content-length"), limit=settings.INGEST_MAX_BODY_BYTES)
-            with self._body_memory.hold() as count:
-                body = await _read_body(receive, count, self._body_idle_s)
-                call = IngestRequest(headers, node, body, time.time(), alone=alone)
-                await self._batcher.serve(call, wait_s=_wait_s(headers.get("prefer", "")))
-        told = msgspec.json.encode(outcome_of(call))
-        await _send_response(send, 200, {"Content-Type": "application/json"}, told)
-        await send({"type": "http.response.body"})
-
-    async def _stream(self, call: IngestRequest, receive: Receive) -> IngestRequest:
-        """Serve lines as they arrive, until the stream ends."""
-        check_unpacked(call.headers.get("content-encoding", ""))
-        rest, is_open, first_line = b"", True, 1
-        while is_open:
-            rest, is_open = await _read_lines(receive, rest)
-            lines, newline, rest = rest.rpartition(b"\n") if is_open else (rest, b"", b"")
-            if lines.strip():
-                piece = IngestRequest(
-                    call.headers, call.node, lines, time.time(), first_line, alone=call.alone
-                )
-                await self._batcher.serve(piece)
-                call.absorb(piece)
-            first_line += (lines + newline).count(b"\n")
-        return call
+def _is_signed_in(key: str) -> bool:
+    """Whether a session belongs to an active user; unlike Django, never rotates its key."""
+    close_old_connections()
+    try:
+        held = import_module(settings.SESSION_ENGINE).SessionStore(key).get(SESSION_KEY)
+        return held is not None and User.objects.filter(pk=held, is_active=True).exists()
+    except (ValueError, ValidationError):
+        return False
+    except DatabaseError as error:
+        raise store_unavailable(error) from error
+    finally:
+        close_old_connections()
 
 
 def _wait_s(prefer: str) -> float:
-    """Return the seconds a client lets us wait (``Prefer: wait=1``, RFC 7240), limited."""
+    """Return how long a request may wait (``Prefer: wait=1``, RFC 7240), in seconds."""
     found = WAIT.search(prefer)
     return min(float(found[1]), MAX_WAIT_S) if found else 0.0
 
 
 async def _receive_within(receive: Receive, within_s: float) -> Message:
-    """Wait for the next part of a body; 408 after ``within_s``."""
     try:
         async with asyncio.timeout(within_s):
             return await receive()
     except TimeoutError as error:
-        detail = f"Nothing of the body came for {within_s:g} s. Send it again."
+        detail = f"No part of the body arrived for {within_s:g} s. Send it again."
         raise ProblemError(408, detail) from error
 
 
 async def _read_body(receive: Receive, count: Callable[[int], None], idle_s: float) -> bytes:
-    """Read a whole body; 413 where it is too large."""
     limit = settings.INGEST_MAX_BODY_BYTES
     pieces: list[bytes] = []
     size = 0
@@ -318,7 +380,7 @@ async def _read_lines(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
                 message = await receive()
         except TimeoutError as error:
             if not has_line:
-                detail = f"No line came for {LIVE_IDLE_S:g} s. Begin the stream again."
+                detail = f"No line arrived for {LIVE_IDLE_S:g} s. Start the stream again."
                 raise ProblemError(408, detail) from error
             return b"".join(pieces), True
         if message["type"] == "http.disconnect":
@@ -331,13 +393,6 @@ async def _read_lines(receive: Receive, rest: bytes) -> tuple[bytes, bool]:
             raise too_large(limit)
         if not message.get("more_body"):
             return b"".join(pieces), False
-
-
-def page_limit(path: str) -> int:
-    """Return the limit of a body by path; upload pages take more."""
-    if path in UPLOADS:
-        return int(settings.SUPPORT_MAX_BODY_BYTES)
-    return int(settings.DATA_UPLOAD_MAX_MEMORY_SIZE)
 
 
 async def _send_response(send: Send, status: int, headers: dict[str, str], body: bytes) -> None:

@@ -1,7 +1,7 @@
-"""A node as the API tells it."""
+"""Nodes with their latest values."""
 
 from datetime import UTC, datetime
-from typing import Literal, Self
+from typing import Literal
 
 from django.conf import settings
 from django.http import HttpRequest
@@ -10,122 +10,83 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router
 
 from fleet.api.auth import needs
-from fleet.api.fields import NodeName, ResponseSchema, Text
+from fleet.api.fields import NodeName, NullableText, ResponseSchema, Text
 from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import Node
-from fleet.runs.summaries import STALE_AFTER_S, NodeNow, nodes_now
+from fleet.runs.summaries import STALE_AFTER_S, nodes_now
 from telemetry.store.hot import HotStore, open_store
 from telemetry.store.packing import unpack_block
 
+router = Router(tags=["nodes"])
+NODE_FIELDS = {"run", "team", "instance_type", "source"}
+
 
 class NodeFigures(ResponseSchema):
-    """A node by its newest report; null where it does not say, or is silent."""
+    """Values of a node's newest report; null where unknown or silent."""
 
     utilization_mean: float | None = Field(
-        description="Share of the last second that its cores computed, 0 to 1, mean of cores.",
+        description="Share of the last second that cores computed, 0 to 1, mean of cores.",
         examples=[0.93],
     )
-    utilization_min: float | None = Field(description="The same of the idlest core, 0 to 1.")
-    utilization_max: float | None = Field(description="The same of the busiest core, 0 to 1.")
+    utilization_min: float | None = Field(description="The same of the least busy core.")
+    utilization_max: float | None = Field(description="The same of the busiest core.")
     hbm_bytes_per_s: float | None = Field(
         description="HBM bytes read and written per second, all devices."
     )
     device_memory_used_bytes: float | None = Field(description="HBM bytes in use, all devices.")
     efa_latency_max_s: float | None = Field(
-        description="Probe latency in seconds, slowest EFA device."
+        description="Probe latency of the slowest EFA device, in seconds."
     )
-    ecc_uncorrected: int | None = Field(
-        description="Memory errors not corrected, as the node counts."
-    )
+    ecc_uncorrected: int | None = Field(description="Count of uncorrected memory errors.")
 
 
 class NodeOut(ResponseSchema):
-    """One machine that reports."""
+    """One node."""
 
-    name: str = Field(description="Unique name, also in addresses.", examples=["llama-03"])
-    instance_type: str = Field(description="What it is.", examples=["trn1.32xlarge"])
-    instance_id: str = Field(description="Its id at AWS; empty where unknown.")
-    zone: str = Field(description="Availability zone; empty where unknown.")
+    name: str = Field(description="Unique name, used in URLs.", examples=["llama-03"])
+    instance_type: str = Field(description="Instance type.", examples=["trn1.32xlarge"])
+    instance_id: str = Field(description="EC2 instance ID; empty if unknown.")
+    zone: str = Field(description="Availability zone; empty if unknown.")
     source: str = Field(
-        description="Who speaks for it: simulated, neuron-monitor or step-reports.",
+        description="Source of its data: simulated, neuron-monitor or step-reports.",
         examples=["neuron-monitor"],
     )
-    run: str | None = Field(description="Name of the run it works for.", examples=["llama"])
-    rank: int = Field(description="Its place within the run.", examples=[3])
+    run: NullableText = Field(description="Name of its run.", examples=["llama"])
+    rank: int = Field(description="Rank within the run.", examples=[3])
     n_cores: int = Field(description="NeuronCores, as the runtime counts them.", examples=[32])
     n_devices: int = Field(description="Accelerators.", examples=[16])
     n_efa: int = Field(description="EFA devices.", examples=[8])
-    first_seen_at: datetime = Field(description="When it was first heard of, UTC.")
+    first_seen_at: datetime = Field(description="Time of its first report, UTC.")
     last_seen_at: datetime | None = Field(
-        description="Its newest report, UTC; null where there was none in a week."
+        description="Time of its newest report, UTC; null if there was none in a week."
     )
     state: str = Field(
-        description="up; silent: it ought to report; released: its run is over.",
+        description="up; silent: it should report; released: its run has ended.",
         examples=["up"],
     )
-    now: NodeFigures = Field(description="Its newest report.")
+    now: NodeFigures = Field(description="Values of its newest report.")
     url: str = Field(description="Path of its page.", examples=["/nodes/llama-03/"])
-
-    @classmethod
-    def of(cls, now: NodeNow) -> Self:
-        node = now.node
-        seen_s = now.last_seen_s
-        return cls(
-            **{name: getattr(node, name) for name in SAME_FIELDS},
-            run=node.run.name if node.run else None,
-            last_seen_at=None if seen_s is None else datetime.fromtimestamp(seen_s, UTC),
-            state=state_of(now),
-            now=NodeFigures(**{name: getattr(now, name) for name in NodeFigures.model_fields}),
-            url=node.get_absolute_url(),
-        )
-
-
-SAME_FIELDS = (
-    "name",
-    "instance_type",
-    "instance_id",
-    "zone",
-    "source",
-    "rank",
-    "n_cores",
-    "n_devices",
-    "n_efa",
-    "first_seen_at",
-)
-
-
-def state_of(now: NodeNow) -> str:
-    """Return the word for whether a node reports."""
-    if now.is_up:
-        return "up"
-    return "silent" if now.is_silent else "released"
 
 
 class NodePage(PageLinks):
     """A page of nodes."""
 
     items: list[NodeOut] = Field(description="The nodes of this page.")
-    sorted_by: str = Field(default="name", description="By name, as code points are ordered.")
-
-
-router = Router(tags=["nodes"])
+    sorted_by: str = Field(default="name", description="Order: name, by code points.")
 
 
 class NodeQuery(Paging):
-    """Which nodes to list."""
+    """Filter of nodes."""
 
-    run: Text = Field("", description="Name of the run they work for.", examples=["llama"])
-    team: Text = Field("", description="Whose run it is, exactly.")
-    instance_type: Text = Field("", description="What they are.", examples=["trn2.48xlarge"])
+    run: Text = Field("", description="Name of the run.", examples=["llama"])
+    team: Text = Field("", description="Team of the run, exact match.")
+    instance_type: Text = Field("", description="Instance type.", examples=["trn2.48xlarge"])
     source: Literal["", "simulated", "neuron-monitor", "step-reports"] = Field(
-        "", description="Who speaks for them."
+        "", description="Source of the data."
     )
     state: Literal["", "up", "silent", "released"] = Field(
-        "", description="Whether they report: up; silent, though they ought to; released."
+        "", description="up; silent: should report; released: its run has ended."
     )
-
-
-NODE_FIELDS = {"run", "team", "instance_type", "source"}
 
 
 def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
@@ -134,24 +95,32 @@ def _serialize(nodes: list[Node], hot: HotStore) -> list[NodeOut]:
         shard: unpack_block(shard, tick, blob, layout)
         for shard, (tick, layout, blob) in packed.items()
     }
-    told = nodes_now(hot, nodes, now_s=timezone.now().timestamp(), latest=latest)
-    return [NodeOut.of(each) for each in told]
+    return [
+        NodeOut.from_object(
+            now.node,
+            last_seen_at=now.last_seen_s and datetime.fromtimestamp(now.last_seen_s, UTC),
+            state="up" if now.is_up else "silent" if now.is_silent else "released",
+            now=NodeFigures.from_object(now),
+            url=now.node.get_absolute_url(),
+        )
+        for now in nodes_now(hot, nodes, now_s=timezone.now().timestamp(), latest=latest)
+    ]
 
 
 @router.get("", response=NodePage, **needs("read"), summary="List nodes")
 def node_list(request: HttpRequest, query: Query[NodeQuery]) -> NodePage:
-    """Nodes by name, each with its newest report."""
+    """List nodes by name, each with its latest values."""
     hot = open_store(settings.REDIS_URL)
     oldest_s = timezone.now().timestamp() - STALE_AFTER_S
     up = {name for name, seen_s in hot.last_seen().items() if seen_s >= oldest_s}
     nodes = Node.objects.filter_by(**query.model_dump(include=NODE_FIELDS))
     nodes = nodes.in_state(query.state, up=up).select_related("run")
     rows, links = paginate(request, nodes, query, by="name")
-    return NodePage(items=_serialize(rows, hot), next=links.next, prev=links.prev)
+    return NodePage(items=_serialize(rows, hot), **links)
 
 
 @router.get("/{name}", response=NodeOut, **needs("read"), summary="One node")
 def node_one(request: HttpRequest, name: Path[NodeName]) -> NodeOut:
-    """One node, with its newest report."""
+    """Get one node with its latest values."""
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
     return _serialize([node], open_store(settings.REDIS_URL))[0]

@@ -1,4 +1,4 @@
-"""Lists by the page: a cursor is the key of the row before, so that nothing new shifts it."""
+"""Pagination by cursor, time windows, and If-Match."""
 
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
@@ -19,37 +19,37 @@ Cursor = Annotated[
     str,
     Field(
         pattern=r"^(|[ab]\.[A-Za-z0-9._-]{1,80})$",
-        description="From `next` or `prev` of a page; opaque. Left out: the first page.",
+        description="From `next` or `prev` of a page; opaque. Default: the first page.",
     ),
 ]
 
 
 class Paging(Schema):
-    """Which page of a list."""
+    """The page of a list."""
 
     cursor: Cursor = ""
-    limit: int = Field(50, ge=1, le=MAX_LIMIT, description="How many rows at most.", examples=[20])
+    limit: int = Field(50, ge=1, le=MAX_LIMIT, description="Most rows.", examples=[20])
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of the list's own filter."""
+        """The filter of the list, without cursor and limit."""
         return self.model_dump(exclude={"cursor", "limit"})
 
 
 class PageLinks(Schema):
-    """Where a list goes on."""
+    """The neighbouring pages of a page."""
 
     next: str | None = Field(description="Path of the next page; null on the last.")
-    prev: str | None = Field(description="Path of the page before; null on the first.")
+    prev: str | None = Field(description="Path of the previous page; null on the first.")
 
 
 def paginate(
     request: HttpRequest, rows: QuerySet[T], asked: Paging, *, by: str
-) -> tuple[list[T], PageLinks]:
-    """Return one page of rows in order of a unique field, ``-`` before it for descending.
+) -> tuple[list[T], dict[str, Any]]:
+    """Return one page of rows, ordered by a unique field (``-``: descending), and its links.
 
-    A cursor is the letter a or b, for the rows after or before, and a key. Rows made meanwhile
-    neither repeat nor hide another.
+    A cursor is the letter a (after) or b (before) and the key of a row, so that new rows neither
+    repeat nor hide others.
     """
     field, is_down = by.removeprefix("-"), by.startswith("-")
     after, key = _parse_cursor(asked.cursor, field)
@@ -81,8 +81,8 @@ def page_links(
     has_next: bool,
     has_prev: bool,
     pinned: dict[str, str] | None = None,
-) -> PageLinks:
-    """Return the links of a page; ``pinned`` parameters stand in them whatever was asked."""
+) -> dict[str, Any]:
+    """Return the fields of `PageLinks`; ``pinned`` parameters replace those of the request."""
     query = request.GET.copy()
     for name, value in (pinned or {}).items():
         query[name] = value
@@ -92,14 +92,14 @@ def page_links(
         there["cursor"] = f"{letter}.{key(row)}"
         return f"{request.path}?{there.urlencode()}"
 
-    return PageLinks(
-        next=to("a", page[-1]) if has_next and page else None,
-        prev=to("b", page[0]) if has_prev and page else None,
-    )
+    return {
+        "next": to("a", page[-1]) if has_next and page else None,
+        "prev": to("b", page[0]) if has_prev and page else None,
+    }
 
 
 def _parse_cursor(cursor: str, field: str) -> tuple[bool | None, str | int | None]:
-    """Return whether a cursor asks for what comes after it, and the key it stands at."""
+    """Return whether a cursor asks for the rows after its key, and the key."""
     if not cursor:
         return None, None
     letter, _, key = cursor.partition(".")
@@ -107,17 +107,17 @@ def _parse_cursor(cursor: str, field: str) -> tuple[bool | None, str | int | Non
 
 
 def cursor_number(key: str) -> int:
-    """Return a cursor's key as a number; what is none stands before every row."""
+    """Return a cursor's key as a number; 0, before every row, for anything else."""
     return min(int(key), LARGEST_KEY) if key.isascii() and key.isdecimal() else 0
 
 
 def check_unchanged(if_match: str | None, version: str) -> None:
-    """Refuse to act on what has changed since the caller read it (If-Match)."""
+    """Refuse with 412 unless If-Match is missing, ``*`` or the current version."""
     if if_match is None:
         return
     wanted = parse_etags(if_match)
     if wanted != ["*"] and f'"{version}"' not in wanted:
-        detail = f'It has changed: its version is "{version}" now. Read it again, then decide.'
+        detail = f'It has changed: its version is now "{version}". Read it again.'
         raise ProblemError(412, detail, field="If-Match", version=version)
 
 
@@ -125,22 +125,22 @@ DEFAULT_WINDOW = timedelta(minutes=15)
 
 
 class WindowQuery(Schema):
-    """From when until when; a window longer than 31 days begins 31 days before its end."""
+    """A time window; one longer than 31 days starts 31 days before its end."""
 
     since: OptionalTime = Field(
         None,
-        description="Where the window begins: RFC 3339, or Unix seconds. Left out: 15 minutes "
-        "before its end. At most 31 days before it.",
+        description="Start of the window: RFC 3339 or Unix seconds. Default: 15 minutes "
+        "before its end; at most 31 days before it.",
         examples=["2026-11-21T14:30:00Z"],
     )
     until: OptionalTime = Field(
         None,
-        description="Where it ends, itself left out: RFC 3339, or Unix seconds. Left out: now.",
+        description="End of the window, exclusive: RFC 3339 or Unix seconds. Default: now.",
         examples=["2026-11-21T15:30:00Z"],
     )
 
     def window(self, *, now: datetime) -> tuple[int, int]:
-        """Return the window in Unix seconds; one that ends before it begins is empty."""
+        """Return the window in Unix seconds; it is empty where it ends before its start."""
         end = min(self.until or now, now + timedelta(minutes=1))
         start = self.since or max(EARLIEST, end - DEFAULT_WINDOW)
         longest = max(EARLIEST, end - timedelta(seconds=LONGEST_S))

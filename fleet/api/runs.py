@@ -1,9 +1,8 @@
-"""A run as the API tells it."""
+"""Runs with their latest values, their steps, and similar runs."""
 
 import math
-from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Literal, Self
+from typing import Literal
 
 import numpy as np
 from django.conf import settings
@@ -14,7 +13,7 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router
 
 from fleet.api.auth import needs
-from fleet.api.fields import OptionalTime, ResponseSchema, RunName, Text
+from fleet.api.fields import NullableText, OptionalTime, ResponseSchema, RunName, Text
 from fleet.api.paging import (
     Cursor,
     PageLinks,
@@ -36,16 +35,19 @@ from telemetry.steps import PHASES, StepBatch
 from telemetry.store.history import run_history
 from telemetry.store.hot import open_store
 
+router = Router(tags=["runs"])
+MAX_STEPS = 1_000
+
 
 class RunFigures(ResponseSchema):
-    """A run's last minute of steps, at least five, averaged; null where nobody tells."""
+    """Averages over the last minute of steps, at least five; null if unknown."""
 
     step_s: float | None = Field(description="Mean step, in seconds.", examples=[1.27])
     allreduce_share_ratio: float | None = Field(
         description="Exposed gradient all-reduce over step time, 0 to 1.", examples=[0.18]
     )
-    wait_ratio: float | None = Field(description="Of it, waiting for peers, 0 to 1.")
-    transfer_ratio: float | None = Field(description="Of it, moving gradients, 0 to 1.")
+    wait_ratio: float | None = Field(description="Share of waiting for peers, 0 to 1.")
+    transfer_ratio: float | None = Field(description="Share of moving gradients, 0 to 1.")
     tokens_per_s: float | None = Field(description="Tokens trained per second.")
     mfu_ratio: float | None = Field(
         description="Model FLOPs over the peak of the chips, 0 to 1.", examples=[0.41]
@@ -53,79 +55,45 @@ class RunFigures(ResponseSchema):
     usd_per_mtok: float | None = Field(description="US dollars per million tokens at this pace.")
     last_step: int | None = Field(description="Number of the last step.")
     last_step_at_s: float | None = Field(description="When it ended, in Unix seconds.")
-    is_stale: bool = Field(description="Whether steps stopped coming.")
-
-    @classmethod
-    def of(cls, now: RunNow) -> Self:
-        return cls(
-            step_s=now.step_s,
-            allreduce_share_ratio=now.share_ratio,
-            wait_ratio=now.wait_ratio,
-            transfer_ratio=now.transfer_ratio,
-            tokens_per_s=now.tokens_per_s,
-            mfu_ratio=now.mfu_ratio,
-            usd_per_mtok=now.usd_per_mtok,
-            last_step=now.last_step,
-            last_step_at_s=now.last_step_at_s,
-            is_stale=now.is_stale,
-        )
+    is_stale: bool = Field(description="Whether steps have stopped arriving.")
 
 
 class RunMoney(ResponseSchema):
-    """What a run's dollars went into, as added up once a minute, to its last settled step."""
+    """Cost of a run by category, updated every minute, up to its last settled step."""
 
-    until: datetime = Field(description="Up to when it was added up, UTC.")
+    until: datetime = Field(description="Time up to which costs are counted, UTC.")
     usd: dict[str, float] | None = Field(
-        description="US dollars by what they went into, in cents; null without a price.",
+        description="US dollars by category, to the cent; null without a price.",
         examples=[{"training": 812.5, "communication": 101.25, "compiling": 64.0, "idle": 3.0}],
     )
     total_usd: float | None = Field(description="Their sum, to the cent.", examples=[980.75])
-    seconds: dict[str, float] = Field(description="Seconds by what they went into.")
+    seconds: dict[str, float] = Field(description="Seconds by category.")
     settled_usd_per_mtok: float | None = Field(
-        description="US dollars per million tokens since the warm-up, of steps alone."
+        description="US dollars per million tokens of the steps since the warm-up."
     )
     whole_usd_per_mtok: float | None = Field(
-        description="US dollars per million tokens trained once, with all that was paid."
+        description="All costs per million tokens trained, each counted once."
     )
     usd_per_epoch: float | None = Field(
-        description="US dollars per epoch since the warm-up; null while its tokens are unknown."
+        description="US dollars per epoch since the warm-up; null if its tokens are unknown."
     )
-
-    @classmethod
-    def of(cls, run: Run) -> Self | None:
-        told = stored_account(run)
-        if told is None:
-            return None
-        usd = None if told.usd is None else round_to_cents(told.usd)
-        settled = told.usd_per_mtok
-        trained = told.settled_tokens + told.warm_tokens
-        per_epoch = run.tokens_per_epoch
-        return cls(
-            until=told.until,
-            usd=usd,
-            total_usd=None if usd is None else round(sum(usd.values()), 2),
-            seconds={sort: round(value, 3) for sort, value in told.seconds.items()},
-            settled_usd_per_mtok=settled,
-            whole_usd_per_mtok=told.total_usd / trained * 1e6 if usd and trained else None,
-            usd_per_epoch=settled * per_epoch / 1e6 if settled and per_epoch else None,
-        )
 
 
 class RunOut(ResponseSchema):
     """One training job."""
 
     id: int = Field(description="Number of the run.", examples=[7])
-    name: str = Field(description="Unique name, also in addresses.", examples=["llama"])
-    team: str = Field(description="Whose it is; empty where nobody says.", examples=["LLM"])
-    purpose: str = Field(description="One line for people.")
-    model: str = Field(description="What is trained.", examples=["llama2-7b"])
-    instance_type: str = Field(description="On what.", examples=["trn1.32xlarge"])
+    name: str = Field(description="Unique name, used in URLs.", examples=["llama"])
+    team: str = Field(description="Its team; empty if unknown.", examples=["LLM"])
+    purpose: str = Field(description="Description in one line.")
+    model: str = Field(description="Name of the model.", examples=["llama2-7b"])
+    instance_type: str = Field(description="Instance type.", examples=["trn1.32xlarge"])
     n_nodes: int = Field(description="Number of nodes.", examples=[16])
     tp: int = Field(description="Tensor-parallel degree.", examples=[8])
     pp: int = Field(description="Pipeline-parallel degree.", examples=[1])
     seq_len: int = Field(description="Tokens per sequence.", examples=[4096])
     global_batch: int = Field(description="Sequences per step.", examples=[1024])
-    precision: str = Field(description="Of the multiplications.", examples=["bf16"])
+    precision: str = Field(description="Precision of multiplications.", examples=["bf16"])
     is_simulated: bool = Field(description="Whether trnwatch simulates it.")
     state: str = Field(description="active, or over.", examples=["active"])
     phase: str = Field(
@@ -134,70 +102,45 @@ class RunOut(ResponseSchema):
     )
     phase_since: datetime = Field(description="When the phase began, UTC.")
     started_at: datetime = Field(description="When the run began, UTC.")
-    finished_at: datetime | None = Field(description="When it was over, UTC.")
-    last_step: int = Field(description="Steps done, as the database knows it.")
-    n_tokens: int = Field(description="Tokens trained, as the database knows it.")
+    finished_at: datetime | None = Field(description="When the run ended, UTC.")
+    last_step: int = Field(description="Number of its last step in the database.")
+    n_tokens: int = Field(description="Tokens trained, from the database.")
     usd_per_node_hour: float | None = Field(
-        description="US dollars per node and hour when it began; null where unknown."
+        description="US dollars per node and hour at its start; null if unknown."
     )
-    price_basis: str = Field(description="Where that price comes from.", examples=["on demand"])
+    price_basis: str = Field(description="Source of that price.", examples=["on demand"])
     usd_per_hour: float | None = Field(description="US dollars per hour of the whole run, now.")
-    usd_so_far: float | None = Field(description="US dollars paid so far; null where unknown.")
-    tokens_per_epoch: int | None = Field(description="Tokens of one epoch; null while unknown.")
-    planned_tokens: int | None = Field(description="Tokens it is to train; null while unknown.")
-    money: RunMoney | None = Field(
-        description="What its dollars went into; null until it was added up."
-    )
+    usd_so_far: float | None = Field(description="US dollars so far; null if unknown.")
+    tokens_per_epoch: int | None = Field(description="Tokens of one epoch; null if unknown.")
+    planned_tokens: int | None = Field(description="Tokens planned; null if unknown.")
+    money: RunMoney | None = Field(description="Cost by category; null until it was calculated.")
     allreduce_limit_ratio: float = Field(
         description="All-reduce share above which an alert fires, 0 to 1.", examples=[0.25]
     )
-    n_open_alerts: int = Field(description="Alerts of the run that are not over.")
-    now: RunFigures = Field(description="The last minute of steps.")
+    n_open_alerts: int = Field(description="Open alerts of the run.")
+    now: RunFigures = Field(description="Averages over the last minute of steps.")
     url: str = Field(description="Path of its page.", examples=["/runs/llama/"])
-
-    @classmethod
-    def of(cls, now: RunNow, *, n_open_alerts: int) -> Self:
-        run = now.run
-        told = {name: getattr(run, name) for name in SAME_FIELDS}
-        price, spent = run.usd_per_node_hour or None, run.usd_by(timezone.now())
-        return cls(
-            **told,
-            state="active" if run.finished_at is None else "over",
-            usd_per_node_hour=price,
-            usd_per_hour=run.usd_per_hour or None,
-            usd_so_far=None if math.isnan(spent) else round(spent, 2),
-            money=RunMoney.of(run),
-            n_open_alerts=n_open_alerts,
-            now=RunFigures.of(now),
-            url=run.get_absolute_url(),
-        )
-
-
-# What a run tells as its row has it.
-SAME_FIELDS = sorted(
-    {field.name for field in Run._meta.fields} & set(RunOut.model_fields) - {"usd_per_node_hour"}
-)
 
 
 class RunPage(PageLinks):
     """A page of runs."""
 
     items: list[RunOut] = Field(description="The runs of this page.")
-    sorted_by: str = Field(default="-id", description="What was first heard of last comes first.")
+    sorted_by: str = Field(default="-id", description="Order: newest first.")
 
 
 class StepOut(ResponseSchema):
-    """One step of a run, or the average of neighbours where so many are told as one."""
+    """One step of a run, or the average of several neighbouring steps."""
 
-    step: int = Field(description="Number of the step (of neighbours: the last's).")
-    ended_at_s: float = Field(description="When it was over, in Unix seconds.")
+    step: int = Field(description="Number of the step; of several: of the last one.")
+    ended_at_s: float = Field(description="When it ended, in Unix seconds.")
     n_steps: int | None = Field(
-        description="How many steps the row is the average of; null where nobody counted.",
+        description="Number of steps in this average; null if unknown.",
         examples=[1],
     )
-    tokens: float | None = Field(description="Tokens trained in all of them together.")
-    step_s: float | None = Field(description="How long it took, in seconds, mean over workers.")
-    compute_s: float | None = Field(description="Of it a worker's own work, in seconds.")
+    tokens: float | None = Field(description="Tokens trained in all these steps.")
+    step_s: float | None = Field(description="Duration in seconds, mean over workers.")
+    compute_s: float | None = Field(description="Computing, in seconds.")
     wait_s: float | None = Field(description="Waiting at the gradient collective, in seconds.")
     transfer_s: float | None = Field(description="Moving gradients, in seconds.")
     input_s: float | None = Field(description="Waiting for data, in seconds.")
@@ -206,167 +149,157 @@ class StepOut(ResponseSchema):
 
 
 class StretchOut(ResponseSchema):
-    """A part of a window that comes from one tier at one resolution."""
+    """A part of a window with one storage tier and resolution."""
 
-    since_s: int = Field(description="Where it begins, in Unix seconds.")
-    every_s: int = Field(description="Seconds between points as kept; 0: every step.")
+    since_s: int = Field(description="Start, in Unix seconds.")
+    every_s: int = Field(description="Seconds between stored points; 0: every step.")
     tier: str = Field(description="hot, durable or long term.", examples=["hot"])
-    why: str = Field(description="Why nothing is told of it; empty where it is.")
-
-    @classmethod
-    def of(cls, stretch: SeriesSource) -> Self:
-        return cls(
-            since_s=stretch.since, every_s=stretch.every_s, tier=stretch.tier, why=stretch.why
-        )
+    why: str = Field(description="Why its data is missing; empty if it is not.")
 
 
 class StepPage(PageLinks):
     """A page of a run's steps."""
 
     items: list[StepOut] = Field(description="The steps of this page.")
-    sorted_by: str = Field(default="-step", description="The newest step comes first.")
-    since_s: int = Field(description="Where the window begins, in Unix seconds.")
-    until_s: int = Field(description="Where it ends, in Unix seconds, itself left out.")
-    stretches: list[StretchOut] = Field(description="Which tier told of which part.")
+    sorted_by: str = Field(default="-step", description="Order: newest first.")
+    since_s: int = Field(description="Start of the window, in Unix seconds.")
+    until_s: int = Field(description="End of the window, exclusive, in Unix seconds.")
+    stretches: list[StretchOut] = Field(description="Tier and resolution of each part.")
 
 
 class DifferenceOut(ResponseSchema):
-    """One setting that the other run has otherwise."""
+    """One setting that differs."""
 
     what: str = Field(
         description="precision, flags, neuronx-cc or Neuron SDK.", examples=["precision"]
     )
-    mine: str = Field(description="Of this run; of flags: those that only it has, or none.")
-    theirs: str = Field(description="Of the other.", examples=["fp8"])
+    mine: str = Field(description="Value of this run; flags: those that only it has, or none.")
+    theirs: str = Field(description="Value of the other run.", examples=["fp8"])
 
 
 class LikeOut(ResponseSchema):
-    """A run that trained the same model and batch on as many of the same nodes."""
+    """A run with the same model, batch, instance type and number of nodes."""
 
     run: str = Field(description="Name of the other run.", examples=["llama-fp8"])
-    differ: list[DifferenceOut] = Field(description="In what it differs.")
+    differ: list[DifferenceOut] = Field(description="Settings that differ.")
     ratio: float = Field(
-        description="Its tokens per second over this run's, less one.", examples=[0.21]
+        description="Its tokens per second over this run's, minus one.", examples=[0.21]
     )
-    is_assumed: bool = Field(
-        description="Whether either run is simulated: then nothing was measured on real hardware."
-    )
+    is_assumed: bool = Field(description="Whether either run is simulated.")
     low: float | None = Field(
-        description="Lower end of the 95 % interval; null: too few steps, or assumed."
+        description="Lower end of the 95 % interval; null: too few steps, or simulated."
     )
     high: float | None = Field(description="Upper end.")
-    tokens_per_s: float = Field(description="Its tokens per second, settled.")
-    my_tokens_per_s: float = Field(description="This run's.")
-    n_steps: int = Field(description="Its settled steps that this rests on.")
-    my_n_steps: int = Field(description="This run's.")
-
-    @classmethod
-    def of(cls, told: Mapping[str, Any]) -> Self:
-        plain = {name: told[name] for name in cls.model_fields if name != "differ"}
-        differ = [
-            DifferenceOut(what=part["what"], mine=part["mine"], theirs=part["theirs"])
-            for part in told["differ"]
-        ]
-        return cls(**plain, differ=differ)
+    tokens_per_s: float = Field(description="Its settled tokens per second.")
+    my_tokens_per_s: float = Field(description="Settled tokens per second of this run.")
+    n_steps: int = Field(description="Its settled steps in the comparison.")
+    my_n_steps: int = Field(description="Settled steps of this run in the comparison.")
 
 
 class PredictionOut(ResponseSchema):
-    """What the step model gives for a precision that no similar run has used."""
+    """Prediction of the step model for a precision that no similar run has used."""
 
     precision: str = Field(description="The precision.", examples=["fp8"])
-    ratio: float = Field(description="Tokens per second over this run's, less one: assumed.")
-    tokens_per_s: float = Field(description="Tokens per second, assumed.")
+    ratio: float = Field(description="Predicted tokens per second over this run's, minus one.")
+    tokens_per_s: float = Field(description="Predicted tokens per second.")
 
 
 class SimilarRunsOut(ResponseSchema):
     """A run's settings against those of similar runs, updated every ten minutes."""
 
     run: str = Field(description="Name of the run.", examples=["llama"])
-    precision: str | None = Field(description="Of the multiplications; null: not told.")
-    compiler_flags: str | None = Field(description="As neuronx-cc gets them; null: not told.")
-    compiler_version: str | None = Field(description="Of neuronx-cc; null: not told.")
-    sdk_version: str | None = Field(description="Of the Neuron SDK; null: not told.")
+    precision: NullableText = Field(description="Precision of multiplications.")
+    compiler_flags: NullableText = Field(description="Flags of neuronx-cc.")
+    compiler_version: NullableText = Field(description="Version of neuronx-cc.")
+    sdk_version: NullableText = Field(description="Version of the Neuron SDK.")
     headline: str = Field(description="The likely gain of other settings, as text.")
     measured: list[LikeOut] = Field(description="Similar runs, the most certain gain first.")
     predicted: list[PredictionOut] = Field(description="Precisions that no similar run has used.")
     unknown: list[str] = Field(description="What is unknown, as text.")
-    worked_out_at: datetime | None = Field(description="When, UTC; null: not yet.")
-
-    @classmethod
-    def of(cls, run: Run) -> Self:
-        """Describe a run, selected with its similar runs."""
-        panel, stored = similar_runs_panel(run), getattr(run, "similar_runs", None)
-        comparison = stored.comparison if isinstance(stored, SimilarRunsResult) else {}
-        predicted = [
-            PredictionOut(**{name: each[name] for name in PredictionOut.model_fields})
-            for each in comparison.get("predicted", ())
-        ]
-        return cls(
-            run=run.name,
-            **{name: getattr(run, name) or None for name in SETTINGS},
-            headline=panel.headline,
-            measured=[LikeOut.of(each) for each in measured_results(run, comparison)],
-            predicted=predicted,
-            unknown=list(panel.unknown),
-            worked_out_at=panel.updated_at,
-        )
-
-
-SETTINGS = ("precision", "compiler_flags", "compiler_version", "sdk_version")
-
-
-router = Router(tags=["runs"])
-MAX_STEPS = 1_000
+    worked_out_at: datetime | None = Field(description="When updated, UTC; null: not yet.")
 
 
 class RunFilter(Paging):
-    """Which runs to list."""
+    """Filter of runs."""
 
-    state: Literal["", "active", "over"] = Field("", description="Whether they are over.")
+    state: Literal["", "active", "over"] = Field("", description="active, or over: ended.")
     phase: Literal["", "pending", "compiling", "warming_up", "training", "finished", "failed"] = (
-        Field("", description="Where in their life they are.")
+        Field("", description="Phase of the run.")
     )
-    team: Text = Field("", description="Whose they are, exactly.", examples=["LLM"])
-    since: OptionalTime = Field(
-        None, description="Started then or later: RFC 3339, or Unix seconds."
-    )
-    until: OptionalTime = Field(None, description="Started before then.")
+    team: Text = Field("", description="Team, exact match.", examples=["LLM"])
+    since: OptionalTime = Field(None, description="Started at or after: RFC 3339 or Unix seconds.")
+    until: OptionalTime = Field(None, description="Started before.")
 
 
 class StepFilter(WindowQuery):
-    """Which steps to list."""
+    """Window of steps, and page."""
 
     cursor: Cursor = ""
-    limit: int = Field(100, ge=1, le=MAX_STEPS, description="How many steps at most.")
+    limit: int = Field(100, ge=1, le=MAX_STEPS, description="Most steps.")
+
+
+@router.get("", response=RunPage, **needs("read"), summary="List runs")
+def run_list(request: HttpRequest, query: Query[RunFilter]) -> RunPage:
+    """List runs, newest first, each with averages over its last minute of steps."""
+    rows, links = paginate(request, Run.objects.filter_by(**query.fields), query, by="-pk")
+    return RunPage(items=_serialize(rows), **links)
+
+
+@router.get("/{name}", response=RunOut, **needs("read"), summary="One run")
+def run_one(request: HttpRequest, name: Path[RunName]) -> RunOut:
+    """Get one run with averages over its last minute of steps."""
+    return _serialize([get_object_or_404(Run, name=name)])[0]
 
 
 def _serialize(runs: list[Run]) -> list[RunOut]:
     counted = Run.objects.filter(pk__in=[run.pk for run in runs]).values_list("pk")
     n_open = dict(counted.annotate(n=Count("alerts", filter=Q(alerts__resolved_at=None))))
     now = runs_now(open_store(settings.REDIS_URL), runs, now_s=timezone.now().timestamp())
-    return [RunOut.of(each, n_open_alerts=n_open[each.run.pk]) for each in now]
+    return [_run(each, n_open_alerts=n_open[each.run.pk]) for each in now]
 
 
-@router.get("", response=RunPage, **needs("read"), summary="List runs")
-def run_list(request: HttpRequest, query: Query[RunFilter]) -> RunPage:
-    """List runs, the one first heard of last first, each with the last minute of its steps."""
-    rows, links = paginate(request, Run.objects.filter_by(**query.fields), query, by="-pk")
-    return RunPage(items=_serialize(rows), next=links.next, prev=links.prev)
+def _run(now: RunNow, *, n_open_alerts: int) -> RunOut:
+    run = now.run
+    spent = run.usd_by(timezone.now())
+    return RunOut.from_object(
+        run,
+        state="active" if run.finished_at is None else "over",
+        usd_per_node_hour=run.usd_per_node_hour or None,
+        usd_per_hour=run.usd_per_hour or None,
+        usd_so_far=None if math.isnan(spent) else round(spent, 2),
+        money=_money(run),
+        n_open_alerts=n_open_alerts,
+        now=RunFigures.from_object(now, allreduce_share_ratio=now.share_ratio),
+        url=run.get_absolute_url(),
+    )
 
 
-@router.get("/{name}", response=RunOut, **needs("read"), summary="One run")
-def run_one(request: HttpRequest, name: Path[RunName]) -> RunOut:
-    """One run, with the last minute of its steps."""
-    return _serialize([get_object_or_404(Run, name=name)])[0]
+def _money(run: Run) -> RunMoney | None:
+    account = stored_account(run)
+    if account is None:
+        return None
+    usd = None if account.usd is None else round_to_cents(account.usd)
+    settled = account.usd_per_mtok
+    trained = account.settled_tokens + account.warm_tokens
+    per_epoch = run.tokens_per_epoch
+    return RunMoney(
+        until=account.until,
+        usd=usd,
+        total_usd=None if usd is None else round(sum(usd.values()), 2),
+        seconds={sort: round(value, 3) for sort, value in account.seconds.items()},
+        settled_usd_per_mtok=settled,
+        whole_usd_per_mtok=account.total_usd / trained * 1e6 if usd and trained else None,
+        usd_per_epoch=settled * per_epoch / 1e6 if settled and per_epoch else None,
+    )
 
 
 @router.get("/{name}/steps", response=StepPage, **needs("read"), summary="A run's steps")
 def run_steps(request: HttpRequest, name: Path[RunName], query: Query[StepFilter]) -> StepPage:
-    """List steps that ended in a window, the newest first, each the mean over its workers.
+    """List steps that ended in a window, newest first, as means over workers.
 
-    In windows with more than 2,000 steps that the hot tier has no more, a row is several
-    neighbours: `n_steps` says how many, seconds are their average and `tokens` those of all of
-    them, so that tokens add up over the window. `stretches` says how finely each part is kept.
+    In windows with more than 2,000 steps that are no longer in the hot tier, an item is the
+    average of `n_steps` neighbours, and `tokens` is their sum. `stretches` gives the resolution
+    of each part.
     """
     run = get_object_or_404(Run, name=name)
     start, end = query.window(now=timezone.now())
@@ -389,11 +322,10 @@ def run_steps(request: HttpRequest, name: Path[RunName], query: Query[StepFilter
     )
     return StepPage(
         items=items,
-        next=links.next,
-        prev=links.prev,
+        **links,
         since_s=start,
         until_s=end,
-        stretches=[StretchOut.of(each) for each in stretches],
+        stretches=[stretch_out(each) for each in stretches],
     )
 
 
@@ -411,7 +343,7 @@ def _page(steps: StepBatch, query: StepFilter) -> tuple[StepBatch, bool, bool]:
 
 
 def _rows(steps: StepBatch) -> list[StepOut]:
-    """Tell steps, the newest first."""
+    """Return steps, newest first."""
     columns = {
         "step": steps.step,
         "ended_at_s": np.round(steps.ended_at_s, 3),
@@ -421,15 +353,30 @@ def _rows(steps: StepBatch) -> list[StepOut]:
     }
     rows = zip(*(column.tolist() for column in columns.values()), strict=True)
     counts = [int(n) if np.isfinite(n) else None for n in steps.n_merged]
-    told = [
+    items = [
         StepOut(n_steps=n, **dict(zip(columns, row, strict=True)))
         for n, row in zip(counts, rows, strict=True)
     ]
-    return told[::-1]
+    return items[::-1]
+
+
+def stretch_out(stretch: SeriesSource) -> StretchOut:
+    return StretchOut.from_object(stretch, since_s=stretch.since)
 
 
 @router.get("/{name}/like", response=SimilarRunsOut, **needs("read"), summary="Similar runs")
 def run_like(request: HttpRequest, name: Path[RunName]) -> SimilarRunsOut:
-    """Compare the settings of a run with others, measured on similar runs or predicted."""
+    """Compare other settings with those of a run, measured on similar runs or predicted."""
     runs = Run.objects.select_related("similar_runs").defer("plan", "clock", "spending")
-    return SimilarRunsOut.of(get_object_or_404(runs, name=name))
+    run = get_object_or_404(runs, name=name)
+    panel, stored = similar_runs_panel(run), getattr(run, "similar_runs", None)
+    comparison = stored.comparison if isinstance(stored, SimilarRunsResult) else {}
+    return SimilarRunsOut.from_object(
+        run,
+        run=run.name,
+        headline=panel.headline,
+        measured=measured_results(run, comparison),
+        predicted=comparison.get("predicted", []),
+        unknown=list(panel.unknown),
+        worked_out_at=panel.updated_at,
+    )

@@ -1,4 +1,4 @@
-"""One metric over a window as the API tells it: columns of numbers, gaps null."""
+"""One metric of a node or run over a window, as columns of numbers; gaps are null."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,9 +13,9 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router
 
 from fleet.api.auth import needs
-from fleet.api.fields import NodeName, ResponseSchema, RunName, among, choice
+from fleet.api.fields import NodeName, OneOf, ResponseSchema, RunName
 from fleet.api.paging import WindowQuery
-from fleet.api.runs import StretchOut
+from fleet.api.runs import StretchOut, stretch_out
 from fleet.charts.figures import mean_of
 from fleet.metrics.long_term import long_term_history
 from fleet.models import Node, Run
@@ -25,46 +25,45 @@ from telemetry.steps import PHASES, StepBatch
 from telemetry.store.history import node_series, run_history
 from telemetry.store.hot import open_store
 
+router = Router(tags=["series"])
 Numbers = list[float | None]
-# No answer has more numbers than this in its means, whatever was asked.
+# The most means in a response, whatever was requested.
 MAX_NUMBERS = 50_000
 SIGNIFICANT_DIGITS = 6
 
 
 class PartOut(ResponseSchema):
-    """One part of a node, or a run as a whole, over time."""
+    """Values of one part of a node, or of a run."""
 
     part: str = Field(
-        description="node, core, device, efa or run; core and so on with their number.",
+        description="node, run, or core, device or efa with its number.",
         examples=["core 3"],
     )
-    values: Numbers = Field(description="One per moment of `t_s`; null is a gap.")
+    values: Numbers = Field(description="One value for each time in `t_s`; null is a gap.")
     low: Numbers | None = Field(
-        description="Lowest of what each value is the mean of; null where values are no means."
+        description="Minimum behind each value; null if values are not means."
     )
-    high: Numbers | None = Field(description="Highest of the same.")
+    high: Numbers | None = Field(description="Maximum behind each value.")
 
 
 class SeriesOut(ResponseSchema):
     """One metric over a window."""
 
     of: str = Field(description="Name of the node or run.", examples=["llama-03"])
-    metric: str = Field(description="What is measured.", examples=["core_utilization_ratio"])
-    unit: str = Field(description="Its unit, also the end of its name.", examples=["ratio"])
-    help: str = Field(description="What it means.")
-    since_s: int = Field(description="Where the window begins, in Unix seconds.")
-    until_s: int = Field(description="Where it ends, in Unix seconds.")
-    every_s: float = Field(
-        description="Seconds from one point to the next, in the mean; 0 where there are not two."
-    )
-    stretches: list[StretchOut] = Field(description="Which tier told of which part, how finely.")
-    t_s: list[float] = Field(description="Moments, in Unix seconds, rising.")
-    parts: list[PartOut] = Field(description="What was measured at them, by part.")
+    metric: str = Field(description="Its name.", examples=["core_utilization_ratio"])
+    unit: str = Field(description="Its unit.", examples=["ratio"])
+    help: str = Field(description="Description of the metric.")
+    since_s: int = Field(description="Start of the window, in Unix seconds.")
+    until_s: int = Field(description="End of the window, in Unix seconds.")
+    every_s: float = Field(description="Mean seconds between points; 0 for fewer than two.")
+    stretches: list[StretchOut] = Field(description="Tier and resolution of each part.")
+    t_s: list[float] = Field(description="Times in Unix seconds, ascending.")
+    parts: list[PartOut] = Field(description="Values by part.")
 
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """What a series is made of: ``t_s`` (n,), and ``mean``, ``low``, ``high`` (n, n_parts)."""
+    """A series: ``t_s`` (n,), and ``mean``, ``low``, ``high`` (n, n_parts)."""
 
     t_s: FloatArray | IntArray
     mean: FloatArray
@@ -72,7 +71,7 @@ class Table:
     high: FloatArray | None = None
 
     def downsampled(self, most: int) -> Self:
-        """Merge neighbours until at most so many moments are left."""
+        """Merge neighbours until at most ``most`` times are left."""
         n_parts = max(1, self.mean.shape[1])
         most = max(1, min(most, MAX_NUMBERS // n_parts))
         n_each = -(-len(self.t_s) // most)
@@ -89,16 +88,16 @@ class Table:
 
 
 def _grouped(values: FloatArray, n_each: int) -> FloatArray:
-    """Return (n, m) in groups of neighbours, (n / n_each, n_each, m), filled up with NaN."""
+    """Return (n, m) values in groups of neighbours (n / n_each, n_each, m), padded with NaN."""
     n_groups = -(-len(values) // n_each)
     filled = np.full((n_groups * n_each, *values.shape[1:]), np.nan)
     filled[: len(values)] = values
-    # Counted, for numpy cannot infer it where there is no part at all.
+    # numpy cannot infer the number of groups if there are no parts.
     return filled.reshape(n_groups, n_each, *values.shape[1:])
 
 
 def _mean(groups: FloatArray) -> FloatArray:
-    """Return the mean of what is there in each group, NaN where nothing is."""
+    """Return the mean of each group without NaN, as `np.nanmean` but without warnings."""
     there = np.isfinite(groups)
     n = there.sum(axis=1)
     total = np.where(there, groups, 0.0).sum(axis=1)
@@ -117,7 +116,6 @@ def series_out(
     stretches: Sequence[SeriesSource],
     most: int,
 ) -> SeriesOut:
-    """Tell a series in at most so many points."""
     slim = table.downsampled(most)
     t_s = np.asarray(slim.t_s, float)
     every_s = float(t_s[-1] - t_s[0]) / (len(t_s) - 1) if len(t_s) > 1 else 0.0
@@ -129,7 +127,7 @@ def series_out(
         since_s=window[0],
         until_s=window[1],
         every_s=round(every_s, 3),
-        stretches=[StretchOut.of(each) for each in stretches],
+        stretches=[stretch_out(each) for each in stretches],
         t_s=t_s.round(3).tolist(),
         parts=[
             PartOut.model_construct(
@@ -144,12 +142,11 @@ def series_out(
 
 
 def _rounded(column: FloatArray) -> Numbers:
-    """Return a column as JSON has it: to six digits, null where there is nothing."""
+    """Round to six significant digits; None for NaN."""
     digits = f".{SIGNIFICANT_DIGITS}g"
     return [float(format(value, digits)) if isfinite(value) else None for value in column.tolist()]
 
 
-router = Router(tags=["series"])
 UNITS = ("bytes_per_s", "per_s", "bytes", "ratio", "s")
 OF_RUNS: Mapping[str, str] = {
     "step_s": "Duration of a step, mean over workers.",
@@ -161,32 +158,32 @@ OF_RUNS: Mapping[str, str] = {
         phase: f"Seconds of the step spent on {phase[:-2]}, mean over workers." for phase in PHASES
     },
 }
-NodeMetric = Annotated[str, among(METRICS), choice(METRICS)]
-RunMetric = Annotated[str, among(OF_RUNS), choice(OF_RUNS)]
+NodeMetric = Annotated[str, OneOf(tuple(METRICS))]
+RunMetric = Annotated[str, OneOf(tuple(OF_RUNS))]
 
 
 class SeriesQuery(WindowQuery):
-    """Over which window, in how many points."""
+    """A window, and the number of points."""
 
     max_points: int = Field(
         300,
         ge=1,
         le=2_000,
-        description="How many points at most; neighbours are averaged, lowest and highest "
-        "kept. Of many parts fewer points are told: an answer has at most 50,000 values.",
+        description="Most points; neighbours are averaged, with minimum and maximum. There are "
+        "fewer points if there are many parts: a response has at most 50,000 values.",
     )
 
 
 class NodeDrawing(SeriesQuery):
-    """Which metric of a node."""
+    """A metric of a node."""
 
-    metric: NodeMetric = Field(description="What to tell.", examples=["core_utilization_ratio"])
+    metric: NodeMetric = Field(description="Its name.", examples=["core_utilization_ratio"])
 
 
 class RunDrawing(SeriesQuery):
-    """Which metric of a run."""
+    """A metric of a run."""
 
-    metric: RunMetric = Field(description="What to tell.", examples=["step_s"])
+    metric: RunMetric = Field(description="Name of the metric.", examples=["step_s"])
 
 
 def unit_of(metric: str) -> str:
@@ -203,10 +200,10 @@ def unit_of(metric: str) -> str:
 def node_metric(
     request: HttpRequest, name: Path[NodeName], query: Query[NodeDrawing]
 ) -> SeriesOut:
-    """One metric of one node over a window, a series for each of its parts.
+    """Get one metric of a node over a window, with values for each part.
 
-    By the second for the last quarter of an hour, by the minute before it, each value with
-    the lowest and highest of what it is the mean of.
+    The last 15 minutes have one value per second, earlier times one mean per minute with its
+    minimum and maximum.
     """
     node = get_object_or_404(Node, name=name)
     hot, (start, end) = open_store(settings.REDIS_URL), query.window(now=timezone.now())
@@ -242,7 +239,7 @@ def node_metric(
     summary="A metric of a run",
 )
 def run_metric(request: HttpRequest, name: Path[RunName], query: Query[RunDrawing]) -> SeriesOut:
-    """One metric of one run over a window, step by step while steps are kept one by one."""
+    """Get one metric of a run over a window, for each step while single steps are stored."""
     run = get_object_or_404(Run, name=name)
     start, end = query.window(now=timezone.now())
     steps, stretches = run_history(
@@ -273,5 +270,5 @@ def _values(steps: StepBatch, metric: str) -> FloatArray:
             return np.asarray(steps.tokens / steps.step_s)
     if metric in PHASES:
         return mean_of(steps.phases[metric])
-    told: FloatArray = getattr(steps, metric)
-    return told
+    values: FloatArray = getattr(steps, metric)
+    return values

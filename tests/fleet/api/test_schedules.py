@@ -111,9 +111,9 @@ def test_what_cannot_be_is_named(ask: Ask, query: str, field: str, status: int) 
     assert (response.status_code, response.json()["field"]) == (status, field)
 
 
-def test_arms_that_were_not_looked_at_cannot_be_told_of(ask: Ask, trial: Trial) -> None:
+def test_a_schedule_without_measured_arms_is_refused(ask: Ask, trial: Trial) -> None:
     assert ask(PATH).status_code == 409
-    assert "not looked at yet" in ask(PATH).json()["detail"]
+    assert "not measured yet" in ask(PATH).json()["detail"]
 
 
 def test_an_arm_without_a_price_is_named(ask: Ask, seen: Trial) -> None:
