@@ -1,6 +1,7 @@
-"""Pages of the alerts: what is open and what is over, and one incident with its evidence."""
+"""The alert list, the page of one alert, its post-mortem."""
 
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -9,18 +10,18 @@ from django.conf import settings
 from django.core.paginator import Paginator
 from django.http import Http404, HttpResponse
 from django.shortcuts import get_object_or_404
+from django.template.loader import render_to_string
 from django.utils import timezone
-from django.utils.http import content_disposition_header
 from django.views.decorators.http import require_safe
 
 from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
-from fleet.charts.frozen import asked_moment, frozen_link, with_worst, written
-from fleet.charts.windows import Window
+from fleet.charts.frozen import asked_moment, figures_of, frozen_link, with_worst, written
 from fleet.models import Alert, AlertEvent, Run
 from fleet.models.alert import AlertQuerySet
 from fleet.pages.alert_context import (
     SAID_BY_PEOPLE,
+    RecentChange,
     changes_of,
     neighbours_of,
     nth_this_week,
@@ -30,8 +31,7 @@ from fleet.pages.alert_context import (
     where_of,
 )
 from fleet.pages.annotations import annotate_context
-from fleet.pages.frozen import alert_then
-from fleet.pages.post_mortem import post_mortem
+from fleet.pages.frozen import alert_as_of
 from fleet.pages.render import Filter, HtmxRequest, render_page, with_page
 from fleet.pages.runbooks import check_first
 from fleet.runs.summaries import runs_now
@@ -58,7 +58,6 @@ class AlertFilter(Filter):
     since: str = ""
 
     def alerts(self, *, now: datetime) -> AlertQuerySet:
-        """Return the alerts that match, with what the list shows of them."""
         fields = asdict(self) | {"since": now - SINCE[self.since] if self.since in SINCE else None}
         alerts = Alert.objects.filter_by(now=now, **fields)
         return alerts.select_related("run", "node", "silence")
@@ -66,7 +65,7 @@ class AlertFilter(Filter):
 
 @dataclass(frozen=True, slots=True)
 class AlertRow:
-    """One line of the list: an alert in words, and how often it came lately."""
+    """One line of the list: an alert, and how often it fired within a week."""
 
     text: AlertText
     nth: int
@@ -74,17 +73,15 @@ class AlertRow:
 
     @property
     def alert(self) -> Alert:
-        """The alert itself."""
         return self.text.alert
 
     @property
     def recurring(self) -> str:
-        """Say that it is not here for the first time this week."""
         return recurring(self.nth, where_of(self.alert))
 
 
 def rows_of(alerts: Iterable[Alert], *, now: datetime) -> list[AlertRow]:
-    """Put alerts in rows; those that are silenced come after those that are not."""
+    """Return a row for each alert, silenced ones last."""
     listed = list(alerts)
     nth = nth_this_week(listed)
     rows = [
@@ -95,16 +92,15 @@ def rows_of(alerts: Iterable[Alert], *, now: datetime) -> list[AlertRow]:
 
 
 LIST_PARTIALS = ("open", "resolved")
-# What changes by itself while somebody looks; the others only when somebody does something.
+# These update live; "changes" and "similar" only after an action.
 PARTIALS = ("story", "act", "facts", "timeline", "bar")
-SOUGHT_PARTIALS = (*PARTIALS, "changes", "similar")
+ALL_PARTIALS = (*PARTIALS, "changes", "similar")
 PER_PAGE = 25
 FILTERS = ("state", "rule", "run", "node", "who", "since")
 SHOWN_VICTIMS = 8
 
 
 def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
-    """Return what the list of alerts shows."""
     keep, now = AlertFilter.of(filters), timezone.now()
     alerts = keep.alerts(now=now)
     over = alerts.in_state("resolved", now=now).order_by("-resolved_at", "-pk")
@@ -129,118 +125,136 @@ def alerts_context(page: str = "1", **filters: str) -> dict[str, Any]:
 
 @require_safe
 def alert_list(request: HtmxRequest) -> HttpResponse:
-    """List the open alerts, then those that are over."""
+    """List the open alerts, then the resolved ones."""
     asked = {name: request.GET.get(name, "") for name in FILTERS}
     context = alerts_context(page=request.GET.get("page", "1"), **asked)
     return render_page(request, "alerts/alert_list.html", context, partials=LIST_PARTIALS)
 
 
 def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
-    """Return what changes on the page of one alert; ``at`` is a moment to show it as of."""
+    """Return the live part of an alert's page, or its state ``at`` an earlier time."""
     now = timezone.now()
     alert, hot = _found(pk), open_store(settings.REDIS_URL)
     events = list(alert.events.all())
-    moment = asked_moment(at, alert=alert, now=now)
-    then = alert_then(hot, alert, events, moment) if moment else alert
-    share_ratio = None if moment or not alert.is_open else _share_now(hot, alert, now)
-    then.evidence = with_worst(then, events, at=moment or now)
-    link = frozen_link(then, at=moment or now)
+    frozen_at = asked_moment(at, alert=alert, now=now)
+    if frozen_at:
+        alert_at = alert_as_of(hot, alert, events, frozen_at)
+        events = [event for event in events if event.at <= frozen_at]
+    else:
+        alert_at = alert
+    at_time = frozen_at or now
+    alert_at.evidence = with_worst(alert_at, events, at=at_time)
+    share_ratio = None if frozen_at or not alert.is_open else _share_now(hot, alert, now)
+    comments = [e for e in events if e.by and e.text and e.kind in SAID_BY_PEOPLE]
+    link = frozen_link(alert_at, at=at_time)
     return {
         "alert": alert,
-        "then": then,
-        "moment": moment,
+        "alert_at": alert_at,
+        "frozen_at": frozen_at,
         "stream": f"alert:{alert.pk}",
-        "rule": RULES.get(then.rule),
-        "text": AlertText(then, moment or now, share_ratio),
-        "facts": facts(then),
-        "ruled_out": ruled_out(then),
-        "events": [event for event in events if not moment or event.at <= moment],
-        "comment": _last_word([event for event in events if not moment or event.at <= moment]),
-        "charts": charts_of(then),
+        "rule": RULES.get(alert_at.rule),
+        "text": AlertText(alert_at, at_time, share_ratio),
+        "facts": facts(alert_at),
+        "ruled_out": ruled_out(alert_at),
+        "events": events,
+        "comment": comments[-1] if comments else None,
+        "charts": charts_of(alert_at),
         "frozen_link": link,
-        "here": link if moment else alert.get_absolute_url(),
+        "here": link if frozen_at else alert.get_absolute_url(),
         "now": now,
     }
 
 
 def _found(pk: str | int) -> Alert:
     if not str(pk).isdecimal() or len(str(pk)) > 18:
-        raise Http404(f"{str(pk)[:20]!r} is no number of an alert")
+        raise Http404(f"{str(pk)[:20]!r} is not the number of an alert")
     return get_object_or_404(Alert.objects.select_related("run", "node", "silence"), pk=pk)
 
 
 def _share_now(hot: HotStore, alert: Alert, now: datetime) -> float | None:
-    """Return the run's share as its own page shows it, where that is what the alert is about."""
+    """Return the share that the run's own page shows, for alerts about it."""
     if alert.run is None or alert.rule != "allreduce_share":
         return None
     return runs_now(hot, [alert.run], now_s=now.timestamp())[0].share_ratio
 
 
-def _last_word(events: list[AlertEvent]) -> AlertEvent | None:
-    """Return the last remark of a person that says something."""
-    said = [event for event in events if event.by and event.text and event.kind in SAID_BY_PEOPLE]
-    return said[-1] if said else None
-
-
 def incident_context(context: dict[str, Any]) -> dict[str, Any]:
-    """Return what stands on the page of one alert and does not move by itself."""
-    then, now, moment = context["then"], context["now"], context["moment"]
-    until = until_of(then, now=moment or now)
-    neighbours = neighbours_of(then, until=until, at=moment)
-    similar = similar_alerts(then, neighbours)
+    """Return the part of an alert's page that does not update live."""
+    alert, frozen_at = context["alert_at"], context["frozen_at"]
+    now = frozen_at or context["now"]
+    neighbours = neighbours_of(alert, until=until_of(alert, now=now), at=frozen_at)
+    similar = similar_alerts(alert, neighbours)
     hot = open_store(settings.REDIS_URL)
-    about = {"run": then.run.name} if then.run else {"node": then.node.name if then.node else ""}
+    about = (
+        {"run": alert.run.name} if alert.run else {"node": alert.node.name if alert.node else ""}
+    )
+    window = alert_window(alert, now=now)
+    if frozen_at:
+        query = f"?{window.query}&at={written(frozen_at)}"
+    else:
+        query = "" if alert.is_open else f"?{window.query}"
     return {
         "similar": similar,
-        "check_first": check_first(then.rule),
-        "changes": changes_of(hot, then, neighbours, now=moment or now),
-        "facts": facts(then, recurring=similar.recurring),
-        "shown_victims": then.victims[:SHOWN_VICTIMS],
-        "more_victims": then.victims[SHOWN_VICTIMS:],
-        **_window(context),
-        **annotate_context(**about, back=then.get_absolute_url()),
+        "check_first": check_first(alert.rule),
+        "changes": changes_of(hot, alert, neighbours, now=now),
+        "facts": facts(alert, recurring=similar.recurring),
+        "shown_victims": alert.victims[:SHOWN_VICTIMS],
+        "more_victims": alert.victims[SHOWN_VICTIMS:],
+        "window": window,
+        "chart_query": query,
+        "frozen": window.frozen if frozen_at else "",
+        **annotate_context(**about, back=alert.get_absolute_url()),
     }
-
-
-def _window(context: dict[str, Any]) -> dict[str, Any]:
-    """Return which stretch the charts show: by its two ends where it is over or frozen."""
-    moment: datetime | None = context["moment"]
-    then: Alert = context["then"]
-    window: Window = alert_window(then, now=moment or context["now"])
-    query = "" if then.is_open and not moment else f"?{window.query}"
-    if moment:
-        query = f"?{window.query}&at={written(moment)}"
-    return {"window": window, "chart_query": query, "frozen": window.frozen if moment else ""}
 
 
 @require_safe
 def alert_detail(request: HtmxRequest, pk: int) -> HttpResponse:
-    """One alert: what, where, since when, how bad, why, and who has it."""
+    """Show one alert: state, place, cost, cause, evidence, owner."""
     at = request.GET.get("at", request.GET.get("to", ""))
     context = alert_context(pk, at=at)
     if request.htmx.target not in PARTIALS:
         context |= incident_context(context)
-    return render_page(request, "alerts/alert_detail.html", context, partials=SOUGHT_PARTIALS)
+    return render_page(request, "alerts/alert_detail.html", context, partials=ALL_PARTIALS)
 
 
 @require_safe
 def alert_post_mortem(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Write one alert up as Markdown: what a post-mortem needs, and true without editing."""
+    """Write an alert's post-mortem as Markdown that is correct without editing."""
     context = alert_context(pk)
+    alert, events, now = context["alert"], context["events"], context["now"]
     hot = open_store(settings.REDIS_URL)
-    neighbours = neighbours_of(context["alert"], until=context["now"])
-    text = post_mortem(
-        hot,
-        context["alert"],
-        context["events"],
-        neighbours,
-        now=context["now"],
-        root=request.build_absolute_uri("/").rstrip("/"),
-    )
-    response = HttpResponse(text, "text/markdown; charset=utf-8")
-    name = f"alert-{pk}-post-mortem.md"
-    response["Content-Disposition"] = (
-        content_disposition_header(as_attachment=False, filename=name) or "inline"
-    )
-    response["Cache-Control"] = "no-store"
-    return response
+    neighbours = neighbours_of(alert, until=now)
+    similar = similar_alerts(alert, neighbours)
+    changes = changes_of(hot, alert, neighbours, now=now)
+    acknowledged = next((event for event in events if event.kind == event.Kind.ACKNOWLEDGED), None)
+    context |= {
+        "text": AlertText(alert, now),
+        "root": request.build_absolute_uri("/").rstrip("/"),
+        "fired_after": alert.fired_at - alert.onset_at,
+        "acknowledged": acknowledged,
+        "acknowledged_after": acknowledged and acknowledged.at - alert.fired_at,
+        "timeline": _timeline(alert, events, changes),
+        "facts": facts(alert, recurring=similar.recurring),
+        "figures": figures_of(hot, alert, now=now),
+        "frozen_link": frozen_link(alert, at=alert.resolved_at or now),
+        "has_runbook": alert.rule in RULES,
+        "changes": changes,
+        "actions": [(event, event.at - alert.fired_at) for event in events if event.by],
+        "similar": similar.alerts,
+    }
+    text = re.sub(r"\n{3,}", "\n\n", render_to_string("alerts/post_mortem.md", context))
+    headers = {
+        "Content-Disposition": f'inline; filename="alert-{pk}-post-mortem.md"',
+        "Cache-Control": "no-store",
+    }
+    return HttpResponse(text, "text/markdown; charset=utf-8", headers=headers)
+
+
+def _timeline(
+    alert: Alert, events: Sequence[AlertEvent], changes: Sequence[RecentChange]
+) -> list[tuple[datetime, str, str, str]]:
+    """Return what happened in order of time: when, kind, text, by whom."""
+    rows = [(alert.onset_at, "began", "", "")]
+    rows += [(e.at, e.get_kind_display().lower(), e.text, e.by) for e in events]
+    rows += [(c.at, c.kind, c.text, c.by) for c in changes]
+    return sorted(rows, key=lambda row: row[0])

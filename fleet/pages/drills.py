@@ -141,7 +141,7 @@ def _filtered(faults: Any, chosen: Mapping[str, str]) -> Any:
 def row_of(drill: DrillResult) -> dict[str, Any]:
     """Return what a drill's line or page shows of it."""
     now = timezone.now()
-    return {"told": drill, "drill": drill_of(drill.fault, now=now), **_believed(drill)}
+    return {"result": drill, "drill": drill_of(drill.fault, now=now), **_believed(drill)}
 
 
 def _believed(drill: DrillResult) -> dict[str, Any]:
@@ -182,8 +182,8 @@ def drill_detail(request: HtmxRequest, pk: int) -> HttpResponse:
     """One drill: the truth beside what detection made of it."""
     context = drill_context(str(pk))
     fault, window = context["fault"], context["window"]
-    is_settled = context["told"].outcome != "waiting" and not context["drill"].is_running
-    is_burning = context["told"].alert is not None and context["told"].alert.is_open
+    is_settled = context["result"].outcome != "waiting" and not context["drill"].is_running
+    is_burning = context["result"].alert is not None and context["result"].alert.is_open
     context |= {
         "charts": charts_of(fault),
         # What no longer moves need not be asked for again.

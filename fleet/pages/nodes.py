@@ -1,4 +1,4 @@
-"""Pages of the nodes: the list with its filter, and one machine in full."""
+"""The list of nodes, and the page of one node."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+import numpy as np
 from django.conf import settings
 from django.db.models import F
 from django.http import HttpResponse
@@ -19,57 +20,15 @@ from fleet.charts.nodes import charts_of, note_of, unmeasured_of
 from fleet.ingest.nodes import timing_of
 from fleet.models import Alert, Node
 from fleet.models.addresses import address
-from fleet.pages import text
-from fleet.pages.frozen import node_then, window_context
-from fleet.pages.node_tables import hardware_of
+from fleet.pages.frozen import frozen_node, window_context
 from fleet.pages.render import Filter, HtmxRequest, render_page
+from fleet.pages.text import node_headline
 from fleet.runs.summaries import NodeNow, nodes_now
+from telemetry import catalog
+from telemetry.blocks import Block, FloatArray
 from telemetry.store.connection import Connection
 from telemetry.store.hot import HotStore, open_store
 from telemetry.store.node_state import read_sidecars
-
-# So many lines wait when a minute or two could not be sent.
-MANY_WAITING = 90
-COUNTED = {
-    "n_dropped": "were dropped (spool full)",
-    "n_refused": "were rejected",
-    "n_skipped": "could not be read",
-}
-
-
-def agent_words(hot: Connection, node: Node) -> list[str]:
-    """Return what is wrong with a node's agent and its devices' health, in sentences."""
-    if node.source == Node.Source.SIMULATED:
-        return []
-    agent = read_sidecars(hot, "agent", [node.name]).get(node.name)
-    driver = read_sidecars(hot, "neuron", [node.name]).get(node.name)
-    return [*_agent(agent), *_driver(driver)]
-
-
-def _agent(said: Mapping[str, Any] | None) -> list[str]:
-    """Say what the agent lost or waits with, and what hinders it."""
-    if said is None:
-        return []
-    words = []
-    lost = [f"{said[name]:,} {what}" for name, what in COUNTED.items() if said.get(name)]
-    if lost:
-        words.append(f"Agent reports lost since its start: {', '.join(lost)}.")
-    if said.get("n_waiting", 0) > MANY_WAITING:
-        words.append(f"The agent has {said['n_waiting']:,} unsent reports.")
-    if problem := said.get("problem"):
-        words.append(f"Agent error: {problem.rstrip('.')}.")
-    return words
-
-
-def _driver(devices: Sequence[Mapping[str, Any]] | None) -> list[str]:
-    """Say which parts of which devices the Neuron driver holds to be unhealthy."""
-    bad = [
-        f"{', '.join(device['unhealthy'])} of device {device['index']}"
-        for device in devices or ()
-        if device.get("unhealthy")
-    ]
-    return [f"The Neuron driver reports as unhealthy: {'; '.join(bad)}."] if bad else []
-
 
 RUN_OR_LAST = F("run__name").asc(nulls_last=True)
 STATES = ("firing", "acknowledged", "silent", "idle", "up", "released")
@@ -112,12 +71,11 @@ class NodeRow:
 
     @property
     def node(self) -> Node:
-        """The machine itself."""
         return self.now.node
 
     @property
     def state(self) -> str:
-        """The word for how it is: what is wrong comes before what it does."""
+        """Alerts come before connection, connection before activity."""
         if any(alert.acknowledged_at is None for alert in self.alerts):
             return "firing"
         if self.alerts:
@@ -129,23 +87,21 @@ class NodeRow:
 
     @property
     def run_url(self) -> str:
-        """The page of the run it works for."""
         return address("run-detail", self.node.run.name) if self.node.run else ""
 
 
 def rows_of(hot: HotStore, nodes: Iterable[Node], *, now: datetime) -> list[NodeRow]:
-    """Sum up nodes, each with the open alerts that blame it."""
-    blamed = defaultdict(list)
+    """Return a row for each node, with its open alerts."""
+    by_node = defaultdict(list)
     for alert in Alert.objects.open().exclude(node=None).worst_first():
-        blamed[alert.node_id].append(alert)
+        by_node[alert.node_id].append(alert)
     return [
-        NodeRow(each, tuple(blamed[each.node.pk]))
+        NodeRow(each, tuple(by_node[each.node.pk]))
         for each in nodes_now(hot, nodes, now_s=now.timestamp())
     ]
 
 
 def nodes_context(**filters: str) -> dict[str, Any]:
-    """Return what the list of nodes shows: those that the filters keep."""
     keep, now = NodeFilter.of(filters), timezone.now()
     nodes = Node.objects.prefetch_related("run").order_by(RUN_OR_LAST, "rank", "name")
     rows = rows_of(open_store(settings.REDIS_URL), nodes, now=now)
@@ -158,20 +114,20 @@ def nodes_context(**filters: str) -> dict[str, Any]:
         "keep": keep,
         "states": [state for state in STATES if any(row.state == state for row in rows)],
         "runs": sorted({row.node.run.name for row in rows if row.node.run}),
-        "has_loose": any(row.node.run is None for row in rows),
+        "has_unassigned": any(row.node.run is None for row in rows),
         "types": sorted({row.node.instance_type for row in rows}),
     }
 
 
 @require_safe
 def node_list(request: HtmxRequest) -> HttpResponse:
-    """List every node, or those that the filter keeps."""
+    """List the nodes that match the filter."""
     context = nodes_context(**{name: request.GET.get(name, "") for name in FILTERS})
     return render_page(request, "nodes/node_list.html", context, partials=LIST_PARTIALS)
 
 
 def node_context(name: str) -> dict[str, Any]:
-    """Return what changes on the page of one node."""
+    """Return the live part of a node's page."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     node = get_object_or_404(Node.objects.select_related("run"), name=name)
     alerts = list(node.alerts.open().worst_first().select_related("run", "node"))
@@ -183,11 +139,11 @@ def node_context(name: str) -> dict[str, Any]:
         "node": node,
         "stream": f"node:{node.name}",
         "is_measured": node.source != Node.Source.SIMULATED,
-        "manner": timing_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
-        "agent": agent_words(hot, node),
+        "timing": timing_of(hot, node.name) if node.source != Node.Source.SIMULATED else None,
+        "agent": agent_problems(hot, node),
         "row": NodeRow(summed_up, tuple(alerts)),
         "alerts": [AlertText(alert, now) for alert in alerts],
-        "headline": text.of_node(summed_up, n_alerts=len(alerts), at=now),
+        "headline": node_headline(summed_up, n_alerts=len(alerts), at=now),
         "hardware": hardware_of(node, block),
         "unmeasured": unmeasured_of(node, last),
         "as_of": datetime.fromtimestamp(block.tick, UTC) if block else None,
@@ -195,7 +151,7 @@ def node_context(name: str) -> dict[str, Any]:
 
 
 def node_points(name: str, *, since_s: float) -> dict[str, Any]:
-    """Return what the charts of one node append."""
+    """Return what a node's charts append."""
     node = get_object_or_404(Node, name=name)
     hot, now_s = open_store(settings.REDIS_URL), timezone.now().timestamp()
     return charts.node_points(hot, node, since_s=since_s, now_s=now_s)
@@ -203,7 +159,7 @@ def node_points(name: str, *, since_s: float) -> dict[str, Any]:
 
 @require_safe
 def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
-    """One node: how it is now, and how it came to be so."""
+    """Show one node, now or in a past window."""
     context = node_context(name)
     node = context["node"]
     released_at = node.run.finished_at if node.run and not context["row"].now.is_up else None
@@ -213,5 +169,151 @@ def node_detail(request: HtmxRequest, name: str) -> HttpResponse:
     context["has_few_cores"] = node.n_cores <= 8
     context["has_links"] = any(chart.part == "EFA" for chart in drawn)
     if context["frozen"]:
-        context |= node_then(node, context["window"])
+        context |= frozen_node(node, context["window"])
     return render_page(request, "nodes/node_detail.html", context, partials=PARTIALS)
+
+
+# More unsent reports than one or two minutes without a connection explain.
+MANY_UNSENT = 90
+LOSSES = {
+    "n_dropped": "were dropped (spool full)",
+    "n_refused": "were rejected",
+    "n_skipped": "could not be read",
+}
+
+
+def agent_problems(hot: Connection, node: Node) -> list[str]:
+    """Return what is wrong with a node's agent and devices, in sentences."""
+    if node.source == Node.Source.SIMULATED:
+        return []
+    problems = []
+    agent = read_sidecars(hot, "agent", [node.name]).get(node.name) or {}
+    lost = [f"{agent[name]:,} {what}" for name, what in LOSSES.items() if agent.get(name)]
+    if lost:
+        problems.append(f"Agent reports lost since its start: {', '.join(lost)}.")
+    if agent.get("n_waiting", 0) > MANY_UNSENT:
+        problems.append(f"The agent has {agent['n_waiting']:,} unsent reports.")
+    if problem := agent.get("problem"):
+        problems.append(f"Agent error: {problem.rstrip('.')}.")
+    devices = read_sidecars(hot, "neuron", [node.name]).get(node.name) or ()
+    unhealthy = [
+        f"{', '.join(device['unhealthy'])} of device {device['index']}"
+        for device in devices
+        if device.get("unhealthy")
+    ]
+    if unhealthy:
+        problems.append(f"The Neuron driver reports as unhealthy: {'; '.join(unhealthy)}.")
+    return problems
+
+
+NEVER = np.zeros(0)
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One accelerator; None for values that were not reported."""
+
+    number: int
+    utilization_ratio: float | None
+    hbm_bytes_per_s: float | None
+    memory_used_bytes: float | None
+    mem_corrected: int | None
+    mem_uncorrected: int | None
+    sram_corrected: int | None
+    sram_uncorrected: int | None
+
+    @property
+    def n_uncorrected(self) -> int:
+        return (self.mem_uncorrected or 0) + (self.sram_uncorrected or 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """One EFA device; None for values that were not reported."""
+
+    number: int
+    latency_s: float | None
+    tx_bytes_per_s: float | None
+    rx_bytes_per_s: float | None
+    retransmits_per_s: float | None
+    drops_per_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Hardware:
+    """The newest values of a node's parts."""
+
+    devices: Sequence[Device]
+    links: Sequence[Link]
+    vcpu_usage_ratio: float | None
+    host_memory_used_bytes: float | None
+    errors_per_s: float | None
+    memory_bytes: float | None  # of all devices, by the catalogue
+    host_memory_bytes: float | None
+    n_vcpus: int | None
+
+    @property
+    def n_uncorrected(self) -> int:
+        return sum(device.n_uncorrected for device in self.devices)
+
+
+def hardware_of(node: Node, block: Block | None) -> Hardware:
+    """Read a node's row of its shard's newest block."""
+    values: Mapping[str, FloatArray] = {}
+    if block is not None and node.name in block.nodes:
+        row = block.nodes.index(node.name)
+        values = {name: array[row] for name, array in block.values.items()}
+
+    def value(metric: str, part: int = 0) -> float | None:
+        array = values.get(metric, NEVER)
+        return float(array[part]) if part < array.size and np.isfinite(array[part]) else None
+
+    def count(metric: str, part: int) -> int | None:
+        found = value(metric, part)
+        return None if found is None else int(found)
+
+    try:
+        instance = catalog.instance(node.instance_type)
+    except ValueError:
+        instance = None
+    per_device = _utilization_by_device(values.get("core_utilization_ratio", NEVER), node)
+    return Hardware(
+        devices=[
+            Device(
+                i,
+                per_device[i],
+                value("hbm_bandwidth_bytes_per_s", i),
+                value("device_memory_used_bytes", i),
+                count("mem_ecc_corrected", i),
+                count("mem_ecc_uncorrected", i),
+                count("sram_ecc_corrected", i),
+                count("sram_ecc_uncorrected", i),
+            )
+            for i in range(node.n_devices)
+        ],
+        links=[
+            Link(
+                i,
+                value("efa_latency_s", i),
+                value("efa_tx_bytes_per_s", i),
+                value("efa_rx_bytes_per_s", i),
+                value("efa_retransmits_per_s", i),
+                value("efa_drops_per_s", i),
+            )
+            for i in range(node.n_efa)
+        ],
+        vcpu_usage_ratio=value("vcpu_usage_ratio"),
+        host_memory_used_bytes=value("host_memory_used_bytes"),
+        errors_per_s=value("execution_errors_per_s"),
+        memory_bytes=instance.hbm_bytes if instance else None,
+        host_memory_bytes=instance.host_memory_bytes if instance else None,
+        n_vcpus=instance.vcpus if instance else None,
+    )
+
+
+def _utilization_by_device(cores: FloatArray, node: Node) -> list[float | None]:
+    """Average utilization over the cores of each device."""
+    if not cores.size or cores.size != node.n_devices * node.cores_per_device:
+        return [None] * node.n_devices
+    grouped = cores.reshape(node.n_devices, -1)
+    return [float(np.nanmean(row)) if np.isfinite(row).any() else None for row in grouped]

@@ -1,73 +1,58 @@
-"""Pages of the runs: the list by team, and one training job in full."""
+"""The list of runs, and the page of one run: active, past, or imported."""
 
-from collections.abc import Iterable, Sequence
+import copy
+import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 from django.conf import settings
-from django.http import HttpResponse
+from django.http import HttpRequest, HttpResponse
 from django.shortcuts import get_object_or_404
 from django.utils import timezone
 from django.views.decorators.http import require_safe
 
-from fleet import formatting
 from fleet.alerts.text import AlertText
 from fleet.charts import runs as charts
-from fleet.charts.runs import charts_of, saying_newest_steps
+from fleet.charts.imported_logs import charts_of as log_charts_of
+from fleet.charts.runs import RUN_CHARTS, charts_of, saying_newest_steps
+from fleet.charts.windows import LONGEST_S, Window
 from fleet.costs.panel import with_cost_fields
-from fleet.formatting import duration, percent
-from fleet.models import Alert, Run
-from fleet.models.run import RunQuerySet
-from fleet.pages import text
+from fleet.formatting import count, counted, duration, percent
+from fleet.ingest.logs import (
+    BY,
+    KINDS,
+    Curves,
+    coverage_text,
+    headline,
+    log_caveats,
+    times_text,
+    unpack_curves,
+)
+from fleet.ingest.traces import CAUSES, NOT_RECORDED, SHORT, verdict_caveats, verdict_text
+from fleet.models import Alert, ReadLog, RecordedTrace, Run
 from fleet.pages.costs import brief_money
-from fleet.pages.frozen import run_alerts_then, run_in_window, run_then, window_context
-from fleet.pages.imported_runs import log_context, log_page, trace_context, trace_page
+from fleet.pages.frozen import frozen_run, frozen_run_alerts, run_in_window, window_context
 from fleet.pages.nodes import rows_of
 from fleet.pages.render import HtmxRequest, render_page
-from fleet.runs.compiles import with_compile_flag
-from fleet.runs.flops import peak_flops
+from fleet.pages.text import remaining_s, run_headline
+from fleet.runs.compiles import compile_summary, with_compile_flag
+from fleet.runs.flops import mfu_ratio, peak_flops
 from fleet.runs.inputs import inputs_of
 from fleet.runs.similar_runs import similar_runs_panel
 from fleet.runs.state import state_of
-from fleet.runs.summaries import RunNow, runs_now
+from fleet.runs.summaries import RunNow, runs_now, usd_per_mtok
 from fleet.simulation.drills import drills_of
 from telemetry import catalog
+from telemetry.blocks import FloatArray
 from telemetry.store.hot import HotStore, open_store
-
-
-def similar_runs_context(run: Run) -> dict[str, Any]:
-    """Compare a run's settings with those of similar runs.
-
-    Select the run together with ``similar_runs`` to save a query.
-    """
-    return {"similar_runs": similar_runs_panel(run)}
-
-
-def reports_of(hot: HotStore, run: Run, *, now: datetime) -> list[tuple[str, str]]:
-    """Return lines about a run's own reports; none where the job reports nothing."""
-    state = state_of(hot, run.name) if run.is_reported else None
-    if state is None:
-        return []
-    who = formatting.counted(state.n_workers, "worker")
-    heard = f"{who}, last report {duration(max(0.0, now.timestamp() - state.heard_s))} ago"
-    lines = [("Reports", heard)]
-    n_missing = state.n_workers - len(state.members)
-    if n_missing:
-        lines.append(("Missing", f"{formatting.counted(n_missing, 'worker')} never reported"))
-    if state.n_dropped:
-        lines.append(("Lost", f"{formatting.counted(state.n_dropped, 'report')} in transit"))
-    if run.step_shift:
-        lines.append(
-            ("Steps", f"{run.step_shift:,} ahead of the job's count: repeated after a restart")
-        )
-    reasons = sorted({member.reason for member in state.members.values() if member.reason})
-    return lines + [("Failed", reason) for reason in reasons]
-
 
 LIST_PARTIALS = ("runs",)
 PARTIALS = ("headline", "vitals", "alerts", "drills", "nodes", "money")
+WINDOW_FIELDS = {"window", "from", "to"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,17 +66,15 @@ class RunRow:
 
     @property
     def run(self) -> Run:
-        """The run itself."""
         return self.now.run
 
     @property
     def state(self) -> str:
-        """The word for how it is: how well it does comes before what it does."""
+        """Health, or the phase while the health is unknown."""
         return self.health or self.run.phase
 
     @property
     def health(self) -> str:
-        """The word for how well it does, whatever it does; empty where nobody can tell."""
         if self.alert is not None:
             return self.alert.state
         if self.now.is_stale:
@@ -103,7 +86,7 @@ class RunRow:
 
 
 def runs_context() -> dict[str, Any]:
-    """Return what the list of runs shows: by team, those under way first."""
+    """Return the runs by team, active ones first."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     runs = sorted(Run.objects.all(), key=lambda run: (run.team, bool(run.finished_at), run.name))
     alerts = Alert.objects.open().exclude(run=None).worst_first()
@@ -120,17 +103,16 @@ def runs_context() -> dict[str, Any]:
 def rows_with_alerts(
     runs: Iterable[RunNow], alerts: Iterable[Alert], *, now: datetime
 ) -> list[RunRow]:
-    """Return a line for each run, with the first of its ``alerts``."""
+    """Return a row for each run, with the first of its ``alerts``."""
     worst: dict[int | None, Alert] = {}
     for alert in alerts:
         worst.setdefault(alert.run_id, alert)
     return [row_of(each, worst.get(each.run.pk), now=now) for each in runs]
 
 
-def row_of(summed_up: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:
-    """Return one line of the list."""
-    run = summed_up.run
-    return RunRow(summed_up, alert, run.usd_by(now), text.remaining_s(run, now=now))
+def row_of(summary: RunNow, alert: Alert | None, *, now: datetime) -> RunRow:
+    run = summary.run
+    return RunRow(summary, alert, run.usd_by(now), remaining_s(run, now=now))
 
 
 @require_safe
@@ -139,30 +121,26 @@ def run_list(request: HtmxRequest) -> HttpResponse:
     return render_page(request, "runs/run_list.html", runs_context(), partials=LIST_PARTIALS)
 
 
-def _asked_for(*, is_whole: bool) -> RunQuerySet:
-    """Return the runs, along with what a page of one needs to know of it."""
-    runs = with_compile_flag(Run.objects.select_related("trace", "log", "similar_runs"))
-    runs = saying_newest_steps(runs) if is_whole else runs
-    return with_cost_fields(runs)
-
-
 def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
-    """Return what changes on the page of one run; a whole page asks for more of it."""
+    """Return the live part of a run's page; a whole page needs more fields of the run."""
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
-    run = get_object_or_404(_asked_for(is_whole=is_whole), name=name)
-    summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
+    runs = with_compile_flag(Run.objects.select_related("trace", "log", "similar_runs"))
+    if is_whole:
+        runs = saying_newest_steps(runs)
+    run = get_object_or_404(with_cost_fields(runs), name=name)
+    summary = runs_now(hot, [run], now_s=now.timestamp())[0]
     alerts = list(run.alerts.open().worst_first().select_related("run", "node"))
-    newest = summed_up.last_step_at_s
+    newest = summary.last_step_at_s
     return (
         {
             "run": run,
-            # What is over changes no more: its page follows what every page is told.
+            # A finished run does not change: its page follows the header only.
             "stream": "head" if run.finished_at else f"run:{run.name}",
-            "row": row_of(summed_up, alerts[0] if alerts else None, now=now),
-            "now": summed_up,
+            "row": row_of(summary, alerts[0] if alerts else None, now=now),
+            "now": summary,
             "peak_flops": peak_flops(run),
             "no_steps": "no steps in this window" if run.last_step else "no steps yet",
-            "headline": text.of_run(summed_up, at=now),
+            "headline": run_headline(summary, at=now),
             "alerts": [AlertText(alert, now) for alert in alerts],
             "n_resolved": run.alerts.exclude(resolved_at=None).count(),
             "drills": drills_of(run, now=now),
@@ -180,79 +158,280 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
 
 
 def run_points(name: str, *, since_s: float) -> dict[str, Any]:
-    """Return what the charts of one run append."""
+    """Return what a run's charts append."""
     run = get_object_or_404(Run, name=name)
     return charts.run_points(open_store(settings.REDIS_URL), run, since_s=since_s)
 
 
 def may_drill(run: Run) -> bool:
-    """Whether faults may be put into a run."""
+    """Whether faults can be injected into a run."""
     is_allowed = settings.DEMO or settings.ALLOW_DRILLS
     return is_allowed and run.is_simulated and run.finished_at is None
 
 
 @require_safe
 def run_detail(request: HtmxRequest, name: str) -> HttpResponse:
-    """One run: what its steps consist of, at what pace and price, and on what."""
+    """Show one run: its steps, speed, cost and nodes."""
     now, context = timezone.now(), run_context(name, is_whole=True)
-    run, summed_up = context["run"], context["now"]
+    run, summary = context["run"], context["now"]
     context |= window_context(request, now=now, ended_at=run.finished_at)
     context |= {
-        "has_steps": run.last_step > 0 or summed_up.step_s is not None,
+        "has_steps": run.last_step > 0 or summary.step_s is not None,
     }
     if context["frozen"]:
-        context |= run_alerts_then(run, context["window"])
+        context |= frozen_run_alerts(run, context["window"])
     elif run.finished_at is None and not context.get("log") and not context.get("trace"):
         nodes = [(row.node.name, row.node.shard) for row in context["rows"]]
-        context["inputs"] = inputs_of(
-            open_store(settings.REDIS_URL), run.name, nodes, now_s=now.timestamp()
-        )
+        hot = open_store(settings.REDIS_URL)
+        context["inputs"] = inputs_of(hot, run.name, nodes, now_s=now.timestamp())
     alerts = [each.alert for each in context["alerts"]]
     context["charts"] = charts_of(open_store(settings.REDIS_URL), run, alerts)
-    context |= trace_page(request, run) | similar_runs_context(run)
+    context |= trace_page(request, run) | {"similar_runs": similar_runs_panel(run)}
     if context.get("log"):
         context |= log_page(request, run, context["log"])
     elif context["frozen"]:
-        context |= run_then(run, context["window"])
-        # Who reports, and how, is known of now alone.
+        context |= frozen_run(run, context["window"])
+        # Reports are known for the present only.
         context["layout"] = layout_of(context["run"])
     elif run.finished_at is not None and not context.get("trace"):
         context["now"], _ = run_in_window(run, context["window"])
     if run.finished_at is not None and not context["money"] and not context["frozen"]:
-        # The one thing on its page that is still to come.
+        # Its cost is still being computed.
         context["stream"] = f"run-money:{run.name}"
     partials = (*PARTIALS, "charts")
     return render_page(request, "runs/run_detail.html", context, partials=partials)
 
 
-def _batch(run: Run) -> str:
-    if not run.global_batch or not run.seq_len:
-        return "not reported"
-    return f"{run.global_batch:,} sequences of {run.seq_len:,} tokens"
-
-
-def _price(run: Run) -> str:
-    usd, basis = run.price
-    return f"${usd:,.2f} per node and hour, {basis}" if usd else basis
-
-
-def layout_of(run: Run) -> Sequence[tuple[str, str]]:
-    """Return how the job is laid out, as names and values."""
+def layout_of(run: Run) -> list[tuple[str, str]]:
+    """Return names and values of the panel "Layout"."""
     try:
         n_ranks = run.n_nodes * catalog.instance(run.instance_type).n_cores
     except ValueError:
         n_ranks = 0
     n_groups = n_ranks // (run.tp * run.pp)
+    usd, basis = run.price
+    limit, resolve = run.allreduce_limit_ratio, run.allreduce_resolve_ratio
+    is_batch_known = run.global_batch and run.seq_len
+    batch = f"{run.global_batch:,} sequences of {run.seq_len:,} tokens"
     return [
         ("Model", run.model),
         ("On", f"{run.n_nodes} \u00d7 {run.instance_type}"),
         ("Layout", f"tensor {run.tp}, pipeline {run.pp}, data {n_groups or 'unknown'}"),
-        ("Batch", _batch(run)),
+        ("Batch", batch if is_batch_known else "not reported"),
         ("Precision", run.precision),
-        ("Price", _price(run)),
-        (
-            "Limit",
-            f"{percent(run.allreduce_limit_ratio, 0)} all-reduce; "
-            f"resolves below {percent(run.allreduce_resolve_ratio, 0)}",
-        ),
+        ("Price", f"${usd:,.2f} per node-hour, {basis}" if usd else basis),
+        ("Limit", f"{percent(limit, 0)} all-reduce; resolves below {percent(resolve, 0)}"),
     ]
+
+
+def reports_of(hot: HotStore, run: Run, *, now: datetime) -> list[tuple[str, str]]:
+    """Return layout rows about a run's own reports; none if the job does not report."""
+    state = state_of(hot, run.name) if run.is_reported else None
+    if state is None:
+        return []
+    who = counted(state.n_workers, "worker")
+    heard = f"{who}, last report {duration(max(0.0, now.timestamp() - state.heard_s))} ago"
+    lines = [("Reports", heard)]
+    n_missing = state.n_workers - len(state.members)
+    if n_missing:
+        lines.append(("Missing", f"{counted(n_missing, 'worker')} never reported"))
+    if state.n_dropped:
+        lines.append(("Lost", f"{counted(state.n_dropped, 'report')} in transit"))
+    if run.step_shift:
+        lines.append(
+            ("Steps", f"{run.step_shift:,} ahead of the job's count: repeated after a restart")
+        )
+    reasons = sorted({member.reason for member in state.members.values() if member.reason})
+    return lines + [("Failed", reason) for reason in reasons]
+
+
+ASSUMED_PRECISION = "bf16"
+MOST_ERRORS = 8
+
+
+def log_context(run: Run) -> dict[str, Any]:
+    """Return what the page shows of the compile cache and of an imported log."""
+    compiles = compile_summary(run) if getattr(run, "has_compiles", True) else None
+    log: ReadLog | None = getattr(run, "log", None)
+    if log is None:
+        return {"compiles": compiles} if compiles else {}
+    figures = figures_of(run, unpack_curves(bytes(log.curves)))
+    return {
+        "log": log,
+        "compiles": compiles,
+        "figures": figures,
+        "errors": run.annotations.filter(by=BY)[:MOST_ERRORS],
+        "headline": headline(run, log, figures["step_s"]),
+        "kinds": [(KINDS.get(name, name), n) for name, n in log.details["understood"].items()],
+        "read": coverage_text(log),
+        "caveats": log_caveats(log),
+        "layout": log_layout(run, log),
+    }
+
+
+def log_page(request: HttpRequest, run: Run, log: ReadLog) -> dict[str, Any]:
+    """Return the charts of a log, over the whole run unless the address gives a window."""
+    page: dict[str, Any] = {"charts": log_charts_of(log), "has_steps": log.n_steps > 0}
+    if not WINDOW_FIELDS & set(request.GET):
+        finished_at = run.finished_at or timezone.now()
+        end = math.ceil(finished_at.timestamp()) + 1
+        start = max(math.floor(run.started_at.timestamp()), end - LONGEST_S)
+        page |= {"length": "", "window": Window(start, end), "id_suffix": "-long"}
+    return page
+
+
+def figures_of(run: Run, curves: Curves) -> dict[str, float | None]:
+    """Summarise an imported run by its curves; None for what the log does not contain."""
+    step_s = curves["step_s"][np.isfinite(curves["step_s"])]
+    loss = curves["loss"][np.isfinite(curves["loss"])]
+    known = np.isfinite(curves["tokens_per_s"]) & np.isfinite(curves["step_s"])
+    took_s = curves["step_s"][known]
+    tokens_per_s = None
+    if took_s.sum() > 0:
+        tokens_per_s = float((curves["tokens_per_s"][known] * took_s).sum() / took_s.sum())
+    assumed = copy.copy(run)
+    assumed.precision = run.precision or ASSUMED_PRECISION
+    has_price = tokens_per_s is not None and run.usd_per_hour > 0
+    return {
+        "step_s": float(np.median(step_s)) if len(step_s) else None,
+        "slow_step_s": float(np.percentile(step_s, 95)) if len(step_s) else None,
+        "tokens_per_s": tokens_per_s,
+        "seq_per_s": _median(curves["seq_per_s"]),
+        "mfu_ratio": mfu_ratio(assumed, tokens_per_s),
+        "peak_flops": peak_flops(assumed) or None,
+        "usd_per_mtok": usd_per_mtok(run.usd_per_hour, tokens_per_s or 0.0) if has_price else None,
+        "usd": run.usd_by(timezone.now()),
+        "first_loss": float(loss[0]) if len(loss) else None,
+        "last_loss": float(loss[-1]) if len(loss) else None,
+    }
+
+
+def _median(values: FloatArray) -> float | None:
+    known = values[np.isfinite(values)]
+    return float(np.median(known)) if len(known) else None
+
+
+def log_layout(run: Run, log: ReadLog) -> list[tuple[str, str]]:
+    has_type = run.instance_type != NOT_RECORDED
+    batch = f"{run.global_batch:,} sequences" if run.global_batch else "sequences"
+    length = f" of {run.seq_len:,} tokens" if run.seq_len else ""
+    price = f"${run.usd_per_node_hour:,.2f} per node-hour, {run.price_basis}"
+    assumed, last = f"unknown; MFU assumes {ASSUMED_PRECISION}", count(run.last_step)
+    rows = [
+        ("Read from", log.file),
+        ("Written by", log.family),
+        ("Model", "" if run.model == NOT_RECORDED else run.model),
+        ("On", _hardware(run)),
+        ("Layout", f"tensor {run.tp}, pipeline {run.pp}" if run.tp * run.pp > 1 else ""),
+        ("Batch", batch + length if run.global_batch or length else ""),
+        ("Precision", run.precision or (assumed if has_type else "")),
+        ("Price", price if run.usd_per_node_hour else ""),
+        ("Steps", f"{count(log.n_steps)} logged, last step {last}" if log.n_steps else "none"),
+        ("Imported", f"{log.imported_at:%-d %b %Y %H:%M} UTC"),
+        ("Times", times_text(log) if log.n_steps else ""),
+        ("All-reduce", f"not in the log; limit {percent(run.allreduce_limit_ratio, 0)}"),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _hardware(run: Run) -> str:
+    if run.instance_type == NOT_RECORDED:
+        return f"{run.n_nodes} nodes" if run.n_nodes else ""
+    return f"{run.n_nodes} \u00d7 {run.instance_type}" if run.n_nodes else run.instance_type
+
+
+# The highest level means: this worker alone is as slow as the whole run.
+LEVELS = 6
+LEAST_SPREAD_RATIO = 0.1
+# More replicas than this are sorted, the slowest first.
+MOST_UNSORTED = 16
+
+
+def trace_context(run: Run) -> dict[str, Any]:
+    """Return what the page shows of an imported trace."""
+    trace: RecordedTrace | None = getattr(run, "trace", None)
+    if trace is None:
+        return {}
+    shares = trace.details["shares"]
+    return {
+        "trace": trace,
+        "headline": verdict_text(trace),
+        "m_w": _not_negative(trace.m_w),
+        "m_s": _not_negative(trace.m_s),
+        "causes": [
+            {
+                "name": name,
+                "help": text,
+                "share_ratio": (share := _not_negative(shares.get(cause))),
+                "width": round(100 * min(1.0, share or 0.0)),
+                "is_verdict": cause == trace.cause,
+            }
+            for cause, (name, text) in CAUSES.items()
+        ],
+        "cause": SHORT[trace.cause],
+        "caveats": verdict_caveats(trace),
+        "stages": range(len(trace.details["stage_slowdown"])),
+        "heat": heat_of(trace),
+        "is_long": len(trace.details["ranks"]) > MOST_UNSORTED,
+        "layout": trace_layout(run, trace),
+    }
+
+
+def _not_negative(share_ratio: float | None) -> float | None:
+    return None if share_ratio is None else max(0.0, share_ratio)
+
+
+def trace_page(request: HttpRequest, run: Run) -> dict[str, Any]:
+    """Return the charts of a trace, over the whole run unless the address gives a window."""
+    if getattr(run, "trace", None) is None:
+        return {}
+    page: dict[str, Any] = {
+        "charts": [RUN_CHARTS[name] for name in ("phases", "share", "workers")]
+    }
+    if not WINDOW_FIELDS & set(request.GET):
+        end = run.finished_at or timezone.now()
+        whole = Window(math.floor(run.started_at.timestamp()), math.ceil(end.timestamp()) + 1)
+        page |= {"window": whole, "id_suffix": "-long"}
+    return page
+
+
+def heat_of(trace: RecordedTrace) -> list[tuple[int, list[dict[str, Any]]]]:
+    """Return a row per replica with a cell per stage: the slowdown due to that worker alone."""
+    hottest = max(LEAST_SPREAD_RATIO, trace.slowdown_ratio - 1.0)
+    culprits, details = set(trace.details["culprits"]), trace.details
+    rows = [
+        (
+            dp,
+            [
+                {
+                    "rank": rank,
+                    "slowdown_ratio": slowdown,
+                    "level": min(LEVELS, max(0, round(LEVELS * (slowdown - 1.0) / hottest))),
+                    "is_culprit": f"rank{rank}-dp{dp}-stage{stage}" in culprits,
+                }
+                for stage, (rank, slowdown) in enumerate(zip(ranks, slowdowns, strict=True))
+            ],
+        )
+        for dp, (ranks, slowdowns) in enumerate(
+            zip(details["ranks"], details["worker_slowdown"], strict=True)
+        )
+    ]
+    if len(rows) <= MOST_UNSORTED:
+        return rows
+    return sorted(rows, key=lambda row: -max(cell["slowdown_ratio"] for cell in row[1]))
+
+
+def trace_layout(run: Run, trace: RecordedTrace) -> list[tuple[str, str]]:
+    n_dp, n_stages = len(trace.details["ranks"]), len(trace.details["stage_slowdown"])
+    times = "" if trace.is_dated else "not recorded; the end is set to the import time"
+    rows = [
+        ("Read from", trace.file),
+        ("Model", "" if run.model == NOT_RECORDED else run.model),
+        ("On", _hardware(run)),
+        ("Layout", f"tensor {run.tp}, pipeline {n_stages}, data {n_dp}"),
+        ("Recorded", f"{trace.n_steps} steps of {trace.n_workers} workers"),
+        ("Imported", f"{trace.imported_at:%-d %b %Y %H:%M} UTC"),
+        ("Times", times),
+        ("Limit", f"{percent(run.allreduce_limit_ratio, 0)} all-reduce"),
+    ]
+    return [(name, value) for name, value in rows if value]

@@ -136,7 +136,7 @@ def alert_marks(
 ) -> dict[str, Any]:
     """Mark an alert as silenced, assigned, flapping or recurring; ask for it with its silence.
 
-    On a page frozen in time ``moment`` is when it stands still.
+    ``frozen_at`` in the context is the time that a frozen page shows.
     """
-    now = context.get("moment") or timezone.now()
+    now = context.get("frozen_at") or timezone.now()
     return {"alert": alert, "is_silenced": alert.is_silenced(now), "is_full": is_full}

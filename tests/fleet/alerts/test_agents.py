@@ -3,7 +3,7 @@
 import pytest
 
 from fleet.models import Node
-from fleet.pages.nodes import agent_words
+from fleet.pages.nodes import agent_problems
 from telemetry.store.hot import HotStore, open_store
 from telemetry.store.node_state import save_sidecars
 
@@ -22,16 +22,16 @@ def keep(hot: HotStore, **said: object) -> None:
 
 
 def test_nothing_is_said_while_all_is_well(hot: HotStore) -> None:
-    assert agent_words(hot, REAL) == []
+    assert agent_problems(hot, REAL) == []
     keep(hot, agent={"version": "1", "n_waiting": 2, "n_dropped": 0, "problem": None}, neuron=[])
-    assert agent_words(hot, REAL) == []
+    assert agent_problems(hot, REAL) == []
 
 
 def test_what_was_lost_is_said_and_why(hot: HotStore) -> None:
     said = {"version": "1", "n_waiting": 1200, "n_dropped": 3100, "n_refused": 2}
     keep(hot, agent=said | {"problem": "server: 503 Try again."})
 
-    lost, waiting, problem = agent_words(hot, REAL)
+    lost, waiting, problem = agent_problems(hot, REAL)
     assert "3,100 were dropped (spool full), 2 were rejected" in lost
     assert "1,200" in waiting
     assert "server: 503 Try again." in problem
@@ -41,6 +41,6 @@ def test_parts_that_the_driver_finds_unhealthy_are_named(hot: HotStore) -> None:
     devices = [{"index": 0, "unhealthy": []}, {"index": 3, "unhealthy": ["hbm", "link_efa"]}]
     keep(hot, neuron=devices)
 
-    assert agent_words(hot, REAL) == [
+    assert agent_problems(hot, REAL) == [
         "The Neuron driver reports as unhealthy: hbm, link_efa of device 3."
     ]

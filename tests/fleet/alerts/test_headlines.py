@@ -6,7 +6,7 @@ import pytest
 from django.utils.html import strip_tags
 
 from fleet.models import Node, Run
-from fleet.pages.text import of_node, of_run, remaining_s
+from fleet.pages.text import node_headline, remaining_s, run_headline
 from fleet.runs.summaries import NodeNow, RunNow
 from tests.parts import NOON, NOON_S
 
@@ -14,11 +14,11 @@ AT = NOON + timedelta(hours=1)
 
 
 def node(now: NodeNow, n_alerts: int = 0) -> str:
-    return strip_tags(of_node(now, n_alerts=n_alerts, at=AT)).replace("\u202f", " ")
+    return strip_tags(node_headline(now, n_alerts=n_alerts, at=AT)).replace("\u202f", " ")
 
 
-def run_says(now: RunNow) -> str:
-    return strip_tags(of_run(now, at=AT)).replace("\u202f", " ")
+def run_text(now: RunNow) -> str:
+    return strip_tags(run_headline(now, at=AT)).replace("\u202f", " ")
 
 
 def test_a_node_that_works(steady: Node) -> None:
@@ -74,33 +74,33 @@ def trains(run: Run, *, share_ratio: float = 0.135, is_stale: bool = False) -> R
 
 
 def test_a_run_that_trains(run: Run) -> None:
-    assert run_says(trains(run)) == (
+    assert run_text(trains(run)) == (
         "llama trains at 6.31 s per step, 13.5 % of it in all-reduce: "
         "1.21 M tokens/s at $0.36 per 1M. $86.00 spent since 2 Mar 12:00."
     )
 
 
 def test_a_run_above_its_limit(run: Run) -> None:
-    assert "31.4 % of it in all-reduce, above its 25 % limit" in run_says(
+    assert "31.4 % of it in all-reduce, above its 25 % limit" in run_text(
         trains(run, share_ratio=0.314)
     )
 
 
 def test_a_run_that_has_stopped(run: Run) -> None:
-    assert "has completed no step for 1 min; the last took 6.31 s" in run_says(
+    assert "has completed no step for 1 min; the last took 6.31 s" in run_text(
         trains(run, is_stale=True)
     )
 
 
 def test_a_run_without_steps(run: Run) -> None:
-    assert "no steps have been reported" in run_says(RunNow(run))
+    assert "no steps have been reported" in run_text(RunNow(run))
 
 
 @pytest.mark.parametrize("phase", ["pending", "finished", "failed"])
 def test_a_run_that_does_not_train(run: Run, phase: str) -> None:
     run.phase = phase
 
-    assert run_says(RunNow(run)).startswith("llama ")
+    assert run_text(RunNow(run)).startswith("llama ")
 
 
 @pytest.mark.parametrize(
@@ -123,4 +123,4 @@ def test_the_rest_takes_as_long_as_the_pace_so_far_says(
 def test_a_run_that_compiles_says_what_is_left(run: Run) -> None:
     run.phase, run.phase_progress_ratio = Run.Phase.COMPILING, 0.75
 
-    assert "is compiling: 75 % done after 1 h 0 min, about 20 min left" in run_says(RunNow(run))
+    assert "is compiling: 75 % done after 1 h 0 min, about 20 min left" in run_text(RunNow(run))
