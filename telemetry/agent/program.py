@@ -10,12 +10,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import FrameType
 
-from telemetry.agent import VERSION, sysfs
+from telemetry.agent import VERSION
 from telemetry.agent.clock import Clock
 from telemetry.agent.reports import Collector, Health, Line, encode_head
-from telemetry.agent.sender import AgentSender
+from telemetry.agent.sender import AgentSender, ServerConnection, TokenFile
+from telemetry.agent.sources import EFA_SYSFS, NEURON_SYSFS
 from telemetry.agent.spool import Frame, Spool, SpoolError, gzip_member
-from telemetry.agent.wire import ServerConnection, TokenFile
 
 SPOOL = "/var/lib/trnwatch-agent"
 MEGA = 1_000_000
@@ -78,8 +78,8 @@ def _parser(env: Mapping[str, str]) -> argparse.ArgumentParser:
         metavar="MB",
         help="maximum size of the spool (256)",
     )
-    add("--efa-sysfs", type=Path, default=sysfs.EFA_SYSFS, metavar="DIR")
-    add("--neuron-sysfs", type=Path, default=sysfs.NEURON_SYSFS, metavar="DIR")
+    add("--efa-sysfs", type=Path, default=EFA_SYSFS, metavar="DIR")
+    add("--neuron-sysfs", type=Path, default=NEURON_SYSFS, metavar="DIR")
     add("--probe-file", metavar="FILE", help="EFA latencies, one JSON object per line")
     add("--probe-command", metavar="LINE", help="a command that prints such lines")
     add(

@@ -20,10 +20,8 @@ from typing import Any
 
 from telemetry.agent import VERSION
 from telemetry.agent.clock import Clock, Moment
-from telemetry.agent.monitor import Monitor
-from telemetry.agent.probes import Probes
+from telemetry.agent.sources import EfaCounters, Monitor, NeuronSysfs, Probes
 from telemetry.agent.spool import Frame, gzip_member, stored_gzip_member
-from telemetry.agent.sysfs import EfaCounters, NeuronSysfs
 
 # Marks the place of a number in a template; a report that contains it is sent as it is.
 HOLE = b"\x7f"

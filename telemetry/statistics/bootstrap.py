@@ -13,28 +13,22 @@ from telemetry.blocks import FloatArray
 MIN_LAGS: Final = 5
 MIN_BLOCKS: Final = 10
 CUT_AT_MADS: Final = 6.0
-# Nearer to never forgetting than by so many roots of the steps nothing can be told.
+# The autoregression's coefficient stays at least this many 1/sqrt(n_steps) below 1.
 LONGEST_MEMORY: Final = 0.4
 
 
 def block_length(values: FloatArray) -> int:
-    """Return how many steps belong together.
+    """Return the block length, in steps, for a circular block bootstrap of the mean.
 
-    Parameters
-    ----------
-    values : (n_steps,) of any unit, in order
-
-    Returns
-    -------
-    The block length, in steps, that a circular block bootstrap of their mean wants: 1 where
-    steps are independent, at most a tenth of them.
+    ``values`` are (n_steps,) of any unit, in order. The length is 1 where steps are independent,
+    and a tenth of the steps at most.
 
     Notes
     -----
-    The automatic choice of Politis and White (2004), with the correction of Patton, Politis and
-    White (2009): lags count up to where the autocorrelation has died away, under a flat top.
-    A few steps that stand out, such as checkpoints, would hide a slow drift behind them: the
-    length is also asked of the values with those cut off, and the longer one taken.
+    Automatic choice of Politis and White (2004), corrected by Patton, Politis and White (2009):
+    lags count up to where the autocorrelation vanishes, with flat-top weights. Outliers such as
+    checkpoints would hide a slow drift, so the length is also computed without them, and the
+    longer one is used.
     """
     middle = float(np.median(values))
     usual = CUT_AT_MADS * float(np.median(np.abs(values - middle)))
@@ -63,7 +57,7 @@ def _length(values: FloatArray) -> int:
 
 
 def _autocovariance(centred: FloatArray) -> FloatArray:
-    """At every lag, by FFT: (n,)."""
+    """Compute all lags by FFT: (n,)."""
     n = len(centred)
     spectrum = np.fft.rfft(centred, 2 * n)
     covariance: FloatArray = np.fft.irfft(spectrum * spectrum.conj())[:n] / n
@@ -74,7 +68,7 @@ def _last_lag_that_counts(correlation: FloatArray) -> int:
     """Return the lag before the first run of insignificant lags."""
     n = len(correlation)
     in_a_row = max(MIN_LAGS, int(np.ceil(np.sqrt(np.log10(n)))))
-    # As far as blocks could reach; a longer memory than that no bootstrap can mend.
+    # As far as blocks can reach.
     farthest = n // MIN_BLOCKS + in_a_row
     is_small = np.abs(correlation[1 : farthest + 1]) < 2 * np.sqrt(np.log10(n) / n)
     together = np.convolve(is_small, np.ones(in_a_row, int), mode="valid") == in_a_row
@@ -88,8 +82,8 @@ def _last_lag_that_counts(correlation: FloatArray) -> int:
 class Memory:
     """Correlation of steps beyond the block length.
 
-    ``unseen_ratio``: variance of the mean that blocks miss over the one they contain; 0 where they
-    miss none. ``n_pieces``: number of independent pieces.
+    ``unseen_ratio``: variance of the mean that blocks miss, over the variance they contain.
+    ``n_pieces``: number of independent pieces.
     """
 
     unseen_ratio: float
@@ -97,23 +91,17 @@ class Memory:
 
 
 def memory(values: FloatArray, length: int) -> Memory:
-    """Estimate how much more the mean varies than blocks of a length show.
-
-    Parameters
-    ----------
-    values : (n_steps,) of any unit, in order
-    length : steps in a block
+    """Estimate how much more the mean varies than blocks of ``length`` steps show.
 
     Notes
     -----
-    A memory that is no small part of the run leaves too few blocks, and too short ones. It is
-    therefore also asked of a first-order autoregression, its coefficient freed of its bias
-    (Kendall 1954), with blocks for what that leaves: prewhitening (Andrews and Monahan 1992).
-    Rare long steps, which would hide the memory of the others, are left out for that.
+    If correlation lasts for a large part of the run, blocks are too few and too short. The
+    variance is therefore also estimated by a first-order autoregression of the usual steps, its
+    coefficient corrected for bias (Kendall 1954), and blocks of its residuals: prewhitening
+    (Andrews and Monahan 1992).
 
-    ``n`` steps of such an autoregression are worth ``n * (1 - tie) / (1 + tie)`` independent ones.
-    Where rare long steps make the mean waver as well, both count by their share of the variance
-    (Satterthwaite 1946).
+    ``n`` steps of such a process are worth ``n * (1 - tie) / (1 + tie)`` independent ones. Where
+    rare long steps contribute to the variance, both count by their share (Satterthwaite 1946).
     """
     n, n_blocks = len(values), len(values) / length
     if n < MIN_BLOCKS * MIN_LAGS:
@@ -132,10 +120,10 @@ def memory(values: FloatArray, length: int) -> Memory:
     if tie <= 0:
         return Memory(0.0, n_blocks)
     left = cut[1:] - tie * cut[:-1]
-    told = _block_variance(left - left.mean(), _length(left)) / (1 - tie) ** 2
-    unseen = max(0.0, told - _block_variance(cut, length)) / seen
-    # What the usual steps have of the variance, and what is left of it.
-    usual_ratio = min(1.0, told / (seen * (1 + unseen)))
+    modelled = _block_variance(left - left.mean(), _length(left)) / (1 - tie) ** 2
+    unseen = max(0.0, modelled - _block_variance(cut, length)) / seen
+    # The share of the usual steps in the variance.
+    usual_ratio = min(1.0, modelled / (seen * (1 + unseen)))
     n_usual = max(0.0, n * (1 - raw) / (1 + raw))
     if n_usual <= 0:
         return Memory(unseen, 0.0)
@@ -152,23 +140,17 @@ def _block_variance(centred: FloatArray, length: int) -> float:
 def resampled_sums(
     columns: FloatArray, length: int, *, n_resamples: int, rng: np.random.Generator
 ) -> FloatArray:
-    """Return sums of resampled steps.
+    """Return sums of resampled steps: (n_resamples, n_columns).
 
     Parameters
     ----------
-    columns : (n_steps, n_columns), what each step took and yielded
-    length : steps in a block
-    n_resamples : how many draws
-    rng : where chance comes from
-
-    Returns
-    -------
-    (n_resamples, n_columns) sums over as many steps as there are.
+    columns : (n_steps, n_columns), time and yield of each step
+    length : steps per block
 
     Notes
     -----
-    The circular block bootstrap (Politis and Romano 1992): every step is as likely as any other.
-    All columns are drawn together, so that ratios of them keep their ties.
+    Circular block bootstrap (Politis and Romano 1992): each step is equally likely. Columns are
+    drawn together, so that their ratios keep their correlation.
     """
     n = len(columns)
     n_blocks, rest = divmod(n, length)
@@ -192,7 +174,7 @@ def _block_sums(columns: FloatArray, length: int) -> FloatArray:
 
 N_RESAMPLES: Final = 999
 SURE_RATIO: Final = 0.95
-# An interval from fewer blocks than this is not worth the name.
+# With fewer blocks there is no interval.
 DIFFERENCES_MIN_BLOCKS: Final = 8
 
 
@@ -202,9 +184,9 @@ class ArmSamples:
 
     Parameters
     ----------
-    names : what each column is, such as ``step_s``, ``tokens``, ``usd``
+    names : name of each column, such as ``step_s``, ``tokens``, ``usd``
     columns : (n_steps, n_columns), in order, settled steps only
-    lines : for a measure that is no plain ratio, where it starts and how steeply it rises with it
+    lines : intercept and slope of measures that are linear in a ratio
     """
 
     names: Sequence[str]
@@ -221,10 +203,10 @@ class ArmSamples:
 
 @dataclass(frozen=True, slots=True)
 class Measure:
-    """A figure that is a sum over another, such as dollars per token.
+    """A ratio of two sums, such as dollars per token.
 
-    With ``line`` it is that line of the arm at their ratio: hours to train so many tokens, say,
-    are the hours before the first step and, with each second per token, so many seconds more.
+    With ``line`` it is that line of the arm at the ratio: hours to train some tokens are the hours
+    before the first step, plus a slope times seconds per token.
     """
 
     over: str
@@ -235,12 +217,11 @@ class Measure:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure of two arms.
+    """One figure of two arms, in its own unit.
 
-    ``baseline`` and ``candidate`` are in the figure's own unit; ``ratio`` is candidate over
-    baseline less one, from ``low`` to ``high`` in 95 of 100 cases. ``error_log`` is the standard
-    error of the ratio's logarithm, ``n_blocks`` the independent pieces that the shorter arm fell
-    into. NaN where there are too few steps to say.
+    ``ratio`` is candidate over baseline minus 1, with a 95 % interval from ``low`` to ``high``.
+    ``error_log`` is the standard error of the ratio's logarithm; ``n_blocks`` is the number of
+    independent pieces of the shorter arm. NaN with too few steps.
     """
 
     baseline: float
@@ -263,10 +244,9 @@ def differences(
 
     Notes
     -----
-    Steps are resampled in blocks, alike for all measures of an arm.
-    The interval is the drawn logarithms' own, stretched as Student's distribution is against the
-    normal one for as many independent blocks as there are: a block bootstrap of few blocks is
-    known to be too sure of itself (Lahiri 2003, chapter 7).
+    Steps are resampled in the same blocks for all measures of an arm. Intervals are those of the
+    drawn logarithms, stretched as Student's distribution is against the normal one, because a
+    bootstrap of few blocks is overconfident (Lahiri 2003, chapter 7).
     """
     arms = [_Drawn(arm, measures.values(), rng) for arm in (baseline, candidate)]
     return {name: _compared(arms[0], arms[1], measure) for name, measure in measures.items()}
@@ -287,7 +267,6 @@ class _Drawn:
         return start + slope * float(self.total[over] / self.total[under])
 
     def memory(self, measure: Measure) -> Memory:
-        """Estimate how much more the mean varies than blocks of a length show."""
         return memory(self._parts(measure), self.length)
 
     def logs(self, measure: Measure, unseen: float) -> FloatArray:
@@ -338,10 +317,8 @@ def _compared(baseline: _Drawn, candidate: _Drawn, measure: Measure) -> Differen
 def student_quantile(freedom: float, ratio: float = (1 + SURE_RATIO) / 2) -> float:
     """Quantile of Student's distribution.
 
-    Notes
-    -----
-    Hill's expansion (1970) around the normal quantile, right to a thousandth from five degrees
-    of freedom on.
+    Hill's expansion (1970) around the normal quantile; accurate to 0.1 % from five degrees of
+    freedom on.
     """
     z = NormalDist().inv_cdf(ratio)
     first = (z**3 + z) / 4

@@ -30,22 +30,18 @@ class BreakEven:
 def break_even(baseline: Course, candidate: Course) -> BreakEven:
     """Find when the candidate has cost less than the baseline for the same tokens.
 
-    Parameters
-    ----------
-    baseline, candidate : of single numbers
-
     Notes
     -----
-    Both pay for their start, then for every token. The candidate is ahead from
+    Both arms (courses of single numbers) pay for their start, then for every token. The candidate
+    is ahead from
 
         tokens = (start of candidate - start of baseline) / (baseline - candidate, per token)
 
-    on, in dollars and dollars per token. Where it is dearer per token it never gets there.
+    on, in dollars and dollars per token; never if it costs more per token.
 
     Examples
     --------
-    The baseline costs $2 per token, the candidate $1 and $10 for porting; it trains on 5 tokens
-    a day. Ten tokens earn the $10 back, and take two days:
+    The baseline costs $2 per token, the candidate $1 and $10 for porting, at 5 tokens a day:
 
     >>> baseline = Course(0.0, 2.0, 0.0, 1.0)
     >>> candidate = Course(10.0, 5.0, 0.0, 5.0)
@@ -83,10 +79,9 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """What the candidate has cost, and what the baseline would for the same tokens.
+    """Cost of the candidate, and of the baseline for the same tokens.
 
-    ``days`` (n_points,) from the candidate's start, ``tokens`` (n_points,) it has trained on by
-    then. Where points are days, ``tokens`` is what is expected.
+    ``days`` (n_points,) from the candidate's start, ``tokens`` (n_points,) it has trained by then.
     """
 
     days: FloatArray

@@ -18,7 +18,7 @@ from telemetry.statistics.bootstrap import (
 HOURS_PER_DAY: Final = 24.0
 SECONDS_PER_HOUR: Final = 3_600.0
 SECONDS_PER_DAY: Final = 86_400.0
-# Beyond e to this nothing is ever finished; infinities would be no help in saying so.
+# Avoids overflow; such a run never ends.
 MOST_EXPONENT: Final = 50.0
 
 Amount = float | FloatArray
@@ -92,25 +92,17 @@ class Course:
 
 
 def course(habits: ArmRates, *, has_reuse: bool, porting_usd: float = 0.0) -> Course:
-    """Compute the course of an arm, with or without reuse of compiled graphs.
-
-    Parameters
-    ----------
-    habits : of the arm
-    has_reuse : whether every start after the first finds its graphs in the cache
-    porting_usd : what was paid for moving the model there
+    """Compute the course of an arm; with reuse, later starts find their graphs compiled.
 
     Notes
     -----
-    The start takes ``compile_s + load_s + warm_up_s``: the graphs are compiled once in any case.
-    From then on a day of training takes `stretch` days, and yields
-    ``tokens_per_s * 86400 * (1 - checkpoint_s_per_hour / 3600)`` tokens.
+    The start takes ``compile_s + load_s + warm_up_s``. Then a day of training takes `stretch`
+    days, and yields ``tokens_per_s * 86400 * (1 - checkpoint_s_per_hour / 3600)`` tokens.
 
     Examples
     --------
-    One node at $24 an hour and 1,000 tokens/s saves for 36 s of each hour, every hour; it starts
-    in 2.4 h, of which 1.4 h compiling, and fails once a day. With reuse a day of training takes
-    25.55 h:
+    One node at $24 an hour and 1,000 tokens/s saves for 36 s of each hour, starts in 2.4 h (1.4 h
+    of them compiling), and fails once a day. With reuse a day of training takes 25.55 h:
 
     >>> one = Habits(1, 24.0, 1000.0, 36.0, 3600.0, 5040.0, 3600.0, 0.0, 1.0, 0.0)
     >>> kept = course(one, has_reuse=True)
@@ -134,18 +126,17 @@ def stretch(habits: ArmRates, *, has_reuse: bool) -> Amount:
 
     Notes
     -----
-    Failures come by chance, ``f`` a second, at any time: in steps, in checkpoints, and while the
-    run starts again, which then begins anew. Each costs a restart of ``r`` seconds (``load_s +
-    warm_up_s``, without reuse ``compile_s`` too) and all since the last checkpoint. Without reuse
-    recompiles make the ``t`` seconds from one checkpoint to the next longer, ``t' = t (1 +
-    recompiles_per_day compile_s / 86400)``. To get through them takes, on average,
+    Failures occur at random with rate ``f`` per second, also during checkpoints and restarts. Each
+    costs a restart of ``r`` seconds (``load_s + warm_up_s``, without reuse also ``compile_s``) and
+    the work since the last checkpoint. Without reuse recompilations stretch the ``t`` seconds
+    between checkpoints to ``t' = t (1 + recompiles_per_day compile_s / 86400)``. The mean time for
+    an interval is
 
         exp(f r) (exp(f t') - 1) / f
 
-    seconds (Daly, equation 20). While failures are rare that is ``t' (1 + f (r + t' / 2))``: a
-    restart and half an interval for each (Young 1974), which a failure within three intervals
-    makes 2 % too little, and one in each of them 13 %. Where luck has it, failures lose more
-    than half an interval: ``unlucky_ratio`` of it each, to first order.
+    seconds (Daly, equation 20). For rare failures that is ``t' (1 + f (r + t' / 2))`` (Young
+    1974), 2 % too low at one failure in three intervals, and 13 % at one in each. ``unlucky_ratio`` adds
+    to the half interval lost per failure, to first order.
 
     References
     ----------
@@ -176,11 +167,11 @@ N_HALVINGS: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class Rate:
-    """So many events over so much exposure, such as failures over node-days.
+    """Events over exposure, such as failures over node-days.
 
-    ``extra`` events in ``extra_exposure`` are added to what was counted, as a Gamma prior does:
-    half an event where none seen must not read as none to come, nothing where it may; some
-    exposure, so that half an event over minutes does not read as dozens a day.
+    ``extra`` events in ``extra_exposure`` are added like a Gamma prior: half an event, because
+    zero observed events do not mean a rate of zero; some exposure, so that half an event in
+    minutes does not become dozens a day.
     """
 
     n: int
@@ -206,18 +197,19 @@ class Rate:
         return low / self.exposure, high / self.exposure
 
     def drawn(self, n_draws: int, *, rng: np.random.Generator) -> FloatArray:
-        """Draw the rates of an arm over some days: uncertain figures become (n_draws,)."""
+        """Draw the rates of an arm over some days: uncertain figures become (n_draws,).
+
+        Notes
+        -----
+        The pace is lognormal. Event rates are drawn given their counts (Gamma), then the number of
+        events in these days (Poisson), and the time since the last checkpoint before each failure.
+        """
         exposure = self.exposure + self.extra_exposure
         return np.asarray(rng.standard_gamma(self.n + self.extra, n_draws) / exposure)
 
 
 def poisson_interval(n: int) -> tuple[float, float]:
-    """Return the means between which a Poisson count of ``n`` is no surprise, at 95 %.
-
-    Notes
-    -----
-    The exact interval: at its lower end a count of ``n`` or more has a chance of 2.5 %, at its
-    upper end a count of ``n`` or fewer. For none counted that is 0 to ``-ln 0.025 = 3.69``.
+    """Return the exact 95 % interval of the mean of a Poisson count of ``n``.
 
     References
     ----------
@@ -263,10 +255,9 @@ ENDS: Final = ((1 - SURE_RATIO) / 2, (1 + SURE_RATIO) / 2)
 
 @dataclass(frozen=True, slots=True)
 class Uncertainty:
-    """What is not known for sure of an arm; None where a figure is taken as it is.
+    """Uncertainty of an arm; None where a figure is exact.
 
-    ``pace_error_log`` is the standard error of the logarithm of its tokens per second; those of
-    compiling, loading and checkpoints likewise (`spread_log`).
+    ``*_error_log`` are standard errors of logarithms, see `spread_log`.
     """
 
     pace_error_log: float | None = None
@@ -289,9 +280,8 @@ def drawn(
 
     Notes
     -----
-    The pace is lognormal around what was measured. Rates are drawn from what their counts allow
-    (Gamma), then how often it really happens in these days (Poisson): few failures are a matter
-    of luck even where the rate is known, and so is how long before one the last checkpoint was.
+    The pace is lognormal. Event rates are drawn given their counts (Gamma), then the number of
+    events in these days (Poisson), and the time since the last checkpoint before each failure.
     """
     pace_rng, failure_rng, recompile_rng, loss_rng, *start_rngs = rng.spawn(7)
     compiling, loading, saving = (
@@ -354,16 +344,16 @@ def interval(values: FloatArray) -> tuple[float, float]:
 
 
 def spread_log(seen: Sequence[float] | FloatArray, *, of_next: bool) -> float | None:
-    """Return how far the logarithm of a figure may be off that was seen some times.
+    """Return the standard error of the logarithm of a figure; None with fewer than three values.
 
     Parameters
     ----------
-    seen : (n,) of one sort, such as the seconds of each start
-    of_next : whether the next one is asked about, as of a start to come; else the mean of many
+    seen : (n,) values, such as the seconds of each start
+    of_next : whether to predict the next value; else the mean of many
 
-    Returns
-    -------
-    a standard error, stretched as Student's distribution is for so few; None of fewer than three
+    Notes
+    -----
+    Stretched as Student's distribution is for so few values.
 
     Examples
     --------
@@ -382,17 +372,10 @@ def spread_log(seen: Sequence[float] | FloatArray, *, of_next: bool) -> float | 
 
 
 def pace_error_log(tokens: FloatArray, taken_s: FloatArray, *, rng: np.random.Generator) -> float:
-    """Return standard error of the logarithm of a pace; NaN with too few steps.
+    """Return the standard error of the logarithm of a pace; NaN with too few steps.
 
-    Parameters
-    ----------
-    tokens, taken_s : (n_steps,) tokens and seconds of settled steps, in order
-    rng : where chance comes from
-
-    Notes
-    -----
-    Steps hang together, so they are drawn anew in blocks, and the error stretched as Student's
-    distribution is for as few blocks as there are (`telemetry.statistics.bootstrap`).
+    ``tokens`` and ``taken_s`` are (n_steps,) of settled steps, in order. Steps are correlated, so
+    they are resampled in blocks, see `telemetry.statistics.bootstrap`.
     """
     if not len(tokens) or not (taken_s.sum() > 0 and tokens.sum() > 0):
         return float("nan")

@@ -13,22 +13,14 @@ def deviations(x: FloatArray, *, floor: float | FloatArray) -> FloatArray:
 
     Parameters
     ----------
-    x : (..., n_peers)
-        One figure per peer; NaN where it did not report.
+    x : (..., n_peers), NaN where a peer did not report
     floor : same unit as x, one figure or one per peer
-        Deviation taken at the least: peers that agree to the last digit must not make a
-        negligible difference look infinite.
-
-    Returns
-    -------
-    z : (..., n_peers), NaN where x is
+        Smallest deviation, so that negligible differences of equal peers do not count.
 
     Notes
     -----
-    ``(x - median) / max(1.4826 MAD, floor)``. Up to half of the peers may be sick before the
-    median or the MAD gives way; a mean and a standard deviation give way to a single one. Of
-    two middle values the lower one is taken: what is sick lies above, and one of two peers, or
-    half of many, must not pass for usual.
+    ``(x - median) / max(1.4826 MAD, floor)``. Median and MAD tolerate outliers in up to half of
+    the peers. Of two middle values the lower one is taken, because outliers lie above.
 
     References
     ----------

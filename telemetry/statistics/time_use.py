@@ -8,7 +8,7 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.steps import PHASES, StepBatch
 
-# In the order in which they are shown. A second is of the first sort that fits, from the end on.
+# In display order. A second has the last kind that applies.
 SORTS = (
     *("training", "communication", "input", "saving"),
     *("compiling", "warming_up", "repeated", "idle", "untold"),
@@ -29,7 +29,7 @@ TRAINING, SAVING, COMPILING, WARMING_UP, REPEATED, IDLE, UNTOLD = (
     for sort in ("training", "saving", "compiling", "warming_up", "repeated", "idle", "untold")
 )
 OTHER = PHASES.index("other_s")
-# Of so many steps the usual one is told, while the next is under way.
+# The step under way is assumed to be like the last ones.
 USUAL_STEPS = 20
 
 
@@ -41,12 +41,10 @@ def nothing() -> FloatArray:
 class TimeSlice:
     """Part of a run's time, and what is known besides its steps. Times in Unix seconds.
 
-    ``compiled`` (n, 2) are times in which it compiled, apart and in order. ``last_step`` is the
-    step before the first of these, None where there was none: then it got ready up to the first.
-    Steps below ``warm_step`` are warm-up; those of ``again`` (m, 2), each after one step and up
-    to another, trained again what was lost.
-    Before ``told_from_s`` its steps are not stored. While ``goes_on``, what is done since the
-    last step is the next.
+    ``compiled`` (n, 2) are disjoint compile times, in order. ``last_step`` is the step before the
+    slice; None before the first step, when the run was starting. Steps below ``warm_step`` are
+    warm-up; ``again`` (m, 2) are ranges of steps (after, up to) that repeated lost work. Steps
+    before ``told_from_s`` are not stored. ``goes_on``: the next step is under way.
     """
 
     start_s: float
@@ -72,14 +70,14 @@ def spent(steps: StepBatch, stretch: TimeSlice, *, edges_s: FloatArray) -> TimeU
 
     Parameters
     ----------
-    steps : of the stretch, in order; a row may be the average of several neighbours
+    steps : in order; a row may be the average of several neighbours
     edges_s : (n_edges,) Unix seconds from which the tariff's rates hold, rising
 
     Notes
     -----
-    Between the ends of two rows, ``n`` steps apart, ``n * step_s`` was stepping and what is left
-    was not: compiling where reported, otherwise idle. Phases divide a step by their
-    share of it. Every second has one sort, so that the sum over all is the stretch's length.
+    Between two rows, ``n`` steps apart, ``n * step_s`` is stepping, divided by the share of each
+    phase; the rest is compiling where reported, otherwise idle. Each second has one kind, so that
+    the sum is the length of the slice.
     """
     rows = _rows(steps, stretch)
     rates = zip([-np.inf, *edges_s[1:]], [*edges_s[1:], np.inf], strict=True)
@@ -97,10 +95,10 @@ def spent(steps: StepBatch, stretch: TimeSlice, *, edges_s: FloatArray) -> TimeU
 
 @dataclass(frozen=True, slots=True)
 class _Rows:
-    """Each row's time: a gap from ``begins`` to ``turns``, stepping to ``ends``; (n,) seconds.
+    """Each row: a gap from ``begins`` to ``turns``, then steps until ``ends``; (n,) seconds.
 
-    ``shares`` (n, 9) say what stepping was, ``gaps`` (n,) which sort a gap is that nobody
-    explains, ``again`` (n,) the share of its ``weight`` steps that were trained before.
+    ``shares`` (n, 9) divide the stepping, ``gaps`` (n,) are the kinds of unexplained gaps,
+    ``again`` (n,) is the repeated share of the ``weight`` steps.
     """
 
     begins: FloatArray
@@ -139,11 +137,11 @@ def _rows(steps: StepBatch, stretch: TimeSlice) -> _Rows:
 
 def _shares(steps: StepBatch) -> FloatArray:
     """Shares of each step by kind: (n_steps, 9), summing to one; without phases it trained."""
-    told = np.stack([steps.phases[phase] for phase in PHASES], axis=-1)
-    known = np.isfinite(told)
-    mean_s = np.where(known, told, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
-    is_told = np.asarray(known.any(axis=1))
-    is_divided = is_told[:, :OTHER].any(axis=1) & (mean_s.sum(axis=1) > 0)
+    phases_s = np.stack([steps.phases[phase] for phase in PHASES], axis=-1)
+    known = np.isfinite(phases_s)
+    mean_s = np.where(known, phases_s, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    is_known = np.asarray(known.any(axis=1))
+    is_divided = is_known[:, :OTHER].any(axis=1) & (mean_s.sum(axis=1) > 0)
     total_s = np.where(is_divided, mean_s.sum(axis=1), 1.0)
     shares = mean_s / total_s[:, None] @ INTO
     shares[~is_divided] = np.eye(len(SORTS))[TRAINING]
@@ -157,7 +155,7 @@ def _seconds(rows: _Rows, stretch: TimeSlice, low: float, high: float) -> FloatA
     untold = _within(rows.begins, told_from, low, high)
     compiled = _covered(stretch.compiled, told_from, rows.turns, low, high)
     parts = _within(rows.turns, rows.ends, low, high)[:, None] * rows.shares
-    # What takes long within a step, and was compiling, the step tells as anything else.
+    # Steps report compilation within them as other time.
     amid = _covered(stretch.compiled, rows.turns, rows.ends, low, high)
     amid = np.minimum(amid, parts[:, SAVING])
     parts[:, SAVING] -= amid

@@ -12,11 +12,11 @@ import numpy as np
 from telemetry.blocks import FloatArray
 from telemetry.statistics.bootstrap import Difference
 
-# A difference smaller than this is not worth a migration, nor worth waiting to see.
+# A smaller difference is not worth a migration, nor a longer trial.
 LEAST_RATIO: Final = 0.02
-# How many settled steps a trial plans for each arm unless told otherwise.
+# Planned settled steps of each arm by default.
 DEFAULT_STEPS: Final = 2_000
-# How often a verdict may be wrong where nothing differs, over all looks until the plan is done.
+# Accepted probability of a wrong verdict without a difference, over all looks until the plan ends.
 WRONG_RATIO: Final = 0.05
 
 
@@ -28,7 +28,7 @@ class TrialWord(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class TrialVerdict:
-    """``more_steps`` of each arm would roughly decide; None where none would."""
+    """A verdict, and how many more steps of each arm would decide; None if none would."""
 
     word: TrialWord
     n_more_steps: int | None
@@ -47,18 +47,17 @@ def verdict(
     Parameters
     ----------
     difference : of that figure
-    is_better_low : whether less of it is better (seconds, dollars)
-    n_steps, n_planned : settled steps of the shorter arm, so far and by the trial's plan
-    wrong_ratio : how often the word may be wrong where nothing differs, over all looks together
+    is_better_low : whether less is better (seconds, dollars)
+    n_steps, n_planned : settled steps of the shorter arm, so far and planned
+    wrong_ratio : accepted probability of a wrong word without a difference, over all looks
 
     Notes
     -----
-    Whoever looks at a trial again and again until its interval misses zero is wrong more often
-    than one time in twenty. The word is therefore held back by the boundary of O'Brien and
-    Fleming (1979), taken for a continuous look: the difference must be as many standard errors
-    from none as 2.24 over the root of the share of the plan that is done. Then the chance of a
-    wrong word is 5 % until the plan is done, however often it is asked. Whoever goes on asking
-    after that is on his own: a word that fell when the plan was done is to be kept.
+    Looking repeatedly until an interval excludes zero is wrong more than one time in twenty. The
+    verdict therefore uses the boundary of O'Brien and Fleming (1979) for continuous monitoring:
+    the difference must exceed 2.24 standard errors over the square root of the completed share of
+    the plan. The probability of a wrong word is then 5 % until the plan is complete, however
+    often the trial is read. The verdict of the complete plan is to be kept.
     """
     error = difference.error_log
     if not math.isfinite(error):
@@ -75,20 +74,17 @@ def verdict(
 def boundary(wrong_ratio: float) -> float:
     """Height that a Brownian motion exceeds by time 1 with a given probability.
 
-    Notes
-    -----
-    By reflection ``P(sup |B(t)| > b) = 4 (1 - Phi(b))`` less what passes both sides, which is
-    below a billionth from b = 2 on. 2.2414 for 5 %.
+    By reflection ``P(sup |B(t)| > b) = 4 (1 - Phi(b))``, minus a term below 1e-9 from b = 2 on;
+    2.2414 for 5 %.
     """
     return NormalDist().inv_cdf(1 - wrong_ratio / 4)
 
 
 def _more(size: float, reach: float, n_steps: int, n_planned: int) -> int | None:
-    """Return how many more steps would tell, should the difference stay as it is.
+    """Return how many more steps would decide if the difference stays the same.
 
-    ``reach`` is as much as the plan's end would ask for by now: it falls with the root of the
-    steps. Within the plan the boundary is met where size * n = reach * sqrt(n_steps * n_planned),
-    beyond it where size * sqrt(n) = reach * sqrt(n_steps).
+    Within the plan the boundary is met where size * n = reach * sqrt(n_steps * n_planned), beyond
+    it where size * sqrt(n) = reach * sqrt(n_steps).
     """
     if size < math.log1p(LEAST_RATIO):
         return None
@@ -98,27 +94,21 @@ def _more(size: float, reach: float, n_steps: int, n_planned: int) -> int | None
 
 
 def is_lost(step: FloatArray, starts: Sequence[tuple[float, float]]) -> FloatArray:
-    """Mark steps that a later start of the job trained again.
+    """Mark steps that were trained again after a restart: (n_steps,), 1 for lost, else 0.
 
     Parameters
     ----------
-    step : (n_steps,) numbers by the run's count, which only ever rises
-    starts : of each start, in order, its first step by that count, and the count less the job's
-        own; none: it began once
-
-    Returns
-    -------
-    (n_steps,) 1 for a step whose work was lost, else 0.
+    step : (n_steps,) increasing step numbers of the run
+    starts : per start, its first step, and the run's number minus the job's own number
 
     Notes
     -----
-    The job's own number of a step is the count less its start's shift. A start whose own numbers
-    begin at ``f`` loses all that was done before it from ``f`` on: of every own number the last
-    step stays.
+    The job's own number of a step is ``step`` minus its start's shift. A start whose own numbers
+    begin at ``f`` discards all earlier work from ``f`` on.
 
     Examples
     --------
-    Five steps, of which the last two were after the checkpoint; then it goes on with its fourth:
+    Five steps, two of them after the last checkpoint; the job resumes at its step 4:
 
     >>> is_lost(np.arange(1.0, 9.0), [(0, 0), (6, 2)])
     array([0., 0., 0., 1., 1., 0., 0., 0.])
@@ -133,30 +123,21 @@ def is_lost(step: FloatArray, starts: Sequence[tuple[float, float]]) -> FloatArr
     return lost
 
 
-# Steps are judged in batches of so many, lest one odd step decides.
+# Steps are judged in batches, so that no single step decides.
 BATCH = 5
 CUT_AT_MADS = 6.0
-# Nothing more is left out for a gain smaller than this: so much the error wavers by chance.
+# A smaller gain is within chance.
 WORTH_IT = 1.1
 
 
 def settled_from(step_s: FloatArray) -> int:
-    """First settled step, by position.
-
-    Parameters
-    ----------
-    step_s : (n_steps,) seconds, in order, since training began
-
-    Returns
-    -------
-    How many steps to leave out: the fewest whose leaving makes the mean of the rest about as sure
-    as it can be, never more than half of them.
+    """Return how many steps of warm-up to leave out, at most half of (n_steps,) ``step_s``.
 
     Notes
     -----
-    The marginal standard error rule in batches of five, MSER-5 (White, Cobb and Spratt 2000). It
-    would gladly leave out all up to the first checkpoint, since a rare long step is what makes
-    the mean unsure: steps are therefore cut off where they stand out.
+    Marginal standard error rule in batches of five, MSER-5 (White, Cobb and Spratt 2000): leave
+    out the fewest steps that make the mean of the rest about as certain as possible. Rare long
+    steps such as checkpoints are clipped first, because they would dominate the error.
     """
     step_s = _cut_off(step_s)
     n_batches = len(step_s) // BATCH

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.probes import Probes
-from telemetry.agent.sysfs import EfaCounters
+from telemetry.agent.sources import EfaCounters, Probes
 from tests.telemetry.agent.machine import DEVICE_COUNTERS, PORT_COUNTERS, Machine, write
 
 

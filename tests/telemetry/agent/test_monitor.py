@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from telemetry.agent.clock import Clock
-from telemetry.agent.monitor import Monitor
 from telemetry.agent.program import read_options
 from telemetry.agent.reports import Collector, Health, Line
+from telemetry.agent.sources import Monitor
 
 Run = Callable[[str], Monitor]
 WITHIN_S = 60.0

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.sysfs import NeuronSysfs
+from telemetry.agent.sources import NeuronSysfs
 from tests.telemetry.agent.machine import Machine, write
 
 

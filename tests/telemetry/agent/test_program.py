@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.monitor import configuration
+from telemetry.agent.sources import configuration
 from tests.telemetry.agent.answering import Server, answering
 from tests.telemetry.agent.machine import Machine
 

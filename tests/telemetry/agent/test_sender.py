@@ -8,9 +8,14 @@ import pytest
 
 from telemetry.agent.clock import Clock, Moment
 from telemetry.agent.reports import MONITOR, SYSFS, Health, encode_tail
-from telemetry.agent.sender import AgentSender
+from telemetry.agent.sender import (
+    KEEP_ALIVE_S,
+    AgentSender,
+    ServerConnection,
+    ServerResponse,
+    TokenFile,
+)
 from telemetry.agent.spool import Spool, gzip_member
-from telemetry.agent.wire import KEEP_ALIVE_S, ServerConnection, ServerResponse, TokenFile
 from tests.telemetry.agent.answering import Server, answering
 
 

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from telemetry.agent.sender import ServerConnection, ServerResponse, TokenFile
 from telemetry.agent.spool import gzip_member
-from telemetry.agent.wire import ServerConnection, ServerResponse, TokenFile
 from tests.authority import Authority
 from tests.telemetry.agent.answering import answering
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from telemetry.agent.wire import ServerConnection, TokenFile
+from telemetry.agent.sender import ServerConnection, TokenFile
 from tests.telemetry.agent.answering import Server
 from tests.telemetry.agent.test_sender import Node, node, server
 

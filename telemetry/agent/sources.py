@@ -1,18 +1,155 @@
-"""Sysfs readers for EFA and Neuron devices.
-
-Power, health and ECC counts are read once a minute. Core utilization is read only while there
-is no neuron-monitor.
-"""
+"""What the agent reads: neuron-monitor's reports, EFA and Neuron sysfs, and EFA latency probes."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
+import select
+import shlex
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-MAX_BYTES = 4096
+NEURON_MONITOR = "/opt/aws/neuron/bin/neuron-monitor"
+MAX_LINE_BYTES = 8_000_000
+CHUNK_BYTES = 1 << 18
+MAX_BACKOFF_S = 60.0
+GRACE_S = 2.0
+
+
+def configuration(period_s: float) -> bytes:
+    """Return neuron-monitor's configuration file for one report per period."""
+    runtime = ("neuroncore_counters", "memory_used", "neuron_runtime_vcpu_usage")
+    wanted = {
+        "period": f"{period_s:g}s",
+        "neuron_runtimes": [
+            {"tag_filter": ".*", "metrics": [{"type": t} for t in (*runtime, "execution_stats")]}
+        ],
+        "system_metrics": [
+            {"type": t} for t in ("vcpu_usage", "memory_info", "neuron_hw_counters")
+        ],
+    }
+    return json.dumps(wanted).encode()
+
+
+class Monitor:
+    """A stream of reports, one per line; a program that ends is restarted."""
+
+    def __init__(self, *, command: str | None, stdin: bool, period_s: float) -> None:
+        """Run ``command``, or read standard input, or run neuron-monitor."""
+        self._stdin = stdin
+        self._command = shlex.split(command) if command else None
+        self._period_s = period_s
+        self._process: subprocess.Popen[bytes] | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+        self._descriptor = sys.stdin.fileno() if stdin else -1
+        self._partial = b""
+        self._backoff_s = 1.0
+        self._start_at_s = float("-inf")
+        self.n_skipped = 0
+        self.is_over = False
+        self.problem = ""
+
+    def lines(self, now_s: float, timeout_s: float) -> list[bytes]:
+        """Return reports that have arrived, after waiting for ``timeout_s`` at most."""
+        if self._descriptor < 0 and not self.is_over and now_s >= self._start_at_s:
+            self._start(now_s)
+        waited_for = [self._descriptor] if self._descriptor >= 0 else []
+        ready, _, _ = select.select(waited_for, [], [], max(0.0, timeout_s))
+        if not ready:
+            return []
+        piece = os.read(self._descriptor, CHUNK_BYTES)
+        if not piece:
+            self._end_of_stream(now_s)
+            piece = b"\n" if self._stdin else b""
+        whole, newline, rest = (self._partial + piece).rpartition(b"\n")
+        rest = rest if piece else b""
+        self._partial = rest if len(rest) <= MAX_LINE_BYTES else b""
+        self.n_skipped += len(rest) > MAX_LINE_BYTES
+        return self._reports((whole + newline).splitlines())
+
+    def stop(self) -> None:
+        self.is_over = True
+        self._end_program()
+        if self._folder is not None:
+            self._folder.cleanup()
+            self._folder = None
+
+    def _reports(self, lines: Sequence[bytes]) -> list[bytes]:
+        """Keep lines that look like one JSON object; count the others as skipped."""
+        stripped = [line.strip() for line in lines]
+        reports = [line for line in stripped if line[:1] == b"{" and line[-1:] == b"}"]
+        self.n_skipped += sum(map(bool, stripped)) - len(reports)
+        if reports:
+            self._backoff_s, self.problem = 1.0, ""
+        return reports
+
+    def _start(self, now_s: float) -> None:
+        """Start the program; after a failure the next call tries again, with backoff."""
+        self._start_at_s = now_s + self._backoff_s
+        self._backoff_s = min(MAX_BACKOFF_S, 2 * self._backoff_s)
+        command = self._command or self._neuron_monitor()
+        if command is None:
+            self.problem = (
+                "neuron-monitor is not installed; install aws-neuronx-tools or give --command"
+            )
+            return
+        try:
+            process = subprocess.Popen(  # noqa: S603 - what the administrator wants run
+                command, stdout=subprocess.PIPE, start_new_session=True
+            )
+        except OSError as error:
+            self.problem = f"{command[0]}: {error.strerror}"
+            return
+        self._process = process
+        self._descriptor = process.stdout.fileno() if process.stdout else -1
+
+    def _neuron_monitor(self) -> list[str] | None:
+        """Write neuron-monitor's configuration; return its command line, None if not installed."""
+        program = shutil.which("neuron-monitor") or shutil.which(NEURON_MONITOR)
+        if program is None:
+            return None
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="trnwatch-agent-")
+        path = Path(self._folder.name) / "monitor.json"
+        path.write_bytes(configuration(self._period_s))
+        return [program, "-c", str(path)]
+
+    def _end_of_stream(self, now_s: float) -> None:
+        self._descriptor = -1
+        if self._stdin:
+            self.is_over = True
+            return
+        self._end_program()
+        self._start_at_s = max(self._start_at_s, now_s + 1.0)
+
+    def _end_program(self) -> None:
+        """End the program and its children."""
+        process, self._process, self._descriptor = self._process, None, -1
+        if process is None:
+            return
+        for end in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, end)
+            try:
+                process.wait(GRACE_S)
+                break
+            except subprocess.TimeoutExpired:
+                continue
+        if process.stdout is not None:
+            process.stdout.close()
+        self.problem = f"the monitor ended with status {process.returncode}"
+
+
+MAX_FILE_BYTES = 4096
 
 EFA_SYSFS = Path("/sys/class/infiniband")
 # Read every time, because rates are computed from them; all others every ``all_every_s``.
@@ -50,7 +187,7 @@ class OpenFile:
         try:
             if self._descriptor < 0:
                 self._descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
-            return os.pread(self._descriptor, MAX_BYTES, 0)
+            return os.pread(self._descriptor, MAX_FILE_BYTES, 0)
         except OSError:
             self.close()
             return None
@@ -268,3 +405,90 @@ def _integer(path: Path) -> int | None:
     value = file.integer()
     file.close()
     return value
+
+
+MAX_PROBE_BYTES = 1 << 20
+MAX_LATENCY_S = 60.0
+
+
+class Probes:
+    """The newest latency of each device; it is used for three periods after it was read.
+
+    A line is ``{"device": "rdmap16s27", "latency_s": 0.0000173}``. Of two lines of one device
+    the later counts.
+    """
+
+    def __init__(self, *, file: str | None, command: str | None, every_s: float) -> None:
+        """Read ``file`` whenever it changes, or run ``command`` every so often."""
+        self._file = file
+        self._command = command
+        self._every_s = every_s
+        self._read_s = float("-inf")
+        self._began_s = float("-inf")
+        self._mark: tuple[float, int] | None = None
+        self._latency_s: dict[str, float] = {}
+        self._running: threading.Thread | None = None
+        self.problem = ""
+
+    def read(self, now_s: float) -> dict[str, float]:
+        """Return latencies by device, in seconds; does not wait for a running command."""
+        if self._file:
+            self._read_file(self._file, now_s)
+        elif self._command and now_s - self._began_s >= self._every_s and not self._is_running:
+            self._began_s = now_s
+            self._running = threading.Thread(target=self._run, args=(self._command, now_s))
+            self._running.daemon = True
+            self._running.start()
+        return self._latency_s if now_s - self._read_s <= 3 * self._every_s else {}
+
+    def wait(self) -> None:
+        """Wait until a running command ends."""
+        if self._running is not None:
+            self._running.join()
+
+    @property
+    def _is_running(self) -> bool:
+        return self._running is not None and self._running.is_alive()
+
+    def _read_file(self, path: str, now_s: float) -> None:
+        """Read the file if it changed since the last reading."""
+        try:
+            now = os.stat(path)  # noqa: PTH116 - asked every second
+            mark = (now.st_mtime, now.st_ino)
+            if mark != self._mark:
+                with open(path, "rb") as file:  # noqa: PTH123
+                    self._parse(file.read(MAX_PROBE_BYTES), now_s)
+                self._mark = mark
+        except OSError as error:
+            self.problem = f"probe file: {error.strerror}"
+
+    def _run(self, command: str, now_s: float) -> None:
+        try:
+            run = subprocess.run(  # noqa: S602 - the administrator's own command line
+                command, shell=True, capture_output=True, timeout=MAX_LATENCY_S, check=True
+            )
+        except (OSError, subprocess.SubprocessError) as error:
+            self.problem = f"probe: {type(error).__name__}"
+        else:
+            self._parse(run.stdout[:MAX_PROBE_BYTES], now_s)
+
+    def _parse(self, text: bytes, now_s: float) -> None:
+        """Read lines; invalid ones are skipped, and the first is named in ``problem``."""
+        results = [(_parse_line(line), line) for line in text.splitlines() if line.strip()]
+        found = {result[0]: result[1] for result, _ in results if result}
+        wrong = [line for result, line in results if not result]
+        shown = wrong[0][:60].decode("utf-8", "replace") if wrong else ""
+        expected = 'expected {"device": NAME, "latency_s": SECONDS}'
+        self.problem = f"probe: {shown!r} is not a result; {expected}" if wrong else ""
+        if found:
+            self._latency_s, self._read_s = found, now_s
+
+
+def _parse_line(line: bytes) -> tuple[str, float] | None:
+    """Return a line's device and latency; None if it is not a result."""
+    try:
+        result: Any = json.loads(line)
+        device, latency_s = str(result["device"]), float(result["latency_s"])
+    except (ValueError, TypeError, KeyError):
+        return None
+    return (device, latency_s) if 0 < latency_s < MAX_LATENCY_S else None
