@@ -104,7 +104,7 @@ def course(habits: ArmRates, *, has_reuse: bool, porting_usd: float = 0.0) -> Co
     One node at $24 an hour and 1,000 tokens/s saves for 36 s of each hour, starts in 2.4 h (1.4 h
     of them compiling), and fails once a day. With reuse a day of training takes 25.55 h:
 
-    >>> one = Habits(1, 24.0, 1000.0, 36.0, 3600.0, 5040.0, 3600.0, 0.0, 1.0, 0.0)
+    >>> one = ArmRates(1, 24.0, 1000.0, 36.0, 3600.0, 5040.0, 3600.0, 0.0, 1.0, 0.0)
     >>> kept = course(one, has_reuse=True)
     >>> round(kept.start_days, 6), kept.usd_per_day
     (0.1, 576.0)
@@ -135,8 +135,8 @@ def stretch(habits: ArmRates, *, has_reuse: bool) -> Amount:
         exp(f r) (exp(f t') - 1) / f
 
     seconds (Daly, equation 20). For rare failures that is ``t' (1 + f (r + t' / 2))`` (Young
-    1974), 2 % too low at one failure in three intervals, and 13 % at one in each. ``unlucky_ratio`` adds
-    to the half interval lost per failure, to first order.
+    1974), 2 % too low at one failure in three intervals, and 13 % at one in each.
+    ``unlucky_ratio`` adds to the half interval lost per failure, to first order.
 
     References
     ----------
