@@ -19,7 +19,7 @@ from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.catalog import Instance
 from telemetry.errors import FieldError
-from telemetry.ingest.probe_groups import GroupError, measured_group, read_group
+from telemetry.ingest.probes import GroupError, measured_group, read_group
 from telemetry.simulate.preflight import curve_point
 
 ZIP, GZIP = b"PK\x03\x04", b"\x1f\x8b"

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from telemetry.ingest.probe_groups import measured_group, read_group
+from telemetry.ingest.probes import measured_group, read_group
 
 SCRIPT = Path(__file__).resolve().parents[2] / "deploy/preflight/probe.sh"
 # "ssh -n NODE COMMAND" runs the command here, and the ping-pong knows which node it is.

@@ -7,7 +7,7 @@ import pytest
 
 from tests.authority import Authority
 from tests.trnwatch.listening import listening
-from trnwatch.wire import ReportConnection
+from trnwatch.sender import ReportConnection
 
 LINE = b'{"kind": "beat"}'
 

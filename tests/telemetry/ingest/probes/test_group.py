@@ -7,7 +7,7 @@ from telemetry.catalog import instance
 from telemetry.checks.preflight import judge
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import PreflightFinding
-from telemetry.ingest.probe_groups import GroupError, measured_group, read_group
+from telemetry.ingest.probes import GroupError, measured_group, read_group
 from tests.fleet.checks.printed import collective, group, node, pingpong
 
 HEADER = "size(B) count(elems) type time:avg(us) time:p50(us) time:p99(us) algbw(GB/s) busbw(GB/s)"
@@ -83,7 +83,7 @@ def test_a_collective_is_laid_beside_its_curve() -> None:
     [
         ("notes.txt", b"", "unknown file name"),
         ("pair__a__a.txt", pingpong(17), "names the same node twice"),
-        ("pair__a__b.txt", b"hello", "holds no table"),
+        ("pair__a__b.txt", b"hello", "has no table"),
         ("device__a__8.txt", pingpong(17), "this type has 8"),
         ("node__a.json", b"{", "node__a.json"),
         ("node__a.json", b'{"n_devices": -1}', "n_devices"),
