@@ -35,6 +35,8 @@ _ALL = (
         "hbm_bandwidth_bytes_per_s", "device", "rounded", "HBM bytes read and written per second."
     ),
     Metric("device_memory_used_bytes", "device", "rounded", "HBM bytes allocated."),
+    Metric("device_power_ratio", "device", "ratio", "Mean power of a minute, over maximum."),
+    Metric("core_flops_per_s", "core", "rounded", "FLOPs that a core executed per second."),
     Metric("mem_ecc_corrected", "device", "exact", "HBM errors corrected, as the node counts."),
     Metric("mem_ecc_uncorrected", "device", "exact", "HBM errors not corrected, as it counts."),
     Metric("sram_ecc_corrected", "device", "exact", "SRAM errors corrected, as the node counts."),
@@ -52,6 +54,8 @@ _ALL = (
     Metric("executions_completed_per_s", "node", "rounded", "Graph executions done per second."),
     Metric("executions_failed_per_s", "node", "rounded", "Graph executions failed per second."),
     Metric("execution_errors_per_s", "node", "rounded", "Runtime errors of any kind per second."),
+    Metric("execution_latency_p50_s", "node", "rounded", "Latency of graph executions, median."),
+    Metric("execution_latency_p100_s", "node", "rounded", "Latency of the slowest execution."),
 )
 METRICS: Mapping[str, Metric] = {metric.name: metric for metric in _ALL}
 

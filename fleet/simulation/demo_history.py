@@ -136,7 +136,7 @@ class DemoFault:
 
 
 FRONTS = (
-    DemoFault("efa_latency", (2, 4), weight=3),
+    DemoFault("efa_latency", (5, 9), weight=3),
     DemoFault("efa_loss", (0.008, 0.02), weight=2),
     DemoFault("slow_core", (1.4, 2.0), weight=2),
     DemoFault("throttle", (1.4, 2.0), weight=1),

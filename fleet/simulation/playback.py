@@ -195,7 +195,7 @@ def _in_place_of_ours() -> Iterator[DatabaseWrapper]:
 KEEP_S = 900
 STRETCH_S = 300
 # What is observed at a second depends on this many seconds before its report.
-OBSERVED_FROM_S = 60
+OBSERVED_FROM_S = 120
 
 
 class PlayedRun:
@@ -206,7 +206,7 @@ class PlayedRun:
         self.clocks = dict.fromkeys(plan.shards, start_clock(plan))
         self.playback: Playback | None = None
         self._recent: Span | None = None
-        self._phases = report_phases(plan.inputs, plan.seed, plan.run.node_names)
+        self._phases = report_phases(plan.seed, plan.run.node_names)
 
     def play(self, until: int) -> Iterator[RunClock]:
         """Play on until a second; yields the clock at every change of phase, in order.

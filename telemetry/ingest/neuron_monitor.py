@@ -126,11 +126,15 @@ def neuron_values(neuron: bw.NeuronLine, shape: Shape) -> dict[str, FloatArray]:
         ]
     )
     values = dict(ecc(counted, n_devices=shape.n_devices))
-    used = [math.nan] * shape.n_devices
-    for device in devices:
-        used[device.index] = math.nan if (n := device.memory_used_bytes) is None else n
-    if np.isfinite(used).any():
-        values["device_memory_used_bytes"] = np.array(used)
+    for name, field in (
+        ("device_memory_used_bytes", "memory_used_bytes"),
+        ("device_power_ratio", "power_ratio"),
+    ):
+        row = [math.nan] * shape.n_devices
+        for device in devices:
+            row[device.index] = math.nan if (n := getattr(device, field)) is None else n
+        if np.isfinite(row).any():
+            values[name] = np.array(row)
     if neuron.cores:
         values["core_utilization_ratio"] = physical_core_utilization(neuron.cores, shape)
     return values

@@ -131,7 +131,7 @@ EMPTY_IN = {"pending": 1.0, "compiling": 0.97, "warming_up": 0.3, "finished": 1.
 HOST_IDLE, HOST_TRAINING, HOST_CHECKPOINT, HOST_INPUT = 0.015, 0.10, 0.3, 0.25
 HOST_MEMORY, HOST_MEMORY_COMPILING = 0.16, 0.27
 CORE_NOISE, DEVICE_NOISE, NODE_NOISE = 0.009, 0.004, 0.006
-CORE_SPREAD, DEVICE_SPREAD = 0.006, 0.006
+CORE_SPREAD, DEVICE_SPREAD, POWER_SPREAD = 0.006, 0.006, 0.02
 DRIFT_S = 20
 ECC_CORRECTED_PER_DAY = 0.5
 
@@ -145,6 +145,7 @@ class PartVariation:
     efa: Floats
     ecc: FloatArray
     ecc_per_s: FloatArray
+    power: Floats
 
 
 def nature(script: Script) -> PartVariation:
@@ -167,6 +168,7 @@ def _nature(key: int, instance_name: str, n: int) -> PartVariation:
         efa=normal(instance.n_efa),
         ecc=rng.poisson(0.4, (n, instance.n_devices)).astype(float),
         ecc_per_s=np.where(per_day > 2 * ECC_CORRECTED_PER_DAY, per_day, 0) / 86_400,
+        power=1 + np.float32(POWER_SPREAD) * normal(instance.n_devices),
     )
 
 
@@ -183,9 +185,15 @@ def busy_ratio(script: Script, spent: Occupancy) -> FloatArray:
 
     Notes
     -----
-    A core is idle in the pipeline's bubble and half idle in tensor-parallel collectives.
+    Utilization is time in execution. Collectives are part of the compiled graph, so a core that
+    waits in one is inside an execution: busy. Where waiting does not count as busy, a core is
+    idle in the pipeline's bubble and half idle in tensor-parallel collectives.
     """
     plan = script.step_plan
+    outside = BUSY_BLOCKED * (spent.input + spent.checkpoint) + _in_gaps(spent, BUSY_IN)
+    if script.plan.inputs.busy_while_waiting:
+        inside = spent.compute + spent.wait + spent.transfer
+        return np.asarray(BUSY * inside + BUSY_EVALUATING * spent.evaluation + outside)
     idle_s = plan.bubble_s + 0.5 * plan.tp_collective_s
     return np.asarray(
         BUSY * (1 - idle_s / plan.work_s) * spent.compute
@@ -381,7 +389,7 @@ def _blank(_script: Script, _act: Act, here: MarkedRows) -> None:
 
 def _slow_part(script: Script, act: Act, here: MarkedRows) -> None:
     """Slow cores stay busy while the others of the node wait."""
-    if isinstance(act.parts, slice):
+    if isinstance(act.parts, slice) or script.plan.inputs.busy_while_waiting:
         return
     n_cores = 1 if act.kind == "slow_core" else script.instance.chip.cores_logical
     slow = slice(act.parts * n_cores, (act.parts + 1) * n_cores)

@@ -22,6 +22,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
 
     ``agent`` and ``agent_every_s`` are the node's reports. ``is_scraped``: instead of an agent, a
     Prometheus scrapes neuron-monitor's exporter and node_exporter and sends on what it has.
+    ``counters`` are FLOPs per core and execution latencies, as neuron-monitor reports them.
     ``step_reports`` come every ``report_every_s`` from clocks that are off by up to
     ``clock_skew_s``; ``lost_ratio`` of them never come. ``probe_every_s`` 0: no EFA probe.
     ``busy_while_waiting`` belongs to the hardware: whether a core that waits in a collective
@@ -34,6 +35,7 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     is_scraped: bool = False
     hbm_bandwidth: bool = True
     power: bool = True
+    counters: bool = True
     probe_every_s: Seconds = 1
     step_reports: bool = True
     runtime_trace: bool = False
@@ -46,10 +48,18 @@ class Inputs(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tr
     @property
     def is_full(self) -> bool:
         """Whether everything is observed as it is, each second."""
-        return msgspec.structs.replace(self, busy_while_waiting=FULL.busy_while_waiting) == FULL
+        return all(getattr(self, name) == getattr(FULL, name) for name in OBSERVED)
 
 
 FULL = Inputs()
+# What the live fleet is played with: power and counters would double what is stored.
+LIVE = msgspec.structs.replace(FULL, power=False, counters=False)
+OBSERVED = frozenset(Inputs.__struct_fields__) - {
+    "tier",
+    "power",
+    "counters",
+    "busy_while_waiting",
+}
 CUSTOM = "custom"
 # What a scenario file may set one by one.
 KEYS = (

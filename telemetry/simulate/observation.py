@@ -5,7 +5,7 @@ report holds means and rates over its period, is stored in every second that it 
 arrives when the period ends. Until then those seconds are gaps.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,19 +15,20 @@ from telemetry.simulate.inputs import SPARSE_STEPS, Inputs
 from telemetry.simulate.noise import mixed, stream
 from telemetry.simulate.timeline import TimelineRows
 
-# Newer values than the last report are in no sample, so an observer plays ahead by a period.
+Summary = Callable[..., FloatArray]
+# A Prometheus collects samples for this long before it sends them on (its batch_send_deadline).
 SCRAPE_DELAY_S = 5
-PROBED = "efa_latency_s"
+PROBED, POWER = "efa_latency_s", "device_power_ratio"
+# How often the driver measures power, and neuron-monitor reports by default.
+POWER_EVERY_S, MONITOR_EVERY_S = 60, 5
 # What neuron-monitor's exporter and node_exporter do not have.
-NOT_SCRAPED = frozenset({"hbm_bandwidth_bytes_per_s", PROBED})
+NOT_SCRAPED = frozenset({"hbm_bandwidth_bytes_per_s", PROBED, POWER, "core_flops_per_s"})
 
 
-def report_phases(inputs: Inputs, seed: int, nodes: tuple[str, ...]) -> IntArray:
-    """Second within its period in which each node's report ends: (n_nodes,)."""
-    if inputs.agent_every_s == 1:
-        return np.zeros(len(nodes), int)
+def report_phases(seed: int, nodes: tuple[str, ...]) -> IntArray:
+    """Second from which each node's periods are counted: (n_nodes,); agents start when they do."""
     keys = np.array([stream(seed, name, "report") for name in nodes], np.uint64)
-    return (mixed(np.uint64(1), keys) % np.uint64(inputs.agent_every_s)).astype(int)
+    return (mixed(np.uint64(1), keys) % np.uint64(3600)).astype(int)
 
 
 def arrived_until(inputs: Inputs, phases: IntArray, now: int) -> IntArray:
@@ -58,11 +59,21 @@ def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
         values[name] = truth
         if name == PROBED and inputs.probe_every_s > 1:
             values[name] = _probed(truth, span.ticks, phases, int(inputs.probe_every_s))
+        if name == POWER and not inputs.is_full:
+            minutes = _reported(
+                truth, span.ticks, phases, POWER_EVERY_S, np.mean, last_s=POWER_EVERY_S
+            )
+            values[name] = _delayed(minutes, POWER_EVERY_S)
         if inputs.agent_every_s > 1:
-            # A count, and a probe that is held, is what it was when the report was made.
-            is_last = name == PROBED or METRICS[name].packing == "exact"
+            # An exporter shows a gauge as it was in neuron-monitor's last period.
+            is_gauge = inputs.is_scraped and not name.endswith("_per_s")
             values[name] = _reported(
-                values[name], span.ticks, phases, inputs.agent_every_s, is_last=is_last
+                values[name],
+                span.ticks,
+                phases,
+                inputs.agent_every_s,
+                _summary_of(name),
+                last_s=MONITOR_EVERY_S if is_gauge else inputs.agent_every_s,
             )
     return Span(span.shard, span.ticks, span.nodes, values, span.every_s)
 
@@ -70,8 +81,10 @@ def observed(inputs: Inputs, span: Span, phases: IntArray) -> Span:
 def _is_observed(inputs: Inputs, name: str) -> bool:
     if name == "hbm_bandwidth_bytes_per_s":
         return inputs.hbm_bandwidth
-    if name == PROBED:
-        return inputs.probe_every_s > 0 and not inputs.is_scraped
+    if name == PROBED and not inputs.probe_every_s:
+        return False
+    if name == POWER and not inputs.power:
+        return False
     return not (inputs.is_scraped and name in NOT_SCRAPED)
 
 
@@ -79,28 +92,69 @@ def _by_phase(phases: IntArray) -> Mapping[int, IntArray]:
     return {int(phase): np.flatnonzero(phases == phase) for phase in np.unique(phases)}
 
 
+def _summary_of(name: str) -> Summary:
+    """Return how the seconds of a period become one value."""
+    if name == "execution_latency_p50_s":
+        return _mean_of_known
+    if name == "execution_latency_p100_s":
+        return _max_of_known
+    # A count, and a value that is held anyway, is what it was when the report was made.
+    is_last = name in {PROBED, POWER} or METRICS[name].packing == "exact"
+    return _last if is_last else np.mean
+
+
+def _last(seconds: FloatArray, axis: int) -> FloatArray:
+    return np.asarray(np.take(seconds, -1, axis=axis))
+
+
+def _mean_of_known(seconds: FloatArray, axis: int) -> FloatArray:
+    known = np.isfinite(seconds)
+    total = np.where(known, seconds, 0).sum(axis=axis)
+    n_known = known.sum(axis=axis)
+    return np.asarray(np.where(n_known > 0, total, np.nan) / np.maximum(1, n_known))
+
+
+def _max_of_known(seconds: FloatArray, axis: int) -> FloatArray:
+    most = np.where(np.isfinite(seconds), seconds, -np.inf).max(axis=axis)
+    return np.asarray(np.where(np.isfinite(most), most, np.nan))
+
+
 def _reported(
-    truth: FloatArray, ticks: IntArray, phases: IntArray, every_s: int, *, is_last: bool
+    truth: FloatArray,
+    ticks: IntArray,
+    phases: IntArray,
+    every_s: int,
+    summary: Summary,
+    *,
+    last_s: int,
 ) -> FloatArray:
-    """Hold the mean of each period, or its last value, over the period: same shape."""
+    """Hold one value of each period over the period: same shape.
+
+    The value is a summary of the period's last seconds. A report that lacks a second has no
+    mean: the agent was not there all the time.
+    """
     held = np.full_like(truth, np.nan)
-    for phase, nodes in _by_phase(phases).items():
+    for phase, nodes in _by_phase(phases % every_s).items():
         first = int((phase + 1 - ticks[0]) % every_s)
         n_periods = (len(ticks) - first) // every_s
-        if n_periods <= 0:
-            continue
-        rows = slice(first, first + n_periods * every_s)
-        cut = truth[rows][:, nodes].reshape(n_periods, every_s, len(nodes), truth.shape[2])
-        value = cut[:, -1] if is_last else cut.mean(axis=1)
-        # An agent that is not there when the period ends, or was not all the time, reports none.
-        held[rows, nodes] = np.repeat(value, every_s, axis=0)
+        if n_periods > 0:
+            rows = slice(first, first + n_periods * every_s)
+            cut = truth[rows][:, nodes].reshape(n_periods, every_s, len(nodes), truth.shape[2])
+            held[rows, nodes] = np.repeat(summary(cut[:, -last_s:], axis=1), every_s, axis=0)
     return held
+
+
+def _delayed(values: FloatArray, delay_s: int) -> FloatArray:
+    """Move values to later seconds: a mean is known only when its minute is over."""
+    late = np.full_like(values, np.nan)
+    late[delay_s:] = values[:-delay_s]
+    return late
 
 
 def _probed(truth: FloatArray, ticks: IntArray, phases: IntArray, every_s: int) -> FloatArray:
     """Hold what each probe measured until the next one: same shape."""
     held = np.full_like(truth, np.nan)
-    for phase, nodes in _by_phase(phases).items():
+    for phase, nodes in _by_phase(phases % every_s).items():
         age = (ticks - phase) % every_s
         at = np.arange(len(ticks)) - age
         known = np.flatnonzero(at >= 0)

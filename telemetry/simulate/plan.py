@@ -4,7 +4,7 @@ from typing import Annotated
 
 import msgspec
 
-from telemetry.simulate.inputs import FULL, Inputs
+from telemetry.simulate.inputs import LIVE, Inputs
 
 Count = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
@@ -89,7 +89,7 @@ class Plan(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True
     faults: tuple[Fault, ...] = ()
     benign: tuple[Benign, ...] = ()
     shard_size: Count = 32
-    inputs: Inputs = FULL
+    inputs: Inputs = LIVE
 
     @property
     def shards(self) -> tuple[str, ...]:

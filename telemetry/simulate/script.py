@@ -290,9 +290,9 @@ def efa_stretch(act: Act) -> tuple[float, float]:
 
     Notes
     -----
-    The latency of a link stretches the latency of the collective as it is. Its bytes suffer
-    more: congestion control takes the delay for congestion of its own making and keeps fewer
-    bytes in flight on a way that takes longer, so throughput falls with the square.
+    The round trip of a link stretches the latency of the collective as it is. By Little's law a
+    flow moves what is in flight once per round trip. SRD keeps about as much in flight as a
+    healthy round trip needs, so on a round trip that is m times as long the throughput is 1/m.
 
     A lost packet is sent again after a timeout, and the chunk it belongs to is not complete
     before: with ratio r, ``1 - (1 - r) ** CHUNK_PACKETS`` of the chunks come that much later.
@@ -301,11 +301,12 @@ def efa_stretch(act: Act) -> tuple[float, float]:
 
     References
     ----------
+    J. D. C. Little, "A Proof for the Queuing Formula: L = λW", Operations Research 9(3), 1961.
     L. Shalev et al., "A Cloud-Optimized Transport Protocol for Elastic and Scalable HPC",
-    IEEE Micro 40(6), 2020: SRD's congestion control and retransmission.
+    IEEE Micro 40(6), 2020: SRD's congestion control, few bytes in flight, and retransmission.
     """
     if act.kind == "efa_latency":
-        return act.magnitude, act.magnitude**2
+        return act.magnitude, act.magnitude
     if act.kind == "efa_loss":
         held_up = 1 - (1 - act.magnitude) ** CHUNK_PACKETS
         return 1 + 2 * act.magnitude, 1 + TIMEOUT_CHUNKS * held_up

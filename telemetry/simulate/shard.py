@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from telemetry.blocks import IntArray, Span
+from telemetry.simulate.executions import core_flops, device_power, execution_latencies
 from telemetry.simulate.hardware import (
     busy_ratio,
     core_utilization,
@@ -120,8 +121,14 @@ def hardware(
     }
     if script.instance.n_efa:
         values |= efa_values(script, spent, noise, nodes)
+    at = rows_at(rows, ticks)
+    if script.plan.inputs.power:
+        values["device_power_ratio"] = device_power(script, spent, ticks, noise, nodes)
+    if script.plan.inputs.counters and script.instance.chip.vendor == "AWS":
+        values["core_flops_per_s"] = core_flops(script, spent, rows, at, noise)
+        values |= execution_latencies(script, rows.of(nodes), at, ticks, noise)
     mark(script, values, ticks, nodes)
-    is_absent = rows.life[rows_at(rows, ticks)] == LIFE.index("absent")
+    is_absent = rows.life[at] == LIFE.index("absent")
     if is_absent.any():
         for value in values.values():
             value[is_absent] = np.nan

@@ -25,7 +25,7 @@ PARTS = {
 MAGNITUDES = {
     "slow_core": (1.4, 1.8, 3.0),
     "hbm_slow": (0.55, 0.4, 0.25),
-    "efa_latency": (2.2, 3.0, 5.0),
+    "efa_latency": (4.0, 6.0, 10.0),
     "efa_loss": (0.005, 0.02, 0.1),
 }
 
@@ -127,7 +127,7 @@ def test_uneven_sequences_blame_no_machine(run: str) -> None:
     assert found[-1].cause == "seq_imbalance"
 
 
-@pytest.mark.parametrize(("kind", "magnitude"), [("efa_latency", 3.0), ("efa_loss", 0.02)])
+@pytest.mark.parametrize(("kind", "magnitude"), [("efa_latency", 6.0), ("efa_loss", 0.02)])
 def test_a_sick_fabric_blames_no_machine(kind: str, magnitude: float) -> None:
     fault = Fault(kind=kind, run="run", start_s=START_S, duration_s=LASTS_S, magnitude=magnitude)
     found = [finding for _, finding in alerts(play("trn2", fault))]
@@ -149,7 +149,7 @@ def test_the_slow_accelerator_of_a_node_with_only_one_is_told_from_its_memory() 
 
 def test_two_nodes_are_enough_to_find_the_worse() -> None:
     for kind in ("slow_core", "hbm_slow", "efa_latency", "efa_loss"):
-        magnitude = {"slow_core": 2.5, "hbm_slow": 0.2, "efa_latency": 3.0, "efa_loss": 0.05}[kind]
+        magnitude = {"slow_core": 2.5, "hbm_slow": 0.2, "efa_latency": 6.0, "efa_loss": 0.05}[kind]
         fault = fault_of(kind, magnitude, node="run-01")
         found = list(alerts(play("trn1", fault, nodes=2, global_batch=32)))
         assert {(f.cause, f.node, f.device) for _, f in found} == {(kind, "run-01", 5)}

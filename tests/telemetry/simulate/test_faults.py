@@ -7,6 +7,7 @@ import pytest
 from telemetry.blocks import FloatArray
 from telemetry.simulate.plan import Benign, Fault
 from telemetry.simulate.shard import PlayedShard
+from telemetry.simulate.step_model import exposed_allreduce_s, step_plan
 from tests.telemetry.simulate.played import (
     END_S,
     EPOCH,
@@ -48,9 +49,13 @@ def outlier(array: FloatArray) -> tuple[int, int]:
 
 
 def test_efa_latency_makes_all_transfer_longer_and_nobody_wait() -> None:
-    result = with_fault("efa_latency", 8, device=DEVICE)
+    result = with_fault("efa_latency", 20, device=DEVICE)
+    healthy = step_plan(VISION)
+    # A window-limited flow: twenty times the round trip, a twentieth of the throughput.
+    slowed_s = exposed_allreduce_s(healthy, latency_factor=20, bandwidth_factor=20)
 
-    assert (longer(result, "transfer_s") > 5).all()
+    expected = float(slowed_s) / healthy.exposed_allreduce_s
+    np.testing.assert_allclose(longer(result, "transfer_s"), expected, rtol=0.05)
     np.testing.assert_allclose(longer(result, "compute_s"), 1, atol=0.02)
     assert steps(result).wait_ratio.mean() < 0.03
     assert steps(result).allreduce_share_ratio.mean() > 0.25

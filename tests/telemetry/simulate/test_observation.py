@@ -14,7 +14,7 @@ from telemetry.simulate.shard import play, start_clock
 from tests.telemetry.simulate.played import SMALL
 
 NODES = tuple(f"n-{i}" for i in range(8))
-TICKS = np.arange(1000, 1150)
+TICKS = np.arange(1000, 1250)
 
 
 def counted(name: str = "efa_tx_bytes_per_s") -> Span:
@@ -37,8 +37,8 @@ def test_every_tier_of_the_design_is_there() -> None:
 
 def test_a_report_holds_the_mean_of_its_period_and_arrives_when_it_ends() -> None:
     inputs = TIERS["agent_hooks"]
-    phases = report_phases(inputs, 1, NODES)
-    assert len(set(phases.tolist())) > 1
+    phases = report_phases(1, NODES)
+    assert len(set((phases % 5).tolist())) > 1
 
     seen = observed(inputs, counted(), phases).values["efa_tx_bytes_per_s"]
 
@@ -50,13 +50,48 @@ def test_a_report_holds_the_mean_of_its_period_and_arrives_when_it_ends() -> Non
         assert arrived_until(inputs, phases, end + 4)[node] == end
 
 
+def test_power_is_the_mean_of_the_minute_before() -> None:
+    inputs, phases = TIERS["agent_collectives"], report_phases(1, NODES)
+
+    seen = observed(inputs, counted("device_power_ratio"), phases).values["device_power_ratio"]
+
+    for node, phase in enumerate(phases):
+        end = int(1120 + (phase - 1120) % 60)
+        assert seen[end + 1 - 1000 : end + 61 - 1000, node, 0].tolist() == [end - 29.5] * 60
+
+
+def test_an_exporter_shows_gauges_of_its_last_period_and_rates_between_scrapes() -> None:
+    inputs, phases = TIERS["prometheus_15s"], report_phases(1, NODES)
+    end = int(1100 + (phases[0] - 1100) % 15)
+
+    rate = observed(inputs, counted(), phases).values["efa_tx_bytes_per_s"]
+    gauge = observed(inputs, counted("vcpu_usage_ratio"), phases).values["vcpu_usage_ratio"]
+
+    assert rate[end - 1000, 0, 0] == end - 7
+    assert gauge[end - 1000, 0, 0] == end - 2
+    assert arrived_until(inputs, phases, end)[0] == end - 15
+    assert arrived_until(inputs, phases, end + 5)[0] == end
+
+
+def test_a_report_without_all_of_its_seconds_is_a_gap() -> None:
+    inputs, phases = TIERS["agent_hooks"], report_phases(1, NODES)
+    span = counted()
+    end = int(1100 + (phases[0] - 1100) % 5)
+    span.values["efa_tx_bytes_per_s"][end - 2 - 1000, 0] = np.nan
+
+    seen = observed(inputs, span, phases).values["efa_tx_bytes_per_s"][:, 0, 0]
+
+    assert np.isnan(seen[end - 4 - 1000 : end + 1 - 1000]).all()
+    assert np.isfinite(seen[[end - 5 - 1000, end + 1 - 1000]]).all()
+
+
 def test_a_probe_is_held_until_the_next_one() -> None:
     inputs = TIERS["agent_hooks"]
-    phases = report_phases(inputs, 1, NODES)
+    phases = report_phases(1, NODES)
 
     seen = observed(inputs, counted("efa_latency_s"), phases).values["efa_latency_s"]
 
-    known = [np.unique(seen[80:, node][np.isfinite(seen[80:, node])]) for node in range(8)]
+    known = [np.unique(seen[80:180, node][np.isfinite(seen[80:180, node])]) for node in range(8)]
     assert all(2 <= len(values) <= 3 for values in known)
     assert all(set(np.diff(values)) == {60.0} for values in known)
 
@@ -64,7 +99,7 @@ def test_a_probe_is_held_until_the_next_one() -> None:
 @pytest.mark.parametrize("tier", [name for name in TIERS if name != "full"])
 def test_no_real_node_reports_hbm_bandwidth(tier: str) -> None:
     inputs = TIERS[tier]
-    seen = observed(inputs, counted("hbm_bandwidth_bytes_per_s"), report_phases(inputs, 1, NODES))
+    seen = observed(inputs, counted("hbm_bandwidth_bytes_per_s"), report_phases(1, NODES))
 
     assert not seen.values
 
@@ -72,7 +107,7 @@ def test_no_real_node_reports_hbm_bandwidth(tier: str) -> None:
 def test_without_an_agent_no_hardware_is_seen() -> None:
     inputs = TIERS["hooks_only"]
 
-    assert not observed(inputs, counted(), report_phases(inputs, 1, NODES)).values
+    assert not observed(inputs, counted(), report_phases(1, NODES)).values
 
 
 def test_hooks_do_not_know_what_is_waiting_and_what_transferring() -> None:
