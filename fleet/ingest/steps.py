@@ -1,16 +1,21 @@
-"""Ingest of training jobs: step reports of workers become runs and steps."""
+"""Ingest of training jobs: step reports of workers become runs and steps.
+
+Reports wait in Redis until their step is complete or overdue. Every operation may be repeated, so
+a process may end at any time: a report is stored once, and a step that is assembled again is the
+same step.
+"""
 
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
+import numpy as np
 from django.conf import settings
 
-from fleet.ingest.runs import SessionResolver, assign_node, refresh_run
-from fleet.ingest.step_assembly import overdue, store_assembled, store_worker_steps
+from fleet.ingest.runs import SessionResolver, assign_node, refresh_run, tokens_of
 from fleet.models import Run
 from fleet.runs.annotations import annotate_phase
 from fleet.runs.compiles import FIRST_STEPS, store_compiles
@@ -18,18 +23,20 @@ from fleet.runs.state import (
     CLOCKS,
     HEARD,
     KEEP_S,
+    LAST,
     NODES,
     Member,
     RunState,
     members_of,
     recently_reporting_runs,
+    run_key,
     sessions_key,
     state_of,
     workers_key,
 )
 from telemetry.compiles import Compile
-from telemetry.ingest.lines import Refusal, RefusedError
-from telemetry.ingest.step_assembly import worker_step_of
+from telemetry.ingest.lines import Refusals, RefusedError
+from telemetry.ingest.step_assembly import WorkerStep, assemble_steps, worker_step_of
 from telemetry.ingest.step_reports import (
     BeatLine,
     CompileLine,
@@ -41,14 +48,17 @@ from telemetry.ingest.step_reports import (
     read_step_line,
 )
 from telemetry.ingest.timing import ClockOffset
+from telemetry.steps import StepBatch
+from telemetry.store import durable
 from telemetry.store.hot import HotStore
+from telemetry.store.packing import steps_where
+from telemetry.store.service import pairs
 
 # A clock that is off by more than this is corrected.
 SKEW_S = 2.0
 # Rows are read from the database again after this time.
 REFRESH_S = 60.0
 MAX_KNOWN = 50_000
-MAX_REFUSALS = 100
 DAY_S = 86_400.0
 UPDATED_FIELDS = (
     "session",
@@ -74,69 +84,33 @@ END_GRACE_S = 60.0
 LOOK_BACK_S = LOST_COMPILING_S + 3600.0
 BASES, TOTALS = "steps-in:tokens", "totals:tokens"
 OVER = (Run.Phase.FINISHED, Run.Phase.FAILED)
+# The regular roll-up may have passed steps that ended longer ago than this.
+ROLLED_UP_S = 240.0
+# A margin to the hot tier's retention, which is relative to the newest data.
+EDGE_S = 60.0
 
+PENDING = "steps-in:pending"
+# How long a step waits for more workers after its first report.
+WAIT_S = 10.0
+# The same if no report has the number of workers.
+GATHER_S = 2.0
+WORKER_STEPS_KEEP_S = 900
+ASSEMBLED = b""
 
-def store_reported_compiles(
-    hot: HotStore, taken: Iterable[StepReport], *, correction_s: float, now_s: float
-) -> None:
-    """Store the compiles among the reports, each once."""
-    by_run: dict[str, list[CompileLine]] = {}
-    for report in taken:
-        if isinstance(report, CompileLine):
-            by_run.setdefault(report.run, []).append(report)
-    if not by_run:
-        return
-    now = datetime.fromtimestamp(now_s, UTC)
-    for run in Run.objects.filter(name__in=by_run):
-        events = [_compile(report, correction_s=correction_s) for report in by_run[run.name]]
-        store_compiles(run, events, now=now, trained_from=_trained_from(hot, run))
-
-
-def _trained_from(hot: HotStore, run: Run) -> datetime | None:
-    """Return from when on a new graph is unexpected; None during the first steps."""
-    if run.phase != Run.Phase.TRAINING:
-        return None
-    steps = hot.steps(run.name, since_s=run.phase_since.timestamp())
-    if len(steps) < FIRST_STEPS:
-        return None
-    return datetime.fromtimestamp(float(steps.ended_at_s[FIRST_STEPS - 1]), UTC)
-
-
-def _compile(report: CompileLine, *, correction_s: float) -> Compile:
-    return Compile(
-        module=report.module,
-        outcome=report.outcome,
-        at_s=report.at + correction_s,
-        seconds=math.nan if report.seconds is None else report.seconds,
-        rank=report.rank,
-        process=f"{report.session}:{report.worker}",
-        compiler=report.compiler,
-        flags=report.flags,
-        cache=report.cache,
-        shape=report.shape,
-        is_planned=report.planned,
-    )
+# Run, session and number.
+Step = tuple[str, str, int]
 
 
 @dataclass(slots=True)
-class StepIngestResult:
+class StepIngestResult(Refusals):
     """Counts and refusals of one request."""
 
     n_accepted: int = 0
     n_repeated: int = 0
-    n_refused: int = 0
     n_steps: int = 0
     skew_s: float = 0.0
-    refused: list[Refusal] = field(default_factory=list)
-
-    def refuse(self, refusal: Refusal) -> None:
-        """Record a refused line; only the first ``MAX_REFUSALS`` are listed."""
-        self.n_refused += 1
-        if len(self.refused) < MAX_REFUSALS:
-            self.refused.append(refusal)
 
     def response(self) -> dict[str, Any]:
-        """Return the body of the response."""
         return {
             "accepted": self.n_accepted,
             "repeated": self.n_repeated,
@@ -304,6 +278,48 @@ class StepIngest:
         outcome.n_accepted = len(taken) - outcome.n_repeated
 
 
+def store_reported_compiles(
+    hot: HotStore, taken: Iterable[StepReport], *, correction_s: float, now_s: float
+) -> None:
+    """Store the compiles among the reports, each once."""
+    by_run: dict[str, list[CompileLine]] = {}
+    for report in taken:
+        if isinstance(report, CompileLine):
+            by_run.setdefault(report.run, []).append(report)
+    if not by_run:
+        return
+    now = datetime.fromtimestamp(now_s, UTC)
+    for run in Run.objects.filter(name__in=by_run):
+        events = [_compile(report, correction_s=correction_s) for report in by_run[run.name]]
+        store_compiles(run, events, now=now, trained_from=_trained_from(hot, run))
+
+
+def _trained_from(hot: HotStore, run: Run) -> datetime | None:
+    """Return from when on a new graph is unexpected; None during the first steps."""
+    if run.phase != Run.Phase.TRAINING:
+        return None
+    steps = hot.steps(run.name, since_s=run.phase_since.timestamp())
+    if len(steps) < FIRST_STEPS:
+        return None
+    return datetime.fromtimestamp(float(steps.ended_at_s[FIRST_STEPS - 1]), UTC)
+
+
+def _compile(report: CompileLine, *, correction_s: float) -> Compile:
+    return Compile(
+        module=report.module,
+        outcome=report.outcome,
+        at_s=report.at + correction_s,
+        seconds=math.nan if report.seconds is None else report.seconds,
+        rank=report.rank,
+        process=f"{report.session}:{report.worker}",
+        compiler=report.compiler,
+        flags=report.flags,
+        cache=report.cache,
+        shape=report.shape,
+        is_planned=report.planned,
+    )
+
+
 def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -> None:
     """Store which workers reported, and their state."""
     latest: dict[tuple[str, str, str], Member] = {}
@@ -360,6 +376,173 @@ def _merge_members(before: Member | None, new: Member) -> Member:
         reason=new.reason or before.reason,
         n_dropped=max(new.n_dropped, before.n_dropped),
     )
+
+
+def store_worker_steps(
+    hot: HotStore, worker_steps: Sequence[tuple[Step, WorkerStep]], *, now_s: float
+) -> tuple[int, list[Step]]:
+    """Store worker steps; return how many were new, and the steps to assemble.
+
+    A repeat with a better time replaces the first copy, and its step is assembled again.
+    """
+    commands: list[tuple[object, ...]] = []
+    for step, worker_step in worker_steps:
+        name = _name(step)
+        key = _key(step)
+        commands += [
+            ("ZADD", PENDING, "NX", now_s, name),
+            ("HSETNX", key, worker_step.worker, msgspec.msgpack.encode(worker_step)),
+            ("EXPIRE", key, WORKER_STEPS_KEEP_S),
+            ("HLEN", key),
+            ("HEXISTS", key, ASSEMBLED),
+        ]
+    answers = hot.execute_all(commands)
+    is_new, n_held, is_late = answers[1::5], answers[3::5], answers[4::5]
+    is_late_by_step = dict(zip((step for step, _ in worker_steps), is_late, strict=True))
+    repeated = [each for each, new in zip(worker_steps, is_new, strict=True) if not new]
+    moved = _replace_moved(hot, repeated)
+    whole, known = {step for step in moved if is_late_by_step[step]}, []
+    for (step, worker_step), new, n, late in zip(
+        worker_steps, is_new, n_held, is_late, strict=True
+    ):
+        if late and not new:
+            known.append(_name(step))
+        elif late or 0 < worker_step.n_workers <= n:
+            whole.add(step)
+    if known:
+        hot.execute("ZREM", PENDING, *known)
+    return sum(is_new), sorted(whole)
+
+
+def _replace_moved(hot: HotStore, repeated: Sequence[tuple[Step, WorkerStep]]) -> list[Step]:
+    """Replace stored reports that a repeat places better; return their steps."""
+    held = hot.execute_all(("HGET", _key(step), repeat.worker) for step, repeat in repeated)
+    moved = [
+        (step, repeat)
+        for (step, repeat), packed in zip(repeated, held, strict=True)
+        if packed and msgspec.msgpack.decode(packed, type=WorkerStep).is_improved_by(repeat)
+    ]
+    hot.execute_all(
+        ("HSET", _key(step), repeat.worker, msgspec.msgpack.encode(repeat))
+        for step, repeat in moved
+    )
+    return [step for step, _ in moved]
+
+
+def overdue(hot: HotStore, *, now_s: float) -> list[Step]:
+    """Return the steps that have waited long enough."""
+    early = [_step(name) for name in hot.execute("ZRANGEBYSCORE", PENDING, "-inf", now_s - WAIT_S)]
+    recent = [
+        _step(name)
+        for name in hot.execute("ZRANGEBYSCORE", PENDING, f"({now_s - WAIT_S}", now_s - GATHER_S)
+    ]
+    reports = _worker_steps(hot, recent)
+    return early + [step for step in recent if not any(r.n_workers for r in reports[step])]
+
+
+def _worker_steps(hot: HotStore, steps: Sequence[Step]) -> dict[Step, list[WorkerStep]]:
+    held = hot.execute_all(("HGETALL", _key(step)) for step in steps)
+    return {
+        step: [
+            msgspec.msgpack.decode(packed, type=WorkerStep)
+            for worker, packed in sorted(pairs(answer))
+            if worker != ASSEMBLED
+        ]
+        for step, answer in zip(steps, held, strict=True)
+    }
+
+
+def store_assembled(
+    hot: HotStore, steps: Sequence[Step], *, now_s: float, rows: Mapping[str, Run]
+) -> int:
+    """Assemble and store steps, complete or not; return how many were new.
+
+    ``rows`` are the known runs by name. Step numbers that a restart repeats are shifted, so that
+    the run's numbers rise.
+    """
+    found = _worker_steps(hot, steps)
+    amends = any(hot.execute_all(("HEXISTS", _key(s), ASSEMBLED) for s in steps))
+    by_session: dict[tuple[str, str], dict[int, list[WorkerStep]]] = {}
+    for (run, session, number), worker_steps in found.items():
+        if worker_steps:
+            by_session.setdefault((run, session), {})[number] = worker_steps
+    n_new = 0
+    for (run, session), by_step in by_session.items():
+        row = rows.get(run)
+        shift = _shift(hot, run, session, by_step, row)
+        # Workers that are missing in Redis come last.
+        reporting = (r.worker for worker_steps in by_step.values() for r in worker_steps)
+        workers = dict.fromkeys([*members_of(hot, run, session), *reporting])
+        batch = assemble_steps(
+            run,
+            {number + shift: worker_steps for number, worker_steps in by_step.items()},
+            [*workers],
+            tokens=tokens_of(row) if row else math.nan,
+        )
+        n_new += _store_steps(hot, batch, now_s=now_s, amends=amends)
+        hot.execute("ZADD", LAST, "GT", max(by_step) + shift, run)
+    # Further reports are late, and amend the step.
+    hot.execute_all(
+        [
+            *(("HSET", _key(step), ASSEMBLED, "1") for step in steps if found[step]),
+            *(("ZREM", PENDING, _name(step)) for step in steps),
+        ]
+    )
+    return n_new
+
+
+def _shift(
+    hot: HotStore,
+    run: str,
+    session: str,
+    by_step: Mapping[int, Sequence[WorkerStep]],
+    row: Run | None,
+) -> int:
+    """Return the offset of a session's step numbers, so that the run's numbers always rise.
+
+    If Redis lost the run's last step, its row has it.
+    """
+    key, field = run_key(run), f"shift:{session}"
+    held = hot.execute("HGET", key, field)
+    if held is not None:
+        return int(held)
+    first, last = min(by_step), hot.execute("ZSCORE", LAST, run)
+    shift = 0 if last is None else max(0, int(float(last)) + 1 - first)
+    if last is None and row is not None:
+        is_same = row.session == session
+        shift = row.step_shift if is_same else max(0, row.last_step + bool(row.last_step) - first)
+    began_s = min(worker_step.ended_at_s - worker_step.step_s for worker_step in by_step[first])
+    hot.execute_all(
+        [
+            ("HSETNX", key, field, shift),
+            ("HSETNX", key, f"began:{session}", began_s),
+            ("HSETNX", key, f"first:{session}", first + shift),
+            ("EXPIRE", key, KEEP_S),
+        ]
+    )
+    return int(hot.execute("HGET", key, field))
+
+
+def _store_steps(hot: HotStore, batch: StepBatch, *, now_s: float, amends: bool) -> int:
+    """Store steps; return how many were new. Those too old for the hot tier are stored durably."""
+    age_s = now_s - batch.ended_at_s
+    n_new = hot.append_steps(steps_where(batch, age_s < hot.keep_s - EDGE_S), amends=amends)
+    is_old = (age_s > ROLLED_UP_S) & np.isfinite(batch.ended_at_s)
+    durable.write_steps(steps_where(batch, is_old))
+    return n_new
+
+
+def _name(step: Step) -> str:
+    return "\n".join(map(str, step))
+
+
+def _key(step: Step) -> str:
+    return f"steps-in:step:{_name(step)}"
+
+
+def _step(name: bytes) -> Step:
+    run, session, number = name.decode().split("\n")
+    return run, session, int(number)
 
 
 def update_reported_runs(hot: HotStore, *, now: datetime) -> None:

@@ -5,7 +5,7 @@ import os
 import re
 import select
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, BinaryIO
 
 import msgspec
@@ -16,6 +16,8 @@ from telemetry.ingest.schemas import MAX_LINE_BYTES
 QUIET_S = 0.05
 CHUNK_BYTES = 1 << 20
 MAX_GROUP_BYTES = 2 * MAX_LINE_BYTES
+# Refusals that are listed in a response; the rest are counted.
+MAX_REFUSALS = 100
 
 DECODER_MESSAGE = re.compile(
     r"^(?P<reason>.*?)(?: - at `(?P<key>key` in `)?(?P<path>\$[^`]*)`)?$", re.DOTALL
@@ -83,6 +85,19 @@ class Refusal:
     def __str__(self) -> str:
         where = f"{self.field}: " if self.field else ""
         return f"line {self.line}: {where}{self.reason}"
+
+
+@dataclass(slots=True, kw_only=True)
+class Refusals:
+    """The refused lines of a request; only the first ``MAX_REFUSALS`` are listed."""
+
+    n_refused: int = 0
+    refused: list[Refusal] = field(default_factory=list)
+
+    def refuse(self, refusal: Refusal) -> None:
+        self.n_refused += 1
+        if len(self.refused) < MAX_REFUSALS:
+            self.refused.append(refusal)
 
 
 class RefusedError(ValueError):

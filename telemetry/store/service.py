@@ -52,9 +52,9 @@ class Service(Connection):
         held, shares = self.execute_all(
             [("HGETALL", "service:gauges"), ("HGETALL", "service:shares")]
         )
-        gauges = {name.decode(): float(value) for name, value in _pairs(held)}
+        gauges = {name.decode(): float(value) for name, value in pairs(held)}
         stale = []
-        for field, share in _pairs(shares):
+        for field, share in pairs(shares):
             name = field.decode().partition("\n")[0]
             value, set_s = map(float, share.split())
             is_fresh = abs(moment_s - set_s) <= SHARE_S
@@ -87,7 +87,7 @@ class Service(Connection):
         return bool(self.execute("PING"))
 
 
-def _pairs(answer: Any) -> Iterable[tuple[bytes, bytes]]:
+def pairs(answer: Any) -> Iterable[tuple[bytes, bytes]]:
     """Return a hash's items; in a pipeline redis-py returns a flat list for it."""
     return (
         answer.items() if isinstance(answer, dict) else zip(answer[::2], answer[1::2], strict=True)

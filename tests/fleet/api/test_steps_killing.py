@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fleet.ingest.step_assembly import PENDING
+from fleet.ingest.steps import PENDING
 from telemetry.store.hot import HotStore, open_store
 from tests.fleet.api.jobs import ABOUT, NODES
 from tests.fleet.api.test_door import manage, until_open

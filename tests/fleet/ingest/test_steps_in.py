@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fleet.checks.preflight_requirements import NO_PREFLIGHT, update_preflight_doubts
-from fleet.ingest.step_assembly import PENDING
+from fleet.ingest.steps import PENDING
 from fleet.models import Run
 from telemetry.steps import StepBatch
 from telemetry.store.history import run_steps
