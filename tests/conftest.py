@@ -81,14 +81,20 @@ def pytest_configure() -> None:
     ]
 
 
+def shares_a_fixture(item: pytest.Item) -> bool:
+    """Tell whether a fixture of the test is made once per module, as a browser's connection is."""
+    definitions = item._fixtureinfo.name2fixturedefs if isinstance(item, pytest.Function) else {}
+    return any(each.scope == "module" for several in definitions.values() for each in several)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Mark what asks the database; leave out what has no program here, except in CI.
+    """Mark what uses the database; leave out what has no program here, except in CI.
 
-    The tests of a module that need a browser go to one process, which connects to it once.
+    The tests of a module that share a fixture go to one process, which makes it once.
     """
     for item in items:
-        if item.get_closest_marker("browser"):
+        if shares_a_fixture(item):
             item.add_marker(pytest.mark.xdist_group(item.nodeid.partition("::")[0]))
         asks = {"db", "transactional_db"} & set(getattr(item, "fixturenames", ()))
         if asks or item.get_closest_marker("django_db"):
