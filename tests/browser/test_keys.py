@@ -8,41 +8,35 @@ from playwright.sync_api import Page, expect
 pytestmark = pytest.mark.browser
 
 
+PAGES = {
+    "n": "/nodes/",
+    "r": "/runs/",
+    "a": "/alerts/",
+    "f": "/",
+    "t": "/trials/",
+    "c": "/compiles/",
+}
+
+
 def test_a_question_mark_shows_the_keys_and_escape_hides_them(page: Page, fleet: str) -> None:
     page.goto(fleet)
     page.keyboard.press("?")
     expect(page.locator("#keys")).to_be_visible()
+    for key in page.locator("#keys .keys-pages kbd").all_inner_texts():
+        expect(page.locator(f"#keys .keys-pages span:has(kbd:text-is('{key}'))")).to_have_count(1)
+    expect(page.locator("#keys .keys-pages")).to_contain_text("compile cache")
 
     page.keyboard.press("Escape")
     expect(page.locator("#keys")).to_be_hidden()
 
 
-def test_the_help_names_every_key_that_leads_to_a_page(page: Page, fleet: str) -> None:
-    page.goto(fleet)
-    page.keyboard.press("?")
+def test_g_and_a_letter_go_to_a_page(page: Page, fleet: str) -> None:
+    for key, path in PAGES.items():
+        page.goto(f"{fleet}/search")
+        page.keyboard.press("g")
+        page.keyboard.press(key)
 
-    for key in page.locator("#keys .keys-pages kbd").all_inner_texts():
-        expect(page.locator(f"#keys .keys-pages span:has(kbd:text-is('{key}'))")).to_have_count(1)
-    expect(page.locator("#keys .keys-pages")).to_contain_text("compile cache")
-
-
-@pytest.mark.parametrize(
-    ("key", "path"),
-    [
-        ("n", "/nodes/"),
-        ("r", "/runs/"),
-        ("a", "/alerts/"),
-        ("f", "/"),
-        ("t", "/trials/"),
-        ("c", "/compiles/"),
-    ],
-)
-def test_g_and_a_letter_go_to_a_page(page: Page, fleet: str, key: str, path: str) -> None:
-    page.goto(f"{fleet}/search")
-    page.keyboard.press("g")
-    page.keyboard.press(key)
-
-    page.wait_for_url(f"{fleet}{path}")
+        page.wait_for_url(f"{fleet}{path}")
 
 
 def test_a_slash_finds(page: Page, fleet: str) -> None:
