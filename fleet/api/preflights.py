@@ -23,11 +23,11 @@ from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.checks.preflight_text import reasons, sentences
 from fleet.checks.preflights import (
     MAX_NODES,
-    PreflightResult,
     load_result,
     request_preflight,
 )
 from fleet.models import Preflight, Run
+from telemetry.checks.preflight import PreflightResult
 from telemetry.errors import FieldError
 from telemetry.simulate.preflight import ProbeFault
 

@@ -12,10 +12,9 @@ from typing import Any
 import numpy as np
 
 from fleet.charts.figures import Chart, ChartLine
-from fleet.checks.preflights import PreflightResult
 from fleet.formatting import NBSP, rate, seconds
 from telemetry.blocks import FloatArray
-from telemetry.checks.preflight import distances
+from telemetry.checks.preflight import PreflightResult, distances
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import FIGURES, NodeVerdict, looked_at
 

@@ -6,9 +6,10 @@ from datetime import datetime
 from django.db import transaction
 
 from fleet.alerts import reconcile
-from fleet.checks.preflights import PreflightResult, load_result
+from fleet.checks.preflights import load_result
 from fleet.models import Alert, Annotation, Node, Preflight, Run
 from fleet.notifications.manual import note_change
+from telemetry.checks.preflight import PreflightResult
 from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.detect import RULES, Finding
 from telemetry.detect.findings import UNKNOWN

@@ -3,10 +3,9 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from fleet.checks.preflights import PreflightResult
 from fleet.formatting import count, counted, percent, rate, seconds
 from fleet.models import Preflight
-from telemetry.checks.preflight import DEVIATIONS, DEVICE_SLOWER_BY, LOSS_RATIO
+from telemetry.checks.preflight import DEVIATIONS, DEVICE_SLOWER_BY, LOSS_RATIO, PreflightResult
 from telemetry.checks.preflight_measurements import REST_COUNTERS, SLOWER_BY
 from telemetry.checks.preflight_pairs import (
     FIGURES,

@@ -1,8 +1,7 @@
 """Request preflights, run their stages, and store what they find."""
 
-import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from datetime import datetime
 from functools import partial
@@ -19,9 +18,9 @@ from django.db.models import Q
 from fleet.models import InjectedFault, Node, Preflight, PreflightNode, Run
 from telemetry import catalog
 from telemetry.catalog import Instance
-from telemetry.checks.preflight import PreflightJudgement, judge
-from telemetry.checks.preflight_measurements import SLOWER_BY, Collective, Measured
-from telemetry.checks.preflight_pairs import NodeVerdict, PreflightFinding
+from telemetry.checks.preflight import PreflightResult, judge
+from telemetry.checks.preflight_measurements import Collective, Measured
+from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.errors import FieldError
 from telemetry.simulate import preflight
 from telemetry.simulate.preflight import (
@@ -252,53 +251,6 @@ def _check_simulated(names: Sequence[str], known: dict[str, Node], *, is_free: b
         raise FieldError("nodes", f"{unknown[0]} is no node of the fleet")
 
 
-class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
-    """The verdicts of one preflight; unknown figures are None."""
-
-    nodes: Mapping[str, NodeVerdict]
-    troubles: tuple[PreflightFinding, ...] = ()
-    chosen: tuple[str, ...] = ()
-    n_wanted: int = 0
-    usual: Mapping[str, float | None] = {}
-    slowdown: float | None = None
-
-    def findings_of(self, node: str) -> list[PreflightFinding]:
-        return [each for each in self.troubles if node in {each.node, each.peer}]
-
-    @property
-    def own(self) -> list[PreflightFinding]:
-        return [each for each in self.troubles if not each.is_of_pair]
-
-    @property
-    def pairs(self) -> list[PreflightFinding]:
-        return [each for each in self.troubles if each.is_of_pair]
-
-    @property
-    def is_slow(self) -> bool:
-        """Whether the collective over the chosen nodes took too long."""
-        return self.slowdown is not None and self.slowdown > SLOWER_BY
-
-
-def result_of(judged: PreflightJudgement) -> PreflightResult:
-    """Convert a judgement to what is stored; infinite figures become None."""
-    return PreflightResult(
-        nodes=judged.nodes,
-        troubles=tuple(judged.troubles),
-        chosen=judged.chosen,
-        n_wanted=judged.n_wanted,
-        usual={name: _known(value) for name, value in judged.usual.items()},
-        slowdown=_known(judged.slowdown),
-    )
-
-
-def _known(value: float) -> float | None:
-    return value if math.isfinite(value) else None
-
-
-def dump_result(found: PreflightResult) -> dict[str, object]:
-    return dict(msgspec.to_builtins(found))
-
-
 def load_result(preflight: Preflight) -> PreflightResult | None:
     if not preflight.is_over or not preflight.found:
         return None
@@ -398,9 +350,9 @@ def run_all_stages(preflight: Preflight, *, now: datetime) -> None:
 
 def store_verdict(preflight: Preflight, measured: Measured, *, now: datetime) -> None:
     instance = catalog.instances().get(preflight.instance_type)
-    found = result_of(judge(measured, instance, take=preflight.take))
+    found = judge(measured, instance, take=preflight.take)
     preflight.finished_at = now
-    preflight.found = dump_result(found)
+    preflight.found = msgspec.to_builtins(found)
     preflight.verdict = group_verdict(found, take=preflight.take).value
     preflight.save(update_fields=["finished_at", "found", "verdict"])
     PreflightNode.objects.bulk_create(

@@ -25,7 +25,6 @@ from fleet.checks.preflight_matrix import (
 from fleet.checks.preflight_requirements import set_requirement_by
 from fleet.checks.preflight_text import LIMITS, reasons, sentences
 from fleet.checks.preflights import (
-    PreflightResult,
     can_inject_faults,
     load_measured,
     load_result,
@@ -43,6 +42,7 @@ from fleet.pages.forms import (
     add_field_error,
 )
 from fleet.pages.render import HtmxRequest, render_page
+from telemetry.checks.preflight import PreflightResult
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.errors import FieldError

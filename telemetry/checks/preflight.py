@@ -1,14 +1,15 @@
 """From measurements to a verdict: nodes, bad pairs, the group, and the nodes to use."""
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 
 from telemetry.blocks import FloatArray
 from telemetry.catalog import Instance
 from telemetry.checks import preflight_pairs
-from telemetry.checks.preflight_measurements import Collective, Measured, slowdown
+from telemetry.checks.preflight_measurements import SLOWER_BY, Measured, slowdown
 from telemetry.checks.preflight_pairs import NodeVerdict, PairAnalysis, PreflightFinding
 from telemetry.detect.rules import RULES
 from telemetry.statistics.peers import GAUSSIAN, lower_median, median
@@ -210,32 +211,40 @@ def closest(candidates: Collection[int], distance: FloatArray, *, take: int) -> 
 ORDER = (NodeVerdict.PASS, NodeVerdict.HOLD, NodeVerdict.FAIL)
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class PreflightJudgement:
-    """The result of a preflight.
+class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of a preflight; unknown figures are None.
 
     ``chosen``: nodes to use. ``usual``: values of a usual pair and device. ``slowdown``: ratio of
     the last collective over the chosen nodes to the expected time.
     """
 
     nodes: Mapping[str, NodeVerdict]
-    troubles: Sequence[PreflightFinding]
-    chosen: tuple[str, ...]
-    n_wanted: int
-    usual: Mapping[str, float]
-    slowdown: float
+    troubles: tuple[PreflightFinding, ...] = ()
+    chosen: tuple[str, ...] = ()
+    n_wanted: int = 0
+    usual: Mapping[str, float | None] = {}
+    slowdown: float | None = None
+
+    def findings_of(self, node: str) -> list[PreflightFinding]:
+        return [each for each in self.troubles if node in {each.node, each.peer}]
 
     @property
-    def bad_pairs(self) -> list[tuple[str, str]]:
-        return [(t.node, t.peer) for t in self.troubles if t.peer is not None]
+    def own(self) -> list[PreflightFinding]:
+        return [each for each in self.troubles if not each.is_of_pair]
 
-    def of(self, node: str) -> list[PreflightFinding]:
-        return [trouble for trouble in self.troubles if node in {trouble.node, trouble.peer}]
+    @property
+    def pairs(self) -> list[PreflightFinding]:
+        return [each for each in self.troubles if each.is_of_pair]
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether the collective over the chosen nodes took too long."""
+        return self.slowdown is not None and self.slowdown > SLOWER_BY
 
 
 def judge(
     measured: Measured, instance: Instance | None, *, take: int | None = None
-) -> PreflightJudgement:
+) -> PreflightResult:
     """Judge all measurements.
 
     Parameters
@@ -271,19 +280,19 @@ def judge(
         verdicts[measured.nodes[i]] = NodeVerdict.HOLD
     n_wanted = len(measured.nodes) if take is None else take
     chosen = tuple(measured.nodes[i] for i in closest(fit, distance, take=n_wanted))
-    return PreflightJudgement(
+    over_chosen = [each for each in measured.collectives if set(each.nodes) == set(chosen)]
+    return PreflightResult(
         nodes=verdicts,
-        troubles=[*own, *together],
+        troubles=(*own, *together),
         chosen=chosen,
         n_wanted=len(fit) if take is None else take,
-        usual={look.figure.name: look.usual for look in looks},
-        slowdown=group_slowdown(measured.collectives, chosen),
+        usual={look.figure.name: _known(look.usual) for look in looks},
+        slowdown=_known(slowdown(over_chosen[-1])) if over_chosen else None,
     )
 
 
-def group_slowdown(collectives: Sequence[Collective], chosen: Collection[str]) -> float:
-    over = [each for each in collectives if set(each.nodes) == set(chosen)]
-    return slowdown(over[-1]) if over else float("nan")
+def _known(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
 def distances(looks: Sequence[PairAnalysis]) -> FloatArray:

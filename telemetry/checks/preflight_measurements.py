@@ -123,7 +123,3 @@ def slowdown(measured: Collective) -> float:
     ratio = measured.time_s[judged] / measured.expected_s[judged]
     known = ratio[np.isfinite(ratio)]
     return float(np.median(known)) if known.size else float("nan")
-
-
-def is_slow(measured: Collective) -> bool:
-    return slowdown(measured) > SLOWER_BY

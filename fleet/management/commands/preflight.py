@@ -13,7 +13,6 @@ from fleet.checks.preflight_matrix import collectives_json
 from fleet.checks.preflight_text import reasons, sentences
 from fleet.checks.preflights import (
     MAGNITUDES,
-    PreflightResult,
     load_measured,
     load_result,
     request_preflight,
@@ -21,6 +20,7 @@ from fleet.checks.preflights import (
 )
 from fleet.management.cli import PlainCommand
 from fleet.models import Preflight, Run
+from telemetry.checks.preflight import PreflightResult
 from telemetry.errors import FieldError
 from telemetry.simulate.preflight import EFA_KINDS, PAIR_KINDS, PROBE_KINDS, ProbeFault
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from telemetry.checks.operators import CompilerReport
-from telemetry.checks.preflight import PreflightJudgement, judge
+from telemetry.checks.preflight import PreflightResult, judge
 from telemetry.checks.preflight_measurements import Measured
 from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.checks.support import Basis, SupportState, published
@@ -24,11 +24,11 @@ BAD_PAIR = ProbeFault(kind="pair_slow", node="n-06", peer="n-11", magnitude=2.0)
 SHORT_NODE = ProbeFault(kind="chip_missing", node="n-09")
 
 
-def judged(bed: ProbedNodes, *, take: int | None = None) -> PreflightJudgement:
+def judged(bed: ProbedNodes, *, take: int | None = None) -> PreflightResult:
     return judge(measured(bed), bed.instance, take=take)
 
 
-def named(found: PreflightJudgement) -> list[tuple[str, str, str | None, int | None]]:
+def named(found: PreflightResult) -> list[tuple[str, str, str | None, int | None]]:
     return sorted((t.kind, t.node, t.peer, t.device) for t in found.troubles)
 
 
@@ -137,7 +137,7 @@ def test_a_collective_over_the_chosen_that_is_slow_is_told() -> None:
     over_all = replace(whole, collectives=(preflight.collective(bed, bed.nodes),))
     over_chosen = replace(whole, collectives=(preflight.collective(bed, chosen),))
 
-    assert np.isnan(judge(over_all, bed.instance).slowdown)
+    assert judge(over_all, bed.instance).slowdown is None
     assert judge(over_chosen, bed.instance).slowdown == pytest.approx(1, abs=0.05)
     assert judge(over_all, None, take=8).chosen == chosen
 
