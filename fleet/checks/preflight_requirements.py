@@ -19,8 +19,8 @@ NO_PREFLIGHT = "No preflight of all its nodes was over within the day before it 
 
 def update_preflight_doubts() -> int:
     """Check every run that requires a preflight; return how many changed."""
-    spared = Run.objects.filter(requires_preflight=False).exclude(preflight_doubt="")
-    n_changed = spared.update(preflight_doubt="")
+    exempt = Run.objects.filter(requires_preflight=False).exclude(preflight_doubt="")
+    n_changed = exempt.update(preflight_doubt="")
     for run in Run.objects.active().filter(requires_preflight=True).prefetch_related("nodes"):
         names = [node.name for node in run.nodes.all()]
         if (
@@ -73,7 +73,7 @@ def _objection(found: PreflightResult, names: set[str], preflight: Preflight) ->
         return f"Preflight {preflight.pk} did not pass {bad[0]}{more}."
     for pair in found.pairs:
         if {pair.node, pair.peer} <= names:
-            return f"Preflight {preflight.pk} lets only one of {pair.node} and {pair.peer} come."
+            return f"Preflight {preflight.pk} allows only one of {pair.node} and {pair.peer}."
     if found.is_slow and set(found.chosen) <= names:
         return f"In preflight {preflight.pk} the collective over these nodes was too slow."
     return ""

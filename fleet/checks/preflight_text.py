@@ -16,9 +16,9 @@ from telemetry.checks.preflight_pairs import (
 )
 
 METRICS: Mapping[str, str] = {
-    "p50_s": "its messages take {value} in the median, usual are {usual}",
-    "p99_s": "one message in a hundred takes {value} or more, usual are {usual}",
-    "bandwidth_bytes_per_s": "{value} get through, usual are {usual}",
+    "p50_s": "median latency {value}, usually {usual}",
+    "p99_s": "99th percentile of latency {value}, usually {usual}",
+    "bandwidth_bytes_per_s": "bandwidth {value}, usually {usual}",
 }
 Writer = Callable[[PreflightFinding], str]
 MOST_EXPLAINED = 4
@@ -31,21 +31,19 @@ def _missing(parts: str) -> Writer:
 WRITERS: Mapping[str, Writer] = {
     "device_missing": _missing("accelerators"),
     "efa_missing": _missing("EFA devices"),
-    "efa_down": lambda t: f"EFA device {t.device} does not answer",
+    "efa_down": lambda t: f"EFA device {t.device} does not respond",
     "efa_latency": lambda t: (
-        f"EFA device {t.device} answers in {seconds(t.value)}, others in {seconds(t.usual)}"
+        f"EFA device {t.device} responds in {seconds(t.value)}, others in {seconds(t.usual)}"
     ),
     "efa_loss": lambda t: (
-        f"EFA device {t.device} sends {percent(t.value, 2)} of its packets again"
+        f"EFA device {t.device} retransmits {percent(t.value, 2)} of its packets"
     ),
-    "node_silent": lambda t: "most of the others cannot reach it",
+    "node_silent": lambda t: "most other nodes cannot reach it",
     "node_slow": lambda t: f"slow to every other node: {_compared(t)}",
-    "ecc_uncorrected": lambda t: (
-        f"{counted(t.value or 0, 'memory error')} that ECC cannot correct"
-    ),
+    "ecc_uncorrected": lambda t: f"{counted(t.value or 0, 'uncorrected memory error')}",
     "hardware_errors": lambda t: counted(t.value or 0, "hardware error"),
-    "rest_moving": lambda t: f"{t.metric} moved by {count(t.value)} while nothing ran",
-    "not_measured": lambda t: "no pair with it was probed",
+    "rest_moving": lambda t: f"{t.metric} increased by {count(t.value)} without load",
+    "not_measured": lambda t: "none of its pairs was probed",
 }
 
 
@@ -61,14 +59,14 @@ def reason(trouble: PreflightFinding, *, of: str = "") -> str:
         return WRITERS[trouble.kind](trouble)
     other = trouble.node if of == trouble.peer else trouble.peer
     if trouble.kind == "pair_silent":
-        return f"it and {other} cannot reach each other, while others reach both"
-    return f"slow with {other}, but not by itself: {_compared(trouble)}"
+        return f"it and {other} cannot reach each other, but others reach both"
+    return f"slow with {other} only: {_compared(trouble)}"
 
 
 def reasons(found: PreflightResult, node: str) -> list[str]:
     said = [reason(each, of=node) for each in found.findings_of(node)]
     stays = found.nodes[node] is NodeVerdict.HOLD and node not in {t.node for t in found.own}
-    return [*said, *(["so that the most can come, it stays"] if stays else [])]
+    return [*said, *(["excluded, so that the most nodes can be used"] if stays else [])]
 
 
 def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
@@ -78,7 +76,7 @@ def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
     return [
         _how_many(preflight, found),
         *_left(found, failed),
-        *([f"Look at {listed(own_held)} first."] if own_held else []),
+        *([f"Inspect {listed(own_held)} first."] if own_held else []),
         *(_of_pair(found, pair) for pair in found.pairs[:5]),
         *([_collective(preflight, found)] if found.slowdown is not None else []),
     ]
@@ -86,9 +84,9 @@ def sentences(preflight: Preflight, found: PreflightResult) -> list[str]:
 
 def _left(found: PreflightResult, failed: Sequence[str]) -> list[str]:
     if len(failed) > MOST_EXPLAINED:
-        return [f"Leave {listed(failed)}."]
+        return [f"Exclude {listed(failed)}."]
     return [
-        f"Leave {node}: {'; '.join(reason(t) for t in found.own if t.node == node)}."
+        f"Exclude {node}: {'; '.join(reason(t) for t in found.own if t.node == node)}."
         for node in failed
     ]
 
@@ -96,30 +94,30 @@ def _left(found: PreflightResult, failed: Sequence[str]) -> list[str]:
 def _how_many(preflight: Preflight, found: PreflightResult) -> str:
     n, n_all, take = len(found.chosen), len(found.nodes), preflight.take
     if n == n_all:
-        return "The node can be taken." if n == 1 else f"All {n} nodes can be taken."
+        return "The node can be used." if n == 1 else f"All {n} nodes can be used."
     if take is None:
-        return f"{n} of {counted(n_all, 'node')} can be taken." if n else "No node can be taken."
+        return f"{n} of {counted(n_all, 'node')} can be used." if n else "No node can be used."
     if n >= take:
-        return f"{n} of {counted(n_all, 'node')} can be taken, as many as are wanted."
-    return f"Only {n} of the {counted(take, 'node')} wanted can be taken."
+        return f"{n} of {counted(n_all, 'node')} can be used, {take} are needed."
+    return f"Only {n} of the {counted(take, 'node')} needed can be used."
 
 
 def _of_pair(found: PreflightResult, pair: PreflightFinding) -> str:
     together = f"{pair.node} and {pair.peer}"
     silent = "cannot reach each other" if pair.kind == "pair_silent" else "are slow to each other"
     held = [node for node in (pair.node, str(pair.peer)) if found.nodes[node] is NodeVerdict.HOLD]
-    stays = f"; {held[0]} stays" if len(held) == 1 else ""
-    return f"{together} {silent}, but neither is by itself: one of them may come{stays}."
+    excluded = f"; exclude {held[0]}" if len(held) == 1 else ""
+    return f"{together} {silent}, but not to others: use only one of the pair{excluded}."
 
 
 def _collective(preflight: Preflight, found: PreflightResult) -> str:
     factor = f"{found.slowdown:.2f}\u202f\u00d7"
     if found.is_slow:
         return (
-            f"The collective over them takes {factor} what {preflight.instance_type} should need, "
-            f"more than {SLOWER_BY:g}\u202f\u00d7: look at the fabric before you start."
+            f"Their collective takes {factor} the expected time of {preflight.instance_type}, "
+            f"above the limit of {SLOWER_BY:g}\u202f\u00d7: check the fabric before you start."
         )
-    return f"The collective over them takes {factor} what {preflight.instance_type} should need."
+    return f"Their collective takes {factor} the expected time of {preflight.instance_type}."
 
 
 def listed(names: Sequence[str], *, most: int = 8) -> str:
@@ -145,10 +143,10 @@ class Limit:
     because: str
 
 
-# How many times worse than usual a node, or a pair, must be.
+# Factors over usual, by metric.
 OF_NODES = ", ".join(f"{NAMES[each.name]} {each.node:g} \u00d7" for each in FIGURES)
 OF_PAIRS = ", ".join(f"{NAMES[each.name]} {each.pair:g} \u00d7" for each in FIGURES)
-# Every check with the limit that the code holds it to.
+# Every check with its limit in the code.
 LIMITS: Sequence[Limit] = (
     Limit(
         "accelerators, EFA devices",
@@ -156,35 +154,35 @@ LIMITS: Sequence[Limit] = (
         "fail",
         "the layout of the run would not fit",
     ),
-    Limit("uncorrected memory errors, hardware errors", "any", "fail", "they come again"),
+    Limit("uncorrected memory errors, hardware errors", "any", "fail", "they recur"),
     Limit(
         "counters at rest",
-        f"any of {', '.join(REST_COUNTERS)} moves",
+        f"any of {', '.join(REST_COUNTERS)} increases",
         "hold",
-        "nothing should move while nothing runs",
+        "nothing should move without load",
     ),
     Limit(
         "one EFA device",
-        f"no answer; {DEVICE_SLOWER_BY:g} \u00d7 its peers and {DEVIATIONS:g} deviations; "
-        f"{percent(LOSS_RATIO, 2)} of its packets sent again",
+        f"no response; {DEVICE_SLOWER_BY:g} \u00d7 its peers and {DEVIATIONS:g} deviations; "
+        f"{percent(LOSS_RATIO, 2)} retransmit ratio",
         "fail",
-        "alike devices differ by 2 to 4 %; a busy fabric answers 10 % later",
+        "similar devices differ by 2 to 4 %; a busy fabric responds 10 % later",
     ),
     Limit(
         "a node to all others",
         f"{OF_NODES} worse than usual, and {NODE_DEVIATIONS:g} deviations",
         "fail",
-        "the tail wanders more than the median, bandwidth less",
+        "the tail varies more than the median, bandwidth less",
     ),
     Limit(
         "a pair",
         f"{OF_PAIRS} worse than its two nodes explain, and {PAIR_DEVIATIONS:g} deviations",
         "hold",
-        "racks apart differ by a fifth, and are no fault",
+        "racks differ by a fifth, without a fault",
     ),
     Limit(
         "the group",
-        f"the collective over those to take needs more than {SLOWER_BY:g} \u00d7 the expected",
+        f"the collective of the chosen nodes takes more than {SLOWER_BY:g} \u00d7 the expected",
         "hold",
         "the expected curve fits published runs within 15 %",
     ),

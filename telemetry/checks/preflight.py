@@ -14,11 +14,11 @@ from telemetry.checks.preflight_pairs import NodeVerdict, PairAnalysis, Prefligh
 from telemetry.detect.rules import RULES
 from telemetry.statistics.peers import GAUSSIAN, lower_median, median
 
-# A device this much slower than its peers is broken: alike devices differ by 2 to 4 %, a probe
-# on a busy fabric by 10 %, and the mildest fault worth the trouble doubles the latency.
+# Similar devices differ by 2 to 4 %, probes on a busy fabric by 10 %; a fault at least doubles
+# the latency.
 DEVICE_SLOWER_BY = 1.25
 DEVIATIONS = 6.0
-# A share of packets sent again that a healthy fabric does not reach (rule efa_degraded).
+# Retransmit ratio that a healthy fabric does not reach (rule efa_degraded).
 LOSS_RATIO = RULES["efa_degraded"].limits["loss_ratio"]
 
 
@@ -56,18 +56,18 @@ def rest(measured: Measured) -> Iterator[PreflightFinding]:
 
 
 def devices(measured: Measured) -> Iterator[PreflightFinding]:
-    """Find EFA devices that do not answer, answer late, or lose packets.
+    """Find EFA devices that do not respond, respond late, or lose packets.
 
     Notes
     -----
-    A device is compared with all others of all nodes, once what is usual for its node (its
-    place in the racks) and for its number (its place in the node) is divided out by medians.
-    No published figure says what a probe should take, so peers are the measure.
+    A device is compared with all others, after dividing out the medians of its node (its place in
+    the racks) and of its number (its place in the node). No published figure says what a probe
+    should take.
 
     References
     ----------
-    AWS's own check of a device is fi_pingpong on it over loop-back (efa_test.sh); drivers
-    count retransmissions since r2.17.0 (amzn-drivers, efa_verbs.c).
+    AWS's own check is fi_pingpong over loop-back (efa_test.sh); drivers count retransmissions
+    since r2.17.0 (amzn-drivers, efa_verbs.c).
     """
     slow = slower(measured.device_s)
     usual_s = float(lower_median(_finite(measured.device_s).ravel()))
@@ -93,7 +93,7 @@ def slower(device_s: FloatArray) -> np.ndarray[tuple[int, ...], np.dtype[np.bool
     logs = np.log(_finite(device_s))
     by_place = np.nan_to_num(lower_median(logs.T))
     apart = logs - by_place
-    # Where most devices of a node are slow, its own median hides them: the node itself is slow.
+    # If most devices of a node are slow, its median would hide them.
     own = np.nan_to_num(lower_median(apart))
     apart -= np.clip(own, -np.log(DEVICE_SLOWER_BY) / 2, np.log(DEVICE_SLOWER_BY) / 2)[:, None]
     spread = GAUSSIAN * float(median(np.abs(apart).ravel()))
@@ -104,8 +104,7 @@ def _finite(values: FloatArray) -> FloatArray:
     return np.where(np.isfinite(values) & (values > 0), values, np.nan)
 
 
-# Components of bad pairs up to this size are solved exactly; larger ones have never been seen,
-# and are thinned by taking who conflicts least.
+# Components of bad pairs up to this size are solved exactly, larger ones greedily.
 EXACTLY = 24
 
 Conflicts = dict[int, frozenset[int]]
@@ -116,22 +115,18 @@ def compatible(n: int, bad_pairs: Iterable[tuple[int, int]], cost: FloatArray) -
 
     Parameters
     ----------
-    n : int
-        How many nodes there are, numbered from 0.
-    bad_pairs : of two numbers each
-        Of each at most one may be taken.
-    cost : (n,)
-        Which node to leave out where there is a choice: the costlier, then the later.
+    n : number of nodes, numbered from 0
+    bad_pairs : pairs of nodes of which only one may be used
+    cost : (n,), to choose between equal groups; then earlier nodes win
 
     Notes
     -----
-    This is a largest independent set of the graph of bad pairs. The graph is sparse and falls
-    into small components, which are solved one by one: a node with most conflicts is either
-    left out, or taken and all it conflicts with left out.
+    This is a largest independent set of the graph of bad pairs, found per connected component by
+    branching on the node with the most conflicts.
 
     Examples
     --------
-    A bad switch port makes node 1 a bad peer of three; leaving it out alone is enough:
+    A bad switch port makes node 1 a bad peer of three others:
 
     >>> compatible(5, [(1, 0), (1, 2), (1, 3)], np.zeros(5))
     [0, 2, 3, 4]
@@ -183,21 +178,17 @@ def _greedy(nodes: frozenset[int], conflicts: Conflicts, cost: FloatArray) -> li
 
 
 def closest(candidates: Collection[int], distance: FloatArray, *, take: int) -> list[int]:
-    """Choose candidates near each other, in order.
+    """Choose ``take`` candidates near each other, in order.
 
     Parameters
     ----------
-    candidates : numbers of nodes, none a bad pair with another
-    distance : (n, n)
-        How far any two are apart, 0 for usual; NaN counts as usual.
-    take : int
-        How many; all of them where there are no more.
+    candidates : numbers of nodes without bad pairs
+    distance : (n, n), 0 for usual; NaN counts as usual
 
     Notes
     -----
-    The farthest from the others is left out until enough have gone: for the least total
-    distance of a group no quick exact way is known, and this is the usual approximation. The
-    later of two equals goes, so that the answer is always the same.
+    Repeatedly drops the node farthest from the others, a usual approximation of the group with the
+    least total distance. Of equal nodes the later is dropped, so that the result is stable.
     """
     left = sorted(candidates)
     near = np.nan_to_num(np.asarray(distance, dtype=float))
@@ -245,22 +236,18 @@ class PreflightResult(msgspec.Struct, frozen=True, kw_only=True):
 def judge(
     measured: Measured, instance: Instance | None, *, take: int | None = None
 ) -> PreflightResult:
-    """Judge all measurements.
+    """Judge all measurements; NaN means not measured.
 
     Parameters
     ----------
-    measured : Measured
-        Whatever is NaN in it was not looked at; a node of which no pair was probed is held.
-    instance : type of every node, None where the catalogue lacks it
-        Says how many accelerators and EFA devices there should be.
-    take : int
-        How many nodes are wanted; None: all that can come.
+    instance : type of every node; None if unknown, then devices are not counted
+    take : how many nodes are wanted; None: all usable ones
 
     Notes
     -----
-    A node fails by its own doing: a device short, slow, silent or lossy, errors, or slow to
-    everybody. Pairs are judged among the nodes that did not fail. Of a bad pair one node may
-    come; which is left is chosen so that the most can come together, and it is held.
+    A node fails by its own findings: missing, slow, silent or lossy devices, errors, or slow to
+    all others. Pairs are judged among the other nodes. Only one node of a bad pair may be used;
+    the other is held, chosen so that the most nodes can be used.
     """
     own = [
         *counts(measured, instance),

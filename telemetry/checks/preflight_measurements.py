@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from telemetry.blocks import FloatArray, IntArray
 
-# Counters of a node that should stand still while nothing runs, as EFA's hw_counters name them.
+# Counters that should not move without load, by their names in EFA's hw_counters.
 REST_COUNTERS = (
     "rx_drops",
     "retrans_pkts",
@@ -22,7 +22,7 @@ REST_COUNTERS = (
 class Collective:
     """One collective at several sizes over some of the nodes: ``size_bytes`` and times (k,).
 
-    ``expected_s`` is what this type of instance should take, NaN where unknown.
+    ``expected_s`` is the expected time of this instance type, NaN where unknown.
     """
 
     nodes: tuple[str, ...]
@@ -39,17 +39,16 @@ class Measured:
     Parameters
     ----------
     p50_s, p99_s, bandwidth_bytes_per_s : (n, n), symmetric
-        Of every pair of nodes: latency of one way, median and 99th percentile, and bytes per
-        second. No answer: latency is infinite, bandwidth 0.
+        Median and 99th percentile of the one-way latency of each pair, and its bandwidth. Without
+        a response latency is infinite, and bandwidth 0.
     device_s, device_loss_ratio : (n, n_efa)
-        Latency of each EFA device probed on its own (infinite: no answer), and the share of its
-        packets that were sent again meanwhile.
+        Latency of each EFA device probed alone (infinite: no response), and its retransmit ratio.
     n_devices, n_efa_seen : (n,)
-        Accelerators and EFA devices that the node has.
+        Accelerators and EFA devices of the node.
     rest : (n,) by name
-        By how much a counter has moved in ``rest_s`` without any work.
+        Increase of a counter in ``rest_s`` without load.
     ecc_uncorrected, hardware_errors : (n,)
-        Memory errors that ECC could not correct, and errors of the hardware, since it booted.
+        Uncorrected memory errors, and hardware errors, since boot.
     """
 
     nodes: tuple[str, ...]
@@ -104,20 +103,18 @@ class Measured:
 
 # 1 KiB, 4 KiB and so on up to 1 GiB.
 SIZES_BYTES: FloatArray = 2.0 ** np.arange(10, 31, 2)
-# What the expected curve is worth: it fits published runs within 15 %, and for Trainium2 no run
-# of several nodes is public. Half as long again is no matter of the curve any more.
+# The expected curve fits published runs within 15 %; for Trainium2 no run of several nodes is
+# public.
 SLOWER_BY = 1.5
-# Below this the start counts, which releases of the runtime have changed twentyfold.
+# Below this the start-up time dominates, which runtime releases have changed twentyfold.
 JUDGED_FROM_BYTES = 2.0**20
 
 
 def slowdown(measured: Collective) -> float:
     """Ratio of a collective to its expected time; NaN if unknown.
 
-    Notes
-    -----
-    The median over the sizes from 1 MiB on: there bytes count, and bytes are what the links
-    carry. Sources: aws-neuron-sdk, nccom-test.rst and neuron-runtime/about/collectives.rst.
+    The median over sizes from 1 MiB on, where bandwidth dominates. Sources: aws-neuron-sdk,
+    nccom-test.rst and neuron-runtime/about/collectives.rst.
     """
     judged = measured.size_bytes >= JUDGED_FROM_BYTES
     ratio = measured.time_s[judged] / measured.expected_s[judged]

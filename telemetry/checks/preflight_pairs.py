@@ -20,7 +20,7 @@ class NodeVerdict(StrEnum):
     FAIL = "fail"
 
 
-# What each kind of trouble means for the node it is on. Of a bad pair one may come.
+# The verdict of each kind of finding on its node. One node of a bad pair may be used.
 KINDS: dict[str, NodeVerdict] = {
     "device_missing": NodeVerdict.FAIL,
     "efa_missing": NodeVerdict.FAIL,
@@ -143,17 +143,17 @@ def two_way(values: FloatArray) -> TwoWay:
     return TwoWay(level, node, logs - level - node[:, None] - node)
 
 
-# A node that fewer than this share of its peers can reach is not there.
+# A node is silent if more than this share of its peers cannot reach it.
 MOST_SILENT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class PairMeasure:
-    """One matrix, and how many times worse than usual a node or a pair must be to count.
+    """One matrix, and the factors over usual from which a node or a pair is bad.
 
-    Medians of probes differ by 2 to 4 % between alike devices, and by up to a fifth when the
-    way between two nodes is longer: racks apart are no fault, so the limit for pairs lies
-    above that. The 99th percentile wanders more, and bandwidth less.
+    Medians of probes differ by 2 to 4 % between similar devices, and by up to a fifth between
+    racks, which is no fault; the limit for pairs lies above that. The 99th percentile varies
+    more, bandwidth less.
     """
 
     name: str

@@ -83,7 +83,7 @@ def test_it_answers_people_in_words() -> None:
     out = StringIO()
     call_command("preflight", "--nodes=a,b", "--instance=trn1.32xlarge", stdout=out)
 
-    assert "All 2 nodes can be taken." in out.getvalue()
+    assert "All 2 nodes can be used." in out.getvalue()
     assert out.getvalue().endswith("take: a,b\n")
 
 

@@ -90,7 +90,7 @@ def test_both_nodes_of_a_bad_pair_must_not_come_and_one_may(
     pair = passed(done, hours_before=1, names=names, faults=[pair_fault])
 
     assert missing_preflight_reason(names, NOON) == (
-        f"Preflight {pair.pk} lets only one of steady and limping come."
+        f"Preflight {pair.pk} allows only one of steady and limping."
     )
     assert (
         missing_preflight_reason(["steady", "other"], NOON)

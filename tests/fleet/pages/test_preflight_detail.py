@@ -29,12 +29,12 @@ def test_it_says_exactly_what_is_wrong_and_whom_to_take(page: Page) -> None:
     preflight = done()
     text = page(f"/preflight/{preflight.pk}/")
 
-    assert "12 of 16 nodes can be taken, as many as are wanted." in text
-    assert "EFA device 5 answers in" in row_of(text, "n-03")
+    assert "12 of 16 nodes can be used, 12 are needed." in text
+    assert "EFA device 5 responds in" in row_of(text, "n-03")
     assert "15 of 16 accelerators" in row_of(text, "n-09")
     pair = row_of(text, "n-06") + row_of(text, "n-11")
-    assert "slow with n-11, but not by itself" in pair
-    assert "slow with n-06, but not by itself" in pair
+    assert "slow with n-11 only" in pair
+    assert "slow with n-06 only" in pair
     assert len(re.findall("✕", "".join(re.findall(r"<td.*?</td>", text)))) == 2
     [chosen] = re.findall(r'<textarea id="chosen"[^>]*>(.*?)</textarea>', text, re.DOTALL)
     names = chosen.split()
@@ -88,7 +88,7 @@ def test_where_none_can_come_it_says_so(page: Page) -> None:
 
     text = page(f"/preflight/{preflight.pk}/")
 
-    assert "Only 0 of the 1 node wanted can be taken." in text
+    assert "Only 0 of the 1 node needed can be used." in text
     assert "No usable nodes" in text
 
 

@@ -65,7 +65,7 @@ def test_files_are_judged_and_kept(at_the_desk: Client) -> None:
     assert response.redirect_chain == [(f"/preflight/{preflight.pk}/", 302)]
     assert (preflight.asked_by, preflight.source) == ("operator", "files")
     assert preflight.verdict == "pass"
-    assert "All 5 nodes can be taken." in response.text
+    assert "All 5 nodes can be used." in response.text
     assert "uploaded; requested by" in response.text
     assert "Criteria" in response.text
 

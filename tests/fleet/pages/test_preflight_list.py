@@ -114,12 +114,11 @@ def test_a_row_says_the_verdict(page: Page) -> None:
     done()
     text = page("/preflight/")
 
-    assert "12 of 16 nodes can be taken, as many as are wanted." in text
-    assert "Leave n-03: EFA device 5 answers in" in text
-    assert "Leave n-09: 15 of 16 accelerators." in text
+    assert "12 of 16 nodes can be used, 12 are needed." in text
+    assert "Exclude n-03: EFA device 5 responds in" in text
+    assert "Exclude n-09: 15 of 16 accelerators." in text
     assert (
-        "n-06 and n-11 are slow to each other, but neither is by itself: one of them may come"
-        in text
+        "n-06 and n-11 are slow to each other, but not to others: use only one of the pair" in text
     )
 
 
