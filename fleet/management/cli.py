@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 from django.core.management.base import BaseCommand, CommandError, CommandParser
+from django.db import DatabaseError
 
 from telemetry.catalog import Model, models
 from telemetry.errors import FieldError
@@ -17,23 +18,23 @@ BAD_INPUT = 2
 class PlainCommand(BaseCommand):
     """A command that prints text, or with ``--json`` one object; without system checks.
 
-    Any ValueError (such as FieldError) becomes one line on stderr and exit code 2.
+    A ValueError (such as FieldError) becomes one line on stderr and exit code 2.
     """
 
     requires_system_checks: list[str] = []
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Offer ``--json``."""
         parser.add_argument(
             "--json", action="store_true", help="print one JSON object instead of a table"
         )
 
     def execute(self, *args: Any, **options: Any) -> str | None:
-        """Run the command; bad input ends it with exit code 2."""
         try:
             return super().execute(*args, **options)
         except ValueError as error:
             raise CommandError(str(error), returncode=BAD_INPUT) from error
+        except DatabaseError as error:
+            raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
 
     def write_json(self, answer: Mapping[str, object]) -> None:
         """Print one JSON object; unknown values are null, never NaN."""
@@ -62,10 +63,10 @@ OPTIONAL = {"kv_heads"}
 
 
 def described_model(name: str, given: Mapping[str, Any]) -> Model | None:
-    """Return the model that the flags describe, None where there are none.
+    """Return the model that the options describe; None without such options.
 
-    What isn't given comes from the catalogue if it knows the name; else FieldError says
-    which flags are missing.
+    Missing values come from the catalog if it has the name; else FieldError names the missing
+    options.
     """
     if not given:
         return None
@@ -75,7 +76,7 @@ def described_model(name: str, given: Mapping[str, Any]) -> Model | None:
     lacking = [flag for flag in MODEL_FLAGS if flag not in given and flag not in OPTIONAL]
     if known is None and lacking:
         flags = ", ".join(f"--{flag.replace('_', '-')}" for flag in lacking)
-        missing = f"{name!r} is not in the catalogue; describe it: {flags} missing"
+        missing = f"{name!r} is not in the catalog; describe it: {flags} missing"
         raise FieldError("model", missing)
     shape |= {flag: value for flag, value in given.items() if flag != "params_b"}
     if "params_b" in given:
@@ -88,7 +89,6 @@ def described_model(name: str, given: Mapping[str, Any]) -> Model | None:
 
 
 def _kind(name: str) -> str:
-    """Guess the kind of a model from its name; decoder by default."""
     if "bert" in name.lower():
         return "encoder"
     return "vision" if "vit" in name.lower().split("-") else "decoder"
@@ -97,7 +97,7 @@ def _kind(name: str) -> str:
 def _check(given: Mapping[str, Any]) -> None:
     for flag, value in given.items():
         if not isfinite(value) or not 0 < value <= MOST:
-            raise FieldError(flag, f"{value!r} is out of range; take more than 0, up to {MOST:,}")
+            raise FieldError(flag, f"{value!r} is out of range; give above 0, up to {MOST:,}")
 
 
 def _check_heads(found: Model) -> None:

@@ -59,7 +59,7 @@ def test_a_revoked_token_opens_nothing() -> None:
 
     with pytest.raises(TokenError, match="revoked"):
         check_token(secret, "ingest")
-    assert "there are: none" in refused("revoke_token", "nodes")
+    assert "Known: none" in refused("revoke_token", "nodes")
 
 
 @pytest.mark.parametrize(

@@ -12,17 +12,13 @@ from fleet.ops.backups import BackupError, back_up
 
 
 class Command(PlainCommand):
-    """`manage.py backup`."""
-
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Say where the backup is to lie."""
         super().add_arguments(parser)
         parser.add_argument("file", type=Path, help="a file that does not exist yet")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Write it, and say what it holds."""
         path: Path = options["file"]
         try:
             manifest = back_up(path, now=datetime.now(UTC))

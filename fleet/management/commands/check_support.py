@@ -1,4 +1,4 @@
-"""`manage.py check_support`: a model's operators against what Trainium's compiler takes."""
+"""`manage.py check_support`: which operators of a model Trainium's compiler supports."""
 
 import sys
 from contextlib import ExitStack
@@ -6,8 +6,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
+from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from fleet.checks.support import (
@@ -32,23 +31,19 @@ EXIT_CODES = "exit codes: 0 all supported, 1 some unsupported or unknown, 2 bad 
 
 
 class Command(PlainCommand):
-    """Read, judge and print; store the check with --trial or --keep."""
-
     help = f"Check the operators of a model: supported, unsupported or unknown ({EXIT_CODES})."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the file, the compiler's report, and where to keep the answer."""
         super().add_arguments(parser)
         parser.add_argument("file", metavar="FILE", help="graph, list or result.json; - for stdin")
         parser.add_argument(
             "--report", default="", metavar="RESULT", help="the analyzer's result.json, overrides"
         )
-        parser.add_argument("--keep", action="store_true", help="keep it, to be seen at /support/")
-        parser.add_argument("--trial", default="", help="keep it with this trial")
-        parser.add_argument("--by", default="", help="who checks, for the record")
+        parser.add_argument("--keep", action="store_true", help="store the check")
+        parser.add_argument("--trial", default="", help="store the check with this trial")
+        parser.add_argument("--by", default="", help="name to store as who ran the check")
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Check and print; end with 1 unless every operator is supported."""
         checked = _checked(options["file"], options["report"])
         kept = _kept(checked, options) if options["keep"] or options["trial"] else None
         if json:
@@ -72,21 +67,18 @@ class Command(PlainCommand):
                     self.stdout.write(f"      {what}")
         self.stdout.write(f"\n{_rests_on(checked)}\n")
         if checked.reading.n_cut:
-            self.stdout.write(f"{checked.reading.n_cut:,} lines were too long: their ends unread.")
+            self.stdout.write(f"{checked.reading.n_cut:,} lines were too long and cut.")
         if kept:
             self.stdout.write(f"Kept: {kept.get_absolute_url()}")
 
 
 def _checked(file: str, report: str) -> CheckedOperators:
-    """Open what was named, and check it."""
     with ExitStack() as opened:
-        given = [
-            _given(field, name, opened) for field, name in (("FILE", file), ("--report", report))
-        ]
-        graph, told = given
+        graph = _given("FILE", file, opened)
+        compiler_report = _given("--report", report, opened)
         if graph is None:
             raise ValueError("FILE: name the graph, the list or the report; - reads stdin")
-        return check_operators(graph, told, most_bytes=MOST_BYTES)
+        return check_operators(graph, compiler_report, most_bytes=MOST_BYTES)
 
 
 def _given(field: str, name: str, opened: ExitStack) -> SupportFile | None:
@@ -102,16 +94,12 @@ def _given(field: str, name: str, opened: ExitStack) -> SupportFile | None:
 
 
 def _kept(checked: CheckedOperators, options: dict[str, Any]) -> SupportCheck:
-    try:
-        trial = trial_named(options["trial"])
-        by = options["by"][:150] or "the command line"
-        return store_check(checked, by=by, now=timezone.now(), trial=trial)
-    except DatabaseError as error:
-        raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
+    trial = trial_named(options["trial"])
+    by = options["by"][:150] or "the command line"
+    return store_check(checked, by=by, now=timezone.now(), trial=trial)
 
 
 def answer(checked: CheckedOperators, kept: SupportCheck | None) -> dict[str, object]:
-    """Return what was found, for ``--json``."""
     return {
         "file": checked.file,
         "digest": checked.reading.digest,

@@ -1,4 +1,4 @@
-"""Make a bearer token for a machine; its secret is printed once and never stored."""
+"""Create a bearer token for a machine; its secret is printed once and never stored."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -14,19 +14,15 @@ ARGUMENTS = {"name": "NAME", "scope": "--scope", "days": "--days"}
 
 
 class Command(PlainCommand):
-    """`manage.py create_token`."""
-
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Say who the token is for, what it may do and for how long."""
         super().add_arguments(parser)
-        parser.add_argument("name", help="what it is for, for people")
+        parser.add_argument("name", help="name of the token")
         parser.add_argument("--scope", required=True, choices=Token.Scope.values)
-        parser.add_argument("--days", type=int, help="how long it lasts; without it, for good")
+        parser.add_argument("--days", type=int, help="days until it expires; default: never")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make it, and print its secret."""
         name, scope, days = options["name"], options["scope"], options["days"]
         try:
             token, secret = make_token(name, scope, days=days, now=datetime.now(UTC))
@@ -43,4 +39,4 @@ class Command(PlainCommand):
             self.write_json(answer)
             return
         self.stdout.write(secret)
-        self.stderr.write(f"{token}: shown this once; only its hash is kept.")
+        self.stderr.write(f"{token}: shown only once.")

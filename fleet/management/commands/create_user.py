@@ -1,4 +1,4 @@
-"""Make an account with a role; its password is made up, printed once, and stored hashed."""
+"""Create an account with a role and a random password, which is printed once."""
 
 from typing import Any
 
@@ -12,25 +12,21 @@ from fleet.management.cli import PlainCommand
 
 
 class Command(PlainCommand):
-    """`manage.py create_user`."""
-
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Say who, and what they may do."""
         super().add_arguments(parser)
         parser.add_argument("name")
         parser.add_argument("--role", default=ROLES[0], choices=ROLES)
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Make the account, and print its password."""
         name, role = options["name"], options["role"]
         try:
             UnicodeUsernameValidator()(name)
         except ValidationError as error:
             raise ValueError(f"NAME: {error.messages[0]}") from error
         if User.objects.filter(username=name).exists():
-            raise ValueError(f"NAME: {name} has an account already.")
+            raise ValueError(f"NAME: {name} already has an account.")
         password = random_password(User(username=name))
         user = User.objects.create_user(name, password=password)
         user.groups.add(Group.objects.get(name=role))
@@ -38,4 +34,4 @@ class Command(PlainCommand):
             self.write_json({"name": name, "role": role, "password": password})
         else:
             self.stdout.write(password)
-            self.stderr.write(f"{name} ({role}): shown this once; only its hash is kept.")
+            self.stderr.write(f"{name} ({role}): shown only once.")

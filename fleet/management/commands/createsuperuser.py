@@ -13,10 +13,8 @@ VARIABLE = "DJANGO_SUPERUSER_PASSWORD"
 
 
 class Command(createsuperuser.Command):
-    """`manage.py createsuperuser`."""
-
     def handle(self, *args: Any, **options: Any) -> Any:
-        """Check the password that Django would take unchecked, then go on as Django does."""
+        """Check the password from the environment, which Django would not check."""
         if not options["interactive"] and (password := os.environ.get(VARIABLE)):
             name = options.get("username") or os.environ.get("DJANGO_SUPERUSER_USERNAME", "")
             try:

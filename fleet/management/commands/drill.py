@@ -12,12 +12,9 @@ from telemetry.simulate.scenario import Scenario, load_scenario
 
 
 class Command(PlainCommand):
-    """Play a scenario and say what was wrong, what was noticed, and how well that was."""
-
     help = "Play a scenario file through detection and alerts, and score them against the truth."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the scenario."""
         super().add_arguments(parser)
         parser.add_argument("scenario", type=Path, help="scenario file (TOML); see docs/drills.md")
         parser.add_argument("--seed", type=int, help="another seed than the file's")
@@ -26,7 +23,6 @@ class Command(PlainCommand):
     def handle(
         self, *, scenario: Path, seed: int | None, tier: str | None, json: bool, **_: Any
     ) -> None:
-        """Play and print."""
         played = read_scenario(scenario)
         report = drill(played if tier is None else played.at_tier(tier), seed=seed)
         if json:

@@ -14,12 +14,9 @@ GIB = 1024**3
 
 
 class Command(PlainCommand):
-    """Predict the step time, throughput, utilization, all-reduce share and cost of a job."""
-
     help = "Predict step time, throughput, MFU, all-reduce share and cost of a training job."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the job, and the shape of a model that the catalogue doesn't hold."""
         super().add_arguments(parser)
         parser.add_argument("--model", default="custom", help="name in the catalogue, or your own")
         parser.add_argument("--instance", required=True, help="instance type of every node")
@@ -36,7 +33,6 @@ class Command(PlainCommand):
             shape.add_argument(f"--{flag.replace('_', '-')}", type=kind, help=text)
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Predict and print."""
         job = Job(**{field: options[field] for field in Job.__struct_fields__})
         given = {flag: options[flag] for flag in MODEL_FLAGS if options[flag] is not None}
         plan = step_plan(job, described_model(job.model, given))

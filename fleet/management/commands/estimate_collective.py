@@ -19,12 +19,9 @@ US_PER_S = 1e6
 
 
 class Command(PlainCommand):
-    """Predict the duration and the bus bandwidth of one collective."""
-
     help = "Predict how long one collective takes, and its bus bandwidth."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take what is exchanged, and over what."""
         super().add_arguments(parser)
         parser.add_argument("--instance", required=True, help="instance type of every node")
         parser.add_argument("--nodes", type=int, required=True, help="number of nodes")
@@ -37,7 +34,6 @@ class Command(PlainCommand):
         )
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Predict and print."""
         kind, n_nodes = instance_named(options["instance"]), options["nodes"]
         n_ranks, n_bytes, op = options["ranks"], options["bytes"], options["op"]
         time = collective_time_s(kind, n_nodes=n_nodes, n_ranks=n_ranks, n_bytes=n_bytes, op=op)

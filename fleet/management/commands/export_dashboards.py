@@ -1,4 +1,4 @@
-"""`manage.py export_dashboards`: the dashboards as Grafana takes them."""
+"""`manage.py export_dashboards`: write dashboards for Grafana."""
 
 from pathlib import Path
 from typing import Any
@@ -11,20 +11,16 @@ from fleet.metrics.rules import EXAMPLE_URL, base_url
 
 
 class Command(PlainCommand):
-    """Write Grafana's dashboards, a file each."""
-
-    help = "Write Grafana's dashboards into a folder."
+    help = "Write dashboards for Grafana into a folder."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take where to, and where links shall lead."""
         super().add_arguments(parser)
         parser.add_argument("folder", type=Path, help="a folder that Grafana reads")
-        parser.add_argument("--url", default=EXAMPLE_URL, help="what people call this trnwatch")
+        parser.add_argument("--url", default=EXAMPLE_URL, help="base URL of this trnwatch")
 
     def handle(self, *, folder: Path, url: str, **_: Any) -> None:
-        """Write them."""
         if not folder.is_dir():
-            raise ValueError(f"{folder}: is no folder; make it first.")
+            raise ValueError(f"{folder}: is not a folder. Create it first.")
         for name, text in dashboard_files(base_url(url)).items():
             (folder / name).write_text(text)
             self.stdout.write(str(folder / name))

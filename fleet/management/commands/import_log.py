@@ -1,4 +1,4 @@
-"""`manage.py import_log`: a training log as a run that is over, with its compiles and errors."""
+"""`manage.py import_log`: store a training log as a finished run, with compiles and errors."""
 
 import math
 from datetime import UTC, datetime
@@ -6,8 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
+from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from fleet.alerts.evaluate import raise_from_log
@@ -30,30 +29,27 @@ from telemetry.ingest.logs import Log, LogContext, read_logs
 SECONDS_PER_HOUR = 3_600.0
 FARTHEST_ZONE_HOURS = 14.0
 TEXTS = (
-    ("--model", "what was trained, by the catalogue's name if it has one"),
+    ("--model", "name of the model, as in the catalog if it is there"),
     ("--instance", "instance type it ran on; with --nodes, the list price follows"),
     ("--precision", "bf16 or fp8, for the share of the peak"),
-    ("--optimizer", "such as AdamW, where the log does not tell"),
-    ("--team", "whose run it is"),
+    ("--optimizer", "such as AdamW, if the log does not say"),
+    ("--team", "team of the run"),
 )
 NUMBERS = (
     ("--nodes", 0, "number of nodes"),
-    ("--global-batch", 0, "sequences per step, where the log does not tell"),
-    ("--seq-len", 0, "tokens per sequence; without it sequences are counted, not tokens"),
-    ("--tokens-per-epoch", 0, "tokens of one pass over the data, for what an epoch costs"),
+    ("--global-batch", 0, "sequences per step, if the log does not say"),
+    ("--seq-len", 0, "tokens per sequence; default: count sequences, not tokens"),
+    ("--tokens-per-epoch", 0, "tokens of one epoch, for its cost"),
     ("--tp", 1, "tensor-parallel size, for the page"),
     ("--pp", 1, "pipeline-parallel size, for the page"),
 )
 
 
 class Command(PlainCommand):
-    """Read a training log, store it as a finished run, and print a summary."""
-
     help = "Import a training log (plain or gzipped): steps, compile cache, hardware errors."
-    files = "a log; several of one run"
+    files = "a log; several logs of one run"
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the log, its name, and what it does not say itself."""
         super().add_arguments(parser)
         parser.add_argument("file", nargs="+", metavar="FILE", help=self.files)
         parser.add_argument("--run", required=True, help="name of the run it becomes")
@@ -62,28 +58,24 @@ class Command(PlainCommand):
         for option, default, text in NUMBERS:
             parser.add_argument(option, type=int, default=default, help=text)
         parser.add_argument(
-            "--started-at", default="", help="ISO 8601; where the log's lines have no times"
+            "--started-at", default="", help="ISO 8601; if the lines of the log have no times"
         )
         self.add_more(parser)
         parser.add_argument(
-            "--utc-offset", type=float, default=0.0, help="hours; of times without a zone"
+            "--utc-offset", type=float, default=0.0, help="hours; for times without a zone"
         )
 
     def add_more(self, parser: CommandParser) -> None:
-        """Take what only such files need."""
+        """Add options of log files."""
         parser.add_argument(
             "--log-every",
             type=int,
             default=1,
-            help="steps between lines, where these have no step numbers",
+            help="steps between lines, if these have no step numbers",
         )
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Read, store and print."""
-        try:
-            kept = self.imported(options)
-        except DatabaseError as error:
-            raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
+        kept = self.imported(options)
         for doubt in [*_unknown(options), *log_caveats(kept)]:
             self.stderr.write(f"warning: {doubt}")
         answer = _answer(kept)
@@ -95,48 +87,40 @@ class Command(PlainCommand):
         self._write_examples(kept)
 
     def imported(self, options: dict[str, Any]) -> ReadLog:
-        """Read everything before anything is written."""
-        return _imported(options)
+        about, offset_s = options_of(options), utc_offset_s(options)
+        every = options["log_every"]
+        if not 1 <= every <= 1_000_000:
+            raise ValueError(f"--log-every: {every} is out of range; give 1 to 1,000,000")
+        paths = [Path(name) for name in options["file"]]
+        try:
+            file_s = max(path.stat().st_mtime for path in paths)
+            year = datetime.fromtimestamp(file_s, UTC).year
+            log = read_logs(paths, LogContext(year=year, utc_offset_s=offset_s, log_every=every))
+        except OSError as error:
+            raise ValueError(f"FILE: {error.filename or paths[0]}: {error.strerror}") from error
+        _check_known(log, paths)
+        now = timezone.now()
+        kept = save_log(log, about, file_s=file_s, now=now)
+        raise_from_log(kept.run, now=now)
+        return kept
 
     def _write_examples(self, kept: ReadLog) -> None:
-        for kind, title in (("damaged", "not whole"), ("others", "of no known kind")):
+        for kind, title in (("damaged", "incomplete"), ("others", "of unknown kinds")):
             if examples := kept.details[kind]:
                 self.stdout.write(f"\nfirst lines {title}:\n")
                 for each in examples:
                     self.stdout.write(f"  {each['file']}:{each['number']}: {each['text']}")
 
 
-def _imported(options: dict[str, Any]) -> ReadLog:
-    """Read everything before anything is written."""
-    told, offset_s = told_of(options), utc_offset_s(options)
-    every = options["log_every"]
-    if not 1 <= every <= 1_000_000:
-        raise ValueError(f"--log-every: {every} cannot be; give 1 or more")
-    paths = [Path(name) for name in options["file"]]
-    try:
-        file_s = max(path.stat().st_mtime for path in paths)
-        year = datetime.fromtimestamp(file_s, UTC).year
-        about = LogContext(year=year, utc_offset_s=offset_s, log_every=every)
-        log = read_logs(paths, about)
-    except OSError as error:
-        raise ValueError(f"FILE: {error.filename or paths[0]}: {error.strerror}") from error
-    _check_known(log, paths)
-    now = timezone.now()
-    kept = save_log(log, told, file_s=file_s, now=now)
-    raise_from_log(kept.run, now=now)
-    return kept
-
-
 def utc_offset_s(options: dict[str, Any]) -> float:
-    """Return the zone of times without one."""
+    """Return the offset of times without a zone, in seconds."""
     offset: float = options["utc_offset"]
     if not abs(offset) <= FARTHEST_ZONE_HOURS:
-        raise ValueError(f"--utc-offset: {offset:g} is no zone; give hours from -14 to 14")
+        raise ValueError(f"--utc-offset: {offset:g} is out of range; give -14 to 14 hours")
     return offset * SECONDS_PER_HOUR
 
 
-def told_of(options: dict[str, Any]) -> LogOptions:
-    """Return what people say of the run."""
+def options_of(options: dict[str, Any]) -> LogOptions:
     name = Path(options["file"][0]).name
     return check_options(
         LogOptions(
@@ -165,18 +149,18 @@ def _moment(text: str) -> datetime | None:
         moment = datetime.fromisoformat(text)
     except ValueError:
         raise ValueError(
-            f"--started-at: {text[:40]!r} is no time; write it like 2026-05-01T12:00:00Z"
+            f"--started-at: {text[:40]!r} is not a time; write it like 2026-05-01T12:00:00Z"
         ) from None
     moment = moment if moment.tzinfo else moment.replace(tzinfo=UTC)
     if not 2000 <= moment.year < 2200:
-        raise ValueError(f"--started-at: {text[:40]!r} is not of this age")
+        raise ValueError(f"--started-at: {text[:40]!r} is out of range; give 2000 to 2199")
     return moment
 
 
 def _check_known(log: Log, paths: list[Path]) -> None:
-    """Refuse files that say nothing of a training run."""
+    """Refuse files without lines of a training run."""
     if not log.n_lines:
-        raise ValueError(f"FILE: {paths[0].name} is empty; copy it anew")
+        raise ValueError(f"FILE: {paths[0].name} is empty; copy it again")
     if not log.family and not log.compiles and not log.errors:
         raise ValueError(
             f"FILE: {paths[0].name} has no line of a known kind among {log.n_lines:,}; "
@@ -185,17 +169,17 @@ def _check_known(log: Log, paths: list[Path]) -> None:
 
 
 def _unknown(options: dict[str, Any]) -> list[str]:
-    """Say which names the catalogue lacks, and what that leaves out."""
-    told = []
+    """Warn of names that the catalog lacks."""
+    warnings = []
     if (name := options["model"]) and name not in catalog.models():
-        told.append(f"--model: {name} is not in the catalogue, so that MFU is left out")
+        warnings.append(f"--model: {name} is not in the catalog; MFU is unknown")
     if (name := options["instance"]) and name not in catalog.instances():
-        told.append(f"--instance: {name} is not in the catalogue, so that cost is left out")
-    return told
+        warnings.append(f"--instance: {name} is not in the catalog; cost is unknown")
+    return warnings
 
 
 def _answer(kept: ReadLog) -> dict[str, object]:
-    """Build the documented object; unknown values are null."""
+    """Return the object that docs/logs.md describes."""
     run, curves = kept.run, unpack_curves(bytes(kept.curves))
     compiles = compile_summary(run)
     return {

@@ -4,8 +4,7 @@ import math
 from pathlib import Path
 from typing import Any
 
-from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
+from django.core.management.base import CommandParser
 from django.utils import timezone
 
 from fleet.ingest.traces import TraceOptions, check_name, save_trace, verdict_caveats, verdict_text
@@ -27,30 +26,26 @@ KEYS = (
 
 
 class Command(PlainCommand):
-    """Read a per-operation trace, find what slowed the job down, and store it as a run."""
-
     help = "Import a recorded trace (Parquet, or Chrome/Kineto JSON) as a run, with a verdict."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the trace, its name, and what it does not say itself."""
         super().add_arguments(parser)
         parser.add_argument(
-            "file", nargs="+", metavar="FILE", help="a trace; of Kineto, one per rank or a folder"
+            "file",
+            nargs="+",
+            metavar="FILE",
+            help="a trace; Kineto: one per rank, or a folder",
         )
         parser.add_argument("--run", required=True, help="name of the run it becomes")
         parser.add_argument(
             "--replace", action="store_true", help="replace an earlier import of that name"
         )
-        parser.add_argument("--model", default="", help="what was trained, for the page")
+        parser.add_argument("--model", default="", help="name of the model, for the page")
         parser.add_argument("--instance", default="", help="instance type, for the page")
         parser.add_argument("--nodes", type=int, default=0, help="number of nodes, for the page")
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Read, analyse, store and print."""
-        try:
-            kept = _imported(options)
-        except DatabaseError as error:
-            raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
+        kept = _imported(options)
         for doubt in verdict_caveats(kept):
             self.stderr.write(f"warning: {doubt}")
         if json:
@@ -61,9 +56,8 @@ class Command(PlainCommand):
 
 
 def _imported(options: dict[str, Any]) -> RecordedTrace:
-    """Read and analyse before anything is written."""
     if options["nodes"] < 0:
-        raise ValueError("--nodes: 0 or more.")
+        raise ValueError(f"--nodes: {options['nodes']} is negative; give 0 or more.")
     check_name(options["run"], is_replaced=options["replace"])
     paths = [Path(name) for name in options["file"]]
     try:
@@ -85,7 +79,7 @@ def _imported(options: dict[str, Any]) -> RecordedTrace:
 
 
 def _answer(kept: RecordedTrace) -> dict[str, object]:
-    """Build the documented object; unknown values are null."""
+    """Return the object that docs/traces.md describes."""
     answer: dict[str, object] = {
         "run": kept.run.name,
         "workers": kept.n_workers,
@@ -103,13 +97,13 @@ def _rows(kept: RecordedTrace) -> list[tuple[str, str, str]]:
         ("steps", f"{kept.n_steps}", ""),
         ("step", f"{kept.step_s:,.3f} s", f"recorded {recorded:,.3f} s, gaps included"),
         ("slowdown", f"{kept.slowdown_ratio:.3f}", "step time over that without stragglers"),
-        ("M_W", _ratio(kept.m_w), "of the slowdown goes with the worst 3 % of workers"),
-        ("M_S", _ratio(kept.m_s), "of the slowdown goes with the last pipeline stage"),
+        ("M_W", _ratio(kept.m_w), "of the slowdown comes from the worst 3 % of workers"),
+        ("M_S", _ratio(kept.m_s), "of the slowdown comes from the last pipeline stage"),
         ("all-reduce share", f"{kept.allreduce_share_ratio:.1%}", "of the step, not hidden"),
         ("waiting", f"{kept.wait_share_ratio:.1%}", "for peers"),
         ("transferring", f"{kept.transfer_share_ratio:.1%}", "with all present"),
         ("cause", kept.cause, ""),
-        ("culprit", kept.culprit or "nobody", ""),
+        ("culprit", kept.culprit or "none", ""),
     ]
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management import CommandError, CommandParser
-from django.db import DatabaseError
 
 from fleet.ingest.nodes import NAME, NAME_RULE, IngestBatch, response_of
 from fleet.ingest.pipe import PipeIngest
@@ -18,30 +17,26 @@ LATEST_S = 1e11
 
 
 class Command(PlainCommand):
-    """`manage.py ingest_neuron_monitor`."""
-
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Say what to read, and whose it is."""
         super().add_arguments(parser)
         parser.add_argument("file", nargs="?", default="-", metavar="FILE", help="- is stdin")
-        parser.add_argument("--node", help="name of the node; without it, its instance id")
+        parser.add_argument("--node", help="name of the node; default: its instance ID")
         parser.add_argument(
             "--start",
             type=float,
             metavar="UNIX_S",
-            help="when a FILE's first report began; without it, the last one ends now",
+            help="start of the first report of a FILE; default: the last one ends now",
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Take every line that makes sense, say which do not, and sum up."""
         node = options["node"]
         if node is not None and not NAME.fullmatch(node):
-            raise ValueError(f"--node: {node!r} is no name for a node: {NAME_RULE}.")
+            raise ValueError(f"--node: {node!r} is not a valid name: {NAME_RULE}.")
         start_s = options["start"]
         if start_s is not None and not 0 <= start_s <= LATEST_S:
-            raise ValueError("--start: Unix seconds, 0 or more.")
+            raise ValueError(f"--start: {start_s:g} is out of range; give Unix seconds.")
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
         intake = PipeIngest(hot, node=node, keep_s=settings.HOT_KEEP_S)
         total = IngestBatch()
@@ -54,16 +49,14 @@ class Command(PlainCommand):
                 total.absorb(delivery)
         except KeyboardInterrupt:
             self.stderr.write("Interrupted.")
-        except DatabaseError as error:
-            raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
         self._sum_up(total, as_json=options["json"])
         if intake.n_buffered:
-            raise CommandError(f"The store is away; {intake.n_buffered} seconds are lost.")
+            raise CommandError(f"The store is unavailable; {intake.n_buffered} seconds are lost.")
 
     def _sum_up(self, total: IngestBatch, *, as_json: bool) -> None:
-        """Print what was taken; that it was nothing is an error."""
+        """Print the totals; raise ValueError if no line was accepted."""
         text = (
-            f"{total.node or 'no node'}: {total.n_accepted} reports taken, "
+            f"{total.node or 'no node'}: {total.n_accepted} reports accepted, "
             f"{total.n_refused} refused ({total.n_late} of them too old), "
             f"{total.n_repeated} repeated"
         )
@@ -72,11 +65,11 @@ class Command(PlainCommand):
         else:
             self.stdout.write(text)
         if not total.n_accepted and not total.n_repeated:
-            raise ValueError("FILE: no line was taken; is it neuron-monitor's output?")
+            raise ValueError("FILE: no line was accepted; is it neuron-monitor's output?")
 
 
 def _deliveries(intake: PipeIngest, file: str, start_s: float | None) -> Iterator[IngestBatch]:
-    """Yield what arrives, as it arrives, or what a file says of the past."""
+    """Yield batches from stdin as they arrive, or from a file."""
     if file != "-":
         try:
             yield from intake.replay_file(Path(file), start_s=start_s)
@@ -84,7 +77,7 @@ def _deliveries(intake: PipeIngest, file: str, start_s: float | None) -> Iterato
             raise ValueError(f"FILE: {file}: {error.strerror}") from error
         return
     if start_s is not None:
-        raise ValueError("--start: a live stream is now; give a FILE to replay.")
+        raise ValueError("--start: needs a FILE; a live stream starts now.")
     try:
         descriptor = sys.stdin.fileno()
     except OSError:

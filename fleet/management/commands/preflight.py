@@ -38,20 +38,16 @@ FAULT_HELP = {
 
 
 def option_of(kind: str) -> str:
-    """Name the option that injects a kind of fault."""
     return f"--{kind.replace('_', '-')}"
 
 
 class Command(PlainCommand):
-    """Say which nodes to use; exit code 1 where the group is held or fails."""
-
     help = (
         "Probe nodes before scaling out (simulated ones, or FILES that probes of real ones "
         "printed), and say which to use. Exit code 0: pass, 1: hold or fail, 2: bad input."
     )
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take nodes, a run, or files; and one option per kind of fault."""
         super().add_arguments(parser)
         parser.add_argument(
             "files", nargs="*", type=Path, metavar="FILES", help="outputs, or folders of them"
@@ -80,7 +76,6 @@ class Command(PlainCommand):
             )
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Probe, judge, store and print."""
         preflight = _run_preflight(options)
         found = load_result(preflight)
         if found is None:
@@ -151,7 +146,7 @@ def injected_faults(options: Mapping[str, Sequence[Sequence[str]]]) -> Iterator[
 
 
 def as_json(preflight: Preflight, found: PreflightResult) -> dict[str, object]:
-    """Describe a preflight as one object; unknown figures are null."""
+    """Return the object that docs/preflight.md describes."""
     return {
         "preflight": preflight.pk,
         "verdict": preflight.verdict,

@@ -1,4 +1,4 @@
-"""prepare_demo: make the demo fleet with a day of history, once, and hand its plans over."""
+"""`manage.py prepare_demo`: create the demo fleet with its history, and publish its plans."""
 
 import os
 import signal
@@ -29,27 +29,23 @@ PARENT_CHECK_S = 1.0
 
 
 class Command(BaseCommand):
-    """Make the demo fleet, or wake the one that is there."""
-
-    help = "Make the demo fleet with its history, once; then hand its plans to the workers."
+    help = "Create the demo fleet with its history, if missing; then publish its plans."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        """Take how many hours of history to make."""
-        parser.add_argument("--hours", type=float, default=24.0, help="history to make (24)")
+        parser.add_argument("--hours", type=float, default=24.0, help="hours of history (24)")
 
     def handle(self, *, hours: float, **options: object) -> None:
-        """Create missing parts of the demo, and publish every plan."""
         hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
         now = datetime.now(UTC).replace(microsecond=0)
         if not Run.objects.simulated().exists():
-            # All or nothing: who is stopped in between leaves no fleet without faults.
+            # All or nothing: an interrupted command must not leave a fleet without faults.
             with transaction.atomic():
                 create_fleet(now=now, longest=timedelta(hours=hours))
                 demo_history.brew_past(now=now)
                 brew_deploys(now=now)
                 announce_past(now=now)
                 ensure_probe(now=now)
-        # A run without clocks has no past yet, or only part of one: dying here begins it anew.
+        # A run without a clock has no complete history yet; it is simulated from its start.
         unlived = Run.objects.simulated().filter(clock={}).order_by("-n_nodes")
         self._live_through(list(unlived.values_list("name", flat=True)), now=now)
         ensure_trials(now=now)
@@ -62,7 +58,7 @@ class Command(BaseCommand):
         publish_plans(hot, now=datetime.now(UTC))
 
     def _live_through(self, names: list[str], *, now: datetime) -> None:
-        """Play the pasts side by side, a process for each core."""
+        """Simulate the history of all runs, one process per core."""
         connections.close_all()
         pool = ProcessPoolExecutor(
             os.cpu_count(),
@@ -76,24 +72,21 @@ class Command(BaseCommand):
 
 
 def end_with(parent: int) -> None:
-    """End this process of the pool when the command ends, however that ends, and at Ctrl-C.
-
-    A pool's processes wait for work for ever if the command is killed.
-    """
+    """End this process when the command ends, even if it is killed, and at Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     signal_on_parent_exit(parent, signal.SIGKILL)
     Thread(target=_watch, args=(parent,), daemon=True).start()
 
 
 def _watch(parent: int) -> None:
-    """End this process soon after the command, where the kernel cannot do it."""
+    """Poll for the end of the parent process, where the kernel cannot signal it."""
     while os.getppid() == parent:
         time.sleep(PARENT_CHECK_S)
     os._exit(1)
 
 
 def past_of(name: str, *, now: datetime) -> str:
-    """Play one run's past, and say how it went."""
+    """Simulate the history of one run, and return a summary."""
     began = time.monotonic()
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
     run = Run.objects.prefetch_related("nodes").get(name=name)

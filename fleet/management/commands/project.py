@@ -5,7 +5,6 @@ from typing import Any
 
 from django.conf import settings
 from django.core.management.base import CommandError, CommandParser
-from django.db import DatabaseError
 from django.utils import timezone
 from redis import RedisError
 
@@ -35,12 +34,9 @@ SOURCES = ("trial", "run", "figures")
 
 
 class Command(PlainCommand):
-    """Project dollars, tokens and break-even of a run of any length."""
-
     help = "Project what a long run costs on each arm of a trial, of runs, or of given figures."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take where the arms come from, how long it runs, and what porting costs."""
         super().add_arguments(parser)
         parser.add_argument("--trial", help="name of a trial: its baseline and a candidate")
         parser.add_argument("--candidate", default="", help="run of the candidate (the first)")
@@ -63,7 +59,6 @@ class Command(PlainCommand):
         )
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Project and print."""
         try:
             planned, found = _project(options)
         except FieldError as error:
@@ -71,8 +66,6 @@ class Command(PlainCommand):
             is_of_file = error.field.startswith("arm")
             field = error.field if is_of_file else f"--{error.field.replace('_', '-')}"
             raise ValueError(f"{field}: {error.message}") from error
-        except DatabaseError as error:
-            raise CommandError(f"The database: {error}. Has `migrate` been run?") from error
         except RedisError as error:
             raise CommandError(f"Redis: {error}. Is it running at REDIS_URL?") from error
         reuse = options["reuse"]

@@ -12,20 +12,16 @@ from fleet.ops.sockets import AlreadyRunningError, Lock
 
 
 class Command(PlainCommand):
-    """`manage.py restore`."""
-
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the backup, and whether to overwrite."""
         super().add_arguments(parser)
-        parser.add_argument("file", type=Path, help="what `manage.py backup` wrote")
+        parser.add_argument("file", type=Path, help="a file that `manage.py backup` wrote")
         parser.add_argument(
             "--replace", action="store_true", help="overwrite a database that is not empty"
         )
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Restore it, and print the next steps."""
         path: Path = options["file"]
         try:
             with Lock(settings.DATA_DIR / "up.lock"):
@@ -40,6 +36,6 @@ class Command(PlainCommand):
             answer = {"file": str(path), "made_at": manifest.made_at, "version": manifest.version}
             self.write_json(answer | {"migrations_to_apply": n_missing})
             return
-        self.stdout.write(f"The database is as it was at {manifest.made_at}.")
+        self.stdout.write(f"The database is restored to {manifest.made_at}.")
         if n_missing:
             self.stdout.write(f"Newer migrations: {n_missing}. Run `manage.py migrate` next.")

@@ -10,24 +10,20 @@ from fleet.models import Token
 
 
 class Command(PlainCommand):
-    """`manage.py revoke_token`."""
-
     help = __doc__ or ""
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Say which."""
         super().add_arguments(parser)
         parser.add_argument("name", help="the name that create_token was given")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        """Revoke every token of that name."""
         name = options["name"]
-        lasting = Token.objects.filter(name=name, revoked_at=None)
-        n_revoked = lasting.update(revoked_at=datetime.now(UTC))
+        valid = Token.objects.filter(name=name, revoked_at=None)
+        n_revoked = valid.update(revoked_at=datetime.now(UTC))
         if not n_revoked:
             names = Token.objects.filter(revoked_at=None).order_by("name").values_list("name")
             known = ", ".join(sorted({known for (known,) in names})) or "none"
-            raise ValueError(f"NAME: no valid token is called {name!r}; there are: {known}.")
+            raise ValueError(f"NAME: no valid token is named {name!r}. Known: {known}.")
         if options["json"]:
             self.write_json({"name": name, "revoked": n_revoked})
         else:

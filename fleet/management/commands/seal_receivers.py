@@ -10,19 +10,18 @@ from fleet.models import Receiver
 
 
 class Command(PlainCommand):
-    """Encrypt secrets that are plain or use an older key; running it twice changes nothing."""
+    """Seal secrets that are plain or use an older key; can be repeated."""
 
     help = "Seal receivers with the newest key, after an upgrade or with a new key; see --open."
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Take the way back."""
         super().add_arguments(parser)
         parser.add_argument(
             "--open", action="store_true", help="write them as plain text, for the release before"
         )
 
     def handle(self, *, json: bool, **options: Any) -> None:
-        """Seal or open, all in one transaction, and say how many."""
+        """Seal or open all receivers in one transaction."""
         locked, n_done = [], 0
         with transaction.atomic():
             for receiver in Receiver.objects.select_for_update().order_by("pk"):

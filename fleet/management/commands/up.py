@@ -24,8 +24,6 @@ BAD_INPUT = 2
 
 
 class Command(BaseCommand):
-    """Run web, workers, beat and, unless REDIS_URL names one, Redis."""
-
     help = "Run everything until Ctrl-C. PORT and BIND say where (8000, 127.0.0.1)."
     requires_system_checks = ()
 
@@ -67,7 +65,7 @@ class Command(BaseCommand):
         except services.DiskFullError as error:
             raise CommandError(str(error)) from error
         except (StartError, TimeoutError) as error:
-            reason = str(error) or "The first page did not come in time."
+            reason = str(error) or "The first page did not load in time."
             msg = f"{reason} See {folder / 'log'}."
             raise CommandError(msg) from error
         except OSError as error:
@@ -76,17 +74,15 @@ class Command(BaseCommand):
             raise CommandError(outages.disk_advice(error, folder)) from error
 
     def _listen(self) -> socket.socket:
-        """Listen where PORT and BIND say."""
         chosen_port = os.environ.get("PORT")
         bind = os.environ.get("BIND") or "127.0.0.1"
         port = sockets.port_from(chosen_port) if chosen_port else 8000
         listener = sockets.open_listener(bind, port, insist=bool(chosen_port))
         if (chosen := listener.getsockname()[1]) != port:
-            self._say(f"Port {port} is taken; using {chosen}. PORT chooses another.")
+            self._say(f"Port {port} is in use; using {chosen}. Set PORT to choose another.")
         return listener
 
     def _prepare(self) -> None:
-        """Bring tables and static files up to date."""
         began_s = time.monotonic()
         services.check_database()
         if n_migrations := services.migrate_if_needed():
@@ -112,7 +108,7 @@ class Command(BaseCommand):
         """Print the address, how to sign in, and how to stop."""
         password = ensure_demo_admin()
         connection.close()
-        how = f"password {password} (shown this once)" if password else "with its password"
+        how = f"password {password} (shown only once)" if password else "with its password"
         self._print(
             f"\n  trnwatch {VERSION} is live at  {self._address(listener)}\n"
             f"  Sign in as              {DEMO_ADMIN}, {how}\n"
@@ -126,7 +122,6 @@ class Command(BaseCommand):
         return sockets.address(host, port)
 
     def _say(self, text: str) -> None:
-        """Print one event."""
         now = datetime.now(UTC).astimezone()
         self._print(f"{now:%H:%M:%S}  {text}")
 

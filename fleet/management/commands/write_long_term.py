@@ -1,4 +1,4 @@
-"""`manage.py write_long_term`: sends everything exported to the long-term store, for ever."""
+"""`manage.py write_long_term`: send exported samples to the long-term store."""
 
 import logging
 import signal
@@ -20,24 +20,18 @@ AFTER_TROUBLE_S = 2.0
 
 
 class Command(BaseCommand):
-    """Write to LONG_TERM_WRITE_URL what hot and durable tier gain."""
-
-    help = "Send samples to LONG_TERM_WRITE_URL until SIGTERM; one such program is enough."
+    help = "Send samples to LONG_TERM_WRITE_URL until SIGTERM; run one."
     requires_system_checks = ()
 
     def add_arguments(self, parser: CommandParser) -> None:
-        """Offer to send once more what the durable tier has."""
         parser.add_argument(
             "--minutes-since",
             metavar="DAY",
-            help="begin with the minutes of this day or moment (UTC, ISO 8601), then go on",
+            help="send minutes again from this date or time on (UTC, ISO 8601)",
         )
-        parser.add_argument(
-            "--once", action="store_true", help="end when everything that is due was sent"
-        )
+        parser.add_argument("--once", action="store_true", help="stop when everything due is sent")
 
     def handle(self, *, minutes_since: str | None, once: bool, **_: object) -> None:
-        """Write until stopped."""
         stopping = Event()
         since = _moment(minutes_since) if minutes_since else None
         writer = _writer(stopping)
@@ -57,7 +51,7 @@ class Command(BaseCommand):
 
 def _writer(stopping: Event) -> Writer:
     if not settings.LONG_TERM_WRITE_URL:
-        raise CommandError("LONG_TERM_WRITE_URL is not set: there is nowhere to write to.")
+        raise CommandError("LONG_TERM_WRITE_URL is not set. Set the address of the store.")
     try:
         endpoint = Endpoint(
             settings.LONG_TERM_WRITE_URL, settings.LONG_TERM_TOKEN_FILE, keep_alive=True
@@ -72,22 +66,22 @@ def _moment(text: str) -> datetime:
     try:
         moment = datetime.fromisoformat(text)
     except ValueError:
-        raise CommandError(f"--minutes-since: {text!r} is no day; give 2026-11-21") from None
+        raise CommandError(f"--minutes-since: {text!r} is not a date; give 2026-11-21") from None
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
 
 
 def _turn(writer: Writer, stopping: Event) -> bool:
-    """Deliver the next slices; without Redis or the database, try again a little later."""
+    """Send the next samples; return whether there are more. Log errors and try again."""
     try:
         close_old_connections()
         return writer.turn()
     except StoppedError:
         return False
     except (DatabaseError, StoreUnavailable) as error:
-        log.warning("What is to be sent cannot be read: %s", str(error).strip())
+        log.warning("Cannot read samples: %s", str(error).strip())
         connection.close()
     except Exception:
-        # One bad turn must not end all writing; it is said, and tried again.
+        # One error must not stop all writing.
         log.exception("a turn failed")
     stopping.wait(AFTER_TROUBLE_S)
     return True

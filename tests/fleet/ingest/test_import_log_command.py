@@ -98,11 +98,11 @@ def test_with_hardware_named_the_list_price_follows(file: Path) -> None:
     assert (run.model, run.team, run.n_nodes) == ("llama2-7b", "llm", 4)
 
 
-def test_a_name_that_the_catalogue_lacks_is_said_aside(file: Path) -> None:
+def test_a_name_that_the_catalog_lacks_is_a_warning(file: Path) -> None:
     said = StringIO()
     imported(file, instance="trn9.huge", model="mine", nodes=2, stderr=said)
 
-    assert "trn9.huge is not in the catalogue, so that cost is left out" in said.getvalue()
+    assert "trn9.huge is not in the catalog; cost is unknown" in said.getvalue()
     assert "mine is not in the catalogue, so that MFU is left out" in said.getvalue()
 
 

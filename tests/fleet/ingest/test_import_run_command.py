@@ -91,7 +91,7 @@ def test_a_single_metric_is_named_before_its_file(tmp_path: Path) -> None:
     path.write_text("Wall time,Step,Value\n100,1,500\n102,2,500\n")
 
     assert imported(f"tokens_per_s={path}")["tokens_per_s"] == 500
-    with pytest.raises(CommandError, match="'speed' is none of the columns"):
+    with pytest.raises(CommandError, match="'speed' is not a known column"):
         imported(f"speed={path}")
 
 
