@@ -103,7 +103,7 @@ def test_a_name_that_the_catalog_lacks_is_a_warning(file: Path) -> None:
     imported(file, instance="trn9.huge", model="mine", nodes=2, stderr=said)
 
     assert "trn9.huge is not in the catalog; cost is unknown" in said.getvalue()
-    assert "mine is not in the catalogue, so that MFU is left out" in said.getvalue()
+    assert "mine is not in the catalog; MFU is unknown" in said.getvalue()
 
 
 def test_compiles_are_kept_with_who_and_when(file: Path) -> None:

@@ -201,5 +201,5 @@ def test_the_command_writes_every_dashboard(tmp_path: Path) -> None:
 
 
 def test_the_command_wants_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(CommandError, match="is no folder"):
+    with pytest.raises(CommandError, match="is not a folder"):
         call_command("export_dashboards", tmp_path / "nowhere")
