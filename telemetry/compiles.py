@@ -6,7 +6,7 @@ from math import nan
 from typing import Final, Literal
 
 HIT, MISS, FAIL = "hit", "miss", "fail"
-# Spellings of one flag, as neuronx-cc takes them.
+# Aliases of one flag in neuronx-cc.
 SAME_FLAG: Final = {
     "--optlevel": "-O",
     "-lnc": "--logical-nc-config",
@@ -19,9 +19,9 @@ What = Literal["compiler", "flags", "graph", "shape", "cache", "nothing"]
 class Compile:
     """One process that asked for one compiled graph: found in the cache, compiled, or failed.
 
-    ``module`` is MODULE_<hash of the graph>+<hash of the flags>; ``at_s`` Unix seconds, NaN where
-    unsaid; ``shape`` the input shapes, ``is_planned`` whether it was announced, both as the
-    job says them.
+    ``module`` is MODULE_<hash of the graph>+<hash of the flags>; ``at_s`` Unix seconds, NaN if
+    unknown; ``shape`` the input shapes, ``is_planned`` whether it was announced, as reported by
+    the job.
     """
 
     module: str
@@ -65,10 +65,10 @@ def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
 
     Notes
     -----
-    A compiled graph lies at ``<cache>/neuronxcc-<version>/MODULE_<graph>+<flags>``: the version of
-    the compiler, the hash of the graph's operations (shapes included) and the hash of the flags
-    make the key. What is unknown on either side is no difference. Where the key is the same, the
-    cache itself is another, or has lost it: then the one part is ``cache`` or ``nothing``.
+    A graph is stored at ``<cache>/neuronxcc-<version>/MODULE_<graph>+<flags>``: the key is
+    the compiler's version, the hash of the graph's operations (with shapes) and the hash of the
+    flags. A part that is unknown on either side counts as equal. If the keys are equal, the cache
+    is another one (``cache``), or has lost the graph (``nothing``).
 
     References
     ----------

@@ -5,7 +5,7 @@ from typing import Literal
 
 from telemetry.blocks import FloatArray, IntArray
 
-# Of steps there are all, or averages of neighbours.
+# Resolutions of steps: all of them, or averages of neighbours.
 EVERY_STEP, SOME_STEPS = 0, -1
 Tier = Literal["hot", "durable", "long term"]
 
@@ -14,8 +14,7 @@ Tier = Literal["hot", "durable", "long term"]
 class SeriesSource:
     """A part of a window that comes from one tier at one resolution, from ``since`` on.
 
-    ``every_s`` may be EVERY_STEP or SOME_STEPS. ``why`` says why nothing is there, where the
-    tier could not be asked.
+    ``every_s`` may be EVERY_STEP or SOME_STEPS. ``why`` is the error if the tier is unreachable.
     """
 
     since: int
@@ -29,8 +28,8 @@ class Series:
     """One metric of one node (or run) over a window; gaps are NaN, never zero.
 
     ``t_s`` (n,) Unix seconds; ``values`` (n, n_parts). ``every_s`` is the resolution: a
-    minute's value is the mean, with ``low`` and ``high`` (n, n_parts) beside it. ``stretches``
-    say, in order of time, which tier its parts are from.
+    minute's value is the mean, with its ``low`` and ``high`` (n, n_parts). ``stretches`` are the
+    sources of its parts, in order of time.
     """
 
     name: str

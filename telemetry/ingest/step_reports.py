@@ -1,4 +1,4 @@
-"""Step reports as they come in: one JSON object per line, held to what can be true."""
+"""Step reports: one JSON object per line, and the validation of each."""
 
 import re
 from typing import Annotated, Literal
@@ -12,7 +12,7 @@ QUOTED = re.compile(r" field `([^`]*)`")
 MAX_LINE_BYTES = 65_536
 MAX_WORKERS = 65_536
 MAX_COLLECTIVES = 512
-# Phases of a step may add up to a little more than the step: clocks are read one after another.
+# The phases may add up to slightly more than the step, because their clocks are read in turn.
 SLACK_RATIO, SLACK_S = 1e-3, 1e-3
 
 Seconds = Annotated[float, Meta(ge=0, le=1e6)]
@@ -38,14 +38,14 @@ Moments = Annotated[list[UnixSeconds], Meta(max_length=MAX_COLLECTIVES)]
 
 
 class StepReportLine(Struct, forbid_unknown_fields=True, kw_only=True, tag_field="kind", gc=False):
-    """What every line says: of which run, and of which start of the job."""
+    """The fields of every line: the run, and the start of the job."""
 
     run: RunName
     session: Session = "default"
 
 
 class RunLine(StepReportLine, tag="run", kw_only=True, gc=False):
-    """What a run is; what is left out stays as it is known, or unknown."""
+    """Facts of a run; missing ones stay unchanged."""
 
     at: UnixSeconds | None = None
     team: Annotated[str, Meta(max_length=40)] | None = None
@@ -73,9 +73,9 @@ class RunLine(StepReportLine, tag="run", kw_only=True, gc=False):
 
 
 class WorkerLine(StepReportLine, kw_only=True, gc=False):
-    """What a worker says of itself: where it runs, and with whom it exchanges gradients.
+    """The sending worker: its node, and the group with which it exchanges gradients.
 
-    ``boot`` tells one start of its process from the next where no launcher numbers the job's.
+    ``boot`` identifies a start of its process if no launcher numbers the starts of the job.
     """
 
     worker: Worker
@@ -88,16 +88,16 @@ class WorkerLine(StepReportLine, kw_only=True, gc=False):
 
     @property
     def runs_on(self) -> str:
-        """The node: as named, or what stands before the first slash of the worker's name."""
+        """The node as named, else the part of the worker's name before the first slash."""
         return self.node or self.worker.partition("/")[0]
 
 
 class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
-    """One step of one worker, over at ``ended_at`` by its clock.
+    """One step of one worker, which ended at ``ended_at`` by its clock.
 
-    ``collective_s`` is the exposed gradient exchange, in all or each one; ``arrived_at`` when
-    the worker came to each. ``tokens`` are those of the whole run in this step, ``loss`` is what
-    the worker trained on showed.
+    ``collective_s`` is the exposed gradient exchange, in total or for each one; ``arrived_at`` is
+    when the worker arrived at each. ``tokens`` are the whole run's in this step, ``loss`` is the
+    worker's.
     """
 
     step: Annotated[int, Meta(ge=0, le=1_000_000_000_000)]
@@ -113,28 +113,28 @@ class StepLine(WorkerLine, tag="step", kw_only=True, gc=False):
 
     @property
     def collectives(self) -> list[float] | None:
-        """Seconds in each gradient exchange; None where not seconds."""
+        """Seconds in each gradient exchange; None if not reported."""
         seconds = self.collective_s
         return [seconds] if isinstance(seconds, float) else seconds
 
     @property
     def arrivals(self) -> list[float] | None:
-        """When the worker came to each; None where not seconds."""
+        """When the worker arrived at each exchange; None if not reported."""
         seconds = self.arrived_at
         return [seconds] if isinstance(seconds, float) else seconds
 
 
 class BeatLine(WorkerLine, tag="beat", kw_only=True, gc=False):
-    """The worker lives; ``n_dropped`` of its reports were lost on the way so far."""
+    """A heartbeat; the worker has dropped ``n_dropped`` reports so far."""
 
     at: UnixSeconds | None = None
     n_dropped: Annotated[int, Meta(ge=0)] = 0
 
 
 class CompileLine(WorkerLine, tag="compile", kw_only=True, gc=False):
-    """One graph that the worker asked for: found in the cache, compiled, or failed.
+    """One graph that the worker requested: found in the cache, compiled, or failed.
 
-    ``at`` is when it was found, or began to compile; ``seconds`` how long that took.
+    ``at`` is when it was found or began to compile; ``seconds`` is the duration.
     """
 
     module: Annotated[str, Meta(max_length=120, pattern=r"^[0-9A-Za-z_.+-]*$")] = ""
@@ -149,7 +149,7 @@ class CompileLine(WorkerLine, tag="compile", kw_only=True, gc=False):
 
 
 class EndLine(WorkerLine, tag="end", kw_only=True, gc=False):
-    """The worker is done: all went well, or it failed, for a reason that it may name."""
+    """The worker has finished or failed."""
 
     at: UnixSeconds | None = None
     failed: bool = False
@@ -163,36 +163,31 @@ _LINE = msgspec.json.Decoder(StepReport)
 def read_step_line(line: bytes) -> StepReport:
     """Read one line.
 
-    Raises RefusedError, naming the field, for whatever is no report or cannot be true.
+    Raises RefusedError, with the field, if it is invalid or its parts do not add up.
     """
     if len(line) > MAX_LINE_BYTES:
         raise RefusedError("", f"{len(line):,} bytes; a line has at most {MAX_LINE_BYTES:,}")
     try:
         report: StepReport = _LINE.decode(line)
     except msgspec.MsgspecError as error:
-        raise _with_field(explain(error, line, StepLine)) from error
+        refused = explain(error, line, StepLine)
+        # A missing or unknown field is only quoted in the reason.
+        quoted = QUOTED.search(refused.reason)
+        field = refused.field or (quoted[1][:40] if quoted else "")
+        raise RefusedError(field, refused.reason) from error
     except UnicodeDecodeError as error:
         raise RefusedError("", "is not UTF-8") from error
     except RecursionError as error:
-        raise RefusedError("", "nested too deeply to be a report") from error
+        raise RefusedError("", "is nested too deeply") from error
     if isinstance(report, StepLine):
         _check(report)
     return report
 
 
-def _with_field(refused: RefusedError) -> RefusedError:
-    """Name the field that a refusal only quotes: one that is missing, or that nobody knows."""
-    quoted = QUOTED.search(refused.reason)
-    if refused.field or quoted is None:
-        return refused
-    return RefusedError(quoted[1][:40], refused.reason)
-
-
 def _check(report: StepLine) -> None:
-    """Refuse a step whose parts do not fit it."""
     seconds, arrivals = report.collectives, report.arrivals
     if arrivals is not None and len(arrivals) != len(seconds or ()):
-        raise RefusedError("arrived_at", "must have one moment for each of collective_s")
+        raise RefusedError("arrived_at", "must have one time for each of collective_s")
     parts = sum(seconds or ()) + sum(
         part or 0.0 for part in (report.input_s, report.checkpoint_s, report.other_s)
     )

@@ -43,9 +43,9 @@ Row = dict[str, float]
 
 KINDS = {"at_s": "time: write Unix seconds or ISO 8601"}
 LIMITS = {
-    "step": f"a whole number from 0 to {MAX_STEP:,}",
-    "step_s": "seconds from 0 to a million",
-    "tokens": "of one step, from 0 on",
+    "step": f"give a whole number from 0 to {MAX_STEP:,}",
+    "step_s": "give seconds from 0 to 1,000,000",
+    "tokens": "give the tokens of one step, 0 or more",
 }
 
 
@@ -67,13 +67,13 @@ def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0)
 
     Parameters
     ----------
-    files : what the values of a table of single values are (TensorBoard's), and its path
-    utc_offset_s : of times without a zone
+    files : metric of a table of single values (as TensorBoard's), and path
+    utc_offset_s : for times without a zone
 
     Raises
     ------
     TableError
-        Naming file, line and column of the first cell that cannot be.
+        With file, line and column of the first invalid cell.
     """
     log, ignored = Log(), set[str]()
     steps: dict[int, Row] = {}
@@ -97,7 +97,7 @@ def _rows_of(
 ) -> Iterator[tuple[FilePlace, Row]]:
     """Yield the rows of one file, CSV or JSON."""
     if path.stat().st_size > MAX_BYTES:
-        raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; cut it")
+        raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; split it")
     try:
         text = path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
@@ -126,13 +126,13 @@ def _csv_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, dic
     named_columns = [name for name in known if name is not None]
     if len(set(named_columns)) < len(named_columns):
         twice = next(name for name in named_columns if named_columns.count(name) > 1)
-        raise TableError(f"{file}: line 1: two columns mean {twice}; keep one of them")
+        raise TableError(f"{file}: line 1: two columns have {twice}; remove one of them")
     for cells in lines:
         where = FilePlace(file, lines.line_num)
         if len(cells) > len(columns) or (cells and len(cells) < len(columns)):
             raise where.refuse(
                 columns[min(len(cells), len(columns)) - 1],
-                f"{len(cells)} cells, and the first line has {len(columns)}",
+                f"has {len(cells)} cells; the header has {len(columns)}",
             )
         if cells:
             yield where, dict(zip(columns, cells, strict=True))
@@ -169,12 +169,12 @@ def _figure(
         return None
     value = _moment(text, utc_offset_s) if name == "at_s" else _number(text)
     if value is None:
-        raise where.refuse(column, f"{text[:40]!r} is no {KINDS.get(name, 'number')}")
+        raise where.refuse(column, f"{text[:40]!r} is not a {KINDS.get(name, 'number')}")
     if not math.isfinite(value):
         return None
     low, high = BOUNDS.get(name, (-math.inf, math.inf))
     if not low <= value <= high or (name == "step" and value != int(value)):
-        raise where.refuse(column, f"{text[:40]} cannot be; {LIMITS.get(name, 'check it')}")
+        raise where.refuse(column, f"{text[:40]} is out of range; {LIMITS.get(name, 'check it')}")
     return value / MS if name == "at_s" and value >= MILLISECONDS_FROM else value
 
 

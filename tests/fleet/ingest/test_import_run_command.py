@@ -81,7 +81,7 @@ def test_a_bad_cell_is_named_and_nothing_is_kept(table: Path) -> None:
         imported(str(table))
 
     assert refused.value.returncode == 2
-    assert "FILE: p5.csv: line 51, column 'tokens': 'lots' is no number" in str(refused.value)
+    assert "FILE: p5.csv: line 51, column 'tokens': 'lots' is not a number" in str(refused.value)
     assert not Run.objects.exists()
     assert not RunChunk.objects.exists()
 
