@@ -1,21 +1,11 @@
-"""What becomes of findings: alerts that fire, are answered, silenced, resolve and come back."""
+"""Alerts: findings fire and resolve them; people acknowledge, assign, comment and silence them."""
 
-from fleet.alerts.actions import (
-    AlertError,
-    acknowledge,
-    assign,
-    comment,
-    resolve_by_hand,
-    unacknowledge,
-)
-from fleet.alerts.correlation import Subject, subject_of
+from fleet.alerts.actions import acknowledge, assign, comment, resolve_manually, unacknowledge
 from fleet.alerts.handover import hand_over
-from fleet.alerts.reconcile import reconcile
-from fleet.alerts.silences import SilenceError, expire, move_end, silence
+from fleet.alerts.reconcile import Subject, reconcile, subject_of
+from fleet.alerts.silences import expire, move_end, silence
 
 __all__ = [
-    "AlertError",
-    "SilenceError",
     "Subject",
     "acknowledge",
     "assign",
@@ -24,7 +14,7 @@ __all__ = [
     "hand_over",
     "move_end",
     "reconcile",
-    "resolve_by_hand",
+    "resolve_manually",
     "silence",
     "subject_of",
     "unacknowledge",

@@ -1,4 +1,4 @@
-"""What people do about an alert: take it, give it back, hand it on, remark, call it over."""
+"""What people do about an alert: acknowledge, assign, comment, resolve manually."""
 
 from datetime import datetime, timedelta
 
@@ -7,19 +7,16 @@ from django.db import transaction
 from fleet.access.roles import assignable_users
 from fleet.alerts.events import LONGEST, Kind, change, note
 from fleet.models import Alert, AlertEvent
+from telemetry.errors import FieldError
 
-# Seen broken this lately, it is not over, whatever anybody says.
+# An alert that was detected this recently cannot be resolved manually.
 STILL_BROKEN = timedelta(minutes=1)
-
-
-class AlertError(ValueError):
-    """What was asked of an alert cannot be done; the message says why."""
 
 
 @transaction.atomic
 def acknowledge(alert: Alert, *, by: str, comment: str, now: datetime) -> bool:
-    """Take an open alert; False where somebody already had it, and their name stands."""
-    text = _said(comment)
+    """Acknowledge an open alert; False where it is acknowledged already, or resolved."""
+    text = _checked(comment)
     free = {"acknowledged_at": None, "resolved_at": None}
     if not change(alert, if_still=free, to={"acknowledged_at": now, "acknowledged_by": by}):
         return False
@@ -29,30 +26,30 @@ def acknowledge(alert: Alert, *, by: str, comment: str, now: datetime) -> bool:
 
 @transaction.atomic
 def unacknowledge(alert: Alert, *, by: str, now: datetime, comment: str = "") -> bool:
-    """Undo the acknowledgement in hand; False where it is no longer that one, or it is over."""
-    text = _said(comment)
+    """Undo the acknowledgement of ``alert``; False where it has changed, or is resolved."""
+    text = _checked(comment)
     was = {"acknowledged_at": alert.acknowledged_at, "resolved_at": None}
     was_by, back = alert.acknowledged_by, {"acknowledged_at": None, "acknowledged_by": ""}
     if alert.acknowledged_at is None or not change(alert, if_still=was, to=back):
         return False
     if by != was_by:
-        text = f"it was {was_by}'s" + (f"; {text}" if text else "")
+        text = f"acknowledged by {was_by} before" + (f"; {text}" if text else "")
     note(alert, Kind.UNACKNOWLEDGED, now=now, by=by, text=text)
     return True
 
 
 @transaction.atomic
 def assign(alert: Alert, *, to: str, by: str, now: datetime, comment: str = "") -> bool:
-    """Give an open alert to somebody; False where it went to somebody else meanwhile, or is over.
+    """Assign an open alert; False where it was assigned meanwhile, or is resolved.
 
     Raises
     ------
-    AlertError
-        Where nobody who may act has that name.
+    FieldError
+        Where ``to`` is not the name of an operator.
     """
-    text = _said(comment)
+    text = _checked(comment)
     if not assignable_users().filter(username=to).exists():
-        raise AlertError(f"to: nobody who may act is called {to[:40]!r}; choose from the list")
+        raise FieldError("to", f"{to[:40]!r} is not an operator. Choose a name from the list.")
     was = {"assigned_to": alert.assigned_to, "resolved_at": None}
     if not change(alert, if_still=was, to={"assigned_to": to, "assigned_at": now}):
         return False
@@ -62,24 +59,24 @@ def assign(alert: Alert, *, to: str, by: str, now: datetime, comment: str = "") 
 
 @transaction.atomic
 def comment(alert: Alert, *, by: str, text: str, now: datetime) -> AlertEvent:
-    """Add a remark to the timeline."""
+    """Add a comment to the timeline."""
     if not text.strip():
-        raise AlertError("comment: is empty; write what the next reader should know")
-    return note(alert, Kind.COMMENTED, now=now, by=by, text=_said(text))
+        raise FieldError("comment", "is empty. Write what the next reader should know.")
+    return note(alert, Kind.COMMENTED, now=now, by=by, text=_checked(text))
 
 
 @transaction.atomic
-def resolve_by_hand(alert: Alert, *, by: str, now: datetime, comment: str = "") -> bool:
-    """Call over what trnwatch can no longer see; False where it was over already.
+def resolve_manually(alert: Alert, *, by: str, now: datetime, comment: str = "") -> bool:
+    """Resolve what trnwatch can no longer detect; False where it is resolved already.
 
     Raises
     ------
-    AlertError
-        Where it was seen broken within the last minute.
+    FieldError
+        Where it was detected within the last minute.
     """
-    text = _said(comment)
+    text = _checked(comment)
     if alert.is_open and now - alert.last_seen_at < STILL_BROKEN:
-        raise AlertError("It is still broken, as of the last look; silence it instead.")
+        raise FieldError("alert", "was detected within the last minute. Silence it instead.")
     was = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
     if not change(alert, if_still=was, to={"resolved_at": now, "quiet_since": None}):
         return False
@@ -87,7 +84,7 @@ def resolve_by_hand(alert: Alert, *, by: str, now: datetime, comment: str = "") 
     return True
 
 
-def _said(text: str) -> str:
-    if len(text.strip()) > LONGEST:
-        raise AlertError(f"comment: is longer than {LONGEST} characters; shorten it")
-    return text.strip()
+def _checked(comment: str) -> str:
+    if len(comment.strip()) > LONGEST:
+        raise FieldError("comment", f"is longer than {LONGEST} characters. Shorten it.")
+    return comment.strip()

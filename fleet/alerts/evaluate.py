@@ -1,7 +1,7 @@
-"""From the store to findings to alerts: what is looked at, each second."""
+"""Evaluate the rules: read the store, find what is wrong, and reconcile the alerts."""
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -9,29 +9,363 @@ import numpy as np
 from django.db import transaction
 from django.db.models import Q
 
-from fleet.alerts import Subject, reconcile
 from fleet.alerts.events import Kind, change, note
-from fleet.alerts.snapshots import (
-    ECC_AGES_S,
-    WINDOW_S,
-    RunSnapshot,
-    ecc_counts,
-    rosters,
-    sight_of,
-    vitals_of,
-)
+from fleet.alerts.reconcile import Subject, reconcile
 from fleet.models import Alert, CompileEvent, Node, Run
 from fleet.runs.compiles import change_lines, covered_s
+from telemetry import catalog
 from telemetry.blocks import Span
-from telemetry.detect import RULES, CalmCache, Finding, find, find_silent, known_dead, uncorrected
+from telemetry.detect import (
+    ECC_METRICS,
+    RULES,
+    CalmCache,
+    DetectionInput,
+    Finding,
+    find,
+    find_silent,
+    known_dead,
+    uncorrected,
+)
+from telemetry.detect.checkpoints import expected_checkpoint_s
 from telemetry.detect.inputs import OpenProblem
 from telemetry.detect.node_errors import RULE as ECC
 from telemetry.detect.node_errors import counted, is_settled
+from telemetry.detect.silence import StepHeartbeat
+from telemetry.steps import StepBatch
 from telemetry.store.hot import HotStore
+from telemetry.store.reading import Source
+
+# fleet/costs/drift.py and fleet/checks/preflight_requirements.py evaluate these.
+EVALUATED_ELSEWHERE = ("cost_drift", "preflight")
+# A fault of parts of all nodes is about their run.
+RUN_RULES = (
+    *(
+        name
+        for name, rule in RULES.items()
+        if rule.subject == "run" and name not in EVALUATED_ELSEWHERE
+    ),
+    *("core_slow", "hbm_slow", "efa_degraded"),
+)
+# Rules of nodes that read the hardware metrics, which are not evaluated every second.
+HARDWARE_RULES = ("core_slow", "hbm_slow", "efa_degraded", "node_idle", "exec_errors")
+BLIND = ("monitoring_blind", "fleet")
+# After a pause in watching, wait before reporting nodes as silent: missing data may be our own
+# outage.
+PAUSE_S = 5
+WAIT_AFTER_PAUSE_S = 20
+# Results of this process that stay valid from one second to the next.
+CALM_CACHE = CalmCache()
+
+
+def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
+    """Evaluate every active run and every node, and reconcile the alerts; return the changed."""
+    now_s = now.timestamp()
+    runs = list(Run.objects.active())
+    members = run_members(runs)
+    snapshots = [snapshot_of(hot, run, members[run.pk], now_s=now_s) for run in runs]
+    real = Node.objects.exclude(source=Node.Source.SIMULATED)
+    idle = Q(run=None) | Q(run__finished_at__isnull=False)
+    shards = dict(real.filter(idle).values_list("name", "shard"))
+    expected = {name for each in members.values() for name in each.nodes}
+    open_ = open_subjects()
+    lost = lost_nodes(open_)
+    expected |= lost | set(real.values_list("name", flat=True))
+    last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
+    if now_s - watching_since_s(hot, now_s=now_s) < WAIT_AFTER_PAUSE_S:
+        last_seen = {}
+    findings = find_all(
+        snapshots, last_seen, now_s=now_s, open_subjects=open_, lost=lost, calm_cache=CALM_CACHE
+    )
+    stepped_s = {
+        each.run.name: each.heartbeat.last_step_at_s
+        for each in snapshots
+        if each.heartbeat is not None
+    }
+    findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
+    evaluated = evaluated_subjects(snapshots, last_seen, open_, now_s=now_s)
+    # The memory of a real node is evaluated even if it belongs to no run.
+    counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
+    if counts is not None:
+        findings += uncorrected(counts)
+        evaluated |= {(ECC, f"node:{name}") for name in shards}
+        evaluated -= unsettled([counts], open_, now_s=now_s)
+    changed = reconcile(findings, evaluated=evaluated, now=now)
+    return [*changed, *explain_fresh(now=now)]
+
+
+def find_all(
+    snapshots: Iterable["RunSnapshot"],
+    last_seen: Mapping[str, int],
+    *,
+    now_s: float,
+    open_subjects: Collection[Subject],
+    lost: Collection[str] = (),
+    calm_cache: CalmCache | None = None,
+) -> list[Finding]:
+    """Find everything that is wrong with these runs and nodes; ``lost`` nodes are known dead.
+
+    ``calm_cache`` saves evaluating again what has not changed since the last time.
+    """
+    snapshots = list(snapshots)
+    active = without_quiet(open_subjects) if open_subjects else set()
+    problems = open_problems([each.run for each in snapshots]) if active else {}
+    findings: list[Finding] = []
+    dead = set(lost)
+    for each in snapshots:
+        open_rules = {rule for rule, subject in active if subject == f"run:{each.run.name}"}
+        data = detection_input(each, now_s=now_s, open_problems=problems.get(each.run.pk, ()))
+        data = replace(data, calm_cache=calm_cache)
+        findings += find(data, open_rules=open_rules)
+        dead |= known_dead(data)
+    return findings + find_silent(
+        last_seen,
+        now_s=now_s,
+        run_of={name: each.run.name for each in snapshots for name in each.members.nodes},
+        pulses={each.run.name: each.heartbeat for each in snapshots if each.heartbeat is not None},
+        crashed=dead,
+    )
+
+
+def evaluated_subjects(
+    snapshots: Iterable["RunSnapshot"],
+    last_seen: Mapping[str, int],
+    open_subjects: Collection[Subject],
+    *,
+    now_s: float,
+) -> set[Subject]:
+    """List what could be evaluated: a run or node without recent data keeps its alerts."""
+    snapshots = list(snapshots)
+    found = {("node_silent", f"node:{name}") for name in last_seen}
+    found |= {BLIND} if last_seen else set()
+    for each in snapshots:
+        subject, nodes = f"run:{each.run.name}", each.members.nodes
+        # These two are about runs without recent steps.
+        found |= {(rule, subject) for rule in ("hang", "recompile")}
+        if each.heartbeat is not None and now_s - each.heartbeat.last_step_at_s <= WINDOW_S:
+            found |= {(rule, subject) for rule in RUN_RULES}
+            if not np.isfinite(each.steps.allreduce_share_ratio).any():
+                # Without recent times of exchanges, the share is unknown.
+                found.discard(("allreduce_share", subject))
+        if each.ecc_counts is not None:
+            found |= {(ECC, f"node:{name}") for name in nodes}
+        if each.reads_hardware:
+            found |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
+            # Nodes that became idle together are one alert about their run.
+            found.add(("node_idle", subject))
+    return found - unsettled([each.ecc_counts for each in snapshots], open_subjects, now_s=now_s)
+
+
+def unsettled(
+    counts: Iterable[Span | None], open_subjects: Collection[Subject], *, now_s: float
+) -> set[Subject]:
+    """List the memory alerts that stay open because their next error may take long to come."""
+    found: set[Subject] = set()
+    if not any(rule == ECC for rule, _ in open_subjects):
+        return found
+    for alert in Alert.objects.open().filter(rule=ECC).select_related("node"):
+        node = alert.node.name if alert.node else ""
+        span = next((each for each in counts if each is not None and node in each.nodes), None)
+        count = counted(span, node) if span is not None else None
+        lasted = alert.last_seen_at - alert.onset_at
+        if count is not None and not is_settled(
+            alert.evidence,
+            count,
+            quiet_s=now_s - alert.last_seen_at.timestamp(),
+            lasted_s=max(0.0, lasted.total_seconds() - ECC_AGES_S[0]),
+        ):
+            found.add((alert.rule, alert.subject))
+    return found
+
+
+def watching_since_s(hot: HotStore, *, now_s: float) -> float:
+    """Return since when the fleet is evaluated without a pause, and record this evaluation."""
+    gauges = hot.gauges()
+    since_s = gauges.get("listening_since_s", now_s)
+    if now_s - gauges.get("watched_at_s", -PAUSE_S) > PAUSE_S:
+        since_s = now_s
+        hot.gauge("listening_since_s", since_s)
+    hot.gauge("watched_at_s", now_s)
+    return since_s
+
+
+def open_subjects() -> set[Subject]:
+    """List rule and subject of every open alert."""
+    return set(Alert.objects.open().values_list("rule", "subject"))
+
+
+def without_quiet(open_subjects: Collection[Subject]) -> set[Subject]:
+    """Leave out flapping alerts that are quiet: they stay open, but nothing is wrong now."""
+    quiet = Alert.objects.open().exclude(quiet_since=None).values_list("rule", "subject")
+    return set(open_subjects) - set(quiet)
+
+
+def lost_nodes(open_subjects: Collection[Subject]) -> set[str]:
+    """List the nodes whose crash ended their run: they are expected beyond its end."""
+    if not any(rule == "node_silent" for rule, _ in open_subjects):
+        return set()
+    crashes = Alert.objects.open().filter(rule="node_silent", cause="node_crash")
+    failed = crashes.filter(run__phase=Run.Phase.FAILED)
+    return {name for name in failed.values_list("node__name", flat=True) if name}
+
+
+def open_problems(runs: Iterable[Run]) -> dict[int, tuple[OpenProblem, ...]]:
+    """List the open problems of each run and its nodes, by the run's key."""
+    found: dict[int, tuple[OpenProblem, ...]] = {run.pk: () for run in runs}
+    open_ = Alert.objects.open().filter(run__in=found, quiet_since=None)
+    for alert in open_.select_related("node"):
+        node = None if alert.node is None else alert.node.name
+        new = OpenProblem(alert.rule, alert.cause, node, alert.device, alert.evidence)
+        found[alert.run_id or 0] += (new,)
+    return found
+
+
+Hardware = Callable[[Sequence[str], int], Span]
+HardwareAt = Callable[[Sequence[str], Sequence[int]], Span]
+
+# Enough steps to detect a change, and to see that the last five steps of an alert were normal.
+WINDOW_S = 180
+WINDOW_STEPS = 40
+# The start of the window moves in jumps of this, so that it stays the same between two steps.
+WINDOW_JUMP_S = 15
+# ECC counts only rise: they are compared over ten minutes, at a few times.
+ECC_AGES_S = (int(RULES["ecc_uncorrected"].limits["window_s"]), 120, 15, 0)
+# Reading every core of every node is expensive, so healthy runs are checked every 3 s in turn.
+HARDWARE_EVERY_S = 3
+
+
+@dataclass(frozen=True, slots=True)
+class RunMembers:
+    """The nodes of a run in order of rank, and the shards that hold their data."""
+
+    nodes: tuple[str, ...] = ()
+    shards: tuple[str, ...] = ()
+    cores_per_device: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunSnapshot:
+    """One run at one time: its recent steps, and functions that read its hardware metrics.
+
+    ``reads_hardware`` is False in the seconds in which hardware is read only for open alerts.
+    """
+
+    run: Run
+    members: RunMembers
+    steps: StepBatch
+    hardware: Hardware
+    ecc_counts: Span | None = None
+    hardware_at: HardwareAt | None = None
+    earlier: Callable[[float], StepBatch] | None = None
+    reads_hardware: bool = True
+
+    @property
+    def heartbeat(self) -> StepHeartbeat | None:
+        """When the newest step ended, and how long steps take; None without steps."""
+        if not len(self.steps):
+            return None
+        trains = self.run.phase == Run.Phase.TRAINING
+        return StepHeartbeat(
+            float(self.steps.ended_at_s[-1]), float(np.median(self.steps.step_s)), trains
+        )
+
+
+def run_members(runs: Iterable[Run]) -> dict[int, RunMembers]:
+    """Read the nodes of each run, by the run's key."""
+    rows: dict[int, list[tuple[str, str, int, int]]] = {run.pk: [] for run in runs}
+    columns = ("run_id", "name", "shard", "n_cores", "n_devices")
+    for key, *node in Node.objects.filter(run__in=rows).order_by("rank").values_list(*columns):
+        rows[key].append(node)
+    found = {}
+    for key, nodes in rows.items():
+        found[key] = RunMembers()
+        if nodes:
+            names, shards, n_cores, n_devices = zip(*nodes, strict=True)
+            cores_per_device = max(1, n_cores[0] // max(1, n_devices[0]))
+            found[key] = RunMembers(names, tuple(dict.fromkeys(shards)), cores_per_device)
+    return found
+
+
+def snapshot_of(source: Source, run: Run, members: RunMembers, *, now_s: float) -> RunSnapshot:
+    """Read the steps of a run; its hardware metrics are read when a rule needs them."""
+    end, shards = int(now_s), members.shards
+
+    def hardware(metrics: Sequence[str], last_s: int) -> Span:
+        return source.window(shards, metrics, start=end - last_s + 1, end=end).of(members.nodes)
+
+    def hardware_at(metrics: Sequence[str], ages_s: Sequence[int]) -> Span:
+        seconds = [
+            source.window(shards, metrics, start=end - age, end=end - age).of(members.nodes)
+            for age in ages_s
+        ]
+        return Span.after_another(seconds) or hardware(metrics, 1)
+
+    def earlier(since_s: float) -> StepBatch:
+        return source.steps(run.name, since_s=since_s)
+
+    return RunSnapshot(
+        run=run,
+        members=members,
+        steps=window_of_steps(source, run.name, now_s=now_s),
+        hardware=hardware,
+        ecc_counts=ecc_counts(source, shards, members.nodes, end=end),
+        hardware_at=hardware_at,
+        earlier=earlier,
+        reads_hardware=(end + run.pk) % HARDWARE_EVERY_S == 0,
+    )
+
+
+def window_of_steps(source: Source, run: str, *, now_s: float) -> StepBatch:
+    """Read the steps of the last minutes, or the last few dozen where steps are slow."""
+    steps = source.steps(run, since_s=now_s // WINDOW_JUMP_S * WINDOW_JUMP_S - WINDOW_S)
+    if len(steps) >= WINDOW_STEPS:
+        return steps
+    return source.steps(run, since_s=0.0).last(WINDOW_STEPS)
+
+
+def ecc_counts(
+    source: Source, shards: Sequence[str], nodes: Sequence[str], *, end: int
+) -> Span | None:
+    """Read the nodes' ECC counts at a few times up to ``end``; None where there are none."""
+    spans = [
+        source.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S
+    ]
+    return Span.after_another([span.of(nodes) for span in spans if span.nodes])
+
+
+def detection_input(
+    snapshot: RunSnapshot, *, now_s: float, open_problems: tuple[OpenProblem, ...] = ()
+) -> DetectionInput:
+    """Gather what detection needs of a run; with an open alert it reads hardware every second."""
+    run, members = snapshot.run, snapshot.members
+    model = catalog.models().get(run.model)
+    return DetectionInput(
+        run=run.name,
+        nodes=members.nodes,
+        steps=snapshot.steps,
+        hardware=snapshot.hardware,
+        now_s=now_s,
+        limit_ratio=run.allreduce_limit_ratio,
+        resolve_ratio=run.allreduce_resolve_ratio,
+        cores_per_device=members.cores_per_device,
+        n_stages=run.pp,
+        counts=snapshot.ecc_counts,
+        phase=run.phase,
+        phase_since_s=run.phase_since.timestamp(),
+        open_problems=open_problems,
+        reads_hardware=snapshot.reads_hardware or bool(open_problems),
+        hardware_at=snapshot.hardware_at,
+        earlier=snapshot.earlier,
+        checkpoint_s=(
+            expected_checkpoint_s(n_parameters=model.params, n_nodes=run.n_nodes)
+            if model
+            else None
+        ),
+    )
+
 
 RULE = "recompile"
-# Graphs come one after another: within so long of the last one it is one problem, and news.
-NEWS = timedelta(minutes=3)
+# Compiles closer together than this are one problem; the last one is recent for as long.
+RECENT = timedelta(minutes=3)
 LOOK_BACK = timedelta(hours=6)
 FRESH = timedelta(seconds=20)
 LOGGED_WITHIN = timedelta(days=1)
@@ -43,14 +377,16 @@ MOST_LINES = 4
 def compile_findings(
     runs: Iterable[Run], *, now: datetime, stepped_s: Mapping[str, float] | None = None
 ) -> list[Finding]:
-    """Return one finding for each run that has told of an unannounced compile just now.
+    """Find the runs that have just reported an unplanned compile.
 
-    ``stepped_s`` is when each run's newest step ended: of one that goes on training it is news
-    for a moment only.
+    ``stepped_s`` is when each run's newest step ended: a run that continues to train has a
+    finding only for a moment.
     """
     by_pk = {run.pk: run for run in runs}
-    told = CompileEvent.objects.unannounced().filter(noted_at__gt=now - NEWS, noted_at__lte=now)
-    fresh = set(told.filter(run__in=by_pk).values_list("run_id", flat=True))
+    reported = CompileEvent.objects.unannounced().filter(
+        noted_at__gt=now - RECENT, noted_at__lte=now
+    )
+    fresh = set(reported.filter(run__in=by_pk).values_list("run_id", flat=True))
     found = []
     for pk in sorted(fresh):
         events = events_up_to(by_pk[pk], now=now)
@@ -63,18 +399,18 @@ def compile_findings(
 
 
 def events_up_to(run: Run, *, now: datetime) -> Sequence[CompileEvent]:
-    """Return the unannounced compiles that belong together, the last of them told just now."""
-    told = run.compiles.unannounced().filter(noted_at__gt=now - LOOK_BACK, noted_at__lte=now)
+    """List the unplanned compiles of the newest problem, oldest first."""
+    reported = run.compiles.unannounced().filter(noted_at__gt=now - LOOK_BACK, noted_at__lte=now)
     together: list[CompileEvent] = []
-    for event in told.exclude(at=None).order_by("-noted_at", "-at"):
-        if together and (together[-1].noted_at or now) - (event.noted_at or now) > NEWS:
+    for event in reported.exclude(at=None).order_by("-noted_at", "-at"):
+        if together and (together[-1].noted_at or now) - (event.noted_at or now) > RECENT:
             break
         together.append(event)
     return together[::-1]
 
 
 def finding_of(run: Run, events: Sequence[CompileEvent]) -> Finding | None:
-    """Say that a run has compiled what nobody announced; None without a dated event."""
+    """Build the finding of unplanned compiles; None without a dated event."""
     spans = [(each.at.timestamp(), each.seconds or 0.0) for each in events if each.at]
     if not spans:
         return None
@@ -104,37 +440,37 @@ def finding_of(run: Run, events: Sequence[CompileEvent]) -> Finding | None:
 
 
 def key_evidence(events: Sequence[CompileEvent]) -> dict[str, Any]:
-    """Return what changed in the keys, in words, and how many graphs that made compile."""
+    """Describe what changed in the cache keys, and count the graphs that compiled."""
     lines = dict.fromkeys(line for each in events for line in change_lines(each.change))
     graphs = {each.module or each.pk for each in events}
     return {"key_changes": list(lines)[:MOST_LINES], "n_graphs": len(graphs)}
 
 
 def raise_from_log(run: Run, *, now: datetime) -> list[Alert]:
-    """Raise what a log of the last day tells of unannounced compiles; older ones are history.
+    """Fire an alert for unplanned compiles in an imported log of the last day.
 
-    Nobody need get up for what is over: however long it took, it can wait for the morning.
+    It is a warning: the compiles are over.
     """
     if run.finished_at is None or run.finished_at < now - LOGGED_WITHIN:
         return []
     finding = finding_of(run, list(run.compiles.unannounced()))
     if finding is None:
         return []
-    return reconcile([replace(finding, severity="warn")], watched=(), now=now)
+    return reconcile([replace(finding, severity="warn")], evaluated=(), now=now)
 
 
-def joined(findings: Sequence[Finding], told: Sequence[Finding]) -> list[Finding]:
-    """Join what telemetry and the jobs themselves say: one problem, one finding."""
-    by_run = {finding.run: finding for finding in told}
+def joined(findings: Sequence[Finding], reported: Sequence[Finding]) -> list[Finding]:
+    """Join the findings of telemetry with those that jobs reported: one per problem."""
+    by_run = {finding.run: finding for finding in reported}
     seen = {finding.run for finding in findings if finding.rule == RULE}
     return [
-        *(_explained(each, by_run) if each.rule == RULE else each for each in findings),
-        *(each for each in told if each.run not in seen),
+        *(_with_keys(each, by_run) if each.rule == RULE else each for each in findings),
+        *(each for each in reported if each.run not in seen),
     ]
 
 
-def _explained(finding: Finding, told: Mapping[str | None, Finding]) -> Finding:
-    why = told.get(finding.run)
+def _with_keys(finding: Finding, reported: Mapping[str | None, Finding]) -> Finding:
+    why = reported.get(finding.run)
     if why is None:
         return finding
     keys = {name: why.evidence[name] for name in ("key_changes", "n_graphs")}
@@ -142,15 +478,17 @@ def _explained(finding: Finding, told: Mapping[str | None, Finding]) -> Finding:
 
 
 def explain_fresh(*, now: datetime) -> list[Alert]:
-    """Tell alerts what changed in the keys, as soon as the compiles are known."""
-    told = CompileEvent.objects.unannounced().filter(noted_at__gt=now - FRESH, noted_at__lte=now)
-    runs = Run.objects.filter(pk__in=set(told.values_list("run_id", flat=True)))
+    """Explain alerts of runs whose compiles have just been reported."""
+    reported = CompileEvent.objects.unannounced().filter(
+        noted_at__gt=now - FRESH, noted_at__lte=now
+    )
+    runs = Run.objects.filter(pk__in=set(reported.values_list("run_id", flat=True)))
     return [alert for run in runs for alert in explain(run, now=now)]
 
 
 @transaction.atomic
 def explain(run: Run, *, now: datetime) -> list[Alert]:
-    """Tell the run's alerts on recompiles what changed in the keys, once it is known."""
+    """Add what changed in the cache keys to the run's recompile alerts."""
     alerts = run.alerts.filter(rule=RULE).select_related("run", "node")
     alerts = alerts.filter(fired_at__lte=now, last_seen_at__gt=now - LOOK_BACK)
     recent = alerts.order_by("-fired_at")[:5]
@@ -158,7 +496,7 @@ def explain(run: Run, *, now: datetime) -> list[Alert]:
     for alert in recent:
         until = alert.resolved_at or now
         events = run.compiles.unannounced().filter(
-            at__gte=alert.onset_at - NEWS, at__lte=until + NEWS
+            at__gte=alert.onset_at - RECENT, at__lte=until + RECENT
         )
         keys = key_evidence(list(events.order_by("at")))
         if keys["n_graphs"] and alert.evidence.get("key_changes") != keys["key_changes"]:
@@ -166,185 +504,3 @@ def explain(run: Run, *, now: datetime) -> list[Alert]:
             note(alert, Kind.LEARNED, now=now, text="; ".join(keys["key_changes"]))
             changed.append(alert)
     return changed
-
-
-__all__ = ["judge", "rosters", "sight_of", "watch", "watched"]
-
-# Judged elsewhere, by fleet/costs/drift.py and fleet/checks/preflight_requirements.py.
-JUDGED_ELSEWHERE = ("cost_drift", "preflight")
-# Sick parts of all its nodes are a run's own.
-RUN_RULES = (
-    *(
-        name
-        for name, rule in RULES.items()
-        if rule.subject == "run" and name not in JUDGED_ELSEWHERE
-    ),
-    *("core_slow", "hbm_slow", "efa_degraded"),
-)
-# Rules of nodes that read what all parts of all nodes report: not looked at in every second.
-HARDWARE_RULES = ("core_slow", "hbm_slow", "efa_degraded", "node_idle", "exec_errors")
-BLIND = ("monitoring_blind", "fleet")
-# Who was not listening cannot call anybody silent: after a pause of watching, wait and hear.
-PAUSE_S = 5
-LISTEN_FIRST_S = 20
-# What this process has judged already, from one second to the next.
-RECALL = CalmCache()
-
-
-def watch(hot: HotStore, *, now: datetime) -> list[Alert]:
-    """Look at every active run and every node, and reconcile the alerts; return the changed."""
-    now_s = now.timestamp()
-    runs = list(Run.objects.active())
-    members = rosters(runs)
-    sights = [sight_of(hot, run, members[run.pk], now_s=now_s) for run in runs]
-    real = Node.objects.exclude(source=Node.Source.SIMULATED)
-    idle = Q(run=None) | Q(run__finished_at__isnull=False)
-    shards = dict(real.filter(idle).values_list("name", "shard"))
-    expected = {name for roster in members.values() for name in roster.nodes}
-    known = open_rules()
-    lost = lost_nodes(known)
-    expected |= lost | set(real.values_list("name", flat=True))
-    last_seen = {name: tick for name, tick in hot.last_seen().items() if name in expected}
-    if now_s - listening_since_s(hot, now_s=now_s) < LISTEN_FIRST_S:
-        last_seen = {}
-    findings = judge(sights, last_seen, now_s=now_s, open_rules=known, lost=lost, recall=RECALL)
-    stepped_s = {
-        sight.run.name: sight.pulse.last_step_at_s for sight in sights if sight.pulse is not None
-    }
-    findings = joined(findings, compile_findings(runs, now=now, stepped_s=stepped_s))
-    could = watched(sights, last_seen, known, now_s=now_s)
-    # A real node need not belong to a run; its memory is looked at all the same.
-    counts = ecc_counts(hot, tuple(shards.values()), tuple(shards), end=int(now_s))
-    if counts is not None:
-        findings += uncorrected(counts)
-        could |= {(ECC, f"node:{name}") for name in shards}
-        could -= unsettled([counts], known, now_s=now_s)
-    changed = reconcile(findings, watched=could, now=now)
-    return [*changed, *explain_fresh(now=now)]
-
-
-def judge(
-    sights: Iterable[RunSnapshot],
-    last_seen: Mapping[str, int],
-    *,
-    now_s: float,
-    open_rules: Collection[Subject],
-    lost: Collection[str] = (),
-    recall: CalmCache | None = None,
-) -> list[Finding]:
-    """Return all that is wrong with these runs and nodes; ``lost`` are known to be dead.
-
-    ``recall`` spares judging again what has not changed since the last look.
-    """
-    sights = list(sights)
-    burning = still_burning(open_rules) if open_rules else set()
-    standing = open_alerts([sight.run for sight in sights]) if burning else {}
-    findings: list[Finding] = []
-    dead = set(lost)
-    for sight in sights:
-        mine = {rule for rule, subject in burning if subject == f"run:{sight.run.name}"}
-        told = standing.get(sight.run.pk, ())
-        vitals = replace(vitals_of(sight, now_s=now_s, standing=told), calm_cache=recall)
-        findings += find(vitals, open_rules=mine)
-        dead |= known_dead(vitals)
-    pulses = {sight.run.name: sight.pulse for sight in sights}
-    return findings + find_silent(
-        last_seen,
-        now_s=now_s,
-        run_of={name: sight.run.name for sight in sights for name in sight.roster.nodes},
-        pulses={run: pulse for run, pulse in pulses.items() if pulse is not None},
-        crashed=dead,
-    )
-
-
-def watched(
-    sights: Iterable[RunSnapshot],
-    last_seen: Mapping[str, int],
-    open_rules: Collection[Subject],
-    *,
-    now_s: float,
-) -> set[Subject]:
-    """Return what could be judged: a run without news keeps its alerts, so does a lost node."""
-    sights = list(sights)
-    could = {("node_silent", f"node:{name}") for name in last_seen}
-    could |= {BLIND} if last_seen else set()
-    for sight in sights:
-        # These two are about a run that has no news.
-        could |= {(rule, f"run:{sight.run.name}") for rule in ("hang", "recompile")}
-        if sight.pulse is not None and now_s - sight.pulse.last_step_at_s <= WINDOW_S:
-            could |= {(rule, f"run:{sight.run.name}") for rule in RUN_RULES}
-            if not np.isfinite(sight.steps.allreduce_share_ratio).any():
-                # Nobody timed an exchange lately: the share is unknown, and mends nothing.
-                could.discard(("allreduce_share", f"run:{sight.run.name}"))
-        if sight.counts is not None:
-            could |= {(ECC, f"node:{name}") for name in sight.roster.nodes}
-        if sight.looks:
-            nodes = sight.roster.nodes
-            could |= {(rule, f"node:{name}") for name in nodes for rule in HARDWARE_RULES}
-            # Nodes that became idle together are one alert about their run.
-            could.add(("node_idle", f"run:{sight.run.name}"))
-    return could - unsettled([sight.counts for sight in sights], open_rules, now_s=now_s)
-
-
-def unsettled(
-    counts: Iterable[Span | None], known: Collection[Subject], *, now_s: float
-) -> set[Subject]:
-    """Return the alerts on memory whose next error may be long in coming: they stay open."""
-    found: set[Subject] = set()
-    if not any(rule == ECC for rule, _ in known):
-        return found
-    for alert in Alert.objects.open().filter(rule=ECC).select_related("node"):
-        node = alert.node.name if alert.node else ""
-        span = next((each for each in counts if each is not None and node in each.nodes), None)
-        count = counted(span, node) if span is not None else None
-        seen_s, lasted = alert.last_seen_at.timestamp(), alert.last_seen_at - alert.onset_at
-        if count is not None and not is_settled(
-            alert.evidence,
-            count,
-            quiet_s=now_s - seen_s,
-            lasted_s=max(0.0, lasted.total_seconds() - ECC_AGES_S[0]),
-        ):
-            found.add((alert.rule, alert.subject))
-    return found
-
-
-def listening_since_s(hot: HotStore, *, now_s: float) -> float:
-    """Return since when the fleet has been watched without a pause, and note that it is now."""
-    held = hot.gauges()
-    since_s = held.get("listening_since_s", now_s)
-    if now_s - held.get("watched_at_s", -PAUSE_S) > PAUSE_S:
-        since_s = now_s
-        hot.gauge("listening_since_s", since_s)
-    hot.gauge("watched_at_s", now_s)
-    return since_s
-
-
-def open_rules() -> set[Subject]:
-    """Return which rules have an open alert, and about whom."""
-    return set(Alert.objects.open().values_list("rule", "subject"))
-
-
-def still_burning(known: Collection[Subject]) -> set[Subject]:
-    """Leave out what flaps and is quiet: its alert waits, but what it blamed is well again."""
-    quiet = Alert.objects.open().exclude(quiet_since=None).values_list("rule", "subject")
-    return set(known) - set(quiet)
-
-
-def lost_nodes(known: Collection[Subject]) -> set[str]:
-    """Return the nodes whose crash ended their run: they are waited for beyond its end."""
-    if not any(rule == "node_silent" for rule, _ in known):
-        return set()
-    crashes = Alert.objects.open().filter(rule="node_silent", cause="node_crash")
-    failed = crashes.filter(run__phase=Run.Phase.FAILED)
-    return {name for name in failed.values_list("node__name", flat=True) if name}
-
-
-def open_alerts(runs: Iterable[Run]) -> dict[int, tuple[OpenProblem, ...]]:
-    """Return what is believed to be wrong with each run and its nodes, by the run's key."""
-    found: dict[int, tuple[OpenProblem, ...]] = {run.pk: () for run in runs}
-    open_ = Alert.objects.open().filter(run__in=found, quiet_since=None)
-    for alert in open_.select_related("node"):
-        node = None if alert.node is None else alert.node.name
-        new = OpenProblem(alert.rule, alert.cause, node, alert.device, alert.evidence)
-        found[alert.run_id or 0] += (new,)
-    return found

@@ -11,12 +11,12 @@ from django.template.loader import render_to_string
 from django.utils.safestring import SafeString
 
 from fleet.access.roles import assignable_users
-from fleet.alerts.actions import AlertError, assign
-from fleet.alerts.evidence import cause_name
-from fleet.alerts.text import AlertText
+from fleet.alerts.actions import assign
+from fleet.alerts.text import AlertText, cause_name
 from fleet.models import Alert, AlertEvent, HandoverNote, Silence
 from telemetry.detect import RULES
 from telemetry.detect.findings import UNKNOWN
+from telemetry.errors import FieldError
 
 LONGEST_NOTE = 5000
 
@@ -29,18 +29,18 @@ def hand_over(
 
     Raises
     ------
-    AlertError
+    FieldError
         If the text is empty or too long, or ``to`` is not the name of an operator.
     """
     text = text.strip()
     if not text:
-        raise AlertError("note: is empty. Write what the next shift should know.")
+        raise FieldError("note", "is empty. Write what the next shift should know.")
     if len(text) > LONGEST_NOTE:
-        raise AlertError(f"note: is longer than {LONGEST_NOTE:,} characters. Shorten it.")
+        raise FieldError("note", f"is longer than {LONGEST_NOTE:,} characters. Shorten it.")
     if to and not assignable_users().filter(username=to).exists():
-        raise AlertError(f"to: {to[:40]!r} is not an operator. Choose a name from the list.")
+        raise FieldError("to", f"{to[:40]!r} is not an operator. Choose a name from the list.")
     if assigns and not to:
-        raise AlertError("to: is empty. Choose who gets your alerts.")
+        raise FieldError("to", "is empty. Choose who gets your alerts.")
     if assigns:
         for alert in Alert.objects.open():
             if alert.owner == by != to:

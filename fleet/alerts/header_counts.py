@@ -1,4 +1,4 @@
-"""What every page tells of, in one question to the database: alerts, and what is not delivered."""
+"""The counts in the header of every page, read in one query."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,12 +13,12 @@ from fleet.access.roles import reads_anonymously
 from fleet.models import Alert, Delivery
 from telemetry.long_term.writer import in_trouble
 
-KEPT = "trnwatch_trouble"
+CACHED = "trnwatch_header_counts"
 
 
 @dataclass(frozen=True, slots=True)
 class HeaderCounts:
-    """How many alerts are unacknowledged, what was given up or not sent, what is behind."""
+    """Unacknowledged alerts, dead and late deliveries, and shards the long-term store lacks."""
 
     n_unacknowledged: int = 0
     n_dead: int = 0
@@ -27,7 +27,6 @@ class HeaderCounts:
 
     @classmethod
     def now(cls, *, now: datetime) -> Self:
-        """Count them."""
         counted = [
             _counted("n_unacknowledged", Alert.objects.open().unacknowledged()),
             _counted("n_dead", Delivery.objects.dead()),
@@ -38,22 +37,21 @@ class HeaderCounts:
 
 
 def _counted(name: str, rows: QuerySet[Any, Any]) -> QuerySet[Any, Any]:
-    """Return a row of a name and a count; none at all where there is nothing to count."""
+    """Select a row of a name and a count; no row where the count is zero."""
     named = rows.order_by().annotate(what=Value(name)).values("what")
     counted: QuerySet[Any, Any] = named.annotate(n=Count("pk")).values_list("what", "n")
     return counted
 
 
-def trouble_for(request: HttpRequest | None) -> HeaderCounts:
-    """Return what whoever looks at a page may know; asked once per page, and never in vain."""
-    is_in = getattr(getattr(request, "user", None), "is_authenticated", False)
-    if request is None or not (is_in or reads_anonymously(request)):
+def header_counts(request: HttpRequest | None) -> HeaderCounts:
+    """Read the counts that a request may see, once per request; zeros without a database."""
+    is_signed_in = getattr(getattr(request, "user", None), "is_authenticated", False)
+    if request is None or not (is_signed_in or reads_anonymously(request)):
         return HeaderCounts()
-    if KEPT not in request.META:
+    if CACHED not in request.META:
         try:
-            request.META[KEPT] = HeaderCounts.now(now=timezone.now())
+            request.META[CACHED] = HeaderCounts.now(now=timezone.now())
         except DatabaseError:
-            # No page fails for want of a database.
             return HeaderCounts()
-    trouble: HeaderCounts = request.META[KEPT]
-    return trouble
+    counts: HeaderCounts = request.META[CACHED]
+    return counts

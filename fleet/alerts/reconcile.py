@@ -1,54 +1,178 @@
-"""From findings to alerts: open the new, refresh the lasting, resolve the rest."""
+"""Turn findings into alerts: fire new ones, refresh open ones, resolve the rest."""
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import Q
 
-from fleet.alerts.correlation import (
-    QUIET,
-    SYMPTOMS,
-    Subject,
-    by_subject,
-    damp,
-    has_same_culprit,
-    is_same_again,
-    key_of,
-    last_time,
-    pair,
-)
-from fleet.alerts.events import Kind, blame, change, how_bad, how_many, note
+from fleet.alerts.events import Kind, change, nodes_text, note, severity_text, summary
 from fleet.alerts.matchers import active_silences
 from fleet.alerts.silences import apply_silences
-from fleet.models import Alert, InjectedFault, Node, Run
+from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect import RULES, Finding
+from telemetry.detect.engine import LAYOUT
 from telemetry.detect.findings import UNKNOWN
 
+Subject = tuple[str, str]  # a rule, and what it evaluates: run:<name>, node:<name>, fleet, …
+Fits = Callable[[Subject, Finding, Alert], bool]
+
 SEVERITIES = {"page": Alert.Severity.PAGE, "warn": Alert.Severity.WARN}
+# Any fault may show in these. An alert of theirs whose cause is known is the alert of that fault.
+SYMPTOMS = frozenset({"allreduce_share", "step_slow"})
+
+
+def reconcile(
+    findings: Iterable[Finding], *, evaluated: Collection[Subject], now: datetime
+) -> list[Alert]:
+    """Update the open alerts to match the findings; return those that changed visibly.
+
+    Alerts whose subject was not evaluated (no data, store unreachable) are left unchanged.
+    """
+    found = by_subject(findings)
+    if not found and not Alert.objects.open().exists():
+        return []
+    return _reconcile(found, evaluated, now=now)
+
+
+@transaction.atomic
+def _reconcile(
+    found: Mapping[Subject, Finding], evaluated: Collection[Subject], *, now: datetime
+) -> list[Alert]:
+    alerts = Alert.objects.open().select_related("run", "node", "silence")
+    # A simulated run's plan and clocks are long, and not needed here.
+    open_ = list(alerts.defer("run__plan", "run__clock"))
+    paired = pair(found, open_)
+    lasting = {alert.pk for alert in paired.values()}
+    unpaired = [alert for alert in open_ if alert.pk not in lasting]
+    changed = [alert for alert in unpaired if _merge(alert, found, paired, now=now)]
+    changed += [alert for alert in unpaired if alert.is_open and _end(alert, evaluated, now=now)]
+    occupied = {key_of(alert) for alert in unpaired if alert.is_open}
+    changed += _refresh_all(found, paired, occupied, now=now)
+    fired = [fire(found[key], key, now=now) for key in found if key not in paired]
+    changed += filter(None, fired)
+    still_open = {alert.pk: alert for alert in (*open_, *changed) if alert.is_open}
+    silenced = apply_silences(still_open.values(), active_silences(now=now), now=now)
+    return list({alert.pk: alert for alert in (*changed, *silenced)}.values())
+
+
+def subject_of(finding: Finding) -> str:
+    """Name what an alert is about: a run, a node, a budget or the whole fleet, by its rule.
+
+    A fault that all nodes of a run have is about the run.
+    """
+    names = {"run": f"run:{finding.run}", "node": f"node:{finding.node}", "fleet": "fleet"}
+    names["budget"] = f"budget:{finding.evidence.get('budget')}"
+    subject = RULES[finding.rule].subject
+    return names["run" if subject == "node" and finding.node is None else subject]
+
+
+def by_subject(findings: Iterable[Finding]) -> dict[Subject, Finding]:
+    """Index findings by rule and subject: the strongest of each, the strongest first."""
+    found: dict[Subject, Finding] = {}
+    for finding in sorted(findings, key=lambda each: -each.score):
+        found.setdefault((finding.rule, subject_of(finding)), finding)
+    return found
+
+
+def pair(found: Mapping[Subject, Finding], open_: Iterable[Alert]) -> dict[Subject, Alert]:
+    """Assign open alerts to findings; a finding without an alert is new.
+
+    The most certain fit comes first: same rule, subject and culprit; same culprit under another
+    rule; same rule and subject with another culprit; a symptom whose cause is now known.
+    """
+    free = {alert.pk: alert for alert in open_}
+    # An alert whose culprit no finding names ends, and its rule and subject become free.
+    occupied = {
+        key_of(alert)
+        for alert in free.values()
+        if any(agrees(alert, each) or has_same_culprit(alert, each) for each in found.values())
+    }
+    paired: dict[Subject, Alert] = {}
+    fits: tuple[tuple[Fits, bool], ...] = (
+        (lambda key, finding, alert: key == key_of(alert) and agrees(alert, finding), False),
+        (lambda _key, finding, alert: has_same_culprit(alert, finding), True),
+        (lambda key, _finding, alert: key == key_of(alert), False),
+        (lambda _key, finding, alert: is_explained(alert, finding), True),
+    )
+    for fit, moves in fits:
+        for key, finding in found.items():
+            # No alert moves to an occupied key: that key's own alert stays there.
+            if key in paired or (moves and key in occupied):
+                continue
+            alert = next((each for each in free.values() if fit(key, finding, each)), None)
+            if alert is not None:
+                paired[key] = free.pop(alert.pk)
+    return paired
+
+
+def key_of(alert: Alert) -> Subject:
+    return (alert.rule, alert.subject)
+
+
+def agrees(alert: Alert, finding: Finding) -> bool:
+    """Whether cause, node and device are the same where both alert and finding know them."""
+    node = alert.node.name if alert.node else None
+    is_about_node = RULES[finding.rule].subject == "node"
+    ignores_cause = is_about_node or UNKNOWN in (alert.cause, finding.cause)
+    return (
+        (ignores_cause or alert.cause == finding.cause)
+        and (None in (node, finding.node) or node == finding.node)
+        and (None in (alert.device, finding.device) or alert.device == finding.device)
+    )
+
+
+def has_same_culprit(alert: Alert, finding: Finding) -> bool:
+    """Whether both name the same cause at the same node of the same run, under any rule."""
+    if not _is_same_run(alert, finding) or alert.cause != finding.cause:
+        return False
+    if finding.cause == UNKNOWN:
+        return alert.rule in SYMPTOMS and finding.rule in SYMPTOMS
+    node = alert.node.name if alert.node else None
+    # The first node that was found may turn out to be one of several.
+    return node == finding.node or (finding.node is None and node in finding.nodes)
+
+
+def is_explained(alert: Alert, finding: Finding) -> bool:
+    """Whether an alert is a symptom of unknown cause, and the finding names one in its run."""
+    is_unexplained = alert.rule in SYMPTOMS and alert.cause == UNKNOWN
+    return is_unexplained and finding.cause != UNKNOWN and _is_same_run(alert, finding)
+
+
+def _is_same_run(alert: Alert, finding: Finding) -> bool:
+    if finding.run is None and finding.node is None:
+        return False
+    return (alert.run.name if alert.run else None) == finding.run
+
+
+# An alert that is detected again within this time fires again on the same row,
+REFIRES_WITHIN = timedelta(minutes=5)
+# or within this, if the finding does not know the cause that the alert had.
+REFIRES_UNEXPLAINED_WITHIN = timedelta(minutes=1)
+# Later, a new row refers to the earlier one.
+RECURS_WITHIN = timedelta(hours=1)
+FLAPS_AT, FLAPS_WITHIN = 3, timedelta(minutes=30)
+# A flapping alert is resolved after this time without a finding.
+QUIET = timedelta(minutes=10)
+FIRINGS = (Kind.FIRED, Kind.REFIRED)
+# A problem has no more rows than this within the time in which firings are counted.
+LONGEST_CHAIN = 6
 
 
 def fire(finding: Finding, key: Subject, *, now: datetime) -> Alert | None:
-    """Fire an alert; None where another watcher did so at this very moment."""
-    earlier = last_time(key, finding, now=now)
+    """Fire an alert; None where another process did so at the same moment."""
+    earlier = last_alert(key, finding, now=now)
     if earlier is not None and is_same_again(earlier, finding, now=now):
-        return earlier if _again(earlier, finding, key, now=now) else None
-    alert = _new(finding, key, earlier, now=now)
-    if alert is not None:
-        note(alert, Kind.FIRED, now=now, text=blame(finding))
-        if earlier is not None:
-            damp(alert, now=now)
-    return alert
-
-
-def _new(finding: Finding, key: Subject, earlier: Alert | None, *, now: datetime) -> Alert | None:
+        return earlier if _refire(earlier, finding, key, now=now) else None
     run = Run.objects.filter(name=finding.run).first() if finding.run else None
     drills = InjectedFault.objects.filter(run=run, starts_at__lte=now, ends_at__gte=now)
     try:
         with transaction.atomic():
-            return Alert.objects.create(
-                **_where(key),
-                **told_by(finding),
+            alert = Alert.objects.create(
+                rule=key[0],
+                subject=key[1],
+                **fields_of(finding),
                 severity=SEVERITIES[finding.severity],
                 run=run,
                 onset_at=min(now, datetime.fromtimestamp(finding.onset_s, UTC)),
@@ -59,39 +183,43 @@ def _new(finding: Finding, key: Subject, earlier: Alert | None, *, now: datetime
             )
     except IntegrityError:
         return None
+    note(alert, Kind.FIRED, now=now, text=summary(finding))
+    if earlier is not None:
+        damp(alert, now=now)
+    return alert
 
 
-def _again(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:
-    """Open a row again that was over for a moment; whoever had taken it still has it."""
-    told = told_by(finding)
+def _refire(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:
+    """Open a resolved row again; its acknowledgement and its owner stay."""
+    fields = fields_of(finding)
     if finding.cause == UNKNOWN:
-        told = {name: told[name] for name in ("score", "evidence")}
+        fields = {name: fields[name] for name in ("score", "evidence")}
     reopened = {
-        **_where(key),
-        **told,
+        "rule": key[0],
+        "subject": key[1],
+        **fields,
         "severity": SEVERITIES[finding.severity],
         "resolved_at": None,
         "last_seen_at": now,
         "n_firings": alert.n_firings + 1,
         "silence": None,
     }
-    was_over_at = alert.resolved_at
+    resolved_at = alert.resolved_at
     try:
         with transaction.atomic():
-            is_ours = change(alert, if_still={"resolved_at": was_over_at}, to=reopened)
+            is_ours = change(alert, if_still={"resolved_at": resolved_at}, to=reopened)
     except IntegrityError:
         return False
     if is_ours:
-        # What is kept of its charts is a beginning again.
-        alert.frozen_charts.filter(kept_until=None).update(kept_until=was_over_at)
-        text = f"{blame(finding)}; firing {alert.n_firings}"
-        note(alert, Kind.REFIRED, now=now, text=text)
+        # The frozen charts end here; new ones begin.
+        alert.frozen_charts.filter(kept_until=None).update(kept_until=resolved_at)
+        note(alert, Kind.REFIRED, now=now, text=f"{summary(finding)}; firing {alert.n_firings}")
         damp(alert, now=now)
     return is_ours
 
 
-def told_by(finding: Finding) -> dict[str, Any]:
-    """Return what an alert takes from a finding: whom it blames for what, and the figures."""
+def fields_of(finding: Finding) -> dict[str, Any]:
+    """Return the fields that an alert takes from a finding."""
     return {
         "cause": finding.cause,
         "node": Node.objects.filter(name=finding.node).first() if finding.node else None,
@@ -102,80 +230,136 @@ def told_by(finding: Finding) -> dict[str, Any]:
     }
 
 
-def _where(key: Subject) -> dict[str, str]:
-    return {"rule": key[0], "subject": key[1]}
+def last_alert(key: Subject, finding: Finding, *, now: datetime) -> Alert | None:
+    """Find the last alert of the same problem, if it was resolved within the hour."""
+    rule, subject = key
+    alike = Q(rule=rule, subject=subject) | Q(run__name=finding.run, cause=finding.cause)
+    over = Alert.objects.filter(alike, resolved_at__gt=now - RECURS_WITHIN, resolved_at__lte=now)
+    for alert in over.select_related("run", "node").order_by("-resolved_at", "-pk"):
+        is_same_problem = key_of(alert) == key and agrees(alert, finding)
+        # A run whose layout communicates more does not bring an earlier culprit back.
+        is_same_problem &= finding.evidence.get("kind") != LAYOUT or alert.cause == finding.cause
+        if is_same_problem or has_same_culprit(alert, finding):
+            return alert
+    return None
 
 
-# A share must grow by a tenth before the timeline says so again; silence only gets longer.
+def is_same_again(alert: Alert, finding: Finding, *, now: datetime) -> bool:
+    """Whether a resolved alert is recent enough to fire again on its own row."""
+    is_unexplained = finding.cause == UNKNOWN != alert.cause
+    within = REFIRES_UNEXPLAINED_WITHIN if is_unexplained else REFIRES_WITHIN
+    return alert.resolved_at is not None and now - alert.resolved_at <= within
+
+
+def damp(alert: Alert, *, now: datetime) -> None:
+    """Mark an alert that fired often of late as flapping, and note it once."""
+    firings = AlertEvent.objects.filter(
+        alert__in=chain(alert), kind__in=FIRINGS, at__gt=now - FLAPS_WITHIN
+    )
+    n_firings = firings.count()
+    if n_firings < FLAPS_AT:
+        if alert.flapping_since is not None:
+            change(alert, if_still={}, to={"flapping_since": None})
+    elif alert.flapping_since is None:
+        change(alert, if_still={"flapping_since": None}, to={"flapping_since": now})
+        text = f"fired {n_firings} times within 30 minutes; resolves after 10 quiet minutes"
+        note(alert, Kind.FLAPPING, now=now, text=text)
+
+
+def chain(alert: Alert) -> Sequence[int]:
+    """List the keys of an alert and of the earlier alerts of its problem."""
+    keys, earlier = [alert.pk], alert.earlier_id
+    while earlier is not None and len(keys) < LONGEST_CHAIN:
+        keys.append(earlier)
+        earlier = Alert.objects.values_list("earlier_id", flat=True).get(pk=earlier)
+    return keys
+
+
+# A score must grow by a tenth before the timeline notes it again.
 WORSE_BY = 1.1
-# A problem at the edge of two rules, or of two causes, is not told at every turn.
+# A problem at the edge of two rules or causes does not alternate more often than this.
 RULE_STAYS, CAUSE_STAYS = timedelta(minutes=5), timedelta(seconds=30)
-# A flapping alert that was quiet for so long and burns again gets a line for it, but pages nobody.
+# A flapping alert that was quiet for so long and fires again gets an entry, but no notification.
 AWAY = timedelta(minutes=1)
+
+
+def _refresh_all(
+    found: Mapping[Subject, Finding],
+    paired: Mapping[Subject, Alert],
+    occupied: Collection[Subject],
+    *,
+    now: datetime,
+) -> list[Alert]:
+    """Refresh the lasting alerts, those without changes in one query.
+
+    None moves to an ``occupied`` rule and subject: there another alert waits for its end.
+    """
+    changed, unchanged = [], []
+    for key, alert in paired.items():
+        if alert.last_seen_at >= now:
+            continue
+        is_in_the_way = key_of(alert) != key and key_of(alert) in found
+        goal = key_of(alert) if key in occupied else key
+        is_noted = refresh(alert, found[key], goal, now=now, must_move=is_in_the_way)
+        if is_noted is None:
+            unchanged.append(alert.pk)
+        elif is_noted:
+            changed.append(alert)
+    if unchanged:
+        Alert.objects.open().filter(pk__in=unchanged, last_seen_at__lt=now).update(
+            last_seen_at=now
+        )
+    return changed
 
 
 def refresh(
     alert: Alert, finding: Finding, key: Subject, *, now: datetime, must_move: bool = False
 ) -> bool | None:
-    """Bring an open alert up to date; say whether its timeline gained a line.
+    """Update an open alert; return whether its timeline got an entry, None without a change.
 
-    None where there is nothing to say but that it lasts. It ``must_move`` to its rule where
-    another finding stands at the rule it has.
+    It ``must_move`` to ``key`` where another finding has its rule and subject.
     """
     moves = must_move or _moves(alert, finding, key, now=now)
     is_urgent = SEVERITIES[finding.severity] < alert.severity
-    is_renamed = _is_renamed(alert, finding, now=now)
+    has_new_culprit = _has_new_culprit(alert, finding, now=now)
     is_worse = is_urgent or _is_worse(alert, finding)
     is_back = alert.quiet_since is not None and now - alert.quiet_since >= AWAY
-    joined, gone = _moved(alert, finding)
+    joined, gone = _changed_nodes(alert, finding)
     to: dict[str, Any] = {}
     if alert.quiet_since is not None:
         to |= {"quiet_since": None, "n_firings": alert.n_firings + 1}
     if moves:
         to |= {"rule": key[0], "subject": key[1]}
-    # What could wait for the morning may become urgent; under its own rule never less so again.
+    # A warning may become a page; under its own rule a page never becomes a warning.
     if moves or is_urgent:
         to["severity"] = SEVERITIES[finding.severity]
-    if is_renamed:
-        to |= told_by(finding)
-    if moves or is_renamed or is_worse or is_back or joined or gone:
+    if has_new_culprit:
+        to |= fields_of(finding)
+    if moves or has_new_culprit or is_worse or is_back or joined or gone:
         to["evidence"] = dict(finding.evidence)
         to["score"] = finding.score if moves or is_back else max(alert.score, finding.score)
     if not to:
         return None
-    as_seen = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
-    if not change(alert, if_still=as_seen, to=to | {"last_seen_at": now}):
+    as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
+    if not change(alert, if_still=as_read, to=to | {"last_seen_at": now}):
         return False
-    what = {
-        Kind.RULE_CHANGED: moves,
-        Kind.CAUSE_CHANGED: is_renamed,
-        Kind.WORSENED: is_worse or joined,
-        Kind.LEARNED: gone,
+    nodes = nodes_text(finding)
+    texts = {
+        Kind.RULE_CHANGED: (moves, f"{RULES[finding.rule].title.lower()}; {summary(finding)}"),
+        Kind.CAUSE_CHANGED: (has_new_culprit, summary(finding)),
+        Kind.WORSENED: (is_worse or joined, nodes if finding.nodes else severity_text(finding)),
+        Kind.LEARNED: (gone, nodes),
     }
-    news = [Kind.REFIRED] if is_back else []
-    news += [kind for kind, is_so in what.items() if is_so][:1]
-    for kind in news:
-        note(alert, kind, now=now, text=_text(alert, finding, kind))
+    news = [(kind, text) for kind, (is_so, text) in texts.items() if is_so][:1]
+    if is_back:
+        news.insert(0, (Kind.REFIRED, f"{summary(finding)}; firing {alert.n_firings}"))
+    for kind, text in news:
+        note(alert, kind, now=now, text=text)
     return bool(news)
 
 
-def _text(alert: Alert, finding: Finding, kind: Kind) -> str:
-    """Return what the timeline says of a change."""
-    match kind:
-        case Kind.REFIRED:
-            return f"{blame(finding)}; firing {alert.n_firings}"
-        case Kind.RULE_CHANGED:
-            return f"{RULES[finding.rule].title.lower()}; {blame(finding)}"
-        case Kind.WORSENED if not finding.nodes:
-            return how_bad(finding)
-        case Kind.WORSENED | Kind.LEARNED:
-            return how_many(finding)
-        case _:
-            return blame(finding)
-
-
-def _moved(alert: Alert, finding: Finding) -> tuple[bool, bool]:
-    """Return whether nodes have joined those that the alert accuses, and whether some are gone."""
+def _changed_nodes(alert: Alert, finding: Finding) -> tuple[bool, bool]:
+    """Whether nodes were added to those that the alert names, and whether some are gone."""
     if finding.node is not None or not finding.nodes:
         return False, False
     was, now = set(alert.evidence.get("nodes") or ()), set(finding.nodes)
@@ -183,95 +367,32 @@ def _moved(alert: Alert, finding: Finding) -> tuple[bool, bool]:
 
 
 def _moves(alert: Alert, finding: Finding, key: Subject, *, now: datetime) -> bool:
-    """Whether the alert goes on under another rule: at once where that is more urgent."""
+    """Whether the alert moves to another rule: at once if that is more urgent."""
     if key == key_of(alert):
         return False
     is_more_urgent = SEVERITIES[finding.severity] < alert.severity
     return is_more_urgent or not _has_lately(alert, Kind.RULE_CHANGED, since=now - RULE_STAYS)
 
 
-def _is_renamed(alert: Alert, finding: Finding, *, now: datetime) -> bool:
-    """Whether another is to blame; evidence that has since faded does not unname a culprit."""
-    blamed = (finding.cause, finding.node, finding.device)
-    was_blamed = (alert.cause, alert.node.name if alert.node else None, alert.device)
-    if blamed == was_blamed:
+def _has_new_culprit(alert: Alert, finding: Finding, *, now: datetime) -> bool:
+    """Whether the culprit changes; a finding without a cause does not remove a known one."""
+    new = (finding.cause, finding.node, finding.device)
+    if new == (alert.cause, alert.node.name if alert.node else None, alert.device):
         return False
     if finding.cause == UNKNOWN:
-        # Who it is may be known before why.
+        # The node may be known before the cause.
         return alert.cause == UNKNOWN and alert.node is None and finding.node is not None
     is_first = alert.cause == UNKNOWN
     return is_first or not _has_lately(alert, Kind.CAUSE_CHANGED, since=now - CAUSE_STAYS)
 
 
 def _is_worse(alert: Alert, finding: Finding) -> bool:
-    is_told = finding.rule in SYMPTOMS or "share_ratio" in finding.evidence
-    return is_told and finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
+    is_noted = finding.rule in SYMPTOMS or "share_ratio" in finding.evidence
+    return is_noted and finding.rule == alert.rule and finding.score > alert.score * WORSE_BY
 
 
 def _has_lately(alert: Alert, kind: Kind, *, since: datetime) -> bool:
     return alert.events.filter(kind=kind, at__gt=since).exists()
-
-
-def reconcile(
-    findings: Iterable[Finding], *, watched: Collection[Subject], now: datetime
-) -> list[Alert]:
-    """Make the open alerts of what was watched say what the findings say.
-
-    A rule that could not look at a subject leaves its alert alone: no news is not good news.
-    Returns the alerts that changed in a way a person would want to know.
-    """
-    found = by_subject(findings)
-    if not found and not Alert.objects.open().exists():
-        return []
-    return _reconcile(found, watched, now=now)
-
-
-@transaction.atomic
-def _reconcile(
-    found: Mapping[Subject, Finding], watched: Collection[Subject], *, now: datetime
-) -> list[Alert]:
-    alerts = Alert.objects.open().select_related("run", "node", "silence")
-    # A simulated run's plan and clocks are long, and say nothing of its alerts.
-    held = list(alerts.defer("run__plan", "run__clock"))
-    paired = pair(found, held)
-    lasting = {alert.pk for alert in paired.values()}
-    over = [alert for alert in held if alert.pk not in lasting]
-    changed = [alert for alert in over if _merge(alert, found, paired, now=now)]
-    changed += [alert for alert in over if alert.is_open and _end(alert, watched, now=now)]
-    taken = {key_of(alert) for alert in over if alert.is_open}
-    changed += _refresh_all(found, paired, taken, now=now)
-    fired = [fire(found[key], key, now=now) for key in found if key not in paired]
-    changed += filter(None, fired)
-    still_open = {alert.pk: alert for alert in (*held, *changed) if alert.is_open}
-    muted = apply_silences(still_open.values(), active_silences(now=now), now=now)
-    return list({alert.pk: alert for alert in (*changed, *muted)}.values())
-
-
-def _refresh_all(
-    found: Mapping[Subject, Finding],
-    paired: Mapping[Subject, Alert],
-    taken: Collection[Subject],
-    *,
-    now: datetime,
-) -> list[Alert]:
-    """Bring the lasting alerts up to date, those without news all at once.
-
-    None moves to a rule and subject that are ``taken``: there an alert waits for its end.
-    """
-    changed, calm = [], []
-    for key, alert in paired.items():
-        if alert.last_seen_at >= now:
-            continue
-        is_in_the_way = key_of(alert) != key and key_of(alert) in found
-        goal = key_of(alert) if key in taken else key
-        news = refresh(alert, found[key], goal, now=now, must_move=is_in_the_way)
-        if news is None:
-            calm.append(alert.pk)
-        elif news:
-            changed.append(alert)
-    if calm:
-        Alert.objects.open().filter(pk__in=calm, last_seen_at__lt=now).update(last_seen_at=now)
-    return changed
 
 
 def _merge(
@@ -281,7 +402,7 @@ def _merge(
     *,
     now: datetime,
 ) -> bool:
-    """Resolve an alert whose culprit another alert names by now."""
+    """Resolve an alert if another open alert names the same culprit."""
     twins = (
         other
         for key, other in paired.items()
@@ -289,22 +410,22 @@ def _merge(
     )
     if (twin := next(twins, None)) is None or alert.last_seen_at >= now:
         return False
-    return _resolve(alert, now=now, text=f"alert {twin.pk} tells it from here on")
+    return _resolve(alert, now=now, text=f"merged into alert {twin.pk}")
 
 
-def _end(alert: Alert, watched: Collection[Subject], *, now: datetime) -> bool:
-    """Resolve an alert that is no longer found; say whether it is over."""
+def _end(alert: Alert, evaluated: Collection[Subject], *, now: datetime) -> bool:
+    """Resolve an alert that is no longer found; return whether it is resolved."""
     if alert.last_seen_at >= now:
         return False
-    if key_of(alert) not in watched:
+    if key_of(alert) not in evaluated:
         run = alert.run
         is_gone = run is not None and run.finished_at is not None and run.finished_at <= now
-        return is_gone and _resolve(alert, now=now, text="its run is over")
+        return is_gone and _resolve(alert, now=now, text="its run has ended")
     if alert.flapping_since is None:
         return _resolve(alert, now=now)
-    as_seen = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
+    as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
     if alert.quiet_since is None:
-        change(alert, if_still=as_seen, to={"quiet_since": now})
+        change(alert, if_still=as_read, to={"quiet_since": now})
         return False
     if now - alert.quiet_since < QUIET:
         return False
@@ -312,8 +433,8 @@ def _end(alert: Alert, watched: Collection[Subject], *, now: datetime) -> bool:
 
 
 def _resolve(alert: Alert, *, now: datetime, text: str = "") -> bool:
-    as_seen = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
-    if not change(alert, if_still=as_seen, to={"resolved_at": now, "quiet_since": None}):
+    as_read = {"resolved_at": None, "last_seen_at": alert.last_seen_at}
+    if not change(alert, if_still=as_read, to={"resolved_at": now, "quiet_since": None}):
         return False
     note(alert, Kind.RESOLVED, now=now, text=text)
     return True

@@ -1,11 +1,11 @@
-"""An alert as text for people: what its templates need to know, and the rendering of them.
+"""An alert as text: its evidence, the context of its templates, and the facts of its page.
 
 The sentences are in ``templates/alerts``: ``_rule.html`` holds what every alert says, and
 ``<rule>.html`` what one rule says differently.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import cached_property, lru_cache
@@ -18,17 +18,163 @@ from django.template.loader import get_template
 from django.utils.html import strip_tags
 from django.utils.safestring import SafeString, mark_safe
 
-from fleet.alerts.evidence import (
-    CAUSES,
-    LINKS,
-    RUN_CAUSES,
-    Culprit,
-    Evidence,
-    cause_name,
-    part_name,
-)
 from fleet.formatting import count, counted, duration, figure, percent, seconds, unit_of, usd
 from fleet.models import Alert
+from telemetry.detect.findings import UNKNOWN
+
+# The causes that templates/alerts/_causes.html has a sentence for, each with its name in a list.
+CAUSES: Mapping[str, str] = {
+    "efa_latency": "EFA latency",
+    "efa_loss": "EFA retransmits",
+    "efa_down": "EFA device down",
+    "slow_core": "slow core",
+    "hbm_slow": "slow HBM",
+    "throttle": "throttling",
+    "input_stall": "input stall",
+    "checkpoint_slow": "slow checkpoint",
+    "recompile": "recompile",
+    "ecc_uncorrected": "uncorrected ECC",
+    "node_silent": "silent node",
+    "node_crash": "crashed node",
+    "hang": "hang",
+    "exec_errors": "failing executions",
+    "node_idle": "idle node",
+    "seq_imbalance": "sequence lengths",
+    "stage_imbalance": "pipeline stage",
+}
+# Causes that lie in the run, not in one node.
+RUN_CAUSES = frozenset({"checkpoint_slow", "recompile", "seq_imbalance", "stage_imbalance"})
+LINKS = frozenset({"efa_latency", "efa_loss", "efa_down"})
+# What an alert's device counts, by its cause.
+PARTS: Mapping[str, str] = {
+    "efa_latency": "EFA",
+    "efa_loss": "EFA",
+    "efa_down": "EFA",
+    "slow_core": "core",
+    "hbm_slow": "device",
+    "throttle": "device",
+    "ecc_uncorrected": "device",
+}
+
+
+def part_name(cause: str) -> str | None:
+    """Name what an alert's device number counts; None if its cause has no device."""
+    return PARTS.get(cause)
+
+
+def cause_name(cause: str) -> str:
+    return CAUSES.get(cause, cause.replace("_", " "))
+
+
+# Rules of which the other workers may wait for one.
+WAITED = frozenset({"allreduce_share", "step_slow", "core_slow", "hbm_slow"})
+
+
+def _number(value: object) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if isfinite(value) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Culprit:
+    """The figure by which a culprit differs from its peers; None where unknown."""
+
+    metric: str | None = None
+    value: float | None = None
+    peers_median: float | None = None
+    n_peers: int | None = None
+    unit: str | None = None
+    limit: float | None = None
+
+
+def _culprit(given: object) -> Culprit:
+    if not isinstance(given, Mapping):
+        return Culprit()
+    n_peers = _number(given.get("n_peers"))
+    return Culprit(
+        metric=given.get("metric"),
+        value=_number(given.get("value")),
+        peers_median=_number(given.get("peers_median")),
+        n_peers=None if n_peers is None else int(n_peers),
+        unit=given.get("unit"),
+        limit=_number(given.get("limit")),
+    )
+
+
+def has_late_worker(alert: Alert) -> bool:
+    """Whether the other workers wait for the alert's node; False where a link is slow."""
+    is_waited_for = Evidence(alert.evidence).is_waiting and alert.rule in WAITED
+    return is_waited_for and alert.node is not None and alert.cause not in LINKS
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """The figures of one alert, read leniently: each rule stores those that it has."""
+
+    figures: Mapping[str, Any]
+
+    @property
+    def clean(self) -> Mapping[str, Any]:
+        """All figures except NaN and infinity."""
+        return {
+            key: value
+            for key, value in self.figures.items()
+            if not isinstance(value, float) or isfinite(value)
+        }
+
+    def number(self, name: str) -> float | None:
+        """Return a figure; None where it is missing or not a finite number."""
+        return _number(self.figures.get(name))
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether workers wait for a peer, rather than for bytes to move."""
+        if "kind" in self.figures:
+            return bool(self.figures["kind"] == "waiting")
+        return (self.number("wait_ratio") or 0.0) > (self.number("transfer_ratio") or 0.0)
+
+    @property
+    def is_layout(self) -> bool:
+        """Whether the layout of the run explains the communication: nothing is broken."""
+        return str(self.figures.get("kind", "")).endswith("layout")
+
+    @property
+    def culprit(self) -> Culprit:
+        return _culprit(self.figures.get("culprit"))
+
+    @property
+    def wait_by_worker(self) -> Mapping[str, float]:
+        """Seconds that each worker waits per step."""
+        return self._numbers("wait_by_worker")
+
+    @property
+    def by_node(self) -> Mapping[str, float]:
+        """How busy the host of each node is, 0 to 1, in alerts of hangs."""
+        return self._numbers("host_by_node")
+
+    def _numbers(self, name: str) -> Mapping[str, float]:
+        given = self.figures.get(name)
+        pairs = given.items() if isinstance(given, Mapping) else ()
+        return {str(k): n for k, v in pairs if (n := _number(v)) is not None}
+
+    @property
+    def ruled_out(self) -> Mapping[str, Culprit]:
+        """The causes that were ruled out, each with its figure.
+
+        Older alerts list "unknown" too, which is not a cause.
+        """
+        given = self.figures.get("ruled_out")
+        if isinstance(given, Mapping):
+            found = {str(cause): _culprit(figure) for cause, figure in given.items()}
+        else:
+            found = {str(cause): Culprit() for cause in given} if isinstance(given, list) else {}
+        return {cause: figure for cause, figure in found.items() if cause != UNKNOWN}
+
+    def names(self, key: str) -> Sequence[str]:
+        given = self.figures.get(key)
+        return [str(name) for name in given] if isinstance(given, list | tuple) else []
+
 
 # Rules whose headline or opening already names the cause and its figure.
 SELF_EXPLAINED = frozenset(
@@ -49,7 +195,7 @@ SPACES = re.compile(r"[ \n]+")
 
 
 def headline(alert: Alert) -> SafeString:
-    """Say in one clause what is wrong and where."""
+    """Write in one clause what is wrong and where."""
     return AlertText(alert, now=alert.last_seen_at).headline
 
 
@@ -59,7 +205,7 @@ def one_line(rendered: str) -> str:
 
 
 def plain(html: str) -> str:
-    """Return HTML as one line of plain text."""
+    """Convert HTML to one line of plain text."""
     return " ".join(unescape(strip_tags(html)).split())
 
 
@@ -90,27 +236,22 @@ class Loss:
         """How the loss was computed, with every figure that went into it, as plain text."""
         span_s, paused_s = self.cost["span_s"], self.cost.get("paused_s", 0.0)
         context = {
-            "cost": dict(self.cost) | {"usd_per_hour": _number(self.cost, "usd_per_hour")},
+            "cost": dict(self.cost) | {"usd_per_hour": _number(self.cost.get("usd_per_hour"))},
             "n_possible": max(0.0, span_s - paused_s) / self.cost["usual_s"],
-            "n_others": int(_number(self.cost, "n_others") or 0),
+            "n_others": int(_number(self.cost.get("n_others")) or 0),
         }
         return one_line(get_template("alerts/_loss.html#how").render(context))
 
 
 def loss(alert: Alert) -> Loss | None:
-    """Return what an alert has cost, as fleet/costs/losses.py measured it; None if unknown."""
-    lost_s, span_s = _number(alert.cost, "lost_s"), _number(alert.cost, "span_s")
-    n_steps, dollars = _number(alert.cost, "n_steps"), _number(alert.cost, "usd")
+    """Read what an alert has cost, as fleet/costs/losses.py measured it; None if unknown."""
+    names = ("lost_s", "span_s", "n_steps", "usd")
+    lost_s, span_s, n_steps, dollars = (_number(alert.cost.get(name)) for name in names)
     if lost_s is None or span_s is None or n_steps is None:
         return None
     if lost_s <= LOSS_NOISE_RATIO * span_s:
         lost_s, n_steps, dollars = 0.0, 0.0, None if dollars is None else 0.0
     return Loss(lost_s, n_steps, dollars, alert.cost)
-
-
-def _number(cost: Mapping[str, Any], name: str) -> float | None:
-    value = cost.get(name)
-    return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 
 @dataclass(frozen=True)
@@ -211,7 +352,7 @@ class AlertText:
         }
 
     def _shares(self, evidence: Evidence) -> dict[str, float | None]:
-        """Return the share at its worst, a lower one of now, and the limit."""
+        """List the highest all-reduce share, the present one if it is lower, and the limit."""
         if self.alert.rule != "allreduce_share":
             return {}
         known = (evidence.number("worst_share_ratio"), evidence.number("share_ratio"))
@@ -230,7 +371,7 @@ class AlertText:
 
 @lru_cache(maxsize=512)
 def _template_name(rule: str, part: str) -> str:
-    """Name the template of a part: that of the rule, or that of every alert."""
+    """Find the template of a part: the rule's own, else the general one."""
     name = f"alerts/{rule}.html#{part}"
     try:
         get_template(name)
@@ -240,7 +381,7 @@ def _template_name(rule: str, part: str) -> str:
 
 
 def _collective(alert: Alert, evidence: Evidence) -> str:
-    """Say whether the transfer is slow or a worker is late: the two must not be confused."""
+    """Distinguish a slow transfer from a late worker."""
     is_measured = evidence.number("wait_ratio") is not None and not evidence.is_layout
     if alert.rule != "allreduce_share" or not is_measured:
         return ""
@@ -250,7 +391,7 @@ def _collective(alert: Alert, evidence: Evidence) -> str:
 
 
 def _step_time(alert: Alert, step_s: float | None, usual_s: float | None) -> str:
-    """Say whether steps take longer than before; empty where the headline says so already."""
+    """Whether the step time has changed; empty where the headline says so already."""
     if step_s is None or usual_s is None or alert.rule == "step_slow":
         return ""
     return "unchanged" if abs(step_s - usual_s) <= STEP_NOISE_RATIO * usual_s else "changed"
@@ -265,7 +406,7 @@ LABELS: Mapping[str, str] = {
     "n_graphs": "Graphs",
     "key_changes": "Changed in the key",
 }
-# Figures that a sentence, a row of their own or a chart shows.
+# Figures that a sentence, another row or a chart shows.
 SHOWN_ELSEWHERE = frozenset(
     {
         *("share_ratio", "wait_ratio", "transfer_ratio", "step", "step_s", "baseline_step_s"),
@@ -280,9 +421,9 @@ SHOWN_ELSEWHERE = frozenset(
 
 
 def facts(alert: Alert, *, recurring: str = "") -> list[Fact]:
-    """Return the evidence of an alert as labels and values, plain text.
+    """List the evidence of an alert as labels and values, in plain text.
 
-    ``recurring`` says how often the problem came lately.
+    ``recurring`` describes how often the problem occurred lately.
     """
     evidence = Evidence(alert.evidence)
     culprit, device = evidence.culprit, part_name(alert.cause)
@@ -360,7 +501,7 @@ def _step(evidence: Evidence) -> str | None:
 
 
 def ruled_out(alert: Alert) -> list[Fact]:
-    """Return the causes that were ruled out, each with its figure and that of its peers."""
+    """List the causes that were ruled out, each with its figure and that of its peers."""
     return [
         (cause_name(cause), _comparison(culprit))
         for cause, culprit in Evidence(alert.evidence).ruled_out.items()

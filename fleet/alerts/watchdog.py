@@ -1,4 +1,4 @@
-"""Is anybody watching? Asked from outside Celery, by the process that sends notifications."""
+"""Detect that the fleet is no longer evaluated, from outside Celery: the senders check it."""
 
 import logging
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from django.db import IntegrityError
 from redis import Redis
 from redis.exceptions import RedisError
 
-from fleet.alerts import reconcile
+from fleet.alerts.reconcile import reconcile
 from fleet.models import Alert, Watchdog
 from telemetry.detect import RULES, Finding
 from telemetry.store.hot import HotStore
@@ -19,45 +19,44 @@ log = logging.getLogger(__name__)
 BLIND = ("monitoring_blind", "fleet")
 REDIS_WITHIN_S = 2.0
 BY = "sender"
-# Of the time until the alert is raised, senders must have checked for so long themselves, and
-# the time between two checks counts no further than so: with 60 s that is 40 s and 10 s, which
-# leaves whatever starts with the sender half a minute for its first evaluation.
+# Shares of the time until the alert fires: how long senders must have checked themselves, and how
+# much the time between two checks counts at most. With 60 s these are 40 s and 10 s, so that
+# programs that start with the sender have half a minute for their first evaluation.
 MISSED_RATIO, LONGEST_GAP_RATIO = 2 / 3, 1 / 6
 
-Look = Callable[[], datetime | None]
+LastEvaluation = Callable[[], datetime | None]
 
 
-def last_look(redis_url: str) -> Look:
-    """Return a way to ask when the fleet was last looked at; None where nobody can tell."""
+def last_evaluation(redis_url: str) -> LastEvaluation:
+    """Return a function that reads when the fleet was last evaluated; None: unknown."""
     limits = {"socket_timeout": REDIS_WITHIN_S, "socket_connect_timeout": REDIS_WITHIN_S}
     store = HotStore(Redis.from_url(redis_url, **limits))
 
-    def look() -> datetime | None:
+    def read() -> datetime | None:
         try:
             at_s = store.gauges().get("watched_at_s")
         except RedisError:
             return None
         return None if at_s is None else datetime.fromtimestamp(at_s, UTC)
 
-    return look
+    return read
 
 
 @dataclass
 class WatchMonitor:
-    """Watches the watching: alive while it looked lately, else an alert of its own.
+    """Fires `monitoring_blind` when the fleet was not evaluated for long.
 
-    What it knows is in the database, so a sender that starts goes on counting where the last
-    one ended. After a pause of all senders it waits a little: what evaluates the fleet may be
-    starting at the same time.
+    Its state is in the database, so that a sender that starts continues the count of the last
+    one. After a pause of all senders it waits a little: the workers may be starting too.
     """
 
-    look: Look
+    last_evaluation: LastEvaluation
     recent_s: float = 15.0
     blind_after_s: float = 60.0
 
-    def keep(self, *, now: datetime) -> bool:
-        """Whether watching is alive; raises `monitoring_blind`, or ends it, as need be."""
-        seen = self.look()
+    def check(self, *, now: datetime) -> bool:
+        """Fire or resolve `monitoring_blind`; return whether the fleet is evaluated."""
+        seen = self.last_evaluation()
         is_alive = seen is not None and (now - seen).total_seconds() <= self.recent_s
         known = Watchdog.check_in(
             seen=seen, now=now, longest_gap_s=self.blind_after_s * LONGEST_GAP_RATIO
@@ -66,11 +65,11 @@ class WatchMonitor:
         is_missed = known.missed_s >= self.blind_after_s * MISSED_RATIO
         try:
             if quiet_s > self.blind_after_s and is_missed:
-                reconcile([self._blind(known, quiet_s)], watched=(), now=now)
+                reconcile([self._blind(known, quiet_s)], evaluated=(), now=now)
             elif is_alive and self._is_ours():
-                reconcile([], watched={BLIND}, now=now)
+                reconcile([], evaluated={BLIND}, now=now)
         except IntegrityError:
-            log.warning("monitoring_blind was raised by somebody else at the same moment")
+            log.warning("another sender fired monitoring_blind at the same moment")
         return is_alive
 
     def _is_ours(self) -> bool:

@@ -13,8 +13,7 @@ from ninja import Field, Path, Query, Router
 from ninja.params.functions import Header
 
 from fleet import alerts
-from fleet.alerts import AlertError, SilenceError
-from fleet.alerts.matchers import meaning, written
+from fleet.alerts.matchers import matchers_of, written
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
     LINE,
@@ -33,6 +32,7 @@ from fleet.api.paging import PageLinks, Paging, check_unchanged, paginate
 from fleet.models import Alert, AlertEvent
 from fleet.models.problem import ProblemError
 from telemetry.detect import RULES
+from telemetry.errors import FieldError
 
 router = Router(tags=["alerts"])
 Rule = Annotated[str, OneOf(("", *RULES))]
@@ -292,7 +292,7 @@ def alert_resolve(
     """Resolve what trnwatch can no longer observe; 409 if it was broken within the last minute."""
 
     def act(alert: Alert, by: str, now: datetime) -> str:
-        done = alerts.resolve_by_hand(alert, by=by, comment=payload.comment, now=now)
+        done = alerts.resolve_manually(alert, by=by, comment=payload.comment, now=now)
         return "" if done else RESOLVED
 
     return _change(request, alert_id, if_match, act)
@@ -309,7 +309,7 @@ def alert_silence(
 
     def act(alert: Alert, by: str, now: datetime) -> str:
         alerts.silence(
-            written(meaning(alert)),
+            written(matchers_of(alert)),
             ends_at=now + timedelta(seconds=payload.duration_s),
             reason=payload.reason,
             by=by,
@@ -335,7 +335,7 @@ def _change(request: HttpRequest, pk: int, if_match: str | None, act: Act) -> Al
         check_unchanged(if_match, _version(pk, last))
         try:
             refusal = act(alert, caller(request).name, timezone.now())
-        except (AlertError, SilenceError) as error:
+        except FieldError as error:
             refusal = str(error)
     if refusal:
         raise ProblemError(409, refusal)

@@ -9,8 +9,6 @@ from django.utils import timezone
 from ninja import Field, Path, Query, Router, Status
 
 from fleet import alerts
-from fleet.alerts import SilenceError
-from fleet.alerts.matchers import MatcherError
 from fleet.api.alerts import MAX_SILENCE_S
 from fleet.api.auth import caller, needs
 from fleet.api.fields import (
@@ -25,6 +23,7 @@ from fleet.api.fields import (
 from fleet.api.paging import PageLinks, Paging, paginate
 from fleet.models import Silence
 from fleet.models.problem import ProblemError
+from telemetry.errors import FieldError
 
 router = Router(tags=["silences"])
 OVER = "It has already ended, or its end was changed meanwhile."
@@ -105,9 +104,8 @@ def silence_new(request: HttpRequest, payload: SilenceIn) -> Status[SilenceOut]:
             by=caller(request).name,
             now=now,
         )
-    except (MatcherError, SilenceError) as error:
-        field = str(error).partition(":")[0]
-        raise ProblemError(400, str(error), field=field) from error
+    except FieldError as error:
+        raise ProblemError(400, str(error), field=error.field) from error
     return Status(201, _serialize(made, now))
 
 

@@ -6,7 +6,7 @@ from datetime import datetime
 
 import numpy as np
 
-from fleet.alerts.evidence import WAITED, Evidence, blames_late_worker, part_name
+from fleet.alerts.text import WAITED, Evidence, has_late_worker, part_name
 from fleet.charts.figures import Chart, ChartLine, Heat, Mark, Shade, mean_of
 from fleet.charts.nodes import BY_METRIC, NodeChart, node_figure, note_of
 from fleet.charts.runs import PER_STEP, run_figure
@@ -247,7 +247,7 @@ def _by_worker(alert: Alert) -> list[AlertChart]:
 
 
 def _who_waits(alert: Alert) -> str:
-    if blames_late_worker(alert):
+    if has_late_worker(alert):
         return f"{PER_STEP}; {alert.node} waits least: the culprit is the one the others wait for"
     if Evidence(alert.evidence).is_waiting:
         return PER_STEP

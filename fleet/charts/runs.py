@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from django.db.models import OuterRef, Subquery
 
-from fleet.alerts.evidence import blames_late_worker
+from fleet.alerts.text import has_late_worker
 from fleet.charts.figures import Chart, ChartLine, mean_of, thinned, workers_reach
 from fleet.charts.windows import Window
 from fleet.models import Alert, Run
@@ -212,7 +212,7 @@ def charts_of(hot: Source, run: Run, alerts: Iterable[Alert] = ()) -> Collection
 
     Only where one of the ``alerts`` found a late worker is a culprit looked for in who waits.
     """
-    is_late = any(blames_late_worker(alert) for alert in alerts)
+    is_late = any(has_late_worker(alert) for alert in alerts)
     return [
         replace(chart, help=WHO_WAITS) if chart.name == "workers" and is_late else chart
         for chart in RUN_CHARTS.values()

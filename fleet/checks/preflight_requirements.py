@@ -8,7 +8,7 @@ from django.db import transaction
 from fleet.alerts import reconcile
 from fleet.checks.preflights import load_result
 from fleet.models import Alert, Annotation, Node, Preflight, Run
-from fleet.notifications.manual import note_change
+from fleet.notifications.manual import record_change
 from telemetry.checks.preflight import PreflightResult
 from telemetry.checks.preflight_pairs import NodeVerdict
 from telemetry.detect import RULES, Finding
@@ -36,7 +36,7 @@ def set_requirement_by(run: Run, *, requires: bool, by: str, now: datetime) -> N
     """Set whether a run requires a preflight, and log a change."""
     if run.requires_preflight != requires:
         what = "a preflight before it starts" if requires else "no preflight"
-        note_change(f"let {run.name} require {what}", by=by, now=now)
+        record_change(f"let {run.name} require {what}", by=by, now=now)
         Annotation.objects.create(
             run=run, at=now, kind=Annotation.Kind.NOTE, by=by, text=f"lets it require {what}"
         )
@@ -91,7 +91,7 @@ def update_preflight_alerts(*, now: datetime) -> list[Alert]:
     doubtful = Run.objects.active().filter(requires_preflight=True).exclude(preflight_doubt="")
     findings = [finding_of(run) for run in doubtful.defer("plan", "clock")]
     names = Run.objects.active().values_list("name", flat=True)
-    return reconcile(findings, watched={(RULE, f"run:{name}") for name in names}, now=now)
+    return reconcile(findings, evaluated={(RULE, f"run:{name}") for name in names}, now=now)
 
 
 def finding_of(run: Run) -> Finding:

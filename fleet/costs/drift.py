@@ -214,7 +214,7 @@ def update_cost_alerts(source: Source, *, now: datetime) -> list[Alert]:
     if now.minute % DRIFT_EVERY_MIN == 0:
         drifting, judged = _drifts(source, opened, now=now)
         findings, watched = findings + drifting, watched | judged
-    return reconcile(findings, watched=watched, now=now)
+    return reconcile(findings, evaluated=watched, now=now)
 
 
 def _drifts(

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from django.db.models import Q
 
-from fleet.alerts.evidence import Evidence
+from fleet.alerts.text import Evidence
 from fleet.models import Alert, Run
 from fleet.models.run import SECONDS_PER_HOUR
 from telemetry.blocks import FloatArray

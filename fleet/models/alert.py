@@ -208,7 +208,7 @@ class Alert(models.Model):
         return self.is_open and self.silence is not None and self.silence.is_active(now)
 
     @property
-    def said(self) -> dict[str, Any]:
+    def snapshot(self) -> dict[str, Any]:
         """What it says now, as plain JSON: a link frozen in time shows it later."""
         told = {name: getattr(self, name) for name in SAID}
         return told | {"node": self.node.name if self.node else None}

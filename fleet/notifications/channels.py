@@ -1,4 +1,4 @@
-"""What each kind of receiver speaks."""
+"""What a notification says, and the form in which each kind of receiver takes it."""
 
 import hashlib
 import hmac
@@ -16,8 +16,11 @@ import msgspec
 from django.conf import settings
 from django.template.loader import render_to_string
 
+from fleet.alerts.events import labels_of
+from fleet.alerts.text import AlertText, plain
+from fleet.charts.frozen import frozen_link
 from fleet.formatting import slack
-from fleet.models import Delivery, Receiver
+from fleet.models import Alert, Delivery, Receiver
 from fleet.notifications.http_client import (
     AddressError,
     HttpClient,
@@ -25,73 +28,383 @@ from fleet.notifications.http_client import (
     Request,
     UnreachableError,
 )
-from fleet.notifications.messages import AlertItem, Message
 
 Body = Mapping[str, Any] | list[Any]
 JSON = {"Content-Type": "application/json"}
+KIND = Delivery.Kind
+LABELS = {
+    KIND.FIRING: "FIRING",
+    KIND.CHANGED: "UPDATE",
+    KIND.ACKNOWLEDGED: "ACKNOWLEDGED",
+    KIND.REPEATED: "STILL FIRING",
+    KIND.RESOLVED: "RESOLVED",
+    KIND.UNDELIVERED: "NOT DELIVERED",
+    KIND.TEST: "TEST",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AlertItem:
+    """One alert of a notification; the names of its fields are keys of the webhook's JSON."""
+
+    pk: int
+    headline: str
+    blame: str
+    story: str
+    rule: str
+    cause: str
+    cause_name: str
+    severity: str
+    state: str
+    run: str
+    team: str
+    node: str
+    device: int | None
+    n_victims: int
+    is_drill: bool
+    onset_at: datetime
+    fired_at: datetime
+    resolved_at: datetime | None
+    acknowledged_by: str
+    url: str
+    frozen_url: str
+    runbook_url: str
+    labels: dict[str, str]
+
+    @property
+    def summary(self) -> str:
+        """The headline and the likely cause, in one line."""
+        return f"{self.headline}. {self.blame}".rstrip(". ") if self.blame else self.headline
+
+
+@dataclass(frozen=True, slots=True)
+class TimelineItem:
+    """A timeline entry that the notification reports."""
+
+    alert: int
+    kind: str
+    at: datetime
+    by: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What happened to one or several alerts, for one receiver."""
+
+    kind: Delivery.Kind
+    key: str
+    at: datetime
+    items: tuple[AlertItem, ...]
+    changes: tuple[TimelineItem, ...] = ()
+    list_url: str = ""
+    text: str = ""
+
+    @property
+    def label(self) -> str:
+        return LABELS[self.kind]
+
+    @property
+    def is_drill(self) -> bool:
+        return bool(self.items) and all(item.is_drill for item in self.items)
+
+    @property
+    def title(self) -> str:
+        """The whole message in one line."""
+        return render_to_string("notifications/title.txt", {"message": self}).rstrip("\n")
+
+    @property
+    def by(self) -> str:
+        """The person whose action it reports last; empty without one."""
+        return next((change.by for change in reversed(self.changes) if change.by), "")
+
+    @property
+    def comment(self) -> str:
+        """The last text of the timeline entries it reports."""
+        return next((change.text for change in reversed(self.changes) if change.text), "")
+
+
+def message_of(
+    delivery: Delivery, labels: dict[int, dict[str, str]], *, base_url: str, now: datetime
+) -> Message:
+    """Compose the message of a delivery; ``labels`` are those sent before, by alert."""
+    alerts = delivery.alerts.select_related("run", "node").order_by("severity", "fired_at", "pk")
+    return Message(
+        kind=KIND(delivery.kind),
+        key=delivery.key,
+        at=now,
+        items=tuple(
+            item_of(alert, labels.get(alert.pk), base_url=base_url, now=now) for alert in alerts
+        ),
+        changes=tuple(
+            TimelineItem(event.alert_id, event.kind, event.at, event.by, event.text)
+            for event in delivery.events.all()
+        ),
+        list_url=f"{base_url}/alerts/",
+        text=delivery.note if delivery.kind == KIND.UNDELIVERED else "",
+    )
+
+
+def item_of(
+    alert: Alert, labels: dict[str, str] | None, *, base_url: str, now: datetime
+) -> AlertItem:
+    text = AlertText(alert, now)
+    return AlertItem(
+        pk=alert.pk,
+        headline=plain(text.headline),
+        blame=plain(text.detail),
+        story=plain(text.story),
+        rule=alert.rule,
+        cause=alert.cause,
+        cause_name=text.cause,
+        severity=alert.get_severity_display(),
+        state=alert.state,
+        run=alert.run.name if alert.run else "",
+        team=alert.run.team if alert.run else "",
+        node=alert.node.name if alert.node else "",
+        device=alert.device,
+        n_victims=len(alert.victims),
+        is_drill=alert.is_drill,
+        onset_at=alert.onset_at,
+        fired_at=alert.fired_at,
+        resolved_at=alert.resolved_at,
+        acknowledged_by=alert.acknowledged_by,
+        url=base_url + alert.get_absolute_url(),
+        frozen_url=base_url + frozen_link(alert, at=now),
+        runbook_url=f"{base_url}/runbooks/{alert.rule}/",
+        labels=labels or labels_of(alert),
+    )
+
+
+def encode(body: Body) -> bytes:
+    """Encode a body as JSON: the same bytes at every attempt."""
+    return msgspec.json.encode(body, order="sorted")
 
 
 class Channel(Protocol):
-    """A form for notifications, and a way of sending them."""
+    """The protocol of one kind of receiver."""
 
-    def render(self, notice: Message) -> Body:
-        """Put a notification into the receiver's form, without secrets: it is kept as it is."""
+    def render(self, message: Message) -> Body:
+        """Convert a message to the receiver's form. The result is stored: no secrets."""
         ...
 
     def send(
-        self, receiver: Receiver, body: Body, *, key: str, at: datetime, door: HttpClient
+        self, receiver: Receiver, body: Body, *, key: str, at: datetime, client: HttpClient
     ) -> HttpResult:
         """Send it once; ``key`` is the same at every attempt."""
         ...
 
     def confirms(self, answer: HttpResult) -> bool:
-        """Whether an answer of 2xx is that of such a receiver, and not of something in between."""
+        """Whether the receiver itself gave an answer of 2xx, not a proxy or a portal."""
         ...
 
 
-def encode(body: Body) -> bytes:
-    """Write a body as it is sent: the same bytes at every attempt."""
-    return msgspec.json.encode(body, order="sorted")
+class HttpChannel:
+    """A channel that posts JSON."""
+
+    def request(self, receiver: Receiver, body: Body, at: datetime) -> Request:
+        return Request(receiver.target, encode(body), dict(JSON))
+
+    def send(
+        self, receiver: Receiver, body: Body, *, key: str, at: datetime, client: HttpClient
+    ) -> HttpResult:
+        request = self.request(receiver, body, at)
+        request.headers["Idempotency-Key"] = key
+        return client.post(request)
+
+    def confirms(self, answer: HttpResult) -> bool:
+        """Accept everything but a page for people."""
+        return answer.body.lstrip()[:1] != b"<"
 
 
-def is_page(answer: HttpResult) -> bool:
-    """Whether this is a page for people: a portal or a proxy speaks, not the receiver."""
-    return answer.body.lstrip()[:1] == b"<"
+SIGNATURE_SCHEME = "v1"
+
+
+class Webhook(HttpChannel):
+    """Any program that takes a POST."""
+
+    def render(self, message: Message) -> Body:
+        """List everything that is known, in names that stay."""
+        body: dict[str, Any] = msgspec.to_builtins(
+            {
+                "version": 1,
+                "id": message.key,
+                "kind": message.kind.value,
+                "title": message.title,
+                "sent_about": message.at,
+                "alerts": [asdict(item) for item in message.items],
+                "changes": [asdict(change) for change in message.changes],
+            }
+        )
+        for alert in body["alerts"]:
+            alert["id"] = alert.pop("pk")
+        return body
+
+    def request(self, receiver: Receiver, body: Body, at: datetime) -> Request:
+        """Sign the body and the current second, if there is a secret."""
+        encoded, at_s = encode(body), int(at.timestamp())
+        headers = {**JSON, "Trnwatch-Timestamp": str(at_s)}
+        if receiver.secret:
+            headers["Trnwatch-Signature"] = signature(receiver.secret, at_s, encoded)
+        return Request(receiver.target, encoded, headers)
+
+    def confirms(self, answer: HttpResult) -> bool:
+        """Accept any answer: what programs return differs."""
+        return True
+
+
+def signature(secret: str, at_s: int, body: bytes) -> str:
+    """Sign a body at a second: HMAC-SHA256 over ``<second>.<body>``, in hexadecimal."""
+    signed = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256)
+    return f"{SIGNATURE_SCHEME}={signed.hexdigest()}"
+
+
+# Slack takes 150 characters in a header, 3,000 in a section (the template cuts the story),
+# and 50 blocks.
+LONGEST_HEADER = 150
+MOST_ITEMS = 10
+MARKS = {
+    KIND.FIRING: ":red_circle:",
+    KIND.REPEATED: ":red_circle:",
+    KIND.CHANGED: ":large_orange_circle:",
+    KIND.ACKNOWLEDGED: ":eyes:",
+    KIND.RESOLVED: ":white_check_mark:",
+    KIND.UNDELIVERED: ":warning:",
+    KIND.TEST: ":wave:",
+}
+
+
+class Slack(HttpChannel):
+    """An incoming webhook of Slack."""
+
+    def render(self, message: Message) -> Body:
+        """Write one line for the phone, and blocks with links and the story."""
+        title = f"{MARKS[message.kind]} {message.title}"
+        header = title if len(title) <= LONGEST_HEADER else f"{title[: LONGEST_HEADER - 1]}…"
+        sections = [
+            render_to_string(
+                "notifications/slack_alert.txt", {"item": item, "message": message}
+            ).rstrip("\n")
+            for item in message.items[:MOST_ITEMS]
+        ]
+        if (more := len(message.items) - MOST_ITEMS) > 0:
+            sections.append(f"and {more} more: <{message.list_url}|all open alerts>")
+        # Slack writes the time in the reader's time zone, or else the text after the bar.
+        at = message.at
+        date = f"<!date^{int(at.timestamp())}^{{date_short_pretty}} {{time_secs}}"
+        footer = f"{slack(message.by or 'trnwatch')} · {date}|{at:%Y-%m-%d %H:%M:%S} UTC>"
+        blocks = [
+            {"type": "header", "text": {"type": "plain_text", "text": header, "emoji": True}},
+            *({"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in sections),
+            {"type": "context", "elements": [{"type": "mrkdwn", "text": footer}]},
+        ]
+        return {"text": slack(title), "blocks": blocks}
+
+
+EVENTS_URL = "https://events.pagerduty.com/v2/enqueue"
+LONGEST_SUMMARY = 1024
+SEVERITIES = {"page": "critical", "warn": "warning"}
+ACTIONS = {KIND.ACKNOWLEDGED: "acknowledge", KIND.RESOLVED: "resolve"}
+# Messages about trnwatch itself, and their severity.
+ABOUT_TRNWATCH = {KIND.UNDELIVERED: "warning", KIND.TEST: "info"}
+
+
+class PagerDuty(HttpChannel):
+    """A service of PagerDuty, by its Events API v2."""
+
+    def render(self, message: Message) -> Body:
+        """Trigger, acknowledge or resolve the incident of the one alert of the message."""
+        if message.kind in ABOUT_TRNWATCH:
+            severity = ABOUT_TRNWATCH[message.kind]
+            return {
+                "event_action": "trigger",
+                "dedup_key": f"trnwatch-{message.key}",
+                "payload": {"summary": message.title, "source": "trnwatch", "severity": severity},
+            }
+        [item] = message.items
+        action = ACTIONS.get(message.kind, "trigger")
+        event: dict[str, Any] = {"event_action": action, "dedup_key": f"trnwatch-alert-{item.pk}"}
+        if action != "trigger":
+            return event
+        return event | {
+            "client": "trnwatch",
+            "client_url": item.url,
+            "links": [
+                {"href": item.url, "text": "Open alert"},
+                {"href": item.frozen_url, "text": "Charts at that time"},
+                {"href": item.runbook_url, "text": "Runbook"},
+            ],
+            "payload": _payload(item, message),
+        }
+
+    def request(self, receiver: Receiver, body: Body, at: datetime) -> Request:
+        """Add the integration key, which the stored body does not contain."""
+        encoded = encode({**dict(body), "routing_key": receiver.secret})
+        return Request(receiver.target or EVENTS_URL, encoded, dict(JSON))
+
+    def confirms(self, answer: HttpResult) -> bool:
+        """Accept only an answer in PagerDuty's form."""
+        try:
+            found = msgspec.json.decode(answer.body)
+        except msgspec.DecodeError:
+            return False
+        return isinstance(found, dict) and found.get("status") == "success"
+
+
+def _payload(item: AlertItem, message: Message) -> dict[str, Any]:
+    drill = "DRILL: " if item.is_drill else ""
+    payload: dict[str, Any] = {
+        "summary": f"{drill}{item.summary}"[:LONGEST_SUMMARY],
+        "source": item.node or item.run or "trnwatch",
+        "severity": SEVERITIES.get(item.severity, "error"),
+        "timestamp": item.onset_at.isoformat(),
+        "class": item.rule,
+        "custom_details": {
+            "cause": item.cause_name,
+            "story": item.story,
+            "victims": item.n_victims,
+            "what": message.label.lower(),
+        },
+    }
+    if item.run:
+        payload["group"] = item.run
+    if item.device is not None:
+        payload["component"] = f"{item.cause_name} {item.device}"
+    return payload
 
 
 PATH = "/api/v2/alerts"
-# An alert of which nothing more is heard ends by itself after so long: ten re-sendings missed.
+# Alertmanager ends an alert that is not sent again for so long: ten refreshes missed.
 VALID_FOR = timedelta(minutes=10)
 
 
-class Alertmanager:
-    """An Alertmanager, which groups, silences and escalates by rules of its own."""
+class Alertmanager(HttpChannel):
+    """An Alertmanager, which groups, silences and escalates by its own rules."""
 
-    def render(self, notice: Message) -> Body:
-        """State each alert: until when it holds, or when it ended."""
-        if notice.kind == Delivery.Kind.TEST:
-            return [_test(notice)]
-        return [postable(item, kind=notice.kind, now=notice.at) for item in notice.items]
+    def render(self, message: Message) -> Body:
+        """List each alert with the time until which it is valid, or when it ended."""
+        if message.kind == KIND.TEST:
+            return [
+                {
+                    "labels": {"alertname": "TrnwatchTest", "severity": "none"},
+                    "annotations": {"summary": message.title},
+                    "startsAt": message.at.isoformat(),
+                    "endsAt": (message.at + timedelta(minutes=1)).isoformat(),
+                }
+            ]
+        is_resolved = message.kind == KIND.RESOLVED
+        return [postable(item, is_resolved=is_resolved, now=message.at) for item in message.items]
 
-    def send(
-        self, receiver: Receiver, body: Body, *, key: str, at: datetime, door: HttpClient
-    ) -> HttpResult:
-        """Post it; equal labels are the same alert, so that doubles do no harm."""
+    def request(self, receiver: Receiver, body: Body, at: datetime) -> Request:
+        """Post to the API below the receiver's address. Equal labels are the same alert."""
         url = receiver.target.rstrip("/").removesuffix(PATH) + PATH
-        headers = {**JSON, "Idempotency-Key": key}
-        if receiver.secret:
-            headers["Authorization"] = f"Bearer {receiver.secret}"
-        return door.post(Request(url, encode(body), headers))
-
-    def confirms(self, answer: HttpResult) -> bool:
-        """Believe an empty answer, but no page."""
-        return not is_page(answer)
+        bearer = {"Authorization": f"Bearer {receiver.secret}"} if receiver.secret else {}
+        return Request(url, encode(body), {**JSON, **bearer})
 
 
-def postable(item: AlertItem, *, kind: Delivery.Kind, now: datetime) -> dict[str, Any]:
-    """Return an alert as Alertmanager takes it."""
-    is_over = kind == Delivery.Kind.RESOLVED
-    ends_at = (item.resolved_at or now) if is_over else now + VALID_FOR
+def postable(item: AlertItem, *, is_resolved: bool, now: datetime) -> dict[str, Any]:
+    """Convert an alert to Alertmanager's form."""
+    ends_at = (item.resolved_at or now) if is_resolved else now + VALID_FOR
     return {
         "labels": item.labels,
         "annotations": {
@@ -110,18 +423,8 @@ def postable(item: AlertItem, *, kind: Delivery.Kind, now: datetime) -> dict[str
     }
 
 
-def _test(notice: Message) -> dict[str, Any]:
-    """Return an alert that only says that it arrived, and is over in a minute."""
-    return {
-        "labels": {"alertname": "TrnwatchTest", "severity": "none"},
-        "annotations": {"summary": notice.title},
-        "startsAt": notice.at.isoformat(),
-        "endsAt": (notice.at + timedelta(minutes=1)).isoformat(),
-    }
-
-
 def watchdog(*, base_url: str, now: datetime) -> list[dict[str, Any]]:
-    """Return the alert that fires while watching is alive, and ends when it no longer is."""
+    """Build the Watchdog alert: it fires while trnwatch evaluates rules, and ends otherwise."""
     return [
         {
             "labels": {"alertname": "Watchdog", "source": "trnwatch"},
@@ -135,12 +438,51 @@ def watchdog(*, base_url: str, now: datetime) -> list[dict[str, Any]]:
 
 LONGEST_SUBJECT = 200
 PORTS = {"smtp": 25, "smtp+starttls": 587, "smtps": 465}
-PERMANENT = 500  # What SMTP says from here on will not change by trying again.
+# SMTP codes from here on are permanent: trying again does not help.
+PERMANENT = 500
+
+
+class Mail:
+    """E-mail."""
+
+    def render(self, message: Message) -> Body:
+        return {
+            "subject": " ".join(message.title.split())[:LONGEST_SUBJECT],
+            "text": render_to_string("notifications/mail.txt", {"message": message}).rstrip("\n"),
+        }
+
+    def send(
+        self, receiver: Receiver, body: Body, *, key: str, at: datetime, client: HttpClient
+    ) -> HttpResult:
+        """Send by SMTP. The message's id is the key, so that duplicates are recognised."""
+        if not settings.SMTP_URL:
+            raise AddressError("mail: no server is set; see TRNWATCH_SMTP_URL")
+        server = MailServer.of(settings.SMTP_URL)
+        try:
+            mail = _mail(dict(body), receiver, key=key, at=at)
+            with server.open(timeout_s=client.timeout_s) as connection:
+                refused = connection.send_message(mail)
+        except smtplib.SMTPRecipientsRefused as error:
+            refused = error.recipients
+        except smtplib.SMTPResponseException as error:
+            raise _refusal(error.smtp_code, error.smtp_error) from error
+        except (smtplib.SMTPException, OSError) as error:
+            raise UnreachableError(f"{type(error).__name__}: {error}") from error
+        except (MessageError, ValueError) as error:
+            raise AddressError(f"mail: {error}") from error
+        if refused:
+            # The recipients that were accepted may get the mail twice.
+            code, text = min(refused.values())
+            raise _refusal(code, f"{text.decode('utf-8', 'replace')} ({', '.join(refused)})")
+        return HttpResult(250, b"accepted")
+
+    def confirms(self, answer: HttpResult) -> bool:
+        return True
 
 
 @dataclass(frozen=True, slots=True)
 class MailServer:
-    """The mail server, as its address says."""
+    """A mail server, as its URL describes it."""
 
     host: str
     port: int
@@ -160,7 +502,7 @@ class MailServer:
         return cls(parts.hostname, parts.port or PORTS[parts.scheme], parts.scheme, user, password)
 
     def open(self, *, timeout_s: float) -> smtplib.SMTP:
-        """Connect, with TLS unless the address says plain ``smtp``."""
+        """Connect, with TLS unless the scheme is plain ``smtp``."""
         context = ssl.create_default_context()
         if self.scheme == "smtps":
             server: smtplib.SMTP = smtplib.SMTP_SSL(
@@ -175,257 +517,24 @@ class MailServer:
         return server
 
 
-class Mail:
-    """People, by post."""
-
-    def render(self, notice: Message) -> Body:
-        """Write a letter of plain text."""
-        return {
-            "subject": " ".join(notice.title.split())[:LONGEST_SUBJECT],
-            "text": render_to_string("notifications/mail.txt", {"message": notice}).rstrip("\n"),
-        }
-
-    def send(
-        self, receiver: Receiver, body: Body, *, key: str, at: datetime, door: HttpClient
-    ) -> HttpResult:
-        """Hand it to the mail server; the message's id is the key, so that doubles are known."""
-        if not settings.SMTP_URL:
-            raise AddressError("mail: no server is set; see TRNWATCH_SMTP_URL")
-        office = MailServer.of(settings.SMTP_URL)
-        try:
-            letter = _letter(dict(body), receiver, key=key, at=at)
-            with office.open(timeout_s=door.timeout_s) as server:
-                refused = server.send_message(letter)
-        except smtplib.SMTPRecipientsRefused as error:
-            refused = error.recipients
-        except smtplib.SMTPResponseException as error:
-            raise _refusal(error.smtp_code, error.smtp_error) from error
-        except (smtplib.SMTPException, OSError) as error:
-            raise UnreachableError(f"{type(error).__name__}: {error}") from error
-        except (MessageError, ValueError) as error:
-            raise AddressError(f"mail: {error}") from error
-        _all_taken(refused)
-        return HttpResult(250, b"accepted")
-
-    def confirms(self, answer: HttpResult) -> bool:
-        """Believe the mail server."""
-        return True
+def _mail(body: dict[str, Any], receiver: Receiver, *, key: str, at: datetime) -> EmailMessage:
+    mail = EmailMessage()
+    mail["Subject"] = body["subject"]
+    mail["From"] = settings.DEFAULT_FROM_EMAIL
+    mail["To"] = receiver.target
+    mail["Date"] = at
+    mail["Message-ID"] = f"<{key}@trnwatch>"
+    mail["Idempotency-Key"] = key
+    mail["Auto-Submitted"] = "auto-generated"
+    mail.set_content(body["text"])
+    return mail
 
 
-def _letter(body: dict[str, Any], receiver: Receiver, *, key: str, at: datetime) -> EmailMessage:
-    letter = EmailMessage()
-    letter["Subject"] = body["subject"]
-    letter["From"] = settings.DEFAULT_FROM_EMAIL
-    letter["To"] = receiver.target
-    letter["Date"] = at
-    letter["Message-ID"] = f"<{key}@trnwatch>"
-    letter["Idempotency-Key"] = key
-    letter["Auto-Submitted"] = "auto-generated"
-    letter.set_content(body["text"])
-    return letter
-
-
-def _all_taken(refused: Mapping[str, tuple[int, bytes]]) -> None:
-    """Raise where somebody was refused; those who were not may get the letter twice."""
-    if refused:
-        code, said = min(refused.values())
-        raise _refusal(code, f"{said.decode('utf-8', 'replace')} ({', '.join(refused)})")
-
-
-def _refusal(code: int, said: bytes | str) -> Exception:
-    """Tell a refusal for good from one for now."""
-    words = said.decode("utf-8", "replace") if isinstance(said, bytes) else said
-    text = f"the mail server said {code} {words}"
-    return AddressError(text) if code >= PERMANENT else UnreachableError(text)
-
-
-EVENTS_URL = "https://events.pagerduty.com/v2/enqueue"
-LONGEST_SUMMARY = 1024
-SEVERITIES = {"page": "critical", "warn": "warning"}
-ACTIONS = {Delivery.Kind.ACKNOWLEDGED: "acknowledge", Delivery.Kind.RESOLVED: "resolve"}
-# What is not about an alert, and how urgent it is.
-OURSELVES = {Delivery.Kind.UNDELIVERED: "warning", Delivery.Kind.TEST: "info"}
-
-
-class PagerDuty:
-    """A service of PagerDuty, or what speaks like it."""
-
-    def render(self, notice: Message) -> Body:
-        """Trigger, acknowledge or resolve the incident of the one alert this is about."""
-        if notice.kind in OURSELVES:
-            return _about_ourselves(notice)
-        [item] = notice.items
-        action = ACTIONS.get(notice.kind, "trigger")
-        event: dict[str, Any] = {"event_action": action, "dedup_key": f"trnwatch-alert-{item.pk}"}
-        if action != "trigger":
-            return event
-        return event | {
-            "client": "trnwatch",
-            "client_url": item.url,
-            "links": [
-                {"href": item.url, "text": "Open alert"},
-                {"href": item.frozen_url, "text": "Charts at that time"},
-                {"href": item.runbook_url, "text": "Runbook"},
-            ],
-            "payload": _payload(item, notice),
-        }
-
-    def send(
-        self, receiver: Receiver, body: Body, *, key: str, at: datetime, door: HttpClient
-    ) -> HttpResult:
-        """Post it with the integration key, which is kept nowhere else."""
-        written = encode({**dict(body), "routing_key": receiver.secret})
-        headers = {**JSON, "Idempotency-Key": key}
-        return door.post(Request(receiver.target or EVENTS_URL, written, headers))
-
-    def confirms(self, answer: HttpResult) -> bool:
-        """Believe an answer of PagerDuty's form only."""
-        try:
-            said = msgspec.json.decode(answer.body)
-        except msgspec.DecodeError:
-            return False
-        return isinstance(said, dict) and said.get("status") == "success"
-
-
-def _payload(item: AlertItem, notice: Message) -> dict[str, Any]:
-    drill = "DRILL: " if item.is_drill else ""
-    payload: dict[str, Any] = {
-        "summary": f"{drill}{item.summary}"[:LONGEST_SUMMARY],
-        "source": item.node or item.run or "trnwatch",
-        "severity": SEVERITIES.get(item.severity, "error"),
-        "timestamp": item.onset_at.isoformat(),
-        "class": item.rule,
-        "custom_details": {
-            "cause": item.cause_name,
-            "story": item.story,
-            "victims": item.n_victims,
-            "what": notice.label.lower(),
-        },
-    }
-    if item.run:
-        payload["group"] = item.run
-    if item.device is not None:
-        payload["component"] = f"{item.cause_name} {item.device}"
-    return payload
-
-
-def _about_ourselves(notice: Message) -> dict[str, Any]:
-    """Open an incident about trnwatch itself."""
-    severity = OURSELVES[notice.kind]
-    payload = {"summary": notice.title, "source": "trnwatch", "severity": severity}
-    return {
-        "event_action": "trigger",
-        "dedup_key": f"trnwatch-{notice.key}",
-        "payload": payload,
-    }
-
-
-# Slack takes 150 characters in a header, 3,000 in a section (the template cuts the story),
-# and 50 blocks.
-LONGEST_HEADER = 150
-MOST_ITEMS = 10
-MARKS = {
-    Delivery.Kind.FIRING: ":red_circle:",
-    Delivery.Kind.REPEATED: ":red_circle:",
-    Delivery.Kind.CHANGED: ":large_orange_circle:",
-    Delivery.Kind.ACKNOWLEDGED: ":eyes:",
-    Delivery.Kind.RESOLVED: ":white_check_mark:",
-    Delivery.Kind.UNDELIVERED: ":warning:",
-    Delivery.Kind.TEST: ":wave:",
-}
-
-
-class Slack:
-    """A channel of people."""
-
-    def render(self, notice: Message) -> Body:
-        """Say it in one line for the phone, and with links and the story below."""
-        title = f"{MARKS[notice.kind]} {notice.title}"
-        blocks: list[dict[str, Any]] = [_header(title)]
-        blocks += [_section(_alert_text(item, notice)) for item in notice.items[:MOST_ITEMS]]
-        if (more := len(notice.items) - MOST_ITEMS) > 0:
-            blocks.append(_section(f"and {more} more: <{notice.list_url}|all open alerts>"))
-        blocks.append(_small(f"{slack(notice.by or 'trnwatch')} · {_date(notice.at)}"))
-        return {"text": slack(title), "blocks": blocks}
-
-    def send(
-        self, receiver: Receiver, body: Body, *, key: str, at: datetime, door: HttpClient
-    ) -> HttpResult:
-        """Post it; Slack has no notion of a key, but what stands between may."""
-        headers = {**JSON, "Idempotency-Key": key}
-        return door.post(Request(receiver.target, encode(body), headers))
-
-    def confirms(self, answer: HttpResult) -> bool:
-        """Believe ``ok`` and its like, but no page."""
-        return not is_page(answer)
-
-
-def _alert_text(item: AlertItem, message: Message) -> str:
-    context = {"item": item, "message": message}
-    return render_to_string("notifications/slack_alert.txt", context).rstrip("\n")
-
-
-def _header(text: str) -> dict[str, Any]:
-    cut = text if len(text) <= LONGEST_HEADER else f"{text[: LONGEST_HEADER - 1]}…"
-    return {"type": "header", "text": {"type": "plain_text", "text": cut, "emoji": True}}
-
-
-def _section(text: str) -> dict[str, Any]:
-    return {"type": "section", "text": {"type": "mrkdwn", "text": text}}
-
-
-def _small(text: str) -> dict[str, Any]:
-    return {"type": "context", "elements": [{"type": "mrkdwn", "text": text}]}
-
-
-def _date(at: datetime) -> str:
-    """Write a moment in the reader's own zone, or in UTC where that cannot be."""
-    form = "{date_short_pretty} {time_secs}"
-    return f"<!date^{int(at.timestamp())}^{form}|{at:%Y-%m-%d %H:%M:%S} UTC>"
-
-
-SCHEME = "v1"
-
-
-def signature(secret: str, at_s: int, body: bytes) -> str:
-    """Sign a body as of a second: HMAC-SHA256 over ``<second>.<body>``, in hexadecimal."""
-    signed = hmac.new(secret.encode(), f"{at_s}.".encode() + body, hashlib.sha256)
-    return f"{SCHEME}={signed.hexdigest()}"
-
-
-class Webhook:
-    """Any program that takes a POST."""
-
-    def render(self, notice: Message) -> Body:
-        """Tell everything, in names that stay put."""
-        told: dict[str, Any] = msgspec.to_builtins(
-            {
-                "version": 1,
-                "id": notice.key,
-                "kind": notice.kind.value,
-                "title": notice.title,
-                "sent_about": notice.at,
-                "alerts": [asdict(item) for item in notice.items],
-                "changes": [asdict(change) for change in notice.changes],
-            }
-        )
-        for alert in told["alerts"]:
-            alert["id"] = alert.pop("pk")
-        return told
-
-    def send(
-        self, receiver: Receiver, body: Body, *, key: str, at: datetime, door: HttpClient
-    ) -> HttpResult:
-        """Post it, signed as of now where there is a secret."""
-        written, at_s = encode(body), int(at.timestamp())
-        headers = {**JSON, "Idempotency-Key": key, "Trnwatch-Timestamp": str(at_s)}
-        if receiver.secret:
-            headers["Trnwatch-Signature"] = signature(receiver.secret, at_s, written)
-        return door.post(Request(receiver.target, written, headers))
-
-    def confirms(self, answer: HttpResult) -> bool:
-        """Believe whoever answers: what programs say differs."""
-        return True
+def _refusal(code: int, reply: bytes | str) -> Exception:
+    """Distinguish a permanent refusal from a temporary one."""
+    text = reply.decode("utf-8", "replace") if isinstance(reply, bytes) else reply
+    message = f"the mail server said {code} {text}"
+    return AddressError(message) if code >= PERMANENT else UnreachableError(message)
 
 
 CHANNELS: dict[str, Channel] = {
@@ -435,5 +544,3 @@ CHANNELS: dict[str, Channel] = {
     Receiver.Kind.ALERTMANAGER: Alertmanager(),
     Receiver.Kind.EMAIL: Mail(),
 }
-
-__all__ = ["CHANNELS", "Channel"]

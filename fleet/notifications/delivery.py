@@ -1,34 +1,59 @@
-"""Reminders: what fires, and nobody has taken, is said again."""
+"""Deliver notifications: claim what is due, send it, retry, remind, and report failures."""
 
+import logging
 import random
-from collections.abc import Collection, Iterator
+import uuid
+from collections.abc import Callable, Collection
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
+from functools import partial
+from threading import Event
 
-from django.db import transaction
+from django.db import close_old_connections, connection, transaction
 from django.db.models import F, Q
 
-from fleet.alerts.events import post, traits_of
-from fleet.alerts.matchers import MatcherError, silences_of
-from fleet.models import Delivery, NotifiedState, Receiver, Route
+from fleet.alerts.events import enqueue_delivery, traits_of
+from fleet.alerts.matchers import silences_of
+from fleet.models import Delivery, NotifiedState, Receiver, Route, SenderHeartbeat
 from fleet.models.delivery import DeliveryQuerySet
-from fleet.notifications.channels import CHANNELS, Body, postable
-from fleet.notifications.http_client import AddressError, HttpClient, HttpResult, UnreachableError
-from fleet.notifications.messages import Message, item_of, message_of
+from fleet.notifications.channels import (
+    CHANNELS,
+    JSON,
+    PATH,
+    Body,
+    encode,
+    item_of,
+    message_of,
+    postable,
+    watchdog,
+)
+from fleet.notifications.http_client import (
+    AddressError,
+    HttpClient,
+    HttpResult,
+    Request,
+    UnreachableError,
+)
 
+log = logging.getLogger(__name__)
+State = Delivery.State
 OK = range(200, 300)
 REDIRECTS = range(300, 400)
-FOR_GOOD = range(400, 500)
-# What asks for patience although it begins with a four, or moves for good with a three.
-PASSING = frozenset({408, 425, 429})
+CLIENT_ERRORS = range(400, 500)
+# Client errors that may pass, and redirects that are permanent.
+TEMPORARY = frozenset({408, 425, 429})
 MOVED = frozenset({301, 308})
 LONGEST_WAIT = timedelta(hours=1)
+LONGEST_ERROR = 300
+# A receiver that hangs must not delay the others: each send waits in a thread of its own.
+MOST_AT_ONCE = 32
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryResult:
-    """How an attempt ended."""
+    """How an attempt ended; a final failure is not retried."""
 
     is_sent: bool = False
     is_final: bool = False
@@ -39,7 +64,7 @@ class DeliveryResult:
 
 @dataclass(frozen=True, slots=True)
 class RetryPolicy:
-    """How often and for how long a receiver is tried."""
+    """How often and for how long a notification is retried."""
 
     first_s: float = 2.0
     longest_s: float = 60.0
@@ -48,42 +73,175 @@ class RetryPolicy:
     min_attempts: int = 5
     max_attempts: int = 1000
 
-    def pause(self, n_attempts: int, *, dice: random.Random) -> timedelta:
-        """Return how long to wait after so many failed attempts.
-
-        Grows exponentially up to a limit; half of it is chance, so that what failed together
-        does not come back together.
-        """
+    def pause(self, n_attempts: int, *, rng: random.Random) -> timedelta:
+        """Draw the pause after so many failed attempts: exponential backoff with jitter."""
         power = min(n_attempts - 1, 32)
         pause_s = min(self.longest_s, self.first_s * self.factor**power)
-        return timedelta(seconds=pause_s * (0.5 + 0.5 * dice.random()))
+        return timedelta(seconds=pause_s * (0.5 + 0.5 * rng.random()))
 
     def is_over(self, n_attempts: int, waited: timedelta) -> bool:
-        """Whether a notification that failed so often, so long, is given up."""
+        """Whether a notification is given up."""
         is_late = waited >= self.give_up_after and n_attempts >= self.min_attempts
         return is_late or n_attempts >= self.max_attempts
 
 
-def outcome_of(answer: HttpResult, *, is_confirmed: bool, now: datetime) -> DeliveryResult:
+@dataclass
+class NotificationSender:
+    """Sends the outbox, one notification at a time per receiver; several may run in parallel."""
+
+    client: "DeliveryClient"
+    clock: Callable[[], datetime]
+    retry_policy: RetryPolicy = field(default_factory=RetryPolicy)
+    lease: timedelta = timedelta(seconds=20)
+    refresher: "Refresher" = field(default_factory=lambda: Refresher())  # noqa: PLW0108
+    rng: random.Random = field(default_factory=random.SystemRandom)
+    name: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+    def __post_init__(self) -> None:
+        self._threads = ThreadPoolExecutor(MOST_AT_ONCE, thread_name_prefix="send")
+        # By receiver: its running work, and the delivery that is claimed for it.
+        self._busy: dict[int, Future[None]] = {}
+        self._claimed: dict[int, int] = {}
+        self._extended_at = self.clock()
+        self._sent = Event()
+
+    def wait(self, pause_s: float) -> None:
+        """Wait until something was sent, at most ``pause_s``."""
+        self._sent.wait(pause_s)
+        self._sent.clear()
+
+    def turn(self) -> None:
+        """Start to send what is due to receivers that are not busy."""
+        now = self.clock()
+        self._busy = {pk: work for pk, work in self._busy.items() if not work.done()}
+        self._claimed = {pk: held for pk, held in self._claimed.items() if pk in self._busy}
+        if now - self._extended_at >= self.lease / 4:
+            extend(self._claimed.values(), by=self.name, lease=self.lease, now=now)
+            self._extended_at = now
+        for delivery in due(now=now, busy=self._busy, limit=MOST_AT_ONCE):
+            is_free = delivery.receiver_id not in self._busy
+            if is_free and claim(delivery, by=self.name, lease=self.lease, now=now):
+                self._claimed[delivery.receiver_id] = delivery.pk
+                self._start(delivery.receiver_id, partial(self._deliver, delivery))
+        for receiver in self.refresher.due(now=now):
+            if receiver.pk not in self._busy:
+                self._start(receiver.pk, partial(self._refresh, receiver))
+
+    @property
+    def is_idle(self) -> bool:
+        return all(work.done() for work in self._busy.values())
+
+    def stop(self, *, within_s: float) -> None:
+        """Wait for what is being sent; another sender sends again what does not end in time."""
+        deadline = self.clock() + timedelta(seconds=within_s)
+        for work in self._busy.values():
+            left_s = (deadline - self.clock()).total_seconds()
+            try:
+                work.result(timeout=max(0.0, left_s))
+            except TimeoutError:
+                break
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _start(self, receiver: int, work: Callable[[], None]) -> None:
+        future = self._threads.submit(_with_own_connection, work)
+        self._busy[receiver] = future
+        future.add_done_callback(lambda _: self._sent.set())
+
+    def _refresh(self, receiver: Receiver) -> None:
+        self.refresher.refresh(receiver, self.client, now=self.clock())
+
+    def _deliver(self, delivery: Delivery) -> None:
+        """Send one delivery and record how it went."""
+        result: DeliveryResult | None
+        try:
+            result = self.client.attempt(delivery, now=self.clock())
+        except (AttributeError, LookupError, TypeError, ValueError) as error:
+            log.exception("delivery %s cannot be rendered", delivery.pk)
+            result = DeliveryResult(is_final=True, why=f"{type(error).__name__}: {error}")
+        if result is None:
+            return
+        state = settle(
+            delivery, result, retry_policy=self.retry_policy, rng=self.rng, now=self.clock()
+        )
+        if state == State.DEAD:
+            log.error(
+                "delivery %s to %s is given up: %s", delivery.pk, delivery.receiver, result.why
+            )
+
+
+def _with_own_connection(work: Callable[[], None]) -> None:
+    """Work in a thread with its own database connection."""
+    close_old_connections()
+    try:
+        work()
+    except Exception:
+        # A result that cannot be recorded now: sent again when the claim has expired.
+        log.exception("sending failed")
+    finally:
+        connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class DeliveryClient:
+    """Renders and sends notifications; links in them begin with ``base_url``."""
+
+    http: HttpClient
+    base_url: str
+
+    def attempt(self, delivery: Delivery, *, now: datetime) -> DeliveryResult | None:
+        """Send a claimed delivery once; None where the claim is lost.
+
+        The body is rendered at the first attempt and stored: later ones send the same bytes.
+        """
+        body: Body | None = delivery.body
+        if body is None:
+            known = NotifiedState.objects.filter(
+                receiver=delivery.receiver, alert__deliveries=delivery
+            )
+            labels = dict(known.order_by("since").values_list("alert_id", "labels"))
+            message = message_of(delivery, labels, base_url=self.base_url, now=now)
+            body = CHANNELS[delivery.receiver.kind].render(message)
+            delivery.body = body
+            if not _claimed(delivery).update(body=body):
+                return None
+        return self.send(delivery.receiver, body, key=delivery.key, now=now)
+
+    def send(self, receiver: Receiver, body: Body, *, key: str, now: datetime) -> DeliveryResult:
+        """Send a rendered body; failures are results too."""
+        channel = CHANNELS[receiver.kind]
+        if receiver.is_locked:
+            return DeliveryResult(
+                why="target: sealed with a key that is not set; see TRNWATCH_SEALING_KEY_FALLBACKS"
+            )
+        try:
+            answer = channel.send(receiver, body, key=key, at=now, client=self.http)
+        except AddressError as error:
+            return DeliveryResult(is_final=True, why=str(error))
+        except UnreachableError as error:
+            return DeliveryResult(why=str(error))
+        return result_of(answer, is_confirmed=channel.confirms(answer), now=now)
+
+
+def result_of(answer: HttpResult, *, is_confirmed: bool, now: datetime) -> DeliveryResult:
     """Judge an answer by its status, and by whether the receiver itself gave it."""
-    status, said = answer.status, f": {answer.said}" if answer.said else ""
+    status, text = answer.status, f": {answer.text}" if answer.text else ""
     if status in OK and is_confirmed:
         return DeliveryResult(is_sent=True, status=status)
     if status in OK:
-        return DeliveryResult(status=status, why=f"{status}, but not from such a receiver{said}")
+        return DeliveryResult(status=status, why=f"{status}, but not from such a receiver{text}")
     if status in REDIRECTS:
         why = f"{status}: it has moved to {answer.location[:120] or 'elsewhere'}; not followed"
         return DeliveryResult(is_final=status in MOVED, status=status, why=why)
     return DeliveryResult(
-        is_final=status in FOR_GOOD and status not in PASSING,
+        is_final=status in CLIENT_ERRORS and status not in TEMPORARY,
         status=status,
-        why=f"{status}{said}",
-        retry_after=_asked(answer.retry_after, now=now),
+        why=f"{status}{text}",
+        retry_after=_retry_after(answer.retry_after, now=now),
     )
 
 
-def _asked(text: str, *, now: datetime) -> timedelta | None:
-    """Read Retry-After, seconds or a date; what cannot be read asks for nothing."""
+def _retry_after(text: str, *, now: datetime) -> timedelta | None:
+    """Parse Retry-After, seconds or a date; None where it is neither."""
     text = text.strip()
     if text.isdecimal() and len(text) < 10:
         return min(timedelta(seconds=int(text)), LONGEST_WAIT)
@@ -95,79 +253,38 @@ def _asked(text: str, *, now: datetime) -> timedelta | None:
     return min(max(at - now, timedelta()), LONGEST_WAIT)
 
 
-KIND = Delivery.Kind.UNDELIVERED
-# One receiver that is gone is said once in so long, however much it was to be sent.
-QUIET = timedelta(hours=1)
-LONGEST = 300
-
-
-def tell_others(delivery: Delivery, why: str, *, now: datetime) -> None:
-    """Put word into the outbox for the other receivers of the route, and of the default one."""
-    if delivery.kind == KIND:
-        return
-    text = f"Could not notify {delivery.receiver} ({delivery.get_kind_display().lower()}): {why}"
-    group_key = f"undelivered {delivery.receiver_id}"
-    recent = Delivery.objects.filter(kind=KIND, group_key=group_key, created_at__gt=now - QUIET)
-    known = set(recent.values_list("receiver_id", flat=True))
-    for other in _others(delivery):
-        if other.pk not in known and KIND in traits_of(other).takes:
-            Delivery.objects.create(
-                receiver=other,
-                kind=KIND,
-                group_key=group_key,
-                created_at=now,
-                next_try_at=now,
-                note=text[:LONGEST],
-            ).alerts.set(delivery.alerts.all())
-
-
-def _others(delivery: Delivery) -> Iterator[Receiver]:
-    routes = Route.objects.filter(Q(pk=delivery.route_id) | Q(is_default=True))
-    near = Receiver.objects.enabled().filter(routes__in=routes).distinct()
-    yield from near.exclude(pk=delivery.receiver_id)
-
-
-LONGEST_ERROR = 300
-State = Delivery.State
-
-
 def due(*, now: datetime, busy: Collection[int], limit: int) -> list[Delivery]:
-    """Return what is to be sent now, the longest overdue first, none to busy receivers."""
+    """List what is to be sent now, the longest overdue first, nothing to busy receivers."""
     found = Delivery.objects.due(now).filter(receiver__is_enabled=True)
     found = found.exclude(receiver__in=busy).order_by("next_try_at", "pk")
     return list(found.select_related("receiver", "route")[:limit])
 
 
 def claim(delivery: Delivery, *, by: str, lease: timedelta, now: datetime) -> bool:
-    """Take a delivery if it is still as we read it; False where somebody was quicker."""
+    """Claim a delivery if it is still as it was read; False where another sender has it."""
     as_read = Q(pk=delivery.pk, state=delivery.state, n_attempts=delivery.n_attempts)
     if delivery.state == State.SENDING:
         as_read &= Q(claimed_by=delivery.claimed_by, claimed_until=delivery.claimed_until)
-    taken = Delivery.objects.filter(as_read).update(
+    is_claimed = Delivery.objects.filter(as_read).update(
         state=State.SENDING,
         n_attempts=F("n_attempts") + 1,
         claimed_by=by,
         claimed_until=now + lease,
     )
-    if taken:
+    if is_claimed:
         delivery.state, delivery.claimed_by = State.SENDING, by
         delivery.n_attempts, delivery.claimed_until = delivery.n_attempts + 1, now + lease
-    return bool(taken)
+    return bool(is_claimed)
 
 
-def extend(held: Collection[int], *, by: str, lease: timedelta, now: datetime) -> None:
-    """Keep what we still send."""
-    mine = Delivery.objects.filter(pk__in=held, state=State.SENDING, claimed_by=by)
+def extend(claimed: Collection[int], *, by: str, lease: timedelta, now: datetime) -> None:
+    """Extend the leases of what is still being sent."""
+    mine = Delivery.objects.filter(pk__in=claimed, state=State.SENDING, claimed_by=by)
     mine.update(claimed_until=now + lease)
 
 
-def fix_body(delivery: Delivery, body: object) -> bool:
-    """Fix what is sent, once and for all attempts; False where the delivery is no longer ours."""
-    delivery.body = body
-    return bool(_mine(delivery).update(body=body))
-
-
-def _mine(delivery: Delivery) -> DeliveryQuerySet:
+def _claimed(delivery: Delivery) -> DeliveryQuerySet:
+    """Select a delivery if this claim of it still holds."""
     return Delivery.objects.filter(
         pk=delivery.pk,
         state=State.SENDING,
@@ -179,86 +296,71 @@ def _mine(delivery: Delivery) -> DeliveryQuerySet:
 @transaction.atomic
 def settle(
     delivery: Delivery,
-    outcome: DeliveryResult,
+    result: DeliveryResult,
     *,
-    patience: RetryPolicy,
-    dice: random.Random,
+    retry_policy: RetryPolicy,
+    rng: random.Random,
     now: datetime,
 ) -> str:
-    """Write down how an attempt ended; gives the delivery's new state, or "" if not ours."""
+    """Record how an attempt ended; return the new state, or "" where the claim is lost."""
     waited = now - delivery.created_at
-    is_over = outcome.is_final or patience.is_over(delivery.n_attempts, waited)
-    state = State.SENT if outcome.is_sent else State.DEAD if is_over else State.PENDING
-    pause = patience.pause(delivery.n_attempts, dice=dice)
-    changed = _mine(delivery).update(
+    is_over = result.is_final or retry_policy.is_over(delivery.n_attempts, waited)
+    state = State.SENT if result.is_sent else State.DEAD if is_over else State.PENDING
+    pause = retry_policy.pause(delivery.n_attempts, rng=rng)
+    error = result.why[:LONGEST_ERROR]
+    changed = _claimed(delivery).update(
         state=state,
         ended_at=None if state == State.PENDING else now,
-        next_try_at=now + max(pause, outcome.retry_after or pause),
+        next_try_at=now + max(pause, result.retry_after or pause),
         claimed_by="",
         claimed_until=None,
-        last_status=outcome.status,
-        last_error=outcome.why[:LONGEST_ERROR],
+        last_status=result.status,
+        last_error=error,
     )
     if not changed:
         return ""
-    _count(delivery.receiver_id, outcome, state, now=now)
+    receiver = Receiver.objects.filter(pk=delivery.receiver_id)
+    if result.is_sent:
+        receiver.update(n_sent=F("n_sent") + 1, last_sent_at=now)
+    else:
+        receiver.update(
+            n_failed=F("n_failed") + 1,
+            n_dead=F("n_dead") + int(state == State.DEAD),
+            last_failed_at=now,
+            last_error=error,
+        )
     if state == State.DEAD:
-        tell_others(delivery, outcome.why, now=now)
+        report_failure(delivery, result.why, now=now)
     return state
 
 
-def _count(receiver: int, outcome: DeliveryResult, state: str, *, now: datetime) -> None:
-    """Add the attempt to what the receiver is known for."""
-    this = Receiver.objects.filter(pk=receiver)
-    if outcome.is_sent:
-        this.update(n_sent=F("n_sent") + 1, last_sent_at=now)
+# A receiver that fails is reported once in so long, however many deliveries fail.
+REPORT_EVERY = timedelta(hours=1)
+
+
+def report_failure(delivery: Delivery, why: str, *, now: datetime) -> None:
+    """Notify the other receivers of the route and of the default route of a failed delivery."""
+    kind = Delivery.Kind.UNDELIVERED
+    if delivery.kind == kind:
         return
-    this.update(
-        n_failed=F("n_failed") + 1,
-        n_dead=F("n_dead") + int(state == State.DEAD),
-        last_failed_at=now,
-        last_error=outcome.why[:LONGEST_ERROR],
+    text = f"Could not notify {delivery.receiver} ({delivery.get_kind_display().lower()}): {why}"
+    group_key = f"undelivered {delivery.receiver_id}"
+    recent = Delivery.objects.filter(
+        kind=kind, group_key=group_key, created_at__gt=now - REPORT_EVERY
     )
-
-
-LOCKED = "target: sealed with a key that is not set; see TRNWATCH_SEALING_KEY_FALLBACKS"
-
-
-@dataclass(frozen=True, slots=True)
-class DeliveryClient:
-    """Sends notifications through one door, with links that begin with one address."""
-
-    door: HttpClient
-    base_url: str
-
-    def attempt(self, delivery: Delivery, *, now: datetime) -> DeliveryResult | None:
-        """Send a delivery that is ours once; None where it is no longer ours."""
-        body: Body | None = delivery.body
-        if body is None:
-            body = CHANNELS[delivery.receiver.kind].render(self._notice(delivery, now=now))
-            if not fix_body(delivery, body):
-                return None
-        return self.send(delivery.receiver, body, key=delivery.key, now=now)
-
-    def send(self, receiver: Receiver, body: Body, *, key: str, now: datetime) -> DeliveryResult:
-        """Send what was written; whatever goes wrong is an outcome too."""
-        channel = CHANNELS[receiver.kind]
-        if receiver.is_locked:
-            return DeliveryResult(why=LOCKED)
-        try:
-            answer = channel.send(receiver, body, key=key, at=now, door=self.door)
-        except AddressError as error:
-            return DeliveryResult(is_final=True, why=str(error))
-        except UnreachableError as error:
-            return DeliveryResult(why=str(error))
-        return outcome_of(answer, is_confirmed=channel.confirms(answer), now=now)
-
-    def _notice(self, delivery: Delivery, *, now: datetime) -> Message:
-        known = NotifiedState.objects.filter(
-            receiver=delivery.receiver, alert__deliveries=delivery
-        )
-        labels = dict(known.order_by("since").values_list("alert_id", "labels"))
-        return message_of(delivery, labels, base_url=self.base_url, now=now)
+    notified = set(recent.values_list("receiver_id", flat=True))
+    routes = Route.objects.filter(Q(pk=delivery.route_id) | Q(is_default=True))
+    others = Receiver.objects.enabled().filter(routes__in=routes).distinct()
+    for other in others.exclude(pk=delivery.receiver_id):
+        if other.pk not in notified and kind in traits_of(other).takes:
+            Delivery.objects.create(
+                receiver=other,
+                kind=kind,
+                group_key=group_key,
+                created_at=now,
+                next_try_at=now,
+                note=text[:LONGEST_ERROR],
+            ).alerts.set(delivery.alerts.all())
 
 
 MOST_PER_POST = 500
@@ -266,75 +368,65 @@ MOST_PER_POST = 500
 
 @dataclass
 class Refresher:
-    """Knows which Alertmanagers are due, and tells them everything that lasts."""
+    """Sends the open alerts to Alertmanagers again and again, before they expire there."""
 
     every: timedelta = timedelta(seconds=60)
     _next: dict[int, datetime] = field(default_factory=dict)
 
     def due(self, *, now: datetime) -> list[Receiver]:
-        """Return the Alertmanagers that are due."""
         enabled = Receiver.objects.enabled().filter(kind=Receiver.Kind.ALERTMANAGER)
         return [each for each in enabled if now >= self._next.setdefault(each.pk, now)]
 
-    def tell(self, receiver: Receiver, courier: DeliveryClient, *, now: datetime) -> None:
-        """State all that lasts; meanwhile nothing else may be sent to this receiver."""
+    def refresh(self, receiver: Receiver, client: DeliveryClient, *, now: datetime) -> None:
+        """Send all open alerts; the receiver must be idle."""
         self._next[receiver.pk] = now + self.every
-        lasting = receiver.notified_states.filter(ended_at=None, alert__resolved_at=None).order_by(
-            "-since"
-        )
-        states = list(lasting.select_related("alert__run", "alert__node")[:MOST_PER_POST])
-        if not states:
-            return
+        open_ = receiver.notified_states.filter(ended_at=None, alert__resolved_at=None)
+        newest = open_.order_by("-since").select_related("alert__run", "alert__node")
         body = [
             postable(
-                item_of(each.alert, each.labels, base_url=courier.base_url, now=now),
-                kind=Delivery.Kind.FIRING,
+                item_of(each.alert, each.labels, base_url=client.base_url, now=now),
+                is_resolved=False,
                 now=now,
             )
-            for each in states
+            for each in newest[:MOST_PER_POST]
         ]
-        outcome = courier.send(receiver, body, key=f"refresh-{now.timestamp():.0f}", now=now)
-        if not outcome.is_sent:
-            known = Receiver.objects.filter(pk=receiver.pk)
-            known.update(last_failed_at=now, last_error=outcome.why[:LONGEST_ERROR])
+        if not body:
+            return
+        result = client.send(receiver, body, key=f"refresh-{now.timestamp():.0f}", now=now)
+        if not result.is_sent:
+            Receiver.objects.filter(pk=receiver.pk).update(
+                last_failed_at=now, last_error=result.why[:LONGEST_ERROR]
+            )
 
 
 def remind(*, now: datetime) -> int:
-    """Put reminders into the outbox for what fires and nobody has taken; gives how many."""
-    lasting = NotifiedState.objects.filter(
+    """Enqueue reminders of alerts that fire unacknowledged; return their number."""
+    open_ = NotifiedState.objects.filter(
         ended_at=None,
         alert__resolved_at=None,
         alert__acknowledged_at=None,
         receiver__is_enabled=True,
         route__repeat_s__gt=0,
     )
-    due = [
-        state
-        for state in lasting.select_related("receiver", "route", "alert__run", "alert__node")
+    return sum(
+        _remind(state, now=now)
+        for state in open_.select_related("receiver", "route", "alert__run", "alert__node")
         if state.route is not None
         and traits_of(state.receiver).is_reminded
         and now - state.last_at >= timedelta(seconds=state.route.repeat_s)
-    ]
-    return sum(_remind(state, now=now) for state in due if not _is_silenced(state, now=now))
-
-
-def _is_silenced(state: NotifiedState, *, now: datetime) -> bool:
-    try:
-        return bool(silences_of(state.alert, now=now))
-    except MatcherError:
-        return False
+        and not silences_of(state.alert, now=now)
+    )
 
 
 @transaction.atomic
 def _remind(state: NotifiedState, *, now: datetime) -> bool:
-    """Write one reminder, unless another sender has just done so."""
+    """Enqueue one reminder, unless another sender has just done so."""
     as_read = NotifiedState.objects.filter(pk=state.pk, ended_at=None, last_at=state.last_at)
     if not as_read.update(last_at=now, n_repeats=F("n_repeats") + 1):
         return False
-    kind = Delivery.Kind.REPEATED
-    post(
+    enqueue_delivery(
         state.receiver,
-        kind,
+        Delivery.Kind.REPEATED,
         state.alert,
         None,
         group_key=state.group_key,
@@ -342,3 +434,79 @@ def _remind(state: NotifiedState, *, now: datetime) -> bool:
         now=now,
     )
     return True
+
+
+@dataclass
+class Heartbeat:
+    """Posts to one URL at intervals, so that an outside service notices when this stops."""
+
+    url: str
+    every: timedelta
+    http: HttpClient
+    base_url: str
+    beat_at: datetime | None = None
+    error: str = ""
+    _tried_at: datetime | None = None
+
+    def beat(self, *, now: datetime) -> bool:
+        """Post if it is time; whether it was, and the answer was good."""
+        if not self.url or (self._tried_at is not None and now - self._tried_at < self.every):
+            return False
+        self._tried_at = now
+        request = Request(self.url, b"")
+        if self.url.endswith(PATH):
+            body = encode(watchdog(base_url=self.base_url, now=now))
+            request = Request(self.url, body, dict(JSON))
+        try:
+            answer = self.http.post(request)
+        except (AddressError, UnreachableError) as error:
+            self.error = str(error)
+            return False
+        if answer.status not in OK:
+            self.error = f"{answer.status} {answer.text}".strip()
+            return False
+        self.beat_at, self.error = now, ""
+        return True
+
+
+DELETE_EVERY = timedelta(hours=1)
+
+
+@dataclass
+class PeriodicJobs:
+    """What a sender does every few seconds besides sending."""
+
+    name: str
+    started_at: datetime
+    check_evaluation: Callable[[datetime], bool]
+    heartbeat: Heartbeat
+    keep_days: int
+    _deleted_at: datetime | None = None
+
+    def run(self, *, now: datetime) -> None:
+        """Run each job once."""
+        is_watched = self.check_evaluation(now)
+        if is_watched:
+            self.heartbeat.beat(now=now)
+        SenderHeartbeat.objects.update_or_create(
+            name=self.name,
+            defaults={
+                "started_at": self.started_at,
+                "seen_at": now,
+                "is_watched": is_watched,
+                "beat_at": self.heartbeat.beat_at,
+                "beat_error": self.heartbeat.error[:LONGEST_ERROR],
+            },
+        )
+        remind(now=now)
+        if self._deleted_at is None or now - self._deleted_at >= DELETE_EVERY:
+            delete_old(before=now - timedelta(days=self.keep_days))
+            SenderHeartbeat.objects.filter(seen_at__lt=now - DELETE_EVERY).delete()
+            self._deleted_at = now
+
+
+def delete_old(*, before: datetime) -> None:
+    """Delete what was sent or dropped before; dead deliveries wait for somebody to act."""
+    done = (State.SENT, State.DROPPED)
+    Delivery.objects.filter(state__in=done, ended_at__lt=before).delete()
+    NotifiedState.objects.filter(ended_at__lt=before).delete()

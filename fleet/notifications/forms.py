@@ -1,6 +1,7 @@
-"""The form of a route: which alerts, to whom, together with which others, how often again."""
+"""The forms of receivers and routes."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 
 from django import forms
@@ -8,23 +9,24 @@ from django.conf import settings
 from django.core.exceptions import ValidationError
 from django.core.validators import validate_email
 
-from fleet.alerts.matchers import MatcherError, parse_matchers
+from fleet.alerts.matchers import parse_matchers
 from fleet.models import Receiver, Route
 from fleet.notifications.channels import EVENTS_URL
 from fleet.notifications.http_client import AddressError, Allowed, resolve, split
+from telemetry.errors import FieldError
 
 KIND = Receiver.Kind
-# kind: (label of the target, help of the target, label of the secret, help of the secret)
-WORDS: Mapping[str, tuple[str, str, str, str]] = {
+# By kind: label and help of the target, label and help of the secret.
+TARGET_AND_SECRET: Mapping[str, tuple[str, str, str, str]] = {
     KIND.WEBHOOK: (
         "Address",
-        "Where JSON is posted, such as https://pager.example/hooks/trnwatch.",
+        "JSON is posted to it, such as https://pager.example/hooks/trnwatch.",
         "Signing secret",
-        "With it every post carries a signature; the same secret checks it.",
+        "Signs every request; the receiver verifies the signature with the same secret.",
     ),
     KIND.SLACK: (
         "Webhook address",
-        "Slack's incoming webhook, https://hooks.slack.com/services/…, or one of the same form.",
+        "An incoming webhook of Slack, https://hooks.slack.com/services/…, or a compatible one.",
         "",
         "",
     ),
@@ -32,24 +34,24 @@ WORDS: Mapping[str, tuple[str, str, str, str]] = {
         "Events address",
         f"{EVENTS_URL}, or events.eu.pagerduty.com in Europe.",
         "Integration key",
-        "Of an Events API v2 integration of the service: 32 characters.",
+        "The key of the service's Events API v2 integration: 32 characters.",
     ),
     KIND.ALERTMANAGER: (
         "Address",
-        "Of the Alertmanager itself, such as http://alertmanager.internal:9093.",
+        "The Alertmanager, such as http://alertmanager.internal:9093.",
         "Bearer token",
-        "Where a proxy in front of it asks for one.",
+        "If a proxy in front of it requires one.",
     ),
-    KIND.EMAIL: ("Mail addresses", "One or several, by commas.", "", ""),
+    KIND.EMAIL: ("Mail addresses", "One or several, separated by commas.", "", ""),
 }
 SECRET_TARGETS = frozenset({KIND.WEBHOOK, KIND.SLACK})
 NEEDS_SECRET = frozenset({KIND.PAGERDUTY})
 
 
 class ReceiverForm(forms.Form):
-    """What an administrator says of a receiver."""
+    """A receiver; fields are named after its kind."""
 
-    name = forms.CharField(max_length=60, help_text="As routes and the log call it.")
+    name = forms.CharField(max_length=60, help_text="Routes and the log show this name.")
     target = forms.CharField(max_length=500, required=False)
     secret = forms.CharField(
         max_length=500,
@@ -68,11 +70,8 @@ class ReceiverForm(forms.Form):
             initial = {"target": EVENTS_URL}
         super().__init__(data, initial=initial, label_suffix="")
         self.kind, self.receiver = kind, receiver
-        self._name_fields()
-
-    def _name_fields(self) -> None:
-        target, target_help, secret, secret_help = WORDS[self.kind]
-        keep = " Leave empty to keep what is there." if self.receiver else ""
+        target, target_help, secret, secret_help = TARGET_AND_SECRET[self.kind]
+        keep = " Leave empty to keep the current one." if self.receiver else ""
         is_hidden = self.receiver is not None and self.kind in SECRET_TARGETS
         self.fields["target"].label = target
         self.fields["target"].help_text = target_help + (keep if is_hidden else "")
@@ -87,92 +86,91 @@ class ReceiverForm(forms.Form):
             self.fields["secret"].widget.attrs["placeholder"] = "••••••••"
 
     def clean_name(self) -> str:
-        """Refuse a name that is taken."""
         name: str = self.cleaned_data["name"].strip()
         others = Receiver.objects.filter(name=name)
         if self.receiver is not None:
             others = others.exclude(pk=self.receiver.pk)
         if others.exists():
-            raise ValidationError(f"There is a receiver {name} already; choose another name.")
+            raise ValidationError(f"A receiver named {name} exists. Choose another name.")
         return name
 
     def clean_target(self) -> str:
-        """Refuse what is no address, or one that may not be reached."""
+        """Check the address; an empty one keeps a hidden target."""
         target: str = self.cleaned_data["target"].strip()
         if not target and self.receiver is not None and self.kind in SECRET_TARGETS:
             target = self.receiver.target
             if target:
                 return target
         if not target:
-            raise ValidationError("Say where notifications are to go.")
+            raise ValidationError("Is empty. Enter an address.")
         if self.kind == KIND.EMAIL:
             for address in target.split(","):
                 validate_email(address.strip())
             return target
-        try:
-            list(resolve(split(target), Allowed.of(settings.NOTIFY_ALLOW)))
-        except AddressError as error:
-            raise ValidationError(str(error).removeprefix("target: ")) from error
-        except (OSError, UnicodeError):
-            # A name that cannot be found just now may be found when it matters.
-            return target
+        # A name that does not resolve now may do so when a notification is sent.
+        with suppress(OSError, UnicodeError):
+            try:
+                list(resolve(split(target), Allowed.of(settings.NOTIFY_ALLOW)))
+            except AddressError as error:
+                raise ValidationError(str(error).removeprefix("target: ")) from error
         return target
 
     def clean_secret(self) -> str:
-        """Keep the secret there is where none is given."""
-        given: str = self.cleaned_data["secret"].strip()
-        kept = given or (self.receiver.secret if self.receiver else "")
-        if not kept and self.kind in NEEDS_SECRET:
-            raise ValidationError("PagerDuty takes nothing without its integration key.")
-        return kept
+        """Keep the current secret if none is given."""
+        new: str = self.cleaned_data["secret"].strip()
+        secret = new or (self.receiver.secret if self.receiver else "")
+        if not secret and self.kind in NEEDS_SECRET:
+            raise ValidationError("PagerDuty requires an integration key.")
+        return secret
 
 
 LONGEST_WAIT_S = 3600
 LONGEST_REPEAT_MIN = 7 * 24 * 60
+OWN_FIELDS = ("name", "matchers", "group_by", "group_wait_s", "sends_resolved", "goes_on")
 
 
 class RouteForm(forms.Form):
-    """What an administrator says of a route; the default route has no matchers."""
+    """A route; the default route has no matchers."""
 
     name = forms.CharField(max_length=60)
     matchers = forms.CharField(
         max_length=500,
-        label="Which alerts",
-        help_text="All must hold, as severity=page team=~blue|green. None takes every alert.",
+        label="Matchers",
+        help_text="All must match, as severity=page team=~blue|green. Empty matches every alert.",
         required=False,
     )
     receivers = forms.ModelMultipleChoiceField(
         Receiver.objects.all(),
-        label="Who is told",
+        label="Receivers",
         required=False,
         widget=forms.CheckboxSelectMultiple,
     )
     group_by = forms.ChoiceField(
         choices=Route.GroupBy.choices,
-        label="In one message",
-        help_text="Alerts that share this. PagerDuty and Alertmanager group by themselves.",
+        label="Group by",
+        help_text="Alerts of a group share a message. PagerDuty and Alertmanager do their own.",
     )
     group_wait_s = forms.IntegerField(
         min_value=0,
         max_value=LONGEST_WAIT_S,
-        label="Wait for others, seconds",
-        help_text="How long the first alert of a message waits.",
+        label="Group wait, seconds",
+        help_text="How long the first alert of a group waits for others.",
     )
     repeat_min = forms.IntegerField(
         min_value=0,
         max_value=LONGEST_REPEAT_MIN,
-        label="Remind every, minutes",
-        help_text="While it fires and nobody has acknowledged it. 0 sends no reminders.",
+        label="Repeat interval, minutes",
+        help_text="Reminders while an alert fires unacknowledged. 0 sends none.",
     )
-    sends_resolved = forms.BooleanField(label="Tell the end as well", required=False)
+    sends_resolved = forms.BooleanField(label="Also notify on resolve", required=False)
     goes_on = forms.BooleanField(
-        label="Then try the routes below as well",
-        help_text="Without it this route is the last for the alerts it takes.",
+        label="Continue with the routes below",
+        help_text="Otherwise this route is the last for the alerts it matches.",
         required=False,
     )
 
     def __init__(self, route: Route, data: Mapping[str, Any] | None = None) -> None:
-        initial = {name: getattr(route, name) for name in OWN}
+        initial = {name: getattr(route, name) for name in OWN_FIELDS}
         initial["repeat_min"] = route.repeat_s // 60
         if route.pk:
             initial["receivers"] = list(route.receivers.all())
@@ -183,24 +181,21 @@ class RouteForm(forms.Form):
                 del self.fields[name]
 
     def clean_matchers(self) -> str:
-        """Refuse matchers that cannot be read."""
         text: str = self.cleaned_data["matchers"].strip()
         try:
             parse_matchers(text)
-        except MatcherError as error:
-            raise ValidationError(str(error).removeprefix("matchers: ")) from error
+        except FieldError as error:
+            message = error.message if error.field == "matchers" else str(error)
+            raise ValidationError(message) from error
         return text
 
     def save(self) -> Route:
-        """Keep the route as the form has it."""
-        given = self.cleaned_data
-        for name in OWN:
-            if name in given:
-                setattr(self.route, name, given[name])
-        self.route.repeat_s = given["repeat_min"] * 60
+        """Save the route and its receivers."""
+        data = self.cleaned_data
+        for name in OWN_FIELDS:
+            if name in data:
+                setattr(self.route, name, data[name])
+        self.route.repeat_s = data["repeat_min"] * 60
         self.route.save()
-        self.route.receivers.set(given["receivers"])
+        self.route.receivers.set(data["receivers"])
         return self.route
-
-
-OWN = ("name", "matchers", "group_by", "group_wait_s", "sends_resolved", "goes_on")

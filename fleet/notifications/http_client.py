@@ -1,10 +1,10 @@
-"""One POST to a stranger: to a checked address, within a time, its answer kept short."""
+"""An HTTP client for addresses from outside: checked targets, one deadline, short answers."""
 
 import socket
 import ssl
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from http.client import HTTPConnection, HTTPException, HTTPResponse, IncompleteRead
+from http.client import HTTPConnection, HTTPException, IncompleteRead
 from ipaddress import IPv4Address, IPv4Network, IPv6Address, IPv6Network, ip_address, ip_network
 from threading import Timer
 from typing import Self
@@ -14,8 +14,8 @@ from fleet.version import VERSION
 
 Address = IPv4Address | IPv6Address
 SCHEMES = {"http": 80, "https": 443}
-# Where clouds keep credentials of the machine: never, whatever is allowed.
-NEVER = (
+# Clouds serve credentials of the machine here: forbidden whatever is allowed.
+FORBIDDEN = (
     ip_network("169.254.0.0/16"),
     ip_network("fe80::/10"),
     ip_network("fd00:ec2::/32"),
@@ -25,12 +25,12 @@ NAT64 = (ip_network("64:ff9b::/96"), ip_network("64:ff9b:1::/96"))
 
 
 class AddressError(ValueError):
-    """A target that is no address, or one where nothing may be sent; says which and why."""
+    """A target that is not an address, or one to which nothing may be sent."""
 
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """Private places that settings allow: networks, and names as they stand in an address."""
+    """Private targets that the settings allow: networks and host names."""
 
     networks: tuple[IPv4Network | IPv6Network, ...] = ()
     names: frozenset[str] = frozenset()
@@ -47,17 +47,17 @@ class Allowed:
         return cls(tuple(networks), frozenset(names))
 
     def reaches(self, name: str, address: Address) -> bool:
-        """Whether something may be sent to this address of this name."""
-        address = _bare(address)
-        if any(address in network for network in NEVER):
+        """Whether this address of a host name is a permitted target."""
+        address = _embedded_ipv4(address)
+        if any(address in network for network in FORBIDDEN):
             return False
         if address.is_global and not address.is_multicast:
             return True
         return name.lower() in self.names or any(address in net for net in self.networks)
 
 
-def _bare(address: Address) -> Address:
-    """Return the IPv4 address that an IPv6 one stands for, if it does."""
+def _embedded_ipv4(address: Address) -> Address:
+    """Return the IPv4 address that an IPv6 address embeds, else the address itself."""
     if isinstance(address, IPv4Address):
         return address
     inner = address.ipv4_mapped or address.sixtofour
@@ -67,25 +67,25 @@ def _bare(address: Address) -> Address:
 
 
 def split(url: str) -> SplitResult:
-    """Read an address of the web, or say what is wrong with it."""
+    """Parse a URL; raises AddressError where it is invalid."""
     try:
         parts = urlsplit(url)
         port = parts.port
     except ValueError as error:
-        raise AddressError(f"target: {url[:80]!r} is no address: {error}") from error
+        raise AddressError(f"target: {url[:80]!r} is not an address: {error}") from error
     if parts.scheme not in SCHEMES or not parts.hostname:
-        raise AddressError(f"target: {url[:80]!r} is no address; write https://host/path")
+        raise AddressError(f"target: {url[:80]!r} is not an address; write https://host/path")
     if parts.username or parts.password:
         raise AddressError("target: leave out user and password; use the secret")
     if port == 0 or any(char <= " " or char == "\x7f" for char in url):
-        raise AddressError("target: holds a character or a port that no address has")
+        raise AddressError("target: contains an invalid character or port")
     return parts
 
 
 def resolve(parts: SplitResult, allowed: Allowed) -> Iterator[tuple[str, int]]:
-    """Yield the numeric addresses and the port where this may be sent.
+    """Yield the permitted numeric addresses of a host, and the port.
 
-    Whoever connects must use these, not the name: it may lead elsewhere a moment later.
+    Connect to these, not to the name: it may resolve differently a moment later.
     """
     name = parts.hostname or ""
     port = parts.port or SCHEMES[parts.scheme]
@@ -102,16 +102,16 @@ def resolve(parts: SplitResult, allowed: Allowed) -> Iterator[tuple[str, int]]:
 
 
 LONGEST_ANSWER = 64 * 1024
-KEPT_OF_ANSWER = 200
+LONGEST_TEXT = 200
 
 
 class UnreachableError(Exception):
-    """No proper answer came; another attempt may get one."""
+    """There was no valid answer; another attempt may get one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is posted where."""
+    """A POST request."""
 
     url: str
     body: bytes
@@ -120,7 +120,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class HttpResult:
-    """What came back."""
+    """The answer to a request."""
 
     status: int
     body: bytes = b""
@@ -128,74 +128,68 @@ class HttpResult:
     location: str = ""
 
     @property
-    def said(self) -> str:
-        """The beginning of the answer, as one line of plain text."""
+    def text(self) -> str:
+        """The beginning of the body, as one line of plain text."""
         text = self.body.decode("utf-8", "replace")
         return " ".join("".join(c if c.isprintable() else " " for c in text).split())[
-            :KEPT_OF_ANSWER
+            :LONGEST_TEXT
         ]
 
 
 @dataclass(frozen=True, slots=True)
 class HttpClient:
-    """The way out: what may be reached, and how long all of it may take."""
+    """Posts to permitted targets, each request within ``timeout_s``."""
 
     allowed: Allowed
     timeout_s: float = 10.0
 
     def post(self, request: Request) -> HttpResult:
-        """Post once, following no redirect and asking no proxy.
+        """Post once, without redirects and proxies.
 
         Raises
         ------
         AddressError
-            The target may not be reached, now or later.
+            The target is not permitted.
         UnreachableError
-            It could not be reached, or answered nothing, or not all, or no HTTP.
+            It did not answer, or not completely, or not in HTTP.
         """
         parts = split(request.url)
         try:
             places = list(resolve(parts, self.allowed))
         except (OSError, UnicodeError) as error:
             raise UnreachableError(f"{parts.hostname} cannot be found: {error}") from error
-        return self._exchange(_Pinned(parts, places, timeout_s=self.timeout_s), request, parts)
-
-    def _exchange(self, connection: "_Pinned", request: Request, parts: SplitResult) -> HttpResult:
-        # A time-out of the socket counts anew with every byte; this one does not.
-        clock = Timer(self.timeout_s, connection.abort)
-        clock.daemon = True
-        clock.start()
+        connection = _PinnedConnection(parts, places, timeout_s=self.timeout_s)
+        # A timeout of the socket starts again with every byte; this one does not.
+        timer = Timer(self.timeout_s, connection.abort)
+        timer.daemon = True
+        timer.start()
         path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         headers = {"User-Agent": f"trnwatch/{VERSION}", "Connection": "close", **request.headers}
         try:
             connection.request("POST", path, body=request.body, headers=headers)
-            return _read(connection.getresponse())
+            with connection.getresponse() as response:
+                body = response.read(LONGEST_ANSWER)
+                if response.length and len(body) < LONGEST_ANSWER:
+                    raise IncompleteRead(body, response.length)
+                return HttpResult(
+                    response.status,
+                    body,
+                    retry_after=response.headers.get("Retry-After", ""),
+                    location=response.headers.get("Location", ""),
+                )
         except (OSError, HTTPException, ValueError) as error:
             if connection.is_aborted or isinstance(error, TimeoutError):
-                why = f"no whole answer within {self.timeout_s:g} s"
+                why = f"no complete answer within {self.timeout_s:g} s"
             else:
                 why = f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
             raise UnreachableError(why) from error
         finally:
-            clock.cancel()
+            timer.cancel()
             connection.close()
 
 
-def _read(response: HTTPResponse) -> HttpResult:
-    with response:
-        body = response.read(LONGEST_ANSWER)
-        if response.length and len(body) < LONGEST_ANSWER:
-            raise IncompleteRead(body, response.length)
-        return HttpResult(
-            response.status,
-            body,
-            retry_after=response.headers.get("Retry-After", ""),
-            location=response.headers.get("Location", ""),
-        )
-
-
-class _Pinned(HTTPConnection):
-    """A connection to addresses that were checked, under the name that was asked for."""
+class _PinnedConnection(HTTPConnection):
+    """A connection to checked addresses, under the host name of the URL."""
 
     def __init__(
         self, parts: SplitResult, places: list[tuple[str, int]], *, timeout_s: float
@@ -211,7 +205,7 @@ class _Pinned(HTTPConnection):
 
     def connect(self) -> None:
         """Connect to the first address that answers."""
-        self.sock = self._plain()
+        self.sock = self._connect_plain()
         if self._tls is not None:
             self.sock = self._tls.wrap_socket(
                 self.sock, server_hostname=self.host, do_handshake_on_connect=False
@@ -220,7 +214,7 @@ class _Pinned(HTTPConnection):
         if self.is_aborted:
             raise TimeoutError
 
-    def _plain(self) -> socket.socket:
+    def _connect_plain(self) -> socket.socket:
         errors: list[OSError] = []
         for place in self._places:
             try:
@@ -233,12 +227,12 @@ class _Pinned(HTTPConnection):
         raise errors[-1]
 
     def abort(self) -> None:
-        """Break off, from another thread, whatever goes on."""
+        """Break off the exchange, from another thread."""
         self.is_aborted = True
         sock = self.sock
         if sock is not None:
             try:
-                # Of the plain socket: what lies above it may be in use by the other thread.
+                # The method of the plain socket: the TLS layer may be in use by the other thread.
                 socket.socket.shutdown(sock, socket.SHUT_RDWR)
             except OSError:
                 return

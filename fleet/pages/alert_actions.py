@@ -11,11 +11,11 @@ from django_htmx.http import trigger_client_event
 
 from fleet import alerts
 from fleet.access.roles import requires
-from fleet.alerts import AlertError, SilenceError
-from fleet.alerts.matchers import MatcherError, SpanError, end_of
+from fleet.alerts.silences import end_of
 from fleet.models import Alert
 from fleet.pages.alerts import PARTIALS, alert_context
 from fleet.pages.render import HtmxRequest
+from telemetry.errors import FieldError
 
 RESOLVED = "The alert is already resolved."
 Act = Callable[[Alert, str], str]
@@ -84,7 +84,7 @@ def alert_resolve(request: HtmxRequest, pk: int) -> HttpResponse:
 
     def act(alert: Alert, by: str) -> str:
         comment = request.POST.get("comment", "")
-        done = alerts.resolve_by_hand(alert, by=by, comment=comment, now=timezone.now())
+        done = alerts.resolve_manually(alert, by=by, comment=comment, now=timezone.now())
         return "" if done else RESOLVED
 
     return _respond(request, pk, act)
@@ -112,7 +112,7 @@ def _respond(request: HtmxRequest, pk: int, act: Act) -> HttpResponse:
     alert = get_object_or_404(Alert, pk=pk)
     try:
         error = act(alert, request.user.get_username())
-    except (AlertError, MatcherError, SilenceError, SpanError) as refused:
+    except FieldError as refused:
         error = str(refused)
     if not request.htmx:
         if error:

@@ -10,8 +10,7 @@ import numpy as np
 from django.db.models import IntegerField, OuterRef, Q, QuerySet, Subquery, Value
 from numpy.typing import NDArray
 
-from fleet.alerts.evidence import cause_name, part_name
-from fleet.alerts.text import headline
+from fleet.alerts.text import cause_name, headline, part_name
 from fleet.charts.frozen import as_of
 from fleet.formatting import duration, si
 from fleet.models import Alert, AlertEvent, Annotation, InjectedFault

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 
 from fleet.access.roles import has_role, requires
-from fleet.alerts.evidence import cause_name
+from fleet.alerts.text import cause_name
 from fleet.models import Alert, InjectedFault, Run
 from fleet.pages.forms import add_field_error
 from fleet.pages.render import HtmxRequest, render_page, with_page

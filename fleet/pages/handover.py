@@ -12,10 +12,10 @@ from django.views.decorators.http import require_http_methods, require_safe
 
 from fleet import alerts
 from fleet.access.roles import assignable_names, has_role
-from fleet.alerts import AlertError
 from fleet.alerts.handover import Shift, as_markdown, shift_between, shift_start
 from fleet.models import HandoverNote
 from fleet.pages.render import HtmxRequest, render_page
+from telemetry.errors import FieldError
 
 HOURS = (4, 8, 12, 24, 168)
 N_NOTES = 20
@@ -42,7 +42,7 @@ def hand_over(request: HtmxRequest) -> HttpResponse:
             assigns=bool(given["gives"]),
             now=now,
         )
-    except AlertError as error:
+    except FieldError as error:
         return _show(request, hours, given=given, error=str(error))
     messages.success(request, "The note is saved.")
     return HttpResponseRedirect(reverse("hand-over"))

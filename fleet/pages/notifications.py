@@ -1,4 +1,4 @@
-"""The page of notifications: what was not delivered, who is told, by which routes, and the log."""
+"""The notification pages: receivers, routes, failed deliveries and the log."""
 
 import json
 from datetime import datetime
@@ -18,7 +18,7 @@ from django.views.decorators.http import require_http_methods, require_POST, req
 
 from fleet.access.roles import has_role, requires
 from fleet.alerts.events import routing_table
-from fleet.alerts.matchers import FIELDS, MatcherError
+from fleet.alerts.matchers import FIELDS
 from fleet.models import Delivery, NotificationChange, Receiver, Route, SenderHeartbeat
 from fleet.notifications.delivery import DeliveryClient
 from fleet.notifications.forms import ReceiverForm, RouteForm
@@ -27,15 +27,16 @@ from fleet.notifications.listing import (
     N_SHOWN,
     AlertSummary,
     DeliveryRow,
-    caught,
     deliveries,
+    matching,
     preview,
     recent_alerts,
     rows,
     rows_of,
 )
-from fleet.notifications.manual import ByHandError, drop, note_change, send_again, try_out
+from fleet.notifications.manual import drop, record_change, send_again, send_test
 from fleet.pages.render import HtmxRequest, render_page
+from telemetry.errors import FieldError
 
 PER_PAGE = 50
 FILTERS = ("state", "receiver")
@@ -86,7 +87,7 @@ def delivery_settle(request: HtmxRequest, pk: int) -> HttpResponse:
     delivery = get_object_or_404(deliveries(), pk=pk)
     try:
         _settle(request, delivery)
-    except ByHandError as error:
+    except FieldError as error:
         return _detail(request, delivery, error=str(error), status=422)
     return HttpResponseRedirect(reverse("notification-list"))
 
@@ -103,7 +104,7 @@ def delivery_settle_all(request: HtmxRequest) -> HttpResponse:
         for delivery in list(dead):
             _settle(request, delivery)
             done += 1
-    except ByHandError as error:
+    except FieldError as error:
         messages.error(request, str(error))
     again = request.POST.get("action") == "again"
     messages.success(request, f"{done} will be sent again." if again else f"{done} dropped.")
@@ -122,7 +123,7 @@ def _detail(
 ) -> HttpResponse:
     context: dict[str, Any] = {
         "delivery": delivery,
-        "abouts": DeliveryRow.of(delivery).abouts,
+        "summaries": DeliveryRow.of(delivery).summaries,
         "events": delivery.events.select_related("alert").all(),
         "body": json.dumps(delivery.body, indent=2, ensure_ascii=False) if delivery.body else "",
         "error": error,
@@ -136,7 +137,7 @@ State = Delivery.State
 
 
 def notifications_context() -> dict[str, Any]:
-    """Return what changes by itself: who is told, what was not delivered, what was of late."""
+    """Return what the page updates: receivers, failed and recent deliveries."""
     dead, latest = rows_of(
         deliveries().filter(state=State.DEAD)[:N_DEAD],
         deliveries().exclude(state=State.DEAD)[:N_LATEST],
@@ -151,14 +152,14 @@ def notifications_context() -> dict[str, Any]:
 
 @require_safe
 def notification_list(request: HtmxRequest) -> HttpResponse:
-    """Show who is told of alerts, and whether they were."""
+    """Show receivers, routes and deliveries."""
     table = routing_table()
-    routes, lost = preview(table, recent_alerts(now=timezone.now()))
+    routes, unrouted = preview(table, recent_alerts(now=timezone.now()))
     context = notifications_context() | {
         "kinds": Receiver.Kind.choices,
         "routes": routes,
         "has_default": any(route.is_default for route in table),
-        "lost": lost if table else [],
+        "unrouted": unrouted if table else [],
         "changes": NotificationChange.objects.all()[:N_CHANGES],
         "can_manage": has_role(request.user, "admin"),
     }
@@ -181,7 +182,7 @@ def receivers() -> list[Receiver]:
 
 
 def sending(*, now: datetime) -> dict[str, Any]:
-    """Return whether anybody sends, and whether the dead man's switch is held."""
+    """Return whether a sender runs, and whether the dead man's switch is sent."""
     latest = SenderHeartbeat.objects.first()
     return {
         "sender": latest,
@@ -208,13 +209,13 @@ def receiver_new(request: HtmxRequest) -> HttpResponse:
         return _form(request, form)
     now, by = timezone.now(), request.user.get_username()
     receiver = Receiver.objects.create(kind=kind, created_at=now, **form.cleaned_data)
-    note_change(f"made the receiver {receiver} ({receiver.get_kind_display()})", by=by, now=now)
+    record_change(f"made the receiver {receiver} ({receiver.get_kind_display()})", by=by, now=now)
     if not Route.objects.exists():
         route = Route.objects.create(name="everything", is_default=True)
         route.receivers.add(receiver)
-        messages.success(request, f"{receiver} is told of every alert. Routes below change that.")
+        messages.success(request, f"{receiver} gets every alert. Routes below change that.")
     else:
-        messages.success(request, f"{receiver} is there; tick it on a route to use it.")
+        messages.success(request, f"{receiver} is added. Select it in a route to use it.")
     return HttpResponseRedirect(reverse("notification-list"))
 
 
@@ -254,7 +255,7 @@ def _delete(request: HtmxRequest, receiver: Receiver) -> HttpResponse:
 
 
 def _done(request: HtmxRequest, text: str) -> HttpResponse:
-    note_change(text, by=request.user.get_username(), now=timezone.now())
+    record_change(text, by=request.user.get_username(), now=timezone.now())
     messages.success(request, f"You {text}.")
     return HttpResponseRedirect(reverse("notification-list"))
 
@@ -280,10 +281,10 @@ def _form(
 def receiver_test(request: HtmxRequest, pk: int) -> HttpResponse:
     """Send a receiver a test, and show what it answered."""
     receiver = get_object_or_404(Receiver, pk=pk)
-    door = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=TEST_WITHIN_S)
-    outcome = try_out(
+    http = HttpClient(Allowed.of(settings.NOTIFY_ALLOW), timeout_s=TEST_WITHIN_S)
+    outcome = send_test(
         receiver,
-        DeliveryClient(door, settings.BASE_URL),
+        DeliveryClient(http, settings.BASE_URL),
         by=request.user.get_username(),
         now=timezone.now(),
     )
@@ -291,9 +292,9 @@ def receiver_test(request: HtmxRequest, pk: int) -> HttpResponse:
     if request.htmx:
         return render(request, "notifications/_receiver_answer.html", context)
     if outcome.is_sent:
-        messages.success(request, f"{receiver} took the test: {outcome.status}.")
+        messages.success(request, f"{receiver} accepted the test: {outcome.status}.")
     else:
-        messages.error(request, f"{receiver} did not take the test: {outcome.why}")
+        messages.error(request, f"{receiver} did not accept the test: {outcome.why}")
     return HttpResponseRedirect(reverse("notification-list"))
 
 
@@ -348,7 +349,7 @@ def _move(route: Route, *, by: int) -> None:
 
 
 def _routes_done(request: HtmxRequest, text: str) -> HttpResponse:
-    note_change(text, by=request.user.get_username(), now=timezone.now())
+    record_change(text, by=request.user.get_username(), now=timezone.now())
     messages.success(request, f"You {text}.")
     return HttpResponseRedirect(reverse("notification-list") + "#routes")
 
@@ -362,7 +363,7 @@ def _routes_form(request: HtmxRequest, form: RouteForm) -> HttpResponse:
 
 @require_safe
 def route_preview(request: HtmxRequest) -> HttpResponse:
-    """Show which open and recent alerts some matchers mean."""
+    """Show which open and recent alerts the matchers select."""
     seen = _seen(request.GET.get("matchers", "")[:500])
     return render(request, "notifications/_route_preview.html", seen)
 
@@ -370,11 +371,11 @@ def route_preview(request: HtmxRequest) -> HttpResponse:
 def _seen(matchers: str) -> dict[str, object]:
     alerts = recent_alerts(now=timezone.now())
     try:
-        meant = caught(matchers, alerts)
-    except MatcherError as error:
+        found = matching(matchers, alerts)
+    except FieldError as error:
         return {"preview_error": str(error), "n_alerts": len(alerts)}
     return {
-        "meant": [AlertSummary.of(alert) for alert in meant[:N_SHOWN]],
-        "n_meant": len(meant),
+        "matching": [AlertSummary.of(alert) for alert in found[:N_SHOWN]],
+        "n_matching": len(found),
         "n_alerts": len(alerts),
     }

@@ -16,22 +16,13 @@ from django_htmx.http import HttpResponseClientRedirect, trigger_client_event
 
 from fleet import alerts as alerts_module
 from fleet.access.roles import requires
-from fleet.alerts import SilenceError
 from fleet.alerts.handover import AgedSilence
-from fleet.alerts.matchers import (
-    FIELDS,
-    SPANS,
-    MatcherError,
-    SilencePreview,
-    SpanError,
-    end_of,
-    meaning,
-    preview,
-    written,
-)
+from fleet.alerts.matchers import FIELDS, matchers_of, written
+from fleet.alerts.silences import SPANS, SilencePreview, end_of, preview
 from fleet.alerts.text import headline
 from fleet.models import Alert, Silence
 from fleet.pages.render import HtmxRequest, render_page
+from telemetry.errors import FieldError
 
 ASKED = ("matchers", "span", "until", "reason", "confirmed")
 N_PAST, N_LISTED = 50, 12
@@ -123,7 +114,7 @@ def silence_end(request: HtmxRequest, pk: int) -> HttpResponse:
             if done
             else "The silence has already expired, or its end was changed by somebody else."
         )
-    except (SilenceError, SpanError) as refused:
+    except FieldError as refused:
         error = str(refused)
     if request.htmx:
         response = _detail(request, pk, error=error, status=422 if error else 200)
@@ -153,7 +144,7 @@ def silence_new(request: HtmxRequest) -> HttpResponse:
             by=request.user.get_username(),
             now=now,
         )
-    except (MatcherError, SilenceError, SpanError) as refused:
+    except FieldError as refused:
         return _form(request, given, error=str(refused), status=422)
     messages.success(request, f"Silence {made.pk} is active.")
     there = made.get_absolute_url()
@@ -163,9 +154,10 @@ def silence_new(request: HtmxRequest) -> HttpResponse:
 def _confirm(seen: SilencePreview, *, is_confirmed: bool) -> None:
     """Refuse a silence of every alert that is not confirmed."""
     if seen.is_everything and not is_confirmed:
-        raise SilenceError(
-            f"matchers: match every alert, all {seen.n_open} open ones and all {seen.n_past} of "
-            "the last 7 days. Narrow them, or confirm below."
+        raise FieldError(
+            "matchers",
+            f"match every alert, all {seen.n_open} open ones and all {seen.n_past} of "
+            "the last 7 days. Narrow them, or confirm below.",
         )
 
 
@@ -175,7 +167,7 @@ def _of_alert(request: HtmxRequest) -> dict[str, str]:
     if not pk.isdecimal():
         return {}
     alert = get_object_or_404(Alert.objects.select_related("run", "node"), pk=pk)
-    return {"matchers": written(meaning(alert)), "reason": f"in progress: alert {alert.pk}"}
+    return {"matchers": written(matchers_of(alert)), "reason": f"in progress: alert {alert.pk}"}
 
 
 def _form(
@@ -199,7 +191,7 @@ def silence_preview(request: HtmxRequest) -> HttpResponse:
 def _seen(matchers: str) -> dict[str, Any]:
     try:
         seen = preview(matchers, now=timezone.now())
-    except MatcherError as error:
+    except FieldError as error:
         return {"matchers_error": str(error)}
     n_more = max(0, len(seen.past) - N_LISTED)
     past = with_headlines(seen.past[:N_LISTED])

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 from django.db.models import Q
 
-from fleet.alerts.evidence import part_name
+from fleet.alerts.text import part_name
 from fleet.charts.alerts import SHOWN_BY, AlertChart, chart_of_metric
 from fleet.charts.figures import Chart, Event
 from fleet.charts.nodes import NodeChart, node_figure, note_of

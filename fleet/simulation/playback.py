@@ -16,9 +16,14 @@ from django.db.models import Q
 from django.db.utils import ConnectionHandler
 
 from fleet.alerts import Subject, reconcile
-from fleet.alerts.evaluate import judge, lost_nodes, watched
-from fleet.alerts.evidence import Evidence
-from fleet.alerts.snapshots import rosters, sight_of
+from fleet.alerts.evaluate import (
+    evaluated_subjects,
+    find_all,
+    lost_nodes,
+    run_members,
+    snapshot_of,
+)
+from fleet.alerts.text import Evidence
 from fleet.models import Alert, AlertEvent, Run
 from fleet.simulation.runs import create_run, follow
 from telemetry.blocks import METRICS, FloatArray, IntArray, Span
@@ -353,30 +358,30 @@ class Replay:
     def __init__(self, source: Source, runs: Sequence[Run]) -> None:
         self._source = source
         self._runs = runs
-        self._rosters = rosters(runs)
+        self._members = run_members(runs)
         self._recall = CalmCache()
         self.open_rules = self._open_rules()
 
     def look(self, second: int) -> list[Alert]:
         """Judge everything at a second, and reconcile the alerts; return the changed."""
         runs = [run for run in self._runs if run.finished_at is None]
-        rosters = {run: self._rosters[run.pk] for run in runs}
-        sights = [sight_of(self._source, run, rosters[run], now_s=second) for run in runs]
+        members = {run: self._members[run.pk] for run in runs}
+        snapshots = [snapshot_of(self._source, run, members[run], now_s=second) for run in runs]
         lost = lost_nodes(self.open_rules)
-        expected = lost | {name for roster in rosters.values() for name in roster.nodes}
+        expected = lost | {name for each in members.values() for name in each.nodes}
         seen = {n: tick for n, tick in self._source.last_seen().items() if n in expected}
-        findings = judge(
-            sights,
+        findings = find_all(
+            snapshots,
             seen,
             now_s=second,
-            open_rules=self.open_rules,
+            open_subjects=self.open_rules,
             lost=lost,
-            recall=self._recall,
+            calm_cache=self._recall,
         )
         if not findings and not self.open_rules:
             return []
-        could = watched(sights, seen, self.open_rules, now_s=second)
-        changed = reconcile(findings, watched=could, now=datetime.fromtimestamp(second, UTC))
+        evaluated = evaluated_subjects(snapshots, seen, self.open_rules, now_s=second)
+        changed = reconcile(findings, evaluated=evaluated, now=datetime.fromtimestamp(second, UTC))
         self.open_rules = self._open_rules()
         return changed
 

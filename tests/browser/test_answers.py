@@ -71,7 +71,7 @@ def test_a_silence_says_what_it_mutes_while_it_is_written(
     page.locator("#matchers").fill("node=~limp.*")
     expect(page.locator("#preview")).to_contain_text("Open now: 1 of 1")
     page.locator("#matchers").fill("color=red")
-    expect(page.locator("#preview")).to_contain_text("is no field")
+    expect(page.locator("#preview")).to_contain_text("is not a field")
 
 
 def test_a_silence_ends_from_the_list(page: Page, signed_in: str, alert: Alert) -> None:

@@ -33,7 +33,7 @@ def stranger(settings: Settings) -> Iterator[Stranger]:
 
 
 @pytest.fixture
-def told(fleet: str, stranger: Stranger) -> str:
+def site(fleet: str, stranger: Stranger) -> str:
     """Let something be given up on its way to a receiver; gives where the fleet is."""
     now = just_now()
     receiver = Receiver.objects.create(
@@ -56,12 +56,12 @@ def told(fleet: str, stranger: Stranger) -> str:
 
 
 @pytest.fixture
-def admin_page(page: Page, told: str, client: Client) -> Page:
+def admin_page(page: Page, site: str, client: Client) -> Page:
     """Sign an administrator in, in the tab."""
     user = User.objects.create_superuser("adam")
     client.force_login(user)
     name = project.SESSION_COOKIE_NAME
-    page.context.add_cookies([{"name": name, "value": client.cookies[name].value, "url": told}])
+    page.context.add_cookies([{"name": name, "value": client.cookies[name].value, "url": site}])
     return page
 
 
@@ -75,10 +75,10 @@ def address(path: str) -> str:
 
 @pytest.mark.parametrize("path", PAGES)
 def test_axe_finds_no_serious_barrier_and_a_phone_does_not_scroll_sideways(
-    admin_page: Page, told: str, path: str
+    admin_page: Page, site: str, path: str
 ) -> None:
     admin_page.set_viewport_size({"width": 360, "height": 740})
-    admin_page.goto(told + address(path))
+    admin_page.goto(site + address(path))
     assert admin_page.evaluate("document.documentElement.scrollWidth") == 360
 
     admin_page.context.new_cdp_session(admin_page).send("Page.setBypassCSP", {"enabled": True})
@@ -88,25 +88,25 @@ def test_axe_finds_no_serious_barrier_and_a_phone_does_not_scroll_sideways(
         assert admin_page.evaluate(ASK) == []
 
 
-def test_the_answer_to_a_test_is_seen(admin_page: Page, told: str, stranger: Stranger) -> None:
-    admin_page.goto(f"{told}/notifications/")
+def test_the_answer_to_a_test_is_seen(admin_page: Page, site: str, stranger: Stranger) -> None:
+    admin_page.goto(f"{site}/notifications/")
     admin_page.get_by_role("button", name="Send a test to hook").click()
 
-    expect(admin_page.get_by_text("taken: 200")).to_be_visible()
-    assert stranger.posts[0].told["kind"] == "test"
+    expect(admin_page.get_by_text("accepted: 200")).to_be_visible()
+    assert stranger.posts[0].json["kind"] == "test"
 
 
-def test_matchers_show_what_they_mean_while_they_are_typed(admin_page: Page, told: str) -> None:
-    admin_page.goto(f"{told}/notifications/routes/new/")
-    admin_page.get_by_label("Which alerts").fill("run=nothing")
-    expect(admin_page.get_by_text("None of them.")).to_be_visible()
+def test_matchers_show_what_they_mean_while_they_are_typed(admin_page: Page, site: str) -> None:
+    admin_page.goto(f"{site}/notifications/routes/new/")
+    admin_page.get_by_label("Matchers").fill("run=nothing")
+    expect(admin_page.get_by_text("No alert matches.")).to_be_visible()
 
-    admin_page.get_by_label("Which alerts").fill("colour=blue")
-    expect(admin_page.locator("#preview .error")).to_contain_text("is no field")
+    admin_page.get_by_label("Matchers").fill("colour=blue")
+    expect(admin_page.locator("#preview .error")).to_contain_text("is not a field")
 
 
-def test_every_page_leads_to_what_was_given_up(admin_page: Page, told: str) -> None:
-    admin_page.goto(f"{told}/")
+def test_every_page_leads_to_what_was_given_up(admin_page: Page, site: str) -> None:
+    admin_page.goto(f"{site}/")
     strip = admin_page.get_by_role("alert").filter(has_text="could not be delivered")
     strip.get_by_role("link", name="Notifications").click()
 

@@ -102,7 +102,7 @@ def test_telemetry_and_the_job_tell_of_one_problem(run: Run) -> None:
 
 def test_an_alert_that_burns_already_learns_what_changed_once(run: Run) -> None:
     run.started_at = NOON - timedelta(days=2)
-    reconcile([seen_by_telemetry()], watched={RECOMPILE}, now=NOON + timedelta(seconds=20))
+    reconcile([seen_by_telemetry()], evaluated={RECOMPILE}, now=NOON + timedelta(seconds=20))
     recompiled(run)
     explain_fresh(now=NOON + timedelta(seconds=91))
     explain_fresh(now=NOON + timedelta(seconds=92))

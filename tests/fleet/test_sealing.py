@@ -181,9 +181,9 @@ def test_what_cannot_be_opened_is_tried_again_and_says_why(
     hook: Receiver, settings: Settings
 ) -> None:
     settings.SECRET_KEY = "another"
-    courier = DeliveryClient(HttpClient(Allowed()), "http://127.0.0.1")
+    client = DeliveryClient(HttpClient(Allowed()), "http://127.0.0.1")
 
-    outcome = courier.send(Receiver.objects.get(), {}, key="k", now=NOON)
+    outcome = client.send(Receiver.objects.get(), {}, key="k", now=NOON)
     assert outcome.why == LOCKED
     assert not outcome.is_final
 

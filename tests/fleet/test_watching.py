@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 
 from fleet.alerts.evaluate import (
-    LISTEN_FIRST_S,
-    listening_since_s,
-    open_alerts,
-    still_burning,
+    WAIT_AFTER_PAUSE_S,
+    open_problems,
     watch,
+    watching_since_s,
+    without_quiet,
 )
 from fleet.models import Alert, Node, Run
 from telemetry.blocks import Block
@@ -158,16 +158,16 @@ def test_nobody_is_silent_before_watching_has_listened(
     fill(hot, now_s, until_s=now_s - 60)
 
     assert watch(hot, now=at(now_s)) == []
-    hot.gauge("watched_at_s", now_s + LISTEN_FIRST_S)
-    assert [alert.rule for alert in watch(hot, now=at(now_s + LISTEN_FIRST_S))] == [
+    hot.gauge("watched_at_s", now_s + WAIT_AFTER_PAUSE_S)
+    assert [alert.rule for alert in watch(hot, now=at(now_s + WAIT_AFTER_PAUSE_S))] == [
         "monitoring_blind"
     ]
 
 
 def test_a_pause_of_watching_starts_the_listening_anew(hot: HotStore) -> None:
-    assert listening_since_s(hot, now_s=1000) == 1000
-    assert listening_since_s(hot, now_s=1004) == 1000
-    assert listening_since_s(hot, now_s=1030) == 1030
+    assert watching_since_s(hot, now_s=1000) == 1000
+    assert watching_since_s(hot, now_s=1004) == 1000
+    assert watching_since_s(hot, now_s=1030) == 1030
 
 
 def test_a_node_that_left_the_fleet_is_not_expected(hot: HotStore, llama: Run, now_s: int) -> None:
@@ -231,10 +231,10 @@ def test_what_flaps_and_is_quiet_is_over_for_detection(llama: Run) -> None:
     told |= {"flapping_since": NOON, "quiet_since": NOON}
     quiet = Alert.objects.create(rule=stalls[0], subject=stalls[1], cause="input_stall", **told)
 
-    assert still_burning({share, stalls}) == {share}
-    assert [each.cause for each in open_alerts([llama])[llama.pk]] == ["throttle"]
+    assert without_quiet({share, stalls}) == {share}
+    assert [each.cause for each in open_problems([llama])[llama.pk]] == ["throttle"]
 
     quiet.quiet_since = None
     quiet.save()
-    assert still_burning({share, stalls}) == {share, stalls}
-    assert {each.cause for each in open_alerts([llama])[llama.pk]} == {"throttle", "input_stall"}
+    assert without_quiet({share, stalls}) == {share, stalls}
+    assert {each.cause for each in open_problems([llama])[llama.pk]} == {"throttle", "input_stall"}

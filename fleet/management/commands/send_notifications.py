@@ -10,17 +10,23 @@ from django.conf import settings
 from django.core.management.base import BaseCommand, CommandParser
 from django.db import DatabaseError, close_old_connections, connection
 
-from fleet.alerts.watchdog import WatchMonitor, last_look
-from fleet.notifications.delivery import DeliveryClient, Refresher, RetryPolicy
+from fleet.alerts.watchdog import WatchMonitor, last_evaluation
+from fleet.notifications.delivery import (
+    DeliveryClient,
+    Heartbeat,
+    NotificationSender,
+    PeriodicJobs,
+    Refresher,
+    RetryPolicy,
+)
 from fleet.notifications.http_client import Allowed, HttpClient
-from fleet.notifications.sender import Heartbeat, NotificationSender, PeriodicJobs
 
 log = logging.getLogger(__name__)
 
-AFTER_TROUBLE_S = 1.0
+PAUSE_AFTER_ERROR_S = 1.0
 STOP_WITHIN_S = 3.0
 TIMES = {
-    "pause": (0.25, "between looks into the outbox"),
+    "pause": (0.25, "between checks of the outbox"),
     "lease": (20.0, "how long a claim lasts if its sender dies"),
     "timeout": (10.0, "how long a receiver may take to answer"),
     "first-retry": (2.0, "until the first retry; each later one waits twice as long"),
@@ -55,7 +61,7 @@ class Command(BaseCommand):
         jobs = _periodic_jobs(sender.name, client, times)
         background = Thread(
             target=_until,
-            args=(stopping, stopping.wait, times["chores_s"], lambda: jobs.do(now=now())),
+            args=(stopping, stopping.wait, times["chores_s"], lambda: jobs.run(now=now())),
             daemon=True,
         )
         background.start()
@@ -77,11 +83,11 @@ def _until(
         except DatabaseError as error:
             log.warning("The database does not answer: %s", str(error).strip())
             connection.close()
-            stopping.wait(AFTER_TROUBLE_S)
+            stopping.wait(PAUSE_AFTER_ERROR_S)
         except Exception:
             # One error must not stop all sending.
             log.exception("a turn failed")
-            stopping.wait(AFTER_TROUBLE_S)
+            stopping.wait(PAUSE_AFTER_ERROR_S)
         wait(pause_s)
     connection.close()
 
@@ -90,7 +96,7 @@ def _sender(client: HttpClient, times: dict[str, float]) -> NotificationSender:
     return NotificationSender(
         DeliveryClient(client, base_url=settings.BASE_URL),
         clock=now,
-        patience=RetryPolicy(
+        retry_policy=RetryPolicy(
             first_s=times["first_retry_s"],
             longest_s=times["longest_retry_s"],
             give_up_after=timedelta(seconds=times["give_up_s"]),
@@ -101,7 +107,8 @@ def _sender(client: HttpClient, times: dict[str, float]) -> NotificationSender:
 
 
 def _periodic_jobs(name: str, client: HttpClient, times: dict[str, float]) -> PeriodicJobs:
-    monitor = WatchMonitor(last_look(settings.REDIS_URL), blind_after_s=times["blind_after_s"])
+    evaluated_at = last_evaluation(settings.REDIS_URL)
+    monitor = WatchMonitor(evaluated_at, blind_after_s=times["blind_after_s"])
     heartbeat = Heartbeat(
         settings.HEARTBEAT_URL,
         timedelta(seconds=settings.HEARTBEAT_EVERY_S),
@@ -111,7 +118,7 @@ def _periodic_jobs(name: str, client: HttpClient, times: dict[str, float]) -> Pe
     return PeriodicJobs(
         name,
         started_at=now(),
-        keep_vigil=lambda at: monitor.keep(now=at),
+        check_evaluation=lambda at: monitor.check(now=at),
         heartbeat=heartbeat,
         keep_days=settings.DURABLE_KEEP_DAYS,
     )

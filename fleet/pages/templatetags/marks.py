@@ -11,7 +11,7 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from fleet.alerts.header_counts import trouble_for
+from fleet.alerts.header_counts import header_counts
 from fleet.checks.support import headline
 from fleet.formatting import ABSENT, NBSP, duration, percent
 from fleet.models import Delivery, SupportCheck, Trial
@@ -180,14 +180,14 @@ def delivery_tag(delivery: Delivery) -> SafeString:
 def undelivered(context: template.Context) -> dict[str, Any]:
     """Warn on every page about failed and delayed notifications and long-term writes."""
     request = context.get("request")
-    trouble = trouble_for(request)
+    counts = header_counts(request)
     match = getattr(request, "resolver_match", None)
     # The notification page lists failed deliveries itself.
     is_there = match is not None and match.url_name == "notification-list"
-    streams = list(in_trouble(timezone.now())) if trouble.n_behind else []
+    streams = list(in_trouble(timezone.now())) if counts.n_behind else []
     return {
-        "n_dead": 0 if is_there else trouble.n_dead,
-        "n_late": trouble.n_late,
+        "n_dead": 0 if is_there else counts.n_dead,
+        "n_late": counts.n_late,
         "long_term": [behind_in_words(row, now=timezone.now()) for row in streams],
     }
 

@@ -9,8 +9,9 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from fleet.access.roles import assignable_names, reads_anonymously
-from fleet.alerts.header_counts import trouble_for
-from fleet.alerts.matchers import SPANS, meaning, written
+from fleet.alerts.header_counts import header_counts
+from fleet.alerts.matchers import matchers_of, written
+from fleet.alerts.silences import SPANS
 from fleet.models import Alert, Run
 from fleet.pages.annotations import annotate_context
 
@@ -63,7 +64,7 @@ def _is_here(context: template.Context, url: str) -> bool:
 
 def _firing(context: template.Context) -> SafeString:
     """Count the alerts that nobody has, for who may know; the stream keeps the count fresh."""
-    n = trouble_for(context.get("request")).n_unacknowledged
+    n = header_counts(context.get("request")).n_unacknowledged
     return format_html(
         '<span class="count" id="firing-count"{}>{}</span>',
         format_html(' aria-label="{} unacknowledged"', n) if n else "",
@@ -122,7 +123,7 @@ def alert_actions(context: template.Context, alert: Alert) -> dict[str, Any]:
     return {
         "alert": alert,
         "people": [name for name in assignable_names() if name != alert.assigned_to],
-        "matchers": written(meaning(alert)),
+        "matchers": written(matchers_of(alert)),
         "spans": {name: words for name, words in SPANS.items() if name != "until"},
         "is_silenced": alert.is_silenced(timezone.now()),
         "csrf_token": context.get("csrf_token"),

@@ -36,7 +36,7 @@ def look(db: None) -> Look:
     """Watch everything, so many seconds after noon, and find what is given."""
 
     def at(second: float, *findings: Finding) -> list[Alert]:
-        return reconcile(findings, watched=EVERYTHING, now=NOON + timedelta(seconds=second))
+        return reconcile(findings, evaluated=EVERYTHING, now=NOON + timedelta(seconds=second))
 
     return at
 

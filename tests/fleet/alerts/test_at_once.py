@@ -21,7 +21,7 @@ SECOND = timedelta(seconds=1)
 
 @pytest.fixture
 def open_alert(transactional_db: None, finding: Finding) -> Alert:
-    [alert] = alerts.reconcile([finding], watched=[SHARE], now=NOON)
+    [alert] = alerts.reconcile([finding], evaluated=[SHARE], now=NOON)
     return alert
 
 
@@ -69,7 +69,7 @@ def test_of_many_who_take_it_one_has_it(open_alert: Alert) -> None:
 def test_resolving_while_somebody_takes_it_loses_neither(open_alert: Alert) -> None:
     taken, _ = at_once(
         taken_by(open_alert.pk, "alice"),
-        lambda: alerts.reconcile([], watched=[SHARE], now=NOON + SECOND),
+        lambda: alerts.reconcile([], evaluated=[SHARE], now=NOON + SECOND),
     )
 
     open_alert.refresh_from_db()
@@ -84,7 +84,7 @@ def test_a_refresh_does_not_undo_what_somebody_did_meanwhile(
 ) -> None:
     at_once(
         taken_by(open_alert.pk, "alice"),
-        lambda: alerts.reconcile([finding], watched=[SHARE], now=NOON + SECOND),
+        lambda: alerts.reconcile([finding], evaluated=[SHARE], now=NOON + SECOND),
     )
 
     open_alert.refresh_from_db()
@@ -96,7 +96,7 @@ def test_two_watchers_fire_one_alert(
     transactional_db: None, finding: Finding, run: Run, limping: Node
 ) -> None:
     def look() -> list[Alert]:
-        return alerts.reconcile([finding], watched=[SHARE], now=NOON)
+        return alerts.reconcile([finding], evaluated=[SHARE], now=NOON)
 
     at_once(look, look, look)
 
@@ -109,9 +109,9 @@ def test_whoever_silences_and_whoever_watches_agree(open_alert: Alert, finding: 
         lambda: alerts.silence(
             "", ends_at=NOON + timedelta(hours=1), reason="known", by="alice", now=NOON
         ),
-        lambda: alerts.reconcile([finding], watched=[SHARE], now=NOON + SECOND),
+        lambda: alerts.reconcile([finding], evaluated=[SHARE], now=NOON + SECOND),
     )
-    alerts.reconcile([finding], watched=[SHARE], now=NOON + 2 * SECOND)
+    alerts.reconcile([finding], evaluated=[SHARE], now=NOON + 2 * SECOND)
 
     assert open_alert.events.filter(kind="silenced").count() == 1
     told_is_stored()
@@ -125,7 +125,7 @@ def test_a_process_that_dies_anywhere_leaves_nothing_half_stored(
     while not is_done:
         try:
             with transaction.atomic(), dying_at(statement):
-                alerts.reconcile([finding], watched=[SHARE], now=NOON)
+                alerts.reconcile([finding], evaluated=[SHARE], now=NOON)
             is_done = True
         except DiedError:
             assert everything_stored() == before

@@ -108,7 +108,7 @@ def test_an_alert_whose_culprit_another_names_by_now_is_over(look: Look, finding
 
     alert = Alert.objects.open().get()
     gone = Alert.objects.exclude(resolved_at=None).get()
-    assert gone.events.last().text == f"alert {alert.pk} tells it from here on"  # type: ignore[union-attr]
+    assert gone.events.last().text == f"merged into alert {alert.pk}"  # type: ignore[union-attr]
 
 
 def test_causes_that_take_turns_are_not_told_at_every_turn(
@@ -137,7 +137,7 @@ def test_an_alert_of_a_run_that_is_over_is_over(look: Look, finding: Finding, ru
 
     alert = Alert.objects.get()
     assert alert.resolved_at is not None
-    assert alert.events.last().text == "its run is over"  # type: ignore[union-attr]
+    assert alert.events.last().text == "its run has ended"  # type: ignore[union-attr]
 
 
 def test_what_could_wait_becomes_urgent_and_stays_so(look: Look, finding: Finding) -> None:

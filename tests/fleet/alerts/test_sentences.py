@@ -8,8 +8,7 @@ import pytest
 from django.template.loader import get_template
 from django.utils.html import strip_tags
 
-from fleet.alerts.evidence import CAUSES, Evidence
-from fleet.alerts.text import AlertText, headline
+from fleet.alerts.text import CAUSES, AlertText, Evidence, headline
 from fleet.models import Alert, Node, Run
 from telemetry.detect import RULES
 from telemetry.simulate.faults import FAULTS

@@ -44,7 +44,9 @@ def test_it_is_given_to_somebody_who_may_act(ask: Ask, fleet: Alert) -> None:
 
 def test_it_is_called_over_only_once_it_is_not_seen_any_more(ask: Ask, fleet: Alert) -> None:
     Alert.objects.filter(pk=fleet.pk).update(last_seen_at=just_now())
-    assert "still broken" in ask(f"alerts/{fleet.pk}/resolve", {}).json()["detail"]
+    assert (
+        "detected within the last minute" in ask(f"alerts/{fleet.pk}/resolve", {}).json()["detail"]
+    )
     Alert.objects.filter(pk=fleet.pk).update(last_seen_at=just_now() - timedelta(minutes=2))
 
     assert ask(f"alerts/{fleet.pk}/resolve", {}).json()["state"] == "resolved"

@@ -71,7 +71,7 @@ def test_it_is_over_with_its_run_whose_flag_stays(requiring: Run) -> None:
 
     alert = Alert.objects.get()
     assert alert.resolved_at == LATER + timedelta(seconds=15)
-    assert alert.events.values_list("text", flat=True).last() == "its run is over"
+    assert alert.events.values_list("text", flat=True).last() == "its run has ended"
     assert Run.objects.get(pk=requiring.pk).preflight_doubt == NO_PREFLIGHT
 
 

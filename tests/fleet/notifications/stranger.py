@@ -33,7 +33,7 @@ class Post:
         return self.headers["idempotency-key"]
 
     @property
-    def told(self) -> Any:
+    def json(self) -> Any:
         return json.loads(self.body)
 
 
@@ -126,7 +126,7 @@ def hangs(for_s: float) -> Callable[[socket.socket], None]:
 
 
 def drips(every_s: float, n: int) -> Callable[[socket.socket], None]:
-    """Answer so slowly that no time-out between bytes would notice."""
+    """Answer so slowly that no time-out between bytes would message."""
 
     def answer(connection: socket.socket) -> None:
         for byte in (b"HTTP/1.1 200 OK\r\nX: " + b"x" * n)[:n]:

@@ -57,12 +57,12 @@ def test_the_keeper_of_credentials_is_never_allowed() -> None:
 @pytest.mark.parametrize(
     ("url", "why"),
     [
-        ("", "no address"),
+        ("", "not an address"),
         ("ftp://example.org/", "https://host/path"),
         ("https:///path", "https://host/path"),
         ("example.org", "https://host/path"),
-        ("http://[::1", "no address"),
-        ("http://example.org:99999/", "no address"),
+        ("http://[::1", "not an address"),
+        ("http://example.org:99999/", "not an address"),
         ("https://user:word@example.org/", "user and password"),
         ("https://example.org/a b", "character"),
         ("https://example.org/\r\nHost: other", "character|address"),

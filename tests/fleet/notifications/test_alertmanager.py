@@ -82,14 +82,14 @@ def test_it_receives_groups_holds_and_resolves(
     for alert in (share, silent):
         say(alert, "fired")
 
-    until(lambda: any(len(post.told["alerts"]) == 2 for post in stranger.posts))
-    told = stranger.posts[-1].told
-    assert (told["status"], told["groupLabels"]) == ("firing", {"run": "llama"})
-    assert {alert["labels"]["alertname"] for alert in told["alerts"]} == {
+    until(lambda: any(len(post.json["alerts"]) == 2 for post in stranger.posts))
+    body = stranger.posts[-1].json
+    assert (body["status"], body["groupLabels"]) == ("firing", {"run": "llama"})
+    assert {alert["labels"]["alertname"] for alert in body["alerts"]} == {
         "allreduce_share",
         "node_silent",
     }
-    assert told["alerts"][0]["generatorURL"].startswith("https://trnwatch.example/alerts/")
+    assert body["alerts"][0]["generatorURL"].startswith("https://trnwatch.example/alerts/")
 
     first = held(manager)[0]["endsAt"]
     until(lambda: held(manager)[0]["endsAt"] > first)
@@ -107,7 +107,7 @@ def statuses(stranger: Stranger, alert: int) -> list[str]:
     said = [
         each["status"]
         for post in stranger.posts
-        for each in post.told["alerts"]
+        for each in post.json["alerts"]
         if each["labels"]["trnwatch_alert"] == str(alert)
     ]
     return list(dict.fromkeys(said))

@@ -23,7 +23,7 @@ from tests.fleet.notifications.stranger import (
 )
 from tests.parts import free_port
 
-DOOR = HttpClient(Allowed.of(["127.0.0.0/8", "::1"]), timeout_s=0.5)
+CLIENT = HttpClient(Allowed.of(["127.0.0.0/8", "::1"]), timeout_s=0.5)
 
 
 def request(url: str) -> Request:
@@ -31,7 +31,7 @@ def request(url: str) -> Request:
 
 
 def test_what_is_posted_arrives_and_so_does_the_answer(stranger: Stranger) -> None:
-    answer = DOOR.post(request(f"{stranger.url}?a=1"))
+    answer = CLIENT.post(request(f"{stranger.url}?a=1"))
 
     [post] = stranger.posts
     assert (post.path, post.body) == ("/in?a=1", b'{"a": 1}')
@@ -48,30 +48,30 @@ def test_no_proper_answer_in_time_is_none(stranger: Stranger, answer: object) ->
     began_s = time.monotonic()
 
     with pytest.raises(UnreachableError):
-        DOOR.post(request(stranger.url))
+        CLIENT.post(request(stranger.url))
     assert time.monotonic() - began_s < 8
 
 
 def test_nobody_there_is_no_answer() -> None:
     with pytest.raises(UnreachableError, match="refused"):
-        DOOR.post(request(f"http://127.0.0.1:{free_port()}/"))
+        CLIENT.post(request(f"http://127.0.0.1:{free_port()}/"))
 
 
 def test_a_name_that_leads_nowhere_is_no_answer() -> None:
     with pytest.raises(UnreachableError, match="cannot be found"):
-        DOOR.post(request("http://nowhere.invalid/"))
+        CLIENT.post(request("http://nowhere.invalid/"))
 
 
 def test_an_answer_without_end_is_cut(stranger: Stranger) -> None:
     stranger.answers = [endless]
 
-    assert len(DOOR.post(request(stranger.url)).body) == LONGEST_ANSWER
+    assert len(CLIENT.post(request(stranger.url)).body) == LONGEST_ANSWER
 
 
 def test_a_redirect_is_not_followed(stranger: Stranger) -> None:
     stranger.answers = [status(302, f"Location: {stranger.url}/there")]
 
-    answer = DOOR.post(request(stranger.url))
+    answer = CLIENT.post(request(stranger.url))
     assert (answer.status, answer.location) == (302, f"{stranger.url}/there")
     assert len(stranger.posts) == 1
 
@@ -81,7 +81,7 @@ def test_a_proxy_of_the_environment_is_not_asked(
 ) -> None:
     monkeypatch.setenv("http_proxy", f"http://127.0.0.1:{free_port()}")
 
-    assert DOOR.post(request(stranger.url)).status == 200
+    assert CLIENT.post(request(stranger.url)).status == 200
 
 
 def test_a_private_place_that_nobody_allowed_is_never_called(stranger: Stranger) -> None:

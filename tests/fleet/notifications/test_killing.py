@@ -97,7 +97,7 @@ def test_killed_when_it_was_answered_but_had_not_written_it_down(
 def test_killed_again_and_again_at_any_moment(
     senders: Senders, hook: Receiver, run: Run, stranger: Stranger
 ) -> None:
-    dice = random.Random(7)
+    rng = random.Random(7)
     stranger.answers = [thinks(0.05)]
     for i in range(15):
         say(an_alert(run, f"node:{i}", "node_silent"), "fired")
@@ -105,7 +105,7 @@ def test_killed_again_and_again_at_any_moment(
         one = senders.start()
         n_before = len(stranger.posts)
         until(lambda n=n_before: len(stranger.posts) > n)  # type: ignore[misc]
-        time.sleep(dice.uniform(0, 0.4))
+        time.sleep(rng.uniform(0, 0.4))
         one.kill()
     senders.start()
     until(all_sent)

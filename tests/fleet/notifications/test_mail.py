@@ -18,7 +18,7 @@ from tests.fleet.notifications.letterbox import Letterbox, a_letterbox
 from tests.parts import NOON, free_port
 
 BODY = {"subject": "[FIRING] llama", "text": "It is slow. Ünïcode."}
-DOOR = HttpClient(Allowed(), timeout_s=2)
+CLIENT = HttpClient(Allowed(), timeout_s=2)
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def letterbox(settings: Settings) -> Iterator[Letterbox]:
 
 def send(to: str = "ada@example.org, bob@example.org", **body: str) -> HttpResult:
     receiver = Receiver(name="people", kind="email", target=to)
-    return Mail().send(receiver, BODY | body, key="k1", at=NOON, door=DOOR)
+    return Mail().send(receiver, BODY | body, key="k1", at=NOON, client=CLIENT)
 
 
 def test_a_letter_arrives_with_its_key_as_id(letterbox: Letterbox) -> None:

@@ -70,7 +70,7 @@ def test_without_redis_pages_go_out_and_the_sender_says_that_nobody_watches(
     say(an_alert(run, "node:steady", "node_silent"), "fired")
 
     until(lambda: blind() and len(stranger.posts) == 3)
-    assert {alert["rule"] for post in stranger.posts for alert in post.told["alerts"]} == {
+    assert {alert["rule"] for post in stranger.posts for alert in post.json["alerts"]} == {
         "allreduce_share",
         "node_silent",
         "monitoring_blind",

@@ -6,7 +6,7 @@ from email.utils import format_datetime
 
 import pytest
 
-from fleet.notifications.delivery import LONGEST_WAIT, RetryPolicy, outcome_of
+from fleet.notifications.delivery import LONGEST_WAIT, RetryPolicy, result_of
 from fleet.notifications.http_client import HttpResult
 from tests.parts import NOON
 
@@ -37,13 +37,13 @@ SECOND = timedelta(seconds=1)
 def test_a_status_is_an_arrival_a_retry_or_the_end(
     status: int, *, is_sent: bool, is_final: bool
 ) -> None:
-    outcome = outcome_of(HttpResult(status), is_confirmed=True, now=NOON)
+    outcome = result_of(HttpResult(status), is_confirmed=True, now=NOON)
 
     assert (outcome.is_sent, outcome.is_final) == (is_sent, is_final)
 
 
 def test_what_somebody_else_answered_is_no_arrival() -> None:
-    outcome = outcome_of(HttpResult(200, b"<html>Please pay"), is_confirmed=False, now=NOON)
+    outcome = result_of(HttpResult(200, b"<html>Please pay"), is_confirmed=False, now=NOON)
 
     assert not outcome.is_sent
     assert not outcome.is_final
@@ -66,29 +66,29 @@ def test_what_somebody_else_answered_is_no_arrival() -> None:
 def test_retry_after_is_read_as_seconds_or_as_a_date(text: str, wait: timedelta | None) -> None:
     answer = HttpResult(429, retry_after=text)
 
-    assert outcome_of(answer, is_confirmed=True, now=NOON).retry_after == wait
+    assert result_of(answer, is_confirmed=True, now=NOON).retry_after == wait
 
 
 def test_pauses_double_up_to_a_limit_and_half_of_each_is_chance() -> None:
-    patience, dice = RetryPolicy(first_s=2, longest_s=60), random.Random(1)
+    policy, rng = RetryPolicy(first_s=2, longest_s=60), random.Random(1)
 
     for n_attempts, whole_s in ((1, 2), (2, 4), (3, 8), (6, 60), (10_000, 60)):
-        pauses = [patience.pause(n_attempts, dice=dice).total_seconds() for _ in range(200)]
+        pauses = [policy.pause(n_attempts, rng=rng).total_seconds() for _ in range(200)]
         assert whole_s / 2 <= min(pauses) < 0.6 * whole_s
         assert 0.9 * whole_s < max(pauses) <= whole_s
 
 
-def test_patience_ends_by_time_but_not_before_a_few_attempts() -> None:
-    patience = RetryPolicy(give_up_after=timedelta(hours=1), min_attempts=5, max_attempts=100)
+def test_retries_ends_by_time_but_not_before_a_few_attempts() -> None:
+    policy = RetryPolicy(give_up_after=timedelta(hours=1), min_attempts=5, max_attempts=100)
 
-    assert not patience.is_over(99, timedelta(minutes=59))
-    assert not patience.is_over(4, timedelta(hours=2))
-    assert patience.is_over(5, timedelta(hours=1))
-    assert patience.is_over(100, timedelta(0))
+    assert not policy.is_over(99, timedelta(minutes=59))
+    assert not policy.is_over(4, timedelta(hours=2))
+    assert policy.is_over(5, timedelta(hours=1))
+    assert policy.is_over(100, timedelta(0))
 
 
 def test_what_was_said_is_one_short_printable_line() -> None:
-    said = HttpResult(400, b"no\r\n\x1b[31m way \xff" + b"x" * 500).said
+    said = HttpResult(400, b"no\r\n\x1b[31m way \xff" + b"x" * 500).text
 
     assert said.startswith("no [31m way \ufffdx")
     assert len(said) == 200

@@ -5,9 +5,8 @@ from datetime import timedelta
 import pytest
 
 from fleet.models import Alert, Delivery, NotifiedState, Receiver, Route, Run, Silence
-from fleet.notifications.delivery import DeliveryClient, Refresher, remind
+from fleet.notifications.delivery import DeliveryClient, Refresher, delete_old, remind
 from fleet.notifications.http_client import Allowed, HttpClient
-from fleet.notifications.sender import forget
 from tests.fleet.notifications.conftest import an_alert, receiver, say
 from tests.fleet.notifications.stranger import Stranger, status
 from tests.parts import just_now
@@ -91,9 +90,9 @@ def test_an_alertmanager_is_told_in_time_what_lasts(
     refresher, now = Refresher(), just_now()
     for at in (now, now + timedelta(seconds=59), now + timedelta(seconds=61)):
         for each in refresher.due(now=at):
-            refresher.tell(each, COURIER, now=at)
+            refresher.refresh(each, COURIER, now=at)
 
-    first, second = (post.told for post in stranger.posts)
+    first, second = (post.json for post in stranger.posts)
     assert [alert["labels"]["trnwatch_alert"] for alert in first] == [str(lasting.pk)]
     assert first[0]["endsAt"] < second[0]["endsAt"]
 
@@ -104,17 +103,17 @@ def test_the_labels_stay_whatever_is_found_out_later(
     alert = an_alert(run)
     say(alert, "fired")
     Alert.objects.update(rule="efa_degraded", subject="node:steady")
-    Refresher().tell(manager, COURIER, now=just_now())
+    Refresher().refresh(manager, COURIER, now=just_now())
 
-    [told] = stranger.posts[0].told
-    assert told["labels"]["alertname"] == "allreduce_share"
-    assert told["annotations"]["rule"] == "efa_degraded"
+    [body] = stranger.posts[0].json
+    assert body["labels"]["alertname"] == "allreduce_share"
+    assert body["annotations"]["rule"] == "efa_degraded"
 
 
 def test_an_alertmanager_with_nothing_to_hear_is_left_alone(
     manager: Receiver, stranger: Stranger
 ) -> None:
-    Refresher().tell(manager, COURIER, now=just_now())
+    Refresher().refresh(manager, COURIER, now=just_now())
 
     assert stranger.posts == []
 
@@ -124,7 +123,7 @@ def test_an_alertmanager_that_is_gone_is_noted(
 ) -> None:
     stranger.answers = [status(503)]
     say(an_alert(run), "fired")
-    Refresher().tell(manager, COURIER, now=just_now())
+    Refresher().refresh(manager, COURIER, now=just_now())
 
     assert Receiver.objects.get().last_error == "503"
 
@@ -134,6 +133,6 @@ def test_what_was_sent_long_ago_is_forgotten_but_not_what_is_dead(firing: Alert)
     say(firing, "acknowledged")
     Delivery.objects.filter(kind="acknowledged").update(state="dead", ended_at=now)
     Delivery.objects.filter(kind="firing").update(ended_at=now)
-    forget(before=now + MINUTE)
+    delete_old(before=now + MINUTE)
 
     assert kinds() == ["acknowledged"]

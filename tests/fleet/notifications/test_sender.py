@@ -10,9 +10,8 @@ from threading import Event
 import pytest
 
 from fleet.models import Delivery, Receiver, Route, Run
-from fleet.notifications.delivery import DeliveryClient, RetryPolicy, claim
+from fleet.notifications.delivery import DeliveryClient, NotificationSender, RetryPolicy, claim
 from fleet.notifications.http_client import Allowed, HttpClient
-from fleet.notifications.sender import NotificationSender
 from tests.fleet.notifications.conftest import an_alert, receiver, say
 from tests.fleet.notifications.processes import until
 from tests.fleet.notifications.stranger import OK, Stranger, closes, hangs, status, waits_for
@@ -40,12 +39,12 @@ def clock() -> Clock:
 
 @pytest.fixture
 def sender(transactional_db: None, clock: Clock) -> Iterator[NotificationSender]:
-    door = HttpClient(LOOPBACK, timeout_s=0.5)
-    patience = RetryPolicy(
+    http = HttpClient(LOOPBACK, timeout_s=0.5)
+    policy = RetryPolicy(
         first_s=10, longest_s=40, give_up_after=timedelta(hours=1), min_attempts=3
     )
-    courier = DeliveryClient(door, base_url="https://trnwatch.example")
-    one = NotificationSender(courier, clock=clock, patience=patience, dice=random.Random(0))
+    client = DeliveryClient(http, base_url="https://trnwatch.example")
+    one = NotificationSender(client, clock=clock, retry_policy=policy, rng=random.Random(0))
     yield one
     one.stop(within_s=5)
 
@@ -99,7 +98,7 @@ def test_trouble_is_tried_again_later_with_the_same_key_and_words(
     assert stranger.posts[0].body == stranger.posts[1].body
 
 
-def test_who_asks_for_patience_is_given_it(
+def test_who_asks_for_retries_is_given_it(
     sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger, clock: Clock
 ) -> None:
     stranger.answers = [status(429, "Retry-After: 300"), OK]
@@ -130,10 +129,10 @@ def test_a_plain_no_is_final_and_is_told_to_others(
     assert Receiver.objects.get(name="hook").n_dead == 1
     word = other.deliveries.get()
     assert (word.kind, word.state) == ("undelivered", "sent")
-    assert "Could not notify hook (firing): 404: no_service" in stranger.posts[1].told["text"]
+    assert "Could not notify hook (firing): 404: no_service" in stranger.posts[1].json["text"]
 
 
-def test_patience_ends(
+def test_retries_ends(
     sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger, clock: Clock
 ) -> None:
     stranger.answers = [status(503)]
@@ -158,14 +157,14 @@ def test_the_end_never_overtakes_the_beginning(
 
     clock.ahead += 11 * SECOND
     send(sender)
-    assert [post.told["kind"] for post in stranger.posts] == ["firing", "firing", "resolved"]
+    assert [post.json["kind"] for post in stranger.posts] == ["firing", "firing", "resolved"]
 
 
 def test_a_receiver_that_hangs_keeps_nobody_else_waiting(
     sender: NotificationSender, hook: Receiver, run: Run, stranger: Stranger
 ) -> None:
     over = Event()
-    sender.courier = DeliveryClient(
+    sender.client = DeliveryClient(
         HttpClient(LOOPBACK, timeout_s=60), base_url="https://trnwatch.example"
     )
     stranger.answers = [waits_for(over)]

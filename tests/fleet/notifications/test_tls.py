@@ -9,13 +9,13 @@ from telemetry.agent.spool import gzip_member
 from tests.authority import Authority
 from tests.telemetry.agent.answering import answering
 
-DOOR = HttpClient(Allowed.of(["127.0.0.0/8", "::1"]), timeout_s=20)
+CLIENT = HttpClient(Allowed.of(["127.0.0.0/8", "::1"]), timeout_s=20)
 
 
 def post(address: str, name: str) -> int:
     """Post something to a server of this machine under a name, and return the status."""
     url = address.replace("http://127.0.0.1", f"https://{name}")
-    return DOOR.post(Request(url, gzip_member(b'{"seq": 1}\n'))).status
+    return CLIENT.post(Request(url, gzip_member(b'{"seq": 1}\n'))).status
 
 
 def test_an_authority_of_ones_own_is_trusted_where_it_is_named(

@@ -222,7 +222,7 @@ def test_its_runbook_says_what_to_check_first(page: Page, alert: Alert) -> None:
 def test_a_frozen_link_shows_it_as_it_was(page: Page, fired: Fire) -> None:
     alert = fired(ago=timedelta(minutes=9), cause="unknown", node=None, device=None)
     first = alert.events.get()
-    first.snapshot = alert.said
+    first.snapshot = alert.snapshot
     first.save()
     then = int((alert.fired_at + timedelta(seconds=20)).timestamp())
     Alert.objects.update(

@@ -30,9 +30,9 @@ def test_it_is_muted_and_stays_where_it_is(client: Client, alert: Alert, operato
     ("wrong", "said"),
     [
         ({"matchers": ""}, "matchers: are empty"),
-        ({"matchers": "x=1"}, "is no field"),
+        ({"matchers": "x=1"}, "is not a field"),
         ({"reason": ""}, "reason: is empty"),
-        ({"span": ""}, "is none of"),
+        ({"span": ""}, "is not one of"),
     ],
 )
 def test_what_cannot_be_is_refused(

@@ -32,7 +32,7 @@ def test_somebody_else_may_too_and_that_is_said(
     alerts.acknowledge(alert, by="omar", comment="", now=just_now())
     give_back(client, alert)
 
-    assert alert.events.get(kind="unacknowledged").text == "it was omar's"
+    assert alert.events.get(kind="unacknowledged").text == "acknowledged by omar before"
 
 
 def test_there_must_be_something_to_give_back(

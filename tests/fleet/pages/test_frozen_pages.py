@@ -107,7 +107,7 @@ def test_what_people_do_later_changes_nothing_on_it(
     earlier = fired(ago=timedelta(days=1), subject="run:bert")
     alert = fired()
     for each in (earlier, alert):
-        each.events.update(snapshot=each.said)
+        each.events.update(snapshot=each.snapshot)
     if has_silence:
         silence(
             "rule=allreduce_share",

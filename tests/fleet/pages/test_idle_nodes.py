@@ -5,7 +5,7 @@ from django.test import Client
 
 from fleet.alerts import reconcile
 from fleet.models import Alert, Run
-from fleet.notifications.messages import item_of
+from fleet.notifications.channels import item_of
 from telemetry.detect.findings import Finding
 from tests.fleet.pages.conftest import Page
 from tests.parts import NOON
@@ -28,7 +28,7 @@ def alert(alive: Run) -> Alert:
         nodes=NODES,
         evidence={"nodes": list(NODES), "scaled_down": scaled, "wait_ratio": None},
     )
-    (fired,) = reconcile([finding], watched=(), now=NOON)
+    (fired,) = reconcile([finding], evaluated=(), now=NOON)
     return fired
 
 

@@ -70,7 +70,7 @@ def test_with_letters_unsent_it_must_be_meant(
 ) -> None:
     response = post(client, hook, action="delete")
     assert response.status_code == 422
-    assert "1 notification for it has not arrived yet" in response.text
+    assert "1 notification for it is not delivered yet" in response.text
     assert Receiver.objects.exists()
 
     post(client, hook, action="delete", confirmed="yes")

@@ -52,14 +52,14 @@ def test_a_stranger_of_a_kind_is_not_known(client: Client, admin: User) -> None:
     ("fields", "why"),
     [
         ({"name": ""}, "required"),
-        ({"target": ""}, "Say where notifications are to go"),
-        ({"target": "ftp://example.org"}, "is no address"),
+        ({"target": ""}, "Is empty. Enter an address"),
+        ({"target": "ftp://example.org"}, "is not an address"),
         ({"target": "http://10.0.0.1/"}, "is a private address"),
         ({"target": "http://169.254.169.254/latest/meta-data"}, "is a private address"),
         ({"kind": "email", "target": "ada@example.org, bob"}, "valid email"),
         (
             {"kind": "pagerduty", "target": "http://127.0.0.1/", "secret": ""},
-            "without its integration key",
+            "requires an integration key",
         ),
     ],
 )
@@ -77,7 +77,7 @@ def test_a_name_is_given_once(client: Client, admin: User, hook: Receiver) -> No
     response = post(client, name="hook")
 
     assert response.status_code == 422
-    assert "There is a receiver hook already" in response.text
+    assert "A receiver named hook exists" in response.text
 
 
 def test_a_refused_form_does_not_show_the_secret(client: Client, admin: User) -> None:

@@ -33,10 +33,10 @@ def test_it_is_sent_at_once_and_its_answer_shown(
 ) -> None:
     text = client.post(path(hook), headers=HTMX).text
 
-    assert "taken: 200" in text
+    assert "accepted: 200" in text
     [post] = stranger.posts
-    assert post.told["kind"] == "test"
-    assert "olga tests whether trnwatch reaches hook" in post.told["title"]
+    assert post.json["kind"] == "test"
+    assert "olga tests whether trnwatch reaches hook" in post.json["title"]
     assert not Delivery.objects.exists()
 
 
@@ -46,7 +46,7 @@ def test_what_went_wrong_is_shown(
     stranger.answers = [status(403, body=b"who <b>are</b> you?")]
     text = client.post(path(hook), headers=HTMX).text
 
-    assert "not taken" in text
+    assert "not accepted" in text
     assert "403: who &lt;b&gt;are&lt;/b&gt; you?" in text
 
 
@@ -57,7 +57,7 @@ def test_every_kind_can_be_tried(
     Receiver.objects.update(kind=kind)
     stranger.answers = [status(200, body=b'{"status": "success"}')]
 
-    assert "taken: 200" in client.post(path(hook), headers=HTMX).text
+    assert "accepted: 200" in client.post(path(hook), headers=HTMX).text
 
 
 def test_a_private_place_is_not_called(
@@ -74,7 +74,7 @@ def test_without_htmx_it_leads_back(
 ) -> None:
     response = client.post(path(hook), follow=True)
 
-    assert "hook took the test: 200" in response.text
+    assert "hook accepted the test: 200" in response.text
 
 
 def test_a_viewer_may_not(client: Client, viewer: User, hook: Receiver) -> None:

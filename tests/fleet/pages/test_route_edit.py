@@ -31,7 +31,7 @@ def test_the_form_shows_what_it_says(client: Client, admin: User, table: list[Ro
     text = client.get(f"/notifications/routes/{table[0].pk}/").text
 
     assert 'value="a"' in text
-    assert "What it means" in text
+    assert "Matching alerts" in text
 
 
 def test_it_is_kept_as_it_is_said(client: Client, admin: User, table: list[Route]) -> None:

@@ -34,7 +34,7 @@ def test_it_is_made_and_tried_before_the_default(
     ("fields", "why"),
     [
         ({"name": ""}, "required"),
-        ({"matchers": "colour=blue"}, "is no field"),
+        ({"matchers": "colour=blue"}, "is not a field"),
         ({"matchers": "run=~("}, "run"),
         ({"group_by": "moon"}, "valid choice"),
         ({"group_wait_s": "-1"}, "greater than or equal"),

@@ -17,8 +17,8 @@ HERE = "/notifications/routes/preview"
     [
         ("", "<b>1</b> alert"),
         ("run=llama", "<b>1</b> alert"),
-        ("run=other", "None of them"),
-        ("colour=blue", "is no field"),
+        ("run=other", "No alert matches."),
+        ("colour=blue", "is not a field"),
     ],
 )
 def test_it_says_which_alerts_are_meant(

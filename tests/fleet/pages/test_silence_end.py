@@ -55,11 +55,11 @@ def test_it_moves(client: Client, silence: Silence, operator: User) -> None:
 @pytest.mark.parametrize(
     ("posted", "said"),
     [
-        ({"span": "until", "until": "2020-01-01T00:00"}, "end: is not ahead"),
-        ({"span": "until", "until": "soon"}, "end: name a day"),
+        ({"span": "until", "until": "2020-01-01T00:00"}, "end: is not in the future"),
+        ({"span": "until", "until": "soon"}, "end: give a day"),
         ({"span": "until", "until": "2999-01-01T00:00"}, "more than 30 days ahead"),
-        ({"span": "9h"}, "end: &#x27;9h&#x27; is none of"),
-        ({}, "is none of"),
+        ({"span": "9h"}, "end: &#x27;9h&#x27; is not one of"),
+        ({}, "is not one of"),
     ],
 )
 def test_an_end_that_cannot_be_is_refused(

@@ -66,11 +66,11 @@ def test_until_a_day(client: Client, operator: User) -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        ({"matchers": "color=red"}, "is no field; use one of"),
+        ({"matchers": "color=red"}, "is not a field. Use one of"),
         ({"reason": "  "}, "reason: is empty"),
         ({"reason": "x" * 501}, "reason: is longer than 500 characters"),
-        ({"span": "until", "until": ""}, "end: name a day and a time"),
-        ({"span": ""}, "is none of"),
+        ({"span": "until", "until": ""}, "end: give a day and a time"),
+        ({"span": ""}, "is not one of"),
         ({"matchers": ""}, "matchers: match every alert"),
     ],
 )

@@ -34,8 +34,8 @@ def test_a_long_list_is_cut(page: Page, fired: Callable[..., Alert], operator: U
 
 
 def test_what_cannot_be_read_is_said(page: Page, operator: User) -> None:
-    assert "is no field" in page("/silences/preview?matchers=color=red")
-    assert "is broken" in page("/silences/preview?matchers=run=~(")
+    assert "is not a field" in page("/silences/preview?matchers=color=red")
+    assert "is invalid" in page("/silences/preview?matchers=run=~(")
 
 
 def test_it_asks_the_database_the_same_however_many_there_are(

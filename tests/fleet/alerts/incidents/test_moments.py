@@ -20,11 +20,11 @@ def happen(alert: Alert, kind: str, after_s: float, **fields: object) -> AlertEv
 
 def test_what_it_said_then_is_what_it_says_again(make: Make, steady: Node) -> None:
     alert = make(cause="unknown", node=None, device=None, evidence={"share_ratio": 0.27})
-    happen(alert, "fired", 0, snapshot=alert.said)
+    happen(alert, "fired", 0, snapshot=alert.snapshot)
     alert.cause, alert.node, alert.device = "slow_core", steady, 3
     alert.evidence = {"share_ratio": 0.4}
     alert.save()
-    happen(alert, "cause_changed", 30, snapshot=alert.said)
+    happen(alert, "cause_changed", 30, snapshot=alert.snapshot)
     events = list(alert.events.all())
 
     first = as_of(alert, events, at=NOON + 10 * SECOND)
