@@ -47,6 +47,7 @@ TEMPORARY = frozenset({408, 425, 429})
 MOVED = frozenset({301, 308})
 LONGEST_WAIT = timedelta(hours=1)
 LONGEST_ERROR = 300
+LOCKED = "target: sealed with a key that is not set; see TRNWATCH_SEALING_KEY_FALLBACKS"
 # A receiver that hangs must not delay the others: each send waits in a thread of its own.
 MOST_AT_ONCE = 32
 

@@ -86,7 +86,7 @@ def test_every_page_says_where_it_falls_behind(
 
     page = admin_client.get("/runs/").text
 
-    assert ("The long-term store is not told everything" in page) == bool(words)
+    assert ("The long-term store lags behind" in page) == bool(words)
     assert (words or "") in page
 
 
