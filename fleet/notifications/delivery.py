@@ -211,9 +211,7 @@ class DeliveryClient:
         """Send a rendered body; failures are results too."""
         channel = CHANNELS[receiver.kind]
         if receiver.is_locked:
-            return DeliveryResult(
-                why="target: sealed with a key that is not set; see TRNWATCH_SEALING_KEY_FALLBACKS"
-            )
+            return DeliveryResult(why=LOCKED)
         try:
             answer = channel.send(receiver, body, key=key, at=now, client=self.http)
         except AddressError as error:
