@@ -19,9 +19,11 @@ import msgspec
 from django.conf import settings
 from django.contrib.auth import SESSION_KEY
 from django.contrib.auth.models import User
+from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import ValidationError
 from django.db import DatabaseError, close_old_connections
 from django.http import parse_cookie
+from django.shortcuts import resolve_url
 
 from fleet.access.tokens import CHALLENGE, TokenCache, bearer
 from fleet.api.connections import EXTENSION, Connection, Unlimited
@@ -51,7 +53,8 @@ GATHER_S = 0.1
 # Paths, and whether their lines contain no report of neuron-monitor.
 PATHS = {"/api/v1/ingest/neuron-monitor": False, "/api/v1/ingest/efa": True}
 # The pages that files are uploaded to.
-UPLOADS = ("/support/", "/preflight/files")
+# Addresses that browsers upload files to, and the page of each one's form.
+UPLOADS = {"/support/": "/support/", "/preflight/files": "/preflight/"}
 # Lines of a stream that come closer together than this form one batch.
 QUIET_S = 0.05
 # How long the rest of a refused body is read, so that the client receives the refusal.
@@ -125,9 +128,14 @@ class IngestApplication:
             return
         except ProblemError as error:
             connection.drop_body()
-            await _send_response(
-                send, error.status, error.headers | {"Connection": "close"}, error.body
-            )
+            answer = error.status, error.headers, error.body
+            page = UPLOADS.get(scope["path"])
+            if error.status == 401 and page and "text/html" in headers.get("accept", ""):
+                # A browser whose session has expired.
+                sign_in = redirect_to_login(page, resolve_url(settings.LOGIN_URL)).url
+                answer = 303, {"Location": sign_in}, b""
+            status, answer_headers, body = answer
+            await _send_response(send, status, answer_headers | {"Connection": "close"}, body)
             await _drain(receive)
             await send({"type": "http.response.body"})
 

@@ -1,4 +1,4 @@
-"""The HTML forms of prices, budgets, trials, preflights, support checks and annotations.
+"""The HTML forms.
 
 Forms parse text into numbers and dates. The services behind them hold the rules.
 """
@@ -11,6 +11,7 @@ from typing import Any
 
 from django import forms
 
+from fleet.access.tokens import MAX_NAME
 from fleet.checks.support import SupportFile
 from fleet.costs.budgets import BudgetRequest
 from fleet.models import Annotation, Run, TeamPrice
@@ -118,6 +119,42 @@ def trainable_types() -> list[tuple[str, str]]:
 
 def utc(day: Any) -> datetime:
     return datetime(day.year, day.month, day.day, tzinfo=UTC)
+
+
+SCOPES = {
+    "ingest": "report nodes and steps",
+    "scrape": "read /metrics, /metrics/neuron and /sd/prometheus",
+    "annotate": "add annotations",
+    "read": "read the API",
+    "act": "read, annotate, act on alerts",
+    "lead": "act; set prices and budgets, start trials",
+    "admin": "lead; manage tokens",
+}
+
+
+class TokenForm(forms.Form):
+    """A new bearer token."""
+
+    name = forms.CharField(
+        max_length=MAX_NAME,
+        widget=forms.TextInput(
+            attrs={"autocomplete": "off", "placeholder": "purpose: prometheus, ci, rack 7"}
+        ),
+    )
+    scope = forms.ChoiceField(
+        label="Scopes", choices=list(SCOPES.items()), widget=forms.RadioSelect, initial="ingest"
+    )
+    days = forms.TypedChoiceField(
+        label="Expires",
+        choices=[("30", "in 30 days"), ("90", "in 90 days"), ("365", "in a year"), ("", "never")],
+        coerce=int,
+        empty_value=None,
+        required=False,
+        initial="365",
+    )
+
+    def __init__(self, data: Mapping[str, Any] | None = None) -> None:
+        super().__init__(data, label_suffix="")
 
 
 class BudgetForm(forms.Form):

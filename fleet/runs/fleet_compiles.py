@@ -28,8 +28,8 @@ SINCE: Mapping[str, timedelta | None] = {
 }
 # What a page lists, by the words of its filter.
 WHAT: Mapping[str, tuple[str, Q]] = {
-    "": ("unannounced", Q(verdict__in=LOST)),
-    "announced": ("announced", Q(verdict=Verdict.PLANNED)),
+    "": ("unplanned", Q(verdict__in=LOST)),
+    "announced": ("planned", Q(verdict=Verdict.PLANNED)),
     "beside": ("compiled beside another process", Q(verdict=Verdict.BESIDE)),
     "compiled": ("all compiled", Q(outcome=Outcome.MISS)),
     "failed": ("failed", Q(outcome=Outcome.FAIL)),

@@ -242,8 +242,8 @@ def moments(firing: Firing | None) -> Sequence[Event]:
     """Return when detection thinks it began, when it fired, and when it was over."""
     if firing is None:
         return []
-    # Where words run into each other the first is written: that it was noticed matters most.
-    known = [(firing.fired_s, "noticed", "fired"), (firing.onset_s, "onset", "onset")]
+    # Where labels overlap, the chart writes the first only.
+    known = [(firing.fired_s, "detected", "fired"), (firing.onset_s, "onset", "onset")]
     if firing.resolved_s is not None:
         known.append((firing.resolved_s, "resolved", "resolved"))
     return known

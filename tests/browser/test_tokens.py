@@ -27,7 +27,7 @@ def test_a_token_is_made_by_keyboard_and_its_secret_is_selected_to_copy(
     page: Page, tokens: str
 ) -> None:
     page.goto(tokens)
-    page.locator("#name").focus()
+    page.locator("#id_name").focus()
     page.keyboard.type("ci")
     page.keyboard.press("Enter")
 

@@ -56,7 +56,7 @@ def test_it_answers_whether_anything_is_wrong(client: Client, alive: Run) -> Non
 def test_it_names_what_is_wrong_and_who_has_it(client: Client, alert: Alert) -> None:
     page = text(client)
 
-    assert "unacknowledged 1, " in page
+    assert "1 unacknowledged" in page
     assert "llama spends 31.4 % of each step in all-reduce" in page
     assert "core 7" in page
 
@@ -88,8 +88,8 @@ def test_an_acknowledged_alert_stays_on_its_run_and_in_the_count(
     page = client.get(path).text
     assert state_of(page) == ["training", "acknowledged"]
     if path == "/":
-        assert "Open 1, unacknowledged 0" in page
-        assert "Open alerts</span>\n          <b>1</b>" in page
+        assert "1 open, 0 unacknowledged" in page
+        assert "Open alerts</span>\n          <b>1 <small>" in page
         assert "Firing" not in page
 
 

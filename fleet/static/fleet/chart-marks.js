@@ -55,9 +55,10 @@ export function marksPaint({ marks = [] }) {
 const shortened = (words) => words.length > LONGEST ? `${words.slice(0, LONGEST - 1)}…` : words;
 
 /** Moments: a dotted line each, and its words where they do not run into the next. */
-export function eventsPaint({ events = [] }) {
+export function eventsPaint({ events = [], shade = [] }) {
   const draw = (u) => within(u, (ctx, bbox) => {
-    const baseline = bbox.top + 13 * devicePixelRatio;
+    // Below the label of a shaded stretch.
+    const baseline = bbox.top + (shade?.length ? 27 : 13) * devicePixelRatio;
     const hasRoom = bbox.width > ROOM * devicePixelRatio;
     let clear = -Infinity;
     for (const [second, words] of events) {

@@ -304,6 +304,15 @@ def test_a_stranger_is_refused_before_any_of_the_body_is_sent(site: Site) -> Non
                 assert client.recv(1000).startswith(b"HTTP/1.1 401")
 
 
+def test_a_browser_whose_session_expired_is_sent_to_the_sign_in_page(site: Site) -> None:
+    expired = "Cookie: trnwatch_session=expired\r\nAccept: text/html,*/*;q=0.8"
+    for path, page in (("/support/", "/support/"), ("/preflight/files", "/preflight/")):
+        with half_sent(site, path, expired, sent=0) as client:
+            answer = client.recv(1000)
+        assert answer.startswith(b"HTTP/1.1 303")
+        assert f"location: /sign-in/?next={page}".encode() in answer.lower()
+
+
 def test_a_token_of_another_scope_is_refused_before_the_body_is_sent(site: Site) -> None:
     secret = site.manage("create_token", "reader", "--scope", "read").split()[-1]
     with half_sent(site, URL, f"Authorization: Bearer {secret}", sent=0) as client:

@@ -36,7 +36,7 @@ def test_what_nobody_has_comes_before_what_somebody_has(
     text = page("/alerts/")
 
     assert text.index(f'id="alert-{alert.pk}"') < text.index(f'id="alert-{taken.pk}"')
-    assert "unacknowledged 1" in text
+    assert "1 unacknowledged" in text
 
 
 def test_an_acknowledgement_shows_its_age(page: Page, taken: Alert) -> None:

@@ -22,7 +22,7 @@ def test_it_says_who_revoked_it(client: Client, token: Token) -> None:
     response = client.post(f"/tokens/{token.pk}/revoke/", follow=True)
 
     token.refresh_from_db()
-    assert "ci is revoked" in response.text
+    assert "ci revoked" in response.text
     assert (token.revoked_by, token.revoked_at is None) == ("admin", False)
 
 
@@ -33,7 +33,7 @@ def test_the_first_to_revoke_it_stays_on_record(client: Client, token: Token) ->
     response = client.post(f"/tokens/{token.pk}/revoke/", follow=True)
 
     token.refresh_from_db()
-    assert "revoked already" in response.text
+    assert "already revoked" in response.text
     assert (token.revoked_by, token.revoked_at) == ("ada", NOON)
 
 

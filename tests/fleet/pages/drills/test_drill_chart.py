@@ -26,7 +26,7 @@ def test_truth_and_detection_are_drawn_on_one_chart(
     assert figure["shade"] == [[starts_s, ends_s, "the fault"]]
     moments = {words: at for at, words, _ in figure["events"]}
     assert moments["onset"] == alert.onset_at.timestamp()
-    assert moments["noticed"] == alert.fired_at.timestamp()
+    assert moments["detected"] == alert.fired_at.timestamp()
     assert alert.resolved_at is not None
     assert moments["resolved"] == alert.resolved_at.timestamp()
 
