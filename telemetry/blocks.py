@@ -123,7 +123,7 @@ class Span:
         return type(self)(self.shard, self.ticks[rows], self.nodes, values, self.every_s)
 
     @classmethod
-    def beside(cls, spans: Sequence[Self]) -> Self:
+    def join_nodes(cls, spans: Sequence[Self]) -> Self:
         """Concatenate spans of the same ticks and metrics by nodes."""
         first = spans[0]
         values = {m: _joined([s.values[m] for s in spans], axis=1) for m in first.values}
@@ -131,7 +131,7 @@ class Span:
         return cls(first.shard, first.ticks, nodes, values, first.every_s)
 
     @classmethod
-    def after_another(cls, spans: Sequence[Self]) -> Self | None:
+    def join_times(cls, spans: Sequence[Self]) -> Self | None:
         """Concatenate spans of the same nodes and metrics by time; None of none."""
         if not spans:
             return None

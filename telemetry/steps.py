@@ -63,12 +63,12 @@ class StepBatch:
 
         The sum of the reported phases; NaN without any.
         """
-        told = [self.phases[phase] for phase in PHASES]
-        total: FloatArray = np.sum(told, axis=0)
+        phases = [self.phases[phase] for phase in PHASES]
+        total: FloatArray = np.sum(phases, axis=0)
         if not np.isnan(total).any():
             return total
-        known = np.isfinite(told)
-        some: FloatArray = np.where(known, told, 0.0).sum(axis=0)
+        known = np.isfinite(phases)
+        some: FloatArray = np.where(known, phases, 0.0).sum(axis=0)
         return np.where(known.any(axis=0), some, np.nan)
 
     @property
@@ -78,7 +78,7 @@ class StepBatch:
 
     @property
     def loss(self) -> FloatArray:
-        """Training loss of each step: (n_steps,), NaN where not told."""
+        """Training loss of each step: (n_steps,), NaN if not reported."""
         return np.full(len(self), np.nan) if self.reported_loss is None else self.reported_loss
 
     @property

@@ -297,7 +297,7 @@ def snapshot_of(source: Source, run: Run, members: RunMembers, *, now_s: float) 
             source.window(shards, metrics, start=end - age, end=end - age).of(members.nodes)
             for age in ages_s
         ]
-        return Span.after_another(seconds) or hardware(metrics, 1)
+        return Span.join_times(seconds) or hardware(metrics, 1)
 
     def earlier(since_s: float) -> StepBatch:
         return source.steps(run.name, since_s=since_s)
@@ -329,7 +329,7 @@ def ecc_counts(
     spans = [
         source.window(shards, ECC_METRICS, start=end - age, end=end - age) for age in ECC_AGES_S
     ]
-    return Span.after_another([span.of(nodes) for span in spans if span.nodes])
+    return Span.join_times([span.of(nodes) for span in spans if span.nodes])
 
 
 def detection_input(

@@ -372,7 +372,7 @@ class LastStored:
 def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> None:
     """Create or update the node's row; facts that a report lacks stay unchanged."""
     kind = catalog.instances().get(identity.instance_type)
-    said: dict[str, str | int] = {
+    reported: dict[str, str | int] = {
         "instance_type": identity.instance_type[:40],
         "instance_id": identity.instance_id[:40],
         "zone": identity.zone[:40],
@@ -381,7 +381,7 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
         # Without EFA data the catalog has the number of devices.
         "n_efa": n_efa or (kind.n_efa if kind else 0),
     }
-    facts = {fact: value for fact, value in said.items() if value}
+    facts = {fact: value for fact, value in reported.items() if value}
     node = Node.objects.filter(name=name).first() or _create_node(name, facts)
     if node.source == Node.Source.STEPS:
         # Known only from its training job so far.

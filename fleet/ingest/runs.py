@@ -68,7 +68,7 @@ def _create(report: RunLine, *, now: datetime) -> Run:
     if Run.objects.exclude(session="").count() >= MAX_RUNS:
         raise RefusedError("run", f"{report.run} is new, and {MAX_RUNS:,} runs are all we take")
     at = datetime.fromtimestamp(report.at, UTC) if report.at else now
-    unsaid = {
+    defaults = {
         "model": NOT_REPORTED,
         "instance_type": NOT_REPORTED,
         "n_nodes": 1,
@@ -79,7 +79,7 @@ def _create(report: RunLine, *, now: datetime) -> Run:
         "price_basis": NO_PRICE,
     }
     return Run.objects.create(
-        **unsaid
+        **defaults
         | _facts(report)
         | _price(report, None, now=now)
         | {
@@ -177,10 +177,10 @@ def tokens_of(run: Run) -> float:
 
 
 class SessionResolver:
-    """Tells starts of a job apart where no launcher numbers them.
+    """Numbers the starts of a job if no launcher does.
 
     Every process has a random id (``boot``). It joins the first start that does not have its
-    worker yet, in Redis, so that all web processes agree.
+    worker yet. The numbers are in Redis, so all web processes agree.
     """
 
     def __init__(self) -> None:

@@ -78,7 +78,7 @@ def live_through(
         _keep(hot, played, is_hot=stretch.end >= end)
         steps = StepBatch.joined([earlier, played[0].steps])
         if stretch.is_close:
-            _watch(run, Playback(Span.beside([p.span for p in played]), steps), stretch)
+            _watch(run, Playback(Span.join_nodes([p.span for p in played]), steps), stretch)
         earlier = steps.last(CARRIED_STEPS)
     for shard, clock in clocks.items():
         hot.commit(shard, before=None, after=msgspec.json.encode(clock), blocks=(), steps=None)

@@ -222,7 +222,7 @@ class PlayedRun:
         ahead = until + inputs.agent_every_s - 1
         played = [play(self.plan, shard, clock, ahead) for shard, clock in self.clocks.items()]
         self.clocks = {p.span.shard: p.clock for p in played}
-        truth = Span.beside([p.span for p in played])
+        truth = Span.join_nodes([p.span for p in played])
         hardware, steps = as_stored(self._observed(truth, until)), exact(played[0].steps)
         if self.playback is None:
             self.playback = Playback(hardware, steps, keep_s=KEEP_S, arrived=self._arrived)
@@ -242,7 +242,7 @@ class PlayedRun:
             return truth
         newest = -1 if self.playback is None else int(self.playback.second)
         pieces = [piece for piece in (self._recent, truth) if piece is not None]
-        whole = Span.after_another(pieces) or truth
+        whole = Span.join_times(pieces) or truth
         oldest = until - OBSERVED_FROM_S - 2 * inputs.agent_every_s
         self._recent = whole.between(oldest, int(whole.ticks[-1]))
         seen = observed(inputs, whole, self._phases)
@@ -307,7 +307,7 @@ class ScenarioPlayback:
         if not known:
             ticks = np.arange(start, end + 1)
             return Span("", ticks, (), {name: np.zeros((len(ticks), 0, 0)) for name in metrics})
-        return Span.beside([p.window(names, metrics, start=start, end=end) for p in known])
+        return Span.join_nodes([p.window(names, metrics, start=start, end=end) for p in known])
 
     def steps(self, run: str, *, since_s: float, until_s: float = math.inf) -> StepBatch:
         """Return a run's steps that ended in [since_s, until_s)."""

@@ -19,7 +19,6 @@ from msgspec import Meta, Struct
 
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.ingest import schemas
-from telemetry.ingest import schemas as bw
 from telemetry.ingest.last_report import tag_of
 from telemetry.ingest.lines import RefusedError, explain
 from telemetry.ingest.neuron_monitor import (
@@ -293,7 +292,7 @@ class _RecipeBuilder:
             for holes, count in zip(into, counts, strict=True):
                 holes.extend(self.known([count]))
 
-    def _efa(self, efa: bw.EfaLine) -> None:
+    def _efa(self, efa: schemas.EfaLine) -> None:
         if len({port.index for port in efa.devices}) < len(efa.devices):
             raise UnusualError
         size = n_efa(efa)

@@ -317,13 +317,13 @@ class MonitorReport(Struct, gc=False):
 
 
 class MonitorLine(MonitorReport, gc=False):
-    """One line: a report as it is, or in the envelope of whoever sends it.
+    """One line: a plain report, or one in the sender's envelope.
 
-    The envelope says when the report was made (``at``, Unix seconds by the node's clock) and
-    may number it (``seq``), within a ``stream`` whose numbers only rise. ``hbm_bytes_per_step``
-    (per device, from a profile) together with ``steps_per_s`` gives an estimate of what
-    neuron-monitor cannot measure. ``efa`` and ``neuron`` tell what it lacks; without a report
-    ``instance`` says of which machine. ``agent`` is how whoever sends this fares.
+    The envelope has the time of the report (``at``, Unix seconds by the node's clock) and its
+    number (``seq``) in a ``stream`` whose numbers rise. ``hbm_bytes_per_step`` (per device, from
+    a profile) and ``steps_per_s`` give an estimate of the HBM bandwidth. ``efa`` and ``neuron``
+    have what neuron-monitor lacks; without a report ``instance`` names the machine. ``agent`` is
+    the sender's health.
     """
 
     at: UnixSeconds | None = None

@@ -85,9 +85,9 @@ def assemble_steps(
 
     Parameters
     ----------
-    steps : the worker_steps of each step, by its number
-    workers : (n_workers,) names of all that belong to the run, in order
-    tokens : what a step trains on where nobody says
+    steps : the reports of each step, by its number
+    workers : (n_workers,) names of all workers of the run, in order
+    tokens : tokens of a step if no worker reports them
     """
     order = sorted(steps)
     rows = [_row(steps[number], workers) for number in order]

@@ -362,7 +362,7 @@ def _steps(events: list[_Event]) -> dict[int, tuple[float, float]]:
 
 # Less work than this share of the step between two collectives: a worker waited for both.
 RESUMED_RATIO = 0.01
-# A collective of which less than this is visible is hidden behind work and delays nobody.
+# A collective of which less than this is visible is hidden behind work and delays no worker.
 VISIBLE_RATIO = 0.05
 # Work before a collective, work during it, idle time, and the visible part of the collective.
 SEGMENT_KINDS = ("compute", "compute", "idle", "collective")

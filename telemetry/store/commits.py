@@ -41,7 +41,7 @@ PARTS_AT_ONCE = 32
 def block_parts(blocks: Iterable[Block], *, is_counted: bool = True) -> Iterator[dict[str, Any]]:
     """Yield blocks as parts of a change, by shard and layout."""
     given = list(blocks)
-    packed = [(b, *told) for b, told in zip(given, pack_all(given), strict=True)]
+    packed = [(b, *parts) for b, parts in zip(given, pack_all(given), strict=True)]
     packed.sort(key=lambda p: (p[0].shard, p[1].digest, p[0].tick))
     for (shard, _), group in groupby(packed, key=lambda p: (p[0].shard, p[1].digest)):
         members = list(group)
@@ -63,10 +63,9 @@ def blocks_part(
     are then only those that it adds. Blocks that are not counted leave the totals unchanged.
     """
     layout = members[0][1]
-    told = members[0][0].values if over else {c.name: None for c in layout.columns}
-    counted = [
-        c.name for c in layout.columns if is_counted and c.name in COUNTED_RATES and c.name in told
-    ]
+    names = members[0][0].values if over else [c.name for c in layout.columns]
+    counted = [c.name for c in layout.columns if c.name in COUNTED_RATES and c.name in names]
+    counted = counted if is_counted else []
     return {
         "over": raw(over),
         "shard": shard,
@@ -179,9 +178,9 @@ class BlockMerger(Reader):
         if n_new == len(wanted):
             return n_new
         laid = [piece for block in wanted for piece in self._laid(block)]
-        laid.sort(key=lambda piece: (piece[0].shard, piece[1].digest, piece[3]))
+        laid.sort(key=_layouts_of)
         changes = []
-        for (shard, _, over), pieces in _alike(laid):
+        for (shard, _, over), pieces in groupby(laid, key=_layouts_of):
             members = [piece[:3] for piece in pieces]
             part = blocks_part(shard, members, over=over, is_counted=is_counted)
             changes.append(self._change(parts=[part]))
@@ -207,11 +206,9 @@ class BlockMerger(Reader):
         return encode_change(now_s=self.now(), keep_s=self.keep_s, **parts)
 
 
-def _alike(
-    laid: Sequence[MergedBlock],
-) -> list[tuple[tuple[str, bytes, bytes], list[MergedBlock]]]:
-    groups = groupby(laid, key=lambda piece: (piece[0].shard, piece[1].digest, piece[3]))
-    return [(key, list(pieces)) for key, pieces in groups]
+def _layouts_of(merged: MergedBlock) -> tuple[str, bytes, bytes]:
+    """Return the shard, and the layouts after and before merging."""
+    return merged[0].shard, merged[1].digest, merged[3]
 
 
 def merge_packed(

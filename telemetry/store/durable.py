@@ -29,11 +29,11 @@ from telemetry.store.rollups import (
     decode_hour,
     decode_minute,
     encode_hour,
+    encode_minute,
     merge_minutes,
     roll_up,
     widened,
 )
-from telemetry.store.rollups import encode_minute as rollups_minute_bytes
 
 MINUTE_S = 60
 # Columns of a step's row: number, end, tokens, phases, loss.
@@ -201,8 +201,8 @@ def encode_minutes(chunk: Chunk) -> bytes:
 
 def decode_minutes(data: bytes) -> FloatArray:
     """Unpack minutes: (n_minutes, 10), with the loss NaN."""
-    told = np.frombuffer(codec.decompress(data), "<f8").reshape(-1, LOSS)
-    return np.pad(told, ((0, 0), (0, 1)), constant_values=np.nan)
+    stored = np.frombuffer(codec.decompress(data), "<f8").reshape(-1, LOSS)
+    return np.pad(stored, ((0, 0), (0, 1)), constant_values=np.nan)
 
 
 def encode_workers(chunk: Chunk) -> bytes:
@@ -241,22 +241,19 @@ def write_rollups(span: Span) -> None:
         for hour in whole.tolist():
             within = (new.minutes >= hour) & (new.minutes < hour + HOUR_S)
             _put_hour(hour, new.where(within))
-        _put_minutes(new.where(~in_whole))
+        loose = new.where(~in_whole)
+        rows = [
+            MinuteRollup(shard=span.shard, minute=minute, layout=layout, data=data)
+            for i, minute in enumerate(loose.minutes.tolist())
+            for layout, data in (encode_minute(loose, i),)
+        ]
+        _upsert(MinuteRollup, rows, ("shard", "minute"), ("layout", "data"))
         _fold_minutes(span.shard, settled)
 
 
 def _settled(newest_minute: int) -> int:
     """Return the second before which all hours are settled."""
     return (newest_minute + MINUTE_S - SETTLE_S) // HOUR_S * HOUR_S
-
-
-def _put_minutes(new: Minutes) -> None:
-    rows = [
-        MinuteRollup(shard=new.shard, minute=minute, layout=layout, data=data)
-        for i, minute in enumerate(new.minutes.tolist())
-        for layout, data in (rollups_minute_bytes(new, i),)
-    ]
-    _upsert(MinuteRollup, rows, ("shard", "minute"), ("layout", "data"))
 
 
 def _put_hour(hour: int, minutes: Minutes) -> None:
@@ -297,17 +294,12 @@ def write_steps(batch: StepBatch) -> None:
         found = RunChunk.objects.filter(touched | loose, run=batch.run).order_by("start")
         rows = list(found.select_for_update())
         held = [decode_chunk(decode_steps(bytes(row.steps)), bytes(row.workers)) for row in rows]
-        new = _new_steps(batch, held)
+        known = [chunk.steps[:, STEP].astype("i8") for chunk in held]
+        is_new = ~np.isin(batch.step, np.concatenate(known or [np.zeros(0, "i8")]))
+        new = chunk_of(steps_where(batch, is_new)) if is_new.any() else None
         minutes = new.minutes.tolist() if new else []
         everything = join_chunks([*held, new] if new else held)
         _put_chunks(batch.run, everything, rows, minutes, settled)
-
-
-def _new_steps(batch: StepBatch, held: Sequence[Chunk]) -> Chunk | None:
-    """Return a chunk of the steps that no chunk has yet, None without any."""
-    known = [chunk.steps[:, STEP].astype("i8") for chunk in held]
-    new = ~np.isin(batch.step, np.concatenate(known)) if known else np.ones(len(batch), bool)
-    return chunk_of(steps_where(batch, new)) if new.any() else None
 
 
 def _put_chunks(
@@ -465,7 +457,7 @@ def _write_late_minute(
     with transaction.atomic():
         before = _stored_minute(shard, minute)
         merged = late if before is None else _merge_late(before, late, share=n_late / MINUTE_S)
-        layout, data = rollups_minute_bytes(merged, 0)
+        layout, data = encode_minute(merged, 0)
         MinuteRollup.objects.update_or_create(
             shard=shard, minute=minute, defaults={"layout": layout, "data": data}
         )

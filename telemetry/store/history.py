@@ -127,20 +127,18 @@ def older_steps(
     Parameters
     ----------
     kept : (n_steps, 9)
-        What the durable tier has of the window, see ``run_chunks``.
-    stretch : Stretch
-        What that is, from where the window begins.
+        The steps of the window that the durable tier has.
+    stretch : their source, from the start of the window
 
     Returns
     -------
     older : (n, 9)
         Rows of equal length up to the first minute that is kept.
-    stretches : tuple of Stretch
-        What the window now consists of.
+    stretches : the sources of the window
     """
     kept_from = durable_from()
-    told_from = int(kept[0, ENDED]) if len(kept) else int(end_s)
-    first = min(told_from if kept_from is None else kept_from, told_from, int(end_s))
+    steps_from = int(kept[0, ENDED]) if len(kept) else int(end_s)
+    first = min(steps_from if kept_from is None else kept_from, steps_from, int(end_s))
     first = first // MINUTE_S * MINUTE_S
     if first <= stretch.since:
         return kept[:0], (stretch,)
@@ -200,7 +198,9 @@ def node_series(
     begin, newest = max(done, int(grid[0]), whole), min(newest, int(grid[-1]))
     if begin <= newest:
         end = newest - newest % MINUTE_S + MINUTE_S - 1
-        pieces.append(_fresh(hot.window(shard, (metric,), start=begin, end=end), node, metric))
+        recent = roll_up(hot.window(shard, (metric,), start=begin, end=end).of((node,)))
+        values = recent.values.get(metric, np.zeros((len(recent.minutes), 1, 0)))
+        pieces.append((recent.minutes, as_stored(metric, values[:, 0])))
     t_s, stats = grid[:: every_s // MINUTE_S], coarser(_on_grid(grid, pieces), every_s // MINUTE_S)
     stretches: tuple[SeriesSource, ...] = (SeriesSource(int(t_s[0]), every_s, "durable"),)
     if long_term is not None:
@@ -214,8 +214,8 @@ def node_series(
 def _seconds(span: Span, shard: str, node: str, metric: str) -> Series:
     """Return seconds; those before the first in the hot tier show their minute's values."""
     ticks, values = span.ticks, span.of((node,)).values[metric][:, 0]
-    told = np.flatnonzero(np.isfinite(span.values[metric]).any(axis=(1, 2)))
-    n_before = int(told[0]) if told.size else len(ticks)
+    reported = np.flatnonzero(np.isfinite(span.values[metric]).any(axis=(1, 2)))
+    n_before = int(reported[0]) if reported.size else len(ticks)
     whole = (SeriesSource(int(ticks[0]), 1, "hot"),)
     if n_before < MINUTE_S:
         return Series(metric, ticks, values, stretches=whole)
@@ -259,13 +259,6 @@ def _stored_minutes(shard: str, node: str, metric: str, start: int, end: int) ->
             values = decode(codes[:, layout.nodes.index(node)], METRICS[metric].packing)
             pieces.append((np.array([minute for minute, _ in rows]), values))
     return pieces
-
-
-def _fresh(span: Span, node: str, metric: str) -> MinuteStats:
-    """Roll up a span of the hot tier, rounded as the durable tier does."""
-    minutes = roll_up(span.of((node,)))
-    values = minutes.values.get(metric, np.zeros((len(minutes.minutes), 1, 0)))
-    return minutes.minutes, as_stored(metric, values[:, 0])
 
 
 def _on_grid(grid: IntArray, pieces: list[MinuteStats], *, n_parts: int = 0) -> FloatArray:
@@ -315,14 +308,17 @@ def run_history(
     if newest is not None and newest >= done:
         recent = hot.steps(run, since_s=max(start_s, done), until_s=end_s)
         parts.append(_each_counted(chunk_of(recent).steps if len(recent) else NO_STEPS))
-    kept = _between(np.concatenate(parts or [_each_counted(NO_STEPS)]), start_s, end_s)
+    kept = np.concatenate(parts or [_each_counted(NO_STEPS)])
+    kept = kept[(kept[:, ENDED] >= start_s) & (kept[:, ENDED] < end_s)]
+    # Each step once, in order.
+    kept = kept[np.unique(kept[:, STEP], return_index=True)[1]]
     every_s = EVERY_STEP if len(kept) <= MAX_STEPS else SOME_STEPS
     stretches: tuple[SeriesSource, ...] = (
         SeriesSource(int(start_s), every_s if whole else MINUTE_S, "durable"),
     )
     if long_term is not None:
-        told_steps = kept[:, :N_COLUMNS]
-        older, stretches = older_steps(long_term, run, told_steps, stretches[0], end_s=end_s)
+        stored = kept[:, :N_COLUMNS]
+        older, stretches = older_steps(long_term, run, stored, stretches[0], end_s=end_s)
         # Step numbers give the number of steps in each average except the first.
         n_each = np.diff(older[:, STEP], prepend=np.nan)
         kept = np.concatenate([_counted(older, np.where(n_each > 0, n_each, np.nan)), kept])
@@ -337,12 +333,6 @@ def _hot_tier_lacks_steps(run: str, steps: StepBatch, start_s: float, end_s: flo
     kept = RunChunk.objects.filter(run=run, start__gt=start_s - HOUR_S, start__lt=first_s)
     ends = (start + length_s for start, length_s in kept.values_list("start", "length_s"))
     return any(end > start_s for end in ends)
-
-
-def _between(steps: FloatArray, start_s: float, end_s: float) -> FloatArray:
-    """Select the rows that ended in [start_s, end_s), each step once, in order."""
-    steps = steps[(steps[:, ENDED] >= start_s) & (steps[:, ENDED] < end_s)]
-    return steps[np.unique(steps[:, STEP], return_index=True)[1]]
 
 
 def _counted(steps: FloatArray, n_each: FloatArray) -> FloatArray:
@@ -378,10 +368,10 @@ def _mean_batch(run: str, steps: FloatArray) -> StepBatch:
         steps = _thin(steps, steps[:, STEP].astype("i8") // n_in_row)
     phases = {phase: steps[:, FIRST_PHASE + i, None] for i, phase in enumerate(PHASES)}
     numbers, loss = steps[:, STEP].astype("i8"), steps[:, LOSS]
-    told = loss if np.isfinite(loss).any() else None
+    reported = loss if np.isfinite(loss).any() else None
     merged = Merged(steps[:, N_EACH], steps[:, ALL_TOKENS])
     return StepBatch(
-        run, ("mean",), numbers, steps[:, ENDED], phases, steps[:, TOKENS], told, merged
+        run, ("mean",), numbers, steps[:, ENDED], phases, steps[:, TOKENS], reported, merged
     )
 
 
@@ -390,10 +380,10 @@ def _thin(steps: FloatArray, group: IntArray) -> FloatArray:
     first = np.flatnonzero(np.diff(group, prepend=group[:1] - 1))
     rows = average_groups(steps, group)
     rows[:, N_EACH] = np.add.reduceat(steps[:, N_EACH], first)
-    told = np.isfinite(steps[:, ALL_TOKENS])
-    tokens = np.add.reduceat(np.where(told, steps[:, ALL_TOKENS], 0.0), first)
-    is_told = np.logical_or.reduceat(told, first) & np.isfinite(rows[:, N_EACH])
-    rows[:, ALL_TOKENS] = np.where(is_told, tokens, np.nan)
+    known = np.isfinite(steps[:, ALL_TOKENS])
+    tokens = np.add.reduceat(np.where(known, steps[:, ALL_TOKENS], 0.0), first)
+    is_known = np.logical_or.reduceat(known, first) & np.isfinite(rows[:, N_EACH])
+    rows[:, ALL_TOKENS] = np.where(is_known, tokens, np.nan)
     return rows
 
 

@@ -288,16 +288,18 @@ def unpack_steps(
 
 def _widen(records: Sequence[bytes], columns: Sequence[int], n_workers: int) -> FloatArray:
     """Return records as rows with a column for every worker of the batch, and the loss."""
-    told = N_HEAD + len(PHASES) * len(columns)
+    n_columns = N_HEAD + len(PHASES) * len(columns)
     narrow = np.frombuffer(b"".join(records), "<f8").reshape(len(records), -1)
-    if len(columns) == n_workers and narrow.shape[1] > told:
+    if len(columns) == n_workers and narrow.shape[1] > n_columns:
         return narrow
     wide = np.full((len(narrow), N_HEAD + len(PHASES) * n_workers + 1), np.nan)
     wide[:, :N_HEAD] = narrow[:, :N_HEAD]
     phases = wide[:, N_HEAD:-1].reshape(len(wide), len(PHASES), n_workers)
-    phases[:, :, columns] = narrow[:, N_HEAD:told].reshape(len(wide), len(PHASES), len(columns))
-    if narrow.shape[1] > told:
-        wide[:, -1] = narrow[:, told]
+    phases[:, :, columns] = narrow[:, N_HEAD:n_columns].reshape(
+        len(wide), len(PHASES), len(columns)
+    )
+    if narrow.shape[1] > n_columns:
+        wide[:, -1] = narrow[:, n_columns]
     return wide
 
 

@@ -102,7 +102,7 @@ class Playback:
         )
         oldest_s = self.second - keep_s - MINUTE_S
         known = self._steps[slice(*np.searchsorted(self._steps.ended_at_s, [oldest_s, np.inf]))]
-        joined = Span.after_another([kept, hardware]) or hardware
+        joined = Span.join_times([kept, hardware]) or hardware
         return Playback(
             joined,
             StepBatch.joined([known, steps]),

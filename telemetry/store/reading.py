@@ -38,22 +38,17 @@ def gather(
     held: Mapping[str, Sequence[Packed]], metrics: Sequence[str], *, start: int, end: int
 ) -> Span:
     """Return metrics of all shards' blocks as one span; no names means all metrics."""
-    groups = _by_layout(held)
+    # Blocks of one layout are decoded in one pass.
+    groups: dict[PackedLayout, list[Packed]] = {}
+    for blocks in held.values():
+        for block in blocks:
+            groups.setdefault(block[1], []).append(block)
     nodes = tuple(dict.fromkeys(node for layout in groups for node in layout.nodes))
     names = metrics or [
         name for name in METRICS if any(layout.column(name) is not None for layout in groups)
     ]
     values = {name: _metric_values(name, groups, nodes, start=start, end=end) for name in names}
     return Span(",".join(held), np.arange(start, end + 1), nodes, values)
-
-
-def _by_layout(held: Mapping[str, Sequence[Packed]]) -> dict[PackedLayout, list[Packed]]:
-    """Group packed blocks by layout, so that each group is decoded in one pass."""
-    groups: dict[PackedLayout, list[Packed]] = {}
-    for blocks in held.values():
-        for block in blocks:
-            groups.setdefault(block[1], []).append(block)
-    return groups
 
 
 def _metric_values(

@@ -46,13 +46,11 @@ def roll_up(span: Span) -> Minutes:
 
     Parameters
     ----------
-    span : Span
-        ``every_s`` must divide a minute.
+    span : its ``every_s`` must divide a minute
 
     Returns
     -------
-    minutes : Minutes
-        Minimum, mean and maximum over the samples of each minute that are not NaN.
+    minutes : minimum, mean and maximum over the samples of each minute that are not NaN
     """
     if MINUTE_S % span.every_s:
         msg = f"every_s: {span.every_s} s does not divide a minute; thin by a divisor of 60"
@@ -133,12 +131,9 @@ def encode_hour(minutes: Minutes) -> Iterator[tuple[str, bytes]]:
         planes = codes.view("u1").reshape(len(minutes.nodes), codes[0].size, -1)
         turned = np.ascontiguousarray(planes.transpose(0, 2, 1))
         frames = [codec.compress(node.tobytes()) for node in turned]
-        yield name, _joined(codec.compress(header), frames)
-
-
-def _joined(header: bytes, frames: Sequence[bytes]) -> bytes:
-    lengths = np.array([len(header), *map(len, frames)], "<u4")
-    return b"".join([lengths[:1].tobytes(), header, lengths[1:].tobytes(), *frames])
+        packed = codec.compress(header)
+        lengths = np.array([len(packed), *map(len, frames)], "<u4")
+        yield name, b"".join([lengths[:1].tobytes(), packed, lengths[1:].tobytes(), *frames])
 
 
 def decode_hour(name: str, hour: int, data: bytes, node: str | None = None) -> Minutes | None:

@@ -14,7 +14,7 @@ def span(tick: int, n_parts: int, nodes: tuple[str, ...] = NODES) -> Span:
 
 
 def test_a_second_of_which_nothing_is_stored_is_no_obstacle() -> None:
-    joined = Span.after_another([span(1, 0), span(2, 3)])
+    joined = Span.join_times([span(1, 0), span(2, 3)])
 
     assert joined is not None
     assert list(joined.ticks) == [1, 2]
@@ -25,7 +25,7 @@ def test_a_second_of_which_nothing_is_stored_is_no_obstacle() -> None:
 
 
 def test_nodes_of_which_nothing_is_stored_stand_beside_others() -> None:
-    joined = Span.beside([span(1, 3), span(1, 0, ("mute",))])
+    joined = Span.join_nodes([span(1, 3), span(1, 0, ("mute",))])
 
     told = joined.values["core_utilization_ratio"]
     assert joined.nodes == (*NODES, "mute")
@@ -34,4 +34,4 @@ def test_nodes_of_which_nothing_is_stored_stand_beside_others() -> None:
 
 
 def test_no_span_is_none() -> None:
-    assert Span.after_another([]) is None
+    assert Span.join_times([]) is None
