@@ -116,7 +116,7 @@ def marks_of(alert: Alert, chart: NodeChart) -> Sequence[Mark]:
 
 def stands_out(alert: Alert) -> str:
     if alert.device is None:
-        return "the window in which it happened"
+        return "the affected window"
     return f"{part_name(alert.cause) or 'device'} {alert.device} stands out"
 
 
@@ -189,10 +189,7 @@ class AlertChart:
 
 
 def alert_window(alert: Alert, *, now: datetime) -> Window:
-    """Return the window of an alert: from before its onset to after its end.
-
-    An open alert's stretch grows for an hour; then what made it fire stays in view.
-    """
+    """Return the window of an alert: from before its onset to after its end, an hour at most."""
     onset_s = alert.onset_at.timestamp()
     is_over = alert.resolved_at is not None and alert.resolved_at <= now
     until = alert.resolved_at if is_over and alert.resolved_at else now
@@ -204,16 +201,16 @@ def alert_window(alert: Alert, *, now: datetime) -> Window:
 def charts_of(alert: Alert) -> Sequence[AlertChart]:
     """Return the charts that support an alert, the most telling first."""
     phases = AlertChart("phases", "Step time by phase", "stack", "per step, seconds")
-    convicting = _convicting(alert)
+    culprits = _culprit_panels(alert)
     if alert.run is None:
-        return convicting
+        return culprits
     # A node rule is shown by its own metric, a run rule by the steps.
     of_node = alert.subject.startswith("node:")
-    found = [*convicting, phases] if of_node else [phases, *convicting]
+    found = [*culprits, phases] if of_node else [phases, *culprits]
     return [*found, *_by_worker(alert)]
 
 
-def _convicting(alert: Alert) -> list[AlertChart]:
+def _culprit_panels(alert: Alert) -> list[AlertChart]:
     if alert.node is None:
         return []
     return [
@@ -233,25 +230,25 @@ def _by_worker(alert: Alert) -> list[AlertChart]:
     if alert.cause in PHASE_OF:
         title = PHASE_OF[alert.cause][2]
         words = "the longest, seconds" if alert.cause == "checkpoint_slow" else "seconds per step"
-        return [AlertChart("workers", title, "bars", f"{words}, while it was so")]
+        return [AlertChart("workers", title, "bars", f"{words}, during the alert")]
     found = []
     if evidence.by_node:
-        words = "host vCPUs in use: who computes or polls, and who does neither"
-        found.append(AlertChart("by-node", "Hosts side by side", "bars", words))
+        words = "host vCPUs in use: computing or polling, or neither"
+        found.append(AlertChart("by-node", "vCPU use by host", "bars", words))
     if evidence.wait_by_worker or alert.rule in WAITED:
-        found.append(AlertChart("workers", "Who waits for whom", "bars", _who_waits(alert)))
+        found.append(AlertChart("workers", "Wait by worker", "bars", _wait_help(alert)))
     if alert.rule == "allreduce_share":
         words = "of each step; the line is the limit"
         found.append(AlertChart("share", "All-reduce share", "lines", words))
     return found
 
 
-def _who_waits(alert: Alert) -> str:
+def _wait_help(alert: Alert) -> str:
     if has_late_worker(alert):
-        return f"{PER_STEP}; {alert.node} waits least: the culprit is the one the others wait for"
+        return f"{PER_STEP}; {alert.node} waits least: the others wait for it"
     if Evidence(alert.evidence).is_waiting:
         return PER_STEP
-    return f"{PER_STEP}; the time goes into the transfer, not into waiting for one worker"
+    return f"{PER_STEP}; most time is transfer, not waiting for one worker"
 
 
 def alert_figure(

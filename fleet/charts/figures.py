@@ -1,4 +1,4 @@
-"""What a chart is made of: from Series and steps to the JSON that the page's script draws."""
+"""Charts as data: from series and steps to the JSON that the page's script draws."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -20,7 +20,7 @@ from telemetry.store.history import durable_from
 
 MINUTE_S = 60
 OF_STEPS = {EVERY_STEP: "every step", SOME_STEPS: "averages of steps"}
-ALONE = "each worker's figures are kept here only"
+ALONE = "figures of single workers are kept here only"
 
 
 def resolution(every_s: int) -> str:
@@ -71,10 +71,10 @@ def workers_reach(window: Window) -> Sequence[SeriesSource]:
     kept_from = durable_from()
     if kept_from is None or kept_from <= window.start:
         return ()
-    untold = SeriesSource(window.start, MINUTE_S, "long term", ALONE)
+    missing = SeriesSource(window.start, MINUTE_S, "long term", ALONE)
     if kept_from >= window.end:
-        return (untold,)
-    return (untold, SeriesSource(kept_from, MINUTE_S, "durable"))
+        return (missing,)
+    return (missing, SeriesSource(kept_from, MINUTE_S, "durable"))
 
 
 def _moment(second: float) -> str:
@@ -82,12 +82,12 @@ def _moment(second: float) -> str:
 
 
 MAX_POINTS = 2_000
-MAX_COLUMNS = 300  # of a heat map: about what a screen tells apart
+MAX_COLUMNS = 300  # of a heat map: about the resolution of a screen
 SIGNIFICANT_DIGITS = 4
 
 Shade = tuple[float, float, str]
-Mark = tuple[float, str, str]  # a level, its words, and what it is: peers, threshold
-Event = tuple[float, str, str]  # a moment, what happened, and its kind
+Mark = tuple[float, str, str]  # level, text, kind: peers, threshold
+Event = tuple[float, str, str]  # time, text, kind
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class Chart:
     lines: Sequence[ChartLine] = ()
     t_s: IntArray | FloatArray = field(default_factory=lambda: np.zeros(0))
     labels: Sequence[str] = ()
-    scale: str = "linear"  # from zero on; or log, or close: only as far as its values go
+    scale: str = "linear"  # from zero on; or log; or close: the range of the values
     limit: float | None = None
     shade: Sequence[Shade] = ()
     marks: Sequence[Mark] = ()
@@ -115,7 +115,7 @@ class Chart:
     every_s: int = 1
     note: str | None = None
     window: tuple[float, float] | None = None
-    has_gaps: bool = False  # points are uneven by nature, and every gap is one already
+    has_gaps: bool = False  # points are uneven, and gaps are marked by NaN
     stretches: Sequence[SeriesSource] = ()
 
     def as_json(self) -> dict[str, Any]:
@@ -195,7 +195,7 @@ def rounded(values: FloatArray) -> FloatArray:
     exact = np.asarray(values, dtype=float)
     size = np.abs(np.where(np.isfinite(exact) & (exact != 0), exact, 1.0))
     power = SIGNIFICANT_DIGITS - 1 - np.floor(np.log10(size))
-    # Powers of ten above one are exact floats, those below are not: divide by the former only.
+    # Only powers of ten above one are exact floats, so divide by those.
     up, down = 10.0 ** np.maximum(power, 0), 10.0 ** np.maximum(-power, 0)
     return np.asarray(np.round(exact * up / down) * down / up)
 

@@ -16,12 +16,12 @@ from telemetry.store.reading import LongTerm, Source
 
 MANY_PARTS = 40
 N_OUTLIERS = 4
-N_PIECES = 15  # of a window: in one quarter of an hour, a minute each
-LEAST_PIECE = 12  # samples, below which their spread says little
+N_PIECES = 15  # of a window: a minute each in 15 minutes
+MIN_PIECE = 12  # samples
 N_RECENT = 10
 OUTLIER_DEVIATIONS = 6.0
 NOISE_DEVIATIONS = 2.3
-OUTLIER_RATIO = 0.08  # a part that differs from its peers by less is not worth a colour
+OUTLIER_RATIO = 0.08
 
 
 def outliers(values: FloatArray) -> list[int]:
@@ -34,27 +34,26 @@ def outliers(values: FloatArray) -> list[int]:
 
     Notes
     -----
-    A part is out when its median distance from the median of all parts, over any fifteenth of
-    the window (at least twelve samples, at most a fifth) or the last ten samples, is more than
-    six robust deviations of the parts (1.4826 times the median absolute deviation), 8 % of
-    their level and 2.3 times its own noise. Pieces are short so that a part which was out for
-    two of them is out for one of them wholly, wherever the window begins.
+    An outlier's median distance from the median of all parts exceeds six robust deviations of
+    the parts (1.4826 times the median absolute deviation), 8 % of their level, and 2.3 times its
+    own noise, over any fifteenth of the window (at least twelve samples, at most a fifth) or the
+    last ten samples. Pieces are short, so that an outlier of two pieces fills one of them.
     """
     if values.shape[1] < 3 or not len(values):
         return []
-    n_pieces = max(min(5, len(values)), min(N_PIECES, len(values) // LEAST_PIECE))
+    n_pieces = max(min(5, len(values)), min(N_PIECES, len(values) // MIN_PIECE))
     pieces = [values[-N_RECENT:], *reversed(np.array_split(values, n_pieces))]
-    found = dict.fromkeys(part for piece in pieces for part in _out(piece))
+    found = dict.fromkeys(part for piece in pieces for part in _outliers_in(piece))
     return list(found)[:N_OUTLIERS]
 
 
-def _out(recent: FloatArray) -> list[int]:
+def _outliers_in(recent: FloatArray) -> list[int]:
     """Return the outliers among the parts, the furthest first."""
     seen = np.flatnonzero(np.isfinite(recent).any(axis=0))
     reported = recent[np.isfinite(recent).any(axis=1)][:, seen].astype(float)
     if not reported.size:
         return []
-    # Changes common to all parts, as compute and wait phases, are no difference.
+    # Common changes, such as compute and wait phases, do not count.
     apart = reported - np.nanmedian(reported, axis=1)[:, None]
     level = np.nanmedian(apart, axis=0)
     off = np.abs(level - np.median(level))
@@ -67,14 +66,14 @@ def _out(recent: FloatArray) -> list[int]:
 def part_lines(series: Series, part: str, *, marked: Sequence[int] = ()) -> list[ChartLine]:
     """Draw each part as a line, peers muted; of many parts only the spread.
 
-    ``marked`` parts stand out whatever they do: the culprit of an alert.
+    ``marked`` parts, the culprits of an alert, are always highlighted.
     """
     values = series.values
     n_parts = values.shape[1]
-    loud = {*(m for m in marked if 0 <= m < n_parts), *outliers(values)}
-    calm = "muted" if n_parts > 2 else None
-    roles = {i: "bad" if i in loud else calm for i in range(n_parts)}
-    drawn = sorted(loud) if n_parts > MANY_PARTS else range(n_parts)
+    highlighted = {*(m for m in marked if 0 <= m < n_parts), *outliers(values)}
+    usual_role = "muted" if n_parts > 2 else None
+    roles = {i: "bad" if i in highlighted else usual_role for i in range(n_parts)}
+    drawn = sorted(highlighted) if n_parts > MANY_PARTS else range(n_parts)
     names = [part] if n_parts == 1 else [f"{part} {i}" for i in range(n_parts)]
     lines = [ChartLine(names[i], values[:, i], roles[i]) for i in drawn]
     return [*spread_lines(series), *lines] if n_parts > MANY_PARTS else lines
@@ -120,7 +119,7 @@ def _total(series: Series) -> FloatArray:
 
 
 ESTIMATE = "estimate: bytes per step from a profile times steps per second"
-PROBE = "measured by a probe: EFA itself counts no latency"
+PROBE = "measured by a probe: EFA has no latency counter"
 # Metrics without a counter in neuron-monitor.
 NOT_IN_NEURON_MONITOR = frozenset(
     {
@@ -204,8 +203,8 @@ _ALL = (
         "efa_retransmits_per_s",
         "EFA",
         "per_s",
-        help="per device, packets sent again, mean of 10 s",
-        mean_s=10,  # second by second, counts that come in bursts are a picket fence
+        help="per device, mean of 10 s",
+        mean_s=10,  # counts come in bursts
     ),
     NodeChart(
         "memory",
@@ -272,26 +271,14 @@ def node_figure(
 
     whole = (window.start, window.end)
     if chart.kind == "heat":
-        return _heat(fetch(chart.metric), chart, window, end)
-    if chart.name == "efa-throughput":
-        return replace(throughput(fetch), window=whole)
-    return series_figure(
-        rolling(fetch(chart.metric), over_s=chart.mean_s),
-        chart.part,
-        chart.unit,
-        marked=marked,
-        scale=chart.scale,
-        note=note_of(chart, node),
-        window=whole,
-    )
-
-
-def _heat(series: Series, chart: NodeChart, window: Window, end: int) -> Heat:
-    """Return a heat map of complete columns; the stream appends the current one later."""
-    every_s = column_s(window.end - window.start, every_s=series.every_s)
-    heat = heat_of(series, chart.part, every_s=every_s)
-    is_fed = window.is_live and series.every_s == 1
-    return replace(heat.until(end) if is_fed else heat, window=(window.start, window.end))
+        series = fetch(chart.metric)
+        every_s = column_s(window.end - window.start, every_s=series.every_s)
+        heat = heat_of(series, chart.part, every_s=every_s)
+        # The stream appends the current column once it is complete.
+        is_fed = window.is_live and series.every_s == 1
+        return replace(heat.until(end) if is_fed else heat, window=whole)
+    figure = _figure(fetch, chart, marked=marked)
+    return replace(figure, note=note_of(chart, node), window=whole)
 
 
 def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dict[str, Any]:
@@ -308,34 +295,33 @@ def node_points(hot: Source, node: Node, *, since_s: float, now_s: float) -> dic
     def fetch(metric: str) -> Series:
         return Series(metric, mine.ticks, mine.values[metric][:, 0])
 
-    return {chart.name: _news(fetch, chart, node, since_s) for chart in charts_of(node)}
+    return {chart.name: _new_points(fetch, chart, node, since_s) for chart in charts_of(node)}
 
 
-def _news(
+def _new_points(
     fetch: Callable[[str], Series], chart: NodeChart, node: Node, since_s: float
 ) -> dict[str, Any]:
     if chart.kind == "heat":
         series = fetch(chart.metric)
         heat = heat_of(series, chart.part, every_s=column_s(LENGTHS[DEFAULT], every_s=1))
-        # A column is whole some seconds after its middle; who has it already leaves it out.
+        # A column is complete some seconds after its middle; clients skip known columns.
         return heat.until(series.t_s[-1]).since(since_s - heat.every_s)
     figure = _figure(fetch, chart)
     labels = [line.label for line in figure.lines] if chart.has_spread(node) else None
     return figure.since(since_s) | ({"labels": labels} if labels else {})
 
 
-def _figure(fetch: Callable[[str], Series], chart: NodeChart) -> Chart:
+def _figure(
+    fetch: Callable[[str], Series], chart: NodeChart, *, marked: Sequence[int] = ()
+) -> Chart:
     if chart.name == "efa-throughput":
         return throughput(fetch)
     series = rolling(fetch(chart.metric), over_s=chart.mean_s)
-    return series_figure(series, chart.part, chart.unit, scale=chart.scale)
+    return series_figure(series, chart.part, chart.unit, marked=marked, scale=chart.scale)
 
 
 def rolling(series: Series, *, over_s: int) -> Series:
-    """Average each second with those before it, ``over_s`` in all; minutes stay as they are.
-
-    A second that is a gap stays one; one that is there is averaged over what is there.
-    """
+    """Average each second with the ones before, ``over_s`` in all; gaps and minutes stay."""
     if over_s <= series.every_s or not len(series.t_s):
         return series
     there = np.isfinite(series.values)

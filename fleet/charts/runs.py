@@ -25,7 +25,7 @@ SLACK_S = 2.0
 SECONDS_PER_HOUR = 3600.0
 TOKENS_PER_MTOK = 1e6
 PER_STEP = "seconds per step"
-# Shown only if an alert found a late worker: some worker always waits least.
+# Only if an alert found a late worker: some worker always waits least.
 WHO_WAITS = f"{PER_STEP}; the culprit is the worker that waits least"
 LAYERS = (
     ("compute_s", "compute", "compute"),
@@ -142,7 +142,7 @@ class RunChart:
 _ALL = (
     RunChart("phases", "Step time by phase", "stack", "seconds per step, mean of workers", phases),
     RunChart("share", "All-reduce share", "lines", "of each step; the line is the limit", share),
-    RunChart("workers", "Who waits for whom", "bars", PER_STEP, workers),
+    RunChart("workers", "Wait by worker", "bars", PER_STEP, workers),
     RunChart("tokens", "Tokens per second", "lines", "step by step", tokens),
     RunChart("cost", "$ per 1M tokens", "lines", "rolling over a minute", cost),
     RunChart("mfu", "Model FLOPs utilization", "lines", "share of the hardware's peak", mfu),
