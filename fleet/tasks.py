@@ -6,7 +6,7 @@ from celery import shared_task
 from django.conf import settings
 
 from fleet.alerts.evaluate import watch
-from fleet.charts.frozen import freeze_what_is_due
+from fleet.charts.frozen import freeze_due
 from fleet.checks.preflight_requirements import update_preflight_alerts
 from fleet.checks.preflights import advance_all
 from fleet.costs.drift import update_cost_alerts
@@ -64,7 +64,7 @@ def copy_clocks() -> None:
 def freeze_evidence() -> None:
     """Save the evidence of resolved alerts while the hot tier still has it."""
     hot = open_store(settings.REDIS_URL, keep_s=settings.HOT_KEEP_S)
-    freeze_what_is_due(hot, now=datetime.now(UTC))
+    freeze_due(hot, now=datetime.now(UTC))
 
 
 @shared_task(ignore_result=True, expires=15)

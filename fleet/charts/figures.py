@@ -207,21 +207,9 @@ def _with_nulls(values: FloatArray) -> list[float | None]:
 def thinned(
     t_s: FloatArray | IntArray, values: FloatArray, *, most: int = MAX_POINTS
 ) -> tuple[FloatArray, FloatArray]:
-    """Average neighbouring points until at most so many are left.
+    """Average neighbouring points of (n,) times and (n, ...) values to at most ``most``.
 
-    Parameters
-    ----------
-    t_s : (n,)
-        Unix seconds.
-    values : (n, ...)
-        NaN for gaps.
-    most : int
-        How many points are allowed.
-
-    Returns
-    -------
-    t_s, values : (m,) and (m, ...), m at most ``most``
-        A gap stays one where all it covers is gap.
+    A point is a gap only where all it covers is one.
     """
     every = -(-len(t_s) // most)
     if every <= 1:
@@ -251,8 +239,8 @@ def _ratio(total: FloatArray, count: IntArray) -> FloatArray:
 def heat_of(series: Series, part: str, *, every_s: int) -> Heat:
     """Return one row of values per part, oldest first, for a heat map over time.
 
-    A column averages ``every_s``, counted from the full hour: columns keep their place while
-    the window moves on. ``t_s`` is the middle of a column.
+    A column averages ``every_s`` from the full hour, so that it does not change while the window
+    moves. ``t_s`` is the middle of a column.
     """
     first = int(series.t_s[0]) // every_s * every_s if len(series.t_s) else 0
     n_each = every_s // series.every_s
@@ -302,7 +290,7 @@ def table_of(drawn: Mapping[str, Any]) -> ChartTable:
     write = WRITERS.get(drawn["unit"], si)
     names = list(drawn.get("labels", ()))
     order = range(len(names)) if names else _newest_first(len(drawn["t"]))
-    first = names or [_tables_moment(second) for second in drawn["t"]]
+    first = names or [_table_time(second) for second in drawn["t"]]
     heads = ["" if names else "UTC", *(column["label"] for column in columns)]
     rows = [[first[i], *(write(column["values"][i]) for column in columns)] for i in order]
     return ChartTable(heads, rows, reach_in_words(drawn.get("reach", ())))
@@ -313,7 +301,7 @@ def _newest_first(n: int) -> range:
     return range(n - 1, -1, -max(1, -(-n // MOST_ROWS)))
 
 
-def _tables_moment(second: float) -> str:
+def _table_time(second: float) -> str:
     return f"{datetime.fromtimestamp(second, UTC):%Y-%m-%d %H:%M:%S}"
 
 
@@ -326,17 +314,16 @@ def annotated(
 ) -> Drawn:
     """Return a chart with the annotations of its run, its node and the fleet.
 
-    Bars have no moments to mark, and a heat map has no room for words. A chart that was frozen
-    as JSON is marked with what has been said since, too.
+    Bars and heat maps have none. A chart frozen as JSON gets later annotations too.
     """
     if isinstance(drawn, bytes):
-        return _marked(drawn, said_within(window, run=run, node=node))
+        return _marked(drawn, annotations_within(window, run=run, node=node))
     if isinstance(drawn, Heat) or drawn.labels:
         return drawn
-    return replace(drawn, events=[*drawn.events, *said_within(window, run=run, node=node)])
+    return replace(drawn, events=[*drawn.events, *annotations_within(window, run=run, node=node)])
 
 
-def said_within(window: Window, *, run: int | None, node: int | None) -> Sequence[Event]:
+def annotations_within(window: Window, *, run: int | None, node: int | None) -> Sequence[Event]:
     """Return the newest annotations of a window, the oldest first."""
     within = Annotation.objects.within(moment_of(window.start), moment_of(window.end))
     annotations = within.about(run=run, node=node).order_by("-at", "-pk")[:MOST]

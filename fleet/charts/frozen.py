@@ -1,4 +1,4 @@
-"""An alert's charts as a table of figures: what each line was before the onset, and during it."""
+"""The charts of an alert as they were: stored, cut, and summarised as figures."""
 
 import copy
 import re
@@ -17,7 +17,7 @@ from django.db.models import Prefetch, Q
 from fleet.charts.alerts import AFTER_S, alert_figure, alert_window, charts_of
 from fleet.charts.figures import Chart, ChartLine, Heat
 from fleet.charts.windows import Window
-from fleet.formatting import figure as formatting_written
+from fleet.formatting import figure as format_figure
 from fleet.models import Alert, AlertEvent, FrozenChart, Node, Silence
 from fleet.models.alert import SAID
 from telemetry.blocks import FloatArray
@@ -43,10 +43,7 @@ def frozen_figure(alert: Alert, chart: str) -> bytes | None:
 
 
 def lasting_figure(source: Source, alert: Alert, chart: str, *, now: datetime) -> bytes | None:
-    """Return a chart of an open alert: the kept part, then live data.
-
-    None where nothing is kept yet: then all of it is live.
-    """
+    """Return a chart of an open alert: the stored part, then live data; None if all is live."""
     kept = alert.frozen_charts.filter(name=chart, kept_until__isnull=False).first()
     if kept is None or kept.kept_until is None:
         return None
@@ -59,11 +56,10 @@ def lasting_figure(source: Source, alert: Alert, chart: str, *, now: datetime) -
     return msgspec.json.encode(drawn)
 
 
-def freeze_what_is_due(hot: Source, *, now: datetime) -> list[Alert]:
+def freeze_due(hot: Source, *, now: datetime) -> list[Alert]:
     """Keep data that expires soon, and resolved alerts as a whole; return the latter.
 
-    An alert that lasts longer than the hot tier keeps is kept piece by piece, each piece while
-    it is there by the second.
+    An alert longer than the hot tier is stored in parts, each while its seconds exist.
     """
     settled, oldest = now - timedelta(seconds=AFTER_S), now - timedelta(seconds=hot.keep_s)
     wanted = Q(resolved_at=None) | Q(resolved_at__gt=oldest)
@@ -89,11 +85,8 @@ def _keep_piece(
     start = max(known, default=whole.start)
     end = whole.end if is_over else min(whole.end, int(now.timestamp()) - NEWEST_S)
     is_soon_lost = start < oldest + IN_TIME_S
-    if (
-        end <= start
-        or not (is_over or is_soon_lost)
-        or (is_over and not known and start <= oldest)
-    ):
+    is_too_late = is_over and not known and start <= oldest
+    if end <= start or not (is_over or is_soon_lost) or is_too_late:
         return False
     kept_until = None if is_over else datetime.fromtimestamp(end, UTC)
     _keep(hot, alert, Window(max(start, oldest), end), now=now, kept_until=kept_until)
@@ -125,7 +118,7 @@ def _keep(
 def joined(older: Mapping[str, Any], newer: Mapping[str, Any]) -> Drawn:
     """Join two parts of a chart: lines by label, a gap where a part lacks the line.
 
-    Bars have no time: the newer stand for both.
+    Bars have no time: the newer replace the older.
     """
     if newer.get("labels") or "series" not in newer or "series" not in older:
         return dict(newer)
@@ -165,10 +158,10 @@ def written(moment: datetime) -> str:
     return f"{moment.timestamp():.6f}".rstrip("0").rstrip(".")
 
 
-def asked_moment(given: str, *, alert: Alert, now: datetime) -> datetime | None:
-    """Parse a time from a URL, in Unix seconds; None where it is outside this alert's life.
+def parse_moment(given: str, *, alert: Alert, now: datetime) -> datetime | None:
+    """Parse a time from a URL, in Unix seconds; None where invalid or in the future.
 
-    The alert's own second is as early as it gets: before it fired there was nothing to show.
+    Times before the alert fired become the second in which it fired.
     """
     if not MOMENT.fullmatch(given):
         return None
@@ -177,54 +170,54 @@ def asked_moment(given: str, *, alert: Alert, now: datetime) -> datetime | None:
 
 
 def as_of(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> Alert:
-    """Return a copy of an alert as it was at a time. Never save it.
+    """Return a copy of an alert in its state at a time. Never save it.
 
-    What it said is what the last event that changed it wrote down; who had it, and whether it
-    was over, follow from the events up to then.
+    Text and evidence come from the last snapshot; who acknowledged it, and whether it was over,
+    from the events.
     """
-    then = copy.copy(alert)
+    alert_at = copy.copy(alert)
     past = [event for event in events if event.at <= at]
     snapshots = [event.snapshot for event in past if event.snapshot]
     if snapshots:
-        _restore(then, snapshots[-1])
-    then.resolved_at = then.acknowledged_at = None
-    then.acknowledged_by = then.assigned_to = ""
-    then.assigned_at = then.flapping_since = then.quiet_since = then.silence = None
-    then.n_firings = 1 + sum(event.kind == Kind.REFIRED for event in past)
+        _restore(alert_at, snapshots[-1])
+    alert_at.resolved_at = alert_at.acknowledged_at = None
+    alert_at.acknowledged_by = alert_at.assigned_to = ""
+    alert_at.assigned_at = alert_at.flapping_since = alert_at.quiet_since = alert_at.silence = None
+    alert_at.n_firings = 1 + sum(event.kind == Kind.REFIRED for event in past)
     for event in past:
-        _replay(then, event)
-    return then
+        _replay(alert_at, event)
+    return alert_at
 
 
-def _restore(then: Alert, snapshot: dict[str, object]) -> None:
+def _restore(alert_at: Alert, snapshot: dict[str, object]) -> None:
     for name in SAID:
         if name in snapshot:
-            setattr(then, name, snapshot[name])
+            setattr(alert_at, name, snapshot[name])
     node = snapshot.get("node")
-    if node != (then.node.name if then.node else None):
-        then.node = Node.objects.filter(name=node).first() if node else None
+    if node != (alert_at.node.name if alert_at.node else None):
+        alert_at.node = Node.objects.filter(name=node).first() if node else None
 
 
-def _replay(then: Alert, event: AlertEvent) -> None:
+def _replay(alert_at: Alert, event: AlertEvent) -> None:
     """Apply one event to an earlier state of an alert."""
     match event.kind:
         case Kind.ACKNOWLEDGED:
-            then.acknowledged_at, then.acknowledged_by = event.at, event.by
+            alert_at.acknowledged_at, alert_at.acknowledged_by = event.at, event.by
         case Kind.UNACKNOWLEDGED:
-            then.acknowledged_at, then.acknowledged_by = None, ""
+            alert_at.acknowledged_at, alert_at.acknowledged_by = None, ""
         case Kind.RESOLVED:
-            then.resolved_at = event.at
+            alert_at.resolved_at = event.at
         case Kind.REFIRED:
-            then.resolved_at = then.silence = None
+            alert_at.resolved_at = alert_at.silence = None
         case Kind.SILENCED:
-            then.silence = _silence(event)
+            alert_at.silence = _silence(event)
         case Kind.UNSILENCED:
-            then.silence = None
+            alert_at.silence = None
         case Kind.FLAPPING:
-            then.flapping_since = event.at
+            alert_at.flapping_since = event.at
         case Kind.ASSIGNED:
-            then.assigned_to = event.text.removeprefix("to ").partition(":")[0]
-            then.assigned_at = event.at
+            alert_at.assigned_to = event.text.removeprefix("to ").partition(":")[0]
+            alert_at.assigned_at = event.at
 
 
 def _silence(event: AlertEvent) -> Silence | None:
@@ -239,7 +232,7 @@ def _silence(event: AlertEvent) -> Silence | None:
 def with_worst(alert: Alert, events: Iterable[AlertEvent], *, at: datetime) -> dict[str, object]:
     """Return an alert's evidence with the worst share of its timeline.
 
-    The evidence itself is of the last time that something was worth telling.
+    The evidence itself is that of the last significant change.
     """
     evidence = [event.snapshot.get("evidence", {}) for event in events if event.at <= at]
     shares = [share for each in evidence if isinstance(share := each.get("share_ratio"), float)]
@@ -258,17 +251,17 @@ def incident_figure(
 ) -> bytes | Chart | Heat | None:
     """Return one chart of an alert, frozen at a time if given; None if it has no such chart.
 
-    A window inside the one that was frozen is cut out of it, by the second as on the first day.
+    A window within the frozen one is cut out of it, with its original resolution.
     """
-    moment = asked_moment(at, alert=alert, now=now)
-    then = as_of(alert, alert.events.all(), at=moment) if moment else alert
-    if _blamed(then) == _blamed(alert):
+    moment = parse_moment(at, alert=alert, now=now)
+    alert_at = as_of(alert, alert.events.all(), at=moment) if moment else alert
+    if _blamed(alert_at) == _blamed(alert):
         frozen = frozen_figure(alert, chart) or lasting_figure(source, alert, chart, now=now)
         if frozen is not None and window == alert_window(alert, now=now):
             return frozen
         if frozen is not None and (cut := _cut(frozen, window)) is not None:
             return cut
-    return alert_figure(source, then, chart, window, now=moment or now, long_term=long_term)
+    return alert_figure(source, alert_at, chart, window, now=moment or now, long_term=long_term)
 
 
 def _blamed(alert: Alert) -> tuple[object, ...]:
@@ -320,7 +313,7 @@ def figures_of(source: Source, alert: Alert, *, now: datetime) -> Sequence[Figur
 def _rows(title: str, figure: Chart, onset_s: float, end_s: float) -> list[FigureRow]:
     t_s = np.asarray(figure.t_s, float)
     before, during = t_s < onset_s, (t_s >= onset_s) & (t_s <= end_s)
-    lines = [line for line in _told(figure) if np.isfinite(line.values).any()]
+    lines = [line for line in _table_lines(figure) if np.isfinite(line.values).any()]
     medians = [
         (line, _median(line.values[before]), _median(line.values[during])) for line in lines
     ]
@@ -329,15 +322,15 @@ def _rows(title: str, figure: Chart, onset_s: float, end_s: float) -> list[Figur
         FigureRow(
             title,
             line.label,
-            formatting_written(a, figure.unit),
-            formatting_written(b, figure.unit),
+            format_figure(a, figure.unit),
+            format_figure(b, figure.unit),
         )
         for line, a, b in medians
         if max(abs(a or 0.0), abs(b or 0.0)) > NEGLIGIBLE_RATIO * largest
     ]
 
 
-def _told(figure: Chart) -> Sequence[ChartLine]:
+def _table_lines(figure: Chart) -> Sequence[ChartLine]:
     """Return the lines to report: peers are summarised as one line."""
     muted = [line for line in figure.lines if line.role == "muted"]
     others = [line for line in figure.lines if line.role != "muted"]

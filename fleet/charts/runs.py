@@ -201,26 +201,23 @@ def rolling_pace(steps: StepBatch, *, over_s: float) -> FloatArray:
     return np.asarray((done[1:] - done[first]) / np.maximum(ends - starts[first], 1e-9))
 
 
-def saying_newest_steps(runs: RunQuerySet) -> RunQuerySet:
+def with_newest_steps(runs: RunQuerySet) -> RunQuerySet:
     """Annotate runs with the newest of their stored steps."""
     kept = RunChunk.objects.filter(run=OuterRef("name")).order_by("-start")
     return runs.annotate(newest_steps=Subquery(kept.values("steps")[:1]))
 
 
 def charts_of(hot: Source, run: Run, alerts: Iterable[Alert] = ()) -> Collection[RunChart]:
-    """Return the charts of a run, with the loss only if the run reports one.
-
-    Only where one of the ``alerts`` found a late worker is a culprit looked for in who waits.
-    """
+    """Return the charts of a run, with the loss only if the run reports one."""
     is_late = any(has_late_worker(alert) for alert in alerts)
     return [
         replace(chart, help=WHO_WAITS) if chart.name == "workers" and is_late else chart
         for chart in RUN_CHARTS.values()
-        if chart.name != "loss" or tells_loss(hot, run)
+        if chart.name != "loss" or has_loss(hot, run)
     ]
 
 
-def tells_loss(hot: Source, run: Run) -> bool:
+def has_loss(hot: Source, run: Run) -> bool:
     """Whether any step of a run's newest hour has a loss.
 
     The run is to be asked for with ``saying_newest_steps``.
@@ -244,20 +241,10 @@ def grid(start_s: float, end_s: float) -> FloatArray:
 
 
 def share_now(steps: StepBatch, t_s: FloatArray) -> FloatArray:
-    """Return a run's all-reduce share at some times.
+    """Return a run's all-reduce share (n,) at ``t_s`` (n,), Unix seconds ``EVERY_S`` apart.
 
-    Parameters
-    ----------
-    steps : StepBatch
-        The run's steps.
-    t_s : (n,)
-        Unix seconds, rising, ``EVERY_S`` apart.
-
-    Returns
-    -------
-    share_ratio : (n,), 0 to 1
-        Mean of the steps that ended in the ten seconds before; else that of the last step, for
-        as long as it can speak for the present; else NaN.
+    The mean of the steps that ended in the ten seconds before, else that of the last step while
+    it is current, else NaN.
     """
     share = steps.allreduce_share_ratio if len(steps) else np.zeros(0)
     known = np.isfinite(share)

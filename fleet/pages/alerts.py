@@ -16,7 +16,7 @@ from django.views.decorators.http import require_safe
 
 from fleet.alerts.text import AlertText, facts, ruled_out
 from fleet.charts.alerts import alert_window, charts_of
-from fleet.charts.frozen import asked_moment, figures_of, frozen_link, with_worst, written
+from fleet.charts.frozen import figures_of, frozen_link, parse_moment, with_worst, written
 from fleet.models import Alert, AlertEvent, Run
 from fleet.models.alert import AlertQuerySet
 from fleet.pages.alert_context import (
@@ -136,7 +136,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
     now = timezone.now()
     alert, hot = _found(pk), open_store(settings.REDIS_URL)
     events = list(alert.events.all())
-    frozen_at = asked_moment(at, alert=alert, now=now)
+    frozen_at = parse_moment(at, alert=alert, now=now)
     if frozen_at:
         alert_at = alert_as_of(hot, alert, events, frozen_at)
         events = [event for event in events if event.at <= frozen_at]

@@ -16,7 +16,7 @@ from django.views.decorators.http import require_safe
 
 from fleet.charts.alerts import alert_window
 from fleet.charts.figures import Chart, Heat, annotated, table_of
-from fleet.charts.frozen import asked_moment, incident_figure
+from fleet.charts.frozen import incident_figure, parse_moment
 from fleet.charts.imported_logs import LOG_CHARTS, log_figure
 from fleet.charts.nodes import NODE_CHARTS, charts_of, node_figure
 from fleet.charts.runs import RUN_CHARTS, run_figure
@@ -116,7 +116,7 @@ def alert_chart(request: HttpRequest, pk: int, chart: str) -> HttpResponse:
         )
         if figure is None:
             raise Http404(f"alert {pk} has no chart {chart}")
-        moment = asked_moment(at, alert=alert, now=now)
+        moment = parse_moment(at, alert=alert, now=now)
         seen = replace(window, end=min(window.end, int(moment.timestamp()))) if moment else window
         return annotated(figure, seen, run=alert.run_id, node=alert.node_id)
 

@@ -18,7 +18,7 @@ from django.views.decorators.http import require_safe
 from fleet.alerts.text import AlertText
 from fleet.charts import runs as charts
 from fleet.charts.imported_logs import charts_of as log_charts_of
-from fleet.charts.runs import RUN_CHARTS, charts_of, saying_newest_steps
+from fleet.charts.runs import RUN_CHARTS, charts_of, with_newest_steps
 from fleet.charts.windows import LONGEST_S, Window
 from fleet.costs.panel import with_cost_fields
 from fleet.formatting import count, counted, duration, percent
@@ -126,7 +126,7 @@ def run_context(name: str, *, is_whole: bool = False) -> dict[str, Any]:
     now, hot = timezone.now(), open_store(settings.REDIS_URL)
     runs = with_compile_flag(Run.objects.select_related("trace", "log", "similar_runs"))
     if is_whole:
-        runs = saying_newest_steps(runs)
+        runs = with_newest_steps(runs)
     run = get_object_or_404(with_cost_fields(runs), name=name)
     summary = runs_now(hot, [run], now_s=now.timestamp())[0]
     alerts = list(run.alerts.open().worst_first().select_related("run", "node"))

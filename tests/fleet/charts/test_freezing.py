@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 import pytest
 from redis import Redis
 
-from fleet.charts.frozen import freeze_what_is_due, frozen_figure, joined, lasting_figure
+from fleet.charts.frozen import freeze_due, frozen_figure, joined, lasting_figure
 from fleet.models import Alert, FrozenChart, Node, Run
 from telemetry.store.hot import HotStore
 from tests.alerts import straggling
@@ -48,8 +48,8 @@ def alert(
 
 
 def test_an_alert_that_is_over_is_frozen_once(hot: HotStore, alert: Alert, now: datetime) -> None:
-    assert freeze_what_is_due(hot, now=now) == [alert]
-    assert freeze_what_is_due(hot, now=now) == []
+    assert freeze_due(hot, now=now) == [alert]
+    assert freeze_due(hot, now=now) == []
 
     names = set(FrozenChart.objects.values_list("name", flat=True))
     assert names == {"phases", "culprit", "workers", "share"}
@@ -58,7 +58,7 @@ def test_an_alert_that_is_over_is_frozen_once(hot: HotStore, alert: Alert, now: 
 def test_what_is_frozen_is_by_the_second_and_lasts(
     hot: HotStore, alert: Alert, redis: Redis, now: datetime, now_s: int
 ) -> None:
-    freeze_what_is_due(hot, now=now)
+    freeze_due(hot, now=now)
     redis.flushdb()
 
     culprit = json.loads(frozen_figure(alert, "culprit") or "{}")
@@ -75,7 +75,7 @@ def test_what_is_open_not_settled_or_too_old_is_left(
     alert.onset_at = now - timedelta(seconds=890)
     alert.save()
 
-    assert freeze_what_is_due(hot, now=now) == []
+    assert freeze_due(hot, now=now) == []
     assert frozen_figure(alert, "phases") is None
 
 
@@ -110,11 +110,11 @@ def culprit(figure: bytes | None) -> dict[str, list[float]]:
 def test_an_alert_that_lasts_is_kept_before_its_beginning_is_forgotten(
     hot: HotStore, lasting: Alert, redis: Redis, now: datetime, now_s: int, second: Second
 ) -> None:
-    assert freeze_what_is_due(hot, now=now) == []
+    assert freeze_due(hot, now=now) == []
     assert not FrozenChart.objects.exists()
 
     lived(hot, second(0), second(100))
-    freeze_what_is_due(hot, now=second(100))
+    freeze_due(hot, now=second(100))
     redis.flushdb()
 
     kept = culprit(lasting_figure(hot, lasting, "culprit", now=second(100)))
@@ -128,11 +128,11 @@ def test_it_is_kept_piece_by_piece_and_whole_in_the_end(
 ) -> None:
     for at in range(60, LASTS, 60):
         lived(hot, second(at - 60), second(at))
-        freeze_what_is_due(hot, now=second(at))
+        freeze_due(hot, now=second(at))
     Alert.objects.update(resolved_at=second(LASTS - 130))
 
-    assert freeze_what_is_due(hot, now=second(LASTS)) == [lasting]
-    assert freeze_what_is_due(hot, now=second(LASTS)) == []
+    assert freeze_due(hot, now=second(LASTS)) == [lasting]
+    assert freeze_due(hot, now=second(LASTS)) == []
 
     lasting.refresh_from_db()
     whole = culprit(frozen_figure(lasting, "culprit"))
@@ -145,7 +145,7 @@ def test_what_is_live_follows_what_is_kept(
     hot: HotStore, lasting: Alert, now_s: int, second: Second
 ) -> None:
     lived(hot, second(0), second(100))
-    freeze_what_is_due(hot, now=second(100))
+    freeze_due(hot, now=second(100))
     lived(hot, second(100), second(130))
 
     drawn = culprit(lasting_figure(hot, lasting, "culprit", now=second(130)))
@@ -155,12 +155,12 @@ def test_what_is_live_follows_what_is_kept(
 def test_one_that_fires_again_is_kept_on_from_there(
     hot: HotStore, alert: Alert, now: datetime, now_s: int, second: Second
 ) -> None:
-    freeze_what_is_due(hot, now=now)
+    freeze_due(hot, now=now)
     FrozenChart.objects.update(kept_until=alert.resolved_at)
     Alert.objects.update(resolved_at=None)
     alert.refresh_from_db()
     lived(hot, second(0), second(500))
-    freeze_what_is_due(hot, now=second(500))
+    freeze_due(hot, now=second(500))
 
     drawn = culprit(lasting_figure(hot, alert, "culprit", now=second(500)))
     assert drawn["t"][0] == now_s - 700

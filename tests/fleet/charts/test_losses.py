@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fleet.charts.runs import loss, run_points, saying_newest_steps, tells_loss
+from fleet.charts.runs import has_loss, loss, run_points, with_newest_steps
 from fleet.models import Run
 from telemetry.store import durable
 from telemetry.store.hot import HotStore
@@ -43,10 +43,10 @@ def test_whether_it_tells_one_is_seen_in_either_tier(
     batch = replace(steps(n_steps=10), reported_loss=FALLING if told else None)
 
     hot.append_steps(batch)
-    fresh = tells_loss(hot, run)
+    fresh = has_loss(hot, run)
     hot._redis.flushdb()
     durable.write_steps(batch)
-    kept = tells_loss(hot, saying_newest_steps(Run.objects.all()).get())
+    kept = has_loss(hot, with_newest_steps(Run.objects.all()).get())
 
     assert (fresh, kept) == (told, told)
 

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from fleet.charts.frozen import as_of, asked_moment, frozen_link
+from fleet.charts.frozen import as_of, frozen_link, parse_moment
 from fleet.models import Alert, AlertEvent, Node
 from tests.parts import NOON, NOON_S
 
@@ -71,8 +71,8 @@ def test_the_link_holds_the_window_and_the_moment(make: Make) -> None:
 
 @pytest.mark.parametrize("given", ["", "x", "-1", "1e9", "99999999999", "1" * 40])
 def test_what_is_no_moment_of_the_past_is_none(make: Make, given: str) -> None:
-    assert asked_moment(given, alert=make(), now=datetime.now(UTC)) is None
+    assert parse_moment(given, alert=make(), now=datetime.now(UTC)) is None
 
 
 def test_before_it_fired_there_was_nothing(make: Make) -> None:
-    assert asked_moment("5", alert=make(), now=NOON + SECOND) == NOON
+    assert parse_moment("5", alert=make(), now=NOON + SECOND) == NOON
