@@ -83,7 +83,7 @@ def _template_loaders() -> list[Any]:
 
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
-    "fleet.pages.middleware.WholeFilesMiddleware",
+    "fleet.pages.errors.WholeFilesMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "csp.middleware.CSPMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -94,7 +94,7 @@ MIDDLEWARE = [
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
     "django_htmx.middleware.HtmxMiddleware",
     "fleet.access.roles.AccessMiddleware",
-    "fleet.pages.middleware.StoreAwayMiddleware",
+    "fleet.pages.errors.StoreAwayMiddleware",
 ]
 ROOT_URLCONF = "fleet.urls"
 ASGI_APPLICATION = "fleet.asgi.application"

@@ -148,7 +148,7 @@ def main() -> None:
         call_command("migrate", verbosity=0)
         modules()
         from fleet.celery import app
-        from fleet.pages.topic_table import TOPICS
+        from fleet.pages.topics import TOPICS
 
         listed = {
             "addresses": addresses(),

@@ -22,8 +22,15 @@ from redis.exceptions import RedisError
 from fleet.access.roles import ROLES, has_role
 from fleet.models import Alert
 from fleet.pages.hub import CrowdedError, Hub
-from fleet.pages.topic_table import TOPICS
-from fleet.pages.topics import Events, LiveTopic, UnknownTopicError, as_json, event, live_topic
+from fleet.pages.topics import (
+    TOPICS,
+    Events,
+    LiveTopic,
+    UnknownTopicError,
+    as_json,
+    event,
+    live_topic,
+)
 from fleet.runs.state import reporting_nodes
 from fleet.runs.summaries import reporting_now
 from telemetry.store.hot import TICKS, HotStore, open_store

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 from django.conf import settings
 from django.db.models import Q, QuerySet
 from django.http import HttpResponse
@@ -20,7 +21,6 @@ from fleet.models import Alert, Node, Run
 from fleet.pages.charts import chart_table
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.pages.runs import rows_with_alerts
-from fleet.pages.topics import as_json
 from fleet.runs.summaries import fleet_now, nodes_now, runs_now
 from telemetry.store.hot import HotStore, open_store
 
@@ -79,7 +79,7 @@ def overview_shares(request: HtmxRequest) -> HttpResponse:
         ChartLine(run.name, share_now(hot.steps(run.name, since_s=t_s[0]), t_s)) for run in runs
     ]
     figure = Chart("ratio", lines, t_s, limit=LIMIT_RATIO, every_s=EVERY_S)
-    body = as_json(figure.as_json())
+    body = msgspec.json.encode(figure.as_json())
     response = chart_table(request, body) or HttpResponse(body, "application/json")
     patch_vary_headers(response, ["Accept"])
     return response

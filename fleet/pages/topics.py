@@ -1,4 +1,4 @@
-"""What can be watched live: how a topic of the address becomes rendered server-sent events."""
+"""The topics that pages follow live, and how one is rendered as server-sent events."""
 
 import time
 from bisect import bisect_right
@@ -9,7 +9,20 @@ from typing import Any
 import msgspec
 from django.template.loader import get_template
 
-# Points older than this are no news; a chart that has a gap asks for the whole again.
+from fleet.pages import (
+    alerts,
+    compiles,
+    costs,
+    drills,
+    handover,
+    nodes,
+    notifications,
+    overview,
+    runs,
+    silences,
+)
+
+# Older points are not sent: a chart with a gap reloads.
 LATEST_S = 30.0
 
 Events = dict[str, bytes]
@@ -17,15 +30,15 @@ Context = Callable[..., Mapping[str, Any]]
 
 
 class UnknownTopicError(ValueError):
-    """A topic or filter that no page has; the message says what there is."""
+    """An unknown topic or filter; the message lists the known ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What one kind of page keeps live.
+    """The live parts of one kind of page.
 
-    ``context`` is called with the name after the colon, where the topic is ``named``, and with
-    the ``filters`` that the address gives, as keywords. Every partial of ``template`` named in
+    ``context`` is called with the name after the colon if the topic is ``named``, and with the
+    given ``filters`` as keywords. Every partial of ``template`` named in
     ``partials`` becomes an event of that name. ``points(name, since_s=…)`` returns what charts
     append, by chart id: ``{"t": […], "values": [[…], …]}``; ``heat(context)`` what the heat map
     shows. A partial named in ``every_s`` changes slowly or takes long: it is drawn anew only
@@ -45,19 +58,19 @@ class Topic:
 
 @dataclass(slots=True)
 class LiveTopic:
-    """One topic as somebody asked for it: ``node:limping``, or ``nodes`` with its filters."""
+    """A requested topic: ``node:limping``, or ``nodes`` with filters."""
 
     key: str
     topic: Topic
     args: tuple[str, ...] = ()
     filters: Mapping[str, str] = field(default_factory=dict)
     clock: Callable[[], float] = time.monotonic
-    _drawn_s: dict[str, float] = field(default_factory=dict)
-    _began_s: float = field(default_factory=time.time)
+    _sent_s: dict[str, float] = field(default_factory=dict)
+    _started_s: float = field(default_factory=time.time)
     _due_s: dict[str, float] = field(default_factory=dict)
 
     def render(self) -> Events:
-        """Render everything that lives on the page and is due; runs in the hub's thread."""
+        """Render the live parts that are due; runs in the hub's thread."""
         now_s = self.clock()
         due = [name for name in self.topic.partials if now_s >= self._due_s.get(name, now_s)]
         if self.topic.partials and not due and not self.topic.heat:
@@ -74,47 +87,159 @@ class LiveTopic:
         return event(name, "\n".join(filter(None, map(str.strip, html.splitlines()))))
 
     def _points(self) -> Events:
-        """Render what charts append since last time; each chart has its own last time."""
+        """Render the points since the last ones of each chart."""
         if self.topic.points is None:
             return {}
-        since_s = max(min(self._drawn_s.values(), default=0.0), time.time() - LATEST_S)
+        since_s = max(min(self._sent_s.values(), default=0.0), time.time() - LATEST_S)
         charts = self.topic.points(*self.args, since_s=since_s)
-        news = {name: self._unseen(name, chart) for name, chart in charts.items()}
+        news = {name: self._new_points(name, chart) for name, chart in charts.items()}
         news = {name: chart for name, chart in news.items() if chart["t"]}
-        self._drawn_s |= {name: chart["t"][-1] for name, chart in news.items()}
+        self._sent_s |= {name: chart["t"][-1] for name, chart in news.items()}
         return {"points": event("points", as_json(news))} if news else {}
 
-    def _unseen(self, name: str, chart: Mapping[str, Any]) -> dict[str, Any]:
-        first = bisect_right(chart["t"], self._drawn_s.get(name, self._began_s))
+    def _new_points(self, name: str, chart: Mapping[str, Any]) -> dict[str, Any]:
+        first = bisect_right(chart["t"], self._sent_s.get(name, self._started_s))
         values = [series[first:] for series in chart["values"]]
         return {**chart, "t": chart["t"][first:], "values": values}
 
 
 def live_topic(topics: Mapping[str, Topic], asked: str, filters: Mapping[str, str]) -> LiveTopic:
-    """Read a topic of the address: ``overview``, ``node:limping``, ``nodes`` with filters.
+    """Parse a topic: ``overview``, ``node:limping``, ``nodes`` with filters.
 
     Raises
     ------
     UnknownTopicError
-        Where there is no such topic, it lacks its name, or a filter is none of its own.
+        If the topic or a filter is unknown, or the name is missing.
     """
     kind, _, name = asked.partition(":")
     topic = topics.get(kind)
     if topic is None or topic.named != bool(name):
         known = ", ".join(f"{kind}:<name>" if t.named else kind for kind, t in topics.items())
-        raise UnknownTopicError(f"topic: {asked[:80]!r} is none of {known}")
-    if strangers := filters.keys() - set(topic.filters):
-        raise UnknownTopicError(f"{min(strangers)}: is no filter of the topic {kind}")
+        raise UnknownTopicError(f"topic: {asked[:80]!r} is not one of {known}")
+    if unknown := filters.keys() - set(topic.filters):
+        raise UnknownTopicError(f"{min(unknown)}: is not a filter of the topic {kind}")
     key = "&".join([asked, *(f"{k}={v}" for k, v in sorted(filters.items()))])
     return LiveTopic(key, topic, (name,) if topic.named else (), dict(filters))
 
 
 def as_json(value: object) -> str:
-    """Write JSON on one line; a gap (NaN) is null."""
+    """Encode as one line of JSON; NaN becomes null."""
     return msgspec.json.encode(value).decode()
 
 
 def event(name: str, text: str) -> bytes:
-    """Write one server-sent event."""
     lines = text.splitlines() or [""]
     return "".join([f"event: {name}\n", *(f"data: {line}\n" for line in lines), "\n"]).encode()
+
+
+TOPICS: Mapping[str, Topic] = {
+    # Pages with a live header only.
+    "head": Topic(context=dict, template="", partials=()),
+    "overview": Topic(
+        context=overview.overview_context,
+        template="pages/overview.html",
+        partials=overview.PARTIALS,
+        heat=overview.overview_heat,
+        points=overview.overview_points,
+    ),
+    "nodes": Topic(
+        context=nodes.nodes_context,
+        template="nodes/node_list.html",
+        partials=nodes.LIST_PARTIALS,
+        filters=nodes.FILTERS,
+    ),
+    "node": Topic(
+        context=nodes.node_context,
+        template="nodes/node_detail.html",
+        partials=nodes.PARTIALS,
+        named=True,
+        points=nodes.node_points,
+    ),
+    "runs": Topic(
+        context=runs.runs_context,
+        template="runs/run_list.html",
+        partials=runs.LIST_PARTIALS,
+    ),
+    "run": Topic(
+        context=runs.run_context,
+        template="runs/run_detail.html",
+        partials=runs.PARTIALS,
+        every_s={"money": 5.0},
+        named=True,
+        points=runs.run_points,
+    ),
+    "run-money": Topic(
+        context=costs.money_context,
+        template="runs/run_money.html",
+        partials=costs.MONEY_PARTIALS,
+        every_s={"money": 5.0},
+        named=True,
+    ),
+    "alerts": Topic(
+        context=alerts.alerts_context,
+        template="alerts/alert_list.html",
+        partials=alerts.LIST_PARTIALS,
+        filters=(*alerts.FILTERS, "page"),
+    ),
+    "compiles": Topic(
+        context=compiles.compiles_context,
+        template="runs/compile_list.html",
+        partials=compiles.PARTIALS,
+        every_s=dict.fromkeys(compiles.PARTIALS, 5.0),
+        filters=(*compiles.FILTERS, "page"),
+    ),
+    "budgets": Topic(
+        context=costs.budgets_context,
+        template="costs/budget_list.html",
+        partials=costs.PARTIALS,
+        role="lead",
+        every_s={"budgets": 5.0},
+    ),
+    "drills": Topic(
+        context=drills.drills_context,
+        template="simulation/drill_list.html",
+        partials=drills.LIST_PARTIALS,
+        every_s={"card": 5.0},
+        filters=(*drills.FILTERS, "page"),
+    ),
+    "drill": Topic(
+        context=drills.drill_context,
+        template="simulation/drill_detail.html",
+        partials=drills.PARTIALS,
+        named=True,
+    ),
+    "alert": Topic(
+        context=alerts.alert_context,
+        template="alerts/alert_detail.html",
+        partials=alerts.PARTIALS,
+        named=True,
+    ),
+    "silences": Topic(
+        context=silences.silences_context,
+        template="alerts/silence_list.html",
+        partials=silences.LIST_PARTIALS,
+    ),
+    "silence": Topic(
+        context=silences.silence_context,
+        template="alerts/silence_detail.html",
+        partials=silences.PARTIALS,
+        named=True,
+    ),
+    "hand-over": Topic(
+        context=handover.shift_context,
+        template="alerts/handover.html",
+        partials=handover.LIVE_PARTIALS,
+        filters=("hours",),
+    ),
+    "notifications": Topic(
+        context=notifications.notifications_context,
+        template="notifications/notification_list.html",
+        partials=notifications.NOTIFICATIONS_PARTIALS,
+    ),
+    "deliveries": Topic(
+        context=notifications.deliveries_context,
+        template="notifications/delivery_list.html",
+        partials=notifications.PARTIALS,
+        filters=(*notifications.FILTERS, "page"),
+    ),
+}

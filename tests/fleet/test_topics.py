@@ -42,7 +42,7 @@ def test_a_topic_that_no_page_has_is_refused_with_what_there_is(asked: str) -> N
 
 
 def test_a_filter_that_the_page_does_not_know_is_named() -> None:
-    with pytest.raises(UnknownTopicError, match="colour: is no filter of the topic nodes"):
+    with pytest.raises(UnknownTopicError, match="colour: is not a filter"):
         live_topic(TOPICS, "nodes", {"colour": "red"})
 
 

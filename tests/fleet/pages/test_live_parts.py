@@ -11,8 +11,7 @@ from django.test import Client
 from fleet.models import Alert, Delivery, Run, Silence
 from fleet.pages.nodes import node_points
 from fleet.pages.runs import run_points
-from fleet.pages.topic_table import TOPICS
-from fleet.pages.topics import live_topic
+from fleet.pages.topics import TOPICS, live_topic
 from telemetry.store.hot import HotStore
 from tests.fleet.pages.notifying import dead, hook
 from tests.parts import just_now
@@ -133,7 +132,7 @@ def test_deliveries_are_live_behind_their_filter(dead: Delivery) -> None:
     sent = live_topic(TOPICS, "deliveries", {"state": "sent"}).render()["log"]
     given_up = live_topic(TOPICS, "deliveries", {"state": "dead", "page": "1"}).render()["log"]
 
-    assert b"No delivery is like that" in sent
+    assert b"No delivery matches" in sent
     assert b"404: no_service" in given_up
 
 

@@ -9,8 +9,7 @@ from django.test import Client
 from pytest_django import DjangoAssertNumQueries
 
 from fleet.models import Alert, AlertEvent, InjectedFault
-from fleet.pages.topic_table import TOPICS
-from fleet.pages.topics import live_topic
+from fleet.pages.topics import TOPICS, live_topic
 
 Page = Callable[..., str]
 Drilled = Callable[..., InjectedFault]
