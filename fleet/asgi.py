@@ -1,4 +1,4 @@
-"""The door for web servers."""
+"""ASGI application of the web server."""
 
 import os
 

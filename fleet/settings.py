@@ -174,7 +174,7 @@ CONTENT_SECURITY_POLICY = {
     }
 }
 
-# What the door takes: bytes of one body as sent and unpacked, and requests a minute per token.
+# Limits of ingest: bytes of one body as sent and unpacked, requests per minute and token.
 INGEST_MAX_BODY_BYTES = 10_000_000
 INGEST_MAX_UNPACKED_BYTES = 64_000_000
 INGEST_REQUESTS_PER_MINUTE = ENV.whole_number("TRNWATCH_INGEST_PER_MINUTE", 60_000)
@@ -237,7 +237,7 @@ DEFAULT_FROM_EMAIL = ENV.text("TRNWATCH_MAIL_FROM", "trnwatch@localhost")
 HEARTBEAT_URL = ENV.text("TRNWATCH_HEARTBEAT_URL")
 HEARTBEAT_EVERY_S = ENV.whole_number("TRNWATCH_HEARTBEAT_EVERY_S", 60)
 
-# Log: what went wrong, to stderr; whoever keeps the process keeps the lines.
+# Log warnings and errors to stderr.
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,

@@ -1,4 +1,4 @@
-"""Who may do what: roles, who is let in without signing in, and what a bearer token opens."""
+"""Roles and scopes, access without sign-in, and access by bearer token."""
 
 import ipaddress
 import secrets
@@ -25,20 +25,19 @@ ASSIGNABLE_ROLES = ("operator", "lead", "admin")
 
 
 def assignable_users() -> QuerySet[User]:
-    """Return the people an alert can be given to, by name."""
+    """Return the users who may act on alerts, by name."""
     may = Q(groups__name__in=ASSIGNABLE_ROLES) | Q(is_superuser=True)
     return User.objects.filter(may, is_active=True).distinct().order_by("username")
 
 
 def assignable_names() -> list[str]:
-    """Return the names of the people an alert can be given to."""
     return list(assignable_users().values_list("username", flat=True))
 
 
 class FamiliarWordsValidator:
-    """Refuses passwords made of what people who guess at this site try first.
+    """Refuses passwords made of words that an attacker of this site tries first.
 
-    Django's list of common passwords has few as long as we ask for, and none of our own words.
+    Django's list of common passwords has few long ones, and no words of this product.
     """
 
     WORDS = (
@@ -50,7 +49,6 @@ class FamiliarWordsValidator:
     MIN_REST, MIN_DIFFERENT = 8, 6
 
     def validate(self, password: str, user: object = None) -> None:
-        """Raise ValidationError where too little is left without the familiar words."""
         rest = password.casefold()
         for word in self.WORDS:
             rest = rest.replace(word, "")
@@ -58,7 +56,6 @@ class FamiliarWordsValidator:
             raise ValidationError(self.get_help_text(), code="password_of_familiar_words")
 
     def get_help_text(self) -> str:
-        """Say what is asked for."""
         return (
             "Besides words that are tried first (admin, password, trnwatch, qwerty and the like) "
             f"your password must contain at least {self.MIN_REST} characters, "
@@ -67,7 +64,7 @@ class FamiliarWordsValidator:
 
 
 def random_password(user: User) -> str:
-    """Make up a password of 96 random bits that keeps the rules for passwords."""
+    """Return a valid password of 96 random bits."""
     while True:
         password = secrets.token_urlsafe(12)
         try:
@@ -77,28 +74,28 @@ def random_password(user: User) -> str:
         return password
 
 
-# Each may do all that the ones before it may.
+# Each role includes the ones before it.
 ROLES = ("viewer", "operator", "lead", "admin")
-# The scopes of the API that each role has, and so the most that a token of such a person has.
+# The API scopes of each role, which limit the tokens of its users.
 SCOPES = {
     "viewer": frozenset({"read"}),
     "operator": GRANTS["act"],
     "lead": GRANTS["lead"],
     "admin": GRANTS["admin"],
 }
-# Scopes that only machines use. No role bounds them: a fleet stays watched when somebody leaves.
+# Scopes of machines. No role limits them: monitoring goes on when a user leaves.
 MACHINE_SCOPES = frozenset({"ingest", "scrape"})
 DEMO_ADMIN = "admin"
 
-# What a token's deeds stand under on timelines; no person's name has a space.
+# Prefix of a token's name on timelines; user names have no spaces.
 MACHINE_PREFIX = "token "
 
-# Doors with a lock of their own, or that must open while everything else is shut.
+# Views with their own authentication, or without any.
 INGEST_VIEWS = frozenset({"ingest-neuron-monitor", "ingest-efa", "ingest-steps"})
 PUBLIC_VIEWS = INGEST_VIEWS | {"sign-in", "sign-out", "healthz"}
-# The API has a gate of its own: fleet/api/auth.py.
+# The API authenticates in fleet/api/auth.py.
 API_NAMESPACE = "api"
-# Machines come with a token of scope `scrape`, people sign in.
+# Machines need a token of scope `scrape`, people sign in.
 SCRAPE_VIEWS = frozenset({"metrics", "metrics-neuron", "metrics-node", "sd-prometheus", "readyz"})
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
 FORWARDED = ("X-Forwarded-For", "Forwarded", "X-Real-IP", "X-Forwarded-Host", "Via")
@@ -109,7 +106,7 @@ View = Callable[Concatenate[R, P], HttpResponseBase]
 
 
 def role_of(user: AbstractBaseUser | AnonymousUser) -> str:
-    """Return the highest role of a user; whoever was let in may at least read."""
+    """Return the highest role of a user; without a group, viewer."""
     if not isinstance(user, User):
         return ROLES[0]
     if user.is_superuser:
@@ -137,25 +134,24 @@ def effective_scopes(tokens: Iterable[Token]) -> dict[int, frozenset[str]]:
 
 
 def owner_of(token: Token) -> str:
-    """Return whose role bounds a token; those made before owners were kept name their maker."""
+    """Return the user whose role bounds a token; older tokens only have their maker."""
     is_person = not token.created_by.startswith(MACHINE_PREFIX)
     return token.owner or (token.created_by if is_person else "")
 
 
 def maker(user: AbstractBaseUser | AnonymousUser) -> Maker:
-    """Return a person as the maker of tokens; admins hand out the machines' scopes too."""
+    """Return a user as the maker of tokens; admins may also grant machine scopes."""
     role, name = role_of(user), user.get_username()
     machines = MACHINE_SCOPES if role == ROLES[-1] else frozenset()
     return Maker(name, name, SCOPES[role] | machines)
 
 
 def has_role(user: AbstractBaseUser | AnonymousUser, role: str) -> bool:
-    """Whether a user has at least this role."""
     return ROLES.index(role_of(user)) >= ROLES.index(role)
 
 
 def requires(role: str) -> Callable[[View[R, P]], View[R, P]]:
-    """Let only users of at least this role into a view; others see the 403 page."""
+    """Let only users of at least this role into a view; others get the 403 page."""
 
     def guard(view: View[R, P]) -> View[R, P]:
         @wraps(view)
@@ -171,13 +167,13 @@ def requires(role: str) -> Callable[[View[R, P]], View[R, P]]:
 
 
 def access(request: HttpRequest) -> dict[str, Any]:
-    """Give templates the role of whoever looks (a context processor)."""
+    """Add the role of the user to templates (a context processor)."""
     user = getattr(request, "user", None) or AnonymousUser()
     return {"role": role_of(user)}
 
 
 def is_loopback(request: HttpRequest) -> bool:
-    """Whether the client is on this very machine: its address says so and no proxy is between."""
+    """Whether the client is on this machine, without a proxy between."""
     if any(header in request.headers for header in FORWARDED):
         return False
     try:
@@ -189,12 +185,11 @@ def is_loopback(request: HttpRequest) -> bool:
 
 
 class AccessMiddleware(MiddlewareMixin):
-    """Demand that whoever comes has signed in, but for a few doors."""
+    """Requires sign-in for all views except the public ones."""
 
     def process_view(
         self, request: HttpRequest, view: object, args: object, kwargs: object
     ) -> HttpResponseBase | None:
-        """Let the request pass (None), or answer it."""
         match = request.resolver_match
         name = match.url_name if match else None
         if name in PUBLIC_VIEWS or (match and API_NAMESPACE in match.namespaces):
@@ -209,13 +204,12 @@ class AccessMiddleware(MiddlewareMixin):
 
 
 def reads_anonymously(request: HttpRequest) -> bool:
-    """Whether this request may read without signing in: the demo, on its own machine."""
+    """Whether this request may read without sign-in: in the demo, on this machine."""
     allowed = settings.ANONYMOUS_READING and is_loopback(request)
     return allowed and request.method in SAFE_METHODS
 
 
 def _refuse_token(request: HttpRequest) -> HttpResponse | None:
-    """Check a scraper's token: None if it opens this door."""
     try:
         check_token(bearer(request.headers["Authorization"]), Token.Scope.SCRAPE)
     except TokenError as error:
@@ -224,7 +218,7 @@ def _refuse_token(request: HttpRequest) -> HttpResponse | None:
 
 
 def _ask_to_sign_in(request: HttpRequest, *, scraped: bool) -> HttpResponse:
-    """Send people to the sign-in page, and tell machines that they need to name themselves."""
+    """Redirect people to the sign-in page; answer machines with 401."""
     if scraped or request.path.startswith("/api/"):
         remedy = "Sign in, or send `Authorization: Bearer <token>`."
         return problem(401, remedy, headers={"WWW-Authenticate": 'Bearer realm="trnwatch"'})
@@ -238,7 +232,7 @@ def _ask_to_sign_in(request: HttpRequest, *, scraped: bool) -> HttpResponse:
 
 
 def ensure_demo_admin() -> str | None:
-    """Create the demo's administrator; give the password, once, only if this call did."""
+    """Create the demo's administrator; return the password if it is new."""
     user, is_new = User.objects.get_or_create(username=DEMO_ADMIN)
     if not is_new:
         return None

@@ -52,11 +52,11 @@ log = logging.getLogger(__name__)
 
 
 class SignInAttempt:
-    """One attempt to sign in, counted before the password is looked at.
+    """One attempt to sign in, counted before the password is checked.
 
     Counters hold for `WINDOW_S` from their first attempt; refused attempts are not counted, so
-    nobody prolongs a wait. A browser that has signed in to this account before (`device`) counts
-    by itself alone: strangers who guess at the account cannot keep it out.
+    they do not prolong a wait. A browser that has signed in to this account before (`device`) is
+    counted separately: attackers who guess passwords cannot lock it out.
     The counters are in Redis, for all processes; while it does not answer, each process counts
     for itself.
 
@@ -84,7 +84,7 @@ class SignInAttempt:
         )
 
     def wait_s(self) -> int:
-        """Count the attempt; 0 lets it through, else the seconds until the next may."""
+        """Count the attempt; return 0 if it is allowed, else the seconds to wait."""
         try:
             return int(self._run(COUNT, WINDOW_S, *self._limits.values()))
         except RedisError:
@@ -92,7 +92,7 @@ class SignInAttempt:
             return local_counts.count(self._limits)
 
     def succeeded(self) -> None:
-        """Clear the caller's own counter, and take this attempt back from the shared ones."""
+        """Clear the client's own counter, and uncount this attempt in the shared ones."""
         try:
             self._run(UNCOUNT)
         except RedisError:
@@ -104,7 +104,7 @@ class SignInAttempt:
 
 
 class LocalCounts:
-    """Sign-in attempts as one process counts them while Redis does not answer."""
+    """Sign-in attempts of this process, while Redis does not answer."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -112,7 +112,7 @@ class LocalCounts:
         self._counts: dict[str, tuple[int, float]] = {}
 
     def count(self, limits: Mapping[str, int]) -> int:
-        """Do what the script `COUNT` does."""
+        """Do the same as the script `COUNT`."""
         now_s = self._monotonic()
         with self._lock:
             if len(self._counts) > MAX_LOCAL_COUNTS:
@@ -128,7 +128,7 @@ class LocalCounts:
             return math.ceil(max(over, default=0))
 
     def uncount(self, keys: Sequence[str]) -> None:
-        """Do what the script `TAKE_BACK` does."""
+        """Do the same as the script `UNCOUNT`."""
         with self._lock:
             self._counts.pop(keys[0], None)
             for key in keys[1:]:
@@ -141,7 +141,7 @@ local_counts = LocalCounts()
 
 
 def network_of(address: str) -> str:
-    """Give the network that one client commands: an IPv4 address, a /64 of IPv6, or loopback."""
+    """Return the network that one client controls: an IPv4 address, a /64 of IPv6, or loopback."""
     try:
         ip = ipaddress.ip_address(address)
     except ValueError:
@@ -159,13 +159,11 @@ def _hashed(text: str) -> str:
 class RequestGate:
     """Requests per token and minute, of all processes together.
 
-    Each process counts for itself and reports to Redis after some requests, so that a busy
-    endpoint need not ask for every one; the limit may be overrun by that many per process.
-    Threads may share a gate: one lock guards its counts.
+    Each process counts locally and reports to Redis after some requests, so that not every
+    request needs a round trip; each process may exceed the limit by that many. Thread-safe.
     """
 
     def __init__(self, setting: str = "INGEST_REQUESTS_PER_MINUTE") -> None:
-        """Start with nobody counted; the setting names the limit."""
         self._setting = setting
         self._lock = Lock()
         self._minute = 0
@@ -173,7 +171,7 @@ class RequestGate:
         self._total: Counter[str] = Counter()
 
     def left(self, hot: HotStore, n_by_token: Mapping[str, int], *, now_s: float) -> Counter[str]:
-        """Count requests; how many each token has left in this minute (negative: too many)."""
+        """Count requests; return what each token has left in this minute, below 0: too many."""
         limit: int = getattr(settings, self._setting)
         minute = int(now_s // MINUTE_S)
         with self._lock:
@@ -191,7 +189,7 @@ class RequestGate:
             )
 
     def _report(self, hot: HotStore) -> None:
-        """Add our counts to those of all processes, and learn the sum; call with the lock held."""
+        """Add the local counts to Redis and read the totals; call with the lock held."""
         commands: list[tuple[object, ...]] = []
         for token, n_requests in self._unreported.items():
             key = f"rate:{token}:{self._minute}"
@@ -204,16 +202,15 @@ class RequestGate:
 
 
 class RateLimiter:
-    """Whether it is time again for something that should not be done too often."""
+    """Limits how often something is done."""
 
     def __init__(self, *, every_s: float, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Be due at once, and then at most every ``every_s``."""
         self._every_s = every_s
         self._monotonic = monotonic
         self._last_s = -math.inf
 
     def is_due(self) -> bool:
-        """Whether it is time, which then starts anew."""
+        """Whether it is time again; if so, the interval starts anew."""
         now_s = self._monotonic()
         if now_s - self._last_s < self._every_s:
             return False

@@ -1,4 +1,4 @@
-"""Bearer tokens at the door: whether a secret is known, lasting, and of the right scope."""
+"""Bearer tokens: create, check, cache and revoke them."""
 
 import time
 from collections.abc import Callable
@@ -16,24 +16,22 @@ from telemetry.errors import FieldError
 
 SCHEME = "bearer"
 CHALLENGE = 'Bearer realm="trnwatch"'
-# A token's last use is written down at most this often.
+# The last use of a token is stored at most this often.
 RECORD_USE_EVERY_S = 60.0
-# A token that was good is not asked for again so soon; a revoked one closes as late as that.
+# A valid token is not checked again for so long; a revoked one works for so long.
 CACHE_S = 5.0
 MAX_CACHED = 1_000
 MAX_NAME, MAX_DAYS = 80, 36_500
 
 
 class TokenError(ProblemError):
-    """A door that stays shut: 401 for whoever is not known, 403 for the wrong scope."""
+    """A refused token: 401 if it is unknown or invalid, 403 if it has the wrong scope."""
 
     def __init__(self, status: int, detail: str) -> None:
-        """Say no, and how to identify oneself."""
         super().__init__(status, detail, headers={"WWW-Authenticate": CHALLENGE})
 
 
 def bearer(header: str) -> str:
-    """Return the secret of an Authorization header."""
     scheme, _, secret = header.strip().partition(" ")
     if scheme.lower() != SCHEME or not secret.strip():
         raise TokenError(401, "Send `Authorization: Bearer <token>`; create_token makes one.")
@@ -41,7 +39,7 @@ def bearer(header: str) -> str:
 
 
 def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Token:
-    """Return the token a secret belongs to, if it may do ``scope`` now; empty: anything."""
+    """Return the valid token of a secret, if it grants ``scope``; empty: any scope."""
     now = now or datetime.now(UTC)
     token = Token.objects.filter(digest=digest(secret)).first()
     if token is None:
@@ -58,7 +56,7 @@ def check_token(secret: str, scope: str, *, now: datetime | None = None) -> Toke
 
 
 def _record_use(token: Token, now: datetime) -> None:
-    """Write down that a token is in use, once a minute; nobody is refused where that fails."""
+    """Store the time of use once a minute; a failure does not refuse the token."""
     due = now - timedelta(seconds=RECORD_USE_EVERY_S)
     if token.last_used_at is not None and token.last_used_at > due:
         return
@@ -69,14 +67,14 @@ def _record_use(token: Token, now: datetime) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Maker:
-    """Who makes a token: its name, the person behind it, and the scopes it may hand on."""
+    """The maker of a token: its name, the user behind it, and the scopes it may grant."""
 
     name: str
     owner: str
     scopes: frozenset[str]
 
 
-# Who can run commands on the machine can do everything anyway.
+# Users who can run commands on the machine have every right.
 COMMAND_LINE = Maker("", "", frozenset(Token.Scope.values))
 
 
@@ -88,12 +86,12 @@ def make_token(
     maker: Maker = COMMAND_LINE,
     now: datetime,
 ) -> tuple[Token, str]:
-    """Make a token that lasts so many days, or for good; its secret is returned this once.
+    """Create a token that expires after ``days`` (None: never); return it and its secret.
 
     Raises
     ------
     FieldError
-        Where a field cannot be, or the scope is more than the maker may do.
+        If a field is invalid, or the maker may not grant the scope.
     """
     name = name.strip()
     if not 0 < len(name) <= MAX_NAME:
@@ -103,9 +101,9 @@ def make_token(
     if scope not in Token.Scope.values:
         raise FieldError("scope", f"must be one of {', '.join(Token.Scope.values)}")
     if scope not in maker.scopes:
-        raise FieldError("scope", f"{scope} is more than you may do yourself")
+        raise FieldError("scope", f"you may not grant {scope}")
     if days is not None and not 0 < days <= MAX_DAYS:
-        raise FieldError("days", f"must be 1 to {MAX_DAYS}, or left out: for good")
+        raise FieldError("days", f"must be 1 to {MAX_DAYS}, or empty for no expiry")
     expires_at = None if days is None else now + timedelta(days=days)
     return Token.issue(
         name, scope, now=now, expires_at=expires_at, by=maker.name, owner=maker.owner
@@ -113,7 +111,7 @@ def make_token(
 
 
 def revoke(token: Token, *, by: str, now: datetime) -> bool:
-    """Revoke a token for good; False where it was revoked before."""
+    """Revoke a token permanently; return False if it was already revoked."""
     held = Token.objects.filter(pk=token.pk, revoked_at=None)
     if not held.update(revoked_at=now, revoked_by=by):
         return False
@@ -122,15 +120,13 @@ def revoke(token: Token, *, by: str, now: datetime) -> bool:
 
 
 class TokenCache:
-    """Tokens that were good a moment ago, so that the database is not asked for every report."""
+    """Recently valid tokens, so that not every report needs a query."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
-        """Trust nobody yet."""
         self._monotonic = monotonic
         self._cached: dict[tuple[str, str], tuple[float, Token]] = {}
 
     def check(self, secret: str, scope: str) -> Token:
-        """Return the token a secret belongs to, if it may do ``scope``."""
         if (token := self._recent(secret, scope)) is not None:
             return token
         now_s, key = self._monotonic(), (digest(secret), scope)
@@ -142,7 +138,7 @@ class TokenCache:
         return token
 
     def has(self, secret: str, scope: str) -> bool:
-        """Whether ``check`` would let a secret through without asking the database."""
+        """Whether ``check`` would accept a secret without a query."""
         return self._recent(secret, scope) is not None
 
     def _recent(self, secret: str, scope: str) -> Token | None:

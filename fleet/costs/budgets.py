@@ -1,4 +1,4 @@
-"""Budgets: set and withdrawn by leads, burnt by runs, and how each is forecast to end."""
+"""Budgets: set and withdraw them; status and forecast."""
 
 import math
 import re
@@ -20,8 +20,6 @@ CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 @dataclass(frozen=True, slots=True)
 class BudgetRequest:
-    """A budget as it was sent: of a team, or of a run."""
-
     team: str
     run: str
     usd: float
@@ -33,7 +31,7 @@ class BudgetRequest:
 class BudgetStatus:
     """Status of a budget: cost in its period so far, per hour now, and by its end.
 
-    ``n_unpriced`` runs have no price: what they cost is in none of the figures.
+    ``n_unpriced`` runs have no price and are not included.
     """
 
     budget: Budget
@@ -45,17 +43,15 @@ class BudgetStatus:
 
     @property
     def used_ratio(self) -> float:
-        """Share of the budget that is spent."""
         return self.spent_usd / self.budget.usd
 
     @property
     def forecast_ratio(self) -> float:
-        """Share of the budget that will be spent at its end, 1 and above: all of it."""
+        """Forecast for its end over the budget."""
         return self.forecast_usd / self.budget.usd
 
     @property
     def is_over(self) -> bool:
-        """Whether more will be spent than it holds."""
         return self.forecast_usd > self.budget.usd
 
 
@@ -64,8 +60,8 @@ def budget_status(budget: Budget, runs: Iterable[Run], *, now: datetime) -> Budg
 
     Notes
     -----
-    The forecast pays every run under way to its planned end, at its pace so far, or else to the
-    end of the period, at the prices announced.
+    The forecast counts every active run to its planned end at its pace so far, or else to the
+    end of the period, at announced prices.
     """
     mine = [run for run in runs if _is_of(budget, run)]
     until = min(now, budget.ends_at)
@@ -73,7 +69,7 @@ def budget_status(budget: Budget, runs: Iterable[Run], *, now: datetime) -> Budg
     priced = [run for run in mine if not math.isnan(spent[run.pk])]
     going = [run for run in priced if run.finished_at is None]
     spent_usd = sum(spent[run.pk] for run in priced)
-    # Of a period to come, only what lies in it.
+    # A future period counts from its start.
     begins = max(until, budget.starts_at)
     to_come = sum(usd_between(run, begins, _ends_at(run, budget, now=until)) for run in going)
     return BudgetStatus(
@@ -97,7 +93,7 @@ def _is_of(budget: Budget, run: Run) -> bool:
 
 
 def _ends_at(run: Run, budget: Budget, *, now: datetime) -> datetime:
-    """Return up to when a budget pays for a run."""
+    """Return the time up to which a budget pays for a run."""
     lasted_s = (now - run.started_at).total_seconds()
     pace = run.n_tokens / lasted_s if lasted_s > 0 else None
     planned = planned_end(run, run.n_tokens, pace, at=now)
@@ -107,7 +103,7 @@ def _ends_at(run: Run, budget: Budget, *, now: datetime) -> datetime:
 def _used_up_at(
     budget: Budget, going: Sequence[Run], spent_usd: float, *, now: datetime
 ) -> datetime | None:
-    """Return when the last dollar is spent at today's pace; None: not before its end."""
+    """Return when it is used up at the current pace; None: not before its end."""
     per_hour = sum(run.usd_per_hour for run in going)
     left = budget.usd - spent_usd
     if left <= 0:
@@ -119,7 +115,7 @@ def _used_up_at(
 
 
 def runs_under_budgets(budgets: Iterable[Budget]) -> QuerySet[Run]:
-    """Return the runs that go on, or did when the first of these budgets began."""
+    """Return the runs that were active since the first of these budgets started."""
     first = min(budget.starts_at for budget in budgets)
     runs = Run.objects.filter(Q(finished_at=None) | Q(finished_at__gt=first))
     return runs.defer("plan", "clock", "spending")
@@ -136,11 +132,11 @@ def budget_statuses(*, now: datetime) -> list[BudgetStatus]:
 
 
 def set_budget(asked: BudgetRequest, *, by: str, now: datetime) -> Budget:
-    """Set a budget; FieldError where a field cannot be."""
+    """Create a budget; raises FieldError."""
     _check(asked)
     run = Run.objects.filter(name=asked.run).first() if asked.run else None
     if asked.run and run is None:
-        raise FieldError("run", f"no run is called {asked.run[:60]!r}")
+        raise FieldError("run", f"no run is named {asked.run[:60]!r}")
     return Budget.objects.create(
         team=asked.team.strip(),
         run=run,
@@ -153,19 +149,19 @@ def set_budget(asked: BudgetRequest, *, by: str, now: datetime) -> Budget:
 
 
 def end_budget(budget: Budget, *, by: str, now: datetime) -> bool:
-    """Withdraw a budget; False where it was withdrawn before."""
+    """Withdraw a budget; return False if it was already withdrawn."""
     kept = Budget.objects.kept().filter(pk=budget.pk)
     return bool(kept.update(ended_at=now, ended_by=by))
 
 
 def _check(asked: BudgetRequest) -> None:
     if bool(asked.team.strip()) == bool(asked.run):
-        raise FieldError("team", "name a team or choose a run, one of the two")
+        raise FieldError("team", "give either a team or a run")
     if len(asked.team.strip()) > MAX_TEAM or CONTROL.search(asked.team):
-        raise FieldError("team", f"use at most {MAX_TEAM} characters, and none that is not shown")
+        raise FieldError("team", f"use at most {MAX_TEAM} printable characters")
     if not math.isfinite(asked.usd) or not 0 < asked.usd <= MOST_USD:
-        raise FieldError("usd", "give dollars above 0")
+        raise FieldError("usd", f"give dollars above 0 and up to {MOST_USD:,.0f}")
     if asked.ends_at <= asked.starts_at:
         raise FieldError("ends_at", "must be later than the first day")
     if asked.ends_at - asked.starts_at > LONGEST:
-        raise FieldError("ends_at", "a budget lasts ten years at most")
+        raise FieldError("ends_at", "must be at most ten years after the first day")

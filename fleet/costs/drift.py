@@ -1,4 +1,4 @@
-"""Alerts about money, once a minute: tokens that cost more, budgets that will not do."""
+"""Cost alerts, checked once a minute: rising cost per token, and budget overruns."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -31,41 +31,41 @@ from telemetry.simulate.step_model import estimate
 from telemetry.store.history import worker_minutes
 from telemetry.store.reading import Source
 
-# What slows no step, and so explains no cost.
+# Rules that slow no step, and so explain no cost.
 UNRELATED = (
     *(RULE, "budget_overrun", "ecc_uncorrected", "exec_errors", "monitoring_blind"),
     "preflight",
 )
-# An alert speaks of what began a little before, and what it slowed needs a moment to recover.
+# A problem starts before its alert, and the run needs time to recover after it.
 BEFORE_S, AFTER_S = 120.0, 300.0
 ESTIMATE, OWN = "estimate", "own"
 
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What a token is expected to cost, in node-seconds, and by whose word."""
+    """The expected cost of a token in node-seconds, and its source."""
 
     cost: float
     by: str
 
     @property
     def limit_ratio(self) -> float:
-        """How much more is drift."""
+        """Excess above which it is drift."""
         return LIMITS["estimate_ratio" if self.by == ESTIMATE else "own_ratio"]
 
 
 @dataclass(frozen=True, slots=True)
 class DriftCheck:
-    """One look at a run: whether it could be judged, and what was found."""
+    """The result of one check of a run."""
 
     is_judged: bool
     finding: Finding | None = None
 
 
 def judge_drift(source: Source, run: Run, *, is_open: bool, now: datetime) -> DriftCheck:
-    """Look whether a run's tokens have cost more than expected for hours.
+    """Check whether a run's tokens have cost more than expected for hours.
 
-    Whatever another alert explains is left out; while one is open, there is no drift.
+    Times that another alert explains are excluded; while one is open, there is no drift.
     """
     now_s = now.timestamp()
     start_s = now_s - LIMITS["window_s"]
@@ -73,14 +73,14 @@ def judge_drift(source: Source, run: Run, *, is_open: bool, now: datetime) -> Dr
     if len(minutes) < LIMITS["least_minutes"] or not np.isfinite(minutes.tokens).any():
         return DriftCheck(is_judged=False)
     pace = pace_of(minutes, nodes_per_worker=run.n_nodes / len(minutes.workers))
-    told, is_explained = explained(run, start_s=start_s, now_s=now_s)
+    spans_explained, is_explained = explained(run, start_s=start_s, now_s=now_s)
     if is_explained:
         return DriftCheck(is_judged=True)
-    expected = _estimated(run, pace) or _own(run, pace, told, now_s=now_s)
+    expected = _estimated(run, pace) or _own(run, pace, spans_explained, now_s=now_s)
     if expected is None:
         return DriftCheck(is_judged=False)
     limit_ratio = expected.limit_ratio * (LIMITS["half_ratio"] if is_open else 1.0)
-    found = drift(pace, told, expected=expected.cost, limit_ratio=limit_ratio)
+    found = drift(pace, spans_explained, expected=expected.cost, limit_ratio=limit_ratio)
     if found is None:
         return DriftCheck(is_judged=True)
     return DriftCheck(is_judged=True, finding=_finding(run, pace, found, expected))
@@ -116,7 +116,7 @@ def _usd(run: Run, node_s_per_token: float) -> float | None:
 
 
 def explained(run: Run, *, start_s: float, now_s: float) -> tuple[FloatArray, bool]:
-    """Return when other alerts explain a run's cost: (m, 2) Unix s; and whether one does now."""
+    """Return spans that other alerts explain, (m, 2) Unix s, and whether one is open now."""
     about = Q(run=run) | Q(node__run=run)
     others = Alert.objects.filter(about).exclude(rule__in=UNRELATED)
     spans = [
@@ -130,8 +130,8 @@ def explained(run: Run, *, start_s: float, now_s: float) -> tuple[FloatArray, bo
 def _estimated(run: Run, pace: MinutePace) -> Expected | None:
     """Estimate the cost of a token by the step model; None where it cannot.
 
-    A run that trains other batches than its row says, or without some of its workers, is no more
-    the run that was estimated.
+    The estimate does not apply to a run with other batches than configured, or with missing
+    workers.
     """
     tokens, n_active = pace.layout
     whole = float(np.max(pace.n_active))
@@ -145,7 +145,7 @@ def _by_estimate(run: Run, tokens: float) -> Expected | None:
     if not is_same_layout((tokens, 0.0), (laid_out, 0.0)):
         return None
     instance = catalog.instances().get(run.instance_type)
-    # What the step model assumes is no yardstick for real hardware.
+    # Assumed constants of the step model do not apply to real hardware.
     if instance and not run.is_simulated and (instance.chip.name, run.precision) in ASSUMED:
         return None
     job = Job(
@@ -174,14 +174,16 @@ def expected_now(run: Run, *, tokens: float) -> Expected | None:
 
 @lru_cache(maxsize=512)
 def _step_s(job: Job) -> float | None:
-    """Return how long a step is estimated to take; None where the layout cannot be."""
+    """Estimate the duration of a step; None for an impossible layout."""
     try:
         return estimate(job).step_s
     except ValueError:
         return None
 
 
-def _own(run: Run, pace: MinutePace, told: FloatArray, *, now_s: float) -> Expected | None:
+def _own(
+    run: Run, pace: MinutePace, spans_explained: FloatArray, *, now_s: float
+) -> Expected | None:
     """Cost of a token in the first settled hours of the run with its current layout.
 
     It is stored with the run's account, and restarts where its batch or its workers change.
@@ -189,10 +191,10 @@ def _own(run: Run, pace: MinutePace, told: FloatArray, *, now_s: float) -> Expec
     tokens, n_active = pace.layout
     own = dict((run.spending or {}).get("own") or {})
     if not own or not is_same_layout((tokens, n_active), (own["tokens"], own["n_active"])):
-        # The first window that is whole: what came before it was warm-up.
+        # Start with the first complete window, after the warm-up.
         own = {"tokens": tokens, "n_active": n_active, "since_s": now_s}
     elif "cost" not in own and now_s - own["since_s"] >= LIMITS["window_s"]:
-        costs = pace.cost[unexplained_minutes(pace, told)]
+        costs = pace.cost[unexplained_minutes(pace, spans_explained)]
         if len(costs) >= LIMITS["least_minutes"]:
             own["cost"] = float(np.median(costs))
     if own != (run.spending or {}).get("own") and run.spending:
@@ -201,12 +203,12 @@ def _own(run: Run, pace: MinutePace, told: FloatArray, *, now_s: float) -> Expec
 
 
 OVERRUN = "budget_overrun"
-# Hours tell drift: a look now and then will do.
+# Drift takes hours, so it is checked less often.
 DRIFT_EVERY_MIN = 10
 
 
 def update_cost_alerts(source: Source, *, now: datetime) -> list[Alert]:
-    """Judge what runs cost and how budgets stand, and reconcile the alerts; return the changed."""
+    """Check costs of runs and budgets, and reconcile their alerts; return the changed ones."""
     opened = set(
         Alert.objects.open().filter(rule__in=(DRIFT, OVERRUN)).values_list("rule", "subject")
     )
@@ -232,7 +234,7 @@ def _drifts(
 
 
 def _overruns(opened: set[Subject], *, now: datetime) -> tuple[list[Finding], set[Subject]]:
-    """Find the budgets that will be overrun; withdrawn and past ones are not checked."""
+    """Find budgets with a forecast above their limit; withdrawn and past ones are not checked."""
     calm_ratio = RULES[OVERRUN].limits["calm_ratio"]
     findings = []
     for each in budget_statuses(now=now):
@@ -247,7 +249,7 @@ def _overruns(opened: set[Subject], *, now: datetime) -> tuple[list[Finding], se
 
 
 def overrun(burn: BudgetStatus, *, now: datetime) -> Finding:
-    """Return the finding that a budget will not do."""
+    """Return the finding of a budget that will be overrun."""
     budget = burn.budget
     return Finding(
         rule=OVERRUN,

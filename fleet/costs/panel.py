@@ -1,4 +1,4 @@
-"""A run's money as its page shows it: where every dollar went, and what it buys."""
+"""The cost panel of a run: spending by category, price per token, planned length."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -26,16 +26,16 @@ WORDS = {
     "input": "waiting for data",
     "saving": "checkpoints and evaluation",
     "compiling": "compiling",
-    "warming_up": "getting ready and warm-up",
-    "repeated": "trained again after a restart",
-    "idle": "idle: nodes held, no step made",
-    "untold": "before what is remembered",
+    "warming_up": "startup and warm-up",
+    "repeated": "repeated after a restart",
+    "idle": "idle: nodes paid, no steps",
+    "untold": "before stored history",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class CostShare:
-    """One sort of spending: how much, and where its piece of the bar begins, in percent."""
+    """One category of spending, and the start of its segment of the bar, in percent."""
 
     sort: str
     words: str
@@ -46,12 +46,12 @@ class CostShare:
 
     @property
     def width(self) -> float:
-        """How wide its piece is, in percent."""
+        """Width of its segment, in percent."""
         return round(100 * self.ratio, 3)
 
 
 def round_to_cents(parts: Mapping[str, float]) -> dict[str, float]:
-    """Round dollars to cents so that they add up to their rounded sum: the largest rest first.
+    """Round dollars to cents so that they add up to the rounded sum (largest remainder first).
 
     Examples
     --------
@@ -66,7 +66,7 @@ def round_to_cents(parts: Mapping[str, float]) -> dict[str, float]:
 
 
 def parts_of(spent: Account) -> Sequence[CostShare]:
-    """Return the sorts that a run spent anything on, in the order of the bar."""
+    """Return the categories with spending, in the order of the bar."""
     total_s = sum(spent.seconds.values())
     usd = round_to_cents(spent.usd) if spent.usd is not None else None
     found, left = [], 0.0
@@ -74,7 +74,7 @@ def parts_of(spent: Account) -> Sequence[CostShare]:
         seconds = spent.seconds[sort]
         dollars = None if usd is None else usd[sort]
         if total_s > 0 and (seconds / total_s >= 5e-4 or dollars):
-            # Of the bar each has the share of its dollars, which a price may have changed.
+            # Segments show shares of dollars, which differ from shares of time if prices change.
             of_usd = spent.usd is not None and spent.total_usd > 0
             ratio = (
                 spent.usd[sort] / spent.total_usd if of_usd and spent.usd else seconds / total_s
@@ -87,7 +87,7 @@ def parts_of(spent: Account) -> Sequence[CostShare]:
 
 
 def with_cost_fields(runs: RunQuerySet) -> RunQuerySet:
-    """Ask, along with the runs, for what few of them have: a recompile, a budget."""
+    """Annotate runs with whether they have a recompilation alert or a budget."""
     mine = Alert.objects.filter(RECOMPILED, run=OuterRef("pk"))
     whose = Q(run=OuterRef("pk")) | Q(team=OuterRef("team")) & ~Q(team="")
     return runs.annotate(
@@ -96,13 +96,13 @@ def with_cost_fields(runs: RunQuerySet) -> RunQuerySet:
 
 
 def brief_panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any] | None:
-    """Return the panel where that takes little; None where a past is still to be added up."""
+    """Return the panel if that is fast; None while old steps are still to be added up."""
     is_young = now.timestamp() - run.started_at.timestamp() < hot.keep_s
     return panel(hot, run, now=now) if run.spending or is_young else None
 
 
 def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
-    """Return what the panel shows of a run."""
+    """Return the context of the cost panel of a run."""
     spent = account(hot, run, now=now)
     summed_up = runs_now(hot, [run], now_s=now.timestamp())[0]
     return {
@@ -121,7 +121,7 @@ def panel(hot: HotStore, run: Run, *, now: datetime) -> dict[str, Any]:
 
 
 def budgets_of(run: Run, *, now: datetime) -> list[BudgetStatus]:
-    """Return how the budgets that a run burns stand."""
+    """Return the status of the current budgets of a run and its team."""
     if not getattr(run, "has_budget", True):
         return []
     whose = Q(run=run) | Q(team=run.team) & ~Q(team="")
@@ -132,7 +132,7 @@ def budgets_of(run: Run, *, now: datetime) -> list[BudgetStatus]:
 
 
 def _next_price(run: Run, *, now: datetime) -> Mapping[str, Any] | None:
-    """Return the price that is announced to hold next; None where none is."""
+    """Return the next announced price."""
     if run.finished_at is not None:
         return None
     to_come = [each for each in run.tariff or () if each["from_s"] > now.timestamp()]
@@ -146,7 +146,7 @@ SCALES = {"K": 10**3, "M": 10**6, "B": 10**9, "G": 10**9, "T": 10**12}
 
 
 def tokens_in(field: str, text: str) -> int | None:
-    """Read a number of tokens as people write it; None where it is empty.
+    """Read a number of tokens such as 1.4 T; None if empty.
 
     Examples
     --------
@@ -165,24 +165,21 @@ def tokens_in(field: str, text: str) -> int | None:
         number = 0
     if not 0 < number <= MOST:
         raise FieldError(
-            field, "give a number of tokens, as 300,000,000 or 300B; nothing clears it"
+            field, "give a number of tokens, as 300,000,000 or 300B, or empty for unknown"
         )
     return number
 
 
 def set_training_length(run: Run, given: dict[str, str], *, by: str, now: datetime) -> bool:
-    """Set a run's planned length, and annotate the run; return whether anything changes."""
-    told = {field: tokens_in(field, given.get(field, "")) for field in FIELDS}
-    if all(getattr(run, field) == value for field, value in told.items()):
+    """Set a run's planned length and annotate the run; return whether it changed."""
+    values = {field: tokens_in(field, given.get(field, "")) for field in FIELDS}
+    if all(getattr(run, field) == value for field, value in values.items()):
         return False
-    said = ", ".join(
-        f"{PLANNING_WORDS[field]}: {_written(value)}" for field, value in told.items()
+    text = ", ".join(
+        f"{PLANNING_WORDS[field]}: {'unknown' if value is None else f'{value:,}'}"
+        for field, value in values.items()
     )
     with transaction.atomic():
-        Run.objects.filter(pk=run.pk).update(**told)
-        annotate(AnnotationRequest(Annotation.Kind.NOTE, said, now, run=run.name), by=by, now=now)
+        Run.objects.filter(pk=run.pk).update(**values)
+        annotate(AnnotationRequest(Annotation.Kind.NOTE, text, now, run=run.name), by=by, now=now)
     return True
-
-
-def _written(value: int | None) -> str:
-    return "unknown" if value is None else f"{value:,}"

@@ -1,4 +1,4 @@
-"""Addresses of pages: a list of hundreds asks for the same ones every second."""
+"""URLs of pages."""
 
 from functools import lru_cache
 
@@ -7,5 +7,5 @@ from django.urls import reverse
 
 @lru_cache(maxsize=20_000)
 def address(page: str, key: str | int) -> str:
-    """Return the address of one thing's page, looked up once: addresses do not change."""
+    """Return the URL of an object; cached, because pages list hundreds of them every second."""
     return reverse(page, args=[key])

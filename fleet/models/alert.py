@@ -1,4 +1,4 @@
-"""An alert: a problem a person answers for, and everything that happened to it."""
+"""Alerts, their timelines, frozen charts and handover notes."""
 
 from datetime import datetime, timedelta
 from typing import Any, Self
@@ -9,19 +9,15 @@ from django.urls import reverse
 
 from fleet.models.filters import given
 
-# What of an alert changes while it lasts, but for the people who see to it.
+# Fields that change while an alert is open, except those about people.
 SAID = ("rule", "cause", "severity", "subject", "device", "score", "victims", "evidence", "cost")
 
 
 class AlertQuerySet(models.QuerySet["Alert"]):
-    """The questions that pages and tasks ask about alerts."""
-
     def open(self) -> Self:
-        """Keep the alerts that are not over yet."""
         return self.filter(resolved_at=None)
 
     def unacknowledged(self) -> Self:
-        """Keep the alerts that nobody has taken."""
         return self.filter(acknowledged_at=None)
 
     def in_state(self, state: str, *, now: datetime) -> Self:
@@ -84,17 +80,17 @@ class AlertQuerySet(models.QuerySet["Alert"]):
         return alerts.in_state(state, now=now)
 
     def worst_first(self) -> Self:
-        """Sort by severity, those that nobody has first, then the older first."""
+        """Order by severity, unacknowledged before acknowledged, then oldest first."""
         return self.order_by(
             "severity", F("acknowledged_at").asc(nulls_first=True), "fired_at", "pk"
         )
 
 
 class Alert(models.Model):
-    """One problem: a rule broken by one subject, from noticing until it is over."""
+    """One problem: a rule broken by one subject, until it is resolved."""
 
     class Severity(models.TextChoices):
-        """Who must act, and when; sorted by urgency."""
+        """Severity, in order of urgency."""
 
         PAGE = "1-page", "page"
         WARN = "2-warn", "warn"
@@ -176,66 +172,60 @@ class Alert(models.Model):
         return f"{self.rule} on {self.subject}"
 
     def get_absolute_url(self) -> str:
-        """Return the page of this alert."""
         return reverse("alert-detail", args=[self.pk])
 
     @property
     def is_open(self) -> bool:
-        """Whether it is still broken, as far as we can see."""
         return self.resolved_at is None
 
     @property
     def state(self) -> str:
-        """The word for where it stands: firing, acknowledged or resolved."""
         if self.resolved_at is not None:
             return "resolved"
         return "firing" if self.acknowledged_at is None else "acknowledged"
 
     @property
     def owner(self) -> str:
-        """Who has it: to whom it was given, or else who took it; empty where nobody has."""
+        """Who it is assigned to, or else who acknowledged it; empty: neither."""
         return self.assigned_to or self.acknowledged_by
 
     @property
     def nodes(self) -> list[str]:
-        """The names of all nodes that it accuses: one, several or none."""
+        """The names of all accused nodes."""
         if self.node is not None:
             return [self.node.name]
         return [str(name) for name in self.evidence.get("nodes") or ()]
 
     def is_silenced(self, now: datetime) -> bool:
-        """Whether it is muted now; ask for alerts with their silence."""
+        """Whether it is muted now; select alerts with their silence."""
         return self.is_open and self.silence is not None and self.silence.is_active(now)
 
     @property
     def snapshot(self) -> dict[str, Any]:
-        """What it says now, as plain JSON: a link frozen in time shows it later."""
-        told = {name: getattr(self, name) for name in SAID}
-        return told | {"node": self.node.name if self.node else None}
+        """Its current content as plain JSON, for links frozen in time."""
+        values = {name: getattr(self, name) for name in SAID}
+        return values | {"node": self.node.name if self.node else None}
 
     def lasted(self, now: datetime) -> timedelta:
-        """Return for how long it has been, or was, broken."""
         return (self.resolved_at or now) - self.onset_at
 
 
 class AlertEvent(models.Model):
-    """One change in an alert's life; its timeline is the list of these."""
+    """One event of an alert's timeline."""
 
     class Kind(models.TextChoices):
-        """What happened."""
-
         FIRED = "fired"
         REFIRED = "refired", "fired again"
-        RULE_CHANGED = "rule_changed", "seen otherwise"
+        RULE_CHANGED = "rule_changed", "rule changed"
         CAUSE_CHANGED = "cause_changed", "cause changed"
         WORSENED = "worsened"
-        LEARNED = "learned", "learnt what changed"
-        FLAPPING = "flapping", "comes and goes"
+        LEARNED = "learned", "change found"
+        FLAPPING = "flapping"
         ACKNOWLEDGED = "acknowledged"
-        UNACKNOWLEDGED = "unacknowledged", "gave it back"
+        UNACKNOWLEDGED = "unacknowledged"
         ASSIGNED = "assigned"
         SILENCED = "silenced"
-        UNSILENCED = "unsilenced", "silence over"
+        UNSILENCED = "unsilenced", "silence ended"
         COMMENTED = "commented"
         RESOLVED = "resolved"
 
@@ -256,7 +246,7 @@ class AlertEvent(models.Model):
 
 
 class FrozenChart(models.Model):
-    """One chart of an alert's evidence, by the second, kept when the seconds are gone."""
+    """One chart of evidence by the second, stored before the hot tier drops the data."""
 
     alert = models.ForeignKey(Alert, models.CASCADE, related_name="frozen_charts")
     name = models.CharField(max_length=20)
@@ -275,7 +265,7 @@ class FrozenChart(models.Model):
 
 
 class HandoverNote(models.Model):
-    """What somebody wrote at the end of a shift, and for whom."""
+    """A note for the next shift."""
 
     at = models.DateTimeField()
     since = models.DateTimeField(help_text="When the shift that it tells of began.")

@@ -10,15 +10,13 @@ from fleet.models.filters import given
 
 
 def moment_of(second: float) -> datetime:
-    """Return a Unix second as the database knows moments."""
+    """Convert Unix seconds to a datetime."""
     return datetime.fromtimestamp(second, UTC)
 
 
 class AnnotationQuerySet(models.QuerySet["Annotation"]):
-    """Queries of annotations for pages and charts."""
-
     def within(self, start: datetime, end: datetime) -> Self:
-        """Keep what happened, or went on, between two moments."""
+        """Keep annotations that overlap a time range."""
         return self.filter(at__lte=end).filter(
             Q(ends_at__gte=start) | Q(ends_at=None, at__gte=start)
         )
@@ -32,13 +30,13 @@ class AnnotationQuerySet(models.QuerySet["Annotation"]):
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> Self:
-        """Keep the annotations that match every field given; the times limit when they begin."""
+        """Keep annotations that match every given field; the times limit their start."""
         return self.filter(
             **given(kind=kind, run__name=run, node__name=node, at__gte=since, at__lt=until)
         )
 
     def about(self, *, run: int | None, node: int | None) -> Self:
-        """Keep what concerns a run or a node, by their keys, and what concerns everything."""
+        """Keep annotations of a run or node, by key, and of the whole fleet."""
         everything = Q(run=None, node=None)
         of_run = Q(run=run) if run is not None else Q(pk__in=[])
         of_node = Q(node=node) if node is not None else Q(pk__in=[])
@@ -46,11 +44,9 @@ class AnnotationQuerySet(models.QuerySet["Annotation"]):
 
 
 class Annotation(models.Model):
-    """One thing that happened: to a run, to a node, or (with neither) to the whole fleet."""
+    """An event of a run, of a node, or (with neither) of the whole fleet."""
 
     class Kind(models.TextChoices):
-        """What sort of thing."""
-
         DEPLOY = "deploy"
         CHECKPOINT = "checkpoint"
         COMPILE = "compile"

@@ -10,8 +10,6 @@ from fleet.models.filters import given
 
 
 class CompileEventQuerySet(models.QuerySet["CompileEvent"]):
-    """The questions that pages and tasks ask about compiles."""
-
     def unannounced(self) -> Self:
         """Keep the unplanned compiles: again, or during training."""
         return self.filter(verdict__in=(CompileEvent.Verdict.AGAIN, CompileEvent.Verdict.AMID))
@@ -34,17 +32,15 @@ class CompileEventQuerySet(models.QuerySet["CompileEvent"]):
 
 
 class CompileEvent(models.Model):
-    """One graph that a process of a run found in the cache, compiled, or failed to."""
+    """One request of a process for a compiled graph."""
 
     class Outcome(models.TextChoices):
-        """What came of it."""
-
         HIT = "hit", "found in the cache"
         MISS = "miss", "compiled"
         FAIL = "fail", "failed"
 
     class Verdict(models.TextChoices):
-        """Why it was compiled, by what was known then."""
+        """Why it was compiled, as known at that time."""
 
         FIRST = "first", "first time"
         PLANNED = "planned", "announced"

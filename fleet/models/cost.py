@@ -10,22 +10,17 @@ from fleet.models.filters import given
 
 
 class BudgetQuerySet(models.QuerySet["Budget"]):
-    """The questions that pages and tasks ask about budgets."""
-
     def kept(self) -> Self:
-        """Keep those that are not withdrawn."""
         return self.filter(ended_at=None)
 
     def current(self, now: datetime) -> Self:
-        """Keep those whose period is now."""
         return self.kept().filter(starts_at__lte=now, ends_at__gt=now)
 
     def withdrawn(self) -> Self:
-        """Keep those that are withdrawn."""
         return self.exclude(ended_at=None)
 
     def filter_by(self, *, now: datetime, team: str = "", run: str = "", state: str = "") -> Self:
-        """Keep the budgets that match every field given; ``state`` as `Budget.state` names it."""
+        """Keep budgets that match every given field; ``state`` as in `Budget.state`."""
         budgets = self.filter(**given(team=team, run__name=run))
         match state:
             case "ahead":
@@ -40,7 +35,7 @@ class BudgetQuerySet(models.QuerySet["Budget"]):
 
 
 class Budget(models.Model):
-    """So many dollars for a team, or for one run, between two moments."""
+    """A budget in US dollars for a team or a run, in a period."""
 
     team = models.CharField(max_length=40, blank=True)
     run = models.ForeignKey(
@@ -74,7 +69,7 @@ class Budget(models.Model):
 
     @property
     def name(self) -> str:
-        """Whose it is; ask for budgets with their run."""
+        """Its team or run; select budgets with their run."""
         return self.run.name if self.run else self.team
 
     def state(self, now: datetime) -> str:
@@ -87,18 +82,16 @@ class Budget(models.Model):
 
     @property
     def last_day(self) -> datetime:
-        """A moment of the last day that counts."""
+        """A time on its last day."""
         return self.ends_at - timedelta(microseconds=1)
 
     @property
     def subject(self) -> str:
-        """What an alert about it is about."""
+        """Subject of alerts about it."""
         return f"budget:{self.pk}"
 
 
 class TeamPriceQuerySet(models.QuerySet["TeamPrice"]):
-    """The questions that runs and pages ask about prices."""
-
     def of(self, team: str, instance_type: str) -> Self:
         """Keep the prices that apply to a team and a type: its own, and those for all teams."""
         return self.filter(Q(team=team) | Q(team=""), instance_type=instance_type)
@@ -133,11 +126,9 @@ class TeamPriceQuerySet(models.QuerySet["TeamPrice"]):
 
 
 class TeamPrice(models.Model):
-    """One price of a contract. A new one is a new row: what was paid stays what was paid."""
+    """One contract price. Rows never change: past costs stay the same."""
 
     class Basis(models.TextChoices):
-        """On which terms."""
-
         ON_DEMAND = "on demand"
         RESERVED = "reserved"
         CAPACITY_BLOCK = "capacity block"

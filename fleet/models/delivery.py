@@ -9,7 +9,7 @@ from django.db.models import Exists, OuterRef, Q
 
 
 class NotificationChange(models.Model):
-    """One line of the log of changes."""
+    """An entry of the log of notification changes."""
 
     at = models.DateTimeField()
     by = models.CharField(max_length=150)
@@ -29,15 +29,13 @@ MISSING_AFTER = timedelta(seconds=60)
 
 
 class SenderHeartbeatQuerySet(models.QuerySet["SenderHeartbeat"]):
-    """The questions that pages ask about senders."""
-
     def alive(self, now: datetime) -> Self:
-        """Keep those heard of lately."""
+        """Keep senders with a recent heartbeat."""
         return self.filter(seen_at__gt=now - MISSING_AFTER)
 
 
 class SenderHeartbeat(models.Model):
-    """One process that sends notifications, and when it was last heard of."""
+    """A process that sends notifications, and its last heartbeat."""
 
     name = models.CharField(max_length=64, unique=True)
     started_at = models.DateTimeField()
@@ -58,15 +56,11 @@ class SenderHeartbeat(models.Model):
         return self.name
 
     def is_alive(self, now: datetime) -> bool:
-        """Whether it was heard of lately."""
         return self.seen_at > now - MISSING_AFTER
 
 
 class Watchdog(models.Model):
-    """When the fleet was last evaluated, as the senders know it: the one row of its table.
-
-    It outlasts every sender, so that one that starts does not begin to count anew.
-    """
+    """When the fleet was last evaluated, as the senders know; a single row."""
 
     id = models.PositiveSmallIntegerField(primary_key=True, default=1, editable=False)
     looked_at = models.DateTimeField(
@@ -108,23 +102,19 @@ LATE_AFTER = timedelta(seconds=60)
 
 
 def new_key() -> str:
-    """Return a key no other delivery has."""
     return uuid.uuid4().hex
 
 
 class DeliveryQuerySet(models.QuerySet["Delivery"]):
-    """The questions that the sender and the pages ask about deliveries."""
-
     def unfinished(self) -> Self:
-        """Keep those still to be sent."""
         return self.filter(state__in=(Delivery.State.PENDING, Delivery.State.SENDING))
 
     def dead(self) -> Self:
-        """Keep those given up that nobody has dealt with."""
+        """Keep failed deliveries that were not settled."""
         return self.filter(state=Delivery.State.DEAD)
 
     def late(self, now: datetime) -> Self:
-        """Keep those that nobody has tried to send although it is long time.
+        """Keep overdue deliveries that no sender has tried.
 
         What waits for a receiver that is being tried, in vain so far, is not among them.
         """
@@ -149,8 +139,6 @@ class Delivery(models.Model):
     """One notification to one receiver; a row of the outbox."""
 
     class State(models.TextChoices):
-        """How far it got."""
-
         PENDING = "pending"
         SENDING = "sending"
         SENT = "sent"
@@ -158,8 +146,6 @@ class Delivery(models.Model):
         DROPPED = "dropped"
 
     class Kind(models.TextChoices):
-        """What it tells."""
-
         FIRING = "firing"
         CHANGED = "changed"
         ACKNOWLEDGED = "acknowledged"
@@ -222,7 +208,7 @@ class Delivery(models.Model):
 
 
 class NotifiedState(models.Model):
-    """What one receiver has been told of one alert, so that it is also told of its end."""
+    """What one receiver was last sent about one alert."""
 
     receiver = models.ForeignKey("fleet.Receiver", models.CASCADE, related_name="notified_states")
     alert = models.ForeignKey("fleet.Alert", models.CASCADE, related_name="notified_states")

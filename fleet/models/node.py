@@ -11,8 +11,6 @@ from fleet.models.filters import given
 
 
 class NodeQuerySet(models.QuerySet["Node"]):
-    """Queries of the node list."""
-
     def filter_by(
         self,
         *,
@@ -50,11 +48,9 @@ class NodeQuerySet(models.QuerySet["Node"]):
 
 
 class Node(models.Model):
-    """One machine of the fleet, simulated or real."""
+    """One node of the fleet, simulated or real."""
 
     class Source(models.TextChoices):
-        """What reports for the node."""
-
         SIMULATED = "simulated"
         NEURON_MONITOR = "neuron-monitor"
         STEPS = "step-reports"
@@ -83,17 +79,16 @@ class Node(models.Model):
         return self.name
 
     def get_absolute_url(self) -> str:
-        """Return the page of this node."""
         return address("node-detail", self.name)
 
     @property
     def is_released(self) -> bool:
-        """Whether its run is over: it is not expected to report any more."""
+        """Whether its run has ended: it need not report."""
         return self.run is not None and self.run.finished_at is not None
 
     @property
     def cores_per_device(self) -> int:
-        """How many cores, as the runtime counts them, share an accelerator."""
+        """Number of cores per device, as the runtime counts them."""
         return max(1, self.n_cores // max(1, self.n_devices))
 
 

@@ -14,18 +14,15 @@ GOOD_FOR = timedelta(days=1)
 
 
 class PreflightQuerySet(models.QuerySet["Preflight"]):
-    """Queries of preflights for pages and tasks."""
-
     def filter_by(self, *, verdict: str = "") -> Self:
         """Keep the preflights with a verdict: pass, hold or fail; empty: all."""
         return self.filter(**given(verdict=verdict))
 
     def under_way(self) -> Self:
-        """Keep those that are not over."""
         return self.filter(finished_at=None)
 
     def good_at(self, moment: datetime) -> Self:
-        """Keep those that were over by a time, and not a day old then; the newest first."""
+        """Keep those finished within the day before a time; newest first."""
         return self.filter(finished_at__lte=moment, finished_at__gt=moment - GOOD_FOR).order_by(
             "-finished_at", "-pk"
         )
@@ -35,14 +32,10 @@ class Preflight(models.Model):
     """One group of nodes of one type, probed and judged."""
 
     class Source(models.TextChoices):
-        """Where the figures come from."""
-
         SIMULATED = "simulated"
         FILES = "files", "files of probes"
 
     class Verdict(models.TextChoices):
-        """Verdict on the group as a whole."""
-
         PASS = "pass"  # noqa: S105
         HOLD = "hold"
         FAIL = "fail"
@@ -89,22 +82,20 @@ class Preflight(models.Model):
         return f"preflight {self.pk}"
 
     def get_absolute_url(self) -> str:
-        """Return the page of this preflight."""
         return reverse("preflight-detail", args=[self.pk])
 
     @property
     def is_over(self) -> bool:
-        """Whether it has its verdict."""
         return self.finished_at is not None
 
     @property
     def progress_ratio(self) -> float:
-        """How far it has come."""
+        """Progress, 0 to 1."""
         return self.n_done / self.n_stages if self.n_stages else 0.0
 
 
 class PreflightNode(models.Model):
-    """The verdict of one preflight on one node, which the fleet need not know yet."""
+    """The verdict of a preflight on one node, which the fleet may not know yet."""
 
     preflight = models.ForeignKey(Preflight, models.CASCADE, related_name="nodes")
     name = models.CharField(max_length=80, db_index=True)

@@ -32,12 +32,10 @@ class ProblemError(Exception):
 
     @classmethod
     def of(cls, error: FieldError, *, status: int = 400) -> Self:
-        """Return the problem of a field that cannot be used."""
         return cls(status, f"{str(error).rstrip('.')}.", field=error.field)
 
     @property
     def body(self) -> bytes:
-        """The document as JSON."""
         return msgspec.json.encode(self.document)
 
     def response(self) -> HttpResponse:
@@ -52,6 +50,6 @@ def problem(
 
 
 def store_unavailable(error: Exception) -> HttpResponse:
-    """Return the 503 of a store that does not answer; the client tries again after 5 s."""
+    """Return a 503 that asks the client to try again after 5 s."""
     why = f"{error}" if isinstance(error, RedisError) else "The database does not answer."
     return problem(503, why, headers={"Retry-After": "5", "Cache-Control": "no-store"})

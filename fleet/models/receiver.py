@@ -14,29 +14,20 @@ SEALED = frozenset({"target", "secret"})
 
 
 class ReceiverQuerySet(models.QuerySet["Receiver"]):
-    """The questions that routing and sending ask about receivers."""
-
     def enabled(self) -> Self:
-        """Keep those that are to be sent to."""
         return self.filter(is_enabled=True)
 
     def update(self, **values: Any) -> int:
-        """Change columns of all; what is sealed can only be saved one by one."""
+        """Update columns; sealed ones can only be saved one by one."""
         if plain := SEALED & values.keys():
             raise TypeError(f"{', '.join(sorted(plain))}: save() seals it, update() does not")
         return super().update(**values)
 
 
 class Receiver(models.Model):
-    """One place that takes notifications.
-
-    ``target`` and ``secret`` are plain in memory only: ``save`` seals them, and leaves their own
-    columns empty. Rows that the release before wrote have them there and nothing sealed.
-    """
+    """A receiver of notifications."""
 
     class Kind(models.TextChoices):
-        """What it speaks."""
-
         WEBHOOK = "webhook"
         SLACK = "slack", "Slack"
         PAGERDUTY = "pagerduty", "PagerDuty"
@@ -76,7 +67,7 @@ class Receiver(models.Model):
         return self.name
 
     def save(self, **kwargs: Any) -> None:
-        """Seal and keep; what is locked stays as it is unless it is given anew."""
+        """Seal secrets and save; a locked secret stays unless it is set anew."""
         fields = kwargs.get("update_fields")
         is_kept = self.is_locked and not (self.target or self.secret)
         if is_kept or (fields is not None and not SEALED & {*fields}):
@@ -94,7 +85,7 @@ class Receiver(models.Model):
         self.is_locked = False
 
     def save_plain(self) -> None:
-        """Keep it as the release before reads it."""
+        """Save secrets as plain text, for the previous release."""
         self.sealed = ""
         super().save(update_fields=["sealed", *SEALED])
 
@@ -106,7 +97,7 @@ class Receiver(models.Model):
         values: Collection[Any],
         **others: Any,
     ) -> Self:
-        """Open what is sealed; where no key fits, all the rest is read."""
+        """Unseal secrets; without a matching key the receiver is locked."""
         receiver = super().from_db(db, field_names, values, **others)
         if "sealed" in field_names:
             receiver._open()
@@ -118,7 +109,7 @@ class Receiver(models.Model):
         fields: Iterable[str] | None = None,
         from_queryset: models.QuerySet[Self, Self] | None = None,
     ) -> None:
-        """Read again, with the seal wherever what is sealed is asked for."""
+        """Reload; sealed fields need their seal as well."""
         asked = None if fields is None else {*fields}
         if asked and asked & SEALED:
             asked |= {"sealed", *SEALED}
@@ -138,7 +129,7 @@ class Receiver(models.Model):
 
     @property
     def masked_target(self) -> str:
-        """Where it is, without what may be secret: the path of a web address often is."""
+        """The target without possible secrets, such as the path of a URL."""
         if self.is_locked:
             return "sealed with a key that is not set"
         if self.kind == self.Kind.EMAIL:
@@ -151,18 +142,16 @@ class Receiver(models.Model):
 
 
 class RouteQuerySet(models.QuerySet["Route"]):
-    """The questions that routing asks about routes."""
-
     def in_order(self) -> Self:
-        """Sort as they are tried; the default route is the last."""
+        """Order as they are tried, the default route last."""
         return self.order_by("is_default", "position", "pk")
 
 
 class Route(models.Model):
-    """One row of the routing table; the first whose matchers all hold takes the alert."""
+    """One row of the routing table; the first one whose matchers all match is used."""
 
     class GroupBy(models.TextChoices):
-        """What alerts must share to arrive in one message."""
+        """What alerts must share to be sent in one message."""
 
         ALERT = "alert", "each alert alone"
         RUN = "run", "run"

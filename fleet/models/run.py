@@ -18,14 +18,10 @@ SHARE = RULES["allreduce_share"].limits
 
 
 class RunQuerySet(models.QuerySet["Run"]):
-    """Queries of runs for pages and tasks."""
-
     def active(self) -> Self:
-        """Keep the runs that are not over."""
         return self.filter(finished_at=None)
 
     def simulated(self) -> Self:
-        """Keep the runs that Celery workers play."""
         return self.filter(is_simulated=True)
 
     def filter_by(
@@ -51,8 +47,6 @@ class Run(models.Model):
     """One training job."""
 
     class Phase(models.TextChoices):
-        """Where a job is in its life."""
-
         PENDING = "pending"
         COMPILING = "compiling"
         WARMING_UP = "warming_up", "warming up"
@@ -186,12 +180,11 @@ class Run(models.Model):
         return self.name
 
     def get_absolute_url(self) -> str:
-        """Return the page of this run."""
         return reverse("run-detail", args=[self.name])
 
     @property
     def is_reported(self) -> bool:
-        """Whether the job itself reports its steps."""
+        """Whether the job reports its own steps."""
         return bool(self.session)
 
     @property
@@ -208,9 +201,9 @@ class Run(models.Model):
             "n_nodes": self.n_nodes,
             "usd_per_node_hour": self.usd_per_node_hour,
         }
-        told = ((each, each["usd_per_node_hour"] or math.nan) for each in self.tariff or [began])
+        prices = ((each, each["usd_per_node_hour"] or math.nan) for each in self.tariff or [began])
         return Tariff.of(
-            (each["from_s"], each["n_nodes"] * usd / SECONDS_PER_HOUR) for each, usd in told
+            (each["from_s"], each["n_nodes"] * usd / SECONDS_PER_HOUR) for each, usd in prices
         )
 
     def price_at(self, at: datetime) -> tuple[float, str]:
@@ -235,7 +228,7 @@ class Run(models.Model):
 
     @property
     def usd_per_hour(self) -> float:
-        """What the run costs per hour now, or did when it ended; 0 where unknown."""
+        """Cost per hour, now or when the run ended; 0 if unknown."""
         return self.n_nodes * self.price[0]
 
     def paid_by(self, now: datetime) -> datetime:

@@ -13,11 +13,11 @@ KEY_BYTES = 32
 
 
 class SealedError(ValueError):
-    """A secret that none of the keys opens; the message says what to set."""
+    """A secret that no key opens; the message says which setting to change."""
 
 
 def seal(text: str) -> str:
-    """Seal a text with the newest key; twice the same text gives two that differ."""
+    """Seal a text with the newest key; the result is never the same twice."""
     return _locks(_keys()).encrypt(text.encode()).decode("ascii")
 
 
@@ -39,7 +39,7 @@ def unseal(sealed: str) -> str:
 
 
 def _keys() -> tuple[str, ...]:
-    """Return the keys, the newest first; Django's own come last, so that either may be set."""
+    """Return the keys, newest first; Django's own keys come last."""
     own = (settings.SEALING_KEY, *settings.SEALING_KEY_FALLBACKS)
     every = (*own, settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
     return tuple(dict.fromkeys(key for key in every if key))

@@ -1,4 +1,4 @@
-"""A silence: alerts that nobody is told of for a while, by whom, until when and why."""
+"""Silences: which alerts are muted, until when, by whom and why."""
 
 from datetime import datetime
 from typing import Self
@@ -11,8 +11,6 @@ from fleet.models.filters import given
 
 
 class SilenceQuerySet(models.QuerySet["Silence"]):
-    """The questions that pages and alerting ask about silences."""
-
     def active(self, now: datetime) -> Self:
         """Keep the silences that hold now.
 
@@ -22,11 +20,11 @@ class SilenceQuerySet(models.QuerySet["Silence"]):
         return self.filter(ends_at__gt=now, expired_by="")
 
     def over(self, now: datetime) -> Self:
-        """Keep the silences that have ended, the latest first."""
+        """Keep ended silences, latest first."""
         return self.filter(ends_at__lte=now).order_by("-ends_at", "-pk")
 
     def filter_by(self, *, now: datetime, state: str = "", by: str = "") -> Self:
-        """Keep the silences that match every field given; ``state`` is active or over."""
+        """Keep silences that match every given field; ``state`` is active or over."""
         silences = self.filter(**given(by=by))
         if state == "active":
             return silences.active(now)
@@ -34,7 +32,7 @@ class SilenceQuerySet(models.QuerySet["Silence"]):
 
 
 class Silence(models.Model):
-    """Which alerts are muted, from when until when; they stay visible all the same."""
+    """Mutes notifications of matching alerts for a time; the alerts stay visible."""
 
     matchers = models.CharField(
         max_length=500, help_text="As fleet/alerts/matchers.py reads them."
@@ -59,20 +57,16 @@ class Silence(models.Model):
         return f"{self.matchers} until {self.ends_at:%Y-%m-%d %H:%M}"
 
     def get_absolute_url(self) -> str:
-        """Return the page of this silence."""
         return reverse("silence-detail", args=[self.pk])
 
     def is_active(self, now: datetime) -> bool:
-        """Whether it holds now."""
         return now < self.ends_at and not self.expired_by
 
 
 class SilenceEvent(models.Model):
-    """One change of a silence: who made, moved or ended it, and when."""
+    """One change of a silence."""
 
     class Kind(models.TextChoices):
-        """What happened."""
-
         CREATED = "created"
         END_MOVED = "end_moved", "end moved"
         EXPIRED = "expired", "ended early"

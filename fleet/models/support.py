@@ -11,8 +11,6 @@ from telemetry.checks.operators import OperatorFileKind
 
 
 class SupportCheckQuerySet(models.QuerySet["SupportCheck"]):
-    """Queries of the list of support checks."""
-
     def filter_by(self, *, trial: str = "", by: str = "", verdict: str = "") -> Self:
         """Keep the checks that match every field given.
 
@@ -81,5 +79,4 @@ class SupportCheck(models.Model):
         return f"{self.file}: {self.n_unsupported} unsupported, {self.n_unknown} unknown"
 
     def get_absolute_url(self) -> str:
-        """Return the page of this check."""
         return reverse("support-detail", args=[self.pk])

@@ -25,14 +25,11 @@ def digest(secret: str) -> str:
 
 
 class TokenQuerySet(models.QuerySet["Token"]):
-    """Queries of authentication, of the token list and of commands."""
-
     def valid(self, now: datetime) -> Self:
-        """Keep the tokens that are neither expired nor revoked."""
         return self.filter(Q(expires_at=None) | Q(expires_at__gt=now), revoked_at=None)
 
     def filter_by(self, *, now: datetime, scope: str = "", state: str = "") -> Self:
-        """Keep the tokens that match every field given; ``state`` as `Token.state` names it."""
+        """Keep tokens that match every given field; ``state`` as in `Token.state`."""
         tokens = self.filter(**given(scope=scope))
         match state:
             case "valid":
@@ -45,11 +42,9 @@ class TokenQuerySet(models.QuerySet["Token"]):
 
 
 class Token(models.Model):
-    """One secret handed to a machine."""
+    """A bearer token of a machine."""
 
     class Scope(models.TextChoices):
-        """What the bearer may do."""
-
         INGEST = "ingest"
         SCRAPE = "scrape"
         ANNOTATE = "annotate"
@@ -95,7 +90,7 @@ class Token(models.Model):
         by: str = "",
         owner: str = "",
     ) -> tuple[Self, str]:
-        """Make a token; its secret is returned once and never stored."""
+        """Create a token; return it and its secret, which is never stored."""
         secret = PREFIX + secrets.token_urlsafe(32)
         token = cls.objects.create(
             name=name,
@@ -110,11 +105,10 @@ class Token(models.Model):
 
     @property
     def grants(self) -> frozenset[str]:
-        """What the scope allows; the role of the token's owner may allow less (`powers`)."""
+        """The scopes it includes; the role of its owner may allow less."""
         return GRANTS.get(self.scope, frozenset({self.scope}))
 
     def state(self, now: datetime) -> str:
-        """Return the word for where it stands: valid, expired or revoked."""
         if self.revoked_at is not None:
             return "revoked"
         is_over = self.expires_at is not None and self.expires_at <= now

@@ -12,19 +12,16 @@ from telemetry.statistics.verdicts import DEFAULT_STEPS
 
 
 class TrialQuerySet(models.QuerySet["Trial"]):
-    """Queries of trials for pages and tasks."""
-
     def due(self) -> Self:
-        """Keep the trials whose figures may still change, or are older than their end."""
+        """Keep trials whose results may still change."""
         return self.filter(Q(ended_at=None) | Q(figured_at=None) | Q(figured_at__lt=F("ended_at")))
 
     def filter_by(self, *, state: str = "", team: str = "") -> Self:
-        """Keep the trials that match every field given; ``state`` is open or over."""
+        """Keep trials that match every given field; ``state`` is open or over."""
         trials = self.filter(**given(team=team))
         return trials.filter(ended_at__isnull=state == "open") if state else trials
 
     def with_arms(self) -> Self:
-        """Prefetch the arms and their runs."""
         return self.prefetch_related("arms__run")
 
 
@@ -64,11 +61,10 @@ class Trial(models.Model):
         return self.name
 
     def get_absolute_url(self) -> str:
-        """URL of the trial's page."""
         return reverse("trial-detail", args=[self.name])
 
     def until(self, now: datetime) -> datetime:
-        """Time up to which steps count: now, unless it is over."""
+        """Time up to which steps count: its end, or now."""
         return self.ended_at or now
 
 

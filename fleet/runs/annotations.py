@@ -1,4 +1,4 @@
-"""Compiles that are announced to simulated runs: annotations with a span, played as planned."""
+"""Annotations: check and store them; planned compiles of simulated runs."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,11 +15,11 @@ Kind = Annotation.Kind
 M = TypeVar("M", Run, Node)
 LONGEST = 300
 LONGEST_SPAN = timedelta(days=7)
-# Clocks differ a little. Further in the future nothing has happened yet.
+# Tolerance for clock differences.
 AHEAD = timedelta(minutes=5)
 OLDEST = timedelta(days=366)
 PHASES = {
-    Run.Phase.PENDING: (Kind.RESTART, "stopped, and waits to start again"),
+    Run.Phase.PENDING: (Kind.RESTART, "stopped, waiting to restart"),
     Run.Phase.COMPILING: (Kind.COMPILE, "compiles"),
     Run.Phase.WARMING_UP: (Kind.RESTART, "warms up"),
     Run.Phase.TRAINING: (Kind.RESTART, "trains"),
@@ -40,24 +40,24 @@ class AnnotationRequest:
     node: str = ""
 
 
-def annotate(said: AnnotationRequest, *, by: str, now: datetime) -> tuple[Annotation, bool]:
-    """Store an annotation; return it, and whether it is new. Sent twice, it is stored once.
+def annotate(request: AnnotationRequest, *, by: str, now: datetime) -> tuple[Annotation, bool]:
+    """Store an annotation, once if it is sent twice; return it, and whether it is new.
 
     Raises
     ------
     FieldError
-        Where a field is missing, too long, unknown or impossible.
+        If a field is invalid.
     """
-    if said.kind not in Kind.values:
+    if request.kind not in Kind.values:
         raise FieldError("kind", f"must be one of {', '.join(Kind.values)}")
-    _check_times(said, now)
+    _check_times(request, now)
     return Annotation.objects.get_or_create(
-        at=said.at,
-        ends_at=said.ends_at,
-        kind=said.kind,
-        run=_found(Run, "run", said.run),
-        node=_found(Node, "node", said.node),
-        text=_text(said.text),
+        at=request.at,
+        ends_at=request.ends_at,
+        kind=request.kind,
+        run=_found(Run, "run", request.run),
+        node=_found(Node, "node", request.node),
+        text=_text(request.text),
         by=by,
     )
 
@@ -65,7 +65,7 @@ def annotate(said: AnnotationRequest, *, by: str, now: datetime) -> tuple[Annota
 def _text(given: str) -> str:
     text = " ".join(given.split())
     if not text:
-        raise FieldError("text", "is empty; say in a line what happened")
+        raise FieldError("text", "is empty; describe in one line what happened")
     if len(text) > LONGEST:
         raise FieldError("text", f"is longer than {LONGEST} characters")
     if not text.isprintable():
@@ -73,23 +73,23 @@ def _text(given: str) -> str:
     return text
 
 
-def _check_times(said: AnnotationRequest, now: datetime) -> None:
-    if said.at > now + AHEAD:
-        raise FieldError("at", "lies in the future; annotate what has happened")
-    if said.at < now - OLDEST:
-        raise FieldError("at", f"lies more than {OLDEST.days} days back")
-    if said.ends_at is None:
+def _check_times(request: AnnotationRequest, now: datetime) -> None:
+    if request.at > now + AHEAD:
+        raise FieldError("at", "is in the future; give a time in the past")
+    if request.at < now - OLDEST:
+        raise FieldError("at", f"is more than {OLDEST.days} days ago")
+    if request.ends_at is None:
         return
-    if said.ends_at < said.at:
+    if request.ends_at < request.at:
         raise FieldError("ends_at", "must not be earlier than at")
-    if said.ends_at - said.at > LONGEST_SPAN:
+    if request.ends_at - request.at > LONGEST_SPAN:
         raise FieldError("ends_at", f"must be at most {LONGEST_SPAN.days} days after at")
 
 
 def _found(model: type[M], field: str, name: str) -> M | None:
     if not name:
         return None
-    # PostgreSQL knows no text with a NUL in it.
+    # PostgreSQL does not support NUL in text.
     found = None if "\0" in name else model._default_manager.filter(name=name).first()
     if found is None:
         raise FieldError(field, f"there is no {field} {name[:60]!r}")
@@ -97,9 +97,9 @@ def _found(model: type[M], field: str, name: str) -> M | None:
 
 
 def annotate_phase(run: Run, *, was: str, at: datetime) -> None:
-    """Keep that a run entered another phase: its row only knows the phase it is in.
+    """Annotate that a run entered another phase; its row has only the current one.
 
-    A compile ends with the phase after it; the first phases of a run's life are no news.
+    The next phase ends a compile. The first phases of a run are not annotated.
     """
     open_compiles = run.annotations.filter(kind=Kind.COMPILE, by="", ends_at=None, at__lte=at)
     if was == Run.Phase.COMPILING:
@@ -117,13 +117,13 @@ PLANNED_COMPILE = "planned_compile"
 
 
 def announced(run: Run) -> QuerySet[Annotation]:
-    """Return the compiles that were announced to a run, the first begins first."""
-    told = run.annotations.filter(kind=Annotation.Kind.COMPILE, by=ANNOUNCER)
-    return told.exclude(ends_at=None).order_by("at", "pk")
+    """Return the planned compiles of a run, in order."""
+    planned = run.annotations.filter(kind=Annotation.Kind.COMPILE, by=ANNOUNCER)
+    return planned.exclude(ends_at=None).order_by("at", "pk")
 
 
 def benign_of(run: Run, notes: Iterable[Annotation], *, epoch_s: int) -> tuple[Benign, ...]:
-    """Write announced compiles as the simulator reads them."""
+    """Convert planned compiles for the simulator."""
     return tuple(
         Benign(
             kind=PLANNED_COMPILE,

@@ -12,7 +12,7 @@ from fleet.models import CompileEvent, Run
 from fleet.models.run import RunQuerySet
 from telemetry.compiles import FAIL, HIT, MISS, Compile, KeyChange, key_changes
 
-# Of very long histories only the newest are looked at: a key changes between two neighbours.
+# Only the newest of a very long history are read.
 MOST_EVENTS = 5_000
 FIELDS = ("module", "outcome", "at", "seconds", "process", "compiler", "flags", "cache", "shape")
 
@@ -36,7 +36,6 @@ class History:
     """Compiles of one run in the order in which they came, by graph."""
 
     def __init__(self, events: Iterable[Compile] = ()) -> None:
-        """Add these events; failed ones left nothing in the cache."""
         self._by_graph: dict[str, list[Compile]] = {}
         self._last: Compile | None = None
         self._flags: dict[str, str] = {}
@@ -44,7 +43,6 @@ class History:
             self.add(event)
 
     def add(self, event: Compile) -> None:
-        """Add one event."""
         if event.flags and event.flags_hash:
             self._flags.setdefault(event.flags_hash, event.flags)
         if event.outcome != FAIL and event.graph:
@@ -53,14 +51,14 @@ class History:
 
     def last(self) -> Compile | None:
         """Find the newest compile of any graph, preferring one with known flags."""
-        return None if self._last is None else self._told(self._last)
+        return None if self._last is None else self._with_flags(self._last)
 
     def of(self, event: Compile) -> Iterator[Compile]:
         """Yield the earlier events of the same graph, the newest first."""
-        return map(self._told, reversed(self._by_graph.get(event.graph, ())))
+        return map(self._with_flags, reversed(self._by_graph.get(event.graph, ())))
 
-    def _told(self, event: Compile) -> Compile:
-        """Add the flags to an event that only has their hash: a hit's line does not say them."""
+    def _with_flags(self, event: Compile) -> Compile:
+        """Add the flags to an event with only their hash, such as a hit."""
         if event.flags or event.flags_hash not in self._flags:
             return event
         return Compile(
@@ -101,9 +99,9 @@ def compiles_of_other_runs(
 
 
 Verdict = CompileEvent.Verdict
-# Processes of one start ask for a graph at about the same time; later it is another start.
+# Processes of one start request a graph at about the same time.
 SAME_START_S = 600.0
-# In its first steps a job traces and compiles its graphs; one that is new later surprises.
+# In its first steps a job compiles its graphs; later compiles are unexpected.
 FIRST_STEPS = 10
 
 
@@ -122,19 +120,19 @@ def judge_compile(
     trained_from_s: float | None,
     others: Mapping[str, CompileEvent],
 ) -> CompileVerdict:
-    """Say why a graph was compiled.
+    """Judge why a graph was compiled.
 
     Parameters
     ----------
-    event : what was compiled, or found: that needs no reason
-    history : what the run had asked for before
-    trained_from_s : Unix seconds since when the run trains; None where it does not yet
-    others : by graph, the last event of another run of the team
+    event : the compile or hit
+    history : earlier requests of the run
+    trained_from_s : start of training in Unix seconds; None before that
+    others : the last event of another run of the team, by graph
 
     Notes
     -----
     The same key compiled by another process within ten minutes is one start whose processes do
-    not share a cache. Whatever else of the run's own was there before is compiled ``again``.
+    not share a cache. A graph that the run had compiled before is compiled ``again``.
     """
     if event.outcome != MISS or event.is_planned:
         return CompileVerdict(Verdict.PLANNED if event.outcome == MISS else "")
@@ -189,32 +187,31 @@ def store_compiles(
     now: datetime | None = None,
     trained_from: datetime | None = None,
 ) -> Sequence[CompileEvent]:
-    """Store compile events of a run; one that is stored already does not change.
+    """Store compile events of a run; stored ones do not change.
 
-    ``moved_s`` is added to their times; ``now`` is when they came in, None for a log of the past;
-    ``trained_from`` since when the run trains. Returns the unplanned ones.
+    ``moved_s`` is added to their times; ``now`` is when they arrived, None for a log of the past;
+    ``trained_from`` is the start of training. Returns the unplanned ones.
     """
-    told = sorted((_moved(each, moved_s) for each in events), key=_when)
-    if not told:
+    sorted_events = sorted((_moved(each, moved_s) for each in events), key=_when)
+    if not sorted_events:
         return []
-    first = _moment(told[0].at_s)
+    first = _moment(sorted_events[0].at_s)
     history = history_of(run, before=first)
-    graphs = {each.graph for each in told if each.outcome == MISS and each.graph}
+    graphs = {each.graph for each in sorted_events if each.outcome == MISS and each.graph}
     others = compiles_of_other_runs(run, graphs, before=first or now or FAR_PAST)
     trained_from_s = None if trained_from is None else trained_from.timestamp()
     rows = []
-    for each in told:
+    for each in sorted_events:
         found = judge_compile(each, history, trained_from_s=trained_from_s, others=others)
         rows.append(_row(run, each, noted_at=now, verdict=found.verdict, change=found.change))
         history.add(each)
     CompileEvent.objects.bulk_create(rows, batch_size=BATCH, ignore_conflicts=True)
-    _learn(run, told)
+    _update_run(run, sorted_events)
     unannounced = (CompileEvent.Verdict.AGAIN, CompileEvent.Verdict.AMID)
     return [row for row in rows if row.verdict in unannounced]
 
 
 def _moved(event: Compile, moved_s: float) -> Compile:
-    """Move an event by a number of seconds."""
     fields = {name: getattr(event, name) for name in Compile.__slots__}
     return Compile(**fields | {"at_s": event.at_s + moved_s})
 
@@ -245,20 +242,21 @@ def _row(run: Run, event: Compile, **judgement: Any) -> CompileEvent:
     )
 
 
-def _learn(run: Run, told: Sequence[Compile]) -> None:
-    """Copy flags and versions of the newest compile to the run, where they are reported."""
-    newest = {
-        "compiler_flags": next((each.flags for each in reversed(told) if each.flags), "")[:500],
-        "compiler_version": next((e.compiler for e in reversed(told) if e.compiler), "")[:60],
+def _update_run(run: Run, sorted_events: Sequence[Compile]) -> None:
+    """Copy reported flags and version of the newest compile to the run."""
+    flags = next((each.flags for each in reversed(sorted_events) if each.flags), "")
+    compiler = next((each.compiler for each in reversed(sorted_events) if each.compiler), "")
+    newest = {"compiler_flags": flags[:500], "compiler_version": compiler[:60]}
+    changed = {
+        name: value for name, value in newest.items() if value and getattr(run, name) != value
     }
-    news = {name: said for name, said in newest.items() if said and getattr(run, name) != said}
-    if news:
-        Run.objects.filter(pk=run.pk).update(**news)
-        for name, said in news.items():
-            setattr(run, name, said)
+    if changed:
+        Run.objects.filter(pk=run.pk).update(**changed)
+        for name, value in changed.items():
+            setattr(run, name, value)
 
 
-# The compiler's own default, and other places that only one node sees.
+# The compiler's default, and other places that only one node can access.
 LOCAL_PATHS = ("/var/tmp/", "/tmp/", "/dev/shm/", "/scratch/local", "/local")  # noqa: S108
 SHARED_PATHS = ("s3://", "/fsx", "/efs", "/lustre", "/shared", "/mnt/")
 UNKNOWN_KEY = "unknown: no earlier compile was reported"
@@ -277,9 +275,9 @@ def _line(part: Mapping[str, str]) -> str:
         "compiler": f"compiler: neuronx-cc {before} became {after}",
         "flags": _flags(before, after),
         "shape": f"shapes: {before} became {after}",
-        "graph": "the graph itself: its shapes or its operations are new",
-        "cache": f"the cache: {after} in place of {before}",
-        "nothing": "nothing in its key: the cache has lost it, or this process does not see it",
+        "graph": "the graph: its shapes or operations are new",
+        "cache": f"cache: {before} became {after}",
+        "nothing": "nothing in its key: the cache lost it, or this process cannot read the cache",
     }
     return tell.get(what, what)
 
@@ -288,10 +286,10 @@ def _flags(before: str, after: str) -> str:
     if before and after:
         return f"flags: {before} became {after}"
     if after:
-        return f"flags: {after} was added"
+        return f"flags: {after} added"
     if before:
-        return f"flags: {before} was taken away"
-    return "flags: another hash; nobody tells how they read"
+        return f"flags: {before} removed"
+    return "flags: the hash changed; the flags are unknown"
 
 
 def short(change: Mapping[str, Any] | None) -> str:
@@ -350,7 +348,7 @@ class CompiledGraph:
 
     @property
     def is_compiled_again(self) -> bool:
-        """Whether more than one process compiled it: they share no cache, or not in time."""
+        """Whether more than one process compiled it."""
         return self.n_misses > 1
 
 
@@ -372,8 +370,8 @@ class UnplannedCompile:
 class CompileSummary:
     """A run's compiles; ``wall_s`` counts time in which several processes compiled once.
 
-    ``lost_s`` is that of the unplanned ones, ``usd`` what the run cost in that time (None
-    where nobody knows), ``beside_s`` what processes compiled that another compiled as well.
+    ``lost_s`` is that of the unplanned ones, ``usd`` the cost of the run in that time (None if
+    unknown), ``beside_s`` that of compiles which another process did as well.
     """
 
     graphs: tuple[CompiledGraph, ...]
@@ -529,6 +527,3 @@ def usd_of(run: Run, spans: Iterable[tuple[float, float]]) -> float | None:
     rates = run.rates
     usd = sum(rates.usd(begin, end) for begin, end in merged(spans))
     return usd if math.isfinite(usd) and run.usd_per_hour else None
-
-
-__all__ = ["CompileSummary", "compile_summary", "covered_s", "store_compiles", "with_compile_flag"]

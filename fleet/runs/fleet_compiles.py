@@ -26,7 +26,7 @@ SINCE: Mapping[str, timedelta | None] = {
     "30d": timedelta(days=30),
     "ever": None,
 }
-# What a page lists, by the words of its filter.
+# Filters of the page: label and condition.
 WHAT: Mapping[str, tuple[str, Q]] = {
     "": ("unplanned", Q(verdict__in=LOST)),
     "announced": ("planned", Q(verdict=Verdict.PLANNED)),
@@ -40,7 +40,7 @@ MOST_TIMED = 20_000
 
 @dataclass(frozen=True, slots=True)
 class RunCompileRow:
-    """One run's compiles; ``usd`` None where its price is not known."""
+    """One run's compiles; ``usd`` is None without a price."""
 
     run: Run
     n_graphs: int
@@ -58,7 +58,6 @@ class RunCompileRow:
 
     @property
     def hit_ratio(self) -> float | None:
-        """Share of the requests that the cache answered."""
         asked = self.n_hits + self.n_misses + self.n_failures
         return self.n_hits / asked if asked else None
 
@@ -70,7 +69,7 @@ class RunCompileRow:
 
 @dataclass(frozen=True, slots=True)
 class Sums:
-    """All runs together; ``usd`` None where no price is known of any that lost something."""
+    """All runs; ``usd`` is None if no run with lost time has a price."""
 
     rows: Sequence[RunCompileRow]
     n_graphs: int = 0
@@ -85,41 +84,36 @@ class Sums:
 
     @property
     def hit_ratio(self) -> float | None:
-        """Share of the requests that the cache answered."""
         asked = self.n_hits + self.n_misses + self.n_failures
         return self.n_hits / asked if asked else None
 
 
 @dataclass(frozen=True, slots=True)
 class CompileRow:
-    """One compile of the list, in words."""
+    """One compile of the list, as text."""
 
     event: CompileEvent
     usd: float | None
 
     @property
     def changes(self) -> Sequence[str]:
-        """What changed in its key, a line for each part."""
         return change_lines(self.event.change)
 
     @property
     def short(self) -> str:
-        """The parts that changed, by name."""
         return short(self.event.change)
 
     @property
     def before(self) -> str:
-        """Which earlier event it is compared with."""
         return since_text(self.event)
 
     @property
     def before_s(self) -> float | None:
-        """When that was, in Unix seconds."""
         return (self.event.change or {}).get("before_s")
 
 
 def fleet_compile_sums(events: QuerySet[CompileEvent]) -> Sums:
-    """Sum up compiles by run and in all: three questions to the database."""
+    """Sum compiles by run and in total, with three queries."""
     found = list(_by_run(events))
     runs = Run.objects.defer("plan", "clock").in_bulk([each["run"] for each in found])
     spans = _spans(events)
@@ -131,10 +125,7 @@ def fleet_compile_sums(events: QuerySet[CompileEvent]) -> Sums:
         rows=rows,
         **{
             name: sum(getattr(row, name) for row in rows)
-            for name in (
-                *("n_graphs", "n_hits", "n_misses", "n_failures"),
-                *("wall_s", "lost_s"),
-            )
+            for name in ("n_graphs", "n_hits", "n_misses", "n_failures", "wall_s", "lost_s")
         },
         usd=sum(known) if known or not lossy else None,
         n_unpriced=len(lossy) - len(known),

@@ -7,12 +7,10 @@ from telemetry import catalog
 
 
 def flops_per_token(run: Run) -> float | None:
-    """Return the FLOPs that training on one token takes.
+    """Return the FLOPs of training on one token.
 
-    Notes
-    -----
-    Of a model that the catalogue lacks the run's own figures tell: ``6 · params``, and
-    ``12 · layers · hidden · seq_len`` for attention where the shape is given too.
+    For a model that the catalog lacks: ``6 · params``, and ``12 · layers · hidden · seq_len`` for
+    attention if the run reports its shape.
     """
     known = catalog.models().get(run.model)
     shape = run.shape or {}
@@ -23,7 +21,7 @@ def flops_per_token(run: Run) -> float | None:
 
 
 def peak_flops(run: Run) -> float | None:
-    """Return the dense FLOPs per second of all the run's nodes at its precision."""
+    """Return the dense FLOPs per second of all its nodes at its precision."""
     instance = catalog.instances().get(run.instance_type)
     if instance is None or run.precision not in instance.chip.peak_flops:
         return None
@@ -31,7 +29,7 @@ def peak_flops(run: Run) -> float | None:
 
 
 def mfu_ratio(run: Run, tokens_per_s: float | None) -> float | None:
-    """Return the share of the peak that training uses: model FLOPs utilization."""
+    """Return model FLOPs utilization: the share of the peak that training uses."""
     per_token, peak = flops_per_token(run), peak_flops(run)
     if not per_token or not peak or tokens_per_s is None or not math.isfinite(tokens_per_s):
         return None

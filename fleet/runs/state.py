@@ -1,4 +1,4 @@
-"""What is known in Redis of runs that report: their starts, workers, and last signs of life."""
+"""State of reporting runs in Redis: sessions, workers, and times of their last reports."""
 
 from collections.abc import Mapping
 
@@ -7,24 +7,24 @@ import msgspec
 from telemetry.store.hot import HotStore
 
 KEEP_S = 7 * 24 * 3600
-# Sorted sets: runs and nodes by when they were heard last, runs by their newest step.
+# Sorted sets: runs and nodes by their last report, runs by their newest step.
 HEARD, NODES, LAST = "steps-in:heard", "steps-in:nodes", "steps-in:last"
 # A hash with the clock of each node whose workers report.
 CLOCKS = "steps-in:clocks"
 
 
 def run_key(run: str) -> str:
-    """Return the hash of a run: per session its shift, and which was its first step and when."""
+    """Key of a hash: for each session its shift, first step and start."""
     return f"steps-in:run:{run}"
 
 
 def sessions_key(run: str) -> str:
-    """Return the sorted set of a run's starts, by when each was heard first."""
+    """Key of a sorted set: the sessions of a run by their first report."""
     return f"steps-in:sessions:{run}"
 
 
 def workers_key(run: str, session: str) -> str:
-    """Return the hash of a session's workers."""
+    """Key of a hash: the workers of a session."""
     return f"steps-in:workers:{run}\n{session}"
 
 
@@ -43,7 +43,7 @@ class Member(msgspec.Struct, array_like=True, gc=False, frozen=True):
 
 
 class RunState(msgspec.Struct, frozen=True):
-    """One run as its workers tell it."""
+    """One run as its workers report it."""
 
     session: str
     members: Mapping[str, Member]
@@ -55,13 +55,12 @@ class RunState(msgspec.Struct, frozen=True):
 
     @property
     def n_workers(self) -> int:
-        """How many workers are reported."""
-        said = max((member.n_workers for member in self.members.values()), default=0)
-        return max(said, len(self.members))
+        reported = max((member.n_workers for member in self.members.values()), default=0)
+        return max(reported, len(self.members))
 
     @property
     def n_dropped(self) -> int:
-        """How many reports were lost on the way."""
+        """Number of reports lost in transit."""
         return sum(member.n_dropped for member in self.members.values())
 
 
@@ -101,11 +100,10 @@ def state_of(hot: HotStore, run: str) -> RunState | None:
 
 
 def recently_reporting_runs(hot: HotStore, *, since_s: float) -> list[str]:
-    """Return the runs of which something was heard since."""
     return [name.decode() for name in hot.execute("ZRANGEBYSCORE", HEARD, since_s, "+inf")]
 
 
 def reporting_nodes(hot: HotStore) -> dict[str, float]:
-    """Return when each node's workers were heard last."""
+    """Return the time of the last report of each node's workers."""
     found = hot.execute("ZRANGE", NODES, 0, -1, "WITHSCORES", withscores=True)
     return {name.decode(): float(at_s) for name, at_s in found}

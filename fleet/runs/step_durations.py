@@ -1,4 +1,4 @@
-"""How long steps take, counted by bucket once a minute: what Prometheus' quantiles are made of."""
+"""Histograms of step durations, updated once a minute, for quantiles in Prometheus."""
 
 from collections.abc import Iterable, Sequence
 from datetime import datetime, timedelta
@@ -15,8 +15,7 @@ from telemetry.store.reading import Source
 
 # Workers may report a step this late. Counts never decrease.
 LATE_S = 60
-# The database gives 2,000 steps at a time without averaging neighbours: so much is asked for at
-# once, and so often in one look after an outage.
+# A query returns up to 2,000 steps without averaging. Limits the catch-up after an outage.
 PIECE_S, MOST_PIECES = 300, 48
 # Finished runs are exported for this long.
 EXPORTED_AFTER_END = timedelta(days=1)
@@ -43,10 +42,10 @@ def count_by_edge(values: FloatArray, edges: Sequence[float] = EDGES_S) -> NDArr
 
 
 def update_step_durations(source: Source, *, now: datetime) -> int:
-    """Count what steps have taken since the last look; return how many were counted.
+    """Count steps since the last update; return how many.
 
-    Each step is counted once, a minute after its end, and for good. Of a run that was under way
-    before anybody counted, what the hot tier has forgotten is not counted.
+    Each step is counted once, a minute after its end. Steps of earlier versions that have left the
+    hot tier are not counted.
     """
     due = Q(finished_at=None) | Q(finished_at__gt=now - EXPORTED_AFTER_END)
     runs = Run.objects.filter(due, trace=None).select_related("step_durations")
@@ -57,14 +56,13 @@ def update_step_durations(source: Source, *, now: datetime) -> int:
         if kept is None:
             since_s = max(int(run.started_at.timestamp()), until_s - source.keep_s)
             kept = StepDurations(run=run, until_s=since_s, last_step=-1, counts=[], total_s=0.0)
-        is_told = run.finished_at is not None and run.finished_at.timestamp() < kept.until_s
-        if until_s > kept.until_s and not is_told:
+        is_complete = run.finished_at is not None and run.finished_at.timestamp() < kept.until_s
+        if until_s > kept.until_s and not is_complete:
             n += _count(source, run, kept, until_s=until_s)
     return n
 
 
 def _count(source: Source, run: Run, kept: StepDurations, *, until_s: int) -> int:
-    """Count a run's steps since it was last looked at; return how many."""
     counts = np.array(kept.counts or [0] * (len(EDGES_S) + 1), np.int64)
     last_step, total_s, end_s, n = kept.last_step, kept.total_s, kept.until_s, 0
     for start_s in range(kept.until_s, until_s, PIECE_S)[:MOST_PIECES]:
@@ -81,7 +79,7 @@ def _count(source: Source, run: Run, kept: StepDurations, *, until_s: int) -> in
 
 
 def _keep(before: StepDurations, fields: dict[str, Any]) -> bool:
-    """Keep what was counted; of two who do so at once, one: False for the other."""
+    """Store the counts; return False if another process stored them first."""
     if not before.counts:
         run = before.run
         return StepDurations.objects.get_or_create(run=run, defaults=fields)[1]
@@ -90,7 +88,7 @@ def _keep(before: StepDurations, fields: dict[str, Any]) -> bool:
 
 
 def duration_rows(*, now: datetime) -> Iterable[tuple[str, list[int], float]]:
-    """Yield run, counts and seconds in all of the runs that go on, or ended within a day."""
+    """Yield run, counts and total seconds of runs that are active or ended within a day."""
     recent = Q(run__finished_at=None) | Q(run__finished_at__gt=now - EXPORTED_AFTER_END)
     rows = StepDurations.objects.filter(recent).order_by("run__name")
     for name, counts, total_s in rows.values_list("run__name", "counts", "total_s"):

@@ -28,10 +28,10 @@ from telemetry.store.models import RunChunk
 from telemetry.store.reading import Source
 
 MINUTE_S, HOUR_S = 60, 3600
-# With more steps than this, neighbours are summed: a block bootstrap loses nothing by it.
+# Above this number, neighbouring steps are summed; a block bootstrap allows it.
 MOST_ROWS = 4_000
 HEAVY_RATIO = 0.25
-# Warm-up is looked for in the first of them: what happens later is the run's life.
+# Warm-up ends within the first steps.
 HEAD_STEPS = 2_000
 COLUMNS = (
     *("steps", "step_s", "counted_s", "tokens", "usd"),
@@ -45,12 +45,12 @@ WAIT, TRANSFER = (FIRST_PHASE + PHASES.index(phase) for phase in ("wait_s", "tra
 class ArmSteps:
     """Sums over the steps of a run.
 
-    ``sums`` (n_rows, 14) holds COLUMNS: steps counted, their seconds; seconds, tokens and
-    dollars of those whose tokens were counted; seconds and exposed all-reduce seconds of those
-    that tell it; number and seconds of the all-reduce-heavy ones; sum of the losses that are
-    told, and how many are; dollars of all steps, NaN without a price; tokens of those that no
-    later start trained again, which alone tell losses, and how many steps were lost so. The
-    first ``n_warm_rows`` are its warm-up. Times are Unix seconds.
+    ``sums`` (n_rows, 14) holds COLUMNS: number of steps, their seconds; seconds, tokens and
+    dollars of those with known tokens; seconds and exposed all-reduce seconds of those that
+    report it; number and seconds of the all-reduce-heavy ones; sum and number of losses; dollars
+    of all steps, NaN without a price; tokens of steps that no later start repeated (only these
+    count losses), and number of repeated steps. The first ``n_warm_rows`` are the warm-up. Times
+    are Unix seconds.
     """
 
     sums: FloatArray
@@ -60,7 +60,6 @@ class ArmSteps:
     last_step: int = 0
 
     def __len__(self) -> int:
-        """Count the steps."""
         return int(self.sums[:, 0].sum())
 
 
@@ -97,8 +96,8 @@ def steps_of(hot: Source, run: Run, *, until: datetime) -> ArmSteps:
 
 def starts_of(run: Run, until_s: float) -> list[tuple[float, float]]:
     """List a run's starts before a time: first step, and our step count less the job's."""
-    told = (start for start in run.starts or () if start["began_s"] < until_s)
-    return [(start["first_step"], start["shift"]) for start in told]
+    starts = (start for start in run.starts or () if start["began_s"] < until_s)
+    return [(start["first_step"], start["shift"]) for start in starts]
 
 
 def _arm_steps(sums: FloatArray, n_warm_rows: int, ends: Sequence[FloatArray]) -> ArmSteps:
@@ -112,7 +111,7 @@ def _arm_steps(sums: FloatArray, n_warm_rows: int, ends: Sequence[FloatArray]) -
 
 
 def _counting(rows: FloatArray, until_s: float) -> FloatArray:
-    """Keep the steps that ended before a moment and have a duration."""
+    """Keep steps with a duration that ended before a time."""
     return rows[(rows[:, ENDED] < until_s) & np.isfinite(_step_s(rows))]
 
 
@@ -162,11 +161,11 @@ def _columns(rows: FloatArray, rates: Tariff, lost: FloatArray) -> FloatArray:
     step_s, tokens = _step_s(rows), rows[:, TOKENS]
     usd = rates.each_usd(rows[:, ENDED] - step_s, rows[:, ENDED])
     allreduce_s = rows[:, WAIT] + rows[:, TRANSFER]
-    is_counted, is_told = np.isfinite(tokens), np.isfinite(allreduce_s) & (step_s > 0)
-    share = np.where(is_told, allreduce_s, 0.0) / np.where(is_told, step_s, 1.0)
-    n_heavy = int(HEAVY_RATIO * is_told.sum())
+    is_counted, has_share = np.isfinite(tokens), np.isfinite(allreduce_s) & (step_s > 0)
+    share = np.where(has_share, allreduce_s, 0.0) / np.where(has_share, step_s, 1.0)
+    n_heavy = int(HEAVY_RATIO * has_share.sum())
     heavy = np.zeros(len(rows))
-    order = np.argsort(np.where(is_told, share, -1.0), kind="stable")
+    order = np.argsort(np.where(has_share, share, -1.0), kind="stable")
     heavy[order[len(rows) - n_heavy :]] = 1.0
     counted_s = np.where(is_counted, step_s, 0.0)
     has_loss = np.isfinite(rows[:, LOSS]) & (lost == 0)
@@ -177,8 +176,8 @@ def _columns(rows: FloatArray, rates: Tariff, lost: FloatArray) -> FloatArray:
             counted_s,
             np.where(is_counted, tokens, 0.0),
             np.where(is_counted, usd, 0.0),
-            np.where(is_told, step_s, 0.0),
-            np.where(is_told, allreduce_s, 0.0),
+            np.where(has_share, step_s, 0.0),
+            np.where(has_share, allreduce_s, 0.0),
             heavy,
             heavy * step_s,
             np.where(has_loss, rows[:, LOSS], 0.0),

@@ -1,13 +1,14 @@
-"""Current figures of runs, nodes and the fleet, for pages and /metrics."""
+"""Current values of runs, nodes and the fleet, for pages and /metrics."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isnan
+from typing import Any
 
 import numpy as np
 
 from fleet.models import Alert, Node, Run
 from fleet.runs.flops import mfu_ratio
-from fleet.runs.node_figures import NO_FIGURES, LatestFigures, latest_figures
 from fleet.runs.state import reporting_nodes
 from telemetry.blocks import Block, FloatArray
 from telemetry.steps import StepBatch
@@ -15,12 +16,12 @@ from telemetry.store.hot import HotStore
 
 RECENT_S = 60
 SLOW_STEPS = 5  # a run slower than this many steps a minute is averaged over so many
-# A share is judged by two steps: averaged for longer, it would call a fault of now half as bad.
+# A longer average would hide a new fault.
 SHARE_S = 10.0
 SHARE_STEPS = 2
 STALE_AFTER_S = 15
 STALE_AFTER_STEPS = 3
-# A node of which only its training job speaks is heard as often as that has something to say.
+# A node without an agent reports only when its training job does.
 JOB_STALE_S = 60
 LATE_AFTER_S = 3.0
 SECONDS_PER_HOUR = 3600.0
@@ -48,13 +49,13 @@ class RunNow:
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether the all-reduce share is above the run's own limit."""
+        """Whether the all-reduce share is above the run's limit."""
         return (self.share_ratio or 0.0) > self.run.allreduce_limit_ratio
 
 
 @dataclass(frozen=True, slots=True)
 class NodeNow:
-    """One node, by its newest block; None where nothing was reported."""
+    """One node, by its newest block; None if unknown."""
 
     node: Node
     last_seen_s: float | None = None
@@ -75,7 +76,7 @@ class NodeNow:
 
 @dataclass(frozen=True, slots=True)
 class FleetNow:
-    """The fleet in one line: is anything wrong, where, since when, at what cost."""
+    """Totals of the fleet, its worst run and its oldest unacknowledged alert."""
 
     tick: int | None
     n_nodes: int
@@ -96,17 +97,17 @@ class FleetNow:
 
     @property
     def n_open(self) -> int:
-        """How many alerts are not resolved."""
+        """Number of open alerts."""
         return self.n_unacknowledged + self.n_acknowledged
 
     @property
     def is_late(self) -> bool:
-        """Whether ticks are late enough to tell users."""
+        """Whether ticks are late enough to warn users."""
         return (self.tick_lateness_s or 0.0) > LATE_AFTER_S
 
 
 def recent_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
-    """Read the last minute of a run's steps, or its last few where they are slow."""
+    """Read the last minute of a run's steps, or the last few if they are slow."""
     steps = hot.steps(run, since_s=now_s - RECENT_S)
     if len(steps) >= SLOW_STEPS:
         return steps
@@ -116,7 +117,7 @@ def recent_steps(hot: HotStore, run: str, *, now_s: float) -> StepBatch:
 def run_now(
     run: Run, steps: StepBatch, *, now_s: float, shared: StepBatch | None = None
 ) -> RunNow:
-    """Sum up a run by its recent steps; ``shared`` are those to judge its share by, if not all."""
+    """Summarise a run by its recent steps; ``shared`` are those for its all-reduce share."""
     if not len(steps):
         return RunNow(run)
     step_s = float(np.nanmean(steps.step_s))
@@ -135,7 +136,7 @@ def run_now(
         usd_per_mtok=usd_per_mtok(run.usd_per_hour, tokens_per_s),
         last_step=int(steps.step[-1]),
         last_step_at_s=float(steps.ended_at_s[-1]),
-        # Who says that it compiles owes no step.
+        # No steps are expected during a compile.
         is_stale=run.phase != Run.Phase.COMPILING
         and age_s > max(STALE_AFTER_S, STALE_AFTER_STEPS * step_s),
     )
@@ -143,8 +144,8 @@ def run_now(
 
 def mean_known(values: FloatArray) -> float | None:
     """Mean of the known values; None where there are none."""
-    told = values[np.isfinite(values)]
-    return float(told.mean()) if len(told) else None
+    known = values[np.isfinite(values)]
+    return float(known.mean()) if len(known) else None
 
 
 def pace_of(tokens: FloatArray, step_s: FloatArray) -> float | None:
@@ -178,10 +179,8 @@ def nodes_now(
     latest: Mapping[str, Block] | None = None,
 ) -> list[NodeNow]:
     """Summarise each node by its newest block; ``latest`` are the blocks, if already read."""
-    vitals, seen = (
-        latest_figures((hot.latest() if latest is None else latest).values()),
-        hot.last_seen(),
-    )
+    figures = latest_figures((hot.latest() if latest is None else latest).values())
+    seen = hot.last_seen()
     nodes = list(nodes)
     by_job = (
         reporting_nodes(hot) if any(node.source == Node.Source.STEPS for node in nodes) else {}
@@ -189,7 +188,7 @@ def nodes_now(
     return [
         _node_now(
             node,
-            vitals.get((node.shard, node.name), NO_FIGURES),
+            figures.get((node.shard, node.name), {}),
             (by_job if node.source == Node.Source.STEPS else seen).get(node.name),
             now_s,
         )
@@ -198,7 +197,7 @@ def nodes_now(
 
 
 def reporting_now(hot: HotStore, *, now_s: float) -> tuple[int, int]:
-    """Count the nodes that report, and the nodes that should."""
+    """Count the nodes that report, and those that should."""
     seen, by_job = hot.last_seen(), reporting_nodes(hot)
     expected = Node.objects.filter(run__finished_at=None).values_list("name", "source")
     reporting = [
@@ -213,22 +212,64 @@ def _is_heard(source: str, seen_s: float | None, now_s: float) -> bool:
     return seen_s is not None and now_s - seen_s <= stale_s
 
 
-def _node_now(node: Node, vitals: LatestFigures, seen_s: float | None, now_s: float) -> NodeNow:
+def _node_now(
+    node: Node, figures: Mapping[str, Any], seen_s: float | None, now_s: float
+) -> NodeNow:
     by_job = node.source == Node.Source.STEPS
     is_up = _is_heard(node.source, seen_s, now_s) and not (by_job and node.is_released)
-    told = vitals if is_up else NO_FIGURES
-    return NodeNow(
-        node,
-        last_seen_s=seen_s,
-        is_up=is_up,
-        utilization_mean=told.utilization_mean,
-        utilization_min=told.utilization_min,
-        utilization_max=told.utilization_max,
-        hbm_bytes_per_s=told.hbm_bytes_per_s,
-        device_memory_used_bytes=told.device_memory_used_bytes,
-        efa_latency_max_s=told.efa_latency_max_s,
-        ecc_uncorrected=told.ecc_uncorrected,
-    )
+    return NodeNow(node, last_seen_s=seen_s, is_up=is_up, **(figures if is_up else {}))
+
+
+def latest_figures(blocks: Iterable[Block]) -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """Return the fields of `NodeNow` that a block reports, by shard and node.
+
+    Parts that report nothing (NaN) are left out of means, sums and extremes; a value is None if
+    no part of the node reports it.
+    """
+    found: dict[tuple[str, str], Mapping[str, Any]] = {}
+    for block in blocks:
+        cores = _values(block, "core_utilization_ratio")
+        errors = np.hstack([_values(block, f"{kind}_ecc_uncorrected") for kind in ("mem", "sram")])
+        columns = {
+            "utilization_mean": _known(_sum(cores) / np.maximum(_count(cores), 1)),
+            "utilization_min": _known(_extreme(cores, np.fmin)),
+            "utilization_max": _known(_extreme(cores, np.fmax)),
+            "hbm_bytes_per_s": _known(_sum(_values(block, "hbm_bandwidth_bytes_per_s"))),
+            "device_memory_used_bytes": _known(_sum(_values(block, "device_memory_used_bytes"))),
+            "efa_latency_max_s": _known(_extreme(_values(block, "efa_latency_s"), np.fmax)),
+            "ecc_uncorrected": [
+                None if total is None else int(total) for total in _known(_sum(errors))
+            ],
+        }
+        for name, row in zip(block.nodes, zip(*columns.values(), strict=True), strict=True):
+            found[block.shard, name] = dict(zip(columns, row, strict=True))
+    return found
+
+
+def _values(block: Block, metric: str) -> FloatArray:
+    """Return one metric: (n_nodes, n_parts), of no parts where the block lacks it."""
+    values = block.values.get(metric)
+    return np.zeros((len(block.nodes), 0)) if values is None else values.astype(float)
+
+
+def _count(values: FloatArray) -> FloatArray:
+    return np.asarray(np.isfinite(values).sum(axis=1), dtype=float)
+
+
+def _sum(values: FloatArray) -> FloatArray:
+    """Sum over parts: (n_nodes,), NaN where no part reports."""
+    total = np.where(np.isfinite(values), values, 0.0).sum(axis=1)
+    return np.asarray(np.where(_count(values) > 0, total, np.nan))
+
+
+def _extreme(values: FloatArray, pick: np.ufunc) -> FloatArray:
+    """Return the lowest or highest part: (n_nodes,), NaN where no part reports."""
+    return np.asarray(pick.reduce(values, axis=1, initial=np.nan))
+
+
+def _known(values: FloatArray) -> list[float | None]:
+    """Return numbers, None for NaN."""
+    return [None if isnan(value) else value for value in values.tolist()]
 
 
 def fleet_now(

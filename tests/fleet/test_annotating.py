@@ -73,7 +73,7 @@ def test_a_compile_is_kept_with_its_end_and_a_restart_as_one(run: Run) -> None:
     assert kept == [
         ("compile", "compiles"),
         ("restart", "trains"),
-        ("restart", "stopped, and waits to start again"),
+        ("restart", "stopped, waiting to restart"),
         ("restart", "trains"),
     ]
     assert compile_.ends_at == NOON + timedelta(minutes=12)

@@ -36,7 +36,7 @@ def test_the_parts_that_are_shown_are_the_whole_to_the_cent(page: Page, alive: R
     assert len(parts) >= 3
     assert round(sum(parts), 2) == total
     assert total == pytest.approx(2 * 86, rel=0.01)
-    assert "getting ready and warm-up" in text
+    assert "startup and warm-up" in text
 
 
 def test_it_stands_on_the_page_of_the_run(page: Page, alive: Run, hot: HotStore) -> None:

@@ -89,7 +89,7 @@ def test_another_place_for_the_cache_is_named(run: Run) -> None:
     keep(run, asked("MODULE_1+a", cache="/fsx/cache"))
     (again,) = keep(run, asked("MODULE_1+a", after_s=DAY_S, cache="/var/tmp/cache"))
 
-    assert change_lines(again.change) == ["the cache: /var/tmp/cache in place of /fsx/cache"]
+    assert change_lines(again.change) == ["cache: /fsx/cache became /var/tmp/cache"]
 
 
 def test_processes_that_compile_side_by_side_share_no_cache(run: Run) -> None:
