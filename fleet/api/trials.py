@@ -32,9 +32,9 @@ from fleet.trials.figures import (
     Comparison,
     MatchState,
     TrialFigures,
+    claim_for,
     load_figures,
 )
-from fleet.trials.measures import claim_for
 from fleet.trials.services import MOST_CANDIDATES, MOST_STEPS, MOST_TOKENS
 from fleet.trials.text import sentence
 from fleet.trials.verdict import ARMS_DIFFER, NO_VERDICT, Verdict, judge

@@ -15,9 +15,17 @@ from fleet.models import Run, Trial
 from fleet.pages.forms import TrialForm, add_field_error
 from fleet.pages.render import HtmxRequest, render_page
 from fleet.trials import services
-from fleet.trials.figures import MatchState, TrialFigures, load_figures, mismatches, unknowns
-from fleet.trials.measures import BY_NAME, DECIDING, definitions
-from fleet.trials.tables import CandidateReport, candidate_reports, written_csv
+from fleet.trials.figures import (
+    BY_NAME,
+    DECIDING,
+    MatchState,
+    TrialFigures,
+    definitions,
+    load_figures,
+    mismatches,
+    unknowns,
+)
+from fleet.trials.text import CandidateReport, candidate_reports, written_csv
 from telemetry.errors import FieldError
 
 N_RUNS, N_TRIALS = 200, 100

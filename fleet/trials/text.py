@@ -1,13 +1,342 @@
-"""The text of a trial: values as they are written, the verdict as sentences, and notes on it."""
+"""The text of a trial: values, sentences, notes, rows of tables, the interval chart, CSV."""
 
-from collections.abc import Callable, Mapping, Sequence
+import csv
+import io
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from fleet.formatting import ABSENT, NBSP, change, count, duration, percent, seconds, si, usd
+from fleet.formatting import (
+    ABSENT,
+    MINUS,
+    NBSP,
+    change,
+    count,
+    duration,
+    percent,
+    seconds,
+    si,
+    usd,
+)
 from fleet.runs.prices import NOT_STATED, ListPrice
-from fleet.trials.figures import ArmFigures, Candidate, Comparison, TrialFigures
-from fleet.trials.measures import BY_NAME, NOT_NAMED, VendorClaim
-from fleet.trials.verdict import BreakEvenPrice, ListPriceComparison, Verdict, judge
-from telemetry.statistics.verdicts import TrialWord
+from fleet.trials.figures import (
+    BY_NAME,
+    NOT_NAMED,
+    NOT_REPORTED,
+    TOKENS_PER_MTOK,
+    ArmFigures,
+    Candidate,
+    Comparison,
+    TrialFigures,
+    VendorClaim,
+    claim_for,
+)
+from fleet.trials.verdict import (
+    ARMS_DIFFER,
+    NO_VERDICT,
+    BreakEvenPrice,
+    ListPriceComparison,
+    Verdict,
+    judge,
+)
+from telemetry.statistics.verdicts import LEAST_RATIO, TrialWord
+
+
+@dataclass(frozen=True, slots=True)
+class ComparisonRow:
+    """A comparison as text. ``why_none`` explains a missing verdict, and is empty otherwise."""
+
+    comparison: Comparison
+    label: str
+    before: str
+    after: str
+    interval: str
+    note: str
+    why_none: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class OneTimeCost:
+    """What each arm did once, so that it has no interval."""
+
+    label: str
+    before: str
+    after: str
+    change: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimBand:
+    """A vendor's claim on the axis of a chart, in percent of its width."""
+
+    left: str
+    width: str
+    claim: VendorClaim
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalLine:
+    """One measure of a chart: its point, and its interval where there is one."""
+
+    row: ComparisonRow
+    at: str
+    left: str
+    right: str
+    band: ClaimBand | None
+
+
+@dataclass(frozen=True, slots=True)
+class IntervalChart:
+    """Lines on an axis; each tick has its position in percent and its difference."""
+
+    lines: tuple[IntervalLine, ...]
+    ticks: tuple[tuple[str, float], ...]
+    zero: str
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateReport:
+    """Everything that a page shows about one candidate."""
+
+    candidate: Candidate
+    verdict: Verdict
+    sentence: str
+    rows: list[ComparisonRow]
+    one_time: list[OneTimeCost]
+    chart: IntervalChart | None
+    claim: VendorClaim | None
+    notes: list[str]
+
+    @property
+    def has_band(self) -> bool:
+        """Whether the vendor's claim is drawn next to what was measured."""
+        return self.chart is not None and any(line.band for line in self.chart.lines)
+
+    @property
+    def summary(self) -> list[ComparisonRow | None]:
+        """Cost and pace, for one line."""
+        pair = (self.candidate.get(name) for name in ("usd_per_mtok", "tokens_per_s"))
+        return [None if each is None else comparison_row(each) for each in pair]
+
+
+def candidate_reports(figures: TrialFigures) -> list[CandidateReport]:
+    """Judge every candidate of a trial, and prepare what a page shows about it."""
+    baseline = figures.baseline
+    if baseline is None:
+        return []
+    reports = []
+    for candidate in figures.candidates:
+        arm, verdict = figures.arm(candidate.run), judge(figures, candidate)
+        claim = claim_for(baseline.instance_type, arm.instance_type)
+        reports.append(
+            CandidateReport(
+                candidate,
+                verdict,
+                sentence(candidate, baseline.label, verdict),
+                comparison_rows(candidate, verdict),
+                one_time_costs(baseline, arm),
+                interval_chart(candidate, claim, verdict),
+                claim,
+                notes(candidate, (baseline, arm), verdict, claim),
+            )
+        )
+    return reports
+
+
+def comparison_rows(candidate: Candidate, verdict: Verdict) -> list[ComparisonRow]:
+    """List the rows of a candidate: cost at equal price kinds, then what was measured."""
+    why_none = ARMS_DIFFER if verdict.differing else ""
+    rows = []
+    for listed in verdict.at_list_prices:
+        row = comparison_row(listed.comparison)
+        label = f"{row.label}, {listed.kind} list prices"
+        rows.append(replace(row, label=label, why_none=why_none))
+    listed_measures = {listed.comparison.measure for listed in verdict.at_list_prices}
+    for comparison in candidate.comparisons:
+        row = comparison_row(comparison)
+        as_paid = ", as paid" if comparison.measure in listed_measures else ""
+        why_none = verdict.why_none(comparison.measure)
+        rows.append(replace(row, label=f"{row.label}{as_paid}", why_none=why_none))
+    return rows
+
+
+def comparison_row(comparison: Comparison) -> ComparisonRow:
+    """Write a comparison as text; the note says how close the arms are, or how many steps lack."""
+    name, note, more = comparison.measure, "", comparison.n_more_steps
+    if comparison.word == TrialWord.CANNOT_TELL:
+        ends = (comparison.low, comparison.high)
+        farthest = max((abs(end) for end in ends if end is not None), default=0.0)
+        if None not in ends and farthest < LEAST_RATIO:
+            note = f"same within {percent(farthest)}"
+        elif more:
+            note = f"about {count(more)} more step{'' if more == 1 else 's'}"
+    return ComparisonRow(
+        comparison,
+        BY_NAME[name].label,
+        written(name, comparison.baseline),
+        written(name, comparison.candidate),
+        interval(comparison),
+        note,
+    )
+
+
+def one_time_costs(baseline: ArmFigures, candidate: ArmFigures) -> list[OneTimeCost]:
+    """Compare how long the arms compiled, and how long they took until their first step."""
+    return [
+        _one_time_cost("compile time", baseline.compile_s, candidate.compile_s),
+        _one_time_cost("until the first step", baseline.ready_s, candidate.ready_s),
+    ]
+
+
+def _one_time_cost(label: str, before_s: float | None, after_s: float | None) -> OneTimeCost:
+    before, after = (
+        NOT_REPORTED if value_s is None else duration(value_s) if value_s else "none"
+        for value_s in (before_s, after_s)
+    )
+    if before_s is None or after_s is None:
+        return OneTimeCost(label, before, after, ABSENT)
+    more_s = after_s - before_s
+    sign = MINUS if more_s < 0 else "+"
+    return OneTimeCost(label, before, after, f"{sign}{duration(abs(more_s))}")
+
+
+# More is better in each: what lies to the right of zero favours the candidate.
+CHARTED = ("tokens_per_usd", "tokens_per_s", "mfu_ratio")
+TICKS = (0.01, 0.02, 0.05, 0.1, 0.2, 0.25, 0.5, 1.0, 2.0, 5.0, 10.0)
+MOST_TICKS = 6
+MARGIN = 0.08
+
+
+def interval_chart(
+    candidate: Candidate, claim: VendorClaim | None, verdict: Verdict | None = None
+) -> IntervalChart | None:
+    """Draw a candidate's measures of which more is better; None where there is none.
+
+    A claim about tokens per dollar is drawn only where the prices are of one kind. Without a
+    verdict they are taken to be.
+    """
+    charted = list(_charted(candidate, verdict))
+    if not charted:
+        return None
+    claim = claim if any(has_band for _, has_band in charted) else None
+    axis = _Axis([row.comparison for row, _ in charted], claim)
+    lines = []
+    for row, has_band in charted:
+        found, band = row.comparison, None
+        if claim and has_band:
+            width = (claim.high - claim.low) / axis.length * 100
+            band = ClaimBand(axis.place(claim.low), f"{width:.2f}", claim)
+        low, high = (found.ratio if end is None else end for end in (found.low, found.high))
+        at, left, right = (axis.place(value) for value in (found.ratio, low, high))
+        lines.append(IntervalLine(row, at, left, right, band))
+    ticks = tuple((axis.place(at), at) for at in axis.ticks)
+    return IntervalChart(tuple(lines), ticks, axis.place(0.0))
+
+
+def _charted(
+    candidate: Candidate, verdict: Verdict | None
+) -> Iterator[tuple[ComparisonRow, bool]]:
+    """Yield the rows to draw, and whether a claim about tokens per dollar applies to each.
+
+    List prices are drawn only where the prices paid are of different kinds or unknown, or where
+    list prices contradict them.
+    """
+    is_unlike = verdict is not None and verdict.has_unlike_kinds
+    if verdict and (verdict.paid is None or is_unlike or verdict.contradicting):
+        for listed in verdict.at_list_prices:
+            found = listed.comparison
+            inverse = Comparison(
+                measure="tokens_per_usd",
+                baseline=TOKENS_PER_MTOK / found.baseline,
+                candidate=TOKENS_PER_MTOK / found.candidate,
+                ratio=1 / (1 + found.ratio) - 1,
+                low=None if found.high is None else 1 / (1 + found.high) - 1,
+                high=None if found.low is None else 1 / (1 + found.low) - 1,
+                word=found.word,
+                n_more_steps=found.n_more_steps,
+            )
+            row = comparison_row(inverse)
+            yield replace(row, label=f"{row.label}, {listed.kind} prices"), True
+    for name in CHARTED:
+        if (comparison := candidate.get(name)) is None:
+            continue
+        row = comparison_row(comparison)
+        is_priced = name == "tokens_per_usd"
+        if is_priced and is_unlike:
+            row = replace(row, label=f"{row.label}, as paid")
+        yield row, is_priced and not is_unlike
+
+
+class _Axis:
+    """An axis that extends a little beyond everything it shows."""
+
+    def __init__(self, shown: Sequence[Comparison], claim: VendorClaim | None) -> None:
+        ends = [0.0, *((claim.low, claim.high) if claim else ())]
+        for each in shown:
+            ends += [end for end in (each.ratio, each.low, each.high) if end is not None]
+        margin = MARGIN * (max(ends) - min(ends)) or 0.01
+        self.start = min(ends) - margin
+        self.length = max(ends) + margin - self.start
+
+    @property
+    def ticks(self) -> list[float]:
+        """Round differences, at most a handful."""
+        every = next((t for t in TICKS if self.length / t <= MOST_TICKS), TICKS[-1])
+        first = -int(-self.start // every)
+        n = int((self.start + self.length) // every) - first + 1
+        return [(first + i) * every for i in range(n)]
+
+    def place(self, value: float) -> str:
+        """Position of a difference, in percent of the axis."""
+        return f"{(value - self.start) / self.length * 100:.2f}"
+
+
+COMPARISON_COLUMNS = (
+    *("candidate", "run", "measure", "baseline", "value", "ratio"),
+    *("low_95", "high_95", "word", "n_more_steps"),
+)
+ARM_COLUMNS = (
+    *("arm", "run", "instance_type", "n_nodes", "n_steps", "n_settled", "n_warm_up"),
+    *("tokens_per_step", "compile_s", "ready_s", "first_step_s", "warm_up_s"),
+    *("first_epoch_step_s", "first_epoch_ratio", "time_to_train_s", "n_tokens", "n_lost"),
+    *("settled_s", "settled_tokens", "price_basis"),
+    *("usd_per_hour", "usd_ready", "usd_warm_up", "usd_settled", "usd_between", "usd"),
+)
+# A spreadsheet takes what begins with one of these for a formula.
+FORMULA_PREFIXES = ("=", "+", "-", "@", "\t", "\r")
+
+
+def written_csv(figures: TrialFigures) -> str:
+    """Write two tables with an empty line between: the comparisons, and what each arm took."""
+    text = io.StringIO()
+    writer = csv.writer(text)
+    writer.writerow(COMPARISON_COLUMNS)
+    for candidate in figures.candidates:
+        verdict = judge(figures, candidate)
+        for each in candidate.comparisons:
+            why_none = verdict.why_none(each.measure)
+            row = [
+                *(candidate.label, candidate.run, each.measure, each.baseline, each.candidate),
+                *(each.ratio, each.low, each.high),
+                f"{NO_VERDICT}{why_none}" if why_none else each.word,
+                None if why_none else each.n_more_steps,
+            ]
+            writer.writerow([_cell(value) for value in row])
+    writer.writerow([])
+    writer.writerow(ARM_COLUMNS)
+    for arm in figures.arms:
+        row = [arm.label, *(getattr(arm, name) for name in ARM_COLUMNS[1:])]
+        writer.writerow([_cell(value) for value in row])
+    return text.getvalue()
+
+
+def _cell(value: object) -> object:
+    """Escape what a spreadsheet would compute; None becomes an empty cell."""
+    if not isinstance(value, str):
+        return "" if value is None else value
+    # Spreadsheets that guess the encoding read this sign wrongly.
+    text = value.replace("\u00d7", "x")
+    return f"'{text}" if text.startswith(FORMULA_PREFIXES) else text
+
 
 # Two arms may cost nearly the same: below this, dollars are written to a hundredth of a cent.
 FINE_USD = 1.0

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from fleet.models.run import SECONDS_PER_HOUR
 from fleet.runs.prices import CommonKind, PriceKinds, list_prices, price_kinds
 from fleet.trials.figures import (
+    DECIDING,
+    TOKENS_PER_MTOK,
     ArmFigures,
     Candidate,
     Comparison,
@@ -15,7 +17,6 @@ from fleet.trials.figures import (
     match_pair,
     mismatches,
 )
-from fleet.trials.measures import DECIDING, TOKENS_PER_MTOK
 from telemetry.statistics.bootstrap import Difference
 from telemetry.statistics.forecast import NORMAL_QUANTILE
 from telemetry.statistics.verdicts import DEFAULT_STEPS, TrialVerdict, TrialWord, verdict

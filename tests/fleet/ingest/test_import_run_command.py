@@ -11,8 +11,7 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 
 from fleet.models import Run
-from fleet.trials.comparison import compare
-from fleet.trials.services import begin
+from fleet.trials.services import begin, compare
 from telemetry.store.hot import HotStore
 from telemetry.store.models import RunChunk
 from tests.fleet.trials.conftest import made, train

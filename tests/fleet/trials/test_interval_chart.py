@@ -2,9 +2,8 @@
 
 import pytest
 
-from fleet.trials.figures import Candidate, Comparison
-from fleet.trials.measures import TRAINIUM2, claim_for
-from fleet.trials.tables import IntervalChart, interval_chart
+from fleet.trials.figures import TRAINIUM2, Candidate, Comparison, claim_for
+from fleet.trials.text import IntervalChart, interval_chart
 
 
 def candidate(ratio: float, low: float | None, high: float | None) -> Candidate:

@@ -13,8 +13,7 @@ from fleet.formatting import count, usd
 from fleet.models import Run, Trial
 from fleet.trials.figures import load_figures
 from fleet.trials.services import update_figures
-from fleet.trials.tables import ARM_COLUMNS, COMPARISON_COLUMNS, written_csv
-from fleet.trials.text import written
+from fleet.trials.text import ARM_COLUMNS, COMPARISON_COLUMNS, written, written_csv
 from telemetry.store.hot import HotStore
 from tests.fleet.trials.conftest import LATER, train
 from tests.parts import NOON_S

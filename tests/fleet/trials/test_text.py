@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 
 from fleet.trials.figures import ArmFigures, Candidate, Comparison, Match, MatchState, TrialFigures
-from fleet.trials.tables import comparison_row
-from fleet.trials.text import sentences
+from fleet.trials.text import comparison_row, sentences
 
 ARM = {
     "run": "vit-p5",

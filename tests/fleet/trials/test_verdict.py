@@ -8,6 +8,7 @@ import pytest
 
 from fleet.runs.prices import kind_of, list_prices
 from fleet.trials.figures import (
+    TRAINIUM2,
     ArmFigures,
     ArmPrice,
     Candidate,
@@ -17,9 +18,7 @@ from fleet.trials.figures import (
     PaceEvidence,
     TrialFigures,
 )
-from fleet.trials.measures import TRAINIUM2
-from fleet.trials.tables import interval_chart
-from fleet.trials.text import sentences
+from fleet.trials.text import interval_chart, sentences
 from fleet.trials.verdict import Verdict, judge
 from tests.fleet.trials.test_text import ARM, NULLS
 
