@@ -21,14 +21,14 @@ from telemetry.store.reading import Source
 TOKENS_PER_MTOK = 1e6
 REUSES = (True, False)
 MOST_DAYS = 3_650.0
-# A run that takes so many times as long as without failures is none to plan.
+# A run that failures make this many times as long cannot be planned.
 MOST_STRETCH = 100.0
 
 
 class Range(msgspec.Struct, frozen=True):
-    """A figure as expected, and from where to where it lies in 95 of 100 cases.
+    """An expected figure with its 95 % interval.
 
-    An end that is infinite, as a break-even that may never come, is None.
+    An infinite end is None, such as that of a break-even that may never come.
     """
 
     value: float
@@ -37,7 +37,7 @@ class Range(msgspec.Struct, frozen=True):
 
 
 class ArmCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What one arm costs: over the same days, and for the same tokens."""
+    """The cost of one arm: over the same days, and for the same tokens."""
 
     label: str
     run: str | None
@@ -53,7 +53,7 @@ class ArmCost(msgspec.Struct, frozen=True, kw_only=True):
 class BreakEvenPoint(msgspec.Struct, frozen=True, kw_only=True):
     """When the candidate has earned back its start; ``days`` is None where it never does.
 
-    ``reason`` says why; ``chance_ratio`` in how many draws it comes at all.
+    ``reason`` says why. ``chance_ratio`` is the share of draws in which it does.
     """
 
     reason: str
@@ -63,7 +63,7 @@ class BreakEvenPoint(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReuseScenario(msgspec.Struct, frozen=True, kw_only=True):
-    """One way to go: with compiled graphs reused, or not. The baseline is the first of two.
+    """A schedule with compiled graphs reused, or without. The baseline is the first of two arms.
 
     ``saved_usd`` and ``extra_days`` are of the candidate against the baseline, for equal tokens.
     """
@@ -84,7 +84,7 @@ class Saved(msgspec.Struct, frozen=True):
 
 
 class Projection(msgspec.Struct, frozen=True, kw_only=True):
-    """A schedule of ``days``; ``tokens`` is the work that every cost is told for."""
+    """A schedule of ``days``; ``tokens`` is the work that all costs refer to."""
 
     days: float
     porting_usd: float
@@ -94,27 +94,21 @@ class Projection(msgspec.Struct, frozen=True, kw_only=True):
     reuse_saves: tuple[Saved, ...]
 
     def scenario(self, *, has_reuse: bool) -> ReuseScenario:
-        """Return one of the two ways to go."""
         return next(each for each in self.scenarios if each.has_reuse == has_reuse)
 
 
 @dataclass(frozen=True, slots=True)
 class Arms:
-    """The arms of a schedule, the candidate last, under one way to go."""
+    """The arms of a schedule in one scenario, the candidate last."""
 
     planned: tuple[Planned, ...]
     arms: tuple[ArmForecast, ...]
-
-    @property
-    def candidate(self) -> ArmForecast:
-        """The arm that is asked about."""
-        return self.arms[-1]
 
 
 def arms_of(
     planned: tuple[Planned, ...], *, days: float, porting_usd: float, has_reuse: bool
 ) -> Arms:
-    """Return the arms as they would go; with and without reuse they meet the same chances."""
+    """Forecast the arms. Both scenarios use the same random draws."""
     arms = []
     for place, each in enumerate(planned):
         usd = porting_usd if place == len(planned) - 1 else 0.0
@@ -132,18 +126,18 @@ def arms_of(
 def length_of(
     planned: tuple[Planned, ...], *, days: float, tokens: float | None
 ) -> tuple[float, float]:
-    """Return days and tokens of a schedule: where tokens are asked for, as long as they take.
+    """Compute days and tokens of a schedule; the days follow from the tokens if given.
 
     Raises
     ------
     FieldError
-        Where an arm would hardly train for failures, or the candidate would not come to its
-        first step, or takes lifetimes.
+        Where failures keep an arm from training, the candidate does not reach its first step,
+        or the tokens take too long.
     """
     for each in planned:
         if float(stretch(each.habits, has_reuse=True)) > MOST_STRETCH:
             raise FieldError(
-                "failures", f"so many keep {each.label} from ever getting on; choose fewer"
+                "failures", f"so many keep {each.label} from making progress; choose fewer"
             )
     candidate = course(planned[-1].habits, has_reuse=True)
     if tokens is None:
@@ -173,10 +167,10 @@ def project(
     Raises
     ------
     FieldError
-        Where the candidate would not come to its first step.
+        Where the candidate does not reach its first step.
     """
     days, work = length_of(planned, days=days, tokens=tokens)
-    ways = {
+    scenarios = {
         has_reuse: arms_of(planned, days=days, porting_usd=porting_usd, has_reuse=has_reuse)
         for has_reuse in REUSES
     }
@@ -185,9 +179,11 @@ def project(
         porting_usd=porting_usd,
         tokens=work,
         is_by_tokens=tokens is not None,
-        scenarios=tuple(_scenario(ways[r], has_reuse=r, days=days, work=work) for r in REUSES),
+        scenarios=tuple(
+            _scenario(scenarios[r], has_reuse=r, days=days, work=work) for r in REUSES
+        ),
         reuse_saves=tuple(
-            _saved(each, ways[True].arms[i], ways[False].arms[i], work)
+            _saved(each, scenarios[True].arms[i], scenarios[False].arms[i], work)
             for i, each in enumerate(planned)
         ),
     )
@@ -213,7 +209,7 @@ def _scenario(arms: Arms, *, has_reuse: bool, days: float, work: float) -> Reuse
 
 
 def kinds_of(planned: tuple[Planned, ...]) -> PriceKinds | None:
-    """Return on which terms two arms are paid; None of one arm, or where nobody said of any."""
+    """Compare the price kinds of two arms; None for one arm, or where none is known."""
     if len(planned) < 2 or not any(each.price_basis for each in planned):
         return None
     baseline, candidate = planned
@@ -228,9 +224,9 @@ def kinds_of(planned: tuple[Planned, ...]) -> PriceKinds | None:
 def at_equal_kinds(
     found: Projection, planned: tuple[Planned, ...]
 ) -> tuple[tuple[CommonKind, Projection], ...]:
-    """Return a schedule again at list prices of each kind that both arms have, where unlike.
+    """Project a schedule at list prices of each kind that both arms have.
 
-    Nothing where the arms are paid on the same terms: then the schedule itself is of one kind.
+    Empty where both arms pay prices of one kind: the schedule itself is comparable then.
     """
     kinds = kinds_of(planned)
     if kinds is None or kinds.is_alike:
@@ -305,13 +301,13 @@ def _span(expected: float | FloatArray, could: float | FloatArray) -> Range:
     return Range(float(expected), *ends)
 
 
-AGAIN = timedelta(minutes=5)
+OBSERVE_EVERY = timedelta(minutes=5)
 
 
 def update_observed_runs(hot: Source, *, now: datetime) -> int:
-    """Look at the runs of trials again: those not seen for five minutes; return how many.
+    """Observe the runs of trials every five minutes; return how many were due.
 
-    A trial that is over is looked at once more, as of its end.
+    A trial that has ended is observed once more, at its end.
     """
     due = {
         arm.run: trial.until(now)
@@ -322,14 +318,14 @@ def update_observed_runs(hot: Source, *, now: datetime) -> int:
     n = 0
     for run, until in due.items():
         last = kept.get(run.pk)
-        if last is None or (last < until and now - last >= AGAIN):
+        if last is None or (last < until and now - last >= OBSERVE_EVERY):
             store_observed(hot, run, until=until)
             n += 1
     return n
 
 
 def store_observed(hot: Source, run: Run, *, until: datetime) -> Observed:
-    """Look at a run, and keep what was seen."""
+    """Observe a run and store the result."""
     seen = observe(hot, run, until=until)
     figures = msgspec.to_builtins(seen)
     ObservedRun.objects.update_or_create(
@@ -339,7 +335,7 @@ def store_observed(hot: Source, run: Run, *, until: datetime) -> Observed:
 
 
 def stored_observations(runs: Iterable[Run]) -> dict[int, tuple[Observed, datetime]]:
-    """Return what is kept of some runs, by their key, and as of when."""
+    """Read the stored observations of runs with their times, by the run's key."""
     rows = ObservedRun.objects.filter(run__in=list(runs))
     return {row.run_id: (msgspec.convert(row.figures, Observed), row.observed_at) for row in rows}
 
@@ -349,14 +345,14 @@ MOST_RUNS = 2
 
 @dataclass(frozen=True, slots=True)
 class Pair:
-    """The arms that are set against each other, and as of when they were looked at."""
+    """The arms of a schedule, and when they were observed."""
 
     planned: tuple[Planned, ...]
     as_of: datetime
 
 
 def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
-    """Return a trial's baseline, and the candidate whose run is named, else its first.
+    """Find a trial's baseline and a candidate, by the name of its run; default: the first.
 
     Raises
     ------
@@ -371,12 +367,14 @@ def pair_of(trial: Trial, *, candidate: str) -> tuple[TrialArm, TrialArm]:
     chosen = next((arm for arm in candidates if candidate in ("", arm.run.name)), None)
     if chosen is None:
         names = ", ".join(arm.run.name for arm in candidates)
-        raise FieldError("candidate", f"{candidate[:60]!r} is none of {trial}: {names}")
+        raise FieldError(
+            "candidate", f"{candidate[:60]!r} is not a candidate of {trial}. Choose {names}"
+        )
     return baseline, chosen
 
 
 def stored_pair(trial: Trial, *, candidate: str) -> Pair | None:
-    """Return a trial's arms by the newest look that is kept; None where there was none yet.
+    """Derive a trial's arms from stored observations; None where there are none yet.
 
     Raises
     ------
@@ -387,21 +385,21 @@ def stored_pair(trial: Trial, *, candidate: str) -> Pair | None:
     kept = stored_observations(arm.run for arm in arms)
     if any(arm.run.pk not in kept for arm in arms):
         return None
-    looks = [kept[arm.run.pk] for arm in arms]
+    observed = [kept[arm.run.pk] for arm in arms]
     planned = [
         planned_of(arm.run, seen, label=arm.label, field="trial")
-        for arm, (seen, _) in zip(arms, looks, strict=True)
+        for arm, (seen, _) in zip(arms, observed, strict=True)
     ]
-    return Pair(tuple(planned), min(at for _, at in looks))
+    return Pair(tuple(planned), min(at for _, at in observed))
 
 
 def pair_now(hot: Source, trial: Trial, *, candidate: str, now: datetime) -> tuple[Planned, ...]:
-    """Return a trial's arms as they look now.
+    """Observe a trial's arms now.
 
     Raises
     ------
     FieldError
-        As of `kept_pair`.
+        As `stored_pair` does.
     """
     return tuple(
         planned_of(
@@ -415,12 +413,12 @@ def pair_now(hot: Source, trial: Trial, *, candidate: str, now: datetime) -> tup
 
 
 def runs_now(hot: Source, names: Sequence[str], *, now: datetime) -> tuple[Planned, ...]:
-    """Return runs as they look now: one, or a baseline and a candidate.
+    """Observe runs now: one, or a baseline and a candidate.
 
     Raises
     ------
     FieldError
-        Where no run is called so, or it has no price or too few steps.
+        Where a run does not exist, or it has no price or too few steps.
     """
     if len(names) > MOST_RUNS or len(set(names)) < len(names):
         raise FieldError("run", "give one run, or two different ones")

@@ -144,5 +144,5 @@ def test_so_many_failures_that_hardly_a_step_is_kept_are_refused(
 ) -> None:
     doomed = tuple(with_failures(each, 24.0 * 4) for each in pair)
 
-    with pytest.raises(FieldError, match="failures: so many keep p5 from ever getting on"):
+    with pytest.raises(FieldError, match="failures: so many keep p5 from making progress"):
         project(doomed, days=14, porting_usd=0)
