@@ -165,5 +165,5 @@ def test_the_writer_refuses_settings_that_cannot_be(
 
 
 def test_the_writer_refuses_a_day_that_is_none(hot: HotStore) -> None:
-    with pytest.raises(CommandError, match="--minutes-since: 'yesterday' is no day"):
+    with pytest.raises(CommandError, match="--minutes-since: 'yesterday' is not a date"):
         call_command("write_long_term", minutes_since="yesterday", once=True)

@@ -101,7 +101,10 @@ def test_the_trials_page_asks_for_it(page: Page) -> None:
         ("days=900", "days: choose 0.5 to 365"),
         ("porting_usd=-3", "porting_usd: give dollars"),
         ("failures=99", "failures: give failures per node and day"),
-        ("candidate=nobody", "candidate: &#x27;nobody&#x27; is not a candidate of bakeoff. Choose vit-trn2"),
+        (
+            "candidate=nobody",
+            "candidate: &#x27;nobody&#x27; is not a candidate of bakeoff. Choose vit-trn2",
+        ),
     ],
 )
 def test_a_mistake_names_its_field_and_is_left_to_be_mended(

@@ -99,7 +99,7 @@ def test_one_run_or_two_are_projected_without_a_trial() -> None:
         (["--trial", "nothing"], "--trial: no trial is called 'nothing'"),
         (["--run", "nobody"], "--run: no run is called 'nobody'"),
         (["--run", "vit-p5", "--run", "vit-p5"], "--run: give one run, or two different ones"),
-        (["--trial", "bakeoff", "--candidate", "vit-p5"], "--candidate: 'vit-p5' is not a candidate of"),
+        (["--trial", "bakeoff", "--candidate", "vit-p5"], "'vit-p5' is not a candidate of"),
         (["--trial", "bakeoff", "--days", "soon"], "--days: 'soon' is no number"),
         (["--trial", "bakeoff", "--days", "0.1"], "--days: choose 0.5 to 365"),
         (["--trial", "bakeoff", "--porting-usd", "-1"], "--porting-usd: give dollars"),
