@@ -1,7 +1,7 @@
 """Ground truth of a scenario: its faults, their effect, and how long it lasts."""
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import msgspec
 import numpy as np
@@ -10,23 +10,30 @@ from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.simulate.faults import slowdown
 from telemetry.simulate.hardware import PACKET_BYTES
+from telemetry.simulate.inputs import Inputs
 from telemetry.simulate.plan import Fault, Plan
-from telemetry.simulate.scenario import Scenario, run_of
+from telemetry.simulate.scenario import Scenario, runs_of
+from telemetry.simulate.script import SLOW_COMPUTE, strengths
 from telemetry.simulate.shard import RunClock, clock_at, played_steps, start_clock
 from telemetry.simulate.step_model import step_plan
 
-# A fault counts that makes steps longer by this, or that hardware shows.
+# A fault counts that makes steps longer by this, or that the hardware of its tier shows.
 COUNTS_FROM_RATIO = 1.05
-# Hardware shows a kind of fault from this on; docs/drills.md says why.
-SHOWN_BY_HARDWARE: Mapping[str, Callable[[Fault], bool]] = {
-    "efa_latency": lambda fault: fault.magnitude >= 1.5,
-    "efa_loss": lambda fault: fault.magnitude >= 0.002,
-    "efa_down": lambda fault: True,
-    "hbm_slow": lambda fault: slowdown(fault.magnitude) >= 1.25,
-    "ecc_uncorrected": lambda fault: True,
-    "node_silent": lambda fault: fault.duration_s >= 30,
-    "node_crash": lambda fault: True,
+# Hardware shows a kind of fault from this magnitude on; docs/drills.md says why.
+SHOWN_FROM: Mapping[str, float] = {
+    "efa_latency": 1.5,
+    "efa_loss": 0.002,
+    "efa_down": 0,
+    "hbm_slow": 1.25,
+    "ecc_uncorrected": 0,
+    "node_silent": 0,
+    "node_crash": 0,
 }
+# A silence is shown from this on: nodes may be late. A fault that comes and goes is shown by what
+# is reported at least twice while it is on.
+SILENT_S, SILENT_REPORTS, ON_S, ON_REPORTS = 30.0, 4, 10.0, 2
+# Probes that must fall into a fault where they are not made each second.
+N_PROBES = 3
 # With fewer retransmitted packets, loss cannot be told from chance.
 LEAST_AGAIN = 6
 ONE_CORE = ("slow_core", "throttle")
@@ -39,36 +46,85 @@ PATIENCE_S = (60, 600, 3600, 4 * 3600)
 class FaultTruth:
     """One fault of a scenario, in seconds from its start.
 
+    ``runs`` are those it hits, ``nodes`` the nodes; a fault of a whole run hits none by name.
     ``step_slowdown_ratio`` is the mean step during the fault over the same without it; None
     where no step got on, or none would have. ``felt_until_s`` is when the last step ended that
-    the fault was part of; ``step_s`` the mean step during it. ``looks_like`` names the kinds
-    that leave exactly the same marks on this hardware; ``is_faint``: hardware has next to nothing
-    to show.
+    the fault was part of; ``step_s`` the mean step during it. ``causes`` are the names that count
+    as right: its kind, and what cannot be told from it by the inputs there are. ``is_shown``:
+    hardware reports enough of it to find it, whatever it costs.
     """
 
     fault: Fault
-    run: str
+    runs: tuple[str, ...]
     start_s: float
     end_s: float
     step_slowdown_ratio: float | None
     step_s: float | None
     felt_until_s: float
-    looks_like: tuple[str, ...] = ()
-    is_faint: bool = False
+    nodes: tuple[str, ...] = ()
+    causes: tuple[str, ...] = ()
+    is_shown: bool = False
+
+    @property
+    def run(self) -> str | None:
+        """The run that it hits; None where there are several."""
+        return self.runs[0] if len(self.runs) == 1 else None
 
     @property
     def counts(self) -> bool:
         """Whether it costs enough, or leaves enough on hardware, that it must be found."""
-        if not self.is_faint and is_shown_by_hardware(self.fault):
-            return True
         ratio = self.step_slowdown_ratio
-        return ratio is None or ratio >= COUNTS_FROM_RATIO
+        return self.is_shown or ratio is None or ratio >= COUNTS_FROM_RATIO
 
 
-def is_shown_by_hardware(fault: Fault) -> bool:
+def is_shown_by_hardware(fault: Fault, inputs: Inputs) -> bool:
     """Whether nodes report enough of a fault to find it, whatever it costs."""
-    is_shown = SHOWN_BY_HARDWARE.get(fault.kind)
-    return is_shown is not None and is_shown(fault)
+    if fault.kind not in SHOWN_FROM or not inputs.agent:
+        return False
+    every_s = float(inputs.agent_every_s)
+    lasts_s, least_s = fault.duration_s, 0.0
+    if fault.kind == "efa_latency":
+        if inputs.is_scraped or not inputs.probe_every_s:
+            return False
+        every_s = max(every_s, inputs.probe_every_s)
+        least_s = N_PROBES * every_s if every_s > 1 else 0.0
+    if fault.kind == "hbm_slow" and not inputs.hbm_bandwidth:
+        return False
+    if fault.kind == "node_silent":
+        least_s = max(SILENT_S, SILENT_REPORTS * every_s)
+    if fault.on_s is not None:
+        lasts_s, least_s = fault.on_s, max(ON_S, ON_REPORTS * every_s, least_s)
+    parts = list(strengths(fault))
+    total_s = sum(end - start for start, end, _ in parts)
+    mean = sum((end - start) * magnitude for start, end, magnitude in parts) / total_s
+    size = slowdown(mean) if fault.kind == "hbm_slow" else mean
+    return lasts_s >= least_s and size >= SHOWN_FROM[fault.kind]
+
+
+def right_causes(fault: Fault, inputs: Inputs, *, is_one_core: bool) -> tuple[str, ...]:
+    """Return the causes that count as right: the kind, or a class where inputs cannot separate.
+
+    Slow compute is told apart by the utilization of cores that are idle while they wait, and by
+    HBM bandwidth; the network by EFA's counters and by probes. Of an accelerator with one core,
+    a slow core is a throttled accelerator.
+    """
+    causes = {fault.kind}
+    if is_one_core and fault.kind in ONE_CORE:
+        causes |= {*ONE_CORE}
+    sees_cores = inputs.agent and not inputs.busy_while_waiting
+    sees_probes = inputs.agent and inputs.probe_every_s > 0 and not inputs.is_scraped
+    if fault.kind in SLOW_COMPUTE:
+        is_told = sees_cores or (
+            fault.kind == "hbm_slow" and inputs.agent and inputs.hbm_bandwidth
+        )
+        causes |= set() if is_told else {"slow_compute"}
+    if fault.kind == "efa_latency" and not sees_probes:
+        causes.add("network")
+    if fault.kind in {"efa_loss", "efa_down"} and not inputs.agent:
+        causes.add("network")
+    if fault.kind == "node_crash" and not inputs.agent:
+        causes.add("hang")
+    return tuple(sorted(causes))
 
 
 def truths_of(scenario: Scenario, plans: tuple[Plan, ...]) -> list[FaultTruth]:
@@ -76,10 +132,27 @@ def truths_of(scenario: Scenario, plans: tuple[Plan, ...]) -> list[FaultTruth]:
     by_run = {plan.run.name: dict(_truths(plan, scenario.duration_s)) for plan in plans}
     found = []
     for fault in scenario.faults:
-        run = run_of(fault, scenario.runs)
-        if run is not None:
-            found.append(by_run[run.name][fault])
+        hit = [by_run[run.name][fault] for run in runs_of(fault, scenario.runs)]
+        if hit:
+            found.append(_merged(hit))
     return found
+
+
+def _merged(truths: Sequence[FaultTruth]) -> FaultTruth:
+    """Return the truth of a fault that hits several runs: that of the run it costs the most."""
+    worst = max(
+        truths,
+        key=lambda truth: (
+            np.inf if truth.step_slowdown_ratio is None else truth.step_slowdown_ratio
+        ),
+    )
+    return replace(
+        worst,
+        runs=tuple(name for truth in truths for name in truth.runs),
+        nodes=tuple(name for truth in truths for name in truth.nodes),
+        felt_until_s=max(truth.felt_until_s for truth in truths),
+        is_shown=any(truth.is_shown for truth in truths),
+    )
 
 
 def truth_of(plan: Plan) -> FaultTruth:
@@ -110,16 +183,21 @@ def _truth(
     clock = _played(alone, before, int(end_s), paces)
     felt_until_s = _finish(alone, clock, paces, end_s)
     step_s, usual_s = paces.mean_s(start_s, end_s), healthy.mean_s(start_s, end_s)
+    is_one_core = catalog.instance(plan.run.instance).chip.cores_logical == 1
+    is_faint = _is_faint(plan, fault, end_s - start_s)
+    names = plan.run.node_names
+    is_whole = fault.run is not None and fault.rack is None
     return FaultTruth(
         fault=fault,
-        run=plan.run.name,
+        runs=(plan.run.name,),
+        nodes=() if is_whole else tuple(names[i] for i in fault.ranks_in(plan.run)),
         start_s=fault.start_s,
         end_s=end_s - plan.epoch_s,
         step_slowdown_ratio=None if step_s is None or usual_s is None else step_s / usual_s,
         step_s=step_s,
         felt_until_s=felt_until_s - plan.epoch_s,
-        looks_like=_looks_like(plan, fault),
-        is_faint=_is_faint(plan, fault, end_s - start_s),
+        causes=right_causes(fault, plan.inputs, is_one_core=is_one_core),
+        is_shown=not is_faint and is_shown_by_hardware(fault, plan.inputs),
     )
 
 
@@ -130,12 +208,6 @@ def _is_faint(plan: Plan, fault: Fault, lasts_s: float) -> bool:
     healthy = step_plan(plan.run)
     per_s = healthy.efa_device_bytes / PACKET_BYTES / healthy.step_s
     return fault.magnitude * per_s * lasts_s < LEAST_AGAIN
-
-
-def _looks_like(plan: Plan, fault: Fault) -> tuple[str, ...]:
-    """Name the kinds that cannot be distinguished, as on accelerators with one core."""
-    is_one_core = catalog.instance(plan.run.instance).chip.cores_logical == 1
-    return ONE_CORE if is_one_core and fault.kind in ONE_CORE else ()
 
 
 def _end_s(fault: Fault, duration_s: float) -> float:

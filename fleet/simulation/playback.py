@@ -57,6 +57,12 @@ class Firing:
     score: float
     victims: tuple[str, ...]
     nodes: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
+
+    @property
+    def accused_runs(self) -> tuple[str, ...]:
+        """All runs that it is about: several, one or none."""
+        return self.runs or (() if self.run is None else (self.run,))
 
     @property
     def accused(self) -> tuple[str, ...]:
@@ -116,6 +122,7 @@ def firing_of(alert: Alert, *, epoch_s: float, fired_s: float) -> Firing:
         score=alert.score,
         victims=tuple(alert.victims),
         nodes=_several(alert),
+        runs=_runs_of(alert),
     )
 
 
@@ -152,6 +159,12 @@ def update_firing(firing: Firing, alert: Alert) -> None:
     firing.victims = tuple(alert.victims)
     # An alert about several nodes loses them one by one; a firing lists all that it accused.
     firing.nodes = tuple(dict.fromkeys((*firing.nodes, *_several(alert))))
+    firing.runs = tuple(dict.fromkeys((*firing.runs, *_runs_of(alert))))
+
+
+def _runs_of(alert: Alert) -> tuple[str, ...]:
+    """Return the runs that an alert's evidence names, where it is about several."""
+    return tuple(str(name) for name in alert.evidence.get("runs") or ())
 
 
 def _several(alert: Alert) -> tuple[str, ...]:

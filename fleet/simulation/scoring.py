@@ -48,8 +48,8 @@ def match(truths: Sequence[FaultTruth], firings: Sequence[Firing]) -> Matches:
             taken[-j] = -i
     repeats: dict[int, int] = {}
     for _, _, i, j in sorted(pairs, reverse=True):
-        accused = firings[-j].accused
-        if accused and truths[-i].fault.node not in {None, *accused}:
+        hit, accused = set(truths[-i].nodes), firings[-j].accused
+        if accused and hit and not hit.intersection(accused):
             continue
         if -j not in taken and -j not in repeats:
             repeats[-j] = -i
@@ -59,7 +59,7 @@ def match(truths: Sequence[FaultTruth], firings: Sequence[Firing]) -> Matches:
 
 def overlaps(truth: FaultTruth, firing: Firing) -> bool:
     """Whether an alert fired about the fault's run while the fault was felt, or soon after."""
-    is_about = firing.run == truth.run or (firing.run is None and firing.node is None)
+    is_about = not firing.accused_runs or bool(set(truth.runs).intersection(firing.accused_runs))
     return is_about and truth.start_s <= firing.fired_s <= grace_until_s(truth)
 
 
@@ -70,18 +70,28 @@ def grace_until_s(truth: FaultTruth) -> float:
 
 
 def is_cause_right(truth: FaultTruth, firing: Firing) -> bool:
-    """Whether the alert names the fault's kind, or one that looks exactly the same."""
-    return firing.cause in {truth.fault.kind, *truth.looks_like}
+    """Whether the alert names the fault's kind, or its class where no more can be told."""
+    return firing.cause in truth.causes
 
 
 def is_place_right(truth: FaultTruth, firing: Firing) -> bool:
     """Whether the alert names the affected node, or none where the whole run is affected.
 
-    A part of the node that is named must be the right one; it need not be named.
+    Of several affected nodes at least half must be named, and no other. A part of the node that
+    is named must be the right one; it need not be named.
     """
-    if truth.fault.node is None or truth.fault.kind in OF_MANY:
-        return firing.node is None
-    return firing.node == truth.fault.node and firing.device in {None, _part(truth)}
+    accused = set(firing.accused)
+    if not truth.nodes or truth.fault.kind in OF_MANY:
+        return not accused
+    if len(truth.nodes) > 1:
+        return accused <= set(truth.nodes) and 2 * len(accused) >= len(truth.nodes)
+    return accused == set(truth.nodes) and firing.device in {None, _part(truth)}
+
+
+def accuses_wrongly(firing: Firing, truths: Iterable[FaultTruth]) -> bool:
+    """Whether an alert accuses a node that no fault hits which it may be about."""
+    hit = {name for truth in truths if overlaps(truth, firing) for name in truth.nodes}
+    return bool(set(firing.accused) - hit)
 
 
 def _part(truth: FaultTruth) -> int:
@@ -89,7 +99,7 @@ def _part(truth: FaultTruth) -> int:
 
 
 def _fit(truth: FaultTruth, firing: Firing) -> int:
-    is_node = firing.node == truth.fault.node
+    is_node = set(firing.accused) == set(truth.nodes)
     return 2 * is_node + 2 * is_cause_right(truth, firing) + is_place_right(truth, firing)
 
 
@@ -109,6 +119,9 @@ class Tally:
     n_alerts: int = 0
     n_noticed: int = 0
     n_placed: int = 0
+    n_single: int = 0
+    n_single_placed: int = 0
+    n_wrong_node: int = 0
     n_named: int = 0
     n_in_time: int = 0
     n_repeats: int = 0
@@ -125,9 +138,11 @@ class Tally:
             "n_noticed": self.n_noticed,
             "n_missed": self.n_countable - self.n_noticed,
             "n_repeats": self.n_repeats,
-            "precision": ratio(self.n_alerts - self.n_false, self.n_alerts),
+            "precision": ratio(self.n_alerts - self.n_false - self.n_repeats, self.n_alerts),
             "recall": ratio(self.n_noticed, self.n_countable),
             "localisation": ratio(self.n_placed, self.n_noticed),
+            "localisation_single": ratio(self.n_single_placed, self.n_single),
+            "wrong_node": ratio(self.n_wrong_node, self.n_alerts),
             "cause": ratio(self.n_named, self.n_noticed),
             "in_time": ratio(self.n_in_time, self.n_noticed),
             "time_to_detect_s": {
@@ -151,6 +166,7 @@ def tally(
     matches = matches or match(truths, firings)
     noticed = [(truths[i], firings[j]) for i, j in matches.noticed.items() if truths[i].counts]
     false = [firings[j] for j in matches.false]
+    single = [pair for pair in noticed if len(pair[0].nodes) == 1]
     return Tally(
         duration_s=duration_s,
         n_faults=len(truths),
@@ -158,6 +174,9 @@ def tally(
         n_alerts=len(firings),
         n_noticed=len(noticed),
         n_placed=sum(is_place_right(*pair) for pair in noticed),
+        n_single=len(single),
+        n_single_placed=sum(is_place_right(*pair) for pair in single),
+        n_wrong_node=sum(accuses_wrongly(firing, truths) for firing in firings),
         n_named=sum(is_cause_right(*pair) for pair in noticed),
         n_in_time=sum(is_in_time(*pair) for pair in noticed),
         n_repeats=len(matches.repeats),
@@ -193,7 +212,7 @@ def percentile(values: Sequence[float], q: float) -> float | None:
 
 
 SCORE_LABELS = {
-    "precision": "of the alerts were about a fault",
+    "precision": "of the alerts were the first about a fault",
     "recall": "of the faults that count were detected",
     "localisation": "of those detected, with the correct location",
     "cause": "of those detected, with the correct cause",
@@ -263,7 +282,7 @@ def alert_json(firing: Firing) -> dict[str, Any]:
         "node": firing.node,
         "nodes": list(firing.accused) or None,
         "run": firing.run,
-        "runs": None if firing.run is None else [firing.run],
+        "runs": list(firing.accused_runs) or None,
         "device": firing.device,
         "onset_s": rounded(firing.onset_s),
         "fired_s": rounded(firing.fired_s),
@@ -309,7 +328,7 @@ def _fault_row(report: DrillReport, i: int) -> tuple[str, ...]:
     at = f"{truth.start_s:,.0f}-{truth.end_s:,.0f} s"
     return (
         truth.fault.kind,
-        _place(truth.fault.node or truth.run, truth.fault.device),
+        _place(", ".join(truth.nodes[:3] or truth.runs), truth.fault.device),
         at,
         ratio,
         verdict,
@@ -325,7 +344,7 @@ def _alert_row(report: DrillReport, j: int) -> tuple[str, ...]:
     return (
         firing.rule,
         firing.cause,
-        _place(firing.node or firing.run or "fleet", firing.device),
+        _place(", ".join(firing.accused[:3] or firing.accused_runs) or "fleet", firing.device),
         f"fired {firing.fired_s:,.0f} s",
         over,
         verdict,

@@ -5,7 +5,7 @@ import numpy as np
 from telemetry.blocks import IntArray
 from telemetry.simulate.hardware import Occupancy, nature
 from telemetry.simulate.noise import Floats, TickNoise
-from telemetry.simulate.script import Act, Script, core_factor, window_of
+from telemetry.simulate.script import SLOW_COMPUTE, Act, Script, core_factor, window_of
 from telemetry.simulate.timeline import TimelineRows
 
 # Share of its maximum power that a device draws in each phase. No figure is published: all of
@@ -14,7 +14,6 @@ from telemetry.simulate.timeline import TimelineRows
 IDLE_POWER, WAITING_POWER, TRANSFERRING_POWER = 0.10, 0.30, 0.40
 CLOCKED_POWER, COMPUTING_POWER = 0.45, 0.80
 POWER_NOISE, FLOPS_NOISE, LATENCY_NOISE = 0.01, 0.002, 0.004
-SLOW_COMPUTE = ("slow_core", "throttle", "hbm_slow")
 
 
 def device_power(

@@ -29,8 +29,10 @@ class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
 
     ``compile_s`` None takes the model's default; 0 starts from a warm cache.
     ``checkpoint_every_s`` and ``evaluate_every_s`` None means never; ``max_steps`` None
-    trains on and on. ``restarts`` False: a crash ends the run. ``optimizer`` and
-    ``tokens_per_epoch`` are what the run says of itself; they change nothing that is played.
+    trains on and on. ``restarts`` False: a crash ends the run. ``nodes_per_rack`` puts that many
+    nodes into each rack in order of rank; racks of one number are the same for all runs.
+    ``optimizer`` and ``tokens_per_epoch`` are what the run says of itself; they change nothing
+    that is played.
     """
 
     name: str
@@ -41,28 +43,50 @@ class RunSpec(Job, frozen=True, forbid_unknown_fields=True, kw_only=True):
     restarts: bool = True
     optimizer: str = ""
     tokens_per_epoch: Count | None = None
+    nodes_per_rack: Count | None = None
 
     @property
     def node_names(self) -> tuple[str, ...]:
         """In order of rank."""
         return tuple(f"{self.name}-{i:02d}" for i in range(self.nodes))
 
+    def rack_of(self, rank: int) -> int | None:
+        """Rack of a node; None where the run says nothing of racks."""
+        return None if self.nodes_per_rack is None else rank // self.nodes_per_rack
+
 
 class Fault(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What is wrong: the truth that detection must find without looking here.
 
-    Seconds count from the run's epoch. ``node`` or ``run`` is hit; ``device`` is an EFA
-    device, an accelerator or a core, by kind. ``magnitude`` is a ratio, seconds or a factor,
-    by kind: docs/faults.md.
+    Seconds count from the run's epoch. One ``node``, several ``nodes``, the whole ``run`` or all
+    nodes of a ``rack`` are hit; ``device`` is an EFA device, an accelerator or a core, by kind.
+    ``magnitude`` is a ratio, seconds or a factor, by kind: docs/faults.md. It grows linearly for
+    ``ramp_s``. An intermittent fault is on for ``on_s`` in every ``period_s``.
     """
 
     kind: str
     node: str | None = None
+    nodes: tuple[str, ...] | None = None
     run: str | None = None
+    rack: int | None = None
     device: int | None = None
     start_s: float
     duration_s: Positive
     magnitude: float = 1.0
+    ramp_s: Seconds = 0.0
+    on_s: Positive | None = None
+    period_s: Positive | None = None
+
+    def ranks_in(self, run: RunSpec) -> tuple[int, ...]:
+        """Ranks of the nodes of a run that are hit; none where it is another run's fault."""
+        ranks = range(run.nodes)
+        if self.rack is not None:
+            is_hit = self.run in {None, run.name}
+            return tuple(i for i in ranks if is_hit and run.rack_of(i) == self.rack)
+        named = set(self.nodes or ()) | ({self.node} if self.node else set())
+        if named:
+            return tuple(i for i, name in enumerate(run.node_names) if name in named)
+        return tuple(ranks) if self.run == run.name else ()
 
 
 class Benign(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

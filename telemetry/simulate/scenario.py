@@ -43,27 +43,77 @@ def validate_fault(fault: Fault, run: RunSpec) -> None:
         known = suggestion(fault.kind, tuple(FAULTS))
         raise FieldError("kind", f"{fault.kind!r} is no kind of fault; {known}")
     kind = FAULTS[fault.kind]
-    if (fault.node is None) == (fault.run is None):
-        raise FieldError("node", "name either the node or the run that is hit")
-    if fault.run is not None and kind.scope == "node":
-        raise FieldError(
-            "run", f"{kind.name} hits one node, not the run {fault.run!r}; set node instead"
-        )
-    if fault.node is not None and kind.scope == "run":
-        raise FieldError(
-            "node", f"{kind.name} hits the whole run, not {fault.node!r}; set run instead"
-        )
-    if fault.run is not None and fault.run != run.name:
-        raise FieldError("run", f"{fault.run!r} is not {run.name}")
-    if fault.node is not None:
-        _check_node(fault.node, run)
+    _check_place(fault, kind, run)
     _check_device(fault.device, kind, run)
     _check_times(fault.start_s, fault.duration_s)
     if kind.magnitude_unit is not None:
         _check_magnitude(fault.magnitude, kind.magnitude_unit, kind.low, kind.high)
+    _check_course(fault, kind)
     if kind.name == "stage_imbalance" and run.pp < 2:
         raise FieldError(
             "kind", f"stage_imbalance needs a pipeline, and {run.name} has pp = 1; set pp ≥ 2"
+        )
+
+
+def _check_place(fault: Fault, kind: FaultKind, run: RunSpec) -> None:
+    """Refuse a fault that hits nothing, too much, or what its kind cannot hit."""
+    is_rack = fault.rack is not None
+    given = [name for name in ("node", "nodes", "rack") if getattr(fault, name) not in {None, ()}]
+    if len(given) > 1:
+        raise FieldError(given[1], f"is given beside {given[0]}; name one place")
+    if not given and fault.run is None:
+        raise FieldError(
+            "node", "name either the node or the run that is hit, or several nodes, or a rack"
+        )
+    if given and fault.run is not None and not is_rack:
+        raise FieldError("node", "name either the node or the run that is hit")
+    if not given and kind.scope == "node":
+        raise FieldError(
+            "run", f"{kind.name} hits one node, not the run {fault.run!r}; set node instead"
+        )
+    if given and kind.scope == "run":
+        raise FieldError(
+            given[0],
+            f"{kind.name} hits the whole run, not {getattr(fault, given[0])!r}; set run instead",
+        )
+    if fault.run not in {None, run.name}:
+        raise FieldError("run", f"{fault.run!r} is not {run.name}")
+    if fault.node is not None:
+        _check_node(fault.node, run)
+    if is_rack and not fault.ranks_in(run):
+        n_racks = 0 if run.nodes_per_rack is None else -(-run.nodes // run.nodes_per_rack)
+        known = f"choose 0 to {n_racks - 1}" if n_racks else "set nodes_per_rack in [[run]]"
+        raise FieldError("rack", f"{fault.rack} is no rack of {run.name}; {known}")
+
+
+# What neither grows nor comes and goes: it happens once, or counts up by itself.
+AT_ONCE = ("recompile", "checkpoint_slow", "ecc_uncorrected")
+ONCE = ("node_crash", "checkpoint_slow")
+MOST_WINDOWS = 10_000
+
+
+def _check_course(fault: Fault, kind: FaultKind) -> None:
+    """Refuse a fault that grows or comes and goes in a way that its kind cannot."""
+    if fault.ramp_s and (kind.magnitude_unit is None or kind.name in AT_ONCE):
+        raise FieldError(
+            "ramp_s", f"{fault.ramp_s:g} lets {kind.name} grow, which it cannot; leave it out"
+        )
+    if fault.on_s is None and fault.period_s is None:
+        return
+    if fault.on_s is None or fault.period_s is None:
+        missing, there = ("on_s", "period_s") if fault.on_s is None else ("period_s", "on_s")
+        raise FieldError(missing, f"is missing beside {there}; give both or neither")
+    if fault.on_s >= fault.period_s:
+        raise FieldError(
+            "on_s",
+            f"{fault.on_s:g} fills the period; give less than period_s = {fault.period_s:g}",
+        )
+    if kind.name in ONCE:
+        raise FieldError("on_s", f"{kind.name} happens once; leave out on_s and period_s")
+    if fault.duration_s / fault.period_s > MOST_WINDOWS:
+        raise FieldError(
+            "period_s",
+            f"{fault.period_s:g} repeats more than {MOST_WINDOWS:,} times; give a longer period",
         )
 
 
@@ -204,7 +254,7 @@ class Scenario(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def _plan(self, run: RunSpec, epoch_s: int, seed: int) -> Plan:
-        faults = tuple(f for f in self.faults if run_of(f, self.runs) is run)
+        faults = tuple(fault for fault in self.faults if fault.ranks_in(run))
         benign = tuple(b for b in self.benign if b.run == run.name)
         return Plan(
             run=run,
@@ -273,12 +323,9 @@ def _inputs(table: Table) -> Inputs:
     return _read(changed, Inputs, where="inputs")
 
 
-def run_of(fault: Fault, runs: tuple[RunSpec, ...]) -> RunSpec | None:
-    """Return the run that a fault affects; None where it is none of these."""
-    for run in runs:
-        if fault.run == run.name or (fault.node is not None and fault.node in run.node_names):
-            return run
-    return None
+def runs_of(fault: Fault, runs: Iterable[RunSpec]) -> tuple[RunSpec, ...]:
+    """Return the runs that a fault affects: several only for nodes or a rack of several."""
+    return tuple(run for run in runs if fault.ranks_in(run))
 
 
 def _run(table: Table, where: str) -> RunSpec:
@@ -295,9 +342,10 @@ def _fault(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) -> 
     kind = FAULTS.get(name) if isinstance(name, str) else None
     default = {"magnitude": kind.default_magnitude} if kind else {}
     fault = _read(default | dict(table), Fault, where=where)
-    run = run_of(fault, runs) or _stranger(fault.run, fault.node, runs, where)
+    hit = _known_runs(fault, runs, where)
     try:
-        validate_fault(fault, run)
+        for run in hit:
+            validate_fault(fault, run)
         _check_within(fault.start_s, head)
     except FieldError as error:
         raise error.inside(where) from error
@@ -307,7 +355,7 @@ def _fault(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) -> 
 def _benign(table: Table, runs: tuple[RunSpec, ...], head: _Head, where: str) -> Benign:
     event = _read(table, Benign, where=where)
     by_name = {run.name: run for run in runs}
-    run = by_name.get(event.run) or _stranger(event.run, None, runs, where)
+    run = by_name.get(event.run) or _unknown_run(event.run, runs, where)
     try:
         validate_benign(event, run)
         _check_within(event.start_s, head)
@@ -323,15 +371,26 @@ def _check_within(start_s: float, head: _Head) -> None:
         )
 
 
-def _stranger(run: str | None, node: str | None, runs: tuple[RunSpec, ...], where: str) -> RunSpec:
-    """Refuse an event without a run. A missing name is checked with the first run."""
-    if run is not None:
-        known = suggestion(run, [each.name for each in runs])
-        raise FieldError(f"{where}.run", f"{run!r} is no run of this scenario; {known}")
-    if node is not None:
-        known = suggestion(node, [name for each in runs for name in each.node_names][:40])
-        raise FieldError(f"{where}.node", f"{node!r} is no node of this scenario; {known}")
-    return runs[0]
+def _known_runs(fault: Fault, runs: tuple[RunSpec, ...], where: str) -> tuple[RunSpec, ...]:
+    """Return the runs that a fault hits; refuse one that names what is not there.
+
+    A fault without a place is checked with the first run.
+    """
+    if fault.run is not None and all(fault.run != run.name for run in runs):
+        _unknown_run(fault.run, runs, where)
+    field = "node" if fault.node is not None else "nodes"
+    names = [name for run in runs for name in run.node_names]
+    for name in (fault.node, *(fault.nodes or ())):
+        if name is not None and name not in names:
+            known = suggestion(name, names[:40])
+            raise FieldError(f"{where}.{field}", f"{name!r} is no node of this scenario; {known}")
+    named = tuple(run for run in runs if run.name == fault.run)
+    return runs_of(fault, runs) or named or runs[:1]
+
+
+def _unknown_run(name: str, runs: tuple[RunSpec, ...], where: str) -> RunSpec:
+    known = suggestion(name, [run.name for run in runs])
+    raise FieldError(f"{where}.run", f"{name!r} is no run of this scenario; {known}")
 
 
 def _read(table: Table, struct: type[StructType], *, where: str) -> StructType:

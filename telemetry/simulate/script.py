@@ -1,9 +1,10 @@
 """The script of a run: what happens to which nodes, and when."""
 
 import math
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
+from itertools import pairwise
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 from telemetry import catalog
 from telemetry.blocks import FloatArray, IntArray
 from telemetry.catalog import Instance
-from telemetry.simulate.faults import BENIGN, slowdown
+from telemetry.simulate.faults import BENIGN, FAULTS, slowdown
 from telemetry.simulate.noise import stream
 from telemetry.simulate.plan import Benign, Fault, Plan, RunSpec
 from telemetry.simulate.step_model import StepPlan, exposed_allreduce_s, step_plan
@@ -21,8 +22,16 @@ EVALUATION_S = 60.0
 # Events that interrupt training, and those that change who takes part.
 COMPILES = "planned_compile"
 MEMBERSHIP = ("scale_change", "node_joins", "node_leaves")
-# One-off events that a step makes room for.
+# One-off events that a step makes room for, and events that hold up a step.
 ONE_OFF = ("checkpoint", "evaluation", "recompile", "checkpoint_slow")
+STOPS = ("hang", "node_crash")
+# A magnitude that grows does so in so many stairs.
+N_STAIRS = 32
+# What a step meets of a fault that comes and goes within few steps is known to this share.
+N_LEVELS = 32
+FLICKER_STEPS = 4.0
+SLOW_COMPUTE = ("slow_core", "throttle", "hbm_slow")
+FLICKERING = (*SLOW_COMPUTE, "efa_latency", "efa_loss", "input_stall", "seq_imbalance")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -44,6 +53,87 @@ class Act:
         return self.start_s <= at_s < self.end_s
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Flicker:
+    """A fault that is on for less than a few steps at a time: a step meets a share of it.
+
+    ``strength`` (n_acts,) is how far each act has grown; ``levels`` are acts of every strength.
+    """
+
+    start_s: float
+    end_s: float
+    begins_s: FloatArray
+    ends_s: FloatArray
+    strength: FloatArray
+    levels: tuple[Act, ...]
+
+    def met_by(self, start_s: float, step_s: float) -> Act | None:
+        """Return the fault as strong as a step meets it on average; None where it meets none."""
+        first, last = np.maximum(self.begins_s, start_s), np.minimum(self.ends_s, start_s + step_s)
+        met = float(np.maximum(last - first, 0) @ self.strength) / step_s
+        level = round(min(1.0, met) * N_LEVELS)
+        return self.levels[level - 1] if level else None
+
+
+def flicker_of(fault: Fault, acts: Sequence[Act]) -> Flicker:
+    start_s, end_s = acts[0].start_s, acts[-1].end_s
+    return Flicker(
+        start_s,
+        end_s,
+        np.array([act.start_s for act in acts]),
+        np.array([act.end_s for act in acts]),
+        np.array([share_of(fault, act.magnitude) for act in acts]),
+        tuple(
+            replace(
+                acts[0],
+                start_s=start_s,
+                end_s=end_s,
+                magnitude=grown(fault.kind, fault.magnitude, level / N_LEVELS),
+            )
+            for level in range(1, N_LEVELS + 1)
+        ),
+    )
+
+
+def grown(kind: str, magnitude: float, share: float) -> float:
+    """Return a magnitude that has grown to a share of its size; no growth does nothing."""
+    if kind in SLOW_COMPUTE:
+        return 1 + (slowdown(magnitude) - 1) * share
+    is_factor = FAULTS[kind].magnitude_unit == "factor"
+    return 1 + (magnitude - 1) * share if is_factor else magnitude * share
+
+
+def share_of(fault: Fault, magnitude: float) -> float:
+    """Return how much of its size a magnitude has grown to: the inverse of ``grown``."""
+    none, whole = (grown(fault.kind, fault.magnitude, share) for share in (0.0, 1.0))
+    now = slowdown(magnitude) if fault.kind in SLOW_COMPUTE else magnitude
+    return (now - none) / (whole - none) if whole != none else 1.0
+
+
+def strengths(fault: Fault) -> Iterator[tuple[float, float, float]]:
+    """Yield the stretches in which a fault is on: start, end, magnitude.
+
+    A growing magnitude is that of the middle of each of ``N_STAIRS`` stairs.
+    """
+    end_s = fault.start_s + fault.duration_s
+    windows = [(fault.start_s, end_s)]
+    if fault.period_s is not None and fault.on_s is not None:
+        n = math.ceil(fault.duration_s / fault.period_s)
+        begins = [fault.start_s + i * fault.period_s for i in range(n)]
+        windows = [(begin, min(end_s, begin + fault.on_s)) for begin in begins]
+    for begin, end in windows:
+        if not fault.ramp_s:
+            yield begin, end, fault.magnitude
+            continue
+        stair_s = fault.ramp_s / N_STAIRS
+        edges = [fault.start_s + i * stair_s for i in range(N_STAIRS + 1)]
+        cuts = [begin, *(edge for edge in edges if begin < edge < end), end]
+        for first, last in pairwise(cuts):
+            stair = math.floor((first - fault.start_s) / stair_s + 1e-9)
+            share = min(1.0, (stair + 0.5) / N_STAIRS) if stair < N_STAIRS else 1.0
+            yield first, last, grown(fault.kind, fault.magnitude, share)
+
+
 class Script:
     """A plan prepared for playing; the same plan is prepared once per process."""
 
@@ -52,11 +142,42 @@ class Script:
         self.run: RunSpec = plan.run
         self.epoch_s = float(plan.epoch_s)
         self.names = plan.run.node_names
-        self.acts = (*self._faults(plan.faults), *self._events(plan.benign))
         self.step_plan: StepPlan = step_plan(plan.run)
         self.instance: Instance = catalog.training_instance(plan.run.instance)
-        edges = [edge for act in self.acts for edge in (act.start_s, act.end_s)]
+        # All that happens; what a step is made of; faults that flicker within a few steps.
+        self.acts: tuple[Act, ...] = ()
+        self._paced: tuple[Act, ...] = ()
+        self.flickers: tuple[Flicker, ...] = ()
+        for fault in plan.faults:
+            self._add(fault)
+        events = tuple(self._events(plan.benign))
+        self.acts += events
+        self._paced += events
+        self._starts_s = np.array([act.start_s for act in self._paced], np.float64)
+        self._ends_s = np.array([act.end_s for act in self._paced], np.float64)
+        self.one_offs = tuple(act for act in self.acts if act.kind in (*ONE_OFF, COMPILES))
+        self.stops = tuple(
+            sorted((act for act in self.acts if act.kind in STOPS), key=lambda act: act.start_s)
+        )
+        self._changes = tuple(act for act in self.acts if act.kind in MEMBERSHIP)
+        edges = [e for each in (*self._paced, *self.flickers) for e in (each.start_s, each.end_s)]
         self._edges = np.unique(np.array([e for e in edges if math.isfinite(e)], np.float64))
+
+    def _add(self, fault: Fault) -> None:
+        """Add the acts of a fault."""
+        rows = np.array(fault.ranks_in(self.run), int)
+        if not len(rows):
+            return
+        acts = tuple(
+            self._act(fault.kind, rows, start_s, end_s - start_s, magnitude, parts=_parts(fault))
+            for start_s, end_s, magnitude in strengths(fault)
+        )
+        self.acts += acts
+        is_short = fault.on_s is not None and fault.on_s < FLICKER_STEPS * self.step_plan.step_s
+        if is_short and fault.kind in FLICKERING:
+            self.flickers += (flicker_of(fault, acts),)
+        else:
+            self._paced += acts
 
     def key(self, name: str) -> np.uint64:
         return stream(self.plan.seed, self.run.name, name)
@@ -75,19 +196,25 @@ class Script:
         return (np.arange(1, n_nodes + 1) * pp - 1) // n_nodes
 
     def on(self, at_s: float) -> tuple[Act, ...]:
-        """Acts in progress at a second."""
-        return tuple(act for act in self.acts if act.is_on(at_s))
+        """Acts that a step which begins at a second is made of."""
+        found = np.flatnonzero((self._starts_s <= at_s) & (at_s < self._ends_s))
+        acts = tuple(self._paced[i] for i in found)
+        met = (each.met_by(at_s, self.step_plan.step_s) for each in self.flickers)
+        return (*acts, *(act for act in met if act is not None))
+
+    def flickers_at(self, at_s: float) -> bool:
+        """Whether each step meets a share of its own of some fault."""
+        return any(each.start_s <= at_s < each.end_s for each in self.flickers)
 
     def begun(self, after_s: float, until_s: float) -> tuple[Act, ...]:
-        """Acts that began after one second and by another."""
-        return tuple(act for act in self.acts if after_s < act.start_s <= until_s)
+        """One-off acts that began after one second and by another."""
+        return tuple(act for act in self.one_offs if after_s < act.start_s <= until_s)
 
     def membership_changed(self, after_s: float, until_s: float) -> bool:
         """Whether nodes joined or left after one second and by another."""
         return any(
-            act.kind in MEMBERSHIP
-            and (after_s < act.start_s <= until_s or after_s < act.end_s <= until_s)
-            for act in self.acts
+            after_s < act.start_s <= until_s or after_s < act.end_s <= until_s
+            for act in self._changes
         )
 
     def next_edge(self, after_s: float) -> float:
@@ -107,18 +234,14 @@ class Script:
         n = math.floor((until_s - self.epoch_s) / every_s)
         return n >= 1 and self.epoch_s + n * every_s > after_s
 
-    def _faults(self, faults: Iterable[Fault]) -> Iterable[Act]:
-        for fault in faults:
-            rows = self._rows(fault.node)
-            yield self._act(fault.kind, rows, fault.start_s, fault.duration_s, fault.magnitude,
-                            parts=_parts(fault))  # fmt: skip
-
     def _events(self, events: Iterable[Benign]) -> Iterable[Act]:
         for event in events:
             kind = BENIGN[event.kind]
             duration_s = event.duration_s or kind.default_duration_s or FOREVER_S
             magnitude = event.magnitude or kind.default_magnitude
-            rows = self._rows(event.node)
+            rows = np.arange(self.run.nodes)
+            if event.node is not None:
+                rows = np.array([self.names.index(event.node)])
             if event.kind == "scale_change":
                 rows = np.arange(max(1, round(magnitude * self.run.nodes)), self.run.nodes)
             yield self._act(event.kind, rows, event.start_s, duration_s, magnitude)
@@ -139,15 +262,12 @@ class Script:
             start_s, end_s = -FOREVER_S, start_s
         return Act(kind, rows, parts, start_s, end_s, magnitude)
 
-    def _rows(self, node: str | None) -> IntArray:
-        return np.arange(self.run.nodes) if node is None else np.array([self.names.index(node)])
-
 
 def _parts(fault: Fault) -> int | slice:
-    """Parts that a fault affects: one of a node, all of a run."""
+    """Parts that a fault affects: one of a node, all of a run or of the nodes of a rack."""
     if fault.device is not None:
         return fault.device
-    return slice(None) if fault.node is None else 0
+    return 0 if fault.node is not None or fault.nodes else slice(None)
 
 
 def window_of(act: Act, ticks: IntArray) -> slice:

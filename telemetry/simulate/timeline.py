@@ -382,7 +382,7 @@ def _steps(script: Script, clock: RunClock, until: int) -> tuple[TimelineRows, R
     n_steps = min(most, math.ceil((horizon_s - start_s) / now.shortest_s) + 1)
     if script.run.max_steps is not None:
         n_steps = min(n_steps, script.run.max_steps - clock.step)
-    if now.stuck:
+    if now.stuck or script.flickers_at(start_s):
         n_steps = 1
     rows = steps_under(script, now, first=clock.step, n_steps=n_steps, start_s=start_s)
     _make_room(script, clock, now, rows)
@@ -441,7 +441,7 @@ def _get_stuck(script: Script, rows: TimelineRows) -> Act | None:
     """
     row = len(rows) - 1
     start_s = float(rows.start_s[row])
-    for act in sorted(script.acts, key=lambda act: act.start_s):
+    for act in script.stops:
         in_time = act.start_s < rows.end_s[row] and act.end_s > start_s
         if not in_time or not rows.active[row, act.rows].any():
             continue
