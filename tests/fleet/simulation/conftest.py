@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from fleet.simulation.ground_truth import FaultTruth
+from fleet.simulation.ground_truth import FaultTruth, is_shown_by_hardware, right_causes
 from fleet.simulation.playback import Firing
+from telemetry.simulate.inputs import FULL
 from telemetry.simulate.plan import Fault
 
 Made = Callable[..., Any]
@@ -27,7 +28,10 @@ def truth() -> Made:
         start_s, end_s = fields.pop("start_s", 100.0), fields.pop("end_s", 200.0)
         fault = Fault(**of_fault, start_s=start_s, duration_s=end_s - start_s)
         usual: dict[str, Any] = {
-            "run": "llama",
+            "runs": ("llama",),
+            "nodes": (fault.node,) if fault.node else (),
+            "causes": right_causes(fault, FULL, is_one_core=False),
+            "is_shown": is_shown_by_hardware(fault, FULL),
             "step_slowdown_ratio": 1.5,
             "step_s": 3.0,
             "felt_until_s": end_s,

@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import pytest
 
-from fleet.simulation.scoring import is_cause_right, is_place_right, match
+from fleet.simulation.ground_truth import right_causes
+from fleet.simulation.scoring import accuses_wrongly, is_cause_right, is_place_right, match
+from telemetry.simulate.inputs import FULL, TIERS
+from telemetry.simulate.plan import Fault
 
 Made = Callable[..., Any]
 
@@ -100,4 +104,41 @@ def test_kinds_that_look_alike_are_one_cause(truth: Made, firing: Made) -> None:
     hot = firing(cause="throttle")
 
     assert not is_cause_right(truth(), hot)
-    assert is_cause_right(truth(looks_like=("slow_core", "throttle")), hot)
+    assert is_cause_right(truth(causes=("slow_core", "throttle")), hot)
+
+
+def test_a_class_is_right_where_the_inputs_cannot_tell_more() -> None:
+    core = Fault(kind="slow_core", node="n", start_s=0, duration_s=60, magnitude=2)
+    link = Fault(kind="efa_loss", node="n", start_s=0, duration_s=60, magnitude=0.1)
+    busy = msgspec.structs.replace(TIERS["agent_hooks"], busy_while_waiting=True)
+
+    assert right_causes(core, FULL, is_one_core=False) == ("slow_core",)
+    assert right_causes(core, busy, is_one_core=False) == ("slow_compute", "slow_core")
+    assert right_causes(link, busy, is_one_core=False) == ("efa_loss",)
+    assert right_causes(link, TIERS["hooks_only"], is_one_core=False) == ("efa_loss", "network")
+
+
+def test_of_several_nodes_half_must_be_named_and_no_other(truth: Made, firing: Made) -> None:
+    nodes = ("llama-01", "llama-02", "llama-03")
+    rack = truth(nodes=nodes)
+
+    for accused, is_right in ((nodes, True), (nodes[:2], True), (nodes[:1], False)):
+        assert is_place_right(rack, firing(node=None, nodes=accused)) == is_right
+    assert not is_place_right(rack, firing(node=None, nodes=(*nodes, "llama-04")))
+
+
+def test_one_alert_about_two_runs_may_be_about_a_fault_of_either(
+    truth: Made, firing: Made
+) -> None:
+    both = truth(runs=("llama", "bert"))
+
+    assert match([both], [firing(run="bert")]).noticed == {0: 0}
+    assert match([truth()], [firing(run=None, runs=("bert", "llama"))]).noticed == {0: 0}
+    assert match([truth()], [firing(run=None, runs=("bert",))]).noticed == {}
+
+
+def test_an_innocent_node_is_accused_where_no_fault_hits_it(truth: Made, firing: Made) -> None:
+    assert not accuses_wrongly(firing(), [truth()])
+    assert accuses_wrongly(firing(node="llama-02"), [truth()])
+    assert accuses_wrongly(firing(fired_s=900.0), [truth()])
+    assert not accuses_wrongly(firing(node=None), [truth()])

@@ -38,6 +38,12 @@ def test_a_missed_fault_costs_recall_and_nothing_else(truth: Made, firing: Made)
     assert (score["recall"], score["precision"], score["n_missed"]) == (0.5, 1, 1)
 
 
+def test_a_repeat_costs_precision(truth: Made, firing: Made) -> None:
+    score = tally([truth()], [firing(), firing(fired_s=150.0)], duration_s=HOUR_S).score()
+
+    assert (score["precision"], score["n_repeats"], score["false_alerts"]) == (0.5, 1, 0)
+
+
 def test_a_fault_that_costs_nothing_need_not_be_noticed(truth: Made, firing: Made) -> None:
     faint = truth(step_slowdown_ratio=1.03)
 

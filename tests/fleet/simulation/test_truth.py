@@ -103,5 +103,5 @@ def test_on_accelerators_of_one_core_throttling_looks_like_a_slow_core() -> None
     [on_gpu] = truths(fault("throttle", magnitude=1.5), instance="p5.48xlarge", tp=4)
     [on_trn2] = truths(fault("throttle", magnitude=1.5))
 
-    assert "slow_core" in on_gpu.looks_like
-    assert on_trn2.looks_like == ()
+    assert "slow_core" in on_gpu.causes
+    assert on_trn2.causes == ("throttle",)
