@@ -117,7 +117,6 @@ class Span:
         return type(self)(self.shard, self.ticks, tuple(nodes), values, self.every_s)
 
     def between(self, start: int, end: int) -> Self:
-        """Select the ticks from start to end."""
         rows = slice(*np.searchsorted(self.ticks, [start, end + 1]))
         values = {name: array[rows] for name, array in self.values.items()}
         return type(self)(self.shard, self.ticks[rows], self.nodes, values, self.every_s)

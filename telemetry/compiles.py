@@ -97,7 +97,6 @@ def key_changes(before: Compile, after: Compile) -> tuple[KeyChange, ...]:
 
 
 def _flag_changes(before: Compile, after: Compile) -> list[KeyChange]:
-    """Return removed and added flags."""
     hashes = before.flags_hash, after.flags_hash
     if all(hashes) and hashes[0] == hashes[1]:
         return []

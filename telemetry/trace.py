@@ -97,5 +97,4 @@ class Trace:
 
 
 def is_kind(codes: IntArray, *names: str) -> BoolArray:
-    """Mark codes of some kinds."""
     return np.isin(codes, [CODE[name] for name in names])

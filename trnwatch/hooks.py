@@ -91,7 +91,6 @@ def plain_number(value: Any) -> Optional[float]:
 
 
 def first_attribute(source: Any, *names: str) -> Any:
-    """Return the first attribute that is set and not empty, else None."""
     for name in names:
         value = getattr(source, name, None)
         if value:

@@ -62,7 +62,6 @@ class StepReports(TrainerCallback):  # type: ignore[misc]
 
     @guarded
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Say that training is over."""
         self._steps.flush()
         self.reporter.finish()
 

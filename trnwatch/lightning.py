@@ -61,7 +61,6 @@ class StepReports(Callback):  # type: ignore[misc]
 
     @guarded
     def on_validation_start(self, trainer: Any, pl_module: Any) -> None:
-        """Start timing an evaluation."""
         self._steps.skip()
 
     @guarded
@@ -81,7 +80,6 @@ class StepReports(Callback):  # type: ignore[misc]
 
     @guarded
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:
-        """Say that training is over."""
         self.reporter.finish()
 
 
@@ -112,6 +110,5 @@ def facts_of(trainer: Any, module: Any) -> dict[str, Any]:
 
 
 def _optimizer(trainer: Any) -> Optional[str]:
-    """Return what kind of optimizer the trainer uses."""
     optimizers = getattr(trainer, "optimizers", None)
     return type(optimizers[0]).__name__ if optimizers else None

@@ -86,7 +86,6 @@ class Reporter:
 
     @property
     def is_reporting(self) -> bool:
-        """Whether this process sends reports."""
         return self._sender is not None and not self._is_over
 
     def step(self, number: Optional[int] = None) -> "Union[Step, NoOpStep]":
@@ -106,11 +105,9 @@ class Reporter:
         return NoOpStep() if self._step is None else self._step.collective()
 
     def input(self) -> "Union[TimedPart, NoOpStep]":
-        """Time waiting for data in the current step."""
         return NoOpStep() if self._step is None else self._step.input()
 
     def checkpoint(self) -> "Union[TimedPart, NoOpStep]":
-        """Time a checkpoint in the current step."""
         return NoOpStep() if self._step is None else self._step.checkpoint()
 
     def other(self) -> "AbstractContextManager[Any]":

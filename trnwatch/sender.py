@@ -183,7 +183,6 @@ class ReportSender:
         )
 
     def _worker_line(self, kind: str, **fields: Any) -> bytes:
-        """Return a line with this worker's identity."""
         me = self._identity
         who = {
             "run": me.run,

@@ -80,11 +80,9 @@ class Step:
         return self._collectives
 
     def input(self) -> TimedPart:
-        """Time waiting for data."""
         return self._part(0)
 
     def checkpoint(self) -> TimedPart:
-        """Time writing a checkpoint."""
         return self._part(1)
 
     def other(self) -> TimedPart:

@@ -335,7 +335,6 @@ def _complete_steps(log: Log, options: LogOptions) -> LoggedSteps:
 
 
 def _batch(run: str, steps: LoggedSteps, ended_at_s: FloatArray) -> StepBatch:
-    """Return the steps of known duration, each as ``other_s`` of one worker."""
     timed = np.isfinite(steps.step_s)
     whole = steps.step_s[timed][:, None]
     phases = {phase: np.full(whole.shape, np.nan) for phase in PHASES} | {"other_s": whole}
@@ -411,7 +410,6 @@ def _price(options: LogOptions, began: datetime) -> dict[str, Any]:
 
 
 def n_tokens(steps: LoggedSteps) -> int | None:
-    """Return the tokens of all steps; None if unknown for any."""
     total = float((steps.tokens * steps.weight).sum()) if len(steps) else math.nan
     return round(total) if math.isfinite(total) and total <= MAX_RUN_TOKENS else None
 

@@ -162,7 +162,6 @@ class NodeLines:
         ]
 
     def right_blocks(self) -> list[Block]:
-        """Return the blocks of moved lines."""
         return [block for _, line in self.moved.values() for block in line.blocks]
 
 
@@ -183,7 +182,6 @@ class IngestBatch(Refusals):
     sidecars: list[Mapping[str, object]] = field(default_factory=list)
 
     def absorb(self, later: "IngestBatch") -> None:
-        """Add the counts of a later batch of the same node."""
         self.node = later.node or self.node
         self.n_accepted += later.n_accepted
         self.n_late += later.n_late
@@ -195,7 +193,6 @@ class IngestBatch(Refusals):
 
 
 def response_of(delivery: IngestBatch) -> dict[str, Any]:
-    """Return the body of the response to the sender."""
     return {
         "node": delivery.node or None,
         "accepted": delivery.n_accepted,
@@ -269,7 +266,6 @@ def _accept_new_lines(hot: HotStore, deliveries: Sequence[IngestBatch]) -> dict[
 def known_lines(
     hot: Connection, lines: Sequence[tuple[str, Sequence[NumberedLine]]]
 ) -> dict[str, NodeLines]:
-    """Return what is known of the nodes of some lines, by node."""
     asked = [*{(node, line.stream): None for node, of_node in lines for line in of_node}]
     scores = hot.execute_all(("ZSCORE", STREAMS + node, stream) for node, stream in asked)
     known = {node: NodeLines() for node, _ in asked}
@@ -326,7 +322,6 @@ class ReportTiming:
 
 
 def timing_of(hot: HotStore, node: str) -> ReportTiming | None:
-    """Return a node's timing, None if it never reported."""
     held: bytes | None = hot.execute("HGET", TIMINGS, node)
     if held is None:
         return None
@@ -393,7 +388,6 @@ def store_row(name: str, identity: NodeIdentity, shape: Shape, n_efa: int) -> No
 
 
 def row_shape(name: str) -> Shape | None:
-    """Return the shape in a node's row, None if unknown."""
     node = Node.objects.filter(name=name).first()
     return Shape(node.n_devices, node.n_cores) if node and node.n_devices else None
 

@@ -72,7 +72,6 @@ class PipeIngest:
 
 
 def _numbered(groups: Iterator[list[bytes]]) -> Iterator[tuple[int, list[bytes]]]:
-    """Yield each group with the number of its first line."""
     number = 1
     for lines in groups:
         yield number, lines

@@ -255,7 +255,6 @@ class StepIngest:
         now_s: float,
         offset_s: float,
     ) -> None:
-        """Store accepted reports, and assemble the steps that are complete."""
         if not taken:
             return
         _save_members(hot, taken, now_s=now_s)
@@ -321,7 +320,6 @@ def _compile(report: CompileLine, *, correction_s: float) -> Compile:
 
 
 def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -> None:
-    """Store which workers reported, and their state."""
     latest: dict[tuple[str, str, str], Member] = {}
     for report in taken:
         if isinstance(report, WorkerLine):
@@ -347,7 +345,6 @@ def _save_members(hot: HotStore, taken: Sequence[StepReport], *, now_s: float) -
 
 
 def _member(report: WorkerLine, before: Member | None, now_s: float) -> Member:
-    """Return what one line says of its worker."""
     new = Member(
         node=report.runs_on,
         rank=report.rank or 0,

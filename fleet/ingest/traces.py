@@ -205,7 +205,6 @@ def _cause_text(trace: RecordedTrace) -> str:
 
 
 def verdict_caveats(trace: RecordedTrace) -> list[str]:
-    """List what makes the verdict less certain."""
     details = trace.details
     caveats = []
     if n := details["n_left_out"]:

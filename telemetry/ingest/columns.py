@@ -371,8 +371,6 @@ class Columns(Struct, gc=False):
 
 
 class ColumnsLine(Struct, gc=False):
-    """One line."""
-
     columns: Columns
 
 

@@ -26,8 +26,6 @@ class LastSystemData(schemas.SystemData):
 
 
 class LastInstanceInfo(schemas.InstanceInfo):
-    """The instance and its location."""
-
     instance_region: Name | None = None
     subnet_id: Name | None = None
 

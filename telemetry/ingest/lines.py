@@ -160,7 +160,6 @@ def _failing_key(mapping: dict[str, Any], document: Any, kind: type) -> str:
 
 
 def _fails(document: Any, kind: type) -> bool:
-    """Whether a document does not match the type."""
     try:
         msgspec.json.decode(msgspec.json.encode(document), type=kind)
     except msgspec.ValidationError:

@@ -10,7 +10,6 @@ import numpy as np
 from telemetry import catalog
 from telemetry.blocks import FloatArray
 from telemetry.ingest import schemas
-from telemetry.ingest import schemas as bw
 from telemetry.ingest.last_report import executed
 from telemetry.ingest.lines import Refusal, RefusedError, explain
 from telemetry.ingest.readings import (
@@ -43,179 +42,6 @@ _LINE = msgspec.json.Decoder(schemas.MonitorLine)
 G = TypeVar("G", bound=schemas.MetricGroup)
 
 
-def read_sidecar_line(sent: schemas.MonitorLine, *, shape: Shape | None) -> Reading:
-    """Return the reading of a line without a report; ``shape`` is the node's known hardware.
-
-    Raises RefusedError if the line is empty or invalid.
-    """
-    if sent.efa is None and sent.neuron is None:
-        raise RefusedError("", "is empty: has neither efa nor neuron")
-    shape = shape or _driver_shape(sent.neuron)
-    if shape is None:
-        reason = "counts no cores, and the node is unknown: send a neuron-monitor report first"
-        raise RefusedError("neuron.devices", reason)
-    periods = [part.period or 0.0 for part in (sent.efa, sent.neuron) if part is not None]
-    values = {name: row[None, :] for name, row in sidecar_values(sent, shape, {}).items()}
-    return Reading(
-        _identity(sent.instance or bw.LineInstance()),
-        shape,
-        max(periods),
-        values,
-        sent.at,
-        sent.seq,
-        stream=sent.stream,
-        n_efa=n_efa(sent.efa),
-        sidecars=sidecars_of(sent),
-    )
-
-
-def n_efa(efa: bw.EfaLine | None) -> int:
-    """Return how many EFA devices a line shows."""
-    return 1 + max((port.index for port in efa.devices), default=-1) if efa else 0
-
-
-def sidecar_values(
-    sent: schemas.MonitorLine, shape: Shape, known: Mapping[str, FloatArray]
-) -> dict[str, FloatArray]:
-    """Return the EFA and driver values of a line that its report does not have."""
-    values = efa_values(sent.efa) if sent.efa else {}
-    if sent.neuron:
-        values |= neuron_values(sent.neuron, shape)
-    return {name: row for name, row in values.items() if name not in known}
-
-
-def efa_values(efa: bw.EfaLine) -> dict[str, FloatArray]:
-    """Return rates and probed latencies of EFA devices: (n_efa,) each, NaN where unknown.
-
-    The rates of a device's ports add up; the highest of their latencies counts.
-    """
-    _check_unique(
-        [(port.device, port.port) for port in efa.devices], "efa.devices", "device and port"
-    )
-    size = n_efa(efa)
-    rows = {name: [math.nan] * size for name in (*RATES, "efa_latency_s")}
-    for port in efa.devices:
-        grown = port.increase or bw.Increase()
-        for name, counter in RATES.items():
-            more: float | None = getattr(grown, counter)
-            if more is not None and efa.period and efa.period >= MIN_PERIOD_S:
-                _add(rows[name], port.index, more / efa.period)
-        if port.latency_s is not None:
-            latency_s = rows["efa_latency_s"]
-            latency_s[port.index] = float(np.fmax(latency_s[port.index], port.latency_s))
-    return {name: np.array(row) for name, row in rows.items() if np.isfinite(row).any()}
-
-
-def neuron_values(neuron: bw.NeuronLine, shape: Shape) -> dict[str, FloatArray]:
-    """Return the driver's values of devices, (n_devices,), and cores, (n_cores,)."""
-    devices = neuron.devices or []
-    _check_unique([device.index for device in devices], "neuron.devices", "index")
-    if devices and (index := max(device.index for device in devices)) >= shape.n_devices:
-        reason = f"device {index}, but the node has {shape.n_devices}"
-        raise RefusedError("neuron.devices", reason)
-    counted = schemas.HwCounters(
-        neuron_devices=[
-            schemas.DeviceCounters(
-                device.index,
-                device.mem_ecc_corrected,
-                device.mem_ecc_uncorrected,
-                device.sram_ecc_corrected,
-                device.sram_ecc_uncorrected,
-            )
-            for device in devices
-        ]
-    )
-    values = dict(ecc(counted, n_devices=shape.n_devices))
-    for name, field in (
-        ("device_memory_used_bytes", "memory_used_bytes"),
-        ("device_power_ratio", "power_ratio"),
-    ):
-        row = [math.nan] * shape.n_devices
-        for device in devices:
-            row[device.index] = math.nan if (n := getattr(device, field)) is None else n
-        if np.isfinite(row).any():
-            values[name] = np.array(row)
-    if neuron.cores:
-        values["core_utilization_ratio"] = physical_core_utilization(neuron.cores, shape)
-    return values
-
-
-def physical_core_utilization(cores: Sequence[bw.CoreBusy], shape: Shape) -> FloatArray:
-    """Return the utilization of each core: (n_cores,), 0 to 1; NaN where unknown.
-
-    The driver counts physical cores; a logical core is the mean of its physical ones.
-    """
-    per_device = shape.n_cores // shape.n_devices
-    n_physical = max(per_device, 1 + max(core.core for core in cores))
-    if n_physical % per_device or max(core.device for core in cores) >= shape.n_devices:
-        reason = f"do not fit a node of {shape.n_devices} devices with {per_device} cores each"
-        raise RefusedError("neuron.cores", reason)
-    busy = np.full((shape.n_devices, n_physical), np.nan)
-    for core in cores:
-        busy[core.device, core.core] = core.busy
-    groups = busy.reshape(shape.n_cores, -1)
-    n_told = np.isfinite(groups).sum(axis=1)
-    total = np.where(np.isfinite(groups), groups, 0.0).sum(axis=1)
-    mean: FloatArray = np.where(n_told > 0, total, np.nan) / np.maximum(n_told, 1)
-    return np.minimum(mean, 1.0, dtype=float)
-
-
-def sidecars_of(sent: schemas.MonitorLine) -> dict[str, object]:
-    """Return the parts of a line that pages and /metrics show besides values, by kind."""
-    sidecars: dict[str, object] = {}
-    if sent.efa:
-        ports = [port for port in sent.efa.devices if port.counters is not None]
-        if ports:
-            sidecars["efa"] = [
-                {"device": port.device, "port": port.port, "counters": port.counters}
-                for port in ports
-            ]
-    if sent.neuron and sent.neuron.devices:
-        sidecars["neuron"] = msgspec.to_builtins(sent.neuron.devices)
-    if sent.agent:
-        sidecars["agent"] = msgspec.to_builtins(sent.agent)
-    return sidecars
-
-
-def _driver_shape(neuron: bw.NeuronLine | None) -> Shape | None:
-    """Return the shape that the driver counts, None if it does not."""
-    devices = (neuron and neuron.devices) or []
-    per_device = max((device.cores or 0 for device in devices), default=0)
-    n_devices = 1 + max((device.index for device in devices), default=-1)
-    return Shape(n_devices, n_devices * per_device) if per_device else None
-
-
-def _identity(instance: bw.LineInstance) -> NodeIdentity:
-    return NodeIdentity(
-        instance.instance_id or "",
-        instance.instance_name or "",
-        instance.instance_type or "",
-        instance.instance_availability_zone or "",
-    )
-
-
-def _add(row: list[float], place: int, more: float) -> None:
-    row[place] = more if math.isnan(row[place]) else row[place] + more
-
-
-def _check_unique(keys: Sequence[object], field: str, what: str) -> None:
-    if len(set(keys)) < len(keys):
-        raise RefusedError(field, f"names a {what} twice")
-
-
-__all__ = [
-    "Groups",
-    "NodeIdentity",
-    "Reading",
-    "Shape",
-    "decode_line",
-    "identity_of",
-    "read_line",
-    "read_lines",
-    "shape_of",
-]
-
-
 def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
     """Read one report; ``shape`` is the node's known hardware, for reports without it.
 
@@ -228,9 +54,7 @@ def read_line(line: bytes, *, shape: Shape | None = None) -> Reading:
 def decode_line(line: bytes) -> schemas.MonitorLine:
     """Decode a line; raises RefusedError, naming the field, if it is invalid."""
     if len(line) > MAX_LINE_BYTES:
-        raise RefusedError(
-            "", f"{len(line):,} bytes in a line; at most {MAX_LINE_BYTES:,} are read"
-        )
+        raise RefusedError("", f"{len(line):,} bytes; a line has at most {MAX_LINE_BYTES:,}")
     try:
         return _LINE.decode(line)
     except msgspec.MsgspecError as error:
@@ -238,7 +62,7 @@ def decode_line(line: bytes) -> schemas.MonitorLine:
     except UnicodeDecodeError as error:
         raise RefusedError("", "is not UTF-8") from error
     except RecursionError as error:
-        raise RefusedError("", "nested too deeply to be a report") from error
+        raise RefusedError("", "is nested too deeply") from error
 
 
 def read_lines(
@@ -264,7 +88,7 @@ def _reading(
     sent: schemas.MonitorLine, report: schemas.MonitorReport, known: Shape | None, line: bytes
 ) -> Reading:
     if report.neuron_runtime_data is None and report.system_data is None:
-        raise RefusedError("", "no report: neither neuron_runtime_data nor system_data is there")
+        raise RefusedError("", "is not a report: has neither neuron_runtime_data nor system_data")
     shape = shape_of(report, known)
     groups = Groups(report)
     values = {
@@ -307,7 +131,6 @@ class Groups:
 
 
 def _without_errors(groups: Iterable[G | None]) -> list[G]:
-    """Keep the groups that exist and report no error."""
     return [group for group in groups if group is not None and not group.error]
 
 
@@ -321,16 +144,13 @@ def shape_of(report: schemas.MonitorReport, known: Shape | None) -> Shape:
         raise RefusedError("neuron_hardware_info", reason)
     if n_devices and per_device:
         return Shape(n_devices, n_devices * per_device)
-    shape = known or _catalog_shape(report.instance_info) or _apparent(report)
+    info = report.instance_info or schemas.InstanceInfo()
+    kind = catalog.instances().get(info.instance_type or "")
+    shape = known or (Shape(kind.n_devices, kind.n_cores) if kind else _apparent(report))
     if shape is None:
         reason = "has no device or core count, and the report shows none"
         raise RefusedError("neuron_hardware_info", reason)
     return shape
-
-
-def _catalog_shape(info: schemas.InstanceInfo | None) -> Shape | None:
-    kind = catalog.instances().get((info and info.instance_type) or "")
-    return Shape(kind.n_devices, kind.n_cores) if kind else None
 
 
 def _apparent(report: schemas.MonitorReport) -> Shape | None:
@@ -345,11 +165,161 @@ def _apparent(report: schemas.MonitorReport) -> Shape | None:
     return Shape(n_devices, n_devices * per_device)
 
 
-def identity_of(info: schemas.InstanceInfo | None) -> NodeIdentity:
-    info = info or schemas.InstanceInfo()
+def identity_of(info: schemas.InstanceInfo | schemas.LineInstance | None) -> NodeIdentity:
+    info = info or schemas.LineInstance()
     return NodeIdentity(
         instance_id=info.instance_id or "",
         instance_name=info.instance_name or "",
         instance_type=info.instance_type or "",
         zone=info.instance_availability_zone or "",
     )
+
+
+def read_sidecar_line(sent: schemas.MonitorLine, *, shape: Shape | None) -> Reading:
+    """Return the reading of a line without a report; ``shape`` is the node's known hardware.
+
+    Raises RefusedError if the line is empty or invalid.
+    """
+    if sent.efa is None and sent.neuron is None:
+        raise RefusedError("", "is empty: has neither efa nor neuron")
+    shape = shape or _driver_shape(sent.neuron)
+    if shape is None:
+        reason = "counts no cores, and the node is unknown: send a neuron-monitor report first"
+        raise RefusedError("neuron.devices", reason)
+    periods = [part.period or 0.0 for part in (sent.efa, sent.neuron) if part is not None]
+    values = {name: row[None, :] for name, row in sidecar_values(sent, shape, {}).items()}
+    return Reading(
+        identity_of(sent.instance),
+        shape,
+        max(periods),
+        values,
+        sent.at,
+        sent.seq,
+        stream=sent.stream,
+        n_efa=n_efa(sent.efa),
+        sidecars=sidecars_of(sent),
+    )
+
+
+def n_efa(efa: schemas.EfaLine | None) -> int:
+    return 1 + max((port.index for port in efa.devices), default=-1) if efa else 0
+
+
+def sidecar_values(
+    sent: schemas.MonitorLine, shape: Shape, known: Mapping[str, FloatArray]
+) -> dict[str, FloatArray]:
+    """Return the EFA and driver values of a line that its report does not have."""
+    values = efa_values(sent.efa) if sent.efa else {}
+    if sent.neuron:
+        values |= neuron_values(sent.neuron, shape)
+    return {name: row for name, row in values.items() if name not in known}
+
+
+def efa_values(efa: schemas.EfaLine) -> dict[str, FloatArray]:
+    """Return rates and probed latencies of EFA devices: (n_efa,) each, NaN where unknown.
+
+    The rates of a device's ports add up; the highest of their latencies counts.
+    """
+    _check_unique(
+        [(port.device, port.port) for port in efa.devices], "efa.devices", "device and port"
+    )
+    size = n_efa(efa)
+    rows = {name: [math.nan] * size for name in (*RATES, "efa_latency_s")}
+    for port in efa.devices:
+        grown = port.increase or schemas.Increase()
+        for name, counter in RATES.items():
+            more: float | None = getattr(grown, counter)
+            if more is not None and efa.period and efa.period >= MIN_PERIOD_S:
+                _add(rows[name], port.index, more / efa.period)
+        if port.latency_s is not None:
+            latency_s = rows["efa_latency_s"]
+            latency_s[port.index] = float(np.fmax(latency_s[port.index], port.latency_s))
+    return {name: np.array(row) for name, row in rows.items() if np.isfinite(row).any()}
+
+
+def neuron_values(neuron: schemas.NeuronLine, shape: Shape) -> dict[str, FloatArray]:
+    """Return the driver's values of devices, (n_devices,), and cores, (n_cores,)."""
+    devices = neuron.devices or []
+    _check_unique([device.index for device in devices], "neuron.devices", "index")
+    if devices and (index := max(device.index for device in devices)) >= shape.n_devices:
+        reason = f"device {index}, but the node has {shape.n_devices}"
+        raise RefusedError("neuron.devices", reason)
+    counted = schemas.HwCounters(
+        neuron_devices=[
+            schemas.DeviceCounters(
+                device.index,
+                device.mem_ecc_corrected,
+                device.mem_ecc_uncorrected,
+                device.sram_ecc_corrected,
+                device.sram_ecc_uncorrected,
+            )
+            for device in devices
+        ]
+    )
+    values = dict(ecc(counted, n_devices=shape.n_devices))
+    for name, field in (
+        ("device_memory_used_bytes", "memory_used_bytes"),
+        ("device_power_ratio", "power_ratio"),
+    ):
+        row = [math.nan] * shape.n_devices
+        for device in devices:
+            row[device.index] = math.nan if (n := getattr(device, field)) is None else n
+        if np.isfinite(row).any():
+            values[name] = np.array(row)
+    if neuron.cores:
+        values["core_utilization_ratio"] = physical_core_utilization(neuron.cores, shape)
+    return values
+
+
+def physical_core_utilization(cores: Sequence[schemas.CoreBusy], shape: Shape) -> FloatArray:
+    """Return the utilization of each core: (n_cores,), 0 to 1; NaN where unknown.
+
+    The driver counts physical cores; a logical core is the mean of its physical ones.
+    """
+    per_device = shape.n_cores // shape.n_devices
+    n_physical = max(per_device, 1 + max(core.core for core in cores))
+    if n_physical % per_device or max(core.device for core in cores) >= shape.n_devices:
+        reason = f"do not fit a node of {shape.n_devices} devices with {per_device} cores each"
+        raise RefusedError("neuron.cores", reason)
+    busy = np.full((shape.n_devices, n_physical), np.nan)
+    for core in cores:
+        busy[core.device, core.core] = core.busy
+    groups = busy.reshape(shape.n_cores, -1)
+    n_known = np.isfinite(groups).sum(axis=1)
+    total = np.where(np.isfinite(groups), groups, 0.0).sum(axis=1)
+    mean: FloatArray = np.where(n_known > 0, total, np.nan) / np.maximum(n_known, 1)
+    return np.minimum(mean, 1.0, dtype=float)
+
+
+def sidecars_of(sent: schemas.MonitorLine) -> dict[str, object]:
+    """Return the parts of a line that pages and /metrics show apart from values, by kind."""
+    sidecars: dict[str, object] = {}
+    if sent.efa:
+        ports = [port for port in sent.efa.devices if port.counters is not None]
+        if ports:
+            sidecars["efa"] = [
+                {"device": port.device, "port": port.port, "counters": port.counters}
+                for port in ports
+            ]
+    if sent.neuron and sent.neuron.devices:
+        sidecars["neuron"] = msgspec.to_builtins(sent.neuron.devices)
+    if sent.agent:
+        sidecars["agent"] = msgspec.to_builtins(sent.agent)
+    return sidecars
+
+
+def _driver_shape(neuron: schemas.NeuronLine | None) -> Shape | None:
+    """Return the shape that the driver counts, None if it does not."""
+    devices = (neuron and neuron.devices) or []
+    per_device = max((device.cores or 0 for device in devices), default=0)
+    n_devices = 1 + max((device.index for device in devices), default=-1)
+    return Shape(n_devices, n_devices * per_device) if per_device else None
+
+
+def _add(row: list[float], place: int, more: float) -> None:
+    row[place] = more if math.isnan(row[place]) else row[place] + more
+
+
+def _check_unique(keys: Sequence[object], field: str, what: str) -> None:
+    if len(set(keys)) < len(keys):
+        raise RefusedError(field, f"names a {what} twice")

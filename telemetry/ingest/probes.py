@@ -358,7 +358,6 @@ class NcclTestReader:
         self._has_header = False
 
     def read(self, line: str, probe: Probe) -> bool:
-        """Read a line; return whether it was understood."""
         if HEADER.search(line):
             self._has_header, probe.tool = True, NCCL
         elif mean := MEAN.search(line):
@@ -423,7 +422,6 @@ class NccomReader:
         self._columns: tuple[str, ...] = ()
 
     def read(self, line: str, probe: Probe) -> bool:
-        """Read a line; return whether it was understood."""
         words = line.split()
         if mean := NCCOM_MEAN.search(line):
             probe.mean_busbw_bytes_per_s = positive_or_nan(parse_number(mean[1])) * GIBI
@@ -485,14 +483,11 @@ PINGPONG_FAILURES = ("fi_", "error", "failed")
 
 
 class PingpongReader:
-    """Reads fi_pingpong."""
-
     def __init__(self) -> None:
         self._has_header = False
         self._is_first = True
 
     def read(self, line: str, probe: Probe) -> bool:
-        """Read a line; return whether it was understood."""
         words = line.split()
         if tuple(word.lower() for word in words) == COLUMNS:
             self._has_header = self._is_first = True

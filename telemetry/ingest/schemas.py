@@ -123,8 +123,6 @@ class MetricGroup(Struct, gc=False, kw_only=True):
 
 
 class PhysicalCoreUse(Struct, gc=False):
-    """One physical core of a logical one."""
-
     neuroncore_utilization: Percent | None = None
 
 
@@ -167,8 +165,6 @@ class RuntimeUsedBytes(Struct, gc=False):
 
 
 class MemoryUsed(MetricGroup, gc=False, kw_only=True):
-    """Memory of one process."""
-
     neuron_runtime_used_bytes: RuntimeUsedBytes | None = None
 
 
@@ -217,8 +213,6 @@ class RuntimeCpuShare(Struct, gc=False):
 
 
 class RuntimeVcpuUsage(MetricGroup, gc=False, kw_only=True):
-    """vCPU time of one process."""
-
     vcpu_usage: RuntimeCpuShare | None = None
 
 
@@ -269,14 +263,10 @@ class CpuShare(Struct, gc=False):
 
 
 class VcpuUsage(MetricGroup, gc=False, kw_only=True):
-    """The host's vCPUs."""
-
     average_usage: CpuShare | None = None
 
 
 class MemoryInfo(MetricGroup, gc=False, kw_only=True):
-    """The host's memory."""
-
     memory_total_bytes: Bytes | None = None
     memory_used_bytes: Bytes | None = None
     swap_total_bytes: Bytes | None = None

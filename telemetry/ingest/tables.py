@@ -95,7 +95,6 @@ def read_tables(files: Sequence[tuple[str, Path]], *, utc_offset_s: float = 0.0)
 def _rows_of(
     path: Path, field: str, ignored: set[str], utc_offset_s: float
 ) -> Iterator[tuple[FilePlace, Row]]:
-    """Yield the rows of one file, CSV or JSON."""
     if path.stat().st_size > MAX_BYTES:
         raise TableError(f"{path.name}: is larger than {MAX_BYTES // 2**20} MiB; split it")
     try:
@@ -163,7 +162,6 @@ def _json_rows(file: str, text: str, field: str) -> Iterator[tuple[FilePlace, di
 def _figure(
     cell: object, name: str, column: str, where: FilePlace, utc_offset_s: float
 ) -> float | None:
-    """Return a cell's number; None if it is empty."""
     text = "" if cell is None else str(cell).strip()
     if text.casefold() in UNKNOWN:
         return None

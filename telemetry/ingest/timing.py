@@ -126,7 +126,6 @@ class ClockOffset:
         return f"{self.offset_s:.3f} {self.epoch_s:.3f}" if self.is_known else ""
 
     def restore(self, packed: str, now_s: float) -> None:
-        """Restore an estimate from ``dump``."""
         offset_s, _, epoch_s = packed.partition(" ")
         if offset_s:
             self.before_s, self.since_s = float(offset_s), now_s

@@ -233,7 +233,6 @@ class RankEvents:
 
 
 def read_kineto(path: Path) -> Iterator[RankEvents]:
-    """Yield the ranks of one file."""
     file = _decoded(path)
     info = file.distributedInfo if isinstance(file.distributedInfo, dict) else {}
     events = [event for event in file.traceEvents if event.ph == "X" and _is_timed(event)]

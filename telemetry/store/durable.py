@@ -100,7 +100,6 @@ class Chunk:
 
 
 def chunk_of(batch: StepBatch) -> Chunk:
-    """Reduce a batch, sorted by end, to a chunk."""
     minute_of = batch.ended_at_s.astype("i8") // MINUTE_S * MINUTE_S
     minutes, first, n = np.unique(minute_of, return_index=True, return_counts=True)
     columns = [batch.step, batch.ended_at_s, batch.tokens]

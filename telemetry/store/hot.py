@@ -68,5 +68,4 @@ class HotStore(BlockMerger):
 
 @lru_cache(maxsize=8)
 def open_store(url: str, *, keep_s: int = 900) -> HotStore:
-    """Return this process's store at a redis:// address."""
     return HotStore(Redis.from_url(url), keep_s=keep_s)

@@ -119,7 +119,6 @@ def save_reports(
 
 
 def last_reports(hot: Connection, nodes: Collection[str]) -> dict[str, LastReportState]:
-    """Return last reports by node; nodes without one are left out."""
     if not nodes:
         return {}
     keys = [f"{kind}:{node}" for kind in ("last", "counts") for node in nodes]

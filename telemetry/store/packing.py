@@ -97,7 +97,6 @@ def read_layout(encoded: bytes) -> PackedLayout:
 
 
 def digest(content: bytes) -> bytes:
-    """Hash bytes to 8 bytes."""
     return hashlib.blake2b(content, digest_size=DIGEST_BYTES).digest()
 
 
@@ -230,7 +229,6 @@ def unpack(blobs: Sequence[bytes], layout: PackedLayout, name: str) -> Codes | N
 
 
 def unshuffle(planes: bytes, packing: str, shape: tuple[int, int, int]) -> Codes:
-    """Undo the byte shuffle."""
     dtype = DTYPES[packing]
     rows = np.frombuffer(planes, "u1").reshape(shape[0], dtype.itemsize, shape[1] * shape[2])
     codes: Codes = np.ascontiguousarray(rows.transpose(0, 2, 1)).view(dtype).reshape(shape)
@@ -238,7 +236,6 @@ def unshuffle(planes: bytes, packing: str, shape: tuple[int, int, int]) -> Codes
 
 
 def unpack_block(shard: str, tick: int, blob: bytes, layout: PackedLayout) -> Block:
-    """Decode all metrics of a block."""
     values: dict[str, FloatArray] = {}
     for column in layout.columns:
         codes = unpack([blob], layout, column.name)
@@ -312,7 +309,6 @@ def _batch(run: str, workers: tuple[str, ...], rows: FloatArray) -> StepBatch:
 
 
 def steps_between(batch: StepBatch, since_s: float, until_s: float) -> StepBatch:
-    """Keep the steps that ended in [since_s, until_s)."""
     return steps_where(batch, (batch.ended_at_s >= since_s) & (batch.ended_at_s < until_s))
 
 
@@ -330,7 +326,6 @@ def steps_where(batch: StepBatch, kept: NDArray[np.bool_]) -> StepBatch:
 
 
 def _chosen(batch: StepBatch, rows: NDArray[np.bool_] | IntArray) -> StepBatch:
-    """Return the steps at ``rows``, a mask or indices."""
     phases = {phase: values[rows] for phase, values in batch.phases.items()}
     step, ended_at_s, tokens = batch.step[rows], batch.ended_at_s[rows], batch.tokens[rows]
     loss = None if batch.reported_loss is None else batch.reported_loss[rows]

@@ -103,7 +103,6 @@ class Reader(Service):
         self._workers: dict[bytes, tuple[str, ...]] = {}
 
     def newest(self) -> dict[str, int]:
-        """Return the newest tick of each shard."""
         return self._ticks("hot:shards")
 
     def _ticks(self, key: str) -> dict[str, int]:

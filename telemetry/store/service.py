@@ -71,7 +71,6 @@ class Service(Connection):
         }
 
     def publish_tick(self, tick: int) -> None:
-        """Announce that a tick is in the store."""
         self.execute("PUBLISH", TICKS, tick)
 
     def queue_depth(self, queue: str = "celery") -> int:

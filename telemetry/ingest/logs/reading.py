@@ -57,8 +57,6 @@ class LogContext:
 
 @dataclass(frozen=True, slots=True)
 class UnreadLine:
-    """A line that was not understood."""
-
     file: str
     number: int
     text: str
@@ -102,7 +100,6 @@ class Log:
 
 
 def read_logs(paths: Sequence[Path], about: LogContext) -> Log:
-    """Read the files of one run as one log."""
     reading = LogReader(about)
     for path in paths:
         with opened(path) as file:

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from telemetry.ingest.neuron_monitor import Reading, Shape
-from telemetry.ingest.readings import NodeIdentity
+from telemetry.ingest.readings import NodeIdentity, Reading, Shape
 from telemetry.ingest.timing import (
     MAX_COVER_S,
     MIN_AGREEING_S,

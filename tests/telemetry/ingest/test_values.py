@@ -6,7 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from telemetry.ingest.neuron_monitor import Reading, read_line
+from telemetry.ingest.neuron_monitor import read_line
+from telemetry.ingest.readings import Reading
 from tests.telemetry.ingest.reports import cores, encoded, group, report
 
 
