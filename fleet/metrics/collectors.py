@@ -116,7 +116,7 @@ FIRING = Spec(
 UNACKNOWLEDGED = Spec(
     "trnwatch_alerts_unacknowledged",
     "gauge",
-    "Alerts that nobody has taken.",
+    "Alerts that are neither resolved nor acknowledged.",
     ("rule", "severity"),
 )
 RUN_ALERTS = Spec(
@@ -162,7 +162,10 @@ PENDING = Spec(
     "trnwatch_notifications_pending", "gauge", "Notifications on their way.", ("receiver",)
 )
 DEAD = Spec(
-    "trnwatch_notifications_dead", "gauge", "Given up, and nobody has dealt with.", ("receiver",)
+    "trnwatch_notifications_dead",
+    "gauge",
+    "Undelivered, and neither sent again nor dropped.",
+    ("receiver",),
 )
 SENDER_AGE = Spec(
     "trnwatch_notifications_sender_age_seconds", "gauge", "Since a sender was last heard of."

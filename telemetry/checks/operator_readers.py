@@ -193,7 +193,7 @@ def stablehlo_uses(line: str) -> Iterator[OperatorUse]:
 
 
 SUPPORTED, UNSUPPORTED = "supported_operators", "unsupported_operators"
-REPORT_REMEDY = "give the analyzer's result.json as it was written"
+REPORT_REMEDY = "give the analyzer's unchanged result.json"
 OPERATOR = re.compile(r'"([A-Za-z_]\w{0,60}::\w{1,200})[".]', re.ASCII)
 MOST_COUNT = 10**9
 MOST_WHERE, LONGEST_WHERE, LONGEST_VERSION = 5, 200, 60
