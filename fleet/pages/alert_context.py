@@ -1,4 +1,4 @@
-"""What changed shortly before an alert: what people said, what others saw, what the steps show."""
+"""The context of an alert: similar alerts, and changes before its onset."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -25,7 +25,7 @@ LOOKED_BACK = timedelta(days=90)
 WEEK = timedelta(days=7)
 LOOKED_AT = 300
 SHOWN = 5
-SAID_BY_PEOPLE = (
+COMMENT_KINDS = (
     AlertEvent.Kind.ACKNOWLEDGED,
     AlertEvent.Kind.COMMENTED,
     AlertEvent.Kind.RESOLVED,
@@ -53,7 +53,6 @@ class SimilarAlert:
 
     @property
     def headline(self) -> str:
-        """What was wrong, in one clause."""
         return headline(self.alert)
 
     @property
@@ -72,7 +71,6 @@ class SimilarAlerts:
 
     @property
     def recurring(self) -> str:
-        """Such as: 3rd time this week on this core; empty the first time."""
         return recurring(self.nth_this_week, self.where)
 
 
@@ -88,20 +86,20 @@ def neighbours_of(
 ) -> Sequence[RelatedAlert]:
     """Return the other alerts of the same subject, node or run, the latest first, in one query.
 
-    ``at`` asks, with one query more, how they were at a moment, and what was said by then.
+    With ``at``, return their state and comments at that time, in one more query.
     """
     near = Q(rule=alert.rule, subject=alert.subject)
     near |= Q(node=alert.node_id) if alert.node_id is not None else Q()
     near |= Q(run=alert.run_id) if alert.run_id is not None else Q()
     since = alert.fired_at - LOOKED_BACK
     others = Alert.objects.filter(near, fired_at__gte=since, fired_at__lte=until)
-    remarks = AlertEvent.objects.filter(alert=OuterRef("pk"), kind__in=SAID_BY_PEOPLE)
+    remarks = AlertEvent.objects.filter(alert=OuterRef("pk"), kind__in=COMMENT_KINDS)
     remarks = remarks if at is None else remarks.filter(at__lte=at)
     last = remarks.exclude(by="").exclude(text="").order_by("-at", "-pk")
-    told = others.annotate(
+    commented = others.annotate(
         remark=Subquery(last.values("text")[:1]), remark_by=Subquery(last.values("by")[:1])
     )
-    recent = told.exclude(pk=alert.pk).select_related("run", "node").order_by("-fired_at")
+    recent = commented.exclude(pk=alert.pk).select_related("run", "node").order_by("-fired_at")
     recent = recent if at is None else recent.prefetch_related("events")
     return [
         RelatedAlert(
@@ -114,7 +112,7 @@ def neighbours_of(
 
 
 def similar_alerts(alert: Alert, neighbours: Sequence[RelatedAlert]) -> SimilarAlerts:
-    """Return the earlier alerts most similar to one, the closest first."""
+    """Return similar earlier alerts, the most similar first."""
     mine, week = problem_of(alert), alert.fired_at - WEEK
     earlier = [each for each in neighbours if each.alert.fired_at < alert.fired_at]
     n_week = sum(
@@ -130,14 +128,14 @@ def similar_alerts(alert: Alert, neighbours: Sequence[RelatedAlert]) -> SimilarA
 
 
 def _is_alike(alert: Alert, other: Alert) -> bool:
-    """Whether there is more in common than the run."""
+    """Whether more than the run is the same."""
     is_cause = other.cause == alert.cause != UNKNOWN
     is_node = alert.node_id is not None and other.node_id == alert.node_id
     return is_cause or is_node or (other.rule, other.subject) == (alert.rule, alert.subject)
 
 
 def _distance(alert: Alert, other: Alert) -> tuple[int, float]:
-    """Sort by what is in common, then by age."""
+    """Return the sort key: similarity, then age."""
     is_culprit = alert.node_id is not None and other.node_id == alert.node_id
     is_cause = other.cause == alert.cause
     closeness = (problem_of(other) == problem_of(alert)) * 4 + is_culprit * 2 + is_cause
@@ -153,7 +151,7 @@ def _same(alert: Alert, other: Alert) -> str:
 
 
 def where_of(alert: Alert) -> str:
-    """Name what sort of place a problem has: core, EFA device, node, run."""
+    """Return the kind of place: core, EFA device, node, run."""
     if alert.node_id is None:
         return "run" if alert.run_id is not None else "fleet"
     part = part_name(alert.cause) if alert.device is not None else None
@@ -161,7 +159,7 @@ def where_of(alert: Alert) -> str:
 
 
 def nth_this_week(alerts: Sequence[Alert]) -> Mapping[int, int]:
-    """Return for each alert the how many'th time it was within a week, in one query."""
+    """Return for each alert how often its problem fired within a week, in one query."""
     if not alerts:
         return {}
     since = min(alert.fired_at for alert in alerts) - WEEK
@@ -179,7 +177,7 @@ def nth_this_week(alerts: Sequence[Alert]) -> Mapping[int, int]:
 
 
 def recurring(nth: int, where: str) -> str:
-    """Say that a problem is not here for the first time; empty where it is."""
+    """Return "3rd time this week on this core"; empty the first time."""
     if nth < 2:
         return ""
     ending = {2: "nd", 3: "rd"}.get(nth % 10, "th") if nth % 100 not in (12, 13) else "th"
@@ -188,14 +186,14 @@ def recurring(nth: int, where: str) -> str:
 
 
 LEAST_CHECKPOINT_S = 1.0
-# No step for so many usual ones, and so many seconds, is a pause.
+# A pause is this many step times, and seconds, without a step.
 PAUSE_STEPS, PAUSE_S = 3.0, 15.0
 SAME_TOKENS_RATIO = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class StepChange:
-    """One thing that the steps show: when it began, what it was."""
+    """A change that the steps show."""
 
     at: datetime
     kind: str
@@ -203,10 +201,9 @@ class StepChange:
 
 
 def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequence[StepChange]:
-    """Return what the steps of a run show of what was done with it between two moments.
+    """Return checkpoints, pauses, and changes of batch and size that the steps of a run show.
 
-    Minute by minute, for those outlive the hot tier with all their workers: nothing of this is
-    kept a second time.
+    Uses minutes of steps: they are stored for long, with all workers.
     """
     minutes = worker_minutes(source, run, start_s=start_s, end_s=end_s)
     if len(minutes) < 2:
@@ -220,7 +217,7 @@ def traces_of(source: Source, run: str, *, start_s: float, end_s: float) -> Sequ
 
 
 def _checkpoints(minutes: StepBatch) -> list[StepChange]:
-    """Find the minutes in which checkpoints were written; those next to each other are one."""
+    """Find checkpoints; adjacent minutes are one."""
     n_steps = np.diff(minutes.step, prepend=minutes.step[0] - 1)
     saved_s = _mean(minutes.phases["checkpoint_s"]) * n_steps
     return [
@@ -234,7 +231,7 @@ def _checkpoints(minutes: StepBatch) -> list[StepChange]:
 
 
 def _pauses(minutes: StepBatch) -> list[StepChange]:
-    """Find where no step was under way: between two ends lies more than their steps took."""
+    """Find times without steps: longer between two ends than their steps took."""
     step_s = minutes.step_s
     idle_s = np.diff(minutes.ended_at_s) - np.diff(minutes.step) * step_s[1:]
     least_s = max(PAUSE_S, PAUSE_STEPS * float(np.nanmedian(step_s)))
@@ -245,7 +242,7 @@ def _pauses(minutes: StepBatch) -> list[StepChange]:
 
 
 def _batches(minutes: StepBatch) -> list[StepChange]:
-    """Find where steps became larger or smaller; a minute of both kinds belongs to the change."""
+    """Find changes of tokens per step; a minute with both values belongs to the change."""
     tokens = minutes.tokens
     moved = np.abs(np.diff(tokens)) > SAME_TOKENS_RATIO * np.maximum(tokens[:-1], 1)
     return [
@@ -259,7 +256,7 @@ def _batches(minutes: StepBatch) -> list[StepChange]:
 
 
 def _sizes(minutes: StepBatch) -> list[StepChange]:
-    """Find where the number of workers that report changed and stayed so for a minute."""
+    """Find changes in the number of reporting workers that lasted a minute."""
     if len(minutes) < 3:
         return []
     n_workers = np.isfinite(minutes.worker_step_s).sum(axis=1)
@@ -290,8 +287,8 @@ def _mean(values: FloatArray) -> FloatArray:
     return np.asarray(total / np.maximum(known.sum(axis=1), 1))
 
 
-# What people and machines say may matter for longer than what the run does all the time.
-SAID_BEFORE = timedelta(hours=24)
+# Annotations may matter for longer than frequent events of the run.
+ANNOTATED_BEFORE = timedelta(hours=24)
 SEEN_BEFORE = timedelta(hours=1)
 AFTER = timedelta(minutes=10)
 MOST = 12
@@ -299,7 +296,7 @@ MOST = 12
 
 @dataclass(frozen=True, slots=True)
 class RecentChange:
-    """One thing that happened around the onset, in words; ``before_s`` is negative after it."""
+    """A change around the onset; ``before_s`` is negative after it."""
 
     at: datetime
     kind: str
@@ -310,21 +307,20 @@ class RecentChange:
 
     @property
     def after_s(self) -> float:
-        """How long after the onset; negative before it."""
         return -self.before_s
 
 
 def changes_of(
     source: Source, alert: Alert, neighbours: Iterable[RelatedAlert], *, now: datetime
 ) -> Sequence[RecentChange]:
-    """Return what happened shortly before an alert began and just after, the latest first.
+    """Return the changes around an alert's onset, the latest first.
 
     ``neighbours`` are other alerts of its run or node. Of more than a dozen changes, those
     nearest to the onset.
     """
     until = until_of(alert, now=now)
     found = [
-        *_said_or_drilled(alert, until),
+        *_annotations_and_drills(alert, until),
         *_alerts(alert, neighbours, until),
         *_traces(source, alert, until),
     ]
@@ -334,16 +330,13 @@ def changes_of(
 
 
 def until_of(alert: Alert, *, now: datetime) -> datetime:
-    """Return up to when what happens may have to do with how an alert began."""
+    """Return until when a change may be related to an alert's onset."""
     return min(alert.resolved_at or now, alert.onset_at + AFTER)
 
 
-def _said_or_drilled(alert: Alert, until: datetime) -> Iterable[RecentChange]:
-    """Tell of annotations and of faults that people put in, in one query.
-
-    Faults of the demo's own weather are not known here.
-    """
-    around = Annotation.objects.within(alert.onset_at - SAID_BEFORE, until)
+def _annotations_and_drills(alert: Alert, until: datetime) -> Iterable[RecentChange]:
+    """Yield annotations and faults that users injected, in one query; not the demo's faults."""
+    around = Annotation.objects.within(alert.onset_at - ANNOTATED_BEFORE, until)
     about = around.about(run=alert.run_id, node=alert.node_id)
     found = about.annotate(device=Value(None, IntegerField()), is_drill=Value(value=False))
     rows = found.order_by().values_list(
@@ -363,8 +356,8 @@ def _drills(alert: Alert, until: datetime) -> QuerySet[InjectedFault, tuple[Any,
     drills = InjectedFault.objects.filter(
         run=alert.run_id, starts_at__lte=until, ends_at__gte=alert.onset_at - SEEN_BEFORE
     )
-    told = drills.exclude(injected_by="").annotate(text=Value(""), is_drill=Value(value=True))
-    return told.order_by().values_list(
+    by_users = drills.exclude(injected_by="").annotate(text=Value(""), is_drill=Value(value=True))
+    return by_users.order_by().values_list(
         "starts_at", "kind", "text", "injected_by", "node__name", "device", "is_drill"
     )
 

@@ -20,7 +20,7 @@ from fleet.charts.frozen import figures_of, frozen_link, parse_moment, with_wors
 from fleet.models import Alert, AlertEvent, Run
 from fleet.models.alert import AlertQuerySet
 from fleet.pages.alert_context import (
-    SAID_BY_PEOPLE,
+    COMMENT_KINDS,
     RecentChange,
     changes_of,
     neighbours_of,
@@ -145,7 +145,7 @@ def alert_context(pk: str | int, *, at: str = "") -> dict[str, Any]:
     at_time = frozen_at or now
     alert_at.evidence = with_worst(alert_at, events, at=at_time)
     share_ratio = None if frozen_at or not alert.is_open else _share_now(hot, alert, now)
-    comments = [e for e in events if e.by and e.text and e.kind in SAID_BY_PEOPLE]
+    comments = [e for e in events if e.by and e.text and e.kind in COMMENT_KINDS]
     link = frozen_link(alert_at, at=at_time)
     return {
         "alert": alert,

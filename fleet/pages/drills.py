@@ -1,4 +1,4 @@
-"""Pages of the drills: what was put into the fleet, and whether it was noticed."""
+"""Pages of drills: the injected faults, and whether detection found them."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ from telemetry.store.hot import open_store
 
 @dataclass(frozen=True, slots=True)
 class FaultDescription:
-    """A kind of fault in plain words: what it is, and by what it can be told."""
+    """The description of a kind of fault in docs/faults.md."""
 
     what: str
     signature: str
@@ -70,12 +70,10 @@ def _sections() -> dict[str, FaultDescription]:
 
 
 def explained(kind: str) -> FaultDescription:
-    """Return what is written of a kind; empty words where nothing is."""
     return _sections().get(kind, FaultDescription("", ""))
 
 
 def plain(markdown: str) -> str:
-    """Return text without the marks of code and emphasis."""
     return markdown.replace("`", "").replace("*", "").strip()
 
 
@@ -83,18 +81,18 @@ LIST_PARTIALS = ("card", "history")
 PARTIALS = ("verdict", "answer")
 FILTERS = ("by", "kind", "run")
 PER_PAGE = 25
-# The score card looks at this many of the last drills.
+# The score covers this many recent drills.
 SCORED = 100
 BY = {"": "anyone", "people": "users", "demo": "demo"}
 
 
 def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
-    """Return the drills behind the filter, newest first, and the score of the last of them."""
+    """Return the drills that match, newest first, and the score of recent drills."""
     now, chosen = timezone.now(), {name: filters.get(name, "") for name in FILTERS}
-    begun = InjectedFault.objects.filter(Q(starts_at__lte=now) | ~Q(injected_by=""))
-    begun = begun.filter(run__is_simulated=True).select_related("run", "node")
-    scored = drill_results(begun[:SCORED], now=now)
-    listing = Paginator(_filtered(begun, chosen), PER_PAGE).get_page(page)
+    started = InjectedFault.objects.filter(Q(starts_at__lte=now) | ~Q(injected_by=""))
+    started = started.filter(run__is_simulated=True).select_related("run", "node")
+    scored = drill_results(started[:SCORED], now=now)
+    listing = Paginator(_filtered(started, chosen), PER_PAGE).get_page(page)
     query = urlencode({name: value for name, value in chosen.items() if value})
     return {
         "rows": [row_of(drill) for drill in drill_results(listing.object_list, now=now)],
@@ -112,9 +110,9 @@ def drills_context(page: str = "1", **filters: str) -> dict[str, Any]:
 
 @require_safe
 def drill_list(request: HtmxRequest) -> HttpResponse:
-    """List the drills, newest first, over a card that scores the last of them."""
-    asked = {name: request.GET.get(name, "") for name in FILTERS}
-    context = drills_context(page=request.GET.get("page", "1"), **asked) | {
+    """List the drills, newest first, with the score of recent drills."""
+    filters = {name: request.GET.get(name, "") for name in FILTERS}
+    context = drills_context(page=request.GET.get("page", "1"), **filters) | {
         "kinds": FAULTS.values(),
         "runs": Run.objects.simulated().order_by("name"),
         "by_words": BY,
@@ -124,7 +122,6 @@ def drill_list(request: HtmxRequest) -> HttpResponse:
 
 
 def _filtered(faults: Any, chosen: Mapping[str, str]) -> Any:
-    """Keep the drills that the address asks for; what it asks in vain leaves none."""
     if chosen["by"] in {"people", "demo"}:
         faults = (
             faults.filter(injected_by="")
@@ -139,19 +136,13 @@ def _filtered(faults: Any, chosen: Mapping[str, str]) -> Any:
 
 
 def row_of(drill: DrillResult) -> dict[str, Any]:
-    """Return what a drill's line or page shows of it."""
-    now = timezone.now()
-    return {"result": drill, "drill": drill_of(drill.fault, now=now), **_believed(drill)}
-
-
-def _believed(drill: DrillResult) -> dict[str, Any]:
-    if drill.firing is None:
-        return {"believed": ""}
-    return {"believed": cause_name(drill.firing.cause)}
+    cause = cause_name(drill.firing.cause) if drill.firing is not None else ""
+    drill_now = drill_of(drill.fault, now=timezone.now())
+    return {"result": drill, "drill": drill_now, "detected_cause": cause}
 
 
 def _why_not_start(request: HtmxRequest) -> str:
-    """Say why the one who looks cannot start a drill; empty where they can."""
+    """Return why this user cannot start a drill; empty if they can."""
     if reason := why_not_allowed():
         return reason
     if not has_role(request.user, "operator"):
@@ -162,7 +153,7 @@ def _why_not_start(request: HtmxRequest) -> str:
 
 
 def drill_context(pk: str) -> dict[str, Any]:
-    """Return what changes on the page of one drill."""
+    """Return the live part of a drill's page."""
     now = timezone.now()
     faults = InjectedFault.objects.select_related("run", "node")
     drill = drill_result(get_object_or_404(faults, pk=pk), now=now)
@@ -179,15 +170,15 @@ def drill_context(pk: str) -> dict[str, Any]:
 
 @require_safe
 def drill_detail(request: HtmxRequest, pk: int) -> HttpResponse:
-    """One drill: the truth beside what detection made of it."""
+    """Show one drill: ground truth and detection."""
     context = drill_context(str(pk))
     fault, window = context["fault"], context["window"]
     is_settled = context["result"].outcome != "waiting" and not context["drill"].is_running
-    is_burning = context["result"].alert is not None and context["result"].alert.is_open
+    is_firing = context["result"].alert is not None and context["result"].alert.is_open
     context |= {
         "charts": charts_of(fault),
-        # What no longer moves need not be asked for again.
-        "chart_query": window.query if is_settled and not is_burning else "",
+        # A finished chart is not fetched again.
+        "chart_query": window.query if is_settled and not is_firing else "",
         "explained": explained(fault.kind),
         "may_end": has_role(request.user, "operator"),
     }
@@ -197,7 +188,7 @@ def drill_detail(request: HtmxRequest, pk: int) -> HttpResponse:
 @require_POST
 @requires("operator")
 def drill_end(request: HtmxRequest, pk: int) -> HttpResponse:
-    """Take a fault out of its run before its time."""
+    """End a fault early."""
     fault = get_object_or_404(InjectedFault.objects.select_related("run", "node"), pk=pk)
     error, status = "", 200
     try:
@@ -221,33 +212,31 @@ SECONDS_PER_HOUR = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class DrillPreview:
-    """What a fault would cost a run, and how soon it should be noticed."""
+    """The expected cost of a fault and time to its detection."""
 
     truth: FaultTruth
     usd: float | None
 
     @property
     def usual_s(self) -> float | None:
-        """How long a step takes without it."""
         step_s, ratio = self.truth.step_s, self.truth.step_slowdown_ratio
         return None if step_s is None or ratio is None else step_s / ratio
 
     @property
     def is_felt(self) -> bool:
-        """Whether steps take longer at all: by a hundredth."""
+        """Whether steps take at least 1 % longer."""
         ratio = self.truth.step_slowdown_ratio
         return ratio is not None and ratio >= 1.01
 
     @property
     def within_s(self) -> float:
-        """Within which time it should be noticed."""
         return max(IN_TIME_S, IN_TIME_STEPS * (self.truth.step_s or 0.0))
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("operator")
 def run_drill(request: HtmxRequest, name: str) -> HttpResponse:
-    """Offer the form of a drill on a run's page, or inject what it says."""
+    """Show the drill form of a run, or inject the fault."""
     run = get_object_or_404(drillable(), name=name)
     if request.method != "POST":
         given = request.GET
@@ -275,7 +264,7 @@ def _show_run(
 @require_http_methods(["GET", "HEAD", "POST"])
 @requires("operator")
 def drill_new(request: HtmxRequest) -> HttpResponse:
-    """Offer every run and every fault, or inject what was chosen and follow it."""
+    """Show the form for any run and fault, or inject the fault and open the drill."""
     given = request.POST if request.method == "POST" else request.GET
     runs = list(drillable().order_by("name"))
     run = _chosen(runs, given.get("run"))
@@ -297,7 +286,7 @@ def drill_new(request: HtmxRequest) -> HttpResponse:
 @require_safe
 @requires("operator")
 def drill_preview(request: HtmxRequest) -> HttpResponse:
-    """Say what the chosen fault would do to the chosen run."""
+    """Show the expected effect of the chosen fault on the chosen run."""
     run = _chosen(list(drillable()), request.GET.get("run"))
     if run is None:
         raise Http404("no simulated run is active")
@@ -310,12 +299,11 @@ def drill_preview(request: HtmxRequest) -> HttpResponse:
 
 
 def drillable() -> Any:
-    """Return the runs that faults may be put into."""
     return Run.objects.active().simulated()
 
 
 def _chosen(runs: Sequence[Run], name: str | None) -> Run | None:
-    """Return the run of that name, or else the largest; 404 where the name is none of them."""
+    """Return the run of that name, by default the largest; 404 for an unknown name."""
     if name:
         found = next((run for run in runs if run.name == name), None)
         if found is None:
@@ -325,7 +313,7 @@ def _chosen(runs: Sequence[Run], name: str | None) -> Run | None:
 
 
 def _injected(request: HtmxRequest, run: Run, form: DrillForm) -> InjectedFault | None:
-    """Inject what was chosen; None, with the error beside its field, where it cannot be."""
+    """Inject the fault; None, with an error in the form, if that is not possible."""
     if not form.is_valid():
         return None
     hot, by = open_store(settings.REDIS_URL), request.user.get_username()
@@ -337,7 +325,7 @@ def _injected(request: HtmxRequest, run: Run, form: DrillForm) -> InjectedFault 
 
 
 def preview_of(run: Run, chosen: Mapping[str, Any]) -> DrillPreview | None:
-    """Return what a fault would do to a run; None where the run cannot have it."""
+    """Return the expected effect of a fault; None if the run cannot have it."""
     node, spec = chosen["node"], RunSpec(**run.plan)
     fault = Fault(
         kind=chosen["kind"],
@@ -359,7 +347,6 @@ def preview_of(run: Run, chosen: Mapping[str, Any]) -> DrillPreview | None:
 
 
 def _context(runs: Sequence[Run], run: Run, form: DrillForm) -> dict[str, Any]:
-    """Return the form, what is written of its fault, and what it would do as it stands."""
     chosen = form.chosen() if form.is_bound and form.is_valid() else form.usual()
     return {
         "runs": runs,

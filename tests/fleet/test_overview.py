@@ -89,7 +89,7 @@ def test_an_acknowledged_alert_stays_on_its_run_and_in_the_count(
     assert state_of(page) == ["training", "acknowledged"]
     if path == "/":
         assert "1 open, 0 unacknowledged" in page
-        assert "Open alerts</span>\n          <b>1 <small>" in page
+        assert "Open alerts</span>\n          <b>1</b>" in page
         assert "Firing" not in page
 
 
